@@ -1,0 +1,1 @@
+//! Workloads, floors and the scoreboard.

@@ -1,0 +1,1 @@
+//! Transport between two engines of one process.

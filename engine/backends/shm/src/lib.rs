@@ -1,0 +1,1 @@
+//! Transport between two processes of one host over mapped pools.

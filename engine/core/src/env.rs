@@ -1,0 +1,130 @@
+//! The one door through which time, randomness, threads and sockets enter an engine.
+//!
+//! The runtime is generic over [`Env`] and statically dispatched: the real one makes system calls,
+//! a simulated one answers from a seed. An inline engine under a simulated environment is *this*
+//! code on one thread, not a model of it.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::time::Moment;
+
+/// Who is at the other end of a stream, as the operating system says, not as the peer says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credentials {
+    /// User id.
+    pub uid: u32,
+    /// Process id, in this process's pid namespace; zero if it cannot be seen from here.
+    pub pid: u32,
+}
+
+/// Where an engine listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// A Unix socket on this host.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// The path of a Unix address.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Unix(path) => path,
+        }
+    }
+}
+
+/// A connected, non-blocking byte stream that can carry descriptors.
+pub trait Stream: Send {
+    /// Sends some of `bytes`; the descriptors go with the first of them. `WouldBlock` means later.
+    fn send(&mut self, bytes: &[u8], tokens: &[BorrowedFd<'_>]) -> io::Result<usize>;
+
+    /// Receives some bytes and the descriptors that came with them. Zero is the end.
+    fn receive(&mut self, bytes: &mut [u8], tokens: &mut Vec<OwnedFd>) -> io::Result<usize>;
+
+    /// Who is at the other end.
+    fn credentials(&self) -> io::Result<Credentials>;
+}
+
+/// A listening socket.
+pub trait Listener: Send {
+    /// What it accepts.
+    type Stream: Stream;
+
+    /// The next connection, or `WouldBlock`.
+    fn accept(&mut self) -> io::Result<Self::Stream>;
+}
+
+/// Ends another thread's [`Reactor::wait`].
+pub trait Waker: Send + Sync {
+    /// Makes the next or current wait return.
+    fn wake(&self);
+}
+
+/// Waits for several sockets at once.
+pub trait Reactor: Send {
+    /// The listener it watches.
+    type Listener;
+    /// The stream it watches.
+    type Stream;
+
+    /// Reports `token` whenever `listener` can accept.
+    fn watch_listener(&mut self, listener: &Self::Listener, token: u64) -> io::Result<()>;
+
+    /// Reports `token` whenever `stream` can be read, and, if asked, when it can be written.
+    fn watch_stream(&mut self, stream: &Self::Stream, token: u64, writable: bool) -> io::Result<()>;
+
+    /// Changes whether writability of a watched stream is reported.
+    fn rewatch_stream(&mut self, stream: &Self::Stream, token: u64, writable: bool) -> io::Result<()>;
+
+    /// Stops watching a stream.
+    fn unwatch_stream(&mut self, stream: &Self::Stream) -> io::Result<()>;
+
+    /// Appends the tokens that are ready, waiting at most `timeout` (`None`: until woken).
+    fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<u64>) -> io::Result<()>;
+
+    /// What ends a wait from another thread.
+    fn waker(&self) -> Arc<dyn Waker>;
+
+    /// A descriptor that is readable when [`Reactor::wait`] would return at once, if there is one.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// Time, randomness, threads and sockets.
+pub trait Env: Clone + Send + Sync + 'static {
+    /// A connected stream.
+    type Stream: Stream + 'static;
+    /// A listening socket.
+    type Listener: Listener<Stream = Self::Stream> + 'static;
+    /// Waits for both.
+    type Reactor: Reactor<Listener = Self::Listener, Stream = Self::Stream> + 'static;
+
+    /// The monotonic clock.
+    fn now(&self) -> Moment;
+
+    /// A fresh random number, not predictable by others.
+    fn random(&self) -> u64;
+
+    /// Starts a thread, pinned to `core` if given.
+    fn spawn(&self, name: &str, core: Option<usize>, body: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>;
+
+    /// Listens at `address`, taking over a socket whose owner is gone.
+    fn listen(&self, address: &Address) -> io::Result<Self::Listener>;
+
+    /// Connects to `address` without blocking for longer than a local connect takes.
+    fn connect(&self, address: &Address) -> io::Result<Self::Stream>;
+
+    /// A reactor of its own.
+    fn reactor(&self) -> io::Result<Self::Reactor>;
+
+    /// Called when a blocking call of an inline engine found nothing to do; a simulated
+    /// environment lets time pass here, the real one yields its core.
+    fn idle(&self);
+
+    /// Who this process is.
+    fn credentials(&self) -> Credentials;
+}

@@ -1,0 +1,190 @@
+//! How things end when they do not end well.
+//!
+//! A transfer ends in a [`Fault`]: which peer, at which [`Stage`], by which [`Cause`], and what is
+//! known of its notification. All of it fits into one word so that a worker can publish it without
+//! allocating; the words a person reads are made when the fault is printed.
+
+use std::fmt;
+
+use crate::ids::EngineName;
+
+macro_rules! coded {
+    (
+        $(#[$doc:meta])* $name:ident {
+            $($(#[$vdoc:meta])* $variant:ident = $code:literal : $text:literal),+ $(,)?
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        #[non_exhaustive]
+        pub enum $name { $($(#[$vdoc])* $variant = $code),+ }
+
+        impl $name {
+            /// Every value, in the order of its code.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The stable number of this value (it crosses the C boundary and shared memory).
+            pub const fn code(self) -> u8 { self as u8 }
+
+            /// The value with this number.
+            pub const fn from_code(code: u8) -> Option<Self> {
+                match code { $($code => Some(Self::$variant),)+ _ => None }
+            }
+
+            /// The value in words.
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.write_str(self.text()) }
+        }
+    };
+}
+
+coded! {
+    /// Where in its life a transfer or a call ended.
+    Stage {
+        /// Being handed to a worker.
+        Submit = 1: "submitting",
+        /// Waiting in a worker's queue.
+        Queue = 2: "queued",
+        /// Moving bytes.
+        Move = 3: "moving bytes",
+        /// All bytes moved; waiting for the receiver's room for the notification.
+        Notify = 4: "notifying",
+        /// Finding, greeting or mapping a peer.
+        Connect = 5: "connecting",
+        /// Stopping what may still touch memory.
+        Quiesce = 6: "quiescing",
+    }
+}
+
+coded! {
+    /// Why a transfer ended without success.
+    Cause {
+        /// The caller cancelled it.
+        Cancelled = 1: "cancelled by the caller",
+        /// Its deadline passed.
+        DeadlineExceeded = 2: "the deadline passed; give it more time or fewer bytes, or see why the peer is slow",
+        /// The peer took back memory that this plan touches.
+        RevokedByPeer = 3: "the peer revoked memory that this plan touches; ask it for fresh extents and build a new plan",
+        /// This engine took back memory that this plan touches.
+        RevokedHere = 4: "memory of this engine that the plan touches was revoked or deregistered; build a new plan",
+        /// The plan is older than the peer's log of withdrawn memory reaches back.
+        PlanTooOld = 5: "the plan is older than the log of withdrawn memory reaches; build it again",
+        /// The peer said goodbye.
+        PeerClosed = 6: "the peer closed the session; connect again",
+        /// The session broke.
+        PeerLost = 7: "the peer is gone; if it is restarted, connect again",
+        /// What the peer left in shared memory makes no sense.
+        PeerCorrupt = 8: "the peer's shared memory holds nonsense, its session was ended; restart the peer",
+        /// This engine is shutting down.
+        EngineClosed = 9: "this engine was shut down",
+        /// The call came from a forked child.
+        Forked = 10: "this process is a fork of the one that started the engine; start an engine in the child",
+        /// An inline engine was used from another thread than the one that made it.
+        WrongThread = 11: "an inline engine belongs to the thread that made it; use it there, or choose a threaded mode",
+        /// No transport can move bytes between these two regions.
+        NoPath = 12: "no transport can move bytes between these two regions",
+        /// A step inside the plan reached outside its region.
+        OutOfBounds = 13: "the plan reaches outside a region",
+        /// An inline engine's call was made from inside another of its calls.
+        Reentered = 14: "an inline engine's call was made from inside another call of the same engine",
+    }
+}
+
+coded! {
+    /// What is known of a transfer's notification or counter.
+    Notified {
+        /// None was asked for.
+        NotAsked = 0: "no notification was asked for",
+        /// It is in the peer's keeping.
+        Yes = 1: "the peer was notified",
+        /// It was not and will not be delivered.
+        No = 2: "the peer was not notified",
+        /// The session ended before the peer confirmed it.
+        Unknown = 3: "whether the peer was notified is not known",
+    }
+}
+
+/// A failure of a transfer or of a call about one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The other engine, if one was involved.
+    pub peer: Option<EngineName>,
+    /// Where it ended.
+    pub stage: Stage,
+    /// Why it ended.
+    pub cause: Cause,
+    /// What became of the notification.
+    pub notified: Notified,
+}
+
+impl Fault {
+    /// A fault that involves no peer and no notification.
+    pub fn new(stage: Stage, cause: Cause) -> Self {
+        Self { peer: None, stage, cause, notified: Notified::NotAsked }
+    }
+
+    /// The same fault, with the peer's name.
+    #[must_use]
+    pub fn with_peer(mut self, peer: &EngineName) -> Self {
+        self.peer = Some(peer.clone());
+        self
+    }
+
+    /// The same fault, with what is known of the notification.
+    #[must_use]
+    pub fn with_notified(mut self, notified: Notified) -> Self {
+        self.notified = notified;
+        self
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(peer) = &self.peer {
+            write!(f, "peer `{peer}`, ")?;
+        }
+        write!(f, "{}: {}", self.stage, self.cause)?;
+        if self.notified != Notified::NotAsked {
+            write!(f, " ({})", self.notified)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Fault {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_go_both_ways_and_unknown_ones_are_refused() {
+        for &cause in Cause::ALL {
+            assert_eq!(Cause::from_code(cause.code()), Some(cause));
+        }
+        for &stage in Stage::ALL {
+            assert_eq!(Stage::from_code(stage.code()), Some(stage));
+        }
+        for &notified in Notified::ALL {
+            assert_eq!(Notified::from_code(notified.code()), Some(notified));
+        }
+        assert_eq!(Cause::from_code(0), None);
+        assert_eq!(Stage::from_code(0), None);
+    }
+
+    #[test]
+    fn a_fault_reads_as_a_sentence() {
+        let peer = EngineName::new("decode-0").unwrap();
+        let fault = Fault::new(Stage::Move, Cause::Cancelled).with_peer(&peer).with_notified(Notified::No);
+        assert_eq!(
+            fault.to_string(),
+            "peer `decode-0`, moving bytes: cancelled by the caller (the peer was not notified)"
+        );
+    }
+}

@@ -1,0 +1,1 @@
+//! Regions, pools, block allocation, the registry and the copy kernels.

@@ -1,0 +1,1 @@
+//! Lock-free rings, slabs, gates and doorbells over generic storage.

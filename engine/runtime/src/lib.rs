@@ -1,0 +1,1 @@
+//! Kernel-bypass data-plane engine: moves scattered memory blocks between processes.

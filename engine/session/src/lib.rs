@@ -1,0 +1,1 @@
+//! Sans-IO conversation between two engines: frames and rendezvous.
