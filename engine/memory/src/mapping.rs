@@ -1,0 +1,167 @@
+//! Shared mappings of memfds: aligned, pre-faulted, unmapped on drop.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+
+/// Bytes of a huge page that this crate aligns to and asks for.
+pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// Bytes of a base page on this machine.
+pub(crate) fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// `bytes` rounded up to whole pages of `page` bytes, or `None` past what an object may span.
+pub(crate) fn round_up(bytes: u64, page: u64) -> Option<u64> {
+    let rounded = bytes.checked_next_multiple_of(page)?;
+    isize::try_from(rounded).ok().map(|_| rounded)
+}
+
+/// What a mapping may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Only reading.
+    Read,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+/// One shared mapping of a whole memfd from offset zero.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: u64,
+}
+
+// SAFETY: a mapping is only an address range that is unmapped once, on drop; it does not touch
+// the bytes by itself.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes (whole pages) of `fd`; `aligned` puts it on a 2 MiB boundary so that
+    /// file and address agree about where a huge page starts.
+    pub(crate) fn new(
+        fd: BorrowedFd<'_>,
+        len: u64,
+        access: Access,
+        aligned: bool,
+    ) -> io::Result<Self> {
+        let base = if aligned { map_aligned(fd, len, access)? } else { map(fd, len, access)? };
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self { base, len })
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Gives the kernel advice about the whole mapping.
+    pub(crate) fn advise(&self, advice: Advice) -> io::Result<()> {
+        // SAFETY: the range is exactly this mapping; callers only pass advice that leaves the
+        // contents alone (huge pages, population).
+        unsafe { mm::madvise(self.base.as_ptr().cast(), self.len as usize, advice)? };
+        Ok(())
+    }
+
+    /// Backs every page now, so that no later access pays a fault or dies of a full file system.
+    pub(crate) fn populate(&self, fd: BorrowedFd<'_>, access: Access) -> io::Result<()> {
+        let advice = match access {
+            Access::Read => Advice::LinuxPopulateRead,
+            Access::ReadWrite => Advice::LinuxPopulateWrite,
+        };
+        let errno = loop {
+            // SAFETY: population leaves the contents alone; the range is exactly this mapping.
+            match unsafe { mm::madvise(self.base.as_ptr().cast(), self.len as usize, advice) } {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => break errno,
+            }
+        };
+        if errno != Errno::INVAL {
+            return Err(errno.into());
+        }
+        // Kernels before 5.14 lack the advice. Allocating through the file first turns a full
+        // file system into an error here instead of a SIGBUS at the touch.
+        if access == Access::ReadWrite {
+            rustix::fs::fallocate(fd, rustix::fs::FallocateFlags::empty(), 0, self.len)?;
+        }
+        self.touch_each_page();
+        Ok(())
+    }
+
+    fn touch_each_page(&self) {
+        for offset in (0..self.len).step_by(page_bytes() as usize) {
+            // SAFETY: `offset` is inside the mapping, whose file has all its pages.
+            unsafe { self.base.as_ptr().add(offset as usize).read_volatile() };
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new`, is owned by this value alone, and every window
+        // over it holds this value alive. Unmapping an owned range cannot fail.
+        let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.len as usize) };
+    }
+}
+
+fn protection(access: Access) -> ProtFlags {
+    match access {
+        Access::Read => ProtFlags::READ,
+        Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+    }
+}
+
+fn map(fd: BorrowedFd<'_>, len: u64, access: Access) -> rustix::io::Result<*mut c_void> {
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing existing.
+    unsafe {
+        mm::mmap(ptr::null_mut(), len as usize, protection(access), MapFlags::SHARED, fd, 0)
+    }
+}
+
+/// Reserves more address space than needed, maps over its aligned middle and gives the rest back.
+fn map_aligned(fd: BorrowedFd<'_>, len: u64, access: Access) -> rustix::io::Result<*mut c_void> {
+    let (len, huge) = (len as usize, HUGE_PAGE_BYTES as usize);
+    let reserved = len.checked_add(huge).ok_or(Errno::NOMEM)?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a fresh inaccessible mapping at an address of the kernel's choice.
+    let start =
+        unsafe { mm::mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), flags)? };
+    let lead = start.cast::<u8>().align_offset(huge);
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    // SAFETY: lead < huge, so lead + len lies inside the reservation, which is ours alone: the
+    // fixed mapping replaces inaccessible pages nobody else can be using.
+    let mapped = unsafe {
+        let at = start.cast::<u8>().add(lead).cast::<c_void>();
+        mm::mmap(at, len, protection(access), flags, fd, 0)
+    };
+    // SAFETY: the pieces given back are parts of the reservation outside lead .. lead + len (all
+    // of it when the mapping failed), rounded inwards to pages by construction: `start` and
+    // `huge` are page aligned, and the tail starts at the page after `len`.
+    unsafe {
+        let whole = start.cast::<u8>();
+        if mapped.is_err() {
+            let _ = mm::munmap(start, reserved);
+        } else {
+            let end = lead + len.next_multiple_of(page_bytes() as usize);
+            if lead > 0 {
+                let _ = mm::munmap(start, lead);
+            }
+            if end < reserved {
+                let _ = mm::munmap(whole.add(end).cast(), reserved - end);
+            }
+        }
+    }
+    mapped
+}

@@ -1,0 +1,224 @@
+//! Frames to bytes and back.
+//!
+//! ```text
+//! 0        4         6      8        12       13        16
+//! | "PNSK" | version | kind | length | tokens | 0  0  0 | body of `length` bytes
+//! ```
+//!
+//! Little endian. `tokens` is how many descriptors ride with the frame; they are matched to frames
+//! in order, so that a frame names its descriptors by their place.
+
+use std::collections::VecDeque;
+
+use penstock_core::limits::{FRAME_BYTES_MAX, FRAME_TOKENS_MAX};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::frame::{Frame, OPTIONAL_KINDS, VERSION_MAX, VERSION_MIN};
+
+const MAGIC: [u8; 4] = *b"PNSK";
+/// Bytes of a frame's header.
+pub const HEADER_BYTES: usize = 16;
+
+/// Why bytes are not frames.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The first bytes are not ours: something else speaks on this socket.
+    #[error("these bytes are not Penstock frames (they begin with {0:02x?}); another program is talking to this socket")]
+    Magic([u8; 4]),
+    /// A version this release does not speak.
+    #[error("frame version {0} is not spoken here (this release speaks {VERSION_MIN} to {VERSION_MAX})")]
+    Version(u16),
+    /// A frame that must be understood and is not.
+    #[error("frame kind {0} is not known to this release")]
+    Kind(u16),
+    /// A frame longer than allowed.
+    #[error("a frame of {0} bytes is longer than the {FRAME_BYTES_MAX} allowed")]
+    TooLong(u64),
+    /// More descriptors than allowed.
+    #[error("a frame with {0} descriptors has more than the {FRAME_TOKENS_MAX} allowed")]
+    TooManyTokens(usize),
+    /// A frame announced descriptors that did not come.
+    #[error("a frame announced {expected} descriptors and {found} came with it")]
+    MissingTokens {
+        /// How many were announced.
+        expected: usize,
+        /// How many came.
+        found: usize,
+    },
+    /// Reserved bytes are in use.
+    #[error("reserved bytes of a frame header are in use")]
+    Reserved,
+    /// The body does not decode.
+    #[error("the body of a frame of kind {0} does not decode")]
+    Body(u16),
+    /// The frame's body goes on after its end.
+    #[error("{bytes} bytes follow the body of a frame of kind {kind}")]
+    Trailing {
+        /// The frame's kind.
+        kind: u16,
+        /// How many bytes follow.
+        bytes: usize,
+    },
+}
+
+/// Appends one frame to `out`.
+pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), WireError> {
+    if tokens > FRAME_TOKENS_MAX {
+        return Err(WireError::TooManyTokens(tokens));
+    }
+    let start = out.len();
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&VERSION_MIN.to_le_bytes());
+    out.extend_from_slice(&frame.kind().to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&[tokens as u8, 0, 0, 0]);
+    match frame {
+        Frame::Hello(hello) => put(out, hello),
+        Frame::Refuse { code, text } => put(out, &(code, text)),
+        Frame::Offer(offer) => put(out, offer),
+        Frame::Regions(news) => put(out, news),
+        Frame::RegionsGone(gone) | Frame::CountersGone(gone) => put(out, gone),
+        Frame::Counters(news) => put(out, news),
+        Frame::Goodbye => {}
+    }
+    let length = out.len() - start - HEADER_BYTES;
+    if length + HEADER_BYTES > FRAME_BYTES_MAX {
+        out.truncate(start);
+        return Err(WireError::TooLong(length as u64));
+    }
+    out[start + 8..start + 12].copy_from_slice(&(length as u32).to_le_bytes());
+    Ok(())
+}
+
+fn put<T: Serialize>(out: &mut Vec<u8>, value: &T) {
+    let body = postcard::to_stdvec(value).expect("plain data encodes into a growing vector");
+    out.extend_from_slice(&body);
+}
+
+fn get<T: DeserializeOwned>(kind: u16, body: &[u8]) -> Result<T, WireError> {
+    match postcard::take_from_bytes(body) {
+        Ok((value, [])) => Ok(value),
+        Ok((_, rest)) => Err(WireError::Trailing { kind, bytes: rest.len() }),
+        Err(_) => Err(WireError::Body(kind)),
+    }
+}
+
+/// A frame and how many descriptors belong to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received {
+    /// What was said.
+    pub frame: Frame,
+    /// How many descriptors ride with it.
+    pub tokens: usize,
+}
+
+struct Header {
+    kind: u16,
+    length: usize,
+    tokens: usize,
+}
+
+impl Header {
+    fn parse(bytes: [u8; HEADER_BYTES]) -> Result<Self, WireError> {
+        let [m0, m1, m2, m3, v0, v1, k0, k1, l0, l1, l2, l3, tokens, rest @ ..] = bytes;
+        if [m0, m1, m2, m3] != MAGIC {
+            return Err(WireError::Magic([m0, m1, m2, m3]));
+        }
+        let version = u16::from_le_bytes([v0, v1]);
+        if !(VERSION_MIN..=VERSION_MAX).contains(&version) {
+            return Err(WireError::Version(version));
+        }
+        if rest != [0; 3] {
+            return Err(WireError::Reserved);
+        }
+        let length = u32::from_le_bytes([l0, l1, l2, l3]);
+        if length as usize > FRAME_BYTES_MAX - HEADER_BYTES {
+            return Err(WireError::TooLong(length.into()));
+        }
+        if usize::from(tokens) > FRAME_TOKENS_MAX {
+            return Err(WireError::TooManyTokens(tokens.into()));
+        }
+        Ok(Self { kind: u16::from_le_bytes([k0, k1]), length: length as usize, tokens: tokens.into() })
+    }
+}
+
+/// Collects bytes until they are frames.
+///
+/// Holds at most one frame's bytes beyond what was pushed at once; a header that promises too much
+/// is refused before its body is waited for.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    bytes: VecDeque<u8>,
+    skipped: u64,
+}
+
+impl Decoder {
+    /// An empty decoder.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes bytes as they came.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    /// How many optional frames of unknown kinds were skipped.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// The next whole frame, if there is one. After an error the stream has no meaning any more.
+    pub fn next_frame(&mut self) -> Result<Option<Received>, WireError> {
+        loop {
+            let Some(header) = self.peek_header()? else { return Ok(None) };
+            if self.bytes.len() < HEADER_BYTES + header.length {
+                return Ok(None);
+            }
+            self.bytes.drain(..HEADER_BYTES);
+            let body: Vec<u8> = self.bytes.drain(..header.length).collect();
+            match decode_body(header.kind, &body)? {
+                Some(frame) => return Ok(Some(Received { frame, tokens: header.tokens })),
+                None => self.skipped += 1,
+            }
+        }
+    }
+
+    fn peek_header(&self) -> Result<Option<Header>, WireError> {
+        // The first bytes are judged as they come: a stranger's are refused without waiting for more.
+        for (place, (&found, expected)) in self.bytes.iter().zip(MAGIC).enumerate() {
+            if found != expected {
+                let mut seen = [0; 4];
+                self.bytes.iter().take(4).zip(&mut seen).for_each(|(&from, to)| *to = from);
+                debug_assert!(place < 4);
+                return Err(WireError::Magic(seen));
+            }
+        }
+        if self.bytes.len() < HEADER_BYTES {
+            return Ok(None);
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        self.bytes.iter().take(HEADER_BYTES).zip(&mut bytes).for_each(|(&from, to)| *to = from);
+        Header::parse(bytes).map(Some)
+    }
+}
+
+fn decode_body(kind: u16, body: &[u8]) -> Result<Option<Frame>, WireError> {
+    Ok(Some(match kind {
+        1 => Frame::Hello(get(kind, body)?),
+        2 => {
+            let (code, text) = get(kind, body)?;
+            Frame::Refuse { code, text }
+        }
+        3 => Frame::Offer(get(kind, body)?),
+        4 => Frame::Regions(get(kind, body)?),
+        5 => Frame::RegionsGone(get(kind, body)?),
+        6 => Frame::Counters(get(kind, body)?),
+        7 => Frame::CountersGone(get(kind, body)?),
+        8 if body.is_empty() => Frame::Goodbye,
+        8 => return Err(WireError::Trailing { kind, bytes: body.len() }),
+        kind if kind >= OPTIONAL_KINDS => return Ok(None),
+        kind => return Err(WireError::Kind(kind)),
+    }))
+}

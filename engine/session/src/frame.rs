@@ -1,0 +1,167 @@
+//! What two engines can say to each other on the bootstrap channel.
+//!
+//! Versions: every frame carries the version of its encoding. A `Hello` names the range its sender
+//! speaks and is itself always encoded in version 1, so that any two releases can at least refuse
+//! each other in words. The session then uses the highest version both speak. A frame kind this
+//! release does not know is an error below [`OPTIONAL_KINDS`] and skipped from there on.
+
+use serde::{Deserialize, Serialize};
+
+/// The oldest version this release speaks.
+pub const VERSION_MIN: u16 = 1;
+/// The newest version this release speaks.
+pub const VERSION_MAX: u16 = 1;
+/// Kinds from here on may be skipped by a release that does not know them.
+pub const OPTIONAL_KINDS: u16 = 0x8000;
+
+/// The longest label of a region or counter, in bytes.
+pub const LABEL_BYTES_MAX: usize = 128;
+
+/// The first frame of each side.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The oldest version spoken.
+    pub version_min: u16,
+    /// The newest version spoken.
+    pub version_max: u16,
+    /// The engine's name.
+    pub name: String,
+    /// The engine's epoch.
+    pub epoch: u64,
+    /// The epoch the sender expects to talk to; zero if it does not care.
+    pub expects: u64,
+    /// Which host the sender runs on (a digest of the kernel's boot id).
+    pub host: u64,
+    /// Which process the sender runs in (random, made once a process).
+    pub process: u64,
+    /// How many workers the sender has, and so how many rings it will fill.
+    pub workers: u16,
+    /// The place in the sender's table of peers that this session takes.
+    pub party: u32,
+    /// The transports the sender allows, best first.
+    pub transports: Vec<String>,
+}
+
+/// What one side of a transport needs from the other. Descriptors ride with the frame.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// The transport that both sides will use.
+    pub transport: String,
+    /// The transport's own words.
+    pub blob: Vec<u8>,
+}
+
+/// A region that the sender offers to its peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionNews {
+    /// Its id.
+    pub id: u32,
+    /// Its generation.
+    pub generation: u32,
+    /// Its label.
+    pub label: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Where the owner sees it; a number, never dereferenced by others.
+    pub base: u64,
+    /// The rights given to peers, as bits (1 read, 2 write).
+    pub rights: u8,
+    /// Bytes of one block, zero if the region is not made of blocks.
+    pub block_bytes: u64,
+    /// How the region can be reached: the transport's own words.
+    pub path: Vec<u8>,
+    /// Which of the frame's descriptors is the region's memory.
+    pub token: Option<u8>,
+}
+
+/// An arrival counter that the sender offers to its peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CounterNews {
+    /// Its place in the owner's table.
+    pub id: u32,
+    /// Which use of that place this is.
+    pub generation: u32,
+    /// The region it was made for.
+    pub region: u32,
+    /// Its label.
+    pub label: String,
+}
+
+/// Why one engine does not want to talk to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RefusalCode {
+    /// No version that both speak.
+    Version,
+    /// The caller expected another epoch: the engine was restarted.
+    Epoch,
+    /// No transport that both allow reaches from one to the other.
+    NoTransport,
+    /// The operating system says the caller is another user.
+    ForeignUser,
+    /// The engine has as many peers as it may have.
+    Full,
+    /// What was said was not understood.
+    Garbled,
+    /// The offered descriptors are not what they must be.
+    BadOffer,
+    /// The engine is shutting down.
+    Closing,
+}
+
+impl RefusalCode {
+    /// What to do about it.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Self::Version => "the two releases have no protocol version in common; upgrade the older one",
+            Self::Epoch => "the engine was restarted since its descriptor was made; fetch its descriptor again",
+            Self::NoTransport => "no transport allowed on both sides joins these two engines; see `transports.allow`",
+            Self::ForeignUser => "the other engine runs as another user; run both as the same user",
+            Self::Full => "the engine has as many peers as it may have; disconnect one",
+            Self::Garbled => "the engine did not understand what it was sent",
+            Self::BadOffer => "the engine refused the memory it was offered",
+            Self::Closing => "the engine is shutting down",
+        }
+    }
+}
+
+/// Everything that can be said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame {
+    /// The first frame of each side.
+    Hello(Hello),
+    /// The last frame of a side that will not talk.
+    Refuse {
+        /// Why.
+        code: RefusalCode,
+        /// Why, in words.
+        text: String,
+    },
+    /// What the transport needs.
+    Offer(Offer),
+    /// Regions that can be used from now on.
+    Regions(Vec<RegionNews>),
+    /// Regions that are gone, as (id, generation).
+    RegionsGone(Vec<(u32, u32)>),
+    /// Counters that can be used from now on.
+    Counters(Vec<CounterNews>),
+    /// Counters that are gone, as (id, generation).
+    CountersGone(Vec<(u32, u32)>),
+    /// The sender has stopped touching the receiver's memory and is leaving.
+    Goodbye,
+}
+
+impl Frame {
+    /// The number of this kind of frame on the wire.
+    pub const fn kind(&self) -> u16 {
+        match self {
+            Self::Hello(_) => 1,
+            Self::Refuse { .. } => 2,
+            Self::Offer(_) => 3,
+            Self::Regions(_) => 4,
+            Self::RegionsGone(_) => 5,
+            Self::Counters(_) => 6,
+            Self::CountersGone(_) => 7,
+            Self::Goodbye => 8,
+        }
+    }
+}
