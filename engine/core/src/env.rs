@@ -84,6 +84,9 @@ pub trait Reactor: Send {
     /// Stops watching a stream.
     fn unwatch_stream(&mut self, stream: &Self::Stream) -> io::Result<()>;
 
+    /// Makes a wait return whenever `bell` is rung.
+    fn watch_bell(&mut self, bell: BorrowedFd<'_>) -> io::Result<()>;
+
     /// Appends the tokens that are ready, waiting at most `timeout` (`None`: until woken).
     fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<u64>) -> io::Result<()>;
 
@@ -121,9 +124,9 @@ pub trait Env: Clone + Send + Sync + 'static {
     /// A reactor of its own.
     fn reactor(&self) -> io::Result<Self::Reactor>;
 
-    /// Called when a blocking call of an inline engine found nothing to do; a simulated
-    /// environment lets time pass here, the real one yields its core.
-    fn idle(&self);
+    /// Lets others run for about this long, which may be zero: the real environment yields its core
+    /// or sleeps, a simulated one lets its own time pass.
+    fn pause(&self, span: Duration);
 
     /// Who this process is.
     fn credentials(&self) -> Credentials;

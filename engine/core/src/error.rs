@@ -121,12 +121,14 @@ pub struct Fault {
     pub cause: Cause,
     /// What became of the notification.
     pub notified: Notified,
+    /// Bytes that had moved. Which ones is not defined: a failed transfer leaves its destination undefined.
+    pub bytes: u64,
 }
 
 impl Fault {
     /// A fault that involves no peer and no notification.
     pub fn new(stage: Stage, cause: Cause) -> Self {
-        Self { peer: None, stage, cause, notified: Notified::NotAsked }
+        Self { peer: None, stage, cause, notified: Notified::NotAsked, bytes: 0 }
     }
 
     /// The same fault, with the peer's name.
@@ -142,6 +144,13 @@ impl Fault {
         self.notified = notified;
         self
     }
+
+    /// The same fault, with the bytes that had moved.
+    #[must_use]
+    pub fn with_bytes(mut self, bytes: u64) -> Self {
+        self.bytes = bytes;
+        self
+    }
 }
 
 impl fmt::Display for Fault {
@@ -150,6 +159,9 @@ impl fmt::Display for Fault {
             write!(f, "peer `{peer}`, ")?;
         }
         write!(f, "{}: {}", self.stage, self.cause)?;
+        if self.bytes != 0 {
+            write!(f, "; {} bytes had moved", self.bytes)?;
+        }
         if self.notified != Notified::NotAsked {
             write!(f, " ({})", self.notified)?;
         }

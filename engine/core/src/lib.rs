@@ -12,6 +12,8 @@
 //! - [`plan`]: the compact, validated description of one scatter-gather move
 //! - [`config`]: the configuration, its YAML form and its documentation
 
+#![forbid(unsafe_code)]
+
 pub mod config;
 pub mod credit;
 pub mod env;

@@ -25,12 +25,24 @@ pub enum MemoryError {
         len: u64,
     },
     /// A pool's block size cannot be used.
-    #[error("block size {block_bytes} B does not fit a pool of {bytes} B: choose 1 B up to the pool's size, and at most 2^32 - 1 blocks")]
+    #[error(
+        "block size {block_bytes} B does not fit a pool of {bytes} B: choose 1 B up to the pool's size, and at most 2^32 - 1 blocks"
+    )]
     BlockSize {
         /// Block size asked for, in bytes.
         block_bytes: u64,
         /// Pool size asked for, in bytes.
         bytes: u64,
+    },
+    /// Memory could not be preferred from the NUMA node asked for.
+    #[error(
+        "memory from NUMA node {node} was refused ({source}): choose a node of this machine (lscpu), or leave the node open"
+    )]
+    Node {
+        /// The node asked for.
+        node: u32,
+        /// The system's own reason.
+        source: io::Error,
     },
     /// The machine, the control group or a limit has too little memory.
     #[error("no memory for {what}: asked for {asked} B, {limit}; {mend}")]
@@ -51,16 +63,22 @@ pub enum MemoryError {
         what: &'static str,
     },
     /// A descriptor that came from a peer is not a memfd.
-    #[error("the descriptor is not a memfd (it cannot carry seals): the peer must send the descriptor of a sealed memfd")]
+    #[error(
+        "the descriptor is not a memfd (it cannot carry seals): the peer must send the descriptor of a sealed memfd"
+    )]
     NotAMemfd,
     /// A memfd that came from a peer lacks seals it must have.
-    #[error("the memfd is not sealed against {missing}: without that its owner could fault this process; the peer must seal it before sending it")]
+    #[error(
+        "the memfd is not sealed against {missing}: without that its owner could fault this process; the peer must seal it before sending it"
+    )]
     Unsealed {
         /// The seals that are missing.
         missing: MissingSeals,
     },
     /// A memfd that came from a peer has another size than announced.
-    #[error("the memfd has {found} B where {expected} B were announced: the announcement and the descriptor do not belong together")]
+    #[error(
+        "the memfd has {found} B where {expected} B were announced: the announcement and the descriptor do not belong together"
+    )]
     WrongSize {
         /// Bytes announced, rounded up to whole pages.
         expected: u64,
@@ -143,11 +161,8 @@ impl MissingSeals {
 
 impl fmt::Display for MissingSeals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = [
-            (self.shrink, "shrinking"),
-            (self.grow, "growing"),
-            (self.future_write, "further writable mappings"),
-        ];
+        let names =
+            [(self.shrink, "shrinking"), (self.grow, "growing"), (self.future_write, "further writable mappings")];
         let mut first = true;
         for (_, name) in names.iter().filter(|(missing, _)| *missing) {
             f.write_str(if first { "" } else { ", " })?;

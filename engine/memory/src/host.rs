@@ -85,14 +85,8 @@ mod tests {
         let mut byte = 0_u8;
         // SAFETY: every call is refused before the range could be used.
         unsafe {
-            assert!(matches!(
-                HostMemory::from_raw(ptr::null_mut(), 8),
-                Err(MemoryError::NullBase)
-            ));
-            assert!(matches!(
-                HostMemory::from_raw(&raw mut byte, 0),
-                Err(MemoryError::Empty { .. })
-            ));
+            assert!(matches!(HostMemory::from_raw(ptr::null_mut(), 8), Err(MemoryError::NullBase)));
+            assert!(matches!(HostMemory::from_raw(&raw mut byte, 0), Err(MemoryError::Empty { .. })));
             assert!(matches!(
                 HostMemory::from_raw(&raw mut byte, usize::MAX),
                 Err(MemoryError::AddressOverflow { .. })

@@ -1,1 +1,47 @@
 //! Regions, pools, block allocation, the registry and the copy kernels.
+//!
+//! All of the engine's memory is made or taken in here, and everything above names it by
+//! [`Window`]: an address range with bounds and rights, kept alive by its owner. Read in this
+//! order:
+//!
+//! - [`window`]: the one type that names memory; `host`: the unsafe door for the caller's own
+//! - [`segment`]: sealed shared memory for rings (with `mapping` and `memfd` below it); `share`: what of
+//!   it others are given
+//! - [`pool`]: memory that Penstock allocates; `pool_spec` says what it should be, `pages` what
+//!   it got, `numa` where
+//! - [`blocks`]: handing out a pool's blocks
+//! - [`region`], [`registry`]: names for memory, and who has which (`hash` below it)
+//! - [`copy`]: moving scattered spans between two windows
+//! - [`fork`]: knowing a forked child
+//! - [`error`]: what can go wrong, and the mend
+
+pub mod blocks;
+pub mod copy;
+pub mod error;
+pub mod fork;
+mod hash;
+pub mod host;
+mod mapping;
+mod memfd;
+mod numa;
+mod pages;
+pub mod pool;
+mod pool_spec;
+pub mod region;
+pub mod registry;
+pub mod segment;
+mod share;
+pub mod window;
+
+pub use blocks::{BlockAllocator, BlockError, BlockId, Blocks, Released, TakeError};
+pub use copy::{CopyError, Hint};
+pub use error::{AccessError, MemoryError, MemoryLimit, MissingSeals};
+pub use host::HostMemory;
+pub use mapping::Access;
+pub use pages::{PageKind, PagesReport};
+pub use pool::{Pool, map_foreign_pool};
+pub use pool_spec::{DEFAULT_BLOCK_BYTES, Pages, PoolSpec};
+pub use region::{Origin, Region};
+pub use registry::{Deregistered, RegionError, Registry};
+pub use segment::Segment;
+pub use window::Window;

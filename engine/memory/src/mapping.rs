@@ -47,12 +47,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `len` bytes (whole pages) of `fd`; `aligned` puts it on a 2 MiB boundary so that
     /// file and address agree about where a huge page starts.
-    pub(crate) fn new(
-        fd: BorrowedFd<'_>,
-        len: u64,
-        access: Access,
-        aligned: bool,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(fd: BorrowedFd<'_>, len: u64, access: Access, aligned: bool) -> io::Result<Self> {
         let base = if aligned { map_aligned(fd, len, access)? } else { map(fd, len, access)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self { base, len })
@@ -125,9 +120,7 @@ fn protection(access: Access) -> ProtFlags {
 
 fn map(fd: BorrowedFd<'_>, len: u64, access: Access) -> rustix::io::Result<*mut c_void> {
     // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing existing.
-    unsafe {
-        mm::mmap(ptr::null_mut(), len as usize, protection(access), MapFlags::SHARED, fd, 0)
-    }
+    unsafe { mm::mmap(ptr::null_mut(), len as usize, protection(access), MapFlags::SHARED, fd, 0) }
 }
 
 /// Reserves more address space than needed, maps over its aligned middle and gives the rest back.
@@ -136,8 +129,7 @@ fn map_aligned(fd: BorrowedFd<'_>, len: u64, access: Access) -> rustix::io::Resu
     let reserved = len.checked_add(huge).ok_or(Errno::NOMEM)?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a fresh inaccessible mapping at an address of the kernel's choice.
-    let start =
-        unsafe { mm::mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), flags)? };
+    let start = unsafe { mm::mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), flags)? };
     let lead = start.cast::<u8>().align_offset(huge);
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     // SAFETY: lead < huge, so lead + len lies inside the reservation, which is ours alone: the

@@ -9,19 +9,13 @@ use rustix::io::Errno;
 use crate::error::{MemoryError, MemoryLimit, MissingSeals};
 
 /// Makes an empty sealable memfd of `bytes` bytes. The name is only seen in `/proc`.
-pub(crate) fn create(
-    name: &str,
-    bytes: u64,
-    huge_tlb: bool,
-    what: &'static str,
-) -> Result<OwnedFd, MemoryError> {
+pub(crate) fn create(name: &str, bytes: u64, huge_tlb: bool, what: &'static str) -> Result<OwnedFd, MemoryError> {
     let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     if huge_tlb {
         flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     }
     // The kernel refuses names over 249 bytes or with a NUL; a label must never make that happen.
-    let name: String =
-        name.chars().filter(|c| c.is_ascii_graphic() && *c != '/').take(200).collect();
+    let name: String = name.chars().filter(|c| c.is_ascii_graphic() && *c != '/').take(200).collect();
     let refused = |call, errno: Errno| system_error(call, what, bytes, errno.into());
     let fd = fs::memfd_create(name, flags).map_err(|errno| refused("memfd_create", errno))?;
     fs::ftruncate(&fd, bytes).map_err(|errno| refused("ftruncate", errno))?;
@@ -30,11 +24,7 @@ pub(crate) fn create(
 
 /// Seals the size for good; `owner_writes_only` also forbids every further writable mapping, so
 /// it must come after the owner's own.
-pub(crate) fn seal(
-    fd: BorrowedFd<'_>,
-    owner_writes_only: bool,
-    what: &'static str,
-) -> Result<(), MemoryError> {
+pub(crate) fn seal(fd: BorrowedFd<'_>, owner_writes_only: bool, what: &'static str) -> Result<(), MemoryError> {
     let mut seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     if owner_writes_only {
         seals |= SealFlags::FUTURE_WRITE;
@@ -67,8 +57,7 @@ pub(crate) fn verify(
     let missing = MissingSeals {
         shrink: !seals.contains(SealFlags::SHRINK),
         grow: !seals.contains(SealFlags::GROW),
-        future_write: owner_writes_only
-            && !seals.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE),
+        future_write: owner_writes_only && !seals.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE),
     };
     if missing.any() {
         return Err(MemoryError::Unsealed { missing });
@@ -89,25 +78,15 @@ pub(crate) fn is_huge_tlb(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// Gives an errno of a memory call its name.
-pub(crate) fn system_error(
-    call: &'static str,
-    what: &'static str,
-    asked: u64,
-    source: io::Error,
-) -> MemoryError {
+pub(crate) fn system_error(call: &'static str, what: &'static str, asked: u64, source: io::Error) -> MemoryError {
     const MEND: &str = "ask for less, free memory, or raise the limit (memory.max of the control \
                         group, the size of the container, vm.overcommit_memory)";
     match source.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => MemoryError::NoDescriptor { what },
         // Populating a page that cannot be had answers EFAULT; a size past every limit, EFBIG.
-        Some(
-            errno @ (libc::ENOMEM | libc::ENOSPC | libc::EFAULT | libc::EFBIG | libc::EDQUOT),
-        ) => MemoryError::OutOfMemory {
-            what,
-            asked,
-            limit: MemoryLimit::Kernel { errno },
-            mend: MEND,
-        },
+        Some(errno @ (libc::ENOMEM | libc::ENOSPC | libc::EFAULT | libc::EFBIG | libc::EDQUOT)) => {
+            MemoryError::OutOfMemory { what, asked, limit: MemoryLimit::Kernel { errno }, mend: MEND }
+        }
         _ => MemoryError::System { call, what, source },
     }
 }

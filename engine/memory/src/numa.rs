@@ -3,11 +3,17 @@
 use std::io;
 use std::ptr;
 
+/// From the kernel's `mempolicy.h`: answer a node rather than a policy, ...
+const MPOL_F_NODE: libc::c_ulong = 1;
+/// ... and that of an address.
+const MPOL_F_ADDR: libc::c_ulong = 2;
+/// Take pages from the given node while it has any.
+const MPOL_PREFERRED: libc::c_ulong = 1;
+
 /// The node on which the page at `address` was allocated, or `None` where the kernel refuses to
 /// say (no NUMA support, or a container's system-call filter).
 pub(crate) fn node_of(address: *const u8) -> Option<u32> {
     let mut node: libc::c_int = -1;
-    let flags = libc::MPOL_F_NODE as libc::c_ulong | libc::MPOL_F_ADDR as libc::c_ulong;
     // SAFETY: get_mempolicy(mode, mask, bits, address, flags) writes one int through `mode`; the
     // mask is absent; the address is only looked up, never read.
     let answer = unsafe {
@@ -17,7 +23,7 @@ pub(crate) fn node_of(address: *const u8) -> Option<u32> {
             ptr::null_mut::<libc::c_ulong>(),
             0 as libc::c_ulong,
             address,
-            flags,
+            MPOL_F_NODE | MPOL_F_ADDR,
         )
     };
     if answer == 0 { u32::try_from(node).ok() } else { None }
@@ -41,7 +47,7 @@ pub(crate) fn prefer(node: u32, address: *mut u8, len: u64) -> io::Result<()> {
             libc::SYS_mbind,
             address,
             len as libc::c_ulong,
-            libc::MPOL_PREFERRED as libc::c_ulong,
+            MPOL_PREFERRED,
             mask.as_ptr(),
             NODES_MAX as libc::c_ulong,
             0 as libc::c_ulong,

@@ -76,8 +76,7 @@ fn whole_pages(bytes: u64) -> Result<u64, MemoryError> {
 
 fn map(fd: BorrowedFd<'_>, bytes: u64, access: Access) -> Result<Window, MemoryError> {
     let refused = |call, source| memfd::system_error(call, WHAT, bytes, source);
-    let mapping =
-        Mapping::new(fd, bytes, access, false).map_err(|source| refused("mmap", source))?;
+    let mapping = Mapping::new(fd, bytes, access, false).map_err(|source| refused("mmap", source))?;
     mapping.populate(fd, access).map_err(|source| refused("madvise(populate)", source))?;
     Ok(window_over(mapping, access))
 }

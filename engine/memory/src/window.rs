@@ -36,12 +36,7 @@ impl Window {
     /// For as long as `keep` or a clone of it lives, `base .. base + len` stays mapped and
     /// readable (writable as well where `writable`), lies in one mapping or allocation, and no
     /// Rust reference to its bytes is used while windows over it are.
-    pub(crate) unsafe fn new(
-        base: NonNull<u8>,
-        len: u64,
-        writable: bool,
-        keep: Arc<dyn Any + Send + Sync>,
-    ) -> Self {
+    pub(crate) unsafe fn new(base: NonNull<u8>, len: u64, writable: bool, keep: Arc<dyn Any + Send + Sync>) -> Self {
         Self { base, len, writable, keep }
     }
 

@@ -1,1 +1,71 @@
-//! Kernel-bypass data-plane engine: moves scattered memory blocks between processes.
+//! Penstock moves scattered blocks of memory between processes, as fast as the memory allows, and
+//! tells both sides exactly once when they have arrived.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use penstock::{Config, Engine, NoteId, Plan, PoolSpec, Rights, Submit};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let engine = Engine::start(Config::default().named("prefill-0"))?;
+//! let pool = engine.pool(PoolSpec::host(1 << 30).block(16 << 10).label("kv"))?;
+//! # let card: Vec<u8> = Vec::new();
+//! let peer = engine.connect(&card, Duration::from_secs(2))?;
+//! let plan = Plan::write(&pool, &peer.region("kv")?).blocks(&[(0, 7), (5, 3)]).build()?;
+//! let transfer = peer.submit(&plan, Submit::new().notify(NoteId(1), b"layer 3"))?;
+//! println!("{} bytes moved", transfer.wait()?.bytes);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Read in this order:
+//!
+//! - [`engine`]: starting, making memory, connecting, polling
+//! - [`region`], [`peer`]: memory of this side and of the other
+//! - [`plan`]: what to move; [`transfer`]: a plan on its way
+//! - `worker`: the polling loop; `slot`: one transfer's shared words
+//! - [`quiesce`]: proof that nothing lands any more
+//! - `control`: the socket, the greetings, the announcements
+//! - [`system`]: the real environment
+
+#![deny(unsafe_code)]
+
+mod control;
+pub mod counter;
+pub mod engine;
+pub mod error;
+mod hub;
+pub mod inbox;
+pub mod peer;
+mod peer_state;
+pub mod plan;
+mod process;
+pub mod quiesce;
+pub mod region;
+mod shared;
+mod slot;
+mod statistics;
+pub mod system;
+pub mod transfer;
+mod worker;
+
+pub use penstock_core::config;
+pub use penstock_core::{
+    Cause, Config, Direction, EngineName, Env, Epoch, Fault, NoteId, Notified, Rights, Span, Stage, env, limits,
+    plan::Strided, time::Moment,
+};
+pub use penstock_memory::{self as memory, Blocks, HostMemory, Pages, PoolSpec, Window};
+pub use penstock_session as session;
+pub use penstock_transport::{self as transport, Caps, lane::Handle};
+
+pub use self::counter::Counter;
+pub use self::engine::{Armed, Connecting, Engine};
+pub use self::error::{ConnectError, PlanError, RegionError, StartError, SubmitError};
+pub use self::inbox::Notification;
+pub use self::peer::{Peer, RemoteCounter, RemoteRegion, Submit};
+pub use self::plan::{Plan, PlanBuilder};
+pub use self::quiesce::{Answer, Hold, Quarantined, RemoteHold};
+pub use self::region::{LocalRegion, Pool};
+pub use self::statistics::Statistics;
+pub use self::system::SystemEnv;
+pub use self::transfer::{Completed, Transfer};
+pub use self::worker::Priority;

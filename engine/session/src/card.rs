@@ -43,9 +43,9 @@ pub enum CardError {
 }
 
 fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
-    let digest = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, &byte| {
-        (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+    let digest = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     digest.to_le_bytes()
 }
 

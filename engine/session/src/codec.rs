@@ -24,7 +24,9 @@ pub const HEADER_BYTES: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The first bytes are not ours: something else speaks on this socket.
-    #[error("these bytes are not Penstock frames (they begin with {0:02x?}); another program is talking to this socket")]
+    #[error(
+        "these bytes are not Penstock frames (they begin with {0:02x?}); another program is talking to this socket"
+    )]
     Magic([u8; 4]),
     /// A version this release does not speak.
     #[error("frame version {0} is not spoken here (this release speaks {VERSION_MIN} to {VERSION_MAX})")]
@@ -78,7 +80,7 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
         Frame::Refuse { code, text } => put(out, &(code, text)),
         Frame::Offer(offer) => put(out, offer),
         Frame::Regions(news) => put(out, news),
-        Frame::RegionsGone(gone) | Frame::CountersGone(gone) => put(out, gone),
+        Frame::RegionsGone(gone) => put(out, gone),
         Frame::Counters(news) => put(out, news),
         Frame::Goodbye => {}
     }
@@ -215,9 +217,8 @@ fn decode_body(kind: u16, body: &[u8]) -> Result<Option<Frame>, WireError> {
         4 => Frame::Regions(get(kind, body)?),
         5 => Frame::RegionsGone(get(kind, body)?),
         6 => Frame::Counters(get(kind, body)?),
-        7 => Frame::CountersGone(get(kind, body)?),
-        8 if body.is_empty() => Frame::Goodbye,
-        8 => return Err(WireError::Trailing { kind, bytes: body.len() }),
+        7 if body.is_empty() => Frame::Goodbye,
+        7 => return Err(WireError::Trailing { kind, bytes: body.len() }),
         kind if kind >= OPTIONAL_KINDS => return Ok(None),
         kind => return Err(WireError::Kind(kind)),
     }))

@@ -74,6 +74,24 @@ pub struct RegionNews {
     pub token: Option<u8>,
 }
 
+/// New regions, and how recent the news is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Regions {
+    /// The revision of the sender's log of withdrawn memory that this and all earlier frames reflect.
+    pub revision: u64,
+    /// The regions.
+    pub news: Vec<RegionNews>,
+}
+
+/// Regions that are gone, and how recent the news is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionsGone {
+    /// The revision of the sender's log of withdrawn memory that this and all earlier frames reflect.
+    pub revision: u64,
+    /// Which, as (id, generation).
+    pub gone: Vec<(u32, u32)>,
+}
+
 /// An arrival counter that the sender offers to its peer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CounterNews {
@@ -139,13 +157,11 @@ pub enum Frame {
     /// What the transport needs.
     Offer(Offer),
     /// Regions that can be used from now on.
-    Regions(Vec<RegionNews>),
-    /// Regions that are gone, as (id, generation).
-    RegionsGone(Vec<(u32, u32)>),
+    Regions(Regions),
+    /// Regions that are gone.
+    RegionsGone(RegionsGone),
     /// Counters that can be used from now on.
     Counters(Vec<CounterNews>),
-    /// Counters that are gone, as (id, generation).
-    CountersGone(Vec<(u32, u32)>),
     /// The sender has stopped touching the receiver's memory and is leaving.
     Goodbye,
 }
@@ -160,8 +176,7 @@ impl Frame {
             Self::Regions(_) => 4,
             Self::RegionsGone(_) => 5,
             Self::Counters(_) => 6,
-            Self::CountersGone(_) => 7,
-            Self::Goodbye => 8,
+            Self::Goodbye => 7,
         }
     }
 }

@@ -11,6 +11,8 @@
 //! - [`greeting`]: who may talk to whom, over which transport
 //! - [`card`]: the portable descriptor of an engine
 
+#![forbid(unsafe_code)]
+
 pub mod card;
 pub mod codec;
 pub mod frame;
@@ -18,5 +20,5 @@ pub mod greeting;
 
 pub use card::Card;
 pub use codec::{Decoder, WireError};
-pub use frame::{CounterNews, Frame, Hello, Offer, RefusalCode, RegionNews};
+pub use frame::{CounterNews, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone};
 pub use greeting::{Greeting, Outcome, Role};

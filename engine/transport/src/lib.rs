@@ -1,1 +1,25 @@
 //! The contract between the runtime and its transports.
+//!
+//! The runtime knows plans, deadlines and peers; a transport knows how bytes get from one memory
+//! into another. Between them stand the traits of this crate, and nothing in the runtime asks which
+//! transport it has: it asks [`Caps`].
+//!
+//! Read in this order:
+//!
+//! - [`caps`]: what a transport can do and what it promises
+//! - [`lane`]: one worker's way to one peer: posting, announcing, polling
+//! - [`link`]: finding a peer, exchanging offers, joining; registering regions
+//! - [`record`]: the notes and their form in a ring, parsed as the untrusted bytes they are
+//! - [`host`]: what the transports inside one host have in common
+
+#![forbid(unsafe_code)]
+
+pub mod caps;
+pub mod host;
+pub mod lane;
+pub mod link;
+pub mod record;
+
+pub use caps::{Caps, Placement, Trust};
+pub use lane::{Arrival, Batch, CounterRef, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
+pub use link::{Exported, Here, ImportError, JoinError, Link, Registrar, RemoteRegion, There, Tokens, Transport};

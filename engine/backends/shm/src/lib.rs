@@ -1,1 +1,16 @@
-//! Transport between two processes of one host over mapped pools.
+//! Between two processes of one user on one host.
+//!
+//! Pools are sealed memory files. A peer maps one once, when a plan first needs it, and from then on a
+//! move is one copy to the final address. Memory that Penstock did not allocate has no path here.
+//!
+//! - [`transport`]: reaching, offering, joining
+//! - [`offer`]: what one engine passes to the other, checked before it is used
+//! - [`registrar`]: pools as descriptors, mapped by the peer
+
+#![forbid(unsafe_code)]
+
+pub mod offer;
+pub mod registrar;
+pub mod transport;
+
+pub use transport::ShmTransport;

@@ -1,5 +1,44 @@
-//! The configuration, its YAML form and its documentation.
+//! The configuration: its types, its YAML form, its documentation.
+//!
+//! ```
+//! use penstock_core::config::{Config, Progress};
+//!
+//! let config = Config::parse("workers: { count: 2 }", "example.yaml")?.named("decode-0").progress(Progress::Busy);
+//! assert_eq!(config.workers.count, 2);
+//! # Ok::<(), penstock_core::config::ConfigError>(())
+//! ```
+//!
+//! Read in this order:
+//!
+//! - `sections`: the types, one per section, with their defaults
+//! - `build`: the setters for a configuration made in code
+//! - `keys`: the one table that says what every key accepts, means and costs
+//! - `read`: from text to a [`Config`], every refusal with its line; on top of `tree`
+//! - `rules`: what a [`Config`] must keep, wherever it came from
+//! - `reference`: the pages and the commented file that are made from the table
+//!
+//! The fields are public and hold what was asked for; [`Config::validate`] says whether it can be
+//! had. Reading from YAML validates; whoever starts an engine validates again.
 
-/// The configuration of one engine.
-#[derive(Debug, Clone, Default)]
-pub struct Config {}
+mod build;
+mod error;
+mod keys;
+mod nearest;
+mod read;
+mod reference;
+mod rules;
+mod sections;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{ConfigError, Conflict, Origin};
+pub use keys::{KEYS, KeyDoc, Range};
+pub use nearest::Suggestion;
+pub use read::CONFIG_BYTES_MAX;
+pub use reference::{default_yaml, reference_markdown};
+pub use sections::{
+    Config, CreditsConfig, EngineConfig, MemoryConfig, PagesChoice, Progress, SessionConfig, TransfersConfig,
+    TransportName, TransportsConfig, WorkersConfig,
+};

@@ -1,0 +1,45 @@
+# The commands of a day's work. `make` alone lists them.
+
+CARGO ?= cargo
+XTASK := $(CARGO) run --quiet --locked --package xtask --
+SETUP := tools/xtask/setup.sh
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test labs check bench fmt clean
+MAKEFLAGS += --no-print-directory
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## look for what a build needs, say how to get it, fetch the crates
+	@$(SETUP)
+
+run: setup ## build and let Penstock test itself on this machine
+	@echo "building the penstock command; the first time takes a minute or two"
+	@$(CARGO) build --quiet --locked --release --package penstock-cli
+	@$(CARGO) run --quiet --locked --release --package penstock-cli -- selftest
+
+test: ## run every test that needs neither root nor a prepared machine
+	@$(SETUP) --quiet
+	@$(XTASK) test
+
+labs: ## run the tests that need root, other users or devices
+	@$(SETUP) --quiet
+	@$(XTASK) labs
+
+check: ## formatting, lints, house rules, licences
+	@$(SETUP) --quiet --lints
+	@$(CARGO) fmt --all --check
+	@$(CARGO) clippy --quiet --locked --workspace --all-targets -- -D warnings
+	@$(XTASK) tidy
+	@$(XTASK) licences
+
+bench: ## measure against the floors of this machine
+	@$(SETUP) --quiet
+	@$(CARGO) run --quiet --locked --release --package penstock-lab --bin penstock-lab -- scoreboard
+
+fmt: ## format all sources
+	@$(CARGO) fmt --all
+
+clean: ## remove everything that was built
+	@$(CARGO) clean --quiet

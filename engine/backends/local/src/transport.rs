@@ -1,0 +1,104 @@
+//! Reaching, offering and joining inside one process.
+
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+use penstock_memory::MemoryError;
+use penstock_ring::Place;
+use penstock_transport::host::{
+    Commons, CopyLane, CopyLaneParts, HandOverQueues, HandOvers, InboundRings, ring_segment_bytes,
+};
+use penstock_transport::link::Offering;
+use penstock_transport::{Caps, Here, JoinError, Link, Placement, There, Transport, Trust};
+
+use crate::directory::{self, Deposit, Parcel};
+use crate::registrar::LocalRegistrar;
+
+/// Handles that may wait for the peer beside one ring.
+const HANDLES_PER_RING: usize = 1024;
+
+/// The transport between two engines of one process.
+pub struct LocalTransport {
+    commons: Arc<Commons>,
+}
+
+impl LocalTransport {
+    /// The name in `transports.allow`.
+    pub const NAME: &'static str = "local";
+
+    /// The transport of the engine with these commons.
+    pub fn new(commons: Arc<Commons>) -> Self {
+        Self { commons }
+    }
+}
+
+impl Transport for LocalTransport {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn caps(&self) -> Caps {
+        Caps {
+            trust: Trust::Cooperative,
+            placement: Placement::AtCompletion,
+            synchronous: true,
+            remote_caller_memory: true,
+            hand_over: true,
+        }
+    }
+
+    fn reaches(&self, here: &Here, there: &There) -> Result<&'static str, &'static str> {
+        if here.host == there.host && here.process == there.process {
+            Ok("both engines are in this process: one copy, or a handle without any")
+        } else {
+            Err("the other engine is in another process")
+        }
+    }
+
+    fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
+        let rings = Place::heap(ring_segment_bytes(there.workers));
+        let handles: Vec<HandOvers> = (0..there.workers).map(|_| Arc::new(ArrayQueue::new(HANDLES_PER_RING))).collect();
+        let deposit = Deposit::make(Parcel {
+            commons: Arc::clone(&self.commons),
+            rings: rings.clone(),
+            handles: handles.clone(),
+        });
+        let blob = deposit.number().to_le_bytes().to_vec();
+        let commons = Arc::clone(&self.commons);
+        let join = move |blob: &[u8], _tokens| join(&commons, here, there, blob, &rings, handles, deposit);
+        Ok(Offering { blob, tokens: Vec::new(), join: Box::new(join) })
+    }
+}
+
+fn join(
+    ours: &Arc<Commons>,
+    here: Here,
+    there: There,
+    blob: &[u8],
+    rings: &Place,
+    incoming: Vec<HandOvers>,
+    deposit: Deposit,
+) -> Result<Link, JoinError> {
+    let number = blob.try_into().map(u64::from_le_bytes);
+    let number = number.map_err(|_| JoinError::Garbled("a local offer is eight bytes"))?;
+    let parcel = directory::collect(number).ok_or(JoinError::Gone)?;
+    if parcel.commons.workers() != there.workers || parcel.handles.len() != here.workers {
+        return Err(JoinError::Garbled("the other engine has another number of workers than it said"));
+    }
+    let theirs = Arc::new(parcel.commons.seen_from_inside());
+    let lanes = CopyLane::for_each_worker(CopyLaneParts {
+        ours,
+        theirs: &theirs,
+        our_party: here.party,
+        their_party: there.party,
+        outbound: &parcel.rings,
+        inbound: InboundRings::over(rings, there.workers)?,
+        hand_overs: Some(HandOverQueues { outgoing: parcel.handles, incoming }),
+    })?;
+    Ok(Link {
+        lanes,
+        registrar: Arc::new(LocalRegistrar { epoch: here.epoch, _deposit: deposit }),
+        commons: theirs,
+        path: "same process, one copy".to_owned(),
+    })
+}

@@ -1,0 +1,90 @@
+//! What one engine passes to the other, checked before it is used.
+//!
+//! The blob is a fingerprint of the layouts below; two releases that lay their memory out
+//! differently must not share it. The descriptors are, in order: posts, mail, rings, the
+//! application's bell, one bell for each worker.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use penstock_core::limits;
+use penstock_memory::{Access, MemoryError, Segment};
+use penstock_ring::Place;
+use penstock_transport::host::{
+    Commons, MailView, PeerCommons, PostsView, mail_bytes, posts_bytes, ring_segment_bytes,
+};
+use penstock_transport::{JoinError, Tokens};
+
+/// Counts changes of any layout in shared memory that the limits do not show.
+const LAYOUT: u32 = 1;
+
+/// What both sides must have in common.
+pub fn fingerprint() -> Vec<u8> {
+    [
+        LAYOUT,
+        limits::LINE_BYTES as u32,
+        limits::RING_LINES as u32,
+        limits::PEERS_MAX as u32,
+        limits::COUNTERS_MAX as u32,
+        limits::WITHDRAWALS_KEPT as u32,
+    ]
+    .iter()
+    .flat_map(|number| number.to_le_bytes())
+    .collect()
+}
+
+/// The memory into which a peer with so many workers leaves its notes.
+pub fn make_rings(senders: usize) -> Result<Segment, MemoryError> {
+    Segment::create("penstock-rings", ring_segment_bytes(senders) as u64)
+}
+
+/// The descriptors of this side.
+pub fn tokens(commons: &Commons, rings: &Segment) -> Result<Tokens, MemoryError> {
+    let mut tokens = vec![commons.posts.segment().share()?, commons.mail.segment().share()?, rings.share()?];
+    tokens.extend(commons.bells().iter().cloned());
+    Ok(tokens)
+}
+
+/// The other side, mapped.
+pub struct Accepted {
+    /// Its commons.
+    pub commons: PeerCommons,
+    /// The rings we fill.
+    pub rings: Place,
+}
+
+/// Checks and maps what a peer with `there` workers passed to us, who have `here`.
+pub fn accept(blob: &[u8], tokens: Vec<OwnedFd>, here: usize, there: usize) -> Result<Accepted, JoinError> {
+    if blob != fingerprint() {
+        return Err(JoinError::Garbled("the other release lays out shared memory differently; use the same release"));
+    }
+    let expected = 3 + 1 + there;
+    let found = tokens.len();
+    let mut tokens = tokens.into_iter();
+    let (Some(posts), Some(mail), Some(rings)) = (tokens.next(), tokens.next(), tokens.next()) else {
+        return Err(JoinError::Tokens { expected, found });
+    };
+    if found != expected {
+        return Err(JoinError::Tokens { expected, found });
+    }
+    let bells = tokens.map(check_bell).collect::<Result<Vec<_>, _>>()?;
+    let posts = Segment::open(posts, posts_bytes(there) as u64, Access::Read)?;
+    let mail = Segment::open(mail, mail_bytes(there) as u64, Access::ReadWrite)?;
+    let rings = Segment::open(rings, ring_segment_bytes(here) as u64, Access::ReadWrite)?;
+    let posts = PostsView::over(posts.place(), there)?;
+    let mail = MailView::over(mail.place(), there)?;
+    Ok(Accepted { commons: PeerCommons::new(posts, mail, bells), rings: rings.place() })
+}
+
+/// A bell is written to whenever the peer sleeps: it must be an eventfd and nothing else, or a peer
+/// could make us write into any file it likes.
+fn check_bell(bell: OwnedFd) -> Result<Arc<OwnedFd>, JoinError> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", bell.as_raw_fd()));
+    let is_eventfd = link.is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:[eventfd"));
+    let flags = rustix::fs::fcntl_getfl(&bell).map_err(|_| JoinError::Garbled("a bell cannot be examined"))?;
+    match (is_eventfd, flags.contains(rustix::fs::OFlags::NONBLOCK)) {
+        (false, _) => Err(JoinError::Garbled("a bell is not an eventfd")),
+        (true, false) => Err(JoinError::Garbled("a bell could block whoever rings it")),
+        (true, true) => Ok(Arc::new(bell)),
+    }
+}

@@ -1,0 +1,73 @@
+//! Reaching, offering and joining between two processes.
+
+use std::sync::Arc;
+
+use penstock_memory::MemoryError;
+use penstock_transport::host::{Commons, CopyLane, CopyLaneParts, InboundRings};
+use penstock_transport::link::Offering;
+use penstock_transport::{Caps, Here, JoinError, Link, Placement, There, Transport, Trust};
+
+use crate::offer::{self, Accepted};
+use crate::registrar::ShmRegistrar;
+
+/// The transport between two processes of one host.
+pub struct ShmTransport {
+    commons: Arc<Commons>,
+}
+
+impl ShmTransport {
+    /// The name in `transports.allow`.
+    pub const NAME: &'static str = "shm";
+
+    /// The transport of the engine with these commons.
+    pub fn new(commons: Arc<Commons>) -> Self {
+        Self { commons }
+    }
+}
+
+impl Transport for ShmTransport {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn caps(&self) -> Caps {
+        Caps {
+            trust: Trust::Cooperative,
+            placement: Placement::AtCompletion,
+            synchronous: true,
+            remote_caller_memory: false,
+            hand_over: false,
+        }
+    }
+
+    fn reaches(&self, here: &Here, there: &There) -> Result<&'static str, &'static str> {
+        if here.host == there.host {
+            Ok("both engines are on this host: pools are mapped and written directly")
+        } else {
+            Err("the other engine is on another host")
+        }
+    }
+
+    fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
+        let rings = offer::make_rings(there.workers)?;
+        let tokens = offer::tokens(&self.commons, &rings)?;
+        let commons = Arc::clone(&self.commons);
+        let join = move |blob: &[u8], tokens| {
+            let Accepted { commons: theirs, rings: outbound } =
+                offer::accept(blob, tokens, here.workers, there.workers)?;
+            let theirs = Arc::new(theirs);
+            let lanes = CopyLane::for_each_worker(CopyLaneParts {
+                ours: &commons,
+                theirs: &theirs,
+                our_party: here.party,
+                their_party: there.party,
+                outbound: &outbound,
+                inbound: InboundRings::over(&rings.place(), there.workers)?,
+                hand_overs: None,
+            })?;
+            let path = "same host, pools mapped, one copy".to_owned();
+            Ok::<_, JoinError>(Link { lanes, registrar: Arc::new(ShmRegistrar), commons: theirs, path })
+        };
+        Ok(Offering { blob: offer::fingerprint(), tokens, join: Box::new(join) })
+    }
+}

@@ -1,0 +1,128 @@
+//! Setters for a configuration made in code: each takes the configuration and gives it back.
+//!
+//! None of them checks anything, so that they can be chained: `validate` checks the whole.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::sections::{Config, PagesChoice, Progress, TransportName};
+
+impl Config {
+    /// Gives the engine a name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.engine.name = Some(name.into());
+        self
+    }
+
+    /// Sets the folder of the rendezvous sockets. Engines that shall find each other share it.
+    #[must_use]
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.engine.directory = Some(directory.into());
+        self
+    }
+
+    /// Sets the number of worker threads.
+    #[must_use]
+    pub fn workers(mut self, count: usize) -> Self {
+        self.workers.count = count;
+        self
+    }
+
+    /// Sets the core of each worker, and with it the number of workers. No cores: nothing is
+    /// pinned, and the number stays.
+    #[must_use]
+    pub fn pinned_to(mut self, cores: impl IntoIterator<Item = usize>) -> Self {
+        self.workers.cores = cores.into_iter().collect();
+        if !self.workers.cores.is_empty() {
+            self.workers.count = self.workers.cores.len();
+        }
+        self
+    }
+
+    /// Sets what moves bytes, and what it does while there is nothing to do.
+    #[must_use]
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.workers.progress = progress;
+        self
+    }
+
+    /// Sets how long an adaptive worker looks for work before it sleeps (whole microseconds).
+    #[must_use]
+    pub fn spin(mut self, time: Duration) -> Self {
+        self.workers.spin_us = whole(time, Duration::from_micros(1));
+        self
+    }
+
+    /// Sets the most transfers between submission and the drop of their handle.
+    #[must_use]
+    pub fn transfers_in_flight(mut self, count: usize) -> Self {
+        self.transfers.in_flight = count;
+        self
+    }
+
+    /// Sets the deadline of a transfer that names none (whole milliseconds).
+    #[must_use]
+    pub fn transfer_timeout(mut self, time: Duration) -> Self {
+        self.transfers.timeout_ms = millis(time);
+        self
+    }
+
+    /// Sets how many commands one worker's queue holds.
+    #[must_use]
+    pub fn transfer_queue(mut self, commands: usize) -> Self {
+        self.transfers.queue = commands;
+        self
+    }
+
+    /// Sets how many undelivered notifications one peer may have in the inbox.
+    #[must_use]
+    pub fn notifications_per_peer(mut self, count: usize) -> Self {
+        self.credits.notifications_per_peer = count;
+        self
+    }
+
+    /// Sets the transports that may be used, the preferred one first.
+    #[must_use]
+    pub fn transports(mut self, allow: impl IntoIterator<Item = TransportName>) -> Self {
+        self.transports.allow = allow.into_iter().collect();
+        self
+    }
+
+    /// Sets the pages of pools that do not choose for themselves.
+    #[must_use]
+    pub fn pages(mut self, pages: PagesChoice) -> Self {
+        self.memory.pages = pages;
+        self
+    }
+
+    /// Sets how long a connect that names no deadline may take (whole milliseconds).
+    #[must_use]
+    pub fn connect_timeout(mut self, time: Duration) -> Self {
+        self.session.connect_timeout_ms = millis(time);
+        self
+    }
+
+    /// Sets how long a stranger on the socket may take to say hello (whole milliseconds).
+    #[must_use]
+    pub fn greeting_timeout(mut self, time: Duration) -> Self {
+        self.session.greeting_timeout_ms = millis(time);
+        self
+    }
+
+    /// Sets how long a shutdown waits for transfers and peers (whole milliseconds).
+    #[must_use]
+    pub fn shutdown_timeout(mut self, time: Duration) -> Self {
+        self.session.shutdown_timeout_ms = millis(time);
+        self
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    whole(time, Duration::from_millis(1))
+}
+
+/// Rounded up: a short time that was asked for must not become none at all.
+fn whole(time: Duration, unit: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(unit.as_nanos())).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,324 @@
+//! The one table of keys: what each accepts, means and costs.
+//!
+//! Reading, validation, the reference page and the commented default file are all made from it.
+
+use std::fmt;
+use std::path::Path;
+
+use serde_yaml::Value;
+
+use crate::ids::{ENGINE_NAME_BYTES_MAX, EngineName};
+use crate::limits::{TRANSFERS_MAX, WORKERS_MAX};
+
+/// Everything a person needs to know to set one key.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyDoc {
+    /// The full path: `workers.spin_us`.
+    pub key: &'static str,
+    /// The default, as it is written in YAML.
+    pub default: &'static str,
+    /// What the number counts; empty where the value is not a number.
+    pub unit: &'static str,
+    /// What the key accepts. This is what is checked, not a description of it.
+    pub range: Range,
+    /// What the key does.
+    pub what: &'static str,
+    /// What more of it costs. For a choice: what the first choice of the range costs.
+    pub more_costs: &'static str,
+    /// What less of it costs. For a choice: what the last choice of the range costs.
+    pub less_costs: &'static str,
+}
+
+/// What a key accepts. Its `Display` is the documented range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Range {
+    /// A whole number, both ends included.
+    Number {
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// A power of two, both ends included.
+    PowerOfTwo {
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// Some of these words in any order, each at most once, at least one.
+    SomeOf(&'static [&'static str]),
+    /// A list of different whole numbers.
+    Cores {
+        /// The most numbers.
+        count_max: usize,
+        /// The greatest number.
+        core_max: u64,
+    },
+    /// An engine name, or nothing.
+    Name,
+    /// An absolute path, or nothing.
+    Folder,
+}
+
+/// The part of a value that its range does not accept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refused {
+    Whole,
+    /// This element of the list.
+    Item(usize),
+}
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+/// Linux counts at most this many cores in an ordinary affinity mask.
+const CORES_MAX: u64 = 1024;
+
+/// Every key, in the order of the file.
+pub const KEYS: &[KeyDoc] = &[
+    KeyDoc {
+        key: "engine.name",
+        default: "null",
+        unit: "",
+        range: Range::Name,
+        what: "The name peers know this engine by, and the name of its socket. `null`: the program's name and its process id.",
+        more_costs: "A fixed name can be held by one live engine at a time; the second is refused.",
+        less_costs: "A generated name is another one at every start, so peers must be told it.",
+    },
+    KeyDoc {
+        key: "engine.directory",
+        default: "null",
+        unit: "",
+        range: Range::Folder,
+        what: "The folder of the rendezvous sockets. Only engines that share it find each other. \
+               `null`: `$XDG_RUNTIME_DIR/penstock`, or `/tmp/penstock-<uid>` where that is not set.",
+        more_costs: "A folder of your own must be given to every engine, and only one user may be able to write to it.",
+        less_costs: "With the default, engines in containers that have a runtime folder each do not meet.",
+    },
+    KeyDoc {
+        key: "workers.count",
+        default: "1",
+        unit: "threads",
+        range: Range::Number { min: 1, max: WORKERS_MAX as u64 },
+        what: "How many threads move bytes. A large transfer is shared among them.",
+        more_costs: "A core each while they copy (with `busy`: always), and a notification ring each at every peer; \
+                     beyond what the memory bus carries they gain nothing.",
+        less_costs: "One core's copy rate is the ceiling of every transfer.",
+    },
+    KeyDoc {
+        key: "workers.cores",
+        default: "[]",
+        unit: "core numbers",
+        range: Range::Cores { count_max: WORKERS_MAX, core_max: CORES_MAX - 1 },
+        what: "The core each worker is pinned to, one for each of `workers.count`. `[]`: the scheduler chooses.",
+        more_costs: "A pinned worker cannot move away from other load on its core.",
+        less_costs: "A worker that is moved loses its caches: some microseconds, at moments nobody chose.",
+    },
+    KeyDoc {
+        key: "workers.progress",
+        default: "adaptive",
+        unit: "",
+        range: Range::OneOf(&["busy", "adaptive", "inline"]),
+        what: "What moves bytes, and what it does while there is nothing to do. `busy`: threads that never sleep. \
+               `adaptive`: threads that look for work for `workers.spin_us`, then sleep until they are woken. \
+               `inline`: no threads; the caller's own `progress()` is the loop, and the engine is bound to the thread \
+               that made it.",
+        more_costs: "One whole core per worker, also while idle.",
+        less_costs: "Nothing moves while the caller does not call; one copy at a time.",
+    },
+    KeyDoc {
+        key: "workers.spin_us",
+        default: "20",
+        unit: "µs",
+        range: Range::Number { min: 0, max: 100_000 },
+        what: "How long an `adaptive` worker looks for work before it sleeps. 0: it sleeps at once. \
+               Read by `adaptive` only.",
+        more_costs: "CPU time after every burst of work, taken from the other threads of a small host.",
+        less_costs: "Work that arrives later than this waits for a wake-up, about 5 to 7 µs.",
+    },
+    KeyDoc {
+        key: "transfers.in_flight",
+        default: "4096",
+        unit: "transfers",
+        range: Range::Number { min: 1, max: TRANSFERS_MAX as u64 },
+        what: "The most transfers between submission and the drop of their handle; the next one is answered `Full`.",
+        more_costs: "Memory for a slot each, taken at start.",
+        less_costs: "Callers that keep many handles are answered `Full` and must try again.",
+    },
+    KeyDoc {
+        key: "transfers.timeout_ms",
+        default: "30000",
+        unit: "ms",
+        range: Range::Number { min: 1, max: DAY_MS },
+        what: "The time a transfer gets that names no deadline of its own.",
+        more_costs: "Memory under a transfer to a stopped peer stays taken for longer.",
+        less_costs: "Large transfers to a slow or busy peer end with `DeadlineExceeded`.",
+    },
+    KeyDoc {
+        key: "transfers.queue",
+        default: "1024",
+        unit: "commands",
+        range: Range::PowerOfTwo { min: 2, max: TRANSFERS_MAX as u64 },
+        what: "Commands that one worker's queue holds before `submit` answers `Full`.",
+        more_costs: "Memory for each command of each worker, and a longer wait for what is queued last.",
+        less_costs: "Bursts of submissions are answered `Full` sooner.",
+    },
+    KeyDoc {
+        key: "credits.notifications_per_peer",
+        default: "1024",
+        unit: "notifications",
+        range: Range::Number { min: 1, max: 65_536 },
+        what: "Notifications of one peer that may wait in the inbox. A peer that reaches it keeps its next ones until \
+               some were taken; none is dropped.",
+        more_costs: "Memory: up to 4 KiB for each one that waits.",
+        less_costs: "A peer's transfers complete later when this side takes its notifications rarely.",
+    },
+    KeyDoc {
+        key: "transports.allow",
+        default: "[local, shm]",
+        unit: "",
+        range: Range::SomeOf(&["local", "shm"]),
+        what: "The transports that may be used, the preferred one first. `local`: within one process. `shm`: between \
+               processes of one host, through mapped pools. What is not listed is not used, even if nothing else works.",
+        more_costs: "Each one is prepared at start.",
+        less_costs: "Pairs of regions that only a missing transport joins are refused with `NoPath`.",
+    },
+    KeyDoc {
+        key: "memory.pages",
+        default: "auto",
+        unit: "",
+        range: Range::OneOf(&["huge", "auto", "small"]),
+        what: "The pages of a pool that does not choose for itself. `huge`: huge pages that the host has set aside; where \
+               they do not suffice, as `auto`. `auto`: huge pages where the kernel gives them to shared memory that \
+               asks, small ones otherwise. `small`: ordinary pages. A pool reports what it got, and why not more.",
+        more_costs: "Memory set aside for huge pages is lost to everybody else, and pools grow to whole ones.",
+        less_costs: "More address translation misses when scattered blocks are copied.",
+    },
+    KeyDoc {
+        key: "session.connect_timeout_ms",
+        default: "2000",
+        unit: "ms",
+        range: Range::Number { min: 1, max: DAY_MS },
+        what: "The time a connect gets that names no deadline of its own.",
+        more_costs: "A peer that does not answer is reported later.",
+        less_costs: "A peer on a loaded host is given up although it would have answered.",
+    },
+    KeyDoc {
+        key: "session.greeting_timeout_ms",
+        default: "1000",
+        unit: "ms",
+        range: Range::Number { min: 1, max: DAY_MS },
+        what: "The time a stranger on the socket gets to say hello; then its connection is closed.",
+        more_costs: "Silent connections hold a descriptor each for longer.",
+        less_costs: "A peer on a loaded host is turned away and must connect again.",
+    },
+    KeyDoc {
+        key: "session.shutdown_timeout_ms",
+        default: "1000",
+        unit: "ms",
+        range: Range::Number { min: 1, max: DAY_MS },
+        what: "The time a shutdown gives running transfers and peers to end.",
+        more_costs: "A stopped peer delays the end of the program by this much.",
+        less_costs: "Transfers that would have finished are ended with `EngineClosed`.",
+    },
+];
+
+impl KeyDoc {
+    /// The key of this full path.
+    pub fn find(key: &str) -> Option<&'static Self> {
+        KEYS.iter().find(|doc| doc.key == key)
+    }
+
+    /// The section and the name within it: (`workers`, `spin_us`).
+    pub fn parts(&self) -> (&'static str, &'static str) {
+        self.key.split_once('.').unwrap_or(("", self.key))
+    }
+
+    /// The sections, in the order of the file.
+    pub fn sections() -> Vec<&'static str> {
+        let mut sections: Vec<_> = KEYS.iter().map(|doc| doc.parts().0).collect();
+        sections.dedup();
+        sections
+    }
+
+    /// The names within one section, in the order of the file.
+    pub fn names_in(section: &str) -> Vec<&'static str> {
+        KEYS.iter().map(Self::parts).filter(|(of, _)| *of == section).map(|(_, name)| name).collect()
+    }
+}
+
+impl Range {
+    /// What of this value is not accepted, if anything.
+    pub(super) fn refused(&self, value: &Value) -> Option<Refused> {
+        match (self, value) {
+            (Self::SomeOf(words), Value::Sequence(items)) => {
+                first_refused(items, words.len(), 1, |item| is_one_of(item, words))
+            }
+            (Self::Cores { count_max, core_max }, Value::Sequence(items)) => {
+                first_refused(items, *count_max, 0, |item| item.as_u64().is_some_and(|core| core <= *core_max))
+            }
+            _ if self.accepts_one(value) => None,
+            _ => Some(Refused::Whole),
+        }
+    }
+
+    fn accepts_one(&self, value: &Value) -> bool {
+        match self {
+            Self::Number { min, max } => value.as_u64().is_some_and(|n| (*min..=*max).contains(&n)),
+            Self::PowerOfTwo { min, max } => {
+                value.as_u64().is_some_and(|n| n.is_power_of_two() && (*min..=*max).contains(&n))
+            }
+            Self::OneOf(words) => is_one_of(value, words),
+            Self::Name => value.is_null() || value.as_str().is_some_and(|name| EngineName::new(name).is_ok()),
+            Self::Folder => value.is_null() || value.as_str().is_some_and(is_usable_folder),
+            Self::SomeOf(_) | Self::Cores { .. } => false,
+        }
+    }
+}
+
+fn is_one_of(value: &Value, words: &[&str]) -> bool {
+    value.as_str().is_some_and(|word| words.contains(&word))
+}
+
+/// A relative folder would be another one for every program that is started elsewhere. The
+/// replacement character stands for what is not UTF-8 and could not be written down.
+fn is_usable_folder(path: &str) -> bool {
+    Path::new(path).is_absolute() && !path.contains(['\0', char::REPLACEMENT_CHARACTER])
+}
+
+fn first_refused(items: &[Value], most: usize, least: usize, accepts: impl Fn(&Value) -> bool) -> Option<Refused> {
+    // Before the look for repeated items: it is quadratic, and this bounds it.
+    if items.len() < least || items.len() > most {
+        let wrong = items.iter().position(|item| !accepts(item));
+        return Some(wrong.map_or(Refused::Whole, Refused::Item));
+    }
+    let repeated = |at: usize| items[..at].contains(&items[at]);
+    (0..items.len()).find(|&at| !accepts(&items[at]) || repeated(at)).map(Refused::Item)
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number { min, max } => write!(f, "a whole number from {min} to {max}"),
+            Self::PowerOfTwo { min, max } => write!(f, "a power of two from {min} to {max}"),
+            Self::OneOf(words) => write!(f, "one of {}", quoted(words)),
+            Self::SomeOf(words) => write!(f, "a list of at least one of {}, each at most once", quoted(words)),
+            Self::Cores { count_max, core_max } => {
+                write!(f, "a list of at most {count_max} different whole numbers from 0 to {core_max}")
+            }
+            Self::Name => write!(
+                f,
+                "`null` or 1 to {ENGINE_NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`, not starting with a dot \
+                 (in quotes if they read as a number)"
+            ),
+            Self::Folder => f.write_str("`null` or an absolute path in UTF-8"),
+        }
+    }
+}
+
+/// Words as a person lists them: `` `a`, `b`, `c` ``.
+pub(super) fn quoted(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,56 @@
+//! What a configuration must keep, wherever it came from.
+
+use serde_yaml::Value;
+
+use super::error::{ConfigError, Conflict, Origin};
+use super::keys::{KEYS, Refused};
+use super::sections::{Config, Progress};
+use super::tree::describe;
+
+impl Config {
+    /// Checks every value against its documented range, and the values against each other.
+    ///
+    /// A configuration that was read from a file was checked when it was read, with line numbers;
+    /// one that was changed since is checked here.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let values = self.values();
+        for doc in KEYS {
+            let (section, name) = doc.parts();
+            // A key without a field is impossible: a test compares the table with the types.
+            let value = values.get(section).and_then(|section| section.get(name)).unwrap_or(&Value::Null);
+            if let Some(refused) = doc.range.refused(value) {
+                let found = match (refused, value) {
+                    (Refused::Item(index), Value::Sequence(items)) => describe(&items[index]),
+                    _ => describe(value),
+                };
+                return Err(ConfigError::BadValue { origin: Origin::Code, key: doc.key, expected: doc.range, found });
+            }
+        }
+        match conflict(self) {
+            Some(conflict) => Err(ConfigError::Conflict { origin: Origin::Code, conflict }),
+            None => Ok(()),
+        }
+    }
+
+    /// The same configuration as sections of keys.
+    pub(super) fn values(&self) -> Value {
+        serde_yaml::to_value(self).expect("numbers, words and lists of them have a YAML form")
+    }
+}
+
+/// Two values that are each in range and do not go together.
+pub(super) fn conflict(config: &Config) -> Option<Conflict> {
+    let workers = &config.workers;
+    if workers.progress == Progress::Inline {
+        if workers.count != 1 {
+            return Some(Conflict::InlineCount { count: workers.count });
+        }
+        if !workers.cores.is_empty() {
+            return Some(Conflict::InlineCores);
+        }
+    }
+    if !workers.cores.is_empty() && workers.cores.len() != workers.count {
+        return Some(Conflict::CoresAndCount { cores: workers.cores.len(), count: workers.count });
+    }
+    None
+}

@@ -1,0 +1,289 @@
+//! The types of the configuration, one per section, in the order of the file.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::ids::{ENGINE_NAME_BYTES_MAX, EngineName, NameError};
+
+/// The configuration of one engine.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// What the engine is called and where it can be found.
+    pub engine: EngineConfig,
+    /// The threads that move bytes.
+    pub workers: WorkersConfig,
+    /// How many transfers there may be and how long they may take.
+    pub transfers: TransfersConfig,
+    /// What a peer may occupy here before it must wait.
+    pub credits: CreditsConfig,
+    /// The ways bytes may take.
+    pub transports: TransportsConfig,
+    /// How pools get their memory.
+    pub memory: MemoryConfig,
+    /// How long conversations with peers may take.
+    pub session: SessionConfig,
+}
+
+/// What the engine is called and where it can be found.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EngineConfig {
+    /// The name peers know this engine by; `None`: made from the program and its process id.
+    pub name: Option<String>,
+    /// The folder of the rendezvous sockets; `None`: the user's own runtime folder.
+    #[serde(serialize_with = "folder_as_text")]
+    pub directory: Option<PathBuf>,
+}
+
+/// The threads that move bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkersConfig {
+    /// How many worker threads there are.
+    pub count: usize,
+    /// The core of each worker; empty: the scheduler chooses.
+    pub cores: Vec<usize>,
+    /// What a worker does while there is nothing to do.
+    pub progress: Progress,
+    /// How long an adaptive worker looks for work before it sleeps, in microseconds.
+    pub spin_us: u64,
+}
+
+/// What moves bytes, and what it does while there is nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Progress {
+    /// Worker threads that never sleep.
+    Busy,
+    /// Worker threads that look for work for a bounded time, then sleep until they are woken.
+    #[default]
+    Adaptive,
+    /// No threads: the caller's own `progress()` is the loop.
+    Inline,
+}
+
+/// How many transfers there may be and how long they may take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TransfersConfig {
+    /// The most transfers between submission and the drop of their handle.
+    pub in_flight: usize,
+    /// The deadline of a transfer that names none, in milliseconds.
+    pub timeout_ms: u64,
+    /// Commands that one worker's queue holds. A power of two.
+    pub queue: usize,
+}
+
+/// What a peer may occupy here before it must wait.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CreditsConfig {
+    /// Undelivered notifications that one peer may have in the inbox.
+    pub notifications_per_peer: usize,
+}
+
+/// The ways bytes may take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TransportsConfig {
+    /// The transports that may be used, the preferred one first.
+    pub allow: Vec<TransportName>,
+}
+
+/// A way bytes may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum TransportName {
+    /// Within one process.
+    Local,
+    /// Between two processes of one host, through mapped pools.
+    Shm,
+}
+
+/// How pools get their memory.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemoryConfig {
+    /// The pages of a pool that does not choose for itself.
+    pub pages: PagesChoice,
+}
+
+/// The size of a pool's pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PagesChoice {
+    /// Huge pages where the kernel gives them by itself, small ones otherwise.
+    #[default]
+    Auto,
+    /// The host's ordinary pages.
+    Small,
+    /// Huge pages that were set aside, then those of `Auto`. The pool reports what it got.
+    Huge,
+}
+
+/// How long conversations with peers may take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionConfig {
+    /// How long a connect that names no deadline may take, in milliseconds.
+    pub connect_timeout_ms: u64,
+    /// How long a stranger on the socket may take to say hello, in milliseconds.
+    pub greeting_timeout_ms: u64,
+    /// How long a shutdown waits for transfers and peers, in milliseconds.
+    pub shutdown_timeout_ms: u64,
+}
+
+impl Default for WorkersConfig {
+    fn default() -> Self {
+        Self { count: 1, cores: Vec::new(), progress: Progress::default(), spin_us: 20 }
+    }
+}
+
+impl Default for TransfersConfig {
+    fn default() -> Self {
+        Self { in_flight: 4096, timeout_ms: 30_000, queue: 1024 }
+    }
+}
+
+impl Default for CreditsConfig {
+    fn default() -> Self {
+        Self { notifications_per_peer: 1024 }
+    }
+}
+
+impl Default for TransportsConfig {
+    fn default() -> Self {
+        Self { allow: TransportName::ALL.to_vec() }
+    }
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self { connect_timeout_ms: 2_000, greeting_timeout_ms: 1_000, shutdown_timeout_ms: 1_000 }
+    }
+}
+
+impl EngineConfig {
+    /// The configured name, or one made from the program and its process id: `loader-4711`.
+    ///
+    /// What a program name has that an engine name may not have becomes `-`, so only a configured
+    /// name can be refused.
+    pub fn name_or(&self, program: &str, pid: u32) -> Result<EngineName, NameError> {
+        if let Some(name) = &self.name {
+            return EngineName::new(name);
+        }
+        let suffix = format!("-{pid}");
+        let allowed = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
+        let mut name: String = program.chars().map(allowed).take(ENGINE_NAME_BYTES_MAX - suffix.len()).collect();
+        if name.is_empty() {
+            name.push_str("engine");
+        }
+        EngineName::new(&(name + &suffix))
+    }
+
+    /// The configured folder, or `<runtime_dir>/penstock`, or `/tmp/penstock-<uid>`.
+    ///
+    /// `runtime_dir` is the user's runtime folder (`XDG_RUNTIME_DIR`), where there is one; a
+    /// relative one is ignored, as its specification asks.
+    pub fn directory_or(&self, runtime_dir: Option<&OsStr>, uid: u32) -> PathBuf {
+        match (&self.directory, runtime_dir.map(Path::new).filter(|path| path.is_absolute())) {
+            (Some(directory), _) => directory.clone(),
+            (None, Some(runtime)) => runtime.join("penstock"),
+            (None, None) => PathBuf::from(format!("/tmp/penstock-{uid}")),
+        }
+    }
+}
+
+impl WorkersConfig {
+    /// How long an adaptive worker looks for work before it sleeps.
+    pub const fn spin(&self) -> Duration {
+        Duration::from_micros(self.spin_us)
+    }
+}
+
+impl TransfersConfig {
+    /// The time of a transfer that names no deadline.
+    pub const fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+}
+
+impl SessionConfig {
+    /// How long a connect that names no deadline may take.
+    pub const fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms)
+    }
+
+    /// How long a stranger on the socket may take to say hello.
+    pub const fn greeting_timeout(&self) -> Duration {
+        Duration::from_millis(self.greeting_timeout_ms)
+    }
+
+    /// How long a shutdown waits for transfers and peers.
+    pub const fn shutdown_timeout(&self) -> Duration {
+        Duration::from_millis(self.shutdown_timeout_ms)
+    }
+}
+
+impl Progress {
+    /// The word of the YAML form.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Adaptive => "adaptive",
+            Self::Inline => "inline",
+        }
+    }
+
+    /// Whether there are worker threads at all.
+    pub const fn is_threaded(self) -> bool {
+        !matches!(self, Self::Inline)
+    }
+}
+
+impl TransportName {
+    /// Every transport, the preferred one first.
+    pub const ALL: &'static [Self] = &[Self::Local, Self::Shm];
+
+    /// The word of the YAML form.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Shm => "shm",
+        }
+    }
+}
+
+impl PagesChoice {
+    /// The word of the YAML form.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Small => "small",
+            Self::Huge => "huge",
+        }
+    }
+}
+
+macro_rules! displayed_by_its_word {
+    ($($name:ident),+) => {
+        $(impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        })+
+    };
+}
+
+displayed_by_its_word!(Progress, TransportName, PagesChoice);
+
+/// Folders that are not UTF-8 must not make writing fail: `validate` is what refuses them.
+fn folder_as_text<S: Serializer>(folder: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    folder.as_ref().map(|path| path.to_string_lossy()).serialize(serializer)
+}

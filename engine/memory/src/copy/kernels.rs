@@ -1,0 +1,77 @@
+//! Which kernels this processor can run, chosen once.
+
+use std::sync::OnceLock;
+
+use super::batch::Batch;
+use super::{cached, store_fence};
+
+/// One set of kernels.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernels {
+    name: &'static str,
+    /// Leaves non-temporal stores that a fence must order; `None` where there is none and the
+    /// plain stores serve.
+    ///
+    /// Its safety: the processor has the instructions (`all_available` lists no other sets), and
+    /// no span of the batch overlaps itself.
+    streaming: Option<unsafe fn(&Batch<'_>)>,
+}
+
+/// Plain stores only: every processor's last resort.
+const PORTABLE: Kernels = Kernels { name: "portable", streaming: None };
+
+#[cfg(target_arch = "x86_64")]
+const AVX2: Kernels = Kernels { name: "avx2", streaming: Some(super::x86::stream_avx2) };
+
+#[cfg(target_arch = "x86_64")]
+const AVX512: Kernels = Kernels { name: "avx512", streaming: Some(super::x86::stream_avx512) };
+
+/// The best kernels of this processor.
+pub fn kernels() -> &'static Kernels {
+    let all = Kernels::all_available();
+    all.last().unwrap_or(&PORTABLE)
+}
+
+impl Kernels {
+    /// Every set this processor can run, the best last.
+    pub fn all_available() -> &'static [Kernels] {
+        static ALL: OnceLock<Vec<Kernels>> = OnceLock::new();
+        ALL.get_or_init(detect)
+    }
+
+    /// The set of this name, if this processor can run it.
+    pub fn by_name(name: &str) -> Option<&'static Kernels> {
+        Self::all_available().iter().find(|kernels| kernels.name == name)
+    }
+
+    /// What it is called: `portable`, `avx2`, `avx512`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Copies past the cache and fences. No span of the batch may overlap itself.
+    #[inline]
+    pub(super) fn streaming(&self, batch: &Batch<'_>) {
+        let Some(stream) = self.streaming else {
+            return cached::copy(batch);
+        };
+        // SAFETY: only sets that the processor can run are ever handed out, and the caller asked
+        // the batch about overlap.
+        unsafe { stream(batch) };
+        store_fence();
+    }
+}
+
+fn detect() -> Vec<Kernels> {
+    let mut all = vec![PORTABLE];
+    #[cfg(target_arch = "x86_64")]
+    {
+        if std::arch::is_x86_feature_detected!("avx2") {
+            all.push(AVX2);
+        }
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            all.push(AVX512);
+        }
+    }
+    all
+}

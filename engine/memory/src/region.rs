@@ -1,0 +1,97 @@
+//! A region: registered memory with a name, rights and a generation.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use penstock_core::{Generation, RegionId, Rights};
+
+use crate::pool::Pool;
+use crate::window::Window;
+
+/// Where a region's memory came from.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// A pool that Penstock allocated; peers on this host can map it.
+    Pool(Arc<Pool>),
+    /// Memory the caller brought.
+    Host,
+}
+
+/// Registered memory. Whoever holds it keeps its memory, registered or not.
+#[derive(Debug)]
+pub struct Region {
+    pub(crate) id: RegionId,
+    pub(crate) generation: Generation,
+    pub(crate) label: Arc<str>,
+    pub(crate) rights: Rights,
+    pub(crate) window: Window,
+    pub(crate) origin: Origin,
+    withdrawn: AtomicBool,
+}
+
+impl Region {
+    pub(crate) fn new(
+        (id, generation): (RegionId, Generation),
+        label: Arc<str>,
+        rights: Rights,
+        window: Window,
+        origin: Origin,
+    ) -> Self {
+        let withdrawn = AtomicBool::new(false);
+        Self { id, generation, label, rights, window, origin, withdrawn }
+    }
+
+    /// Its id, reused after it is gone; only together with the generation a name.
+    pub fn id(&self) -> RegionId {
+        self.id
+    }
+
+    /// Which use of the id this is.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// The name peers find it by; several regions may share one.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// What peers may do.
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// Its memory.
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// Bytes it has.
+    pub fn bytes(&self) -> u64 {
+        self.window.len()
+    }
+
+    /// Where its memory came from.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// The pool it is, if it is one.
+    pub fn pool(&self) -> Option<&Arc<Pool>> {
+        match &self.origin {
+            Origin::Pool(pool) => Some(pool),
+            Origin::Host => None,
+        }
+    }
+
+    /// False once its last registration was taken back: no new work may name it.
+    pub fn is_live(&self) -> bool {
+        // SYNC region-withdrawn: pairs with withdraw()'s Release.
+        !self.withdrawn.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn withdraw(&self) {
+        // SYNC region-withdrawn: pairs with is_live()'s Acquire.
+        self.withdrawn.store(true, Ordering::Release);
+    }
+}

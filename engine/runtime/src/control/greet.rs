@@ -1,0 +1,306 @@
+//! From a connection to a session.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use penstock_core::env::Stream;
+use penstock_core::limits::PEERS_MAX;
+use penstock_core::{EngineName, Env, Epoch, Moment};
+use penstock_session::frame::{RefusalCode, VERSION_MAX, VERSION_MIN};
+use penstock_session::greeting::GreetingError;
+use penstock_session::{Card, Frame, Greeting, Hello, Offer, Outcome, Role};
+use penstock_transport::link::Offering;
+use penstock_transport::{Here, JoinError, Link, There, Transport};
+
+use super::announce::Announced;
+use super::connection::Broken;
+use super::{Control, Phase, Talk};
+use crate::error::ConnectError;
+use crate::peer_state::{PeerParts, PeerState};
+use crate::process::ProcessWatch;
+use crate::shared::{Pending, Shared, WorkerCall};
+
+/// One greeting and what it has reserved.
+pub(super) struct Greeter {
+    greeting: Greeting,
+    until: Moment,
+    /// Our place for the peer, once one is reserved.
+    party: Option<u32>,
+    /// Our side of the transport, waiting for theirs.
+    offering: Option<(Arc<dyn Transport>, Offering)>,
+    /// The process at the other end, watched from before it was trusted.
+    process: ProcessWatch,
+    /// Whoever asked for this connection, and the name they know the peer by.
+    asked: Option<(Arc<Pending>, String)>,
+}
+
+/// Why a session does not come about: the code and words for the other side.
+struct Refusal(RefusalCode, String);
+
+impl Greeter {
+    pub(super) fn listener<E: Env>(shared: &Shared<E>) -> Self {
+        let until = shared.env.now() + shared.config.session.greeting_timeout();
+        // The place is filled in once the caller has shown that it is one of us.
+        Self::new(Greeting::new(Role::Listener, hello(shared, 0, 0)), until)
+    }
+
+    pub(super) fn caller<E: Env>(shared: &Shared<E>, card: &Card, answer: Arc<Pending>) -> Result<Self, ConnectError> {
+        let full = || ConnectError::RefusedHere {
+            name: card.name.clone(),
+            text: format!("this engine has {PEERS_MAX} peers, as many as it may have"),
+        };
+        let party = shared.peers.reserve().ok_or_else(full)?;
+        let until = shared.env.now() + shared.config.session.connect_timeout();
+        let mut greeter = Self::new(Greeting::new(Role::Caller, hello(shared, party, card.epoch)), until);
+        greeter.party = Some(party);
+        greeter.asked = Some((answer, card.name.clone()));
+        Ok(greeter)
+    }
+
+    fn new(greeting: Greeting, until: Moment) -> Self {
+        Self { greeting, until, party: None, offering: None, process: ProcessWatch::Unseen, asked: None }
+    }
+
+    pub(super) fn until(&self) -> Moment {
+        self.until
+    }
+
+    /// Gives back what was reserved and tells whoever asked.
+    pub(super) fn failed<E: Env>(self, shared: &Shared<E>, why: &str) {
+        self.end(shared, |name| ConnectError::RefusedHere { name, text: why.to_owned() });
+    }
+
+    fn end<E: Env>(self, shared: &Shared<E>, error: impl FnOnce(String) -> ConnectError) {
+        if let Some(party) = self.party {
+            shared.peers.release(party);
+        }
+        if let Some((answer, name)) = self.asked {
+            answer.answer(Err(error(name)));
+        }
+    }
+}
+
+fn hello<E: Env>(shared: &Shared<E>, party: u32, expects: u64) -> Hello {
+    Hello {
+        version_min: VERSION_MIN,
+        version_max: VERSION_MAX,
+        name: shared.name.to_string(),
+        epoch: shared.epoch.0,
+        expects,
+        host: shared.card.host,
+        process: shared.process,
+        workers: shared.ports.len() as u16,
+        party,
+        transports: shared.transports.iter().map(|transport| transport.name().to_owned()).collect(),
+    }
+}
+
+fn sides<E: Env>(shared: &Shared<E>, party: u32, theirs: &Hello) -> (Here, There) {
+    let here = Here {
+        host: shared.card.host,
+        process: shared.process,
+        epoch: shared.epoch.0,
+        workers: shared.ports.len(),
+        party,
+    };
+    let there = There {
+        host: theirs.host,
+        process: theirs.process,
+        epoch: theirs.epoch,
+        workers: usize::from(theirs.workers),
+        party: theirs.party,
+    };
+    (here, there)
+}
+
+impl<E: Env> Control<E> {
+    /// A new connection: who is it, and does this side speak first?
+    pub(super) fn begin(&mut self, token: u64) {
+        let Some(Talk { connection, phase: Phase::Greeting(greeter) }) = self.talks.get_mut(&token) else { return };
+        let checked = match connection.stream.credentials() {
+            Ok(there) => {
+                greeter.process = ProcessWatch::of(there.pid);
+                Greeting::check_user(self.shared.env.credentials(), there)
+            }
+            Err(error) => return self.broke(token, &error.into()),
+        };
+        if let Err(error) = checked {
+            return self.end_greeting(token, error);
+        }
+        if greeter.asked.is_some() {
+            let hello = Frame::Hello(greeter.greeting.ours().clone());
+            match connection.send(&hello, Vec::new()) {
+                Ok(()) => self.rewatch(token),
+                Err(broken) => self.broke(token, &broken),
+            }
+        }
+    }
+
+    pub(super) fn greet(&mut self, token: u64, frame: Frame, tokens: Vec<OwnedFd>) {
+        let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) else { return };
+        let stepped = match greeter.greeting.handle(frame) {
+            Err(error) => return self.end_greeting(token, error),
+            Ok(Outcome::Wait) => Ok(()),
+            Ok(Outcome::Choose { candidates }) => self.choose(token, &candidates),
+            Ok(Outcome::JoinAndOffer(offer)) => self.answer_offer(token, &offer, tokens),
+            Ok(Outcome::Join(offer)) => self.join(token, &offer, tokens),
+        };
+        if let Err(Refusal(code, text)) = stepped {
+            self.end_greeting(token, GreetingError::Refuse { code, text });
+        }
+    }
+
+    /// The listener chooses the transport and answers with its hello and its offer.
+    fn choose(&mut self, token: u64, candidates: &[String]) -> Result<(), Refusal> {
+        let shared = Arc::clone(&self.shared);
+        let Some(Talk { connection, phase: Phase::Greeting(greeter) }) = self.talks.get_mut(&token) else {
+            return Ok(());
+        };
+        if shared.is_closing() {
+            return Err(Refusal(RefusalCode::Closing, "the engine is shutting down".to_owned()));
+        }
+        let party = shared.peers.reserve().ok_or_else(|| {
+            Refusal(RefusalCode::Full, format!("this engine has {PEERS_MAX} peers, as many as it may have"))
+        })?;
+        greeter.party = Some(party);
+        let theirs = greeter.greeting.theirs().expect("its hello was taken just now");
+        let (here, there) = sides(&shared, party, theirs);
+        let mut reasons = vec![format!("the caller allows {:?}", theirs.transports)];
+        let reaches = |name: &String| {
+            let transport = shared.transports.iter().find(|transport| transport.name() == name)?;
+            match transport.reaches(&here, &there) {
+                Ok(_) => Some(Arc::clone(transport)),
+                Err(reason) => {
+                    reasons.push(format!("{name}: {reason}"));
+                    None
+                }
+            }
+        };
+        let chosen = candidates.iter().find_map(reaches);
+        let transport = chosen.ok_or_else(|| Refusal(RefusalCode::NoTransport, reasons.join("; ")))?;
+        let offering = offer(&*transport, here, there)?;
+        let hello = Frame::Hello(hello(&shared, party, 0));
+        let frame = Frame::Offer(Offer { transport: transport.name().to_owned(), blob: offering.blob.clone() });
+        let tokens = offering.tokens.clone();
+        greeter.offering = Some((transport, offering));
+        let sent = connection.send(&hello, Vec::new()).and_then(|()| connection.send(&frame, tokens));
+        self.settle(token, sent);
+        Ok(())
+    }
+
+    /// The caller joins with the listener's offer and answers with its own.
+    fn answer_offer(&mut self, token: u64, theirs: &Offer, tokens: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let shared = Arc::clone(&self.shared);
+        let Some(Talk { connection, phase: Phase::Greeting(greeter) }) = self.talks.get_mut(&token) else {
+            return Ok(());
+        };
+        let chosen = shared.transports.iter().find(|transport| transport.name() == theirs.transport);
+        let no_transport =
+            || Refusal(RefusalCode::NoTransport, format!("transport `{}` is not allowed here", theirs.transport));
+        let transport = Arc::clone(chosen.ok_or_else(no_transport)?);
+        let party = greeter.party.expect("a caller reserves its place before it calls");
+        let (here, there) = sides(&shared, party, greeter.greeting.theirs().expect("its hello came first"));
+        let reached = transport.reaches(&here, &there);
+        reached.map_err(|reason| Refusal(RefusalCode::NoTransport, format!("{}: {reason}", theirs.transport)))?;
+        let offering = offer(&*transport, here, there)?;
+        let frame = Frame::Offer(Offer { transport: transport.name().to_owned(), blob: offering.blob.clone() });
+        let ours = offering.tokens.clone();
+        let link = (offering.join)(&theirs.blob, tokens).map_err(bad_offer)?;
+        let sent = connection.send(&frame, ours);
+        self.establish(token, transport, link);
+        self.settle(token, sent);
+        Ok(())
+    }
+
+    /// The listener joins with the caller's offer.
+    fn join(&mut self, token: u64, theirs: &Offer, tokens: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) else { return Ok(()) };
+        let (transport, offering) = greeter.offering.take().expect("a listener offers before it is answered");
+        if theirs.transport != transport.name() {
+            let text = format!("`{}` was offered and `{}` answered", transport.name(), theirs.transport);
+            return Err(Refusal(RefusalCode::Garbled, text));
+        }
+        let link = (offering.join)(&theirs.blob, tokens).map_err(bad_offer)?;
+        self.establish(token, transport, link);
+        Ok(())
+    }
+
+    /// The session stands: workers get their lanes, the peer hears what we have.
+    fn establish(&mut self, token: u64, transport: Arc<dyn Transport>, link: Link) {
+        let Some(Talk { phase, .. }) = self.talks.get_mut(&token) else { return };
+        let Phase::Greeting(greeter) = phase else { return };
+        let theirs = greeter.greeting.theirs().expect("its hello came first").clone();
+        let peer = Arc::new(PeerState::new(PeerParts {
+            name: EngineName::new(&theirs.name).expect("the greeting has checked the name"),
+            epoch: Epoch(theirs.epoch),
+            party: greeter.party.expect("a place is reserved before an offer is made"),
+            their_party: theirs.party,
+            transport: transport.name(),
+            caps: transport.caps(),
+            path: link.path,
+            commons: link.commons,
+            registrar: link.registrar,
+            process: std::mem::replace(&mut greeter.process, ProcessWatch::Unseen),
+            inbox_credits: self.shared.config.credits.notifications_per_peer as u64,
+        }));
+        tracing::info!(peer = %peer.name, transport = peer.transport, path = peer.path, "a session stands");
+        let asked = greeter.asked.take();
+        *phase = Phase::Open { peer: Arc::clone(&peer), announced: Announced::default() };
+        self.shared.peers.insert(&peer);
+        for (port, lane) in self.shared.ports.iter().zip(link.lanes) {
+            port.call(WorkerCall::Join { peer: Arc::clone(&peer), lane });
+        }
+        if let Some((answer, _)) = asked {
+            answer.answer(Ok(peer));
+        }
+        if self.stopping {
+            self.leave(token, penstock_core::Cause::EngineClosed, None);
+        } else {
+            self.announce_to(token);
+        }
+    }
+
+    fn settle(&mut self, token: u64, sent: Result<(), Broken>) {
+        match sent {
+            Ok(()) => self.rewatch(token),
+            Err(broken) => self.broke(token, &broken),
+        }
+    }
+
+    /// A greeting ends without a session: say so, and close.
+    fn end_greeting(&mut self, token: u64, error: GreetingError) {
+        let Some(mut talk) = self.remove(token) else { return };
+        let Phase::Greeting(greeter) = talk.phase else { return };
+        match error {
+            GreetingError::Refused { code, text } => {
+                greeter.end(&self.shared, |name| ConnectError::Refused { name, code, text });
+            }
+            GreetingError::Refuse { code, text } => {
+                tracing::warn!(%text, "a greeting was refused");
+                let frame = Frame::Refuse { code, text: text.clone() };
+                // Said once, not waited for: a stranger may not even be reading.
+                let _ = talk.connection.send(&frame, Vec::new());
+                greeter.failed(&self.shared, &text);
+            }
+        }
+    }
+
+    pub(super) fn greeting_expired(&mut self, token: u64) {
+        let text = "the greeting was not finished in time".to_owned();
+        self.end_greeting(token, GreetingError::Refuse { code: RefusalCode::Garbled, text });
+    }
+
+    pub(super) fn refuse_closing(&mut self, token: u64) {
+        let text = "the engine is shutting down".to_owned();
+        self.end_greeting(token, GreetingError::Refuse { code: RefusalCode::Closing, text });
+    }
+}
+
+fn offer(transport: &dyn Transport, here: Here, there: There) -> Result<Offering, Refusal> {
+    let offered = transport.offer(here, there);
+    offered.map_err(|error| Refusal(RefusalCode::BadOffer, format!("this side cannot make its offer: {error}")))
+}
+
+fn bad_offer(error: JoinError) -> Refusal {
+    Refusal(RefusalCode::BadOffer, error.to_string())
+}

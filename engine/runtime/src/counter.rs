@@ -1,0 +1,159 @@
+//! Arrival counters: cells in this engine's mail that peers count up.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use penstock_core::Env;
+use penstock_core::limits::COUNTERS_MAX;
+use penstock_ring::CounterCell;
+use penstock_session::CounterNews;
+use penstock_transport::host::MailView;
+use rustix::thread::futex;
+
+use crate::hub::Hub;
+
+/// The counters of one engine.
+pub(crate) struct CounterBook {
+    mail: MailView,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The label and region of each used cell, by index.
+    used: Vec<Option<(String, u32)>>,
+    generations: Vec<u32>,
+    /// Goes up with every change, so that the control loop sees it.
+    revision: u64,
+}
+
+impl CounterBook {
+    pub(crate) fn new(mail: MailView) -> Self {
+        Self { mail, state: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cell(&self, index: u32) -> &CounterCell {
+        self.mail.counter(index).expect("the book only gives out indices of its table")
+    }
+
+    fn open(&self, label: &str, region: u32) -> Option<(u32, u32)> {
+        let mut state = self.lock();
+        let index = state.used.iter().position(Option::is_none).unwrap_or(state.used.len());
+        if index >= COUNTERS_MAX {
+            return None;
+        }
+        if index == state.used.len() {
+            state.used.push(None);
+            state.generations.push(0);
+        }
+        state.used[index] = Some((label.to_owned(), region));
+        state.generations[index] = state.generations[index].wrapping_add(1).max(1);
+        let generation = state.generations[index];
+        self.cell(index as u32).recycle(generation);
+        state.revision += 1;
+        Some((index as u32, generation))
+    }
+
+    fn close(&self, index: u32) {
+        let mut state = self.lock();
+        // A generation that no peer knows: late arrivals are not counted for the next use.
+        self.cell(index).recycle(0);
+        state.used[index as usize] = None;
+        state.revision += 1;
+    }
+
+    pub(crate) fn revision(&self) -> u64 {
+        self.lock().revision
+    }
+
+    /// All counters, as they are announced.
+    pub(crate) fn news(&self) -> Vec<CounterNews> {
+        let state = self.lock();
+        let used = state.used.iter().zip(&state.generations).enumerate();
+        used.filter_map(|(index, (used, &generation))| {
+            let (label, region) = used.clone()?;
+            Some(CounterNews { id: index as u32, generation, region, label })
+        })
+        .collect()
+    }
+
+    /// All arrivals counted by all counters; changes when there is something new.
+    pub(crate) fn total(&self) -> u64 {
+        let state = self.lock();
+        let used = state.used.iter().enumerate().filter(|(_, used)| used.is_some());
+        used.map(|(index, _)| self.cell(index as u32).value()).fold(0, u64::wrapping_add)
+    }
+}
+
+/// An arrival counter of this engine: goes up by one for each transfer that names it, once all its
+/// bytes have landed. Closed when dropped.
+pub struct Counter<E: Env> {
+    hub: Arc<Hub<E>>,
+    label: String,
+    index: u32,
+}
+
+impl<E: Env> Counter<E> {
+    pub(crate) fn open(hub: &Arc<Hub<E>>, label: &str, region: u32) -> Option<Self> {
+        let (index, _) = hub.shared.counters.open(label, region)?;
+        Some(Self { hub: Arc::clone(hub), label: label.to_owned(), index })
+    }
+
+    /// The label peers find it by.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Arrivals so far. Whoever sees one sees the bytes that came before it.
+    #[inline]
+    pub fn value(&self) -> u64 {
+        self.cell().value()
+    }
+
+    /// Waits until at least `count` arrivals were counted. Answers whether they were.
+    pub fn wait(&self, count: u64, within: Duration) -> bool {
+        let env = &self.hub.shared.env;
+        let until = env.now() + within;
+        if self.hub.is_inline() {
+            return self.hub.wait_until(until, || self.value() >= count);
+        }
+        let cell = self.cell();
+        loop {
+            let ticks = cell.ticks();
+            if cell.value() >= count {
+                return true;
+            }
+            let left = until.since(env.now());
+            if left.is_zero() {
+                return false;
+            }
+            cell.add_waiter();
+            if cell.value() < count {
+                let timeout = futex::Timespec::try_from(left).ok();
+                // Not private: another process wakes us. Returns at once if a tick came in between.
+                let _ = futex::wait(cell.futex_word(), futex::Flags::empty(), ticks, timeout.as_ref());
+            }
+            cell.remove_waiter();
+        }
+    }
+
+    fn cell(&self) -> &CounterCell {
+        self.hub.shared.counters.cell(self.index)
+    }
+}
+
+impl<E: Env> Drop for Counter<E> {
+    fn drop(&mut self) {
+        self.hub.shared.counters.close(self.index);
+    }
+}
+
+impl<E: Env> std::fmt::Debug for Counter<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Counter").field("label", &self.label).field("value", &self.value()).finish()
+    }
+}

@@ -1,0 +1,385 @@
+//! An engine: one name, one epoch, its workers, its memory and its peers.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use penstock_core::config::{Config, PagesChoice, TransportName};
+use penstock_core::env::{Address, Reactor};
+use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
+use penstock_local::LocalTransport;
+use penstock_memory::{HostMemory, PoolSpec};
+use penstock_ring::mpsc;
+use penstock_session::Card;
+use penstock_shm::ShmTransport;
+use penstock_transport::Transport;
+use penstock_transport::host::Commons;
+
+use crate::control::Control;
+use crate::error::{ConnectError, RegionError, StartError};
+use crate::hub::{Hub, Inline};
+use crate::inbox::Notification;
+use crate::peer::Peer;
+use crate::quiesce::Quarantined;
+use crate::region::{LocalRegion, Pool};
+use crate::shared::{ControlCall, Pending, Port, Shared, SharedParts};
+use crate::statistics::{Statistics, WorkerStatistics};
+use crate::system::SystemEnv;
+use crate::worker::Worker;
+
+/// One engine in one process.
+///
+/// With threads it works by itself; an inline engine (`workers.progress: inline`) works only inside
+/// its own calls and in [`Engine::progress`], on the thread that started it. Dropping the engine says
+/// goodbye to its peers and leaves nothing behind.
+pub struct Engine<E: Env = SystemEnv> {
+    hub: Arc<Hub<E>>,
+    /// What [`Engine::arm`] has seen.
+    seen: AtomicU64,
+    /// The descriptor of an inline engine's reactor; others use the application's bell.
+    descriptor: Option<std::os::fd::OwnedFd>,
+}
+
+/// What arming answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Armed {
+    /// Nothing has happened since the last look; the event fd becomes readable when something does.
+    Armed,
+    /// Something has happened: look again before sleeping.
+    Busy,
+}
+
+/// What this process is called by its engines; the same for all of them, and only in this process.
+fn process_mark(env: &impl Env) -> u64 {
+    static MARK: OnceLock<u64> = OnceLock::new();
+    *MARK.get_or_init(|| env.random() | 1)
+}
+
+/// A digest of the kernel's boot id: equal exactly on the same running kernel.
+fn host_mark() -> u64 {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+impl Engine<SystemEnv> {
+    /// Starts an engine.
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_in(SystemEnv, config)
+    }
+}
+
+impl<E: Env> Engine<E> {
+    /// Starts an engine in an environment of one's own.
+    pub fn start_in(env: E, config: Config) -> Result<Self, StartError> {
+        config.validate()?;
+        penstock_memory::fork::arm();
+        let program = std::env::args().next().unwrap_or_default();
+        let program = PathBuf::from(program).file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = config.engine.name_or(&program.unwrap_or_default(), std::process::id())?;
+        let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
+        let folder = config.engine.directory_or(runtime_dir.as_deref(), env.credentials().uid);
+        let address = Address::Unix(folder.join(format!("{name}.sock")));
+        let workers = if config.workers.progress.is_threaded() { config.workers.count } else { 1 };
+        let commons = Commons::create(workers)?;
+        let transports = transports(&config, &commons);
+        let listening = env.listen(&address);
+        let path = address.path().display().to_string();
+        let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
+        let system = |what| move |source| StartError::System { what, source };
+        let reactor = env.reactor().map_err(system("a reactor"))?;
+        let epoch = Epoch(env.random().max(1));
+        let card = Card { name: name.to_string(), epoch: epoch.0, host: host_mark(), socket: path };
+        let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &commons, worker)).unzip();
+        let process = process_mark(&env);
+        let waker = reactor.waker();
+        let parts = SharedParts { env, config, name, epoch, card, process, commons, transports, ports, waker };
+        let shared = Shared::new(parts);
+        let workers: Vec<Worker<E>> =
+            queues.into_iter().enumerate().map(|(index, queue)| Worker::new(index, &shared, queue)).collect();
+        if !shared.config.workers.progress.is_threaded() {
+            return Self::start_inline(&shared, reactor, listener, workers).map_err(system("a reactor"));
+        }
+        let control = Control::new(&shared, reactor, listener).map_err(system("a reactor"))?;
+        let hub = spawn(&shared, control, workers).map_err(system("a thread"))?;
+        Ok(Self { hub, seen: AtomicU64::new(0), descriptor: None })
+    }
+
+    fn start_inline(
+        shared: &Arc<Shared<E>>,
+        mut reactor: E::Reactor,
+        listener: E::Listener,
+        workers: Vec<Worker<E>>,
+    ) -> std::io::Result<Self> {
+        for bell in shared.commons.bells() {
+            reactor.watch_bell(bell.as_fd())?;
+        }
+        let descriptor = reactor.descriptor().map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let control = Control::new(shared, reactor, listener)?;
+        let worker = workers.into_iter().next().expect("an inline engine has one worker");
+        let hub = Hub::inline(Arc::clone(shared), Inline::new(worker, control));
+        Ok(Self { hub, seen: AtomicU64::new(0), descriptor })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &EngineName {
+        &self.hub.shared.name
+    }
+
+    /// This life of it.
+    pub fn epoch(&self) -> Epoch {
+        self.hub.shared.epoch
+    }
+
+    /// The configuration it runs with.
+    pub fn config(&self) -> &Config {
+        &self.hub.shared.config
+    }
+
+    /// Its portable descriptor: bytes that any means may carry to whoever wants to connect.
+    pub fn descriptor(&self) -> Vec<u8> {
+        self.hub.shared.card.encode()
+    }
+
+    /// Makes a pool, registers it, and announces it to peers by its label.
+    pub fn pool(&self, spec: PoolSpec) -> Result<Pool<E>, RegionError> {
+        self.usable()?;
+        let spec = match self.hub.shared.config.memory.pages {
+            PagesChoice::Auto => spec,
+            PagesChoice::Small => spec.default_pages(penstock_memory::Pages::Small),
+            PagesChoice::Huge => spec.default_pages(penstock_memory::Pages::Huge),
+        };
+        let pool = Arc::new(penstock_memory::Pool::create(spec)?);
+        let region = self.hub.shared.registry.register_pool(Arc::clone(&pool))?;
+        Ok(Pool::new(self.announce(region), pool))
+    }
+
+    /// Registers memory of the caller and announces it to peers by its label. Repeats are cheap.
+    pub fn register(&self, memory: HostMemory, label: &str, rights: Rights) -> Result<LocalRegion<E>, RegionError> {
+        self.usable()?;
+        let region = self.hub.shared.registry.register_host(memory, label, rights)?;
+        Ok(self.announce(region))
+    }
+
+    fn announce(&self, region: Arc<penstock_memory::Region>) -> LocalRegion<E> {
+        self.hub.shared.control.call(ControlCall::Announce);
+        LocalRegion { hub: Arc::clone(&self.hub), region }
+    }
+
+    fn usable(&self) -> Result<(), RegionError> {
+        self.hub.shared.check_usable().map_err(RegionError::Call)
+    }
+
+    /// Connects to the engine that this descriptor is of. An engine that is connected already
+    /// is found, not connected again.
+    pub fn connect(&self, descriptor: &[u8], within: Duration) -> Result<Peer<E>, ConnectError> {
+        let connecting = self.connect_begin(descriptor)?;
+        connecting.wait(within)
+    }
+
+    /// Begins to connect. An inline engine that shares its thread with the other one needs this.
+    pub fn connect_begin(&self, descriptor: &[u8]) -> Result<Connecting<E>, ConnectError> {
+        self.hub.shared.check_usable().map_err(ConnectError::Call)?;
+        let card = Card::decode(descriptor)?;
+        if card.host != self.hub.shared.card.host {
+            return Err(ConnectError::OtherHost { name: card.name });
+        }
+        let answer = Arc::new(Pending::default());
+        let name = card.name.clone();
+        match self.hub.shared.peers.with_epoch(card.epoch) {
+            Some(peer) => answer.answer(Ok(peer)),
+            None => self.hub.shared.control.call(ControlCall::Connect { card, answer: Arc::clone(&answer) }),
+        }
+        Ok(Connecting { hub: Arc::clone(&self.hub), answer, name })
+    }
+
+    /// All peers with a standing session, whoever connected.
+    pub fn peers(&self) -> Vec<Peer<E>> {
+        let standing = self.hub.shared.peers.standing();
+        standing.into_iter().map(|state| Peer { hub: Arc::clone(&self.hub), state }).collect()
+    }
+
+    /// One turn of an inline engine; answers whether anything happened. Others work by themselves.
+    #[inline]
+    pub fn progress(&self) -> Result<bool, Cause> {
+        self.hub.progress()
+    }
+
+    /// As [`Engine::progress`], and looks at the sockets too, which `progress` does only now and then.
+    pub fn progress_all(&self) -> Result<bool, Cause> {
+        self.hub.progress_all()
+    }
+
+    /// Takes all notifications that have arrived, in the order they did, and answers how many.
+    pub fn notifications(&self, taken: &mut Vec<Notification>) -> usize {
+        let shared = &self.hub.shared;
+        shared.inbox.take(taken, |starved| {
+            for port in &shared.ports {
+                port.call(crate::shared::WorkerCall::Look { party: starved.party });
+            }
+        })
+    }
+
+    /// Waits until there is a notification to take, at most so long. Answers whether there is.
+    pub fn wait_notification(&self, within: Duration) -> bool {
+        let shared = &self.hub.shared;
+        if self.hub.is_inline() {
+            let until = shared.env.now() + within;
+            return self.hub.wait_until(until, || !shared.inbox.is_empty());
+        }
+        shared.inbox.sleep(within)
+    }
+
+    /// A descriptor for `poll` or `epoll`: readable when something happened after [`Engine::arm`].
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        match &self.descriptor {
+            Some(descriptor) => descriptor.as_fd(),
+            None => self.hub.shared.commons.bells()[0].as_fd(),
+        }
+    }
+
+    /// Asks for the event fd to be rung, right before sleeping on it. `Busy` means that transfers
+    /// ended, notifications arrived or counters went up since the last call: look at them first.
+    pub fn arm(&self) -> Result<Armed, Cause> {
+        let shared = &self.hub.shared;
+        shared.check_usable()?;
+        let bell = &shared.commons.bells()[0];
+        // The bell may still sound from the last sleep.
+        let _ = rustix::io::read(bell, &mut [0u8; 8]);
+        let sleeper = shared.commons.sleeper(0);
+        sleeper.prepare();
+        let worker_is_idle = self.hub.with_inline(|inline| {
+            inline.worker.sleeper.prepare();
+            let worked = inline.worker.turn();
+            !worked && !inline.worker.has_work()
+        });
+        let idle = match worker_is_idle {
+            None => true,
+            Some(idle) => idle?,
+        };
+        let now = shared
+            .completions
+            .load(Ordering::Acquire) // SYNC activity: pairs with completed_one()
+            .wrapping_add(shared.inbox.total())
+            .wrapping_add(shared.counters.total());
+        let before = self.seen.swap(now, Ordering::Relaxed);
+        if idle && before == now {
+            return Ok(Armed::Armed);
+        }
+        sleeper.awake();
+        let _ = self.hub.with_inline(|inline| inline.worker.sleeper.awake());
+        Ok(Armed::Busy)
+    }
+
+    /// What the workers have done so far.
+    pub fn statistics(&self) -> Statistics {
+        let mut sum = Statistics::default();
+        self.hub.shared.ports.iter().for_each(|port| port.statistics.add_to(&mut sum));
+        sum
+    }
+
+    /// Memory of this engine that a stopped or unreachable party might still touch.
+    pub fn quarantined(&self) -> Vec<Quarantined> {
+        self.hub.shared.quarantine.list()
+    }
+
+    /// Transfers between submission and the drop of their handle.
+    pub fn transfers_held(&self) -> usize {
+        let slots = &self.hub.shared.slots;
+        (0..slots.capacity()).filter(|&index| slots.current_key(index).is_some()).count()
+    }
+}
+
+impl<E: Env> Drop for Engine<E> {
+    fn drop(&mut self) {
+        self.hub.shut_down();
+    }
+}
+
+impl<E: Env> std::fmt::Debug for Engine<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("name", self.name()).field("epoch", &self.epoch()).finish()
+    }
+}
+
+/// A connect that is under way.
+pub struct Connecting<E: Env> {
+    hub: Arc<Hub<E>>,
+    answer: Arc<Pending>,
+    name: String,
+}
+
+impl<E: Env> Connecting<E> {
+    /// The answer, once there is one. A peer is ready when what it had to offer is known.
+    pub fn poll(&self) -> Option<Result<Peer<E>, ConnectError>> {
+        match self.answer.peek()? {
+            Ok(state) if state.is_introduced() => Some(Ok(Peer { hub: Arc::clone(&self.hub), state })),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Waits for the answer, at most so long.
+    pub fn wait(&self, within: Duration) -> Result<Peer<E>, ConnectError> {
+        let env = &self.hub.shared.env;
+        let until = env.now() + within;
+        let timed_out = || ConnectError::TimedOut { name: self.name.clone(), within };
+        if self.hub.is_inline() {
+            self.hub.progress().map_err(ConnectError::Call)?;
+            self.hub.wait_until(until, || self.poll().is_some());
+            return self.poll().unwrap_or_else(|| Err(timed_out()));
+        }
+        self.answer.sleep(within);
+        let state = self.answer.peek().ok_or_else(timed_out)??;
+        let peer = Peer { hub: Arc::clone(&self.hub), state };
+        match peer.wait_for_news(until.since(env.now()), || peer.state.is_introduced()) {
+            true => Ok(peer),
+            false => Err(timed_out()),
+        }
+    }
+}
+
+fn transports(config: &Config, commons: &Arc<Commons>) -> Vec<Arc<dyn Transport>> {
+    let make = |name: &TransportName| -> Option<Arc<dyn Transport>> {
+        match name {
+            TransportName::Local => Some(Arc::new(LocalTransport::new(Arc::clone(commons)))),
+            TransportName::Shm => Some(Arc::new(ShmTransport::new(Arc::clone(commons)))),
+            _ => None,
+        }
+    };
+    config.transports.allow.iter().filter_map(make).collect()
+}
+
+fn port(config: &Config, commons: &Arc<Commons>, worker: usize) -> (Port, mpsc::Receiver<crate::worker::Command>) {
+    let (commands, queue) = mpsc::channel(config.transfers.queue);
+    let port = Port {
+        commands,
+        calls: crossbeam_queue::SegQueue::new(),
+        bell: commons.ringer(1 + worker),
+        statistics: WorkerStatistics::default(),
+    };
+    (port, queue)
+}
+
+/// Starts the control loop and the workers, each in its thread, the control loop first.
+fn spawn<E: Env>(
+    shared: &Arc<Shared<E>>,
+    control: Control<E>,
+    workers: Vec<Worker<E>>,
+) -> std::io::Result<Arc<Hub<E>>> {
+    let env = &shared.env;
+    let mut threads = vec![env.spawn("penstock-control", None, Box::new(move || control.run()))?];
+    for (index, worker) in workers.into_iter().enumerate() {
+        let core = shared.config.workers.cores.get(index).copied();
+        match env.spawn(&format!("penstock-{index}"), core, Box::new(move || worker.run())) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                // Those that run already are told to stop.
+                Hub::threaded(Arc::clone(shared), threads).shut_down();
+                return Err(error);
+            }
+        }
+    }
+    Ok(Hub::threaded(Arc::clone(shared), threads))
+}

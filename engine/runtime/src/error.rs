@@ -1,0 +1,218 @@
+//! Why calls about engines, peers, regions and plans are refused.
+
+use std::time::Duration;
+
+use penstock_core::config::ConfigError;
+use penstock_core::ids::NameError;
+use penstock_core::plan::PlanError as ShapeError;
+use penstock_core::{Cause, EngineName};
+use penstock_memory::MemoryError;
+use penstock_session::card::CardError;
+use penstock_session::frame::RefusalCode;
+use penstock_transport::ImportError;
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration contradicts itself.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The name cannot be a name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The memory shared with peers could not be made.
+    #[error("cannot make the memory shared with peers: {0}")]
+    Memory(#[from] MemoryError),
+    /// The rendezvous socket could not be made.
+    #[error("cannot listen at {path}: {source}")]
+    Listen {
+        /// Where.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A thread or a reactor could not be started.
+    #[error("cannot start {what}: {source}")]
+    System {
+        /// What could not be started.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Why a peer could not be reached.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The bytes are not a descriptor.
+    #[error(transparent)]
+    Card(#[from] CardError),
+    /// The other engine is on another host.
+    #[error("`{name}` runs on another host; no transport of this release reaches it")]
+    OtherHost {
+        /// The engine's name.
+        name: String,
+    },
+    /// Nobody answers at its address.
+    #[error("nobody answers for `{name}` at {path} ({reason}); is it running, and is its descriptor fresh?")]
+    Unreachable {
+        /// The engine's name.
+        name: String,
+        /// The socket.
+        path: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// It answered, but not in time.
+    #[error(
+        "`{name}` did not finish the greeting within {within:?}; if it is an inline engine, is its progress() called?"
+    )]
+    TimedOut {
+        /// The engine's name.
+        name: String,
+        /// The time it had.
+        within: Duration,
+    },
+    /// It refused.
+    #[error("`{name}` refused: {text} ({})", code.advice())]
+    Refused {
+        /// The engine's name.
+        name: String,
+        /// Why.
+        code: RefusalCode,
+        /// Why, in its words.
+        text: String,
+    },
+    /// This engine refused it.
+    #[error("`{name}` was refused here: {text}")]
+    RefusedHere {
+        /// The engine's name.
+        name: String,
+        /// Why.
+        text: String,
+    },
+    /// The call cannot be made.
+    #[error("{0}")]
+    Call(Cause),
+}
+
+/// Why a region cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// No region of this label is known.
+    #[error("peer `{peer}` has announced no region `{label}` (it has: {known}); wait for it, or check the label")]
+    Unknown {
+        /// The peer.
+        peer: EngineName,
+        /// The label asked for.
+        label: String,
+        /// The labels there are.
+        known: String,
+    },
+    /// The region was deregistered.
+    #[error("region `{label}` was deregistered by its owner; ask for the region that replaced it")]
+    Stale {
+        /// The region's label.
+        label: String,
+    },
+    /// The peer has deregistered regions and its announcement is still under way.
+    #[error("peer `{peer}` has deregistered regions and the news is under way; try again in a moment")]
+    NewsUnderWay {
+        /// The peer.
+        peer: EngineName,
+    },
+    /// Its memory cannot be reached.
+    #[error("region `{label}` cannot be reached: {source}")]
+    Import {
+        /// The region's label.
+        label: String,
+        /// Why.
+        source: ImportError,
+    },
+    /// A range outside the region.
+    #[error("bytes {offset}..{} lie outside region `{label}`, which has {bytes}", offset.saturating_add(*len))]
+    OutOfBounds {
+        /// The region's label.
+        label: String,
+        /// The range's start.
+        offset: u64,
+        /// The range's length.
+        len: u64,
+        /// The region's length.
+        bytes: u64,
+    },
+    /// The registry refused.
+    #[error(transparent)]
+    Registry(#[from] penstock_memory::RegionError),
+    /// The memory could not be made or taken in.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The call cannot be made.
+    #[error("{0}")]
+    Call(Cause),
+}
+
+/// Why a plan was not built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// What was asked for does not fit its regions.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// A region cannot be used.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The regions belong to different peers.
+    #[error("one plan joins one engine with one peer, but its regions belong to `{first}` and `{second}`")]
+    TwoPeers {
+        /// The first remote region's owner.
+        first: EngineName,
+        /// Another remote region's owner.
+        second: EngineName,
+    },
+}
+
+/// Why a transfer was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// No room: an answer, not a failure. Take completed transfers' results, then try again.
+    #[error("{what} is full; let transfers finish or drop their handles, then submit again")]
+    Full {
+        /// What is full.
+        what: &'static str,
+    },
+    /// The plan was made for another peer, or another life of it.
+    #[error("the plan was made for another peer or another session; build it with this one's regions")]
+    ForeignPlan,
+    /// More payload than a notification may carry.
+    #[error("a notification carries at most {most} bytes, this one has {bytes}; send the rest as data")]
+    NoteTooLong {
+        /// Bytes of the payload.
+        bytes: usize,
+        /// The most it may have.
+        most: usize,
+    },
+    /// A handle cannot change hands on this path.
+    #[error("a handle can be handed over only between engines of one process; `{peer}` is reached by {transport}")]
+    NoHandOver {
+        /// The peer.
+        peer: EngineName,
+        /// How it is reached.
+        transport: &'static str,
+    },
+    /// The peer's session has ended.
+    #[error("peer `{peer}`: {cause}")]
+    PeerGone {
+        /// The peer.
+        peer: EngineName,
+        /// Why.
+        cause: Cause,
+    },
+    /// The call cannot be made.
+    #[error("{0}")]
+    Call(Cause),
+}

@@ -1,0 +1,158 @@
+//! What every handle of an engine holds: the shared state and, for an inline engine, its loop.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use penstock_core::{Cause, Env, Moment};
+use penstock_ring::{AccessError, ThreadBound};
+
+use crate::control::Control;
+use crate::shared::{ControlCall, Latch, Shared, WorkerCall};
+use crate::worker::Worker;
+
+/// Turns of an inline engine between two looks at its sockets.
+const TURNS_PER_CONTROL: u32 = 256;
+/// The longest pause between two looks of a blocking call that nobody wakes.
+const PAUSE_MAX: Duration = Duration::from_micros(50);
+/// Looks that a blocking call takes before it pauses for longer than a moment.
+const EAGER_LOOKS: u32 = 200;
+
+/// The shared state of one engine and, without threads, the loop itself.
+pub(crate) struct Hub<E: Env> {
+    pub(crate) shared: Arc<Shared<E>>,
+    inline: Option<ThreadBound<Inline<E>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// An engine without threads: one worker and the control loop, turned by the caller.
+pub(crate) struct Inline<E: Env> {
+    pub(crate) worker: Worker<E>,
+    pub(crate) control: Control<E>,
+    since_control: u32,
+}
+
+impl<E: Env> Inline<E> {
+    pub(crate) fn new(worker: Worker<E>, control: Control<E>) -> Self {
+        Self { worker, control, since_control: 0 }
+    }
+
+    #[inline]
+    fn turn(&mut self) -> bool {
+        let worked = self.worker.turn();
+        self.since_control += 1;
+        if self.since_control >= TURNS_PER_CONTROL || self.control.is_called() {
+            return self.turn_control() || worked;
+        }
+        worked
+    }
+
+    fn turn_control(&mut self) -> bool {
+        self.since_control = 0;
+        self.control.turn(Some(Duration::ZERO))
+    }
+}
+
+fn refused(error: AccessError) -> Cause {
+    match error {
+        AccessError::WrongThread => Cause::WrongThread,
+        AccessError::Reentered => Cause::Reentered,
+    }
+}
+
+impl<E: Env> Hub<E> {
+    pub(crate) fn inline(shared: Arc<Shared<E>>, inline: Inline<E>) -> Arc<Self> {
+        Arc::new(Self { shared, inline: Some(ThreadBound::new(inline)), threads: Mutex::default() })
+    }
+
+    pub(crate) fn threaded(shared: Arc<Shared<E>>, threads: Vec<JoinHandle<()>>) -> Arc<Self> {
+        Arc::new(Self { shared, inline: None, threads: Mutex::new(threads) })
+    }
+
+    #[inline]
+    pub(crate) fn is_inline(&self) -> bool {
+        self.inline.is_some()
+    }
+
+    /// Runs `f` on the inline engine's own loop, if this is one and the caller is its thread.
+    #[inline]
+    pub(crate) fn with_inline<R>(&self, f: impl FnOnce(&mut Inline<E>) -> R) -> Option<Result<R, Cause>> {
+        self.inline.as_ref().map(|bound| bound.with(f).map_err(refused))
+    }
+
+    /// One turn of an inline engine; nothing to do for others. Answers whether anything happened.
+    #[inline]
+    pub(crate) fn progress(&self) -> Result<bool, Cause> {
+        self.with_inline(Inline::turn).unwrap_or(Ok(false))
+    }
+
+    /// One turn of an inline engine, its sockets included.
+    pub(crate) fn progress_all(&self) -> Result<bool, Cause> {
+        let turn = |inline: &mut Inline<E>| inline.worker.turn() | inline.turn_control();
+        self.with_inline(turn).unwrap_or(Ok(false))
+    }
+
+    /// Waits until `done`, or until the moment has come. Answers whether it was done. An inline
+    /// engine makes progress meanwhile.
+    pub(crate) fn wait_until(&self, until: Moment, mut done: impl FnMut() -> bool) -> bool {
+        let mut looks = 0u32;
+        loop {
+            if done() {
+                return true;
+            }
+            let worked = self.progress_all().unwrap_or(false);
+            if self.shared.env.now() >= until {
+                return done();
+            }
+            if worked {
+                continue;
+            }
+            looks = looks.saturating_add(1);
+            self.shared.env.pause(if looks < EAGER_LOOKS { Duration::ZERO } else { PAUSE_MAX });
+        }
+    }
+
+    /// Waits for a latch that another thread opens, or that this inline engine opens itself.
+    pub(crate) fn wait_latch(&self, latch: &Latch, within: Duration) -> bool {
+        if self.is_inline() {
+            let until = self.shared.env.now() + within;
+            return self.wait_until(until, || latch.is_open());
+        }
+        latch.sleep(within)
+    }
+
+    /// Says goodbye to every peer, ends every transfer, and joins the threads.
+    pub(crate) fn shut_down(&self) {
+        let shared = &self.shared;
+        // SYNC closing: pairs with is_closing()'s Acquire.
+        if shared.closing.swap(true, std::sync::atomic::Ordering::AcqRel) || penstock_memory::fork::in_child() {
+            return;
+        }
+        shared.control.call(ControlCall::Stop);
+        if self.is_inline() {
+            // From another thread the loop cannot be turned; its sockets close with it, unsaid.
+            let until = shared.env.now() + shared.config.session.shutdown_timeout();
+            let stopped = || self.with_inline(|inline| inline.control.is_stopped()) != Some(Ok(false));
+            self.wait_until(until, stopped);
+            let _ = self.with_inline(|inline| inline.worker.leave_all(Cause::EngineClosed));
+            return;
+        }
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        // The control loop is the first thread: it needs the workers to leave their peers.
+        let mut threads = threads.drain(..);
+        if let Some(control) = threads.next() {
+            join(control);
+        }
+        for port in &shared.ports {
+            port.call(WorkerCall::Stop);
+        }
+        threads.for_each(join);
+    }
+}
+
+fn join(thread: JoinHandle<()>) {
+    let name = thread.thread().name().unwrap_or("a thread").to_owned();
+    if thread.join().is_err() {
+        tracing::error!(thread = name, "a thread of the engine panicked");
+    }
+}

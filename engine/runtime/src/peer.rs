@@ -1,0 +1,334 @@
+//! A peer: where plans go.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::limits::NOTE_BYTES_MAX;
+use penstock_core::{Cause, EngineName, Env, Epoch, NoteId, Notified, Rights};
+use penstock_transport::lane::Handle;
+use penstock_transport::{Arrival, Caps, CounterRef, Note};
+
+use crate::error::{RegionError, SubmitError};
+use crate::hub::{Hub, Inline};
+use crate::peer_state::{PeerState, RemoteEntry};
+use crate::plan::{Plan, PlanInner};
+use crate::shared::{ControlCall, Latch};
+use crate::transfer::{Completed, Transfer};
+use crate::worker::{Announcement, Command, Priority, move_unit};
+
+/// A transfer of at least so many bytes is split among all workers.
+const SPLIT_BYTES_MIN: u64 = 4 * penstock_core::limits::UNIT_BYTES;
+
+/// Another engine, with a standing session.
+pub struct Peer<E: Env> {
+    pub(crate) hub: Arc<Hub<E>>,
+    pub(crate) state: Arc<PeerState>,
+}
+
+impl<E: Env> Clone for Peer<E> {
+    fn clone(&self) -> Self {
+        Self { hub: Arc::clone(&self.hub), state: Arc::clone(&self.state) }
+    }
+}
+
+/// A region of a peer.
+pub struct RemoteRegion<E: Env> {
+    pub(crate) peer: Arc<PeerState>,
+    pub(crate) entry: Arc<RemoteEntry>,
+    _env: std::marker::PhantomData<fn() -> E>,
+}
+
+impl<E: Env> Clone for RemoteRegion<E> {
+    fn clone(&self) -> Self {
+        Self { peer: Arc::clone(&self.peer), entry: Arc::clone(&self.entry), _env: std::marker::PhantomData }
+    }
+}
+
+impl<E: Env> RemoteRegion<E> {
+    /// Its label.
+    pub fn label(&self) -> &str {
+        &self.entry.news.label
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.entry.news.bytes
+    }
+
+    /// What this engine may do to it.
+    pub fn rights(&self) -> Rights {
+        self.entry.rights()
+    }
+
+    /// Where its owner sees it: a number to pass on, never to be dereferenced here.
+    pub fn base(&self) -> u64 {
+        self.entry.news.base
+    }
+}
+
+/// An arrival counter of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteCounter {
+    pub(crate) counter: CounterRef,
+}
+
+/// How a transfer is submitted: what the peer shall hear, by when it must have ended, who goes first.
+#[derive(Clone, Copy, Default)]
+pub struct Submit<'a> {
+    counter: Option<CounterRef>,
+    note: Option<Note<'a>>,
+    within: Option<Duration>,
+    priority: Priority,
+}
+
+impl<'a> Submit<'a> {
+    /// Nothing but the bytes, by the configured deadline.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A notification, delivered once after all bytes.
+    #[must_use]
+    pub fn notify(mut self, id: NoteId, payload: &'a [u8]) -> Self {
+        self.note = Some(Note { id, payload });
+        self
+    }
+
+    /// A counter of the peer that goes up by one after all bytes.
+    #[must_use]
+    pub fn count(mut self, counter: RemoteCounter) -> Self {
+        self.counter = Some(counter.counter);
+        self
+    }
+
+    /// The time the transfer may take, from when a worker takes it up.
+    #[must_use]
+    pub fn within(mut self, timeout: Duration) -> Self {
+        self.within = Some(timeout);
+        self
+    }
+
+    /// Who goes first.
+    #[must_use]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+}
+
+impl<E: Env> Peer<E> {
+    /// Its name.
+    pub fn name(&self) -> &EngineName {
+        &self.state.name
+    }
+
+    /// The life of it that this session is with.
+    pub fn epoch(&self) -> Epoch {
+        self.state.epoch
+    }
+
+    /// The transport that reaches it.
+    pub fn transport(&self) -> &'static str {
+        self.state.transport
+    }
+
+    /// Why that transport, in words.
+    pub fn path(&self) -> &str {
+        &self.state.path
+    }
+
+    /// What that transport can do and promises.
+    pub fn caps(&self) -> Caps {
+        self.state.caps
+    }
+
+    /// Why the session ended, if it has.
+    pub fn ended(&self) -> Option<Cause> {
+        self.state.ended()
+    }
+
+    /// A region that the peer has announced.
+    pub fn region(&self, label: &str) -> Result<RemoteRegion<E>, RegionError> {
+        match self.state.region(label) {
+            Some(entry) => Ok(RemoteRegion { peer: Arc::clone(&self.state), entry, _env: std::marker::PhantomData }),
+            None => Err(RegionError::Unknown {
+                peer: self.state.name.clone(),
+                label: label.to_owned(),
+                known: self.state.labels().join(", "),
+            }),
+        }
+    }
+
+    /// As [`Peer::region`], waiting for the announcement.
+    pub fn wait_region(&self, label: &str, within: Duration) -> Result<RemoteRegion<E>, RegionError> {
+        self.wait_for_news(within, || self.state.region(label).is_some());
+        self.region(label)
+    }
+
+    /// A counter that the peer has announced.
+    pub fn counter(&self, label: &str) -> Option<RemoteCounter> {
+        self.state.counter(label).map(|counter| RemoteCounter { counter })
+    }
+
+    /// As [`Peer::counter`], waiting for the announcement.
+    pub fn wait_counter(&self, label: &str, within: Duration) -> Option<RemoteCounter> {
+        self.wait_for_news(within, || self.state.counter(label).is_some());
+        self.counter(label)
+    }
+
+    pub(crate) fn wait_for_news(&self, within: Duration, known: impl Fn() -> bool) -> bool {
+        let env = &self.hub.shared.env;
+        let until = env.now() + within;
+        let done = || known() || self.state.ended().is_some();
+        if self.hub.is_inline() {
+            return self.hub.wait_until(until, done);
+        }
+        while !done() {
+            let left = until.since(env.now());
+            if left.is_zero() {
+                return false;
+            }
+            // Bounded: the news may have come between the look and the sleep.
+            self.state.sleep_for_news(left.min(Duration::from_millis(10)));
+        }
+        true
+    }
+
+    /// Ends the session from this side, once nothing here touches the peer's memory any more.
+    pub fn disconnect(&self, within: Duration) -> bool {
+        let left = Latch::new(1);
+        self.hub.shared.control.call(ControlCall::Disconnect { party: self.state.party, left: Arc::clone(&left) });
+        self.hub.wait_latch(&left, within)
+    }
+
+    /// Submits a plan. Refusals change nothing; [`SubmitError::Full`] means "later".
+    #[inline]
+    pub fn submit(&self, plan: &Plan, how: Submit<'_>) -> Result<Transfer<E>, SubmitError> {
+        self.check(&how)?;
+        let inner = &*plan.inner;
+        if !Arc::ptr_eq(&inner.peer, &self.state) || inner.engine != self.hub.shared.epoch.0 {
+            return Err(SubmitError::ForeignPlan);
+        }
+        if let Some(now) = self.hub.with_inline(|inline| self.move_at_once(inline, inner, &how))
+            && let Some(completed) = now.map_err(SubmitError::Call)?
+        {
+            return Ok(Transfer::ended(completed));
+        }
+        self.queue(Some(plan), &how, None)
+    }
+
+    /// Sends a notification without any bytes to move.
+    pub fn notify(&self, id: NoteId, payload: &[u8], how: Submit<'_>) -> Result<Transfer<E>, SubmitError> {
+        let how = Submit { note: Some(Note { id, payload }), ..how };
+        self.check(&how)?;
+        self.queue(None, &how, None)
+    }
+
+    /// Gives a reference-counted handle to a peer of the same process, without any copy.
+    pub fn hand_over(
+        &self,
+        handle: Handle,
+        id: NoteId,
+        payload: &[u8],
+        how: Submit<'_>,
+    ) -> Result<Transfer<E>, SubmitError> {
+        if !self.state.caps.hand_over {
+            return Err(SubmitError::NoHandOver { peer: self.state.name.clone(), transport: self.state.transport });
+        }
+        let how = Submit { note: Some(Note { id, payload }), ..how };
+        self.check(&how)?;
+        self.queue(None, &how, Some(handle))
+    }
+
+    #[inline]
+    fn check(&self, how: &Submit<'_>) -> Result<(), SubmitError> {
+        self.hub.shared.check_usable().map_err(SubmitError::Call)?;
+        if let Some(cause) = self.state.ended() {
+            return Err(SubmitError::PeerGone { peer: self.state.name.clone(), cause });
+        }
+        match how.note {
+            Some(Note { payload, .. }) if payload.len() > NOTE_BYTES_MAX => {
+                Err(SubmitError::NoteTooLong { bytes: payload.len(), most: NOTE_BYTES_MAX })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An inline engine moves a plan of one unit at once: it needs no slot, no queue and no count
+    /// of references. Anything but plain success is left to the ordinary way.
+    #[inline]
+    fn move_at_once(&self, inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>) -> Option<Completed> {
+        if plan.shape.units() != 1 || how.note.is_some() || !self.state.caps.synchronous {
+            return None;
+        }
+        let worker = &mut inline.worker;
+        let joined = worker.lanes.get_mut(self.state.party as usize)?.as_mut()?;
+        let mut expected = plan.revisions();
+        let here = worker.shared.commons.posts.view();
+        let (bytes, _, stop) = move_unit(plan, 0, joined.lane.as_mut(), here, &mut expected, &mut worker.spans);
+        if stop.is_some() {
+            return None;
+        }
+        let notified = match how.counter {
+            None => Notified::NotAsked,
+            Some(counter) => {
+                let arrival = Arrival { counter: Some(counter), note: None };
+                joined.lane.announce(&arrival).ok()?;
+                Notified::Yes
+            }
+        };
+        worker.moved_at_once(bytes);
+        Some(Completed { bytes, notified })
+    }
+
+    fn queue(&self, plan: Option<&Plan>, how: &Submit<'_>, handle: Option<Handle>) -> Result<Transfer<E>, SubmitError> {
+        let shared = &self.hub.shared;
+        let key = shared.slots.claim().ok_or(SubmitError::Full { what: "the table of transfers" })?;
+        let slot = shared.slots.get(key).expect("this key was claimed just now");
+        let bytes = plan.map_or(0, Plan::bytes);
+        let split = shared.ports.len() > 1 && bytes >= SPLIT_BYTES_MIN;
+        let helpers = if split { shared.ports.len() } else { 1 };
+        slot.begin(1 + helpers as u32, how.note.map_or(b"".as_slice(), |note| note.payload));
+        let timeout = how.within.unwrap_or(shared.config.transfers.timeout());
+        let command = || Command {
+            key,
+            plan: plan.cloned(),
+            party: self.state.party,
+            announcement: Announcement {
+                counter: how.counter,
+                note: how.note.map(|note| note.id),
+                handle: handle.clone(),
+            },
+            timeout,
+            priority: how.priority,
+        };
+        let first = shared.pick_port();
+        if shared.ports[first].commands.push(command()).is_err() {
+            // Nobody else knows of it yet: both holders let go.
+            for _ in 0..=helpers {
+                shared.let_go(key);
+            }
+            return Err(SubmitError::Full { what: "the worker's queue" });
+        }
+        for step in 1..helpers {
+            let port = &shared.ports[(first + step) % shared.ports.len()];
+            if port.commands.push(command()).is_err() {
+                shared.let_go(key); // One helper less; the others do its part.
+            }
+        }
+        for step in 0..helpers {
+            shared.ports[(first + step) % shared.ports.len()].bell.ring();
+        }
+        Ok(Transfer::pending(Arc::clone(&self.hub), Arc::clone(&self.state), key, timeout))
+    }
+}
+
+impl<E: Env> std::fmt::Debug for Peer<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peer")
+            .field("name", &self.state.name)
+            .field("transport", &self.state.transport)
+            .field("ended", &self.state.ended())
+            .finish()
+    }
+}

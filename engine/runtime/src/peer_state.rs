@@ -1,0 +1,243 @@
+//! What this engine knows of a peer, shared by handles, workers and the control loop.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
+use penstock_memory::Window;
+use penstock_session::{CounterNews, RegionNews};
+use penstock_transport::host::{PeerCommons, WHOLE_REGION};
+use penstock_transport::lane::CounterRef;
+use penstock_transport::{Caps, ImportError, Registrar, RemoteRegion};
+
+use crate::error::RegionError;
+use crate::process::ProcessWatch;
+
+/// A peer, from the moment its session stands.
+pub(crate) struct PeerState {
+    pub(crate) name: EngineName,
+    pub(crate) epoch: Epoch,
+    /// Its place in our table of peers.
+    pub(crate) party: u32,
+    /// Our place in its table of peers.
+    pub(crate) their_party: u32,
+    pub(crate) transport: &'static str,
+    pub(crate) caps: Caps,
+    pub(crate) path: String,
+    pub(crate) commons: Arc<PeerCommons>,
+    pub(crate) registrar: Arc<dyn Registrar>,
+    /// Whether the process behind it still lives.
+    pub(crate) process: ProcessWatch,
+    /// Notifications it may still put into our inbox.
+    pub(crate) inbox_credits: Credits,
+    /// The cause that ended the session, zero while it stands.
+    ended: AtomicU8,
+    book: Mutex<Book>,
+    news: Condvar,
+}
+
+/// What a new peer is made of.
+pub(crate) struct PeerParts {
+    pub(crate) name: EngineName,
+    pub(crate) epoch: Epoch,
+    pub(crate) party: u32,
+    pub(crate) their_party: u32,
+    pub(crate) transport: &'static str,
+    pub(crate) caps: Caps,
+    pub(crate) path: String,
+    pub(crate) commons: Arc<PeerCommons>,
+    pub(crate) registrar: Arc<dyn Registrar>,
+    pub(crate) process: ProcessWatch,
+    pub(crate) inbox_credits: u64,
+}
+
+/// What the peer has announced.
+#[derive(Default)]
+struct Book {
+    regions: HashMap<u32, Arc<RemoteEntry>>,
+    counters: HashMap<String, CounterRef>,
+    /// The first announcement has come: what existed at connecting is known.
+    introduced: bool,
+    /// The revision of the peer's log that the announcements reflect.
+    revision: u64,
+}
+
+/// One announced region; its memory is reached when a plan first needs it.
+pub(crate) struct RemoteEntry {
+    pub(crate) news: RegionNews,
+    token: Mutex<Option<OwnedFd>>,
+    window: OnceLock<Window>,
+}
+
+impl RemoteEntry {
+    pub(crate) fn id(&self) -> RegionId {
+        RegionId(self.news.id)
+    }
+
+    pub(crate) fn generation(&self) -> Generation {
+        Generation(self.news.generation)
+    }
+
+    pub(crate) fn rights(&self) -> Rights {
+        Rights::from(self.news.rights)
+    }
+}
+
+impl PeerState {
+    pub(crate) fn new(parts: PeerParts) -> Self {
+        Self {
+            name: parts.name,
+            epoch: parts.epoch,
+            party: parts.party,
+            their_party: parts.their_party,
+            transport: parts.transport,
+            caps: parts.caps,
+            path: parts.path,
+            commons: parts.commons,
+            registrar: parts.registrar,
+            process: parts.process,
+            inbox_credits: Credits::new(parts.inbox_credits),
+            ended: AtomicU8::new(0),
+            book: Mutex::default(),
+            news: Condvar::new(),
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the session ended, if it did.
+    pub(crate) fn ended(&self) -> Option<Cause> {
+        Cause::from_code(self.ended.load(Ordering::Acquire)) // SYNC ended: pairs with end()
+    }
+
+    /// Ends the session for this cause; the first cause stays.
+    pub(crate) fn end(&self, cause: Cause) {
+        // SYNC ended: pairs with ended()
+        let _ = self.ended.compare_exchange(0, cause.code(), Ordering::AcqRel, Ordering::Acquire);
+        self.book().introduced = true;
+        self.news.notify_all();
+    }
+
+    /// Whether it is proven that nothing of the peer can touch this engine's memory any more, though
+    /// it left without a word. A quiet hazard alone is no proof: a stopped peer may have
+    /// looked at the gate and be about to raise it.
+    pub(crate) fn is_gone(&self) -> bool {
+        match self.process {
+            // An engine of this process closes its socket only after its workers have left.
+            ProcessWatch::Ourselves => true,
+            _ => self.process.is_dead(),
+        }
+    }
+
+    /// Takes new regions, each with its descriptor.
+    pub(crate) fn learn_regions(&self, revision: u64, news: Vec<(RegionNews, Option<OwnedFd>)>) {
+        let mut book = self.book();
+        for (news, token) in news {
+            let entry = RemoteEntry { token: Mutex::new(token), window: OnceLock::new(), news };
+            book.regions.insert(entry.news.id, Arc::new(entry));
+        }
+        book.revision = book.revision.max(revision);
+        book.introduced = true;
+        self.news.notify_all();
+    }
+
+    /// Forgets regions.
+    pub(crate) fn forget_regions(&self, revision: u64, gone: &[(u32, u32)]) {
+        let mut book = self.book();
+        for &(id, generation) in gone {
+            if book.regions.get(&id).is_some_and(|entry| entry.news.generation == generation) {
+                book.regions.remove(&id);
+            }
+        }
+        book.revision = book.revision.max(revision);
+    }
+
+    /// Takes new counters.
+    pub(crate) fn learn_counters(&self, news: Vec<CounterNews>) {
+        let mut book = self.book();
+        for CounterNews { id, generation, label, .. } in news {
+            book.counters.insert(label, CounterRef { index: id, generation });
+        }
+        self.news.notify_all();
+    }
+
+    /// The first announced region with this label.
+    pub(crate) fn region(&self, label: &str) -> Option<Arc<RemoteEntry>> {
+        let book = self.book();
+        let found = book.regions.values().filter(|entry| entry.news.label == label).min_by_key(|entry| entry.news.id);
+        found.cloned()
+    }
+
+    pub(crate) fn labels(&self) -> Vec<String> {
+        let mut labels: Vec<String> = self.book().regions.values().map(|entry| entry.news.label.clone()).collect();
+        labels.sort_unstable();
+        labels
+    }
+
+    pub(crate) fn counter(&self, label: &str) -> Option<CounterRef> {
+        self.book().counters.get(label).copied()
+    }
+
+    pub(crate) fn is_introduced(&self) -> bool {
+        self.book().introduced
+    }
+
+    /// Sleeps until something was announced or the session ended, at most so long.
+    pub(crate) fn sleep_for_news(&self, within: Duration) {
+        let book = self.book();
+        drop(self.news.wait_timeout(book, within));
+    }
+
+    /// Whether the region still stands, as far as can be known at this moment: announced, and not
+    /// deregistered since in the peer's own log.
+    pub(crate) fn check_standing(&self, entry: &RemoteEntry) -> Result<(), RegionError> {
+        let gone = || RegionError::Stale { label: entry.news.label.clone() };
+        let reflected = {
+            let book = self.book();
+            if !book.regions.get(&entry.news.id).is_some_and(|known| known.news.generation == entry.news.generation) {
+                return Err(gone());
+            }
+            book.revision
+        };
+        let posts = &self.commons.posts;
+        if posts.deregistered() <= reflected {
+            return Ok(());
+        }
+        // Something was deregistered that the announcements do not reflect yet: is it this one?
+        let Ok(since) = posts.withdrawals_since(reflected) else {
+            return Err(RegionError::NewsUnderWay { peer: self.name.clone() });
+        };
+        let is_this = since.list.iter().any(|withdrawal| {
+            withdrawal.region == entry.news.id
+                && withdrawal.generation == entry.news.generation
+                && withdrawal.len == WHOLE_REGION
+        });
+        if is_this { Err(gone()) } else { Ok(()) }
+    }
+
+    /// The region's memory as this process reaches it, mapped at the first call.
+    pub(crate) fn import(&self, entry: &RemoteEntry) -> Result<Window, ImportError> {
+        let mut token = entry.token.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(window) = entry.window.get() {
+            return Ok(window.clone());
+        }
+        let region = RemoteRegion {
+            epoch: self.epoch.0,
+            id: entry.id(),
+            generation: entry.generation(),
+            bytes: entry.news.bytes,
+            rights: entry.rights(),
+            path: &entry.news.path,
+        };
+        let kept = token.as_ref().and_then(|token| token.try_clone().ok());
+        let window = self.registrar.import(&region, kept)?;
+        // Mapped: the descriptor is not needed any more.
+        *token = None;
+        Ok(entry.window.get_or_init(|| window).clone())
+    }
+}

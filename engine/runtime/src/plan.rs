@@ -1,0 +1,258 @@
+//! Plans: what to move, checked once, submitted as often as one likes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use penstock_core::plan::{self, Reach, Shape, Strided};
+use penstock_core::{Cause, Direction, Env, Span};
+use penstock_memory::copy::{Hint, hint_for};
+use penstock_memory::{Blocks, Window};
+use penstock_transport::Revisions;
+
+use crate::error::{PlanError, RegionError};
+use crate::peer::RemoteRegion;
+use crate::peer_state::PeerState;
+use crate::region::LocalRegion;
+
+/// A validated move between this engine's memory and one peer's.
+///
+/// Cheap to clone; it keeps the memory it touches mapped, and the blocks it was told to keep
+/// allocated, until it is dropped and its transfers have ended.
+#[derive(Clone)]
+pub struct Plan {
+    pub(crate) inner: Arc<PlanInner>,
+}
+
+pub(crate) struct PlanInner {
+    pub(crate) shape: Shape,
+    pub(crate) peer: Arc<PeerState>,
+    /// The engine it was built in.
+    pub(crate) engine: u64,
+    /// For each section of the shape, the memory of both sides.
+    pub(crate) sides: Box<[Sides]>,
+    pub(crate) hint: Hint,
+    /// The state of withdrawn memory this plan was last checked against.
+    seen_here: AtomicU64,
+    seen_there: AtomicU64,
+    _kept: Vec<Blocks>,
+}
+
+pub(crate) struct Sides {
+    pub(crate) local: Window,
+    pub(crate) remote: Window,
+}
+
+impl PlanInner {
+    #[inline]
+    pub(crate) fn revisions(&self) -> Revisions {
+        // Relaxed: a stale value only costs another look into the log.
+        Revisions { here: self.seen_here.load(Ordering::Relaxed), there: self.seen_there.load(Ordering::Relaxed) }
+    }
+
+    /// Remembers that nothing withdrawn up to these revisions concerns this plan.
+    pub(crate) fn checked(&self, revisions: Revisions) {
+        self.seen_here.fetch_max(revisions.here, Ordering::Relaxed);
+        self.seen_there.fetch_max(revisions.there, Ordering::Relaxed);
+    }
+}
+
+impl Plan {
+    /// Begins a plan that writes from `local` to the peer's `remote`.
+    pub fn write<'a, E: Env>(local: &LocalRegion<E>, remote: &RemoteRegion<E>) -> PlanBuilder<'a> {
+        PlanBuilder::new(Direction::Write).between(local, remote)
+    }
+
+    /// Begins a plan that reads from the peer's `remote` to `local`.
+    pub fn read<'a, E: Env>(local: &LocalRegion<E>, remote: &RemoteRegion<E>) -> PlanBuilder<'a> {
+        PlanBuilder::new(Direction::Read).between(local, remote)
+    }
+
+    /// Which way the bytes go.
+    pub fn direction(&self) -> Direction {
+        self.inner.shape.direction()
+    }
+
+    /// Bytes it moves.
+    pub fn bytes(&self) -> u64 {
+        self.inner.shape.bytes()
+    }
+
+    /// Blocks, runs or extents as they were given.
+    pub fn blocks(&self) -> u64 {
+        self.inner.shape.blocks()
+    }
+
+    /// Contiguous pieces after neighbours were merged.
+    pub fn pieces(&self) -> u64 {
+        self.inner.shape.pieces()
+    }
+
+    /// The checked numbers themselves.
+    pub fn shape(&self) -> &Shape {
+        &self.inner.shape
+    }
+}
+
+/// A pair of regions named in a plan, with what resolving it needs.
+struct Pair {
+    engine: u64,
+    local: Arc<penstock_memory::Region>,
+    here: u64,
+    peer: Arc<PeerState>,
+    remote: Arc<crate::peer_state::RemoteEntry>,
+    there: u64,
+}
+
+/// Collects what to move; [`PlanBuilder::build`] checks it.
+#[must_use = "a plan is made by build()"]
+pub struct PlanBuilder<'a> {
+    shape: plan::Builder<'a>,
+    pairs: Vec<Pair>,
+    kept: Vec<Blocks>,
+}
+
+impl<'a> PlanBuilder<'a> {
+    fn new(direction: Direction) -> Self {
+        Self { shape: Shape::builder(direction), pairs: Vec::new(), kept: Vec::new() }
+    }
+
+    /// What follows goes between these two regions.
+    pub fn between<E: Env>(mut self, local: &LocalRegion<E>, remote: &RemoteRegion<E>) -> Self {
+        // The revisions are read before anything is checked: what is withdrawn from here on is
+        // noticed when the plan is first moved.
+        let here = local.hub.shared.commons.posts.view().revision();
+        let there = remote.peer.commons.posts.revision();
+        let news = &remote.entry.news;
+        let near = Reach::local(local.region.id(), local.region.generation(), local.region.bytes());
+        let far = Reach::remote(remote.entry.id(), remote.entry.generation(), news.bytes, remote.entry.rights());
+        let near = match local.region.pool() {
+            Some(pool) => near.with_block_bytes(pool.block_bytes()),
+            None => near,
+        };
+        let far = if news.block_bytes > 0 { far.with_block_bytes(news.block_bytes) } else { far };
+        self.shape = self.shape.between(near, far);
+        self.pairs.push(Pair {
+            engine: local.hub.shared.epoch.0,
+            local: Arc::clone(&local.region),
+            here,
+            peer: Arc::clone(&remote.peer),
+            remote: Arc::clone(&remote.entry),
+            there,
+        });
+        self
+    }
+
+    /// Layers, as pairs of base offsets (local, remote); every block is moved once in each.
+    pub fn layers(mut self, bases: &'a [(u64, u64)]) -> Self {
+        self.shape = self.shape.layers(bases);
+        self
+    }
+
+    /// Blocks, as pairs of indices (local, remote), counted from a layer's base.
+    pub fn blocks(mut self, pairs: &'a [(u32, u32)]) -> Self {
+        self.shape = self.shape.blocks(pairs);
+        self
+    }
+
+    /// Bytes of one block, where it is not the pools' own.
+    pub fn block_bytes(mut self, bytes: u64) -> Self {
+        self.shape = self.shape.block_bytes(bytes);
+        self
+    }
+
+    /// Bytes from one block to the next (local, remote), where it is not the block's length.
+    pub fn strides(mut self, local: u64, remote: u64) -> Self {
+        self.shape = self.shape.strides(local, remote);
+        self
+    }
+
+    /// Runs at regular distances.
+    pub fn strided(mut self, runs: &'a [Strided]) -> Self {
+        self.shape = self.shape.strided(runs);
+        self
+    }
+
+    /// Plain extents.
+    pub fn extents(mut self, spans: &'a [Span]) -> Self {
+        self.shape = self.shape.extents(spans);
+        self
+    }
+
+    /// Keeps these blocks allocated as long as the plan or a transfer of it lives.
+    pub fn keep(mut self, blocks: &Blocks) -> Self {
+        self.kept.push(blocks.clone());
+        self
+    }
+
+    /// Checks everything once and makes the plan.
+    pub fn build(self) -> Result<Plan, PlanError> {
+        let Self { shape, pairs, kept } = self;
+        let shape = shape.build()?;
+        let first = pairs.first().expect("a builder begins with a pair of regions");
+        let (peer, engine) = (Arc::clone(&first.peer), first.engine);
+        for pair in &pairs {
+            pair.check(&peer)?;
+        }
+        let sides = shape.sections().iter().map(|section| {
+            let of_section = |pair: &&Pair| {
+                (pair.local.id(), pair.local.generation()) == (section.local().region, section.local().generation)
+                    && (pair.remote.id(), pair.remote.generation())
+                        == (section.remote().region, section.remote().generation)
+            };
+            let pair = pairs.iter().find(of_section).expect("every section comes from a pair");
+            Ok(Sides { local: pair.local.window().clone(), remote: pair.import()? })
+        });
+        let sides = sides.collect::<Result<Box<[Sides]>, PlanError>>()?;
+        // The oldest revision of all pairs: what was withdrawn later is looked at once more.
+        let seen = |of: fn(&Pair) -> u64| AtomicU64::new(pairs.iter().map(of).min().unwrap_or(0));
+        let (seen_here, seen_there) = (seen(|pair| pair.here), seen(|pair| pair.there));
+        let hint = hint_for(shape.bytes());
+        Ok(Plan { inner: Arc::new(PlanInner { shape, peer, engine, sides, hint, seen_here, seen_there, _kept: kept }) })
+    }
+}
+
+impl Pair {
+    fn check(&self, peer: &Arc<PeerState>) -> Result<(), PlanError> {
+        if !Arc::ptr_eq(&self.peer, peer) {
+            return Err(PlanError::TwoPeers { first: peer.name.clone(), second: self.peer.name.clone() });
+        }
+        if let Some(cause) = self.peer.ended() {
+            return Err(RegionError::Call(cause).into());
+        }
+        if !self.local.is_live() {
+            return Err(RegionError::Stale { label: self.local.label().to_owned() }.into());
+        }
+        Ok(self.peer.check_standing(&self.remote)?)
+    }
+
+    fn import(&self) -> Result<Window, PlanError> {
+        let imported = self.peer.import(&self.remote);
+        Ok(imported.map_err(|source| RegionError::Import { label: self.remote.news.label.clone(), source })?)
+    }
+}
+
+/// Whether memory withdrawn since `expected` concerns the plan: the cause to end with, or the
+/// revisions up to which it does not.
+pub(crate) fn check_withdrawn(
+    plan: &PlanInner,
+    here: &penstock_transport::host::PostsView,
+    expected: Revisions,
+) -> Result<Revisions, Cause> {
+    let ours = here.withdrawals_since(expected.here).map_err(|_| Cause::PlanTooOld)?;
+    let theirs = plan.peer.commons.posts.withdrawals_since(expected.there).map_err(|_| Cause::PlanTooOld)?;
+    let generation = penstock_core::Generation;
+    let region = penstock_core::RegionId;
+    for gone in &ours.list {
+        if plan.shape.touches_local(region(gone.region), generation(gone.generation), gone.offset, gone.len) {
+            return Err(Cause::RevokedHere);
+        }
+    }
+    for gone in &theirs.list {
+        if plan.shape.touches_remote(region(gone.region), generation(gone.generation), gone.offset, gone.len) {
+            return Err(Cause::RevokedByPeer);
+        }
+    }
+    let checked = Revisions { here: ours.revision, there: theirs.revision };
+    plan.checked(checked);
+    Ok(checked)
+}

@@ -1,0 +1,150 @@
+//! This engine's own memory as it is offered to peers.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::{Env, Rights};
+use penstock_memory::{Blocks, Deregistered, Region, TakeError, Window};
+
+use crate::counter::Counter;
+use crate::error::RegionError;
+use crate::hub::Hub;
+use crate::quiesce::{Hold, Subject, Writers};
+use crate::shared::ControlCall;
+
+/// A registered region of this engine.
+///
+/// Dropping the handle does not deregister: peers may use the region until
+/// [`LocalRegion::deregister`] is called or the engine ends.
+pub struct LocalRegion<E: Env> {
+    pub(crate) hub: Arc<Hub<E>>,
+    pub(crate) region: Arc<Region>,
+}
+
+impl<E: Env> Clone for LocalRegion<E> {
+    fn clone(&self) -> Self {
+        Self { hub: Arc::clone(&self.hub), region: Arc::clone(&self.region) }
+    }
+}
+
+impl<E: Env> std::fmt::Debug for LocalRegion<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalRegion").field("label", &self.label()).field("bytes", &self.bytes()).finish()
+    }
+}
+
+impl<E: Env> LocalRegion<E> {
+    /// The label peers find it by.
+    pub fn label(&self) -> &str {
+        self.region.label()
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.region.bytes()
+    }
+
+    /// What peers may do to it.
+    pub fn rights(&self) -> Rights {
+        self.region.rights()
+    }
+
+    /// Its memory. Peers may write it at any time, so it is never given out as a slice.
+    pub fn window(&self) -> &Window {
+        self.region.window()
+    }
+
+    /// An arrival counter that peers find by this label.
+    pub fn counter(&self, label: &str) -> Result<Counter<E>, RegionError> {
+        self.hub.shared.check_usable().map_err(RegionError::Call)?;
+        let full = penstock_memory::MemoryError::NotHere {
+            what: "another arrival counter",
+            why: "the engine has as many as it may have",
+            mend: "drop counters that are not needed any more",
+        };
+        let counter = Counter::open(&self.hub, label, self.region.id().0).ok_or(full)?;
+        self.hub.shared.control.call(ControlCall::Announce);
+        Ok(counter)
+    }
+
+    /// Takes parts of the region back from everyone: transfers that touch them, in either
+    /// direction, end with a typed cause, and plans made before are stale. Plans made afterwards
+    /// may use them again.
+    ///
+    /// Answers by its deadline whether anything can still land. With living, running peers the
+    /// answer is never quarantine, given time for one copy of 64 KiB; blocks of a pool that are quarantined stay
+    /// allocated until the proof.
+    pub fn revoke(&self, extents: &[(u64, u64)], within: Duration) -> Result<Hold, RegionError> {
+        self.hub.shared.check_usable().map_err(RegionError::Call)?;
+        for &(offset, len) in extents {
+            let inside = offset.checked_add(len).is_some_and(|end| end <= self.bytes());
+            if !inside || len == 0 {
+                let label = self.label().to_owned();
+                return Err(RegionError::OutOfBounds { label, offset, len, bytes: self.bytes() });
+            }
+        }
+        if !self.region.is_live() {
+            return Err(RegionError::Stale { label: self.label().to_owned() });
+        }
+        self.hub.withdraw(self.region.id(), self.region.generation().0, extents);
+        Ok(self.settle(extents, within))
+    }
+
+    /// Takes the whole region back for good. Once the answer is `Quiesced`, memory that the caller
+    /// lent may be freed. A region registered several times stays until its last registration ends.
+    pub fn deregister(&self, within: Duration) -> Result<Hold, RegionError> {
+        let shared = &self.hub.shared;
+        match shared.registry.deregister(self.region.id(), self.region.generation())? {
+            Deregistered::StillUsed(_) => return Ok(Hold::Quiesced),
+            Deregistered::Last(_) => {}
+        }
+        shared.commons.posts.withdraw_region(self.region.id().0, self.region.generation().0);
+        shared.control.call(ControlCall::Announce);
+        Ok(self.settle(&[(0, self.bytes())], within))
+    }
+
+    fn settle(&self, extents: &[(u64, u64)], within: Duration) -> Hold {
+        let blocks = |pool: &Arc<penstock_memory::Pool>| -> Vec<Blocks> {
+            extents.iter().map(|&(offset, len)| pool.blocks().retain_range(offset, len)).collect()
+        };
+        let kept = self.region.pool().map(blocks).unwrap_or_default();
+        self.hub.settle(Writers::Everyone, Subject { label: self.label(), extents, kept }, within)
+    }
+}
+
+/// Memory that Penstock allocated, registered once and handed out in blocks.
+pub struct Pool<E: Env> {
+    region: LocalRegion<E>,
+    pool: Arc<penstock_memory::Pool>,
+}
+
+impl<E: Env> Pool<E> {
+    pub(crate) fn new(region: LocalRegion<E>, pool: Arc<penstock_memory::Pool>) -> Self {
+        Self { region, pool }
+    }
+
+    /// Takes so many blocks, or none. They are given back when the last handle is dropped.
+    pub fn take(&self, count: usize) -> Result<Blocks, TakeError> {
+        self.pool.take(count)
+    }
+
+    /// The memory itself: its blocks, pages and node.
+    pub fn memory(&self) -> &Arc<penstock_memory::Pool> {
+        &self.pool
+    }
+}
+
+impl<E: Env> Clone for Pool<E> {
+    fn clone(&self) -> Self {
+        Self { region: self.region.clone(), pool: Arc::clone(&self.pool) }
+    }
+}
+
+impl<E: Env> Deref for Pool<E> {
+    type Target = LocalRegion<E>;
+
+    fn deref(&self) -> &LocalRegion<E> {
+        &self.region
+    }
+}

@@ -1,0 +1,331 @@
+//! What handles, workers and the control loop of one engine share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crossbeam_queue::SegQueue;
+use penstock_core::env::Waker;
+use penstock_core::limits::PEERS_MAX;
+use penstock_core::{Cause, Config, EngineName, Env, Epoch};
+use penstock_memory::Registry;
+use penstock_ring::{Key, Slab, mpsc};
+use penstock_session::Card;
+use penstock_transport::host::{Bell, Commons};
+use penstock_transport::{Lane, Transport};
+
+use crate::counter::CounterBook;
+use crate::error::ConnectError;
+use crate::inbox::Inbox;
+use crate::peer_state::PeerState;
+use crate::quiesce::Quarantine;
+use crate::slot::Slot;
+use crate::statistics::WorkerStatistics;
+use crate::worker::Command;
+
+/// The state of one engine.
+pub(crate) struct Shared<E: Env> {
+    pub(crate) env: E,
+    pub(crate) config: Config,
+    pub(crate) name: EngineName,
+    pub(crate) epoch: Epoch,
+    pub(crate) card: Card,
+    /// Which process this is; the same for all engines in it.
+    pub(crate) process: u64,
+    pub(crate) registry: Registry,
+    pub(crate) commons: Arc<Commons>,
+    pub(crate) transports: Vec<Arc<dyn Transport>>,
+    pub(crate) slots: Slab<Slot>,
+    pub(crate) inbox: Inbox,
+    pub(crate) counters: CounterBook,
+    pub(crate) peers: Peers,
+    pub(crate) quarantine: Quarantine,
+    pub(crate) ports: Vec<Port>,
+    next_port: AtomicUsize,
+    pub(crate) control: ControlPort,
+    /// Rings the engine's event fd, for whoever sleeps on it.
+    pub(crate) application: Bell,
+    /// Transfers that ended, ever; with the inbox's total it tells whether anything happened.
+    pub(crate) completions: AtomicU64,
+    pub(crate) closing: AtomicBool,
+}
+
+/// Where one worker takes its work from.
+pub(crate) struct Port {
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) calls: SegQueue<WorkerCall>,
+    pub(crate) bell: Bell,
+    pub(crate) statistics: WorkerStatistics,
+}
+
+/// What the control loop asks of a worker; rare, so queued apart from commands.
+pub(crate) enum WorkerCall {
+    /// A session stands.
+    Join { peer: Arc<PeerState>, lane: Box<dyn Lane> },
+    /// A session has ended: stop touching it, then open the latch.
+    Leave { party: u32, cause: Cause, left: Arc<Latch> },
+    /// Room in the inbox came back; this peer's lane may hold notifications.
+    Look { party: u32 },
+    /// Finish and return.
+    Stop,
+}
+
+impl Port {
+    pub(crate) fn call(&self, call: WorkerCall) {
+        self.calls.push(call);
+        self.bell.ring();
+    }
+}
+
+/// Where the control loop takes its work from.
+pub(crate) struct ControlPort {
+    pub(crate) calls: SegQueue<ControlCall>,
+    pub(crate) waker: Arc<dyn Waker>,
+}
+
+/// What handles and workers ask of the control loop.
+pub(crate) enum ControlCall {
+    /// Find and greet an engine.
+    Connect { card: Card, answer: Arc<Pending> },
+    /// Regions or counters have changed.
+    Announce,
+    /// A lane found its session broken.
+    Broken { party: u32, cause: Cause },
+    /// Say goodbye to one peer.
+    Disconnect { party: u32, left: Arc<Latch> },
+    /// Say goodbye to all and return.
+    Stop,
+}
+
+impl ControlPort {
+    pub(crate) fn call(&self, call: ControlCall) {
+        self.calls.push(call);
+        self.waker.wake();
+    }
+}
+
+/// Opens once a number of parties have arrived.
+pub(crate) struct Latch {
+    missing: Mutex<usize>,
+    opened: Condvar,
+}
+
+impl Latch {
+    pub(crate) fn new(parties: usize) -> Arc<Self> {
+        Arc::new(Self { missing: Mutex::new(parties), opened: Condvar::new() })
+    }
+
+    pub(crate) fn arrive(&self) {
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        *missing = missing.saturating_sub(1);
+        self.opened.notify_all();
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        *self.missing.lock().unwrap_or_else(PoisonError::into_inner) == 0
+    }
+
+    pub(crate) fn sleep(&self, within: Duration) -> bool {
+        let missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (missing, _) = self
+            .opened
+            .wait_timeout_while(missing, within, |missing| *missing > 0)
+            .unwrap_or_else(PoisonError::into_inner);
+        *missing == 0
+    }
+}
+
+/// A connect that is under way.
+#[derive(Default)]
+pub(crate) struct Pending {
+    answer: Mutex<Option<Result<Arc<PeerState>, ConnectError>>>,
+    answered: Condvar,
+}
+
+impl Pending {
+    fn lock(&self) -> MutexGuard<'_, Option<Result<Arc<PeerState>, ConnectError>>> {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first answer counts.
+    pub(crate) fn answer(&self, result: Result<Arc<PeerState>, ConnectError>) {
+        self.lock().get_or_insert(result);
+        self.answered.notify_all();
+    }
+
+    pub(crate) fn peek(&self) -> Option<Result<Arc<PeerState>, ConnectError>> {
+        self.lock().clone()
+    }
+
+    pub(crate) fn sleep(&self, within: Duration) {
+        let answer = self.lock();
+        drop(self.answered.wait_timeout_while(answer, within, |answer| answer.is_none()));
+    }
+}
+
+/// All peers, by their place; and those that left without proof that they touch nothing any more.
+#[derive(Default)]
+pub(crate) struct Peers {
+    table: Mutex<PeerTable>,
+}
+
+#[derive(Default)]
+struct PeerTable {
+    taken: Vec<bool>,
+    standing: HashMap<u32, Arc<PeerState>>,
+    departed: Vec<Arc<PeerState>>,
+}
+
+impl Peers {
+    fn lock(&self) -> MutexGuard<'_, PeerTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A free place, the lowest there is.
+    pub(crate) fn reserve(&self) -> Option<u32> {
+        let mut table = self.lock();
+        table.settle();
+        let free = table.taken.iter().position(|&taken| !taken).unwrap_or(table.taken.len());
+        if free >= PEERS_MAX {
+            return None;
+        }
+        if free == table.taken.len() {
+            table.taken.push(false);
+        }
+        table.taken[free] = true;
+        Some(free as u32)
+    }
+
+    /// Gives a reserved place back unused.
+    pub(crate) fn release(&self, party: u32) {
+        self.lock().taken[party as usize] = false;
+    }
+
+    pub(crate) fn insert(&self, peer: &Arc<PeerState>) {
+        self.lock().standing.insert(peer.party, Arc::clone(peer));
+    }
+
+    /// Takes a peer out. If it left without a word, its place stays taken until its process is
+    /// proven dead: it might still be copying.
+    pub(crate) fn remove(&self, party: u32, said_goodbye: bool) {
+        let mut table = self.lock();
+        let Some(peer) = table.standing.remove(&party) else { return };
+        if said_goodbye {
+            table.taken[party as usize] = false;
+        } else {
+            table.departed.push(peer);
+        }
+        table.settle();
+    }
+
+    pub(crate) fn standing(&self) -> Vec<Arc<PeerState>> {
+        self.lock().standing.values().cloned().collect()
+    }
+
+    pub(crate) fn with_epoch(&self, epoch: u64) -> Option<Arc<PeerState>> {
+        let table = self.lock();
+        table.standing.values().find(|peer| peer.epoch.0 == epoch && peer.ended().is_none()).cloned()
+    }
+
+    /// Everyone who might be touching this engine's memory.
+    pub(crate) fn possible_writers(&self) -> Vec<Arc<PeerState>> {
+        let mut table = self.lock();
+        table.settle();
+        table.standing.values().chain(&table.departed).cloned().collect()
+    }
+}
+
+impl PeerTable {
+    fn settle(&mut self) {
+        let Self { taken, departed, .. } = self;
+        departed.retain(|peer| {
+            let gone = peer.is_gone();
+            if gone {
+                taken[peer.party as usize] = false;
+            }
+            !gone
+        });
+    }
+}
+
+/// What [`Shared`] is made of.
+pub(crate) struct SharedParts<E: Env> {
+    pub(crate) env: E,
+    pub(crate) config: Config,
+    pub(crate) name: EngineName,
+    pub(crate) epoch: Epoch,
+    pub(crate) card: Card,
+    pub(crate) process: u64,
+    pub(crate) commons: Arc<Commons>,
+    pub(crate) transports: Vec<Arc<dyn Transport>>,
+    pub(crate) ports: Vec<Port>,
+    pub(crate) waker: Arc<dyn Waker>,
+}
+
+impl<E: Env> Shared<E> {
+    pub(crate) fn new(parts: SharedParts<E>) -> Arc<Self> {
+        let SharedParts { env, config, name, epoch, card, process, commons, transports, ports, waker } = parts;
+        let in_flight = u32::try_from(config.transfers.in_flight).expect("the configuration was validated");
+        Arc::new(Self {
+            application: commons.ringer(0),
+            counters: CounterBook::new(commons.mail.view().clone()),
+            env,
+            config,
+            name,
+            epoch,
+            card,
+            process,
+            registry: Registry::new(),
+            commons,
+            transports,
+            slots: Slab::new(in_flight, |_| Slot::new()),
+            inbox: Inbox::default(),
+            peers: Peers::default(),
+            quarantine: Quarantine::default(),
+            ports,
+            next_port: AtomicUsize::new(0),
+            control: ControlPort { calls: SegQueue::new(), waker },
+            completions: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+        })
+    }
+
+    /// The worker for the next transfer that needs only one.
+    pub(crate) fn pick_port(&self) -> usize {
+        match self.ports.len() {
+            1 => 0,
+            count => self.next_port.fetch_add(1, Ordering::Relaxed) % count,
+        }
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire) // SYNC closing: pairs with the shutdown's store
+    }
+
+    /// Whether calls can be made at all from here.
+    #[inline]
+    pub(crate) fn check_usable(&self) -> Result<(), Cause> {
+        if penstock_memory::fork::in_child() {
+            return Err(Cause::Forked);
+        }
+        if self.is_closing() {
+            return Err(Cause::EngineClosed);
+        }
+        Ok(())
+    }
+
+    /// One holder of a transfer lets go; the last gives the slot back.
+    pub(crate) fn let_go(&self, key: Key) {
+        if self.slots.get(key).is_some_and(Slot::let_go) {
+            let released = self.slots.release(key);
+            debug_assert!(released.is_ok(), "only the last holder releases");
+        }
+    }
+
+    /// A transfer has ended: whoever sleeps on the event fd hears of it.
+    pub(crate) fn completed_one(&self) {
+        self.completions.fetch_add(1, Ordering::Release); // SYNC activity: pairs with arm()
+        self.application.ring();
+    }
+}

@@ -1,0 +1,306 @@
+//! One submitted transfer, as its handle and its workers share it.
+//!
+//! Several workers claim units of one plan from one word; whoever brings it to its end finishes the transfer,
+//! exactly once. Stopping takes the same word: once the stop bit is up and no unit is in anybody's
+//! hands, no byte of this transfer moves any more, and that moment is the transfer's quiescence.
+//!
+//! ```text
+//! claims   stop 1 | finished 1 | units in hands 14 | next unit 48
+//! ```
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use penstock_core::{Cause, Moment, Notified, Stage};
+use rustix::thread::futex;
+
+const STOP: u64 = 1 << 63;
+const FINISHED: u64 = 1 << 62;
+const HAND: u64 = 1 << 48;
+const HANDS_MASK: u64 = (FINISHED - 1) & !(HAND - 1);
+const NEXT_MASK: u64 = HAND - 1;
+
+/// Somebody sleeps on the state.
+const AWAITED: u32 = 1 << 31;
+
+/// Where a transfer stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub(crate) enum Phase {
+    Queued = 1,
+    Moving = 2,
+    Notifying = 3,
+    Done = 4,
+}
+
+/// How a transfer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) failure: Option<(Stage, Cause)>,
+    pub(crate) notified: Notified,
+}
+
+impl Outcome {
+    fn pack(self) -> u64 {
+        let (stage, cause) = self.failure.map_or((0, 0), |(stage, cause)| (stage.code(), cause.code()));
+        u64::from_le_bytes([stage, cause, self.notified.code(), 0, 0, 0, 0, 0])
+    }
+
+    fn unpack(word: u64) -> Self {
+        let [stage, cause, notified, ..] = word.to_le_bytes();
+        Self {
+            failure: Stage::from_code(stage).zip(Cause::from_code(cause)),
+            notified: Notified::from_code(notified).unwrap_or(Notified::Unknown),
+        }
+    }
+}
+
+/// What a worker got when it asked for a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// This unit is in its hands now.
+    Unit(u64),
+    /// There is nothing more to claim, and others finish the transfer.
+    Nothing,
+    /// There is nothing more to claim, and the caller finishes the transfer.
+    Finish,
+}
+
+/// One transfer's shared words.
+pub(crate) struct Slot {
+    state: AtomicU32,
+    holders: AtomicU32,
+    stop: AtomicU32,
+    claims: AtomicU64,
+    bytes: AtomicU64,
+    outcome: AtomicU64,
+    payload: Mutex<Vec<u8>>,
+}
+
+impl Slot {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: AtomicU32::new(Phase::Done as u32),
+            holders: AtomicU32::new(0),
+            stop: AtomicU32::new(0),
+            claims: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            outcome: AtomicU64::new(0),
+            payload: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Makes a claimed slot ready for a new transfer with so many holders (its handle and workers).
+    pub(crate) fn begin(&self, holders: u32, payload: &[u8]) {
+        if !payload.is_empty() {
+            let mut kept = self.payload();
+            kept.clear();
+            kept.extend_from_slice(payload);
+        }
+        self.holders.store(holders, Ordering::Relaxed);
+        self.stop.store(0, Ordering::Relaxed);
+        self.claims.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+        self.state.store(Phase::Queued as u32, Ordering::Release); // SYNC begin: pairs with phase()'s Acquire
+    }
+
+    /// The notification's bytes; kept with the slot so that a steady state allocates nothing.
+    pub(crate) fn payload(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.payload.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One holder less. Answers whether it was the last.
+    pub(crate) fn let_go(&self) -> bool {
+        // SYNC holders: the last holder sees what all others did.
+        self.holders.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        // SYNC finish: pairs with finish()'s swap: who sees Done sees the outcome and the bytes.
+        match self.state.load(Ordering::Acquire) & !AWAITED {
+            1 => Phase::Queued,
+            2 => Phase::Moving,
+            3 => Phase::Notifying,
+            _ => Phase::Done,
+        }
+    }
+
+    /// Takes the next of `units` units into the caller's hands.
+    pub(crate) fn claim(&self, units: u64) -> Claim {
+        // SYNC claims: pairs with stop()'s fetch_or: either this claim sees the stop bit or the
+        // stopper sees this hand.
+        let before = self.claims.fetch_add(HAND + 1, Ordering::AcqRel);
+        if before & (STOP | FINISHED) == 0 && before & NEXT_MASK < units {
+            if before & NEXT_MASK == 0 {
+                self.advance_to(Phase::Moving);
+            }
+            return Claim::Unit(before & NEXT_MASK);
+        }
+        if self.release(units) { Claim::Finish } else { Claim::Nothing }
+    }
+
+    /// The claimed unit has moved so many bytes. Answers whether the caller finishes the transfer.
+    pub(crate) fn moved(&self, bytes: u64, units: u64) -> bool {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the hand below.
+        self.release(units)
+    }
+
+    fn release(&self, units: u64) -> bool {
+        // SYNC claims: what this worker moved is seen by whoever finishes.
+        let before = self.claims.fetch_sub(HAND, Ordering::AcqRel);
+        let last_hand = before & HANDS_MASK == HAND;
+        let at_end = before & STOP != 0 || before & NEXT_MASK >= units;
+        last_hand && at_end && self.take_finish()
+    }
+
+    fn take_finish(&self) -> bool {
+        // SYNC claims: exactly one caller sees the bit clear.
+        self.claims.fetch_or(FINISHED, Ordering::AcqRel) & FINISHED == 0
+    }
+
+    /// Asks for the end, for this reason; the first reason stays. Answers whether the caller
+    /// finishes the transfer, because no unit was in anybody's hands.
+    pub(crate) fn stop(&self, stage: Stage, cause: Cause) -> bool {
+        let reason = u32::from(stage.code()) << 8 | u32::from(cause.code());
+        // SYNC stop: pairs with stop_reason()'s Acquire.
+        let _ = self.stop.compare_exchange(0, reason, Ordering::AcqRel, Ordering::Acquire);
+        // SYNC claims: pairs with claim()'s fetch_add.
+        let before = self.claims.fetch_or(STOP, Ordering::AcqRel);
+        before & (HANDS_MASK | FINISHED) == 0 && self.take_finish()
+    }
+
+    /// Why the transfer was asked to end, if it was.
+    pub(crate) fn stop_reason(&self) -> Option<(Stage, Cause)> {
+        let reason = self.stop.load(Ordering::Acquire); // SYNC stop: pairs with stop()
+        Stage::from_code((reason >> 8) as u8).zip(Cause::from_code(reason as u8))
+    }
+
+    /// Whether a unit is in somebody's hands at this moment.
+    pub(crate) fn is_in_hands(&self) -> bool {
+        self.claims.load(Ordering::Acquire) & HANDS_MASK != 0 // SYNC claims: pairs with release()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Moves on to a later phase, keeping the mark of a sleeper.
+    pub(crate) fn advance_to(&self, phase: Phase) {
+        // Only the phase changes, and only the finisher or the first claimer changes it.
+        let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
+            (state & !AWAITED < phase as u32).then_some(state & AWAITED | phase as u32) // SYNC finish: as finish()
+        });
+    }
+
+    /// Publishes how the transfer ended, and wakes whoever sleeps on it.
+    pub(crate) fn finish(&self, outcome: Outcome) {
+        self.outcome.store(outcome.pack(), Ordering::Relaxed);
+        // SYNC finish: pairs with phase()'s Acquire and with the mark in sleep_until_done().
+        let before = self.state.swap(Phase::Done as u32, Ordering::AcqRel);
+        if before & AWAITED != 0 {
+            // Fails only if nobody sleeps any more.
+            let _ = futex::wake(&self.state, futex::Flags::PRIVATE, i32::MAX as u32);
+        }
+    }
+
+    /// How it ended, once it is done.
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        (self.phase() == Phase::Done).then(|| Outcome::unpack(self.outcome.load(Ordering::Relaxed)))
+    }
+
+    /// Sleeps until the transfer is done or `until` has come. Answers whether it is done.
+    pub(crate) fn sleep_until_done(&self, now: impl Fn() -> Moment, until: Moment) -> bool {
+        loop {
+            let state = self.state.load(Ordering::Acquire); // SYNC finish: pairs with finish()
+            if state & !AWAITED == Phase::Done as u32 {
+                return true;
+            }
+            let left = until.since(now());
+            if left == Duration::ZERO {
+                return false;
+            }
+            let awaited = state | AWAITED;
+            // SYNC finish: the finisher's swap sees the mark, or this exchange fails.
+            let marked = self.state.compare_exchange(state, awaited, Ordering::AcqRel, Ordering::Acquire);
+            if marked.is_ok() {
+                let timeout = futex::Timespec::try_from(left).ok();
+                let _ = futex::wait(&self.state, futex::Flags::PRIVATE, awaited, timeout.as_ref());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_claimed_once_and_finished_once() {
+        let slot = Slot::new();
+        slot.begin(1, b"");
+        assert_eq!(slot.claim(2), Claim::Unit(0));
+        assert_eq!(slot.claim(2), Claim::Unit(1));
+        assert_eq!(slot.claim(2), Claim::Nothing, "two units are still in hands");
+        assert!(!slot.moved(10, 2));
+        assert!(slot.moved(20, 2), "the last hand finishes");
+        assert_eq!(slot.claim(2), Claim::Nothing, "nobody finishes twice");
+        assert_eq!(slot.bytes(), 30);
+    }
+
+    #[test]
+    fn stopping_an_idle_transfer_finishes_it_at_once() {
+        let slot = Slot::new();
+        slot.begin(1, b"");
+        assert!(slot.stop(Stage::Queue, Cause::Cancelled));
+        assert!(!slot.stop(Stage::Queue, Cause::DeadlineExceeded), "finished once");
+        assert_eq!(slot.stop_reason(), Some((Stage::Queue, Cause::Cancelled)), "the first reason stays");
+        assert_eq!(slot.claim(5), Claim::Nothing);
+    }
+
+    #[test]
+    fn stopping_waits_for_the_unit_in_hands() {
+        let slot = Slot::new();
+        slot.begin(1, b"");
+        assert_eq!(slot.claim(5), Claim::Unit(0));
+        assert!(!slot.stop(Stage::Move, Cause::Cancelled));
+        assert!(slot.is_in_hands());
+        assert!(slot.moved(7, 5), "the hand that was left finishes");
+        assert!(!slot.is_in_hands());
+    }
+
+    #[test]
+    fn outcomes_survive_their_word() {
+        for failure in [None, Some((Stage::Move, Cause::PeerLost))] {
+            for &notified in Notified::ALL {
+                let outcome = Outcome { failure, notified };
+                assert_eq!(Outcome::unpack(outcome.pack()), outcome);
+            }
+        }
+    }
+
+    #[test]
+    fn many_threads_split_one_transfer() {
+        let slot = Slot::new();
+        slot.begin(1, b"");
+        let finishers = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    loop {
+                        let finishes = match slot.claim(10_000) {
+                            Claim::Unit(_) => slot.moved(1, 10_000),
+                            Claim::Finish => true,
+                            Claim::Nothing if slot.claims.load(Ordering::Acquire) & FINISHED != 0 => break,
+                            Claim::Nothing => false,
+                        };
+                        if finishes {
+                            finishers.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!((slot.bytes(), finishers.into_inner()), (10_000, 1));
+    }
+}

@@ -1,0 +1,67 @@
+//! What the workers have done, counted where it happens.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! statistics {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// One worker's counters, on cache lines of their own and written only by that worker.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub(crate) struct WorkerStatistics { $(pub(crate) $name: Tally),+ }
+
+        /// What an engine's workers have done since it started.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct Statistics { $($(#[$doc])* pub $name: u64),+ }
+
+        impl WorkerStatistics {
+            pub(crate) fn add_to(&self, sum: &mut Statistics) { $(sum.$name += self.$name.read();)+ }
+        }
+    };
+}
+
+statistics! {
+    /// Turns of the polling loop.
+    turns,
+    /// Commands taken from queues.
+    commands,
+    /// Transfers that ended well.
+    transfers_completed,
+    /// Transfers that ended with a fault.
+    transfers_failed,
+    /// Units of plans moved.
+    units,
+    /// Batches posted to lanes.
+    posts,
+    /// Bytes moved.
+    bytes,
+    /// Notifications sent.
+    notes_sent,
+    /// Notifications received.
+    notes_received,
+    /// Times a receiver had no room and a notification had to wait.
+    waits_for_room,
+    /// Times withdrawn memory made a worker look into a log.
+    withdrawals_seen,
+    /// Times the worker went to sleep.
+    sleeps,
+}
+
+/// A counter with one writer, cheaper than an atomic increment.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(AtomicU64);
+
+impl Tally {
+    #[inline]
+    pub(crate) fn add(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+
+    /// For the rare counts that several threads make.
+    pub(crate) fn add_shared(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

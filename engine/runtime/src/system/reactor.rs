@@ -1,0 +1,106 @@
+//! Waiting for several sockets with epoll.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::env::{Reactor, Waker};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use super::{SystemListener, SystemStream};
+
+const WAKE_TOKEN: u64 = u64::MAX;
+const BELL_TOKEN: u64 = u64::MAX - 1;
+const EVENTS_PER_WAIT: usize = 64;
+
+/// An epoll set and the eventfd that wakes it.
+#[derive(Debug)]
+pub struct SystemReactor {
+    set: OwnedFd,
+    wake: Arc<Wake>,
+    bells: Vec<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Wake(OwnedFd);
+
+impl Waker for Wake {
+    fn wake(&self) {
+        // The only failure is a full counter, which wakes just as well.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+fn interest(writable: bool) -> epoll::EventFlags {
+    if writable { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
+}
+
+impl SystemReactor {
+    pub(super) fn new() -> io::Result<Self> {
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&set, &wake, epoll::EventData::new_u64(WAKE_TOKEN), epoll::EventFlags::IN)?;
+        Ok(Self { set, wake: Arc::new(Wake(wake)), bells: Vec::new() })
+    }
+}
+
+impl Reactor for SystemReactor {
+    type Listener = SystemListener;
+    type Stream = SystemStream;
+
+    fn watch_listener(&mut self, listener: &SystemListener, token: u64) -> io::Result<()> {
+        Ok(epoll::add(&self.set, listener, epoll::EventData::new_u64(token), interest(false))?)
+    }
+
+    fn watch_stream(&mut self, stream: &SystemStream, token: u64, writable: bool) -> io::Result<()> {
+        Ok(epoll::add(&self.set, stream, epoll::EventData::new_u64(token), interest(writable))?)
+    }
+
+    fn rewatch_stream(&mut self, stream: &SystemStream, token: u64, writable: bool) -> io::Result<()> {
+        Ok(epoll::modify(&self.set, stream, epoll::EventData::new_u64(token), interest(writable))?)
+    }
+
+    fn unwatch_stream(&mut self, stream: &SystemStream) -> io::Result<()> {
+        Ok(epoll::delete(&self.set, stream)?)
+    }
+
+    fn watch_bell(&mut self, bell: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN;
+        epoll::add(&self.set, bell, epoll::EventData::new_u64(BELL_TOKEN), flags)?;
+        self.bells.push(bell.try_clone_to_owned()?);
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<u64>) -> io::Result<()> {
+        let timeout = timeout.and_then(|span| Timespec::try_from(span).ok());
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_PER_WAIT];
+        let (events, _) = match epoll::wait(&self.set, &mut space, timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            other => other?,
+        };
+        for event in events {
+            match event.data.u64() {
+                WAKE_TOKEN => {
+                    let _ = rustix::io::read(&self.wake.0, &mut [0u8; 8]);
+                }
+                BELL_TOKEN => {
+                    for bell in &self.bells {
+                        let _ = rustix::io::read(bell, &mut [0u8; 8]);
+                    }
+                }
+                token => ready.push(token),
+            }
+        }
+        Ok(())
+    }
+
+    fn waker(&self) -> Arc<dyn Waker> {
+        Arc::<Wake>::clone(&self.wake)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.set.as_fd())
+    }
+}

@@ -1,0 +1,188 @@
+//! The handle of a submitted transfer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::{Cause, Env, Fault, Moment, Notified, Stage};
+use penstock_ring::Key;
+
+use crate::hub::Hub;
+use crate::peer_state::PeerState;
+use crate::quiesce::{Answer, Hold, RemoteHold, Subject, Writers};
+use crate::slot::{Outcome, Slot};
+
+/// How long past its own deadline a transfer is waited for: its worker may be descheduled.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A transfer that ended well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completed {
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Whether the peer was told.
+    pub notified: Notified,
+}
+
+/// A submitted transfer. Dropping it detaches it: it goes on, and nobody hears how it ended.
+#[must_use = "a dropped transfer goes on, but nobody hears how it ends"]
+pub struct Transfer<E: Env> {
+    inner: Inner<E>,
+}
+
+enum Inner<E: Env> {
+    /// It ended before `submit` returned.
+    Ended(Completed),
+    Pending(Pending<E>),
+}
+
+struct Pending<E: Env> {
+    hub: Arc<Hub<E>>,
+    peer: Arc<PeerState>,
+    key: Key,
+    timeout: Duration,
+}
+
+impl<E: Env> Transfer<E> {
+    #[inline]
+    pub(crate) fn ended(completed: Completed) -> Self {
+        Self { inner: Inner::Ended(completed) }
+    }
+
+    pub(crate) fn pending(hub: Arc<Hub<E>>, peer: Arc<PeerState>, key: Key, timeout: Duration) -> Self {
+        Self { inner: Inner::Pending(Pending { hub, peer, key, timeout }) }
+    }
+
+    /// How it ended, if it has. Costs one load; makes no progress.
+    #[inline]
+    pub fn poll(&self) -> Option<Result<Completed, Fault>> {
+        match &self.inner {
+            Inner::Ended(completed) => Some(Ok(*completed)),
+            Inner::Pending(pending) => pending.poll(),
+        }
+    }
+
+    /// Waits for the end, which comes by the transfer's own deadline.
+    pub fn wait(&self) -> Result<Completed, Fault> {
+        match &self.inner {
+            Inner::Ended(completed) => Ok(*completed),
+            Inner::Pending(pending) => pending.wait(pending.timeout + GRACE),
+        }
+    }
+
+    /// Waits for the end, but not longer than this. The transfer goes on if the time is over first.
+    pub fn wait_within(&self, within: Duration) -> Option<Result<Completed, Fault>> {
+        match &self.inner {
+            Inner::Ended(completed) => Some(Ok(*completed)),
+            Inner::Pending(pending) => pending.wait_within(within),
+        }
+    }
+
+    /// Ends it now, and answers by its own deadline whether anything of it can still touch memory,
+    /// once for each owner. A transfer that has ended already is quiesced.
+    pub fn cancel(&self, within: Duration) -> Answer {
+        match &self.inner {
+            Inner::Ended(_) => QUIESCED,
+            Inner::Pending(pending) => pending.cancel(within),
+        }
+    }
+
+    /// Bytes moved so far.
+    pub fn bytes_moved(&self) -> u64 {
+        match &self.inner {
+            Inner::Ended(completed) => completed.bytes,
+            Inner::Pending(pending) => pending.slot().bytes(),
+        }
+    }
+}
+
+const QUIESCED: Answer = Answer { local: Hold::Quiesced, remote: RemoteHold::Quiesced };
+
+impl<E: Env> Pending<E> {
+    fn slot(&self) -> &Slot {
+        self.hub.shared.slots.get(self.key).expect("a handle holds its slot")
+    }
+
+    fn poll(&self) -> Option<Result<Completed, Fault>> {
+        self.slot().outcome().map(|outcome| self.read(outcome))
+    }
+
+    fn read(&self, Outcome { failure, notified }: Outcome) -> Result<Completed, Fault> {
+        let bytes = self.slot().bytes();
+        match failure {
+            None => Ok(Completed { bytes, notified }),
+            Some((stage, cause)) => {
+                Err(Fault::new(stage, cause).with_peer(&self.peer.name).with_notified(notified).with_bytes(bytes))
+            }
+        }
+    }
+
+    fn wait(&self, longest: Duration) -> Result<Completed, Fault> {
+        self.wait_within(longest).unwrap_or_else(|| {
+            // Its worker has not even noticed the deadline: a wrong thread, or a starved machine.
+            let cause = match self.hub.progress() {
+                Err(cause) => cause,
+                Ok(_) => Cause::DeadlineExceeded,
+            };
+            Err(Fault::new(Stage::Queue, cause).with_peer(&self.peer.name).with_notified(Notified::Unknown))
+        })
+    }
+
+    fn wait_within(&self, within: Duration) -> Option<Result<Completed, Fault>> {
+        let env = &self.hub.shared.env;
+        let until: Moment = env.now() + within;
+        let slot = self.slot();
+        if self.hub.is_inline() {
+            self.hub.wait_until(until, || slot.outcome().is_some());
+        } else {
+            slot.sleep_until_done(|| env.now(), until);
+        }
+        self.poll()
+    }
+
+    fn cancel(&self, within: Duration) -> Answer {
+        let shared = &self.hub.shared;
+        let until = shared.env.now() + within;
+        let slot = self.slot();
+        if slot.outcome().is_some() {
+            return QUIESCED;
+        }
+        if slot.stop(Stage::Move, Cause::Cancelled) {
+            // No unit is in anybody's hands and none will be: this caller ends it.
+            slot.finish(Outcome { failure: Some((Stage::Move, Cause::Cancelled)), notified: Notified::No });
+            shared.ports[0].statistics.transfers_failed.add_shared(1);
+            shared.completed_one();
+            return QUIESCED;
+        }
+        let quiet = |slot: &Slot| slot.outcome().is_some() || !slot.is_in_hands();
+        let settled = quiet(slot) || {
+            if self.hub.is_inline() {
+                self.hub.wait_until(until, || quiet(slot))
+            } else {
+                slot.sleep_until_done(|| shared.env.now(), until) || quiet(slot)
+            }
+        };
+        if settled {
+            return QUIESCED;
+        }
+        let left = until.since(shared.env.now());
+        let subject = Subject { label: "a cancelled transfer", extents: &[], kept: Vec::new() };
+        match self.hub.settle(Writers::OursFor(self.peer.party), subject, left) {
+            Hold::Quiesced => QUIESCED,
+            Hold::Quarantined(held) => {
+                Answer { local: Hold::Quarantined(held.clone()), remote: RemoteHold::Quarantined(held) }
+            }
+        }
+    }
+}
+
+impl<E: Env> Drop for Pending<E> {
+    fn drop(&mut self) {
+        self.hub.shared.let_go(self.key);
+    }
+}
+
+impl<E: Env> std::fmt::Debug for Transfer<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transfer").field("bytes_moved", &self.bytes_moved()).field("ended", &self.poll()).finish()
+    }
+}

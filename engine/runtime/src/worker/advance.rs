@@ -1,0 +1,235 @@
+//! Moving a unit, telling the peer, finishing.
+
+use penstock_core::limits::SPANS_PER_POST;
+use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
+use penstock_transport::host::PostsView;
+use penstock_transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
+
+use super::command::{Active, Announcement, Priority};
+use super::{Joined, URGENT_UNITS_PER_TURN, Worker};
+use crate::plan::{PlanInner, check_withdrawn};
+use crate::shared::Shared;
+use crate::slot::{Claim, Outcome, Phase, Slot};
+
+/// Why a unit was not moved to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MoveEnd {
+    /// This many bytes of it were moved; the lane has no room for more now.
+    Full,
+    /// The transfer must end.
+    Stop(Cause),
+}
+
+/// Moves one unit of a plan over a lane. Answers the bytes moved and the batches posted, or with how many
+/// bytes it stopped and why.
+#[inline]
+pub(crate) fn move_unit(
+    plan: &PlanInner,
+    number: u64,
+    lane: &mut dyn Lane,
+    here: &PostsView,
+    expected: &mut Revisions,
+    spans: &mut [Span; SPANS_PER_POST],
+) -> (u64, u64, Option<MoveEnd>) {
+    let Some(unit) = plan.shape.unit(number) else { return (0, 0, None) };
+    let sides = &plan.sides[unit.section()];
+    let (mut from, mut bytes, mut posts) = (0, 0, 0);
+    loop {
+        let count = unit.fill(from, spans);
+        if count == 0 {
+            return (bytes, posts, None);
+        }
+        let batch = Batch {
+            direction: plan.shape.direction(),
+            local: &sides.local,
+            remote: &sides.remote,
+            spans: &spans[..count],
+            hint: plan.hint,
+            expected: *expected,
+        };
+        posts += 1;
+        match lane.post(&batch) {
+            Ok(Posted::Moved(moved)) => {
+                bytes += moved;
+                from += count;
+            }
+            // Lanes of this release are synchronous; see Caps::synchronous.
+            Ok(Posted::Accepted(_)) | Err(PostError::Full) => return (bytes, posts, Some(MoveEnd::Full)),
+            Err(PostError::Withdrawn(_)) => match check_withdrawn(plan, here, *expected) {
+                Ok(checked) => *expected = checked,
+                Err(cause) => return (bytes, posts, Some(MoveEnd::Stop(cause))),
+            },
+            Err(PostError::OutOfBounds) => return (bytes, posts, Some(MoveEnd::Stop(Cause::OutOfBounds))),
+            Err(PostError::Fault(fault)) => return (bytes, posts, Some(MoveEnd::Stop(fault.0))),
+        }
+    }
+}
+
+impl<E: Env> Worker<E> {
+    /// Moves units of an active transfer. Answers whether it left its place.
+    pub(super) fn advance(&mut self, class: Priority, place: usize) -> bool {
+        let Self { shared, active, lanes, spans, .. } = self;
+        let current = &mut active[class as usize][place];
+        let slot = shared.slots.get(current.command.key).expect("a worker holds its slots");
+        let Some(Some(joined)) = lanes.get_mut(current.command.party as usize) else {
+            let gone = self.active[class as usize].swap_remove(place);
+            let cause = self.shared.why_gone(&gone);
+            self.shared.stop_and_drop(gone, Stage::Queue, cause);
+            return true;
+        };
+        let units = current.command.units();
+        let statistics = &shared.ports[self.index].statistics;
+        let most = if class == Priority::Urgent { URGENT_UNITS_PER_TURN } else { 1 };
+        let mut left = most;
+        let end = loop {
+            if left == 0 {
+                break End::Stay;
+            }
+            left -= 1;
+            match slot.claim(units) {
+                Claim::Finish => break End::Finish,
+                Claim::Nothing => break End::Drop,
+                Claim::Unit(number) => {
+                    let plan = &current.command.plan.as_ref().expect("a transfer with units has a plan").inner;
+                    let here = shared.commons.posts.view();
+                    let (bytes, posts, stop) =
+                        move_unit(plan, number, joined.lane.as_mut(), here, &mut current.expected, spans);
+                    statistics.units.add(1);
+                    statistics.posts.add(posts);
+                    statistics.bytes.add(bytes);
+                    if let Some(why) = stop {
+                        let cause = match why {
+                            MoveEnd::Stop(cause) => cause,
+                            MoveEnd::Full => Cause::NoPath,
+                        };
+                        slot.stop(Stage::Move, cause);
+                    }
+                    if slot.moved(bytes, units) {
+                        break End::Finish;
+                    }
+                }
+            }
+        };
+        match end {
+            End::Stay => {
+                if current.deadline == Moment::NEVER {
+                    let timeout = current.command.timeout;
+                    let deadline = self.arm(timeout);
+                    self.active[class as usize][place].deadline = deadline;
+                }
+                return false;
+            }
+            End::Drop => {
+                let done = self.active[class as usize].swap_remove(place);
+                self.shared.let_go(done.command.key);
+            }
+            End::Finish => {
+                let done = self.active[class as usize].swap_remove(place);
+                self.announce_or_wait(done);
+            }
+        }
+        true
+    }
+
+    /// All units are accounted for: tell the peer and finish, or wait for its room.
+    fn announce_or_wait(&mut self, mut active: Active) {
+        let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
+        if let Some((stage, cause)) = slot.stop_reason() {
+            self.shared.finish_unannounced(active, stage, cause);
+            return;
+        }
+        let Some(Some(joined)) = self.lanes.get_mut(active.command.party as usize) else {
+            let cause = self.shared.why_gone(&active);
+            self.shared.finish_unannounced(active, Stage::Notify, cause);
+            return;
+        };
+        let statistics = &self.shared.ports[self.index].statistics;
+        match tell(joined, slot, &active.command.announcement) {
+            Ok(notified) => {
+                statistics.notes_sent.add(u64::from(active.command.announcement.note.is_some()));
+                statistics.transfers_completed.add(1);
+                self.shared.finish(active, Outcome { failure: None, notified });
+            }
+            Err(PostError::Fault(fault)) => self.shared.finish_unannounced(active, Stage::Notify, fault.0),
+            Err(_) => {
+                statistics.waits_for_room.add(1);
+                slot.advance_to(Phase::Notifying);
+                if active.deadline == Moment::NEVER {
+                    active.deadline = self.arm(active.command.timeout);
+                }
+                self.notifying.push_back(active);
+            }
+        }
+    }
+
+    /// Tries again to tell peers that had no room. Answers whether any had.
+    pub(super) fn retry_notifying(&mut self) -> bool {
+        let mut told = false;
+        for _ in 0..self.notifying.len() {
+            let Some(active) = self.notifying.pop_front() else { break };
+            let waiting = self.notifying.len();
+            self.announce_or_wait(active);
+            told |= self.notifying.len() == waiting;
+        }
+        told
+    }
+}
+
+enum End {
+    Stay,
+    Drop,
+    Finish,
+}
+
+/// Tells the peer what it shall hear.
+fn tell(joined: &mut Joined, slot: &Slot, announcement: &Announcement) -> Result<Notified, PostError> {
+    if announcement.is_empty() {
+        return Ok(Notified::NotAsked);
+    }
+    let payload = slot.payload();
+    let note = announcement.note.map(|id| Note { id, payload: &payload });
+    match (&announcement.handle, note) {
+        (Some(handle), Some(note)) => joined.lane.hand_over(note, handle)?,
+        _ => joined.lane.announce(&Arrival { counter: announcement.counter, note })?,
+    }
+    Ok(Notified::Yes)
+}
+
+impl<E: Env> Shared<E> {
+    /// Publishes how a transfer ended and lets go of it.
+    pub(crate) fn finish(&self, active: Active, outcome: Outcome) {
+        let key = active.command.key;
+        let slot = self.slots.get(key).expect("a worker holds its slots");
+        // The plan first: who sees the end may rely on its memory being let go of.
+        drop(active);
+        slot.finish(outcome);
+        self.let_go(key);
+        self.completed_one();
+    }
+
+    /// Ends a transfer whose announcement was not and will not be made.
+    pub(crate) fn finish_unannounced(&self, active: Active, stage: Stage, cause: Cause) {
+        let notified = match active.command.announcement.is_empty() {
+            true => Notified::NotAsked,
+            false => Notified::No,
+        };
+        self.ports[0].statistics.transfers_failed.add_shared(1);
+        self.finish(active, Outcome { failure: Some((stage, cause)), notified });
+    }
+
+    /// Ends a transfer in the middle; if others have units of it in hand, they finish it.
+    pub(crate) fn stop_and_drop(&self, active: Active, stage: Stage, cause: Cause) {
+        let key = active.command.key;
+        let slot = self.slots.get(key).expect("a worker holds its slots");
+        if slot.stop(stage, cause) {
+            self.finish_unannounced(active, stage, cause);
+        } else {
+            self.let_go(key);
+        }
+    }
+
+    fn why_gone(&self, active: &Active) -> Cause {
+        let peer = active.command.plan.as_ref().and_then(|plan| plan.inner.peer.ended());
+        peer.unwrap_or(if self.is_closing() { Cause::EngineClosed } else { Cause::PeerLost })
+    }
+}

@@ -1,0 +1,60 @@
+//! What a submitted transfer looks like to a worker.
+
+use std::time::Duration;
+
+use penstock_core::{Moment, NoteId};
+use penstock_ring::Key;
+use penstock_transport::lane::Handle;
+use penstock_transport::{CounterRef, Revisions};
+
+use crate::plan::Plan;
+
+/// Who goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Priority {
+    /// Before everything else, to its end.
+    Urgent = 0,
+    /// In turns with its like, a unit at a time.
+    #[default]
+    Bulk = 1,
+}
+
+/// What the peer shall hear when all bytes have landed. The payload is kept with the slot.
+#[derive(Clone, Default)]
+pub(crate) struct Announcement {
+    pub(crate) counter: Option<CounterRef>,
+    pub(crate) note: Option<NoteId>,
+    pub(crate) handle: Option<Handle>,
+}
+
+impl Announcement {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counter.is_none() && self.note.is_none()
+    }
+}
+
+/// A transfer on its way to a worker: a fixed size, moved inline.
+pub(crate) struct Command {
+    pub(crate) key: Key,
+    /// What to move; none for a notification alone.
+    pub(crate) plan: Option<Plan>,
+    pub(crate) party: u32,
+    pub(crate) announcement: Announcement,
+    pub(crate) timeout: Duration,
+    pub(crate) priority: Priority,
+}
+
+impl Command {
+    pub(crate) fn units(&self) -> u64 {
+        self.plan.as_ref().map_or(0, |plan| plan.inner.shape.units())
+    }
+}
+
+/// A transfer in a worker's hands.
+pub(crate) struct Active {
+    pub(crate) command: Command,
+    /// The state of withdrawn memory it was last checked against.
+    pub(crate) expected: Revisions,
+    /// Armed when it survives its first turn.
+    pub(crate) deadline: Moment,
+}

@@ -1,0 +1,71 @@
+//! What a worker does when there is nothing to do.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::config::Progress;
+use penstock_core::{Env, Moment};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::Worker;
+use crate::shared::Shared;
+
+/// The longest sleep. A broken peer may erase a wake-up; it may not silence a worker for good.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// Spins, and sleeps if the configuration lets it.
+pub(super) struct Idler {
+    progress: Progress,
+    spin: Duration,
+    idle_since: Option<Moment>,
+}
+
+impl Idler {
+    pub(super) fn new<E: Env>(shared: &Arc<Shared<E>>) -> Self {
+        Self { progress: shared.config.workers.progress, spin: shared.config.workers.spin(), idle_since: None }
+    }
+
+    pub(super) fn worked(&mut self) {
+        self.idle_since = None;
+    }
+
+    pub(super) fn rest<E: Env>(&mut self, worker: &mut Worker<E>) {
+        if self.progress == Progress::Busy {
+            std::hint::spin_loop();
+            return;
+        }
+        let now = worker.shared.env.now();
+        let since = *self.idle_since.get_or_insert(now);
+        if now.since(since) < self.spin {
+            std::hint::spin_loop();
+            return;
+        }
+        worker.sleep(now);
+        self.idle_since = None;
+    }
+}
+
+impl<E: Env> Worker<E> {
+    /// Sleeps until somebody rings, a deadline comes, or the longest sleep is over.
+    fn sleep(&mut self, now: Moment) {
+        self.sleeper.prepare();
+        if !self.has_work() {
+            let until = self.next_deadline().min(now + SLEEP_MAX);
+            let bell = &self.shared.commons.bells()[1 + self.index];
+            self.port().statistics.sleeps.add(1);
+            sleep_on(bell, until.since(now));
+        }
+        self.sleeper.awake();
+    }
+}
+
+/// Sleeps until the bell is rung or the time is over, and silences the bell.
+pub(crate) fn sleep_on(bell: &OwnedFd, within: Duration) {
+    let timeout = Timespec::try_from(within).ok();
+    let mut fds = [PollFd::new(bell, PollFlags::IN)];
+    if matches!(poll(&mut fds, timeout.as_ref()), Ok(rung) if rung > 0) {
+        // The bell does not block: at worst another sleeper was faster.
+        let _ = rustix::io::read(bell, &mut [0u8; 8]);
+    }
+}

@@ -1,0 +1,370 @@
+//! The polling loop: one worker, its lanes and its transfers.
+//!
+//! Each turn does a bounded amount of everything and then starts over:
+//!
+//! 1. calls of the control loop (rare)
+//! 2. commands, at most [`COMMANDS_PER_TURN`]
+//! 3. units of the active transfers: many of each urgent one, then one each of a few others
+//! 4. lanes that a peer marked ready, and one more in rotation
+//! 5. deadlines, if any is armed
+//!
+//! - [`command`]: what a submitted transfer looks like here
+//! - [`advance`]: moving a unit, telling the peer, finishing
+//! - [`idle`]: what to do when there is nothing to do
+
+mod advance;
+mod command;
+mod idle;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::limits::SPANS_PER_POST;
+use penstock_core::{Cause, Env, Moment, Span, Stage};
+use penstock_ring::{ReadyBits, Sleeper, mpsc};
+use penstock_transport::lane::Handle;
+use penstock_transport::{Lane, Note, Sink};
+
+pub(crate) use self::advance::move_unit;
+use self::command::Active;
+pub use self::command::Priority;
+pub(crate) use self::command::{Announcement, Command};
+use self::idle::Idler;
+use crate::peer_state::PeerState;
+use crate::shared::{ControlCall, Port, Shared, WorkerCall};
+
+/// Commands taken from the queue in one turn.
+const COMMANDS_PER_TURN: usize = 32;
+/// Bulk transfers that move one unit each in one turn.
+const BULK_PER_TURN: usize = 4;
+/// Units that one urgent transfer moves before commands, lanes and deadlines are looked at.
+const URGENT_UNITS_PER_TURN: u64 = 16;
+/// How many turns pass until one lane is polled although nobody marked it.
+const TURNS_PER_ROTATION: u64 = 16;
+
+/// A lane and whose it is.
+pub(crate) struct Joined {
+    pub(crate) lane: Box<dyn Lane>,
+    pub(crate) peer: Arc<PeerState>,
+}
+
+/// One worker: a thread's, or the inline engine's own.
+pub(crate) struct Worker<E: Env> {
+    index: usize,
+    pub(crate) shared: Arc<Shared<E>>,
+    commands: mpsc::Receiver<Command>,
+    pub(crate) lanes: Vec<Option<Joined>>,
+    /// Transfers with units to move: urgent ones and others.
+    active: [Vec<Active>; 2],
+    /// Where the turn among the others begins.
+    next_bulk: usize,
+    /// Transfers whose bytes have landed and whose notification waits for room.
+    notifying: VecDeque<Active>,
+    /// The earliest deadline of all transfers here.
+    next_deadline: Moment,
+    ready: ReadyBits,
+    pub(crate) sleeper: Sleeper,
+    turns: u64,
+    next_lane: usize,
+    pub(crate) spans: Box<[Span; SPANS_PER_POST]>,
+    stopping: bool,
+}
+
+impl<E: Env> Worker<E> {
+    pub(crate) fn new(index: usize, shared: &Arc<Shared<E>>, commands: mpsc::Receiver<Command>) -> Self {
+        let room = shared.slots.capacity() as usize;
+        Self {
+            index,
+            shared: Arc::clone(shared),
+            commands,
+            lanes: Vec::new(),
+            active: [Vec::with_capacity(room), Vec::with_capacity(room)],
+            next_bulk: 0,
+            notifying: VecDeque::with_capacity(room),
+            next_deadline: Moment::NEVER,
+            ready: shared.commons.mail.view().ready(index),
+            sleeper: shared.commons.sleeper(1 + index),
+            turns: 0,
+            next_lane: 0,
+            spans: Box::new([Span::default(); SPANS_PER_POST]),
+            stopping: false,
+        }
+    }
+
+    fn port(&self) -> &Port {
+        &self.shared.ports[self.index]
+    }
+
+    /// The thread's body: turns until told to stop.
+    pub(crate) fn run(mut self) {
+        let mut idler = Idler::new(&self.shared);
+        while !self.stopping {
+            if self.turn() {
+                idler.worked();
+            } else {
+                idler.rest(&mut self);
+            }
+        }
+        self.leave_all(Cause::EngineClosed);
+    }
+
+    /// One turn. Answers whether there was anything to do.
+    pub(crate) fn turn(&mut self) -> bool {
+        self.turns += 1;
+        self.port().statistics.turns.add(1);
+        let mut worked = false;
+        while let Some(call) = self.port().calls.pop() {
+            self.answer(call);
+            worked = true;
+        }
+        worked |= self.take_commands();
+        worked |= self.advance_active();
+        worked |= self.poll_lanes();
+        if self.next_deadline != Moment::NEVER {
+            self.expire();
+        }
+        worked
+    }
+
+    /// Whether a turn would find something; asked once more before sleeping.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.commands.is_empty()
+            || !self.port().calls.is_empty()
+            || self.active.iter().any(|class| !class.is_empty())
+            || !self.ready.is_empty()
+    }
+
+    /// Counts a transfer that never was in any queue.
+    #[inline]
+    pub(crate) fn moved_at_once(&self, bytes: u64) {
+        let statistics = &self.port().statistics;
+        statistics.transfers_completed.add(1);
+        statistics.bytes.add(bytes);
+    }
+
+    /// When a sleep must end at the latest.
+    pub(crate) fn next_deadline(&self) -> Moment {
+        self.next_deadline
+    }
+
+    fn answer(&mut self, call: WorkerCall) {
+        match call {
+            WorkerCall::Join { peer, lane } => {
+                let place = peer.party as usize;
+                if self.lanes.len() <= place {
+                    self.lanes.resize_with(place + 1, || None);
+                }
+                self.lanes[place] = Some(Joined { lane, peer });
+                self.ready.mark(place);
+            }
+            WorkerCall::Leave { party, cause, left } => {
+                self.leave(party, cause);
+                left.arrive();
+            }
+            WorkerCall::Look { party } => self.ready.mark(party as usize),
+            WorkerCall::Stop => self.stopping = true,
+        }
+    }
+
+    /// Ends everything that goes on with one peer.
+    fn leave(&mut self, party: u32, cause: Cause) {
+        for class in &mut self.active {
+            let (gone, kept): (Vec<_>, Vec<_>) = class.drain(..).partition(|active| active.command.party == party);
+            class.extend(kept);
+            for active in gone {
+                self.shared.stop_and_drop(active, Stage::Move, cause);
+            }
+        }
+        let (gone, kept): (Vec<_>, Vec<_>) = self.notifying.drain(..).partition(|active| active.command.party == party);
+        self.notifying.extend(kept);
+        for active in gone {
+            self.shared.finish_unannounced(active, Stage::Notify, cause);
+        }
+        if let Some(place) = self.lanes.get_mut(party as usize) {
+            *place = None;
+        }
+    }
+
+    pub(crate) fn leave_all(&mut self, cause: Cause) {
+        while self.take_commands() {}
+        for party in 0..self.lanes.len() {
+            self.leave(party as u32, cause);
+        }
+        // What is left was for peers that are gone already.
+        for class in 0..2 {
+            for active in std::mem::take(&mut self.active[class]) {
+                self.shared.stop_and_drop(active, Stage::Queue, cause);
+            }
+        }
+    }
+
+    fn take_commands(&mut self) -> bool {
+        for taken in 0..COMMANDS_PER_TURN {
+            let Some(command) = self.commands.pop() else { return taken > 0 };
+            self.port().statistics.commands.add(1);
+            self.accept(command);
+        }
+        true
+    }
+
+    fn accept(&mut self, command: Command) {
+        let class = command.priority as usize;
+        let expected = command.plan.as_ref().map(|plan| plan.inner.revisions()).unwrap_or_default();
+        self.active[class].push(Active { command, expected, deadline: Moment::NEVER });
+    }
+
+    /// Moves units: many of every urgent transfer, then one each of a few others.
+    fn advance_active(&mut self) -> bool {
+        let mut worked = false;
+        let mut place = 0;
+        while place < self.active[Priority::Urgent as usize].len() {
+            worked = true;
+            if !self.advance(Priority::Urgent, place) {
+                place += 1;
+            }
+        }
+        let bulk = Priority::Bulk as usize;
+        for _ in 0..self.active[bulk].len().min(BULK_PER_TURN) {
+            worked = true;
+            if self.next_bulk >= self.active[bulk].len() {
+                self.next_bulk = 0;
+            }
+            if !self.advance(Priority::Bulk, self.next_bulk) {
+                self.next_bulk += 1;
+            }
+        }
+        worked | self.retry_notifying()
+    }
+
+    fn poll_lanes(&mut self) -> bool {
+        let mut polled = false;
+        let highest = self.lanes.len();
+        for word in 0..highest.div_ceil(64) {
+            let mut marked = self.ready.take(word);
+            while marked != 0 {
+                let place = word * 64 + marked.trailing_zeros() as usize;
+                marked &= marked - 1;
+                self.poll_lane(place);
+                polled = true;
+            }
+        }
+        if self.turns % TURNS_PER_ROTATION == 0 && highest > 0 {
+            // A bit that a broken peer erased costs time, never a message.
+            self.next_lane = (self.next_lane + 1) % highest;
+            polled |= self.poll_lane(self.next_lane);
+        }
+        polled
+    }
+
+    /// Answers whether the lane had anything.
+    fn poll_lane(&mut self, place: usize) -> bool {
+        let Some(Some(joined)) = self.lanes.get_mut(place) else { return false };
+        let mut sink = Delivery { shared: &self.shared, peer: &joined.peer, reserved: false, taken: 0 };
+        let result = joined.lane.poll(&mut sink);
+        let taken = sink.taken;
+        drop(sink);
+        if taken > 0 {
+            self.port().statistics.notes_received.add(taken);
+            self.shared.application.ring();
+        }
+        let joined = self.lanes[place].as_ref().expect("the lane was there a moment ago");
+        match result {
+            // Come back for the rest, unless the inbox is what it waits for.
+            Ok(true) if joined.peer.inbox_credits.available() > 0 => self.ready.mark(place),
+            Ok(_) => {}
+            Err(fault) => {
+                let party = joined.peer.party;
+                self.lanes[place] = None;
+                self.shared.control.call(ControlCall::Broken { party, cause: fault.0 });
+            }
+        }
+        taken > 0
+    }
+
+    fn expire(&mut self) {
+        let now = self.shared.env.now();
+        if now < self.next_deadline {
+            return;
+        }
+        let mut next = Moment::NEVER;
+        for class in 0..2 {
+            let mut place = 0;
+            while place < self.active[class].len() {
+                let deadline = self.active[class][place].deadline;
+                if deadline <= now {
+                    let active = self.active[class].swap_remove(place);
+                    self.shared.stop_and_drop(active, Stage::Move, Cause::DeadlineExceeded);
+                } else {
+                    next = next.min(deadline);
+                    place += 1;
+                }
+            }
+        }
+        let mut place = 0;
+        while place < self.notifying.len() {
+            let deadline = self.notifying[place].deadline;
+            if deadline <= now {
+                let active = self.notifying.remove(place).expect("the place is inside");
+                self.shared.finish_unannounced(active, Stage::Notify, Cause::DeadlineExceeded);
+            } else {
+                next = next.min(deadline);
+                place += 1;
+            }
+        }
+        self.next_deadline = next;
+    }
+
+    /// Gives a transfer that survived its first turn here a deadline, counted from now.
+    fn arm(&mut self, after: Duration) -> Moment {
+        let deadline = self.shared.env.now() + after;
+        self.next_deadline = self.next_deadline.min(deadline);
+        deadline
+    }
+}
+
+/// Puts what a lane brings into the inbox, within the sender's credits.
+struct Delivery<'a, E: Env> {
+    shared: &'a Shared<E>,
+    peer: &'a Arc<PeerState>,
+    /// One credit is taken, for the notification that comes next.
+    reserved: bool,
+    taken: u64,
+}
+
+impl<E: Env> Sink for Delivery<'_, E> {
+    fn has_room(&mut self) -> bool {
+        self.reserved = self.reserved || self.peer.inbox_credits.take(1).is_ok();
+        self.reserved
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        self.put(note, None);
+    }
+
+    fn handed_over(&mut self, note: Note<'_>, handle: Handle) {
+        self.put(note, Some(handle));
+    }
+
+    fn completed(&mut self, token: u64, result: Result<u64, Cause>) {
+        // Synchronous lanes report nothing; a lane that does names a transfer this worker never posted.
+        tracing::warn!(peer = %self.peer.name, token, ?result, "a completion that nobody waits for");
+    }
+}
+
+impl<E: Env> Delivery<'_, E> {
+    fn put(&mut self, note: Note<'_>, handle: Option<Handle>) {
+        debug_assert!(self.reserved, "a lane asks for room before every notification");
+        self.shared.inbox.put(self.peer, note.id, note.payload, handle);
+        self.reserved = false;
+        self.taken += 1;
+    }
+}
+
+impl<E: Env> Drop for Delivery<'_, E> {
+    fn drop(&mut self) {
+        if self.reserved {
+            self.peer.inbox_credits.give_back(1).expect("this credit was reserved above");
+        }
+    }
+}

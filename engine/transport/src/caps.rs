@@ -1,0 +1,49 @@
+//! What a transport can do and what it promises.
+
+use std::fmt;
+
+/// Who checks keys, bounds and rights before bytes land.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// The initiator's library; peers are processes of the same user. Rights are enforced per pool
+    /// by seals, the rest by the library.
+    Cooperative,
+    /// The network card; a refusal breaks its queue pair.
+    Hardware,
+    /// The target, per operation, before its first byte lands.
+    Checked,
+}
+
+impl fmt::Display for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cooperative => "cooperative: checked by the initiator's library, same user only",
+            Self::Hardware => "hardware: checked by the network card",
+            Self::Checked => "checked by the target before the first byte lands",
+        })
+    }
+}
+
+/// When the target's reads see the bytes of a completed write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// As soon as the initiator sees the transfer completed.
+    AtCompletion,
+    /// Only once the target's own notification or counter says so.
+    AtNotification,
+}
+
+/// What a transport can do and what it promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caps {
+    /// Who checks.
+    pub trust: Trust,
+    /// When written bytes are visible to the target.
+    pub placement: Placement,
+    /// Whether [`crate::Lane::post`] has moved the bytes when it returns.
+    pub synchronous: bool,
+    /// Whether memory that Penstock did not allocate can be the remote side.
+    pub remote_caller_memory: bool,
+    /// Whether a reference-counted handle can be handed over without a copy.
+    pub hand_over: bool,
+}

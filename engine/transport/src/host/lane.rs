@@ -1,0 +1,240 @@
+//! The lane of the transports inside one host: this CPU copies, and everything else is a few words
+//! of shared memory.
+
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+use penstock_core::Cause;
+use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX};
+use penstock_memory::copy;
+use penstock_ring::spsc::{Consumer, MappedStorage};
+use penstock_ring::{Hazard, Line, Place, ReadyBits};
+use rustix::thread::futex;
+
+use super::commons::{Bell, Commons, PeerCommons};
+use super::rings::{InboundRings, OutboundRing, outbound};
+use crate::lane::{Arrival, Batch, CounterRef, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
+use crate::link::JoinError;
+use crate::record::{self, Kind};
+
+/// Records taken from one ring before the worker looks at anything else.
+const RECORDS_PER_POLL: usize = 32;
+
+/// Handles handed over between two engines of one process, in the order of their records.
+pub type HandOvers = Arc<ArrayQueue<Handle>>;
+
+/// What a copying lane is made of.
+pub struct CopyLaneParts<'a> {
+    /// This engine's commons.
+    pub ours: &'a Arc<Commons>,
+    /// The peer's commons.
+    pub theirs: &'a Arc<PeerCommons>,
+    /// The place of the peer in our table.
+    pub our_party: u32,
+    /// Our place in the peer's table.
+    pub their_party: u32,
+    /// Where we leave our notes: memory of the peer.
+    pub outbound: &'a Place,
+    /// The rings the peer fills.
+    pub inbound: InboundRings,
+    /// Queues for handles where the transport can hand over: one beside each ring, so that a record
+    /// and its handle cannot be parted.
+    pub hand_overs: Option<HandOverQueues>,
+}
+
+/// The queues beside the rings of a session.
+pub struct HandOverQueues {
+    /// Beside the rings that we fill, by our worker.
+    pub outgoing: Vec<HandOvers>,
+    /// Beside the rings that the peer fills, by its worker.
+    pub incoming: Vec<HandOvers>,
+}
+
+struct Inbound {
+    ring: Consumer<MappedStorage>,
+    sequence: u64,
+    /// Wakes the sender when it waits for room.
+    sender: Bell,
+    /// Handles that belong to records of this ring.
+    handles: Option<HandOvers>,
+}
+
+/// One worker's lane to a peer on this host.
+pub struct CopyLane {
+    ours: Arc<Commons>,
+    theirs: Arc<PeerCommons>,
+    hazard: Hazard,
+    outbound: OutboundRing,
+    sequence: u64,
+    ready: ReadyBits,
+    their_party: usize,
+    receiver: Bell,
+    application: Bell,
+    inbound: Vec<Inbound>,
+    handles: Option<HandOvers>,
+    lines: Box<[Line; NOTE_LINES_MAX]>,
+    payload: Box<[u8; NOTE_BYTES_MAX]>,
+}
+
+impl CopyLane {
+    /// One lane for each worker of this engine.
+    pub fn for_each_worker(parts: CopyLaneParts<'_>) -> Result<Vec<Box<dyn Lane>>, JoinError> {
+        let CopyLaneParts { ours, theirs, our_party, their_party, outbound: place, inbound, hand_overs } = parts;
+        let dealt = inbound.deal(ours.workers());
+        let lanes = dealt.into_iter().enumerate().map(|(worker, rings)| {
+            let receiver = worker % theirs.workers();
+            let inbound = rings
+                .into_iter()
+                .map(|(sender, ring)| Inbound {
+                    ring,
+                    sequence: 0,
+                    sender: theirs.bell(1 + sender),
+                    handles: hand_overs.as_ref().map(|queues| Arc::clone(&queues.incoming[sender])),
+                })
+                .collect();
+            let lane = Self {
+                ours: Arc::clone(ours),
+                theirs: Arc::clone(theirs),
+                hazard: ours.posts.hazard(our_party, worker),
+                outbound: outbound(place, worker)?,
+                sequence: 0,
+                ready: theirs.mail.ready(receiver),
+                their_party: their_party as usize,
+                receiver: theirs.bell(1 + receiver),
+                application: theirs.bell(0),
+                inbound,
+                handles: hand_overs.as_ref().map(|queues| Arc::clone(&queues.outgoing[worker])),
+                lines: Box::new([Line::default(); NOTE_LINES_MAX]),
+                payload: Box::new([0; NOTE_BYTES_MAX]),
+            };
+            Ok(Box::new(lane) as Box<dyn Lane>)
+        });
+        lanes.collect()
+    }
+
+    fn count(&self, counter: CounterRef) {
+        // A counter that is gone, or whose place has a new use, is not touched.
+        let Some(cell) = self.theirs.mail.counter(counter.index) else { return };
+        if cell.generation() == counter.generation && cell.add_one() {
+            // Not private: the waiter is another process. Fails only if nobody waits any more.
+            let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
+        }
+        self.application.ring();
+    }
+
+    /// Room for so many lines, or "full" with the receiver asked to ring when there is more.
+    fn reserve(&mut self, lines: usize) -> Result<(), PostError> {
+        if self.outbound.free_for(lines) >= lines {
+            return Ok(());
+        }
+        if self.outbound.mark_waiting() >= lines {
+            self.outbound.clear_waiting();
+            return Ok(());
+        }
+        match self.outbound.health() {
+            Ok(()) => Err(PostError::Full),
+            Err(_) => Err(PostError::Fault(LaneFault(Cause::PeerCorrupt))),
+        }
+    }
+
+    fn push(&mut self, kind: Kind, note: Note<'_>) -> Result<(), PostError> {
+        let count = record::write(kind, self.sequence, note.id, note.payload, &mut self.lines);
+        self.reserve(count)?;
+        self.outbound.push(&self.lines[..count]).map_err(|_| PostError::Full)?;
+        self.sequence += 1;
+        self.ready.mark(self.their_party);
+        self.receiver.ring();
+        Ok(())
+    }
+
+    /// Takes records of one inbound ring. Answers whether there may be more.
+    fn drain(&mut self, place: usize, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+        let corrupt = |_| LaneFault(Cause::PeerCorrupt);
+        let inbound = &mut self.inbound[place];
+        for _ in 0..RECORDS_PER_POLL {
+            let available = inbound.ring.available().map_err(corrupt)?;
+            if available == 0 {
+                return Ok(false);
+            }
+            if !sink.has_room() {
+                return Ok(true);
+            }
+            let first = inbound.ring.peek(0).ok_or(LaneFault(Cause::PeerCorrupt))?;
+            let head = record::parse(&first, inbound.sequence).map_err(|_| LaneFault(Cause::PeerCorrupt))?;
+            if head.lines > available {
+                return Err(LaneFault(Cause::PeerCorrupt)); // Records are published whole.
+            }
+            let payload = &mut self.payload[..head.bytes];
+            record::unpack(0, &first, payload);
+            for place in 1..head.lines {
+                let line = inbound.ring.peek(place).ok_or(LaneFault(Cause::PeerCorrupt))?;
+                record::unpack(place, &line, payload);
+            }
+            let note = Note { id: head.id, payload };
+            match (head.kind, &inbound.handles) {
+                (Kind::Note, _) => sink.note(note),
+                (Kind::HandOver, Some(handles)) => {
+                    let handle = handles.pop().ok_or(LaneFault(Cause::PeerCorrupt))?;
+                    sink.handed_over(note, handle);
+                }
+                (Kind::HandOver, None) => return Err(LaneFault(Cause::PeerCorrupt)),
+            }
+            inbound.sequence += 1;
+            if inbound.ring.release(head.lines) {
+                inbound.sender.ring();
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Lane for CopyLane {
+    #[inline]
+    fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
+        self.hazard.enter(0);
+        let now = Revisions { here: self.ours.posts.view().revision(), there: self.theirs.posts.revision() };
+        let result = if now == batch.expected {
+            // Fences its own non-temporal stores before it returns, so before the hazard clears.
+            copy::scatter(batch.local, batch.remote, batch.direction, batch.spans, batch.hint)
+                .map(Posted::Moved)
+                .map_err(|_| PostError::OutOfBounds)
+        } else {
+            Err(PostError::Withdrawn(now))
+        };
+        self.hazard.leave();
+        result
+    }
+
+    #[inline]
+    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<(), PostError> {
+        if let Some(note) = arrival.note {
+            self.push(Kind::Note, note)?;
+        }
+        if let Some(counter) = arrival.counter {
+            self.count(counter);
+        }
+        Ok(())
+    }
+
+    fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError> {
+        let Some(handles) = &self.handles else {
+            return Err(PostError::Fault(LaneFault(Cause::NoPath)));
+        };
+        // The handle must be there before its record; and only this lane fills this ring, so room
+        // that is there now is still there below.
+        let handles = Arc::clone(handles);
+        self.reserve(record::lines_for(note.payload.len()))?;
+        if handles.push(Arc::clone(handle)).is_err() {
+            return Err(PostError::Full);
+        }
+        self.push(Kind::HandOver, note)
+    }
+
+    fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+        let mut more = false;
+        for place in 0..self.inbound.len() {
+            more |= self.drain(place, sink)?;
+        }
+        Ok(more)
+    }
+}

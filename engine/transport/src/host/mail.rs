@@ -1,0 +1,107 @@
+//! Mail: what an engine's peers write and the engine reads.
+//!
+//! ```text
+//! lines   bells: one for the application, one for each worker
+//! lines   ready bits: for each worker, one bit for each party
+//! lines   arrival counters
+//! ```
+//!
+//! A peer that scribbles here can ring bells and miscount arrivals, as it could write nonsense into
+//! the pools themselves; it cannot make messages disappear, since lanes are also polled in rotation.
+
+use penstock_core::limits::{COUNTERS_MAX, LINE_BYTES, PEERS_MAX};
+use penstock_memory::{MemoryError, Segment};
+use penstock_ring::bell::BELL_BYTES;
+use penstock_ring::{CounterCell, CounterTable, Place, ReadyBits, Ringer, Sleeper};
+
+use crate::link::JoinError;
+
+const READY_BYTES: usize = ReadyBits::bytes_for(PEERS_MAX);
+
+const _: () = assert!(BELL_BYTES == LINE_BYTES, "bells are laid out a line each");
+
+struct Layout {
+    ready: usize,
+    counters: usize,
+    end: usize,
+}
+
+const fn layout(workers: usize) -> Layout {
+    let ready = (1 + workers) * LINE_BYTES;
+    let counters = (ready + workers * READY_BYTES).next_multiple_of(LINE_BYTES);
+    Layout { ready, counters, end: counters + CounterTable::bytes_for(COUNTERS_MAX) }
+}
+
+/// Bytes of the mail of an engine with so many workers.
+pub const fn mail_bytes(workers: usize) -> usize {
+    layout(workers).end
+}
+
+/// This engine's own mail.
+pub struct Mail {
+    segment: Segment,
+    view: MailView,
+}
+
+impl Mail {
+    /// Fresh mail for an engine with so many workers.
+    pub fn create(workers: usize) -> Result<Self, MemoryError> {
+        let segment = Segment::create("penstock-mail", mail_bytes(workers) as u64)?;
+        let view = MailView::over(segment.place(), workers).expect("this is our own, whole mail");
+        Ok(Self { segment, view })
+    }
+
+    /// The segment, to be passed to peers.
+    pub fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    /// The mail as peers see it.
+    pub fn view(&self) -> &MailView {
+        &self.view
+    }
+
+    /// The sleeper's side of a bell: 0 is the application's, `1 + w` worker `w`'s.
+    pub fn sleeper(&self, bell: usize) -> Sleeper {
+        Sleeper::mapped(&self.view.place, bell * LINE_BYTES).expect("bells are bounded by the workers")
+    }
+}
+
+/// An engine's mail as others see it.
+#[derive(Clone)]
+pub struct MailView {
+    place: Place,
+    workers: usize,
+    counters: CounterTable,
+}
+
+impl MailView {
+    /// Looks at the mail of an engine with so many workers.
+    pub fn over(place: Place, workers: usize) -> Result<Self, JoinError> {
+        let layout = layout(workers);
+        if place.len() < layout.end {
+            return Err(JoinError::Garbled("its mail is too small for its workers"));
+        }
+        let counters = place.slice(layout.counters, CounterTable::bytes_for(COUNTERS_MAX));
+        let counters = counters.and_then(|place| CounterTable::mapped(&place, COUNTERS_MAX).ok());
+        let counters = counters.ok_or(JoinError::Garbled("its mail holds no counters"))?;
+        Ok(Self { place, workers, counters })
+    }
+
+    /// The ringer's side of a bell.
+    pub fn ringer(&self, bell: usize) -> Ringer {
+        Ringer::mapped(&self.place, bell * LINE_BYTES).expect("bells are bounded by the workers")
+    }
+
+    /// The ready bits of a worker.
+    pub fn ready(&self, worker: usize) -> ReadyBits {
+        let offset = layout(self.workers).ready + worker * READY_BYTES;
+        ReadyBits::mapped(&self.place, offset, PEERS_MAX).expect("ready bits are bounded by the workers")
+    }
+
+    /// An arrival counter's cell.
+    #[inline]
+    pub fn counter(&self, index: u32) -> Option<&CounterCell> {
+        self.counters.cell(index as usize)
+    }
+}

@@ -1,0 +1,20 @@
+//! What the transports inside one host have in common: the memory in which two engines leave each
+//! other bells, bits, counters, hazards and withdrawals, and the lane that copies with this CPU.
+//!
+//! ```text
+//! posts   its owner writes, peers read      hazards, gate            -> no byte lands after "quiesced"
+//! mail    peers write, its owner reads      bells, ready bits, counters
+//! rings   one peer writes, its owner reads  notes
+//! ```
+
+mod commons;
+mod lane;
+mod mail;
+mod posts;
+mod rings;
+
+pub use commons::{Bell, Commons, PeerCommons};
+pub use lane::{CopyLane, CopyLaneParts, HandOverQueues, HandOvers};
+pub use mail::{Mail, MailView, mail_bytes};
+pub use posts::{Busy, Posts, PostsView, WHOLE_REGION, posts_bytes};
+pub use rings::{InboundRings, OutboundRing, ring_segment_bytes};

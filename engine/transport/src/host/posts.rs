@@ -1,0 +1,153 @@
+//! Posts: what an engine's owner writes and its peers only read.
+//!
+//! The segment is sealed so that a peer's mapping of it can only be read-only: nobody but its owner
+//! can raise or clear a hazard, or withdraw memory.
+//!
+//! ```text
+//! line 0     revision of the last deregistration
+//! lines      gate: revision and the log of withdrawals
+//! lines      hazards, one for each (party, worker)
+//! ```
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use penstock_core::limits::{LINE_BYTES, PEERS_MAX, WITHDRAWALS_KEPT};
+use penstock_memory::{MemoryError, Segment};
+use penstock_ring::gate::Withdrawals;
+use penstock_ring::gate::{GATE_ENTRIES, HAZARD_BYTES};
+use penstock_ring::{GateReader, GateWriter, Hazard, HazardView, Lapped, Observation, Place, Withdrawal};
+
+use crate::link::JoinError;
+
+const GATE_OFFSET: usize = LINE_BYTES;
+const HAZARDS_OFFSET: usize = (GATE_OFFSET + GateWriter::BYTES).next_multiple_of(LINE_BYTES);
+
+const _: () = assert!(GATE_ENTRIES == WITHDRAWALS_KEPT, "the limit is what the log keeps");
+const _: () = assert!(HAZARD_BYTES == LINE_BYTES, "hazards are laid out a line each");
+
+/// The length of a withdrawal that takes a whole region back for good.
+pub const WHOLE_REGION: u64 = u64::MAX;
+
+/// Bytes of the posts of an engine with so many workers.
+pub const fn posts_bytes(workers: usize) -> usize {
+    HAZARDS_OFFSET + PEERS_MAX * workers * LINE_BYTES
+}
+
+fn hazard_offset(workers: usize, party: u32, worker: usize) -> usize {
+    HAZARDS_OFFSET + (party as usize * workers + worker) * LINE_BYTES
+}
+
+/// This engine's own posts.
+pub struct Posts {
+    segment: Segment,
+    place: Place,
+    workers: usize,
+    gate: Mutex<GateWriter>,
+    view: PostsView,
+}
+
+impl Posts {
+    /// Fresh posts for an engine with so many workers.
+    pub fn create(workers: usize) -> Result<Self, MemoryError> {
+        let segment = Segment::create_owner_writes_only("penstock-posts", posts_bytes(workers) as u64)?;
+        let place = segment.place();
+        let gate = GateWriter::mapped(&place, GATE_OFFSET).expect("the gate lies inside the segment");
+        let view = PostsView::over(place.clone(), workers).expect("these are our own, whole posts");
+        Ok(Self { segment, place, workers, gate: Mutex::new(gate), view })
+    }
+
+    /// The segment, to be passed to peers.
+    pub fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    /// The hazard that `worker` raises while it copies for `party`. One owner at a time.
+    pub fn hazard(&self, party: u32, worker: usize) -> Hazard {
+        let offset = hazard_offset(self.workers, party, worker);
+        Hazard::mapped(&self.place, offset).expect("party and worker are bounded by their tables")
+    }
+
+    /// Withdraws memory: whoever copies from now on, by the returned revision, will see it.
+    pub fn withdraw(&self, withdrawals: &[Withdrawal]) -> u64 {
+        self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner).withdraw(withdrawals)
+    }
+
+    /// Withdraws a whole region for good.
+    pub fn withdraw_region(&self, region: u32, generation: u32) -> u64 {
+        let mut gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let revision = gate.withdraw(&[Withdrawal { region, generation, offset: 0, len: WHOLE_REGION }]);
+        let word = self.place.atomic_u64(0).expect("the segment has a first word");
+        word.store(revision, Ordering::Release); // SYNC deregistered: pairs with PostsView::deregistered()
+        revision
+    }
+
+    /// What a peer sees of these posts; also how this engine sees its own.
+    pub fn view(&self) -> &PostsView {
+        &self.view
+    }
+}
+
+/// An engine's posts as others see them.
+#[derive(Clone)]
+pub struct PostsView {
+    place: Place,
+    workers: usize,
+    gate: GateReader,
+}
+
+/// A worker that was seen copying between two engines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Busy {
+    party: u32,
+    worker: usize,
+    seen: Observation,
+}
+
+impl PostsView {
+    /// Looks at posts of an engine with so many workers.
+    pub fn over(place: Place, workers: usize) -> Result<Self, JoinError> {
+        if place.len() < posts_bytes(workers) {
+            return Err(JoinError::Garbled("its posts are too small for its workers"));
+        }
+        let gate = GateReader::mapped(&place, GATE_OFFSET).map_err(|_| JoinError::Garbled("its posts hold no gate"))?;
+        Ok(Self { place, workers, gate })
+    }
+
+    /// The gate's revision now.
+    #[inline]
+    pub fn revision(&self) -> u64 {
+        self.gate.revision()
+    }
+
+    /// What was withdrawn after revision `since`.
+    pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
+        self.gate.withdrawals_since(since)
+    }
+
+    /// The revision of the last deregistration of a whole region.
+    pub fn deregistered(&self) -> u64 {
+        // SYNC deregistered: pairs with Posts::withdraw_region()
+        self.place.atomic_u64(0).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// The workers that are copying for `party` at this moment, appended to `busy`.
+    pub fn observe(&self, party: u32, busy: &mut Vec<Busy>) {
+        for worker in 0..self.workers {
+            let seen = self.hazard(party, worker).observe();
+            if !matches!(seen, Observation::Quiet) {
+                busy.push(Busy { party, worker, seen });
+            }
+        }
+    }
+
+    /// Whether a worker that was seen copying has finished what it was copying then.
+    pub fn has_settled(&self, busy: &Busy) -> bool {
+        self.hazard(busy.party, busy.worker).has_moved_since(busy.seen)
+    }
+
+    fn hazard(&self, party: u32, worker: usize) -> HazardView {
+        let offset = hazard_offset(self.workers, party, worker);
+        HazardView::mapped(&self.place, offset).expect("the view's size was checked")
+    }
+}

@@ -1,0 +1,131 @@
+//! One worker's way to one peer.
+//!
+//! The worker expands a plan into batches of spans and posts them; a synchronous lane has moved them
+//! when `post` returns, an asynchronous one says so later through [`Sink::completed`]. "Full" is an
+//! answer and means "later"; only a [`LaneFault`] ends the session.
+
+use penstock_core::{Cause, Direction, NoteId, Span};
+use penstock_memory::Window;
+use penstock_memory::copy::Hint;
+
+/// The state of withdrawn memory that a plan was checked against: the revision of this engine's
+/// gate and of the peer's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Revisions {
+    /// Of this engine's own gate.
+    pub here: u64,
+    /// Of the peer's gate.
+    pub there: u64,
+}
+
+/// Spans between one pair of regions, to be moved now.
+#[derive(Clone, Copy)]
+pub struct Batch<'a> {
+    /// Which way.
+    pub direction: Direction,
+    /// The local region's memory.
+    pub local: &'a Window,
+    /// The remote region's memory, as this process sees it.
+    pub remote: &'a Window,
+    /// What to move, as offsets into both.
+    pub spans: &'a [Span],
+    /// Whether the whole transfer is too large to be worth caching.
+    pub hint: Hint,
+    /// What the plan was checked against.
+    pub expected: Revisions,
+}
+
+/// What became of a posted batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Posted {
+    /// All of it was moved; this many bytes.
+    Moved(u64),
+    /// The first so many spans were accepted and will be reported by [`Sink::completed`].
+    Accepted(usize),
+}
+
+/// Why a batch was not moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PostError {
+    /// No room now; try again after polling.
+    Full,
+    /// Memory was withdrawn since the plan was checked; see whether it concerns this plan. Nothing was moved.
+    Withdrawn(Revisions),
+    /// A span reaches outside its window, or the destination may not be written. Nothing was moved.
+    OutOfBounds,
+    /// The lane is broken.
+    Fault(LaneFault),
+}
+
+/// A broken lane: the session ends with this cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneFault(pub Cause);
+
+/// A counter of the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CounterRef {
+    /// Its place in the peer's table.
+    pub index: u32,
+    /// Which use of that place is meant.
+    pub generation: u32,
+}
+
+/// What the peer shall hear once all bytes of a transfer have landed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Arrival<'a> {
+    /// A counter that goes up by one.
+    pub counter: Option<CounterRef>,
+    /// A notification.
+    pub note: Option<Note<'a>>,
+}
+
+impl Arrival<'_> {
+    /// Whether there is nothing to say.
+    pub fn is_empty(&self) -> bool {
+        self.counter.is_none() && self.note.is_none()
+    }
+}
+
+/// A notification: the caller's id and up to 4 KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Note<'a> {
+    /// The caller's name for it.
+    pub id: NoteId,
+    /// Its payload.
+    pub payload: &'a [u8],
+}
+
+/// What a polled lane gives its worker.
+pub trait Sink {
+    /// Whether one more notification can be taken; if not, the lane keeps it.
+    fn has_room(&mut self) -> bool;
+
+    /// A notification of the peer. Only called after [`Sink::has_room`] said yes.
+    fn note(&mut self, note: Note<'_>);
+
+    /// A handle that the peer handed over, with its notification. Only called after
+    /// [`Sink::has_room`] said yes.
+    fn handed_over(&mut self, note: Note<'_>, handle: Handle);
+
+    /// Posted spans have moved, or ended with a cause.
+    fn completed(&mut self, token: u64, result: Result<u64, Cause>);
+}
+
+/// Something reference counted that one engine gives to another of the same process.
+pub type Handle = std::sync::Arc<dyn std::any::Any + Send + Sync>;
+
+/// One worker's private way to one peer.
+pub trait Lane: Send {
+    /// Moves, or accepts to move, the spans of a batch.
+    fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError>;
+
+    /// Tells the peer that everything of a transfer has landed. All of `arrival`, or nothing of it.
+    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<(), PostError>;
+
+    /// Gives a handle to the peer without a copy. Refused with [`Cause::NoPath`] where [`crate::Caps::hand_over`] is false.
+    fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError>;
+
+    /// Takes a bounded number of notifications and completions.
+    /// Answers whether there may be more.
+    fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault>;
+}

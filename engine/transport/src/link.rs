@@ -1,0 +1,162 @@
+//! Finding a peer, exchanging offers, joining, and registering regions.
+//!
+//! A transport owns no socket. What it must tell the other side goes as an opaque blob, with
+//! descriptors beside it, over the runtime's bootstrap channel.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use penstock_core::{Generation, RegionId, Rights};
+use penstock_memory::{MemoryError, Region, Window};
+
+use crate::caps::Caps;
+use crate::host::PeerCommons;
+use crate::lane::Lane;
+
+/// Descriptors that ride with an offer or an announcement, in the order they are sent. They are
+/// shared, because the same pool is announced to many peers.
+pub type Tokens = Vec<Arc<OwnedFd>>;
+
+/// What this engine knows of itself when it looks for a way to a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Here {
+    /// The host (a digest of the kernel's boot id).
+    pub host: u64,
+    /// The process.
+    pub process: u64,
+    /// This engine's epoch.
+    pub epoch: u64,
+    /// How many workers this engine has.
+    pub workers: usize,
+    /// The place this session takes in this engine's table of peers.
+    pub party: u32,
+}
+
+/// The same about the peer, in its own words, and what the operating system says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct There {
+    /// The host it says it runs on.
+    pub host: u64,
+    /// The process it says it is.
+    pub process: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// How many workers it has.
+    pub workers: usize,
+    /// The place this session takes in its table of peers.
+    pub party: u32,
+}
+
+/// A peer's region, as announced.
+#[derive(Debug, Clone, Copy)]
+pub struct RemoteRegion<'a> {
+    /// The peer's epoch.
+    pub epoch: u64,
+    /// The region's id.
+    pub id: RegionId,
+    /// The region's generation.
+    pub generation: Generation,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// What peers may do to it.
+    pub rights: Rights,
+    /// The transport's own words about how to reach it.
+    pub path: &'a [u8],
+}
+
+/// How a region is offered to a peer.
+#[derive(Debug, Default)]
+pub struct Exported {
+    /// The transport's own words.
+    pub path: Vec<u8>,
+    /// The descriptor of its memory, if it has one to pass.
+    pub token: Option<Arc<OwnedFd>>,
+}
+
+/// Why a peer's region cannot be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// This transport has no way to that memory.
+    #[error("{0}")]
+    NoPath(&'static str),
+    /// What was announced is not what came.
+    #[error("the announcement of the region does not make sense: {0}")]
+    Garbled(&'static str),
+    /// The memory that came cannot be mapped, or is not sealed as it must be.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The region has gone in the meantime.
+    #[error("the region is gone; ask the peer for the one that replaced it")]
+    Gone,
+}
+
+/// Why an offer cannot be joined.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The blob does not make sense.
+    #[error("the offer does not make sense: {0}")]
+    Garbled(&'static str),
+    /// A descriptor is missing, or there is one too many.
+    #[error("the offer names {expected} descriptors and {found} came")]
+    Tokens {
+        /// How many belong to the offer.
+        expected: usize,
+        /// How many came.
+        found: usize,
+    },
+    /// The memory that came cannot be mapped, or is not sealed as it must be.
+    #[error("the offered memory is refused: {0}")]
+    Memory(#[from] MemoryError),
+    /// The engine that offered is gone.
+    #[error("the engine that made the offer is gone")]
+    Gone,
+}
+
+/// Who registers what where.
+///
+/// A region is announced to every peer once, with what the peer needs to reach it; a peer's region
+/// is imported once, when a plan first needs it.
+pub trait Registrar: Send + Sync {
+    /// How `region` is offered to the peer.
+    fn export(&self, region: &Arc<Region>) -> Exported;
+
+    /// The memory of a peer's region, as this process reaches it.
+    fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<Window, ImportError>;
+}
+
+/// A joined session: what the runtime holds of it.
+pub struct Link {
+    /// One lane for each worker of this engine.
+    pub lanes: Vec<Box<dyn Lane>>,
+    /// Imports and exports regions.
+    pub registrar: Arc<dyn Registrar>,
+    /// What the peer shares with us on this host: its withdrawals and its workers' hazards.
+    pub commons: Arc<PeerCommons>,
+    /// Why this path was chosen, in words.
+    pub path: String,
+}
+
+/// An offer that waits for the other side's.
+pub struct Offering {
+    /// What to send.
+    pub blob: Vec<u8>,
+    /// What to send with it.
+    pub tokens: Tokens,
+    /// Joins with the other side's offer.
+    pub join: Box<dyn FnOnce(&[u8], Vec<OwnedFd>) -> Result<Link, JoinError> + Send>,
+}
+
+/// A way in which bytes get from one memory into another.
+pub trait Transport: Send + Sync {
+    /// Its name, as in `transports.allow`.
+    fn name(&self) -> &'static str;
+
+    /// What it can do.
+    fn caps(&self) -> Caps;
+
+    /// Whether it reaches from here to there; if so why, else why not.
+    fn reaches(&self, here: &Here, there: &There) -> Result<&'static str, &'static str>;
+
+    /// Prepares this side of a session.
+    fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError>;
+}

@@ -1,0 +1,3 @@
+//! Corpora of hostile bytes and their seeded replay.
+
+#![forbid(unsafe_code)]
