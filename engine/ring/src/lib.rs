@@ -20,6 +20,7 @@
 //! | [`mpsc`] | queue of values, many producers, one consumer |
 //! | [`slab`] | preconstructed items behind generational keys |
 //! | [`gate`] | hazards and the withdrawal log: how an owner knows that nothing lands any more |
+//! | [`published`] | a number that its owner publishes, readable over read-only mappings |
 //! | [`bell`] | wake the other side only when it sleeps |
 //! | [`ready`] | bitmap of the lanes that have work |
 //! | [`counter`] | arrival counters in shared memory |
@@ -32,6 +33,7 @@ pub mod gate;
 pub mod mpsc;
 #[cfg(not(loom))]
 pub mod place;
+pub mod published;
 pub mod ready;
 pub mod shared;
 pub mod slab;
@@ -46,6 +48,7 @@ pub use error::{Corrupt, Full, RingError, StaleKey};
 pub use gate::{GateReader, GateWriter, Hazard, HazardView, Lapped, Observation, Withdrawal};
 #[cfg(not(loom))]
 pub use place::Place;
+pub use published::{Published, Publisher};
 pub use ready::ReadyBits;
 pub use shared::Shared;
 pub use slab::{Key, Slab};

@@ -55,7 +55,8 @@ impl ReadyBits {
         self.words.len()
     }
 
-    /// Marks a bit, after its work was published. An index beyond the end marks nothing.
+    /// Marks a bit, after its work was published. An index beyond the end marks nothing (and is
+    /// caught by debug builds).
     #[inline]
     pub fn mark(&self, index: usize) {
         debug_assert!(index < self.bits, "bit {index} of {}", self.bits);

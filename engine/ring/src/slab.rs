@@ -73,6 +73,7 @@ impl<T: Sync> Slab<T> {
             // May be stale when somebody else claims the item now. Then the head has changed, and
             // for this index to be first again it has to be released, which changes the tag.
             let next = entry.next.load(Ordering::Relaxed);
+            // SYNC free-item: pairs with `release`'s exchange.
             match self.free.0.compare_exchange_weak(head, pack(tag, next), Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => {
                     let generation = entry.generation.load(Ordering::Relaxed).wrapping_add(1);

@@ -60,6 +60,7 @@ pub(crate) fn full_barrier() {
     unsafe {
         std::arch::asm!("lock or dword ptr [rsp], 0", options(nostack));
     }
+    // SYNC full-barrier: the partner is named where this is called.
     #[cfg(not(all(target_arch = "x86_64", not(any(loom, miri)))))]
     fence(Ordering::SeqCst);
 }
@@ -85,8 +86,10 @@ pub(crate) trait WithBarrier {
 /// After a locked instruction: nothing to do for an x86 processor, a fence for all others.
 #[inline(always)]
 fn barrier_after_locked() {
+    // SYNC full-barrier: the partner is named where this is called.
     #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    // SYNC full-barrier: the partner is named where this is called.
     #[cfg(not(all(target_arch = "x86_64", not(any(loom, miri)))))]
     fence(Ordering::SeqCst);
 }
@@ -99,6 +102,7 @@ macro_rules! with_barrier {
             #[inline(always)]
             fn store_then_barrier(&self, value: $value) {
                 // On x86 XCHG is the cheapest store that later loads cannot pass.
+                // SYNC full-barrier: the partner is named where this is called.
                 #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
                 self.swap(value, Ordering::SeqCst);
                 // SYNC full-barrier: the partner is named where this is called.

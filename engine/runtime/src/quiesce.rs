@@ -93,8 +93,9 @@ impl Quarantined {
     /// Whether it is proven by now that nothing can touch the memory any more.
     pub fn is_released(&self) -> bool {
         let entry = &self.0;
+        // SYNC released: pairs with the store below
         if entry.released.load(Ordering::Acquire) {
-            return true; // SYNC released: pairs with the store below
+            return true;
         }
         if !entry.witnesses.iter().all(|witness| witness.has_settled(&entry.ours)) {
             return false;

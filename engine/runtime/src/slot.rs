@@ -187,9 +187,10 @@ impl Slot {
 
     /// Moves on to a later phase, keeping the mark of a sleeper.
     pub(crate) fn advance_to(&self, phase: Phase) {
-        // Only the phase changes, and only the finisher or the first claimer changes it.
+        // Only the phase changes, and never backwards.
+        // SYNC finish: as in finish().
         let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
-            (state & !AWAITED < phase as u32).then_some(state & AWAITED | phase as u32) // SYNC finish: as finish()
+            (state & !AWAITED < phase as u32).then_some(state & AWAITED | phase as u32)
         });
     }
 

@@ -62,16 +62,19 @@ impl Kernels {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 fn detect() -> Vec<Kernels> {
     let mut all = vec![PORTABLE];
-    #[cfg(target_arch = "x86_64")]
-    {
-        if std::arch::is_x86_feature_detected!("avx2") {
-            all.push(AVX2);
-        }
-        if std::arch::is_x86_feature_detected!("avx512f") {
-            all.push(AVX512);
-        }
+    if std::arch::is_x86_feature_detected!("avx2") {
+        all.push(AVX2);
+    }
+    if std::arch::is_x86_feature_detected!("avx512f") {
+        all.push(AVX512);
     }
     all
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect() -> Vec<Kernels> {
+    vec![PORTABLE]
 }

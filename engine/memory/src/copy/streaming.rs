@@ -69,7 +69,7 @@ impl Stream {
 /// The processor has `L`'s instruction set; no span overlaps itself.
 #[inline(always)]
 pub(super) unsafe fn copy<L: Lines>(batch: &Batch<'_>) {
-    let mut source = Pieces::new(batch);
+    let mut source = cut(batch);
     let mut streams = [Stream { dst: ptr::null_mut(), src: ptr::null(), left: 0 }; WAYS];
     let mut live = 0;
     while live < WAYS {
@@ -115,15 +115,13 @@ struct Pieces<M> {
     piece_bytes_max: usize,
 }
 
-impl<'a> Pieces<std::iter::Empty<Move>> {
-    #[inline(always)]
-    fn new(batch: &'a Batch<'_>) -> Pieces<impl Iterator<Item = Move> + 'a> {
-        let share = (batch.bytes() as usize / WAYS).next_multiple_of(PIECE_BYTES_MIN);
-        Pieces {
-            moves: batch.moves(),
-            rest: Move { dst: ptr::null_mut(), src: ptr::null(), len: 0 },
-            piece_bytes_max: share.max(PIECE_BYTES_MIN),
-        }
+#[inline(always)]
+fn cut<'a>(batch: &'a Batch<'_>) -> Pieces<impl Iterator<Item = Move> + 'a> {
+    let share = (batch.bytes() as usize / WAYS).next_multiple_of(PIECE_BYTES_MIN);
+    Pieces {
+        moves: batch.moves(),
+        rest: Move { dst: ptr::null_mut(), src: ptr::null(), len: 0 },
+        piece_bytes_max: share.max(PIECE_BYTES_MIN),
     }
 }
 

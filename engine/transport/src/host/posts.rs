@@ -10,13 +10,14 @@
 //! ```
 
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
 
 use penstock_core::limits::{LINE_BYTES, PEERS_MAX, WITHDRAWALS_KEPT};
 use penstock_memory::{MemoryError, Segment};
 use penstock_ring::gate::Withdrawals;
 use penstock_ring::gate::{GATE_ENTRIES, HAZARD_BYTES};
-use penstock_ring::{GateReader, GateWriter, Hazard, HazardView, Lapped, Observation, Place, Withdrawal};
+use penstock_ring::{
+    GateReader, GateWriter, Hazard, HazardView, Lapped, Observation, Place, Published, Publisher, Withdrawal,
+};
 
 use crate::link::JoinError;
 
@@ -44,6 +45,7 @@ pub struct Posts {
     place: Place,
     workers: usize,
     gate: Mutex<GateWriter>,
+    deregistered: Publisher,
     view: PostsView,
 }
 
@@ -53,8 +55,9 @@ impl Posts {
         let segment = Segment::create_owner_writes_only("penstock-posts", posts_bytes(workers) as u64)?;
         let place = segment.place();
         let gate = GateWriter::mapped(&place, GATE_OFFSET).expect("the gate lies inside the segment");
+        let deregistered = Publisher::mapped(&place, 0).expect("the segment has a first word");
         let view = PostsView::over(place.clone(), workers).expect("these are our own, whole posts");
-        Ok(Self { segment, place, workers, gate: Mutex::new(gate), view })
+        Ok(Self { segment, place, workers, gate: Mutex::new(gate), deregistered, view })
     }
 
     /// The segment, to be passed to peers.
@@ -77,8 +80,7 @@ impl Posts {
     pub fn withdraw_region(&self, region: u32, generation: u32) -> u64 {
         let mut gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let revision = gate.withdraw(&[Withdrawal { region, generation, offset: 0, len: WHOLE_REGION }]);
-        let word = self.place.atomic_u64(0).expect("the segment has a first word");
-        word.store(revision, Ordering::Release); // SYNC deregistered: pairs with PostsView::deregistered()
+        self.deregistered.publish(revision);
         revision
     }
 
@@ -94,6 +96,7 @@ pub struct PostsView {
     place: Place,
     workers: usize,
     gate: GateReader,
+    deregistered: Published,
 }
 
 /// A worker that was seen copying between two engines.
@@ -111,7 +114,8 @@ impl PostsView {
             return Err(JoinError::Garbled("its posts are too small for its workers"));
         }
         let gate = GateReader::mapped(&place, GATE_OFFSET).map_err(|_| JoinError::Garbled("its posts hold no gate"))?;
-        Ok(Self { place, workers, gate })
+        let deregistered = Published::mapped(&place, 0).map_err(|_| JoinError::Garbled("its posts are empty"))?;
+        Ok(Self { place, workers, gate, deregistered })
     }
 
     /// The gate's revision now.
@@ -127,8 +131,7 @@ impl PostsView {
 
     /// The revision of the last deregistration of a whole region.
     pub fn deregistered(&self) -> u64 {
-        // SYNC deregistered: pairs with Posts::withdraw_region()
-        self.place.atomic_u64(0).map_or(0, |word| word.load(Ordering::Acquire))
+        self.deregistered.read()
     }
 
     /// The workers that are copying for `party` at this moment, appended to `busy`.

@@ -45,19 +45,34 @@ const ENGINE: &[&str] = &[
     "penstock-shm",
 ];
 
+/// What measures the engine's parts, or attacks them, may name any of them.
+const ALL: &[&str] = &[
+    "penstock",
+    "penstock-core",
+    "penstock-memory",
+    "penstock-ring",
+    "penstock-transport",
+    "penstock-session",
+    "penstock-local",
+    "penstock-shm",
+];
+
 /// The picture as a table. A new crate is added here and in the picture above.
 const PLACES: &[Place] = &[
     place("penstock-core", "engine/core", &[]),
-    place("penstock-memory", "engine/memory", &["penstock-core"]),
     place("penstock-ring", "engine/ring", &["penstock-core"]),
+    place("penstock-memory", "engine/memory", &["penstock-core", "penstock-ring"]),
     place("penstock-transport", "engine/transport", &["penstock-core", "penstock-memory", "penstock-ring"]),
     place("penstock-session", "engine/session", &["penstock-core"]),
     place("penstock-local", "engine/backends/local", TRANSPORTS_MAY_USE),
     place("penstock-shm", "engine/backends/shm", TRANSPORTS_MAY_USE),
     place("penstock", "engine/runtime", ENGINE),
-    place("penstock-lab", "bench/lab", &["penstock"]),
+    place("penstock-lab", "bench/lab", ALL),
     place("penstock-cli", "tools/cli", &["penstock", "penstock-lab"]),
-    place("penstock-conformance", "tests/conformance", &["penstock"]),
+    place("penstock-conformance", "tests/conformance", ALL),
+    place("penstock-faults", "tests/faults", ALL),
+    place("penstock-simulation", "tests/sim", ALL),
+    place("penstock-fuzz", "tests/fuzz", ALL),
     place("xtask", "tools/xtask", &[]),
 ];
 
