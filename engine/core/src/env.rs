@@ -130,4 +130,10 @@ pub trait Env: Clone + Send + Sync + 'static {
 
     /// Who this process is.
     fn credentials(&self) -> Credentials;
+
+    /// Which host this is: the same number exactly where the same kernel runs.
+    fn host(&self) -> u64;
+
+    /// Which process this is: the same number exactly in one address space, never zero.
+    fn process(&self) -> u64;
 }

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::config::{Config, PagesChoice, TransportName};
@@ -51,18 +51,6 @@ pub enum Armed {
     Busy,
 }
 
-/// What this process is called by its engines; the same for all of them, and only in this process.
-fn process_mark(env: &impl Env) -> u64 {
-    static MARK: OnceLock<u64> = OnceLock::new();
-    *MARK.get_or_init(|| env.random() | 1)
-}
-
-/// A digest of the kernel's boot id: equal exactly on the same running kernel.
-fn host_mark() -> u64 {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    id.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
-}
-
 impl Engine<SystemEnv> {
     /// Starts an engine.
     pub fn start(config: Config) -> Result<Self, StartError> {
@@ -90,9 +78,9 @@ impl<E: Env> Engine<E> {
         let system = |what| move |source| StartError::System { what, source };
         let reactor = env.reactor().map_err(system("a reactor"))?;
         let epoch = Epoch(env.random().max(1));
-        let card = Card { name: name.to_string(), epoch: epoch.0, host: host_mark(), socket: path };
+        let card = Card { name: name.to_string(), epoch: epoch.0, host: env.host(), socket: path };
         let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &commons, worker)).unzip();
-        let process = process_mark(&env);
+        let process = env.process();
         let waker = reactor.waker();
         let parts = SharedParts { env, config, name, epoch, card, process, commons, transports, ports, waker };
         let shared = Shared::new(parts);

@@ -77,7 +77,11 @@ impl<E: Env> Hub<E> {
     /// Runs `f` on the inline engine's own loop, if this is one and the caller is its thread.
     #[inline]
     pub(crate) fn with_inline<R>(&self, f: impl FnOnce(&mut Inline<E>) -> R) -> Option<Result<R, Cause>> {
-        self.inline.as_ref().map(|bound| bound.with(f).map_err(refused))
+        let bound = self.inline.as_ref()?;
+        if penstock_memory::fork::in_child() {
+            return Some(Err(Cause::Forked));
+        }
+        Some(bound.with(f).map_err(refused))
     }
 
     /// One turn of an inline engine; nothing to do for others. Answers whether anything happened.

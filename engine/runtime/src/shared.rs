@@ -1,6 +1,6 @@
 //! What handles, workers and the control loop of one engine share.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -173,7 +173,7 @@ pub(crate) struct Peers {
 #[derive(Default)]
 struct PeerTable {
     taken: Vec<bool>,
-    standing: HashMap<u32, Arc<PeerState>>,
+    standing: BTreeMap<u32, Arc<PeerState>>,
     departed: Vec<Arc<PeerState>>,
 }
 

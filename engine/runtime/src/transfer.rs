@@ -128,6 +128,9 @@ impl<E: Env> Pending<E> {
     }
 
     fn wait_within(&self, within: Duration) -> Option<Result<Completed, Fault>> {
+        if penstock_memory::fork::in_child() {
+            return Some(Err(Fault::new(Stage::Queue, Cause::Forked).with_peer(&self.peer.name)));
+        }
         let env = &self.hub.shared.env;
         let until: Moment = env.now() + within;
         let slot = self.slot();

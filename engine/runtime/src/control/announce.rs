@@ -1,6 +1,6 @@
 //! What each peer knows of our regions and counters.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -24,9 +24,9 @@ const COUNTERS_PER_FRAME: usize = 512;
 #[derive(Default)]
 pub(super) struct Announced {
     /// The generation of each announced region.
-    regions: HashMap<u32, u32>,
+    regions: BTreeMap<u32, u32>,
     /// The generation of each announced counter.
-    counters: HashMap<u32, u32>,
+    counters: BTreeMap<u32, u32>,
 }
 
 impl<E: Env> Control<E> {
@@ -74,7 +74,7 @@ impl Announced {
         peer: &PeerState,
     ) -> Vec<(Frame, Tokens)> {
         let mut frames = Vec::new();
-        let live: HashMap<u32, Arc<Region>> = registry.iter().map(|region| (region.id().0, region)).collect();
+        let live: BTreeMap<u32, Arc<Region>> = registry.iter().map(|region| (region.id().0, region)).collect();
         let is_gone =
             |id: &u32, generation: &u32| live.get(id).is_none_or(|region| region.generation().0 != *generation);
         let gone: Vec<(u32, u32)> = self
@@ -86,9 +86,8 @@ impl Announced {
         for &(id, _) in &gone {
             self.regions.remove(&id);
         }
-        let mut fresh: Vec<&Arc<Region>> =
+        let fresh: Vec<&Arc<Region>> =
             live.values().filter(|region| !self.regions.contains_key(&region.id().0)).collect();
-        fresh.sort_unstable_by_key(|region| region.id());
         if !gone.is_empty() {
             frames.push((Frame::RegionsGone(RegionsGone { revision, gone }), Vec::new()));
         }

@@ -11,7 +11,7 @@ mod announce;
 mod connection;
 mod greet;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,8 @@ pub(crate) struct Control<E: Env> {
     shared: Arc<Shared<E>>,
     reactor: E::Reactor,
     listener: Option<E::Listener>,
-    talks: HashMap<u64, Talk<E>>,
+    /// By token, so that whoever came first is served first, in every run alike.
+    talks: BTreeMap<u64, Talk<E>>,
     next_token: u64,
     announced_regions: u64,
     announced_counters: u64,
@@ -73,7 +74,7 @@ impl<E: Env> Control<E> {
             shared: Arc::clone(shared),
             reactor,
             listener: Some(listener),
-            talks: HashMap::new(),
+            talks: BTreeMap::new(),
             next_token: LISTENER + 1,
             announced_regions: 0,
             announced_counters: 0,

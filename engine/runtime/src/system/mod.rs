@@ -5,6 +5,7 @@ mod reactor;
 mod stream;
 
 use std::io;
+use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -79,5 +80,16 @@ impl Env for SystemEnv {
 
     fn credentials(&self) -> Credentials {
         Credentials { uid: rustix::process::geteuid().as_raw(), pid: std::process::id() }
+    }
+
+    /// A digest of the kernel's boot id.
+    fn host(&self) -> u64 {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        id.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    }
+
+    fn process(&self) -> u64 {
+        static MARK: OnceLock<u64> = OnceLock::new();
+        *MARK.get_or_init(|| self.random() | 1)
     }
 }
