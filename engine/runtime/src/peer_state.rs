@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use penstock_core::limits::{REGIONS_PER_PEER_MAX, TOKENS_PER_PEER_MAX};
 use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
 use penstock_memory::Window;
 use penstock_session::{CounterNews, RegionNews};
@@ -59,10 +60,22 @@ pub(crate) struct PeerParts {
 struct Book {
     regions: HashMap<u32, Arc<RemoteEntry>>,
     counters: HashMap<String, CounterRef>,
+    /// Descriptors that were announced and are not mapped yet.
+    tokens: usize,
     /// The first announcement has come: what existed at connecting is known.
     introduced: bool,
     /// The revision of the peer's log that the announcements reflect.
     revision: u64,
+}
+
+impl Book {
+    fn forget(&mut self, id: u32) {
+        if let Some(entry) = self.regions.remove(&id)
+            && entry.token.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
+        {
+            self.tokens -= 1;
+        }
+    }
 }
 
 /// One announced region; its memory is reached when a plan first needs it.
@@ -134,16 +147,22 @@ impl PeerState {
         }
     }
 
-    /// Takes new regions, each with its descriptor.
-    pub(crate) fn learn_regions(&self, revision: u64, news: Vec<(RegionNews, Option<OwnedFd>)>) {
+    /// Takes new regions, each with its descriptor. Answers whether they are not too many.
+    pub(crate) fn learn_regions(&self, revision: u64, news: Vec<(RegionNews, Option<OwnedFd>)>) -> bool {
         let mut book = self.book();
         for (news, token) in news {
+            book.tokens += usize::from(token.is_some());
+            if book.regions.len() >= REGIONS_PER_PEER_MAX || book.tokens > TOKENS_PER_PEER_MAX {
+                return false;
+            }
+            book.forget(news.id);
             let entry = RemoteEntry { token: Mutex::new(token), window: OnceLock::new(), news };
             book.regions.insert(entry.news.id, Arc::new(entry));
         }
         book.revision = book.revision.max(revision);
         book.introduced = true;
         self.news.notify_all();
+        true
     }
 
     /// Forgets regions.
@@ -151,7 +170,7 @@ impl PeerState {
         let mut book = self.book();
         for &(id, generation) in gone {
             if book.regions.get(&id).is_some_and(|entry| entry.news.generation == generation) {
-                book.regions.remove(&id);
+                book.forget(id);
             }
         }
         book.revision = book.revision.max(revision);
@@ -235,9 +254,14 @@ impl PeerState {
             path: &entry.news.path,
         };
         let kept = token.as_ref().and_then(|token| token.try_clone().ok());
-        let window = self.registrar.import(&region, kept)?;
-        // Mapped: the descriptor is not needed any more.
-        *token = None;
-        Ok(entry.window.get_or_init(|| window).clone())
+        let imported = self.registrar.import(&region, kept)?;
+        let window = entry.window.get_or_init(|| imported).clone();
+        // Mapped: the descriptor is not needed any more. The book is never locked under this lock.
+        let had_token = token.take().is_some();
+        drop(token);
+        if had_token {
+            self.book().tokens -= 1;
+        }
+        Ok(window)
     }
 }

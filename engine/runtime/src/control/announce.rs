@@ -150,6 +150,5 @@ pub(super) fn learn(peer: &PeerState, regions: Regions, tokens: Vec<OwnedFd>) ->
         }
         news.push((region, token));
     }
-    peer.learn_regions(regions.revision, news);
-    true
+    peer.learn_regions(regions.revision, news)
 }

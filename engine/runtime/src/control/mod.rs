@@ -270,18 +270,22 @@ impl<E: Env> Control<E> {
     fn leave(&mut self, token: u64, cause: Cause, left: Option<Arc<Latch>>) {
         let Some(Talk { phase: Phase::Open { peer, .. }, .. }) = self.talks.get(&token) else { return };
         let peer = Arc::clone(peer);
-        self.dismiss_workers(&peer, cause);
+        let all_left = self.dismiss_workers(&peer, cause);
         let Some(talk) = self.talks.get_mut(&token) else { return };
         let until = self.shared.env.now() + GOODBYE_WITHIN;
         talk.phase = Phase::Leaving { peer, until, left: left.into_iter().collect() };
+        if !all_left {
+            // A goodbye would be a lie: the peer must not reuse its memory on our word.
+            return self.broke(token, &Broken::Closed);
+        }
         match talk.connection.send(&Frame::Goodbye, Vec::new()) {
             Ok(()) => self.rewatch(token),
             Err(broken) => self.broke(token, &broken),
         }
     }
 
-    /// Makes every worker stop what it does for this peer.
-    fn dismiss_workers(&mut self, peer: &Arc<PeerState>, cause: Cause) {
+    /// Makes every worker stop what it does for this peer. Answers whether all of them have.
+    fn dismiss_workers(&mut self, peer: &Arc<PeerState>, cause: Cause) -> bool {
         peer.end(cause);
         let left = Latch::new(self.shared.ports.len());
         for port in &self.shared.ports {
@@ -289,9 +293,11 @@ impl<E: Env> Control<E> {
         }
         // An inline engine's worker is the caller of this very turn: it leaves at its next turn, and nothing
         // of it copies meanwhile.
-        if self.shared.config.workers.progress.is_threaded() && !left.sleep(LEAVE_WITHIN) {
-            tracing::warn!(peer = %peer.name, "a worker does not leave its peer; is the machine starved?");
+        if !self.shared.config.workers.progress.is_threaded() || left.sleep(LEAVE_WITHIN) {
+            return true;
         }
+        tracing::warn!(peer = %peer.name, "a worker does not leave its peer; is the machine starved?");
+        false
     }
 
     /// The peer has said goodbye: nothing of it touches our memory any more.
