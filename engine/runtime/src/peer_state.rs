@@ -70,8 +70,9 @@ struct Book {
 
 impl Book {
     fn forget(&mut self, id: u32) {
+        // Locked means that it is being mapped at this moment; then the mapper counts its token off.
         if let Some(entry) = self.regions.remove(&id)
-            && entry.token.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
+            && entry.token.try_lock().is_ok_and(|mut token| token.take().is_some())
         {
             self.tokens -= 1;
         }

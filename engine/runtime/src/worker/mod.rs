@@ -114,7 +114,9 @@ impl<E: Env> Worker<E> {
         self.turns += 1;
         self.port().statistics.turns.add(1);
         let mut worked = false;
-        while let Some(call) = self.port().calls.pop() {
+        // Asking first is a load; popping from an empty queue is a full barrier.
+        while !self.port().calls.is_empty() {
+            let Some(call) = self.port().calls.pop() else { break };
             self.answer(call);
             worked = true;
         }

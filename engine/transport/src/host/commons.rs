@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use penstock_memory::MemoryError;
-use penstock_ring::{Ringer, Sleeper};
+use penstock_ring::{ReadyBits, Ringer, Sleeper};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::mail::{Mail, MailView};
@@ -81,6 +81,14 @@ impl Bell {
     #[inline]
     pub fn ring(&self) {
         if self.ringer.must_ring() {
+            self.strike();
+        }
+    }
+
+    /// Marks a lane ready and rings, if the sleeper sleeps: one barrier for both.
+    #[inline]
+    pub fn mark_and_ring(&self, ready: &ReadyBits, place: usize) {
+        if ready.mark_and_ring(place, &self.ringer) {
             self.strike();
         }
     }

@@ -142,8 +142,7 @@ impl CopyLane {
         self.reserve(count)?;
         self.outbound.push(&self.lines[..count]).map_err(|_| PostError::Full)?;
         self.sequence += 1;
-        self.ready.mark(self.their_party);
-        self.receiver.ring();
+        self.receiver.mark_and_ring(&self.ready, self.their_party);
         Ok(())
     }
 
