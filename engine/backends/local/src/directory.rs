@@ -11,6 +11,7 @@ use penstock_transport::host::{Commons, HandOvers};
 /// What one engine offers another of the same process.
 pub(crate) struct Parcel {
     pub(crate) commons: Arc<Commons>,
+    pub(crate) regions: Arc<Regions>,
     pub(crate) rings: Place,
     /// Queues for handles, one beside each ring.
     pub(crate) handles: Vec<HandOvers>,
@@ -20,7 +21,6 @@ pub(crate) struct Parcel {
 struct Tables {
     next: u64,
     parcels: HashMap<u64, Parcel>,
-    regions: HashMap<(u64, u32, u32), Weak<Region>>,
 }
 
 static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
@@ -57,16 +57,26 @@ pub(crate) fn collect(number: u64) -> Option<Parcel> {
     tables().parcels.remove(&number)
 }
 
-/// Makes a region findable by (epoch, id, generation) for as long as it lives.
-pub(crate) fn publish(epoch: u64, region: &Arc<Region>) {
-    let mut tables = tables();
-    if tables.regions.len() >= 64 && tables.regions.len().is_power_of_two() {
-        tables.regions.retain(|_, region| region.strong_count() > 0);
-    }
-    tables.regions.insert((epoch, region.id().0, region.generation().0), Arc::downgrade(region));
-}
+/// The regions of one engine that others of its process may reach, each for as long as it lives.
+#[derive(Default)]
+pub(crate) struct Regions(Mutex<HashMap<(u32, u32), Weak<Region>>>);
 
-/// The region of that name, if it still lives.
-pub(crate) fn find(epoch: u64, id: u32, generation: u32) -> Option<Arc<Region>> {
-    tables().regions.get(&(epoch, id, generation))?.upgrade()
+impl Regions {
+    fn lock(&self) -> MutexGuard<'_, HashMap<(u32, u32), Weak<Region>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a region findable by its id and generation.
+    pub(crate) fn publish(&self, region: &Arc<Region>) {
+        let mut regions = self.lock();
+        if regions.len() >= 64 && regions.len().is_power_of_two() {
+            regions.retain(|_, region| region.strong_count() > 0);
+        }
+        regions.insert((region.id().0, region.generation().0), Arc::downgrade(region));
+    }
+
+    /// The region of that name, if it still lives.
+    pub(crate) fn find(&self, id: u32, generation: u32) -> Option<Arc<Region>> {
+        self.lock().get(&(id, generation))?.upgrade()
+    }
 }

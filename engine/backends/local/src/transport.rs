@@ -11,7 +11,7 @@ use penstock_transport::host::{
 use penstock_transport::link::Offering;
 use penstock_transport::{Caps, Here, JoinError, Link, Placement, There, Transport, Trust};
 
-use crate::directory::{self, Deposit, Parcel};
+use crate::directory::{self, Deposit, Parcel, Regions};
 use crate::registrar::LocalRegistrar;
 
 /// Handles that may wait for the peer beside one ring.
@@ -20,6 +20,7 @@ const HANDLES_PER_RING: usize = 1024;
 /// The transport between two engines of one process.
 pub struct LocalTransport {
     commons: Arc<Commons>,
+    regions: Arc<Regions>,
 }
 
 impl LocalTransport {
@@ -28,7 +29,7 @@ impl LocalTransport {
 
     /// The transport of the engine with these commons.
     pub fn new(commons: Arc<Commons>) -> Self {
-        Self { commons }
+        Self { commons, regions: Arc::default() }
     }
 }
 
@@ -60,45 +61,47 @@ impl Transport for LocalTransport {
         let handles: Vec<HandOvers> = (0..there.workers).map(|_| Arc::new(ArrayQueue::new(HANDLES_PER_RING))).collect();
         let deposit = Deposit::make(Parcel {
             commons: Arc::clone(&self.commons),
+            regions: Arc::clone(&self.regions),
             rings: rings.clone(),
             handles: handles.clone(),
         });
         let blob = deposit.number().to_le_bytes().to_vec();
-        let commons = Arc::clone(&self.commons);
-        let join = move |blob: &[u8], _tokens| join(&commons, here, there, blob, &rings, handles, deposit);
+        let ours =
+            Ours { commons: Arc::clone(&self.commons), regions: Arc::clone(&self.regions), rings, handles, deposit };
+        let join = move |blob: &[u8], _tokens| join(ours, here, there, blob);
         Ok(Offering { blob, tokens: Vec::new(), join: Box::new(join) })
     }
 }
 
-fn join(
-    ours: &Arc<Commons>,
-    here: Here,
-    there: There,
-    blob: &[u8],
-    rings: &Place,
-    incoming: Vec<HandOvers>,
+/// This side of a session that waits for the other's.
+struct Ours {
+    commons: Arc<Commons>,
+    regions: Arc<Regions>,
+    rings: Place,
+    handles: Vec<HandOvers>,
     deposit: Deposit,
-) -> Result<Link, JoinError> {
+}
+
+fn join(ours: Ours, here: Here, there: There, blob: &[u8]) -> Result<Link, JoinError> {
     let number = blob.try_into().map(u64::from_le_bytes);
     let number = number.map_err(|_| JoinError::Garbled("a local offer is eight bytes"))?;
+    if number == ours.deposit.number() {
+        return Err(JoinError::Garbled("it answers with this side's own offer"));
+    }
     let parcel = directory::collect(number).ok_or(JoinError::Gone)?;
     if parcel.commons.workers() != there.workers || parcel.handles.len() != here.workers {
         return Err(JoinError::Garbled("the other engine has another number of workers than it said"));
     }
     let theirs = Arc::new(parcel.commons.seen_from_inside());
     let lanes = CopyLane::for_each_worker(CopyLaneParts {
-        ours,
+        ours: &ours.commons,
         theirs: &theirs,
         our_party: here.party,
         their_party: there.party,
         outbound: &parcel.rings,
-        inbound: InboundRings::over(rings, there.workers)?,
-        hand_overs: Some(HandOverQueues { outgoing: parcel.handles, incoming }),
+        inbound: InboundRings::over(&ours.rings, there.workers)?,
+        hand_overs: Some(HandOverQueues { outgoing: parcel.handles, incoming: ours.handles }),
     })?;
-    Ok(Link {
-        lanes,
-        registrar: Arc::new(LocalRegistrar { epoch: here.epoch, _deposit: deposit }),
-        commons: theirs,
-        path: "same process, one copy".to_owned(),
-    })
+    let registrar = LocalRegistrar { ours: ours.regions, theirs: parcel.regions, _deposit: ours.deposit };
+    Ok(Link { lanes, registrar: Arc::new(registrar), commons: theirs, path: "same process, one copy".to_owned() })
 }

@@ -80,7 +80,13 @@ impl<S: Stream> Connection<S> {
                 Ok(sent) => sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(Broken::Closed),
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    // The other side has closed. Why, it may have said before: that is still to be read, and
+                    // reading finds the end.
+                    self.unsent.clear();
+                    self.unsent_bytes = 0;
+                    break;
+                }
                 Err(error) => return Err(error.into()),
             };
             // They went with the first byte.

@@ -95,7 +95,7 @@ fn hello<E: Env>(shared: &Shared<E>, party: u32, expects: u64) -> Hello {
     }
 }
 
-fn sides<E: Env>(shared: &Shared<E>, party: u32, theirs: &Hello) -> (Here, There) {
+fn sides<E: Env>(shared: &Shared<E>, party: u32, theirs: &Hello, process: &ProcessWatch) -> (Here, There) {
     let here = Here {
         host: shared.card.host,
         process: shared.process,
@@ -105,7 +105,8 @@ fn sides<E: Env>(shared: &Shared<E>, party: u32, theirs: &Hello) -> (Here, There
     };
     let there = There {
         host: theirs.host,
-        process: theirs.process,
+        // Anybody can say that it is in our process; the operating system knows.
+        process: if matches!(process, ProcessWatch::Ourselves) { theirs.process } else { 0 },
         epoch: theirs.epoch,
         workers: usize::from(theirs.workers),
         party: theirs.party,
@@ -164,7 +165,7 @@ impl<E: Env> Control<E> {
         })?;
         greeter.party = Some(party);
         let theirs = greeter.greeting.theirs().expect("its hello was taken just now");
-        let (here, there) = sides(&shared, party, theirs);
+        let (here, there) = sides(&shared, party, theirs, &greeter.process);
         let mut reasons = vec![format!("the caller allows {:?}", theirs.transports)];
         let reaches = |name: &String| {
             let transport = shared.transports.iter().find(|transport| transport.name() == name)?;
@@ -199,7 +200,8 @@ impl<E: Env> Control<E> {
             || Refusal(RefusalCode::NoTransport, format!("transport `{}` is not allowed here", theirs.transport));
         let transport = Arc::clone(chosen.ok_or_else(no_transport)?);
         let party = greeter.party.expect("a caller reserves its place before it calls");
-        let (here, there) = sides(&shared, party, greeter.greeting.theirs().expect("its hello came first"));
+        let theirs_hello = greeter.greeting.theirs().expect("its hello came first");
+        let (here, there) = sides(&shared, party, theirs_hello, &greeter.process);
         let reached = transport.reaches(&here, &there);
         reached.map_err(|reason| Refusal(RefusalCode::NoTransport, format!("{}: {reason}", theirs.transport)))?;
         let offering = offer(&*transport, here, there)?;
