@@ -110,6 +110,8 @@ coded! {
     }
 }
 
+impl std::error::Error for Cause {}
+
 /// A failure of a transfer or of a call about one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {

@@ -219,7 +219,8 @@ impl PeerState {
         let gone = || RegionError::Stale { label: entry.news.label.clone() };
         let reflected = {
             let book = self.book();
-            if !book.regions.get(&entry.news.id).is_some_and(|known| known.news.generation == entry.news.generation) {
+            let known = book.regions.get(&entry.news.id);
+            if known.is_none_or(|known| known.news.generation != entry.news.generation) {
                 return Err(gone());
             }
             book.revision

@@ -156,6 +156,8 @@ impl<E: Env> Pending<E> {
             shared.completed_one();
             return QUIESCED;
         }
+        // A worker that sleeps until the receiver has room, or until a deadline, shall see the stop now.
+        shared.ports.iter().for_each(|port| port.bell.ring());
         let quiet = |slot: &Slot| slot.outcome().is_some() || !slot.is_in_hands();
         let settled = quiet(slot) || {
             if self.hub.is_inline() {

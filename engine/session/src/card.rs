@@ -79,3 +79,6 @@ impl Card {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -223,3 +223,6 @@ fn decode_body(kind: u16, body: &[u8]) -> Result<Option<Frame>, WireError> {
         kind => return Err(WireError::Kind(kind)),
     }))
 }
+
+#[cfg(test)]
+mod tests;

@@ -164,3 +164,6 @@ impl Greeting {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

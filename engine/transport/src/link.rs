@@ -136,6 +136,9 @@ pub struct Link {
     pub path: String,
 }
 
+/// Joins with the other side's offer and the descriptors that came with it.
+pub type Join = Box<dyn FnOnce(&[u8], Vec<OwnedFd>) -> Result<Link, JoinError> + Send>;
+
 /// An offer that waits for the other side's.
 pub struct Offering {
     /// What to send.
@@ -143,7 +146,7 @@ pub struct Offering {
     /// What to send with it.
     pub tokens: Tokens,
     /// Joins with the other side's offer.
-    pub join: Box<dyn FnOnce(&[u8], Vec<OwnedFd>) -> Result<Link, JoinError> + Send>,
+    pub join: Join,
 }
 
 /// A way in which bytes get from one memory into another.

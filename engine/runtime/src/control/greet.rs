@@ -292,6 +292,11 @@ impl<E: Env> Control<E> {
         self.end_greeting(token, GreetingError::Refuse { code: RefusalCode::Garbled, text });
     }
 
+    /// What a stranger said is not the protocol.
+    pub(super) fn greeting_garbled(&mut self, token: u64, text: String) {
+        self.end_greeting(token, GreetingError::Refuse { code: RefusalCode::Garbled, text });
+    }
+
     pub(super) fn refuse_closing(&mut self, token: u64) {
         let text = "the engine is shutting down".to_owned();
         self.end_greeting(token, GreetingError::Refuse { code: RefusalCode::Closing, text });

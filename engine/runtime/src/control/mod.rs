@@ -319,6 +319,9 @@ impl<E: Env> Control<E> {
 
     /// A connection is over, without a goodbye.
     fn broke(&mut self, token: u64, broken: &Broken) {
+        if let (Broken::Wire(error), Some(Talk { phase: Phase::Greeting(_), .. })) = (broken, self.talks.get(&token)) {
+            return self.greeting_garbled(token, error.to_string());
+        }
         if matches!(self.talks.get(&token), Some(Talk { phase: Phase::Open { .. }, .. })) {
             let Some(Talk { phase: Phase::Open { peer, .. }, .. }) = self.talks.get(&token) else { return };
             let peer = Arc::clone(peer);

@@ -11,6 +11,9 @@ use crate::plan::{PlanInner, check_withdrawn};
 use crate::shared::Shared;
 use crate::slot::{Claim, Outcome, Phase, Slot};
 
+/// How a transfer ends that finds its memory withdrawn.
+const WITHDRAWN: [Cause; 3] = [Cause::RevokedByPeer, Cause::RevokedHere, Cause::PlanTooOld];
+
 /// Why a unit was not moved to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MoveEnd {
@@ -92,8 +95,11 @@ impl<E: Env> Worker<E> {
                 Claim::Unit(number) => {
                     let plan = &current.command.plan.as_ref().expect("a transfer with units has a plan").inner;
                     let here = shared.commons.posts.view();
+                    let before = current.expected;
                     let (bytes, posts, stop) =
                         move_unit(plan, number, joined.lane.as_mut(), here, &mut current.expected, spans);
+                    let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
+                    statistics.withdrawals_seen.add(u64::from(is_withdrawn || current.expected != before));
                     statistics.units.add(1);
                     statistics.posts.add(posts);
                     statistics.bytes.add(bytes);
@@ -150,7 +156,10 @@ impl<E: Env> Worker<E> {
                 statistics.transfers_completed.add(1);
                 self.shared.finish(active, Outcome { failure: None, notified });
             }
-            Err(PostError::Fault(fault)) => self.shared.finish_unannounced(active, Stage::Notify, fault.0),
+            Err(PostError::Fault(fault)) => {
+                self.break_lane(active.command.party, fault.0);
+                self.shared.finish_unannounced(active, Stage::Notify, fault.0);
+            }
             Err(_) => {
                 statistics.waits_for_room.add(1);
                 slot.advance_to(Phase::Notifying);

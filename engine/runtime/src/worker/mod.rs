@@ -251,7 +251,7 @@ impl<E: Env> Worker<E> {
                 polled = true;
             }
         }
-        if self.turns % TURNS_PER_ROTATION == 0 && highest > 0 {
+        if self.turns.is_multiple_of(TURNS_PER_ROTATION) && highest > 0 {
             // A bit that a broken peer erased costs time, never a message.
             self.next_lane = (self.next_lane + 1) % highest;
             polled |= self.poll_lane(self.next_lane);
@@ -277,11 +277,16 @@ impl<E: Env> Worker<E> {
             Ok(_) => {}
             Err(fault) => {
                 let party = joined.peer.party;
-                self.lanes[place] = None;
-                self.shared.control.call(ControlCall::Broken { party, cause: fault.0 });
+                self.break_lane(party, fault.0);
             }
         }
         taken > 0
+    }
+
+    /// Nothing goes over this lane any more; the control loop ends the session.
+    fn break_lane(&mut self, party: u32, cause: Cause) {
+        self.lanes[party as usize] = None;
+        self.shared.control.call(ControlCall::Broken { party, cause });
     }
 
     fn expire(&mut self) {

@@ -1,0 +1,61 @@
+use super::*;
+
+fn card() -> Card {
+    Card { name: "decode-0".to_owned(), epoch: 42, host: u64::MAX, socket: "/run/penstock/decode-0.sock".to_owned() }
+}
+
+/// Closes a changed card with a checksum that fits.
+fn closed(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(bytes.len() - CHECKSUM_BYTES);
+    let sum = checksum(&bytes);
+    bytes.extend(sum);
+    bytes
+}
+
+#[test]
+fn a_card_comes_out_as_it_went_in() {
+    assert_eq!(Card::decode(&card().encode()), Ok(card()));
+}
+
+#[test]
+fn what_is_not_a_card_is_told_from_a_damaged_one() {
+    let bytes = card().encode();
+    assert_eq!(Card::decode(b""), Err(CardError::NotACard));
+    assert_eq!(Card::decode(b"PNSK and so on, and so on"), Err(CardError::NotACard));
+    assert_eq!(Card::decode(&bytes[..13]), Err(CardError::NotACard), "too short for any card");
+    assert_eq!(Card::decode(&bytes[..bytes.len() - 1]), Err(CardError::Damaged));
+    assert_eq!(Card::decode(&[bytes.as_slice(), b"\0"].concat()), Err(CardError::Damaged));
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let bytes = card().encode();
+    for place in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[place / 8] ^= 1 << (place % 8);
+        assert!(Card::decode(&flipped).is_err(), "bit {place}");
+    }
+}
+
+#[test]
+fn another_version_is_named() {
+    let mut bytes = card().encode();
+    bytes[4] = 2;
+    assert_eq!(Card::decode(&closed(bytes)), Err(CardError::Version(2)));
+}
+
+#[test]
+fn a_right_checksum_does_not_excuse_a_wrong_body() {
+    let mut bytes = card().encode();
+    bytes[6] = 0xff;
+    assert_eq!(Card::decode(&closed(bytes)), Err(CardError::Damaged), "a name longer than the card");
+    let mut bytes = card().encode();
+    bytes.insert(6 + 30, b'x');
+    assert!(Card::decode(&closed(bytes)).is_err(), "more than a card");
+}
+
+#[test]
+fn a_card_longer_than_allowed_is_refused_unread() {
+    let long = Card { socket: "s".repeat(CARD_BYTES_MAX), ..card() }.encode();
+    assert_eq!(Card::decode(&long), Err(CardError::NotACard));
+}

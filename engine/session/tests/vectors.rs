@@ -1,0 +1,180 @@
+//! What this release says on the wire, byte for byte, as files that do not change any more.
+//!
+//! A release must decode what an earlier one of the same version encoded. A difference here is a change
+//! of the protocol: it needs a new version, and a new folder beside the old one. Only before a
+//! release may `PENSTOCK_UPDATE_VECTORS=1` write the files anew; the test then fails and says which.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use penstock_session::codec::{Received, encode};
+use penstock_session::{
+    Card, CounterNews, Decoder, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone,
+};
+
+/// The release whose words these are.
+const RELEASE: &str = "0.1";
+
+/// One file: its name, what it holds in words, and the bytes.
+struct Vector {
+    name: &'static str,
+    about: &'static str,
+    bytes: Vec<u8>,
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vectors").join(RELEASE)
+}
+
+impl Vector {
+    fn path(&self) -> PathBuf {
+        folder().join(format!("{}.hex", self.name))
+    }
+
+    fn text(&self) -> String {
+        let line = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
+        let lines: Vec<String> = self.bytes.chunks(32).map(line).collect();
+        format!("# {}\n{}\n", self.about, lines.join("\n"))
+    }
+}
+
+fn bytes_of(text: &str) -> Vec<u8> {
+    let digits: Vec<u32> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .flat_map(|line| line.trim().chars())
+        .map(|digit| digit.to_digit(16).unwrap())
+        .collect();
+    digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
+}
+
+fn hello() -> Hello {
+    Hello {
+        version_min: 1,
+        version_max: 1,
+        name: "prefill-0".to_owned(),
+        epoch: 0x0123_4567_89ab_cdef,
+        expects: 0xfedc_ba98_7654_3210,
+        host: 0x1111_2222_3333_4444,
+        process: 0x5555_6666_7777_8889,
+        workers: 2,
+        party: 300,
+        transports: vec!["local".to_owned(), "shm".to_owned()],
+    }
+}
+
+fn regions() -> Regions {
+    let pool = RegionNews {
+        id: 0,
+        generation: 1,
+        label: "kv".to_owned(),
+        bytes: 1 << 30,
+        base: 0x7f12_3456_7000,
+        rights: 3,
+        block_bytes: 16 << 10,
+        path: vec![1, 0],
+        token: Some(0),
+    };
+    let lent = RegionNews {
+        id: 1,
+        label: "lent".to_owned(),
+        rights: 1,
+        block_bytes: 0,
+        path: vec![0],
+        token: None,
+        ..pool.clone()
+    };
+    Regions { revision: 12, news: vec![pool, lent] }
+}
+
+fn frames() -> Vec<(&'static str, &'static str, Frame, usize)> {
+    let refuse = |code, text: &str| Frame::Refuse { code, text: text.to_owned() };
+    let offer = Offer { transport: "shm".to_owned(), blob: vec![1, 0, 0, 0, 0x40, 0, 0, 0] };
+    let gone = RegionsGone { revision: 13, gone: vec![(0, 1), (70_000, 4_000_000_000)] };
+    let counter = CounterNews { id: 4095, generation: 7, region: 0, label: "arrivals".to_owned() };
+    vec![
+        ("hello", "kind 1: the first frame of each side", Frame::Hello(hello()), 0),
+        ("refuse-version", "kind 2: refusal, no version in common", refuse(RefusalCode::Version, "2 to 3"), 0),
+        ("refuse-epoch", "kind 2: refusal, another epoch", refuse(RefusalCode::Epoch, "restarted"), 0),
+        ("refuse-no-transport", "kind 2: refusal, no transport", refuse(RefusalCode::NoTransport, "shm: no"), 0),
+        ("refuse-foreign-user", "kind 2: refusal, another user", refuse(RefusalCode::ForeignUser, "user 0"), 0),
+        ("refuse-full", "kind 2: refusal, as many peers as possible", refuse(RefusalCode::Full, "1024"), 0),
+        ("refuse-garbled", "kind 2: refusal, not understood", refuse(RefusalCode::Garbled, "kind 9"), 0),
+        ("refuse-bad-offer", "kind 2: refusal, unusable memory", refuse(RefusalCode::BadOffer, "not sealed"), 0),
+        ("refuse-closing", "kind 2: refusal, shutting down; no words", refuse(RefusalCode::Closing, ""), 0),
+        ("offer", "kind 3: what a transport needs, with 6 descriptors", Frame::Offer(offer), 6),
+        ("regions", "kind 4: two regions, one with a descriptor", Frame::Regions(regions()), 1),
+        ("regions-none", "kind 4: no news but a revision", Frame::Regions(Regions { revision: 12, news: vec![] }), 0),
+        ("regions-gone", "kind 5: two regions that are gone", Frame::RegionsGone(gone), 0),
+        ("counters", "kind 6: one arrival counter", Frame::Counters(vec![counter]), 0),
+        ("goodbye", "kind 7: the last frame of a session", Frame::Goodbye, 0),
+    ]
+}
+
+fn card() -> Card {
+    let socket = "/run/user/1000/penstock/prefill-0.sock".to_owned();
+    Card { name: "prefill-0".to_owned(), epoch: 0x0123_4567_89ab_cdef, host: 0x1111_2222_3333_4444, socket }
+}
+
+fn vectors() -> Vec<Vector> {
+    let frames = frames().into_iter().map(|(name, about, frame, tokens)| {
+        let mut bytes = Vec::new();
+        encode(&frame, tokens, &mut bytes).unwrap();
+        Vector { name, about, bytes }
+    });
+    let card = Vector { name: "card", about: "an engine's portable descriptor", bytes: card().encode() };
+    frames.chain([card]).collect()
+}
+
+/// Writes what differs, and fails to say so.
+fn update_if_asked() {
+    if std::env::var("PENSTOCK_UPDATE_VECTORS").as_deref() != Ok("1") {
+        return;
+    }
+    std::fs::create_dir_all(folder()).unwrap();
+    let is_stale = |vector: &Vector| std::fs::read_to_string(vector.path()).ok() != Some(vector.text());
+    let stale: Vec<Vector> = vectors().into_iter().filter(is_stale).collect();
+    stale.iter().for_each(|vector| std::fs::write(vector.path(), vector.text()).unwrap());
+    let names: Vec<&str> = stale.iter().map(|vector| vector.name).collect();
+    assert!(names.is_empty(), "written anew, which changes the protocol: {names:?}; now run without the variable");
+}
+
+fn read(name: &str) -> Vec<u8> {
+    let path = folder().join(format!("{name}.hex"));
+    bytes_of(&std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
+#[test]
+fn frames_are_said_as_they_were() {
+    update_if_asked();
+    for (name, _, frame, tokens) in frames() {
+        let bytes = read(name);
+        let mut decoder = Decoder::new();
+        decoder.push(&bytes);
+        assert_eq!(decoder.next_frame(), Ok(Some(Received { frame: frame.clone(), tokens })), "{name}");
+        let mut again = Vec::new();
+        encode(&frame, tokens, &mut again).unwrap();
+        assert_eq!(again, bytes, "{name} is encoded differently now");
+    }
+}
+
+#[test]
+fn cards_are_written_as_they_were() {
+    let bytes = read("card");
+    assert_eq!(Card::decode(&bytes), Ok(card()));
+    assert_eq!(card().encode(), bytes);
+}
+
+#[test]
+fn every_kind_and_every_refusal_has_a_vector_and_every_file_is_one() {
+    let kinds: BTreeSet<u16> = frames().iter().map(|(_, _, frame, _)| frame.kind()).collect();
+    assert_eq!(kinds, (1..=7).collect());
+    let code = |frame: &Frame| match frame {
+        Frame::Refuse { code, .. } => Some(*code as usize),
+        _ => None,
+    };
+    let codes: BTreeSet<usize> = frames().iter().filter_map(|(_, _, frame, _)| code(frame)).collect();
+    assert_eq!(codes, (0..=RefusalCode::Closing as usize).collect());
+    let files: BTreeSet<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files, vectors().iter().map(Vector::path).collect());
+}
