@@ -93,6 +93,8 @@ coded! {
         OutOfBounds = 13: "the plan reaches outside a region",
         /// An inline engine's call was made from inside another of its calls.
         Reentered = 14: "an inline engine's call was made from inside another call of the same engine",
+        /// A wait is over and the transfer is not; its memory may not be reused.
+        NotEnded = 15: "the transfer has not ended, its worker has not run; cancel it and see what that answers",
     }
 }
 

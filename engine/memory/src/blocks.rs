@@ -172,6 +172,30 @@ impl BlockAllocator {
         Blocks::new(Arc::clone(self), held.collect())
     }
 
+    /// As [`BlockAllocator::retain_range`], and takes the free blocks of the range as well: nobody
+    /// gets any of them before the answer is dropped.
+    pub fn withhold_range(self: &Arc<Self>, offset: u64, len: u64) -> Vec<Blocks> {
+        let used = self.retain_range(offset, len);
+        let first = offset / self.block_bytes;
+        let end = offset.saturating_add(len).div_ceil(self.block_bytes);
+        let inside = |index: &u32| (first..end).contains(&u64::from(*index));
+        let taken: Vec<u32> = {
+            let mut free = self.free_list();
+            let (taken, kept) = free.drain(..).partition(inside);
+            *free = kept;
+            taken
+        };
+        let ids = taken.into_iter().map(|index| {
+            let slot = &self.slots[index as usize].0;
+            // As in take(): a free slot is changed by nobody but its taker.
+            let (generation, _) = parts(slot.load(Ordering::Relaxed));
+            slot.store(word(generation, 1), Ordering::Relaxed);
+            BlockId { index, generation }
+        });
+        let ids: Vec<BlockId> = ids.collect();
+        vec![used, Blocks::new(Arc::clone(self), ids)]
+    }
+
     /// Shuffles the order in which the free blocks will be taken, the same way for the same
     /// seed: what a pool looks like after long use.
     pub fn shuffle(&self, seed: u64) {

@@ -12,6 +12,9 @@ use rustix::thread::futex;
 
 use crate::hub::Hub;
 
+/// The longest sleep between two looks at a counter.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
 /// The counters of one engine.
 pub(crate) struct CounterBook {
     mail: MailView,
@@ -23,6 +26,8 @@ struct State {
     /// The label and region of each used cell, by index.
     used: Vec<Option<(String, u32)>>,
     generations: Vec<u32>,
+    /// Arrivals counted by counters that are closed, so that the total never goes down.
+    retired: u64,
     /// Goes up with every change, so that the control loop sees it.
     revision: u64,
 }
@@ -60,6 +65,7 @@ impl CounterBook {
 
     fn close(&self, index: u32) {
         let mut state = self.lock();
+        state.retired = state.retired.wrapping_add(self.cell(index).value());
         // A generation that no peer knows: late arrivals are not counted for the next use.
         self.cell(index).recycle(0);
         state.used[index as usize] = None;
@@ -85,7 +91,7 @@ impl CounterBook {
     pub(crate) fn total(&self) -> u64 {
         let state = self.lock();
         let used = state.used.iter().enumerate().filter(|(_, used)| used.is_some());
-        used.map(|(index, _)| self.cell(index as u32).value()).fold(0, u64::wrapping_add)
+        used.map(|(index, _)| self.cell(index as u32).value()).fold(state.retired, u64::wrapping_add)
     }
 }
 
@@ -116,6 +122,9 @@ impl<E: Env> Counter<E> {
 
     /// Waits until at least `count` arrivals were counted. Answers whether they were.
     pub fn wait(&self, count: u64, within: Duration) -> bool {
+        if penstock_memory::fork::in_child() {
+            return self.value() >= count;
+        }
         let env = &self.hub.shared.env;
         let until = env.now() + within;
         if self.hub.is_inline() {
@@ -133,7 +142,8 @@ impl<E: Env> Counter<E> {
             }
             cell.add_waiter();
             if cell.value() < count {
-                let timeout = futex::Timespec::try_from(left).ok();
+                // Bounded: a peer that scribbles over the mail may silence the wake-up.
+                let timeout = futex::Timespec::try_from(left.min(SLEEP_MAX)).ok();
                 // Not private: another process wakes us. Returns at once if a tick came in between.
                 let _ = futex::wait(cell.futex_word(), futex::Flags::empty(), ticks, timeout.as_ref());
             }
@@ -148,7 +158,12 @@ impl<E: Env> Counter<E> {
 
 impl<E: Env> Drop for Counter<E> {
     fn drop(&mut self) {
-        self.hub.shared.counters.close(self.index);
+        if penstock_memory::fork::in_child() {
+            return; // The mail is the parent's as well, and its counter goes on.
+        }
+        if !penstock_memory::fork::in_child() {
+            self.hub.shared.counters.close(self.index);
+        }
     }
 }
 

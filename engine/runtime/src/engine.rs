@@ -238,6 +238,8 @@ impl<E: Env> Engine<E> {
         let sleeper = shared.commons.sleeper(0);
         sleeper.prepare();
         let worker_is_idle = self.hub.with_inline(|inline| {
+            // Its bell wakes the same descriptor and may still sound as well.
+            let _ = rustix::io::read(&shared.commons.bells()[1], &mut [0u8; 8]);
             inline.worker.sleeper.prepare();
             let worked = inline.worker.turn();
             !worked && !inline.worker.has_work()
@@ -302,8 +304,11 @@ impl<E: Env> Connecting<E> {
     /// The answer, once there is one. A peer is ready when what it had to offer is known.
     pub fn poll(&self) -> Option<Result<Peer<E>, ConnectError>> {
         match self.answer.peek()? {
-            Ok(state) if state.is_introduced() => Some(Ok(Peer { hub: Arc::clone(&self.hub), state })),
-            Ok(_) => None,
+            Ok(state) => match state.refusal(&self.name) {
+                Some(error) => Some(Err(error)),
+                None if state.is_introduced() => Some(Ok(Peer { hub: Arc::clone(&self.hub), state })),
+                None => None,
+            },
             Err(error) => Some(Err(error)),
         }
     }
@@ -321,9 +326,11 @@ impl<E: Env> Connecting<E> {
         self.answer.sleep(within);
         let state = self.answer.peek().ok_or_else(timed_out)??;
         let peer = Peer { hub: Arc::clone(&self.hub), state };
-        match peer.wait_for_news(until.since(env.now()), || peer.state.is_introduced()) {
-            true => Ok(peer),
-            false => Err(timed_out()),
+        let introduced = peer.wait_for_news(until.since(env.now()), || peer.state.is_introduced());
+        match peer.state.refusal(&self.name) {
+            Some(error) => Err(error),
+            None if introduced => Ok(peer),
+            None => Err(timed_out()),
         }
     }
 }

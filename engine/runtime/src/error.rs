@@ -144,6 +144,12 @@ pub enum RegionError {
         /// The region's length.
         bytes: u64,
     },
+    /// A label that does not fit a frame.
+    #[error("a label may have at most {} bytes, this one has {bytes}", penstock_session::frame::LABEL_BYTES_MAX)]
+    LabelTooLong {
+        /// Bytes of the label.
+        bytes: usize,
+    },
     /// The registry refused.
     #[error(transparent)]
     Registry(#[from] penstock_memory::RegionError),
@@ -165,6 +171,9 @@ pub enum PlanError {
     /// A region cannot be used.
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// The local regions belong to different engines.
+    #[error("one plan joins one engine with one peer, but its local regions belong to two engines of this process")]
+    TwoEngines,
     /// The regions belong to different peers.
     #[error("one plan joins one engine with one peer, but its regions belong to `{first}` and `{second}`")]
     TwoPeers {

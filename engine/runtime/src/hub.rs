@@ -133,10 +133,11 @@ impl<E: Env> Hub<E> {
         if shared.closing.swap(true, std::sync::atomic::Ordering::AcqRel) || penstock_memory::fork::in_child() {
             return;
         }
+        let until = shared.env.now() + shared.config.session.shutdown_timeout();
+        self.wait_until(until, || !shared.has_running());
         shared.control.call(ControlCall::Stop);
         if self.is_inline() {
             // From another thread the loop cannot be turned; its sockets close with it, unsaid.
-            let until = shared.env.now() + shared.config.session.shutdown_timeout();
             let stopped = || self.with_inline(|inline| inline.control.is_stopped()) != Some(Ok(false));
             self.wait_until(until, stopped);
             let _ = self.with_inline(|inline| inline.worker.leave_all(Cause::EngineClosed));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::limits::NOTE_BYTES_MAX;
-use penstock_core::{Cause, EngineName, Env, Epoch, NoteId, Notified, Rights};
+use penstock_core::{Cause, EngineName, Env, Epoch, NoteId, Notified, Rights, Stage};
 use penstock_transport::lane::Handle;
 use penstock_transport::{Arrival, Caps, CounterRef, Note};
 
@@ -13,8 +13,9 @@ use crate::hub::{Hub, Inline};
 use crate::peer_state::{PeerState, RemoteEntry};
 use crate::plan::{Plan, PlanInner};
 use crate::shared::{ControlCall, Latch};
+use crate::slot::Outcome;
 use crate::transfer::{Completed, Transfer};
-use crate::worker::{Announcement, Command, Priority, move_unit};
+use crate::worker::{Announcement, Command, Priority, joined, move_unit};
 
 /// A transfer of at least so many bytes is split among all workers.
 const SPLIT_BYTES_MIN: u64 = 4 * penstock_core::limits::UNIT_BYTES;
@@ -167,12 +168,15 @@ impl<E: Env> Peer<E> {
 
     /// A counter that the peer has announced.
     pub fn counter(&self, label: &str) -> Option<RemoteCounter> {
-        self.state.counter(label).map(|counter| RemoteCounter { counter })
+        let counter = self.state.counter(label)?;
+        // Closed since it was announced?
+        let cell = self.state.commons.mail.counter(counter.index)?;
+        (cell.generation() == counter.generation).then_some(RemoteCounter { counter })
     }
 
     /// As [`Peer::counter`], waiting for the announcement.
     pub fn wait_counter(&self, label: &str, within: Duration) -> Option<RemoteCounter> {
-        self.wait_for_news(within, || self.state.counter(label).is_some());
+        self.wait_for_news(within, || self.counter(label).is_some());
         self.counter(label)
     }
 
@@ -197,7 +201,10 @@ impl<E: Env> Peer<E> {
     /// Ends the session from this side, once nothing here touches the peer's memory any more.
     pub fn disconnect(&self, within: Duration) -> bool {
         let left = Latch::new(1);
-        self.hub.shared.control.call(ControlCall::Disconnect { party: self.state.party, left: Arc::clone(&left) });
+        self.hub
+            .shared
+            .control
+            .call(ControlCall::Disconnect { peer: Arc::clone(&self.state), left: Arc::clone(&left) });
         self.hub.wait_latch(&left, within)
     }
 
@@ -262,7 +269,7 @@ impl<E: Env> Peer<E> {
             return None;
         }
         let worker = &mut inline.worker;
-        let joined = worker.lanes.get_mut(self.state.party as usize)?.as_mut()?;
+        let joined = joined(&mut worker.lanes, &self.state)?;
         let mut expected = plan.revisions();
         let here = worker.shared.commons.posts.view();
         let (bytes, _, stop) = move_unit(plan, 0, joined.lane.as_mut(), here, &mut expected, &mut worker.spans);
@@ -273,8 +280,7 @@ impl<E: Env> Peer<E> {
             None => Notified::NotAsked,
             Some(counter) => {
                 let arrival = Arrival { counter: Some(counter), note: None };
-                joined.lane.announce(&arrival).ok()?;
-                Notified::Yes
+                if joined.lane.announce(&arrival).ok()? { Notified::Yes } else { Notified::No }
             }
         };
         worker.moved_at_once(bytes);
@@ -288,12 +294,12 @@ impl<E: Env> Peer<E> {
         let bytes = plan.map_or(0, Plan::bytes);
         let split = shared.ports.len() > 1 && bytes >= SPLIT_BYTES_MIN;
         let helpers = if split { shared.ports.len() } else { 1 };
-        slot.begin(1 + helpers as u32, how.note.map_or(b"".as_slice(), |note| note.payload));
+        slot.begin(1 + helpers as u32, how.note.map(|note| note.payload));
         let timeout = how.within.unwrap_or(shared.config.transfers.timeout());
         let command = || Command {
             key,
             plan: plan.cloned(),
-            party: self.state.party,
+            peer: Arc::clone(&self.state),
             announcement: Announcement {
                 counter: how.counter,
                 note: how.note.map(|note| note.id),
@@ -318,6 +324,11 @@ impl<E: Env> Peer<E> {
         }
         for step in 0..helpers {
             shared.ports[(first + step) % shared.ports.len()].bell.ring();
+        }
+        if shared.ports[first].commands.is_closed() && slot.stop(Stage::Queue, Cause::EngineClosed) {
+            // The engine was dropped in between: nobody will take it from the queue.
+            let notified = if how.note.is_some() || how.counter.is_some() { Notified::No } else { Notified::NotAsked };
+            slot.finish(Outcome { failure: Some((Stage::Queue, Cause::EngineClosed)), notified });
         }
         Ok(Transfer::pending(Arc::clone(&self.hub), Arc::clone(&self.state), key, timeout))
     }

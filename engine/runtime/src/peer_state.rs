@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use penstock_core::limits::{REGIONS_PER_PEER_MAX, TOKENS_PER_PEER_MAX};
+use penstock_core::limits::{COUNTERS_MAX, REGIONS_PER_PEER_MAX, TOKENS_PER_PEER_MAX};
 use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
 use penstock_memory::Window;
+use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
 use penstock_transport::host::{PeerCommons, WHOLE_REGION};
 use penstock_transport::lane::CounterRef;
 use penstock_transport::{Caps, ImportError, Registrar, RemoteRegion};
 
-use crate::error::RegionError;
+use crate::error::{ConnectError, RegionError};
 use crate::process::ProcessWatch;
 
 /// A peer, from the moment its session stands.
@@ -32,6 +33,10 @@ pub(crate) struct PeerState {
     pub(crate) registrar: Arc<dyn Registrar>,
     /// Whether the process behind it still lives.
     pub(crate) process: ProcessWatch,
+    /// What its posts said about departures from our place when the session began.
+    departures: u64,
+    /// Its refusal, if it refused what we offered.
+    refused: OnceLock<(RefusalCode, String)>,
     /// Notifications it may still put into our inbox.
     pub(crate) inbox_credits: Credits,
     /// The cause that ended the session, zero while it stands.
@@ -60,6 +65,8 @@ pub(crate) struct PeerParts {
 struct Book {
     regions: HashMap<u32, Arc<RemoteEntry>>,
     counters: HashMap<String, CounterRef>,
+    /// The label and generation of the counter at each place of the peer's table.
+    counter_places: HashMap<u32, (String, u32)>,
     /// Descriptors that were announced and are not mapped yet.
     tokens: usize,
     /// The first announcement has come: what existed at connecting is known.
@@ -110,14 +117,27 @@ impl PeerState {
             transport: parts.transport,
             caps: parts.caps,
             path: parts.path,
-            commons: parts.commons,
             registrar: parts.registrar,
             process: parts.process,
+            departures: parts.commons.posts.departures(parts.their_party),
+            refused: OnceLock::new(),
             inbox_credits: Credits::new(parts.inbox_credits),
+            commons: parts.commons,
             ended: AtomicU8::new(0),
             book: Mutex::default(),
             news: Condvar::new(),
         }
+    }
+
+    /// The peer refuses what we offered.
+    pub(crate) fn refuse(&self, code: RefusalCode, text: String) {
+        let _ = self.refused.set((code, text));
+    }
+
+    /// Why a connect to it has failed after all.
+    pub(crate) fn refusal(&self, name: &str) -> Option<ConnectError> {
+        let (code, text) = self.refused.get()?.clone();
+        Some(ConnectError::Refused { name: name.to_owned(), code, text })
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -138,14 +158,10 @@ impl PeerState {
     }
 
     /// Whether it is proven that nothing of the peer can touch this engine's memory any more, though
-    /// it left without a word. A quiet hazard alone is no proof: a stopped peer may have
-    /// looked at the gate and be about to raise it.
+    /// it left without a word: its own posts say that its workers have left this session, or its process
+    /// is dead. A quiet hazard alone is no proof: a stopped peer may be about to raise it.
     pub(crate) fn is_gone(&self) -> bool {
-        match self.process {
-            // An engine of this process closes its socket only after its workers have left.
-            ProcessWatch::Ourselves => true,
-            _ => self.process.is_dead(),
-        }
+        self.commons.posts.departures(self.their_party) != self.departures || self.process.is_dead()
     }
 
     /// Takes new regions, each with its descriptor. Answers whether they are not too many.
@@ -177,13 +193,21 @@ impl PeerState {
         book.revision = book.revision.max(revision);
     }
 
-    /// Takes new counters.
-    pub(crate) fn learn_counters(&self, news: Vec<CounterNews>) {
+    /// Takes new counters. Answers whether they are not too many, and well named.
+    pub(crate) fn learn_counters(&self, news: Vec<CounterNews>) -> bool {
         let mut book = self.book();
         for CounterNews { id, generation, label, .. } in news {
+            if id as usize >= COUNTERS_MAX || label.len() > LABEL_BYTES_MAX {
+                return false;
+            }
+            // A place of the table has one counter at a time.
+            if let Some((old, _)) = book.counter_places.insert(id, (label.clone(), generation)) {
+                book.counters.remove(&old);
+            }
             book.counters.insert(label, CounterRef { index: id, generation });
         }
         self.news.notify_all();
+        true
     }
 
     /// The first announced region with this label.

@@ -191,7 +191,7 @@ impl<'a> PlanBuilder<'a> {
         let first = pairs.first().expect("a builder begins with a pair of regions");
         let (peer, engine) = (Arc::clone(&first.peer), first.engine);
         for pair in &pairs {
-            pair.check(&peer)?;
+            pair.check(&peer, engine)?;
         }
         let sides = shape.sections().iter().map(|section| {
             let of_section = |pair: &&Pair| {
@@ -212,7 +212,10 @@ impl<'a> PlanBuilder<'a> {
 }
 
 impl Pair {
-    fn check(&self, peer: &Arc<PeerState>) -> Result<(), PlanError> {
+    fn check(&self, peer: &Arc<PeerState>, engine: u64) -> Result<(), PlanError> {
+        if self.engine != engine {
+            return Err(PlanError::TwoEngines);
+        }
         if !Arc::ptr_eq(&self.peer, peer) {
             return Err(PlanError::TwoPeers { first: peer.name.clone(), second: self.peer.name.clone() });
         }

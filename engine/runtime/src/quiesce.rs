@@ -27,6 +27,9 @@ pub enum Hold {
     Quiesced,
     /// A stopped or unreachable party might.
     Quarantined(Quarantined),
+    /// Only for a deregistration: the region was registered more than once and stands until the
+    /// other registrations, so many, have ended too. Peers may still use it.
+    StillRegistered(u64),
 }
 
 impl Hold {
@@ -67,24 +70,37 @@ pub struct Quarantined(Arc<Entry>);
 struct Entry {
     label: String,
     extents: Vec<(u64, u64)>,
-    ours: Arc<Commons>,
     witnesses: Vec<Witness>,
     released: AtomicBool,
     kept: Mutex<Vec<Blocks>>,
 }
 
 /// Somebody who was seen in the middle of a copy and has not moved since.
-struct Witness {
-    /// The peer, or none for a worker of this engine.
-    peer: Option<Arc<PeerState>>,
-    busy: Busy,
+enum Witness {
+    /// A worker of this engine, by its hazard.
+    Worker { ours: Arc<Commons>, busy: Busy },
+    /// A peer's worker, by its hazard.
+    Peer { peer: Arc<PeerState>, busy: Busy },
+    /// The workers that have units of one transfer in hand.
+    Hands(Box<dyn Fn() -> bool + Send + Sync>),
+    /// A fork of the engine's process: nothing can be proven from there.
+    Fork,
 }
 
 impl Witness {
-    fn has_settled(&self, ours: &Commons) -> bool {
-        match &self.peer {
-            None => ours.posts.view().has_settled(&self.busy),
-            Some(peer) => peer.commons.posts.has_settled(&self.busy) || peer.process.is_dead(),
+    fn has_settled(&self) -> bool {
+        match self {
+            Self::Worker { ours, busy } => ours.posts.view().has_settled(busy),
+            Self::Peer { peer, busy } => peer.commons.posts.has_settled(busy) || peer.is_gone(),
+            Self::Hands(are_empty) => are_empty(),
+            Self::Fork => false,
+        }
+    }
+
+    fn peer(&self) -> Option<&EngineName> {
+        match self {
+            Self::Peer { peer, .. } => Some(&peer.name),
+            _ => None,
         }
     }
 }
@@ -97,7 +113,7 @@ impl Quarantined {
         if entry.released.load(Ordering::Acquire) {
             return true;
         }
-        if !entry.witnesses.iter().all(|witness| witness.has_settled(&entry.ours)) {
+        if !entry.witnesses.iter().all(Witness::has_settled) {
             return false;
         }
         entry.released.store(true, Ordering::Release); // SYNC released: pairs with the load above
@@ -117,7 +133,7 @@ impl Quarantined {
 
     /// Who might still touch it; none stands for a worker of this engine.
     pub fn suspects(&self) -> Vec<Option<EngineName>> {
-        self.0.witnesses.iter().map(|witness| witness.peer.as_ref().map(|peer| peer.name.clone())).collect()
+        self.0.witnesses.iter().map(|witness| witness.peer().cloned()).collect()
     }
 }
 
@@ -143,9 +159,18 @@ impl Quarantine {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn insert(&self, entry: Entry) -> Quarantined {
-        let entry = Quarantined(Arc::new(entry));
-        self.lock().push(entry.clone());
+    fn insert(&self, subject: &Subject<'_>, kept: Vec<Blocks>, witnesses: Vec<Witness>) -> Quarantined {
+        let entry = Quarantined(Arc::new(Entry {
+            label: subject.label.to_owned(),
+            extents: subject.extents.to_vec(),
+            witnesses,
+            released: AtomicBool::new(false),
+            kept: Mutex::new(kept),
+        }));
+        let mut entries = self.lock();
+        // Those whose proof has come give their blocks back, also if nobody asks.
+        entries.retain(|entry| !entry.is_released());
+        entries.push(entry.clone());
         entry
     }
 
@@ -157,75 +182,104 @@ impl Quarantine {
     }
 }
 
-/// Whose copying is waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Writers {
-    /// This engine's workers and every peer's.
-    Everyone,
-    /// This engine's workers, as far as they work for one peer.
-    OursFor(u32),
-}
-
 /// What is to become quiet.
 pub(crate) struct Subject<'a> {
     pub(crate) label: &'a str,
     pub(crate) extents: &'a [(u64, u64)],
-    pub(crate) kept: Vec<Blocks>,
+    /// Takes the blocks that lie in it out of reuse.
+    pub(crate) keep: &'a dyn Fn() -> Vec<Blocks>,
 }
 
 impl<E: Env> Hub<E> {
     /// Withdraws ranges of a region from everyone.
     pub(crate) fn withdraw(&self, region: RegionId, generation: u32, extents: &[(u64, u64)]) {
-        let withdrawal = |&(offset, len): &(u64, u64)| Withdrawal { region: region.0, generation, offset, len };
-        let list: Vec<Withdrawal> = extents.iter().map(withdrawal).collect();
+        let withdrawal = |(offset, len)| Withdrawal { region: region.0, generation, offset, len };
+        let list: Vec<Withdrawal> = coalesce(extents).into_iter().map(withdrawal).collect();
         self.shared.commons.posts.withdraw(&list);
     }
 
     /// Waits until everyone who was copying has finished what it was copying, at most `within`.
-    pub(crate) fn settle(&self, writers: Writers, subject: Subject<'_>, within: Duration) -> Hold {
-        let mut witnesses = self.witnesses(writers);
-        let ours = &self.shared.commons;
+    pub(crate) fn settle(&self, subject: &Subject<'_>, within: Duration) -> Hold {
+        let mut witnesses = self.witnesses();
         let settled = |witnesses: &mut Vec<Witness>| {
-            witnesses.retain(|witness| !witness.has_settled(ours));
+            witnesses.retain(|witness| !witness.has_settled());
             witnesses.is_empty()
         };
         let until = self.shared.env.now() + within;
-        if settled(&mut witnesses) || self.wait_until(until, || settled(&mut witnesses)) {
+        if settled(&mut witnesses) {
+            return Hold::Quiesced;
+        }
+        // From here on nobody gets these blocks before the proof, however long it takes.
+        let kept = (subject.keep)();
+        if self.wait_until(until, || settled(&mut witnesses)) {
             return Hold::Quiesced;
         }
         for witness in &witnesses {
-            let peer = witness.peer.as_ref().map_or("a worker of this engine", |peer| peer.name.as_str());
+            let peer = witness.peer().map_or("a worker of this engine", |peer| peer.as_str());
             tracing::warn!(region = subject.label, peer, "stopped in the middle of a copy: memory is quarantined");
         }
-        Hold::Quarantined(self.shared.quarantine.insert(Entry {
-            label: subject.label.to_owned(),
-            extents: subject.extents.to_vec(),
-            ours: Arc::clone(ours),
-            witnesses,
-            released: AtomicBool::new(false),
-            kept: Mutex::new(subject.kept),
-        }))
+        Hold::Quarantined(self.shared.quarantine.insert(subject, kept, witnesses))
     }
 
-    fn witnesses(&self, writers: Writers) -> Vec<Witness> {
-        let ours = self.shared.commons.posts.view();
-        let mut witnesses = Vec::new();
+    /// What a cancelled transfer touches, until no unit of it is in anybody's hands.
+    pub(crate) fn quarantine_hands(&self, are_empty: Box<dyn Fn() -> bool + Send + Sync>) -> Quarantined {
+        let subject = Subject { label: "a cancelled transfer", extents: &[], keep: &Vec::new };
+        self.shared.quarantine.insert(&subject, Vec::new(), vec![Witness::Hands(are_empty)])
+    }
+
+    /// What a forked child may say about its parent's transfers.
+    pub(crate) fn quarantine_forked(&self) -> Quarantined {
+        let subject = Subject { label: "a transfer of the parent process", extents: &[], keep: &Vec::new };
+        self.shared.quarantine.insert(&subject, Vec::new(), vec![Witness::Fork])
+    }
+
+    fn witnesses(&self) -> Vec<Witness> {
+        let ours = &self.shared.commons;
         let mut busy = Vec::new();
-        let peers = match writers {
-            Writers::Everyone => self.shared.peers.possible_writers(),
-            Writers::OursFor(party) => {
-                ours.observe(party, &mut busy);
-                Vec::new()
-            }
-        };
-        for peer in &peers {
-            ours.observe(peer.party, &mut busy);
+        // Every place that was ever taken: a starved worker may still copy for a peer that is gone.
+        for party in 0..self.shared.peers.places() {
+            ours.posts.view().observe(party, &mut busy);
         }
-        witnesses.extend(busy.drain(..).map(|busy| Witness { peer: None, busy }));
-        for peer in peers {
+        let mut witnesses: Vec<Witness> =
+            busy.drain(..).map(|busy| Witness::Worker { ours: Arc::clone(ours), busy }).collect();
+        for peer in self.shared.peers.possible_writers() {
             peer.commons.posts.observe(peer.their_party, &mut busy);
-            witnesses.extend(busy.drain(..).map(|busy| Witness { peer: Some(Arc::clone(&peer)), busy }));
+            witnesses.extend(busy.drain(..).map(|busy| Witness::Peer { peer: Arc::clone(&peer), busy }));
         }
         witnesses
+    }
+}
+
+/// Withdrawals that one call may put into the log, which keeps only so many: what is more is
+/// withdrawn as the one range around it all, which may end transfers that touch none of it.
+const RANGES_PER_CALL: usize = penstock_core::limits::WITHDRAWALS_KEPT / 4;
+
+/// The same bytes in as few ranges as possible.
+fn coalesce(extents: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut sorted = extents.to_vec();
+    sorted.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::with_capacity(sorted.len());
+    for (offset, len) in sorted {
+        match merged.last_mut() {
+            Some(last) if offset <= last.0 + last.1 => last.1 = last.1.max(offset + len - last.0),
+            _ => merged.push((offset, len)),
+        }
+    }
+    match (merged.first(), merged.last()) {
+        (Some(first), Some(last)) if merged.len() > RANGES_PER_CALL => vec![(first.0, last.0 + last.1 - first.0)],
+        _ => merged,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_merged_and_many_become_one() {
+        assert_eq!(coalesce(&[(8, 8), (0, 8), (32, 4), (34, 1)]), [(0, 16), (32, 4)]);
+        assert_eq!(coalesce(&[]), []);
+        let scattered: Vec<(u64, u64)> = (0..1000).map(|block| (block * 10, 5)).collect();
+        assert_eq!(coalesce(&scattered), [(0, 9995)]);
     }
 }

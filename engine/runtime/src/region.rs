@@ -4,13 +4,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::{Env, Rights};
+use penstock_core::{Cause, Env, Rights};
 use penstock_memory::{Blocks, Deregistered, Region, TakeError, Window};
 
 use crate::counter::Counter;
 use crate::error::RegionError;
 use crate::hub::Hub;
-use crate::quiesce::{Hold, Subject, Writers};
+use crate::quiesce::{Hold, Subject};
 use crate::shared::ControlCall;
 
 /// A registered region of this engine.
@@ -63,6 +63,9 @@ impl<E: Env> LocalRegion<E> {
             why: "the engine has as many as it may have",
             mend: "drop counters that are not needed any more",
         };
+        if label.len() > penstock_session::frame::LABEL_BYTES_MAX {
+            return Err(RegionError::LabelTooLong { bytes: label.len() });
+        }
         let counter = Counter::open(&self.hub, label, self.region.id().0).ok_or(full)?;
         self.hub.shared.control.call(ControlCall::Announce);
         Ok(counter)
@@ -92,11 +95,16 @@ impl<E: Env> LocalRegion<E> {
     }
 
     /// Takes the whole region back for good. Once the answer is `Quiesced`, memory that the caller
-    /// lent may be freed. A region registered several times stays until its last registration ends.
+    /// lent may be freed, and its windows may not be used any more. A region registered several
+    /// times stands until its last registration ends; until then the answer is `StillRegistered`.
     pub fn deregister(&self, within: Duration) -> Result<Hold, RegionError> {
+        if penstock_memory::fork::in_child() {
+            return Err(RegionError::Call(Cause::Forked));
+        }
         let shared = &self.hub.shared;
+        shared.check_usable().map_err(RegionError::Call)?;
         match shared.registry.deregister(self.region.id(), self.region.generation())? {
-            Deregistered::StillUsed(_) => return Ok(Hold::Quiesced),
+            Deregistered::StillUsed(times) => return Ok(Hold::StillRegistered(times)),
             Deregistered::Last(_) => {}
         }
         shared.commons.posts.withdraw_region(self.region.id().0, self.region.generation().0);
@@ -105,11 +113,13 @@ impl<E: Env> LocalRegion<E> {
     }
 
     fn settle(&self, extents: &[(u64, u64)], within: Duration) -> Hold {
-        let blocks = |pool: &Arc<penstock_memory::Pool>| -> Vec<Blocks> {
-            extents.iter().map(|&(offset, len)| pool.blocks().retain_range(offset, len)).collect()
+        let keep = || -> Vec<Blocks> {
+            let blocks = |pool: &Arc<penstock_memory::Pool>| {
+                extents.iter().flat_map(|&(offset, len)| pool.blocks().withhold_range(offset, len)).collect()
+            };
+            self.region.pool().map(blocks).unwrap_or_default()
         };
-        let kept = self.region.pool().map(blocks).unwrap_or_default();
-        self.hub.settle(Writers::Everyone, Subject { label: self.label(), extents, kept }, within)
+        self.hub.settle(&Subject { label: self.label(), extents, keep: &keep }, within)
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) enum WorkerCall {
     /// A session stands.
     Join { peer: Arc<PeerState>, lane: Box<dyn Lane> },
     /// A session has ended: stop touching it, then open the latch.
-    Leave { party: u32, cause: Cause, left: Arc<Latch> },
+    Leave { peer: Arc<PeerState>, cause: Cause, left: Arc<Latch> },
     /// Room in the inbox came back; this peer's lane may hold notifications.
     Look { party: u32 },
     /// Finish and return.
@@ -91,9 +91,11 @@ pub(crate) enum ControlCall {
     /// Regions or counters have changed.
     Announce,
     /// A lane found its session broken.
-    Broken { party: u32, cause: Cause },
+    Broken { peer: Arc<PeerState>, cause: Cause },
     /// Say goodbye to one peer.
-    Disconnect { party: u32, left: Arc<Latch> },
+    Disconnect { peer: Arc<PeerState>, left: Arc<Latch> },
+    /// A worker has left a peer.
+    Left,
     /// Say goodbye to all and return.
     Stop,
 }
@@ -206,8 +208,8 @@ impl Peers {
         self.lock().standing.insert(peer.party, Arc::clone(peer));
     }
 
-    /// Takes a peer out. If it left without a word, its place stays taken until its process is
-    /// proven dead: it might still be copying.
+    /// Takes a peer out, once this engine's workers have left it. If it left without a word, its
+    /// place stays taken until it is proven that it has stopped copying.
     pub(crate) fn remove(&self, party: u32, said_goodbye: bool) {
         let mut table = self.lock();
         let Some(peer) = table.standing.remove(&party) else { return };
@@ -233,6 +235,11 @@ impl Peers {
         let mut table = self.lock();
         table.settle();
         table.standing.values().chain(&table.departed).cloned().collect()
+    }
+
+    /// How many places were ever taken: this engine's own workers may be copying for any of them.
+    pub(crate) fn places(&self) -> u32 {
+        self.lock().taken.len() as u32
     }
 }
 
@@ -301,6 +308,12 @@ impl<E: Env> Shared<E> {
 
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire) // SYNC closing: pairs with the shutdown's store
+    }
+
+    /// Whether a transfer has not ended yet.
+    pub(crate) fn has_running(&self) -> bool {
+        let running = |index| self.slots.current_key(index).and_then(|key| self.slots.get(key));
+        (0..self.slots.capacity()).filter_map(running).any(|slot| slot.outcome().is_none())
     }
 
     /// Whether calls can be made at all from here.

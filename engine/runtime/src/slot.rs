@@ -92,8 +92,8 @@ impl Slot {
     }
 
     /// Makes a claimed slot ready for a new transfer with so many holders (its handle and workers).
-    pub(crate) fn begin(&self, holders: u32, payload: &[u8]) {
-        if !payload.is_empty() {
+    pub(crate) fn begin(&self, holders: u32, payload: Option<&[u8]>) {
+        if let Some(payload) = payload {
             let mut kept = self.payload();
             kept.clear();
             kept.extend_from_slice(payload);
@@ -108,6 +108,11 @@ impl Slot {
     /// The notification's bytes; kept with the slot so that a steady state allocates nothing.
     pub(crate) fn payload(&self) -> MutexGuard<'_, Vec<u8>> {
         self.payload.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One holder more; the caller holds it already.
+    pub(crate) fn hold(&self) {
+        self.holders.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One holder less. Answers whether it was the last.
@@ -239,7 +244,7 @@ mod tests {
     #[test]
     fn units_are_claimed_once_and_finished_once() {
         let slot = Slot::new();
-        slot.begin(1, b"");
+        slot.begin(1, None);
         assert_eq!(slot.claim(2), Claim::Unit(0));
         assert_eq!(slot.claim(2), Claim::Unit(1));
         assert_eq!(slot.claim(2), Claim::Nothing, "two units are still in hands");
@@ -252,7 +257,7 @@ mod tests {
     #[test]
     fn stopping_an_idle_transfer_finishes_it_at_once() {
         let slot = Slot::new();
-        slot.begin(1, b"");
+        slot.begin(1, None);
         assert!(slot.stop(Stage::Queue, Cause::Cancelled));
         assert!(!slot.stop(Stage::Queue, Cause::DeadlineExceeded), "finished once");
         assert_eq!(slot.stop_reason(), Some((Stage::Queue, Cause::Cancelled)), "the first reason stays");
@@ -262,7 +267,7 @@ mod tests {
     #[test]
     fn stopping_waits_for_the_unit_in_hands() {
         let slot = Slot::new();
-        slot.begin(1, b"");
+        slot.begin(1, None);
         assert_eq!(slot.claim(5), Claim::Unit(0));
         assert!(!slot.stop(Stage::Move, Cause::Cancelled));
         assert!(slot.is_in_hands());
@@ -283,7 +288,7 @@ mod tests {
     #[test]
     fn many_threads_split_one_transfer() {
         let slot = Slot::new();
-        slot.begin(1, b"");
+        slot.begin(1, None);
         let finishers = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {

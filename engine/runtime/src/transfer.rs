@@ -8,7 +8,7 @@ use penstock_ring::Key;
 
 use crate::hub::Hub;
 use crate::peer_state::PeerState;
-use crate::quiesce::{Answer, Hold, RemoteHold, Subject, Writers};
+use crate::quiesce::{Answer, Hold, RemoteHold};
 use crate::slot::{Outcome, Slot};
 
 /// How long past its own deadline a transfer is waited for: its worker may be descheduled.
@@ -121,7 +121,7 @@ impl<E: Env> Pending<E> {
             // Its worker has not even noticed the deadline: a wrong thread, or a starved machine.
             let cause = match self.hub.progress() {
                 Err(cause) => cause,
-                Ok(_) => Cause::DeadlineExceeded,
+                Ok(_) => Cause::NotEnded,
             };
             Err(Fault::new(Stage::Queue, cause).with_peer(&self.peer.name).with_notified(Notified::Unknown))
         })
@@ -144,6 +144,10 @@ impl<E: Env> Pending<E> {
 
     fn cancel(&self, within: Duration) -> Answer {
         let shared = &self.hub.shared;
+        if penstock_memory::fork::in_child() {
+            let held = self.hub.quarantine_forked();
+            return Answer { local: Hold::Quarantined(held), remote: RemoteHold::Unknown };
+        }
         let until = shared.env.now() + within;
         let slot = self.slot();
         if slot.outcome().is_some() {
@@ -169,14 +173,17 @@ impl<E: Env> Pending<E> {
         if settled {
             return QUIESCED;
         }
-        let left = until.since(shared.env.now());
-        let subject = Subject { label: "a cancelled transfer", extents: &[], kept: Vec::new() };
-        match self.hub.settle(Writers::OursFor(self.peer.party), subject, left) {
-            Hold::Quiesced => QUIESCED,
-            Hold::Quarantined(held) => {
-                Answer { local: Hold::Quarantined(held.clone()), remote: RemoteHold::Quarantined(held) }
-            }
-        }
+        // A quiet hazard proves nothing here: the worker may be between two batches of its unit.
+        let held = self.hub.quarantine_hands(self.hands());
+        Answer { local: Hold::Quarantined(held.clone()), remote: RemoteHold::Quarantined(held) }
+    }
+
+    /// Answers later whether no unit is in anybody's hands; holds the slot until then.
+    fn hands(&self) -> Box<dyn Fn() -> bool + Send + Sync> {
+        self.slot().hold();
+        let pending =
+            Self { hub: Arc::clone(&self.hub), peer: Arc::clone(&self.peer), key: self.key, timeout: self.timeout };
+        Box::new(move || !pending.slot().is_in_hands())
     }
 }
 

@@ -153,6 +153,7 @@ impl Header {
 pub struct Decoder {
     bytes: VecDeque<u8>,
     skipped: u64,
+    skipped_tokens: usize,
 }
 
 impl Decoder {
@@ -171,6 +172,17 @@ impl Decoder {
         self.skipped
     }
 
+    /// How many descriptors belong to frames that were skipped since the last call. They come
+    /// before those of the next frame.
+    pub fn take_skipped_tokens(&mut self) -> usize {
+        std::mem::take(&mut self.skipped_tokens)
+    }
+
+    /// Whether a frame has begun and is not complete.
+    pub fn has_partial(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+
     /// The next whole frame, if there is one. After an error the stream has no meaning any more.
     pub fn next_frame(&mut self) -> Result<Option<Received>, WireError> {
         loop {
@@ -182,7 +194,10 @@ impl Decoder {
             let body: Vec<u8> = self.bytes.drain(..header.length).collect();
             match decode_body(header.kind, &body)? {
                 Some(frame) => return Ok(Some(Received { frame, tokens: header.tokens })),
-                None => self.skipped += 1,
+                None => {
+                    self.skipped += 1;
+                    self.skipped_tokens += header.tokens;
+                }
             }
         }
     }

@@ -119,8 +119,9 @@ pub trait Lane: Send {
     /// Moves, or accepts to move, the spans of a batch.
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError>;
 
-    /// Tells the peer that everything of a transfer has landed. All of `arrival`, or nothing of it.
-    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<(), PostError>;
+    /// Tells the peer that everything of a transfer has landed. On an error nothing of it was said.
+    /// Answers whether its counter, if one is named, was still there to be counted up.
+    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<bool, PostError>;
 
     /// Gives a handle to the peer without a copy. Refused with [`Cause::NoPath`] where [`crate::Caps::hand_over`] is false.
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError>;

@@ -15,6 +15,8 @@ use super::connection::Broken;
 use super::{Control, Phase, Talk};
 use crate::peer_state::PeerState;
 
+/// The longest path of a region, in bytes.
+const PATH_BYTES_MAX: usize = 256;
 /// Regions in one frame; each may carry a descriptor.
 const REGIONS_PER_FRAME: usize = FRAME_TOKENS_MAX;
 /// Counters in one frame.
@@ -34,10 +36,12 @@ impl<E: Env> Control<E> {
     pub(super) fn announce_changes(&mut self) {
         let regions = self.shared.registry.revision();
         let counters = self.shared.counters.revision();
-        if (regions, counters) == (self.announced_regions, self.announced_counters) {
+        // A deregistration changes the registry first and the log afterwards: both are news.
+        let now = (regions, counters, self.shared.commons.posts.view().deregistered());
+        if now == self.announced {
             return;
         }
-        (self.announced_regions, self.announced_counters) = (regions, counters);
+        self.announced = now;
         let tokens: Vec<u64> = self.talks.keys().copied().collect();
         for token in tokens {
             self.announce_to(token);
@@ -145,7 +149,7 @@ pub(super) fn learn(peer: &PeerState, regions: Regions, tokens: Vec<OwnedFd>) ->
                 None => return false, // It names a descriptor that did not come, or one twice.
             },
         };
-        if region.bytes == 0 || region.label.len() > LABEL_BYTES_MAX {
+        if region.bytes == 0 || region.label.len() > LABEL_BYTES_MAX || region.path.len() > PATH_BYTES_MAX {
             return false;
         }
         news.push((region, token));

@@ -129,7 +129,17 @@ impl<S: Stream> Connection<S> {
 
     /// The next whole frame and its descriptors.
     pub(super) fn next(&mut self) -> Result<Option<(Frame, Vec<OwnedFd>)>, Broken> {
-        let Some(Received { frame, tokens: expected }) = self.decoder.next_frame()? else { return Ok(None) };
+        let received = self.decoder.next_frame()?;
+        let skipped = self.decoder.take_skipped_tokens().min(self.tokens.len());
+        self.tokens.drain(..skipped);
+        let Some(Received { frame, tokens: expected }) = received else {
+            // Descriptors that no frame under way can name are not kept for later ones.
+            return if self.tokens.len() > FRAME_TOKENS_MAX && !self.decoder.has_partial() {
+                Err(WireError::TooManyTokens(self.tokens.len()).into())
+            } else {
+                Ok(None)
+            };
+        };
         let found = self.tokens.len();
         if found < expected {
             return Err(WireError::MissingTokens { expected, found }.into());

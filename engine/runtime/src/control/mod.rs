@@ -6,10 +6,12 @@
 //! - [`connection`]: frames and descriptors over one stream
 //! - [`greet`]: from a connection to a session
 //! - [`announce`]: what each peer knows of our regions and counters
+//! - [`leave`]: how a session ends
 
 mod announce;
 mod connection;
 mod greet;
+mod leave;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -23,17 +25,18 @@ use penstock_session::{Card, Frame};
 use self::announce::Announced;
 use self::connection::{Broken, Connection};
 use self::greet::Greeter;
+use self::leave::Leaving;
 use crate::error::ConnectError;
 use crate::peer_state::PeerState;
-use crate::shared::{ControlCall, Latch, Pending, Shared, WorkerCall};
+use crate::shared::{ControlCall, Pending, Shared};
 
 const LISTENER: u64 = 0;
 /// Connections accepted before anything else is looked at.
 const ACCEPTS_PER_TURN: usize = 16;
-/// How long a peer may take to answer a goodbye.
-const GOODBYE_WITHIN: Duration = Duration::from_millis(500);
-/// How long a session waits for its workers to leave.
-const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+/// How long past its configured time a stop may take: goodbyes have a time of their own.
+const STOP_GRACE: Duration = Duration::from_secs(1);
+/// Strangers that may be greeted at once; more are turned away unheard until some are done.
+const GREETINGS_MAX: usize = 256;
 
 /// What a connection is about.
 enum Phase {
@@ -41,8 +44,8 @@ enum Phase {
     Greeting(Box<Greeter>),
     /// A session.
     Open { peer: Arc<PeerState>, announced: Announced },
-    /// Our goodbye is said; theirs is the proof that they touch nothing any more.
-    Leaving { peer: Arc<PeerState>, until: Moment, left: Vec<Arc<Latch>> },
+    /// A session that ends.
+    Leaving(Box<Leaving>),
 }
 
 struct Talk<E: Env> {
@@ -58,9 +61,11 @@ pub(crate) struct Control<E: Env> {
     /// By token, so that whoever came first is served first, in every run alike.
     talks: BTreeMap<u64, Talk<E>>,
     next_token: u64,
-    announced_regions: u64,
-    announced_counters: u64,
+    /// Revisions of the registry and the counters, and the last deregistration, as announced.
+    announced: (u64, u64, u64),
     stopping: bool,
+    /// When a stop ends at the latest.
+    stop_by: Option<Moment>,
 }
 
 impl<E: Env> Control<E> {
@@ -76,17 +81,22 @@ impl<E: Env> Control<E> {
             listener: Some(listener),
             talks: BTreeMap::new(),
             next_token: LISTENER + 1,
-            announced_regions: 0,
-            announced_counters: 0,
+            announced: (0, 0, 0),
             stopping: false,
+            stop_by: None,
         })
     }
 
     /// The thread's body.
     pub(crate) fn run(mut self) {
         while !self.is_stopped() {
-            let timeout = self.next_deadline().map(|deadline| deadline.since(self.shared.env.now()));
-            self.turn(timeout);
+            let now = self.shared.env.now();
+            if self.stop_by.is_some_and(|stop_by| stop_by <= now) {
+                tracing::warn!("sessions are dropped without a goodbye: a worker does not leave its peer");
+                return;
+            }
+            let deadline = self.next_deadline().into_iter().chain(self.stop_by).min();
+            self.turn(deadline.map(|deadline| deadline.since(now)));
         }
     }
 
@@ -113,6 +123,7 @@ impl<E: Env> Control<E> {
             self.answer(call);
         }
         self.announce_changes();
+        self.advance_leaving();
         for token in ready {
             match token {
                 LISTENER => self.accept(),
@@ -127,21 +138,23 @@ impl<E: Env> Control<E> {
         match call {
             ControlCall::Connect { card, answer } => self.connect(card, answer),
             ControlCall::Announce => {} // Changes are announced every turn.
-            ControlCall::Broken { party, cause } => {
-                if let Some(token) = self.token_of(party) {
+            ControlCall::Broken { peer, cause } => {
+                if let Some(token) = self.token_of(&peer) {
                     self.leave(token, cause, None);
                 }
             }
-            ControlCall::Disconnect { party, left } => match self.token_of(party) {
+            ControlCall::Disconnect { peer, left } => match self.token_of(&peer) {
                 Some(token) => self.leave(token, Cause::PeerClosed, Some(left)),
                 None => left.arrive(),
             },
+            ControlCall::Left => {} // Whoever waits for it is looked at every turn.
             ControlCall::Stop => self.stop(),
         }
     }
 
     fn stop(&mut self) {
         self.stopping = true;
+        self.stop_by = Some(self.shared.env.now() + self.shared.config.session.shutdown_timeout() + STOP_GRACE);
         self.listener = None;
         let tokens: Vec<u64> = self.talks.keys().copied().collect();
         for token in tokens {
@@ -153,15 +166,21 @@ impl<E: Env> Control<E> {
         }
     }
 
-    fn token_of(&self, party: u32) -> Option<u64> {
-        let of_party = |talk: &Talk<E>| matches!(&talk.phase, Phase::Open { peer, .. } if peer.party == party);
-        self.talks.iter().find(|(_, talk)| of_party(talk)).map(|(&token, _)| token)
+    /// The connection of this very session.
+    fn token_of(&self, peer: &Arc<PeerState>) -> Option<u64> {
+        let is_theirs = |talk: &Talk<E>| match &talk.phase {
+            Phase::Open { peer: theirs, .. } => Arc::ptr_eq(theirs, peer),
+            Phase::Leaving(leaving) => Arc::ptr_eq(&leaving.peer, peer),
+            Phase::Greeting(_) => false,
+        };
+        self.talks.iter().find(|(_, talk)| is_theirs(talk)).map(|(&token, _)| token)
     }
 
     fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = &mut self.listener else { return };
             match listener.accept() {
+                Ok(_) if self.greetings() >= GREETINGS_MAX => {}
                 Ok(stream) => {
                     let greeter = Greeter::listener(&self.shared);
                     self.open(stream, Phase::Greeting(Box::new(greeter)));
@@ -175,6 +194,10 @@ impl<E: Env> Control<E> {
                 }
             }
         }
+    }
+
+    fn greetings(&self) -> usize {
+        self.talks.values().filter(|talk| matches!(talk.phase, Phase::Greeting(_))).count()
     }
 
     /// Watches a new connection and, if it may talk at all, lets it begin.
@@ -241,72 +264,31 @@ impl<E: Env> Control<E> {
         let Some(talk) = self.talks.get_mut(&token) else { return };
         match &mut talk.phase {
             Phase::Greeting(_) => self.greet(token, frame, tokens),
-            Phase::Open { peer, .. } => match frame {
-                Frame::Regions(regions) => {
-                    if !announce::learn(peer, regions, tokens) {
-                        self.leave(token, Cause::PeerCorrupt, None);
+            Phase::Open { peer, .. } => {
+                let makes_sense = match frame {
+                    Frame::Regions(regions) => announce::learn(peer, regions, tokens),
+                    Frame::RegionsGone(gone) => {
+                        peer.forget_regions(gone.revision, &gone.gone);
+                        true
                     }
-                }
-                Frame::RegionsGone(gone) => peer.forget_regions(gone.revision, &gone.gone),
-                Frame::Counters(counters) => peer.learn_counters(counters),
-                Frame::Goodbye => {
-                    self.leave(token, Cause::PeerClosed, None);
-                    self.said_goodbye(token);
-                }
-                frame => {
-                    tracing::warn!(peer = %peer.name, kind = frame.kind(), "a frame that does not belong in a session");
+                    Frame::Counters(counters) => peer.learn_counters(counters),
+                    Frame::Refuse { code, text } => {
+                        peer.refuse(code, text);
+                        return self.leave(token, Cause::PeerClosed, None);
+                    }
+                    Frame::Goodbye => return self.heard_goodbye(token),
+                    Frame::Hello(_) | Frame::Offer(_) => false,
+                };
+                if !makes_sense {
+                    tracing::warn!("a peer says what makes no sense in a session");
                     self.leave(token, Cause::PeerCorrupt, None);
                 }
-            },
-            Phase::Leaving { .. } => {
+            }
+            Phase::Leaving(_) => {
                 if frame == Frame::Goodbye {
-                    self.said_goodbye(token);
+                    self.heard_goodbye(token);
                 }
             }
-        }
-    }
-
-    /// Ends a session from this side: the workers leave first, then goodbye is said.
-    fn leave(&mut self, token: u64, cause: Cause, left: Option<Arc<Latch>>) {
-        let Some(Talk { phase: Phase::Open { peer, .. }, .. }) = self.talks.get(&token) else { return };
-        let peer = Arc::clone(peer);
-        let all_left = self.dismiss_workers(&peer, cause);
-        let Some(talk) = self.talks.get_mut(&token) else { return };
-        let until = self.shared.env.now() + GOODBYE_WITHIN;
-        talk.phase = Phase::Leaving { peer, until, left: left.into_iter().collect() };
-        if !all_left {
-            // A goodbye would be a lie: the peer must not reuse its memory on our word.
-            return self.broke(token, &Broken::Closed);
-        }
-        match talk.connection.send(&Frame::Goodbye, Vec::new()) {
-            Ok(()) => self.rewatch(token),
-            Err(broken) => self.broke(token, &broken),
-        }
-    }
-
-    /// Makes every worker stop what it does for this peer. Answers whether all of them have.
-    fn dismiss_workers(&mut self, peer: &Arc<PeerState>, cause: Cause) -> bool {
-        peer.end(cause);
-        let left = Latch::new(self.shared.ports.len());
-        for port in &self.shared.ports {
-            port.call(WorkerCall::Leave { party: peer.party, cause, left: Arc::clone(&left) });
-        }
-        // An inline engine's worker is the caller of this very turn: it leaves at its next turn, and nothing
-        // of it copies meanwhile.
-        if !self.shared.config.workers.progress.is_threaded() || left.sleep(LEAVE_WITHIN) {
-            return true;
-        }
-        tracing::warn!(peer = %peer.name, "a worker does not leave its peer; is the machine starved?");
-        false
-    }
-
-    /// The peer has said goodbye: nothing of it touches our memory any more.
-    fn said_goodbye(&mut self, token: u64) {
-        if let Some(talk) = self.remove(token)
-            && let Phase::Leaving { peer, left, .. } = talk.phase
-        {
-            self.shared.peers.remove(peer.party, true);
-            left.iter().for_each(|latch| latch.arrive());
         }
     }
 
@@ -319,33 +301,28 @@ impl<E: Env> Control<E> {
 
     /// A connection is over, without a goodbye.
     fn broke(&mut self, token: u64, broken: &Broken) {
-        if let (Broken::Wire(error), Some(Talk { phase: Phase::Greeting(_), .. })) = (broken, self.talks.get(&token)) {
-            return self.greeting_garbled(token, error.to_string());
-        }
-        if matches!(self.talks.get(&token), Some(Talk { phase: Phase::Open { .. }, .. })) {
-            let Some(Talk { phase: Phase::Open { peer, .. }, .. }) = self.talks.get(&token) else { return };
-            let peer = Arc::clone(peer);
-            tracing::info!(peer = %peer.name, %broken, "a session is lost");
-            let cause = if matches!(broken, Broken::Wire(_)) { Cause::PeerCorrupt } else { Cause::PeerLost };
-            self.dismiss_workers(&peer, cause);
-            self.remove(token);
-            self.shared.peers.remove(peer.party, false);
-            return;
-        }
-        match self.remove(token).map(|talk| talk.phase) {
-            Some(Phase::Greeting(greeter)) => greeter.failed(&self.shared, &broken.to_string()),
-            Some(Phase::Leaving { peer, left, .. }) => {
-                self.shared.peers.remove(peer.party, false);
-                left.iter().for_each(|latch| latch.arrive());
+        match (self.talks.get(&token).map(|talk| &talk.phase), broken) {
+            (Some(Phase::Greeting(_)), Broken::Wire(error)) => self.greeting_garbled(token, error.to_string()),
+            (Some(Phase::Greeting(_)), _) => {
+                if let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.remove(token) {
+                    greeter.failed(&self.shared, &broken.to_string());
+                }
             }
-            _ => {}
+            (Some(Phase::Open { peer, .. }), _) => {
+                tracing::info!(peer = %peer.name, %broken, "a session is lost");
+                let cause = if matches!(broken, Broken::Wire(_)) { Cause::PeerCorrupt } else { Cause::PeerLost };
+                self.leave(token, cause, None);
+                self.mute(token);
+            }
+            (Some(Phase::Leaving(_)), _) => self.mute(token),
+            (None, _) => {}
         }
     }
 
     fn deadline_of(phase: &Phase) -> Option<Moment> {
         match phase {
             Phase::Greeting(greeter) => Some(greeter.until()),
-            Phase::Leaving { until, .. } => Some(*until),
+            Phase::Leaving(leaving) => leaving.deadline(),
             Phase::Open { .. } => None,
         }
     }
@@ -364,7 +341,7 @@ impl<E: Env> Control<E> {
         for token in late {
             match self.talks.get(&token).map(|talk| &talk.phase) {
                 Some(Phase::Greeting(_)) => self.greeting_expired(token),
-                _ => self.broke(token, &Broken::Closed),
+                _ => self.leaving_expired(token),
             }
         }
     }

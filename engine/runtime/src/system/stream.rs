@@ -9,8 +9,8 @@ use std::path::Path;
 use penstock_core::env::{Credentials, Stream};
 use penstock_core::limits::FRAME_TOKENS_MAX;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
 };
 
 /// A connected, non-blocking Unix stream.
@@ -24,7 +24,17 @@ impl SystemStream {
     }
 
     pub(super) fn connect(path: &Path) -> io::Result<Self> {
-        Self::new(UnixStream::connect(path)?)
+        // Not std's connect: that one sleeps while the listener's queue is full, for ever if it is stopped.
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+            Ok(()) => Self::new(UnixStream::from(socket)),
+            Err(rustix::io::Errno::AGAIN) => Err(io::Error::new(
+                io::ErrorKind::WouldBlock,
+                "its queue of connections is full: it is stopped, or inline and makes no progress",
+            )),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

@@ -1,15 +1,21 @@
 //! Moving a unit, telling the peer, finishing.
 
+use std::sync::Arc;
+
 use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
 use penstock_transport::host::PostsView;
 use penstock_transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
 
 use super::command::{Active, Announcement, Priority};
-use super::{Joined, URGENT_UNITS_PER_TURN, Worker};
+use super::{Joined, URGENT_UNITS_AT_ONCE, Worker, joined};
+use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
 use crate::shared::Shared;
 use crate::slot::{Claim, Outcome, Phase, Slot};
+
+/// Looks into the logs of withdrawn memory while one unit is moved.
+const WITHDRAWALS_PER_UNIT: u32 = 64;
 
 /// How a transfer ends that finds its memory withdrawn.
 const WITHDRAWN: [Cause; 3] = [Cause::RevokedByPeer, Cause::RevokedHere, Cause::PlanTooOld];
@@ -36,7 +42,7 @@ pub(crate) fn move_unit(
 ) -> (u64, u64, Option<MoveEnd>) {
     let Some(unit) = plan.shape.unit(number) else { return (0, 0, None) };
     let sides = &plan.sides[unit.section()];
-    let (mut from, mut bytes, mut posts) = (0, 0, 0);
+    let (mut from, mut bytes, mut posts, mut looks) = (0, 0, 0, 0);
     loop {
         let count = unit.fill(from, spans);
         if count == 0 {
@@ -58,8 +64,15 @@ pub(crate) fn move_unit(
             }
             // Lanes of this release are synchronous; see Caps::synchronous.
             Ok(Posted::Accepted(_)) | Err(PostError::Full) => return (bytes, posts, Some(MoveEnd::Full)),
+            // A peer that withdraws without end costs its own transfer, not the others' turn.
+            Err(PostError::Withdrawn(_)) if looks == WITHDRAWALS_PER_UNIT => {
+                return (bytes, posts, Some(MoveEnd::Stop(Cause::PlanTooOld)));
+            }
             Err(PostError::Withdrawn(_)) => match check_withdrawn(plan, here, *expected) {
-                Ok(checked) => *expected = checked,
+                Ok(checked) => {
+                    looks += 1;
+                    *expected = checked;
+                }
                 Err(cause) => return (bytes, posts, Some(MoveEnd::Stop(cause))),
             },
             Err(PostError::OutOfBounds) => return (bytes, posts, Some(MoveEnd::Stop(Cause::OutOfBounds))),
@@ -74,15 +87,12 @@ impl<E: Env> Worker<E> {
         let Self { shared, active, lanes, spans, .. } = self;
         let current = &mut active[class as usize][place];
         let slot = shared.slots.get(current.command.key).expect("a worker holds its slots");
-        let Some(Some(joined)) = lanes.get_mut(current.command.party as usize) else {
-            let gone = self.active[class as usize].swap_remove(place);
-            let cause = self.shared.why_gone(&gone);
-            self.shared.stop_and_drop(gone, Stage::Queue, cause);
-            return true;
+        let Some(joined) = joined(lanes, &current.command.peer) else {
+            return self.advance_without_lane(class, place);
         };
         let units = current.command.units();
         let statistics = &shared.ports[self.index].statistics;
-        let most = if class == Priority::Urgent { URGENT_UNITS_PER_TURN } else { 1 };
+        let most = if class == Priority::Urgent { URGENT_UNITS_AT_ONCE } else { 1 };
         let mut left = most;
         let end = loop {
             if left == 0 {
@@ -118,11 +128,7 @@ impl<E: Env> Worker<E> {
         };
         match end {
             End::Stay => {
-                if current.deadline == Moment::NEVER {
-                    let timeout = current.command.timeout;
-                    let deadline = self.arm(timeout);
-                    self.active[class as usize][place].deadline = deadline;
-                }
+                self.arm_active(class, place);
                 return false;
             }
             End::Drop => {
@@ -137,17 +143,51 @@ impl<E: Env> Worker<E> {
         true
     }
 
+    /// A transfer whose peer's lane is not here: the session has ended, or has not quite begun.
+    fn advance_without_lane(&mut self, class: Priority, place: usize) -> bool {
+        match self.shared.why_gone(&self.active[class as usize][place].command.peer) {
+            None => {
+                self.arm_active(class, place);
+                false
+            }
+            Some(cause) => {
+                let gone = self.active[class as usize].swap_remove(place);
+                self.shared.stop_and_drop(gone, Stage::Queue, cause);
+                true
+            }
+        }
+    }
+
+    /// Gives a transfer that survived its first turn its deadline.
+    fn arm_active(&mut self, class: Priority, place: usize) {
+        let active = &self.active[class as usize][place];
+        if active.deadline == Moment::NEVER {
+            let deadline = self.arm(active.command.timeout);
+            self.active[class as usize][place].deadline = deadline;
+        }
+    }
+
     /// All units are accounted for: tell the peer and finish, or wait for its room.
-    fn announce_or_wait(&mut self, mut active: Active) {
+    fn announce_or_wait(&mut self, active: Active) {
+        // Whoever waits already goes first: a short note must not starve a long one.
+        let is_theirs = |waiting: &Active| Arc::ptr_eq(&waiting.command.peer, &active.command.peer);
+        if !active.command.announcement.is_empty() && self.notifying.iter().any(is_theirs) {
+            return self.wait_for_room(active);
+        }
+        self.announce(active);
+    }
+
+    fn announce(&mut self, active: Active) {
         let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
         if let Some((stage, cause)) = slot.stop_reason() {
             self.shared.finish_unannounced(active, stage, cause);
             return;
         }
-        let Some(Some(joined)) = self.lanes.get_mut(active.command.party as usize) else {
-            let cause = self.shared.why_gone(&active);
-            self.shared.finish_unannounced(active, Stage::Notify, cause);
-            return;
+        let Some(joined) = joined(&mut self.lanes, &active.command.peer) else {
+            return match self.shared.why_gone(&active.command.peer) {
+                None => self.wait_for_room(active),
+                Some(cause) => self.shared.finish_unannounced(active, Stage::Notify, cause),
+            };
         };
         let statistics = &self.shared.ports[self.index].statistics;
         match tell(joined, slot, &active.command.announcement) {
@@ -157,28 +197,44 @@ impl<E: Env> Worker<E> {
                 self.shared.finish(active, Outcome { failure: None, notified });
             }
             Err(PostError::Fault(fault)) => {
-                self.break_lane(active.command.party, fault.0);
+                self.break_lane(Arc::clone(&active.command.peer), fault.0);
                 self.shared.finish_unannounced(active, Stage::Notify, fault.0);
             }
             Err(_) => {
                 statistics.waits_for_room.add(1);
-                slot.advance_to(Phase::Notifying);
-                if active.deadline == Moment::NEVER {
-                    active.deadline = self.arm(active.command.timeout);
-                }
-                self.notifying.push_back(active);
+                self.wait_for_room(active);
             }
         }
     }
 
-    /// Tries again to tell peers that had no room. Answers whether any had.
+    fn wait_for_room(&mut self, mut active: Active) {
+        self.shared.slots.get(active.command.key).expect("a worker holds its slots").advance_to(Phase::Notifying);
+        if active.deadline == Moment::NEVER {
+            active.deadline = self.arm(active.command.timeout);
+        }
+        self.notifying.push_back(active);
+    }
+
+    /// Tries again to tell peers that had no room, each in the order of its transfers. Answers whether
+    /// any had.
     pub(super) fn retry_notifying(&mut self) -> bool {
         let mut told = false;
+        self.blocked.clear();
         for _ in 0..self.notifying.len() {
             let Some(active) = self.notifying.pop_front() else { break };
+            let party = active.command.peer.party;
+            let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
+            if slot.stop_reason().is_none() && self.blocked.contains(&party) {
+                self.notifying.push_back(active);
+                continue;
+            }
             let waiting = self.notifying.len();
-            self.announce_or_wait(active);
-            told |= self.notifying.len() == waiting;
+            self.announce(active);
+            if self.notifying.len() == waiting {
+                told = true;
+            } else {
+                self.blocked.push(party);
+            }
         }
         told
     }
@@ -197,11 +253,14 @@ fn tell(joined: &mut Joined, slot: &Slot, announcement: &Announcement) -> Result
     }
     let payload = slot.payload();
     let note = announcement.note.map(|id| Note { id, payload: &payload });
-    match (&announcement.handle, note) {
-        (Some(handle), Some(note)) => joined.lane.hand_over(note, handle)?,
+    let counted = match (&announcement.handle, note) {
+        (Some(handle), Some(note)) => {
+            joined.lane.hand_over(note, handle)?;
+            joined.lane.announce(&Arrival { counter: announcement.counter, note: None })?
+        }
         _ => joined.lane.announce(&Arrival { counter: announcement.counter, note })?,
-    }
-    Ok(Notified::Yes)
+    };
+    Ok(if counted || note.is_some() { Notified::Yes } else { Notified::No })
 }
 
 impl<E: Env> Shared<E> {
@@ -237,8 +296,8 @@ impl<E: Env> Shared<E> {
         }
     }
 
-    fn why_gone(&self, active: &Active) -> Cause {
-        let peer = active.command.plan.as_ref().and_then(|plan| plan.inner.peer.ended());
-        peer.unwrap_or(if self.is_closing() { Cause::EngineClosed } else { Cause::PeerLost })
+    /// Why there is no lane to a peer, or none if it is about to come.
+    fn why_gone(&self, peer: &PeerState) -> Option<Cause> {
+        peer.ended().or_else(|| self.is_closing().then_some(Cause::EngineClosed))
     }
 }

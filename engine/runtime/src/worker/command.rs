@@ -1,5 +1,6 @@
 //! What a submitted transfer looks like to a worker.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::{Moment, NoteId};
@@ -7,6 +8,7 @@ use penstock_ring::Key;
 use penstock_transport::lane::Handle;
 use penstock_transport::{CounterRef, Revisions};
 
+use crate::peer_state::PeerState;
 use crate::plan::Plan;
 
 /// Who goes first.
@@ -38,7 +40,7 @@ pub(crate) struct Command {
     pub(crate) key: Key,
     /// What to move; none for a notification alone.
     pub(crate) plan: Option<Plan>,
-    pub(crate) party: u32,
+    pub(crate) peer: Arc<PeerState>,
     pub(crate) announcement: Announcement,
     pub(crate) timeout: Duration,
     pub(crate) priority: Priority,

@@ -50,7 +50,8 @@ impl<E: Env> Worker<E> {
     /// Sleeps until somebody rings, a deadline comes, or the longest sleep is over.
     fn sleep(&mut self, now: Moment) {
         self.sleeper.prepare();
-        if !self.has_work() {
+        // Room that came back before the flag was up rang nobody: look once more.
+        if !self.has_work() && !self.retry_notifying() {
             let until = self.next_deadline().min(now + SLEEP_MAX);
             let bell = &self.shared.commons.bells()[1 + self.index];
             self.port().statistics.sleeps.add(1);

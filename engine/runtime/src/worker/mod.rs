@@ -38,8 +38,10 @@ use crate::shared::{ControlCall, Port, Shared, WorkerCall};
 const COMMANDS_PER_TURN: usize = 32;
 /// Bulk transfers that move one unit each in one turn.
 const BULK_PER_TURN: usize = 4;
-/// Units that one urgent transfer moves before commands, lanes and deadlines are looked at.
-const URGENT_UNITS_PER_TURN: u64 = 16;
+/// Units that all urgent transfers together move before commands, lanes and deadlines are looked at.
+const URGENT_UNITS_PER_TURN: u64 = 64;
+/// Units that one urgent transfer moves before the next one's turn.
+const URGENT_UNITS_AT_ONCE: u64 = 16;
 /// How many turns pass until one lane is polled although nobody marked it.
 const TURNS_PER_ROTATION: u64 = 16;
 
@@ -47,6 +49,12 @@ const TURNS_PER_ROTATION: u64 = 16;
 pub(crate) struct Joined {
     pub(crate) lane: Box<dyn Lane>,
     pub(crate) peer: Arc<PeerState>,
+}
+
+/// The lane to this very peer: a place has other peers before and after it.
+pub(crate) fn joined<'a>(lanes: &'a mut [Option<Joined>], peer: &Arc<PeerState>) -> Option<&'a mut Joined> {
+    let joined = lanes.get_mut(peer.party as usize)?.as_mut()?;
+    Arc::ptr_eq(&joined.peer, peer).then_some(joined)
 }
 
 /// One worker: a thread's, or the inline engine's own.
@@ -57,10 +65,13 @@ pub(crate) struct Worker<E: Env> {
     pub(crate) lanes: Vec<Option<Joined>>,
     /// Transfers with units to move: urgent ones and others.
     active: [Vec<Active>; 2],
-    /// Where the turn among the others begins.
+    /// Where the turn among each begins.
+    next_urgent: usize,
     next_bulk: usize,
     /// Transfers whose bytes have landed and whose notification waits for room.
     notifying: VecDeque<Active>,
+    /// Peers found without room in one round of retries.
+    blocked: Vec<u32>,
     /// The earliest deadline of all transfers here.
     next_deadline: Moment,
     ready: ReadyBits,
@@ -80,7 +91,9 @@ impl<E: Env> Worker<E> {
             commands,
             lanes: Vec::new(),
             active: [Vec::with_capacity(room), Vec::with_capacity(room)],
+            next_urgent: 0,
             next_bulk: 0,
+            blocked: Vec::with_capacity(8),
             notifying: VecDeque::with_capacity(room),
             next_deadline: Moment::NEVER,
             ready: shared.commons.mail.view().ready(index),
@@ -160,9 +173,10 @@ impl<E: Env> Worker<E> {
                 self.lanes[place] = Some(Joined { lane, peer });
                 self.ready.mark(place);
             }
-            WorkerCall::Leave { party, cause, left } => {
-                self.leave(party, cause);
+            WorkerCall::Leave { peer, cause, left } => {
+                self.leave(&peer, cause);
                 left.arrive();
+                self.shared.control.call(ControlCall::Left);
             }
             WorkerCall::Look { party } => self.ready.mark(party as usize),
             WorkerCall::Stop => self.stopping = true,
@@ -170,35 +184,35 @@ impl<E: Env> Worker<E> {
     }
 
     /// Ends everything that goes on with one peer.
-    fn leave(&mut self, party: u32, cause: Cause) {
+    fn leave(&mut self, peer: &Arc<PeerState>, cause: Cause) {
+        let is_theirs = |active: &Active| Arc::ptr_eq(&active.command.peer, peer);
         for class in &mut self.active {
-            let (gone, kept): (Vec<_>, Vec<_>) = class.drain(..).partition(|active| active.command.party == party);
+            let (gone, kept): (Vec<_>, Vec<_>) = class.drain(..).partition(is_theirs);
             class.extend(kept);
             for active in gone {
                 self.shared.stop_and_drop(active, Stage::Move, cause);
             }
         }
-        let (gone, kept): (Vec<_>, Vec<_>) = self.notifying.drain(..).partition(|active| active.command.party == party);
+        let (gone, kept): (Vec<_>, Vec<_>) = self.notifying.drain(..).partition(is_theirs);
         self.notifying.extend(kept);
         for active in gone {
             self.shared.finish_unannounced(active, Stage::Notify, cause);
         }
-        if let Some(place) = self.lanes.get_mut(party as usize) {
-            *place = None;
+        if joined(&mut self.lanes, peer).is_some() {
+            self.lanes[peer.party as usize] = None;
         }
     }
 
+    /// Ends everything with everyone.
     pub(crate) fn leave_all(&mut self, cause: Cause) {
         while self.take_commands() {}
-        for party in 0..self.lanes.len() {
-            self.leave(party as u32, cause);
+        for active in self.active.iter_mut().flat_map(std::mem::take) {
+            self.shared.stop_and_drop(active, Stage::Queue, cause);
         }
-        // What is left was for peers that are gone already.
-        for class in 0..2 {
-            for active in std::mem::take(&mut self.active[class]) {
-                self.shared.stop_and_drop(active, Stage::Queue, cause);
-            }
+        for active in std::mem::take(&mut self.notifying) {
+            self.shared.finish_unannounced(active, Stage::Notify, cause);
         }
+        self.lanes.clear();
     }
 
     fn take_commands(&mut self) -> bool {
@@ -219,11 +233,15 @@ impl<E: Env> Worker<E> {
     /// Moves units: many of every urgent transfer, then one each of a few others.
     fn advance_active(&mut self) -> bool {
         let mut worked = false;
-        let mut place = 0;
-        while place < self.active[Priority::Urgent as usize].len() {
+        let urgent = Priority::Urgent as usize;
+        let turns = URGENT_UNITS_PER_TURN / URGENT_UNITS_AT_ONCE;
+        for _ in 0..turns.min(self.active[urgent].len() as u64) {
             worked = true;
-            if !self.advance(Priority::Urgent, place) {
-                place += 1;
+            if self.next_urgent >= self.active[urgent].len() {
+                self.next_urgent = 0;
+            }
+            if !self.active[urgent].is_empty() && !self.advance(Priority::Urgent, self.next_urgent) {
+                self.next_urgent += 1;
             }
         }
         let bulk = Priority::Bulk as usize;
@@ -276,17 +294,17 @@ impl<E: Env> Worker<E> {
             Ok(true) if joined.peer.inbox_credits.available() > 0 => self.ready.mark(place),
             Ok(_) => {}
             Err(fault) => {
-                let party = joined.peer.party;
-                self.break_lane(party, fault.0);
+                let peer = Arc::clone(&joined.peer);
+                self.break_lane(peer, fault.0);
             }
         }
         taken > 0
     }
 
     /// Nothing goes over this lane any more; the control loop ends the session.
-    fn break_lane(&mut self, party: u32, cause: Cause) {
-        self.lanes[party as usize] = None;
-        self.shared.control.call(ControlCall::Broken { party, cause });
+    fn break_lane(&mut self, peer: Arc<PeerState>, cause: Cause) {
+        self.lanes[peer.party as usize] = None;
+        self.shared.control.call(ControlCall::Broken { peer, cause });
     }
 
     fn expire(&mut self) {

@@ -112,14 +112,17 @@ impl CopyLane {
         lanes.collect()
     }
 
-    fn count(&self, counter: CounterRef) {
+    /// Answers whether the counter is still there.
+    fn count(&self, counter: CounterRef) -> bool {
         // A counter that is gone, or whose place has a new use, is not touched.
-        let Some(cell) = self.theirs.mail.counter(counter.index) else { return };
-        if cell.generation() == counter.generation && cell.add_one() {
+        let cell = self.theirs.mail.counter(counter.index);
+        let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
+        if cell.add_one() {
             // Not private: the waiter is another process. Fails only if nobody waits any more.
             let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
         }
         self.application.ring();
+        true
     }
 
     /// Room for so many lines, or "full" with the receiver asked to ring when there is more.
@@ -138,8 +141,8 @@ impl CopyLane {
     }
 
     fn push(&mut self, kind: Kind, note: Note<'_>) -> Result<(), PostError> {
+        self.reserve(record::lines_for(note.payload.len()))?;
         let count = record::write(kind, self.sequence, note.id, note.payload, &mut self.lines);
-        self.reserve(count)?;
         self.outbound.push(&self.lines[..count]).map_err(|_| PostError::Full)?;
         self.sequence += 1;
         self.receiver.mark_and_ring(&self.ready, self.their_party);
@@ -205,14 +208,11 @@ impl Lane for CopyLane {
     }
 
     #[inline]
-    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<(), PostError> {
+    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<bool, PostError> {
         if let Some(note) = arrival.note {
             self.push(Kind::Note, note)?;
         }
-        if let Some(counter) = arrival.counter {
-            self.count(counter);
-        }
-        Ok(())
+        Ok(arrival.counter.is_none_or(|counter| self.count(counter)))
     }
 
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError> {

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! line 0     revision of the last deregistration
+//! lines      departures: for each party, how many sessions at that place have ended here
 //! lines      gate: revision and the log of withdrawals
 //! lines      hazards, one for each (party, worker)
 //! ```
@@ -21,7 +22,8 @@ use penstock_ring::{
 
 use crate::link::JoinError;
 
-const GATE_OFFSET: usize = LINE_BYTES;
+const DEPARTURES_OFFSET: usize = LINE_BYTES;
+const GATE_OFFSET: usize = (DEPARTURES_OFFSET + PEERS_MAX * 8).next_multiple_of(LINE_BYTES);
 const HAZARDS_OFFSET: usize = (GATE_OFFSET + GateWriter::BYTES).next_multiple_of(LINE_BYTES);
 
 const _: () = assert!(GATE_ENTRIES == WITHDRAWALS_KEPT, "the limit is what the log keeps");
@@ -33,6 +35,10 @@ pub const WHOLE_REGION: u64 = u64::MAX;
 /// Bytes of the posts of an engine with so many workers.
 pub const fn posts_bytes(workers: usize) -> usize {
     HAZARDS_OFFSET + PEERS_MAX * workers * LINE_BYTES
+}
+
+fn departures_offset(party: u32) -> usize {
+    DEPARTURES_OFFSET + party as usize * 8
 }
 
 fn hazard_offset(workers: usize, party: u32, worker: usize) -> usize {
@@ -79,9 +85,16 @@ impl Posts {
     /// Withdraws a whole region for good.
     pub fn withdraw_region(&self, region: u32, generation: u32) -> u64 {
         let mut gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // Published first: who finds the new revision finds this too, and knows the region is gone.
+        self.deregistered.publish(gate.revision() + 1);
         let revision = gate.withdraw(&[Withdrawal { region, generation, offset: 0, len: WHOLE_REGION }]);
-        self.deregistered.publish(revision);
         revision
+    }
+
+    /// All workers have left the session at this place: none of them copies for it any more.
+    pub fn depart(&self, party: u32) {
+        let word = Publisher::mapped(&self.place, departures_offset(party)).expect("parties are bounded by their table");
+        word.publish(word.reader().read().wrapping_add(1));
     }
 
     /// What a peer sees of these posts; also how this engine sees its own.
@@ -132,6 +145,12 @@ impl PostsView {
     /// The revision of the last deregistration of a whole region.
     pub fn deregistered(&self) -> u64 {
         self.deregistered.read()
+    }
+
+    /// How many sessions at this place have ended on the owner's side. Another number than at the
+    /// beginning of a session is the proof that the owner's workers have left it.
+    pub fn departures(&self, party: u32) -> u64 {
+        Published::mapped(&self.place, departures_offset(party)).map_or(0, |word| word.read())
     }
 
     /// The workers that are copying for `party` at this moment, appended to `busy`.
