@@ -1,1 +1,26 @@
-//! Workloads, floors and the scoreboard.
+//! Workloads, floors and the scoreboard: what Penstock is measured by, each figure beside what the
+//! machine itself can do in the same run.
+//!
+//! - [`workload`]: what is moved, as files; [`layout`]: where the blocks lie; [`pattern`]: what is in them
+//! - [`measure`]: rounds in turns, medians, clocks and cores
+//! - [`floor`], [`raw`]: the same copies by bare threads
+//! - [`ends`]: an initiator here and a target, in a process of its own over shm
+//! - [`perf`]: one measurement with its floor and a proof of the bytes
+//! - [`scoreboard`]: all metrics against their floors
+//! - [`error`]: what can go wrong
+
+#![deny(unsafe_code)]
+
+pub mod ends;
+pub mod error;
+pub mod floor;
+pub mod layout;
+pub mod measure;
+pub mod pattern;
+pub mod perf;
+pub mod raw;
+pub mod scoreboard;
+pub mod workload;
+
+pub use self::error::LabError;
+pub use self::workload::{Workload, WorkloadError};

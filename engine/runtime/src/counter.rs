@@ -161,9 +161,7 @@ impl<E: Env> Drop for Counter<E> {
         if penstock_memory::fork::in_child() {
             return; // The mail is the parent's as well, and its counter goes on.
         }
-        if !penstock_memory::fork::in_child() {
-            self.hub.shared.counters.close(self.index);
-        }
+        self.hub.shared.counters.close(self.index);
     }
 }
 

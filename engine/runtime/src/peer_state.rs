@@ -35,6 +35,8 @@ pub(crate) struct PeerState {
     pub(crate) process: ProcessWatch,
     /// What its posts said about departures from our place when the session began.
     departures: u64,
+    /// Whether we called it, so that our offer was the last word of the greeting.
+    we_called: bool,
     /// Its refusal, if it refused what we offered.
     refused: OnceLock<(RefusalCode, String)>,
     /// Notifications it may still put into our inbox.
@@ -57,6 +59,7 @@ pub(crate) struct PeerParts {
     pub(crate) commons: Arc<PeerCommons>,
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) process: ProcessWatch,
+    pub(crate) we_called: bool,
     pub(crate) inbox_credits: u64,
 }
 
@@ -120,6 +123,7 @@ impl PeerState {
             registrar: parts.registrar,
             process: parts.process,
             departures: parts.commons.posts.departures(parts.their_party),
+            we_called: parts.we_called,
             refused: OnceLock::new(),
             inbox_credits: Credits::new(parts.inbox_credits),
             commons: parts.commons,
@@ -129,9 +133,9 @@ impl PeerState {
         }
     }
 
-    /// The peer refuses what we offered.
-    pub(crate) fn refuse(&self, code: RefusalCode, text: String) {
-        let _ = self.refused.set((code, text));
+    /// The peer refuses what we offered. Answers whether it may: only as its first word after ours.
+    pub(crate) fn refuse(&self, code: RefusalCode, text: String) -> bool {
+        self.we_called && !self.is_introduced() && self.refused.set((code, text)).is_ok()
     }
 
     /// Why a connect to it has failed after all.

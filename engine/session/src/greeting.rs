@@ -87,6 +87,11 @@ impl Greeting {
         Self { role, ours, theirs: None, state: State::AwaitHello }
     }
 
+    /// Which side this is.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
     /// This side's hello.
     pub fn ours(&self) -> &Hello {
         &self.ours

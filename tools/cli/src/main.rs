@@ -1,1 +1,63 @@
-fn main() {}
+//! The `penstock` command: test this machine, measure it, check a configuration.
+//!
+//! Read in this order:
+//!
+//! - `arguments`: what can be asked, and the help
+//! - `selftest`: two engines of two processes do everything once, and every byte is looked at
+//! - `perf`: one workload, measured beside its floor
+//! - `config`: files checked, keys explained
+//! - `console`, `failure`: how the command speaks and how it fails
+//! - `logging`: what `-v` and `PENSTOCK_LOG` show
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod config;
+mod console;
+mod failure;
+mod logging;
+mod perf;
+mod selftest;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use penstock_lab::perf::{TARGET_ARGUMENT, target_main};
+
+use crate::arguments::{Arguments, Command};
+use crate::failure::{Ended, Failure};
+
+fn main() -> ExitCode {
+    let mut first = std::env::args().skip(1).peekable();
+    if first.next_if_eq(TARGET_ARGUMENT).is_some() {
+        // The other process of a measurement. Its first has complained about a bad filter already.
+        let _ = logging::start(0);
+        return target_main(first);
+    }
+    match run() {
+        Ok(ended) => ended.into(),
+        Err(failure) => {
+            console::complain(&failure);
+            failure.ended().into()
+        }
+    }
+}
+
+fn run() -> Result<Ended, Failure> {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // Help and version come this way too; only what cannot be understood is a failure.
+        Err(error) if error.use_stderr() => return Err(Failure::Usage(error)),
+        Err(text) => {
+            console::print(&text.render().to_string())?;
+            return Ok(Ended::Well);
+        }
+    };
+    logging::start(arguments.verbose)?;
+    match &arguments.command {
+        Command::Selftest(options) => selftest::run(options, arguments.verbose),
+        Command::Perf(options) => perf::run(options),
+        Command::Config(command) => config::run(command),
+        Command::SelftestTarget(options) => selftest::serve(options),
+    }
+}

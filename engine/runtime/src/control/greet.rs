@@ -243,6 +243,7 @@ impl<E: Env> Control<E> {
             commons: link.commons,
             registrar: link.registrar,
             process: std::mem::replace(&mut greeter.process, ProcessWatch::Unseen),
+            we_called: greeter.greeting.role() == Role::Caller,
             inbox_credits: self.shared.config.credits.notifications_per_peer as u64,
         }));
         tracing::info!(peer = %peer.name, transport = peer.transport, path = peer.path, "a session stands");

@@ -272,12 +272,11 @@ impl<E: Env> Control<E> {
                         true
                     }
                     Frame::Counters(counters) => peer.learn_counters(counters),
-                    Frame::Refuse { code, text } => {
-                        peer.refuse(code, text);
+                    Frame::Refuse { code, text } if peer.refuse(code, text.clone()) => {
                         return self.leave(token, Cause::PeerClosed, None);
                     }
                     Frame::Goodbye => return self.heard_goodbye(token),
-                    Frame::Hello(_) | Frame::Offer(_) => false,
+                    Frame::Hello(_) | Frame::Offer(_) | Frame::Refuse { .. } => false,
                 };
                 if !makes_sense {
                     tracing::warn!("a peer says what makes no sense in a session");

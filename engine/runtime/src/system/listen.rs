@@ -83,9 +83,6 @@ fn take_lock(path: &Path) -> io::Result<File> {
 impl Drop for SystemListener {
     fn drop(&mut self) {
         if penstock_memory::fork::in_child() {
-            return; // The parent still listens.
-        }
-        if penstock_memory::fork::in_child() {
             return; // They are the parent's.
         }
         // Both are ours while we hold the lock; a failure leaves files that the next owner takes over.

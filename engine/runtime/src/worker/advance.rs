@@ -82,13 +82,13 @@ pub(crate) fn move_unit(
 }
 
 impl<E: Env> Worker<E> {
-    /// Moves units of an active transfer. Answers whether it left its place.
-    pub(super) fn advance(&mut self, class: Priority, place: usize) -> bool {
+    /// Moves units of the transfer whose turn it is. Answers whether it has left its class.
+    pub(super) fn advance(&mut self, class: Priority) -> bool {
         let Self { shared, active, lanes, spans, .. } = self;
-        let current = &mut active[class as usize][place];
+        let current = &mut active[class as usize][0];
         let slot = shared.slots.get(current.command.key).expect("a worker holds its slots");
         let Some(joined) = joined(lanes, &current.command.peer) else {
-            return self.advance_without_lane(class, place);
+            return self.advance_without_lane(class);
         };
         let units = current.command.units();
         let statistics = &shared.ports[self.index].statistics;
@@ -128,15 +128,15 @@ impl<E: Env> Worker<E> {
         };
         match end {
             End::Stay => {
-                self.arm_active(class, place);
+                self.arm_first(class);
                 return false;
             }
             End::Drop => {
-                let done = self.active[class as usize].swap_remove(place);
+                let done = self.take_first(class);
                 self.shared.let_go(done.command.key);
             }
             End::Finish => {
-                let done = self.active[class as usize].swap_remove(place);
+                let done = self.take_first(class);
                 self.announce_or_wait(done);
             }
         }
@@ -144,26 +144,30 @@ impl<E: Env> Worker<E> {
     }
 
     /// A transfer whose peer's lane is not here: the session has ended, or has not quite begun.
-    fn advance_without_lane(&mut self, class: Priority, place: usize) -> bool {
-        match self.shared.why_gone(&self.active[class as usize][place].command.peer) {
+    fn advance_without_lane(&mut self, class: Priority) -> bool {
+        match self.shared.why_gone(&self.active[class as usize][0].command.peer) {
             None => {
-                self.arm_active(class, place);
+                self.arm_first(class);
                 false
             }
             Some(cause) => {
-                let gone = self.active[class as usize].swap_remove(place);
+                let gone = self.take_first(class);
                 self.shared.stop_and_drop(gone, Stage::Queue, cause);
                 true
             }
         }
     }
 
+    fn take_first(&mut self, class: Priority) -> Active {
+        self.active[class as usize].pop_front().expect("it is this transfer's turn")
+    }
+
     /// Gives a transfer that survived its first turn its deadline.
-    fn arm_active(&mut self, class: Priority, place: usize) {
-        let active = &self.active[class as usize][place];
+    fn arm_first(&mut self, class: Priority) {
+        let active = &self.active[class as usize][0];
         if active.deadline == Moment::NEVER {
             let deadline = self.arm(active.command.timeout);
-            self.active[class as usize][place].deadline = deadline;
+            self.active[class as usize][0].deadline = deadline;
         }
     }
 

@@ -63,11 +63,8 @@ pub(crate) struct Worker<E: Env> {
     pub(crate) shared: Arc<Shared<E>>,
     commands: mpsc::Receiver<Command>,
     pub(crate) lanes: Vec<Option<Joined>>,
-    /// Transfers with units to move: urgent ones and others.
-    active: [Vec<Active>; 2],
-    /// Where the turn among each begins.
-    next_urgent: usize,
-    next_bulk: usize,
+    /// Transfers with units to move: urgent ones and others, each in turn; the first is next.
+    active: [VecDeque<Active>; 2],
     /// Transfers whose bytes have landed and whose notification waits for room.
     notifying: VecDeque<Active>,
     /// Peers found without room in one round of retries.
@@ -90,9 +87,7 @@ impl<E: Env> Worker<E> {
             shared: Arc::clone(shared),
             commands,
             lanes: Vec::new(),
-            active: [Vec::with_capacity(room), Vec::with_capacity(room)],
-            next_urgent: 0,
-            next_bulk: 0,
+            active: [VecDeque::with_capacity(room), VecDeque::with_capacity(room)],
             blocked: Vec::with_capacity(8),
             notifying: VecDeque::with_capacity(room),
             next_deadline: Moment::NEVER,
@@ -227,31 +222,19 @@ impl<E: Env> Worker<E> {
     fn accept(&mut self, command: Command) {
         let class = command.priority as usize;
         let expected = command.plan.as_ref().map(|plan| plan.inner.revisions()).unwrap_or_default();
-        self.active[class].push(Active { command, expected, deadline: Moment::NEVER });
+        self.active[class].push_back(Active { command, expected, deadline: Moment::NEVER });
     }
 
     /// Moves units: many of every urgent transfer, then one each of a few others.
     fn advance_active(&mut self) -> bool {
         let mut worked = false;
-        let urgent = Priority::Urgent as usize;
-        let turns = URGENT_UNITS_PER_TURN / URGENT_UNITS_AT_ONCE;
-        for _ in 0..turns.min(self.active[urgent].len() as u64) {
-            worked = true;
-            if self.next_urgent >= self.active[urgent].len() {
-                self.next_urgent = 0;
-            }
-            if !self.active[urgent].is_empty() && !self.advance(Priority::Urgent, self.next_urgent) {
-                self.next_urgent += 1;
-            }
-        }
-        let bulk = Priority::Bulk as usize;
-        for _ in 0..self.active[bulk].len().min(BULK_PER_TURN) {
-            worked = true;
-            if self.next_bulk >= self.active[bulk].len() {
-                self.next_bulk = 0;
-            }
-            if !self.advance(Priority::Bulk, self.next_bulk) {
-                self.next_bulk += 1;
+        let urgent_turns = (URGENT_UNITS_PER_TURN / URGENT_UNITS_AT_ONCE) as usize;
+        for (class, turns) in [(Priority::Urgent, urgent_turns), (Priority::Bulk, BULK_PER_TURN)] {
+            for _ in 0..self.active[class as usize].len().min(turns) {
+                worked = true;
+                if !self.advance(class) {
+                    self.active[class as usize].rotate_left(1);
+                }
             }
         }
         worked | self.retry_notifying()
@@ -318,7 +301,7 @@ impl<E: Env> Worker<E> {
             while place < self.active[class].len() {
                 let deadline = self.active[class][place].deadline;
                 if deadline <= now {
-                    let active = self.active[class].swap_remove(place);
+                    let active = self.active[class].remove(place).expect("the place is inside");
                     self.shared.stop_and_drop(active, Stage::Move, Cause::DeadlineExceeded);
                 } else {
                     next = next.min(deadline);

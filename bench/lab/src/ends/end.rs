@@ -1,0 +1,97 @@
+//! One engine with its pool and its arrival counter.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use penstock::config::{PagesChoice, Progress, TransportName};
+use penstock::region::Pool;
+use penstock::{Config, Counter, Engine, Pages, PoolSpec, Rights, SystemEnv};
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+
+/// What both ends call their pool.
+pub const LABEL: &str = "lab";
+/// What both ends call their counter.
+pub const ARRIVALS: &str = "arrivals";
+/// A round of the largest workload takes seconds where the machine is slow.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What one end should be.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct EndSpec {
+    /// Its engine's name.
+    pub name: String,
+    /// Where its socket is.
+    pub directory: PathBuf,
+    /// The only transport it may use.
+    pub transport: TransportName,
+    /// How it makes progress.
+    pub progress: Progress,
+    /// Its workers, if it has threads.
+    pub workers: usize,
+    /// Their cores; empty: anywhere.
+    pub cores: Vec<usize>,
+    /// How long they look for work before they sleep, in microseconds; the engine's default where absent.
+    pub spin_us: Option<u64>,
+    /// Bytes of its pool.
+    pub pool_bytes: u64,
+    /// Pages of its pool.
+    pub pages: PagesChoice,
+}
+
+/// One end, running.
+pub struct End {
+    /// Counts what arrived here.
+    pub arrivals: Counter<SystemEnv>,
+    /// Its memory.
+    pub pool: Pool<SystemEnv>,
+    /// Its engine.
+    pub engine: Engine,
+}
+
+impl EndSpec {
+    fn config(&self) -> Config {
+        let config = Config::default()
+            .named(&self.name)
+            .directory(&self.directory)
+            .transports([self.transport])
+            .transfer_timeout(TRANSFER_TIMEOUT)
+            .progress(self.progress);
+        let config = match self.spin_us {
+            Some(spin) => config.spin(Duration::from_micros(spin)),
+            None => config,
+        };
+        if self.progress.is_threaded() {
+            config.workers(self.workers).pinned_to(self.cores.iter().copied())
+        } else {
+            config
+        }
+    }
+
+    /// Starts the engine and makes its pool and its counter.
+    pub fn start(&self) -> Result<End, LabError> {
+        let engine = Engine::start(self.config()).map_err(LabError::refused("start an engine"))?;
+        let pages = match self.pages {
+            PagesChoice::Auto => Pages::Auto,
+            PagesChoice::Small => Pages::Small,
+            PagesChoice::Huge => Pages::Huge,
+        };
+        let spec = PoolSpec::host(self.pool_bytes).label(LABEL).pages(pages).rights(Rights::READ_WRITE);
+        let pool = engine.pool(spec).map_err(LabError::refused("make a pool"))?;
+        let arrivals = pool.counter(ARRIVALS).map_err(LabError::refused("make an arrival counter"))?;
+        Ok(End { arrivals, pool, engine })
+    }
+}
+
+impl End {
+    /// Whether the engine works by itself.
+    pub fn is_threaded(&self) -> bool {
+        self.engine.config().workers.progress.is_threaded()
+    }
+
+    /// One turn of an inline engine, its sockets included.
+    pub fn turn(&self) -> Result<bool, LabError> {
+        self.engine.progress_all().map_err(LabError::refused("turn an inline engine"))
+    }
+}

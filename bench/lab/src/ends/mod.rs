@@ -1,0 +1,191 @@
+//! Both ends of a measurement on this host: an initiator here, and a target here or in a process of its own.
+//!
+//! - [`end`]: one engine with its pool and its arrival counter
+//! - [`wire`]: what the initiator asks of a target process, and what that answers
+//! - [`target`]: the target process; [`process`]: its handle on this side
+//! - [`rally`]: the two ends sending each other one small write after the other; [`hops`]: the floor of a rally of
+//!   sleepers
+
+pub mod end;
+pub mod hops;
+pub mod process;
+pub mod rally;
+pub mod target;
+pub mod wire;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use penstock::config::{PagesChoice, Progress, TransportName};
+use penstock::{Peer, RemoteRegion, SystemEnv, Window};
+
+use self::end::{End, EndSpec, LABEL};
+use self::process::TargetProcess;
+use self::wire::{Command, Reply, TargetSpec};
+use crate::error::LabError;
+
+/// How long engines may take to find each other.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// What both ends should be.
+#[derive(Debug, Clone)]
+pub struct EndsSpec {
+    /// What is measured: within this process, or between two.
+    pub transport: TransportName,
+    /// Bytes of either pool.
+    pub pool_bytes: u64,
+    /// Pages of either pool.
+    pub pages: PagesChoice,
+    /// How the initiator makes progress.
+    pub progress: Progress,
+    /// Workers of the initiator.
+    pub workers: usize,
+    /// The cores of its workers, or of its own thread if it has none; empty: anywhere.
+    pub cores: Vec<usize>,
+    /// How the target makes progress.
+    pub target_progress: Progress,
+    /// The cores of a target process; empty: anywhere.
+    pub target_cores: Vec<usize>,
+    /// How long adaptive workers look for work before they sleep; the engine's default where absent.
+    pub spin: Option<Duration>,
+    /// The program that becomes the target process when asked to; this one where absent.
+    pub target_program: Option<PathBuf>,
+}
+
+/// Both ends, connected.
+pub struct Ends {
+    /// The initiator.
+    pub near: End,
+    /// The target, as the initiator sees it.
+    pub peer: Peer<SystemEnv>,
+    /// The target's pool, as plans name it.
+    pub remote: RemoteRegion<SystemEnv>,
+    /// The target's pool, mapped here a second time: for floors, which are not the engine's.
+    pub far: Window,
+    target: Target,
+    /// Removed last, when no engine has a socket in it any more.
+    _folder: Folder,
+}
+
+enum Target {
+    Here(Box<End>),
+    Process(TargetProcess),
+}
+
+impl Ends {
+    /// Starts both ends and connects them.
+    pub fn open(spec: &EndsSpec) -> Result<Self, LabError> {
+        let folder = Folder::create()?;
+        let end = |name: &str, progress: Progress, workers: usize, cores: &[usize]| EndSpec {
+            name: name.to_owned(),
+            directory: folder.0.clone(),
+            transport: spec.transport,
+            progress,
+            workers,
+            cores: if progress.is_threaded() { cores.to_vec() } else { Vec::new() },
+            spin_us: spec.spin.map(|spin| spin.as_micros() as u64),
+            pool_bytes: spec.pool_bytes,
+            pages: spec.pages,
+        };
+        let near = end("initiator", spec.progress, spec.workers, &spec.cores);
+        let far = end("target", spec.target_progress, 1, &[]);
+        if spec.transport == TransportName::Local {
+            return Self::open_here(folder, &near, &far);
+        }
+        let target = TargetSpec { end: far, stay_on: spec.target_cores.clone() };
+        let mut process = TargetProcess::start(spec.target_program.as_deref(), &target)?;
+        let near = near.start()?;
+        let ready = process.ready()?;
+        let peer = near.engine.connect(&ready.card, CONNECT).map_err(LabError::refused("connect to the target"))?;
+        let remote = peer.wait_region(LABEL, CONNECT).map_err(LabError::refused("find the target's pool"))?;
+        let far = process.map_pool(&ready)?;
+        Ok(Self { near, peer, remote, far, target: Target::Process(process), _folder: folder })
+    }
+
+    fn open_here(folder: Folder, near: &EndSpec, far: &EndSpec) -> Result<Self, LabError> {
+        let (target, near) = (far.start()?, near.start()?);
+        let connecting = near.engine.connect_begin(&target.engine.descriptor());
+        let connecting = connecting.map_err(LabError::refused("connect to the target"))?;
+        let start = Instant::now();
+        // Inline engines share this thread and are turned in turns; for others the turns do nothing.
+        let peer = loop {
+            target.turn()?;
+            near.turn()?;
+            if let Some(answer) = connecting.poll() {
+                break answer.map_err(LabError::refused("connect to the target"))?;
+            }
+            if start.elapsed() > CONNECT {
+                return Err(LabError::Silent { doing: "greet", waited: CONNECT });
+            }
+            if near.is_threaded() {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        };
+        let remote = peer.wait_region(LABEL, CONNECT).map_err(LabError::refused("find the target's pool"))?;
+        let far = target.pool.window().clone();
+        Ok(Self { near, peer, remote, far, target: Target::Here(Box::new(target)), _folder: folder })
+    }
+
+    /// Has the target do something and waits for its answer.
+    pub fn ask(&mut self, command: &Command) -> Result<Reply, LabError> {
+        match &mut self.target {
+            Target::Here(end) => wire::perform(end, command),
+            Target::Process(process) => process.ask(command),
+        }
+    }
+
+    /// Has a target process begin something that the initiator takes part in; [`Ends::settle`] waits for its end.
+    pub fn begin(&mut self, command: &Command) -> Result<(), LabError> {
+        match &mut self.target {
+            Target::Here(_) => Err(LabError::Option {
+                option: "transport",
+                mend: "both ends of a rally need a process each, so it must be shm",
+            }),
+            Target::Process(process) => process.begin(command),
+        }
+    }
+
+    /// Waits until what was begun has ended.
+    pub fn settle(&mut self) -> Result<Reply, LabError> {
+        match &mut self.target {
+            Target::Here(_) => Ok(Reply::Done),
+            Target::Process(process) => process.reply("end what it had begun"),
+        }
+    }
+
+    /// CPU time that the target's process has used so far, apart from this one's.
+    pub fn target_cpu(&mut self) -> Result<Duration, LabError> {
+        match &mut self.target {
+            Target::Here(_) => Ok(Duration::ZERO),
+            Target::Process(process) => match process.ask(&Command::Cpu)? {
+                Reply::Cpu { nanos } => Ok(Duration::from_nanos(nanos)),
+                other => Err(other.unexpected()),
+            },
+        }
+    }
+}
+
+/// A folder of its own for the sockets of a measurement.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn create() -> Result<Self, LabError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("penstock-lab-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(LabError::refused("make a folder for the sockets"))?;
+        Ok(Self(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A folder that cannot be removed is empty and in the system's folder for such.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

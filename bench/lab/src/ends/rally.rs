@@ -1,0 +1,208 @@
+//! The two ends sending each other one small write after the other: how long one takes one way is
+//! half of a round.
+
+use std::time::{Duration, Instant};
+
+use penstock::{Armed, NoteId, Notification, Peer, Plan, RemoteCounter, Span, Submit, SystemEnv, Window};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
+
+use super::end::{ARRIVALS, End, LABEL};
+use crate::error::LabError;
+
+/// How long the other end may take for its turn.
+const TURN: Duration = Duration::from_secs(10);
+/// Looks at a counter between two looks at everything else.
+const LOOKS: u32 = 1 << 14;
+/// What is written: one word.
+const WORD: Span = Span { local: 0, remote: 4096, len: 8 };
+
+/// How an end waits for its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Manner {
+    /// Looks at the arrival counter all the time.
+    Poll,
+    /// Sleeps until the arrival counter goes up.
+    SleepOnCounter,
+    /// Sleeps until a notification arrives.
+    SleepOnNote,
+}
+
+/// One side of a rally.
+pub struct Rally<'a> {
+    end: &'a End,
+    peer: Peer<SystemEnv>,
+    plan: Plan,
+    counter: RemoteCounter,
+    manner: Manner,
+    /// Arrivals before this rally and in it.
+    seen: u64,
+    notes: Vec<Notification>,
+}
+
+impl<'a> Rally<'a> {
+    /// This side of a rally with a peer.
+    pub fn new(end: &'a End, peer: &Peer<SystemEnv>, manner: Manner) -> Result<Self, LabError> {
+        let remote = peer.wait_region(LABEL, TURN).map_err(LabError::refused("find the other end's pool"))?;
+        let counter = peer.wait_counter(ARRIVALS, TURN).ok_or(LabError::Silent { doing: "announce", waited: TURN })?;
+        let plan = Plan::write(&end.pool, &remote).extents(&[WORD]).build();
+        let plan = plan.map_err(LabError::refused("plan a write of one word"))?;
+        let seen = end.arrivals.value();
+        Ok(Self { end, peer: peer.clone(), plan, counter, manner, seen, notes: Vec::new() })
+    }
+
+    /// This side of a rally with whoever is connected.
+    pub fn with_first_peer(end: &'a End, manner: Manner) -> Result<Self, LabError> {
+        let start = Instant::now();
+        loop {
+            if let Some(peer) = end.engine.peers().first() {
+                return Self::new(end, peer, manner);
+            }
+            if start.elapsed() > TURN {
+                return Err(LabError::Silent { doing: "connect", waited: TURN });
+            }
+            end.turn()?;
+        }
+    }
+
+    /// Sends first, so many times. Answers the time of one way, in nanoseconds.
+    pub fn send_first(&mut self, rounds: u64) -> Result<f64, LabError> {
+        let start = Instant::now();
+        for _ in 0..rounds {
+            self.send()?;
+            self.receive()?;
+        }
+        Ok(start.elapsed().as_nanos() as f64 / (2 * rounds) as f64)
+    }
+
+    /// Returns what comes, so many times.
+    pub fn receive_first(&mut self, rounds: u64) -> Result<(), LabError> {
+        for _ in 0..rounds {
+            self.receive()?;
+            self.send()?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn send(&self) -> Result<(), LabError> {
+        let how = match self.manner {
+            Manner::SleepOnNote => Submit::new().notify(NoteId(1), b""),
+            Manner::Poll | Manner::SleepOnCounter => Submit::new().count(self.counter),
+        };
+        // Dropped: the other end's answer tells that it arrived.
+        drop(self.peer.submit(&self.plan, how).map_err(LabError::refused("submit a write of one word"))?);
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Result<(), LabError> {
+        self.seen += 1;
+        let came = match self.manner {
+            Manner::Poll => self.poll()?,
+            Manner::SleepOnCounter if self.end.is_threaded() => self.end.arrivals.wait(self.seen, TURN),
+            Manner::SleepOnCounter => self.sleep_inline()?,
+            Manner::SleepOnNote => {
+                let came = self.end.engine.wait_notification(TURN);
+                self.notes.clear();
+                self.end.engine.notifications(&mut self.notes);
+                came
+            }
+        };
+        if came { Ok(()) } else { Err(LabError::Silent { doing: "take its turn", waited: TURN }) }
+    }
+
+    #[inline]
+    fn poll(&self) -> Result<bool, LabError> {
+        loop {
+            for _ in 0..LOOKS {
+                if self.end.arrivals.value() >= self.seen {
+                    return Ok(true);
+                }
+                std::hint::spin_loop();
+            }
+            // Also where the other end has ended: then the session does.
+            self.end.turn()?;
+            if self.peer.ended().is_some() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// As an application with other things to wait for does it: arms the engine and sleeps on its descriptor.
+    fn sleep_inline(&self) -> Result<bool, LabError> {
+        let longest = Timespec::try_from(TURN).ok();
+        while self.end.arrivals.value() < self.seen {
+            if self.peer.ended().is_some() {
+                return Ok(false);
+            }
+            if self.end.engine.arm().map_err(LabError::refused("arm an inline engine"))? == Armed::Busy {
+                continue;
+            }
+            let mut fds = [PollFd::from_borrowed_fd(self.end.engine.event_fd(), PollFlags::IN)];
+            if poll(&mut fds, longest.as_ref()) == Ok(0) {
+                return Ok(false);
+            }
+            if self.end.arrivals.value() < self.seen {
+                self.end.turn()?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Where each side of a rally of cache lines writes.
+const LINES: [u64; 2] = [8192, 8192 + 256];
+
+/// The floor of a rally: nothing but one word that goes over and one that comes back, `rounds` times.
+/// Answers the time of one way, in nanoseconds.
+pub fn send_cache_lines(pool: &Window, rounds: u64) -> Result<f64, LabError> {
+    let begun = load(pool, LINES[0])?;
+    let start = Instant::now();
+    for round in begun + 1..=begun + rounds {
+        store(pool, LINES[0], round)?;
+        await_word(pool, LINES[1], round)?;
+    }
+    Ok(start.elapsed().as_nanos() as f64 / (2 * rounds) as f64)
+}
+
+/// The other side of [`send_cache_lines`].
+pub fn return_cache_lines(pool: &Window, rounds: u64) -> Result<(), LabError> {
+    let begun = load(pool, LINES[1])?;
+    for round in begun + 1..=begun + rounds {
+        await_word(pool, LINES[0], round)?;
+        store(pool, LINES[1], round)?;
+    }
+    Ok(())
+}
+
+/// Makes both lines agree before the first rally.
+pub fn reset_cache_lines(pool: &Window) -> Result<(), LabError> {
+    LINES.into_iter().try_for_each(|line| store(pool, line, 0))
+}
+
+#[inline]
+fn load(pool: &Window, offset: u64) -> Result<u64, LabError> {
+    pool.load_u64(offset).map_err(LabError::refused("look at a cache line"))
+}
+
+#[inline]
+fn store(pool: &Window, offset: u64, value: u64) -> Result<(), LabError> {
+    pool.store_u64(offset, value).map_err(LabError::refused("change a cache line"))
+}
+
+#[inline]
+fn await_word(pool: &Window, offset: u64, value: u64) -> Result<(), LabError> {
+    let start = Instant::now();
+    loop {
+        for _ in 0..LOOKS {
+            if load(pool, offset)? == value {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        if start.elapsed() > TURN {
+            return Err(LabError::Silent { doing: "change a cache line", waited: TURN });
+        }
+    }
+}

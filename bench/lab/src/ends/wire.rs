@@ -1,0 +1,114 @@
+//! What the initiator asks of a target process, and what that answers: one line of JSON each.
+
+use serde::{Deserialize, Serialize};
+
+use super::end::{End, EndSpec};
+use super::rally::Manner;
+use crate::error::LabError;
+use crate::layout::{Destination, Layout, LayoutSpec};
+use crate::measure::clock;
+use crate::pattern::Mismatch;
+
+/// What a target process is started with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TargetSpec {
+    /// Its engine and its pool.
+    pub end: EndSpec,
+    /// The cores that its threads stay on; empty: anywhere.
+    pub stay_on: Vec<usize>,
+}
+
+/// What a target is asked to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Command {
+    /// Write the pattern over its pool.
+    Fill(LayoutSpec),
+    /// Overwrite its pool.
+    Wipe(LayoutSpec),
+    /// Look whether the initiator's pattern has arrived in every set.
+    Check(LayoutSpec),
+    /// Say how much CPU time its process has used.
+    Cpu,
+    /// Return so many small writes, one by one.
+    Rally {
+        /// How many.
+        rounds: u64,
+        /// How it waits for each.
+        manner: Manner,
+    },
+    /// Return so many changes of a cache line, one by one.
+    CacheLines {
+        /// How many.
+        rounds: u64,
+    },
+}
+
+/// What a target answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// It can be connected to.
+    Ready(Ready),
+    /// It has begun what the initiator takes part in.
+    Going,
+    /// It has done what it was asked.
+    Done,
+    /// All bytes that it looked at were right.
+    Checked {
+        /// How many.
+        bytes: u64,
+    },
+    /// Not all were.
+    Wrong(Mismatch),
+    /// CPU time that its process has used.
+    Cpu {
+        /// In nanoseconds.
+        nanos: u64,
+    },
+    /// It could not.
+    Failed {
+        /// Why.
+        why: String,
+    },
+}
+
+/// How a target can be reached.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ready {
+    /// Its engine's descriptor.
+    pub card: Vec<u8>,
+    /// The number of its pool's file descriptor in its own process.
+    pub pool_fd: i32,
+    /// Bytes of its pool.
+    pub pool_bytes: u64,
+}
+
+impl Reply {
+    /// The failure that this answer is, where another one was expected.
+    pub fn unexpected(self) -> LabError {
+        match self {
+            Self::Failed { why } => LabError::Target { why },
+            Self::Wrong(mismatch) => LabError::Corrupt(mismatch),
+            other => LabError::Target { why: format!("it answered {other:?}, which was not asked") },
+        }
+    }
+}
+
+/// Does what a target is asked to do alone, on this end.
+pub fn perform(end: &End, command: &Command) -> Result<Reply, LabError> {
+    let pool = end.pool.window();
+    match command {
+        Command::Fill(spec) => Layout::new(spec).fill(pool),
+        Command::Wipe(spec) => Layout::new(spec).wipe(pool),
+        Command::Check(spec) => {
+            return Ok(match Layout::new(spec).check(pool, Destination::Remote) {
+                Ok(bytes) => Reply::Checked { bytes },
+                Err(mismatch) => Reply::Wrong(mismatch),
+            });
+        }
+        Command::Cpu => return Ok(Reply::Cpu { nanos: clock::process_cpu().as_nanos() as u64 }),
+        Command::Rally { .. } | Command::CacheLines { .. } => {
+            return Err(LabError::Target { why: "a rally needs both ends".to_owned() });
+        }
+    }
+    Ok(Reply::Done)
+}

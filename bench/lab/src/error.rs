@@ -1,0 +1,109 @@
+//! What can go wrong in a measurement.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use penstock::Fault;
+
+use crate::pattern::Mismatch;
+use crate::workload::WorkloadError;
+
+/// Why something was not measured.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LabError {
+    /// The workload cannot be used.
+    Workload(WorkloadError),
+    /// An option has a value that it cannot have.
+    Option {
+        /// Its name.
+        option: &'static str,
+        /// What it may be.
+        mend: &'static str,
+    },
+    /// The system has no such range of addresses to give.
+    NoMemory {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// The engine, or the system, refused something.
+    Refused {
+        /// What was tried.
+        doing: &'static str,
+        /// Why not.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// A transfer ended with a fault.
+    Transfer(Fault),
+    /// The target process could not do what it was asked.
+    Target {
+        /// Its words.
+        why: String,
+    },
+    /// The target process did not answer, and was ended.
+    Silent {
+        /// What it was to do.
+        doing: &'static str,
+        /// How long it had.
+        waited: Duration,
+    },
+    /// What arrived is not what was sent.
+    Corrupt(Mismatch),
+}
+
+impl LabError {
+    /// Wraps what was refused: `map_err(LabError::refused("start an engine"))`.
+    pub(crate) fn refused<E: Into<Box<dyn Error + Send + Sync>>>(doing: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::Refused { doing, source: source.into() }
+    }
+}
+
+impl fmt::Display for LabError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Workload(error) => error.fmt(f),
+            Self::Option { option, mend } => write!(f, "{option} cannot be that: {mend}"),
+            Self::NoMemory { bytes } => {
+                write!(f, "the system does not give {bytes} bytes of addresses; see vm.overcommit_memory and ulimit -v")
+            }
+            Self::Refused { doing, source } => write!(f, "cannot {doing}: {source}"),
+            Self::Transfer(fault) => write!(f, "a transfer failed: {fault}"),
+            Self::Target { why } => write!(f, "the target process failed: {why}"),
+            Self::Silent { doing, waited } => {
+                write!(
+                    f,
+                    "the target process did not {doing} within {waited:?} and was ended; is the machine overloaded?"
+                )
+            }
+            Self::Corrupt(mismatch) => write!(f, "what arrived is not what was sent: {mismatch}"),
+        }
+    }
+}
+
+impl Error for LabError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Workload(error) => Some(error),
+            Self::Refused { source, .. } => Some(&**source),
+            Self::Transfer(fault) => Some(fault),
+            Self::Option { .. }
+            | Self::NoMemory { .. }
+            | Self::Target { .. }
+            | Self::Silent { .. }
+            | Self::Corrupt(_) => None,
+        }
+    }
+}
+
+impl From<WorkloadError> for LabError {
+    fn from(error: WorkloadError) -> Self {
+        Self::Workload(error)
+    }
+}
+
+impl From<Fault> for LabError {
+    fn from(fault: Fault) -> Self {
+        Self::Transfer(fault)
+    }
+}

@@ -1,0 +1,220 @@
+//! Where the blocks of a workload lie: pools with room for several sets of them, dealt from a shuffled
+//! free list, so that each round moves other memory and the cache is not what is measured.
+
+use penstock::memory::Window;
+use serde::{Deserialize, Serialize};
+
+use crate::pattern::{self, Mismatch};
+use crate::workload::{Mergeable, Workload};
+
+/// More sets than this take long to prepare and rotate through no more memory that matters.
+const SETS_MAX: usize = 256;
+
+/// Everything that a layout follows from; both ends compute the same one from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutSpec {
+    /// What is moved.
+    pub workload: Workload,
+    /// Bytes that each pool has at least.
+    pub pool_bytes_min: u64,
+    /// Sets of blocks that are moved at the same time.
+    pub concurrency: usize,
+    /// What the shuffles begin with.
+    pub seed: u64,
+}
+
+/// The sets of blocks of one workload in a pair of pools.
+#[derive(Debug)]
+pub struct Layout {
+    workload: Workload,
+    seed: u64,
+    /// Places for blocks in each layer.
+    places: u32,
+    sets: Vec<Vec<(u32, u32)>>,
+}
+
+impl Layout {
+    /// The layout of this specification.
+    pub fn new(spec: &LayoutSpec) -> Self {
+        let workload = spec.workload.clone();
+        let bytes_per_place = workload.stride_bytes() * u64::from(workload.layers);
+        let needed = u64::from(workload.blocks) * spec.concurrency as u64;
+        let places = spec.pool_bytes_min.div_ceil(bytes_per_place).max(needed);
+        let places = u32::try_from(places).expect("a checked workload has less than a TiB of 8-byte blocks");
+        let local = shuffled(places, workload.mergeable, spec.seed);
+        let remote = shuffled(places, workload.mergeable, !spec.seed);
+        let pairs: Vec<(u32, u32)> = local.into_iter().zip(remote).collect();
+        let sets = pairs.chunks_exact(workload.blocks as usize).take(SETS_MAX.max(spec.concurrency));
+        let sets = sets.map(<[_]>::to_vec).collect();
+        Self { workload, seed: spec.seed, places, sets }
+    }
+
+    /// What is moved.
+    pub fn workload(&self) -> &Workload {
+        &self.workload
+    }
+
+    /// Bytes of each pool.
+    pub fn pool_bytes(&self) -> u64 {
+        self.layer_bytes() * u64::from(self.workload.layers)
+    }
+
+    fn layer_bytes(&self) -> u64 {
+        u64::from(self.places) * self.workload.stride_bytes()
+    }
+
+    /// The sets, each as pairs of block indices (local, remote).
+    pub fn sets(&self) -> &[Vec<(u32, u32)>] {
+        &self.sets
+    }
+
+    /// The base offsets of the layers that each batch moves; both pools have the same.
+    pub fn batches(&self) -> Vec<Vec<(u64, u64)>> {
+        let bases: Vec<(u64, u64)> = (0..u64::from(self.workload.layers))
+            .map(|layer| (layer * self.layer_bytes(), layer * self.layer_bytes()))
+            .collect();
+        bases.chunks((self.workload.layers / self.workload.batches) as usize).map(<[_]>::to_vec).collect()
+    }
+
+    /// Writes the pattern over a whole pool that is going to be the source.
+    pub fn fill(&self, pool: &Window) {
+        pattern::fill(pool, self.seed);
+    }
+
+    /// Overwrites a whole pool that is going to be the destination.
+    pub fn wipe(&self, pool: &Window) {
+        pattern::wipe(pool);
+    }
+
+    /// Whether every block of every set arrived in `pool` from the source with the pattern.
+    /// Answers how many bytes were looked at.
+    pub fn check(&self, pool: &Window, destination: Destination) -> Result<u64, Mismatch> {
+        let stride = self.workload.stride_bytes();
+        let mut reader = pattern::Reader::new(pool, self.seed);
+        for (bases, pairs) in
+            self.batches().iter().flatten().flat_map(|base| self.sets.iter().map(move |set| (base, set)))
+        {
+            for pair in pairs {
+                let local = bases.0 + u64::from(pair.0) * stride;
+                let remote = bases.1 + u64::from(pair.1) * stride;
+                let (from, to) = match destination {
+                    Destination::Remote => (local, remote),
+                    Destination::Local => (remote, local),
+                };
+                reader.check(from, to, self.workload.block_bytes)?;
+            }
+        }
+        Ok(reader.bytes())
+    }
+}
+
+/// Which side's bytes are changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Destination {
+    /// The initiator's own: it reads.
+    Local,
+    /// The target's: the initiator writes.
+    Remote,
+}
+
+/// All places in the order in which a free list after long use would hand them out.
+fn shuffled(places: u32, mergeable: Mergeable, seed: u64) -> Vec<u32> {
+    let run = match mergeable {
+        Mergeable::None => 1,
+        Mergeable::Half => 2,
+    };
+    let mut starts: Vec<u32> = (0..places / run).map(|index| index * run).collect();
+    let mut state = seed;
+    for last in (1..starts.len()).rev() {
+        starts.swap(last, (next_random(&mut state) % (last as u64 + 1)) as usize);
+    }
+    let rest = places / run * run..places;
+    starts.into_iter().flat_map(|start| start..start + run).chain(rest).collect()
+}
+
+/// Split-mix: good enough to scatter.
+fn next_random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use penstock::HostMemory;
+
+    use super::*;
+
+    fn spec(name: &str, pool_bytes_min: u64) -> LayoutSpec {
+        LayoutSpec { workload: Workload::find(name).unwrap(), pool_bytes_min, concurrency: 1, seed: 7 }
+    }
+
+    #[test]
+    fn pools_are_as_large_as_asked_and_every_place_is_used_at_most_once() {
+        let layout = Layout::new(&spec("kv16", 64 << 20));
+        assert!(layout.pool_bytes() >= 64 << 20);
+        assert_eq!(layout.sets().len(), 4);
+        for side in [|pair: &(u32, u32)| pair.0, |pair: &(u32, u32)| pair.1] {
+            let used: Vec<u32> = layout.sets().iter().flatten().map(side).collect();
+            assert_eq!(used.iter().collect::<HashSet<_>>().len(), used.len());
+            assert!(used.iter().all(|&index| u64::from(index) * 16_384 < layout.pool_bytes()));
+        }
+    }
+
+    #[test]
+    fn layers_are_dealt_to_batches() {
+        let layout = Layout::new(&spec("w4", 0));
+        let batches = layout.batches();
+        assert_eq!((batches.len(), batches[0].len()), (32, 1));
+        assert_eq!(batches[31][0].0 + layout.layer_bytes(), layout.pool_bytes());
+        assert_eq!(layout.sets().len(), 1, "a pool is never too small for one set");
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_sets_and_another_one_others() {
+        let sets = |seed| Layout::new(&LayoutSpec { seed, ..spec("w2", 0) }).sets;
+        assert_eq!(sets(7), sets(7));
+        assert_ne!(sets(7), sets(8));
+    }
+
+    #[test]
+    fn the_half_variant_lets_every_second_block_follow_the_one_before() {
+        let follows = |name| {
+            let layout = Layout::new(&spec(name, 32 << 20));
+            let neighbours =
+                layout.sets()[0].windows(2).filter(|two| two[1].0 == two[0].0 + 1 && two[1].1 == two[0].1 + 1);
+            neighbours.count()
+        };
+        assert!(follows("kv16") < 10);
+        assert!((500..510).contains(&follows("kv16-half")));
+    }
+
+    #[test]
+    fn a_moved_pattern_is_found_and_one_wrong_byte_is_noticed() {
+        let workload = Workload::parse("{name: x, what: y, block_bytes: 64, blocks: 5, layers: 3}", "a test").unwrap();
+        let layout = Layout::new(&LayoutSpec { workload, pool_bytes_min: 4096, concurrency: 2, seed: 3 });
+        let pool = || HostMemory::from_vec(vec![0; layout.pool_bytes() as usize]).unwrap().window().clone();
+        let (local, remote) = (pool(), pool());
+        layout.fill(&local);
+        layout.wipe(&remote);
+        assert!(layout.check(&remote, Destination::Remote).is_err());
+        let mut block = [0; 64];
+        for base in layout.batches().iter().flatten() {
+            for &(from, to) in layout.sets().iter().flatten() {
+                local.read_into(base.0 + u64::from(from) * 64, &mut block).unwrap();
+                remote.write_from(base.1 + u64::from(to) * 64, &block).unwrap();
+            }
+        }
+        let bytes = layout.sets().len() as u64 * 5 * 3 * 64;
+        assert_eq!(layout.check(&remote, Destination::Remote), Ok(bytes));
+        let somewhere = u64::from(layout.sets()[1][2].1) * 64 + 63;
+        let mut byte = [0];
+        remote.read_into(somewhere, &mut byte).unwrap();
+        remote.write_from(somewhere, &[byte[0] ^ 1]).unwrap();
+        assert_eq!(layout.check(&remote, Destination::Remote).unwrap_err().offset, somewhere / 8 * 8);
+    }
+}

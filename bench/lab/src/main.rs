@@ -1,0 +1,126 @@
+//! `penstock-lab`: what this machine can do, and how near the engine comes to it.
+
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use penstock_lab::perf;
+use penstock_lab::scoreboard::{self, Effort, table};
+use penstock_lab::workload::Workload;
+
+const EXAMPLES: &str = "\
+Examples:
+  penstock-lab scoreboard                    every metric against this machine's floors, as a table
+  penstock-lab scoreboard --only M3,M5       two of them
+  penstock-lab scoreboard --json > board.jsonl
+                                             one JSON object for each metric and comparator
+  penstock-lab scoreboard --quick            few rounds: does everything run?
+  penstock-lab workloads                     what can be moved
+
+Keep the machine quiet while it measures. Ratios are taken between neighbouring rounds of one run and survive
+some noise; absolute figures do not.";
+
+/// Measures the engine against the floors of this machine.
+#[derive(Parser)]
+#[command(name = "penstock-lab", version, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Measures every metric of the scoreboard beside its floors.
+    #[command(after_help = EXAMPLES)]
+    Scoreboard {
+        /// Only these metrics.
+        #[arg(long, value_delimiter = ',', value_name = "ID,ID...")]
+        only: Vec<String>,
+        /// One JSON object a line instead of a table.
+        #[arg(long)]
+        json: bool,
+        /// Few rounds: enough to see that everything runs, too few to believe the figures.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Lists the workloads that are built in.
+    Workloads {
+        /// One JSON object a line instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.next_if(|first| first == perf::TARGET_ARGUMENT).is_some() {
+        return perf::target_main(arguments);
+    }
+    let done = match Arguments::parse().chore {
+        Chore::Scoreboard { only, json, quick } => measure(&only, json, &Effort { quick, target_program: None }),
+        Chore::Workloads { json } => list(json).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "penstock-lab: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Answers whether every metric could be measured; a missed goal is a result and no failure.
+fn measure(only: &[String], json: bool, effort: &Effort) -> Result<bool, Box<dyn Error>> {
+    let metrics = scoreboard::choose(only)?;
+    let (mut output, mut progress) = (std::io::stdout(), std::io::stderr());
+    if cfg!(debug_assertions) {
+        writeln!(progress, "this is not a release build: the figures say nothing (cargo run --release)")?;
+    }
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    writeln!(progress, "load average: {}", load.split(' ').take(3).collect::<Vec<_>>().join(" "))?;
+    let (mut rows, mut complete) = (Vec::new(), true);
+    for metric in &metrics {
+        writeln!(progress, "{}: {} ...", metric.id, metric.what)?;
+        match metric.measure(effort) {
+            Ok(measured) if json => {
+                for row in measured {
+                    writeln!(output, "{}", serde_json::to_string(&row)?)?;
+                }
+            }
+            Ok(measured) => rows.extend(measured),
+            Err(error) => {
+                complete = false;
+                writeln!(progress, "{} was not measured: {error}", metric.id)?;
+            }
+        }
+    }
+    if !json {
+        write!(output, "{}", table::render(&rows))?;
+    }
+    Ok(complete)
+}
+
+fn list(json: bool) -> Result<(), Box<dyn Error>> {
+    let mut output = std::io::stdout();
+    if !json {
+        writeln!(output, "{:<8}  {:>11}  {:>15}  {:>9}  what", "name", "block bytes", "blocks x layers", "MB")?;
+    }
+    for workload in Workload::all() {
+        if json {
+            writeln!(output, "{}", serde_json::to_string(&workload)?)?;
+            continue;
+        }
+        let Workload { name, what, block_bytes, blocks, layers, .. } = &workload;
+        let shape = format!("{blocks} x {layers}");
+        let megabytes = workload.bytes() as f64 / 1e6;
+        writeln!(output, "{name:<8}  {block_bytes:>11}  {shape:>15}  {megabytes:>9.1}  {what}")?;
+    }
+    if !json {
+        writeln!(output, "\nAny of them with -half appended leaves every second block mergeable with the one before.")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Floors that go past every check: what the memory does when nobody looks.
+#![allow(unsafe_code, reason = "a floor is the bare loop; a check in it would be measured with it")]
+
+use std::alloc::{Layout, alloc_zeroed};
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use penstock::memory::Window;
+use penstock::{Direction, HostMemory, Span};
+
+/// Copies each of these spans by itself, in order: words where all spans are words, else by the C library's `memcpy`.
+///
+/// # Panics
+///
+/// If the windows are shorter than what the spans were checked for, or the destination may not be written.
+pub fn copy_each(local: &Window, remote: &Window, direction: Direction, spans: &CheckedSpans, part: Range<usize>) {
+    let (source, destination) = match direction {
+        Direction::Write => (local, remote),
+        Direction::Read => (remote, local),
+    };
+    assert!(destination.is_writable(), "the destination of a floor is the lab's own");
+    assert!(spans.local_len <= local.len() && spans.remote_len <= remote.len(), "the spans were checked for less");
+    let (from, to) = (source.as_ptr().cast_const(), destination.as_ptr());
+    let pick = |span: &Span| match direction {
+        Direction::Write => (span.local as usize, span.remote as usize),
+        Direction::Read => (span.remote as usize, span.local as usize),
+    };
+    if spans.all_words {
+        for span in &spans.spans[part] {
+            let (near, far) = pick(span);
+            // SAFETY: `CheckedSpans` found both ends inside windows at most as long as these, which are
+            // borrowed and so stay mapped.
+            unsafe { to.add(far).cast::<u64>().write_unaligned(from.add(near).cast::<u64>().read_unaligned()) };
+        }
+        return;
+    }
+    for span in &spans.spans[part] {
+        let (near, far) = pick(span);
+        // SAFETY: as above; and the pools of two ends never overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from.add(near), to.add(far), span.len as usize) };
+    }
+}
+
+/// Spans whose ends are known, so that a bare loop over them stays inside its windows.
+#[derive(Debug, Clone)]
+pub struct CheckedSpans {
+    spans: Arc<[Span]>,
+    local_len: u64,
+    remote_len: u64,
+    all_words: bool,
+}
+
+impl CheckedSpans {
+    /// Looks at every span once, long before anything is timed.
+    pub fn new(spans: Arc<[Span]>) -> Self {
+        let end = |of: fn(&Span) -> u64| {
+            let ends = spans.iter().map(|span| of(span).checked_add(span.len).expect("an offset in a pool"));
+            ends.max().unwrap_or(0)
+        };
+        let (local_len, remote_len) = (end(|span| span.local), end(|span| span.remote));
+        let all_words = spans.iter().all(|span| span.len == 8);
+        Self { spans, local_len, remote_len, all_words }
+    }
+
+    /// The spans.
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+}
+
+/// Memory that is never written and so costs addresses only: for what looks at bounds and not at bytes.
+///
+/// It is never freed, so that whatever was told about it may go on looking.
+#[derive(Debug)]
+pub struct Untouched {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Untouched {
+    /// So many bytes; none if the system gives no such range.
+    pub fn new(len: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(len, 4096).ok().filter(|layout| layout.size() > 0)?;
+        // SAFETY: the layout has a size.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { base, len })
+    }
+
+    /// A part of it, as an application registers one array among others.
+    pub fn view(&self, offset: usize, len: usize) -> Option<HostMemory> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        // SAFETY: the range lies inside one allocation that is never freed and never borrowed.
+        let view = || unsafe { HostMemory::from_raw(self.base.add(offset).as_ptr(), len).ok() };
+        inside.then(view).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(byte: u8) -> Window {
+        HostMemory::from_vec(vec![byte; 64]).unwrap().window().clone()
+    }
+
+    fn bytes(window: &Window) -> Vec<u8> {
+        let mut bytes = vec![0; 64];
+        window.read_into(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn words_and_longer_spans_are_copied_in_both_directions() {
+        for len in [8, 9] {
+            let spans = CheckedSpans::new([Span { local: 1, remote: 20, len }].into());
+            let (local, remote) = (window(1), window(2));
+            copy_each(&local, &remote, Direction::Write, &spans, 0..1);
+            assert_eq!(bytes(&remote).iter().filter(|&&byte| byte == 1).count(), len as usize);
+            let (local, remote) = (window(1), window(2));
+            copy_each(&local, &remote, Direction::Read, &spans, 0..1);
+            assert_eq!(bytes(&local)[..12].iter().filter(|&&byte| byte == 2).count(), len as usize);
+        }
+    }
+
+    #[test]
+    fn untouched_memory_is_viewed_within_its_bounds() {
+        let memory = Untouched::new(1 << 30).unwrap();
+        assert_eq!(memory.view(1 << 29, 1 << 29).unwrap().window().len(), 1 << 29);
+        assert!(memory.view(1 << 29, (1 << 29) + 1).is_none() && memory.view(usize::MAX, 2).is_none());
+        assert!(Untouched::new(0).is_none() && Untouched::new(usize::MAX).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "checked for less")]
+    fn a_shorter_window_is_noticed() {
+        let spans = CheckedSpans::new([Span { local: 60, remote: 0, len: 8 }].into());
+        copy_each(&window(1), &window(2), Direction::Write, &spans, 0..1);
+    }
+}

@@ -1,0 +1,146 @@
+//! The scoreboard: each metric against the machine's own floor, measured in the same run.
+//!
+//! - [`row`]: one figure against one comparator; [`table`]: rows for people
+//! - `arrival` (M1), `hot` (M2), `copies` (M3, M4, M6), `words` (M5), `prepare` (M7), `wake` (M12),
+//!   `register` (M15)
+//!
+//! A metric is a function that measures and answers rows: one for each comparator. A comparator that is not
+//! measured here still has its row, without a figure.
+
+mod arrival;
+mod copies;
+mod hot;
+mod prepare;
+mod register;
+pub mod row;
+pub mod table;
+mod wake;
+mod words;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use self::row::Row;
+use crate::error::LabError;
+use crate::measure::{Limit, cores};
+
+/// How thoroughly to measure.
+#[derive(Debug, Clone, Default)]
+pub struct Effort {
+    /// Few rounds: enough to see that everything works, too few to believe the figures.
+    pub quick: bool,
+    /// The program that becomes the target process; this one where absent.
+    pub target_program: Option<PathBuf>,
+}
+
+impl Effort {
+    /// Rounds of one measurement.
+    pub(crate) fn limit(&self) -> Limit {
+        match self.quick {
+            true => Limit { rounds: 5, within: Duration::from_secs(2) },
+            false => Limit { rounds: 31, within: Duration::from_secs(10) },
+        }
+    }
+
+    /// Rounds of a measurement whose rounds are short: many, so that most are not disturbed at all.
+    pub(crate) fn limit_of_short(&self) -> Limit {
+        let Limit { rounds, within } = self.limit();
+        Limit { rounds: 5 * rounds, within }
+    }
+
+    /// `usual` repetitions of something short, or a tenth of them.
+    pub(crate) fn repeat(&self, usual: u64) -> u64 {
+        if self.quick { usual.div_ceil(10) } else { usual }
+    }
+}
+
+/// The cores that measurements are pinned to: the last one for what is measured, the one before it for the
+/// other side. Nothing is pinned on a machine of one core.
+#[derive(Debug, Clone)]
+pub(crate) struct Pins {
+    pub(crate) near: Vec<usize>,
+    pub(crate) far: Vec<usize>,
+}
+
+impl Pins {
+    pub(crate) fn choose() -> Self {
+        match cores::available()[..] {
+            [.., far, near] => Self { near: vec![near], far: vec![far] },
+            _ => Self { near: Vec::new(), far: Vec::new() },
+        }
+    }
+
+    /// A core for each of two workers; none on a machine of one core.
+    pub(crate) fn both(&self) -> Vec<usize> {
+        [&self.near[..], &self.far[..]].concat()
+    }
+}
+
+/// One metric of the scoreboard.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    /// Its name.
+    pub id: &'static str,
+    /// What it says.
+    pub what: &'static str,
+    measure: fn(&Effort) -> Result<Vec<Row>, LabError>,
+}
+
+const fn metric(id: &'static str, what: &'static str, measure: fn(&Effort) -> Result<Vec<Row>, LabError>) -> Metric {
+    Metric { id, what, measure }
+}
+
+/// All metrics, in order.
+pub const METRICS: &[Metric] = &[
+    metric("M1", "8 B write and its arrival between two processes, one way", arrival::measure),
+    metric("M2", "4 KiB within a process, submit to complete", hot::measure),
+    metric("M3", "a thousand 16 KiB blocks, one copying core", copies::one_core),
+    metric("M4", "a thousand 16 KiB blocks, two copying cores", copies::two_cores),
+    metric("M5", "ten thousand words of 8 B in one plan, each", words::measure),
+    metric("M6", "w2: until the last block is handed over, and in all", copies::many_small),
+    metric("M7", "preparing the plan of w1", prepare::measure),
+    metric("M12", "waking a sleeping peer, and what sleeping costs", wake::measure),
+    metric("M15", "registering 10,000 views, and going on registering", register::measure),
+];
+
+/// The metrics of these ids, or all if none is named; an unknown one is an error.
+pub fn choose(ids: &[String]) -> Result<Vec<Metric>, LabError> {
+    let known = |id: &String| METRICS.iter().any(|metric| metric.id.eq_ignore_ascii_case(id));
+    if !ids.iter().all(known) {
+        return Err(LabError::Option { option: "only", mend: "give ids of the scoreboard: M1 to M7, M12, M15" });
+    }
+    let chosen =
+        METRICS.iter().filter(|metric| ids.is_empty() || ids.iter().any(|id| metric.id.eq_ignore_ascii_case(id)));
+    Ok(chosen.copied().collect())
+}
+
+impl Metric {
+    /// Measures it, beside everything it is held against.
+    pub fn measure(&self, effort: &Effort) -> Result<Vec<Row>, LabError> {
+        let mut rows = (self.measure)(effort)?;
+        for row in &mut rows {
+            row.id = self.id;
+            if effort.quick {
+                row.note = format!("quick, few rounds; {}", row.note);
+            }
+        }
+        rows.extend(row::peers(self.id));
+        Ok(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_chosen_by_id() {
+        let ids = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            choose(&names).map(|metrics| metrics.iter().map(|metric| metric.id).collect::<Vec<_>>())
+        };
+        assert_eq!(ids(&["m5", "M3"]).unwrap(), ["M3", "M5"]);
+        assert_eq!(ids(&[]).unwrap().len(), METRICS.len());
+        assert!(ids(&["M3", "M99"]).unwrap_err().to_string().contains("M12"));
+    }
+}

@@ -1,0 +1,195 @@
+//! One figure against one comparator.
+
+use serde::Serialize;
+
+use crate::measure::{difference, least, median, ratio};
+
+/// One figure against one comparator. Serialised it is one JSON object with stable keys.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The metric.
+    pub id: &'static str,
+    /// The transport measured.
+    pub transport: &'static str,
+    /// What was measured; absent where nothing was.
+    pub figure: Option<f64>,
+    /// The unit of both figures.
+    pub unit: &'static str,
+    /// What it is held against.
+    pub against: String,
+    /// The comparator's figure in the same run; absent where it has none.
+    pub against_figure: Option<f64>,
+    /// The median over the rounds of `figure / against_figure`.
+    pub ratio: Option<f64>,
+    /// What is wanted.
+    pub goal: String,
+    /// Whether it is reached; absent where it cannot be told, or nothing is wanted.
+    pub met: Option<bool>,
+    /// What to know about it.
+    pub note: String,
+}
+
+/// What is wanted of a figure, in the unit of both figures.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Goal {
+    /// At most so many times the comparator.
+    RatioAtMost(f64),
+    /// So many times quicker than the comparator, at least.
+    QuickerBy(f64),
+    /// At most so much more than the comparator.
+    OverAtMost(f64),
+    /// At most this, whatever the comparator.
+    AtMost(f64),
+    /// Nothing: it is there to be looked at.
+    Reported,
+}
+
+impl Row {
+    /// A figure and its comparator, both measured in rounds that took turns. All times in nanoseconds;
+    /// `per` is how many of them make a unit.
+    pub fn compared(
+        transport: &'static str,
+        (figures, unit, per): (&[f64], &'static str, f64),
+        (against, floors): (&str, &[f64]),
+        goal: Goal,
+    ) -> Self {
+        let (times, over) = (ratio(figures, floors), difference(figures, floors) / per);
+        let figure = median(figures) / per;
+        let met = match goal {
+            Goal::RatioAtMost(most) => Some(times <= most),
+            Goal::QuickerBy(least) => Some(1.0 / times >= least),
+            Goal::OverAtMost(most) => Some(over <= most),
+            Goal::AtMost(most) => Some(figure <= most),
+            Goal::Reported => None,
+        };
+        Self {
+            id: "",
+            transport,
+            figure: Some(round(figure)),
+            unit,
+            against: against.to_owned(),
+            against_figure: Some(round(median(floors) / per)),
+            ratio: Some(round(times)),
+            goal: goal.words(unit),
+            met,
+            note: format!("{over:+.3} {unit} over it; minima {:.3} x", least(figures) / least(floors)),
+        }
+    }
+
+    /// A figure that stands for itself.
+    pub fn alone(transport: &'static str, figure: f64, unit: &'static str, most: Goal) -> Self {
+        let met = match most {
+            Goal::AtMost(most) => Some(figure <= most),
+            _ => None,
+        };
+        let goal = most.words(unit);
+        Self {
+            id: "",
+            transport,
+            figure: Some(round(figure)),
+            unit,
+            against: "the goal alone".to_owned(),
+            against_figure: None,
+            ratio: None,
+            goal,
+            met,
+            note: String::new(),
+        }
+    }
+
+    /// Adds something to know about it.
+    #[must_use]
+    pub fn noted(mut self, note: &str) -> Self {
+        self.note = if self.note.is_empty() { note.to_owned() } else { format!("{note}; {}", self.note) };
+        self
+    }
+}
+
+/// Four digits that count are more than any of these measurements has.
+fn round(figure: f64) -> f64 {
+    if figure == 0.0 || !figure.is_finite() {
+        return figure;
+    }
+    let scale = 10f64.powi(3 - figure.abs().log10().floor() as i32);
+    (figure * scale).round() / scale
+}
+
+impl Goal {
+    fn words(self, unit: &str) -> String {
+        match self {
+            Self::RatioAtMost(most) => format!("<= {most} x"),
+            Self::QuickerBy(least) => format!(">= {least} x quicker"),
+            Self::OverAtMost(most) => format!("<= {most} {unit} over it"),
+            Self::AtMost(most) => format!("<= {most} {unit}"),
+            Self::Reported => "reported".to_owned(),
+        }
+    }
+}
+
+/// Engines of others that a metric is held against, and by how much.
+const PEERS: &[(&str, &str, Goal)] = &[
+    ("M1", "UCX shm, ucp_put_lat", Goal::RatioAtMost(1.1)),
+    ("M1", "libfabric shm", Goal::QuickerBy(4.0)),
+    ("M1", "NIXL, default", Goal::QuickerBy(20.0)),
+    ("M3", "NIXL, default", Goal::Reported),
+    ("M3", "NIXL, tuned", Goal::QuickerBy(4.5)),
+    ("M4", "NIXL, tuned", Goal::QuickerBy(8.0)),
+    ("M7", "NIXL, prep_xfer_dlist", Goal::Reported),
+    ("M15", "NIXL, register_memory", Goal::Reported),
+];
+
+/// The rows of the engines of others for one metric: none of them is run by this program.
+pub(super) fn peers(id: &str) -> Vec<Row> {
+    let of_metric = PEERS.iter().filter(|(metric, ..)| *metric == id);
+    let absent = of_metric.map(|&(id, against, goal)| Row {
+        id,
+        transport: "shm",
+        figure: None,
+        unit: "",
+        against: against.to_owned(),
+        against_figure: None,
+        ratio: None,
+        goal: goal.words(""),
+        met: None,
+        note: "not installed: not measured".to_owned(),
+    });
+    absent.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_of_a_row_are_stable() {
+        let row = Row::compared("shm", (&[2e3, 3e3], "us", 1e3), ("the floor", &[1e3, 2e3]), Goal::RatioAtMost(1.05));
+        let text = serde_json::to_string(&Row { id: "M3", ..row }).unwrap();
+        let expected = "{\"id\":\"M3\",\"transport\":\"shm\",\"figure\":2.5,\"unit\":\"us\",\"against\":\"the floor\",\
+                        \"against_figure\":1.5,\"ratio\":1.75,\"goal\":\"<= 1.05 x\",\"met\":false,\
+                        \"note\":\"+1.000 us over it; minima 2.000 x\"}";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn goals_are_judged_by_what_they_say() {
+        let met = |goal| Row::compared("shm", (&[150.0], "ns", 1.0), ("x", &[100.0]), goal).met;
+        assert_eq!((met(Goal::RatioAtMost(1.5)), met(Goal::RatioAtMost(1.4))), (Some(true), Some(false)));
+        assert_eq!((met(Goal::QuickerBy(0.6)), met(Goal::QuickerBy(1.3))), (Some(true), Some(false)));
+        assert_eq!((met(Goal::OverAtMost(50.0)), met(Goal::OverAtMost(49.0))), (Some(true), Some(false)));
+        assert_eq!((met(Goal::AtMost(150.0)), met(Goal::Reported)), (Some(true), None));
+        assert_eq!(Row::alone("shm", 3.0, "ms", Goal::AtMost(2.0)).met, Some(false));
+    }
+
+    #[test]
+    fn an_absent_comparator_has_a_row_without_a_verdict() {
+        let rows = peers("M1");
+        assert_eq!(rows.len(), 3);
+        assert!(rows.iter().all(|row| row.met.is_none() && row.figure.is_none() && row.note.contains("not installed")));
+        assert!(peers("M2").is_empty());
+    }
+
+    #[test]
+    fn figures_keep_four_digits() {
+        assert_eq!((round(1234.567), round(0.012_345_67), round(0.0)), (1235.0, 0.01235, 0.0));
+    }
+}

@@ -1,0 +1,21 @@
+//! What every transport promises: one function for each promise.
+//!
+//! - [`bytes`]: single extents, of any alignment and length, in both directions
+//! - [`shapes`]: every form of a plan
+//! - [`notes`]: notifications and counters
+//! - [`pressure`]: too much of something, many peers at once, priorities
+//! - [`ends`]: deadlines and cancelling
+//! - [`withdrawal`]: revoking and deregistering
+//! - [`rights`]: what may be touched, and what kind of memory
+//! - [`waiting`]: the event fd, blocking, statistics
+//! - [`sessions`]: coming and going
+
+pub mod bytes;
+pub mod ends;
+pub mod notes;
+pub mod pressure;
+pub mod rights;
+pub mod sessions;
+pub mod shapes;
+pub mod waiting;
+pub mod withdrawal;

@@ -1,0 +1,111 @@
+//! The event fd, blocking, statistics.
+
+use std::time::{Duration, Instant};
+
+use penstock::{Armed, NoteId, Plan, Span, Submit};
+
+use crate::command::{Command, Reply};
+use crate::stage::{PATIENCE, Stage, all_end_well};
+use crate::target::wait_readable;
+use crate::{Engine, Setting};
+
+/// Sleeping on the event fd between two looks, every end of a transfer is noticed.
+pub fn no_end_is_slept_through(setting: &Setting) {
+    const ROUNDS: u64 = 300;
+    let mut stage = Stage::open(setting);
+    let small = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).build().unwrap();
+    let large = Span { local: 0, remote: 0, len: 1 << 20 };
+    let large = Plan::write(&stage.near, &stage.far()).extents(&[large]).build().unwrap();
+    for round in 0..ROUNDS {
+        let plan = if round % 3 == 0 { &large } else { &small };
+        let how = Submit::new().notify(NoteId(round.into()), b"");
+        let transfer = stage.submit(stage.peer(), plan, how);
+        while transfer.poll().is_none() {
+            stage.engine.progress_all().unwrap();
+            if transfer.poll().is_some() || stage.engine.arm().unwrap() == Armed::Busy {
+                continue;
+            }
+            assert!(wait_readable(&stage.engine, PATIENCE / 4), "round {round}: slept through the end");
+        }
+    }
+    assert_eq!(stage.take_notes(0, ROUNDS as usize, PATIENCE).len(), ROUNDS as usize);
+}
+
+/// Sleeping on the event fd between two looks, every notification is noticed.
+pub fn no_arrival_is_slept_through(setting: &Setting) {
+    const ROUNDS: usize = 400;
+    let mut stage = Stage::open(setting);
+    stage.tell(0, Command::SleepForNotes { count: ROUNDS, within_ms: PATIENCE.as_millis() as u64 });
+    let mut random = crate::pattern::Random::new(8);
+    for id in 0..ROUNDS {
+        stage.notify(stage.peer(), id as u128, b"wake up", Submit::new()).wait().unwrap();
+        // Anything from at once to long after the receiver fell asleep.
+        let pause = Duration::from_nanos(1 << random.below(19));
+        let since = Instant::now();
+        while since.elapsed() < pause {
+            stage.engine.progress().unwrap();
+        }
+    }
+    match stage.hear(0) {
+        Reply::Notes(notes) => assert_eq!(notes.len(), ROUNDS),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Arming says "busy" exactly once for what has happened, and an idle engine's event fd is silent.
+pub fn arming_is_truthful(setting: &Setting) {
+    let stage = Stage::open(setting);
+    let settle = |engine: &Engine| {
+        stage.wait_until("the engine is idle", || engine.arm().unwrap() == Armed::Armed);
+    };
+    settle(&stage.engine);
+    assert!(!wait_readable(&stage.engine, Duration::from_millis(20)), "nothing happened, and it became readable");
+    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).build().unwrap();
+    let transfer = stage.submit(stage.peer(), &plan, Submit::new().notify(NoteId(1), b""));
+    transfer.wait().unwrap();
+    stage.wait_until("arming says that a transfer has ended", || stage.engine.arm().unwrap() == Armed::Busy);
+    settle(&stage.engine);
+}
+
+/// Blocking calls end when there is something, and not before their time when there is nothing.
+pub fn blocking_waits_keep_their_time(setting: &Setting) {
+    let (mut stage, fill) = Stage::choked(setting);
+    let short = Duration::from_millis(30);
+    let begun = Instant::now();
+    assert!(!stage.engine.wait_notification(short));
+    assert!(begun.elapsed() >= short && begun.elapsed() < short + Duration::from_millis(900));
+    let waiting = fill.iter().find(|transfer| transfer.poll().is_none()).expect("the receiver is full");
+    let begun = Instant::now();
+    assert!(waiting.wait_within(short).is_none(), "it cannot have ended: its receiver is full");
+    assert!(begun.elapsed() >= short && begun.elapsed() < short + Duration::from_millis(900));
+    assert!(waiting.poll().is_none());
+    assert_eq!(stage.take_notes(0, fill.len(), PATIENCE).len(), fill.len());
+    all_end_well(&fill);
+    let counter = stage.near.counter("mine").unwrap();
+    assert!(!counter.wait(1, short));
+    assert_eq!(counter.value(), 0);
+}
+
+/// The engine counts what it did, no more and no less.
+pub fn statistics_add_up(setting: &Setting) {
+    let mut stage = Stage::open(setting);
+    let before = stage.engine.statistics();
+    let large = Span { local: 0, remote: 0, len: 1 << 20 };
+    let large = Plan::write(&stage.near, &stage.far()).extents(&[large]).build().unwrap();
+    let small = Plan::read(&stage.near, &stage.far()).blocks(&[(0, 1), (7, 3)]).build().unwrap();
+    for _ in 0..10 {
+        stage.submit(stage.peer(), &large, Submit::new().notify(NoteId(1), b"")).wait().unwrap();
+        stage.submit(stage.peer(), &small, Submit::new()).wait().unwrap();
+        stage.notify(stage.peer(), 2, b"x", Submit::new()).wait().unwrap();
+    }
+    assert!(stage.near.revoke(&[(0, 1 << 20)], PATIENCE).unwrap().is_quiesced());
+    stage.submit(stage.peer(), &large, Submit::new()).wait().unwrap_err();
+    let after = stage.engine.statistics();
+    assert_eq!(after.bytes - before.bytes, 10 * ((1 << 20) + 8192));
+    assert_eq!(after.transfers_completed - before.transfers_completed, 30);
+    assert_eq!(after.transfers_failed - before.transfers_failed, 1);
+    assert_eq!(after.notes_sent - before.notes_sent, 20);
+    assert!(after.withdrawals_seen > before.withdrawals_seen, "a withdrawal made somebody look");
+    assert_eq!(stage.take_notes(0, 20, PATIENCE).len(), 20);
+    stage.ask(0, Command::SleepForNotes { count: 0, within_ms: 1 });
+}

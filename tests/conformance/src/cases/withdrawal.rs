@@ -1,0 +1,179 @@
+//! Taking memory back: revoking and deregistering while transfers run.
+
+use std::time::{Duration, Instant};
+
+use penstock::{Cause, Plan, RegionError, Rights, Span, Submit};
+
+use crate::command::{Command, Reply};
+use crate::pattern;
+use crate::stage::{FAR_SEED, KV, NEAR_SEED, PATIENCE, Stage};
+use crate::{Setting, Transfer};
+
+const LARGE: u64 = 32 << 20;
+/// How often a transfer may be faster than what shall interrupt it: on a busy machine nobody else runs meanwhile.
+const ROUNDS_MAX: u32 = 30;
+
+fn revoke(extents: &[(u64, u64)]) -> Command {
+    Command::Revoke { label: KV.to_owned(), extents: extents.to_vec(), within_ms: 5000 }
+}
+
+/// Waits until a transfer has begun to move.
+fn begun(stage: &Stage, transfer: &Transfer) {
+    let since = Instant::now();
+    while transfer.bytes_moved() == 0 && since.elapsed() < PATIENCE {
+        stage.engine.progress().unwrap();
+    }
+}
+
+/// A target revokes what is being written: the writer ends typed, nothing lands afterwards, transfers
+/// elsewhere do not notice, and a new plan works.
+pub fn revoke_while_a_transfer_moves(setting: &Setting) {
+    let mut stage = Stage::sized(setting, LARGE);
+    stage.make_pool(0, "other", 4 << 20, 4096, Rights::READ_WRITE);
+    let span = Span { local: 0, remote: 0, len: LARGE };
+    let plan = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
+    let beside = Span { local: 0, remote: 0, len: 4 << 20 };
+    let beside = Plan::write(&stage.near, &stage.region(0, "other")).extents(&[beside]).build().unwrap();
+    let mut caught = false;
+    for round in 0..ROUNDS_MAX {
+        if caught && round >= 2 {
+            break;
+        }
+        // A plan that was built before the last revocation is stale.
+        let plan = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
+        let transfer = stage.submit(stage.peer(), &plan, Submit::new());
+        let neighbour = stage.submit(stage.peer(), &beside, Submit::new());
+        begun(&stage, &transfer);
+        assert_eq!(stage.ask(0, revoke(&[(LARGE - 8192, 4096), (0, LARGE / 2)])), Reply::Quiesced(true));
+        let watch = Command::FillAndWatch { label: KV.to_owned(), seed: 77, hold_ms: 10 };
+        assert_eq!(stage.ask(0, watch), Reply::Yes(true), "bytes landed after the answer");
+        match transfer.wait() {
+            Ok(_) => {} // It was faster than the command; the plan is stale all the same.
+            Err(fault) => {
+                caught = true;
+                assert_eq!(fault.cause, Cause::RevokedByPeer, "{fault}");
+            }
+        }
+        assert_eq!(neighbour.wait().unwrap().bytes, 4 << 20, "another region is not affected");
+    }
+    assert!(caught, "every transfer was faster than the command to revoke");
+    let stale = stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap_err();
+    assert_eq!(stale.cause, Cause::RevokedByPeer);
+    let again = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
+    assert_eq!(stage.submit(stage.peer(), &again, Submit::new()).wait().unwrap().bytes, LARGE);
+    stage.assert_far(0, KV, &pattern::bytes(NEAR_SEED, 0, LARGE as usize));
+}
+
+/// Revoking concerns the plans that touch what was revoked, and no others.
+pub fn revoke_spares_plans_that_do_not_touch_it(setting: &Setting) {
+    let mut stage = Stage::open(setting);
+    let plan = |block| Plan::write(&stage.near, &stage.far()).blocks(&[(0, block)]).build().unwrap();
+    let (touched, spared) = (plan(3), plan(4));
+    assert_eq!(stage.ask(0, revoke(&[(3 * 4096 + 4095, 1)])), Reply::Quiesced(true));
+    let fault = stage.submit(stage.peer(), &touched, Submit::new()).wait().unwrap_err();
+    assert_eq!((fault.cause, fault.bytes), (Cause::RevokedByPeer, 0));
+    assert!(fault.to_string().contains("build a new plan"), "{fault}");
+    for _ in 0..3 {
+        assert_eq!(stage.submit(stage.peer(), &spared, Submit::new()).wait().unwrap().bytes, 4096);
+    }
+    for (offset, len) in [(1 << 20, 1), (0, 0), (0, (1 << 20) + 1), (u64::MAX, 2)] {
+        let Reply::Refused(why) = stage.ask(0, revoke(&[(offset, len)])) else { panic!("({offset}, {len}) was taken") };
+        assert!(why.contains("outside"), "{why}");
+    }
+    // More withdrawals than the log keeps: the plan cannot be judged any more, and says so.
+    for _ in 0..300 {
+        assert_eq!(stage.ask(0, revoke(&[(0, 1)])), Reply::Quiesced(true));
+    }
+    let fault = stage.submit(stage.peer(), &spared, Submit::new()).wait().unwrap_err();
+    assert_eq!(fault.cause, Cause::PlanTooOld);
+    let fresh = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 4)]).build().unwrap();
+    assert_eq!(stage.submit(stage.peer(), &fresh, Submit::new()).wait().unwrap().bytes, 4096);
+}
+
+/// The initiator takes its own memory back: its transfers end typed.
+pub fn revoke_of_the_own_side(setting: &Setting) {
+    let mut stage = Stage::open(setting);
+    let (_, far) = stage.models();
+    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(3, 4)]).build().unwrap();
+    assert!(stage.near.revoke(&[(3 * 4096, 1)], PATIENCE).unwrap().is_quiesced());
+    let fault = stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap_err();
+    assert_eq!(fault.cause, Cause::RevokedHere);
+    stage.assert_far(0, KV, &far);
+}
+
+/// A target deregisters what is being written: the writer ends typed, nothing lands afterwards, and a
+/// region of the same label is another region.
+pub fn deregister_while_a_transfer_moves(setting: &Setting) {
+    let mut stage = Stage::open(setting);
+    let near = penstock::PoolSpec::host(LARGE).block(4096).label("source");
+    let near = stage.engine.pool(near).unwrap();
+    pattern::fill(near.window(), NEAR_SEED);
+    let span = Span { local: 0, remote: 0, len: LARGE };
+    let survivor = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 0)]).build().unwrap();
+    let mut caught = false;
+    for round in 0..ROUNDS_MAX {
+        if caught && round >= 2 {
+            break;
+        }
+        stage.make_pool(0, "passing", LARGE, 4096, Rights::READ_WRITE);
+        let passing = stage.region(0, "passing");
+        let plan = Plan::write(&near, &passing).extents(&[span]).build().unwrap();
+        let transfer = stage.submit(stage.peer(), &plan, Submit::new());
+        begun(&stage, &transfer);
+        let gone = Command::Deregister { label: "passing".to_owned(), within_ms: 5000 };
+        assert_eq!(stage.ask(0, gone), Reply::Quiesced(true));
+        let watch = Command::FillAndWatch { label: "passing".to_owned(), seed: 77, hold_ms: 10 };
+        assert_eq!(stage.ask(0, watch), Reply::Yes(true), "bytes landed after the answer");
+        if let Err(fault) = transfer.wait() {
+            caught = true;
+            assert_eq!(fault.cause, Cause::RevokedByPeer, "{fault}");
+        }
+        let fault = stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap_err();
+        assert_eq!(fault.cause, Cause::RevokedByPeer);
+        // The old name is stale at once, whether or not the news has come.
+        let refused = Plan::write(&near, &passing).extents(&[span]).build().map(drop).unwrap_err();
+        assert!(refused.to_string().contains("deregistered"), "{refused}");
+        let until = Instant::now() + PATIENCE;
+        while stage.peer().region("passing").is_ok() && Instant::now() < until {
+            stage.turn();
+        }
+        let unknown = stage.peer().region("passing").map(drop).unwrap_err();
+        assert!(matches!(unknown, RegionError::Unknown { .. }), "{unknown}");
+    }
+    assert!(caught, "every transfer was faster than the command to deregister");
+    assert_eq!(stage.submit(stage.peer(), &survivor, Submit::new()).wait().unwrap().bytes, 4096);
+}
+
+/// A handle of a region that was replaced is refused; the region that replaced it works.
+pub fn a_stale_generation_is_refused(setting: &Setting) {
+    let mut stage = Stage::open(setting);
+    stage.make_pool(0, "again", 1 << 20, 4096, Rights::READ_WRITE);
+    let old = stage.region(0, "again");
+    let old_plan = Plan::write(&stage.near, &old).blocks(&[(0, 0)]).build().unwrap();
+    stage.submit(stage.peer(), &old_plan, Submit::new()).wait().unwrap();
+    let gone = Command::Deregister { label: "again".to_owned(), within_ms: 5000 };
+    assert_eq!(stage.ask(0, gone), Reply::Quiesced(true));
+    stage.make_pool(0, "again", 1 << 20, 4096, Rights::READ_WRITE);
+    let fresh = || Plan::write(&stage.near, &stage.region(0, "again")).blocks(&[(0, 0)]).build();
+    stage.wait_until("the new region can be used", || fresh().is_ok());
+    let refused = Plan::write(&stage.near, &old).blocks(&[(0, 0)]).build().map(drop).unwrap_err();
+    assert!(refused.to_string().contains("ask for the region that replaced it"), "{refused}");
+    let fault = stage.submit(stage.peer(), &old_plan, Submit::new()).wait().unwrap_err();
+    assert_eq!(fault.cause, Cause::RevokedByPeer);
+    stage.submit(stage.peer(), &fresh().unwrap(), Submit::new()).wait().unwrap();
+    let mut expected = pattern::bytes(FAR_SEED, 0, 1 << 20);
+    expected[..4096].copy_from_slice(&pattern::bytes(NEAR_SEED, 0, 4096));
+    stage.assert_far(0, "again", &expected);
+}
+
+/// Revoking answers by its deadline, also to a caller that gives it no time at all.
+pub fn an_answer_comes_by_its_deadline(setting: &Setting) {
+    let stage = Stage::open(setting);
+    for within in [Duration::ZERO, Duration::from_millis(1)] {
+        let begun = Instant::now();
+        let held = stage.near.revoke(&[(0, 4096)], within).unwrap();
+        assert!(held.is_quiesced(), "nobody copies: {held:?}");
+        assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+    }
+    assert!(stage.engine.quarantined().is_empty());
+}

@@ -1,0 +1,41 @@
+//! A folder of a test's own, which must be empty in the end.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A temporary folder. Dropping it removes it, and fails the test if an engine left anything there.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// A fresh, empty folder.
+    pub fn fresh() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("penstock-conformance-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("the folder for temporary files can be written");
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// What lies in it.
+    pub fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let left = self.names();
+        // The assertion below says more than a failure to remove it would.
+        let _ = std::fs::remove_dir_all(&self.0);
+        if !std::thread::panicking() {
+            assert!(left.is_empty(), "engines leave nothing behind: {left:?}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Bytes that can be recognised, and digests that say where they differ.
+
+use penstock::Window;
+
+/// Bytes that one digest covers.
+pub const PAGE: usize = 4096;
+
+/// Bytes filled or digested at once.
+const CHUNK: usize = 1 << 20;
+
+/// A small generator whose sequence its seed replays.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// The sequence of this seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// A number below `end`, which is not zero.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.number() % end
+    }
+
+    /// The numbers from 0 to `count`, in some order.
+    pub fn permutation(&mut self, count: u32) -> Vec<u32> {
+        let mut numbers: Vec<u32> = (0..count).collect();
+        for place in (1..numbers.len()).rev() {
+            numbers.swap(place, self.below(place as u64 + 1) as usize);
+        }
+        numbers
+    }
+}
+
+fn mix(mut word: u64) -> u64 {
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+/// `len` bytes of the endless pattern of this seed, from `offset` on.
+pub fn bytes(seed: u64, offset: u64, len: usize) -> Vec<u8> {
+    let word = |index: u64| mix(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mix(index)).to_le_bytes();
+    let first = offset / 8;
+    let last = (offset + len as u64).div_ceil(8);
+    let whole: Vec<u8> = (first..last).flat_map(word).collect();
+    let skip = (offset % 8) as usize;
+    whole[skip..skip + len].to_vec()
+}
+
+/// Fills a window with the pattern of this seed.
+pub fn fill(window: &Window, seed: u64) {
+    let mut offset = 0;
+    while offset < window.len() {
+        let len = (CHUNK as u64).min(window.len() - offset);
+        window.write_from(offset, &bytes(seed, offset, len as usize)).expect("the chunk lies inside its window");
+        offset += len;
+    }
+}
+
+/// What a window holds.
+pub fn read(window: &Window) -> Vec<u8> {
+    let mut found = vec![0; window.len() as usize];
+    window.read_into(0, &mut found).expect("as long as its window");
+    found
+}
+
+/// One digest for each page of some bytes.
+pub fn digests(bytes: &[u8]) -> Vec<u64> {
+    let of_page = |page: &[u8]| {
+        page.chunks(8).fold(page.len() as u64, |sum, chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            (sum ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+        })
+    };
+    bytes.chunks(PAGE).map(of_page).collect()
+}
+
+/// One digest for each page of a window.
+pub fn window_digests(window: &Window) -> Vec<u64> {
+    let mut all = Vec::new();
+    let mut chunk = vec![0; CHUNK];
+    let mut offset = 0;
+    while offset < window.len() {
+        let len = (CHUNK as u64).min(window.len() - offset);
+        let part = &mut chunk[..len as usize];
+        window.read_into(offset, part).expect("the chunk lies inside its window");
+        all.extend(digests(part));
+        offset += len;
+    }
+    all
+}
+
+/// Fails with the first page that differs.
+pub fn assert_same(found: &[u64], expected: &[u64], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}: another number of pages");
+    let wrong: Vec<usize> = (0..found.len()).filter(|&page| found[page] != expected[page]).collect();
+    assert!(
+        wrong.is_empty(),
+        "{what}: {} of {} pages of {PAGE} bytes are not as expected, the first at byte {}",
+        wrong.len(),
+        found.len(),
+        wrong[0] * PAGE
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_the_same_wherever_it_begins() {
+        let whole = bytes(7, 0, 1000);
+        for (offset, len) in [(0, 1), (3, 5), (8, 8), (13, 987), (999, 1)] {
+            assert_eq!(bytes(7, offset as u64, len), whole[offset..offset + len]);
+        }
+        assert_ne!(bytes(8, 0, 1000), whole);
+    }
+
+    #[test]
+    fn a_changed_byte_changes_the_digest_of_its_page_only() {
+        let mut some = bytes(1, 0, 3 * PAGE + 5);
+        let before = digests(&some);
+        some[PAGE + 9] ^= 1;
+        let after = digests(&some);
+        let changed: Vec<_> = (0..before.len()).filter(|&page| before[page] != after[page]).collect();
+        assert_eq!((before.len(), changed), (4, vec![1]));
+    }
+}

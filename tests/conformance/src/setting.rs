@@ -1,0 +1,122 @@
+//! What a case is run under.
+
+use std::fmt;
+use std::path::Path;
+
+use penstock::Config;
+use penstock::config::{Progress, TransportName};
+use serde::{Deserialize, Serialize};
+
+/// Where the other engine runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In a thread of this process.
+    Here,
+    /// In a process of this program: the path of `penstock-conformance-peer`.
+    Process(&'static str),
+}
+
+/// A transport, a mode, and where the other engine runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// The only transport that both engines allow.
+    pub transport: TransportName,
+    /// The mode of both engines.
+    pub progress: Progress,
+    /// The workers of each engine.
+    pub workers: usize,
+    /// Where the other engine runs.
+    pub place: Place,
+}
+
+impl Setting {
+    /// Engines with so many adaptive workers.
+    pub const fn adaptive(transport: TransportName, workers: usize, place: Place) -> Self {
+        Self { transport, progress: Progress::Adaptive, workers, place }
+    }
+
+    /// Engines without threads.
+    pub const fn inline(transport: TransportName, place: Place) -> Self {
+        Self { transport, progress: Progress::Inline, workers: 1, place }
+    }
+
+    /// Whether the engines have no threads.
+    pub fn is_inline(&self) -> bool {
+        !self.progress.is_threaded()
+    }
+
+    /// The configuration of an engine of this name, with its socket in this folder.
+    pub fn spec(&self, folder: &Path, name: &str) -> EngineSpec {
+        EngineSpec {
+            name: name.to_owned(),
+            folder: folder.display().to_string(),
+            transport: self.transport.as_str().to_owned(),
+            progress: self.progress.as_str().to_owned(),
+            workers: self.workers,
+            tuning: Tuning::default(),
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}-{}", self.transport.as_str(), self.progress.as_str(), self.workers)
+    }
+}
+
+/// Settings of an engine that only some cases change.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tuning {
+    /// Notifications of one peer that may wait in the inbox.
+    pub notifications_per_peer: Option<usize>,
+    /// Commands of one worker's queue.
+    pub queue: Option<usize>,
+    /// Transfers between submission and the drop of their handle.
+    pub in_flight: Option<usize>,
+}
+
+/// An engine to be started, here or elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineSpec {
+    /// Its name.
+    pub name: String,
+    /// Where its socket is.
+    pub folder: String,
+    /// The only transport it allows.
+    pub transport: String,
+    /// Its mode.
+    pub progress: String,
+    /// Its workers.
+    pub workers: usize,
+    /// What this case changes.
+    pub tuning: Tuning,
+}
+
+impl EngineSpec {
+    /// The same engine, tuned.
+    #[must_use]
+    pub fn tuned(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
+        self
+    }
+
+    /// As a configuration. It goes by way of YAML, as a user's would.
+    pub fn config(&self) -> Config {
+        let yaml = format!(
+            "workers: {{ progress: {}, count: {} }}\ntransports: {{ allow: [{}] }}\n",
+            self.progress, self.workers, self.transport
+        );
+        let mut config = Config::parse(&yaml, "the case's configuration").expect("a setting names what there is");
+        config = config.named(&self.name).directory(&self.folder);
+        if let Some(count) = self.tuning.notifications_per_peer {
+            config = config.notifications_per_peer(count);
+        }
+        if let Some(commands) = self.tuning.queue {
+            config = config.transfer_queue(commands);
+        }
+        if let Some(count) = self.tuning.in_flight {
+            config = config.transfers_in_flight(count);
+        }
+        config
+    }
+}

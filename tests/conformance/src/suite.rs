@@ -1,0 +1,94 @@
+//! The list of all cases, and how each becomes a test.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::Setting;
+
+/// Runs one case. A failure names transport, mode and case.
+pub fn run(setting: Setting, case: &str, body: fn(&Setting)) {
+    if let Err(failure) = catch_unwind(AssertUnwindSafe(|| body(&setting))) {
+        let text = failure.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| failure.downcast_ref::<&str>().map(|&text| text.to_owned()));
+        match text {
+            Some(text) => panic!("{setting}/{case}: {text}"),
+            None => resume_unwind(failure),
+        }
+    }
+}
+
+/// Makes every case a test, in a module of this name, under this setting:
+///
+/// ```
+/// use penstock::config::TransportName;
+/// use penstock_conformance::{Place, Setting, suite};
+///
+/// suite!(inline: Setting::inline(TransportName::Local, Place::Here));
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! suite {
+    ($mode:ident: $setting:expr) => {
+        mod $mode {
+            #[allow(unused_imports)]
+            use super::*;
+
+            fn setting() -> $crate::Setting {
+                $setting
+            }
+
+            $crate::for_every_case!(setting);
+        }
+    };
+}
+
+/// Makes a test of every case that there is.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! for_every_case {
+    ($setting:ident) => {
+        $crate::cases_as_tests! { $setting;
+            bytes: one_byte_is_written, one_byte_is_read, any_alignment_will_do, one_extent_of_64_mib,
+                ten_thousand_scattered_blocks;
+            shapes: layers_times_blocks, blocks_with_strides, strided_runs, plain_extents,
+                several_region_pairs_in_one_plan, a_plan_is_used_a_thousand_times,
+                a_plan_is_submitted_again_while_it_moves;
+            notes: an_empty_notification_arrives, payloads_arrive_in_full, a_notification_that_is_too_long_is_refused,
+                a_notification_comes_after_all_its_bytes, counters_count_arrivals,
+                a_counter_and_a_notification_go_together, a_transfer_without_a_notification_tells_nobody;
+            pressure: full_is_an_answer_while_handles_are_held, a_tiny_queue_loses_nothing,
+                a_flood_waits_and_disturbs_nobody, small_notifications_do_not_starve_a_large_one,
+                a_burst_is_served_in_turn, three_peers_are_served_at_once, both_sides_write_at_once,
+                urgent_transfers_overtake_bulk;
+            ends: a_deadline_ends_a_transfer_that_moves, a_deadline_ends_a_notification_that_waits,
+                cancel_before_it_moves, cancel_while_it_moves, cancel_while_its_notification_waits,
+                cancel_after_its_end, a_dropped_handle_detaches;
+            withdrawal: revoke_while_a_transfer_moves, revoke_spares_plans_that_do_not_touch_it,
+                revoke_of_the_own_side, deregister_while_a_transfer_moves, a_stale_generation_is_refused,
+                an_answer_comes_by_its_deadline;
+            rights: rights_are_checked_when_a_plan_is_built, caller_memory_works_on_this_side,
+                caller_memory_on_the_other_side_is_as_caps_say, a_handle_changes_hands_as_caps_say,
+                a_plan_for_one_peer_is_refused_by_another;
+            waiting: no_end_is_slept_through, no_arrival_is_slept_through, arming_is_truthful,
+                blocking_waits_keep_their_time, statistics_add_up;
+            sessions: disconnect_and_connect_again, the_other_side_disconnects, a_restarted_engine_is_another_one,
+                a_killed_process_ends_its_session_only, a_second_engine_of_the_same_name_is_refused,
+                several_engines_live_in_one_process, connecting_twice_finds_the_same_session,
+                a_descriptor_of_nobody_is_refused;
+        }
+    };
+}
+
+/// A module for each group and a test for each case in it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! cases_as_tests {
+    ($setting:ident; $($group:ident: $($case:ident),+;)+) => {
+        $(mod $group {
+            $(#[test]
+            fn $case() {
+                let case = concat!(stringify!($group), "/", stringify!($case));
+                $crate::suite::run(super::$setting(), case, $crate::cases::$group::$case);
+            })+
+        })+
+    };
+}

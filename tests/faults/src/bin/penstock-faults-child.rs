@@ -1,0 +1,18 @@
+//! The other processes of the tests, each in the role that its first argument names.
+
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+
+use penstock_faults::{bystanders, storm};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["sleep", folder, name] => bystanders::sleep_among_peers(Path::new(folder), name),
+        ["receive", folder, card] => bystanders::receive(Path::new(folder), card),
+        ["storm", folder, card] => storm::apart::serve(Path::new(folder), card),
+        _ => panic!("no such role: {words:?}; the tests of this crate start this program"),
+    }
+}

@@ -1,0 +1,34 @@
+//! A folder of one test, for the sockets of its engines.
+
+use std::path::{Path, PathBuf};
+
+/// A fresh folder that is removed at the end, when engines must have left nothing in it.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes a folder for the test with this label, which is unique in its process.
+    ///
+    /// # Panics
+    /// If the folder cannot be made.
+    pub fn new(label: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("penstock-faults-{}-{label}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("the folder for temporary files can be written");
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let left: Vec<_> = std::fs::read_dir(&self.0).into_iter().flatten().flatten().map(|file| file.path()).collect();
+        let _ = std::fs::remove_dir_all(&self.0);
+        if !std::thread::panicking() {
+            assert!(left.is_empty(), "engines leave nothing behind: {left:?}");
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What an engine promises under stress, put to the test: stops that come in the middle of a copy,
+//! allocations on the way of a plan, crowds of idle peers.
+//!
+//! The tests themselves are in `tests/`; here is what they share. In reading order:
+//!
+//! - [`seed`]: one number from which a whole run is drawn, and drawn again
+//! - [`folder`], [`pair`]: a place for sockets; two engines that know each other
+//! - [`cores`]: who runs beside whom
+//! - [`child`]: other processes, spoken to line by line
+//! - [`bystanders`]: peers in other processes that sleep, or take what they are sent
+//! - [`storm`]: transfers that are stopped midway, and the canaries that tell what landed later
+
+#![forbid(unsafe_code)]
+
+pub mod bystanders;
+pub mod child;
+pub mod cores;
+pub mod folder;
+pub mod pair;
+pub mod seed;
+pub mod storm;

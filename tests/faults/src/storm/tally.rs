@@ -1,0 +1,137 @@
+//! What a storm did, in numbers.
+
+use std::fmt;
+use std::time::Duration;
+
+use penstock::{Completed, Fault, Notified, SystemEnv, Transfer};
+
+use super::case::{Case, Stop};
+use super::taken::Taken;
+use crate::pair::PATIENCE;
+
+/// What a storm did.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tally {
+    /// Transfers that were to be stopped.
+    pub stops: u64,
+    /// Cancels, revokes, both at once, deadlines.
+    pub kinds: [u64; 4],
+    /// Transfers that ended with a part of their bytes landed.
+    pub partial: u64,
+    /// Transfers that ended before any byte landed.
+    pub untouched: u64,
+    /// Transfers that ended well: the stop came too late.
+    pub completed: u64,
+    /// Transfers beside them that nobody stopped; all completed.
+    pub bystanders: u64,
+    /// The longest that an answer took.
+    pub slowest: Duration,
+}
+
+impl Tally {
+    /// The part of all stops that came with a part of the bytes landed.
+    pub fn partial_share(&self) -> f64 {
+        self.partial as f64 / self.stops as f64
+    }
+
+    /// Counts a case and what stopping it answered.
+    ///
+    /// # Panics
+    /// If the answer came after its deadline.
+    pub fn count(&mut self, case: &Case, taken: &Taken) {
+        self.stops += 1;
+        self.kinds[match case.stop {
+            Stop::Cancel => 0,
+            Stop::Revoke => 1,
+            Stop::Both => 2,
+            Stop::Deadline(_) => 3,
+        }] += 1;
+        assert!(taken.took <= PATIENCE, "an answer came {:?} after it was asked for", taken.took);
+        self.slowest = self.slowest.max(taken.took);
+    }
+
+    /// Counts how a transfer ended.
+    ///
+    /// # Panics
+    /// If it ended as it may not.
+    pub fn count_end(&mut self, case: &Case, end: &End, landed: Option<u64>) {
+        let End { cause, bytes, notified } = *end;
+        match cause {
+            None => {
+                assert_eq!((bytes, notified), (case.bytes, Notified::Yes), "a transfer that ended well moved all");
+                self.completed += 1;
+            }
+            Some(cause) => {
+                assert!(case.stop.may_cause(case.direction, cause), "{:?} ended with `{cause}`", case.stop);
+                assert!(bytes <= case.bytes, "{bytes} of {} bytes moved", case.bytes);
+                assert_eq!(notified, Notified::No, "who was stopped tells nobody");
+                self.untouched += u64::from(bytes == 0);
+                self.partial += u64::from(bytes > 0 && bytes < case.bytes);
+            }
+        }
+        if let Some(landed) = landed {
+            assert_eq!(bytes, landed, "the bytes told are the bytes landed at the answer (of {})", case.bytes);
+        }
+    }
+
+    /// The sum of two storms.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let mut kinds = self.kinds;
+        kinds.iter_mut().zip(other.kinds).for_each(|(kind, more)| *kind += more);
+        Self {
+            stops: self.stops + other.stops,
+            kinds,
+            partial: self.partial + other.partial,
+            untouched: self.untouched + other.untouched,
+            completed: self.completed + other.completed,
+            bystanders: self.bystanders + other.bystanders,
+            slowest: self.slowest.max(other.slowest),
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [cancels, revokes, both, deadlines] = self.kinds;
+        write!(
+            f,
+            "{} stops ({cancels} cancels, {revokes} revokes, {both} both, {deadlines} deadlines): {} midway ({:.1} %), \
+             {} before the first byte, {} too late; {} bystanders; slowest answer {:?}",
+            self.stops,
+            self.partial,
+            100.0 * self.partial_share(),
+            self.untouched,
+            self.completed,
+            self.bystanders,
+            self.slowest
+        )
+    }
+}
+
+/// How a transfer ended.
+#[derive(Debug, Clone, Copy)]
+pub struct End {
+    /// Why, if not well.
+    pub cause: Option<penstock::Cause>,
+    /// Bytes that it says were moved.
+    pub bytes: u64,
+    /// What it says of the counter.
+    pub notified: Notified,
+}
+
+impl End {
+    /// Waits for the end of a transfer.
+    ///
+    /// # Panics
+    /// If it does not end, or says two things about its bytes.
+    pub fn of(transfer: &Transfer<SystemEnv>) -> Self {
+        let end = transfer.wait_within(PATIENCE).expect("every transfer ends in an answer");
+        let end = match end {
+            Ok(Completed { bytes, notified }) => Self { cause: None, bytes, notified },
+            Err(Fault { cause, bytes, notified, .. }) => Self { cause: Some(cause), bytes, notified },
+        };
+        assert_eq!(transfer.bytes_moved(), end.bytes, "the handle and the answer tell the same bytes");
+        end
+    }
+}

@@ -1,0 +1,264 @@
+//! A plan that is submitted again and again costs no allocation, in no thread of the process.
+#![allow(clippy::print_stderr, reason = "the figures are what a reader of the output looks for")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use penstock::config::{Progress, TransportName};
+use penstock::{Engine, LocalRegion, NoteId, Notified, Peer, Plan, PoolSpec, RemoteRegion, Rights, Submit, SystemEnv};
+use penstock_faults::bystanders::{RECEIVER_BYTES, RECEIVER_POOL};
+use penstock_faults::child::{Child, to_word};
+use penstock_faults::folder::Folder;
+use penstock_faults::pair::{PATIENCE, config, connect, submit, turn_until};
+
+const CHILD: &str = env!("CARGO_BIN_EXE_penstock-faults-child");
+/// Until every slot, queue and buffer has been used.
+const WARM_ROUNDS: u64 = 200;
+const ROUNDS: u64 = 1_000;
+/// Transfers under way at the same time.
+const DEPTH: usize = 4;
+/// Transfers that an engine may have at most.
+const IN_FLIGHT: usize = 16;
+/// Submissions that are measured in one case.
+const SUBMITTED: u64 = ROUNDS * DEPTH as u64;
+
+static IS_COUNTING: AtomicBool = AtomicBool::new(false);
+static COUNTED: AtomicU64 = AtomicU64::new(0);
+/// Bytes of the last allocation that was counted: a trace of who made it.
+static LAST_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// The system's allocator, with a count of what all threads ask of it.
+struct Counting;
+
+impl Counting {
+    fn count(bytes: usize) {
+        if IS_COUNTING.load(Ordering::Relaxed) {
+            COUNTED.fetch_add(1, Ordering::Relaxed);
+            LAST_BYTES.store(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+// SAFETY: every call goes to the system's allocator unchanged, which keeps the contract; counting
+// touches only atomics and allocates nothing.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Counting {
+    // SAFETY: as for the impl; the caller's promises are passed on.
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::count(layout.size());
+        // SAFETY: the caller keeps alloc's contract, which is the system's own.
+        unsafe { System.alloc(layout) }
+    }
+
+    // SAFETY: as for the impl; the caller's promises are passed on.
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: `at` came from the system's allocator above, with this layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    // SAFETY: as for the impl; the caller's promises are passed on.
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        Self::count(bytes);
+        // SAFETY: `at` came from the system's allocator above, with this layout.
+        unsafe { System.realloc(at, layout, bytes) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Runs this with the count on or off, and sets it back.
+fn counting<R>(on: bool, body: impl FnOnce() -> R) -> R {
+    let before = IS_COUNTING.swap(on, Ordering::SeqCst);
+    let result = body();
+    IS_COUNTING.store(before, Ordering::SeqCst);
+    result
+}
+
+/// What is asked for with each submission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ask {
+    Nothing,
+    Counter,
+    Note,
+}
+
+/// Uses every slot once: each keeps a buffer for the payloads of its transfers. Answers how many
+/// transfers that took.
+fn use_all_slots(peer: &Peer<SystemEnv>, plan: &Plan, how: Submit<'_>) -> u64 {
+    let held: Vec<_> = (0..2 * IN_FLIGHT).map_while(|_| peer.submit(plan, how).ok()).collect();
+    for transfer in &held {
+        transfer.wait().expect("nobody stops it");
+    }
+    held.len() as u64
+}
+
+/// What was measured.
+struct Measured {
+    /// Of all threads, while transfers were submitted and waited for.
+    allocations: u64,
+    /// Transfers, those of the warm-up included.
+    transfers: u64,
+}
+
+/// Submits several at a time and waits for all, many times. `after` runs after each round and is not
+/// counted.
+fn measure(plan: &Plan, peer: &Peer<SystemEnv>, ask: Ask, mut after: impl FnMut()) -> Measured {
+    let arrivals = (ask == Ask::Counter).then(|| peer.counter("arrivals").expect("the peer has this counter"));
+    let how = match (ask, arrivals) {
+        (Ask::Note, _) => Submit::new().notify(NoteId(7), b"layer 3 of request 4711 is there, all of it"),
+        (_, Some(arrivals)) => Submit::new().count(arrivals),
+        _ => Submit::new(),
+    };
+    let expected = if ask == Ask::Nothing { Notified::NotAsked } else { Notified::Yes };
+    let round = || {
+        let transfers: [_; DEPTH] = std::array::from_fn(|_| submit(peer, plan, how));
+        for transfer in transfers {
+            let done = transfer.wait().expect("nobody stops it");
+            assert_eq!((done.bytes, done.notified), (plan.bytes(), expected));
+        }
+    };
+    let first = use_all_slots(peer, plan, how);
+    for _ in 0..WARM_ROUNDS {
+        after();
+        round();
+    }
+    after();
+    COUNTED.store(0, Ordering::Relaxed);
+    counting(true, || {
+        for _ in 0..ROUNDS {
+            round();
+            counting(false, &mut after);
+        }
+    });
+    let transfers = first + (WARM_ROUNDS + ROUNDS) * DEPTH as u64;
+    Measured { allocations: COUNTED.load(Ordering::Relaxed), transfers }
+}
+
+/// A plan of one unit, one of several, and one that reads.
+fn plans(near: &LocalRegion<SystemEnv>, far: &RemoteRegion<SystemEnv>) -> [(&'static str, Plan); 3] {
+    let few: Vec<(u32, u32)> = (0..8).map(|block| (block, 15 - block)).collect();
+    let many: Vec<(u32, u32)> = (0..128).map(|block| (block, 127 - block)).collect();
+    let built = |plan: penstock::PlanBuilder<'_>, pairs| {
+        plan.blocks(pairs).block_bytes(4096).build().expect("the blocks lie inside both pools")
+    };
+    [
+        ("one unit", built(Plan::write(near, far), &few)),
+        ("several units", built(Plan::write(near, far), &many)),
+        ("several units, read", built(Plan::read(near, far), &many)),
+    ]
+}
+
+fn pool(engine: &Engine) -> LocalRegion<SystemEnv> {
+    let spec = PoolSpec::host(RECEIVER_BYTES).block(4096).label(RECEIVER_POOL).rights(Rights::READ_WRITE);
+    LocalRegion::clone(&engine.pool(spec).expect("there is memory for a small pool"))
+}
+
+fn start(folder: &Folder, name: &str, transport: TransportName, (progress, workers): Mode) -> Engine {
+    let config = config(folder.path(), name, transport, progress).transfers_in_flight(IN_FLIGHT);
+    let config = if progress.is_threaded() { config.workers(workers) } else { config };
+    Engine::start(config).expect("an engine starts in a fresh folder")
+}
+
+type Mode = (Progress, usize);
+
+struct Verdict {
+    cases: u32,
+    failures: Vec<String>,
+}
+
+impl Verdict {
+    fn judge(&mut self, what: &str, &Measured { allocations, .. }: &Measured) {
+        self.cases += 1;
+        eprintln!("{what}: {allocations} allocations in {SUBMITTED} submissions");
+        if allocations > 0 {
+            let last = LAST_BYTES.load(Ordering::Relaxed);
+            self.failures.push(format!("{what}: {allocations} in {SUBMITTED} submissions, the last of {last} bytes"));
+        }
+    }
+}
+
+/// Both engines in this process, so that what the peer's threads allocate is counted as well.
+fn in_one_process(transport: TransportName, mode: Mode, verdict: &mut Verdict) {
+    let label = format!("{transport}, {}, {} workers", mode.0, mode.1);
+    let folder = Folder::new(&format!("allocations-{transport}-{}-{}", mode.0, mode.1));
+    let target = start(&folder, "target", transport, mode);
+    let source = start(&folder, "source", transport, mode);
+    let (far, near) = (pool(&target), pool(&source));
+    let arrivals = far.counter("arrivals").expect("a fresh engine has room for a counter");
+    let peer = connect(&source, &target);
+    assert!(turn_until(&[&source, &target], || peer.counter("arrivals").is_some()));
+    let remote = peer.region(RECEIVER_POOL).expect("it was there before the peers met");
+    let mut told = 0;
+    for (name, plan) in plans(&near, &remote) {
+        for ask in [Ask::Nothing, Ask::Counter] {
+            let measured = measure(&plan, &peer, ask, || {});
+            verdict.judge(&format!("{label}, {name}, {ask:?}"), &measured);
+            told += if ask == Ask::Counter { measured.transfers } else { 0 };
+        }
+        if mode.0 == Progress::Inline {
+            // The receiver allocates a notification's bytes, but not while the sender works.
+            let mut notes = Vec::new();
+            let measured = measure(&plan, &peer, Ask::Note, || {
+                target.progress_all().expect("this thread made the engine");
+                target.notifications(&mut notes);
+                notes.clear();
+            });
+            verdict.judge(&format!("{label}, {name}, Note"), &measured);
+        }
+    }
+    assert_eq!(arrivals.value(), told, "each transfer is counted, once");
+    assert!(turn_until(&[&source, &target], || source.transfers_held() == 0));
+}
+
+/// The receiver in another process: what it allocates for a notification is its own affair.
+fn to_another_process(mode: Mode, verdict: &mut Verdict) {
+    let folder = Folder::new(&format!("allocations-apart-{}", mode.0));
+    let engine = start(&folder, "sender", TransportName::Shm, mode);
+    let near = pool(&engine);
+    let path = folder.path().to_str().expect("folders for temporary files have plain names");
+    let mut child = Child::start(CHILD, &["receive", path, &to_word(&engine.descriptor())]);
+    assert!(turn_until(&[&engine], || !engine.peers().is_empty()), "the receiver did not come");
+    let peer = engine.peers().remove(0);
+    assert_eq!(child.answer(PATIENCE), "ready");
+    let remote = peer.wait_region(RECEIVER_POOL, PATIENCE).expect("the receiver has this pool");
+    let mut sent = 0;
+    for (name, plan) in plans(&near, &remote) {
+        let measured = measure(&plan, &peer, Ask::Note, || {});
+        verdict.judge(&format!("shm to another process, {}, {name}, Note", mode.0), &measured);
+        sent += measured.transfers;
+    }
+    let all_arrived = turn_until(&[&engine], || {
+        child.order("count");
+        child.answer(PATIENCE).parse::<u64>().expect("the child counts") == sent
+    });
+    assert!(all_arrived, "each notification arrives, once");
+    child.finish();
+}
+
+/// The count sees every thread, and only while it is on.
+fn check_the_count() {
+    let allocate = || drop(std::hint::black_box(vec![0_u8; 100]));
+    let elsewhere = || std::thread::scope(|scope| scope.spawn(allocate).join().expect("nothing there can fail"));
+    COUNTED.store(0, Ordering::Relaxed);
+    elsewhere();
+    assert_eq!(COUNTED.load(Ordering::Relaxed), 0, "nothing is counted while the count is off");
+    counting(true, elsewhere);
+    assert!(COUNTED.load(Ordering::Relaxed) > 0, "an allocation of another thread is counted");
+}
+
+/// One test: other tests of the process would be counted with it.
+#[test]
+fn a_submitted_plan_allocates_nothing() {
+    check_the_count();
+    let mut verdict = Verdict { cases: 0, failures: Vec::new() };
+    for transport in [TransportName::Local, TransportName::Shm] {
+        for mode in [(Progress::Inline, 1), (Progress::Adaptive, 1), (Progress::Adaptive, 2)] {
+            in_one_process(transport, mode, &mut verdict);
+        }
+    }
+    for mode in [(Progress::Inline, 1), (Progress::Adaptive, 2)] {
+        to_another_process(mode, &mut verdict);
+    }
+    assert!(verdict.failures.is_empty(), "of {} cases these allocate:\n{}", verdict.cases, verdict.failures.join("\n"));
+}

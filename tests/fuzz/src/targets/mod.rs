@@ -1,0 +1,48 @@
+//! What hostile bytes are thrown at.
+//!
+//! Every function here takes any bytes and panics only if a promise is broken.
+//!
+//! - [`frame`]: the bootstrap channel's frames, out of a stream that cuts anywhere
+//! - [`card`]: an engine's portable descriptor
+//! - [`record`]: notes as they lie in a ring
+//! - [`ring`]: a lane over rings and mail that somebody scribbles over
+//! - [`posts`]: a peer's gate and hazards, whatever it writes there
+
+pub mod card;
+pub mod frame;
+pub mod posts;
+pub mod record;
+pub mod ring;
+
+/// One target.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Its name, and that of its folder in the corpus.
+    pub name: &'static str,
+    /// Throws bytes at it and checks its promises.
+    pub run: fn(&[u8]),
+    /// The bare parser, where what it may allocate is bounded by its input.
+    pub parse: Option<fn(&[u8])>,
+    /// Bytes that the parser may hold at once for each byte of input, besides [`ALLOWED_BYTES`].
+    pub bytes_per_byte: usize,
+}
+
+/// Bytes that any parser may hold at once, however short its input.
+pub const ALLOWED_BYTES: usize = 4096;
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    // The stream's buffer and its growth, the body, and what the body says. The shortest region takes 9
+    // bytes in a frame and 120 here, and room is made for as many as could come.
+    Target { name: "frame", run: frame::run, parse: Some(frame::parse), bytes_per_byte: 132 },
+    Target { name: "card", run: card::run, parse: Some(card::parse), bytes_per_byte: 2 },
+    Target { name: "record", run: record::run, parse: None, bytes_per_byte: 0 },
+    Target { name: "ring", run: ring::run, parse: None, bytes_per_byte: 0 },
+    Target { name: "posts", run: posts::run, parse: None, bytes_per_byte: 0 },
+];
+
+/// FNV-1a: decides what a target does beside its input, and closes a card.
+fn digest(bytes: &[u8]) -> u64 {
+    let step = |sum: u64, &byte: &u8| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}

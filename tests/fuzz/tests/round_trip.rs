@@ -1,0 +1,133 @@
+//! Frames with any content come through any fragmentation as they were sent.
+
+use penstock_core::NoteId;
+use penstock_core::limits::{FRAME_TOKENS_MAX, NOTE_BYTES_MAX, NOTE_LINES_MAX};
+use penstock_ring::Line;
+use penstock_session::codec::{Received, encode};
+use penstock_session::{
+    Card, CounterNews, Decoder, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone,
+};
+use penstock_transport::record::{self, Kind};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn hello() -> impl Strategy<Value = Frame> {
+    let numbers = (any::<(u16, u16, u16, u32)>(), any::<[u64; 4]>());
+    (numbers, any::<String>(), vec(any::<String>(), 0..5)).prop_map(|((small, large), name, transports)| {
+        let (version_min, version_max, workers, party) = small;
+        let [epoch, expects, host, process] = large;
+        Frame::Hello(Hello {
+            version_min,
+            version_max,
+            name,
+            epoch,
+            expects,
+            host,
+            process,
+            workers,
+            party,
+            transports,
+        })
+    })
+}
+
+fn refusal() -> impl Strategy<Value = Frame> {
+    let codes = [
+        RefusalCode::Version,
+        RefusalCode::Epoch,
+        RefusalCode::NoTransport,
+        RefusalCode::ForeignUser,
+        RefusalCode::Full,
+        RefusalCode::Garbled,
+        RefusalCode::BadOffer,
+        RefusalCode::Closing,
+    ];
+    (proptest::sample::select(codes.to_vec()), any::<String>()).prop_map(|(code, text)| Frame::Refuse { code, text })
+}
+
+fn region() -> impl Strategy<Value = RegionNews> {
+    let numbers = (any::<(u32, u32, u8)>(), any::<[u64; 3]>());
+    (numbers, any::<String>(), vec(any::<u8>(), 0..40), any::<Option<u8>>()).prop_map(
+        |(((id, generation, rights), [bytes, base, block_bytes]), label, path, token)| RegionNews {
+            id,
+            generation,
+            label,
+            bytes,
+            base,
+            rights,
+            block_bytes,
+            path,
+            token,
+        },
+    )
+}
+
+fn counter() -> impl Strategy<Value = CounterNews> {
+    (any::<(u32, u32, u32)>(), any::<String>()).prop_map(|((id, generation, region), label)| CounterNews {
+        id,
+        generation,
+        region,
+        label,
+    })
+}
+
+fn frame() -> impl Strategy<Value = Frame> {
+    let offer = (any::<String>(), vec(any::<u8>(), 0..200))
+        .prop_map(|(transport, blob)| Frame::Offer(Offer { transport, blob }));
+    let regions =
+        (any::<u64>(), vec(region(), 0..6)).prop_map(|(revision, news)| Frame::Regions(Regions { revision, news }));
+    let gone = (any::<u64>(), vec(any::<(u32, u32)>(), 0..50))
+        .prop_map(|(revision, gone)| Frame::RegionsGone(RegionsGone { revision, gone }));
+    let counters = vec(counter(), 0..6).prop_map(Frame::Counters);
+    prop_oneof![hello(), refusal(), offer, regions, gone, counters, Just(Frame::Goodbye)]
+}
+
+/// Pushes `stream` in pieces of these lengths, over and over, and takes what comes out.
+fn through(stream: &[u8], lengths: &[usize]) -> Vec<Received> {
+    let mut decoder = Decoder::new();
+    let (mut rest, mut found) = (stream, Vec::new());
+    let mut lengths = lengths.iter().cycle();
+    while !rest.is_empty() {
+        let length = lengths.next().map_or(1, |&length| length.min(rest.len()));
+        let (piece, left) = rest.split_at(length);
+        decoder.push(piece);
+        rest = left;
+        while let Some(received) = decoder.next_frame().expect("these are frames") {
+            found.push(received);
+        }
+    }
+    found
+}
+
+proptest! {
+    #[test]
+    fn frames_come_through_any_fragmentation(
+        said in vec((frame(), 0..=FRAME_TOKENS_MAX), 0..6),
+        lengths in vec(1usize..200, 1..8),
+    ) {
+        let mut stream = Vec::new();
+        for (frame, tokens) in &said {
+            encode(frame, *tokens, &mut stream).expect("these frames are short");
+        }
+        let expected: Vec<Received> = said.into_iter().map(|(frame, tokens)| Received { frame, tokens }).collect();
+        prop_assert_eq!(through(&stream, &lengths), expected);
+    }
+
+    #[test]
+    fn cards_come_through(name in ".{0,80}", epoch: u64, host: u64, socket in ".{0,200}") {
+        let card = Card { name, epoch, host, socket };
+        prop_assert_eq!(Card::decode(&card.encode()), Ok(card));
+    }
+
+    #[test]
+    fn notes_come_through(id: u128, sequence: u64, payload in vec(any::<u8>(), 0..=NOTE_BYTES_MAX), hands_over: bool) {
+        let kind = if hands_over { Kind::HandOver } else { Kind::Note };
+        let mut lines = [Line::default(); NOTE_LINES_MAX];
+        let count = record::write(kind, sequence, NoteId(id), &payload, &mut lines);
+        let head = record::parse(&lines[0], sequence).expect("this is a record");
+        prop_assert_eq!((head.kind, head.lines, head.bytes, head.id), (kind, count, payload.len(), NoteId(id)));
+        let mut found = vec![0; payload.len()];
+        lines[..count].iter().enumerate().for_each(|(place, line)| record::unpack(place, line, &mut found));
+        prop_assert_eq!(found, payload);
+    }
+}

@@ -1,0 +1,248 @@
+//! What an engine sees of its world.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use penstock::Moment;
+use penstock::env::{Address, Credentials, Env, Listener, Reactor, Stream, Waker};
+
+use crate::network::EndId;
+use crate::random::Random;
+use crate::trace::What;
+use crate::world::Core;
+
+/// One readiness in so many is told a wait later than it might be.
+const LATE_ONCE_IN: usize = 5;
+
+/// On which host, in which process and as which user an engine believes it runs.
+///
+/// All engines of a world share one real process, whatever they believe; whoever believes to be in
+/// another one reaches the rest through shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// The host.
+    pub host: u64,
+    /// The process; never zero.
+    pub process: u64,
+    /// The user.
+    pub uid: u32,
+    /// The process as the operating system tells it to others; zero if they cannot see it.
+    pub pid: u32,
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        Self { host: 0x40_57, process: 0x9e_0c, uid: 1000, pid: std::process::id() }
+    }
+}
+
+/// Time, randomness and streams of one engine, by the seed of its world. There are no threads.
+#[derive(Clone)]
+pub struct SimEnv {
+    core: Arc<Core>,
+    engine: usize,
+    identity: Identity,
+    random: Arc<Mutex<Random>>,
+}
+
+impl SimEnv {
+    pub(crate) fn new(core: &Arc<Core>, engine: usize, identity: Identity, random: Random) -> Self {
+        Self { core: Arc::clone(core), engine, identity, random: Arc::new(Mutex::new(random)) }
+    }
+
+    fn stream(&self, end: EndId) -> SimStream {
+        SimStream { core: Arc::clone(&self.core), engine: self.engine, end }
+    }
+}
+
+impl Env for SimEnv {
+    type Stream = SimStream;
+    type Listener = SimListener;
+    type Reactor = SimReactor;
+
+    fn now(&self) -> Moment {
+        self.core.now()
+    }
+
+    fn random(&self) -> u64 {
+        self.random.lock().unwrap_or_else(PoisonError::into_inner).next_u64()
+    }
+
+    fn spawn(&self, name: &str, _core: Option<usize>, _body: Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> {
+        let text = format!("no thread `{name}` here: set `workers.progress: inline` in a simulated world");
+        Err(io::Error::new(ErrorKind::Unsupported, text))
+    }
+
+    fn listen(&self, address: &Address) -> io::Result<SimListener> {
+        let id = self.core.lock().network.listen(address.path(), self.engine, self.credentials())?;
+        self.core.record(self.engine, What::Listened, id);
+        Ok(SimListener { env: self.clone(), id })
+    }
+
+    fn connect(&self, address: &Address) -> io::Result<SimStream> {
+        let connected = self.core.lock().network.connect(address.path(), self.engine, self.credentials());
+        self.core.record(self.engine, What::Called, u64::from(connected.is_ok()));
+        connected.map(|end| self.stream(end))
+    }
+
+    fn reactor(&self) -> io::Result<SimReactor> {
+        Ok(SimReactor { core: Arc::clone(&self.core), watched: BTreeMap::new() })
+    }
+
+    fn pause(&self, span: Duration) {
+        self.core.pause(self.engine, span);
+    }
+
+    fn credentials(&self) -> Credentials {
+        Credentials { uid: self.identity.uid, pid: self.identity.pid }
+    }
+
+    fn host(&self) -> u64 {
+        self.identity.host
+    }
+
+    fn process(&self) -> u64 {
+        self.identity.process
+    }
+}
+
+/// One end of a stream in memory.
+pub struct SimStream {
+    core: Arc<Core>,
+    engine: usize,
+    end: EndId,
+}
+
+impl Stream for SimStream {
+    fn send(&mut self, bytes: &[u8], tokens: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        let sent = self.core.lock().send(self.end, bytes, tokens);
+        match sent {
+            Ok((taken, said)) => {
+                said.into_iter().for_each(|(what, digest)| self.core.record(self.engine, what, digest));
+                Ok(taken)
+            }
+            Err(error) => {
+                self.core.record(self.engine, What::Held, error.kind() as u64);
+                Err(error)
+            }
+        }
+    }
+
+    fn receive(&mut self, bytes: &mut [u8], tokens: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        self.core.lock().network.receive(self.end, bytes, tokens)
+    }
+
+    fn credentials(&self) -> io::Result<Credentials> {
+        Ok(self.core.lock().network.other_credentials(self.end))
+    }
+}
+
+impl Drop for SimStream {
+    fn drop(&mut self) {
+        self.core.lock().network.close(self.end);
+        self.core.record(self.engine, What::Closed, 0);
+    }
+}
+
+/// A listener in memory.
+pub struct SimListener {
+    env: SimEnv,
+    id: u64,
+}
+
+impl Listener for SimListener {
+    type Stream = SimStream;
+
+    fn accept(&mut self) -> io::Result<SimStream> {
+        let end = self.env.core.lock().network.accept(self.id).ok_or(ErrorKind::WouldBlock)?;
+        self.env.core.record(self.env.engine, What::Accepted, 0);
+        Ok(self.env.stream(end))
+    }
+}
+
+impl Drop for SimListener {
+    fn drop(&mut self) {
+        self.env.core.lock().network.close_listener(self.id);
+    }
+}
+
+enum Watched {
+    Listener(u64),
+    Stream { end: EndId, writable: bool },
+}
+
+/// Says which streams are ready, in any order, and now and then a wait too late. It never blocks.
+pub struct SimReactor {
+    core: Arc<Core>,
+    watched: BTreeMap<u64, Watched>,
+}
+
+impl SimReactor {
+    fn forget(&mut self, stream: &SimStream) {
+        self.watched.retain(|_, watched| !matches!(watched, Watched::Stream { end, .. } if *end == stream.end));
+    }
+}
+
+impl Reactor for SimReactor {
+    type Listener = SimListener;
+    type Stream = SimStream;
+
+    fn watch_listener(&mut self, listener: &SimListener, token: u64) -> io::Result<()> {
+        self.watched.insert(token, Watched::Listener(listener.id));
+        Ok(())
+    }
+
+    fn watch_stream(&mut self, stream: &SimStream, token: u64, writable: bool) -> io::Result<()> {
+        self.watched.insert(token, Watched::Stream { end: stream.end, writable });
+        Ok(())
+    }
+
+    fn rewatch_stream(&mut self, stream: &SimStream, token: u64, writable: bool) -> io::Result<()> {
+        self.forget(stream);
+        self.watch_stream(stream, token, writable)
+    }
+
+    fn unwatch_stream(&mut self, stream: &SimStream) -> io::Result<()> {
+        self.forget(stream);
+        Ok(())
+    }
+
+    fn watch_bell(&mut self, _bell: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(()) // A wait that never blocks has nobody to wake.
+    }
+
+    fn wait(&mut self, _timeout: Option<Duration>, ready: &mut Vec<u64>) -> io::Result<()> {
+        let mut state = self.core.lock();
+        let mut found = Vec::new();
+        for (&token, watched) in &self.watched {
+            let is_ready = match *watched {
+                Watched::Listener(id) => state.network.can_accept(id),
+                Watched::Stream { end, writable } => writable || state.network.can_read(end),
+            };
+            if is_ready && !state.random.once_in(LATE_ONCE_IN) {
+                found.push(token);
+            }
+        }
+        state.random.shuffle(&mut found);
+        ready.append(&mut found);
+        Ok(())
+    }
+
+    fn waker(&self) -> Arc<dyn Waker> {
+        Arc::new(NobodySleeps)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+struct NobodySleeps;
+
+impl Waker for NobodySleeps {
+    fn wake(&self) {}
+}

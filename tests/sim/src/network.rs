@@ -1,0 +1,267 @@
+//! Listeners and streams in memory, delivery by seed.
+//!
+//! A stream behaves as a Unix one does: descriptors travel with the first byte of what they were sent
+//! with and are not read together with bytes sent before them, what was sent before a close still
+//! arrives, and closing over unread bytes resets the other side. Beyond that it is as unkind as the
+//! system may be: any send may be held up or cut short, and what was sent at once arrives in pieces.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, ErrorKind};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use penstock::env::Credentials;
+
+use crate::random::Random;
+use crate::trace::{Spoken, What};
+
+/// Pieces in which one send arrives at most, besides those that drip in byte by byte.
+const PIECES_MAX: usize = 4;
+/// Bytes that drip in one by one, where they do: a header and a little more.
+const DRIP_BYTES: usize = 24;
+/// One send in so many is held up, cut short, or drips in.
+const HELD_ONCE_IN: usize = 12;
+const SHORT_ONCE_IN: usize = 6;
+const DRIP_ONCE_IN: usize = 10;
+
+/// One end of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct EndId {
+    wire: u64,
+    side: usize,
+}
+
+impl EndId {
+    fn other(self) -> Self {
+        Self { side: 1 - self.side, ..self }
+    }
+}
+
+#[derive(Debug)]
+enum Letter {
+    Piece {
+        bytes: Vec<u8>,
+        read: usize,
+        tokens: Vec<OwnedFd>,
+    },
+    /// The other side has closed, and whether it left something unread.
+    End {
+        reset: bool,
+    },
+}
+
+#[derive(Debug)]
+struct End {
+    engine: usize,
+    who: Credentials,
+    /// On the way to this end.
+    in_flight: VecDeque<Letter>,
+    /// Here, to be read.
+    arrived: VecDeque<Letter>,
+    spoken: Spoken,
+    is_closed: bool,
+    /// The stream broke: both ends know at once.
+    is_broken: bool,
+}
+
+#[derive(Debug)]
+struct Listening {
+    path: PathBuf,
+    engine: usize,
+    who: Credentials,
+    /// Ends that wait to be accepted.
+    backlog: VecDeque<EndId>,
+}
+
+/// Every listener and stream of a world.
+#[derive(Debug, Default)]
+pub(crate) struct Network {
+    next: u64,
+    listeners: BTreeMap<u64, Listening>,
+    ends: BTreeMap<EndId, End>,
+}
+
+impl Network {
+    pub(crate) fn listen(&mut self, path: &Path, engine: usize, who: Credentials) -> io::Result<u64> {
+        if self.listeners.values().any(|listening| listening.path == path) {
+            return Err(io::Error::new(ErrorKind::AddrInUse, "another live engine has this name"));
+        }
+        self.next += 1;
+        self.listeners.insert(self.next, Listening { path: path.to_owned(), engine, who, backlog: VecDeque::new() });
+        Ok(self.next)
+    }
+
+    /// Nobody listens any more; whoever was not accepted yet is reset.
+    pub(crate) fn close_listener(&mut self, id: u64) {
+        let Some(listening) = self.listeners.remove(&id) else { return };
+        listening.backlog.into_iter().for_each(|end| self.close(end));
+    }
+
+    pub(crate) fn connect(&mut self, path: &Path, engine: usize, who: Credentials) -> io::Result<EndId> {
+        let Some(listening) = self.listeners.values_mut().find(|listening| listening.path == path) else {
+            return Err(io::Error::new(ErrorKind::ConnectionRefused, "nobody listens there"));
+        };
+        self.next += 1;
+        let (here, there) = (EndId { wire: self.next, side: 0 }, EndId { wire: self.next, side: 1 });
+        listening.backlog.push_back(there);
+        let (far_engine, far_who) = (listening.engine, listening.who);
+        self.ends.insert(here, End::new(engine, who));
+        self.ends.insert(there, End::new(far_engine, far_who));
+        Ok(here)
+    }
+
+    pub(crate) fn accept(&mut self, id: u64) -> Option<EndId> {
+        self.listeners.get_mut(&id)?.backlog.pop_front()
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn other_credentials(&self, id: EndId) -> Credentials {
+        self.ends[&id.other()].who
+    }
+
+    /// Sends some of `bytes`, and says what was made out of them.
+    pub(crate) fn send(
+        &mut self,
+        id: EndId,
+        bytes: &[u8],
+        tokens: &[BorrowedFd<'_>],
+        random: &mut Random,
+    ) -> io::Result<(usize, Vec<(What, u64)>)> {
+        if self.ends[&id].is_broken || self.ends[&id.other()].is_closed {
+            // Whoever is told that the other side has closed can read all that it said before.
+            let end = self.end(id);
+            end.arrived.append(&mut end.in_flight);
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        if bytes.is_empty() {
+            return Ok((0, Vec::new()));
+        }
+        if random.once_in(HELD_ONCE_IN) {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let tokens = tokens.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<Vec<_>>>()?;
+        let taken = if random.once_in(SHORT_ONCE_IN) { 1 + random.below(bytes.len()) } else { bytes.len() };
+        let said = self.end(id).spoken.hear(&bytes[..taken]);
+        let letters = cut(&bytes[..taken], tokens, random);
+        self.end(id.other()).in_flight.extend(letters);
+        Ok((taken, said))
+    }
+
+    /// Reads what has arrived.
+    pub(crate) fn receive(&mut self, id: EndId, into: &mut [u8], tokens: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        let arrived = &mut self.end(id).arrived;
+        let mut filled = 0;
+        while filled < into.len() {
+            match arrived.front_mut() {
+                None if filled == 0 => return Err(ErrorKind::WouldBlock.into()),
+                Some(Letter::End { reset }) if filled == 0 => {
+                    // A reset is told once; from then on it is the end.
+                    return if std::mem::take(reset) { Err(ErrorKind::ConnectionReset.into()) } else { Ok(0) };
+                }
+                None | Some(Letter::End { .. }) => break,
+                Some(Letter::Piece { tokens: come, .. }) if filled > 0 && !come.is_empty() => break,
+                Some(Letter::Piece { bytes, read, tokens: come }) => {
+                    tokens.append(come);
+                    let count = (bytes.len() - *read).min(into.len() - filled);
+                    into[filled..filled + count].copy_from_slice(&bytes[*read..*read + count]);
+                    (*read, filled) = (*read + count, filled + count);
+                    if *read == bytes.len() {
+                        arrived.pop_front();
+                    }
+                }
+            }
+        }
+        Ok(filled)
+    }
+
+    pub(crate) fn close(&mut self, id: EndId) {
+        let end = self.end(id);
+        end.is_closed = true;
+        let piece = |letter: &Letter| matches!(letter, Letter::Piece { .. });
+        let reset = end.arrived.iter().chain(&end.in_flight).any(piece);
+        end.arrived.clear();
+        end.in_flight.clear();
+        let other = self.end(id.other());
+        if !other.is_broken {
+            other.in_flight.push_back(Letter::End { reset });
+        }
+        if other.is_closed {
+            self.ends.remove(&id);
+            self.ends.remove(&id.other());
+        }
+    }
+
+    /// Breaks every stream.
+    pub(crate) fn sever(&mut self) {
+        for end in self.ends.values_mut().filter(|end| !end.is_broken) {
+            end.is_broken = true;
+            end.in_flight.clear();
+            end.arrived.clear();
+            end.arrived.push_back(Letter::End { reset: true });
+        }
+    }
+
+    /// Ends to which something is on its way.
+    pub(crate) fn awaiting(&self) -> Vec<EndId> {
+        let awaiting = self.ends.iter().filter(|(_, end)| !end.in_flight.is_empty());
+        awaiting.map(|(&id, _)| id).collect()
+    }
+
+    /// Lets the next letter arrive; answers at which engine.
+    pub(crate) fn deliver(&mut self, id: EndId) -> usize {
+        let end = self.end(id);
+        end.arrived.extend(end.in_flight.pop_front());
+        end.engine
+    }
+
+    pub(crate) fn can_accept(&self, id: u64) -> bool {
+        self.listeners.get(&id).is_some_and(|listening| !listening.backlog.is_empty())
+    }
+
+    pub(crate) fn can_read(&self, id: EndId) -> bool {
+        self.ends.get(&id).is_some_and(|end| !end.arrived.is_empty())
+    }
+
+    /// Listeners and ends of streams that nobody has closed.
+    pub(crate) fn open(&self) -> usize {
+        self.listeners.len() + self.ends.values().filter(|end| !end.is_closed).count()
+    }
+
+    fn end(&mut self, id: EndId) -> &mut End {
+        self.ends.get_mut(&id).expect("an end stays until both are closed")
+    }
+}
+
+impl End {
+    fn new(engine: usize, who: Credentials) -> Self {
+        Self {
+            engine,
+            who,
+            in_flight: VecDeque::new(),
+            arrived: VecDeque::new(),
+            spoken: Spoken::default(),
+            is_closed: false,
+            is_broken: false,
+        }
+    }
+}
+
+/// Cuts what was sent at once into the pieces in which it arrives; descriptors go with the first.
+fn cut(bytes: &[u8], tokens: Vec<OwnedFd>, random: &mut Random) -> Vec<Letter> {
+    let mut places: Vec<usize> = match random.once_in(DRIP_ONCE_IN) {
+        true => (1..bytes.len().min(DRIP_BYTES)).collect(),
+        // How many pieces there are does not depend on the length, which an address in a frame may change.
+        false => (0..random.below(PIECES_MAX)).map(|_| random.below(bytes.len())).collect(),
+    };
+    places.push(bytes.len());
+    places.sort_unstable();
+    let mut start = 0;
+    let mut tokens = Some(tokens);
+    let pieces = places.into_iter().filter_map(|end| {
+        let bytes = bytes[start..end].to_vec();
+        start = end;
+        let is_some = !bytes.is_empty();
+        is_some.then(|| Letter::Piece { bytes, read: 0, tokens: tokens.take().unwrap_or_default() })
+    });
+    pieces.collect()
+}

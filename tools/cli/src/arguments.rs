@@ -1,0 +1,339 @@
+//! What can be asked of the command, and the help.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use penstock::config;
+use penstock::limits::WORKERS_MAX;
+use penstock_lab::perf;
+
+use crate::selftest::Sabotage;
+
+const LONG_ABOUT: &str = "\
+Penstock moves scattered blocks of memory between processes, as fast as the memory allows, and \
+tells both sides exactly once when they have arrived.
+
+This command tests the engine on this machine, measures it, and checks configurations.";
+
+const AFTER: &str = "\
+Exit status:
+  0  everything asked for was done, and what was tested is right
+  1  something was found wrong or could not be done
+  2  the arguments, a file or PENSTOCK_LOG make no sense
+
+Environment:
+  PENSTOCK_LOG  what to log to standard error, e.g. `info` or `penstock=debug`; overrules -v
+  TMPDIR        where a folder for sockets is made until two processes have met
+
+Examples:
+  penstock selftest                        does it work here, and how fast?
+  penstock perf --workload kv16            one workload in detail, beside its floor
+  penstock config check my.yaml --show     is this file right, and what does it come to?";
+
+const SELFTEST_AFTER: &str = "\
+For each transport two engines connect (in two processes; `local`: in one), write and read scattered \
+16 KiB blocks, notify, count, cancel and revoke. Every byte is looked at. The table shows
+
+  kv16 p50   the median time of one transfer of 1,000 scattered blocks of 16 KiB
+  GB/s       what that is, in 10^9 bytes a second
+  vs floor   that time over the time of the bare copy kernel, taken in the same run
+  verified   whether everything was right; if not, what was not is listed below the table
+
+It takes a few seconds and 400 MB of memory (--quick: about one second and 100 MB).
+
+Exit status: 0 if everything tested is right, 1 if anything is not, 2 for arguments that make no sense.
+
+Examples:
+  penstock selftest
+  penstock selftest --transport shm
+  penstock selftest --json | jq '.transports[] | {transport, verified}'";
+
+const PERF_AFTER: &str = "\
+Both ends run on this host: the initiator here, the target in a process of its own (`local`: here too). \
+Each round moves the workload once, through other blocks than the round before. In turns with it bare \
+threads copy the same blocks with the same kernel: that is the floor. At the end every byte is looked at.
+
+--json prints one object: transport, op, workload, bytes, blocks, rounds, min_us, p50_us, p90_us, p99_us, \
+gbps (10^9 bytes a second), post_us_p50 (the engine's own part of a round, without the copies), \
+cpu_s_per_gb, floor_us, verified, path.
+
+Pools smaller than several times the last-level cache measure the cache: see --pool-mib.
+
+Exit status: 0 if the bytes were verified, 1 if they are wrong or nothing could be measured, 2 for arguments \
+or a workload file that make no sense.
+
+Examples:
+  penstock perf                                      kv16 written over shm by one worker
+  penstock perf --list                               the workloads
+  penstock perf --workload w2 --workers 2 --progress busy
+  penstock perf --workload my.yaml --op read -t 10
+  penstock perf --json | jq .p50_us";
+
+const CONFIG_AFTER: &str = "\
+Examples:
+  penstock config default > my.yaml        a file to start from, every key explained
+  penstock config check my.yaml            `ok`, or file:line:column, what is wrong and what to do
+  penstock config keys workers             what the keys of a section do, accept and cost";
+
+const CHECK_AFTER: &str = "\
+Exit status: 0 if all files are right, 2 if any is not.
+
+Examples:
+  penstock config check my.yaml
+  penstock config check configs/*.yaml
+  penstock config check my.yaml --show";
+
+const KEYS_AFTER: &str = "\
+Exit status: 0, or 2 if there is no such key.
+
+Examples:
+  penstock config keys                     all keys, one a line
+  penstock config keys workers             a section in full
+  penstock config keys workers.spin_us     one key in full
+  penstock config keys --markdown          the reference page";
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(name = "penstock", version, about = "Moves scattered blocks of memory between processes",
+    long_about = LONG_ABOUT, after_long_help = AFTER, after_help = "`penstock help` says more.", max_term_width = 100)]
+pub(crate) struct Arguments {
+    /// Log more to standard error: -v sessions, -vv debug, -vvv everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Test the engine on this machine, over every transport it has, and say how fast it is
+    #[command(after_long_help = SELFTEST_AFTER)]
+    Selftest(SelftestOptions),
+    /// Measure one workload between two engines of this host, beside its floor, and verify every byte
+    #[command(after_long_help = PERF_AFTER)]
+    Perf(PerfOptions),
+    /// Check configuration files; show the keys and the defaults
+    #[command(subcommand, after_long_help = CONFIG_AFTER)]
+    Config(ConfigCommand),
+    /// The other process of a self-test
+    #[command(name = "__selftest-target", hide = true)]
+    SelftestTarget(TargetOptions),
+}
+
+/// `penstock selftest`.
+#[derive(Debug, Args)]
+pub(crate) struct SelftestOptions {
+    /// Test this transport only [default: all that are here]
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<Transport>,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Less memory and fewer rounds: the same checks, but the figures mean little
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Break something on purpose, to see that the test notices
+    #[arg(long, value_enum, hide = true)]
+    pub(crate) sabotage: Option<Sabotage>,
+}
+
+/// `penstock perf`.
+#[derive(Debug, Args)]
+pub(crate) struct PerfOptions {
+    /// A workload's name, or the path of a YAML file that describes one
+    #[arg(short, long, value_name = "NAME|FILE", default_value = "kv16")]
+    pub(crate) workload: String,
+    /// The transport
+    #[arg(long, value_enum, default_value = "shm")]
+    pub(crate) transport: Transport,
+    /// Which way the bytes go, seen from the initiator
+    #[arg(long, value_enum, default_value = "write")]
+    pub(crate) op: Op,
+    /// Workers of the initiator, each a copying thread; the floor gets as many
+    #[arg(long, default_value_t = 1, value_parser = workers)]
+    pub(crate) workers: usize,
+    /// What moves bytes: threads that never sleep, threads that sleep when idle, or the caller
+    #[arg(long, value_enum, default_value = "adaptive")]
+    pub(crate) progress: Progress,
+    /// The pages of both pools
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) pages: Pages,
+    /// The core of each worker, separated by commas [default: the scheduler chooses]
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) cores: Vec<usize>,
+    /// Transfers in flight at the same time
+    #[arg(short = 'P', long, value_name = "TRANSFERS", default_value_t = 1)]
+    pub(crate) concurrency: usize,
+    /// Least size of each of the two pools
+    #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub(crate) pool_mib: u64,
+    #[command(flatten)]
+    pub(crate) limit: PerfLimit,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// List the workloads and do nothing else
+    #[arg(long, exclusive = true)]
+    pub(crate) list: bool,
+    /// Spoil a byte on purpose, to see that it is noticed
+    #[arg(long, hide = true)]
+    pub(crate) sabotage: bool,
+}
+
+/// How long to measure [default: 31 rounds, but no longer than 20 s].
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub(crate) struct PerfLimit {
+    /// Measure for so long [default: 31 rounds, or 20 s if they take longer]
+    #[arg(short = 't', long, value_parser = seconds)]
+    pub(crate) seconds: Option<Duration>,
+    /// Measure so many rounds
+    #[arg(long, value_parser = rounds)]
+    pub(crate) rounds: Option<usize>,
+}
+
+/// The hidden other process of a self-test.
+#[derive(Debug, Args)]
+pub(crate) struct TargetOptions {
+    /// The folder of the rendezvous sockets
+    #[arg(long)]
+    pub(crate) directory: PathBuf,
+    #[arg(long, value_enum)]
+    pub(crate) transport: Transport,
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+/// `penstock config …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Say whether files are right, or where they are wrong and what to do
+    #[command(after_long_help = CHECK_AFTER)]
+    Check {
+        /// The files
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Also print what each file comes to, with every key that it leaves out
+        #[arg(long)]
+        show: bool,
+    },
+    /// Say what can be set, what it does, accepts and costs
+    #[command(after_long_help = KEYS_AFTER)]
+    Keys {
+        /// Only this section (`workers`) or key (`workers.spin_us`), in full
+        key: Option<String>,
+        /// Print the reference page
+        #[arg(long, conflicts_with = "key")]
+        markdown: bool,
+    },
+    /// Print a file with every key, its default and its cost: a start for one's own
+    #[command(after_long_help = "Examples:\n  penstock config default > my.yaml")]
+    Default,
+}
+
+/// A transport that can be tested or measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Transport {
+    /// Within one process
+    Local,
+    /// Between two processes of one host
+    Shm,
+}
+
+impl Transport {
+    pub(crate) const ALL: [Self; 2] = [Self::Local, Self::Shm];
+
+    /// Its word, as on the command line and in a configuration.
+    pub(crate) fn as_str(self) -> &'static str {
+        self.name().as_str()
+    }
+
+    /// Its name in a configuration.
+    pub(crate) fn name(self) -> config::TransportName {
+        match self {
+            Self::Local => config::TransportName::Local,
+            Self::Shm => config::TransportName::Shm,
+        }
+    }
+}
+
+/// Which way the bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Op {
+    /// From the initiator to the target
+    Write,
+    /// From the target to the initiator
+    Read,
+}
+
+/// What moves bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Progress {
+    /// Threads that never sleep
+    Busy,
+    /// Threads that sleep when there is nothing to do
+    Adaptive,
+    /// No threads: the caller's own loop
+    Inline,
+}
+
+/// The pages of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pages {
+    /// Ordinary ones
+    Small,
+    /// Huge ones that were set aside, where there are enough
+    Huge,
+    /// What the kernel gives to whoever asks
+    Auto,
+}
+
+impl From<Op> for perf::Op {
+    fn from(op: Op) -> Self {
+        match op {
+            Op::Write => Self::Write,
+            Op::Read => Self::Read,
+        }
+    }
+}
+
+impl From<Progress> for config::Progress {
+    fn from(progress: Progress) -> Self {
+        match progress {
+            Progress::Busy => Self::Busy,
+            Progress::Adaptive => Self::Adaptive,
+            Progress::Inline => Self::Inline,
+        }
+    }
+}
+
+impl From<Pages> for config::PagesChoice {
+    fn from(pages: Pages) -> Self {
+        match pages {
+            Pages::Small => Self::Small,
+            Pages::Huge => Self::Huge,
+            Pages::Auto => Self::Auto,
+        }
+    }
+}
+
+fn workers(text: &str) -> Result<usize, String> {
+    whole(text, WORKERS_MAX)
+}
+
+fn rounds(text: &str) -> Result<usize, String> {
+    whole(text, 1_000_000)
+}
+
+fn whole(text: &str, most: usize) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+    number.ok_or_else(|| format!("give a whole number from 1 to {most}"))
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    const MOST: f64 = 86_400.0;
+    let number = text.parse().ok().filter(|&seconds: &f64| seconds > 0.0 && seconds <= MOST);
+    number.map(Duration::from_secs_f64).ok_or_else(|| format!("give seconds, more than 0 and at most {MOST}"))
+}

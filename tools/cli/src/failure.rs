@@ -1,0 +1,98 @@
+//! How the command ends, and why it could not do what it was asked.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use penstock::config::ConfigError;
+use penstock_lab::perf::PerfError;
+
+use crate::selftest::Flaw;
+
+/// How the command ends; the numbers are documented in its help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Everything asked for was done and is right.
+    Well,
+    /// Something was found wrong, or could not be done.
+    Badly,
+    /// The question was wrong: arguments, or a file that was handed in.
+    Misasked,
+}
+
+impl From<Ended> for ExitCode {
+    fn from(ended: Ended) -> Self {
+        Self::from(match ended {
+            Ended::Well => 0,
+            Ended::Badly => 1,
+            Ended::Misasked => 2,
+        })
+    }
+}
+
+/// Why the command could not do what it was asked. Shown as `penstock: what; what to do next`.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The arguments make no sense.
+    Usage(clap::Error),
+    /// `PENSTOCK_LOG` makes no sense.
+    Filter(String),
+    /// A configuration is not right.
+    Config(ConfigError),
+    /// There is no such configuration key.
+    Key(String),
+    /// Standard output cannot be written to.
+    Output(std::io::Error),
+    /// A measurement could not be made, or wrong bytes arrived in it.
+    Perf(PerfError),
+    /// The hidden other process of the self-test could not do its part.
+    Target(Flaw),
+}
+
+impl Failure {
+    pub(crate) fn ended(&self) -> Ended {
+        match self {
+            Self::Usage(_) | Self::Filter(_) | Self::Config(_) | Self::Key(_) => Ended::Misasked,
+            Self::Perf(PerfError::Workload(_) | PerfError::Option { .. }) => Ended::Misasked,
+            Self::Perf(_) | Self::Output(_) | Self::Target(_) => Ended::Badly,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(error) => {
+                let text = error.render().to_string();
+                // Without a command there is no error in the text, only the help.
+                match text.strip_prefix("error: ") {
+                    Some(error) => f.write_str(error.trim_end()),
+                    None => write!(f, "tell it what to do\n\n{}", text.trim_end()),
+                }
+            }
+            Self::Filter(reason) => {
+                write!(f, "PENSTOCK_LOG is not a filter ({reason}); try `info`, or `penstock=debug`")
+            }
+            Self::Config(error) => error.fmt(f),
+            Self::Key(key) => {
+                write!(f, "there is no configuration key or section `{key}`; `penstock config keys` lists them")
+            }
+            Self::Output(error) => {
+                write!(f, "cannot write to standard output ({error}); is the disk it goes to full?")
+            }
+            Self::Perf(error) => error.fmt(f),
+            Self::Target(flaw) => flaw.fmt(f),
+        }
+    }
+}
+
+impl From<PerfError> for Failure {
+    fn from(error: PerfError) -> Self {
+        Self::Perf(error)
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}

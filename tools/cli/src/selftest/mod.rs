@@ -1,0 +1,156 @@
+//! `penstock selftest`: does everything the engine promises hold on this machine, over every transport?
+//!
+//! Two engines meet, in two processes or (`local`) in one, do everything once, and look at every byte. Read in
+//! this order:
+//!
+//! - `layout`: which blocks go where; `pattern`: what is in them, and whether it is
+//! - `errand`: what the target is asked to do; `target`: the side that does it
+//! - `companion`: the process it lives in, which never outlives this one
+//! - `pair`: both sides, connected; `steps`: the tests, one after the other
+//! - `measure`: how long it takes, beside the bare copy
+//! - `report`: what came of it; `flaw`: what can be wrong
+
+mod companion;
+mod errand;
+mod flaw;
+mod layout;
+mod measure;
+mod pair;
+mod pattern;
+mod report;
+mod steps;
+mod target;
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::ValueEnum;
+
+pub(crate) use self::flaw::Flaw;
+
+use self::companion::Companion;
+use self::layout::Layout;
+use self::pair::{Far, Pair};
+use self::report::{Check, Report, Row};
+use self::target::Target;
+use crate::arguments::{SelftestOptions, TargetOptions, Transport};
+use crate::console::{self, Progress};
+use crate::failure::{Ended, Failure};
+
+/// What the hidden option breaks on purpose, so that a test can see the self-test fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sabotage {
+    /// One byte of what was written
+    Write,
+    /// One byte of what was read
+    Read,
+    /// One byte of a notification
+    Notify,
+    /// One arrival too many
+    Counter,
+    /// A write that lands after the cancel
+    Cancel,
+    /// Memory that is not taken back
+    Revoke,
+    /// The other process ends in the middle
+    Crash,
+}
+
+/// Tests all transports that were asked for and prints what came of it.
+pub(crate) fn run(options: &SelftestOptions, verbose: u8) -> Result<Ended, Failure> {
+    let progress = Progress::new();
+    let chosen = |transport: &Transport| options.transport.is_none_or(|only| only == *transport);
+    let run = Run { options, verbose, progress: &progress };
+    let rows = Transport::ALL.into_iter().filter(chosen).map(|transport| run.over(transport)).collect();
+    drop(progress);
+    let report = Report::new(rows, options.transport.is_none(), options.quick);
+    if options.json {
+        console::print_json(&report)?
+    } else {
+        console::print(&report.to_text())?
+    }
+    Ok(if report.ok() { Ended::Well } else { Ended::Badly })
+}
+
+/// The hidden other process: serves errands until its standard input ends.
+pub(crate) fn serve(options: &TargetOptions) -> Result<Ended, Failure> {
+    let layout = Layout::of(options.quick);
+    target::serve(&options.directory, options.transport, layout).map_err(Failure::Target)?;
+    Ok(Ended::Well)
+}
+
+struct Run<'a> {
+    options: &'a SelftestOptions,
+    verbose: u8,
+    progress: &'a Progress,
+}
+
+impl Run<'_> {
+    /// Tests one transport. The first thing that is wrong ends it: what follows would only repeat it.
+    fn over(&self, transport: Transport) -> Row {
+        let mut row = Row::of(transport);
+        let say = |what: &str| self.progress.say(&format!("{}: {what}", transport.as_str()));
+        say("connecting");
+        let mut pair = match self.connect(transport) {
+            Ok(pair) => pair,
+            Err(flaw) => {
+                row.add(Check::of("connect", Err(flaw)));
+                return row;
+            }
+        };
+        row.path = Some(pair.path());
+        row.add(Check::of("connect", Ok(())));
+        for (name, step) in steps::STEPS {
+            say(name);
+            if !row.add(Check::of(name, step(&mut pair, self.options.sabotage))) {
+                return row;
+            }
+        }
+        say("measuring");
+        match measure::kv16(&mut pair, self.options.quick) {
+            Ok(figures) => {
+                row.figures = Some(figures);
+                row.add(Check::of("measure", Ok(())));
+            }
+            Err(flaw) => {
+                row.add(Check::of("measure", Err(flaw)));
+                return row;
+            }
+        }
+        say("leaving");
+        row.add(Check::of("leave", pair.leave()));
+        row
+    }
+
+    fn connect(&self, transport: Transport) -> Result<Pair, Flaw> {
+        let folder = Folder::make()?;
+        let layout = Layout::of(self.options.quick);
+        let far = match transport {
+            Transport::Local => Far::Here(Box::new(Target::start(&folder.0, transport, layout)?)),
+            Transport::Shm => Far::There(Companion::start(&folder.0, transport, self.options.quick, self.verbose)?),
+        };
+        Pair::connect(&folder.0, transport, layout, far)
+    }
+}
+
+/// A folder of this pair's own for the rendezvous sockets, until both have met: nobody needs the sockets
+/// afterwards, so that even a test that is killed then leaves nothing behind.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make() -> Result<Self, Flaw> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let name = format!("penstock-selftest-{}-{}", std::process::id(), now.as_nanos());
+        let path = std::env::temp_dir().join(name);
+        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(Flaw::Folder)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is a folder of ours in the folder for temporary things.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

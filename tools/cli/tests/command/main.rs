@@ -1,0 +1,15 @@
+//! The real command, run as people and scripts run it.
+//!
+//! - `run`: starts it in a folder of its own, with a time limit, and sees that it leaves nothing behind
+//! - `general`: help, version, wrong arguments, closed pipes
+//! - `config`, `selftest`, `perf`: one file a command
+//! - `readme`: what the front page promises
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod general;
+mod perf;
+mod readme;
+mod run;
+mod selftest;
