@@ -81,7 +81,9 @@ fn measure(only: &[String], json: bool, effort: &Effort) -> Result<bool, Box<dyn
         writeln!(progress, "this is not a release build: the figures say nothing (cargo run --release)")?;
     }
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    writeln!(progress, "load average: {}", load.split(' ').take(3).collect::<Vec<_>>().join(" "))?;
+    let recent = load.split(' ').next().and_then(|figure| figure.parse().ok()).unwrap_or(0.0);
+    let busy = if recent > 0.5 { ": not quiet, so look at ratios and minima" } else { "" };
+    writeln!(progress, "load average of the last minute {recent}{busy}")?;
     let (mut rows, mut complete) = (Vec::new(), true);
     for metric in &metrics {
         writeln!(progress, "{}: {} ...", metric.id, metric.what)?;

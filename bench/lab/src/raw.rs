@@ -81,7 +81,8 @@ pub struct Untouched {
 impl Untouched {
     /// So many bytes; none if the system gives no such range.
     pub fn new(len: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(len, 4096).ok().filter(|layout| layout.size() > 0)?;
+        // No more than the allocator's own alignment: for more it would clear the bytes by hand.
+        let layout = Layout::from_size_align(len, align_of::<u64>()).ok().filter(|layout| layout.size() > 0)?;
         // SAFETY: the layout has a size.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Self { base, len })

@@ -1,5 +1,7 @@
 //! What a hostile reading of the engine once found, each as it was shown.
 
+#![allow(clippy::print_stderr)] // Figures for whoever runs one of them alone.
+
 use penstock::config::{Progress, TransportName};
 use penstock::*;
 use std::time::{Duration, Instant};
@@ -227,9 +229,8 @@ fn a_listener_that_accepts_nobody_holds_nothing_up() {
     let l = UnixListener::bind(&path).unwrap();
     rustix::net::listen(&l, 0).unwrap();
     let _first = UnixStream::connect(&path).unwrap();
-    let mine = penstock::session::Card::decode(&a.descriptor()).unwrap();
-    let card =
-        penstock::session::Card { name: "trap".into(), epoch: 77, host: mine.host, socket: path.display().to_string() };
+    let mine = session::Card::decode(&a.descriptor()).unwrap();
+    let card = session::Card { name: "trap".into(), epoch: 77, host: mine.host, socket: path.display().to_string() };
     let t = Instant::now();
     let r = a.connect(&card.encode(), Duration::from_millis(300));
     eprintln!("{:?} after {:?}", r.err().map(|e| e.to_string()), t.elapsed());
@@ -292,6 +293,7 @@ fn room_that_comes_back_is_noticed() {
 /// Runs what a fork that exits its scopes would: the destructor of a counter it inherited.
 #[allow(unsafe_code)]
 fn in_a_fork(counter: &Counter<SystemEnv>) {
+    // SAFETY: these are the C library's own signatures.
     unsafe extern "C" {
         fn fork() -> i32;
         fn _exit(code: i32) -> !;

@@ -2,7 +2,7 @@
 //!
 //! Nothing here owns a socket, a thread or a clock: bytes come in, frames come out, and the
 //! [`Greeting`] says what to send next. Every parser is total: any bytes give a value or a typed
-//! error, never a panic, never an allocation larger than the input justifies.
+//! error, never a panic, never an allocation beyond a fixed multiple of the input (the replayed corpora hold it to 132 bytes a byte).
 //!
 //! Read in this order:
 //!

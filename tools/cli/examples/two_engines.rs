@@ -1,3 +1,5 @@
+//! Two engines of one process: one offers memory, the other writes into it and says so.
+
 // Two engines and one transfer. Here both live in one process; in earnest the card travels to another one.
 use std::time::Duration;
 

@@ -87,13 +87,13 @@ impl Posts {
         let mut gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // Published first: who finds the new revision finds this too, and knows the region is gone.
         self.deregistered.publish(gate.revision() + 1);
-        let revision = gate.withdraw(&[Withdrawal { region, generation, offset: 0, len: WHOLE_REGION }]);
-        revision
+        gate.withdraw(&[Withdrawal { region, generation, offset: 0, len: WHOLE_REGION }])
     }
 
     /// All workers have left the session at this place: none of them copies for it any more.
     pub fn depart(&self, party: u32) {
-        let word = Publisher::mapped(&self.place, departures_offset(party)).expect("parties are bounded by their table");
+        let word =
+            Publisher::mapped(&self.place, departures_offset(party)).expect("parties are bounded by their table");
         word.publish(word.reader().read().wrapping_add(1));
     }
 

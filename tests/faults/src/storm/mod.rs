@@ -18,6 +18,7 @@ pub mod taken;
 pub mod tally;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use penstock::config::{Progress, TransportName};
 use penstock::{Counter, Direction, Engine, LocalRegion, Peer, Plan, RemoteCounter, RemoteRegion, Submit};
@@ -173,10 +174,13 @@ impl Storm {
     /// Stops a transfer as the case says. From the answer on the canary lies.
     fn stop(&mut self, case: &Arc<Case>, arena: Arena, transfer: &Transfer<SystemEnv>) -> Taken {
         let region = self.board(case.direction).region().clone();
-        if let Stop::Deadline(_) = case.stop {
+        if let Stop::Deadline(within) = case.stop {
+            let start = Instant::now();
             let end = transfer.wait_within(PATIENCE);
+            let late = start.elapsed().saturating_sub(within);
             assert!(end.is_some(), "a transfer did not end by its deadline");
-            return cancel_and_lay(transfer, case, region.window(), arena);
+            let ours = cancel_and_lay(transfer, case, region.window(), arena);
+            return Taken { took: ours.took.max(late), ..ours };
         }
         // An inline engine's memory is its thread's to take back.
         let is_ours = case.direction == Direction::Read && self.is_inline;

@@ -20,7 +20,7 @@ const LOOKS_PER_YIELD: u32 = 32;
 /// What a stop answered.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Taken {
-    /// How long the answer took.
+    /// How long the answer took, or came after the deadline.
     pub took: Duration,
     /// Bytes of the transfer that were there at the answer, where all of its destination is known.
     pub landed: Option<u64>,

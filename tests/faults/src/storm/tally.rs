@@ -24,7 +24,7 @@ pub struct Tally {
     pub completed: u64,
     /// Transfers beside them that nobody stopped; all completed.
     pub bystanders: u64,
-    /// The longest that an answer took.
+    /// The longest that an answer took, or came after its transfer's deadline.
     pub slowest: Duration,
 }
 
