@@ -151,7 +151,7 @@ impl<E: Env> Engine<E> {
     }
 
     fn announce(&self, region: Arc<penstock_memory::Region>) -> LocalRegion<E> {
-        self.hub.shared.control.call(ControlCall::Announce);
+        self.hub.shared.control.announce();
         LocalRegion { hub: Arc::clone(&self.hub), region }
     }
 

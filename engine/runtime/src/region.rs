@@ -11,7 +11,6 @@ use crate::counter::Counter;
 use crate::error::RegionError;
 use crate::hub::Hub;
 use crate::quiesce::{Hold, Subject};
-use crate::shared::ControlCall;
 
 /// A registered region of this engine.
 ///
@@ -67,7 +66,7 @@ impl<E: Env> LocalRegion<E> {
             return Err(RegionError::LabelTooLong { bytes: label.len() });
         }
         let counter = Counter::open(&self.hub, label, self.region.id().0).ok_or(full)?;
-        self.hub.shared.control.call(ControlCall::Announce);
+        self.hub.shared.control.announce();
         Ok(counter)
     }
 
@@ -108,7 +107,7 @@ impl<E: Env> LocalRegion<E> {
             Deregistered::Last(_) => {}
         }
         shared.commons.posts.withdraw_region(self.region.id().0, self.region.generation().0);
-        shared.control.call(ControlCall::Announce);
+        shared.control.announce();
         Ok(self.settle(&[(0, self.bytes())], within))
     }
 

@@ -82,6 +82,8 @@ impl Port {
 pub(crate) struct ControlPort {
     pub(crate) calls: SegQueue<ControlCall>,
     pub(crate) waker: Arc<dyn Waker>,
+    /// The control loop is awake to look at what has changed, or will be.
+    announcing: AtomicBool,
 }
 
 /// What handles and workers ask of the control loop.
@@ -104,6 +106,20 @@ impl ControlPort {
     pub(crate) fn call(&self, call: ControlCall) {
         self.calls.push(call);
         self.waker.wake();
+    }
+
+    /// Says that regions or counters have changed. Many changes wake the control loop once.
+    pub(crate) fn announce(&self) {
+        // SYNC announce: pairs with looks_at_changes(): it sees the change, or this sees it cleared.
+        if !self.announcing.swap(true, Ordering::SeqCst) {
+            self.call(ControlCall::Announce);
+        }
+    }
+
+    /// The control loop is about to look at what has changed: later changes wake it again.
+    pub(crate) fn looks_at_changes(&self) {
+        // SYNC announce: pairs with announce().
+        self.announcing.swap(false, Ordering::SeqCst);
     }
 }
 
@@ -292,7 +308,7 @@ impl<E: Env> Shared<E> {
             quarantine: Quarantine::default(),
             ports,
             next_port: AtomicUsize::new(0),
-            control: ControlPort { calls: SegQueue::new(), waker },
+            control: ControlPort { calls: SegQueue::new(), waker, announcing: AtomicBool::new(false) },
             completions: AtomicU64::new(0),
             closing: AtomicBool::new(false),
         })

@@ -70,7 +70,7 @@ macro_rules! for_every_case {
                 a_plan_for_one_peer_is_refused_by_another;
             waiting: no_end_is_slept_through, no_arrival_is_slept_through, arming_is_truthful,
                 blocking_waits_keep_their_time, statistics_add_up;
-            sessions: disconnect_and_connect_again, the_other_side_disconnects, a_restarted_engine_is_another_one,
+            sessions: disconnect_and_connect_again, leaving_is_quick, the_other_side_disconnects, a_restarted_engine_is_another_one,
                 a_killed_process_ends_its_session_only, a_second_engine_of_the_same_name_is_refused,
                 several_engines_live_in_one_process, connecting_twice_finds_the_same_session,
                 a_descriptor_of_nobody_is_refused;

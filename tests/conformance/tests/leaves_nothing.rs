@@ -52,9 +52,7 @@ fn engines_leave_nothing_behind() {
     let Reply::Footprint { mappings: 0, .. } = before else { panic!("not a fresh process: {before:?}") };
     for setting in settings {
         for _ in 0..3 {
-            let t = Instant::now();
             live(&setting);
-            eprintln!("TIME {setting} {:?} {:?}", setting.place, t.elapsed());
         }
         // Threads that were told to end need a moment until the kernel has forgotten them.
         let until = Instant::now() + Duration::from_secs(5);

@@ -8,6 +8,7 @@ use penstock::config::{Progress, TransportName};
 use penstock::memory::copy::hint_for;
 use penstock::{Direction, Plan, RemoteCounter, Span, Submit, SubmitError, SystemEnv, Transfer};
 
+use super::SETTLE;
 use super::options::{Op, Options};
 use super::post;
 use crate::ends::end::{ARRIVALS, End};
@@ -92,6 +93,8 @@ impl Bench {
         let cpu = clock::process_cpu();
         let plans = sets.iter().flat_map(|&set| &self.sets[set].plans);
         let round = move_all(&self.ends, plans, self.concurrency, self.arrivals)?;
+        // The kernel counts a thread's time when it sleeps or at a tick, not at the moment of asking.
+        std::thread::sleep(SETTLE);
         self.cpu += clock::process_cpu() - cpu;
         Ok(round)
     }

@@ -13,29 +13,50 @@ use crate::raw::Untouched;
 
 const VIEWS: usize = 10_000;
 const VIEW_BYTES: usize = 200_000;
-const LOOPS: usize = 1_000;
 /// Views that are registered and deregistered in one loop.
 const VIEWS_PER_LOOP: usize = 100;
+/// Loops of an engine that has hardly begun.
+const FEW_LOOPS: u64 = 10;
+/// Loops of one that has been at it for long.
+const MANY_LOOPS: u64 = 1_000;
+/// Loops that are timed together.
+const LOOPS_TIMED: u64 = 5;
 const WITHIN: Duration = Duration::from_secs(1);
+
+/// How long an engine has been registering before it is timed.
+#[derive(Debug, Clone, Copy)]
+enum Turn {
+    Long,
+    HardlyBegun,
+}
 
 pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
     let folder = Folder::create()?;
-    let config = Config::default().named("registrar").directory(folder.path());
-    let engine = Engine::start(config).map_err(LabError::refused("start an engine"))?;
+    let start = |name: &str| {
+        let config = Config::default().named(name).directory(folder.path());
+        Engine::start(config).map_err(LabError::refused("start an engine"))
+    };
+    let engine = start("registrar")?;
     let views = Views::make()?;
     let limit = Limit { rounds: effort.limit().rounds.min(15), ..effort.limit() };
     let times = interleave(limit, &[()], |()| many(&engine, &views))?;
-    let loops = loops(&engine, &views, if effort.quick { LOOPS / 10 } else { LOOPS })?;
-    let window = loops.len() / 20;
-    let (early, late) = (&loops[..window], &loops[loops.len() - window..]);
-    Ok(vec![
-        Row::alone("host", median(&times[0]) / 1e6, "ms", Goal::AtMost(20.0)).noted(&format!(
-            "10,000 views of 200 KB, threaded engine, no peer; least {:.1} ms",
-            least(&times[0]) / 1e6
-        )),
-        Row::compared("host", (late, "us a loop", 1e3), ("the first loops", early), Goal::RatioAtMost(1.25))
-            .noted("flat: the last of 1,000 loops, each registering and deregistering 100 views"),
-    ])
+    let row = Row::alone("host", median(&times[0]) / 1e6, "ms", Goal::AtMost(20.0));
+    let least = least(&times[0]) / 1e6;
+    let many = row.noted(&format!("10,000 views of 200 KB, threaded engine, no peer; least {least:.1} ms"));
+
+    let long = start("veteran")?;
+    loops(&long, &views, effort.repeat(MANY_LOOPS))?;
+    let times = interleave(effort.limit(), &[Turn::Long, Turn::HardlyBegun], |turn| match turn {
+        Turn::Long => loops(&long, &views, LOOPS_TIMED),
+        Turn::HardlyBegun => {
+            let fresh = start("novice")?;
+            loops(&fresh, &views, FEW_LOOPS)?;
+            loops(&fresh, &views, LOOPS_TIMED)
+        }
+    })?;
+    let figures = (&times[0][..], "us a loop", 1e3);
+    let flat = Row::compared("host", figures, ("an engine after 10 loops", &times[1]), Goal::RatioAtMost(1.25));
+    Ok(vec![many, flat.noted("flat: after 1,000 loops, each registering and deregistering 100 views")])
 }
 
 /// Parts of one array.
@@ -68,18 +89,16 @@ fn many(engine: &Engine, views: &Views) -> Result<f64, LabError> {
     Ok(taken)
 }
 
-/// Registers and deregisters the same views over and over; answers the times of the loops, in nanoseconds.
-fn loops(engine: &Engine, views: &Views, count: usize) -> Result<Vec<f64>, LabError> {
-    let mut times = Vec::with_capacity(count);
+/// Registers and deregisters the same views so many times; answers how long one time took, in nanoseconds.
+fn loops(engine: &Engine, views: &Views, count: u64) -> Result<f64, LabError> {
+    let start = Instant::now();
     for _ in 0..count {
-        let start = Instant::now();
         for view in views.first(VIEWS_PER_LOOP) {
             let region = engine.register(view, "view", Rights::READ_WRITE);
             let region = region.map_err(LabError::refused("register a view"))?;
             let answer = region.deregister(WITHIN).map_err(LabError::refused("deregister a view"))?;
             debug_assert!(answer.is_quiesced(), "nobody is connected");
         }
-        times.push(start.elapsed().as_nanos() as f64);
     }
-    Ok(times)
+    Ok(start.elapsed().as_nanos() as f64 / count as f64)
 }

@@ -123,13 +123,14 @@ impl<E: Env> Control<E> {
             self.answer(call);
         }
         self.announce_changes();
-        self.advance_leaving();
         for token in ready {
             match token {
                 LISTENER => self.accept(),
                 token => self.serve(token),
             }
         }
+        // After the sockets: a goodbye heard just now must not wait for the next thing to happen.
+        self.advance_leaving();
         self.expire();
         worked
     }
@@ -137,7 +138,7 @@ impl<E: Env> Control<E> {
     fn answer(&mut self, call: ControlCall) {
         match call {
             ControlCall::Connect { card, answer } => self.connect(card, answer),
-            ControlCall::Announce => {} // Changes are announced every turn.
+            ControlCall::Announce => self.shared.control.looks_at_changes(),
             ControlCall::Broken { peer, cause } => {
                 if let Some(token) = self.token_of(&peer) {
                     self.leave(token, cause, None);

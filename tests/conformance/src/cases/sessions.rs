@@ -46,6 +46,34 @@ pub fn disconnect_and_connect_again(setting: &Setting) {
     }
 }
 
+/// Goodbyes between living engines take no time worth mentioning: nobody waits for a deadline.
+pub fn leaving_is_quick(setting: &Setting) {
+    let mut stage = Stage::open(setting);
+    stage.add_target("left-again", Options::default());
+    let card = stage.descriptor(1);
+    // The quickest of some: a busy machine may hold up any one of them.
+    let quickest = |times: Vec<Duration>| times.into_iter().min().expect("there are some");
+    let disconnects = (0..5).map(|_| {
+        let begun = Instant::now();
+        assert!(stage.peers[1].disconnect(PATIENCE));
+        let took = begun.elapsed();
+        stage.peers[1] = stage.engine.connect(&card, PATIENCE).expect("connecting again works");
+        took
+    });
+    let took = quickest(disconnects.collect());
+    assert!(took < Duration::from_millis(200), "a disconnect takes {took:?}");
+    let spec = setting.spec(stage.folder.path(), "passing");
+    let lives = (0..5).map(|_| {
+        let engine = Engine::start(spec.config()).expect("an engine starts");
+        engine.connect(&card, PATIENCE).expect("a session");
+        let begun = Instant::now();
+        drop(engine);
+        begun.elapsed()
+    });
+    let took = quickest(lives.collect());
+    assert!(took < Duration::from_millis(200), "the end of an engine takes {took:?}");
+}
+
 /// The other side ends the session while transfers are under way: they end typed and in time.
 pub fn the_other_side_disconnects(setting: &Setting) {
     let mut stage = Stage::sized(setting, 16 << 20);
