@@ -69,7 +69,7 @@ macro_rules! for_every_case {
                 caller_memory_on_the_other_side_is_as_caps_say, a_handle_changes_hands_as_caps_say,
                 a_plan_for_one_peer_is_refused_by_another;
             waiting: no_end_is_slept_through, no_arrival_is_slept_through, arming_is_truthful,
-                blocking_waits_keep_their_time, statistics_add_up;
+                blocking_waits_keep_their_time, a_target_that_rests_receives_bytes, statistics_add_up;
             sessions: disconnect_and_connect_again, leaving_is_quick, the_other_side_disconnects, a_restarted_engine_is_another_one,
                 a_killed_process_ends_its_session_only, a_second_engine_of_the_same_name_is_refused,
                 several_engines_live_in_one_process, connecting_twice_finds_the_same_session,

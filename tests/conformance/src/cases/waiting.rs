@@ -86,6 +86,29 @@ pub fn blocking_waits_keep_their_time(setting: &Setting) {
     assert_eq!(counter.value(), 0);
 }
 
+/// Where a post moves its bytes at once, a target that makes no progress receives them all the same, and
+/// its notifications when it goes on.
+pub fn a_target_that_rests_receives_bytes(setting: &Setting) {
+    let mut stage = Stage::open(setting);
+    if !stage.peer().caps().synchronous {
+        return; // The target's progress is what lands the bytes.
+    }
+    let (near, _) = stage.models();
+    let whole = Span { local: 0, remote: 0, len: 1 << 20 };
+    let plan = Plan::write(&stage.near, &stage.far()).extents(&[whole]).build().unwrap();
+    stage.order(0, Command::Pause);
+    for id in 0..20 {
+        let how = Submit::new().notify(NoteId(id), b"read me later").within(PATIENCE / 4);
+        stage.submit(stage.peer(), &plan, how).wait().unwrap();
+    }
+    stage.assert_far(0, "kv", &near);
+    // Nothing of it copies, so memory can be taken back without it.
+    assert!(stage.near.revoke(&[(0, 1 << 20)], PATIENCE / 4).unwrap().is_quiesced());
+    stage.order(0, Command::Resume);
+    let ids: Vec<u64> = stage.take_notes(0, 20, PATIENCE).iter().map(|note| note.id.0).collect();
+    assert_eq!(ids.len(), 20);
+}
+
 /// The engine counts what it did, no more and no less.
 pub fn statistics_add_up(setting: &Setting) {
     let mut stage = Stage::open(setting);
