@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use super::rally::pause;
 use super::target::{ARGUMENT, HOPS_ROLE};
 use crate::error::LabError;
-use crate::measure::cores;
+use crate::measure::{cores, nanos};
 
-/// Passed on around the ring instead of 1, it ends every thread it passes.
-const STOP: u64 = 1 << 32;
+/// Passed on around the ring instead of a pause in nanoseconds, it ends every thread it passes.
+const STOP: u64 = 1 << 40;
 /// A ring that nobody plays ends by itself.
 const LONELY: Duration = Duration::from_secs(60);
 /// How long one round may take.
@@ -53,21 +54,24 @@ impl Hops {
             .stdout(as_stdio(back)?)
             .spawn()
             .map_err(LabError::refused("start the other process of a ring"))?;
-        let forwarders = outward.windows(2).chain(homeward.windows(2)).map(forwarder).collect();
+        let between = outward.windows(2).chain(homeward.windows(2));
+        let forwarders = between.map(|between| start_thread(between, Role::Forwarder)).collect();
         let last = Arc::clone(&homeward[hops / 2]);
         Ok(Self { other, first: Arc::clone(&outward[0]), last, forwarders })
     }
 
-    /// Goes around so many times. Answers the time of one way, in nanoseconds.
-    pub fn play(&mut self, rounds: u64) -> Result<f64, LabError> {
-        let start = Instant::now();
+    /// Goes around so many times, each end pausing so long before it sends. Answers the time of one way
+    /// without the pauses, in nanoseconds.
+    pub fn play(&mut self, rounds: u64, length: Duration) -> Result<f64, LabError> {
+        let (start, mut paused) = (Instant::now(), Duration::ZERO);
         for _ in 0..rounds {
-            ring(&self.first, 1)?;
-            if wait(&self.last, Some(ROUND))?.is_none() {
-                return Err(LabError::Silent { doing: "pass a wake-up on", waited: ROUND });
-            }
+            paused += pause(length);
+            // The word says how long to pause; the one that comes back says how long that really was.
+            ring(&self.first, length.as_nanos().max(1) as u64)?;
+            let silent = LabError::Silent { doing: "pass a wake-up on", waited: ROUND };
+            paused += Duration::from_nanos(wait(&self.last, Some(ROUND))?.ok_or(silent)?);
         }
-        Ok(start.elapsed().as_nanos() as f64 / (2 * rounds) as f64)
+        Ok(nanos(start.elapsed() - paused) / (2 * rounds) as f64)
     }
 }
 
@@ -99,26 +103,42 @@ fn serve(hops: usize) -> Result<(), LabError> {
     let back = own(std::io::stdout().as_fd().try_clone_to_owned())?;
     let mut bells = (1..hops).map(|_| bell()).collect::<Result<Vec<_>, _>>()?;
     bells.push(back);
-    let forwarders: Vec<JoinHandle<()>> = bells.windows(2).map(forwarder).collect();
-    forward(&out, &bells[0], Some(LONELY))?;
+    // The thread in the middle stands for the application: it pauses before it sends.
+    let mut roles = (1..hops).map(|place| if place == hops / 2 { Role::Application } else { Role::Forwarder });
+    let forwarders: Vec<JoinHandle<()>> =
+        bells.windows(2).zip(&mut roles).map(|(between, role)| start_thread(between, role)).collect();
+    let own_role = if hops == 1 { Role::Application } else { Role::Forwarder };
+    forward(&out, &bells[0], own_role, Some(LONELY))?;
     forwarders.into_iter().for_each(|thread| drop(thread.join()));
     Ok(())
 }
 
+/// What a thread of the ring stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// It passes words on.
+    Forwarder,
+    /// It pauses for as long as the word says, and passes on how long that was.
+    Application,
+}
+
 /// Passes on what comes until it is told to stop, or nothing came for so long.
-fn forward(from: &Bell, to: &Bell, patience: Option<Duration>) -> Result<(), LabError> {
+fn forward(from: &Bell, to: &Bell, role: Role, patience: Option<Duration>) -> Result<(), LabError> {
     while let Some(word) = wait(from, patience)? {
-        ring(to, word)?;
         if word >= STOP {
-            return Ok(());
+            return ring(to, word);
+        }
+        match role {
+            Role::Forwarder => ring(to, word)?,
+            Role::Application => ring(to, pause(Duration::from_nanos(word)).as_nanos() as u64)?,
         }
     }
     Err(LabError::Silent { doing: "play", waited: LONELY })
 }
 
-fn forwarder(between: &[Bell]) -> JoinHandle<()> {
+fn start_thread(between: &[Bell], role: Role) -> JoinHandle<()> {
     let (from, to) = (Arc::clone(&between[0]), Arc::clone(&between[1]));
-    std::thread::spawn(move || drop(forward(&from, &to, None)))
+    std::thread::spawn(move || drop(forward(&from, &to, role, None)))
 }
 
 fn bell() -> Result<Bell, LabError> {

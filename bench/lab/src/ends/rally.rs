@@ -28,13 +28,37 @@ pub enum Manner {
     SleepOnNote,
 }
 
+/// How a rally is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    /// How many rounds.
+    pub rounds: u64,
+    /// How each end waits for its turn.
+    pub manner: Manner,
+    /// How long each end sleeps before it sends, at least, so that everybody else is idle by then. Not part
+    /// of the time that is measured.
+    pub pause: Duration,
+}
+
+/// Sleeps so long, and answers how long that really was.
+pub(super) fn pause(length: Duration) -> Duration {
+    if length.is_zero() {
+        return Duration::ZERO;
+    }
+    let start = Instant::now();
+    std::thread::sleep(length);
+    start.elapsed()
+}
+
 /// One side of a rally.
 pub struct Rally<'a> {
     end: &'a End,
     peer: Peer<SystemEnv>,
     plan: Plan,
     counter: RemoteCounter,
-    manner: Manner,
+    rules: Rules,
+    /// What this end has paused in all.
+    paused: Duration,
     /// Arrivals before this rally and in it.
     seen: u64,
     notes: Vec<Notification>,
@@ -42,21 +66,22 @@ pub struct Rally<'a> {
 
 impl<'a> Rally<'a> {
     /// This side of a rally with a peer.
-    pub fn new(end: &'a End, peer: &Peer<SystemEnv>, manner: Manner) -> Result<Self, LabError> {
+    pub fn new(end: &'a End, peer: &Peer<SystemEnv>, rules: Rules) -> Result<Self, LabError> {
         let remote = peer.wait_region(LABEL, TURN).map_err(LabError::refused("find the other end's pool"))?;
         let counter = peer.wait_counter(ARRIVALS, TURN).ok_or(LabError::Silent { doing: "announce", waited: TURN })?;
         let plan = Plan::write(&end.pool, &remote).extents(&[WORD]).build();
         let plan = plan.map_err(LabError::refused("plan a write of one word"))?;
         let seen = end.arrivals.value();
-        Ok(Self { end, peer: peer.clone(), plan, counter, manner, seen, notes: Vec::new() })
+        let (paused, notes) = (Duration::ZERO, Vec::new());
+        Ok(Self { end, peer: peer.clone(), plan, counter, rules, paused, seen, notes })
     }
 
     /// This side of a rally with whoever is connected.
-    pub fn with_first_peer(end: &'a End, manner: Manner) -> Result<Self, LabError> {
+    pub fn with_first_peer(end: &'a End, rules: Rules) -> Result<Self, LabError> {
         let start = Instant::now();
         loop {
             if let Some(peer) = end.engine.peers().first() {
-                return Self::new(end, peer, manner);
+                return Self::new(end, peer, rules);
             }
             if start.elapsed() > TURN {
                 return Err(LabError::Silent { doing: "connect", waited: TURN });
@@ -65,28 +90,29 @@ impl<'a> Rally<'a> {
         }
     }
 
-    /// Sends first, so many times. Answers the time of one way, in nanoseconds.
-    pub fn send_first(&mut self, rounds: u64) -> Result<f64, LabError> {
+    /// Sends first. Answers how long all rounds took, without the pauses of this end.
+    pub fn send_first(&mut self) -> Result<Duration, LabError> {
         let start = Instant::now();
-        for _ in 0..rounds {
+        for _ in 0..self.rules.rounds {
             self.send()?;
             self.receive()?;
         }
-        Ok(start.elapsed().as_nanos() as f64 / (2 * rounds) as f64)
+        Ok(start.elapsed() - self.paused)
     }
 
-    /// Returns what comes, so many times.
-    pub fn receive_first(&mut self, rounds: u64) -> Result<(), LabError> {
-        for _ in 0..rounds {
+    /// Returns what comes. Answers how long the pauses of this end were in all.
+    pub fn receive_first(&mut self) -> Result<Duration, LabError> {
+        for _ in 0..self.rules.rounds {
             self.receive()?;
             self.send()?;
         }
-        Ok(())
+        Ok(self.paused)
     }
 
     #[inline]
-    fn send(&self) -> Result<(), LabError> {
-        let how = match self.manner {
+    fn send(&mut self) -> Result<(), LabError> {
+        self.paused += pause(self.rules.pause);
+        let how = match self.rules.manner {
             Manner::SleepOnNote => Submit::new().notify(NoteId(1), b""),
             Manner::Poll | Manner::SleepOnCounter => Submit::new().count(self.counter),
         };
@@ -98,7 +124,7 @@ impl<'a> Rally<'a> {
     #[inline]
     fn receive(&mut self) -> Result<(), LabError> {
         self.seen += 1;
-        let came = match self.manner {
+        let came = match self.rules.manner {
             Manner::Poll => self.poll()?,
             Manner::SleepOnCounter if self.end.is_threaded() => self.end.arrivals.wait(self.seen, TURN),
             Manner::SleepOnCounter => self.sleep_inline()?,

@@ -72,11 +72,11 @@ fn serve(spec: &TargetSpec) -> Result<(), LabError> {
 
 fn obey(end: &End, command: &Command) -> Result<Reply, LabError> {
     match *command {
-        Command::Rally { rounds, manner } => {
-            let mut rally = Rally::with_first_peer(end, manner)?;
+        Command::Rally(rules) => {
+            let mut rally = Rally::with_first_peer(end, rules)?;
             say(&Reply::Going)?;
-            rally.receive_first(rounds)?;
-            Ok(Reply::Done)
+            let paused = rally.receive_first()?;
+            Ok(Reply::Rallied { paused_ns: paused.as_nanos() as u64 })
         }
         Command::CacheLines { rounds } => {
             say(&Reply::Going)?;

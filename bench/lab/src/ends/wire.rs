@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::end::{End, EndSpec};
-use super::rally::Manner;
+use super::rally::Rules;
 use crate::error::LabError;
 use crate::layout::{Destination, Layout, LayoutSpec};
 use crate::measure::clock;
@@ -30,12 +30,7 @@ pub enum Command {
     /// Say how much CPU time its process has used.
     Cpu,
     /// Return so many small writes, one by one.
-    Rally {
-        /// How many.
-        rounds: u64,
-        /// How it waits for each.
-        manner: Manner,
-    },
+    Rally(Rules),
     /// Return so many changes of a cache line, one by one.
     CacheLines {
         /// How many.
@@ -52,6 +47,11 @@ pub enum Reply {
     Going,
     /// It has done what it was asked.
     Done,
+    /// It has returned every write.
+    Rallied {
+        /// How long its pauses were in all, in nanoseconds.
+        paused_ns: u64,
+    },
     /// All bytes that it looked at were right.
     Checked {
         /// How many.
@@ -106,7 +106,7 @@ pub fn perform(end: &End, command: &Command) -> Result<Reply, LabError> {
             });
         }
         Command::Cpu => return Ok(Reply::Cpu { nanos: clock::process_cpu().as_nanos() as u64 }),
-        Command::Rally { .. } | Command::CacheLines { .. } => {
+        Command::Rally(_) | Command::CacheLines { .. } => {
             return Err(LabError::Target { why: "a rally needs both ends".to_owned() });
         }
     }

@@ -9,10 +9,13 @@ use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::Ends;
 use crate::ends::hops::Hops;
-use crate::ends::rally::Manner;
+use crate::ends::rally::{Manner, Rules};
 use crate::error::LabError;
 use crate::measure::cores::Stay;
 use crate::measure::{clock, interleave};
+
+/// Long enough for everybody who is going to sleep to have fallen asleep.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// What takes turns.
 #[derive(Debug, Clone, Copy)]
@@ -32,10 +35,10 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
         let _stay = Stay::on(&pins.near);
         let mut ends = ends(effort, &pins, progress, Some(Duration::ZERO))?;
         let mut floor = Hops::start(hops, &pins.far, effort.target_program.as_deref())?;
-        let rounds = effort.repeat(100);
+        let rules = Rules { rounds: effort.repeat(50), manner, pause: PAUSE };
         let times = interleave(effort.limit_of_short(), &[Turn::Engine, Turn::Eventfds], |turn| match turn {
-            Turn::Engine => rally(&mut ends, rounds, manner),
-            Turn::Eventfds => floor.play(rounds),
+            Turn::Engine => rally(&mut ends, rules),
+            Turn::Eventfds => floor.play(rules.rounds, PAUSE),
         })?;
         let against = match hops {
             1 => "eventfd, one hop",

@@ -159,7 +159,7 @@ mod tests {
             ("penstock-shm", "engine/backends/shm", "penstock-local"),
             ("penstock-session", "engine/session", "penstock-transport"),
             ("penstock", "engine/runtime", "penstock-lab"),
-            ("penstock-lab", "bench/lab", "penstock-core"),
+            ("penstock-cli", "tools/cli", "penstock-core"),
             ("xtask", "tools/xtask", "penstock-core"),
         ] {
             for dev in [false, true] {
