@@ -175,15 +175,16 @@ impl BlockAllocator {
     /// As [`BlockAllocator::retain_range`], and takes the free blocks of the range as well: nobody
     /// gets any of them before the answer is dropped.
     pub fn withhold_range(self: &Arc<Self>, offset: u64, len: u64) -> Vec<Blocks> {
-        let used = self.retain_range(offset, len);
         let first = offset / self.block_bytes;
         let end = offset.saturating_add(len).div_ceil(self.block_bytes);
         let inside = |index: &u32| (first..end).contains(&u64::from(*index));
-        let taken: Vec<u32> = {
+        let (used, taken): (Blocks, Vec<u32>) = {
+            // Nobody takes a block of the range while it is looked through.
             let mut free = self.free_list();
+            let used = self.retain_range(offset, len);
             let (taken, kept) = free.drain(..).partition(inside);
             *free = kept;
-            taken
+            (used, taken)
         };
         let ids = taken.into_iter().map(|index| {
             let slot = &self.slots[index as usize].0;

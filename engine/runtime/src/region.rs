@@ -71,8 +71,8 @@ impl<E: Env> LocalRegion<E> {
     }
 
     /// Takes parts of the region back from everyone: transfers that touch them, in either
-    /// direction, end with a typed cause, and plans made before are stale. Plans made afterwards
-    /// may use them again.
+    /// direction, end with a typed cause, and plans made before are stale. **Plans built afterwards
+    /// may use them again**: tell peers not to build them, or deregister.
     ///
     /// Answers by its deadline whether anything can still land. With living, running peers the
     /// answer is never quarantine, given time for one copy of 64 KiB; blocks of a pool that are quarantined stay

@@ -78,6 +78,20 @@ fn a_retained_range_stays_out_of_reuse() {
 }
 
 #[test]
+fn a_withheld_range_is_nobodys_used_or_free() {
+    let blocks = allocator(8);
+    let held = blocks.take(2).unwrap();
+    let withheld = blocks.withhold_range(BLOCK, BLOCK * 3);
+    assert_eq!(withheld.iter().flat_map(|part| part.indices().to_vec()).collect::<HashSet<_>>(), [1, 2, 3].into());
+    drop(held);
+    let rest = blocks.take(5).unwrap();
+    assert!(rest.indices().iter().all(|index| !(1..4).contains(index)), "{:?}", rest.indices());
+    assert!(blocks.take(1).is_err(), "what is withheld is not free");
+    drop((withheld, rest));
+    assert_eq!(blocks.free(), 8);
+}
+
+#[test]
 fn shuffling_is_repeatable_and_loses_nothing() {
     let order = |seed| {
         let blocks = allocator(64);

@@ -272,7 +272,8 @@ impl<E: Env> Shared<E> {
     pub(crate) fn finish(&self, active: Active, outcome: Outcome) {
         let key = active.command.key;
         let slot = self.slots.get(key).expect("a worker holds its slots");
-        // The plan first: who sees the end may rely on its memory being let go of.
+        // The plan first: who sees the end finds this worker's hold on its memory gone. Of a split
+        // transfer other workers may still have the command in their queues, and the plan with it.
         drop(active);
         slot.finish(outcome);
         self.let_go(key);
