@@ -7,7 +7,7 @@ use penstock_core::plan::{self, Reach, Shape, Strided};
 use penstock_core::{Cause, Direction, Env, Span};
 use penstock_memory::copy::{Hint, hint_for};
 use penstock_memory::{Blocks, Window};
-use penstock_transport::Revisions;
+use penstock_transport::{RemoteMemory, Revisions};
 
 use crate::error::{PlanError, RegionError};
 use crate::peer::RemoteRegion;
@@ -39,7 +39,7 @@ pub(crate) struct PlanInner {
 
 pub(crate) struct Sides {
     pub(crate) local: Window,
-    pub(crate) remote: Window,
+    pub(crate) remote: RemoteMemory,
 }
 
 impl PlanInner {
@@ -228,7 +228,7 @@ impl Pair {
         Ok(self.peer.check_standing(&self.remote)?)
     }
 
-    fn import(&self) -> Result<Window, PlanError> {
+    fn import(&self) -> Result<RemoteMemory, PlanError> {
         let imported = self.peer.import(&self.remote);
         Ok(imported.map_err(|source| RegionError::Import { label: self.remote.news.label.clone(), source })?)
     }

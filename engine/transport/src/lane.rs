@@ -8,6 +8,8 @@ use penstock_core::{Cause, Direction, NoteId, Span};
 use penstock_memory::Window;
 use penstock_memory::copy::Hint;
 
+use crate::remote::RemoteMemory;
+
 /// The state of withdrawn memory that a plan was checked against: the revision of this engine's
 /// gate and of the peer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,8 +27,8 @@ pub struct Batch<'a> {
     pub direction: Direction,
     /// The local region's memory.
     pub local: &'a Window,
-    /// The remote region's memory, as this process sees it.
-    pub remote: &'a Window,
+    /// The remote region's memory, as this process reaches it.
+    pub remote: &'a RemoteMemory,
     /// What to move, as offsets into both.
     pub spans: &'a [Span],
     /// Whether the whole transfer is too large to be worth caching.

@@ -16,6 +16,7 @@ use super::rings::{InboundRings, OutboundRing, outbound};
 use crate::lane::{Arrival, Batch, CounterRef, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
 use crate::link::JoinError;
 use crate::record::{self, Kind};
+use crate::remote::RemoteMemory;
 
 /// Records taken from one ring before the worker looks at anything else.
 const RECORDS_PER_POLL: usize = 32;
@@ -197,7 +198,8 @@ impl Lane for CopyLane {
         let now = Revisions { here: self.ours.posts.view().revision(), there: self.theirs.posts.revision() };
         let result = if now == batch.expected {
             // Fences its own non-temporal stores before it returns, so before the hazard clears.
-            copy::scatter(batch.local, batch.remote, batch.direction, batch.spans, batch.hint)
+            let RemoteMemory::Mapped(remote) = batch.remote;
+            copy::scatter(batch.local, remote, batch.direction, batch.spans, batch.hint)
                 .map(Posted::Moved)
                 .map_err(|_| PostError::OutOfBounds)
         } else {
