@@ -15,7 +15,7 @@ use crate::plan::{Plan, PlanInner};
 use crate::shared::{ControlCall, Latch};
 use crate::slot::Outcome;
 use crate::transfer::{Completed, Transfer};
-use crate::worker::{Announcement, Command, Priority, joined, move_unit};
+use crate::worker::{Announcement, At, Command, Grounded, Priority, joined, move_unit};
 
 /// A transfer of at least so many bytes is split among all workers.
 const SPLIT_BYTES_MIN: u64 = 4 * penstock_core::limits::UNIT_BYTES;
@@ -265,14 +265,15 @@ impl<E: Env> Peer<E> {
     /// of references. Anything but plain success is left to the ordinary way.
     #[inline]
     fn move_at_once(&self, inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>) -> Option<Completed> {
-        if plan.shape.units() != 1 || how.note.is_some() || !self.state.caps.synchronous {
+        if plan.shape.units() != 1 || how.note.is_some() || !plan.is_synchronous {
             return None;
         }
         let worker = &mut inline.worker;
         let joined = joined(&mut worker.lanes, &self.state)?;
         let mut expected = plan.revisions();
         let here = worker.shared.commons.posts.view();
-        let (bytes, _, stop) = move_unit(plan, 0, joined.lane.as_mut(), here, &mut expected, &mut worker.spans);
+        let (lane, spans, mut at) = (joined.lane.as_mut(), &mut worker.spans, At::start_of(0));
+        let (bytes, _, stop) = move_unit(plan, &mut at, lane, here, &mut expected, spans, &mut Grounded);
         if stop.is_some() {
             return None;
         }

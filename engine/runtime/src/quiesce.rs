@@ -83,6 +83,8 @@ enum Witness {
     Peer { peer: Arc<PeerState>, busy: Busy },
     /// The workers that have units of one transfer in hand.
     Hands(Box<dyn Fn() -> bool + Send + Sync>),
+    /// A peer's own workers, which were asked to move what was then given up.
+    Owner { peer: Arc<PeerState>, is_quiet: Box<dyn Fn() -> bool + Send + Sync> },
     /// A fork of the engine's process: nothing can be proven from there.
     Fork,
 }
@@ -93,19 +95,32 @@ impl Witness {
             Self::Worker { ours, busy } => ours.posts.view().has_settled(busy),
             Self::Peer { peer, busy } => peer.commons.posts.has_settled(busy) || peer.is_gone(),
             Self::Hands(are_empty) => are_empty(),
+            Self::Owner { is_quiet, .. } => is_quiet(),
             Self::Fork => false,
         }
     }
 
     fn peer(&self) -> Option<&EngineName> {
         match self {
-            Self::Peer { peer, .. } => Some(&peer.name),
+            Self::Peer { peer, .. } | Self::Owner { peer, .. } => Some(&peer.name),
             _ => None,
         }
     }
 }
 
 impl Quarantined {
+    /// A peer's memory that its own workers may still move for a transfer that was given up. It is not
+    /// this engine's, so this engine does not list it.
+    pub(crate) fn at_peer(peer: &Arc<PeerState>, is_quiet: Box<dyn Fn() -> bool + Send + Sync>) -> Self {
+        Self(Arc::new(Entry {
+            label: "memory of the peer".to_owned(),
+            extents: Vec::new(),
+            witnesses: vec![Witness::Owner { peer: Arc::clone(peer), is_quiet }],
+            released: AtomicBool::new(false),
+            kept: Mutex::default(),
+        }))
+    }
+
     /// Whether it is proven by now that nothing can touch the memory any more.
     pub fn is_released(&self) -> bool {
         let entry = &self.0;

@@ -75,6 +75,8 @@ pub(crate) struct Slot {
     claims: AtomicU64,
     bytes: AtomicU64,
     outcome: AtomicU64,
+    /// Batches that were given up while the peer was, or may have been, at them.
+    remote_open: AtomicU32,
     payload: Mutex<Vec<u8>>,
 }
 
@@ -87,6 +89,7 @@ impl Slot {
             claims: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             outcome: AtomicU64::new(0),
+            remote_open: AtomicU32::new(0),
             payload: Mutex::new(Vec::new()),
         }
     }
@@ -102,6 +105,7 @@ impl Slot {
         self.stop.store(0, Ordering::Relaxed);
         self.claims.store(0, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
+        self.remote_open.store(0, Ordering::Relaxed);
         self.state.store(Phase::Queued as u32, Ordering::Release); // SYNC begin: pairs with phase()'s Acquire
     }
 
@@ -149,6 +153,32 @@ impl Slot {
     pub(crate) fn moved(&self, bytes: u64, units: u64) -> bool {
         self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the hand below.
         self.release(units)
+    }
+
+    /// So many bytes more, of a unit that stays in the caller's hands.
+    pub(crate) fn add_bytes(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// One hand more, for a batch that goes on by itself; the caller has one already.
+    pub(crate) fn take_hand(&self) {
+        self.claims.fetch_add(HAND, Ordering::Relaxed); // Released with the caller's own.
+    }
+
+    /// A batch is given up that the peer may still be at. Before its hand is given back.
+    pub(crate) fn open_remote(&self) {
+        self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the hand.
+    }
+
+    /// The peer is not at it any more.
+    pub(crate) fn close_remote(&self) {
+        self.remote_open.fetch_sub(1, Ordering::Release); // SYNC remote-open: pairs with is_remote_open()
+    }
+
+    /// Whether the peer may still be at something that was given up. Asked after the transfer has
+    /// ended, or when nothing of it is in anybody's hands.
+    pub(crate) fn is_remote_open(&self) -> bool {
+        self.remote_open.load(Ordering::Acquire) != 0 // SYNC remote-open: pairs with close_remote()
     }
 
     fn release(&self, units: u64) -> bool {
@@ -273,6 +303,23 @@ mod tests {
         assert!(slot.is_in_hands());
         assert!(slot.moved(7, 5), "the hand that was left finishes");
         assert!(!slot.is_in_hands());
+    }
+
+    #[test]
+    fn a_batch_under_way_holds_the_end_up() {
+        let slot = Slot::new();
+        slot.begin(1, None);
+        assert_eq!(slot.claim(1), Claim::Unit(0));
+        slot.take_hand();
+        slot.take_hand();
+        assert!(!slot.moved(0, 1), "two batches are under way");
+        assert!(!slot.stop(Stage::Move, Cause::Cancelled), "they are in hands");
+        slot.open_remote();
+        assert!(!slot.moved(0, 1));
+        assert!(slot.moved(64, 1), "the last batch finishes");
+        assert!(slot.is_remote_open());
+        slot.close_remote();
+        assert!(!slot.is_remote_open());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A peer's memory, as this process reaches it.
 
+use penstock_core::plan::RegionKey;
 use penstock_memory::Window;
 
 /// A peer's memory, as this process reaches it. Which way it is was decided when the region was
@@ -8,6 +9,17 @@ use penstock_memory::Window;
 pub enum RemoteMemory {
     /// It is mapped here: this processor copies.
     Mapped(Window),
+    /// Only its owner may touch it: the owner is asked, through bounce slots.
+    Owners(OwnersMemory),
+}
+
+/// Memory that only its owner may touch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnersMemory {
+    /// The region, by its owner's name for it.
+    pub key: RegionKey,
+    /// Its length in bytes.
+    pub bytes: u64,
 }
 
 impl RemoteMemory {
@@ -15,6 +27,7 @@ impl RemoteMemory {
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Mapped(window) => window.len(),
+            Self::Owners(memory) => memory.bytes,
         }
     }
 
@@ -22,6 +35,7 @@ impl RemoteMemory {
     pub fn is_synchronous(&self) -> bool {
         match self {
             Self::Mapped(_) => true,
+            Self::Owners(_) => false,
         }
     }
 
@@ -29,6 +43,7 @@ impl RemoteMemory {
     pub fn way(&self) -> &'static str {
         match self {
             Self::Mapped(_) => "mapped",
+            Self::Owners(_) => "bounce",
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Between two processes of one user on one host.
 //!
 //! Pools are sealed memory files. A peer maps one once, when a plan first needs it, and from then on a
-//! move is one copy to the final address. Memory that Penstock did not allocate has no path here.
+//! move is one copy to the final address. Memory that Penstock did not allocate is reached through its
+//! owner, by bounce slots.
 //!
 //! - [`transport`]: reaching, offering, joining
 //! - [`offer`]: what one engine passes to the other, checked before it is used

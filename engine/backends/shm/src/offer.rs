@@ -1,8 +1,8 @@
 //! What one engine passes to the other, checked before it is used.
 //!
 //! The blob is a fingerprint of the layouts below; two releases that lay their memory out
-//! differently must not share it. The descriptors are, in order: posts, mail, rings, the
-//! application's bell, one bell for each worker.
+//! differently must not share it. The descriptors are, in order: posts, mail, rings, slots,
+//! the application's bell, one bell for each worker.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -10,13 +10,14 @@ use std::sync::Arc;
 use penstock_core::limits;
 use penstock_memory::{Access, MemoryError, Segment};
 use penstock_ring::Place;
+use penstock_transport::host::bounce::{Banks, SLOT_BYTES, SLOTS};
 use penstock_transport::host::{
     Commons, MailView, PeerCommons, PostsView, mail_bytes, posts_bytes, ring_segment_bytes,
 };
 use penstock_transport::{JoinError, Tokens};
 
 /// Counts changes of any layout in shared memory that the limits do not show.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 
 /// What both sides must have in common.
 pub fn fingerprint() -> Vec<u8> {
@@ -27,6 +28,9 @@ pub fn fingerprint() -> Vec<u8> {
         limits::PEERS_MAX as u32,
         limits::COUNTERS_MAX as u32,
         limits::WITHDRAWALS_KEPT as u32,
+        limits::SPANS_PER_POST as u32,
+        SLOTS as u32,
+        SLOT_BYTES as u32,
     ]
     .iter()
     .flat_map(|number| number.to_le_bytes())
@@ -38,9 +42,10 @@ pub fn make_rings(senders: usize) -> Result<Segment, MemoryError> {
     Segment::create("penstock-rings", ring_segment_bytes(senders) as u64)
 }
 
-/// The descriptors of this side.
-pub fn tokens(commons: &Commons, rings: &Segment) -> Result<Tokens, MemoryError> {
-    let mut tokens = vec![commons.posts.segment().share()?, commons.mail.segment().share()?, rings.share()?];
+/// The descriptors of this side: what it has of its own, the rings the peer fills, the slots it fills.
+pub fn tokens(commons: &Commons, rings: &Segment, slots: &Banks) -> Result<Tokens, MemoryError> {
+    let (posts, mail) = (commons.posts.segment(), commons.mail.segment());
+    let mut tokens = vec![posts.share()?, mail.share()?, rings.share()?, slots.segment().share()?];
     tokens.extend(commons.bells().iter().cloned());
     Ok(tokens)
 }
@@ -51,6 +56,8 @@ pub struct Accepted {
     pub commons: PeerCommons,
     /// The rings we fill.
     pub rings: Place,
+    /// The slots it fills.
+    pub slots: Banks,
 }
 
 /// Checks and maps what a peer with `there` workers passed to us, who have `here`.
@@ -58,10 +65,11 @@ pub fn accept(blob: &[u8], tokens: Vec<OwnedFd>, here: usize, there: usize) -> R
     if blob != fingerprint() {
         return Err(JoinError::Garbled("the other release lays out shared memory differently; use the same release"));
     }
-    let expected = 3 + 1 + there;
+    let expected = 4 + 1 + there;
     let found = tokens.len();
     let mut tokens = tokens.into_iter();
-    let (Some(posts), Some(mail), Some(rings)) = (tokens.next(), tokens.next(), tokens.next()) else {
+    let mut next = || tokens.next();
+    let (Some(posts), Some(mail), Some(rings), Some(slots)) = (next(), next(), next(), next()) else {
         return Err(JoinError::Tokens { expected, found });
     };
     if found != expected {
@@ -71,9 +79,10 @@ pub fn accept(blob: &[u8], tokens: Vec<OwnedFd>, here: usize, there: usize) -> R
     let posts = Segment::open(posts, posts_bytes(there) as u64, Access::Read)?;
     let mail = Segment::open(mail, mail_bytes(there) as u64, Access::ReadWrite)?;
     let rings = Segment::open(rings, ring_segment_bytes(here) as u64, Access::ReadWrite)?;
+    let slots = Banks::open(slots, there)?;
     let posts = PostsView::over(posts.place(), there)?;
     let mail = MailView::over(mail.place(), there)?;
-    Ok(Accepted { commons: PeerCommons::new(posts, mail, bells), rings: rings.place() })
+    Ok(Accepted { commons: PeerCommons::new(posts, mail, bells), rings: rings.place(), slots })
 }
 
 /// A bell is written to whenever the peer sleeps: it must be an eventfd and nothing else, or a peer

@@ -1,10 +1,11 @@
-//! Pools as descriptors, mapped by the peer.
+//! Pools as descriptors, mapped by the peer; memory of the caller by its name, reached through its owner.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_memory::{PageKind, Region, map_foreign_pool};
-use penstock_transport::{Exported, ImportError, Registrar, RemoteMemory, RemoteRegion};
+use penstock_core::plan::RegionKey;
+use penstock_transport::{Exported, ImportError, OwnersMemory, Registrar, RemoteMemory, RemoteRegion};
 
 /// The path of memory that a peer can map; what follows is the kind of its pages.
 const MAPPABLE: u8 = 1;
@@ -30,12 +31,15 @@ impl Registrar for ShmRegistrar {
                     PageKind::from_code(*pages).ok_or(ImportError::Garbled("its pages are of no known kind"))?;
                 Ok(map_foreign_pool(token, region.bytes, region.rights, pages)?.into())
             }
-            ([NOT_MAPPABLE], None) => Err(ImportError::NoPath(
-                "the region is memory that Penstock did not allocate, which shm cannot reach; \
-                 let the peer use a pool as its storage",
-            )),
+            ([NOT_MAPPABLE], None) => Ok(way_to_caller_memory(region)),
             ([MAPPABLE, _], None) => Err(ImportError::Garbled("it names a descriptor that did not come")),
             _ => Err(ImportError::Garbled("its path is not one of shm")),
         }
     }
+}
+
+/// How memory is reached that Penstock did not allocate.
+fn way_to_caller_memory(region: &RemoteRegion<'_>) -> RemoteMemory {
+    let key = RegionKey { region: region.id, generation: region.generation };
+    RemoteMemory::Owners(OwnersMemory { key, bytes: region.bytes })
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use penstock_memory::MemoryError;
+use penstock_memory::{MemoryError, Registry};
+use penstock_transport::host::bounce::{Banks, BounceParts};
 use penstock_transport::host::{Commons, CopyLane, CopyLaneParts, InboundRings};
 use penstock_transport::link::Offering;
 use penstock_transport::{Caps, Here, JoinError, Link, Placement, There, Transport, Trust};
@@ -13,15 +14,16 @@ use crate::registrar::ShmRegistrar;
 /// The transport between two processes of one host.
 pub struct ShmTransport {
     commons: Arc<Commons>,
+    registry: Arc<Registry>,
 }
 
 impl ShmTransport {
     /// The name in `transports.allow`.
     pub const NAME: &'static str = "shm";
 
-    /// The transport of the engine with these commons.
-    pub fn new(commons: Arc<Commons>) -> Self {
-        Self { commons }
+    /// The transport of the engine with these commons and these regions.
+    pub fn new(commons: Arc<Commons>, registry: Arc<Registry>) -> Self {
+        Self { commons, registry }
     }
 }
 
@@ -35,7 +37,7 @@ impl Transport for ShmTransport {
             trust: Trust::Cooperative,
             placement: Placement::AtCompletion,
             synchronous: true,
-            remote_caller_memory: false,
+            remote_caller_memory: true,
             hand_over: false,
         }
     }
@@ -50,10 +52,12 @@ impl Transport for ShmTransport {
 
     fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
         let rings = offer::make_rings(there.workers)?;
-        let tokens = offer::tokens(&self.commons, &rings)?;
+        let slots = Banks::create(here.workers)?;
+        let tokens = offer::tokens(&self.commons, &rings, &slots)?;
         let commons = Arc::clone(&self.commons);
+        let registry = Arc::clone(&self.registry);
         let join = move |blob: &[u8], tokens| {
-            let Accepted { commons: theirs, rings: outbound } =
+            let Accepted { commons: theirs, rings: outbound, slots: incoming } =
                 offer::accept(blob, tokens, here.workers, there.workers)?;
             let theirs = Arc::new(theirs);
             let lanes = CopyLane::for_each_worker(CopyLaneParts {
@@ -64,6 +68,7 @@ impl Transport for ShmTransport {
                 outbound: &outbound,
                 inbound: InboundRings::over(&rings.place(), there.workers)?,
                 hand_overs: None,
+                bounce: Some(BounceParts { registry, outgoing: slots, incoming }),
             })?;
             let path = "same host, pools mapped, one copy".to_owned();
             Ok::<_, JoinError>(Link { lanes, registrar: Arc::new(ShmRegistrar), commons: theirs, path })

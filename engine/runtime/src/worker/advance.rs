@@ -7,7 +7,8 @@ use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
 use penstock_transport::host::PostsView;
 use penstock_transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
 
-use super::command::{Active, Announcement, Priority};
+use super::command::{Active, Announcement, At, Priority};
+use super::flights::{Departures, Flight, Runway};
 use super::{Joined, URGENT_UNITS_AT_ONCE, Worker, joined};
 use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
@@ -23,47 +24,53 @@ const WITHDRAWN: [Cause; 3] = [Cause::RevokedByPeer, Cause::RevokedHere, Cause::
 /// Why a unit was not moved to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MoveEnd {
-    /// This many bytes of it were moved; the lane has no room for more now.
+    /// The lane has no room for more of it now.
     Full,
     /// The transfer must end.
     Stop(Cause),
 }
 
-/// Moves one unit of a plan over a lane. Answers the bytes moved and the batches posted, or with how many
-/// bytes it stopped and why.
+/// Moves what is left of one unit of a plan over a lane, or sets it under way. Answers the bytes moved and the
+/// batches posted, or with how many bytes it stopped and why; `at` is how far it came.
 #[inline]
 pub(crate) fn move_unit(
     plan: &PlanInner,
-    number: u64,
+    at: &mut At,
     lane: &mut dyn Lane,
     here: &PostsView,
     expected: &mut Revisions,
     spans: &mut [Span; SPANS_PER_POST],
+    departures: &mut impl Departures,
 ) -> (u64, u64, Option<MoveEnd>) {
-    let Some(unit) = plan.shape.unit(number) else { return (0, 0, None) };
+    let Some(unit) = plan.shape.unit(at.unit) else { return (0, 0, None) };
     let sides = &plan.sides[unit.section()];
-    let (mut from, mut bytes, mut posts, mut looks) = (0, 0, 0, 0);
+    let (mut bytes, mut posts, mut looks) = (0, 0, 0);
     loop {
-        let count = unit.fill(from, spans);
+        let count = unit.fill(at.spans, spans);
         if count == 0 {
             return (bytes, posts, None);
         }
         let batch = Batch {
             direction: plan.shape.direction(),
             local: &sides.local,
+            local_key: sides.local_key,
             remote: &sides.remote,
             spans: &spans[..count],
             hint: plan.hint,
             expected: *expected,
+            token: departures.token(),
         };
         posts += 1;
         match lane.post(&batch) {
             Ok(Posted::Moved(moved)) => {
                 bytes += moved;
-                from += count;
+                at.spans += count;
             }
-            // Lanes of this release are synchronous; see Caps::synchronous.
-            Ok(Posted::Accepted(_)) | Err(PostError::Full) => return (bytes, posts, Some(MoveEnd::Full)),
+            Ok(Posted::Accepted(spans)) => {
+                departures.departed();
+                at.spans += spans;
+            }
+            Err(PostError::Full) => return (bytes, posts - 1, Some(MoveEnd::Full)),
             // A peer that withdraws without end costs its own transfer, not the others' turn.
             Err(PostError::Withdrawn(_)) if looks == WITHDRAWALS_PER_UNIT => {
                 return (bytes, posts, Some(MoveEnd::Stop(Cause::PlanTooOld)));
@@ -84,7 +91,7 @@ pub(crate) fn move_unit(
 impl<E: Env> Worker<E> {
     /// Moves units of the transfer whose turn it is. Answers whether it has left its class.
     pub(super) fn advance(&mut self, class: Priority) -> bool {
-        let Self { shared, active, lanes, spans, .. } = self;
+        let Self { shared, active, lanes, spans, flights, .. } = self;
         let current = &mut active[class as usize][0];
         let slot = shared.slots.get(current.command.key).expect("a worker holds its slots");
         let Some(joined) = joined(lanes, &current.command.peer) else {
@@ -99,31 +106,46 @@ impl<E: Env> Worker<E> {
                 break End::Stay;
             }
             left -= 1;
-            match slot.claim(units) {
-                Claim::Finish => break End::Finish,
-                Claim::Nothing => break End::Drop,
-                Claim::Unit(number) => {
-                    let plan = &current.command.plan.as_ref().expect("a transfer with units has a plan").inner;
-                    let here = shared.commons.posts.view();
-                    let before = current.expected;
-                    let (bytes, posts, stop) =
-                        move_unit(plan, number, joined.lane.as_mut(), here, &mut current.expected, spans);
-                    let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
-                    statistics.withdrawals_seen.add(u64::from(is_withdrawn || current.expected != before));
-                    statistics.units.add(1);
-                    statistics.posts.add(posts);
-                    statistics.bytes.add(bytes);
-                    if let Some(why) = stop {
-                        let cause = match why {
-                            MoveEnd::Stop(cause) => cause,
-                            MoveEnd::Full => Cause::NoPath,
-                        };
-                        slot.stop(Stage::Move, cause);
-                    }
-                    if slot.moved(bytes, units) {
-                        break End::Finish;
-                    }
+            let mut at = match current.at.take() {
+                None => match slot.claim(units) {
+                    Claim::Finish => break End::Finish,
+                    Claim::Nothing => break End::Drop,
+                    Claim::Unit(number) => At::start_of(number),
+                },
+                Some(at) if slot.stop_reason().is_none() => at,
+                Some(_) if slot.moved(0, units) => break End::Finish,
+                Some(_) => continue,
+            };
+            let plan = &current.command.plan.as_ref().expect("a transfer with units has a plan").inner;
+            let here = shared.commons.posts.view();
+            let before = current.expected;
+            let flight = Flight::new(current.command.key, units, current.command.peer.party);
+            let mut runway = Runway::new(flights, slot, flight);
+            let (bytes, posts, stop) =
+                move_unit(plan, &mut at, joined.lane.as_mut(), here, &mut current.expected, spans, &mut runway);
+            current.flights += runway.departed;
+            let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
+            statistics.withdrawals_seen.add(u64::from(is_withdrawn || current.expected != before));
+            statistics.posts.add(posts);
+            statistics.bytes.add(bytes);
+            if runway.departed > 0 {
+                statistics.flights.add(u64::from(runway.departed));
+                statistics.flights_most.raise_to(runway.most as u64);
+            }
+            match stop {
+                Some(MoveEnd::Full) => {
+                    slot.add_bytes(bytes);
+                    (current.at, current.stalled) = (Some(at), true);
+                    break End::Wait;
                 }
+                Some(MoveEnd::Stop(cause)) => {
+                    slot.stop(Stage::Move, cause);
+                }
+                None => {}
+            }
+            statistics.units.add(1);
+            if slot.moved(bytes, units) {
+                break End::Finish;
             }
         };
         match end {
@@ -131,9 +153,13 @@ impl<E: Env> Worker<E> {
                 self.arm_first(class);
                 return false;
             }
-            End::Drop => {
-                let done = self.take_first(class);
-                self.shared.let_go(done.command.key);
+            End::Drop | End::Wait => {
+                let rest = self.take_first(class);
+                if rest.flights > 0 || rest.stalled {
+                    self.wait_for_lane(rest);
+                } else {
+                    self.shared.let_go(rest.command.key);
+                }
             }
             End::Finish => {
                 let done = self.take_first(class);
@@ -152,7 +178,7 @@ impl<E: Env> Worker<E> {
             }
             Some(cause) => {
                 let gone = self.take_first(class);
-                self.shared.stop_and_drop(gone, Stage::Queue, cause);
+                self.give_up(gone, Stage::Queue, cause);
                 true
             }
         }
@@ -172,7 +198,7 @@ impl<E: Env> Worker<E> {
     }
 
     /// All units are accounted for: tell the peer and finish, or wait for its room.
-    fn announce_or_wait(&mut self, active: Active) {
+    pub(super) fn announce_or_wait(&mut self, active: Active) {
         // Whoever waits already goes first: a short note must not starve a long one.
         let is_theirs = |waiting: &Active| Arc::ptr_eq(&waiting.command.peer, &active.command.peer);
         if !active.command.announcement.is_empty() && self.notifying.iter().any(is_theirs) {
@@ -245,8 +271,13 @@ impl<E: Env> Worker<E> {
 }
 
 enum End {
+    /// There is more to move.
     Stay,
+    /// There is nothing more to claim here.
     Drop,
+    /// Its lane has no room.
+    Wait,
+    /// Nobody has anything of it in hand.
     Finish,
 }
 

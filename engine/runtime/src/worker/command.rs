@@ -59,4 +59,28 @@ pub(crate) struct Active {
     pub(crate) expected: Revisions,
     /// Armed when it survives its first turn.
     pub(crate) deadline: Moment,
+    /// The unit in this worker's hands that its lane had no room for, and how far it came.
+    pub(crate) at: Option<At>,
+    /// Batches of it that this worker's lane has under way.
+    pub(crate) flights: u32,
+    /// It waits for room in its lane, not only for batches under way.
+    pub(crate) stalled: bool,
+    /// It has ended but for batches that its lane could not stop.
+    pub(crate) given_up: bool,
+}
+
+/// A place in a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct At {
+    /// The unit.
+    pub(crate) unit: u64,
+    /// Spans of it that are posted already.
+    pub(crate) spans: usize,
+}
+
+impl At {
+    /// Where a unit begins.
+    pub(crate) fn start_of(unit: u64) -> Self {
+        Self { unit, spans: 0 }
+    }
 }

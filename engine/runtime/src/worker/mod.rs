@@ -10,10 +10,12 @@
 //!
 //! - [`command`]: what a submitted transfer looks like here
 //! - [`advance`]: moving a unit, telling the peer, finishing
+//! - [`flights`]: batches that a lane has accepted and will finish later
 //! - [`idle`]: what to do when there is nothing to do
 
 mod advance;
 mod command;
+mod flights;
 mod idle;
 
 use std::collections::VecDeque;
@@ -29,7 +31,9 @@ use penstock_transport::{Lane, Note, Sink};
 pub(crate) use self::advance::move_unit;
 use self::command::Active;
 pub use self::command::Priority;
-pub(crate) use self::command::{Announcement, Command};
+pub(crate) use self::command::{Announcement, At, Command};
+pub(crate) use self::flights::Grounded;
+use self::flights::Flights;
 use self::idle::Idler;
 use crate::peer_state::PeerState;
 use crate::shared::{ControlCall, Port, Shared, WorkerCall};
@@ -44,6 +48,9 @@ const URGENT_UNITS_PER_TURN: u64 = 64;
 const URGENT_UNITS_AT_ONCE: u64 = 16;
 /// How many turns pass until one lane is polled although nobody marked it.
 const TURNS_PER_ROTATION: u64 = 16;
+
+/// Reports of one lane that fit without an allocation; it keeps what it grows to.
+const LANDED_AT_FIRST: usize = 32;
 
 /// A lane and whose it is.
 pub(crate) struct Joined {
@@ -65,6 +72,12 @@ pub(crate) struct Worker<E: Env> {
     pub(crate) lanes: Vec<Option<Joined>>,
     /// Transfers with units to move: urgent ones and others, each in turn; the first is next.
     active: [VecDeque<Active>; 2],
+    /// Transfers with nothing to post now: batches of them are under way, or their lane is full.
+    waiting: VecDeque<Active>,
+    /// The batches under way.
+    flights: Flights,
+    /// What a lane has reported and is not accounted for yet.
+    landed: Vec<(u64, Result<u64, Cause>)>,
     /// Transfers whose bytes have landed and whose notification waits for room.
     notifying: VecDeque<Active>,
     /// Peers found without room in one round of retries.
@@ -90,6 +103,9 @@ impl<E: Env> Worker<E> {
             active: [VecDeque::with_capacity(room), VecDeque::with_capacity(room)],
             blocked: Vec::with_capacity(8),
             notifying: VecDeque::with_capacity(room),
+            waiting: VecDeque::with_capacity(room),
+            flights: Flights::default(),
+            landed: Vec::with_capacity(LANDED_AT_FIRST),
             next_deadline: Moment::NEVER,
             ready: shared.commons.mail.view().ready(index),
             sleeper: shared.commons.sleeper(1 + index),
@@ -131,6 +147,9 @@ impl<E: Env> Worker<E> {
         worked |= self.take_commands();
         worked |= self.advance_active();
         worked |= self.poll_lanes();
+        if !self.waiting.is_empty() {
+            worked |= self.give_up_waiting(Self::stop_to_see);
+        }
         if self.next_deadline != Moment::NEVER {
             self.expire();
         }
@@ -142,6 +161,7 @@ impl<E: Env> Worker<E> {
         !self.commands.is_empty()
             || !self.port().calls.is_empty()
             || self.active.iter().any(|class| !class.is_empty())
+            || self.waiting.iter().any(|active| self.stop_to_see(active).is_some())
             || !self.ready.is_empty()
     }
 
@@ -181,11 +201,11 @@ impl<E: Env> Worker<E> {
     /// Ends everything that goes on with one peer.
     fn leave(&mut self, peer: &Arc<PeerState>, cause: Cause) {
         let is_theirs = |active: &Active| Arc::ptr_eq(&active.command.peer, peer);
-        for class in &mut self.active {
-            let (gone, kept): (Vec<_>, Vec<_>) = class.drain(..).partition(is_theirs);
-            class.extend(kept);
+        for class in 0..2 {
+            let (gone, kept): (Vec<_>, Vec<_>) = self.active[class].drain(..).partition(is_theirs);
+            self.active[class].extend(kept);
             for active in gone {
-                self.shared.stop_and_drop(active, Stage::Move, cause);
+                self.give_up(active, Stage::Move, cause);
             }
         }
         let (gone, kept): (Vec<_>, Vec<_>) = self.notifying.drain(..).partition(is_theirs);
@@ -193,16 +213,18 @@ impl<E: Env> Worker<E> {
         for active in gone {
             self.shared.finish_unannounced(active, Stage::Notify, cause);
         }
-        if joined(&mut self.lanes, peer).is_some() {
-            self.lanes[peer.party as usize] = None;
-        }
+        self.drop_lane(peer, cause);
     }
 
     /// Ends everything with everyone.
     pub(crate) fn leave_all(&mut self, cause: Cause) {
         while self.take_commands() {}
-        for active in self.active.iter_mut().flat_map(std::mem::take) {
-            self.shared.stop_and_drop(active, Stage::Queue, cause);
+        for active in std::mem::take(&mut self.active).into_iter().flatten() {
+            self.give_up(active, Stage::Queue, cause);
+        }
+        let peers: Vec<_> = self.lanes.iter().flatten().map(|joined| Arc::clone(&joined.peer)).collect();
+        for peer in peers {
+            self.drop_lane(&peer, cause);
         }
         for active in std::mem::take(&mut self.notifying) {
             self.shared.finish_unannounced(active, Stage::Notify, cause);
@@ -222,7 +244,15 @@ impl<E: Env> Worker<E> {
     fn accept(&mut self, command: Command) {
         let class = command.priority as usize;
         let expected = command.plan.as_ref().map(|plan| plan.inner.revisions()).unwrap_or_default();
-        self.active[class].push_back(Active { command, expected, deadline: Moment::NEVER });
+        self.active[class].push_back(Active {
+            command,
+            expected,
+            deadline: Moment::NEVER,
+            at: None,
+            flights: 0,
+            stalled: false,
+            given_up: false,
+        });
     }
 
     /// Moves units: many of every urgent transfer, then one each of a few others.
@@ -263,30 +293,55 @@ impl<E: Env> Worker<E> {
     /// Answers whether the lane had anything.
     fn poll_lane(&mut self, place: usize) -> bool {
         let Some(Some(joined)) = self.lanes.get_mut(place) else { return false };
-        let mut sink = Delivery { shared: &self.shared, peer: &joined.peer, reserved: false, taken: 0 };
+        let mut sink = Delivery {
+            shared: &self.shared,
+            peer: &joined.peer,
+            landed: &mut self.landed,
+            reserved: false,
+            refused: false,
+            taken: 0,
+        };
         let result = joined.lane.poll(&mut sink);
-        let taken = sink.taken;
+        let (taken, refused) = (sink.taken, sink.refused);
         drop(sink);
+        let has_landed = !self.landed.is_empty();
+        if has_landed {
+            self.account_for_landed(place);
+        }
         if taken > 0 {
             self.port().statistics.notes_received.add(taken);
             self.shared.application.ring();
         }
-        let joined = self.lanes[place].as_ref().expect("the lane was there a moment ago");
+        // A transfer that ended just now may have found the lane broken when it told the peer.
+        let Some(joined) = &self.lanes[place] else { return true };
         match result {
-            // Come back for the rest, unless the inbox is what it waits for.
-            Ok(true) if joined.peer.inbox_credits.available() > 0 => self.ready.mark(place),
+            // Room in the inbox may have come back before anybody knew that it was missed.
+            Ok(more) if more || refused && joined.peer.inbox_credits.available() > 0 => self.ready.mark(place),
             Ok(_) => {}
             Err(fault) => {
                 let peer = Arc::clone(&joined.peer);
                 self.break_lane(peer, fault.0);
             }
         }
-        taken > 0
+        taken > 0 || has_landed
+    }
+
+    /// Accounts for the batches that a lane has reported, and lets whoever waited for room go on.
+    fn account_for_landed(&mut self, place: usize) {
+        let peer = self.lanes[place].as_ref().map(|joined| Arc::clone(&joined.peer));
+        let mut landed = std::mem::take(&mut self.landed);
+        for (token, result) in landed.drain(..) {
+            self.land(token, result);
+        }
+        self.landed = landed;
+        if let Some(peer) = peer {
+            self.unstall(&peer);
+        }
     }
 
     /// Nothing goes over this lane any more; the control loop ends the session.
     fn break_lane(&mut self, peer: Arc<PeerState>, cause: Cause) {
-        self.lanes[peer.party as usize] = None;
+        self.drop_lane(&peer, cause);
         self.shared.control.call(ControlCall::Broken { peer, cause });
     }
 
@@ -302,13 +357,16 @@ impl<E: Env> Worker<E> {
                 let deadline = self.active[class][place].deadline;
                 if deadline <= now {
                     let active = self.active[class].remove(place).expect("the place is inside");
-                    self.shared.stop_and_drop(active, Stage::Move, Cause::DeadlineExceeded);
+                    self.give_up(active, Stage::Move, Cause::DeadlineExceeded);
                 } else {
                     next = next.min(deadline);
                     place += 1;
                 }
             }
         }
+        let late = Some((Stage::Move, Cause::DeadlineExceeded));
+        self.give_up_waiting(|_, active| late.filter(|_| active.deadline <= now));
+        next = self.waiting.iter().fold(next, |next, active| next.min(active.deadline));
         let mut place = 0;
         while place < self.notifying.len() {
             let deadline = self.notifying[place].deadline;
@@ -335,6 +393,9 @@ impl<E: Env> Worker<E> {
 struct Delivery<'a, E: Env> {
     shared: &'a Shared<E>,
     peer: &'a Arc<PeerState>,
+    landed: &'a mut Vec<(u64, Result<u64, Cause>)>,
+    /// A notification was left where it is for want of room.
+    refused: bool,
     /// One credit is taken, for the notification that comes next.
     reserved: bool,
     taken: u64,
@@ -343,6 +404,7 @@ struct Delivery<'a, E: Env> {
 impl<E: Env> Sink for Delivery<'_, E> {
     fn has_room(&mut self) -> bool {
         self.reserved = self.reserved || self.peer.inbox_credits.take(1).is_ok();
+        self.refused |= !self.reserved;
         self.reserved
     }
 
@@ -355,8 +417,7 @@ impl<E: Env> Sink for Delivery<'_, E> {
     }
 
     fn completed(&mut self, token: u64, result: Result<u64, Cause>) {
-        // Synchronous lanes report nothing; a lane that does names a transfer this worker never posted.
-        tracing::warn!(peer = %self.peer.name, token, ?result, "a completion that nobody waits for");
+        self.landed.push((token, result));
     }
 }
 
