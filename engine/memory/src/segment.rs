@@ -61,12 +61,7 @@ impl Segment {
     }
 
     /// As [`Segment::open`], but only the first `backed` bytes are sure to have their pages.
-    pub fn open_backed_to(
-        fd: OwnedFd,
-        expected_bytes: u64,
-        access: Access,
-        backed: u64,
-    ) -> Result<Self, MemoryError> {
+    pub fn open_backed_to(fd: OwnedFd, expected_bytes: u64, access: Access, backed: u64) -> Result<Self, MemoryError> {
         let bytes = whole_pages(expected_bytes)?;
         memfd::verify(fd.as_fd(), bytes, false, WHAT)?;
         Self::map(fd, bytes, access, backed)

@@ -8,7 +8,8 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use penstock_ring::{
-    CounterCell, Full, GateWriter, Hazard, Line, Observation, ReadyBits, Shared, Slab, Withdrawal, bell, bounce, mpsc, spsc,
+    CounterCell, Full, GateWriter, Hazard, Line, Observation, ReadyBits, Shared, Slab, Withdrawal, bell, bounce, mpsc,
+    spsc,
 };
 
 /// Five find nothing more and take ten times as long; without a bound only the slab's model does

@@ -212,8 +212,7 @@ impl<'a> PlanBuilder<'a> {
         let (seen_here, seen_there) = (seen(|pair| pair.here), seen(|pair| pair.there));
         let hint = hint_for(shape.bytes());
         let is_synchronous = sides.iter().all(|side| side.remote.is_synchronous());
-        let inner =
-            PlanInner { shape, peer, engine, sides, hint, is_synchronous, seen_here, seen_there, _kept: kept };
+        let inner = PlanInner { shape, peer, engine, sides, hint, is_synchronous, seen_here, seen_there, _kept: kept };
         Ok(Plan { inner: Arc::new(inner) })
     }
 }

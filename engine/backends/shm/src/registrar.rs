@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use penstock_memory::{PageKind, Region, map_foreign_pool};
 use penstock_core::plan::RegionKey;
+use penstock_memory::{PageKind, Region, map_foreign_pool};
 use penstock_transport::{Exported, ImportError, OwnersMemory, Registrar, RemoteMemory, RemoteRegion};
 
 /// The path of memory that a peer can map; what follows is the kind of its pages.

@@ -14,7 +14,9 @@ use rustix::thread::futex;
 use super::bounce::{BounceParts, Incoming, Outgoing, Sender};
 use super::commons::{Bell, Commons, PeerCommons};
 use super::rings::{InboundRings, OutboundRing, outbound};
-use crate::lane::{Abandoned, Arrival, Batch, CounterRef, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
+use crate::lane::{
+    Abandoned, Arrival, Batch, CounterRef, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink,
+};
 use crate::link::JoinError;
 use crate::record::{self, Kind};
 use crate::remote::{OwnersMemory, RemoteMemory};
@@ -106,7 +108,8 @@ pub struct CopyLane {
 impl CopyLane {
     /// One lane for each worker of this engine.
     pub fn for_each_worker(parts: CopyLaneParts<'_>) -> Result<Vec<Box<dyn Lane>>, JoinError> {
-        let CopyLaneParts { ours, theirs, our_party, their_party, outbound: place, inbound, hand_overs, bounce } = parts;
+        let CopyLaneParts { ours, theirs, our_party, their_party, outbound: place, inbound, hand_overs, bounce } =
+            parts;
         let dealt = inbound.deal(ours.workers());
         let lanes = dealt.into_iter().enumerate().map(|(worker, rings)| {
             let receiver = worker % theirs.workers();
@@ -131,9 +134,9 @@ impl CopyLane {
                 application: theirs.bell(0),
                 inbound,
                 handles: hand_overs.as_ref().map(|queues| Arc::clone(&queues.outgoing[worker])),
-                bounce: bounce.as_ref().map(|parts| {
-                    Box::new(Bounce::new(parts, theirs, their_party as usize, worker, ours.workers()))
-                }),
+                bounce: bounce
+                    .as_ref()
+                    .map(|parts| Box::new(Bounce::new(parts, theirs, their_party as usize, worker, ours.workers()))),
                 lines: Box::new([Line::default(); NOTE_LINES_MAX]),
                 payload: Box::new([0; NOTE_BYTES_MAX]),
             };
@@ -188,11 +191,8 @@ impl CopyLane {
         bounce.outgoing.reserve()?;
         self.hazard.enter(0);
         let now = Revisions { here: self.ours.posts.view().revision(), there: self.theirs.posts.revision() };
-        let filled = if now == batch.expected {
-            bounce.outgoing.fill(batch, memory)
-        } else {
-            Err(PostError::Withdrawn(now))
-        };
+        let filled =
+            if now == batch.expected { bounce.outgoing.fill(batch, memory) } else { Err(PostError::Withdrawn(now)) };
         self.hazard.leave();
         let spans = filled?;
         bounce.outgoing.send();

@@ -42,8 +42,7 @@ const SLOTS_OFFSET: usize = LINE_BYTES;
 const PAGE_BYTES: usize = 4096;
 
 /// Bytes of a bank without its data.
-const BANK_BYTES: usize =
-    (SLOTS_OFFSET + SLOTS * slot_bytes(QUESTION_WORDS)).next_multiple_of(PAGE_BYTES);
+const BANK_BYTES: usize = (SLOTS_OFFSET + SLOTS * slot_bytes(QUESTION_WORDS)).next_multiple_of(PAGE_BYTES);
 
 const _: () = assert!(SLOT_BYTES.is_multiple_of(PAGE_BYTES as u64), "slots are given their pages one by one");
 

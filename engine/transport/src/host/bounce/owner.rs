@@ -133,8 +133,7 @@ impl Incoming {
             let Some(taken) = slot.answerer.take(&mut question[..]) else { continue };
             *left -= 1;
             bank.next = (index + 1) % SLOTS;
-            let (parsed, count) =
-                Question::parse(question, spans).map_err(|_| LaneFault(Cause::PeerCorrupt))?;
+            let (parsed, count) = Question::parse(question, spans).map_err(|_| LaneFault(Cause::PeerCorrupt))?;
             // Its pages are there already if the peer keeps to the protocol; if not, they come now or
             // the question is refused.
             slot.backed = slot.backed || banks.back(bank.sender.worker, index).is_ok();
