@@ -270,6 +270,9 @@ impl<E: Env> Peer<E> {
         }
         let worker = &mut inline.worker;
         let joined = joined(&mut worker.lanes, &self.state)?;
+        if let Some(counter) = how.counter {
+            joined.lane.foresee(counter);
+        }
         let mut expected = plan.revisions();
         let here = worker.shared.commons.posts.view();
         let (bytes, _, stop) = move_unit(plan, 0, joined.lane.as_mut(), here, &mut expected, &mut worker.spans);
