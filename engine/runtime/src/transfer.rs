@@ -174,7 +174,7 @@ impl<E: Env> Pending<E> {
         }
         // A worker that sleeps until the receiver has room, or until a deadline, shall see the stop now.
         shared.ports.iter().for_each(|port| port.bell.ring());
-        let quiet = |slot: &Slot| slot.outcome().is_some() || !slot.is_in_hands();
+        let quiet = |slot: &Slot| slot.outcome().is_some() || !slot.is_busy_here();
         let settled = quiet(slot) || {
             if self.hub.is_inline() {
                 self.hub.wait_until(until, || quiet(slot))
@@ -187,7 +187,7 @@ impl<E: Env> Pending<E> {
         }
         // A quiet hazard proves nothing here: the worker may be between two batches of its unit.
         let pending = self.held();
-        let is_quiet = move || !pending.slot().is_in_hands() && pending.is_quiet_there();
+        let is_quiet = move || !pending.slot().is_busy_here() && pending.is_quiet_there();
         Hold::Quarantined(self.hub.quarantine_hands(Box::new(is_quiet)))
     }
 
@@ -197,6 +197,9 @@ impl<E: Env> Pending<E> {
         if self.is_quiet_there() || self.hub.wait_until(until, || self.is_quiet_there()) {
             return RemoteHold::Quiesced;
         }
+        // The end does not wait for the peer any longer, either.
+        self.slot().force();
+        self.hub.shared.ports.iter().for_each(|port| port.bell.ring());
         let pending = self.held();
         let is_quiet = Box::new(move || pending.is_quiet_there());
         RemoteHold::Quarantined(Quarantined::at_peer(&self.peer, is_quiet))

@@ -58,7 +58,7 @@ pub enum Abandoned {
     /// Nothing of it touches any memory any more. No completion will come.
     Quiet,
     /// It does not touch this engine's memory any more, but the peer may still be at it. The
-    /// completion comes when it is not.
+    /// completion comes when it is not, with the bytes that were moved after all.
     RemoteOpen,
     /// It may still touch this engine's memory. The completion comes when it does not.
     Open,
@@ -134,7 +134,7 @@ pub trait Sink {
 /// Something reference counted that one engine gives to another of the same process.
 pub type Handle = std::sync::Arc<dyn std::any::Any + Send + Sync>;
 
-/// One worker's private way to one peer.
+/// One worker's private way to one peer. A lane that was dropped does not touch this engine's memory any more.
 pub trait Lane: Send {
     /// Moves, or accepts to move, the spans of a batch.
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError>;

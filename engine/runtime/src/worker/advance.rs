@@ -7,7 +7,7 @@ use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
 use penstock_transport::host::PostsView;
 use penstock_transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
 
-use super::command::{Active, Announcement, At, Priority};
+use super::command::{Active, Announcement, At, GivenUp, Priority};
 use super::flights::{Departures, Flight, Runway};
 use super::{Joined, URGENT_UNITS_AT_ONCE, Worker, joined};
 use crate::peer_state::PeerState;
@@ -178,7 +178,7 @@ impl<E: Env> Worker<E> {
             }
             Some(cause) => {
                 let gone = self.take_first(class);
-                self.give_up(gone, Stage::Queue, cause);
+                self.give_up(gone, Stage::Queue, cause, GivenUp::Fully);
                 true
             }
         }

@@ -65,8 +65,19 @@ pub(crate) struct Active {
     pub(crate) flights: u32,
     /// It waits for room in its lane, not only for batches under way.
     pub(crate) stalled: bool,
-    /// It has ended but for batches that its lane could not stop.
-    pub(crate) given_up: bool,
+    /// How far it was given up here.
+    pub(crate) given_up: GivenUp,
+}
+
+/// How far a transfer with batches under way was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GivenUp {
+    /// Not at all.
+    No,
+    /// It ends as soon as its batches have, wherever they are.
+    Gently,
+    /// It ends whatever the peer does.
+    Fully,
 }
 
 /// A place in a plan.

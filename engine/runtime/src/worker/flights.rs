@@ -4,8 +4,10 @@
 //! gives that hand back finishes it. A worker keeps the command of a transfer for as long as it has
 //! batches of it under way, in its class or, when there is nothing to post now, among the waiting.
 //!
-//! A batch that is given up gives its hand back at once. If the peer may still be at it, its place in
-//! the table stays, and the transfer's slot with it, until the lane says that it is not.
+//! A transfer that is given up ends when its batches have: those that the peer has not begun are taken back at once,
+//! the others are waited for. At its deadline, at the session's end, or when somebody who cancelled has waited
+//! long enough, it ends without them; their places in the table stay, and the transfer's slot with them,
+//! until the lane says that the peer is not at them any more.
 
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use penstock_core::{Cause, Env, Moment, Stage};
 use penstock_ring::Key;
 use penstock_transport::Abandoned;
 
-use super::command::Active;
+use super::command::{Active, GivenUp};
 use super::{Worker, joined};
 use crate::peer_state::PeerState;
 use crate::slot::Slot;
@@ -26,13 +28,23 @@ pub(crate) struct Flight {
     pub(crate) units: u64,
     /// The place of the peer whose lane it is on.
     pub(crate) party: u32,
-    /// It was given up, and the peer may still be at it.
-    abandoned: bool,
+    standing: Standing,
+}
+
+/// How an accepted batch stands to its transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It has a hand of it.
+    Wanted,
+    /// It was given up, and the peer may still be at it; the transfer waits for it all the same.
+    GivenUp,
+    /// The transfer has ended without it.
+    LeftBehind,
 }
 
 impl Flight {
     pub(crate) fn new(key: Key, units: u64, party: u32) -> Self {
-        Self { key, units, party, abandoned: false }
+        Self { key, units, party, standing: Standing::Wanted }
     }
 }
 
@@ -185,24 +197,27 @@ impl<E: Env> Worker<E> {
             return;
         };
         let slot = self.shared.slots.get(flight.key).expect("a batch under way holds its slot");
-        if flight.abandoned {
-            slot.close_remote();
-            self.shared.let_go(flight.key);
-            return;
-        }
-        let bytes = result.unwrap_or_else(|cause| {
-            slot.stop(Stage::Move, cause);
-            0
-        });
+        let bytes = result.unwrap_or(0);
+        let finishes = match (flight.standing, result) {
+            (Standing::LeftBehind, _) => {
+                slot.close_remote();
+                self.shared.let_go(flight.key);
+                return;
+            }
+            (Standing::GivenUp, _) => slot.moved_remotely(bytes, flight.units),
+            (Standing::Wanted, Ok(_)) => slot.moved(bytes, flight.units),
+            (Standing::Wanted, Err(cause)) => {
+                slot.stop(Stage::Move, cause);
+                slot.moved(0, flight.units)
+            }
+        };
         self.port().statistics.bytes.add(bytes);
-        self.come_down(flight, bytes);
+        self.come_down(flight.key, finishes);
     }
 
-    /// Gives a batch's hand back, and finishes the transfer if it was the last.
-    fn come_down(&mut self, flight: Flight, bytes: u64) {
-        let slot = self.shared.slots.get(flight.key).expect("a batch under way holds its slot");
-        let finishes = slot.moved(bytes, flight.units);
-        let is_it = |active: &Active| active.command.key == flight.key;
+    /// A batch has given its hand back: finishes the transfer if it was the last.
+    fn come_down(&mut self, key: Key, finishes: bool) {
+        let is_it = |active: &Active| active.command.key == key;
         if let Some(place) = self.waiting.iter().position(is_it) {
             let active = &mut self.waiting[place];
             active.flights -= 1;
@@ -210,7 +225,7 @@ impl<E: Env> Worker<E> {
             let is_over = active.flights == 0 && !active.stalled;
             if finishes || is_over {
                 let done = self.waiting.remove(place).expect("the place was found just now");
-                return if finishes { self.announce_or_wait(done) } else { self.shared.let_go(flight.key) };
+                return if finishes { self.announce_or_wait(done) } else { self.shared.let_go(key) };
             }
             return;
         }
@@ -229,43 +244,36 @@ impl<E: Env> Worker<E> {
 
     /// Ends a transfer in the middle, as far as this worker has to do with it. Whoever has the last of
     /// it in hand finishes it.
-    pub(super) fn give_up(&mut self, mut active: Active, stage: Stage, cause: Cause) {
+    pub(super) fn give_up(&mut self, mut active: Active, stage: Stage, cause: Cause, how_far: GivenUp) {
         if active.at.is_none() && active.flights == 0 {
             return self.shared.stop_and_drop(active, stage, cause);
         }
         let shared = Arc::clone(&self.shared);
         let (key, peer) = (active.command.key, Arc::clone(&active.command.peer));
         let slot = shared.slots.get(key).expect("a worker holds its slots");
-        let units = active.command.units();
         // This worker has a hand of it, so it is not finished here.
         slot.stop(stage, cause);
-        let mut finishes = active.at.take().is_some() && slot.moved(0, units);
-        let mut has_freed = false;
-        let mut last = None;
-        while let Some(token) = self.flights.next_where(last, |flight| flight.key == key && !flight.abandoned) {
+        let mut finishes = active.at.take().is_some() && slot.moved(0, active.command.units());
+        let (mut has_freed, mut last) = (false, None);
+        let is_its = |flight: &Flight| flight.key == key && flight.standing != Standing::LeftBehind;
+        while let Some(token) = self.flights.next_where(last, is_its) {
             last = Some(token);
-            let lane = joined(&mut self.lanes, &peer);
-            match lane.map_or(Abandoned::Quiet, |joined| joined.lane.abandon(token)) {
-                Abandoned::Open => continue,
-                Abandoned::Quiet => {
-                    self.flights.remove(token);
-                    has_freed = true;
-                }
-                Abandoned::RemoteOpen => {
-                    slot.hold();
-                    slot.open_remote();
-                    self.flights.get_mut(token).expect("it was found just now").abandoned = true;
-                }
-            }
-            active.flights -= 1;
-            finishes |= slot.moved(0, units);
+            let (freed, ended) = self.give_up_flight(token, slot, &peer, how_far);
+            has_freed |= freed;
+            active.flights -= u32::from(ended.is_some());
+            finishes |= ended.unwrap_or(false);
         }
         if finishes {
             let (stage, cause) = slot.stop_reason().unwrap_or((stage, cause));
             shared.finish_unannounced(active, stage, cause);
         } else if active.flights > 0 {
-            (active.given_up, active.stalled, active.deadline) = (true, false, Moment::NEVER);
-            self.waiting.push_back(active);
+            (active.given_up, active.stalled) = (how_far, false);
+            if how_far == GivenUp::Fully {
+                active.deadline = Moment::NEVER;
+                self.waiting.push_back(active);
+            } else {
+                self.wait_for_lane(active);
+            }
         } else {
             shared.let_go(key);
         }
@@ -274,17 +282,55 @@ impl<E: Env> Worker<E> {
         }
     }
 
+    /// Gives one batch up. Answers whether its place in the lane is free again, and, if its hand was given
+    /// back, whether that was the last.
+    fn give_up_flight(
+        &mut self,
+        token: u64,
+        slot: &Slot,
+        peer: &Arc<PeerState>,
+        how_far: GivenUp,
+    ) -> (bool, Option<bool>) {
+        let flight = self.flights.get_mut(token).expect("it was found just now");
+        let answer = match flight.standing {
+            Standing::Wanted => {
+                joined(&mut self.lanes, peer).map_or(Abandoned::Quiet, |joined| joined.lane.abandon(token))
+            }
+            Standing::GivenUp | Standing::LeftBehind => Abandoned::RemoteOpen,
+        };
+        let units = flight.units;
+        match answer {
+            Abandoned::Open => (false, None),
+            Abandoned::Quiet => {
+                self.flights.remove(token);
+                (true, Some(slot.moved(0, units)))
+            }
+            Abandoned::RemoteOpen => {
+                if flight.standing == Standing::Wanted {
+                    slot.give_up_hand();
+                    flight.standing = Standing::GivenUp;
+                }
+                if how_far != GivenUp::Fully {
+                    return (false, None);
+                }
+                slot.hold();
+                flight.standing = Standing::LeftBehind;
+                (false, Some(slot.leave_remote(units)))
+            }
+        }
+    }
+
     /// Gives up the waiting transfers that this says to, each for its reason. Answers whether there were any.
-    pub(super) fn give_up_waiting(&mut self, why: impl Fn(&Self, &Active) -> Option<(Stage, Cause)>) -> bool {
+    pub(super) fn give_up_waiting(&mut self, why: impl Fn(&Self, &Active) -> Option<(Stage, Cause, GivenUp)>) -> bool {
         let mut any = false;
         let mut place = 0;
         while let Some(active) = self.waiting.get(place) {
-            let Some((stage, cause)) = why(self, active) else {
+            let Some((stage, cause, how_far)) = why(self, active) else {
                 place += 1;
                 continue;
             };
             let active = self.waiting.remove(place).expect("the place is inside");
-            self.give_up(active, stage, cause);
+            self.give_up(active, stage, cause, how_far);
             // Others may have moved on meanwhile: look from the beginning.
             (any, place) = (true, 0);
         }
@@ -292,22 +338,28 @@ impl<E: Env> Worker<E> {
     }
 
     /// Why a waiting transfer was asked to end, unless this worker has seen it already.
-    pub(super) fn stop_to_see(&self, active: &Active) -> Option<(Stage, Cause)> {
-        if active.given_up {
-            return None;
-        }
-        self.shared.slots.get(active.command.key).expect("a worker holds its slots").stop_reason()
+    pub(super) fn stop_to_see(&self, active: &Active) -> Option<(Stage, Cause, GivenUp)> {
+        let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
+        let how_far = match active.given_up {
+            GivenUp::No => GivenUp::Gently,
+            GivenUp::Gently if slot.is_forced() => GivenUp::Fully,
+            GivenUp::Gently | GivenUp::Fully => return None,
+        };
+        slot.stop_reason().map(|(stage, cause)| (stage, cause, how_far))
     }
 
     /// Ends whatever is under way on a lane, and the lane.
     pub(super) fn drop_lane(&mut self, peer: &Arc<PeerState>, cause: Cause) {
         let is_theirs = |active: &Active| Arc::ptr_eq(&active.command.peer, peer);
-        self.give_up_waiting(|_, active| (is_theirs(active) && !active.given_up).then_some((Stage::Move, cause)));
+        self.give_up_waiting(|_, active| {
+            let is_meant = is_theirs(active) && active.given_up != GivenUp::Fully;
+            is_meant.then_some((Stage::Move, cause, GivenUp::Fully))
+        });
         for class in 0..2 {
             let is_aloft = |active: &Active| is_theirs(active) && (active.flights > 0 || active.at.is_some());
             while let Some(place) = self.active[class].iter().position(is_aloft) {
                 let active = self.active[class].remove(place).expect("the place was found just now");
-                self.give_up(active, Stage::Move, cause);
+                self.give_up(active, Stage::Move, cause, GivenUp::Fully);
             }
         }
         if joined(&mut self.lanes, peer).is_none() {
@@ -316,11 +368,14 @@ impl<E: Env> Worker<E> {
         self.lanes[peer.party as usize] = None;
         while let Some(token) = self.flights.next_where(None, |flight| flight.party == peer.party) {
             let flight = self.flights.remove(token).expect("it was found just now");
-            if flight.abandoned {
+            if flight.standing == Standing::LeftBehind {
                 // Whether the peer is still at it is not known; the slot goes on saying so.
                 self.shared.let_go(flight.key);
             } else {
-                self.come_down(flight, 0);
+                // A lane that is gone does not touch this engine's memory.
+                let slot = self.shared.slots.get(flight.key).expect("a batch under way holds its slot");
+                let finishes = slot.moved(0, flight.units);
+                self.come_down(flight.key, finishes);
             }
         }
     }

@@ -29,8 +29,8 @@ use penstock_transport::lane::Handle;
 use penstock_transport::{Lane, Note, Sink};
 
 pub(crate) use self::advance::move_unit;
-use self::command::Active;
 pub use self::command::Priority;
+use self::command::{Active, GivenUp};
 pub(crate) use self::command::{Announcement, At, Command};
 use self::flights::Flights;
 pub(crate) use self::flights::Grounded;
@@ -205,7 +205,7 @@ impl<E: Env> Worker<E> {
             let (gone, kept): (Vec<_>, Vec<_>) = self.active[class].drain(..).partition(is_theirs);
             self.active[class].extend(kept);
             for active in gone {
-                self.give_up(active, Stage::Move, cause);
+                self.give_up(active, Stage::Move, cause, GivenUp::Fully);
             }
         }
         let (gone, kept): (Vec<_>, Vec<_>) = self.notifying.drain(..).partition(is_theirs);
@@ -220,7 +220,7 @@ impl<E: Env> Worker<E> {
     pub(crate) fn leave_all(&mut self, cause: Cause) {
         while self.take_commands() {}
         for active in std::mem::take(&mut self.active).into_iter().flatten() {
-            self.give_up(active, Stage::Queue, cause);
+            self.give_up(active, Stage::Queue, cause, GivenUp::Fully);
         }
         let peers: Vec<_> = self.lanes.iter().flatten().map(|joined| Arc::clone(&joined.peer)).collect();
         for peer in peers {
@@ -251,7 +251,7 @@ impl<E: Env> Worker<E> {
             at: None,
             flights: 0,
             stalled: false,
-            given_up: false,
+            given_up: GivenUp::No,
         });
     }
 
@@ -357,14 +357,14 @@ impl<E: Env> Worker<E> {
                 let deadline = self.active[class][place].deadline;
                 if deadline <= now {
                     let active = self.active[class].remove(place).expect("the place is inside");
-                    self.give_up(active, Stage::Move, Cause::DeadlineExceeded);
+                    self.give_up(active, Stage::Move, Cause::DeadlineExceeded, GivenUp::Fully);
                 } else {
                     next = next.min(deadline);
                     place += 1;
                 }
             }
         }
-        let late = Some((Stage::Move, Cause::DeadlineExceeded));
+        let late = Some((Stage::Move, Cause::DeadlineExceeded, GivenUp::Fully));
         self.give_up_waiting(|_, active| late.filter(|_| active.deadline <= now));
         next = self.waiting.iter().fold(next, |next, active| next.min(active.deadline));
         let mut place = 0;

@@ -38,15 +38,19 @@ struct Slot {
 }
 
 /// What a slot carries.
-#[derive(Default)]
 struct Flight {
     token: u64,
+    direction: Direction,
     spans: usize,
     bytes: u64,
-    /// Where the bytes of a read go.
+    /// Where the bytes of a read go, unless it was given up.
     landing: Option<Landing>,
-    /// Nobody waits for it any more; nothing is copied here.
-    abandoned: bool,
+}
+
+impl Default for Flight {
+    fn default() -> Self {
+        Self { token: 0, direction: Direction::Write, spans: 0, bytes: 0, landing: None }
+    }
 }
 
 struct Landing {
@@ -132,7 +136,7 @@ impl Outgoing {
                 expected: batch.expected.here,
             }),
         };
-        slot.flight = Flight { token: batch.token, spans: count, bytes, landing, abandoned: false };
+        slot.flight = Flight { token: batch.token, direction: batch.direction, spans: count, bytes, landing };
         Ok(count)
     }
 
@@ -166,12 +170,13 @@ impl Outgoing {
                 return Ok(true);
             }
             let answered = slot.flight.read(cause, bytes)?;
-            let result = match answered {
-                Ok(bytes) if slot.flight.landing.is_some() && !slot.flight.abandoned => {
+            let result = match (answered, slot.flight.direction) {
+                (Ok(_), Direction::Read) if slot.flight.landing.is_none() => Ok(0), // Given up: nothing lands here.
+                (Ok(bytes), Direction::Read) => {
                     landings += 1;
                     slot.land(ours, hazard).map(|()| bytes)
                 }
-                other => other,
+                (other, _) => other,
             };
             slot.flight.landing = None;
             slot.asker.free();
@@ -189,7 +194,6 @@ impl Outgoing {
         let index = self.flying[place];
         let slot = &mut self.slots[index];
         slot.flight.landing = None;
-        slot.flight.abandoned = true;
         if slot.asker.withdraw() {
             self.flying.remove(place);
             self.free.push(index);
