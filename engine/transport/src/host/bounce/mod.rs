@@ -42,7 +42,7 @@ const SLOTS_OFFSET: usize = LINE_BYTES;
 const PAGE_BYTES: usize = 4096;
 
 /// Bytes of a bank without its data.
-const BANK_BYTES: usize = (SLOTS_OFFSET + SLOTS * slot_bytes(QUESTION_WORDS)).next_multiple_of(PAGE_BYTES);
+pub const BANK_BYTES: usize = (SLOTS_OFFSET + SLOTS * slot_bytes(QUESTION_WORDS)).next_multiple_of(PAGE_BYTES);
 
 const _: () = assert!(SLOT_BYTES.is_multiple_of(PAGE_BYTES as u64), "slots are given their pages one by one");
 
@@ -92,11 +92,13 @@ impl Banks {
         &self.segment
     }
 
-    fn posts_offset(worker: usize) -> usize {
+    /// Where a worker's bank counts its questions.
+    pub const fn posts_offset(worker: usize) -> usize {
         worker * BANK_BYTES
     }
 
-    fn slot_offset(worker: usize, slot: usize) -> usize {
+    /// Where a slot of a worker's bank begins.
+    pub const fn slot_offset(worker: usize, slot: usize) -> usize {
         worker * BANK_BYTES + SLOTS_OFFSET + slot * slot_bytes(QUESTION_WORDS)
     }
 
