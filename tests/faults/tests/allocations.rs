@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use penstock::config::{Progress, TransportName};
-use penstock::{Engine, LocalRegion, NoteId, Notified, Peer, Plan, PoolSpec, RemoteRegion, Rights, Submit, SystemEnv};
+use penstock::{Engine, HostMemory, LocalRegion, NoteId, Notified, Peer, Plan, PoolSpec, RemoteRegion, Rights, Submit, SystemEnv};
 use penstock_faults::bystanders::{RECEIVER_BYTES, RECEIVER_POOL};
 use penstock_faults::child::{Child, to_word};
 use penstock_faults::folder::Folder;
@@ -154,6 +154,12 @@ fn pool(engine: &Engine) -> LocalRegion<SystemEnv> {
     LocalRegion::clone(&engine.pool(spec).expect("there is memory for a small pool"))
 }
 
+/// Memory that Penstock did not allocate, which over shm only its owner may touch.
+fn caller_memory(engine: &Engine) -> LocalRegion<SystemEnv> {
+    let memory = HostMemory::from_vec(vec![0; RECEIVER_BYTES as usize]).expect("it is not empty");
+    engine.register(memory, RECEIVER_POOL, Rights::READ_WRITE).expect("a fresh engine has room for a region")
+}
+
 fn start(folder: &Folder, name: &str, transport: TransportName, (progress, workers): Mode) -> Engine {
     let config = config(folder.path(), name, transport, progress).transfers_in_flight(IN_FLIGHT);
     let config = if progress.is_threaded() { config.workers(workers) } else { config };
@@ -179,12 +185,14 @@ impl Verdict {
 }
 
 /// Both engines in this process, so that what the peer's threads allocate is counted as well.
-fn in_one_process(transport: TransportName, mode: Mode, verdict: &mut Verdict) {
-    let label = format!("{transport}, {}, {} workers", mode.0, mode.1);
-    let folder = Folder::new(&format!("allocations-{transport}-{}-{}", mode.0, mode.1));
+fn in_one_process(transport: TransportName, of_caller: bool, mode: Mode, verdict: &mut Verdict) {
+    let whose = if of_caller { "caller memory" } else { "pools" };
+    let label = format!("{transport}, {whose}, {}, {} workers", mode.0, mode.1);
+    let folder = Folder::new(&format!("allocations-{transport}-{of_caller}-{}-{}", mode.0, mode.1));
     let target = start(&folder, "target", transport, mode);
     let source = start(&folder, "source", transport, mode);
-    let (far, near) = (pool(&target), pool(&source));
+    let far = if of_caller { caller_memory(&target) } else { pool(&target) };
+    let near = pool(&source);
     let arrivals = far.counter("arrivals").expect("a fresh engine has room for a counter");
     let peer = connect(&source, &target);
     assert!(turn_until(&[&source, &target], || peer.counter("arrivals").is_some()));
@@ -252,9 +260,14 @@ fn check_the_count() {
 fn a_submitted_plan_allocates_nothing() {
     check_the_count();
     let mut verdict = Verdict { cases: 0, failures: Vec::new() };
-    for transport in [TransportName::Local, TransportName::Shm] {
+    for (transport, of_caller) in
+        [(TransportName::Local, false), (TransportName::Shm, false), (TransportName::Shm, true)]
+    {
         for mode in [(Progress::Inline, 1), (Progress::Adaptive, 1), (Progress::Adaptive, 2)] {
-            in_one_process(transport, mode, &mut verdict);
+            // Only the owner's own turns move memory of the caller: an inline one needs a thread of its own.
+            if !(of_caller && mode.0 == Progress::Inline) {
+                in_one_process(transport, of_caller, mode, &mut verdict);
+            }
         }
     }
     for mode in [(Progress::Inline, 1), (Progress::Adaptive, 2)] {
