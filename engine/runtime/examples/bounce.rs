@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::config::{Config, TransportName};
+use penstock::config::{Config, ProcessVmChoice, TransportName};
 use penstock::{Engine, HostMemory, Plan, PoolSpec, Rights, Submit};
 
 const BLOCKS: usize = 1000;
@@ -18,7 +18,10 @@ const STAGE_BYTES: usize = 64 << 10;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::temp_dir().join(format!("penstock-bounce-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let config = |name| Config::default().named(name).directory(&folder).transports([TransportName::Shm]);
+    let config = |name| {
+        let config = Config::default().named(name).directory(&folder).transports([TransportName::Shm]);
+        config.process_vm(ProcessVmChoice::Off)
+    };
     let (near_engine, far_engine) = (Engine::start(config("near"))?, Engine::start(config("far"))?);
     let memory = HostMemory::from_vec(vec![1; BYTES])?;
     let _far = far_engine.register(memory, "far", Rights::READ_WRITE)?;

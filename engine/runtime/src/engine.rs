@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock_core::config::{Config, PagesChoice, TransportName};
+use penstock_core::config::{Config, PagesChoice, ProcessVmChoice, TransportName};
 use penstock_core::env::{Address, Reactor};
 use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
 use penstock_local::LocalTransport;
@@ -338,10 +338,12 @@ impl<E: Env> Connecting<E> {
 }
 
 fn transports(config: &Config, commons: &Arc<Commons>, registry: &Arc<Registry>) -> Vec<Arc<dyn Transport>> {
+    let process_vm = config.transports.process_vm == ProcessVmChoice::Auto;
     let make = |name: &TransportName| -> Option<Arc<dyn Transport>> {
+        let commons = Arc::clone(commons);
         match name {
-            TransportName::Local => Some(Arc::new(LocalTransport::new(Arc::clone(commons)))),
-            TransportName::Shm => Some(Arc::new(ShmTransport::new(Arc::clone(commons), Arc::clone(registry)))),
+            TransportName::Local => Some(Arc::new(LocalTransport::new(commons))),
+            TransportName::Shm => Some(Arc::new(ShmTransport::new(commons, Arc::clone(registry), process_vm))),
             _ => None,
         }
     };

@@ -38,7 +38,6 @@ pub mod inbox;
 pub mod peer;
 mod peer_state;
 pub mod plan;
-mod process;
 pub mod quiesce;
 pub mod region;
 mod shared;

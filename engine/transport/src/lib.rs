@@ -25,4 +25,4 @@ pub mod remote;
 pub use caps::{Caps, Placement, Trust};
 pub use lane::{Abandoned, Arrival, Batch, CounterRef, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
 pub use link::{Exported, Here, ImportError, JoinError, Link, Registrar, RemoteRegion, There, Tokens, Transport};
-pub use remote::{OwnersMemory, RemoteMemory};
+pub use remote::{OwnersMemory, RemoteMemory, Way};

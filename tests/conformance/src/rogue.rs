@@ -180,7 +180,8 @@ impl Greeted {
         let rings = offer::make_rings(usize::from(self.theirs.workers)).expect("memory for the rings");
         let slots = Banks::create(1).expect("memory for the slots");
         let tokens = offer::tokens(&commons, &rings, &slots).expect("they can be passed on");
-        (Offering { transport: "shm".to_owned(), blob: offer::fingerprint(), tokens }, Own { commons, rings, slots })
+        let blob = offer::blob(penstock::memory::Beacon::NONE);
+        (Offering { transport: "shm".to_owned(), blob, tokens }, Own { commons, rings, slots })
     }
 
     /// Makes an offer, whatever it is.

@@ -1,9 +1,10 @@
-//! A peer in a process of its own with memory that Penstock did not allocate, and the means to stop it.
+//! A peer in a process of its own with memory that Penstock did not allocate and that only it may touch,
+//! and the means to stop it.
 
 use std::path::Path;
 use std::time::Instant;
 
-use penstock::config::{Progress, TransportName};
+use penstock::config::{ProcessVmChoice, Progress, TransportName};
 use penstock::{Engine, HostMemory, LocalRegion, PoolSpec, Rights, SystemEnv};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -27,7 +28,7 @@ pub const OWNED_BYTE: u8 = 1;
 /// # Panics
 /// If it cannot.
 pub fn own(folder: &Path, name: &str) {
-    let config = config(folder, name, TransportName::Shm, Progress::Adaptive);
+    let config = config(folder, name, TransportName::Shm, Progress::Adaptive).process_vm(ProcessVmChoice::Off);
     let engine = Engine::start(config).expect("an engine starts in a fresh folder");
     let memory = HostMemory::from_vec(vec![OWNED_BYTE; OWNED_BYTES as usize]).expect("it is not empty");
     let region = engine.register(memory, OWNED, Rights::READ_WRITE).expect("a fresh engine has room");

@@ -4,7 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use penstock::config::{Progress, TransportName};
+use penstock::config::{ProcessVmChoice, Progress, TransportName};
 use penstock::{
     Engine, HostMemory, LocalRegion, NoteId, Notified, Peer, Plan, PoolSpec, RemoteRegion, Rights, Submit, SystemEnv,
 };
@@ -156,14 +156,33 @@ fn pool(engine: &Engine) -> LocalRegion<SystemEnv> {
     LocalRegion::clone(&engine.pool(spec).expect("there is memory for a small pool"))
 }
 
-/// Memory that Penstock did not allocate, which over shm only its owner may touch.
+/// How the other side's memory is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// A pool in the same process.
+    Local,
+    /// A pool, mapped.
+    Mapped,
+    /// Memory that Penstock did not allocate, copied by the kernel.
+    ProcessVm,
+    /// The same, moved by its owner.
+    Bounce,
+}
+
+/// Memory that Penstock did not allocate.
 fn caller_memory(engine: &Engine) -> LocalRegion<SystemEnv> {
     let memory = HostMemory::from_vec(vec![0; RECEIVER_BYTES as usize]).expect("it is not empty");
     engine.register(memory, RECEIVER_POOL, Rights::READ_WRITE).expect("a fresh engine has room for a region")
 }
 
-fn start(folder: &Folder, name: &str, transport: TransportName, (progress, workers): Mode) -> Engine {
-    let config = config(folder.path(), name, transport, progress).transfers_in_flight(IN_FLIGHT);
+fn start(folder: &Folder, name: &str, way: Way, (progress, workers): Mode) -> Engine {
+    let (transport, process_vm) = match way {
+        Way::Local => (TransportName::Local, ProcessVmChoice::Auto),
+        Way::Mapped | Way::ProcessVm => (TransportName::Shm, ProcessVmChoice::Auto),
+        Way::Bounce => (TransportName::Shm, ProcessVmChoice::Off),
+    };
+    let config = config(folder.path(), name, transport, progress).process_vm(process_vm);
+    let config = config.transfers_in_flight(IN_FLIGHT);
     let config = if progress.is_threaded() { config.workers(workers) } else { config };
     Engine::start(config).expect("an engine starts in a fresh folder")
 }
@@ -187,12 +206,12 @@ impl Verdict {
 }
 
 /// Both engines in this process, so that what the peer's threads allocate is counted as well.
-fn in_one_process(transport: TransportName, of_caller: bool, mode: Mode, verdict: &mut Verdict) {
-    let whose = if of_caller { "caller memory" } else { "pools" };
-    let label = format!("{transport}, {whose}, {}, {} workers", mode.0, mode.1);
-    let folder = Folder::new(&format!("allocations-{transport}-{of_caller}-{}-{}", mode.0, mode.1));
-    let target = start(&folder, "target", transport, mode);
-    let source = start(&folder, "source", transport, mode);
+fn in_one_process(way: Way, mode: Mode, verdict: &mut Verdict) {
+    let label = format!("{way:?}, {}, {} workers", mode.0, mode.1);
+    let folder = Folder::new(&format!("allocations-{way:?}-{}-{}", mode.0, mode.1));
+    let target = start(&folder, "target", way, mode);
+    let source = start(&folder, "source", way, mode);
+    let of_caller = matches!(way, Way::ProcessVm | Way::Bounce);
     let far = if of_caller { caller_memory(&target) } else { pool(&target) };
     let near = pool(&source);
     let arrivals = far.counter("arrivals").expect("a fresh engine has room for a counter");
@@ -224,7 +243,7 @@ fn in_one_process(transport: TransportName, of_caller: bool, mode: Mode, verdict
 /// The receiver in another process: what it allocates for a notification is its own affair.
 fn to_another_process(mode: Mode, verdict: &mut Verdict) {
     let folder = Folder::new(&format!("allocations-apart-{}", mode.0));
-    let engine = start(&folder, "sender", TransportName::Shm, mode);
+    let engine = start(&folder, "sender", Way::Mapped, mode);
     let near = pool(&engine);
     let path = folder.path().to_str().expect("folders for temporary files have plain names");
     let mut child = Child::start(CHILD, &["receive", path, &to_word(&engine.descriptor())]);
@@ -262,13 +281,11 @@ fn check_the_count() {
 fn a_submitted_plan_allocates_nothing() {
     check_the_count();
     let mut verdict = Verdict { cases: 0, failures: Vec::new() };
-    for (transport, of_caller) in
-        [(TransportName::Local, false), (TransportName::Shm, false), (TransportName::Shm, true)]
-    {
+    for way in [Way::Local, Way::Mapped, Way::ProcessVm, Way::Bounce] {
         for mode in [(Progress::Inline, 1), (Progress::Adaptive, 1), (Progress::Adaptive, 2)] {
-            // Only the owner's own turns move memory of the caller: an inline one needs a thread of its own.
-            if !(of_caller && mode.0 == Progress::Inline) {
-                in_one_process(transport, of_caller, mode, &mut verdict);
+            // Only the owner's own turns move it then: an inline one would need a thread of its own.
+            if !(way == Way::Bounce && mode.0 == Progress::Inline) {
+                in_one_process(way, mode, &mut verdict);
             }
         }
     }

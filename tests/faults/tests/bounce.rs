@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::config::{Progress, TransportName};
+use penstock::config::{ProcessVmChoice, Progress, TransportName};
 use penstock::{
     Cause, Engine, HostMemory, LocalRegion, Peer, Plan, PoolSpec, RemoteHold, Rights, Span, Submit, SystemEnv,
 };
@@ -199,7 +199,10 @@ fn an_owner_that_dies_ends_its_own_transfers_and_is_quiet() {
 #[test]
 fn an_inline_owner_moves_the_bytes_when_it_comes_to_it() {
     let folder = Folder::new("bounce-late");
-    let start = |name| Engine::start(config(folder.path(), name, TransportName::Shm, Progress::Inline)).unwrap();
+    let start = |name| {
+        let config = config(folder.path(), name, TransportName::Shm, Progress::Inline);
+        Engine::start(config.process_vm(ProcessVmChoice::Off)).unwrap()
+    };
     let (near_engine, far_engine) = (start("near"), start("far"));
     let memory = HostMemory::from_vec(vec![OWNED_BYTE; 300_000]).unwrap();
     let far = far_engine.register(memory, OWNED, Rights::READ_WRITE).unwrap();

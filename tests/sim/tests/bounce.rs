@@ -4,7 +4,7 @@
 mod common;
 
 use common::{SECOND, STEPS, config, connect, exchange, pool};
-use penstock::config::TransportName;
+use penstock::config::{ProcessVmChoice, TransportName};
 use penstock::{Cause, HostMemory, LocalRegion, Plan, RemoteHold, Rights, Span, Submit, Window};
 use penstock_simulation::trace::digest;
 use penstock_simulation::{Node, Random, SimEnv, World, replay};
@@ -13,6 +13,10 @@ use penstock_simulation::{Node, Random, SimEnv, World, replay};
 const BYTES: u64 = 40 * 4096;
 const ROUNDS: u8 = 6;
 const SHM: &[TransportName] = &[TransportName::Shm];
+
+fn start(world: &World, name: &str) -> Result<Node, penstock::StartError> {
+    world.start(config(name, SHM).process_vm(ProcessVmChoice::Off))
+}
 
 fn owned(engine: &Node) -> LocalRegion<SimEnv> {
     let memory = HostMemory::from_vec(vec![0; BYTES as usize]).unwrap();
@@ -28,11 +32,12 @@ fn contents(window: &Window) -> Vec<u8> {
 /// Transfers in both directions that end well, are cancelled, or lose their memory on either side.
 fn tug(world: &World) {
     let mut random = Random::new(!world.seed());
-    let target = world.start(config("target", SHM)).unwrap();
-    let source = world.start(config("source", SHM)).unwrap();
+    let target = start(world, "target").unwrap();
+    let source = start(world, "source").unwrap();
     let (far, near) = (owned(&target), pool(&source, "kv"));
     let peer = connect(world, &source, &target);
     let remote = peer.region("owned").unwrap();
+    assert_eq!(remote.way(), "bounce");
     for round in 0..ROUNDS {
         let (here, there) = (1 + round, 101 + round);
         near.window().fill(0, BYTES, here).unwrap();
@@ -107,8 +112,8 @@ fn one_seed_gives_one_tug() {
 fn a_stream_that_breaks_ends_what_waits_for_an_owner() {
     replay(0..200, |world| {
         let mut random = Random::new(!world.seed());
-        let target = world.start(config("target", SHM)).unwrap();
-        let source = world.start(config("source", SHM)).unwrap();
+        let target = start(world, "target").unwrap();
+        let source = start(world, "source").unwrap();
         let (far, near) = (owned(&target), pool(&source, "kv"));
         let peer = connect(world, &source, &target);
         let span = [Span { local: 0, remote: 0, len: BYTES }];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use penstock_memory::{MemoryError, Registry};
+use penstock_memory::{Beacon, ForeignProcess, MemoryError, Registry, WhyNot};
 use penstock_transport::host::bounce::{Banks, BounceParts};
 use penstock_transport::host::{Commons, CopyLane, CopyLaneParts, InboundRings};
 use penstock_transport::link::Offering;
@@ -15,15 +15,17 @@ use crate::registrar::ShmRegistrar;
 pub struct ShmTransport {
     commons: Arc<Commons>,
     registry: Arc<Registry>,
+    process_vm: bool,
 }
 
 impl ShmTransport {
     /// The name in `transports.allow`.
     pub const NAME: &'static str = "shm";
 
-    /// The transport of the engine with these commons and these regions.
-    pub fn new(commons: Arc<Commons>, registry: Arc<Registry>) -> Self {
-        Self { commons, registry }
+    /// The transport of the engine with these commons and these regions. `process_vm`: whether the kernel may
+    /// copy between its process and peers'.
+    pub fn new(commons: Arc<Commons>, registry: Arc<Registry>, process_vm: bool) -> Self {
+        Self { commons, registry, process_vm }
     }
 }
 
@@ -54,10 +56,11 @@ impl Transport for ShmTransport {
         let rings = offer::make_rings(there.workers)?;
         let slots = Banks::create(here.workers)?;
         let tokens = offer::tokens(&self.commons, &rings, &slots)?;
-        let commons = Arc::clone(&self.commons);
-        let registry = Arc::clone(&self.registry);
+        let (commons, registry) = (Arc::clone(&self.commons), Arc::clone(&self.registry));
+        let process_vm = self.process_vm;
+        let ours = if process_vm { Beacon::of_this_process(here.epoch) } else { Beacon::NONE };
         let join = move |blob: &[u8], tokens| {
-            let Accepted { commons: theirs, rings: outbound, slots: incoming } =
+            let Accepted { commons: theirs, rings: outbound, slots: incoming, beacon } =
                 offer::accept(blob, tokens, here.workers, there.workers)?;
             let theirs = Arc::new(theirs);
             let lanes = CopyLane::for_each_worker(CopyLaneParts {
@@ -70,9 +73,12 @@ impl Transport for ShmTransport {
                 hand_overs: None,
                 bounce: Some(BounceParts { registry, outgoing: slots, incoming }),
             })?;
-            let path = "same host, pools mapped, one copy".to_owned();
-            Ok::<_, JoinError>(Link { lanes, registrar: Arc::new(ShmRegistrar), commons: theirs, path })
+            let process =
+                if process_vm { ForeignProcess::reach(&there.watch, beacon) } else { Err(WhyNot::SwitchedOff) };
+            let registrar = ShmRegistrar::new(process);
+            let path = registrar.path();
+            Ok::<_, JoinError>(Link { lanes, registrar: Arc::new(registrar), commons: theirs, path })
         };
-        Ok(Offering { blob: offer::fingerprint(), tokens, join: Box::new(join) })
+        Ok(Offering { blob: offer::blob(ours), tokens, join: Box::new(join) })
     }
 }

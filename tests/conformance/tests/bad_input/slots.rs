@@ -167,7 +167,7 @@ fn an_owner_that_answers_nonsense_ends_its_session_only() {
                 base: 0,
                 rights: Rights::READ_WRITE.into(),
                 block_bytes: 0,
-                path: vec![0],
+                path: vec![2],
                 token: None,
             };
             intruder.rogue.send(&Frame::Regions(Regions { revision: 0, news: vec![news] }), &[]);

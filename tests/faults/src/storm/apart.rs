@@ -33,7 +33,7 @@ pub fn rage_apart(label: &str, program: &str, way: Way, stops: u64) -> Tally {
     let folder = Folder::new(label);
     let mut seed = Seed::of_this_run();
     let config = config(folder.path(), "owner", TransportName::Shm, Progress::Adaptive).workers(WORKERS);
-    let engine = Engine::start(config).expect("an engine starts in a fresh folder");
+    let engine = Engine::start(way.taken_by(config)).expect("an engine starts in a fresh folder");
     let mut board = Board::new(&engine, way);
     let arrivals = board.region().counter("arrivals").expect("a fresh engine has room for a counter");
     let folder_word = folder.path().to_str().expect("folders for temporary files have plain names");

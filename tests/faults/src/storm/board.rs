@@ -4,8 +4,9 @@
 //! canary, from the moment at which nothing may land there any more until its next use, several
 //! transfers later. Whatever lands in between is seen: data has no byte in common with canaries.
 
+use penstock::config::ProcessVmChoice;
 use penstock::limits::UNIT_BYTES;
-use penstock::{Engine, HostMemory, LocalRegion, PoolSpec, Rights, SystemEnv, Window};
+use penstock::{Config, Engine, HostMemory, LocalRegion, PoolSpec, Rights, SystemEnv, Window};
 
 use super::case::{ARENA_BYTES, Case, Piece};
 
@@ -20,18 +21,34 @@ const CANARY: u8 = 0x80;
 pub enum Way {
     /// Pools, which the other side maps.
     Mapped,
+    /// Memory of the caller, which the kernel copies between processes.
+    ProcessVm,
     /// Memory of the caller, which only its owner may touch.
     Bounce,
 }
 
 impl Way {
+    /// The name of the way, as a region tells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mapped => "mapped",
+            Self::ProcessVm => "process_vm",
+            Self::Bounce => "bounce",
+        }
+    }
+
+    /// The configuration under which it is taken.
+    pub(super) fn taken_by(self, config: Config) -> Config {
+        config.process_vm(if self == Self::Bounce { ProcessVmChoice::Off } else { ProcessVmChoice::Auto })
+    }
+
     fn region(self, engine: &Engine, label: &str, bytes: u64) -> LocalRegion<SystemEnv> {
         match self {
             Self::Mapped => {
                 let spec = PoolSpec::host(bytes).label(label).rights(Rights::READ_WRITE);
                 LocalRegion::clone(&engine.pool(spec).expect("there is memory for a small pool"))
             }
-            Self::Bounce => {
+            Self::ProcessVm | Self::Bounce => {
                 let memory = HostMemory::from_vec(vec![0; bytes as usize]).expect("it is not empty");
                 engine.register(memory, label, Rights::READ_WRITE).expect("a fresh engine has room for a region")
             }

@@ -87,7 +87,7 @@ impl Side {
     fn new(setting: Setting, folder: &Folder, name: &str, progress: Progress) -> Self {
         let config = config(folder.path(), name, setting.transport, progress);
         let config = if progress.is_threaded() { config.workers(WORKERS) } else { config };
-        let engine = Engine::start(config).expect("an engine starts in a fresh folder");
+        let engine = Engine::start(setting.way.taken_by(config)).expect("an engine starts in a fresh folder");
         Self { board: Board::new(&engine, setting.way), data: board::data(&engine, setting.way), engine }
     }
 }
@@ -116,9 +116,13 @@ impl Storm {
         let peer = connect(&initiator.engine, &owner.engine);
         assert_eq!(peer.transport(), setting.transport.as_str());
         assert!(turn_until(&[&owner.engine, &initiator.engine], || peer.counter("arrivals").is_some()));
+        let far_board = peer.region("board").expect("it was there before the peers met");
+        if setting.transport == TransportName::Shm {
+            assert_eq!(far_board.way(), setting.way.name(), "{}", far_board.why());
+        }
         Self {
             revoker: setting.owner.is_threaded().then(|| Revoker::start(setting.cores)),
-            far_board: peer.region("board").expect("it was there before the peers met"),
+            far_board,
             far_data: peer.region("data").expect("it was there before the peers met"),
             far_arrivals: peer.counter("arrivals").expect("it was there a moment ago"),
             is_inline: !setting.initiator.is_threaded(),
