@@ -17,9 +17,9 @@ const SETTING: Setting = Setting::adaptive(TransportName::Shm, 1, THERE);
 const ONE: &[Span] = &[Span { local: 0, remote: 0, len: 4096 }];
 
 /// An engine elsewhere with a pool and with memory of its own.
-fn target(folder: &Folder) -> (Remote, Vec<u8>) {
+fn target(folder: &Folder, setting: Setting) -> (Remote, Vec<u8>) {
     let mut target = Remote::start(THERE);
-    target.tell(Command::Start(SETTING.spec(folder.path(), "target")));
+    target.tell(Command::Start(setting.spec(folder.path(), "target")));
     let Reply::Started { descriptor } = target.hear(PATIENCE) else { panic!("the target does not start") };
     let (rights, bytes, seed) = (Rights::READ_WRITE.into(), 1 << 20, FAR_SEED);
     target.tell(Command::Pool { label: "pool".to_owned(), bytes, block: 4096, rights, seed });
@@ -49,24 +49,20 @@ fn expect_refused(config: Config, descriptor: &[u8], words: &str) {
 #[test]
 fn the_setting_forbids_it_in_both_directions() {
     let folder = Folder::fresh();
-    let (mut target, descriptor) = target(&folder);
+    let (_target, descriptor) = target(&folder, SETTING);
     let config = SETTING.spec(folder.path(), "source").config().process_vm(ProcessVmChoice::Off);
-    expect_refused(config.clone(), &descriptor, "the setting transports.process_vm is off");
-    // The other way round: the target allows it, but is not told where to try.
-    let engine = Engine::start(config.named("other")).expect("the engine starts");
-    let memory = penstock::HostMemory::from_vec(vec![0; 4096]).expect("a page");
-    engine.register(memory, "brought", Rights::READ_WRITE).expect("it is registered all the same");
-    target.tell(Command::Connect { descriptor: engine.descriptor() });
-    assert_eq!(target.hear(PATIENCE), Reply::Done);
-    target.tell(Command::WriteTo { peer: "other".to_owned(), label: "brought".to_owned(), times: 1 });
-    let Reply::Refused(why) = target.hear(PATIENCE) else { panic!("it was written all the same") };
-    assert!(why.contains("the peer's setting transports.process_vm is off"), "{why}");
+    expect_refused(config, &descriptor, "the setting transports.process_vm is off");
+    // The other way round: it is allowed here, but nobody tells where to try.
+    let folder = Folder::fresh();
+    let (_target, descriptor) = target(&folder, SETTING.without_process_vm());
+    let config = SETTING.spec(folder.path(), "source").config();
+    expect_refused(config, &descriptor, "the peer's setting transports.process_vm is off");
 }
 
 #[test]
 fn a_seccomp_filter_is_named_as_the_reason() {
     let folder = Folder::fresh();
-    let (_target, descriptor) = target(&folder);
+    let (_target, descriptor) = target(&folder, SETTING);
     let config = SETTING.spec(folder.path(), "source").config();
     // The filter is the thread's and is inherited by those it starts, which the engine's are.
     let filtered = std::thread::spawn(move || {
