@@ -12,7 +12,7 @@
 //! - [`blocks`]: handing out a pool's blocks
 //! - [`region`], [`registry`]: names for memory, and who has which (`hash` below it)
 //! - [`copy`]: moving scattered spans between two windows
-//! - [`fork`]: knowing a forked child
+//! - [`fork`]: knowing a forked child; [`probe`]: what the kernel lets this process do
 //! - [`error`]: what can go wrong, and the mend
 
 pub mod blocks;
@@ -27,6 +27,7 @@ mod numa;
 mod pages;
 pub mod pool;
 mod pool_spec;
+pub mod probe;
 pub mod region;
 pub mod registry;
 pub mod segment;

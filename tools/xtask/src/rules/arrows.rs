@@ -1,7 +1,7 @@
 //! Who may depend on whom: arrows point down only, in manifests and in sources.
 //!
 //! ```text
-//! tools/cli ──► bench/lab     tests/conformance
+//! tools/cli ──► bench/lab, tools/doctor     tests/conformance
 //!        \         |         /
 //!           engine/runtime
 //!          /       |       \
@@ -68,7 +68,8 @@ const PLACES: &[Place] = &[
     place("penstock-shm", "engine/backends/shm", TRANSPORTS_MAY_USE),
     place("penstock", "engine/runtime", ENGINE),
     place("penstock-lab", "bench/lab", ALL),
-    place("penstock-cli", "tools/cli", &["penstock", "penstock-lab"]),
+    place("penstock-doctor", "tools/doctor", &["penstock"]),
+    place("penstock-cli", "tools/cli", &["penstock", "penstock-doctor", "penstock-lab"]),
     place("penstock-conformance", "tests/conformance", ALL),
     place("penstock-faults", "tests/faults", ALL),
     place("penstock-simulation", "tests/sim", ALL),
