@@ -58,7 +58,7 @@ fn needed(host: &Host, name: &'static str, call: Call, stands: &str) -> Finding 
         }
         Err(refusal) => {
             let (why, mends) = refused::why(host, call, &refusal);
-            let finding = if call == Call::Thread {
+            let finding = if call == Call::Thread && host.asked().workers == 0 {
                 Finding::limited(TOPIC, name, why).means(format!("{stands}: only inline engines start"))
             } else {
                 Finding::broken(TOPIC, name, why).means(format!("{stands}: no engine starts without"))

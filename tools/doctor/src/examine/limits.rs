@@ -1,7 +1,7 @@
 //! The limits of this process.
 
 use crate::finding::Finding;
-use crate::host::{Host, LimitNames};
+use crate::host::{Call, Host, LimitNames, Refusal};
 use crate::parse::size;
 use crate::topic::Topic;
 
@@ -36,6 +36,7 @@ pub(super) fn examine(host: &Host) -> Vec<Finding> {
         limit("Max locked memory").map(|limit| locked_memory(host, limit)),
         limit("Max file size").map(|limit| file_size(host, limit)),
         limit("Max address space").map(|limit| address_space(host, limit)),
+        limit("Max processes").map(|limit| processes(host, limit)),
     ];
     found.into_iter().flatten().collect()
 }
@@ -105,6 +106,22 @@ fn file_size(host: &Host, limit: Limit) -> Finding {
     let Some(soft) = limit.soft else { return Finding::ok(TOPIC, NAME, "unlimited") };
     Finding::limited(TOPIC, NAME, size(soft))
         .means("it bounds memfds too: a process that makes a larger pool is killed by SIGXFSZ")
+        .mends(host.raise(&NAMES, "unlimited", limit.hard.is_none()))
+}
+
+/// All threads of this user count.
+fn processes(host: &Host, limit: Limit) -> Finding {
+    const NAME: &str = "processes";
+    const NAMES: LimitNames =
+        LimitNames { ulimit: "u", prlimit: "nproc", service: "LimitNPROC", container: Some("nproc") };
+    let shown =
+        limit.soft.map_or_else(|| "unlimited".to_owned(), |soft| format!("{soft} of this user, threads included"));
+    let refusal = match host.try_call(Call::Thread) {
+        Err(refusal @ Refusal::Errno(_)) if limit.soft.is_some() => refusal,
+        _ => return Finding::ok(TOPIC, NAME, shown),
+    };
+    Finding::limited(TOPIC, NAME, format!("{shown}; not one more can be started ({refusal})"))
+        .means("no engine with threads of its own starts: it takes one, and one for each worker")
         .mends(host.raise(&NAMES, "unlimited", limit.hard.is_none()))
 }
 
