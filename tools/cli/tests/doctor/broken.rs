@@ -57,6 +57,12 @@ impl Place {
         self.around(Command::new(&self.program), &[&["doctor", "--json"], arguments].concat())
     }
 
+    /// The doctor after a shell has run its mend.
+    pub(crate) fn mended(&self, mend: &str, topic: &str) -> Command {
+        let line = format!("{{ {mend}\n}} >/dev/null 2>&1 && exec {} doctor --json {topic}", self.program.display());
+        self.around(Command::new("sh"), &["-c", &line])
+    }
+
     /// Some command in this place.
     pub(crate) fn around(&self, mut command: Command, arguments: &[&str]) -> Command {
         // The arguments' own environment: no folder or log of whoever runs the tests.
@@ -126,6 +132,13 @@ impl Found {
     }
 }
 
+/// The command among a finding's mends that whoever runs the doctor can give without more rights.
+pub(crate) fn own_mend(finding: &Value) -> String {
+    let mends = finding["mends"].as_array().unwrap();
+    let own = mends.iter().filter(|mend| mend["by"] == "you").find_map(|mend| mend["command"].as_str());
+    own.unwrap_or_else(|| panic!("nothing to do oneself: {finding:#}")).to_owned()
+}
+
 pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").unwrap().uid() == 0
@@ -140,10 +153,20 @@ pub(crate) fn skip(test: &str, reason: &str) {
     }
 }
 
-/// Lowers a limit of the command's process, soft and hard.
-#[allow(unsafe_code)] // There is no safe way to act between fork and exec.
+/// Lowers a limit of the command's process for good.
 pub(crate) fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, value: u64) -> &mut Command {
-    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+    limited_to(command, resource, value, value)
+}
+
+/// Sets a limit of the command's process, soft and hard.
+#[allow(unsafe_code)] // There is no safe way to act between fork and exec.
+pub(crate) fn limited_to(
+    command: &mut Command,
+    resource: libc::__rlimit_resource_t,
+    soft: u64,
+    hard: u64,
+) -> &mut Command {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the closure makes one system call and touches no memory but its own copy of `limit`.
     unsafe {
         command.pre_exec(move || match libc::setrlimit(resource, &raw const limit) {

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 
 use penstock::{Config, Engine};
 
-use crate::broken::{Found, Place};
+use crate::broken::{Found, Place, own_mend};
 
 const ELSEWHERE: &str = "set `engine.directory` to a folder of your own";
 
@@ -56,6 +56,8 @@ fn a_folder_that_everybody_can_write_is_named() {
     let mend = format!("chmod 700 {}", folder.display());
     found.assert("folder", "place", "limited", "can be written by others (mode 0777)", &mend);
     assert_eq!(found.status, 0);
+    let mended = Found::of(&mut place.mended(&own_mend(found.find("folder", "place")), "folder"));
+    assert_eq!(mended.find("folder", "place")["status"], "ok");
 }
 
 #[test]
@@ -72,6 +74,8 @@ fn the_socket_of_a_killed_engine_is_told_from_that_of_a_live_one() {
     let mend = format!("rm {}", stale.display());
     found.assert("folder", "sockets", "limited", "1 engine here; nobody answers at", &mend);
     assert_eq!(found.status, 0);
+    let mended = Found::of(&mut place.mended(&own_mend(found.find("folder", "sockets")), "folder"));
+    assert_eq!(mended.find("folder", "sockets")["found"], "1 engine here");
     drop(engine);
 }
 

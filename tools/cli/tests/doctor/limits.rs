@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use crate::broken::{Found, Place, limited, pinned, skip, without_new_privileges};
+use crate::broken::{Found, Place, limited, limited_to, own_mend, pinned, skip, without_new_privileges};
 use crate::run::finish;
 
 #[test]
@@ -11,6 +11,16 @@ fn too_few_open_files_are_broken_and_the_status_says_so() {
     let found = Found::of(limited(&mut place.command(&[]), libc::RLIMIT_NOFILE, 20));
     assert_eq!((found.changed(&place.whole()), found.status), (vec!["limits: open files".to_owned()], 1));
     found.assert("limits", "open files", "broken", "20, too few for an engine and one peer", "65536");
+}
+
+#[test]
+fn a_soft_limit_of_open_files_is_raised_by_the_mend() {
+    let place = Place::new();
+    let found = Found::of(limited_to(&mut place.command(&["files"]), libc::RLIMIT_NOFILE, 64, 4096));
+    found.assert("limits", "open files", "limited", "64, enough for about 8 peers", "ulimit -n 4096");
+    let mend = own_mend(found.find("limits", "open files"));
+    let mended = Found::of(limited_to(&mut place.mended(&mend, "limits"), libc::RLIMIT_NOFILE, 64, 4096));
+    assert_eq!(mended.find("limits", "open files")["status"], "ok", "{mend}");
 }
 
 #[test]
@@ -67,6 +77,8 @@ fn one_core_of_several_is_named() {
     let core = allowed.split(['-', ',']).next().unwrap().parse().unwrap();
     let found = Found::of(pinned(&mut place.command(&["processor"]), core));
     found.assert("processor", "cores", "limited", "1 of ", "taskset -pc 0-");
+    let mended = Found::of(pinned(&mut place.mended(&own_mend(found.find("processor", "cores")), "processor"), core));
+    assert_eq!(mended.find("processor", "cores")["status"], place.whole().find("processor", "cores")["status"]);
     let config = place.folder.write("mine.yaml", &format!("workers: {{ cores: [{}] }}\n", core + 1));
     let found = Found::of(pinned(&mut place.command(&["cpu", "--config", &config]), core));
     found.assert("processor", "workers.cores", "limited", &format!("core {}", core + 1), "workers.cores");
