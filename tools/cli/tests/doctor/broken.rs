@@ -36,7 +36,9 @@ impl Place {
     pub(crate) fn ordinary() -> Self {
         let folder = Folder::new();
         let program = folder.path().join("program");
-        std::fs::copy(env!("CARGO_BIN_EXE_penstock"), &program).unwrap();
+        // Not copied in this process: another test's child might hold the file open for writing when it is started.
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_penstock")).arg(&program).status().unwrap();
+        assert!(copied.success());
         let place = Self { folder, program, is_ordinary: true };
         if place.becomes_nobody() {
             std::os::unix::fs::chown(place.folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();

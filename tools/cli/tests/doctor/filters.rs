@@ -39,19 +39,21 @@ fn forbidden_event_fds_are_broken() {
 fn forbidden_copies_between_processes_are_missing_but_not_broken() {
     let place = Place::new();
     let whole = place.whole();
-    let filter = Filter::Refuse(libc::EPERM);
-    let found = Found::of(filtered(&mut place.command(&[]), libc::SYS_process_vm_readv, filter));
-    if whole.find("process_vm", "reading")["status"] == "ok" {
-        assert_eq!(changed(&found, &whole), ["process_vm: reading", "seccomp: filter"]);
+    let forbidden = |call| Found::of(filtered(&mut place.command(&[]), call, Filter::Refuse(libc::EPERM)));
+    let found = forbidden(libc::SYS_process_vm_readv);
+    if whole.find("process_vm", "copying")["status"] == "ok" {
+        assert_eq!(changed(&found, &whole), ["process_vm: copying", "seccomp: filter"]);
+        let half = forbidden(libc::SYS_process_vm_writev);
+        assert_eq!(changed(&half, &whole), ["process_vm: copying", "seccomp: filter"], "one direction is not enough");
     }
     found.assert(
         "process_vm",
-        "reading",
+        "copying",
         "missing",
         "a seccomp filter forbids it",
         "process_vm_readv, process_vm_writev",
     );
-    assert_eq!(found.find("process_vm", "reading")["paths"], serde_json::json!(["process_vm"]));
+    assert_eq!(found.find("process_vm", "copying")["paths"], serde_json::json!(["process_vm"]));
     assert_eq!(found.status, 0);
 }
 

@@ -16,7 +16,7 @@ const CAP_SYS_PTRACE: u32 = 19;
 const MEANS: &str = "memory that Penstock did not allocate is not copied directly between processes";
 
 pub(super) fn examine(host: &Host) -> Vec<Finding> {
-    vec![scope(host), dumpable(host), reading(host)]
+    vec![scope(host), dumpable(host), copying(host)]
 }
 
 fn missing(name: &'static str, found: impl Into<String>) -> Finding {
@@ -64,18 +64,20 @@ fn dumpable(host: &Host) -> Finding {
     }
 }
 
-/// The proof: another process of this user reads a word of this one.
-fn reading(host: &Host) -> Finding {
-    const NAME: &str = "reading";
-    let refusal = match host.try_call(Call::ReadOther) {
-        Ok(_) => return Finding::ok(TOPIC, NAME, "another process of this user has read a word of this one"),
+/// The proof: another process of this user reads a word of this one and writes it.
+fn copying(host: &Host) -> Finding {
+    const NAME: &str = "copying";
+    let refusal = match host.try_call(Call::CopyOther) {
+        Ok(_) => {
+            return Finding::ok(TOPIC, NAME, "another process of this user has read a word of this one and written it");
+        }
         Err(Refusal::Untried(reason)) => return Finding::unknown(TOPIC, NAME, reason),
         Err(refusal) => refusal,
     };
     // A process may always look into itself: if even that is refused, it is the call and not the other process.
-    if let Err(own) = host.try_call(Call::ReadSelf) {
-        let (why, mends) = refused::why(host, Call::ReadSelf, &own);
-        return missing(NAME, format!("process_vm_readv: {why}")).mends(mends);
+    if let Err(own) = host.try_call(Call::CopySelf) {
+        let (why, mends) = refused::why(host, Call::CopySelf, &own);
+        return missing(NAME, format!("process_vm_readv or process_vm_writev: {why}")).mends(mends);
     }
     let reason = if host.number(SCOPE).is_some_and(|scope| scope > 0) {
         "as the ptrace scope says"
@@ -85,5 +87,6 @@ fn reading(host: &Host) -> Finding {
         "and neither Yama nor this process's own setting says so: a security module does"
     };
     let see = Mend::you("penstock doctor process_vm seccomp   # the lines above and the security module's");
-    missing(NAME, format!("another process of this user may not read this one ({refusal}), {reason}")).mend(see)
+    missing(NAME, format!("another process of this user may not copy from and to this one ({refusal}), {reason}"))
+        .mend(see)
 }

@@ -21,7 +21,7 @@ fn filter(host: &Host) -> Finding {
         Some(0) => return Finding::ok(TOPIC, NAME, "none"),
         Some(filters) => count(usize::try_from(filters).unwrap_or(usize::MAX), "seccomp filter"),
     };
-    let barred = Call::ALL.into_iter().filter(|&call| call != Call::ReadOther && is_barred(host, call));
+    let barred = Call::ALL.into_iter().filter(|&call| call != Call::CopyOther && is_barred(host, call));
     let barred: Vec<Call> = barred.collect();
     if barred.is_empty() {
         return Finding::ok(TOPIC, NAME, format!("{filters}, and everything that was tried is let through"));

@@ -28,10 +28,10 @@ pub enum Call {
     Pidfd,
     /// One more thread.
     Thread,
-    /// Copying from this process's own memory by `process_vm_readv`, which only a filter forbids.
-    ReadSelf,
+    /// Copying from and to this process's own memory by `process_vm_*`, which only a filter forbids.
+    CopySelf,
     /// The same from another process of the user, which is not an ancestor.
-    ReadOther,
+    CopyOther,
     /// Memory near a core.
     NodePolicy,
     /// A ring for socket I/O. Answers with what it can do.
@@ -91,8 +91,8 @@ impl Call {
         Self::Sockets,
         Self::Pidfd,
         Self::Thread,
-        Self::ReadSelf,
-        Self::ReadOther,
+        Self::CopySelf,
+        Self::CopyOther,
         Self::NodePolicy,
         Self::IoUring,
     ];
@@ -106,8 +106,8 @@ impl Call {
             Self::Sockets => "sockets",
             Self::Pidfd => "pidfd",
             Self::Thread => "thread",
-            Self::ReadSelf => "read-self",
-            Self::ReadOther => "read-other",
+            Self::CopySelf => "copy-self",
+            Self::CopyOther => "copy-other",
             Self::NodePolicy => "node-policy",
             Self::IoUring => "io-uring",
         }
@@ -122,7 +122,7 @@ impl Call {
             Self::Sockets => "socket socketpair bind listen accept4 connect sendmsg recvmsg",
             Self::Pidfd => "pidfd_open poll",
             Self::Thread => "clone clone3",
-            Self::ReadSelf | Self::ReadOther => "process_vm_readv process_vm_writev",
+            Self::CopySelf | Self::CopyOther => "process_vm_readv process_vm_writev",
             Self::NodePolicy => "mbind get_mempolicy",
             Self::IoUring => "io_uring_setup io_uring_enter io_uring_register",
         }
@@ -134,7 +134,7 @@ impl Call {
             Self::SealedMemory => "Linux 5.1",
             Self::Pidfd => "Linux 5.3",
             Self::IoUring => "Linux 5.1, built with CONFIG_IO_URING",
-            Self::ReadSelf | Self::ReadOther => "a kernel built with CONFIG_CROSS_MEMORY_ATTACH",
+            Self::CopySelf | Self::CopyOther => "a kernel built with CONFIG_CROSS_MEMORY_ATTACH",
             Self::NodePolicy => "a kernel built with CONFIG_NUMA",
             Self::EventFd | Self::Epoll | Self::Sockets | Self::Thread => "Linux 2.6.27",
         }
@@ -143,6 +143,9 @@ impl Call {
 
 /// The word that another process is asked to read.
 pub(super) const MARK: u64 = 0x0070_656e_7374_6f63;
+
+/// What it writes there.
+pub(super) const ANSWER: u64 = !MARK;
 
 /// Where that word is: in which process, at which address.
 #[derive(Debug, Clone, Copy)]
@@ -171,11 +174,8 @@ pub(super) fn make(call: Call, place: Place) -> Result<String, Refusal> {
             let thread = std::thread::Builder::new().name("penstock-doctor".to_owned()).spawn(|| ())?;
             thread.join().map_err(|_| Refusal::Untried("the thread panicked".to_owned()))?;
         }
-        Call::ReadSelf => {
-            let word = Box::new(MARK);
-            read(Place { process: std::process::id(), address: &raw const *word as u64 })?;
-        }
-        Call::ReadOther => read(place)?,
+        Call::CopySelf => probe::copy_own_word()?,
+        Call::CopyOther => exchange(place)?,
         Call::NodePolicy => probe::prefer_node(0)?,
         Call::IoUring => {
             let ring = probe::io_uring()?;
@@ -186,13 +186,15 @@ pub(super) fn make(call: Call, place: Place) -> Result<String, Refusal> {
     Ok(String::new())
 }
 
-fn read(place: Place) -> Result<(), Refusal> {
+/// Reads the mark and writes the answer to it.
+fn exchange(place: Place) -> Result<(), Refusal> {
     let mut bytes = [0; 8];
     let read = probe::read_of_process(place.process, place.address, &mut bytes)?;
-    if (read, u64::from_ne_bytes(bytes)) == (bytes.len(), MARK) {
-        return Ok(());
+    if (read, u64::from_ne_bytes(bytes)) != (bytes.len(), MARK) {
+        return Err(Refusal::Untried("another process was read than the one that was meant".to_owned()));
     }
-    Err(Refusal::Untried("another process was read than the one that was meant".to_owned()))
+    probe::write_to_process(place.process, place.address, &ANSWER.to_ne_bytes())?;
+    Ok(())
 }
 
 fn epoll() -> Result<(), Refusal> {

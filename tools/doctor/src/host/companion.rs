@@ -4,9 +4,10 @@ use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::call::{self, Call, MARK, Place, Refusal};
+use super::call::{self, ANSWER, Call, MARK, Place, Refusal};
 
 /// The first argument of a companion.
 pub const ARGUMENT: &str = "__doctor-try";
@@ -39,9 +40,9 @@ pub fn main(mut arguments: impl Iterator<Item = String>) -> ExitCode {
 
 /// Has a call tried by a companion.
 pub(super) fn try_call(program: &Path, call: Call) -> Result<String, Refusal> {
-    // Lives until the companion has ended.
-    let word = Box::new(MARK);
-    let address = &raw const *word as u64;
+    // Lives until the companion has ended, which may write it.
+    let word = Box::new(AtomicU64::new(MARK));
+    let address = word.as_ptr() as u64;
     let mut command = Command::new(program);
     command.args([ARGUMENT, call.as_str(), &std::process::id().to_string(), &address.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -49,7 +50,9 @@ pub(super) fn try_call(program: &Path, call: Call) -> Result<String, Refusal> {
     let mut child = command.spawn().map_err(|error| untried("no other process could be started", error))?;
     let status = wait(&mut child).map_err(|error| untried("the other process was lost", error))?;
     let Some(status) = status else { return Err(Refusal::Untried("it did not end in time".to_owned())) };
-    drop(word);
+    if call == Call::CopyOther && status.success() && word.load(Ordering::Relaxed) != ANSWER {
+        return Err(Refusal::Untried("the other process wrote, but nothing arrived".to_owned()));
+    }
     let mut words = String::new();
     if let Some(mut out) = child.stdout.take() {
         // An answer is a few bytes, which the pipe holds; what cannot be read is missed by whoever wants it.

@@ -9,7 +9,7 @@ use penstock::env::{Address, Env};
 use rustix::fs::Access;
 use rustix::process::DumpableBehavior;
 
-use super::call::{self, MARK, Place};
+use super::call::{self, Place};
 use super::{Call, Refusal, Rights, Space, System, companion};
 
 /// The system this process runs on.
@@ -31,13 +31,10 @@ impl System for ThisSystem {
             // Whether this very process gets one more thread is the question.
             (_, Call::Thread) => call::make(call, Place { process: 0, address: 0 }),
             (Some(program), _) => companion::try_call(program, call),
-            (None, Call::ReadOther) => {
+            (None, Call::CopyOther) => {
                 Err(Refusal::Untried("there is no program to try it with: its own path is not known here".to_owned()))
             }
-            (None, _) => {
-                let word = Box::new(MARK);
-                call::make(call, Place { process: self.process(), address: &raw const *word as u64 })
-            }
+            (None, _) => call::make(call, Place { process: 0, address: 0 }),
         }
     }
 

@@ -90,29 +90,29 @@ fn sockets_of_killed_engines_are_named() {
 #[test]
 fn each_ptrace_scope_is_named_with_what_it_forbids() {
     let mut host = Fixture::new();
-    host.system.refused.insert(Call::ReadOther, Refusal::Errno(EPERM));
+    host.system.refused.insert(Call::CopyOther, Refusal::Errno(EPERM));
     for (scope, found, mend) in [
         ("1\n", "its own children only", "sudo sysctl -w kernel.yama.ptrace_scope=0"),
         ("2\n", "only root", "sudo sysctl -w kernel.yama.ptrace_scope=0"),
         ("3\n", "until the next boot", "reboot"),
     ] {
         host.write("/proc/sys/kernel/yama/ptrace_scope", scope);
-        let findings = host.only(&[(Topic::ProcessVm, "ptrace scope"), (Topic::ProcessVm, "reading")]);
+        let findings = host.only(&[(Topic::ProcessVm, "ptrace scope"), (Topic::ProcessVm, "copying")]);
         assert_finding(&findings[0], Status::Missing, found, mend);
         assert!(findings[1].found.contains("as the ptrace scope says"), "{findings:?}");
     }
     let report = host.report();
     assert!(report.ok, "bytes take another path");
     let path = report.paths.iter().find(|path| path.path == Way::ProcessVm).unwrap();
-    assert_eq!(path.lacks, ["process_vm: ptrace scope", "process_vm: reading"]);
+    assert_eq!(path.lacks, ["process_vm: ptrace scope", "process_vm: copying"]);
 }
 
 #[test]
 fn a_process_that_nobody_may_look_into_is_named_with_its_program() {
     let mut host = Fixture::new();
     host.system.is_dumpable = false;
-    host.system.refused.insert(Call::ReadOther, Refusal::Errno(EPERM));
-    let findings = host.only(&[(Topic::ProcessVm, "dumpable"), (Topic::ProcessVm, "reading")]);
+    host.system.refused.insert(Call::CopyOther, Refusal::Errno(EPERM));
+    let findings = host.only(&[(Topic::ProcessVm, "dumpable"), (Topic::ProcessVm, "copying")]);
     assert_finding(&findings[0], Status::Missing, "not even processes of this user", "chmod u+r,go+r /opt/penstock");
     assert!(findings[1].found.contains("not dumpable"), "{findings:?}");
 }
@@ -121,11 +121,11 @@ fn a_process_that_nobody_may_look_into_is_named_with_its_program() {
 fn a_filter_against_process_vm_is_told_from_a_forbidden_process() {
     let mut host = Fixture::new();
     host.edit("/proc/4711/status", "Seccomp:\t0", "Seccomp:\t2");
-    host.system.refused.insert(Call::ReadOther, Refusal::Errno(EPERM));
-    let finding = host.one(Topic::ProcessVm, "reading");
+    host.system.refused.insert(Call::CopyOther, Refusal::Errno(EPERM));
+    let finding = host.one(Topic::ProcessVm, "copying");
     assert!(finding.found.contains("a security module does"), "the call itself is let through: {finding:?}");
-    host.system.refused.insert(Call::ReadSelf, Refusal::Errno(EPERM));
-    let findings = host.only(&[(Topic::ProcessVm, "reading"), (Topic::Seccomp, "filter")]);
+    host.system.refused.insert(Call::CopySelf, Refusal::Errno(EPERM));
+    let findings = host.only(&[(Topic::ProcessVm, "copying"), (Topic::Seccomp, "filter")]);
     assert_finding(&findings[0], Status::Missing, "a seccomp filter forbids it", "process_vm_readv, process_vm_writev");
 }
 
