@@ -109,11 +109,13 @@ fn memory(host: &Host) -> Finding {
         return Finding::ok(TOPIC, NAME, format!("no limit; {CHARGED}"));
     };
     let used = host.number(folder.join(groups.file("memory.usage_in_bytes", "memory.current"))).unwrap_or(0);
+    // The engine knows the limits of version 2 only.
+    let refused = match groups.version {
+        1 => "A pool that exceeds what is left wakes the kernel's out-of-memory killer",
+        _ => "A pool above it is refused, and one that exceeds what is left wakes the kernel's out-of-memory killer",
+    };
     Finding::limited(TOPIC, NAME, format!("{} at most, {} in use, caches included ({file})", size(limit), size(used)))
-        .means(format!(
-            "{CHARGED}; what a peer writes into it later costs that peer nothing. What does not fit wakes the \
-             kernel's out-of-memory killer"
-        ))
+        .means(format!("{CHARGED}; what a peer writes into it later costs that peer nothing. {refused}"))
         .mends(raise(host, &groups, &folder, file, "MemoryMax", "docker update --memory 16g --memory-swap 16g …"))
 }
 

@@ -1,6 +1,6 @@
 //! Huge pages, set aside or transparent.
 
-use crate::finding::Finding;
+use crate::finding::{By, Finding, Mend};
 use crate::host::Host;
 use crate::parse::{chosen, size};
 use crate::topic::Topic;
@@ -29,7 +29,9 @@ fn set_aside(host: &Host) -> Finding {
     let (Some(all), Some(free)) =
         (host.number(format!("{folder}/nr_hugepages")), host.number(format!("{folder}/free_hugepages")))
     else {
-        return Finding::missing(TOPIC, NAME, "this kernel has no huge pages of 2 MiB").means(MEANS);
+        return Finding::missing(TOPIC, NAME, "this kernel has no huge pages of 2 MiB")
+            .means(MEANS)
+            .mend(Mend::advice(By::Root, "boot a kernel that has them (CONFIG_HUGETLBFS; a default on x86-64)"));
     };
     let reserved = host.number(format!("{folder}/resv_hugepages")).unwrap_or(0);
     let left = free.saturating_sub(reserved);
@@ -42,7 +44,7 @@ fn set_aside(host: &Host) -> Finding {
     }
     let found = if all == 0 { "none".to_owned() } else { format!("{} in pages of 2 MiB, all in use", size(all << 21)) };
     let wanted = if all == 0 { SET_ASIDE.to_owned() } else { (all * 2).to_string() };
-    Finding::limited(TOPIC, NAME, found).means(MEANS).mend(host.sysctl("vm.nr_hugepages", &wanted))
+    Finding::limited(TOPIC, NAME, found).means(MEANS).mend(host.setting(&format!("{folder}/nr_hugepages"), &wanted))
 }
 
 /// Sizes that pools do not use but DPDK does: said only where some are set aside.
@@ -78,6 +80,6 @@ fn transparent(host: &Host) -> Finding {
             .mend(host.setting(&format!("{TRANSPARENT}/{file}"), "advise")),
         None => Finding::limited(TOPIC, NAME, "this kernel has none for shared memory")
             .means(MEANS)
-            .mend(host.sysctl("vm.nr_hugepages", SET_ASIDE)),
+            .mend(host.setting(&format!("{SIZES}/{POOL_PAGES}/nr_hugepages"), SET_ASIDE)),
     }
 }

@@ -29,8 +29,8 @@ fn users(host: &Host) -> Finding {
         mapped => format!("one of its own: {}", mapped.join(", ")),
     };
     let finding = Finding::limited(TOPIC, NAME, found).means(
-        "engines outside count as the same user only where this map leads to theirs, and memory of processes outside \
-         cannot be reached by process_vm; limits and settings of the host cannot be changed from in here",
+        "engines outside count as the same user only where this map leads to theirs, and process_vm \
+         reaches no memory of processes outside from in here",
     );
     if host.in_container() {
         return finding.mend(Mend::outside("docker run --userns=host …   # podman: --userns=keep-id"));

@@ -171,14 +171,14 @@ impl Host {
         self.link("/proc/self/ns/pid").is_some_and(|number| number != FIRST_PID_NAMESPACE)
     }
 
-    /// Whether this is a container: marked as one, and with namespaces of its own. Images of virtual machines that
+    /// Whether this is a container: marked as one, and with a pid namespace of its own. Images of virtual machines that
     /// were made from a container's carry the marks too.
     pub(crate) fn in_container(&self) -> bool {
         let is_marked =
             ["/.dockerenv", "/run/.containerenv", "/run/systemd/container"].iter().any(|mark| self.exists(mark))
                 || self.system.variable("KUBERNETES_SERVICE_HOST").is_some()
                 || self.system.variable("container").is_some();
-        is_marked && (self.in_pid_namespace() || self.in_user_namespace())
+        is_marked && self.in_pid_namespace()
     }
 
     /// Whether root in here is not root of the host.

@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use penstock_doctor::host::{Rights, Space};
@@ -243,7 +244,9 @@ impl Fixture {
     /// Looks at the host: exactly these findings are not what they are on a well host, and the one asked for is
     /// this one.
     pub(crate) fn only(&self, wrong: &[(Topic, &'static str)]) -> Vec<Finding> {
-        let (well, found) = (Self::new().report(), self.report());
+        static WELL: OnceLock<Report> = OnceLock::new();
+        let well = WELL.get_or_init(|| Self::new().report());
+        let found = self.report();
         let differs =
             |finding: &&Finding| finding.status != Status::Ok || !well.findings.iter().any(|was| same(was, finding));
         let changed: Vec<Finding> = found.findings.iter().filter(differs).cloned().collect();
@@ -263,7 +266,7 @@ impl Fixture {
     }
 }
 
-/// The texts may differ in figures that have nothing to do with it.
+/// The words may differ in figures that have nothing to do with it.
 fn same(was: &Finding, is: &Finding) -> bool {
     (was.topic, was.name, was.status) == (is.topic, is.name, is.status)
 }

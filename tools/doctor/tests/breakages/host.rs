@@ -146,6 +146,6 @@ fn the_json_has_the_promised_fields() {
     let finding = json["findings"].as_array().unwrap().iter().find(|finding| finding["name"] == "set aside").unwrap();
     assert_eq!(keys(finding), ["found", "means", "mends", "name", "paths", "status", "topic"]);
     assert_eq!((&finding["topic"], &finding["status"]), (&"hugepages".into(), &"limited".into()));
-    let mend = serde_json::json!({"by": "root", "command": "sudo sysctl -w vm.nr_hugepages=512"});
+    let mend = serde_json::json!({"by": "root", "command": "echo 512 | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"});
     assert_eq!(finding["mends"][0], mend);
 }

@@ -26,18 +26,18 @@ fn huge_pages_that_are_not_set_aside_or_all_taken_are_named() {
     let host = Fixture::new();
     let pages = "/sys/kernel/mm/hugepages/hugepages-2048kB";
     host.write(&format!("{pages}/free_hugepages"), "0\n");
-    let mend = "sudo sysctl -w vm.nr_hugepages=1024";
+    let mend = format!("echo 1024 | sudo tee {pages}/nr_hugepages");
     assert_finding(
         &host.one(Topic::HugePages, "set aside"),
         Status::Limited,
         "1 GiB in pages of 2 MiB, all in use",
-        mend,
+        &mend,
     );
     host.write(&format!("{pages}/nr_hugepages"), "0\n");
-    let mend = "sudo sysctl -w vm.nr_hugepages=512";
-    assert_finding(&host.one(Topic::HugePages, "set aside"), Status::Limited, "none", mend);
+    let mend = format!("echo 512 | sudo tee {pages}/nr_hugepages");
+    assert_finding(&host.one(Topic::HugePages, "set aside"), Status::Limited, "none", &mend);
     host.remove("/sys/kernel/mm/hugepages");
-    assert_eq!(host.report().find(Topic::HugePages, "set aside").unwrap().status, Status::Missing);
+    assert_finding(&host.one(Topic::HugePages, "set aside"), Status::Missing, "no huge pages", "CONFIG_HUGETLBFS");
 }
 
 #[test]
