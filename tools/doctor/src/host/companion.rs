@@ -13,7 +13,7 @@ use super::call::{self, ANSWER, Call, MARK, Place, Refusal};
 pub const ARGUMENT: &str = "__doctor-try";
 
 /// Longer than any call takes, also on a loaded host.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Exit statuses of a companion from here on up are no error numbers.
 const UNTRIED: u8 = 200;
