@@ -1,5 +1,6 @@
 //! The figures that the doctor tells are those of the engine. A program of its own: what is counted is the process's.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use penstock::config::TransportName;
@@ -8,15 +9,24 @@ use penstock_doctor::{ENGINE_FILES, PEER_FILES};
 
 const SOON: Duration = Duration::from_secs(10);
 
+/// Removed at the end, also of a test that fails.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 fn open_files() -> u64 {
     std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 - 1
 }
 
 #[test]
 fn an_engine_and_its_peers_take_as_many_descriptors_as_is_said() {
-    let folder = std::env::temp_dir().join(format!("penstock-doctor-figures-{}", std::process::id()));
+    let folder = Folder(std::env::temp_dir().join(format!("penstock-doctor-figures-{}", std::process::id())));
     let start = |name: &str| {
-        let mut config = Config::default().named(name).directory(&folder);
+        let mut config = Config::default().named(name).directory(&folder.0);
         // Over shm although both are in this process: that is what takes descriptors.
         config.transports.allow = vec![TransportName::Shm];
         let engine = Engine::start(config).unwrap();
@@ -44,5 +54,4 @@ fn an_engine_and_its_peers_take_as_many_descriptors_as_is_said() {
     assert!(of_both > PEER_FILES, "a pair takes only {of_both}: the figure is far too high");
     drop((peers, others));
     drop((pool, engine));
-    std::fs::remove_dir_all(&folder).unwrap();
 }
