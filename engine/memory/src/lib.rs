@@ -13,7 +13,8 @@
 //! - [`region`], [`registry`]: names for memory, and who has which (`hash` below it)
 //! - [`copy`]: moving scattered spans between two windows
 //! - [`foreign`]: memory of another process that nobody mapped here, moved by the kernel
-//! - [`process`], [`fork`]: watching another process, knowing a forked child
+//! - [`process`], [`fork`]: watching another process, knowing a forked child; [`probe`]: what the kernel
+//!   lets this process do
 //! - [`error`]: what can go wrong, and the mend
 
 pub mod blocks;
@@ -29,6 +30,7 @@ mod numa;
 mod pages;
 pub mod pool;
 mod pool_spec;
+pub mod probe;
 pub mod process;
 pub mod region;
 pub mod registry;
