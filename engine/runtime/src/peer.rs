@@ -15,7 +15,7 @@ use crate::plan::{Plan, PlanInner};
 use crate::shared::{ControlCall, Latch};
 use crate::slot::Outcome;
 use crate::transfer::{Completed, Transfer};
-use crate::worker::{Announcement, Command, Priority, joined, move_unit};
+use crate::worker::{Announcement, Command, Priority, joined, move_units};
 
 /// A transfer of at least so many bytes is split among all workers.
 const SPLIT_BYTES_MIN: u64 = 4 * penstock_core::limits::UNIT_BYTES;
@@ -371,7 +371,8 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
         None => {
             let mut expected = plan.revisions();
             let here = worker.shared.commons.posts.view();
-            let (bytes, _, stop) = move_unit(plan, 0, joined.lane.as_mut(), here, &mut expected, &mut worker.spans);
+            let (bytes, _, stop) =
+                move_units(plan, (0, 1), joined.lane.as_mut(), here, &mut expected, &mut worker.spans);
             if stop.is_some() {
                 return None;
             }
