@@ -12,7 +12,7 @@
 //! - [`blocks`]: handing out a pool's blocks
 //! - [`region`], [`registry`]: names for memory, and who has which (`hash` below it)
 //! - [`copy`]: moving scattered spans between two windows
-//! - [`fork`]: knowing a forked child
+//! - [`fork`]: knowing a forked child; [`life`]: a lock that the kernel marks when its thread dies
 //! - [`error`]: what can go wrong, and the mend
 
 pub mod blocks;
@@ -21,6 +21,7 @@ pub mod error;
 pub mod fork;
 mod hash;
 pub mod host;
+pub mod life;
 mod mapping;
 mod memfd;
 mod numa;
@@ -37,6 +38,7 @@ pub use blocks::{BlockAllocator, BlockError, BlockId, Blocks, Released, TakeErro
 pub use copy::{CopyError, Hint};
 pub use error::{AccessError, MemoryError, MemoryLimit, MissingSeals};
 pub use host::HostMemory;
+pub use life::{LifeError, LifeLock};
 pub use mapping::Access;
 pub use pages::{PageKind, PagesReport};
 pub use pool::{Pool, map_foreign_pool};

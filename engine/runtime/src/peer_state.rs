@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use penstock_core::limits::{COUNTERS_MAX, REGIONS_PER_PEER_MAX, TOKENS_PER_PEER_MAX};
 use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
+use penstock_ring::Life;
 use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
 use penstock_transport::host::{PeerCommons, WHOLE_REGION};
@@ -165,6 +166,17 @@ impl PeerState {
     /// is dead. A quiet hazard alone is no proof: a stopped peer may be about to raise it.
     pub(crate) fn is_gone(&self) -> bool {
         self.commons.posts.departures(self.their_party) != self.departures || self.process.is_dead()
+    }
+
+    /// Whether it can die while this process lives, and be seen to.
+    pub(crate) fn can_die_alone(&self) -> bool {
+        !self.process.is_ourselves() && self.commons.posts.life() != Life::Unknown
+    }
+
+    /// Whether the kernel says that the thread that stood for it has died. Its session is over then; its
+    /// memory is not proven quiet.
+    pub(crate) fn is_marked_dead(&self) -> bool {
+        self.commons.posts.life() == Life::Died
     }
 
     /// Takes new regions, each with its descriptor. Answers whether they are not too many.

@@ -29,6 +29,11 @@ impl ProcessWatch {
         }
     }
 
+    /// Whether it is this very process.
+    pub(crate) fn is_ourselves(&self) -> bool {
+        matches!(self, Self::Ourselves)
+    }
+
     /// Whether the process is proven dead, all its threads and memory gone.
     pub(crate) fn is_dead(&self) -> bool {
         let Self::Descriptor(descriptor) = self else { return false };

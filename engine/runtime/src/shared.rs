@@ -9,7 +9,7 @@ use crossbeam_queue::SegQueue;
 use penstock_core::env::Waker;
 use penstock_core::limits::PEERS_MAX;
 use penstock_core::{Cause, Config, EngineName, Env, Epoch};
-use penstock_memory::Registry;
+use penstock_memory::{LifeLock, Registry};
 use penstock_ring::{Key, Slab, mpsc};
 use penstock_session::Card;
 use penstock_transport::host::{Bell, Commons};
@@ -312,6 +312,12 @@ impl<E: Env> Shared<E> {
             completions: AtomicU64::new(0),
             closing: AtomicBool::new(false),
         })
+    }
+
+    /// The calling thread stands for this engine from now on, until what this answers is dropped.
+    pub(crate) fn live(&self) -> Option<LifeLock> {
+        let taken = self.commons.posts.live();
+        taken.inspect_err(|error| tracing::warn!(%error, "peers hear of a death of this process late")).ok()
     }
 
     /// The worker for the next transfer that needs only one.

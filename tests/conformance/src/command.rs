@@ -31,6 +31,11 @@ pub enum Command {
         /// The seed of its pattern.
         seed: u64,
     },
+    /// Make a pool of so many bytes that no peer may touch.
+    Hoard {
+        /// Bytes.
+        bytes: u64,
+    },
     /// Digest every page of a region. Answered by `Digests`.
     Digest {
         /// Its label.

@@ -13,6 +13,7 @@
 //! - [`pattern`]: bytes that can be recognised
 //! - [`cases`]: what is promised, one function each; [`suite`](mod@suite): the list of them
 //! - [`bystander`], [`rogue`]: a peer that must not notice anything, and one that breaks every rule
+//! - [`death`]: peers that are killed, and how soon that is known
 //! - [`skip`]: a test that cannot run here
 
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@
 pub mod bystander;
 pub mod cases;
 pub mod command;
+pub mod death;
 pub mod folder;
 pub mod pattern;
 pub mod remote;

@@ -94,6 +94,11 @@ impl Target {
                 self.regions.insert(label, region);
                 Reply::Done
             }
+            Command::Hoard { bytes } => {
+                let spec = PoolSpec::host(bytes).rights(Rights::NONE).label("hoard");
+                self.pools.insert("hoard".to_owned(), self.engine()?.pool(spec)?);
+                Reply::Done
+            }
             Command::Digest { label } => Reply::Digests(pattern::window_digests(self.region(&label)?.window())),
             Command::Counter { region, label } => {
                 let counter = self.region(&region)?.counter(&label)?;

@@ -7,11 +7,13 @@
 //! - [`greet`]: from a connection to a session
 //! - [`announce`]: what each peer knows of our regions and counters
 //! - [`leave`]: how a session ends
+//! - [`life`]: peers that die without a word
 
 mod announce;
 mod connection;
 mod greet;
 mod leave;
+mod life;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -66,6 +68,8 @@ pub(crate) struct Control<E: Env> {
     stopping: bool,
     /// When a stop ends at the latest.
     stop_by: Option<Moment>,
+    /// When the peers' lives are looked at next; none while there is nobody to look at.
+    look_at: Option<Moment>,
 }
 
 impl<E: Env> Control<E> {
@@ -84,18 +88,21 @@ impl<E: Env> Control<E> {
             announced: (0, 0, 0),
             stopping: false,
             stop_by: None,
+            look_at: None,
         })
     }
 
     /// The thread's body.
     pub(crate) fn run(mut self) {
+        // Until the end of this thread, however it ends.
+        let _life = self.shared.live();
         while !self.is_stopped() {
             let now = self.shared.env.now();
             if self.stop_by.is_some_and(|stop_by| stop_by <= now) {
                 tracing::warn!("sessions are dropped without a goodbye: a worker does not leave its peer");
                 return;
             }
-            let deadline = self.next_deadline().into_iter().chain(self.stop_by).min();
+            let deadline = self.next_deadline().into_iter().chain(self.stop_by).chain(self.look_at).min();
             self.turn(deadline.map(|deadline| deadline.since(now)));
         }
     }
@@ -129,6 +136,7 @@ impl<E: Env> Control<E> {
                 token => self.serve(token),
             }
         }
+        self.look_at_lives();
         // After the sockets: a goodbye heard just now must not wait for the next thing to happen.
         self.advance_leaving();
         self.expire();
