@@ -35,7 +35,7 @@ use crate::worker::Worker;
 /// its own calls and in [`Engine::progress`], on the thread that started it. Dropping the engine says
 /// goodbye to its peers and leaves nothing behind.
 pub struct Engine<E: Env = SystemEnv> {
-    hub: Arc<Hub<E>>,
+    pub(crate) hub: Arc<Hub<E>>,
     /// What [`Engine::arm`] has seen.
     seen: AtomicU64,
     /// The descriptor of an inline engine's reactor; others use the application's bell.
@@ -169,7 +169,10 @@ impl<E: Env> Engine<E> {
     /// Begins to connect. An inline engine that shares its thread with the other one needs this.
     pub fn connect_begin(&self, descriptor: &[u8]) -> Result<Connecting<E>, ConnectError> {
         self.hub.shared.check_usable().map_err(ConnectError::Call)?;
-        let card = Card::decode(descriptor)?;
+        self.begin(Card::decode(descriptor)?)
+    }
+
+    pub(crate) fn begin(&self, card: Card) -> Result<Connecting<E>, ConnectError> {
         if card.host != self.hub.shared.card.host {
             return Err(ConnectError::OtherHost { name: card.name });
         }

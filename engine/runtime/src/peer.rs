@@ -148,6 +148,11 @@ impl<E: Env> Peer<E> {
         self.state.ended()
     }
 
+    /// Why it takes nothing new although the session stands, if so: this engine drains, or the peer does.
+    pub fn draining(&self) -> Option<Cause> {
+        self.state.draining()
+    }
+
     /// A region that the peer has announced.
     pub fn region(&self, label: &str) -> Result<RemoteRegion<E>, RegionError> {
         match self.state.region(label) {
@@ -252,6 +257,9 @@ impl<E: Env> Peer<E> {
         self.hub.shared.check_usable().map_err(SubmitError::Call)?;
         if let Some(cause) = self.state.ended() {
             return Err(SubmitError::PeerGone { peer: self.state.name.clone(), cause });
+        }
+        if let Some(cause) = self.state.draining() {
+            return Err(SubmitError::Draining { peer: self.state.name.clone(), cause });
         }
         match how.note {
             Some(Note { payload, .. }) if payload.len() > NOTE_BYTES_MAX => {

@@ -43,6 +43,10 @@ pub(crate) struct PeerState {
     pub(crate) inbox_credits: Credits,
     /// The cause that ended the session, zero while it stands.
     ended: AtomicU8,
+    /// Why nothing new is submitted although the session stands, zero as a rule.
+    draining: AtomicU8,
+    /// The socket at which it may be found again.
+    pub(crate) socket: String,
     book: Mutex<Book>,
     news: Condvar,
 }
@@ -61,6 +65,7 @@ pub(crate) struct PeerParts {
     pub(crate) process: ProcessWatch,
     pub(crate) we_called: bool,
     pub(crate) inbox_credits: u64,
+    pub(crate) socket: String,
 }
 
 /// What the peer has announced.
@@ -128,6 +133,8 @@ impl PeerState {
             inbox_credits: Credits::new(parts.inbox_credits),
             commons: parts.commons,
             ended: AtomicU8::new(0),
+            draining: AtomicU8::new(0),
+            socket: parts.socket,
             book: Mutex::default(),
             news: Condvar::new(),
         }
@@ -159,6 +166,22 @@ impl PeerState {
         let _ = self.ended.compare_exchange(0, cause.code(), Ordering::AcqRel, Ordering::Acquire);
         self.book().introduced = true;
         self.news.notify_all();
+    }
+
+    /// Nothing new is submitted from here on, because one side drains; the first reason stays.
+    pub(crate) fn drain(&self, cause: Cause) {
+        let _ = self.draining.compare_exchange(0, cause.code(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Why nothing new is submitted, if so. Submissions that have not heard of it yet are caught by the workers.
+    #[inline]
+    pub(crate) fn draining(&self) -> Option<Cause> {
+        Cause::from_code(self.draining.load(Ordering::Relaxed))
+    }
+
+    /// Whether its session stands, as far as can be known at this moment.
+    pub(crate) fn seems_alive(&self) -> bool {
+        self.ended().is_none() && !self.is_marked_dead() && !self.process.is_dead()
     }
 
     /// Whether it is proven that nothing of the peer can touch this engine's memory any more, though

@@ -14,6 +14,9 @@ pub const VERSION_MAX: u16 = 1;
 /// Kinds from here on may be skipped by a release that does not know them.
 pub const OPTIONAL_KINDS: u16 = 0x8000;
 
+pub(crate) const DRAINING: u16 = OPTIONAL_KINDS + 1;
+pub(crate) const SETTLED: u16 = OPTIONAL_KINDS + 2;
+
 /// The longest label of a region or counter, in bytes.
 pub const LABEL_BYTES_MAX: usize = 128;
 
@@ -162,6 +165,11 @@ pub enum Frame {
     RegionsGone(RegionsGone),
     /// Counters that can be used from now on.
     Counters(Vec<CounterNews>),
+    /// The sender submits nothing new to the receiver, takes nothing new from it, and leaves when what runs
+    /// has ended on both sides. Optional: a release that does not know it goes on until the goodbye.
+    Draining,
+    /// The answer to it: nothing of the sender's runs any more that touches the receiver's memory. Optional.
+    Settled,
     /// The sender has stopped touching the receiver's memory and is leaving.
     Goodbye,
 }
@@ -177,6 +185,8 @@ impl Frame {
             Self::RegionsGone(_) => 5,
             Self::Counters(_) => 6,
             Self::Goodbye => 7,
+            Self::Draining => DRAINING,
+            Self::Settled => SETTLED,
         }
     }
 }

@@ -14,6 +14,8 @@ use crate::{Options, Place, Setting, Stage, Transfer};
 
 /// Bytes of the pools of the transfers that are under way.
 const BYTES: u64 = 32 << 20;
+/// How long a process may take to be given its memory by a busy machine.
+const HOARD_WITHIN: Duration = Duration::from_secs(180);
 /// How long a notification may take that finds room.
 const ROOM_WITHIN: Duration = Duration::from_millis(100);
 /// How long after the first bytes: most likely in the middle of a later transfer.
@@ -40,7 +42,8 @@ pub struct Death {
 pub fn die(setting: &Setting, hoard: u64) -> Death {
     let far = Tuning { notifications_per_peer: Some(1), ..Tuning::default() };
     let mut stage = Stage::with(setting, Options { bytes: BYTES, far, ..Options::default() });
-    assert_eq!(stage.ask(0, Command::Hoard { bytes: hoard }), Reply::Done);
+    stage.tell(0, Command::Hoard { bytes: hoard });
+    assert_eq!(stage.target(0).hear(HOARD_WITHIN), Reply::Done);
     let waiting = waiting_notification(&stage);
     stage.tell(0, Command::WriteTo { peer: "source".to_owned(), label: "kv".to_owned(), times: u64::MAX });
     wait_for_bytes(&stage);

@@ -6,11 +6,13 @@
 //! - [`connection`]: frames and descriptors over one stream
 //! - [`greet`]: from a connection to a session
 //! - [`announce`]: what each peer knows of our regions and counters
+//! - [`drain`]: how all of them come to rest
 //! - [`leave`]: how a session ends
 //! - [`life`]: peers that die without a word
 
 mod announce;
 mod connection;
+mod drain;
 mod greet;
 mod leave;
 mod life;
@@ -26,6 +28,7 @@ use penstock_session::{Card, Frame};
 
 use self::announce::Announced;
 use self::connection::{Broken, Connection};
+use self::drain::Rest;
 use self::greet::Greeter;
 use self::leave::Leaving;
 use crate::error::ConnectError;
@@ -45,7 +48,7 @@ enum Phase {
     /// Not yet a session.
     Greeting(Box<Greeter>),
     /// A session.
-    Open { peer: Arc<PeerState>, announced: Announced },
+    Open { peer: Arc<PeerState>, announced: Announced, rest: Rest },
     /// A session that ends.
     Leaving(Box<Leaving>),
 }
@@ -137,6 +140,7 @@ impl<E: Env> Control<E> {
             }
         }
         self.look_at_lives();
+        self.advance_draining();
         // After the sockets: a goodbye heard just now must not wait for the next thing to happen.
         self.advance_leaving();
         self.expire();
@@ -156,6 +160,7 @@ impl<E: Env> Control<E> {
                 Some(token) => self.leave(token, Cause::PeerClosed, Some(left)),
                 None => left.arrive(),
             },
+            ControlCall::Drain => self.drain(),
             ControlCall::Left => {} // Whoever waits for it is looked at every turn.
             ControlCall::Stop => self.stop(),
         }
@@ -226,6 +231,9 @@ impl<E: Env> Control<E> {
         if let Some(peer) = self.shared.peers.with_epoch(card.epoch) {
             return answer.answer(Ok(peer));
         }
+        if self.shared.is_draining() {
+            return answer.answer(Err(ConnectError::Call(Cause::Draining)));
+        }
         let address = Address::Unix(card.socket.clone().into());
         match self.shared.env.connect(&address) {
             Ok(stream) => match Greeter::caller(&self.shared, &card, Arc::clone(&answer)) {
@@ -284,6 +292,8 @@ impl<E: Env> Control<E> {
                     Frame::Refuse { code, text } if peer.refuse(code, text.clone()) => {
                         return self.leave(token, Cause::PeerClosed, None);
                     }
+                    Frame::Draining => return self.heard_draining(token),
+                    Frame::Settled => self.heard_settled(token),
                     Frame::Goodbye => return self.heard_goodbye(token),
                     Frame::Hello(_) | Frame::Offer(_) | Frame::Refuse { .. } => false,
                 };
@@ -313,7 +323,7 @@ impl<E: Env> Control<E> {
             (Some(Phase::Greeting(_)), Broken::Wire(error)) => self.greeting_garbled(token, error.to_string()),
             (Some(Phase::Greeting(_)), _) => {
                 if let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.remove(token) {
-                    greeter.failed(&self.shared, &broken.to_string());
+                    greeter.lost(&self.shared, &broken.to_string());
                 }
             }
             (Some(Phase::Open { peer, .. }), _) => {

@@ -10,11 +10,13 @@
 //!
 //! - [`command`]: what a submitted transfer looks like here
 //! - [`advance`]: moving a unit, telling the peer, finishing
+//! - [`settle`]: sessions that drain
 //! - [`idle`]: what to do when there is nothing to do
 
 mod advance;
 mod command;
 mod idle;
+mod settle;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,7 +34,7 @@ pub use self::command::Priority;
 pub(crate) use self::command::{Announcement, Command};
 use self::idle::Idler;
 use crate::peer_state::PeerState;
-use crate::shared::{ControlCall, Port, Shared, WorkerCall};
+use crate::shared::{ControlCall, Latch, Port, Shared, WorkerCall};
 
 /// Commands taken from the queue in one turn.
 const COMMANDS_PER_TURN: usize = 32;
@@ -49,6 +51,8 @@ const TURNS_PER_ROTATION: u64 = 16;
 pub(crate) struct Joined {
     pub(crate) lane: Box<dyn Lane>,
     pub(crate) peer: Arc<PeerState>,
+    /// A side of the session drains, and this worker has said that nothing is under way here.
+    settled: bool,
 }
 
 /// The lane to this very peer: a place has other peers before and after it.
@@ -67,6 +71,8 @@ pub(crate) struct Worker<E: Env> {
     active: [VecDeque<Active>; 2],
     /// Transfers whose bytes have landed and whose notification waits for room.
     notifying: VecDeque<Active>,
+    /// Sessions that drain, and whom to tell when nothing of them is under way here.
+    settling: Vec<(Arc<PeerState>, Arc<Latch>)>,
     /// Peers found without room in one round of retries.
     blocked: Vec<u32>,
     /// The earliest deadline of all transfers here.
@@ -88,6 +94,7 @@ impl<E: Env> Worker<E> {
             commands,
             lanes: Vec::new(),
             active: [VecDeque::with_capacity(room), VecDeque::with_capacity(room)],
+            settling: Vec::new(),
             blocked: Vec::with_capacity(8),
             notifying: VecDeque::with_capacity(room),
             next_deadline: Moment::NEVER,
@@ -131,6 +138,9 @@ impl<E: Env> Worker<E> {
         worked |= self.take_commands();
         worked |= self.advance_active();
         worked |= self.poll_lanes();
+        if !self.settling.is_empty() {
+            self.settle();
+        }
         if self.next_deadline != Moment::NEVER {
             self.expire();
         }
@@ -165,7 +175,7 @@ impl<E: Env> Worker<E> {
                 if self.lanes.len() <= place {
                     self.lanes.resize_with(place + 1, || None);
                 }
-                self.lanes[place] = Some(Joined { lane, peer });
+                self.lanes[place] = Some(Joined { lane, peer, settled: false });
                 self.ready.mark(place);
             }
             WorkerCall::Leave { peer, cause, left } => {
@@ -173,6 +183,7 @@ impl<E: Env> Worker<E> {
                 left.arrive();
                 self.shared.control.call(ControlCall::Left);
             }
+            WorkerCall::Settle { peer, settled } => self.settling.push((peer, settled)),
             WorkerCall::Look { party } => self.ready.mark(party as usize),
             WorkerCall::Stop => self.stopping = true,
         }
@@ -193,6 +204,7 @@ impl<E: Env> Worker<E> {
         for active in gone {
             self.shared.finish_unannounced(active, Stage::Notify, cause);
         }
+        self.settling.retain(|(settling, _)| !Arc::ptr_eq(settling, peer));
         if joined(&mut self.lanes, peer).is_some() {
             self.lanes[peer.party as usize] = None;
         }
@@ -220,6 +232,13 @@ impl<E: Env> Worker<E> {
     }
 
     fn accept(&mut self, command: Command) {
+        if let Some(cause) = command.peer.draining() {
+            return self.accept_draining(command, cause);
+        }
+        self.take_up(command);
+    }
+
+    fn take_up(&mut self, command: Command) {
         let class = command.priority as usize;
         let expected = command.plan.as_ref().map(|plan| plan.inner.revisions()).unwrap_or_default();
         self.active[class].push_back(Active { command, expected, deadline: Moment::NEVER });
