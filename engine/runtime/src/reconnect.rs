@@ -35,15 +35,18 @@ impl<E: Env> Engine<E> {
         let env = &self.hub.shared.env;
         let until = env.now() + within;
         let mut pause = PAUSE_FIRST;
+        let mut last = None;
         loop {
-            let error = match self.attempt(name, &socket, until.since(env.now())) {
+            match self.attempt(name, &socket, until.since(env.now())) {
                 Ok(peer) => return Ok(peer),
                 Err(error) if !may_pass(&error) => return Err(error),
-                Err(error) => error,
-            };
+                // An attempt that had too little time left says less than the one before it.
+                Err(ConnectError::TimedOut { .. }) if last.is_some() => {}
+                Err(error) => last = Some(error),
+            }
             let left = until.since(env.now());
-            if left.is_zero() {
-                return Err(ConnectError::NotBack { name: name.to_string(), within, last: Box::new(error) });
+            if let (true, Some(last)) = (left.is_zero(), last.clone()) {
+                return Err(ConnectError::NotBack { name: name.to_string(), within, last: Box::new(last) });
             }
             // Between half of it and all of it, so that many who wait for one do not come at once.
             let jittered = pause.mul_f64(0.5 + 0.5 * (env.random() as f64 / u64::MAX as f64));

@@ -70,6 +70,8 @@ pub(crate) enum WorkerCall {
     Leave { peer: Arc<PeerState>, cause: Cause, left: Arc<Latch> },
     /// A side of the session drains: open the latch once nothing of this peer's is under way here.
     Settle { peer: Arc<PeerState>, settled: Arc<Latch> },
+    /// The peer says nothing more: open the latch once all that it said is in the inbox.
+    Empty { peer: Arc<PeerState>, emptied: Arc<Latch> },
     /// Room in the inbox came back; this peer's lane may hold notifications.
     Look { party: u32 },
     /// Finish and return.

@@ -16,6 +16,7 @@ pub const OPTIONAL_KINDS: u16 = 0x8000;
 
 pub(crate) const DRAINING: u16 = OPTIONAL_KINDS + 1;
 pub(crate) const SETTLED: u16 = OPTIONAL_KINDS + 2;
+pub(crate) const RESTED: u16 = OPTIONAL_KINDS + 3;
 
 /// The longest label of a region or counter, in bytes.
 pub const LABEL_BYTES_MAX: usize = 128;
@@ -168,8 +169,11 @@ pub enum Frame {
     /// The sender submits nothing new to the receiver, takes nothing new from it, and leaves when what runs
     /// has ended on both sides. Optional: a release that does not know it goes on until the goodbye.
     Draining,
-    /// The answer to it: nothing of the sender's runs any more that touches the receiver's memory. Optional.
+    /// Nothing of the sender's runs any more that touches the receiver, and all it had to tell is told: said by
+    /// both sides once one of them drains. Optional.
     Settled,
+    /// The sender has taken in all that the receiver had told it when that said `Settled`. Optional.
+    Rested,
     /// The sender has stopped touching the receiver's memory and is leaving.
     Goodbye,
 }
@@ -187,6 +191,7 @@ impl Frame {
             Self::Goodbye => 7,
             Self::Draining => DRAINING,
             Self::Settled => SETTLED,
+            Self::Rested => RESTED,
         }
     }
 }

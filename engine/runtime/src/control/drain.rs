@@ -1,13 +1,20 @@
-//! How sessions come to rest: nobody begins anything new, both say when nothing runs any more, then
-//! whoever drains says goodbye.
+//! How sessions come to rest: nobody begins anything new, both say when nothing of theirs runs any more and
+//! then when all they were told is taken in, and whoever drains says goodbye.
 //!
 //! ```text
 //!      who drains                                  its peer
 //!          │ Draining ───────────────────────────▶   │ submits nothing new to it
 //!   its transfers end                        its transfers end
+//!          │ Settled ────────────────────────────▶   │
 //!          │ ◀─────────────────────────── Settled    │
+//!   the rings are empty                      the rings are empty
+//!          │ Rested ─────────────────────────────▶   │
+//!          │ ◀──────────────────────────── Rested    │
 //!          │ Goodbye ────────────────────────────▶   │ (see `leave`)
 //! ```
+//!
+//! Without the second step the last notifications of either side, which are in the other's keeping but wait
+//! for room in its inbox, would be lost with the session.
 
 use std::sync::Arc;
 
@@ -16,6 +23,7 @@ use penstock_session::Frame;
 
 use super::connection::Broken;
 use super::{Control, Phase, Talk};
+use crate::peer_state::PeerState;
 use crate::shared::{Latch, WorkerCall};
 
 /// How far a session is on its way to rest.
@@ -23,19 +31,39 @@ use crate::shared::{Latch, WorkerCall};
 pub(super) struct Rest {
     /// This engine drains, and has said so.
     here: bool,
-    /// The peer drains.
-    there: bool,
-    /// Opens when nothing that this engine has submitted to the peer runs any more.
-    workers: Option<Arc<Latch>>,
-    /// The peer was told so.
-    said: bool,
-    /// The peer has said so.
-    heard: bool,
+    /// Opens when nothing that this engine has submitted to the peer runs any more. There once a side drains.
+    settled: Option<Arc<Latch>>,
+    /// Opens when all that the peer has told is in the inbox. There once the peer has settled.
+    emptied: Option<Arc<Latch>>,
+    said_settled: bool,
+    said_rested: bool,
+    heard_rested: bool,
+}
+
+fn is_open(latch: &Option<Arc<Latch>>) -> bool {
+    latch.as_ref().is_some_and(|latch| latch.is_open())
 }
 
 impl Rest {
-    fn is_settled(&self) -> bool {
-        self.workers.as_ref().is_some_and(|workers| workers.is_open())
+    fn can_advance(&self) -> bool {
+        is_open(&self.settled) && !(self.said_rested && !self.heard_rested)
+    }
+
+    /// What is to be said now, at most once each.
+    fn next_frame(&mut self) -> Option<Frame> {
+        if is_open(&self.settled) && !self.said_settled {
+            self.said_settled = true;
+            return Some(Frame::Settled);
+        }
+        if self.said_settled && is_open(&self.emptied) && !self.said_rested {
+            self.said_rested = true;
+            return Some(Frame::Rested);
+        }
+        None
+    }
+
+    fn may_leave(&self) -> bool {
+        self.here && self.said_rested && self.heard_rested
     }
 }
 
@@ -49,63 +77,85 @@ impl<E: Env> Control<E> {
     }
 
     pub(super) fn drain_session(&mut self, token: u64) {
-        let Some(Talk { connection, phase: Phase::Open { peer, rest, .. } }) = self.talks.get_mut(&token) else { return };
+        let Some((peer, rest)) = self.rest_of(token) else { return };
         if std::mem::replace(&mut rest.here, true) {
             return;
         }
-        peer.drain(Cause::Draining);
-        let sent = connection.send(&Frame::Draining, Vec::new());
-        self.settle_workers(token);
-        self.went(token, sent);
+        self.stop_submitting(token, &peer, Cause::Draining);
+        self.say(token, &Frame::Draining);
     }
 
-    /// The peer drains.
-    pub(super) fn heard_draining(&mut self, token: u64) {
-        let Some(Talk { phase: Phase::Open { peer, rest, .. }, .. }) = self.talks.get_mut(&token) else { return };
-        if !std::mem::replace(&mut rest.there, true) {
-            tracing::info!(peer = %peer.name, "a peer drains");
-            peer.drain(Cause::PeerDraining);
-            self.settle_workers(token);
+    /// The peer drains. Answers whether that makes sense, which it always does.
+    pub(super) fn heard_draining(&mut self, token: u64) -> bool {
+        if let Some((peer, _)) = self.rest_of(token) {
+            self.stop_submitting(token, &peer, Cause::PeerDraining);
+        }
+        true
+    }
+
+    /// The peer submits and says nothing more. Answers whether it may say so now.
+    pub(super) fn heard_settled(&mut self, token: u64) -> bool {
+        let ports = self.shared.ports.len();
+        let Some((peer, rest)) = self.rest_of(token) else { return false };
+        if rest.settled.is_none() || rest.emptied.is_some() {
+            return false;
+        }
+        let emptied = Latch::new(ports);
+        rest.emptied = Some(Arc::clone(&emptied));
+        for port in &self.shared.ports {
+            port.call(WorkerCall::Empty { peer: Arc::clone(&peer), emptied: Arc::clone(&emptied) });
+        }
+        true
+    }
+
+    /// The peer has taken in all it was told. Answers whether it may say so now.
+    pub(super) fn heard_rested(&mut self, token: u64) -> bool {
+        let Some((_, rest)) = self.rest_of(token) else { return false };
+        let may = rest.said_settled && rest.emptied.is_some();
+        rest.heard_rested |= may;
+        may
+    }
+
+    fn rest_of(&mut self, token: u64) -> Option<(Arc<PeerState>, &mut Rest)> {
+        match &mut self.talks.get_mut(&token)?.phase {
+            Phase::Open { peer, rest, .. } => Some((Arc::clone(peer), rest)),
+            _ => None,
         }
     }
 
-    /// The peer says that nothing of its own runs any more. Answers whether it was asked.
-    pub(super) fn heard_settled(&mut self, token: u64) -> bool {
-        let Some(Talk { phase: Phase::Open { rest, .. }, .. }) = self.talks.get_mut(&token) else { return false };
-        rest.heard |= rest.here;
-        rest.here
-    }
-
-    fn settle_workers(&mut self, token: u64) {
-        let Some(Talk { phase: Phase::Open { peer, rest, .. }, .. }) = self.talks.get_mut(&token) else { return };
-        if rest.workers.is_some() {
+    fn stop_submitting(&mut self, token: u64, peer: &Arc<PeerState>, cause: Cause) {
+        let ports = self.shared.ports.len();
+        let Some((_, rest)) = self.rest_of(token) else { return };
+        if rest.settled.is_some() {
             return;
         }
-        let workers = Latch::new(self.shared.ports.len());
+        tracing::info!(peer = %peer.name, %cause, "a session comes to rest");
+        peer.drain(cause);
+        let settled = Latch::new(ports);
+        rest.settled = Some(Arc::clone(&settled));
         for port in &self.shared.ports {
-            port.call(WorkerCall::Settle { peer: Arc::clone(peer), settled: Arc::clone(&workers) });
+            port.call(WorkerCall::Settle { peer: Arc::clone(peer), settled: Arc::clone(&settled) });
         }
-        rest.workers = Some(workers);
     }
 
     /// Takes every session that comes to rest a step further.
     pub(super) fn advance_draining(&mut self) {
-        let is_settled = |talk: &Talk<E>| matches!(&talk.phase, Phase::Open { rest, .. } if rest.is_settled());
+        let can_advance = |talk: &Talk<E>| matches!(&talk.phase, Phase::Open { rest, .. } if rest.can_advance());
         let tokens: Vec<u64> =
-            self.talks.iter().filter(|(_, talk)| is_settled(talk)).map(|(&token, _)| token).collect();
+            self.talks.iter().filter(|(_, talk)| can_advance(talk)).map(|(&token, _)| token).collect();
         for token in tokens {
-            let Some(Talk { connection, phase: Phase::Open { rest, .. } }) = self.talks.get_mut(&token) else { continue };
-            let must_say = rest.there && !std::mem::replace(&mut rest.said, rest.there);
-            let may_leave = rest.here && rest.heard;
-            let sent = if must_say { connection.send(&Frame::Settled, Vec::new()) } else { Ok(()) };
-            if may_leave {
+            while let Some(frame) = self.rest_of(token).and_then(|(_, rest)| rest.next_frame()) {
+                self.say(token, &frame);
+            }
+            if self.rest_of(token).is_some_and(|(_, rest)| rest.may_leave()) {
                 self.leave(token, Cause::PeerClosed, None);
             }
-            self.went(token, sent);
         }
     }
 
-    fn went(&mut self, token: u64, sent: Result<(), Broken>) {
+    fn say(&mut self, token: u64, frame: &Frame) {
+        let Some(Talk { connection, .. }) = self.talks.get_mut(&token) else { return };
+        let sent: Result<(), Broken> = connection.send(frame, Vec::new());
         match sent {
             Ok(()) => self.rewatch(token),
             Err(broken) => self.broke(token, &broken),

@@ -292,8 +292,9 @@ impl<E: Env> Control<E> {
                     Frame::Refuse { code, text } if peer.refuse(code, text.clone()) => {
                         return self.leave(token, Cause::PeerClosed, None);
                     }
-                    Frame::Draining => return self.heard_draining(token),
+                    Frame::Draining => self.heard_draining(token),
                     Frame::Settled => self.heard_settled(token),
+                    Frame::Rested => self.heard_rested(token),
                     Frame::Goodbye => return self.heard_goodbye(token),
                     Frame::Hello(_) | Frame::Offer(_) | Frame::Refuse { .. } => false,
                 };

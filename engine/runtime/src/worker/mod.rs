@@ -73,6 +73,8 @@ pub(crate) struct Worker<E: Env> {
     notifying: VecDeque<Active>,
     /// Sessions that drain, and whom to tell when nothing of them is under way here.
     settling: Vec<(Arc<PeerState>, Arc<Latch>)>,
+    /// Sessions that drain, and whom to tell when all that the peer said is in the inbox.
+    emptying: Vec<(Arc<PeerState>, Arc<Latch>)>,
     /// Peers found without room in one round of retries.
     blocked: Vec<u32>,
     /// The earliest deadline of all transfers here.
@@ -95,6 +97,7 @@ impl<E: Env> Worker<E> {
             lanes: Vec::new(),
             active: [VecDeque::with_capacity(room), VecDeque::with_capacity(room)],
             settling: Vec::new(),
+            emptying: Vec::new(),
             blocked: Vec::with_capacity(8),
             notifying: VecDeque::with_capacity(room),
             next_deadline: Moment::NEVER,
@@ -138,8 +141,8 @@ impl<E: Env> Worker<E> {
         worked |= self.take_commands();
         worked |= self.advance_active();
         worked |= self.poll_lanes();
-        if !self.settling.is_empty() {
-            self.settle();
+        if !self.settling.is_empty() || !self.emptying.is_empty() {
+            self.come_to_rest();
         }
         if self.next_deadline != Moment::NEVER {
             self.expire();
@@ -184,6 +187,7 @@ impl<E: Env> Worker<E> {
                 self.shared.control.call(ControlCall::Left);
             }
             WorkerCall::Settle { peer, settled } => self.settling.push((peer, settled)),
+            WorkerCall::Empty { peer, emptied } => self.emptying.push((peer, emptied)),
             WorkerCall::Look { party } => self.ready.mark(party as usize),
             WorkerCall::Stop => self.stopping = true,
         }
@@ -204,7 +208,9 @@ impl<E: Env> Worker<E> {
         for active in gone {
             self.shared.finish_unannounced(active, Stage::Notify, cause);
         }
-        self.settling.retain(|(settling, _)| !Arc::ptr_eq(settling, peer));
+        for resting in [&mut self.settling, &mut self.emptying] {
+            resting.retain(|(resting, _)| !Arc::ptr_eq(resting, peer));
+        }
         if joined(&mut self.lanes, peer).is_some() {
             self.lanes[peer.party as usize] = None;
         }
@@ -274,14 +280,13 @@ impl<E: Env> Worker<E> {
         if self.turns.is_multiple_of(TURNS_PER_ROTATION) && highest > 0 {
             // A bit that a broken peer erased costs time, never a message.
             self.next_lane = (self.next_lane + 1) % highest;
-            polled |= self.poll_lane(self.next_lane);
+            polled |= self.poll_lane(self.next_lane).taken > 0;
         }
         polled
     }
 
-    /// Answers whether the lane had anything.
-    fn poll_lane(&mut self, place: usize) -> bool {
-        let Some(Some(joined)) = self.lanes.get_mut(place) else { return false };
+    fn poll_lane(&mut self, place: usize) -> Polled {
+        let Some(Some(joined)) = self.lanes.get_mut(place) else { return Polled::default() };
         let mut sink = Delivery { shared: &self.shared, peer: &joined.peer, reserved: false, taken: 0 };
         let result = joined.lane.poll(&mut sink);
         let taken = sink.taken;
@@ -291,6 +296,7 @@ impl<E: Env> Worker<E> {
             self.shared.application.ring();
         }
         let joined = self.lanes[place].as_ref().expect("the lane was there a moment ago");
+        let is_empty = matches!(result, Ok(false));
         match result {
             // Come back for the rest, unless the inbox is what it waits for.
             Ok(true) if joined.peer.inbox_credits.available() > 0 => self.ready.mark(place),
@@ -300,7 +306,7 @@ impl<E: Env> Worker<E> {
                 self.break_lane(peer, fault.0);
             }
         }
-        taken > 0
+        Polled { taken, is_empty }
     }
 
     /// Nothing goes over this lane any more; the control loop ends the session.
@@ -348,6 +354,14 @@ impl<E: Env> Worker<E> {
         self.next_deadline = self.next_deadline.min(deadline);
         deadline
     }
+}
+
+/// What came of looking at a lane.
+#[derive(Debug, Clone, Copy, Default)]
+struct Polled {
+    taken: u64,
+    /// Everything that was there is in the inbox.
+    is_empty: bool,
 }
 
 /// Puts what a lane brings into the inbox, within the sender's credits.

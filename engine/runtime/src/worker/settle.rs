@@ -10,8 +10,29 @@ use crate::peer_state::PeerState;
 use crate::shared::ControlCall;
 
 impl<E: Env> Worker<E> {
+    /// Takes every draining session a step further.
+    #[cold]
+    pub(super) fn come_to_rest(&mut self) {
+        self.settle();
+        self.empty();
+    }
+
+    /// Tells of every draining session whose peer has said all it had to say, once that is in the inbox.
+    fn empty(&mut self) {
+        let mut emptying = std::mem::take(&mut self.emptying);
+        emptying.retain(|(peer, emptied)| {
+            if joined(&mut self.lanes, peer).is_none() || !self.poll_lane(peer.party as usize).is_empty {
+                return true;
+            }
+            emptied.arrive();
+            self.shared.control.call(ControlCall::Left);
+            false
+        });
+        self.emptying = emptying;
+    }
+
     /// Tells of every draining session of which nothing is under way here any more.
-    pub(super) fn settle(&mut self) {
+    fn settle(&mut self) {
         if !self.commands.is_empty() {
             return; // Submitted before anybody heard of it, perhaps.
         }
