@@ -80,7 +80,7 @@ fn an_engine_dropped_while_it_is_being_called_refuses_in_words() {
         match calling.poll().unwrap() {
             Ok(peer) => world.run_until(STEPS, || peer.ended().is_some()).map(drop).unwrap(),
             Err(ConnectError::Refused { code, .. }) => assert_eq!(code, RefusalCode::Closing),
-            Err(error @ (ConnectError::RefusedHere { .. } | ConnectError::Unreachable { .. })) => {
+            Err(error @ (ConnectError::Lost { .. } | ConnectError::Unreachable { .. })) => {
                 let refusal = What::Said(Frame::Refuse { code: RefusalCode::Closing, text: String::new() }.kind());
                 let was_said = world.last_events().iter().any(|event| event.what == refusal);
                 let has_reason = !error.to_string().contains("the connection");
