@@ -14,9 +14,9 @@ pub const VERSION_MAX: u16 = 1;
 /// Kinds from here on may be skipped by a release that does not know them.
 pub const OPTIONAL_KINDS: u16 = 0x8000;
 
-pub(crate) const DRAINING: u16 = OPTIONAL_KINDS + 1;
-pub(crate) const SETTLED: u16 = OPTIONAL_KINDS + 2;
-pub(crate) const RESTED: u16 = OPTIONAL_KINDS + 3;
+pub(crate) const DRAINING: u16 = OPTIONAL_KINDS + 0x10;
+pub(crate) const SETTLED: u16 = OPTIONAL_KINDS + 0x11;
+pub(crate) const RESTED: u16 = OPTIONAL_KINDS + 0x12;
 
 /// The longest label of a region or counter, in bytes.
 pub const LABEL_BYTES_MAX: usize = 128;

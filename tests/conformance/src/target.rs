@@ -6,7 +6,9 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use penstock::session::{Card, Frame};
-use penstock::{Armed, Counter, HostMemory, LocalRegion, NoteId, Plan, PoolSpec, Rights, Span, Submit, SubmitError, SystemEnv};
+use penstock::{
+    Armed, Counter, HostMemory, LocalRegion, NoteId, Plan, PoolSpec, Rights, Span, Submit, SubmitError, SystemEnv,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::command::{Claim, Command, Reply, TakenNote};

@@ -75,7 +75,9 @@ pub fn what_is_new_is_refused_and_what_waits_goes_on(setting: &Setting) {
     assert_eq!(stage.take_notes(0, count, PATIENCE).len(), count);
     all_end_well(&waiting);
     match stage.ask(0, Command::Drain { within_ms: PATIENCE.as_millis() as u64 / 2 }) {
-        Reply::Drained { peers, transfers, notifications } => assert_eq!((peers.len(), transfers, notifications), (0, 0, 0)),
+        Reply::Drained { peers, transfers, notifications } => {
+            assert_eq!((peers.len(), transfers, notifications), (0, 0, 0))
+        }
         other => panic!("{other:?}"),
     }
     stage.wait_until("the session has ended here", || stage.peer().ended().is_some());
