@@ -155,6 +155,7 @@ impl<E: Env> Peer<E> {
 
     /// A region that the peer has announced.
     pub fn region(&self, label: &str) -> Result<RemoteRegion<E>, RegionError> {
+        refuse_in_child()?;
         match self.state.region(label) {
             Some(entry) => Ok(RemoteRegion { peer: Arc::clone(&self.state), entry, _env: std::marker::PhantomData }),
             None => Err(RegionError::Unknown {
@@ -167,12 +168,14 @@ impl<E: Env> Peer<E> {
 
     /// As [`Peer::region`], waiting for the announcement.
     pub fn wait_region(&self, label: &str, within: Duration) -> Result<RemoteRegion<E>, RegionError> {
+        refuse_in_child()?;
         self.wait_for_news(within, || self.state.region(label).is_some());
         self.region(label)
     }
 
     /// A counter that the peer has announced.
     pub fn counter(&self, label: &str) -> Option<RemoteCounter> {
+        refuse_in_child().ok()?;
         let counter = self.state.counter(label)?;
         // Closed since it was announced?
         let cell = self.state.commons.mail.counter(counter.index)?;
@@ -181,6 +184,7 @@ impl<E: Env> Peer<E> {
 
     /// As [`Peer::counter`], waiting for the announcement.
     pub fn wait_counter(&self, label: &str, within: Duration) -> Option<RemoteCounter> {
+        refuse_in_child().ok()?;
         self.wait_for_news(within, || self.counter(label).is_some());
         self.counter(label)
     }
@@ -205,6 +209,9 @@ impl<E: Env> Peer<E> {
 
     /// Ends the session from this side, once nothing here touches the peer's memory any more.
     pub fn disconnect(&self, within: Duration) -> bool {
+        if self.hub.shared.check_usable() == Err(Cause::Forked) {
+            return false; // The session is the parent's.
+        }
         let left = Latch::new(1);
         self.hub
             .shared
@@ -340,6 +347,11 @@ impl<E: Env> Peer<E> {
         }
         Ok(Transfer::pending(Arc::clone(&self.hub), Arc::clone(&self.state), key, timeout))
     }
+}
+
+/// What the peer has announced is under a lock that a thread of the parent may have held at the fork.
+pub(crate) fn refuse_in_child() -> Result<(), RegionError> {
+    if penstock_memory::fork::in_child() { Err(RegionError::Call(Cause::Forked)) } else { Ok(()) }
 }
 
 impl<E: Env> std::fmt::Debug for Peer<E> {

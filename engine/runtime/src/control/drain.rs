@@ -46,7 +46,7 @@ fn is_open(latch: &Option<Arc<Latch>>) -> bool {
 
 impl Rest {
     fn can_advance(&self) -> bool {
-        is_open(&self.settled) && !(self.said_rested && !self.heard_rested)
+        is_open(&self.settled) && (!self.said_rested || self.heard_rested)
     }
 
     /// What is to be said now, at most once each.
