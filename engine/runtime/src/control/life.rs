@@ -2,7 +2,8 @@
 //!
 //! The kernel closes the sockets of a killed process only after it has freed its memory, which takes a
 //! second for a large one. It marks the lock in its posts before. So the control loop looks at those words
-//! every few milliseconds, as long as there is anybody to look at.
+//! now and then, as long as there is anybody to look at; a worker whose transfers wait for a peer's room
+//! looks more often, since it is awake for them anyway.
 //!
 //! A mark ends the session and proves nothing about memory: other threads of the dying process may still be
 //! in the middle of a copy. That proof stays with hazards, departures and the process's descriptor.
@@ -13,8 +14,9 @@ use penstock_core::{Cause, Env};
 
 use super::{Control, Phase, Talk};
 
-/// How long a death may go unnoticed at most.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long a death may go unnoticed at most. Each look wakes a thread: every 20 ms would cost an idle engine
+/// 0.14 % of a core, where 0.1 % is what idling may cost.
+const LOOK_EVERY: Duration = Duration::from_millis(40);
 
 impl<E: Env> Control<E> {
     /// Ends the sessions of peers whose lives are marked as over, if it is time to look.

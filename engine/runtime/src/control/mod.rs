@@ -154,6 +154,9 @@ impl<E: Env> Control<E> {
             ControlCall::Broken { peer, cause } => {
                 if let Some(token) = self.token_of(&peer) {
                     self.leave(token, cause, None);
+                    if cause == Cause::PeerLost {
+                        self.mute(token); // The dead say no goodbye.
+                    }
                 }
             }
             ControlCall::Disconnect { peer, left } => match self.token_of(&peer) {
