@@ -295,7 +295,7 @@ impl<E: Env> Peer<E> {
     #[inline(never)]
     fn move_at_once(&self, plan: &PlanInner, how: &Submit<'_>) -> AtOnce {
         let is_simple = plan.shape.units() == 1 && how.note.is_none() && self.state.caps.synchronous;
-        if !is_simple || !self.made(plan) || self.hub.shared.is_closing() || self.state.ended().is_some() {
+        if !is_simple || !self.made(plan) || self.hub.shared.is_closing() || !self.state.takes_new() {
             return AtOnce::NOT;
         }
         let moved = self.hub.with_inline(|inline| move_with(inline, plan, how));

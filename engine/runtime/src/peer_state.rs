@@ -179,6 +179,13 @@ impl PeerState {
         Cause::from_code(self.draining.load(Ordering::Relaxed))
     }
 
+    /// Whether the session stands and takes what is new.
+    #[inline]
+    pub(crate) fn takes_new(&self) -> bool {
+        // SYNC ended: pairs with end()
+        self.ended.load(Ordering::Acquire) == 0 && self.draining.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether its session stands, as far as can be known at this moment.
     pub(crate) fn seems_alive(&self) -> bool {
         self.ended().is_none() && !self.is_marked_dead() && !self.process.is_dead()
