@@ -10,7 +10,8 @@ use penstock_conformance::skip;
 
 const CYCLES: usize = 1000;
 const EARLY: usize = 100;
-/// The promise, at most.
+/// The promise. The scheduler of a busy machine may break it once in a thousand: it is held by all but one in a
+/// hundred, and the slowest is told.
 const BACK_WITHIN: Duration = Duration::from_millis(500);
 
 #[test]
