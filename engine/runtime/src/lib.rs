@@ -40,7 +40,6 @@ pub mod inbox;
 pub mod peer;
 mod peer_state;
 pub mod plan;
-mod process;
 pub mod quiesce;
 mod reconnect;
 pub mod region;
