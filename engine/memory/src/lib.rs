@@ -13,7 +13,8 @@
 //! - [`region`], [`registry`]: names for memory, and who has which (`hash` below it)
 //! - [`copy`]: moving scattered spans between two windows
 //! - [`foreign`]: memory of another process that nobody mapped here, moved by the kernel
-//! - [`process`], [`fork`]: watching another process, knowing a forked child
+//! - [`process`], [`fork`]: watching another process, knowing a forked child; [`life`]: a lock that the kernel
+//!   marks when its thread dies; [`probe`]: what the kernel lets this process do
 //! - [`error`]: what can go wrong, and the mend
 
 pub mod blocks;
@@ -23,12 +24,14 @@ pub mod foreign;
 pub mod fork;
 mod hash;
 pub mod host;
+pub mod life;
 mod mapping;
 mod memfd;
 mod numa;
 mod pages;
 pub mod pool;
 mod pool_spec;
+pub mod probe;
 pub mod process;
 pub mod region;
 pub mod registry;
@@ -41,6 +44,7 @@ pub use copy::{CopyError, Hint};
 pub use error::{AccessError, MemoryError, MemoryLimit, MissingSeals};
 pub use foreign::{Beacon, ForeignError, ForeignMemory, ForeignProcess, WhyNot};
 pub use host::HostMemory;
+pub use life::{LifeError, LifeLock};
 pub use mapping::Access;
 pub use pages::{PageKind, PagesReport};
 pub use pool::{Pool, map_foreign_pool};

@@ -47,6 +47,11 @@ impl ProcessWatch {
         }
     }
 
+    /// Whether it is this very process.
+    pub fn is_ourselves(&self) -> bool {
+        matches!(self, Self::Ourselves)
+    }
+
     /// Whether the process is proven dead, all its threads and memory gone.
     #[inline]
     pub fn is_dead(&self) -> bool {

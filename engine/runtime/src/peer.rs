@@ -15,7 +15,7 @@ use crate::plan::{Plan, PlanInner};
 use crate::shared::{ControlCall, Latch};
 use crate::slot::Outcome;
 use crate::transfer::{Completed, Transfer};
-use crate::worker::{Announcement, At, Command, Grounded, Priority, joined, move_unit};
+use crate::worker::{Announcement, At, Command, Grounded, Priority, joined, move_units};
 
 /// A transfer of at least so many bytes is split among all workers.
 const SPLIT_BYTES_MIN: u64 = 4 * penstock_core::limits::UNIT_BYTES;
@@ -158,8 +158,14 @@ impl<E: Env> Peer<E> {
         self.state.ended()
     }
 
+    /// Why it takes nothing new although the session stands, if so: this engine drains, or the peer does.
+    pub fn draining(&self) -> Option<Cause> {
+        self.state.draining()
+    }
+
     /// A region that the peer has announced.
     pub fn region(&self, label: &str) -> Result<RemoteRegion<E>, RegionError> {
+        refuse_in_child()?;
         match self.state.region(label) {
             Some(entry) => Ok(RemoteRegion { peer: Arc::clone(&self.state), entry, _env: std::marker::PhantomData }),
             None => Err(RegionError::Unknown {
@@ -172,12 +178,14 @@ impl<E: Env> Peer<E> {
 
     /// As [`Peer::region`], waiting for the announcement.
     pub fn wait_region(&self, label: &str, within: Duration) -> Result<RemoteRegion<E>, RegionError> {
+        refuse_in_child()?;
         self.wait_for_news(within, || self.state.region(label).is_some());
         self.region(label)
     }
 
     /// A counter that the peer has announced.
     pub fn counter(&self, label: &str) -> Option<RemoteCounter> {
+        refuse_in_child().ok()?;
         let counter = self.state.counter(label)?;
         // Closed since it was announced?
         let cell = self.state.commons.mail.counter(counter.index)?;
@@ -186,6 +194,7 @@ impl<E: Env> Peer<E> {
 
     /// As [`Peer::counter`], waiting for the announcement.
     pub fn wait_counter(&self, label: &str, within: Duration) -> Option<RemoteCounter> {
+        refuse_in_child().ok()?;
         self.wait_for_news(within, || self.counter(label).is_some());
         self.counter(label)
     }
@@ -210,6 +219,9 @@ impl<E: Env> Peer<E> {
 
     /// Ends the session from this side, once nothing here touches the peer's memory any more.
     pub fn disconnect(&self, within: Duration) -> bool {
+        if self.hub.shared.check_usable() == Err(Cause::Forked) {
+            return false; // The session is the parent's.
+        }
         let left = Latch::new(1);
         self.hub
             .shared
@@ -277,6 +289,9 @@ impl<E: Env> Peer<E> {
         if let Some(cause) = self.state.ended() {
             return Err(SubmitError::PeerGone { peer: self.state.name.clone(), cause });
         }
+        if let Some(cause) = self.state.draining() {
+            return Err(SubmitError::Draining { peer: self.state.name.clone(), cause });
+        }
         match how.note {
             Some(Note { payload, .. }) if payload.len() > NOTE_BYTES_MAX => {
                 Err(SubmitError::NoteTooLong { bytes: payload.len(), most: NOTE_BYTES_MAX })
@@ -290,7 +305,7 @@ impl<E: Env> Peer<E> {
     #[inline(never)]
     fn move_at_once(&self, plan: &PlanInner, how: &Submit<'_>) -> AtOnce {
         let is_simple = plan.shape.units() == 1 && how.note.is_none() && plan.is_synchronous;
-        if !is_simple || !self.made(plan) || self.hub.shared.is_closing() || self.state.ended().is_some() {
+        if !is_simple || !self.made(plan) || self.hub.shared.is_closing() || !self.state.takes_new() {
             return AtOnce::NOT;
         }
         let moved = self.hub.with_inline(|inline| move_with(inline, plan, how));
@@ -344,6 +359,11 @@ impl<E: Env> Peer<E> {
     }
 }
 
+/// What the peer has announced is under a lock that a thread of the parent may have held at the fork.
+pub(crate) fn refuse_in_child() -> Result<(), RegionError> {
+    if penstock_memory::fork::in_child() { Err(RegionError::Call(Cause::Forked)) } else { Ok(()) }
+}
+
 /// What came of the quick way: two words, so that they travel in registers.
 struct AtOnce {
     bytes: u64,
@@ -372,7 +392,7 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
             let mut expected = plan.revisions();
             let here = worker.shared.commons.posts.view();
             let (lane, spans, mut at) = (joined.lane.as_mut(), &mut worker.spans, At::start_of(0));
-            let (bytes, _, stop) = move_unit(plan, &mut at, lane, here, &mut expected, spans, &mut Grounded);
+            let (bytes, _, stop) = move_units(plan, (&mut at, 1), lane, here, &mut expected, spans, &mut Grounded);
             if stop.is_some() {
                 return None;
             }

@@ -213,6 +213,7 @@ impl<'a> PlanBuilder<'a> {
 
     /// Checks everything once and makes the plan.
     pub fn build(self) -> Result<Plan, PlanError> {
+        crate::peer::refuse_in_child()?;
         let Self { shape, pairs, kept } = self;
         let shape = shape.build()?;
         let first = pairs.first().expect("a builder begins with a pair of regions");

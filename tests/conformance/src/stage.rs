@@ -161,6 +161,11 @@ impl Stage {
         &self.peers[0]
     }
 
+    /// Gives a target that was killed another process, in which no engine was started yet.
+    pub fn replace(&mut self, number: usize) {
+        self.targets[number] = Remote::start(self.setting.place);
+    }
+
     /// Tells a target something without waiting for the answer.
     pub fn tell(&mut self, number: usize, command: Command) {
         self.targets[number].tell(command);

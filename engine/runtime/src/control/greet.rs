@@ -15,6 +15,7 @@ use penstock_transport::{Here, JoinError, Link, There, Transport};
 
 use super::announce::Announced;
 use super::connection::Broken;
+use super::drain::Rest;
 use super::{Control, Phase, Talk};
 use crate::error::ConnectError;
 use crate::peer_state::{PeerParts, PeerState};
@@ -32,6 +33,8 @@ pub(super) struct Greeter {
     process: Arc<ProcessWatch>,
     /// Whoever asked for this connection, and the name they know the peer by.
     asked: Option<(Arc<Pending>, String)>,
+    /// The socket that was called.
+    called: Option<String>,
 }
 
 /// Why a session does not come about: the code and words for the other side.
@@ -54,11 +57,12 @@ impl Greeter {
         let mut greeter = Self::new(Greeting::new(Role::Caller, hello(shared, party, card.epoch)), until);
         greeter.party = Some(party);
         greeter.asked = Some((answer, card.name.clone()));
+        greeter.called = Some(card.socket.clone());
         Ok(greeter)
     }
 
     fn new(greeting: Greeting, until: Moment) -> Self {
-        Self { greeting, until, party: None, offering: None, process: unseen(), asked: None }
+        Self { greeting, until, party: None, offering: None, process: unseen(), asked: None, called: None }
     }
 
     pub(super) fn until(&self) -> Moment {
@@ -68,6 +72,11 @@ impl Greeter {
     /// Gives back what was reserved and tells whoever asked.
     pub(super) fn failed<E: Env>(self, shared: &Shared<E>, why: &str) {
         self.end(shared, |name| ConnectError::RefusedHere { name, text: why.to_owned() });
+    }
+
+    /// The same, when the connection ended.
+    pub(super) fn lost<E: Env>(self, shared: &Shared<E>, why: &str) {
+        self.end(shared, |name| ConnectError::Lost { name, reason: why.to_owned() });
     }
 
     fn end<E: Env>(self, shared: &Shared<E>, error: impl FnOnce(String) -> ConnectError) {
@@ -166,6 +175,9 @@ impl<E: Env> Control<E> {
         if shared.is_closing() {
             return Err(Refusal(RefusalCode::Closing, "the engine is shutting down".to_owned()));
         }
+        if shared.is_draining() {
+            return Err(Refusal(RefusalCode::Closing, "the engine is draining".to_owned()));
+        }
         let party = shared.peers.reserve().ok_or_else(|| {
             Refusal(RefusalCode::Full, format!("this engine has {PEERS_MAX} peers, as many as it may have"))
         })?;
@@ -238,8 +250,11 @@ impl<E: Env> Control<E> {
         let Some(Talk { phase, .. }) = self.talks.get_mut(&token) else { return };
         let Phase::Greeting(greeter) = phase else { return };
         let theirs = greeter.greeting.theirs().expect("its hello came first").clone();
+        let name = EngineName::new(&theirs.name).expect("the greeting has checked the name");
+        let socket = greeter.called.take().unwrap_or_else(|| self.shared.socket_of(&name));
         let peer = Arc::new(PeerState::new(PeerParts {
-            name: EngineName::new(&theirs.name).expect("the greeting has checked the name"),
+            name,
+            socket,
             epoch: Epoch(theirs.epoch),
             party: greeter.party.expect("a place is reserved before an offer is made"),
             their_party: theirs.party,
@@ -254,7 +269,7 @@ impl<E: Env> Control<E> {
         }));
         tracing::info!(peer = %peer.name, transport = peer.transport, path = peer.path, "a session stands");
         let asked = greeter.asked.take();
-        *phase = Phase::Open { peer: Arc::clone(&peer), announced: Announced::default() };
+        *phase = Phase::Open { peer: Arc::clone(&peer), announced: Announced::default(), rest: Rest::default() };
         self.shared.peers.insert(&peer);
         for (port, lane) in self.shared.ports.iter().zip(link.lanes) {
             port.call(WorkerCall::Join { peer: Arc::clone(&peer), lane });
@@ -266,6 +281,9 @@ impl<E: Env> Control<E> {
             self.leave(token, penstock_core::Cause::EngineClosed, None);
         } else {
             self.announce_to(token);
+            if self.shared.is_draining() {
+                self.drain_session(token);
+            }
         }
     }
 

@@ -69,6 +69,13 @@ pub(crate) struct Active {
     pub(crate) given_up: GivenUp,
 }
 
+impl Active {
+    pub(crate) fn new(command: Command, expected: Revisions) -> Self {
+        let given_up = GivenUp::No;
+        Self { command, expected, deadline: Moment::NEVER, at: None, flights: 0, stalled: false, given_up }
+    }
+}
+
 /// How far a transfer with batches under way was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GivenUp {

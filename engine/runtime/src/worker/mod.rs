@@ -4,19 +4,22 @@
 //!
 //! 1. calls of the control loop (rare)
 //! 2. commands, at most [`COMMANDS_PER_TURN`]
-//! 3. units of the active transfers: many of each urgent one, then one each of a few others
+//! 3. units of the active transfers: many of each urgent one, then one each of a few others, or
+//!    [`UNITS_AT_ONCE`] if there is one transfer and nothing else waits
 //! 4. lanes that a peer marked ready, and one more in rotation
 //! 5. deadlines, if any is armed
 //!
 //! - [`command`]: what a submitted transfer looks like here
 //! - [`advance`]: moving a unit, telling the peer, finishing
 //! - [`flights`]: batches that a lane has accepted and will finish later
+//! - [`settle`]: sessions that drain
 //! - [`idle`]: what to do when there is nothing to do
 
 mod advance;
 mod command;
 mod flights;
 mod idle;
+mod settle;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +31,7 @@ use penstock_ring::{ReadyBits, Sleeper, mpsc};
 use penstock_transport::lane::Handle;
 use penstock_transport::{Lane, Note, Sink};
 
-pub(crate) use self::advance::move_unit;
+pub(crate) use self::advance::move_units;
 pub use self::command::Priority;
 use self::command::{Active, GivenUp};
 pub(crate) use self::command::{Announcement, At, Command};
@@ -36,7 +39,7 @@ use self::flights::Flights;
 pub(crate) use self::flights::Grounded;
 use self::idle::Idler;
 use crate::peer_state::PeerState;
-use crate::shared::{ControlCall, Port, Shared, WorkerCall};
+use crate::shared::{ControlCall, Latch, Port, Shared, WorkerCall};
 
 /// Commands taken from the queue in one turn.
 const COMMANDS_PER_TURN: usize = 32;
@@ -46,6 +49,9 @@ const BULK_PER_TURN: usize = 4;
 const URGENT_UNITS_PER_TURN: u64 = 64;
 /// Units that one urgent transfer moves before the next one's turn.
 const URGENT_UNITS_AT_ONCE: u64 = 16;
+/// Units that a worker moves in one go while nothing else waits for it: what begins a copy, and what makes a
+/// system call, is then paid once for all of them.
+const UNITS_AT_ONCE: u64 = 8;
 /// How many turns pass until one lane is polled although nobody marked it.
 const TURNS_PER_ROTATION: u64 = 16;
 
@@ -56,6 +62,8 @@ const LANDED_AT_FIRST: usize = 32;
 pub(crate) struct Joined {
     pub(crate) lane: Box<dyn Lane>,
     pub(crate) peer: Arc<PeerState>,
+    /// A side of the session drains, and this worker has said that nothing is under way here.
+    settled: bool,
 }
 
 /// The lane to this very peer: a place has other peers before and after it.
@@ -80,6 +88,10 @@ pub(crate) struct Worker<E: Env> {
     landed: Vec<(u64, Result<u64, Cause>)>,
     /// Transfers whose bytes have landed and whose notification waits for room.
     notifying: VecDeque<Active>,
+    /// Sessions that drain, and whom to tell when nothing of them is under way here.
+    settling: Vec<(Arc<PeerState>, Arc<Latch>)>,
+    /// Sessions that drain, and whom to tell when all that the peer said is in the inbox.
+    emptying: Vec<(Arc<PeerState>, Arc<Latch>)>,
     /// Peers found without room in one round of retries.
     blocked: Vec<u32>,
     /// The earliest deadline of all transfers here.
@@ -101,6 +113,8 @@ impl<E: Env> Worker<E> {
             commands,
             lanes: Vec::new(),
             active: [VecDeque::with_capacity(room), VecDeque::with_capacity(room)],
+            settling: Vec::new(),
+            emptying: Vec::new(),
             blocked: Vec::with_capacity(8),
             notifying: VecDeque::with_capacity(room),
             waiting: VecDeque::with_capacity(room),
@@ -150,6 +164,9 @@ impl<E: Env> Worker<E> {
         if !self.waiting.is_empty() {
             worked |= self.give_up_waiting(Self::stop_to_see);
         }
+        if !self.settling.is_empty() || !self.emptying.is_empty() {
+            self.come_to_rest();
+        }
         if self.next_deadline != Moment::NEVER {
             self.expire();
         }
@@ -185,7 +202,7 @@ impl<E: Env> Worker<E> {
                 if self.lanes.len() <= place {
                     self.lanes.resize_with(place + 1, || None);
                 }
-                self.lanes[place] = Some(Joined { lane, peer });
+                self.lanes[place] = Some(Joined { lane, peer, settled: false });
                 self.ready.mark(place);
             }
             WorkerCall::Leave { peer, cause, left } => {
@@ -193,6 +210,8 @@ impl<E: Env> Worker<E> {
                 left.arrive();
                 self.shared.control.call(ControlCall::Left);
             }
+            WorkerCall::Settle { peer, settled } => self.settling.push((peer, settled)),
+            WorkerCall::Empty { peer, emptied } => self.emptying.push((peer, emptied)),
             WorkerCall::Look { party } => self.ready.mark(party as usize),
             WorkerCall::Stop => self.stopping = true,
         }
@@ -212,6 +231,9 @@ impl<E: Env> Worker<E> {
         self.notifying.extend(kept);
         for active in gone {
             self.shared.finish_unannounced(active, Stage::Notify, cause);
+        }
+        for resting in [&mut self.settling, &mut self.emptying] {
+            resting.retain(|(resting, _)| !Arc::ptr_eq(resting, peer));
         }
         self.drop_lane(peer, cause);
     }
@@ -242,17 +264,16 @@ impl<E: Env> Worker<E> {
     }
 
     fn accept(&mut self, command: Command) {
+        if let Some(cause) = command.peer.draining() {
+            return self.accept_draining(command, cause);
+        }
+        self.take_up(command);
+    }
+
+    fn take_up(&mut self, command: Command) {
         let class = command.priority as usize;
         let expected = command.plan.as_ref().map(|plan| plan.inner.revisions()).unwrap_or_default();
-        self.active[class].push_back(Active {
-            command,
-            expected,
-            deadline: Moment::NEVER,
-            at: None,
-            flights: 0,
-            stalled: false,
-            given_up: GivenUp::No,
-        });
+        self.active[class].push_back(Active::new(command, expected));
     }
 
     /// Moves units: many of every urgent transfer, then one each of a few others.
@@ -285,14 +306,13 @@ impl<E: Env> Worker<E> {
         if self.turns.is_multiple_of(TURNS_PER_ROTATION) && highest > 0 {
             // A bit that a broken peer erased costs time, never a message.
             self.next_lane = (self.next_lane + 1) % highest;
-            polled |= self.poll_lane(self.next_lane);
+            polled |= self.poll_lane(self.next_lane).taken > 0;
         }
         polled
     }
 
-    /// Answers whether the lane had anything.
-    fn poll_lane(&mut self, place: usize) -> bool {
-        let Some(Some(joined)) = self.lanes.get_mut(place) else { return false };
+    fn poll_lane(&mut self, place: usize) -> Polled {
+        let Some(Some(joined)) = self.lanes.get_mut(place) else { return Polled::default() };
         let mut sink = Delivery {
             shared: &self.shared,
             peer: &joined.peer,
@@ -304,16 +324,17 @@ impl<E: Env> Worker<E> {
         let result = joined.lane.poll(&mut sink);
         let (taken, refused) = (sink.taken, sink.refused);
         drop(sink);
-        let has_landed = !self.landed.is_empty();
-        if has_landed {
+        let landed = self.landed.len() as u64;
+        if landed > 0 {
             self.account_for_landed(place);
         }
         if taken > 0 {
             self.port().statistics.notes_received.add(taken);
             self.shared.application.ring();
         }
+        let polled = Polled { taken: taken + landed, is_empty: matches!(result, Ok(false)) && !refused };
         // A transfer that ended just now may have found the lane broken when it told the peer.
-        let Some(joined) = &self.lanes[place] else { return true };
+        let Some(joined) = &self.lanes[place] else { return polled };
         match result {
             // Room in the inbox may have come back before anybody knew that it was missed.
             Ok(more) if more || refused && joined.peer.inbox_credits.available() > 0 => self.ready.mark(place),
@@ -323,7 +344,7 @@ impl<E: Env> Worker<E> {
                 self.break_lane(peer, fault.0);
             }
         }
-        taken > 0 || has_landed
+        polled
     }
 
     /// Accounts for the batches that a lane has reported, and lets whoever waited for room go on.
@@ -387,6 +408,15 @@ impl<E: Env> Worker<E> {
         self.next_deadline = self.next_deadline.min(deadline);
         deadline
     }
+}
+
+/// What came of looking at a lane.
+#[derive(Debug, Clone, Copy, Default)]
+struct Polled {
+    /// Notifications and ends of batches.
+    taken: u64,
+    /// Everything that was there is in the inbox.
+    is_empty: bool,
 }
 
 /// Puts what a lane brings into the inbox, within the sender's credits.

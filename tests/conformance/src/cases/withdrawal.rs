@@ -11,7 +11,7 @@ use crate::{Setting, Transfer};
 
 const LARGE: u64 = 32 << 20;
 /// How often a transfer may be faster than what shall interrupt it: on a busy machine nobody else runs meanwhile.
-const ROUNDS_MAX: u32 = 30;
+const ROUNDS_MAX: u32 = 60;
 
 fn revoke(extents: &[(u64, u64)]) -> Command {
     Command::Revoke { label: KV.to_owned(), extents: extents.to_vec(), within_ms: 5000 }
