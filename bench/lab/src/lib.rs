@@ -5,6 +5,7 @@
 //! - [`measure`]: rounds in turns, medians, clocks and cores
 //! - [`floor`], [`raw`]: the same copies by bare threads
 //! - [`ends`]: an initiator here and a target, in a process of its own over shm
+//! - [`peers`]: engines of others, run beside ours
 //! - [`perf`]: one measurement with its floor and a proof of the bytes
 //! - [`scoreboard`]: all metrics against their floors
 //! - [`error`]: what can go wrong
@@ -17,6 +18,7 @@ pub mod floor;
 pub mod layout;
 pub mod measure;
 pub mod pattern;
+pub mod peers;
 pub mod perf;
 pub mod raw;
 pub mod scoreboard;

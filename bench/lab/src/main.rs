@@ -7,7 +7,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use penstock_lab::perf;
+use penstock_lab::{peers, perf};
 use penstock_lab::scoreboard::{self, Effort, table};
 use penstock_lab::workload::Workload;
 
@@ -46,6 +46,11 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
+    /// Engines of others, to measure beside ours: install, list, remove.
+    Peers {
+        #[command(subcommand)]
+        chore: peers::command::Chore,
+    },
     /// Lists the workloads that are built in.
     Workloads {
         /// One JSON object a line instead of a table.
@@ -61,6 +66,7 @@ fn main() -> ExitCode {
     }
     let done = match Arguments::parse().chore {
         Chore::Scoreboard { only, json, quick } => measure(&only, json, &Effort { quick, target_program: None }),
+        Chore::Peers { chore } => peers::command::run(&chore),
         Chore::Workloads { json } => list(json).map(|()| true),
     };
     match done {
