@@ -4,10 +4,12 @@
 
 use std::error::Error;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use penstock_lab::{peers, perf};
+use penstock_lab::peers::{self, Store};
+use penstock_lab::perf;
 use penstock_lab::scoreboard::{self, Effort, table};
 use penstock_lab::workload::Workload;
 
@@ -45,6 +47,8 @@ enum Chore {
         /// Few rounds: enough to see that everything runs, too few to believe the figures.
         #[arg(long)]
         quick: bool,
+        #[command(flatten)]
+        peers: PeersChoice,
     },
     /// Engines of others, to measure beside ours: install, list, remove.
     Peers {
@@ -59,13 +63,34 @@ enum Chore {
     },
 }
 
+/// Which engines of others are measured beside ours.
+#[derive(clap::Args)]
+struct PeersChoice {
+    /// Where peers were installed, if not in the user's cache.
+    #[arg(long, value_name = "FOLDER")]
+    peers: Option<PathBuf>,
+    /// Leave peers out, even if they are installed.
+    #[arg(long, conflicts_with = "peers")]
+    no_peers: bool,
+}
+
+impl PeersChoice {
+    fn store(&self) -> Option<Store> {
+        // Without a place for them there are none, and their rows say so.
+        if self.no_peers { None } else { Store::open(self.peers.as_deref()).ok() }
+    }
+}
+
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).peekable();
     if arguments.next_if(|first| first == perf::TARGET_ARGUMENT).is_some() {
         return perf::target_main(arguments);
     }
     let done = match Arguments::parse().chore {
-        Chore::Scoreboard { only, json, quick } => measure(&only, json, &Effort { quick, target_program: None }),
+        Chore::Scoreboard { only, json, quick, peers } => {
+            let peers = peers.store();
+            measure(&only, json, &Effort { quick, target_program: None, peers })
+        }
         Chore::Peers { chore } => peers::command::run(&chore),
         Chore::Workloads { json } => list(json).map(|()| true),
     };

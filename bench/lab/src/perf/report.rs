@@ -69,6 +69,8 @@ pub struct Samples {
     pub submit: Vec<f64>,
     /// Claims, expansion and posts of a round without the copies.
     pub post: Vec<f64>,
+    /// Each guest.
+    pub guests: Vec<Vec<f64>>,
 }
 
 impl Report {
