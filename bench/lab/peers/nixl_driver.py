@@ -24,9 +24,9 @@ def descriptors(base, offsets, length):
 
 
 class Nixl(Side):
-    def __init__(self, name):
+    def __init__(self, name, polled):
         super().__init__()
-        self.agent = nixl_agent(name, nixl_agent_config(backends=["UCX"]))
+        self.agent = nixl_agent(name, nixl_agent_config(enable_prog_thread=not polled, backends=["UCX"]))
         self.name = name
         self.peer = None
         self.peer_base = None
@@ -147,4 +147,4 @@ class Nixl(Side):
 
 
 if __name__ == "__main__":
-    serve(Nixl(sys.argv[1]).functions())
+    serve(Nixl(sys.argv[1], "polled" in sys.argv[2:]).functions())

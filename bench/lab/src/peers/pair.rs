@@ -39,26 +39,36 @@ pub struct Way {
     /// Which peer.
     pub peer: &'static str,
     driver: &'static str,
+    /// Words for the driver: what its package's own functions are told.
+    words: &'static [&'static str],
     /// Its settings: environment variables.
     pub settings: &'static [(&'static str, &'static str)],
 }
 
 /// NIXL as it comes.
-pub const NIXL: Way = Way { title: "NIXL, default", peer: "nixl", driver: "nixl_driver.py", settings: &[] };
+pub const NIXL: Way = Way { title: "NIXL, default", peer: "nixl", driver: "nixl_driver.py", words: &[], settings: &[] };
 /// NIXL with shared memory allowed in spite of its missing error handling.
 pub const NIXL_TUNED: Way =
     Way { title: "NIXL, tuned", settings: &[("UCX_POSIX_ERROR_HANDLING", "y")], ..NIXL };
+/// NIXL without its progress threads, where both sides poll anyway: on two cores the threads would take turns with
+/// those that poll, and a word would take milliseconds.
+pub const NIXL_POLLED: Way = Way { words: &["polled"], ..NIXL };
+/// The same, tuned.
+pub const NIXL_TUNED_POLLED: Way = Way { words: &["polled"], ..NIXL_TUNED };
 /// Mooncake over TCP: the only way of its wheel between two processes without RDMA.
 pub const MOONCAKE: Way =
-    Way { title: "Mooncake, tcp", peer: "mooncake", driver: "mooncake_driver.py", settings: &[] };
+    Way { title: "Mooncake, tcp", peer: "mooncake", driver: "mooncake_driver.py", words: &[], settings: &[] };
 
 impl Way {
     /// Its settings in words.
     pub fn settings_in_words(&self) -> String {
-        match self.settings {
-            [] => "as it comes".to_owned(),
-            settings => settings.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" "),
-        }
+        let variables = self.settings.iter().map(|(name, value)| format!("{name}={value}"));
+        let words = self.words.iter().map(|&word| match word {
+            "polled" => "no progress thread as both sides poll".to_owned(),
+            other => other.to_owned(),
+        });
+        let all: Vec<String> = variables.chain(words).collect();
+        if all.is_empty() { "as it comes".to_owned() } else { all.join(", ") }
     }
 }
 
@@ -224,7 +234,7 @@ struct Driver {
 impl Driver {
     fn start(installed: &Installed, way: &Way, folder: &Folder, role: &str) -> Result<Self, PeerError> {
         let mut command = installed.python();
-        command.arg(folder.path().join(way.driver)).arg(role).envs(way.settings.iter().copied());
+        command.arg(folder.path().join(way.driver)).arg(role).args(way.words).envs(way.settings.iter().copied());
         Self::run(way.peer, command, folder.path().join(format!("{role}.log")))
     }
 
@@ -390,6 +400,7 @@ mod tests {
     fn ways_say_their_settings() {
         assert_eq!(NIXL.settings_in_words(), "as it comes");
         assert_eq!(NIXL_TUNED.settings_in_words(), "UCX_POSIX_ERROR_HANDLING=y");
+        assert_eq!(NIXL_POLLED.settings_in_words(), "no progress thread as both sides poll");
         assert_eq!((NIXL_TUNED.peer, MOONCAKE.peer), ("nixl", "mooncake"));
     }
 }

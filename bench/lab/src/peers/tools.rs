@@ -89,7 +89,7 @@ impl Meter {
         let server = {
             let _stay = Stay::on(&self.far);
             let mut command = self.command();
-            command.args(server_arguments(self.latency, port));
+            command.args(server_arguments(self.latency, port, rounds));
             Running::start(&mut command)?
         };
         wait_for_listener(port)?;
@@ -106,15 +106,15 @@ impl Meter {
     }
 }
 
-/// The server is told its port; all else the client tells it, except where both must name the same provider.
-fn server_arguments(latency: &Latency, port: u16) -> Vec<String> {
-    let mut arguments = vec![latency.port_flag.to_owned(), port.to_string()];
-    if latency.peer == LIBFABRIC.peer {
-        let same = (latency.arguments)(port, 1);
-        let provider = same.iter().take_while(|argument| *argument != "-S");
-        arguments.extend(provider.cloned());
+/// The server is told its port; all else UCX's client tells it, and libfabric's wants to know from its own
+/// command line.
+fn server_arguments(latency: &Latency, port: u16, rounds: u64) -> Vec<String> {
+    let port_of_server = [latency.port_flag.to_owned(), port.to_string()];
+    if latency.peer == UCX.peer {
+        return port_of_server.into();
     }
-    arguments
+    let same = (latency.arguments)(port, rounds).into_iter().take_while(|argument| argument != "-P");
+    same.chain(port_of_server).collect()
 }
 
 fn free_port() -> Result<u16, PeerError> {
@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn client_and_server_are_told_the_same_port_and_provider() {
-        assert_eq!(server_arguments(&UCX, 70), ["-p", "70"]);
-        assert_eq!(server_arguments(&LIBFABRIC, 70), ["-B", "70", "-p", "shm", "-e", "rdm"]);
+        assert_eq!(server_arguments(&UCX, 70, 5), ["-p", "70"]);
+        assert_eq!(server_arguments(&LIBFABRIC, 70, 5).join(" "), "-p shm -e rdm -S 8 -I 5 -B 70");
         assert!((UCX.arguments)(70, 5).join(" ").contains("127.0.0.1 -p 70 -t ucp_put_lat -s 8 -n 5"));
         assert!((LIBFABRIC.arguments)(70, 5).join(" ").contains("-I 5 -P 70 127.0.0.1"));
     }

@@ -13,7 +13,7 @@ use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::measure::cores::Stay;
 use crate::measure::{interleave, nanos};
-use crate::peers::pair::{NIXL, NIXL_TUNED, Pair};
+use crate::peers::pair::{NIXL_POLLED, NIXL_TUNED_POLLED, Pair};
 use crate::peers::tools::{LIBFABRIC, Meter, UCX};
 
 /// What takes turns.
@@ -41,7 +41,7 @@ impl Others {
         let pair = |way, goal| Rival::pair(effort, (way, goal), (WORDS_BYTES, true), |_| Ok(()));
         Self {
             meters: vec![meter(&UCX, Goal::RatioAtMost(1.1)), meter(&LIBFABRIC, Goal::QuickerBy(4.0))],
-            pairs: vec![pair(&NIXL, Goal::QuickerBy(20.0)), pair(&NIXL_TUNED, Goal::Reported)],
+            pairs: vec![pair(&NIXL_POLLED, Goal::QuickerBy(20.0)), pair(&NIXL_TUNED_POLLED, Goal::Reported)],
         }
     }
 
