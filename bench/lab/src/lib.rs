@@ -8,6 +8,7 @@
 //! - [`peers`]: engines of others, run beside ours
 //! - [`perf`]: one measurement with its floor and a proof of the bytes
 //! - [`scoreboard`]: all metrics against their floors
+//! - [`results`]: runs that are kept
 //! - [`error`]: what can go wrong
 
 #![deny(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod pattern;
 pub mod peers;
 pub mod perf;
 pub mod raw;
+pub mod results;
 pub mod scoreboard;
 pub mod workload;
 

@@ -21,3 +21,9 @@ mod wheels;
 pub use self::catalog::Peer;
 pub use self::error::PeerError;
 pub use self::store::{Installed, Store};
+
+/// What a short program of this machine prints, if it ends well and in time.
+pub(crate) fn run_quietly(program: &str, arguments: &[&str], within: std::time::Duration) -> Option<String> {
+    let mut command = child::command(std::path::Path::new(program), "");
+    child::run(command.args(arguments), within).ok().map(|said| said.out.trim().to_owned())
+}

@@ -59,6 +59,9 @@ pub const NIXL_TUNED_POLLED: Way = Way { words: &["polled"], ..NIXL_TUNED };
 pub const MOONCAKE: Way =
     Way { title: "Mooncake, tcp", peer: "mooncake", driver: "mooncake_driver.py", words: &[], settings: &[] };
 
+/// All of them.
+pub const WAYS: &[Way] = &[NIXL, NIXL_TUNED, NIXL_POLLED, NIXL_TUNED_POLLED, MOONCAKE];
+
 impl Way {
     /// Its settings in words.
     pub fn settings_in_words(&self) -> String {

@@ -53,6 +53,17 @@ pub const LIBFABRIC: Latency = Latency {
     read: read_libfabric,
 };
 
+/// All of them.
+pub const METERS: &[Latency] = &[UCX, LIBFABRIC];
+
+impl Latency {
+    /// Its settings in words.
+    pub fn settings_in_words(&self) -> String {
+        let settings: Vec<String> = self.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        if settings.is_empty() { "as it comes".to_owned() } else { settings.join(", ") }
+    }
+}
+
 fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }

@@ -109,8 +109,7 @@ impl Rival<Meter> {
     pub(super) fn meter(effort: &Effort, latency: &'static Latency, goal: Goal, pins: &Pins) -> Self {
         let opened = effort.peers.as_ref().ok_or_else(|| LEFT_OUT.to_owned()).and_then(|store| {
             let opened = Meter::open(store, latency, &pins.near, &pins.far).map_err(|error| error.to_string())?;
-            let settings = latency.settings.iter().map(|(name, value)| format!(", {name}={value}"));
-            let about = format!("version {}{}", opened.version(), settings.collect::<String>());
+            let about = format!("version {}, {}", opened.version(), latency.settings_in_words());
             Ok((opened, about))
         });
         Self::new(latency.title, goal, opened)
