@@ -148,9 +148,8 @@ impl ForeignWrite {
             let (count, far_count) = (here.len() as libc::c_ulong, there.len() as libc::c_ulong);
             // SAFETY: `here` points into a window that this keeps mapped, within its bounds; the kernel checks
             // what `there` points to in the other process, whose memory it is.
-            let moved = unsafe {
-                libc::process_vm_writev(self.pid, here.as_ptr(), count, there.as_ptr(), far_count, 0)
-            };
+            let moved =
+                unsafe { libc::process_vm_writev(self.pid, here.as_ptr(), count, there.as_ptr(), far_count, 0) };
             if moved < 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -209,7 +208,8 @@ mod tests {
         let bytes = 4096 * 16;
         let pool = |byte| HostMemory::from_vec(vec![byte; bytes]).unwrap().window().clone();
         let (local, remote) = (pool(1), pool(2));
-        let spans: Arc<[Span]> = (0..2048).map(|at| Span { local: at * 32, remote: (2047 - at) * 32, len: 16 }).collect();
+        let spans: Arc<[Span]> =
+            (0..2048).map(|at| Span { local: at * 32, remote: (2047 - at) * 32, len: 16 }).collect();
         let target = Foreign { pid: std::process::id() as i32, address: remote.as_ptr() as u64, bytes: bytes as u64 };
         let write = ForeignWrite::new(&local, target, &CheckedSpans::new(spans)).unwrap();
         assert_eq!(write.calls.len(), 2);

@@ -32,7 +32,11 @@ pub(super) fn command(program: &Path, libraries: &str) -> Command {
         command.env_remove(name);
     }
     command.env("LC_ALL", "C.UTF-8");
-    if libraries.is_empty() { command.env_remove("LD_LIBRARY_PATH") } else { command.env("LD_LIBRARY_PATH", libraries) };
+    if libraries.is_empty() {
+        command.env_remove("LD_LIBRARY_PATH")
+    } else {
+        command.env("LD_LIBRARY_PATH", libraries)
+    };
     command
 }
 

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use super::Peer;
 use super::error::{PeerError, last_words};
 use super::store::{Installed, Store};
-use super::Peer;
 use crate::ends::Folder;
 use crate::layout::{Layout, LayoutSpec};
 use crate::pattern::Mismatch;
@@ -48,8 +48,7 @@ pub struct Way {
 /// NIXL as it comes.
 pub const NIXL: Way = Way { title: "NIXL, default", peer: "nixl", driver: "nixl_driver.py", words: &[], settings: &[] };
 /// NIXL with shared memory allowed in spite of its missing error handling.
-pub const NIXL_TUNED: Way =
-    Way { title: "NIXL, tuned", settings: &[("UCX_POSIX_ERROR_HANDLING", "y")], ..NIXL };
+pub const NIXL_TUNED: Way = Way { title: "NIXL, tuned", settings: &[("UCX_POSIX_ERROR_HANDLING", "y")], ..NIXL };
 /// NIXL without its progress threads, where both sides poll anyway: on two cores the threads would take turns with
 /// those that poll, and a word would take milliseconds.
 pub const NIXL_POLLED: Way = Way { words: &["polled"], ..NIXL };
@@ -281,11 +280,8 @@ impl Driver {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Err(self.silent(doing, within)),
         };
-        let refused = |words: &str| PeerError::Refused {
-            peer: self.peer,
-            doing: doing.to_owned(),
-            words: last_words(words),
-        };
+        let refused =
+            |words: &str| PeerError::Refused { peer: self.peer, doing: doing.to_owned(), words: last_words(words) };
         let answer: Value = serde_json::from_str(&line).map_err(|error| refused(&format!("{line}: {error}")))?;
         match answer["error"].as_str() {
             Some(words) => Err(refused(words)),
@@ -396,7 +392,10 @@ mod tests {
         assert_eq!(dealt["sets"].as_array().unwrap().len(), layout.sets().len());
         assert_eq!(dealt["sets"][1][4], json!([layout.sets()[1][4].0, layout.sets()[1][4].1]));
         assert_eq!(dealt["bases"].as_array().unwrap().len(), 3);
-        assert_eq!((&dealt["block_bytes"], &dealt["stride_bytes"], &dealt["seed"]), (&json!(64), &json!(64), &json!(3)));
+        assert_eq!(
+            (&dealt["block_bytes"], &dealt["stride_bytes"], &dealt["seed"]),
+            (&json!(64), &json!(64), &json!(3))
+        );
     }
 
     #[test]

@@ -110,7 +110,8 @@ impl Store {
             }
             Source::Debian { package } => {
                 let version = (!latest).then_some(package.version);
-                let wish = version.map_or(package.package.to_owned(), |version| format!("{}={version}", package.package));
+                let wish =
+                    version.map_or(package.package.to_owned(), |version| format!("{}={version}", package.package));
                 let planned = debian::with_wanted(debian::plan(peer, &[wish])?, package.package, version);
                 debian::fetch(peer, &planned, &root)?;
                 let (own, needed): (Vec<_>, _) = planned.into_iter().partition(|one| one.name == package.package);

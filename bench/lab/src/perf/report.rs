@@ -144,6 +144,7 @@ pub(crate) fn example() -> Report {
         plain: vec![2_000.0; 4],
         submit: vec![100.0; 4],
         post: vec![200.0; 4],
+        guests: Vec::new(),
     };
     report.with_samples(samples, Duration::from_micros(64))
 }

@@ -20,7 +20,9 @@ fn what_is_kept_is_read_again_as_it_was() {
     let [json, table] = record.save(folder.path()).unwrap();
     assert_eq!(Record::parse(&std::fs::read_to_string(json).unwrap()).unwrap(), record);
     let table = std::fs::read_to_string(table).unwrap();
-    for expected in [&record.date, &record.commit, &record.machine.cpu, "NIXL, tuned", "4.5 x quicker", "a \\| in a note"] {
+    for expected in
+        [&record.date, &record.commit, &record.machine.cpu, "NIXL, tuned", "4.5 x quicker", "a \\| in a note"]
+    {
         assert!(table.contains(expected), "{expected}: {table}");
     }
     assert!(matches!(record.save(&folder.path().join("no")).unwrap_err(), ResultError::NoFolder(_)));

@@ -29,7 +29,9 @@ pub(super) fn render(record: &Record) -> String {
     let met = rows.iter().filter(|row| row.met == Some(true)).count();
     let missed = rows.iter().filter(|row| row.met == Some(false)).count();
     let open = rows.len() - met - missed;
-    text.push_str(&format!("\n{met} goals met, {missed} missed, {open} rows without a verdict. Each figure is a median; "));
+    text.push_str(&format!(
+        "\n{met} goals met, {missed} missed, {open} rows without a verdict. Each figure is a median; "
+    ));
     text.push_str("each ratio is the median of the ratios of neighbouring rounds.\n\n");
     line(&mut text, &["id", "transport", "figure", "against", "its figure", "ratio", "goal", "met", "note"]);
     text.push_str("|---|---|---|---|---|---|---|---|---|\n");

@@ -55,7 +55,9 @@ impl Others {
         let (of_meters, of_pairs) = times.split_at(self.meters.len());
         let meters = self.meters.iter().zip(of_meters).map(|(rival, times)| rival.row("shm", figures, times));
         let pairs = self.pairs.iter().zip(of_pairs).map(|(rival, times)| {
-            rival.row("shm", figures, times).noted("8 B write with a notification that the target polls for, words verified")
+            rival
+                .row("shm", figures, times)
+                .noted("8 B write with a notification that the target polls for, words verified")
         });
         meters.chain(pairs).collect()
     }
@@ -125,8 +127,8 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
     let (adaptive, sleeping) = (Progress::Adaptive, rules(100, Manner::SleepOnCounter));
     let threaded = compare(effort, adaptive, sleeping, &mut Others::default())?;
     let inline = inline.into_iter().map(|row| row.noted("inline on both sides, both polling the arrival counter"));
-    let threaded = threaded.into_iter().map(|row| {
-        row.noted("reported beside: adaptive workers, applications that sleep; each process on one core")
-    });
+    let threaded = threaded
+        .into_iter()
+        .map(|row| row.noted("reported beside: adaptive workers, applications that sleep; each process on one core"));
     Ok(inline.chain(threaded).collect())
 }
