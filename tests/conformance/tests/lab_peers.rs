@@ -9,6 +9,7 @@ use penstock_conformance::skip;
 use penstock_lab::Workload;
 use penstock_lab::layout::{Layout, LayoutSpec};
 use penstock_lab::measure::cores;
+use penstock_lab::peers::catalog::PEERS;
 use penstock_lab::peers::pair::{MOONCAKE, NIXL, NIXL_POLLED, NIXL_TUNED, Pair, Way};
 use penstock_lab::peers::tools::{LIBFABRIC, Latency, Meter, UCX};
 use penstock_lab::peers::{Installed, Peer, PeerError, Store};
@@ -16,6 +17,28 @@ use penstock_lab::scoreboard::{self, Effort, Row};
 
 const ROUNDS: u64 = 10_000;
 const HOUR_NS: f64 = 3.6e12;
+
+/// A store of the test's own, which leaves nothing behind.
+struct Home {
+    store: Store,
+    /// Looks that it is empty when it is dropped, which is after the store was emptied.
+    _folder: Folder,
+}
+
+impl Home {
+    fn fresh() -> Self {
+        let folder = Folder::fresh();
+        Self { store: Store::open(Some(folder.path())).unwrap(), _folder: folder }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        for peer in PEERS {
+            self.store.remove(peer).unwrap();
+        }
+    }
+}
 
 /// Installs a peer; where it cannot be downloaded the test is skipped, and says why.
 fn install(test: &str, store: &Store, name: &str) -> Option<Installed> {
@@ -45,16 +68,16 @@ fn programs_of_others_are_unpacked_start_and_tell_their_latency() {
     if let Some(reason) = skip::labs_are_off() {
         return skip::report(TEST, reason);
     }
-    let folder = Folder::fresh();
-    let store = Store::open(Some(folder.path())).unwrap();
+    let home = Home::fresh();
+    let store = &home.store;
     let all = cores::available();
     let (near, far) = (&all[..1], &all[all.len() - 1..]);
     for latency in [&UCX, &LIBFABRIC] as [&'static Latency; 2] {
-        let Some(installed) = install(TEST, &store, latency.peer) else { return };
+        let Some(installed) = install(TEST, store, latency.peer) else { return };
         installed.probe().unwrap();
         let (_, fetched) = store.install(installed.peer, false).unwrap();
         assert!(!fetched, "it was there");
-        let meter = Meter::open(&store, latency, near, far).unwrap();
+        let meter = Meter::open(store, latency, near, far).unwrap();
         let one_way = meter.run(ROUNDS).unwrap();
         assert!(one_way > 1.0 && one_way < HOUR_NS, "{}: {one_way} ns", latency.title);
         assert_eq!(meter.version(), installed.version());
@@ -67,19 +90,19 @@ fn nixl_moves_the_same_blocks_and_a_wrong_byte_is_found() {
     if let Some(reason) = skip::labs_are_off() {
         return skip::report(TEST, reason);
     }
-    let folder = Folder::fresh();
-    let store = Store::open(Some(folder.path())).unwrap();
-    if install(TEST, &store, "nixl").is_none() {
+    let home = Home::fresh();
+    let store = &home.store;
+    if install(TEST, store, "nixl").is_none() {
         return;
     }
     for way in [&NIXL, &NIXL_TUNED] {
-        moves_its_blocks(&store, way);
+        moves_its_blocks(store, way);
     }
-    let mut words = Pair::open(&store, &NIXL_POLLED, 1 << 20, true).unwrap();
+    let mut words = Pair::open(store, &NIXL_POLLED, 1 << 20, true).unwrap();
     assert!(words.rally(20).unwrap() > 1.0);
     drop(words);
     // A row of the scoreboard that needs no program of ours beside it.
-    let effort = Effort { quick: true, peers: Some(store), ..Effort::default() };
+    let effort = Effort { quick: true, peers: Some(store.clone()), ..Effort::default() };
     let metric = scoreboard::choose(&["M7".to_owned()]).unwrap()[0];
     let rows = metric.measure(&effort).unwrap();
     let row = rows.iter().find(|row| row.against == "NIXL, prep_xfer_dlist").unwrap();
@@ -92,10 +115,10 @@ fn mooncake_moves_the_same_blocks_and_a_wrong_byte_is_found() {
     if let Some(reason) = skip::labs_are_off() {
         return skip::report(TEST, reason);
     }
-    let folder = Folder::fresh();
-    let store = Store::open(Some(folder.path())).unwrap();
-    if install(TEST, &store, "mooncake").is_some() {
-        moves_its_blocks(&store, &MOONCAKE);
+    let home = Home::fresh();
+    let store = &home.store;
+    if install(TEST, store, "mooncake").is_some() {
+        moves_its_blocks(store, &MOONCAKE);
     }
 }
 
