@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use penstock_core::limits::{COUNTERS_MAX, REGIONS_PER_PEER_MAX, TOKENS_PER_PEER_MAX};
 use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
-use penstock_memory::Window;
 use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
 use penstock_transport::host::{PeerCommons, WHOLE_REGION};
 use penstock_transport::lane::CounterRef;
-use penstock_transport::{Caps, ImportError, Registrar, RemoteRegion};
+use penstock_transport::{Caps, ImportError, Registrar, RemoteMemory, RemoteRegion};
 
 use crate::error::{ConnectError, RegionError};
 use crate::process::ProcessWatch;
@@ -93,7 +92,7 @@ impl Book {
 pub(crate) struct RemoteEntry {
     pub(crate) news: RegionNews,
     token: Mutex<Option<OwnedFd>>,
-    window: OnceLock<Window>,
+    memory: OnceLock<RemoteMemory>,
 }
 
 impl RemoteEntry {
@@ -177,7 +176,7 @@ impl PeerState {
                 return false;
             }
             book.forget(news.id);
-            let entry = RemoteEntry { token: Mutex::new(token), window: OnceLock::new(), news };
+            let entry = RemoteEntry { token: Mutex::new(token), memory: OnceLock::new(), news };
             book.regions.insert(entry.news.id, Arc::new(entry));
         }
         book.revision = book.revision.max(revision);
@@ -270,10 +269,10 @@ impl PeerState {
     }
 
     /// The region's memory as this process reaches it, mapped at the first call.
-    pub(crate) fn import(&self, entry: &RemoteEntry) -> Result<Window, ImportError> {
+    pub(crate) fn import(&self, entry: &RemoteEntry) -> Result<RemoteMemory, ImportError> {
         let mut token = entry.token.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(window) = entry.window.get() {
-            return Ok(window.clone());
+        if let Some(memory) = entry.memory.get() {
+            return Ok(memory.clone());
         }
         let region = RemoteRegion {
             epoch: self.epoch.0,
@@ -285,13 +284,13 @@ impl PeerState {
         };
         let kept = token.as_ref().and_then(|token| token.try_clone().ok());
         let imported = self.registrar.import(&region, kept)?;
-        let window = entry.window.get_or_init(|| imported).clone();
+        let memory = entry.memory.get_or_init(|| imported).clone();
         // Mapped: the descriptor is not needed any more. The book is never locked under this lock.
         let had_token = token.take().is_some();
         drop(token);
         if had_token {
             self.book().tokens -= 1;
         }
-        Ok(window)
+        Ok(memory)
     }
 }

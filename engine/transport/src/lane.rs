@@ -8,6 +8,8 @@ use penstock_core::{Cause, Direction, NoteId, Span};
 use penstock_memory::Window;
 use penstock_memory::copy::Hint;
 
+use crate::remote::RemoteMemory;
+
 /// The state of withdrawn memory that a plan was checked against: the revision of this engine's
 /// gate and of the peer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,8 +27,8 @@ pub struct Batch<'a> {
     pub direction: Direction,
     /// The local region's memory.
     pub local: &'a Window,
-    /// The remote region's memory, as this process sees it.
-    pub remote: &'a Window,
+    /// The remote region's memory, as this process reaches it.
+    pub remote: &'a RemoteMemory,
     /// What to move, as offsets into both.
     pub spans: &'a [Span],
     /// Whether the whole transfer is too large to be worth caching.
@@ -118,6 +120,11 @@ pub type Handle = std::sync::Arc<dyn std::any::Any + Send + Sync>;
 pub trait Lane: Send {
     /// Moves, or accepts to move, the spans of a batch.
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError>;
+
+    /// A hint: this counter will be counted up once the bytes posted next have landed.
+    fn foresee(&self, counter: CounterRef) {
+        let _ = counter;
+    }
 
     /// Tells the peer that everything of a transfer has landed. On an error nothing of it was said.
     /// Answers whether its counter, if one is named, was still there to be counted up.

@@ -8,6 +8,7 @@
 //!
 //! - [`caps`]: what a transport can do and what it promises
 //! - [`lane`]: one worker's way to one peer: posting, announcing, polling
+//! - [`remote`]: a peer's memory, as this process reaches it
 //! - [`link`]: finding a peer, exchanging offers, joining; registering regions
 //! - [`record`]: the notes and their form in a ring, parsed as the untrusted bytes they are
 //! - [`host`]: what the transports inside one host have in common
@@ -19,7 +20,9 @@ pub mod host;
 pub mod lane;
 pub mod link;
 pub mod record;
+pub mod remote;
 
 pub use caps::{Caps, Placement, Trust};
 pub use lane::{Arrival, Batch, CounterRef, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
 pub use link::{Exported, Here, ImportError, JoinError, Link, Registrar, RemoteRegion, There, Tokens, Transport};
+pub use remote::RemoteMemory;

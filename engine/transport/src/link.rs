@@ -7,11 +7,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::{Generation, RegionId, Rights};
-use penstock_memory::{MemoryError, Region, Window};
+use penstock_memory::{MemoryError, Region};
 
 use crate::caps::Caps;
 use crate::host::PeerCommons;
 use crate::lane::Lane;
+use crate::remote::RemoteMemory;
 
 /// Descriptors that ride with an offer or an announcement, in the order they are sent. They are
 /// shared, because the same pool is announced to many peers.
@@ -121,7 +122,7 @@ pub trait Registrar: Send + Sync {
     fn export(&self, region: &Arc<Region>) -> Exported;
 
     /// The memory of a peer's region, as this process reaches it.
-    fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<Window, ImportError>;
+    fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError>;
 }
 
 /// A joined session: what the runtime holds of it.

@@ -7,7 +7,7 @@ use penstock::limits::SPANS_PER_POST;
 use penstock::memory::Window;
 use penstock::memory::copy::hint_for;
 use penstock::transport::lane::{Handle, LaneFault};
-use penstock::transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions, Sink};
+use penstock::transport::{Arrival, Batch, Lane, Note, PostError, Posted, RemoteMemory, Revisions, Sink};
 use penstock::{Cause, Plan, Span};
 
 /// A lane that takes its hazard, looks at the gates and checks every span, and copies nothing.
@@ -32,7 +32,7 @@ impl Lane for NoCopy {
         let (mut outside, mut bytes) = (false, 0);
         for span in batch.spans {
             outside |= span.local.wrapping_add(span.len) > batch.local.len();
-            outside |= span.remote.wrapping_add(span.len) > batch.remote.len();
+            outside |= span.remote.wrapping_add(span.len) > batch.remote.bytes();
             bytes += span.len;
         }
         fence(Ordering::Release);
@@ -59,14 +59,15 @@ pub(super) fn post_all<'a>(plans: impl Iterator<Item = &'a Plan>, local: &Window
     // Not known to the compiler, as the engine's lanes are not.
     let lane: &mut dyn Lane = std::hint::black_box(&mut lane);
     let mut spans = [Span::default(); SPANS_PER_POST];
+    let remote = RemoteMemory::from(remote.clone());
     let start = Instant::now();
     for plan in plans {
-        post_one(plan, lane, (local, remote), &mut spans);
+        post_one(plan, lane, (local, &remote), &mut spans);
     }
     start.elapsed().as_nanos() as f64
 }
 
-fn post_one(plan: &Plan, lane: &mut dyn Lane, (local, remote): (&Window, &Window), spans: &mut [Span]) {
+fn post_one(plan: &Plan, lane: &mut dyn Lane, (local, remote): (&Window, &RemoteMemory), spans: &mut [Span]) {
     let shape = plan.shape();
     let (claims, moved) = (AtomicU64::new(0), AtomicU64::new(0));
     let hint = hint_for(plan.bytes());

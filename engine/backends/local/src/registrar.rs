@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use penstock_memory::{Region, Window};
-use penstock_transport::{Exported, ImportError, Registrar, RemoteRegion};
+use penstock_memory::Region;
+use penstock_transport::{Exported, ImportError, Registrar, RemoteMemory, RemoteRegion};
 
 use crate::directory::{Deposit, Regions};
 
@@ -22,11 +22,11 @@ impl Registrar for LocalRegistrar {
         Exported::default()
     }
 
-    fn import(&self, region: &RemoteRegion<'_>, _token: Option<OwnedFd>) -> Result<Window, ImportError> {
+    fn import(&self, region: &RemoteRegion<'_>, _token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         let found = self.theirs.find(region.id.0, region.generation.0).ok_or(ImportError::Gone)?;
         if found.window().len() != region.bytes {
             return Err(ImportError::Garbled("its length is not the one announced"));
         }
-        Ok(found.window().clone())
+        Ok(found.window().clone().into())
     }
 }

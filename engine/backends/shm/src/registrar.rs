@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use penstock_memory::{PageKind, Region, Window, map_foreign_pool};
-use penstock_transport::{Exported, ImportError, Registrar, RemoteRegion};
+use penstock_memory::{PageKind, Region, map_foreign_pool};
+use penstock_transport::{Exported, ImportError, Registrar, RemoteMemory, RemoteRegion};
 
 /// The path of memory that a peer can map; what follows is the kind of its pages.
 const MAPPABLE: u8 = 1;
@@ -23,12 +23,12 @@ impl Registrar for ShmRegistrar {
         }
     }
 
-    fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<Window, ImportError> {
+    fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         match (region.path, token) {
             ([MAPPABLE, pages], Some(token)) => {
                 let pages =
                     PageKind::from_code(*pages).ok_or(ImportError::Garbled("its pages are of no known kind"))?;
-                Ok(map_foreign_pool(token, region.bytes, region.rights, pages)?)
+                Ok(map_foreign_pool(token, region.bytes, region.rights, pages)?.into())
             }
             ([NOT_MAPPABLE], None) => Err(ImportError::NoPath(
                 "the region is memory that Penstock did not allocate, which shm cannot reach; \

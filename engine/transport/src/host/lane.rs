@@ -16,6 +16,7 @@ use super::rings::{InboundRings, OutboundRing, outbound};
 use crate::lane::{Arrival, Batch, CounterRef, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
 use crate::link::JoinError;
 use crate::record::{self, Kind};
+use crate::remote::RemoteMemory;
 
 /// Records taken from one ring before the worker looks at anything else.
 const RECORDS_PER_POLL: usize = 32;
@@ -121,7 +122,7 @@ impl CopyLane {
             // Not private: the waiter is another process. Fails only if nobody waits any more.
             let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
         }
-        self.application.ring();
+        self.application.ring_after_barrier();
         true
     }
 
@@ -197,7 +198,8 @@ impl Lane for CopyLane {
         let now = Revisions { here: self.ours.posts.view().revision(), there: self.theirs.posts.revision() };
         let result = if now == batch.expected {
             // Fences its own non-temporal stores before it returns, so before the hazard clears.
-            copy::scatter(batch.local, batch.remote, batch.direction, batch.spans, batch.hint)
+            let RemoteMemory::Mapped(remote) = batch.remote;
+            copy::scatter(batch.local, remote, batch.direction, batch.spans, batch.hint)
                 .map(Posted::Moved)
                 .map_err(|_| PostError::OutOfBounds)
         } else {
@@ -205,6 +207,13 @@ impl Lane for CopyLane {
         };
         self.hazard.leave();
         result
+    }
+
+    #[inline]
+    fn foresee(&self, counter: CounterRef) {
+        if let Some(cell) = self.theirs.mail.counter(counter.index) {
+            cell.prefetch();
+        }
     }
 
     #[inline]
