@@ -27,7 +27,6 @@ class Nixl(Side):
     def __init__(self, name, polled):
         super().__init__()
         self.agent = nixl_agent(name, nixl_agent_config(enable_prog_thread=not polled, backends=["UCX"]))
-        self.name = name
         self.peer = None
         self.peer_base = None
         self.views = None
@@ -131,19 +130,13 @@ class Nixl(Side):
         self.agent.deregister_memory(registered)
         return {"ns": taken}
 
-    def do_loops(self, count, views, fresh=False):
+    def do_loops(self, count, views):
         """Registers and takes back so many views, one by one, `count` times; answers the time of one time."""
-        agent = nixl_agent(self.name + "-fresh", nixl_agent_config(backends=["UCX"])) if fresh else self.agent
-        if fresh:
-            self.turn(agent, fresh, views)
         start = time.perf_counter_ns()
-        self.turn(agent, count, views)
-        return {"ns": (time.perf_counter_ns() - start) // count}
-
-    def turn(self, agent, count, views):
         for _ in range(count):
             for view in self.views[1][:views]:
-                agent.deregister_memory(agent.register_memory([view], DRAM))
+                self.agent.deregister_memory(self.agent.register_memory([view], DRAM))
+        return {"ns": (time.perf_counter_ns() - start) // count}
 
 
 if __name__ == "__main__":
