@@ -69,7 +69,8 @@ const PLACES: &[Place] = &[
     place("penstock", "engine/runtime", ENGINE),
     place("penstock-lab", "bench/lab", ALL),
     place("penstock-cli", "tools/cli", &["penstock", "penstock-lab"]),
-    place("penstock-conformance", "tests/conformance", ALL),
+    // Labs are tests of this crate; one of them runs the engines of others as the lab does.
+    Place { tests_may_use: &["penstock-lab"], ..place("penstock-conformance", "tests/conformance", ALL) },
     place("penstock-faults", "tests/faults", ALL),
     place("penstock-simulation", "tests/sim", ALL),
     place("penstock-fuzz", "tests/fuzz", ALL),
