@@ -5,8 +5,10 @@
 //! - [`measure`]: rounds in turns, medians, clocks and cores
 //! - [`floor`], [`raw`]: the same copies by bare threads
 //! - [`ends`]: an initiator here and a target, in a process of its own over shm
+//! - [`peers`]: engines of others, run beside ours
 //! - [`perf`]: one measurement with its floor and a proof of the bytes
 //! - [`scoreboard`]: all metrics against their floors
+//! - [`results`]: runs that are kept
 //! - [`error`]: what can go wrong
 
 #![deny(unsafe_code)]
@@ -17,8 +19,10 @@ pub mod floor;
 pub mod layout;
 pub mod measure;
 pub mod pattern;
+pub mod peers;
 pub mod perf;
 pub mod raw;
+pub mod results;
 pub mod scoreboard;
 pub mod workload;
 

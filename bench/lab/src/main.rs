@@ -4,10 +4,13 @@
 
 use std::error::Error;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use penstock_lab::peers::{self, Store};
 use penstock_lab::perf;
+use penstock_lab::results::{self, Record};
 use penstock_lab::scoreboard::{self, Effort, table};
 use penstock_lab::workload::Workload;
 
@@ -18,6 +21,8 @@ Examples:
   penstock-lab scoreboard --json > board.jsonl
                                              one JSON object for each metric and comparator
   penstock-lab scoreboard --quick            few rounds: does everything run?
+  penstock-lab scoreboard --save             the same, kept in bench/results with machine, date and commit
+  penstock-lab peers install                 NIXL, Mooncake, UCX and others, to be measured beside us
   penstock-lab workloads                     what can be moved
 
 Keep the machine quiet while it measures. Ratios are taken between neighbouring rounds of one run and survive
@@ -45,6 +50,16 @@ enum Chore {
         /// Few rounds: enough to see that everything runs, too few to believe the figures.
         #[arg(long)]
         quick: bool,
+        #[command(flatten)]
+        peers: PeersChoice,
+        /// Keeps the result in this folder, as JSON and as a table.
+        #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = "bench/results")]
+        save: Option<PathBuf>,
+    },
+    /// Engines of others, to measure beside ours: install, list, remove.
+    Peers {
+        #[command(subcommand)]
+        chore: peers::command::Chore,
     },
     /// Lists the workloads that are built in.
     Workloads {
@@ -54,13 +69,35 @@ enum Chore {
     },
 }
 
+/// Which engines of others are measured beside ours.
+#[derive(clap::Args)]
+struct PeersChoice {
+    /// Where peers were installed, if not in the user's cache.
+    #[arg(long, value_name = "FOLDER")]
+    peers: Option<PathBuf>,
+    /// Leave peers out, even if they are installed.
+    #[arg(long, conflicts_with = "peers")]
+    no_peers: bool,
+}
+
+impl PeersChoice {
+    fn store(&self) -> Option<Store> {
+        // Without a place for them there are none, and their rows say so.
+        if self.no_peers { None } else { Store::open(self.peers.as_deref()).ok() }
+    }
+}
+
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).peekable();
     if arguments.next_if(|first| first == perf::TARGET_ARGUMENT).is_some() {
         return perf::target_main(arguments);
     }
     let done = match Arguments::parse().chore {
-        Chore::Scoreboard { only, json, quick } => measure(&only, json, &Effort { quick, target_program: None }),
+        Chore::Scoreboard { only, json, quick, peers, save } => {
+            let peers = peers.store();
+            measure(&only, json, &Effort { quick, target_program: None, peers }, save.as_deref())
+        }
+        Chore::Peers { chore } => peers::command::run(&chore),
         Chore::Workloads { json } => list(json).map(|()| true),
     };
     match done {
@@ -74,26 +111,25 @@ fn main() -> ExitCode {
 }
 
 /// Answers whether every metric could be measured; a missed goal is a result and no failure.
-fn measure(only: &[String], json: bool, effort: &Effort) -> Result<bool, Box<dyn Error>> {
+fn measure(only: &[String], json: bool, effort: &Effort, save: Option<&Path>) -> Result<bool, Box<dyn Error>> {
     let metrics = scoreboard::choose(only)?;
     let (mut output, mut progress) = (std::io::stdout(), std::io::stderr());
     if cfg!(debug_assertions) {
         writeln!(progress, "this is not a release build: the figures say nothing (cargo run --release)")?;
     }
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let recent = load.split(' ').next().and_then(|figure| figure.parse().ok()).unwrap_or(0.0);
-    let busy = if recent > 0.5 { ": not quiet, so look at ratios and minima" } else { "" };
-    writeln!(progress, "load average of the last minute {recent}{busy}")?;
+    let load = results::load();
+    let busy = if load > 0.5 { ": not quiet, so look at ratios and minima" } else { "" };
+    writeln!(progress, "load average of the last minute {load}{busy}")?;
     let (mut rows, mut complete) = (Vec::new(), true);
     for metric in &metrics {
         writeln!(progress, "{}: {} ...", metric.id, metric.what)?;
         match metric.measure(effort) {
-            Ok(measured) if json => {
-                for row in measured {
-                    writeln!(output, "{}", serde_json::to_string(&row)?)?;
+            Ok(measured) => {
+                for row in measured.iter().filter(|_| json) {
+                    writeln!(output, "{}", serde_json::to_string(row)?)?;
                 }
+                rows.extend(measured);
             }
-            Ok(measured) => rows.extend(measured),
             Err(error) => {
                 complete = false;
                 writeln!(progress, "{} was not measured: {error}", metric.id)?;
@@ -102,6 +138,11 @@ fn measure(only: &[String], json: bool, effort: &Effort) -> Result<bool, Box<dyn
     }
     if !json {
         write!(output, "{}", table::render(&rows))?;
+    }
+    if let Some(folder) = save {
+        let record = Record::of_this_run(&rows, effort.peers.as_ref(), load, effort.quick);
+        let [json, text] = record.save(folder)?;
+        writeln!(progress, "kept as {} and {}", json.display(), text.display())?;
     }
     Ok(complete)
 }
