@@ -75,7 +75,7 @@ impl<E: Env> Hub<E> {
     }
 
     /// Runs `f` on the inline engine's own loop, if this is one and the caller is its thread.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn with_inline<R>(&self, f: impl FnOnce(&mut Inline<E>) -> R) -> Option<Result<R, Cause>> {
         let bound = self.inline.as_ref()?;
         if penstock_memory::fork::in_child() {

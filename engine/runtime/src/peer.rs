@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_core::limits::NOTE_BYTES_MAX;
 use penstock_core::{Cause, EngineName, Env, Epoch, NoteId, Notified, Rights, Stage};
 use penstock_transport::lane::Handle;
-use penstock_transport::{Arrival, Caps, CounterRef, Note};
+use penstock_transport::{Arrival, Caps, CounterRef, Note, Posted};
 
 use crate::error::{RegionError, SubmitError};
 use crate::hub::{Hub, Inline};
@@ -209,19 +209,33 @@ impl<E: Env> Peer<E> {
     }
 
     /// Submits a plan. Refusals change nothing; [`SubmitError::Full`] means "later".
-    #[inline]
+    // Always inlined, with its two ways out of line: what the quick way answers fits into registers.
+    #[inline(always)]
     pub fn submit(&self, plan: &Plan, how: Submit<'_>) -> Result<Transfer<E>, SubmitError> {
+        if self.hub.is_inline()
+            && let AtOnce { bytes, notified: Some(notified) } = self.move_at_once(&plan.inner, &how)
+        {
+            return Ok(Transfer::ended(Completed { bytes, notified }));
+        }
+        self.submit_queued(plan, how)
+    }
+
+    #[inline(never)]
+    fn submit_queued(&self, plan: &Plan, how: Submit<'_>) -> Result<Transfer<E>, SubmitError> {
         self.check(&how)?;
-        let inner = &*plan.inner;
-        if !Arc::ptr_eq(&inner.peer, &self.state) || inner.engine != self.hub.shared.epoch.0 {
+        if !self.made(&plan.inner) {
             return Err(SubmitError::ForeignPlan);
         }
-        if let Some(now) = self.hub.with_inline(|inline| self.move_at_once(inline, inner, &how))
-            && let Some(completed) = now.map_err(SubmitError::Call)?
-        {
-            return Ok(Transfer::ended(completed));
+        if let Some(mine) = self.hub.with_inline(|_| ()) {
+            mine.map_err(SubmitError::Call)?;
         }
         self.queue(Some(plan), &how, None)
+    }
+
+    /// Whether the plan was made for this session, in this engine.
+    #[inline]
+    fn made(&self, plan: &PlanInner) -> bool {
+        Arc::ptr_eq(&plan.peer, &self.state) && plan.engine == self.hub.shared.epoch.0
     }
 
     /// Sends a notification without any bytes to move.
@@ -263,28 +277,14 @@ impl<E: Env> Peer<E> {
 
     /// An inline engine moves a plan of one unit at once: it needs no slot, no queue and no count
     /// of references. Anything but plain success is left to the ordinary way.
-    #[inline]
-    fn move_at_once(&self, inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>) -> Option<Completed> {
-        if plan.shape.units() != 1 || how.note.is_some() || !self.state.caps.synchronous {
-            return None;
+    #[inline(never)]
+    fn move_at_once(&self, plan: &PlanInner, how: &Submit<'_>) -> AtOnce {
+        let is_simple = plan.shape.units() == 1 && how.note.is_none() && self.state.caps.synchronous;
+        if !is_simple || !self.made(plan) || self.hub.shared.is_closing() || self.state.ended().is_some() {
+            return AtOnce::NOT;
         }
-        let worker = &mut inline.worker;
-        let joined = joined(&mut worker.lanes, &self.state)?;
-        let mut expected = plan.revisions();
-        let here = worker.shared.commons.posts.view();
-        let (bytes, _, stop) = move_unit(plan, 0, joined.lane.as_mut(), here, &mut expected, &mut worker.spans);
-        if stop.is_some() {
-            return None;
-        }
-        let notified = match how.counter {
-            None => Notified::NotAsked,
-            Some(counter) => {
-                let arrival = Arrival { counter: Some(counter), note: None };
-                if joined.lane.announce(&arrival).ok()? { Notified::Yes } else { Notified::No }
-            }
-        };
-        worker.moved_at_once(bytes);
-        Some(Completed { bytes, notified })
+        let moved = self.hub.with_inline(|inline| move_with(inline, plan, how));
+        moved.and_then(Result::ok).flatten().unwrap_or(AtOnce::NOT)
     }
 
     fn queue(&self, plan: Option<&Plan>, how: &Submit<'_>, handle: Option<Handle>) -> Result<Transfer<E>, SubmitError> {
@@ -332,6 +332,51 @@ impl<E: Env> Peer<E> {
         }
         Ok(Transfer::pending(Arc::clone(&self.hub), Arc::clone(&self.state), key, timeout))
     }
+}
+
+/// What came of the quick way: two words, so that they travel in registers.
+struct AtOnce {
+    bytes: u64,
+    /// None: nothing was done.
+    notified: Option<Notified>,
+}
+
+impl AtOnce {
+    const NOT: Self = Self { bytes: 0, notified: None };
+}
+
+/// Moves a plan of one unit and counts its arrival. None: not done; posting again does no harm.
+#[inline(always)]
+fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>) -> Option<AtOnce> {
+    let worker = &mut inline.worker;
+    let joined = joined(&mut worker.lanes, &plan.peer)?;
+    if let Some(counter) = how.counter {
+        joined.lane.foresee(counter);
+    }
+    let bytes = match plan.flat_batch() {
+        Some(batch) => match joined.lane.post(&batch) {
+            Ok(Posted::Moved(bytes)) => bytes,
+            _ => return None,
+        },
+        None => {
+            let mut expected = plan.revisions();
+            let here = worker.shared.commons.posts.view();
+            let (bytes, _, stop) = move_unit(plan, 0, joined.lane.as_mut(), here, &mut expected, &mut worker.spans);
+            if stop.is_some() {
+                return None;
+            }
+            bytes
+        }
+    };
+    let notified = match how.counter {
+        None => Notified::NotAsked,
+        Some(counter) => {
+            let arrival = Arrival { counter: Some(counter), note: None };
+            if joined.lane.announce(&arrival).ok()? { Notified::Yes } else { Notified::No }
+        }
+    };
+    worker.moved_at_once(bytes);
+    Some(AtOnce { bytes, notified: Some(notified) })
 }
 
 impl<E: Env> std::fmt::Debug for Peer<E> {

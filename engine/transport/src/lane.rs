@@ -121,6 +121,11 @@ pub trait Lane: Send {
     /// Moves, or accepts to move, the spans of a batch.
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError>;
 
+    /// A hint: this counter will be counted up once the bytes posted next have landed.
+    fn foresee(&self, counter: CounterRef) {
+        let _ = counter;
+    }
+
     /// Tells the peer that everything of a transfer has landed. On an error nothing of it was said.
     /// Answers whether its counter, if one is named, was still there to be counted up.
     fn announce(&mut self, arrival: &Arrival<'_>) -> Result<bool, PostError>;

@@ -15,6 +15,29 @@ pub(super) struct Move {
     pub(super) len: usize,
 }
 
+impl Move {
+    /// The one span of a batch, with its bounds checked.
+    #[inline]
+    pub(super) fn checked(
+        local: &Window,
+        remote: &Window,
+        direction: Direction,
+        span: &Span,
+    ) -> Result<Self, CopyError> {
+        let (source, from, destination, to) = match direction {
+            Direction::Write => (local, span.local, remote, span.remote),
+            Direction::Read => (remote, span.remote, local, span.local),
+        };
+        if !destination.is_writable() {
+            return Err(CopyError::ReadOnly);
+        }
+        check_bounds(std::slice::from_ref(span), local.len(), remote.len())?;
+        // SAFETY: both ranges were found inside their windows just now.
+        let (dst, src) = unsafe { (destination.as_ptr().add(to as usize), source.as_ptr().add(from as usize)) };
+        Ok(Self { dst, src, len: span.len as usize })
+    }
+}
+
 /// Whether any span's two ranges overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overlap {

@@ -99,6 +99,11 @@ pub fn scatter_with(
     spans: &[Span],
     hint: Hint,
 ) -> Result<u64, CopyError> {
+    if let [span] = spans
+        && span.len < STREAMING_SPAN_BYTES_MIN
+    {
+        return cached::copy_single(local, remote, direction, span);
+    }
     let batch = Batch::checked(local, remote, direction, spans)?;
     let long = batch.span_bytes_mean() >= STREAMING_SPAN_BYTES_MIN;
     match (batch.overlap(), hint) {

@@ -122,7 +122,7 @@ impl CopyLane {
             // Not private: the waiter is another process. Fails only if nobody waits any more.
             let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
         }
-        self.application.ring();
+        self.application.ring_after_barrier();
         true
     }
 
@@ -207,6 +207,13 @@ impl Lane for CopyLane {
         };
         self.hazard.leave();
         result
+    }
+
+    #[inline]
+    fn foresee(&self, counter: CounterRef) {
+        if let Some(cell) = self.theirs.mail.counter(counter.index) {
+            cell.prefetch();
+        }
     }
 
     #[inline]
