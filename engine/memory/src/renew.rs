@@ -85,11 +85,9 @@ impl Pool {
         Ok((self.share()?, pieces))
     }
 
-    /// The range that fresh memory for `len` bytes at `offset` has to cover: whole pages, whole pieces.
-    pub fn renewable(&self, offset: u64, len: u64) -> Result<(u64, u64), MemoryError> {
-        if len == 0 {
-            return Err(MemoryError::Empty { what: WHAT });
-        }
+    /// The ranges that fresh memory for these extents, given as (offset, length), has to cover: whole pages,
+    /// whole pieces, in order and apart.
+    pub fn renewable(&self, extents: &[(u64, u64)]) -> Result<Vec<(u64, u64)>, MemoryError> {
         if self.pages().got == PageKind::HugeTlb {
             return Err(MemoryError::NotHere {
                 what: "fresh memory for a pool of reserved huge pages",
@@ -97,34 +95,61 @@ impl Pool {
                 mend: "wait for the proof, or end the stopped process",
             });
         }
-        let outside = MemoryError::PieceMisplaced { offset, len, bytes: self.bytes() };
-        let end = offset.checked_add(len).filter(|&end| end <= self.bytes()).ok_or(outside)?;
-        let page = page_bytes();
-        // The pool is whole pages, so rounding up stays inside.
-        let (start, end) = (offset / page * page, end.next_multiple_of(page));
         let pieces = self.pieces();
-        let (start, end) = widen(&pieces, start, end);
-        if pieces.iter().filter(|piece| !piece.meets(start, end)).count() >= PIECES_MAX {
+        let page = page_bytes();
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        let mut sorted = extents.to_vec();
+        sorted.sort_unstable();
+        for (offset, len) in sorted {
+            let outside = MemoryError::PieceMisplaced { offset, len, bytes: self.bytes() };
+            let end = offset.checked_add(len).filter(|&end| end <= self.bytes() && len > 0).ok_or(outside)?;
+            // The pool is whole pages, so rounding up stays inside.
+            let (start, end) = widen(&pieces, offset / page * page, end.next_multiple_of(page));
+            match ranges.last_mut() {
+                Some(last) if start <= last.0 + last.1 => last.1 = last.1.max(end - last.0),
+                _ => ranges.push((start, end - start)),
+            }
+        }
+        let stays = |piece: &&Piece<_>| !ranges.iter().any(|&(offset, len)| piece.meets(offset, offset + len));
+        if pieces.iter().filter(stays).count() + ranges.len() > PIECES_MAX {
             return Err(MemoryError::NotHere {
-                what: "one more piece of fresh memory",
+                what: "another piece of fresh memory",
                 why: "the pool has as many as it may have",
                 mend: "wait for the proof, end the stopped process, or register a new pool",
             });
         }
-        Ok((start, end - start))
+        Ok(ranges)
     }
 
-    /// Puts fresh memory over a range that [`renewable`](Self::renewable) named; the bytes are the same as
-    /// before. Nothing changes on an error.
+    /// Puts fresh memory over the ranges that [`renewable`](Self::renewable) named; the bytes are the same as
+    /// before. On an error, each range has either its old memory or fresh.
     ///
-    /// The caller keeps peers and other copiers away from the range meanwhile. What the application itself
+    /// The caller keeps peers and other copiers away from the ranges meanwhile. What the application itself
     /// writes there while this runs may be lost.
-    pub fn renew(&self, offset: u64, len: u64) -> Result<OldPages, MemoryError> {
-        if self.renewable(offset, len)? != (offset, len) {
+    pub fn renew(&self, ranges: &[(u64, u64)]) -> Result<OldPages, MemoryError> {
+        if let Some(&(offset, len)) = ranges.first()
+            && self.renewable(ranges)? != ranges
+        {
             return Err(MemoryError::PieceMisplaced { offset, len, bytes: self.bytes() });
         }
+        pages::refuse_impossible(ranges.iter().map(|&(_, len)| len).sum(), WHAT)?;
         let mut pieces = self.pieces();
-        pages::refuse_impossible(len, WHAT)?;
+        let mut old = OldPages { first: Arc::clone(&self.fd), ranges: Vec::new() };
+        let fresh: Vec<_> =
+            ranges.iter().map(|&(offset, len)| self.fresh(offset, len)).collect::<Result<_, MemoryError>>()?;
+        for ((fresh, fd), &(offset, len)) in fresh.into_iter().zip(ranges) {
+            let replaced = self.mapping.replace(offset, fresh);
+            replaced.map_err(|source| memfd::system_error("mremap", WHAT, len, source))?;
+            old.ranges.extend(gaps(&pieces, offset, offset + len));
+            pieces.retain(|piece| !piece.meets(offset, offset + len));
+            pieces.push(Piece { offset, len, fd: Arc::new(fd) });
+            pieces.sort_unstable_by_key(|piece| piece.offset);
+        }
+        Ok(old)
+    }
+
+    /// Sealed memory with the bytes that this range has now, mapped somewhere else.
+    fn fresh(&self, offset: u64, len: u64) -> Result<(Mapping, OwnedFd), MemoryError> {
         let refused = |call, source| memfd::system_error(call, WHAT, len, source);
         let fd = memfd::create(&format!("penstock-pool-{}", self.label()), len, false, WHAT)?;
         let transparent = self.pages().got == PageKind::Transparent;
@@ -147,13 +172,7 @@ impl Pool {
             let copied = copy::scatter(&from, &to, Direction::Write, &[whole], hint_for(len));
             copied.expect("both windows have as many bytes");
         }
-        let fresh = Arc::into_inner(fresh).expect("its only window is gone");
-        self.mapping.replace(offset, fresh).map_err(|source| refused("mremap", source))?;
-        let ranges = gaps(&pieces, offset, offset + len);
-        pieces.retain(|piece| !piece.meets(offset, offset + len));
-        pieces.push(Piece { offset, len, fd: Arc::new(fd) });
-        pieces.sort_unstable_by_key(|piece| piece.offset);
-        Ok(OldPages { first: Arc::clone(&self.fd), ranges })
+        Ok((Arc::into_inner(fresh).expect("its only window is gone"), fd))
     }
 }
 

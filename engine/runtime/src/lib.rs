@@ -24,6 +24,7 @@
 //! - [`plan`]: what to move; [`transfer`]: a plan on its way
 //! - `worker`: the polling loop; `slot`: one transfer's shared words
 //! - [`quiesce`]: proof that nothing lands any more
+//! - [`renew`]: fresh memory in the place of quarantined memory
 //! - `control`: the socket, the greetings, the announcements
 //! - [`system`]: the real environment
 
@@ -41,6 +42,7 @@ pub mod plan;
 mod process;
 pub mod quiesce;
 pub mod region;
+pub mod renew;
 mod shared;
 mod slot;
 mod statistics;
@@ -59,7 +61,7 @@ pub use penstock_transport::{self as transport, Caps, lane::Handle};
 
 pub use self::counter::Counter;
 pub use self::engine::{Armed, Connecting, Engine};
-pub use self::error::{ConnectError, PlanError, RegionError, StartError, SubmitError};
+pub use self::error::{ConnectError, PlanError, RegionError, RenewError, StartError, SubmitError};
 pub use self::inbox::Notification;
 pub use self::peer::{Peer, RemoteCounter, RemoteRegion, Submit};
 pub use self::plan::{Plan, PlanBuilder};

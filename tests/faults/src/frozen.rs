@@ -238,8 +238,9 @@ pub fn wait_until(mut done: impl FnMut() -> bool) -> bool {
 /// | `write` | gets the region, builds a plan, writes it again and again until a transfer fails | nothing |
 /// | `end` | waits for that failure | its cause, in words |
 /// | `once` | gets the region, builds a plan, writes it once | `done`, or why not |
-/// | `old` | submits the plan of the last `write` once more | `done`, or why not |
-/// | `rebuild` | builds a plan from the region as it was got by the last `write` | `built`, or why not |
+/// | `beside` | as `once`, into the last of the blocks that nobody else writes; keeps the plan | `done`, or why not |
+/// | `old` | submits the plan of the last `write` or `beside` once more | `done`, or why not |
+/// | `rebuild` | builds a plan from the region as it was got last | `built`, or why not |
 ///
 /// # Panics
 /// If it cannot.
@@ -298,6 +299,12 @@ impl Writer {
                     Ok(plan) => end_of(&submit(&self.peer, &plan, Submit::new())),
                     Err(refused) => refused.to_string(),
                 })
+            }
+            "beside" => {
+                let last = (0, BLOCKS as u32 - 1);
+                let plan = Plan::write(&self.data, &self.board).blocks(&[last]).build();
+                self.plan = Some(plan.expect("the blocks lie inside the regions"));
+                self.obey("old")
             }
             "old" => {
                 let plan = self.plan.as_ref().expect("it was told to write");

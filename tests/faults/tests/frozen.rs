@@ -3,7 +3,9 @@
 #![allow(clippy::print_stderr, reason = "the figures are what a reader of the output looks for")]
 
 use penstock::limits::UNIT_BYTES;
-use penstock_faults::frozen::{BLOCK_BYTES, Stage, WRITTEN, wait_until, written_extent};
+use penstock::{Cause, PoolSpec, RenewError, Window};
+use penstock_faults::child::Child;
+use penstock_faults::frozen::{BLOCK_BYTES, BLOCKS, DATA, Stage, WRITTEN, start_writer, wait_until, written_extent};
 use penstock_faults::pair::PATIENCE;
 
 const CHILD: &str = env!("CARGO_BIN_EXE_penstock-faults-child");
@@ -37,7 +39,7 @@ fn a_writer_stopped_in_mid_copy_holds_its_blocks_until_it_moves_and_then_harms_n
         assert!(stage.engine.quarantined().is_empty());
         landed = stage.landed();
         assert!(landed <= UNIT_BYTES, "{landed} bytes landed: more than the one copy that was under way");
-        assert_eq!(stage.end_of_writing(), penstock::Cause::RevokedByPeer.text());
+        assert_eq!(stage.end_of_writing(), Cause::RevokedByPeer.text());
         assert_eq!(stage.landed(), landed, "bytes landed after the proof");
 
         // Now they are as good as any others.
@@ -65,4 +67,111 @@ fn the_death_of_a_stopped_writer_gives_its_blocks_back() {
     assert_eq!(stage.landed(), 0, "a dead writer wrote");
     assert_eq!(stage.pool.take(WRITTEN).expect("the blocks are free").len(), WRITTEN);
     stage.folder.sweep_up_after("writer");
+}
+
+const RENEWED: &str = "the memory of region `board` was renewed; get the region again and build a new plan";
+/// Rounds of freezing and renewing over the same blocks.
+const RENEWALS: usize = 6;
+
+fn ask(child: &mut Child, order: &str) -> String {
+    child.order(order);
+    child.answer(2 * PATIENCE)
+}
+
+/// Mappings of this process that this memory is made of.
+fn mappings(window: &Window) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("this process has mappings");
+    let range = window.base_address()..window.base_address() + window.len();
+    let starts = maps.lines().filter_map(|line| u64::from_str_radix(line.split('-').next()?, 16).ok());
+    starts.filter(|start| range.contains(start)).count()
+}
+
+#[test]
+fn fresh_memory_makes_the_blocks_of_a_frozen_writer_good_again_and_what_it_still_writes_is_lost() {
+    let mut stage = Stage::new("frozen-renewed", CHILD);
+    let mut healthy = start_writer(&stage.folder, "healthy", &stage.engine, CHILD);
+    assert_eq!(ask(&mut healthy, "once"), "done");
+    for round in 0..RENEWALS {
+        let (stopped, held) = stage.freeze();
+        stage.lay();
+        drop(stage.take_written());
+        assert!(stage.pool.take(1).is_err(), "a quarantined block was handed out again");
+
+        stage.pool.renew(&held, PATIENCE).expect("only the other process is frozen");
+        assert!(held.is_renewed() && !held.is_released(), "the writer has not moved: {held:?}");
+        assert_eq!(stage.engine.quarantined().len(), 1, "the old pages are still somebody's");
+        let blocks = stage.pool.take(WRITTEN).expect("the blocks have fresh memory, so they are free");
+        assert_eq!(stage.landed(), 0, "the bytes of the blocks and their neighbours are carried over");
+
+        // A peer that lives is told what to do, does it, and its bytes are where the owner sees them.
+        assert_eq!(ask(&mut healthy, "rebuild"), RENEWED, "round {round}");
+        assert_eq!(ask(&mut healthy, "once"), "done");
+        assert_eq!(stage.landed(), WRITTEN as u64 * BLOCK_BYTES);
+
+        stage.lay();
+        drop(stopped);
+        assert!(wait_until(|| held.is_released()), "the writer runs again and is not seen to move: {held:?}");
+        assert_eq!(stage.end_of_writing(), Cause::MemoryRenewed.text());
+        assert_eq!(ask(&mut stage.writer, "old"), Cause::MemoryRenewed.text());
+        assert_eq!(ask(&mut stage.writer, "rebuild"), RENEWED);
+        assert_eq!(stage.landed(), 0, "what the frozen writer wrote after it woke was seen");
+        assert_eq!(ask(&mut stage.writer, "once"), "done");
+        assert_eq!(stage.landed(), WRITTEN as u64 * BLOCK_BYTES);
+        assert_eq!(mappings(stage.pool.window()), 2, "the pool and one piece over it, however often it was renewed");
+        stage.keep_written(blocks);
+    }
+    assert!(stage.engine.quarantined().is_empty());
+    let statistics = stage.engine.statistics();
+    assert_eq!((statistics.quarantines, statistics.renewals), (RENEWALS as u64, RENEWALS as u64));
+    stage.writer.finish();
+    healthy.finish();
+}
+
+#[test]
+fn a_transfer_into_other_blocks_goes_on_while_a_frozen_writers_are_renewed() {
+    let mut stage = Stage::new("frozen-beside", CHILD);
+    let mut healthy = start_writer(&stage.folder, "healthy", &stage.engine, CHILD);
+    // Builds its plan over the blocks that nobody else writes, and keeps it.
+    assert_eq!(ask(&mut healthy, "beside"), "done");
+    let (stopped, held) = stage.freeze();
+    stage.pool.renew(&held, PATIENCE).expect("only the other process is frozen");
+    let last = (BLOCKS as u64 - 1) * BLOCK_BYTES;
+    stage.pool.window().fill(last, BLOCK_BYTES, 0).expect("the pool is as long as that");
+    assert_eq!(ask(&mut healthy, "old"), "done", "the plan touches nothing that was renewed");
+    let mut found = [0; BLOCK_BYTES as usize];
+    stage.pool.window().read_into(last, &mut found).expect("as above");
+    assert!(found.iter().all(|&byte| byte == DATA), "the bytes of a plan from before went into another memory");
+    drop(stopped);
+    assert!(wait_until(|| held.is_released()));
+    stage.writer.finish();
+    healthy.finish();
+}
+
+#[test]
+fn the_death_of_a_frozen_writer_ends_a_quarantine_that_was_renewed() {
+    let mut stage = Stage::new("frozen-renewed-dies", CHILD);
+    let (stopped, held) = stage.freeze();
+    stage.pool.renew(&held, PATIENCE).expect("only the other process is frozen");
+    stage.pool.renew(&held, PATIENCE).expect("once more changes nothing");
+    stage.lay();
+    stopped.kill();
+    assert!(wait_until(|| held.is_released()), "the writer is dead and still held to be writing: {held:?}");
+    assert!(stage.engine.quarantined().is_empty());
+    assert_eq!(stage.landed(), 0, "a dead writer wrote");
+    stage.folder.sweep_up_after("writer");
+}
+
+#[test]
+fn memory_is_renewed_only_in_the_pool_it_was_revoked_from() {
+    let mut stage = Stage::new("frozen-elsewhere", CHILD);
+    let other = stage.engine.pool(PoolSpec::host(1 << 20).label("other")).expect("there is memory for a small pool");
+    let (stopped, held) = stage.freeze();
+    let refused = other.renew(&held, PATIENCE);
+    assert!(matches!(refused, Err(RenewError::NotOfThisPool { .. })), "{refused:?}");
+    drop(stopped);
+    assert!(wait_until(|| held.is_released()));
+    // Nothing is left to do then, which is no error.
+    stage.pool.renew(&held, PATIENCE).expect("the proof has come");
+    assert_eq!(stage.end_of_writing(), Cause::RevokedByPeer.text(), "nothing was renewed");
+    stage.writer.finish();
 }

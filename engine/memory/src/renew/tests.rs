@@ -37,10 +37,11 @@ fn an_old_mapping_writes_where_nobody_reads_and_a_new_one_where_the_owner_does()
     let old = map_foreign_pool(dup(pool.fd()), MIB, Rights::READ_WRITE, PageKind::Small).unwrap();
     pool.window().fill(0, MIB, 7).unwrap();
     // A range that begins and ends in the middle of pages.
-    let (offset, len) = pool.renewable(page * 4 + 100, page * 2).unwrap();
-    assert_eq!((offset, len), (page * 4, page * 3));
+    let ranges = pool.renewable(&[(page * 4 + 100, page * 2)]).unwrap();
+    let (offset, len) = (page * 4, page * 3);
+    assert_eq!(ranges, [(offset, len)]);
     let address = pool.window().base_address();
-    let left = pool.renew(offset, len).unwrap();
+    let left = pool.renew(&ranges).unwrap();
     assert_eq!(pool.window().base_address(), address);
     assert_eq!(bytes_of(pool.window(), 0, MIB), vec![7; MIB as usize], "the bytes are carried over, the edges too");
 
@@ -72,8 +73,8 @@ fn pieces_over_pieces_stay_apart_and_hold_what_was_there() {
         let fill = round as u8 + 1;
         pool.window().fill(offset * page, len * page, fill).unwrap();
         expected[(offset * page) as usize..((offset + len) * page) as usize].fill(fill);
-        let (offset, len) = pool.renewable(offset * page, len * page).unwrap();
-        pool.renew(offset, len).unwrap().free();
+        let ranges = pool.renewable(&[(offset * page, len * page)]).unwrap();
+        pool.renew(&ranges).unwrap().free();
         assert_eq!(bytes_of(pool.window(), 0, pool.bytes()), expected);
         let (_, pieces) = pool.share_in_pieces().unwrap();
         assert!(pieces.windows(2).all(|two| two[0].end() <= two[1].offset), "{pieces:?}");
@@ -87,7 +88,7 @@ fn pieces_over_pieces_stay_apart_and_hold_what_was_there() {
 fn a_pool_that_peers_may_only_read_keeps_its_seal_over_fresh_memory() {
     let spec = PoolSpec::host(MIB).pages(Pages::Small).label("kv").rights(Rights::READ);
     let pool = Pool::create(spec).unwrap();
-    pool.renew(0, page_bytes()).unwrap().free();
+    pool.renew(&[(0, page_bytes())]).unwrap().free();
     pool.window().fill(0, MIB, 3).unwrap();
     assert_eq!(bytes_of(&seen_by_a_peer(&pool), 0, MIB), vec![3; MIB as usize]);
     let (_, pieces) = pool.share_in_pieces().unwrap();
@@ -101,17 +102,18 @@ fn a_pool_that_peers_may_only_read_keeps_its_seal_over_fresh_memory() {
 fn too_many_pieces_and_ranges_outside_are_refused_and_change_nothing() {
     let pool = pool(64 * page_bytes());
     let page = page_bytes();
-    for piece in 0..PIECES_MAX as u64 {
-        pool.renew(piece * 2 * page, page).unwrap().free();
+    let apart: Vec<(u64, u64)> = (0..PIECES_MAX as u64).map(|piece| (piece * 2 * page, page)).collect();
+    pool.renew(&apart).unwrap().free();
+    assert!(matches!(pool.renewable(&[(60 * page, page)]), Err(MemoryError::NotHere { .. })));
+    assert!(matches!(pool.renew(&[(60 * page, page)]), Err(MemoryError::NotHere { .. })));
+    // What covers a piece takes its place, and what touches becomes one.
+    assert_eq!(pool.renewable(&[(page - 1, 1), (0, 1)]).unwrap(), [(0, page)]);
+    assert_eq!(pool.renewable(&[(2 * page, 1), (page, 9), (0, 1)]).unwrap(), [(0, 3 * page)]);
+    for outside in [(63 * page, page + 1), (u64::MAX, 2), (0, 0)] {
+        assert!(matches!(pool.renewable(&[outside]), Err(MemoryError::PieceMisplaced { .. })));
     }
-    assert!(matches!(pool.renewable(60 * page, page), Err(MemoryError::NotHere { .. })));
-    assert!(matches!(pool.renew(60 * page, page), Err(MemoryError::NotHere { .. })));
-    // What covers a piece takes its place.
-    assert_eq!(pool.renewable(0, 1).unwrap(), (0, page));
-    assert!(matches!(pool.renewable(63 * page, page + 1), Err(MemoryError::PieceMisplaced { .. })));
-    assert!(matches!(pool.renewable(u64::MAX, 2), Err(MemoryError::PieceMisplaced { .. })));
-    assert!(matches!(pool.renewable(0, 0), Err(MemoryError::Empty { .. })));
-    assert!(matches!(pool.renew(1, page), Err(MemoryError::PieceMisplaced { .. })));
+    assert!(matches!(pool.renew(&[(1, page)]), Err(MemoryError::PieceMisplaced { .. })));
+    assert!(matches!(pool.renew(&[(page, page), (0, page)]), Err(MemoryError::PieceMisplaced { .. })));
     assert_eq!(pool.share_in_pieces().unwrap().1.len(), PIECES_MAX);
 }
 

@@ -18,7 +18,7 @@ use crate::slot::{Claim, Outcome, Phase, Slot};
 const WITHDRAWALS_PER_UNIT: u32 = 64;
 
 /// How a transfer ends that finds its memory withdrawn.
-const WITHDRAWN: [Cause; 3] = [Cause::RevokedByPeer, Cause::RevokedHere, Cause::PlanTooOld];
+const WITHDRAWN: [Cause; 4] = [Cause::RevokedByPeer, Cause::RevokedHere, Cause::MemoryRenewed, Cause::PlanTooOld];
 
 /// Why a unit was not moved to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(crate) fn move_unit(
     loop {
         let count = unit.fill(from, spans);
         if count == 0 {
-            return (bytes, posts, None);
+            return (bytes, posts, plan.check_renewed(*expected).err().map(MoveEnd::Stop));
         }
         let batch = Batch {
             direction: plan.shape.direction(),
