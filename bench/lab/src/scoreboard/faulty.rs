@@ -104,7 +104,7 @@ impl Stage {
     fn write_to_all(&self, faulty: &mut [Waiting]) -> Result<f64, LabError> {
         let start = Instant::now();
         let mut flights: VecDeque<(usize, Transfer<SystemEnv>)> = VecDeque::new();
-        let mut left = vec![self.effort.repeat(WRITES); WELL];
+        let mut left = [self.effort.repeat(WRITES); WELL];
         for _ in 0..IN_FLIGHT {
             for (number, left) in left.iter_mut().enumerate() {
                 *left -= 1;
