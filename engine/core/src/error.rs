@@ -95,6 +95,8 @@ coded! {
         Reentered = 14: "an inline engine's call was made from inside another call of the same engine",
         /// A wait is over and the transfer is not; its memory may not be reused.
         NotEnded = 15: "the transfer has not ended, its worker has not run; cancel it and see what that answers",
+        /// Registered memory was freed, or access to it taken away, without deregistering it first.
+        MemoryGone = 16: "memory of the plan is not there any more: it was freed, protected or withheld without deregistering its region first",
         /// A part of the peer's region got fresh memory, because somebody might still write the old.
         MemoryRenewed = 24: "the region's memory was renewed; get the region again and build a new plan",
     }

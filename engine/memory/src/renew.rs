@@ -80,9 +80,8 @@ impl Pool {
     }
 
     /// Descriptors of the whole pool as it is now, to be sent to a peer: the one it began with and the pieces that lie over it.
-    pub fn share_in_pieces(&self) -> Result<(Arc<OwnedFd>, Pieces), MemoryError> {
-        let pieces = self.pieces().clone();
-        Ok((self.share()?, pieces))
+    pub fn share_in_pieces(&self) -> (Arc<OwnedFd>, Pieces) {
+        (Arc::clone(&self.fd), self.pieces().clone())
     }
 
     /// The ranges that fresh memory for these extents, given as (offset, length), has to cover: whole pages,

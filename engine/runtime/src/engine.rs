@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock_core::config::{Config, PagesChoice, TransportName};
+use penstock_core::config::{Config, PagesChoice, ProcessVmChoice, TransportName};
 use penstock_core::env::{Address, Reactor};
 use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
 use penstock_local::LocalTransport;
@@ -340,10 +340,11 @@ impl<E: Env> Connecting<E> {
 }
 
 fn transports(config: &Config, commons: &Arc<Commons>) -> Vec<Arc<dyn Transport>> {
+    let process_vm = config.transports.process_vm == ProcessVmChoice::Auto;
     let make = |name: &TransportName| -> Option<Arc<dyn Transport>> {
         match name {
             TransportName::Local => Some(Arc::new(LocalTransport::new(Arc::clone(commons)))),
-            TransportName::Shm => Some(Arc::new(ShmTransport::new(Arc::clone(commons)))),
+            TransportName::Shm => Some(Arc::new(ShmTransport::new(Arc::clone(commons), process_vm))),
             _ => None,
         }
     };

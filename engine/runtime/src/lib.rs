@@ -39,7 +39,6 @@ pub mod inbox;
 pub mod peer;
 mod peer_state;
 pub mod plan;
-mod process;
 pub mod quiesce;
 pub mod region;
 pub mod renew;

@@ -61,6 +61,16 @@ impl<E: Env> RemoteRegion<E> {
         self.entry.rights()
     }
 
+    /// The way its bytes take from and to here: `mapped`, `process_vm`, or `none`.
+    pub fn way(&self) -> &'static str {
+        self.peer.way(&self.entry).name
+    }
+
+    /// Why that way, in words: where a better one is missing, what would bring it back.
+    pub fn why(&self) -> String {
+        self.peer.way(&self.entry).why
+    }
+
     /// Where its owner sees it: a number to pass on, never to be dereferenced here.
     pub fn base(&self) -> u64 {
         self.entry.news.base

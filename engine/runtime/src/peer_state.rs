@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use penstock_core::limits::{COUNTERS_MAX, REGIONS_PER_PEER_MAX, TOKENS_PER_PEER_MAX};
 use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
+use penstock_memory::ProcessWatch;
 use penstock_ring::Withdrawal;
 use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
 use penstock_transport::host::{PeerCommons, WHOLE_REGION, is_renewal};
 use penstock_transport::lane::CounterRef;
-use penstock_transport::{Caps, ImportError, Registrar, RemoteMemory, RemoteRegion};
+use penstock_transport::{Caps, ImportError, Registrar, RemoteMemory, RemoteRegion, Way};
 
 use crate::error::{ConnectError, RegionError};
-use crate::process::ProcessWatch;
 
 /// A peer, from the moment its session stands.
 pub(crate) struct PeerState {
@@ -32,7 +32,7 @@ pub(crate) struct PeerState {
     pub(crate) commons: Arc<PeerCommons>,
     pub(crate) registrar: Arc<dyn Registrar>,
     /// Whether the process behind it still lives.
-    pub(crate) process: ProcessWatch,
+    pub(crate) process: Arc<ProcessWatch>,
     /// What its posts said about departures from our place when the session began.
     departures: u64,
     /// Whether we called it, so that our offer was the last word of the greeting.
@@ -58,7 +58,7 @@ pub(crate) struct PeerParts {
     pub(crate) path: String,
     pub(crate) commons: Arc<PeerCommons>,
     pub(crate) registrar: Arc<dyn Registrar>,
-    pub(crate) process: ProcessWatch,
+    pub(crate) process: Arc<ProcessWatch>,
     pub(crate) we_called: bool,
     pub(crate) inbox_credits: u64,
 }
@@ -281,22 +281,31 @@ impl PeerState {
         !matches!(self.check_standing(entry), Err(RegionError::Renewed { .. }))
     }
 
+    fn described<'a>(&self, entry: &'a RemoteEntry) -> RemoteRegion<'a> {
+        RemoteRegion {
+            epoch: self.epoch.0,
+            id: entry.id(),
+            generation: entry.generation(),
+            base: entry.news.base,
+            bytes: entry.news.bytes,
+            rights: entry.rights(),
+            path: &entry.news.path,
+        }
+    }
+
+    /// How the region's memory would be reached from here.
+    pub(crate) fn way(&self, entry: &RemoteEntry) -> Way {
+        self.registrar.way(&self.described(entry))
+    }
+
     /// The region's memory as this process reaches it, mapped at the first call.
     pub(crate) fn import(&self, entry: &RemoteEntry) -> Result<RemoteMemory, ImportError> {
         let mut tokens = entry.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(memory) = entry.memory.get() {
             return Ok(memory.clone());
         }
-        let region = RemoteRegion {
-            epoch: self.epoch.0,
-            id: entry.id(),
-            generation: entry.generation(),
-            bytes: entry.news.bytes,
-            rights: entry.rights(),
-            path: &entry.news.path,
-        };
         let mut kept = tokens.iter().map_while(|token| token.try_clone().ok());
-        let imported = self.registrar.import_with(&region, kept.next(), kept.collect())?;
+        let imported = self.registrar.import_with(&self.described(entry), kept.next(), kept.collect())?;
         let memory = entry.memory.get_or_init(|| imported).clone();
         // Mapped: the descriptors are not needed any more. The book is never locked under this lock.
         let mapped = std::mem::take(&mut *tokens).len();

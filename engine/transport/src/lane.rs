@@ -55,6 +55,8 @@ pub enum PostError {
     Withdrawn(Revisions),
     /// A span reaches outside its window, or the destination may not be written. Nothing was moved.
     OutOfBounds,
+    /// The batch cannot be moved, or not all of it: its transfer ends with this cause. The lane is well.
+    Refused(Cause),
     /// The lane is broken.
     Fault(LaneFault),
 }

@@ -28,6 +28,10 @@ pub enum Command {
         label: String,
         /// Bytes.
         bytes: u64,
+        /// What peers may do, as bits.
+        rights: u8,
+        /// How far its first byte is from a good alignment.
+        skew: u64,
         /// The seed of its pattern.
         seed: u64,
     },

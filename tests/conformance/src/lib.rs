@@ -32,7 +32,7 @@ pub mod target;
 
 use penstock::SystemEnv;
 
-pub use setting::{Place, Setting};
+pub use setting::{Memory, Place, Setting};
 pub use stage::{Options, Stage};
 
 /// An engine of the operating system's own environment, as all engines here.

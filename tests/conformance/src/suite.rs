@@ -50,7 +50,7 @@ macro_rules! for_every_case {
             bytes: one_byte_is_written, one_byte_is_read, any_alignment_will_do, one_extent_of_64_mib,
                 ten_thousand_scattered_blocks;
             shapes: layers_times_blocks, blocks_with_strides, strided_runs, plain_extents,
-                several_region_pairs_in_one_plan, a_plan_is_used_a_thousand_times,
+                several_region_pairs_in_one_plan, pools_and_caller_memory_in_one_plan, a_plan_is_used_a_thousand_times,
                 a_plan_is_submitted_again_while_it_moves;
             notes: an_empty_notification_arrives, payloads_arrive_in_full, a_notification_that_is_too_long_is_refused,
                 a_notification_comes_after_all_its_bytes, counters_count_arrivals,

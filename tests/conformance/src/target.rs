@@ -88,9 +88,11 @@ impl Target {
                 self.pools.insert(label, pool);
                 Reply::Done
             }
-            Command::Register { label, bytes, seed } => {
-                let memory = HostMemory::from_vec(pattern::bytes(seed, 0, bytes as usize))?;
-                let region = self.engine()?.register(memory, &label, Rights::READ_WRITE)?;
+            Command::Register { label, bytes, rights, skew, seed } => {
+                let memory = HostMemory::from_vec(vec![0; (skew + bytes) as usize])?;
+                let memory = memory.part(skew, bytes).ok_or("there are no such bytes")?;
+                pattern::fill(memory.window(), seed);
+                let region = self.engine()?.register(memory, &label, Rights::from(rights))?;
                 self.regions.insert(label, region);
                 Reply::Done
             }
@@ -247,7 +249,7 @@ impl Target {
     fn write_to(&self, peer: &str, label: &str, times: u64) -> Result<Reply, Refusal> {
         let peer = self.peer(peer)?;
         let remote = peer.wait_region(label, CALL_MAX)?;
-        let near = self.pools.get(label).ok_or("there is no pool of that label here")?;
+        let near = self.region(label)?;
         let span = Span { local: 0, remote: 0, len: near.bytes().min(remote.bytes()) };
         let plan = Plan::write(near, &remote).extents(&[span]).build()?;
         for time in 0..times {

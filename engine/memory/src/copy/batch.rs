@@ -128,7 +128,7 @@ impl<'a> Batch<'a> {
 
 /// The bytes of all spans if every one lies in both windows.
 #[inline]
-fn check_bounds(spans: &[Span], local_len: u64, remote_len: u64) -> Result<u64, CopyError> {
+pub(crate) fn check_bounds(spans: &[Span], local_len: u64, remote_len: u64) -> Result<u64, CopyError> {
     // One pass without an early exit: a branch per span costs more than it saves, as refusals
     // are bugs. The sum may wrap only where some span is out of bounds, and then it is not used...
     let shorter = local_len.min(remote_len);

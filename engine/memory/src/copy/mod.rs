@@ -25,6 +25,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use penstock_core::{Direction, Span};
 
+pub(crate) use self::batch::check_bounds;
 use self::batch::{Batch, Overlap};
 pub use self::kernels::{Kernels, kernels};
 use crate::window::Window;

@@ -24,7 +24,7 @@ fn bytes_of(window: &Window, offset: u64, len: u64) -> Vec<u8> {
 
 /// What a peer that lives maps.
 fn seen_by_a_peer(pool: &Pool) -> Window {
-    let (fd, pieces) = pool.share_in_pieces().unwrap();
+    let (fd, pieces) = pool.share_in_pieces();
     let pieces: Vec<Piece<OwnedFd>> =
         pieces.iter().map(|piece| Piece { offset: piece.offset, len: piece.len, fd: dup(piece.fd.as_fd()) }).collect();
     map_foreign_pieces(dup(fd.as_fd()), pool.bytes(), pool.rights(), PageKind::Small, &pieces).unwrap()
@@ -76,12 +76,12 @@ fn pieces_over_pieces_stay_apart_and_hold_what_was_there() {
         let ranges = pool.renewable(&[(offset * page, len * page)]).unwrap();
         pool.renew(&ranges).unwrap().free();
         assert_eq!(bytes_of(pool.window(), 0, pool.bytes()), expected);
-        let (_, pieces) = pool.share_in_pieces().unwrap();
+        let (_, pieces) = pool.share_in_pieces();
         assert!(pieces.windows(2).all(|two| two[0].end() <= two[1].offset), "{pieces:?}");
         let peer = seen_by_a_peer(&pool);
         assert_eq!(bytes_of(&peer, 0, pool.bytes()), expected);
     }
-    assert_eq!(pool.share_in_pieces().unwrap().1.len(), 1, "the last piece covers all others");
+    assert_eq!(pool.share_in_pieces().1.len(), 1, "the last piece covers all others");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_pool_that_peers_may_only_read_keeps_its_seal_over_fresh_memory() {
     pool.renew(&[(0, page_bytes())]).unwrap().free();
     pool.window().fill(0, MIB, 3).unwrap();
     assert_eq!(bytes_of(&seen_by_a_peer(&pool), 0, MIB), vec![3; MIB as usize]);
-    let (_, pieces) = pool.share_in_pieces().unwrap();
+    let (_, pieces) = pool.share_in_pieces();
     let refused = map_foreign_pool(dup(pieces[0].fd.as_fd()), page_bytes(), Rights::READ, PageKind::Small);
     assert!(refused.is_ok());
     let writable = Mapping::new(pieces[0].fd.as_fd(), page_bytes(), Access::ReadWrite, false);
@@ -114,7 +114,7 @@ fn too_many_pieces_and_ranges_outside_are_refused_and_change_nothing() {
     }
     assert!(matches!(pool.renew(&[(1, page)]), Err(MemoryError::PieceMisplaced { .. })));
     assert!(matches!(pool.renew(&[(page, page), (0, page)]), Err(MemoryError::PieceMisplaced { .. })));
-    assert_eq!(pool.share_in_pieces().unwrap().1.len(), PIECES_MAX);
+    assert_eq!(pool.share_in_pieces().1.len(), PIECES_MAX);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use penstock_core::env::Stream;
 use penstock_core::limits::PEERS_MAX;
 use penstock_core::{EngineName, Env, Epoch, Moment};
+use penstock_memory::{ProcessWatch, Unseen};
 use penstock_session::frame::{RefusalCode, VERSION_MAX, VERSION_MIN};
 use penstock_session::greeting::GreetingError;
 use penstock_session::{Card, Frame, Greeting, Hello, Offer, Outcome, Role};
@@ -17,7 +18,6 @@ use super::connection::Broken;
 use super::{Control, Phase, Talk};
 use crate::error::ConnectError;
 use crate::peer_state::{PeerParts, PeerState};
-use crate::process::ProcessWatch;
 use crate::shared::{Pending, Shared, WorkerCall};
 
 /// One greeting and what it has reserved.
@@ -29,7 +29,7 @@ pub(super) struct Greeter {
     /// Our side of the transport, waiting for theirs.
     offering: Option<(Arc<dyn Transport>, Offering)>,
     /// The process at the other end, watched from before it was trusted.
-    process: ProcessWatch,
+    process: Arc<ProcessWatch>,
     /// Whoever asked for this connection, and the name they know the peer by.
     asked: Option<(Arc<Pending>, String)>,
 }
@@ -58,7 +58,7 @@ impl Greeter {
     }
 
     fn new(greeting: Greeting, until: Moment) -> Self {
-        Self { greeting, until, party: None, offering: None, process: ProcessWatch::Unseen, asked: None }
+        Self { greeting, until, party: None, offering: None, process: unseen(), asked: None }
     }
 
     pub(super) fn until(&self) -> Moment {
@@ -95,7 +95,7 @@ fn hello<E: Env>(shared: &Shared<E>, party: u32, expects: u64) -> Hello {
     }
 }
 
-fn sides<E: Env>(shared: &Shared<E>, party: u32, theirs: &Hello, process: &ProcessWatch) -> (Here, There) {
+fn sides<E: Env>(shared: &Shared<E>, party: u32, theirs: &Hello, process: &Arc<ProcessWatch>) -> (Here, There) {
     let here = Here {
         host: shared.card.host,
         process: shared.process,
@@ -106,12 +106,18 @@ fn sides<E: Env>(shared: &Shared<E>, party: u32, theirs: &Hello, process: &Proce
     let there = There {
         host: theirs.host,
         // Anybody can say that it is in our process; the operating system knows.
-        process: if matches!(process, ProcessWatch::Ourselves) { theirs.process } else { 0 },
+        process: if matches!(**process, ProcessWatch::Ourselves) { theirs.process } else { 0 },
         epoch: theirs.epoch,
         workers: usize::from(theirs.workers),
         party: theirs.party,
+        watch: Arc::clone(process),
     };
     (here, there)
+}
+
+/// Nothing is known of the process at the other end.
+fn unseen() -> Arc<ProcessWatch> {
+    Arc::new(ProcessWatch::Unseen(Unseen::NotOpened))
 }
 
 impl<E: Env> Control<E> {
@@ -120,7 +126,7 @@ impl<E: Env> Control<E> {
         let Some(Talk { connection, phase: Phase::Greeting(greeter) }) = self.talks.get_mut(&token) else { return };
         let checked = match connection.stream.credentials() {
             Ok(there) => {
-                greeter.process = ProcessWatch::of(there.pid);
+                greeter.process = Arc::new(ProcessWatch::of(there.pid));
                 Greeting::check_user(self.shared.env.credentials(), there)
             }
             Err(error) => return self.broke(token, &error.into()),
@@ -242,7 +248,7 @@ impl<E: Env> Control<E> {
             path: link.path,
             commons: link.commons,
             registrar: link.registrar,
-            process: std::mem::replace(&mut greeter.process, ProcessWatch::Unseen),
+            process: std::mem::replace(&mut greeter.process, unseen()),
             we_called: greeter.greeting.role() == Role::Caller,
             inbox_credits: self.shared.config.credits.notifications_per_peer as u64,
         }));

@@ -76,6 +76,7 @@ pub(crate) fn move_unit(
                 Err(cause) => return (bytes, posts, Some(MoveEnd::Stop(cause))),
             },
             Err(PostError::OutOfBounds) => return (bytes, posts, Some(MoveEnd::Stop(Cause::OutOfBounds))),
+            Err(PostError::Refused(cause)) => return (bytes, posts, Some(MoveEnd::Stop(cause))),
             Err(PostError::Fault(fault)) => return (bytes, posts, Some(MoveEnd::Stop(fault.0))),
         }
     }

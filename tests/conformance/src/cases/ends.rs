@@ -109,7 +109,7 @@ fn assert_stays(stage: &mut Stage, transfer: &Transfer) {
 /// notification never comes.
 pub fn cancel_while_its_notification_waits(setting: &Setting) {
     let (mut stage, fill) = Stage::choked(setting);
-    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).build().unwrap();
+    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).block_bytes(4096).build().unwrap();
     let how = Submit::new().notify(NoteId(999), b"never").within(PATIENCE);
     let transfer = stage.submit(stage.peer(), &plan, how);
     stage.wait_until("its bytes have landed", || transfer.bytes_moved() == 4096);

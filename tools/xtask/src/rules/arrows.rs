@@ -1,7 +1,7 @@
 //! Who may depend on whom: arrows point down only, in manifests and in sources.
 //!
 //! ```text
-//! tools/cli ──► bench/lab     tests/conformance
+//! tools/cli ──► bench/lab, tools/doctor     tests/conformance
 //!        \         |         /
 //!           engine/runtime
 //!          /       |       \
@@ -57,6 +57,19 @@ const ALL: &[&str] = &[
     "penstock-shm",
 ];
 
+/// The labs also try the doctor in places that only root can make.
+const CONFORMANCE: &[&str] = &[
+    "penstock",
+    "penstock-core",
+    "penstock-memory",
+    "penstock-ring",
+    "penstock-transport",
+    "penstock-session",
+    "penstock-local",
+    "penstock-shm",
+    "penstock-doctor",
+];
+
 /// The picture as a table. A new crate is added here and in the picture above.
 const PLACES: &[Place] = &[
     place("penstock-core", "engine/core", &[]),
@@ -68,8 +81,9 @@ const PLACES: &[Place] = &[
     place("penstock-shm", "engine/backends/shm", TRANSPORTS_MAY_USE),
     place("penstock", "engine/runtime", ENGINE),
     place("penstock-lab", "bench/lab", ALL),
-    place("penstock-cli", "tools/cli", &["penstock", "penstock-lab"]),
-    place("penstock-conformance", "tests/conformance", ALL),
+    place("penstock-doctor", "tools/doctor", &["penstock"]),
+    place("penstock-cli", "tools/cli", &["penstock", "penstock-doctor", "penstock-lab"]),
+    place("penstock-conformance", "tests/conformance", CONFORMANCE),
     place("penstock-faults", "tests/faults", ALL),
     place("penstock-simulation", "tests/sim", ALL),
     place("penstock-fuzz", "tests/fuzz", ALL),
