@@ -2,10 +2,14 @@
 //! that it is done with it, and nothing else.
 #![allow(clippy::print_stderr, reason = "the figures are what a reader of the output looks for")]
 
+use std::time::{Duration, Instant};
+
 use penstock::limits::UNIT_BYTES;
-use penstock::{Cause, PoolSpec, RenewError, Window};
+use penstock::{Cause, NoteId, Notified, PoolSpec, RenewError, Submit, Window};
 use penstock_faults::child::Child;
-use penstock_faults::frozen::{BLOCK_BYTES, BLOCKS, DATA, Stage, WRITTEN, start_writer, wait_until, written_extent};
+use penstock_faults::frozen::{
+    BLOCK_BYTES, BLOCKS, DATA, Stage, Stopped, WRITTEN, start_writer, wait_until, written_extent,
+};
 use penstock_faults::pair::PATIENCE;
 
 const CHILD: &str = env!("CARGO_BIN_EXE_penstock-faults-child");
@@ -173,5 +177,30 @@ fn memory_is_renewed_only_in_the_pool_it_was_revoked_from() {
     // Nothing is left to do then, which is no error.
     stage.pool.renew(&held, PATIENCE).expect("the proof has come");
     assert_eq!(stage.end_of_writing(), Cause::RevokedByPeer.text(), "nothing was renewed");
+    stage.writer.finish();
+}
+
+#[test]
+fn transfers_to_a_stopped_target_end_by_their_deadlines_and_those_after_it_runs_again_arrive() {
+    const WITHIN: Duration = Duration::from_millis(50);
+    let stage = Stage::new("stopped-target", CHILD);
+    let target = stage.engine.peers().into_iter().next().expect("the writer has connected");
+    let stopped = Stopped::new(&stage.writer);
+    // Until its ring is full: then one waits for room that does not come.
+    let late = (0..10_000).find_map(|_| {
+        let start = Instant::now();
+        let note = target.notify(NoteId(1), &[0; 1024], Submit::new().within(WITHIN)).expect("the session stands");
+        let ended = note.wait_within(PATIENCE).expect("a transfer ends by its deadline");
+        ended.err().map(|fault| (fault, start.elapsed(), note.cancel(WITHIN)))
+    });
+    let (fault, took, answer) = late.expect("a ring has an end");
+    assert_eq!((fault.cause, fault.notified), (Cause::DeadlineExceeded, Notified::No));
+    assert!(took < WITHIN + PATIENCE / 4, "a transfer of {WITHIN:?} ended after {took:?}");
+    assert!(answer.local.is_quiesced(), "the target stopped outside any copy of ours: {answer:?}");
+    assert!(stage.revoke().is_quiesced(), "a process that was stopped outside a copy was quarantined");
+    drop(stopped);
+    let again = || target.notify(NoteId(2), b"", Submit::new()).is_ok_and(|note| note.wait().is_ok());
+    assert!(wait_until(again), "the target runs again and takes nothing");
+    assert_eq!(target.ended(), None, "a stop is no reason to end a session");
     stage.writer.finish();
 }
