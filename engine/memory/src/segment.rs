@@ -78,13 +78,13 @@ fn map(fd: BorrowedFd<'_>, bytes: u64, access: Access) -> Result<Window, MemoryE
     let refused = |call, source| memfd::system_error(call, WHAT, bytes, source);
     let mapping = Mapping::new(fd, bytes, access, false).map_err(|source| refused("mmap", source))?;
     mapping.populate(fd, access).map_err(|source| refused("madvise(populate)", source))?;
-    Ok(window_over(mapping, access))
+    Ok(window_over(Arc::new(mapping), access))
 }
 
 /// The window over a whole mapping, which it keeps.
-pub(crate) fn window_over(mapping: Mapping, access: Access) -> Window {
+pub(crate) fn window_over(mapping: Arc<Mapping>, access: Access) -> Window {
     let (base, len) = (mapping.base(), mapping.len());
     // SAFETY: the mapping is readable, writable for ReadWrite, and lives inside the Arc until
     // the last window is gone; nobody makes references to its bytes.
-    unsafe { Window::new(base, len, access == Access::ReadWrite, Arc::new(mapping)) }
+    unsafe { Window::new(base, len, access == Access::ReadWrite, mapping) }
 }

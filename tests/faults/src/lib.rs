@@ -8,6 +8,7 @@
 //! - [`cores`]: who runs beside whom
 //! - [`child`]: other processes, spoken to line by line
 //! - [`bystanders`]: peers in other processes that sleep, or take what they are sent
+//! - [`frozen`]: writers that are stopped in the middle of a copy
 //! - [`storm`]: transfers that are stopped midway, and the canaries that tell what landed later
 
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod bystanders;
 pub mod child;
 pub mod cores;
 pub mod folder;
+pub mod frozen;
 pub mod pair;
 pub mod seed;
 pub mod storm;

@@ -40,6 +40,11 @@ pub enum Command {
     CheckAllocated(LayoutSpec),
     /// Say how much CPU time its process has used.
     Cpu,
+    /// Sleep without looking at anything, an inline engine's peers least of all.
+    Doze {
+        /// How long, in nanoseconds.
+        nanos: u64,
+    },
     /// Return so many small writes, one by one.
     Rally(Rules),
     /// Return so many changes of a cache line, one by one.
@@ -126,8 +131,8 @@ pub fn perform(end: &End, command: &Command) -> Result<Reply, LabError> {
         Command::WipeAllocated => pattern::wipe(allocated(end)?),
         Command::CheckAllocated(spec) => return Ok(look(spec, allocated(end)?)),
         Command::Cpu => return Ok(Reply::Cpu { nanos: clock::process_cpu().as_nanos() as u64 }),
-        Command::Rally(_) | Command::CacheLines { .. } => {
-            return Err(LabError::Target { why: "a rally needs both ends".to_owned() });
+        Command::Rally(_) | Command::CacheLines { .. } | Command::Doze { .. } => {
+            return Err(LabError::Target { why: "that needs a process of its own".to_owned() });
         }
     }
     Ok(Reply::Done)
