@@ -7,6 +7,8 @@
 //! - [`ends`]: an initiator here and a target, in a process of its own over shm
 //! - [`perf`]: one measurement with its floor and a proof of the bytes
 //! - [`scoreboard`]: all metrics against their floors
+//! - [`guard`]: instructions a block against a baseline
+//! - [`limited`]: programs that are run to their end, within a limit
 //! - [`error`]: what can go wrong
 
 #![deny(unsafe_code)]
@@ -14,7 +16,9 @@
 pub mod ends;
 pub mod error;
 pub mod floor;
+pub mod guard;
 pub mod layout;
+pub mod limited;
 pub mod measure;
 pub mod pattern;
 pub mod perf;

@@ -4,12 +4,13 @@
 
 use std::error::Error;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use penstock_lab::perf;
+use clap::{Args, Parser, Subcommand};
 use penstock_lab::scoreboard::{self, Effort, table};
 use penstock_lab::workload::Workload;
+use penstock_lab::{guard, perf};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,12 +47,30 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
+    /// Counts the instructions of the hot path (M14) and fails where they are 2 % more than in the baseline.
+    Guard(GuardArguments),
     /// Lists the workloads that are built in.
     Workloads {
         /// One JSON object a line instead of a table.
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Args)]
+struct GuardArguments {
+    /// The measured program; the penstock-hot-path beside this program where absent.
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
+    /// The baseline; bench/baselines/m14.json of the repository where absent.
+    #[arg(long, value_name = "PATH")]
+    baseline: Option<PathBuf>,
+    /// Write the counts of now down as the baseline.
+    #[arg(long)]
+    update: bool,
+    /// The counts as one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
 }
 
 fn main() -> ExitCode {
@@ -61,6 +80,7 @@ fn main() -> ExitCode {
     }
     let done = match Arguments::parse().chore {
         Chore::Scoreboard { only, json, quick } => measure(&only, json, &Effort { quick, target_program: None }),
+        Chore::Guard(arguments) => hold_to_baseline(arguments),
         Chore::Workloads { json } => list(json).map(|()| true),
     };
     match done {
@@ -104,6 +124,32 @@ fn measure(only: &[String], json: bool, effort: &Effort) -> Result<bool, Box<dyn
         write!(output, "{}", table::render(&rows))?;
     }
     Ok(complete)
+}
+
+/// Answers whether nothing grew.
+fn hold_to_baseline(arguments: GuardArguments) -> Result<bool, Box<dyn Error>> {
+    let GuardArguments { program, baseline, update, json } = arguments;
+    let options = guard::Options { program, baseline };
+    let path = guard::baseline_path(&options)?;
+    let now = guard::count(&options)?;
+    let (mut output, mut progress) = (std::io::stdout(), std::io::stderr());
+    match json {
+        true => writeln!(output, "{}", serde_json::to_string(&now)?)?,
+        false => write!(output, "{}", now.render())?,
+    }
+    if update {
+        now.write(&path)?;
+        writeln!(progress, "{} is written: look at the difference and commit it", path.display())?;
+        return Ok(true);
+    }
+    let judgement = guard::Baseline::read(&path)?.judge(&now)?;
+    for hint in &judgement.hints {
+        writeln!(progress, "{hint}")?;
+    }
+    for failure in &judgement.failures {
+        writeln!(progress, "FAILED {failure}")?;
+    }
+    Ok(judgement.failures.is_empty())
 }
 
 fn list(json: bool) -> Result<(), Box<dyn Error>> {

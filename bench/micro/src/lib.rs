@@ -1,0 +1,12 @@
+//! The engine's smallest parts, each in a loop of its own.
+//!
+//! - [`pair`]: two inline engines of one thread, connected
+//! - [`hot`]: the hot path and nothing else, for a tool that counts instructions
+
+#![forbid(unsafe_code)]
+
+pub mod hot;
+pub mod pair;
+
+/// Why something could not be set up.
+pub type Refusal = Box<dyn std::error::Error + Send + Sync>;
