@@ -68,8 +68,7 @@ fn the_hot_path_executes_as_many_instructions_as_the_baseline_says() {
     // Beside the other programs of a release: whoever has built them has built this one nearly as well.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let judged = guard(&build(root(), target));
-    println!("{}{}", text(&judged.stdout), text(&judged.stderr));
-    assert!(judged.status.success());
+    assert!(judged.status.success(), "{}{}", text(&judged.stdout), text(&judged.stderr));
 }
 
 #[test]

@@ -8,7 +8,7 @@ fn lab(arguments: &[&str]) -> Output {
 
 #[test]
 fn rows_are_json_objects_with_a_verdict_or_none() {
-    let output = lab(&["scoreboard", "--only", "M1,M2,M12", "--json", "--quick"]);
+    let output = lab(&["scoreboard", "--only", "M1,M2,M12,M13", "--json", "--quick"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -20,7 +20,7 @@ fn rows_are_json_objects_with_a_verdict_or_none() {
         assert!(row["figure"].is_null() || row["figure"].as_f64().unwrap() > 0.0);
     }
     let of = |id| rows.iter().filter(|row| row["id"] == id).count();
-    assert_eq!((of("M1"), of("M2"), of("M12")), (5, 1, 4));
+    assert_eq!((of("M1"), of("M2"), of("M12"), of("M13")), (5, 1, 4, 2));
 }
 
 #[test]

@@ -2,13 +2,14 @@
 //!
 //! - [`row`]: one figure against one comparator; [`table`]: rows for people
 //! - `arrival` (M1), `hot` (M2), `copies` (M3, M4, M6), `words` (M5), `prepare` (M7), `wake` (M12),
-//!   `register` (M15)
+//!   `foreground` (M13), `register` (M15)
 //!
 //! A metric is a function that measures and answers rows: one for each comparator. A comparator that is not
 //! measured here still has its row, without a figure.
 
 mod arrival;
 mod copies;
+mod foreground;
 mod hot;
 mod prepare;
 mod register;
@@ -100,6 +101,11 @@ pub const METRICS: &[Metric] = &[
     metric("M6", "w2: until the last block is handed over, and in all", copies::many_small),
     metric("M7", "preparing the plan of w1", prepare::measure),
     metric("M12", "waking a sleeping peer, and what sleeping costs", wake::measure),
+    metric(
+        "M13",
+        "4 KiB, urgent, while w4 goes on at 80 % of its speed: the latest of a thousand",
+        foreground::measure,
+    ),
     metric("M15", "registering 10,000 views, and going on registering", register::measure),
 ];
 
@@ -107,7 +113,7 @@ pub const METRICS: &[Metric] = &[
 pub fn choose(ids: &[String]) -> Result<Vec<Metric>, LabError> {
     let known = |id: &String| METRICS.iter().any(|metric| metric.id.eq_ignore_ascii_case(id));
     if !ids.iter().all(known) {
-        return Err(LabError::Option { option: "only", mend: "give ids of the scoreboard: M1 to M7, M12, M15" });
+        return Err(LabError::Option { option: "only", mend: "give ids of the scoreboard: M1 to M7, M12, M13, M15" });
     }
     let chosen =
         METRICS.iter().filter(|metric| ids.is_empty() || ids.iter().any(|id| metric.id.eq_ignore_ascii_case(id)));
