@@ -21,6 +21,9 @@ Examples:
                                              one JSON object for each metric and comparator
   penstock-lab scoreboard --quick            few rounds: does everything run?
   penstock-lab workloads                     what can be moved
+  penstock-lab bench --only expand           micro-benches; --list names them
+  penstock-lab compare OLD NEW --bench slab  which of two builds is quicker? (compare --help)
+  penstock-lab guard                         instructions a block against the baseline
 
 Keep the machine quiet while it measures. Ratios are taken between neighbouring rounds of one run and survive
 some noise; absolute figures do not.";

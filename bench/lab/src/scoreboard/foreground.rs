@@ -144,7 +144,8 @@ impl Bench {
 
     /// One round with the background at so many bytes a second.
     fn round(&self, lasting: Duration, speed: f64) -> Result<Round, LabError> {
-        let mut late = Histogram::<u64>::new(3).map_err(LabError::refused("make a histogram"))?;
+        let most = (lasting + 2 * DRAIN).as_nanos() as u64;
+        let mut late = Histogram::<u64>::new_with_bounds(1, most, 3).map_err(LabError::refused("make a histogram"))?;
         let batch_every = Duration::from_secs_f64(self.batches[0].bytes() as f64 / speed);
         let mut pages = Stream::new(&self.pages, EVERY, Submit::new().priority(Priority::Urgent));
         let mut batches = Stream::new(&self.batches, batch_every, self.arrived);

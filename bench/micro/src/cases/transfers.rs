@@ -22,6 +22,7 @@ fn submit(transport: TransportName, bytes: u64) -> Result<Body, Refusal> {
     let span = Span { local: 8192, remote: 64 << 10, len: bytes };
     let plan = Plan::write(&pair.pool, &pair.remote).extents(&[span]).build()?;
     Ok(Box::new(move |times| {
+        let pair = &pair; // All of it is the closure's: an engine that nobody holds shuts down.
         for _ in 0..times {
             let transfer = pair.peer.submit(&plan, Submit::new())?;
             black_box(transfer.poll().ok_or("a plan of one unit is still moving")??);
@@ -36,6 +37,7 @@ fn notify() -> Result<Body, Refusal> {
     let pair = Pair::connected(TransportName::Shm, 1 << 20)?;
     let mut arrived = Vec::new();
     Ok(Box::new(move |times| {
+        let pair = &pair; // As above.
         for number in 0..times {
             let transfer = pair.peer.notify(NoteId(number.into()), b"a layer is there", Submit::new())?;
             arrived.clear();
