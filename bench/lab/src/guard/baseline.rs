@@ -13,6 +13,8 @@ use super::{GuardError as Error, callgrind};
 
 /// Rounds that are counted: enough that what happens once in many turns has its share.
 const ROUNDS: u64 = 32;
+/// What is wanted of a block, in instructions.
+const GOAL: f64 = 60.0;
 /// How much more is let pass, in per cent.
 const TOLERANCE_PERCENT: f64 = 2.0;
 
@@ -145,6 +147,13 @@ impl Baseline {
             }
             let _ = writeln!(text, "   {}", case.copy);
         }
+        let (met, missed): (Vec<_>, Vec<_>) = self.cases.iter().partition(|(_, case)| case.total <= GOAL);
+        for (word, cases) in [("met", met), ("MISSED", missed)] {
+            let names: Vec<&str> = cases.into_iter().map(|(name, _)| name.as_str()).collect();
+            if !names.is_empty() {
+                let _ = writeln!(text, "goal <= {GOAL}: {word} by {}", names.join(", "));
+            }
+        }
         text
     }
 }
@@ -249,6 +258,12 @@ mod tests {
         let mut other = with(20.0, 10.0);
         other.conditions.valgrind = "4".to_owned();
         assert!(with(20.0, 10.0).judge(&other).is_ok());
+    }
+
+    #[test]
+    fn the_table_says_which_cases_miss_the_goal() {
+        assert!(with(20.0, 10.0).render().contains("goal <= 60: met by words-shm"));
+        assert!(with(50.0, 10.1).render().contains("goal <= 60: MISSED by words-shm"));
     }
 
     #[test]
