@@ -95,6 +95,12 @@ coded! {
         Reentered = 14: "an inline engine's call was made from inside another call of the same engine",
         /// A wait is over and the transfer is not; its memory may not be reused.
         NotEnded = 15: "the transfer has not ended, its worker has not run; cancel it and see what that answers",
+        /// Registered memory was freed, or access to it taken away, without deregistering it first.
+        MemoryGone = 16: "memory of the plan is not there any more: it was freed, protected or withheld without deregistering its region first",
+        /// This engine drains.
+        Draining = 20: "this engine is draining and takes nothing new; use another engine, or start this one anew",
+        /// The peer drains.
+        PeerDraining = 21: "the peer is draining and takes nothing new; use another peer, or reconnect when it is back",
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::fork;
 use crate::window::Window;
 
 /// One use of one block: the generation tells it from earlier and later uses of the same index.
@@ -339,6 +340,9 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        if fork::in_child() {
+            return; // The pool is the parent's, and a thread of it may have held the lock at the fork.
+        }
         // In reverse, so that the next taker gets them in the order this one had them. A refusal
         // means that somebody released one of our ids by hand; there is nothing left to undo.
         let freed = |id: &BlockId| self.allocator.release_count(*id) == Ok(Released::Freed);

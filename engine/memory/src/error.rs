@@ -57,7 +57,7 @@ pub enum MemoryError {
         mend: &'static str,
     },
     /// The process has no descriptor left.
-    #[error("no file descriptor left for {what}: raise the limit (ulimit -n; service files: LimitNOFILE=)")]
+    #[error("no file descriptor left for {what}: raise the limit (`penstock doctor limits` says how)")]
     NoDescriptor {
         /// What was to be made.
         what: &'static str,

@@ -53,6 +53,15 @@ impl HostMemory {
         Ok(Self { window })
     }
 
+    /// Only the `len` bytes at `offset` of it, or `None` if it has not got them. The rest is kept, and not
+    /// registered with it.
+    pub fn part(&self, offset: u64, len: u64) -> Option<Self> {
+        if len == 0 {
+            return None;
+        }
+        Some(Self { window: self.window.slice(offset, len)? })
+    }
+
     /// The memory.
     pub fn window(&self) -> &Window {
         &self.window
@@ -93,6 +102,14 @@ mod tests {
             ));
         }
         assert!(HostMemory::from_vec(Vec::new()).is_err());
+    }
+
+    #[test]
+    fn a_part_has_its_own_bounds() {
+        let whole = HostMemory::from_vec(b"abcdef".to_vec()).unwrap();
+        let part = whole.part(1, 3).unwrap();
+        assert_eq!((part.window().len(), part.window().base_address()), (3, whole.window().base_address() + 1));
+        assert!(whole.part(4, 3).is_none() && whole.part(2, 0).is_none());
     }
 
     #[test]

@@ -12,21 +12,27 @@
 //! - [`blocks`]: handing out a pool's blocks
 //! - [`region`], [`registry`]: names for memory, and who has which (`hash` below it)
 //! - [`copy`]: moving scattered spans between two windows
-//! - [`fork`]: knowing a forked child
+//! - [`foreign`]: memory of another process that nobody mapped here, moved by the kernel
+//! - [`process`], [`fork`]: watching another process, knowing a forked child; [`life`]: a lock that the kernel
+//!   marks when its thread dies; [`probe`]: what the kernel lets this process do
 //! - [`error`]: what can go wrong, and the mend
 
 pub mod blocks;
 pub mod copy;
 pub mod error;
+pub mod foreign;
 pub mod fork;
 mod hash;
 pub mod host;
+pub mod life;
 mod mapping;
 mod memfd;
 mod numa;
 mod pages;
 pub mod pool;
 mod pool_spec;
+pub mod probe;
+pub mod process;
 pub mod region;
 pub mod registry;
 pub mod segment;
@@ -36,11 +42,14 @@ pub mod window;
 pub use blocks::{BlockAllocator, BlockError, BlockId, Blocks, Released, TakeError};
 pub use copy::{CopyError, Hint};
 pub use error::{AccessError, MemoryError, MemoryLimit, MissingSeals};
+pub use foreign::{Beacon, ForeignError, ForeignMemory, ForeignProcess, WhyNot};
 pub use host::HostMemory;
+pub use life::{LifeError, LifeLock};
 pub use mapping::Access;
 pub use pages::{PageKind, PagesReport};
 pub use pool::{Pool, map_foreign_pool};
 pub use pool_spec::{DEFAULT_BLOCK_BYTES, Pages, PoolSpec};
+pub use process::{ProcessWatch, Unseen};
 pub use region::{Origin, Region};
 pub use registry::{Deregistered, RegionError, Registry};
 pub use segment::Segment;

@@ -79,8 +79,8 @@ pub(crate) fn is_huge_tlb(fd: BorrowedFd<'_>) -> bool {
 
 /// Gives an errno of a memory call its name.
 pub(crate) fn system_error(call: &'static str, what: &'static str, asked: u64, source: io::Error) -> MemoryError {
-    const MEND: &str = "ask for less, free memory, or raise the limit (memory.max of the control \
-                        group, the size of the container, vm.overcommit_memory)";
+    const MEND: &str = "ask for less, free memory, or raise the limit that stands in the way \
+                        (`penstock doctor memory cgroup limits`)";
     match source.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => MemoryError::NoDescriptor { what },
         // Populating a page that cannot be had answers EFAULT; a size past every limit, EFBIG.

@@ -94,7 +94,7 @@ pub(crate) fn refuse_impossible(asked: u64, what: &'static str) -> Result<(), Me
         && asked > allowed
     {
         let limit = MemoryLimit::ControlGroup { allowed };
-        let mend = "raise memory.max of the group (the container's memory limit)";
+        let mend = "raise memory.max of the group (`penstock doctor cgroup` names its file)";
         return Err(MemoryError::OutOfMemory { what, asked, limit, mend });
     }
     Ok(())

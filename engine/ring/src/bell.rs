@@ -88,9 +88,11 @@ impl Ringer {
         self.take_flag()
     }
 
-    /// The second half of [`Ringer::must_ring`], for who has just been through a full barrier.
+    /// The second half of [`Ringer::must_ring`], for who has just been through a full barrier after
+    /// publishing, as [`crate::CounterCell::add_one`] goes through one.
     #[inline]
-    pub(crate) fn take_flag(&self) -> bool {
+    #[must_use = "the sleeper stays asleep unless it is woken"]
+    pub fn take_flag(&self) -> bool {
         // The load keeps the line shared while the other side is awake, which is the usual case.
         self.flag.load(Ordering::Relaxed) != AWAKE && self.flag.swap(AWAKE, Ordering::Relaxed) != AWAKE
     }

@@ -21,6 +21,7 @@
 //! | [`slab`] | preconstructed items behind generational keys |
 //! | [`gate`] | hazards and the withdrawal log: how an owner knows that nothing lands any more |
 //! | [`published`] | a number that its owner publishes, readable over read-only mappings |
+//! | [`life`] | a word that the kernel marks when its owner dies |
 //! | [`bell`] | wake the other side only when it sleeps |
 //! | [`ready`] | bitmap of the lanes that have work |
 //! | [`counter`] | arrival counters in shared memory |
@@ -30,6 +31,8 @@ pub mod bell;
 pub mod counter;
 pub mod error;
 pub mod gate;
+#[cfg(not(loom))]
+pub mod life;
 pub mod mpsc;
 #[cfg(not(loom))]
 pub mod place;
@@ -46,6 +49,8 @@ pub use bell::{Ringer, Sleeper};
 pub use counter::{CounterCell, CounterTable};
 pub use error::{Corrupt, Full, RingError, StaleKey};
 pub use gate::{GateReader, GateWriter, Hazard, HazardView, Lapped, Observation, Withdrawal};
+#[cfg(not(loom))]
+pub use life::{Life, LifePublisher, LifeView};
 #[cfg(not(loom))]
 pub use place::Place;
 pub use published::{Published, Publisher};

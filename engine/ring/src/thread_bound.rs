@@ -47,7 +47,7 @@ impl<T> ThreadBound<T> {
     }
 
     /// Runs `f` on the value, when called by its thread and not from within another `with`.
-    #[inline]
+    #[inline(always)]
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Result<R, AccessError> {
         if self.owner != thread_number() {
             return Err(AccessError::WrongThread);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock_core::config::{Config, PagesChoice, TransportName};
+use penstock_core::config::{Config, PagesChoice, ProcessVmChoice, TransportName};
 use penstock_core::env::{Address, Reactor};
 use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
 use penstock_local::LocalTransport;
-use penstock_memory::{HostMemory, PoolSpec};
+use penstock_memory::{HostMemory, PoolSpec, fork};
 use penstock_ring::mpsc;
 use penstock_session::Card;
 use penstock_shm::ShmTransport;
@@ -35,7 +35,7 @@ use crate::worker::Worker;
 /// its own calls and in [`Engine::progress`], on the thread that started it. Dropping the engine says
 /// goodbye to its peers and leaves nothing behind.
 pub struct Engine<E: Env = SystemEnv> {
-    hub: Arc<Hub<E>>,
+    pub(crate) hub: Arc<Hub<E>>,
     /// What [`Engine::arm`] has seen.
     seen: AtomicU64,
     /// The descriptor of an inline engine's reactor; others use the application's bell.
@@ -62,7 +62,7 @@ impl<E: Env> Engine<E> {
     /// Starts an engine in an environment of one's own.
     pub fn start_in(env: E, config: Config) -> Result<Self, StartError> {
         config.validate()?;
-        penstock_memory::fork::arm();
+        fork::arm();
         let program = std::env::args().next().unwrap_or_default();
         let program = PathBuf::from(program).file_name().map(|name| name.to_string_lossy().into_owned());
         let name = config.engine.name_or(&program.unwrap_or_default(), std::process::id())?;
@@ -169,7 +169,10 @@ impl<E: Env> Engine<E> {
     /// Begins to connect. An inline engine that shares its thread with the other one needs this.
     pub fn connect_begin(&self, descriptor: &[u8]) -> Result<Connecting<E>, ConnectError> {
         self.hub.shared.check_usable().map_err(ConnectError::Call)?;
-        let card = Card::decode(descriptor)?;
+        self.begin(Card::decode(descriptor)?)
+    }
+
+    pub(crate) fn begin(&self, card: Card) -> Result<Connecting<E>, ConnectError> {
         if card.host != self.hub.shared.card.host {
             return Err(ConnectError::OtherHost { name: card.name });
         }
@@ -184,6 +187,9 @@ impl<E: Env> Engine<E> {
 
     /// All peers with a standing session, whoever connected.
     pub fn peers(&self) -> Vec<Peer<E>> {
+        if fork::in_child() {
+            return Vec::new(); // None of them is the child's, and the table may be locked for ever.
+        }
         let standing = self.hub.shared.peers.standing();
         standing.into_iter().map(|state| Peer { hub: Arc::clone(&self.hub), state }).collect()
     }
@@ -201,6 +207,9 @@ impl<E: Env> Engine<E> {
 
     /// Takes all notifications that have arrived, in the order they did, and answers how many.
     pub fn notifications(&self, taken: &mut Vec<Notification>) -> usize {
+        if fork::in_child() {
+            return 0; // They are the parent's to take.
+        }
         let shared = &self.hub.shared;
         shared.inbox.take(taken, |starved| {
             for port in &shared.ports {
@@ -211,6 +220,9 @@ impl<E: Env> Engine<E> {
 
     /// Waits until there is a notification to take, at most so long. Answers whether there is.
     pub fn wait_notification(&self, within: Duration) -> bool {
+        if fork::in_child() {
+            return false;
+        }
         let shared = &self.hub.shared;
         if self.hub.is_inline() {
             let until = shared.env.now() + within;
@@ -271,6 +283,9 @@ impl<E: Env> Engine<E> {
 
     /// Memory of this engine that a stopped or unreachable party might still touch.
     pub fn quarantined(&self) -> Vec<Quarantined> {
+        if fork::in_child() {
+            return Vec::new();
+        }
         self.hub.shared.quarantine.list()
     }
 
@@ -336,10 +351,11 @@ impl<E: Env> Connecting<E> {
 }
 
 fn transports(config: &Config, commons: &Arc<Commons>) -> Vec<Arc<dyn Transport>> {
+    let process_vm = config.transports.process_vm == ProcessVmChoice::Auto;
     let make = |name: &TransportName| -> Option<Arc<dyn Transport>> {
         match name {
             TransportName::Local => Some(Arc::new(LocalTransport::new(Arc::clone(commons)))),
-            TransportName::Shm => Some(Arc::new(ShmTransport::new(Arc::clone(commons)))),
+            TransportName::Shm => Some(Arc::new(ShmTransport::new(Arc::clone(commons), process_vm))),
             _ => None,
         }
     };

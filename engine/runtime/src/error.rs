@@ -93,6 +93,27 @@ pub enum ConnectError {
         /// Why.
         text: String,
     },
+    /// The connection ended before the session stood.
+    #[error("the connection to `{name}` ended during the greeting ({reason}); was it stopped just now? connect again")]
+    Lost {
+        /// The engine's name.
+        name: String,
+        /// What was seen.
+        reason: String,
+    },
+    /// The name cannot be an engine's.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// Nobody of that name could be connected to in the time there was.
+    #[error("no session with `{name}` came about within {within:?}; the last attempt: {last}")]
+    NotBack {
+        /// The engine's name.
+        name: String,
+        /// The time there was.
+        within: Duration,
+        /// How the last attempt ended.
+        last: Box<ConnectError>,
+    },
     /// The call cannot be made.
     #[error("{0}")]
     Call(Cause),
@@ -212,6 +233,14 @@ pub enum SubmitError {
         peer: EngineName,
         /// How it is reached.
         transport: &'static str,
+    },
+    /// One side of the session drains: what runs comes to its end, and nothing new begins.
+    #[error("peer `{peer}`: {cause}")]
+    Draining {
+        /// The peer.
+        peer: EngineName,
+        /// Which side drains, and what to do.
+        cause: Cause,
     },
     /// The peer's session has ended.
     #[error("peer `{peer}`: {cause}")]

@@ -5,6 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use penstock_core::{Cause, Env, Moment};
+use penstock_memory::LifeLock;
 use penstock_ring::{AccessError, ThreadBound};
 
 use crate::control::Control;
@@ -30,11 +31,14 @@ pub(crate) struct Inline<E: Env> {
     pub(crate) worker: Worker<E>,
     pub(crate) control: Control<E>,
     since_control: u32,
+    /// Held by the thread that this engine belongs to, as long as the engine runs.
+    life: Option<LifeLock>,
 }
 
 impl<E: Env> Inline<E> {
     pub(crate) fn new(worker: Worker<E>, control: Control<E>) -> Self {
-        Self { worker, control, since_control: 0 }
+        let life = worker.shared.live();
+        Self { worker, control, since_control: 0, life }
     }
 
     #[inline]
@@ -75,7 +79,7 @@ impl<E: Env> Hub<E> {
     }
 
     /// Runs `f` on the inline engine's own loop, if this is one and the caller is its thread.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn with_inline<R>(&self, f: impl FnOnce(&mut Inline<E>) -> R) -> Option<Result<R, Cause>> {
         let bound = self.inline.as_ref()?;
         if penstock_memory::fork::in_child() {
@@ -140,7 +144,11 @@ impl<E: Env> Hub<E> {
             // From another thread the loop cannot be turned; its sockets close with it, unsaid.
             let stopped = || self.with_inline(|inline| inline.control.is_stopped()) != Some(Ok(false));
             self.wait_until(until, stopped);
-            let _ = self.with_inline(|inline| inline.worker.leave_all(Cause::EngineClosed));
+            let _ = self.with_inline(|inline| {
+                inline.worker.leave_all(Cause::EngineClosed);
+                // Handles may keep the rest for long, and end in another thread, which cannot let go.
+                inline.life = None;
+            });
             return;
         }
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);

@@ -93,6 +93,10 @@ impl Inbox {
         !held.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }

@@ -20,6 +20,7 @@
 //! Read in this order:
 //!
 //! - [`engine`]: starting, making memory, connecting, polling
+//! - [`drain`](mod@drain): coming to rest; `reconnect`: finding an engine by its name
 //! - [`region`], [`peer`]: memory of this side and of the other
 //! - [`plan`]: what to move; [`transfer`]: a plan on its way
 //! - `worker`: the polling loop; `slot`: one transfer's shared words
@@ -31,6 +32,7 @@
 
 mod control;
 pub mod counter;
+pub mod drain;
 pub mod engine;
 pub mod error;
 mod hub;
@@ -38,8 +40,8 @@ pub mod inbox;
 pub mod peer;
 mod peer_state;
 pub mod plan;
-mod process;
 pub mod quiesce;
+mod reconnect;
 pub mod region;
 mod shared;
 mod slot;
@@ -58,6 +60,7 @@ pub use penstock_session as session;
 pub use penstock_transport::{self as transport, Caps, lane::Handle};
 
 pub use self::counter::Counter;
+pub use self::drain::Drained;
 pub use self::engine::{Armed, Connecting, Engine};
 pub use self::error::{ConnectError, PlanError, RegionError, StartError, SubmitError};
 pub use self::inbox::Notification;

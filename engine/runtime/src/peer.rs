@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_core::limits::NOTE_BYTES_MAX;
 use penstock_core::{Cause, EngineName, Env, Epoch, NoteId, Notified, Rights, Stage};
 use penstock_transport::lane::Handle;
-use penstock_transport::{Arrival, Caps, CounterRef, Note};
+use penstock_transport::{Arrival, Caps, CounterRef, Note, Posted};
 
 use crate::error::{RegionError, SubmitError};
 use crate::hub::{Hub, Inline};
@@ -15,7 +15,7 @@ use crate::plan::{Plan, PlanInner};
 use crate::shared::{ControlCall, Latch};
 use crate::slot::Outcome;
 use crate::transfer::{Completed, Transfer};
-use crate::worker::{Announcement, Command, Priority, joined, move_unit};
+use crate::worker::{Announcement, Command, Priority, joined, move_units};
 
 /// A transfer of at least so many bytes is split among all workers.
 const SPLIT_BYTES_MIN: u64 = 4 * penstock_core::limits::UNIT_BYTES;
@@ -59,6 +59,16 @@ impl<E: Env> RemoteRegion<E> {
     /// What this engine may do to it.
     pub fn rights(&self) -> Rights {
         self.entry.rights()
+    }
+
+    /// The way its bytes take from and to here: `mapped`, `process_vm`, or `none`.
+    pub fn way(&self) -> &'static str {
+        self.peer.way(&self.entry).name
+    }
+
+    /// Why that way, in words: where a better one is missing, what would bring it back.
+    pub fn why(&self) -> String {
+        self.peer.way(&self.entry).why
     }
 
     /// Where its owner sees it: a number to pass on, never to be dereferenced here.
@@ -148,8 +158,14 @@ impl<E: Env> Peer<E> {
         self.state.ended()
     }
 
+    /// Why it takes nothing new although the session stands, if so: this engine drains, or the peer does.
+    pub fn draining(&self) -> Option<Cause> {
+        self.state.draining()
+    }
+
     /// A region that the peer has announced.
     pub fn region(&self, label: &str) -> Result<RemoteRegion<E>, RegionError> {
+        refuse_in_child()?;
         match self.state.region(label) {
             Some(entry) => Ok(RemoteRegion { peer: Arc::clone(&self.state), entry, _env: std::marker::PhantomData }),
             None => Err(RegionError::Unknown {
@@ -162,12 +178,14 @@ impl<E: Env> Peer<E> {
 
     /// As [`Peer::region`], waiting for the announcement.
     pub fn wait_region(&self, label: &str, within: Duration) -> Result<RemoteRegion<E>, RegionError> {
+        refuse_in_child()?;
         self.wait_for_news(within, || self.state.region(label).is_some());
         self.region(label)
     }
 
     /// A counter that the peer has announced.
     pub fn counter(&self, label: &str) -> Option<RemoteCounter> {
+        refuse_in_child().ok()?;
         let counter = self.state.counter(label)?;
         // Closed since it was announced?
         let cell = self.state.commons.mail.counter(counter.index)?;
@@ -176,6 +194,7 @@ impl<E: Env> Peer<E> {
 
     /// As [`Peer::counter`], waiting for the announcement.
     pub fn wait_counter(&self, label: &str, within: Duration) -> Option<RemoteCounter> {
+        refuse_in_child().ok()?;
         self.wait_for_news(within, || self.counter(label).is_some());
         self.counter(label)
     }
@@ -200,6 +219,9 @@ impl<E: Env> Peer<E> {
 
     /// Ends the session from this side, once nothing here touches the peer's memory any more.
     pub fn disconnect(&self, within: Duration) -> bool {
+        if self.hub.shared.check_usable() == Err(Cause::Forked) {
+            return false; // The session is the parent's.
+        }
         let left = Latch::new(1);
         self.hub
             .shared
@@ -209,19 +231,33 @@ impl<E: Env> Peer<E> {
     }
 
     /// Submits a plan. Refusals change nothing; [`SubmitError::Full`] means "later".
-    #[inline]
+    // Always inlined, with its two ways out of line: what the quick way answers fits into registers.
+    #[inline(always)]
     pub fn submit(&self, plan: &Plan, how: Submit<'_>) -> Result<Transfer<E>, SubmitError> {
+        if self.hub.is_inline()
+            && let AtOnce { bytes, notified: Some(notified) } = self.move_at_once(&plan.inner, &how)
+        {
+            return Ok(Transfer::ended(Completed { bytes, notified }));
+        }
+        self.submit_queued(plan, how)
+    }
+
+    #[inline(never)]
+    fn submit_queued(&self, plan: &Plan, how: Submit<'_>) -> Result<Transfer<E>, SubmitError> {
         self.check(&how)?;
-        let inner = &*plan.inner;
-        if !Arc::ptr_eq(&inner.peer, &self.state) || inner.engine != self.hub.shared.epoch.0 {
+        if !self.made(&plan.inner) {
             return Err(SubmitError::ForeignPlan);
         }
-        if let Some(now) = self.hub.with_inline(|inline| self.move_at_once(inline, inner, &how))
-            && let Some(completed) = now.map_err(SubmitError::Call)?
-        {
-            return Ok(Transfer::ended(completed));
+        if let Some(mine) = self.hub.with_inline(|_| ()) {
+            mine.map_err(SubmitError::Call)?;
         }
         self.queue(Some(plan), &how, None)
+    }
+
+    /// Whether the plan was made for this session, in this engine.
+    #[inline]
+    fn made(&self, plan: &PlanInner) -> bool {
+        Arc::ptr_eq(&plan.peer, &self.state) && plan.engine == self.hub.shared.epoch.0
     }
 
     /// Sends a notification without any bytes to move.
@@ -253,6 +289,9 @@ impl<E: Env> Peer<E> {
         if let Some(cause) = self.state.ended() {
             return Err(SubmitError::PeerGone { peer: self.state.name.clone(), cause });
         }
+        if let Some(cause) = self.state.draining() {
+            return Err(SubmitError::Draining { peer: self.state.name.clone(), cause });
+        }
         match how.note {
             Some(Note { payload, .. }) if payload.len() > NOTE_BYTES_MAX => {
                 Err(SubmitError::NoteTooLong { bytes: payload.len(), most: NOTE_BYTES_MAX })
@@ -263,28 +302,14 @@ impl<E: Env> Peer<E> {
 
     /// An inline engine moves a plan of one unit at once: it needs no slot, no queue and no count
     /// of references. Anything but plain success is left to the ordinary way.
-    #[inline]
-    fn move_at_once(&self, inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>) -> Option<Completed> {
-        if plan.shape.units() != 1 || how.note.is_some() || !self.state.caps.synchronous {
-            return None;
+    #[inline(never)]
+    fn move_at_once(&self, plan: &PlanInner, how: &Submit<'_>) -> AtOnce {
+        let is_simple = plan.shape.units() == 1 && how.note.is_none() && self.state.caps.synchronous;
+        if !is_simple || !self.made(plan) || self.hub.shared.is_closing() || !self.state.takes_new() {
+            return AtOnce::NOT;
         }
-        let worker = &mut inline.worker;
-        let joined = joined(&mut worker.lanes, &self.state)?;
-        let mut expected = plan.revisions();
-        let here = worker.shared.commons.posts.view();
-        let (bytes, _, stop) = move_unit(plan, 0, joined.lane.as_mut(), here, &mut expected, &mut worker.spans);
-        if stop.is_some() {
-            return None;
-        }
-        let notified = match how.counter {
-            None => Notified::NotAsked,
-            Some(counter) => {
-                let arrival = Arrival { counter: Some(counter), note: None };
-                if joined.lane.announce(&arrival).ok()? { Notified::Yes } else { Notified::No }
-            }
-        };
-        worker.moved_at_once(bytes);
-        Some(Completed { bytes, notified })
+        let moved = self.hub.with_inline(|inline| move_with(inline, plan, how));
+        moved.and_then(Result::ok).flatten().unwrap_or(AtOnce::NOT)
     }
 
     fn queue(&self, plan: Option<&Plan>, how: &Submit<'_>, handle: Option<Handle>) -> Result<Transfer<E>, SubmitError> {
@@ -332,6 +357,57 @@ impl<E: Env> Peer<E> {
         }
         Ok(Transfer::pending(Arc::clone(&self.hub), Arc::clone(&self.state), key, timeout))
     }
+}
+
+/// What the peer has announced is under a lock that a thread of the parent may have held at the fork.
+pub(crate) fn refuse_in_child() -> Result<(), RegionError> {
+    if penstock_memory::fork::in_child() { Err(RegionError::Call(Cause::Forked)) } else { Ok(()) }
+}
+
+/// What came of the quick way: two words, so that they travel in registers.
+struct AtOnce {
+    bytes: u64,
+    /// None: nothing was done.
+    notified: Option<Notified>,
+}
+
+impl AtOnce {
+    const NOT: Self = Self { bytes: 0, notified: None };
+}
+
+/// Moves a plan of one unit and counts its arrival. None: not done; posting again does no harm.
+#[inline(always)]
+fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>) -> Option<AtOnce> {
+    let worker = &mut inline.worker;
+    let joined = joined(&mut worker.lanes, &plan.peer)?;
+    if let Some(counter) = how.counter {
+        joined.lane.foresee(counter);
+    }
+    let bytes = match plan.flat_batch() {
+        Some(batch) => match joined.lane.post(&batch) {
+            Ok(Posted::Moved(bytes)) => bytes,
+            _ => return None,
+        },
+        None => {
+            let mut expected = plan.revisions();
+            let here = worker.shared.commons.posts.view();
+            let (bytes, _, stop) =
+                move_units(plan, (0, 1), joined.lane.as_mut(), here, &mut expected, &mut worker.spans);
+            if stop.is_some() {
+                return None;
+            }
+            bytes
+        }
+    };
+    let notified = match how.counter {
+        None => Notified::NotAsked,
+        Some(counter) => {
+            let arrival = Arrival { counter: Some(counter), note: None };
+            if joined.lane.announce(&arrival).ok()? { Notified::Yes } else { Notified::No }
+        }
+    };
+    worker.moved_at_once(bytes);
+    Some(AtOnce { bytes, notified: Some(notified) })
 }
 
 impl<E: Env> std::fmt::Debug for Peer<E> {

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use penstock_core::limits::{COUNTERS_MAX, REGIONS_PER_PEER_MAX, TOKENS_PER_PEER_MAX};
 use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
+use penstock_memory::ProcessWatch;
+use penstock_ring::Life;
 use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
 use penstock_transport::host::{PeerCommons, WHOLE_REGION};
 use penstock_transport::lane::CounterRef;
-use penstock_transport::{Caps, ImportError, Registrar, RemoteMemory, RemoteRegion};
+use penstock_transport::{Caps, ImportError, Registrar, RemoteMemory, RemoteRegion, Way};
 
 use crate::error::{ConnectError, RegionError};
-use crate::process::ProcessWatch;
 
 /// A peer, from the moment its session stands.
 pub(crate) struct PeerState {
@@ -31,7 +32,7 @@ pub(crate) struct PeerState {
     pub(crate) commons: Arc<PeerCommons>,
     pub(crate) registrar: Arc<dyn Registrar>,
     /// Whether the process behind it still lives.
-    pub(crate) process: ProcessWatch,
+    pub(crate) process: Arc<ProcessWatch>,
     /// What its posts said about departures from our place when the session began.
     departures: u64,
     /// Whether we called it, so that our offer was the last word of the greeting.
@@ -42,6 +43,10 @@ pub(crate) struct PeerState {
     pub(crate) inbox_credits: Credits,
     /// The cause that ended the session, zero while it stands.
     ended: AtomicU8,
+    /// Why nothing new is submitted although the session stands, zero as a rule.
+    draining: AtomicU8,
+    /// The socket at which it may be found again.
+    pub(crate) socket: String,
     book: Mutex<Book>,
     news: Condvar,
 }
@@ -57,9 +62,10 @@ pub(crate) struct PeerParts {
     pub(crate) path: String,
     pub(crate) commons: Arc<PeerCommons>,
     pub(crate) registrar: Arc<dyn Registrar>,
-    pub(crate) process: ProcessWatch,
+    pub(crate) process: Arc<ProcessWatch>,
     pub(crate) we_called: bool,
     pub(crate) inbox_credits: u64,
+    pub(crate) socket: String,
 }
 
 /// What the peer has announced.
@@ -127,6 +133,8 @@ impl PeerState {
             inbox_credits: Credits::new(parts.inbox_credits),
             commons: parts.commons,
             ended: AtomicU8::new(0),
+            draining: AtomicU8::new(0),
+            socket: parts.socket,
             book: Mutex::default(),
             news: Condvar::new(),
         }
@@ -160,11 +168,45 @@ impl PeerState {
         self.news.notify_all();
     }
 
+    /// Nothing new is submitted from here on, because one side drains; the first reason stays.
+    pub(crate) fn drain(&self, cause: Cause) {
+        let _ = self.draining.compare_exchange(0, cause.code(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Why nothing new is submitted, if so. Submissions that have not heard of it yet are caught by the workers.
+    #[inline]
+    pub(crate) fn draining(&self) -> Option<Cause> {
+        Cause::from_code(self.draining.load(Ordering::Relaxed))
+    }
+
+    /// Whether the session stands and takes what is new.
+    #[inline]
+    pub(crate) fn takes_new(&self) -> bool {
+        // SYNC ended: pairs with end()
+        self.ended.load(Ordering::Acquire) == 0 && self.draining.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether its session stands, as far as can be known at this moment.
+    pub(crate) fn seems_alive(&self) -> bool {
+        self.ended().is_none() && !self.is_marked_dead() && !self.process.is_dead()
+    }
+
     /// Whether it is proven that nothing of the peer can touch this engine's memory any more, though
     /// it left without a word: its own posts say that its workers have left this session, or its process
     /// is dead. A quiet hazard alone is no proof: a stopped peer may be about to raise it.
     pub(crate) fn is_gone(&self) -> bool {
         self.commons.posts.departures(self.their_party) != self.departures || self.process.is_dead()
+    }
+
+    /// Whether it can die while this process lives, and be seen to.
+    pub(crate) fn can_die_alone(&self) -> bool {
+        !self.process.is_ourselves() && self.commons.posts.life() != Life::Unknown
+    }
+
+    /// Whether the kernel says that the thread that stood for it has died. Its session is over then; its
+    /// memory is not proven quiet.
+    pub(crate) fn is_marked_dead(&self) -> bool {
+        self.commons.posts.life() == Life::Died
     }
 
     /// Takes new regions, each with its descriptor. Answers whether they are not too many.
@@ -268,22 +310,31 @@ impl PeerState {
         if is_this { Err(gone()) } else { Ok(()) }
     }
 
+    fn described<'a>(&self, entry: &'a RemoteEntry) -> RemoteRegion<'a> {
+        RemoteRegion {
+            epoch: self.epoch.0,
+            id: entry.id(),
+            generation: entry.generation(),
+            base: entry.news.base,
+            bytes: entry.news.bytes,
+            rights: entry.rights(),
+            path: &entry.news.path,
+        }
+    }
+
+    /// How the region's memory would be reached from here.
+    pub(crate) fn way(&self, entry: &RemoteEntry) -> Way {
+        self.registrar.way(&self.described(entry))
+    }
+
     /// The region's memory as this process reaches it, mapped at the first call.
     pub(crate) fn import(&self, entry: &RemoteEntry) -> Result<RemoteMemory, ImportError> {
         let mut token = entry.token.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(memory) = entry.memory.get() {
             return Ok(memory.clone());
         }
-        let region = RemoteRegion {
-            epoch: self.epoch.0,
-            id: entry.id(),
-            generation: entry.generation(),
-            bytes: entry.news.bytes,
-            rights: entry.rights(),
-            path: &entry.news.path,
-        };
         let kept = token.as_ref().and_then(|token| token.try_clone().ok());
-        let imported = self.registrar.import(&region, kept)?;
+        let imported = self.registrar.import(&self.described(entry), kept)?;
         let memory = entry.memory.get_or_init(|| imported).clone();
         // Mapped: the descriptor is not needed any more. The book is never locked under this lock.
         let had_token = token.take().is_some();

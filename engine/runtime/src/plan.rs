@@ -7,7 +7,7 @@ use penstock_core::plan::{self, Reach, Shape, Strided};
 use penstock_core::{Cause, Direction, Env, Span};
 use penstock_memory::copy::{Hint, hint_for};
 use penstock_memory::{Blocks, Window};
-use penstock_transport::{RemoteMemory, Revisions};
+use penstock_transport::{Batch, RemoteMemory, Revisions};
 
 use crate::error::{PlanError, RegionError};
 use crate::peer::RemoteRegion;
@@ -31,6 +31,8 @@ pub(crate) struct PlanInner {
     /// For each section of the shape, the memory of both sides.
     pub(crate) sides: Box<[Sides]>,
     pub(crate) hint: Hint,
+    /// All spans, expanded, of a plan that is one unit of a few: an inline engine moves it in one post.
+    pub(crate) flat: Box<[Span]>,
     /// The state of withdrawn memory this plan was last checked against.
     seen_here: AtomicU64,
     seen_there: AtomicU64,
@@ -42,11 +44,31 @@ pub(crate) struct Sides {
     pub(crate) remote: RemoteMemory,
 }
 
+/// The most spans that a plan keeps expanded.
+const FLAT_SPANS_MAX: usize = 16;
+
 impl PlanInner {
     #[inline]
     pub(crate) fn revisions(&self) -> Revisions {
         // Relaxed: a stale value only costs another look into the log.
         Revisions { here: self.seen_here.load(Ordering::Relaxed), there: self.seen_there.load(Ordering::Relaxed) }
+    }
+
+    /// The whole plan as one batch, if it is that small.
+    #[inline]
+    pub(crate) fn flat_batch(&self) -> Option<Batch<'_>> {
+        if self.flat.is_empty() {
+            return None;
+        }
+        let sides = &self.sides[0];
+        Some(Batch {
+            direction: self.shape.direction(),
+            local: &sides.local,
+            remote: &sides.remote,
+            spans: &self.flat,
+            hint: self.hint,
+            expected: self.revisions(),
+        })
     }
 
     /// Remembers that nothing withdrawn up to these revisions concerns this plan.
@@ -186,6 +208,7 @@ impl<'a> PlanBuilder<'a> {
 
     /// Checks everything once and makes the plan.
     pub fn build(self) -> Result<Plan, PlanError> {
+        crate::peer::refuse_in_child()?;
         let Self { shape, pairs, kept } = self;
         let shape = shape.build()?;
         let first = pairs.first().expect("a builder begins with a pair of regions");
@@ -207,7 +230,9 @@ impl<'a> PlanBuilder<'a> {
         let seen = |of: fn(&Pair) -> u64| AtomicU64::new(pairs.iter().map(of).min().unwrap_or(0));
         let (seen_here, seen_there) = (seen(|pair| pair.here), seen(|pair| pair.there));
         let hint = hint_for(shape.bytes());
-        Ok(Plan { inner: Arc::new(PlanInner { shape, peer, engine, sides, hint, seen_here, seen_there, _kept: kept }) })
+        let flat = flatten(&shape);
+        let inner = PlanInner { shape, peer, engine, sides, hint, flat, seen_here, seen_there, _kept: kept };
+        Ok(Plan { inner: Arc::new(inner) })
     }
 }
 
@@ -231,6 +256,18 @@ impl Pair {
     fn import(&self) -> Result<RemoteMemory, PlanError> {
         let imported = self.peer.import(&self.remote);
         Ok(imported.map_err(|source| RegionError::Import { label: self.remote.news.label.clone(), source })?)
+    }
+}
+
+/// All spans of a plan that is one unit of a few, else none.
+fn flatten(shape: &Shape) -> Box<[Span]> {
+    match shape.unit(0) {
+        Some(unit) if shape.units() == 1 && unit.spans() <= FLAT_SPANS_MAX => {
+            let mut spans = vec![Span::default(); unit.spans()];
+            unit.fill(0, &mut spans);
+            spans.into()
+        }
+        _ => Box::default(),
     }
 }
 

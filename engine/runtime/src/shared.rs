@@ -1,6 +1,7 @@
 //! What handles, workers and the control loop of one engine share.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use crossbeam_queue::SegQueue;
 use penstock_core::env::Waker;
 use penstock_core::limits::PEERS_MAX;
 use penstock_core::{Cause, Config, EngineName, Env, Epoch};
-use penstock_memory::Registry;
+use penstock_memory::{LifeLock, Registry};
 use penstock_ring::{Key, Slab, mpsc};
 use penstock_session::Card;
 use penstock_transport::host::{Bell, Commons};
@@ -49,6 +50,8 @@ pub(crate) struct Shared<E: Env> {
     /// Transfers that ended, ever; with the inbox's total it tells whether anything happened.
     pub(crate) completions: AtomicU64,
     pub(crate) closing: AtomicBool,
+    /// No new sessions and transfers; those there are come to their end.
+    pub(crate) draining: AtomicBool,
 }
 
 /// Where one worker takes its work from.
@@ -65,6 +68,10 @@ pub(crate) enum WorkerCall {
     Join { peer: Arc<PeerState>, lane: Box<dyn Lane> },
     /// A session has ended: stop touching it, then open the latch.
     Leave { peer: Arc<PeerState>, cause: Cause, left: Arc<Latch> },
+    /// A side of the session drains: open the latch once nothing of this peer's is under way here.
+    Settle { peer: Arc<PeerState>, settled: Arc<Latch> },
+    /// The peer says nothing more: open the latch once all that it said is in the inbox.
+    Empty { peer: Arc<PeerState>, emptied: Arc<Latch> },
     /// Room in the inbox came back; this peer's lane may hold notifications.
     Look { party: u32 },
     /// Finish and return.
@@ -96,8 +103,10 @@ pub(crate) enum ControlCall {
     Broken { peer: Arc<PeerState>, cause: Cause },
     /// Say goodbye to one peer.
     Disconnect { peer: Arc<PeerState>, left: Arc<Latch> },
-    /// A worker has left a peer.
+    /// A worker has left a peer, or settled with it.
     Left,
+    /// Let every session come to its end.
+    Drain,
     /// Say goodbye to all and return.
     Stop,
 }
@@ -246,6 +255,12 @@ impl Peers {
         table.standing.values().find(|peer| peer.epoch.0 == epoch && peer.ended().is_none()).cloned()
     }
 
+    /// The session with the engine of this name, if it stands.
+    pub(crate) fn with_name(&self, name: &EngineName) -> Option<Arc<PeerState>> {
+        let table = self.lock();
+        table.standing.values().find(|peer| peer.name == *name && peer.seems_alive()).cloned()
+    }
+
     /// Everyone who might be touching this engine's memory.
     pub(crate) fn possible_writers(&self) -> Vec<Arc<PeerState>> {
         let mut table = self.lock();
@@ -311,7 +326,14 @@ impl<E: Env> Shared<E> {
             control: ControlPort { calls: SegQueue::new(), waker, announcing: AtomicBool::new(false) },
             completions: AtomicU64::new(0),
             closing: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
         })
+    }
+
+    /// The calling thread stands for this engine from now on, until what this answers is dropped.
+    pub(crate) fn live(&self) -> Option<LifeLock> {
+        let taken = self.commons.posts.live();
+        taken.inspect_err(|error| tracing::warn!(%error, "peers hear of a death of this process late")).ok()
     }
 
     /// The worker for the next transfer that needs only one.
@@ -326,10 +348,24 @@ impl<E: Env> Shared<E> {
         self.closing.load(Ordering::Acquire) // SYNC closing: pairs with the shutdown's store
     }
 
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire) // SYNC draining: pairs with drain()'s store
+    }
+
     /// Whether a transfer has not ended yet.
     pub(crate) fn has_running(&self) -> bool {
-        let running = |index| self.slots.current_key(index).and_then(|key| self.slots.get(key));
-        (0..self.slots.capacity()).filter_map(running).any(|slot| slot.outcome().is_none())
+        self.running().next().is_some()
+    }
+
+    /// The transfers that have not ended yet.
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Slot> {
+        let held = |index| self.slots.current_key(index).and_then(|key| self.slots.get(key));
+        (0..self.slots.capacity()).filter_map(held).filter(|slot| slot.outcome().is_none())
+    }
+
+    /// Where an engine of this name listens, if it uses the same folder as this one.
+    pub(crate) fn socket_of(&self, name: &EngineName) -> String {
+        Path::new(&self.card.socket).with_file_name(format!("{name}.sock")).display().to_string()
     }
 
     /// Whether calls can be made at all from here.

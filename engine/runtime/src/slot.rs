@@ -59,8 +59,8 @@ impl Outcome {
 /// What a worker got when it asked for a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// This unit is in its hands now.
-    Unit(u64),
+    /// So many units from the first one on are in its hands now, as one.
+    Units(u64, u64),
     /// There is nothing more to claim, and others finish the transfer.
     Nothing,
     /// There is nothing more to claim, and the caller finishes the transfer.
@@ -131,21 +131,27 @@ impl Slot {
         }
     }
 
-    /// Takes the next of `units` units into the caller's hands.
-    pub(crate) fn claim(&self, units: u64) -> Claim {
+    /// How many of `units` units nobody has claimed yet.
+    pub(crate) fn unclaimed(&self, units: u64) -> u64 {
+        units.saturating_sub(self.claims.load(Ordering::Relaxed) & NEXT_MASK)
+    }
+
+    /// Takes the next of `units` units into the caller's hands, at least one and at most `most` of them.
+    pub(crate) fn claim(&self, units: u64, most: u64) -> Claim {
         // SYNC claims: pairs with stop()'s fetch_or: either this claim sees the stop bit or the
         // stopper sees this hand.
-        let before = self.claims.fetch_add(HAND + 1, Ordering::AcqRel);
-        if before & (STOP | FINISHED) == 0 && before & NEXT_MASK < units {
-            if before & NEXT_MASK == 0 {
+        let before = self.claims.fetch_add(HAND + most, Ordering::AcqRel);
+        let next = before & NEXT_MASK;
+        if before & (STOP | FINISHED) == 0 && next < units {
+            if next == 0 {
                 self.advance_to(Phase::Moving);
             }
-            return Claim::Unit(before & NEXT_MASK);
+            return Claim::Units(next, most.min(units - next));
         }
         if self.release(units) { Claim::Finish } else { Claim::Nothing }
     }
 
-    /// The claimed unit has moved so many bytes. Answers whether the caller finishes the transfer.
+    /// The claimed units have moved so many bytes. Answers whether the caller finishes the transfer.
     pub(crate) fn moved(&self, bytes: u64, units: u64) -> bool {
         self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the hand below.
         self.release(units)
@@ -245,13 +251,26 @@ mod tests {
     fn units_are_claimed_once_and_finished_once() {
         let slot = Slot::new();
         slot.begin(1, None);
-        assert_eq!(slot.claim(2), Claim::Unit(0));
-        assert_eq!(slot.claim(2), Claim::Unit(1));
-        assert_eq!(slot.claim(2), Claim::Nothing, "two units are still in hands");
+        assert_eq!(slot.claim(2, 1), Claim::Units(0, 1));
+        assert_eq!(slot.claim(2, 1), Claim::Units(1, 1));
+        assert_eq!(slot.claim(2, 1), Claim::Nothing, "two units are still in hands");
         assert!(!slot.moved(10, 2));
         assert!(slot.moved(20, 2), "the last hand finishes");
-        assert_eq!(slot.claim(2), Claim::Nothing, "nobody finishes twice");
+        assert_eq!(slot.claim(2, 1), Claim::Nothing, "nobody finishes twice");
         assert_eq!(slot.bytes(), 30);
+    }
+
+    #[test]
+    fn several_units_are_one_hand_and_never_more_than_there_are() {
+        let slot = Slot::new();
+        slot.begin(1, None);
+        assert_eq!(slot.claim(10, 8), Claim::Units(0, 8));
+        assert_eq!(slot.unclaimed(10), 2);
+        assert_eq!(slot.claim(10, 8), Claim::Units(8, 2));
+        assert_eq!(slot.unclaimed(10), 0);
+        assert!(!slot.moved(8, 10));
+        assert!(slot.moved(2, 10), "the last hand finishes");
+        assert_eq!(slot.claim(10, 8), Claim::Nothing);
     }
 
     #[test]
@@ -261,14 +280,14 @@ mod tests {
         assert!(slot.stop(Stage::Queue, Cause::Cancelled));
         assert!(!slot.stop(Stage::Queue, Cause::DeadlineExceeded), "finished once");
         assert_eq!(slot.stop_reason(), Some((Stage::Queue, Cause::Cancelled)), "the first reason stays");
-        assert_eq!(slot.claim(5), Claim::Nothing);
+        assert_eq!(slot.claim(5, 3), Claim::Nothing);
     }
 
     #[test]
     fn stopping_waits_for_the_unit_in_hands() {
         let slot = Slot::new();
         slot.begin(1, None);
-        assert_eq!(slot.claim(5), Claim::Unit(0));
+        assert_eq!(slot.claim(5, 1), Claim::Units(0, 1));
         assert!(!slot.stop(Stage::Move, Cause::Cancelled));
         assert!(slot.is_in_hands());
         assert!(slot.moved(7, 5), "the hand that was left finishes");
@@ -294,8 +313,8 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     loop {
-                        let finishes = match slot.claim(10_000) {
-                            Claim::Unit(_) => slot.moved(1, 10_000),
+                        let finishes = match slot.claim(10_000, 7) {
+                            Claim::Units(_, count) => slot.moved(count, 10_000),
                             Claim::Finish => true,
                             Claim::Nothing if slot.claims.load(Ordering::Acquire) & FINISHED != 0 => break,
                             Claim::Nothing => false,

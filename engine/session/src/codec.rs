@@ -14,7 +14,7 @@ use penstock_core::limits::{FRAME_BYTES_MAX, FRAME_TOKENS_MAX};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::frame::{Frame, OPTIONAL_KINDS, VERSION_MAX, VERSION_MIN};
+use crate::frame::{DRAINING, Frame, OPTIONAL_KINDS, RESTED, SETTLED, VERSION_MAX, VERSION_MIN};
 
 const MAGIC: [u8; 4] = *b"PNSK";
 /// Bytes of a frame's header.
@@ -82,7 +82,7 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
         Frame::Regions(news) => put(out, news),
         Frame::RegionsGone(gone) => put(out, gone),
         Frame::Counters(news) => put(out, news),
-        Frame::Goodbye => {}
+        Frame::Goodbye | Frame::Draining | Frame::Settled | Frame::Rested => {}
     }
     let length = out.len() - start - HEADER_BYTES;
     if length + HEADER_BYTES > FRAME_BYTES_MAX {
@@ -233,7 +233,10 @@ fn decode_body(kind: u16, body: &[u8]) -> Result<Option<Frame>, WireError> {
         5 => Frame::RegionsGone(get(kind, body)?),
         6 => Frame::Counters(get(kind, body)?),
         7 if body.is_empty() => Frame::Goodbye,
-        7 => return Err(WireError::Trailing { kind, bytes: body.len() }),
+        DRAINING if body.is_empty() => Frame::Draining,
+        SETTLED if body.is_empty() => Frame::Settled,
+        RESTED if body.is_empty() => Frame::Rested,
+        7 | DRAINING | SETTLED | RESTED => return Err(WireError::Trailing { kind, bytes: body.len() }),
         kind if kind >= OPTIONAL_KINDS => return Ok(None),
         kind => return Err(WireError::Kind(kind)),
     }))

@@ -14,6 +14,10 @@ pub const VERSION_MAX: u16 = 1;
 /// Kinds from here on may be skipped by a release that does not know them.
 pub const OPTIONAL_KINDS: u16 = 0x8000;
 
+pub(crate) const DRAINING: u16 = OPTIONAL_KINDS + 0x10;
+pub(crate) const SETTLED: u16 = OPTIONAL_KINDS + 0x11;
+pub(crate) const RESTED: u16 = OPTIONAL_KINDS + 0x12;
+
 /// The longest label of a region or counter, in bytes.
 pub const LABEL_BYTES_MAX: usize = 128;
 
@@ -162,6 +166,14 @@ pub enum Frame {
     RegionsGone(RegionsGone),
     /// Counters that can be used from now on.
     Counters(Vec<CounterNews>),
+    /// The sender submits nothing new to the receiver, takes nothing new from it, and leaves when what runs
+    /// has ended on both sides. Optional: a release that does not know it goes on until the goodbye.
+    Draining,
+    /// Nothing of the sender's runs any more that touches the receiver, and all it had to tell is told: said by
+    /// both sides once one of them drains. Optional.
+    Settled,
+    /// The sender has taken in all that the receiver had told it when that said `Settled`. Optional.
+    Rested,
     /// The sender has stopped touching the receiver's memory and is leaving.
     Goodbye,
 }
@@ -177,6 +189,9 @@ impl Frame {
             Self::RegionsGone(_) => 5,
             Self::Counters(_) => 6,
             Self::Goodbye => 7,
+            Self::Draining => DRAINING,
+            Self::Settled => SETTLED,
+            Self::Rested => RESTED,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use penstock_session::codec::{Received, encode};
+use penstock_session::frame::OPTIONAL_KINDS;
 use penstock_session::{
     Card, CounterNews, Decoder, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone,
 };
@@ -108,6 +109,9 @@ fn frames() -> Vec<(&'static str, &'static str, Frame, usize)> {
         ("regions-gone", "kind 5: two regions that are gone", Frame::RegionsGone(gone), 0),
         ("counters", "kind 6: one arrival counter", Frame::Counters(vec![counter]), 0),
         ("goodbye", "kind 7: the last frame of a session", Frame::Goodbye, 0),
+        ("draining", "kind 8010, optional: nothing new from here on", Frame::Draining, 0),
+        ("settled", "kind 8011, optional: nothing of the sender's runs any more", Frame::Settled, 0),
+        ("rested", "kind 8012, optional: all that was told is taken in", Frame::Rested, 0),
     ]
 }
 
@@ -168,7 +172,8 @@ fn cards_are_written_as_they_were() {
 #[test]
 fn every_kind_and_every_refusal_has_a_vector_and_every_file_is_one() {
     let kinds: BTreeSet<u16> = frames().iter().map(|(_, _, frame, _)| frame.kind()).collect();
-    assert_eq!(kinds, (1..=7).collect());
+    let optional = [0x10, 0x11, 0x12].map(|number| OPTIONAL_KINDS + number);
+    assert_eq!(kinds, (1..=7).chain(optional).collect());
     let code = |frame: &Frame| match frame {
         Frame::Refuse { code, .. } => Some(*code as usize),
         _ => None,

@@ -55,6 +55,8 @@ pub enum PostError {
     Withdrawn(Revisions),
     /// A span reaches outside its window, or the destination may not be written. Nothing was moved.
     OutOfBounds,
+    /// The batch cannot be moved, or not all of it: its transfer ends with this cause. The lane is well.
+    Refused(Cause),
     /// The lane is broken.
     Fault(LaneFault),
 }
@@ -120,6 +122,11 @@ pub type Handle = std::sync::Arc<dyn std::any::Any + Send + Sync>;
 pub trait Lane: Send {
     /// Moves, or accepts to move, the spans of a batch.
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError>;
+
+    /// A hint: this counter will be counted up once the bytes posted next have landed.
+    fn foresee(&self, counter: CounterRef) {
+        let _ = counter;
+    }
 
     /// Tells the peer that everything of a transfer has landed. On an error nothing of it was said.
     /// Answers whether its counter, if one is named, was still there to be counted up.

@@ -7,12 +7,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::{Generation, RegionId, Rights};
-use penstock_memory::{MemoryError, Region};
+use penstock_memory::{MemoryError, ProcessWatch, Region};
 
 use crate::caps::Caps;
 use crate::host::PeerCommons;
 use crate::lane::Lane;
-use crate::remote::RemoteMemory;
+use crate::remote::{RemoteMemory, Way};
 
 /// Descriptors that ride with an offer or an announcement, in the order they are sent. They are
 /// shared, because the same pool is announced to many peers.
@@ -34,7 +34,7 @@ pub struct Here {
 }
 
 /// The same about the peer, in its own words, and what the operating system says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct There {
     /// The host it says it runs on.
     pub host: u64,
@@ -46,6 +46,8 @@ pub struct There {
     pub workers: usize,
     /// The place this session takes in its table of peers.
     pub party: u32,
+    /// The process at the other end of the socket, as the operating system names it.
+    pub watch: Arc<ProcessWatch>,
 }
 
 /// A peer's region, as announced.
@@ -57,6 +59,8 @@ pub struct RemoteRegion<'a> {
     pub id: RegionId,
     /// The region's generation.
     pub generation: Generation,
+    /// Where its owner sees it.
+    pub base: u64,
     /// Its length in bytes.
     pub bytes: u64,
     /// What peers may do to it.
@@ -79,7 +83,7 @@ pub struct Exported {
 pub enum ImportError {
     /// This transport has no way to that memory.
     #[error("{0}")]
-    NoPath(&'static str),
+    NoPath(String),
     /// What was announced is not what came.
     #[error("the announcement of the region does not make sense: {0}")]
     Garbled(&'static str),
@@ -123,6 +127,9 @@ pub trait Registrar: Send + Sync {
 
     /// The memory of a peer's region, as this process reaches it.
     fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError>;
+
+    /// The way by which a peer's region would be reached, and why no better one. Nothing is mapped for it.
+    fn way(&self, region: &RemoteRegion<'_>) -> Way;
 }
 
 /// A joined session: what the runtime holds of it.

@@ -1,6 +1,6 @@
 //! A peer's memory, as this process reaches it.
 
-use penstock_memory::Window;
+use penstock_memory::{ForeignMemory, Window};
 
 /// A peer's memory, as this process reaches it. Which way it is was decided when the region was
 /// imported; a lane does not choose again.
@@ -8,6 +8,8 @@ use penstock_memory::Window;
 pub enum RemoteMemory {
     /// It is mapped here: this processor copies.
     Mapped(Window),
+    /// It is another process's own: the kernel copies, in a system call of this processor.
+    Foreign(ForeignMemory),
 }
 
 impl RemoteMemory {
@@ -15,20 +17,22 @@ impl RemoteMemory {
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Mapped(window) => window.len(),
+            Self::Foreign(memory) => memory.bytes(),
         }
     }
 
     /// Whether [`crate::Lane::post`] has moved the bytes when it returns.
     pub fn is_synchronous(&self) -> bool {
         match self {
-            Self::Mapped(_) => true,
+            Self::Mapped(_) | Self::Foreign(_) => true,
         }
     }
 
     /// The way, in a word: what users and logs are shown.
     pub fn way(&self) -> &'static str {
         match self {
-            Self::Mapped(_) => "mapped",
+            Self::Mapped(_) => Way::MAPPED,
+            Self::Foreign(_) => Way::PROCESS_VM,
         }
     }
 }
@@ -37,4 +41,22 @@ impl From<Window> for RemoteMemory {
     fn from(window: Window) -> Self {
         Self::Mapped(window)
     }
+}
+
+/// The way by which a peer's region is reached, in words for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// One of the names below.
+    pub name: &'static str,
+    /// Why this one: what it costs, or what keeps a better one away.
+    pub why: String,
+}
+
+impl Way {
+    /// It is mapped here and copied by this processor.
+    pub const MAPPED: &'static str = "mapped";
+    /// The kernel copies between the two processes.
+    pub const PROCESS_VM: &'static str = "process_vm";
+    /// It cannot be reached.
+    pub const NONE: &'static str = "none";
 }

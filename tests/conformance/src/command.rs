@@ -28,8 +28,17 @@ pub enum Command {
         label: String,
         /// Bytes.
         bytes: u64,
+        /// What peers may do, as bits.
+        rights: u8,
+        /// How far its first byte is from a good alignment.
+        skew: u64,
         /// The seed of its pattern.
         seed: u64,
+    },
+    /// Make a pool of so many bytes that no peer may touch.
+    Hoard {
+        /// Bytes.
+        bytes: u64,
     },
     /// Digest every page of a region. Answered by `Digests`.
     Digest {
@@ -132,6 +141,22 @@ pub enum Command {
         /// How often.
         times: u64,
     },
+    /// Submit so many writes of a region into a peer's region of the same label, one after the other without
+    /// waiting, each with a notification; then wait for all that were taken. Answered by `Value`: how many
+    /// those were. One that was taken and failed is a refusal.
+    Flood {
+        /// The peer's name.
+        peer: String,
+        /// The label of the region, there and here.
+        label: String,
+        /// How often.
+        times: u64,
+    },
+    /// Drain the engine. Answered by `Drained`.
+    Drain {
+        /// By when.
+        within_ms: u64,
+    },
     /// Send a peer so many empty notifications. Answered by `Done` or `Refused`.
     NotifyPeer {
         /// Its name.
@@ -173,6 +198,15 @@ pub enum Reply {
     Names(Vec<String>),
     /// The cause of an end in words, or none while it stands.
     Ended(Option<String>),
+    /// What a drain left.
+    Drained {
+        /// Names of the peers whose session still stands.
+        peers: Vec<String>,
+        /// Transfers that have not ended.
+        transfers: usize,
+        /// Notifications that wait.
+        notifications: usize,
+    },
     /// Whether memory is quiesced.
     Quiesced(bool),
     /// What a process holds.

@@ -13,13 +13,16 @@
 //! - [`pattern`]: bytes that can be recognised
 //! - [`cases`]: what is promised, one function each; [`suite`](mod@suite): the list of them
 //! - [`bystander`], [`rogue`]: a peer that must not notice anything, and one that breaks every rule
+//! - [`death`]: peers that are killed, and how soon that is known; [`churn`]: many of them
 //! - [`skip`]: a test that cannot run here
 
 #![forbid(unsafe_code)]
 
 pub mod bystander;
 pub mod cases;
+pub mod churn;
 pub mod command;
+pub mod death;
 pub mod folder;
 pub mod pattern;
 pub mod remote;
@@ -32,7 +35,7 @@ pub mod target;
 
 use penstock::SystemEnv;
 
-pub use setting::{Place, Setting};
+pub use setting::{Memory, Place, Setting};
 pub use stage::{Options, Stage};
 
 /// An engine of the operating system's own environment, as all engines here.

@@ -178,7 +178,10 @@ impl Greeted {
         let commons = Commons::create(1).expect("memory for what is shared");
         let rings = offer::make_rings(usize::from(self.theirs.workers)).expect("memory for the rings");
         let tokens = offer::tokens(&commons, &rings).expect("they can be passed on");
-        (Offering { transport: "shm".to_owned(), blob: offer::fingerprint(), tokens }, Own { commons, rings })
+        (
+            Offering { transport: "shm".to_owned(), blob: offer::blob(penstock::memory::Beacon::NONE), tokens },
+            Own { commons, rings },
+        )
     }
 
     /// Makes an offer, whatever it is.

@@ -16,6 +16,18 @@ pub enum Place {
     Process(&'static str),
 }
 
+/// What kind of memory the other engine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Memory {
+    /// Pools.
+    #[default]
+    Pools,
+    /// Memory that its engine did not allocate, at odd addresses.
+    Caller,
+    /// The memory under [`KV`](crate::stage::KV) is not allocated by its engine, everything else is.
+    Mixed,
+}
+
 /// A transport, a mode, and where the other engine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
@@ -27,17 +39,25 @@ pub struct Setting {
     pub workers: usize,
     /// Where the other engine runs.
     pub place: Place,
+    /// What kind of memory it has.
+    pub memory: Memory,
 }
 
 impl Setting {
     /// Engines with so many adaptive workers.
     pub const fn adaptive(transport: TransportName, workers: usize, place: Place) -> Self {
-        Self { transport, progress: Progress::Adaptive, workers, place }
+        Self { transport, progress: Progress::Adaptive, workers, place, memory: Memory::Pools }
     }
 
     /// Engines without threads.
     pub const fn inline(transport: TransportName, place: Place) -> Self {
-        Self { transport, progress: Progress::Inline, workers: 1, place }
+        Self { transport, progress: Progress::Inline, workers: 1, place, memory: Memory::Pools }
+    }
+
+    /// The same with another kind of memory on the other side.
+    #[must_use]
+    pub const fn with(self, memory: Memory) -> Self {
+        Self { memory, ..self }
     }
 
     /// Whether the engines have no threads.
@@ -60,7 +80,12 @@ impl Setting {
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}-{}", self.transport.as_str(), self.progress.as_str(), self.workers)
+        write!(f, "{}/{}-{}", self.transport.as_str(), self.progress.as_str(), self.workers)?;
+        match self.memory {
+            Memory::Pools => Ok(()),
+            Memory::Caller => f.write_str("/caller memory"),
+            Memory::Mixed => f.write_str("/mixed memory"),
+        }
     }
 }
 

@@ -10,10 +10,16 @@ pub fn report(test: &str, reason: &str) {
     writeln!(notes, "{test}: {reason}").expect("the file that PENSTOCK_SKIPS names can be written");
 }
 
-/// Why a lab cannot run here, if it cannot.
+/// Why a lab that any user may run cannot run here, if it cannot.
+pub fn lab_reason_for_anybody() -> Option<&'static str> {
+    let is_set = std::env::var_os("PENSTOCK_LABS").is_some_and(|value| value == "1");
+    (!is_set).then_some("labs run when PENSTOCK_LABS=1 is set")
+}
+
+/// Why a lab that needs root cannot run here, if it cannot.
 pub fn lab_reason() -> Option<&'static str> {
-    if std::env::var_os("PENSTOCK_LABS").is_none_or(|value| value != "1") {
-        return Some("labs run when PENSTOCK_LABS=1 is set");
+    if let Some(reason) = lab_reason_for_anybody() {
+        return Some(reason);
     }
     (!rustix::process::geteuid().is_root()).then_some("needs root")
 }

@@ -8,7 +8,7 @@ use crate::command::{Command, Reply, TakenNote};
 use crate::folder::Folder;
 use crate::pattern;
 use crate::remote::Remote;
-use crate::setting::{Setting, Tuning};
+use crate::setting::{Memory, Setting, Tuning};
 use crate::{Engine, Peer, Pool, RemoteRegion, Transfer};
 
 /// How long anything may take that is not the point of a case. Generous: the machine may be busy.
@@ -133,9 +133,16 @@ impl Stage {
         self.descriptors[number].clone()
     }
 
-    /// Makes a pool at a target, filled with the pattern of [`FAR_SEED`].
+    /// Makes a region at a target, filled with the pattern of [`FAR_SEED`]: a pool, unless the setting
+    /// wants another kind of memory there.
     pub fn make_pool(&mut self, number: usize, label: &str, bytes: u64, block: u64, rights: Rights) {
-        let command = Command::Pool { label: label.to_owned(), bytes, block, rights: rights.into(), seed: FAR_SEED };
+        let label_here = label.to_owned();
+        let command = match (self.setting.memory, label) {
+            (Memory::Caller, _) | (Memory::Mixed, KV) => {
+                Command::Register { label: label_here, bytes, rights: rights.into(), skew: 3, seed: FAR_SEED }
+            }
+            _ => Command::Pool { label: label_here, bytes, block, rights: rights.into(), seed: FAR_SEED },
+        };
         assert_eq!(self.ask(number, command), Reply::Done);
     }
 
@@ -152,6 +159,11 @@ impl Stage {
     /// The session with the first target.
     pub fn peer(&self) -> &Peer {
         &self.peers[0]
+    }
+
+    /// Gives a target that was killed another process, in which no engine was started yet.
+    pub fn replace(&mut self, number: usize) {
+        self.targets[number] = Remote::start(self.setting.place);
     }
 
     /// Tells a target something without waiting for the answer.
@@ -264,10 +276,10 @@ impl Stage {
         pattern::assert_same(&pattern::window_digests(self.near.window()), &pattern::digests(expected), "here");
     }
 
-    /// What the pools hold in the beginning: (here, there).
+    /// What the regions hold in the beginning: (here, there). Only a pool grows to whole pages.
     pub fn models(&self) -> (Vec<u8>, Vec<u8>) {
-        let len = self.near.bytes() as usize;
-        (pattern::bytes(NEAR_SEED, 0, len), pattern::bytes(FAR_SEED, 0, len))
+        let there = if self.peers.is_empty() { self.near.bytes() } else { self.far().bytes() };
+        (pattern::bytes(NEAR_SEED, 0, self.near.bytes() as usize), pattern::bytes(FAR_SEED, 0, there as usize))
     }
 }
 

@@ -50,7 +50,7 @@ macro_rules! for_every_case {
             bytes: one_byte_is_written, one_byte_is_read, any_alignment_will_do, one_extent_of_64_mib,
                 ten_thousand_scattered_blocks;
             shapes: layers_times_blocks, blocks_with_strides, strided_runs, plain_extents,
-                several_region_pairs_in_one_plan, a_plan_is_used_a_thousand_times,
+                several_region_pairs_in_one_plan, pools_and_caller_memory_in_one_plan, a_plan_is_used_a_thousand_times,
                 a_plan_is_submitted_again_while_it_moves;
             notes: an_empty_notification_arrives, payloads_arrive_in_full, a_notification_that_is_too_long_is_refused,
                 a_notification_comes_after_all_its_bytes, counters_count_arrivals,
@@ -73,7 +73,10 @@ macro_rules! for_every_case {
             sessions: disconnect_and_connect_again, leaving_is_quick, the_other_side_disconnects, a_restarted_engine_is_another_one,
                 a_killed_process_ends_its_session_only, a_second_engine_of_the_same_name_is_refused,
                 several_engines_live_in_one_process, connecting_twice_finds_the_same_session,
-                a_descriptor_of_nobody_is_refused;
+                a_descriptor_of_nobody_is_refused, a_restarted_engine_is_found_by_its_name,
+                nobody_of_a_name_is_an_answer_in_time;
+            draining: both_sides_finish_what_runs, what_is_new_is_refused_and_what_waits_goes_on,
+                a_peer_may_drain_at_the_same_time;
         }
     };
 }

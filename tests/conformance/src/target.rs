@@ -6,7 +6,9 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use penstock::session::{Card, Frame};
-use penstock::{Armed, Counter, HostMemory, LocalRegion, NoteId, Plan, PoolSpec, Rights, Span, Submit, SystemEnv};
+use penstock::{
+    Armed, Counter, HostMemory, LocalRegion, NoteId, Plan, PoolSpec, Rights, Span, Submit, SubmitError, SystemEnv,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::command::{Claim, Command, Reply, TakenNote};
@@ -88,10 +90,17 @@ impl Target {
                 self.pools.insert(label, pool);
                 Reply::Done
             }
-            Command::Register { label, bytes, seed } => {
-                let memory = HostMemory::from_vec(pattern::bytes(seed, 0, bytes as usize))?;
-                let region = self.engine()?.register(memory, &label, Rights::READ_WRITE)?;
+            Command::Register { label, bytes, rights, skew, seed } => {
+                let memory = HostMemory::from_vec(vec![0; (skew + bytes) as usize])?;
+                let memory = memory.part(skew, bytes).ok_or("there are no such bytes")?;
+                pattern::fill(memory.window(), seed);
+                let region = self.engine()?.register(memory, &label, Rights::from(rights))?;
                 self.regions.insert(label, region);
+                Reply::Done
+            }
+            Command::Hoard { bytes } => {
+                let spec = PoolSpec::host(bytes).rights(Rights::NONE).label("hoard");
+                self.pools.insert("hoard".to_owned(), self.engine()?.pool(spec)?);
                 Reply::Done
             }
             Command::Digest { label } => Reply::Digests(pattern::window_digests(self.region(&label)?.window())),
@@ -161,6 +170,12 @@ impl Target {
                 Reply::Refusal { code: format!("{code:?}"), text }
             }
             Command::WriteTo { peer, label, times } => self.write_to(&peer, &label, times)?,
+            Command::Flood { peer, label, times } => self.flood(&peer, &label, times)?,
+            Command::Drain { within_ms } => {
+                let left = self.engine()?.drain(Duration::from_millis(within_ms))?;
+                let peers = left.peers.iter().map(|name| name.to_string()).collect();
+                Reply::Drained { peers, transfers: left.transfers, notifications: left.notifications }
+            }
             Command::Pause => self.pause(true),
             Command::Resume => self.pause(false),
             Command::Footprint => footprint()?,
@@ -244,10 +259,30 @@ impl Target {
         Ok(Reply::Value(count as u64))
     }
 
-    fn write_to(&self, peer: &str, label: &str, times: u64) -> Result<Reply, Refusal> {
+    fn flood(&self, peer: &str, label: &str, times: u64) -> Result<Reply, Refusal> {
         let peer = self.peer(peer)?;
         let remote = peer.wait_region(label, CALL_MAX)?;
         let near = self.pools.get(label).ok_or("there is no pool of that label here")?;
+        let span = Span { local: 0, remote: 0, len: near.bytes().min(remote.bytes()) };
+        let plan = Plan::write(near, &remote).extents(&[span]).build()?;
+        let mut taken = Vec::new();
+        for time in 0..times {
+            match peer.submit(&plan, Submit::new().notify(NoteId(time.into()), b"flooded")) {
+                Ok(transfer) => taken.push(transfer),
+                Err(SubmitError::Draining { .. } | SubmitError::PeerGone { .. }) => break,
+                Err(other) => return Err(other.into()),
+            }
+        }
+        for transfer in &taken {
+            transfer.wait().map_err(|fault| fault.to_string())?;
+        }
+        Ok(Reply::Value(taken.len() as u64))
+    }
+
+    fn write_to(&self, peer: &str, label: &str, times: u64) -> Result<Reply, Refusal> {
+        let peer = self.peer(peer)?;
+        let remote = peer.wait_region(label, CALL_MAX)?;
+        let near = self.region(label)?;
         let span = Span { local: 0, remote: 0, len: near.bytes().min(remote.bytes()) };
         let plan = Plan::write(near, &remote).extents(&[span]).build()?;
         for time in 0..times {

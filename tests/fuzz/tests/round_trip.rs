@@ -79,7 +79,8 @@ fn frame() -> impl Strategy<Value = Frame> {
     let gone = (any::<u64>(), vec(any::<(u32, u32)>(), 0..50))
         .prop_map(|(revision, gone)| Frame::RegionsGone(RegionsGone { revision, gone }));
     let counters = vec(counter(), 0..6).prop_map(Frame::Counters);
-    prop_oneof![hello(), refusal(), offer, regions, gone, counters, Just(Frame::Goodbye)]
+    let bare = prop::sample::select(vec![Frame::Goodbye, Frame::Draining, Frame::Settled, Frame::Rested]);
+    prop_oneof![hello(), refusal(), offer, regions, gone, counters, bare]
 }
 
 /// Pushes `stream` in pieces of these lengths, over and over, and takes what comes out.

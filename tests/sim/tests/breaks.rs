@@ -47,7 +47,7 @@ fn a_stream_may_break_at_any_moment() {
                 world.run_until(STEPS, || peer.ended().is_some()).unwrap();
                 assert_eq!(peer.ended(), Some(Cause::PeerLost));
             }
-            Err(ConnectError::RefusedHere { .. }) => {}
+            Err(ConnectError::Lost { .. }) => {}
             Err(other) => panic!("{other}"),
         }
         world.run_until(STEPS, || transfers.iter().all(|transfer| transfer.poll().is_some())).unwrap();

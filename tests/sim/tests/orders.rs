@@ -80,7 +80,11 @@ fn an_engine_dropped_while_it_is_being_called_refuses_in_words() {
         match calling.poll().unwrap() {
             Ok(peer) => world.run_until(STEPS, || peer.ended().is_some()).map(drop).unwrap(),
             Err(ConnectError::Refused { code, .. }) => assert_eq!(code, RefusalCode::Closing),
-            Err(error @ (ConnectError::RefusedHere { .. } | ConnectError::Unreachable { .. })) => {
+            Err(
+                error @ (ConnectError::RefusedHere { .. }
+                | ConnectError::Lost { .. }
+                | ConnectError::Unreachable { .. }),
+            ) => {
                 let refusal = What::Said(Frame::Refuse { code: RefusalCode::Closing, text: String::new() }.kind());
                 let was_said = world.last_events().iter().any(|event| event.what == refusal);
                 let has_reason = !error.to_string().contains("the connection");
@@ -152,4 +156,58 @@ fn threads_are_refused_in_words() {
     let threaded = World::config("threaded").progress(penstock::config::Progress::Busy);
     let error = world.start(threaded).unwrap_err();
     assert!(matches!(error, StartError::System { .. }), "{error}");
+}
+
+/// A drain in any order of frames and turns: what runs ends well on both sides, every notification arrives, and
+/// both are at rest in the end. Half of the time both drain.
+#[test]
+fn a_drain_loses_nothing_in_any_order() {
+    replay(0..200, |world| {
+        let target = world.start(config("target", &[TransportName::Shm])).unwrap();
+        let source = world.start(config("source", &[TransportName::Shm])).unwrap();
+        let (far, near) = (pool(&target, "kv"), pool(&source, "kv"));
+        let there = connect(world, &source, &target);
+        world.run_until(STEPS, || target.peers().len() == 1).unwrap();
+        let back = target.peers().remove(0);
+        world.run_until(STEPS, || back.region("kv").is_ok()).unwrap();
+        let span = [Span { local: 0, remote: 0, len: 150_000 }];
+        let to = Plan::write(&near, &there.region("kv").unwrap()).extents(&span).build().unwrap();
+        let from = Plan::write(&far, &back.region("kv").unwrap()).extents(&span).build().unwrap();
+        let how = |id| Submit::new().notify(NoteId(id), b"note");
+        let sent: Vec<_> = (0..5).map(|id| there.submit(&to, how(id)).unwrap()).collect();
+        let returned: Vec<_> = (0..5).map(|id| back.submit(&from, how(id)).unwrap()).collect();
+        (0..world.seed() % 30).for_each(|_| world.step());
+        let left = source.drain(SECOND).unwrap();
+        assert!(left.is_complete(), "{left:?}");
+        if world.seed() % 2 == 0 {
+            assert!(target.drain(SECOND).unwrap().is_complete());
+        }
+        world.run_until(STEPS, || target.peers().is_empty()).unwrap();
+        assert!(sent.iter().chain(&returned).all(|transfer| transfer.wait().is_ok()));
+        let mut notes = Vec::new();
+        assert_eq!((target.notifications(&mut notes), source.notifications(&mut notes)), (5, 5));
+        assert_eq!((there.ended(), back.ended()), (Some(Cause::PeerClosed), Some(Cause::PeerClosed)));
+    });
+}
+
+/// Looking for an engine by its name, before and while it comes, and after it has come again.
+#[test]
+fn an_engine_is_found_by_its_name_in_any_order() {
+    replay(0..100, |world| {
+        let source = world.start(config("source", &[TransportName::Shm])).unwrap();
+        let nobody = source.connect_name("target", SECOND / 100).map(drop).unwrap_err();
+        assert!(matches!(nobody, ConnectError::NotBack { .. }), "{nobody}");
+        let mut known: Option<penstock::Peer<_>> = None;
+        for _ in 0..3 {
+            let target = world.start(config("target", &[TransportName::Shm])).unwrap();
+            let peer = match &known {
+                None => source.connect_name("target", SECOND).unwrap(),
+                Some(old) => source.reconnect(old, SECOND).unwrap(),
+            };
+            assert_eq!(peer.epoch(), target.epoch());
+            drop(target);
+            world.run_until(STEPS, || peer.ended().is_some()).unwrap();
+            known = Some(peer);
+        }
+    });
 }

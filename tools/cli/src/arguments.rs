@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use penstock::config;
 use penstock::limits::WORKERS_MAX;
+use penstock_doctor::Topic;
 use penstock_lab::perf;
 
 use crate::selftest::Sabotage;
@@ -14,7 +16,8 @@ const LONG_ABOUT: &str = "\
 Penstock moves scattered blocks of memory between processes, as fast as the memory allows, and \
 tells both sides exactly once when they have arrived.
 
-This command tests the engine on this machine, measures it, and checks configurations.";
+This command tests the engine on this machine, measures it, says what the machine lacks for it, and checks \
+configurations.";
 
 const AFTER: &str = "\
 Exit status:
@@ -29,6 +32,7 @@ Environment:
 Examples:
   penstock selftest                        does it work here, and how fast?
   penstock perf --workload kv16            one workload in detail, beside its floor
+  penstock doctor                          what can this host do, and what would mend the rest?
   penstock config check my.yaml --show     is this file right, and what does it come to?";
 
 const SELFTEST_AFTER: &str = "\
@@ -69,6 +73,34 @@ Examples:
   penstock perf --workload w2 --workers 2 --progress busy
   penstock perf --workload my.yaml --op read -t 10
   penstock perf --json | jq .p50_us";
+
+const DOCTOR_AFTER: &str = "\
+It only looks: nothing is changed, and no rights are needed beyond your own. System calls are tried once, in a \
+process of their own, because some filters kill whoever makes them. Run it where the engine will run: in the same \
+container, service, user and shell. Each thing is one of
+
+  ok       as Penstock likes it
+  limited  it works, but is slower, smaller or reaches less far than it could
+  missing  not here, or not for this user: the paths that need it are not offered
+  BROKEN   every engine of this release needs it, and it does not work
+  unknown  it could not be looked at
+
+and what is not ok comes with what it means for Penstock and what mends it: `mend` you can do yourself, `root` takes \
+root on this host, `outside` takes whoever started the container or owns the host around it. What concerns only \
+paths of later releases is explained when its topic is named.
+
+--json prints one object: version, ok, paths (none if topics are named; each: path, offered, in_this_release, lacks), \
+findings (each: topic, name, status, found, means or null, mends, paths; a mend: by, and command or advice; \
+status in lower case). Names of topics, findings, statuses and fields stay what they are; more may be added.
+
+Exit status: 0 if everything that this release needs works, 1 if any of it is broken, 2 for arguments or a \
+configuration that make no sense.
+
+Examples:
+  penstock doctor
+  penstock doctor hugepages limits
+  penstock doctor --config my.yaml folder
+  penstock doctor --json | jq '.findings[] | select(.status != \"ok\") | {topic, name, found, mends}'";
 
 const CONFIG_AFTER: &str = "\
 Examples:
@@ -114,6 +146,9 @@ pub(crate) enum Command {
     /// Measure one workload between two engines of this host, beside its floor, and verify every byte
     #[command(after_long_help = PERF_AFTER)]
     Perf(PerfOptions),
+    /// Say what this host can do for Penstock and, for what it cannot, why and what mends it
+    #[command(after_long_help = DOCTOR_AFTER)]
+    Doctor(DoctorOptions),
     /// Check configuration files; show the keys and the defaults
     #[command(subcommand, after_long_help = CONFIG_AFTER)]
     Config(ConfigCommand),
@@ -192,6 +227,51 @@ pub(crate) struct PerfLimit {
     /// Measure so many rounds
     #[arg(long, value_parser = rounds)]
     pub(crate) rounds: Option<usize>,
+}
+
+/// `penstock doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorOptions {
+    /// What to look at [default: everything]
+    #[arg(value_name = "TOPIC", value_parser = TopicParser)]
+    pub(crate) topics: Vec<Topic>,
+    /// The configuration that the engine will have: its folder, workers and cores
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Reads a topic; the help lists them.
+#[derive(Debug, Clone)]
+pub(crate) struct TopicParser;
+
+impl clap::builder::TypedValueParser for TopicParser {
+    type Value = Topic;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<Topic, clap::Error> {
+        let words = PossibleValuesParser::new(self.listed()).parse_ref(command, argument, value)?;
+        Ok(Topic::find(&words).expect("the parser accepts words of topics only"))
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.listed()))
+    }
+}
+
+impl TopicParser {
+    fn listed(&self) -> impl Iterator<Item = PossibleValue> + use<> {
+        Topic::ALL.into_iter().map(|topic| {
+            let (word, others, what) = topic.words();
+            PossibleValue::new(word).aliases(others).help(what)
+        })
+    }
 }
 
 /// The hidden other process of a self-test.

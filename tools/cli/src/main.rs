@@ -1,10 +1,11 @@
-//! The `penstock` command: test this machine, measure it, check a configuration.
+//! The `penstock` command: test this machine, measure it, examine it, check a configuration.
 //!
 //! Read in this order:
 //!
 //! - `arguments`: what can be asked, and the help
 //! - `selftest`: two engines of two processes do everything once, and every byte is looked at
 //! - `perf`: one workload, measured beside its floor
+//! - `doctor`: what this host can do, and what mends the rest
 //! - `config`: files checked, keys explained
 //! - `console`, `failure`: how the command speaks and how it fails
 //! - `logging`: what `-v` and `PENSTOCK_LOG` show
@@ -14,6 +15,7 @@
 mod arguments;
 mod config;
 mod console;
+mod doctor;
 mod failure;
 mod logging;
 mod perf;
@@ -22,6 +24,7 @@ mod selftest;
 use std::process::ExitCode;
 
 use clap::Parser;
+use penstock_doctor::host::{COMPANION_ARGUMENT, companion_main};
 use penstock_lab::perf::{TARGET_ARGUMENT, target_main};
 
 use crate::arguments::{Arguments, Command};
@@ -33,6 +36,9 @@ fn main() -> ExitCode {
         // The other process of a measurement. Its first has complained about a bad filter already.
         let _ = logging::start(0);
         return target_main(first);
+    }
+    if first.next_if_eq(COMPANION_ARGUMENT).is_some() {
+        return companion_main(first);
     }
     match run() {
         Ok(ended) => ended.into(),
@@ -57,6 +63,7 @@ fn run() -> Result<Ended, Failure> {
     match &arguments.command {
         Command::Selftest(options) => selftest::run(options, arguments.verbose),
         Command::Perf(options) => perf::run(options),
+        Command::Doctor(options) => doctor::run(options),
         Command::Config(command) => config::run(command),
         Command::SelftestTarget(options) => selftest::serve(options),
     }

@@ -1,11 +1,12 @@
 //! Between two processes of one user on one host.
 //!
 //! Pools are sealed memory files. A peer maps one once, when a plan first needs it, and from then on a
-//! move is one copy to the final address. Memory that Penstock did not allocate has no path here.
+//! move is one copy to the final address. Memory that Penstock did not allocate is reached by the kernel's own
+//! copy between processes, where a trial at the session's start shows that it is allowed.
 //!
 //! - [`transport`]: reaching, offering, joining
 //! - [`offer`]: what one engine passes to the other, checked before it is used
-//! - [`registrar`]: pools as descriptors, mapped by the peer
+//! - [`registrar`]: the ways to a peer's memory
 
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,15 @@
 //! What one engine passes to the other, checked before it is used.
 //!
-//! The blob is a fingerprint of the layouts below; two releases that lay their memory out
-//! differently must not share it. The descriptors are, in order: posts, mail, rings, the
+//! The blob is a fingerprint of the layouts below, since two releases that lay their memory out
+//! differently must not share it, and a beacon by which the other side finds out whether it can reach this
+//! process's memory. The descriptors are, in order: posts, mail, rings, the
 //! application's bell, one bell for each worker.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use penstock_core::limits;
-use penstock_memory::{Access, MemoryError, Segment};
+use penstock_memory::{Access, Beacon, MemoryError, Segment};
 use penstock_ring::Place;
 use penstock_transport::host::{
     Commons, MailView, PeerCommons, PostsView, mail_bytes, posts_bytes, ring_segment_bytes,
@@ -16,10 +17,10 @@ use penstock_transport::host::{
 use penstock_transport::{JoinError, Tokens};
 
 /// Counts changes of any layout in shared memory that the limits do not show.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 3;
 
 /// What both sides must have in common.
-pub fn fingerprint() -> Vec<u8> {
+fn fingerprint() -> Vec<u8> {
     [
         LAYOUT,
         limits::LINE_BYTES as u32,
@@ -31,6 +32,13 @@ pub fn fingerprint() -> Vec<u8> {
     .iter()
     .flat_map(|number| number.to_le_bytes())
     .collect()
+}
+
+/// What this side says.
+pub fn blob(beacon: Beacon) -> Vec<u8> {
+    let mut blob = fingerprint();
+    blob.extend(beacon.encode());
+    blob
 }
 
 /// The memory into which a peer with so many workers leaves its notes.
@@ -51,13 +59,19 @@ pub struct Accepted {
     pub commons: PeerCommons,
     /// The rings we fill.
     pub rings: Place,
+    /// How to find out whether its process's memory can be reached.
+    pub beacon: Beacon,
 }
 
 /// Checks and maps what a peer with `there` workers passed to us, who have `here`.
 pub fn accept(blob: &[u8], tokens: Vec<OwnedFd>, here: usize, there: usize) -> Result<Accepted, JoinError> {
-    if blob != fingerprint() {
-        return Err(JoinError::Garbled("the other release lays out shared memory differently; use the same release"));
-    }
+    let beacon = match blob.split_last_chunk() {
+        Some((layouts, beacon)) if layouts == fingerprint() => Beacon::decode(beacon),
+        _ => {
+            let why = "the other release lays out shared memory differently; use the same release";
+            return Err(JoinError::Garbled(why));
+        }
+    };
     let expected = 3 + 1 + there;
     let found = tokens.len();
     let mut tokens = tokens.into_iter();
@@ -73,7 +87,7 @@ pub fn accept(blob: &[u8], tokens: Vec<OwnedFd>, here: usize, there: usize) -> R
     let rings = Segment::open(rings, ring_segment_bytes(here) as u64, Access::ReadWrite)?;
     let posts = PostsView::over(posts.place(), there)?;
     let mail = MailView::over(mail.place(), there)?;
-    Ok(Accepted { commons: PeerCommons::new(posts, mail, bells), rings: rings.place() })
+    Ok(Accepted { commons: PeerCommons::new(posts, mail, bells), rings: rings.place(), beacon })
 }
 
 /// A bell is written to whenever the peer sleeps: it must be an eventfd and nothing else, or a peer

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use penstock_memory::MemoryError;
+use penstock_memory::{Beacon, ForeignProcess, MemoryError, WhyNot};
 use penstock_transport::host::{Commons, CopyLane, CopyLaneParts, InboundRings};
 use penstock_transport::link::Offering;
 use penstock_transport::{Caps, Here, JoinError, Link, Placement, There, Transport, Trust};
@@ -13,15 +13,17 @@ use crate::registrar::ShmRegistrar;
 /// The transport between two processes of one host.
 pub struct ShmTransport {
     commons: Arc<Commons>,
+    process_vm: bool,
 }
 
 impl ShmTransport {
     /// The name in `transports.allow`.
     pub const NAME: &'static str = "shm";
 
-    /// The transport of the engine with these commons.
-    pub fn new(commons: Arc<Commons>) -> Self {
-        Self { commons }
+    /// The transport of the engine with these commons. `process_vm`: whether the kernel may copy between its
+    /// process and peers'.
+    pub fn new(commons: Arc<Commons>, process_vm: bool) -> Self {
+        Self { commons, process_vm }
     }
 }
 
@@ -35,7 +37,7 @@ impl Transport for ShmTransport {
             trust: Trust::Cooperative,
             placement: Placement::AtCompletion,
             synchronous: true,
-            remote_caller_memory: false,
+            remote_caller_memory: true,
             hand_over: false,
         }
     }
@@ -51,9 +53,10 @@ impl Transport for ShmTransport {
     fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
         let rings = offer::make_rings(there.workers)?;
         let tokens = offer::tokens(&self.commons, &rings)?;
-        let commons = Arc::clone(&self.commons);
+        let (commons, process_vm) = (Arc::clone(&self.commons), self.process_vm);
+        let ours = if process_vm { Beacon::of_this_process(here.epoch) } else { Beacon::NONE };
         let join = move |blob: &[u8], tokens| {
-            let Accepted { commons: theirs, rings: outbound } =
+            let Accepted { commons: theirs, rings: outbound, beacon } =
                 offer::accept(blob, tokens, here.workers, there.workers)?;
             let theirs = Arc::new(theirs);
             let lanes = CopyLane::for_each_worker(CopyLaneParts {
@@ -65,9 +68,12 @@ impl Transport for ShmTransport {
                 inbound: InboundRings::over(&rings.place(), there.workers)?,
                 hand_overs: None,
             })?;
-            let path = "same host, pools mapped, one copy".to_owned();
-            Ok::<_, JoinError>(Link { lanes, registrar: Arc::new(ShmRegistrar), commons: theirs, path })
+            let process =
+                if process_vm { ForeignProcess::reach(&there.watch, beacon) } else { Err(WhyNot::SwitchedOff) };
+            let registrar = ShmRegistrar::new(process);
+            let path = registrar.path();
+            Ok::<_, JoinError>(Link { lanes, registrar: Arc::new(registrar), commons: theirs, path })
         };
-        Ok(Offering { blob: offer::fingerprint(), tokens, join: Box::new(join) })
+        Ok(Offering { blob: offer::blob(ours), tokens, join: Box::new(join) })
     }
 }

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::sections::{Config, PagesChoice, Progress, TransportName};
+use super::sections::{Config, PagesChoice, ProcessVmChoice, Progress, TransportName};
 
 impl Config {
     /// Gives the engine a name.
@@ -86,6 +86,13 @@ impl Config {
     #[must_use]
     pub fn transports(mut self, allow: impl IntoIterator<Item = TransportName>) -> Self {
         self.transports.allow = allow.into_iter().collect();
+        self
+    }
+
+    /// Sets whether the kernel may copy into and out of other processes' memory for this engine.
+    #[must_use]
+    pub fn process_vm(mut self, choice: ProcessVmChoice) -> Self {
+        self.transports.process_vm = choice;
         self
     }
 

@@ -186,6 +186,18 @@ pub const KEYS: &[KeyDoc] = &[
         less_costs: "Pairs of regions that only a missing transport joins are refused with `NoPath`.",
     },
     KeyDoc {
+        key: "transports.process_vm",
+        default: "auto",
+        unit: "",
+        range: Range::OneOf(&["auto", "off"]),
+        what: "How memory is reached that another process of this host has not got from Penstock. `auto`: by the \
+               kernel's own copy between two processes (`process_vm_readv`, `process_vm_writev`) where a trial at the \
+               session's start shows that it is allowed. `off`: this engine neither makes these calls nor tells peers \
+               where to make them.",
+        more_costs: "Peers of the same user copy straight into memory that this engine has registered for them.",
+        less_costs: "Such memory is reached in a slower way, or not at all; `Peer::path` says which.",
+    },
+    KeyDoc {
         key: "memory.pages",
         default: "auto",
         unit: "",

@@ -93,6 +93,19 @@ pub struct CreditsConfig {
 pub struct TransportsConfig {
     /// The transports that may be used, the preferred one first.
     pub allow: Vec<TransportName>,
+    /// Whether the kernel may copy into and out of other processes' memory for this engine.
+    pub process_vm: ProcessVmChoice,
+}
+
+/// Whether system calls that reach another process's memory are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProcessVmChoice {
+    /// Where the kernel lets both processes.
+    #[default]
+    Auto,
+    /// Never, in neither direction.
+    Off,
 }
 
 /// A way bytes may take.
@@ -159,7 +172,7 @@ impl Default for CreditsConfig {
 
 impl Default for TransportsConfig {
     fn default() -> Self {
-        Self { allow: TransportName::ALL.to_vec() }
+        Self { allow: TransportName::ALL.to_vec(), process_vm: ProcessVmChoice::default() }
     }
 }
 

@@ -459,6 +459,7 @@ mod properties {
             (in_flight, timeout_ms, queue) in (1usize..=65_536, 1u64..=86_400_000, 1u32..=16),
             notifications_per_peer in 1usize..=65_536,
             allow in prop::sample::subsequence(TransportName::ALL.to_vec(), 1..=2).prop_shuffle(),
+            process_vm in prop::sample::select(vec![ProcessVmChoice::Auto, ProcessVmChoice::Off]),
             pages in prop::sample::select(vec![PagesChoice::Auto, PagesChoice::Small, PagesChoice::Huge]),
             session in (1u64..=86_400_000, 1u64..=86_400_000, 1u64..=86_400_000),
         ) -> Config {
@@ -467,7 +468,7 @@ mod properties {
                 workers,
                 transfers: TransfersConfig { in_flight, timeout_ms, queue: 1 << queue },
                 credits: CreditsConfig { notifications_per_peer },
-                transports: TransportsConfig { allow },
+                transports: TransportsConfig { allow, process_vm },
                 memory: MemoryConfig { pages },
                 session: SessionConfig {
                     connect_timeout_ms: session.0,

@@ -15,6 +15,29 @@ pub(super) struct Move {
     pub(super) len: usize,
 }
 
+impl Move {
+    /// The one span of a batch, with its bounds checked.
+    #[inline]
+    pub(super) fn checked(
+        local: &Window,
+        remote: &Window,
+        direction: Direction,
+        span: &Span,
+    ) -> Result<Self, CopyError> {
+        let (source, from, destination, to) = match direction {
+            Direction::Write => (local, span.local, remote, span.remote),
+            Direction::Read => (remote, span.remote, local, span.local),
+        };
+        if !destination.is_writable() {
+            return Err(CopyError::ReadOnly);
+        }
+        check_bounds(std::slice::from_ref(span), local.len(), remote.len())?;
+        // SAFETY: both ranges were found inside their windows just now.
+        let (dst, src) = unsafe { (destination.as_ptr().add(to as usize), source.as_ptr().add(from as usize)) };
+        Ok(Self { dst, src, len: span.len as usize })
+    }
+}
+
 /// Whether any span's two ranges overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overlap {
@@ -105,7 +128,7 @@ impl<'a> Batch<'a> {
 
 /// The bytes of all spans if every one lies in both windows.
 #[inline]
-fn check_bounds(spans: &[Span], local_len: u64, remote_len: u64) -> Result<u64, CopyError> {
+pub(crate) fn check_bounds(spans: &[Span], local_len: u64, remote_len: u64) -> Result<u64, CopyError> {
     // One pass without an early exit: a branch per span costs more than it saves, as refusals
     // are bugs. The sum may wrap only where some span is out of bounds, and then it is not used...
     let shorter = local_len.min(remote_len);

@@ -2,7 +2,11 @@
 
 use std::ptr;
 
+use penstock_core::{Direction, Span};
+
+use super::CopyError;
 use super::batch::{Batch, Move};
+use crate::window::Window;
 
 /// The longest copy that is cheaper in place than as a call, in bytes.
 const IN_PLACE_BYTES_MAX: usize = 64;
@@ -23,6 +27,27 @@ pub(super) fn copy(batch: &Batch<'_>) {
         // overlap themselves (`scatter` asked).
         unsafe { copy_one(one) };
     });
+}
+
+/// Copies one short span: what a batch costs is felt only there.
+#[inline]
+pub(super) fn copy_single(
+    local: &Window,
+    remote: &Window,
+    direction: Direction,
+    span: &Span,
+) -> Result<u64, CopyError> {
+    let one = Move::checked(local, remote, direction, span)?;
+    // SAFETY: `checked` found both ranges in bounds and the destination writable, and they do not
+    // overlap, or `ptr::copy` allows it.
+    unsafe {
+        if one.dst.addr().abs_diff(one.src.addr()) < one.len {
+            ptr::copy(one.src, one.dst, one.len);
+        } else {
+            copy_one(one);
+        }
+    }
+    Ok(span.len)
 }
 
 fn copy_with_prefetch(batch: &Batch<'_>) {

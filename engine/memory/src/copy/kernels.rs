@@ -21,10 +21,18 @@ pub struct Kernels {
 const PORTABLE: Kernels = Kernels { name: "portable", streaming: None };
 
 #[cfg(target_arch = "x86_64")]
-const AVX2: Kernels = Kernels { name: "avx2", streaming: Some(super::x86::stream_avx2) };
+mod sets {
+    use super::super::streaming::{LONG_STEP, SHORT_STEP};
+    use super::super::x86::{stream_avx2, stream_avx512};
+    use super::Kernels;
 
-#[cfg(target_arch = "x86_64")]
-const AVX512: Kernels = Kernels { name: "avx512", streaming: Some(super::x86::stream_avx512) };
+    pub(super) const AVX2: Kernels = Kernels { name: "avx2", streaming: Some(stream_avx2::<SHORT_STEP>) };
+    pub(super) const AVX2_LONG: Kernels =
+        Kernels { name: "avx2, long steps", streaming: Some(stream_avx2::<LONG_STEP>) };
+    pub(super) const AVX512: Kernels = Kernels { name: "avx512", streaming: Some(stream_avx512::<SHORT_STEP>) };
+    pub(super) const AVX512_LONG: Kernels =
+        Kernels { name: "avx512, long steps", streaming: Some(stream_avx512::<LONG_STEP>) };
+}
 
 /// The best kernels of this processor.
 pub fn kernels() -> &'static Kernels {
@@ -44,7 +52,7 @@ impl Kernels {
         Self::all_available().iter().find(|kernels| kernels.name == name)
     }
 
-    /// What it is called: `portable`, `avx2`, `avx512`.
+    /// What it is called: `portable`, `avx2`, `avx512`, the latter two also with `, long steps`.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -65,13 +73,22 @@ impl Kernels {
 #[cfg(target_arch = "x86_64")]
 fn detect() -> Vec<Kernels> {
     let mut all = vec![PORTABLE];
+    let mut add = |short, long| all.extend(if likes_long_steps() { [short, long] } else { [long, short] });
     if std::arch::is_x86_feature_detected!("avx2") {
-        all.push(AVX2);
+        add(sets::AVX2, sets::AVX2_LONG);
     }
     if std::arch::is_x86_feature_detected!("avx512f") {
-        all.push(AVX512);
+        add(sets::AVX512, sets::AVX512_LONG);
     }
     all
+}
+
+/// Whether this is one of AMD's processors, or of their relatives.
+#[cfg(target_arch = "x86_64")]
+fn likes_long_steps() -> bool {
+    let vendor = std::arch::x86_64::__cpuid(0);
+    let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
+    matches!(name.as_flattened(), b"AuthenticAMD" | b"HygonGenuine")
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -25,6 +25,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use penstock_core::{Direction, Span};
 
+pub(crate) use self::batch::check_bounds;
 use self::batch::{Batch, Overlap};
 pub use self::kernels::{Kernels, kernels};
 use crate::window::Window;
@@ -99,6 +100,11 @@ pub fn scatter_with(
     spans: &[Span],
     hint: Hint,
 ) -> Result<u64, CopyError> {
+    if let [span] = spans
+        && span.len < STREAMING_SPAN_BYTES_MIN
+    {
+        return cached::copy_single(local, remote, direction, span);
+    }
     let batch = Batch::checked(local, remote, direction, spans)?;
     let long = batch.span_bytes_mean() >= STREAMING_SPAN_BYTES_MIN;
     match (batch.overlap(), hint) {

@@ -6,9 +6,10 @@
 //! that many runs going, asking for the next page shortly before its turn warms the address
 //! translation as well, and stores that pass the cache need not read a line to overwrite it.
 //!
-//! The numbers below were chosen with `examples/kernels.rs`. They matter by a few per cent each,
-//! and more ways or longer steps cost more than fewer or shorter: the processor has some ten to
-//! sixteen line buffers, which loads and non-temporal stores share.
+//! The numbers below were chosen with `examples/kernels.rs`: the processor has some ten to sixteen line
+//! buffers, which loads and non-temporal stores share. How long a step should be is the processor's
+//! own matter. Intel's like the short one, by a few per cent; AMD's (seen on Zen 3) close their buffers when
+//! the stores change their place too early, and are twice as quick with the long one.
 
 use std::ptr;
 
@@ -19,12 +20,12 @@ use super::{STREAMING_SPAN_BYTES_MIN, cached};
 const LINE: usize = 64;
 /// Spans walked in turn.
 const WAYS: usize = 4;
-/// Bytes copied of one span before the next has its turn.
-const STEP: usize = 256;
+/// Bytes copied of one span before the next has its turn, on processors that like it short.
+pub(super) const SHORT_STEP: usize = 256;
+/// The same, on processors that like it long.
+pub(super) const LONG_STEP: usize = 512;
 /// Bytes of a page, at whose end the prefetcher stops.
 const PAGE: usize = 4 << 10;
-/// How long before the end of a page the first lines of the next one are asked for.
-const AHEAD: usize = 2 * STEP;
 /// Spans too few for all ways are cut in pieces, none smaller than this.
 const PIECE_BYTES_MIN: usize = 4 << 10;
 
@@ -52,9 +53,9 @@ struct Stream {
 impl Stream {
     /// Once a page, in the step that comes so close to its end: asks for the next one's start.
     #[inline(always)]
-    fn prefetch_next_page<L: Lines>(&self) {
+    fn prefetch_next_page<L: Lines, const STEP: usize>(&self) {
         let page_left = PAGE - self.src.addr() % PAGE;
-        if page_left <= AHEAD && page_left > AHEAD - STEP && page_left < self.left {
+        if page_left <= 2 * STEP && page_left > STEP && page_left < self.left {
             let next = self.src.wrapping_add(page_left);
             L::prefetch(next);
             // A second miss in a row is what starts the hardware prefetcher on the new page.
@@ -63,12 +64,12 @@ impl Stream {
     }
 }
 
-/// Copies the batch with `L`. The stores are only ordered by a fence after it.
+/// Copies the batch with `L`, `STEP` bytes of a span at a time. The stores are only ordered by a fence after it.
 ///
 /// # Safety
 /// The processor has `L`'s instruction set; no span overlaps itself.
 #[inline(always)]
-pub(super) unsafe fn copy<L: Lines>(batch: &Batch<'_>) {
+pub(super) unsafe fn copy<L: Lines, const STEP: usize>(batch: &Batch<'_>) {
     let mut source = cut(batch);
     let mut streams = [Stream { dst: ptr::null_mut(), src: ptr::null(), left: 0 }; WAYS];
     let mut live = 0;
@@ -85,11 +86,16 @@ pub(super) unsafe fn copy<L: Lines>(batch: &Batch<'_>) {
         }
         let stream = &mut streams[turn];
         let bytes = stream.left.min(STEP);
-        stream.prefetch_next_page::<L>();
+        stream.prefetch_next_page::<L, STEP>();
         // SAFETY: `bytes` is not zero, a multiple of 64 and at most what is left of a valid
         // piece whose `dst` next_stream() aligned.
         unsafe {
-            L::stream(stream.dst, stream.src, bytes);
+            // A whole step has a length known to the compiler, which then unrolls it.
+            if bytes == STEP {
+                L::stream(stream.dst, stream.src, STEP);
+            } else {
+                L::stream(stream.dst, stream.src, bytes);
+            }
             stream.dst = stream.dst.add(bytes);
             stream.src = stream.src.add(bytes);
         }

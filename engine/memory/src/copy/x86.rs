@@ -64,15 +64,15 @@ fn prefetch_line(src: *const u8) {
 /// # Safety
 /// The processor has AVX2; no span overlaps itself; `store_fence` follows.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn stream_avx2(batch: &Batch<'_>) {
+pub(super) unsafe fn stream_avx2<const STEP: usize>(batch: &Batch<'_>) {
     // SAFETY: as promised to this function.
-    unsafe { streaming::copy::<Avx2>(batch) }
+    unsafe { streaming::copy::<Avx2, STEP>(batch) }
 }
 
 /// # Safety
 /// The processor has AVX-512F; no span overlaps itself; `store_fence` follows.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn stream_avx512(batch: &Batch<'_>) {
+pub(super) unsafe fn stream_avx512<const STEP: usize>(batch: &Batch<'_>) {
     // SAFETY: as promised to this function.
-    unsafe { streaming::copy::<Avx512>(batch) }
+    unsafe { streaming::copy::<Avx512, STEP>(batch) }
 }

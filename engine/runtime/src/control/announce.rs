@@ -51,7 +51,9 @@ impl<E: Env> Control<E> {
     /// Tells one peer what it does not know yet.
     pub(super) fn announce_to(&mut self, token: u64) {
         let Self { shared, talks, .. } = self;
-        let Some(Talk { connection, phase: Phase::Open { peer, announced } }) = talks.get_mut(&token) else { return };
+        let Some(Talk { connection, phase: Phase::Open { peer, announced, .. } }) = talks.get_mut(&token) else {
+            return;
+        };
         // Read before the registry: whatever is deregistered later has a higher revision.
         let revision = shared.commons.posts.view().revision();
         let mut sent = Ok(());

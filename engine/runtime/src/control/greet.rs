@@ -6,6 +6,7 @@ use std::sync::Arc;
 use penstock_core::env::Stream;
 use penstock_core::limits::PEERS_MAX;
 use penstock_core::{EngineName, Env, Epoch, Moment};
+use penstock_memory::{ProcessWatch, Unseen};
 use penstock_session::frame::{RefusalCode, VERSION_MAX, VERSION_MIN};
 use penstock_session::greeting::GreetingError;
 use penstock_session::{Card, Frame, Greeting, Hello, Offer, Outcome, Role};
@@ -14,10 +15,10 @@ use penstock_transport::{Here, JoinError, Link, There, Transport};
 
 use super::announce::Announced;
 use super::connection::Broken;
+use super::drain::Rest;
 use super::{Control, Phase, Talk};
 use crate::error::ConnectError;
 use crate::peer_state::{PeerParts, PeerState};
-use crate::process::ProcessWatch;
 use crate::shared::{Pending, Shared, WorkerCall};
 
 /// One greeting and what it has reserved.
@@ -29,9 +30,11 @@ pub(super) struct Greeter {
     /// Our side of the transport, waiting for theirs.
     offering: Option<(Arc<dyn Transport>, Offering)>,
     /// The process at the other end, watched from before it was trusted.
-    process: ProcessWatch,
+    process: Arc<ProcessWatch>,
     /// Whoever asked for this connection, and the name they know the peer by.
     asked: Option<(Arc<Pending>, String)>,
+    /// The socket that was called.
+    called: Option<String>,
 }
 
 /// Why a session does not come about: the code and words for the other side.
@@ -54,11 +57,12 @@ impl Greeter {
         let mut greeter = Self::new(Greeting::new(Role::Caller, hello(shared, party, card.epoch)), until);
         greeter.party = Some(party);
         greeter.asked = Some((answer, card.name.clone()));
+        greeter.called = Some(card.socket.clone());
         Ok(greeter)
     }
 
     fn new(greeting: Greeting, until: Moment) -> Self {
-        Self { greeting, until, party: None, offering: None, process: ProcessWatch::Unseen, asked: None }
+        Self { greeting, until, party: None, offering: None, process: unseen(), asked: None, called: None }
     }
 
     pub(super) fn until(&self) -> Moment {
@@ -68,6 +72,11 @@ impl Greeter {
     /// Gives back what was reserved and tells whoever asked.
     pub(super) fn failed<E: Env>(self, shared: &Shared<E>, why: &str) {
         self.end(shared, |name| ConnectError::RefusedHere { name, text: why.to_owned() });
+    }
+
+    /// The same, when the connection ended.
+    pub(super) fn lost<E: Env>(self, shared: &Shared<E>, why: &str) {
+        self.end(shared, |name| ConnectError::Lost { name, reason: why.to_owned() });
     }
 
     fn end<E: Env>(self, shared: &Shared<E>, error: impl FnOnce(String) -> ConnectError) {
@@ -95,7 +104,7 @@ fn hello<E: Env>(shared: &Shared<E>, party: u32, expects: u64) -> Hello {
     }
 }
 
-fn sides<E: Env>(shared: &Shared<E>, party: u32, theirs: &Hello, process: &ProcessWatch) -> (Here, There) {
+fn sides<E: Env>(shared: &Shared<E>, party: u32, theirs: &Hello, process: &Arc<ProcessWatch>) -> (Here, There) {
     let here = Here {
         host: shared.card.host,
         process: shared.process,
@@ -106,12 +115,18 @@ fn sides<E: Env>(shared: &Shared<E>, party: u32, theirs: &Hello, process: &Proce
     let there = There {
         host: theirs.host,
         // Anybody can say that it is in our process; the operating system knows.
-        process: if matches!(process, ProcessWatch::Ourselves) { theirs.process } else { 0 },
+        process: if matches!(**process, ProcessWatch::Ourselves) { theirs.process } else { 0 },
         epoch: theirs.epoch,
         workers: usize::from(theirs.workers),
         party: theirs.party,
+        watch: Arc::clone(process),
     };
     (here, there)
+}
+
+/// Nothing is known of the process at the other end.
+fn unseen() -> Arc<ProcessWatch> {
+    Arc::new(ProcessWatch::Unseen(Unseen::NotOpened))
 }
 
 impl<E: Env> Control<E> {
@@ -120,7 +135,7 @@ impl<E: Env> Control<E> {
         let Some(Talk { connection, phase: Phase::Greeting(greeter) }) = self.talks.get_mut(&token) else { return };
         let checked = match connection.stream.credentials() {
             Ok(there) => {
-                greeter.process = ProcessWatch::of(there.pid);
+                greeter.process = Arc::new(ProcessWatch::of(there.pid));
                 Greeting::check_user(self.shared.env.credentials(), there)
             }
             Err(error) => return self.broke(token, &error.into()),
@@ -159,6 +174,9 @@ impl<E: Env> Control<E> {
         };
         if shared.is_closing() {
             return Err(Refusal(RefusalCode::Closing, "the engine is shutting down".to_owned()));
+        }
+        if shared.is_draining() {
+            return Err(Refusal(RefusalCode::Closing, "the engine is draining".to_owned()));
         }
         let party = shared.peers.reserve().ok_or_else(|| {
             Refusal(RefusalCode::Full, format!("this engine has {PEERS_MAX} peers, as many as it may have"))
@@ -232,8 +250,11 @@ impl<E: Env> Control<E> {
         let Some(Talk { phase, .. }) = self.talks.get_mut(&token) else { return };
         let Phase::Greeting(greeter) = phase else { return };
         let theirs = greeter.greeting.theirs().expect("its hello came first").clone();
+        let name = EngineName::new(&theirs.name).expect("the greeting has checked the name");
+        let socket = greeter.called.take().unwrap_or_else(|| self.shared.socket_of(&name));
         let peer = Arc::new(PeerState::new(PeerParts {
-            name: EngineName::new(&theirs.name).expect("the greeting has checked the name"),
+            name,
+            socket,
             epoch: Epoch(theirs.epoch),
             party: greeter.party.expect("a place is reserved before an offer is made"),
             their_party: theirs.party,
@@ -242,13 +263,13 @@ impl<E: Env> Control<E> {
             path: link.path,
             commons: link.commons,
             registrar: link.registrar,
-            process: std::mem::replace(&mut greeter.process, ProcessWatch::Unseen),
+            process: std::mem::replace(&mut greeter.process, unseen()),
             we_called: greeter.greeting.role() == Role::Caller,
             inbox_credits: self.shared.config.credits.notifications_per_peer as u64,
         }));
         tracing::info!(peer = %peer.name, transport = peer.transport, path = peer.path, "a session stands");
         let asked = greeter.asked.take();
-        *phase = Phase::Open { peer: Arc::clone(&peer), announced: Announced::default() };
+        *phase = Phase::Open { peer: Arc::clone(&peer), announced: Announced::default(), rest: Rest::default() };
         self.shared.peers.insert(&peer);
         for (port, lane) in self.shared.ports.iter().zip(link.lanes) {
             port.call(WorkerCall::Join { peer: Arc::clone(&peer), lane });
@@ -260,6 +281,9 @@ impl<E: Env> Control<E> {
             self.leave(token, penstock_core::Cause::EngineClosed, None);
         } else {
             self.announce_to(token);
+            if self.shared.is_draining() {
+                self.drain_session(token);
+            }
         }
     }
 

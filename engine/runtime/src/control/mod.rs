@@ -6,12 +6,16 @@
 //! - [`connection`]: frames and descriptors over one stream
 //! - [`greet`]: from a connection to a session
 //! - [`announce`]: what each peer knows of our regions and counters
+//! - [`drain`]: how all of them come to rest
 //! - [`leave`]: how a session ends
+//! - [`life`]: peers that die without a word
 
 mod announce;
 mod connection;
+mod drain;
 mod greet;
 mod leave;
+mod life;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -24,6 +28,7 @@ use penstock_session::{Card, Frame};
 
 use self::announce::Announced;
 use self::connection::{Broken, Connection};
+use self::drain::Rest;
 use self::greet::Greeter;
 use self::leave::Leaving;
 use crate::error::ConnectError;
@@ -43,7 +48,7 @@ enum Phase {
     /// Not yet a session.
     Greeting(Box<Greeter>),
     /// A session.
-    Open { peer: Arc<PeerState>, announced: Announced },
+    Open { peer: Arc<PeerState>, announced: Announced, rest: Rest },
     /// A session that ends.
     Leaving(Box<Leaving>),
 }
@@ -66,6 +71,8 @@ pub(crate) struct Control<E: Env> {
     stopping: bool,
     /// When a stop ends at the latest.
     stop_by: Option<Moment>,
+    /// When the peers' lives are looked at next; none while there is nobody to look at.
+    look_at: Option<Moment>,
 }
 
 impl<E: Env> Control<E> {
@@ -84,18 +91,21 @@ impl<E: Env> Control<E> {
             announced: (0, 0, 0),
             stopping: false,
             stop_by: None,
+            look_at: None,
         })
     }
 
     /// The thread's body.
     pub(crate) fn run(mut self) {
+        // Until the end of this thread, however it ends.
+        let _life = self.shared.live();
         while !self.is_stopped() {
             let now = self.shared.env.now();
             if self.stop_by.is_some_and(|stop_by| stop_by <= now) {
                 tracing::warn!("sessions are dropped without a goodbye: a worker does not leave its peer");
                 return;
             }
-            let deadline = self.next_deadline().into_iter().chain(self.stop_by).min();
+            let deadline = self.next_deadline().into_iter().chain(self.stop_by).chain(self.look_at).min();
             self.turn(deadline.map(|deadline| deadline.since(now)));
         }
     }
@@ -129,6 +139,8 @@ impl<E: Env> Control<E> {
                 token => self.serve(token),
             }
         }
+        self.look_at_lives();
+        self.advance_draining();
         // After the sockets: a goodbye heard just now must not wait for the next thing to happen.
         self.advance_leaving();
         self.expire();
@@ -142,12 +154,16 @@ impl<E: Env> Control<E> {
             ControlCall::Broken { peer, cause } => {
                 if let Some(token) = self.token_of(&peer) {
                     self.leave(token, cause, None);
+                    if cause == Cause::PeerLost {
+                        self.mute(token); // The dead say no goodbye.
+                    }
                 }
             }
             ControlCall::Disconnect { peer, left } => match self.token_of(&peer) {
                 Some(token) => self.leave(token, Cause::PeerClosed, Some(left)),
                 None => left.arrive(),
             },
+            ControlCall::Drain => self.drain(),
             ControlCall::Left => {} // Whoever waits for it is looked at every turn.
             ControlCall::Stop => self.stop(),
         }
@@ -218,6 +234,9 @@ impl<E: Env> Control<E> {
         if let Some(peer) = self.shared.peers.with_epoch(card.epoch) {
             return answer.answer(Ok(peer));
         }
+        if self.shared.is_draining() {
+            return answer.answer(Err(ConnectError::Call(Cause::Draining)));
+        }
         let address = Address::Unix(card.socket.clone().into());
         match self.shared.env.connect(&address) {
             Ok(stream) => match Greeter::caller(&self.shared, &card, Arc::clone(&answer)) {
@@ -276,6 +295,9 @@ impl<E: Env> Control<E> {
                     Frame::Refuse { code, text } if peer.refuse(code, text.clone()) => {
                         return self.leave(token, Cause::PeerClosed, None);
                     }
+                    Frame::Draining => self.heard_draining(token),
+                    Frame::Settled => self.heard_settled(token),
+                    Frame::Rested => self.heard_rested(token),
                     Frame::Goodbye => return self.heard_goodbye(token),
                     Frame::Hello(_) | Frame::Offer(_) | Frame::Refuse { .. } => false,
                 };
@@ -305,7 +327,7 @@ impl<E: Env> Control<E> {
             (Some(Phase::Greeting(_)), Broken::Wire(error)) => self.greeting_garbled(token, error.to_string()),
             (Some(Phase::Greeting(_)), _) => {
                 if let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.remove(token) {
-                    greeter.failed(&self.shared, &broken.to_string());
+                    greeter.lost(&self.shared, &broken.to_string());
                 }
             }
             (Some(Phase::Open { peer, .. }), _) => {

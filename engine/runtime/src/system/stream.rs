@@ -70,7 +70,7 @@ impl Stream for SystemStream {
     }
 
     fn credentials(&self) -> io::Result<Credentials> {
-        let peer = rustix::net::sockopt::socket_peercred(&self.0)?;
-        Ok(Credentials { uid: peer.uid.as_raw(), pid: u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0) })
+        let (uid, pid) = penstock_memory::process::socket_credentials(self.0.as_fd())?;
+        Ok(Credentials { uid, pid })
     }
 }

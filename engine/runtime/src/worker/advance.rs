@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use penstock_core::limits::SPANS_PER_POST;
+use penstock_core::plan::Unit;
 use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
 use penstock_transport::host::PostsView;
 use penstock_transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
 
 use super::command::{Active, Announcement, Priority};
-use super::{Joined, URGENT_UNITS_AT_ONCE, Worker, joined};
+use super::{Joined, UNITS_AT_ONCE, URGENT_UNITS_AT_ONCE, Worker, joined};
 use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
 use crate::shared::Shared;
@@ -29,61 +30,114 @@ pub(crate) enum MoveEnd {
     Stop(Cause),
 }
 
-/// Moves one unit of a plan over a lane. Answers the bytes moved and the batches posted, or with how many
-/// bytes it stopped and why.
+/// Moves units of a plan over a lane, as many of their spans at once as a post takes. Answers the bytes moved
+/// and the batches posted, or with how many bytes it stopped and why.
 #[inline]
-pub(crate) fn move_unit(
+pub(crate) fn move_units(
     plan: &PlanInner,
-    number: u64,
+    (first, count): (u64, u64),
     lane: &mut dyn Lane,
     here: &PostsView,
     expected: &mut Revisions,
     spans: &mut [Span; SPANS_PER_POST],
 ) -> (u64, u64, Option<MoveEnd>) {
-    let Some(unit) = plan.shape.unit(number) else { return (0, 0, None) };
-    let sides = &plan.sides[unit.section()];
-    let (mut from, mut bytes, mut posts, mut looks) = (0, 0, 0, 0);
-    loop {
-        let count = unit.fill(from, spans);
-        if count == 0 {
-            return (bytes, posts, None);
-        }
-        let batch = Batch {
-            direction: plan.shape.direction(),
-            local: &sides.local,
-            remote: &sides.remote,
-            spans: &spans[..count],
-            hint: plan.hint,
-            expected: *expected,
-        };
-        posts += 1;
-        match lane.post(&batch) {
-            Ok(Posted::Moved(moved)) => {
-                bytes += moved;
-                from += count;
-            }
-            // Lanes of this release are synchronous; see Caps::synchronous.
-            Ok(Posted::Accepted(_)) | Err(PostError::Full) => return (bytes, posts, Some(MoveEnd::Full)),
-            // A peer that withdraws without end costs its own transfer, not the others' turn.
-            Err(PostError::Withdrawn(_)) if looks == WITHDRAWALS_PER_UNIT => {
-                return (bytes, posts, Some(MoveEnd::Stop(Cause::PlanTooOld)));
-            }
-            Err(PostError::Withdrawn(_)) => match check_withdrawn(plan, here, *expected) {
-                Ok(checked) => {
-                    looks += 1;
-                    *expected = checked;
+    let mut source = Spans { plan, next: first, end: first + count, unit: None, from: 0 };
+    let (mut bytes, mut posts, mut looks) = (0, 0, 0);
+    while let Some((section, filled)) = source.fill(spans) {
+        let sides = &plan.sides[section];
+        loop {
+            let batch = Batch {
+                direction: plan.shape.direction(),
+                local: &sides.local,
+                remote: &sides.remote,
+                spans: &spans[..filled],
+                hint: plan.hint,
+                expected: *expected,
+            };
+            posts += 1;
+            match lane.post(&batch) {
+                Ok(Posted::Moved(moved)) => {
+                    bytes += moved;
+                    break;
                 }
-                Err(cause) => return (bytes, posts, Some(MoveEnd::Stop(cause))),
-            },
-            Err(PostError::OutOfBounds) => return (bytes, posts, Some(MoveEnd::Stop(Cause::OutOfBounds))),
-            Err(PostError::Fault(fault)) => return (bytes, posts, Some(MoveEnd::Stop(fault.0))),
+                // Lanes of this release are synchronous; see Caps::synchronous.
+                Ok(Posted::Accepted(_)) | Err(PostError::Full) => return (bytes, posts, Some(MoveEnd::Full)),
+                // A peer that withdraws without end costs its own transfer, not the others' turn.
+                Err(PostError::Withdrawn(_)) if looks == WITHDRAWALS_PER_UNIT => {
+                    return (bytes, posts, Some(MoveEnd::Stop(Cause::PlanTooOld)));
+                }
+                Err(PostError::Withdrawn(_)) => match check_withdrawn(plan, here, *expected) {
+                    Ok(checked) => {
+                        looks += 1;
+                        *expected = checked;
+                    }
+                    Err(cause) => return (bytes, posts, Some(MoveEnd::Stop(cause))),
+                },
+                Err(PostError::OutOfBounds) => return (bytes, posts, Some(MoveEnd::Stop(Cause::OutOfBounds))),
+                Err(PostError::Refused(cause)) => return (bytes, posts, Some(MoveEnd::Stop(cause))),
+                Err(PostError::Fault(fault)) => return (bytes, posts, Some(MoveEnd::Stop(fault.0))),
+            }
         }
     }
+    (bytes, posts, None)
+}
+
+/// The spans of consecutive units, one batch after another.
+struct Spans<'a> {
+    plan: &'a PlanInner,
+    next: u64,
+    end: u64,
+    /// The unit that is being expanded, and how many of its spans were.
+    unit: Option<Unit<'a>>,
+    from: usize,
+}
+
+impl Spans<'_> {
+    /// Fills `spans` as far as units of one section allow. Answers the section and how many there are.
+    #[inline]
+    fn fill(&mut self, spans: &mut [Span; SPANS_PER_POST]) -> Option<(usize, usize)> {
+        let mut filled = 0;
+        let mut section = None;
+        loop {
+            let Some(unit) = &self.unit else {
+                if self.next == self.end {
+                    break;
+                }
+                (self.unit, self.from) = (self.plan.shape.unit(self.next), 0);
+                self.next += 1;
+                continue;
+            };
+            // A batch is between one pair of regions.
+            if *section.get_or_insert(unit.section()) != unit.section() {
+                break;
+            }
+            let count = unit.fill(self.from, &mut spans[filled..]);
+            self.from += count;
+            if self.from == unit.spans() {
+                self.unit = None;
+            }
+            // A long run that was cut into units is put together again.
+            if count == 1 && filled > 0 && continues(spans[filled - 1], spans[filled]) {
+                spans[filled - 1].len += spans[filled].len;
+            } else {
+                filled += count;
+            }
+            if filled == spans.len() {
+                break;
+            }
+        }
+        section.filter(|_| filled > 0).map(|section| (section, filled))
+    }
+}
+
+fn continues(before: Span, after: Span) -> bool {
+    before.local + before.len == after.local && before.remote + before.len == after.remote
 }
 
 impl<E: Env> Worker<E> {
     /// Moves units of the transfer whose turn it is. Answers whether it has left its class.
     pub(super) fn advance(&mut self, class: Priority) -> bool {
+        let at_once = if self.has_one_thing_to_do() { UNITS_AT_ONCE } else { 1 };
         let Self { shared, active, lanes, spans, .. } = self;
         let current = &mut active[class as usize][0];
         let slot = shared.slots.get(current.command.key).expect("a worker holds its slots");
@@ -92,25 +146,30 @@ impl<E: Env> Worker<E> {
         };
         let units = current.command.units();
         let statistics = &shared.ports[self.index].statistics;
-        let most = if class == Priority::Urgent { URGENT_UNITS_AT_ONCE } else { 1 };
-        let mut left = most;
+        let mut left = if class == Priority::Urgent { URGENT_UNITS_AT_ONCE } else { at_once };
+        // Who shares a plan takes less of it towards its end, so that all are done at the same time.
+        let sharers = 2 * shared.ports.len() as u64;
+        let share = |left: u64| match sharers {
+            2 => left.min(at_once),
+            _ => left.min(at_once).min(slot.unclaimed(units) / sharers).max(1),
+        };
         let end = loop {
             if left == 0 {
                 break End::Stay;
             }
-            left -= 1;
-            match slot.claim(units) {
+            match slot.claim(units, share(left)) {
                 Claim::Finish => break End::Finish,
                 Claim::Nothing => break End::Drop,
-                Claim::Unit(number) => {
+                Claim::Units(first, count) => {
+                    left -= count;
                     let plan = &current.command.plan.as_ref().expect("a transfer with units has a plan").inner;
                     let here = shared.commons.posts.view();
                     let before = current.expected;
                     let (bytes, posts, stop) =
-                        move_unit(plan, number, joined.lane.as_mut(), here, &mut current.expected, spans);
+                        move_units(plan, (first, count), joined.lane.as_mut(), here, &mut current.expected, spans);
                     let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
                     statistics.withdrawals_seen.add(u64::from(is_withdrawn || current.expected != before));
-                    statistics.units.add(1);
+                    statistics.units.add(count);
                     statistics.posts.add(posts);
                     statistics.bytes.add(bytes);
                     if let Some(why) = stop {
@@ -156,6 +215,15 @@ impl<E: Env> Worker<E> {
                 true
             }
         }
+    }
+
+    /// Whether nobody waits for the end of what this worker is about to do.
+    fn has_one_thing_to_do(&self) -> bool {
+        self.active[0].len() + self.active[1].len() == 1
+            && self.notifying.is_empty()
+            && self.commands.is_empty()
+            && self.port().calls.is_empty()
+            && self.ready.is_empty()
     }
 
     fn take_first(&mut self, class: Priority) -> Active {

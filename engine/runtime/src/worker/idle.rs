@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::config::Progress;
-use penstock_core::{Env, Moment};
+use penstock_core::{Cause, Env, Moment};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Worker;
-use crate::shared::Shared;
+use crate::shared::{ControlCall, Shared};
 
 /// The longest sleep. A broken peer may erase a wake-up; it may not silence a worker for good.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// The longest sleep of a worker whose transfers wait for a peer that may have died.
+const LOOK_EVERY: Duration = Duration::from_millis(15);
 
 /// Spins, and sleeps if the configuration lets it.
 pub(super) struct Idler {
@@ -52,12 +55,25 @@ impl<E: Env> Worker<E> {
         self.sleeper.prepare();
         // Room that came back before the flag was up rang nobody: look once more.
         if !self.has_work() && !self.retry_notifying() {
-            let until = self.next_deadline().min(now + SLEEP_MAX);
+            let is_waited_for = !self.notifying.is_empty();
+            let longest = if is_waited_for { LOOK_EVERY } else { SLEEP_MAX };
+            let until = self.next_deadline().min(now + longest);
             let bell = &self.shared.commons.bells()[1 + self.index];
             self.port().statistics.sleeps.add(1);
             sleep_on(bell, until.since(now));
+            if is_waited_for {
+                self.look_at_lives();
+            }
         }
         self.sleeper.awake();
+    }
+
+    /// Whoever waits for a peer's room waits in vain if it is dead: the control loop hears of it.
+    fn look_at_lives(&mut self) {
+        let mut waited_for = self.notifying.iter().map(|active| &active.command.peer);
+        if let Some(peer) = waited_for.find(|peer| peer.is_marked_dead() && peer.ended().is_none()) {
+            self.shared.control.call(ControlCall::Broken { peer: Arc::clone(peer), cause: Cause::PeerLost });
+        }
     }
 }
 

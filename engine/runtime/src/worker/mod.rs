@@ -4,17 +4,20 @@
 //!
 //! 1. calls of the control loop (rare)
 //! 2. commands, at most [`COMMANDS_PER_TURN`]
-//! 3. units of the active transfers: many of each urgent one, then one each of a few others
+//! 3. units of the active transfers: many of each urgent one, then one each of a few others, or
+//!    [`UNITS_AT_ONCE`] if there is one transfer and nothing else waits
 //! 4. lanes that a peer marked ready, and one more in rotation
 //! 5. deadlines, if any is armed
 //!
 //! - [`command`]: what a submitted transfer looks like here
 //! - [`advance`]: moving a unit, telling the peer, finishing
+//! - [`settle`]: sessions that drain
 //! - [`idle`]: what to do when there is nothing to do
 
 mod advance;
 mod command;
 mod idle;
+mod settle;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,13 +29,13 @@ use penstock_ring::{ReadyBits, Sleeper, mpsc};
 use penstock_transport::lane::Handle;
 use penstock_transport::{Lane, Note, Sink};
 
-pub(crate) use self::advance::move_unit;
+pub(crate) use self::advance::move_units;
 use self::command::Active;
 pub use self::command::Priority;
 pub(crate) use self::command::{Announcement, Command};
 use self::idle::Idler;
 use crate::peer_state::PeerState;
-use crate::shared::{ControlCall, Port, Shared, WorkerCall};
+use crate::shared::{ControlCall, Latch, Port, Shared, WorkerCall};
 
 /// Commands taken from the queue in one turn.
 const COMMANDS_PER_TURN: usize = 32;
@@ -42,6 +45,9 @@ const BULK_PER_TURN: usize = 4;
 const URGENT_UNITS_PER_TURN: u64 = 64;
 /// Units that one urgent transfer moves before the next one's turn.
 const URGENT_UNITS_AT_ONCE: u64 = 16;
+/// Units that a worker moves in one go while nothing else waits for it: what begins a copy, and what makes a
+/// system call, is then paid once for all of them.
+const UNITS_AT_ONCE: u64 = 8;
 /// How many turns pass until one lane is polled although nobody marked it.
 const TURNS_PER_ROTATION: u64 = 16;
 
@@ -49,6 +55,8 @@ const TURNS_PER_ROTATION: u64 = 16;
 pub(crate) struct Joined {
     pub(crate) lane: Box<dyn Lane>,
     pub(crate) peer: Arc<PeerState>,
+    /// A side of the session drains, and this worker has said that nothing is under way here.
+    settled: bool,
 }
 
 /// The lane to this very peer: a place has other peers before and after it.
@@ -67,6 +75,10 @@ pub(crate) struct Worker<E: Env> {
     active: [VecDeque<Active>; 2],
     /// Transfers whose bytes have landed and whose notification waits for room.
     notifying: VecDeque<Active>,
+    /// Sessions that drain, and whom to tell when nothing of them is under way here.
+    settling: Vec<(Arc<PeerState>, Arc<Latch>)>,
+    /// Sessions that drain, and whom to tell when all that the peer said is in the inbox.
+    emptying: Vec<(Arc<PeerState>, Arc<Latch>)>,
     /// Peers found without room in one round of retries.
     blocked: Vec<u32>,
     /// The earliest deadline of all transfers here.
@@ -88,6 +100,8 @@ impl<E: Env> Worker<E> {
             commands,
             lanes: Vec::new(),
             active: [VecDeque::with_capacity(room), VecDeque::with_capacity(room)],
+            settling: Vec::new(),
+            emptying: Vec::new(),
             blocked: Vec::with_capacity(8),
             notifying: VecDeque::with_capacity(room),
             next_deadline: Moment::NEVER,
@@ -131,6 +145,9 @@ impl<E: Env> Worker<E> {
         worked |= self.take_commands();
         worked |= self.advance_active();
         worked |= self.poll_lanes();
+        if !self.settling.is_empty() || !self.emptying.is_empty() {
+            self.come_to_rest();
+        }
         if self.next_deadline != Moment::NEVER {
             self.expire();
         }
@@ -165,7 +182,7 @@ impl<E: Env> Worker<E> {
                 if self.lanes.len() <= place {
                     self.lanes.resize_with(place + 1, || None);
                 }
-                self.lanes[place] = Some(Joined { lane, peer });
+                self.lanes[place] = Some(Joined { lane, peer, settled: false });
                 self.ready.mark(place);
             }
             WorkerCall::Leave { peer, cause, left } => {
@@ -173,6 +190,8 @@ impl<E: Env> Worker<E> {
                 left.arrive();
                 self.shared.control.call(ControlCall::Left);
             }
+            WorkerCall::Settle { peer, settled } => self.settling.push((peer, settled)),
+            WorkerCall::Empty { peer, emptied } => self.emptying.push((peer, emptied)),
             WorkerCall::Look { party } => self.ready.mark(party as usize),
             WorkerCall::Stop => self.stopping = true,
         }
@@ -192,6 +211,9 @@ impl<E: Env> Worker<E> {
         self.notifying.extend(kept);
         for active in gone {
             self.shared.finish_unannounced(active, Stage::Notify, cause);
+        }
+        for resting in [&mut self.settling, &mut self.emptying] {
+            resting.retain(|(resting, _)| !Arc::ptr_eq(resting, peer));
         }
         if joined(&mut self.lanes, peer).is_some() {
             self.lanes[peer.party as usize] = None;
@@ -220,6 +242,13 @@ impl<E: Env> Worker<E> {
     }
 
     fn accept(&mut self, command: Command) {
+        if let Some(cause) = command.peer.draining() {
+            return self.accept_draining(command, cause);
+        }
+        self.take_up(command);
+    }
+
+    fn take_up(&mut self, command: Command) {
         let class = command.priority as usize;
         let expected = command.plan.as_ref().map(|plan| plan.inner.revisions()).unwrap_or_default();
         self.active[class].push_back(Active { command, expected, deadline: Moment::NEVER });
@@ -255,14 +284,13 @@ impl<E: Env> Worker<E> {
         if self.turns.is_multiple_of(TURNS_PER_ROTATION) && highest > 0 {
             // A bit that a broken peer erased costs time, never a message.
             self.next_lane = (self.next_lane + 1) % highest;
-            polled |= self.poll_lane(self.next_lane);
+            polled |= self.poll_lane(self.next_lane).taken > 0;
         }
         polled
     }
 
-    /// Answers whether the lane had anything.
-    fn poll_lane(&mut self, place: usize) -> bool {
-        let Some(Some(joined)) = self.lanes.get_mut(place) else { return false };
+    fn poll_lane(&mut self, place: usize) -> Polled {
+        let Some(Some(joined)) = self.lanes.get_mut(place) else { return Polled::default() };
         let mut sink = Delivery { shared: &self.shared, peer: &joined.peer, reserved: false, taken: 0 };
         let result = joined.lane.poll(&mut sink);
         let taken = sink.taken;
@@ -272,6 +300,7 @@ impl<E: Env> Worker<E> {
             self.shared.application.ring();
         }
         let joined = self.lanes[place].as_ref().expect("the lane was there a moment ago");
+        let is_empty = matches!(result, Ok(false));
         match result {
             // Come back for the rest, unless the inbox is what it waits for.
             Ok(true) if joined.peer.inbox_credits.available() > 0 => self.ready.mark(place),
@@ -281,7 +310,7 @@ impl<E: Env> Worker<E> {
                 self.break_lane(peer, fault.0);
             }
         }
-        taken > 0
+        Polled { taken, is_empty }
     }
 
     /// Nothing goes over this lane any more; the control loop ends the session.
@@ -329,6 +358,14 @@ impl<E: Env> Worker<E> {
         self.next_deadline = self.next_deadline.min(deadline);
         deadline
     }
+}
+
+/// What came of looking at a lane.
+#[derive(Debug, Clone, Copy, Default)]
+struct Polled {
+    taken: u64,
+    /// Everything that was there is in the inbox.
+    is_empty: bool,
 }
 
 /// Puts what a lane brings into the inbox, within the sender's credits.

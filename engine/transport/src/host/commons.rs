@@ -85,6 +85,14 @@ impl Bell {
         }
     }
 
+    /// Rings, if the sleeper sleeps, for who has been through a full barrier since publishing.
+    #[inline]
+    pub fn ring_after_barrier(&self) {
+        if self.ringer.take_flag() {
+            self.strike();
+        }
+    }
+
     /// Marks a lane ready and rings, if the sleeper sleeps: one barrier for both.
     #[inline]
     pub fn mark_and_ring(&self, ready: &ReadyBits, place: usize) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use penstock_core::Cause;
 use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX};
-use penstock_memory::copy;
+use penstock_memory::{ForeignError, ForeignMemory, Window, copy, foreign};
 use penstock_ring::spsc::{Consumer, MappedStorage};
 use penstock_ring::{Hazard, Line, Place, ReadyBits};
 use rustix::thread::futex;
@@ -122,7 +122,7 @@ impl CopyLane {
             // Not private: the waiter is another process. Fails only if nobody waits any more.
             let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
         }
-        self.application.ring();
+        self.application.ring_after_barrier();
         true
     }
 
@@ -191,6 +191,28 @@ impl CopyLane {
     }
 }
 
+#[inline]
+fn move_mapped(batch: &Batch<'_>, remote: &Window) -> Result<Posted, PostError> {
+    copy::scatter(batch.local, remote, batch.direction, batch.spans, batch.hint)
+        .map(Posted::Moved)
+        .map_err(|_| PostError::OutOfBounds)
+}
+
+/// The kernel copies while the hazard is up, as this processor would.
+#[inline(never)]
+fn move_foreign(batch: &Batch<'_>, remote: &ForeignMemory) -> Result<Posted, PostError> {
+    foreign::scatter(batch.local, remote, batch.direction, batch.spans).map(Posted::Moved).map_err(|error| {
+        if let ForeignError::Refused(_) = error {
+            return PostError::OutOfBounds;
+        }
+        tracing::warn!(%error, "memory of another process was not reached");
+        match error {
+            ForeignError::Gone { .. } => PostError::Refused(Cause::PeerLost),
+            _ => PostError::Refused(Cause::MemoryGone),
+        }
+    })
+}
+
 impl Lane for CopyLane {
     #[inline]
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
@@ -198,15 +220,22 @@ impl Lane for CopyLane {
         let now = Revisions { here: self.ours.posts.view().revision(), there: self.theirs.posts.revision() };
         let result = if now == batch.expected {
             // Fences its own non-temporal stores before it returns, so before the hazard clears.
-            let RemoteMemory::Mapped(remote) = batch.remote;
-            copy::scatter(batch.local, remote, batch.direction, batch.spans, batch.hint)
-                .map(Posted::Moved)
-                .map_err(|_| PostError::OutOfBounds)
+            match batch.remote {
+                RemoteMemory::Mapped(remote) => move_mapped(batch, remote),
+                RemoteMemory::Foreign(remote) => move_foreign(batch, remote),
+            }
         } else {
             Err(PostError::Withdrawn(now))
         };
         self.hazard.leave();
         result
+    }
+
+    #[inline]
+    fn foresee(&self, counter: CounterRef) {
+        if let Some(cell) = self.theirs.mail.counter(counter.index) {
+            cell.prefetch();
+        }
     }
 
     #[inline]

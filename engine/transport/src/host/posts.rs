@@ -7,24 +7,28 @@
 //! line 0     revision of the last deregistration
 //! lines      departures: for each party, how many sessions at that place have ended here
 //! lines      gate: revision and the log of withdrawals
+//! lines      life: the lock that the kernel marks when the engine's thread dies
 //! lines      hazards, one for each (party, worker)
 //! ```
 
 use std::sync::Mutex;
 
 use penstock_core::limits::{LINE_BYTES, PEERS_MAX, WITHDRAWALS_KEPT};
-use penstock_memory::{MemoryError, Segment};
+use penstock_memory::{LifeError, LifeLock, MemoryError, Segment};
 use penstock_ring::gate::Withdrawals;
 use penstock_ring::gate::{GATE_ENTRIES, HAZARD_BYTES};
+use penstock_ring::life::LIFE_BYTES;
 use penstock_ring::{
-    GateReader, GateWriter, Hazard, HazardView, Lapped, Observation, Place, Published, Publisher, Withdrawal,
+    GateReader, GateWriter, Hazard, HazardView, Lapped, Life, LifeView, Observation, Place, Published, Publisher,
+    Withdrawal,
 };
 
 use crate::link::JoinError;
 
 const DEPARTURES_OFFSET: usize = LINE_BYTES;
 const GATE_OFFSET: usize = (DEPARTURES_OFFSET + PEERS_MAX * 8).next_multiple_of(LINE_BYTES);
-const HAZARDS_OFFSET: usize = (GATE_OFFSET + GateWriter::BYTES).next_multiple_of(LINE_BYTES);
+const LIFE_OFFSET: usize = (GATE_OFFSET + GateWriter::BYTES).next_multiple_of(LINE_BYTES);
+const HAZARDS_OFFSET: usize = (LIFE_OFFSET + LIFE_BYTES).next_multiple_of(LINE_BYTES);
 
 const _: () = assert!(GATE_ENTRIES == WITHDRAWALS_KEPT, "the limit is what the log keeps");
 const _: () = assert!(HAZARD_BYTES == LINE_BYTES, "hazards are laid out a line each");
@@ -97,6 +101,12 @@ impl Posts {
         word.publish(word.reader().read().wrapping_add(1));
     }
 
+    /// The calling thread stands for this engine from now on, until the lock is dropped: its death is
+    /// marked here for peers to see. At most once.
+    pub fn live(&self) -> Result<LifeLock, LifeError> {
+        LifeLock::take(&self.segment, LIFE_OFFSET)
+    }
+
     /// What a peer sees of these posts; also how this engine sees its own.
     pub fn view(&self) -> &PostsView {
         &self.view
@@ -110,6 +120,7 @@ pub struct PostsView {
     workers: usize,
     gate: GateReader,
     deregistered: Published,
+    life: LifeView,
 }
 
 /// A worker that was seen copying between two engines.
@@ -128,7 +139,8 @@ impl PostsView {
         }
         let gate = GateReader::mapped(&place, GATE_OFFSET).map_err(|_| JoinError::Garbled("its posts hold no gate"))?;
         let deregistered = Published::mapped(&place, 0).map_err(|_| JoinError::Garbled("its posts are empty"))?;
-        Ok(Self { place, workers, gate, deregistered })
+        let life = LifeView::mapped(&place, LIFE_OFFSET).map_err(|_| JoinError::Garbled("its posts hold no life"))?;
+        Ok(Self { place, workers, gate, deregistered, life })
     }
 
     /// The gate's revision now.
@@ -151,6 +163,12 @@ impl PostsView {
     /// beginning of a session is the proof that the owner's workers have left it.
     pub fn departures(&self, party: u32) -> u64 {
         Published::mapped(&self.place, departures_offset(party)).map_or(0, |word| word.read())
+    }
+
+    /// Whether the thread that stands for the owner still lives. Its death ends the session; it is no
+    /// proof that nothing lands any more, since other threads of that process may still copy.
+    pub fn life(&self) -> Life {
+        self.life.look()
     }
 
     /// The workers that are copying for `party` at this moment, appended to `busy`.

@@ -83,7 +83,7 @@ pub fn ten_thousand_scattered_blocks(setting: &Setting) {
         let pairs: Vec<(u32, u32)> = from.into_iter().zip(to).take(10_000).collect();
         let (here, there) = (&stage.near, &stage.far());
         let plan = if is_write { Plan::write(here, there) } else { Plan::read(here, there) };
-        let plan = plan.blocks(&pairs).build().unwrap();
+        let plan = plan.blocks(&pairs).block_bytes(BLOCK).build().unwrap();
         let done = stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap();
         assert_eq!((done.bytes, plan.blocks()), (10_000 * BLOCK, 10_000));
         for (local, remote) in pairs {

@@ -9,8 +9,10 @@
 //! - [`rights`]: what may be touched, and what kind of memory
 //! - [`waiting`]: the event fd, blocking, statistics
 //! - [`sessions`]: coming and going
+//! - [`draining`]: coming to rest
 
 pub mod bytes;
+pub mod draining;
 pub mod ends;
 pub mod notes;
 pub mod pressure;

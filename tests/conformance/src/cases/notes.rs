@@ -17,7 +17,7 @@ pub fn an_empty_notification_arrives(setting: &Setting) {
     let mut stage = Stage::open(setting);
     let done = stage.notify(stage.peer(), 1, b"", Submit::new()).wait().unwrap();
     assert_eq!((done.bytes, done.notified), (0, Notified::Yes));
-    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 0)]).build().unwrap();
+    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 0)]).block_bytes(4096).build().unwrap();
     let done = stage.submit(stage.peer(), &plan, Submit::new().notify(NoteId(2), b"")).wait().unwrap();
     assert_eq!((done.bytes, done.notified), (4096, Notified::Yes));
     let notes = stage.take_notes(0, 2, PATIENCE);
@@ -53,7 +53,7 @@ pub fn a_notification_that_is_too_long_is_refused(setting: &Setting) {
     let expected = SubmitError::NoteTooLong { bytes: 4097, most: 4096 };
     let refused = stage.peer().notify(NoteId(1), &long, Submit::new()).map(drop).unwrap_err();
     assert_eq!(refused, expected);
-    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 0)]).build().unwrap();
+    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 0)]).block_bytes(4096).build().unwrap();
     let refused = stage.peer().submit(&plan, Submit::new().notify(NoteId(1), &long)).map(drop).unwrap_err();
     assert_eq!(refused, expected);
     assert_eq!(stage.take_notes(0, 1, SHORT), []);
@@ -89,7 +89,7 @@ pub fn counters_count_arrivals(setting: &Setting) {
     stage.order(0, Command::Counter { region: "kv".to_owned(), label: "arrivals".to_owned() });
     stage.order(0, Command::Counter { region: "kv".to_owned(), label: "others".to_owned() });
     let counter = stage.peer().wait_counter("arrivals", PATIENCE).expect("the counter is announced");
-    let small = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).build().unwrap();
+    let small = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).block_bytes(4096).build().unwrap();
     let large = Span { local: 0, remote: 0, len: 1 << 20 };
     let large = Plan::write(&stage.near, &stage.far()).extents(&[large]).build().unwrap();
     for round in 0..100 {
@@ -117,7 +117,7 @@ pub fn a_counter_and_a_notification_go_together(setting: &Setting) {
     let mut stage = Stage::open(setting);
     stage.order(0, Command::Counter { region: "kv".to_owned(), label: "arrivals".to_owned() });
     let counter = stage.peer().wait_counter("arrivals", PATIENCE).expect("the counter is announced");
-    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).build().unwrap();
+    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).block_bytes(4096).build().unwrap();
     stage.submit(stage.peer(), &plan, Submit::new().count(counter).notify(NoteId(5), b"both")).wait().unwrap();
     stage.notify(stage.peer(), 6, b"alone", Submit::new().count(counter)).wait().unwrap();
     let notes = stage.take_notes(0, 2, PATIENCE);

@@ -70,13 +70,13 @@ pub fn a_flood_waits_and_disturbs_nobody(setting: &Setting) {
     std::thread::sleep(Duration::from_millis(20));
     stage.turn();
     assert!(floods.iter().filter(|transfer| transfer.poll().is_some()).count() < FLOOD as usize, "nothing waits");
-    let plan = Plan::write(&stage.near, &stage.region(1, "kv")).blocks(&[(0, 1)]).build().unwrap();
+    let plan = Plan::write(&stage.near, &stage.region(1, "kv")).blocks(&[(0, 1)]).block_bytes(4096).build().unwrap();
     for id in 0..20 {
         let how = Submit::new().notify(NoteId(id), b"undisturbed").within(Duration::from_secs(5));
         assert_eq!(stage.submit(&stage.peers[1], &plan, how).wait().unwrap().notified, Notified::Yes);
         assert_eq!(stage.take_notes(1, 1, PATIENCE).len(), 1);
     }
-    let same_peer = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).build().unwrap();
+    let same_peer = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).block_bytes(4096).build().unwrap();
     stage.submit(stage.peer(), &same_peer, Submit::new().within(Duration::from_secs(5))).wait().unwrap();
     let mut ids: Vec<u64> = stage.take_notes(0, FLOOD as usize, PATIENCE).iter().map(|note| note.id.0).collect();
     ids.sort_unstable();
@@ -184,7 +184,7 @@ pub fn urgent_transfers_overtake_bulk(setting: &Setting) {
     let mut stage = Stage::sized(setting, 32 << 20);
     let span = Span { local: 0, remote: 0, len: 32 << 20 };
     let bulk = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
-    let small = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).build().unwrap();
+    let small = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).block_bytes(4096).build().unwrap();
     // This thread may lose its core between the two submissions, so one success in some rounds must do;
     // first come, first served would never give one.
     let overtakes = (0..10).any(|_| {

@@ -66,7 +66,8 @@ pub fn caller_memory_works_on_this_side(setting: &Setting) {
 /// The same memory on the other side is reached where `Caps` says so, and refused in words elsewhere.
 pub fn caller_memory_on_the_other_side_is_as_caps_say(setting: &Setting) {
     let mut stage = Stage::open(setting);
-    stage.order(0, Command::Register { label: "theirs".to_owned(), bytes: 300_000, seed: 6 });
+    let rights = Rights::READ_WRITE.into();
+    stage.order(0, Command::Register { label: "theirs".to_owned(), bytes: 300_000, rights, skew: 0, seed: 6 });
     let remote = stage.region(0, "theirs");
     let built = Plan::write(&stage.near, &remote).extents(ONE).build();
     let mut expected = pattern::bytes(6, 0, 300_000);

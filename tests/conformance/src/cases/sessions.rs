@@ -207,3 +207,43 @@ pub fn a_descriptor_of_nobody_is_refused(setting: &Setting) {
     }
     move_one(&stage, 0);
 }
+
+/// An engine that comes back under its name is found without a descriptor, in its new life; nothing of the
+/// old one is accepted for it.
+pub fn a_restarted_engine_is_found_by_its_name(setting: &Setting) {
+    let mut stage = Stage::open(setting);
+    let (old, epoch) = (stage.peer().clone(), stage.peer().epoch());
+    let plan = Plan::write(&stage.near, &stage.far()).extents(ONE).build().unwrap();
+    let same = stage.engine.reconnect(&old, PATIENCE).expect("its session stands");
+    assert_eq!((same.epoch(), stage.engine.peers().len()), (epoch, 1));
+    stage.order(0, Command::Stop);
+    stage.wait_until("the session has ended here", || stage.peer().ended().is_some());
+    // It is looked for while it starts.
+    let spec = setting.spec(stage.folder.path(), "target-0");
+    stage.tell(0, Command::Start(spec));
+    let found = stage.engine.reconnect(&old, PATIENCE).expect("it comes back");
+    assert_ne!(found.epoch(), epoch, "another life");
+    assert!(matches!(stage.hear(0), Reply::Started { .. }));
+    stage.make_pool(0, "kv", 1 << 20, 4096, penstock::Rights::READ_WRITE);
+    let refused = old.submit(&plan, Submit::new()).map(drop).unwrap_err();
+    assert!(matches!(refused, SubmitError::PeerGone { .. }), "{refused}");
+    let refused = found.submit(&plan, Submit::new()).map(drop).unwrap_err();
+    assert_eq!(refused, SubmitError::ForeignPlan, "a plan of the old life");
+    stage.peers[0] = stage.engine.connect_name("target-0", PATIENCE).expect("the session that stands");
+    assert_eq!((stage.peers[0].epoch(), stage.engine.peers().len()), (found.epoch(), 1));
+    move_one(&stage, 0);
+}
+
+/// Who looks for an engine that does not come hears so by its deadline, with what the last attempt met.
+pub fn nobody_of_a_name_is_an_answer_in_time(setting: &Setting) {
+    let stage = Stage::open(setting);
+    let begun = Instant::now();
+    let refused = stage.engine.connect_name("nobody", Duration::from_millis(50)).map(drop).unwrap_err();
+    assert!(begun.elapsed() >= Duration::from_millis(50) && begun.elapsed() < PATIENCE);
+    let ConnectError::NotBack { last, .. } = &refused else { panic!("{refused}") };
+    assert!(matches!(**last, ConnectError::Unreachable { .. }), "{refused}");
+    assert!(refused.to_string().contains("is it running"), "{refused}");
+    let refused = stage.engine.connect_name("../nobody", PATIENCE).map(drop).unwrap_err();
+    assert!(matches!(refused, ConnectError::Name(_)), "{refused}");
+    move_one(&stage, 0);
+}

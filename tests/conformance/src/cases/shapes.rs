@@ -1,7 +1,8 @@
 //! Every form of a plan, against a model that moves the same bytes one by one.
 
-use penstock::{Plan, Rights, Span, Strided, Submit};
+use penstock::{HostMemory, Plan, Rights, Span, Strided, Submit};
 
+use crate::command::Command;
 use crate::pattern::{self, Random};
 use crate::stage::{FAR_SEED, Stage, apply};
 use crate::{Options, Setting};
@@ -14,7 +15,7 @@ pub fn layers_times_blocks(setting: &Setting) {
     let layers: Vec<(u64, u64)> = (0..12).map(|layer| (layer * here, (11 - layer) * there + 8)).collect();
     let (from, to) = (Random::new(1).permutation(200), Random::new(2).permutation(200));
     let pairs: Vec<(u32, u32)> = from.into_iter().zip(to).take(100).collect();
-    let plan = Plan::write(&stage.near, &stage.far()).layers(&layers).blocks(&pairs).build().unwrap();
+    let plan = Plan::write(&stage.near, &stage.far()).layers(&layers).blocks(&pairs).block_bytes(1024).build().unwrap();
     assert_eq!((plan.blocks(), plan.bytes()), (1200, 1200 * 1024));
     stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap();
     for &(local_base, remote_base) in &layers {
@@ -114,7 +115,7 @@ pub fn several_region_pairs_in_one_plan(setting: &Setting) {
     let spans = [Span { local: 11, remote: 700_001, len: 100_000 }, Span { local: 900_000, remote: 3, len: 17 }];
     let runs = [Strided { local: 9, remote: 9, len: 64, local_stride: 64, remote_stride: 128, count: 1000 }];
     let (kv, other) = (stage.far(), stage.region(0, "second"));
-    let plan = Plan::write(&stage.near, &kv).blocks(&pairs);
+    let plan = Plan::write(&stage.near, &kv).blocks(&pairs).block_bytes(4096);
     let plan = plan.between(&stage.near, &other).extents(&spans);
     let plan = plan.between(&stage.near, &kv).strided(&runs).build().unwrap();
     stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap();
@@ -130,12 +131,52 @@ pub fn several_region_pairs_in_one_plan(setting: &Setting) {
     stage.assert_far(0, "second", &second);
 }
 
+/// One plan may touch pools and memory that was brought, on both sides, in both directions.
+pub fn pools_and_caller_memory_in_one_plan(setting: &Setting) {
+    const LEN: u64 = 300_007;
+    let mut stage = Stage::open(setting);
+    let rights = Rights::READ_WRITE.into();
+    let (bytes, seed) = (1 << 20, FAR_SEED);
+    stage.order(0, Command::Pool { label: "pool".to_owned(), bytes, block: 4096, rights, seed });
+    stage.order(0, Command::Register { label: "brought".to_owned(), bytes, rights, skew: 5, seed });
+    let brought = HostMemory::from_vec(pattern::bytes(9, 0, 1 << 20)).unwrap().part(7, LEN * 3).unwrap();
+    let window = brought.window().clone();
+    let own = stage.engine.register(brought, "own", Rights::NONE).unwrap();
+    let (pool, caller) = (stage.region(0, "pool"), stage.region(0, "brought"));
+    assert!(pool.way() != "none" && caller.way() != "none", "{}; {}", pool.why(), caller.why());
+    let (near, far) = stage.models();
+    let mine = pattern::bytes(9, 7, (LEN * 3) as usize);
+    let at = |local, remote| [Span { local, remote, len: LEN }];
+    let first = at(1, 0);
+    let plan = Plan::write(&stage.near, &pool).extents(&first);
+    let (second, third, fourth) = (at(0, LEN), at(LEN, 2 * LEN + 11), at(5, 2 * LEN));
+    let plan = plan.between(&own, &caller).extents(&second).between(&own, &pool).extents(&fourth);
+    let plan = plan.between(&stage.near, &caller).extents(&third).build().unwrap();
+    let done = stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap();
+    assert_eq!(done.bytes, 4 * LEN);
+    let (mut in_pool, mut in_caller) = (far.clone(), far);
+    apply(first[0], &near, &mut in_pool, true);
+    apply(fourth[0], &mine, &mut in_pool, true);
+    apply(second[0], &mine, &mut in_caller, true);
+    apply(third[0], &near, &mut in_caller, true);
+    stage.assert_far(0, "pool", &in_pool);
+    stage.assert_far(0, "brought", &in_caller);
+    // And back, crosswise.
+    let (one, two) = (at(0, 2 * LEN), at(LEN, LEN));
+    let plan = Plan::read(&own, &pool).extents(&one).between(&own, &caller).extents(&two).build().unwrap();
+    assert_eq!(stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap().bytes, 2 * LEN);
+    let mut mine = mine;
+    apply(one[0], &in_pool, &mut mine, false);
+    apply(two[0], &in_caller, &mut mine, false);
+    assert!(pattern::read(&window) == mine, "what was read is not what was there");
+}
+
 /// A plan is submitted a thousand times and moves what its memory holds each time.
 pub fn a_plan_is_used_a_thousand_times(setting: &Setting) {
     let mut stage = Stage::open(setting);
     let (mut near, mut far) = stage.models();
     let pairs = [(0, 7), (9, 3), (200, 100)];
-    let plan = Plan::write(&stage.near, &stage.far()).blocks(&pairs).build().unwrap();
+    let plan = Plan::write(&stage.near, &stage.far()).blocks(&pairs).block_bytes(4096).build().unwrap();
     for round in 0..1000_u64 {
         stage.near.window().write_from(4096 - 8, &round.to_le_bytes()).unwrap();
         let done = stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap();

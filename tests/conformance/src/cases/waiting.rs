@@ -13,7 +13,7 @@ use crate::{Engine, Setting};
 pub fn no_end_is_slept_through(setting: &Setting) {
     const ROUNDS: u64 = 300;
     let mut stage = Stage::open(setting);
-    let small = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).build().unwrap();
+    let small = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).block_bytes(4096).build().unwrap();
     let large = Span { local: 0, remote: 0, len: 1 << 20 };
     let large = Plan::write(&stage.near, &stage.far()).extents(&[large]).build().unwrap();
     for round in 0..ROUNDS {
@@ -60,7 +60,7 @@ pub fn arming_is_truthful(setting: &Setting) {
     };
     settle(&stage.engine);
     assert!(!wait_readable(&stage.engine, Duration::from_millis(20)), "nothing happened, and it became readable");
-    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).build().unwrap();
+    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).block_bytes(4096).build().unwrap();
     let transfer = stage.submit(stage.peer(), &plan, Submit::new().notify(NoteId(1), b""));
     transfer.wait().unwrap();
     stage.wait_until("arming says that a transfer has ended", || stage.engine.arm().unwrap() == Armed::Busy);
@@ -115,7 +115,7 @@ pub fn statistics_add_up(setting: &Setting) {
     let before = stage.engine.statistics();
     let large = Span { local: 0, remote: 0, len: 1 << 20 };
     let large = Plan::write(&stage.near, &stage.far()).extents(&[large]).build().unwrap();
-    let small = Plan::read(&stage.near, &stage.far()).blocks(&[(0, 1), (7, 3)]).build().unwrap();
+    let small = Plan::read(&stage.near, &stage.far()).blocks(&[(0, 1), (7, 3)]).block_bytes(4096).build().unwrap();
     for _ in 0..10 {
         stage.submit(stage.peer(), &large, Submit::new().notify(NoteId(1), b"")).wait().unwrap();
         stage.submit(stage.peer(), &small, Submit::new()).wait().unwrap();

@@ -11,7 +11,7 @@ use crate::{Setting, Transfer};
 
 const LARGE: u64 = 32 << 20;
 /// How often a transfer may be faster than what shall interrupt it: on a busy machine nobody else runs meanwhile.
-const ROUNDS_MAX: u32 = 30;
+const ROUNDS_MAX: u32 = 60;
 
 fn revoke(extents: &[(u64, u64)]) -> Command {
     Command::Revoke { label: KV.to_owned(), extents: extents.to_vec(), within_ms: 5000 }
@@ -67,7 +67,7 @@ pub fn revoke_while_a_transfer_moves(setting: &Setting) {
 /// Revoking concerns the plans that touch what was revoked, and no others.
 pub fn revoke_spares_plans_that_do_not_touch_it(setting: &Setting) {
     let mut stage = Stage::open(setting);
-    let plan = |block| Plan::write(&stage.near, &stage.far()).blocks(&[(0, block)]).build().unwrap();
+    let plan = |block| Plan::write(&stage.near, &stage.far()).blocks(&[(0, block)]).block_bytes(4096).build().unwrap();
     let (touched, spared) = (plan(3), plan(4));
     assert_eq!(stage.ask(0, revoke(&[(3 * 4096 + 4095, 1)])), Reply::Quiesced(true));
     let fault = stage.submit(stage.peer(), &touched, Submit::new()).wait().unwrap_err();
@@ -86,7 +86,7 @@ pub fn revoke_spares_plans_that_do_not_touch_it(setting: &Setting) {
     }
     let fault = stage.submit(stage.peer(), &spared, Submit::new()).wait().unwrap_err();
     assert_eq!(fault.cause, Cause::PlanTooOld);
-    let fresh = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 4)]).build().unwrap();
+    let fresh = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 4)]).block_bytes(4096).build().unwrap();
     assert_eq!(stage.submit(stage.peer(), &fresh, Submit::new()).wait().unwrap().bytes, 4096);
 }
 
@@ -94,7 +94,7 @@ pub fn revoke_spares_plans_that_do_not_touch_it(setting: &Setting) {
 pub fn revoke_of_the_own_side(setting: &Setting) {
     let mut stage = Stage::open(setting);
     let (_, far) = stage.models();
-    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(3, 4)]).build().unwrap();
+    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(3, 4)]).block_bytes(4096).build().unwrap();
     assert!(stage.near.revoke(&[(3 * 4096, 1)], PATIENCE).unwrap().is_quiesced());
     let fault = stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap_err();
     assert_eq!(fault.cause, Cause::RevokedHere);
@@ -109,7 +109,7 @@ pub fn deregister_while_a_transfer_moves(setting: &Setting) {
     let near = stage.engine.pool(near).unwrap();
     pattern::fill(near.window(), NEAR_SEED);
     let span = Span { local: 0, remote: 0, len: LARGE };
-    let survivor = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 0)]).build().unwrap();
+    let survivor = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 0)]).block_bytes(4096).build().unwrap();
     let mut caught = false;
     for round in 0..ROUNDS_MAX {
         if caught && round >= 2 {
@@ -149,14 +149,14 @@ pub fn a_stale_generation_is_refused(setting: &Setting) {
     let mut stage = Stage::open(setting);
     stage.make_pool(0, "again", 1 << 20, 4096, Rights::READ_WRITE);
     let old = stage.region(0, "again");
-    let old_plan = Plan::write(&stage.near, &old).blocks(&[(0, 0)]).build().unwrap();
+    let old_plan = Plan::write(&stage.near, &old).blocks(&[(0, 0)]).block_bytes(4096).build().unwrap();
     stage.submit(stage.peer(), &old_plan, Submit::new()).wait().unwrap();
     let gone = Command::Deregister { label: "again".to_owned(), within_ms: 5000 };
     assert_eq!(stage.ask(0, gone), Reply::Quiesced(true));
     stage.make_pool(0, "again", 1 << 20, 4096, Rights::READ_WRITE);
-    let fresh = || Plan::write(&stage.near, &stage.region(0, "again")).blocks(&[(0, 0)]).build();
+    let fresh = || Plan::write(&stage.near, &stage.region(0, "again")).blocks(&[(0, 0)]).block_bytes(4096).build();
     stage.wait_until("the new region can be used", || fresh().is_ok());
-    let refused = Plan::write(&stage.near, &old).blocks(&[(0, 0)]).build().map(drop).unwrap_err();
+    let refused = Plan::write(&stage.near, &old).blocks(&[(0, 0)]).block_bytes(4096).build().map(drop).unwrap_err();
     assert!(refused.to_string().contains("ask for the region that replaced it"), "{refused}");
     let fault = stage.submit(stage.peer(), &old_plan, Submit::new()).wait().unwrap_err();
     assert_eq!(fault.cause, Cause::RevokedByPeer);

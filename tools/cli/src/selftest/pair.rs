@@ -50,8 +50,8 @@ impl Pair {
     /// The way the bytes take, in words.
     pub(crate) fn path(&self) -> String {
         let kernel = match kernels().name() {
-            "avx512" => "AVX-512",
-            "avx2" => "AVX2",
+            name if name.starts_with("avx512") => "AVX-512",
+            name if name.starts_with("avx2") => "AVX2",
             other => other,
         };
         format!("{}, {kernel}", self.peer.path())

@@ -4,8 +4,15 @@ use std::process::Stdio;
 
 use crate::run::{Folder, penstock, wait};
 
-const COMMANDS: [&[&str]; 6] =
-    [&["selftest"], &["perf"], &["config"], &["config", "check"], &["config", "keys"], &["config", "default"]];
+const COMMANDS: [&[&str]; 7] = [
+    &["selftest"],
+    &["perf"],
+    &["doctor"],
+    &["config"],
+    &["config", "check"],
+    &["config", "keys"],
+    &["config", "default"],
+];
 
 #[test]
 fn every_command_explains_itself_with_examples() {
@@ -35,6 +42,8 @@ fn wrong_arguments_are_refused_with_what_to_do() {
         (&["selftst"], "selftest"),
         (&["selftest", "--transport", "tcp"], "[possible values: local, shm]"),
         (&["selftest", "--workers", "2"], "--help"),
+        (&["doctor", "kernal"], "a similar value exists: 'kernel'"),
+        (&["doctor", "--config", "absent.yaml"], "there is no configuration file"),
         (&["config", "check"], "<FILE>"),
         (&["config", "keys", "workers.spin"], "penstock config keys"),
     ] {

@@ -1,7 +1,7 @@
 //! Who may depend on whom: arrows point down only, in manifests and in sources.
 //!
 //! ```text
-//! tools/cli ──► bench/lab ──► bench/micro     tests/conformance
+//! tools/cli ──► bench/lab ──► bench/micro, tools/doctor     tests/conformance
 //!        \         |         /
 //!           engine/runtime
 //!          /       |       \
@@ -70,6 +70,19 @@ const ALL: &[&str] = &[
     "penstock-shm",
 ];
 
+/// The labs also try the doctor in places that only root can make.
+const CONFORMANCE: &[&str] = &[
+    "penstock",
+    "penstock-core",
+    "penstock-memory",
+    "penstock-ring",
+    "penstock-transport",
+    "penstock-session",
+    "penstock-local",
+    "penstock-shm",
+    "penstock-doctor",
+];
+
 /// The picture as a table. A new crate is added here and in the picture above.
 const PLACES: &[Place] = &[
     place("penstock-core", "engine/core", &[]),
@@ -82,8 +95,9 @@ const PLACES: &[Place] = &[
     place("penstock", "engine/runtime", ENGINE),
     place("penstock-micro", "bench/micro", ALL),
     place("penstock-lab", "bench/lab", LAB),
-    place("penstock-cli", "tools/cli", &["penstock", "penstock-lab"]),
-    place("penstock-conformance", "tests/conformance", ALL),
+    place("penstock-doctor", "tools/doctor", &["penstock"]),
+    place("penstock-cli", "tools/cli", &["penstock", "penstock-doctor", "penstock-lab"]),
+    place("penstock-conformance", "tests/conformance", CONFORMANCE),
     place("penstock-faults", "tests/faults", ALL),
     place("penstock-simulation", "tests/sim", ALL),
     place("penstock-fuzz", "tests/fuzz", ALL),

@@ -1,0 +1,68 @@
+//! Sessions that drain: what is under way comes to its end, and nothing new begins.
+
+use std::sync::Arc;
+
+use penstock_core::{Cause, Env, Moment, Stage};
+
+use super::command::{Active, Command};
+use super::{Worker, joined};
+use crate::peer_state::PeerState;
+use crate::shared::ControlCall;
+
+impl<E: Env> Worker<E> {
+    /// Takes every draining session a step further.
+    #[cold]
+    pub(super) fn come_to_rest(&mut self) {
+        self.settle();
+        self.empty();
+    }
+
+    /// Tells of every draining session whose peer has said all it had to say, once that is in the inbox.
+    fn empty(&mut self) {
+        let mut emptying = std::mem::take(&mut self.emptying);
+        emptying.retain(|(peer, emptied)| {
+            if joined(&mut self.lanes, peer).is_none() || !self.poll_lane(peer.party as usize).is_empty {
+                return true;
+            }
+            emptied.arrive();
+            self.shared.control.call(ControlCall::Left);
+            false
+        });
+        self.emptying = emptying;
+    }
+
+    /// Tells of every draining session of which nothing is under way here any more.
+    fn settle(&mut self) {
+        if !self.commands.is_empty() {
+            return; // Submitted before anybody heard of it, perhaps.
+        }
+        let mut settling = std::mem::take(&mut self.settling);
+        settling.retain(|(peer, settled)| {
+            if self.is_busy_with(peer) {
+                return true;
+            }
+            if let Some(joined) = joined(&mut self.lanes, peer) {
+                joined.settled = true;
+            }
+            settled.arrive();
+            self.shared.control.call(ControlCall::Left);
+            false
+        });
+        self.settling = settling;
+    }
+
+    fn is_busy_with(&self, peer: &Arc<PeerState>) -> bool {
+        let is_theirs = |active: &Active| Arc::ptr_eq(&active.command.peer, peer);
+        self.active.iter().flatten().any(is_theirs) || self.notifying.iter().any(is_theirs)
+    }
+
+    /// A transfer for a draining session: taken up as long as this worker has not said that it has none.
+    #[cold]
+    pub(super) fn accept_draining(&mut self, command: Command, cause: Cause) {
+        if !joined(&mut self.lanes, &command.peer).is_some_and(|joined| joined.settled) {
+            return self.take_up(command);
+        }
+        let active = Active { command, expected: Default::default(), deadline: Moment::NEVER };
+        self.shared.stop_and_drop(active, Stage::Queue, cause);
+    }
+}

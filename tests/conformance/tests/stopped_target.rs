@@ -1,0 +1,84 @@
+//! A peer that is stopped (SIGSTOP) costs only what needs it: notifications that wait for its room end by their
+//! deadline; bytes land in its memory all the same, others are served, and its waking up harms nothing.
+
+use std::time::{Duration, Instant};
+
+use penstock::config::TransportName::Shm;
+use penstock::{Cause, Notified, Plan, Span, Stage as At, Submit};
+use penstock_conformance::stage::{PATIENCE, apply, fault_of};
+use penstock_conformance::{Options, Place, Setting, Stage};
+use rustix::process::{Pid, Signal, kill_process};
+
+const THERE: Place = Place::Process(env!("CARGO_BIN_EXE_penstock-conformance-peer"));
+/// The deadline of what waits, and what a busy machine may add.
+const WITHIN: Duration = Duration::from_millis(200);
+const LATE: Duration = Duration::from_secs(2);
+
+/// Stops a process until dropped: it must run again before anybody can end it well.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(process: u32) -> Self {
+        let id = Pid::from_raw(process as i32).expect("process ids are positive");
+        kill_process(id, Signal::STOP).expect("our own child can be stopped");
+        Self(id)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+#[test]
+fn a_stopped_target_costs_only_what_needs_it() {
+    for setting in [Setting::adaptive(Shm, 1, THERE), Setting::inline(Shm, THERE)] {
+        let mut stage = Stage::with(&setting, Options { targets: 2, ..Options::default() });
+        let (source, mut model) = stage.models();
+        let stopped = Stopped::new(stage.target(0).process_id().expect("it is a process of its own"));
+        // Notifications: as many as its ring takes are in its keeping, the others end by their deadline.
+        let begun = Instant::now();
+        let how = || Submit::new().within(WITHIN);
+        let notes: Vec<_> = (0..1500).map(|id| stage.notify(stage.peer(), id, b"", how())).collect();
+        let (mut told, mut late) = (0, 0);
+        for note in &notes {
+            match note.wait() {
+                Ok(done) => told += usize::from(done.notified == Notified::Yes),
+                Err(fault) => {
+                    assert_eq!(
+                        (fault.stage, fault.cause, fault.notified),
+                        (At::Notify, Cause::DeadlineExceeded, Notified::No)
+                    );
+                    late += 1;
+                }
+            }
+        }
+        assert!(begun.elapsed() < WITHIN + LATE, "{setting}: {:?}", begun.elapsed());
+        assert!(told > 0 && late > 0, "{setting}: {told} told, {late} late");
+        // Bytes need nobody there, and the other target is not asked to wait.
+        let span = Span { local: 4096, remote: 8192, len: 300_000 };
+        stage.write(span);
+        apply(span, &source, &mut model, true);
+        let plan = Plan::write(&stage.near, &stage.region(1, "kv")).extents(&[span]).build().unwrap();
+        let other = stage.submit(&stage.peers[1], &plan, how().notify(penstock::NoteId(7), b"other"));
+        other.wait().expect("a stopped peer is no reason for another's to fail");
+        assert_eq!(stage.take_notes(1, 1, PATIENCE).len(), 1);
+        let note = stage.notify(stage.peer(), 9999, b"", how());
+        assert_eq!(fault_of(&note).cause, Cause::DeadlineExceeded);
+        assert_eq!(stage.peer().ended(), None, "{setting}: stopped is not dead");
+        assert!(stage.near.revoke(&[(0, 1 << 20)], PATIENCE).unwrap().is_quiesced(), "it was in no copy");
+        // Awake again: it finds what it was told, each once, and the bytes; the session goes on.
+        drop(stopped);
+        let taken = stage.take_notes(0, told, PATIENCE);
+        let mut ids: Vec<u64> = taken.iter().map(|note| note.id.0).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!((taken.len(), ids.len()), (told, told), "{setting}");
+        stage.assert_far(0, "kv", &model);
+        let none = stage.take_notes(0, 1, Duration::from_millis(50));
+        assert!(none.is_empty(), "{setting}: told after its transfer had failed: {none:?}");
+        stage.write(span);
+        assert_eq!(stage.peer().ended(), None);
+    }
+}

@@ -1,0 +1,135 @@
+//! RDMA: drivers, devices, ports, access, libraries.
+
+use crate::finding::{By, Finding, Mend};
+use crate::host::{Host, Rights};
+use crate::parse::{count, listed};
+use crate::topic::Topic;
+use crate::way::Way;
+
+const TOPIC: Topic = Topic::Rdma;
+const DEVICES: &str = "/sys/class/infiniband";
+const FILES: &str = "/dev/infiniband";
+const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
+pub(super) fn examine(host: &Host) -> Vec<Finding> {
+    let devices = host.names(DEVICES);
+    let mut findings = vec![found(host, &devices)];
+    if !devices.is_empty() {
+        findings.push(ports(host, &devices));
+        findings.push(files(host));
+    }
+    findings.push(libraries(host));
+    findings
+}
+
+fn missing(name: &'static str, found: impl Into<String>) -> Finding {
+    Finding::missing(TOPIC, name, found).on(&[Way::Verbs])
+}
+
+fn ok(name: &'static str, found: impl Into<String>) -> Finding {
+    Finding::ok(TOPIC, name, found).on(&[Way::Verbs])
+}
+
+fn found(host: &Host, devices: &[String]) -> Finding {
+    const NAME: &str = "devices";
+    if !devices.is_empty() {
+        return ok(NAME, listed(devices));
+    }
+    let drivers = host.exists("/sys/module/ib_core");
+    let found = if drivers { "none, though the drivers are loaded" } else { "none, and no drivers are loaded" };
+    let card = host.names("/sys/class/net").into_iter().find(|card| card != "lo").unwrap_or_else(|| "eth0".to_owned());
+    missing(NAME, found)
+        .means("no RDMA between hosts")
+        .mend(Mend::advice(By::Root, "with an RDMA card: install its vendor's driver, and look with `rdma link`"))
+        .mend(host.as_root(&format!(
+            "sh -c 'modprobe rdma_rxe && rdma link add rxe0 type rxe netdev {card}'   # in software, to try it"
+        )))
+}
+
+/// A port whose state is not `4: ACTIVE` carries nothing.
+fn ports(host: &Host, devices: &[String]) -> Finding {
+    const NAME: &str = "ports";
+    let mut active = Vec::new();
+    let mut idle = Vec::new();
+    for device in devices {
+        for port in host.names(format!("{DEVICES}/{device}/ports")) {
+            let folder = format!("{DEVICES}/{device}/ports/{port}");
+            let state = host.word(format!("{folder}/state")).unwrap_or_default();
+            let state = state.split_once(": ").map_or(state.as_str(), |(_, word)| word).to_owned();
+            let kind = host.word(format!("{folder}/link_layer")).unwrap_or_default();
+            let rate = host.word(format!("{folder}/rate")).unwrap_or_default();
+            if state == "ACTIVE" {
+                active.push(format!("{device}/{port} ({kind}, {rate})"));
+            } else {
+                idle.push((device, port, state, kind));
+            }
+        }
+    }
+    if idle.is_empty() && !active.is_empty() {
+        return ok(NAME, format!("active: {}", listed(&active)));
+    }
+    let shown = idle.iter().map(|(device, port, state, kind)| format!("{device}/{port} is {state} ({kind})"));
+    let shown: Vec<String> = shown.collect();
+    let mends = idle.iter().map(|(device, _, _, kind)| {
+        let card = host.names(format!("{DEVICES}/{device}/device/net")).into_iter().next();
+        match card {
+            Some(card) if kind == "Ethernet" => host.as_root(&format!("ip link set {card} up")),
+            _ if kind == "InfiniBand" => Mend::advice(
+                By::Root,
+                format!("{device}: plug the cable in, and run a subnet manager (opensm) in this fabric"),
+            ),
+            _ => Mend::advice(By::Root, format!("{device}: bring its network card up (`rdma link` names it)")),
+        }
+    });
+    let mends: Vec<Mend> = mends.collect();
+    if active.is_empty() {
+        let found = if shown.is_empty() { "none".to_owned() } else { listed(&shown) };
+        return missing(NAME, found).means("nothing can be sent through these devices").mends(mends);
+    }
+    let found = format!("active: {}; {}", listed(&active), listed(&shown));
+    Finding::limited(TOPIC, NAME, found).means("only the active ones carry anything").on(&[Way::Verbs]).mends(mends)
+}
+
+fn files(host: &Host) -> Finding {
+    const NAME: &str = "access";
+    let names = host.names(FILES);
+    let verbs: Vec<String> =
+        names.iter().filter(|name| name.starts_with("uverbs")).map(|name| format!("{FILES}/{name}")).collect();
+    if verbs.is_empty() {
+        let finding = missing(NAME, format!("no {FILES}/uverbs*")).means("programs cannot reach the devices");
+        let container = Mend::outside("docker run --device=/dev/infiniband …");
+        return if host.in_container() {
+            finding.mend(container)
+        } else {
+            finding.mend(host.as_root("modprobe ib_uverbs"))
+        };
+    }
+    let manager = format!("{FILES}/rdma_cm");
+    if !host.exists(&manager) {
+        return missing(NAME, format!("no {manager}"))
+            .means("connections cannot be made by address")
+            .mend(host.as_root("modprobe rdma_ucm"));
+    }
+    let barred =
+        verbs.iter().chain([&manager]).filter(|path| host.system().may(&host.at(path), Rights::ReadWrite).is_err());
+    let barred: Vec<&String> = barred.collect();
+    if barred.is_empty() {
+        return ok(NAME, format!("{} and {manager} can be used", count(verbs.len(), "device file")));
+    }
+    let paths: Vec<&str> = barred.iter().map(|path| path.as_str()).collect();
+    missing(NAME, format!("this user may not use {}", listed(&paths)))
+        .means("programs of this user cannot reach the devices")
+        .mend(host.as_root(&format!("chmod a+rw {}", paths.join(" "))))
+}
+
+fn libraries(host: &Host) -> Finding {
+    const NAME: &str = "libraries";
+    let libraries = host.libraries();
+    let lacks = libraries.lacks(&LIBRARIES);
+    if lacks.is_empty() {
+        return ok(NAME, listed(&LIBRARIES));
+    }
+    missing(NAME, format!("no {}", listed(&lacks)))
+        .means("no RDMA between hosts: these are loaded when the path is used")
+        .mend(host.install("libibverbs1 librdmacm1 ibverbs-providers", "libibverbs librdmacm"))
+}

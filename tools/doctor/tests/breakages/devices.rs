@@ -1,0 +1,122 @@
+//! Devices and libraries of paths that are not in this release: named, but never held against it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use penstock_doctor::{Status, Topic, Way};
+
+use crate::fixture::{Fixture, assert_finding};
+
+const EACCES: i32 = 13;
+
+/// What a path lacks.
+fn lacks(host: &Fixture, way: Way) -> Vec<String> {
+    let report = host.report();
+    assert!(report.ok, "{}", report.to_text());
+    report.paths.into_iter().find(|path| path.path == way).unwrap().lacks
+}
+
+#[test]
+fn rdma_libraries_that_are_not_installed_are_named_with_the_package() {
+    let mut host = Fixture::new();
+    host.remove("/usr/lib/libibverbs.so.1");
+    let mend = "sudo apt-get install -y libibverbs1 librdmacm1";
+    assert_finding(&host.one(Topic::Rdma, "libraries"), Status::Missing, "no libibverbs.so.1", mend);
+    assert_eq!(lacks(&host, Way::Verbs), ["rdma: libraries"]);
+    host.write("/etc/os-release", "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n");
+    assert_finding(&host.one(Topic::Rdma, "libraries"), Status::Missing, "", "sudo dnf install -y libibverbs");
+    // Where the loader is told to look, or the cache says, they are found.
+    host.write("/opt/rdma/libibverbs.so.1", "");
+    host.system.variables.insert("LD_LIBRARY_PATH", OsString::from("/opt/rdma"));
+    assert_eq!(lacks(&host, Way::Verbs), [""; 0]);
+    host.system.variables.clear();
+    host.write("/etc/ld.so.cache", "glibc-ld.so.cache1.1\0libibverbs.so.1\0/opt/rdma/libibverbs.so.1\0");
+    assert_eq!(lacks(&host, Way::Verbs), [""; 0]);
+    host.remove("/opt/rdma");
+    assert_eq!(lacks(&host, Way::Verbs), ["rdma: libraries"], "a cache that is older than the folder is not believed");
+}
+
+#[test]
+fn a_host_without_rdma_devices_is_named_with_a_way_to_try_it() {
+    let host = Fixture::new();
+    host.remove("/sys/class/infiniband");
+    let finding = host.one(Topic::Rdma, "devices");
+    assert_finding(&finding, Status::Missing, "none, though the drivers are loaded", "vendor's driver");
+    assert!(finding.mends[1].text().contains("rdma link add rxe0 type rxe netdev ens1"), "{finding:?}");
+}
+
+#[test]
+fn a_port_that_is_down_is_named_with_its_network_card() {
+    let host = Fixture::new();
+    host.write("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
+    let found = "mlx5_0/1 is DOWN (Ethernet)";
+    assert_finding(&host.one(Topic::Rdma, "ports"), Status::Missing, found, "sudo ip link set ens1 up");
+    host.write("/sys/class/infiniband/mlx5_1/ports/1/state", "4: ACTIVE\n");
+    assert_eq!(host.report().find(Topic::Rdma, "ports").unwrap().status, Status::Limited);
+    host.write("/sys/class/infiniband/mlx5_0/ports/1/link_layer", "InfiniBand\n");
+    assert!(host.report().find(Topic::Rdma, "ports").unwrap().mends[0].text().contains("subnet manager"));
+}
+
+#[test]
+fn device_files_that_are_absent_or_barred_are_named() {
+    let mut host = Fixture::new();
+    host.system.barred.insert(PathBuf::from("/dev/infiniband/uverbs0"), EACCES);
+    let mend = "sudo chmod a+rw /dev/infiniband/uverbs0";
+    assert_finding(&host.one(Topic::Rdma, "access"), Status::Missing, "may not use /dev/infiniband/uverbs0", mend);
+    host.remove("/dev/infiniband/rdma_cm");
+    assert_finding(&host.one(Topic::Rdma, "access"), Status::Missing, "rdma_cm", "sudo modprobe rdma_ucm");
+    host.remove("/dev/infiniband");
+    assert_finding(
+        &host.one(Topic::Rdma, "access"),
+        Status::Missing,
+        "no /dev/infiniband/uverbs*",
+        "modprobe ib_uverbs",
+    );
+}
+
+#[test]
+fn each_thing_that_dpdk_lacks_is_named() {
+    let host = Fixture::new();
+    host.remove("/usr/lib/librte_eal.so.24.0");
+    assert_finding(&host.one(Topic::Dpdk, "libraries"), Status::Missing, "no librte_eal.so", "apt-get install -y dpdk");
+    host.remove("/sys/bus/pci/drivers/vfio-pci/0000:41:00.0");
+    host.remove("/dev/vfio");
+    host.remove("/sys/kernel/iommu_groups");
+    host.edit("/proc/4711/mountinfo", "hugetlbfs hugetlbfs", "tmpfs tmpfs");
+    let names = ["libraries", "devices", "vfio", "iommu", "huge page mount"];
+    let findings = host.only(&names.map(|name| (Topic::Dpdk, name)));
+    let mends = ["dpdk", "dpdk-devbind.py", "modprobe vfio-pci", "intel_iommu=on", "mount -t hugetlbfs"];
+    for (finding, mend) in findings.iter().zip(mends) {
+        assert_finding(finding, Status::Missing, "", mend);
+    }
+    assert_eq!(lacks(&host, Way::Dpdk), names.map(|name| format!("dpdk: {name}")));
+}
+
+#[test]
+fn a_gpu_without_driver_library_or_rights_is_named() {
+    let mut host = Fixture::new();
+    host.remove("/usr/lib/libcuda.so.1");
+    assert_finding(&host.one(Topic::Gpu, "libcuda"), Status::Missing, "no libcuda.so.1", "same version as the driver");
+    host.write("/usr/lib/libcuda.so.1", "");
+    host.system.barred.insert(PathBuf::from("/dev/nvidia0"), EACCES);
+    assert_finding(
+        &host.one(Topic::Gpu, "access"),
+        Status::Missing,
+        "may not use /dev/nvidia0",
+        "chmod a+rw /dev/nvidia0",
+    );
+    host.remove("/dev/nvidia-uvm");
+    assert_finding(&host.one(Topic::Gpu, "access"), Status::Missing, "no /dev/nvidia-uvm", "nvidia-modprobe");
+    host.write("/dev/nvidia-uvm", "");
+    host.system.barred.clear();
+    host.remove("/sys/module/nvidia_peermem");
+    assert_finding(&host.one(Topic::Gpu, "peer memory"), Status::Limited, "neither", "sudo modprobe nvidia-peermem");
+    host.edit("/proc/driver/nvidia/version", "Kernel Module", "Open Kernel Module for x86_64");
+    assert_eq!(host.report().find(Topic::Gpu, "driver").unwrap().found, "550.54.15");
+    assert!(host.report().find(Topic::Gpu, "peer memory").unwrap().found.contains("dma-buf"));
+    host.remove("/proc/driver");
+    let finding = host.report().find(Topic::Gpu, "driver").unwrap().clone();
+    assert_finding(&finding, Status::Missing, "not loaded", "modprobe nvidia");
+    host.remove("/sys/bus/pci/devices");
+    assert_finding(&host.one(Topic::Gpu, "devices"), Status::Missing, "no NVIDIA device", "--gpus all");
+}
