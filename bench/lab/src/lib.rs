@@ -9,14 +9,21 @@
 //! - [`perf`]: one measurement with its floor and a proof of the bytes
 //! - [`scoreboard`]: all metrics against their floors
 //! - [`results`]: runs that are kept
+//! - [`bench`]: the micro-benches; [`compare`]: which of two programs is quicker
+//! - [`guard`]: instructions a block against a baseline
+//! - [`limited`]: programs that are run to their end, within a limit
 //! - [`error`]: what can go wrong
 
 #![deny(unsafe_code)]
 
+pub mod bench;
+pub mod compare;
 pub mod ends;
 pub mod error;
 pub mod floor;
+pub mod guard;
 pub mod layout;
+pub mod limited;
 pub mod measure;
 pub mod pattern;
 pub mod peers;

@@ -33,7 +33,7 @@ impl Drop for Empty {
 #[test]
 fn rows_are_json_objects_with_a_verdict_or_none() {
     let peers = Empty::new("peers");
-    let output = lab(&["scoreboard", "--only", "M1,M2,M12", "--json", "--quick", "--peers", peers.path()]);
+    let output = lab(&["scoreboard", "--only", "M1,M2,M12,M13", "--json", "--quick", "--peers", peers.path()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -45,7 +45,7 @@ fn rows_are_json_objects_with_a_verdict_or_none() {
         assert!(row["figure"].is_null() || row["figure"].as_f64().unwrap() > 0.0);
     }
     let of = |id| rows.iter().filter(|row| row["id"] == id).count();
-    assert_eq!((of("M1"), of("M2"), of("M12")), (6, 1, 4));
+    assert_eq!((of("M1"), of("M2"), of("M12"), of("M13")), (6, 1, 4, 2));
     let absent: Vec<_> = rows.iter().filter(|row| row["note"].as_str().unwrap().contains("is not installed")).collect();
     let of_peers: Vec<_> = absent.iter().map(|row| row["against"].as_str().unwrap()).collect();
     assert_eq!(of_peers, ["UCX shm, ucp_put_lat", "libfabric shm, fi_pingpong", "NIXL, default", "NIXL, tuned"]);

@@ -2,7 +2,7 @@
 //!
 //! - [`row`]: one figure against one comparator; [`table`]: rows for people
 //! - `arrival` (M1), `hot` (M2), `copies` (M3, M4, M6), `words` (M5), `prepare` (M7), `wake` (M12),
-//!   `register` (M15), `caller` (D1), `faulty` (F1)
+//!   `foreground` (M13), `register` (M15), `caller` (D1), `faulty` (F1)
 //! - `rivals`: engines of others in the same rounds
 //!
 //! A metric is a function that measures and answers rows: one for each comparator. A comparator that is absent
@@ -12,6 +12,7 @@ mod arrival;
 mod caller;
 mod copies;
 mod faulty;
+mod foreground;
 mod hot;
 mod prepare;
 mod register;
@@ -112,6 +113,11 @@ pub const METRICS: &[Metric] = &[
     metric("M6", "w2: until the last block is handed over, and in all", copies::many_small),
     metric("M7", "preparing the plan of w1", prepare::measure),
     metric("M12", "waking a sleeping peer, and what sleeping costs", wake::measure),
+    metric(
+        "M13",
+        "4 KiB, urgent, while w4 goes on at 80 % of its speed: the latest of a thousand",
+        foreground::measure,
+    ),
     metric("M15", "registering 10,000 views, and going on registering", register::measure),
     metric("D1", "kv16 between memory that the applications allocated themselves", caller::measure),
     metric("F1", "five peers beside a dead, a stopped and a slow one", faulty::measure),
@@ -121,7 +127,10 @@ pub const METRICS: &[Metric] = &[
 pub fn choose(ids: &[String]) -> Result<Vec<Metric>, LabError> {
     let known = |id: &String| METRICS.iter().any(|metric| metric.id.eq_ignore_ascii_case(id));
     if !ids.iter().all(known) {
-        return Err(LabError::Option { option: "only", mend: "give ids of the scoreboard: M1 to M7, M12, M15, D1, F1" });
+        return Err(LabError::Option {
+            option: "only",
+            mend: "give ids of the scoreboard: M1 to M7, M12, M13, M15, D1, F1",
+        });
     }
     let chosen =
         METRICS.iter().filter(|metric| ids.is_empty() || ids.iter().any(|id| metric.id.eq_ignore_ascii_case(id)));
