@@ -5,11 +5,11 @@ XTASK := $(CARGO) run --quiet --locked --package xtask --
 SETUP := tools/xtask/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test labs check bench fmt clean
+.PHONY: help setup run test labs check bench scoreboard guard fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## look for what a build needs, say how to get it, fetch the crates
 	@$(SETUP)
@@ -34,9 +34,20 @@ check: ## formatting, lints, house rules, licences
 	@$(XTASK) tidy
 	@$(XTASK) licences
 
-bench: ## measure against the floors of this machine
+bench: ## measure the engine's smallest parts, each by itself, in a minute
 	@$(SETUP) --quiet
-	@$(CARGO) run --quiet --locked --release --package penstock-lab --bin penstock-lab -- scoreboard
+	@$(CARGO) run --quiet --locked --release --package penstock-lab --bin penstock-lab -- bench
+
+scoreboard: ## measure beside the engines of others and keep the result in bench/results
+	@$(SETUP) --quiet
+	@$(CARGO) build --quiet --locked --release --package penstock-lab
+	-@$(CARGO) run --quiet --locked --release --package penstock-lab --bin penstock-lab -- peers install
+	@$(CARGO) run --quiet --locked --release --package penstock-lab --bin penstock-lab -- scoreboard --save
+
+guard: ## count the instructions of the hot path (needs valgrind) and hold them to the baseline
+	@$(SETUP) --quiet
+	@$(CARGO) build --quiet --locked --release --package penstock-micro --package penstock-lab
+	@$(CARGO) run --quiet --locked --release --package penstock-lab --bin penstock-lab -- guard
 
 fmt: ## format all sources
 	@$(CARGO) fmt --all

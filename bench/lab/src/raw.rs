@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "a floor is the bare loop; a check in it would be measured with it")]
 
 use std::alloc::{Layout, alloc_zeroed};
+use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -97,6 +98,69 @@ impl Untouched {
     }
 }
 
+/// Memory of another process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Foreign {
+    /// The process.
+    pub pid: i32,
+    /// The first byte, as that process counts.
+    pub address: u64,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// Vectors for one system call.
+type Vectors = Vec<libc::iovec>;
+
+/// Spans of this process that the kernel writes into another one: the bare system call, ready to be made.
+#[derive(Debug)]
+pub struct ForeignWrite {
+    pid: i32,
+    /// Keeps what the vectors point to.
+    _local: Window,
+    /// For each call both sides' vectors, and the bytes that it moves.
+    calls: Vec<(Vectors, Vectors, usize)>,
+}
+
+impl ForeignWrite {
+    /// Vectors that one call takes at most.
+    const VECTORS_MAX: usize = 1024;
+
+    /// Prepares it, long before anything is timed. Refused where a span lies outside either memory.
+    pub fn new(local: &Window, target: Foreign, spans: &CheckedSpans) -> io::Result<Self> {
+        if spans.local_len > local.len() || spans.remote_len > target.bytes {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a span lies outside its memory"));
+        }
+        let base = local.as_ptr() as u64;
+        let vector = |address: u64, len: u64| libc::iovec { iov_base: address as *mut _, iov_len: len as usize };
+        let call = |spans: &[Span]| {
+            let here = spans.iter().map(|span| vector(base + span.local, span.len)).collect();
+            let there = spans.iter().map(|span| vector(target.address + span.remote, span.len)).collect();
+            (here, there, spans.iter().map(|span| span.len as usize).sum())
+        };
+        let calls = spans.spans.chunks(Self::VECTORS_MAX).map(call).collect();
+        Ok(Self { pid: target.pid, _local: local.clone(), calls })
+    }
+
+    /// Writes every span once.
+    pub fn write(&self) -> io::Result<()> {
+        for (here, there, bytes) in &self.calls {
+            let (count, far_count) = (here.len() as libc::c_ulong, there.len() as libc::c_ulong);
+            // SAFETY: `here` points into a window that this keeps mapped, within its bounds; the kernel checks
+            // what `there` points to in the other process, whose memory it is.
+            let moved =
+                unsafe { libc::process_vm_writev(self.pid, here.as_ptr(), count, there.as_ptr(), far_count, 0) };
+            if moved < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            if moved as usize != *bytes {
+                return Err(io::Error::new(io::ErrorKind::WriteZero, "the kernel stopped within the spans"));
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,5 +201,26 @@ mod tests {
     fn a_shorter_window_is_noticed() {
         let spans = CheckedSpans::new([Span { local: 60, remote: 0, len: 8 }].into());
         copy_each(&window(1), &window(2), Direction::Write, &spans, 0..1);
+    }
+
+    #[test]
+    fn the_kernel_writes_spans_of_more_than_one_call_and_no_span_outside() {
+        let bytes = 4096 * 16;
+        let pool = |byte| HostMemory::from_vec(vec![byte; bytes]).unwrap().window().clone();
+        let (local, remote) = (pool(1), pool(2));
+        let spans: Arc<[Span]> =
+            (0..2048).map(|at| Span { local: at * 32, remote: (2047 - at) * 32, len: 16 }).collect();
+        let target = Foreign { pid: std::process::id() as i32, address: remote.as_ptr() as u64, bytes: bytes as u64 };
+        let write = ForeignWrite::new(&local, target, &CheckedSpans::new(spans)).unwrap();
+        assert_eq!(write.calls.len(), 2);
+        write.write().unwrap();
+        let mut found = vec![0; bytes];
+        remote.read_into(0, &mut found).unwrap();
+        assert_eq!(found.iter().filter(|&&byte| byte == 1).count(), 2048 * 16);
+        let outside = CheckedSpans::new([Span { local: 0, remote: bytes as u64 - 8, len: 16 }].into());
+        assert_eq!(ForeignWrite::new(&local, target, &outside).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let gone = Foreign { pid: i32::MAX, ..target };
+        let write = ForeignWrite::new(&local, gone, &CheckedSpans::new([Span { local: 0, remote: 0, len: 8 }].into()));
+        assert_eq!(write.unwrap().write().unwrap_err().raw_os_error(), Some(libc::ESRCH));
     }
 }

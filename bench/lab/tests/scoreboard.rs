@@ -1,14 +1,39 @@
 //! The command, as its users run it.
 
+use std::path::PathBuf;
 use std::process::{Command, Output};
+
+use penstock_lab::results::Record;
 
 fn lab(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_penstock-lab")).args(arguments).output().unwrap()
 }
 
+/// A folder of the test's own, in which no peer is installed.
+struct Empty(PathBuf);
+
+impl Empty {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("penstock-lab-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Empty {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
 #[test]
 fn rows_are_json_objects_with_a_verdict_or_none() {
-    let output = lab(&["scoreboard", "--only", "M1,M2,M12", "--json", "--quick"]);
+    let peers = Empty::new("peers");
+    let output = lab(&["scoreboard", "--only", "M1,M2,M12,M13", "--json", "--quick", "--peers", peers.path()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -20,12 +45,73 @@ fn rows_are_json_objects_with_a_verdict_or_none() {
         assert!(row["figure"].is_null() || row["figure"].as_f64().unwrap() > 0.0);
     }
     let of = |id| rows.iter().filter(|row| row["id"] == id).count();
-    assert_eq!((of("M1"), of("M2"), of("M12")), (5, 1, 4));
+    assert_eq!((of("M1"), of("M2"), of("M12"), of("M13")), (6, 1, 4, 2));
+    let absent: Vec<_> = rows.iter().filter(|row| row["note"].as_str().unwrap().contains("is not installed")).collect();
+    let of_peers: Vec<_> = absent.iter().map(|row| row["against"].as_str().unwrap()).collect();
+    assert_eq!(of_peers, ["UCX shm, ucp_put_lat", "libfabric shm, fi_pingpong", "NIXL, default", "NIXL, tuned"]);
+    for row in absent {
+        assert!(row["met"].is_null() && row["against_figure"].is_null() && row["figure"].is_number(), "{row}");
+    }
+}
+
+#[test]
+fn a_run_is_kept_with_its_machine_and_read_again() {
+    let folder = Empty::new("results");
+    let output = lab(&["scoreboard", "--only", "M2,M7", "--quick", "--no-peers", "--save", folder.path()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let files: Vec<PathBuf> = std::fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), 2, "{files:?}");
+    let json = files.iter().find(|path| path.extension().is_some_and(|kind| kind == "json")).unwrap();
+    let record = Record::parse(&std::fs::read_to_string(json).unwrap()).unwrap();
+    assert!(record.quick && record.rows.iter().any(|row| row.note.contains("left out of this run")));
+    let refused = lab(&["scoreboard", "--only", "M2", "--quick", "--no-peers", "--save", "/nowhere"]);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("no folder /nowhere"));
+}
+
+#[test]
+fn memory_of_the_applications_own_has_its_rows_whether_or_not_the_engine_reaches_it() {
+    let output = lab(&["scoreboard", "--only", "D1", "--json", "--quick", "--no-peers"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(
+        (&rows[0]["against"], &rows[1]["against"]),
+        (&"process_vm_writev alone".into(), &"best kernel, one thread".into())
+    );
+    assert!(rows[0]["against_figure"].as_f64().unwrap() > 0.0);
+    assert_eq!(rows[0]["figure"].is_null(), rows[0]["note"].as_str().unwrap().contains("was not measured: "));
+    assert!(rows[1]["figure"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn peers_are_listed_and_unknown_ones_are_refused() {
+    let peers = Empty::new("list");
+    let output = lab(&["peers", "list", "--folder", peers.path()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success());
+    for name in ["nixl", "mooncake", "ucx", "libfabric", "iperf3", "qperf"] {
+        assert!(text.contains(&format!("peers install --only {name}")), "{text}");
+    }
+    let refused = lab(&["peers", "install", "--only", "mpi", "--folder", peers.path()]);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("mpi is no peer"));
+}
+
+#[test]
+fn without_the_programs_that_fetch_each_peer_says_what_is_missing_and_the_others_go_on() {
+    let peers = Empty::new("bare");
+    let mut bare = Command::new(env!("CARGO_BIN_EXE_penstock-lab"));
+    let output = bare.args(["peers", "install", "--only", "nixl,ucx,qperf", "--folder", peers.path()]);
+    let output = output.env("PATH", peers.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert_eq!(text.matches("this machine has no apt-get").count(), 2, "{text}");
+    assert!(text.contains("no python3 with venv") && text.contains("python3-venv"), "{text}");
+    assert_eq!(std::fs::read_dir(&peers.0).unwrap().count(), 0, "nothing half-made is left");
 }
 
 #[test]
 fn an_unknown_metric_is_refused_and_nothing_is_measured() {
-    let output = lab(&["scoreboard", "--only", "M99"]);
+    let output = lab(&["scoreboard", "--only", "M99", "--no-peers"]);
     assert!(!output.status.success() && output.stdout.is_empty());
     assert!(String::from_utf8_lossy(&output.stderr).contains("M1 to M7"));
 }

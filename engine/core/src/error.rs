@@ -101,6 +101,8 @@ coded! {
         Draining = 20: "this engine is draining and takes nothing new; use another engine, or start this one anew",
         /// The peer drains.
         PeerDraining = 21: "the peer is draining and takes nothing new; use another peer, or reconnect when it is back",
+        /// A part of the peer's region got fresh memory, because somebody might still write the old.
+        MemoryRenewed = 24: "the region's memory was renewed; get the region again and build a new plan",
     }
 }
 

@@ -85,6 +85,18 @@ pub enum MemoryError {
         /// Bytes the memfd really has.
         found: u64,
     },
+    /// A piece of a pool that does not fit the pool.
+    #[error(
+        "a piece of {len} B at {offset} does not fit a pool of {bytes} B (whole pages inside it, in order, one beside the other)"
+    )]
+    PieceMisplaced {
+        /// Where it was to begin, in bytes.
+        offset: u64,
+        /// Its length in bytes.
+        len: u64,
+        /// The pool's length in bytes.
+        bytes: u64,
+    },
     /// This build or machine cannot do what was asked.
     #[error("{what} is not here: {why}; {mend}")]
     NotHere {

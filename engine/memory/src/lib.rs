@@ -9,6 +9,7 @@
 //!   it others are given
 //! - [`pool`]: memory that Penstock allocates; `pool_spec` says what it should be, `pages` what
 //!   it got, `numa` where
+//! - [`renew`]: fresh memory for a part of a pool that a stopped peer might still write
 //! - [`blocks`]: handing out a pool's blocks
 //! - [`region`], [`registry`]: names for memory, and who has which (`hash` below it)
 //! - [`copy`]: moving scattered spans between two windows
@@ -35,6 +36,7 @@ pub mod probe;
 pub mod process;
 pub mod region;
 pub mod registry;
+pub mod renew;
 pub mod segment;
 mod share;
 pub mod window;
@@ -52,5 +54,6 @@ pub use pool_spec::{DEFAULT_BLOCK_BYTES, Pages, PoolSpec};
 pub use process::{ProcessWatch, Unseen};
 pub use region::{Origin, Region};
 pub use registry::{Deregistered, RegionError, Registry};
+pub use renew::{OldPages, PIECES_MAX, Piece, Pieces, map_foreign_pieces};
 pub use segment::Segment;
 pub use window::Window;

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
 use rustix::io::Errno;
-use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use rustix::mm::{self, Advice, MapFlags, MremapFlags, ProtFlags};
 
 /// Bytes of a huge page that this crate aligns to and asks for.
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -31,7 +31,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// One shared mapping of a whole memfd from offset zero.
+/// One shared mapping of a whole memfd from offset zero, perhaps with others put over parts of it.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
@@ -102,6 +102,29 @@ impl Mapping {
             rustix::fs::fallocate(fd, rustix::fs::FallocateFlags::empty(), from, len)?;
         }
         self.touch_each_page(from, len);
+        Ok(())
+    }
+
+    /// Puts the whole of another mapping in the place of a part of this one, which must begin and end
+    /// at pages inside it. Whoever touches the range meanwhile waits; afterwards the memory there is the
+    /// other's, and is unmapped with this one.
+    pub(crate) fn replace(&self, offset: u64, other: Self) -> io::Result<()> {
+        let page = page_bytes();
+        let inside = offset.checked_add(other.len).is_some_and(|end| end <= self.len);
+        if !inside || !offset.is_multiple_of(page) || !other.len.is_multiple_of(page) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (from, len) = (other.base.as_ptr().cast::<c_void>(), other.len as usize);
+        // SAFETY: the source is exactly the other mapping, which this call owns and nobody has a window
+        // over. The target lies inside this mapping, as checked: the range stays mapped, of the same
+        // length and, as all mappings of one pool are made with the same access, with the same
+        // rights, which is all that windows over it rely on.
+        unsafe {
+            let to = self.base.as_ptr().add(offset as usize).cast::<c_void>();
+            mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, to)?;
+        }
+        // Its addresses are gone; the memory is this mapping's to unmap.
+        std::mem::forget(other);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Pools: memory that Penstock allocates itself, shares by descriptor and hands out in blocks.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use penstock_core::Rights;
 use rustix::mm::Advice;
@@ -13,6 +13,7 @@ use crate::memfd;
 use crate::numa;
 use crate::pages::{self, PageKind, PagesReport};
 use crate::pool_spec::{Pages, Place, PoolSpec};
+use crate::renew::Pieces;
 use crate::segment::window_over;
 use crate::window::Window;
 
@@ -24,12 +25,16 @@ const WHAT: &str = "a pool";
 /// every writable mapping but this process's own.
 #[derive(Debug)]
 pub struct Pool {
-    fd: OwnedFd,
+    pub(crate) fd: Arc<OwnedFd>,
+    pub(crate) mapping: Arc<Mapping>,
+    /// What lies over parts of it, see [`renew`](crate::renew).
+    pub(crate) pieces: Mutex<Pieces>,
     window: Window,
     label: String,
     rights: Rights,
     pages: PagesReport,
     node: Option<u32>,
+    pub(crate) asked_node: Option<u32>,
     blocks: Arc<BlockAllocator>,
 }
 
@@ -47,10 +52,12 @@ impl Pool {
         let (fd, mapping, pages) = back(&spec)?;
         memfd::seal(fd.as_fd(), !spec.rights.allows_write(), WHAT)?;
         let node = numa::node_of(mapping.base().as_ptr());
-        let window = window_over(mapping, Access::ReadWrite);
+        let (mapping, fd) = (Arc::new(mapping), Arc::new(fd));
+        let window = window_over(Arc::clone(&mapping), Access::ReadWrite);
         let blocks = BlockAllocator::new(window.clone(), block_bytes(&spec), blocks_total);
-        let (label, rights) = (spec.label, spec.rights);
-        Ok(Self { fd, window, label, rights, pages, node, blocks: Arc::new(blocks) })
+        let (label, rights, asked_node) = (spec.label, spec.rights, spec.node);
+        let (pieces, blocks) = (Mutex::default(), Arc::new(blocks));
+        Ok(Self { fd, mapping, pieces, window, label, rights, pages, node, asked_node, blocks })
     }
 
     /// Takes `n` blocks, all or none; they are given back when the last clone is dropped.
@@ -58,7 +65,8 @@ impl Pool {
         self.blocks.take(n)
     }
 
-    /// The descriptor, for sending to a peer on this host.
+    /// The descriptor that the pool began with. Fresh memory has others, see
+    /// [`share_in_pieces`](Self::share_in_pieces).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -123,6 +131,20 @@ impl Pool {
 /// only, and a pool that is not sealed against writers is refused: its owner promised what it
 /// did not enforce.
 pub fn map_foreign_pool(fd: OwnedFd, bytes: u64, rights: Rights, pages: PageKind) -> Result<Window, MemoryError> {
+    let mapping = map_unpopulated(&fd, bytes, rights, pages)?;
+    let access = if rights.allows_write() { Access::ReadWrite } else { Access::Read };
+    let refused = |call, source| memfd::system_error(call, WHAT, bytes, source);
+    mapping.populate(fd.as_fd(), access).map_err(|source| refused("madvise(populate)", source))?;
+    Ok(window_over(Arc::new(mapping), access))
+}
+
+/// As [`map_foreign_pool`], with its checks, and without touching a page.
+pub(crate) fn map_unpopulated(
+    fd: &OwnedFd,
+    bytes: u64,
+    rights: Rights,
+    pages: PageKind,
+) -> Result<Mapping, MemoryError> {
     if bytes == 0 {
         return Err(MemoryError::Empty { what: WHAT });
     }
@@ -136,8 +158,7 @@ pub fn map_foreign_pool(fd: OwnedFd, bytes: u64, rights: Rights, pages: PageKind
         // Only advice: where it is refused the same bytes come by base pages.
         let _ = mapping.advise(Advice::LinuxHugepage);
     }
-    mapping.populate(fd.as_fd(), access).map_err(|source| refused("madvise(populate)", source))?;
-    Ok(window_over(mapping, access))
+    Ok(mapping)
 }
 
 fn block_bytes(spec: &PoolSpec) -> u64 {

@@ -1,7 +1,7 @@
 //! A region: registered memory with a name, rights and a generation.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use penstock_core::{Generation, RegionId, Rights};
 
@@ -21,7 +21,7 @@ pub enum Origin {
 #[derive(Debug)]
 pub struct Region {
     pub(crate) id: RegionId,
-    pub(crate) generation: Generation,
+    generation: AtomicU32,
     pub(crate) label: Arc<str>,
     pub(crate) rights: Rights,
     pub(crate) window: Window,
@@ -37,7 +37,7 @@ impl Region {
         window: Window,
         origin: Origin,
     ) -> Self {
-        let withdrawn = AtomicBool::new(false);
+        let (withdrawn, generation) = (AtomicBool::new(false), AtomicU32::new(generation.0));
         Self { id, generation, label, rights, window, origin, withdrawn }
     }
 
@@ -46,9 +46,16 @@ impl Region {
         self.id
     }
 
-    /// Which use of the id this is.
+    /// Which use of the id this is. It changes when a part of a pool gets fresh memory, see
+    /// [`Registry::renew`](crate::Registry::renew).
     pub fn generation(&self) -> Generation {
-        self.generation
+        // SYNC region-generation: pairs with renewed()'s Release: who sees it sees the fresh memory.
+        Generation(self.generation.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn renewed(&self, generation: Generation) {
+        // SYNC region-generation: pairs with generation()'s Acquire.
+        self.generation.store(generation.0, Ordering::Release);
     }
 
     /// The name peers find it by; several regions may share one.

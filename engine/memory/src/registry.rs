@@ -173,6 +173,18 @@ impl Registry {
         Ok(Deregistered::Last(region))
     }
 
+    /// Gives a region whose memory was renewed its next generation: peers have to map it anew, and know it by that.
+    pub fn renew(&self, id: RegionId, generation: Generation) -> Result<Generation, RegionError> {
+        let mut tables = self.write();
+        let slot = tables.slots.get_mut(id.0 as usize).ok_or(RegionError::Unknown(id))?;
+        let region = Arc::clone(&slot.live_as(id, generation)?.region);
+        let next = Generation(slot.generation.checked_add(1).ok_or(RegionError::NoIdLeft)?);
+        slot.generation = next.0;
+        region.renewed(next);
+        self.changed();
+        Ok(next)
+    }
+
     /// All regions at this moment, by id.
     pub fn iter(&self) -> impl Iterator<Item = Arc<Region>> + use<> {
         let regions: Vec<_> = self.read().live().map(Arc::clone).collect();

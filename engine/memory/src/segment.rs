@@ -71,7 +71,7 @@ impl Segment {
         let refused = |call, source| memfd::system_error(call, WHAT, bytes, source);
         let mapping = Mapping::new(fd.as_fd(), bytes, access, false).map_err(|source| refused("mmap", source))?;
         let mapping = Arc::new(mapping);
-        let window = window_over_shared(&mapping, access);
+        let window = window_over(Arc::clone(&mapping), access);
         let made = Self { fd, mapping, access, window };
         made.back(0, whole_pages(backed)?.min(bytes))?;
         Ok(made)
@@ -111,15 +111,11 @@ fn whole_pages(bytes: u64) -> Result<u64, MemoryError> {
 }
 
 /// The window over a whole mapping, which it keeps.
-pub(crate) fn window_over(mapping: Mapping, access: Access) -> Window {
-    window_over_shared(&Arc::new(mapping), access)
-}
-
-fn window_over_shared(mapping: &Arc<Mapping>, access: Access) -> Window {
+pub(crate) fn window_over(mapping: Arc<Mapping>, access: Access) -> Window {
     let (base, len) = (mapping.base(), mapping.len());
     // SAFETY: the mapping is readable, writable for ReadWrite, and lives inside the Arc until
     // the last window is gone; nobody makes references to its bytes.
-    unsafe { Window::new(base, len, access == Access::ReadWrite, Arc::<Mapping>::clone(mapping)) }
+    unsafe { Window::new(base, len, access == Access::ReadWrite, mapping) }
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ impl AsFd for Segment {
 }
 
 impl Pool {
-    /// A descriptor of the pool of its own, to be sent to a peer.
+    /// A descriptor of the memory that the pool began with, to be sent to a peer.
     pub fn share(&self) -> Result<Arc<OwnedFd>, MemoryError> {
         duplicate(self.fd(), "a pool")
     }

@@ -306,7 +306,11 @@ impl<E: Env> Drop for Engine<E> {
 
 impl<E: Env> std::fmt::Debug for Engine<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("name", self.name()).field("epoch", &self.epoch()).finish()
+        f.debug_struct("Engine")
+            .field("name", self.name())
+            .field("epoch", &self.epoch())
+            .field("quarantined", &self.quarantined())
+            .finish()
     }
 }
 

@@ -139,8 +139,14 @@ pub enum RegionError {
         /// The region's label.
         label: String,
     },
-    /// The peer has deregistered regions and its announcement is still under way.
-    #[error("peer `{peer}` has deregistered regions and the news is under way; try again in a moment")]
+    /// A part of the region got fresh memory.
+    #[error("the memory of region `{label}` was renewed; get the region again and build a new plan")]
+    Renewed {
+        /// The region's label.
+        label: String,
+    },
+    /// The peer has deregistered or renewed regions and its announcement is still under way.
+    #[error("peer `{peer}` has deregistered or renewed regions and the news is under way; try again in a moment")]
     NewsUnderWay {
         /// The peer.
         peer: EngineName,
@@ -175,6 +181,37 @@ pub enum RegionError {
     #[error(transparent)]
     Registry(#[from] penstock_memory::RegionError),
     /// The memory could not be made or taken in.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The call cannot be made.
+    #[error("{0}")]
+    Call(Cause),
+}
+
+/// Why quarantined memory was not renewed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RenewError {
+    /// The quarantined memory is not a part of this pool.
+    #[error("what is quarantined is not a part of pool `{label}`; renew it in the pool that it was revoked from")]
+    NotOfThisPool {
+        /// The pool's label.
+        label: String,
+    },
+    /// Somebody in this process might still write.
+    #[error(
+        "pool `{label}` cannot be renewed: {who} might still write to it by the same addresses; wait for the proof,          see Quarantined::is_released"
+    )]
+    Inside {
+        /// The pool's label.
+        label: String,
+        /// Who.
+        who: String,
+    },
+    /// The pool was deregistered.
+    #[error(transparent)]
+    Registry(#[from] penstock_memory::RegionError),
+    /// There is no fresh memory, or it cannot be put there. What was quarantined still is.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// The call cannot be made.

@@ -25,6 +25,7 @@
 //! - [`plan`]: what to move; [`transfer`]: a plan on its way
 //! - `worker`: the polling loop; `slot`: one transfer's shared words
 //! - [`quiesce`]: proof that nothing lands any more
+//! - [`renew`]: fresh memory in the place of quarantined memory
 //! - `control`: the socket, the greetings, the announcements
 //! - [`system`]: the real environment
 
@@ -43,6 +44,7 @@ pub mod plan;
 pub mod quiesce;
 mod reconnect;
 pub mod region;
+pub mod renew;
 mod shared;
 mod slot;
 mod statistics;
@@ -62,7 +64,7 @@ pub use penstock_transport::{self as transport, Caps, lane::Handle};
 pub use self::counter::Counter;
 pub use self::drain::Drained;
 pub use self::engine::{Armed, Connecting, Engine};
-pub use self::error::{ConnectError, PlanError, RegionError, StartError, SubmitError};
+pub use self::error::{ConnectError, PlanError, RegionError, RenewError, StartError, SubmitError};
 pub use self::inbox::Notification;
 pub use self::peer::{Peer, RemoteCounter, RemoteRegion, Submit};
 pub use self::plan::{Plan, PlanBuilder};

@@ -167,6 +167,9 @@ impl<E: Env> Peer<E> {
     pub fn region(&self, label: &str) -> Result<RemoteRegion<E>, RegionError> {
         refuse_in_child()?;
         match self.state.region(label) {
+            Some(entry) if !self.state.is_up_to_date(&entry) => {
+                Err(RegionError::NewsUnderWay { peer: self.state.name.clone() })
+            }
             Some(entry) => Ok(RemoteRegion { peer: Arc::clone(&self.state), entry, _env: std::marker::PhantomData }),
             None => Err(RegionError::Unknown {
                 peer: self.state.name.clone(),
@@ -179,7 +182,7 @@ impl<E: Env> Peer<E> {
     /// As [`Peer::region`], waiting for the announcement.
     pub fn wait_region(&self, label: &str, within: Duration) -> Result<RemoteRegion<E>, RegionError> {
         refuse_in_child()?;
-        self.wait_for_news(within, || self.state.region(label).is_some());
+        self.wait_for_news(within, || self.state.region(label).is_some_and(|entry| self.state.is_up_to_date(&entry)));
         self.region(label)
     }
 
@@ -385,7 +388,7 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
     }
     let bytes = match plan.flat_batch() {
         Some(batch) => match joined.lane.post(&batch) {
-            Ok(Posted::Moved(bytes)) => bytes,
+            Ok(Posted::Moved(bytes)) if plan.check_renewed(batch.expected).is_ok() => bytes,
             _ => return None,
         },
         None => {

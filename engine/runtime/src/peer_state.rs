@@ -9,10 +9,10 @@ use std::time::Duration;
 use penstock_core::limits::{COUNTERS_MAX, REGIONS_PER_PEER_MAX, TOKENS_PER_PEER_MAX};
 use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
 use penstock_memory::ProcessWatch;
-use penstock_ring::Life;
+use penstock_ring::{Life, Withdrawal};
 use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
-use penstock_transport::host::{PeerCommons, WHOLE_REGION};
+use penstock_transport::host::{PeerCommons, WHOLE_REGION, is_renewal};
 use penstock_transport::lane::CounterRef;
 use penstock_transport::{Caps, ImportError, Registrar, RemoteMemory, RemoteRegion, Way};
 
@@ -87,9 +87,9 @@ impl Book {
     fn forget(&mut self, id: u32) {
         // Locked means that it is being mapped at this moment; then the mapper counts its token off.
         if let Some(entry) = self.regions.remove(&id)
-            && entry.token.try_lock().is_ok_and(|mut token| token.take().is_some())
+            && let Ok(mut tokens) = entry.tokens.try_lock()
         {
-            self.tokens -= 1;
+            self.tokens -= std::mem::take(&mut *tokens).len();
         }
     }
 }
@@ -97,7 +97,8 @@ impl Book {
 /// One announced region; its memory is reached when a plan first needs it.
 pub(crate) struct RemoteEntry {
     pub(crate) news: RegionNews,
-    token: Mutex<Option<OwnedFd>>,
+    /// Its own and those of memory that lies over parts of it; none once they are mapped.
+    tokens: Mutex<Vec<OwnedFd>>,
     memory: OnceLock<RemoteMemory>,
 }
 
@@ -209,16 +210,16 @@ impl PeerState {
         self.commons.posts.life() == Life::Died
     }
 
-    /// Takes new regions, each with its descriptor. Answers whether they are not too many.
-    pub(crate) fn learn_regions(&self, revision: u64, news: Vec<(RegionNews, Option<OwnedFd>)>) -> bool {
+    /// Takes new regions, each with its descriptors. Answers whether they are not too many.
+    pub(crate) fn learn_regions(&self, revision: u64, news: Vec<(RegionNews, Vec<OwnedFd>)>) -> bool {
         let mut book = self.book();
-        for (news, token) in news {
-            book.tokens += usize::from(token.is_some());
+        for (news, tokens) in news {
+            book.tokens += tokens.len();
             if book.regions.len() >= REGIONS_PER_PEER_MAX || book.tokens > TOKENS_PER_PEER_MAX {
                 return false;
             }
             book.forget(news.id);
-            let entry = RemoteEntry { token: Mutex::new(token), memory: OnceLock::new(), news };
+            let entry = RemoteEntry { tokens: Mutex::new(tokens), memory: OnceLock::new(), news };
             book.regions.insert(entry.news.id, Arc::new(entry));
         }
         book.revision = book.revision.max(revision);
@@ -286,11 +287,14 @@ impl PeerState {
     /// deregistered since in the peer's own log.
     pub(crate) fn check_standing(&self, entry: &RemoteEntry) -> Result<(), RegionError> {
         let gone = || RegionError::Stale { label: entry.news.label.clone() };
+        let renewed = || RegionError::Renewed { label: entry.news.label.clone() };
         let reflected = {
             let book = self.book();
             let known = book.regions.get(&entry.news.id);
-            if known.is_none_or(|known| known.news.generation != entry.news.generation) {
-                return Err(gone());
+            match known {
+                Some(known) if known.news.generation == entry.news.generation => {}
+                Some(known) if known.news.label == entry.news.label => return Err(renewed()),
+                _ => return Err(gone()),
             }
             book.revision
         };
@@ -302,12 +306,20 @@ impl PeerState {
         let Ok(since) = posts.withdrawals_since(reflected) else {
             return Err(RegionError::NewsUnderWay { peer: self.name.clone() });
         };
-        let is_this = since.list.iter().any(|withdrawal| {
-            withdrawal.region == entry.news.id
-                && withdrawal.generation == entry.news.generation
-                && withdrawal.len == WHOLE_REGION
-        });
-        if is_this { Err(gone()) } else { Ok(()) }
+        let of_this = |withdrawal: &&Withdrawal| {
+            withdrawal.region == entry.news.id && withdrawal.generation >= entry.news.generation
+        };
+        let mut of_this = since.list.iter().filter(of_this);
+        match of_this.find(|withdrawal| withdrawal.len == WHOLE_REGION || is_renewal(withdrawal)) {
+            Some(withdrawal) if is_renewal(withdrawal) => Err(renewed()),
+            Some(_) => Err(gone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether no news of its renewal is under way.
+    pub(crate) fn is_up_to_date(&self, entry: &RemoteEntry) -> bool {
+        !matches!(self.check_standing(entry), Err(RegionError::Renewed { .. }))
     }
 
     fn described<'a>(&self, entry: &'a RemoteEntry) -> RemoteRegion<'a> {
@@ -329,18 +341,18 @@ impl PeerState {
 
     /// The region's memory as this process reaches it, mapped at the first call.
     pub(crate) fn import(&self, entry: &RemoteEntry) -> Result<RemoteMemory, ImportError> {
-        let mut token = entry.token.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tokens = entry.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(memory) = entry.memory.get() {
             return Ok(memory.clone());
         }
-        let kept = token.as_ref().and_then(|token| token.try_clone().ok());
-        let imported = self.registrar.import(&self.described(entry), kept)?;
+        let mut kept = tokens.iter().map_while(|token| token.try_clone().ok());
+        let imported = self.registrar.import_with(&self.described(entry), kept.next(), kept.collect())?;
         let memory = entry.memory.get_or_init(|| imported).clone();
-        // Mapped: the descriptor is not needed any more. The book is never locked under this lock.
-        let had_token = token.take().is_some();
-        drop(token);
-        if had_token {
-            self.book().tokens -= 1;
+        // Mapped: the descriptors are not needed any more. The book is never locked under this lock.
+        let mapped = std::mem::take(&mut *tokens).len();
+        drop(tokens);
+        if mapped > 0 {
+            self.book().tokens -= mapped;
         }
         Ok(memory)
     }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use penstock_core::plan::{self, Reach, RegionKey, Shape, Strided};
-use penstock_core::{Cause, Direction, Env, Span};
+use penstock_core::{Cause, Direction, Env, Generation, RegionId, Span};
 use penstock_memory::copy::{Hint, hint_for};
 use penstock_memory::{Blocks, Window};
+use penstock_ring::Withdrawal;
+use penstock_transport::host::{is_renewal, withdrawn_bytes};
 use penstock_transport::{Batch, RemoteMemory, Revisions};
 
 use crate::error::{PlanError, RegionError};
@@ -76,6 +78,27 @@ impl PlanInner {
         })
     }
 
+    fn is_remote(&self, gone: &Withdrawal) -> bool {
+        let (region, generation) = (RegionId(gone.region), Generation(gone.generation));
+        self.shape.touches_remote(region, generation, gone.offset, withdrawn_bytes(gone))
+    }
+
+    /// Whether the peer gave memory of this plan fresh pages since `expected`, while it was being copied into: what was
+    /// moved meanwhile lies in the old ones. Only a copy that was frozen can find that.
+    #[inline]
+    pub(crate) fn check_renewed(&self, expected: Revisions) -> Result<(), Cause> {
+        if self.peer.commons.posts.revision() == expected.there { Ok(()) } else { self.look_for_renewals(expected) }
+    }
+
+    #[cold]
+    fn look_for_renewals(&self, expected: Revisions) -> Result<(), Cause> {
+        let theirs = self.peer.commons.posts.withdrawals_since(expected.there).map_err(|_| Cause::PlanTooOld)?;
+        match theirs.list.iter().any(|gone| is_renewal(gone) && self.is_remote(gone)) {
+            true => Err(Cause::MemoryRenewed),
+            false => Ok(()),
+        }
+    }
+
     /// Remembers that nothing withdrawn up to these revisions concerns this plan.
     pub(crate) fn checked(&self, revisions: Revisions) {
         self.seen_here.fetch_max(revisions.here, Ordering::Relaxed);
@@ -124,6 +147,8 @@ impl Plan {
 struct Pair {
     engine: u64,
     local: Arc<penstock_memory::Region>,
+    /// The local region's generation as it is in the shape.
+    near: Generation,
     here: u64,
     peer: Arc<PeerState>,
     remote: Arc<crate::peer_state::RemoteEntry>,
@@ -150,7 +175,8 @@ impl<'a> PlanBuilder<'a> {
         let here = local.hub.shared.commons.posts.view().revision();
         let there = remote.peer.commons.posts.revision();
         let news = &remote.entry.news;
-        let near = Reach::local(local.region.id(), local.region.generation(), local.region.bytes());
+        let generation = local.region.generation();
+        let near = Reach::local(local.region.id(), generation, local.region.bytes());
         let far = Reach::remote(remote.entry.id(), remote.entry.generation(), news.bytes, remote.entry.rights());
         let near = match local.region.pool() {
             Some(pool) => near.with_block_bytes(pool.block_bytes()),
@@ -161,6 +187,7 @@ impl<'a> PlanBuilder<'a> {
         self.pairs.push(Pair {
             engine: local.hub.shared.epoch.0,
             local: Arc::clone(&local.region),
+            near: generation,
             here,
             peer: Arc::clone(&remote.peer),
             remote: Arc::clone(&remote.entry),
@@ -223,7 +250,7 @@ impl<'a> PlanBuilder<'a> {
         }
         let sides = shape.sections().iter().map(|section| {
             let of_section = |pair: &&Pair| {
-                (pair.local.id(), pair.local.generation()) == (section.local().region, section.local().generation)
+                (pair.local.id(), pair.near) == (section.local().region, section.local().generation)
                     && (pair.remote.id(), pair.remote.generation())
                         == (section.remote().region, section.remote().generation)
             };
@@ -288,17 +315,19 @@ pub(crate) fn check_withdrawn(
 ) -> Result<Revisions, Cause> {
     let ours = here.withdrawals_since(expected.here).map_err(|_| Cause::PlanTooOld)?;
     let theirs = plan.peer.commons.posts.withdrawals_since(expected.there).map_err(|_| Cause::PlanTooOld)?;
-    let generation = penstock_core::Generation;
-    let region = penstock_core::RegionId;
-    for gone in &ours.list {
-        if plan.shape.touches_local(region(gone.region), generation(gone.generation), gone.offset, gone.len) {
-            return Err(Cause::RevokedHere);
-        }
+    let is_local = |gone: &Withdrawal| {
+        let (region, generation) = (RegionId(gone.region), Generation(gone.generation));
+        plan.shape.touches_local(region, generation, gone.offset, withdrawn_bytes(gone))
+    };
+    if ours.list.iter().any(is_local) {
+        return Err(Cause::RevokedHere);
     }
-    for gone in &theirs.list {
-        if plan.shape.touches_remote(region(gone.region), generation(gone.generation), gone.offset, gone.len) {
-            return Err(Cause::RevokedByPeer);
-        }
+    if theirs.list.iter().any(|gone| is_renewal(gone) && plan.is_remote(gone)) {
+        // The range was revoked before; this is the later news, and says what to do.
+        return Err(Cause::MemoryRenewed);
+    }
+    if theirs.list.iter().any(|gone| plan.is_remote(gone)) {
+        return Err(Cause::RevokedByPeer);
     }
     let checked = Revisions { here: ours.revision, there: theirs.revision };
     plan.checked(checked);

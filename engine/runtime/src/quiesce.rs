@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_core::{EngineName, Env, RegionId};
-use penstock_memory::Blocks;
+use penstock_core::{EngineName, Env, Moment, RegionId};
+use penstock_memory::{Blocks, OldPages, Region};
 use penstock_ring::Withdrawal;
 use penstock_transport::host::{Busy, Commons};
 
@@ -69,14 +69,28 @@ pub struct Quarantined(Arc<Entry>);
 
 struct Entry {
     label: String,
+    /// The region, if it is one's.
+    region: Option<Arc<Region>>,
     extents: Vec<(u64, u64)>,
+    since: Moment,
     witnesses: Vec<Witness>,
     released: AtomicBool,
-    kept: Mutex<Vec<Blocks>>,
+    kept: Mutex<Kept>,
+}
+
+/// What waits for the proof.
+#[derive(Default)]
+struct Kept {
+    /// Blocks that lie in it; none once they have fresh memory.
+    blocks: Vec<Blocks>,
+    /// The pages from before they had.
+    old_pages: Option<OldPages>,
+    /// Who was seen copying when they got it, and not before.
+    late: Vec<Witness>,
 }
 
 /// Somebody who was seen in the middle of a copy and has not moved since.
-enum Witness {
+pub(crate) enum Witness {
     /// A worker of this engine, by its hazard.
     Worker { ours: Arc<Commons>, busy: Busy },
     /// A peer's worker, by its hazard.
@@ -90,13 +104,34 @@ enum Witness {
 }
 
 impl Witness {
-    fn has_settled(&self) -> bool {
+    pub(crate) fn has_settled(&self) -> bool {
         match self {
             Self::Worker { ours, busy } => ours.posts.view().has_settled(busy),
             Self::Peer { peer, busy } => peer.commons.posts.has_settled(busy) || peer.is_gone(),
             Self::Hands(are_empty) => are_empty(),
             Self::Owner { is_quiet, .. } => is_quiet(),
             Self::Fork => false,
+        }
+    }
+
+    /// Who it is, if it writes by addresses of this process: fresh memory would be written like the old.
+    pub(crate) fn inside(&self) -> Option<String> {
+        match self {
+            // Only engines of one process hand over.
+            Self::Peer { peer, .. } => peer.caps.hand_over.then(|| format!("engine `{}` of this process", peer.name)),
+            Self::Worker { .. } | Self::Hands(_) => Some("a worker of this engine".to_owned()),
+            // It writes its own memory, which is not this engine's to renew.
+            Self::Owner { .. } => None,
+            Self::Fork => Some("the parent of this process".to_owned()),
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Peer { peer, busy }, Self::Peer { peer: other, busy: seen }) => {
+                Arc::ptr_eq(peer, other) && busy == seen
+            }
+            _ => false,
         }
     }
 
@@ -111,10 +146,12 @@ impl Witness {
 impl Quarantined {
     /// A peer's memory that its own workers may still move for a transfer that was given up. It is not
     /// this engine's, so this engine does not list it.
-    pub(crate) fn at_peer(peer: &Arc<PeerState>, is_quiet: Box<dyn Fn() -> bool + Send + Sync>) -> Self {
+    pub(crate) fn at_peer(peer: &Arc<PeerState>, since: Moment, is_quiet: Box<dyn Fn() -> bool + Send + Sync>) -> Self {
         Self(Arc::new(Entry {
             label: "memory of the peer".to_owned(),
+            region: None,
             extents: Vec::new(),
+            since,
             witnesses: vec![Witness::Owner { peer: Arc::clone(peer), is_quiet }],
             released: AtomicBool::new(false),
             kept: Mutex::default(),
@@ -128,12 +165,58 @@ impl Quarantined {
         if entry.released.load(Ordering::Acquire) {
             return true;
         }
-        if !entry.witnesses.iter().all(Witness::has_settled) {
+        let mut kept = entry.kept();
+        if !entry.witnesses.iter().chain(&kept.late).all(Witness::has_settled) {
             return false;
         }
+        let Kept { blocks, old_pages, .. } = std::mem::take(&mut *kept);
         entry.released.store(true, Ordering::Release); // SYNC released: pairs with the load above
-        entry.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        drop(kept);
+        drop(blocks);
+        if let Some(pages) = old_pages {
+            pages.free();
+        }
+        tracing::info!(region = entry.label, "quarantine has ended: nothing can land there any more");
         true
+    }
+
+    /// Whether the memory was renewed: what might still be written are old pages, which nobody reads.
+    pub fn is_renewed(&self) -> bool {
+        self.0.kept().old_pages.is_some()
+    }
+
+    /// Since when, by the clock of the engine's environment.
+    pub fn since(&self) -> Moment {
+        self.0.since
+    }
+
+    pub(crate) fn is_of(&self, region: &Arc<Region>) -> bool {
+        self.0.region.as_ref().is_some_and(|own| Arc::ptr_eq(own, region))
+    }
+
+    /// Who of those seen at the beginning is within this process and has not moved.
+    pub(crate) fn inside(&self) -> Option<String> {
+        self.0.witnesses.iter().filter(|witness| !witness.has_settled()).find_map(Witness::inside)
+    }
+
+    /// Whether this one has been known to be frozen from the beginning.
+    pub(crate) fn knows(&self, witness: &Witness) -> bool {
+        self.0.witnesses.iter().any(|known| known.is_same(witness))
+    }
+
+    /// The blocks have fresh memory: they are handed out again. Whoever is seen `late` might also write the old pages.
+    pub(crate) fn renewed(&self, old_pages: OldPages, late: Vec<Witness>) {
+        let mut kept = self.0.kept();
+        let blocks = std::mem::take(&mut kept.blocks);
+        // Unless the proof came meanwhile, and nobody needs to wait for another.
+        if self.0.released.load(Ordering::Relaxed) && late.is_empty() {
+            old_pages.free();
+        } else {
+            kept.old_pages = Some(old_pages);
+            kept.late.extend(late);
+        }
+        drop(kept);
+        drop(blocks);
     }
 
     /// The label of the region.
@@ -152,12 +235,20 @@ impl Quarantined {
     }
 }
 
+impl Entry {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl fmt::Debug for Quarantined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Quarantined")
             .field("region", &self.0.label)
             .field("extents", &self.0.extents)
             .field("suspects", &self.suspects())
+            .field("since", &self.0.since)
+            .field("renewed", &self.is_renewed())
             .field("released", &self.0.released)
             .finish()
     }
@@ -174,13 +265,21 @@ impl Quarantine {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn insert(&self, subject: &Subject<'_>, kept: Vec<Blocks>, witnesses: Vec<Witness>) -> Quarantined {
+    fn insert(
+        &self,
+        subject: &Subject<'_>,
+        blocks: Vec<Blocks>,
+        witnesses: Vec<Witness>,
+        since: Moment,
+    ) -> Quarantined {
         let entry = Quarantined(Arc::new(Entry {
             label: subject.label.to_owned(),
+            region: subject.region.cloned(),
             extents: subject.extents.to_vec(),
+            since,
             witnesses,
             released: AtomicBool::new(false),
-            kept: Mutex::new(kept),
+            kept: Mutex::new(Kept { blocks, ..Kept::default() }),
         }));
         let mut entries = self.lock();
         // Those whose proof has come give their blocks back, also if nobody asks.
@@ -200,6 +299,7 @@ impl Quarantine {
 /// What is to become quiet.
 pub(crate) struct Subject<'a> {
     pub(crate) label: &'a str,
+    pub(crate) region: Option<&'a Arc<Region>>,
     pub(crate) extents: &'a [(u64, u64)],
     /// Takes the blocks that lie in it out of reuse.
     pub(crate) keep: &'a dyn Fn() -> Vec<Blocks>,
@@ -233,22 +333,26 @@ impl<E: Env> Hub<E> {
             let peer = witness.peer().map_or("a worker of this engine", |peer| peer.as_str());
             tracing::warn!(region = subject.label, peer, "stopped in the middle of a copy: memory is quarantined");
         }
-        Hold::Quarantined(self.shared.quarantine.insert(subject, kept, witnesses))
+        self.shared.ports[0].statistics.quarantines.add_shared(1);
+        let now = self.shared.env.now();
+        Hold::Quarantined(self.shared.quarantine.insert(subject, kept, witnesses, now))
     }
 
     /// What a cancelled transfer touches, until no unit of it is in anybody's hands.
     pub(crate) fn quarantine_hands(&self, are_empty: Box<dyn Fn() -> bool + Send + Sync>) -> Quarantined {
-        let subject = Subject { label: "a cancelled transfer", extents: &[], keep: &Vec::new };
-        self.shared.quarantine.insert(&subject, Vec::new(), vec![Witness::Hands(are_empty)])
+        let subject = Subject { label: "a cancelled transfer", region: None, extents: &[], keep: &Vec::new };
+        self.shared.quarantine.insert(&subject, Vec::new(), vec![Witness::Hands(are_empty)], self.shared.env.now())
     }
 
     /// What a forked child may say about its parent's transfers.
     pub(crate) fn quarantine_forked(&self) -> Quarantined {
-        let subject = Subject { label: "a transfer of the parent process", extents: &[], keep: &Vec::new };
-        self.shared.quarantine.insert(&subject, Vec::new(), vec![Witness::Fork])
+        let subject =
+            Subject { label: "a transfer of the parent process", region: None, extents: &[], keep: &Vec::new };
+        self.shared.quarantine.insert(&subject, Vec::new(), vec![Witness::Fork], self.shared.env.now())
     }
 
-    fn witnesses(&self) -> Vec<Witness> {
+    /// Everyone who is copying into or out of this engine's memory at this moment.
+    pub(crate) fn witnesses(&self) -> Vec<Witness> {
         let ours = &self.shared.commons;
         let mut busy = Vec::new();
         // Every place that was ever taken: a starved worker may still copy for a peer that is gone.

@@ -89,7 +89,14 @@ impl<E: Env> LocalRegion<E> {
         if !self.region.is_live() {
             return Err(RegionError::Stale { label: self.label().to_owned() });
         }
-        self.hub.withdraw(self.region.id(), self.region.generation().0, extents);
+        loop {
+            let generation = self.region.generation();
+            self.hub.withdraw(self.region.id(), generation.0, extents);
+            // Renewed meanwhile: there may be plans of the next generation already.
+            if self.region.generation() == generation {
+                break;
+            }
+        }
         Ok(self.settle(extents, within))
     }
 
@@ -102,11 +109,17 @@ impl<E: Env> LocalRegion<E> {
         }
         let shared = &self.hub.shared;
         shared.check_usable().map_err(RegionError::Call)?;
-        match shared.registry.deregister(self.region.id(), self.region.generation())? {
-            Deregistered::StillUsed(times) => return Ok(Hold::StillRegistered(times)),
-            Deregistered::Last(_) => {}
-        }
-        shared.commons.posts.withdraw_region(self.region.id().0, self.region.generation().0);
+        let generation = loop {
+            let generation = self.region.generation();
+            match shared.registry.deregister(self.region.id(), generation) {
+                Ok(Deregistered::StillUsed(times)) => return Ok(Hold::StillRegistered(times)),
+                Ok(Deregistered::Last(_)) => break generation,
+                // Renewed between the two lines above.
+                Err(_) if self.region.generation() != generation => {}
+                Err(refused) => return Err(refused.into()),
+            }
+        };
+        shared.commons.posts.withdraw_region(self.region.id().0, generation.0);
         shared.control.announce();
         Ok(self.settle(&[(0, self.bytes())], within))
     }
@@ -118,14 +131,14 @@ impl<E: Env> LocalRegion<E> {
             };
             self.region.pool().map(blocks).unwrap_or_default()
         };
-        self.hub.settle(&Subject { label: self.label(), extents, keep: &keep }, within)
+        self.hub.settle(&Subject { label: self.label(), region: Some(&self.region), extents, keep: &keep }, within)
     }
 }
 
 /// Memory that Penstock allocated, registered once and handed out in blocks.
 pub struct Pool<E: Env> {
-    region: LocalRegion<E>,
-    pool: Arc<penstock_memory::Pool>,
+    pub(crate) region: LocalRegion<E>,
+    pub(crate) pool: Arc<penstock_memory::Pool>,
 }
 
 impl<E: Env> Pool<E> {

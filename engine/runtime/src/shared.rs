@@ -21,6 +21,7 @@ use crate::error::ConnectError;
 use crate::inbox::Inbox;
 use crate::peer_state::PeerState;
 use crate::quiesce::Quarantine;
+use crate::renew::Renewals;
 use crate::slot::Slot;
 use crate::statistics::WorkerStatistics;
 use crate::worker::Command;
@@ -42,6 +43,7 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) counters: CounterBook,
     pub(crate) peers: Peers,
     pub(crate) quarantine: Quarantine,
+    pub(crate) renewals: Renewals,
     pub(crate) ports: Vec<Port>,
     next_port: AtomicUsize,
     pub(crate) control: ControlPort,
@@ -323,6 +325,7 @@ impl<E: Env> Shared<E> {
             inbox: Inbox::default(),
             peers: Peers::default(),
             quarantine: Quarantine::default(),
+            renewals: Renewals::default(),
             ports,
             next_port: AtomicUsize::new(0),
             control: ControlPort { calls: SegQueue::new(), waker, announcing: AtomicBool::new(false) },

@@ -46,6 +46,10 @@ statistics! {
     waits_for_room,
     /// Times withdrawn memory made a worker look into a log.
     withdrawals_seen,
+    /// Times memory was quarantined.
+    quarantines,
+    /// Times quarantined memory was renewed.
+    renewals,
     /// Times the worker went to sleep.
     sleeps,
 }

@@ -202,7 +202,7 @@ impl<E: Env> Pending<E> {
         self.hub.shared.ports.iter().for_each(|port| port.bell.ring());
         let pending = self.held();
         let is_quiet = Box::new(move || pending.is_quiet_there());
-        RemoteHold::Quarantined(Quarantined::at_peer(&self.peer, is_quiet))
+        RemoteHold::Quarantined(Quarantined::at_peer(&self.peer, self.hub.shared.env.now(), is_quiet))
     }
 
     fn is_quiet_there(&self) -> bool {

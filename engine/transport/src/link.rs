@@ -76,6 +76,8 @@ pub struct Exported {
     pub path: Vec<u8>,
     /// The descriptor of its memory, if it has one to pass.
     pub token: Option<Arc<OwnedFd>>,
+    /// Descriptors of fresh memory that lies over parts of it. They follow the region's own.
+    pub more: Tokens,
 }
 
 /// Why a peer's region cannot be reached.
@@ -127,6 +129,18 @@ pub trait Registrar: Send + Sync {
 
     /// The memory of a peer's region, as this process reaches it.
     fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError>;
+
+    /// As [`Registrar::import`], of a region that came with more descriptors than its own.
+    fn import_with(
+        &self,
+        region: &RemoteRegion<'_>,
+        token: Option<OwnedFd>,
+        more: Vec<OwnedFd>,
+    ) -> Result<RemoteMemory, ImportError> {
+        // Descriptors that mean nothing to this transport are closed.
+        drop(more);
+        self.import(region, token)
+    }
 
     /// The way by which a peer's region would be reached, and why no better one. Nothing is mapped for it.
     fn way(&self, region: &RemoteRegion<'_>) -> Way;

@@ -10,16 +10,13 @@ pub fn report(test: &str, reason: &str) {
     writeln!(notes, "{test}: {reason}").expect("the file that PENSTOCK_SKIPS names can be written");
 }
 
-/// Why a lab that any user may run cannot run here, if it cannot.
-pub fn lab_reason_for_anybody() -> Option<&'static str> {
-    let is_set = std::env::var_os("PENSTOCK_LABS").is_some_and(|value| value == "1");
-    (!is_set).then_some("labs run when PENSTOCK_LABS=1 is set")
-}
-
 /// Why a lab that needs root cannot run here, if it cannot.
 pub fn lab_reason() -> Option<&'static str> {
-    if let Some(reason) = lab_reason_for_anybody() {
-        return Some(reason);
-    }
-    (!rustix::process::geteuid().is_root()).then_some("needs root")
+    labs_are_off().or_else(|| (!rustix::process::geteuid().is_root()).then_some("needs root"))
+}
+
+/// Why a lab that needs no root cannot run here, if it cannot.
+pub fn labs_are_off() -> Option<&'static str> {
+    let are_on = std::env::var_os("PENSTOCK_LABS").is_some_and(|value| value == "1");
+    (!are_on).then_some("labs run when PENSTOCK_LABS=1 is set")
 }

@@ -262,9 +262,9 @@ impl Target {
     fn flood(&self, peer: &str, label: &str, times: u64) -> Result<Reply, Refusal> {
         let peer = self.peer(peer)?;
         let remote = peer.wait_region(label, CALL_MAX)?;
-        let near = self.pools.get(label).ok_or("there is no pool of that label here")?;
+        let near = self.region(label)?;
         let span = Span { local: 0, remote: 0, len: near.bytes().min(remote.bytes()) };
-        let plan = Plan::write(near, &remote).extents(&[span]).build()?;
+        let plan = Plan::write(&near, &remote).extents(&[span]).build()?;
         let mut taken = Vec::new();
         for time in 0..times {
             match peer.submit(&plan, Submit::new().notify(NoteId(time.into()), b"flooded")) {

@@ -21,6 +21,13 @@ impl Folder {
     pub fn path(&self) -> &Path {
         &self.0
     }
+
+    /// Removes what the engine of this name left: its process was killed.
+    pub fn sweep_up_after(&self, killed: &str) {
+        for ending in ["sock", "lock"] {
+            let _ = std::fs::remove_file(self.0.join(format!("{killed}.{ending}")));
+        }
+    }
 }
 
 impl Drop for Folder {

@@ -1,5 +1,6 @@
 //! One engine with its pool and its arrival counter.
 
+use std::cell::OnceCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use penstock::region::Pool;
 use penstock::{Config, Counter, Engine, Pages, PoolSpec, Rights, SystemEnv};
 use serde::{Deserialize, Serialize};
 
+use super::own::Own;
 use crate::error::LabError;
 
 /// What both ends call their pool.
@@ -44,6 +46,8 @@ pub struct EndSpec {
 pub struct End {
     /// Counts what arrived here.
     pub arrivals: Counter<SystemEnv>,
+    /// What its application allocated itself, once it has.
+    pub own: OnceCell<Own>,
     /// Its memory.
     pub pool: Pool<SystemEnv>,
     /// Its engine.
@@ -80,7 +84,7 @@ impl EndSpec {
         let spec = PoolSpec::host(self.pool_bytes).label(LABEL).pages(pages).rights(Rights::READ_WRITE);
         let pool = engine.pool(spec).map_err(LabError::refused("make a pool"))?;
         let arrivals = pool.counter(ARRIVALS).map_err(LabError::refused("make an arrival counter"))?;
-        Ok(End { arrivals, pool, engine })
+        Ok(End { arrivals, own: OnceCell::new(), pool, engine })
     }
 }
 

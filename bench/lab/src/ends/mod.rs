@@ -1,6 +1,6 @@
 //! Both ends of a measurement on this host: an initiator here, and a target here or in a process of its own.
 //!
-//! - [`end`]: one engine with its pool and its arrival counter
+//! - [`end`]: one engine with its pool and its arrival counter; [`own`]: memory that its application allocated
 //! - [`wire`]: what the initiator asks of a target process, and what that answers
 //! - [`target`]: the target process; [`process`]: its handle on this side
 //! - [`rally`]: the two ends sending each other one small write after the other; [`hops`]: the floor of a rally of
@@ -8,6 +8,7 @@
 
 pub mod end;
 pub mod hops;
+pub mod own;
 pub mod process;
 pub mod rally;
 pub mod target;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use penstock::memory::{PageKind, map_foreign_pool};
 use penstock::{Rights, Window};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::target::ARGUMENT;
 use super::wire::{Command, Ready, Reply, TargetSpec};
@@ -115,6 +116,28 @@ impl TargetProcess {
         let fd: OwnedFd = file.map_err(LabError::refused("open the target's pool for the floors"))?.into();
         map_foreign_pool(fd, ready.pool_bytes, Rights::READ_WRITE, PageKind::Small)
             .map_err(LabError::refused("map the target's pool for the floors"))
+    }
+
+    /// Stops it where it stands, until [`TargetProcess::resume`] or its end.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills it where it stands, and does not wait for its end.
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Our own child, whom nobody has waited for: its id is still its own. If it has ended, there is nobody to stop.
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
     }
 
     /// Ends it: closes its input, and kills it if that is not enough.

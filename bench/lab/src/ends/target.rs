@@ -78,6 +78,11 @@ fn obey(end: &End, command: &Command) -> Result<Reply, LabError> {
             let paused = rally.receive_first()?;
             Ok(Reply::Rallied { paused_ns: paused.as_nanos() as u64 })
         }
+        Command::Doze { nanos } => {
+            say(&Reply::Going)?;
+            std::thread::sleep(Duration::from_nanos(nanos));
+            Ok(Reply::Done)
+        }
         Command::CacheLines { rounds } => {
             say(&Reply::Going)?;
             rally::return_cache_lines(end.pool.window(), rounds)?;

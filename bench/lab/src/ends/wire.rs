@@ -1,13 +1,15 @@
 //! What the initiator asks of a target process, and what that answers: one line of JSON each.
 
+use penstock::Window;
 use serde::{Deserialize, Serialize};
 
 use super::end::{End, EndSpec};
+use super::own::Own;
 use super::rally::Rules;
 use crate::error::LabError;
 use crate::layout::{Destination, Layout, LayoutSpec};
 use crate::measure::clock;
-use crate::pattern::Mismatch;
+use crate::pattern::{self, Mismatch};
 
 /// What a target process is started with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,8 +29,22 @@ pub enum Command {
     Wipe(LayoutSpec),
     /// Look whether the initiator's pattern has arrived in every set.
     Check(LayoutSpec),
+    /// Allocate so much memory apart from its pool, and register it.
+    Allocate {
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// Overwrite the memory that it allocated.
+    WipeAllocated,
+    /// Look whether the initiator's pattern has arrived in every set, in the memory that it allocated.
+    CheckAllocated(LayoutSpec),
     /// Say how much CPU time its process has used.
     Cpu,
+    /// Sleep without looking at anything, an inline engine's peers least of all.
+    Doze {
+        /// How long, in nanoseconds.
+        nanos: u64,
+    },
     /// Return so many small writes, one by one.
     Rally(Rules),
     /// Return so many changes of a cache line, one by one.
@@ -47,6 +63,13 @@ pub enum Reply {
     Going,
     /// It has done what it was asked.
     Done,
+    /// Where the memory is that it allocated.
+    Allocated {
+        /// Its process.
+        pid: i32,
+        /// The first byte, as its process counts.
+        address: u64,
+    },
     /// It has returned every write.
     Rallied {
         /// How long its pauses were in all, in nanoseconds.
@@ -99,16 +122,30 @@ pub fn perform(end: &End, command: &Command) -> Result<Reply, LabError> {
     match command {
         Command::Fill(spec) => Layout::new(spec).fill(pool),
         Command::Wipe(spec) => Layout::new(spec).wipe(pool),
-        Command::Check(spec) => {
-            return Ok(match Layout::new(spec).check(pool, Destination::Remote) {
-                Ok(bytes) => Reply::Checked { bytes },
-                Err(mismatch) => Reply::Wrong(mismatch),
-            });
+        Command::Check(spec) => return Ok(look(spec, pool)),
+        Command::Allocate { bytes } => {
+            let own = Own::allocate(&end.engine, *bytes)?;
+            let own = end.own.get_or_init(|| own);
+            return Ok(Reply::Allocated { pid: std::process::id() as i32, address: own.address() });
         }
+        Command::WipeAllocated => pattern::wipe(allocated(end)?),
+        Command::CheckAllocated(spec) => return Ok(look(spec, allocated(end)?)),
         Command::Cpu => return Ok(Reply::Cpu { nanos: clock::process_cpu().as_nanos() as u64 }),
-        Command::Rally(_) | Command::CacheLines { .. } => {
-            return Err(LabError::Target { why: "a rally needs both ends".to_owned() });
+        Command::Rally(_) | Command::CacheLines { .. } | Command::Doze { .. } => {
+            return Err(LabError::Target { why: "that needs a process of its own".to_owned() });
         }
     }
     Ok(Reply::Done)
+}
+
+fn look(spec: &LayoutSpec, memory: &Window) -> Reply {
+    match Layout::new(spec).check(memory, Destination::Remote) {
+        Ok(bytes) => Reply::Checked { bytes },
+        Err(mismatch) => Reply::Wrong(mismatch),
+    }
+}
+
+fn allocated(end: &End) -> Result<&Window, LabError> {
+    let nothing = || LabError::Target { why: "it was not asked to allocate anything".to_owned() };
+    end.own.get().map(Own::window).ok_or_else(nothing)
 }

@@ -54,12 +54,7 @@ pub(super) struct Round {
 impl Bench {
     /// Makes pools, ends, plans and the pattern.
     pub(super) fn prepare(options: &Options) -> Result<Self, LabError> {
-        let spec = LayoutSpec {
-            workload: options.workload.clone(),
-            pool_bytes_min: options.pool_bytes_min,
-            concurrency: options.concurrency,
-            seed: options.seed,
-        };
+        let spec = options.layout();
         let layout = Layout::new(&spec);
         let mut ends = Ends::open(&ends_spec(options, layout.pool_bytes()))?;
         let arrivals = match options.workload.arrivals {

@@ -45,17 +45,26 @@ use crate::measure::interleave;
 /// Measures. The rounds of the engine and of its floors take turns; with [`Options::verify`] every byte is
 /// looked at in the end.
 pub fn run(options: &Options) -> Result<Report, PerfError> {
+    run_beside(options, &mut [])
+}
+
+/// Measures as [`run`] does, and gives guests their turn in each round. What a guest answers stands in
+/// [`Samples::guests`] in its place.
+pub fn run_beside(options: &Options, guests: &mut [Guest<'_>]) -> Result<Report, PerfError> {
     options.check()?;
     let _stay = (!options.progress.is_threaded()).then(|| Stay::on(&options.cores));
     let mut bench = Bench::prepare(options)?;
     let target_cpu = bench.ends.target_cpu()?;
-    let samples = measure(&mut bench, options)?;
+    let samples = measure(&mut bench, options, guests)?;
     // The warm-up's CPU time is counted as well: one round more than there are samples.
     let rounds = samples.engine.len() as u32;
     let cpu = (bench.cpu + bench.ends.target_cpu()? - target_cpu) * rounds / (rounds + 1);
     let verified = options.verify && bench.verify(options.sabotage)? > 0;
     Ok(Report::new(options, bench.sets_per_round() as u64, &bench.ends.peer, verified).with_samples(samples, cpu))
 }
+
+/// Somebody else who moves the same workload once when asked, in nanoseconds.
+pub type Guest<'a> = &'a mut dyn FnMut() -> f64;
 
 /// A pause before each turn: an adaptive worker has fallen asleep by then and takes nothing from a floor's
 /// thread on its core.
@@ -67,11 +76,13 @@ enum Turn {
     Engine,
     Floor(Means),
     Post,
+    Guest(usize),
 }
 
-fn measure(bench: &mut Bench, options: &Options) -> Result<Samples, PerfError> {
+fn measure(bench: &mut Bench, options: &Options, guests: &mut [Guest<'_>]) -> Result<Samples, PerfError> {
     let mut crew = Crew::new(options.workers, &options.cores);
     let mut submit = Vec::new();
+    let invited = (0..guests.len()).map(Turn::Guest);
     let mut take = |turn: Turn| {
         std::thread::sleep(SETTLE);
         match turn {
@@ -85,12 +96,15 @@ fn measure(bench: &mut Bench, options: &Options) -> Result<Samples, PerfError> {
                 work.iter().try_fold(0.0, |sum, work| Ok(sum + crew.copy(work, means)?))
             }
             Turn::Post => Ok(bench.post_round()),
+            Turn::Guest(index) => Ok(guests[index]()),
         }
     };
-    let turns = [Turn::Engine, Turn::Floor(Means::Kernel), Turn::Floor(Means::Plain), Turn::Post];
-    let times = interleave::<PerfError, _>(options.limit, &turns, &mut take)?;
-    let [engine, kernel, plain, post] = <[_; 4]>::try_from(times).expect("there are four that take turns");
+    let own = [Turn::Engine, Turn::Floor(Means::Kernel), Turn::Floor(Means::Plain), Turn::Post];
+    let turns: Vec<Turn> = own.into_iter().chain(invited).collect();
+    let mut times = interleave::<PerfError, _>(options.limit, &turns, &mut take)?;
+    let guests = times.split_off(own.len());
+    let [engine, kernel, plain, post] = <[_; 4]>::try_from(times).expect("four take turns of our own");
     // The first was the warm-up's.
     submit.remove(0);
-    Ok(Samples { engine, kernel, plain, submit, post })
+    Ok(Samples { engine, kernel, plain, submit, post, guests })
 }

@@ -7,6 +7,7 @@ use penstock::config::{PagesChoice, Progress, TransportName};
 use penstock::limits::WORKERS_MAX;
 
 use crate::error::LabError;
+use crate::layout::LayoutSpec;
 use crate::measure::Limit;
 use crate::workload::Workload;
 
@@ -87,6 +88,16 @@ impl Options {
             verify: true,
             sabotage: false,
             target_program: None,
+        }
+    }
+
+    /// Where the blocks lie.
+    pub(crate) fn layout(&self) -> LayoutSpec {
+        LayoutSpec {
+            workload: self.workload.clone(),
+            pool_bytes_min: self.pool_bytes_min,
+            concurrency: self.concurrency,
+            seed: self.seed,
         }
     }
 

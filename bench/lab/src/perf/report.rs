@@ -69,6 +69,8 @@ pub struct Samples {
     pub submit: Vec<f64>,
     /// Claims, expansion and posts of a round without the copies.
     pub post: Vec<f64>,
+    /// Each guest.
+    pub guests: Vec<Vec<f64>>,
 }
 
 impl Report {
@@ -142,6 +144,7 @@ pub(crate) fn example() -> Report {
         plain: vec![2_000.0; 4],
         submit: vec![100.0; 4],
         post: vec![200.0; 4],
+        guests: Vec::new(),
     };
     report.with_samples(samples, Duration::from_micros(64))
 }

@@ -1,9 +1,10 @@
-//! M1: 8 bytes written and their arrival seen by the other process.
+//! M1: 8 bytes written and their arrival seen by the other process, beside others that do the same.
 
 use std::time::Duration;
 
 use penstock::config::{PagesChoice, Progress, TransportName};
 
+use super::rivals::Rival;
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::rally::{Manner, Rally, Rules, reset_cache_lines, send_cache_lines};
@@ -12,12 +13,54 @@ use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::measure::cores::Stay;
 use crate::measure::{interleave, nanos};
+use crate::peers::pair::{NIXL_POLLED, NIXL_TUNED_POLLED, Pair};
+use crate::peers::tools::{LIBFABRIC, Meter, UCX};
 
 /// What takes turns.
 #[derive(Debug, Clone, Copy)]
 enum Turn {
     Engine,
     CacheLine,
+    Meter(usize),
+    Pair(usize),
+}
+
+/// Engines of others that take turns with ours.
+#[derive(Default)]
+struct Others {
+    meters: Vec<Rival<Meter>>,
+    pairs: Vec<Rival<Pair>>,
+}
+
+/// What a rally of others needs: two words.
+const WORDS_BYTES: u64 = 1 << 20;
+
+impl Others {
+    fn open(effort: &Effort, pins: &Pins) -> Self {
+        let meter = |latency, goal| Rival::meter(effort, latency, goal, pins);
+        let pair = |way, goal| Rival::pair(effort, (way, goal), (WORDS_BYTES, true), |_| Ok(()));
+        Self {
+            meters: vec![meter(&UCX, Goal::RatioAtMost(1.1)), meter(&LIBFABRIC, Goal::QuickerBy(4.0))],
+            pairs: vec![pair(&NIXL_POLLED, Goal::QuickerBy(20.0)), pair(&NIXL_TUNED_POLLED, Goal::Reported)],
+        }
+    }
+
+    fn turns(&self) -> Vec<Turn> {
+        (0..self.meters.len()).map(Turn::Meter).chain((0..self.pairs.len()).map(Turn::Pair)).collect()
+    }
+
+    /// Our figures against each of them, in the order of [`Others::turns`].
+    fn rows(&self, figures: &[f64], times: &[Vec<f64>]) -> Vec<Row> {
+        let figures = (figures, "ns", 1.0);
+        let (of_meters, of_pairs) = times.split_at(self.meters.len());
+        let meters = self.meters.iter().zip(of_meters).map(|(rival, times)| rival.row("shm", figures, times));
+        let pairs = self.pairs.iter().zip(of_pairs).map(|(rival, times)| {
+            rival
+                .row("shm", figures, times)
+                .noted("8 B write with a notification that the target polls for, words verified")
+        });
+        meters.chain(pairs).collect()
+    }
 }
 
 /// Both ends for small messages: the other process on a core of its own.
@@ -56,24 +99,36 @@ fn cache_line(ends: &mut Ends, rounds: u64) -> Result<f64, LabError> {
     }
 }
 
-fn compare(effort: &Effort, progress: Progress, rules: Rules) -> Result<Row, LabError> {
+fn compare(effort: &Effort, progress: Progress, rules: Rules, others: &mut Others) -> Result<Vec<Row>, LabError> {
     let pins = Pins::choose();
     let _stay = Stay::on(&pins.near);
     let mut ends = ends(effort, &pins, progress, None)?;
-    let times = interleave(effort.limit_of_short(), &[Turn::Engine, Turn::CacheLine], |turn| match turn {
+    let (rounds_of_meters, rounds_of_pairs) = (effort.repeat(50_000), effort.repeat(200));
+    let turns = [vec![Turn::Engine, Turn::CacheLine], others.turns()].concat();
+    let limit = effort.limit_of_short();
+    let limit = if turns.len() > 2 { effort.with_guests(limit) } else { limit };
+    let times = interleave(limit, &turns, |turn| match turn {
         Turn::Engine => rally(&mut ends, rules),
         Turn::CacheLine => cache_line(&mut ends, rules.rounds),
+        Turn::Meter(index) => Ok(others.meters[index].turn(|meter| meter.run(rounds_of_meters))),
+        Turn::Pair(index) => Ok(others.pairs[index].turn(|pair| pair.rally(rounds_of_pairs))),
     })?;
     let floor = ("cache line between the same processes", &times[1][..]);
-    Ok(Row::compared("shm", (&times[0], "ns", 1.0), floor, Goal::Reported))
+    let mut rows = vec![Row::compared("shm", (&times[0], "ns", 1.0), floor, Goal::Reported)];
+    rows.extend(others.rows(&times[0], &times[2..]));
+    Ok(rows)
 }
 
 pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
     let rules = |rounds, manner| Rules { rounds: effort.repeat(rounds), manner, pause: Duration::ZERO };
-    let inline = compare(effort, Progress::Inline, rules(1_000, Manner::Poll))?;
-    let threaded = compare(effort, Progress::Adaptive, rules(100, Manner::SleepOnCounter))?;
-    Ok(vec![
-        inline.noted("inline on both sides, both polling the arrival counter"),
-        threaded.noted("reported beside: adaptive workers, applications that sleep; each process on one core"),
-    ])
+    let mut others = Others::open(effort, &Pins::choose());
+    let inline = compare(effort, Progress::Inline, rules(1_000, Manner::Poll), &mut others)?;
+    drop(others);
+    let (adaptive, sleeping) = (Progress::Adaptive, rules(100, Manner::SleepOnCounter));
+    let threaded = compare(effort, adaptive, sleeping, &mut Others::default())?;
+    let inline = inline.into_iter().map(|row| row.noted("inline on both sides, both polling the arrival counter"));
+    let threaded = threaded
+        .into_iter()
+        .map(|row| row.noted("reported beside: adaptive workers, applications that sleep; each process on one core"));
+    Ok(inline.chain(threaded).collect())
 }

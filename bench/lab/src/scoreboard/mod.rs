@@ -2,16 +2,21 @@
 //!
 //! - [`row`]: one figure against one comparator; [`table`]: rows for people
 //! - `arrival` (M1), `hot` (M2), `copies` (M3, M4, M6), `words` (M5), `prepare` (M7), `wake` (M12),
-//!   `register` (M15)
+//!   `foreground` (M13), `register` (M15), `caller` (D1), `faulty` (F1)
+//! - `rivals`: engines of others in the same rounds
 //!
-//! A metric is a function that measures and answers rows: one for each comparator. A comparator that is not
-//! measured here still has its row, without a figure.
+//! A metric is a function that measures and answers rows: one for each comparator. A comparator that is absent
+//! still has its row, with the reason and without a verdict.
 
 mod arrival;
+mod caller;
 mod copies;
+mod faulty;
+mod foreground;
 mod hot;
 mod prepare;
 mod register;
+mod rivals;
 pub mod row;
 pub mod table;
 mod wake;
@@ -23,6 +28,7 @@ use std::time::Duration;
 pub use self::row::Row;
 use crate::error::LabError;
 use crate::measure::{Limit, cores};
+use crate::peers::Store;
 
 /// How thoroughly to measure.
 #[derive(Debug, Clone, Default)]
@@ -31,6 +37,8 @@ pub struct Effort {
     pub quick: bool,
     /// The program that becomes the target process; this one where absent.
     pub target_program: Option<PathBuf>,
+    /// Where engines of others are; they are left out where absent.
+    pub peers: Option<Store>,
 }
 
 impl Effort {
@@ -46,6 +54,11 @@ impl Effort {
     pub(crate) fn limit_of_short(&self) -> Limit {
         let Limit { rounds, within } = self.limit();
         Limit { rounds: 5 * rounds, within }
+    }
+
+    /// Time enough for rounds in which slow guests have a turn.
+    pub(crate) fn with_guests(&self, limit: Limit) -> Limit {
+        Limit { within: limit.within * if self.peers.is_some() { 3 } else { 1 }, ..limit }
     }
 
     /// `usual` repetitions of something short, or a tenth of them.
@@ -100,14 +113,24 @@ pub const METRICS: &[Metric] = &[
     metric("M6", "w2: until the last block is handed over, and in all", copies::many_small),
     metric("M7", "preparing the plan of w1", prepare::measure),
     metric("M12", "waking a sleeping peer, and what sleeping costs", wake::measure),
+    metric(
+        "M13",
+        "4 KiB, urgent, while w4 goes on at 80 % of its speed: the latest of a thousand",
+        foreground::measure,
+    ),
     metric("M15", "registering 10,000 views, and going on registering", register::measure),
+    metric("D1", "kv16 between memory that the applications allocated themselves", caller::measure),
+    metric("F1", "five peers beside a dead, a stopped and a slow one", faulty::measure),
 ];
 
 /// The metrics of these ids, or all if none is named; an unknown one is an error.
 pub fn choose(ids: &[String]) -> Result<Vec<Metric>, LabError> {
     let known = |id: &String| METRICS.iter().any(|metric| metric.id.eq_ignore_ascii_case(id));
     if !ids.iter().all(known) {
-        return Err(LabError::Option { option: "only", mend: "give ids of the scoreboard: M1 to M7, M12, M15" });
+        return Err(LabError::Option {
+            option: "only",
+            mend: "give ids of the scoreboard: M1 to M7, M12, M13, M15, D1, F1",
+        });
     }
     let chosen =
         METRICS.iter().filter(|metric| ids.is_empty() || ids.iter().any(|id| metric.id.eq_ignore_ascii_case(id)));
@@ -124,7 +147,6 @@ impl Metric {
                 row.note = format!("quick, few rounds; {}", row.note);
             }
         }
-        rows.extend(row::peers(self.id));
         Ok(rows)
     }
 }

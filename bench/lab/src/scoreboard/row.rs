@@ -76,6 +76,27 @@ impl Row {
         }
     }
 
+    /// A comparator beside which we have no figure: without a verdict.
+    pub fn unreached(
+        transport: &'static str,
+        (unit, per): (&'static str, f64),
+        (against, floors): (&str, &[f64]),
+        goal: Goal,
+    ) -> Self {
+        Self {
+            id: "",
+            transport,
+            figure: None,
+            unit,
+            against: against.to_owned(),
+            against_figure: Some(round(median(floors) / per)),
+            ratio: None,
+            goal: goal.words(unit),
+            met: None,
+            note: String::new(),
+        }
+    }
+
     /// A figure that stands for itself.
     pub fn alone(transport: &'static str, figure: f64, unit: &'static str, most: Goal) -> Self {
         let met = match most {
@@ -95,6 +116,24 @@ impl Row {
             met,
             note: String::new(),
         }
+    }
+
+    /// The same without what its comparator, which is absent, was to say.
+    #[must_use]
+    pub fn without_comparator(self) -> Self {
+        Self { against_figure: None, ratio: None, met: None, note: String::new(), ..self }
+    }
+
+    /// The same, its comparator under another name.
+    #[must_use]
+    pub fn renamed(self, against: &str) -> Self {
+        Self { against: against.to_owned(), ..self }
+    }
+
+    /// The same, only there to be looked at.
+    #[must_use]
+    pub fn unjudged(self) -> Self {
+        Self { goal: Goal::Reported.words(self.unit), met: None, ..self }
     }
 
     /// Adds something to know about it.
@@ -126,36 +165,6 @@ impl Goal {
     }
 }
 
-/// Engines of others that a metric is held against, and by how much.
-const PEERS: &[(&str, &str, Goal)] = &[
-    ("M1", "UCX shm, ucp_put_lat", Goal::RatioAtMost(1.1)),
-    ("M1", "libfabric shm", Goal::QuickerBy(4.0)),
-    ("M1", "NIXL, default", Goal::QuickerBy(20.0)),
-    ("M3", "NIXL, default", Goal::Reported),
-    ("M3", "NIXL, tuned", Goal::QuickerBy(4.5)),
-    ("M4", "NIXL, tuned", Goal::QuickerBy(8.0)),
-    ("M7", "NIXL, prep_xfer_dlist", Goal::Reported),
-    ("M15", "NIXL, register_memory", Goal::Reported),
-];
-
-/// The rows of the engines of others for one metric: none of them is run by this program.
-pub(super) fn peers(id: &str) -> Vec<Row> {
-    let of_metric = PEERS.iter().filter(|(metric, ..)| *metric == id);
-    let absent = of_metric.map(|&(id, against, goal)| Row {
-        id,
-        transport: "shm",
-        figure: None,
-        unit: "",
-        against: against.to_owned(),
-        against_figure: None,
-        ratio: None,
-        goal: goal.words(""),
-        met: None,
-        note: "not installed: not measured".to_owned(),
-    });
-    absent.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,11 +190,10 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_comparator_has_a_row_without_a_verdict() {
-        let rows = peers("M1");
-        assert_eq!(rows.len(), 3);
-        assert!(rows.iter().all(|row| row.met.is_none() && row.figure.is_none() && row.note.contains("not installed")));
-        assert!(peers("M2").is_empty());
+    fn without_its_comparator_a_row_keeps_its_figure_and_goal_and_has_no_verdict() {
+        let row = Row::compared("shm", (&[2e3], "us", 1e3), ("x", &[]), Goal::RatioAtMost(1.1)).without_comparator();
+        assert_eq!((row.figure, row.against_figure, row.ratio, row.met), (Some(2.0), None, None, None));
+        assert_eq!((row.goal.as_str(), row.note.as_str()), ("<= 1.1 x", ""));
     }
 
     #[test]

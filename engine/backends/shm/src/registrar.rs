@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use penstock_core::Rights;
 use penstock_core::plan::RegionKey;
-use penstock_memory::{ForeignMemory, ForeignProcess, PageKind, Region, WhyNot, map_foreign_pool};
+use penstock_memory::{
+    ForeignMemory, ForeignProcess, MemoryError, PageKind, Piece, Pool, Region, WhyNot, map_foreign_pieces,
+    map_foreign_pool,
+};
 use penstock_transport::{Exported, ImportError, OwnersMemory, Registrar, RemoteMemory, RemoteRegion, Way};
 
 /// The path of memory that peers may not touch.
@@ -15,6 +18,9 @@ const NOTHING: u8 = 0;
 const MAPPABLE: u8 = 1;
 /// The path of memory that only its own process has mapped.
 const CALLER: u8 = 2;
+/// The path of a pool with fresh memory over parts of it: the kind of its pages, then for each part its offset and its
+/// length, eight bytes each. A release that does not know it refuses the region instead of mapping old memory.
+const MAPPABLE_IN_PIECES: u8 = 3;
 
 /// Exports regions to, and imports them from, processes of the same host.
 pub struct ShmRegistrar {
@@ -55,13 +61,11 @@ impl ShmRegistrar {
 
 impl Registrar for ShmRegistrar {
     fn export(&self, region: &Arc<Region>) -> Exported {
-        if region.rights() == Rights::NONE {
-            return Exported { path: vec![NOTHING], token: None };
-        }
-        let mappable = region.pool().and_then(|pool| Some((pool.share().ok()?, pool.pages().got)));
-        match mappable {
-            Some((token, pages)) => Exported { path: vec![MAPPABLE, pages.code()], token: Some(token) },
-            None => Exported { path: vec![CALLER], token: None },
+        match region.pool() {
+            _ if region.rights() == Rights::NONE => Exported { path: vec![NOTHING], ..Exported::default() },
+            // Never by its addresses: fresh memory under them must be out of a frozen writer's reach.
+            Some(pool) => export_pool(pool),
+            None => Exported { path: vec![CALLER], ..Exported::default() },
         }
     }
 
@@ -79,9 +83,30 @@ impl Registrar for ShmRegistrar {
         }
     }
 
+    fn import_with(
+        &self,
+        region: &RemoteRegion<'_>,
+        token: Option<OwnedFd>,
+        more: Vec<OwnedFd>,
+    ) -> Result<RemoteMemory, ImportError> {
+        let ([MAPPABLE_IN_PIECES, pages, places @ ..], Some(token)) = (region.path, token.as_ref()) else {
+            return self.import(region, token);
+        };
+        let token = token.try_clone().map_err(|_| ImportError::Memory(MemoryError::NoDescriptor { what: "a pool" }))?;
+        let pages = PageKind::from_code(*pages).ok_or(ImportError::Garbled("its pages are of no known kind"))?;
+        let (places, rest) = places.as_chunks::<16>();
+        if !rest.is_empty() || places.len() != more.len() {
+            return Err(ImportError::Garbled("its pieces and its descriptors do not belong together"));
+        }
+        let pieces: Vec<Piece<OwnedFd>> = places.iter().zip(more).map(|(place, fd)| piece(place, fd)).collect();
+        Ok(map_foreign_pieces(token, region.bytes, region.rights, pages, &pieces)?.into())
+    }
+
     fn way(&self, region: &RemoteRegion<'_>) -> Way {
         match (region.path, &self.process) {
-            ([MAPPABLE, _], _) => Way { name: Way::MAPPED, why: "a pool, which is mapped here".to_owned() },
+            ([MAPPABLE, _] | [MAPPABLE_IN_PIECES, ..], _) => {
+                Way { name: Way::MAPPED, why: "a pool, which is mapped here".to_owned() }
+            }
             ([CALLER], Ok(_)) => {
                 let why = "memory that Penstock did not allocate; a trial has shown that the kernel lets this process reach it";
                 Way { name: Way::PROCESS_VM, why: why.to_owned() }
@@ -90,4 +115,24 @@ impl Registrar for ShmRegistrar {
             _ => Way { name: Way::NONE, why: "the region gives no rights to peers".to_owned() },
         }
     }
+}
+
+fn export_pool(pool: &Pool) -> Exported {
+    let (token, pieces) = pool.share_in_pieces();
+    let pages = pool.pages().got.code();
+    if pieces.is_empty() {
+        return Exported { path: vec![MAPPABLE, pages], token: Some(token), more: Vec::new() };
+    }
+    let mut path = vec![MAPPABLE_IN_PIECES, pages];
+    for piece in &pieces {
+        path.extend(piece.offset.to_le_bytes());
+        path.extend(piece.len.to_le_bytes());
+    }
+    Exported { path, token: Some(token), more: pieces.into_iter().map(|piece| piece.fd).collect() }
+}
+
+fn piece(place: &[u8; 16], fd: OwnedFd) -> Piece<OwnedFd> {
+    // Both halves of one word; whatever they say is checked before anything is mapped.
+    let word = u128::from_le_bytes(*place);
+    Piece { offset: word as u64, len: (word >> 64) as u64, fd }
 }

@@ -250,19 +250,25 @@ impl Shape {
         self.sections.iter().enumerate().flat_map(|(index, section)| section.spans().map(move |span| (index, span)))
     }
 
-    /// Whether any span has a byte of this range of a region of this engine.
+    /// Whether any span has a byte of this range of a region of this engine, in this or an earlier use
+    /// of its id.
     pub fn touches_local(&self, region: RegionId, generation: Generation, offset: u64, len: u64) -> bool {
         self.touches(Side::Local, RegionKey { region, generation }, offset, len)
     }
 
-    /// Whether any span has a byte of this range of a region of the peer.
+    /// Whether any span has a byte of this range of a region of the peer, in this or an earlier use of
+    /// its id: what is withdrawn from one use was withdrawn from all before it.
     pub fn touches_remote(&self, region: RegionId, generation: Generation, offset: u64, len: u64) -> bool {
         self.touches(Side::Remote, RegionKey { region, generation }, offset, len)
     }
 
     fn touches(&self, side: Side, key: RegionKey, offset: u64, len: u64) -> bool {
         let end = offset.saturating_add(len);
-        let mut sections = self.sections.iter().filter(|section| section.key(side) == key);
+        let is_meant = |section: &&Section| {
+            let own = section.key(side);
+            own.region == key.region && own.generation <= key.generation
+        };
+        let mut sections = self.sections.iter().filter(is_meant);
         len > 0 && sections.any(|section| section.touches(side, offset, end))
     }
 

@@ -55,7 +55,7 @@ impl<E: Env> Control<E> {
             return;
         };
         // Read before the registry: whatever is deregistered later has a higher revision.
-        let revision = shared.commons.posts.view().revision();
+        let revision = shared.renewals.announceable(shared.commons.posts.view().revision());
         let mut sent = Ok(());
         for (frame, descriptors) in announced.next_frames(&shared.registry, revision, peer) {
             sent = sent.and_then(|()| connection.send(&frame, descriptors));
@@ -81,26 +81,33 @@ impl Announced {
     ) -> Vec<(Frame, Tokens)> {
         let mut frames = Vec::new();
         let live: BTreeMap<u32, Arc<Region>> = registry.iter().map(|region| (region.id().0, region)).collect();
-        let is_gone =
-            |id: &u32, generation: &u32| live.get(id).is_none_or(|region| region.generation().0 != *generation);
-        let gone: Vec<(u32, u32)> = self
-            .regions
-            .iter()
-            .filter(|(id, generation)| is_gone(id, generation))
-            .map(|(&id, &generation)| (id, generation))
-            .collect();
-        for &(id, _) in &gone {
-            self.regions.remove(&id);
-        }
-        let fresh: Vec<&Arc<Region>> =
-            live.values().filter(|region| !self.regions.contains_key(&region.id().0)).collect();
+        // An id with a new generation is no loss: the news takes the place of the old, without a gap between.
+        let mut gone = Vec::new();
+        self.regions.retain(|&id, &mut generation| {
+            let stays = live.contains_key(&id);
+            if !stays {
+                gone.push((id, generation));
+            }
+            stays
+        });
+        let known = self.regions.clone();
+        let fresh = live.values().filter(|region| known.get(&region.id().0) != Some(&region.generation().0));
         if !gone.is_empty() {
             frames.push((Frame::RegionsGone(RegionsGone { revision, gone }), Vec::new()));
         }
-        for part in fresh.chunks(REGIONS_PER_FRAME) {
-            let mut tokens = Tokens::new();
-            let news = part.iter().map(|region| describe(region, peer, &mut tokens)).collect();
-            self.regions.extend(part.iter().map(|region| (region.id().0, region.generation().0)));
+        let (mut news, mut tokens) = (Vec::new(), Tokens::new());
+        for region in fresh {
+            let (described, own) = describe(region, peer);
+            self.regions.insert(described.id, described.generation);
+            if news.len() == REGIONS_PER_FRAME || tokens.len() + own.len() > FRAME_TOKENS_MAX {
+                let news = std::mem::take(&mut news);
+                frames.push((Frame::Regions(Regions { revision, news }), std::mem::take(&mut tokens)));
+            }
+            let token = (!own.is_empty()).then_some(tokens.len() as u8);
+            tokens.extend(own);
+            news.push(RegionNews { token, ..described });
+        }
+        if !news.is_empty() {
             frames.push((Frame::Regions(Regions { revision, news }), tokens));
         }
         if frames.is_empty() {
@@ -118,36 +125,44 @@ impl Announced {
     }
 }
 
-fn describe(region: &Arc<Region>, peer: &PeerState, tokens: &mut Tokens) -> RegionNews {
-    let Exported { path, token } = peer.registrar.export(region);
-    let token = token.map(|token| {
-        tokens.push(token);
-        (tokens.len() - 1) as u8
-    });
+/// A region in words, and its descriptors: its own first.
+fn describe(region: &Arc<Region>, peer: &PeerState) -> (RegionNews, Tokens) {
+    // Read first: memory that is renewed meanwhile is announced once more, under its next generation.
+    let generation = region.generation().0;
+    let Exported { path, token, more } = peer.registrar.export(region);
+    let tokens = token.into_iter().chain(more).collect();
     let mut label = region.label().to_owned();
     label.truncate(label.floor_char_boundary(LABEL_BYTES_MAX));
-    RegionNews {
+    let news = RegionNews {
         id: region.id().0,
-        generation: region.generation().0,
+        generation,
         label,
         bytes: region.bytes(),
         base: region.window().base_address(),
         rights: region.rights().into(),
         block_bytes: region.pool().map_or(0, |pool| pool.block_bytes()),
         path,
-        token,
-    }
+        token: None,
+    };
+    (news, tokens)
 }
 
 /// Takes a peer's announcement. Answers whether it makes sense.
 pub(super) fn learn(peer: &PeerState, regions: Regions, tokens: Vec<OwnedFd>) -> bool {
     let mut tokens: Vec<Option<OwnedFd>> = tokens.into_iter().map(Some).collect();
+    // A region's descriptors are its own and those that follow, up to the next region's.
+    let firsts: Vec<usize> = regions.news.iter().filter_map(|news| news.token).map(usize::from).collect();
     let mut news = Vec::with_capacity(regions.news.len());
     for region in regions.news {
         let token = match region.token {
-            None => None,
+            None => Vec::new(),
             Some(place) => match tokens.get_mut(usize::from(place)).and_then(Option::take) {
-                Some(token) => Some(token),
+                Some(token) => {
+                    let more = (usize::from(place) + 1..tokens.len()).take_while(|place| !firsts.contains(place));
+                    let more: Vec<usize> = more.collect();
+                    let more = more.into_iter().filter_map(|place| tokens[place].take());
+                    std::iter::once(token).chain(more).collect()
+                }
                 None => return false, // It names a descriptor that did not come, or one twice.
             },
         };

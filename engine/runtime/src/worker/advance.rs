@@ -20,7 +20,7 @@ use crate::slot::{Claim, Outcome, Phase, Slot};
 const WITHDRAWALS_PER_UNIT: u32 = 64;
 
 /// How a transfer ends that finds its memory withdrawn.
-const WITHDRAWN: [Cause; 3] = [Cause::RevokedByPeer, Cause::RevokedHere, Cause::PlanTooOld];
+const WITHDRAWN: [Cause; 4] = [Cause::RevokedByPeer, Cause::RevokedHere, Cause::MemoryRenewed, Cause::PlanTooOld];
 
 /// Why a unit was not moved to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,8 @@ pub(crate) fn move_units(
             }
         }
     }
-    (bytes, posts, None)
+    // A copy that was frozen meanwhile may have written old pages: it must not count as moved.
+    (bytes, posts, plan.check_renewed(*expected).err().map(MoveEnd::Stop))
 }
 
 /// The spans of consecutive units, one batch after another.

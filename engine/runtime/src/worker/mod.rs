@@ -54,6 +54,8 @@ const URGENT_UNITS_AT_ONCE: u64 = 16;
 const UNITS_AT_ONCE: u64 = 8;
 /// How many turns pass until one lane is polled although nobody marked it.
 const TURNS_PER_ROTATION: u64 = 16;
+/// Turns with work for others between two tries to tell peers that had no room.
+const TURNS_PER_RETRY: u64 = 4;
 
 /// Reports of one lane that fit without an allocation; it keeps what it grows to.
 const LANDED_AT_FIRST: usize = 32;
@@ -288,7 +290,9 @@ impl<E: Env> Worker<E> {
                 }
             }
         }
-        worked | self.retry_notifying()
+        // Peers without room are asked now and then, so that they cost those who have some next to nothing.
+        let is_due = !worked || self.turns.is_multiple_of(TURNS_PER_RETRY);
+        worked | (is_due && self.retry_notifying())
     }
 
     fn poll_lanes(&mut self) -> bool {

@@ -18,5 +18,5 @@ mod rings;
 pub use commons::{Bell, Commons, PeerCommons};
 pub use lane::{CopyLane, CopyLaneParts, HandOverQueues, HandOvers};
 pub use mail::{Mail, MailView, mail_bytes};
-pub use posts::{Busy, Posts, PostsView, WHOLE_REGION, posts_bytes};
+pub use posts::{Busy, Posts, PostsView, WHOLE_REGION, is_renewal, posts_bytes, withdrawn_bytes};
 pub use rings::{InboundRings, OutboundRing, ring_segment_bytes};

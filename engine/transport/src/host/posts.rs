@@ -4,7 +4,7 @@
 //! can raise or clear a hazard, or withdraw memory.
 //!
 //! ```text
-//! line 0     revision of the last deregistration
+//! line 0     revision of the last deregistration or renewal
 //! lines      departures: for each party, how many sessions at that place have ended here
 //! lines      gate: revision and the log of withdrawals
 //! lines      life: the lock that the kernel marks when the engine's thread dies
@@ -35,6 +35,20 @@ const _: () = assert!(HAZARD_BYTES == LINE_BYTES, "hazards are laid out a line e
 
 /// The length of a withdrawal that takes a whole region back for good.
 pub const WHOLE_REGION: u64 = u64::MAX;
+
+/// In the length of a withdrawal: the range gets fresh memory, and who builds a plan over the region
+/// from now on needs its next generation.
+const RENEWED: u64 = 1 << 63;
+
+/// Whether a withdrawal says that a range gets fresh memory.
+pub fn is_renewal(withdrawal: &Withdrawal) -> bool {
+    withdrawal.len != WHOLE_REGION && withdrawal.len & RENEWED != 0
+}
+
+/// How many bytes a withdrawal takes back.
+pub fn withdrawn_bytes(withdrawal: &Withdrawal) -> u64 {
+    if is_renewal(withdrawal) { withdrawal.len & !RENEWED } else { withdrawal.len }
+}
 
 /// Bytes of the posts of an engine with so many workers.
 pub const fn posts_bytes(workers: usize) -> usize {
@@ -92,6 +106,15 @@ impl Posts {
         // Published first: who finds the new revision finds this too, and knows the region is gone.
         self.deregistered.publish(gate.revision() + 1);
         gate.withdraw(&[Withdrawal { region, generation, offset: 0, len: WHOLE_REGION }])
+    }
+
+    /// Withdraws ranges, given as (offset, length), that get fresh memory.
+    pub fn withdraw_renewed(&self, region: u32, generation: u32, ranges: &[(u64, u64)]) -> u64 {
+        let mut gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // As for a whole region: whoever builds a plan has to look into the log until the news has come.
+        self.deregistered.publish(gate.revision() + ranges.len() as u64);
+        let withdrawal = |&(offset, len)| Withdrawal { region, generation, offset, len: len | RENEWED };
+        gate.withdraw(&ranges.iter().map(withdrawal).collect::<Vec<_>>())
     }
 
     /// All workers have left the session at this place: none of them copies for it any more.
@@ -154,7 +177,7 @@ impl PostsView {
         self.gate.withdrawals_since(since)
     }
 
-    /// The revision of the last deregistration of a whole region.
+    /// The revision of the last deregistration of a whole region, or renewal of a part of one.
     pub fn deregistered(&self) -> u64 {
         self.deregistered.read()
     }

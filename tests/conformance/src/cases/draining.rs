@@ -52,7 +52,7 @@ pub fn both_sides_finish_what_runs(setting: &Setting) {
 /// past the end of a drain that had too little time.
 pub fn what_is_new_is_refused_and_what_waits_goes_on(setting: &Setting) {
     let (mut stage, waiting) = Stage::choked(setting);
-    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 0)]).build().unwrap();
+    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 0)]).block_bytes(4096).build().unwrap();
     match stage.ask(0, Command::Drain { within_ms: 30 }) {
         Reply::Drained { peers, transfers, .. } => assert_eq!((peers, transfers), (vec!["source".to_owned()], 0)),
         other => panic!("{other:?}"),
@@ -84,7 +84,7 @@ pub fn what_is_new_is_refused_and_what_waits_goes_on(setting: &Setting) {
     assert_eq!(stage.peer().ended(), Some(Cause::PeerClosed));
     // This side never drained: it goes on with others.
     let late = stage.add_target("late", crate::Options::default());
-    let plan = Plan::write(&stage.near, &stage.region(late, KV)).blocks(&[(0, 0)]).build().unwrap();
+    let plan = Plan::write(&stage.near, &stage.region(late, KV)).blocks(&[(0, 0)]).block_bytes(4096).build().unwrap();
     stage.submit(&stage.peers[late], &plan, Submit::new()).wait().unwrap();
 }
 

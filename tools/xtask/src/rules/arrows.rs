@@ -1,7 +1,7 @@
 //! Who may depend on whom: arrows point down only, in manifests and in sources.
 //!
 //! ```text
-//! tools/cli ──► bench/lab, tools/doctor     tests/conformance
+//! tools/cli ──► bench/lab ──► bench/micro, tools/doctor     tests/conformance
 //!        \         |         /
 //!           engine/runtime
 //!          /       |       \
@@ -45,6 +45,19 @@ const ENGINE: &[&str] = &[
     "penstock-shm",
 ];
 
+/// The lab runs the micro-benches beside everything else.
+const LAB: &[&str] = &[
+    "penstock",
+    "penstock-core",
+    "penstock-memory",
+    "penstock-ring",
+    "penstock-transport",
+    "penstock-session",
+    "penstock-local",
+    "penstock-shm",
+    "penstock-micro",
+];
+
 /// What measures the engine's parts, or attacks them, may name any of them.
 const ALL: &[&str] = &[
     "penstock",
@@ -80,10 +93,12 @@ const PLACES: &[Place] = &[
     place("penstock-local", "engine/backends/local", TRANSPORTS_MAY_USE),
     place("penstock-shm", "engine/backends/shm", TRANSPORTS_MAY_USE),
     place("penstock", "engine/runtime", ENGINE),
-    place("penstock-lab", "bench/lab", ALL),
+    place("penstock-micro", "bench/micro", ALL),
+    place("penstock-lab", "bench/lab", LAB),
     place("penstock-doctor", "tools/doctor", &["penstock"]),
     place("penstock-cli", "tools/cli", &["penstock", "penstock-doctor", "penstock-lab"]),
-    place("penstock-conformance", "tests/conformance", CONFORMANCE),
+    // Labs are tests of this crate; one of them runs the engines of others as the lab does.
+    Place { tests_may_use: &["penstock-lab"], ..place("penstock-conformance", "tests/conformance", CONFORMANCE) },
     place("penstock-faults", "tests/faults", ALL),
     place("penstock-simulation", "tests/sim", ALL),
     place("penstock-fuzz", "tests/fuzz", ALL),

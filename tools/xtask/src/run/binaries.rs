@@ -16,6 +16,9 @@ use super::tally::Tally;
 /// Longest time that one test program may take.
 const LIMIT: Duration = Duration::from_secs(300);
 
+/// The same for a lab, which may build programs of its own and break them.
+const LAB_LIMIT: Duration = Duration::from_secs(1200);
+
 /// Longest time that a build may take, on a slow machine and from nothing.
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 
@@ -95,7 +98,8 @@ pub(crate) fn run(binary: &Binary, notes: &Path, environment: &[(&str, &str)]) -
     command.envs(environment.iter().copied());
     let started = Instant::now();
     let mut output = Vec::new();
-    let ended = process::run(&mut command, LIMIT, |line| output.push(line.to_string()))?;
+    let limit = if binary.is_lab() { LAB_LIMIT } else { LIMIT };
+    let ended = process::run(&mut command, limit, |line| output.push(line.to_string()))?;
     let noted = std::fs::read_to_string(notes).unwrap_or_default();
     let outcome = judge(&ended, &output, skips::parse_file(&noted));
     let name = format!("{} ({})", binary.target, binary.kind);

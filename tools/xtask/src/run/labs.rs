@@ -1,16 +1,15 @@
 //! `xtask labs`: tests that need root, other users, devices or packages.
 //!
-//! A lab is an integration test of `tests/conformance` named `lab_…`. It is told to run by
-//! `PENSTOCK_LABS=1` and says what it misses as a skip.
+//! A lab is an integration test of `tests/conformance` or `bench/lab` named `lab_…`. It is told to run by
+//! `PENSTOCK_LABS=1` and says what it misses as a skip. What it needs of packages is installed first, as root.
 
 use std::path::Path;
 
-use super::binaries;
-use super::skips;
 use super::suite::{notes_file, run_all};
+use super::{binaries, packages, skips};
 
-/// The crate whose integration tests hold the labs.
-const HOME: &str = "penstock-conformance";
+/// The crates whose integration tests hold the labs.
+const HOMES: [&str; 2] = ["penstock-conformance", "penstock-lab"];
 
 /// Runs every lab.
 pub(crate) fn labs(root: &Path) -> Result<bool, String> {
@@ -18,7 +17,10 @@ pub(crate) fn labs(root: &Path) -> Result<bool, String> {
         println!("labs: not running as root; labs that need it will be skipped");
         println!("      to run them all: sudo env \"PATH=$PATH\" \"HOME=$HOME\" make labs");
     }
-    let programs = binaries::build(&mut binaries::cargo(root), &["-p", HOME, "--tests"])?;
+    packages::provide();
+    let homes = HOMES.iter().flat_map(|home| ["-p", home]);
+    let arguments: Vec<&str> = homes.chain(["--tests"]).collect();
+    let programs = binaries::build(&mut binaries::cargo(root), &arguments)?;
     let labs = programs.iter().filter(|program| program.is_lab());
     let outcome = run_all(labs, &notes_file(root)?, &[("PENSTOCK_LABS", "1")])?;
     Ok(super::conclude(outcome, true))

@@ -3,6 +3,7 @@
 
 mod binaries;
 pub(crate) mod labs;
+mod packages;
 mod process;
 mod skips;
 pub(crate) mod suite;

@@ -51,7 +51,8 @@ pub(crate) fn is_root() -> bool {
     line.and_then(|uids| uids.split_whitespace().nth(1)).is_some_and(|effective| effective == "0")
 }
 
-fn finds_command(name: &str) -> bool {
+/// Whether a folder of PATH has a program of this name.
+pub(crate) fn finds_command(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }

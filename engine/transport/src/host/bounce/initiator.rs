@@ -7,7 +7,7 @@ use penstock_memory::{Window, copy::CopyError};
 use penstock_ring::bounce::{Asker, Nonsense, Stage};
 use penstock_ring::{Hazard, Publisher};
 
-use super::{Banks, QUESTION_WORDS, Question, SLOT_BYTES, SLOTS, concerns, packed};
+use super::{Banks, QUESTION_WORDS, Question, SLOT_BYTES, SLOTS, concerning, packed};
 use crate::host::Commons;
 use crate::lane::{Abandoned, Batch, LaneFault, PostError, Sink};
 use crate::remote::OwnersMemory;
@@ -242,7 +242,10 @@ impl Landing {
         }
         let since = view.withdrawals_since(self.expected).map_err(|_| Cause::PlanTooOld)?;
         let extents = spans.iter().map(|span| (span.local, span.len));
-        if concerns(&since.list, self.key, extents) { Err(Cause::RevokedHere) } else { Ok(()) }
+        match concerning(&since.list, self.key, extents) {
+            Some(_) => Err(Cause::RevokedHere),
+            None => Ok(()),
+        }
     }
 }
 

@@ -28,6 +28,8 @@ use penstock_memory::{Access, MemoryError, Registry, Segment, Window};
 use penstock_ring::Withdrawal;
 use penstock_ring::bounce::slot_bytes;
 
+use super::posts::withdrawn_bytes;
+
 pub(super) use self::initiator::Outgoing;
 pub(super) use self::owner::{Incoming, Sender};
 pub use self::question::{QUESTION_WORDS, Question, QuestionError};
@@ -117,11 +119,15 @@ impl Banks {
     }
 }
 
-/// Whether one of these withdrawals concerns these spans of a region.
-fn concerns(withdrawals: &[Withdrawal], key: RegionKey, spans: impl Iterator<Item = (u64, u64)> + Clone) -> bool {
-    withdrawals.iter().any(|gone| {
+/// The latest of these withdrawals that concerns these spans of a region.
+fn concerning(
+    withdrawals: &[Withdrawal],
+    key: RegionKey,
+    spans: impl Iterator<Item = (u64, u64)> + Clone,
+) -> Option<&Withdrawal> {
+    withdrawals.iter().rev().find(|gone| {
         let is_meant = gone.region == key.region.0 && gone.generation == key.generation.0;
-        let gone_end = gone.offset.saturating_add(gone.len);
+        let gone_end = gone.offset.saturating_add(withdrawn_bytes(gone));
         is_meant && spans.clone().any(|(offset, len)| offset < gone_end && gone.offset < offset.saturating_add(len))
     })
 }

@@ -13,7 +13,8 @@ use penstock_memory::{Region, Registry, Window, copy};
 use penstock_ring::bounce::Answerer;
 use penstock_ring::{Hazard, Published, ReadyBits};
 
-use super::{Banks, QUESTION_WORDS, Question, SLOTS, concerns};
+use super::{Banks, QUESTION_WORDS, Question, SLOTS, concerning};
+use crate::host::posts::is_renewal;
 use crate::host::{Bell, Commons};
 use crate::lane::LaneFault;
 
@@ -170,8 +171,8 @@ fn checked(
     }
     if question.revision != now {
         let Ok(since) = view.withdrawals_since(question.revision) else { return Ok(Err(Cause::PlanTooOld)) };
-        if concerns(&since.list, question.key, spans.iter().map(|span| (span.local, span.len))) {
-            return Ok(Err(Cause::RevokedByPeer));
+        if let Some(gone) = concerning(&since.list, question.key, spans.iter().map(|span| (span.local, span.len))) {
+            return Ok(Err(if is_renewal(gone) { Cause::MemoryRenewed } else { Cause::RevokedByPeer }));
         }
     }
     let Some(region) = find(registry, known, question.key) else { return Ok(Err(Cause::RevokedByPeer)) };
@@ -194,7 +195,8 @@ fn find(registry: &Registry, known: &mut Option<(RegionKey, Weak<Region>)>, key:
         && *last == key
         && let Some(region) = region.upgrade()
     {
-        return Some(region).filter(|region| region.is_live());
+        // The same region may have another generation by now: then its memory was renewed.
+        return Some(region).filter(|region| region.is_live() && region.generation() == key.generation);
     }
     let region = registry.resolve(key.region, key.generation).ok()?;
     *known = Some((key, Arc::downgrade(&region)));

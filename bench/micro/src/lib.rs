@@ -1,0 +1,15 @@
+//! The engine's smallest parts, each in a loop of its own.
+//!
+//! - [`bench`]: what a micro-bench is, and how its time is taken; [`cases`]: all of them
+//! - [`pair`]: two inline engines of one thread, connected
+//! - [`hot`]: the hot path and nothing else, for a tool that counts instructions
+
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod cases;
+pub mod hot;
+pub mod pair;
+
+/// Why something could not be set up.
+pub type Refusal = Box<dyn std::error::Error + Send + Sync>;
