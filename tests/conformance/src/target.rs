@@ -264,7 +264,7 @@ impl Target {
         let remote = peer.wait_region(label, CALL_MAX)?;
         let near = self.region(label)?;
         let span = Span { local: 0, remote: 0, len: near.bytes().min(remote.bytes()) };
-        let plan = Plan::write(&near, &remote).extents(&[span]).build()?;
+        let plan = Plan::write(near, &remote).extents(&[span]).build()?;
         let mut taken = Vec::new();
         for time in 0..times {
             match peer.submit(&plan, Submit::new().notify(NoteId(time.into()), b"flooded")) {

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use penstock::config::{Config, PagesChoice, Progress};
+use penstock::config::{Config, PagesChoice, ProcessVmChoice, Progress};
 use penstock::{Engine, Moment, StartError};
 
 use crate::env::{Identity, SimEnv};
@@ -75,6 +75,8 @@ impl World {
             .progress(Progress::Inline)
             // What larger pages are given depends on the machine, and is announced to peers.
             .pages(PagesChoice::Small)
+            // Where a peer may try it is an address, another one in every process of the same seed.
+            .process_vm(ProcessVmChoice::Off)
             .transfers_in_flight(64)
             .transfer_queue(64)
     }

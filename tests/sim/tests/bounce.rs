@@ -4,7 +4,7 @@
 mod common;
 
 use common::{SECOND, STEPS, config, connect, exchange, pool};
-use penstock::config::{ProcessVmChoice, TransportName};
+use penstock::config::TransportName;
 use penstock::{Cause, HostMemory, LocalRegion, Plan, RemoteHold, Rights, Span, Submit, Window};
 use penstock_simulation::trace::digest;
 use penstock_simulation::{Node, Random, SimEnv, World, replay};
@@ -15,7 +15,7 @@ const ROUNDS: u8 = 6;
 const SHM: &[TransportName] = &[TransportName::Shm];
 
 fn start(world: &World, name: &str) -> Result<Node, penstock::StartError> {
-    world.start(config(name, SHM).process_vm(ProcessVmChoice::Off))
+    world.start(config(name, SHM))
 }
 
 fn owned(engine: &Node) -> LocalRegion<SimEnv> {

@@ -17,9 +17,12 @@ use crate::host::{Commons, CopyLane, CopyLaneParts, InboundRings, ring_segment_b
 use crate::lane::{Abandoned, Batch, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
 use crate::remote::{OwnersMemory, RemoteMemory};
 
+/// A token and how it ended.
+type Report = (u64, Result<u64, Cause>);
+
 /// What an initiator's lane has reported.
 #[derive(Default)]
-struct Reports(Vec<(u64, Result<u64, Cause>)>);
+struct Reports(Vec<Report>);
 
 impl Sink for Reports {
     fn has_room(&mut self) -> bool {
@@ -129,7 +132,7 @@ impl Two {
     }
 
     /// What the initiator hears.
-    fn collect(&mut self) -> Result<Vec<(u64, Result<u64, Cause>)>, LaneFault> {
+    fn collect(&mut self) -> Result<Vec<Report>, LaneFault> {
         let mut reports = Reports::default();
         while self.near.lane.poll(&mut reports)? {}
         Ok(reports.0)
