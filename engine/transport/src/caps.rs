@@ -40,7 +40,8 @@ pub struct Caps {
     pub trust: Trust,
     /// When written bytes are visible to the target.
     pub placement: Placement,
-    /// Whether [`crate::Lane::post`] has moved the bytes when it returns.
+    /// Whether [`crate::Lane::post`] has moved the bytes when it returns, where this side reaches the memory
+    /// itself; [`crate::RemoteMemory::is_synchronous`] says it for one region.
     pub synchronous: bool,
     /// Whether memory that Penstock did not allocate can be the remote side.
     pub remote_caller_memory: bool,

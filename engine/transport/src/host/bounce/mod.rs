@@ -119,14 +119,15 @@ impl Banks {
     }
 }
 
-/// The latest of these withdrawals that concerns these spans of a region.
+/// The latest of these withdrawals that concerns these spans of a region: what is withdrawn from one use of
+/// an id was withdrawn from all before it.
 fn concerning(
     withdrawals: &[Withdrawal],
     key: RegionKey,
     spans: impl Iterator<Item = (u64, u64)> + Clone,
 ) -> Option<&Withdrawal> {
     withdrawals.iter().rev().find(|gone| {
-        let is_meant = gone.region == key.region.0 && gone.generation == key.generation.0;
+        let is_meant = gone.region == key.region.0 && gone.generation >= key.generation.0;
         let gone_end = gone.offset.saturating_add(withdrawn_bytes(gone));
         is_meant && spans.clone().any(|(offset, len)| offset < gone_end && gone.offset < offset.saturating_add(len))
     })

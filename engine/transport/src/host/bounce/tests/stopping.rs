@@ -117,6 +117,44 @@ fn a_region_deregistered_after_the_post_is_not_touched_and_not_kept() {
 }
 
 #[test]
+fn memory_renewed_after_the_post_is_not_touched_under_its_old_name() {
+    let mut two = Two::new();
+    let near = two.near.register(vec![7; 64], "near", Rights::NONE);
+    let far = two.far.register(vec![1; 64], "far", Rights::READ_WRITE);
+    let old = RemoteMemory::Owners(OwnersMemory { key: key(&far), bytes: 64 });
+    two.post(1, Direction::Write, &near, &far, &ONE).unwrap();
+    two.serve().unwrap();
+    assert_eq!(two.collect().unwrap(), [(1, Ok(64))], "the lane knows the region now");
+    far.window().fill(0, 64, 1).unwrap();
+    two.post(2, Direction::Write, &near, &far, &ONE).unwrap();
+    two.far.registry.renew(far.id(), far.generation()).unwrap();
+    two.serve().unwrap();
+    assert_eq!(two.collect().unwrap(), [(2, Err(Cause::RevokedByPeer))], "another generation");
+    // Whoever claims to have seen everything does not get by with the old name either, and a withdrawal
+    // from the new generation concerns the old one.
+    for withdrawn in [false, true] {
+        let expected = two.revisions();
+        let batch = Batch {
+            direction: Direction::Write,
+            local: near.window(),
+            local_key: key(&near),
+            remote: &old,
+            spans: &ONE,
+            hint: Hint::Cached,
+            expected,
+            token: 3,
+        };
+        assert_eq!(two.near.lane.post(&batch), Ok(Posted::Accepted(1)));
+        if withdrawn {
+            withdraw(&two.far, &far, 0, 64);
+        }
+        two.serve().unwrap();
+        assert_eq!(two.collect().unwrap(), [(3, Err(Cause::RevokedByPeer))]);
+    }
+    assert_eq!(contents(far.window()), vec![1; 64]);
+}
+
+#[test]
 fn a_question_older_than_the_owners_log_is_refused() {
     let mut two = Two::new();
     let near = two.near.register(vec![7; 64], "near", Rights::NONE);
