@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use penstock_core::limits::SPANS_PER_POST;
-use penstock_core::plan::Unit;
 use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
 use penstock_transport::host::PostsView;
 use penstock_transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
@@ -41,11 +40,14 @@ pub(crate) fn move_units(
     expected: &mut Revisions,
     spans: &mut [Span; SPANS_PER_POST],
 ) -> (u64, u64, Option<MoveEnd>) {
-    let mut source = Spans { plan, next: first, end: first + count, unit: None, from: 0 };
+    let (mut number, end) = (first, first + count);
     let (mut bytes, mut posts, mut looks) = (0, 0, 0);
-    while let Some((section, filled)) = source.fill(spans) {
-        let sides = &plan.sides[section];
-        loop {
+    while number < end {
+        let Some((unit, units)) = plan.shape.stretch(number, end - number) else { break };
+        let sides = &plan.sides[unit.section()];
+        let (spans_of_unit, mut from) = (unit.spans(), 0);
+        while from < spans_of_unit {
+            let filled = unit.fill(from, spans);
             let batch = Batch {
                 direction: plan.shape.direction(),
                 local: &sides.local,
@@ -58,7 +60,7 @@ pub(crate) fn move_units(
             match lane.post(&batch) {
                 Ok(Posted::Moved(moved)) => {
                     bytes += moved;
-                    break;
+                    from += filled;
                 }
                 // Lanes of this release are synchronous; see Caps::synchronous.
                 Ok(Posted::Accepted(_)) | Err(PostError::Full) => return (bytes, posts, Some(MoveEnd::Full)),
@@ -78,61 +80,10 @@ pub(crate) fn move_units(
                 Err(PostError::Fault(fault)) => return (bytes, posts, Some(MoveEnd::Stop(fault.0))),
             }
         }
+        number += units;
     }
     // A copy that was frozen meanwhile may have written old pages: it must not count as moved.
     (bytes, posts, plan.check_renewed(*expected).err().map(MoveEnd::Stop))
-}
-
-/// The spans of consecutive units, one batch after another.
-struct Spans<'a> {
-    plan: &'a PlanInner,
-    next: u64,
-    end: u64,
-    /// The unit that is being expanded, and how many of its spans were.
-    unit: Option<Unit<'a>>,
-    from: usize,
-}
-
-impl Spans<'_> {
-    /// Fills `spans` as far as units of one section allow. Answers the section and how many there are.
-    #[inline]
-    fn fill(&mut self, spans: &mut [Span; SPANS_PER_POST]) -> Option<(usize, usize)> {
-        let mut filled = 0;
-        let mut section = None;
-        loop {
-            let Some(unit) = &self.unit else {
-                if self.next == self.end {
-                    break;
-                }
-                (self.unit, self.from) = (self.plan.shape.unit(self.next), 0);
-                self.next += 1;
-                continue;
-            };
-            // A batch is between one pair of regions.
-            if *section.get_or_insert(unit.section()) != unit.section() {
-                break;
-            }
-            let count = unit.fill(self.from, &mut spans[filled..]);
-            self.from += count;
-            if self.from == unit.spans() {
-                self.unit = None;
-            }
-            // A long run that was cut into units is put together again.
-            if count == 1 && filled > 0 && continues(spans[filled - 1], spans[filled]) {
-                spans[filled - 1].len += spans[filled].len;
-            } else {
-                filled += count;
-            }
-            if filled == spans.len() {
-                break;
-            }
-        }
-        section.filter(|_| filled > 0).map(|section| (section, filled))
-    }
-}
-
-fn continues(before: Span, after: Span) -> bool {
-    before.local + before.len == after.local && before.remote + before.len == after.remote
 }
 
 impl<E: Env> Worker<E> {
@@ -224,7 +175,7 @@ impl<E: Env> Worker<E> {
             && self.notifying.is_empty()
             && self.commands.is_empty()
             && self.port().calls.is_empty()
-            && self.ready.is_empty()
+            && self.ready.is_empty_below(self.lanes.len())
     }
 
     fn take_first(&mut self, class: Priority) -> Active {
