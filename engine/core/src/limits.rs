@@ -59,7 +59,7 @@ const _: () = assert!(
 );
 const _: () = assert!(PEERS_MAX.is_multiple_of(64), "a ready word holds 64 peers");
 const _: () = assert!(
-    FRAME_TOKENS_MAX >= 3 + 1 + WORKERS_MAX,
+    FRAME_TOKENS_MAX >= 4 + 1 + WORKERS_MAX,
     "an offer carries its shared segments and one bell for each worker and the application"
 );
 const _: () = assert!(TRANSFERS_MAX <= u32::MAX as usize, "slots are named by 32-bit indices");

@@ -71,13 +71,23 @@ impl Mapping {
 
     /// Backs every page now, so that no later access pays a fault or dies of a full file system.
     pub(crate) fn populate(&self, fd: BorrowedFd<'_>, access: Access) -> io::Result<()> {
+        self.populate_range(fd, access, 0, self.len)
+    }
+
+    /// As [`Mapping::populate`], for whole pages of it.
+    pub(crate) fn populate_range(&self, fd: BorrowedFd<'_>, access: Access, from: u64, len: u64) -> io::Result<()> {
+        let inside = from.checked_add(len).is_some_and(|end| end <= self.len);
+        if !inside {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let advice = match access {
             Access::Read => Advice::LinuxPopulateRead,
             Access::ReadWrite => Advice::LinuxPopulateWrite,
         };
         let errno = loop {
-            // SAFETY: population leaves the contents alone; the range is exactly this mapping.
-            match unsafe { mm::madvise(self.base.as_ptr().cast(), self.len as usize, advice) } {
+            // SAFETY: population leaves the contents alone; the range was found inside this mapping.
+            let done = unsafe { mm::madvise(self.base.as_ptr().add(from as usize).cast(), len as usize, advice) };
+            match done {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(errno) => break errno,
@@ -89,9 +99,9 @@ impl Mapping {
         // Kernels before 5.14 lack the advice. Allocating through the file first turns a full
         // file system into an error here instead of a SIGBUS at the touch.
         if access == Access::ReadWrite {
-            rustix::fs::fallocate(fd, rustix::fs::FallocateFlags::empty(), 0, self.len)?;
+            rustix::fs::fallocate(fd, rustix::fs::FallocateFlags::empty(), from, len)?;
         }
-        self.touch_each_page();
+        self.touch_each_page(from, len);
         Ok(())
     }
 
@@ -118,8 +128,8 @@ impl Mapping {
         Ok(())
     }
 
-    fn touch_each_page(&self) {
-        for offset in (0..self.len).step_by(page_bytes() as usize) {
+    fn touch_each_page(&self, from: u64, len: u64) {
+        for offset in (from..from + len).step_by(page_bytes() as usize) {
             // SAFETY: `offset` is inside the mapping, whose file has all its pages.
             unsafe { self.base.as_ptr().add(offset as usize).read_volatile() };
         }

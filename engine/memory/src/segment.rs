@@ -14,10 +14,13 @@ const WHAT: &str = "a shared segment";
 ///
 /// Sizes are rounded up to whole pages, on both sides by the same rule, so the number of bytes
 /// that made a segment is also the number that opens it. The window covers the rounded size. A
-/// fresh segment is all zeroes and fully backed: touching it neither faults nor fails.
+/// fresh segment is all zeroes and fully backed: touching it neither faults nor fails. Only of those made
+/// or opened `backed_to` a length the rest has no pages until [`Segment::back`] gives it some.
 #[derive(Debug)]
 pub struct Segment {
     fd: OwnedFd,
+    mapping: Arc<Mapping>,
+    access: Access,
     window: Window,
 }
 
@@ -33,22 +36,55 @@ impl Segment {
         Self::create_sealed(name, bytes, true)
     }
 
+    /// As [`Segment::create`], but only the first `backed` bytes have their pages at once.
+    pub fn create_backed_to(name: &str, bytes: u64, backed: u64) -> Result<Self, MemoryError> {
+        let bytes = whole_pages(bytes)?;
+        let fd = memfd::create(name, bytes, false, WHAT)?;
+        let made = Self::map(fd, bytes, Access::ReadWrite, backed)?;
+        memfd::seal(made.fd.as_fd(), false, WHAT)?;
+        Ok(made)
+    }
+
     fn create_sealed(name: &str, bytes: u64, owner_only: bool) -> Result<Self, MemoryError> {
         let bytes = whole_pages(bytes)?;
         let fd = memfd::create(name, bytes, false, WHAT)?;
         // The seal against writers comes after the one writable mapping it must not hit.
-        let window = map(fd.as_fd(), bytes, Access::ReadWrite)?;
-        memfd::seal(fd.as_fd(), owner_only, WHAT)?;
-        Ok(Self { fd, window })
+        let made = Self::map(fd, bytes, Access::ReadWrite, bytes)?;
+        memfd::seal(made.fd.as_fd(), owner_only, WHAT)?;
+        Ok(made)
     }
 
     /// Maps a peer's segment after checking that it is a memfd of the size announced, sealed
     /// against shrinking and growing; anything else is refused before it is mapped.
     pub fn open(fd: OwnedFd, expected_bytes: u64, access: Access) -> Result<Self, MemoryError> {
+        Self::open_backed_to(fd, expected_bytes, access, whole_pages(expected_bytes)?)
+    }
+
+    /// As [`Segment::open`], but only the first `backed` bytes are sure to have their pages.
+    pub fn open_backed_to(fd: OwnedFd, expected_bytes: u64, access: Access, backed: u64) -> Result<Self, MemoryError> {
         let bytes = whole_pages(expected_bytes)?;
         memfd::verify(fd.as_fd(), bytes, false, WHAT)?;
-        let window = map(fd.as_fd(), bytes, access)?;
-        Ok(Self { fd, window })
+        Self::map(fd, bytes, access, backed)
+    }
+
+    fn map(fd: OwnedFd, bytes: u64, access: Access, backed: u64) -> Result<Self, MemoryError> {
+        let refused = |call, source| memfd::system_error(call, WHAT, bytes, source);
+        let mapping = Mapping::new(fd.as_fd(), bytes, access, false).map_err(|source| refused("mmap", source))?;
+        let mapping = Arc::new(mapping);
+        let window = window_over(Arc::clone(&mapping), access);
+        let made = Self { fd, mapping, access, window };
+        made.back(0, whole_pages(backed)?.min(bytes))?;
+        Ok(made)
+    }
+
+    /// Gives this range its pages, if it has none yet: from then on touching it neither faults nor
+    /// fails. The range is rounded outwards to whole pages.
+    pub fn back(&self, offset: u64, len: u64) -> Result<(), MemoryError> {
+        let (page, bytes) = (page_bytes(), self.window.len());
+        let from = offset.min(bytes) / page * page;
+        let end = offset.saturating_add(len).min(bytes).next_multiple_of(page);
+        let backed = self.mapping.populate_range(self.fd.as_fd(), self.access, from, end - from);
+        backed.map_err(|source| memfd::system_error("madvise(populate)", WHAT, end - from, source))
     }
 
     /// The descriptor, for sending to a peer.
@@ -74,17 +110,35 @@ fn whole_pages(bytes: u64) -> Result<u64, MemoryError> {
     round_up(bytes, page_bytes()).ok_or(MemoryError::AddressOverflow { base: 0, len: bytes })
 }
 
-fn map(fd: BorrowedFd<'_>, bytes: u64, access: Access) -> Result<Window, MemoryError> {
-    let refused = |call, source| memfd::system_error(call, WHAT, bytes, source);
-    let mapping = Mapping::new(fd, bytes, access, false).map_err(|source| refused("mmap", source))?;
-    mapping.populate(fd, access).map_err(|source| refused("madvise(populate)", source))?;
-    Ok(window_over(Arc::new(mapping), access))
-}
-
 /// The window over a whole mapping, which it keeps.
 pub(crate) fn window_over(mapping: Arc<Mapping>, access: Access) -> Window {
     let (base, len) = (mapping.base(), mapping.len());
     // SAFETY: the mapping is readable, writable for ReadWrite, and lives inside the Arc until
     // the last window is gone; nobody makes references to its bytes.
     unsafe { Window::new(base, len, access == Access::ReadWrite, mapping) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_backed_in_part_is_backed_further_when_asked() {
+        let page = page_bytes();
+        let made = Segment::create_backed_to("penstock-test", 5 * page, page).unwrap();
+        let resident = |segment: &Segment| rustix::fs::fstat(segment.fd()).unwrap().st_blocks as u64 * 512;
+        assert_eq!(resident(&made), page, "one page was asked for");
+        made.back(2 * page + 1, page).unwrap();
+        assert_eq!(resident(&made), 3 * page, "a range is rounded outwards");
+        made.window().fill(2 * page, 2 * page, 7).unwrap();
+        let opened = Segment::open_backed_to(made.fd().try_clone_to_owned().unwrap(), 5 * page, Access::ReadWrite, 0);
+        assert!(opened.is_err(), "nothing at all cannot be asked for");
+        let fd = made.fd().try_clone_to_owned().unwrap();
+        let opened = Segment::open_backed_to(fd, 5 * page, Access::ReadWrite, page).unwrap();
+        let mut seen = [0];
+        opened.window().read_into(3 * page, &mut seen).unwrap();
+        assert_eq!((seen, resident(&made)), ([7], 3 * page));
+        opened.back(u64::MAX, 1).unwrap();
+        assert_eq!(resident(&made), 3 * page, "beyond the end is nothing");
+    }
 }

@@ -21,6 +21,7 @@
 //! | [`slab`] | preconstructed items behind generational keys |
 //! | [`gate`] | hazards and the withdrawal log: how an owner knows that nothing lands any more |
 //! | [`published`] | a number that its owner publishes, readable over read-only mappings |
+//! | [`bounce`] | a slot in which one side asks, the other does and answers |
 //! | [`life`] | a word that the kernel marks when its owner dies |
 //! | [`bell`] | wake the other side only when it sleeps |
 //! | [`ready`] | bitmap of the lanes that have work |
@@ -28,6 +29,7 @@
 //! | [`thread_bound`] | a value that only its own thread may touch |
 
 pub mod bell;
+pub mod bounce;
 pub mod counter;
 pub mod error;
 pub mod gate;

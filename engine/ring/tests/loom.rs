@@ -8,7 +8,8 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use penstock_ring::{
-    CounterCell, Full, GateWriter, Hazard, Line, Observation, ReadyBits, Shared, Slab, Withdrawal, bell, mpsc, spsc,
+    CounterCell, Full, GateWriter, Hazard, Line, Observation, ReadyBits, Shared, Slab, Withdrawal, bell, bounce, mpsc,
+    spsc,
 };
 
 /// Five find nothing more and take ten times as long; without a bound only the slab's model does
@@ -427,5 +428,76 @@ fn counter_wakes_its_waiter_and_shows_the_bytes() {
         assert!(!*futex.asleep.lock().unwrap(), "asleep after the arrival");
         cell.remove_waiter();
         assert_eq!(cell.value(), 1);
+    });
+}
+
+// Bounce slots
+
+/// The question and the bytes beside it cross in both directions, and a question that is taken back
+/// was never begun.
+#[test]
+fn bounce_is_withdrawn_or_answered_and_never_both() {
+    model(|| {
+        let (mut asker, answerer) = bounce::pair(1);
+        let bytes = Arc::new(Plain::new(0u64));
+        let theirs = Arc::clone(&bytes);
+        bytes.write(10);
+        asker.ask(&[1]);
+        let owner = thread::spawn(move || {
+            let mut question = [0];
+            let taken = answerer.take(&mut question)?;
+            let found = (question[0], theirs.read());
+            theirs.write(found.1 + 1);
+            answerer.answer(&taken, [found.1, 0]);
+            Some(found)
+        });
+        let withdrawn = asker.withdraw();
+        if withdrawn {
+            // The bytes are the asker's again, and the owner never touches them: loom would see it.
+            bytes.write(77);
+            assert_eq!(owner.join().unwrap(), None);
+            return;
+        }
+        loop {
+            match asker.look().unwrap() {
+                bounce::Stage::Done(answer) => {
+                    assert_eq!((answer, bytes.read()), ([10, 0], 11));
+                    break;
+                }
+                stage => assert_ne!(stage, bounce::Stage::Posted, "withdrawing failed because it was taken"),
+            }
+            thread::yield_now();
+        }
+        asker.free();
+        assert_eq!(owner.join().unwrap(), Some((1, 10)));
+    });
+}
+
+/// A slot is used again after a withdrawal: whoever takes sees the second question whole.
+#[test]
+fn bounce_slots_are_used_again() {
+    model(|| {
+        let (mut asker, answerer) = bounce::pair(2);
+        let bytes = Arc::new(Plain::new(0u64));
+        let theirs = Arc::clone(&bytes);
+        bytes.write(1);
+        asker.ask(&[1, 1]);
+        let owner = thread::spawn(move || {
+            for _ in 0..2 {
+                let mut question = [0; 2];
+                if let Some(taken) = answerer.take(&mut question) {
+                    assert_eq!(question, [theirs.read(); 2], "a question and the bytes of another");
+                    answerer.answer(&taken, question);
+                }
+            }
+        });
+        if asker.withdraw() {
+            bytes.write(2);
+            asker.ask(&[2, 2]);
+            if let bounce::Stage::Done(answer) = asker.look().unwrap() {
+                assert_eq!(answer, [2, 2]);
+            }
+        }
+        owner.join().unwrap();
     });
 }

@@ -10,7 +10,7 @@ use penstock_core::config::{Config, PagesChoice, ProcessVmChoice, TransportName}
 use penstock_core::env::{Address, Reactor};
 use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
 use penstock_local::LocalTransport;
-use penstock_memory::{HostMemory, PoolSpec, fork};
+use penstock_memory::{HostMemory, PoolSpec, Registry, fork};
 use penstock_ring::mpsc;
 use penstock_session::Card;
 use penstock_shm::ShmTransport;
@@ -71,7 +71,8 @@ impl<E: Env> Engine<E> {
         let address = Address::Unix(folder.join(format!("{name}.sock")));
         let workers = if config.workers.progress.is_threaded() { config.workers.count } else { 1 };
         let commons = Commons::create(workers)?;
-        let transports = transports(&config, &commons);
+        let registry = Arc::new(Registry::new());
+        let transports = transports(&config, &commons, &registry);
         let listening = env.listen(&address);
         let path = address.path().display().to_string();
         let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
@@ -82,7 +83,8 @@ impl<E: Env> Engine<E> {
         let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &commons, worker)).unzip();
         let process = env.process();
         let waker = reactor.waker();
-        let parts = SharedParts { env, config, name, epoch, card, process, commons, transports, ports, waker };
+        let parts =
+            SharedParts { env, config, name, epoch, card, process, registry, commons, transports, ports, waker };
         let shared = Shared::new(parts);
         let workers: Vec<Worker<E>> =
             queues.into_iter().enumerate().map(|(index, queue)| Worker::new(index, &shared, queue)).collect();
@@ -354,12 +356,13 @@ impl<E: Env> Connecting<E> {
     }
 }
 
-fn transports(config: &Config, commons: &Arc<Commons>) -> Vec<Arc<dyn Transport>> {
+fn transports(config: &Config, commons: &Arc<Commons>, registry: &Arc<Registry>) -> Vec<Arc<dyn Transport>> {
     let process_vm = config.transports.process_vm == ProcessVmChoice::Auto;
     let make = |name: &TransportName| -> Option<Arc<dyn Transport>> {
+        let commons = Arc::clone(commons);
         match name {
-            TransportName::Local => Some(Arc::new(LocalTransport::new(Arc::clone(commons)))),
-            TransportName::Shm => Some(Arc::new(ShmTransport::new(Arc::clone(commons), process_vm))),
+            TransportName::Local => Some(Arc::new(LocalTransport::new(commons))),
+            TransportName::Shm => Some(Arc::new(ShmTransport::new(commons, Arc::clone(registry), process_vm))),
             _ => None,
         }
     };

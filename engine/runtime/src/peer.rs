@@ -15,7 +15,7 @@ use crate::plan::{Plan, PlanInner};
 use crate::shared::{ControlCall, Latch};
 use crate::slot::Outcome;
 use crate::transfer::{Completed, Transfer};
-use crate::worker::{Announcement, Command, Priority, joined, move_units};
+use crate::worker::{Announcement, At, Command, Grounded, Priority, joined, move_units};
 
 /// A transfer of at least so many bytes is split among all workers.
 const SPLIT_BYTES_MIN: u64 = 4 * penstock_core::limits::UNIT_BYTES;
@@ -307,7 +307,7 @@ impl<E: Env> Peer<E> {
     /// of references. Anything but plain success is left to the ordinary way.
     #[inline(never)]
     fn move_at_once(&self, plan: &PlanInner, how: &Submit<'_>) -> AtOnce {
-        let is_simple = plan.shape.units() == 1 && how.note.is_none() && self.state.caps.synchronous;
+        let is_simple = plan.shape.units() == 1 && how.note.is_none() && plan.is_synchronous;
         if !is_simple || !self.made(plan) || self.hub.shared.is_closing() || !self.state.takes_new() {
             return AtOnce::NOT;
         }
@@ -394,8 +394,8 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
         None => {
             let mut expected = plan.revisions();
             let here = worker.shared.commons.posts.view();
-            let (bytes, _, stop) =
-                move_units(plan, (0, 1), joined.lane.as_mut(), here, &mut expected, &mut worker.spans);
+            let (lane, spans, mut at) = (joined.lane.as_mut(), &mut worker.spans, At::start_of(0));
+            let (bytes, _, stop) = move_units(plan, (&mut at, 1), lane, here, &mut expected, spans, &mut Grounded);
             if stop.is_some() {
                 return None;
             }

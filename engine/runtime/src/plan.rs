@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use penstock_core::plan::{self, Reach, Shape, Strided};
+use penstock_core::plan::{self, Reach, RegionKey, Shape, Strided};
 use penstock_core::{Cause, Direction, Env, Generation, RegionId, Span};
 use penstock_memory::copy::{Hint, hint_for};
 use penstock_memory::{Blocks, Window};
@@ -33,6 +33,8 @@ pub(crate) struct PlanInner {
     /// For each section of the shape, the memory of both sides.
     pub(crate) sides: Box<[Sides]>,
     pub(crate) hint: Hint,
+    /// Whether every post of it has moved its bytes when it returns.
+    pub(crate) is_synchronous: bool,
     /// All spans, expanded, of a plan that is one unit of a few: an inline engine moves it in one post.
     pub(crate) flat: Box<[Span]>,
     /// The state of withdrawn memory this plan was last checked against.
@@ -43,6 +45,7 @@ pub(crate) struct PlanInner {
 
 pub(crate) struct Sides {
     pub(crate) local: Window,
+    pub(crate) local_key: RegionKey,
     pub(crate) remote: RemoteMemory,
 }
 
@@ -66,10 +69,12 @@ impl PlanInner {
         Some(Batch {
             direction: self.shape.direction(),
             local: &sides.local,
+            local_key: sides.local_key,
             remote: &sides.remote,
             spans: &self.flat,
             hint: self.hint,
             expected: self.revisions(),
+            token: 0,
         })
     }
 
@@ -250,15 +255,18 @@ impl<'a> PlanBuilder<'a> {
                         == (section.remote().region, section.remote().generation)
             };
             let pair = pairs.iter().find(of_section).expect("every section comes from a pair");
-            Ok(Sides { local: pair.local.window().clone(), remote: pair.import()? })
+            let local = pair.local.window().clone();
+            Ok(Sides { local, local_key: section.local(), remote: pair.import()? })
         });
         let sides = sides.collect::<Result<Box<[Sides]>, PlanError>>()?;
         // The oldest revision of all pairs: what was withdrawn later is looked at once more.
         let seen = |of: fn(&Pair) -> u64| AtomicU64::new(pairs.iter().map(of).min().unwrap_or(0));
         let (seen_here, seen_there) = (seen(|pair| pair.here), seen(|pair| pair.there));
         let hint = hint_for(shape.bytes());
+        let is_synchronous = sides.iter().all(|side| side.remote.is_synchronous());
         let flat = flatten(&shape);
-        let inner = PlanInner { shape, peer, engine, sides, hint, flat, seen_here, seen_there, _kept: kept };
+        let inner =
+            PlanInner { shape, peer, engine, sides, hint, is_synchronous, flat, seen_here, seen_there, _kept: kept };
         Ok(Plan { inner: Arc::new(inner) })
     }
 }

@@ -97,6 +97,8 @@ pub(crate) enum Witness {
     Peer { peer: Arc<PeerState>, busy: Busy },
     /// The workers that have units of one transfer in hand.
     Hands(Box<dyn Fn() -> bool + Send + Sync>),
+    /// A peer's own workers, which were asked to move what was then given up.
+    Owner { peer: Arc<PeerState>, is_quiet: Box<dyn Fn() -> bool + Send + Sync> },
     /// A fork of the engine's process: nothing can be proven from there.
     Fork,
 }
@@ -107,6 +109,7 @@ impl Witness {
             Self::Worker { ours, busy } => ours.posts.view().has_settled(busy),
             Self::Peer { peer, busy } => peer.commons.posts.has_settled(busy) || peer.is_gone(),
             Self::Hands(are_empty) => are_empty(),
+            Self::Owner { is_quiet, .. } => is_quiet(),
             Self::Fork => false,
         }
     }
@@ -117,6 +120,8 @@ impl Witness {
             // Only engines of one process hand over.
             Self::Peer { peer, .. } => peer.caps.hand_over.then(|| format!("engine `{}` of this process", peer.name)),
             Self::Worker { .. } | Self::Hands(_) => Some("a worker of this engine".to_owned()),
+            // It writes its own memory, which is not this engine's to renew.
+            Self::Owner { .. } => None,
             Self::Fork => Some("the parent of this process".to_owned()),
         }
     }
@@ -132,13 +137,27 @@ impl Witness {
 
     fn peer(&self) -> Option<&EngineName> {
         match self {
-            Self::Peer { peer, .. } => Some(&peer.name),
+            Self::Peer { peer, .. } | Self::Owner { peer, .. } => Some(&peer.name),
             _ => None,
         }
     }
 }
 
 impl Quarantined {
+    /// A peer's memory that its own workers may still move for a transfer that was given up. It is not
+    /// this engine's, so this engine does not list it.
+    pub(crate) fn at_peer(peer: &Arc<PeerState>, since: Moment, is_quiet: Box<dyn Fn() -> bool + Send + Sync>) -> Self {
+        Self(Arc::new(Entry {
+            label: "memory of the peer".to_owned(),
+            region: None,
+            extents: Vec::new(),
+            since,
+            witnesses: vec![Witness::Owner { peer: Arc::clone(peer), is_quiet }],
+            released: AtomicBool::new(false),
+            kept: Mutex::default(),
+        }))
+    }
+
     /// Whether it is proven by now that nothing can touch the memory any more.
     pub fn is_released(&self) -> bool {
         let entry = &self.0;

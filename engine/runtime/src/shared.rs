@@ -35,7 +35,7 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) card: Card,
     /// Which process this is; the same for all engines in it.
     pub(crate) process: u64,
-    pub(crate) registry: Registry,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) commons: Arc<Commons>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
     pub(crate) slots: Slab<Slot>,
@@ -297,6 +297,7 @@ pub(crate) struct SharedParts<E: Env> {
     pub(crate) epoch: Epoch,
     pub(crate) card: Card,
     pub(crate) process: u64,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) commons: Arc<Commons>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
     pub(crate) ports: Vec<Port>,
@@ -305,7 +306,8 @@ pub(crate) struct SharedParts<E: Env> {
 
 impl<E: Env> Shared<E> {
     pub(crate) fn new(parts: SharedParts<E>) -> Arc<Self> {
-        let SharedParts { env, config, name, epoch, card, process, commons, transports, ports, waker } = parts;
+        let SharedParts { env, config, name, epoch, card, process, registry, commons, transports, ports, waker } =
+            parts;
         let in_flight = u32::try_from(config.transfers.in_flight).expect("the configuration was validated");
         Arc::new(Self {
             application: commons.ringer(0),
@@ -316,7 +318,7 @@ impl<E: Env> Shared<E> {
             epoch,
             card,
             process,
-            registry: Registry::new(),
+            registry,
             commons,
             transports,
             slots: Slab::new(in_flight, |_| Slot::new()),

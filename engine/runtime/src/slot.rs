@@ -4,22 +4,34 @@
 //! exactly once. Stopping takes the same word: once the stop bit is up and no unit is in anybody's
 //! hands, no byte of this transfer moves any more, and that moment is the transfer's quiescence.
 //!
+//! A hand is *remote* when what it holds was given up and only the peer may still be at it: it keeps the
+//! transfer from ending, but nothing of this engine's memory is touched for it.
+//!
 //! ```text
-//! claims   stop 1 | finished 1 | units in hands 14 | next unit 48
+//! claims   stop 1 | finished 1 | hands 11 | remote hands 11 | next unit 40
 //! ```
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use penstock_core::limits::WORKERS_MAX;
 use penstock_core::{Cause, Moment, Notified, Stage};
+use penstock_transport::host::bounce::SLOTS;
 use rustix::thread::futex;
 
 const STOP: u64 = 1 << 63;
 const FINISHED: u64 = 1 << 62;
-const HAND: u64 = 1 << 48;
+const HAND: u64 = 1 << 51;
 const HANDS_MASK: u64 = (FINISHED - 1) & !(HAND - 1);
-const NEXT_MASK: u64 = HAND - 1;
+const REMOTE: u64 = 1 << 40;
+const REMOTES_MASK: u64 = (HAND - 1) & !(REMOTE - 1);
+const NEXT_MASK: u64 = REMOTE - 1;
+
+const _: () = assert!(
+    WORKERS_MAX * (2 + SLOTS) < (HANDS_MASK / HAND) as usize,
+    "each worker has a unit, another claim and a lane's batches in hand at most"
+);
 
 /// Somebody sleeps on the state.
 const AWAITED: u32 = 1 << 31;
@@ -75,6 +87,10 @@ pub(crate) struct Slot {
     claims: AtomicU64,
     bytes: AtomicU64,
     outcome: AtomicU64,
+    /// Batches that were given up while the peer was, or may have been, at them.
+    remote_open: AtomicU32,
+    /// The transfer is to end although the peer may still be at something.
+    forced: AtomicBool,
     payload: Mutex<Vec<u8>>,
 }
 
@@ -87,6 +103,8 @@ impl Slot {
             claims: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             outcome: AtomicU64::new(0),
+            remote_open: AtomicU32::new(0),
+            forced: AtomicBool::new(false),
             payload: Mutex::new(Vec::new()),
         }
     }
@@ -102,6 +120,8 @@ impl Slot {
         self.stop.store(0, Ordering::Relaxed);
         self.claims.store(0, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
+        self.remote_open.store(0, Ordering::Relaxed);
+        self.forced.store(false, Ordering::Relaxed);
         self.state.store(Phase::Queued as u32, Ordering::Release); // SYNC begin: pairs with phase()'s Acquire
     }
 
@@ -157,9 +177,65 @@ impl Slot {
         self.release(units)
     }
 
+    /// So many bytes more, of a unit that stays in the caller's hands.
+    pub(crate) fn add_bytes(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// One hand more, for a batch that goes on by itself; the caller has one already.
+    pub(crate) fn take_hand(&self) {
+        self.claims.fetch_add(HAND, Ordering::Relaxed); // Released with the caller's own.
+    }
+
+    /// A batch is given up that the peer may still be at: its hand becomes a remote one.
+    pub(crate) fn give_up_hand(&self) {
+        self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the word.
+        self.claims.fetch_add(REMOTE, Ordering::Release); // SYNC claims: pairs with is_busy_here()
+    }
+
+    /// The peer is not at a given-up batch any more, and has moved so many bytes. Answers whether the
+    /// caller finishes the transfer.
+    pub(crate) fn moved_remotely(&self, bytes: u64, units: u64) -> bool {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the hand below.
+        self.close_remote();
+        self.release_hand(HAND + REMOTE, units)
+    }
+
+    /// The transfer does not wait for a given-up batch any longer, whatever the peer does. Answers
+    /// whether the caller finishes it.
+    pub(crate) fn leave_remote(&self, units: u64) -> bool {
+        self.release_hand(HAND + REMOTE, units)
+    }
+
+    /// Asks for the end although the peer may still be at something.
+    pub(crate) fn force(&self) {
+        self.forced.store(true, Ordering::Release); // SYNC forced: pairs with is_forced()
+    }
+
+    /// Whether the end was asked for although the peer may still be at something.
+    pub(crate) fn is_forced(&self) -> bool {
+        self.forced.load(Ordering::Acquire) // SYNC forced: pairs with force()
+    }
+
+    /// The peer is not at it any more.
+    pub(crate) fn close_remote(&self) {
+        self.remote_open.fetch_sub(1, Ordering::Release); // SYNC remote-open: pairs with is_remote_open()
+    }
+
+    /// Whether the peer may still be at something that was given up. Asked after the transfer has
+    /// ended, or when nothing of it is in anybody's hands.
+    pub(crate) fn is_remote_open(&self) -> bool {
+        self.remote_open.load(Ordering::Acquire) != 0 // SYNC remote-open: pairs with close_remote()
+    }
+
     fn release(&self, units: u64) -> bool {
+        self.release_hand(HAND, units)
+    }
+
+    #[inline]
+    fn release_hand(&self, hand: u64, units: u64) -> bool {
         // SYNC claims: what this worker moved is seen by whoever finishes.
-        let before = self.claims.fetch_sub(HAND, Ordering::AcqRel);
+        let before = self.claims.fetch_sub(hand, Ordering::AcqRel);
         let last_hand = before & HANDS_MASK == HAND;
         let at_end = before & STOP != 0 || before & NEXT_MASK >= units;
         last_hand && at_end && self.take_finish()
@@ -187,9 +263,10 @@ impl Slot {
         Stage::from_code((reason >> 8) as u8).zip(Cause::from_code(reason as u8))
     }
 
-    /// Whether a unit is in somebody's hands at this moment.
-    pub(crate) fn is_in_hands(&self) -> bool {
-        self.claims.load(Ordering::Acquire) & HANDS_MASK != 0 // SYNC claims: pairs with release()
+    /// Whether somebody has something of it in hand that touches this engine's memory.
+    pub(crate) fn is_busy_here(&self) -> bool {
+        let claims = self.claims.load(Ordering::Acquire); // SYNC claims: pairs with release_hand() and give_up_hand()
+        (claims & HANDS_MASK) / HAND != (claims & REMOTES_MASK) / REMOTE
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -289,9 +366,43 @@ mod tests {
         slot.begin(1, None);
         assert_eq!(slot.claim(5, 1), Claim::Units(0, 1));
         assert!(!slot.stop(Stage::Move, Cause::Cancelled));
-        assert!(slot.is_in_hands());
+        assert!(slot.is_busy_here());
         assert!(slot.moved(7, 5), "the hand that was left finishes");
-        assert!(!slot.is_in_hands());
+        assert!(!slot.is_busy_here());
+    }
+
+    #[test]
+    fn a_batch_under_way_holds_the_end_up() {
+        let slot = Slot::new();
+        slot.begin(1, None);
+        assert_eq!(slot.claim(1, 1), Claim::Units(0, 1));
+        slot.take_hand();
+        slot.take_hand();
+        assert!(!slot.moved(0, 1), "two batches are under way");
+        assert!(!slot.stop(Stage::Move, Cause::Cancelled), "they are in hands");
+        slot.give_up_hand();
+        assert!(slot.is_busy_here(), "the other one is not given up");
+        assert!(!slot.moved(64, 1));
+        assert!(!slot.is_busy_here() && slot.is_remote_open(), "only the peer may be at it");
+        assert!(slot.moved_remotely(8, 1), "the last batch finishes");
+        assert_eq!((slot.is_remote_open(), slot.bytes()), (false, 72));
+    }
+
+    #[test]
+    fn a_transfer_may_end_while_the_peer_is_at_it_and_says_so() {
+        let slot = Slot::new();
+        slot.begin(1, None);
+        assert_eq!(slot.claim(1, 1), Claim::Units(0, 1));
+        slot.take_hand();
+        assert!(!slot.moved(0, 1) && !slot.stop(Stage::Move, Cause::Cancelled));
+        slot.give_up_hand();
+        assert!(!slot.is_forced());
+        slot.force();
+        assert!(slot.is_forced());
+        assert!(slot.leave_remote(1), "nobody has anything in hand any more");
+        assert!(slot.is_remote_open() && !slot.is_busy_here());
+        slot.close_remote();
+        assert!(!slot.is_remote_open());
     }
 
     #[test]

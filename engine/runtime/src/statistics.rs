@@ -32,6 +32,10 @@ statistics! {
     units,
     /// Batches posted to lanes.
     posts,
+    /// Batches that a lane accepted and finished later.
+    flights,
+    /// The most of them that were under way at once, summed over the workers.
+    flights_most,
     /// Bytes moved.
     bytes,
     /// Notifications sent.
@@ -58,6 +62,11 @@ impl Tally {
     #[inline]
     pub(crate) fn add(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+
+    /// For a highest mark.
+    pub(crate) fn raise_to(&self, mark: u64) {
+        self.0.store(self.read().max(mark), Ordering::Relaxed);
     }
 
     /// For the rare counts that several threads make.

@@ -8,7 +8,7 @@ use penstock_ring::Key;
 
 use crate::hub::Hub;
 use crate::peer_state::PeerState;
-use crate::quiesce::{Answer, Hold, RemoteHold};
+use crate::quiesce::{Answer, Hold, Quarantined, RemoteHold};
 use crate::slot::{Outcome, Slot};
 
 /// How long past its own deadline a transfer is waited for: its worker may be descheduled.
@@ -150,19 +150,31 @@ impl<E: Env> Pending<E> {
         }
         let until = shared.env.now() + within;
         let slot = self.slot();
+        match self.cancel_here(slot, until) {
+            Hold::Quarantined(held) => {
+                let remote = RemoteHold::Quarantined(held.clone());
+                Answer { local: Hold::Quarantined(held), remote }
+            }
+            local => Answer { local, remote: self.settle_remote(until) },
+        }
+    }
+
+    /// Stops it, and answers whether anything of it can still touch this engine's memory.
+    fn cancel_here(&self, slot: &Slot, until: Moment) -> Hold {
+        let shared = &self.hub.shared;
         if slot.outcome().is_some() {
-            return QUIESCED;
+            return Hold::Quiesced;
         }
         if slot.stop(Stage::Move, Cause::Cancelled) {
             // No unit is in anybody's hands and none will be: this caller ends it.
             slot.finish(Outcome { failure: Some((Stage::Move, Cause::Cancelled)), notified: Notified::No });
             shared.ports[0].statistics.transfers_failed.add_shared(1);
             shared.completed_one();
-            return QUIESCED;
+            return Hold::Quiesced;
         }
         // A worker that sleeps until the receiver has room, or until a deadline, shall see the stop now.
         shared.ports.iter().for_each(|port| port.bell.ring());
-        let quiet = |slot: &Slot| slot.outcome().is_some() || !slot.is_in_hands();
+        let quiet = |slot: &Slot| slot.outcome().is_some() || !slot.is_busy_here();
         let settled = quiet(slot) || {
             if self.hub.is_inline() {
                 self.hub.wait_until(until, || quiet(slot))
@@ -171,19 +183,36 @@ impl<E: Env> Pending<E> {
             }
         };
         if settled {
-            return QUIESCED;
+            return Hold::Quiesced;
         }
         // A quiet hazard proves nothing here: the worker may be between two batches of its unit.
-        let held = self.hub.quarantine_hands(self.hands());
-        Answer { local: Hold::Quarantined(held.clone()), remote: RemoteHold::Quarantined(held) }
+        let pending = self.held();
+        let is_quiet = move || !pending.slot().is_busy_here() && pending.is_quiet_there();
+        Hold::Quarantined(self.hub.quarantine_hands(Box::new(is_quiet)))
     }
 
-    /// Answers later whether no unit is in anybody's hands; holds the slot until then.
-    fn hands(&self) -> Box<dyn Fn() -> bool + Send + Sync> {
+    /// Whether anything that was given up can still touch the peer's memory: only the peer's own workers
+    /// could, and only if they had begun.
+    fn settle_remote(&self, until: Moment) -> RemoteHold {
+        if self.is_quiet_there() || self.hub.wait_until(until, || self.is_quiet_there()) {
+            return RemoteHold::Quiesced;
+        }
+        // The end does not wait for the peer any longer, either.
+        self.slot().force();
+        self.hub.shared.ports.iter().for_each(|port| port.bell.ring());
+        let pending = self.held();
+        let is_quiet = Box::new(move || pending.is_quiet_there());
+        RemoteHold::Quarantined(Quarantined::at_peer(&self.peer, self.hub.shared.env.now(), is_quiet))
+    }
+
+    fn is_quiet_there(&self) -> bool {
+        !self.slot().is_remote_open() || self.peer.is_gone()
+    }
+
+    /// Another handle, which holds the slot as long as it lives.
+    fn held(&self) -> Self {
         self.slot().hold();
-        let pending =
-            Self { hub: Arc::clone(&self.hub), peer: Arc::clone(&self.peer), key: self.key, timeout: self.timeout };
-        Box::new(move || !pending.slot().is_in_hands())
+        Self { hub: Arc::clone(&self.hub), peer: Arc::clone(&self.peer), key: self.key, timeout: self.timeout }
     }
 }
 

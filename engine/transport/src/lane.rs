@@ -4,6 +4,7 @@
 //! when `post` returns, an asynchronous one says so later through [`Sink::completed`]. "Full" is an
 //! answer and means "later"; only a [`LaneFault`] ends the session.
 
+use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, NoteId, Span};
 use penstock_memory::Window;
 use penstock_memory::copy::Hint;
@@ -27,6 +28,8 @@ pub struct Batch<'a> {
     pub direction: Direction,
     /// The local region's memory.
     pub local: &'a Window,
+    /// The local region's name, by which a lane that lands bytes later sees whether it was withdrawn.
+    pub local_key: RegionKey,
     /// The remote region's memory, as this process reaches it.
     pub remote: &'a RemoteMemory,
     /// What to move, as offsets into both.
@@ -35,6 +38,8 @@ pub struct Batch<'a> {
     pub hint: Hint,
     /// What the plan was checked against.
     pub expected: Revisions,
+    /// What accepted spans are reported under; of no meaning where [`RemoteMemory::is_synchronous`].
+    pub token: u64,
 }
 
 /// What became of a posted batch.
@@ -42,8 +47,21 @@ pub struct Batch<'a> {
 pub enum Posted {
     /// All of it was moved; this many bytes.
     Moved(u64),
-    /// The first so many spans were accepted and will be reported by [`Sink::completed`].
+    /// The first so many spans, at least one, are under way and will be reported by
+    /// [`Sink::completed`], together and exactly once, unless they are abandoned before.
     Accepted(usize),
+}
+
+/// What giving up an accepted batch answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Abandoned {
+    /// Nothing of it touches any memory any more. No completion will come.
+    Quiet,
+    /// It does not touch this engine's memory any more, but the peer may still be at it. The
+    /// completion comes when it is not, with the bytes that were moved after all.
+    RemoteOpen,
+    /// It may still touch this engine's memory. The completion comes when it does not.
+    Open,
 }
 
 /// Why a batch was not moved.
@@ -118,7 +136,7 @@ pub trait Sink {
 /// Something reference counted that one engine gives to another of the same process.
 pub type Handle = std::sync::Arc<dyn std::any::Any + Send + Sync>;
 
-/// One worker's private way to one peer.
+/// One worker's private way to one peer. A lane that was dropped does not touch this engine's memory any more.
 pub trait Lane: Send {
     /// Moves, or accepts to move, the spans of a batch.
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError>;
@@ -135,7 +153,13 @@ pub trait Lane: Send {
     /// Gives a handle to the peer without a copy. Refused with [`Cause::NoPath`] where [`crate::Caps::hand_over`] is false.
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError>;
 
-    /// Takes a bounded number of notifications and completions.
-    /// Answers whether there may be more.
+    /// Gives up an accepted batch: it is not to touch anything any more, as far as this side can help it.
+    fn abandon(&mut self, token: u64) -> Abandoned {
+        let _ = token;
+        Abandoned::Quiet
+    }
+
+    /// Takes a bounded number of notifications and completions, and does a bounded part of what the
+    /// peer asks for. Answers whether there may be more; what waits for [`Sink::has_room`] does not count.
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault>;
 }

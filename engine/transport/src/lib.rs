@@ -23,6 +23,6 @@ pub mod record;
 pub mod remote;
 
 pub use caps::{Caps, Placement, Trust};
-pub use lane::{Arrival, Batch, CounterRef, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
+pub use lane::{Abandoned, Arrival, Batch, CounterRef, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
 pub use link::{Exported, Here, ImportError, JoinError, Link, Registrar, RemoteRegion, There, Tokens, Transport};
-pub use remote::{RemoteMemory, Way};
+pub use remote::{OwnersMemory, RemoteMemory, Way};

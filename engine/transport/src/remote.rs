@@ -1,5 +1,6 @@
 //! A peer's memory, as this process reaches it.
 
+use penstock_core::plan::RegionKey;
 use penstock_memory::{ForeignMemory, Window};
 
 /// A peer's memory, as this process reaches it. Which way it is was decided when the region was
@@ -10,6 +11,17 @@ pub enum RemoteMemory {
     Mapped(Window),
     /// It is another process's own: the kernel copies, in a system call of this processor.
     Foreign(ForeignMemory),
+    /// Only its owner may touch it: the owner is asked, through bounce slots.
+    Owners(OwnersMemory),
+}
+
+/// Memory that only its owner may touch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnersMemory {
+    /// The region, by its owner's name for it.
+    pub key: RegionKey,
+    /// Its length in bytes.
+    pub bytes: u64,
 }
 
 impl RemoteMemory {
@@ -18,6 +30,7 @@ impl RemoteMemory {
         match self {
             Self::Mapped(window) => window.len(),
             Self::Foreign(memory) => memory.bytes(),
+            Self::Owners(memory) => memory.bytes,
         }
     }
 
@@ -25,6 +38,7 @@ impl RemoteMemory {
     pub fn is_synchronous(&self) -> bool {
         match self {
             Self::Mapped(_) | Self::Foreign(_) => true,
+            Self::Owners(_) => false,
         }
     }
 
@@ -33,6 +47,7 @@ impl RemoteMemory {
         match self {
             Self::Mapped(_) => Way::MAPPED,
             Self::Foreign(_) => Way::PROCESS_VM,
+            Self::Owners(_) => Way::BOUNCE,
         }
     }
 }
@@ -57,6 +72,8 @@ impl Way {
     pub const MAPPED: &'static str = "mapped";
     /// The kernel copies between the two processes.
     pub const PROCESS_VM: &'static str = "process_vm";
+    /// Its owner is asked to move it, through bounce slots.
+    pub const BOUNCE: &'static str = "bounce";
     /// It cannot be reached.
     pub const NONE: &'static str = "none";
 }

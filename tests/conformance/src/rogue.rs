@@ -15,6 +15,7 @@ use penstock::session::codec::{self, Received};
 use penstock::session::frame::{VERSION_MAX, VERSION_MIN};
 use penstock::session::{Card, Decoder, Frame, Hello, Offer, RefusalCode};
 use penstock::transport::Tokens;
+use penstock::transport::host::bounce::Banks;
 use penstock::transport::host::{Commons, MailView, mail_bytes, ring_segment_bytes};
 use penstock_shm::offer;
 use rustix::net::{
@@ -168,7 +169,7 @@ pub struct Offering {
     pub transport: String,
     /// The transport's words.
     pub blob: Vec<u8>,
-    /// Posts, mail, rings, the application's bell, the worker's bell.
+    /// Posts, mail, rings, slots, the application's bell, the worker's bell.
     pub tokens: Tokens,
 }
 
@@ -177,11 +178,10 @@ impl Greeted {
     pub fn honest(&self) -> (Offering, Own) {
         let commons = Commons::create(1).expect("memory for what is shared");
         let rings = offer::make_rings(usize::from(self.theirs.workers)).expect("memory for the rings");
-        let tokens = offer::tokens(&commons, &rings).expect("they can be passed on");
-        (
-            Offering { transport: "shm".to_owned(), blob: offer::blob(penstock::memory::Beacon::NONE), tokens },
-            Own { commons, rings },
-        )
+        let slots = Banks::create(1).expect("memory for the slots");
+        let tokens = offer::tokens(&commons, &rings, &slots).expect("they can be passed on");
+        let blob = offer::blob(penstock::memory::Beacon::NONE);
+        (Offering { transport: "shm".to_owned(), blob, tokens }, Own { commons, rings, slots })
     }
 
     /// Makes an offer, whatever it is.
@@ -198,18 +198,19 @@ impl Greeted {
         let Heard::Frame(Frame::Regions(regions), pools) = self.rogue.hear(PATIENCE) else {
             panic!("no session stands");
         };
-        assert_eq!((self.offer.transport.as_str(), self.tokens.len()), ("shm", 4 + usize::from(self.theirs.workers)));
+        assert_eq!((self.offer.transport.as_str(), self.tokens.len()), ("shm", 5 + usize::from(self.theirs.workers)));
         let workers = usize::from(self.theirs.workers);
         // The first are the posts, which can only be read.
         let mut tokens = self.tokens.into_iter().skip(1);
         let mut segment = |bytes: usize| {
-            let token = tokens.next().expect("posts, mail, rings, bells");
+            let token = tokens.next().expect("posts, mail, rings, slots, bells");
             Segment::open(token, bytes as u64, Access::ReadWrite).expect("an honest offer can be mapped")
         };
         let (mail, rings) = (segment(mail_bytes(workers)), segment(ring_segment_bytes(1)));
+        let slots = segment(Banks::bytes_for(workers) as usize);
         let bells = tokens.collect();
         let party = self.theirs.party as usize;
-        Intruder { rogue: self.rogue, own, mail, rings, bells, workers, party, regions, pools }
+        Intruder { rogue: self.rogue, own, mail, rings, slots, bells, workers, party, regions, pools }
     }
 }
 
@@ -219,6 +220,8 @@ pub struct Own {
     pub commons: Arc<Commons>,
     /// The rings that the engine fills.
     pub rings: Segment,
+    /// The slots that the rogue fills.
+    pub slots: Banks,
 }
 
 /// A rogue with a standing session.
@@ -231,6 +234,8 @@ pub struct Intruder {
     pub mail: Segment,
     /// The rings that the rogue fills.
     pub rings: Segment,
+    /// The slots that the engine fills.
+    pub slots: Segment,
     bells: Vec<OwnedFd>,
     workers: usize,
     /// The rogue's place in the engine's table of peers.

@@ -41,23 +41,31 @@ pub struct Setting {
     pub place: Place,
     /// What kind of memory it has.
     pub memory: Memory,
+    /// Whether the engines may use the kernel's copies between processes.
+    pub process_vm: bool,
 }
 
 impl Setting {
     /// Engines with so many adaptive workers.
     pub const fn adaptive(transport: TransportName, workers: usize, place: Place) -> Self {
-        Self { transport, progress: Progress::Adaptive, workers, place, memory: Memory::Pools }
+        Self { transport, progress: Progress::Adaptive, workers, place, memory: Memory::Pools, process_vm: true }
     }
 
     /// Engines without threads.
     pub const fn inline(transport: TransportName, place: Place) -> Self {
-        Self { transport, progress: Progress::Inline, workers: 1, place, memory: Memory::Pools }
+        Self { transport, progress: Progress::Inline, workers: 1, place, memory: Memory::Pools, process_vm: true }
     }
 
     /// The same with another kind of memory on the other side.
     #[must_use]
     pub const fn with(self, memory: Memory) -> Self {
         Self { memory, ..self }
+    }
+
+    /// The same with the kernel's copies between processes switched off.
+    #[must_use]
+    pub const fn without_process_vm(self) -> Self {
+        Self { process_vm: false, ..self }
     }
 
     /// Whether the engines have no threads.
@@ -73,6 +81,7 @@ impl Setting {
             transport: self.transport.as_str().to_owned(),
             progress: self.progress.as_str().to_owned(),
             workers: self.workers,
+            process_vm: self.process_vm,
             tuning: Tuning::default(),
         }
     }
@@ -81,11 +90,12 @@ impl Setting {
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}-{}", self.transport.as_str(), self.progress.as_str(), self.workers)?;
-        match self.memory {
-            Memory::Pools => Ok(()),
-            Memory::Caller => f.write_str("/caller memory"),
-            Memory::Mixed => f.write_str("/mixed memory"),
-        }
+        f.write_str(match self.memory {
+            Memory::Pools => "",
+            Memory::Caller => "/caller memory",
+            Memory::Mixed => "/mixed memory",
+        })?;
+        f.write_str(if self.process_vm { "" } else { "/without process_vm" })
     }
 }
 
@@ -113,6 +123,8 @@ pub struct EngineSpec {
     pub progress: String,
     /// Its workers.
     pub workers: usize,
+    /// Whether it may use the kernel's copies between processes.
+    pub process_vm: bool,
     /// What this case changes.
     pub tuning: Tuning,
 }
@@ -128,8 +140,11 @@ impl EngineSpec {
     /// As a configuration. It goes by way of YAML, as a user's would.
     pub fn config(&self) -> Config {
         let yaml = format!(
-            "workers: {{ progress: {}, count: {} }}\ntransports: {{ allow: [{}] }}\n",
-            self.progress, self.workers, self.transport
+            "workers: {{ progress: {}, count: {} }}\ntransports: {{ allow: [{}], process_vm: {} }}\n",
+            self.progress,
+            self.workers,
+            self.transport,
+            if self.process_vm { "auto" } else { "off" }
         );
         let mut config = Config::parse(&yaml, "the case's configuration").expect("a setting names what there is");
         config = config.named(&self.name).directory(&self.folder);

@@ -7,5 +7,6 @@ mod bad_input {
     mod offers;
     mod plans;
     mod rings;
+    mod slots;
     mod socket;
 }

@@ -9,6 +9,7 @@
 //! - [`child`]: other processes, spoken to line by line
 //! - [`bystanders`]: peers in other processes that sleep, or take what they are sent
 //! - [`frozen`]: writers that are stopped in the middle of a copy
+//! - [`owner`]: peers in other processes with memory of their own, which can be stopped and killed
 //! - [`storm`]: transfers that are stopped midway, and the canaries that tell what landed later
 
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@ pub mod child;
 pub mod cores;
 pub mod folder;
 pub mod frozen;
+pub mod owner;
 pub mod pair;
 pub mod seed;
 pub mod storm;

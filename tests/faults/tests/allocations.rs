@@ -4,8 +4,10 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use penstock::config::{Progress, TransportName};
-use penstock::{Engine, LocalRegion, NoteId, Notified, Peer, Plan, PoolSpec, RemoteRegion, Rights, Submit, SystemEnv};
+use penstock::config::{ProcessVmChoice, Progress, TransportName};
+use penstock::{
+    Engine, HostMemory, LocalRegion, NoteId, Notified, Peer, Plan, PoolSpec, RemoteRegion, Rights, Submit, SystemEnv,
+};
 use penstock_faults::bystanders::{RECEIVER_BYTES, RECEIVER_POOL};
 use penstock_faults::child::{Child, to_word};
 use penstock_faults::folder::Folder;
@@ -154,8 +156,33 @@ fn pool(engine: &Engine) -> LocalRegion<SystemEnv> {
     LocalRegion::clone(&engine.pool(spec).expect("there is memory for a small pool"))
 }
 
-fn start(folder: &Folder, name: &str, transport: TransportName, (progress, workers): Mode) -> Engine {
-    let config = config(folder.path(), name, transport, progress).transfers_in_flight(IN_FLIGHT);
+/// How the other side's memory is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// A pool in the same process.
+    Local,
+    /// A pool, mapped.
+    Mapped,
+    /// Memory that Penstock did not allocate, copied by the kernel.
+    ProcessVm,
+    /// The same, moved by its owner.
+    Bounce,
+}
+
+/// Memory that Penstock did not allocate.
+fn caller_memory(engine: &Engine) -> LocalRegion<SystemEnv> {
+    let memory = HostMemory::from_vec(vec![0; RECEIVER_BYTES as usize]).expect("it is not empty");
+    engine.register(memory, RECEIVER_POOL, Rights::READ_WRITE).expect("a fresh engine has room for a region")
+}
+
+fn start(folder: &Folder, name: &str, way: Way, (progress, workers): Mode) -> Engine {
+    let (transport, process_vm) = match way {
+        Way::Local => (TransportName::Local, ProcessVmChoice::Auto),
+        Way::Mapped | Way::ProcessVm => (TransportName::Shm, ProcessVmChoice::Auto),
+        Way::Bounce => (TransportName::Shm, ProcessVmChoice::Off),
+    };
+    let config = config(folder.path(), name, transport, progress).process_vm(process_vm);
+    let config = config.transfers_in_flight(IN_FLIGHT);
     let config = if progress.is_threaded() { config.workers(workers) } else { config };
     Engine::start(config).expect("an engine starts in a fresh folder")
 }
@@ -179,12 +206,14 @@ impl Verdict {
 }
 
 /// Both engines in this process, so that what the peer's threads allocate is counted as well.
-fn in_one_process(transport: TransportName, mode: Mode, verdict: &mut Verdict) {
-    let label = format!("{transport}, {}, {} workers", mode.0, mode.1);
-    let folder = Folder::new(&format!("allocations-{transport}-{}-{}", mode.0, mode.1));
-    let target = start(&folder, "target", transport, mode);
-    let source = start(&folder, "source", transport, mode);
-    let (far, near) = (pool(&target), pool(&source));
+fn in_one_process(way: Way, mode: Mode, verdict: &mut Verdict) {
+    let label = format!("{way:?}, {}, {} workers", mode.0, mode.1);
+    let folder = Folder::new(&format!("allocations-{way:?}-{}-{}", mode.0, mode.1));
+    let target = start(&folder, "target", way, mode);
+    let source = start(&folder, "source", way, mode);
+    let of_caller = matches!(way, Way::ProcessVm | Way::Bounce);
+    let far = if of_caller { caller_memory(&target) } else { pool(&target) };
+    let near = pool(&source);
     let arrivals = far.counter("arrivals").expect("a fresh engine has room for a counter");
     let peer = connect(&source, &target);
     assert!(turn_until(&[&source, &target], || peer.counter("arrivals").is_some()));
@@ -214,7 +243,7 @@ fn in_one_process(transport: TransportName, mode: Mode, verdict: &mut Verdict) {
 /// The receiver in another process: what it allocates for a notification is its own affair.
 fn to_another_process(mode: Mode, verdict: &mut Verdict) {
     let folder = Folder::new(&format!("allocations-apart-{}", mode.0));
-    let engine = start(&folder, "sender", TransportName::Shm, mode);
+    let engine = start(&folder, "sender", Way::Mapped, mode);
     let near = pool(&engine);
     let path = folder.path().to_str().expect("folders for temporary files have plain names");
     let mut child = Child::start(CHILD, &["receive", path, &to_word(&engine.descriptor())]);
@@ -252,9 +281,12 @@ fn check_the_count() {
 fn a_submitted_plan_allocates_nothing() {
     check_the_count();
     let mut verdict = Verdict { cases: 0, failures: Vec::new() };
-    for transport in [TransportName::Local, TransportName::Shm] {
+    for way in [Way::Local, Way::Mapped, Way::ProcessVm, Way::Bounce] {
         for mode in [(Progress::Inline, 1), (Progress::Adaptive, 1), (Progress::Adaptive, 2)] {
-            in_one_process(transport, mode, &mut verdict);
+            // Only the owner's own turns move it then: an inline one would need a thread of its own.
+            if !(way == Way::Bounce && mode.0 == Progress::Inline) {
+                in_one_process(way, mode, &mut verdict);
+            }
         }
     }
     for mode in [(Progress::Inline, 1), (Progress::Adaptive, 2)] {

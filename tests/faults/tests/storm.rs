@@ -4,7 +4,7 @@
 
 use penstock::config::{Progress, TransportName};
 use penstock_faults::cores::Cores;
-use penstock_faults::storm::{Setting, apart, rage, tally::Tally};
+use penstock_faults::storm::{Setting, apart, board::Way, rage, tally::Tally};
 
 /// At least so many of all stops must have come with a part of the bytes landed.
 const PARTIAL_SHARE_MIN: f64 = 0.3;
@@ -18,13 +18,13 @@ fn told(label: &str, tally: Tally) -> Tally {
 
 fn storm(label: &'static str, transport: TransportName, initiator: Progress, owner: Progress, stops: u64) -> Tally {
     let cores = Cores::of_their_own();
-    told(label, rage(Setting { label, transport, initiator, owner, cores, stops }))
+    told(label, rage(Setting { label, transport, way: Way::Mapped, initiator, owner, cores, stops }))
 }
 
 /// Two workers, who run wherever the machine lets them: beside each other, mostly.
 fn spread(label: &'static str, transport: TransportName, stops: u64) -> Tally {
     let (initiator, owner) = (Progress::Adaptive, Progress::Adaptive);
-    told(label, rage(Setting { label, transport, initiator, owner, cores: Cores::default(), stops }))
+    told(label, rage(Setting { label, transport, way: Way::Mapped, initiator, owner, cores: Cores::default(), stops }))
 }
 
 /// One test, so that the storms come one after the other: beside each other they would take each
@@ -43,7 +43,8 @@ fn nothing_lands_after_quiesced() {
     let together = together.plus(spread("threaded-local-spread", local, 5_000));
     let together = together.plus(storm("threaded-shm", shm, threads, threads, 15_000));
     let together = together.plus(spread("threaded-shm-spread", shm, 5_000));
-    let together = together.plus(told("threaded-shm-apart", apart::rage_apart("threaded-shm-apart", CHILD, 10_000)));
+    let together =
+        together.plus(told("threaded-shm-apart", apart::rage_apart("threaded-shm-apart", CHILD, Way::Mapped, 10_000)));
 
     let sum = told("all", told("inline", alone).plus(told("threaded", together)));
     assert_eq!((alone.stops, together.stops), (50_000, 50_000));

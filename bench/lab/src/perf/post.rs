@@ -82,7 +82,8 @@ fn post_one(plan: &Plan, lane: &mut dyn Lane, (local, remote): (&Window, &Remote
                 break;
             }
             let (direction, expected) = (shape.direction(), Revisions::default());
-            let batch = Batch { direction, local, remote, spans: &spans[..count], hint, expected };
+            let (local_key, spans) = (shape.sections()[unit.section()].local(), &spans[..count]);
+            let batch = Batch { direction, local, local_key, remote, spans, hint, expected, token: 0 };
             match lane.post(&batch) {
                 Ok(Posted::Moved(bytes)) => moved.fetch_add(bytes, Ordering::Relaxed),
                 refused => unreachable!("a checked plan lies in its pools and nothing is withdrawn: {refused:?}"),

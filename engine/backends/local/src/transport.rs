@@ -101,6 +101,7 @@ fn join(ours: Ours, here: Here, there: There, blob: &[u8]) -> Result<Link, JoinE
         outbound: &parcel.rings,
         inbound: InboundRings::over(&ours.rings, there.workers)?,
         hand_overs: Some(HandOverQueues { outgoing: parcel.handles, incoming: ours.handles }),
+        bounce: None,
     })?;
     let registrar = LocalRegistrar { ours: ours.regions, theirs: parcel.regions, _deposit: ours.deposit };
     Ok(Link { lanes, registrar: Arc::new(registrar), commons: theirs, path: "same process, one copy".to_owned() })

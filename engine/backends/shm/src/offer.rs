@@ -2,7 +2,7 @@
 //!
 //! The blob is a fingerprint of the layouts below, since two releases that lay their memory out
 //! differently must not share it, and a beacon by which the other side finds out whether it can reach this
-//! process's memory. The descriptors are, in order: posts, mail, rings, the
+//! process's memory. The descriptors are, in order: posts, mail, rings, slots, the
 //! application's bell, one bell for each worker.
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use penstock_core::limits;
 use penstock_memory::{Access, Beacon, MemoryError, Segment};
 use penstock_ring::Place;
+use penstock_transport::host::bounce::{Banks, SLOT_BYTES, SLOTS};
 use penstock_transport::host::{
     Commons, MailView, PeerCommons, PostsView, mail_bytes, posts_bytes, ring_segment_bytes,
 };
@@ -28,6 +29,9 @@ fn fingerprint() -> Vec<u8> {
         limits::PEERS_MAX as u32,
         limits::COUNTERS_MAX as u32,
         limits::WITHDRAWALS_KEPT as u32,
+        limits::SPANS_PER_POST as u32,
+        SLOTS as u32,
+        SLOT_BYTES as u32,
     ]
     .iter()
     .flat_map(|number| number.to_le_bytes())
@@ -46,9 +50,10 @@ pub fn make_rings(senders: usize) -> Result<Segment, MemoryError> {
     Segment::create("penstock-rings", ring_segment_bytes(senders) as u64)
 }
 
-/// The descriptors of this side.
-pub fn tokens(commons: &Commons, rings: &Segment) -> Result<Tokens, MemoryError> {
-    let mut tokens = vec![commons.posts.segment().share()?, commons.mail.segment().share()?, rings.share()?];
+/// The descriptors of this side: what it has of its own, the rings the peer fills, the slots it fills.
+pub fn tokens(commons: &Commons, rings: &Segment, slots: &Banks) -> Result<Tokens, MemoryError> {
+    let (posts, mail) = (commons.posts.segment(), commons.mail.segment());
+    let mut tokens = vec![posts.share()?, mail.share()?, rings.share()?, slots.segment().share()?];
     tokens.extend(commons.bells().iter().cloned());
     Ok(tokens)
 }
@@ -59,6 +64,8 @@ pub struct Accepted {
     pub commons: PeerCommons,
     /// The rings we fill.
     pub rings: Place,
+    /// The slots it fills.
+    pub slots: Banks,
     /// How to find out whether its process's memory can be reached.
     pub beacon: Beacon,
 }
@@ -72,10 +79,11 @@ pub fn accept(blob: &[u8], tokens: Vec<OwnedFd>, here: usize, there: usize) -> R
             return Err(JoinError::Garbled(why));
         }
     };
-    let expected = 3 + 1 + there;
+    let expected = 4 + 1 + there;
     let found = tokens.len();
     let mut tokens = tokens.into_iter();
-    let (Some(posts), Some(mail), Some(rings)) = (tokens.next(), tokens.next(), tokens.next()) else {
+    let mut next = || tokens.next();
+    let (Some(posts), Some(mail), Some(rings), Some(slots)) = (next(), next(), next(), next()) else {
         return Err(JoinError::Tokens { expected, found });
     };
     if found != expected {
@@ -85,9 +93,10 @@ pub fn accept(blob: &[u8], tokens: Vec<OwnedFd>, here: usize, there: usize) -> R
     let posts = Segment::open(posts, posts_bytes(there) as u64, Access::Read)?;
     let mail = Segment::open(mail, mail_bytes(there) as u64, Access::ReadWrite)?;
     let rings = Segment::open(rings, ring_segment_bytes(here) as u64, Access::ReadWrite)?;
+    let slots = Banks::open(slots, there)?;
     let posts = PostsView::over(posts.place(), there)?;
     let mail = MailView::over(mail.place(), there)?;
-    Ok(Accepted { commons: PeerCommons::new(posts, mail, bells), rings: rings.place(), beacon })
+    Ok(Accepted { commons: PeerCommons::new(posts, mail, bells), rings: rings.place(), slots, beacon })
 }
 
 /// A bell is written to whenever the peer sleeps: it must be an eventfd and nothing else, or a peer

@@ -1,14 +1,16 @@
-//! The ways to a peer's memory: pools are mapped; what the caller brought is reached where it is.
+//! The ways to a peer's memory: pools are mapped; what the caller brought is reached where it is, or through
+//! its owner.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::Rights;
+use penstock_core::plan::RegionKey;
 use penstock_memory::{
     ForeignMemory, ForeignProcess, MemoryError, PageKind, Piece, Pool, Region, WhyNot, map_foreign_pieces,
     map_foreign_pool,
 };
-use penstock_transport::{Exported, ImportError, Registrar, RemoteMemory, RemoteRegion, Way};
+use penstock_transport::{Exported, ImportError, OwnersMemory, Registrar, RemoteMemory, RemoteRegion, Way};
 
 /// The path of memory that peers may not touch.
 const NOTHING: u8 = 0;
@@ -37,7 +39,7 @@ impl ShmRegistrar {
         let pools = "same host, pools mapped, one copy";
         match &self.process {
             Ok(_) => format!("{pools}; caller memory by process_vm, one copy"),
-            Err(why) => format!("{pools}; caller memory out of reach: {why}"),
+            Err(why) => format!("{pools}; caller memory by its owner through bounce slots, two copies: {why}"),
         }
     }
 
@@ -49,10 +51,10 @@ impl ShmRegistrar {
                 let memory = ForeignMemory::new(process, region.base, region.bytes, writable);
                 Ok(RemoteMemory::Foreign(memory.ok_or(ImportError::Garbled("no memory has such addresses"))?))
             }
-            Err(why) => Err(ImportError::NoPath(format!(
-                "the region is memory that Penstock did not allocate, and it is out of reach: {why}; or let the peer use a \
-                 pool as its storage"
-            ))),
+            Err(_) => {
+                let key = RegionKey { region: region.id, generation: region.generation };
+                Ok(RemoteMemory::Owners(OwnersMemory { key, bytes: region.bytes }))
+            }
         }
     }
 }
@@ -109,7 +111,7 @@ impl Registrar for ShmRegistrar {
                 let why = "memory that Penstock did not allocate; a trial has shown that the kernel lets this process reach it";
                 Way { name: Way::PROCESS_VM, why: why.to_owned() }
             }
-            ([CALLER], Err(why)) => Way { name: Way::NONE, why: why.to_string() },
+            ([CALLER], Err(why)) => Way { name: Way::BOUNCE, why: why.to_string() },
             _ => Way { name: Way::NONE, why: "the region gives no rights to peers".to_owned() },
         }
     }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use penstock_memory::{Beacon, ForeignProcess, MemoryError, WhyNot};
+use penstock_memory::{Beacon, ForeignProcess, MemoryError, Registry, WhyNot};
+use penstock_transport::host::bounce::{Banks, BounceParts};
 use penstock_transport::host::{Commons, CopyLane, CopyLaneParts, InboundRings};
 use penstock_transport::link::Offering;
 use penstock_transport::{Caps, Here, JoinError, Link, Placement, There, Transport, Trust};
@@ -13,6 +14,7 @@ use crate::registrar::ShmRegistrar;
 /// The transport between two processes of one host.
 pub struct ShmTransport {
     commons: Arc<Commons>,
+    registry: Arc<Registry>,
     process_vm: bool,
 }
 
@@ -20,10 +22,10 @@ impl ShmTransport {
     /// The name in `transports.allow`.
     pub const NAME: &'static str = "shm";
 
-    /// The transport of the engine with these commons. `process_vm`: whether the kernel may copy between its
-    /// process and peers'.
-    pub fn new(commons: Arc<Commons>, process_vm: bool) -> Self {
-        Self { commons, process_vm }
+    /// The transport of the engine with these commons and these regions. `process_vm`: whether the kernel may
+    /// copy between its process and peers'.
+    pub fn new(commons: Arc<Commons>, registry: Arc<Registry>, process_vm: bool) -> Self {
+        Self { commons, registry, process_vm }
     }
 }
 
@@ -52,11 +54,13 @@ impl Transport for ShmTransport {
 
     fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
         let rings = offer::make_rings(there.workers)?;
-        let tokens = offer::tokens(&self.commons, &rings)?;
-        let (commons, process_vm) = (Arc::clone(&self.commons), self.process_vm);
+        let slots = Banks::create(here.workers)?;
+        let tokens = offer::tokens(&self.commons, &rings, &slots)?;
+        let (commons, registry) = (Arc::clone(&self.commons), Arc::clone(&self.registry));
+        let process_vm = self.process_vm;
         let ours = if process_vm { Beacon::of_this_process(here.epoch) } else { Beacon::NONE };
         let join = move |blob: &[u8], tokens| {
-            let Accepted { commons: theirs, rings: outbound, beacon } =
+            let Accepted { commons: theirs, rings: outbound, slots: incoming, beacon } =
                 offer::accept(blob, tokens, here.workers, there.workers)?;
             let theirs = Arc::new(theirs);
             let lanes = CopyLane::for_each_worker(CopyLaneParts {
@@ -67,6 +71,7 @@ impl Transport for ShmTransport {
                 outbound: &outbound,
                 inbound: InboundRings::over(&rings.place(), there.workers)?,
                 hand_overs: None,
+                bounce: Some(BounceParts { registry, outgoing: slots, incoming }),
             })?;
             let process =
                 if process_vm { ForeignProcess::reach(&there.watch, beacon) } else { Err(WhyNot::SwitchedOff) };

@@ -7,7 +7,8 @@ use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
 use penstock_transport::host::PostsView;
 use penstock_transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
 
-use super::command::{Active, Announcement, Priority};
+use super::command::{Active, Announcement, At, GivenUp, Priority};
+use super::flights::{Departures, Flight, Runway};
 use super::{Joined, UNITS_AT_ONCE, URGENT_UNITS_AT_ONCE, Worker, joined};
 use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
@@ -23,47 +24,53 @@ const WITHDRAWN: [Cause; 4] = [Cause::RevokedByPeer, Cause::RevokedHere, Cause::
 /// Why a unit was not moved to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MoveEnd {
-    /// This many bytes of it were moved; the lane has no room for more now.
+    /// The lane has no room for more of it now.
     Full,
     /// The transfer must end.
     Stop(Cause),
 }
 
-/// Moves units of a plan over a lane, as many of their spans at once as a post takes. Answers the bytes moved
-/// and the batches posted, or with how many bytes it stopped and why.
+/// Moves units of a plan over a lane, or sets them under way, as many of their spans at once as a post takes.
+/// Answers the bytes moved and the batches posted, or with how many bytes it stopped and why. `at` is where it
+/// begins and, of a single unit, how far it came.
 #[inline]
 pub(crate) fn move_units(
     plan: &PlanInner,
-    (first, count): (u64, u64),
+    (at, count): (&mut At, u64),
     lane: &mut dyn Lane,
     here: &PostsView,
     expected: &mut Revisions,
     spans: &mut [Span; SPANS_PER_POST],
+    departures: &mut impl Departures,
 ) -> (u64, u64, Option<MoveEnd>) {
-    let (mut number, end) = (first, first + count);
+    let end = at.unit + count;
     let (mut bytes, mut posts, mut looks) = (0, 0, 0);
-    while number < end {
-        let Some((unit, units)) = plan.shape.stretch(number, end - number) else { break };
+    while at.unit < end {
+        let Some((unit, units)) = plan.shape.stretch(at.unit, end - at.unit) else { break };
         let sides = &plan.sides[unit.section()];
-        let (spans_of_unit, mut from) = (unit.spans(), 0);
-        while from < spans_of_unit {
-            let filled = unit.fill(from, spans);
+        while at.spans < unit.spans() {
+            let filled = unit.fill(at.spans, spans);
             let batch = Batch {
                 direction: plan.shape.direction(),
                 local: &sides.local,
+                local_key: sides.local_key,
                 remote: &sides.remote,
                 spans: &spans[..filled],
                 hint: plan.hint,
                 expected: *expected,
+                token: departures.token(),
             };
             posts += 1;
             match lane.post(&batch) {
                 Ok(Posted::Moved(moved)) => {
                     bytes += moved;
-                    from += filled;
+                    at.spans += filled;
                 }
-                // Lanes of this release are synchronous; see Caps::synchronous.
-                Ok(Posted::Accepted(_)) | Err(PostError::Full) => return (bytes, posts, Some(MoveEnd::Full)),
+                Ok(Posted::Accepted(accepted)) => {
+                    departures.departed();
+                    at.spans += accepted;
+                }
+                Err(PostError::Full) => return (bytes, posts - 1, Some(MoveEnd::Full)),
                 // A peer that withdraws without end costs its own transfer, not the others' turn.
                 Err(PostError::Withdrawn(_)) if looks == WITHDRAWALS_PER_UNIT => {
                     return (bytes, posts, Some(MoveEnd::Stop(Cause::PlanTooOld)));
@@ -80,7 +87,7 @@ pub(crate) fn move_units(
                 Err(PostError::Fault(fault)) => return (bytes, posts, Some(MoveEnd::Stop(fault.0))),
             }
         }
-        number += units;
+        *at = At::start_of(at.unit + units);
     }
     // A copy that was frozen meanwhile may have written old pages: it must not count as moved.
     (bytes, posts, plan.check_renewed(*expected).err().map(MoveEnd::Stop))
@@ -90,7 +97,7 @@ impl<E: Env> Worker<E> {
     /// Moves units of the transfer whose turn it is. Answers whether it has left its class.
     pub(super) fn advance(&mut self, class: Priority) -> bool {
         let at_once = if self.has_one_thing_to_do() { UNITS_AT_ONCE } else { 1 };
-        let Self { shared, active, lanes, spans, .. } = self;
+        let Self { shared, active, lanes, spans, flights, .. } = self;
         let current = &mut active[class as usize][0];
         let slot = shared.slots.get(current.command.key).expect("a worker holds its slots");
         let Some(joined) = joined(lanes, &current.command.peer) else {
@@ -101,7 +108,10 @@ impl<E: Env> Worker<E> {
         let mut left = if class == Priority::Urgent { URGENT_UNITS_AT_ONCE } else { at_once };
         // Who shares a plan takes less of it towards its end, so that all are done at the same time.
         let sharers = 2 * shared.ports.len() as u64;
+        // What a lane finishes later it may stop in the middle of: then one at a time.
+        let is_synchronous = current.command.plan.as_ref().is_none_or(|plan| plan.inner.is_synchronous);
         let share = |left: u64| match sharers {
+            _ if !is_synchronous => 1,
             2 => left.min(at_once),
             _ => left.min(at_once).min(slot.unclaimed(units) / sharers).max(1),
         };
@@ -109,32 +119,48 @@ impl<E: Env> Worker<E> {
             if left == 0 {
                 break End::Stay;
             }
-            match slot.claim(units, share(left)) {
-                Claim::Finish => break End::Finish,
-                Claim::Nothing => break End::Drop,
-                Claim::Units(first, count) => {
-                    left -= count;
-                    let plan = &current.command.plan.as_ref().expect("a transfer with units has a plan").inner;
-                    let here = shared.commons.posts.view();
-                    let before = current.expected;
-                    let (bytes, posts, stop) =
-                        move_units(plan, (first, count), joined.lane.as_mut(), here, &mut current.expected, spans);
-                    let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
-                    statistics.withdrawals_seen.add(u64::from(is_withdrawn || current.expected != before));
-                    statistics.units.add(count);
-                    statistics.posts.add(posts);
-                    statistics.bytes.add(bytes);
-                    if let Some(why) = stop {
-                        let cause = match why {
-                            MoveEnd::Stop(cause) => cause,
-                            MoveEnd::Full => Cause::NoPath,
-                        };
-                        slot.stop(Stage::Move, cause);
-                    }
-                    if slot.moved(bytes, units) {
-                        break End::Finish;
-                    }
+            let (mut at, count) = match current.at.take() {
+                None => match slot.claim(units, share(left)) {
+                    Claim::Finish => break End::Finish,
+                    Claim::Nothing => break End::Drop,
+                    Claim::Units(first, count) => (At::start_of(first), count),
+                },
+                Some(at) if slot.stop_reason().is_none() => (at, 1),
+                Some(_) if slot.moved(0, units) => break End::Finish,
+                Some(_) => continue,
+            };
+            left -= count;
+            let plan = &current.command.plan.as_ref().expect("a transfer with units has a plan").inner;
+            let here = shared.commons.posts.view();
+            let before = current.expected;
+            let flight = Flight::new(current.command.key, units, current.command.peer.party);
+            let mut runway = Runway::new(flights, slot, flight);
+            let lane = joined.lane.as_mut();
+            let (bytes, posts, stop) =
+                move_units(plan, (&mut at, count), lane, here, &mut current.expected, spans, &mut runway);
+            current.flights += runway.departed;
+            let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
+            statistics.withdrawals_seen.add(u64::from(is_withdrawn || current.expected != before));
+            statistics.posts.add(posts);
+            statistics.bytes.add(bytes);
+            if runway.departed > 0 {
+                statistics.flights.add(u64::from(runway.departed));
+                statistics.flights_most.raise_to(runway.most as u64);
+            }
+            match stop {
+                Some(MoveEnd::Full) => {
+                    slot.add_bytes(bytes);
+                    (current.at, current.stalled) = (Some(at), true);
+                    break End::Wait;
                 }
+                Some(MoveEnd::Stop(cause)) => {
+                    slot.stop(Stage::Move, cause);
+                }
+                None => {}
+            }
+            statistics.units.add(count);
+            if slot.moved(bytes, units) {
+                break End::Finish;
             }
         };
         match end {
@@ -142,9 +168,13 @@ impl<E: Env> Worker<E> {
                 self.arm_first(class);
                 return false;
             }
-            End::Drop => {
-                let done = self.take_first(class);
-                self.shared.let_go(done.command.key);
+            End::Drop | End::Wait => {
+                let rest = self.take_first(class);
+                if rest.flights > 0 || rest.stalled {
+                    self.wait_for_lane(rest);
+                } else {
+                    self.shared.let_go(rest.command.key);
+                }
             }
             End::Finish => {
                 let done = self.take_first(class);
@@ -163,7 +193,7 @@ impl<E: Env> Worker<E> {
             }
             Some(cause) => {
                 let gone = self.take_first(class);
-                self.shared.stop_and_drop(gone, Stage::Queue, cause);
+                self.give_up(gone, Stage::Queue, cause, GivenUp::Fully);
                 true
             }
         }
@@ -192,7 +222,7 @@ impl<E: Env> Worker<E> {
     }
 
     /// All units are accounted for: tell the peer and finish, or wait for its room.
-    fn announce_or_wait(&mut self, active: Active) {
+    pub(super) fn announce_or_wait(&mut self, active: Active) {
         // Whoever waits already goes first: a short note must not starve a long one.
         let is_theirs = |waiting: &Active| Arc::ptr_eq(&waiting.command.peer, &active.command.peer);
         if !active.command.announcement.is_empty() && self.notifying.iter().any(is_theirs) {
@@ -265,8 +295,13 @@ impl<E: Env> Worker<E> {
 }
 
 enum End {
+    /// There is more to move.
     Stay,
+    /// There is nothing more to claim here.
     Drop,
+    /// Its lane has no room.
+    Wait,
+    /// Nobody has anything of it in hand.
     Finish,
 }
 

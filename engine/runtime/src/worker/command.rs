@@ -59,4 +59,46 @@ pub(crate) struct Active {
     pub(crate) expected: Revisions,
     /// Armed when it survives its first turn.
     pub(crate) deadline: Moment,
+    /// The unit in this worker's hands that its lane had no room for, and how far it came.
+    pub(crate) at: Option<At>,
+    /// Batches of it that this worker's lane has under way.
+    pub(crate) flights: u32,
+    /// It waits for room in its lane, not only for batches under way.
+    pub(crate) stalled: bool,
+    /// How far it was given up here.
+    pub(crate) given_up: GivenUp,
+}
+
+impl Active {
+    pub(crate) fn new(command: Command, expected: Revisions) -> Self {
+        let given_up = GivenUp::No;
+        Self { command, expected, deadline: Moment::NEVER, at: None, flights: 0, stalled: false, given_up }
+    }
+}
+
+/// How far a transfer with batches under way was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GivenUp {
+    /// Not at all.
+    No,
+    /// It ends as soon as its batches have, wherever they are.
+    Gently,
+    /// It ends whatever the peer does.
+    Fully,
+}
+
+/// A place in a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct At {
+    /// The unit.
+    pub(crate) unit: u64,
+    /// Spans of it that are posted already.
+    pub(crate) spans: usize,
+}
+
+impl At {
+    /// Where a unit begins.
+    pub(crate) fn start_of(unit: u64) -> Self {
+        Self { unit, spans: 0 }
+    }
 }

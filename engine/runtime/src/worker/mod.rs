@@ -11,11 +11,13 @@
 //!
 //! - [`command`]: what a submitted transfer looks like here
 //! - [`advance`]: moving a unit, telling the peer, finishing
+//! - [`flights`]: batches that a lane has accepted and will finish later
 //! - [`settle`]: sessions that drain
 //! - [`idle`]: what to do when there is nothing to do
 
 mod advance;
 mod command;
+mod flights;
 mod idle;
 mod settle;
 
@@ -30,9 +32,11 @@ use penstock_transport::lane::Handle;
 use penstock_transport::{Lane, Note, Sink};
 
 pub(crate) use self::advance::move_units;
-use self::command::Active;
 pub use self::command::Priority;
-pub(crate) use self::command::{Announcement, Command};
+use self::command::{Active, GivenUp};
+pub(crate) use self::command::{Announcement, At, Command};
+use self::flights::Flights;
+pub(crate) use self::flights::Grounded;
 use self::idle::Idler;
 use crate::peer_state::PeerState;
 use crate::shared::{ControlCall, Latch, Port, Shared, WorkerCall};
@@ -52,6 +56,9 @@ const UNITS_AT_ONCE: u64 = 8;
 const TURNS_PER_ROTATION: u64 = 16;
 /// Turns with work for others between two tries to tell peers that had no room.
 const TURNS_PER_RETRY: u64 = 4;
+
+/// Reports of one lane that fit without an allocation; it keeps what it grows to.
+const LANDED_AT_FIRST: usize = 32;
 
 /// A lane and whose it is.
 pub(crate) struct Joined {
@@ -75,6 +82,12 @@ pub(crate) struct Worker<E: Env> {
     pub(crate) lanes: Vec<Option<Joined>>,
     /// Transfers with units to move: urgent ones and others, each in turn; the first is next.
     active: [VecDeque<Active>; 2],
+    /// Transfers with nothing to post now: batches of them are under way, or their lane is full.
+    waiting: VecDeque<Active>,
+    /// The batches under way.
+    flights: Flights,
+    /// What a lane has reported and is not accounted for yet.
+    landed: Vec<(u64, Result<u64, Cause>)>,
     /// Transfers whose bytes have landed and whose notification waits for room.
     notifying: VecDeque<Active>,
     /// Sessions that drain, and whom to tell when nothing of them is under way here.
@@ -106,6 +119,9 @@ impl<E: Env> Worker<E> {
             emptying: Vec::new(),
             blocked: Vec::with_capacity(8),
             notifying: VecDeque::with_capacity(room),
+            waiting: VecDeque::with_capacity(room),
+            flights: Flights::default(),
+            landed: Vec::with_capacity(LANDED_AT_FIRST),
             next_deadline: Moment::NEVER,
             ready: shared.commons.mail.view().ready(index),
             sleeper: shared.commons.sleeper(1 + index),
@@ -147,6 +163,9 @@ impl<E: Env> Worker<E> {
         worked |= self.take_commands();
         worked |= self.advance_active();
         worked |= self.poll_lanes();
+        if !self.waiting.is_empty() {
+            worked |= self.give_up_waiting(Self::stop_to_see);
+        }
         if !self.settling.is_empty() || !self.emptying.is_empty() {
             self.come_to_rest();
         }
@@ -161,6 +180,7 @@ impl<E: Env> Worker<E> {
         !self.commands.is_empty()
             || !self.port().calls.is_empty()
             || self.active.iter().any(|class| !class.is_empty())
+            || self.waiting.iter().any(|active| self.stop_to_see(active).is_some())
             || !self.ready.is_empty()
     }
 
@@ -202,11 +222,11 @@ impl<E: Env> Worker<E> {
     /// Ends everything that goes on with one peer.
     fn leave(&mut self, peer: &Arc<PeerState>, cause: Cause) {
         let is_theirs = |active: &Active| Arc::ptr_eq(&active.command.peer, peer);
-        for class in &mut self.active {
-            let (gone, kept): (Vec<_>, Vec<_>) = class.drain(..).partition(is_theirs);
-            class.extend(kept);
+        for class in 0..2 {
+            let (gone, kept): (Vec<_>, Vec<_>) = self.active[class].drain(..).partition(is_theirs);
+            self.active[class].extend(kept);
             for active in gone {
-                self.shared.stop_and_drop(active, Stage::Move, cause);
+                self.give_up(active, Stage::Move, cause, GivenUp::Fully);
             }
         }
         let (gone, kept): (Vec<_>, Vec<_>) = self.notifying.drain(..).partition(is_theirs);
@@ -217,16 +237,18 @@ impl<E: Env> Worker<E> {
         for resting in [&mut self.settling, &mut self.emptying] {
             resting.retain(|(resting, _)| !Arc::ptr_eq(resting, peer));
         }
-        if joined(&mut self.lanes, peer).is_some() {
-            self.lanes[peer.party as usize] = None;
-        }
+        self.drop_lane(peer, cause);
     }
 
     /// Ends everything with everyone.
     pub(crate) fn leave_all(&mut self, cause: Cause) {
         while self.take_commands() {}
-        for active in self.active.iter_mut().flat_map(std::mem::take) {
-            self.shared.stop_and_drop(active, Stage::Queue, cause);
+        for active in std::mem::take(&mut self.active).into_iter().flatten() {
+            self.give_up(active, Stage::Queue, cause, GivenUp::Fully);
+        }
+        let peers: Vec<_> = self.lanes.iter().flatten().map(|joined| Arc::clone(&joined.peer)).collect();
+        for peer in peers {
+            self.drop_lane(&peer, cause);
         }
         for active in std::mem::take(&mut self.notifying) {
             self.shared.finish_unannounced(active, Stage::Notify, cause);
@@ -253,7 +275,7 @@ impl<E: Env> Worker<E> {
     fn take_up(&mut self, command: Command) {
         let class = command.priority as usize;
         let expected = command.plan.as_ref().map(|plan| plan.inner.revisions()).unwrap_or_default();
-        self.active[class].push_back(Active { command, expected, deadline: Moment::NEVER });
+        self.active[class].push_back(Active::new(command, expected));
     }
 
     /// Moves units: many of every urgent transfer, then one each of a few others.
@@ -295,31 +317,56 @@ impl<E: Env> Worker<E> {
 
     fn poll_lane(&mut self, place: usize) -> Polled {
         let Some(Some(joined)) = self.lanes.get_mut(place) else { return Polled::default() };
-        let mut sink = Delivery { shared: &self.shared, peer: &joined.peer, reserved: false, taken: 0 };
+        let mut sink = Delivery {
+            shared: &self.shared,
+            peer: &joined.peer,
+            landed: &mut self.landed,
+            reserved: false,
+            refused: false,
+            taken: 0,
+        };
         let result = joined.lane.poll(&mut sink);
-        let taken = sink.taken;
+        let (taken, refused) = (sink.taken, sink.refused);
         drop(sink);
+        let landed = self.landed.len() as u64;
+        if landed > 0 {
+            self.account_for_landed(place);
+        }
         if taken > 0 {
             self.port().statistics.notes_received.add(taken);
             self.shared.application.ring();
         }
-        let joined = self.lanes[place].as_ref().expect("the lane was there a moment ago");
-        let is_empty = matches!(result, Ok(false));
+        let polled = Polled { taken: taken + landed, is_empty: matches!(result, Ok(false)) && !refused };
+        // A transfer that ended just now may have found the lane broken when it told the peer.
+        let Some(joined) = &self.lanes[place] else { return polled };
         match result {
-            // Come back for the rest, unless the inbox is what it waits for.
-            Ok(true) if joined.peer.inbox_credits.available() > 0 => self.ready.mark(place),
+            // Room in the inbox may have come back before anybody knew that it was missed.
+            Ok(more) if more || refused && joined.peer.inbox_credits.available() > 0 => self.ready.mark(place),
             Ok(_) => {}
             Err(fault) => {
                 let peer = Arc::clone(&joined.peer);
                 self.break_lane(peer, fault.0);
             }
         }
-        Polled { taken, is_empty }
+        polled
+    }
+
+    /// Accounts for the batches that a lane has reported, and lets whoever waited for room go on.
+    fn account_for_landed(&mut self, place: usize) {
+        let peer = self.lanes[place].as_ref().map(|joined| Arc::clone(&joined.peer));
+        let mut landed = std::mem::take(&mut self.landed);
+        for (token, result) in landed.drain(..) {
+            self.land(token, result);
+        }
+        self.landed = landed;
+        if let Some(peer) = peer {
+            self.unstall(&peer);
+        }
     }
 
     /// Nothing goes over this lane any more; the control loop ends the session.
     fn break_lane(&mut self, peer: Arc<PeerState>, cause: Cause) {
-        self.lanes[peer.party as usize] = None;
+        self.drop_lane(&peer, cause);
         self.shared.control.call(ControlCall::Broken { peer, cause });
     }
 
@@ -335,13 +382,16 @@ impl<E: Env> Worker<E> {
                 let deadline = self.active[class][place].deadline;
                 if deadline <= now {
                     let active = self.active[class].remove(place).expect("the place is inside");
-                    self.shared.stop_and_drop(active, Stage::Move, Cause::DeadlineExceeded);
+                    self.give_up(active, Stage::Move, Cause::DeadlineExceeded, GivenUp::Fully);
                 } else {
                     next = next.min(deadline);
                     place += 1;
                 }
             }
         }
+        let late = Some((Stage::Move, Cause::DeadlineExceeded, GivenUp::Fully));
+        self.give_up_waiting(|_, active| late.filter(|_| active.deadline <= now));
+        next = self.waiting.iter().fold(next, |next, active| next.min(active.deadline));
         let mut place = 0;
         while place < self.notifying.len() {
             let deadline = self.notifying[place].deadline;
@@ -367,6 +417,7 @@ impl<E: Env> Worker<E> {
 /// What came of looking at a lane.
 #[derive(Debug, Clone, Copy, Default)]
 struct Polled {
+    /// Notifications and ends of batches.
     taken: u64,
     /// Everything that was there is in the inbox.
     is_empty: bool,
@@ -376,6 +427,9 @@ struct Polled {
 struct Delivery<'a, E: Env> {
     shared: &'a Shared<E>,
     peer: &'a Arc<PeerState>,
+    landed: &'a mut Vec<(u64, Result<u64, Cause>)>,
+    /// A notification was left where it is for want of room.
+    refused: bool,
     /// One credit is taken, for the notification that comes next.
     reserved: bool,
     taken: u64,
@@ -384,6 +438,7 @@ struct Delivery<'a, E: Env> {
 impl<E: Env> Sink for Delivery<'_, E> {
     fn has_room(&mut self) -> bool {
         self.reserved = self.reserved || self.peer.inbox_credits.take(1).is_ok();
+        self.refused |= !self.reserved;
         self.reserved
     }
 
@@ -396,8 +451,7 @@ impl<E: Env> Sink for Delivery<'_, E> {
     }
 
     fn completed(&mut self, token: u64, result: Result<u64, Cause>) {
-        // Synchronous lanes report nothing; a lane that does names a transfer this worker never posted.
-        tracing::warn!(peer = %self.peer.name, token, ?result, "a completion that nobody waits for");
+        self.landed.push((token, result));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use penstock_core::{Cause, Env, Moment, Stage};
+use penstock_core::{Cause, Env, Stage};
 
 use super::command::{Active, Command};
 use super::{Worker, joined};
@@ -53,7 +53,7 @@ impl<E: Env> Worker<E> {
 
     fn is_busy_with(&self, peer: &Arc<PeerState>) -> bool {
         let is_theirs = |active: &Active| Arc::ptr_eq(&active.command.peer, peer);
-        self.active.iter().flatten().any(is_theirs) || self.notifying.iter().any(is_theirs)
+        self.active.iter().flatten().chain(&self.waiting).any(is_theirs) || self.notifying.iter().any(is_theirs)
     }
 
     /// A transfer for a draining session: taken up as long as this worker has not said that it has none.
@@ -62,7 +62,7 @@ impl<E: Env> Worker<E> {
         if !joined(&mut self.lanes, &command.peer).is_some_and(|joined| joined.settled) {
             return self.take_up(command);
         }
-        let active = Active { command, expected: Default::default(), deadline: Moment::NEVER };
+        let active = Active::new(command, Default::default());
         self.shared.stop_and_drop(active, Stage::Queue, cause);
     }
 }

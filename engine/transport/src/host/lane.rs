@@ -11,12 +11,15 @@ use penstock_ring::spsc::{Consumer, MappedStorage};
 use penstock_ring::{Hazard, Line, Place, ReadyBits};
 use rustix::thread::futex;
 
+use super::bounce::{BounceParts, Incoming, Outgoing, Sender};
 use super::commons::{Bell, Commons, PeerCommons};
 use super::rings::{InboundRings, OutboundRing, outbound};
-use crate::lane::{Arrival, Batch, CounterRef, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
+use crate::lane::{
+    Abandoned, Arrival, Batch, CounterRef, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink,
+};
 use crate::link::JoinError;
 use crate::record::{self, Kind};
-use crate::remote::RemoteMemory;
+use crate::remote::{OwnersMemory, RemoteMemory};
 
 /// Records taken from one ring before the worker looks at anything else.
 const RECORDS_PER_POLL: usize = 32;
@@ -41,6 +44,8 @@ pub struct CopyLaneParts<'a> {
     /// Queues for handles where the transport can hand over: one beside each ring, so that a record
     /// and its handle cannot be parted.
     pub hand_overs: Option<HandOverQueues>,
+    /// Slots for memory that only its owner may touch, where there can be such memory.
+    pub bounce: Option<BounceParts>,
 }
 
 /// The queues beside the rings of a session.
@@ -60,6 +65,28 @@ struct Inbound {
     handles: Option<HandOvers>,
 }
 
+/// Slots in both directions.
+struct Bounce {
+    outgoing: Outgoing,
+    incoming: Incoming,
+}
+
+impl Bounce {
+    fn new(parts: &BounceParts, theirs: &PeerCommons, their_party: usize, worker: usize, workers: usize) -> Self {
+        // Dealt as the rings are: the peer's worker `s` is served by our worker `s % workers`.
+        let senders = (worker..theirs.workers()).step_by(workers);
+        let senders = senders.map(|sender| Sender {
+            worker: sender,
+            ready: theirs.mail.ready(sender),
+            bell: theirs.bell(1 + sender),
+        });
+        Self {
+            outgoing: Outgoing::new(&parts.outgoing, worker),
+            incoming: Incoming::new(&parts.registry, &parts.incoming, their_party, senders.collect()),
+        }
+    }
+}
+
 /// One worker's lane to a peer on this host.
 pub struct CopyLane {
     ours: Arc<Commons>,
@@ -73,6 +100,7 @@ pub struct CopyLane {
     application: Bell,
     inbound: Vec<Inbound>,
     handles: Option<HandOvers>,
+    bounce: Option<Box<Bounce>>,
     lines: Box<[Line; NOTE_LINES_MAX]>,
     payload: Box<[u8; NOTE_BYTES_MAX]>,
 }
@@ -80,7 +108,8 @@ pub struct CopyLane {
 impl CopyLane {
     /// One lane for each worker of this engine.
     pub fn for_each_worker(parts: CopyLaneParts<'_>) -> Result<Vec<Box<dyn Lane>>, JoinError> {
-        let CopyLaneParts { ours, theirs, our_party, their_party, outbound: place, inbound, hand_overs } = parts;
+        let CopyLaneParts { ours, theirs, our_party, their_party, outbound: place, inbound, hand_overs, bounce } =
+            parts;
         let dealt = inbound.deal(ours.workers());
         let lanes = dealt.into_iter().enumerate().map(|(worker, rings)| {
             let receiver = worker % theirs.workers();
@@ -105,6 +134,9 @@ impl CopyLane {
                 application: theirs.bell(0),
                 inbound,
                 handles: hand_overs.as_ref().map(|queues| Arc::clone(&queues.outgoing[worker])),
+                bounce: bounce
+                    .as_ref()
+                    .map(|parts| Box::new(Bounce::new(parts, theirs, their_party as usize, worker, ours.workers()))),
                 lines: Box::new([Line::default(); NOTE_LINES_MAX]),
                 payload: Box::new([0; NOTE_BYTES_MAX]),
             };
@@ -150,6 +182,24 @@ impl CopyLane {
         Ok(())
     }
 
+    /// Asks the owner of memory to move what this processor may not: a write is gathered into a slot here,
+    /// a read will be found in one.
+    fn ask_owner(&mut self, batch: &Batch<'_>, memory: &OwnersMemory) -> Result<Posted, PostError> {
+        let Some(bounce) = &mut self.bounce else {
+            return Err(PostError::Fault(LaneFault(Cause::NoPath)));
+        };
+        bounce.outgoing.reserve()?;
+        self.hazard.enter(0);
+        let now = Revisions { here: self.ours.posts.view().revision(), there: self.theirs.posts.revision() };
+        let filled =
+            if now == batch.expected { bounce.outgoing.fill(batch, memory) } else { Err(PostError::Withdrawn(now)) };
+        self.hazard.leave();
+        let spans = filled?;
+        bounce.outgoing.send();
+        self.receiver.mark_and_ring(&self.ready, self.their_party);
+        Ok(Posted::Accepted(spans))
+    }
+
     /// Takes records of one inbound ring. Answers whether there may be more.
     fn drain(&mut self, place: usize, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
         let corrupt = |_| LaneFault(Cause::PeerCorrupt);
@@ -160,7 +210,7 @@ impl CopyLane {
                 return Ok(false);
             }
             if !sink.has_room() {
-                return Ok(true);
+                return Ok(false); // The worker comes back when there is.
             }
             let first = inbound.ring.peek(0).ok_or(LaneFault(Cause::PeerCorrupt))?;
             let head = record::parse(&first, inbound.sequence).map_err(|_| LaneFault(Cause::PeerCorrupt))?;
@@ -216,6 +266,9 @@ fn move_foreign(batch: &Batch<'_>, remote: &ForeignMemory) -> Result<Posted, Pos
 impl Lane for CopyLane {
     #[inline]
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
+        if let RemoteMemory::Owners(memory) = batch.remote {
+            return self.ask_owner(batch, memory);
+        }
         self.hazard.enter(0);
         let now = Revisions { here: self.ours.posts.view().revision(), there: self.theirs.posts.revision() };
         let result = if now == batch.expected {
@@ -223,6 +276,8 @@ impl Lane for CopyLane {
             match batch.remote {
                 RemoteMemory::Mapped(remote) => move_mapped(batch, remote),
                 RemoteMemory::Foreign(remote) => move_foreign(batch, remote),
+                // Asked above: its bytes are not this processor's to move.
+                RemoteMemory::Owners(_) => Err(PostError::Fault(LaneFault(Cause::NoPath))),
             }
         } else {
             Err(PostError::Withdrawn(now))
@@ -260,10 +315,18 @@ impl Lane for CopyLane {
         self.push(Kind::HandOver, note)
     }
 
+    fn abandon(&mut self, token: u64) -> Abandoned {
+        self.bounce.as_mut().map_or(Abandoned::Quiet, |bounce| bounce.outgoing.abandon(token))
+    }
+
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
         let mut more = false;
         for place in 0..self.inbound.len() {
             more |= self.drain(place, sink)?;
+        }
+        if let Some(bounce) = &mut self.bounce {
+            more |= bounce.outgoing.collect(&self.ours, &mut self.hazard, sink)?;
+            more |= bounce.incoming.serve(&self.ours, &mut self.hazard)?;
         }
         Ok(more)
     }

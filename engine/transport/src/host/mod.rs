@@ -5,8 +5,10 @@
 //! posts   its owner writes, peers read      hazards, gate            -> no byte lands after "quiesced"
 //! mail    peers write, its owner reads      bells, ready bits, counters
 //! rings   one peer writes, its owner reads  notes
+//! slots   both write, in turns              bytes for memory that only its owner may touch
 //! ```
 
+pub mod bounce;
 mod commons;
 mod lane;
 mod mail;

@@ -17,7 +17,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 const POSTS: usize = 0;
 const MAIL: usize = 1;
 const RINGS: usize = 2;
-const BELL: usize = 3;
+const SLOTS: usize = 3;
+const BELL: usize = 4;
 
 fn refused_offer(arena: &Arena, words: &str, change: impl FnOnce(&mut Offering)) {
     let mut greeted = Rogue::connect(&arena.socket()).greet(&arena.card);
@@ -43,7 +44,7 @@ fn size_of(token: &OwnedFd) -> u64 {
 #[test]
 fn unsealed_memory_in_an_offer_is_refused() {
     attack("unsealed", |arena| {
-        for place in [POSTS, MAIL, RINGS] {
+        for place in [POSTS, MAIL, RINGS, SLOTS] {
             for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW] {
                 refused_offer(arena, "seal", |offering| {
                     let bytes = size_of(&offering.tokens[place]);
@@ -57,7 +58,7 @@ fn unsealed_memory_in_an_offer_is_refused() {
 #[test]
 fn memory_of_the_wrong_size_is_refused() {
     attack("wrong size", |arena| {
-        for place in [POSTS, MAIL, RINGS] {
+        for place in [POSTS, MAIL, RINGS, SLOTS] {
             for bytes in [0, 4096, 1 << 30] {
                 refused_offer(arena, "refused", |offering| {
                     offering.tokens[place] = memfd(bytes, SealFlags::SHRINK | SealFlags::GROW);
@@ -71,7 +72,7 @@ fn memory_of_the_wrong_size_is_refused() {
 fn what_is_no_memory_at_all_is_refused() {
     attack("no memory", |arena| {
         let file: Tokens = vec![Arc::new(std::fs::File::open("/proc/self/status").unwrap().into())];
-        for place in [POSTS, MAIL, RINGS] {
+        for place in [POSTS, MAIL, RINGS, SLOTS] {
             refused_offer(arena, "refused", |offering| offering.tokens[place] = Arc::clone(&file[0]));
             refused_offer(arena, "refused", |offering| offering.tokens[place] = Arc::clone(&offering.tokens[BELL]));
         }

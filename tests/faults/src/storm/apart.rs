@@ -10,7 +10,7 @@ use penstock::config::{Progress, TransportName};
 use penstock::{Cause, Engine, LocalRegion, Notified, Peer, Plan, RemoteCounter, RemoteRegion, Submit};
 use penstock::{SystemEnv, Window};
 
-use super::board::{ARENAS, Arena, Board, data, has_come, landed};
+use super::board::{ARENAS, Arena, Board, Way, data, has_come, landed};
 use super::case::{Case, Cue, Stop};
 use super::taken::{Taken, cancel, take_back, wait_for};
 use super::tally::{End, Tally};
@@ -29,12 +29,12 @@ const LOOKS_PER_ANSWER: u32 = 16;
 ///
 /// # Panics
 /// As [`rage`](super::rage) does.
-pub fn rage_apart(label: &str, program: &str, stops: u64) -> Tally {
+pub fn rage_apart(label: &str, program: &str, way: Way, stops: u64) -> Tally {
     let folder = Folder::new(label);
     let mut seed = Seed::of_this_run();
     let config = config(folder.path(), "owner", TransportName::Shm, Progress::Adaptive).workers(WORKERS);
-    let engine = Engine::start(config).expect("an engine starts in a fresh folder");
-    let mut board = Board::new(&engine);
+    let engine = Engine::start(way.taken_by(config)).expect("an engine starts in a fresh folder");
+    let mut board = Board::new(&engine, way);
     let arrivals = board.region().counter("arrivals").expect("a fresh engine has room for a counter");
     let folder_word = folder.path().to_str().expect("folders for temporary files have plain names");
     let mut child = Child::start(program, &["storm", folder_word, &to_word(&engine.descriptor())]);
@@ -42,7 +42,7 @@ pub fn rage_apart(label: &str, program: &str, stops: u64) -> Tally {
     let mut tally = Tally::default();
     let _held = Held::on(Cores::of_their_own().stopping);
     for number in 0..stops {
-        step(&mut board, &mut child, number % ARENAS, seed.of_step(number), &mut tally);
+        step(&mut board, &mut child, number % ARENAS, seed.of_step(number), way, &mut tally);
     }
     board.check_all();
     assert_eq!(arrivals.value(), tally.completed, "each transfer that ended well was counted once, no other");
@@ -51,7 +51,7 @@ pub fn rage_apart(label: &str, program: &str, stops: u64) -> Tally {
     tally
 }
 
-fn step(board: &mut Board, child: &mut Child, place: u64, seed: u64, tally: &mut Tally) {
+fn step(board: &mut Board, child: &mut Child, place: u64, seed: u64, way: Way, tally: &mut Tally) {
     let case = Case::draw(&mut Random::new(seed), true);
     let arena = board.take(place);
     child.order(&format!("{seed} {}", arena.base));
@@ -67,7 +67,7 @@ fn step(board: &mut Board, child: &mut Child, place: u64, seed: u64, tally: &mut
     let end = parse_end(&end).expect("the child answers with an end");
     tally.count(&case, &taken);
     board.give_back(arena, if case.stop.revokes() { &case.extents } else { &[] });
-    tally.count_end(&case, &end, taken.landed);
+    tally.count_end(&case, &end, taken.landed, way);
 }
 
 /// Waits for the case's cue as the owner sees it. A revoke stops only plans that were made before
@@ -116,7 +116,7 @@ pub fn serve(folder: &Path, card: &str) {
     let card = from_word(card).expect("the owner gave its descriptor");
     let peer = engine.connect(&card, PATIENCE).expect("the owner waits");
     let initiator = Initiator {
-        data: data(&engine),
+        data: data(&engine, Way::Mapped),
         far_board: peer.region("board").expect("it was there before the peers met"),
         far_arrivals: peer.wait_counter("arrivals", PATIENCE).expect("it was there before the peers met"),
         peer,

@@ -1,11 +1,12 @@
 //! Where bytes land, and the canaries that sit there while none may.
 //!
-//! A board is one pool, cut into arenas that are used in turn. An arena is full of one byte, its
+//! A board is one region, cut into arenas that are used in turn. An arena is full of one byte, its
 //! canary, from the moment at which nothing may land there any more until its next use, several
 //! transfers later. Whatever lands in between is seen: data has no byte in common with canaries.
 
+use penstock::config::ProcessVmChoice;
 use penstock::limits::UNIT_BYTES;
-use penstock::{Engine, LocalRegion, PoolSpec, Rights, SystemEnv, Window};
+use penstock::{Config, Engine, HostMemory, LocalRegion, PoolSpec, Rights, SystemEnv, Window};
 
 use super::case::{ARENA_BYTES, Case, Piece};
 
@@ -15,15 +16,55 @@ pub const ARENAS: u64 = 8;
 /// Canaries have the highest bit, data has not.
 const CANARY: u8 = 0x80;
 
+/// Whose memory a storm is about, and so how another process reaches it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Pools, which the other side maps.
+    Mapped,
+    /// Memory of the caller, which the kernel copies between processes.
+    ProcessVm,
+    /// Memory of the caller, which only its owner may touch.
+    Bounce,
+}
+
+impl Way {
+    /// The name of the way, as a region tells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mapped => "mapped",
+            Self::ProcessVm => "process_vm",
+            Self::Bounce => "bounce",
+        }
+    }
+
+    /// The configuration under which it is taken.
+    pub(super) fn taken_by(self, config: Config) -> Config {
+        config.process_vm(if self == Self::Bounce { ProcessVmChoice::Off } else { ProcessVmChoice::Auto })
+    }
+
+    fn region(self, engine: &Engine, label: &str, bytes: u64) -> LocalRegion<SystemEnv> {
+        match self {
+            Self::Mapped => {
+                let spec = PoolSpec::host(bytes).label(label).rights(Rights::READ_WRITE);
+                LocalRegion::clone(&engine.pool(spec).expect("there is memory for a small pool"))
+            }
+            Self::ProcessVm | Self::Bounce => {
+                let memory = HostMemory::from_vec(vec![0; bytes as usize]).expect("it is not empty");
+                engine.register(memory, label, Rights::READ_WRITE).expect("a fresh engine has room for a region")
+            }
+        }
+    }
+}
+
 /// The memory that a storm's transfers move bytes from.
 ///
 /// # Panics
 /// If there is no memory for it.
-pub fn data(engine: &Engine) -> LocalRegion<SystemEnv> {
-    let pool = engine.pool(PoolSpec::host(ARENA_BYTES).label("data")).expect("there is memory for a small pool");
+pub fn data(engine: &Engine, way: Way) -> LocalRegion<SystemEnv> {
+    let region = way.region(engine, "data", ARENA_BYTES);
     let bytes: Vec<u8> = (0..ARENA_BYTES / 8).flat_map(|word| word_at(word * 8).to_ne_bytes()).collect();
-    pool.window().write_from(0, &bytes).expect("the pool is as long as that");
-    LocalRegion::clone(&pool)
+    region.window().write_from(0, &bytes).expect("the region is as long as that");
+    region
 }
 
 /// The word of the data at this offset, a multiple of eight.
@@ -111,20 +152,19 @@ pub struct Board {
 }
 
 impl Board {
-    /// Makes the pool `board`, full of canaries.
+    /// Makes the region `board`, full of canaries.
     ///
     /// # Panics
     /// If there is no memory for it.
-    pub fn new(engine: &Engine) -> Self {
-        let spec = PoolSpec::host(ARENAS * ARENA_BYTES).label("board").rights(Rights::READ_WRITE);
-        let pool = engine.pool(spec).expect("there is memory for a small pool");
+    pub fn new(engine: &Engine, way: Way) -> Self {
+        let region = way.region(engine, "board", ARENAS * ARENA_BYTES);
         let arenas = (0..ARENAS).map(|place| Arena { base: place * ARENA_BYTES, canary: CANARY }).collect();
-        let board = Self { region: LocalRegion::clone(&pool), arenas, laid: 0, found: Vec::new() };
-        board.window().fill(0, ARENAS * ARENA_BYTES, CANARY).expect("the pool is as long as that");
+        let board = Self { region, arenas, laid: 0, found: Vec::new() };
+        board.window().fill(0, ARENAS * ARENA_BYTES, CANARY).expect("the region is as long as that");
         board
     }
 
-    /// The pool.
+    /// The region.
     pub fn region(&self) -> &LocalRegion<SystemEnv> {
         &self.region
     }

@@ -24,7 +24,7 @@ use penstock::config::{Progress, TransportName};
 use penstock::{Counter, Direction, Engine, LocalRegion, Peer, Plan, RemoteCounter, RemoteRegion, Submit};
 use penstock::{SystemEnv, Transfer};
 
-use self::board::{ARENAS, Arena, Board};
+use self::board::{ARENAS, Arena, Board, Way};
 use self::case::{ARENA_BYTES, Case, Stop};
 use self::taken::{Revoker, Taken, cancel_and_lay, take_back, wait_for_cue};
 use self::tally::{End, Tally};
@@ -47,6 +47,8 @@ pub struct Setting {
     pub label: &'static str,
     /// What moves the bytes.
     pub transport: TransportName,
+    /// Whose memory it is.
+    pub way: Way,
     /// The mode of the engine that submits.
     pub initiator: Progress,
     /// The mode of the other one. If it has threads, another thread revokes.
@@ -85,8 +87,8 @@ impl Side {
     fn new(setting: Setting, folder: &Folder, name: &str, progress: Progress) -> Self {
         let config = config(folder.path(), name, setting.transport, progress);
         let config = if progress.is_threaded() { config.workers(WORKERS) } else { config };
-        let engine = Engine::start(config).expect("an engine starts in a fresh folder");
-        Self { board: Board::new(&engine), data: board::data(&engine), engine }
+        let engine = Engine::start(setting.way.taken_by(config)).expect("an engine starts in a fresh folder");
+        Self { board: Board::new(&engine, setting.way), data: board::data(&engine, setting.way), engine }
     }
 }
 
@@ -100,6 +102,7 @@ struct Storm {
     arrivals: Counter<SystemEnv>,
     far_arrivals: RemoteCounter,
     is_inline: bool,
+    way: Way,
     tally: Tally,
 }
 
@@ -113,12 +116,17 @@ impl Storm {
         let peer = connect(&initiator.engine, &owner.engine);
         assert_eq!(peer.transport(), setting.transport.as_str());
         assert!(turn_until(&[&owner.engine, &initiator.engine], || peer.counter("arrivals").is_some()));
+        let far_board = peer.region("board").expect("it was there before the peers met");
+        if setting.transport == TransportName::Shm {
+            assert_eq!(far_board.way(), setting.way.name(), "{}", far_board.why());
+        }
         Self {
             revoker: setting.owner.is_threaded().then(|| Revoker::start(setting.cores)),
-            far_board: peer.region("board").expect("it was there before the peers met"),
+            far_board,
             far_data: peer.region("data").expect("it was there before the peers met"),
             far_arrivals: peer.counter("arrivals").expect("it was there a moment ago"),
             is_inline: !setting.initiator.is_threaded(),
+            way: setting.way,
             tally: Tally::default(),
             owner,
             initiator,
@@ -144,7 +152,7 @@ impl Storm {
             _ => &[(0, ARENA_BYTES)],
         };
         self.board(case.direction).give_back(arena, laid);
-        self.tally.count_end(&case, &end, taken.landed);
+        self.tally.count_end(&case, &end, taken.landed, self.way);
         if let Some(bystander) = bystander {
             self.end_bystander(bystander);
         }

@@ -150,6 +150,7 @@ impl Bench {
             outbound: &outbound.ring,
             inbound: InboundRings::over(&inbound.ring, 1).expect("the ring is fresh"),
             hand_overs: None,
+            bounce: None,
         });
         let lane = lanes.expect("the rings are fresh").pop().expect("there is one worker");
         Self {

@@ -1,0 +1,409 @@
+//! Batches that a lane has accepted and will finish later.
+//!
+//! Each of them holds a hand of its transfer, so a transfer ends when its last batch has: whoever
+//! gives that hand back finishes it. A worker keeps the command of a transfer for as long as it has
+//! batches of it under way, in its class or, when there is nothing to post now, among the waiting.
+//!
+//! A transfer that is given up ends when its batches have: those that the peer has not begun are taken back at once,
+//! the others are waited for. At its deadline, at the session's end, or when somebody who cancelled has waited
+//! long enough, it ends without them; their places in the table stay, and the transfer's slot with them,
+//! until the lane says that the peer is not at them any more.
+
+use std::sync::Arc;
+
+use penstock_core::{Cause, Env, Moment, Stage};
+use penstock_ring::Key;
+use penstock_transport::Abandoned;
+
+use super::command::{Active, GivenUp};
+use super::{Worker, joined};
+use crate::peer_state::PeerState;
+use crate::slot::Slot;
+
+/// One accepted batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Flight {
+    pub(crate) key: Key,
+    /// Units of the whole transfer.
+    pub(crate) units: u64,
+    /// The place of the peer whose lane it is on.
+    pub(crate) party: u32,
+    standing: Standing,
+}
+
+/// How an accepted batch stands to its transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It has a hand of it.
+    Wanted,
+    /// It was given up, and the peer may still be at it; the transfer waits for it all the same.
+    GivenUp,
+    /// The transfer has ended without it.
+    LeftBehind,
+}
+
+impl Flight {
+    pub(crate) fn new(key: Key, units: u64, party: u32) -> Self {
+        Self { key, units, party, standing: Standing::Wanted }
+    }
+}
+
+/// The batches under way of one worker, by their tokens: `use of the place << 32 | place`.
+#[derive(Default)]
+pub(crate) struct Flights {
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+struct Place {
+    uses: u32,
+    flight: Option<Flight>,
+}
+
+impl Flights {
+    /// The token of the next batch, should it be accepted.
+    #[inline]
+    fn next_token(&mut self) -> u64 {
+        match self.free.last() {
+            Some(&place) => u64::from(self.places[place as usize].uses) << 32 | u64::from(place),
+            None => self.grow(),
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u64 {
+        let place = self.places.len() as u32;
+        self.places.push(Place { uses: 0, flight: None });
+        // Room for every place to be free: giving one back never allocates.
+        self.free.reserve(self.places.len());
+        self.free.push(place);
+        u64::from(place)
+    }
+
+    /// The batch of the next token was accepted.
+    fn depart(&mut self, flight: Flight) {
+        let place = self.free.pop().expect("its token was given out just now");
+        self.places[place as usize].flight = Some(flight);
+    }
+
+    fn get_mut(&mut self, token: u64) -> Option<&mut Flight> {
+        let place = self.places.get_mut(token as u32 as usize)?;
+        place.flight.as_mut().filter(|_| u64::from(place.uses) == token >> 32)
+    }
+
+    fn remove(&mut self, token: u64) -> Option<Flight> {
+        let flight = *self.get_mut(token)?;
+        let place = &mut self.places[token as u32 as usize];
+        place.flight = None;
+        place.uses = place.uses.wrapping_add(1);
+        self.free.push(token as u32);
+        Some(flight)
+    }
+
+    /// The next token after this one, by its place, of those whose flight is meant.
+    fn next_where(&self, after: Option<u64>, is_meant: impl Fn(&Flight) -> bool) -> Option<u64> {
+        let first = after.map_or(0, |token| token as u32 as usize + 1);
+        (first..self.places.len()).find_map(|index| {
+            let place = &self.places[index];
+            let flight = place.flight.as_ref()?;
+            is_meant(flight).then_some(u64::from(place.uses) << 32 | index as u64)
+        })
+    }
+
+    /// Batches under way.
+    fn count(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+}
+
+/// Who is told what of a batch a lane accepts.
+pub(crate) trait Departures {
+    /// The token of the next batch.
+    fn token(&mut self) -> u64;
+    /// It was accepted under that token.
+    fn departed(&mut self);
+}
+
+/// For plans whose lanes have moved everything when they return.
+pub(crate) struct Grounded;
+
+impl Departures for Grounded {
+    fn token(&mut self) -> u64 {
+        0
+    }
+
+    fn departed(&mut self) {
+        debug_assert!(false, "a lane accepts nothing for memory that it says is synchronous");
+    }
+}
+
+/// For one unit of one transfer.
+pub(super) struct Runway<'a> {
+    flights: &'a mut Flights,
+    slot: &'a Slot,
+    flight: Flight,
+    /// Batches accepted so far.
+    pub(super) departed: u32,
+    /// The most that were under way at once.
+    pub(super) most: usize,
+}
+
+impl<'a> Runway<'a> {
+    pub(super) fn new(flights: &'a mut Flights, slot: &'a Slot, flight: Flight) -> Self {
+        Self { flights, slot, flight, departed: 0, most: 0 }
+    }
+}
+
+impl Departures for Runway<'_> {
+    #[inline]
+    fn token(&mut self) -> u64 {
+        self.flights.next_token()
+    }
+
+    fn departed(&mut self) {
+        self.slot.take_hand();
+        self.flights.depart(self.flight);
+        self.departed += 1;
+        self.most = self.flights.count();
+    }
+}
+
+impl<E: Env> Worker<E> {
+    /// Keeps a transfer that has nothing to post now: batches of it are under way, or its lane is full.
+    pub(super) fn wait_for_lane(&mut self, mut active: Active) {
+        if active.deadline == Moment::NEVER {
+            active.deadline = self.arm(active.command.timeout);
+        }
+        self.waiting.push_back(active);
+    }
+
+    /// A lane has room again: whoever waited for it goes on.
+    pub(super) fn unstall(&mut self, peer: &Arc<PeerState>) {
+        for _ in 0..self.waiting.len() {
+            let Some(mut active) = self.waiting.pop_front() else { break };
+            if active.stalled && Arc::ptr_eq(&active.command.peer, peer) {
+                active.stalled = false;
+                self.active[active.command.priority as usize].push_back(active);
+            } else {
+                self.waiting.push_back(active);
+            }
+        }
+    }
+
+    /// A lane reports the end of an accepted batch.
+    pub(super) fn land(&mut self, token: u64, result: Result<u64, Cause>) {
+        let Some(flight) = self.flights.remove(token) else {
+            debug_assert!(false, "a completion that nobody waits for");
+            return;
+        };
+        let slot = self.shared.slots.get(flight.key).expect("a batch under way holds its slot");
+        let bytes = result.unwrap_or(0);
+        let finishes = match (flight.standing, result) {
+            (Standing::LeftBehind, _) => {
+                slot.close_remote();
+                self.shared.let_go(flight.key);
+                return;
+            }
+            (Standing::GivenUp, _) => slot.moved_remotely(bytes, flight.units),
+            (Standing::Wanted, Ok(_)) => slot.moved(bytes, flight.units),
+            (Standing::Wanted, Err(cause)) => {
+                slot.stop(Stage::Move, cause);
+                slot.moved(0, flight.units)
+            }
+        };
+        self.port().statistics.bytes.add(bytes);
+        self.come_down(flight.key, finishes);
+    }
+
+    /// A batch has given its hand back: finishes the transfer if it was the last.
+    fn come_down(&mut self, key: Key, finishes: bool) {
+        let is_it = |active: &Active| active.command.key == key;
+        if let Some(place) = self.waiting.iter().position(is_it) {
+            let active = &mut self.waiting[place];
+            active.flights -= 1;
+            // It came here with no unit left to claim: without batches there is nothing left to do.
+            let is_over = active.flights == 0 && !active.stalled;
+            if finishes || is_over {
+                let done = self.waiting.remove(place).expect("the place was found just now");
+                return if finishes { self.announce_or_wait(done) } else { self.shared.let_go(key) };
+            }
+            return;
+        }
+        for class in 0..2 {
+            if let Some(place) = self.active[class].iter().position(is_it) {
+                self.active[class][place].flights -= 1;
+                if finishes {
+                    let done = self.active[class].remove(place).expect("the place was found just now");
+                    self.announce_or_wait(done);
+                }
+                return;
+            }
+        }
+        debug_assert!(false, "a worker keeps the command while batches are under way");
+    }
+
+    /// Ends a transfer in the middle, as far as this worker has to do with it. Whoever has the last of
+    /// it in hand finishes it.
+    pub(super) fn give_up(&mut self, mut active: Active, stage: Stage, cause: Cause, how_far: GivenUp) {
+        if active.at.is_none() && active.flights == 0 {
+            return self.shared.stop_and_drop(active, stage, cause);
+        }
+        let shared = Arc::clone(&self.shared);
+        let (key, peer) = (active.command.key, Arc::clone(&active.command.peer));
+        let slot = shared.slots.get(key).expect("a worker holds its slots");
+        // This worker has a hand of it, so it is not finished here.
+        slot.stop(stage, cause);
+        let mut finishes = active.at.take().is_some() && slot.moved(0, active.command.units());
+        let (mut has_freed, mut last) = (false, None);
+        let is_its = |flight: &Flight| flight.key == key && flight.standing != Standing::LeftBehind;
+        while let Some(token) = self.flights.next_where(last, is_its) {
+            last = Some(token);
+            let (freed, ended) = self.give_up_flight(token, slot, &peer, how_far);
+            has_freed |= freed;
+            active.flights -= u32::from(ended.is_some());
+            finishes |= ended.unwrap_or(false);
+        }
+        if finishes {
+            let (stage, cause) = slot.stop_reason().unwrap_or((stage, cause));
+            shared.finish_unannounced(active, stage, cause);
+        } else if active.flights > 0 {
+            (active.given_up, active.stalled) = (how_far, false);
+            if how_far == GivenUp::Fully {
+                active.deadline = Moment::NEVER;
+                self.waiting.push_back(active);
+            } else {
+                self.wait_for_lane(active);
+            }
+        } else {
+            shared.let_go(key);
+        }
+        if has_freed {
+            self.unstall(&peer);
+        }
+    }
+
+    /// Gives one batch up. Answers whether its place in the lane is free again, and, if its hand was given
+    /// back, whether that was the last.
+    fn give_up_flight(
+        &mut self,
+        token: u64,
+        slot: &Slot,
+        peer: &Arc<PeerState>,
+        how_far: GivenUp,
+    ) -> (bool, Option<bool>) {
+        let flight = self.flights.get_mut(token).expect("it was found just now");
+        let answer = match flight.standing {
+            Standing::Wanted => {
+                joined(&mut self.lanes, peer).map_or(Abandoned::Quiet, |joined| joined.lane.abandon(token))
+            }
+            Standing::GivenUp | Standing::LeftBehind => Abandoned::RemoteOpen,
+        };
+        let units = flight.units;
+        match answer {
+            Abandoned::Open => (false, None),
+            Abandoned::Quiet => {
+                self.flights.remove(token);
+                (true, Some(slot.moved(0, units)))
+            }
+            Abandoned::RemoteOpen => {
+                if flight.standing == Standing::Wanted {
+                    slot.give_up_hand();
+                    flight.standing = Standing::GivenUp;
+                }
+                if how_far != GivenUp::Fully {
+                    return (false, None);
+                }
+                slot.hold();
+                flight.standing = Standing::LeftBehind;
+                (false, Some(slot.leave_remote(units)))
+            }
+        }
+    }
+
+    /// Gives up the waiting transfers that this says to, each for its reason. Answers whether there were any.
+    pub(super) fn give_up_waiting(&mut self, why: impl Fn(&Self, &Active) -> Option<(Stage, Cause, GivenUp)>) -> bool {
+        let mut any = false;
+        let mut place = 0;
+        while let Some(active) = self.waiting.get(place) {
+            let Some((stage, cause, how_far)) = why(self, active) else {
+                place += 1;
+                continue;
+            };
+            let active = self.waiting.remove(place).expect("the place is inside");
+            self.give_up(active, stage, cause, how_far);
+            // Others may have moved on meanwhile: look from the beginning.
+            (any, place) = (true, 0);
+        }
+        any
+    }
+
+    /// Why a waiting transfer was asked to end, unless this worker has seen it already.
+    pub(super) fn stop_to_see(&self, active: &Active) -> Option<(Stage, Cause, GivenUp)> {
+        let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
+        let how_far = match active.given_up {
+            GivenUp::No => GivenUp::Gently,
+            GivenUp::Gently if slot.is_forced() => GivenUp::Fully,
+            GivenUp::Gently | GivenUp::Fully => return None,
+        };
+        slot.stop_reason().map(|(stage, cause)| (stage, cause, how_far))
+    }
+
+    /// Ends whatever is under way on a lane, and the lane.
+    pub(super) fn drop_lane(&mut self, peer: &Arc<PeerState>, cause: Cause) {
+        let is_theirs = |active: &Active| Arc::ptr_eq(&active.command.peer, peer);
+        self.give_up_waiting(|_, active| {
+            let is_meant = is_theirs(active) && active.given_up != GivenUp::Fully;
+            is_meant.then_some((Stage::Move, cause, GivenUp::Fully))
+        });
+        for class in 0..2 {
+            let is_aloft = |active: &Active| is_theirs(active) && (active.flights > 0 || active.at.is_some());
+            while let Some(place) = self.active[class].iter().position(is_aloft) {
+                let active = self.active[class].remove(place).expect("the place was found just now");
+                self.give_up(active, Stage::Move, cause, GivenUp::Fully);
+            }
+        }
+        if joined(&mut self.lanes, peer).is_none() {
+            return;
+        }
+        self.lanes[peer.party as usize] = None;
+        while let Some(token) = self.flights.next_where(None, |flight| flight.party == peer.party) {
+            let flight = self.flights.remove(token).expect("it was found just now");
+            if flight.standing == Standing::LeftBehind {
+                // Whether the peer is still at it is not known; the slot goes on saying so.
+                self.shared.let_go(flight.key);
+            } else {
+                // A lane that is gone does not touch this engine's memory.
+                let slot = self.shared.slots.get(flight.key).expect("a batch under way holds its slot");
+                let finishes = slot.moved(0, flight.units);
+                self.come_down(flight.key, finishes);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_names_one_flight_and_no_later_one_of_its_place() {
+        let mut flights = Flights::default();
+        let key = |index| Key { index, generation: 1 };
+        let first = flights.next_token();
+        flights.depart(Flight::new(key(1), 1, 0));
+        let second = flights.next_token();
+        flights.depart(Flight::new(key(2), 1, 0));
+        assert_ne!(first, second);
+        assert_eq!(flights.count(), 2);
+        assert_eq!(flights.remove(first).map(|flight| flight.key), Some(key(1)));
+        assert!(flights.remove(first).is_none(), "landed once");
+        let third = flights.next_token();
+        flights.depart(Flight::new(key(3), 1, 0));
+        assert_eq!(third as u32, first as u32, "the place is used again");
+        assert!(flights.get_mut(first).is_none());
+        assert!(flights.remove(u64::MAX).is_none());
+        let of_two = |flight: &Flight| flight.key == key(2);
+        assert_eq!(flights.next_where(None, of_two), Some(second));
+        assert_eq!(flights.next_where(Some(second), of_two), None);
+    }
+}

@@ -1,0 +1,272 @@
+//! The bank that this engine's worker fills.
+
+use penstock_core::limits::SPANS_PER_POST;
+use penstock_core::{Cause, Direction, Span, plan::RegionKey};
+use penstock_memory::copy::{self, Hint};
+use penstock_memory::{Window, copy::CopyError};
+use penstock_ring::bounce::{Asker, Nonsense, Stage};
+use penstock_ring::{Hazard, Publisher};
+
+use super::{Banks, QUESTION_WORDS, Question, SLOT_BYTES, SLOTS, concerning, packed};
+use crate::host::Commons;
+use crate::lane::{Abandoned, Batch, LaneFault, PostError, Sink};
+use crate::remote::OwnersMemory;
+
+/// Slots whose bytes are copied into local memory before the worker looks at anything else.
+const LANDINGS_PER_POLL: usize = 4;
+
+/// One worker's bank.
+pub(crate) struct Outgoing {
+    banks: Banks,
+    worker: usize,
+    posts: Publisher,
+    asked: u64,
+    /// Made with the first question: most sessions never ask one.
+    slots: Vec<Slot>,
+    /// The one used last first: its bytes are still in the cache.
+    free: Vec<usize>,
+    /// In the order they were asked.
+    flying: Vec<usize>,
+    question: Box<[u64; QUESTION_WORDS]>,
+}
+
+struct Slot {
+    asker: Asker,
+    data: Window,
+    spans: Box<[Span; SPANS_PER_POST]>,
+    flight: Flight,
+}
+
+/// What a slot carries.
+struct Flight {
+    token: u64,
+    direction: Direction,
+    spans: usize,
+    bytes: u64,
+    /// Where the bytes of a read go, unless it was given up.
+    landing: Option<Landing>,
+}
+
+impl Default for Flight {
+    fn default() -> Self {
+        Self { token: 0, direction: Direction::Write, spans: 0, bytes: 0, landing: None }
+    }
+}
+
+struct Landing {
+    local: Window,
+    key: RegionKey,
+    hint: Hint,
+    /// The revision of this engine's gate that the plan was checked against.
+    expected: u64,
+}
+
+impl Outgoing {
+    pub(crate) fn new(banks: &Banks, worker: usize) -> Self {
+        let place = banks.segment().place();
+        let posts = Publisher::mapped(&place, Banks::posts_offset(worker)).expect("workers are bounded by the banks");
+        Self {
+            banks: banks.clone(),
+            worker,
+            posts,
+            asked: 0,
+            slots: Vec::new(),
+            free: Vec::new(),
+            flying: Vec::new(),
+            question: Box::new([0; QUESTION_WORDS]),
+        }
+    }
+
+    /// Makes sure that there is a free slot, or answers that there is none now.
+    pub(crate) fn reserve(&mut self) -> Result<(), PostError> {
+        if !self.free.is_empty() {
+            return Ok(());
+        }
+        self.make_slot()
+    }
+
+    #[cold]
+    fn make_slot(&mut self) -> Result<(), PostError> {
+        let index = self.slots.len();
+        // No memory for its pages now is no room now.
+        if index == SLOTS || self.banks.back(self.worker, index).is_err() {
+            return Err(PostError::Full);
+        }
+        if index == 0 {
+            self.slots.reserve_exact(SLOTS);
+            self.free.reserve_exact(SLOTS);
+            self.flying.reserve_exact(SLOTS);
+        }
+        let place = self.banks.segment().place();
+        let asker = Asker::mapped(&place, Banks::slot_offset(self.worker, index), QUESTION_WORDS);
+        self.slots.push(Slot {
+            asker: asker.expect("slots are bounded by their banks"),
+            data: self.banks.data(self.worker, index),
+            spans: Box::new([Span::default(); SPANS_PER_POST]),
+            flight: Flight::default(),
+        });
+        self.free.push(index);
+        Ok(())
+    }
+
+    /// Fills the free slot that [`Outgoing::reserve`] found, under the caller's hazard. Answers how
+    /// many spans it took.
+    pub(crate) fn fill(&mut self, batch: &Batch<'_>, memory: &OwnersMemory) -> Result<usize, PostError> {
+        let index = *self.free.last().expect("a slot was reserved just now");
+        let slot = &mut self.slots[index];
+        let (count, bytes) = fitting(batch.spans);
+        let spans = &batch.spans[..count];
+        check_bounds(spans, batch, memory)?;
+        let question =
+            Question { direction: batch.direction, hint: batch.hint, key: memory.key, revision: batch.expected.there };
+        question.encode(spans, &mut self.question);
+        slot.spans[..count].copy_from_slice(spans);
+        packed(&mut slot.spans[..count]);
+        let landing = match batch.direction {
+            Direction::Write => {
+                let gathered =
+                    copy::scatter(batch.local, &slot.data, Direction::Write, &slot.spans[..count], Hint::Cached);
+                gathered.map_err(|_: CopyError| PostError::OutOfBounds)?;
+                None
+            }
+            Direction::Read => Some(Landing {
+                local: batch.local.clone(),
+                key: batch.local_key,
+                hint: batch.hint,
+                expected: batch.expected.here,
+            }),
+        };
+        slot.flight = Flight { token: batch.token, direction: batch.direction, spans: count, bytes, landing };
+        Ok(count)
+    }
+
+    /// Sends the slot that was filled. The owner is to be rung afterwards.
+    pub(crate) fn send(&mut self) {
+        let index = self.free.pop().expect("a slot was filled just now");
+        let slot = &mut self.slots[index];
+        slot.asker.ask(&self.question[..3 + 2 * slot.flight.spans]);
+        self.flying.push(index);
+        self.asked = self.asked.wrapping_add(1);
+        self.posts.publish(self.asked);
+    }
+
+    /// Looks what the owner has answered. Answers whether there is more that could be taken now.
+    pub(crate) fn collect(
+        &mut self,
+        ours: &Commons,
+        hazard: &mut Hazard,
+        sink: &mut dyn Sink,
+    ) -> Result<bool, LaneFault> {
+        let mut landings = 0;
+        let mut place = 0;
+        while let Some(&index) = self.flying.get(place) {
+            let slot = &mut self.slots[index];
+            let stage = slot.asker.look().map_err(|Nonsense| LaneFault(Cause::PeerCorrupt))?;
+            let Stage::Done([cause, bytes]) = stage else {
+                place += 1;
+                continue;
+            };
+            if landings == LANDINGS_PER_POLL {
+                return Ok(true);
+            }
+            let answered = slot.flight.read(cause, bytes)?;
+            let result = match (answered, slot.flight.direction) {
+                (Ok(_), Direction::Read) if slot.flight.landing.is_none() => Ok(0), // Given up: nothing lands here.
+                (Ok(bytes), Direction::Read) => {
+                    landings += 1;
+                    slot.land(ours, hazard).map(|()| bytes)
+                }
+                (other, _) => other,
+            };
+            slot.flight.landing = None;
+            slot.asker.free();
+            self.flying.remove(place);
+            self.free.push(index);
+            sink.completed(slot.flight.token, result);
+        }
+        Ok(false)
+    }
+
+    /// Gives up what goes under this token.
+    pub(crate) fn abandon(&mut self, token: u64) -> Abandoned {
+        let under = |&&index: &&usize| self.slots[index].flight.token == token;
+        let Some(place) = self.flying.iter().position(|index| under(&index)) else { return Abandoned::Quiet };
+        let index = self.flying[place];
+        let slot = &mut self.slots[index];
+        slot.flight.landing = None;
+        if slot.asker.withdraw() {
+            self.flying.remove(place);
+            self.free.push(index);
+            return Abandoned::Quiet;
+        }
+        Abandoned::RemoteOpen
+    }
+}
+
+impl Flight {
+    /// The owner's answer, in which nothing is believed.
+    fn read(&self, cause: u64, bytes: u64) -> Result<Result<u64, Cause>, LaneFault> {
+        let corrupt = LaneFault(Cause::PeerCorrupt);
+        match (cause, bytes) {
+            (0, bytes) if bytes == self.bytes => Ok(Ok(bytes)),
+            (0, _) => Err(corrupt),
+            (code, _) => {
+                let cause = u8::try_from(code).ok().and_then(Cause::from_code);
+                Ok(Err(cause.ok_or(corrupt)?))
+            }
+        }
+    }
+}
+
+impl Slot {
+    /// Copies the bytes of a read to where they belong, unless that was taken back in the meantime.
+    fn land(&mut self, ours: &Commons, hazard: &mut Hazard) -> Result<(), Cause> {
+        let landing = self.flight.landing.take().expect("only a read lands");
+        let spans = &self.spans[..self.flight.spans];
+        hazard.enter(0);
+        let allowed = landing.is_allowed(ours, spans);
+        let copied = allowed.and_then(|()| {
+            let copied = copy::scatter(&landing.local, &self.data, Direction::Read, spans, landing.hint);
+            copied.map(|_| ()).map_err(|_| Cause::OutOfBounds)
+        });
+        hazard.leave();
+        copied
+    }
+}
+
+impl Landing {
+    fn is_allowed(&self, ours: &Commons, spans: &[Span]) -> Result<(), Cause> {
+        let view = ours.posts.view();
+        if view.revision() == self.expected {
+            return Ok(());
+        }
+        let since = view.withdrawals_since(self.expected).map_err(|_| Cause::PlanTooOld)?;
+        let extents = spans.iter().map(|span| (span.local, span.len));
+        match concerning(&since.list, self.key, extents) {
+            Some(_) => Err(Cause::RevokedHere),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How many of the spans fit into one slot, and their bytes. Units are cut so that at least one does.
+fn fitting(spans: &[Span]) -> (usize, u64) {
+    let mut bytes = 0;
+    for (index, span) in spans.iter().enumerate().take(SPANS_PER_POST) {
+        if span.len > SLOT_BYTES - bytes {
+            return (index, bytes);
+        }
+        bytes += span.len;
+    }
+    (spans.len().min(SPANS_PER_POST), bytes)
+}
+
+/// The initiator's own look at what it asks for; the owner looks again.
+fn check_bounds(spans: &[Span], batch: &Batch<'_>, memory: &OwnersMemory) -> Result<(), PostError> {
+    let inside = |offset: u64, len: u64, of: u64| offset.checked_add(len).is_some_and(|end| end <= of);
+    let fits = |span: &Span| {
+        inside(span.local, span.len, batch.local.len()) && inside(span.remote, span.len, memory.bytes) && span.len > 0
+    };
+    let lands = batch.direction == Direction::Write || batch.local.is_writable();
+    if spans.is_empty() || !lands || !spans.iter().all(fits) { Err(PostError::OutOfBounds) } else { Ok(()) }
+}

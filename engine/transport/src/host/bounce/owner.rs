@@ -1,0 +1,204 @@
+//! The banks of a peer's workers, checked and served by the owner of the memory.
+//!
+//! Everything in a slot is the peer's word and is not believed: the question is copied out once, parsed,
+//! and checked against this engine's own registry, rights and withdrawals, under a hazard of this
+//! engine's own. So a revocation here finds its own workers quiet and needs no word of the peer.
+
+use std::sync::{Arc, Weak};
+
+use penstock_core::limits::SPANS_PER_POST;
+use penstock_core::plan::RegionKey;
+use penstock_core::{Cause, Direction, Span};
+use penstock_memory::{Region, Registry, Window, copy};
+use penstock_ring::bounce::Answerer;
+use penstock_ring::{Hazard, Published, ReadyBits};
+
+use super::{Banks, QUESTION_WORDS, Question, SLOTS, concerning};
+use crate::host::posts::is_renewal;
+use crate::host::{Bell, Commons};
+use crate::lane::LaneFault;
+
+/// Slots served before the worker looks at anything else.
+const SERVED_PER_POLL: usize = 4;
+
+/// How the worker that asked is told of the answer.
+pub(crate) struct Sender {
+    pub(crate) worker: usize,
+    pub(crate) ready: ReadyBits,
+    pub(crate) bell: Bell,
+}
+
+/// The banks that one worker serves.
+pub(crate) struct Incoming {
+    registry: Arc<Registry>,
+    banks: Banks,
+    filled: Vec<Bank>,
+    /// Our place in the peer's table.
+    their_party: usize,
+    /// The bank to begin with next time, so that one busy bank does not starve the others.
+    first: usize,
+    question: Box<[u64; QUESTION_WORDS]>,
+    spans: Box<[Span; SPANS_PER_POST]>,
+}
+
+struct Bank {
+    sender: Sender,
+    posts: Published,
+    /// How many questions had been asked at the last look.
+    seen: u64,
+    /// The last look was broken off.
+    unfinished: bool,
+    next: usize,
+    slots: Vec<Slot>,
+    /// The region asked for last; not held, so that it can go.
+    known: Option<(RegionKey, Weak<Region>)>,
+}
+
+struct Slot {
+    answerer: Answerer,
+    data: Window,
+    backed: bool,
+}
+
+impl Incoming {
+    pub(crate) fn new(registry: &Arc<Registry>, banks: &Banks, their_party: usize, senders: Vec<Sender>) -> Self {
+        let place = banks.segment().place();
+        let bank = |sender: Sender| {
+            let worker = sender.worker;
+            let slot = |slot| Slot {
+                answerer: Answerer::mapped(&place, Banks::slot_offset(worker, slot), QUESTION_WORDS)
+                    .expect("slots are bounded by their banks"),
+                data: banks.data(worker, slot),
+                backed: false,
+            };
+            let posts = Published::mapped(&place, Banks::posts_offset(worker)).expect("workers are bounded");
+            Bank {
+                sender,
+                posts,
+                seen: 0,
+                unfinished: false,
+                next: 0,
+                slots: (0..SLOTS).map(slot).collect(),
+                known: None,
+            }
+        };
+        Self {
+            registry: Arc::clone(registry),
+            banks: banks.clone(),
+            filled: senders.into_iter().map(bank).collect(),
+            their_party,
+            first: 0,
+            question: Box::new([0; QUESTION_WORDS]),
+            spans: Box::new([Span::default(); SPANS_PER_POST]),
+        }
+    }
+
+    /// Serves a bounded number of questions. Answers whether there may be more.
+    pub(crate) fn serve(&mut self, ours: &Commons, hazard: &mut Hazard) -> Result<bool, LaneFault> {
+        let mut left = SERVED_PER_POLL;
+        let banks = self.filled.len();
+        for step in 0..banks {
+            let place = (self.first + step) % banks;
+            let posts = self.filled[place].posts.read();
+            let bank = &mut self.filled[place];
+            if posts == bank.seen && !bank.unfinished {
+                continue;
+            }
+            bank.seen = posts;
+            let finished = self.serve_bank(place, &mut left, ours, hazard)?;
+            self.filled[place].unfinished = !finished;
+            if left == 0 {
+                self.first = (place + 1) % banks;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Serves one bank. Answers whether every slot of it was looked at.
+    fn serve_bank(
+        &mut self,
+        place: usize,
+        left: &mut usize,
+        ours: &Commons,
+        hazard: &mut Hazard,
+    ) -> Result<bool, LaneFault> {
+        let Self { registry, banks, filled, question, spans, their_party, .. } = self;
+        let bank = &mut filled[place];
+        let first = bank.next;
+        for index in (first..SLOTS).chain(0..first) {
+            if *left == 0 {
+                return Ok(false);
+            }
+            let slot = &mut bank.slots[index];
+            let Some(taken) = slot.answerer.take(&mut question[..]) else { continue };
+            *left -= 1;
+            bank.next = (index + 1) % SLOTS;
+            let (parsed, count) = Question::parse(question, spans).map_err(|_| LaneFault(Cause::PeerCorrupt))?;
+            // Its pages are there already if the peer keeps to the protocol; if not, they come now or
+            // the question is refused.
+            slot.backed = slot.backed || banks.back(bank.sender.worker, index).is_ok();
+            hazard.enter(0);
+            let moved = match slot.backed {
+                true => checked(ours, registry, &mut bank.known, &parsed, &spans[..count], &slot.data),
+                false => Ok(Err(Cause::NoPath)),
+            };
+            hazard.leave();
+            let answer = match moved? {
+                Ok(bytes) => [0, bytes],
+                Err(cause) => [u64::from(cause.code()), 0],
+            };
+            slot.answerer.answer(&taken, answer);
+            bank.sender.bell.mark_and_ring(&bank.sender.ready, *their_party);
+        }
+        Ok(true)
+    }
+}
+
+/// Moves the bytes of a question if it is allowed; the cause to answer with if not.
+fn checked(
+    ours: &Commons,
+    registry: &Registry,
+    known: &mut Option<(RegionKey, Weak<Region>)>,
+    question: &Question,
+    spans: &[Span],
+    data: &Window,
+) -> Result<Result<u64, Cause>, LaneFault> {
+    let view = ours.posts.view();
+    let now = view.revision();
+    if question.revision > now {
+        return Err(LaneFault(Cause::PeerCorrupt)); // Nobody can have read it.
+    }
+    if question.revision != now {
+        let Ok(since) = view.withdrawals_since(question.revision) else { return Ok(Err(Cause::PlanTooOld)) };
+        if let Some(gone) = concerning(&since.list, question.key, spans.iter().map(|span| (span.local, span.len))) {
+            return Ok(Err(if is_renewal(gone) { Cause::MemoryRenewed } else { Cause::RevokedByPeer }));
+        }
+    }
+    let Some(region) = find(registry, known, question.key) else { return Ok(Err(Cause::RevokedByPeer)) };
+    let rights = region.rights();
+    let (allowed, way) = match question.direction {
+        Direction::Write => (rights.allows_write(), Direction::Read),
+        Direction::Read => (rights.allows_read(), Direction::Write),
+    };
+    if !allowed {
+        return Ok(Err(Cause::OutOfBounds));
+    }
+    // All bounds are checked before the first byte moves, against the region as it is here.
+    let moved = copy::scatter(region.window(), data, way, spans, question.hint);
+    Ok(moved.map_err(|_| Cause::OutOfBounds))
+}
+
+/// The region of this name, if it still stands.
+fn find(registry: &Registry, known: &mut Option<(RegionKey, Weak<Region>)>, key: RegionKey) -> Option<Arc<Region>> {
+    if let Some((last, region)) = known
+        && *last == key
+        && let Some(region) = region.upgrade()
+    {
+        // The same region may have another generation by now: then its memory was renewed.
+        return Some(region).filter(|region| region.is_live() && region.generation() == key.generation);
+    }
+    let region = registry.resolve(key.region, key.generation).ok()?;
+    *known = Some((key, Arc::downgrade(&region)));
+    Some(region)
+}
