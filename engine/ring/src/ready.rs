@@ -122,6 +122,12 @@ impl ReadyBits {
         }
     }
 
+    /// Whether nothing is marked among the first `indexes`.
+    #[inline]
+    pub fn is_empty_below(&self, indexes: usize) -> bool {
+        self.words.iter().take(indexes.div_ceil(BITS)).all(|word| glance(word) == 0)
+    }
+
     /// Whether nothing is marked. For the last look before sleeping.
     #[inline]
     pub fn is_empty(&self) -> bool {

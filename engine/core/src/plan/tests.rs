@@ -89,6 +89,24 @@ fn case(unit: u64) -> impl Strategy<Value = Case> {
 }
 
 /// Every span of a shape, unit by unit in the order of `numbers`, through buffers of `room` spans.
+/// The same with every span that goes on where the one before it ends made one with it.
+fn joined(spans: Vec<(usize, Span)>) -> Vec<(usize, Span)> {
+    let mut joined: Vec<(usize, Span)> = Vec::new();
+    for (section, span) in spans {
+        match joined.last_mut() {
+            Some((last, before))
+                if *last == section
+                    && before.local + before.len == span.local
+                    && before.remote + before.len == span.remote =>
+            {
+                before.len += span.len;
+            }
+            _ => joined.push((section, span)),
+        }
+    }
+    joined
+}
+
 fn by_units(shape: &Shape, numbers: impl IntoIterator<Item = u64>, room: usize) -> Vec<(usize, Span)> {
     let mut all = Vec::new();
     for number in numbers {
@@ -159,6 +177,25 @@ proptest! {
         let given = model::normal(case.direction, naive.moves());
         prop_assert_eq!(&model::normal(case.direction, units), &given);
         prop_assert_eq!(&model::normal(case.direction, whole), &given);
+    }
+
+    #[test]
+    fn stretches_of_units_are_the_same_bytes_in_the_same_order(case in case(7_000), most in 1..12_u64) {
+        let Ok(shape) = case.build() else { return Ok(()) };
+        let (mut stretched, mut number) = (Vec::new(), 0);
+        while let Some((unit, count)) = shape.stretch(number, most) {
+            prop_assert!((1..=most).contains(&count));
+            let bytes: u64 = (number..number + count).map(|number| shape.unit(number).unwrap().bytes()).sum();
+            prop_assert_eq!(unit.bytes(), bytes);
+            let mut spans = vec![Span::default(); unit.spans() + 1];
+            prop_assert_eq!(unit.fill(0, &mut spans), unit.spans());
+            prop_assert_eq!(spans.iter().map(|span| span.len).sum::<u64>(), bytes);
+            stretched.extend(spans[..unit.spans()].iter().map(|&span| (unit.section(), span)));
+            number += count;
+        }
+        prop_assert_eq!(number, shape.units());
+        let one_by_one = by_units(&shape, 0..shape.units(), 1);
+        prop_assert_eq!(joined(stretched), joined(one_by_one));
     }
 
     #[test]

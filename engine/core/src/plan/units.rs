@@ -98,7 +98,8 @@ fn find(cuts: &[Cut], unit: u64) -> usize {
 }
 
 /// A part of a plan that one worker moves in one go: at most
-/// [`UNIT_BYTES`](crate::limits::UNIT_BYTES) in at most [`UNIT_SPANS_MAX`] spans of one section.
+/// [`UNIT_BYTES`](crate::limits::UNIT_BYTES) in at most [`UNIT_SPANS_MAX`] spans of one section, or several
+/// such that lie side by side.
 #[derive(Debug, Clone, Copy)]
 pub struct Unit<'a> {
     section: usize,
@@ -113,22 +114,37 @@ pub struct Unit<'a> {
 }
 
 impl<'a> Unit<'a> {
-    /// The unit of a section with this number, which is less than the section's units.
+    /// The units of a section from this number on, which is less than the section's units, as far as they lie
+    /// side by side in one row or are whole rows, at most `most` of them, as one; and how many they are.
     #[inline]
-    pub(super) fn new(section: &'a Section, index: usize, number: u64) -> Self {
+    pub(super) fn stretch(section: &'a Section, index: usize, number: u64, most: u64) -> (Self, u64) {
         let rows = section.rows();
         match &section.cuts {
             Cuts::Rows(each) => {
                 let first_row = number * each;
-                let row_count = (rows.count() - first_row).min(*each);
+                let row_count = (rows.count() - first_row).min(*each * most);
                 let bytes = row_count * section.row_bytes();
-                Self { section: index, rows, first_row, row_count, runs: section.runs(), skip: 0, bytes }
+                let unit = Self { section: index, rows, first_row, row_count, runs: section.runs(), skip: 0, bytes };
+                (unit, row_count.div_ceil(*each))
             }
             Cuts::Within(cuts) => {
                 let units = cuts[cuts.len() - 1].unit;
                 let (row, unit) = if rows.count() == 1 { (0, number) } else { (number / units, number % units) };
                 let at = find(cuts, unit);
-                let (cut, next) = (cuts[at], cuts[at + 1]);
+                let (cut, mut to) = (cuts[at], at + 1);
+                let mut count = cuts[to].unit - cut.unit;
+                let is_cut_run = count > 1;
+                // Units that are whole runs: so many cuts on, so many units on.
+                if let Some(far) = cuts.get(at + most as usize)
+                    && far.unit - cut.unit == most
+                {
+                    (to, count) = (at + most as usize, most);
+                }
+                while !is_cut_run && count < most && cuts.get(to + 1).is_some_and(|next| next.unit - cuts[to].unit == 1)
+                {
+                    (to, count) = (to + 1, count + 1);
+                }
+                let next = cuts[to];
                 let runs = &section.runs()[cut.run..next.run];
                 let mut whole = Self {
                     section: index,
@@ -139,12 +155,13 @@ impl<'a> Unit<'a> {
                     skip: 0,
                     bytes: next.bytes - cut.bytes,
                 };
-                if next.unit - cut.unit > 1 {
+                if is_cut_run {
                     let each = cut_bytes(whole.bytes);
                     whole.skip = (unit - cut.unit) * each;
-                    whole.bytes = (whole.bytes - whole.skip).min(each);
+                    count = (next.unit - unit).min(most);
+                    whole.bytes = (whole.bytes - whole.skip).min(each * count);
                 }
-                whole
+                (whole, count)
             }
         }
     }
@@ -161,7 +178,7 @@ impl<'a> Unit<'a> {
         self.bytes
     }
 
-    /// How many spans there are, at most [`UNIT_SPANS_MAX`].
+    /// How many spans there are, at most [`UNIT_SPANS_MAX`] for each of its units.
     #[inline]
     pub const fn spans(&self) -> usize {
         self.row_count as usize * self.runs.len()

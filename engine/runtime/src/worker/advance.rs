@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use penstock_core::limits::SPANS_PER_POST;
-use penstock_core::plan::Unit;
 use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
 use penstock_transport::host::PostsView;
 use penstock_transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
@@ -44,18 +43,19 @@ pub(crate) fn move_units(
     spans: &mut [Span; SPANS_PER_POST],
     departures: &mut impl Departures,
 ) -> (u64, u64, Option<MoveEnd>) {
-    let mut source = Spans { plan, next: at.unit, end: at.unit + count, unit: None, from: 0, skip: at.spans };
+    let end = at.unit + count;
     let (mut bytes, mut posts, mut looks) = (0, 0, 0);
-    while let Some((section, filled)) = source.fill(spans) {
-        let sides = &plan.sides[section];
-        let mut first = 0;
-        while first < filled {
+    while at.unit < end {
+        let Some((unit, units)) = plan.shape.stretch(at.unit, end - at.unit) else { break };
+        let sides = &plan.sides[unit.section()];
+        while at.spans < unit.spans() {
+            let filled = unit.fill(at.spans, spans);
             let batch = Batch {
                 direction: plan.shape.direction(),
                 local: &sides.local,
                 local_key: sides.local_key,
                 remote: &sides.remote,
-                spans: &spans[first..filled],
+                spans: &spans[..filled],
                 hint: plan.hint,
                 expected: *expected,
                 token: departures.token(),
@@ -64,13 +64,11 @@ pub(crate) fn move_units(
             match lane.post(&batch) {
                 Ok(Posted::Moved(moved)) => {
                     bytes += moved;
-                    at.spans += filled - first;
-                    break;
+                    at.spans += filled;
                 }
                 Ok(Posted::Accepted(accepted)) => {
                     departures.departed();
                     at.spans += accepted;
-                    first += accepted;
                 }
                 Err(PostError::Full) => return (bytes, posts - 1, Some(MoveEnd::Full)),
                 // A peer that withdraws without end costs its own transfer, not the others' turn.
@@ -89,63 +87,10 @@ pub(crate) fn move_units(
                 Err(PostError::Fault(fault)) => return (bytes, posts, Some(MoveEnd::Stop(fault.0))),
             }
         }
+        *at = At::start_of(at.unit + units);
     }
     // A copy that was frozen meanwhile may have written old pages: it must not count as moved.
     (bytes, posts, plan.check_renewed(*expected).err().map(MoveEnd::Stop))
-}
-
-/// The spans of consecutive units, one batch after another.
-struct Spans<'a> {
-    plan: &'a PlanInner,
-    next: u64,
-    end: u64,
-    /// The unit that is being expanded, and how many of its spans were.
-    unit: Option<Unit<'a>>,
-    from: usize,
-    /// Spans of the first unit that are posted already.
-    skip: usize,
-}
-
-impl Spans<'_> {
-    /// Fills `spans` as far as units of one section allow. Answers the section and how many there are.
-    #[inline]
-    fn fill(&mut self, spans: &mut [Span; SPANS_PER_POST]) -> Option<(usize, usize)> {
-        let mut filled = 0;
-        let mut section = None;
-        loop {
-            let Some(unit) = &self.unit else {
-                if self.next == self.end {
-                    break;
-                }
-                (self.unit, self.from) = (self.plan.shape.unit(self.next), std::mem::take(&mut self.skip));
-                self.next += 1;
-                continue;
-            };
-            // A batch is between one pair of regions.
-            if *section.get_or_insert(unit.section()) != unit.section() {
-                break;
-            }
-            let count = unit.fill(self.from, &mut spans[filled..]);
-            self.from += count;
-            if self.from == unit.spans() {
-                self.unit = None;
-            }
-            // A long run that was cut into units is put together again.
-            if count == 1 && filled > 0 && continues(spans[filled - 1], spans[filled]) {
-                spans[filled - 1].len += spans[filled].len;
-            } else {
-                filled += count;
-            }
-            if filled == spans.len() {
-                break;
-            }
-        }
-        section.filter(|_| filled > 0).map(|section| (section, filled))
-    }
-}
-
-fn continues(before: Span, after: Span) -> bool {
-    before.local + before.len == after.local && before.remote + before.len == after.remote
 }
 
 impl<E: Env> Worker<E> {
@@ -260,7 +205,7 @@ impl<E: Env> Worker<E> {
             && self.notifying.is_empty()
             && self.commands.is_empty()
             && self.port().calls.is_empty()
-            && self.ready.is_empty()
+            && self.ready.is_empty_below(self.lanes.len())
     }
 
     fn take_first(&mut self, class: Priority) -> Active {
