@@ -15,9 +15,16 @@ pub const NOTE_LINES_MAX: usize = 1 + (NOTE_BYTES_MAX - NOTE_INLINE_BYTES).div_c
 /// Lines of one notification ring. A power of two.
 pub const RING_LINES: usize = 1024;
 
-/// How many bytes a worker moves before it looks at anything else: a small transfer that arrives
-/// behind gigabytes waits for at most this much copying.
+/// How many bytes a worker moves before it looks at anything else while there is anything else: a small
+/// transfer that waits behind gigabytes waits for at most this much copying.
 pub const UNIT_BYTES: u64 = 64 * 1024;
+
+/// Units that a worker moves in one go while nothing else waits for it: what begins a copy is paid once for
+/// all. More makes a transfer that arrives meanwhile, or an owner who wants its memory back, wait longer.
+pub const UNITS_AT_ONCE: u64 = 8;
+
+/// The longest copy that is not interrupted, and so the most that a writer frozen in it can still land.
+pub const COPY_BYTES_MAX: u64 = UNITS_AT_ONCE * UNIT_BYTES;
 
 /// Spans that are expanded from a plan and handed to a lane at once.
 pub const SPANS_PER_POST: usize = 64;

@@ -8,6 +8,7 @@ use penstock::{Cause, Hold, Plan, Quarantined, Span, Submit};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::{Command, Reply};
+use crate::gauge::Gauge;
 use crate::setting::Tuning;
 use crate::stage::{PATIENCE, fault_of};
 use crate::{Options, Place, Setting, Stage, Transfer};
@@ -28,6 +29,8 @@ const WATCHED: Duration = Duration::from_millis(30);
 pub struct Death {
     /// From the signal to the typed end of a transfer that waited.
     pub known: Duration,
+    /// How long this machine kept a thread that only slept from running, at the worst, meanwhile.
+    pub stalled: Duration,
     /// From the signal to the end of the process, when its memory was free.
     pub gone: Duration,
     /// Whether it was in the middle of a copy, so that memory here was quarantined.
@@ -50,10 +53,12 @@ pub fn die(setting: &Setting, hoard: u64) -> Death {
     std::thread::sleep(INTO_THE_NEXT);
     let process = stage.target(0).process_id().expect("it is a process of its own");
     let id = Pid::from_raw(process as i32).expect("process ids are positive");
+    let gauge = Gauge::start();
     let begun = Instant::now();
     kill_process(id, Signal::KILL).expect("our own child can be killed");
     let fault = fault_of(&waiting);
     let known = begun.elapsed();
+    let stalled = gauge.stop();
     assert_eq!(fault.cause, Cause::PeerLost, "{fault}");
     let held = stage.near.revoke(&[(0, BYTES)], Duration::ZERO).expect("this engine runs");
     let quarantined = check_quarantine(&stage, held, process);
@@ -64,7 +69,7 @@ pub fn die(setting: &Setting, hoard: u64) -> Death {
     let span = Span { local: 0, remote: 0, len: 1 << 20 };
     let plan = Plan::write(&stage.near, &stage.region(again, "kv")).extents(&[span]).build().expect("a sound plan");
     stage.submit(&stage.peers[again], &plan, Submit::new()).wait().expect("life goes on");
-    Death { known, gone, quarantined }
+    Death { known, stalled, gone, quarantined }
 }
 
 /// A notification that finds no room, since the target takes none.

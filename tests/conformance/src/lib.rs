@@ -13,7 +13,8 @@
 //! - [`pattern`]: bytes that can be recognised
 //! - [`cases`]: what is promised, one function each; [`suite`](mod@suite): the list of them
 //! - [`bystander`], [`rogue`]: a peer that must not notice anything, and one that breaks every rule
-//! - [`death`]: peers that are killed, and how soon that is known; [`churn`]: many of them
+//! - [`death`]: peers that are killed, and how soon that is known; [`churn`]: many of them; [`gauge`]: whether the
+//!   machine stood still meanwhile
 //! - [`skip`]: a test that cannot run here
 
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ pub mod churn;
 pub mod command;
 pub mod death;
 pub mod folder;
+pub mod gauge;
 pub mod pattern;
 pub mod remote;
 pub mod rogue;

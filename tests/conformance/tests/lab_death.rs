@@ -12,6 +12,8 @@ const HOARD: u64 = 8 << 30;
 const NEEDED_KIB: u64 = 10 << 20;
 /// Deaths of a peer with threads, and of one without: giving a process so much memory takes long.
 const DEATHS: [usize; 2] = [12, 3];
+/// The longest that the machine may have stood still for a death to be judged.
+const STALLED_MAX: Duration = Duration::from_millis(25);
 /// The promise, at most.
 const KNOWN_WITHIN: Duration = Duration::from_millis(100);
 
@@ -31,17 +33,28 @@ fn the_death_of_a_large_process_is_known_within_100_ms() {
         return skip::report(name, "needs 10 GiB of free memory");
     }
     for (setting, deaths) in settings(env!("CARGO_BIN_EXE_penstock-conformance-peer")).into_iter().zip(DEATHS) {
-        let mut deaths: Vec<_> = (0..deaths).map(|_| die(&setting, HOARD)).collect();
+        // A machine that is shared takes its processors away now and then, longer than the promise: what it did
+        // to a thread that only slept meanwhile tells, and such a death is judged by another one.
+        let (mut seen, mut judged) = (Vec::new(), 0);
+        while judged < deaths && seen.len() < 2 * deaths {
+            let death = die(&setting, HOARD);
+            judged += usize::from(death.stalled <= STALLED_MAX);
+            seen.push(death);
+        }
+        assert!(judged >= deaths, "this machine stands still too often to measure 100 ms: {seen:?}");
+        let mut deaths = seen;
         deaths.sort_by_key(|death| death.known);
         for death in &deaths {
             eprintln!(
-                "{setting}: known after {:.1} ms, gone after {:.0} ms, {}",
+                "{setting}: known after {:.1} ms, machine stood still {:.1} ms, gone after {:.0} ms, {}",
                 death.known.as_secs_f64() * 1e3,
+                death.stalled.as_secs_f64() * 1e3,
                 death.gone.as_secs_f64() * 1e3,
                 if death.quarantined { "quarantined until then" } else { "not in a copy" }
             );
         }
-        let slowest = deaths.last().expect("there were some").known;
+        let judged = deaths.iter().filter(|death| death.stalled <= STALLED_MAX);
+        let slowest = judged.map(|death| death.known).max().expect("there were some");
         assert!(slowest <= KNOWN_WITHIN, "{setting}: {slowest:?}");
         assert!(deaths.iter().any(|death| death.quarantined), "{setting}: none died in the middle of a copy");
     }

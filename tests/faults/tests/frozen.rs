@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::limits::UNIT_BYTES;
+use penstock::limits::COPY_BYTES_MAX;
 use penstock::{Cause, NoteId, Notified, PoolSpec, RenewError, Submit, Window};
 use penstock_faults::child::Child;
 use penstock_faults::frozen::{
@@ -42,7 +42,7 @@ fn a_writer_stopped_in_mid_copy_holds_its_blocks_until_it_moves_and_then_harms_n
         assert!(wait_until(|| held.is_released()), "the writer runs again and is not seen to move: {held:?}");
         assert!(stage.engine.quarantined().is_empty());
         landed = stage.landed();
-        assert!(landed <= UNIT_BYTES, "{landed} bytes landed: more than the one copy that was under way");
+        assert!(landed <= COPY_BYTES_MAX, "{landed} bytes landed: more than the one copy that was under way");
         assert_eq!(stage.end_of_writing(), Cause::RevokedByPeer.text());
         assert_eq!(stage.landed(), landed, "bytes landed after the proof");
 

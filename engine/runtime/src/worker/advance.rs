@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use penstock_core::limits::SPANS_PER_POST;
+use penstock_core::limits::{SPANS_PER_POST, UNITS_AT_ONCE};
 use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
 use penstock_transport::host::PostsView;
 use penstock_transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
 
 use super::command::{Active, Announcement, At, GivenUp, Priority};
 use super::flights::{Departures, Flight, Runway};
-use super::{Joined, UNITS_AT_ONCE, URGENT_UNITS_AT_ONCE, Worker, joined};
+use super::{Joined, URGENT_UNITS_AT_ONCE, Worker, joined};
 use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
 use crate::shared::Shared;

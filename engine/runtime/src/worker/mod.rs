@@ -5,7 +5,7 @@
 //! 1. calls of the control loop (rare)
 //! 2. commands, at most [`COMMANDS_PER_TURN`]
 //! 3. units of the active transfers: many of each urgent one, then one each of a few others, or
-//!    [`UNITS_AT_ONCE`] if there is one transfer and nothing else waits
+//!    [`UNITS_AT_ONCE`](penstock_core::limits::UNITS_AT_ONCE) if there is one transfer and nothing else waits
 //! 4. lanes that a peer marked ready, and one more in rotation
 //! 5. deadlines, if any is armed
 //!
@@ -49,9 +49,6 @@ const BULK_PER_TURN: usize = 4;
 const URGENT_UNITS_PER_TURN: u64 = 64;
 /// Units that one urgent transfer moves before the next one's turn.
 const URGENT_UNITS_AT_ONCE: u64 = 16;
-/// Units that a worker moves in one go while nothing else waits for it: what begins a copy, and what makes a
-/// system call, is then paid once for all of them.
-const UNITS_AT_ONCE: u64 = 8;
 /// How many turns pass until one lane is polled although nobody marked it.
 const TURNS_PER_ROTATION: u64 = 16;
 /// Turns with work for others between two tries to tell peers that had no room.

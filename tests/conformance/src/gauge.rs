@@ -1,0 +1,41 @@
+//! How much a machine is to be trusted with a bound of time: a thread that only sleeps finds out how long
+//! it was kept from running.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long the thread sleeps each time.
+const NAP: Duration = Duration::from_millis(2);
+
+/// Measures, until it is stopped, the longest time for which this machine ran nobody who wanted to run.
+#[derive(Debug)]
+pub struct Gauge {
+    stopped: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Gauge {
+    /// Begins.
+    pub fn start() -> Self {
+        let stopped = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stopped);
+        let thread = std::thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            while !told.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                std::thread::sleep(NAP);
+                longest = longest.max(begun.elapsed().saturating_sub(NAP));
+            }
+            longest
+        });
+        Self { stopped, thread }
+    }
+
+    /// The longest delay of all naps.
+    pub fn stop(self) -> Duration {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it only sleeps")
+    }
+}
