@@ -293,7 +293,10 @@ impl PeerState {
             let known = book.regions.get(&entry.news.id);
             match known {
                 Some(known) if known.news.generation == entry.news.generation => {}
-                Some(known) if known.news.label == entry.news.label => return Err(renewed()),
+                // Memory is renewed where it is; what is registered anew under an old label lies elsewhere.
+                Some(known) if known.news.label == entry.news.label && known.news.base == entry.news.base => {
+                    return Err(renewed());
+                }
                 _ => return Err(gone()),
             }
             book.revision

@@ -8,7 +8,7 @@ use penstock_transport::host::PostsView;
 use penstock_transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
 
 use super::command::{Active, Announcement, At, GivenUp, Priority};
-use super::flights::{Departures, Flight, Runway};
+use super::flights::{Departures, Flight, Grounded, Runway};
 use super::{Joined, UNITS_AT_ONCE, URGENT_UNITS_AT_ONCE, Worker, joined};
 use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
@@ -93,6 +93,20 @@ pub(crate) fn move_units(
     (bytes, posts, plan.check_renewed(*expected).err().map(MoveEnd::Stop))
 }
 
+/// As [`move_units`] over a lane that finishes later, kept out of the way of those that do not.
+#[inline(never)]
+fn set_off(
+    plan: &PlanInner,
+    stretch: (&mut At, u64),
+    lane: &mut dyn Lane,
+    here: &PostsView,
+    expected: &mut Revisions,
+    spans: &mut [Span; SPANS_PER_POST],
+    runway: &mut Runway<'_>,
+) -> (u64, u64, Option<MoveEnd>) {
+    move_units(plan, stretch, lane, here, expected, spans, runway)
+}
+
 impl<E: Env> Worker<E> {
     /// Moves units of the transfer whose turn it is. Answers whether it has left its class.
     pub(super) fn advance(&mut self, class: Priority) -> bool {
@@ -133,20 +147,22 @@ impl<E: Env> Worker<E> {
             let plan = &current.command.plan.as_ref().expect("a transfer with units has a plan").inner;
             let here = shared.commons.posts.view();
             let before = current.expected;
-            let flight = Flight::new(current.command.key, units, current.command.peer.party);
-            let mut runway = Runway::new(flights, slot, flight);
-            let lane = joined.lane.as_mut();
-            let (bytes, posts, stop) =
-                move_units(plan, (&mut at, count), lane, here, &mut current.expected, spans, &mut runway);
-            current.flights += runway.departed;
+            let (lane, expected) = (joined.lane.as_mut(), &mut current.expected);
+            let (bytes, posts, stop) = if is_synchronous {
+                move_units(plan, (&mut at, count), lane, here, expected, spans, &mut Grounded)
+            } else {
+                let flight = Flight::new(current.command.key, units, current.command.peer.party);
+                let mut runway = Runway::new(flights, slot, flight);
+                let moved = set_off(plan, (&mut at, count), lane, here, expected, spans, &mut runway);
+                current.flights += runway.departed;
+                statistics.flights.add(u64::from(runway.departed));
+                statistics.flights_most.raise_to(runway.most as u64);
+                moved
+            };
             let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
             statistics.withdrawals_seen.add(u64::from(is_withdrawn || current.expected != before));
             statistics.posts.add(posts);
             statistics.bytes.add(bytes);
-            if runway.departed > 0 {
-                statistics.flights.add(u64::from(runway.departed));
-                statistics.flights_most.raise_to(runway.most as u64);
-            }
             match stop {
                 Some(MoveEnd::Full) => {
                     slot.add_bytes(bytes);
