@@ -291,10 +291,14 @@ impl PeerState {
         let reflected = {
             let book = self.book();
             let known = book.regions.get(&entry.news.id);
-            match known {
+            match known.map(|known| &**known) {
                 Some(known) if known.news.generation == entry.news.generation => {}
-                // Memory is renewed where it is; what is registered anew under an old label lies elsewhere.
-                Some(known) if known.news.label == entry.news.label && known.news.base == entry.news.base => {
+                // Renewed memory is where it was, and is reached otherwise; what is registered anew is not.
+                Some(RemoteEntry { news, .. })
+                    if news.label == entry.news.label
+                        && news.base == entry.news.base
+                        && news.path != entry.news.path =>
+                {
                     return Err(renewed());
                 }
                 _ => return Err(gone()),

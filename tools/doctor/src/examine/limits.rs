@@ -10,7 +10,7 @@ const TOPIC: Topic = Topic::Limits;
 /// Descriptors of a program with one engine of one worker, before it has peers; a few are left for the program.
 pub const ENGINE_FILES: u64 = 16;
 /// Descriptors that each peer adds, with one pool of its own that is used.
-pub const PEER_FILES: u64 = 6;
+pub const PEER_FILES: u64 = 8;
 /// Peers that a host of ordinary size may well have.
 const PEERS: u64 = 100;
 /// Open files to ask for.
