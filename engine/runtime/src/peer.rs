@@ -394,8 +394,8 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
         None => {
             let mut expected = plan.revisions();
             let here = worker.shared.commons.posts.view();
-            let (lane, spans, mut at) = (joined.lane.as_mut(), &mut worker.spans, At::start_of(0));
-            let (bytes, _, stop) = move_units(plan, (&mut at, 1), lane, here, &mut expected, spans, &mut Grounded);
+            let (lane, spans, at) = (joined.lane.as_mut(), &mut worker.spans, At::start_of(0));
+            let (bytes, _, stop) = move_units(plan, (at, 1), lane, here, &mut expected, spans, &mut Grounded);
             if stop.is_some() {
                 return None;
             }

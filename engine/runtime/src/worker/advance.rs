@@ -8,7 +8,7 @@ use penstock_transport::host::PostsView;
 use penstock_transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
 
 use super::command::{Active, Announcement, At, GivenUp, Priority};
-use super::flights::{Departures, Flight, Runway};
+use super::flights::{Departures, Flight, Grounded, Runway};
 use super::{Joined, URGENT_UNITS_AT_ONCE, Worker, joined};
 use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
@@ -24,32 +24,31 @@ const WITHDRAWN: [Cause; 4] = [Cause::RevokedByPeer, Cause::RevokedHere, Cause::
 /// Why a unit was not moved to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MoveEnd {
-    /// The lane has no room for more of it now.
-    Full,
+    /// The lane has no room for what begins here now.
+    Full(At),
     /// The transfer must end.
     Stop(Cause),
 }
 
 /// Moves units of a plan over a lane, or sets them under way, as many of their spans at once as a post takes.
-/// Answers the bytes moved and the batches posted, or with how many bytes it stopped and why. `at` is where it
-/// begins and, of a single unit, how far it came.
+/// Answers the bytes moved and the batches posted, or with how many bytes it stopped and why.
 #[inline]
 pub(crate) fn move_units(
     plan: &PlanInner,
-    (at, count): (&mut At, u64),
+    (At { unit: mut number, spans: mut from }, count): (At, u64),
     lane: &mut dyn Lane,
     here: &PostsView,
     expected: &mut Revisions,
     spans: &mut [Span; SPANS_PER_POST],
     departures: &mut impl Departures,
 ) -> (u64, u64, Option<MoveEnd>) {
-    let end = at.unit + count;
+    let end = number + count;
     let (mut bytes, mut posts, mut looks) = (0, 0, 0);
-    while at.unit < end {
-        let Some((unit, units)) = plan.shape.stretch(at.unit, end - at.unit) else { break };
+    while number < end {
+        let Some((unit, units)) = plan.shape.stretch(number, end - number) else { break };
         let sides = &plan.sides[unit.section()];
-        while at.spans < unit.spans() {
-            let filled = unit.fill(at.spans, spans);
+        while from < unit.spans() {
+            let filled = unit.fill(from, spans);
             let batch = Batch {
                 direction: plan.shape.direction(),
                 local: &sides.local,
@@ -64,13 +63,15 @@ pub(crate) fn move_units(
             match lane.post(&batch) {
                 Ok(Posted::Moved(moved)) => {
                     bytes += moved;
-                    at.spans += filled;
+                    from += filled;
                 }
                 Ok(Posted::Accepted(accepted)) => {
                     departures.departed();
-                    at.spans += accepted;
+                    from += accepted;
                 }
-                Err(PostError::Full) => return (bytes, posts - 1, Some(MoveEnd::Full)),
+                Err(PostError::Full) => {
+                    return (bytes, posts - 1, Some(MoveEnd::Full(At { unit: number, spans: from })));
+                }
                 // A peer that withdraws without end costs its own transfer, not the others' turn.
                 Err(PostError::Withdrawn(_)) if looks == WITHDRAWALS_PER_UNIT => {
                     return (bytes, posts, Some(MoveEnd::Stop(Cause::PlanTooOld)));
@@ -87,10 +88,24 @@ pub(crate) fn move_units(
                 Err(PostError::Fault(fault)) => return (bytes, posts, Some(MoveEnd::Stop(fault.0))),
             }
         }
-        *at = At::start_of(at.unit + units);
+        (number, from) = (number + units, 0);
     }
     // A copy that was frozen meanwhile may have written old pages: it must not count as moved.
     (bytes, posts, plan.check_renewed(*expected).err().map(MoveEnd::Stop))
+}
+
+/// As [`move_units`] over a lane that finishes later, kept out of the way of those that do not.
+#[inline(never)]
+fn set_off(
+    plan: &PlanInner,
+    stretch: (At, u64),
+    lane: &mut dyn Lane,
+    here: &PostsView,
+    expected: &mut Revisions,
+    spans: &mut [Span; SPANS_PER_POST],
+    runway: &mut Runway<'_>,
+) -> (u64, u64, Option<MoveEnd>) {
+    move_units(plan, stretch, lane, here, expected, spans, runway)
 }
 
 impl<E: Env> Worker<E> {
@@ -119,7 +134,7 @@ impl<E: Env> Worker<E> {
             if left == 0 {
                 break End::Stay;
             }
-            let (mut at, count) = match current.at.take() {
+            let (at, count) = match current.at.take() {
                 None => match slot.claim(units, share(left)) {
                     Claim::Finish => break End::Finish,
                     Claim::Nothing => break End::Drop,
@@ -133,22 +148,24 @@ impl<E: Env> Worker<E> {
             let plan = &current.command.plan.as_ref().expect("a transfer with units has a plan").inner;
             let here = shared.commons.posts.view();
             let before = current.expected;
-            let flight = Flight::new(current.command.key, units, current.command.peer.party);
-            let mut runway = Runway::new(flights, slot, flight);
-            let lane = joined.lane.as_mut();
-            let (bytes, posts, stop) =
-                move_units(plan, (&mut at, count), lane, here, &mut current.expected, spans, &mut runway);
-            current.flights += runway.departed;
+            let (lane, expected) = (joined.lane.as_mut(), &mut current.expected);
+            let (bytes, posts, stop) = if is_synchronous {
+                move_units(plan, (at, count), lane, here, expected, spans, &mut Grounded)
+            } else {
+                let flight = Flight::new(current.command.key, units, current.command.peer.party);
+                let mut runway = Runway::new(flights, slot, flight);
+                let moved = set_off(plan, (at, count), lane, here, expected, spans, &mut runway);
+                current.flights += runway.departed;
+                statistics.flights.add(u64::from(runway.departed));
+                statistics.flights_most.raise_to(runway.most as u64);
+                moved
+            };
             let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
             statistics.withdrawals_seen.add(u64::from(is_withdrawn || current.expected != before));
             statistics.posts.add(posts);
             statistics.bytes.add(bytes);
-            if runway.departed > 0 {
-                statistics.flights.add(u64::from(runway.departed));
-                statistics.flights_most.raise_to(runway.most as u64);
-            }
             match stop {
-                Some(MoveEnd::Full) => {
+                Some(MoveEnd::Full(at)) => {
                     slot.add_bytes(bytes);
                     (current.at, current.stalled) = (Some(at), true);
                     break End::Wait;

@@ -282,7 +282,7 @@ impl<E: Env> Worker<E> {
         for (class, turns) in [(Priority::Urgent, urgent_turns), (Priority::Bulk, BULK_PER_TURN)] {
             for _ in 0..self.active[class as usize].len().min(turns) {
                 worked = true;
-                if !self.advance(class) {
+                if !self.advance(class) && self.active[class as usize].len() > 1 {
                     self.active[class as usize].rotate_left(1);
                 }
             }

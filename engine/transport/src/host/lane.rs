@@ -184,6 +184,8 @@ impl CopyLane {
 
     /// Asks the owner of memory to move what this processor may not: a write is gathered into a slot here,
     /// a read will be found in one.
+    #[cold]
+    #[inline(never)]
     fn ask_owner(&mut self, batch: &Batch<'_>, memory: &OwnersMemory) -> Result<Posted, PostError> {
         let Some(bounce) = &mut self.bounce else {
             return Err(PostError::Fault(LaneFault(Cause::NoPath)));
