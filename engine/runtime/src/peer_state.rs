@@ -293,11 +293,11 @@ impl PeerState {
             let known = book.regions.get(&entry.news.id);
             match known.map(|known| &**known) {
                 Some(known) if known.news.generation == entry.news.generation => {}
-                // Renewed memory is where it was, and is reached otherwise; what is registered anew is not.
+                // Renewed memory is where it was; what is registered anew may be there, too, but is not told to be renewed.
                 Some(RemoteEntry { news, .. })
                     if news.label == entry.news.label
                         && news.base == entry.news.base
-                        && news.path != entry.news.path =>
+                        && self.registrar.is_renewed(&news.path) =>
                 {
                     return Err(renewed());
                 }

@@ -127,6 +127,12 @@ pub trait Registrar: Send + Sync {
     /// How `region` is offered to the peer.
     fn export(&self, region: &Arc<Region>) -> Exported;
 
+    /// Whether the transport's own words about a region say that parts of it were given fresh memory.
+    fn is_renewed(&self, path: &[u8]) -> bool {
+        let _ = path;
+        false
+    }
+
     /// The memory of a peer's region, as this process reaches it.
     fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError>;
 

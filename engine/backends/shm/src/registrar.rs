@@ -69,6 +69,10 @@ impl Registrar for ShmRegistrar {
         }
     }
 
+    fn is_renewed(&self, path: &[u8]) -> bool {
+        path.first() == Some(&MAPPABLE_IN_PIECES)
+    }
+
     fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         match (region.path, token) {
             ([MAPPABLE, pages], Some(token)) => {
