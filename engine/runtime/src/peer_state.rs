@@ -293,12 +293,9 @@ impl PeerState {
             let known = book.regions.get(&entry.news.id);
             match known.map(|known| &**known) {
                 Some(known) if known.news.generation == entry.news.generation => {}
-                // Renewed memory is where it was, and is reached otherwise; what is registered anew is not.
-                Some(RemoteEntry { news, .. })
-                    if news.label == entry.news.label
-                        && news.base == entry.news.base
-                        && news.path != entry.news.path =>
-                {
+                // Renewed memory is where it was; what is registered anew while the old is held is not. The path
+                // does not tell: memory that is renewed again may have as many pieces as before.
+                Some(RemoteEntry { news, .. }) if news.label == entry.news.label && news.base == entry.news.base => {
                     return Err(renewed());
                 }
                 _ => return Err(gone()),
