@@ -14,7 +14,7 @@ use crate::error::LabError;
 const TURN: Duration = Duration::from_secs(10);
 /// Looks at a counter between two looks at everything else.
 const LOOKS: u32 = 1 << 14;
-/// What is written: one word.
+/// What is written: one word, from and to places that nothing else here writes.
 const WORD: Span = Span { local: 0, remote: 4096, len: 8 };
 
 /// How an end waits for its turn.
@@ -22,6 +22,8 @@ const WORD: Span = Span { local: 0, remote: 4096, len: 8 };
 pub enum Manner {
     /// Looks at the arrival counter all the time.
     Poll,
+    /// Looks at the written word itself all the time; nothing else tells of it.
+    PollWord,
     /// Sleeps until the arrival counter goes up.
     SleepOnCounter,
     /// Sleeps until a notification arrives.
@@ -71,7 +73,10 @@ impl<'a> Rally<'a> {
         let counter = peer.wait_counter(ARRIVALS, TURN).ok_or(LabError::Silent { doing: "announce", waited: TURN })?;
         let plan = Plan::write(&end.pool, &remote).extents(&[WORD]).build();
         let plan = plan.map_err(LabError::refused("plan a write of one word"))?;
-        let seen = end.arrivals.value();
+        let seen = match rules.manner {
+            Manner::PollWord => load(end.pool.window(), WORD.remote)?,
+            _ => end.arrivals.value(),
+        };
         let (paused, notes) = (Duration::ZERO, Vec::new());
         Ok(Self { end, peer: peer.clone(), plan, counter, rules, paused, seen, notes })
     }
@@ -114,6 +119,12 @@ impl<'a> Rally<'a> {
         self.paused += pause(self.rules.pause);
         let how = match self.rules.manner {
             Manner::SleepOnNote => Submit::new().notify(NoteId(1), b""),
+            Manner::PollWord => {
+                // The same in both directions: how many this side has sent.
+                let word = load(self.end.pool.window(), WORD.local)?;
+                store(self.end.pool.window(), WORD.local, word + 1)?;
+                Submit::new()
+            }
             Manner::Poll | Manner::SleepOnCounter => Submit::new().count(self.counter),
         };
         // Dropped: the other end's answer tells that it arrived.
@@ -125,7 +136,8 @@ impl<'a> Rally<'a> {
     fn receive(&mut self) -> Result<(), LabError> {
         self.seen += 1;
         let came = match self.rules.manner {
-            Manner::Poll => self.poll()?,
+            Manner::Poll => self.poll(|| Ok(self.end.arrivals.value() >= self.seen))?,
+            Manner::PollWord => self.poll(|| Ok(load(self.end.pool.window(), WORD.remote)? == self.seen))?,
             Manner::SleepOnCounter if self.end.is_threaded() => self.end.arrivals.wait(self.seen, TURN),
             Manner::SleepOnCounter => self.sleep_inline()?,
             Manner::SleepOnNote => {
@@ -139,10 +151,10 @@ impl<'a> Rally<'a> {
     }
 
     #[inline]
-    fn poll(&self) -> Result<bool, LabError> {
+    fn poll(&self, has_come: impl Fn() -> Result<bool, LabError>) -> Result<bool, LabError> {
         loop {
             for _ in 0..LOOKS {
-                if self.end.arrivals.value() >= self.seen {
+                if has_come()? {
                     return Ok(true);
                 }
                 std::hint::spin_loop();

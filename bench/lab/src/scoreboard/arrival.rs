@@ -45,6 +45,11 @@ impl Others {
         }
     }
 
+    /// Who only writes, and is polled at the word that is written.
+    fn that_only_write(effort: &Effort, pins: &Pins) -> Self {
+        Self { meters: vec![Rival::meter(effort, &UCX, Goal::RatioAtMost(1.1), pins)], pairs: Vec::new() }
+    }
+
     fn turns(&self) -> Vec<Turn> {
         (0..self.meters.len()).map(Turn::Meter).chain((0..self.pairs.len()).map(Turn::Pair)).collect()
     }
@@ -124,11 +129,15 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
     let mut others = Others::open(effort, &Pins::choose());
     let inline = compare(effort, Progress::Inline, rules(1_000, Manner::Poll), &mut others)?;
     drop(others);
+    let mut writers = Others::that_only_write(effort, &Pins::choose());
+    let words = compare(effort, Progress::Inline, rules(1_000, Manner::PollWord), &mut writers)?;
+    drop(writers);
+    let words = words.into_iter().map(|row| row.noted("inline on both sides, both polling the written word"));
     let (adaptive, sleeping) = (Progress::Adaptive, rules(100, Manner::SleepOnCounter));
     let threaded = compare(effort, adaptive, sleeping, &mut Others::default())?;
     let inline = inline.into_iter().map(|row| row.noted("inline on both sides, both polling the arrival counter"));
     let threaded = threaded
         .into_iter()
         .map(|row| row.noted("reported beside: adaptive workers, applications that sleep; each process on one core"));
-    Ok(inline.chain(threaded).collect())
+    Ok(inline.chain(words).chain(threaded).collect())
 }
