@@ -87,6 +87,18 @@ struct Kept {
     old_pages: Option<OldPages>,
     /// Who was seen copying when they got it, and not before.
     late: Vec<Witness>,
+    /// They are getting it at this moment: a proof that comes now is found afterwards.
+    renewing: bool,
+}
+
+/// Keeps blocks out of reuse while their bytes are copied into fresh memory, even if the proof comes meanwhile.
+#[must_use = "the blocks may be handed out again as soon as it is dropped"]
+pub(crate) struct Renewing<'a>(&'a Quarantined);
+
+impl Drop for Renewing<'_> {
+    fn drop(&mut self) {
+        self.0.0.kept().renewing = false;
+    }
 }
 
 /// Somebody who was seen in the middle of a copy and has not moved since.
@@ -166,7 +178,7 @@ impl Quarantined {
             return true;
         }
         let mut kept = entry.kept();
-        if !entry.witnesses.iter().chain(&kept.late).all(Witness::has_settled) {
+        if kept.renewing || !entry.witnesses.iter().chain(&kept.late).all(Witness::has_settled) {
             return false;
         }
         let Kept { blocks, old_pages, .. } = std::mem::take(&mut *kept);
@@ -183,6 +195,17 @@ impl Quarantined {
     /// Whether the memory was renewed: what might still be written are old pages, which nobody reads.
     pub fn is_renewed(&self) -> bool {
         self.0.kept().old_pages.is_some()
+    }
+
+    /// Fresh memory is about to be put under the blocks: what somebody wrote into them meanwhile would be lost, so
+    /// they are not released before the answer is dropped. None if they are released already.
+    pub(crate) fn renewing(&self) -> Option<Renewing<'_>> {
+        let mut kept = self.0.kept();
+        if self.0.released.load(Ordering::Relaxed) {
+            return None; // Stored under the lock.
+        }
+        kept.renewing = true;
+        Some(Renewing(self))
     }
 
     /// Since when, by the clock of the engine's environment.
@@ -400,5 +423,23 @@ mod tests {
         assert_eq!(coalesce(&[]), []);
         let scattered: Vec<(u64, u64)> = (0..1000).map(|block| (block * 10, 5)).collect();
         assert_eq!(coalesce(&scattered), [(0, 9995)]);
+    }
+
+    #[test]
+    fn a_proof_that_comes_while_blocks_are_renewed_releases_them_only_afterwards() {
+        let held = Quarantined(Arc::new(Entry {
+            label: "a pool".to_owned(),
+            region: None,
+            extents: vec![(0, 4096)],
+            since: Moment::NEVER,
+            witnesses: vec![Witness::Hands(Box::new(|| true))],
+            released: AtomicBool::new(false),
+            kept: Mutex::default(),
+        }));
+        let renewing = held.renewing().expect("nobody has asked for the proof yet");
+        assert!(!held.is_released(), "what is written into the blocks now would be lost");
+        drop(renewing);
+        assert!(held.is_released());
+        assert!(held.renewing().is_none(), "blocks that may be in use again are not renewed");
     }
 }

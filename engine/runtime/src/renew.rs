@@ -15,7 +15,8 @@
 //!                                                `MemoryRenewed`; the old pages are freed
 //! ```
 //!
-//! Plans over other parts of the region go on: under those nothing has changed.
+//! Plans over other parts of the region go on: under those nothing has changed. Blocks that the proof releases
+//! meanwhile are handed out only after the swap, or what is written into them would be lost with the old pages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -120,6 +121,9 @@ impl<E: Env> Pool<E> {
         if let Some(who) = others.iter().find_map(Witness::inside) {
             return Err(RenewError::Inside { label: self.label().to_owned(), who });
         }
+        let Some(_no_release) = held.renewing() else {
+            return Ok(()); // The proof came meanwhile, and the blocks may be in use again.
+        };
         let old_pages = self.pool.renew(ranges)?;
         // Whoever is left froze later than those we knew of, and is as far away from the fresh memory.
         held.renewed(old_pages, others);
