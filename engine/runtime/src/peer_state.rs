@@ -214,11 +214,12 @@ impl PeerState {
     pub(crate) fn learn_regions(&self, revision: u64, news: Vec<(RegionNews, Vec<OwnedFd>)>) -> bool {
         let mut book = self.book();
         for (news, tokens) in news {
+            // What it replaces does not count any more.
+            book.forget(news.id);
             book.tokens += tokens.len();
             if book.regions.len() >= REGIONS_PER_PEER_MAX || book.tokens > TOKENS_PER_PEER_MAX {
                 return false;
             }
-            book.forget(news.id);
             let entry = RemoteEntry { tokens: Mutex::new(tokens), memory: OnceLock::new(), news };
             book.regions.insert(entry.news.id, Arc::new(entry));
         }

@@ -68,8 +68,9 @@ impl<E: Env> Pool<E> {
     /// keeps the old pages, which nobody reads; they are freed when it moves or is dead.
     ///
     /// Fresh memory comes in whole pages. While this runs, the application must not write to the blocks
-    /// that share a page with quarantined ones; its windows and plans over them stay good, since
-    /// their addresses do not change. Peers get the region again and build new plans.
+    /// that share a page with quarantined ones; its windows over them stay good, since
+    /// their addresses do not change. Peers get the region again and build new plans; so does this
+    /// engine, of its own plans over these pages.
     ///
     /// Refused where somebody in this process might still write, because it would write to the fresh
     /// memory: then only the proof helps.

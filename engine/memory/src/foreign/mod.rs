@@ -201,7 +201,9 @@ pub fn scatter(
 /// Repeats a call until all of it is moved. Answers the bytes moved so far, counted from `moved`.
 fn empty(call: &mut Call, process: &ForeignProcess, direction: Direction, mut moved: u64) -> Result<u64, ForeignError> {
     while call.bytes() > 0 {
-        if !process.is_alive() {
+        // The first call of a move was checked by whoever makes it; between two the process may have begun another program.
+        let alive = if moved == 0 { process.is_alive() } else { process.check().is_ok() };
+        if !alive {
             return Err(ForeignError::Gone { moved });
         }
         let made = call.make(process.pid, direction);

@@ -293,7 +293,8 @@ impl<E: Env> Control<E> {
                     }
                     Frame::Counters(counters) => peer.learn_counters(counters),
                     Frame::Refuse { code, text } if peer.refuse(code, text.clone()) => {
-                        return self.leave(token, Cause::PeerClosed, None);
+                        // Who refused our offer never gave its workers a lane: nothing of it is under way.
+                        return self.heard_goodbye(token);
                     }
                     Frame::Draining => self.heard_draining(token),
                     Frame::Settled => self.heard_settled(token),

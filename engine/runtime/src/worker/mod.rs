@@ -163,11 +163,12 @@ impl<E: Env> Worker<E> {
         if !self.waiting.is_empty() {
             worked |= self.give_up_waiting(Self::stop_to_see);
         }
-        if !self.settling.is_empty() || !self.emptying.is_empty() {
-            self.come_to_rest();
-        }
         if self.next_deadline != Moment::NEVER {
             self.expire();
+        }
+        // After the deadlines: the last transfer of a session that comes to rest may end by one.
+        if !self.settling.is_empty() || !self.emptying.is_empty() {
+            self.come_to_rest();
         }
         worked
     }
@@ -353,7 +354,10 @@ impl<E: Env> Worker<E> {
         let peer = self.lanes[place].as_ref().map(|joined| Arc::clone(&joined.peer));
         let mut landed = std::mem::take(&mut self.landed);
         for (token, result) in landed.drain(..) {
-            self.land(token, result);
+            // The end of one may find the lane broken, and then everything under way on it has ended.
+            if self.lanes[place].is_some() {
+                self.land(token, result);
+            }
         }
         self.landed = landed;
         if let Some(peer) = peer {
