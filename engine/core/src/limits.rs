@@ -23,8 +23,11 @@ pub const UNIT_BYTES: u64 = 64 * 1024;
 /// all. More makes a transfer that arrives meanwhile, or an owner who wants its memory back, wait longer.
 pub const UNITS_AT_ONCE: u64 = 8;
 
+/// The same where the kernel copies between two processes: each call costs several microseconds more.
+pub const UNITS_AT_ONCE_BY_KERNEL: u64 = 2 * UNITS_AT_ONCE;
+
 /// The longest copy that is not interrupted, and so the most that a writer frozen in it can still land.
-pub const COPY_BYTES_MAX: u64 = UNITS_AT_ONCE * UNIT_BYTES;
+pub const COPY_BYTES_MAX: u64 = UNITS_AT_ONCE_BY_KERNEL * UNIT_BYTES;
 
 /// Spans that are expanded from a plan and handed to a lane at once.
 pub const SPANS_PER_POST: usize = 64;

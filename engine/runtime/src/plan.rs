@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use penstock_core::limits::{UNITS_AT_ONCE, UNITS_AT_ONCE_BY_KERNEL};
 use penstock_core::plan::{self, Reach, RegionKey, Shape, Strided};
 use penstock_core::{Cause, Direction, Env, Generation, RegionId, Span};
 use penstock_memory::copy::{Hint, hint_for};
@@ -35,6 +36,8 @@ pub(crate) struct PlanInner {
     pub(crate) hint: Hint,
     /// Whether every post of it has moved its bytes when it returns.
     pub(crate) is_synchronous: bool,
+    /// Units of it that are worth one go while nothing else waits.
+    pub(crate) units_at_once: u64,
     /// All spans, expanded, of a plan that is one unit of a few: an inline engine moves it in one post.
     pub(crate) flat: Box<[Span]>,
     /// The state of withdrawn memory this plan was last checked against.
@@ -264,9 +267,22 @@ impl<'a> PlanBuilder<'a> {
         let (seen_here, seen_there) = (seen(|pair| pair.here), seen(|pair| pair.there));
         let hint = hint_for(shape.bytes());
         let is_synchronous = sides.iter().all(|side| side.remote.is_synchronous());
+        let by_kernel = sides.iter().any(|side| matches!(side.remote, RemoteMemory::Foreign(_)));
+        let units_at_once = if by_kernel { UNITS_AT_ONCE_BY_KERNEL } else { UNITS_AT_ONCE };
         let flat = flatten(&shape);
-        let inner =
-            PlanInner { shape, peer, engine, sides, hint, is_synchronous, flat, seen_here, seen_there, _kept: kept };
+        let inner = PlanInner {
+            shape,
+            peer,
+            engine,
+            sides,
+            hint,
+            is_synchronous,
+            units_at_once,
+            flat,
+            seen_here,
+            seen_there,
+            _kept: kept,
+        };
         Ok(Plan { inner: Arc::new(inner) })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use penstock_core::limits::{SPANS_PER_POST, UNITS_AT_ONCE};
+use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
 use penstock_transport::host::PostsView;
 use penstock_transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
@@ -111,7 +111,7 @@ fn set_off(
 impl<E: Env> Worker<E> {
     /// Moves units of the transfer whose turn it is. Answers whether it has left its class.
     pub(super) fn advance(&mut self, class: Priority) -> bool {
-        let at_once = if self.has_one_thing_to_do() { UNITS_AT_ONCE } else { 1 };
+        let is_alone = self.has_one_thing_to_do();
         let Self { shared, active, lanes, spans, flights, .. } = self;
         let current = &mut active[class as usize][0];
         let slot = shared.slots.get(current.command.key).expect("a worker holds its slots");
@@ -119,6 +119,10 @@ impl<E: Env> Worker<E> {
             return self.advance_without_lane(class);
         };
         let units = current.command.units();
+        let at_once = match &current.command.plan {
+            Some(plan) if is_alone => plan.inner.units_at_once,
+            _ => 1,
+        };
         let statistics = &shared.ports[self.index].statistics;
         let mut left = if class == Priority::Urgent { URGENT_UNITS_AT_ONCE } else { at_once };
         // Who shares a plan takes less of it towards its end, so that all are done at the same time.
