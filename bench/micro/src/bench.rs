@@ -99,7 +99,7 @@ mod tests {
         let times = measure(&[bench], Effort { rounds: 3, round: Duration::from_millis(4) }).unwrap();
         assert_eq!((times.len(), times[0].name, times[0].rounds.len()), (1, "sleepy", 3));
         assert!(times[0].rounds.iter().all(|&time| time >= 250_000.0), "two at a time: {:?}", times[0].rounds);
-        assert!(DONE.get() >= 5);
+        assert!(DONE.get() >= 4, "once to find out how long it takes, and in every round");
     }
 
     #[test]
