@@ -49,10 +49,18 @@ impl Flight {
 }
 
 /// The batches under way of one worker, by their tokens: `use of the place << 32 | place`.
-#[derive(Default)]
 pub(crate) struct Flights {
     places: Vec<Place>,
     free: Vec<u32>,
+}
+
+/// Batches that may be under way before the table has to grow: a few lanes' worth.
+const ROOM: usize = 64;
+
+impl Default for Flights {
+    fn default() -> Self {
+        Self { places: Vec::with_capacity(ROOM), free: Vec::with_capacity(ROOM) }
+    }
 }
 
 struct Place {

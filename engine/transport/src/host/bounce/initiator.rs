@@ -82,21 +82,29 @@ impl Outgoing {
         if !self.free.is_empty() {
             return Ok(());
         }
-        self.make_slot()
-    }
-
-    #[cold]
-    fn make_slot(&mut self) -> Result<(), PostError> {
-        let index = self.slots.len();
-        // No memory for its pages now is no room now.
-        if index == SLOTS || self.banks.back(self.worker, index).is_err() {
+        if self.slots.len() == SLOTS {
             return Err(PostError::Full);
         }
-        if index == 0 {
-            self.slots.reserve_exact(SLOTS);
-            self.free.reserve_exact(SLOTS);
-            self.flying.reserve_exact(SLOTS);
+        self.make_slots()
+    }
+
+    /// Makes all slots at the first use of the lane: later, how many are under way at once must not
+    /// decide whether a batch allocates.
+    #[cold]
+    fn make_slots(&mut self) -> Result<(), PostError> {
+        self.slots.reserve_exact(SLOTS - self.slots.len());
+        self.free.reserve_exact(SLOTS);
+        self.flying.reserve_exact(SLOTS);
+        // No memory for a slot's pages now is no room now.
+        while self.slots.len() < SLOTS && self.banks.back(self.worker, self.slots.len()).is_ok() {
+            self.make_slot(self.slots.len());
         }
+        // The first to be used is the first.
+        self.free.sort_unstable_by(|a, b| b.cmp(a));
+        if self.free.is_empty() { Err(PostError::Full) } else { Ok(()) }
+    }
+
+    fn make_slot(&mut self, index: usize) {
         let place = self.banks.segment().place();
         let asker = Asker::mapped(&place, Banks::slot_offset(self.worker, index), QUESTION_WORDS);
         self.slots.push(Slot {
@@ -106,7 +114,6 @@ impl Outgoing {
             flight: Flight::default(),
         });
         self.free.push(index);
-        Ok(())
     }
 
     /// Fills the free slot that [`Outgoing::reserve`] found, under the caller's hazard. Answers how
