@@ -87,6 +87,9 @@ pub trait Reactor: Send {
     /// Makes a wait return whenever `bell` is rung.
     fn watch_bell(&mut self, bell: BorrowedFd<'_>) -> io::Result<()>;
 
+    /// Makes a wait return whenever this descriptor is readable. It is not read: who owns it makes it quiet again.
+    fn watch_driver(&mut self, driver: BorrowedFd<'_>) -> io::Result<()>;
+
     /// Appends the tokens that are ready, waiting at most `timeout` (`None`: until woken).
     fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<u64>) -> io::Result<()>;
 

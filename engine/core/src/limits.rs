@@ -32,6 +32,9 @@ pub const COPY_BYTES_MAX: u64 = UNITS_AT_ONCE_BY_KERNEL * UNIT_BYTES;
 /// Spans that are expanded from a plan and handed to a lane at once.
 pub const SPANS_PER_POST: usize = 64;
 
+/// The most batches and announcements that one worker's lane to one peer may have under way.
+pub const FLIGHTS_PER_LANE_MAX: usize = 256;
+
 /// The most workers of one engine.
 pub const WORKERS_MAX: usize = 16;
 

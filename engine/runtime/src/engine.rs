@@ -14,8 +14,8 @@ use penstock_memory::{HostMemory, PoolSpec, Registry, fork};
 use penstock_ring::mpsc;
 use penstock_session::Card;
 use penstock_shm::ShmTransport;
-use penstock_transport::Transport;
 use penstock_transport::host::Commons;
+use penstock_transport::{Driver, Transport};
 
 use crate::control::Control;
 use crate::error::{ConnectError, RegionError, StartError};
@@ -80,14 +80,16 @@ impl<E: Env> Engine<E> {
         let reactor = env.reactor().map_err(system("a reactor"))?;
         let epoch = Epoch(env.random().max(1));
         let card = Card { name: name.to_string(), epoch: epoch.0, host: env.host(), socket: path };
+        let drivers = drivers(&transports, workers).map_err(system("a transport's way to the kernel"))?;
         let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &commons, worker)).unzip();
         let process = env.process();
         let waker = reactor.waker();
         let parts =
             SharedParts { env, config, name, epoch, card, process, registry, commons, transports, ports, waker };
         let shared = Shared::new(parts);
+        let equipped = queues.into_iter().zip(drivers).enumerate();
         let workers: Vec<Worker<E>> =
-            queues.into_iter().enumerate().map(|(index, queue)| Worker::new(index, &shared, queue)).collect();
+            equipped.map(|(index, (queue, drivers))| Worker::new(index, &shared, queue, drivers)).collect();
         if !shared.config.workers.progress.is_threaded() {
             return Self::start_inline(&shared, reactor, listener, workers).map_err(system("a reactor"));
         }
@@ -104,6 +106,9 @@ impl<E: Env> Engine<E> {
     ) -> std::io::Result<Self> {
         for bell in shared.commons.bells() {
             reactor.watch_bell(bell.as_fd())?;
+        }
+        for driver in workers.iter().flat_map(|worker| &worker.drivers) {
+            reactor.watch_driver(driver.descriptor())?;
         }
         let descriptor = reactor.descriptor().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let control = Control::new(shared, reactor, listener)?;
@@ -256,7 +261,8 @@ impl<E: Env> Engine<E> {
             let _ = rustix::io::read(&shared.commons.bells()[1], &mut [0u8; 8]);
             inline.worker.sleeper.prepare();
             let worked = inline.worker.turn();
-            !worked && !inline.worker.has_work()
+            let may_sleep = inline.worker.drivers.iter_mut().all(|driver| driver.prepare_to_sleep());
+            may_sleep && !worked && !inline.worker.has_work()
         });
         let idle = match worker_is_idle {
             None => true,
@@ -363,10 +369,17 @@ fn transports(config: &Config, commons: &Arc<Commons>, registry: &Arc<Registry>)
         match name {
             TransportName::Local => Some(Arc::new(LocalTransport::new(commons))),
             TransportName::Shm => Some(Arc::new(ShmTransport::new(commons, Arc::clone(registry), process_vm))),
+            // Its sockets come with the network channel.
             _ => None,
         }
     };
     config.transports.allow.iter().filter_map(make).collect()
+}
+
+/// What each worker does for all its lanes of a transport at once.
+fn drivers(transports: &[Arc<dyn Transport>], workers: usize) -> std::io::Result<Vec<Vec<Box<dyn Driver>>>> {
+    let of = |worker| transports.iter().filter_map(move |transport| transport.driver(worker).transpose()).collect();
+    (0..workers).map(of).collect()
 }
 
 fn port(config: &Config, commons: &Arc<Commons>, worker: usize) -> (Port, mpsc::Receiver<crate::worker::Command>) {

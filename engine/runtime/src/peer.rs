@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_core::limits::NOTE_BYTES_MAX;
 use penstock_core::{Cause, EngineName, Env, Epoch, NoteId, Notified, Rights, Stage};
 use penstock_transport::lane::Handle;
-use penstock_transport::{Arrival, Caps, CounterRef, Note, Posted};
+use penstock_transport::{Announced, Arrival, Caps, CounterRef, Note, Posted};
 
 use crate::error::{RegionError, SubmitError};
 use crate::hub::{Hub, Inline};
@@ -191,8 +191,7 @@ impl<E: Env> Peer<E> {
         refuse_in_child().ok()?;
         let counter = self.state.counter(label)?;
         // Closed since it was announced?
-        let cell = self.state.commons.mail.counter(counter.index)?;
-        (cell.generation() == counter.generation).then_some(RemoteCounter { counter })
+        self.state.sight.counter_stands(counter).then_some(RemoteCounter { counter })
     }
 
     /// As [`Peer::counter`], waiting for the announcement.
@@ -335,6 +334,7 @@ impl<E: Env> Peer<E> {
             },
             timeout,
             priority: how.priority,
+            is_split: helpers > 1,
         };
         let first = shared.pick_port();
         if shared.ports[first].commands.push(command()).is_err() {
@@ -405,8 +405,13 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
     let notified = match how.counter {
         None => Notified::NotAsked,
         Some(counter) => {
-            let arrival = Arrival { counter: Some(counter), note: None };
-            if joined.lane.announce(&arrival).ok()? { Notified::Yes } else { Notified::No }
+            let arrival = Arrival { counter: Some(counter), ..Arrival::default() };
+            match joined.lane.announce(&arrival).ok()? {
+                Announced::Told(true) => Notified::Yes,
+                Announced::Told(false) => Notified::No,
+                // Only plans that are moved at once come here, and their lanes tell at once.
+                Announced::Accepted => Notified::Unknown,
+            }
         }
     };
     worker.moved_at_once(bytes);

@@ -12,9 +12,9 @@ use penstock_memory::ProcessWatch;
 use penstock_ring::{Life, Withdrawal};
 use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
-use penstock_transport::host::{PeerCommons, WHOLE_REGION, is_renewal};
+use penstock_transport::host::{WHOLE_REGION, is_renewal};
 use penstock_transport::lane::CounterRef;
-use penstock_transport::{Caps, ImportError, Registrar, RemoteMemory, RemoteRegion, Way};
+use penstock_transport::{Caps, ImportError, Registrar, RemoteMemory, RemoteRegion, Sight, Way};
 
 use crate::error::{ConnectError, RegionError};
 
@@ -29,7 +29,7 @@ pub(crate) struct PeerState {
     pub(crate) transport: &'static str,
     pub(crate) caps: Caps,
     pub(crate) path: String,
-    pub(crate) commons: Arc<PeerCommons>,
+    pub(crate) sight: Sight,
     pub(crate) registrar: Arc<dyn Registrar>,
     /// Whether the process behind it still lives.
     pub(crate) process: Arc<ProcessWatch>,
@@ -60,7 +60,7 @@ pub(crate) struct PeerParts {
     pub(crate) transport: &'static str,
     pub(crate) caps: Caps,
     pub(crate) path: String,
-    pub(crate) commons: Arc<PeerCommons>,
+    pub(crate) sight: Sight,
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) process: Arc<ProcessWatch>,
     pub(crate) we_called: bool,
@@ -128,11 +128,11 @@ impl PeerState {
             path: parts.path,
             registrar: parts.registrar,
             process: parts.process,
-            departures: parts.commons.posts.departures(parts.their_party),
+            departures: parts.sight.departures(parts.their_party),
             we_called: parts.we_called,
             refused: OnceLock::new(),
             inbox_credits: Credits::new(parts.inbox_credits),
-            commons: parts.commons,
+            sight: parts.sight,
             ended: AtomicU8::new(0),
             draining: AtomicU8::new(0),
             socket: parts.socket,
@@ -196,18 +196,19 @@ impl PeerState {
     /// it left without a word: its own posts say that its workers have left this session, or its process
     /// is dead. A quiet hazard alone is no proof: a stopped peer may be about to raise it.
     pub(crate) fn is_gone(&self) -> bool {
-        self.commons.posts.departures(self.their_party) != self.departures || self.process.is_dead()
+        // Who cannot write by itself is gone with the lanes that read its words.
+        !self.sight.can_write() || self.sight.departures(self.their_party) != self.departures || self.process.is_dead()
     }
 
     /// Whether it can die while this process lives, and be seen to.
     pub(crate) fn can_die_alone(&self) -> bool {
-        !self.process.is_ourselves() && self.commons.posts.life() != Life::Unknown
+        !self.process.is_ourselves() && self.sight.life() != Life::Unknown
     }
 
     /// Whether the kernel says that the thread that stood for it has died. Its session is over then; its
     /// memory is not proven quiet.
     pub(crate) fn is_marked_dead(&self) -> bool {
-        self.commons.posts.life() == Life::Died
+        self.sight.life() == Life::Died
     }
 
     /// Takes new regions, each with its descriptors. Answers whether they are not too many.
@@ -224,6 +225,7 @@ impl PeerState {
             book.regions.insert(entry.news.id, Arc::new(entry));
         }
         book.revision = book.revision.max(revision);
+        self.sight.hear(revision);
         book.introduced = true;
         self.news.notify_all();
         true
@@ -238,6 +240,7 @@ impl PeerState {
             }
         }
         book.revision = book.revision.max(revision);
+        self.sight.hear(revision);
     }
 
     /// Takes new counters. Answers whether they are not too many, and well named.
@@ -306,12 +309,11 @@ impl PeerState {
             }
             book.revision
         };
-        let posts = &self.commons.posts;
-        if posts.deregistered() <= reflected {
+        if self.sight.deregistered() <= reflected {
             return Ok(());
         }
         // Something was deregistered that the announcements do not reflect yet: is it this one?
-        let Ok(since) = posts.withdrawals_since(reflected) else {
+        let Ok(since) = self.sight.withdrawals_since(reflected) else {
             return Err(RegionError::NewsUnderWay { peer: self.name.clone() });
         };
         let of_this = |withdrawal: &&Withdrawal| {

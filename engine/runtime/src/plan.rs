@@ -78,6 +78,7 @@ impl PlanInner {
             hint: self.hint,
             expected: self.revisions(),
             token: 0,
+            transfer: 0,
         })
     }
 
@@ -90,12 +91,12 @@ impl PlanInner {
     /// moved meanwhile lies in the old ones. Only a copy that was frozen can find that.
     #[inline]
     pub(crate) fn check_renewed(&self, expected: Revisions) -> Result<(), Cause> {
-        if self.peer.commons.posts.revision() == expected.there { Ok(()) } else { self.look_for_renewals(expected) }
+        if self.peer.sight.revision() == expected.there { Ok(()) } else { self.look_for_renewals(expected) }
     }
 
     #[cold]
     fn look_for_renewals(&self, expected: Revisions) -> Result<(), Cause> {
-        let theirs = self.peer.commons.posts.withdrawals_since(expected.there).map_err(|_| Cause::PlanTooOld)?;
+        let theirs = self.peer.sight.withdrawals_since(expected.there).map_err(|_| Cause::PlanTooOld)?;
         match theirs.list.iter().any(|gone| is_renewal(gone) && self.is_remote(gone)) {
             true => Err(Cause::MemoryRenewed),
             false => Ok(()),
@@ -176,7 +177,7 @@ impl<'a> PlanBuilder<'a> {
         // The revisions are read before anything is checked: what is withdrawn from here on is
         // noticed when the plan is first moved.
         let here = local.hub.shared.commons.posts.view().revision();
-        let there = remote.peer.commons.posts.revision();
+        let there = remote.peer.sight.revision();
         let news = &remote.entry.news;
         let generation = local.region.generation();
         let near = Reach::local(local.region.id(), generation, local.region.bytes());
@@ -330,7 +331,7 @@ pub(crate) fn check_withdrawn(
     expected: Revisions,
 ) -> Result<Revisions, Cause> {
     let ours = here.withdrawals_since(expected.here).map_err(|_| Cause::PlanTooOld)?;
-    let theirs = plan.peer.commons.posts.withdrawals_since(expected.there).map_err(|_| Cause::PlanTooOld)?;
+    let theirs = plan.peer.sight.withdrawals_since(expected.there).map_err(|_| Cause::PlanTooOld)?;
     let is_local = |gone: &Withdrawal| {
         let (region, generation) = (RegionId(gone.region), Generation(gone.generation));
         plan.shape.touches_local(region, generation, gone.offset, withdrawn_bytes(gone))

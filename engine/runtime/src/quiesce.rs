@@ -119,7 +119,7 @@ impl Witness {
     pub(crate) fn has_settled(&self) -> bool {
         match self {
             Self::Worker { ours, busy } => ours.posts.view().has_settled(busy),
-            Self::Peer { peer, busy } => peer.commons.posts.has_settled(busy) || peer.is_gone(),
+            Self::Peer { peer, busy } => peer.sight.has_settled(busy) || peer.is_gone(),
             Self::Hands(are_empty) => are_empty(),
             Self::Owner { is_quiet, .. } => is_quiet(),
             Self::Fork => false,
@@ -385,7 +385,7 @@ impl<E: Env> Hub<E> {
         let mut witnesses: Vec<Witness> =
             busy.drain(..).map(|busy| Witness::Worker { ours: Arc::clone(ours), busy }).collect();
         for peer in self.shared.peers.possible_writers() {
-            peer.commons.posts.observe(peer.their_party, &mut busy);
+            peer.sight.observe(peer.their_party, &mut busy);
             witnesses.extend(busy.drain(..).map(|busy| Witness::Peer { peer: Arc::clone(&peer), busy }));
         }
         witnesses

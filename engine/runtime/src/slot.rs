@@ -8,28 +8,27 @@
 //! transfer from ending, but nothing of this engine's memory is touched for it.
 //!
 //! ```text
-//! claims   stop 1 | finished 1 | hands 11 | remote hands 11 | next unit 40
+//! claims   stop 1 | finished 1 | hands 13 | remote hands 13 | next unit 36
 //! ```
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_core::limits::WORKERS_MAX;
+use penstock_core::limits::{FLIGHTS_PER_LANE_MAX, WORKERS_MAX};
 use penstock_core::{Cause, Moment, Notified, Stage};
-use penstock_transport::host::bounce::SLOTS;
 use rustix::thread::futex;
 
 const STOP: u64 = 1 << 63;
 const FINISHED: u64 = 1 << 62;
-const HAND: u64 = 1 << 51;
+const HAND: u64 = 1 << 49;
 const HANDS_MASK: u64 = (FINISHED - 1) & !(HAND - 1);
-const REMOTE: u64 = 1 << 40;
+const REMOTE: u64 = 1 << 36;
 const REMOTES_MASK: u64 = (HAND - 1) & !(REMOTE - 1);
 const NEXT_MASK: u64 = REMOTE - 1;
 
 const _: () = assert!(
-    WORKERS_MAX * (2 + SLOTS) < (HANDS_MASK / HAND) as usize,
+    WORKERS_MAX * (2 + FLIGHTS_PER_LANE_MAX) < (HANDS_MASK / HAND) as usize,
     "each worker has a unit, another claim and a lane's batches in hand at most"
 );
 

@@ -43,6 +43,8 @@ pub struct Caps {
     /// Whether [`crate::Lane::post`] has moved the bytes when it returns, where this side reaches the memory
     /// itself; [`crate::RemoteMemory::is_synchronous`] says it for one region.
     pub synchronous: bool,
+    /// Whether an announcement may be made while batches of its transfer are still under way on the same lane.
+    pub ordered: bool,
     /// Whether memory that Penstock did not allocate can be the remote side.
     pub remote_caller_memory: bool,
     /// Whether a reference-counted handle can be handed over without a copy.

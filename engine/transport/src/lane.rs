@@ -40,6 +40,8 @@ pub struct Batch<'a> {
     pub expected: Revisions,
     /// What accepted spans are reported under; of no meaning where [`RemoteMemory::is_synchronous`].
     pub token: u64,
+    /// Which transfer it belongs to: an announcement behind it names the same.
+    pub transfer: u64,
 }
 
 /// What became of a posted batch.
@@ -95,6 +97,10 @@ pub struct CounterRef {
 /// What the peer shall hear once all bytes of a transfer have landed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Arrival<'a> {
+    /// The transfer whose batches come before it.
+    pub transfer: u64,
+    /// What it is reported under, if it is only accepted.
+    pub token: u64,
     /// A counter that goes up by one.
     pub counter: Option<CounterRef>,
     /// A notification.
@@ -106,6 +112,16 @@ impl Arrival<'_> {
     pub fn is_empty(&self) -> bool {
         self.counter.is_none() && self.note.is_none()
     }
+}
+
+/// What became of an announcement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Announced {
+    /// The peer was told. Whether its counter, if one was named, was still there to be counted up.
+    Told(bool),
+    /// It is under way and will be reported by [`Sink::completed`] like a batch: `Ok(1)` if the peer was told
+    /// all of it, `Ok(0)` if its counter was gone, a cause if it was not told.
+    Accepted,
 }
 
 /// A notification: the caller's id and up to 4 KiB.
@@ -147,8 +163,15 @@ pub trait Lane: Send {
     }
 
     /// Tells the peer that everything of a transfer has landed. On an error nothing of it was said.
-    /// Answers whether its counter, if one is named, was still there to be counted up.
-    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<bool, PostError>;
+    ///
+    /// Where [`crate::Caps::ordered`], batches of that transfer may still be under way on this lane: the peer is told
+    /// once they have landed, and not at all if one of them fails.
+    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError>;
+
+    /// The worker has nothing more to post for now: what was accepted leaves.
+    fn flush(&mut self) -> Result<(), LaneFault> {
+        Ok(())
+    }
 
     /// Gives a handle to the peer without a copy. Refused with [`Cause::NoPath`] where [`crate::Caps::hand_over`] is false.
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError>;

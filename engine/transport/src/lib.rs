@@ -8,7 +8,9 @@
 //!
 //! - [`caps`]: what a transport can do and what it promises
 //! - [`lane`]: one worker's way to one peer: posting, announcing, polling
+//! - [`driver`]: what one worker does for all its lanes at once
 //! - [`remote`]: a peer's memory, as this process reaches it
+//! - [`sight`]: what this engine can see of a peer's withdrawals and workers
 //! - [`link`]: finding a peer, exchanging offers, joining; registering regions
 //! - [`record`]: the notes and their form in a ring, parsed as the untrusted bytes they are
 //! - [`host`]: what the transports inside one host have in common
@@ -16,13 +18,21 @@
 #![forbid(unsafe_code)]
 
 pub mod caps;
+pub mod driver;
 pub mod host;
 pub mod lane;
 pub mod link;
 pub mod record;
 pub mod remote;
+pub mod sight;
 
 pub use caps::{Caps, Placement, Trust};
-pub use lane::{Abandoned, Arrival, Batch, CounterRef, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
-pub use link::{Exported, Here, ImportError, JoinError, Link, Registrar, RemoteRegion, There, Tokens, Transport};
+pub use driver::Driver;
+pub use lane::{
+    Abandoned, Announced, Arrival, Batch, CounterRef, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink,
+};
+pub use link::{
+    Exported, Here, ImportError, JoinError, Link, Reach, Registrar, RemoteRegion, Streams, There, Tokens, Transport,
+};
 pub use remote::{OwnersMemory, RemoteMemory, Way};
+pub use sight::{Sight, Told};

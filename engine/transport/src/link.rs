@@ -10,9 +10,10 @@ use penstock_core::{Generation, RegionId, Rights};
 use penstock_memory::{MemoryError, ProcessWatch, Region};
 
 use crate::caps::Caps;
-use crate::host::PeerCommons;
+use crate::driver::Driver;
 use crate::lane::Lane;
 use crate::remote::{RemoteMemory, Way};
+use crate::sight::Sight;
 
 /// Descriptors that ride with an offer or an announcement, in the order they are sent. They are
 /// shared, because the same pool is announced to many peers.
@@ -158,10 +159,45 @@ pub struct Link {
     pub lanes: Vec<Box<dyn Lane>>,
     /// Imports and exports regions.
     pub registrar: Arc<dyn Registrar>,
-    /// What the peer shares with us on this host: its withdrawals and its workers' hazards.
-    pub commons: Arc<PeerCommons>,
+    /// What this engine can see of the peer's withdrawals and workers.
+    pub sight: Sight,
+    /// Byte streams that the lanes still need, where they need any.
+    pub streams: Option<Arc<dyn Streams>>,
     /// Why this path was chosen, in words.
     pub path: String,
+}
+
+/// Byte streams between two hosts that a session needs beside its bootstrap channel. The side that called opens them,
+/// the runtime proves whose they are, and whoever made the link takes them.
+pub trait Streams: Send + Sync {
+    /// How many there are, of both sides together.
+    fn count(&self) -> usize;
+
+    /// Takes a connected, non-blocking stream at its place. Refused if there is no such place, or if it is taken.
+    fn attach(&self, index: usize, stream: OwnedFd) -> Result<(), AttachError>;
+}
+
+/// Why a stream was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// There are fewer.
+    #[error("the session has no stream {0}")]
+    NoSuchPlace(usize),
+    /// It came twice.
+    #[error("stream {0} of the session is there already")]
+    Taken(usize),
+    /// The session has ended.
+    #[error("the session is gone")]
+    Gone,
+}
+
+/// How far a transport reaches, and so over which bootstrap channel it is offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Within one host: both sides have met on a Unix socket and can pass descriptors.
+    Host,
+    /// Between hosts: both sides have met over the network and share a secret.
+    Network,
 }
 
 /// Joins with the other side's offer and the descriptors that came with it.
@@ -187,6 +223,18 @@ pub trait Transport: Send + Sync {
 
     /// Whether it reaches from here to there; if so why, else why not.
     fn reaches(&self, here: &Here, there: &There) -> Result<&'static str, &'static str>;
+
+    /// How far it reaches at all.
+    fn reach(&self) -> Reach {
+        Reach::Host
+    }
+
+    /// What this worker has to do for all its lanes at once, where there is anything. Asked once for each
+    /// worker, before any session.
+    fn driver(&self, worker: usize) -> std::io::Result<Option<Box<dyn Driver>>> {
+        let _ = worker;
+        Ok(None)
+    }
 
     /// Prepares this side of a session.
     fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError>;

@@ -215,6 +215,10 @@ impl Reactor for SimReactor {
         Ok(()) // A wait that never blocks has nobody to wake.
     }
 
+    fn watch_driver(&mut self, _driver: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(()) // As above.
+    }
+
     fn wait(&mut self, _timeout: Option<Duration>, ready: &mut Vec<u64>) -> io::Result<()> {
         let mut state = self.core.lock();
         let mut found = Vec::new();

@@ -7,7 +7,7 @@ use penstock::limits::SPANS_PER_POST;
 use penstock::memory::Window;
 use penstock::memory::copy::hint_for;
 use penstock::transport::lane::{Handle, LaneFault};
-use penstock::transport::{Arrival, Batch, Lane, Note, PostError, Posted, RemoteMemory, Revisions, Sink};
+use penstock::transport::{Announced, Arrival, Batch, Lane, Note, PostError, Posted, RemoteMemory, Revisions, Sink};
 use penstock::{Cause, Plan, Span};
 
 /// A lane that takes its hazard, looks at the gates and checks every span, and copies nothing.
@@ -40,8 +40,8 @@ impl Lane for NoCopy {
         if outside { Err(PostError::OutOfBounds) } else { Ok(Posted::Moved(bytes)) }
     }
 
-    fn announce(&mut self, _: &Arrival<'_>) -> Result<bool, PostError> {
-        Ok(true)
+    fn announce(&mut self, _: &Arrival<'_>) -> Result<Announced, PostError> {
+        Ok(Announced::Told(true))
     }
 
     fn hand_over(&mut self, _: Note<'_>, _: &Handle) -> Result<(), PostError> {
@@ -83,7 +83,7 @@ fn post_one(plan: &Plan, lane: &mut dyn Lane, (local, remote): (&Window, &Remote
             }
             let (direction, expected) = (shape.direction(), Revisions::default());
             let (local_key, spans) = (shape.sections()[unit.section()].local(), &spans[..count]);
-            let batch = Batch { direction, local, local_key, remote, spans, hint, expected, token: 0 };
+            let batch = Batch { direction, local, local_key, remote, spans, hint, expected, token: 0, transfer: 0 };
             match lane.post(&batch) {
                 Ok(Posted::Moved(bytes)) => moved.fetch_add(bytes, Ordering::Relaxed),
                 refused => unreachable!("a checked plan lies in its pools and nothing is withdrawn: {refused:?}"),

@@ -9,7 +9,7 @@ use penstock_transport::host::{
     Commons, CopyLane, CopyLaneParts, HandOverQueues, HandOvers, InboundRings, ring_segment_bytes,
 };
 use penstock_transport::link::Offering;
-use penstock_transport::{Caps, Here, JoinError, Link, Placement, There, Transport, Trust};
+use penstock_transport::{Caps, Here, JoinError, Link, Placement, Sight, There, Transport, Trust};
 
 use crate::directory::{self, Deposit, Parcel, Regions};
 use crate::registrar::LocalRegistrar;
@@ -43,6 +43,7 @@ impl Transport for LocalTransport {
             trust: Trust::Cooperative,
             placement: Placement::AtCompletion,
             synchronous: true,
+            ordered: false,
             remote_caller_memory: true,
             hand_over: true,
         }
@@ -104,5 +105,11 @@ fn join(ours: Ours, here: Here, there: There, blob: &[u8]) -> Result<Link, JoinE
         bounce: None,
     })?;
     let registrar = LocalRegistrar { ours: ours.regions, theirs: parcel.regions, _deposit: ours.deposit };
-    Ok(Link { lanes, registrar: Arc::new(registrar), commons: theirs, path: "same process, one copy".to_owned() })
+    Ok(Link {
+        lanes,
+        registrar: Arc::new(registrar),
+        sight: Sight::Shared(theirs),
+        streams: None,
+        path: "same process, one copy".to_owned(),
+    })
 }

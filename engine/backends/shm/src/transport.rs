@@ -6,7 +6,7 @@ use penstock_memory::{Beacon, ForeignProcess, MemoryError, Registry, WhyNot};
 use penstock_transport::host::bounce::{Banks, BounceParts};
 use penstock_transport::host::{Commons, CopyLane, CopyLaneParts, InboundRings};
 use penstock_transport::link::Offering;
-use penstock_transport::{Caps, Here, JoinError, Link, Placement, There, Transport, Trust};
+use penstock_transport::{Caps, Here, JoinError, Link, Placement, Sight, There, Transport, Trust};
 
 use crate::offer::{self, Accepted};
 use crate::registrar::ShmRegistrar;
@@ -39,6 +39,7 @@ impl Transport for ShmTransport {
             trust: Trust::Cooperative,
             placement: Placement::AtCompletion,
             synchronous: true,
+            ordered: false,
             remote_caller_memory: true,
             hand_over: false,
         }
@@ -77,7 +78,13 @@ impl Transport for ShmTransport {
                 if process_vm { ForeignProcess::reach(&there.watch, beacon) } else { Err(WhyNot::SwitchedOff) };
             let registrar = ShmRegistrar::new(process);
             let path = registrar.path();
-            Ok::<_, JoinError>(Link { lanes, registrar: Arc::new(registrar), commons: theirs, path })
+            Ok::<_, JoinError>(Link {
+                lanes,
+                registrar: Arc::new(registrar),
+                sight: Sight::Shared(theirs),
+                streams: None,
+                path,
+            })
         };
         Ok(Offering { blob: offer::blob(ours), tokens, join: Box::new(join) })
     }

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::sections::{Config, PagesChoice, ProcessVmChoice, Progress, TransportName};
+use super::sections::{Config, PagesChoice, ProcessVmChoice, Progress, TcpIo, TransportName};
 
 impl Config {
     /// Gives the engine a name.
@@ -93,6 +93,55 @@ impl Config {
     #[must_use]
     pub fn process_vm(mut self, choice: ProcessVmChoice) -> Self {
         self.transports.process_vm = choice;
+        self
+    }
+
+    /// Sets where other hosts can connect: addresses with ports.
+    #[must_use]
+    pub fn listen(mut self, addresses: impl IntoIterator<Item = impl ToString>) -> Self {
+        self.session.listen = addresses.into_iter().map(|address| address.to_string()).collect();
+        self
+    }
+
+    /// Sets the file with the secret that hosts share.
+    #[must_use]
+    pub fn secret_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.session.secret_file = Some(path.into());
+        self
+    }
+
+    /// Sets the file that says where engines are.
+    #[must_use]
+    pub fn directory_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.session.directory_file = Some(path.into());
+        self
+    }
+
+    /// Sets how long a peer on another host may be silent (whole milliseconds).
+    #[must_use]
+    pub fn heartbeat(mut self, time: Duration) -> Self {
+        self.session.heartbeat_ms = millis(time);
+        self
+    }
+
+    /// Sets how many connections from one address are heard in a second.
+    #[must_use]
+    pub fn accepts_per_second(mut self, count: u64) -> Self {
+        self.session.accepts_per_second = count;
+        self
+    }
+
+    /// Sets what moves bytes between sockets and memory.
+    #[must_use]
+    pub fn tcp_io(mut self, io: TcpIo) -> Self {
+        self.transports.tcp_io = io;
+        self
+    }
+
+    /// Sets the TCP streams to one peer for each worker.
+    #[must_use]
+    pub fn tcp_streams(mut self, count: usize) -> Self {
+        self.transports.tcp_streams = count;
         self
     }
 

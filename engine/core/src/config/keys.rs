@@ -3,6 +3,7 @@
 //! Reading, validation, the reference page and the commented default file are all made from it.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_yaml::Value;
@@ -62,6 +63,8 @@ pub enum Range {
     Name,
     /// An absolute path, or nothing.
     Folder,
+    /// A list of addresses with ports.
+    Addresses,
 }
 
 /// The part of a value that its range does not accept.
@@ -72,6 +75,8 @@ pub(super) enum Refused {
     Item(usize),
 }
 
+/// The most addresses of one engine.
+const ADDRESSES_MAX: usize = 16;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// Linux counts at most this many cores in an ordinary affinity mask.
 const CORES_MAX: u64 = 1024;
@@ -177,11 +182,11 @@ pub const KEYS: &[KeyDoc] = &[
     },
     KeyDoc {
         key: "transports.allow",
-        default: "[local, shm]",
+        default: "[local, shm, tcp]",
         unit: "",
-        range: Range::SomeOf(&["local", "shm"]),
+        range: Range::SomeOf(&["local", "shm", "tcp"]),
         what: "The transports that may be used, the preferred one first. `local`: within one process. `shm`: between \
-               processes of one host, through mapped pools. What is not listed is not used, even if nothing else works.",
+               processes of one host, through mapped pools. `tcp`: between hosts. What is not listed is not used, even if nothing else works.",
         more_costs: "Each one is prepared at start.",
         less_costs: "Pairs of regions that only a missing transport joins are refused with `NoPath`.",
     },
@@ -196,6 +201,26 @@ pub const KEYS: &[KeyDoc] = &[
                where to make them.",
         more_costs: "Peers of the same user copy straight into memory that this engine has registered for them.",
         less_costs: "Such memory is reached in a slower way, or not at all; `Peer::path` says which.",
+    },
+    KeyDoc {
+        key: "transports.tcp_io",
+        default: "auto",
+        unit: "",
+        range: Range::OneOf(&["auto", "io_uring", "epoll"]),
+        what: "What moves bytes between sockets and memory. `auto`: io_uring, or epoll where the kernel or a container \
+               forbids that. `io_uring`: an engine that may not use it does not start. `epoll`: readiness and plain \
+               calls. Both behave alike; `Peer::path` says which it is.",
+        more_costs: "io_uring: a ring for each worker, and it must be allowed.",
+        less_costs: "epoll: a system call more for each look at the sockets, and no sending without a copy.",
+    },
+    KeyDoc {
+        key: "transports.tcp_streams",
+        default: "1",
+        unit: "streams",
+        range: Range::Number { min: 1, max: 16 },
+        what: "TCP streams to one peer for each of the engine's workers; of two engines the larger number counts.",
+        more_costs: "Descriptors and socket buffers for each peer; on one host it only costs.",
+        less_costs: "One stream's congestion window and one queue of the network card bound what a worker can send.",
     },
     KeyDoc {
         key: "memory.pages",
@@ -235,6 +260,65 @@ pub const KEYS: &[KeyDoc] = &[
         more_costs: "A stopped peer delays the end of the program by this much.",
         less_costs: "Transfers that would have finished are ended with `EngineClosed`.",
     },
+    KeyDoc {
+        key: "session.listen",
+        default: "[]",
+        unit: "",
+        range: Range::Addresses,
+        what: "Where engines of other hosts can connect: addresses with ports, as `0.0.0.0:7400` or `[::]:7400`. Port 0 \
+               takes a free one; the engine's descriptor says which. Everything between two hosts uses this one port.",
+        more_costs: "Strangers can knock; who does not know the secret is refused before it costs anything.",
+        less_costs: "Without any, other hosts cannot connect to this engine; it can still connect to them.",
+    },
+    KeyDoc {
+        key: "session.advertise",
+        default: "[]",
+        unit: "",
+        range: Range::Addresses,
+        what: "The addresses that the engine's descriptor names, where others must use other ones than those it listens \
+               at. Empty: those it listens at; for a wildcard, all addresses of this host.",
+        more_costs: "Addresses that do not lead here cost whoever connects a try each.",
+        less_costs: "Behind a translation of addresses nobody finds the engine.",
+    },
+    KeyDoc {
+        key: "session.secret_file",
+        default: "null",
+        unit: "",
+        range: Range::Folder,
+        what: "The file with the secret that hosts share, readable by this user only. `null`: the file that the variable \
+               `PENSTOCK_SECRET_FILE` names, or else the user's own, made at first use.",
+        more_costs: "Every host of a group needs the same one.",
+        less_costs: "The user's own is known on one host, unless it is copied.",
+    },
+    KeyDoc {
+        key: "session.heartbeat_ms",
+        default: "5000",
+        unit: "ms",
+        range: Range::Number { min: 50, max: DAY_MS },
+        what: "How long a peer on another host may be silent before its session ends with `PeerLost`. Asked after a \
+               third of it, and only if nothing else was heard.",
+        more_costs: "A peer that has vanished without a word is noticed later; transfers end by their deadlines all the same.",
+        less_costs: "A peer that is stopped, or inline and makes no progress for so long, is taken for lost.",
+    },
+    KeyDoc {
+        key: "session.accepts_per_second",
+        default: "512",
+        unit: "connections",
+        range: Range::Number { min: 1, max: 1_000_000 },
+        what: "Connections from one address of another host that are heard in a second, on average; as many may come at once.",
+        more_costs: "One host that knocks without end takes more of the control thread's time.",
+        less_costs: "Many engines of one host that start together wait for their turn.",
+    },
+    KeyDoc {
+        key: "session.directory_file",
+        default: "null",
+        unit: "",
+        range: Range::Folder,
+        what: "A file that says where engines are: a name and its addresses on each line. `null`: engines are found by \
+               what peers tell, by descriptors, and in this host's own folder.",
+        more_costs: "The file must be kept up to date; it is read again when a name is looked up.",
+        less_costs: "An engine on another host is only found if somebody who is connected knows it.",
+    },
 ];
 
 impl KeyDoc {
@@ -268,6 +352,9 @@ impl Range {
             (Self::SomeOf(words), Value::Sequence(items)) => {
                 first_refused(items, words.len(), 1, |item| is_one_of(item, words))
             }
+            (Self::Addresses, Value::Sequence(items)) => first_refused(items, ADDRESSES_MAX, 0, |item| {
+                item.as_str().is_some_and(|text| text.parse::<SocketAddr>().is_ok())
+            }),
             (Self::Cores { count_max, core_max }, Value::Sequence(items)) => {
                 first_refused(items, *count_max, 0, |item| item.as_u64().is_some_and(|core| core <= *core_max))
             }
@@ -285,7 +372,7 @@ impl Range {
             Self::OneOf(words) => is_one_of(value, words),
             Self::Name => value.is_null() || value.as_str().is_some_and(|name| EngineName::new(name).is_ok()),
             Self::Folder => value.is_null() || value.as_str().is_some_and(is_usable_folder),
-            Self::SomeOf(_) | Self::Cores { .. } => false,
+            Self::SomeOf(_) | Self::Cores { .. } | Self::Addresses => false,
         }
     }
 }
@@ -326,6 +413,10 @@ impl fmt::Display for Range {
                  (in quotes if they read as a number)"
             ),
             Self::Folder => f.write_str("`null` or an absolute path in UTF-8"),
+            Self::Addresses => write!(
+                f,
+                "a list of at most {ADDRESSES_MAX} different addresses with ports, as `10.0.0.1:7400` or `[::]:7400`"
+            ),
         }
     }
 }

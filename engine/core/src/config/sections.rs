@@ -95,6 +95,23 @@ pub struct TransportsConfig {
     pub allow: Vec<TransportName>,
     /// Whether the kernel may copy into and out of other processes' memory for this engine.
     pub process_vm: ProcessVmChoice,
+    /// What moves bytes between sockets and memory.
+    pub tcp_io: TcpIo,
+    /// Streams to one peer that each worker has.
+    pub tcp_streams: usize,
+}
+
+/// What moves bytes between sockets and memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TcpIo {
+    /// io_uring where the kernel lets this process, else epoll.
+    #[default]
+    Auto,
+    /// io_uring; without it the engine does not start.
+    IoUring,
+    /// epoll and plain calls.
+    Epoll,
 }
 
 /// Whether system calls that reach another process's memory are used.
@@ -117,6 +134,8 @@ pub enum TransportName {
     Local,
     /// Between two processes of one host, through mapped pools.
     Shm,
+    /// Between hosts, over TCP.
+    Tcp,
 }
 
 /// How pools get their memory.
@@ -150,6 +169,20 @@ pub struct SessionConfig {
     pub greeting_timeout_ms: u64,
     /// How long a shutdown waits for transfers and peers, in milliseconds.
     pub shutdown_timeout_ms: u64,
+    /// Where other hosts can connect; empty: nowhere.
+    pub listen: Vec<String>,
+    /// The addresses that the engine's descriptor names; empty: those it listens at.
+    pub advertise: Vec<String>,
+    /// The file with the secret that hosts share; `None`: the user's own.
+    #[serde(serialize_with = "folder_as_text")]
+    pub secret_file: Option<PathBuf>,
+    /// How long a peer on another host may be silent, in milliseconds.
+    pub heartbeat_ms: u64,
+    /// Connections from one address that are heard in a second.
+    pub accepts_per_second: u64,
+    /// The file that says where engines are; `None`: there is none.
+    #[serde(serialize_with = "folder_as_text")]
+    pub directory_file: Option<PathBuf>,
 }
 
 impl Default for WorkersConfig {
@@ -172,13 +205,28 @@ impl Default for CreditsConfig {
 
 impl Default for TransportsConfig {
     fn default() -> Self {
-        Self { allow: TransportName::ALL.to_vec(), process_vm: ProcessVmChoice::default() }
+        Self {
+            allow: TransportName::ALL.to_vec(),
+            process_vm: ProcessVmChoice::default(),
+            tcp_io: TcpIo::default(),
+            tcp_streams: 1,
+        }
     }
 }
 
 impl Default for SessionConfig {
     fn default() -> Self {
-        Self { connect_timeout_ms: 2_000, greeting_timeout_ms: 1_000, shutdown_timeout_ms: 1_000 }
+        Self {
+            connect_timeout_ms: 2_000,
+            greeting_timeout_ms: 1_000,
+            shutdown_timeout_ms: 1_000,
+            listen: Vec::new(),
+            advertise: Vec::new(),
+            secret_file: None,
+            heartbeat_ms: 5_000,
+            accepts_per_second: 512,
+            directory_file: None,
+        }
     }
 }
 
@@ -262,13 +310,25 @@ impl Progress {
 
 impl TransportName {
     /// Every transport, the preferred one first.
-    pub const ALL: &'static [Self] = &[Self::Local, Self::Shm];
+    pub const ALL: &'static [Self] = &[Self::Local, Self::Shm, Self::Tcp];
 
     /// The word of the YAML form.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Local => "local",
             Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+impl TcpIo {
+    /// The word of the YAML form.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::IoUring => "io_uring",
+            Self::Epoll => "epoll",
         }
     }
 }
@@ -294,7 +354,7 @@ macro_rules! displayed_by_its_word {
     };
 }
 
-displayed_by_its_word!(Progress, TransportName, PagesChoice);
+displayed_by_its_word!(Progress, TransportName, PagesChoice, TcpIo);
 
 /// Folders that are not UTF-8 must not make writing fail: `validate` is what refuses them.
 fn folder_as_text<S: Serializer>(folder: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -82,6 +83,7 @@ mod table {
                 Range::Cores { core_max, .. } => vec!["[]".into(), format!("[{core_max}]")],
                 Range::Name => vec!["null".into(), "x".into(), "'7'".into()],
                 Range::Folder => vec!["null".into(), "/run/x".into()],
+                Range::Addresses => vec!["[]".into(), "['127.0.0.1:1', '[::1]:65535']".into()],
             };
             let (section, name) = doc.parts();
             for value in values {
@@ -101,6 +103,8 @@ mod table {
         assert_eq!(words("workers.progress"), progress.into_iter().map(Progress::as_str).collect());
         let pages = [PagesChoice::Auto, PagesChoice::Small, PagesChoice::Huge];
         assert_eq!(words("memory.pages"), pages.into_iter().map(PagesChoice::as_str).collect());
+        let io = [TcpIo::Auto, TcpIo::IoUring, TcpIo::Epoll];
+        assert_eq!(words("transports.tcp_io"), io.into_iter().map(TcpIo::as_str).collect());
         assert_eq!(words("transports.allow"), TransportName::ALL.iter().map(|name| name.as_str()).collect());
     }
 }
@@ -439,6 +443,12 @@ mod properties {
             .prop_filter("a name", |name| name.as_deref().is_none_or(|name| EngineName::new(name).is_ok()))
     }
 
+    fn addresses() -> impl Strategy<Value = Vec<String>> {
+        let address = any::<([u8; 4], u16)>().prop_map(|address| SocketAddr::from(address).to_string());
+        let six = any::<([u16; 8], u16)>().prop_map(|address| SocketAddr::from(address).to_string());
+        prop::collection::hash_set(prop_oneof![address, six], 0..4).prop_map(|set| set.into_iter().collect())
+    }
+
     fn workers() -> impl Strategy<Value = WorkersConfig> {
         let threaded = (any::<bool>(), 1usize..=16, any::<bool>(), 0usize..1000, 0u64..=100_000).prop_map(
             |(busy, count, pinned, first, spin_us)| WorkersConfig {
@@ -458,22 +468,33 @@ mod properties {
             workers in workers(),
             (in_flight, timeout_ms, queue) in (1usize..=65_536, 1u64..=86_400_000, 1u32..=16),
             notifications_per_peer in 1usize..=65_536,
-            allow in prop::sample::subsequence(TransportName::ALL.to_vec(), 1..=2).prop_shuffle(),
+            allow in prop::sample::subsequence(TransportName::ALL.to_vec(), 1..=3).prop_shuffle(),
             process_vm in prop::sample::select(vec![ProcessVmChoice::Auto, ProcessVmChoice::Off]),
             pages in prop::sample::select(vec![PagesChoice::Auto, PagesChoice::Small, PagesChoice::Huge]),
+            tcp_io in prop::sample::select(vec![TcpIo::Auto, TcpIo::IoUring, TcpIo::Epoll]),
+            tcp_streams in 1usize..=16,
             session in (1u64..=86_400_000, 1u64..=86_400_000, 1u64..=86_400_000),
+            (listen, advertise) in (addresses(), addresses()),
+            (secret_file, directory_file) in (prop::option::of("/[^\0\u{fffd}]{0,40}"), prop::option::of("/[a-z]{0,9}")),
+            (heartbeat_ms, accepts_per_second) in (50u64..=86_400_000, 1u64..=1_000_000),
         ) -> Config {
             Config {
                 engine: EngineConfig { name, directory: directory.map(PathBuf::from) },
                 workers,
                 transfers: TransfersConfig { in_flight, timeout_ms, queue: 1 << queue },
                 credits: CreditsConfig { notifications_per_peer },
-                transports: TransportsConfig { allow, process_vm },
+                transports: TransportsConfig { allow, process_vm, tcp_io, tcp_streams },
                 memory: MemoryConfig { pages },
                 session: SessionConfig {
                     connect_timeout_ms: session.0,
                     greeting_timeout_ms: session.1,
                     shutdown_timeout_ms: session.2,
+                    listen,
+                    advertise,
+                    secret_file: secret_file.map(PathBuf::from),
+                    heartbeat_ms,
+                    accepts_per_second,
+                    directory_file: directory_file.map(PathBuf::from),
                 },
             }
         }

@@ -261,7 +261,7 @@ impl<E: Env> Control<E> {
             transport: transport.name(),
             caps: transport.caps(),
             path: link.path,
-            commons: link.commons,
+            sight: link.sight,
             registrar: link.registrar,
             process: std::mem::replace(&mut greeter.process, unseen()),
             we_called: greeter.greeting.role() == Role::Caller,

@@ -13,6 +13,7 @@ use super::{SystemListener, SystemStream};
 
 const WAKE_TOKEN: u64 = u64::MAX;
 const BELL_TOKEN: u64 = u64::MAX - 1;
+const DRIVER_TOKEN: u64 = u64::MAX - 2;
 const EVENTS_PER_WAIT: usize = 64;
 
 /// An epoll set and the eventfd that wakes it.
@@ -73,6 +74,10 @@ impl Reactor for SystemReactor {
         Ok(())
     }
 
+    fn watch_driver(&mut self, driver: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.set, driver, epoll::EventData::new_u64(DRIVER_TOKEN), epoll::EventFlags::IN)?)
+    }
+
     fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<u64>) -> io::Result<()> {
         let timeout = timeout.and_then(|span| Timespec::try_from(span).ok());
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_PER_WAIT];
@@ -90,6 +95,7 @@ impl Reactor for SystemReactor {
                         let _ = rustix::io::read(bell, &mut [0u8; 8]);
                     }
                 }
+                DRIVER_TOKEN => {}
                 token => ready.push(token),
             }
         }

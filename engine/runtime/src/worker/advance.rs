@@ -5,10 +5,10 @@ use std::sync::Arc;
 use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
 use penstock_transport::host::PostsView;
-use penstock_transport::{Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
+use penstock_transport::{Announced, Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
 
-use super::command::{Active, Announcement, At, GivenUp, Priority};
-use super::flights::{Departures, Flight, Grounded, Runway};
+use super::command::{Active, At, Command, GivenUp, Priority, Telling};
+use super::flights::{Departures, Flight, Flights, Grounded, Runway, transfer_of};
 use super::{Joined, URGENT_UNITS_AT_ONCE, Worker, joined};
 use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
@@ -58,6 +58,7 @@ pub(crate) fn move_units(
                 hint: plan.hint,
                 expected: *expected,
                 token: departures.token(),
+                transfer: departures.transfer(),
             };
             posts += 1;
             match lane.post(&batch) {
@@ -162,6 +163,9 @@ impl<E: Env> Worker<E> {
                 current.flights += runway.departed;
                 statistics.flights.add(u64::from(runway.departed));
                 statistics.flights_most.raise_to(runway.most as u64);
+                if moved.2.is_none() && slot.unclaimed(units) == 0 {
+                    tell_behind(current, slot, joined, flights);
+                }
                 moved
             };
             let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
@@ -184,6 +188,10 @@ impl<E: Env> Worker<E> {
                 break End::Finish;
             }
         };
+        if !is_synchronous {
+            let party = current.command.peer.party;
+            self.unflushed(party);
+        }
         match end {
             End::Stay => {
                 self.arm_first(class);
@@ -244,6 +252,9 @@ impl<E: Env> Worker<E> {
 
     /// All units are accounted for: tell the peer and finish, or wait for its room.
     pub(super) fn announce_or_wait(&mut self, active: Active) {
+        if active.telling != Telling::Not {
+            return self.finish_told(active);
+        }
         // Whoever waits already goes first: a short note must not starve a long one.
         let is_theirs = |waiting: &Active| Arc::ptr_eq(&waiting.command.peer, &active.command.peer);
         if !active.command.announcement.is_empty() && self.notifying.iter().any(is_theirs) {
@@ -265,12 +276,13 @@ impl<E: Env> Worker<E> {
             };
         };
         let statistics = &self.shared.ports[self.index].statistics;
-        match tell(joined, slot, &active.command.announcement) {
-            Ok(notified) => {
+        match tell(joined, slot, &active.command, self.flights.next_token()) {
+            Ok(Some(notified)) => {
                 statistics.notes_sent.add(u64::from(active.command.announcement.note.is_some()));
                 statistics.transfers_completed.add(1);
                 self.shared.finish(active, Outcome { failure: None, notified });
             }
+            Ok(None) => self.wait_until_told(active),
             Err(PostError::Fault(fault)) => {
                 self.break_lane(Arc::clone(&active.command.peer), fault.0);
                 self.shared.finish_unannounced(active, Stage::Notify, fault.0);
@@ -326,21 +338,43 @@ enum End {
     Finish,
 }
 
-/// Tells the peer what it shall hear.
-fn tell(joined: &mut Joined, slot: &Slot, announcement: &Announcement) -> Result<Notified, PostError> {
+/// Tells the peer what it shall hear, under this token if that takes longer; then there is no answer yet.
+fn tell(joined: &mut Joined, slot: &Slot, command: &Command, token: u64) -> Result<Option<Notified>, PostError> {
+    let announcement = &command.announcement;
     if announcement.is_empty() {
-        return Ok(Notified::NotAsked);
+        return Ok(Some(Notified::NotAsked));
     }
     let payload = slot.payload();
     let note = announcement.note.map(|id| Note { id, payload: &payload });
-    let counted = match (&announcement.handle, note) {
+    let arrival = Arrival { transfer: transfer_of(command.key), token, counter: announcement.counter, note };
+    let announced = match (&announcement.handle, note) {
         (Some(handle), Some(note)) => {
             joined.lane.hand_over(note, handle)?;
-            joined.lane.announce(&Arrival { counter: announcement.counter, note: None })?
+            joined.lane.announce(&Arrival { note: None, ..arrival })?
         }
-        _ => joined.lane.announce(&Arrival { counter: announcement.counter, note })?,
+        _ => joined.lane.announce(&arrival)?,
     };
-    Ok(if counted || note.is_some() { Notified::Yes } else { Notified::No })
+    Ok(match announced {
+        Announced::Told(counted) => Some(if counted || note.is_some() { Notified::Yes } else { Notified::No }),
+        Announced::Accepted => None,
+    })
+}
+
+/// Lets the announcement of a transfer follow its batches, all of which are posted, where its lane keeps their order. What
+/// cannot be made now is made when they have landed. The caller has a hand of the transfer.
+fn tell_behind(current: &mut Active, slot: &Slot, joined: &mut Joined, flights: &mut Flights) {
+    let Active { command, telling, .. } = &*current;
+    let is_meant = command.peer.caps.ordered && !command.is_split && *telling == Telling::Not;
+    if !is_meant || command.announcement.is_empty() || slot.stop_reason().is_some() {
+        return;
+    }
+    let token = flights.next_token();
+    if let Ok(None) = tell(joined, slot, command, token) {
+        slot.take_hand();
+        flights.depart(Flight::announcement(command.key, command.units(), command.peer.party));
+        current.flights += 1;
+        current.telling = Telling::Behind(token);
+    }
 }
 
 impl<E: Env> Shared<E> {
@@ -356,12 +390,9 @@ impl<E: Env> Shared<E> {
         self.completed_one();
     }
 
-    /// Ends a transfer whose announcement was not and will not be made.
+    /// Ends a transfer that has failed; nothing more is announced.
     pub(crate) fn finish_unannounced(&self, active: Active, stage: Stage, cause: Cause) {
-        let notified = match active.command.announcement.is_empty() {
-            true => Notified::NotAsked,
-            false => Notified::No,
-        };
+        let notified = active.notified();
         self.ports[0].statistics.transfers_failed.add_shared(1);
         self.finish(active, Outcome { failure: Some((stage, cause)), notified });
     }

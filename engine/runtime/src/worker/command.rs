@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::{Moment, NoteId};
+use penstock_core::{Moment, NoteId, Notified};
 use penstock_ring::Key;
 use penstock_transport::lane::Handle;
 use penstock_transport::{CounterRef, Revisions};
@@ -44,6 +44,8 @@ pub(crate) struct Command {
     pub(crate) announcement: Announcement,
     pub(crate) timeout: Duration,
     pub(crate) priority: Priority,
+    /// Other workers have it as well.
+    pub(crate) is_split: bool,
 }
 
 impl Command {
@@ -67,12 +69,45 @@ pub(crate) struct Active {
     pub(crate) stalled: bool,
     /// How far it was given up here.
     pub(crate) given_up: GivenUp,
+    /// How far its announcement is.
+    pub(crate) telling: Telling,
+}
+
+/// How far an announcement is that its lane only accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Telling {
+    /// It was not made yet.
+    Not,
+    /// It follows the batches of its transfer on their lane, under this token.
+    Behind(u64),
+    /// Nothing else of the transfer is under way any more; under this token.
+    Alone(u64),
+    /// It has ended so.
+    Ended(Notified),
 }
 
 impl Active {
     pub(crate) fn new(command: Command, expected: Revisions) -> Self {
-        let given_up = GivenUp::No;
-        Self { command, expected, deadline: Moment::NEVER, at: None, flights: 0, stalled: false, given_up }
+        Self {
+            command,
+            expected,
+            deadline: Moment::NEVER,
+            at: None,
+            flights: 0,
+            stalled: false,
+            given_up: GivenUp::No,
+            telling: Telling::Not,
+        }
+    }
+
+    /// Whether the peer was told, if the transfer ends now.
+    pub(crate) fn notified(&self) -> Notified {
+        match self.telling {
+            _ if self.command.announcement.is_empty() => Notified::NotAsked,
+            Telling::Not => Notified::No,
+            Telling::Behind(_) | Telling::Alone(_) => Notified::Unknown,
+            Telling::Ended(notified) => notified,
+        }
     }
 }
 

@@ -15,12 +15,12 @@ use penstock_core::{Cause, Env, Moment, Stage};
 use penstock_ring::Key;
 use penstock_transport::Abandoned;
 
-use super::command::{Active, GivenUp};
+use super::command::{Active, GivenUp, Telling};
 use super::{Worker, joined};
 use crate::peer_state::PeerState;
 use crate::slot::Slot;
 
-/// One accepted batch.
+/// One accepted batch, or an announcement.
 #[derive(Clone, Copy)]
 pub(crate) struct Flight {
     pub(crate) key: Key,
@@ -29,6 +29,7 @@ pub(crate) struct Flight {
     /// The place of the peer whose lane it is on.
     pub(crate) party: u32,
     standing: Standing,
+    is_announcement: bool,
 }
 
 /// How an accepted batch stands to its transfer.
@@ -40,12 +41,23 @@ enum Standing {
     GivenUp,
     /// The transfer has ended without it.
     LeftBehind,
+    /// An announcement that nobody waits for any more.
+    Forgotten,
 }
 
 impl Flight {
     pub(crate) fn new(key: Key, units: u64, party: u32) -> Self {
-        Self { key, units, party, standing: Standing::Wanted }
+        Self { key, units, party, standing: Standing::Wanted, is_announcement: false }
     }
+
+    pub(crate) fn announcement(key: Key, units: u64, party: u32) -> Self {
+        Self { is_announcement: true, ..Self::new(key, units, party) }
+    }
+}
+
+/// The name of a transfer for its lane.
+pub(crate) fn transfer_of(key: Key) -> u64 {
+    u64::from(key.generation) << 32 | u64::from(key.index)
 }
 
 /// The batches under way of one worker, by their tokens: `use of the place << 32 | place`.
@@ -71,7 +83,7 @@ struct Place {
 impl Flights {
     /// The token of the next batch, should it be accepted.
     #[inline]
-    fn next_token(&mut self) -> u64 {
+    pub(super) fn next_token(&mut self) -> u64 {
         match self.free.last() {
             Some(&place) => u64::from(self.places[place as usize].uses) << 32 | u64::from(place),
             None => self.grow(),
@@ -89,7 +101,7 @@ impl Flights {
     }
 
     /// The batch of the next token was accepted.
-    fn depart(&mut self, flight: Flight) {
+    pub(super) fn depart(&mut self, flight: Flight) {
         let place = self.free.pop().expect("its token was given out just now");
         self.places[place as usize].flight = Some(flight);
     }
@@ -99,13 +111,20 @@ impl Flights {
         place.flight.as_mut().filter(|_| u64::from(place.uses) == token >> 32)
     }
 
-    fn remove(&mut self, token: u64) -> Option<Flight> {
+    pub(super) fn remove(&mut self, token: u64) -> Option<Flight> {
         let flight = *self.get_mut(token)?;
         let place = &mut self.places[token as u32 as usize];
         place.flight = None;
         place.uses = place.uses.wrapping_add(1);
         self.free.push(token as u32);
         Some(flight)
+    }
+
+    /// Nobody waits for this announcement any more; its place stays until the lane has done with it.
+    pub(super) fn forget(&mut self, token: u64) {
+        if let Some(flight) = self.get_mut(token) {
+            flight.standing = Standing::Forgotten;
+        }
     }
 
     /// The next token after this one, by its place, of those whose flight is meant.
@@ -128,6 +147,8 @@ impl Flights {
 pub(crate) trait Departures {
     /// The token of the next batch.
     fn token(&mut self) -> u64;
+    /// The transfer it belongs to.
+    fn transfer(&self) -> u64;
     /// It was accepted under that token.
     fn departed(&mut self);
 }
@@ -137,6 +158,10 @@ pub(crate) struct Grounded;
 
 impl Departures for Grounded {
     fn token(&mut self) -> u64 {
+        0
+    }
+
+    fn transfer(&self) -> u64 {
         0
     }
 
@@ -166,6 +191,11 @@ impl Departures for Runway<'_> {
     #[inline]
     fn token(&mut self) -> u64 {
         self.flights.next_token()
+    }
+
+    #[inline]
+    fn transfer(&self) -> u64 {
+        transfer_of(self.flight.key)
     }
 
     fn departed(&mut self) {
@@ -204,10 +234,16 @@ impl<E: Env> Worker<E> {
             debug_assert!(false, "a completion that nobody waits for");
             return;
         };
+        if flight.standing == Standing::Forgotten {
+            return;
+        }
+        if flight.is_announcement {
+            return self.hear_told(&flight, result);
+        }
         let slot = self.shared.slots.get(flight.key).expect("a batch under way holds its slot");
         let bytes = result.unwrap_or(0);
         let finishes = match (flight.standing, result) {
-            (Standing::LeftBehind, _) => {
+            (Standing::Forgotten | Standing::LeftBehind, _) => {
                 slot.close_remote();
                 self.shared.let_go(flight.key);
                 return;
@@ -224,7 +260,7 @@ impl<E: Env> Worker<E> {
     }
 
     /// A batch has given its hand back: finishes the transfer if it was the last.
-    fn come_down(&mut self, key: Key, finishes: bool) {
+    pub(super) fn come_down(&mut self, key: Key, finishes: bool) {
         let is_it = |active: &Active| active.command.key == key;
         if let Some(place) = self.waiting.iter().position(is_it) {
             let active = &mut self.waiting[place];
@@ -256,6 +292,9 @@ impl<E: Env> Worker<E> {
         if active.at.is_none() && active.flights == 0 {
             return self.shared.stop_and_drop(active, stage, cause);
         }
+        if let Telling::Alone(token) = active.telling {
+            return self.stop_telling(active, token, (stage, cause), how_far);
+        }
         let shared = Arc::clone(&self.shared);
         let (key, peer) = (active.command.key, Arc::clone(&active.command.peer));
         let slot = shared.slots.get(key).expect("a worker holds its slots");
@@ -263,13 +302,18 @@ impl<E: Env> Worker<E> {
         slot.stop(stage, cause);
         let mut finishes = active.at.take().is_some() && slot.moved(0, active.command.units());
         let (mut has_freed, mut last) = (false, None);
-        let is_its = |flight: &Flight| flight.key == key && flight.standing != Standing::LeftBehind;
+        let is_its = |flight: &Flight| {
+            flight.key == key && !matches!(flight.standing, Standing::LeftBehind | Standing::Forgotten)
+        };
         while let Some(token) = self.flights.next_where(last, is_its) {
             last = Some(token);
             let (freed, ended) = self.give_up_flight(token, slot, &peer, how_far);
             has_freed |= freed;
             active.flights -= u32::from(ended.is_some());
             finishes |= ended.unwrap_or(false);
+            if active.telling == Telling::Behind(token) && self.flights.get_mut(token).is_none() {
+                active.telling = Telling::Not; // Taken back before the peer could hear it.
+            }
         }
         if finishes {
             let (stage, cause) = slot.stop_reason().unwrap_or((stage, cause));
@@ -304,10 +348,17 @@ impl<E: Env> Worker<E> {
             Standing::Wanted => {
                 joined(&mut self.lanes, peer).map_or(Abandoned::Quiet, |joined| joined.lane.abandon(token))
             }
-            Standing::GivenUp | Standing::LeftBehind => Abandoned::RemoteOpen,
+            Standing::GivenUp | Standing::LeftBehind | Standing::Forgotten => Abandoned::RemoteOpen,
         };
         let units = flight.units;
         match answer {
+            Abandoned::Open | Abandoned::RemoteOpen if flight.is_announcement => {
+                if how_far != GivenUp::Fully {
+                    return (false, None);
+                }
+                flight.standing = Standing::Forgotten;
+                (false, Some(slot.moved(0, units)))
+            }
             Abandoned::Open => (false, None),
             Abandoned::Quiet => {
                 self.flights.remove(token);
@@ -376,6 +427,9 @@ impl<E: Env> Worker<E> {
         self.lanes[peer.party as usize] = None;
         while let Some(token) = self.flights.next_where(None, |flight| flight.party == peer.party) {
             let flight = self.flights.remove(token).expect("it was found just now");
+            if flight.standing == Standing::Forgotten {
+                continue;
+            }
             if flight.standing == Standing::LeftBehind {
                 // Whether the peer is still at it is not known; the slot goes on saying so.
                 self.shared.let_go(flight.key);

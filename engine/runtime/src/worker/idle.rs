@@ -1,11 +1,12 @@
 //! What a worker does when there is nothing to do.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::config::Progress;
 use penstock_core::{Cause, Env, Moment};
+use penstock_transport::Driver;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Worker;
@@ -54,13 +55,14 @@ impl<E: Env> Worker<E> {
     fn sleep(&mut self, now: Moment) {
         self.sleeper.prepare();
         // Room that came back before the flag was up rang nobody: look once more.
-        if !self.has_work() && !self.retry_notifying() {
+        let may_sleep = self.drivers.iter_mut().all(|driver| driver.prepare_to_sleep());
+        if may_sleep && !self.has_work() && !self.retry_notifying() {
             let is_waited_for = !self.notifying.is_empty();
             let longest = if is_waited_for { LOOK_EVERY } else { SLEEP_MAX };
             let until = self.next_deadline().min(now + longest);
             let bell = &self.shared.commons.bells()[1 + self.index];
             self.port().statistics.sleeps.add(1);
-            sleep_on(bell, until.since(now));
+            sleep_on(bell, &self.drivers, until.since(now));
             if is_waited_for {
                 self.look_at_lives();
             }
@@ -77,11 +79,18 @@ impl<E: Env> Worker<E> {
     }
 }
 
-/// Sleeps until the bell is rung or the time is over, and silences the bell.
-pub(crate) fn sleep_on(bell: &OwnedFd, within: Duration) {
+/// Drivers of one worker: one for each transport that needs the kernel.
+const DRIVERS_MAX: usize = 3;
+
+/// Sleeps until the bell is rung, a driver has something or the time is over, and silences the bell.
+fn sleep_on(bell: &OwnedFd, drivers: &[Box<dyn Driver>], within: Duration) {
     let timeout = Timespec::try_from(within).ok();
-    let mut fds = [PollFd::new(bell, PollFlags::IN)];
-    if matches!(poll(&mut fds, timeout.as_ref()), Ok(rung) if rung > 0) {
+    let watched = |place: usize| drivers.get(place).map_or(bell.as_fd(), |driver| driver.descriptor());
+    let fds: [BorrowedFd<'_>; 1 + DRIVERS_MAX] =
+        std::array::from_fn(|place| if place == 0 { bell.as_fd() } else { watched(place - 1) });
+    let mut fds = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
+    let woken = poll(&mut fds[..=drivers.len().min(DRIVERS_MAX)], timeout.as_ref()).is_ok();
+    if woken && fds[0].revents().contains(PollFlags::IN) {
         // The bell does not block: at worst another sleeper was faster.
         let _ = rustix::io::read(bell, &mut [0u8; 8]);
     }

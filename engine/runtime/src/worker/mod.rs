@@ -12,6 +12,7 @@
 //! - [`command`]: what a submitted transfer looks like here
 //! - [`advance`]: moving a unit, telling the peer, finishing
 //! - [`flights`]: batches that a lane has accepted and will finish later
+//! - [`telling`]: announcements that a lane only accepts
 //! - [`settle`]: sessions that drain
 //! - [`idle`]: what to do when there is nothing to do
 
@@ -20,6 +21,7 @@ mod command;
 mod flights;
 mod idle;
 mod settle;
+mod telling;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,7 +31,7 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Env, Moment, Span, Stage};
 use penstock_ring::{ReadyBits, Sleeper, mpsc};
 use penstock_transport::lane::Handle;
-use penstock_transport::{Lane, Note, Sink};
+use penstock_transport::{Driver, Lane, Note, Sink};
 
 pub(crate) use self::advance::move_units;
 pub use self::command::Priority;
@@ -89,6 +91,10 @@ pub(crate) struct Worker<E: Env> {
     notifying: VecDeque<Active>,
     /// Sessions that drain, and whom to tell when nothing of them is under way here.
     settling: Vec<(Arc<PeerState>, Arc<Latch>)>,
+    /// What this worker does for all its lanes of a transport at once.
+    pub(crate) drivers: Vec<Box<dyn Driver>>,
+    /// Places of lanes that have accepted what has not left yet.
+    unflushed: Vec<u32>,
     /// Sessions that drain, and whom to tell when all that the peer said is in the inbox.
     emptying: Vec<(Arc<PeerState>, Arc<Latch>)>,
     /// Peers found without room in one round of retries.
@@ -104,7 +110,12 @@ pub(crate) struct Worker<E: Env> {
 }
 
 impl<E: Env> Worker<E> {
-    pub(crate) fn new(index: usize, shared: &Arc<Shared<E>>, commands: mpsc::Receiver<Command>) -> Self {
+    pub(crate) fn new(
+        index: usize,
+        shared: &Arc<Shared<E>>,
+        commands: mpsc::Receiver<Command>,
+        drivers: Vec<Box<dyn Driver>>,
+    ) -> Self {
         let room = shared.slots.capacity() as usize;
         Self {
             index,
@@ -113,6 +124,8 @@ impl<E: Env> Worker<E> {
             lanes: Vec::new(),
             active: [VecDeque::with_capacity(room), VecDeque::with_capacity(room)],
             settling: Vec::new(),
+            drivers,
+            unflushed: Vec::with_capacity(8),
             emptying: Vec::new(),
             blocked: Vec::with_capacity(8),
             notifying: VecDeque::with_capacity(room),
@@ -157,6 +170,9 @@ impl<E: Env> Worker<E> {
             self.answer(call);
             worked = true;
         }
+        for driver in &mut self.drivers {
+            worked |= driver.turn();
+        }
         worked |= self.take_commands();
         worked |= self.advance_active();
         worked |= self.poll_lanes();
@@ -165,6 +181,9 @@ impl<E: Env> Worker<E> {
         }
         if self.next_deadline != Moment::NEVER {
             self.expire();
+        }
+        while let Some(party) = self.unflushed.pop() {
+            self.flush(party);
         }
         // After the deadlines: the last transfer of a session that comes to rest may end by one.
         if !self.settling.is_empty() || !self.emptying.is_empty() {
@@ -180,6 +199,21 @@ impl<E: Env> Worker<E> {
             || self.active.iter().any(|class| !class.is_empty())
             || self.waiting.iter().any(|active| self.stop_to_see(active).is_some())
             || !self.ready.is_empty()
+    }
+
+    /// What the lane at this place was given leaves at the end of the turn.
+    fn unflushed(&mut self, party: u32) {
+        if !self.unflushed.contains(&party) {
+            self.unflushed.push(party);
+        }
+    }
+
+    fn flush(&mut self, party: u32) {
+        let Some(Some(joined)) = self.lanes.get_mut(party as usize) else { return };
+        if let Err(fault) = joined.lane.flush() {
+            let peer = Arc::clone(&joined.peer);
+            self.break_lane(peer, fault.0);
+        }
     }
 
     /// Counts a transfer that never was in any queue.

@@ -15,7 +15,7 @@ use super::bounce::{BounceParts, Incoming, Outgoing, Sender};
 use super::commons::{Bell, Commons, PeerCommons};
 use super::rings::{InboundRings, OutboundRing, outbound};
 use crate::lane::{
-    Abandoned, Arrival, Batch, CounterRef, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink,
+    Abandoned, Announced, Arrival, Batch, CounterRef, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink,
 };
 use crate::link::JoinError;
 use crate::record::{self, Kind};
@@ -296,11 +296,11 @@ impl Lane for CopyLane {
     }
 
     #[inline]
-    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<bool, PostError> {
+    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
         if let Some(note) = arrival.note {
             self.push(Kind::Note, note)?;
         }
-        Ok(arrival.counter.is_none_or(|counter| self.count(counter)))
+        Ok(Announced::Told(arrival.counter.is_none_or(|counter| self.count(counter))))
     }
 
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError> {

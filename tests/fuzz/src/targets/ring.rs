@@ -181,7 +181,7 @@ impl Bench {
             op::COUNT => {
                 let counter =
                     CounterRef { index: script.number::<4>() as u32, generation: script.number::<4>() as u32 };
-                let counted = self.lane.announce(&Arrival { counter: Some(counter), note: None });
+                let counted = self.lane.announce(&Arrival { counter: Some(counter), ..Arrival::default() });
                 assert!(counted.is_ok(), "counting needs no room: {counted:?}");
             }
             op::TAKE => self.take(),
@@ -225,7 +225,7 @@ impl Bench {
     fn announce(&mut self, bytes: u64) -> Result<(), LaneFault> {
         let bytes = (bytes as usize % (NOTE_BYTES_MAX + 1)) as u16;
         let note = Note { id: NoteId(u128::MAX), payload: &payload(bytes) };
-        match self.lane.announce(&Arrival { counter: None, note: Some(note) }) {
+        match self.lane.announce(&Arrival { note: Some(note), ..Arrival::default() }) {
             Ok(_) => self.announced.push(bytes),
             Err(PostError::Full) => {}
             Err(PostError::Fault(fault)) => {

@@ -122,6 +122,7 @@ impl Two {
             hint: Hint::Cached,
             expected: self.revisions(),
             token,
+            transfer: 0,
         })
     }
 

@@ -1,0 +1,93 @@
+//! Announcements that a lane only accepts: the peer answers that it was told.
+//!
+//! Where a lane keeps the order of what it is given, an announcement follows the batches of its transfer at once and is
+//! one more thing of it under way (`Behind`). Else it is made when all of them have landed; then it is the only thing that
+//! the transfer still waits for (`Alone`). Either way no memory of this engine is touched for it.
+
+use penstock_core::{Cause, Env, Notified, Stage};
+use penstock_transport::Abandoned;
+
+use super::command::{Active, GivenUp, Telling};
+use super::flights::Flight;
+use super::{Worker, joined};
+use crate::slot::{Outcome, Phase};
+
+impl<E: Env> Worker<E> {
+    /// The announcement of a transfer that has nothing else under way was accepted.
+    pub(super) fn wait_until_told(&mut self, mut active: Active) {
+        let token = self.flights.next_token();
+        let (key, party) = (active.command.key, active.command.peer.party);
+        self.flights.depart(Flight::announcement(key, active.command.units(), party));
+        self.shared.slots.get(key).expect("a worker holds its slots").advance_to(Phase::Notifying);
+        (active.telling, active.flights, active.stalled) = (Telling::Alone(token), active.flights + 1, false);
+        self.unflushed(party);
+        self.wait_for_lane(active);
+    }
+
+    /// The lane says how an announcement has ended, which nobody has given up.
+    pub(super) fn hear_told(&mut self, flight: &Flight, result: Result<u64, Cause>) {
+        let Some(active) = self.holding(flight) else {
+            debug_assert!(false, "a worker keeps the command while its announcement is under way");
+            return;
+        };
+        let notified = match result {
+            Ok(0) if active.command.announcement.note.is_none() => Notified::No, // Its counter was gone.
+            Ok(_) => Notified::Yes,
+            Err(_) => Notified::No,
+        };
+        let was = std::mem::replace(&mut active.telling, Telling::Ended(notified));
+        if let Telling::Alone(_) = was {
+            let is_it = |active: &Active| active.command.key == flight.key;
+            let place = self.waiting.iter().position(is_it).expect("who waits to be told waits there");
+            let active = self.waiting.remove(place).expect("the place was found just now");
+            return match result {
+                Ok(_) => self.finish_well(active),
+                Err(cause) => self.shared.finish_unannounced(active, Stage::Notify, cause),
+            };
+        }
+        let slot = self.shared.slots.get(flight.key).expect("an announcement under way holds its slot");
+        if let Err(cause) = result {
+            slot.stop(Stage::Notify, cause);
+        }
+        let finishes = slot.moved(0, flight.units);
+        self.come_down(flight.key, finishes);
+    }
+
+    fn holding(&mut self, flight: &Flight) -> Option<&mut Active> {
+        let is_it = |active: &&mut Active| active.command.key == flight.key;
+        let Self { active, waiting, .. } = self;
+        waiting.iter_mut().chain(active.iter_mut().flatten()).find(is_it)
+    }
+
+    /// All of a transfer has ended, its announcement with it.
+    pub(super) fn finish_told(&mut self, active: Active) {
+        let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
+        match slot.stop_reason() {
+            Some((stage, cause)) => self.shared.finish_unannounced(active, stage, cause),
+            None => self.finish_well(active),
+        }
+    }
+
+    fn finish_well(&mut self, active: Active) {
+        let statistics = &self.shared.ports[self.index].statistics;
+        statistics.notes_sent.add(u64::from(active.command.announcement.note.is_some()));
+        statistics.transfers_completed.add(1);
+        let notified = active.notified();
+        self.shared.finish(active, Outcome { failure: None, notified });
+    }
+
+    /// Somebody wants a transfer to end of which only the announcement is under way.
+    pub(super) fn stop_telling(&mut self, mut active: Active, token: u64, why: (Stage, Cause), how_far: GivenUp) {
+        let lane = joined(&mut self.lanes, &active.command.peer).map(|joined| &mut joined.lane);
+        if lane.is_none_or(|lane| lane.abandon(token) == Abandoned::Quiet) && how_far != GivenUp::Fully {
+            self.flights.remove(token);
+            active.telling = Telling::Not;
+        } else if how_far == GivenUp::Fully {
+            self.flights.forget(token);
+        } else {
+            active.given_up = how_far;
+            return self.wait_for_lane(active);
+        }
+        self.shared.finish_unannounced(active, why.0, why.1);
+    }
+}
