@@ -2,8 +2,8 @@
 //!
 //! Reading, validation, the reference page and the commented default file are all made from it.
 
+use core::net::SocketAddr;
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_yaml::Value;
