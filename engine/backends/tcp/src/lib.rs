@@ -7,4 +7,6 @@
 
 pub mod wire;
 
+// Nothing but its tests uses it yet.
+#[cfg_attr(not(test), allow(dead_code, unused_imports))]
 mod io;
