@@ -132,7 +132,8 @@ pub struct Head {
 impl Head {
     /// Reads a head.
     pub fn parse(bytes: &[u8; HEAD_BYTES]) -> Result<Self, WireError> {
-        let at = |place: usize| u32::from_le_bytes([bytes[place], bytes[place + 1], bytes[place + 2], bytes[place + 3]]);
+        let at =
+            |place: usize| u32::from_le_bytes([bytes[place], bytes[place + 1], bytes[place + 2], bytes[place + 3]]);
         let (magic, control, payload, checksum) = (at(0), at(4), at(8), at(12));
         if magic != MAGIC {
             return Err(WireError::Magic(magic));
@@ -185,9 +186,9 @@ const fn mix(sum: u64, word: u64) -> u64 {
 /// Notices a stream that is out of step; it keeps out no one who means harm.
 fn checksum(control: &[u8], payload: u32) -> u32 {
     let (words, _) = control.as_chunks::<WORD>();
-    let sum = words.iter().fold(u64::from(payload) << 32 | control.len() as u64, |sum, word| {
-        mix(sum, u64::from_le_bytes(*word))
-    });
+    let sum = words
+        .iter()
+        .fold(u64::from(payload) << 32 | control.len() as u64, |sum, word| mix(sum, u64::from_le_bytes(*word)));
     (sum >> 32) as u32 ^ sum as u32
 }
 

@@ -21,10 +21,11 @@ fn said() -> impl Strategy<Value = Said> {
     let extents = prop::collection::vec((0..u64::MAX / 2, 1u64..4096), 1..=SPANS_PER_POST);
     let note = prop::option::of((any::<u128>(), prop::collection::vec(any::<u8>(), 0..200)));
     prop_oneof![
-        (any::<bool>(), any::<u64>(), any::<u64>(), any::<u32>(), extents)
-            .prop_map(|(write, sequence, transfer, region, extents)| {
+        (any::<bool>(), any::<u64>(), any::<u64>(), any::<u32>(), extents).prop_map(
+            |(write, sequence, transfer, region, extents)| {
                 Said::Request(write, sequence, transfer, region, extents)
-            }),
+            }
+        ),
         (any::<u64>(), 1u32..4096, causes())
             .prop_map(|(sequence, bytes, cause)| Said::Data(sequence, cause.map_or(Ok(bytes), Err))),
         (any::<u64>(), prop::option::of(any::<u64>()), note)
