@@ -1,6 +1,6 @@
 //! A channel: the streams between one worker here and one worker there.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use penstock_core::Cause;
 use penstock_core::limits::{FLIGHTS_PER_LANE_MAX, SPANS_PER_POST};
@@ -43,7 +43,6 @@ impl Channel {
 
     /// A stream is there.
     pub(crate) fn attach(&mut self, place: usize, fd: OwnedFd, hub: &mut Inner, party: u32) -> Result<(), LaneFault> {
-        use std::os::fd::AsFd;
         let key = hub.watch(fd.as_fd(), party).map_err(|error| {
             tracing::warn!(%error, "a stream cannot be watched");
             LaneFault(Cause::PeerLost)
@@ -54,7 +53,6 @@ impl Channel {
 
     /// Nothing of it is watched any more.
     pub(crate) fn close(&mut self, hub: &mut Inner) {
-        use std::os::fd::AsFd;
         for stream in self.streams.drain(..).flatten() {
             hub.unwatch(stream.fd.as_fd(), stream.key);
         }

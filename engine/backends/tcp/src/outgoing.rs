@@ -94,7 +94,7 @@ impl Outgoing {
     /// Whether a transfer has own operations here that have not ended.
     pub(crate) fn carries(&self, transfer: u64, ops: &Ops) -> bool {
         let is_its = |&id: &OpId| ops[id].transfer == transfer && !ops[id].has_ended;
-        self.waiting.iter().any(|id| is_its(id)) || self.flying.iter().any(|id| is_its(id))
+        self.waiting.iter().any(is_its) || self.flying.iter().any(is_its)
     }
 
     /// Fills the next group. Answers whether one leaves. What may not leave any more ends here.
