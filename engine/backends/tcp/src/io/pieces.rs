@@ -51,12 +51,8 @@ impl<'a> Pieces<'a> {
     /// A part of a window, to send or to receive into. A list with a window that may not be written can only
     /// be sent.
     pub(crate) fn push_window(&mut self, window: &'a Window, offset: u64, len: u64) -> Result<(), Refused> {
-        let fits = offset.checked_add(len).is_some_and(|end| end <= window.len());
-        if !fits {
-            return Err(Refused::OutOfBounds);
-        }
-        // What is in bounds of mapped memory has an address, so neither number is cut.
-        self.push(window.as_ptr().wrapping_add(offset as usize), len as usize)?;
+        let (base, len) = range_of(window, offset, len)?;
+        self.push(base, len)?;
         self.is_writable &= window.is_writable() || len == 0;
         Ok(())
     }
@@ -117,5 +113,16 @@ impl<'a> Pieces<'a> {
         message.msg_iov = self.vectors.as_ptr().cast_mut();
         message.msg_iovlen = self.vectors.len() as _;
         message
+    }
+}
+
+/// Address and length of a part of a window.
+pub(super) fn range_of(window: &Window, offset: u64, len: u64) -> Result<(*mut u8, usize), Refused> {
+    let is_inside = offset.checked_add(len).is_some_and(|end| end <= window.len());
+    // What is in bounds of mapped memory has an address, so neither number is cut.
+    if is_inside {
+        Ok((window.as_ptr().wrapping_add(offset as usize), len as usize))
+    } else {
+        Err(Refused::OutOfBounds)
     }
 }
