@@ -91,9 +91,12 @@ impl Outgoing {
         self.group.is_leaving() || !self.waiting.is_empty() || !self.answers.is_empty()
     }
 
-    /// Whether a transfer has own operations here that have not ended.
-    pub(crate) fn carries(&self, transfer: u64, ops: &Ops) -> bool {
-        let is_its = |&id: &OpId| ops[id].transfer == transfer && !ops[id].has_ended;
+    /// Whether a transfer has own operations of this kind here that have not ended.
+    pub(crate) fn carries(&self, kind: Kind, transfer: u64, ops: &Ops) -> bool {
+        let is_its = |&id: &OpId| {
+            let op = &ops[id];
+            op.kind == kind && op.transfer == transfer && !op.has_ended
+        };
         self.waiting.iter().any(is_its) || self.flying.iter().any(is_its)
     }
 
