@@ -48,7 +48,7 @@ fn pair() -> (TcpStream, TcpStream) {
 fn narrow_pair() -> (TcpStream, TcpStream) {
     let (here, there) = pair();
     sockopt::set_socket_send_buffer_size(&here, 4096).unwrap();
-    sockopt::set_socket_recv_buffer_size(&there, 4096).unwrap();
+    sockopt::set_socket_recv_buffer_size(&there, 128 << 10).unwrap();
     (here, there)
 }
 
