@@ -39,7 +39,7 @@ pub enum Answer {
     /// Done.
     Done,
     /// The counts.
-    Stats(Stats),
+    Stats(Box<Stats>),
     /// Not understood, and why.
     Error(String),
 }

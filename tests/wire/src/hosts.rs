@@ -236,7 +236,7 @@ impl TwoHosts {
     /// What came of all frames since the scenario began.
     pub fn stats(&mut self) -> Result<Stats, HostsError> {
         match self.tell("stats")? {
-            Answer::Stats(stats) => Ok(stats),
+            Answer::Stats(stats) => Ok(*stats),
             other => Err(HostsError::Refused { order: "stats".to_owned(), why: format!("{other:?}") }),
         }
     }
@@ -258,7 +258,8 @@ impl TwoHosts {
         let name = self.name(side);
         let run = |line: &str| ip(&[&["-n", name], &line.split_whitespace().collect::<Vec<_>>()[..]].concat());
         run("link set lo up")?;
-        run(&format!("link set {DEVICE} mtu {} txqueuelen 1000 address {}", self.mtu, mac(own)))?;
+        // The queue in front of the wire is long: what is lost there, because this machine is busy, no seed has decided.
+        run(&format!("link set {DEVICE} mtu {} txqueuelen 10000 address {}", self.mtu, mac(own)))?;
         run(&format!("link set {DEVICE} up"))?;
         for (family, address) in [(Family::V4, "/24"), (Family::V6, "/64 nodad")] {
             let (here, there) = (self.address(side, family), self.address(side.other(), family));

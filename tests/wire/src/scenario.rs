@@ -287,8 +287,8 @@ impl FromStr for Scenario {
 
     fn from_str(text: &str) -> Result<Self, ScenarioError> {
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-        let statements = lines.flat_map(|line| line.split(';')).map(str::trim).filter(|text| !text.is_empty());
-        statements.fold(Ok(Self::default()), |scenario, text| scenario?.statement(text))
+        let mut statements = lines.flat_map(|line| line.split(';')).map(str::trim).filter(|text| !text.is_empty());
+        statements.try_fold(Self::default(), Self::statement)
     }
 }
 

@@ -98,3 +98,29 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let orders = (!arguments.deaf).then_some(input.as_fd());
     Pump::new(taps, scenario, arguments.wait).run(orders, output.as_fd()).map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_make_the_same_scenario_as_its_text() {
+        let line = "penstock-wire a/x y --seed 7 --both delay=1ms,loss=2% --a-to-b loss=1%";
+        let line = line.split(' ').chain(["--at", "2s partition both for=1s"]);
+        let arguments = Arguments::try_parse_from(line).unwrap();
+        let text = "seed=7; both delay=1ms,loss=2%; a-to-b loss=1%; at=2s partition both for=1s";
+        assert_eq!(arguments.scenario().unwrap(), text.parse().unwrap());
+    }
+
+    #[test]
+    fn what_is_wrong_in_the_arguments_is_said() {
+        for line in ["x", "x y --at never", "x y --seed -1", "x/y/z y", "x y --script f --seed 1"] {
+            assert!(
+                Arguments::try_parse_from(std::iter::once("penstock-wire").chain(line.split(' '))).is_err(),
+                "{line}"
+            );
+        }
+        let arguments = Arguments::try_parse_from(["penstock-wire", "x", "y", "--both", "los=1%"]).unwrap();
+        assert!(arguments.scenario().unwrap_err().contains("los=1%"));
+    }
+}
