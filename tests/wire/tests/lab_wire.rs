@@ -53,9 +53,11 @@ fn count_over(a: &UdpSocket, b: &UdpSocket, count: u32) -> Vec<u32> {
         let receiver = scope.spawn(|| {
             let mut heard = Vec::new();
             let (mut bytes, mut is_silent) = ([0; 2048], false);
-            while is_sending.load(Ordering::Relaxed) || !is_silent {
+            while !is_silent {
+                // Asked before: what was sent last may still be coming when the wait is over.
+                let was_sending = is_sending.load(Ordering::Relaxed);
                 let received = b.recv(&mut bytes);
-                is_silent = received.is_err();
+                is_silent = received.is_err() && !was_sending;
                 let Ok(length) = received else { continue };
                 assert_eq!(length, 400, "a datagram is whole or not there");
                 let number = u32::from_be_bytes(bytes[..4].try_into().unwrap());
@@ -322,16 +324,18 @@ fn a_program_runs_on_its_host_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn a_wire_without_faults_passes_a_gigabit() {
-    let Some(hosts) = hosts_with_mtu("a_wire_without_faults_passes_a_gigabit", "", 9000) else { return };
-    let (mut a, mut b) = tcp(&hosts, Family::V4);
-    let bytes = 256 << 20;
-    let took = transfer(&mut a, &mut b, bytes).as_secs_f64();
-    let rate = bytes as f64 * 8.0 / took / 1e9;
-    let mut out = std::io::stderr();
-    writeln!(out, "{rate:.2} Gbit/s at an MTU of 9000").unwrap();
-    // What it does on an idle machine is more; this only finds a wire that has become useless.
-    assert!(rate > 0.2, "{rate} Gbit/s");
+fn a_wire_without_faults_is_fast_enough_to_be_used() {
+    for mtu in [1500, 9000] {
+        let name = "a_wire_without_faults_is_fast_enough_to_be_used";
+        let Some(hosts) = hosts_with_mtu(name, "", mtu) else { return };
+        let (mut a, mut b) = tcp(&hosts, Family::V4);
+        let bytes = 128 << 20;
+        let took = transfer(&mut a, &mut b, bytes).as_secs_f64();
+        let rate = bytes as f64 * 8.0 / took / 1e9;
+        writeln!(std::io::stderr(), "{rate:.2} Gbit/s at an MTU of {mtu}").unwrap();
+        // What it does on an idle machine is far more; this only finds a wire that has become useless.
+        assert!(rate > 0.1, "{rate} Gbit/s at an MTU of {mtu}");
+    }
 }
 
 #[test]
