@@ -94,6 +94,15 @@ fn tcp(hosts: &TwoHosts, family: Family) -> (TcpStream, TcpStream) {
     (a, b)
 }
 
+/// Hangs up when it goes, also by a panic: the other side must not wait for somebody who has given up.
+struct HangUp(TcpStream);
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
 /// Sends that many bytes and checks each of them at the other end: how long it took.
 fn transfer(a: &mut TcpStream, b: &mut TcpStream, bytes: usize) -> Duration {
     // A prime period, so that a piece in the wrong place is noticed.
@@ -109,9 +118,10 @@ fn transfer(a: &mut TcpStream, b: &mut TcpStream, bytes: usize) -> Duration {
             }
             a.shutdown(Shutdown::Write).unwrap();
         });
+        let _end = HangUp(b.try_clone().unwrap());
         let (mut buffer, mut got) = (vec![0; 251 * 512], 0);
         loop {
-            let length = b.read(&mut buffer).unwrap();
+            let length = b.read(&mut buffer).unwrap_or_else(|error| panic!("{error} after {got} of {bytes} bytes"));
             if length == 0 {
                 break;
             }
