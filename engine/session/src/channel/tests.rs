@@ -297,3 +297,9 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_channel_may_move_to_another_thread() {
+    fn is_movable<T: Send>(_: &T) {}
+    is_movable(&caller());
+}
