@@ -125,7 +125,7 @@ fn compare(effort: &Effort, progress: Progress, rules: Rules, others: &mut Other
 }
 
 pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
-    let rules = |rounds, manner| Rules { rounds: effort.repeat(rounds), manner, pause: Duration::ZERO };
+    let rules = |rounds, manner| Rules { rounds: effort.repeat(rounds), bytes: 8, manner, pause: Duration::ZERO };
     let mut others = Others::open(effort, &Pins::choose());
     let inline = compare(effort, Progress::Inline, rules(1_000, Manner::Poll), &mut others)?;
     drop(others);
