@@ -142,7 +142,7 @@ impl Metric {
     pub fn measure(&self, effort: &Effort) -> Result<Vec<Row>, LabError> {
         let mut rows = (self.measure)(effort)?;
         for row in &mut rows {
-            row.id = self.id;
+            row.id = self.id.to_owned();
             if effort.quick {
                 row.note = format!("quick, few rounds; {}", row.note);
             }
