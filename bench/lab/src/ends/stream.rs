@@ -123,9 +123,9 @@ impl Stream {
     /// Moves the next set.
     pub fn round(&mut self, ends: &mut Ends) -> Result<Streamed, LabError> {
         let set = self.next;
-        ends.begin(&Command::Stream(StreamCommand::Take { set }))?;
         self.next = (set + 1) % self.sets.len().max(1);
         let vectors = self.sets.get_mut(set).ok_or_else(no_such_set)?;
+        ends.begin(&Command::Stream(StreamCommand::Take { set }))?;
         let mut word = [0];
         let (cpu, start) = (clock::thread_cpu(), Instant::now());
         vectors.send(&self.socket).map_err(refused("send a set of blocks"))?;
@@ -192,9 +192,9 @@ impl Receiver {
                 Ok(Reply::Done)
             }
             StreamCommand::Take { set } => {
-                say(&Reply::Going)?;
                 let Some((socket, _)) = &self.taken else { return Err(no_socket()) };
                 let vectors = self.sets.get_mut(set).ok_or_else(no_such_set)?;
+                say(&Reply::Going)?;
                 let cpu = clock::thread_cpu();
                 vectors.receive(socket).map_err(refused("receive a set of blocks"))?;
                 let mut socket = socket;
@@ -202,9 +202,9 @@ impl Receiver {
                 Ok(Reply::Cpu { nanos: (clock::thread_cpu() - cpu).as_nanos() as u64 })
             }
             StreamCommand::Volley { rounds, bytes } => {
-                say(&Reply::Going)?;
                 let (socket, _) = self.taken()?;
                 let mut player = Player::new(socket, bytes)?;
+                say(&Reply::Going)?;
                 for number in 1..=rounds {
                     player.receive(number)?;
                     player.send(number)?;

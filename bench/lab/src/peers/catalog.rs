@@ -69,10 +69,7 @@ pub const PEERS: &[Peer] = &[
     ),
     wheels(
         ("mooncake", "Mooncake transfer engine, over TCP"),
-        (
-            &[pin("mooncake-transfer-engine-non-cuda", "0.3.13.post1"), NUMPY],
-            &["libibverbs1", "libnuma1", "libcurl4"],
-        ),
+        (&[pin("mooncake-transfer-engine-non-cuda", "0.3.13.post1"), NUMPY], &["libibverbs1", "libnuma1", "libcurl4"]),
         &["import numpy; from mooncake.engine import TransferEngine; TransferEngine()"],
     ),
     debian(("ucx", "UCX, by ucx_perftest"), pin("ucx-utils", "1.13.1-1"), &["ucx_info", "-v"]),

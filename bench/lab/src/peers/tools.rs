@@ -259,7 +259,7 @@ fn holds(process: u32, socket: &str) -> bool {
 /// The overall latency of the last line, which is CSV: iterations, a percentile, average and overall latency
 /// in microseconds, and more.
 fn read_ucx(text: &str) -> Option<Reading> {
-    let last = text.lines().rev().find(|line| line.starts_with(|c: char| c.is_ascii_digit()))?;
+    let last = text.lines().rev().map(str::trim).find(|line| line.starts_with(|c: char| c.is_ascii_digit()))?;
     latency(last.split(',').nth(3)?, "us")
 }
 

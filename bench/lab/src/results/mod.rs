@@ -171,7 +171,7 @@ fn check_row(row: &Row) -> Result<(), &'static str> {
     if row.ratio.is_some() && (row.figure.is_none() || row.against_figure.is_none()) {
         return Err("a ratio is of two figures");
     }
-        if row.is_compared() && row.against_figure.is_none() && (row.met.is_some() || row.note.is_empty()) {
+    if row.is_compared() && row.against_figure.is_none() && (row.met.is_some() || row.note.is_empty()) {
         return Err("where the comparator is absent there is no verdict, and the note says why");
     }
     Ok(())

@@ -48,12 +48,7 @@ impl<T> Rival<T> {
     }
 
     /// Our figures against its own of the same rounds; without a verdict where it is absent, or we have none.
-    pub(super) fn row(
-        &self,
-        transport: &str,
-        (figures, unit, per): (&[f64], &str, f64),
-        times: &[f64],
-    ) -> Row {
+    pub(super) fn row(&self, transport: &str, (figures, unit, per): (&[f64], &str, f64), times: &[f64]) -> Row {
         match &self.state {
             Ok(_) if figures.is_empty() => {
                 Row::unreached(transport, (unit, per), (&self.title, times), self.goal).noted(&self.about)

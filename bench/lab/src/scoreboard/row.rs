@@ -45,6 +45,8 @@ const ALONE: &str = "the goal alone";
 pub enum Goal {
     /// At most so many times the comparator.
     RatioAtMost(f64),
+    /// At least so much of the comparator's rate: the inverse of the times' ratio.
+    RateAtLeast(f64),
     /// So many times quicker than the comparator, at least.
     QuickerBy(f64),
     /// At most so much more than the comparator.
@@ -68,7 +70,7 @@ impl Row {
         let figure = median(figures) / per;
         let met = match goal {
             Goal::RatioAtMost(most) => Some(times <= most),
-            Goal::QuickerBy(least) => Some(1.0 / times >= least),
+            Goal::QuickerBy(least) | Goal::RateAtLeast(least) => Some(1.0 / times >= least),
             Goal::OverAtMost(most) => Some(over <= most),
             Goal::AtMost(most) => Some(figure <= most),
             Goal::Reported => None,
@@ -84,12 +86,7 @@ impl Row {
     }
 
     /// A comparator beside which we have no figure: without a verdict.
-    pub fn unreached(
-        transport: &str,
-        (unit, per): (&str, f64),
-        (against, floors): (&str, &[f64]),
-        goal: Goal,
-    ) -> Self {
+    pub fn unreached(transport: &str, (unit, per): (&str, f64), (against, floors): (&str, &[f64]), goal: Goal) -> Self {
         let figure = Some(round(median(floors) / per)).filter(|figure| figure.is_finite());
         Self { against_figure: figure, ..Self::empty(transport, unit, against, goal) }
     }
@@ -171,6 +168,7 @@ impl Goal {
     fn words(self, unit: &str) -> String {
         match self {
             Self::RatioAtMost(most) => format!("<= {most} x"),
+            Self::RateAtLeast(least) => format!(">= {least} x its rate"),
             Self::QuickerBy(least) => format!(">= {least} x quicker"),
             Self::OverAtMost(most) => format!("<= {most} {unit} over it"),
             Self::AtMost(most) => format!("<= {most} {unit}"),
@@ -202,6 +200,7 @@ mod tests {
         let met = |goal| Row::compared("shm", (&[150.0], "ns", 1.0), ("x", &[100.0]), goal).met;
         assert_eq!((met(Goal::RatioAtMost(1.5)), met(Goal::RatioAtMost(1.4))), (Some(true), Some(false)));
         assert_eq!((met(Goal::QuickerBy(0.6)), met(Goal::QuickerBy(1.3))), (Some(true), Some(false)));
+        assert_eq!((met(Goal::RateAtLeast(0.66)), met(Goal::RateAtLeast(0.95))), (Some(true), Some(false)));
         assert_eq!((met(Goal::OverAtMost(50.0)), met(Goal::OverAtMost(49.0))), (Some(true), Some(false)));
         assert_eq!((met(Goal::AtMost(150.0)), met(Goal::Reported)), (Some(true), None));
         assert_eq!(Row::alone("shm", 3.0, "ms", Goal::AtMost(2.0)).met, Some(false));

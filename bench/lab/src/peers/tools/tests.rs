@@ -11,6 +11,7 @@ fn the_output_of_ucx_is_read() {
     let text = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
                 100000,0.065,0.074,0.075,103.32,103.32,13541807,13541807\n";
     assert_eq!(nanos(read_ucx(text)), Some(75.0));
+    assert_eq!(nanos(read_ucx(" 500,14.376,44.25,44.25,1.38,1.38,22559,22559")), Some(44_250.0));
     for broken in ["", "iterations,a,b\n", "100000,0.065\n", "100000,0.065,1,zero\n", "100000,0.065,1,0.000\n"] {
         assert_eq!(read_ucx(broken), None, "{broken:?}");
     }
@@ -55,7 +56,10 @@ fn client_and_server_are_told_the_same_port_and_provider() {
     assert!((UCX.client)(70, 5).contains("127.0.0.1 -p 70 -t ucp_put_lat -s 8 -n 5"));
     assert!((UCX_TCP_AM.client)(70, 5).contains("-t ucp_am_lat -s 64"));
     assert!((LIBFABRIC.client)(70, 5).contains("-I 5 -P 70 127.0.0.1"));
-    assert_eq!((UCX_TCP_AM.settings_in_words(), QPERF.settings_in_words()), ("UCX_TLS=tcp,self".into(), "as it comes".into()));
+    assert_eq!(
+        (UCX_TCP_AM.settings_in_words(), QPERF.settings_in_words()),
+        ("UCX_TLS=tcp,self".into(), "as it comes".into())
+    );
     for tool in TOOLS {
         assert!((tool.server)(70, 5).contains("70") && (tool.client)(70, 5).contains("70"), "{}", tool.title);
     }
