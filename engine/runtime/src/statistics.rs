@@ -64,6 +64,12 @@ impl Tally {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
+    /// For who counts elsewhere as well.
+    #[inline]
+    pub(crate) fn set(&self, count: u64) {
+        self.0.store(count, Ordering::Relaxed);
+    }
+
     /// For a highest mark.
     pub(crate) fn raise_to(&self, mark: u64) {
         self.0.store(self.read().max(mark), Ordering::Relaxed);
