@@ -1,8 +1,5 @@
 //! The floor between hosts: bare blocking calls that carry scattered memory over a socket, and nothing else.
-#![allow(
-    unsafe_code,
-    reason = "a floor is the bare call on the bare memory; a copy in between would be measured with it"
-)]
+#![allow(unsafe_code, reason = "a floor is the bare call; a copy before it would be measured with it")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
