@@ -44,7 +44,9 @@ fn a_descriptor_names_what_is_advertised_or_all_of_this_host() {
     let port = address(&a).port();
     assert_ne!(port, 0);
     let named = card(&a).addresses;
-    assert!(!named.is_empty() && named.iter().all(|text| text.ends_with(&format!(":{port}")) && !text.contains("0.0.0.0")));
+    assert!(
+        !named.is_empty() && named.iter().all(|text| text.ends_with(&format!(":{port}")) && !text.contains("0.0.0.0"))
+    );
     let mut elsewhere = config(&folder, "b").listen(["127.0.0.1:0"]);
     elsewhere.session.advertise = vec!["192.0.2.1:7400".to_owned()];
     assert_eq!(card(&start(elsewhere)).addresses, ["192.0.2.1:7400"]);
@@ -215,9 +217,9 @@ fn revocations_are_told_to_who_cannot_see_them() {
     let peer = call(&a, &b);
     peer.wait_region("kv", SOON).unwrap();
     let before = heard_revision(&a);
-    pool.revoke(&[(0, 4096)], SECOND).unwrap();
+    assert!(pool.revoke(&[(0, 4096)], SECOND).unwrap().is_quiesced());
     until("a part that is gone is news", || heard_revision(&a) > before);
-    pool.deregister(SECOND).unwrap();
+    assert!(pool.deregister(SECOND).unwrap().is_quiesced());
     until("the region is gone", || peer.region("kv").is_err());
     drop(b);
     until("the end is known", || peer.ended() == Some(Cause::PeerClosed));
