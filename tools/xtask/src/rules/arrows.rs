@@ -43,6 +43,7 @@ const ENGINE: &[&str] = &[
     "penstock-session",
     "penstock-local",
     "penstock-shm",
+    "penstock-tcp",
 ];
 
 /// The lab runs the micro-benches beside everything else.
@@ -55,6 +56,7 @@ const LAB: &[&str] = &[
     "penstock-session",
     "penstock-local",
     "penstock-shm",
+    "penstock-tcp",
     "penstock-micro",
 ];
 
@@ -68,6 +70,7 @@ const ALL: &[&str] = &[
     "penstock-session",
     "penstock-local",
     "penstock-shm",
+    "penstock-tcp",
 ];
 
 /// The labs also try the doctor in places that only root can make.
@@ -80,6 +83,7 @@ const CONFORMANCE: &[&str] = &[
     "penstock-session",
     "penstock-local",
     "penstock-shm",
+    "penstock-tcp",
     "penstock-doctor",
 ];
 
@@ -92,6 +96,7 @@ const PLACES: &[Place] = &[
     place("penstock-session", "engine/session", &["penstock-core"]),
     place("penstock-local", "engine/backends/local", TRANSPORTS_MAY_USE),
     place("penstock-shm", "engine/backends/shm", TRANSPORTS_MAY_USE),
+    place("penstock-tcp", "engine/backends/tcp", TRANSPORTS_MAY_USE),
     place("penstock", "engine/runtime", ENGINE),
     place("penstock-micro", "bench/micro", ALL),
     place("penstock-lab", "bench/lab", LAB),
