@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock_core::config::{Config, PagesChoice, ProcessVmChoice, TransportName};
+use penstock_core::config::{Config, PagesChoice, ProcessVmChoice, TransportName, TransportsConfig};
 use penstock_core::env::{Address, Listener, Reactor};
 use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
 use penstock_local::LocalTransport;
@@ -16,6 +16,7 @@ use penstock_ring::mpsc;
 use penstock_session::Card;
 use penstock_session::card::ADDRESSES_MAX;
 use penstock_shm::ShmTransport;
+use penstock_tcp::TcpTransport;
 use penstock_transport::host::Commons;
 use penstock_transport::{Driver, Reach, Transport};
 
@@ -80,15 +81,19 @@ impl<E: Env> Engine<E> {
         let workers = if config.workers.progress.is_threaded() { config.workers.count } else { 1 };
         let commons = Commons::create(workers)?;
         let registry = Arc::new(Registry::new());
-        let mut transports = transports(&config, &commons, &registry);
+        let system = |what| move |source| StartError::System { what, source };
+        let made = transports(&config, &commons, &registry);
+        let mut transports = made.map_err(system("a transport; see `transports.tcp_io`"))?;
         transports.extend(own);
         let listening = env.listen(&address);
         let path = address.to_string();
         let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
-        let system = |what| move |source| StartError::System { what, source };
         let mut listeners = vec![listener];
         let is_network = transports.iter().any(|transport| transport.reach() == Reach::Network);
         let bound = if is_network { listen_for_others(&env, &config, &mut listeners)? } else { Vec::new() };
+        if !is_network && !config.session.listen.is_empty() {
+            tracing::warn!("`session.listen` is of no use: `transports.allow` has no transport between hosts");
+        }
         let reactor = env.reactor().map_err(system("a reactor"))?;
         let epoch = Epoch(env.random().max(1));
         let (name_text, host) = (name.to_string(), env.host());
@@ -420,14 +425,22 @@ impl<E: Env> Connecting<E> {
     }
 }
 
-fn transports(config: &Config, commons: &Arc<Commons>, registry: &Arc<Registry>) -> Vec<Arc<dyn Transport>> {
+fn transports(
+    config: &Config,
+    commons: &Arc<Commons>,
+    registry: &Arc<Registry>,
+) -> std::io::Result<Vec<Arc<dyn Transport>>> {
     let process_vm = config.transports.process_vm == ProcessVmChoice::Auto;
-    let make = |name: &TransportName| -> Option<Arc<dyn Transport>> {
-        let commons = Arc::clone(commons);
+    let TransportsConfig { tcp_io, tcp_streams, .. } = config.transports;
+    let make = |name: &TransportName| -> Option<std::io::Result<Arc<dyn Transport>>> {
+        let (commons, registry) = (Arc::clone(commons), Arc::clone(registry));
         match name {
-            TransportName::Local => Some(Arc::new(LocalTransport::new(commons))),
-            TransportName::Shm => Some(Arc::new(ShmTransport::new(commons, Arc::clone(registry), process_vm))),
-            // Its sockets come with the network channel.
+            TransportName::Local => Some(Ok(Arc::new(LocalTransport::new(commons)))),
+            TransportName::Shm => Some(Ok(Arc::new(ShmTransport::new(commons, registry, process_vm)))),
+            TransportName::Tcp => match TcpTransport::new(commons, registry, tcp_io, tcp_streams) {
+                Ok(transport) => Some(Ok(Arc::new(transport))),
+                Err(error) => Some(Err(error)),
+            },
             _ => None,
         }
     };
