@@ -14,7 +14,7 @@ fn tcp(config: penstock::Config) -> penstock::Config {
 #[test]
 fn bytes_and_their_arrival_come_over_the_network() {
     let folder = Folder::new("tcp");
-    for (listen, workers) in [("127.0.0.1:0", 1), ("[::1]:0", 2)] {
+    for (listen, workers) in [("127.0.0.1:0", 1), ("127.0.0.1:0", 1), ("[::1]:0", 2)] {
         let b = Engine::start(tcp(config(&folder, "b")).listen([listen])).unwrap();
         let a = Engine::start(tcp(config(&folder, "a")).workers(workers)).unwrap();
         let spec = || PoolSpec::host(1 << 20).block(4096).label("kv").rights(Rights::READ_WRITE);
@@ -26,7 +26,7 @@ fn bytes_and_their_arrival_come_over_the_network() {
         let remote = peer.wait_region("kv", SOON).unwrap();
         let spans = [Span { local: 0, remote: 4096, len: 8192 }];
         let plan = Plan::write(&near, &remote).extents(&spans).build().unwrap();
-        let done = peer.submit(&plan, Submit::new().within(SECOND).notify(NoteId(5), b"here")).unwrap().wait().unwrap();
+        let done = peer.submit(&plan, Submit::new().within(SOON).notify(NoteId(5), b"here")).unwrap().wait().unwrap();
         assert_eq!((done.bytes, done.notified), (8192, Notified::Yes));
         assert!(b.wait_notification(SOON));
         let mut notes = Vec::new();

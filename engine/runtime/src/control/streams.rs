@@ -110,6 +110,7 @@ impl<E: Env> Control<E> {
         line.missing = line.missing.saturating_sub(1);
         if line.missing == 0 {
             line.streams_by = None;
+            self.announce_to(session);
         }
         Ok(())
     }
