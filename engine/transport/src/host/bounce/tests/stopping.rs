@@ -2,6 +2,7 @@
 
 use penstock_ring::Withdrawal;
 use penstock_core::limits::WITHDRAWALS_KEPT;
+use penstock_ring::Withdrawal;
 use penstock_ring::bounce::Answerer;
 
 use super::*;
