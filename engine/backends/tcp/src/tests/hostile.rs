@@ -15,7 +15,7 @@ fn raw() -> (Side, OwnedFd) {
     sockopt::set_socket_send_buffer_size(&far, 1 << 20).unwrap();
     rustix::io::ioctl_fionbio(&far, true).unwrap();
     let side = offer(1);
-    let blob = side.3.blob.clone();
+    let blob = side.offering.blob.clone();
     (join(side, &blob, vec![near]), far)
 }
 
@@ -55,7 +55,8 @@ fn what_nobody_can_say_ends_the_lane() {
         put(&mut control);
         group(&control, &[])
     };
-    let nobody = key_of(&offer(1).1.register_host(HostMemory::from_vec(vec![0]).unwrap(), "", Rights::READ).unwrap());
+    let nobody =
+        key_of(&offer(1).registry.register_host(HostMemory::from_vec(vec![0]).unwrap(), "", Rights::READ).unwrap());
     let mut trailer = group(&request(true, nobody, 1, &[(0, 8)]), &[1; 8]);
     let end = trailer.len();
     trailer[end - 8] = 2;

@@ -17,8 +17,8 @@ use penstock_transport::host::Commons;
 use penstock_transport::lane::{Abandoned, Handle};
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Announced, Arrival, Batch, Driver, Here, Lane, LaneFault, Link, Note, OwnersMemory, PostError, Posted,
-    RemoteMemory, Revisions, Sight, Sink, There, Transport,
+    Announced, Arrival, Batch, Driver, Here, Lane, LaneFault, Note, OwnersMemory, PostError, Posted, RemoteMemory,
+    Revisions, Sight, Sink, There, Transport,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
@@ -57,7 +57,7 @@ struct Side {
     registry: Arc<Registry>,
     driver: Box<dyn Driver>,
     lane: Option<Box<dyn Lane>>,
-    link: Link,
+    sight: Sight,
     ready: ReadyBits,
     got: Got,
     fault: Option<LaneFault>,
@@ -163,50 +163,67 @@ fn narrow_pair() -> (OwnedFd, OwnedFd) {
     (near, far)
 }
 
-/// One side, and its offer to another.
-fn offer(streams: usize) -> (Arc<Commons>, Arc<Registry>, TcpTransport, Offering) {
-    let (commons, registry) = (Commons::create(1).unwrap(), Arc::new(Registry::new()));
-    let transport = TcpTransport::new(Arc::clone(&commons), Arc::clone(&registry), TcpIo::Auto, streams).unwrap();
-    let (here, there) = ends();
-    let offering = transport.offer(here, there).unwrap();
-    (commons, registry, transport, offering)
+/// One engine and its offer to another.
+struct Offered {
+    commons: Arc<Commons>,
+    registry: Arc<Registry>,
+    transport: TcpTransport,
+    offering: Offering,
 }
 
-fn ends() -> (Here, There) {
+/// One side with one worker, and its offer to another such.
+fn offer(streams: usize) -> Offered {
+    offer_of(streams, 1, 1)
+}
+
+/// One side with so many workers, and its offer to another with so many.
+fn offer_of(streams: usize, workers: usize, theirs: usize) -> Offered {
+    let (commons, registry) = (Commons::create(workers).unwrap(), Arc::new(Registry::new()));
+    let transport = TcpTransport::new(Arc::clone(&commons), Arc::clone(&registry), TcpIo::Auto, streams).unwrap();
+    let here = Here { host: 1, process: 1, epoch: 1, workers, party: PARTY };
     let watch = Arc::new(ProcessWatch::of(std::process::id()));
-    (
-        Here { host: 1, process: 1, epoch: 1, workers: 1, party: PARTY },
-        There { host: 2, process: 2, epoch: 2, workers: 1, party: PARTY, watch },
-    )
+    let there = There { host: 2, process: 2, epoch: 2, workers: theirs, party: PARTY, watch };
+    let offering = transport.offer(here, there).unwrap();
+    Offered { commons, registry, transport, offering }
 }
 
 /// A side that has joined with this offer, over these streams.
-fn join(
-    (commons, registry, transport, offering): (Arc<Commons>, Arc<Registry>, TcpTransport, Offering),
-    blob: &[u8],
-    streams: Vec<OwnedFd>,
-) -> Side {
-    let driver = transport.driver(0).unwrap().expect("it has one");
-    let mut link = (offering.join)(blob, Vec::new()).unwrap();
+fn join(offered: Offered, blob: &[u8], streams: Vec<OwnedFd>) -> Side {
+    join_all(offered, blob, streams).remove(0)
+}
+
+/// A side for each worker.
+fn join_all(offered: Offered, blob: &[u8], streams: Vec<OwnedFd>) -> Vec<Side> {
+    let Offered { commons, registry, transport, offering } = offered;
+    let link = (offering.join)(blob, Vec::new()).unwrap();
     let attached = link.streams.as_ref().expect("it needs streams");
     assert_eq!(attached.count(), streams.len());
     for (place, stream) in streams.into_iter().enumerate() {
         attached.attach(place, stream).unwrap();
     }
-    let lane = Some(link.lanes.remove(0));
-    let ready = commons.mail.view().ready(0);
-    let got = Got { room: usize::MAX, ..Got::default() };
-    let mut side =
-        Side { commons, registry, driver, lane, link, ready, got, fault: None, expected: Revisions::default() };
-    side.turn();
-    side
+    let sides = link.lanes.into_iter().enumerate().map(|(worker, lane)| {
+        let mut side = Side {
+            commons: Arc::clone(&commons),
+            registry: Arc::clone(&registry),
+            driver: transport.driver(worker).unwrap().expect("it has one"),
+            lane: Some(lane),
+            sight: link.sight.clone(),
+            ready: commons.mail.view().ready(worker),
+            got: Got { room: usize::MAX, ..Got::default() },
+            fault: None,
+            expected: Revisions::default(),
+        };
+        side.turn();
+        side
+    });
+    sides.collect()
 }
 
 /// Both sides of a session over these streams.
 fn session(streams: Vec<(OwnedFd, OwnedFd)>) -> [Side; 2] {
     let (near, far): (Vec<_>, Vec<_>) = streams.into_iter().unzip();
     let (one, two) = (offer(near.len()), offer(far.len()));
-    let (blob_one, blob_two) = (one.3.blob.clone(), two.3.blob.clone());
+    let (blob_one, blob_two) = (one.offering.blob.clone(), two.offering.blob.clone());
     [join(one, &blob_two, near), join(two, &blob_one, far)]
 }
 
@@ -243,7 +260,7 @@ const WRITE: Direction = Direction::Write;
 const READ: Direction = Direction::Read;
 
 fn told(side: &Side) -> u64 {
-    match &side.link.sight {
+    match &side.sight {
         Sight::Told(told) => told.revision(),
         Sight::Shared(_) => panic!("hosts share nothing"),
     }

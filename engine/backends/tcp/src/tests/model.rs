@@ -57,18 +57,18 @@ impl Wire {
 
 /// Two sides whose stream goes through a wire.
 fn wired() -> ([Side; 2], Wire) {
-    let ((near, near_end), (far, far_end)) = (narrow_pair(), pair());
+    let ((near, near_end), (far, far_end)) = (narrow_pair(), narrow_pair());
     for end in [&near_end, &far_end] {
         rustix::io::ioctl_fionbio(end, true).unwrap();
     }
     let (one, two) = (offer(1), offer(1));
-    let (blob_one, blob_two) = (one.3.blob.clone(), two.3.blob.clone());
+    let (blob_one, blob_two) = (one.offering.blob.clone(), two.offering.blob.clone());
     let sides = [join(one, &blob_two, vec![near]), join(two, &blob_one, vec![far])];
     (sides, Wire { ends: [near_end, far_end], held: [Vec::new(), Vec::new()] })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_is_cut_where_all_is_as_if_it_were_copied(steps in prop::collection::vec(step(), 1..80)) {

@@ -152,8 +152,41 @@ fn over_several_streams_nothing_is_announced_before_it_is_there() {
 }
 
 #[test]
+fn engines_with_different_numbers_of_workers_reach_each_other() {
+    let (one, two) = (offer_of(1, 1, 3), offer_of(1, 3, 1));
+    let (blob_one, blob_two) = (one.offering.blob.clone(), two.offering.blob.clone());
+    let (near, far): (Vec<_>, Vec<_>) = (0..3).map(|_| tcp_pair()).unzip();
+    let mut sides = join_all(one, &blob_two, near);
+    sides.extend(join_all(two, &blob_one, far));
+    let from = sides[0].region(pattern(1, 4096), Rights::READ_WRITE);
+    let to = sides[1].region(vec![0; 4096], Rights::READ_WRITE);
+    // Transfers of the one worker go over all three channels, and those of the three over their own.
+    for transfer in 0..3 {
+        let piece = [span(transfer * 64, transfer * 64, 64)];
+        sides[0].post(WRITE, &from, key_of(&to), &piece, (transfer, transfer)).unwrap();
+        sides[0].tell(transfer, 100 + transfer, transfer.into(), b"").unwrap();
+    }
+    for (worker, side) in sides.iter_mut().enumerate().skip(1) {
+        let at = worker as u64 * 1024;
+        side.post(READ, &to, key_of(&from), &[span(at, at, 512)], (1, 1)).unwrap();
+    }
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while sides.iter().map(|side| side.got.completed.len()).sum::<usize>() < 9 {
+        for side in &mut sides {
+            side.turn();
+            assert_eq!(side.fault, None);
+        }
+        assert!(std::time::Instant::now() < deadline);
+    }
+    assert!(sides[1..].iter().all(|side| side.got.notes.len() == 1), "each worker there has one channel");
+    let (source, landed) = (pattern(1, 4096), bytes_of(&to));
+    assert_eq!(landed[..192], source[..192]);
+    assert!((1..4).all(|worker| landed[worker * 1024..][..512] == source[worker * 1024..][..512]));
+}
+
+#[test]
 fn what_it_says_of_itself() {
-    let (_, _, transport, offering) = offer(2);
+    let Offered { transport, offering, .. } = offer(2);
     let caps = transport.caps();
     assert_eq!((caps.trust, caps.placement), (Trust::Checked, Placement::AtCompletion));
     assert!(caps.ordered && !caps.synchronous && !caps.hand_over && caps.remote_caller_memory);
