@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock_core::config::{Config, PagesChoice, ProcessVmChoice, TransportName, TransportsConfig};
+use penstock_core::config::{Config, PagesChoice, ProcessVmChoice, TransportName};
 use penstock_core::env::{Address, Listener, Reactor};
 use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
 use penstock_local::LocalTransport;
