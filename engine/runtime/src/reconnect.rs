@@ -8,6 +8,7 @@ use penstock_core::{EngineName, Env, Moment};
 use penstock_session::Directory;
 use penstock_session::directory::DIRECTORY_BYTES_MAX;
 use penstock_session::frame::RefusalCode;
+use penstock_transport::Reach;
 
 use crate::control::Wanted;
 use crate::engine::Engine;
@@ -102,6 +103,14 @@ impl<E: Env> Engine<E> {
             }
         }
         wanted.addresses.extend(self.told_addresses(name));
+        if wanted.addresses.is_empty() && !self.hub.shared.reaches(Reach::Host) {
+            // Somebody may still tell of it.
+            return Err(ConnectError::Unreachable {
+                name: name.to_string(),
+                path: "any address that is known here".to_owned(),
+                reason: "neither the directory nor a peer knows where it is".to_owned(),
+            });
+        }
         if is_here || wanted.addresses.is_empty() {
             wanted.socket = Some(socket.to_owned());
         }
