@@ -1,5 +1,6 @@
 //! An engine: one name, one epoch, its workers, its memory and its peers.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,17 +8,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use penstock_core::config::{Config, PagesChoice, ProcessVmChoice, TransportName};
-use penstock_core::env::{Address, Reactor};
+use penstock_core::env::{Address, Listener, Reactor};
 use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
 use penstock_local::LocalTransport;
 use penstock_memory::{HostMemory, PoolSpec, Registry, fork};
 use penstock_ring::mpsc;
 use penstock_session::Card;
+use penstock_session::card::ADDRESSES_MAX;
 use penstock_shm::ShmTransport;
+use penstock_tcp::TcpTransport;
 use penstock_transport::host::Commons;
-use penstock_transport::{Driver, Transport};
+use penstock_transport::{Driver, Reach, Transport};
 
-use crate::control::Control;
+use crate::control::{Control, Wanted};
 use crate::error::{ConnectError, RegionError, StartError};
 use crate::hub::{Hub, Inline};
 use crate::inbox::Notification;
@@ -25,7 +28,7 @@ use crate::peer::Peer;
 use crate::quiesce::Quarantined;
 use crate::region::{LocalRegion, Pool};
 use crate::shared::{ControlCall, Pending, Port, Shared, SharedParts};
-use crate::statistics::{Statistics, WorkerStatistics};
+use crate::statistics::{NetworkStatistics, Statistics, WorkerStatistics};
 use crate::system::SystemEnv;
 use crate::worker::Worker;
 
@@ -61,6 +64,12 @@ impl Engine<SystemEnv> {
 impl<E: Env> Engine<E> {
     /// Starts an engine in an environment of one's own.
     pub fn start_in(env: E, config: Config) -> Result<Self, StartError> {
+        Self::start_with(env, config, Vec::new())
+    }
+
+    /// The same, with transports of one's own after those of the configuration.
+    #[doc(hidden)]
+    pub fn start_with(env: E, config: Config, own: Vec<Arc<dyn Transport>>) -> Result<Self, StartError> {
         config.validate()?;
         fork::arm();
         let program = std::env::args().next().unwrap_or_default();
@@ -72,28 +81,41 @@ impl<E: Env> Engine<E> {
         let workers = if config.workers.progress.is_threaded() { config.workers.count } else { 1 };
         let commons = Commons::create(workers)?;
         let registry = Arc::new(Registry::new());
-        let transports = transports(&config, &commons, &registry);
-        let listening = env.listen(&address);
-        let path = address.path().display().to_string();
-        let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
         let system = |what| move |source| StartError::System { what, source };
+        let made = transports(&config, &commons, &registry);
+        let mut transports = made.map_err(system("a transport; see `transports.tcp_io`"))?;
+        transports.extend(own);
+        let listening = env.listen(&address);
+        let path = address.to_string();
+        let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
+        let mut listeners = vec![listener];
+        let is_network = transports.iter().any(|transport| transport.reach() == Reach::Network);
+        let bound = if is_network { listen_for_others(&env, &config, &mut listeners)? } else { Vec::new() };
+        if !is_network && !config.session.listen.is_empty() {
+            tracing::warn!("`session.listen` is of no use: `transports.allow` has no transport between hosts");
+        }
         let reactor = env.reactor().map_err(system("a reactor"))?;
         let epoch = Epoch(env.random().max(1));
-        let card = Card { name: name.to_string(), epoch: epoch.0, host: env.host(), socket: path };
+        let (name_text, host) = (name.to_string(), env.host());
+        let card = Card { name: name_text, epoch: epoch.0, host, socket: path, addresses: named(&config, &bound) };
         let drivers = drivers(&transports, workers).map_err(system("a transport's way to the kernel"))?;
         let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &commons, worker)).unzip();
         let process = env.process();
         let waker = reactor.waker();
         let parts =
-            SharedParts { env, config, name, epoch, card, process, registry, commons, transports, ports, waker };
+            SharedParts { env, config, name, epoch, card, bound, process, registry, commons, transports, ports, waker };
         let shared = Shared::new(parts);
+        if !shared.bound.is_empty() {
+            // Read now: an engine that listens and cannot tell who knows the secret would be of no use.
+            shared.secret()?;
+        }
         let equipped = queues.into_iter().zip(drivers).enumerate();
         let workers: Vec<Worker<E>> =
             equipped.map(|(index, (queue, drivers))| Worker::new(index, &shared, queue, drivers)).collect();
         if !shared.config.workers.progress.is_threaded() {
-            return Self::start_inline(&shared, reactor, listener, workers).map_err(system("a reactor"));
+            return Self::start_inline(&shared, reactor, listeners, workers).map_err(system("a reactor"));
         }
-        let control = Control::new(&shared, reactor, listener).map_err(system("a reactor"))?;
+        let control = Control::new(&shared, reactor, listeners).map_err(system("a reactor"))?;
         let hub = spawn(&shared, control, workers).map_err(system("a thread"))?;
         Ok(Self { hub, seen: AtomicU64::new(0), descriptor: None })
     }
@@ -101,7 +123,7 @@ impl<E: Env> Engine<E> {
     fn start_inline(
         shared: &Arc<Shared<E>>,
         mut reactor: E::Reactor,
-        listener: E::Listener,
+        listeners: Vec<E::Listener>,
         workers: Vec<Worker<E>>,
     ) -> std::io::Result<Self> {
         for bell in shared.commons.bells() {
@@ -111,7 +133,7 @@ impl<E: Env> Engine<E> {
             reactor.watch_driver(driver.descriptor())?;
         }
         let descriptor = reactor.descriptor().map(|fd| fd.try_clone_to_owned()).transpose()?;
-        let control = Control::new(shared, reactor, listener)?;
+        let control = Control::new(shared, reactor, listeners)?;
         let worker = workers.into_iter().next().expect("an inline engine has one worker");
         let hub = Hub::inline(Arc::clone(shared), Inline::new(worker, control));
         Ok(Self { hub, seen: AtomicU64::new(0), descriptor })
@@ -135,6 +157,16 @@ impl<E: Env> Engine<E> {
     /// Its portable descriptor: bytes that any means may carry to whoever wants to connect.
     pub fn descriptor(&self) -> Vec<u8> {
         self.hub.shared.card.encode()
+    }
+
+    /// Where it listens for other hosts, with the ports it was given.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.hub.shared.bound.clone()
+    }
+
+    /// What came of connections from other hosts.
+    pub fn network_statistics(&self) -> NetworkStatistics {
+        self.hub.shared.knocks.read()
     }
 
     /// Makes a pool, registers it, and announces it to peers by its label.
@@ -169,26 +201,57 @@ impl<E: Env> Engine<E> {
     /// Connects to the engine that this descriptor is of. An engine that is connected already
     /// is found, not connected again.
     pub fn connect(&self, descriptor: &[u8], within: Duration) -> Result<Peer<E>, ConnectError> {
-        let connecting = self.connect_begin(descriptor)?;
-        connecting.wait(within)
+        self.hub.shared.check_usable().map_err(ConnectError::Call)?;
+        self.begin_card(Card::decode(descriptor)?, Some(within))?.wait(within)
     }
 
     /// Begins to connect. An inline engine that shares its thread with the other one needs this.
     pub fn connect_begin(&self, descriptor: &[u8]) -> Result<Connecting<E>, ConnectError> {
         self.hub.shared.check_usable().map_err(ConnectError::Call)?;
-        self.begin(Card::decode(descriptor)?)
+        self.begin_card(Card::decode(descriptor)?, None)
     }
 
-    pub(crate) fn begin(&self, card: Card) -> Result<Connecting<E>, ConnectError> {
-        if card.host != self.hub.shared.card.host {
-            return Err(ConnectError::OtherHost { name: card.name });
-        }
+    /// On one host by the socket, and at the addresses where that is not to be had.
+    pub(crate) fn begin_card(&self, card: Card, within: Option<Duration>) -> Result<Connecting<E>, ConnectError> {
+        let is_here = card.host == self.hub.shared.card.host;
+        let wanted = Wanted {
+            epoch: card.epoch,
+            must_be: None,
+            socket: Some(card.socket).filter(|_| is_here),
+            addresses: card.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
+            secret: None,
+            within,
+            name: card.name,
+        };
+        self.begin(wanted)
+    }
+
+    pub(crate) fn begin(&self, mut wanted: Wanted) -> Result<Connecting<E>, ConnectError> {
+        let shared = &self.hub.shared;
         let answer = Arc::new(Pending::default());
-        let name = card.name.clone();
-        match self.hub.shared.peers.with_epoch(card.epoch) {
-            Some(peer) => answer.answer(Ok(peer)),
-            None => self.hub.shared.control.call(ControlCall::Connect { card, answer: Arc::clone(&answer) }),
+        let name = wanted.name.clone();
+        if let Some(peer) = shared.peers.with_epoch(wanted.epoch) {
+            answer.answer(Ok(peer));
+            return Ok(Connecting { hub: Arc::clone(&self.hub), answer, name });
         }
+        if !shared.reaches(Reach::Host) {
+            wanted.socket = None;
+        }
+        if !shared.reaches(Reach::Network) {
+            wanted.addresses.clear();
+        }
+        if wanted.socket.is_none() && wanted.addresses.is_empty() {
+            return Err(ConnectError::OtherHost { name });
+        }
+        if !wanted.addresses.is_empty() {
+            match shared.secret() {
+                Ok(secret) => wanted.secret = Some(secret),
+                // On this host it may not be needed.
+                Err(_) if wanted.socket.is_some() => wanted.addresses.clear(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        shared.control.call(ControlCall::Connect { wanted, answer: Arc::clone(&answer) });
         Ok(Connecting { hub: Arc::clone(&self.hub), answer, name })
     }
 
@@ -362,18 +425,50 @@ impl<E: Env> Connecting<E> {
     }
 }
 
-fn transports(config: &Config, commons: &Arc<Commons>, registry: &Arc<Registry>) -> Vec<Arc<dyn Transport>> {
-    let process_vm = config.transports.process_vm == ProcessVmChoice::Auto;
-    let make = |name: &TransportName| -> Option<Arc<dyn Transport>> {
-        let commons = Arc::clone(commons);
-        match name {
-            TransportName::Local => Some(Arc::new(LocalTransport::new(commons))),
-            TransportName::Shm => Some(Arc::new(ShmTransport::new(commons, Arc::clone(registry), process_vm))),
-            // Its sockets come with the network channel.
-            _ => None,
-        }
+fn transports(
+    config: &Config,
+    commons: &Arc<Commons>,
+    registry: &Arc<Registry>,
+) -> std::io::Result<Vec<Arc<dyn Transport>>> {
+    let make = |name: &TransportName| -> std::io::Result<Arc<dyn Transport>> {
+        let (commons, registry, choices) = (Arc::clone(commons), Arc::clone(registry), &config.transports);
+        Ok(match name {
+            TransportName::Local => Arc::new(LocalTransport::new(commons)),
+            TransportName::Shm => {
+                let process_vm = choices.process_vm == ProcessVmChoice::Auto;
+                Arc::new(ShmTransport::new(commons, registry, process_vm))
+            }
+            TransportName::Tcp => Arc::new(TcpTransport::new(commons, registry, choices.tcp_io, choices.tcp_streams)?),
+            // A name that the configuration knows and this engine does not is a mistake of ours.
+            other => return Err(std::io::Error::other(format!("transport `{other}` is not built in"))),
+        })
     };
-    config.transports.allow.iter().filter_map(make).collect()
+    config.transports.allow.iter().map(make).collect()
+}
+
+/// Listens at the configured addresses. Answers with them, as others can use them.
+fn listen_for_others<E: Env>(
+    env: &E,
+    config: &Config,
+    listeners: &mut Vec<E::Listener>,
+) -> Result<Vec<SocketAddr>, StartError> {
+    let mut bound = Vec::new();
+    for text in &config.session.listen {
+        let failed = |source| StartError::Network { address: text.clone(), source };
+        let address = text.parse().map_err(|error| failed(std::io::Error::other(format!("{error}"))))?;
+        let listener = env.listen(&Address::Tcp(address)).map_err(failed)?;
+        bound.push(listener.address().unwrap_or(address));
+        listeners.push(listener);
+    }
+    Ok(bound)
+}
+
+/// The addresses that the engine's descriptor names.
+fn named(config: &Config, bound: &[SocketAddr]) -> Vec<String> {
+    if bound.is_empty() || config.session.advertise.is_empty() {
+        return crate::interfaces::advertised(bound).iter().map(ToString::to_string).collect();
+    }
+    config.session.advertise.iter().take(ADDRESSES_MAX).cloned().collect()
 }
 
 /// What each worker does for all its lanes of a transport at once.

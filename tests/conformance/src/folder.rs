@@ -25,7 +25,9 @@ impl Folder {
     /// What lies in it.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        // The case's own.
+        names.filter(|name| ![crate::setting::SECRET, crate::setting::DIRECTORY].contains(&name.as_str())).collect()
     }
 }
 

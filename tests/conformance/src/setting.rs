@@ -1,11 +1,44 @@
 //! What a case is run under.
 
 use std::fmt;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use penstock::Config;
-use penstock::config::{Progress, TransportName};
+use penstock::config::{Progress, TcpIo, TransportName};
 use serde::{Deserialize, Serialize};
+
+/// The name of the file with the secret that the engines of a case share.
+pub const SECRET: &str = "secret";
+
+/// The name of the file that says where the engines of a case are.
+pub const DIRECTORY: &str = "directory";
+
+/// The port of an engine of this name, which it has in each of its lives. Below those that the kernel gives out by itself.
+fn port_of(folder: &Path, name: &str) -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let path = folder.join(DIRECTORY);
+    let listed = std::fs::read_to_string(&path).unwrap_or_default();
+    let found = listed.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" 127.0.0.1:")?.parse().ok());
+    found.unwrap_or_else(|| {
+        let seed = std::process::id().wrapping_mul(977);
+        let mut tried = (0..10_000).map(|_| NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(seed) % 20_000 + 10_000);
+        let is_free = |port: &u32| std::net::TcpListener::bind(("127.0.0.1", *port as u16)).is_ok();
+        let port = tried.find(is_free).expect("one of so many ports is free");
+        std::fs::write(&path, format!("{listed}{name} 127.0.0.1:{port}\n")).expect("the case's folder can be written");
+        port as u16
+    })
+}
+
+/// Writes the secret, unless it is there.
+fn share_secret(folder: &Path) {
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(folder.join(SECRET));
+    if let Ok(mut file) = made {
+        writeln!(file, "{}", "5e".repeat(32)).expect("the case's folder can be written");
+    }
+}
 
 /// Where the other engine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,17 +76,22 @@ pub struct Setting {
     pub memory: Memory,
     /// Whether the engines may use the kernel's copies between processes.
     pub process_vm: bool,
+    /// What moves bytes between sockets and memory.
+    pub io: TcpIo,
+    /// TCP streams of each worker.
+    pub streams: usize,
 }
 
 impl Setting {
     /// Engines with so many adaptive workers.
     pub const fn adaptive(transport: TransportName, workers: usize, place: Place) -> Self {
-        Self { transport, progress: Progress::Adaptive, workers, place, memory: Memory::Pools, process_vm: true }
+        let (progress, memory) = (Progress::Adaptive, Memory::Pools);
+        Self { transport, progress, workers, place, memory, process_vm: true, io: TcpIo::Auto, streams: 1 }
     }
 
     /// Engines without threads.
     pub const fn inline(transport: TransportName, place: Place) -> Self {
-        Self { transport, progress: Progress::Inline, workers: 1, place, memory: Memory::Pools, process_vm: true }
+        Self { progress: Progress::Inline, ..Self::adaptive(transport, 1, place) }
     }
 
     /// The same with another kind of memory on the other side.
@@ -68,6 +106,18 @@ impl Setting {
         Self { process_vm: false, ..self }
     }
 
+    /// The same with this between sockets and memory.
+    #[must_use]
+    pub const fn by(self, io: TcpIo) -> Self {
+        Self { io, ..self }
+    }
+
+    /// The same with so many streams for each worker.
+    #[must_use]
+    pub const fn streams(self, streams: usize) -> Self {
+        Self { streams, ..self }
+    }
+
     /// Whether the engines have no threads.
     pub fn is_inline(&self) -> bool {
         !self.progress.is_threaded()
@@ -75,6 +125,9 @@ impl Setting {
 
     /// The configuration of an engine of this name, with its socket in this folder.
     pub fn spec(&self, folder: &Path, name: &str) -> EngineSpec {
+        if self.transport == TransportName::Tcp {
+            share_secret(folder);
+        }
         EngineSpec {
             name: name.to_owned(),
             folder: folder.display().to_string(),
@@ -82,6 +135,9 @@ impl Setting {
             progress: self.progress.as_str().to_owned(),
             workers: self.workers,
             process_vm: self.process_vm,
+            io: self.io.as_str().to_owned(),
+            streams: self.streams,
+            port: if self.transport == TransportName::Tcp { port_of(folder, name) } else { 0 },
             tuning: Tuning::default(),
         }
     }
@@ -95,7 +151,11 @@ impl fmt::Display for Setting {
             Memory::Caller => "/caller memory",
             Memory::Mixed => "/mixed memory",
         })?;
-        f.write_str(if self.process_vm { "" } else { "/without process_vm" })
+        f.write_str(if self.process_vm { "" } else { "/without process_vm" })?;
+        match self.transport {
+            TransportName::Tcp => write!(f, "/{}/{} streams", self.io, self.streams),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -125,6 +185,12 @@ pub struct EngineSpec {
     pub workers: usize,
     /// Whether it may use the kernel's copies between processes.
     pub process_vm: bool,
+    /// What moves bytes between sockets and memory.
+    pub io: String,
+    /// TCP streams of each worker.
+    pub streams: usize,
+    /// Where it listens, if it does: the same for each life of a name.
+    pub port: u16,
     /// What this case changes.
     pub tuning: Tuning,
 }
@@ -140,14 +206,22 @@ impl EngineSpec {
     /// As a configuration. It goes by way of YAML, as a user's would.
     pub fn config(&self) -> Config {
         let yaml = format!(
-            "workers: {{ progress: {}, count: {} }}\ntransports: {{ allow: [{}], process_vm: {} }}\n",
+            "workers: {{ progress: {}, count: {} }}\n\
+             transports: {{ allow: [{}], process_vm: {}, tcp_io: {}, tcp_streams: {} }}\n",
             self.progress,
             self.workers,
             self.transport,
-            if self.process_vm { "auto" } else { "off" }
+            if self.process_vm { "auto" } else { "off" },
+            self.io,
+            self.streams,
         );
         let mut config = Config::parse(&yaml, "the case's configuration").expect("a setting names what there is");
         config = config.named(&self.name).directory(&self.folder);
+        if self.transport == TransportName::Tcp.as_str() {
+            let folder = Path::new(&self.folder);
+            config = config.listen([format!("127.0.0.1:{}", self.port)]);
+            config = config.secret_file(folder.join(SECRET)).directory_file(folder.join(DIRECTORY));
+        }
         if let Some(count) = self.tuning.notifications_per_peer {
             config = config.notifications_per_peer(count);
         }

@@ -1,6 +1,7 @@
 //! A channel: the streams between one worker here and one worker there.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use penstock_core::Cause;
 use penstock_core::limits::{FLIGHTS_PER_LANE_MAX, SPANS_PER_POST};
@@ -43,7 +44,13 @@ impl Channel {
     }
 
     /// A stream is there.
-    pub(crate) fn attach(&mut self, place: usize, fd: OwnedFd, hub: &mut Inner, party: u32) -> Result<(), LaneFault> {
+    pub(crate) fn attach(
+        &mut self,
+        place: usize,
+        fd: Arc<OwnedFd>,
+        hub: &mut Inner,
+        party: u32,
+    ) -> Result<(), LaneFault> {
         let key = hub.watch(fd.as_fd(), party).map_err(|error| {
             tracing::warn!(%error, "a stream cannot be watched");
             LaneFault(Cause::PeerLost)

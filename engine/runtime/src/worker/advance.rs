@@ -14,6 +14,7 @@ use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
 use crate::shared::Shared;
 use crate::slot::{Claim, Outcome, Phase, Slot};
+use crate::statistics::WorkerStatistics;
 
 /// Looks into the logs of withdrawn memory while one unit is moved.
 const WITHDRAWALS_PER_UNIT: u32 = 64;
@@ -98,15 +99,27 @@ pub(crate) fn move_units(
 /// As [`move_units`] over a lane that finishes later, kept out of the way of those that do not.
 #[inline(never)]
 fn set_off(
-    plan: &PlanInner,
+    current: &mut Active,
     stretch: (At, u64),
-    lane: &mut dyn Lane,
+    joined: &mut Joined,
+    (slot, flights, statistics): (&Slot, &mut Flights, &WorkerStatistics),
     here: &PostsView,
-    expected: &mut Revisions,
     spans: &mut [Span; SPANS_PER_POST],
-    runway: &mut Runway<'_>,
 ) -> (u64, u64, Option<MoveEnd>) {
-    move_units(plan, stretch, lane, here, expected, spans, runway)
+    let Active { command, expected, .. } = &mut *current;
+    let plan = &command.plan.as_ref().expect("a transfer with units has a plan").inner;
+    let units = plan.shape.units();
+    let mut runway = Runway::new(flights, slot, Flight::new(command.key, units, command.peer.party));
+    let moved = move_units(plan, stretch, joined.lane.as_mut(), here, expected, spans, &mut runway);
+    let (departed, most) = (runway.departed, runway.most);
+    current.flights += departed;
+    statistics.flights.add(u64::from(departed));
+    statistics.flights_most.raise_to(most as u64);
+    flights.unflushed(current.command.peer.party);
+    if moved.2.is_none() && slot.unclaimed(units) == 0 {
+        tell_behind(current, slot, joined, flights);
+    }
+    moved
 }
 
 impl<E: Env> Worker<E> {
@@ -153,23 +166,16 @@ impl<E: Env> Worker<E> {
             let plan = &current.command.plan.as_ref().expect("a transfer with units has a plan").inner;
             let here = shared.commons.posts.view();
             let before = current.expected;
-            let (lane, expected) = (joined.lane.as_mut(), &mut current.expected);
             let (bytes, posts, stop) = if is_synchronous {
+                let (lane, expected) = (joined.lane.as_mut(), &mut current.expected);
                 move_units(plan, (at, count), lane, here, expected, spans, &mut Grounded)
             } else {
-                let flight = Flight::new(current.command.key, units, current.command.peer.party);
-                let mut runway = Runway::new(flights, slot, flight);
-                let moved = set_off(plan, (at, count), lane, here, expected, spans, &mut runway);
-                current.flights += runway.departed;
-                statistics.flights.add(u64::from(runway.departed));
-                statistics.flights_most.raise_to(runway.most as u64);
-                if moved.2.is_none() && slot.unclaimed(units) == 0 {
-                    tell_behind(current, slot, joined, flights);
-                }
-                moved
+                set_off(current, (at, count), joined, (slot, flights, statistics), here, spans)
             };
-            let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
-            statistics.withdrawals_seen.add(u64::from(is_withdrawn || current.expected != before));
+            if stop.is_some() || current.expected != before {
+                let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
+                statistics.withdrawals_seen.add(u64::from(is_withdrawn || current.expected != before));
+            }
             statistics.posts.add(posts);
             statistics.bytes.add(bytes);
             match stop {
@@ -188,10 +194,6 @@ impl<E: Env> Worker<E> {
                 break End::Finish;
             }
         };
-        if !is_synchronous {
-            let party = current.command.peer.party;
-            self.unflushed(party);
-        }
         match end {
             End::Stay => {
                 self.arm_first(class);
@@ -362,6 +364,7 @@ fn tell(joined: &mut Joined, slot: &Slot, command: &Command, token: u64) -> Resu
 
 /// Lets the announcement of a transfer follow its batches, all of which are posted, where its lane keeps their order. What
 /// cannot be made now is made when they have landed. The caller has a hand of the transfer.
+#[inline(never)]
 fn tell_behind(current: &mut Active, slot: &Slot, joined: &mut Joined, flights: &mut Flights) {
     let Active { command, telling, .. } = &*current;
     let is_meant = command.peer.caps.ordered && !command.is_split && *telling == Telling::Not;

@@ -64,6 +64,8 @@ pub(crate) fn transfer_of(key: Key) -> u64 {
 pub(crate) struct Flights {
     places: Vec<Place>,
     free: Vec<u32>,
+    /// Places of the lanes that have accepted what has not left yet.
+    unflushed: Vec<u32>,
 }
 
 /// Batches that may be under way before the table has to grow: a few lanes' worth.
@@ -71,7 +73,7 @@ const ROOM: usize = 64;
 
 impl Default for Flights {
     fn default() -> Self {
-        Self { places: Vec::with_capacity(ROOM), free: Vec::with_capacity(ROOM) }
+        Self { places: Vec::with_capacity(ROOM), free: Vec::with_capacity(ROOM), unflushed: Vec::with_capacity(8) }
     }
 }
 
@@ -125,6 +127,22 @@ impl Flights {
         if let Some(flight) = self.get_mut(token) {
             flight.standing = Standing::Forgotten;
         }
+    }
+
+    /// What the lane to this party was given leaves at the end of the turn.
+    pub(super) fn unflushed(&mut self, party: u32) {
+        if !self.unflushed.contains(&party) {
+            self.unflushed.push(party);
+        }
+    }
+
+    #[inline]
+    pub(super) fn has_unflushed(&self) -> bool {
+        !self.unflushed.is_empty()
+    }
+
+    pub(super) fn next_unflushed(&mut self) -> Option<u32> {
+        self.unflushed.pop()
     }
 
     /// The next token after this one, by its place, of those whose flight is meant.

@@ -93,8 +93,6 @@ pub(crate) struct Worker<E: Env> {
     settling: Vec<(Arc<PeerState>, Arc<Latch>)>,
     /// What this worker does for all its lanes of a transport at once.
     pub(crate) drivers: Vec<Box<dyn Driver>>,
-    /// Places of lanes that have accepted what has not left yet.
-    unflushed: Vec<u32>,
     /// Sessions that drain, and whom to tell when all that the peer said is in the inbox.
     emptying: Vec<(Arc<PeerState>, Arc<Latch>)>,
     /// Peers found without room in one round of retries.
@@ -125,7 +123,6 @@ impl<E: Env> Worker<E> {
             active: [VecDeque::with_capacity(room), VecDeque::with_capacity(room)],
             settling: Vec::new(),
             drivers,
-            unflushed: Vec::with_capacity(8),
             emptying: Vec::new(),
             blocked: Vec::with_capacity(8),
             notifying: VecDeque::with_capacity(room),
@@ -162,7 +159,7 @@ impl<E: Env> Worker<E> {
     /// One turn. Answers whether there was anything to do.
     pub(crate) fn turn(&mut self) -> bool {
         self.turns += 1;
-        self.port().statistics.turns.add(1);
+        self.port().statistics.turns.set(self.turns);
         let mut worked = false;
         // Asking first is a load; popping from an empty queue is a full barrier.
         while !self.port().calls.is_empty() {
@@ -170,8 +167,8 @@ impl<E: Env> Worker<E> {
             self.answer(call);
             worked = true;
         }
-        for driver in &mut self.drivers {
-            worked |= driver.turn();
+        if !self.drivers.is_empty() {
+            worked |= self.drive();
         }
         worked |= self.take_commands();
         worked |= self.advance_active();
@@ -182,8 +179,8 @@ impl<E: Env> Worker<E> {
         if self.next_deadline != Moment::NEVER {
             self.expire();
         }
-        while let Some(party) = self.unflushed.pop() {
-            self.flush(party);
+        if self.flights.has_unflushed() {
+            self.flush();
         }
         // After the deadlines: the last transfer of a session that comes to rest may end by one.
         if !self.settling.is_empty() || !self.emptying.is_empty() {
@@ -201,19 +198,22 @@ impl<E: Env> Worker<E> {
             || !self.ready.is_empty()
     }
 
-    /// What the lane at this place was given leaves at the end of the turn.
-    fn unflushed(&mut self, party: u32) {
-        if !self.unflushed.contains(&party) {
-            self.unflushed.push(party);
+    /// What lanes were given in this turn leaves.
+    #[inline(never)]
+    fn flush(&mut self) {
+        while let Some(party) = self.flights.next_unflushed() {
+            let Some(Some(joined)) = self.lanes.get_mut(party as usize) else { continue };
+            if let Err(fault) = joined.lane.flush() {
+                let peer = Arc::clone(&joined.peer);
+                self.break_lane(peer, fault.0);
+            }
         }
     }
 
-    fn flush(&mut self, party: u32) {
-        let Some(Some(joined)) = self.lanes.get_mut(party as usize) else { return };
-        if let Err(fault) = joined.lane.flush() {
-            let peer = Arc::clone(&joined.peer);
-            self.break_lane(peer, fault.0);
-        }
+    /// Lets the drivers look which lanes have something. Answers whether any had.
+    #[inline(never)]
+    fn drive(&mut self) -> bool {
+        self.drivers.iter_mut().fold(false, |worked, driver| driver.turn() | worked)
     }
 
     /// Counts a transfer that never was in any queue.
@@ -323,7 +323,7 @@ impl<E: Env> Worker<E> {
             }
         }
         // Peers without room are asked now and then, so that they cost those who have some next to nothing.
-        let is_due = !worked || self.turns.is_multiple_of(TURNS_PER_RETRY);
+        let is_due = !self.notifying.is_empty() && (!worked || self.turns.is_multiple_of(TURNS_PER_RETRY));
         worked | (is_due && self.retry_notifying())
     }
 
@@ -363,6 +363,12 @@ impl<E: Env> Worker<E> {
         let landed = self.landed.len() as u64;
         if landed > 0 {
             self.account_for_landed(place);
+        } else if !self.waiting.is_empty()
+            && let Some(joined) = &self.lanes[place]
+        {
+            // A lane may have room again without anything having ended: its streams have come, say.
+            let peer = Arc::clone(&joined.peer);
+            self.unstall(&peer);
         }
         if taken > 0 {
             self.port().statistics.notes_received.add(taken);

@@ -20,7 +20,7 @@ impl<E: Env> Worker<E> {
         self.flights.depart(Flight::announcement(key, active.command.units(), party));
         self.shared.slots.get(key).expect("a worker holds its slots").advance_to(Phase::Notifying);
         (active.telling, active.flights, active.stalled) = (Telling::Alone(token), active.flights + 1, false);
-        self.unflushed(party);
+        self.flights.unflushed(party);
         self.wait_for_lane(active);
     }
 

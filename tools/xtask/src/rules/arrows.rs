@@ -1,7 +1,7 @@
 //! Who may depend on whom: arrows point down only, in manifests and in sources.
 //!
 //! ```text
-//! tools/cli ──► bench/lab ──► bench/micro, tools/doctor     tests/conformance
+//! tools/cli ──► bench/lab ──► bench/micro, tools/doctor     tests/conformance ──► tests/wire
 //!        \         |         /
 //!           engine/runtime
 //!          /       |       \
@@ -103,10 +103,15 @@ const PLACES: &[Place] = &[
     place("penstock-doctor", "tools/doctor", &["penstock"]),
     place("penstock-cli", "tools/cli", &["penstock", "penstock-doctor", "penstock-lab"]),
     // Labs are tests of this crate; one of them runs the engines of others as the lab does.
-    Place { tests_may_use: &["penstock-lab"], ..place("penstock-conformance", "tests/conformance", CONFORMANCE) },
+    Place {
+        tests_may_use: &["penstock-lab", "penstock-wire"],
+        ..place("penstock-conformance", "tests/conformance", CONFORMANCE)
+    },
     place("penstock-faults", "tests/faults", ALL),
     place("penstock-simulation", "tests/sim", ALL),
     place("penstock-fuzz", "tests/fuzz", ALL),
+    // Knows frames, not engines: labs of any crate may put it between theirs.
+    place("penstock-wire", "tests/wire", &[]),
     place("xtask", "tools/xtask", &[]),
 ];
 
