@@ -31,7 +31,9 @@ use self::epoll::Epoll;
 pub(crate) use self::pieces::{PIECES_MAX, PieceSpace, Pieces};
 use self::table::{Table, Watched};
 use self::uring::{Failed, Uring};
-pub(crate) use self::zero_copy::{HeldPieces, Released, Ticket};
+#[cfg(test)]
+pub(crate) use self::zero_copy::ALWAYS;
+pub(crate) use self::zero_copy::{HeldPieces, Released, Ticket, ZeroCopy};
 
 /// Who is told what is ready: the key of a stream, and for what.
 type Report<'a> = &'a mut dyn FnMut(u64, Readiness);
@@ -239,6 +241,19 @@ impl Io {
     /// An empty list for [`Io::send_without_copy`], or `None` where there is no ring.
     pub(crate) fn held_pieces(&mut self) -> Option<Box<HeldPieces>> {
         self.uring.as_mut().map(Uring::held_pieces)
+    }
+
+    /// A list that is not sent after all.
+    pub(crate) fn keep(&mut self, held: Box<HeldPieces>) {
+        if let Some(uring) = &mut self.uring {
+            uring.keep(held);
+        }
+    }
+
+    /// Waits, for a bounded time, until the kernel has let go of all that was sent on streams that are forgotten and
+    /// closed. Answers whether it has.
+    pub(crate) fn wait_for_pages(&mut self) -> bool {
+        self.uring.as_mut().is_none_or(Uring::wait_for_pages)
     }
 
     /// Sends as [`Io::send`] does, but the kernel reads the pages where they are, until the ticket is released.

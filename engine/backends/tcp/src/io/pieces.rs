@@ -36,6 +36,8 @@ pub(crate) enum Refused {
 pub(crate) struct Pieces<'a> {
     vectors: &'a mut Vec<libc::iovec>,
     bytes: usize,
+    /// More follows at once.
+    has_more: bool,
     /// All of it may be written by the kernel.
     is_writable: bool,
     borrowed: PhantomData<&'a mut [u8]>,
@@ -45,7 +47,7 @@ impl<'a> Pieces<'a> {
     /// No pieces yet. Nothing is allocated, now or later.
     pub(crate) fn new(space: &'a mut PieceSpace) -> Self {
         space.vectors.clear();
-        Self { vectors: &mut space.vectors, bytes: 0, is_writable: true, borrowed: PhantomData }
+        Self { vectors: &mut space.vectors, bytes: 0, has_more: false, is_writable: true, borrowed: PhantomData }
     }
 
     /// A part of a window, to send or to receive into. A list with a window that may not be written can only
@@ -83,6 +85,15 @@ impl<'a> Pieces<'a> {
         }
         self.bytes = total;
         Ok(())
+    }
+
+    /// What is sent next belongs to it: the kernel need not send a packet for this alone.
+    pub(crate) fn more_follows(&mut self) {
+        self.has_more = true;
+    }
+
+    pub(super) fn has_more(&self) -> bool {
+        self.has_more
     }
 
     /// Bytes in all pieces.

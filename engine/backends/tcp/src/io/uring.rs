@@ -36,7 +36,7 @@ const NOBODY: u64 = u64::MAX;
 /// Calls in which a request that does not wait must have been done.
 const ASKS_MAX: u32 = 1000;
 
-/// How long a ring that goes away waits for pages to come back. Streams are closed by then, so they do.
+/// How long pages are waited for that should be back: their streams are closed.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
 /// `IORING_SEND_ZC_REPORT_USAGE`: the last answer says whether pages were copied.
@@ -271,6 +271,10 @@ impl Uring {
         self.flights.pieces()
     }
 
+    pub(super) fn keep(&mut self, held: Box<HeldPieces>) {
+        self.flights.keep(held);
+    }
+
     /// Sends without a copy and without waiting.
     pub(super) fn send_without_copy(&mut self, fd: RawFd, held: Box<HeldPieces>, key: u64) -> Result<(usize, Ticket)> {
         if self.owner != Some(thread::current().id()) || self.failed.is_some() || held.bytes() == 0 {
@@ -338,22 +342,40 @@ impl Uring {
     }
 }
 
-impl Drop for Uring {
-    fn drop(&mut self) {
+impl Uring {
+    /// Waits, for a bounded time, until this is so, as far as the kernel's answers about sends can make it so.
+    fn hear_until(&mut self, within: Duration, is_so: impl Fn(&Flights) -> bool) -> bool {
         let since = Instant::now();
         // A forked child has neither the ring nor its memory.
-        let is_owner = self.owner == Some(thread::current().id()) && !fork::in_child();
-        while is_owner && !self.flights.is_empty() && since.elapsed() < LAST_WORD {
-            if self.enter().is_err() {
-                break;
+        let may_ask = self.owner == Some(thread::current().id()) && !fork::in_child();
+        while !is_so(&self.flights) {
+            if !may_ask || since.elapsed() > within || self.enter().is_err() {
+                return false;
             }
-            while let Some(answer) = self.aside.pop_front().or_else(|| self.ring.completion().next()) {
-                if answer.user_data() & SEND_MARK != 0 {
-                    self.hear_of_send(&answer);
+            let mut answers = std::mem::take(&mut self.aside);
+            answers.extend(self.ring.completion());
+            for answer in answers {
+                match answer.user_data() & SEND_MARK {
+                    0 => self.aside.push_back(answer),
+                    _ => self.hear_of_send(&answer),
                 }
             }
-            thread::sleep(Duration::from_millis(1));
+            if !is_so(&self.flights) {
+                thread::sleep(Duration::from_micros(100));
+            }
         }
+        true
+    }
+
+    /// Waits until the kernel has let go of all that was sent on streams that are forgotten.
+    pub(super) fn wait_for_pages(&mut self) -> bool {
+        self.hear_until(LAST_WORD, |flights| !flights.has_forgotten())
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        self.hear_until(LAST_WORD, Flights::is_empty);
         self.flights.give_up(|_| {});
     }
 }

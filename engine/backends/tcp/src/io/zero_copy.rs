@@ -38,6 +38,12 @@ pub(crate) struct Released {
     pub(crate) was_copied: bool,
 }
 
+#[cfg(test)]
+std::thread_local! {
+    /// Streams of this thread send without a copy though the kernel copies: here it always does.
+    pub(crate) static ALWAYS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// Whether a stream's large sends go without a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ZeroCopy {
@@ -47,14 +53,35 @@ pub(crate) enum ZeroCopy {
     /// One send is under way that will show it; others copy until then.
     Trying(Ticket),
     On,
+    /// Whatever the kernel says: what it does with its copies is tried by that.
+    #[cfg(test)]
+    Always,
     /// Not on this stream, for good.
     Off(&'static str),
 }
 
 impl ZeroCopy {
+    /// How a stream begins.
+    pub(crate) fn first() -> Self {
+        #[cfg(test)]
+        if ALWAYS.get() {
+            return Self::Always;
+        }
+        Self::Untried
+    }
+
     /// Whether a send of so many bytes should go without a copy.
     pub(crate) fn is_for(self, bytes: usize) -> bool {
-        bytes >= ZERO_COPY_BYTES_MIN && matches!(self, Self::Untried | Self::On)
+        bytes >= ZERO_COPY_BYTES_MIN && self.is_open()
+    }
+
+    fn is_open(self) -> bool {
+        match self {
+            Self::Untried | Self::On => true,
+            #[cfg(test)]
+            Self::Always => true,
+            Self::Trying(_) | Self::Off(_) => false,
+        }
     }
 
     /// A send went out without a copy.
@@ -77,6 +104,10 @@ impl ZeroCopy {
 
     /// The kernel let go of a send of this stream.
     pub(crate) fn heard(&mut self, released: &Released) {
+        #[cfg(test)]
+        if *self == Self::Always {
+            return;
+        }
         if released.was_copied {
             *self = Self::Off("the kernel copies on this way");
         } else if *self == Self::Trying(released.ticket) {
@@ -195,9 +226,7 @@ impl Flights {
         let is_current = SEND_MARK | u64::from(slot.generation) << 32 == number & !u64::from(u32::MAX);
         let flight = slot.flight.take_if(|_| is_current)?;
         self.free.push(number as u32);
-        let mut held = flight.held;
-        held.clear();
-        self.spare.push(held);
+        self.keep(flight.held);
         Some(Released { key: flight.key?, ticket: Ticket(number), was_copied })
     }
 
@@ -214,6 +243,17 @@ impl Flights {
         if let Some(flight) = slot.and_then(|slot| slot.flight.as_mut()) {
             flight.key = None;
         }
+    }
+
+    /// A list that was not sent after all.
+    pub(super) fn keep(&mut self, mut held: Box<HeldPieces>) {
+        held.clear();
+        self.spare.push(held);
+    }
+
+    /// Whether there are sends that nobody wants to hear of.
+    pub(super) fn has_forgotten(&self) -> bool {
+        self.slots.iter().any(|slot| slot.flight.as_ref().is_some_and(|flight| flight.key.is_none()))
     }
 
     pub(super) fn is_empty(&self) -> bool {
