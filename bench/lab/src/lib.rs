@@ -6,6 +6,7 @@
 //! - [`floor`], [`raw`]: the same copies by bare threads
 //! - [`ends`]: an initiator here and a target, in a process of its own over shm
 //! - [`peers`]: engines of others, run beside ours
+//! - [`service`]: what an engine on another host does for whoever measures
 //! - [`perf`]: one measurement with its floor and a proof of the bytes
 //! - [`scoreboard`]: all metrics against their floors
 //! - [`results`]: runs that are kept
@@ -31,6 +32,7 @@ pub mod perf;
 pub mod raw;
 pub mod results;
 pub mod scoreboard;
+pub mod service;
 pub mod workload;
 
 pub use self::error::LabError;
