@@ -5,7 +5,7 @@ XTASK := $(CARGO) run --quiet --locked --package xtask --
 SETUP := tools/xtask/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test labs check bench scoreboard guard fmt clean
+.PHONY: help setup run test labs check fuzz bench scoreboard guard fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these targets
@@ -33,6 +33,14 @@ check: ## formatting, lints, house rules, licences
 	@$(CARGO) clippy --quiet --locked --workspace --all-targets -- -D warnings
 	@$(XTASK) tidy
 	@$(XTASK) licences
+
+# Without TARGET all targets take their turn, each for SECONDS.
+TARGET ?= all
+SECONDS ?= 60
+
+fuzz: ## throw bytes at the parsers, guided by coverage: TARGET=frame SECONDS=60
+	@$(SETUP) --quiet
+	@tests/fuzz/fuzz/run.sh "$(TARGET)" "$(SECONDS)"
 
 bench: ## measure the engine's smallest parts, each by itself, in a minute
 	@$(SETUP) --quiet

@@ -79,8 +79,9 @@ impl<E: Env> Engine<E> {
         let system = |what| move |source| StartError::System { what, source };
         let reactor = env.reactor().map_err(system("a reactor"))?;
         let epoch = Epoch(env.random().max(1));
-        let card = Card { name: name.to_string(), epoch: epoch.0, host: env.host(), socket: path };
         let drivers = drivers(&transports, workers).map_err(system("a transport's way to the kernel"))?;
+        let (name_text, host) = (name.to_string(), env.host());
+        let card = Card { name: name_text, epoch: epoch.0, host, socket: path, addresses: Vec::new() };
         let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &commons, worker)).unzip();
         let process = env.process();
         let waker = reactor.waker();

@@ -62,7 +62,8 @@ impl<E: Env> Engine<E> {
             return Ok(Peer { hub: std::sync::Arc::clone(&self.hub), state });
         }
         // Epoch zero is nobody's: whoever answers there will do.
-        let card = Card { name: name.to_string(), epoch: 0, host: shared.card.host, socket: socket.to_owned() };
+        let (host, socket) = (shared.card.host, socket.to_owned());
+        let card = Card { name: name.to_string(), epoch: 0, host, socket, addresses: Vec::new() };
         self.begin(card)?.wait(within)
     }
 

@@ -6,17 +6,29 @@
 //!
 //! A card says where an engine is, not what it offers: regions are announced inside the session,
 //! so a card stays valid while regions come and go, and ends with the engine's epoch.
+//!
+//! Versions: version 1 has no addresses, version 2 adds them to the end of the body. A card is written in the
+//! lowest version that can say what it says, so that a release that reads version 1 only still reads every
+//! card without addresses. A version that is not known is refused by its number: what it means cannot be
+//! guessed.
 
-use serde::{Deserialize, Serialize};
+use core::net::SocketAddr;
+
+use serde::Deserialize;
 
 const MAGIC: [u8; 4] = *b"PNSC";
-const VERSION: u16 = 1;
+const WITHOUT_ADDRESSES: u16 = 1;
+const WITH_ADDRESSES: u16 = 2;
 const CHECKSUM_BYTES: usize = 8;
+/// The most addresses of one engine.
+pub const ADDRESSES_MAX: usize = 16;
+/// The longest address, in bytes.
+pub const ADDRESS_BYTES_MAX: usize = 64;
 /// The longest card, in bytes.
 pub const CARD_BYTES_MAX: usize = 4096;
 
 /// Where an engine is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Card {
     /// The engine's name.
     pub name: String,
@@ -26,6 +38,17 @@ pub struct Card {
     pub host: u64,
     /// The path of its rendezvous socket.
     pub socket: String,
+    /// Where it listens for other hosts, as `ip:port` or `[ip]:port`, best first; none if it does not.
+    pub addresses: Vec<String>,
+}
+
+/// A card's body in version 1.
+#[derive(Deserialize)]
+struct Plain {
+    name: String,
+    epoch: u64,
+    host: u64,
+    socket: String,
 }
 
 /// Why bytes are not a card.
@@ -35,11 +58,29 @@ pub enum CardError {
     #[error("these bytes are not an engine's descriptor; pass what `Engine::descriptor` gave, unchanged")]
     NotACard,
     /// A version this release does not read.
-    #[error("descriptor version {0} is not read here (this release reads {VERSION})")]
+    #[error("descriptor version {0} is not read here (this release reads {WITHOUT_ADDRESSES} and {WITH_ADDRESSES})")]
     Version(u16),
     /// Damaged on the way.
     #[error("the descriptor was damaged on its way (its checksum does not fit)")]
     Damaged,
+    /// More addresses than an engine may have.
+    #[error("a descriptor with {0} addresses has more than the {ADDRESSES_MAX} allowed")]
+    TooManyAddresses(usize),
+    /// An address that is none.
+    #[error("address {0} of the descriptor is not of the form `ip:port` or `[ip]:port`")]
+    Address(usize),
+}
+
+/// Whether these addresses may stand in a card.
+pub fn check_addresses(addresses: &[String]) -> Result<(), CardError> {
+    if addresses.len() > ADDRESSES_MAX {
+        return Err(CardError::TooManyAddresses(addresses.len()));
+    }
+    let is_address = |text: &String| text.len() <= ADDRESS_BYTES_MAX && text.parse::<SocketAddr>().is_ok();
+    match addresses.iter().position(|text| !is_address(text)) {
+        Some(place) => Err(CardError::Address(place)),
+        None => Ok(()),
+    }
 }
 
 fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
@@ -50,11 +91,16 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
 }
 
 impl Card {
-    /// The card as bytes.
+    /// The card as bytes. Its addresses are as [`check_addresses`] wants them, or nobody reads it.
     pub fn encode(&self) -> Vec<u8> {
+        let version = if self.addresses.is_empty() { WITHOUT_ADDRESSES } else { WITH_ADDRESSES };
         let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend(postcard::to_stdvec(self).expect("plain data encodes into a growing vector"));
+        bytes.extend_from_slice(&version.to_le_bytes());
+        let plain = (&self.name, self.epoch, self.host, &self.socket);
+        bytes.extend(postcard::to_stdvec(&plain).expect(ENCODES));
+        if version == WITH_ADDRESSES {
+            bytes.extend(postcard::to_stdvec(&self.addresses).expect(ENCODES));
+        }
         bytes.extend(checksum(&bytes));
         bytes
     }
@@ -66,18 +112,31 @@ impl Card {
             return Err(CardError::NotACard);
         }
         let version = u16::from_le_bytes([bytes[4], bytes[5]]);
-        if version != VERSION {
+        if version != WITHOUT_ADDRESSES && version != WITH_ADDRESSES {
             return Err(CardError::Version(version));
         }
         let (signed, sum) = bytes.split_at(bytes.len() - CHECKSUM_BYTES);
         if checksum(signed) != sum {
             return Err(CardError::Damaged);
         }
-        match postcard::take_from_bytes(&signed[head..]) {
-            Ok((card, [])) => Ok(card),
-            _ => Err(CardError::Damaged),
-        }
+        let body: Result<(Plain, &[u8]), _> = postcard::take_from_bytes(&signed[head..]);
+        let (Plain { name, epoch, host, socket }, rest) = body.map_err(|_| CardError::Damaged)?;
+        let addresses = if version == WITH_ADDRESSES { addresses_of(rest)? } else { none_of(rest)? };
+        Ok(Self { name, epoch, host, socket, addresses })
     }
+}
+
+const ENCODES: &str = "plain data encodes into a growing vector";
+
+fn addresses_of(bytes: &[u8]) -> Result<Vec<String>, CardError> {
+    let (addresses, rest): (Vec<String>, _) = postcard::take_from_bytes(bytes).map_err(|_| CardError::Damaged)?;
+    none_of::<()>(rest)?;
+    check_addresses(&addresses)?;
+    Ok(addresses)
+}
+
+fn none_of<T: Default>(rest: &[u8]) -> Result<T, CardError> {
+    if rest.is_empty() { Ok(T::default()) } else { Err(CardError::Damaged) }
 }
 
 #[cfg(test)]

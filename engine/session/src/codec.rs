@@ -14,7 +14,10 @@ use penstock_core::limits::{FRAME_BYTES_MAX, FRAME_TOKENS_MAX};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::frame::{DRAINING, Frame, OPTIONAL_KINDS, RESTED, SETTLED, VERSION_MAX, VERSION_MIN};
+use crate::card::CARD_BYTES_MAX;
+use crate::frame::{
+    CARD, CARDS_MAX, DRAINING, Frame, KNOWN, OPTIONAL_KINDS, PING, PONG, RESTED, SETTLED, VERSION_MAX, VERSION_MIN,
+};
 
 const MAGIC: [u8; 4] = *b"PNSK";
 /// Bytes of a frame's header.
@@ -51,6 +54,12 @@ pub enum WireError {
     /// Reserved bytes are in use.
     #[error("reserved bytes of a frame header are in use")]
     Reserved,
+    /// More cards than allowed.
+    #[error("a frame with {0} cards has more than the {CARDS_MAX} allowed")]
+    TooManyCards(usize),
+    /// A card longer than allowed.
+    #[error("a card of {0} bytes in a frame is longer than the {CARD_BYTES_MAX} allowed")]
+    CardTooLong(usize),
     /// The body does not decode.
     #[error("the body of a frame of kind {0} does not decode")]
     Body(u16),
@@ -69,6 +78,7 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
     if tokens > FRAME_TOKENS_MAX {
         return Err(WireError::TooManyTokens(tokens));
     }
+    check_cards(frame)?;
     let start = out.len();
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&VERSION_MIN.to_le_bytes());
@@ -82,6 +92,9 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
         Frame::Regions(news) => put(out, news),
         Frame::RegionsGone(gone) => put(out, gone),
         Frame::Counters(news) => put(out, news),
+        Frame::Ping { number } | Frame::Pong { number } => put(out, number),
+        Frame::Card(card) => put(out, card),
+        Frame::Known(cards) => put(out, cards),
         Frame::Goodbye | Frame::Draining | Frame::Settled | Frame::Rested => {}
     }
     let length = out.len() - start - HEADER_BYTES;
@@ -91,6 +104,22 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
     }
     out[start + 8..start + 12].copy_from_slice(&(length as u32).to_le_bytes());
     Ok(())
+}
+
+/// A card has a place of its own in a frame, and limits of its own.
+fn check_cards(frame: &Frame) -> Result<(), WireError> {
+    let cards = match frame {
+        Frame::Card(card) => std::slice::from_ref(card),
+        Frame::Known(cards) => cards.as_slice(),
+        _ => return Ok(()),
+    };
+    if cards.len() > CARDS_MAX {
+        return Err(WireError::TooManyCards(cards.len()));
+    }
+    match cards.iter().find(|card| card.len() > CARD_BYTES_MAX) {
+        Some(card) => Err(WireError::CardTooLong(card.len())),
+        None => Ok(()),
+    }
 }
 
 fn put<T: Serialize>(out: &mut Vec<u8>, value: &T) {
@@ -222,7 +251,7 @@ impl Decoder {
 }
 
 fn decode_body(kind: u16, body: &[u8]) -> Result<Option<Frame>, WireError> {
-    Ok(Some(match kind {
+    let frame = match kind {
         1 => Frame::Hello(get(kind, body)?),
         2 => {
             let (code, text) = get(kind, body)?;
@@ -236,10 +265,16 @@ fn decode_body(kind: u16, body: &[u8]) -> Result<Option<Frame>, WireError> {
         DRAINING if body.is_empty() => Frame::Draining,
         SETTLED if body.is_empty() => Frame::Settled,
         RESTED if body.is_empty() => Frame::Rested,
+        PING => Frame::Ping { number: get(kind, body)? },
+        PONG => Frame::Pong { number: get(kind, body)? },
+        CARD => Frame::Card(get(kind, body)?),
+        KNOWN => Frame::Known(get(kind, body)?),
         7 | DRAINING | SETTLED | RESTED => return Err(WireError::Trailing { kind, bytes: body.len() }),
         kind if kind >= OPTIONAL_KINDS => return Ok(None),
         kind => return Err(WireError::Kind(kind)),
-    }))
+    };
+    check_cards(&frame)?;
+    Ok(Some(frame))
 }
 
 #[cfg(test)]

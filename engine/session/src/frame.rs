@@ -3,7 +3,11 @@
 //! Versions: every frame carries the version of its encoding. A `Hello` names the range its sender
 //! speaks and is itself always encoded in version 1, so that any two releases can at least refuse
 //! each other in words. The session then uses the highest version both speak. A frame kind this
-//! release does not know is an error below [`OPTIONAL_KINDS`] and skipped from there on.
+//! release does not know is an error below [`OPTIONAL_KINDS`] and skipped from there on: so a new kind gets
+//! a number from there, and is said only where it does no harm that nobody hears it. A kind's body never
+//! changes; what has to be said differently gets a new kind. Codes of refusals are written by their place in
+//! [`RefusalCode`]: new ones go to its end. A release that does not know a code cannot read that refusal, and
+//! ends the session, as a refusal would have.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +21,13 @@ pub const OPTIONAL_KINDS: u16 = 0x8000;
 pub(crate) const DRAINING: u16 = OPTIONAL_KINDS + 0x10;
 pub(crate) const SETTLED: u16 = OPTIONAL_KINDS + 0x11;
 pub(crate) const RESTED: u16 = OPTIONAL_KINDS + 0x12;
+pub(crate) const PING: u16 = OPTIONAL_KINDS + 0x20;
+pub(crate) const PONG: u16 = OPTIONAL_KINDS + 0x21;
+pub(crate) const CARD: u16 = OPTIONAL_KINDS + 0x30;
+pub(crate) const KNOWN: u16 = OPTIONAL_KINDS + 0x31;
+
+/// The most cards of one frame.
+pub const CARDS_MAX: usize = 64;
 
 /// The longest label of a region or counter, in bytes.
 pub const LABEL_BYTES_MAX: usize = 128;
@@ -128,6 +139,10 @@ pub enum RefusalCode {
     BadOffer,
     /// The engine is shutting down.
     Closing,
+    /// Another live engine of the caller's name has a session here.
+    NameTaken,
+    /// The caller has not shown that it belongs to the group.
+    Unauthenticated,
 }
 
 impl RefusalCode {
@@ -142,6 +157,10 @@ impl RefusalCode {
             Self::Garbled => "the engine did not understand what it was sent",
             Self::BadOffer => "the engine refused the memory it was offered",
             Self::Closing => "the engine is shutting down",
+            Self::NameTaken => "another live engine of this name has a session here; give one of them another name",
+            Self::Unauthenticated => {
+                "the engine takes only callers that share its secret; copy one host's secret file to the other"
+            }
         }
     }
 }
@@ -174,6 +193,21 @@ pub enum Frame {
     Settled,
     /// The sender has taken in all that the receiver had told it when that said `Settled`. Optional.
     Rested,
+    /// The sender wants to hear a `Pong` with the same number. Optional: no answer says nothing of a release
+    /// that does not know it.
+    Ping {
+        /// The sender's own count.
+        number: u64,
+    },
+    /// The answer to a `Ping`. Optional.
+    Pong {
+        /// The number of the ping.
+        number: u64,
+    },
+    /// The sender's own card, as bytes of [`crate::card`]: they are read by who wants to know. Optional.
+    Card(Vec<u8>),
+    /// Cards of engines that the sender knows. Optional.
+    Known(Vec<Vec<u8>>),
     /// The sender has stopped touching the receiver's memory and is leaving.
     Goodbye,
 }
@@ -192,6 +226,10 @@ impl Frame {
             Self::Draining => DRAINING,
             Self::Settled => SETTLED,
             Self::Rested => RESTED,
+            Self::Ping { .. } => PING,
+            Self::Pong { .. } => PONG,
+            Self::Card(_) => CARD,
+            Self::Known(_) => KNOWN,
         }
     }
 }

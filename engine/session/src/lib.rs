@@ -10,15 +10,27 @@
 //! - [`codec`]: frames to bytes and back, from a stream that may cut anywhere
 //! - [`greeting`]: who may talk to whom, over which transport
 //! - [`card`]: the portable descriptor of an engine
+//! - [`directory`]: who is where, as a file says and as peers tell
+//! - [`opening`]: what the first bytes of a connection between hosts say
+//! - [`channel`]: the sealed stream of bytes between hosts, in which the frames travel
+//! - [`secret`]: what the hosts of one group share
 
 #![forbid(unsafe_code)]
 
 pub mod card;
+pub mod channel;
 pub mod codec;
+pub mod directory;
 pub mod frame;
 pub mod greeting;
+pub mod opening;
+pub mod secret;
 
 pub use card::Card;
+pub use channel::{Channel, ChannelError};
 pub use codec::{Decoder, WireError};
+pub use directory::{Directory, DirectoryError, PeerBook};
 pub use frame::{CounterNews, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone};
 pub use greeting::{Greeting, Outcome, Role};
+pub use opening::{Opening, OpeningCode, OpeningDecoder, OpeningError, Refusal, RefusalError, StreamKey, StreamToken};
+pub use secret::{Secret, SecretError};

@@ -1,8 +1,9 @@
 //! What this release says on the wire, byte for byte, as files that do not change any more.
 //!
 //! A release must decode what an earlier one of the same version encoded. A difference here is a change
-//! of the protocol: it needs a new version, and a new folder beside the old one. Only before a
-//! release may `PENSTOCK_UPDATE_VECTORS=1` write the files anew; the test then fails and says which.
+//! of the protocol: it needs a new version, and a new folder beside the old one. What a release adds has a
+//! folder of its own; those of earlier ones stay as they are, and are read and written as they were. Only
+//! before a release may `PENSTOCK_UPDATE_VECTORS=1` write the files anew; the test then fails and says which.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,26 +11,28 @@ use std::path::PathBuf;
 use penstock_session::codec::{Received, encode};
 use penstock_session::frame::OPTIONAL_KINDS;
 use penstock_session::{
-    Card, CounterNews, Decoder, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone,
+    Card, Channel, CounterNews, Decoder, Frame, Hello, Offer, OpeningCode, Refusal, RefusalCode, RegionNews, Regions,
+    RegionsGone, Secret, StreamKey, StreamToken,
 };
 
-/// The release whose words these are.
-const RELEASE: &str = "0.1";
+/// The releases that added words, oldest first.
+const RELEASES: [&str; 2] = ["0.1", "0.2"];
 
-/// One file: its name, what it holds in words, and the bytes.
+/// One file: the release that first said it, its name, what it holds in words, and the bytes.
 struct Vector {
+    release: &'static str,
     name: &'static str,
     about: &'static str,
     bytes: Vec<u8>,
 }
 
-fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vectors").join(RELEASE)
+fn folder(release: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vectors").join(release)
 }
 
 impl Vector {
     fn path(&self) -> PathBuf {
-        folder().join(format!("{}.hex", self.name))
+        folder(self.release).join(format!("{}.hex", self.name))
     }
 
     fn text(&self) -> String {
@@ -115,19 +118,74 @@ fn frames() -> Vec<(&'static str, &'static str, Frame, usize)> {
     ]
 }
 
+/// Frames that came with the second release: optional kinds and codes at the end.
+fn later_frames() -> Vec<(&'static str, &'static str, Frame, usize)> {
+    let refuse = |code, text: &str| Frame::Refuse { code, text: text.to_owned() };
+    let cards = vec![card().encode(), between_hosts().encode()];
+    vec![
+        ("refuse-name-taken", "kind 2: refusal, two engines of one name", refuse(RefusalCode::NameTaken, "twice"), 0),
+        ("refuse-unauthenticated", "kind 2: refusal, no secret", refuse(RefusalCode::Unauthenticated, "no"), 0),
+        ("ping", "kind 8020, optional: a question that wants an answer", Frame::Ping { number: 300 }, 0),
+        ("pong", "kind 8021, optional: the answer", Frame::Pong { number: u64::MAX }, 0),
+        ("own-card", "kind 8030, optional: the sender's own card", Frame::Card(between_hosts().encode()), 0),
+        ("known-cards", "kind 8031, optional: cards of others", Frame::Known(cards), 0),
+    ]
+}
+
 fn card() -> Card {
     let socket = "/run/user/1000/penstock/prefill-0.sock".to_owned();
-    Card { name: "prefill-0".to_owned(), epoch: 0x0123_4567_89ab_cdef, host: 0x1111_2222_3333_4444, socket }
+    let (epoch, host) = (0x0123_4567_89ab_cdef, 0x1111_2222_3333_4444);
+    Card { name: "prefill-0".to_owned(), epoch, host, socket, addresses: Vec::new() }
+}
+
+fn between_hosts() -> Card {
+    Card { addresses: vec!["10.0.0.7:4711".to_owned(), "[2001:db8::7]:4711".to_owned()], ..card() }
+}
+
+/// A channel with nothing random in it: what its sides say, in the order in which they say it.
+fn conversation() -> [Vec<u8>; 3] {
+    let secret = Secret::new([0x5a; 32]);
+    let mut caller = Channel::caller(&secret, &mut |bytes| bytes.fill(1));
+    let mut listener = Channel::listener(&secret, &mut |bytes| bytes.fill(2));
+    let mut said = [const { Vec::new() }; 3];
+    caller.take_outgoing(&mut said[0]);
+    listener.receive(&said[0][8..]).unwrap();
+    listener.take_outgoing(&mut said[1]);
+    caller.receive(&said[1]).unwrap();
+    caller.send(b"words").unwrap();
+    caller.take_outgoing(&mut said[2]);
+    said
+}
+
+fn bare() -> Vec<Vector> {
+    let vector = |release, name, about, bytes| Vector { release, name, about, bytes };
+    let refusal = Refusal::new(OpeningCode::RateLimited, "too often");
+    let token = StreamKey::derive(&[0x77; 32]).token(258);
+    let [first, second, third] = conversation();
+    vec![
+        vector("0.1", "card", "an engine's portable descriptor", card().encode()),
+        vector("0.2", "card", "an engine's portable descriptor, version 2: with addresses", between_hosts().encode()),
+        vector("0.2", "opening-refusal", "a refusal in plain text", refusal.encode()),
+        vector("0.2", "opening-stream", "a data stream's token, of a key of bytes 77", token.encode().to_vec()),
+        vector("0.2", "channel-1-caller", "opening and first message; secret of 5a, random bytes 01", first),
+        vector("0.2", "channel-2-listener", "second message; random bytes 02", second),
+        vector("0.2", "channel-3-caller", "the first sealed message", third),
+    ]
+}
+
+fn frames_of(release: &str) -> Vec<(&'static str, &'static str, Frame, usize)> {
+    if release == RELEASES[0] { frames() } else { later_frames() }
 }
 
 fn vectors() -> Vec<Vector> {
-    let frames = frames().into_iter().map(|(name, about, frame, tokens)| {
-        let mut bytes = Vec::new();
-        encode(&frame, tokens, &mut bytes).unwrap();
-        Vector { name, about, bytes }
-    });
-    let card = Vector { name: "card", about: "an engine's portable descriptor", bytes: card().encode() };
-    frames.chain([card]).collect()
+    let of_release = |release: &'static str| {
+        frames_of(release).into_iter().map(move |(name, about, frame, tokens)| {
+            let mut bytes = Vec::new();
+            encode(&frame, tokens, &mut bytes).unwrap();
+            Vector { release, name, about, bytes }
+        })
+    };
+    RELEASES.into_iter().flat_map(of_release).chain(bare()).collect()
 }
 
 /// Writes what differs, and fails to say so.
@@ -135,7 +193,7 @@ fn update_if_asked() {
     if std::env::var("PENSTOCK_UPDATE_VECTORS").as_deref() != Ok("1") {
         return;
     }
-    std::fs::create_dir_all(folder()).unwrap();
+    RELEASES.iter().for_each(|release| std::fs::create_dir_all(folder(release)).unwrap());
     let is_stale = |vector: &Vector| std::fs::read_to_string(vector.path()).ok() != Some(vector.text());
     let stale: Vec<Vector> = vectors().into_iter().filter(is_stale).collect();
     stale.iter().for_each(|vector| std::fs::write(vector.path(), vector.text()).unwrap());
@@ -143,43 +201,64 @@ fn update_if_asked() {
     assert!(names.is_empty(), "written anew, which changes the protocol: {names:?}; now run without the variable");
 }
 
-fn read(name: &str) -> Vec<u8> {
-    let path = folder().join(format!("{name}.hex"));
+fn read(release: &str, name: &str) -> Vec<u8> {
+    let path = folder(release).join(format!("{name}.hex"));
     bytes_of(&std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 
 #[test]
 fn frames_are_said_as_they_were() {
     update_if_asked();
-    for (name, _, frame, tokens) in frames() {
-        let bytes = read(name);
-        let mut decoder = Decoder::new();
-        decoder.push(&bytes);
-        assert_eq!(decoder.next_frame(), Ok(Some(Received { frame: frame.clone(), tokens })), "{name}");
-        let mut again = Vec::new();
-        encode(&frame, tokens, &mut again).unwrap();
-        assert_eq!(again, bytes, "{name} is encoded differently now");
+    for release in RELEASES {
+        for (name, _, frame, tokens) in frames_of(release) {
+            let bytes = read(release, name);
+            let mut decoder = Decoder::new();
+            decoder.push(&bytes);
+            assert_eq!(decoder.next_frame(), Ok(Some(Received { frame: frame.clone(), tokens })), "{name}");
+            let mut again = Vec::new();
+            encode(&frame, tokens, &mut again).unwrap();
+            assert_eq!(again, bytes, "{name} is encoded differently now");
+        }
     }
 }
 
 #[test]
-fn cards_are_written_as_they_were() {
-    let bytes = read("card");
-    assert_eq!(Card::decode(&bytes), Ok(card()));
-    assert_eq!(card().encode(), bytes);
+fn cards_openings_and_sealed_messages_are_written_as_they_were() {
+    for vector in bare() {
+        assert_eq!(read(vector.release, vector.name), vector.bytes, "{} {}", vector.release, vector.name);
+    }
+    assert_eq!(Card::decode(&read("0.1", "card")), Ok(card()));
+    assert_eq!(Card::decode(&read("0.2", "card")), Ok(between_hosts()));
+    let refusal = Refusal::decode(&read("0.2", "opening-refusal"));
+    assert_eq!(refusal, Ok(Refusal::new(OpeningCode::RateLimited, "too often")));
+    let stream = read("0.2", "opening-stream");
+    let token = StreamToken::decode(stream.as_slice().try_into().unwrap()).unwrap();
+    assert!(StreamKey::derive(&[0x77; 32]).verify(&token));
+}
+
+#[test]
+fn an_older_release_skips_the_kinds_that_came_later() {
+    let is_later = |frame: &Frame| !frames().iter().any(|(_, _, old, _)| old.kind() == frame.kind());
+    let later: Vec<Frame> = later_frames().into_iter().map(|(_, _, frame, _)| frame).filter(is_later).collect();
+    assert_eq!(later.len(), 4);
+    assert!(later.iter().all(|frame| frame.kind() >= OPTIONAL_KINDS));
 }
 
 #[test]
 fn every_kind_and_every_refusal_has_a_vector_and_every_file_is_one() {
-    let kinds: BTreeSet<u16> = frames().iter().map(|(_, _, frame, _)| frame.kind()).collect();
-    let optional = [0x10, 0x11, 0x12].map(|number| OPTIONAL_KINDS + number);
+    let all: Vec<Frame> = frames().into_iter().chain(later_frames()).map(|(_, _, frame, _)| frame).collect();
+    let kinds: BTreeSet<u16> = all.iter().map(Frame::kind).collect();
+    let optional = [0x10, 0x11, 0x12, 0x20, 0x21, 0x30, 0x31].map(|number| OPTIONAL_KINDS + number);
     assert_eq!(kinds, (1..=7).chain(optional).collect());
     let code = |frame: &Frame| match frame {
         Frame::Refuse { code, .. } => Some(*code as usize),
         _ => None,
     };
-    let codes: BTreeSet<usize> = frames().iter().filter_map(|(_, _, frame, _)| code(frame)).collect();
-    assert_eq!(codes, (0..=RefusalCode::Closing as usize).collect());
-    let files: BTreeSet<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(files, vectors().iter().map(Vector::path).collect());
+    let codes: BTreeSet<usize> = all.iter().filter_map(code).collect();
+    assert_eq!(codes, (0..=RefusalCode::Unauthenticated as usize).collect());
+    for release in RELEASES {
+        let entries = std::fs::read_dir(folder(release)).unwrap();
+        let files: BTreeSet<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(files, vectors().iter().filter(|vector| vector.release == release).map(Vector::path).collect());
+    }
 }

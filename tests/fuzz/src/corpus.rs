@@ -15,6 +15,8 @@ use penstock_transport::record::{self, Kind};
 
 use crate::targets::ring::op;
 
+mod hosts;
+
 /// A file of the corpus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -54,7 +56,12 @@ pub fn made() -> Vec<Entry> {
     let records = records().into_iter().map(entry("record"));
     let rings = scripts().into_iter().map(entry("ring"));
     let posts = posts().into_iter().map(entry("posts"));
-    frames.chain(cards).chain(records).chain(rings).chain(posts).collect()
+    let openings = hosts::openings().into_iter().map(entry("opening"));
+    let channels = hosts::channels().into_iter().map(entry("channel"));
+    let secrets = hosts::secrets().into_iter().map(entry("secret"));
+    let directories = hosts::directories().into_iter().map(entry("directory"));
+    let between_hosts = openings.chain(channels).chain(secrets).chain(directories);
+    frames.chain(cards).chain(records).chain(rings).chain(posts).chain(between_hosts).collect()
 }
 
 fn hello() -> Hello {
@@ -96,6 +103,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
     let refusal = Frame::Refuse { code: RefusalCode::Epoch, text: "the engine was restarted".to_owned() };
     let regions = Regions { revision: 9, news: vec![region(0, Some(0)), region(1, None), region(2, Some(1))] };
     let offer = Offer { transport: "shm".to_owned(), blob: vec![1, 0, 0, 0, 64, 0, 0, 0, 0, 4, 0, 0] };
+    let known = vec![card("a", "", &["10.0.0.7:4711"]).encode(), card("b", "/b", &[]).encode(), Vec::new()];
     let mut all = vec![
         ("hello", bytes_of(Frame::Hello(hello()), 0)),
         ("refuse", bytes_of(refusal, 0)),
@@ -105,6 +113,10 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("regions-gone", bytes_of(Frame::RegionsGone(RegionsGone { revision: 9, gone: vec![(0, 1), (300, 2)] }), 0)),
         ("counters", bytes_of(Frame::Counters(vec![counter.clone(), counter]), 0)),
         ("goodbye", bytes_of(Frame::Goodbye, 0)),
+        ("ping", bytes_of(Frame::Ping { number: 300 }, 0)),
+        ("pong", bytes_of(Frame::Pong { number: u64::MAX }, 0)),
+        ("own-card", bytes_of(Frame::Card(card("decode-0", "/run/penstock/decode-0.sock", &[]).encode()), 0)),
+        ("known-cards", bytes_of(Frame::Known(known), 0)),
     ];
     let conversation = all.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
     all.push(("conversation", conversation));
@@ -134,14 +146,22 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
     all
 }
 
+fn card(name: &str, socket: &str, addresses: &[&str]) -> Card {
+    let addresses = addresses.iter().map(|&address| address.to_owned()).collect();
+    Card { name: name.to_owned(), epoch: u64::MAX, host: 1, socket: socket.to_owned(), addresses }
+}
+
 fn cards() -> Vec<(&'static str, Vec<u8>)> {
-    let card = |name: &str, socket: &str| {
-        Card { name: name.to_owned(), epoch: u64::MAX, host: 1, socket: socket.to_owned() }.encode()
-    };
+    let bytes_of = |name: &str, socket: &str, addresses: &[&str]| card(name, socket, addresses).encode();
+    let socket = "/run/user/1000/penstock/decode-0.sock";
     vec![
-        ("usual", card("decode-0", "/run/user/1000/penstock/decode-0.sock")),
-        ("empty", card("", "")),
-        ("long", card(&"n".repeat(64), &format!("/{}", "long/".repeat(700)))),
+        ("usual", bytes_of("decode-0", socket, &[])),
+        ("empty", bytes_of("", "", &[])),
+        ("long", bytes_of(&"n".repeat(64), &format!("/{}", "long/".repeat(700)), &[])),
+        ("addresses", bytes_of("decode-0", socket, &["10.0.0.7:4711", "[2001:db8::7]:4711"])),
+        ("addresses-most", bytes_of("decode-0", socket, &["[2001:db8:1234:5678:1234:5678:1234:5678]:65535"; 16])),
+        ("addresses-many", bytes_of("decode-0", socket, &["1.1.1.1:1"; 17])),
+        ("addresses-wrong", bytes_of("decode-0", socket, &["decode-0:4711"])),
     ]
 }
 

@@ -8,6 +8,8 @@
 //! - [`corpus`]: the small files the variations start from, committed under `corpus/`
 //! - [`vary`]: seeded variations of them
 //!
+//! `make fuzz` is that fuzzer: it lives in `fuzz/`, outside the workspace, because only it needs a C++ compiler.
+//!
 //! After a change of a format, `cargo run -p penstock-fuzz --bin make-corpus` writes the files anew.
 //! Inputs that once broke something are put beside them by hand and stay.
 

@@ -115,6 +115,26 @@ fn posts() {
 }
 
 #[test]
+fn openings() {
+    replay("opening", 100_000);
+}
+
+#[test]
+fn channels() {
+    replay("channel", 5_000);
+}
+
+#[test]
+fn secrets() {
+    replay("secret", 80_000);
+}
+
+#[test]
+fn directories() {
+    replay("directory", 20_000);
+}
+
+#[test]
 fn the_corpus_is_what_this_release_makes() {
     for entry in corpus::made() {
         let found = std::fs::read(entry.path()).unwrap_or_default();
@@ -129,7 +149,7 @@ fn the_corpus_is_what_this_release_makes() {
 #[test]
 fn every_target_has_a_corpus_and_a_replay() {
     let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-    assert_eq!(names, ["frame", "card", "record", "ring", "posts"]);
+    assert_eq!(names, ["frame", "card", "record", "ring", "posts", "opening", "channel", "secret", "directory"]);
 }
 
 #[test]

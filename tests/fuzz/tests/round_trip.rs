@@ -1,5 +1,7 @@
 //! Frames with any content come through any fragmentation as they were sent.
 
+use std::net::SocketAddr;
+
 use penstock_core::NoteId;
 use penstock_core::limits::{FRAME_TOKENS_MAX, NOTE_BYTES_MAX, NOTE_LINES_MAX};
 use penstock_ring::Line;
@@ -41,6 +43,8 @@ fn refusal() -> impl Strategy<Value = Frame> {
         RefusalCode::Garbled,
         RefusalCode::BadOffer,
         RefusalCode::Closing,
+        RefusalCode::NameTaken,
+        RefusalCode::Unauthenticated,
     ];
     (proptest::sample::select(codes.to_vec()), any::<String>()).prop_map(|(code, text)| Frame::Refuse { code, text })
 }
@@ -80,7 +84,11 @@ fn frame() -> impl Strategy<Value = Frame> {
         .prop_map(|(revision, gone)| Frame::RegionsGone(RegionsGone { revision, gone }));
     let counters = vec(counter(), 0..6).prop_map(Frame::Counters);
     let bare = prop::sample::select(vec![Frame::Goodbye, Frame::Draining, Frame::Settled, Frame::Rested]);
-    prop_oneof![hello(), refusal(), offer, regions, gone, counters, bare]
+    let pings = (any::<u64>(), any::<bool>())
+        .prop_map(|(number, asks)| if asks { Frame::Ping { number } } else { Frame::Pong { number } });
+    let card = vec(any::<u8>(), 0..300).prop_map(Frame::Card);
+    let known = vec(vec(any::<u8>(), 0..100), 0..10).prop_map(Frame::Known);
+    prop_oneof![hello(), refusal(), offer, regions, gone, counters, bare, pings, card, known]
 }
 
 /// Pushes `stream` in pieces of these lengths, over and over, and takes what comes out.
@@ -115,8 +123,11 @@ proptest! {
     }
 
     #[test]
-    fn cards_come_through(name in ".{0,80}", epoch: u64, host: u64, socket in ".{0,200}") {
-        let card = Card { name, epoch, host, socket };
+    fn cards_come_through(
+        name in ".{0,80}", epoch: u64, host: u64, socket in ".{0,200}", places in vec(any::<SocketAddr>(), 0..=16),
+    ) {
+        let addresses = places.iter().map(SocketAddr::to_string).collect();
+        let card = Card { name, epoch, host, socket, addresses };
         prop_assert_eq!(Card::decode(&card.encode()), Ok(card));
     }
 

@@ -300,6 +300,8 @@ impl<E: Env> Control<E> {
                     Frame::Settled => self.heard_settled(token),
                     Frame::Rested => self.heard_rested(token),
                     Frame::Goodbye => return self.heard_goodbye(token),
+                    // Optional words that nobody here acts on yet.
+                    Frame::Ping { .. } | Frame::Pong { .. } | Frame::Card(_) | Frame::Known(_) => true,
                     Frame::Hello(_) | Frame::Offer(_) | Frame::Refuse { .. } => false,
                 };
                 if !makes_sense {

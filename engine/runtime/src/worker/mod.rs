@@ -363,6 +363,12 @@ impl<E: Env> Worker<E> {
         let landed = self.landed.len() as u64;
         if landed > 0 {
             self.account_for_landed(place);
+        } else if !self.waiting.is_empty()
+            && let Some(joined) = &self.lanes[place]
+        {
+            // A lane may have room again without anything having ended: its streams have come, say.
+            let peer = Arc::clone(&joined.peer);
+            self.unstall(&peer);
         }
         if taken > 0 {
             self.port().statistics.notes_received.add(taken);

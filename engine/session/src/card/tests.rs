@@ -1,7 +1,17 @@
 use super::*;
 
 fn card() -> Card {
-    Card { name: "decode-0".to_owned(), epoch: 42, host: u64::MAX, socket: "/run/penstock/decode-0.sock".to_owned() }
+    Card {
+        name: "decode-0".to_owned(),
+        epoch: 42,
+        host: u64::MAX,
+        socket: "/run/penstock/decode-0.sock".to_owned(),
+        addresses: Vec::new(),
+    }
+}
+
+fn at(addresses: &[&str]) -> Card {
+    Card { addresses: addresses.iter().map(|&text| text.to_owned()).collect(), ..card() }
 }
 
 /// Closes a changed card with a checksum that fits.
@@ -14,7 +24,26 @@ fn closed(mut bytes: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn a_card_comes_out_as_it_went_in() {
-    assert_eq!(Card::decode(&card().encode()), Ok(card()));
+    for card in [card(), at(&["10.0.0.7:4711"]), at(&["[fe80::1%3]:1", "[::]:65535", "127.0.0.1:0"])] {
+        assert_eq!(Card::decode(&card.encode()), Ok(card));
+    }
+}
+
+#[test]
+fn a_card_is_written_in_the_lowest_version_that_can_say_it() {
+    assert_eq!(card().encode()[4..6], [1, 0]);
+    assert_eq!(at(&["10.0.0.7:4711"]).encode()[4..6], [2, 0]);
+}
+
+#[test]
+fn addresses_are_checked() {
+    let wrong = |addresses: &[&str]| Card::decode(&at(addresses).encode()).unwrap_err();
+    assert_eq!(wrong(&["host:1"]), CardError::Address(0), "names are looked up by nobody");
+    assert_eq!(wrong(&["10.0.0.1:1", "10.0.0.1"]), CardError::Address(1));
+    assert_eq!(wrong(&["::1:80:x"]), CardError::Address(0));
+    assert_eq!(wrong(&[&format!("[::1]:{}80", "0".repeat(64))]), CardError::Address(0));
+    assert_eq!(wrong(&["1.1.1.1:1"; 17]), CardError::TooManyAddresses(17));
+    assert!(Card::decode(&at(&["1.1.1.1:1"; 16]).encode()).is_ok());
 }
 
 #[test]
@@ -29,7 +58,7 @@ fn what_is_not_a_card_is_told_from_a_damaged_one() {
 
 #[test]
 fn every_flipped_bit_is_noticed() {
-    let bytes = card().encode();
+    let bytes = at(&["10.0.0.7:4711"]).encode();
     for place in 0..bytes.len() * 8 {
         let mut flipped = bytes.clone();
         flipped[place / 8] ^= 1 << (place % 8);
@@ -39,9 +68,20 @@ fn every_flipped_bit_is_noticed() {
 
 #[test]
 fn another_version_is_named() {
-    let mut bytes = card().encode();
-    bytes[4] = 2;
-    assert_eq!(Card::decode(&closed(bytes)), Err(CardError::Version(2)));
+    for version in [0, 3] {
+        let mut bytes = card().encode();
+        bytes[4] = version;
+        assert_eq!(Card::decode(&closed(bytes)), Err(CardError::Version(version.into())));
+    }
+}
+
+#[test]
+fn a_body_of_the_other_version_is_refused() {
+    for (card, version) in [(card(), 2), (at(&["10.0.0.7:4711"]), 1)] {
+        let mut bytes = card.encode();
+        bytes[4] = version;
+        assert_eq!(Card::decode(&closed(bytes)), Err(CardError::Damaged));
+    }
 }
 
 #[test]

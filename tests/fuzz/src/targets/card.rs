@@ -10,9 +10,12 @@ const CHECKSUM_BYTES: usize = 8;
 pub fn run(input: &[u8]) {
     check(input);
     // A varied card is damaged, and its checksum says so: with a right one its body is looked at too.
-    if input.len() >= HEAD_BYTES + CHECKSUM_BYTES {
+    for head in [b"PNSC\x01\0", b"PNSC\x02\0"] {
+        if input.len() < HEAD_BYTES + CHECKSUM_BYTES {
+            return;
+        }
         let mut closed = input.to_vec();
-        closed[..HEAD_BYTES].copy_from_slice(b"PNSC\x01\0");
+        closed[..HEAD_BYTES].copy_from_slice(head);
         let end = closed.len() - CHECKSUM_BYTES;
         let sum = super::digest(&closed[..end]);
         closed[end..].copy_from_slice(&sum.to_le_bytes());

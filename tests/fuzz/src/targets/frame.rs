@@ -6,8 +6,6 @@ use penstock_core::limits::{FRAME_BYTES_MAX, FRAME_TOKENS_MAX};
 use penstock_session::codec::{Received, encode};
 use penstock_session::{Decoder, WireError};
 
-use crate::vary::Random;
-
 /// What a stream came to: its frames, and the error that ended it, if one did.
 type Decoded = (Vec<Received>, Option<WireError>);
 
@@ -15,7 +13,7 @@ type Decoded = (Vec<Received>, Option<WireError>);
 /// same. What was decoded once encodes to bytes that say the same again.
 pub fn run(input: &[u8]) {
     let whole = decode([input].into_iter());
-    let pieces = decode(cut(input).into_iter());
+    let pieces = decode(super::cut(input).into_iter());
     assert_eq!(whole.0, pieces.0, "cutting the stream changes its frames");
     assert_eq!(whole.1.as_ref().map(discriminant), pieces.1.as_ref().map(discriminant), "cutting changes its end");
     for received in &whole.0 {
@@ -54,17 +52,4 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Decoded {
         }
     }
     (frames, None)
-}
-
-/// Cuts the input into pieces, by its own digest: a fuzzer needs no second input then.
-fn cut(mut input: &[u8]) -> Vec<&[u8]> {
-    let mut random = Random::new(super::digest(input));
-    let longest = [1, 3, 17, 200][random.below(4)];
-    let mut pieces = Vec::new();
-    while !input.is_empty() {
-        let (piece, rest) = input.split_at(input.len().min(1 + random.below(longest)));
-        pieces.push(piece);
-        input = rest;
-    }
-    pieces
 }

@@ -4,15 +4,25 @@
 //!
 //! - [`frame`]: the bootstrap channel's frames, out of a stream that cuts anywhere
 //! - [`card`]: an engine's portable descriptor
+//! - [`opening`]: the first bytes of a connection between hosts
+//! - [`channel`]: a sealed channel whose other end says anything
+//! - [`secret`]: the text of a shared secret
+//! - [`directory`]: the text of a directory
 //! - [`record`]: notes as they lie in a ring
 //! - [`ring`]: a lane over rings and mail that somebody scribbles over
 //! - [`posts`]: a peer's gate and hazards, whatever it writes there
 
 pub mod card;
+pub mod channel;
+pub mod directory;
 pub mod frame;
+pub mod opening;
 pub mod posts;
 pub mod record;
 pub mod ring;
+pub mod secret;
+
+use crate::vary::Random;
 
 /// One target.
 #[derive(Debug, Clone, Copy)]
@@ -39,10 +49,27 @@ pub const TARGETS: &[Target] = &[
     Target { name: "record", run: record::run, parse: None, bytes_per_byte: 0 },
     Target { name: "ring", run: ring::run, parse: None, bytes_per_byte: 0 },
     Target { name: "posts", run: posts::run, parse: None, bytes_per_byte: 0 },
+    Target { name: "opening", run: opening::run, parse: Some(opening::parse), bytes_per_byte: 2 },
+    Target { name: "channel", run: channel::run, parse: Some(channel::parse), bytes_per_byte: 3 },
+    Target { name: "secret", run: secret::run, parse: Some(secret::parse), bytes_per_byte: 0 },
+    Target { name: "directory", run: directory::run, parse: Some(directory::parse), bytes_per_byte: 40 },
 ];
 
 /// FNV-1a: decides what a target does beside its input, and closes a card.
 fn digest(bytes: &[u8]) -> u64 {
     let step = |sum: u64, &byte: &u8| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// Cuts the input into pieces, by its own digest: a fuzzer needs no second input then.
+fn cut(mut input: &[u8]) -> Vec<&[u8]> {
+    let mut random = Random::new(digest(input));
+    let longest = [1, 3, 17, 200][random.below(4)];
+    let mut pieces = Vec::new();
+    while !input.is_empty() {
+        let (piece, rest) = input.split_at(input.len().min(1 + random.below(longest)));
+        pieces.push(piece);
+        input = rest;
+    }
+    pieces
 }
