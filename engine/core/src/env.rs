@@ -4,6 +4,8 @@
 //! a simulated one answers from a seed. An inline engine under a simulated environment is *this*
 //! code on one thread, not a model of it.
 
+use core::net::SocketAddr;
+use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -27,13 +29,25 @@ pub struct Credentials {
 pub enum Address {
     /// A Unix socket on this host.
     Unix(PathBuf),
+    /// An address and a port that other hosts can reach.
+    Tcp(SocketAddr),
 }
 
 impl Address {
     /// The path of a Unix address.
-    pub fn path(&self) -> &Path {
+    pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Unix(path) => path,
+            Self::Unix(path) => Some(path),
+            Self::Tcp(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "{}", path.display()),
+            Self::Tcp(address) => write!(f, "{address}"),
         }
     }
 }
@@ -46,8 +60,27 @@ pub trait Stream: Send {
     /// Receives some bytes and the descriptors that came with them. Zero is the end.
     fn receive(&mut self, bytes: &mut [u8], tokens: &mut Vec<OwnedFd>) -> io::Result<usize>;
 
-    /// Who is at the other end.
+    /// Who is at the other end, where the operating system knows.
     fn credentials(&self) -> io::Result<Credentials>;
+
+    /// The address at the other end of a connection between hosts; none on one host.
+    fn remote(&self) -> Option<SocketAddr> {
+        None
+    }
+
+    /// Makes the system give a connection between hosts up when the other end has answered nothing for so long.
+    fn bound_silence(&self, bound: Duration) -> io::Result<()> {
+        let _ = bound;
+        Ok(())
+    }
+
+    /// Hands the stream's descriptor to somebody else, if it has one of its own.
+    fn into_descriptor(self) -> Option<OwnedFd>
+    where
+        Self: Sized,
+    {
+        None
+    }
 }
 
 /// A listening socket.
@@ -57,6 +90,11 @@ pub trait Listener: Send {
 
     /// The next connection, or `WouldBlock`.
     fn accept(&mut self) -> io::Result<Self::Stream>;
+
+    /// The address that other hosts reach it at, with the port it was given; none on one host.
+    fn address(&self) -> Option<SocketAddr> {
+        None
+    }
 }
 
 /// Ends another thread's [`Reactor::wait`].
@@ -74,6 +112,9 @@ pub trait Reactor: Send {
 
     /// Reports `token` whenever `listener` can accept.
     fn watch_listener(&mut self, listener: &Self::Listener, token: u64) -> io::Result<()>;
+
+    /// Stops watching a listener, for a while.
+    fn unwatch_listener(&mut self, listener: &Self::Listener) -> io::Result<()>;
 
     /// Reports `token` whenever `stream` can be read, and, if asked, when it can be written.
     fn watch_stream(&mut self, stream: &Self::Stream, token: u64, writable: bool) -> io::Result<()>;
@@ -121,7 +162,8 @@ pub trait Env: Clone + Send + Sync + 'static {
     /// Listens at `address`, taking over a socket whose owner is gone.
     fn listen(&self, address: &Address) -> io::Result<Self::Listener>;
 
-    /// Connects to `address` without blocking for longer than a local connect takes.
+    /// Connects to `address` without blocking for longer than a local connect takes. Between hosts the connection
+    /// may still be under way: then its first use says whether it came about.
     fn connect(&self, address: &Address) -> io::Result<Self::Stream>;
 
     /// A reactor of its own.

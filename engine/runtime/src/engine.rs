@@ -1,5 +1,6 @@
 //! An engine: one name, one epoch, its workers, its memory and its peers.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,17 +8,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use penstock_core::config::{Config, PagesChoice, ProcessVmChoice, TransportName};
-use penstock_core::env::{Address, Reactor};
+use penstock_core::env::{Address, Listener, Reactor};
 use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
 use penstock_local::LocalTransport;
 use penstock_memory::{HostMemory, PoolSpec, Registry, fork};
 use penstock_ring::mpsc;
 use penstock_session::Card;
+use penstock_session::card::ADDRESSES_MAX;
 use penstock_shm::ShmTransport;
 use penstock_transport::host::Commons;
-use penstock_transport::{Driver, Transport};
+use penstock_transport::{Driver, Reach, Transport};
 
-use crate::control::Control;
+use crate::control::{Control, Wanted};
 use crate::error::{ConnectError, RegionError, StartError};
 use crate::hub::{Hub, Inline};
 use crate::inbox::Notification;
@@ -25,7 +27,7 @@ use crate::peer::Peer;
 use crate::quiesce::Quarantined;
 use crate::region::{LocalRegion, Pool};
 use crate::shared::{ControlCall, Pending, Port, Shared, SharedParts};
-use crate::statistics::{Statistics, WorkerStatistics};
+use crate::statistics::{NetworkStatistics, Statistics, WorkerStatistics};
 use crate::system::SystemEnv;
 use crate::worker::Worker;
 
@@ -74,27 +76,34 @@ impl<E: Env> Engine<E> {
         let registry = Arc::new(Registry::new());
         let transports = transports(&config, &commons, &registry);
         let listening = env.listen(&address);
-        let path = address.path().display().to_string();
+        let path = address.to_string();
         let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
         let system = |what| move |source| StartError::System { what, source };
+        let mut listeners = vec![listener];
+        let is_network = transports.iter().any(|transport| transport.reach() == Reach::Network);
+        let bound = if is_network { listen_for_others(&env, &config, &mut listeners)? } else { Vec::new() };
         let reactor = env.reactor().map_err(system("a reactor"))?;
         let epoch = Epoch(env.random().max(1));
-        let drivers = drivers(&transports, workers).map_err(system("a transport's way to the kernel"))?;
         let (name_text, host) = (name.to_string(), env.host());
-        let card = Card { name: name_text, epoch: epoch.0, host, socket: path, addresses: Vec::new() };
+        let card = Card { name: name_text, epoch: epoch.0, host, socket: path, addresses: named(&config, &bound) };
+        let drivers = drivers(&transports, workers).map_err(system("a transport's way to the kernel"))?;
         let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &commons, worker)).unzip();
         let process = env.process();
         let waker = reactor.waker();
         let parts =
-            SharedParts { env, config, name, epoch, card, process, registry, commons, transports, ports, waker };
+            SharedParts { env, config, name, epoch, card, bound, process, registry, commons, transports, ports, waker };
         let shared = Shared::new(parts);
+        if !shared.bound.is_empty() {
+            // Read now: an engine that listens and cannot tell who knows the secret would be of no use.
+            shared.secret()?;
+        }
         let equipped = queues.into_iter().zip(drivers).enumerate();
         let workers: Vec<Worker<E>> =
             equipped.map(|(index, (queue, drivers))| Worker::new(index, &shared, queue, drivers)).collect();
         if !shared.config.workers.progress.is_threaded() {
-            return Self::start_inline(&shared, reactor, listener, workers).map_err(system("a reactor"));
+            return Self::start_inline(&shared, reactor, listeners, workers).map_err(system("a reactor"));
         }
-        let control = Control::new(&shared, reactor, listener).map_err(system("a reactor"))?;
+        let control = Control::new(&shared, reactor, listeners).map_err(system("a reactor"))?;
         let hub = spawn(&shared, control, workers).map_err(system("a thread"))?;
         Ok(Self { hub, seen: AtomicU64::new(0), descriptor: None })
     }
@@ -102,7 +111,7 @@ impl<E: Env> Engine<E> {
     fn start_inline(
         shared: &Arc<Shared<E>>,
         mut reactor: E::Reactor,
-        listener: E::Listener,
+        listeners: Vec<E::Listener>,
         workers: Vec<Worker<E>>,
     ) -> std::io::Result<Self> {
         for bell in shared.commons.bells() {
@@ -112,7 +121,7 @@ impl<E: Env> Engine<E> {
             reactor.watch_driver(driver.descriptor())?;
         }
         let descriptor = reactor.descriptor().map(|fd| fd.try_clone_to_owned()).transpose()?;
-        let control = Control::new(shared, reactor, listener)?;
+        let control = Control::new(shared, reactor, listeners)?;
         let worker = workers.into_iter().next().expect("an inline engine has one worker");
         let hub = Hub::inline(Arc::clone(shared), Inline::new(worker, control));
         Ok(Self { hub, seen: AtomicU64::new(0), descriptor })
@@ -136,6 +145,16 @@ impl<E: Env> Engine<E> {
     /// Its portable descriptor: bytes that any means may carry to whoever wants to connect.
     pub fn descriptor(&self) -> Vec<u8> {
         self.hub.shared.card.encode()
+    }
+
+    /// Where it listens for other hosts, with the ports it was given.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.hub.shared.bound.clone()
+    }
+
+    /// What came of connections from other hosts.
+    pub fn network_statistics(&self) -> NetworkStatistics {
+        self.hub.shared.knocks.read()
     }
 
     /// Makes a pool, registers it, and announces it to peers by its label.
@@ -170,26 +189,57 @@ impl<E: Env> Engine<E> {
     /// Connects to the engine that this descriptor is of. An engine that is connected already
     /// is found, not connected again.
     pub fn connect(&self, descriptor: &[u8], within: Duration) -> Result<Peer<E>, ConnectError> {
-        let connecting = self.connect_begin(descriptor)?;
-        connecting.wait(within)
+        self.hub.shared.check_usable().map_err(ConnectError::Call)?;
+        self.begin_card(Card::decode(descriptor)?, Some(within))?.wait(within)
     }
 
     /// Begins to connect. An inline engine that shares its thread with the other one needs this.
     pub fn connect_begin(&self, descriptor: &[u8]) -> Result<Connecting<E>, ConnectError> {
         self.hub.shared.check_usable().map_err(ConnectError::Call)?;
-        self.begin(Card::decode(descriptor)?)
+        self.begin_card(Card::decode(descriptor)?, None)
     }
 
-    pub(crate) fn begin(&self, card: Card) -> Result<Connecting<E>, ConnectError> {
-        if card.host != self.hub.shared.card.host {
-            return Err(ConnectError::OtherHost { name: card.name });
-        }
+    /// On one host by the socket, and at the addresses where that is not to be had.
+    pub(crate) fn begin_card(&self, card: Card, within: Option<Duration>) -> Result<Connecting<E>, ConnectError> {
+        let is_here = card.host == self.hub.shared.card.host;
+        let wanted = Wanted {
+            epoch: card.epoch,
+            must_be: None,
+            socket: Some(card.socket).filter(|_| is_here),
+            addresses: card.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
+            secret: None,
+            within,
+            name: card.name,
+        };
+        self.begin(wanted)
+    }
+
+    pub(crate) fn begin(&self, mut wanted: Wanted) -> Result<Connecting<E>, ConnectError> {
+        let shared = &self.hub.shared;
         let answer = Arc::new(Pending::default());
-        let name = card.name.clone();
-        match self.hub.shared.peers.with_epoch(card.epoch) {
-            Some(peer) => answer.answer(Ok(peer)),
-            None => self.hub.shared.control.call(ControlCall::Connect { card, answer: Arc::clone(&answer) }),
+        let name = wanted.name.clone();
+        if let Some(peer) = shared.peers.with_epoch(wanted.epoch) {
+            answer.answer(Ok(peer));
+            return Ok(Connecting { hub: Arc::clone(&self.hub), answer, name });
         }
+        if !shared.reaches(Reach::Host) {
+            wanted.socket = None;
+        }
+        if !shared.reaches(Reach::Network) {
+            wanted.addresses.clear();
+        }
+        if wanted.socket.is_none() && wanted.addresses.is_empty() {
+            return Err(ConnectError::OtherHost { name });
+        }
+        if !wanted.addresses.is_empty() {
+            match shared.secret() {
+                Ok(secret) => wanted.secret = Some(secret),
+                // On this host it may not be needed.
+                Err(_) if wanted.socket.is_some() => wanted.addresses.clear(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        shared.control.call(ControlCall::Connect { wanted, answer: Arc::clone(&answer) });
         Ok(Connecting { hub: Arc::clone(&self.hub), answer, name })
     }
 
@@ -375,6 +425,31 @@ fn transports(config: &Config, commons: &Arc<Commons>, registry: &Arc<Registry>)
         }
     };
     config.transports.allow.iter().filter_map(make).collect()
+}
+
+/// Listens at the configured addresses. Answers with them, as others can use them.
+fn listen_for_others<E: Env>(
+    env: &E,
+    config: &Config,
+    listeners: &mut Vec<E::Listener>,
+) -> Result<Vec<SocketAddr>, StartError> {
+    let mut bound = Vec::new();
+    for text in &config.session.listen {
+        let failed = |source| StartError::Network { address: text.clone(), source };
+        let address = text.parse().map_err(|error| failed(std::io::Error::other(format!("{error}"))))?;
+        let listener = env.listen(&Address::Tcp(address)).map_err(failed)?;
+        bound.push(listener.address().unwrap_or(address));
+        listeners.push(listener);
+    }
+    Ok(bound)
+}
+
+/// The addresses that the engine's descriptor names.
+fn named(config: &Config, bound: &[SocketAddr]) -> Vec<String> {
+    if bound.is_empty() || config.session.advertise.is_empty() {
+        return crate::interfaces::advertised(bound).iter().map(ToString::to_string).collect();
+    }
+    config.session.advertise.iter().take(ADDRESSES_MAX).cloned().collect()
 }
 
 /// What each worker does for all its lanes of a transport at once.

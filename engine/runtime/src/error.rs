@@ -8,8 +8,11 @@ use penstock_core::plan::PlanError as ShapeError;
 use penstock_core::{Cause, EngineName};
 use penstock_memory::MemoryError;
 use penstock_session::card::CardError;
+use penstock_session::OpeningCode;
 use penstock_session::frame::RefusalCode;
 use penstock_transport::ImportError;
+
+use crate::secret::SecretFileError;
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +35,20 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
+    /// Other hosts cannot connect.
+    #[error(
+        "cannot listen for other hosts at {address}: {source}; set `session.listen` to addresses of this host with free \
+         ports, port 0 takes any"
+    )]
+    Network {
+        /// Where.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is no secret to share with other hosts.
+    #[error(transparent)]
+    Secret(#[from] SecretFileError),
     /// A thread or a reactor could not be started.
     #[error("cannot start {what}: {source}")]
     System {
@@ -49,8 +66,11 @@ pub enum ConnectError {
     /// The bytes are not a descriptor.
     #[error(transparent)]
     Card(#[from] CardError),
-    /// The other engine is on another host.
-    #[error("`{name}` runs on another host; no transport of this release reaches it")]
+    /// There is no way to the other engine.
+    #[error(
+        "there is no way to `{name}`: on another host an engine is reached by `tcp`, allowed in `transports.allow` on both \
+         sides, and at the addresses of its descriptor, which `session.listen` there makes"
+    )]
     OtherHost {
         /// The engine's name.
         name: String,
@@ -99,6 +119,54 @@ pub enum ConnectError {
         /// The engine's name.
         name: String,
         /// What was seen.
+        reason: String,
+    },
+    /// The two sides do not share a secret.
+    #[error(
+        "`{name}` at {address} does not share this engine's secret; copy one host's secret file to the other (see \
+         `session.secret_file`)"
+    )]
+    WrongSecret {
+        /// The engine's name.
+        name: String,
+        /// Where it was called.
+        address: String,
+    },
+    /// There is no secret to share with other hosts.
+    #[error(transparent)]
+    Secret(#[from] SecretFileError),
+    /// No address was found for the name of a host.
+    #[error("no address was found for `{address}`: {reason}; check the name, or use an address with a port")]
+    Unresolved {
+        /// What was looked up.
+        address: String,
+        /// Why there is none.
+        reason: String,
+    },
+    /// This host calls too often.
+    #[error("`{name}` takes no more connections from this host for now ({text}); look for what calls in a loop there")]
+    RateLimited {
+        /// The engine's name.
+        name: String,
+        /// Why, in its words.
+        text: String,
+    },
+    /// It was turned away before anything was said.
+    #[error("`{name}` turned the call away: {text} ({})", code.advice())]
+    TurnedAway {
+        /// The engine's name.
+        name: String,
+        /// Why.
+        code: OpeningCode,
+        /// Why, in its words.
+        text: String,
+    },
+    /// The file that says where engines are cannot be used.
+    #[error("the directory {path} cannot be used: {reason}")]
+    Directory {
+        /// The file.
+        path: String,
+        /// Why.
         reason: String,
     },
     /// The name cannot be an engine's.

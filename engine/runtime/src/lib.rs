@@ -20,7 +20,8 @@
 //! Read in this order:
 //!
 //! - [`engine`]: starting, making memory, connecting, polling
-//! - [`drain`](mod@drain): coming to rest; `reconnect`: finding an engine by its name
+//! - [`drain`](mod@drain): coming to rest; `reconnect`: finding an engine by its name or address
+//! - [`secret`]: what hosts share; `resolve`, `interfaces`: addresses of others and of this host
 //! - [`region`], [`peer`]: memory of this side and of the other
 //! - [`plan`]: what to move; [`transfer`]: a plan on its way
 //! - `worker`: the polling loop; `slot`: one transfer's shared words
@@ -38,6 +39,7 @@ pub mod engine;
 pub mod error;
 mod hub;
 pub mod inbox;
+mod interfaces;
 pub mod peer;
 mod peer_state;
 pub mod plan;
@@ -45,6 +47,8 @@ pub mod quiesce;
 mod reconnect;
 pub mod region;
 pub mod renew;
+mod resolve;
+pub mod secret;
 mod shared;
 mod slot;
 mod statistics;
@@ -70,7 +74,8 @@ pub use self::peer::{Peer, RemoteCounter, RemoteRegion, Submit};
 pub use self::plan::{Plan, PlanBuilder};
 pub use self::quiesce::{Answer, Hold, Quarantined, RemoteHold};
 pub use self::region::{LocalRegion, Pool};
-pub use self::statistics::Statistics;
+pub use self::secret::SecretFileError;
+pub use self::statistics::{NetworkStatistics, Statistics};
 pub use self::system::SystemEnv;
 pub use self::transfer::{Completed, Transfer};
 pub use self::worker::Priority;

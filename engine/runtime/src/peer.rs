@@ -1,5 +1,6 @@
 //! A peer: where plans go.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::error::{RegionError, SubmitError};
 use crate::hub::{Hub, Inline};
 use crate::peer_state::{PeerState, RemoteEntry};
 use crate::plan::{Plan, PlanInner};
-use crate::shared::{ControlCall, Latch};
+use crate::shared::{ControlCall, Echo, Latch};
 use crate::slot::Outcome;
 use crate::transfer::{Completed, Transfer};
 use crate::worker::{Announcement, At, Command, Grounded, Priority, joined, move_units};
@@ -136,6 +137,20 @@ impl<E: Env> Peer<E> {
     /// The life of it that this session is with.
     pub fn epoch(&self) -> Epoch {
         self.state.epoch
+    }
+
+    /// The other end of the channel to it, if that goes over the network.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.state.address
+    }
+
+    /// Asks it for a sign of life and waits for it at most so long: how long a word to its control loop and back takes.
+    pub fn ping(&self, within: Duration) -> Result<Duration, Cause> {
+        self.hub.shared.check_usable()?;
+        let echo = Echo::new();
+        self.hub.shared.control.call(ControlCall::Ping { peer: Arc::clone(&self.state), echo: Arc::clone(&echo) });
+        self.hub.wait_latch(&echo.latch, within);
+        echo.after().ok_or_else(|| self.state.ended().unwrap_or(Cause::DeadlineExceeded))
     }
 
     /// The transport that reaches it.

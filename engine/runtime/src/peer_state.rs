@@ -1,6 +1,7 @@
 //! What this engine knows of a peer, shared by handles, workers and the control loop.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -47,6 +48,8 @@ pub(crate) struct PeerState {
     draining: AtomicU8,
     /// The socket at which it may be found again.
     pub(crate) socket: String,
+    /// The other end of the control channel, if it is on another host.
+    pub(crate) address: Option<SocketAddr>,
     book: Mutex<Book>,
     news: Condvar,
 }
@@ -66,6 +69,7 @@ pub(crate) struct PeerParts {
     pub(crate) we_called: bool,
     pub(crate) inbox_credits: u64,
     pub(crate) socket: String,
+    pub(crate) address: Option<SocketAddr>,
 }
 
 /// What the peer has announced.
@@ -136,6 +140,7 @@ impl PeerState {
             ended: AtomicU8::new(0),
             draining: AtomicU8::new(0),
             socket: parts.socket,
+            address: parts.address,
             book: Mutex::default(),
             news: Condvar::new(),
         }
@@ -144,6 +149,11 @@ impl PeerState {
     /// The peer refuses what we offered. Answers whether it may: only as its first word after ours.
     pub(crate) fn refuse(&self, code: RefusalCode, text: String) -> bool {
         self.we_called && !self.is_introduced() && self.refused.set((code, text)).is_ok()
+    }
+
+    /// Whether this engine called it, so that its address is one at which it listens.
+    pub(crate) fn was_called(&self) -> bool {
+        self.we_called
     }
 
     /// Why a connect to it has failed after all.

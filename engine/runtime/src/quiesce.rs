@@ -334,6 +334,7 @@ impl<E: Env> Hub<E> {
         let withdrawal = |(offset, len)| Withdrawal { region: region.0, generation, offset, len };
         let list: Vec<Withdrawal> = coalesce(extents).into_iter().map(withdrawal).collect();
         self.shared.commons.posts.withdraw(&list);
+        self.shared.tell_of_withdrawal();
     }
 
     /// Waits until everyone who was copying has finished what it was copying, at most `within`.

@@ -1,6 +1,7 @@
 //! What handles, workers and the control loop of one engine share.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,18 +13,20 @@ use penstock_core::limits::PEERS_MAX;
 use penstock_core::{Cause, Config, EngineName, Env, Epoch};
 use penstock_memory::{LifeLock, Registry};
 use penstock_ring::{Key, Slab, mpsc};
-use penstock_session::Card;
+use penstock_session::{Card, PeerBook, Secret};
 use penstock_transport::host::{Bell, Commons};
-use penstock_transport::{Lane, Transport};
+use penstock_transport::{Lane, Reach, Transport};
 
+use crate::control::Wanted;
 use crate::counter::CounterBook;
 use crate::error::ConnectError;
 use crate::inbox::Inbox;
 use crate::peer_state::PeerState;
 use crate::quiesce::Quarantine;
 use crate::renew::Renewals;
+use crate::secret::{Place, SecretFileError};
 use crate::slot::Slot;
-use crate::statistics::WorkerStatistics;
+use crate::statistics::{Knocks, WorkerStatistics};
 use crate::worker::Command;
 
 /// The state of one engine.
@@ -33,6 +36,8 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) name: EngineName,
     pub(crate) epoch: Epoch,
     pub(crate) card: Card,
+    /// Where it listens for other hosts.
+    pub(crate) bound: Vec<SocketAddr>,
     /// Which process this is; the same for all engines in it.
     pub(crate) process: u64,
     pub(crate) registry: Arc<Registry>,
@@ -44,6 +49,12 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) peers: Peers,
     pub(crate) quarantine: Quarantine,
     pub(crate) renewals: Renewals,
+    pub(crate) knocks: Knocks,
+    /// Sessions whose other side sees nothing of this engine's memory.
+    pub(crate) sessions_between_hosts: AtomicUsize,
+    /// What this engine shares with others between hosts, once it was needed.
+    secret: Mutex<Option<Arc<Secret>>>,
+    book: Mutex<PeerBook>,
     pub(crate) ports: Vec<Port>,
     next_port: AtomicUsize,
     pub(crate) control: ControlPort,
@@ -98,7 +109,9 @@ pub(crate) struct ControlPort {
 /// What handles and workers ask of the control loop.
 pub(crate) enum ControlCall {
     /// Find and greet an engine.
-    Connect { card: Card, answer: Arc<Pending> },
+    Connect { wanted: Wanted, answer: Arc<Pending> },
+    /// Ask a peer for a sign of life.
+    Ping { peer: Arc<PeerState>, echo: Arc<Echo> },
     /// Regions or counters have changed.
     Announce,
     /// A lane found its session broken.
@@ -162,6 +175,32 @@ impl Latch {
             .wait_timeout_while(missing, within, |missing| *missing > 0)
             .unwrap_or_else(PoisonError::into_inner);
         *missing == 0
+    }
+}
+
+/// A question for a sign of life.
+pub(crate) struct Echo {
+    /// Opens when it is over, however that went.
+    pub(crate) latch: Arc<Latch>,
+    nanos: AtomicU64,
+}
+
+impl Echo {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { latch: Latch::new(1), nanos: AtomicU64::new(0) })
+    }
+
+    /// The answer has come, after so long.
+    pub(crate) fn came(&self, after: Duration) {
+        // The latch orders it: who finds it open finds this.
+        self.nanos.store(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+        self.latch.arrive();
+    }
+
+    /// How long the answer took, if it came.
+    pub(crate) fn after(&self) -> Option<Duration> {
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        (nanos > 0).then_some(Duration::from_nanos(nanos))
     }
 }
 
@@ -296,6 +335,7 @@ pub(crate) struct SharedParts<E: Env> {
     pub(crate) name: EngineName,
     pub(crate) epoch: Epoch,
     pub(crate) card: Card,
+    pub(crate) bound: Vec<SocketAddr>,
     pub(crate) process: u64,
     pub(crate) registry: Arc<Registry>,
     pub(crate) commons: Arc<Commons>,
@@ -306,7 +346,7 @@ pub(crate) struct SharedParts<E: Env> {
 
 impl<E: Env> Shared<E> {
     pub(crate) fn new(parts: SharedParts<E>) -> Arc<Self> {
-        let SharedParts { env, config, name, epoch, card, process, registry, commons, transports, ports, waker } =
+        let SharedParts { env, config, name, epoch, card, bound, process, registry, commons, transports, ports, waker } =
             parts;
         let in_flight = u32::try_from(config.transfers.in_flight).expect("the configuration was validated");
         Arc::new(Self {
@@ -317,6 +357,7 @@ impl<E: Env> Shared<E> {
             name,
             epoch,
             card,
+            bound,
             process,
             registry,
             commons,
@@ -326,6 +367,10 @@ impl<E: Env> Shared<E> {
             peers: Peers::default(),
             quarantine: Quarantine::default(),
             renewals: Renewals::default(),
+            knocks: Knocks::default(),
+            sessions_between_hosts: AtomicUsize::new(0),
+            secret: Mutex::new(None),
+            book: Mutex::default(),
             ports,
             next_port: AtomicUsize::new(0),
             control: ControlPort { calls: SegQueue::new(), waker, announcing: AtomicBool::new(false) },
@@ -339,6 +384,45 @@ impl<E: Env> Shared<E> {
     pub(crate) fn live(&self) -> Option<LifeLock> {
         let taken = self.commons.posts.live();
         taken.inspect_err(|error| tracing::warn!(%error, "peers hear of a death of this process late")).ok()
+    }
+
+    /// What this engine shares with others between hosts: read at its first use.
+    pub(crate) fn secret(&self) -> Result<Arc<Secret>, SecretFileError> {
+        let mut kept = self.secret.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(secret) = &*kept {
+            return Ok(Arc::clone(secret));
+        }
+        let mut random = |bytes: &mut [u8]| {
+            for part in bytes.chunks_mut(8) {
+                part.copy_from_slice(&self.env.random().to_ne_bytes()[..part.len()]);
+            }
+        };
+        let place = Place::find(self.config.session.secret_file.as_deref())?;
+        let secret = Arc::new(place.secret(&mut random)?);
+        *kept = Some(Arc::clone(&secret));
+        Ok(secret)
+    }
+
+    /// Who is where, as peers have told.
+    pub(crate) fn book(&self) -> MutexGuard<'_, PeerBook> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long a peer on another host may be silent.
+    pub(crate) fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.config.session.heartbeat_ms)
+    }
+
+    /// Whether any transport reaches so far.
+    pub(crate) fn reaches(&self, reach: Reach) -> bool {
+        self.transports.iter().any(|transport| transport.reach() == reach)
+    }
+
+    /// Memory was withdrawn: who does not see that is told.
+    pub(crate) fn tell_of_withdrawal(&self) {
+        if self.sessions_between_hosts.load(Ordering::Relaxed) > 0 {
+            self.control.announce();
+        }
     }
 
     /// The worker for the next transfer that needs only one.

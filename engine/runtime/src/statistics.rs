@@ -54,6 +54,37 @@ statistics! {
     sleeps,
 }
 
+macro_rules! knocks {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// What came of connections from other hosts, counted by the control loop.
+        #[derive(Debug, Default)]
+        pub(crate) struct Knocks { $(pub(crate) $name: Tally),+ }
+
+        /// What came of connections from other hosts since an engine started.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct NetworkStatistics { $($(#[$doc])* pub $name: u64),+ }
+
+        impl Knocks {
+            pub(crate) fn read(&self) -> NetworkStatistics { NetworkStatistics { $($name: self.$name.read()),+ } }
+        }
+    };
+}
+
+knocks! {
+    /// Connections that came.
+    accepted,
+    /// Those refused because too many came from one source.
+    limited,
+    /// Strangers that were ended to make room for later ones.
+    crowded,
+    /// Strangers that were turned away, or had not shown in time who they are.
+    refused,
+    /// Callers that do not share the secret.
+    wrong_secret,
+    /// Streams that no session has asked for.
+    stray_streams,
+}
+
 /// A counter with one writer, cheaper than an atomic increment.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(AtomicU64);

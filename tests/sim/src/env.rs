@@ -78,13 +78,13 @@ impl Env for SimEnv {
     }
 
     fn listen(&self, address: &Address) -> io::Result<SimListener> {
-        let id = self.core.lock().network.listen(address.path(), self.engine, self.credentials())?;
+        let id = self.core.lock().network.listen(path_of(address)?, self.engine, self.credentials())?;
         self.core.record(self.engine, What::Listened, id);
         Ok(SimListener { env: self.clone(), id })
     }
 
     fn connect(&self, address: &Address) -> io::Result<SimStream> {
-        let connected = self.core.lock().network.connect(address.path(), self.engine, self.credentials());
+        let connected = self.core.lock().network.connect(path_of(address)?, self.engine, self.credentials());
         self.core.record(self.engine, What::Called, u64::from(connected.is_ok()));
         connected.map(|end| self.stream(end))
     }
@@ -108,6 +108,12 @@ impl Env for SimEnv {
     fn process(&self) -> u64 {
         self.identity.process
     }
+}
+
+/// There is one host in a simulated world so far.
+fn path_of(address: &Address) -> io::Result<&std::path::Path> {
+    let text = "a simulated world has no network between hosts: leave `session.listen` empty";
+    address.path().ok_or_else(|| io::Error::new(ErrorKind::Unsupported, text))
 }
 
 /// One end of a stream in memory.
@@ -193,6 +199,11 @@ impl Reactor for SimReactor {
 
     fn watch_listener(&mut self, listener: &SimListener, token: u64) -> io::Result<()> {
         self.watched.insert(token, Watched::Listener(listener.id));
+        Ok(())
+    }
+
+    fn unwatch_listener(&mut self, listener: &SimListener) -> io::Result<()> {
+        self.watched.retain(|_, watched| !matches!(watched, Watched::Listener(id) if *id == listener.id));
         Ok(())
     }
 

@@ -38,11 +38,16 @@ impl<E: Env> Control<E> {
         let counters = self.shared.counters.revision();
         // A deregistration changes the registry first and the log afterwards: both are news.
         let now = (regions, counters, self.shared.commons.posts.view().deregistered());
-        if now == self.announced {
+        // Who shares no memory with this engine sees nothing of the log: every step of it is news.
+        let log = self.shared.commons.posts.view().revision();
+        let all = now != self.announced;
+        let told = self.told != log;
+        if !all && !told {
             return;
         }
-        self.announced = now;
-        let tokens: Vec<u64> = self.talks.keys().copied().collect();
+        (self.announced, self.told) = (now, log);
+        let hears = |(&token, talk): (&u64, &Talk<E>)| (all || talk.line.is_some()).then_some(token);
+        let tokens: Vec<u64> = self.talks.iter().filter_map(hears).collect();
         for token in tokens {
             self.announce_to(token);
         }
@@ -51,7 +56,7 @@ impl<E: Env> Control<E> {
     /// Tells one peer what it does not know yet.
     pub(super) fn announce_to(&mut self, token: u64) {
         let Self { shared, talks, .. } = self;
-        let Some(Talk { connection, phase: Phase::Open { peer, announced, .. } }) = talks.get_mut(&token) else {
+        let Some(Talk { connection, phase: Phase::Open { peer, announced, .. }, .. }) = talks.get_mut(&token) else {
             return;
         };
         // Read before the registry: whatever is deregistered later has a higher revision.

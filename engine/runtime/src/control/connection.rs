@@ -1,4 +1,5 @@
-//! One connection of the bootstrap channel: frames in, frames out, descriptors beside them.
+//! One connection of the bootstrap channel: frames in, frames out, descriptors beside them. Between hosts all of it
+//! is sealed, and there are no descriptors.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,11 +8,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use penstock_core::env::Stream;
 use penstock_core::limits::FRAME_TOKENS_MAX;
 use penstock_session::codec::{self, Received};
-use penstock_session::{Decoder, Frame, WireError};
+use penstock_session::{Channel, ChannelError, Decoder, Frame, StreamKey, WireError};
 use penstock_transport::Tokens;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
+/// The same, of somebody who has not shown who it is.
+const LITTLE_BYTES: usize = 2 * 1024;
 /// Reads of one connection before others get their turn.
 const READS_PER_TURN: usize = 8;
 /// Bytes that may wait for a peer that does not read; more, and it is given up.
@@ -29,6 +32,9 @@ pub(super) enum Broken {
     /// What came makes no sense.
     #[error(transparent)]
     Wire(#[from] WireError),
+    /// What came is not sealed as it must be, or the other side refused before anything was.
+    #[error(transparent)]
+    Sealed(#[from] ChannelError),
     /// The other side does not read.
     #[error("the other engine does not read what it is sent")]
     Unread,
@@ -47,6 +53,10 @@ pub(super) struct Connection<S> {
     tokens: VecDeque<OwnedFd>,
     unsent: VecDeque<Outgoing>,
     unsent_bytes: usize,
+    /// What seals the bytes; none on one host.
+    channel: Option<Box<Channel>>,
+    /// Whether bytes have come since [`Connection::has_heard`] was asked last, and whether any came ever.
+    heard: (bool, bool),
     /// Whether the reactor reports when it can be written.
     pub(super) watches_writing: bool,
 }
@@ -59,16 +69,63 @@ impl<S: Stream> Connection<S> {
             tokens: VecDeque::new(),
             unsent: VecDeque::new(),
             unsent_bytes: 0,
+            channel: None,
+            heard: (false, false),
             watches_writing: false,
         }
+    }
+
+    /// Seals everything from here on, on both ways.
+    pub(super) fn seal(&mut self, channel: Channel) {
+        let channel = self.channel.insert(Box::new(channel));
+        let mut bytes = Vec::new();
+        channel.take_outgoing(&mut bytes);
+        self.queue(bytes, Tokens::new());
+    }
+
+    /// Whether the other side has shown that it has the keys.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.channel.as_ref().is_some_and(|channel| channel.is_confirmed())
+    }
+
+    /// What makes the tokens of this session's streams, once both sides have the keys.
+    pub(super) fn stream_key(&self) -> Option<StreamKey> {
+        Some(StreamKey::derive(&self.channel.as_ref()?.handshake_hash()?))
+    }
+
+    /// Whether anything has come since this was asked last.
+    pub(super) fn has_heard(&mut self) -> bool {
+        std::mem::take(&mut self.heard.0)
+    }
+
+    /// Whether anything has come ever.
+    pub(super) fn was_heard(&self) -> bool {
+        self.heard.1
+    }
+
+    fn queue(&mut self, bytes: Vec<u8>, tokens: Tokens) {
+        if !bytes.is_empty() {
+            self.unsent_bytes += bytes.len();
+            self.unsent.push_back(Outgoing { bytes, sent: 0, tokens });
+        }
+    }
+
+    /// Sends these bytes as they are, if they can be sent at once.
+    pub(super) fn send_plain(&mut self, bytes: Vec<u8>) {
+        self.queue(bytes, Tokens::new());
+        let _ = self.flush();
     }
 
     /// Queues a frame and sends what can be sent.
     pub(super) fn send(&mut self, frame: &Frame, tokens: Tokens) -> Result<(), Broken> {
         let mut bytes = Vec::new();
         codec::encode(frame, tokens.len(), &mut bytes)?;
-        self.unsent_bytes += bytes.len();
-        self.unsent.push_back(Outgoing { bytes, sent: 0, tokens });
+        if let Some(channel) = &mut self.channel {
+            channel.send(&bytes)?;
+            bytes.clear();
+            channel.take_outgoing(&mut bytes);
+        }
+        self.queue(bytes, tokens);
         self.flush()
     }
 
@@ -107,9 +164,18 @@ impl<S: Stream> Connection<S> {
     /// Reads what has come. The frames are then taken with [`Connection::next`], also those that
     /// came before the end.
     pub(super) fn read(&mut self) -> Result<(), Broken> {
-        let mut bytes = vec![0; READ_BYTES];
+        self.read_at_most(READ_BYTES, READS_PER_TURN)
+    }
+
+    /// Reads a little: all that a stranger may say at once.
+    pub(super) fn read_little(&mut self) -> Result<(), Broken> {
+        self.read_at_most(LITTLE_BYTES, 1)
+    }
+
+    fn read_at_most(&mut self, most: usize, times: usize) -> Result<(), Broken> {
+        let mut bytes = vec![0; most];
         let mut tokens = Vec::new();
-        for _ in 0..READS_PER_TURN {
+        for _ in 0..times {
             let read = match self.stream.receive(&mut bytes, &mut tokens) {
                 Ok(0) => return Err(Broken::Closed),
                 Ok(read) => read,
@@ -118,13 +184,30 @@ impl<S: Stream> Connection<S> {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(Broken::Closed),
                 Err(error) => return Err(error.into()),
             };
-            self.decoder.push(&bytes[..read]);
+            self.heard = (true, true);
+            self.take_in(&bytes[..read])?;
             self.tokens.extend(tokens.drain(..));
             if self.tokens.len() > 16 * FRAME_TOKENS_MAX {
                 return Err(WireError::TooManyTokens(self.tokens.len()).into());
             }
         }
         Ok(())
+    }
+
+    fn take_in(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        let Some(channel) = &mut self.channel else {
+            self.decoder.push(bytes);
+            return Ok(());
+        };
+        let received = channel.receive(bytes);
+        let mut opened = Vec::new();
+        channel.take_plaintext(&mut opened);
+        self.decoder.push(&opened);
+        let mut outgoing = Vec::new();
+        channel.take_outgoing(&mut outgoing);
+        self.queue(outgoing, Tokens::new());
+        received?;
+        self.flush()
     }
 
     /// The next whole frame and its descriptors.

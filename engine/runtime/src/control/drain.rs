@@ -153,7 +153,7 @@ impl<E: Env> Control<E> {
         }
     }
 
-    fn say(&mut self, token: u64, frame: &Frame) {
+    pub(super) fn say(&mut self, token: u64, frame: &Frame) {
         let Some(Talk { connection, .. }) = self.talks.get_mut(&token) else { return };
         let sent: Result<(), Broken> = connection.send(frame, Vec::new());
         match sent {

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use penstock_core::env::Stream;
 use penstock_core::limits::PEERS_MAX;
@@ -9,17 +10,19 @@ use penstock_core::{EngineName, Env, Epoch, Moment};
 use penstock_memory::{ProcessWatch, Unseen};
 use penstock_session::frame::{RefusalCode, VERSION_MAX, VERSION_MIN};
 use penstock_session::greeting::GreetingError;
-use penstock_session::{Card, Frame, Greeting, Hello, Offer, Outcome, Role};
+use penstock_session::{ChannelError, Frame, Greeting, Hello, Offer, OpeningCode, Outcome, Role};
 use penstock_transport::link::Offering;
-use penstock_transport::{Here, JoinError, Link, There, Transport};
+use penstock_transport::{Here, JoinError, Link, Reach, There, Transport};
 
 use super::announce::Announced;
+use super::call::{Call, Way};
 use super::connection::Broken;
 use super::drain::Rest;
+use super::names::Held;
 use super::{Control, Phase, Talk};
 use crate::error::ConnectError;
 use crate::peer_state::{PeerParts, PeerState};
-use crate::shared::{Pending, Shared, WorkerCall};
+use crate::shared::{Shared, WorkerCall};
 
 /// One greeting and what it has reserved.
 pub(super) struct Greeter {
@@ -31,65 +34,93 @@ pub(super) struct Greeter {
     offering: Option<(Arc<dyn Transport>, Offering)>,
     /// The process at the other end, watched from before it was trusted.
     process: Arc<ProcessWatch>,
-    /// Whoever asked for this connection, and the name they know the peer by.
-    asked: Option<(Arc<Pending>, String)>,
-    /// The socket that was called.
-    called: Option<String>,
+    /// How the two have met, and so what is offered.
+    reach: Reach,
+    /// The call that this is an attempt of.
+    call: Option<Box<Call>>,
+    /// It waits until it is known whether its name is taken.
+    pub(super) held: Option<Held>,
 }
 
 /// Why a session does not come about: the code and words for the other side.
 struct Refusal(RefusalCode, String);
 
 impl Greeter {
-    pub(super) fn listener<E: Env>(shared: &Shared<E>) -> Self {
-        let until = shared.env.now() + shared.config.session.greeting_timeout();
-        // The place is filled in once the caller has shown that it is one of us.
-        Self::new(Greeting::new(Role::Listener, hello(shared, 0, 0)), until)
+    pub(super) fn listener<E: Env>(shared: &Shared<E>, reach: Reach) -> Self {
+        Self::listener_until(shared, reach, shared.env.now() + shared.config.session.greeting_timeout())
     }
 
-    pub(super) fn caller<E: Env>(shared: &Shared<E>, card: &Card, answer: Arc<Pending>) -> Result<Self, ConnectError> {
-        let full = || ConnectError::RefusedHere {
-            name: card.name.clone(),
-            text: format!("this engine has {PEERS_MAX} peers, as many as it may have"),
+    pub(super) fn listener_until<E: Env>(shared: &Shared<E>, reach: Reach, until: Moment) -> Self {
+        // The place is filled in once the caller has shown that it is one of us.
+        Self::new(Greeting::new(Role::Listener, hello(shared, 0, 0, reach)), reach, until)
+    }
+
+    pub(super) fn caller<E: Env>(shared: &Shared<E>, call: Call, until: Moment) -> Result<Self, (Call, ConnectError)> {
+        let Some(party) = shared.peers.reserve() else {
+            let text = format!("this engine has {PEERS_MAX} peers, as many as it may have");
+            let error = ConnectError::RefusedHere { name: call.name.clone(), text };
+            return Err((call, error));
         };
-        let party = shared.peers.reserve().ok_or_else(full)?;
-        let until = shared.env.now() + shared.config.session.connect_timeout();
-        let mut greeter = Self::new(Greeting::new(Role::Caller, hello(shared, party, card.epoch)), until);
+        let reach = call.way.reach();
+        let mut greeter = Self::new(Greeting::new(Role::Caller, hello(shared, party, call.epoch, reach)), reach, until);
         greeter.party = Some(party);
-        greeter.asked = Some((answer, card.name.clone()));
-        greeter.called = Some(card.socket.clone());
+        greeter.call = Some(Box::new(call));
         Ok(greeter)
     }
 
-    fn new(greeting: Greeting, until: Moment) -> Self {
-        Self { greeting, until, party: None, offering: None, process: unseen(), asked: None, called: None }
+    fn new(greeting: Greeting, reach: Reach, until: Moment) -> Self {
+        Self { greeting, until, party: None, offering: None, process: unseen(), reach, call: None, held: None }
     }
 
     pub(super) fn until(&self) -> Moment {
-        self.until
+        self.held.as_ref().map_or(self.until, |held| held.until.min(self.until))
     }
 
-    /// Gives back what was reserved and tells whoever asked.
-    pub(super) fn failed<E: Env>(self, shared: &Shared<E>, why: &str) {
-        self.end(shared, |name| ConnectError::RefusedHere { name, text: why.to_owned() });
+    pub(super) fn reach(&self) -> Reach {
+        self.reach
     }
 
-    /// The same, when the connection ended.
-    pub(super) fn lost<E: Env>(self, shared: &Shared<E>, why: &str) {
-        self.end(shared, |name| ConnectError::Lost { name, reason: why.to_owned() });
+    pub(super) fn theirs(&self) -> Option<&Hello> {
+        self.greeting.theirs()
     }
 
-    fn end<E: Env>(self, shared: &Shared<E>, error: impl FnOnce(String) -> ConnectError) {
+    /// Gives back what was reserved, and the call that this was an attempt of.
+    pub(super) fn give_back<E: Env>(self, shared: &Shared<E>) -> Option<Box<Call>> {
         if let Some(party) = self.party {
             shared.peers.release(party);
         }
-        if let Some((answer, name)) = self.asked {
-            answer.answer(Err(error(name)));
+        self.call
+    }
+
+    /// Why there is no session, when the connection has ended.
+    pub(super) fn why_lost(&self, was_heard: bool, broken: &Broken) -> impl FnOnce(String) -> ConnectError + use<> {
+        let path = self.call.as_ref().map(|call| call.way.address().to_string()).unwrap_or_default();
+        let (reason, is_io) = (broken.to_string(), matches!(broken, Broken::Io(_)));
+        let sealed = match broken {
+            Broken::Sealed(error) => Some(error.clone()),
+            _ => None,
+        };
+        move |name| match sealed {
+            Some(ChannelError::WrongSecret) => ConnectError::WrongSecret { name, address: path },
+            Some(ChannelError::Refused { code: OpeningCode::WrongSecret, .. }) => {
+                ConnectError::WrongSecret { name, address: path }
+            }
+            Some(ChannelError::Refused { code: OpeningCode::RateLimited, text }) => {
+                ConnectError::RateLimited { name, text }
+            }
+            Some(ChannelError::Refused { code, text }) => ConnectError::TurnedAway { name, code, text },
+            _ if is_io && !was_heard => ConnectError::Unreachable { name, path, reason },
+            _ => ConnectError::Lost { name, reason },
         }
     }
 }
 
-fn hello<E: Env>(shared: &Shared<E>, party: u32, expects: u64) -> Hello {
+fn reaches_so_far(transport: &Arc<dyn Transport>, reach: Reach) -> bool {
+    transport.reach() == reach
+}
+
+fn hello<E: Env>(shared: &Shared<E>, party: u32, expects: u64, reach: Reach) -> Hello {
+    let offered = shared.transports.iter().filter(|transport| reaches_so_far(transport, reach));
     Hello {
         version_min: VERSION_MIN,
         version_max: VERSION_MAX,
@@ -100,7 +131,7 @@ fn hello<E: Env>(shared: &Shared<E>, party: u32, expects: u64) -> Hello {
         process: shared.process,
         workers: shared.ports.len() as u16,
         party,
-        transports: shared.transports.iter().map(|transport| transport.name().to_owned()).collect(),
+        transports: offered.map(|transport| transport.name().to_owned()).collect(),
     }
 }
 
@@ -132,8 +163,10 @@ fn unseen() -> Arc<ProcessWatch> {
 impl<E: Env> Control<E> {
     /// A new connection: who is it, and does this side speak first?
     pub(super) fn begin(&mut self, token: u64) {
-        let Some(Talk { connection, phase: Phase::Greeting(greeter) }) = self.talks.get_mut(&token) else { return };
+        let Some(Talk { connection, phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) else { return };
         let checked = match connection.stream.credentials() {
+            // Nobody knows the user on another host; the secret is what counts there.
+            _ if greeter.reach == Reach::Network => Ok(()),
             Ok(there) => {
                 greeter.process = Arc::new(ProcessWatch::of(there.pid));
                 Greeting::check_user(self.shared.env.credentials(), there)
@@ -143,7 +176,7 @@ impl<E: Env> Control<E> {
         if let Err(error) = checked {
             return self.end_greeting(token, error);
         }
-        if greeter.asked.is_some() {
+        if greeter.call.is_some() {
             let hello = Frame::Hello(greeter.greeting.ours().clone());
             match connection.send(&hello, Vec::new()) {
                 Ok(()) => self.rewatch(token),
@@ -157,6 +190,7 @@ impl<E: Env> Control<E> {
         let stepped = match greeter.greeting.handle(frame) {
             Err(error) => return self.end_greeting(token, error),
             Ok(Outcome::Wait) => Ok(()),
+            Ok(Outcome::Choose { candidates }) if self.hold(token, &candidates) => Ok(()),
             Ok(Outcome::Choose { candidates }) => self.choose(token, &candidates),
             Ok(Outcome::JoinAndOffer(offer)) => self.answer_offer(token, &offer, tokens),
             Ok(Outcome::Join(offer)) => self.join(token, &offer, tokens),
@@ -166,10 +200,16 @@ impl<E: Env> Control<E> {
         }
     }
 
+    pub(super) fn choose_or_refuse(&mut self, token: u64, candidates: &[String]) {
+        if let Err(Refusal(code, text)) = self.choose(token, candidates) {
+            self.end_greeting(token, GreetingError::Refuse { code, text });
+        }
+    }
+
     /// The listener chooses the transport and answers with its hello and its offer.
     fn choose(&mut self, token: u64, candidates: &[String]) -> Result<(), Refusal> {
         let shared = Arc::clone(&self.shared);
-        let Some(Talk { connection, phase: Phase::Greeting(greeter) }) = self.talks.get_mut(&token) else {
+        let Some(Talk { connection, phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) else {
             return Ok(());
         };
         if shared.is_closing() {
@@ -198,7 +238,7 @@ impl<E: Env> Control<E> {
         let chosen = candidates.iter().find_map(reaches);
         let transport = chosen.ok_or_else(|| Refusal(RefusalCode::NoTransport, reasons.join("; ")))?;
         let offering = offer(&*transport, here, there)?;
-        let hello = Frame::Hello(hello(&shared, party, 0));
+        let hello = Frame::Hello(hello(&shared, party, 0, greeter.reach));
         let frame = Frame::Offer(Offer { transport: transport.name().to_owned(), blob: offering.blob.clone() });
         let tokens = offering.tokens.clone();
         greeter.offering = Some((transport, offering));
@@ -210,15 +250,31 @@ impl<E: Env> Control<E> {
     /// The caller joins with the listener's offer and answers with its own.
     fn answer_offer(&mut self, token: u64, theirs: &Offer, tokens: Vec<OwnedFd>) -> Result<(), Refusal> {
         let shared = Arc::clone(&self.shared);
-        let Some(Talk { connection, phase: Phase::Greeting(greeter) }) = self.talks.get_mut(&token) else {
+        let Some(Talk { connection, phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) else {
             return Ok(());
         };
-        let chosen = shared.transports.iter().find(|transport| transport.name() == theirs.transport);
+        let reach = greeter.reach;
+        let mut offered = shared.transports.iter().filter(|transport| reaches_so_far(transport, reach));
+        let chosen = offered.find(|transport| transport.name() == theirs.transport);
         let no_transport =
             || Refusal(RefusalCode::NoTransport, format!("transport `{}` is not allowed here", theirs.transport));
         let transport = Arc::clone(chosen.ok_or_else(no_transport)?);
         let party = greeter.party.expect("a caller reserves its place before it calls");
         let theirs_hello = greeter.greeting.theirs().expect("its hello came first");
+        let called = greeter.call.as_ref();
+        if let Some(must_be) = called.and_then(|call| call.must_be.as_ref())
+            && theirs_hello.name != must_be.as_str()
+        {
+            let text = format!("`{}` answers where `{must_be}` is said to be", theirs_hello.name);
+            return Err(Refusal(RefusalCode::Epoch, text));
+        }
+        if reach == Reach::Network
+            && let Some(peer) = shared.peers.with_epoch(theirs_hello.epoch)
+        {
+            // It was called by an address, and who answers is connected already.
+            self.found_again(token, peer);
+            return Ok(());
+        }
         let (here, there) = sides(&shared, party, theirs_hello, &greeter.process);
         let reached = transport.reaches(&here, &there);
         reached.map_err(|reason| Refusal(RefusalCode::NoTransport, format!("{}: {reason}", theirs.transport)))?;
@@ -230,6 +286,15 @@ impl<E: Env> Control<E> {
         self.establish(token, transport, link);
         self.settle(token, sent);
         Ok(())
+    }
+
+    /// Who was called has a session with this engine: that one is the answer.
+    fn found_again(&mut self, token: u64, peer: Arc<PeerState>) {
+        if let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.remove(token)
+            && let Some(call) = greeter.give_back(&self.shared)
+        {
+            call.answer.answer(Ok(peer));
+        }
     }
 
     /// The listener joins with the caller's offer.
@@ -247,11 +312,16 @@ impl<E: Env> Control<E> {
 
     /// The session stands: workers get their lanes, the peer hears what we have.
     fn establish(&mut self, token: u64, transport: Arc<dyn Transport>, link: Link) {
-        let Some(Talk { phase, .. }) = self.talks.get_mut(&token) else { return };
+        let Some(Talk { phase, line, connection }) = self.talks.get_mut(&token) else { return };
         let Phase::Greeting(greeter) = phase else { return };
         let theirs = greeter.greeting.theirs().expect("its hello came first").clone();
         let name = EngineName::new(&theirs.name).expect("the greeting has checked the name");
-        let socket = greeter.called.take().unwrap_or_else(|| self.shared.socket_of(&name));
+        let call = greeter.call.take();
+        let socket = match call.as_ref().map(|call| &call.way) {
+            Some(Way::Socket(path)) => path.clone(),
+            _ => self.shared.socket_of(&name),
+        };
+        let we_called = greeter.greeting.role() == Role::Caller;
         let peer = Arc::new(PeerState::new(PeerParts {
             name,
             socket,
@@ -264,23 +334,31 @@ impl<E: Env> Control<E> {
             sight: link.sight,
             registrar: link.registrar,
             process: std::mem::replace(&mut greeter.process, unseen()),
-            we_called: greeter.greeting.role() == Role::Caller,
+            we_called,
+            address: line.as_ref().map(|line| line.remote),
             inbox_credits: self.shared.config.credits.notifications_per_peer as u64,
         }));
         tracing::info!(peer = %peer.name, transport = peer.transport, path = peer.path, "a session stands");
-        let asked = greeter.asked.take();
+        if let Some(line) = line {
+            line.key = line.key.take().or_else(|| connection.stream_key());
+            line.streams = link.streams;
+            line.heard = self.shared.env.now();
+            self.shared.sessions_between_hosts.fetch_add(1, Ordering::Relaxed);
+        }
         *phase = Phase::Open { peer: Arc::clone(&peer), announced: Announced::default(), rest: Rest::default() };
         self.shared.peers.insert(&peer);
         for (port, lane) in self.shared.ports.iter().zip(link.lanes) {
             port.call(WorkerCall::Join { peer: Arc::clone(&peer), lane });
         }
-        if let Some((answer, _)) = asked {
-            answer.answer(Ok(peer));
+        if let Some(call) = call {
+            call.answer.answer(Ok(peer));
         }
         if self.stopping {
             self.leave(token, penstock_core::Cause::EngineClosed, None);
         } else {
+            self.begin_streams(token, we_called);
             self.announce_to(token);
+            self.tell_cards(token);
             if self.shared.is_draining() {
                 self.drain_session(token);
             }
@@ -295,24 +373,31 @@ impl<E: Env> Control<E> {
     }
 
     /// A greeting ends without a session: say so, and close.
-    fn end_greeting(&mut self, token: u64, error: GreetingError) {
+    pub(super) fn end_greeting(&mut self, token: u64, error: GreetingError) {
         let Some(mut talk) = self.remove(token) else { return };
         let Phase::Greeting(greeter) = talk.phase else { return };
         match error {
             GreetingError::Refused { code, text } => {
-                greeter.end(&self.shared, |name| ConnectError::Refused { name, code, text });
+                self.greeting_failed(*greeter, |name| ConnectError::Refused { name, code, text });
             }
             GreetingError::Refuse { code, text } => {
                 tracing::warn!(%text, "a greeting was refused");
                 let frame = Frame::Refuse { code, text: text.clone() };
                 // Said once, not waited for: a stranger may not even be reading.
                 let _ = talk.connection.send(&frame, Vec::new());
-                greeter.failed(&self.shared, &text);
+                self.greeting_failed(*greeter, |name| ConnectError::RefusedHere { name, text });
             }
         }
     }
 
     pub(super) fn greeting_expired(&mut self, token: u64) {
+        if let Some(Talk { connection, phase: Phase::Greeting(greeter), .. }) = self.talks.get(&token)
+            && greeter.reach == Reach::Network
+            && !connection.was_heard()
+        {
+            let broken = Broken::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer came in time"));
+            return self.broke(token, &broken);
+        }
         let text = "the greeting was not finished in time".to_owned();
         self.end_greeting(token, GreetingError::Refuse { code: RefusalCode::Garbled, text });
     }

@@ -5,6 +5,7 @@
 //! long that takes; the control loop does not stand still meanwhile.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use penstock_core::{Cause, Env, Moment};
@@ -47,6 +48,7 @@ impl<E: Env> Control<E> {
             Phase::Open { peer, .. } => {
                 let peer = Arc::clone(peer);
                 peer.end(cause);
+                self.shared.book().forget_own(peer.name.as_str(), peer.epoch.0);
                 let workers = Latch::new(self.shared.ports.len());
                 for port in &self.shared.ports {
                     let (peer, left) = (Arc::clone(&peer), Arc::clone(&workers));
@@ -55,8 +57,13 @@ impl<E: Env> Control<E> {
                 let waiting = waiting.into_iter().collect();
                 let leaving = Leaving { peer, workers, said: None, heard: false, mute: false, waiting };
                 talk.phase = Phase::Leaving(Box::new(leaving));
+                if talk.line.is_some() {
+                    self.shared.sessions_between_hosts.fetch_sub(1, Ordering::Relaxed);
+                    self.drop_dialing(token);
+                }
+                self.drop_probes(token);
             }
-            Phase::Greeting(_) => {}
+            _ => {}
         }
     }
 
@@ -70,7 +77,7 @@ impl<E: Env> Control<E> {
 
     /// The connection of a session that ends is over.
     pub(super) fn mute(&mut self, token: u64) {
-        if let Some(Talk { connection, phase: Phase::Leaving(leaving) }) = self.talks.get_mut(&token)
+        if let Some(Talk { connection, phase: Phase::Leaving(leaving), .. }) = self.talks.get_mut(&token)
             && !std::mem::replace(&mut leaving.mute, true)
         {
             // Or the reactor would report its end again and again.
@@ -96,7 +103,7 @@ impl<E: Env> Control<E> {
 
     /// Says goodbye, once every worker has left.
     fn say_goodbye(&mut self, token: u64) {
-        let Some(Talk { connection, phase: Phase::Leaving(leaving) }) = self.talks.get_mut(&token) else { return };
+        let Some(Talk { connection, phase: Phase::Leaving(leaving), .. }) = self.talks.get_mut(&token) else { return };
         if leaving.said.is_some() || !leaving.workers.is_open() {
             return;
         }

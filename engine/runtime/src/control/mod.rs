@@ -4,47 +4,69 @@
 //! sleeps nearly always; an inline engine turns it now and then.
 //!
 //! - [`connection`]: frames and descriptors over one stream
-//! - [`greet`]: from a connection to a session
+//! - [`call`]: calling an engine, at one address after the other
+//! - [`network`], [`opening`], [`limits`]: connections of strangers, and how many are heard
+//! - [`greet`]: from a connection to a session; [`names`]: those whose name is taken
+//! - [`streams`]: the data streams of sessions between hosts
 //! - [`announce`]: what each peer knows of our regions and counters
 //! - [`drain`]: how all of them come to rest
 //! - [`leave`]: how a session ends
-//! - [`life`]: peers that die without a word
+//! - [`life`]: peers that die without a word; [`heartbeat`]: peers on other hosts that say nothing any more
+//! - [`known`]: what engines tell each other about where they are
 
 mod announce;
+mod call;
 mod connection;
 mod drain;
 mod greet;
+mod heartbeat;
+mod known;
 mod leave;
 mod life;
+mod limits;
+mod names;
+mod network;
+mod opening;
+mod streams;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::env::{Address, Listener, Reactor};
+use penstock_core::env::Reactor;
 use penstock_core::{Cause, Env, Moment};
-use penstock_session::{Card, Frame};
+use penstock_session::{Channel, Frame};
 
 use self::announce::Announced;
 use self::connection::{Broken, Connection};
 use self::drain::Rest;
+pub(crate) use self::call::Wanted;
 use self::greet::Greeter;
+use self::heartbeat::Probe;
 use self::leave::Leaving;
+use self::limits::Limits;
+use self::network::Line;
+use self::opening::Opening;
+use self::streams::Dialing;
 use crate::error::ConnectError;
 use crate::peer_state::PeerState;
-use crate::shared::{ControlCall, Pending, Shared};
+use crate::shared::{ControlCall, Shared};
 
+/// The token of the first listener; those of the others follow.
 const LISTENER: u64 = 0;
-/// Connections accepted before anything else is looked at.
-const ACCEPTS_PER_TURN: usize = 16;
 /// How long past its configured time a stop may take: goodbyes have a time of their own.
 const STOP_GRACE: Duration = Duration::from_secs(1);
-/// Strangers that may be greeted at once; more are turned away unheard until some are done.
+/// Strangers that may be greeted at once; more are turned away unheard until some are done, between hosts in favour
+/// of the latest.
 const GREETINGS_MAX: usize = 256;
 
 /// What a connection is about.
 enum Phase {
+    /// Not yet known whose.
+    Opening(Box<Opening>),
+    /// A data stream that this side opens.
+    Dialing(Box<Dialing>),
     /// Not yet a session.
     Greeting(Box<Greeter>),
     /// A session.
@@ -56,18 +78,35 @@ enum Phase {
 struct Talk<E: Env> {
     connection: Connection<E::Stream>,
     phase: Phase,
+    /// What there is to know of a connection between hosts.
+    line: Option<Box<Line>>,
+}
+
+impl<E: Env> Talk<E> {
+    fn new(stream: E::Stream, phase: Phase, line: Option<Line>) -> Self {
+        Self { connection: Connection::new(stream), phase, line: line.map(Box::new) }
+    }
 }
 
 /// The control loop of one engine.
 pub(crate) struct Control<E: Env> {
     shared: Arc<Shared<E>>,
     reactor: E::Reactor,
-    listener: Option<E::Listener>,
+    listeners: Vec<E::Listener>,
+    /// How many there were: tokens below are theirs.
+    listeners_made: usize,
+    /// When connections are taken again; none while they are.
+    accept_again: Option<Moment>,
+    limits: Limits,
+    probes: Vec<Probe>,
+    last_probe: u64,
     /// By token, so that whoever came first is served first, in every run alike.
     talks: BTreeMap<u64, Talk<E>>,
     next_token: u64,
     /// Revisions of the registry and the counters, and the last deregistration, as announced.
     announced: (u64, u64, u64),
+    /// The revision of the log of withdrawn memory, as told to peers on other hosts.
+    told: u64,
     stopping: bool,
     /// When a stop ends at the latest.
     stop_by: Option<Moment>,
@@ -79,16 +118,24 @@ impl<E: Env> Control<E> {
     pub(crate) fn new(
         shared: &Arc<Shared<E>>,
         mut reactor: E::Reactor,
-        listener: E::Listener,
+        listeners: Vec<E::Listener>,
     ) -> std::io::Result<Self> {
-        reactor.watch_listener(&listener, LISTENER)?;
+        for (listener, token) in listeners.iter().zip(LISTENER..) {
+            reactor.watch_listener(listener, token)?;
+        }
         Ok(Self {
             shared: Arc::clone(shared),
             reactor,
-            listener: Some(listener),
+            next_token: LISTENER + listeners.len() as u64,
+            listeners_made: listeners.len(),
+            listeners,
+            accept_again: None,
+            limits: Limits::new(shared.config.session.accepts_per_second),
+            probes: Vec::new(),
+            last_probe: 0,
             talks: BTreeMap::new(),
-            next_token: LISTENER + 1,
             announced: (0, 0, 0),
+            told: 0,
             stopping: false,
             stop_by: None,
             look_at: None,
@@ -105,7 +152,8 @@ impl<E: Env> Control<E> {
                 tracing::warn!("sessions are dropped without a goodbye: a worker does not leave its peer");
                 return;
             }
-            let deadline = self.next_deadline().into_iter().chain(self.stop_by).chain(self.look_at).min();
+            let others = [self.stop_by, self.look_at, self.accept_again];
+            let deadline = self.next_deadline().into_iter().chain(others.into_iter().flatten()).min();
             self.turn(deadline.map(|deadline| deadline.since(now)));
         }
     }
@@ -133,12 +181,15 @@ impl<E: Env> Control<E> {
             self.answer(call);
         }
         self.announce_changes();
+        let first_talk = LISTENER + self.listeners_made as u64;
         for token in ready {
-            match token {
-                LISTENER => self.accept(),
-                token => self.serve(token),
+            if token < first_talk {
+                self.accept(token);
+            } else {
+                self.serve(token);
             }
         }
+        self.accept_again();
         self.look_at_lives();
         self.advance_draining();
         // After the sockets: a goodbye heard just now must not wait for the next thing to happen.
@@ -149,7 +200,8 @@ impl<E: Env> Control<E> {
 
     fn answer(&mut self, call: ControlCall) {
         match call {
-            ControlCall::Connect { card, answer } => self.connect(card, answer),
+            ControlCall::Connect { wanted, answer } => self.connect(wanted, answer),
+            ControlCall::Ping { peer, echo } => self.measure(&peer, echo),
             ControlCall::Announce => self.shared.control.looks_at_changes(),
             ControlCall::Broken { peer, cause } => {
                 if let Some(token) = self.token_of(&peer) {
@@ -172,12 +224,14 @@ impl<E: Env> Control<E> {
     fn stop(&mut self) {
         self.stopping = true;
         self.stop_by = Some(self.shared.env.now() + self.shared.config.session.shutdown_timeout() + STOP_GRACE);
-        self.listener = None;
+        self.listeners.clear();
+        self.accept_again = None;
         let tokens: Vec<u64> = self.talks.keys().copied().collect();
         for token in tokens {
             match self.talks.get(&token).map(|talk| &talk.phase) {
                 Some(Phase::Open { .. }) => self.leave(token, Cause::EngineClosed, None),
                 Some(Phase::Greeting(_)) => self.refuse_closing(token),
+                Some(Phase::Opening(_) | Phase::Dialing(_)) => drop(self.remove(token)),
                 _ => {}
             }
         }
@@ -188,29 +242,9 @@ impl<E: Env> Control<E> {
         let is_theirs = |talk: &Talk<E>| match &talk.phase {
             Phase::Open { peer: theirs, .. } => Arc::ptr_eq(theirs, peer),
             Phase::Leaving(leaving) => Arc::ptr_eq(&leaving.peer, peer),
-            Phase::Greeting(_) => false,
+            Phase::Greeting(_) | Phase::Opening(_) | Phase::Dialing(_) => false,
         };
         self.talks.iter().find(|(_, talk)| is_theirs(talk)).map(|(&token, _)| token)
-    }
-
-    fn accept(&mut self) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            let Some(listener) = &mut self.listener else { return };
-            match listener.accept() {
-                Ok(_) if self.greetings() >= GREETINGS_MAX => {}
-                Ok(stream) => {
-                    let greeter = Greeter::listener(&self.shared);
-                    self.open(stream, Phase::Greeting(Box::new(greeter)));
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    // Out of descriptors, most likely: let some be closed before trying again.
-                    tracing::warn!(%error, "cannot accept a connection");
-                    self.shared.env.pause(Duration::from_millis(1));
-                    return;
-                }
-            }
-        }
     }
 
     fn greetings(&self) -> usize {
@@ -218,43 +252,40 @@ impl<E: Env> Control<E> {
     }
 
     /// Watches a new connection and, if it may talk at all, lets it begin.
-    fn open(&mut self, stream: E::Stream, phase: Phase) -> Option<u64> {
+    fn open(&mut self, stream: E::Stream, phase: Phase, line: Option<Line>, channel: Option<Channel>) {
         let token = self.next_token;
         if let Err(error) = self.reactor.watch_stream(&stream, token, false) {
             tracing::warn!(%error, "cannot watch a connection");
-            return None;
+            if let Phase::Greeting(greeter) = phase {
+                let text = format!("this engine cannot watch the connection: {error}");
+                self.greeting_failed(*greeter, |name| ConnectError::RefusedHere { name, text });
+            }
+            return;
         }
         self.next_token += 1;
-        self.talks.insert(token, Talk { connection: Connection::new(stream), phase });
+        let mut talk = Talk::new(stream, phase, line);
+        if let Some(channel) = channel {
+            talk.connection.seal(channel);
+        }
+        self.talks.insert(token, talk);
         self.begin(token);
-        self.talks.contains_key(&token).then_some(token)
-    }
-
-    fn connect(&mut self, card: Card, answer: Arc<Pending>) {
-        if let Some(peer) = self.shared.peers.with_epoch(card.epoch) {
-            return answer.answer(Ok(peer));
-        }
-        if self.shared.is_draining() {
-            return answer.answer(Err(ConnectError::Call(Cause::Draining)));
-        }
-        let address = Address::Unix(card.socket.clone().into());
-        match self.shared.env.connect(&address) {
-            Ok(stream) => match Greeter::caller(&self.shared, &card, Arc::clone(&answer)) {
-                Ok(greeter) => drop(self.open(stream, Phase::Greeting(Box::new(greeter)))),
-                Err(error) => answer.answer(Err(error)),
-            },
-            Err(error) => answer.answer(Err(ConnectError::Unreachable {
-                name: card.name,
-                path: card.socket,
-                reason: error.to_string(),
-            })),
-        }
     }
 
     /// Reads and writes one connection.
     fn serve(&mut self, token: u64) {
         let Some(talk) = self.talks.get_mut(&token) else { return };
+        match &talk.phase {
+            Phase::Opening(_) => return self.serve_opening(token),
+            Phase::Dialing(_) => return self.serve_dialing(token),
+            _ => {}
+        }
         let read = talk.connection.flush().and_then(|()| talk.connection.read());
+        self.serve_read(token, read);
+    }
+
+    /// Handles what was read, and then how the reading ended.
+    fn serve_read(&mut self, token: u64, read: Result<(), Broken>) {
+        self.note_life(token);
         let end = loop {
             let Some(talk) = self.talks.get_mut(&token) else { return };
             match talk.connection.next() {
@@ -299,9 +330,24 @@ impl<E: Env> Control<E> {
                     Frame::Draining => self.heard_draining(token),
                     Frame::Settled => self.heard_settled(token),
                     Frame::Rested => self.heard_rested(token),
+                    Frame::Ping { number } => {
+                        self.say(token, &Frame::Pong { number });
+                        true
+                    }
+                    Frame::Pong { number } => {
+                        self.heard_pong(token, number);
+                        true
+                    }
+                    Frame::Card(card) => {
+                        self.learn_card(token, &card);
+                        true
+                    }
+                    Frame::Known(cards) => {
+                        self.learn_known(token, &cards);
+                        true
+                    }
                     Frame::Goodbye => return self.heard_goodbye(token),
                     // Optional words that nobody here acts on yet.
-                    Frame::Ping { .. } | Frame::Pong { .. } | Frame::Card(_) | Frame::Known(_) => true,
                     Frame::Hello(_) | Frame::Offer(_) | Frame::Refuse { .. } => false,
                 };
                 if !makes_sense {
@@ -314,6 +360,7 @@ impl<E: Env> Control<E> {
                     self.heard_goodbye(token);
                 }
             }
+            Phase::Opening(_) | Phase::Dialing(_) => {}
         }
     }
 
@@ -329,13 +376,15 @@ impl<E: Env> Control<E> {
         match (self.talks.get(&token).map(|talk| &talk.phase), broken) {
             (Some(Phase::Greeting(_)), Broken::Wire(error)) => self.greeting_garbled(token, error.to_string()),
             (Some(Phase::Greeting(_)), _) => {
-                if let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.remove(token) {
-                    greeter.lost(&self.shared, &broken.to_string());
+                if let Some(Talk { phase: Phase::Greeting(greeter), connection, .. }) = self.remove(token) {
+                    let error = greeter.why_lost(connection.was_heard(), broken);
+                    self.greeting_failed(*greeter, error);
                 }
             }
+            (Some(Phase::Opening(_) | Phase::Dialing(_)), _) => drop(self.remove(token)),
             (Some(Phase::Open { peer, .. }), _) => {
                 tracing::info!(peer = %peer.name, %broken, "a session is lost");
-                let cause = if matches!(broken, Broken::Wire(_)) { Cause::PeerCorrupt } else { Cause::PeerLost };
+                let cause = if matches!(broken, Broken::Wire(_) | Broken::Sealed(_)) { Cause::PeerCorrupt } else { Cause::PeerLost };
                 self.leave(token, cause, None);
                 self.mute(token);
             }
@@ -344,16 +393,22 @@ impl<E: Env> Control<E> {
         }
     }
 
-    fn deadline_of(phase: &Phase) -> Option<Moment> {
-        match phase {
-            Phase::Greeting(greeter) => Some(greeter.until()),
-            Phase::Leaving(leaving) => leaving.deadline(),
-            Phase::Open { .. } => None,
+    fn deadline_of(&self, talk: &Talk<E>) -> Option<Moment> {
+        match (&talk.phase, &talk.line) {
+            (Phase::Opening(opening), _) => Some(opening.until),
+            (Phase::Dialing(dialing), _) => Some(dialing.until),
+            (Phase::Greeting(greeter), _) => Some(greeter.until()),
+            (Phase::Leaving(leaving), _) => leaving.deadline(),
+            (Phase::Open { .. }, None) => None,
+            (Phase::Open { .. }, Some(line)) => {
+                let pulse = heartbeat::deadline(line, self.shared.heartbeat());
+                Some(line.streams_by.map_or(pulse, |streams_by| streams_by.min(pulse)))
+            }
         }
     }
 
     fn next_deadline(&self) -> Option<Moment> {
-        self.talks.values().filter_map(|talk| Self::deadline_of(&talk.phase)).min()
+        self.talks.values().filter_map(|talk| self.deadline_of(talk)).min()
     }
 
     fn expire(&mut self) {
@@ -361,12 +416,20 @@ impl<E: Env> Control<E> {
             return;
         }
         let now = self.shared.env.now();
-        let is_late = |talk: &Talk<E>| Self::deadline_of(&talk.phase).is_some_and(|deadline| deadline <= now);
+        let is_late = |talk: &Talk<E>| self.deadline_of(talk).is_some_and(|deadline| deadline <= now);
         let late: Vec<u64> = self.talks.iter().filter(|(_, talk)| is_late(talk)).map(|(&token, _)| token).collect();
         for token in late {
-            match self.talks.get(&token).map(|talk| &talk.phase) {
-                Some(Phase::Greeting(_)) => self.greeting_expired(token),
-                _ => self.leaving_expired(token),
+            let Some(talk) = self.talks.get(&token) else { continue };
+            match &talk.phase {
+                Phase::Opening(_) => self.turn_away(token, None),
+                Phase::Dialing(_) => self.dialing_expired(token),
+                Phase::Greeting(greeter) if greeter.held.is_some() => self.give_up_namesake(token),
+                Phase::Greeting(_) => self.greeting_expired(token),
+                Phase::Leaving(_) => self.leaving_expired(token),
+                Phase::Open { .. } => match &talk.line {
+                    Some(line) if line.streams_by.is_some_and(|by| by <= now) => self.streams_expired(token),
+                    _ => self.pulse(token),
+                },
             }
         }
     }

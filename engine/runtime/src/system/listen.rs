@@ -7,27 +7,28 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use penstock_core::env::Listener;
+use penstock_core::env::{Address, Listener};
 use rustix::fs::{FlockOperation, flock};
 
-use super::SystemStream;
+use super::{SystemStream, tcp};
 
 /// How often the lock file may vanish under us (its last owner is just leaving) before we give up.
 const LOCK_TRIES: u32 = 100;
 
 /// A listening Unix socket, removed when dropped.
 #[derive(Debug)]
-pub struct SystemListener {
+pub(super) struct LocalListener {
     socket: UnixListener,
     path: PathBuf,
     lock_path: PathBuf,
     _lock: File,
 }
 
-impl SystemListener {
+impl LocalListener {
     pub(super) fn bind(path: &Path) -> io::Result<Self> {
         if let Some(folder) = path.parent() {
             prepare_folder(folder)?;
@@ -80,7 +81,7 @@ fn take_lock(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::AddrInUse, format!("cannot take the lock {}", path.display())))
 }
 
-impl Drop for SystemListener {
+impl Drop for LocalListener {
     fn drop(&mut self) {
         if penstock_memory::fork::in_child() {
             return; // They are the parent's.
@@ -91,9 +92,37 @@ impl Drop for SystemListener {
     }
 }
 
-impl AsFd for SystemListener {
+impl AsFd for LocalListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// A listening socket: of this host, or for others.
+#[derive(Debug)]
+pub struct SystemListener(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Local(LocalListener),
+    Network(TcpListener),
+}
+
+impl SystemListener {
+    pub(super) fn bind(address: &Address) -> io::Result<Self> {
+        Ok(Self(match address {
+            Address::Unix(path) => Kind::Local(LocalListener::bind(path)?),
+            Address::Tcp(address) => Kind::Network(tcp::listen(*address)?),
+        }))
+    }
+}
+
+impl AsFd for SystemListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.0 {
+            Kind::Local(local) => local.as_fd(),
+            Kind::Network(network) => network.as_fd(),
+        }
     }
 }
 
@@ -101,6 +130,19 @@ impl Listener for SystemListener {
     type Stream = SystemStream;
 
     fn accept(&mut self) -> io::Result<SystemStream> {
-        SystemStream::new(self.socket.accept()?.0)
+        match &self.0 {
+            Kind::Local(local) => SystemStream::local(local.socket.accept()?.0),
+            Kind::Network(network) => {
+                let (stream, remote) = network.accept()?;
+                SystemStream::network(stream, remote)
+            }
+        }
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
+        match &self.0 {
+            Kind::Local(_) => None,
+            Kind::Network(network) => network.local_addr().ok(),
+        }
     }
 }

@@ -1,8 +1,9 @@
-//! The real environment: the kernel's clock, randomness, threads and Unix sockets.
+//! The real environment: the kernel's clock, randomness, threads and sockets.
 
 mod listen;
 mod reactor;
 mod stream;
+mod tcp;
 
 use std::io;
 use std::sync::OnceLock;
@@ -63,11 +64,11 @@ impl Env for SystemEnv {
     }
 
     fn listen(&self, address: &Address) -> io::Result<SystemListener> {
-        SystemListener::bind(address.path())
+        SystemListener::bind(address)
     }
 
     fn connect(&self, address: &Address) -> io::Result<SystemStream> {
-        SystemStream::connect(address.path())
+        SystemStream::connect(address)
     }
 
     fn reactor(&self) -> io::Result<SystemReactor> {

@@ -55,6 +55,10 @@ impl Reactor for SystemReactor {
         Ok(epoll::add(&self.set, listener, epoll::EventData::new_u64(token), interest(false))?)
     }
 
+    fn unwatch_listener(&mut self, listener: &SystemListener) -> io::Result<()> {
+        Ok(epoll::delete(&self.set, listener)?)
+    }
+
     fn watch_stream(&mut self, stream: &SystemStream, token: u64, writable: bool) -> io::Result<()> {
         Ok(epoll::add(&self.set, stream, epoll::EventData::new_u64(token), interest(writable))?)
     }

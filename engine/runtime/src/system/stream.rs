@@ -1,34 +1,57 @@
-//! A Unix stream that carries descriptors.
+//! A stream: on one host a Unix one that carries descriptors, between hosts a TCP one.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
-use penstock_core::env::{Credentials, Stream};
+use penstock_core::env::{Address, Credentials, Stream};
 use penstock_core::limits::FRAME_TOKENS_MAX;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
 };
 
-/// A connected, non-blocking Unix stream.
+use super::tcp;
+
+/// A non-blocking stream to another engine.
 #[derive(Debug)]
-pub struct SystemStream(UnixStream);
+pub struct SystemStream(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Local(UnixStream),
+    Network { stream: TcpStream, remote: SocketAddr },
+}
 
 impl SystemStream {
-    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+    pub(super) fn local(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self(stream))
+        Ok(Self(Kind::Local(stream)))
     }
 
-    pub(super) fn connect(path: &Path) -> io::Result<Self> {
+    pub(super) fn network(stream: TcpStream, remote: SocketAddr) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self(Kind::Network { stream, remote }))
+    }
+
+    pub(super) fn connect(address: &Address) -> io::Result<Self> {
+        match address {
+            Address::Unix(path) => Self::connect_local(path),
+            Address::Tcp(remote) => Self::network(tcp::connect(*remote)?, *remote),
+        }
+    }
+
+    fn connect_local(path: &Path) -> io::Result<Self> {
         // Not std's connect: that one sleeps while the listener's queue is full, for ever if it is stopped.
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
-            Ok(()) => Self::new(UnixStream::from(socket)),
+            Ok(()) => Self::local(UnixStream::from(socket)),
             Err(rustix::io::Errno::AGAIN) => Err(io::Error::new(
                 io::ErrorKind::WouldBlock,
                 "its queue of connections is full: it is stopped, or inline and makes no progress",
@@ -40,7 +63,10 @@ impl SystemStream {
 
 impl AsFd for SystemStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        match &self.0 {
+            Kind::Local(stream) => stream.as_fd(),
+            Kind::Network { stream, .. } => stream.as_fd(),
+        }
     }
 }
 
@@ -51,13 +77,13 @@ impl Stream for SystemStream {
         if !tokens.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(tokens)) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one frame"));
         }
-        Ok(sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
+        Ok(sendmsg(&*self, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
     }
 
     fn receive(&mut self, bytes: &mut [u8], tokens: &mut Vec<OwnedFd>) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FRAME_TOKENS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let message = recvmsg(&self.0, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        let message = recvmsg(&*self, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
         for part in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = part {
                 tokens.extend(rights);
@@ -70,7 +96,31 @@ impl Stream for SystemStream {
     }
 
     fn credentials(&self) -> io::Result<Credentials> {
-        let (uid, pid) = penstock_memory::process::socket_credentials(self.0.as_fd())?;
+        let Kind::Local(stream) = &self.0 else {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "nobody knows the user on another host"));
+        };
+        let (uid, pid) = penstock_memory::process::socket_credentials(stream.as_fd())?;
         Ok(Credentials { uid, pid })
+    }
+
+    fn remote(&self) -> Option<SocketAddr> {
+        match &self.0 {
+            Kind::Local(_) => None,
+            Kind::Network { remote, .. } => Some(*remote),
+        }
+    }
+
+    fn bound_silence(&self, bound: Duration) -> io::Result<()> {
+        match &self.0 {
+            Kind::Local(_) => Ok(()),
+            Kind::Network { stream, .. } => tcp::bound_silence(stream, bound),
+        }
+    }
+
+    fn into_descriptor(self) -> Option<OwnedFd> {
+        match self.0 {
+            Kind::Local(_) => None,
+            Kind::Network { stream, .. } => Some(stream.into()),
+        }
     }
 }

@@ -1,0 +1,181 @@
+//! Calling an engine: by its socket, or at its addresses one after the other.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::env::{Address, Stream};
+use penstock_core::{Cause, EngineName, Env, Moment};
+use penstock_session::{Channel, Secret};
+use penstock_transport::Reach;
+
+use super::greet::Greeter;
+use super::network::Line;
+use super::{Control, Phase};
+use crate::error::ConnectError;
+use crate::shared::{Pending, Shared};
+
+/// An engine that somebody wants to talk to.
+pub(crate) struct Wanted {
+    /// What it is called in answers.
+    pub(crate) name: String,
+    /// The life of it; zero: any.
+    pub(crate) epoch: u64,
+    /// The name that whoever answers must have, if it was looked up by it.
+    pub(crate) must_be: Option<EngineName>,
+    /// Its socket on this host.
+    pub(crate) socket: Option<String>,
+    /// Its addresses, the best first.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// What it must share with this engine, if there are addresses.
+    pub(crate) secret: Option<Arc<Secret>>,
+    /// The time there is; none: as configured.
+    pub(crate) within: Option<Duration>,
+}
+
+impl Wanted {
+    /// An engine of this host, by its socket alone.
+    pub(crate) fn here(name: String, epoch: u64, socket: String) -> Self {
+        let socket = Some(socket);
+        Self { name, epoch, must_be: None, socket, addresses: Vec::new(), secret: None, within: None }
+    }
+}
+
+/// One way to an engine.
+#[derive(Debug, Clone)]
+pub(super) enum Way {
+    Socket(String),
+    Network(SocketAddr),
+}
+
+impl Way {
+    pub(super) fn reach(&self) -> Reach {
+        match self {
+            Self::Socket(_) => Reach::Host,
+            Self::Network(_) => Reach::Network,
+        }
+    }
+
+    pub(super) fn address(&self) -> Address {
+        match self {
+            Self::Socket(path) => Address::Unix(path.clone().into()),
+            Self::Network(address) => Address::Tcp(*address),
+        }
+    }
+}
+
+/// A call that is under way.
+pub(super) struct Call {
+    pub(super) answer: Arc<Pending>,
+    pub(super) name: String,
+    pub(super) epoch: u64,
+    pub(super) must_be: Option<EngineName>,
+    /// The way that is tried now.
+    pub(super) way: Way,
+    ways: VecDeque<Way>,
+    secret: Option<Arc<Secret>>,
+    until: Moment,
+    /// The failure that says most so far.
+    failed: Option<ConnectError>,
+}
+
+impl Call {
+    /// An attempt has failed. What the other side has said counts more than that nobody was there.
+    fn fail(&mut self, error: ConnectError) {
+        let says_little = |error: &ConnectError| {
+            matches!(error, ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } | ConnectError::Lost { .. })
+        };
+        if self.failed.as_ref().is_none_or(|before| says_little(before)) {
+            self.failed = Some(error);
+        }
+    }
+}
+
+pub(super) fn random_bytes<E: Env>(shared: &Shared<E>) -> impl FnMut(&mut [u8]) {
+    |bytes: &mut [u8]| {
+        for part in bytes.chunks_mut(8) {
+            part.copy_from_slice(&shared.env.random().to_ne_bytes()[..part.len()]);
+        }
+    }
+}
+
+impl<E: Env> Control<E> {
+    pub(super) fn connect(&mut self, wanted: Wanted, answer: Arc<Pending>) {
+        if let Some(peer) = self.shared.peers.with_epoch(wanted.epoch) {
+            return answer.answer(Ok(peer));
+        }
+        if self.shared.is_draining() {
+            return answer.answer(Err(ConnectError::Call(Cause::Draining)));
+        }
+        let configured = self.shared.config.session.connect_timeout();
+        // An address that does not answer must leave time for the others, and for saying so.
+        let within = wanted.within.filter(|_| !wanted.addresses.is_empty()).map(|within| within - within / 16);
+        let mut ways: VecDeque<Way> = wanted.socket.into_iter().map(Way::Socket).collect();
+        ways.extend(wanted.addresses.into_iter().map(Way::Network));
+        let Some(first) = ways.front().cloned() else {
+            return answer.answer(Err(ConnectError::OtherHost { name: wanted.name }));
+        };
+        let call = Call {
+            answer,
+            name: wanted.name,
+            epoch: wanted.epoch,
+            must_be: wanted.must_be,
+            way: first,
+            ways,
+            secret: wanted.secret,
+            until: self.shared.env.now() + within.unwrap_or(configured),
+            failed: None,
+        };
+        self.call_next(call);
+    }
+
+    /// Tries the next way, and answers if there is none left.
+    fn call_next(&mut self, mut call: Call) {
+        while let Some(way) = call.ways.pop_front() {
+            let now = self.shared.env.now();
+            let left = call.until.since(now);
+            if left.is_zero() && call.failed.is_some() {
+                break;
+            }
+            let until = now + left / (call.ways.len() as u32 + 1);
+            call.way = way;
+            match self.shared.env.connect(&call.way.address()) {
+                Ok(stream) => return self.call_on(stream, call, until),
+                Err(error) => {
+                    let (name, path) = (call.name.clone(), call.way.address().to_string());
+                    call.fail(ConnectError::Unreachable { name, path, reason: error.to_string() });
+                }
+            }
+        }
+        let error = call.failed.unwrap_or(ConnectError::OtherHost { name: call.name });
+        call.answer.answer(Err(error));
+    }
+
+    fn call_on(&mut self, stream: E::Stream, call: Call, until: Moment) {
+        let shared = Arc::clone(&self.shared);
+        let (reach, secret) = (call.way.reach(), call.secret.clone());
+        let greeter = match Greeter::caller(&shared, call, until) {
+            Ok(greeter) => greeter,
+            Err((call, error)) => return call.answer.answer(Err(error)),
+        };
+        let line = stream.remote().filter(|_| reach == Reach::Network).map(|remote| {
+            let _ = stream.bound_silence(shared.heartbeat());
+            Line::new(remote, shared.env.now())
+        });
+        let channel = secret.filter(|_| line.is_some());
+        let channel = channel.map(|secret| Channel::caller(&secret, &mut random_bytes(&shared)));
+        self.open(stream, Phase::Greeting(Box::new(greeter)), line, channel);
+    }
+
+    /// A greeting has failed: what it had reserved is given back, and the next way is tried.
+    pub(super) fn greeting_failed(&mut self, greeter: Greeter, error: impl FnOnce(String) -> ConnectError) {
+        if let Some(mut call) = greeter.give_back(&self.shared) {
+            call.fail(error(call.name.clone()));
+            if self.stopping {
+                call.ways.clear();
+            }
+            self.call_next(*call);
+        }
+    }
+}

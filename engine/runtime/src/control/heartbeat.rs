@@ -1,0 +1,148 @@
+//! Signs of life: a peer on another host that says nothing is asked, and given up when it does not answer.
+//!
+//! Nothing but the control channel is looked at. Whoever was heard within a third of the time is not asked, so of two
+//! engines that are quiet only one asks. Questions that are nearly due go with the next one: an idle engine
+//! with a thousand peers wakes as often as one with a single peer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::{Cause, Env, Moment};
+use penstock_session::Frame;
+
+use super::network::Line;
+use super::{Control, Phase, Talk};
+use crate::peer_state::PeerState;
+use crate::shared::Echo;
+
+/// How long a peer may take to say that it lives, while another engine with its name waits.
+const PROBE_WITHIN: Duration = Duration::from_millis(150);
+
+/// A question that somebody waits for.
+pub(super) struct Probe {
+    number: u64,
+    /// The talk that was asked.
+    token: u64,
+    asked: Moment,
+    waiting: Waiting,
+}
+
+enum Waiting {
+    /// A greeting that is held until it is known whether its name is taken.
+    Newcomer(u64),
+    /// Somebody who measures.
+    Caller(Arc<Echo>),
+}
+
+/// Questions are due at multiples of this part of the heartbeat.
+const GRAINS: u32 = 12;
+
+/// When this line is looked at next: to ask, or to give it up.
+pub(super) fn deadline(line: &Line, heartbeat: Duration) -> Moment {
+    match line.asked {
+        None => {
+            let grain = u64::try_from((heartbeat / GRAINS).as_nanos()).unwrap_or(u64::MAX).max(1);
+            let due = (line.heard + heartbeat / 3).as_ns();
+            Moment::from_ns(due.div_ceil(grain).saturating_mul(grain))
+        }
+        // An engine that has itself stood still gives its peers time to be heard.
+        Some(asked) => (line.heard + heartbeat).max(asked + heartbeat / 3),
+    }
+}
+
+impl<E: Env> Control<E> {
+    /// Something has come over this talk, if it was heard.
+    pub(super) fn note_life(&mut self, token: u64) {
+        if let Some(Talk { connection, line: Some(line), .. }) = self.talks.get_mut(&token)
+            && connection.has_heard()
+        {
+            line.heard = self.shared.env.now();
+            line.asked = None;
+        }
+    }
+
+    /// A peer was silent for long: it is asked, or given up.
+    pub(super) fn pulse(&mut self, token: u64) {
+        let now = self.shared.env.now();
+        let Some(Talk { phase: Phase::Open { peer, .. }, line: Some(line), .. }) = self.talks.get_mut(&token) else {
+            return;
+        };
+        if line.asked.is_none() {
+            line.asked = Some(now);
+            return self.say(token, &Frame::Ping { number: 0 });
+        }
+        let silent = now.since(line.heard);
+        tracing::info!(peer = %peer.name, ?silent, "a peer on another host gives no sign of life");
+        self.leave(token, Cause::PeerLost, None);
+        self.mute(token);
+    }
+
+    fn probe(&mut self, token: u64, waiting: Waiting) {
+        self.last_probe += 1;
+        let number = self.last_probe;
+        self.probes.push(Probe { number, token, asked: self.shared.env.now(), waiting });
+        self.say(token, &Frame::Ping { number });
+    }
+
+    /// Asks a peer for an echo.
+    pub(super) fn measure(&mut self, peer: &Arc<PeerState>, echo: Arc<Echo>) {
+        // Those that nobody waits for any more.
+        self.probes.retain(|probe| !matches!(&probe.waiting, Waiting::Caller(echo) if Arc::strong_count(echo) == 1));
+        match self.token_of(peer) {
+            Some(token) if peer.ended().is_none() => self.probe(token, Waiting::Caller(echo)),
+            _ => echo.latch.arrive(),
+        }
+    }
+
+    /// Whether an engine of this name has a standing session between hosts, in another life. It is asked whether it
+    /// lives then, and the answer must be there at the moment this answers.
+    pub(super) fn probe_namesake(&mut self, newcomer: u64, name: &str, epoch: u64) -> Option<Moment> {
+        let old = self.namesake(name, epoch)?;
+        self.probe(old, Waiting::Newcomer(newcomer));
+        Some(self.shared.env.now() + PROBE_WITHIN)
+    }
+
+    fn namesake(&self, name: &str, epoch: u64) -> Option<u64> {
+        let is_namesake = |talk: &Talk<E>| {
+            talk.line.is_some()
+                && matches!(&talk.phase, Phase::Open { peer, .. } if peer.name.as_str() == name && peer.epoch.0 != epoch)
+        };
+        self.talks.iter().find(|(_, talk)| is_namesake(talk)).map(|(&token, _)| token)
+    }
+
+    pub(super) fn heard_pong(&mut self, token: u64, number: u64) {
+        let Some(place) = self.probes.iter().position(|probe| probe.number == number && probe.token == token) else {
+            return;
+        };
+        let probe = self.probes.swap_remove(place);
+        match probe.waiting {
+            Waiting::Newcomer(newcomer) => self.refuse_newcomer(newcomer),
+            Waiting::Caller(echo) => echo.came(self.shared.env.now().since(probe.asked)),
+        }
+    }
+
+    /// The session of this talk ends: nobody waits for its answers any more.
+    pub(super) fn drop_probes(&mut self, token: u64) {
+        let (gone, kept) = std::mem::take(&mut self.probes).into_iter().partition(|probe: &Probe| probe.token == token);
+        self.probes = kept;
+        let gone: Vec<Probe> = gone;
+        for probe in gone {
+            match probe.waiting {
+                Waiting::Newcomer(newcomer) => self.newcomer_may_go_on(newcomer),
+                Waiting::Caller(echo) => echo.latch.arrive(),
+            }
+        }
+    }
+
+    /// The one who was asked for the sake of this newcomer has not answered: it is given up.
+    pub(super) fn give_up_namesake(&mut self, newcomer: u64) {
+        let is_asked = |probe: &&Probe| matches!(probe.waiting, Waiting::Newcomer(token) if token == newcomer);
+        let Some(old) = self.probes.iter().find(is_asked).map(|probe| probe.token) else {
+            return self.newcomer_may_go_on(newcomer);
+        };
+        tracing::info!("a peer gives no sign of life and another engine has its name");
+        // Which lets the newcomer go on.
+        self.leave(old, Cause::PeerLost, None);
+        self.mute(old);
+    }
+}

@@ -1,0 +1,135 @@
+//! Strangers: connections between hosts that have not shown yet whose they are.
+
+use penstock_core::env::{Reactor, Stream};
+use penstock_core::{Env, Moment};
+use penstock_session::opening::{CHANNEL_OPENING_BYTES, STREAM_OPENING_BYTES};
+use penstock_session::{Channel, ChannelError, OpeningCode, OpeningDecoder, OpeningError, Refusal, StreamToken};
+use penstock_transport::Reach;
+
+use super::call::random_bytes;
+use super::connection::Broken;
+use super::greet::Greeter;
+use super::{Control, Phase, Talk};
+
+/// A connection, from its first byte until it is known whose it is.
+pub(super) struct Opening {
+    pub(super) until: Moment,
+    pub(super) awaits: Awaits,
+}
+
+pub(super) enum Awaits {
+    /// What it is for; so many bytes have come.
+    Opening(OpeningDecoder, usize),
+    /// That the other side has the keys.
+    Confirmation,
+    /// That the session which this stream belongs to stands.
+    Session(StreamToken),
+}
+
+impl Opening {
+    pub(super) fn new(until: Moment) -> Self {
+        Self { until, awaits: Awaits::Opening(OpeningDecoder::new(), 0) }
+    }
+}
+
+impl<E: Env> Control<E> {
+    /// Hears a stranger, a little at a time.
+    pub(super) fn serve_opening(&mut self, token: u64) {
+        let Some(Talk { phase: Phase::Opening(opening), .. }) = self.talks.get(&token) else { return };
+        match opening.awaits {
+            Awaits::Opening(..) => self.read_opening(token),
+            Awaits::Confirmation => self.read_confirmation(token),
+            Awaits::Session(_) => {}
+        }
+    }
+
+    fn read_opening(&mut self, token: u64) {
+        loop {
+            let Some(Talk { connection, phase: Phase::Opening(opening), .. }) = self.talks.get_mut(&token) else {
+                return;
+            };
+            let Awaits::Opening(decoder, taken) = &mut opening.awaits else { return };
+            // Never more than the opening itself: what follows that of a stream is for somebody else to read.
+            let whole = if *taken < CHANNEL_OPENING_BYTES { CHANNEL_OPENING_BYTES } else { STREAM_OPENING_BYTES };
+            let mut bytes = [0; STREAM_OPENING_BYTES];
+            let wanted = &mut bytes[..whole.saturating_sub(*taken).max(1)];
+            let read = match connection.stream.receive(wanted, &mut Vec::new()) {
+                Ok(0) => return self.turn_away(token, None),
+                Ok(read) => read,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(_) => return self.turn_away(token, None),
+            };
+            *taken += read;
+            match decoder.push(&bytes[..read]) {
+                Ok(None) => {}
+                Ok(Some((penstock_session::Opening::Channel { .. }, _))) => {
+                    return self.begin_handshake(token);
+                }
+                Ok(Some((penstock_session::Opening::Stream(claim), _))) => return self.claim(token, claim),
+                Err(error) => return self.turn_away(token, refusal_of(&error)),
+            }
+        }
+    }
+
+    fn begin_handshake(&mut self, token: u64) {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let Ok(secret) = shared.secret() else { return self.turn_away(token, None) };
+        let Some(Talk { connection, phase: Phase::Opening(opening), .. }) = self.talks.get_mut(&token) else { return };
+        connection.seal(Channel::listener(&secret, &mut random_bytes(&shared)));
+        opening.awaits = Awaits::Confirmation;
+        self.read_confirmation(token);
+    }
+
+    fn read_confirmation(&mut self, token: u64) {
+        let Some(talk) = self.talks.get_mut(&token) else { return };
+        let read = talk.connection.flush().and_then(|()| talk.connection.read_little());
+        if talk.connection.is_confirmed() {
+            if let Some(line) = &mut talk.line {
+                line.key = talk.connection.stream_key();
+            }
+            let Phase::Opening(opening) = &talk.phase else { return };
+            let greeter = Greeter::listener_until(&self.shared, Reach::Network, opening.until);
+            talk.phase = Phase::Greeting(Box::new(greeter));
+            return self.serve_read(token, read);
+        }
+        match read {
+            Ok(()) => self.rewatch(token),
+            Err(Broken::Sealed(error)) => {
+                if error == ChannelError::WrongSecret {
+                    self.shared.knocks.wrong_secret.add(1);
+                    tracing::warn!("a caller does not share this engine's secret");
+                }
+                self.turn_away(token, error.refusal());
+            }
+            Err(_) => self.turn_away(token, None),
+        }
+    }
+
+    /// Ends a stranger's connection, with a word about why where that helps.
+    pub(super) fn turn_away(&mut self, token: u64, refusal: Option<Refusal>) {
+        self.shared.knocks.refused.add(1);
+        if let Some(mut talk) = self.remove(token)
+            && let Some(refusal) = refusal
+        {
+            talk.connection.send_plain(refusal.encode());
+        }
+    }
+
+    /// A stream has come of which its session is not known to stand yet: nothing of it is read until then.
+    pub(super) fn keep_waiting(&mut self, token: u64, claim: StreamToken) {
+        if let Some(Talk { connection, phase: Phase::Opening(opening), .. }) = self.talks.get_mut(&token) {
+            opening.awaits = Awaits::Session(claim);
+            // What is sent behind its token would be reported again and again.
+            let _ = self.reactor.unwatch_stream(&connection.stream);
+        }
+    }
+}
+
+fn refusal_of(error: &OpeningError) -> Option<Refusal> {
+    match error {
+        OpeningError::Version(_) => Some(Refusal::new(OpeningCode::Version, error.to_string())),
+        // Another program: it would not understand.
+        OpeningError::Magic(_) | OpeningError::Reserved => None,
+    }
+}

@@ -1,0 +1,177 @@
+//! Data streams of sessions between hosts: the side that called opens them, each proves whose it is, and then the
+//! transport has them.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use penstock_core::env::{Address, Reactor, Stream};
+use penstock_core::{Cause, Env, Moment};
+use penstock_session::StreamToken;
+use penstock_session::opening::STREAM_OPENING_BYTES;
+
+use super::opening::{Awaits, Opening};
+use super::{Control, Phase, Talk};
+
+/// A stream that this side opens.
+pub(super) struct Dialing {
+    /// The talk of its session.
+    session: u64,
+    index: u16,
+    token: [u8; STREAM_OPENING_BYTES],
+    sent: usize,
+    pub(super) until: Moment,
+}
+
+impl<E: Env> Control<E> {
+    /// The session stands: the streams it needs are opened, or waited for.
+    pub(super) fn begin_streams(&mut self, token: u64, we_called: bool) {
+        let until = self.shared.env.now() + self.shared.config.session.connect_timeout();
+        let Some(Talk { line: Some(line), .. }) = self.talks.get_mut(&token) else { return };
+        let (Some(streams), Some(key)) = (&line.streams, line.key.clone()) else { return };
+        let (count, remote) = (streams.count(), line.remote);
+        line.missing = count;
+        line.streams_by = (count > 0).then_some(until);
+        if !we_called {
+            return self.take_waiting(token);
+        }
+        for index in 0..count.min(usize::from(u16::MAX)) as u16 {
+            let dialing = Dialing { session: token, index, token: key.token(index).encode(), sent: 0, until };
+            if let Err(error) = self.dial(Address::Tcp(remote), dialing) {
+                return self.lose_streams(token, &error.to_string());
+            }
+        }
+    }
+
+    fn dial(&mut self, address: Address, dialing: Dialing) -> std::io::Result<()> {
+        let stream = self.shared.env.connect(&address)?;
+        let _ = stream.bound_silence(self.shared.heartbeat());
+        let token = self.next_token;
+        self.reactor.watch_stream(&stream, token, true)?;
+        self.next_token += 1;
+        self.talks.insert(token, Talk::new(stream, Phase::Dialing(Box::new(dialing)), None));
+        Ok(())
+    }
+
+    /// A stream that this side opens can be written, or has failed.
+    pub(super) fn serve_dialing(&mut self, token: u64) {
+        loop {
+            let Some(Talk { connection, phase: Phase::Dialing(dialing), .. }) = self.talks.get_mut(&token) else {
+                return;
+            };
+            let session = dialing.session;
+            match connection.stream.send(&dialing.token[dialing.sent..], &[]) {
+                Ok(sent) => dialing.sent += sent,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.remove(token);
+                    return self.lose_streams(session, &error.to_string());
+                }
+            }
+            if dialing.sent == dialing.token.len() {
+                let index = dialing.index;
+                return self.hand_over(token, session, index);
+            }
+        }
+    }
+
+    pub(super) fn dialing_expired(&mut self, token: u64) {
+        if let Some(Talk { phase: Phase::Dialing(dialing), .. }) = self.remove(token) {
+            self.lose_streams(dialing.session, "no answer in time");
+        }
+    }
+
+    /// The session cannot do without its streams.
+    fn lose_streams(&mut self, session: u64, reason: &str) {
+        if let Some(Talk { phase: Phase::Open { peer, .. }, .. }) = self.talks.get(&session) {
+            tracing::warn!(peer = %peer.name, reason, "a data stream of a session is missing");
+            self.leave(session, Cause::PeerLost, None);
+        }
+    }
+
+    pub(super) fn streams_expired(&mut self, token: u64) {
+        self.lose_streams(token, "the other engine has not opened it in time");
+    }
+
+    /// Gives a proven stream to the transport.
+    fn hand_over(&mut self, token: u64, session: u64, index: u16) {
+        let Some(stream) = self.remove(token).and_then(|talk| talk.connection.stream.into_descriptor()) else { return };
+        if let Err(reason) = self.attach(session, index, stream) {
+            self.lose_streams(session, &reason);
+        }
+    }
+
+    fn attach(&mut self, session: u64, index: u16, stream: OwnedFd) -> Result<(), String> {
+        let Some(Talk { line: Some(line), phase: Phase::Open { .. }, .. }) = self.talks.get_mut(&session) else {
+            return Err("its session has ended".to_owned());
+        };
+        let streams = Arc::clone(line.streams.as_ref().ok_or("its session takes no streams")?);
+        streams.attach(usize::from(index), stream).map_err(|error| error.to_string())?;
+        line.missing = line.missing.saturating_sub(1);
+        if line.missing == 0 {
+            line.streams_by = None;
+        }
+        Ok(())
+    }
+
+    /// A stranger says that it is a stream of a session.
+    pub(super) fn claim(&mut self, token: u64, claim: StreamToken) {
+        let of_session = |talk: &Talk<E>| {
+            let key = talk.line.as_ref().and_then(|line| line.key.as_ref());
+            key.is_some_and(|key| key.session_id() == claim.session && key.verify(&claim))
+        };
+        let found = self.talks.iter().find(|(_, talk)| of_session(talk));
+        let Some((session, is_open)) = found.map(|(&token, talk)| (token, matches!(talk.phase, Phase::Open { .. })))
+        else {
+            self.shared.knocks.stray_streams.add(1);
+            return self.turn_away(token, None);
+        };
+        if let Some(line) = self.talks.get(&token).and_then(|talk| talk.line.as_ref()) {
+            let source = line.source();
+            self.limits.give_back(source);
+        }
+        if is_open {
+            self.take_stream(token, session, claim.index);
+        } else {
+            self.keep_waiting(token, claim);
+        }
+    }
+
+    /// A stream whose token is good: who opens one twice loses the second, and nothing else.
+    fn take_stream(&mut self, token: u64, session: u64, index: u16) {
+        let Some(stream) = self.remove(token).and_then(|talk| talk.connection.stream.into_descriptor()) else { return };
+        if let Err(reason) = self.attach(session, index, stream) {
+            self.shared.knocks.stray_streams.add(1);
+            tracing::warn!(index, reason, "a data stream is not taken");
+        }
+    }
+
+    /// Takes the streams that came before their session stood.
+    fn take_waiting(&mut self, session: u64) {
+        let key = self.talks.get(&session).and_then(|talk| talk.line.as_ref()?.key.clone());
+        let Some(key) = key else { return };
+        let waits = |(&token, talk): (&u64, &Talk<E>)| match &talk.phase {
+            Phase::Opening(opening) => match &**opening {
+                Opening { awaits: Awaits::Session(claim), .. } if key.session_id() == claim.session => {
+                    Some((token, claim.index))
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        let waiting: Vec<(u64, u16)> = self.talks.iter().filter_map(waits).collect();
+        for (token, index) in waiting {
+            self.take_stream(token, session, index);
+        }
+    }
+
+    /// The session of this talk is over: what it was still opening is not needed.
+    pub(super) fn drop_dialing(&mut self, session: u64) {
+        let of_session = |talk: &Talk<E>| matches!(&talk.phase, Phase::Dialing(dialing) if dialing.session == session);
+        let tokens: Vec<u64> =
+            self.talks.iter().filter(|(_, talk)| of_session(talk)).map(|(&token, _)| token).collect();
+        for token in tokens {
+            self.remove(token);
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The file with the secret that hosts share: where it is, who may read it, and how the first one is made.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use penstock_session::secret::SECRET_TEXT_BYTES_MAX;
+use penstock_session::{Secret, SecretError};
+
+/// The variable that names the file where the configuration does not.
+pub const SECRET_VARIABLE: &str = "PENSTOCK_SECRET_FILE";
+
+/// Why there is no secret to share with other hosts. None of these repeats what the file says.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretFileError {
+    /// The named file is not there.
+    #[error(
+        "there is no secret file {}; copy it from another host of the group, or leave `session.secret_file` and \
+         {SECRET_VARIABLE} unset and one is made", .0.display()
+    )]
+    Missing(PathBuf),
+    /// Others may read it or write to it.
+    #[error("others may use the secret file {} (mode {mode:o}); run `chmod 600 {}`", path.display(), path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It belongs to somebody else.
+    #[error(
+        "the secret file {} belongs to user {owner} and this engine runs as user {user}; make a copy that belongs to \
+         this user", path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who runs this engine.
+        user: u32,
+    },
+    /// What it says is no secret.
+    #[error("the secret file {} is not usable: {source}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: SecretError,
+    },
+    /// Nothing says where the user's own files are.
+    #[error("there is no place for a secret: set `session.secret_file`, {SECRET_VARIABLE}, XDG_CONFIG_HOME or HOME")]
+    NoPlace,
+    /// The system refused.
+    #[error("cannot {what} the secret file {}: {reason}", path.display())]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+/// Where a secret is looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Somebody named this file: it must be there.
+    Named(PathBuf),
+    /// The user's own: made at first use.
+    Own(PathBuf),
+}
+
+impl Place {
+    /// By the configuration, else by the environment's variables.
+    pub(crate) fn find(configured: Option<&Path>) -> Result<Self, SecretFileError> {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(named) = configured.map(Path::to_owned).or_else(|| variable(SECRET_VARIABLE)) {
+            return Ok(Self::Named(named));
+        }
+        let absolute = |path: &PathBuf| path.is_absolute();
+        let own = variable("XDG_CONFIG_HOME").filter(absolute);
+        let own = own.or_else(|| Some(variable("HOME").filter(absolute)?.join(".config")));
+        Ok(Self::Own(own.ok_or(SecretFileError::NoPlace)?.join("penstock").join("secret")))
+    }
+
+    /// The secret there. `random` fills what it is given with unpredictable bytes.
+    pub(crate) fn secret(&self, random: &mut dyn FnMut(&mut [u8])) -> Result<Secret, SecretFileError> {
+        match self {
+            Self::Named(path) => read(path)?.ok_or_else(|| SecretFileError::Missing(path.clone())),
+            Self::Own(path) => {
+                if let Some(secret) = read(path)? {
+                    return Ok(secret);
+                }
+                make(path, random)?;
+                // Whoever was first: all read what is there now.
+                read(path)?.ok_or_else(|| SecretFileError::Missing(path.clone()))
+            }
+        }
+    }
+}
+
+fn system<T>(what: &'static str, path: &Path, result: io::Result<T>) -> Result<T, SecretFileError> {
+    result.map_err(|error| SecretFileError::System { what, path: path.to_owned(), reason: error.to_string() })
+}
+
+/// The secret in this file, if there is one. What is looked at and what is read are the same open file.
+fn read(path: &Path) -> Result<Option<Secret>, SecretFileError> {
+    // Not blocking: somebody may have named a pipe.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => system("open", path, other)?,
+    };
+    let seen = system("look at", path, file.metadata())?;
+    if !seen.is_file() {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "it is not a file");
+        return system("read", path, Err(error));
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if seen.uid() != user {
+        return Err(SecretFileError::Foreign { path: path.to_owned(), owner: seen.uid(), user });
+    }
+    let mode = seen.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(SecretFileError::Exposed { path: path.to_owned(), mode });
+    }
+    let mut text = String::new();
+    let most = SECRET_TEXT_BYTES_MAX as u64 + 1;
+    system("read", path, file.take(most).read_to_string(&mut text))?;
+    let parsed = Secret::parse(&text);
+    parsed.map(Some).map_err(|source| SecretFileError::Malformed { path: path.to_owned(), source })
+}
+
+/// Makes the user's own secret. It appears whole or not at all, and never in the place of another one.
+fn make(path: &Path, random: &mut dyn FnMut(&mut [u8])) -> Result<(), SecretFileError> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    system("make the folder of", path, DirBuilder::new().recursive(true).mode(0o700).create(folder))?;
+    let mut mark = [0; 8];
+    random(&mut mark);
+    let fresh = folder.join(format!(".secret-{:016x}", u64::from_ne_bytes(mark)));
+    let made = write_and_link(&fresh, path, &Secret::generate(random));
+    let _ = fs::remove_file(&fresh);
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()), // Somebody was quicker.
+        other => {
+            system("make", path, other)?;
+            tracing::info!(path = %path.display(), "a secret was made; copy it to the other hosts of the group");
+            Ok(())
+        }
+    }
+}
+
+fn write_and_link(fresh: &Path, path: &Path, secret: &Secret) -> io::Result<()> {
+    let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(fresh)?;
+    file.write_all(secret.to_text().as_bytes())?;
+    file.sync_all()?;
+    fs::hard_link(fresh, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(label: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("penstock-secret-{}-{label}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn file(&self, name: &str, text: &str, mode: u32) -> Place {
+            let path = self.0.join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            Place::Named(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn counting() -> impl FnMut(&mut [u8]) {
+        let mut next = 0u8;
+        move |bytes: &mut [u8]| {
+            bytes.iter_mut().for_each(|byte| {
+                next = next.wrapping_add(1);
+                *byte = next;
+            });
+        }
+    }
+
+    #[test]
+    fn a_named_file_is_there_readable_by_its_owner_only_and_a_secret() {
+        let folder = Folder::new("named");
+        let line = "ab".repeat(32);
+        let read = |place: &Place| place.secret(&mut counting());
+        assert_eq!(read(&folder.file("good", &line, 0o600)).unwrap().to_text().trim(), line);
+        assert!(matches!(read(&folder.file("open", &line, 0o640)), Err(SecretFileError::Exposed { mode: 0o640, .. })));
+        assert!(matches!(read(&folder.file("short", "ab", 0o600)), Err(SecretFileError::Malformed { .. })));
+        assert!(matches!(read(&folder.file("long", &"#".repeat(9999), 0o600)), Err(SecretFileError::Malformed { .. })));
+        assert!(matches!(read(&Place::Named(folder.0.join("none"))), Err(SecretFileError::Missing(_))));
+        assert!(matches!(read(&Place::Named(folder.0.clone())), Err(SecretFileError::System { .. })));
+        let advice = read(&folder.file("open", &line, 0o644)).unwrap_err().to_string();
+        assert!(advice.contains("chmod 600"), "{advice}");
+    }
+
+    #[test]
+    fn another_users_file_is_refused() {
+        let folder = Folder::new("foreign");
+        let place = folder.file("theirs", &"ab".repeat(32), 0o600);
+        let Place::Named(path) = &place else { unreachable!() };
+        if std::os::unix::fs::chown(path, Some(4242), None).is_err() {
+            return; // Only root can give a file away.
+        }
+        assert!(matches!(place.secret(&mut counting()), Err(SecretFileError::Foreign { owner: 4242, .. })));
+    }
+
+    #[test]
+    fn the_users_own_is_made_once_by_whoever_is_first() {
+        let folder = Folder::new("own");
+        let place = Place::Own(folder.0.join("config").join("penstock").join("secret"));
+        let barrier = std::sync::Barrier::new(8);
+        let texts: Vec<String> = std::thread::scope(|scope| {
+            let one = |seed: u8| {
+                let (place, barrier) = (&place, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let mut next = seed;
+                    let mut random = |bytes: &mut [u8]| {
+                        bytes.iter_mut().for_each(|byte| {
+                            next = next.wrapping_mul(5).wrapping_add(seed);
+                            *byte = next;
+                        });
+                    };
+                    place.secret(&mut random).unwrap().to_text()
+                })
+            };
+            let all: Vec<_> = (0..8).map(|seed| one(2 * seed + 1)).collect();
+            all.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(texts.iter().all(|text| *text == texts[0]));
+        let Place::Own(path) = &place else { unreachable!() };
+        assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing else is left");
+    }
+}
