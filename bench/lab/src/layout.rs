@@ -2,6 +2,7 @@
 //! free list, so that each round moves other memory and the cache is not what is measured.
 
 use penstock::memory::Window;
+use penstock_micro::scatter::shuffle;
 use serde::{Deserialize, Serialize};
 
 use crate::pattern::{self, Mismatch};
@@ -125,20 +126,9 @@ fn shuffled(places: u32, mergeable: Mergeable, seed: u64) -> Vec<u32> {
         Mergeable::Half => 2,
     };
     let mut starts: Vec<u32> = (0..places / run).map(|index| index * run).collect();
-    let mut state = seed;
-    for last in (1..starts.len()).rev() {
-        starts.swap(last, (next_random(&mut state) % (last as u64 + 1)) as usize);
-    }
+    shuffle(&mut starts, seed);
     let rest = places / run * run..places;
     starts.into_iter().flat_map(|start| start..start + run).chain(rest).collect()
-}
-
-/// Split-mix: good enough to scatter.
-fn next_random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

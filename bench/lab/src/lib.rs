@@ -3,7 +3,7 @@
 //!
 //! - [`workload`]: what is moved, as files; [`layout`]: where the blocks lie; [`pattern`]: what is in them
 //! - [`measure`]: rounds in turns, medians, clocks and cores
-//! - [`floor`], [`raw`]: the same copies by bare threads
+//! - [`floor`], [`raw`]: the same copies by bare threads; [`raw_stream`]: the same blocks by bare calls over a socket
 //! - [`ends`]: an initiator here and a target, in a process of its own over shm
 //! - [`peers`]: engines of others, run beside ours
 //! - [`service`]: what an engine on another host does for whoever measures
@@ -30,6 +30,7 @@ pub mod pattern;
 pub mod peers;
 pub mod perf;
 pub mod raw;
+pub mod raw_stream;
 pub mod results;
 pub mod scoreboard;
 pub mod service;

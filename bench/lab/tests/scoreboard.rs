@@ -86,6 +86,31 @@ fn memory_of_the_applications_own_has_its_rows_whether_or_not_the_engine_reaches
 }
 
 #[test]
+fn between_hosts_floors_and_peers_have_their_rows_whether_or_not_the_engine_gets_there() {
+    let output = lab(&["scoreboard", "--only", "M8,M9", "--json", "--quick", "--no-peers"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |id: &str| rows.iter().filter(|row| row["id"] == id).collect::<Vec<_>>();
+    let (moves, words) = (of("M8"), of("M9"));
+    assert_eq!((moves.len(), words.len()), (10, 4), "{text}");
+    for row in &rows {
+        assert_eq!(row["transport"], "tcp");
+        let is_peers = row["note"].as_str().unwrap().contains("left out of this run");
+        assert_eq!(row["against_figure"].is_null(), is_peers, "{row}");
+        assert_eq!(row["figure"].is_null(), row["note"].as_str().unwrap().contains("engine was not measured"), "{row}");
+    }
+    let floors: Vec<_> = moves.iter().filter(|row| row["against"] == "sendmsg and recvmsg, blocking").collect();
+    assert_eq!(floors.len(), 4);
+    for floor in floors {
+        let note = floor["note"].as_str().unwrap();
+        assert!(note.contains("blocks a call") && note.contains("bytes verified"), "{floor}");
+        assert!(floor["against_cpu_s_per_gb"].as_f64().unwrap() > 0.0, "{floor}");
+    }
+    assert_eq!(words[0]["goal"], "<= 1.2 x");
+}
+
+#[test]
 fn peers_are_listed_and_unknown_ones_are_refused() {
     let peers = Empty::new("list");
     let output = lab(&["peers", "list", "--folder", peers.path()]);
@@ -115,7 +140,7 @@ fn without_the_programs_that_fetch_each_peer_says_what_is_missing_and_the_others
 fn an_unknown_metric_is_refused_and_nothing_is_measured() {
     let output = lab(&["scoreboard", "--only", "M99", "--no-peers"]);
     assert!(!output.status.success() && output.stdout.is_empty());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("M1 to M7"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("M1 to M9"));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use penstock::{Plan, RemoteCounter, Submit};
 
 use crate::Refusal;
 use crate::pair::Pair;
+use crate::scatter::shuffle;
 
 /// What one round moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,19 +105,8 @@ impl Prepared {
 /// All places in an order that is the same in every run.
 pub(crate) fn scattered(places: u32, seed: u64) -> Vec<u32> {
     let mut order: Vec<u32> = (0..places).collect();
-    let mut state = seed;
-    for last in (1..order.len()).rev() {
-        order.swap(last, (next_random(&mut state) % (last as u64 + 1)) as usize);
-    }
+    shuffle(&mut order, seed);
     order
-}
-
-/// Split-mix: good enough to scatter.
-fn next_random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

@@ -10,12 +10,13 @@ use penstock_lab::Workload;
 use penstock_lab::layout::{Layout, LayoutSpec};
 use penstock_lab::measure::cores;
 use penstock_lab::peers::catalog::PEERS;
-use penstock_lab::peers::pair::{MOONCAKE, NIXL, NIXL_POLLED, NIXL_TUNED, Pair, Way};
-use penstock_lab::peers::tools::{LIBFABRIC, Latency, Meter, UCX};
+use penstock_lab::peers::pair::{MOONCAKE, NIXL, NIXL_POLLED, NIXL_TCP, NIXL_TUNED, Pair, Way};
+use penstock_lab::peers::tools::{Meter, TOOLS};
 use penstock_lab::peers::{Installed, Peer, PeerError, Store};
 use penstock_lab::scoreboard::{self, Effort, Row};
 
 const ROUNDS: u64 = 10_000;
+const BYTES: u64 = 64 << 20;
 const HOUR_NS: f64 = 3.6e12;
 
 /// A store of the test's own, which leaves nothing behind.
@@ -63,8 +64,8 @@ fn install(test: &str, store: &Store, name: &str) -> Option<Installed> {
 }
 
 #[test]
-fn programs_of_others_are_unpacked_start_and_tell_their_latency() {
-    const TEST: &str = "programs_of_others_are_unpacked_start_and_tell_their_latency";
+fn programs_of_others_are_unpacked_start_and_tell_their_figures() {
+    const TEST: &str = "programs_of_others_are_unpacked_start_and_tell_their_figures";
     if let Some(reason) = skip::labs_are_off() {
         return skip::report(TEST, reason);
     }
@@ -72,14 +73,23 @@ fn programs_of_others_are_unpacked_start_and_tell_their_latency() {
     let store = &home.store;
     let all = cores::available();
     let (near, far) = (&all[..1], &all[all.len() - 1..]);
-    for latency in [&UCX, &LIBFABRIC] as [&'static Latency; 2] {
-        let Some(installed) = install(TEST, store, latency.peer) else { return };
+    for tool in TOOLS {
+        let installed = match store.find(Peer::find(tool.peer).unwrap()) {
+            Ok(there) => there,
+            Err(_) => match install(TEST, store, tool.peer) {
+                Some(installed) => installed,
+                None => return,
+            },
+        };
         installed.probe().unwrap();
         let (_, fetched) = store.install(installed.peer, false).unwrap();
         assert!(!fetched, "it was there");
-        let meter = Meter::open(store, latency, near, far).unwrap();
-        let one_way = meter.run(ROUNDS).unwrap();
-        assert!(one_way > 1.0 && one_way < HOUR_NS, "{}: {one_way} ns", latency.title);
+        let meter = Meter::open(store, tool, near, far).unwrap();
+        // Where bytes are counted and not rounds, enough of them that the program has something to divide by.
+        let amount = if tool.peer == "iperf3" { BYTES } else { ROUNDS };
+        let told = meter.run(amount).unwrap();
+        assert!(told.nanos > 0.0 && told.nanos < HOUR_NS, "{}: {told:?}", tool.title);
+        assert_eq!(told.cpu_s_per_gb.is_some(), tool.peer == "iperf3", "{}: {told:?}", tool.title);
         assert_eq!(meter.version(), installed.version());
     }
 }
@@ -95,7 +105,7 @@ fn nixl_moves_the_same_blocks_and_a_wrong_byte_is_found() {
     if install(TEST, store, "nixl").is_none() {
         return;
     }
-    for way in [&NIXL, &NIXL_TUNED] {
+    for way in [&NIXL, &NIXL_TUNED, &NIXL_TCP] {
         moves_its_blocks(store, way);
     }
     let mut words = Pair::open(store, &NIXL_POLLED, 1 << 20, true).unwrap();
@@ -135,6 +145,7 @@ fn moves_its_blocks(store: &Store, way: &Way) {
         assert!(nanos > 0.0 && nanos < HOUR_NS, "{}: {nanos} ns", way.title);
         std::thread::sleep(Duration::from_millis(5));
     }
+    assert!(pair.cpu_per_round().is_some_and(|cpu| !cpu.is_zero()), "{}", way.title);
     let bytes = layout.sets().len() as u64 * spec.workload.bytes();
     assert_eq!(pair.verify(false).unwrap(), bytes, "{}", way.title);
     assert!(matches!(pair.verify(true), Err(PeerError::Corrupt { .. })), "{}", way.title);

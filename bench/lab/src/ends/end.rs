@@ -16,6 +16,8 @@ use crate::error::LabError;
 pub const LABEL: &str = "lab";
 /// What both ends call their counter.
 pub const ARRIVALS: &str = "arrivals";
+/// Where ends meet over the network: any free port that only this host reaches.
+const LOOPBACK: &str = "127.0.0.1:0";
 /// A round of the largest workload takes seconds where the machine is slow.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -62,6 +64,10 @@ impl EndSpec {
             .transports([self.transport])
             .transfer_timeout(TRANSFER_TIMEOUT)
             .progress(self.progress);
+        let config = match self.transport {
+            TransportName::Tcp => config.listen([LOOPBACK]),
+            _ => config,
+        };
         let config = match self.spin_us {
             Some(spin) => config.spin(Duration::from_micros(spin)),
             None => config,

@@ -4,13 +4,14 @@
 //! - [`wire`]: what the initiator asks of a target process, and what that answers
 //! - [`target`]: the target process; [`process`]: its handle on this side
 //! - [`rally`]: the two ends sending each other one small write after the other; [`hops`]: the floor of a rally of
-//!   sleepers
+//!   sleepers; [`stream`]: the floor between hosts, a bare socket between the two processes
 
 pub mod end;
 pub mod hops;
 pub mod own;
 pub mod process;
 pub mod rally;
+pub mod stream;
 pub mod target;
 pub mod wire;
 
@@ -141,7 +142,7 @@ impl Ends {
         match &mut self.target {
             Target::Here(_) => Err(LabError::Option {
                 option: "transport",
-                mend: "both ends of a rally need a process each, so it must be shm",
+                mend: "both ends of a rally need a process each, so it must be shm or tcp",
             }),
             Target::Process(process) => process.begin(command),
         }

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use penstock::config::TransportName;
 use penstock::{Armed, NoteId, Notification, Peer, Plan, RemoteCounter, Span, Submit, SystemEnv, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
@@ -14,8 +15,10 @@ use crate::error::LabError;
 const TURN: Duration = Duration::from_secs(10);
 /// Looks at a counter between two looks at everything else.
 const LOOKS: u32 = 1 << 14;
-/// What is written: one word, from and to places that nothing else here writes.
+/// What is written, from and to places that nothing else here writes; as long as the rules say.
 const WORD: Span = Span { local: 0, remote: 4096, len: 8 };
+/// The longest that a rally writes: it ends before anything else that lies in the pool.
+const BYTES_MAX: u64 = 2048;
 
 /// How an end waits for its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +38,8 @@ pub enum Manner {
 pub struct Rules {
     /// How many rounds.
     pub rounds: u64,
+    /// How many bytes go over each time; where the word itself is looked at, it is the first of them.
+    pub bytes: u64,
     /// How each end waits for its turn.
     pub manner: Manner,
     /// How long each end sleeps before it sends, at least, so that everybody else is idle by then. Not part
@@ -63,6 +68,8 @@ pub struct Rally<'a> {
     paused: Duration,
     /// Arrivals before this rally and in it.
     seen: u64,
+    /// Whether arrivals come by themselves while this end looks for them, because the other end writes them.
+    is_written_to: bool,
     notes: Vec<Notification>,
 }
 
@@ -71,14 +78,18 @@ impl<'a> Rally<'a> {
     pub fn new(end: &'a End, peer: &Peer<SystemEnv>, rules: Rules) -> Result<Self, LabError> {
         let remote = peer.wait_region(LABEL, TURN).map_err(LabError::refused("find the other end's pool"))?;
         let counter = peer.wait_counter(ARRIVALS, TURN).ok_or(LabError::Silent { doing: "announce", waited: TURN })?;
-        let plan = Plan::write(&end.pool, &remote).extents(&[WORD]).build();
+        if !(8..=BYTES_MAX).contains(&rules.bytes) {
+            return Err(LabError::Option { option: "bytes", mend: "a rally writes 8 to 2,048" });
+        }
+        let plan = Plan::write(&end.pool, &remote).extents(&[Span { len: rules.bytes, ..WORD }]).build();
         let plan = plan.map_err(LabError::refused("plan a write of one word"))?;
         let seen = match rules.manner {
             Manner::PollWord => load(end.pool.window(), WORD.remote)?,
             _ => end.arrivals.value(),
         };
         let (paused, notes) = (Duration::ZERO, Vec::new());
-        Ok(Self { end, peer: peer.clone(), plan, counter, rules, paused, seen, notes })
+        let is_written_to = end.is_threaded() || peer.transport() != TransportName::Tcp.as_str();
+        Ok(Self { end, peer: peer.clone(), plan, counter, rules, paused, seen, is_written_to, notes })
     }
 
     /// This side of a rally with whoever is connected.
@@ -157,7 +168,11 @@ impl<'a> Rally<'a> {
                 if has_come()? {
                     return Ok(true);
                 }
-                std::hint::spin_loop();
+                if self.is_written_to {
+                    std::hint::spin_loop();
+                } else {
+                    self.end.engine.progress().map_err(LabError::refused("turn an inline engine"))?;
+                }
             }
             // Also where the other end has ended: then the session does.
             self.end.turn()?;

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::end::End;
 use super::hops;
 use super::rally::{self, Rally};
+use super::stream::Receiver;
 use super::wire::{self, Command, Ready, Reply, TargetSpec};
 use crate::error::LabError;
 use crate::measure::cores;
@@ -57,7 +58,7 @@ fn serve(spec: &TargetSpec) -> Result<(), LabError> {
         pool_bytes: pool.bytes(),
     }))?;
     let mut input = std::io::stdin().lock();
-    let mut line = String::new();
+    let (mut line, mut receiver) = (String::new(), Receiver::default());
     loop {
         line.clear();
         wait_for_input(&end)?;
@@ -65,13 +66,14 @@ fn serve(spec: &TargetSpec) -> Result<(), LabError> {
             return Ok(());
         }
         let command = serde_json::from_str(&line).map_err(LabError::refused("understand a command"))?;
-        let reply = obey(&end, &command)?;
+        let reply = obey(&end, &mut receiver, &command)?;
         say(&reply)?;
     }
 }
 
-fn obey(end: &End, command: &Command) -> Result<Reply, LabError> {
+fn obey(end: &End, receiver: &mut Receiver, command: &Command) -> Result<Reply, LabError> {
     match *command {
+        Command::Stream(ref command) => receiver.obey(end, command, say),
         Command::Rally(rules) => {
             let mut rally = Rally::with_first_peer(end, rules)?;
             say(&Reply::Going)?;

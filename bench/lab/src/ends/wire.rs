@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::end::{End, EndSpec};
 use super::own::Own;
 use super::rally::Rules;
+use super::stream::StreamCommand;
 use crate::error::LabError;
 use crate::layout::{Destination, Layout, LayoutSpec};
 use crate::measure::clock;
@@ -47,6 +48,8 @@ pub enum Command {
     },
     /// Return so many small writes, one by one.
     Rally(Rules),
+    /// Do something with its end of a bare socket.
+    Stream(StreamCommand),
     /// Return so many changes of a cache line, one by one.
     CacheLines {
         /// How many.
@@ -63,6 +66,11 @@ pub enum Reply {
     Going,
     /// It has done what it was asked.
     Done,
+    /// A bare socket can be connected to it.
+    Listening {
+        /// Where, on this host.
+        port: u16,
+    },
     /// Where the memory is that it allocated.
     Allocated {
         /// Its process.
@@ -82,7 +90,7 @@ pub enum Reply {
     },
     /// Not all were.
     Wrong(Mismatch),
-    /// CPU time that its process has used.
+    /// CPU time that its process has used, or in that one thing it was asked.
     Cpu {
         /// In nanoseconds.
         nanos: u64,
@@ -131,7 +139,7 @@ pub fn perform(end: &End, command: &Command) -> Result<Reply, LabError> {
         Command::WipeAllocated => pattern::wipe(allocated(end)?),
         Command::CheckAllocated(spec) => return Ok(look(spec, allocated(end)?)),
         Command::Cpu => return Ok(Reply::Cpu { nanos: clock::process_cpu().as_nanos() as u64 }),
-        Command::Rally(_) | Command::CacheLines { .. } | Command::Doze { .. } => {
+        Command::Rally(_) | Command::CacheLines { .. } | Command::Doze { .. } | Command::Stream(_) => {
             return Err(LabError::Target { why: "that needs a process of its own".to_owned() });
         }
     }

@@ -45,51 +45,37 @@ pub struct Peer {
     pub probe: &'static [&'static str],
 }
 
+const fn wheels(
+    (name, what): (&'static str, &'static str),
+    (wheels, libraries): (&'static [Pin], &'static [&'static str]),
+    probe: &'static [&'static str],
+) -> Peer {
+    Peer { name, what, source: Source::Wheels { wheels, libraries }, probe }
+}
+
+const fn debian((name, what): (&'static str, &'static str), package: Pin, probe: &'static [&'static str]) -> Peer {
+    Peer { name, what, source: Source::Debian { package }, probe }
+}
+
+const NUMPY: Pin = pin("numpy", "2.4.6");
+
 /// All peers.
 pub const PEERS: &[Peer] = &[
-    Peer {
-        name: "nixl",
-        what: "NIXL, agents over UCX",
-        source: Source::Wheels {
-            wheels: &[pin("nixl", "1.5.1"), pin("nixl-cu13", "1.5.1"), pin("numpy", "2.4.6")],
-            libraries: &[],
-        },
-        probe: &["import numpy; from nixl._api import nixl_agent, nixl_agent_config; \
-                  nixl_agent('probe', nixl_agent_config(backends=['UCX']))"],
-    },
-    Peer {
-        name: "mooncake",
-        what: "Mooncake transfer engine, over TCP",
-        source: Source::Wheels {
-            wheels: &[pin("mooncake-transfer-engine-non-cuda", "0.3.13.post1"), pin("numpy", "2.4.6")],
-            libraries: &["libibverbs1", "libnuma1", "libcurl4"],
-        },
-        probe: &["import numpy; from mooncake.engine import TransferEngine; TransferEngine()"],
-    },
-    Peer {
-        name: "ucx",
-        what: "UCX, by ucx_perftest",
-        source: Source::Debian { package: pin("ucx-utils", "1.13.1-1") },
-        probe: &["ucx_info", "-v"],
-    },
-    Peer {
-        name: "libfabric",
-        what: "libfabric, by fi_pingpong",
-        source: Source::Debian { package: pin("libfabric-bin", "1.17.0-3") },
-        probe: &["fi_info", "--version"],
-    },
-    Peer {
-        name: "iperf3",
-        what: "iperf3, streams over TCP",
-        source: Source::Debian { package: pin("iperf3", "3.12-1+deb12u2") },
-        probe: &["iperf3", "--version"],
-    },
-    Peer {
-        name: "qperf",
-        what: "qperf, bandwidth and latency over TCP",
-        source: Source::Debian { package: pin("qperf", "0.4.11-3") },
-        probe: &["qperf", "--version"],
-    },
+    wheels(
+        ("nixl", "NIXL, agents over UCX"),
+        (&[pin("nixl", "1.5.1"), pin("nixl-cu13", "1.5.1"), NUMPY], &[]),
+        &["import numpy; from nixl._api import nixl_agent, nixl_agent_config; \
+           nixl_agent('probe', nixl_agent_config(backends=['UCX']))"],
+    ),
+    wheels(
+        ("mooncake", "Mooncake transfer engine, over TCP"),
+        (&[pin("mooncake-transfer-engine-non-cuda", "0.3.13.post1"), NUMPY], &["libibverbs1", "libnuma1", "libcurl4"]),
+        &["import numpy; from mooncake.engine import TransferEngine; TransferEngine()"],
+    ),
+    debian(("ucx", "UCX, by ucx_perftest"), pin("ucx-utils", "1.13.1-1"), &["ucx_info", "-v"]),
+    debian(("libfabric", "libfabric, by fi_pingpong"), pin("libfabric-bin", "1.17.0-3"), &["fi_info", "--version"]),
+    debian(("iperf3", "iperf3, streams over TCP"), pin("iperf3", "3.12-1+deb12u2"), &["iperf3", "--version"]),
+    debian(("qperf", "qperf, bandwidth and latency over TCP"), pin("qperf", "0.4.11-3"), &["qperf", "--version"]),
 ];
 
 impl Peer {

@@ -58,6 +58,16 @@ impl Running {
         Ok(Self { program, child, outputs: [out, err] })
     }
 
+    /// Its number, which is nobody else's until this is gone.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has ended.
+    pub(super) fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
     /// Waits for its end; ends it when `within` is over.
     pub(super) fn finish(mut self, within: Duration) -> Result<Said, PeerError> {
         let start = Instant::now();

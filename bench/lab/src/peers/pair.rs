@@ -54,12 +54,14 @@ pub const NIXL_TUNED: Way = Way { title: "NIXL, tuned", settings: &[("UCX_POSIX_
 pub const NIXL_POLLED: Way = Way { words: &["polled"], ..NIXL };
 /// The same, tuned.
 pub const NIXL_TUNED_POLLED: Way = Way { words: &["polled"], ..NIXL_TUNED };
+/// NIXL over TCP, as between hosts that have nothing else.
+pub const NIXL_TCP: Way = Way { title: "NIXL, tcp", settings: &[("UCX_TLS", "tcp,self")], ..NIXL };
 /// Mooncake over TCP: the only way of its wheel between two processes without RDMA.
 pub const MOONCAKE: Way =
     Way { title: "Mooncake, tcp", peer: "mooncake", driver: "mooncake_driver.py", words: &[], settings: &[] };
 
 /// All of them.
-pub const WAYS: &[Way] = &[NIXL, NIXL_TUNED, NIXL_POLLED, NIXL_TUNED_POLLED, MOONCAKE];
+pub const WAYS: &[Way] = &[NIXL, NIXL_TUNED, NIXL_POLLED, NIXL_TUNED_POLLED, NIXL_TCP, MOONCAKE];
 
 impl Way {
     /// Its settings in words.
@@ -79,6 +81,8 @@ pub struct Pair {
     near: Driver,
     far: Driver,
     version: String,
+    /// CPU time of both processes in all rounds so far, and how many those were.
+    cpu: (Duration, u32),
     /// Removed last: the drivers are read from it and write what else they say into it.
     _folder: Folder,
 }
@@ -105,7 +109,7 @@ impl Pair {
         let (here, there) = (near.hear("open", PATIENCE)?, far.hear("open", PATIENCE)?);
         near.ask(&json!({"do": "meet", "address": there["address"]}), PATIENCE)?;
         far.ask(&json!({"do": "meet", "address": here["address"]}), PATIENCE)?;
-        Ok(Self { near, far, version: installed.version().to_owned(), _folder: folder })
+        Ok(Self { near, far, version: installed.version().to_owned(), cpu: (Duration::ZERO, 0), _folder: folder })
     }
 
     /// Its version.
@@ -131,7 +135,20 @@ impl Pair {
 
     /// Moves the next set. Answers the time by the initiator's clock, in nanoseconds.
     pub fn round(&mut self) -> Result<f64, PeerError> {
-        self.awake(|pair| nanos(&pair.near.ask(&json!({"do": "round"}), ROUND)?, "ns"))
+        self.awake(|pair| {
+            // Asked beside the round and not in it.
+            let before = pair.cpu_until_now()?;
+            let taken = nanos(&pair.near.ask(&json!({"do": "round"}), ROUND)?, "ns")?;
+            let after = pair.cpu_until_now()?;
+            pair.cpu = (pair.cpu.0 + after.saturating_sub(before), pair.cpu.1 + 1);
+            Ok(taken)
+        })
+    }
+
+    /// CPU time of both processes in one round, waiting for each other included; absent before the first.
+    pub fn cpu_per_round(&self) -> Option<Duration> {
+        let (cpu, rounds) = self.cpu;
+        cpu.checked_div(rounds)
     }
 
     /// 8 bytes with a notification over and back, so many times; the target looks at each word. Answers the time
@@ -180,12 +197,18 @@ impl Pair {
         self.near.signal(Signal::CONT);
         self.far.signal(Signal::CONT);
         // They have run a little before anything is timed: their threads and their memory are back.
-        for driver in [&mut self.near, &mut self.far] {
-            driver.ask(&json!({"do": "cpu"}), PATIENCE)?;
-        }
+        self.cpu_until_now()?;
         let done = act(self);
         self.rest();
         done
+    }
+
+    fn cpu_until_now(&mut self) -> Result<Duration, PeerError> {
+        let mut sum = 0.0;
+        for driver in [&mut self.near, &mut self.far] {
+            sum += nanos(&driver.ask(&json!({"do": "cpu"}), PATIENCE)?, "ns")?;
+        }
+        Ok(Duration::from_nanos(sum as u64))
     }
 }
 
@@ -402,6 +425,7 @@ mod tests {
     fn ways_say_their_settings() {
         assert_eq!(NIXL.settings_in_words(), "as it comes");
         assert_eq!(NIXL_TUNED.settings_in_words(), "UCX_POSIX_ERROR_HANDLING=y");
+        assert_eq!(NIXL_TCP.settings_in_words(), "UCX_TLS=tcp,self");
         assert_eq!(NIXL_POLLED.settings_in_words(), "no progress thread as both sides poll");
         assert_eq!((NIXL_TUNED.peer, MOONCAKE.peer), ("nixl", "mooncake"));
     }

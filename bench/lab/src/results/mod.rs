@@ -40,7 +40,7 @@ pub struct Record {
     /// Engines of others that took part.
     pub peers: Vec<PeerNote>,
     /// What came out.
-    pub rows: Vec<SavedRow>,
+    pub rows: Vec<Row>,
 }
 
 /// An engine of somebody else in a run.
@@ -53,23 +53,6 @@ pub struct PeerNote {
     pub version: Option<String>,
     /// Its settings.
     pub settings: String,
-}
-
-/// A [`Row`] as it is kept; the same keys.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "each is the field of `Row` with its name")]
-pub struct SavedRow {
-    pub id: String,
-    pub transport: String,
-    pub figure: Option<f64>,
-    pub unit: String,
-    pub against: String,
-    pub against_figure: Option<f64>,
-    pub ratio: Option<f64>,
-    pub goal: String,
-    pub met: Option<bool>,
-    pub note: String,
 }
 
 /// Why a result is not kept, or a kept one is not believed.
@@ -100,23 +83,6 @@ pub enum ResultError {
     },
 }
 
-impl From<&Row> for SavedRow {
-    fn from(row: &Row) -> Self {
-        Self {
-            id: row.id.to_owned(),
-            transport: row.transport.to_owned(),
-            figure: row.figure,
-            unit: row.unit.to_owned(),
-            against: row.against.clone(),
-            against_figure: row.against_figure,
-            ratio: row.ratio,
-            goal: row.goal.clone(),
-            met: row.met,
-            note: row.note.clone(),
-        }
-    }
-}
-
 /// The load average of the last minute; 0 where the kernel does not tell.
 pub fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -134,7 +100,7 @@ impl Record {
             load: [load_before, load()],
             quick,
             peers: peer_notes(store),
-            rows: rows.iter().map(SavedRow::from).collect(),
+            rows: rows.to_vec(),
         }
     }
 
@@ -162,7 +128,7 @@ impl Record {
             return refuse("rows", "a run has at least one");
         }
         self.rows.iter().enumerate().try_for_each(|(index, row)| {
-            row.check().map_err(|why| ResultError::Content { place: format!("row {index} ({})", row.id), why })
+            check_row(row).map_err(|why| ResultError::Content { place: format!("row {index} ({})", row.id), why })
         })
     }
 
@@ -186,30 +152,29 @@ impl Record {
     }
 }
 
-impl SavedRow {
-    fn check(&self) -> Result<(), &'static str> {
-        if !METRICS.iter().any(|metric| metric.id == self.id) {
-            return Err("there is no such metric");
-        }
-        if self.transport.is_empty() || self.against.is_empty() || self.goal.is_empty() {
-            return Err("it says what was measured, against what, and what was wanted");
-        }
-        let figures = [self.figure, self.against_figure, self.ratio];
-        if figures.iter().flatten().any(|figure| !figure.is_finite() || *figure < 0.0) {
-            return Err("figures are finite and not negative");
-        }
-        if self.met.is_some() && self.figure.is_none() {
-            return Err("there is no verdict without a figure");
-        }
-        if self.ratio.is_some() && (self.figure.is_none() || self.against_figure.is_none()) {
-            return Err("a ratio is of two figures");
-        }
-        let is_compared = self.against != "the goal alone";
-        if is_compared && self.against_figure.is_none() && (self.met.is_some() || self.note.is_empty()) {
-            return Err("where the comparator is absent there is no verdict, and the note says why");
-        }
-        Ok(())
+/// Whether a row says something that can be.
+fn check_row(row: &Row) -> Result<(), &'static str> {
+    if !METRICS.iter().any(|metric| metric.id == row.id) {
+        return Err("there is no such metric");
     }
+    if row.transport.is_empty() || row.against.is_empty() || row.goal.is_empty() {
+        return Err("it says what was measured, against what, and what was wanted");
+    }
+    let costs = [row.cpu_s_per_gb, row.against_cpu_s_per_gb];
+    let figures = [row.figure, row.against_figure, row.ratio].into_iter().chain(costs).flatten();
+    if { figures }.any(|figure| !figure.is_finite() || figure < 0.0) {
+        return Err("figures are finite and not negative");
+    }
+    if row.met.is_some() && row.figure.is_none() {
+        return Err("there is no verdict without a figure");
+    }
+    if row.ratio.is_some() && (row.figure.is_none() || row.against_figure.is_none()) {
+        return Err("a ratio is of two figures");
+    }
+    if row.is_compared() && row.against_figure.is_none() && (row.met.is_some() || row.note.is_empty()) {
+        return Err("where the comparator is absent there is no verdict, and the note says why");
+    }
+    Ok(())
 }
 
 /// What took part, or could have.
@@ -219,7 +184,7 @@ fn peer_notes(store: Option<&Store>) -> Vec<PeerNote> {
         installed.map(|installed| installed.version().to_owned())
     };
     let pairs = pair::WAYS.iter().map(|way| (way.title, way.peer, way.settings_in_words()));
-    let meters = tools::METERS.iter().map(|meter| (meter.title, meter.peer, meter.settings_in_words()));
+    let meters = tools::TOOLS.iter().map(|tool| (tool.title, tool.peer, tool.settings_in_words()));
     let note = |(title, peer, settings): (&str, &str, String)| PeerNote {
         title: title.to_owned(),
         version: version(peer),

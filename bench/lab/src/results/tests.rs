@@ -6,9 +6,9 @@ fn example() -> Record {
     let compared = Row::compared("shm", (&[2e3], "us", 1e3), ("the floor", &[1e3]), Goal::RatioAtMost(1.05));
     let absent = Row::compared("shm", (&[2e3], "us", 1e3), ("NIXL, tuned", &[]), Goal::QuickerBy(4.5));
     let rows = [
-        Row { id: "M3", ..compared },
-        Row { id: "M3", ..absent.without_comparator() }.noted("not measured: nixl is not installed"),
-        Row { id: "M7", ..Row::alone("local", 10.5, "us", Goal::AtMost(100.0)) }.noted("a | in a note"),
+        Row { id: "M3".to_owned(), ..compared },
+        Row { id: "M3".to_owned(), ..absent.without_comparator() }.noted("not measured: nixl is not installed"),
+        Row { id: "M7".to_owned(), ..Row::alone("local", 10.5, "us", Goal::AtMost(100.0)) }.noted("a | in a note"),
     ];
     Record::of_this_run(&rows, None, 0.25, false)
 }

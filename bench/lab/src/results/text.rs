@@ -2,7 +2,10 @@
 
 use std::fmt::Write;
 
-use super::{Record, SavedRow};
+use super::Record;
+use crate::scoreboard::table::{self, HEADINGS, Marks};
+
+const MARKDOWN: Marks = Marks { absent: "–", missed: "**no**" };
 
 /// One page of Markdown.
 pub(super) fn render(record: &Record) -> String {
@@ -33,33 +36,16 @@ pub(super) fn render(record: &Record) -> String {
         "\n{met} goals met, {missed} missed, {open} rows without a verdict. Each figure is a median; "
     ));
     text.push_str("each ratio is the median of the ratios of neighbouring rounds.\n\n");
-    line(&mut text, &["id", "transport", "figure", "against", "its figure", "ratio", "goal", "met", "note"]);
-    text.push_str("|---|---|---|---|---|---|---|---|---|\n");
+    let columns = table::columns(rows);
+    let headings: Vec<&str> = HEADINGS[..columns].iter().copied().chain(["note"]).collect();
+    line(&mut text, &headings);
+    text.push_str(&format!("|{}\n", "---|".repeat(headings.len())));
     for row in rows {
-        line(&mut text, &cells(row).each_ref().map(String::as_str));
+        let cells = table::cells(row, MARKDOWN);
+        let shown = cells[..columns].iter().map(String::as_str).chain([row.note.as_str()]);
+        line(&mut text, &shown.collect::<Vec<_>>());
     }
     text
-}
-
-fn cells(row: &SavedRow) -> [String; 9] {
-    let number = |number: Option<f64>| number.map_or("–".to_owned(), |number| number.to_string());
-    let with_unit = |figure: Option<f64>| figure.map_or("–".to_owned(), |figure| format!("{figure} {}", row.unit));
-    let met = match row.met {
-        Some(true) => "yes",
-        Some(false) => "**no**",
-        None => "–",
-    };
-    [
-        row.id.clone(),
-        row.transport.clone(),
-        with_unit(row.figure),
-        row.against.clone(),
-        with_unit(row.against_figure),
-        number(row.ratio),
-        row.goal.clone(),
-        met.to_owned(),
-        row.note.clone(),
-    ]
 }
 
 fn line(text: &mut String, cells: &[&str]) {

@@ -37,7 +37,7 @@ const WORDS_BYTES: u64 = 1 << 20;
 
 impl Others {
     fn open(effort: &Effort, pins: &Pins) -> Self {
-        let meter = |latency, goal| Rival::meter(effort, latency, goal, pins);
+        let meter = |tool, goal| Rival::meter(effort, tool, goal, pins);
         let pair = |way, goal| Rival::pair(effort, (way, goal), (WORDS_BYTES, true), |_| Ok(()));
         Self {
             meters: vec![meter(&UCX, Goal::RatioAtMost(1.1)), meter(&LIBFABRIC, Goal::QuickerBy(4.0))],
@@ -69,9 +69,14 @@ impl Others {
 }
 
 /// Both ends for small messages: the other process on a core of its own.
-pub(super) fn ends(effort: &Effort, pins: &Pins, progress: Progress, spin: Option<Duration>) -> Result<Ends, LabError> {
+pub(super) fn ends(
+    effort: &Effort,
+    pins: &Pins,
+    transport: TransportName,
+    (progress, spin): (Progress, Option<Duration>),
+) -> Result<Ends, LabError> {
     Ends::open(&EndsSpec {
-        transport: TransportName::Shm,
+        transport,
         pool_bytes: 1 << 20,
         pages: PagesChoice::Small,
         progress,
@@ -107,7 +112,7 @@ fn cache_line(ends: &mut Ends, rounds: u64) -> Result<f64, LabError> {
 fn compare(effort: &Effort, progress: Progress, rules: Rules, others: &mut Others) -> Result<Vec<Row>, LabError> {
     let pins = Pins::choose();
     let _stay = Stay::on(&pins.near);
-    let mut ends = ends(effort, &pins, progress, None)?;
+    let mut ends = ends(effort, &pins, TransportName::Shm, (progress, None))?;
     let (rounds_of_meters, rounds_of_pairs) = (effort.repeat(50_000), effort.repeat(200));
     let turns = [vec![Turn::Engine, Turn::CacheLine], others.turns()].concat();
     let limit = effort.limit_of_short();
@@ -115,7 +120,7 @@ fn compare(effort: &Effort, progress: Progress, rules: Rules, others: &mut Other
     let times = interleave(limit, &turns, |turn| match turn {
         Turn::Engine => rally(&mut ends, rules),
         Turn::CacheLine => cache_line(&mut ends, rules.rounds),
-        Turn::Meter(index) => Ok(others.meters[index].turn(|meter| meter.run(rounds_of_meters))),
+        Turn::Meter(index) => Ok(others.meters[index].measure(rounds_of_meters)),
         Turn::Pair(index) => Ok(others.pairs[index].turn(|pair| pair.rally(rounds_of_pairs))),
     })?;
     let floor = ("cache line between the same processes", &times[1][..]);
@@ -125,7 +130,7 @@ fn compare(effort: &Effort, progress: Progress, rules: Rules, others: &mut Other
 }
 
 pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
-    let rules = |rounds, manner| Rules { rounds: effort.repeat(rounds), manner, pause: Duration::ZERO };
+    let rules = |rounds, manner| Rules { rounds: effort.repeat(rounds), bytes: 8, manner, pause: Duration::ZERO };
     let mut others = Others::open(effort, &Pins::choose());
     let inline = compare(effort, Progress::Inline, rules(1_000, Manner::Poll), &mut others)?;
     drop(others);

@@ -1,16 +1,18 @@
 //! The scoreboard: each metric against the machine's own floor, measured in the same run.
 //!
 //! - [`row`]: one figure against one comparator; [`table`]: rows for people
-//! - `arrival` (M1), `hot` (M2), `copies` (M3, M4, M6), `words` (M5), `prepare` (M7), `wake` (M12),
-//!   `foreground` (M13), `register` (M15), `caller` (D1), `faulty` (F1)
+//! - `arrival` (M1), `hot` (M2), `copies` (M3, M4, M6), `words` (M5), `prepare` (M7), `between` (M8),
+//!   `crossing` (M9), `wake` (M12), `foreground` (M13), `register` (M15), `caller` (D1), `faulty` (F1)
 //! - `rivals`: engines of others in the same rounds
 //!
 //! A metric is a function that measures and answers rows: one for each comparator. A comparator that is absent
 //! still has its row, with the reason and without a verdict.
 
 mod arrival;
+mod between;
 mod caller;
 mod copies;
+mod crossing;
 mod faulty;
 mod foreground;
 mod hot;
@@ -112,6 +114,8 @@ pub const METRICS: &[Metric] = &[
     metric("M5", "ten thousand words of 8 B in one plan, each", words::measure),
     metric("M6", "w2: until the last block is handed over, and in all", copies::many_small),
     metric("M7", "preparing the plan of w1", prepare::measure),
+    metric("M8", "kv16 and w5 between two processes over TCP", between::measure),
+    metric("M9", "64 B write and its arrival over TCP, one way", crossing::measure),
     metric("M12", "waking a sleeping peer, and what sleeping costs", wake::measure),
     metric(
         "M13",
@@ -129,7 +133,7 @@ pub fn choose(ids: &[String]) -> Result<Vec<Metric>, LabError> {
     if !ids.iter().all(known) {
         return Err(LabError::Option {
             option: "only",
-            mend: "give ids of the scoreboard: M1 to M7, M12, M13, M15, D1, F1",
+            mend: "give ids of the scoreboard: M1 to M9, M12, M13, M15, D1, F1",
         });
     }
     let chosen =
@@ -142,7 +146,7 @@ impl Metric {
     pub fn measure(&self, effort: &Effort) -> Result<Vec<Row>, LabError> {
         let mut rows = (self.measure)(effort)?;
         for row in &mut rows {
-            row.id = self.id;
+            row.id = self.id.to_owned();
             if effort.quick {
                 row.note = format!("quick, few rounds; {}", row.note);
             }

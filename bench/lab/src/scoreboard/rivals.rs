@@ -5,7 +5,7 @@ use super::{Effort, Pins};
 use crate::layout::LayoutSpec;
 use crate::peers::PeerError;
 use crate::peers::pair::{Pair, Way};
-use crate::peers::tools::{Latency, Meter};
+use crate::peers::tools::{Meter, Tool};
 
 /// Somebody else's engine, and what is wanted of ours beside it.
 pub(super) struct Rival<T> {
@@ -14,6 +14,8 @@ pub(super) struct Rival<T> {
     /// What to know about it: version and settings.
     about: String,
     state: Result<T, String>,
+    /// What processors were busy with for it, where that is known: seconds for 10^9 bytes.
+    cpu_s_per_gb: Option<f64>,
 }
 
 /// What rows say where peers were not to be run.
@@ -25,7 +27,7 @@ impl<T> Rival<T> {
             Ok((there, about)) => (Ok(there), about),
             Err(why) => (Err(why), String::new()),
         };
-        Self { title: title.to_owned(), goal, about, state }
+        Self { title: title.to_owned(), goal, about, state, cpu_s_per_gb: None }
     }
 
     /// Whether it is there and has not failed.
@@ -45,20 +47,27 @@ impl<T> Rival<T> {
         }
     }
 
-    /// Our figures against its own of the same rounds; without a verdict where it is absent.
-    pub(super) fn row(
-        &self,
-        transport: &'static str,
-        (figures, unit, per): (&[f64], &'static str, f64),
-        times: &[f64],
-    ) -> Row {
+    /// Our figures against its own of the same rounds; without a verdict where it is absent, or we have none.
+    pub(super) fn row(&self, transport: &str, (figures, unit, per): (&[f64], &str, f64), times: &[f64]) -> Row {
         match &self.state {
+            Ok(_) if figures.is_empty() => {
+                Row::unreached(transport, (unit, per), (&self.title, times), self.goal).noted(&self.about)
+            }
             Ok(_) => Row::compared(transport, (figures, unit, per), (&self.title, times), self.goal).noted(&self.about),
+            Err(why) if figures.is_empty() => {
+                let row = Row::unreached(transport, (unit, per), (&self.title, &[]), self.goal);
+                row.noted(&format!("not measured: {why}"))
+            }
             Err(why) => {
                 let ours = Row::compared(transport, (figures, unit, per), (&self.title, &[]), self.goal);
                 ours.without_comparator().noted(&format!("not measured: {why}"))
             }
         }
+    }
+
+    /// What processors were busy with for it: seconds for 10^9 bytes, where that is known.
+    pub(super) fn cpu_s_per_gb(&self) -> Option<f64> {
+        self.state.as_ref().ok().and(self.cpu_s_per_gb)
     }
 
     /// Adds something to know about it.
@@ -94,6 +103,16 @@ impl Rival<Pair> {
         Self::pair(effort, (way, goal), (bytes, true), |pair| pair.deal(spec))
     }
 
+    /// Its turn: the next set of a workload of so many bytes, with what that costs.
+    pub(super) fn move_set(&mut self, bytes: u64) -> f64 {
+        let (nanos, cpu) = match &mut self.state {
+            Ok(pair) => (pair.round(), pair.cpu_per_round()),
+            Err(_) => return f64::NAN,
+        };
+        self.cpu_s_per_gb = cpu.map(|cpu| cpu.as_secs_f64() * 1e9 / bytes as f64);
+        self.turn(|_| nanos)
+    }
+
     /// Has it prove its bytes. A peer that moved wrong ones has no figure.
     pub(super) fn prove(&mut self) {
         let Ok(pair) = &mut self.state else { return };
@@ -106,13 +125,27 @@ impl Rival<Pair> {
 
 impl Rival<Meter> {
     /// A peer's own program that measures.
-    pub(super) fn meter(effort: &Effort, latency: &'static Latency, goal: Goal, pins: &Pins) -> Self {
+    pub(super) fn meter(effort: &Effort, tool: &'static Tool, goal: Goal, pins: &Pins) -> Self {
         let opened = effort.peers.as_ref().ok_or_else(|| LEFT_OUT.to_owned()).and_then(|store| {
-            let opened = Meter::open(store, latency, &pins.near, &pins.far).map_err(|error| error.to_string())?;
-            let about = format!("version {}, {}", opened.version(), latency.settings_in_words());
+            let opened = Meter::open(store, tool, &pins.near, &pins.far).map_err(|error| error.to_string())?;
+            let about = format!("version {}, {}", opened.version(), tool.settings_in_words());
             Ok((opened, about))
         });
-        Self::new(latency.title, goal, opened)
+        Self::new(tool.title, goal, opened)
+    }
+}
+
+impl Rival<Meter> {
+    /// Its turn: one run of so many rounds, or bytes.
+    pub(super) fn measure(&mut self, amount: u64) -> f64 {
+        let mut cpu = None;
+        let nanos = self.turn(|meter| {
+            let reading = meter.run(amount)?;
+            cpu = reading.cpu_s_per_gb;
+            Ok(reading.nanos)
+        });
+        self.cpu_s_per_gb = cpu.or(self.cpu_s_per_gb);
+        nanos
     }
 }
 

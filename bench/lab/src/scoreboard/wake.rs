@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::config::Progress;
+use penstock::config::{Progress, TransportName};
 
 use super::arrival::{ends, rally};
 use super::row::{Goal, Row};
@@ -33,9 +33,9 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
     for (progress, manner, hops, note) in ways {
         let pins = Pins::choose();
         let _stay = Stay::on(&pins.near);
-        let mut ends = ends(effort, &pins, progress, Some(Duration::ZERO))?;
+        let mut ends = ends(effort, &pins, TransportName::Shm, (progress, Some(Duration::ZERO)))?;
         let mut floor = Hops::start(hops, &pins.far, effort.target_program.as_deref())?;
-        let rules = Rules { rounds: effort.repeat(50), manner, pause: PAUSE };
+        let rules = Rules { rounds: effort.repeat(50), bytes: 8, manner, pause: PAUSE };
         let times = interleave(effort.limit_of_short(), &[Turn::Engine, Turn::Eventfds], |turn| match turn {
             Turn::Engine => rally(&mut ends, rules),
             Turn::Eventfds => floor.play(rules.rounds, PAUSE),
