@@ -63,6 +63,12 @@ impl Engine<SystemEnv> {
 impl<E: Env> Engine<E> {
     /// Starts an engine in an environment of one's own.
     pub fn start_in(env: E, config: Config) -> Result<Self, StartError> {
+        Self::start_with(env, config, Vec::new())
+    }
+
+    /// The same, with transports of one's own after those of the configuration.
+    #[doc(hidden)]
+    pub fn start_with(env: E, config: Config, own: Vec<Arc<dyn Transport>>) -> Result<Self, StartError> {
         config.validate()?;
         fork::arm();
         let program = std::env::args().next().unwrap_or_default();
@@ -74,7 +80,8 @@ impl<E: Env> Engine<E> {
         let workers = if config.workers.progress.is_threaded() { config.workers.count } else { 1 };
         let commons = Commons::create(workers)?;
         let registry = Arc::new(Registry::new());
-        let transports = transports(&config, &commons, &registry);
+        let mut transports = transports(&config, &commons, &registry);
+        transports.extend(own);
         let listening = env.listen(&address);
         let path = address.to_string();
         let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;

@@ -74,6 +74,8 @@ impl Way {
     pub const PROCESS_VM: &'static str = "process_vm";
     /// Its owner is asked to move it, through bounce slots.
     pub const BOUNCE: &'static str = "bounce";
+    /// Its owner moves it, as it goes to and from a stream between the two.
+    pub const TCP: &'static str = "tcp";
     /// It cannot be reached.
     pub const NONE: &'static str = "none";
 }

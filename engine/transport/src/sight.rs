@@ -52,11 +52,12 @@ impl Sight {
     }
 
     /// What the peer withdrew after revision `since`, as far as it can be seen from here: who is only told
-    /// sees nothing, and is refused by the peer where it matters.
+    /// sees nothing, and is refused by the peer where it matters. It must not count as having looked either: the
+    /// peer compares with the revision that a plan was really checked against.
     pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
         match self {
             Self::Shared(commons) => commons.posts.withdrawals_since(since),
-            Self::Told(told) => Ok(Withdrawals { revision: told.revision().max(since), list: Vec::new() }),
+            Self::Told(_) => Ok(Withdrawals { revision: since, list: Vec::new() }),
         }
     }
 

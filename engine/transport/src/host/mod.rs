@@ -11,12 +11,14 @@
 pub mod bounce;
 mod commons;
 mod lane;
+mod lookup;
 mod mail;
 mod posts;
 mod rings;
 
 pub use commons::{Bell, Commons, PeerCommons};
 pub use lane::{CopyLane, CopyLaneParts, HandOverQueues, HandOvers};
+pub use lookup::{LastRegion, Withdrawn, still_stands};
 pub use mail::{Mail, MailView, mail_bytes};
 pub use posts::{Busy, Posts, PostsView, WHOLE_REGION, is_renewal, posts_bytes, withdrawn_bytes};
 pub use rings::{InboundRings, OutboundRing, ring_segment_bytes};

@@ -1,7 +1,7 @@
 //! Who may depend on whom: arrows point down only, in manifests and in sources.
 //!
 //! ```text
-//! tools/cli ──► bench/lab ──► bench/micro, tools/doctor     tests/conformance
+//! tools/cli ──► bench/lab ──► bench/micro, tools/doctor     tests/conformance ──► tests/wire
 //!        \         |         /
 //!           engine/runtime
 //!          /       |       \
@@ -43,6 +43,7 @@ const ENGINE: &[&str] = &[
     "penstock-session",
     "penstock-local",
     "penstock-shm",
+    "penstock-tcp",
 ];
 
 /// The lab runs the micro-benches beside everything else.
@@ -55,6 +56,7 @@ const LAB: &[&str] = &[
     "penstock-session",
     "penstock-local",
     "penstock-shm",
+    "penstock-tcp",
     "penstock-micro",
 ];
 
@@ -68,6 +70,7 @@ const ALL: &[&str] = &[
     "penstock-session",
     "penstock-local",
     "penstock-shm",
+    "penstock-tcp",
 ];
 
 /// The labs also try the doctor in places that only root can make.
@@ -80,6 +83,7 @@ const CONFORMANCE: &[&str] = &[
     "penstock-session",
     "penstock-local",
     "penstock-shm",
+    "penstock-tcp",
     "penstock-doctor",
 ];
 
@@ -92,16 +96,22 @@ const PLACES: &[Place] = &[
     place("penstock-session", "engine/session", &["penstock-core"]),
     place("penstock-local", "engine/backends/local", TRANSPORTS_MAY_USE),
     place("penstock-shm", "engine/backends/shm", TRANSPORTS_MAY_USE),
+    place("penstock-tcp", "engine/backends/tcp", TRANSPORTS_MAY_USE),
     place("penstock", "engine/runtime", ENGINE),
     place("penstock-micro", "bench/micro", ALL),
     place("penstock-lab", "bench/lab", LAB),
     place("penstock-doctor", "tools/doctor", &["penstock"]),
     place("penstock-cli", "tools/cli", &["penstock", "penstock-doctor", "penstock-lab"]),
     // Labs are tests of this crate; one of them runs the engines of others as the lab does.
-    Place { tests_may_use: &["penstock-lab"], ..place("penstock-conformance", "tests/conformance", CONFORMANCE) },
+    Place {
+        tests_may_use: &["penstock-lab", "penstock-wire"],
+        ..place("penstock-conformance", "tests/conformance", CONFORMANCE)
+    },
     place("penstock-faults", "tests/faults", ALL),
     place("penstock-simulation", "tests/sim", ALL),
     place("penstock-fuzz", "tests/fuzz", ALL),
+    // Knows frames, not engines: labs of any crate may put it between theirs.
+    place("penstock-wire", "tests/wire", &[]),
     place("xtask", "tools/xtask", &[]),
 ];
 

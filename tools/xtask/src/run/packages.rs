@@ -13,8 +13,11 @@ struct Tool {
 }
 
 /// Everything that a lab runs and a build does not need.
-const TOOLS: [Tool; 2] =
-    [Tool { command: "valgrind", package: "valgrind" }, Tool { command: "addr2line", package: "binutils" }];
+const TOOLS: [Tool; 3] = [
+    Tool { command: "valgrind", package: "valgrind" },
+    Tool { command: "addr2line", package: "binutils" },
+    Tool { command: "ip", package: "iproute2" },
+];
 
 /// Longest time that the package manager may take.
 const LIMIT: Duration = Duration::from_secs(300);

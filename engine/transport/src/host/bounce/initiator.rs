@@ -7,8 +7,8 @@ use penstock_memory::{Window, copy::CopyError};
 use penstock_ring::bounce::{Asker, Nonsense, Stage};
 use penstock_ring::{Hazard, Publisher};
 
-use super::{Banks, QUESTION_WORDS, Question, SLOT_BYTES, SLOTS, concerning, packed};
-use crate::host::Commons;
+use super::{Banks, QUESTION_WORDS, Question, SLOT_BYTES, SLOTS, packed};
+use crate::host::{Commons, Withdrawn, still_stands};
 use crate::lane::{Abandoned, Batch, LaneFault, PostError, Sink};
 use crate::remote::OwnersMemory;
 
@@ -243,16 +243,8 @@ impl Slot {
 
 impl Landing {
     fn is_allowed(&self, ours: &Commons, spans: &[Span]) -> Result<(), Cause> {
-        let view = ours.posts.view();
-        if view.revision() == self.expected {
-            return Ok(());
-        }
-        let since = view.withdrawals_since(self.expected).map_err(|_| Cause::PlanTooOld)?;
         let extents = spans.iter().map(|span| (span.local, span.len));
-        match concerning(&since.list, self.key, extents) {
-            Some(_) => Err(Cause::RevokedHere),
-            None => Ok(()),
-        }
+        still_stands(ours.posts.view(), self.expected, self.key, extents).map_err(Withdrawn::ends_here)
     }
 }
 

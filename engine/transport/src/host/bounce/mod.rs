@@ -23,12 +23,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::limits::{LINE_BYTES, UNIT_BYTES};
-use penstock_core::{Span, plan::RegionKey};
+use penstock_core::Span;
 use penstock_memory::{Access, MemoryError, Registry, Segment, Window};
-use penstock_ring::Withdrawal;
 use penstock_ring::bounce::slot_bytes;
-
-use super::posts::withdrawn_bytes;
 
 pub(super) use self::initiator::Outgoing;
 pub(super) use self::owner::{Incoming, Sender};
@@ -117,20 +114,6 @@ impl Banks {
     fn back(&self, worker: usize, slot: usize) -> Result<(), MemoryError> {
         self.segment.back(self.data_offset(worker, slot), SLOT_BYTES)
     }
-}
-
-/// The latest of these withdrawals that concerns these spans of a region: what is withdrawn from one use of
-/// an id was withdrawn from all before it.
-fn concerning(
-    withdrawals: &[Withdrawal],
-    key: RegionKey,
-    spans: impl Iterator<Item = (u64, u64)> + Clone,
-) -> Option<&Withdrawal> {
-    withdrawals.iter().rev().find(|gone| {
-        let is_meant = gone.region == key.region.0 && gone.generation >= key.generation.0;
-        let gone_end = gone.offset.saturating_add(withdrawn_bytes(gone));
-        is_meant && spans.clone().any(|(offset, len)| offset < gone_end && gone.offset < offset.saturating_add(len))
-    })
 }
 
 /// The same spans on a slot's side of a copy: one behind the other.

@@ -4,18 +4,16 @@
 //! and checked against this engine's own registry, rights and withdrawals, under a hazard of this
 //! engine's own. So a revocation here finds its own workers quiet and needs no word of the peer.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use penstock_core::limits::SPANS_PER_POST;
-use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Span};
-use penstock_memory::{Region, Registry, Window, copy};
+use penstock_memory::{Registry, Window, copy};
 use penstock_ring::bounce::Answerer;
 use penstock_ring::{Hazard, Published, ReadyBits};
 
-use super::{Banks, QUESTION_WORDS, Question, SLOTS, concerning};
-use crate::host::posts::is_renewal;
-use crate::host::{Bell, Commons};
+use super::{Banks, QUESTION_WORDS, Question, SLOTS};
+use crate::host::{Bell, Commons, LastRegion, still_stands};
 use crate::lane::LaneFault;
 
 /// Slots served before the worker looks at anything else.
@@ -51,7 +49,7 @@ struct Bank {
     next: usize,
     slots: Vec<Slot>,
     /// The region asked for last; not held, so that it can go.
-    known: Option<(RegionKey, Weak<Region>)>,
+    known: LastRegion,
 }
 
 struct Slot {
@@ -79,7 +77,7 @@ impl Incoming {
                 unfinished: false,
                 next: 0,
                 slots: (0..SLOTS).map(slot).collect(),
-                known: None,
+                known: LastRegion::default(),
             }
         };
         Self {
@@ -159,23 +157,20 @@ impl Incoming {
 fn checked(
     ours: &Commons,
     registry: &Registry,
-    known: &mut Option<(RegionKey, Weak<Region>)>,
+    known: &mut LastRegion,
     question: &Question,
     spans: &[Span],
     data: &Window,
 ) -> Result<Result<u64, Cause>, LaneFault> {
     let view = ours.posts.view();
-    let now = view.revision();
-    if question.revision > now {
+    if question.revision > view.revision() {
         return Err(LaneFault(Cause::PeerCorrupt)); // Nobody can have read it.
     }
-    if question.revision != now {
-        let Ok(since) = view.withdrawals_since(question.revision) else { return Ok(Err(Cause::PlanTooOld)) };
-        if let Some(gone) = concerning(&since.list, question.key, spans.iter().map(|span| (span.local, span.len))) {
-            return Ok(Err(if is_renewal(gone) { Cause::MemoryRenewed } else { Cause::RevokedByPeer }));
-        }
+    let extents = spans.iter().map(|span| (span.local, span.len));
+    if let Err(withdrawn) = still_stands(view, question.revision, question.key, extents) {
+        return Ok(Err(withdrawn.told_to_peer()));
     }
-    let Some(region) = find(registry, known, question.key) else { return Ok(Err(Cause::RevokedByPeer)) };
+    let Some(region) = known.find(registry, question.key) else { return Ok(Err(Cause::RevokedByPeer)) };
     let rights = region.rights();
     let (allowed, way) = match question.direction {
         Direction::Write => (rights.allows_write(), Direction::Read),
@@ -187,18 +182,4 @@ fn checked(
     // All bounds are checked before the first byte moves, against the region as it is here.
     let moved = copy::scatter(region.window(), data, way, spans, question.hint);
     Ok(moved.map_err(|_| Cause::OutOfBounds))
-}
-
-/// The region of this name, if it still stands.
-fn find(registry: &Registry, known: &mut Option<(RegionKey, Weak<Region>)>, key: RegionKey) -> Option<Arc<Region>> {
-    if let Some((last, region)) = known
-        && *last == key
-        && let Some(region) = region.upgrade()
-    {
-        // The same region may have another generation by now: then its memory was renewed.
-        return Some(region).filter(|region| region.is_live() && region.generation() == key.generation);
-    }
-    let region = registry.resolve(key.region, key.generation).ok()?;
-    *known = Some((key, Arc::downgrade(&region)));
-    Some(region)
 }

@@ -1,0 +1,211 @@
+//! A channel: the streams between one worker here and one worker there.
+
+use std::os::fd::OwnedFd;
+
+use penstock_core::Cause;
+use penstock_core::limits::{FLIGHTS_PER_LANE_MAX, SPANS_PER_POST};
+use penstock_core::{Direction, Span};
+use penstock_transport::lane::Abandoned;
+use penstock_transport::{Announced, Arrival, Batch, LaneFault, OwnersMemory, PostError, Posted, Sink};
+
+use crate::hub::Inner;
+use crate::notes::Notes;
+use crate::op::{Kind, Ops};
+use crate::stream::{Common, Ledger, Stream};
+use crate::wire::PAYLOAD_BYTES_MAX;
+
+/// Bytes of operations that have not ended, over all streams of a channel: enough to fill the way there and back.
+const BYTES_UNDER_WAY_MAX: u64 = 4 * 1024 * 1024;
+
+/// A transfer goes on to the next stream only after so many bytes.
+const BYTES_ON_ONE_STREAM: u64 = 256 * 1024;
+
+/// One channel.
+pub(crate) struct Channel {
+    streams: Vec<Option<Stream>>,
+    ledger: Ledger,
+    /// The transfer that was posted last, on which stream, and how much of it there.
+    transfer: u64,
+    current: usize,
+    on_current: u64,
+}
+
+impl Channel {
+    pub(crate) fn new(streams: usize) -> Self {
+        Self {
+            streams: (0..streams).map(|_| None).collect(),
+            ledger: Ledger { ops: Ops::default(), notes: Notes::new(), ended: Vec::new() },
+            transfer: 0,
+            current: 0,
+            on_current: 0,
+        }
+    }
+
+    /// A stream is there.
+    pub(crate) fn attach(&mut self, place: usize, fd: OwnedFd, hub: &mut Inner, party: u32) -> Result<(), LaneFault> {
+        use std::os::fd::AsFd;
+        let key = hub.watch(fd.as_fd(), party).map_err(|error| {
+            tracing::warn!(%error, "a stream cannot be watched");
+            LaneFault(Cause::PeerLost)
+        })?;
+        self.streams[place] = Some(Stream::new(fd, key));
+        Ok(())
+    }
+
+    /// Nothing of it is watched any more.
+    pub(crate) fn close(&mut self, hub: &mut Inner) {
+        use std::os::fd::AsFd;
+        for stream in self.streams.drain(..).flatten() {
+            hub.unwatch(stream.fd.as_fd(), stream.key);
+        }
+    }
+
+    /// Whether so many bytes may set off; all streams have to be there.
+    fn has_room(&self, bytes: u64) -> bool {
+        let under_way = self.ledger.ops.bytes_under_way();
+        let count = self.streams.iter().try_fold(0, |count, stream| Some(count + stream.as_ref()?.outgoing.count()));
+        count.is_some_and(|count| count < FLIGHTS_PER_LANE_MAX)
+            && (under_way == 0 || under_way + bytes <= BYTES_UNDER_WAY_MAX)
+    }
+
+    /// Which stream takes these bytes of a transfer.
+    fn choose(&mut self, transfer: u64, bytes: u64) -> usize {
+        let goes_on = transfer != self.transfer || self.on_current >= BYTES_ON_ONE_STREAM;
+        if goes_on && self.streams.len() > 1 {
+            (self.current, self.on_current) = ((self.current + 1) % self.streams.len(), 0);
+        }
+        self.transfer = transfer;
+        self.on_current += bytes;
+        self.current
+    }
+
+    /// Takes as many of the spans as fit into one message.
+    pub(crate) fn post(&mut self, batch: &Batch<'_>, memory: &OwnersMemory) -> Result<Posted, PostError> {
+        let (count, bytes) = fitting(batch.spans);
+        let spans = &batch.spans[..count];
+        check_bounds(spans, batch, memory)?;
+        if !self.has_room(bytes) {
+            return Err(PostError::Full);
+        }
+        let place = self.choose(batch.transfer, bytes);
+        let kind = if batch.direction == Direction::Write { Kind::Write } else { Kind::Read };
+        let id = self.ledger.ops.take(kind, bytes);
+        let op = &mut self.ledger.ops[id];
+        (op.token, op.transfer) = (batch.token, batch.transfer);
+        (op.key, op.checked) = (batch.local_key, batch.expected.here);
+        (op.remote, op.revision) = (memory.key, batch.expected.there);
+        op.memory = Some(batch.local.clone());
+        op.spans.extend_from_slice(spans);
+        if let Some(stream) = &mut self.streams[place] {
+            stream.outgoing.push(id);
+        }
+        Ok(Posted::Accepted(count))
+    }
+
+    /// Tells the peer what follows a transfer, behind its last operation.
+    pub(crate) fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
+        let has_failed = |ended: &&crate::op::Ended| ended.transfer == arrival.transfer;
+        if !self.has_room(0) || self.ledger.ended.iter().any(|ended| has_failed(&ended)) {
+            return Err(PostError::Full);
+        }
+        let ops = &self.ledger.ops;
+        let carries =
+            |stream: &Option<Stream>| stream.as_ref().is_some_and(|s| s.outgoing.carries(arrival.transfer, ops));
+        let mut carrying = (0..self.streams.len()).filter(|&place| carries(&self.streams[place]));
+        let place = match (carrying.next(), carrying.next()) {
+            (None, _) => self.current,
+            (Some(place), None) => place,
+            // There is no order between streams: it is told when what is on them has ended.
+            (Some(_), Some(_)) => return Err(PostError::Full),
+        };
+        let lines = arrival.note.map_or(0, |note| penstock_transport::record::lines_for(note.payload.len()) as u64);
+        if !self.ledger.notes.reserve(lines) {
+            return Err(PostError::Full);
+        }
+        let id = self.ledger.ops.take(Kind::Announce, 0);
+        let op = &mut self.ledger.ops[id];
+        (op.token, op.transfer, op.counter) = (arrival.token, arrival.transfer, arrival.counter);
+        if let Some(note) = arrival.note {
+            op.note = Some(note.id);
+            op.payload.extend_from_slice(note.payload);
+        }
+        if let Some(stream) = &mut self.streams[place] {
+            stream.outgoing.push(id);
+        }
+        Ok(Announced::Accepted)
+    }
+
+    /// Gives up what goes under this token.
+    pub(crate) fn abandon(&mut self, token: u64) -> Option<Abandoned> {
+        let Ledger { ops, notes, ended } = &mut self.ledger;
+        if let Some(place) = ended.iter().position(|ended| ended.token == token) {
+            notes.take_back(ended.swap_remove(place).lines);
+            return Some(Abandoned::Quiet);
+        }
+        for stream in self.streams.iter_mut().flatten() {
+            let Some((answer, id)) = stream.outgoing.abandon(token, ops) else { continue };
+            if answer == Abandoned::Quiet {
+                notes.take_back(ops[id].lines());
+                ops.give_back(id);
+            } else {
+                stream.incoming.forget(id);
+            }
+            return Some(answer);
+        }
+        None
+    }
+
+    /// Sends what there is. Answers whether there is more to do at once.
+    pub(crate) fn send(&mut self, hub: &mut Inner, common: &mut Common) -> Result<bool, LaneFault> {
+        let mut more = false;
+        for stream in self.streams.iter_mut().flatten() {
+            more |= stream.send(&mut hub.io, common, &mut self.ledger)?;
+        }
+        Ok(more || !self.ledger.ended.is_empty())
+    }
+
+    /// Takes what came, reports what ended, and sends what is to be answered. Answers whether there may be more.
+    pub(crate) fn poll(
+        &mut self,
+        hub: &mut Inner,
+        common: &mut Common,
+        sink: &mut dyn Sink,
+    ) -> Result<bool, LaneFault> {
+        let mut more = false;
+        self.ledger.notes.deliver(sink);
+        for stream in self.streams.iter_mut().flatten() {
+            stream.hear(hub.take_ready(stream.key));
+            more |= stream.receive(&mut hub.io, common, &mut self.ledger, sink)?;
+        }
+        for stream in self.streams.iter_mut().flatten() {
+            more |= stream.send(&mut hub.io, common, &mut self.ledger)?;
+        }
+        for ended in self.ledger.ended.drain(..) {
+            self.ledger.notes.take_back(ended.lines);
+            sink.completed(ended.token, Err(ended.cause));
+        }
+        Ok(more)
+    }
+}
+
+/// How many of the spans fit into one message, and their bytes.
+fn fitting(spans: &[Span]) -> (usize, u64) {
+    let mut bytes = 0u64;
+    for (index, span) in spans.iter().enumerate().take(SPANS_PER_POST) {
+        if span.len > PAYLOAD_BYTES_MAX - bytes {
+            return (index, bytes);
+        }
+        bytes += span.len;
+    }
+    (spans.len().min(SPANS_PER_POST), bytes)
+}
+
+/// The initiator's own look at what it asks for; the target looks again.
+fn check_bounds(spans: &[Span], batch: &Batch<'_>, memory: &OwnersMemory) -> Result<(), PostError> {
+    let inside = |offset: u64, len: u64, of: u64| offset.checked_add(len).is_some_and(|end| end <= of);
+    let fits = |span: &Span| {
+        inside(span.local, span.len, batch.local.len()) && inside(span.remote, span.len, memory.bytes) && span.len > 0
+    };
+    let lands = batch.direction == Direction::Write || batch.local.is_writable();
+    if spans.is_empty() || !lands || !spans.iter().all(fits) { Err(PostError::OutOfBounds) } else { Ok(()) }
+}

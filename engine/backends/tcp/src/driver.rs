@@ -1,0 +1,37 @@
+//! What a worker does for all its streams at once.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use penstock_ring::ReadyBits;
+use penstock_transport::Driver;
+
+use crate::hub::Hub;
+
+/// One worker's driver.
+pub(crate) struct TcpDriver {
+    hub: Arc<Hub>,
+    ready: ReadyBits,
+}
+
+impl TcpDriver {
+    /// The driver of the worker with this hub and these ready bits.
+    pub(crate) fn new(hub: Arc<Hub>, ready: ReadyBits) -> Self {
+        Self { hub, ready }
+    }
+}
+
+impl Driver for TcpDriver {
+    fn turn(&mut self) -> bool {
+        let Self { hub, ready } = self;
+        hub.lock().turn(|party| ready.mark(party))
+    }
+
+    fn prepare_to_sleep(&mut self) -> bool {
+        self.hub.lock().io.prepare_to_sleep()
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.hub.descriptor()
+    }
+}

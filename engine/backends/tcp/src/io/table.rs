@@ -1,0 +1,84 @@
+//! What is watched: which stream stands behind a number that the kernel gives back.
+
+use std::collections::HashMap;
+use std::io::{ErrorKind, Result};
+use std::os::fd::RawFd;
+
+/// One watched stream.
+pub(super) struct Watched {
+    pub(super) key: u64,
+    /// Somebody waits until it can be written.
+    pub(super) wants_room: bool,
+}
+
+struct Slot {
+    /// Grows with each stream that has the slot, so that a late word about an old one is known as such.
+    generation: u32,
+    watched: Option<Watched>,
+}
+
+/// The streams of one worker.
+#[derive(Default)]
+pub(super) struct Table {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    places: HashMap<RawFd, u32>,
+}
+
+impl Table {
+    /// Takes a stream in, and answers the number that stands for it from now on.
+    pub(super) fn add(&mut self, fd: RawFd, key: u64) -> Result<u64> {
+        if self.places.contains_key(&fd) {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        let watched = Watched { key, wants_room: false };
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => {
+                self.slots.push(Slot { generation: 0, watched: None });
+                (self.slots.len() - 1) as u32
+            }
+        };
+        let slot = &mut self.slots[place as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.watched = Some(watched);
+        self.places.insert(fd, place);
+        Ok(number(slot.generation, place))
+    }
+
+    /// Forgets a stream, and answers the number that stood for it.
+    pub(super) fn remove(&mut self, fd: RawFd, key: u64) -> Option<u64> {
+        let place = *self.places.get(&fd)?;
+        let slot = &mut self.slots[place as usize];
+        slot.watched.take_if(|watched| watched.key == key)?;
+        self.places.remove(&fd);
+        self.free.push(place);
+        Some(number(slot.generation, place))
+    }
+
+    /// Notes that somebody waits until the stream can be written. Answers whether it is watched.
+    pub(super) fn want_room(&mut self, fd: RawFd) -> bool {
+        let place = self.places.get(&fd).copied();
+        let watched = place.and_then(|place| self.slots[place as usize].watched.as_mut());
+        watched.is_some_and(|watched| {
+            watched.wants_room = true;
+            true
+        })
+    }
+
+    /// The stream behind a number, unless it is no longer watched.
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Watched> {
+        let slot = self.slots.get_mut(number as u32 as usize)?;
+        slot.watched.as_mut().filter(|_| u64::from(slot.generation) == number >> 32)
+    }
+
+    /// Places made so far, taken or free.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+fn number(generation: u32, place: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(place)
+}

@@ -1,0 +1,109 @@
+//! One worker's lane to one peer: its channels.
+
+use std::sync::Arc;
+
+use penstock_core::Cause;
+use penstock_ring::ReadyBits;
+use penstock_transport::lane::{Abandoned, Handle};
+use penstock_transport::{
+    Announced, Arrival, Batch, Lane, LaneFault, Note, PostError, Posted, RemoteMemory, Revisions, Sink,
+};
+
+use crate::channel::Channel;
+use crate::hub::Hub;
+use crate::stream::Common;
+use crate::streams::Arrivals;
+
+/// One worker's lane.
+pub(crate) struct TcpLane {
+    pub(crate) common: Common,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) arrivals: Arc<Arrivals>,
+    /// Where the driver and the lane itself mark that there is something to do.
+    pub(crate) ready: ReadyBits,
+    /// The place of the peer in our table.
+    pub(crate) party: u32,
+    /// The channels of this worker: of all of the session every so many-th.
+    pub(crate) channels: Vec<Channel>,
+    pub(crate) workers: usize,
+    pub(crate) per_channel: usize,
+}
+
+impl TcpLane {
+    fn take_arrivals(&mut self) -> Result<(), LaneFault> {
+        for (index, fd) in self.arrivals.take() {
+            let channel = &mut self.channels[index / self.per_channel / self.workers];
+            channel.attach(index % self.per_channel, fd, &mut self.hub.lock(), self.party)?;
+        }
+        Ok(())
+    }
+
+    /// Where all of a transfer goes that this worker has of it.
+    fn channel_of(&mut self, transfer: u64) -> &mut Channel {
+        // Its place and the use of it: small transfers one after another take turns.
+        let place = (transfer ^ transfer >> 32) % self.channels.len() as u64;
+        &mut self.channels[place as usize]
+    }
+}
+
+impl Lane for TcpLane {
+    fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
+        let RemoteMemory::Owners(memory) = batch.remote else {
+            return Err(PostError::Fault(LaneFault(Cause::NoPath)));
+        };
+        // Of the peer only the plan's own revision counts, which it compares itself. Here it is seen again when bytes move.
+        let here = self.common.commons.posts.view().revision();
+        if here != batch.expected.here {
+            return Err(PostError::Withdrawn(Revisions { here, there: batch.expected.there }));
+        }
+        self.channel_of(batch.transfer).post(batch, memory)
+    }
+
+    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
+        if arrival.is_empty() {
+            return Ok(Announced::Told(true));
+        }
+        self.channel_of(arrival.transfer).announce(arrival)
+    }
+
+    fn flush(&mut self) -> Result<(), LaneFault> {
+        let mut hub = self.hub.lock();
+        let mut more = false;
+        for channel in &mut self.channels {
+            more |= channel.send(&mut hub, &mut self.common)?;
+        }
+        if more {
+            self.ready.mark(self.party as usize);
+        }
+        Ok(())
+    }
+
+    fn hand_over(&mut self, _: Note<'_>, _: &Handle) -> Result<(), PostError> {
+        Err(PostError::Fault(LaneFault(Cause::NoPath)))
+    }
+
+    fn abandon(&mut self, token: u64) -> Abandoned {
+        let answer = self.channels.iter_mut().find_map(|channel| channel.abandon(token));
+        answer.unwrap_or(Abandoned::Quiet)
+    }
+
+    fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+        self.take_arrivals()?;
+        let mut hub = self.hub.lock();
+        let mut more = false;
+        for channel in &mut self.channels {
+            more |= channel.poll(&mut hub, &mut self.common, sink)?;
+        }
+        Ok(more)
+    }
+}
+
+impl Drop for TcpLane {
+    fn drop(&mut self) {
+        self.arrivals.close();
+        let mut hub = self.hub.lock();
+        for channel in &mut self.channels {
+            channel.close(&mut hub);
+        }
+    }
+}

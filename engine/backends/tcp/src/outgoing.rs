@@ -1,0 +1,308 @@
+//! What leaves on a stream: own operations in their order, answers to the peer's reads, acknowledgements.
+//!
+//! An operation gets its number when its message is written. From then on the peer counts it, whatever becomes of it
+//! here; before that it can be taken back as if it had never been.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use penstock_core::Cause;
+use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
+use penstock_ring::Hazard;
+use penstock_transport::host::{PostsView, still_stands};
+use penstock_transport::lane::Abandoned;
+use penstock_transport::{LaneFault, Sink};
+
+use crate::group::{Group, Sent};
+use crate::io::{Io, PieceSpace};
+use crate::op::{Ended, Kind, OpId, Ops};
+use crate::wire::{
+    Asked, CONTROL_BYTES_MAX, WORDS_BYTES_MAX, announcement_bytes, put_announcement, put_credit, put_data, put_done,
+    put_refused, put_request, request_bytes,
+};
+
+const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
+
+/// What the peer shall hear of its own operations.
+#[derive(Default)]
+pub(crate) struct Acks {
+    /// All its operations up to this one have ended here.
+    pub(crate) done: u64,
+    /// What it was told of that.
+    pub(crate) told: u64,
+    /// Which have not ended well, and this engine's revision then.
+    pub(crate) refused: VecDeque<(u64, Option<Cause>, u64)>,
+}
+
+impl Acks {
+    /// Whether there is anything it was not told.
+    pub(crate) fn are_due(&self) -> bool {
+        self.done != self.told || !self.refused.is_empty()
+    }
+
+    /// How far the peer may have numbered its operations: whatever was not acknowledged is in its window.
+    pub(crate) fn window_end(&self) -> u64 {
+        self.told + FLIGHTS_PER_LANE_MAX as u64
+    }
+}
+
+/// One stream's outgoing side.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    /// Own operations that have not left.
+    waiting: VecDeque<OpId>,
+    /// Answers to the peer's reads.
+    answers: VecDeque<OpId>,
+    /// Own operations that the peer counts, by their numbers.
+    flying: VecDeque<OpId>,
+    /// The number of the first of them, less one.
+    before: u64,
+    /// The peer has said that it is done with all up to here.
+    heard: u64,
+    /// The last number in the group that is leaving, or has left last.
+    last: u64,
+    group: Group,
+}
+
+impl Outgoing {
+    /// Own operations that have not ended, and those whose number still stands.
+    pub(crate) fn count(&self) -> usize {
+        self.waiting.len() + self.flying.len()
+    }
+
+    /// An own operation.
+    pub(crate) fn push(&mut self, id: OpId) {
+        self.waiting.push_back(id);
+    }
+
+    /// An answer to a READ of the peer.
+    pub(crate) fn answer(&mut self, id: OpId) {
+        self.answers.push_back(id);
+    }
+
+    /// Answers that have not begun to leave.
+    pub(crate) fn answers(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// Whether it has anything to send, besides acknowledgements.
+    pub(crate) fn has_something(&self) -> bool {
+        self.group.is_leaving() || !self.waiting.is_empty() || !self.answers.is_empty()
+    }
+
+    /// Whether a transfer has own operations here that have not ended.
+    pub(crate) fn carries(&self, transfer: u64, ops: &Ops) -> bool {
+        let is_its = |&id: &OpId| ops[id].transfer == transfer && !ops[id].has_ended;
+        self.waiting.iter().any(|id| is_its(id)) || self.flying.iter().any(|id| is_its(id))
+    }
+
+    /// Fills the next group. Answers whether one leaves. What may not leave any more ends here.
+    pub(crate) fn form(
+        &mut self,
+        ops: &mut Ops,
+        acks: &mut Acks,
+        credit: Option<u64>,
+        view: &PostsView,
+        ended: &mut Vec<Ended>,
+    ) -> bool {
+        self.group.begin(view.revision());
+        while let Some((sequence, cause, revision)) = acks.refused.pop_front() {
+            put_refused(&mut self.group.head, sequence, cause, revision);
+        }
+        if acks.done != acks.told {
+            acks.told = acks.done;
+            put_done(&mut self.group.head, acks.done);
+        }
+        if let Some(lines) = credit {
+            put_credit(&mut self.group.head, lines);
+        }
+        // In turns, so that neither side's bulk waits for the other's.
+        loop {
+            let answered = self.form_answer(ops, view);
+            if !self.form_own(ops, view, ended) && !answered {
+                break;
+            }
+        }
+        self.last = self.before + self.flying.len() as u64;
+        self.group.close()
+    }
+
+    fn form_answer(&mut self, ops: &mut Ops, view: &PostsView) -> bool {
+        let Some(&id) = self.answers.front() else { return false };
+        let op = &mut ops[id];
+        if self.group.control_bytes() + WORDS_BYTES_MAX > CONTROL_BYTES_MAX
+            || !self.group.has_room(op.bytes, op.spans.len())
+        {
+            return false;
+        }
+        self.answers.pop_front();
+        if op.failed.is_none()
+            && let Err(withdrawn) = still_stands(view, op.checked, op.key, op.extents())
+        {
+            op.failed = Some(withdrawn.told_to_peer());
+        }
+        match op.failed {
+            Some(cause) => {
+                put_data(&mut self.group.head, op.sequence, Err(cause));
+                ops.give_back(id);
+            }
+            None => {
+                put_data(&mut self.group.head, op.sequence, Ok(op.bytes as u32));
+                self.group.carry(id, op.bytes, op.spans.len());
+            }
+        }
+        true
+    }
+
+    fn form_own(&mut self, ops: &mut Ops, view: &PostsView, ended: &mut Vec<Ended>) -> bool {
+        let Some(&id) = self.waiting.front() else { return false };
+        let op = &mut ops[id];
+        let control = match op.kind {
+            Kind::Announce => announcement_bytes(op.payload.len()),
+            _ => request_bytes(op.spans.len()),
+        };
+        let payload = if op.kind == Kind::Write { op.bytes } else { 0 };
+        if self.group.control_bytes() + control > CONTROL_BYTES_MAX || !self.group.has_room(payload, op.spans.len()) {
+            return false;
+        }
+        if op.kind == Kind::Write
+            && let Err(withdrawn) = still_stands(view, op.checked, op.key, op.extents())
+        {
+            let (transfer, cause) = (op.transfer, withdrawn.ends_here());
+            self.waiting.pop_front();
+            end_unsent(id, ops, cause, ended);
+            self.end_announcements(transfer, cause, ops, ended);
+            return true;
+        }
+        self.waiting.pop_front();
+        self.flying.push_back(id);
+        op.sequence = self.before + self.flying.len() as u64;
+        let asked = Asked { sequence: op.sequence, transfer: op.transfer, key: op.remote, revision: op.revision };
+        match op.kind {
+            Kind::Write => put_request(&mut self.group.head, true, &asked, op.remote_extents()),
+            Kind::Read => put_request(&mut self.group.head, false, &asked, op.remote_extents()),
+            Kind::Announce | Kind::Answer => {
+                put_announcement(&mut self.group.head, op.sequence, op.transfer, op.counter, op.said());
+            }
+        }
+        if op.kind == Kind::Write {
+            self.group.carry(id, op.bytes, op.spans.len());
+        }
+        true
+    }
+
+    /// What was to be said behind an operation that has failed is not said.
+    fn end_announcements(&mut self, transfer: u64, cause: Cause, ops: &mut Ops, ended: &mut Vec<Ended>) {
+        self.waiting.retain(|&id| {
+            let is_meant = ops[id].kind == Kind::Announce && ops[id].transfer == transfer;
+            if is_meant {
+                end_unsent(id, ops, cause, ended);
+            }
+            !is_meant
+        });
+    }
+
+    /// Whether a group is on its way.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.group.is_leaving()
+    }
+
+    /// Sends of the group that is leaving what goes in one call.
+    pub(crate) fn send(
+        &mut self,
+        way: (&mut Io, BorrowedFd<'_>),
+        ops: &mut Ops,
+        view: &PostsView,
+        hazard: &mut Hazard,
+        space: &mut PieceSpace,
+    ) -> io::Result<Sent> {
+        self.group.send(way, ops, view, hazard, space)
+    }
+
+    fn named(&self, sequence: u64) -> Option<OpId> {
+        let place = sequence.checked_sub(self.before + 1)?;
+        self.flying.get(usize::try_from(place).ok()?).copied()
+    }
+
+    /// The peer is done with all up to this number.
+    pub(crate) fn done(&mut self, sequence: u64, ops: &mut Ops, sink: &mut dyn Sink) -> Result<(), LaneFault> {
+        let end = self.group.first_own(ops).map_or(self.last + 1, |id| ops[id].sequence);
+        if sequence < self.heard || sequence >= end {
+            return Err(CORRUPT);
+        }
+        for number in self.heard.max(self.before) + 1..=sequence {
+            let Some(id) = self.named(number) else { return Err(CORRUPT) };
+            let op = &mut ops[id];
+            if op.kind != Kind::Read && !op.has_ended {
+                op.has_ended = true;
+                sink.completed(op.token, op.result());
+            }
+        }
+        self.heard = sequence;
+        self.let_go(ops);
+        Ok(())
+    }
+
+    /// The peer has refused one: how, it says with its number; that it is done with it, later.
+    pub(crate) fn refused(&mut self, sequence: u64, cause: Option<Cause>, ops: &mut Ops) -> Result<(), LaneFault> {
+        let op = &mut ops[self.named(sequence).ok_or(CORRUPT)?];
+        match (op.kind, cause) {
+            _ if op.has_ended => return Err(CORRUPT),
+            (Kind::Write | Kind::Announce, Some(cause)) => {
+                op.failed.get_or_insert(cause);
+            }
+            (Kind::Announce, None) if op.counter.is_some() => op.is_uncounted = true,
+            _ => return Err(CORRUPT),
+        }
+        Ok(())
+    }
+
+    /// The READ of this number, if its bytes may come now.
+    pub(crate) fn asked(&self, sequence: u64, ops: &Ops) -> Result<OpId, LaneFault> {
+        let id = self.named(sequence).ok_or(CORRUPT)?;
+        let op = &ops[id];
+        let is_open = op.kind == Kind::Read && !op.has_ended && !op.is_landing;
+        if is_open { Ok(id) } else { Err(CORRUPT) }
+    }
+
+    /// A READ has ended.
+    pub(crate) fn answered(&mut self, id: OpId, result: Result<u64, Cause>, ops: &mut Ops, sink: &mut dyn Sink) {
+        let op = &mut ops[id];
+        (op.has_ended, op.memory) = (true, None);
+        sink.completed(op.token, result);
+        self.let_go(ops);
+    }
+
+    /// Frees the numbers before the first that has not ended.
+    fn let_go(&mut self, ops: &mut Ops) {
+        while let Some(&id) = self.flying.front()
+            && ops[id].has_ended
+        {
+            self.flying.pop_front();
+            self.before += 1;
+            ops.give_back(id);
+        }
+    }
+
+    /// Gives up what goes under this token, if it is here. With the place of a READ whose bytes may be coming in.
+    pub(crate) fn abandon(&mut self, token: u64, ops: &mut Ops) -> Option<(Abandoned, OpId)> {
+        if let Some(place) = self.waiting.iter().position(|&id| ops[id].token == token) {
+            let id = self.waiting.remove(place)?;
+            return Some((Abandoned::Quiet, id));
+        }
+        let is_it = |&&id: &&OpId| ops[id].token == token && !ops[id].has_ended;
+        let id = *self.flying.iter().find(is_it)?;
+        if self.group.has_unsent(id) {
+            ops[id].spoil(Cause::Cancelled);
+        }
+        ops[id].memory = None;
+        Some((Abandoned::RemoteOpen, id))
+    }
+}
+
+fn end_unsent(id: OpId, ops: &mut Ops, cause: Cause, ended: &mut Vec<Ended>) {
+    let op = &ops[id];
+    ended.push(Ended { token: op.token, transfer: op.transfer, cause, lines: op.lines() });
+    ops.give_back(id);
+}

@@ -1,0 +1,346 @@
+//! One stream: what its messages mean.
+
+use std::io::{Error, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use penstock_core::Cause;
+use penstock_core::Span;
+use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
+use penstock_memory::{Registry, Window};
+use penstock_ring::Hazard;
+use penstock_transport::host::{Bell, Commons, LastRegion, Withdrawn, still_stands};
+use penstock_transport::{CounterRef, LaneFault, Sink, Told};
+use rustix::thread::futex;
+
+use crate::group::Sent;
+use crate::incoming::{Arrived, DISCARD_BYTES, Incoming};
+use crate::io::{Io, PieceSpace, Readiness};
+use crate::notes::Notes;
+use crate::op::{Ended, Kind, OpId, Ops};
+use crate::outgoing::{Acks, Outgoing};
+use crate::target::{Poisoned, Wants, admit};
+use crate::wire::{Message, Messages, PARTS_MAX, Request, WireError};
+
+const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
+
+/// Calls that receive from one stream before the worker looks at anything else.
+const RECEIVES_PER_POLL: usize = 8;
+
+/// Groups sent on one stream before the worker looks at anything else.
+const GROUPS_PER_TURN: usize = 8;
+
+/// What all streams of a lane use.
+pub(crate) struct Common {
+    pub(crate) commons: Arc<Commons>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) told: Arc<Told>,
+    pub(crate) hazard: Hazard,
+    pub(crate) known: LastRegion,
+    pub(crate) application: Bell,
+    pub(crate) space: PieceSpace,
+    /// Room for bytes that go nowhere.
+    pub(crate) discard: Box<[u8; DISCARD_BYTES]>,
+}
+
+impl Common {
+    /// Answers whether the counter is still there.
+    fn count(&self, counter: CounterRef) -> bool {
+        let cell = self.commons.mail.view().counter(counter.index);
+        let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
+        if cell.add_one() {
+            // Fails only if nobody waits any more.
+            let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
+        }
+        self.application.ring_after_barrier();
+        true
+    }
+}
+
+/// What all streams of a channel use.
+pub(crate) struct Ledger {
+    pub(crate) ops: Ops,
+    pub(crate) notes: Notes,
+    /// Operations that ended before they left.
+    pub(crate) ended: Vec<Ended>,
+}
+
+/// One stream.
+pub(crate) struct Stream {
+    pub(crate) fd: OwnedFd,
+    /// What the driver knows it by.
+    pub(crate) key: u64,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) incoming: Incoming,
+    acks: Acks,
+    poisoned: Poisoned,
+    /// The number of the peer's next operation.
+    next: u64,
+    /// Something may be there.
+    is_readable: bool,
+    /// Nothing more will come: to be received up to the end.
+    has_hung_up: bool,
+    /// There was no room; the driver says when there is.
+    is_blocked: bool,
+    /// Sending failed: what the peer said before it went is still there.
+    is_mute: bool,
+}
+
+impl Stream {
+    pub(crate) fn new(fd: OwnedFd, key: u64) -> Self {
+        Self {
+            fd,
+            key,
+            outgoing: Outgoing::default(),
+            incoming: Incoming::new(),
+            acks: Acks::default(),
+            poisoned: Poisoned::default(),
+            next: 1,
+            // What came before it was watched may not be reported.
+            is_readable: true,
+            has_hung_up: false,
+            is_blocked: false,
+            is_mute: false,
+        }
+    }
+
+    /// The driver says what it is ready for.
+    pub(crate) fn hear(&mut self, ready: Readiness) {
+        self.is_readable |= ready.readable | ready.hung_up;
+        self.has_hung_up |= ready.hung_up;
+        self.is_blocked &= !ready.writable;
+    }
+
+    /// Receives a bounded amount and does what it says. Answers whether there may be more.
+    pub(crate) fn receive(
+        &mut self,
+        io: &mut Io,
+        common: &mut Common,
+        ledger: &mut Ledger,
+        sink: &mut dyn Sink,
+    ) -> Result<bool, LaneFault> {
+        for _ in 0..RECEIVES_PER_POLL {
+            if !self.is_readable {
+                return Ok(false);
+            }
+            let view = common.commons.posts.view();
+            let way = (&mut *io, self.fd.as_fd());
+            match self.incoming.receive(way, view, &mut common.hazard, &mut common.space, &mut common.discard[..]) {
+                Ok(is_empty) => self.is_readable = !is_empty || self.has_hung_up,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.is_readable = false;
+                    // Sending failed, and nothing more comes: it is gone.
+                    return if self.is_mute { Err(LaneFault(Cause::PeerLost)) } else { Ok(false) };
+                }
+                Err(error) => return Err(lost("received", &error)),
+            }
+            self.digest(common, ledger, sink)?;
+        }
+        Ok(self.is_readable)
+    }
+
+    fn digest(&mut self, common: &mut Common, ledger: &mut Ledger, sink: &mut dyn Sink) -> Result<(), LaneFault> {
+        loop {
+            let arrived = self.incoming.digest(common.commons.posts.view(), &mut common.hazard);
+            match arrived.map_err(garbled)? {
+                Arrived::Nothing => return Ok(()),
+                Arrived::Control => self.open(common, ledger, sink)?,
+                Arrived::Group(spoiled) => {
+                    self.close(spoiled, common, ledger, sink)?;
+                    self.incoming.finish();
+                }
+            }
+        }
+    }
+
+    /// A control block is there: what can be done before its payload is done, and every byte of payload gets its place.
+    fn open(&mut self, common: &mut Common, ledger: &mut Ledger, sink: &mut dyn Sink) -> Result<(), LaneFault> {
+        let Self { incoming, outgoing, acks, next, .. } = self;
+        let view = common.commons.posts.view();
+        // Before anything is looked up: what is withdrawn from now on is seen when the bytes come.
+        let now = view.revision();
+        let Some((head, control, landings)) = incoming.control() else { return Err(CORRUPT) };
+        for message in head.open(control).map_err(garbled)? {
+            match message.map_err(garbled)? {
+                Message::Write(request) => {
+                    number(next, request.sequence, acks)?;
+                    let memory = admit(Wants::Write, &request, view, &common.registry, &mut common.known)?;
+                    landings.push(memory.map(Some), request.key, None, request.extents());
+                }
+                Message::Read(request) => {
+                    number(next, request.sequence, acks)?;
+                    if outgoing.answers() == FLIGHTS_PER_LANE_MAX {
+                        return Err(CORRUPT); // It may not have so many under way.
+                    }
+                    let memory = admit(Wants::Read, &request, view, &common.registry, &mut common.known)?;
+                    outgoing.answer(answer(&request, memory, now, &mut ledger.ops));
+                }
+                Message::Data { sequence, bytes } => {
+                    let id = outgoing.asked(sequence, &ledger.ops)?;
+                    let op = &mut ledger.ops[id];
+                    match bytes {
+                        Err(cause) => outgoing.answered(id, Err(cause), &mut ledger.ops, sink),
+                        Ok(bytes) if u64::from(bytes) == op.bytes => {
+                            op.is_landing = true;
+                            let stands = still_stands(view, op.checked, op.key, op.extents());
+                            let memory = stands.map(|()| op.memory.clone()).map_err(Withdrawn::ends_here);
+                            landings.push(memory, op.key, Some(id), op.extents());
+                        }
+                        Ok(_) => return Err(CORRUPT),
+                    }
+                }
+                Message::Announce { sequence, .. } => number(next, sequence, acks)?,
+                Message::Done { sequence } => outgoing.done(sequence, &mut ledger.ops, sink)?,
+                Message::Refused { sequence, cause, revision } => {
+                    common.told.hear(revision);
+                    outgoing.refused(sequence, cause, &mut ledger.ops)?;
+                }
+                Message::Credit { lines } => ledger.notes.hear(lines)?,
+            }
+        }
+        incoming.land(now);
+        Ok(())
+    }
+
+    /// The whole group is there: what follows its payload is done, in the order of its messages.
+    fn close(
+        &mut self,
+        spoiled: u64,
+        common: &mut Common,
+        ledger: &mut Ledger,
+        sink: &mut dyn Sink,
+    ) -> Result<(), LaneFault> {
+        let Self { incoming, outgoing, acks, poisoned, .. } = self;
+        let Some((_, control, landings)) = incoming.control() else { return Err(CORRUPT) };
+        let revision = common.commons.posts.view().revision();
+        if landings.count() < PARTS_MAX && spoiled >> landings.count() != 0 {
+            return Err(CORRUPT);
+        }
+        let mut part = 0;
+        for message in Messages::of(control) {
+            let message = message.map_err(garbled)?;
+            let is_spoiled = part < PARTS_MAX && spoiled >> part & 1 != 0;
+            let landing = landings.part(part).filter(|_| message.payload_bytes() > 0);
+            part += usize::from(landing.is_some());
+            match (message, landing) {
+                (Message::Write(request), Some(landing)) => {
+                    if let Some(cause) = landing.refused {
+                        acks.refused.push_back((request.sequence, Some(cause), revision));
+                    }
+                    // Its sender knows what it spoiled, and why.
+                    if let Some(cause) = landing.refused.or(is_spoiled.then_some(Cause::RevokedHere)) {
+                        poisoned.add(request.sequence, request.transfer, cause);
+                    }
+                    acks.done = request.sequence;
+                }
+                (Message::Data { bytes: Ok(bytes), .. }, Some(landing)) => {
+                    let Some(id) = landing.read else { return Err(CORRUPT) };
+                    let result = match landing.refused {
+                        Some(cause) => Err(cause),
+                        None if is_spoiled => Err(Cause::RevokedByPeer),
+                        // Given up while it came: it is not there.
+                        None if landing.memory.is_none() => Err(Cause::Cancelled),
+                        None => Ok(u64::from(bytes)),
+                    };
+                    outgoing.answered(id, result, &mut ledger.ops, sink);
+                }
+                (Message::Read(request), _) => acks.done = request.sequence,
+                (Message::Announce { sequence, transfer, counter, note }, _) => {
+                    let why = poisoned.why(transfer);
+                    if let Some(note) = note {
+                        ledger.notes.arrive(note, why.is_none(), sink)?;
+                    }
+                    let is_counted = why.is_some() || counter.is_none_or(|counter| common.count(counter));
+                    if why.is_some() || !is_counted {
+                        acks.refused.push_back((sequence, why, revision));
+                    }
+                    acks.done = sequence;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what there is to send, as far as there is room. Answers whether there is more that could go at once.
+    pub(crate) fn send(&mut self, io: &mut Io, common: &mut Common, ledger: &mut Ledger) -> Result<bool, LaneFault> {
+        if self.is_blocked || self.is_mute {
+            return Ok(false);
+        }
+        let view = common.commons.posts.view();
+        let Ledger { ops, notes, ended } = ledger;
+        for _ in 0..GROUPS_PER_TURN {
+            if !self.outgoing.is_sending() {
+                if !self.outgoing.has_something() && !self.acks.are_due() && !notes.is_due() {
+                    return Ok(false);
+                }
+                if !self.outgoing.form(ops, &mut self.acks, notes.tell(), view, ended) {
+                    return Ok(false);
+                }
+            }
+            loop {
+                let way = (&mut *io, self.fd.as_fd());
+                match self.outgoing.send(way, ops, view, &mut common.hazard, &mut common.space) {
+                    Ok(Sent::All) => break,
+                    Ok(Sent::Some) => {}
+                    Ok(Sent::Short) => return self.wait_for_room(io),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return self.wait_for_room(io),
+                    Err(error) if error.kind() == ErrorKind::InvalidData => return Err(lost("sent", &error)),
+                    Err(error) => {
+                        tracing::debug!(%error, "a stream takes no more");
+                        (self.is_mute, self.is_readable) = (true, true);
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(self.outgoing.has_something() || self.acks.are_due())
+    }
+
+    fn wait_for_room(&mut self, io: &mut Io) -> Result<bool, LaneFault> {
+        self.is_blocked = true;
+        io.want_room(self.fd.as_fd(), self.key).map_err(|error| lost("watched", &error))?;
+        Ok(false)
+    }
+}
+
+/// The number of the peer's operation is the next, and within the window that it has.
+fn number(next: &mut u64, sequence: u64, acks: &Acks) -> Result<(), LaneFault> {
+    if sequence != *next || sequence > acks.window_end() {
+        return Err(CORRUPT);
+    }
+    *next += 1;
+    Ok(())
+}
+
+/// What answers a READ: its bytes, or why they do not come.
+fn answer(request: &Request<'_>, memory: Result<Window, Cause>, checked: u64, ops: &mut Ops) -> OpId {
+    let bytes = if memory.is_ok() { request.bytes } else { 0 };
+    let id = ops.take(Kind::Answer, bytes);
+    let op = &mut ops[id];
+    (op.sequence, op.key, op.checked) = (request.sequence, request.key, checked);
+    match memory {
+        Ok(window) => {
+            op.memory = Some(window);
+            op.spans.extend(request.extents().map(|(offset, len)| Span { local: offset, remote: offset, len }));
+        }
+        Err(cause) => op.failed = Some(cause),
+    }
+    id
+}
+
+fn garbled(error: WireError) -> LaneFault {
+    tracing::warn!(%error, "a peer's stream makes no sense");
+    CORRUPT
+}
+
+fn lost(what: &str, error: &Error) -> LaneFault {
+    match error.kind() {
+        // A place was checked and is wrong all the same: of the two sides, this one may not go on.
+        ErrorKind::InvalidData | ErrorKind::InvalidInput => CORRUPT,
+        _ => {
+            tracing::debug!(%error, "a stream cannot be {what} any more");
+            LaneFault(Cause::PeerLost)
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Reaching, offering and joining between two hosts.
+
+use std::io;
+use std::sync::Arc;
+
+use penstock_core::config::TcpIo;
+use penstock_memory::{MemoryError, Registry};
+use penstock_transport::host::{Commons, LastRegion};
+use penstock_transport::link::Offering;
+use penstock_transport::{
+    Caps, Driver, Here, JoinError, Lane, Link, Placement, Reach, Sight, There, Told, Transport, Trust,
+};
+
+use crate::channel::Channel;
+use crate::driver::TcpDriver;
+use crate::hub::Hub;
+use crate::incoming::DISCARD_BYTES;
+use crate::io::PieceSpace;
+use crate::lane::TcpLane;
+use crate::offer;
+use crate::registrar::TcpRegistrar;
+use crate::stream::Common;
+use crate::streams::{Arrivals, Receiver, TcpStreams};
+
+/// The transport between two hosts.
+pub struct TcpTransport {
+    commons: Arc<Commons>,
+    registry: Arc<Registry>,
+    streams: usize,
+    /// One for each worker.
+    hubs: Vec<Arc<Hub>>,
+}
+
+impl TcpTransport {
+    /// The name in `transports.allow`.
+    pub const NAME: &'static str = "tcp";
+
+    /// The transport of the engine with these commons and these regions, with so many streams to a peer for each worker.
+    pub fn new(commons: Arc<Commons>, registry: Arc<Registry>, choice: TcpIo, streams: usize) -> io::Result<Self> {
+        let hubs = (0..commons.workers()).map(|_| Hub::open(choice).map(Arc::new)).collect::<io::Result<_>>()?;
+        Ok(Self { commons, registry, streams, hubs })
+    }
+}
+
+impl Transport for TcpTransport {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn caps(&self) -> Caps {
+        Caps {
+            trust: Trust::Checked,
+            // The peer says that it is done once the kernel has copied the bytes to their places.
+            placement: Placement::AtCompletion,
+            synchronous: false,
+            ordered: true,
+            remote_caller_memory: true,
+            hand_over: false,
+        }
+    }
+
+    fn reaches(&self, _: &Here, _: &There) -> Result<&'static str, &'static str> {
+        Ok("the engines have met over the network")
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Network
+    }
+
+    fn driver(&self, worker: usize) -> io::Result<Option<Box<dyn Driver>>> {
+        let Some(hub) = self.hubs.get(worker) else { return Ok(None) };
+        let ready = self.commons.mail.view().ready(worker);
+        Ok(Some(Box::new(TcpDriver::new(Arc::clone(hub), ready))))
+    }
+
+    fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
+        let blob = offer::blob(self.streams, here.workers);
+        let (commons, registry) = (Arc::clone(&self.commons), Arc::clone(&self.registry));
+        let (hubs, streams) = (self.hubs.clone(), self.streams);
+        let join = move |blob: &[u8], tokens: Vec<_>| {
+            if !tokens.is_empty() {
+                return Err(JoinError::Tokens { expected: 0, found: tokens.len() });
+            }
+            let per_channel = offer::accept(blob, streams, there.workers)?;
+            Ok(join(&commons, &registry, &hubs, &here, &there, per_channel))
+        };
+        Ok(Offering { blob, tokens: Vec::new(), join: Box::new(join) })
+    }
+}
+
+fn join(
+    commons: &Arc<Commons>,
+    registry: &Arc<Registry>,
+    hubs: &[Arc<Hub>],
+    here: &Here,
+    there: &There,
+    per_channel: usize,
+) -> Link {
+    let workers = hubs.len();
+    let channels = workers.max(there.workers);
+    let told = Arc::new(Told::default());
+    let (mut lanes, mut receivers) = (Vec::<Box<dyn Lane>>::with_capacity(workers), Vec::with_capacity(workers));
+    for (worker, hub) in hubs.iter().enumerate() {
+        let arrivals = Arc::new(Arrivals::default());
+        let ready = commons.mail.view().ready(worker);
+        let common = Common {
+            commons: Arc::clone(commons),
+            registry: Arc::clone(registry),
+            told: Arc::clone(&told),
+            hazard: commons.posts.hazard(here.party, worker),
+            known: LastRegion::default(),
+            application: commons.ringer(0),
+            space: PieceSpace::new(),
+            discard: Box::new([0; DISCARD_BYTES]),
+        };
+        let bell = commons.ringer(1 + worker);
+        receivers.push(Receiver { arrivals: Arc::clone(&arrivals), ready: ready.clone(), bell });
+        lanes.push(Box::new(TcpLane {
+            common,
+            hub: Arc::clone(hub),
+            arrivals,
+            ready,
+            party: here.party,
+            channels: (worker..channels).step_by(workers).map(|_| Channel::new(per_channel)).collect(),
+            workers,
+            per_channel,
+        }));
+    }
+    let name = hubs.first().map_or("", |hub| hub.name());
+    let each = if per_channel == 1 { "one stream".to_owned() } else { format!("{per_channel} streams") };
+    Link {
+        lanes,
+        registrar: Arc::new(TcpRegistrar),
+        sight: Sight::Told(told),
+        streams: Some(Arc::new(TcpStreams::new(channels, per_channel, here.party, receivers))),
+        path: format!("over the network by TCP, {channels} channels of {each}, {name}"),
+    }
+}

@@ -1,0 +1,95 @@
+//! Looking up what a peer names, among this engine's own regions and withdrawals.
+//!
+//! Shared by all who move bytes for a peer that cannot do it itself: what it names is its word, and is
+//! compared with what stands here at that moment.
+
+use std::sync::{Arc, Weak};
+
+use penstock_core::Cause;
+use penstock_core::plan::RegionKey;
+use penstock_memory::{Region, Registry};
+use penstock_ring::Withdrawal;
+
+use super::posts::{PostsView, is_renewal, withdrawn_bytes};
+
+/// Why memory may not be touched any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Withdrawn {
+    /// It was taken back.
+    Revoked,
+    /// It got fresh memory.
+    Renewed,
+    /// The log does not reach back far enough to tell.
+    Unknown,
+}
+
+impl Withdrawn {
+    /// What the peer is told whose operation touches it.
+    pub fn told_to_peer(self) -> Cause {
+        match self {
+            Self::Revoked => Cause::RevokedByPeer,
+            Self::Renewed => Cause::MemoryRenewed,
+            Self::Unknown => Cause::PlanTooOld,
+        }
+    }
+
+    /// How an operation of this engine ends whose local side it is.
+    pub fn ends_here(self) -> Cause {
+        match self {
+            Self::Revoked | Self::Renewed => Cause::RevokedHere,
+            Self::Unknown => Cause::PlanTooOld,
+        }
+    }
+}
+
+/// Whether anything withdrawn after revision `since` concerns these extents, (offset, length), of a region.
+pub fn still_stands(
+    view: &PostsView,
+    since: u64,
+    key: RegionKey,
+    extents: impl Iterator<Item = (u64, u64)> + Clone,
+) -> Result<(), Withdrawn> {
+    if view.revision() == since {
+        return Ok(());
+    }
+    let Ok(after) = view.withdrawals_since(since) else { return Err(Withdrawn::Unknown) };
+    match concerning(&after.list, key, extents) {
+        None => Ok(()),
+        Some(gone) if is_renewal(gone) => Err(Withdrawn::Renewed),
+        Some(_) => Err(Withdrawn::Revoked),
+    }
+}
+
+/// The latest of these withdrawals that concerns these extents of a region: what is withdrawn from one use of
+/// an id was withdrawn from all before it.
+fn concerning(
+    withdrawals: &[Withdrawal],
+    key: RegionKey,
+    extents: impl Iterator<Item = (u64, u64)> + Clone,
+) -> Option<&Withdrawal> {
+    withdrawals.iter().rev().find(|gone| {
+        let is_meant = gone.region == key.region.0 && gone.generation >= key.generation.0;
+        let gone_end = gone.offset.saturating_add(withdrawn_bytes(gone));
+        is_meant && extents.clone().any(|(offset, len)| offset < gone_end && gone.offset < offset.saturating_add(len))
+    })
+}
+
+/// The region that was asked for last: the next question is mostly for the same. It is not held, so that it can go.
+#[derive(Debug, Default)]
+pub struct LastRegion(Option<(RegionKey, Weak<Region>)>);
+
+impl LastRegion {
+    /// The region of this name, if it still stands.
+    pub fn find(&mut self, registry: &Registry, key: RegionKey) -> Option<Arc<Region>> {
+        if let Some((last, region)) = &self.0
+            && *last == key
+            && let Some(region) = region.upgrade()
+        {
+            // The same region may have another generation by now: then its memory was renewed.
+            return Some(region).filter(|region| region.is_live() && region.generation() == key.generation);
+        }
+        let region = registry.resolve(key.region, key.generation).ok()?;
+        self.0 = Some((key, Arc::downgrade(&region)));
+        Some(region)
+    }
+}
