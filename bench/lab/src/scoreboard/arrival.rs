@@ -9,6 +9,7 @@ use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::rally::{Manner, Rally, Rules, reset_cache_lines, send_cache_lines};
 use crate::ends::wire::{Command, Reply};
+use crate::ends::network::Network;
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::measure::cores::Stay;
@@ -86,6 +87,7 @@ pub(super) fn ends(
         target_cores: pins.far.clone(),
         spin,
         target_program: effort.target_program.clone(),
+        network: Network::default(),
     })
 }
 

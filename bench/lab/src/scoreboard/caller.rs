@@ -10,6 +10,7 @@ use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::own::{OWN, Own};
 use crate::ends::wire::{Command, Reply};
+use crate::ends::network::Network;
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::layout::{Layout, LayoutSpec};
@@ -99,6 +100,7 @@ impl Arrays {
             target_cores: pins.far.clone(),
             spin: None,
             target_program: effort.target_program.clone(),
+            network: Network::default(),
         })?;
         let layout = Layout::new(spec);
         let bytes = layout.pool_bytes();
