@@ -1,6 +1,7 @@
-//! Readiness by epoll: one call a turn.
+//! Readiness by epoll: one call a turn. It also stands for a ring where somebody sleeps.
 
 use std::io::Result;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{Timespec, epoll};
@@ -17,7 +18,6 @@ const EDGES: epoll::EventFlags =
 
 pub(super) struct Epoll {
     set: OwnedFd,
-    events: Vec<epoll::Event>,
 }
 
 // SAFETY: what is not `Send` by itself are the places for the kernel's events, whose data could be pointers; here it
@@ -26,7 +26,7 @@ unsafe impl Send for Epoll {}
 
 impl Epoll {
     pub(super) fn open() -> Result<Self> {
-        Ok(Self { set: epoll::create(epoll::CreateFlags::CLOEXEC)?, events: Vec::with_capacity(EVENTS_MAX) })
+        Ok(Self { set: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
     pub(super) fn watch(&self, fd: BorrowedFd<'_>, number: u64) -> Result<()> {
@@ -38,13 +38,18 @@ impl Epoll {
         let _ = epoll::delete(&self.set, fd);
     }
 
-    pub(super) fn turn(&mut self, table: &mut Table, report: Report<'_>) -> bool {
+    /// The set becomes readable, for whoever polls it, when `other` does.
+    pub(super) fn stand_for(&self, other: BorrowedFd<'_>) -> Result<()> {
+        Ok(epoll::add(&self.set, other, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?)
+    }
+
+    pub(super) fn turn(&self, table: &mut Table, report: Report<'_>) -> bool {
         const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-        self.events.clear();
+        let mut events = [MaybeUninit::uninit(); EVENTS_MAX];
         // Nothing but a signal can refuse it, and then the next turn finds what there is.
-        let _ = epoll::wait(&self.set, rustix::buffer::spare_capacity(&mut self.events), Some(&NOW));
+        let Ok((events, _)) = epoll::wait(&self.set, &mut events, Some(&NOW)) else { return false };
         let mut any = false;
-        for event in &self.events {
+        for event in events {
             // The kernel's structure is packed: fields are copied before they are looked at.
             let (data, flags) = (event.data, event.flags);
             let Some(watched) = table.get_mut(data.u64()) else { continue };

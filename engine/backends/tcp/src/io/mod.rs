@@ -4,6 +4,7 @@
 //! - [`call`]: sending and receiving without waiting
 //! - [`table`]: what is watched
 //! - [`epoll`]: readiness by one call a turn
+//! - [`uring`]: readiness without a call while nothing happens
 //!
 //! Everything unsafe of this crate is in here, behind an interface that is not.
 
@@ -13,8 +14,9 @@ mod pieces;
 mod table;
 #[cfg(test)]
 mod tests;
+mod uring;
 
-use std::io::{ErrorKind, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use penstock_core::config::TcpIo;
@@ -22,6 +24,7 @@ use penstock_core::config::TcpIo;
 use self::epoll::Epoll;
 pub(crate) use self::pieces::{PIECES_MAX, PieceSpace, Pieces, Refused};
 use self::table::{Table, Watched};
+use self::uring::{Failed, Uring};
 
 /// Who is told what is ready: the key of a stream, and for what.
 type Report<'a> = &'a mut dyn FnMut(u64, Readiness);
@@ -54,24 +57,57 @@ impl Readiness {
     }
 }
 
+/// How often a ring may be made anew because the one who turns is on another thread now.
+const MOVES_MAX: u32 = 8;
+
 /// One worker's way to the kernel.
 ///
 /// It is used by one thread at a time. Streams may be watched and forgotten by any thread; [`Io::turn`] is the
-/// worker's.
+/// worker's. Where that is called from another thread than before (an engine without threads of its own), the ring
+/// is made anew, and after some such moves there is none any more.
 pub(crate) struct Io {
     table: Table,
+    uring: Option<Uring>,
+    /// Watches the streams where there is no ring, and else stands for the ring, so that the descriptor stays
+    /// the same whatever becomes of it.
     epoll: Epoll,
+    why: Option<String>,
+    moves: u32,
 }
 
 impl Io {
     /// Opens the kind that is asked for, or for [`TcpIo::Auto`] the best one that the kernel lets this process have.
-    pub(crate) fn open(_choice: TcpIo) -> Result<Self> {
-        Ok(Self { table: Table::default(), epoll: Epoll::open()? })
+    pub(crate) fn open(choice: TcpIo) -> Result<Self> {
+        let uring = match choice {
+            TcpIo::Epoll => Err(None),
+            TcpIo::Auto => Uring::open().map_err(|refused| Some(uring::why_not(&refused))),
+            TcpIo::IoUring => {
+                Ok(Uring::open().map_err(|refused| Error::new(refused.kind(), uring::why_not(&refused)))?)
+            }
+        };
+        Self::with(uring)
+    }
+
+    fn with(uring: std::result::Result<Uring, Option<String>>) -> Result<Self> {
+        let epoll = Epoll::open()?;
+        let (uring, why) = match uring {
+            Ok(uring) => (Some(uring), None),
+            Err(why) => (None, why),
+        };
+        if let Some(uring) = &uring {
+            epoll.stand_for(uring.descriptor())?;
+        }
+        Ok(Self { table: Table::default(), uring, epoll, why, moves: 0 })
     }
 
     /// The kind it is.
     pub(crate) fn name(&self) -> &'static str {
-        "epoll"
+        if self.uring.is_some() { TcpIo::IoUring.as_str() } else { TcpIo::Epoll.as_str() }
+    }
+
+    /// Why it is not the best kind, where nobody asked for another.
+    pub(crate) fn why(&self) -> Option<&str> {
+        self.why.as_deref()
     }
 
     /// From now on each arrival on the stream is reported under `key`, also what is there already.
@@ -79,6 +115,10 @@ impl Io {
     /// A stream is watched once, and [`Io::unwatch`] is called before its descriptor is closed.
     pub(crate) fn watch(&mut self, fd: BorrowedFd<'_>, key: u64) -> Result<()> {
         let number = self.table.add(fd.as_raw_fd(), key)?;
+        if let Some(uring) = &mut self.uring {
+            uring.watch(number);
+            return Ok(());
+        }
         let watched = self.epoll.watch(fd, number);
         if watched.is_err() {
             self.table.remove(fd.as_raw_fd(), key);
@@ -87,9 +127,14 @@ impl Io {
     }
 
     /// Nothing is reported of the stream any more.
+    ///
+    /// Its descriptor can be closed then. From another thread than the worker's the kernel may hold the socket
+    /// until the next turn, so who wants the peer to see the end at once shuts it down before closing it.
     pub(crate) fn unwatch(&mut self, fd: BorrowedFd<'_>, key: u64) {
-        if self.table.remove(fd.as_raw_fd(), key).is_some() {
-            self.epoll.unwatch(fd);
+        let Some(number) = self.table.remove(fd.as_raw_fd(), key) else { return };
+        match &mut self.uring {
+            Some(uring) => uring.unwatch(number, &mut self.table),
+            None => self.epoll.unwatch(fd),
         }
     }
 
@@ -102,12 +147,57 @@ impl Io {
 
     /// Reports what is ready, without waiting. Answers whether anything was.
     pub(crate) fn turn(&mut self, report: Report<'_>) -> bool {
-        self.epoll.turn(&mut self.table, report)
+        let Some(uring) = &mut self.uring else { return self.epoll.turn(&mut self.table, report) };
+        match uring.turn(&mut self.table, report) {
+            Ok(any) => any,
+            Err(failed) => self.recover(&failed),
+        }
     }
 
     /// Called right before somebody sleeps on [`Io::descriptor`]. Answers whether they may.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
+        // The set of epoll is readable while it has something, so it needs no preparing.
+        let Some(uring) = &mut self.uring else { return true };
+        match uring.prepare_to_sleep(&mut self.table) {
+            Ok(may_sleep) => may_sleep,
+            Err(failed) => !self.recover(&failed),
+        }
+    }
+
+    /// Goes on with a new ring, or without one. All streams are reported that have something by then, so nothing
+    /// that the old ring knew is lost. Answers that another turn is due.
+    fn recover(&mut self, failed: &Failed) -> bool {
+        // The set must not be woken by a ring that a forked process may keep open.
+        if let Some(old) = self.uring.take() {
+            self.epoll.unwatch(old.descriptor());
+        }
+        let made = match failed {
+            Failed::Moved if self.moves < MOVES_MAX => Uring::open(),
+            Failed::Moved => Err(Error::other("its calls come from more and more threads")),
+            Failed::Refused(error) => Err(Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))),
+        };
+        self.moves += 1;
+        let made = made.and_then(|uring| self.epoll.stand_for(uring.descriptor()).map(|()| uring));
+        match made {
+            Ok(mut uring) => {
+                self.table.all().for_each(|(number, _)| uring.watch(number));
+                self.uring = Some(uring);
+            }
+            Err(refused) => self.retreat(uring::why_not(&refused)),
+        }
         true
+    }
+
+    fn retreat(&mut self, why: String) {
+        tracing::info!(why, "io_uring is given up for epoll");
+        self.why = Some(why);
+        for (number, watched) in self.table.all() {
+            // SAFETY: streams are forgotten before their descriptors are closed, so this one is open.
+            let fd = unsafe { BorrowedFd::borrow_raw(watched.fd) };
+            if let Err(error) = self.epoll.watch(fd, number) {
+                tracing::error!(%error, key = watched.key, "a stream cannot be watched any more");
+            }
+        }
     }
 
     /// Readable while [`Io::turn`] would find something. It is polled, never read, and stays the same.

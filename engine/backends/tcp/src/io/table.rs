@@ -4,8 +4,12 @@ use std::collections::HashMap;
 use std::io::{ErrorKind, Result};
 use std::os::fd::RawFd;
 
+/// A number of a stream is below `1 << 63`: what is above stands for other things.
+const GENERATIONS: u32 = 1 << 31;
+
 /// One watched stream.
 pub(super) struct Watched {
+    pub(super) fd: RawFd,
     pub(super) key: u64,
     /// Somebody waits until it can be written.
     pub(super) wants_room: bool,
@@ -31,7 +35,7 @@ impl Table {
         if self.places.contains_key(&fd) {
             return Err(ErrorKind::AlreadyExists.into());
         }
-        let watched = Watched { key, wants_room: false };
+        let watched = Watched { fd, key, wants_room: false };
         let place = match self.free.pop() {
             Some(place) => place,
             None => {
@@ -40,7 +44,7 @@ impl Table {
             }
         };
         let slot = &mut self.slots[place as usize];
-        slot.generation = slot.generation.wrapping_add(1);
+        slot.generation = (slot.generation + 1) % GENERATIONS;
         slot.watched = Some(watched);
         self.places.insert(fd, place);
         Ok(number(slot.generation, place))
@@ -69,7 +73,14 @@ impl Table {
     /// The stream behind a number, unless it is no longer watched.
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Watched> {
         let slot = self.slots.get_mut(number as u32 as usize)?;
-        slot.watched.as_mut().filter(|_| u64::from(slot.generation) == number >> 32)
+        let is_current = u64::from(slot.generation) == number >> 32;
+        slot.watched.as_mut().filter(|_| is_current)
+    }
+
+    /// All streams, with the numbers that stand for them.
+    pub(super) fn all(&self) -> impl Iterator<Item = (u64, &Watched)> {
+        let numbered = self.slots.iter().enumerate();
+        numbered.filter_map(|(place, slot)| Some((number(slot.generation, place as u32), slot.watched.as_ref()?)))
     }
 
     /// Places made so far, taken or free.
