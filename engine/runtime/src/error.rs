@@ -7,8 +7,8 @@ use penstock_core::ids::NameError;
 use penstock_core::plan::PlanError as ShapeError;
 use penstock_core::{Cause, EngineName};
 use penstock_memory::MemoryError;
-use penstock_session::card::CardError;
 use penstock_session::OpeningCode;
+use penstock_session::card::CardError;
 use penstock_session::frame::RefusalCode;
 use penstock_transport::ImportError;
 

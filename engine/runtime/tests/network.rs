@@ -44,7 +44,9 @@ fn a_descriptor_names_what_is_advertised_or_all_of_this_host() {
     let port = address(&a).port();
     assert_ne!(port, 0);
     let named = card(&a).addresses;
-    assert!(!named.is_empty() && named.iter().all(|text| text.ends_with(&format!(":{port}")) && !text.contains("0.0.0.0")));
+    assert!(
+        !named.is_empty() && named.iter().all(|text| text.ends_with(&format!(":{port}")) && !text.contains("0.0.0.0"))
+    );
     let mut elsewhere = config(&folder, "b").listen(["127.0.0.1:0"]);
     elsewhere.session.advertise = vec!["192.0.2.1:7400".to_owned()];
     assert_eq!(card(&start(elsewhere)).addresses, ["192.0.2.1:7400"]);

@@ -123,7 +123,15 @@ impl Ends {
         let peer = near.engine.connect(&ready.card, CONNECT).map_err(LabError::refused("connect to the target"))?;
         let remote = peer.wait_region(LABEL, CONNECT).map_err(LabError::refused("find the target's pool"))?;
         let far = process.map_pool(&ready)?;
-        Ok(Self { near, peer, remote, far, counter: ARRIVALS.to_owned(), target: Target::Process(process), _folder: folder })
+        Ok(Self {
+            near,
+            peer,
+            remote,
+            far,
+            counter: ARRIVALS.to_owned(),
+            target: Target::Process(process),
+            _folder: folder,
+        })
     }
 
     fn open_here(folder: Folder, near: &EndSpec, far: &EndSpec) -> Result<Self, LabError> {
@@ -147,7 +155,15 @@ impl Ends {
         };
         let remote = peer.wait_region(LABEL, CONNECT).map_err(LabError::refused("find the target's pool"))?;
         let far = target.pool.window().clone();
-        Ok(Self { near, peer, remote, far, counter: ARRIVALS.to_owned(), target: Target::Here(Box::new(target)), _folder: folder })
+        Ok(Self {
+            near,
+            peer,
+            remote,
+            far,
+            counter: ARRIVALS.to_owned(),
+            target: Target::Here(Box::new(target)),
+            _folder: folder,
+        })
     }
 
     fn open_there(folder: Folder, near: &EndSpec, host: &str) -> Result<Self, LabError> {
@@ -169,7 +185,10 @@ impl Ends {
     pub fn served_by(&self) -> Option<String> {
         let Target::Served(served) = &self.target else { return None };
         let about = served.about();
-        Some(format!("{} ({}, {} cores, Linux {}, release {})", about.name, about.cpu, about.cores, about.kernel, about.release))
+        Some(format!(
+            "{} ({}, {} cores, Linux {}, release {})",
+            about.name, about.cpu, about.cores, about.kernel, about.release
+        ))
     }
 
     /// Has the target do something and waits for its answer.

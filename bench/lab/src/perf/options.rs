@@ -128,7 +128,10 @@ impl Options {
             return refuse("transport", "another host is reached by tcp");
         }
         if self.network.host.is_some() && self.sabotage && self.op == Op::Write {
-            return refuse("sabotage", "bytes of another host can only be spoiled there; read, or measure on this host");
+            return refuse(
+                "sabotage",
+                "bytes of another host can only be spoiled there; read, or measure on this host",
+            );
         }
         if self.sabotage && !self.verify {
             return refuse("sabotage", "it is only noticed where bytes are verified");

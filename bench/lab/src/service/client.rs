@@ -98,7 +98,10 @@ impl Client {
         let number = self.number();
         let bytes = serde_json::to_vec(request).map_err(|error| ServiceError::NotSent(error.into()))?;
         if bytes.len() > NOTE_BYTES_MAX {
-            let why = format!("it takes {} bytes where a note has {NOTE_BYTES_MAX}: shorten the workload's words", bytes.len());
+            let why = format!(
+                "it takes {} bytes where a note has {NOTE_BYTES_MAX}: shorten the workload's words",
+                bytes.len()
+            );
             return Err(ServiceError::NotSent(why.into()));
         }
         self.send(Kind::Request.id(number), &bytes, deadline)?;

@@ -276,7 +276,15 @@ mod tests {
 
     #[test]
     fn what_is_no_request_is_refused() {
-        for bytes in [&b""[..], b"{", b"null", b"\xff\xfe", b"{\"pool\":{\"bytes\":-1,\"pages\":\"auto\"}}", b"\"Cpu\"", &[b'['; 4096]] {
+        for bytes in [
+            &b""[..],
+            b"{",
+            b"null",
+            b"\xff\xfe",
+            b"{\"pool\":{\"bytes\":-1,\"pages\":\"auto\"}}",
+            b"\"Cpu\"",
+            &[b'['; 4096],
+        ] {
             assert!(matches!(request_of(bytes), Err(Refusal::NotUnderstood { .. })), "{bytes:?}");
         }
         assert_eq!(request_of(b"\"cpu\""), Ok(Request::Cpu));

@@ -1,6 +1,7 @@
 //! Takes the requests of all peers.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::{Scope, ScopedJoinHandle};
@@ -35,6 +36,8 @@ pub enum Event {
         peer: EngineName,
         /// How its bytes travel.
         transport: &'static str,
+        /// From where, if over the network.
+        address: Option<SocketAddr>,
     },
     /// A peer has gone, with all that it was given.
     Went {
@@ -82,7 +85,6 @@ impl<'a> Server<'a> {
     }
 }
 
-
 /// A peer with a session.
 struct Guest<'s> {
     peer: Peer<SystemEnv>,
@@ -109,7 +111,7 @@ impl<'s, 'e> Desk<'s, 'e> {
         for peer in self.house.engine.peers() {
             let key = (peer.name().clone(), peer.epoch());
             if peer.ended().is_none() && !self.guests.contains_key(&key) {
-                tell(Event::Came { peer: key.0.clone(), transport: peer.transport() });
+                tell(Event::Came { peer: key.0.clone(), transport: peer.transport(), address: peer.address() });
                 self.guests.insert(key, Guest { peer, requests: None, thread: None });
             }
         }

@@ -84,7 +84,10 @@ impl Call {
     /// An attempt has failed. What the other side has said counts more than that nobody was there.
     fn fail(&mut self, error: ConnectError) {
         let says_little = |error: &ConnectError| {
-            matches!(error, ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } | ConnectError::Lost { .. })
+            matches!(
+                error,
+                ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } | ConnectError::Lost { .. }
+            )
         };
         if self.failed.as_ref().is_none_or(|before| says_little(before)) {
             self.failed = Some(error);

@@ -39,9 +39,9 @@ use penstock_core::{Cause, Env, Moment};
 use penstock_session::{Channel, Frame};
 
 use self::announce::Announced;
+pub(crate) use self::call::Wanted;
 use self::connection::{Broken, Connection};
 use self::drain::Rest;
-pub(crate) use self::call::Wanted;
 use self::greet::Greeter;
 use self::heartbeat::Probe;
 use self::leave::Leaving;
@@ -384,7 +384,11 @@ impl<E: Env> Control<E> {
             (Some(Phase::Opening(_) | Phase::Dialing(_)), _) => drop(self.remove(token)),
             (Some(Phase::Open { peer, .. }), _) => {
                 tracing::info!(peer = %peer.name, %broken, "a session is lost");
-                let cause = if matches!(broken, Broken::Wire(_) | Broken::Sealed(_)) { Cause::PeerCorrupt } else { Cause::PeerLost };
+                let cause = if matches!(broken, Broken::Wire(_) | Broken::Sealed(_)) {
+                    Cause::PeerCorrupt
+                } else {
+                    Cause::PeerLost
+                };
                 self.leave(token, cause, None);
                 self.mute(token);
             }

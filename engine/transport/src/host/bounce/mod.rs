@@ -22,8 +22,8 @@ mod question;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use penstock_core::limits::{LINE_BYTES, UNIT_BYTES};
 use penstock_core::Span;
+use penstock_core::limits::{LINE_BYTES, UNIT_BYTES};
 use penstock_memory::{Access, MemoryError, Registry, Segment, Window};
 use penstock_ring::bounce::slot_bytes;
 
