@@ -16,6 +16,7 @@ use penstock_ring::mpsc;
 use penstock_session::Card;
 use penstock_session::card::ADDRESSES_MAX;
 use penstock_shm::ShmTransport;
+use penstock_tcp::TcpTransport;
 use penstock_transport::host::Commons;
 use penstock_transport::{Driver, Reach, Transport};
 
@@ -80,12 +81,13 @@ impl<E: Env> Engine<E> {
         let workers = if config.workers.progress.is_threaded() { config.workers.count } else { 1 };
         let commons = Commons::create(workers)?;
         let registry = Arc::new(Registry::new());
-        let mut transports = transports(&config, &commons, &registry);
+        let system = |what| move |source| StartError::System { what, source };
+        let made = transports(&config, &commons, &registry);
+        let mut transports = made.map_err(system("a transport's way to the kernel"))?;
         transports.extend(own);
         let listening = env.listen(&address);
         let path = address.to_string();
         let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
-        let system = |what| move |source| StartError::System { what, source };
         let mut listeners = vec![listener];
         let is_network = transports.iter().any(|transport| transport.reach() == Reach::Network);
         let bound = if is_network { listen_for_others(&env, &config, &mut listeners)? } else { Vec::new() };
@@ -420,18 +422,25 @@ impl<E: Env> Connecting<E> {
     }
 }
 
-fn transports(config: &Config, commons: &Arc<Commons>, registry: &Arc<Registry>) -> Vec<Arc<dyn Transport>> {
-    let process_vm = config.transports.process_vm == ProcessVmChoice::Auto;
-    let make = |name: &TransportName| -> Option<Arc<dyn Transport>> {
-        let commons = Arc::clone(commons);
-        match name {
-            TransportName::Local => Some(Arc::new(LocalTransport::new(commons))),
-            TransportName::Shm => Some(Arc::new(ShmTransport::new(commons, Arc::clone(registry), process_vm))),
-            // Its sockets come with the network channel.
-            _ => None,
-        }
+fn transports(
+    config: &Config,
+    commons: &Arc<Commons>,
+    registry: &Arc<Registry>,
+) -> std::io::Result<Vec<Arc<dyn Transport>>> {
+    let make = |name: &TransportName| -> std::io::Result<Arc<dyn Transport>> {
+        let (commons, registry, choices) = (Arc::clone(commons), Arc::clone(registry), &config.transports);
+        Ok(match name {
+            TransportName::Local => Arc::new(LocalTransport::new(commons)),
+            TransportName::Shm => {
+                let process_vm = choices.process_vm == ProcessVmChoice::Auto;
+                Arc::new(ShmTransport::new(commons, registry, process_vm))
+            }
+            TransportName::Tcp => Arc::new(TcpTransport::new(commons, registry, choices.tcp_io, choices.tcp_streams)?),
+            // A name that the configuration knows and this engine does not is a mistake of ours.
+            other => return Err(std::io::Error::other(format!("transport `{other}` is not built in"))),
+        })
     };
-    config.transports.allow.iter().filter_map(make).collect()
+    config.transports.allow.iter().map(make).collect()
 }
 
 /// Listens at the configured addresses. Answers with them, as others can use them.
