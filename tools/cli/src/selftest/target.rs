@@ -61,6 +61,10 @@ impl Target {
                 std::thread::sleep(LINGER);
                 return Ok(checked(pattern::first_wrong(window, |_| Content::Clear)?));
             }
+            Errand::CheckBlockClear(block) => {
+                std::thread::sleep(LINGER);
+                return Ok(checked(pattern::first_set(window, block)?));
+            }
             Errand::Flip(block) => pattern::flip(window, block)?,
             Errand::Count(least) => return Ok(Answer::Count(self.count(least))),
             Errand::Notes(count) => return Ok(Answer::Notes(self.notes(count))),

@@ -1,7 +1,7 @@
 //! Giving up, and memory that is taken back, at every point of a slot's way.
 
-use penstock_ring::Withdrawal;
 use penstock_core::limits::WITHDRAWALS_KEPT;
+use penstock_ring::Withdrawal;
 use penstock_ring::bounce::Answerer;
 
 use super::*;
