@@ -83,7 +83,7 @@ impl<E: Env> Engine<E> {
         let registry = Arc::new(Registry::new());
         let system = |what| move |source| StartError::System { what, source };
         let made = transports(&config, &commons, &registry);
-        let mut transports = made.map_err(system("a transport's way to the kernel"))?;
+        let mut transports = made.map_err(system("a transport; see `transports.tcp_io`"))?;
         transports.extend(own);
         let listening = env.listen(&address);
         let path = address.to_string();
@@ -91,6 +91,9 @@ impl<E: Env> Engine<E> {
         let mut listeners = vec![listener];
         let is_network = transports.iter().any(|transport| transport.reach() == Reach::Network);
         let bound = if is_network { listen_for_others(&env, &config, &mut listeners)? } else { Vec::new() };
+        if !is_network && !config.session.listen.is_empty() {
+            tracing::warn!("`session.listen` is of no use: `transports.allow` has no transport between hosts");
+        }
         let reactor = env.reactor().map_err(system("a reactor"))?;
         let epoch = Epoch(env.random().max(1));
         let (name_text, host) = (name.to_string(), env.host());

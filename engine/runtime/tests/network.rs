@@ -217,9 +217,9 @@ fn revocations_are_told_to_who_cannot_see_them() {
     let peer = call(&a, &b);
     peer.wait_region("kv", SOON).unwrap();
     let before = heard_revision(&a);
-    pool.revoke(&[(0, 4096)], SECOND).unwrap();
+    assert!(pool.revoke(&[(0, 4096)], SECOND).unwrap().is_quiesced());
     until("a part that is gone is news", || heard_revision(&a) > before);
-    pool.deregister(SECOND).unwrap();
+    assert!(pool.deregister(SECOND).unwrap().is_quiesced());
     until("the region is gone", || peer.region("kv").is_err());
     drop(b);
     until("the end is known", || peer.ended() == Some(Cause::PeerClosed));

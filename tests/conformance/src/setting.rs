@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use penstock::Config;
 use penstock::config::{Progress, TcpIo, TransportName};
@@ -12,7 +13,26 @@ use serde::{Deserialize, Serialize};
 /// The name of the file with the secret that the engines of a case share.
 pub const SECRET: &str = "secret";
 
-/// Writes that file, unless it is there.
+/// The name of the file that says where the engines of a case are.
+pub const DIRECTORY: &str = "directory";
+
+/// The port of an engine of this name, which it has in each of its lives. Below those that the kernel gives out by itself.
+fn port_of(folder: &Path, name: &str) -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let path = folder.join(DIRECTORY);
+    let listed = std::fs::read_to_string(&path).unwrap_or_default();
+    let found = listed.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" 127.0.0.1:")?.parse().ok());
+    found.unwrap_or_else(|| {
+        let seed = std::process::id().wrapping_mul(977);
+        let mut tried = (0..10_000).map(|_| NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(seed) % 20_000 + 10_000);
+        let is_free = |port: &u32| std::net::TcpListener::bind(("127.0.0.1", *port as u16)).is_ok();
+        let port = tried.find(is_free).expect("one of so many ports is free");
+        std::fs::write(&path, format!("{listed}{name} 127.0.0.1:{port}\n")).expect("the case's folder can be written");
+        port as u16
+    })
+}
+
+/// Writes the secret, unless it is there.
 fn share_secret(folder: &Path) {
     let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(folder.join(SECRET));
     if let Ok(mut file) = made {
@@ -117,6 +137,7 @@ impl Setting {
             process_vm: self.process_vm,
             io: self.io.as_str().to_owned(),
             streams: self.streams,
+            port: if self.transport == TransportName::Tcp { port_of(folder, name) } else { 0 },
             tuning: Tuning::default(),
         }
     }
@@ -168,6 +189,8 @@ pub struct EngineSpec {
     pub io: String,
     /// TCP streams of each worker.
     pub streams: usize,
+    /// Where it listens, if it does: the same for each life of a name.
+    pub port: u16,
     /// What this case changes.
     pub tuning: Tuning,
 }
@@ -195,7 +218,9 @@ impl EngineSpec {
         let mut config = Config::parse(&yaml, "the case's configuration").expect("a setting names what there is");
         config = config.named(&self.name).directory(&self.folder);
         if self.transport == TransportName::Tcp.as_str() {
-            config = config.listen(["127.0.0.1:0"]).secret_file(Path::new(&self.folder).join(SECRET));
+            let folder = Path::new(&self.folder);
+            config = config.listen([format!("127.0.0.1:{}", self.port)]);
+            config = config.secret_file(folder.join(SECRET)).directory_file(folder.join(DIRECTORY));
         }
         if let Some(count) = self.tuning.notifications_per_peer {
             config = config.notifications_per_peer(count);

@@ -1,11 +1,13 @@
 //! A channel: the streams between one worker here and one worker there.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use penstock_core::Cause;
 use penstock_core::limits::{FLIGHTS_PER_LANE_MAX, SPANS_PER_POST};
 use penstock_core::{Direction, Span};
 use penstock_transport::lane::Abandoned;
+use penstock_transport::record::lines_for;
 use penstock_transport::{Announced, Arrival, Batch, LaneFault, OwnersMemory, PostError, Posted, Sink};
 
 use crate::hub::Inner;
@@ -42,8 +44,13 @@ impl Channel {
     }
 
     /// A stream is there.
-    pub(crate) fn attach(&mut self, place: usize, fd: OwnedFd, hub: &mut Inner, party: u32) -> Result<(), LaneFault> {
-        use std::os::fd::AsFd;
+    pub(crate) fn attach(
+        &mut self,
+        place: usize,
+        fd: Arc<OwnedFd>,
+        hub: &mut Inner,
+        party: u32,
+    ) -> Result<(), LaneFault> {
         let key = hub.watch(fd.as_fd(), party).map_err(|error| {
             tracing::warn!(%error, "a stream cannot be watched");
             LaneFault(Cause::PeerLost)
@@ -54,7 +61,6 @@ impl Channel {
 
     /// Nothing of it is watched any more.
     pub(crate) fn close(&mut self, hub: &mut Inner) {
-        use std::os::fd::AsFd;
         for stream in self.streams.drain(..).flatten() {
             hub.unwatch(stream.fd.as_fd(), stream.key);
         }
@@ -104,21 +110,26 @@ impl Channel {
 
     /// Tells the peer what follows a transfer, behind its last operation.
     pub(crate) fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
-        let has_failed = |ended: &&crate::op::Ended| ended.transfer == arrival.transfer;
-        if !self.has_room(0) || self.ledger.ended.iter().any(|ended| has_failed(&ended)) {
+        let Ledger { ops, ended, .. } = &self.ledger;
+        if !self.has_room(0) || ended.iter().any(|ended| ended.transfer == arrival.transfer) {
             return Err(PostError::Full);
         }
-        let ops = &self.ledger.ops;
-        let carries =
-            |stream: &Option<Stream>| stream.as_ref().is_some_and(|s| s.outgoing.carries(arrival.transfer, ops));
-        let mut carrying = (0..self.streams.len()).filter(|&place| carries(&self.streams[place]));
+        let carries = |place: usize, kind: Kind| {
+            let stream = self.streams[place].as_ref();
+            stream.is_some_and(|stream| stream.outgoing.carries(kind, arrival.transfer, ops))
+        };
+        // The peer hears of a READ's end when its bytes have landed here, which no order of messages says.
+        if (0..self.streams.len()).any(|place| carries(place, Kind::Read)) {
+            return Err(PostError::Full);
+        }
+        let mut carrying = (0..self.streams.len()).filter(|&place| carries(place, Kind::Write));
         let place = match (carrying.next(), carrying.next()) {
             (None, _) => self.current,
             (Some(place), None) => place,
             // There is no order between streams: it is told when what is on them has ended.
             (Some(_), Some(_)) => return Err(PostError::Full),
         };
-        let lines = arrival.note.map_or(0, |note| penstock_transport::record::lines_for(note.payload.len()) as u64);
+        let lines = arrival.note.map_or(0, |note| lines_for(note.payload.len()) as u64);
         if !self.ledger.notes.reserve(lines) {
             return Err(PostError::Full);
         }

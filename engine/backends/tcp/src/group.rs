@@ -7,7 +7,7 @@ use penstock_core::Cause;
 use penstock_ring::Hazard;
 use penstock_transport::host::{PostsView, still_stands};
 
-use crate::io::{Io, PieceSpace, Pieces};
+use crate::io::{Io, PIECES_MAX, PieceSpace, Pieces};
 use crate::op::{Kind, OpId, Ops};
 use crate::wire::{HEAD_BYTES, Head, PARTS_MAX, PAYLOAD_BYTES_MAX, TRAILER_BYTES};
 
@@ -16,6 +16,8 @@ static NOTHING: [u8; 16 * 1024] = [0; 16 * 1024];
 
 /// Extents of the payload of one group: with its head and its end they are the pieces of one call.
 pub(crate) const EXTENTS_MAX: usize = 1000;
+
+const _: () = assert!(EXTENTS_MAX + 2 <= PIECES_MAX, "a group leaves, and comes, in one call where there is room");
 
 /// What came of a call that sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! Both belong to one worker, so the lock around it is never waited for.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use penstock_core::config::TcpIo;
@@ -15,7 +15,7 @@ pub(crate) struct Hub {
     inner: Mutex<Inner>,
     /// What the worker sleeps on.
     descriptor: OwnedFd,
-    name: &'static str,
+    name: String,
 }
 
 /// What is behind the lock.
@@ -38,7 +38,10 @@ impl Hub {
     pub(crate) fn open(choice: TcpIo) -> io::Result<Self> {
         let io = Io::open(choice)?;
         let descriptor = io.descriptor().try_clone_to_owned()?;
-        let name = io.name();
+        let name = match io.why() {
+            None => io.name().to_owned(),
+            Some(why) => format!("{} ({why})", io.name()),
+        };
         Ok(Self { inner: Mutex::new(Inner { io, entries: Vec::new(), free: Vec::new() }), descriptor, name })
     }
 
@@ -47,13 +50,12 @@ impl Hub {
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        use std::os::fd::AsFd;
         self.descriptor.as_fd()
     }
 
-    /// What moves the bytes.
-    pub(crate) fn name(&self) -> &'static str {
-        self.name
+    /// What moves the bytes, and why nothing better.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 }
 

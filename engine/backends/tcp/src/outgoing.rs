@@ -91,10 +91,13 @@ impl Outgoing {
         self.group.is_leaving() || !self.waiting.is_empty() || !self.answers.is_empty()
     }
 
-    /// Whether a transfer has own operations here that have not ended.
-    pub(crate) fn carries(&self, transfer: u64, ops: &Ops) -> bool {
-        let is_its = |&id: &OpId| ops[id].transfer == transfer && !ops[id].has_ended;
-        self.waiting.iter().any(|id| is_its(id)) || self.flying.iter().any(|id| is_its(id))
+    /// Whether a transfer has own operations of this kind here that have not ended.
+    pub(crate) fn carries(&self, kind: Kind, transfer: u64, ops: &Ops) -> bool {
+        let is_its = |&id: &OpId| {
+            let op = &ops[id];
+            op.kind == kind && op.transfer == transfer && !op.has_ended
+        };
+        self.waiting.iter().any(is_its) || self.flying.iter().any(is_its)
     }
 
     /// Fills the next group. Answers whether one leaves. What may not leave any more ends here.

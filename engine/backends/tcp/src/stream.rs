@@ -67,7 +67,7 @@ pub(crate) struct Ledger {
 
 /// One stream.
 pub(crate) struct Stream {
-    pub(crate) fd: OwnedFd,
+    pub(crate) fd: Arc<OwnedFd>,
     /// What the driver knows it by.
     pub(crate) key: u64,
     pub(crate) outgoing: Outgoing,
@@ -87,7 +87,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(fd: OwnedFd, key: u64) -> Self {
+    pub(crate) fn new(fd: Arc<OwnedFd>, key: u64) -> Self {
         Self {
             fd,
             key,

@@ -12,14 +12,14 @@ use penstock_transport::link::AttachError;
 /// Streams that wait for one worker's next look at its lane, with their places among all of the session.
 #[derive(Default)]
 pub(crate) struct Arrivals {
-    streams: Mutex<Vec<(usize, OwnedFd)>>,
+    streams: Mutex<Vec<(usize, Arc<OwnedFd>)>>,
     are_there: AtomicBool,
     is_gone: AtomicBool,
 }
 
 impl Arrivals {
     /// Takes what has arrived. A look costs a load.
-    pub(crate) fn take(&self) -> Vec<(usize, OwnedFd)> {
+    pub(crate) fn take(&self) -> Vec<(usize, Arc<OwnedFd>)> {
         // Relaxed: it is set under the lock that is taken next.
         if !self.are_there.load(Ordering::Relaxed) {
             return Vec::new();
@@ -36,7 +36,7 @@ impl Arrivals {
         streams.clear();
     }
 
-    fn put(&self, index: usize, stream: OwnedFd) -> Result<(), AttachError> {
+    fn put(&self, index: usize, stream: Arc<OwnedFd>) -> Result<(), AttachError> {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_gone.load(Ordering::Relaxed) {
             return Err(AttachError::Gone);
@@ -54,9 +54,10 @@ pub(crate) struct Receiver {
     pub(crate) bell: Bell,
 }
 
-/// The streams of a session.
+/// The streams of a session. It holds them as long as the session lasts: one that closed with its lane would look like a death
+/// to the peer, before the goodbye that comes another way.
 pub(crate) struct TcpStreams {
-    taken: Mutex<Vec<bool>>,
+    taken: Mutex<Vec<Option<Arc<OwnedFd>>>>,
     per_channel: usize,
     party: u32,
     receivers: Vec<Receiver>,
@@ -65,7 +66,7 @@ pub(crate) struct TcpStreams {
 impl TcpStreams {
     /// So many channels of so many streams, dealt among these workers.
     pub(crate) fn new(channels: usize, per_channel: usize, party: u32, receivers: Vec<Receiver>) -> Self {
-        Self { taken: Mutex::new(vec![false; channels * per_channel]), per_channel, party, receivers }
+        Self { taken: Mutex::new(vec![None; channels * per_channel]), per_channel, party, receivers }
     }
 }
 
@@ -78,14 +79,15 @@ impl Streams for TcpStreams {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         match taken.get(index) {
             None => return Err(AttachError::NoSuchPlace(index)),
-            Some(true) => return Err(AttachError::Taken(index)),
-            Some(false) => {}
+            Some(Some(_)) => return Err(AttachError::Taken(index)),
+            Some(None) => {}
         }
         // A small message must not wait for the answer to the one before it. What is no TCP socket has no such wait.
         let _ = rustix::net::sockopt::set_tcp_nodelay(&stream, true);
         let receiver = &self.receivers[(index / self.per_channel) % self.receivers.len()];
-        receiver.arrivals.put(index, stream)?;
-        taken[index] = true;
+        let stream = Arc::new(stream);
+        receiver.arrivals.put(index, Arc::clone(&stream))?;
+        taken[index] = Some(stream);
         receiver.bell.mark_and_ring(&receiver.ready, self.party as usize);
         Ok(())
     }

@@ -56,9 +56,12 @@ impl<E: Env> Control<E> {
     /// Tells one peer what it does not know yet.
     pub(super) fn announce_to(&mut self, token: u64) {
         let Self { shared, talks, .. } = self;
-        let Some(Talk { connection, phase: Phase::Open { peer, announced, .. }, .. }) = talks.get_mut(&token) else {
+        let Some(Talk { connection, phase: Phase::Open { peer, announced, .. }, line }) = talks.get_mut(&token) else {
             return;
         };
+        if line.as_ref().is_some_and(|line| line.missing > 0) {
+            return; // Who knows what there is may use it at once, and that needs all streams.
+        }
         // Read before the registry: whatever is deregistered later has a higher revision.
         let revision = shared.renewals.announceable(shared.commons.posts.view().revision());
         let mut sent = Ok(());

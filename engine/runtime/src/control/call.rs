@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::env::{Address, Stream};
+use penstock_core::limits::PEERS_MAX;
 use penstock_core::{Cause, EngineName, Env, Moment};
 use penstock_session::{Channel, Secret};
 use penstock_transport::Reach;
@@ -89,7 +90,7 @@ impl Call {
                 ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } | ConnectError::Lost { .. }
             )
         };
-        if self.failed.as_ref().is_none_or(|before| says_little(before)) {
+        if self.failed.as_ref().is_none_or(says_little) {
             self.failed = Some(error);
         }
     }
@@ -158,10 +159,11 @@ impl<E: Env> Control<E> {
     fn call_on(&mut self, stream: E::Stream, call: Call, until: Moment) {
         let shared = Arc::clone(&self.shared);
         let (reach, secret) = (call.way.reach(), call.secret.clone());
-        let greeter = match Greeter::caller(&shared, call, until) {
-            Ok(greeter) => greeter,
-            Err((call, error)) => return call.answer.answer(Err(error)),
+        let Some(party) = shared.peers.reserve() else {
+            let text = format!("this engine has {PEERS_MAX} peers, as many as it may have");
+            return call.answer.answer(Err(ConnectError::RefusedHere { name: call.name, text }));
         };
+        let greeter = Greeter::caller(&shared, call, party, until);
         let line = stream.remote().filter(|_| reach == Reach::Network).map(|remote| {
             let _ = stream.bound_silence(shared.heartbeat());
             Line::new(remote, shared.env.now())

@@ -55,17 +55,13 @@ impl Greeter {
         Self::new(Greeting::new(Role::Listener, hello(shared, 0, 0, reach)), reach, until)
     }
 
-    pub(super) fn caller<E: Env>(shared: &Shared<E>, call: Call, until: Moment) -> Result<Self, (Call, ConnectError)> {
-        let Some(party) = shared.peers.reserve() else {
-            let text = format!("this engine has {PEERS_MAX} peers, as many as it may have");
-            let error = ConnectError::RefusedHere { name: call.name.clone(), text };
-            return Err((call, error));
-        };
+    /// An attempt of this call, with a place reserved for whoever answers.
+    pub(super) fn caller<E: Env>(shared: &Shared<E>, call: Call, party: u32, until: Moment) -> Self {
         let reach = call.way.reach();
         let mut greeter = Self::new(Greeting::new(Role::Caller, hello(shared, party, call.epoch, reach)), reach, until);
         greeter.party = Some(party);
         greeter.call = Some(Box::new(call));
-        Ok(greeter)
+        greeter
     }
 
     fn new(greeting: Greeting, reach: Reach, until: Moment) -> Self {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use penstock_core::Env;
 use penstock_core::Moment;
 use penstock_core::env::{Listener, Reactor, Stream};
-use penstock_session::{OpeningCode, Refusal, StreamKey};
+use penstock_session::StreamKey;
 use penstock_transport::Streams;
 
 use super::greet::Greeter;
@@ -96,24 +96,16 @@ impl<E: Env> Control<E> {
         }
     }
 
-    fn accept_network(&mut self, mut stream: E::Stream, remote: SocketAddr) {
+    fn accept_network(&mut self, stream: E::Stream, remote: SocketAddr) {
         let now = self.shared.env.now();
         let line = Line::new(remote, now);
         let source = line.source();
         self.shared.knocks.accepted.add(1);
-        if !self.limits.take(source, now) {
-            self.shared.knocks.limited.add(1);
-            let most = self.shared.config.session.accepts_per_second;
-            let text = format!("more than {most} connections a second from one address");
-            let refusal = Refusal::new(OpeningCode::RateLimited, text).encode();
-            // Said once, not waited for.
-            let _ = stream.send(&refusal, &[]);
-            return;
-        }
+        let is_limited = !self.limits.take(source, now);
         self.make_room(source);
         let _ = stream.bound_silence(self.shared.heartbeat());
         let until = now + self.shared.config.session.greeting_timeout();
-        self.open(stream, Phase::Opening(Box::new(Opening::new(until))), Some(line), None);
+        self.open(stream, Phase::Opening(Box::new(Opening::new(until, is_limited))), Some(line), None);
     }
 
     /// Ends the strangers that are one too many: of this source its oldest, of all the oldest of the source that has most.

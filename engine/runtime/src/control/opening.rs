@@ -15,6 +15,8 @@ use super::{Control, Phase, Talk};
 pub(super) struct Opening {
     pub(super) until: Moment,
     pub(super) awaits: Awaits,
+    /// Too many came from there: only a stream of a session that stands is taken.
+    pub(super) is_limited: bool,
 }
 
 pub(super) enum Awaits {
@@ -27,8 +29,8 @@ pub(super) enum Awaits {
 }
 
 impl Opening {
-    pub(super) fn new(until: Moment) -> Self {
-        Self { until, awaits: Awaits::Opening(OpeningDecoder::new(), 0) }
+    pub(super) fn new(until: Moment, is_limited: bool) -> Self {
+        Self { until, awaits: Awaits::Opening(OpeningDecoder::new(), 0), is_limited }
     }
 }
 
@@ -63,6 +65,14 @@ impl<E: Env> Control<E> {
             *taken += read;
             match decoder.push(&bytes[..read]) {
                 Ok(None) => {}
+                Ok(Some((penstock_session::Opening::Channel { .. }, _))) if opening.is_limited => {
+                    // What is not read would make the system throw the answer away.
+                    let _ = connection.read_little();
+                    self.shared.knocks.limited.add(1);
+                    let most = self.shared.config.session.accepts_per_second;
+                    let text = format!("more than {most} connections a second from one address");
+                    return self.turn_away(token, Some(Refusal::new(OpeningCode::RateLimited, text)));
+                }
                 Ok(Some((penstock_session::Opening::Channel { .. }, _))) => {
                     return self.begin_handshake(token);
                 }

@@ -110,6 +110,7 @@ impl<E: Env> Control<E> {
         line.missing = line.missing.saturating_sub(1);
         if line.missing == 0 {
             line.streams_by = None;
+            self.announce_to(session);
         }
         Ok(())
     }
@@ -126,7 +127,9 @@ impl<E: Env> Control<E> {
             self.shared.knocks.stray_streams.add(1);
             return self.turn_away(token, None);
         };
-        if let Some(line) = self.talks.get(&token).and_then(|talk| talk.line.as_ref()) {
+        if let Some(Talk { line: Some(line), phase: Phase::Opening(opening), .. }) = self.talks.get(&token)
+            && !opening.is_limited
+        {
             let source = line.source();
             self.limits.give_back(source);
         }

@@ -22,7 +22,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use penstock_core::config::TcpIo;
 
 use self::epoll::Epoll;
-pub(crate) use self::pieces::{PIECES_MAX, PieceSpace, Pieces, Refused};
+pub(crate) use self::pieces::{PIECES_MAX, PieceSpace, Pieces};
 use self::table::{Table, Watched};
 use self::uring::{Failed, Uring};
 

@@ -10,8 +10,9 @@ use penstock_memory::{HostMemory, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
+use super::pieces::Refused;
 use super::uring::{Manner, Uring};
-use super::{Io, MOVES_MAX, PIECES_MAX, PieceSpace, Pieces, Readiness, Refused};
+use super::{Io, MOVES_MAX, PIECES_MAX, PieceSpace, Pieces, Readiness};
 
 /// Longer than anything here takes, however busy the machine is.
 const LONG: Duration = Duration::from_secs(20);

@@ -1,1 +1,267 @@
+//! Two engines' sides of a session in one thread, over socket pairs.
 
+mod hostile;
+mod model;
+mod moving;
+mod stopping;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use penstock_core::config::TcpIo;
+use penstock_core::plan::RegionKey;
+use penstock_core::{Cause, Direction, Rights, Span};
+use penstock_memory::{Hint, HostMemory, ProcessWatch, Region, Registry};
+use penstock_ring::ReadyBits;
+use penstock_transport::host::Commons;
+use penstock_transport::lane::{Abandoned, Handle};
+use penstock_transport::link::Offering;
+use penstock_transport::{
+    Announced, Arrival, Batch, Driver, Here, Lane, LaneFault, Note, OwnersMemory, PostError, Posted, RemoteMemory,
+    Revisions, Sight, Sink, There, Transport,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+
+use crate::TcpTransport;
+
+/// What one side got.
+#[derive(Default)]
+struct Got {
+    room: usize,
+    notes: Vec<(u128, Vec<u8>)>,
+    completed: Vec<(u64, Result<u64, Cause>)>,
+}
+
+impl Sink for Got {
+    fn has_room(&mut self) -> bool {
+        self.room > 0
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        self.room -= 1;
+        self.notes.push((note.id.0, note.payload.to_vec()));
+    }
+
+    fn handed_over(&mut self, _: Note<'_>, _: Handle) {
+        panic!("nothing is handed over between hosts");
+    }
+
+    fn completed(&mut self, token: u64, result: Result<u64, Cause>) {
+        self.completed.push((token, result));
+    }
+}
+
+/// One side of a session, with one worker.
+struct Side {
+    commons: Arc<Commons>,
+    registry: Arc<Registry>,
+    driver: Box<dyn Driver>,
+    lane: Option<Box<dyn Lane>>,
+    sight: Sight,
+    ready: ReadyBits,
+    got: Got,
+    fault: Option<LaneFault>,
+    expected: Revisions,
+}
+
+const PARTY: u32 = 3;
+
+impl Side {
+    /// Posts one batch, or as much of it as is taken.
+    fn post(
+        &mut self,
+        direction: Direction,
+        local: &Region,
+        remote: RegionKey,
+        spans: &[Span],
+        (token, transfer): (u64, u64),
+    ) -> Result<Posted, PostError> {
+        let remote = RemoteMemory::Owners(OwnersMemory { key: remote, bytes: 1 << 40 });
+        let batch = Batch {
+            direction,
+            local: local.window(),
+            local_key: key_of(local),
+            remote: &remote,
+            spans,
+            hint: Hint::Cached,
+            expected: self.expected,
+            token,
+            transfer,
+        };
+        self.lane().post(&batch)
+    }
+
+    fn tell(&mut self, transfer: u64, token: u64, id: u128, payload: &[u8]) -> Result<Announced, PostError> {
+        let note = Some(Note { id: penstock_core::NoteId(id), payload });
+        self.lane().announce(&Arrival { transfer, token, counter: None, note })
+    }
+
+    fn lane(&mut self) -> &mut Box<dyn Lane> {
+        self.lane.as_mut().expect("it was not dropped")
+    }
+
+    /// What a worker does in a turn. Answers whether there was anything.
+    fn turn(&mut self) -> bool {
+        let Some(lane) = self.lane.as_mut().filter(|_| self.fault.is_none()) else { return false };
+        let mut worked = self.driver.turn();
+        let mut is_marked = false;
+        self.ready.take_each(|party| is_marked |= party == PARTY as usize);
+        if is_marked {
+            worked = true;
+            match lane.poll(&mut self.got) {
+                Ok(true) => self.ready.mark(PARTY as usize),
+                Ok(false) => {}
+                Err(fault) => self.fault = Some(fault),
+            }
+        }
+        if let Err(fault) = lane.flush() {
+            self.fault = Some(fault);
+        }
+        worked
+    }
+
+    fn result(&self, token: u64) -> Option<Result<u64, Cause>> {
+        let mut its = self.got.completed.iter().filter(|(of, _)| *of == token);
+        let first = its.next().map(|(_, result)| *result);
+        assert!(its.next().is_none(), "reported twice");
+        first
+    }
+
+    fn region(&self, bytes: Vec<u8>, rights: Rights) -> Arc<Region> {
+        self.registry.register_host(HostMemory::from_vec(bytes).unwrap(), "pool", rights).unwrap()
+    }
+}
+
+fn key_of(region: &Region) -> RegionKey {
+    RegionKey { region: region.id(), generation: region.generation() }
+}
+
+fn bytes_of(region: &Region) -> Vec<u8> {
+    let mut bytes = vec![0; region.bytes() as usize];
+    region.window().read_into(0, &mut bytes).unwrap();
+    bytes
+}
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+/// A connection over the loopback device.
+fn tcp_pair() -> (OwnedFd, OwnedFd) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near.into(), listener.accept().unwrap().0.into())
+}
+
+/// A stream with buffers so small that every group takes many calls. Not TCP, whose sender waits for timers where the
+/// receiver has less room than a segment.
+fn narrow_pair() -> (OwnedFd, OwnedFd) {
+    let (near, far) = pair();
+    for fd in [&near, &far] {
+        sockopt::set_socket_send_buffer_size(fd, 1).unwrap();
+    }
+    (near, far)
+}
+
+/// One engine and its offer to another.
+struct Offered {
+    commons: Arc<Commons>,
+    registry: Arc<Registry>,
+    transport: TcpTransport,
+    offering: Offering,
+}
+
+/// One side with one worker, and its offer to another such.
+fn offer(streams: usize) -> Offered {
+    offer_of(streams, 1, 1)
+}
+
+/// One side with so many workers, and its offer to another with so many.
+fn offer_of(streams: usize, workers: usize, theirs: usize) -> Offered {
+    let (commons, registry) = (Commons::create(workers).unwrap(), Arc::new(Registry::new()));
+    let transport = TcpTransport::new(Arc::clone(&commons), Arc::clone(&registry), TcpIo::Auto, streams).unwrap();
+    let here = Here { host: 1, process: 1, epoch: 1, workers, party: PARTY };
+    let watch = Arc::new(ProcessWatch::of(std::process::id()));
+    let there = There { host: 2, process: 2, epoch: 2, workers: theirs, party: PARTY, watch };
+    let offering = transport.offer(here, there).unwrap();
+    Offered { commons, registry, transport, offering }
+}
+
+/// A side that has joined with this offer, over these streams.
+fn join(offered: Offered, blob: &[u8], streams: Vec<OwnedFd>) -> Side {
+    join_all(offered, blob, streams).remove(0)
+}
+
+/// A side for each worker.
+fn join_all(offered: Offered, blob: &[u8], streams: Vec<OwnedFd>) -> Vec<Side> {
+    let Offered { commons, registry, transport, offering } = offered;
+    let link = (offering.join)(blob, Vec::new()).unwrap();
+    let attached = link.streams.as_ref().expect("it needs streams");
+    assert_eq!(attached.count(), streams.len());
+    for (place, stream) in streams.into_iter().enumerate() {
+        attached.attach(place, stream).unwrap();
+    }
+    let sides = link.lanes.into_iter().enumerate().map(|(worker, lane)| {
+        let mut side = Side {
+            commons: Arc::clone(&commons),
+            registry: Arc::clone(&registry),
+            driver: transport.driver(worker).unwrap().expect("it has one"),
+            lane: Some(lane),
+            sight: link.sight.clone(),
+            ready: commons.mail.view().ready(worker),
+            got: Got { room: usize::MAX, ..Got::default() },
+            fault: None,
+            expected: Revisions::default(),
+        };
+        side.turn();
+        side
+    });
+    sides.collect()
+}
+
+/// Both sides of a session over these streams.
+fn session(streams: Vec<(OwnedFd, OwnedFd)>) -> [Side; 2] {
+    let (near, far): (Vec<_>, Vec<_>) = streams.into_iter().unzip();
+    let (one, two) = (offer(near.len()), offer(far.len()));
+    let (blob_one, blob_two) = (one.offering.blob.clone(), two.offering.blob.clone());
+    [join(one, &blob_two, near), join(two, &blob_one, far)]
+}
+
+/// Turns both until this is so.
+fn until(sides: &mut [Side; 2], what: &str, mut is_so: impl FnMut(&mut [Side; 2]) -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !is_so(sides) {
+        for side in sides.iter_mut() {
+            side.turn();
+            assert_eq!(side.fault, None, "while waiting until {what}");
+        }
+        assert!(std::time::Instant::now() < deadline, "waited too long until {what}");
+    }
+}
+
+/// Turns both until nothing happens any more.
+fn settle(sides: &mut [Side; 2]) {
+    let mut quiet = 0;
+    while quiet < 20 {
+        let worked = sides.iter_mut().fold(false, |worked, side| side.turn() | worked);
+        quiet = if worked { 0 } else { quiet + 1 };
+    }
+}
+
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|at| (at.wrapping_mul(seed | 1) >> 3 ^ at >> 11 ^ seed) as u8).collect()
+}
+
+fn span(local: u64, remote: u64, len: u64) -> Span {
+    Span { local, remote, len }
+}
+
+const WRITE: Direction = Direction::Write;
+const READ: Direction = Direction::Read;
+
+fn told(side: &Side) -> u64 {
+    match &side.sight {
+        Sight::Told(told) => told.revision(),
+        Sight::Shared(_) => panic!("hosts share nothing"),
+    }
+}
