@@ -364,7 +364,7 @@ pub(crate) struct NetworkOptions {
     pub(crate) secret_file: Option<PathBuf>,
     /// What moves bytes between sockets and memory here
     #[arg(long, value_enum, default_value = "auto")]
-    pub(crate) io: Io,
+    pub(crate) io: SocketIo,
     /// TCP streams of each worker
     #[arg(long, value_parser = streams)]
     pub(crate) streams: Option<usize>,
@@ -372,7 +372,7 @@ pub(crate) struct NetworkOptions {
 
 /// What moves bytes between sockets and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Io {
+pub(crate) enum SocketIo {
     /// `io_uring` where the kernel lets this process, else epoll
     Auto,
     /// A ring shared with the kernel
@@ -382,12 +382,12 @@ pub(crate) enum Io {
     Epoll,
 }
 
-impl From<Io> for config::TcpIo {
-    fn from(io: Io) -> Self {
+impl From<SocketIo> for config::TcpIo {
+    fn from(io: SocketIo) -> Self {
         match io {
-            Io::Auto => Self::Auto,
-            Io::IoUring => Self::IoUring,
-            Io::Epoll => Self::Epoll,
+            SocketIo::Auto => Self::Auto,
+            SocketIo::IoUring => Self::IoUring,
+            SocketIo::Epoll => Self::Epoll,
         }
     }
 }

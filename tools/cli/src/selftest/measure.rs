@@ -54,9 +54,9 @@ pub(crate) fn kv16(pair: &mut Pair, quick: bool) -> Result<Figures, Flaw> {
     let (ours, floor) = (median(ours), median(floor));
     Ok(Figures {
         p50_us: ours.as_secs_f64() * 1e6,
-        floor_us: has_floor.then(|| floor.as_secs_f64() * 1e6),
+        floor_us: has_floor.then_some(floor.as_secs_f64() * 1e6),
         gbps: plans[0].bytes() as f64 / ours.as_secs_f64().max(1e-9) / 1e9,
-        vs_floor: has_floor.then(|| ours.as_secs_f64() / floor.as_secs_f64().max(1e-9)),
+        vs_floor: has_floor.then_some(ours.as_secs_f64() / floor.as_secs_f64().max(1e-9)),
     })
 }
 
