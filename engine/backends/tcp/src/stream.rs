@@ -27,6 +27,9 @@ const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
 /// Calls that receive from one stream before the worker looks at anything else.
 const RECEIVES_PER_POLL: usize = 8;
 
+/// Looks at a stream, after something has come, that do not wait for the driver: some microseconds' worth.
+const TRIES: u32 = 32;
+
 /// Groups sent on one stream before the worker looks at anything else.
 const GROUPS_PER_TURN: usize = 8;
 
@@ -79,6 +82,8 @@ pub(crate) struct Stream {
     next: u64,
     /// Something may be there.
     is_readable: bool,
+    /// How often it is looked at unasked: what comes soon after what came is there before the driver says so.
+    tries: u32,
     /// Nothing more will come: to be received up to the end.
     has_hung_up: bool,
     /// There was no room; the driver says when there is.
@@ -100,6 +105,7 @@ impl Stream {
             next: 1,
             // What came before it was watched may not be reported.
             is_readable: true,
+            tries: 0,
             has_hung_up: false,
             is_blocked: false,
             is_mute: false,
@@ -131,22 +137,31 @@ impl Stream {
         for _ in 0..RECEIVES_PER_POLL {
             if !self.is_readable {
                 self.acks.looks = self.acks.looks.saturating_add(1);
-                return Ok(false);
+                if self.tries == 0 {
+                    return Ok(false);
+                }
+                self.tries -= 1;
             }
             let view = common.commons.posts.view();
             let way = (&mut *io, self.fd.as_fd());
             match self.incoming.receive(way, view, &mut common.touch, &mut common.space, &mut common.discard[..]) {
-                Ok(is_empty) => self.is_readable = !is_empty || self.has_hung_up,
+                Ok(is_empty) => {
+                    self.is_readable = !is_empty || self.has_hung_up;
+                    self.tries = TRIES;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.is_readable = false;
                     // Sending failed, and nothing more comes: it is gone.
-                    return if self.is_mute { Err(LaneFault(Cause::PeerLost)) } else { Ok(false) };
+                    return if self.is_mute { Err(LaneFault(Cause::PeerLost)) } else { Ok(self.tries > 0) };
                 }
                 Err(error) => return Err(lost("received", &error)),
             }
             self.digest(common, ledger, sink)?;
+            if !self.is_readable {
+                break;
+            }
         }
-        Ok(self.is_readable)
+        Ok(self.is_readable || self.tries > 0)
     }
 
     fn digest(&mut self, common: &mut Common, ledger: &mut Ledger, sink: &mut dyn Sink) -> Result<(), LaneFault> {

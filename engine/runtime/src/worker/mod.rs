@@ -53,6 +53,8 @@ const URGENT_UNITS_PER_TURN: u64 = 64;
 const URGENT_UNITS_AT_ONCE: u64 = 16;
 /// How many turns pass until one lane is polled although nobody marked it.
 const TURNS_PER_ROTATION: u64 = 16;
+/// Turns in which lanes had something and nothing else was done, until the drivers are asked for more.
+const TURNS_PER_DRIVE: u64 = 8;
 /// Turns with work for others between two tries to tell peers that had no room.
 const TURNS_PER_RETRY: u64 = 4;
 
@@ -167,12 +169,9 @@ impl<E: Env> Worker<E> {
             self.answer(call);
             worked = true;
         }
-        if !self.drivers.is_empty() {
-            worked |= self.drive();
-        }
         worked |= self.take_commands();
         worked |= self.advance_active();
-        worked |= self.poll_lanes();
+        let polled = self.poll_lanes();
         if !self.waiting.is_empty() {
             worked |= self.give_up_waiting(Self::stop_to_see);
         }
@@ -182,6 +181,12 @@ impl<E: Env> Worker<E> {
         if self.flights.has_unflushed() {
             self.flush();
         }
+        // Last: what it finds is for the next turn, and what was to leave has left. While lanes have something by themselves
+        // the kernel is not asked each time.
+        if !self.drivers.is_empty() && (!polled || worked || self.turns.is_multiple_of(TURNS_PER_DRIVE)) {
+            worked |= self.drive();
+        }
+        worked |= polled;
         // After the deadlines: the last transfer of a session that comes to rest may end by one.
         if !self.settling.is_empty() || !self.emptying.is_empty() {
             self.come_to_rest();
