@@ -9,7 +9,7 @@ use penstock_transport::host::{PostsView, still_stands};
 
 use crate::io::{Io, PIECES_MAX, PieceSpace, Pieces};
 use crate::op::{Kind, OpId, Ops};
-use crate::wire::{HEAD_BYTES, Head, PARTS_MAX, PAYLOAD_BYTES_MAX, TRAILER_BYTES};
+use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, PAYLOAD_BYTES_MAX, TRAILER_BYTES};
 
 /// What goes in place of bytes that may not be touched any more.
 static NOTHING: [u8; 16 * 1024] = [0; 16 * 1024];
@@ -31,7 +31,6 @@ pub(crate) enum Sent {
 }
 
 /// One group.
-#[derive(Default)]
 pub(crate) struct Group {
     /// Head and control block.
     pub(crate) head: Vec<u8>,
@@ -50,6 +49,23 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    /// One with room for the largest: pages that are never touched cost nothing.
+    pub(crate) fn new() -> Self {
+        Self {
+            head: Vec::with_capacity(HEAD_BYTES + CONTROL_BYTES_MAX),
+            head_sent: 0,
+            parts: Vec::with_capacity(PARTS_MAX),
+            part: 0,
+            span: 0,
+            within: 0,
+            payload: 0,
+            extents: 0,
+            trailer_sent: 0,
+            checked: 0,
+            is_leaving: false,
+        }
+    }
+
     /// Begins an empty one, to be filled at this revision of this engine's log.
     pub(crate) fn begin(&mut self, revision: u64) {
         self.head.clear();

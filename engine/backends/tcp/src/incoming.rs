@@ -13,9 +13,10 @@ use penstock_memory::Window;
 use penstock_ring::Hazard;
 use penstock_transport::host::{PostsView, Withdrawn, still_stands};
 
+use crate::group::EXTENTS_MAX;
 use crate::io::{Io, PieceSpace, Pieces};
 use crate::op::OpId;
-use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, TRAILER_BYTES, WireError};
+use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, TRAILER_BYTES, WireError};
 
 /// Bytes of the next control block that are received with the end of a payload: what of it is payload again is
 /// copied once more, so it is a compromise between calls and copies.
@@ -39,13 +40,17 @@ pub(crate) struct Landing {
 }
 
 /// The parts of one group's payload, in their order.
-#[derive(Default)]
 pub(crate) struct Landings {
     parts: Vec<Landing>,
     extents: Vec<(u64, u64)>,
 }
 
 impl Landings {
+    /// None, with room for those of a group as this release sends it.
+    fn new() -> Self {
+        Self { parts: Vec::with_capacity(PARTS_MAX), extents: Vec::with_capacity(EXTENTS_MAX) }
+    }
+
     /// One more part.
     pub(crate) fn push(
         &mut self,
@@ -118,7 +123,7 @@ impl Incoming {
             stage: Stage::Head,
             control: vec![0; CONTROL_BYTES_MAX].into_boxed_slice(),
             control_here: 0,
-            landings: Landings::default(),
+            landings: Landings::new(),
             part: 0,
             extent: 0,
             within: 0,
