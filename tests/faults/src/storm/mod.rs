@@ -20,7 +20,7 @@ pub mod tally;
 use std::sync::Arc;
 use std::time::Instant;
 
-use penstock::config::{Progress, TransportName};
+use penstock::config::{Progress, TcpIo, TransportName};
 use penstock::{Counter, Direction, Engine, LocalRegion, Peer, Plan, RemoteCounter, RemoteRegion, Submit};
 use penstock::{SystemEnv, Transfer};
 
@@ -47,6 +47,8 @@ pub struct Setting {
     pub label: &'static str,
     /// What moves the bytes.
     pub transport: TransportName,
+    /// What moves bytes between sockets and memory, where there are sockets.
+    pub io: TcpIo,
     /// Whose memory it is.
     pub way: Way,
     /// The mode of the engine that submits.
@@ -85,7 +87,7 @@ struct Side {
 
 impl Side {
     fn new(setting: Setting, folder: &Folder, name: &str, progress: Progress) -> Self {
-        let config = config(folder.path(), name, setting.transport, progress);
+        let config = config(folder.path(), name, setting.transport, progress).tcp_io(setting.io);
         let config = if progress.is_threaded() { config.workers(WORKERS) } else { config };
         let engine = Engine::start(setting.way.taken_by(config)).expect("an engine starts in a fresh folder");
         Self { board: Board::new(&engine, setting.way), data: board::data(&engine, setting.way), engine }

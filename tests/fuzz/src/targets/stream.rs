@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::config::TcpIo;
+use penstock_core::limits::NOTE_BYTES_MAX;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Generation, NoteId, RegionId, Rights, Span};
 use penstock_memory::{Hint, HostMemory, ProcessWatch, Region, Registry};
@@ -78,7 +79,28 @@ const SENT: u8 = 0x77;
 /// Whatever the peer says, nothing outside of what it may write changes, each operation is reported once at most, and
 /// the lane ends typed or not at all.
 pub fn run(input: &[u8]) {
+    let _ = play(input);
+}
+
+/// What a script has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// How the lane ended, if it did.
+    pub fault: Option<Cause>,
+    /// Bytes that the peer has put into what it may write.
+    pub written: usize,
+    /// Bytes that it has sent for the lane's own reads.
+    pub read: usize,
+    /// Notes that came out.
+    pub notes: usize,
+    /// Operations that ended well, and those that did not.
+    pub ended: (usize, usize),
+}
+
+/// As [`run`], and tells what came of it.
+pub fn play(input: &[u8]) -> Outcome {
     let mut bench = Bench::new();
+    bench.turn(); // The stream is taken.
     let mut script = Script(input);
     for _ in 0..OPS_MAX {
         let Some(code) = script.next_op() else { break };
@@ -87,7 +109,7 @@ pub fn run(input: &[u8]) {
             break;
         }
     }
-    bench.check();
+    bench.check()
 }
 
 struct Script<'a>(&'a [u8]);
@@ -133,15 +155,15 @@ impl Guarded {
         Self { whole, region }
     }
 
-    /// Whether nothing has changed beside the region, and if `is_kept` inside either.
-    fn stands(&self, is_kept: bool) -> bool {
+    /// How many bytes of it the peer has sent; none if anything else has changed.
+    fn sent(&self) -> Option<usize> {
         let mut bytes = vec![0; self.whole.window().len() as usize];
         self.whole.window().read_into(0, &mut bytes).expect("it is as long as that");
         let inside = GUARD_BYTES as usize..(GUARD_BYTES + REGION_BYTES) as usize;
-        bytes
-            .iter()
-            .enumerate()
-            .all(|(place, &byte)| byte == KEPT || (!is_kept && inside.contains(&place) && byte == SENT))
+        let is_sent = |(place, &byte): (usize, &u8)| inside.contains(&place) && byte == SENT;
+        let sent = bytes.iter().enumerate().filter(|&at| is_sent(at)).count();
+        let kept = bytes.iter().filter(|&&byte| byte == KEPT).count();
+        (sent + kept == bytes.len()).then_some(sent)
     }
 
     fn key(&self) -> RegionKey {
@@ -168,6 +190,8 @@ struct Bench {
 struct Posts {
     /// Reported or given up for good; open otherwise.
     are_over: Vec<bool>,
+    ended: (usize, usize),
+    notes: usize,
 }
 
 impl Posts {
@@ -276,7 +300,7 @@ impl Bench {
     }
 
     fn announce(&mut self, bytes: usize) {
-        let payload = vec![5; bytes % (penstock_core::limits::NOTE_BYTES_MAX + 1)];
+        let payload = vec![5; bytes % (NOTE_BYTES_MAX + 1)];
         let note = Some(Note { id: NoteId(7), payload: &payload });
         let arrival = Arrival { note, token: self.posted.token(), transfer: self.transfer, ..Arrival::default() };
         match self.lane.announce(&arrival) {
@@ -313,7 +337,7 @@ impl Bench {
         }
     }
 
-    fn check(mut self) {
+    fn check(mut self) -> Outcome {
         self.turn();
         match self.fault {
             None | Some(LaneFault(Cause::PeerCorrupt)) => {}
@@ -321,10 +345,16 @@ impl Bench {
             Some(other) => panic!("a stream ends with {other:?}"),
         }
         drop(self.lane);
-        for (place, region) in self.regions.iter().enumerate() {
-            let is_kept = place != WRITABLE as usize && place != SINK;
-            assert!(region.stands(is_kept), "region {place} has changed where it may not");
+        let sent = |(place, region): (usize, &Guarded)| {
+            region.sent().unwrap_or_else(|| panic!("region {place} has changed as nobody may change it"))
+        };
+        let sent: Vec<usize> = self.regions.iter().enumerate().map(sent).collect();
+        for place in [READABLE as usize, CLOSED as usize, SOURCE] {
+            assert_eq!(sent[place], 0, "region {place} was written to");
         }
+        let (written, read) = (sent[WRITABLE as usize], sent[SINK]);
+        let Posts { ended, notes, .. } = self.posted;
+        Outcome { fault: self.fault.map(|fault| fault.0), written, read, notes, ended }
     }
 }
 
@@ -349,14 +379,16 @@ impl Sink for Posts {
     }
 
     fn note(&mut self, note: Note<'_>) {
-        assert!(note.payload.len() <= penstock_core::limits::NOTE_BYTES_MAX);
+        assert!(note.payload.len() <= NOTE_BYTES_MAX);
+        self.notes += 1;
     }
 
     fn handed_over(&mut self, _note: Note<'_>, _handle: Handle) {
         panic!("nothing is handed over between hosts");
     }
 
-    fn completed(&mut self, token: u64, _result: Result<u64, Cause>) {
+    fn completed(&mut self, token: u64, result: Result<u64, Cause>) {
+        *(if result.is_ok() { &mut self.ended.0 } else { &mut self.ended.1 }) += 1;
         let is_over = self.are_over.get_mut(token as usize).expect("nothing was posted under this token");
         assert!(!std::mem::replace(is_over, true), "an operation is reported twice, or after it was given up");
     }
