@@ -24,7 +24,19 @@ fn storm(label: &'static str, transport: TransportName, initiator: Progress, own
 /// Two workers, who run wherever the machine lets them: beside each other, mostly.
 fn spread(label: &'static str, transport: TransportName, stops: u64) -> Tally {
     let (initiator, owner) = (Progress::Adaptive, Progress::Adaptive);
-    told(label, rage(Setting { label, transport, io: TcpIo::Auto, way: Way::Mapped, initiator, owner, cores: Cores::default(), stops }))
+    told(
+        label,
+        rage(Setting {
+            label,
+            transport,
+            io: TcpIo::Auto,
+            way: Way::Mapped,
+            initiator,
+            owner,
+            cores: Cores::default(),
+            stops,
+        }),
+    )
 }
 
 /// One test, so that the storms come one after the other: beside each other they would take each

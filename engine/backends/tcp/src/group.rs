@@ -46,6 +46,8 @@ pub(crate) struct Group {
     /// The revision of this engine's log up to which nothing withdrawn concerns it.
     checked: u64,
     is_leaving: bool,
+    /// The kernel has met memory that is not there, and did not say where: one range a call from then on.
+    is_careful: bool,
 }
 
 impl Group {
@@ -63,6 +65,7 @@ impl Group {
             trailer_sent: 0,
             checked: 0,
             is_leaving: false,
+            is_careful: false,
         }
     }
 
@@ -73,6 +76,7 @@ impl Group {
         self.parts.clear();
         (self.head_sent, self.part, self.span, self.within) = (0, 0, 0, 0);
         (self.payload, self.extents, self.trailer_sent, self.checked) = (0, 0, 0, revision);
+        self.is_careful = false;
     }
 
     /// Bytes of control so far.
@@ -141,8 +145,13 @@ impl Group {
         hazard.leave();
         match sent {
             Ok(bytes) if self.advance(bytes as u64, ops) => Ok(Sent::All),
-            Ok(bytes) => Ok(if bytes < wanted { Sent::Short } else { Sent::Some }),
+            // In the middle of memory it may have stopped at a page that is not there: the next call tells.
+            Ok(bytes) => Ok(if bytes < wanted && !self.is_in_memory(ops) { Sent::Short } else { Sent::Some }),
             // The caller's memory is not there any more: its operation ends, not the session.
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && !self.is_careful => {
+                self.is_careful = true;
+                Ok(Sent::Some)
+            }
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && self.is_in_payload() => {
                 ops[self.parts[self.part]].spoil(Cause::MemoryGone);
                 Ok(Sent::Some)
@@ -153,6 +162,10 @@ impl Group {
 
     fn is_in_payload(&self) -> bool {
         self.head_sent == self.head.len() && self.part < self.parts.len()
+    }
+
+    fn is_in_memory(&self, ops: &Ops) -> bool {
+        self.is_in_payload() && ops[self.parts[self.part]].memory.is_some()
     }
 
     /// Memory that was withdrawn since the last look is not touched any more.
@@ -183,6 +196,9 @@ impl Group {
         if pieces.push_bytes(&self.head[self.head_sent..]).is_err() {
             return false;
         }
+        if self.is_careful && self.head_sent < self.head.len() {
+            return true;
+        }
         let (mut first, mut within) = (self.span, self.within);
         for &id in &self.parts[self.part..] {
             let op = &ops[id];
@@ -196,6 +212,9 @@ impl Group {
                     if pieces.push_window(memory, offset, left).is_err() {
                         return false;
                     }
+                    if self.is_careful {
+                        return true;
+                    }
                     continue;
                 }
                 while left > 0 {
@@ -204,6 +223,9 @@ impl Group {
                         return true; // Full: the rest goes with the next call.
                     }
                     left -= bytes;
+                }
+                if self.is_careful {
+                    return true;
                 }
             }
             first = 0;

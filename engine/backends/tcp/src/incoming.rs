@@ -112,6 +112,8 @@ pub(crate) struct Incoming {
     trailer_here: usize,
     /// The revision of this engine's log up to which nothing withdrawn concerns the landings.
     checked: u64,
+    /// The kernel has met memory that is not there, and did not say where: one extent a call from then on.
+    is_careful: bool,
 }
 
 impl Incoming {
@@ -130,6 +132,7 @@ impl Incoming {
             trailer: [0; TRAILER_BYTES],
             trailer_here: 0,
             checked: 0,
+            is_careful: false,
         }
     }
 
@@ -158,7 +161,7 @@ impl Incoming {
     pub(crate) fn finish(&mut self) {
         self.landings.parts.clear();
         self.landings.extents.clear();
-        (self.part, self.stage) = (0, Stage::Head);
+        (self.part, self.stage, self.is_careful) = (0, Stage::Head, false);
     }
 
     /// Makes of what has arrived what can be made of it.
@@ -285,11 +288,16 @@ impl Incoming {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(bytes) => {
                 self.took(bytes);
-                Ok(bytes < wanted)
+                // In the middle of memory it may have stopped at a page that is not there: the next call tells.
+                let is_landing = self.landings.parts.get(self.part).is_some_and(|landing| landing.memory.is_some());
+                Ok(bytes < wanted && !is_landing)
             }
             // The caller's memory is not there any more: its operation ends, not the session.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && self.part < self.landings.parts.len() => {
-                self.refuse_here(Cause::MemoryGone);
+                if self.is_careful {
+                    self.refuse_here(Cause::MemoryGone);
+                }
+                self.is_careful = true;
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -322,6 +330,9 @@ impl Incoming {
                         }
                         if pieces.push_window(memory, offset + within, len - within).is_err() {
                             return false;
+                        }
+                        if self.is_careful {
+                            return true;
                         }
                         within = 0;
                     }
