@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+/// The name of the file with the secret that the engines of a test share, where they meet between hosts.
+pub const SECRET: &str = "secret";
+
 /// A fresh folder that is removed at the end, when engines must have left nothing in it.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
@@ -32,7 +35,8 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let left: Vec<_> = std::fs::read_dir(&self.0).into_iter().flatten().flatten().map(|file| file.path()).collect();
+        let files = std::fs::read_dir(&self.0).into_iter().flatten().flatten().map(|file| file.path());
+        let left: Vec<_> = files.filter(|path| !path.ends_with(SECRET)).collect();
         let _ = std::fs::remove_dir_all(&self.0);
         if !std::thread::panicking() {
             assert!(left.is_empty(), "engines leave nothing behind: {left:?}");

@@ -1,18 +1,36 @@
 //! Two engines that know each other.
 
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
 use penstock::{Config, Engine, Peer, Plan, Submit, SubmitError, SystemEnv, Transfer};
 
+use crate::folder::SECRET;
+
 /// How long anything may take that takes microseconds on an idle machine. Generous: a test machine
 /// may be busy with something else.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The configuration of an engine in a test: in this folder, over this transport alone.
+/// The configuration of an engine in a test: in this folder, over this transport alone. Between hosts means over the
+/// loopback device here, with a secret that lies in the folder too.
+///
+/// # Panics
+/// If the folder cannot be written.
 pub fn config(folder: &Path, name: &str, transport: TransportName, progress: Progress) -> Config {
-    Config::default().named(name).directory(folder).transports([transport]).progress(progress)
+    let config = Config::default().named(name).directory(folder).transports([transport]).progress(progress);
+    if transport != TransportName::Tcp {
+        return config;
+    }
+    let secret = folder.join(SECRET);
+    // Whoever comes first writes it; it is the same for all.
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&secret);
+    if let Ok(mut file) = made {
+        file.write_all(format!("{}\n", "5e".repeat(32)).as_bytes()).expect("the test's folder can be written");
+    }
+    config.listen(["127.0.0.1:0"]).secret_file(secret)
 }
 
 /// Connects two engines of this process; inline ones are turned meanwhile. Answers what `from`

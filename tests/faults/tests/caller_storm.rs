@@ -3,7 +3,7 @@
 //! after `Quiesced`, whoever asked.
 #![allow(clippy::print_stderr, reason = "the figures are what a reader of the output looks for")]
 
-use penstock::config::{Progress, TransportName};
+use penstock::config::{Progress, TcpIo, TransportName};
 use penstock_faults::cores::Cores;
 use penstock_faults::storm::{Setting, apart, board::Way, rage, tally::Tally};
 
@@ -16,7 +16,7 @@ const CHILD: &str = env!("CARGO_BIN_EXE_penstock-faults-child");
 
 fn storm(label: &'static str, way: Way, initiator: Progress, cores: Cores) -> Tally {
     let (transport, owner) = (TransportName::Shm, Progress::Adaptive);
-    let tally = rage(Setting { label, transport, way, initiator, owner, cores, stops: STOPS });
+    let tally = rage(Setting { label, transport, io: TcpIo::Auto, way, initiator, owner, cores, stops: STOPS });
     eprintln!("{label}: {tally}");
     tally
 }

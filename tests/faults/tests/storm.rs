@@ -2,7 +2,7 @@
 //! after `Quiesced`.
 #![allow(clippy::print_stderr, reason = "the figures are what a reader of the output looks for")]
 
-use penstock::config::{Progress, TransportName};
+use penstock::config::{Progress, TcpIo, TransportName};
 use penstock_faults::cores::Cores;
 use penstock_faults::storm::{Setting, apart, board::Way, rage, tally::Tally};
 
@@ -18,13 +18,25 @@ fn told(label: &str, tally: Tally) -> Tally {
 
 fn storm(label: &'static str, transport: TransportName, initiator: Progress, owner: Progress, stops: u64) -> Tally {
     let cores = Cores::of_their_own();
-    told(label, rage(Setting { label, transport, way: Way::Mapped, initiator, owner, cores, stops }))
+    told(label, rage(Setting { label, transport, io: TcpIo::Auto, way: Way::Mapped, initiator, owner, cores, stops }))
 }
 
 /// Two workers, who run wherever the machine lets them: beside each other, mostly.
 fn spread(label: &'static str, transport: TransportName, stops: u64) -> Tally {
     let (initiator, owner) = (Progress::Adaptive, Progress::Adaptive);
-    told(label, rage(Setting { label, transport, way: Way::Mapped, initiator, owner, cores: Cores::default(), stops }))
+    told(
+        label,
+        rage(Setting {
+            label,
+            transport,
+            io: TcpIo::Auto,
+            way: Way::Mapped,
+            initiator,
+            owner,
+            cores: Cores::default(),
+            stops,
+        }),
+    )
 }
 
 /// One test, so that the storms come one after the other: beside each other they would take each

@@ -16,6 +16,7 @@ use penstock_transport::record::{self, Kind};
 use crate::targets::ring::op;
 
 mod hosts;
+mod streams;
 
 /// A file of the corpus.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +62,14 @@ pub fn made() -> Vec<Entry> {
     let secrets = hosts::secrets().into_iter().map(entry("secret"));
     let directories = hosts::directories().into_iter().map(entry("directory"));
     let between_hosts = openings.chain(channels).chain(secrets).chain(directories);
-    frames.chain(cards).chain(records).chain(rings).chain(posts).chain(between_hosts).collect()
+    let offers = streams::offers().into_iter().map(entry("offer"));
+    let paths = streams::paths().into_iter().map(entry("path"));
+    let questions = streams::questions().into_iter().map(entry("question"));
+    let wires = streams::wires().into_iter().map(entry("wire"));
+    let streams = streams::streams().into_iter().map(entry("stream"));
+    let of_streams = offers.chain(paths).chain(questions).chain(wires).chain(streams);
+    let inside = frames.chain(cards).chain(records).chain(rings).chain(posts);
+    inside.chain(between_hosts).chain(of_streams).collect()
 }
 
 fn hello() -> Hello {

@@ -9,7 +9,7 @@ use penstock_transport::host::{PostsView, still_stands};
 use crate::io::{HeldPieces, Io, PIECES_MAX, PieceSpace, Pieces, Ticket, ZeroCopy};
 use crate::op::{Kind, OpId, Ops};
 use crate::touch::Touch;
-use crate::wire::{HEAD_BYTES, Head, PARTS_MAX, PAYLOAD_BYTES_MAX, TRAILER_BYTES};
+use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, PAYLOAD_BYTES_MAX, TRAILER_BYTES};
 
 /// What goes in place of bytes that may not be touched any more.
 static NOTHING: [u8; 16 * 1024] = [0; 16 * 1024];
@@ -39,7 +39,6 @@ pub(crate) struct Way<'a> {
 }
 
 /// One group.
-#[derive(Default)]
 pub(crate) struct Group {
     /// Head and control block.
     pub(crate) head: Vec<u8>,
@@ -57,9 +56,30 @@ pub(crate) struct Group {
     is_leaving: bool,
     /// Own operations with bytes in sends whose pages the kernel has, of groups that left before as well.
     pub(crate) pages: Vec<(Ticket, OpId)>,
+    /// The kernel has met memory that is not there, and did not say where: one range a call from then on.
+    is_careful: bool,
 }
 
 impl Group {
+    /// One with room for the largest: pages that are never touched cost nothing.
+    pub(crate) fn new() -> Self {
+        Self {
+            head: Vec::with_capacity(HEAD_BYTES + CONTROL_BYTES_MAX),
+            head_sent: 0,
+            parts: Vec::with_capacity(PARTS_MAX),
+            part: 0,
+            span: 0,
+            within: 0,
+            payload: 0,
+            extents: 0,
+            trailer_sent: 0,
+            checked: 0,
+            is_leaving: false,
+            pages: Vec::new(),
+            is_careful: false,
+        }
+    }
+
     /// Begins an empty one, to be filled at this revision of this engine's log.
     pub(crate) fn begin(&mut self, revision: u64) {
         self.head.clear();
@@ -67,6 +87,7 @@ impl Group {
         self.parts.clear();
         (self.head_sent, self.part, self.span, self.within) = (0, 0, 0, 0);
         (self.payload, self.extents, self.trailer_sent, self.checked) = (0, 0, 0, revision);
+        self.is_careful = false;
     }
 
     /// Bytes of control so far.
@@ -138,6 +159,10 @@ impl Group {
         touch.leave();
         match sent {
             // The caller's memory is not there any more: its operation ends, not the session.
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && !self.is_careful => {
+                self.is_careful = true;
+                Ok(Sent::Some)
+            }
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && self.is_in_payload() => {
                 ops[self.parts[self.part]].spoil(Cause::MemoryGone);
                 Ok(Sent::Some)
@@ -169,7 +194,8 @@ impl Group {
         let is_short = bytes < pieces.bytes();
         Ok(match self.advance(bytes as u64, ops) {
             true => Sent::All,
-            false if is_short => Sent::Short,
+            // In the middle of memory it may have stopped at a page that is not there: the next call tells.
+            false if is_short && !self.is_in_memory(ops) => Sent::Short,
             false => Sent::Some,
         })
     }
@@ -241,6 +267,10 @@ impl Group {
         self.head_sent == self.head.len() && self.part < self.parts.len()
     }
 
+    fn is_in_memory(&self, ops: &Ops) -> bool {
+        self.is_in_payload() && ops[self.parts[self.part]].memory.is_some()
+    }
+
     /// Memory that was withdrawn since the last look is not touched any more.
     fn look_again(&mut self, ops: &mut Ops, view: &PostsView) {
         let now = view.revision();
@@ -269,6 +299,9 @@ impl Group {
         if pieces.push_bytes(&self.head[self.head_sent..]).is_err() {
             return false;
         }
+        if self.is_careful && self.head_sent < self.head.len() {
+            return true;
+        }
         let (mut first, mut within) = (self.span, self.within);
         for &id in &self.parts[self.part..] {
             let op = &ops[id];
@@ -282,6 +315,9 @@ impl Group {
                     if pieces.push_window(memory, offset, left).is_err() {
                         return false;
                     }
+                    if self.is_careful {
+                        return true;
+                    }
                     continue;
                 }
                 while left > 0 {
@@ -290,6 +326,9 @@ impl Group {
                         return true; // Full: the rest goes with the next call.
                     }
                     left -= bytes;
+                }
+                if self.is_careful {
+                    return true;
                 }
             }
             first = 0;

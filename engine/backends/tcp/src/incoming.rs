@@ -12,10 +12,11 @@ use penstock_core::plan::RegionKey;
 use penstock_memory::Window;
 use penstock_transport::host::{PostsView, Withdrawn, still_stands};
 
+use crate::group::EXTENTS_MAX;
 use crate::io::{Io, PieceSpace, Pieces};
 use crate::op::OpId;
 use crate::touch::Touch;
-use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, TRAILER_BYTES, WireError};
+use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, TRAILER_BYTES, WireError};
 
 /// Bytes of the next control block that are received with the end of a payload: what of it is payload again is
 /// copied once more, so it is a compromise between calls and copies.
@@ -39,13 +40,17 @@ pub(crate) struct Landing {
 }
 
 /// The parts of one group's payload, in their order.
-#[derive(Default)]
 pub(crate) struct Landings {
     parts: Vec<Landing>,
     extents: Vec<(u64, u64)>,
 }
 
 impl Landings {
+    /// None, with room for those of a group as this release sends it.
+    fn new() -> Self {
+        Self { parts: Vec::with_capacity(PARTS_MAX), extents: Vec::with_capacity(EXTENTS_MAX) }
+    }
+
     /// One more part.
     pub(crate) fn push(
         &mut self,
@@ -107,6 +112,8 @@ pub(crate) struct Incoming {
     trailer_here: usize,
     /// The revision of this engine's log up to which nothing withdrawn concerns the landings.
     checked: u64,
+    /// The kernel has met memory that is not there, and did not say where: one extent a call from then on.
+    is_careful: bool,
 }
 
 impl Incoming {
@@ -118,13 +125,14 @@ impl Incoming {
             stage: Stage::Head,
             control: vec![0; CONTROL_BYTES_MAX].into_boxed_slice(),
             control_here: 0,
-            landings: Landings::default(),
+            landings: Landings::new(),
             part: 0,
             extent: 0,
             within: 0,
             trailer: [0; TRAILER_BYTES],
             trailer_here: 0,
             checked: 0,
+            is_careful: false,
         }
     }
 
@@ -153,7 +161,7 @@ impl Incoming {
     pub(crate) fn finish(&mut self) {
         self.landings.parts.clear();
         self.landings.extents.clear();
-        (self.part, self.stage) = (0, Stage::Head);
+        (self.part, self.stage, self.is_careful) = (0, Stage::Head, false);
     }
 
     /// Makes of what has arrived what can be made of it.
@@ -280,11 +288,16 @@ impl Incoming {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(bytes) => {
                 self.took(bytes);
-                Ok(bytes < wanted)
+                // In the middle of memory it may have stopped at a page that is not there: the next call tells.
+                let is_landing = self.landings.parts.get(self.part).is_some_and(|landing| landing.memory.is_some());
+                Ok(bytes < wanted && !is_landing)
             }
             // The caller's memory is not there any more: its operation ends, not the session.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && self.part < self.landings.parts.len() => {
-                self.refuse_here(Cause::MemoryGone);
+                if self.is_careful {
+                    self.refuse_here(Cause::MemoryGone);
+                }
+                self.is_careful = true;
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -317,6 +330,9 @@ impl Incoming {
                         }
                         if pieces.push_window(memory, offset + within, len - within).is_err() {
                             return false;
+                        }
+                        if self.is_careful {
+                            return true;
                         }
                         within = 0;
                     }

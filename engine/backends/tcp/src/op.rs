@@ -1,5 +1,6 @@
 //! What this side has under way on a channel: its own operations, and its answers to the peer's reads.
 
+use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Generation, NoteId, RegionId, Span};
 use penstock_memory::Window;
@@ -154,7 +155,8 @@ impl Ops {
     #[cold]
     fn grow(&mut self) -> OpId {
         let id = self.places.len() as OpId;
-        self.places.push(Op::vacant());
+        // Room for the longest list of spans: whatever a place is used for later, it does not allocate.
+        self.places.push(Op { spans: Vec::with_capacity(SPANS_PER_POST), ..Op::vacant() });
         // Room for every place to be free: giving one back never allocates.
         self.free.reserve(self.places.len());
         id

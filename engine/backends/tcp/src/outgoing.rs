@@ -64,7 +64,6 @@ impl Acks {
 }
 
 /// One stream's outgoing side.
-#[derive(Default)]
 pub(crate) struct Outgoing {
     /// Own operations that have not left.
     waiting: VecDeque<OpId>,
@@ -82,6 +81,12 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
+    /// One with room for all that may be under way, so that nothing allocates afterwards.
+    pub(crate) fn new() -> Self {
+        let list = || VecDeque::with_capacity(FLIGHTS_PER_LANE_MAX);
+        Self { waiting: list(), answers: list(), flying: list(), before: 0, heard: 0, last: 0, group: Group::new() }
+    }
+
     /// Own operations that have not ended, and those whose number still stands.
     pub(crate) fn count(&self) -> usize {
         self.waiting.len() + self.flying.len()

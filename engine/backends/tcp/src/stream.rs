@@ -97,7 +97,7 @@ impl Stream {
         Self {
             fd,
             key,
-            outgoing: Outgoing::default(),
+            outgoing: Outgoing::new(),
             incoming: Incoming::new(),
             acks: Acks::default(),
             poisoned: Poisoned::default(),

@@ -13,7 +13,7 @@ use penstock::{SystemEnv, Window};
 use super::board::{ARENAS, Arena, Board, Way, data, has_come, landed};
 use super::case::{Case, Cue, Stop};
 use super::taken::{Taken, cancel, take_back, wait_for};
-use super::tally::{End, Tally};
+use super::tally::{End, Sees, Tally};
 use crate::child::{Child, from_word, obey, say, to_word};
 use crate::cores::{Cores, Held};
 use crate::folder::Folder;
@@ -67,7 +67,8 @@ fn step(board: &mut Board, child: &mut Child, place: u64, seed: u64, way: Way, t
     let end = parse_end(&end).expect("the child answers with an end");
     tally.count(&case, &taken);
     board.give_back(arena, if case.stop.revokes() { &case.extents } else { &[] });
-    tally.count_end(&case, &end, taken.landed, way);
+    let sees = if way == Way::Bounce { Sees::AllButLate } else { Sees::All };
+    tally.count_end(&case, &end, taken.landed, sees);
 }
 
 /// Waits for the case's cue as the owner sees it. A revoke stops only plans that were made before

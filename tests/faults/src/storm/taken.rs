@@ -77,6 +77,19 @@ pub fn cancel(transfer: &Transfer<SystemEnv>) -> Duration {
     took
 }
 
+/// As [`cancel`], where nobody here sees the peer's memory.
+///
+/// # Panics
+/// If this engine's own memory is not free.
+pub fn cancel_without_a_view(transfer: &Transfer<SystemEnv>) -> Duration {
+    let start = Instant::now();
+    let answer = transfer.cancel(PATIENCE);
+    let took = start.elapsed();
+    let is_fine = answer.local.is_quiesced() && !matches!(answer.remote, RemoteHold::Quarantined(_));
+    assert!(is_fine, "cancel: a living engine was quarantined after {took:?}: {answer:?}");
+    took
+}
+
 /// As [`cancel`], and lays the canary over the whole arena the moment it may.
 pub fn cancel_and_lay(transfer: &Transfer<SystemEnv>, case: &Case, window: &Window, arena: Arena) -> Taken {
     let took = cancel(transfer);

@@ -5,10 +5,20 @@ use std::time::Duration;
 
 use penstock::{Cause, Completed, Fault, Notified, SystemEnv, Transfer};
 
-use super::board::Way;
 use super::case::{Case, Stop};
 use super::taken::Taken;
 use crate::pair::PATIENCE;
+
+/// How exactly an initiator knows what has landed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sees {
+    /// To the byte.
+    All,
+    /// To the byte, but that a deadline does not wait for an owner who has begun.
+    AllButLate,
+    /// What it was told has landed; more may have.
+    Told,
+}
 
 /// What a storm did.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,6 +33,10 @@ pub struct Tally {
     pub untouched: u64,
     /// Transfers that ended well: the stop came too late.
     pub completed: u64,
+    /// Transfers that were stopped when their announcement had left already: the peer may have counted them.
+    pub perhaps_told: u64,
+    /// Transfers that were stopped when all of them had landed and the peer had been told.
+    pub told_late: u64,
     /// Transfers beside them that nobody stopped; all completed.
     pub bystanders: u64,
     /// The longest that an answer took, or came after its transfer's deadline.
@@ -55,7 +69,7 @@ impl Tally {
     ///
     /// # Panics
     /// If it ended as it may not.
-    pub fn count_end(&mut self, case: &Case, end: &End, landed: Option<u64>, way: Way) {
+    pub fn count_end(&mut self, case: &Case, end: &End, landed: Option<u64>, sees: Sees) {
         let End { cause, bytes, notified } = *end;
         match cause {
             None => {
@@ -65,15 +79,23 @@ impl Tally {
             Some(cause) => {
                 assert!(case.stop.may_cause(case.direction, cause), "{:?} ended with `{cause}`", case.stop);
                 assert!(bytes <= case.bytes, "{bytes} of {} bytes moved", case.bytes);
-                assert_eq!(notified, Notified::No, "who was stopped tells nobody");
+                match (sees, notified) {
+                    (_, Notified::No) => {}
+                    (Sees::Told, Notified::Unknown) => self.perhaps_told += 1,
+                    // It was asked to stop when the peer had everything, and had not said so yet.
+                    (Sees::Told, Notified::Yes) if bytes == case.bytes => self.told_late += 1,
+                    _ => panic!("who was stopped tells nobody: {:?}, {end:?} of {} bytes", case.stop, case.bytes),
+                }
                 self.untouched += u64::from(bytes == 0);
                 self.partial += u64::from(bytes > 0 && bytes < case.bytes);
             }
         }
         if let Some(landed) = landed {
-            // A deadline does not wait for an owner who has begun, and what that one moves is told to nobody.
-            let is_known = way != Way::Bounce || cause != Some(Cause::DeadlineExceeded);
-            let is_told = if is_known { bytes == landed } else { bytes <= landed };
+            let is_told = match sees {
+                Sees::All => bytes == landed,
+                Sees::AllButLate if cause != Some(Cause::DeadlineExceeded) => bytes == landed,
+                Sees::AllButLate | Sees::Told => bytes <= landed,
+            };
             assert!(is_told, "{bytes} bytes told, {landed} landed at the answer (of {})", case.bytes);
         }
     }
@@ -89,6 +111,8 @@ impl Tally {
             partial: self.partial + other.partial,
             untouched: self.untouched + other.untouched,
             completed: self.completed + other.completed,
+            perhaps_told: self.perhaps_told + other.perhaps_told,
+            told_late: self.told_late + other.told_late,
             bystanders: self.bystanders + other.bystanders,
             slowest: self.slowest.max(other.slowest),
         }

@@ -11,16 +11,26 @@
 //! - [`record`]: notes as they lie in a ring
 //! - [`ring`]: a lane over rings and mail that somebody scribbles over
 //! - [`posts`]: a peer's gate and hazards, whatever it writes there
+//! - [`offer`]: the offers of the transports
+//! - [`path`]: how a peer says that its regions are reached
+//! - [`question`]: what the owner of memory is asked to move
+//! - [`wire`]: the control blocks of streams between hosts
+//! - [`stream`]: a lane over a stream whose other end says anything
 
 pub mod card;
 pub mod channel;
 pub mod directory;
 pub mod frame;
+pub mod offer;
 pub mod opening;
+pub mod path;
 pub mod posts;
+pub mod question;
 pub mod record;
 pub mod ring;
 pub mod secret;
+pub mod stream;
+pub mod wire;
 
 use crate::vary::Random;
 
@@ -33,26 +43,35 @@ pub struct Target {
     pub run: fn(&[u8]),
     /// The bare parser, where what it may allocate is bounded by its input.
     pub parse: Option<fn(&[u8])>,
-    /// Bytes that the parser may hold at once for each byte of input, besides [`ALLOWED_BYTES`].
+    /// Bytes that the parser may hold at once for each byte of input, besides [`Target::bytes`].
     pub bytes_per_byte: usize,
+    /// Bytes that the parser may hold at once, however short its input.
+    pub bytes: usize,
 }
 
-/// Bytes that any parser may hold at once, however short its input.
-pub const ALLOWED_BYTES: usize = 4096;
+/// Bytes that a mere parser may hold at once, however short its input.
+const FEW: usize = 4096;
+/// Bytes of a whole engine's memory, a lane, and what the peer is about to say: its largest group.
+const BENCH: usize = 2 << 20;
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
     // The stream's buffer and its growth, the body, and what the body says. The shortest region takes 9
     // bytes in a frame and 120 here, and room is made for as many as could come.
-    Target { name: "frame", run: frame::run, parse: Some(frame::parse), bytes_per_byte: 132 },
-    Target { name: "card", run: card::run, parse: Some(card::parse), bytes_per_byte: 2 },
-    Target { name: "record", run: record::run, parse: None, bytes_per_byte: 0 },
-    Target { name: "ring", run: ring::run, parse: None, bytes_per_byte: 0 },
-    Target { name: "posts", run: posts::run, parse: None, bytes_per_byte: 0 },
-    Target { name: "opening", run: opening::run, parse: Some(opening::parse), bytes_per_byte: 2 },
-    Target { name: "channel", run: channel::run, parse: Some(channel::parse), bytes_per_byte: 3 },
-    Target { name: "secret", run: secret::run, parse: Some(secret::parse), bytes_per_byte: 0 },
-    Target { name: "directory", run: directory::run, parse: Some(directory::parse), bytes_per_byte: 40 },
+    Target { name: "frame", run: frame::run, parse: Some(frame::parse), bytes_per_byte: 132, bytes: FEW },
+    Target { name: "card", run: card::run, parse: Some(card::parse), bytes_per_byte: 2, bytes: FEW },
+    Target { name: "record", run: record::run, parse: None, bytes_per_byte: 0, bytes: FEW },
+    Target { name: "ring", run: ring::run, parse: None, bytes_per_byte: 0, bytes: FEW },
+    Target { name: "posts", run: posts::run, parse: None, bytes_per_byte: 0, bytes: FEW },
+    Target { name: "opening", run: opening::run, parse: Some(opening::parse), bytes_per_byte: 2, bytes: FEW },
+    Target { name: "channel", run: channel::run, parse: Some(channel::parse), bytes_per_byte: 3, bytes: FEW },
+    Target { name: "secret", run: secret::run, parse: Some(secret::parse), bytes_per_byte: 0, bytes: FEW },
+    Target { name: "directory", run: directory::run, parse: Some(directory::parse), bytes_per_byte: 40, bytes: FEW },
+    Target { name: "offer", run: offer::run, parse: Some(offer::parse), bytes_per_byte: 0, bytes: FEW },
+    Target { name: "path", run: path::run, parse: None, bytes_per_byte: 0, bytes: FEW },
+    Target { name: "question", run: question::run, parse: Some(question::parse), bytes_per_byte: 0, bytes: FEW },
+    Target { name: "wire", run: wire::run, parse: Some(wire::parse), bytes_per_byte: 0, bytes: FEW },
+    Target { name: "stream", run: stream::run, parse: Some(stream::run), bytes_per_byte: 16, bytes: BENCH },
 ];
 
 /// FNV-1a: decides what a target does beside its input, and closes a card.

@@ -202,3 +202,70 @@ fn a_lane_that_is_dropped_is_an_end_for_the_other() {
     assert_eq!(bytes_of(&to), [1; 64], "what it said before it went is heard");
     assert_eq!(sides[1].got.notes.len(), 1);
 }
+
+/// Memory of the caller, mapped by itself so that it can go while it is registered.
+struct Vanishing {
+    region: Arc<Region>,
+    base: *mut libc::c_void,
+}
+
+impl Vanishing {
+    const BYTES: usize = 256 * 1024;
+    /// What is still there: bytes that come with their control block are copied by this process, not by the kernel.
+    const KEPT: usize = 64 * 1024;
+
+    fn new(side: &Side, rights: Rights) -> Self {
+        let (read_write, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at a place of the kernel's choice touches no other.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), Self::BYTES, read_write, private, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        // SAFETY: the mapping is as long as that; that it goes too early is what the tests are about, and nothing but
+        // the kernel, which looks, touches it afterwards.
+        let memory = unsafe { HostMemory::from_raw(base.cast(), Self::BYTES) }.unwrap();
+        Self { region: side.registry.register_host(memory, "vanishing", rights).unwrap(), base }
+    }
+
+    /// What a caller does that frees its memory and says nothing. The place stays taken, so that nothing else of this
+    /// process is mapped there.
+    fn vanish(&self) {
+        // SAFETY: the range lies within the mapping; only the kernel touches it from here on.
+        let ended =
+            unsafe { libc::mprotect(self.base.byte_add(Self::KEPT), Self::BYTES - Self::KEPT, libc::PROT_NONE) };
+        assert_eq!(ended, 0);
+    }
+}
+
+impl Drop for Vanishing {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's own, and no transfer is under way any more.
+        unsafe { libc::munmap(self.base, Self::BYTES) };
+    }
+}
+
+#[test]
+fn memory_that_has_vanished_ends_its_own_operation_only() {
+    const LEN: u64 = Vanishing::BYTES as u64;
+    for direction in [WRITE, READ] {
+        for is_targets in [false, true] {
+            let mut sides = session(vec![tcp_pair()]);
+            let gone = Vanishing::new(&sides[usize::from(is_targets)], Rights::READ_WRITE);
+            let kept = sides[usize::from(!is_targets)].region(vec![1; Vanishing::BYTES], Rights::READ_WRITE);
+            gone.vanish();
+            let (local, remote) = if is_targets { (&kept, &gone.region) } else { (&gone.region, &kept) };
+            sides[0].post(direction, local, key_of(remote), &[span(0, 0, LEN)], (1, 1)).unwrap();
+            until(&mut sides, "it has ended", |sides| sides[0].result(1).is_some());
+            let cause = sides[0].result(1).unwrap().expect_err("there is no memory");
+            let expected = match (direction, is_targets) {
+                // Whose memory it is knows what has become of it. Who reads is told only that the owner gave it up.
+                (Direction::Read, true) => Cause::RevokedByPeer,
+                _ => Cause::MemoryGone,
+            };
+            assert_eq!(cause, expected, "{direction:?}, the target's: {is_targets}");
+            // The session stands, the stream is in step.
+            let (from, to) = (sides[0].region(vec![5; 64], Rights::NONE), sides[1].region(vec![0; 64], Rights::WRITE));
+            sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 64)], (2, 2)).unwrap();
+            until(&mut sides, "the next has ended", |sides| sides[0].result(2) == Some(Ok(64)));
+            assert_eq!(bytes_of(&to), [5; 64]);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What an engine is told before both move anything: the offers of the transports.
+
+use penstock_tcp::offer::STREAMS_MAX;
+use penstock_transport::JoinError;
+
+/// Workers and streams of the engine that is told.
+const WORKERS: usize = 2;
+const STREAMS: usize = 4;
+
+/// Any bytes are an offer or a typed refusal. Of streams there are never more than both sides want, and what was
+/// accepted is what an engine of this release writes.
+pub fn run(input: &[u8]) {
+    match penstock_tcp::offer::accept(input, STREAMS, WORKERS) {
+        Ok(streams) => {
+            assert!((1..=STREAMS).contains(&streams));
+            let is_made_here = |streams| penstock_tcp::offer::blob(streams, WORKERS) == input;
+            assert!((1..=STREAMS_MAX).any(is_made_here), "an offer changes on its way");
+        }
+        Err(JoinError::Garbled(why)) => assert!(!why.is_empty()),
+        Err(other) => panic!("an offer without descriptors is refused with {other:?}"),
+    }
+    // Its descriptors are looked at after its bytes: without any, that is as far as it comes.
+    match penstock_shm::offer::accept(input, Vec::new(), WORKERS, WORKERS).map(drop) {
+        Err(JoinError::Garbled(why)) => assert!(!why.is_empty()),
+        Err(JoinError::Tokens { expected, found: 0 }) => assert_eq!(expected, 4 + 1 + WORKERS),
+        other => panic!("an offer whose descriptors did not come is answered with {other:?}"),
+    }
+}
+
+/// Reads both.
+pub fn parse(input: &[u8]) {
+    drop(penstock_tcp::offer::accept(input, STREAMS, WORKERS));
+    drop(penstock_shm::offer::accept(input, Vec::new(), WORKERS, WORKERS));
+}

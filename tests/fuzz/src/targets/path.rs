@@ -1,0 +1,77 @@
+//! How a peer says that its regions are reached: the words of each transport's own.
+//!
+//! The input is: how many descriptors come with it (one byte), the rights (one byte), the region's length and its
+//! base (eight bytes each), the path.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use penstock_core::{Generation, RegionId, Rights};
+use penstock_memory::{Pool, PoolSpec, Registry, WhyNot};
+use penstock_shm::registrar::ShmRegistrar;
+use penstock_tcp::registrar::TcpRegistrar;
+use penstock_transport::{Registrar, RemoteMemory, RemoteRegion, Way};
+
+/// Bytes of the pool whose descriptor comes.
+pub const POOL_BYTES: u64 = 64 << 10;
+/// Descriptors that come with one region at most.
+const DESCRIPTORS_MAX: usize = 4;
+
+thread_local! {
+    /// Making one takes system calls; nothing here changes it.
+    static TOKEN: Arc<OwnedFd> = {
+        let pool = Pool::create(PoolSpec::host(POOL_BYTES)).expect("there is memory for a small pool");
+        let region = Registry::new().register_pool(Arc::new(pool)).expect("a fresh registry has room");
+        let exported = ShmRegistrar::new(Err(WhyNot::SwitchedOff)).export(&region);
+        exported.token.expect("a pool has a descriptor")
+    };
+}
+
+/// Any path is a way to memory or a typed refusal. What is mapped is as long as the peer says, and no longer than
+/// what it has passed; over the network only its owner touches it.
+pub fn run(input: &[u8]) {
+    let Some((descriptors, region)) = region_of(input) else { return };
+    let with = |count: usize| -> Vec<OwnedFd> {
+        let token = TOKEN.with(Arc::clone);
+        (0..count).map(|_| token.try_clone().expect("a process has some descriptors")).collect()
+    };
+    let shm = ShmRegistrar::new(Err(WhyNot::SwitchedOff));
+    let _ = shm.is_renewed(region.path);
+    let mut tokens = with(descriptors);
+    let token = tokens.pop();
+    match shm.import_with(&region, token, tokens) {
+        Ok(RemoteMemory::Mapped(window)) => {
+            assert!(descriptors > 0 && window.len() == region.bytes && region.bytes <= POOL_BYTES);
+            assert!(region.rights.allows_write() || !window.is_writable(), "more is mapped than was given");
+        }
+        Ok(RemoteMemory::Owners(memory)) => assert_eq!(memory.bytes, region.bytes),
+        Ok(RemoteMemory::Foreign(_)) => panic!("the kernel's copies are switched off"),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    match TcpRegistrar.import(&region, with(descriptors).pop()) {
+        Ok(RemoteMemory::Owners(memory)) => {
+            assert_eq!((descriptors, memory.bytes), (0, region.bytes));
+            assert_eq!(TcpRegistrar.way(&region).name, Way::TCP);
+        }
+        Ok(_) => panic!("memory of another host is touched from here"),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    assert!(!shm.way(&region).why.is_empty());
+}
+
+fn region_of(input: &[u8]) -> Option<(usize, RemoteRegion<'_>)> {
+    let (&[descriptors, rights], rest) = input.split_first_chunk()?;
+    let (bytes, rest) = rest.split_first_chunk()?;
+    let (base, path) = rest.split_first_chunk()?;
+    let rights = [Rights::NONE, Rights::READ, Rights::WRITE, Rights::READ_WRITE][usize::from(rights) % 4];
+    let region = RemoteRegion {
+        epoch: 1,
+        id: RegionId(1),
+        generation: Generation(1),
+        base: u64::from_le_bytes(*base),
+        bytes: u64::from_le_bytes(*bytes),
+        rights,
+        path,
+    };
+    Some((usize::from(descriptors) % DESCRIPTORS_MAX, region))
+}
