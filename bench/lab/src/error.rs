@@ -7,6 +7,7 @@ use std::time::Duration;
 use penstock::Fault;
 
 use crate::pattern::Mismatch;
+use crate::service::ServiceError;
 use crate::workload::WorkloadError;
 
 /// Why something was not measured.
@@ -48,6 +49,8 @@ pub enum LabError {
         /// How long it had.
         waited: Duration,
     },
+    /// The other host did not do what it was asked.
+    Service(ServiceError),
     /// What arrived is not what was sent.
     Corrupt(Mismatch),
 }
@@ -76,6 +79,7 @@ impl fmt::Display for LabError {
                     "the target process did not {doing} within {waited:?} and was ended; is the machine overloaded?"
                 )
             }
+            Self::Service(error) => error.fmt(f),
             Self::Corrupt(mismatch) => write!(f, "what arrived is not what was sent: {mismatch}"),
         }
     }
@@ -87,6 +91,7 @@ impl Error for LabError {
             Self::Workload(error) => Some(error),
             Self::Refused { source, .. } => Some(&**source),
             Self::Transfer(fault) => Some(fault),
+            Self::Service(error) => Some(error),
             Self::Option { .. }
             | Self::NoMemory { .. }
             | Self::Target { .. }
@@ -99,6 +104,12 @@ impl Error for LabError {
 impl From<WorkloadError> for LabError {
     fn from(error: WorkloadError) -> Self {
         Self::Workload(error)
+    }
+}
+
+impl From<ServiceError> for LabError {
+    fn from(error: ServiceError) -> Self {
+        Self::Service(error)
     }
 }
 

@@ -6,6 +6,7 @@
 //! - [`floor`], [`raw`]: the same copies by bare threads; [`raw_stream`]: the same blocks by bare calls over a socket
 //! - [`ends`]: an initiator here and a target, in a process of its own over shm
 //! - [`peers`]: engines of others, run beside ours
+//! - [`service`]: what an engine on another host does for whoever measures
 //! - [`perf`]: one measurement with its floor and a proof of the bytes
 //! - [`scoreboard`]: all metrics against their floors
 //! - [`results`]: runs that are kept
@@ -32,6 +33,7 @@ pub mod raw;
 pub mod raw_stream;
 pub mod results;
 pub mod scoreboard;
+pub mod service;
 pub mod workload;
 
 pub use self::error::LabError;

@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::card::CARD_BYTES_MAX;
 use crate::frame::{
     CARD, CARDS_MAX, DRAINING, Frame, KNOWN, OPTIONAL_KINDS, PING, PONG, RESTED, SETTLED, VERSION_MAX, VERSION_MIN,
+    WITHDRAWN,
 };
 
 const MAGIC: [u8; 4] = *b"PNSK";
@@ -95,6 +96,7 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
         Frame::Ping { number } | Frame::Pong { number } => put(out, number),
         Frame::Card(card) => put(out, card),
         Frame::Known(cards) => put(out, cards),
+        Frame::Withdrawn(withdrawn) => put(out, withdrawn),
         Frame::Goodbye | Frame::Draining | Frame::Settled | Frame::Rested => {}
     }
     let length = out.len() - start - HEADER_BYTES;
@@ -269,6 +271,7 @@ fn decode_body(kind: u16, body: &[u8]) -> Result<Option<Frame>, WireError> {
         PONG => Frame::Pong { number: get(kind, body)? },
         CARD => Frame::Card(get(kind, body)?),
         KNOWN => Frame::Known(get(kind, body)?),
+        WITHDRAWN => Frame::Withdrawn(get(kind, body)?),
         7 | DRAINING | SETTLED | RESTED => return Err(WireError::Trailing { kind, bytes: body.len() }),
         kind if kind >= OPTIONAL_KINDS => return Ok(None),
         kind => return Err(WireError::Kind(kind)),

@@ -25,6 +25,7 @@ pub(crate) const PING: u16 = OPTIONAL_KINDS + 0x20;
 pub(crate) const PONG: u16 = OPTIONAL_KINDS + 0x21;
 pub(crate) const CARD: u16 = OPTIONAL_KINDS + 0x30;
 pub(crate) const KNOWN: u16 = OPTIONAL_KINDS + 0x31;
+pub(crate) const WITHDRAWN: u16 = OPTIONAL_KINDS + 0x40;
 
 /// The most cards of one frame.
 pub const CARDS_MAX: usize = 64;
@@ -105,6 +106,15 @@ pub struct RegionsGone {
     pub revision: u64,
     /// Which, as (id, generation).
     pub gone: Vec<(u32, u32)>,
+}
+
+/// The next part of the sender's log of withdrawn memory, for peers that cannot look into it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Withdrawn {
+    /// The revision after which the list begins.
+    pub since: u64,
+    /// One of each revision after that, as (region, generation, offset, length).
+    pub list: Vec<(u32, u32, u64, u64)>,
 }
 
 /// An arrival counter that the sender offers to its peer.
@@ -208,6 +218,8 @@ pub enum Frame {
     Card(Vec<u8>),
     /// Cards of engines that the sender knows. Optional.
     Known(Vec<Vec<u8>>),
+    /// What the sender has withdrawn. Optional: who does not hear it is refused later, when it matters.
+    Withdrawn(Withdrawn),
     /// The sender has stopped touching the receiver's memory and is leaving.
     Goodbye,
 }
@@ -230,6 +242,7 @@ impl Frame {
             Self::Pong { .. } => PONG,
             Self::Card(_) => CARD,
             Self::Known(_) => KNOWN,
+            Self::Withdrawn(_) => WITHDRAWN,
         }
     }
 }

@@ -30,7 +30,7 @@ pub use card::Card;
 pub use channel::{Channel, ChannelError};
 pub use codec::{Decoder, WireError};
 pub use directory::{Directory, DirectoryError, PeerBook};
-pub use frame::{CounterNews, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone};
+pub use frame::{CounterNews, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone, Withdrawn};
 pub use greeting::{Greeting, Outcome, Role};
 pub use opening::{Opening, OpeningCode, OpeningDecoder, OpeningError, Refusal, RefusalError, StreamKey, StreamToken};
 pub use secret::{Secret, SecretError};

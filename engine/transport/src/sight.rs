@@ -4,11 +4,13 @@
 //! other, so what is known here is as old as the last word that came; then the peer itself checks
 //! every operation before it touches a byte, and nothing here has to be proven about it.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use penstock_core::limits::WITHDRAWALS_KEPT;
 use penstock_ring::gate::Withdrawals;
-use penstock_ring::{Lapped, Life};
+use penstock_ring::{Lapped, Life, Withdrawal};
 
 use crate::host::{Busy, PeerCommons};
 use crate::lane::CounterRef;
@@ -22,10 +24,12 @@ pub enum Sight {
     Told(Arc<Told>),
 }
 
-/// What a peer on another host has told of its withdrawals.
+/// What a peer on another host has told of its withdrawals: how far its log has come, and a copy of its end.
 #[derive(Debug, Default)]
 pub struct Told {
     revision: AtomicU64,
+    copied: AtomicU64,
+    log: Mutex<VecDeque<Withdrawal>>,
 }
 
 impl Told {
@@ -39,6 +43,46 @@ impl Told {
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed)
     }
+
+    /// The peer has told what it withdrew after revision `since`. What was told before and does not join on to it is forgotten.
+    pub fn learn(&self, since: u64, list: impl ExactSizeIterator<Item = Withdrawal>) {
+        let until = since.saturating_add(list.len() as u64);
+        let mut log = self.log();
+        if self.copied.load(Ordering::Relaxed) != since {
+            log.clear();
+        }
+        log.extend(list);
+        let excess = log.len().saturating_sub(WITHDRAWALS_KEPT);
+        log.drain(..excess);
+        // Under the lock, under which it is read again.
+        self.copied.store(until, Ordering::Relaxed);
+        drop(log);
+        self.hear(until);
+    }
+
+    /// Up to which revision its log is known here.
+    #[inline]
+    pub fn copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
+    }
+
+    fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
+        let log = self.log();
+        let until = self.copied.load(Ordering::Relaxed);
+        // Who knows more than was told, or was told of no step that it misses, has nothing to learn here; the peer looks itself.
+        let missing = until.saturating_sub(since);
+        match usize::try_from(missing) {
+            Ok(missing) if missing <= log.len() => {
+                let list = log.iter().skip(log.len() - missing).copied().collect();
+                Ok(Withdrawals { revision: until.max(since), list })
+            }
+            _ => Err(Lapped { known: since, found: until }),
+        }
+    }
+
+    fn log(&self) -> MutexGuard<'_, VecDeque<Withdrawal>> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Sight {
@@ -51,13 +95,12 @@ impl Sight {
         }
     }
 
-    /// What the peer withdrew after revision `since`, as far as it can be seen from here: who is only told
-    /// sees nothing, and is refused by the peer where it matters. It must not count as having looked either: the
-    /// peer compares with the revision that a plan was really checked against.
+    /// What the peer withdrew after revision `since`, as far as it is known here. Who is only told may be late, and is then
+    /// refused by the peer, which compares with the revision that a plan was really checked against.
     pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
         match self {
             Self::Shared(commons) => commons.posts.withdrawals_since(since),
-            Self::Told(_) => Ok(Withdrawals { revision: since, list: Vec::new() }),
+            Self::Told(told) => told.withdrawals_since(since),
         }
     }
 
@@ -116,10 +159,56 @@ impl Sight {
         }
     }
 
+    /// Takes what the peer says of its log.
+    pub fn learn(&self, since: u64, list: impl ExactSizeIterator<Item = Withdrawal>) {
+        if let Self::Told(told) = self {
+            told.learn(since, list);
+        }
+    }
+
     /// Takes the peer's word for how far its log has come.
     pub fn hear(&self, revision: u64) {
         if let Self::Told(told) = self {
             told.hear(revision);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(numbers: std::ops::Range<u64>) -> impl ExactSizeIterator<Item = Withdrawal> {
+        let step = |number: u64| Withdrawal { region: 1, generation: 0, offset: number, len: 1 };
+        numbers.map(step).collect::<Vec<_>>().into_iter()
+    }
+
+    #[test]
+    fn a_log_that_is_told_reads_like_one_that_is_seen() {
+        let told = Told::default();
+        told.learn(7, steps(0..0));
+        assert_eq!((told.revision(), told.copied()), (7, 7));
+        told.learn(7, steps(8..11));
+        let since = told.withdrawals_since(8).unwrap();
+        assert_eq!((since.revision, since.list.iter().map(|step| step.offset).collect::<Vec<_>>()), (10, vec![9, 10]));
+        assert_eq!(told.withdrawals_since(10).unwrap().list, []);
+        assert_eq!(told.withdrawals_since(12).unwrap().revision, 12, "it knows more than was told");
+        assert!(told.withdrawals_since(6).is_err(), "nobody told what came before");
+        told.hear(20);
+        assert_eq!(told.withdrawals_since(10).unwrap().revision, 10, "heard of is not known");
+        told.learn(30, steps(31..33));
+        assert!(told.withdrawals_since(10).is_err(), "a gap is a gap");
+        assert_eq!(told.withdrawals_since(31).unwrap().list.len(), 1);
+    }
+
+    #[test]
+    fn only_the_end_of_a_log_is_kept() {
+        let told = Told::default();
+        let many = WITHDRAWALS_KEPT as u64 * 3;
+        for step in 0..many {
+            told.learn(step, steps(step + 1..step + 2));
+        }
+        assert_eq!(told.withdrawals_since(many - WITHDRAWALS_KEPT as u64).unwrap().list.len(), WITHDRAWALS_KEPT);
+        assert!(told.withdrawals_since(many - WITHDRAWALS_KEPT as u64 - 1).is_err());
     }
 }

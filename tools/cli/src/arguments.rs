@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use penstock::config;
-use penstock::limits::WORKERS_MAX;
+use penstock::limits::{NOTE_BYTES_MAX, WORKERS_MAX};
 use penstock_doctor::Topic;
 use penstock_lab::perf;
 
@@ -28,12 +28,19 @@ Exit status:
 Environment:
   PENSTOCK_LOG  what to log to standard error, e.g. `info` or `penstock=debug`; overrules -v
   TMPDIR        where a folder for sockets is made until two processes have met
+  PENSTOCK_SECRET_FILE  the secret that hosts share; otherwise ~/.config/penstock/secret, made at first use
 
 Examples:
   penstock selftest                        does it work here, and how fast?
   penstock perf --workload kv16            one workload in detail, beside its floor
   penstock doctor                          what can this host do, and what would mend the rest?
-  penstock config check my.yaml --show     is this file right, and what does it come to?";
+  penstock config check my.yaml --show     is this file right, and what does it come to?
+
+Between two hosts:
+  penstock serve                           on one of them; it says what to do on the other
+  penstock ping gpu-b                      does it answer, and how quickly?
+  penstock perf gpu-b                      how fast is it, every byte verified?
+  penstock doctor gpu-b                    if anything of that fails: which step, and what to do";
 
 const SELFTEST_AFTER: &str = "\
 For each transport two engines connect (in two processes; `local`: in one), write and read scattered \
@@ -54,13 +61,15 @@ Examples:
   penstock selftest --json | jq '.transports[] | {transport, verified}'";
 
 const PERF_AFTER: &str = "\
-Both ends run on this host: the initiator here, the target in a process of its own (`local`: here too). \
+Without HOST both ends run on this host: the initiator here, the target in a process of its own (`local`: here too; \
+`tcp`: over loopback). With HOST the target is there, where `penstock serve` runs, and the floor is left out: no thread \
+here reaches its memory. \
 Each round moves the workload once, through other blocks than the round before. In turns with it bare \
 threads copy the same blocks with the same kernel: that is the floor. At the end every byte is looked at.
 
 --json prints one object: transport, op, workload, bytes, blocks, rounds, min_us, p50_us, p90_us, p99_us, \
 gbps (10^9 bytes a second), post_us_p50 (the engine's own part of a round, without the copies), \
-cpu_s_per_gb, floor_us, verified, path.
+cpu_s_per_gb, floor_us (null with HOST), verified, path; over the network also address, and with HOST served_by.
 
 Pools smaller than several times the last-level cache measure the cache: see --pool-mib.
 
@@ -72,6 +81,8 @@ Examples:
   penstock perf --list                               the workloads
   penstock perf --workload w2 --workers 2 --progress busy
   penstock perf --workload my.yaml --op read -t 10
+  penstock perf --transport tcp --io epoll           over loopback, with epoll
+  penstock perf gpu-b --workload w2 -t 10 -P 4       to another host, where `penstock serve` runs
   penstock perf --json | jq .p50_us";
 
 const DOCTOR_AFTER: &str = "\
@@ -93,14 +104,52 @@ paths of later releases is explained when its topic is named.
 findings (each: topic, name, status, found, means or null, mends, paths; a mend: by, and command or advice; \
 status in lower case). Names of topics, findings, statuses and fields stay what they are; more may be added.
 
-Exit status: 0 if everything that this release needs works, 1 if any of it is broken, 2 for arguments or a \
-configuration that make no sense.
+With a HOST where `penstock serve` runs it goes there step by step (name, port, secret, session, transport, some MiB \
+written and verified, round trips), says at the step that fails what to do next, and asks that host's own doctor. \
+--json is then one object: version, ok, host, steps (each: name, status, found, means or null, mends), here and there (reports \
+as above; there is null if it was not reached).
+
+Exit status: 0 if everything that this release needs works and a HOST was reached, 1 if any of it is broken, 2 for \
+arguments or a configuration that make no sense.
 
 Examples:
   penstock doctor
   penstock doctor hugepages limits
+  penstock doctor gpu-b
+  penstock doctor 10.0.0.7:7400 --json
   penstock doctor --config my.yaml folder
   penstock doctor --json | jq '.findings[] | select(.status != \"ok\") | {topic, name, found, mends}'";
+
+const SERVE_AFTER: &str = "\
+It starts an engine that engines of other hosts with the same secret can test against, and does for them what perf, ping \
+and doctor ask: makes pools of up to --memory-mib together, fills and verifies them, sends notes back, has this host \
+examined. What a peer was given is taken back when it is gone. It ends by SIGINT, SIGTERM or --for, after at most a few \
+seconds in which what is under way may finish.
+
+--json prints one object a line, each with an `event`: serving (name, release, addresses, secret_file, pool_bytes_max), \
+came (peer, transport, address or null), went (peer, why), ended (drained).
+
+Exit status: 0 if it ended when it was asked to, 1 if it could not start, 2 for arguments or a configuration that make no \
+sense.
+
+Examples:
+  penstock serve                                     at port 7400 of all addresses
+  penstock serve --listen 10.0.0.7:0 --for 60        a free port of one address, for a minute
+  penstock serve --secret-file lab.secret --memory-mib 8192";
+
+const PING_AFTER: &str = "\
+Each line is a round trip: a note written here, seen by the application there, and its answer seen here. What has no \
+answer within --within is lost. The end says how many were lost, and the least, p50, p90, p99 and longest round trip.
+
+--json prints one object at the end: host, name, release, transport, path, address, bytes, sent, received, lost, min_us, p50_us, \
+p90_us, p99_us, max_us.
+
+Exit status: 0 if all were answered, 1 if any was lost or nobody answers, 2 for arguments that make no sense.
+
+Examples:
+  penstock ping gpu-b
+  penstock ping 10.0.0.7:7400 -c 1000 -i 0.01 -s 4096
+  penstock ping [2001:db8::7]:7400 -c 5 --json | jq .p50_us";
 
 const CONFIG_AFTER: &str = "\
 Examples:
@@ -143,10 +192,16 @@ pub(crate) enum Command {
     /// Test the engine on this machine, over every transport it has, and say how fast it is
     #[command(after_long_help = SELFTEST_AFTER)]
     Selftest(SelftestOptions),
-    /// Measure one workload between two engines of this host, beside its floor, and verify every byte
+    /// Measure one workload between two engines, of this host or to another one, and verify every byte
     #[command(after_long_help = PERF_AFTER)]
     Perf(PerfOptions),
-    /// Say what this host can do for Penstock and, for what it cannot, why and what mends it
+    /// Let engines of other hosts test against this one: for perf, ping and doctor there
+    #[command(after_long_help = SERVE_AFTER)]
+    Serve(ServeOptions),
+    /// Say whether another host answers, and how quickly
+    #[command(after_long_help = PING_AFTER)]
+    Ping(PingOptions),
+    /// Say what this host can do for Penstock and, for what it cannot, why and what mends it; or whether another is reached
     #[command(after_long_help = DOCTOR_AFTER)]
     Doctor(DoctorOptions),
     /// Check configuration files; show the keys and the defaults
@@ -177,12 +232,17 @@ pub(crate) struct SelftestOptions {
 /// `penstock perf`.
 #[derive(Debug, Args)]
 pub(crate) struct PerfOptions {
+    /// Where `penstock serve` runs the target [default: this host; port 7400]
+    #[arg(value_name = "HOST[:PORT]")]
+    pub(crate) host: Option<String>,
     /// A workload's name, or the path of a YAML file that describes one
     #[arg(short, long, value_name = "NAME|FILE", default_value = "kv16")]
     pub(crate) workload: String,
-    /// The transport
-    #[arg(long, value_enum, default_value = "shm")]
-    pub(crate) transport: Transport,
+    /// The transport [default: shm; with HOST: tcp]
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<Transport>,
+    #[command(flatten)]
+    pub(crate) network: NetworkOptions,
     /// Which way the bytes go, seen from the initiator
     #[arg(long, value_enum, default_value = "write")]
     pub(crate) op: Op,
@@ -232,9 +292,11 @@ pub(crate) struct PerfLimit {
 /// `penstock doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorOptions {
-    /// What to look at [default: everything]
-    #[arg(value_name = "TOPIC", value_parser = TopicParser)]
-    pub(crate) topics: Vec<Topic>,
+    /// What to look at [default: everything], or the host to reach, with a dot, a digit, a hyphen or a port in it
+    #[arg(value_name = "TOPIC|HOST[:PORT]", value_parser = SubjectParser)]
+    pub(crate) subjects: Vec<Subject>,
+    #[command(flatten)]
+    pub(crate) network: NetworkOptions,
     /// The configuration that the engine will have: its folder, workers and cores
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -243,21 +305,143 @@ pub(crate) struct DoctorOptions {
     pub(crate) json: bool,
 }
 
-/// Reads a topic; the help lists them.
-#[derive(Debug, Clone)]
-pub(crate) struct TopicParser;
+/// `penstock serve`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeOptions {
+    /// Where engines of other hosts can connect; port 0 takes a free one [default: 0.0.0.0:7400 and [::]:7400]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Vec<String>,
+    /// The engine's name [default: one that nobody else has]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// The file with the secret that hosts share [default: your own, made at first use]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
+    /// The configuration of the engine; the other options overrule it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Pools that are made for all others together [default: a quarter of the memory that is available]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    pub(crate) memory_mib: Option<u64>,
+    /// End after so long [default: when asked to]
+    #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) lasting: Option<Duration>,
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
-impl clap::builder::TypedValueParser for TopicParser {
-    type Value = Topic;
+/// `penstock ping`.
+#[derive(Debug, Args)]
+pub(crate) struct PingOptions {
+    /// Where `penstock serve` runs [default port: 7400]
+    #[arg(value_name = "HOST[:PORT]")]
+    pub(crate) host: String,
+    /// So many round trips [default: until it is interrupted]
+    #[arg(short, long, value_parser = rounds)]
+    pub(crate) count: Option<usize>,
+    /// From the beginning of one to the beginning of the next
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = pause)]
+    pub(crate) interval: Duration,
+    /// Bytes of each note
+    #[arg(short, long, default_value_t = 56, value_parser = note_bytes)]
+    pub(crate) size: usize,
+    /// After so long one without an answer is lost
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) within: Duration,
+    #[command(flatten)]
+    pub(crate) network: NetworkOptions,
+    /// Print one JSON object at the end instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How another host is reached.
+#[derive(Debug, Args)]
+pub(crate) struct NetworkOptions {
+    /// The file with the secret that hosts share [default: your own, made at first use]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
+    /// What moves bytes between sockets and memory here
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) io: SocketIo,
+    /// TCP streams of each worker
+    #[arg(long, value_parser = streams)]
+    pub(crate) streams: Option<usize>,
+}
+
+/// What moves bytes between sockets and memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SocketIo {
+    /// `io_uring` where the kernel lets this process, else epoll
+    Auto,
+    /// A ring shared with the kernel
+    #[value(name = "io_uring")]
+    IoUring,
+    /// Ordinary calls
+    Epoll,
+}
+
+impl From<SocketIo> for config::TcpIo {
+    fn from(io: SocketIo) -> Self {
+        match io {
+            SocketIo::Auto => Self::Auto,
+            SocketIo::IoUring => Self::IoUring,
+            SocketIo::Epoll => Self::Epoll,
+        }
+    }
+}
+
+/// What the doctor looks at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// A part of this host.
+    Topic(Topic),
+    /// Another host.
+    Host(String),
+}
+
+impl Subject {
+    /// The topic, if it is one.
+    pub(crate) fn topic(&self) -> Option<Topic> {
+        match self {
+            Self::Topic(topic) => Some(*topic),
+            Self::Host(_) => None,
+        }
+    }
+
+    /// The host, if it is one.
+    pub(crate) fn host(&self) -> Option<&str> {
+        match self {
+            Self::Topic(_) => None,
+            Self::Host(host) => Some(host),
+        }
+    }
+}
+
+/// Reads a topic or a host; the help lists the topics. A word that is neither is more likely a slip than a host.
+#[derive(Debug, Clone)]
+pub(crate) struct SubjectParser;
+
+impl clap::builder::TypedValueParser for SubjectParser {
+    type Value = Subject;
 
     fn parse_ref(
         &self,
         command: &clap::Command,
         argument: Option<&clap::Arg>,
         value: &std::ffi::OsStr,
-    ) -> Result<Topic, clap::Error> {
+    ) -> Result<Subject, clap::Error> {
+        let is_of_hosts = |c: char| c.is_ascii_digit() || matches!(c, '.' | ':' | '-');
+        if let Some(word) = value.to_str()
+            && Topic::find(word).is_none()
+            && (word.contains(is_of_hosts) || word == "localhost")
+            && !word.starts_with('-')
+        {
+            return Ok(Subject::Host(word.to_owned()));
+        }
         let words = PossibleValuesParser::new(self.listed()).parse_ref(command, argument, value)?;
-        Ok(Topic::find(&words).expect("the parser accepts words of topics only"))
+        Ok(Subject::Topic(Topic::find(&words).expect("the parser accepts words of topics only")))
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
@@ -265,7 +449,7 @@ impl clap::builder::TypedValueParser for TopicParser {
     }
 }
 
-impl TopicParser {
+impl SubjectParser {
     fn listed(&self) -> impl Iterator<Item = PossibleValue> + use<> {
         Topic::ALL.into_iter().map(|topic| {
             let (word, others, what) = topic.words();
@@ -320,10 +504,12 @@ pub(crate) enum Transport {
     Local,
     /// Between two processes of one host
     Shm,
+    /// Between hosts; without another one, over loopback
+    Tcp,
 }
 
 impl Transport {
-    pub(crate) const ALL: [Self; 2] = [Self::Local, Self::Shm];
+    pub(crate) const ALL: [Self; 3] = [Self::Local, Self::Shm, Self::Tcp];
 
     /// Its word, as on the command line and in a configuration.
     pub(crate) fn as_str(self) -> &'static str {
@@ -335,6 +521,7 @@ impl Transport {
         match self {
             Self::Local => config::TransportName::Local,
             Self::Shm => config::TransportName::Shm,
+            Self::Tcp => config::TransportName::Tcp,
         }
     }
 }
@@ -401,6 +588,20 @@ impl From<Pages> for config::PagesChoice {
 
 fn workers(text: &str) -> Result<usize, String> {
     whole(text, WORKERS_MAX)
+}
+
+fn streams(text: &str) -> Result<usize, String> {
+    whole(text, 16)
+}
+
+fn note_bytes(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|&number| number <= NOTE_BYTES_MAX);
+    number.ok_or_else(|| format!("give a whole number from 0 to {NOTE_BYTES_MAX}"))
+}
+
+fn pause(text: &str) -> Result<Duration, String> {
+    let number = text.parse().ok().filter(|seconds: &f64| (0.0..=3600.0).contains(seconds));
+    number.map(Duration::from_secs_f64).ok_or_else(|| "give seconds, from 0 to 3600".to_owned())
 }
 
 fn rounds(text: &str) -> Result<usize, String> {

@@ -3,9 +3,12 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use penstock::StartError;
 use penstock::config::ConfigError;
 use penstock_lab::perf::PerfError;
+use penstock_lab::service::ServiceError;
 
+use crate::network::Unreached;
 use crate::selftest::Flaw;
 
 /// How the command ends; the numbers are documented in its help.
@@ -44,6 +47,14 @@ pub(crate) enum Failure {
     Output(std::io::Error),
     /// A measurement could not be made, or wrong bytes arrived in it.
     Perf(PerfError),
+    /// The engine could not start.
+    Start(StartError),
+    /// Another host could not be reached.
+    Reach(Unreached),
+    /// The other host did not do what it was asked.
+    Service(ServiceError),
+    /// Signals cannot be waited for.
+    Signals(std::io::Error),
     /// The hidden other process of the self-test could not do its part.
     Target(Flaw),
 }
@@ -53,7 +64,9 @@ impl Failure {
         match self {
             Self::Usage(_) | Self::Filter(_) | Self::Config(_) | Self::Key(_) => Ended::Misasked,
             Self::Perf(PerfError::Workload(_) | PerfError::Option { .. }) => Ended::Misasked,
+            Self::Start(StartError::Config(_) | StartError::Name(_)) => Ended::Misasked,
             Self::Perf(_) | Self::Output(_) | Self::Target(_) => Ended::Badly,
+            Self::Start(_) | Self::Reach(_) | Self::Service(_) | Self::Signals(_) => Ended::Badly,
         }
     }
 }
@@ -81,6 +94,10 @@ impl fmt::Display for Failure {
             }
             Self::Perf(error) => error.fmt(f),
             Self::Target(flaw) => flaw.fmt(f),
+            Self::Start(error) => error.fmt(f),
+            Self::Reach(unreached) => unreached.fmt(f),
+            Self::Service(error) => error.fmt(f),
+            Self::Signals(error) => write!(f, "cannot wait for signals ({error}); does a filter forbid sigaction?"),
         }
     }
 }
@@ -88,6 +105,18 @@ impl fmt::Display for Failure {
 impl From<PerfError> for Failure {
     fn from(error: PerfError) -> Self {
         Self::Perf(error)
+    }
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        Self::Start(error)
+    }
+}
+
+impl From<ServiceError> for Failure {
+    fn from(error: ServiceError) -> Self {
+        Self::Service(error)
     }
 }
 

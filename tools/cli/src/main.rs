@@ -5,7 +5,8 @@
 //! - `arguments`: what can be asked, and the help
 //! - `selftest`: two engines of two processes do everything once, and every byte is looked at
 //! - `perf`: one workload, measured beside its floor
-//! - `doctor`: what this host can do, and what mends the rest
+//! - `doctor`: what this host can do, and what mends the rest; `reach`: whether another one is reached, step by step
+//! - `serve`: the other side of all that goes to another host; `ping`: round trips to it; `network`: the way there
 //! - `config`: files checked, keys explained
 //! - `console`, `failure`: how the command speaks and how it fails
 //! - `logging`: what `-v` and `PENSTOCK_LOG` show
@@ -18,8 +19,12 @@ mod console;
 mod doctor;
 mod failure;
 mod logging;
+mod network;
 mod perf;
+mod ping;
+mod reach;
 mod selftest;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -63,6 +68,8 @@ fn run() -> Result<Ended, Failure> {
     match &arguments.command {
         Command::Selftest(options) => selftest::run(options, arguments.verbose),
         Command::Perf(options) => perf::run(options),
+        Command::Serve(options) => serve::run(options),
+        Command::Ping(options) => ping::run(options),
         Command::Doctor(options) => doctor::run(options),
         Command::Config(command) => config::run(command),
         Command::SelftestTarget(options) => selftest::serve(options),

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use penstock_lab::Workload;
+use penstock_lab::ends::network::Network;
 use penstock_lab::measure::Limit;
 use penstock_lab::perf::{self, Options, Report};
 use penstock_lab::workload::Mergeable;
 
-use crate::arguments::{PerfLimit, PerfOptions};
+use crate::arguments::{PerfLimit, PerfOptions, Transport};
 use crate::console::{self, Progress, figure};
 use crate::failure::{Ended, Failure};
+use crate::network;
 
 /// More rounds than fit into any time that is asked for.
 const ROUNDS_MAX: usize = 1_000_000;
@@ -25,7 +27,8 @@ pub(crate) fn run(options: &PerfOptions) -> Result<Ended, Failure> {
     }
     let asked = asked(options)?;
     let progress = Progress::new();
-    progress.say(&format!("measuring {} over {}", asked.workload.name, asked.transport));
+    let there = asked.network.host.as_ref().map(|host| format!(" to {host}")).unwrap_or_default();
+    progress.say(&format!("measuring {} over {}{there}", asked.workload.name, asked.transport));
     let report = perf::run(&asked)?;
     drop(progress);
     if options.json {
@@ -38,7 +41,14 @@ pub(crate) fn run(options: &PerfOptions) -> Result<Ended, Failure> {
 
 fn asked(options: &PerfOptions) -> Result<Options, Failure> {
     let mut asked = Options::new(Workload::find(&options.workload).map_err(perf::PerfError::from)?);
-    asked.transport = options.transport.name();
+    let usual = if options.host.is_some() { Transport::Tcp } else { Transport::Shm };
+    asked.transport = options.transport.unwrap_or(usual).name();
+    asked.network = Network {
+        io: options.network.io.into(),
+        streams: options.network.streams,
+        secret_file: options.network.secret_file.clone(),
+        host: options.host.as_deref().map(network::with_port),
+    };
     asked.op = options.op.into();
     asked.progress = options.progress.into();
     asked.pages = options.pages.into();
@@ -80,6 +90,12 @@ fn listed(workloads: &[Workload]) -> String {
 fn shown(report: &Report) -> String {
     let time = console::time;
     let own_ns = report.post_us_p50 * 1e3 / report.blocks.max(1) as f64;
+    let (floor, vs_floor) = if report.floor_us.is_nan() {
+        ("none: no thread here reaches the memory of another host".to_owned(), "–".to_owned())
+    } else {
+        let floor = format!("{} p50: the copy kernel alone, on as many bare threads, in turns", time(report.floor_us));
+        (floor, format!("{:.2}×", report.p50_us / report.floor_us))
+    };
     let rows = [
         ("path", report.path.clone()),
         (
@@ -93,8 +109,8 @@ fn shown(report: &Report) -> String {
             ),
         ),
         ("rate", format!("{} GB/s", figure(report.gbps))),
-        ("floor", format!("{} p50: the copy kernel alone, on as many bare threads, in turns", time(report.floor_us))),
-        ("vs floor", format!("{:.2}×", report.p50_us / report.floor_us)),
+        ("floor", floor),
+        ("vs floor", vs_floor),
         ("own cost", format!("{} a round without the copies, {} ns a block", time(report.post_us_p50), figure(own_ns))),
         ("cpu", format!("{} s a GB, both processes", figure(report.cpu_s_per_gb))),
         ("verified", if report.verified { "yes, every byte" } else { "NO" }.to_owned()),
@@ -104,7 +120,9 @@ fn shown(report: &Report) -> String {
         "{} over {}, {}: {blocks} blocks, {bytes} a round, {} rounds\n\n",
         report.workload, report.transport, report.op, report.rounds
     );
-    let rows: Vec<_> = rows.into_iter().map(|(label, value)| vec![label.to_owned(), value]).collect();
+    let address = report.address.iter().map(|address| ("address", address.clone()));
+    let served = report.served_by.iter().map(|served| ("served by", served.clone()));
+    let rows: Vec<_> = address.chain(served).chain(rows).map(|(label, value)| vec![label.to_owned(), value]).collect();
     title + &console::table(&rows, &[])
 }
 

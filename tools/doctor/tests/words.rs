@@ -26,7 +26,9 @@ fn topics(text: &str) -> impl Iterator<Item = &str> {
         let code = code.split("  ").next().unwrap_or_default();
         code.split_whitespace()
             .take_while(|word| !word.starts_with(['-', '{', '\\', '[']))
-            .filter(|word| *word != "TOPIC")
+            // A word with one of these is a host, as the command reads it.
+            .filter(|word| !word.contains(|c: char| c.is_ascii_digit() || matches!(c, '.' | ':' | '-')))
+            .filter(|word| !["TOPIC", "HOST"].contains(word))
     })
 }
 

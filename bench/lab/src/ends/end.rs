@@ -9,6 +9,7 @@ use penstock::region::Pool;
 use penstock::{Config, Counter, Engine, Pages, PoolSpec, Rights, SystemEnv};
 use serde::{Deserialize, Serialize};
 
+use super::network::Network;
 use super::own::Own;
 use crate::error::LabError;
 
@@ -42,6 +43,8 @@ pub struct EndSpec {
     pub pool_bytes: u64,
     /// Pages of its pool.
     pub pages: PagesChoice,
+    /// What it needs to meet the other end over the network.
+    pub network: Network,
 }
 
 /// One end, running.
@@ -65,7 +68,11 @@ impl EndSpec {
             .transfer_timeout(TRANSFER_TIMEOUT)
             .progress(self.progress);
         let config = match self.transport {
-            TransportName::Tcp => config.listen([LOOPBACK]),
+            TransportName::Tcp if self.network.host.is_some() => self.network.apply(config),
+            // Both ends are of this host, and so is the secret.
+            TransportName::Tcp => {
+                self.network.apply(config).listen([LOOPBACK]).secret_file(self.directory.join(super::SECRET))
+            }
             _ => config,
         };
         let config = match self.spin_us {

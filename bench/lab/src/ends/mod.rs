@@ -1,6 +1,7 @@
 //! Both ends of a measurement on this host: an initiator here, and a target here or in a process of its own.
 //!
 //! - [`end`]: one engine with its pool and its arrival counter; [`own`]: memory that its application allocated
+//! - [`network`]: what ends need that meet over the network, and the end that another host serves
 //! - [`wire`]: what the initiator asks of a target process, and what that answers
 //! - [`target`]: the target process; [`process`]: its handle on this side
 //! - [`rally`]: the two ends sending each other one small write after the other; [`hops`]: the floor of a rally of
@@ -8,6 +9,7 @@
 
 pub mod end;
 pub mod hops;
+pub mod network;
 pub mod own;
 pub mod process;
 pub mod rally;
@@ -15,6 +17,9 @@ pub mod stream;
 pub mod target;
 pub mod wire;
 
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,13 +27,18 @@ use std::time::{Duration, Instant};
 use penstock::config::{PagesChoice, Progress, TransportName};
 use penstock::{Peer, RemoteRegion, SystemEnv, Window};
 
-use self::end::{End, EndSpec, LABEL};
+use self::end::{ARRIVALS, End, EndSpec, LABEL};
+use self::network::{Network, Served};
 use self::process::TargetProcess;
 use self::wire::{Command, Reply, TargetSpec};
 use crate::error::LabError;
+use crate::service::Request;
 
 /// How long engines may take to find each other.
 const CONNECT: Duration = Duration::from_secs(10);
+
+/// The secret of two ends that are both started here, in their folder.
+const SECRET: &str = "secret";
 
 /// What both ends should be.
 #[derive(Debug, Clone)]
@@ -53,6 +63,8 @@ pub struct EndsSpec {
     pub spin: Option<Duration>,
     /// The program that becomes the target process when asked to; this one where absent.
     pub target_program: Option<PathBuf>,
+    /// What ends need that meet over the network.
+    pub network: Network,
 }
 
 /// Both ends, connected.
@@ -63,8 +75,11 @@ pub struct Ends {
     pub peer: Peer<SystemEnv>,
     /// The target's pool, as plans name it.
     pub remote: RemoteRegion<SystemEnv>,
-    /// The target's pool, mapped here a second time: for floors, which are not the engine's.
+    /// The target's pool, mapped here a second time: for floors, which are not the engine's. The initiator's own where the
+    /// target is on another host; see [`Ends::is_here`].
     pub far: Window,
+    /// What the target calls its arrival counter.
+    pub counter: String,
     target: Target,
     /// Removed last, when no engine has a socket in it any more.
     _folder: Folder,
@@ -73,6 +88,7 @@ pub struct Ends {
 enum Target {
     Here(Box<End>),
     Process(TargetProcess),
+    Served(Box<Served>),
 }
 
 impl Ends {
@@ -89,7 +105,12 @@ impl Ends {
             spin_us: spec.spin.map(|spin| spin.as_micros() as u64),
             pool_bytes: spec.pool_bytes,
             pages: spec.pages,
+            network: spec.network.clone(),
         };
+        if let Some(host) = &spec.network.host {
+            let near = end(&network::unique_name("perf"), spec.progress, spec.workers, &spec.cores);
+            return Self::open_there(folder, &near, host);
+        }
         let near = end("initiator", spec.progress, spec.workers, &spec.cores);
         let far = end("target", spec.target_progress, 1, &[]);
         if spec.transport == TransportName::Local {
@@ -102,7 +123,15 @@ impl Ends {
         let peer = near.engine.connect(&ready.card, CONNECT).map_err(LabError::refused("connect to the target"))?;
         let remote = peer.wait_region(LABEL, CONNECT).map_err(LabError::refused("find the target's pool"))?;
         let far = process.map_pool(&ready)?;
-        Ok(Self { near, peer, remote, far, target: Target::Process(process), _folder: folder })
+        Ok(Self {
+            near,
+            peer,
+            remote,
+            far,
+            counter: ARRIVALS.to_owned(),
+            target: Target::Process(process),
+            _folder: folder,
+        })
     }
 
     fn open_here(folder: Folder, near: &EndSpec, far: &EndSpec) -> Result<Self, LabError> {
@@ -126,13 +155,47 @@ impl Ends {
         };
         let remote = peer.wait_region(LABEL, CONNECT).map_err(LabError::refused("find the target's pool"))?;
         let far = target.pool.window().clone();
-        Ok(Self { near, peer, remote, far, target: Target::Here(Box::new(target)), _folder: folder })
+        Ok(Self {
+            near,
+            peer,
+            remote,
+            far,
+            counter: ARRIVALS.to_owned(),
+            target: Target::Here(Box::new(target)),
+            _folder: folder,
+        })
+    }
+
+    fn open_there(folder: Folder, near: &EndSpec, host: &str) -> Result<Self, LabError> {
+        let request = Request::Pool { bytes: near.pool_bytes, pages: near.pages };
+        let near = near.start()?;
+        let peer = near.engine.connect_address(host, network::CONNECT);
+        let peer = peer.map_err(LabError::refused("connect to the other host"))?;
+        let (served, remote, counter) = Served::open(&near, peer.clone(), &request)?;
+        let far = near.pool.window().clone();
+        Ok(Self { near, peer, remote, far, counter, target: Target::Served(Box::new(served)), _folder: folder })
+    }
+
+    /// Whether the target's memory can be reached from here without the engine.
+    pub fn is_here(&self) -> bool {
+        !matches!(self.target, Target::Served(_))
+    }
+
+    /// The engine that serves the target on another host, in words.
+    pub fn served_by(&self) -> Option<String> {
+        let Target::Served(served) = &self.target else { return None };
+        let about = served.about();
+        Some(format!(
+            "{} ({}, {} cores, Linux {}, release {})",
+            about.name, about.cpu, about.cores, about.kernel, about.release
+        ))
     }
 
     /// Has the target do something and waits for its answer.
     pub fn ask(&mut self, command: &Command) -> Result<Reply, LabError> {
         match &mut self.target {
             Target::Here(end) => wire::perform(end, command),
+            Target::Served(served) => served.ask(&self.near, command),
             Target::Process(process) => process.ask(command),
         }
     }
@@ -140,7 +203,7 @@ impl Ends {
     /// Has a target process begin something that the initiator takes part in; [`Ends::settle`] waits for its end.
     pub fn begin(&mut self, command: &Command) -> Result<(), LabError> {
         match &mut self.target {
-            Target::Here(_) => Err(LabError::Option {
+            Target::Here(_) | Target::Served(_) => Err(LabError::Option {
                 option: "transport",
                 mend: "both ends of a rally need a process each, so it must be shm or tcp",
             }),
@@ -151,16 +214,16 @@ impl Ends {
     /// Waits until what was begun has ended.
     pub fn settle(&mut self) -> Result<Reply, LabError> {
         match &mut self.target {
-            Target::Here(_) => Ok(Reply::Done),
+            Target::Here(_) | Target::Served(_) => Ok(Reply::Done),
             Target::Process(process) => process.reply("end what it had begun"),
         }
     }
 
     /// CPU time that the target's process has used so far, apart from this one's.
     pub fn target_cpu(&mut self) -> Result<Duration, LabError> {
-        match &mut self.target {
+        match &self.target {
             Target::Here(_) => Ok(Duration::ZERO),
-            Target::Process(process) => match process.ask(&Command::Cpu)? {
+            Target::Process(_) | Target::Served(_) => match self.ask(&Command::Cpu)? {
                 Reply::Cpu { nanos } => Ok(Duration::from_nanos(nanos)),
                 other => Err(other.unexpected()),
             },
@@ -174,10 +237,30 @@ pub(crate) struct Folder(PathBuf);
 impl Folder {
     pub(crate) fn create() -> Result<Self, LabError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("penstock-lab-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(LabError::refused("make a folder for the sockets"))?;
-        Ok(Self(path))
+        let mut builder = std::fs::DirBuilder::new();
+        builder.mode(0o700);
+        let path = loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("penstock-lab-{}-{number}", std::process::id()));
+            match builder.create(&path) {
+                Ok(()) => break path,
+                // Left by a process of this number that was killed.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && number < 1000 => {}
+                Err(error) => return Err(LabError::refused("make a folder for the sockets")(error)),
+            }
+        };
+        let folder = Self(path);
+        folder.make_secret().map_err(LabError::refused("make a secret for the two ends"))?;
+        Ok(folder)
+    }
+
+    /// For ends of this folder that meet over the network: a line of 64 digits that nobody else knows.
+    fn make_secret(&self) -> std::io::Result<()> {
+        let mut bytes = [0u8; 32];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(self.0.join(SECRET))?;
+        writeln!(file, "{digits}")
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -11,7 +11,7 @@ use penstock::{Direction, Plan, RemoteCounter, Span, Submit, SubmitError, System
 use super::SETTLE;
 use super::options::{Op, Options};
 use super::post;
-use crate::ends::end::{ARRIVALS, End};
+use crate::ends::end::End;
 use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
@@ -59,7 +59,7 @@ impl Bench {
         let mut ends = Ends::open(&ends_spec(options, layout.pool_bytes()))?;
         let arrivals = match options.workload.arrivals {
             true => {
-                let counter = ends.peer.wait_counter(ARRIVALS, Duration::from_secs(5));
+                let counter = ends.peer.wait_counter(&ends.counter, Duration::from_secs(5));
                 Some(counter.ok_or(LabError::Target { why: "it announced no counter".to_owned() })?)
             }
             false => None,
@@ -188,6 +188,7 @@ fn ends_spec(options: &Options, pool_bytes: u64) -> EndsSpec {
         target_cores: options.target_cores.clone(),
         spin: None,
         target_program: options.target_program.clone(),
+        network: options.network.clone(),
     }
 }
 

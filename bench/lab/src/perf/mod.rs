@@ -60,7 +60,7 @@ pub fn run_beside(options: &Options, guests: &mut [Guest<'_>]) -> Result<Report,
     let rounds = samples.engine.len() as u32;
     let cpu = (bench.cpu + bench.ends.target_cpu()? - target_cpu) * rounds / (rounds + 1);
     let verified = options.verify && bench.verify(options.sabotage)? > 0;
-    Ok(Report::new(options, bench.sets_per_round() as u64, &bench.ends.peer, verified).with_samples(samples, cpu))
+    Ok(Report::new(options, bench.sets_per_round() as u64, &bench.ends, verified).with_samples(samples, cpu))
 }
 
 /// Somebody else who moves the same workload once when asked, in nanoseconds.
@@ -81,6 +81,7 @@ enum Turn {
 
 fn measure(bench: &mut Bench, options: &Options, guests: &mut [Guest<'_>]) -> Result<Samples, PerfError> {
     let mut crew = Crew::new(options.workers, &options.cores);
+    let is_here = bench.ends.is_here();
     let mut submit = Vec::new();
     let invited = (0..guests.len()).map(Turn::Guest);
     let mut take = |turn: Turn| {
@@ -99,11 +100,15 @@ fn measure(bench: &mut Bench, options: &Options, guests: &mut [Guest<'_>]) -> Re
             Turn::Guest(index) => Ok(guests[index]()),
         }
     };
-    let own = [Turn::Engine, Turn::Floor(Means::Kernel), Turn::Floor(Means::Plain), Turn::Post];
-    let turns: Vec<Turn> = own.into_iter().chain(invited).collect();
+    // What bare threads copy must be in their reach.
+    let floors = if is_here { &[Turn::Floor(Means::Kernel), Turn::Floor(Means::Plain)][..] } else { &[] };
+    let own = [Turn::Engine, Turn::Post];
+    let turns: Vec<Turn> = own.iter().chain(floors).copied().chain(invited).collect();
     let mut times = interleave::<PerfError, _>(options.limit, &turns, &mut take)?;
-    let guests = times.split_off(own.len());
-    let [engine, kernel, plain, post] = <[_; 4]>::try_from(times).expect("four take turns of our own");
+    let guests = times.split_off(own.len() + floors.len());
+    let mut times = times.into_iter();
+    let mut next = || times.next().unwrap_or_default();
+    let (engine, post, kernel, plain) = (next(), next(), next(), next());
     // The first was the warm-up's.
     submit.remove(0);
     Ok(Samples { engine, kernel, plain, submit, post, guests })

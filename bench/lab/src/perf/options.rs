@@ -6,6 +6,7 @@ use std::time::Duration;
 use penstock::config::{PagesChoice, Progress, TransportName};
 use penstock::limits::WORKERS_MAX;
 
+use crate::ends::network::Network;
 use crate::error::LabError;
 use crate::layout::LayoutSpec;
 use crate::measure::Limit;
@@ -67,6 +68,8 @@ pub struct Options {
     /// The program that becomes the target process when its first argument is
     /// [`ARGUMENT`](crate::ends::target::ARGUMENT); this one where absent.
     pub target_program: Option<PathBuf>,
+    /// What ends need that meet over the network; with a host the target is there.
+    pub network: Network,
 }
 
 impl Options {
@@ -88,6 +91,7 @@ impl Options {
             verify: true,
             sabotage: false,
             target_program: None,
+            network: Network::default(),
         }
     }
 
@@ -119,6 +123,15 @@ impl Options {
         }
         if self.limit.rounds == 0 {
             return refuse("rounds", "at least one must be measured");
+        }
+        if self.network.host.is_some() && self.transport != TransportName::Tcp {
+            return refuse("transport", "another host is reached by tcp");
+        }
+        if self.network.host.is_some() && self.sabotage && self.op == Op::Write {
+            return refuse(
+                "sabotage",
+                "bytes of another host can only be spoiled there; read, or measure on this host",
+            );
         }
         if self.sabotage && !self.verify {
             return refuse("sabotage", "it is only noticed where bytes are verified");

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use penstock::{Peer, SystemEnv};
 use serde::Serialize;
 
 use super::options::Options;
+use crate::ends::Ends;
 use crate::measure::{least, median};
 
 /// Longer rounds are counted as this long.
@@ -45,12 +45,19 @@ pub struct Report {
     /// CPU time of both processes for 10^9 bytes, in seconds.
     pub cpu_s_per_gb: f64,
     /// The middle time of the best copy kernel alone, over the same kind of spans between the same pools
-    /// by as many bare threads in the same run, in microseconds.
+    /// by as many bare threads in the same run, in microseconds. Not a number (`null`) where the target is on another
+    /// host, whose memory no thread here can reach.
     pub floor_us: f64,
     /// Whether every byte was looked at and found right. A wrong one is an error and no report.
     pub verified: bool,
     /// Why this transport, in its words.
     pub path: String,
+    /// The other end's address, where the two met over the network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Who served the target, where that was on another host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub served_by: Option<String>,
     /// The rounds themselves.
     #[serde(skip)]
     pub samples: Samples,
@@ -75,9 +82,9 @@ pub struct Samples {
 
 impl Report {
     /// What is known before anything is measured; a round moves so many sets.
-    pub(crate) fn new(options: &Options, sets: u64, peer: &Peer<SystemEnv>, verified: bool) -> Self {
+    pub(crate) fn new(options: &Options, sets: u64, ends: &Ends, verified: bool) -> Self {
         Self {
-            transport: peer.transport().to_owned(),
+            transport: ends.peer.transport().to_owned(),
             op: options.op.as_str(),
             workload: options.workload.name.clone(),
             bytes: sets * options.workload.bytes(),
@@ -92,7 +99,9 @@ impl Report {
             cpu_s_per_gb: 0.0,
             floor_us: 0.0,
             verified,
-            path: peer.path().to_owned(),
+            path: ends.peer.path().to_owned(),
+            address: ends.peer.address().map(|address| address.to_string()),
+            served_by: ends.served_by(),
             samples: Samples::default(),
         }
     }
@@ -136,6 +145,8 @@ pub(crate) fn example() -> Report {
         floor_us: 0.0,
         verified: true,
         path: "same host".to_owned(),
+        address: None,
+        served_by: None,
         samples: Samples::default(),
     };
     let samples = Samples {

@@ -6,6 +6,7 @@ use super::copies::describe;
 use super::rivals::Rival;
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
+use crate::ends::network::Network;
 use crate::ends::stream::{Stream, TUNINGS, Tuning};
 use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
@@ -165,6 +166,7 @@ impl Bare {
             target_cores: pins.far.clone(),
             spin: None,
             target_program: effort.target_program.clone(),
+            network: Network::default(),
         })?;
         layout.fill(ends.near.pool.window());
         let _stay = Stay::on(&pins.near);

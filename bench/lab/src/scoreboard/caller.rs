@@ -8,6 +8,7 @@ use penstock::{Plan, Submit};
 use super::copies::{describe, run};
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
+use crate::ends::network::Network;
 use crate::ends::own::{OWN, Own};
 use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
@@ -99,6 +100,7 @@ impl Arrays {
             target_cores: pins.far.clone(),
             spin: None,
             target_program: effort.target_program.clone(),
+            network: Network::default(),
         })?;
         let layout = Layout::new(spec);
         let bytes = layout.pool_bytes();

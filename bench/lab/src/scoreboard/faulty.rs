@@ -15,6 +15,7 @@ use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::Folder;
 use crate::ends::end::{End, EndSpec, LABEL};
+use crate::ends::network::Network;
 use crate::ends::process::TargetProcess;
 use crate::ends::wire::{Command, Reply, TargetSpec};
 use crate::error::LabError;
@@ -183,6 +184,7 @@ fn spec(folder: &Folder, name: &str, progress: Progress, cores: &[usize]) -> End
         spin_us: None,
         pool_bytes: POOL_BYTES,
         pages: PagesChoice::Small,
+        network: Network::default(),
     }
 }
 

@@ -13,6 +13,7 @@ use penstock::{Plan, Priority, Span, Submit, SubmitError, SystemEnv, Transfer};
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
 use crate::ends::end::ARRIVALS;
+use crate::ends::network::Network;
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::layout::{Layout, LayoutSpec};
@@ -101,6 +102,7 @@ impl Bench {
             target_cores: pins.far.clone(),
             spin: None,
             target_program: effort.target_program.clone(),
+            network: Network::default(),
         })?;
         let stride = workload.stride_bytes();
         let pairs = layout.sets().first().ok_or(LabError::NoMemory { bytes: layout.pool_bytes() })?;

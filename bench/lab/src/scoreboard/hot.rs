@@ -7,6 +7,7 @@ use penstock::{Direction, Plan, Span, Submit};
 
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
+use crate::ends::network::Network;
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::measure::cores::Stay;
@@ -35,6 +36,7 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
         target_cores: Vec::new(),
         spin: None,
         target_program: None,
+        network: Network::default(),
     })?;
     let plan = Plan::write(&ends.near.pool, &ends.remote).extents(&[PAGE]).build();
     let plan = plan.map_err(LabError::refused("plan a page"))?;

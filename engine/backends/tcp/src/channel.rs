@@ -186,6 +186,9 @@ impl Channel {
         self.ledger.notes.deliver(sink);
         for stream in self.streams.iter_mut().flatten() {
             stream.hear(hub.take_ready(stream.key));
+            while let Some(released) = hub.take_released(stream.key) {
+                stream.released(&released, &mut common.touch, &mut self.ledger.ops, sink);
+            }
             more |= stream.receive(&mut hub.io, common, &mut self.ledger, sink)?;
         }
         for stream in self.streams.iter_mut().flatten() {

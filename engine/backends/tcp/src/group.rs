@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use penstock_core::Cause;
-use penstock_ring::Hazard;
 use penstock_transport::host::{PostsView, still_stands};
 
-use crate::io::{Io, PIECES_MAX, PieceSpace, Pieces};
+use crate::io::{HeldPieces, Io, PIECES_MAX, PieceSpace, Pieces, Ticket, ZeroCopy};
 use crate::op::{Kind, OpId, Ops};
+use crate::touch::Touch;
 use crate::wire::{HEAD_BYTES, Head, PARTS_MAX, PAYLOAD_BYTES_MAX, TRAILER_BYTES};
 
 /// What goes in place of bytes that may not be touched any more.
@@ -30,6 +30,14 @@ pub(crate) enum Sent {
     Short,
 }
 
+/// How a group gets to its stream.
+pub(crate) struct Way<'a> {
+    pub(crate) io: &'a mut Io,
+    pub(crate) fd: BorrowedFd<'a>,
+    pub(crate) key: u64,
+    pub(crate) zero_copy: &'a mut ZeroCopy,
+}
+
 /// One group.
 #[derive(Default)]
 pub(crate) struct Group {
@@ -47,6 +55,8 @@ pub(crate) struct Group {
     /// The revision of this engine's log up to which nothing withdrawn concerns it.
     checked: u64,
     is_leaving: bool,
+    /// Own operations with bytes in sends whose pages the kernel has, of groups that left before as well.
+    pub(crate) pages: Vec<(Ticket, OpId)>,
 }
 
 impl Group {
@@ -105,34 +115,126 @@ impl Group {
         own.copied().find(|&id| ops[id].kind != Kind::Answer)
     }
 
-    /// Sends as much as goes in one call. Answers whether the whole group has left.
+    /// Sends as much as goes in one call.
     pub(crate) fn send(
         &mut self,
-        (io, fd): (&mut Io, BorrowedFd<'_>),
+        way: Way<'_>,
         ops: &mut Ops,
         view: &PostsView,
-        hazard: &mut Hazard,
+        touch: &mut Touch,
         space: &mut PieceSpace,
     ) -> io::Result<Sent> {
-        let mut trailer = [0; TRAILER_BYTES];
-        hazard.enter(0);
+        touch.enter();
         self.look_again(ops, view);
-        trailer.copy_from_slice(&self.spoiled(ops).to_le_bytes());
-        let mut pieces = Pieces::new(space);
-        let gathered = self.gather(ops, &trailer, &mut pieces);
-        let wanted = pieces.bytes();
-        let sent = if gathered { io.send(fd, &pieces) } else { Err(io::ErrorKind::InvalidData.into()) };
-        hazard.leave();
+        let held = self.take_pages(way.io, *way.zero_copy, ops, touch);
+        let sent = match held {
+            Some(held) if self.head_sent == self.head.len() => self.send_pages(way, held, ops, touch),
+            held => {
+                let is_next = held.is_some();
+                held.into_iter().for_each(|held| way.io.keep(held));
+                self.send_copied(way, is_next, ops, space)
+            }
+        };
+        touch.leave();
         match sent {
-            Ok(bytes) if self.advance(bytes as u64, ops) => Ok(Sent::All),
-            Ok(bytes) => Ok(if bytes < wanted { Sent::Short } else { Sent::Some }),
             // The caller's memory is not there any more: its operation ends, not the session.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && self.is_in_payload() => {
                 ops[self.parts[self.part]].spoil(Cause::MemoryGone);
                 Ok(Sent::Some)
             }
-            Err(error) => Err(error),
+            sent => sent,
         }
+    }
+
+    /// Sends by copying: all that is left, or only what comes before the payload.
+    fn send_copied(
+        &mut self,
+        way: Way<'_>,
+        only_head: bool,
+        ops: &mut Ops,
+        space: &mut PieceSpace,
+    ) -> io::Result<Sent> {
+        let trailer = self.spoiled(ops).to_le_bytes();
+        let mut pieces = Pieces::new(space);
+        let gathered = if only_head {
+            pieces.more_follows();
+            pieces.push_bytes(&self.head[self.head_sent..]).is_ok()
+        } else {
+            self.gather(ops, &trailer, &mut pieces)
+        };
+        if !gathered {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let bytes = way.io.send(way.fd, &pieces)?;
+        let is_short = bytes < pieces.bytes();
+        Ok(match self.advance(bytes as u64, ops) {
+            true => Sent::All,
+            false if is_short => Sent::Short,
+            false => Sent::Some,
+        })
+    }
+
+    /// The payload that comes next, if it is to be sent without a copy.
+    fn take_pages(&self, io: &mut Io, zero_copy: ZeroCopy, ops: &Ops, touch: &Touch) -> Option<Box<HeldPieces>> {
+        let may = zero_copy.is_for(self.payload as usize) && touch.may_hold(self.checked);
+        if !may || !zero_copy.is_for(self.bytes_in_memory(ops) as usize) {
+            return None;
+        }
+        let mut held = io.held_pieces()?;
+        let (mut first, mut within) = (self.span, self.within);
+        'parts: for &id in &self.parts[self.part..] {
+            let op = &ops[id];
+            let Some(memory) = &op.memory else { break };
+            for span in &op.spans[first..] {
+                if held.push_window(memory, span.local + within, span.len - within).is_err() {
+                    break 'parts; // Whatever it is, the other way finds it as well.
+                }
+                within = 0;
+            }
+            first = 0;
+        }
+        Some(held)
+    }
+
+    /// Bytes of the payload up to the first that may not be touched.
+    fn bytes_in_memory(&self, ops: &Ops) -> u64 {
+        let parts = self.parts[self.part..].iter().map(|&id| &ops[id]);
+        let all: u64 = parts.take_while(|op| op.memory.is_some()).map(|op| op.bytes).sum();
+        let begun = self.parts.get(self.part).map_or(0, |&id| {
+            let before = ops[id].spans[..self.span].iter().map(|span| span.len);
+            before.sum::<u64>() + self.within
+        });
+        all.saturating_sub(begun)
+    }
+
+    /// Sends payload without a copy. Its operations do not end before the kernel has let go.
+    fn send_pages(
+        &mut self,
+        way: Way<'_>,
+        held: Box<HeldPieces>,
+        ops: &mut Ops,
+        touch: &mut Touch,
+    ) -> io::Result<Sent> {
+        let wanted = held.bytes();
+        let (bytes, ticket) = match way.io.send_without_copy(way.fd, way.key, held) {
+            Ok(sent) => sent,
+            // By copying, then.
+            Err(error) if way.zero_copy.refused(&error) => return Ok(Sent::Some),
+            Err(error) => return Err(error),
+        };
+        way.zero_copy.sent(ticket);
+        touch.hold(self.checked);
+        let first = self.part;
+        self.advance(bytes as u64, ops);
+        let is_begun = (self.span, self.within) != (0, 0);
+        for &id in &self.parts[first..self.part + usize::from(is_begun)] {
+            // An answer is nobody's here; of it only the hazard speaks.
+            if ops[id].kind == Kind::Write {
+                ops[id].in_kernel += 1;
+                self.pages.push((ticket, id));
+            }
+        }
+        Ok(if bytes < wanted { Sent::Short } else { Sent::Some })
     }
 
     fn is_in_payload(&self) -> bool {

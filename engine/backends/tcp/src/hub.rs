@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use penstock_core::config::TcpIo;
 
-use crate::io::{Io, Readiness};
+use crate::io::{Io, Readiness, Released};
 
 /// One worker's hub.
 pub(crate) struct Hub {
@@ -32,6 +32,8 @@ struct Entry {
     /// The place of its lane among the worker's, if it is in use.
     party: Option<u32>,
     ready: Readiness,
+    /// Sends of it whose pages the kernel has given back.
+    released: Vec<Released>,
 }
 
 impl Hub {
@@ -85,6 +87,7 @@ impl Inner {
     fn vacate(&mut self, key: u64) {
         if let Some(entry) = self.entries.get_mut(key as u32 as usize) {
             (entry.uses, entry.party) = (entry.uses.wrapping_add(1), None);
+            entry.released.clear();
             self.free.push(key as u32);
         }
     }
@@ -94,16 +97,33 @@ impl Inner {
         self.entries.get_mut(key as u32 as usize).map_or(Readiness::default(), |entry| std::mem::take(&mut entry.ready))
     }
 
+    /// Takes one of the stream's sends that the kernel has let go of.
+    pub(crate) fn take_released(&mut self, key: u64) -> Option<Released> {
+        self.entries.get_mut(key as u32 as usize)?.released.pop()
+    }
+
     /// Asks the kernel, and marks the lanes that have something.
     pub(crate) fn turn(&mut self, mut mark: impl FnMut(usize)) -> bool {
         let Self { io, entries, .. } = self;
-        io.turn(&mut |key, ready| {
-            let Some(entry) = entries.get_mut(key as u32 as usize) else { return };
-            let Some(party) = entry.party.filter(|_| u64::from(entry.uses) == key >> 32) else { return };
+        let any = io.turn(&mut |key, ready| {
+            let Some((entry, party)) = find(entries, key) else { return };
             entry.ready.readable |= ready.readable;
             entry.ready.writable |= ready.writable;
             entry.ready.hung_up |= ready.hung_up;
             mark(party as usize);
-        })
+        });
+        while let Some(released) = io.next_released() {
+            let Some((entry, party)) = find(entries, released.key) else { continue };
+            entry.released.push(released);
+            mark(party as usize);
+        }
+        any
     }
+}
+
+/// The stream of this key, unless it was forgotten, and the place of its lane.
+fn find(entries: &mut [Entry], key: u64) -> Option<(&mut Entry, u32)> {
+    let entry = entries.get_mut(key as u32 as usize)?;
+    let party = entry.party.filter(|_| u64::from(entry.uses) == key >> 32)?;
+    Some((entry, party))
 }

@@ -10,11 +10,11 @@ use std::os::fd::BorrowedFd;
 use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
 use penstock_memory::Window;
-use penstock_ring::Hazard;
 use penstock_transport::host::{PostsView, Withdrawn, still_stands};
 
 use crate::io::{Io, PieceSpace, Pieces};
 use crate::op::OpId;
+use crate::touch::Touch;
 use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, TRAILER_BYTES, WireError};
 
 /// Bytes of the next control block that are received with the end of a payload: what of it is payload again is
@@ -157,7 +157,7 @@ impl Incoming {
     }
 
     /// Makes of what has arrived what can be made of it.
-    pub(crate) fn digest(&mut self, view: &PostsView, hazard: &mut Hazard) -> Result<Arrived, WireError> {
+    pub(crate) fn digest(&mut self, view: &PostsView, touch: &mut Touch) -> Result<Arrived, WireError> {
         if let Stage::Head = self.stage {
             let Some(head) = self.staged[self.start..self.end].first_chunk::<HEAD_BYTES>() else {
                 return Ok(Arrived::Nothing);
@@ -176,10 +176,10 @@ impl Incoming {
             return Ok(if is_whole { Arrived::Control } else { Arrived::Nothing });
         }
         if self.part < self.landings.parts.len() && self.start < self.end {
-            hazard.enter(0);
+            touch.enter();
             self.look_again(view);
             self.copy_staged();
-            hazard.leave();
+            touch.leave();
         }
         if self.part < self.landings.parts.len() {
             return Ok(Arrived::Nothing);
@@ -263,19 +263,19 @@ impl Incoming {
         &mut self,
         (io, fd): (&mut Io, BorrowedFd<'_>),
         view: &PostsView,
-        hazard: &mut Hazard,
+        touch: &mut Touch,
         space: &mut PieceSpace,
         discard: &mut [u8],
     ) -> io::Result<bool> {
         self.staged.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        hazard.enter(0);
+        touch.enter();
         self.look_again(view);
         let mut pieces = Pieces::new(space);
         let gathered = self.gather(&mut pieces, discard);
         let wanted = pieces.bytes();
         let got = if gathered { io.receive(fd, &mut pieces) } else { Err(io::ErrorKind::InvalidData.into()) };
-        hazard.leave();
+        touch.leave();
         match got {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(bytes) => {

@@ -51,10 +51,12 @@ impl Lane for TcpLane {
         let RemoteMemory::Owners(memory) = batch.remote else {
             return Err(PostError::Fault(LaneFault(Cause::NoPath)));
         };
-        // Of the peer only the plan's own revision counts, which it compares itself. Here it is seen again when bytes move.
+        // The peer looks itself, with the plan's revision. What it has told meanwhile is looked at here, or a plan that is
+        // used for long would fall behind what the peer remembers. Own withdrawals are seen again when bytes move.
         let here = self.common.commons.posts.view().revision();
-        if here != batch.expected.here {
-            return Err(PostError::Withdrawn(Revisions { here, there: batch.expected.there }));
+        let there = self.common.told.copied().max(batch.expected.there);
+        if (Revisions { here, there }) != batch.expected {
+            return Err(PostError::Withdrawn(Revisions { here, there }));
         }
         self.channel_of(batch.transfer).post(batch, memory)
     }
@@ -104,6 +106,10 @@ impl Drop for TcpLane {
         let mut hub = self.hub.lock();
         for channel in &mut self.channels {
             channel.close(&mut hub);
+        }
+        // Closed streams give back at once what the kernel had; a lane that is gone touches no memory.
+        if self.common.touch.is_held() && hub.io.wait_for_pages() {
+            self.common.touch.all_released();
         }
     }
 }

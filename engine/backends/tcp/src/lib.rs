@@ -12,6 +12,7 @@
 //! - `lane`, `channel`, `stream`: one worker's lane, its channels, and what the messages of a stream mean
 //! - `op`, `outgoing`, `group`: what this side has under way, and how it leaves
 //! - `incoming`, `target`, `notes`: what arrives, what a peer may do, notes and the room for them
+//! - `touch`: what a lane shows while memory is touched
 //! - `streams`, `hub`, `driver`: streams on their way to their workers, and what a worker asks the kernel for all of them
 //! - `io`: what moves bytes between sockets and memory
 
@@ -30,6 +31,7 @@ pub mod registrar;
 mod stream;
 mod streams;
 mod target;
+mod touch;
 pub mod transport;
 pub mod wire;
 

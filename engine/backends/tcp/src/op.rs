@@ -57,6 +57,10 @@ pub(crate) struct Op {
     pub(crate) is_uncounted: bool,
     /// What a READ asked for is coming in.
     pub(crate) is_landing: bool,
+    /// Sends with bytes of it whose pages the kernel has.
+    pub(crate) in_kernel: u32,
+    /// The peer is done with it.
+    pub(crate) is_acknowledged: bool,
     /// It was reported; its number still stands among the others.
     pub(crate) has_ended: bool,
 }
@@ -83,6 +87,8 @@ impl Op {
             is_spoiled: false,
             is_uncounted: false,
             is_landing: false,
+            in_kernel: 0,
+            is_acknowledged: false,
             has_ended: false,
         }
     }

@@ -5,18 +5,17 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::BorrowedFd;
 
 use penstock_core::Cause;
 use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
-use penstock_ring::Hazard;
 use penstock_transport::host::{PostsView, still_stands};
 use penstock_transport::lane::Abandoned;
 use penstock_transport::{LaneFault, Sink};
 
-use crate::group::{Group, Sent};
-use crate::io::{Io, PieceSpace};
-use crate::op::{Ended, Kind, OpId, Ops};
+use crate::group::{Group, Sent, Way};
+use crate::io::{PieceSpace, Ticket};
+use crate::op::{Ended, Kind, Op, OpId, Ops};
+use crate::touch::Touch;
 use crate::wire::{
     Asked, CONTROL_BYTES_MAX, WORDS_BYTES_MAX, announcement_bytes, put_announcement, put_credit, put_data, put_done,
     put_refused, put_request, request_bytes,
@@ -214,13 +213,13 @@ impl Outgoing {
     /// Sends of the group that is leaving what goes in one call.
     pub(crate) fn send(
         &mut self,
-        way: (&mut Io, BorrowedFd<'_>),
+        way: Way<'_>,
         ops: &mut Ops,
         view: &PostsView,
-        hazard: &mut Hazard,
+        touch: &mut Touch,
         space: &mut PieceSpace,
     ) -> io::Result<Sent> {
-        self.group.send(way, ops, view, hazard, space)
+        self.group.send(way, ops, view, touch, space)
     }
 
     fn named(&self, sequence: u64) -> Option<OpId> {
@@ -238,8 +237,8 @@ impl Outgoing {
             let Some(id) = self.named(number) else { return Err(CORRUPT) };
             let op = &mut ops[id];
             if op.kind != Kind::Read && !op.has_ended {
-                op.has_ended = true;
-                sink.completed(op.token, op.result());
+                op.is_acknowledged = true;
+                end_if_over(op, sink);
             }
         }
         self.heard = sequence;
@@ -247,11 +246,23 @@ impl Outgoing {
         Ok(())
     }
 
+    /// The kernel has let go of a send's pages.
+    pub(crate) fn released(&mut self, ticket: Ticket, ops: &mut Ops, sink: &mut dyn Sink) {
+        let pages = &mut self.group.pages;
+        while let Some(place) = pages.iter().position(|(of, _)| *of == ticket) {
+            let (_, id) = pages.swap_remove(place);
+            let op = &mut ops[id];
+            op.in_kernel -= 1;
+            end_if_over(op, sink);
+        }
+        self.let_go(ops);
+    }
+
     /// The peer has refused one: how, it says with its number; that it is done with it, later.
     pub(crate) fn refused(&mut self, sequence: u64, cause: Option<Cause>, ops: &mut Ops) -> Result<(), LaneFault> {
         let op = &mut ops[self.named(sequence).ok_or(CORRUPT)?];
         match (op.kind, cause) {
-            _ if op.has_ended => return Err(CORRUPT),
+            _ if op.has_ended || op.is_acknowledged => return Err(CORRUPT),
             (Kind::Write | Kind::Announce, Some(cause)) => {
                 op.failed.get_or_insert(cause);
             }
@@ -300,7 +311,16 @@ impl Outgoing {
             ops[id].spoil(Cause::Cancelled);
         }
         ops[id].memory = None;
-        Some((Abandoned::RemoteOpen, id))
+        let answer = if ops[id].in_kernel > 0 { Abandoned::Open } else { Abandoned::RemoteOpen };
+        Some((answer, id))
+    }
+}
+
+/// An operation is over when the peer is done with it and the kernel has none of its pages.
+fn end_if_over(op: &mut Op, sink: &mut dyn Sink) {
+    if op.is_acknowledged && op.in_kernel == 0 {
+        op.has_ended = true;
+        sink.completed(op.token, op.result());
     }
 }
 

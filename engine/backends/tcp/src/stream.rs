@@ -8,18 +8,18 @@ use penstock_core::Cause;
 use penstock_core::Span;
 use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
 use penstock_memory::{Registry, Window};
-use penstock_ring::Hazard;
 use penstock_transport::host::{Bell, Commons, LastRegion, Withdrawn, still_stands};
 use penstock_transport::{CounterRef, LaneFault, Sink, Told};
 use rustix::thread::futex;
 
-use crate::group::Sent;
+use crate::group::{Sent, Way};
 use crate::incoming::{Arrived, DISCARD_BYTES, Incoming};
-use crate::io::{Io, PieceSpace, Readiness};
+use crate::io::{Io, PieceSpace, Readiness, Released, ZeroCopy};
 use crate::notes::Notes;
 use crate::op::{Ended, Kind, OpId, Ops};
 use crate::outgoing::{Acks, Outgoing};
 use crate::target::{Poisoned, Wants, admit};
+use crate::touch::Touch;
 use crate::wire::{Message, Messages, PARTS_MAX, Request, WireError};
 
 const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
@@ -35,7 +35,7 @@ pub(crate) struct Common {
     pub(crate) commons: Arc<Commons>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) told: Arc<Told>,
-    pub(crate) hazard: Hazard,
+    pub(crate) touch: Touch,
     pub(crate) known: LastRegion,
     pub(crate) application: Bell,
     pub(crate) space: PieceSpace,
@@ -74,6 +74,7 @@ pub(crate) struct Stream {
     pub(crate) incoming: Incoming,
     acks: Acks,
     poisoned: Poisoned,
+    zero_copy: ZeroCopy,
     /// The number of the peer's next operation.
     next: u64,
     /// Something may be there.
@@ -95,6 +96,7 @@ impl Stream {
             incoming: Incoming::new(),
             acks: Acks::default(),
             poisoned: Poisoned::default(),
+            zero_copy: ZeroCopy::first(),
             next: 1,
             // What came before it was watched may not be reported.
             is_readable: true,
@@ -111,6 +113,13 @@ impl Stream {
         self.is_blocked &= !ready.writable;
     }
 
+    /// The kernel has let go of a send's pages.
+    pub(crate) fn released(&mut self, released: &Released, touch: &mut Touch, ops: &mut Ops, sink: &mut dyn Sink) {
+        self.zero_copy.heard(released);
+        touch.released();
+        self.outgoing.released(released.ticket, ops, sink);
+    }
+
     /// Receives a bounded amount and does what it says. Answers whether there may be more.
     pub(crate) fn receive(
         &mut self,
@@ -125,7 +134,7 @@ impl Stream {
             }
             let view = common.commons.posts.view();
             let way = (&mut *io, self.fd.as_fd());
-            match self.incoming.receive(way, view, &mut common.hazard, &mut common.space, &mut common.discard[..]) {
+            match self.incoming.receive(way, view, &mut common.touch, &mut common.space, &mut common.discard[..]) {
                 Ok(is_empty) => self.is_readable = !is_empty || self.has_hung_up,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.is_readable = false;
@@ -141,7 +150,7 @@ impl Stream {
 
     fn digest(&mut self, common: &mut Common, ledger: &mut Ledger, sink: &mut dyn Sink) -> Result<(), LaneFault> {
         loop {
-            let arrived = self.incoming.digest(common.commons.posts.view(), &mut common.hazard);
+            let arrived = self.incoming.digest(common.commons.posts.view(), &mut common.touch);
             match arrived.map_err(garbled)? {
                 Arrived::Nothing => return Ok(()),
                 Arrived::Control => self.open(common, ledger, sink)?,
@@ -279,8 +288,8 @@ impl Stream {
                 }
             }
             loop {
-                let way = (&mut *io, self.fd.as_fd());
-                match self.outgoing.send(way, ops, view, &mut common.hazard, &mut common.space) {
+                let way = Way { io, fd: self.fd.as_fd(), key: self.key, zero_copy: &mut self.zero_copy };
+                match self.outgoing.send(way, ops, view, &mut common.touch, &mut common.space) {
                     Ok(Sent::All) => break,
                     Ok(Sent::Some) => {}
                     Ok(Sent::Short) => return self.wait_for_room(io),

@@ -21,6 +21,7 @@ use crate::offer;
 use crate::registrar::TcpRegistrar;
 use crate::stream::Common;
 use crate::streams::{Arrivals, Receiver, TcpStreams};
+use crate::touch::Touch;
 
 /// The transport between two hosts.
 pub struct TcpTransport {
@@ -107,7 +108,7 @@ fn join(
             commons: Arc::clone(commons),
             registry: Arc::clone(registry),
             told: Arc::clone(&told),
-            hazard: commons.posts.hazard(here.party, worker),
+            touch: Touch::new(commons.posts.hazard(here.party, worker)),
             known: LastRegion::default(),
             application: commons.ringer(0),
             space: PieceSpace::new(),

@@ -5,10 +5,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::Env;
-use penstock_core::limits::FRAME_TOKENS_MAX;
+use penstock_core::limits::{FRAME_TOKENS_MAX, WITHDRAWALS_KEPT};
 use penstock_memory::Region;
+use penstock_ring::Withdrawal;
+use penstock_ring::gate::Withdrawals;
 use penstock_session::frame::LABEL_BYTES_MAX;
-use penstock_session::{CounterNews, Frame, RegionNews, Regions, RegionsGone};
+use penstock_session::{CounterNews, Frame, RegionNews, Regions, RegionsGone, Withdrawn};
+use penstock_transport::host::PostsView;
 use penstock_transport::{Exported, Tokens};
 
 use super::connection::Broken;
@@ -29,6 +32,8 @@ pub(super) struct Announced {
     regions: BTreeMap<u32, u32>,
     /// The generation of each announced counter.
     counters: BTreeMap<u32, u32>,
+    /// How far the log of withdrawn memory was told, to who cannot look into it.
+    log: Option<u64>,
 }
 
 impl<E: Env> Control<E> {
@@ -65,6 +70,10 @@ impl<E: Env> Control<E> {
         // Read before the registry: whatever is deregistered later has a higher revision.
         let revision = shared.renewals.announceable(shared.commons.posts.view().revision());
         let mut sent = Ok(());
+        if !peer.sight.can_write() {
+            let frame = announced.next_withdrawals(shared.commons.posts.view());
+            sent = sent.and_then(|()| connection.send(&frame, Vec::new()));
+        }
         for (frame, descriptors) in announced.next_frames(&shared.registry, revision, peer) {
             sent = sent.and_then(|()| connection.send(&frame, descriptors));
         }
@@ -125,6 +134,20 @@ impl Announced {
         frames
     }
 
+    /// What was withdrawn since the last time; at the first time, how far it has come.
+    fn next_withdrawals(&mut self, view: &PostsView) -> Frame {
+        let now = view.revision();
+        let since = self.log.unwrap_or(now);
+        // Who is too far behind begins anew, and finds its older plans too old.
+        let (since, new) = match view.withdrawals_since(since) {
+            Ok(new) => (since, new),
+            Err(_) => (now, Withdrawals { revision: now, list: Vec::new() }),
+        };
+        self.log = Some(new.revision);
+        let list = new.list.iter().map(|step| (step.region, step.generation, step.offset, step.len)).collect();
+        Frame::Withdrawn(Withdrawn { since, list })
+    }
+
     fn next_counters(&mut self, news: Vec<CounterNews>) -> Vec<Frame> {
         let is_new = |counter: &CounterNews| self.counters.get(&counter.id) != Some(&counter.generation);
         let fresh: Vec<CounterNews> = news.into_iter().filter(is_new).collect();
@@ -153,6 +176,16 @@ fn describe(region: &Arc<Region>, peer: &PeerState) -> (RegionNews, Tokens) {
         token: None,
     };
     (news, tokens)
+}
+
+/// Takes what a peer says that it has withdrawn. Answers whether it makes sense.
+pub(super) fn learn_withdrawn(peer: &PeerState, withdrawn: Withdrawn) -> bool {
+    let step = |(region, generation, offset, len): (u32, u32, u64, u64)| Withdrawal { region, generation, offset, len };
+    let makes_sense = withdrawn.list.len() <= WITHDRAWALS_KEPT;
+    if makes_sense {
+        peer.sight.learn(withdrawn.since, withdrawn.list.into_iter().map(step));
+    }
+    makes_sense
 }
 
 /// Takes a peer's announcement. Answers whether it makes sense.

@@ -346,8 +346,8 @@ impl<E: Env> Control<E> {
                         self.learn_known(token, &cards);
                         true
                     }
+                    Frame::Withdrawn(withdrawn) => announce::learn_withdrawn(peer, withdrawn),
                     Frame::Goodbye => return self.heard_goodbye(token),
-                    // Optional words that nobody here acts on yet.
                     Frame::Hello(_) | Frame::Offer(_) | Frame::Refuse { .. } => false,
                 };
                 if !makes_sense {

@@ -18,6 +18,8 @@ pub(crate) enum Errand {
     CheckWritten(Stamp),
     /// Look at the whole pool: nothing has arrived.
     CheckClear,
+    /// Look at one block: nothing has arrived in it.
+    CheckBlockClear(u32),
     /// Change one byte of a block: sabotage.
     Flip(u32),
     /// Say how many arrivals were counted, once there are as many as this.

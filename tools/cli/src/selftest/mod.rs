@@ -21,7 +21,9 @@ mod report;
 mod steps;
 mod target;
 
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -128,7 +130,9 @@ impl Run<'_> {
         let layout = Layout::of(self.options.quick);
         let far = match transport {
             Transport::Local => Far::Here(Box::new(Target::start(&folder.0, transport, layout)?)),
-            Transport::Shm => Far::There(Companion::start(&folder.0, transport, self.options.quick, self.verbose)?),
+            Transport::Shm | Transport::Tcp => {
+                Far::There(Companion::start(&folder.0, transport, self.options.quick, self.verbose)?)
+            }
         };
         Pair::connect(&folder.0, transport, layout, far)
     }
@@ -144,7 +148,18 @@ impl Folder {
         let name = format!("penstock-selftest-{}-{}", std::process::id(), now.as_nanos());
         let path = std::env::temp_dir().join(name);
         std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(Flaw::Folder)?;
-        Ok(Self(path))
+        let folder = Self(path);
+        folder.make_secret().map_err(Flaw::Folder)?;
+        Ok(folder)
+    }
+
+    /// For engines that meet over the network.
+    fn make_secret(&self) -> std::io::Result<()> {
+        let mut bytes = [0u8; 32];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(self.0.join(target::SECRET))?;
+        writeln!(file, "{digits}")
     }
 }
 

@@ -54,6 +54,9 @@ impl Pair {
             name if name.starts_with("avx2") => "AVX2",
             other => other,
         };
+        if self.peer.transport() == Transport::Tcp.as_str() {
+            return self.peer.path().to_owned(); // The system copies, not a kernel of ours.
+        }
         format!("{}, {kernel}", self.peer.path())
     }
 

@@ -64,6 +64,14 @@ pub(crate) fn flip(window: &Window, block: u32) -> Result<(), AccessError> {
     window.write_from(at, &[byte[0] ^ 1])
 }
 
+/// The first byte of a block that is not zero.
+pub(crate) fn first_set(window: &Window, block: u32) -> Result<Option<Wrong>, AccessError> {
+    let mut bytes = vec![0; BLOCK_BYTES as usize];
+    window.read_into(u64::from(block) * BLOCK_BYTES, &mut bytes)?;
+    let byte = bytes.iter().position(|&byte| byte != 0);
+    Ok(byte.map(|byte| Wrong { block, byte, expected: 0, found: bytes[byte] }))
+}
+
 fn blocks(window: &Window) -> u32 {
     (window.len() / BLOCK_BYTES) as u32
 }

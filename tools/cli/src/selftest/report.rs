@@ -8,12 +8,8 @@ use crate::arguments::Transport;
 use crate::console;
 
 /// Transports that are planned, and why they are not here.
-const ABSENT: [(&str, &str); 4] = [
-    ("tcp", "not in this release"),
-    ("verbs", "not in this release"),
-    ("dpdk", "not in this release"),
-    ("cuda", "not in this release"),
-];
+const ABSENT: [(&str, &str); 3] =
+    [("verbs", "not in this release"), ("dpdk", "not in this release"), ("cuda", "not in this release")];
 
 /// The whole self-test.
 #[derive(Debug, Serialize)]
@@ -79,7 +75,8 @@ impl Row {
         let path = self.path.clone().unwrap_or_else(|| "none".to_owned());
         let figures = match &self.figures {
             Some(figures) => {
-                [console::time(figures.p50_us), format!("{:.1}", figures.gbps), format!("{:.2}×", figures.vs_floor)]
+                let vs_floor = figures.vs_floor.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}×"));
+                [console::time(figures.p50_us), format!("{:.1}", figures.gbps), vs_floor]
             }
             None => ["–", "–", "–"].map(str::to_owned),
         };

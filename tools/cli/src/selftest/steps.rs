@@ -10,6 +10,7 @@ use super::flaw::Flaw;
 use super::pair::Pair;
 use super::pattern::{self, Content, Stamp};
 use super::target::PATIENCE;
+use crate::arguments::Transport;
 
 /// One test: an error is what it found wrong.
 type Step = fn(&mut Pair, Option<Sabotage>) -> Result<(), Flaw>;
@@ -173,6 +174,8 @@ fn revoke(pair: &mut Pair, sabotage: Option<Sabotage>) -> Result<(), Flaw> {
         Err(fault) => return Err(fault.into()),
         Ok(_) => return Err(Flaw::StillMoved),
     }
-    pair.tell(Errand::CheckClear)?;
+    // Between hosts the target looks at each part of a transfer by itself: others of an old plan may arrive.
+    let whole = pair.peer.transport() != Transport::Tcp.as_str();
+    pair.tell(if whole { Errand::CheckClear } else { Errand::CheckBlockClear(block) })?;
     write_everything(pair, 4, false)
 }

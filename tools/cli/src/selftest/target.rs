@@ -18,6 +18,9 @@ use crate::arguments::Transport;
 pub(crate) const POOL: &str = "kv";
 pub(crate) const COUNTER: &str = "arrivals";
 
+/// The secret of both engines, in their folder.
+pub(crate) const SECRET: &str = "secret";
+
 /// How long anything may take that should take far less than a second.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -57,6 +60,10 @@ impl Target {
                 // Whatever is still on its way has this long to show itself.
                 std::thread::sleep(LINGER);
                 return Ok(checked(pattern::first_wrong(window, |_| Content::Clear)?));
+            }
+            Errand::CheckBlockClear(block) => {
+                std::thread::sleep(LINGER);
+                return Ok(checked(pattern::first_set(window, block)?));
             }
             Errand::Flip(block) => pattern::flip(window, block)?,
             Errand::Count(least) => return Ok(Answer::Count(self.count(least))),
@@ -123,7 +130,12 @@ fn checked(wrong: Option<Wrong>) -> Answer {
 
 /// Both engines are as a user's would be, but for the one transport and the folder of their own.
 pub(crate) fn engine_config(directory: &Path, name: &str, transport: Transport) -> Config {
-    Config::default().named(name).directory(directory).transports([transport.name()])
+    let config = Config::default().named(name).directory(directory).transports([transport.name()]);
+    match transport {
+        Transport::Local | Transport::Shm => config,
+        // Any free port that only this host reaches, and a secret that only these two know.
+        Transport::Tcp => config.listen(["127.0.0.1:0"]).secret_file(directory.join(SECRET)),
+    }
 }
 
 /// The whole life of the other process: an errand a line on standard input, an answer a line on standard output,

@@ -40,7 +40,7 @@ fn wrong_arguments_are_refused_with_what_to_do() {
     for (arguments, expected) in [
         (&[][..], "Usage:"),
         (&["selftst"], "selftest"),
-        (&["selftest", "--transport", "tcp"], "[possible values: local, shm]"),
+        (&["selftest", "--transport", "verbs"], "[possible values: local, shm, tcp]"),
         (&["selftest", "--workers", "2"], "--help"),
         (&["doctor", "kernal"], "a similar value exists: 'kernel'"),
         (&["doctor", "--config", "absent.yaml"], "there is no configuration file"),

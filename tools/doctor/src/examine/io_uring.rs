@@ -18,8 +18,8 @@ const FEATURES: [(u32, &str); 3] =
 const CAP_SYS_ADMIN: u32 = 21;
 
 pub(super) fn examine(host: &Host) -> Vec<Finding> {
-    const MEANS: &str = "sockets between hosts cost a system call for each batch instead of none";
-    let missing = |found: String| Finding::missing(TOPIC, NAME, found).means(MEANS).on(&[Way::Tcp]);
+    const MEANS: &str = "`tcp` asks for its sockets by epoll instead, with a system call more for each batch";
+    let missing = |found: String| Finding::missing(TOPIC, NAME, found).means(MEANS);
     let answer = host.try_call(Call::IoUring);
     let finding = match (&answer, host.number(DISABLED)) {
         (Ok(words), _) => can(words),

@@ -7,18 +7,19 @@ use super::pieces::Pieces;
 
 /// Sends as much as there is room for.
 pub(super) fn send(fd: BorrowedFd<'_>, pieces: &Pieces<'_>) -> Result<usize> {
-    const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let more = if pieces.has_more() { libc::MSG_MORE } else { 0 };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;
     if pieces.bytes() == 0 {
         return Ok(0);
     }
     // The kernel spends less on one range than on a list of one.
     if let [one] = pieces.vectors() {
         // SAFETY: the range is borrowed by `pieces` until after the call, in bounds by how it was pushed, and only read.
-        return again(|| unsafe { libc::send(fd.as_raw_fd(), one.iov_base, one.iov_len, FLAGS) });
+        return again(|| unsafe { libc::send(fd.as_raw_fd(), one.iov_base, one.iov_len, flags) });
     }
     let message = pieces.message();
     // SAFETY: `message` names a list and ranges that `pieces` borrows until after the call; all are only read.
-    again(|| unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, FLAGS) })
+    again(|| unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) })
 }
 
 /// Receives as much as is there and has room. Nothing is the stream's end.

@@ -4,27 +4,36 @@
 //! - [`call`]: sending and receiving without waiting
 //! - [`table`]: what is watched
 //! - [`epoll`]: readiness by one call a turn
-//! - [`uring`]: readiness without a call while nothing happens
+//! - [`manner`], [`uring`]: readiness without a call while nothing happens, where there may be a ring
+//! - [`zero_copy`]: sending without a copy
 //!
 //! Everything unsafe of this crate is in here, behind an interface that is not.
 
 mod call;
 mod epoll;
+mod manner;
 mod pieces;
 mod table;
 #[cfg(test)]
 mod tests;
 mod uring;
+mod zero_copy;
 
+use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use penstock_core::config::TcpIo;
+use rustix::net::sockopt;
 
 use self::epoll::Epoll;
 pub(crate) use self::pieces::{PIECES_MAX, PieceSpace, Pieces};
 use self::table::{Table, Watched};
 use self::uring::{Failed, Uring};
+#[cfg(test)]
+pub(crate) use self::zero_copy::ALWAYS;
+pub(crate) use self::zero_copy::{HeldPieces, Released, Ticket, ZeroCopy};
 
 /// Who is told what is ready: the key of a stream, and for what.
 type Report<'a> = &'a mut dyn FnMut(u64, Readiness);
@@ -73,6 +82,8 @@ pub(crate) struct Io {
     epoll: Epoll,
     why: Option<String>,
     moves: u32,
+    /// What a ring that is no more did not get to tell.
+    released: VecDeque<Released>,
 }
 
 impl Io {
@@ -80,9 +91,9 @@ impl Io {
     pub(crate) fn open(choice: TcpIo) -> Result<Self> {
         let uring = match choice {
             TcpIo::Epoll => Err(None),
-            TcpIo::Auto => Uring::open().map_err(|refused| Some(uring::why_not(&refused))),
+            TcpIo::Auto => Uring::open().map_err(|refused| Some(manner::why_not(&refused))),
             TcpIo::IoUring => {
-                Ok(Uring::open().map_err(|refused| Error::new(refused.kind(), uring::why_not(&refused)))?)
+                Ok(Uring::open().map_err(|refused| Error::new(refused.kind(), manner::why_not(&refused)))?)
             }
         };
         Self::with(uring)
@@ -97,7 +108,7 @@ impl Io {
         if let Some(uring) = &uring {
             epoll.stand_for(uring.descriptor())?;
         }
-        Ok(Self { table: Table::default(), uring, epoll, why, moves: 0 })
+        Ok(Self { table: Table::default(), uring, epoll, why, moves: 0, released: VecDeque::new() })
     }
 
     /// The kind it is.
@@ -132,8 +143,16 @@ impl Io {
     /// until the next turn, so who wants the peer to see the end at once shuts it down before closing it.
     pub(crate) fn unwatch(&mut self, fd: BorrowedFd<'_>, key: u64) {
         let Some(number) = self.table.remove(fd.as_raw_fd(), key) else { return };
+        self.released.retain(|released| released.key != key);
         match &mut self.uring {
-            Some(uring) => uring.unwatch(number, &mut self.table),
+            Some(uring) => {
+                if uring.forget_sends(fd.as_raw_fd(), key) {
+                    // Nobody waits for these bytes any more: closing takes them, and the pages with them, from the
+                    // kernel. Where that cannot be asked for, the pages are held for as long as it takes.
+                    let _ = sockopt::set_socket_linger(fd, Some(Duration::ZERO));
+                }
+                uring.unwatch(number, &mut self.table);
+            }
             None => self.epoll.unwatch(fd),
         }
     }
@@ -168,8 +187,9 @@ impl Io {
     /// that the old ring knew is lost. Answers that another turn is due.
     fn recover(&mut self, failed: &Failed) -> bool {
         // The set must not be woken by a ring that a forked process may keep open.
-        if let Some(old) = self.uring.take() {
+        if let Some(mut old) = self.uring.take() {
             self.epoll.unwatch(old.descriptor());
+            self.released.extend(old.give_up());
         }
         let made = match failed {
             Failed::Moved if self.moves < MOVES_MAX => Uring::open(),
@@ -183,7 +203,7 @@ impl Io {
                 self.table.all().for_each(|(number, _)| uring.watch(number));
                 self.uring = Some(uring);
             }
-            Err(refused) => self.retreat(uring::why_not(&refused)),
+            Err(refused) => self.retreat(manner::why_not(&refused)),
         }
         true
     }
@@ -216,6 +236,51 @@ impl Io {
             self.table.want_room(fd.as_raw_fd());
         }
         sent
+    }
+
+    /// An empty list for [`Io::send_without_copy`], or `None` where there is no ring.
+    pub(crate) fn held_pieces(&mut self) -> Option<Box<HeldPieces>> {
+        self.uring.as_mut().map(Uring::held_pieces)
+    }
+
+    /// A list that is not sent after all.
+    pub(crate) fn keep(&mut self, held: Box<HeldPieces>) {
+        if let Some(uring) = &mut self.uring {
+            uring.keep(held);
+        }
+    }
+
+    /// Waits, for a bounded time, until the kernel has let go of all that was sent on streams that are forgotten and
+    /// closed. Answers whether it has.
+    pub(crate) fn wait_for_pages(&mut self) -> bool {
+        self.uring.as_mut().is_none_or(Uring::wait_for_pages)
+    }
+
+    /// Sends as [`Io::send`] does, but the kernel reads the pages where they are, until the ticket is released.
+    ///
+    /// After [`ErrorKind::Unsupported`] and [`ErrorKind::OutOfMemory`] the same bytes are sent by copying.
+    pub(crate) fn send_without_copy(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        key: u64,
+        held: Box<HeldPieces>,
+    ) -> Result<(usize, Ticket)> {
+        let Some(uring) = &mut self.uring else { return Err(ErrorKind::Unsupported.into()) };
+        let bytes = held.bytes();
+        let sent = uring.send_without_copy(fd.as_raw_fd(), held, key);
+        let is_short = match &sent {
+            Ok((sent, _)) => *sent < bytes,
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        };
+        if is_short {
+            self.table.want_room(fd.as_raw_fd());
+        }
+        sent
+    }
+
+    /// The next send that the kernel has let go of. Asked for after each turn until there is none.
+    pub(crate) fn next_released(&mut self) -> Option<Released> {
+        self.released.pop_front().or_else(|| self.uring.as_mut()?.next_released())
     }
 
     /// Receives what is there and has room, without waiting: 0 at the stream's end, [`ErrorKind::WouldBlock`] where

@@ -36,6 +36,8 @@ pub(crate) enum Refused {
 pub(crate) struct Pieces<'a> {
     vectors: &'a mut Vec<libc::iovec>,
     bytes: usize,
+    /// More follows at once.
+    has_more: bool,
     /// All of it may be written by the kernel.
     is_writable: bool,
     borrowed: PhantomData<&'a mut [u8]>,
@@ -45,18 +47,14 @@ impl<'a> Pieces<'a> {
     /// No pieces yet. Nothing is allocated, now or later.
     pub(crate) fn new(space: &'a mut PieceSpace) -> Self {
         space.vectors.clear();
-        Self { vectors: &mut space.vectors, bytes: 0, is_writable: true, borrowed: PhantomData }
+        Self { vectors: &mut space.vectors, bytes: 0, has_more: false, is_writable: true, borrowed: PhantomData }
     }
 
     /// A part of a window, to send or to receive into. A list with a window that may not be written can only
     /// be sent.
     pub(crate) fn push_window(&mut self, window: &'a Window, offset: u64, len: u64) -> Result<(), Refused> {
-        let fits = offset.checked_add(len).is_some_and(|end| end <= window.len());
-        if !fits {
-            return Err(Refused::OutOfBounds);
-        }
-        // What is in bounds of mapped memory has an address, so neither number is cut.
-        self.push(window.as_ptr().wrapping_add(offset as usize), len as usize)?;
+        let (base, len) = range_of(window, offset, len)?;
+        self.push(base, len)?;
         self.is_writable &= window.is_writable() || len == 0;
         Ok(())
     }
@@ -89,6 +87,15 @@ impl<'a> Pieces<'a> {
         Ok(())
     }
 
+    /// What is sent next belongs to it: the kernel need not send a packet for this alone.
+    pub(crate) fn more_follows(&mut self) {
+        self.has_more = true;
+    }
+
+    pub(super) fn has_more(&self) -> bool {
+        self.has_more
+    }
+
     /// Bytes in all pieces.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -117,5 +124,16 @@ impl<'a> Pieces<'a> {
         message.msg_iov = self.vectors.as_ptr().cast_mut();
         message.msg_iovlen = self.vectors.len() as _;
         message
+    }
+}
+
+/// Address and length of a part of a window.
+pub(super) fn range_of(window: &Window, offset: u64, len: u64) -> Result<(*mut u8, usize), Refused> {
+    let is_inside = offset.checked_add(len).is_some_and(|end| end <= window.len());
+    // What is in bounds of mapped memory has an address, so neither number is cut.
+    if is_inside {
+        Ok((window.as_ptr().wrapping_add(offset as usize), len as usize))
+    } else {
+        Err(Refused::OutOfBounds)
     }
 }

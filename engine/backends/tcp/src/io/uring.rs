@@ -8,22 +8,24 @@
 //! Such a ring does not wake those who poll its descriptor (what is left undone posts no answer). It does write to
 //! an event descriptor, which is switched on only for a sleep.
 
+use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Result};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{Ordering, fence};
 use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use penstock_memory::fork;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::manner::{MANNERS, Manner};
 use super::table::Table;
+use super::zero_copy::{Flights, HeldPieces, Released, SEND_MARK, Ticket};
 use super::{Readiness, Report};
 
 /// Requests handed over in one call.
 const ENTRIES: u32 = 64;
-
-/// Answers for each request for which the kernel has room. What is beyond it keeps aside itself.
-const ANSWERS: u32 = 16;
 
 /// Answers looked at in one turn. More come with the next.
 const ANSWERS_A_TURN: usize = 256;
@@ -31,23 +33,22 @@ const ANSWERS_A_TURN: usize = 256;
 /// Stands for requests whose answer says nothing.
 const NOBODY: u64 = u64::MAX;
 
+/// Calls in which a request that does not wait must have been done.
+const ASKS_MAX: u32 = 1000;
+
+/// How long pages are waited for that should be back: their streams are closed.
+const LAST_WORD: Duration = Duration::from_millis(100);
+
+/// `IORING_SEND_ZC_REPORT_USAGE`: the last answer says whether pages were copied.
+const REPORT_USAGE: u16 = 1 << 3;
+
+/// `IORING_NOTIF_USAGE_ZC_COPIED`.
+const WAS_COPIED: u32 = 1 << 31;
+
 /// Edges of both directions, as epoll has them here.
 const EDGES: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP) as u32;
 
 const GETEVENTS: u32 = 1;
-
-/// How the kernel does its part, the best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Manner {
-    /// When the one thread that has the ring asks for it (Linux 6.1).
-    Deferred,
-    /// At the thread's next call of any kind (Linux 5.19).
-    Cooperative,
-    /// By interrupting the thread.
-    Interrupting,
-}
-
-const MANNERS: [Manner; 3] = [Manner::Deferred, Manner::Cooperative, Manner::Interrupting];
 
 /// Why a turn did not come about.
 #[derive(Debug)]
@@ -71,6 +72,13 @@ pub(super) struct Uring {
     arm: Vec<u64>,
     /// Polls that are to end.
     cancel: Vec<u64>,
+    /// Answers that were read while another one was looked for.
+    aside: VecDeque<cqueue::Entry>,
+    flights: Flights,
+    /// Sends whose pages came back, not yet told.
+    released: VecDeque<Released>,
+    /// Found broken outside of a turn: the next one says so.
+    failed: Option<Failed>,
 }
 
 impl Uring {
@@ -96,7 +104,19 @@ impl Uring {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         ring.submitter().register_eventfd(event.as_raw_fd())?;
         ring.completion().disable_eventfd();
-        Ok(Self { ring, manner, event, is_awaited: false, owner: None, arm: Vec::new(), cancel: Vec::new() })
+        Ok(Self {
+            ring,
+            manner,
+            event,
+            is_awaited: false,
+            owner: None,
+            arm: Vec::new(),
+            cancel: Vec::new(),
+            aside: VecDeque::new(),
+            flights: Flights::default(),
+            released: VecDeque::new(),
+            failed: None,
+        })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -131,7 +151,8 @@ impl Uring {
         if self.has_work() {
             self.enter()?;
         }
-        Ok(self.read_answers(table, report))
+        let any = self.read_answers(table, report);
+        Ok(any || !self.released.is_empty())
     }
 
     /// From now on, until the next turn, the descriptor becomes readable when there is something. Answers whether
@@ -147,7 +168,7 @@ impl Uring {
         // comes after that barrier, so it would not do.)
         fence(Ordering::SeqCst);
         self.enter()?;
-        Ok(self.ring.completion().is_empty())
+        Ok(self.ring.completion().is_empty() && self.aside.is_empty() && self.released.is_empty())
     }
 
     fn awake(&mut self) {
@@ -158,6 +179,9 @@ impl Uring {
     }
 
     fn prepare(&mut self, table: &mut Table) -> std::result::Result<(), Failed> {
+        if let Some(failed) = self.failed.take() {
+            return Err(failed);
+        }
         if self.owner.is_none() {
             if self.manner == Manner::Deferred {
                 self.ring.submitter().register_enable_rings().map_err(Failed::Refused)?;
@@ -186,7 +210,7 @@ impl Uring {
     }
 
     fn push(&mut self, request: &squeue::Entry) -> std::result::Result<(), Failed> {
-        // SAFETY: polls and their removal name no memory.
+        // SAFETY: polls and their removal name no memory; what a send names is held until its last answer, or for ever.
         while unsafe { self.ring.submission().push(request) }.is_err() {
             self.enter()?;
         }
@@ -212,12 +236,18 @@ impl Uring {
 
     fn read_answers(&mut self, table: &mut Table, report: Report<'_>) -> bool {
         let mut any = false;
-        for answer in self.ring.completion().take(ANSWERS_A_TURN) {
+        for _ in 0..ANSWERS_A_TURN {
+            let Some(answer) = self.aside.pop_front().or_else(|| self.ring.completion().next()) else { break };
+            let number = answer.user_data();
+            if number & SEND_MARK != 0 {
+                self.hear_of_send(&answer);
+                continue;
+            }
             // What nobody watches any more has no stream behind its number.
-            let Some(watched) = table.get_mut(answer.user_data()) else { continue };
+            let Some(watched) = table.get_mut(number) else { continue };
             if !cqueue::more(answer.flags()) {
                 // The poll has ended, though not because we wanted it to.
-                self.arm.push(answer.user_data());
+                self.arm.push(number);
             }
             match u32::try_from(answer.result()) {
                 Ok(bits) => any |= Readiness::tell(watched, bits, report),
@@ -227,58 +257,134 @@ impl Uring {
         }
         any
     }
+
+    /// The last answer about a send says whether its pages were copied.
+    fn hear_of_send(&mut self, answer: &cqueue::Entry) {
+        if !cqueue::more(answer.flags()) {
+            let was_copied = cqueue::notif(answer.flags()) && answer.result() as u32 & WAS_COPIED != 0;
+            self.released.extend(self.flights.end(answer.user_data(), was_copied));
+        }
+    }
+
+    /// Pieces for a send without a copy.
+    pub(super) fn held_pieces(&mut self) -> Box<HeldPieces> {
+        self.flights.pieces()
+    }
+
+    pub(super) fn keep(&mut self, held: Box<HeldPieces>) {
+        self.flights.keep(held);
+    }
+
+    /// Sends without a copy and without waiting.
+    pub(super) fn send_without_copy(&mut self, fd: RawFd, held: Box<HeldPieces>, key: u64) -> Result<(usize, Ticket)> {
+        if self.owner != Some(thread::current().id()) || self.failed.is_some() || held.bytes() == 0 {
+            return Err(ErrorKind::Unsupported.into());
+        }
+        let (ticket, message) = self.flights.start(held, fd, key);
+        let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u32;
+        let send = opcode::SendMsgZc::new(types::Fd(fd), message).flags(flags).ioprio(REPORT_USAGE);
+        match self.ask(&send.build().user_data(ticket.number())) {
+            Ok(answer) => {
+                let last_word = !cqueue::more(answer.flags());
+                if last_word {
+                    self.released.extend(self.flights.end(ticket.number(), true));
+                }
+                let sent = usize::try_from(answer.result()).map_err(|_| not_sent(-answer.result()));
+                // Of what did not go out only the memory is of interest, until the kernel's last word.
+                sent.map(|bytes| (bytes, ticket)).inspect_err(|_| self.silence(ticket))
+            }
+            Err(failed) => {
+                self.silence(ticket);
+                // A ring that does not take the request has not sent it. One that took it and does not answer may have.
+                let is_lost = matches!(&failed, Failed::Refused(error) if error.kind() == ErrorKind::TimedOut);
+                // The next turn goes on without this ring, and with it goes what it did not take.
+                self.failed = Some(failed);
+                Err(if is_lost { ErrorKind::TimedOut } else { ErrorKind::Unsupported }.into())
+            }
+        }
+    }
+
+    /// Nobody wants to hear of this send.
+    fn silence(&mut self, ticket: Ticket) {
+        self.released.retain(|released| released.ticket != ticket);
+        self.flights.silence(ticket);
+    }
+
+    /// Hands a request over that is done within the call, and answers what became of it.
+    fn ask(&mut self, request: &squeue::Entry) -> std::result::Result<cqueue::Entry, Failed> {
+        self.push(request)?;
+        for _ in 0..ASKS_MAX {
+            self.enter()?;
+            while let Some(answer) = self.ring.completion().next() {
+                if answer.user_data() == request.get_user_data() {
+                    return Ok(answer);
+                }
+                self.aside.push_back(answer);
+            }
+        }
+        Err(Failed::Refused(ErrorKind::TimedOut.into()))
+    }
+
+    pub(super) fn next_released(&mut self) -> Option<Released> {
+        self.released.pop_front()
+    }
+
+    /// Nobody wants to hear of the stream's sends. Answers whether there are any.
+    pub(super) fn forget_sends(&mut self, fd: RawFd, key: u64) -> bool {
+        self.released.retain(|released| released.key != key);
+        self.flights.forget(fd, key)
+    }
+
+    /// What this ring will never say: its sends count as let go of, and their memory is not used again.
+    pub(super) fn give_up(&mut self) -> VecDeque<Released> {
+        self.flights.give_up(|released| self.released.push_back(released));
+        std::mem::take(&mut self.released)
+    }
 }
 
-impl Manner {
-    /// A ring. One that waits for its thread does nothing until that has called.
-    fn build(self, entries: u32, waits_for_thread: bool) -> Result<IoUring> {
-        let mut builder = IoUring::builder();
-        builder.dontfork().setup_clamp().setup_cqsize(ANSWERS * entries);
-        match self {
-            Self::Deferred => {
-                builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
-                if waits_for_thread {
-                    builder.setup_r_disabled();
+impl Uring {
+    /// Waits, for a bounded time, until this is so, as far as the kernel's answers about sends can make it so.
+    fn hear_until(&mut self, within: Duration, is_so: impl Fn(&Flights) -> bool) -> bool {
+        let since = Instant::now();
+        // A forked child has neither the ring nor its memory.
+        let may_ask = self.owner == Some(thread::current().id()) && !fork::in_child();
+        while !is_so(&self.flights) {
+            if !may_ask || since.elapsed() > within || self.enter().is_err() {
+                return false;
+            }
+            let mut answers = std::mem::take(&mut self.aside);
+            answers.extend(self.ring.completion());
+            for answer in answers {
+                match answer.user_data() & SEND_MARK {
+                    0 => self.aside.push_back(answer),
+                    _ => self.hear_of_send(&answer),
                 }
             }
-            Self::Cooperative => {
-                builder.setup_coop_taskrun().setup_taskrun_flag();
+            if !is_so(&self.flights) {
+                thread::sleep(Duration::from_micros(100));
             }
-            Self::Interrupting => {}
         }
-        builder.build(entries)
+        true
     }
 
-    /// Makes a ring and does nothing with it, once: some places forbid only one of the calls.
-    fn trial(self) -> Result<()> {
-        let mut ring = self.build(2, false)?;
-        let features = ring.params();
-        // Of the same version as polls that stay (Linux 5.13), and nothing that was said may be lost.
-        if !features.is_feature_resource_tagging() || !features.is_feature_nodrop() {
-            return Err(Error::new(ErrorKind::Unsupported, "it is older than Linux 5.13"));
-        }
-        // SAFETY: a request that names no memory.
-        let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
-        pushed.map_err(|_| Error::from(ErrorKind::Unsupported))?;
-        ring.submit_and_wait(1)?;
-        match ring.completion().next() {
-            Some(answer) if answer.result() >= 0 => Ok(()),
-            _ => Err(ErrorKind::Unsupported.into()),
-        }
+    /// Waits until the kernel has let go of all that was sent on streams that are forgotten.
+    pub(super) fn wait_for_pages(&mut self) -> bool {
+        self.hear_until(LAST_WORD, |flights| !flights.has_forgotten())
     }
 }
 
-/// Why there is no ring, in words.
-pub(super) fn why_not(refused: &Error) -> String {
-    const SETTING: &str = "/proc/sys/kernel/io_uring_disabled";
-    let setting = std::fs::read_to_string(SETTING).unwrap_or_default();
-    match refused.raw_os_error() {
-        Some(libc::EPERM) if !matches!(setting.trim(), "" | "0") => {
-            format!("kernel.io_uring_disabled is {}", setting.trim())
-        }
-        Some(libc::EPERM | libc::EACCES) => "a filter or a security policy forbids io_uring".to_owned(),
-        Some(libc::ENOSYS) => "the kernel has no io_uring, or a filter hides it".to_owned(),
-        Some(libc::ENOMEM) => "memory that may be locked is too little for io_uring (ulimit -l)".to_owned(),
-        _ => format!("io_uring does not work here: {refused}"),
+impl Drop for Uring {
+    fn drop(&mut self) {
+        self.hear_until(LAST_WORD, Flights::is_empty);
+        self.flights.give_up(|_| {});
+    }
+}
+
+/// Why a send did not go out. What only this way of sending needs is no fault of the stream's.
+fn not_sent(error: i32) -> Error {
+    match error {
+        libc::ENOMEM | libc::ENOBUFS => ErrorKind::OutOfMemory.into(),
+        libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS => ErrorKind::Unsupported.into(),
+        _ => Error::from_raw_os_error(error),
     }
 }

@@ -4,6 +4,7 @@ mod hostile;
 mod model;
 mod moving;
 mod stopping;
+mod zero_copy;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -62,6 +63,7 @@ struct Side {
     got: Got,
     fault: Option<LaneFault>,
     expected: Revisions,
+    path: String,
 }
 
 const PARTY: u32 = 3;
@@ -212,6 +214,7 @@ fn join_all(offered: Offered, blob: &[u8], streams: Vec<OwnedFd>) -> Vec<Side> {
             got: Got { room: usize::MAX, ..Got::default() },
             fault: None,
             expected: Revisions::default(),
+            path: link.path.clone(),
         };
         side.turn();
         side

@@ -1,5 +1,8 @@
 //! Every test runs on each kind that there is.
 
+mod forbidden;
+mod zero_copy;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,8 +13,9 @@ use penstock_memory::{HostMemory, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
+use super::manner::Manner;
 use super::pieces::Refused;
-use super::uring::{Manner, Uring};
+use super::uring::Uring;
 use super::{Io, MOVES_MAX, PIECES_MAX, PieceSpace, Pieces, Readiness};
 
 /// Longer than anything here takes, however busy the machine is.
@@ -44,7 +48,7 @@ fn pair() -> (TcpStream, TcpStream) {
 fn narrow_pair() -> (TcpStream, TcpStream) {
     let (here, there) = pair();
     sockopt::set_socket_send_buffer_size(&here, 4096).unwrap();
-    sockopt::set_socket_recv_buffer_size(&there, 4096).unwrap();
+    sockopt::set_socket_recv_buffer_size(&there, 128 << 10).unwrap();
     (here, there)
 }
 
@@ -506,72 +510,4 @@ fn assert_ends(stream: &mut TcpStream) {
     let ended = std::iter::repeat_with(|| stream.read(&mut [0; 8]));
     let ended = ended.into_iter().find(|end| !matches!(end, Err(error) if error.kind() == ErrorKind::Interrupted));
     assert_eq!(ended.unwrap().expect("the socket is still held"), 0);
-}
-
-/// From here on this thread gets an error for a call.
-fn forbid(call: libc::c_long, error: i32) {
-    const ALLOW: u32 = 0x7fff_0000;
-    const ERRNO: u32 = 0x0005_0000;
-    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut steps = [
-        step(0x20, 0, 0, 0), // load the number of the call
-        step(0x15, 0, 1, call as u32),
-        step(0x06, 0, 0, ERRNO | error as u32),
-        step(0x06, 0, 0, ALLOW),
-    ];
-    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: both calls concern this thread alone; the program is copied by the kernel.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program), 0);
-    }
-}
-
-#[test]
-fn where_a_filter_forbids_rings_epoll_is_chosen_and_says_why() {
-    let calls = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
-    for call in calls {
-        for (error, word) in [(libc::EPERM, "forbids"), (libc::ENOSYS, "no io_uring")] {
-            let tried = std::thread::spawn(move || {
-                forbid(call, error);
-                let io = Io::open(TcpIo::Auto).unwrap();
-                assert_eq!(io.name(), "epoll");
-                let why = io.why().unwrap().to_owned();
-                assert!(why.contains(word), "{why}");
-                let refused = Io::open(TcpIo::IoUring).err().expect("a ring was asked for").to_string();
-                assert_eq!(refused, why);
-            });
-            tried.join().unwrap();
-        }
-    }
-    let io = Io::open(TcpIo::Epoll).unwrap();
-    assert_eq!((io.name(), io.why()), ("epoll", None), "what was asked for has no reason");
-}
-
-#[test]
-fn a_ring_that_is_forbidden_later_is_given_up_without_losing_a_stream() {
-    let tried = std::thread::spawn(|| {
-        let mut io = Io::open(TcpIo::Auto).unwrap();
-        if io.name() == "epoll" {
-            return;
-        }
-        let (mut here, there) = pair();
-        let (sender, taker) = narrow_pair();
-        io.watch(there.as_fd(), 1).unwrap();
-        io.watch(sender.as_fd(), 2).unwrap();
-        settle(&mut io);
-        fill(&mut io, &sender);
-        forbid(libc::SYS_io_uring_enter, libc::EPERM);
-        here.write_all(b"word").unwrap();
-        turn_until(&mut io, 1, |is| is.readable);
-        assert_eq!(io.name(), "epoll");
-        let since = Instant::now();
-        let mut has_room = false;
-        while !has_room && since.elapsed() < LONG {
-            drain(&mut io, &taker);
-            has_room = turn(&mut io).iter().any(|(key, is)| *key == 2 && is.writable);
-        }
-        assert!(has_room);
-    });
-    tried.join().unwrap();
 }

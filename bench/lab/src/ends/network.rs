@@ -1,0 +1,118 @@
+//! What two ends need that meet over the network, and the end that another host serves.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use penstock::config::TcpIo;
+use penstock::{Config, Peer, RemoteRegion, SystemEnv};
+use serde::{Deserialize, Serialize};
+
+use super::end::End;
+use super::wire::{Command, Reply};
+use crate::error::LabError;
+use crate::service::{About, Answer, Client, Request};
+
+/// How long the other host may take to come into touch: its name is looked up, and a lost packet is sent again.
+pub const CONNECT: Duration = Duration::from_secs(10);
+/// How long it may take for anything: filling gigabytes is the longest. If it dies, the session's end says so sooner.
+const ANSWER: Duration = Duration::from_secs(120);
+
+/// What ends do that meet over the network.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// What moves bytes between sockets and memory; applies to ends that are started here.
+    pub io: TcpIo,
+    /// TCP streams that each worker has; the engine's default where absent.
+    pub streams: Option<usize>,
+    /// The secret of the group; that of the ends' own folder where both are started here, else the user's own.
+    pub secret_file: Option<PathBuf>,
+    /// `host:port` of an engine that serves the target; both ends are of this host where absent.
+    pub host: Option<String>,
+}
+
+impl Network {
+    /// A configuration with what is asked for.
+    pub fn apply(&self, config: Config) -> Config {
+        let config = config.tcp_io(self.io);
+        let config = match self.streams {
+            Some(streams) => config.tcp_streams(streams),
+            None => config,
+        };
+        match &self.secret_file {
+            Some(file) => config.secret_file(file),
+            None => config,
+        }
+    }
+}
+
+/// A name that no other host's measurement has at the same time.
+pub fn unique_name(what: &str) -> String {
+    use std::hash::{BuildHasher, Hasher};
+    // Seeded by the system, differently in each process.
+    let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    format!("{what}-{:08x}", random as u32)
+}
+
+/// The target on another host.
+pub(super) struct Served {
+    client: Client,
+    about: About,
+    pool: String,
+}
+
+impl Served {
+    /// Has the peer make a pool. Answers it, with the pool as plans name it, and the label of its counter.
+    pub(super) fn open(
+        near: &End,
+        peer: Peer<SystemEnv>,
+        request: &Request,
+    ) -> Result<(Self, RemoteRegion<SystemEnv>, String), LabError> {
+        let mut client = Client::new(peer);
+        let about = client.about(&near.engine, CONNECT)?;
+        let (label, counter) = match client.ask(&near.engine, request, ANSWER)? {
+            Answer::Pool { label, counter, .. } => (label, counter),
+            other => return Err(client.unexpected(&other).into()),
+        };
+        let remote = client.peer().wait_region(&label, CONNECT).map_err(LabError::refused("find the target's pool"))?;
+        Ok((Self { client, about, pool: label }, remote, counter))
+    }
+
+    /// Who serves.
+    pub(super) fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Has the other host do something and waits for its answer.
+    pub(super) fn ask(&mut self, near: &End, command: &Command) -> Result<Reply, LabError> {
+        let pool = self.pool.clone();
+        let request = match command {
+            Command::Fill(layout) => Request::Fill { pool, layout: layout.clone() },
+            Command::Wipe(_) => Request::Wipe { pool },
+            Command::Check(layout) => Request::Check { pool, layout: layout.clone() },
+            Command::Cpu => Request::Cpu,
+            _ => {
+                let mend = "a target on another host is filled, wiped and checked; the rest needs both ends here";
+                return Err(LabError::Option { option: "host", mend });
+            }
+        };
+        match self.client.ask(&near.engine, &request, ANSWER)? {
+            Answer::Done => Ok(Reply::Done),
+            Answer::Checked { bytes } => Ok(Reply::Checked { bytes }),
+            Answer::Wrong(mismatch) => Ok(Reply::Wrong(mismatch)),
+            Answer::Cpu { nanos } => Ok(Reply::Cpu { nanos }),
+            other => Err(self.client.unexpected(&other).into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_names_and_differ() {
+        let names = [unique_name("perf"), unique_name("perf")];
+        assert!(names.iter().all(|name| penstock::EngineName::new(name).is_ok()));
+        assert_ne!(names[0], names[1]);
+    }
+}

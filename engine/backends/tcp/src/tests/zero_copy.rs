@@ -1,0 +1,164 @@
+//! Payload that leaves without a copy. Here the kernel copies it in the end, but has the pages until it did.
+
+use std::time::{Duration, Instant};
+
+use penstock_transport::host::Busy;
+
+use super::*;
+use crate::io::ALWAYS;
+
+const BYTES: usize = 2 << 20;
+
+/// A session whose large sends all go without a copy, and whether they do here.
+fn held_session(streams: Vec<(OwnedFd, OwnedFd)>) -> Option<[Side; 2]> {
+    ALWAYS.set(true);
+    let sides = session(streams);
+    ALWAYS.set(false);
+    // Without a ring there is nothing to try.
+    sides[0].path.contains("io_uring").then_some(sides)
+}
+
+/// A connection whose receiving end takes little before its owner does.
+fn slow_pair() -> (OwnedFd, OwnedFd) {
+    let (near, far) = tcp_pair();
+    sockopt::set_socket_send_buffer_size(&near, 4 << 20).unwrap();
+    sockopt::set_socket_recv_buffer_size(&far, 64 << 10).unwrap();
+    (near, far)
+}
+
+/// Who might touch this side's memory at this moment.
+fn busy(side: &Side) -> Vec<Busy> {
+    let mut busy = Vec::new();
+    side.commons.posts.view().observe(PARTY, &mut busy);
+    busy
+}
+
+/// One side works, the other does not.
+fn turn_one(side: &mut Side, times: usize) {
+    for _ in 0..times {
+        side.turn();
+        assert_eq!(side.fault, None);
+    }
+}
+
+#[test]
+fn both_directions_arrive_and_end_once() {
+    let Some(mut sides) = held_session(vec![slow_pair(), slow_pair()]) else { return };
+    let regions: Vec<_> = (0..2).map(|at| sides[at].region(pattern(at as u64, BYTES), Rights::READ_WRITE)).collect();
+    let half = BYTES as u64 / 2;
+    for at in 0..8 {
+        let piece = [
+            span(at * 131_072, half + at * 131_072, 70_000),
+            span(at * 131_072 + 70_001, half + at * 131_072 + 70_001, 61_071),
+        ];
+        for side in 0..2 {
+            sides[side].post(WRITE, &regions[side], key_of(&regions[1 - side]), &piece, (at, at)).unwrap();
+        }
+    }
+    until(&mut sides, "all have ended", |sides| sides.iter().all(|side| side.got.completed.len() == 8));
+    for at in 0..2 {
+        assert!((0..8).all(|token| sides[at].result(token) == Some(Ok(131_071))));
+        let (other, here) = (pattern(1 - at as u64, BYTES), bytes_of(&regions[at]));
+        for at in 0..8 {
+            let (from, to) = (at * 131_072, BYTES / 2 + at * 131_072);
+            assert!(here[to..to + 70_000] == other[from..from + 70_000]);
+            assert!(here[to + 70_001..to + 131_072] == other[from + 70_001..from + 131_072]);
+        }
+    }
+    settle(&mut sides);
+    assert!(sides.iter().all(|side| busy(side).is_empty()), "everything came back");
+    // What is asked for goes the same way.
+    sides[0].post(READ, &regions[0], key_of(&regions[1]), &[span(0, half, half / 2)], (50, 50)).unwrap();
+    until(&mut sides, "it is there", |sides| sides[0].result(50).is_some());
+    assert_eq!(sides[0].result(50), Some(Ok(half / 2)));
+    let (here, there) = (bytes_of(&regions[0]), bytes_of(&regions[1]));
+    assert!(here[..BYTES / 4] == there[BYTES / 2..BYTES / 4 * 3]);
+    settle(&mut sides);
+    assert!(busy(&sides[1]).is_empty());
+}
+
+#[test]
+fn what_the_kernel_has_is_open_and_seen() {
+    let Some(mut sides) = held_session(vec![slow_pair()]) else { return };
+    let (from, to) = (sides[0].region(pattern(5, BYTES), Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
+    let all = [span(0, 0, 500_000)];
+    sides[0].post(WRITE, &from, key_of(&to), &all, (1, 1)).unwrap();
+    assert!(busy(&sides[0]).is_empty());
+    turn_one(&mut sides[0], 10);
+    let seen = busy(&sides[0]);
+    assert_eq!(seen.len(), 1, "whoever wants memory back sees the kernel");
+    assert_eq!(sides[0].lane().abandon(1), Abandoned::Open);
+    turn_one(&mut sides[0], 100);
+    assert!(sides[0].got.completed.is_empty());
+    assert!(!sides[0].commons.posts.view().has_settled(&seen[0]));
+    until(&mut sides, "the peer has taken it", |sides| sides[0].result(1).is_some());
+    settle(&mut sides);
+    assert!(sides[0].commons.posts.view().has_settled(&seen[0]));
+    assert!(busy(&sides[0]).is_empty());
+    // The stream is in step.
+    sides[0].post(WRITE, &from, key_of(&to), &all, (2, 2)).unwrap();
+    sides[0].tell(2, 3, 1, b"there").unwrap();
+    until(&mut sides, "the next has ended", |sides| sides[0].result(3).is_some());
+    assert_eq!((sides[0].result(2), sides[1].got.notes.len()), (Some(Ok(500_000)), 1));
+    assert!(bytes_of(&to)[..500_000] == pattern(5, BYTES)[..500_000]);
+}
+
+#[test]
+fn who_waits_for_memory_does_not_wait_for_ever_while_much_is_sent() {
+    let Some(mut sides) = held_session(vec![slow_pair()]) else { return };
+    let (from, to) = (sides[0].region(vec![1; BYTES], Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
+    let other = sides[0].region(vec![2; 4096], Rights::NONE);
+    let (mut token, mut seen) = (0, None);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        // There is always more to send.
+        while sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (token, token)).is_ok() {
+            token += 1;
+        }
+        for side in &mut sides {
+            side.turn();
+            assert_eq!(side.fault, None);
+        }
+        match &seen {
+            None if token > 20 && !busy(&sides[0]).is_empty() => {
+                let (id, generation) = (other.id().0, other.generation().0);
+                sides[0].commons.posts.withdraw_region(id, generation);
+                sides[0].expected.here = sides[0].commons.posts.view().revision();
+                seen = busy(&sides[0]).pop();
+            }
+            Some(seen) if sides[0].commons.posts.view().has_settled(seen) => break,
+            _ => {}
+        }
+        assert!(Instant::now() < deadline, "the kernel never had nothing");
+    }
+    until(&mut sides, "all have ended", |sides| sides[0].got.completed.len() as u64 == token);
+}
+
+#[test]
+fn a_lane_that_is_dropped_takes_its_pages_back() {
+    let Some(mut sides) = held_session(vec![slow_pair()]) else { return };
+    let (from, to) = (sides[0].region(vec![1; BYTES], Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
+    sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (1, 1)).unwrap();
+    turn_one(&mut sides[0], 10);
+    assert_eq!(busy(&sides[0]).len(), 1);
+    sides[0].lane = None;
+    assert!(busy(&sides[0]).is_empty(), "a lane that is gone touches nothing");
+}
+
+#[test]
+fn where_the_kernel_copies_a_stream_finds_out_by_itself() {
+    let mut sides = session(vec![tcp_pair()]);
+    let (from, to) = (sides[0].region(pattern(2, BYTES), Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
+    for token in 0..8 {
+        sides[0]
+            .post(WRITE, &from, key_of(&to), &[span(token * 200_000, token * 200_000, 200_000)], (token, 1))
+            .unwrap();
+        until(&mut sides, "it has ended", |sides| sides[0].result(token) == Some(Ok(200_000)));
+    }
+    settle(&mut sides);
+    assert!(bytes_of(&to)[..1_600_000] == pattern(2, BYTES)[..1_600_000]);
+    // From now on nothing stays with the kernel, also while the peer takes nothing.
+    sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (100, 2)).unwrap();
+    turn_one(&mut sides[0], 10);
+    assert!(busy(&sides[0]).is_empty());
+}

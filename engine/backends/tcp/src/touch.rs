@@ -1,0 +1,71 @@
+//! What a lane shows of itself while it, or the kernel for it, touches this engine's memory.
+
+use penstock_ring::Hazard;
+
+/// The hazard of one lane. It is raised around each call that touches memory, and stays raised while the kernel has
+/// pages that were sent without a copy: whoever wants memory back waits until it moves.
+pub(crate) struct Touch {
+    hazard: Hazard,
+    /// Sends whose pages the kernel has.
+    held: usize,
+    /// The revision of this engine's log when the first of them went out.
+    since: u64,
+}
+
+impl Touch {
+    pub(crate) fn new(hazard: Hazard) -> Self {
+        Self { hazard, held: 0, since: 0 }
+    }
+
+    /// A call begins. What is withdrawn is looked up after this.
+    #[inline]
+    pub(crate) fn enter(&mut self) {
+        // Raised already, it must not move: that would say that the kernel has let go.
+        if self.held == 0 {
+            self.hazard.enter(0);
+        }
+    }
+
+    /// The call is over.
+    #[inline]
+    pub(crate) fn leave(&mut self) {
+        if self.held == 0 {
+            self.hazard.leave();
+        }
+    }
+
+    /// Whether the kernel may be left with pages by a call that found this revision. Once something was withdrawn,
+    /// somebody may wait for those that it has: their number only falls then.
+    pub(crate) fn may_hold(&self, revision: u64) -> bool {
+        self.held == 0 || self.since == revision
+    }
+
+    /// A call that found this revision leaves the kernel with pages. Said before it is over.
+    pub(crate) fn hold(&mut self, revision: u64) {
+        if self.held == 0 {
+            self.since = revision;
+        }
+        self.held += 1;
+    }
+
+    /// The kernel has let go of the pages of one send. Said outside of calls.
+    pub(crate) fn released(&mut self) {
+        self.held = self.held.saturating_sub(1);
+        if self.held == 0 {
+            self.hazard.leave();
+        }
+    }
+
+    /// Whether the kernel has pages.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held > 0
+    }
+
+    /// The kernel has let go of all there was.
+    pub(crate) fn all_released(&mut self) {
+        if self.held > 0 {
+            self.held = 1;
+            self.released();
+        }
+    }
+}

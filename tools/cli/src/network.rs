@@ -1,0 +1,160 @@
+//! The way to an engine on another host, and what to do where it ends.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use penstock::config::TransportName;
+use penstock::{Config, ConnectError, Engine};
+use penstock_lab::ends::network::unique_name;
+use penstock_lab::service::{About, Client};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::arguments::NetworkOptions;
+use crate::failure::Failure;
+
+/// The port of `penstock serve`.
+pub(crate) const PORT: u16 = 7400;
+
+/// How long another host may take to be in touch.
+pub(crate) const CONNECT: Duration = Duration::from_secs(10);
+
+/// How long it may take for an answer that costs nothing.
+pub(crate) const ANSWER: Duration = Duration::from_secs(5);
+
+/// Another host as it was written, with the usual port where it names none.
+pub(crate) fn with_port(host: &str) -> String {
+    if host.parse::<SocketAddr>().is_ok() {
+        return host.to_owned();
+    }
+    match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+        Ok(address) => SocketAddr::new(address, PORT).to_string(),
+        Err(_) if host.contains(':') => host.to_owned(),
+        Err(_) => format!("{host}:{PORT}"),
+    }
+}
+
+/// An engine of this process with a session to one that serves.
+pub(crate) struct Line {
+    pub(crate) client: Client,
+    pub(crate) about: About,
+    pub(crate) engine: Engine,
+}
+
+/// Another host that was not reached.
+#[derive(Debug)]
+pub(crate) struct Unreached {
+    pub(crate) host: String,
+    pub(crate) error: ConnectError,
+}
+
+impl Unreached {
+    /// What to do next, beyond what the engine says.
+    pub(crate) fn advice(&self) -> Option<String> {
+        let host = self.host.rsplit_once(':').map_or(self.host.as_str(), |(host, _)| host);
+        match &self.error {
+            ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } | ConnectError::Lost { .. } => {
+                Some(format!(
+                    "start `penstock serve` on {host}, and call the address and port that it says; `penstock doctor {}` looks \
+                 step by step",
+                    self.host
+                ))
+            }
+            ConnectError::WrongSecret { .. } => Some(format!(
+                "copy the secret of the one that serves: `scp {host}:.config/penstock/secret ~/.config/penstock/secret`; or \
+                 name it with --secret-file"
+            )),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot reach {}: {}", self.host, self.error)?;
+        match self.advice() {
+            Some(advice) => write!(f, "\n  {advice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An engine that reaches other hosts, and nobody here.
+pub(crate) fn engine(what: &str, options: &NetworkOptions) -> Result<Engine, Failure> {
+    let config = Config::default().named(unique_name(what)).transports([TransportName::Tcp]).tcp_io(options.io.into());
+    let config = match options.streams {
+        Some(streams) => config.tcp_streams(streams),
+        None => config,
+    };
+    let config = match &options.secret_file {
+        Some(file) => config.secret_file(file),
+        None => config,
+    };
+    Ok(Engine::start(config)?)
+}
+
+/// Connects to the engine that serves at this address, and hears who it is.
+pub(crate) fn call(what: &str, host: &str, options: &NetworkOptions) -> Result<Line, Failure> {
+    let engine = engine(what, options)?;
+    let peer = engine.connect_address(host, CONNECT);
+    let peer = peer.map_err(|error| Failure::Reach(Unreached { host: host.to_owned(), error }))?;
+    let mut client = Client::new(peer);
+    let about = client.about(&engine, ANSWER)?;
+    Ok(Line { client, about, engine })
+}
+
+/// Set when somebody asks this process to end. A second time the system's own way is taken: nobody has to wait for a drain.
+#[derive(Debug, Clone)]
+pub(crate) struct Over(Arc<AtomicBool>);
+
+impl Over {
+    pub(crate) fn watch() -> Result<Self, Failure> {
+        let over = Arc::new(AtomicBool::new(false));
+        let register = |signal| -> io::Result<()> {
+            signal_hook::flag::register_conditional_default(signal, Arc::clone(&over))?;
+            signal_hook::flag::register(signal, Arc::clone(&over))?;
+            Ok(())
+        };
+        [SIGINT, SIGTERM].into_iter().try_for_each(register).map_err(Failure::Signals)?;
+        Ok(Self(over))
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Where the secret is that hosts share, as the engine looks for it.
+pub(crate) fn secret_file(config: &Config) -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let own = || {
+        let folder = variable("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
+        let folder = folder.or_else(|| Some(variable("HOME").filter(|path| path.is_absolute())?.join(".config")));
+        Some(folder?.join("penstock").join("secret"))
+    };
+    config.session.secret_file.clone().or_else(|| variable("PENSTOCK_SECRET_FILE")).or_else(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_port;
+
+    #[test]
+    fn the_usual_port_is_added_where_there_is_none() {
+        for (written, meant) in [
+            ("gpu-b", "gpu-b:7400"),
+            ("gpu-b:1", "gpu-b:1"),
+            ("10.0.0.7", "10.0.0.7:7400"),
+            ("10.0.0.7:1", "10.0.0.7:1"),
+            ("2001:db8::7", "[2001:db8::7]:7400"),
+            ("[2001:db8::7]", "[2001:db8::7]:7400"),
+            ("[2001:db8::7]:1", "[2001:db8::7]:1"),
+        ] {
+            assert_eq!(with_port(written), meant);
+        }
+    }
+}

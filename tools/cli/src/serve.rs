@@ -1,0 +1,166 @@
+//! `penstock serve`: an engine that engines of other hosts can test against.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use penstock::config::TransportName;
+use penstock::{Config, Engine, StartError};
+use penstock_doctor::Host;
+use penstock_lab::ends::network::unique_name;
+use penstock_lab::service::{Event, Limits, Server};
+use serde_json::json;
+
+use crate::arguments::ServeOptions;
+use crate::console;
+use crate::failure::{Ended, Failure};
+use crate::network::{self, Over, PORT};
+
+/// Peers that are served at the same time.
+const PEERS: usize = 64;
+
+/// How long what is under way may take to finish in the end.
+const DRAIN: Duration = Duration::from_secs(3);
+
+/// Serves until it is asked to end.
+pub(crate) fn run(options: &ServeOptions) -> Result<Ended, Failure> {
+    let over = Over::watch()?;
+    let until = options.lasting.map(|lasting| Instant::now() + lasting);
+    let config = config(options)?;
+    let (engine, config) = start(config, options)?;
+    let pool_bytes = options.memory_mib.map_or_else(|| available() / 4, |mib| mib << 20);
+    console::print(&greeting(&engine, &config, pool_bytes, options))?;
+    let doctor = || {
+        let host = Host::this(std::env::current_exe().ok(), &config);
+        serde_json::to_value(penstock_doctor::examine(&host, &[])).unwrap_or_default()
+    };
+    let server = Server::new(&engine, Limits { pool_bytes, peers: PEERS }, &doctor);
+    let is_over = || over.is_set() || until.is_some_and(|until| Instant::now() >= until);
+    // A reader that has left is no reason to stop serving.
+    server.serve(is_over, |event| drop(console::print(&line(&event, options.json))));
+    let drained = engine.drain(DRAIN).is_ok_and(|drained| drained.is_complete());
+    drop(engine);
+    console::print(&farewell(drained, options.json))?;
+    Ok(Ended::Well)
+}
+
+fn config(options: &ServeOptions) -> Result<Config, Failure> {
+    let config = match &options.config {
+        Some(file) => Config::load(file)?,
+        None => Config::default(),
+    };
+    let config = match (&options.name, &config.engine.name) {
+        (Some(name), _) => config.named(name),
+        (None, Some(_)) => config,
+        (None, None) => config.named(unique_name("serve")),
+    };
+    let config = match &options.secret_file {
+        Some(file) => config.secret_file(file),
+        None => config,
+    };
+    Ok(if options.listen.is_empty() { config } else { config.listen(&options.listen) })
+}
+
+/// Starts the engine, where nothing else is said at the usual port of all addresses: of both families, if the host has both.
+fn start(config: Config, options: &ServeOptions) -> Result<(Engine, Config), Failure> {
+    let config = match config.transports.allow.contains(&TransportName::Tcp) {
+        true => config,
+        false => {
+            let allow = [config.transports.allow.as_slice(), &[TransportName::Tcp]].concat();
+            config.transports(allow)
+        }
+    };
+    if !options.listen.is_empty() || !config.session.listen.is_empty() {
+        return Ok((Engine::start(config.clone())?, config));
+    }
+    let (old, new) = (format!("0.0.0.0:{PORT}"), format!("[::]:{PORT}"));
+    let both = config.clone().listen([&old, &new]);
+    match Engine::start(both.clone()) {
+        Ok(engine) => Ok((engine, both)),
+        // A host without the newer family.
+        Err(StartError::Network { address, .. }) if address == new => {
+            let one = config.listen([&old]);
+            Ok((Engine::start(one.clone())?, one))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Memory that this host could give, in bytes.
+fn available() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().split(' ').next()?.parse::<u64>().ok());
+    kib.map_or(1 << 30, |kib| kib.saturating_mul(1024))
+}
+
+fn greeting(engine: &Engine, config: &Config, pool_bytes: u64, options: &ServeOptions) -> String {
+    let addresses: Vec<String> = engine.addresses().iter().map(ToString::to_string).collect();
+    let secret = network::secret_file(config);
+    if options.json {
+        let serving = json!({
+            "event": "serving",
+            "name": engine.name().as_str(),
+            "release": env!("CARGO_PKG_VERSION"),
+            "addresses": addresses,
+            "secret_file": secret,
+            "pool_bytes_max": pool_bytes,
+        });
+        return format!("{serving}\n");
+    }
+    let mut text = format!("serving as {}, release {}\n", engine.name(), env!("CARGO_PKG_VERSION"));
+    let mut row = |label: &str, words: &str| text.push_str(&format!("  {label:<14}{words}\n"));
+    for (place, address) in addresses.iter().enumerate() {
+        row(if place == 0 { "listens at" } else { "" }, address);
+    }
+    row("for others", &format!("up to {} MiB of pools (--memory-mib)", pool_bytes >> 20));
+    if let Some(secret) = &secret {
+        row("secret", &secret.display().to_string());
+        row("share it", &share(secret));
+    }
+    let reached = reached_at(&addresses);
+    row("then, there", &format!("penstock ping {reached}"));
+    row("", &format!("penstock perf {reached} --workload w2"));
+    text.push_str("  Ctrl-C ends it.\n");
+    text
+}
+
+/// An address that another host may use, the first that is not this host's own loopback.
+fn reached_at(addresses: &[String]) -> &str {
+    let is_loopback = |address: &str| address.starts_with("127.") || address.starts_with("[::1]");
+    let other = addresses.iter().find(|address| !is_loopback(address) && !address.starts_with('['));
+    other.or_else(|| addresses.iter().find(|address| !is_loopback(address))).or(addresses.first()).map_or("HOST", |a| a)
+}
+
+/// The line that copies the secret to another host, to where it is looked for there.
+fn share(secret: &Path) -> String {
+    let path = secret.display();
+    format!("ssh OTHER 'umask 077; mkdir -p .config/penstock; cat > .config/penstock/secret' < '{path}'")
+}
+
+fn line(event: &Event, json: bool) -> String {
+    match (event, json) {
+        (Event::Came { peer, transport, address }, true) => {
+            let address = address.map(|address| address.to_string());
+            format!(
+                "{}\n",
+                json!({ "event": "came", "peer": peer.as_str(), "transport": transport, "address": address })
+            )
+        }
+        (Event::Came { peer, transport, address }, false) => {
+            let from = address.map(|address| format!(" from {address}")).unwrap_or_default();
+            format!("{peer} came over {transport}{from}\n")
+        }
+        (Event::Went { peer, why }, true) => {
+            format!("{}\n", json!({ "event": "went", "peer": peer.as_str(), "why": why }))
+        }
+        (Event::Went { peer, why }, false) => format!("{peer} went: {why}\n"),
+    }
+}
+
+fn farewell(drained: bool, json: bool) -> String {
+    match (json, drained) {
+        (true, _) => format!("{}\n", json!({ "event": "ended", "drained": drained })),
+        (false, true) => "ended: everybody has left in good order\n".to_owned(),
+        (false, false) => format!("ended: some peers had not finished after {} s\n", DRAIN.as_secs()),
+    }
+}

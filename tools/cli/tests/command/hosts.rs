@@ -1,0 +1,195 @@
+//! `penstock serve`, and all that goes to it: ping, perf and doctor with a host.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::run::{Folder, LIMIT, Ran, finish, wait};
+
+/// A few blocks, so that it takes no time even without optimisation.
+const TINY: &str = "name: tiny\nwhat: a test\nblock_bytes: 4096\nblocks: 64\nlayers: 2\n";
+
+/// `penstock serve` at a free port of this host; ended with this value.
+struct Serving {
+    child: Child,
+    lines: Receiver<String>,
+    address: String,
+}
+
+impl Serving {
+    fn start(folder: &Folder, more: &[&str]) -> Self {
+        let arguments = [&["serve", "--listen", "127.0.0.1:0", "--memory-mib", "64", "--json"], more].concat();
+        let mut child = with_home(folder, &arguments).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let output = child.stdout.take().unwrap();
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            BufReader::new(output).lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)))
+        });
+        let mut serving = Self { child, lines, address: String::new() };
+        let first = serving.event("serving");
+        serving.address = first["addresses"][0].as_str().unwrap().to_owned();
+        serving
+    }
+
+    /// Waits for the next event of this kind.
+    fn event(&self, kind: &str) -> Value {
+        loop {
+            let line = self.lines.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("it did not say {kind}"));
+            let event: Value = serde_json::from_str(&line).unwrap();
+            if event["event"] == kind {
+                return event;
+            }
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        let kill = format!("kill -s {signal} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The command of a user whose own secret is in this folder.
+fn with_home(folder: &Folder, arguments: &[&str]) -> Command {
+    let mut command = folder.command(arguments);
+    command.env("XDG_CONFIG_HOME", folder.path().join("home")).env_remove("PENSTOCK_SECRET_FILE");
+    command
+}
+
+fn run(folder: &Folder, arguments: &[&str]) -> Ran {
+    let ran = finish(&mut with_home(folder, arguments));
+    assert_eq!(folder.left_behind(), Vec::<String>::new(), "{arguments:?}");
+    ran
+}
+
+#[test]
+fn another_host_answers_pings() {
+    let folder = Folder::new();
+    let serving = Serving::start(&folder, &["--name", "other"]);
+    let ran = run(&folder, &["ping", &serving.address, "-c", "3", "-i", "0.01", "-s", "4096"]);
+    assert_eq!((ran.status, ran.err.as_str()), (0, ""), "{ran:?}");
+    assert!(ran.out.starts_with(&format!("other answers at {}: release ", serving.address)), "{}", ran.out);
+    assert_eq!(ran.out.matches("4096 bytes: seq=").count(), 3, "{}", ran.out);
+    assert!(ran.out.contains("\nother: 3 sent, 3 answered, 0 lost (0.0 %)\nround trip: least "), "{}", ran.out);
+    let ran = run(&folder, &["ping", &serving.address, "-c", "2", "-i", "0", "-s", "0", "--json", "--io", "epoll"]);
+    let summary = ran.json();
+    assert_eq!((ran.status, &summary["transport"], &summary["received"]), (0, &"tcp".into(), &2.into()), "{ran:?}");
+    assert!(summary["path"].as_str().unwrap().contains("epoll"), "{summary}");
+    assert!(summary["min_us"].as_f64().unwrap() <= summary["p99_us"].as_f64().unwrap());
+}
+
+#[test]
+fn a_workload_is_measured_to_another_host_and_every_byte_verified() {
+    let folder = Folder::new();
+    let tiny = folder.write("tiny.yaml", TINY);
+    let serving = Serving::start(&folder, &[]);
+    let common = ["perf", &serving.address, "--workload", &tiny, "--pool-mib", "8", "--rounds", "5"];
+    for more in
+        [&["--json"][..], &["--json", "--op", "read", "-P", "2"], &["--json", "--progress", "inline", "--io", "epoll"]]
+    {
+        let ran = run(&folder, &[&common, more].concat());
+        assert_eq!((ran.status, ran.err.as_str()), (0, ""), "{more:?}: {ran:?}");
+        let report = ran.json();
+        assert_eq!((&report["verified"], &report["transport"]), (&true.into(), &"tcp".into()), "{report}");
+        assert_eq!((&report["address"], &report["floor_us"]), (&serving.address.clone().into(), &Value::Null));
+        assert!(report["p50_us"].as_f64().unwrap() > 0.0);
+        let came = serving.event("came");
+        assert_eq!(serving.event("went")["peer"], came["peer"]);
+    }
+    let ran = run(&folder, &common);
+    assert!(ran.status == 0 && ran.out.contains("\nfloor      none: "), "{ran:?}");
+    let ran = run(&folder, &["perf", &serving.address, "--pool-mib", "65", "--rounds", "1"]);
+    assert!(ran.status == 1 && ran.err.contains("--memory-mib"), "{ran:?}");
+    let ran = run(&folder, &["perf", &serving.address, "--transport", "shm"]);
+    assert!(ran.status == 2 && ran.err.contains("another host is reached by tcp"), "{ran:?}");
+}
+
+#[test]
+fn the_doctor_goes_there_step_by_step() {
+    let folder = Folder::new();
+    let serving = Serving::start(&folder, &[]);
+    let ran = run(&folder, &["doctor", &serving.address, "--json"]);
+    let report = ran.json();
+    let steps: Vec<&str> = report["steps"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
+    let all = ["name", "port", "secret", "session", "transport", "service", "write", "round trips", "its doctor"];
+    assert_eq!(steps, all, "{report}");
+    assert!(report["steps"].as_array().unwrap().iter().all(|step| step["status"] == "ok"), "{report}");
+    assert!(!report["there"]["findings"].as_array().unwrap().is_empty() && report["here"]["ok"].is_boolean());
+    let ran = run(&folder, &["doctor", &serving.address]);
+    assert!(ran.out.starts_with(&format!("the way to {}\n\nname ", serving.address)), "{}", ran.out);
+    assert_eq!(run(&folder, &["doctor", &serving.address, "limits"]).status, 2, "a host or topics");
+}
+
+#[test]
+fn another_secret_is_refused_and_said_to_be() {
+    let (folder, stranger) = (Folder::new(), Folder::new());
+    let serving = Serving::start(&folder, &[]);
+    for arguments in [&["ping", &serving.address, "-c", "1"][..], &["perf", &serving.address, "--pool-mib", "1"]] {
+        let ran = run(&stranger, arguments);
+        assert_eq!((ran.status, ran.out.as_str()), (1, ""), "{ran:?}");
+        assert!(ran.err.contains("secret"), "{ran:?}");
+    }
+    let report = run(&stranger, &["doctor", &serving.address, "--json"]).json();
+    let last = report["steps"].as_array().unwrap().last().unwrap();
+    assert_eq!((&last["name"], &last["status"]), (&"secret".into(), &"broken".into()), "{report}");
+    assert!(last["mends"][0]["advice"].as_str().unwrap().contains("scp"), "{last}");
+    assert_eq!(run(&folder, &["ping", &serving.address, "-c", "1"]).status, 0, "its own are still served");
+}
+
+#[test]
+fn nobody_there_and_no_such_host_are_told_apart() {
+    let folder = Folder::new();
+    // Bound by nobody: the listener that had it is gone.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let start = Instant::now();
+    let ran = run(&folder, &["ping", &free, "-c", "1"]);
+    assert!(ran.status == 1 && ran.err.contains("start `penstock serve`"), "{ran:?}");
+    let ran = run(&folder, &["ping", "no-such-host.invalid", "-c", "1"]);
+    assert!(ran.status == 1 && ran.err.contains("no-such-host.invalid"), "{ran:?}");
+    let report = run(&folder, &["doctor", &free, "--json"]).json();
+    let last = report["steps"].as_array().unwrap().last().unwrap();
+    assert_eq!((&report["ok"], &last["name"], &report["there"]), (&false.into(), &"port".into(), &Value::Null));
+    assert!(start.elapsed() < LIMIT);
+}
+
+#[test]
+fn a_server_that_is_killed_in_the_middle_ends_a_measurement_soon() {
+    let folder = Folder::new();
+    let mut serving = Serving::start(&folder, &[]);
+    let mut perf = with_home(&folder, &["perf", &serving.address, "--pool-mib", "32", "-t", "50"]);
+    let mut perf = perf.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    serving.event("came");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(perf.try_wait().unwrap(), None, "it measures");
+    serving.child.kill().unwrap();
+    serving.child.wait().unwrap();
+    let start = Instant::now();
+    assert_eq!(wait(&mut perf), Some(1));
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_server_that_is_asked_to_end_drains_and_leaves_nothing() {
+    let folder = Folder::new();
+    for signal in ["TERM", "INT"] {
+        let mut serving = Serving::start(&folder, &[]);
+        assert_eq!(run(&folder, &["ping", &serving.address, "-c", "1"]).status, 0);
+        serving.signal(signal);
+        assert_eq!(serving.event("ended")["drained"], true);
+        assert_eq!(wait(&mut serving.child), Some(0));
+        assert_eq!(folder.left_behind(), Vec::<String>::new());
+    }
+    let sockets = std::fs::read_dir(folder.path().join("penstock")).map(Iterator::count);
+    assert_eq!(sockets.unwrap_or(0), 0, "no socket is left");
+    let mut serving = Serving::start(&folder, &["--for", "0.2"]);
+    assert_eq!(wait(&mut serving.child), Some(0));
+}
