@@ -81,11 +81,14 @@ fn break_and_mend(how: Break, seed: u64) -> [Duration; 3] {
     let fault = waiting.wait().expect_err("nothing passes");
     let silent = broken.elapsed();
     assert_eq!(fault.cause, Cause::PeerLost, "{how:?}: {fault}");
-    assert_eq!(hosted.peer.ended(), Some(Cause::PeerLost));
-    // Both sides know.
+    // Both sides know, a moment after their workers do.
     let until = Instant::now() + PATIENCE;
-    while hosted.there.as_ref().is_some_and(|there| !there.peers().is_empty()) {
-        assert!(Instant::now() < until, "the other side still waits");
+    let is_known = |hosted: &Hosted| {
+        let there = hosted.there.as_ref();
+        hosted.peer.ended() == Some(Cause::PeerLost) && there.is_some_and(|there| there.peers().is_empty())
+    };
+    while !is_known(&hosted) {
+        assert!(Instant::now() < until, "{how:?}: {:?} here, and there somebody still waits", hosted.peer.ended());
         std::thread::sleep(Duration::from_millis(1));
     }
     // Attempts in vain, so that whatever remembers failures has some to remember.
