@@ -32,12 +32,29 @@ pub(crate) struct Acks {
     pub(crate) told: u64,
     /// Which have not ended well, and this engine's revision then.
     pub(crate) refused: VecDeque<(u64, Option<Cause>, u64)>,
+    /// Bytes that have landed since it was told.
+    pub(crate) landed: u64,
+    /// Looks that nothing came of since then.
+    pub(crate) looks: u32,
 }
+
+/// Looks that find nothing before an acknowledgement goes by itself: whoever answers what has arrived takes it along.
+const LOOKS: u32 = 2;
+/// What may have landed without being acknowledged while more and more comes: a part of the sender's window.
+const LANDED_MAX: u64 = 1024 * 1024;
+const DONE_MAX: u64 = FLIGHTS_PER_LANE_MAX as u64 / 4;
 
 impl Acks {
     /// Whether there is anything it was not told.
     pub(crate) fn are_due(&self) -> bool {
         self.done != self.told || !self.refused.is_empty()
+    }
+
+    /// Whether it must be told now, though there is nothing else to say.
+    pub(crate) fn are_urgent(&self) -> bool {
+        let waits = self.done != self.told
+            && (self.looks >= LOOKS || self.landed >= LANDED_MAX || self.done - self.told >= DONE_MAX);
+        waits || !self.refused.is_empty()
     }
 
     /// How far the peer may have numbered its operations: whatever was not acknowledged is in its window.
@@ -113,7 +130,7 @@ impl Outgoing {
             put_refused(&mut self.group.head, sequence, cause, revision);
         }
         if acks.done != acks.told {
-            acks.told = acks.done;
+            (acks.told, acks.landed) = (acks.done, 0);
             put_done(&mut self.group.head, acks.done);
         }
         if let Some(lines) = credit {

@@ -130,6 +130,7 @@ impl Stream {
     ) -> Result<bool, LaneFault> {
         for _ in 0..RECEIVES_PER_POLL {
             if !self.is_readable {
+                self.acks.looks = self.acks.looks.saturating_add(1);
                 return Ok(false);
             }
             let view = common.commons.posts.view();
@@ -240,7 +241,8 @@ impl Stream {
                     if let Some(cause) = landing.refused.or(is_spoiled.then_some(Cause::RevokedHere)) {
                         poisoned.add(request.sequence, request.transfer, cause);
                     }
-                    acks.done = request.sequence;
+                    (acks.done, acks.looks) = (request.sequence, 0);
+                    acks.landed += request.bytes;
                 }
                 (Message::Data { bytes: Ok(bytes), .. }, Some(landing)) => {
                     let Some(id) = landing.read else { return Err(CORRUPT) };
@@ -253,7 +255,7 @@ impl Stream {
                     };
                     outgoing.answered(id, result, &mut ledger.ops, sink);
                 }
-                (Message::Read(request), _) => acks.done = request.sequence,
+                (Message::Read(request), _) => (acks.done, acks.looks) = (request.sequence, 0),
                 (Message::Announce { sequence, transfer, counter, note }, _) => {
                     let why = poisoned.why(transfer);
                     if let Some(note) = note {
@@ -263,7 +265,7 @@ impl Stream {
                     if why.is_some() || !is_counted {
                         acks.refused.push_back((sequence, why, revision));
                     }
-                    acks.done = sequence;
+                    (acks.done, acks.looks) = (sequence, 0);
                 }
                 _ => {}
             }
@@ -280,8 +282,8 @@ impl Stream {
         let Ledger { ops, notes, ended } = ledger;
         for _ in 0..GROUPS_PER_TURN {
             if !self.outgoing.is_sending() {
-                if !self.outgoing.has_something() && !self.acks.are_due() && !notes.is_due() {
-                    return Ok(false);
+                if !self.outgoing.has_something() && !self.acks.are_urgent() && !notes.is_due() {
+                    return Ok(self.acks.are_due());
                 }
                 if !self.outgoing.form(ops, &mut self.acks, notes.tell(), view, ended) {
                     return Ok(false);

@@ -69,3 +69,55 @@ impl Touch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use penstock_ring::Observation;
+
+    use super::*;
+
+    #[test]
+    fn it_does_not_move_while_the_kernel_has_pages() {
+        let hazard = Hazard::heap();
+        let view = hazard.view();
+        let mut touch = Touch::new(hazard);
+        touch.enter();
+        let seen = view.observe();
+        touch.leave();
+        assert!(view.has_moved_since(seen));
+        assert_eq!(view.observe(), Observation::Quiet);
+        touch.enter();
+        assert!(touch.may_hold(7));
+        touch.hold(7);
+        touch.leave();
+        let seen = view.observe();
+        touch.enter();
+        assert!(touch.may_hold(7) && !touch.may_hold(8));
+        touch.hold(7);
+        touch.leave();
+        touch.released();
+        assert!(!view.has_moved_since(seen), "there is one more");
+        assert!(touch.is_held());
+        touch.released();
+        assert!(view.has_moved_since(seen));
+        assert_eq!(view.observe(), Observation::Quiet);
+        assert!(touch.may_hold(8));
+    }
+
+    #[test]
+    fn all_can_come_back_at_once() {
+        let hazard = Hazard::heap();
+        let view = hazard.view();
+        let mut touch = Touch::new(hazard);
+        for _ in 0..3 {
+            touch.enter();
+            touch.hold(0);
+            touch.leave();
+        }
+        touch.all_released();
+        assert_eq!(view.observe(), Observation::Quiet);
+        assert!(!touch.is_held());
+        touch.all_released();
+        assert_eq!(view.observe(), Observation::Quiet);
+    }
+}

@@ -14,6 +14,9 @@ const DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 const FEATURES: [(u32, &str); 3] =
     [(1 << 5, "polls by itself"), (1 << 8, "timed waits"), (1 << 11, "quiet completions")];
 
+/// Polls that stay came with this bit (Linux 5.13); without them the TCP transport does without a ring.
+const STAYING_POLLS: u32 = 1 << 10;
+
 /// An administrator's capability, which overrules a setting of 1.
 const CAP_SYS_ADMIN: u32 = 21;
 
@@ -49,6 +52,13 @@ fn can(words: &str) -> Finding {
     let lacks: Vec<&str> = FEATURES.iter().filter(|(bit, _)| bits & bit == 0).map(|(_, name)| *name).collect();
     let sends = if zero_copy == "1" { "sends without copying" } else { "copies what it sends" };
     let found = format!("work: {operations} operations, {sends}");
+    if bits & STAYING_POLLS == 0 {
+        return Finding::limited(TOPIC, NAME, found + "; polls do not stay, so `tcp` uses epoll")
+            .means("`tcp` asks for its sockets by epoll instead, with a system call more for each batch")
+            .on(&[Way::Tcp])
+            .mend(Mend::advice(By::Root, "boot Linux 6.1 or later"));
+    }
+    let found = found + "; `tcp` uses them";
     if lacks.is_empty() && zero_copy == "1" {
         return Finding::ok(TOPIC, NAME, found).on(&[Way::Tcp]);
     }
@@ -57,4 +67,20 @@ fn can(words: &str) -> Finding {
         .means("sockets between hosts take more system calls, or one copy more")
         .on(&[Way::Tcp])
         .mend(Mend::advice(By::Root, "boot Linux 6.0 or later"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::can;
+    use crate::finding::Status;
+
+    #[test]
+    fn it_says_what_tcp_does_with_them() {
+        let new = can("0xfff 60 1");
+        assert_eq!(new.status, Status::Ok);
+        assert!(new.found.ends_with("`tcp` uses them"), "{}", new.found);
+        let old = can("0x3ff 37 0");
+        assert_eq!(old.status, Status::Limited);
+        assert!(old.found.contains("`tcp` uses epoll"), "{}", old.found);
+    }
 }

@@ -199,6 +199,7 @@ pub(super) struct Flights {
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Lists to be used again.
+    #[allow(clippy::vec_box, reason = "the kernel is given the address of what is in the box")]
     spare: Vec<Box<HeldPieces>>,
 }
 

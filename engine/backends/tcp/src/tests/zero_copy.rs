@@ -135,6 +135,24 @@ fn who_waits_for_memory_does_not_wait_for_ever_while_much_is_sent() {
 }
 
 #[test]
+fn after_a_withdrawal_the_kernel_is_left_with_nothing_more() {
+    let Some(mut sides) = held_session(vec![slow_pair()]) else { return };
+    let (from, to) = (sides[0].region(vec![1; BYTES], Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
+    let other = sides[0].region(vec![2; 4096], Rights::NONE);
+    for token in 0..3 {
+        if token == 2 {
+            sides[0].commons.posts.withdraw_region(other.id().0, other.generation().0);
+            sides[0].expected.here = sides[0].commons.posts.view().revision();
+        }
+        sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (token, token)).unwrap();
+        turn_one(&mut sides[0], 10);
+    }
+    let answers = [0, 1, 2].map(|token| sides[0].lane().abandon(token));
+    assert_eq!(answers, [Abandoned::Open, Abandoned::Open, Abandoned::RemoteOpen]);
+    until(&mut sides, "all have ended", |sides| sides[0].got.completed.len() == 3);
+}
+
+#[test]
 fn a_lane_that_is_dropped_takes_its_pages_back() {
     let Some(mut sides) = held_session(vec![slow_pair()]) else { return };
     let (from, to) = (sides[0].region(vec![1; BYTES], Rights::NONE), sides[1].region(vec![0; BYTES], Rights::WRITE));
