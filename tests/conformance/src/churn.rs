@@ -44,7 +44,7 @@ impl Holding {
     }
 
     /// Whether it holds more than before, but for a little memory.
-    fn is_more_than(&self, before: &Self) -> bool {
+    pub fn is_more_than(&self, before: &Self) -> bool {
         self.descriptors > before.descriptors
             || self.threads > before.threads
             || self.mappings > before.mappings

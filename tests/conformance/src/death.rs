@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::config::TransportName::Shm;
+use penstock::config::TcpIo;
+use penstock::config::TransportName::{Shm, Tcp};
 use penstock::{Cause, Hold, Plan, Quarantined, Span, Submit};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -135,4 +136,78 @@ fn nothing_lands(stage: &Stage) {
 /// The setting of these tests: everything over shared memory, the target in this program's process.
 pub const fn settings(program: &'static str) -> [Setting; 2] {
     [Setting::adaptive(Shm, 1, Place::Process(program)), Setting::inline(Shm, Place::Process(program))]
+}
+
+/// The same over the network.
+pub const fn far_settings(program: &'static str) -> [Setting; 3] {
+    let threads = Setting::adaptive(Tcp, 1, Place::Process(program));
+    [threads.by(TcpIo::IoUring), threads.by(TcpIo::Epoll), Setting::inline(Tcp, Place::Process(program))]
+}
+
+/// Bytes of the pools where a peer on another host is killed.
+const FAR_BYTES: u64 = 8 << 20;
+/// Writes and as many reads that are under way then: more than can be moved until it is killed.
+const FAR_TRANSFERS: usize = 40;
+/// How long they run before.
+const FAR_INTO: Duration = Duration::from_millis(15);
+
+/// What the death of a peer on another host was like.
+#[derive(Debug, Clone, Copy)]
+pub struct FarDeath {
+    /// From the signal to the end of the last of all transfers.
+    pub ended: Duration,
+    /// How long this machine kept a thread that only slept from running, at the worst, meanwhile.
+    pub stalled: Duration,
+    /// Writes and reads that were cut off.
+    pub cut: usize,
+    /// From the signal to bytes in the memory of the engine that came in its place.
+    pub back: Duration,
+}
+
+/// Kills a peer on another host while a notification waits for its room, many writes and reads of all its
+/// memory are under way, it writes here, and somebody sleeps in a `wait()`.
+///
+/// # Panics
+/// If anything ends otherwise than it must. Bounds of time are the caller's.
+pub fn die_far(setting: &Setting) -> FarDeath {
+    let far = Tuning { notifications_per_peer: Some(1), ..Tuning::default() };
+    let options = Options { bytes: FAR_BYTES, far, ..Options::default() };
+    let mut stage = Stage::with(setting, options);
+    let mut under_way = vec![waiting_notification(&stage)];
+    stage.tell(0, Command::WriteTo { peer: "source".to_owned(), label: "kv".to_owned(), times: u64::MAX });
+    let all = [Span { local: 0, remote: 0, len: FAR_BYTES }];
+    let write = Plan::write(&stage.near, &stage.far()).extents(&all).build().expect("a sound plan");
+    let read = Plan::read(&stage.near, &stage.far()).extents(&all).build().expect("a sound plan");
+    for _ in 0..FAR_TRANSFERS {
+        under_way.push(stage.submit(stage.peer(), &write, Submit::new()));
+        under_way.push(stage.submit(stage.peer(), &read, Submit::new()));
+    }
+    let process = stage.target(0).process_id().expect("it is a process of its own");
+    let id = Pid::from_raw(process as i32).expect("process ids are positive");
+    let gauge = Gauge::start();
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(FAR_INTO);
+        let begun = Instant::now();
+        kill_process(id, Signal::KILL).expect("our own child can be killed");
+        begun
+    });
+    // The first waits for room until the end.
+    let ends: Vec<_> = under_way.iter().map(Transfer::wait).collect();
+    let ended = Instant::now();
+    let begun = killer.join().expect("it only sleeps and kills");
+    let (ended, stalled) = (ended.saturating_duration_since(begun), gauge.stop());
+    let faults: Vec<_> = ends.iter().filter_map(|end| end.as_ref().err()).collect();
+    assert!(ends[0].is_err(), "a notification was taken by nobody");
+    assert!(faults.iter().all(|fault| fault.cause == Cause::PeerLost), "{faults:?}");
+    let cut = faults.len() - 1;
+    // Bytes move inside calls of this process only: nothing has to be waited for.
+    assert!(stage.near.revoke(&[(0, FAR_BYTES)], Duration::ZERO).expect("this engine runs").is_quiesced());
+    stage.target(0).kill();
+    stage.wait_until("the session has ended", || stage.peer().ended().is_some());
+    assert_eq!(stage.peer().ended(), Some(Cause::PeerLost));
+    let again = Instant::now();
+    let number = stage.add_target("target-0", Options { far: Tuning::default(), ..options });
+    let fresh = Plan::read(&stage.near, &stage.region(number, "kv")).extents(&all).build().expect("a sound plan");
+    stage.submit(&stage.peers[number], &fresh, Submit::new()).wait().expect("life goes on");
+    FarDeath { ended, stalled, cut, back: again.elapsed() }
 }

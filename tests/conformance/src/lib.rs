@@ -13,8 +13,9 @@
 //! - [`pattern`]: bytes that can be recognised
 //! - [`cases`]: what is promised, one function each; [`suite`](mod@suite): the list of them
 //! - [`bystander`], [`rogue`]: a peer that must not notice anything, and one that breaks every rule
-//! - [`death`]: peers that are killed, and how soon that is known; [`churn`]: many of them; [`gauge`]: whether the
-//!   machine stood still meanwhile
+//! - [`stranger`]: the same over the network
+//! - [`death`]: peers that are killed, and how soon that is known; [`churn`]: many of them; [`stopped`]: those that only
+//!   stand still; [`gauge`]: whether the machine stood still meanwhile
 //! - [`skip`]: a test that cannot run here
 
 #![forbid(unsafe_code)]
@@ -32,6 +33,8 @@ pub mod rogue;
 pub mod setting;
 pub mod skip;
 pub mod stage;
+pub mod stopped;
+pub mod stranger;
 pub mod suite;
 pub mod target;
 

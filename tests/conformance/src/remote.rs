@@ -13,6 +13,9 @@ use crate::target;
 /// How long the other side may take to end once it was told to.
 const EXIT_MAX: Duration = Duration::from_secs(10);
 
+/// How long one command may take.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+
 enum Line {
     Thread(Sender<Command>),
     Process(ChildStdin),
@@ -96,6 +99,12 @@ impl Remote {
     /// The next answer, at most so late.
     pub fn hear(&mut self, within: Duration) -> Reply {
         self.replies.recv_timeout(within).unwrap_or_else(|error| panic!("no answer within {within:?}: {error}"))
+    }
+
+    /// Tells it something and waits for the answer.
+    pub fn ask(&mut self, command: Command) -> Reply {
+        self.tell(command);
+        self.hear(ANSWER_MAX)
     }
 
     /// The id of its process, if it has one of its own.

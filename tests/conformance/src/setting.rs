@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use penstock::Config;
 use penstock::config::{Progress, TcpIo, TransportName};
@@ -168,6 +170,12 @@ pub struct Tuning {
     pub queue: Option<usize>,
     /// Transfers between submission and the drop of their handle.
     pub in_flight: Option<usize>,
+    /// How long a peer on another host may be silent, in milliseconds.
+    pub heartbeat_ms: Option<u64>,
+    /// Connections from one address that are heard in a second.
+    pub accepts_per_second: Option<u64>,
+    /// The address it listens at, where that is not the loopback's.
+    pub host: Option<IpAddr>,
 }
 
 /// An engine to be started, here or elsewhere.
@@ -219,7 +227,8 @@ impl EngineSpec {
         config = config.named(&self.name).directory(&self.folder);
         if self.transport == TransportName::Tcp.as_str() {
             let folder = Path::new(&self.folder);
-            config = config.listen([format!("127.0.0.1:{}", self.port)]);
+            let host = self.tuning.host.unwrap_or(Ipv4Addr::LOCALHOST.into());
+            config = config.listen([SocketAddr::from((host, self.port))]);
             config = config.secret_file(folder.join(SECRET)).directory_file(folder.join(DIRECTORY));
         }
         if let Some(count) = self.tuning.notifications_per_peer {
@@ -230,6 +239,12 @@ impl EngineSpec {
         }
         if let Some(count) = self.tuning.in_flight {
             config = config.transfers_in_flight(count);
+        }
+        if let Some(heartbeat) = self.tuning.heartbeat_ms {
+            config = config.heartbeat(Duration::from_millis(heartbeat));
+        }
+        if let Some(count) = self.tuning.accepts_per_second {
+            config = config.accepts_per_second(count);
         }
         config
     }

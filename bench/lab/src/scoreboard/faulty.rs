@@ -1,4 +1,4 @@
-//! F1: what one dead, one stopped and one slow peer of eight cost the other five.
+//! F1, and over TCP F2: what one dead, one stopped and one slow peer of eight cost the other five.
 //!
 //! Both contenders do the same work: so many writes to each of five peers, several in flight. In the one the other three
 //! peers idle. In the other they are sent notifications all the time, while the first is killed
@@ -62,6 +62,7 @@ struct Stage {
     stopped: Bystander,
     slow: Bystander,
     near: End,
+    transport: TransportName,
     effort: Effort,
     pins: Pins,
     /// Removed last, when no engine has a socket in it any more.
@@ -69,10 +70,13 @@ struct Stage {
 }
 
 impl Stage {
-    fn open(effort: &Effort, pins: &Pins) -> Result<Self, LabError> {
+    fn open(transport: TransportName, effort: &Effort, pins: &Pins) -> Result<Self, LabError> {
         let folder = Folder::create()?;
-        let near = spec(&folder, "initiator", Progress::Adaptive, &pins.near).start()?;
-        let meet = |name: &str, progress| Bystander::start(&folder, name, progress, effort, pins, &near);
+        let near = spec(&folder, transport, "initiator", Progress::Adaptive, &pins.near).start()?;
+        let meet = |name: &str, progress| {
+            let end = spec(&folder, transport, name, progress, &[]);
+            Bystander::start(end, effort, pins, &near)
+        };
         let well = (0..WELL).map(|number| {
             let bystander = meet(&format!("well-{number}"), Progress::Adaptive)?;
             Ok((plan(&near, &bystander.peer)?, bystander))
@@ -80,7 +84,7 @@ impl Stage {
         let well = well.collect::<Result<_, LabError>>()?;
         let (dead, stopped) = (meet("dead", Progress::Adaptive)?, meet("stopped", Progress::Adaptive)?);
         let slow = meet("slow", Progress::Inline)?;
-        Ok(Self { well, dead, stopped, slow, near, effort: effort.clone(), pins: pins.clone(), folder })
+        Ok(Self { well, dead, stopped, slow, near, transport, effort: effort.clone(), pins: pins.clone(), folder })
     }
 
     /// One round. Answers how long the five took, in nanoseconds.
@@ -98,7 +102,8 @@ impl Stage {
         let Reply::Done = self.slow.process.reply("wake up")? else {
             return Err(LabError::Target { why: "it did not wake up as it should".to_owned() });
         };
-        self.dead = Bystander::start(&self.folder, "dead", Progress::Adaptive, &self.effort, &self.pins, &self.near)?;
+        let end = spec(&self.folder, self.transport, "dead", Progress::Adaptive, &[]);
+        self.dead = Bystander::start(end, &self.effort, &self.pins, &self.near)?;
         took
     }
 
@@ -157,15 +162,8 @@ impl Waiting {
 }
 
 impl Bystander {
-    fn start(
-        folder: &Folder,
-        name: &str,
-        progress: Progress,
-        effort: &Effort,
-        pins: &Pins,
-        near: &End,
-    ) -> Result<Self, LabError> {
-        let target = TargetSpec { end: spec(folder, name, progress, &[]), stay_on: pins.far.clone() };
+    fn start(end: EndSpec, effort: &Effort, pins: &Pins, near: &End) -> Result<Self, LabError> {
+        let target = TargetSpec { end, stay_on: pins.far.clone() };
         let mut process = TargetProcess::start(effort.target_program.as_deref(), &target)?;
         let ready = process.ready()?;
         let peer = near.engine.connect(&ready.card, PATIENCE).map_err(LabError::refused("connect to a peer"))?;
@@ -173,11 +171,11 @@ impl Bystander {
     }
 }
 
-fn spec(folder: &Folder, name: &str, progress: Progress, cores: &[usize]) -> EndSpec {
+fn spec(folder: &Folder, transport: TransportName, name: &str, progress: Progress, cores: &[usize]) -> EndSpec {
     EndSpec {
         name: name.to_owned(),
         directory: folder.path().to_owned(),
-        transport: TransportName::Shm,
+        transport,
         progress,
         workers: 1,
         cores: cores.to_vec(),
@@ -200,11 +198,19 @@ fn plan(near: &End, peer: &Peer<SystemEnv>) -> Result<Plan, LabError> {
 }
 
 pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
+    over(TransportName::Shm, effort)
+}
+
+pub(super) fn measure_over_tcp(effort: &Effort) -> Result<Vec<Row>, LabError> {
+    over(TransportName::Tcp, effort)
+}
+
+fn over(transport: TransportName, effort: &Effort) -> Result<Vec<Row>, LabError> {
     let pins = Pins::choose();
     let _stay = Stay::on(&pins.far);
-    let mut stage = Stage::open(effort, &pins)?;
+    let mut stage = Stage::open(transport, effort, &pins)?;
     let times = interleave(effort.limit(), &[Others::Fail, Others::Idle], |others| stage.round(others))?;
     let idle = ("the same five while the other three idle", &times[1][..]);
-    let row = Row::compared("shm", (&times[0], "ms", 1e6), idle, Goal::RatioAtMost(1.05));
+    let row = Row::compared(transport.as_str(), (&times[0], "ms", 1e6), idle, Goal::RatioAtMost(1.05));
     Ok(vec![row.noted("eight peers: one killed, one stopped, one that does not look; 100 writes of 4 MiB to the five")])
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`row`]: one figure against one comparator; [`table`]: rows for people
 //! - `arrival` (M1), `hot` (M2), `copies` (M3, M4, M6), `words` (M5), `prepare` (M7), `between` (M8),
-//!   `crossing` (M9), `wake` (M12), `foreground` (M13), `register` (M15), `caller` (D1), `faulty` (F1)
+//!   `crossing` (M9), `wake` (M12), `foreground` (M13), `register` (M15), `caller` (D1), `faulty` (F1, F2)
 //! - `rivals`: engines of others in the same rounds
 //!
 //! A metric is a function that measures and answers rows: one for each comparator. A comparator that is absent
@@ -125,6 +125,7 @@ pub const METRICS: &[Metric] = &[
     metric("M15", "registering 10,000 views, and going on registering", register::measure),
     metric("D1", "kv16 between memory that the applications allocated themselves", caller::measure),
     metric("F1", "five peers beside a dead, a stopped and a slow one", faulty::measure),
+    metric("F2", "five peers beside a dead, a stopped and a slow one, over TCP", faulty::measure_over_tcp),
 ];
 
 /// The metrics of these ids, or all if none is named; an unknown one is an error.
@@ -133,7 +134,7 @@ pub fn choose(ids: &[String]) -> Result<Vec<Metric>, LabError> {
     if !ids.iter().all(known) {
         return Err(LabError::Option {
             option: "only",
-            mend: "give ids of the scoreboard: M1 to M9, M12, M13, M15, D1, F1",
+            mend: "give ids of the scoreboard: M1 to M9, M12, M13, M15, D1, F1, F2",
         });
     }
     let chosen =

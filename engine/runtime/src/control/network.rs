@@ -115,7 +115,8 @@ impl<E: Env> Control<E> {
         let loudest = if count(source) >= OPENINGS_PER_SOURCE_MAX {
             Some(source)
         } else if openings.len() >= GREETINGS_MAX {
-            openings.iter().map(|&(_, source)| source).max_by_key(|&source| count(source))
+            // Of sources that are equally loud the one that came first, never whoever came just now.
+            openings.iter().rev().map(|&(_, source)| source).max_by_key(|&source| count(source))
         } else {
             None
         };
