@@ -88,6 +88,8 @@ pub(crate) struct Slot {
     outcome: AtomicU64,
     /// Batches that were given up while the peer was, or may have been, at them.
     remote_open: AtomicU32,
+    /// Batches that the transfer did not wait for although they may still touch this engine's memory.
+    local_open: AtomicU32,
     /// The transfer is to end although the peer may still be at something.
     forced: AtomicBool,
     payload: Mutex<Vec<u8>>,
@@ -103,6 +105,7 @@ impl Slot {
             bytes: AtomicU64::new(0),
             outcome: AtomicU64::new(0),
             remote_open: AtomicU32::new(0),
+            local_open: AtomicU32::new(0),
             forced: AtomicBool::new(false),
             payload: Mutex::new(Vec::new()),
         }
@@ -120,6 +123,7 @@ impl Slot {
         self.claims.store(0, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
         self.remote_open.store(0, Ordering::Relaxed);
+        self.local_open.store(0, Ordering::Relaxed);
         self.forced.store(false, Ordering::Relaxed);
         self.state.store(Phase::Queued as u32, Ordering::Release); // SYNC begin: pairs with phase()'s Acquire
     }
@@ -221,6 +225,19 @@ impl Slot {
         self.remote_open.fetch_sub(1, Ordering::Release); // SYNC remote-open: pairs with is_remote_open()
     }
 
+    /// The transfer does not wait for a batch any longer that may still touch this engine's memory, and the peer's.
+    /// Answers whether the caller finishes it.
+    pub(crate) fn leave_open(&self, units: u64) -> bool {
+        self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the hand.
+        self.local_open.fetch_add(1, Ordering::Relaxed); // As above.
+        self.release_hand(HAND, units)
+    }
+
+    /// Such a batch touches nothing any more.
+    pub(crate) fn close_local(&self) {
+        self.local_open.fetch_sub(1, Ordering::Release); // SYNC local-open: pairs with is_busy_here()
+    }
+
     /// Whether the peer may still be at something that was given up. Asked after the transfer has
     /// ended, or when nothing of it is in anybody's hands.
     pub(crate) fn is_remote_open(&self) -> bool {
@@ -265,7 +282,8 @@ impl Slot {
     /// Whether somebody has something of it in hand that touches this engine's memory.
     pub(crate) fn is_busy_here(&self) -> bool {
         let claims = self.claims.load(Ordering::Acquire); // SYNC claims: pairs with release_hand() and give_up_hand()
-        (claims & HANDS_MASK) / HAND != (claims & REMOTES_MASK) / REMOTE
+        // SYNC local-open: pairs with close_local()
+        (claims & HANDS_MASK) / HAND != (claims & REMOTES_MASK) / REMOTE || self.local_open.load(Ordering::Acquire) != 0
     }
 
     pub(crate) fn bytes(&self) -> u64 {

@@ -162,7 +162,7 @@ impl<E: Env> Pending<E> {
     /// Stops it, and answers whether anything of it can still touch this engine's memory.
     fn cancel_here(&self, slot: &Slot, until: Moment) -> Hold {
         let shared = &self.hub.shared;
-        if slot.outcome().is_some() {
+        if slot.outcome().is_some() && !slot.is_busy_here() {
             return Hold::Quiesced;
         }
         if slot.stop(Stage::Move, Cause::Cancelled) {
@@ -174,12 +174,14 @@ impl<E: Env> Pending<E> {
         }
         // A worker that sleeps until the receiver has room, or until a deadline, shall see the stop now.
         shared.ports.iter().for_each(|port| port.bell.ring());
-        let quiet = |slot: &Slot| slot.outcome().is_some() || !slot.is_busy_here();
+        let quiet = |slot: &Slot| !slot.is_busy_here();
         let settled = quiet(slot) || {
-            if self.hub.is_inline() {
+            // One that has ended may have left the kernel with pages.
+            if self.hub.is_inline() || slot.outcome().is_some() {
                 self.hub.wait_until(until, || quiet(slot))
             } else {
-                slot.sleep_until_done(|| shared.env.now(), until) || quiet(slot)
+                slot.sleep_until_done(|| shared.env.now(), until);
+                quiet(slot)
             }
         };
         if settled {

@@ -202,7 +202,7 @@ impl Group {
 
     /// The payload that comes next, if it is to be sent without a copy.
     fn take_pages(&self, io: &mut Io, zero_copy: ZeroCopy, ops: &Ops, touch: &Touch) -> Option<Box<HeldPieces>> {
-        let may = zero_copy.is_for(self.payload as usize) && touch.may_hold(self.checked);
+        let may = !self.is_careful && zero_copy.is_for(self.payload as usize) && touch.may_hold(self.checked);
         if !may || !zero_copy.is_for(self.bytes_in_memory(ops) as usize) {
             return None;
         }
@@ -260,7 +260,8 @@ impl Group {
                 self.pages.push((ticket, id));
             }
         }
-        Ok(if bytes < wanted { Sent::Short } else { Sent::Some })
+        // As by copying: in the middle of memory the next call tells why.
+        Ok(if bytes < wanted && !self.is_in_memory(ops) { Sent::Short } else { Sent::Some })
     }
 
     fn is_in_payload(&self) -> bool {

@@ -30,6 +30,8 @@ pub(crate) struct Flight {
     pub(crate) party: u32,
     standing: Standing,
     is_announcement: bool,
+    /// It was left behind while it could still touch this engine's memory.
+    is_open_here: bool,
 }
 
 /// How an accepted batch stands to its transfer.
@@ -47,7 +49,7 @@ enum Standing {
 
 impl Flight {
     pub(crate) fn new(key: Key, units: u64, party: u32) -> Self {
-        Self { key, units, party, standing: Standing::Wanted, is_announcement: false }
+        Self { key, units, party, standing: Standing::Wanted, is_announcement: false, is_open_here: false }
     }
 
     pub(crate) fn announcement(key: Key, units: u64, party: u32) -> Self {
@@ -262,6 +264,9 @@ impl<E: Env> Worker<E> {
         let bytes = result.unwrap_or(0);
         let finishes = match (flight.standing, result) {
             (Standing::Forgotten | Standing::LeftBehind, _) => {
+                if flight.is_open_here {
+                    slot.close_local();
+                }
                 slot.close_remote();
                 self.shared.let_go(flight.key);
                 return;
@@ -377,6 +382,12 @@ impl<E: Env> Worker<E> {
                 flight.standing = Standing::Forgotten;
                 (false, Some(slot.moved(0, units)))
             }
+            Abandoned::Open if how_far == GivenUp::Fully => {
+                // The transfer ends all the same; its memory is not quiet before the lane says so.
+                slot.hold();
+                (flight.standing, flight.is_open_here) = (Standing::LeftBehind, true);
+                (false, Some(slot.leave_open(units)))
+            }
             Abandoned::Open => (false, None),
             Abandoned::Quiet => {
                 self.flights.remove(token);
@@ -449,6 +460,11 @@ impl<E: Env> Worker<E> {
                 continue;
             }
             if flight.standing == Standing::LeftBehind {
+                if flight.is_open_here
+                    && let Some(slot) = self.shared.slots.get(flight.key)
+                {
+                    slot.close_local(); // A lane that is gone does not touch this engine's memory.
+                }
                 // Whether the peer is still at it is not known; the slot goes on saying so.
                 self.shared.let_go(flight.key);
             } else {
