@@ -288,9 +288,7 @@ impl Incoming {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(bytes) => {
                 self.took(bytes);
-                // In the middle of memory it may have stopped at a page that is not there: the next call tells.
-                let is_landing = self.landings.parts.get(self.part).is_some_and(|landing| landing.memory.is_some());
-                Ok(bytes < wanted && !is_landing)
+                Ok(bytes < wanted)
             }
             // The caller's memory is not there any more: its operation ends, not the session.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && self.part < self.landings.parts.len() => {
@@ -302,6 +300,11 @@ impl Incoming {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether payload has come in part.
+    pub(crate) fn is_landing(&self) -> bool {
+        self.part < self.landings.parts.len()
     }
 
     /// Room for what comes next. Answers false if an extent leaves its memory, which was checked.

@@ -147,7 +147,9 @@ impl Stream {
             match self.incoming.receive(way, view, &mut common.touch, &mut common.space, &mut common.discard[..]) {
                 Ok(is_empty) => {
                     self.is_readable = !is_empty || self.has_hung_up;
-                    self.tries = TRIES;
+                    // In the middle of memory it may have stopped at a page that is not there: one more look tells. More would
+                    // only be in the way of what is coming.
+                    self.tries = if self.incoming.is_landing() { 1 } else { TRIES };
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.is_readable = false;

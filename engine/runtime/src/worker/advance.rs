@@ -125,7 +125,7 @@ fn set_off(
 impl<E: Env> Worker<E> {
     /// Moves units of the transfer whose turn it is. Answers whether it has left its class.
     pub(super) fn advance(&mut self, class: Priority) -> bool {
-        let is_alone = self.has_one_thing_to_do();
+        let (is_alone, waits_behind) = (self.has_one_transfer(), !self.ready.is_empty_below(self.lanes.len()));
         let Self { shared, active, lanes, spans, flights, .. } = self;
         let current = &mut active[class as usize][0];
         let slot = shared.slots.get(current.command.key).expect("a worker holds its slots");
@@ -133,16 +133,17 @@ impl<E: Env> Worker<E> {
             return self.advance_without_lane(class);
         };
         let units = current.command.units();
+        // What a lane finishes later it may stop in the middle of: then one at a time.
+        let is_synchronous = current.command.plan.as_ref().is_none_or(|plan| plan.inner.is_synchronous);
+        let statistics = &shared.ports[self.index].statistics;
+        // A lane that finishes later is busy with what was posted before: no reason to post less.
         let at_once = match &current.command.plan {
-            Some(plan) if is_alone => plan.inner.units_at_once,
+            Some(plan) if is_alone && !(waits_behind && is_synchronous) => plan.inner.units_at_once,
             _ => 1,
         };
-        let statistics = &shared.ports[self.index].statistics;
         let mut left = if class == Priority::Urgent { URGENT_UNITS_AT_ONCE } else { at_once };
         // Who shares a plan takes less of it towards its end, so that all are done at the same time.
         let sharers = 2 * shared.ports.len() as u64;
-        // What a lane finishes later it may stop in the middle of: then one at a time.
-        let is_synchronous = current.command.plan.as_ref().is_none_or(|plan| plan.inner.is_synchronous);
         let share = |left: u64| match sharers {
             _ if !is_synchronous => 1,
             2 => left.min(at_once),
@@ -230,13 +231,13 @@ impl<E: Env> Worker<E> {
         }
     }
 
-    /// Whether nobody waits for the end of what this worker is about to do.
-    fn has_one_thing_to_do(&self) -> bool {
+    /// Whether no other transfer waits for the end of what this worker is about to do.
+    #[inline]
+    fn has_one_transfer(&self) -> bool {
         self.active[0].len() + self.active[1].len() == 1
             && self.notifying.is_empty()
             && self.commands.is_empty()
             && self.port().calls.is_empty()
-            && self.ready.is_empty_below(self.lanes.len())
     }
 
     fn take_first(&mut self, class: Priority) -> Active {

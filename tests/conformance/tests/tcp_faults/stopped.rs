@@ -19,7 +19,6 @@ const ALL: &[Span] = &[Span { local: 0, remote: 0, len: BYTES }];
 const WITHIN: Duration = Duration::from_millis(300);
 /// How long after its deadline anything may end.
 const LATE: Duration = Duration::from_millis(100);
-/// How long after a deadline `wait` looks for an end before it says that there is none yet.
 const HEARTBEAT: Duration = Duration::from_millis(600);
 
 fn with_heartbeat(heartbeat: Duration) -> Options {
