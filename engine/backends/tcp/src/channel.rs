@@ -167,10 +167,10 @@ impl Channel {
     }
 
     /// Sends what there is. Answers whether there is more to do at once.
-    pub(crate) fn send(&mut self, hub: &mut Inner, common: &mut Common) -> Result<bool, LaneFault> {
+    pub(crate) fn send(&mut self, hub: &mut Inner, common: &mut Common, streams: usize) -> Result<bool, LaneFault> {
         let mut more = false;
         for stream in self.streams.iter_mut().flatten() {
-            more |= stream.send(&mut hub.io, common, &mut self.ledger)?;
+            more |= stream.send(&mut hub.io, common, &mut self.ledger, streams)?;
         }
         Ok(more || !self.ledger.ended.is_empty())
     }
@@ -181,6 +181,7 @@ impl Channel {
         hub: &mut Inner,
         common: &mut Common,
         sink: &mut dyn Sink,
+        streams: usize,
     ) -> Result<bool, LaneFault> {
         let mut more = false;
         self.ledger.notes.deliver(sink);
@@ -189,10 +190,10 @@ impl Channel {
             while let Some(released) = hub.take_released(stream.key) {
                 stream.released(&released, &mut common.touch, &mut self.ledger.ops, sink);
             }
-            more |= stream.receive(&mut hub.io, common, &mut self.ledger, sink)?;
+            more |= stream.receive(&mut hub.io, common, &mut self.ledger, sink, streams)?;
         }
         for stream in self.streams.iter_mut().flatten() {
-            more |= stream.send(&mut hub.io, common, &mut self.ledger)?;
+            more |= stream.send(&mut hub.io, common, &mut self.ledger, streams)?;
         }
         for ended in self.ledger.ended.drain(..) {
             self.ledger.notes.take_back(ended.lines);

@@ -69,10 +69,11 @@ impl Lane for TcpLane {
     }
 
     fn flush(&mut self) -> Result<(), LaneFault> {
+        let streams = self.channels.len() * self.per_channel;
         let mut hub = self.hub.lock();
         let mut more = false;
         for channel in &mut self.channels {
-            more |= channel.send(&mut hub, &mut self.common)?;
+            more |= channel.send(&mut hub, &mut self.common, streams)?;
         }
         if more {
             self.ready.mark(self.party as usize);
@@ -91,10 +92,11 @@ impl Lane for TcpLane {
 
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
         self.take_arrivals()?;
+        let streams = self.channels.len() * self.per_channel;
         let mut hub = self.hub.lock();
         let mut more = false;
         for channel in &mut self.channels {
-            more |= channel.poll(&mut hub, &mut self.common, sink)?;
+            more |= channel.poll(&mut hub, &mut self.common, sink, streams)?;
         }
         Ok(more)
     }

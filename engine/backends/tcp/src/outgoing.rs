@@ -310,10 +310,12 @@ impl Outgoing {
         self.let_go(ops);
     }
 
-    /// Frees the numbers before the first that has not ended.
+    /// Frees the numbers before the first that has not ended, and that the peer has counted: a READ ends here before
+    /// the peer has said that it is done with its number, by which it judges how far this side may number.
     fn let_go(&mut self, ops: &mut Ops) {
         while let Some(&id) = self.flying.front()
             && ops[id].has_ended
+            && self.before < self.heard
         {
             self.flying.pop_front();
             self.before += 1;

@@ -133,8 +133,10 @@ impl Stream {
         common: &mut Common,
         ledger: &mut Ledger,
         sink: &mut dyn Sink,
+        streams: usize,
     ) -> Result<bool, LaneFault> {
-        for _ in 0..RECEIVES_PER_POLL {
+        // Shared by all streams of the lane: others wait for its end.
+        for _ in 0..(RECEIVES_PER_POLL / streams).max(1) {
             if !self.is_readable {
                 self.acks.looks = self.acks.looks.saturating_add(1);
                 if self.tries == 0 {
@@ -291,13 +293,19 @@ impl Stream {
     }
 
     /// Sends what there is to send, as far as there is room. Answers whether there is more that could go at once.
-    pub(crate) fn send(&mut self, io: &mut Io, common: &mut Common, ledger: &mut Ledger) -> Result<bool, LaneFault> {
+    pub(crate) fn send(
+        &mut self,
+        io: &mut Io,
+        common: &mut Common,
+        ledger: &mut Ledger,
+        streams: usize,
+    ) -> Result<bool, LaneFault> {
         if self.is_blocked || self.is_mute {
             return Ok(false);
         }
         let view = common.commons.posts.view();
         let Ledger { ops, notes, ended } = ledger;
-        for _ in 0..GROUPS_PER_TURN {
+        for _ in 0..(GROUPS_PER_TURN / streams).max(1) {
             if !self.outgoing.is_sending() {
                 if !self.outgoing.has_something() && !self.acks.are_urgent() && !notes.is_due() {
                     return Ok(self.acks.are_due());

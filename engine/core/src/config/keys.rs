@@ -218,7 +218,7 @@ pub const KEYS: &[KeyDoc] = &[
         default: "1",
         unit: "streams",
         range: Range::Number { min: 1, max: 16 },
-        what: "TCP streams to one peer for each of the engine's workers; of two engines the larger number counts.",
+        what: "TCP streams to one peer for each of the engine's workers; of two engines the smaller number counts.",
         more_costs: "Descriptors and socket buffers for each peer; on one host it only costs.",
         less_costs: "One stream's congestion window and one queue of the network card bound what a worker can send.",
     },

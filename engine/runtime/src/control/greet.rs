@@ -72,6 +72,11 @@ impl Greeter {
         self.held.as_ref().map_or(self.until, |held| held.until.min(self.until))
     }
 
+    /// Whether whoever has its name was asked, and had its time to answer.
+    pub(super) fn is_held_no_longer(&self, now: Moment) -> bool {
+        self.held.as_ref().is_some_and(|held| held.until <= now)
+    }
+
     pub(super) fn reach(&self) -> Reach {
         self.reach
     }

@@ -427,7 +427,7 @@ impl<E: Env> Control<E> {
             match &talk.phase {
                 Phase::Opening(_) => self.turn_away(token, None),
                 Phase::Dialing(_) => self.dialing_expired(token),
-                Phase::Greeting(greeter) if greeter.held.is_some() => self.give_up_namesake(token),
+                Phase::Greeting(greeter) if greeter.is_held_no_longer(now) => self.give_up_namesake(token),
                 Phase::Greeting(_) => self.greeting_expired(token),
                 Phase::Leaving(_) => self.leaving_expired(token),
                 Phase::Open { .. } => match &talk.line {

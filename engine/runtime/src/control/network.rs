@@ -36,11 +36,13 @@ pub(super) struct Line {
     /// Streams that have not come yet, and by when they must have.
     pub(super) missing: usize,
     pub(super) streams_by: Option<Moment>,
+    /// Which of them this side has not begun to open.
+    pub(super) to_dial: std::ops::Range<u16>,
 }
 
 impl Line {
     pub(super) fn new(remote: SocketAddr, now: Moment) -> Self {
-        Self { remote, heard: now, asked: None, key: None, streams: None, missing: 0, streams_by: None }
+        Self { remote, heard: now, asked: None, key: None, streams: None, missing: 0, streams_by: None, to_dial: 0..0 }
     }
 
     pub(super) fn source(&self) -> Source {

@@ -12,6 +12,9 @@ use penstock_session::opening::STREAM_OPENING_BYTES;
 use super::opening::{Awaits, Opening};
 use super::{Control, Phase, Talk};
 
+/// Streams of one session that are being opened at the same time.
+const DIALED_AT_ONCE: usize = 8;
+
 /// A stream that this side opens.
 pub(super) struct Dialing {
     /// The talk of its session.
@@ -27,18 +30,29 @@ impl<E: Env> Control<E> {
     pub(super) fn begin_streams(&mut self, token: u64, we_called: bool) {
         let until = self.shared.env.now() + self.shared.config.session.connect_timeout();
         let Some(Talk { line: Some(line), .. }) = self.talks.get_mut(&token) else { return };
-        let (Some(streams), Some(key)) = (&line.streams, line.key.clone()) else { return };
-        let (count, remote) = (streams.count(), line.remote);
+        let Some(streams) = &line.streams else { return };
+        let count = streams.count();
         line.missing = count;
         line.streams_by = (count > 0).then_some(until);
         if !we_called {
             return self.take_waiting(token);
         }
-        for index in 0..count.min(usize::from(u16::MAX)) as u16 {
-            let dialing = Dialing { session: token, index, token: key.token(index).encode(), sent: 0, until };
-            if let Err(error) = self.dial(Address::Tcp(remote), dialing) {
-                return self.lose_streams(token, &error.to_string());
-            }
+        line.to_dial = 0..count.min(usize::from(u16::MAX)) as u16;
+        for _ in 0..DIALED_AT_ONCE {
+            self.dial_next(token);
+        }
+    }
+
+    /// Opens the next stream of a session that this side has called. Only so many are under way at once: for the listener each
+    /// is a stranger until it has read its token, and of those it hears only some.
+    fn dial_next(&mut self, token: u64) {
+        let Some(Talk { line: Some(line), .. }) = self.talks.get_mut(&token) else { return };
+        let (Some(key), Some(until)) = (line.key.clone(), line.streams_by) else { return };
+        let Some(index) = line.to_dial.next() else { return };
+        let dialing = Dialing { session: token, index, token: key.token(index).encode(), sent: 0, until };
+        let remote = line.remote;
+        if let Err(error) = self.dial(Address::Tcp(remote), dialing) {
+            self.lose_streams(token, &error.to_string());
         }
     }
 
@@ -96,8 +110,9 @@ impl<E: Env> Control<E> {
     /// Gives a proven stream to the transport.
     fn hand_over(&mut self, token: u64, session: u64, index: u16) {
         let Some(stream) = self.remove(token).and_then(|talk| talk.connection.stream.into_descriptor()) else { return };
-        if let Err(reason) = self.attach(session, index, stream) {
-            self.lose_streams(session, &reason);
+        match self.attach(session, index, stream) {
+            Ok(()) => self.dial_next(session),
+            Err(reason) => self.lose_streams(session, &reason),
         }
     }
 

@@ -79,9 +79,13 @@ impl<E: Env> Worker<E> {
     /// Somebody wants a transfer to end of which only the announcement is under way.
     pub(super) fn stop_telling(&mut self, mut active: Active, token: u64, why: (Stage, Cause), how_far: GivenUp) {
         let lane = joined(&mut self.lanes, &active.command.peer).map(|joined| &mut joined.lane);
-        if lane.is_none_or(|lane| lane.abandon(token) == Abandoned::Quiet) && how_far != GivenUp::Fully {
+        // A lane that is gone has told nobody that it knows of; its flights go with it.
+        let is_gone = lane.is_none();
+        if lane.is_some_and(|lane| lane.abandon(token) == Abandoned::Quiet) {
             self.flights.remove(token);
             active.telling = Telling::Not;
+        } else if is_gone {
+            self.flights.remove(token);
         } else if how_far == GivenUp::Fully {
             self.flights.forget(token);
         } else {

@@ -147,9 +147,11 @@ impl Io {
         match &mut self.uring {
             Some(uring) => {
                 if uring.forget_sends(fd.as_raw_fd(), key) {
-                    // Nobody waits for these bytes any more: closing takes them, and the pages with them, from the
-                    // kernel. Where that cannot be asked for, the pages are held for as long as it takes.
+                    // Nobody waits for these bytes any more: breaking the connection off takes them, and the pages with
+                    // them, from the kernel, also while somebody else holds the descriptor. Where that cannot be asked
+                    // for, closing does, and else the pages are held for as long as it takes.
                     let _ = sockopt::set_socket_linger(fd, Some(Duration::ZERO));
+                    let _ = rustix::net::connect_unspec(fd);
                 }
                 uring.unwatch(number, &mut self.table);
             }
