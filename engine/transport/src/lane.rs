@@ -4,12 +4,13 @@
 //! when `post` returns, an asynchronous one says so later through [`Sink::completed`]. "Full" is an
 //! answer and means "later"; only a [`LaneFault`] ends the session.
 
+use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, NoteId, Span};
 use penstock_memory::Window;
 use penstock_memory::copy::Hint;
 
-use crate::remote::RemoteMemory;
+use crate::remote::{OwnersMemory, RemoteMemory};
 
 /// The state of withdrawn memory that a plan was checked against: the revision of this engine's
 /// gate and of the peer's.
@@ -42,6 +43,33 @@ pub struct Batch<'a> {
     pub token: u64,
     /// Which transfer it belongs to: an announcement behind it names the same.
     pub transfer: u64,
+}
+
+impl Batch<'_> {
+    /// How many of its first spans carry at most so many bytes together, and their bytes. Units are cut so that
+    /// at least one does.
+    pub fn fitting(&self, most: u64) -> (usize, u64) {
+        let mut bytes = 0;
+        for (index, span) in self.spans.iter().enumerate().take(SPANS_PER_POST) {
+            if span.len > most - bytes {
+                return (index, bytes);
+            }
+            bytes += span.len;
+        }
+        (self.spans.len().min(SPANS_PER_POST), bytes)
+    }
+
+    /// The initiator's own look at spans that it asks the owner of memory to move; the owner looks again.
+    pub fn check_bounds(&self, spans: &[Span], memory: &OwnersMemory) -> Result<(), PostError> {
+        let inside = |offset: u64, len: u64, of: u64| offset.checked_add(len).is_some_and(|end| end <= of);
+        let fits = |span: &Span| {
+            inside(span.local, span.len, self.local.len())
+                && inside(span.remote, span.len, memory.bytes)
+                && span.len > 0
+        };
+        let lands = self.direction == Direction::Write || self.local.is_writable();
+        if spans.is_empty() || !lands || !spans.iter().all(fits) { Err(PostError::OutOfBounds) } else { Ok(()) }
+    }
 }
 
 /// What became of a posted batch.

@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use penstock_core::Cause;
-use penstock_core::limits::{FLIGHTS_PER_LANE_MAX, SPANS_PER_POST};
-use penstock_core::{Direction, Span};
+use penstock_core::Direction;
+use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
 use penstock_transport::lane::Abandoned;
 use penstock_transport::record::lines_for;
 use penstock_transport::{Announced, Arrival, Batch, LaneFault, OwnersMemory, PostError, Posted, Sink};
@@ -87,9 +87,9 @@ impl Channel {
 
     /// Takes as many of the spans as fit into one message.
     pub(crate) fn post(&mut self, batch: &Batch<'_>, memory: &OwnersMemory) -> Result<Posted, PostError> {
-        let (count, bytes) = fitting(batch.spans);
+        let (count, bytes) = batch.fitting(PAYLOAD_BYTES_MAX);
         let spans = &batch.spans[..count];
-        check_bounds(spans, batch, memory)?;
+        batch.check_bounds(spans, memory)?;
         if !self.has_room(bytes) {
             return Err(PostError::Full);
         }
@@ -201,26 +201,4 @@ impl Channel {
         }
         Ok(more)
     }
-}
-
-/// How many of the spans fit into one message, and their bytes.
-fn fitting(spans: &[Span]) -> (usize, u64) {
-    let mut bytes = 0u64;
-    for (index, span) in spans.iter().enumerate().take(SPANS_PER_POST) {
-        if span.len > PAYLOAD_BYTES_MAX - bytes {
-            return (index, bytes);
-        }
-        bytes += span.len;
-    }
-    (spans.len().min(SPANS_PER_POST), bytes)
-}
-
-/// The initiator's own look at what it asks for; the target looks again.
-fn check_bounds(spans: &[Span], batch: &Batch<'_>, memory: &OwnersMemory) -> Result<(), PostError> {
-    let inside = |offset: u64, len: u64, of: u64| offset.checked_add(len).is_some_and(|end| end <= of);
-    let fits = |span: &Span| {
-        inside(span.local, span.len, batch.local.len()) && inside(span.remote, span.len, memory.bytes) && span.len > 0
-    };
-    let lands = batch.direction == Direction::Write || batch.local.is_writable();
-    if spans.is_empty() || !lands || !spans.iter().all(fits) { Err(PostError::OutOfBounds) } else { Ok(()) }
 }

@@ -63,6 +63,8 @@ impl<E: Env> Worker<E> {
     pub(super) fn finish_told(&mut self, active: Active) {
         let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
         match slot.stop_reason() {
+            // Whoever wanted it to end came too late: the peer has all of it, and was told.
+            Some(_) if active.telling == Telling::Ended(Notified::Yes) => self.finish_well(active),
             Some((stage, cause)) => self.shared.finish_unannounced(active, stage, cause),
             None => self.finish_well(active),
         }

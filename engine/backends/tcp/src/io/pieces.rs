@@ -71,18 +71,12 @@ impl<'a> Pieces<'a> {
         self.push(space.as_mut_ptr(), space.len())
     }
 
-    /// Neighbours become one piece: the kernel walks a list more slowly than a range.
     fn push(&mut self, base: *mut u8, len: usize) -> Result<(), Refused> {
         if len == 0 {
             return Ok(());
         }
         let total = self.bytes.checked_add(len).ok_or(Refused::Full)?;
-        let is_full = self.is_full();
-        match self.vectors.last_mut() {
-            Some(last) if last.iov_base.addr() + last.iov_len == base.addr() => last.iov_len += len,
-            _ if is_full => return Err(Refused::Full),
-            _ => self.vectors.push(libc::iovec { iov_base: base.cast(), iov_len: len }),
-        }
+        join(self.vectors, base, len)?;
         self.bytes = total;
         Ok(())
     }
@@ -136,4 +130,15 @@ pub(super) fn range_of(window: &Window, offset: u64, len: u64) -> Result<(*mut u
     } else {
         Err(Refused::OutOfBounds)
     }
+}
+
+/// One more range at the end of a list. Neighbours become one piece: the kernel walks a list more slowly than a range.
+pub(super) fn join(vectors: &mut Vec<libc::iovec>, base: *mut u8, len: usize) -> Result<(), Refused> {
+    let is_full = vectors.len() == PIECES_MAX;
+    match vectors.last_mut() {
+        Some(last) if last.iov_base.addr() + last.iov_len == base.addr() => last.iov_len += len,
+        _ if is_full => return Err(Refused::Full),
+        _ => vectors.push(libc::iovec { iov_base: base.cast(), iov_len: len }),
+    }
+    Ok(())
 }

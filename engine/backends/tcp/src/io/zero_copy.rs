@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 
 use penstock_memory::Window;
 
-use super::pieces::{PIECES_MAX, Refused, range_of};
+use super::pieces::{Refused, join, range_of};
 
 /// Below this the kernel's bookkeeping costs more than copying.
 pub(crate) const ZERO_COPY_BYTES_MIN: usize = 64 << 10;
@@ -143,12 +143,7 @@ impl HeldPieces {
             return Ok(());
         }
         let total = self.bytes.checked_add(len).ok_or(Refused::Full)?;
-        let is_full = self.is_full();
-        match self.vectors.last_mut() {
-            Some(last) if last.iov_base.addr() + last.iov_len == base.addr() => last.iov_len += len,
-            _ if is_full => return Err(Refused::Full),
-            _ => self.vectors.push(libc::iovec { iov_base: base.cast(), iov_len: len }),
-        }
+        join(&mut self.vectors, base, len)?;
         self.bytes = total;
         // A window over the same range keeps the same range mapped.
         let is_held = |held: &Window| held.base_address() == window.base_address() && held.len() == window.len();
@@ -160,10 +155,6 @@ impl HeldPieces {
 
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.vectors.len() >= PIECES_MAX
     }
 
     fn clear(&mut self) {

@@ -121,9 +121,9 @@ impl Outgoing {
     pub(crate) fn fill(&mut self, batch: &Batch<'_>, memory: &OwnersMemory) -> Result<usize, PostError> {
         let index = *self.free.last().expect("a slot was reserved just now");
         let slot = &mut self.slots[index];
-        let (count, bytes) = fitting(batch.spans);
+        let (count, bytes) = batch.fitting(SLOT_BYTES);
         let spans = &batch.spans[..count];
-        check_bounds(spans, batch, memory)?;
+        batch.check_bounds(spans, memory)?;
         let question =
             Question { direction: batch.direction, hint: batch.hint, key: memory.key, revision: batch.expected.there };
         question.encode(spans, &mut self.question);
@@ -246,26 +246,4 @@ impl Landing {
         let extents = spans.iter().map(|span| (span.local, span.len));
         still_stands(ours.posts.view(), self.expected, self.key, extents).map_err(Withdrawn::ends_here)
     }
-}
-
-/// How many of the spans fit into one slot, and their bytes. Units are cut so that at least one does.
-fn fitting(spans: &[Span]) -> (usize, u64) {
-    let mut bytes = 0;
-    for (index, span) in spans.iter().enumerate().take(SPANS_PER_POST) {
-        if span.len > SLOT_BYTES - bytes {
-            return (index, bytes);
-        }
-        bytes += span.len;
-    }
-    (spans.len().min(SPANS_PER_POST), bytes)
-}
-
-/// The initiator's own look at what it asks for; the owner looks again.
-fn check_bounds(spans: &[Span], batch: &Batch<'_>, memory: &OwnersMemory) -> Result<(), PostError> {
-    let inside = |offset: u64, len: u64, of: u64| offset.checked_add(len).is_some_and(|end| end <= of);
-    let fits = |span: &Span| {
-        inside(span.local, span.len, batch.local.len()) && inside(span.remote, span.len, memory.bytes) && span.len > 0
-    };
-    let lands = batch.direction == Direction::Write || batch.local.is_writable();
-    if spans.is_empty() || !lands || !spans.iter().all(fits) { Err(PostError::OutOfBounds) } else { Ok(()) }
 }
