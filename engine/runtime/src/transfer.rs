@@ -174,17 +174,13 @@ impl<E: Env> Pending<E> {
         }
         // A worker that sleeps until the receiver has room, or until a deadline, shall see the stop now.
         shared.ports.iter().for_each(|port| port.bell.ring());
-        let quiet = |slot: &Slot| !slot.is_busy_here();
-        let settled = quiet(slot) || {
-            // One that has ended may have left the kernel with pages.
-            if self.hub.is_inline() || slot.outcome().is_some() {
-                self.hub.wait_until(until, || quiet(slot))
-            } else {
-                slot.sleep_until_done(|| shared.env.now(), until);
-                quiet(slot)
-            }
-        };
-        if settled {
+        let is_quiet = || !slot.is_busy_here();
+        if !is_quiet() && !self.hub.is_inline() {
+            slot.sleep_until_done(|| shared.env.now(), until);
+        }
+        // One that has ended may have left the kernel with pages, and another worker may be about to learn that there is
+        // nothing left to claim.
+        if is_quiet() || self.hub.wait_until(until, is_quiet) {
             return Hold::Quiesced;
         }
         // A quiet hazard proves nothing here: the worker may be between two batches of its unit.
