@@ -90,7 +90,7 @@ c_structs! {
         create_wq: Unused,
         query_rt_values: Unused,
         create_cq_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
-        priv_ as "priv": *mut c_void,
+        priv_ as "priv": Unused,
         query_device_ex: Option<
             unsafe extern "C" fn(
                 *mut ibv_context,
