@@ -251,3 +251,6 @@ through_table! { ibv_cq_ex,
     /// The time of day when it was completed, in nanoseconds.
     fn ibv_wc_read_completion_wallclock_ns = read_completion_wallclock_ns() -> u64;
 }
+
+#[cfg(test)]
+mod tests;
