@@ -2,6 +2,8 @@
 //!
 //! One end serves, the other measures and prints one line of JSON. Each end is one process with one connection.
 
+#![forbid(unsafe_code)]
+
 use std::alloc::Layout;
 use std::io;
 use std::process::ExitCode;
@@ -105,7 +107,7 @@ async fn bandwidth(rdma: Rdma, bytes: usize, count: usize, depth: usize) -> io::
     for _ in 0..depth {
         let mut ours = rdma.alloc_local_mr(layout(bytes)?)?;
         // Touched once, so that no first touch is measured.
-        unsafe { std::ptr::write_bytes(*ours.as_mut_ptr(), 0x5e, bytes) };
+        ours.as_mut_slice().fill(0x5e);
         let mut theirs = rdma.request_remote_mr(layout(bytes)?).await?;
         rdma.write(&ours, &mut theirs).await?;
         pairs.push((ours, theirs));
