@@ -79,6 +79,7 @@ impl PlanInner {
             expected: self.revisions(),
             token: 0,
             transfer: 0,
+            whole: self.shape.bytes(),
         })
     }
 

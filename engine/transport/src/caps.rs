@@ -45,6 +45,9 @@ pub struct Caps {
     pub synchronous: bool,
     /// Whether an announcement may be made while batches of its transfer are still under way on the same lane.
     pub ordered: bool,
+    /// Whether several workers share one large transfer. Where this processor moves the bytes they do; where a card does,
+    /// one worker posts as fast as all of them.
+    pub splits: bool,
     /// Whether memory that Penstock did not allocate can be the remote side.
     pub remote_caller_memory: bool,
     /// Whether a reference-counted handle can be handed over without a copy.

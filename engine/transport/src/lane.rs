@@ -43,6 +43,8 @@ pub struct Batch<'a> {
     pub token: u64,
     /// Which transfer it belongs to: an announcement behind it names the same.
     pub transfer: u64,
+    /// Bytes of that whole transfer.
+    pub whole: u64,
 }
 
 impl Batch<'_> {
@@ -109,6 +111,28 @@ pub enum PostError {
     Fault(LaneFault),
 }
 
+/// Why spans that were under way have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    /// The cause.
+    pub cause: Cause,
+    /// On which of [`crate::Link::rails`], where it was on one.
+    pub rail: Option<u8>,
+}
+
+impl Failure {
+    /// This cause, on this rail.
+    pub fn on(rail: u8, cause: Cause) -> Self {
+        Self { cause, rail: Some(rail) }
+    }
+}
+
+impl From<Cause> for Failure {
+    fn from(cause: Cause) -> Self {
+        Self { cause, rail: None }
+    }
+}
+
 /// A broken lane: the session ends with this cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneFault(pub Cause);
@@ -127,6 +151,8 @@ pub struct CounterRef {
 pub struct Arrival<'a> {
     /// The transfer whose batches come before it.
     pub transfer: u64,
+    /// Bytes of that whole transfer, as its batches said.
+    pub whole: u64,
     /// What it is reported under, if it is only accepted.
     pub token: u64,
     /// A counter that goes up by one.
@@ -174,7 +200,7 @@ pub trait Sink {
     fn handed_over(&mut self, note: Note<'_>, handle: Handle);
 
     /// Posted spans have moved, or ended with a cause.
-    fn completed(&mut self, token: u64, result: Result<u64, Cause>);
+    fn completed(&mut self, token: u64, result: Result<u64, Failure>);
 }
 
 /// Something reference counted that one engine gives to another of the same process.

@@ -29,10 +29,12 @@ pub mod sight;
 pub use caps::{Caps, Placement, Trust};
 pub use driver::Driver;
 pub use lane::{
-    Abandoned, Announced, Arrival, Batch, CounterRef, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink,
+    Abandoned, Announced, Arrival, Batch, CounterRef, Failure, Lane, LaneFault, Note, PostError, Posted, Revisions,
+    Sink,
 };
 pub use link::{
-    Exported, Here, ImportError, JoinError, Link, Reach, Registrar, RemoteRegion, Streams, There, Tokens, Transport,
+    Asides, Exported, Here, ImportError, JoinError, Link, Reach, Registrar, RemoteRegion, Streams, There, Tokens,
+    Transport, Voice,
 };
-pub use remote::{OwnersMemory, RemoteMemory, Way};
-pub use sight::{Sight, Told};
+pub use remote::{KeyedMemory, OwnersMemory, RemoteMemory, Way};
+pub use sight::{Fence, Sight, Told};

@@ -11,7 +11,7 @@ use penstock_memory::{MemoryError, ProcessWatch, Region};
 
 use crate::caps::Caps;
 use crate::driver::Driver;
-use crate::lane::Lane;
+use crate::lane::{Lane, LaneFault};
 use crate::remote::{RemoteMemory, Way};
 use crate::sight::Sight;
 
@@ -163,6 +163,10 @@ pub struct Link {
     pub sight: Sight,
     /// Byte streams that the lanes still need, where they need any.
     pub streams: Option<Arc<dyn Streams>>,
+    /// Words between the lanes of both sides that go over the control channel.
+    pub asides: Option<Arc<dyn Asides>>,
+    /// The names of its rails, where it has any: a [`crate::Failure`] names one by its place.
+    pub rails: Vec<String>,
     /// Why this path was chosen, in words.
     pub path: String,
 }
@@ -176,6 +180,21 @@ pub trait Streams: Send + Sync {
     /// Takes a connected, non-blocking stream at its place. Refused if there is no such place, or if it is taken.
     fn attach(&self, index: usize, stream: OwnedFd) -> Result<(), AttachError>;
 }
+
+/// Words that lanes exchange over the session's control channel: few, small, in order, for what cannot go over a path that is broken.
+pub trait Asides: Send + Sync {
+    /// From now on words leave this way. Called once, when the session stands.
+    fn begin(&self, say: Voice);
+
+    /// The peer's lanes have said something. An error says that nobody who keeps to the rules says that.
+    fn heard(&self, words: &[u8]) -> Result<(), LaneFault>;
+}
+
+/// Sends words to the peer's lanes: at most [`ASIDE_BYTES_MAX`] at once. Words of a session that has ended go nowhere.
+pub type Voice = Box<dyn Fn(&[u8]) + Send + Sync>;
+
+/// The longest words that go aside at once.
+pub const ASIDE_BYTES_MAX: usize = 4096;
 
 /// Why a stream was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -234,6 +253,11 @@ pub trait Transport: Send + Sync {
     fn driver(&self, worker: usize) -> std::io::Result<Option<Box<dyn Driver>>> {
         let _ = worker;
         Ok(None)
+    }
+
+    /// A region is gone for good, and proven quiet or given up: what was registered for it ends.
+    fn forget(&self, region: RegionId) {
+        let _ = region;
     }
 
     /// Prepares this side of a session.

@@ -1,5 +1,7 @@
 //! A peer's memory, as this process reaches it.
 
+use std::sync::Arc;
+
 use penstock_core::plan::RegionKey;
 use penstock_memory::{ForeignMemory, Window};
 
@@ -13,6 +15,21 @@ pub enum RemoteMemory {
     Foreign(ForeignMemory),
     /// Only its owner may touch it: the owner is asked, through bounce slots.
     Owners(OwnersMemory),
+    /// A card reaches it, without its owner's processor.
+    Keyed(Arc<KeyedMemory>),
+}
+
+/// Memory that cards reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyedMemory {
+    /// The region, by its owner's name for it.
+    pub key: RegionKey,
+    /// Where its owner's cards find its first byte.
+    pub base: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// The key to it on each rail of the link, in their order.
+    pub keys: Vec<u32>,
 }
 
 /// Memory that only its owner may touch.
@@ -31,6 +48,7 @@ impl RemoteMemory {
             Self::Mapped(window) => window.len(),
             Self::Foreign(memory) => memory.bytes(),
             Self::Owners(memory) => memory.bytes,
+            Self::Keyed(memory) => memory.bytes,
         }
     }
 
@@ -38,7 +56,7 @@ impl RemoteMemory {
     pub fn is_synchronous(&self) -> bool {
         match self {
             Self::Mapped(_) | Self::Foreign(_) => true,
-            Self::Owners(_) => false,
+            Self::Owners(_) | Self::Keyed(_) => false,
         }
     }
 
@@ -48,6 +66,7 @@ impl RemoteMemory {
             Self::Mapped(_) => Way::MAPPED,
             Self::Foreign(_) => Way::PROCESS_VM,
             Self::Owners(_) => Way::BOUNCE,
+            Self::Keyed(_) => Way::VERBS,
         }
     }
 }
@@ -76,6 +95,8 @@ impl Way {
     pub const BOUNCE: &'static str = "bounce";
     /// Its owner moves it, as it goes to and from a stream between the two.
     pub const TCP: &'static str = "tcp";
+    /// This side's card writes it and reads it.
+    pub const VERBS: &'static str = "verbs";
     /// It cannot be reached.
     pub const NONE: &'static str = "none";
 }

@@ -22,6 +22,20 @@ pub enum Sight {
     Shared(Arc<PeerCommons>),
     /// Only what it has told. It reaches this engine's memory through this engine's own workers.
     Told(Arc<Told>),
+    /// Only what it has told, and its card reaches this engine's memory by itself.
+    Fenced(Arc<Told>, Arc<dyn Fence>),
+}
+
+/// What is known of cards that touch this engine's memory for one session: its own and the peer's.
+pub trait Fence: Send + Sync {
+    /// Whether nothing can touch withdrawn memory any more that began before this engine's log had come to `revision`.
+    fn has_passed(&self, revision: u64) -> bool;
+
+    /// It must have passed soon, whatever the peer does: who has not answered is cut off.
+    fn force(&self, revision: u64);
+
+    /// The peer has told of withdrawals: its cards shall say when everything older has ended.
+    fn told(&self);
 }
 
 /// What a peer on another host has told of its withdrawals: how far its log has come, and a copy of its end.
@@ -91,7 +105,7 @@ impl Sight {
     pub fn revision(&self) -> u64 {
         match self {
             Self::Shared(commons) => commons.posts.revision(),
-            Self::Told(told) => told.revision(),
+            Self::Told(told) | Self::Fenced(told, _) => told.revision(),
         }
     }
 
@@ -100,7 +114,7 @@ impl Sight {
     pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
         match self {
             Self::Shared(commons) => commons.posts.withdrawals_since(since),
-            Self::Told(told) => told.withdrawals_since(since),
+            Self::Told(told) | Self::Fenced(told, _) => told.withdrawals_since(since),
         }
     }
 
@@ -109,7 +123,7 @@ impl Sight {
     pub fn deregistered(&self) -> u64 {
         match self {
             Self::Shared(commons) => commons.posts.deregistered(),
-            Self::Told(_) => 0,
+            Self::Told(_) | Self::Fenced(..) => 0,
         }
     }
 
@@ -117,7 +131,7 @@ impl Sight {
     pub fn departures(&self, party: u32) -> u64 {
         match self {
             Self::Shared(commons) => commons.posts.departures(party),
-            Self::Told(_) => 0,
+            Self::Told(_) | Self::Fenced(..) => 0,
         }
     }
 
@@ -125,7 +139,15 @@ impl Sight {
     pub fn life(&self) -> Life {
         match self {
             Self::Shared(commons) => commons.posts.life(),
-            Self::Told(_) => Life::Unknown,
+            Self::Told(_) | Self::Fenced(..) => Life::Unknown,
+        }
+    }
+
+    /// What is known of the cards that touch this engine's memory, where there are any.
+    pub fn fence(&self) -> Option<&Arc<dyn Fence>> {
+        match self {
+            Self::Fenced(_, fence) => Some(fence),
+            Self::Shared(_) | Self::Told(_) => None,
         }
     }
 
@@ -145,7 +167,7 @@ impl Sight {
     pub fn has_settled(&self, busy: &Busy) -> bool {
         match self {
             Self::Shared(commons) => commons.posts.has_settled(busy),
-            Self::Told(_) => true,
+            Self::Told(_) | Self::Fenced(..) => true,
         }
     }
 
@@ -155,20 +177,25 @@ impl Sight {
             Self::Shared(commons) => {
                 commons.mail.counter(counter.index).is_some_and(|cell| cell.generation() == counter.generation)
             }
-            Self::Told(_) => true,
+            Self::Told(_) | Self::Fenced(..) => true,
         }
     }
 
     /// Takes what the peer says of its log.
     pub fn learn(&self, since: u64, list: impl ExactSizeIterator<Item = Withdrawal>) {
-        if let Self::Told(told) = self {
-            told.learn(since, list);
+        match self {
+            Self::Shared(_) => {}
+            Self::Told(told) => told.learn(since, list),
+            Self::Fenced(told, fence) => {
+                told.learn(since, list);
+                fence.told();
+            }
         }
     }
 
     /// Takes the peer's word for how far its log has come.
     pub fn hear(&self, revision: u64) {
-        if let Self::Told(told) = self {
+        if let Self::Told(told) | Self::Fenced(told, _) = self {
             told.hear(revision);
         }
     }

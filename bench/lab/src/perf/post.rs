@@ -83,7 +83,8 @@ fn post_one(plan: &Plan, lane: &mut dyn Lane, (local, remote): (&Window, &Remote
             }
             let (direction, expected) = (shape.direction(), Revisions::default());
             let (local_key, spans) = (shape.sections()[unit.section()].local(), &spans[..count]);
-            let batch = Batch { direction, local, local_key, remote, spans, hint, expected, token: 0, transfer: 0 };
+            let batch =
+                Batch { direction, local, local_key, remote, spans, hint, expected, token: 0, transfer: 0, whole: 0 };
             match lane.post(&batch) {
                 Ok(Posted::Moved(bytes)) => moved.fetch_add(bytes, Ordering::Relaxed),
                 refused => unreachable!("a checked plan lies in its pools and nothing is withdrawn: {refused:?}"),

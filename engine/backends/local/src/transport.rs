@@ -44,6 +44,7 @@ impl Transport for LocalTransport {
             placement: Placement::AtCompletion,
             synchronous: true,
             ordered: false,
+            splits: true,
             remote_caller_memory: true,
             hand_over: true,
         }
@@ -110,6 +111,8 @@ fn join(ours: Ours, here: Here, there: There, blob: &[u8]) -> Result<Link, JoinE
         registrar: Arc::new(registrar),
         sight: Sight::Shared(theirs),
         streams: None,
+        asides: None,
+        rails: Vec::new(),
         path: "same process, one copy".to_owned(),
     })
 }

@@ -40,6 +40,7 @@ impl Transport for ShmTransport {
             placement: Placement::AtCompletion,
             synchronous: true,
             ordered: false,
+            splits: true,
             remote_caller_memory: true,
             hand_over: false,
         }
@@ -83,6 +84,8 @@ impl Transport for ShmTransport {
                 registrar: Arc::new(registrar),
                 sight: Sight::Shared(theirs),
                 streams: None,
+                asides: None,
+                rails: Vec::new(),
                 path,
             })
         };

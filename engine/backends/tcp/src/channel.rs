@@ -197,7 +197,7 @@ impl Channel {
         }
         for ended in self.ledger.ended.drain(..) {
             self.ledger.notes.take_back(ended.lines);
-            sink.completed(ended.token, Err(ended.cause));
+            sink.completed(ended.token, Err(ended.cause.into()));
         }
         Ok(more)
     }

@@ -140,7 +140,7 @@ mod tests {
 
         fn handed_over(&mut self, _: Note<'_>, _: Handle) {}
 
-        fn completed(&mut self, _: u64, _: Result<u64, Cause>) {}
+        fn completed(&mut self, _: u64, _: Result<u64, penstock_transport::Failure>) {}
     }
 
     #[test]

@@ -10,7 +10,7 @@ use penstock_core::Cause;
 use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
 use penstock_transport::host::{PostsView, still_stands};
 use penstock_transport::lane::Abandoned;
-use penstock_transport::{LaneFault, Sink};
+use penstock_transport::{Failure, LaneFault, Sink};
 
 use crate::group::{Group, Sent, Way};
 use crate::io::{PieceSpace, Ticket};
@@ -306,7 +306,7 @@ impl Outgoing {
     pub(crate) fn answered(&mut self, id: OpId, result: Result<u64, Cause>, ops: &mut Ops, sink: &mut dyn Sink) {
         let op = &mut ops[id];
         (op.has_ended, op.memory) = (true, None);
-        sink.completed(op.token, result);
+        sink.completed(op.token, result.map_err(Failure::from));
         self.let_go(ops);
     }
 
@@ -344,7 +344,7 @@ impl Outgoing {
 fn end_if_over(op: &mut Op, sink: &mut dyn Sink) {
     if op.is_acknowledged && op.in_kernel == 0 {
         op.has_ended = true;
-        sink.completed(op.token, op.result());
+        sink.completed(op.token, op.result().map_err(Failure::from));
     }
 }
 

@@ -55,6 +55,7 @@ impl Transport for TcpTransport {
             placement: Placement::AtCompletion,
             synchronous: false,
             ordered: true,
+            splits: true,
             remote_caller_memory: true,
             hand_over: false,
         }
@@ -134,6 +135,8 @@ fn join(
         registrar: Arc::new(TcpRegistrar),
         sight: Sight::Told(told),
         streams: Some(Arc::new(TcpStreams::new(channels, per_channel, here.party, receivers))),
+        asides: None,
+        rails: Vec::new(),
         path: format!("over the network by TCP, {channels} channels of {each}, {name}"),
     }
 }

@@ -60,6 +60,7 @@ pub(crate) fn move_units(
                 expected: *expected,
                 token: departures.token(),
                 transfer: departures.transfer(),
+                whole: plan.shape.bytes(),
             };
             posts += 1;
             match lane.post(&batch) {
@@ -349,7 +350,8 @@ fn tell(joined: &mut Joined, slot: &Slot, command: &Command, token: u64) -> Resu
     }
     let payload = slot.payload();
     let note = announcement.note.map(|id| Note { id, payload: &payload });
-    let arrival = Arrival { transfer: transfer_of(command.key), token, counter: announcement.counter, note };
+    let whole = command.plan.as_ref().map_or(0, |plan| plan.inner.shape.bytes());
+    let arrival = Arrival { transfer: transfer_of(command.key), whole, token, counter: announcement.counter, note };
     let announced = match (&announcement.handle, note) {
         (Some(handle), Some(note)) => {
             joined.lane.hand_over(note, handle)?;

@@ -31,7 +31,7 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Env, Moment, Span, Stage};
 use penstock_ring::{ReadyBits, Sleeper, mpsc};
 use penstock_transport::lane::Handle;
-use penstock_transport::{Driver, Lane, Note, Sink};
+use penstock_transport::{Driver, Failure, Lane, Note, Sink};
 
 pub(crate) use self::advance::move_units;
 pub use self::command::Priority;
@@ -496,8 +496,8 @@ impl<E: Env> Sink for Delivery<'_, E> {
         self.put(note, Some(handle));
     }
 
-    fn completed(&mut self, token: u64, result: Result<u64, Cause>) {
-        self.landed.push((token, result));
+    fn completed(&mut self, token: u64, result: Result<u64, Failure>) {
+        self.landed.push((token, result.map_err(|failure| failure.cause)));
     }
 }
 

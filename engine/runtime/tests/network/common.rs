@@ -105,6 +105,7 @@ impl Transport for Far {
             placement: Placement::AtNotification,
             synchronous: false,
             ordered: true,
+            splits: true,
             remote_caller_memory: false,
             hand_over: false,
         }
@@ -130,6 +131,8 @@ impl Transport for Far {
                 registrar: Arc::new(Nothing),
                 sight: Sight::Told(told),
                 streams: Some(kept),
+                asides: None,
+                rails: Vec::new(),
                 path: "for a test".to_owned(),
             })
         });

@@ -278,8 +278,8 @@ impl Lane for CopyLane {
             match batch.remote {
                 RemoteMemory::Mapped(remote) => move_mapped(batch, remote),
                 RemoteMemory::Foreign(remote) => move_foreign(batch, remote),
-                // Asked above: its bytes are not this processor's to move.
-                RemoteMemory::Owners(_) => Err(PostError::Fault(LaneFault(Cause::NoPath))),
+                // Asked above, or a card's: its bytes are not this processor's to move.
+                RemoteMemory::Owners(_) | RemoteMemory::Keyed(_) => Err(PostError::Fault(LaneFault(Cause::NoPath))),
             }
         } else {
             Err(PostError::Withdrawn(now))

@@ -45,7 +45,9 @@ pub fn run(input: &[u8]) {
             assert!(region.rights.allows_write() || !window.is_writable(), "more is mapped than was given");
         }
         Ok(RemoteMemory::Owners(memory)) => assert_eq!(memory.bytes, region.bytes),
-        Ok(RemoteMemory::Foreign(_)) => panic!("the kernel's copies are switched off"),
+        Ok(RemoteMemory::Foreign(_) | RemoteMemory::Keyed(_)) => {
+            panic!("no card, and the kernel's copies are switched off")
+        }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
     match TcpRegistrar.import(&region, with(descriptors).pop()) {

@@ -7,14 +7,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use penstock_core::NoteId;
 use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX, RING_LINES};
-use penstock_core::{Cause, NoteId};
 use penstock_ring::spsc::{Consumer, MappedStorage, Producer};
 use penstock_ring::{Line, Place};
 use penstock_transport::host::{Commons, CopyLane, CopyLaneParts, InboundRings, PeerCommons, ring_segment_bytes};
 use penstock_transport::lane::Handle;
 use penstock_transport::record::{self, Kind};
-use penstock_transport::{Arrival, CounterRef, Lane, LaneFault, Note, PostError, Sink};
+use penstock_transport::{Arrival, CounterRef, Failure, Lane, LaneFault, Note, PostError, Sink};
 
 /// The operations of a script.
 pub mod op {
@@ -302,7 +302,7 @@ impl Sink for Collect<'_> {
         panic!("this transport hands nothing over");
     }
 
-    fn completed(&mut self, _token: u64, _result: Result<u64, Cause>) {
+    fn completed(&mut self, _token: u64, _result: Result<u64, Failure>) {
         panic!("nothing was posted");
     }
 }

@@ -18,8 +18,8 @@ use penstock_tcp::wire::{HEAD_BYTES, Head, Messages, PAYLOAD_BYTES_MAX, TRAILER_
 use penstock_transport::host::Commons;
 use penstock_transport::lane::{Abandoned, Handle};
 use penstock_transport::{
-    Arrival, Batch, Driver, Here, Lane, LaneFault, Note, OwnersMemory, PostError, Posted, RemoteMemory, Revisions,
-    Sink, There, Transport,
+    Arrival, Batch, Driver, Failure, Here, Lane, LaneFault, Note, OwnersMemory, PostError, Posted, RemoteMemory,
+    Revisions, Sink, There, Transport,
 };
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
@@ -290,6 +290,7 @@ impl Bench {
             expected: Revisions { here, there: 0 },
             token: self.posted.token(),
             transfer: self.transfer,
+            whole: 0,
         };
         match self.lane.post(&batch) {
             Ok(Posted::Accepted(1)) => self.posted.are_over.push(false),
@@ -387,7 +388,7 @@ impl Sink for Posts {
         panic!("nothing is handed over between hosts");
     }
 
-    fn completed(&mut self, token: u64, result: Result<u64, Cause>) {
+    fn completed(&mut self, token: u64, result: Result<u64, Failure>) {
         *(if result.is_ok() { &mut self.ended.0 } else { &mut self.ended.1 }) += 1;
         let is_over = self.are_over.get_mut(token as usize).expect("nothing was posted under this token");
         assert!(!std::mem::replace(is_over, true), "an operation is reported twice, or after it was given up");

@@ -44,6 +44,7 @@ const ENGINE: &[&str] = &[
     "penstock-local",
     "penstock-shm",
     "penstock-tcp",
+    "penstock-verbs",
 ];
 
 /// The lab runs the micro-benches beside everything else.
@@ -57,6 +58,7 @@ const LAB: &[&str] = &[
     "penstock-local",
     "penstock-shm",
     "penstock-tcp",
+    "penstock-verbs",
     "penstock-micro",
 ];
 
@@ -71,6 +73,7 @@ const ALL: &[&str] = &[
     "penstock-local",
     "penstock-shm",
     "penstock-tcp",
+    "penstock-verbs",
 ];
 
 /// The labs also try the doctor in places that only root can make.
@@ -84,6 +87,7 @@ const CONFORMANCE: &[&str] = &[
     "penstock-local",
     "penstock-shm",
     "penstock-tcp",
+    "penstock-verbs",
     "penstock-doctor",
 ];
 
@@ -99,6 +103,11 @@ const PLACES: &[Place] = &[
     place("penstock-local", "engine/backends/local", TRANSPORTS_MAY_USE),
     place("penstock-shm", "engine/backends/shm", TRANSPORTS_MAY_USE),
     place("penstock-tcp", "engine/backends/tcp", TRANSPORTS_MAY_USE),
+    place(
+        "penstock-verbs",
+        "engine/backends/verbs",
+        &["penstock-core", "penstock-memory", "penstock-ring", "penstock-transport", "penstock-verbs-sys"],
+    ),
     place("penstock", "engine/runtime", ENGINE),
     place("penstock-micro", "bench/micro", ALL),
     place("penstock-lab", "bench/lab", LAB),
@@ -114,6 +123,8 @@ const PLACES: &[Place] = &[
     place("penstock-fuzz", "tests/fuzz", ALL),
     // Knows frames, not engines: labs of any crate may put it between theirs.
     place("penstock-wire", "tests/wire", &[]),
+    // Knows guests, not engines: what runs in them are programs of others.
+    place("penstock-lab-rdma", "tests/labs/rdma", &[]),
     place("xtask", "tools/xtask", &[]),
 ];
 

@@ -18,8 +18,8 @@ use penstock_transport::host::Commons;
 use penstock_transport::lane::{Abandoned, Handle};
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Announced, Arrival, Batch, Driver, Here, Lane, LaneFault, Note, OwnersMemory, PostError, Posted, RemoteMemory,
-    Revisions, Sight, Sink, There, Transport,
+    Announced, Arrival, Batch, Driver, Failure, Here, Lane, LaneFault, Note, OwnersMemory, PostError, Posted,
+    RemoteMemory, Revisions, Sight, Sink, There, Transport,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
@@ -47,8 +47,8 @@ impl Sink for Got {
         panic!("nothing is handed over between hosts");
     }
 
-    fn completed(&mut self, token: u64, result: Result<u64, Cause>) {
-        self.completed.push((token, result));
+    fn completed(&mut self, token: u64, result: Result<u64, Failure>) {
+        self.completed.push((token, result.map_err(|failure| failure.cause)));
     }
 }
 
@@ -89,13 +89,14 @@ impl Side {
             expected: self.expected,
             token,
             transfer,
+            whole: 0,
         };
         self.lane().post(&batch)
     }
 
     fn tell(&mut self, transfer: u64, token: u64, id: u128, payload: &[u8]) -> Result<Announced, PostError> {
         let note = Some(Note { id: penstock_core::NoteId(id), payload });
-        self.lane().announce(&Arrival { transfer, token, counter: None, note })
+        self.lane().announce(&Arrival { transfer, whole: 0, token, counter: None, note })
     }
 
     fn lane(&mut self) -> &mut Box<dyn Lane> {
@@ -265,6 +266,6 @@ const READ: Direction = Direction::Read;
 fn told(side: &Side) -> u64 {
     match &side.sight {
         Sight::Told(told) => told.revision(),
-        Sight::Shared(_) => panic!("hosts share nothing"),
+        Sight::Shared(_) | Sight::Fenced(..) => panic!("hosts share nothing"),
     }
 }

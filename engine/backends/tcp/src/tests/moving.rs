@@ -122,7 +122,7 @@ fn a_counter_goes_up_once_and_one_that_is_gone_is_said_to_be() {
     let generation = sides[1].commons.mail.view().counter(7).unwrap().generation();
     for (token, generation, expected) in [(1, generation, Ok(1)), (2, generation + 1, Ok(0))] {
         let counter = Some(CounterRef { index: 7, generation });
-        let arrival = Arrival { transfer: token, token, counter, note: None };
+        let arrival = Arrival { transfer: token, whole: 0, token, counter, note: None };
         assert_eq!(sides[0].lane().announce(&arrival), Ok(Announced::Accepted));
         until(&mut sides, "it is told", |sides| sides[0].result(token).is_some());
         assert_eq!(sides[0].result(token), Some(expected));

@@ -9,7 +9,7 @@ use penstock_ring::{Hazard, Publisher};
 
 use super::{Banks, QUESTION_WORDS, Question, SLOT_BYTES, SLOTS, packed};
 use crate::host::{Commons, Withdrawn, still_stands};
-use crate::lane::{Abandoned, Batch, LaneFault, PostError, Sink};
+use crate::lane::{Abandoned, Batch, Failure, LaneFault, PostError, Sink};
 use crate::remote::OwnersMemory;
 
 /// Slots whose bytes are copied into local memory before the worker looks at anything else.
@@ -189,7 +189,7 @@ impl Outgoing {
             slot.asker.free();
             self.flying.remove(place);
             self.free.push(index);
-            sink.completed(slot.flight.token, result);
+            sink.completed(slot.flight.token, result.map_err(Failure::from));
         }
         Ok(false)
     }

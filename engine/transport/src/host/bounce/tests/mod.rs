@@ -5,6 +5,7 @@ mod stopping;
 
 use std::sync::Arc;
 
+use crate::Failure;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Rights, Span};
 use penstock_memory::copy::Hint;
@@ -33,8 +34,8 @@ impl Sink for Reports {
 
     fn handed_over(&mut self, _: Note<'_>, _: Handle) {}
 
-    fn completed(&mut self, token: u64, result: Result<u64, Cause>) {
-        self.0.push((token, result));
+    fn completed(&mut self, token: u64, result: Result<u64, Failure>) {
+        self.0.push((token, result.map_err(|failure| failure.cause)));
     }
 }
 
@@ -123,6 +124,7 @@ impl Two {
             expected: self.revisions(),
             token,
             transfer: 0,
+            whole: 0,
         })
     }
 

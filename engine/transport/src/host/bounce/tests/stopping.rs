@@ -145,6 +145,7 @@ fn memory_renewed_after_the_post_is_not_touched_under_its_old_name() {
             expected,
             token: 3,
             transfer: 0,
+            whole: 0,
         };
         assert_eq!(two.near.lane.post(&batch), Ok(Posted::Accepted(1)));
         if withdrawn {
@@ -198,6 +199,7 @@ fn a_read_does_not_land_in_memory_that_was_taken_back_here_meanwhile() {
         expected: Revisions::default(),
         token: 3,
         transfer: 0,
+        whole: 0,
     };
     assert_eq!(two.near.lane.post(&stale), Err(PostError::Withdrawn(now)));
 }

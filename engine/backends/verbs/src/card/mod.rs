@@ -1,0 +1,365 @@
+//! What the backend asks of a card, and nothing else.
+//!
+//! A *card* registers memory and has *desks*, one for each worker: a completion queue and a shared receive queue. On a desk there are
+//! *queues*: connected pairs that do what is posted in order. Calls are made once a list, never once a block.
+//!
+//! Two kinds keep these rules: `device`, by libibverbs, and `model`, inside the process.
+//!
+//! - What is posted on one queue is done in order; nothing is promised between queues.
+//! - A write has landed when something posted behind it on the same queue has arrived. A completion of it says only that the peer's
+//!   card has it in its keeping.
+//! - A queue that fails breaks: all that was posted is completed as [`Trouble::Flushed`] after what failed, and nothing is taken any more.
+//! - After [`Queue::reset`] has returned, nothing of the queue touches memory on this side, of its own requests and of the peer's, and
+//!   completions that were not polled yet may be missing.
+//! - A receive is taken from the desk's shared queue by each send and each immediate, in the order of arrival.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use penstock_memory::{MemoryError, Window};
+
+/// What a card says of itself and of the port that is used of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Its name for people: device, port, and the network device behind it.
+    pub name: String,
+    /// The address under which peers' cards find it.
+    pub gid: [u8; 16],
+    /// Its number within an InfiniBand subnet; zero on Ethernet.
+    pub lid: u16,
+    /// Bits of the address that all ports of its network share.
+    pub network_bits: u8,
+    /// Whether packets to it are routed beyond its network.
+    pub is_routable: bool,
+    /// Payload of one packet, in bytes.
+    pub mtu: u32,
+    /// Bits in a second, as the port says.
+    pub bandwidth: u64,
+    /// Its NUMA node, if it has one.
+    pub node: Option<u32>,
+    /// Pieces of one request.
+    pub pieces_max: usize,
+    /// Requests of one queue.
+    pub requests_max: usize,
+    /// Receives of a desk.
+    pub receives_max: usize,
+    /// Completions of a desk.
+    pub completions_max: usize,
+    /// Bytes that a request can carry without registered memory.
+    pub inline_max: usize,
+    /// Reads that the peer may have under way on one queue.
+    pub reads_max: u8,
+}
+
+/// What peers' cards may do with registered memory. This engine's own card may read and write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Access {
+    /// Peers' cards may read it.
+    pub read: bool,
+    /// Peers' cards may write it.
+    pub write: bool,
+    /// This side's own card may write it: reads land there.
+    pub land: bool,
+}
+
+/// Registered memory. Dropping it ends the registration: from then on cards refuse its keys.
+pub trait Registration: Send + Sync {
+    /// What requests of this side name it by.
+    fn local_key(&self) -> u32;
+
+    /// What peers' requests name it by.
+    fn remote_key(&self) -> u32;
+
+    /// How it was registered, in words.
+    fn manner(&self) -> &'static str;
+}
+
+/// Why a card does not do what it is asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CardError {
+    /// The call failed.
+    #[error("{call} on {card} failed: {source}; {mend}")]
+    Refused {
+        /// The call.
+        call: &'static str,
+        /// The card.
+        card: String,
+        /// What the system says.
+        source: std::io::Error,
+        /// What to do about it.
+        mend: &'static str,
+    },
+    /// It has no more of something.
+    #[error("{card} has no room for {what}: it has {has}, {wants} are wanted")]
+    NoRoom {
+        /// The card.
+        card: String,
+        /// What there is too little of.
+        what: &'static str,
+        /// How much it has.
+        has: usize,
+        /// How much is wanted.
+        wants: usize,
+    },
+    /// It does not exist, or is not fit to be used.
+    #[error("{what}: {why}; {mend}")]
+    NotHere {
+        /// What is missing.
+        what: String,
+        /// Why.
+        why: String,
+        /// What to do about it.
+        mend: String,
+    },
+}
+
+impl From<CardError> for MemoryError {
+    fn from(error: CardError) -> Self {
+        Self::System { call: "a card", what: "a session over RDMA", source: std::io::Error::other(error.to_string()) }
+    }
+}
+
+/// A card, with one port of it.
+pub trait Card: Send + Sync {
+    /// What it says of itself.
+    fn facts(&self) -> &Facts;
+
+    /// Registers memory, which must stay mapped until the registration is dropped.
+    fn register(&self, memory: &Window, access: Access) -> Result<Arc<dyn Registration>, CardError>;
+
+    /// One worker's desk, with room for so many completions and receives.
+    fn desk(&self, completions: usize, receives: usize) -> Result<Box<dyn Desk>, CardError>;
+
+    /// What has happened to it, if something has. Does not wait.
+    fn next_event(&self) -> Option<Event>;
+
+    /// Becomes readable when [`Card::next_event`] would find something.
+    fn events(&self) -> BorrowedFd<'_>;
+}
+
+/// What happens to a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// Its port carries nothing any more.
+    PortDown,
+    /// Its port carries again.
+    PortUp,
+    /// It has to be given up.
+    Fatal,
+    /// This queue, by its number, is broken.
+    QueueBroken(u32),
+    /// Its addresses or its port's settings have changed.
+    Changed,
+}
+
+/// One worker's part of a card.
+pub trait Desk: Send {
+    /// A new queue that takes so many requests. It is not connected.
+    fn queue(&mut self, requests: usize) -> Result<Box<dyn Queue>, CardError>;
+
+    /// Gives receives to whoever sends next.
+    fn supply(&mut self, receives: &[Landing]) -> Result<(), CardError>;
+
+    /// Takes completions. Answers how many.
+    fn poll(&mut self, done: &mut [Done]) -> Result<usize, CardError>;
+
+    /// Lets the next completion make [`Desk::descriptor`] readable. Poll once more afterwards: what came before makes no sign.
+    fn arm(&mut self) -> Result<(), CardError>;
+
+    /// Becomes readable when a completion comes after [`Desk::arm`].
+    fn descriptor(&self) -> BorrowedFd<'_>;
+}
+
+/// Memory for one message that is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Landing {
+    /// What its completion is named.
+    pub id: u64,
+    /// The memory.
+    pub piece: Piece,
+}
+
+/// A range of registered memory of this side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Piece {
+    /// Where it begins.
+    pub address: u64,
+    /// Its bytes.
+    pub bytes: u32,
+    /// The local key of its registration.
+    pub key: u32,
+}
+
+/// Where the other end of a queue is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The number of the queue.
+    pub queue: u32,
+    /// The first packet's number from there.
+    pub first_packet: u32,
+    /// The address of its card.
+    pub gid: [u8; 16],
+    /// Its number within an InfiniBand subnet; zero on Ethernet.
+    pub lid: u16,
+}
+
+/// How two queues are connected: what both sides have agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connecting {
+    /// The other end.
+    pub there: Endpoint,
+    /// The first packet's number from here.
+    pub first_packet: u32,
+    /// Payload of one packet: the smaller of both sides' ports'.
+    pub mtu: u32,
+    /// Reads that this side may have under way there.
+    pub reads_there: u8,
+    /// Reads that the peer may have under way here.
+    pub reads_here: u8,
+}
+
+/// One end of a connected pair.
+pub trait Queue: Send {
+    /// Its number on its card.
+    fn number(&self) -> u32;
+
+    /// Connects it, when it is new or reset. Packets are taken as soon as this has returned.
+    fn connect(&mut self, connecting: &Connecting) -> Result<(), CardError>;
+
+    /// Posts requests with one doorbell, their pieces one after the other in `pieces`. On an error the first `posted` of them were taken.
+    /// The caller counts what is under way: more than the queue was made for must not be.
+    fn post(&mut self, requests: &[Request], pieces: &[Piece]) -> Result<(), PostFailed>;
+
+    /// Breaks it: all that was posted and has not completed completes as failed.
+    fn break_off(&mut self) -> Result<(), CardError>;
+
+    /// Makes it new. Nothing of it touches memory any more when this returns.
+    fn reset(&mut self) -> Result<(), CardError>;
+}
+
+/// A list was not posted whole.
+#[derive(Debug)]
+pub struct PostFailed {
+    /// How many requests of it were.
+    pub posted: usize,
+    /// Why not all.
+    pub error: CardError,
+}
+
+/// One thing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// What its completion is named.
+    pub id: u64,
+    /// What to do.
+    pub kind: Kind,
+    /// How many of the list's pieces are its, after those of the requests before it.
+    pub pieces: u32,
+    /// Whether it completes when it ends well; what fails completes always.
+    pub signalled: bool,
+    /// Whether its bytes are taken at once, so that their memory may be used again when the post returns. At most
+    /// [`Facts::inline_max`] bytes; not for reads.
+    pub inline: bool,
+}
+
+/// What a request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Puts the pieces into the peer's memory at this address.
+    Write {
+        /// Where.
+        address: u64,
+        /// The remote key of that memory.
+        key: u32,
+    },
+    /// The same, and takes a receive there that completes with this number. Without pieces it needs no memory.
+    WriteAndTell {
+        /// Where.
+        address: u64,
+        /// The remote key of that memory.
+        key: u32,
+        /// The number.
+        immediate: u32,
+    },
+    /// Gets the peer's memory at this address into the pieces.
+    Read {
+        /// Where.
+        address: u64,
+        /// The remote key of that memory.
+        key: u32,
+    },
+    /// Puts the pieces into a receive of the peer.
+    Send,
+}
+
+/// What a desk says about something posted or received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Done {
+    /// The queue's number.
+    pub queue: u32,
+    /// The name of the request or the receive. Of no meaning for a receive that failed.
+    pub id: u64,
+    /// What became of it.
+    pub what: Outcome,
+}
+
+/// What became of something posted or received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// A request, and all that was posted before it on its queue, has ended well.
+    Did,
+    /// A message came, of so many bytes, with this number if it was an immediate.
+    Came {
+        /// Its bytes in the receive; none with an immediate, whose bytes are where the peer put them.
+        bytes: u32,
+        /// The immediate.
+        immediate: Option<u32>,
+    },
+    /// A request has failed, and with it its queue.
+    Failed(Trouble),
+    /// A receive was given back unused, because its queue has broken.
+    Unused,
+}
+
+impl Default for Done {
+    fn default() -> Self {
+        Self { queue: 0, id: 0, what: Outcome::Unused }
+    }
+}
+
+/// Why a request failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// Its queue was broken before its turn.
+    Flushed,
+    /// The peer's card refused the key, the range or the right.
+    Refused,
+    /// This side's card refused the memory: it was freed or its registration has ended.
+    Memory,
+    /// The peer's card did not answer, often enough.
+    Silence,
+    /// The peer's card had no receive for it, often enough.
+    NoReceive,
+    /// The peer's card says that the request makes no sense, or cannot do it.
+    Invalid,
+    /// The card itself has failed.
+    Card,
+    /// The card's own number for something else.
+    Other(u32),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flushed => f.write_str("its queue was broken before its turn"),
+            Self::Refused => f.write_str("the peer's card refused the key, the range or the right"),
+            Self::Memory => f.write_str("this side's card refused the memory"),
+            Self::Silence => f.write_str("the peer's card did not answer"),
+            Self::NoReceive => f.write_str("the peer had no room for a message"),
+            Self::Invalid => f.write_str("the peer's card cannot make sense of the request"),
+            Self::Card => f.write_str("the card has failed"),
+            Self::Other(number) => write!(f, "the card's status {number}"),
+        }
+    }
+}
