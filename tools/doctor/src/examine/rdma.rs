@@ -83,7 +83,9 @@ fn ports(host: &Host, devices: &[String]) -> Finding {
     let shown = idle.iter().map(|(device, port, state, kind)| format!("{device}/{port} is {state} ({kind})"));
     let shown: Vec<String> = shown.collect();
     let mends = idle.iter().map(|(device, _, _, kind)| {
+        // What is made in software names the card it stands on.
         let card = host.names(format!("{DEVICES}/{device}/device/net")).into_iter().next();
+        let card = card.or_else(|| host.word(format!("{DEVICES}/{device}/parent")));
         match card {
             Some(card) if kind == "Ethernet" => host.as_root(&format!("ip link set {card} up")),
             _ if kind == "InfiniBand" => Mend::advice(

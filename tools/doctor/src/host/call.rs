@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 
 use penstock::memory::{MemoryError, Segment, probe};
 use penstock::transport::host::{mail_bytes, posts_bytes, ring_segment_bytes};
+use penstock_verbs_sys::NotHere;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -197,8 +198,11 @@ pub(super) fn make(call: Call, place: Place) -> Result<String, Refusal> {
 fn rdma_libraries() -> String {
     let seen = match penstock_verbs_sys::look() {
         Ok(seen) => seen,
-        // What the loader says may go over several lines.
-        Err(absence) => return format!("absent {}\n", absence.to_string().replace('\n', " ")),
+        Err(NotHere::Library { library, said }) => {
+            // What the loader says may go over several lines.
+            return format!("absent {library} cannot be opened ({})\n", said.replace('\n', " "));
+        }
+        Err(NotHere::Symbol { missing, .. }) => return format!("absent {missing}: it is too old\n"),
     };
     let devices = match seen.devices {
         Ok(names) => names.iter().map(|name| format!("device {name}\n")).collect(),

@@ -105,6 +105,9 @@ fn a_port_that_is_down_is_named_with_its_network_card() {
     assert_finding(&host.one(Topic::Rdma, "ports"), Status::Missing, found, "sudo ip link set ens1 up");
     host.write("/sys/class/infiniband/mlx5_1/ports/1/state", "4: ACTIVE\n");
     assert_eq!(host.report().find(Topic::Rdma, "ports").unwrap().status, Status::Limited);
+    host.remove("/sys/class/infiniband/mlx5_0/device");
+    host.write("/sys/class/infiniband/mlx5_0/parent", "ens2\n");
+    assert!(host.report().find(Topic::Rdma, "ports").unwrap().mends[0].text().ends_with("ip link set ens2 up"));
     host.write("/sys/class/infiniband/mlx5_0/ports/1/link_layer", "InfiniBand\n");
     assert!(host.report().find(Topic::Rdma, "ports").unwrap().mends[0].text().contains("subnet manager"));
 }
