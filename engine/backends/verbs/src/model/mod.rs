@@ -273,3 +273,6 @@ impl Shared {
 fn refused(call: &'static str, card: &str, error: rustix::io::Errno, mend: &'static str) -> CardError {
     CardError::Refused { call, card: card.to_owned(), source: error.into(), mend }
 }
+
+#[cfg(test)]
+mod tests;
