@@ -177,6 +177,21 @@ fn what_a_card_is_told_to_refuse_it_refuses_so_often() {
 }
 
 #[test]
+fn keys_of_memory_can_be_refused_and_fresh_ones_hold() {
+    let (network, mut one, other) = pair();
+    let elsewhere = window(16);
+    let spared = other.card.register(&elsewhere, ALL).unwrap();
+    other.card.refuse_keys(&other.window.slice(100, 1).unwrap());
+    let fresh = other.card.register(&other.window, ALL).unwrap();
+    for (address, key) in [(&elsewhere, &spared), (&other.window, &fresh)].map(|(at, key)| (at.base_address(), key)) {
+        one.post(1, Kind::Write { address, key: key.remote_key() }, &[one.piece(0, 1)]);
+    }
+    one.post(2, other.write_to(0), &[one.piece(0, 1)]);
+    network.run();
+    assert_eq!(one.done(), [(1, DID), (1, DID), (2, failed(Trouble::Refused))]);
+}
+
+#[test]
 fn a_card_that_has_failed_breaks_its_queues_and_refuses_every_call() {
     let (network, mut one, mut other) = pair();
     one.post(1, other.write_to(0), &[]);
