@@ -10,9 +10,9 @@ use penstock::Cause;
 use penstock::memory::{MemoryError, Region};
 use penstock::transport::link::{Join, Offering};
 use penstock::transport::{
-    Announced, Arrival, Asides, Batch, Caps, Exported, Failure, Fence, Here, ImportError, KeyedMemory, Lane, LaneFault,
-    Link, Note, Placement, PostError, Posted, Reach, Registrar, RemoteMemory, RemoteRegion, Sight, Sink, There, Told,
-    Transport, Trust, Voice, Way, lane,
+    Abandoned, Announced, Arrival, Asides, Batch, Caps, Exported, Failure, Fence, Here, ImportError, KeyedMemory, Lane,
+    LaneFault, Link, Note, Placement, PostError, Posted, Reach, Registrar, RemoteMemory, RemoteRegion, Sight, Sink,
+    There, Told, Transport, Trust, Voice, Way, lane,
 };
 use penstock_core::plan::RegionKey;
 
@@ -31,6 +31,8 @@ pub struct Seen {
     pub failure: Mutex<Option<Failure>>,
     /// What announcements end with; none: well.
     pub untold: Mutex<Option<Failure>>,
+    /// Whether batches do not end, and are at the peer when they are given up.
+    pub keeps: AtomicBool,
     /// Whether lanes stay where they are when they are dropped.
     pub holds_lanes: AtomicBool,
     /// All sessions, the oldest first.
@@ -105,6 +107,9 @@ struct Rails {
 impl Lane for Rails {
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
         self.seen.posts.lock().unwrap().push(self.worker);
+        if self.seen.keeps.load(Ordering::SeqCst) {
+            return Ok(Posted::Accepted(batch.spans.len()));
+        }
         let bytes = batch.spans.iter().map(|span| span.len).sum();
         self.ended.push((batch.token, self.seen.failure.lock().unwrap().map_or(Ok(bytes), Err)));
         Ok(Posted::Accepted(batch.spans.len()))
@@ -117,6 +122,11 @@ impl Lane for Rails {
 
     fn hand_over(&mut self, _: Note<'_>, _: &lane::Handle) -> Result<(), PostError> {
         Err(PostError::Refused(Cause::NoPath))
+    }
+
+    fn abandon(&mut self, token: u64) -> Abandoned {
+        self.ended.retain(|(ended, _)| *ended != token);
+        if self.seen.keeps.load(Ordering::SeqCst) { Abandoned::RemoteOpen } else { Abandoned::Quiet }
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
