@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use common::{E, Folder, P, SOON, call, config, until};
 use double::{Cards, Seen};
 use penstock::config::Progress;
-use penstock::{Answer, Engine, Hold, Plan, Pool, PoolSpec, RemoteHold, RenewError, Rights, Span, Submit, SystemEnv};
+use penstock::{
+    Answer, Cause, Engine, Hold, Plan, Pool, PoolSpec, RemoteHold, RenewError, Rights, Span, Submit, SystemEnv,
+};
 
 /// Nobody marks these lanes as ready, so their workers look for themselves.
 fn start(config: penstock::Config, splits: bool) -> (E, Arc<Seen>) {
@@ -161,4 +163,71 @@ fn what_a_card_has_sent_is_open_until_the_other_engine_has_let_go() {
     assert!(!held.is_released());
     drop(pair.far);
     until("who says goodbye has let go", || held.is_released());
+}
+
+#[test]
+fn lanes_talk_aside_from_any_thread_in_order_and_at_length() {
+    let pair = pair("asides", 2, false);
+    let (near, far) = (pair.near.1.session(), pair.far.1.session());
+    let words: Vec<Vec<u8>> = (0..100u8).map(|number| vec![number; usize::from(number) * 41]).collect();
+    let longest = vec![7; penstock::transport::link::ASIDE_BYTES_MAX];
+    std::thread::scope(|scope| {
+        scope.spawn(|| words.iter().for_each(|words| near.say(words)));
+        scope.spawn(|| far.say(&longest));
+    });
+    until("all of it is heard", || far.heard.lock().unwrap().len() == 100 && near.heard.lock().unwrap().len() == 1);
+    assert_eq!(*far.heard.lock().unwrap(), words);
+    assert_eq!(*near.heard.lock().unwrap(), [longest]);
+    assert!(pair.peer.ended().is_none());
+    assert!(pair.peer.disconnect(SOON));
+    near.say(b"nobody is there any more");
+    far.say(b"nor here");
+    assert_eq!((far.heard.lock().unwrap().len(), near.heard.lock().unwrap().len()), (100, 1));
+}
+
+#[test]
+fn an_inline_engine_talks_aside_in_its_own_turns() {
+    let folder = Folder::new("asides-inline");
+    let (far, there) = start(config(&folder, "far").listen(["127.0.0.1:0"]), false);
+    let seen = Arc::new(Seen::default());
+    let cards = Cards { splits: false, seen: Arc::clone(&seen) };
+    let near = config(&folder, "near").progress(Progress::Inline);
+    let near = Engine::start_with(SystemEnv, near, vec![Arc::new(cards)]).unwrap();
+    let _peer = call(&near, &far);
+    until("the other side has the session, too", || far.peers().len() == 1);
+    seen.session().say(b"from the engine's thread");
+    std::thread::scope(|scope| {
+        let session = seen.session();
+        scope.spawn(move || session.say(b"from another"));
+    });
+    there.session().say(b"and back");
+    until("both are heard", || {
+        near.progress().unwrap();
+        there.session().heard.lock().unwrap().len() == 2 && seen.session().heard.lock().unwrap().len() == 1
+    });
+}
+
+#[test]
+fn nonsense_said_aside_ends_the_session_with_its_cause() {
+    let pair = pair("nonsense", 1, false);
+    pair.near.1.session().say(b"nonsense");
+    let there = pair.far.0.peers().remove(0);
+    until("the session is over on both sides", || pair.peer.ended().is_some() && there.ended().is_some());
+    assert_eq!(there.ended(), Some(Cause::PeerCorrupt));
+    until("nothing of it is left", || pair.far.0.peers().is_empty() && pair.near.0.peers().is_empty());
+}
+
+#[test]
+fn words_aside_to_a_session_that_has_none_are_nonsense() {
+    let folder = Folder::new("none");
+    let (far, there) = start(config(&folder, "far").listen(["127.0.0.1:0"]), false);
+    let silent = Arc::new(Seen::default());
+    silent.is_silent.store(true, Ordering::SeqCst);
+    let cards = Cards { splits: false, seen: silent };
+    let near = Engine::start_with(SystemEnv, config(&folder, "near"), vec![Arc::new(cards)]).unwrap();
+    let peer = call(&near, &far);
+    until("the other side has the session, too", || far.peers().len() == 1);
+    assert!(peer.ended().is_none());
+    there.session().say(b"is anybody there?");
+    until("who does not know what that is ends the session", || peer.ended() == Some(Cause::PeerCorrupt));
 }

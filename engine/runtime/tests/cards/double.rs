@@ -33,6 +33,8 @@ pub struct Seen {
     pub untold: Mutex<Option<Failure>>,
     /// Whether batches do not end, and are at the peer when they are given up.
     pub keeps: AtomicBool,
+    /// Whether lanes have nothing to say to each other beside their path.
+    pub is_silent: AtomicBool,
     /// Whether lanes stay where they are when they are dropped.
     pub holds_lanes: AtomicBool,
     /// All sessions, the oldest first.
@@ -201,7 +203,7 @@ impl Transport for Cards {
                 registrar: Arc::new(Keys),
                 sight: Sight::Fenced(Arc::clone(&session.told), Arc::clone(&session) as Arc<dyn Fence>),
                 streams: None,
-                asides: Some(session),
+                asides: (!seen.is_silent.load(Ordering::SeqCst)).then_some(session as Arc<dyn Asides>),
                 rails: vec!["a0/1".to_owned(), "a1/1".to_owned()],
                 path: "for a test".to_owned(),
             })
