@@ -6,5 +6,7 @@
 //! Read in this order:
 //!
 //! - [`card`]: what a card can do, the seam to everything real
+//! - [`device`]: real cards, and which of them are used
 
 pub mod card;
+pub mod device;
