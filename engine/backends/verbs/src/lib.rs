@@ -6,5 +6,8 @@
 //! Read in this order:
 //!
 //! - [`card`]: what a card can do, the seam to everything real
+//! - [`model`]: a card in this process, for tests
 
 pub mod card;
+#[cfg(any(test, feature = "model"))]
+pub mod model;
