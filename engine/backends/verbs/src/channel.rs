@@ -28,7 +28,7 @@ pub(crate) const RAILS_MAX: usize = 8;
 
 /// One channel.
 pub(crate) struct Channel {
-    number: u16,
+    pub(crate) number: u16,
     pub(crate) rails: Vec<Rail>,
     pub(crate) inbox: Inbox,
     pub(crate) ops: Ops,
