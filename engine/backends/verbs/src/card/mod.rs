@@ -298,7 +298,7 @@ pub enum Kind {
 pub struct Done {
     /// The queue's number.
     pub queue: u32,
-    /// The name of the request or the receive. Of no meaning for a receive that failed.
+    /// The name of the request or the receive.
     pub id: u64,
     /// What became of it.
     pub what: Outcome,
