@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use common::{E, Folder, P, SOON, call, config, until};
 use double::{Cards, Seen};
 use penstock::config::Progress;
+use penstock::transport::Failure;
 use penstock::{
-    Answer, Cause, Engine, Hold, HostMemory, Plan, Pool, PoolSpec, RemoteHold, RenewError, Rights, Span, Submit,
-    SystemEnv,
+    Answer, Cause, Engine, Hold, HostMemory, NoteId, Plan, Pool, PoolSpec, RemoteHold, RenewError, Rights, Span, Stage,
+    Submit, SystemEnv,
 };
 
 /// Nobody marks these lanes as ready, so their workers look for themselves.
@@ -267,4 +268,28 @@ fn a_transport_forgets_every_region_once_when_it_is_quiet_or_given_up() {
     drop(late.join().unwrap());
     assert!(kept.deregister(SOON).is_err());
     assert_eq!(forgotten().len(), 4, "each of them once");
+}
+
+#[test]
+fn a_fault_names_the_rail_on_which_it_ended() {
+    let pair = pair("rails", 1, false);
+    let (here, _there) = (pool(&pair.near.0, 1 << 20), pool(&pair.far.0, 1 << 20));
+    let remote = pair.peer.wait_region("kv", SOON).unwrap();
+    let plan = Plan::write(&here, &remote).extents(&[Span { local: 0, remote: 0, len: 4096 }]).build().unwrap();
+    assert_eq!(pair.peer.rails(), ["a0/1", "a1/1"]);
+    let how = || Submit::new().within(SOON).notify(NoteId(1), b"there");
+    let end = || pair.peer.submit(&plan, how()).unwrap().wait().unwrap_err();
+    *pair.near.1.failure.lock().unwrap() = Some(Failure::on(1, Cause::MemoryGone));
+    let fault = end();
+    assert_eq!((fault.stage, fault.cause, fault.rail.as_deref()), (Stage::Move, Cause::MemoryGone, Some("a1/1")));
+    assert!(fault.to_string().contains("moving bytes on rail `a1/1`: "), "{fault}");
+    // One that nobody named, and none at all.
+    *pair.near.1.failure.lock().unwrap() = Some(Failure::on(9, Cause::MemoryGone));
+    assert_eq!(end().rail, None);
+    *pair.near.1.failure.lock().unwrap() = Some(Cause::MemoryGone.into());
+    assert_eq!(end().rail, None);
+    *pair.near.1.failure.lock().unwrap() = None;
+    *pair.near.1.untold.lock().unwrap() = Some(Failure::on(0, Cause::PeerCorrupt));
+    let fault = end();
+    assert_eq!((fault.stage, fault.cause, fault.rail.as_deref()), (Stage::Notify, Cause::PeerCorrupt, Some("a0/1")));
 }

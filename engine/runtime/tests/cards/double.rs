@@ -121,7 +121,9 @@ impl Lane for Rails {
     }
 
     fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
-        self.ended.push((arrival.token, self.seen.untold.lock().unwrap().map_or(Ok(1), Err)));
+        // Nobody is told of what has failed.
+        let failure = self.seen.failure.lock().unwrap().or(*self.seen.untold.lock().unwrap());
+        self.ended.push((arrival.token, failure.map_or(Ok(1), Err)));
         Ok(Announced::Accepted)
     }
 
