@@ -118,6 +118,9 @@ pub enum JoinError {
     /// The engine that offered is gone.
     #[error("the engine that made the offer is gone")]
     Gone,
+    /// Nothing of the one side reaches anything of the other.
+    #[error("{0}")]
+    NoPath(String),
 }
 
 /// Who registers what where.
