@@ -48,10 +48,8 @@ pub enum Posting {
 }
 
 /// The functions that extended posting needs.
-const POSTS: ibv_qp_create_send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE
-    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | IBV_QP_EX_WITH_SEND
-    | IBV_QP_EX_WITH_RDMA_READ;
+const POSTS: ibv_qp_create_send_ops_flags =
+    IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ;
 
 const _: () = {
     assert!(size_of::<Piece>() == size_of::<ibv_sge>() && align_of::<Piece>() == align_of::<ibv_sge>());
@@ -163,8 +161,7 @@ impl DeviceQueue {
 
     fn modify(&self, attributes: &mut ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), CardError> {
         // SAFETY: the queue pair stands and the attributes do during the call.
-        let answer =
-            unsafe { self.desk.device.verbs.ibv_modify_qp(self.pair.as_ptr(), attributes, mask as i32) };
+        let answer = unsafe { self.desk.device.verbs.ibv_modify_qp(self.pair.as_ptr(), attributes, mask as i32) };
         check("ibv_modify_qp", &self.desk.device.card, answer)
     }
 
@@ -311,7 +308,8 @@ impl DeviceQueue {
                     _ if request.inline => {
                         self.buffers.clear();
                         self.buffers.extend(
-                            its.iter().map(|piece| ibv_data_buf { addr: address_of(piece), length: piece.bytes as usize }),
+                            its.iter()
+                                .map(|piece| ibv_data_buf { addr: address_of(piece), length: piece.bytes as usize }),
                         );
                         ibv_wr_set_inline_data_list(pair, self.buffers.len(), self.buffers.as_ptr());
                     }
@@ -340,7 +338,8 @@ impl DeviceQueue {
                 send_flags: flags(request) | if request.inline { IBV_SEND_INLINE } else { 0 },
                 ..ibv_send_wr::ZERO
             };
-            let there = |address, key| ibv_send_wr_remote { rdma: ibv_send_wr_rdma { remote_addr: address, rkey: key } };
+            let there =
+                |address, key| ibv_send_wr_remote { rdma: ibv_send_wr_rdma { remote_addr: address, rkey: key } };
             match request.kind {
                 Kind::Write { address, key } => {
                     wr.opcode = IBV_WR_RDMA_WRITE;
@@ -382,13 +381,8 @@ const PACKET_NUMBERS: u32 = 0xff_ffff;
 
 /// The largest size of packets that is no larger.
 fn packet_size(bytes: u32) -> Option<ibv_mtu> {
-    let sizes = [
-        (4096, IBV_MTU_4096),
-        (2048, IBV_MTU_2048),
-        (1024, IBV_MTU_1024),
-        (512, IBV_MTU_512),
-        (256, IBV_MTU_256),
-    ];
+    let sizes =
+        [(4096, IBV_MTU_4096), (2048, IBV_MTU_2048), (1024, IBV_MTU_1024), (512, IBV_MTU_512), (256, IBV_MTU_256)];
     sizes.iter().find(|(size, _)| *size <= bytes).map(|(_, name)| *name)
 }
 
