@@ -15,11 +15,11 @@ use super::open::complain;
 use super::status::{check, refused};
 use crate::card::{CardError, Connecting, IDS, Kind, Piece, PostFailed, Queue, Request};
 
-/// 4.096 µs times two to this: 67 ms until a packet without an answer is sent again. Cards wait up to four times that, so eight
+/// 4.096 µs times two to this: 67 ms until a packet without an answer is sent again. Cards wait up to four times that, so seven
 /// attempts tell a dead peer after half a second to two; a shorter time takes a switch that is changing its ways for one.
 const ANSWER_TIMEOUT: u8 = 14;
-/// Attempts after the first. All that there are: an attempt costs nothing, a broken queue a repair.
-const RETRIES: u8 = 7;
+/// Attempts after the first. Seven would be all that there are, but some drivers (rxe) take it to mean for ever.
+const RETRIES: u8 = 6;
 /// Attempts after the first when the peer has no receive. Seven would be for ever.
 const RETRIES_WITHOUT_RECEIVE: u8 = 6;
 /// The peer waits 10.24 ms between those. Credits keep a receive for every message, so what needs this is a mistake of one of the two sides:
@@ -292,6 +292,7 @@ impl DeviceQueue {
                 let (its, others) = rest.split_at(request.pieces as usize);
                 rest = others;
                 (*pair).wr_id = request.id;
+                // The call that gives the bytes says that they are inline, but some drivers (rxe) want to read it here.
                 (*pair).wr_flags = flags(request);
                 match request.kind {
                     Kind::Write { address, key } => ibv_wr_rdma_write(pair, key, address),
@@ -335,7 +336,7 @@ impl DeviceQueue {
                 wr_id: request.id,
                 sg_list: its.as_ptr().cast::<ibv_sge>().cast_mut(),
                 num_sge: its.len() as i32,
-                send_flags: flags(request) | if request.inline { IBV_SEND_INLINE } else { 0 },
+                send_flags: flags(request),
                 ..ibv_send_wr::ZERO
             };
             let there =
@@ -387,7 +388,9 @@ fn packet_size(bytes: u32) -> Option<ibv_mtu> {
 }
 
 fn flags(request: &Request) -> ibv_send_flags {
-    if request.signalled { IBV_SEND_SIGNALED } else { 0 }
+    let signalled = if request.signalled { IBV_SEND_SIGNALED } else { 0 };
+    let inline = if request.inline { IBV_SEND_INLINE } else { 0 };
+    signalled | inline
 }
 
 fn address_of(piece: &Piece) -> *mut c_void {

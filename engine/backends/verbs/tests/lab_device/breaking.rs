@@ -6,12 +6,12 @@ use penstock_verbs::card::{Card, Done, Event, Kind, Outcome, Trouble};
 
 use crate::ends::{End, LIMIT, POSTINGS, Pair, request, run, wire};
 
-/// The next event of a card, other than the news that a queue is broken.
-fn next_event(end: &End, wanted: Event) -> Duration {
+/// Waits for an event of a card, on its descriptor.
+fn next_event(end: &End, wanted: Event) {
     let began = Instant::now();
     while began.elapsed() < LIMIT {
         match end.card.next_event() {
-            Some(event) if event == wanted => return began.elapsed(),
+            Some(event) if event == wanted => return,
             Some(event) => println!("{}: {event:?} before {wanted:?}", end.facts().name),
             None => {
                 End::is_woken(&end.card.events(), Duration::from_millis(100));
@@ -54,32 +54,91 @@ fn a_refused_key_breaks_the_queue_and_a_reset_mends_it() {
     }
 }
 
-#[test]
-fn a_wire_that_is_cut_is_told_as_silence_and_by_events_and_can_be_mended() {
-    let Some(_wire) = wire("a_wire_that_is_cut_is_told_as_silence_and_by_events_and_can_be_mended") else { return };
-    let mut pair = Pair::connected(POSTINGS[0]);
-    assert!(pair.b.card.next_event().is_none() || pair.b.card.next_event().is_none());
-    let routes = run("ip", &["route", "show", "table", "all"]);
-    // The far end goes down: this end's frames go nowhere.
-    run("ip", &["link", "set", "b0", "down"]);
-    let piece = pair.a.piece(0, 64);
-    let write = Kind::Write { address: pair.b.address(0), key: pair.b.key() };
-    let began = Instant::now();
-    pair.a.post(&[request(1, write, 1), request(2, write, 1)], &[piece, piece]);
-    let taken: Vec<(u64, Outcome)> = pair.a.take(2).iter().map(|done| (done.id, done.what)).collect();
-    println!("silence was told after {:?}", began.elapsed());
-    assert_eq!(taken, [(1, failed(Trouble::Silence)), (2, failed(Trouble::Flushed))]);
-    assert!(began.elapsed() < Duration::from_secs(8), "a card's own patience is short");
-    println!("down was told {:?} after that", next_event(&pair.b, Event::PortDown));
+/// How a wire is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// The far end is switched off: both ports see that the wire carries nothing.
+    FarEnd,
+    /// The near end is.
+    NearEnd,
+    /// Every frame is lost on its way, and nobody sees anything.
+    Loss,
+}
 
-    run("ip", &["link", "set", "b0", "up"]);
-    next_event(&pair.b, Event::PortUp);
-    for route in routes.lines().filter(|route| route.contains("dev b0") && route.contains("table 2")) {
-        let words: Vec<&str> = ["route", "replace"].into_iter().chain(route.split_whitespace()).collect();
-        run("ip", &words);
+/// A wire that is cut until this is dropped.
+struct Cut {
+    how: How,
+    routes: String,
+}
+
+impl Cut {
+    fn make(how: How) -> Self {
+        let routes = run("ip", &["route", "show", "table", "all"]);
+        match how {
+            How::FarEnd => run("ip", &["link", "set", "b0", "down"]),
+            How::NearEnd => run("ip", &["link", "set", "a0", "down"]),
+            How::Loss => run("tc", &["qdisc", "add", "dev", "a0", "root", "netem", "loss", "100%"]),
+        };
+        Self { how, routes }
     }
-    pair.repair();
-    pair.works();
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        let end = match self.how {
+            How::FarEnd => "b0",
+            How::NearEnd => "a0",
+            How::Loss => {
+                run("tc", &["qdisc", "del", "dev", "a0", "root"]);
+                return;
+            }
+        };
+        run("ip", &["link", "set", end, "up"]);
+        // Routes are forgotten with their link.
+        let gone = format!("dev {end} ");
+        for route in self.routes.lines().filter(|route| route.contains(&gone) && route.contains("table 2")) {
+            let words: Vec<&str> = ["route", "replace"].into_iter().chain(route.split_whitespace()).collect();
+            run("ip", &words);
+        }
+    }
+}
+
+#[test]
+fn a_wire_that_is_cut_is_told_as_silence_and_can_be_mended() {
+    let Some(_wire) = wire("a_wire_that_is_cut_is_told_as_silence_and_can_be_mended") else { return };
+    for how in [How::Loss, How::FarEnd, How::NearEnd] {
+        let mut pair = Pair::connected(POSTINGS[0]);
+        pair.works();
+        while pair.a.card.next_event().is_some() || pair.b.card.next_event().is_some() {}
+        let cut = Cut::make(how);
+        let piece = pair.a.piece(0, 64);
+        let write = Kind::Write { address: pair.b.address(0), key: pair.b.key() };
+        let began = Instant::now();
+        pair.a.post(&[request(1, write, 1), request(2, write, 1)], &[piece, piece]);
+        let taken = pair.a.take(2);
+        println!("{how:?}: told after {:?}: {taken:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(8), "a card's own patience is short");
+        assert_eq!((taken[0].id, taken[1].id), (1, 2));
+        assert_eq!(taken[1].what, failed(Trouble::Flushed));
+        if how == How::NearEnd {
+            // Soft devices say of what they cannot send at all that it was flushed.
+            let said = [Trouble::Silence, Trouble::Flushed, Trouble::Card].map(failed);
+            assert!(said.contains(&taken[0].what), "{taken:?}");
+        } else {
+            assert_eq!(taken[0].what, failed(Trouble::Silence));
+        }
+        if how != How::Loss {
+            next_event(&pair.a, Event::PortDown);
+            next_event(&pair.b, Event::PortDown);
+        }
+        drop(cut);
+        if how != How::Loss {
+            next_event(&pair.a, Event::PortUp);
+            next_event(&pair.b, Event::PortUp);
+        }
+        pair.repair();
+        pair.works();
+    }
 }
 
 #[test]
@@ -127,7 +186,10 @@ fn breaking_off_gives_everything_back_and_a_reset_leaves_no_completion_of_reques
         pair.a.queue.break_off().expect("once more changes nothing");
         let done = pair.a.take(20);
         assert!(done.iter().enumerate().all(|(place, done)| done.id == place as u64), "in order: {done:?}");
-        assert!(done.iter().all(|done| matches!(done.what, Outcome::Did | Outcome::Failed(Trouble::Flushed))), "{done:?}");
+        assert!(
+            done.iter().all(|done| matches!(done.what, Outcome::Did | Outcome::Failed(Trouble::Flushed))),
+            "{done:?}"
+        );
         assert_eq!(done[19].what, failed(Trouble::Flushed), "it was broken off before it had ended");
         pair.repair();
         pair.works();

@@ -1,5 +1,6 @@
 //! Two cards, and what is between them.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -60,6 +61,7 @@ pub(crate) struct End {
     pub(crate) registration: Option<Arc<dyn Registration>>,
     pub(crate) memory: HostMemory,
     pub(crate) card: Arc<DeviceCard>,
+    came: VecDeque<Done>,
 }
 
 /// What peers may do with the memory of an end.
@@ -72,7 +74,7 @@ impl End {
         let registration = card.register(memory.window(), ALL).expect("it is registered");
         let mut desk = card.desk(4 * REQUESTS, RECEIVES).expect("a desk");
         let queue = desk.queue(REQUESTS).expect("a queue");
-        Self { queue, desk, registration: Some(registration), memory, card }
+        Self { queue, desk, registration: Some(registration), memory, card, came: VecDeque::new() }
     }
 
     pub(crate) fn facts(&self) -> &Facts {
@@ -128,24 +130,27 @@ impl End {
         self.take(1)[0]
     }
 
-    /// As many completions as are expected.
+    /// The next so many completions.
     pub(crate) fn take(&mut self, count: usize) -> Vec<Done> {
         let began = Instant::now();
-        let mut taken = Vec::new();
-        while taken.len() < count {
-            taken.extend(self.poll());
-            assert!(began.elapsed() < LIMIT, "{count} completions within {LIMIT:?}: only {taken:?} came");
+        while self.came.len() < count {
+            self.look();
+            assert!(began.elapsed() < LIMIT, "{count} completions within {LIMIT:?}: only {:?} came", self.came);
             std::thread::sleep(Duration::from_micros(50));
         }
-        assert_eq!(taken.len(), count, "no more completions come: {taken:?}");
-        taken
+        self.came.drain(..count).collect()
     }
 
     /// The completions that are there.
     pub(crate) fn poll(&mut self) -> Vec<Done> {
+        self.look();
+        self.came.drain(..).collect()
+    }
+
+    fn look(&mut self) {
         let mut room = [Done::default(); 32];
         let count = self.desk.poll(&mut room).expect("it polls");
-        room[..count].to_vec()
+        self.came.extend(&room[..count]);
     }
 
     pub(crate) fn expect(&mut self, id: u64, what: Outcome) {
@@ -179,8 +184,7 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn connected(posting: Posting) -> Self {
-        let mut pair =
-            Self { a: End::new("rxe_a0", posting), b: End::new("rxe_b0", posting), first_packet: 0xff_fff0 };
+        let mut pair = Self { a: End::new("rxe_a0", posting), b: End::new("rxe_b0", posting), first_packet: 0xff_fff0 };
         assert_eq!(pair.a.card.posting(), posting, "the driver of soft devices knows both");
         pair.connect();
         pair
@@ -193,7 +197,8 @@ impl Pair {
         let mtu = self.a.facts().mtu.min(self.b.facts().mtu);
         let reads = self.a.facts().reads_max.min(self.b.facts().reads_max);
         let (a, b) = (self.a.endpoint(from_a), self.b.endpoint(from_b));
-        let connecting = |there, first_packet| Connecting { there, first_packet, mtu, reads_there: reads, reads_here: reads };
+        let connecting =
+            |there, first_packet| Connecting { there, first_packet, mtu, reads_there: reads, reads_here: reads };
         self.a.queue.connect(&connecting(b, from_a)).expect("a is connected");
         self.b.queue.connect(&connecting(a, from_b)).expect("b is connected");
     }

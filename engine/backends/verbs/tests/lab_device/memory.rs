@@ -25,7 +25,10 @@ fn the_end_of_a_registration_is_refused_on_both_sides() {
         let write = Kind::Write { address: pair.b.address(0), key: pair.b.key() };
         pair.a.registration = None;
         pair.a.post(&[request(2, write, 1)], &[piece]);
-        pair.a.expect(2, Outcome::Failed(Trouble::Memory));
+        let done = pair.a.next();
+        // Soft devices say of what they find wrong themselves that it was flushed.
+        let said = [Trouble::Memory, Trouble::Flushed].map(Outcome::Failed);
+        assert!(done.id == 2 && said.contains(&done.what), "{done:?}");
     }
 }
 
@@ -64,8 +67,7 @@ fn memory_that_may_not_be_written_is_registered_to_be_read_only() {
 #[test]
 fn paging_on_demand_is_had_where_the_card_offers_it_all() {
     let Some(_wire) = wire("paging_on_demand_is_had_where_the_card_offers_it_all") else { return };
-    let options =
-        Options { wanted: vec!["rxe_a0".parse().expect("a name")], is_on_demand: true, ..Options::default() };
+    let options = Options { wanted: vec!["rxe_a0".parse().expect("a name")], is_on_demand: true, ..Options::default() };
     let found = device::cards(&options).expect("a card");
     let card = &found.cards[0];
     let memory = HostMemory::from_vec(vec![1; 1 << 20]).expect("memory");
