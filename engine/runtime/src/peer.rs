@@ -18,7 +18,7 @@ use crate::slot::Outcome;
 use crate::transfer::{Completed, Transfer};
 use crate::worker::{Announcement, At, Command, Grounded, Priority, joined, move_units};
 
-/// A transfer of at least so many bytes is split among all workers.
+/// A transfer of at least so many bytes is split among all workers, where its transport gains from that.
 const SPLIT_BYTES_MIN: u64 = 4 * penstock_core::limits::UNIT_BYTES;
 
 /// Another engine, with a standing session.
@@ -334,7 +334,7 @@ impl<E: Env> Peer<E> {
         let key = shared.slots.claim().ok_or(SubmitError::Full { what: "the table of transfers" })?;
         let slot = shared.slots.get(key).expect("this key was claimed just now");
         let bytes = plan.map_or(0, Plan::bytes);
-        let split = shared.ports.len() > 1 && bytes >= SPLIT_BYTES_MIN;
+        let split = shared.ports.len() > 1 && bytes >= SPLIT_BYTES_MIN && self.state.caps.splits;
         let helpers = if split { shared.ports.len() } else { 1 };
         slot.begin(1 + helpers as u32, how.note.map(|note| note.payload));
         let timeout = how.within.unwrap_or(shared.config.transfers.timeout());

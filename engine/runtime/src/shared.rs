@@ -112,6 +112,8 @@ pub(crate) enum ControlCall {
     Connect { wanted: Wanted, answer: Arc<Pending> },
     /// Ask a peer for a sign of life.
     Ping { peer: Arc<PeerState>, echo: Arc<Echo> },
+    /// A lane has something to say to the peer's over the control channel.
+    Aside { peer: Arc<PeerState>, words: Vec<u8> },
     /// Regions or counters have changed.
     Announce,
     /// A lane found its session broken.

@@ -189,8 +189,8 @@ impl<E: Env> Pending<E> {
         Hold::Quarantined(self.hub.quarantine_hands(Box::new(is_quiet)))
     }
 
-    /// Whether anything that was given up can still touch the peer's memory: only the peer's own workers
-    /// could, and only if they had begun.
+    /// Whether anything that was given up can still touch the peer's memory: only the peer's own workers could, if
+    /// they had begun, or a card.
     fn settle_remote(&self, until: Moment) -> RemoteHold {
         if self.is_quiet_there() || self.hub.wait_until(until, || self.is_quiet_there()) {
             return RemoteHold::Quiesced;
@@ -204,7 +204,7 @@ impl<E: Env> Pending<E> {
     }
 
     fn is_quiet_there(&self) -> bool {
-        !self.slot().is_remote_open() || self.peer.is_gone()
+        !self.slot().is_remote_open() || self.peer.has_let_go()
     }
 
     /// Another handle, which holds the slot as long as it lives.

@@ -63,6 +63,8 @@ pub struct Enum {
 pub struct Constant {
     /// Its name, in both.
     pub name: &'static str,
+    /// The enumeration that it belongs to, if it has one with a name.
+    pub of: Option<&'static str>,
     /// Its value.
     pub value: i64,
 }
@@ -166,8 +168,16 @@ macro_rules! c_constants {
         ),* ];
 
         pub(crate) const CONSTANTS: &[$crate::layout::Constant] = &[
-            $( $( $crate::layout::Constant { name: stringify!($constant), value: $constant as i64 }, )+ )*
-            $( $( $crate::layout::Constant { name: stringify!($other), value: $other as i64 }, )+ )*
+            $( $( $crate::layout::Constant {
+                name: stringify!($constant),
+                of: Some(stringify!($name)),
+                value: $constant as i64,
+            }, )+ )*
+            $( $( $crate::layout::Constant {
+                name: stringify!($other),
+                of: None,
+                value: $other as i64,
+            }, )+ )*
         ];
     };
 }

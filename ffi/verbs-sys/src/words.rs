@@ -96,3 +96,35 @@ pub fn port_state(state: ibv_port_state) -> &'static str {
         _ => "a state that is not known here",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::layout;
+
+    /// The values of the enumeration `of`.
+    fn constants(of: &str) -> impl Iterator<Item = u32> {
+        let values = layout::constants().filter(move |constant| constant.of == Some(of));
+        values.map(|constant| u32::try_from(constant.value).expect("these are not negative"))
+    }
+
+    #[test]
+    fn every_number_has_words_of_its_own_and_others_say_that_they_are_not_known() {
+        type Words = fn(u32) -> &'static str;
+        let kinds: [(&str, Words); 4] = [
+            ("ibv_wc_status", wc_status),
+            ("ibv_event_type", event),
+            ("rdma_cm_event_type", cm_event),
+            ("ibv_port_state", port_state),
+        ];
+        for (name, words) in kinds {
+            let unknown = words(1000);
+            assert!(unknown.contains("not known here"), "{name}: {unknown}");
+            let said: BTreeSet<&str> = constants(name).map(words).collect();
+            assert_eq!(said.len(), constants(name).count(), "{name}: each its own");
+            assert!(!said.contains(unknown), "{name}: none is forgotten");
+        }
+    }
+}

@@ -7,6 +7,9 @@
 //!
 //! - [`card`]: what a card can do, the seam to everything real
 //! - [`device`]: real cards, and which of them are used
+//! - [`model`]: a card in this process, for tests
 
 pub mod card;
 pub mod device;
+#[cfg(any(test, feature = "model"))]
+pub mod model;

@@ -28,10 +28,37 @@ c_structs! {
         ibaddr as "addr.ibaddr": rdma_ib_addr,
     }
 
+    /// What the fabric's manager knows about a path; of RoCE only what addresses and devices say.
+    struct ibv_sa_path_rec {
+        dgid: ibv_gid,
+        sgid: ibv_gid,
+        /// In network order.
+        dlid: u16,
+        /// In network order.
+        slid: u16,
+        raw_traffic: c_int,
+        /// In network order.
+        flow_label: u32,
+        hop_limit: u8,
+        traffic_class: u8,
+        reversible: c_int,
+        numb_path: u8,
+        /// In network order.
+        pkey: u16,
+        sl: u8,
+        mtu_selector: u8,
+        mtu: u8,
+        rate_selector: u8,
+        rate: u8,
+        packet_life_time_selector: u8,
+        packet_life_time: u8,
+        preference: u8,
+    }
+
     /// The way between them.
     struct rdma_route {
         addr: rdma_addr,
-        path_rec: *mut c_void,
+        path_rec: *mut ibv_sa_path_rec,
         num_paths: c_int,
     }
 

@@ -53,7 +53,7 @@ impl Verbs {
                 Some(query) => query(context, port_num, port_attr, size_of::<ibv_port_attr>()),
                 None => {
                     port_attr.write(ibv_port_attr::ZERO);
-                    (self.ibv_query_port)(context, port_num, port_attr)
+                    (self.ibv_query_port)(context, port_num, port_attr.cast())
                 }
             }
         }

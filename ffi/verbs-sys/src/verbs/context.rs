@@ -90,7 +90,7 @@ c_structs! {
         create_wq: Unused,
         query_rt_values: Unused,
         create_cq_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
-        priv_ as "priv": *mut c_void,
+        priv_ as "priv": Unused,
         query_device_ex: Option<
             unsafe extern "C" fn(
                 *mut ibv_context,
@@ -157,3 +157,73 @@ macro_rules! newer {
     };
 }
 pub(crate) use newer;
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+    use crate::verbs::{ibv_advise_mr, ibv_alloc_td, ibv_td_init_attr};
+
+    extern "C" fn advise(_: *mut ibv_pd, _: ibv_advise_mr_advice, _: u32, _: *mut ibv_sge, _: u32) -> c_int {
+        7
+    }
+
+    extern "C" fn alloc_td(_: *mut ibv_context, _: *mut ibv_td_init_attr) -> *mut ibv_td {
+        ptr::without_provenance_mut(16)
+    }
+
+    /// A context with everything around it, of a library that knows the last `size` bytes of it.
+    fn around(size: usize) -> Box<verbs_context> {
+        let mut around = Box::new(verbs_context::ZERO);
+        around.sz = size;
+        around.context.abi_compat = ptr::without_provenance_mut(EXTENDED);
+        around.advise_mr = Some(advise);
+        around.alloc_td = Some(alloc_td);
+        around
+    }
+
+    /// Its context, by a pointer that reaches around it, as one of the library does.
+    fn context(around: &mut verbs_context) -> *mut ibv_context {
+        ptr::from_mut(around).wrapping_byte_add(offset_of!(verbs_context, context)).cast()
+    }
+
+    #[test]
+    fn a_newer_function_is_called_if_the_library_knows_it_and_the_device_offers_it() {
+        let mut whole = around(size_of::<verbs_context>());
+        let mut domain = ibv_pd { context: context(&mut whole), handle: 0 };
+        // SAFETY: the context stands, with all of a `verbs_context` around it; the functions look at nothing.
+        unsafe {
+            assert_eq!(ibv_advise_mr(&mut domain, 0, 0, ptr::null_mut(), 0), 7);
+            assert_eq!(ibv_alloc_td(domain.context, ptr::null_mut()).addr(), 16);
+        }
+        whole.advise_mr = None;
+        domain.context = context(&mut whole);
+        // SAFETY: as above.
+        assert_eq!(unsafe { ibv_advise_mr(&mut domain, 0, 0, ptr::null_mut(), 0) }, libc::EOPNOTSUPP);
+    }
+
+    #[test]
+    fn what_lies_before_the_end_of_an_older_library_is_not_looked_at() {
+        // Knows thread domains, and nothing that stands further in front.
+        let known = size_of::<verbs_context>() - offset_of!(verbs_context, alloc_td);
+        let mut domain = ibv_pd::ZERO;
+        for (size, advised, allocated) in [(known, libc::EOPNOTSUPP, 16), (known - 1, libc::EOPNOTSUPP, 0)] {
+            let mut older = around(size);
+            domain.context = context(&mut older);
+            // SAFETY: the context stands, with all of a `verbs_context` around it; the functions look at nothing.
+            unsafe {
+                assert_eq!(ibv_advise_mr(&mut domain, 0, 0, ptr::null_mut(), 0), advised);
+                assert_eq!(ibv_alloc_td(domain.context, ptr::null_mut()).addr(), allocated);
+            }
+        }
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn a_context_with_nothing_around_it_has_no_newer_functions() {
+        let mut alone = ibv_context::ZERO;
+        // SAFETY: the context stands, and does not say that anything is around it.
+        assert!(unsafe { ibv_alloc_td(&mut alone, ptr::null_mut()) }.is_null());
+    }
+}

@@ -158,7 +158,7 @@ pub unsafe fn ibv_cq_ex_offers(cq: *const ibv_cq_ex, wc_flags: bits::ibv_create_
         (bits::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, cq.read_completion_ts.is_some()),
         (bits::IBV_WC_EX_WITH_CVLAN, cq.read_cvlan.is_some()),
         (bits::IBV_WC_EX_WITH_FLOW_TAG, cq.read_flow_tag.is_some()),
-        (bits::IBV_WC_EX_WITH_TM_INFO, cq.read_tm_info.is_some()),
+        (bits::IBV_WC_EX_WITH_TM_INFO, !cq.read_tm_info.is_null()),
         (bits::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, cq.read_completion_wallclock_ns.is_some()),
     ];
     let known = asked.iter().fold(0, |known, (flag, _)| known | flag);
@@ -251,3 +251,6 @@ through_table! { ibv_cq_ex,
     /// The time of day when it was completed, in nanoseconds.
     fn ibv_wc_read_completion_wallclock_ns = read_completion_wallclock_ns() -> u64;
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,11 +7,16 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use super::completion::{ibv_comp_channel, ibv_cq};
 use super::constants::{ibv_fork_status, ibv_wr_opcode};
 use super::context::ibv_context;
-use super::device::{ibv_async_event, ibv_device, ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_port_attr};
+use super::device::{ibv_async_event, ibv_device, ibv_device_attr, ibv_gid, ibv_gid_entry};
 use super::extended::ibv_qp_ex;
 use super::memory::{ibv_mr, ibv_pd};
 use super::queue::{ibv_ece, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 use crate::shared::c_library;
+
+/// The beginning of [`ibv_port_attr`], as programs knew it that were built with older headers.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(super) struct _compat_ibv_port_attr(c_void);
 
 c_library! {
     /// libibverbs. Every function may be called from any thread.
@@ -19,7 +24,11 @@ c_library! {
 
     wrapped {
         // The exported functions of these names belong to older headers: see the methods of the same names.
-        "IBVERBS_1.1" fn ibv_query_port(context: *mut ibv_context, port_num: u8, port_attr: *mut ibv_port_attr) -> c_int;
+        "IBVERBS_1.1" fn ibv_query_port(
+            context: *mut ibv_context,
+            port_num: u8,
+            port_attr: *mut _compat_ibv_port_attr,
+        ) -> c_int;
         "IBVERBS_1.1" fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;
     }
 

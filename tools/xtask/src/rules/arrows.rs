@@ -123,6 +123,8 @@ const PLACES: &[Place] = &[
     place("penstock-fuzz", "tests/fuzz", ALL),
     // Knows frames, not engines: labs of any crate may put it between theirs.
     place("penstock-wire", "tests/wire", &[]),
+    // Knows guests, not engines: what runs in them are programs of others.
+    place("penstock-lab-rdma", "tests/labs/rdma", &[]),
     place("xtask", "tools/xtask", &[]),
 ];
 
