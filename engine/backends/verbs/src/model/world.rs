@@ -1,0 +1,382 @@
+//! Everything that cards, desks and queues hold, under one lock.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use penstock_memory::Window;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::memory::{Payload, Registrations};
+use super::{Losses, Options};
+use crate::card::{Connecting, Done, Event, Facts, Landing, Outcome, Request, Trouble};
+
+/// Packet numbers have 24 bits.
+pub(super) const PACKET_MASK: u32 = (1 << 24) - 1;
+
+pub(super) struct World {
+    pub(super) options: Options,
+    /// Time since the network was made.
+    pub(super) now: Duration,
+    /// The same where somebody makes it pass.
+    pub(super) by_hand: Duration,
+    pub(super) cards: Vec<CardState>,
+    /// All queues of all cards, by a name that is never given out again.
+    pub(super) queues: BTreeMap<u64, QueueState>,
+    /// The same by card and number.
+    pub(super) numbers: BTreeMap<(usize, u32), u64>,
+    /// All desks of all cards, likewise.
+    pub(super) desks: BTreeMap<u64, DeskState>,
+    /// Queues that may have something to do, in turn.
+    pub(super) active: VecDeque<u64>,
+    pub(super) losses: BTreeMap<(usize, usize), Losses>,
+    pub(super) delays: BTreeMap<(usize, usize), Duration>,
+    /// The next name of a queue or desk, the next key, the next life.
+    counter: u64,
+    random: u64,
+    /// Whether a step may find something to do. It is looked at without the lock.
+    pub(super) has_work: Arc<AtomicBool>,
+    pub(super) is_closed: bool,
+    /// What a bug of ours did.
+    pub(super) caught: Option<String>,
+}
+
+pub(super) struct CardState {
+    pub(super) facts: Facts,
+    pub(super) registrations: Registrations,
+    pub(super) events: VecDeque<Event>,
+    pub(super) sign: Arc<Sign>,
+    pub(super) is_up: bool,
+    pub(super) is_held: bool,
+    pub(super) is_dead: bool,
+    /// How long the answer of a read takes.
+    pub(super) read_time: Duration,
+    /// After so many more requests the queue of the next one breaks.
+    pub(super) break_after: Option<u64>,
+    pub(super) refuse_registrations: u64,
+    pub(super) refuse_desks: u64,
+    pub(super) refuse_queues: u64,
+    pub(super) refuse_connects: u64,
+    pub(super) requests_posted: u64,
+    pub(super) lists_posted: u64,
+    pub(super) bytes_moved: u64,
+    pub(super) resets: u64,
+}
+
+pub(super) struct DeskState {
+    pub(super) completions_max: usize,
+    pub(super) receives_max: usize,
+    pub(super) done: VecDeque<Entry>,
+    /// How many there are in `done`, for polls that need not take the lock.
+    pub(super) waiting: Arc<AtomicUsize>,
+    pub(super) receives: VecDeque<Landing>,
+    pub(super) is_armed: bool,
+    pub(super) sign: Arc<Sign>,
+}
+
+/// A completion, and what its polling gives back.
+pub(super) struct Entry {
+    pub(super) done: Done,
+    /// The queue that it is of, as it was then.
+    pub(super) of: (u64, u64),
+    /// How many of that queue's requests have been posted up to the one that it ends; none for a receive.
+    pub(super) ends: Option<u64>,
+}
+
+pub(super) struct QueueState {
+    pub(super) card: usize,
+    pub(super) desk: u64,
+    pub(super) number: u32,
+    pub(super) requests: usize,
+    pub(super) state: State,
+    /// Which connection this is: none is ever given the number of another.
+    pub(super) life: u64,
+    pub(super) posted: VecDeque<Posted>,
+    /// Whether it is among those that may have something to do.
+    pub(super) is_active: bool,
+    /// Requests posted since it was new or reset, and those of them whose end was polled.
+    pub(super) count: u64,
+    pub(super) polled: u64,
+    pub(super) packet_out: u32,
+    pub(super) packet_in: u32,
+    /// Since when its first request waits for somebody else.
+    pub(super) stuck: Option<(Stuck, Duration)>,
+    /// The receive that a message of the peer is going into.
+    pub(super) receiving: Option<Landing>,
+    /// What came and is not seen yet.
+    pub(super) unplaced: Vec<(Window, Vec<u8>)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    New,
+    Connected(Connecting),
+    Broken,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stuck {
+    Silence,
+    NoReceive,
+}
+
+pub(super) struct Posted {
+    pub(super) request: Request,
+    pub(super) payload: Payload,
+    pub(super) bytes: u64,
+    /// Its number among its queue's requests, from one.
+    pub(super) number: u64,
+    /// When it is at the peer's card.
+    pub(super) there_at: Duration,
+    pub(super) moved: u64,
+    /// What the peer's card has done with it.
+    pub(super) carried: Option<Result<(), Trouble>>,
+    /// When whoever posted it hears so, if the answer is on its way.
+    pub(super) answer_at: Option<Duration>,
+    /// The life of the peer's queue that took it.
+    pub(super) taken_by: u64,
+}
+
+/// A descriptor that is readable while something is to be seen.
+pub(super) struct Sign(OwnedFd);
+
+impl Sign {
+    fn new() -> Arc<Self> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Arc::new(Self(fd.expect("a test's process has room for a descriptor")))
+    }
+
+    pub(super) fn show(&self) {
+        // It can only be full of signs already.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    pub(super) fn hide(&self) {
+        // It can only be hidden already.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+
+    pub(super) fn descriptor(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
+impl World {
+    pub(super) fn new(options: Options) -> Self {
+        Self {
+            random: options.seed.unwrap_or_default(),
+            options,
+            now: Duration::ZERO,
+            by_hand: Duration::ZERO,
+            cards: Vec::new(),
+            queues: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            desks: BTreeMap::new(),
+            active: VecDeque::new(),
+            losses: BTreeMap::new(),
+            delays: BTreeMap::new(),
+            counter: 0,
+            has_work: Arc::new(AtomicBool::new(false)),
+            is_closed: false,
+            caught: None,
+        }
+    }
+
+    /// A number that was not given out before.
+    pub(super) fn next(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    /// Stops everything: only a bug of ours does this.
+    pub(super) fn catch(&mut self, what: String) -> ! {
+        let caught = format!("the model of a card has caught a bug: {what}");
+        self.caught = Some(caught.clone());
+        panic!("{caught}");
+    }
+
+    pub(super) fn new_card(&mut self, facts: Facts) -> usize {
+        self.cards.push(CardState {
+            facts,
+            registrations: Registrations::default(),
+            events: VecDeque::new(),
+            sign: Sign::new(),
+            is_up: true,
+            is_held: false,
+            is_dead: false,
+            read_time: Duration::ZERO,
+            break_after: None,
+            refuse_registrations: 0,
+            refuse_desks: 0,
+            refuse_queues: 0,
+            refuse_connects: 0,
+            requests_posted: 0,
+            lists_posted: 0,
+            bytes_moved: 0,
+            resets: 0,
+        });
+        self.cards.len() - 1
+    }
+
+    pub(super) fn new_desk(&mut self, completions: usize, receives: usize) -> u64 {
+        let name = self.next();
+        let desk = DeskState {
+            completions_max: completions,
+            receives_max: receives,
+            done: VecDeque::new(),
+            waiting: Arc::new(AtomicUsize::new(0)),
+            receives: VecDeque::new(),
+            is_armed: false,
+            sign: Sign::new(),
+        };
+        self.desks.insert(name, desk);
+        name
+    }
+
+    pub(super) fn new_queue(&mut self, card: usize, desk: u64, requests: usize) -> (u64, u32) {
+        // The lowest number that is free: real cards too give numbers out again, and at once.
+        let is_free = |number: &u32| !self.numbers.contains_key(&(card, *number));
+        let number = (0x11..).find(is_free).expect("no test has that many queues");
+        let (name, life) = (self.next(), self.next());
+        self.numbers.insert((card, number), name);
+        let queue = QueueState {
+            card,
+            desk,
+            number,
+            requests,
+            state: State::New,
+            life,
+            is_active: false,
+            posted: VecDeque::new(),
+            count: 0,
+            polled: 0,
+            packet_out: 0,
+            packet_in: 0,
+            stuck: None,
+            receiving: None,
+            unplaced: Vec::new(),
+        };
+        self.queues.insert(name, queue);
+        (name, number)
+    }
+
+    pub(super) fn queue(&mut self, name: u64) -> &mut QueueState {
+        self.queues.get_mut(&name).expect("whoever names a queue holds it")
+    }
+
+    pub(super) fn event(&mut self, card: usize, event: Event) {
+        let card = &mut self.cards[card];
+        card.events.push_back(event);
+        card.sign.show();
+    }
+
+    /// Puts a completion on the desk of a queue.
+    pub(super) fn complete(&mut self, queue: u64, id: u64, what: Outcome, ends: Option<u64>) {
+        let QueueState { desk: on, number, life, .. } = *self.queue(queue);
+        let desk = self.desks.get_mut(&on).expect("a desk is kept until its queues are gone");
+        if desk.done.len() == desk.completions_max {
+            let room = desk.completions_max;
+            self.catch(format!("a desk has more completions than it was made for, which are {room}"));
+        }
+        desk.done.push_back(Entry { done: Done { queue: number, id, what }, of: (queue, life), ends });
+        desk.waiting.store(desk.done.len(), Ordering::Relaxed);
+        if std::mem::take(&mut desk.is_armed) {
+            desk.sign.show();
+        }
+    }
+
+    /// Breaks a queue: what was posted fails, the first for this reason.
+    pub(super) fn break_queue(&mut self, name: u64, first: Trouble) {
+        self.place(name);
+        let queue = self.queue(name);
+        if queue.state == State::Broken {
+            return;
+        }
+        queue.state = State::Broken;
+        queue.stuck = None;
+        let posted = std::mem::take(&mut queue.posted);
+        let receiving = queue.receiving.take();
+        let mut trouble = first;
+        for Posted { request, number, .. } in posted {
+            self.complete(name, request.id, Outcome::Failed(trouble), Some(number));
+            trouble = Trouble::Flushed;
+        }
+        if let Some(landing) = receiving {
+            self.complete(name, landing.id, Outcome::Unused, None);
+        }
+    }
+
+    /// Makes a queue new.
+    pub(super) fn reset(&mut self, name: u64) {
+        self.place(name);
+        let cleans = self.options.reset_cleans;
+        let queue = self.queue(name);
+        queue.state = State::New;
+        queue.posted.clear();
+        queue.stuck = None;
+        queue.receiving = None;
+        (queue.count, queue.polled) = (0, 0);
+        if cleans {
+            self.clean(name);
+        }
+        // From here on no completion of before is taken for one of after.
+        let life = self.next();
+        self.queue(name).life = life;
+    }
+
+    /// Takes away what a queue has not been polled for.
+    fn clean(&mut self, name: u64) {
+        let QueueState { desk, life, .. } = *self.queue(name);
+        if let Some(desk) = self.desks.get_mut(&desk) {
+            desk.done.retain(|entry| entry.of != (name, life));
+            desk.waiting.store(desk.done.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a queue away.
+    pub(super) fn remove_queue(&mut self, name: u64) {
+        self.reset(name);
+        let QueueState { card, number, .. } = *self.queue(name);
+        self.queues.remove(&name);
+        self.numbers.remove(&(card, number));
+    }
+
+    /// Makes all that came over a queue seen.
+    pub(super) fn place(&mut self, name: u64) {
+        for (window, bytes) in std::mem::take(&mut self.queue(name).unplaced) {
+            // It was checked when it came.
+            let _ = window.write_from(0, &bytes);
+        }
+    }
+
+    /// The same for all queues of a card, or of all. Answers whether there was anything.
+    pub(super) fn place_all(&mut self, card: Option<usize>) -> bool {
+        let is_its = |queue: &QueueState| card.is_none_or(|card| queue.card == card) && !queue.unplaced.is_empty();
+        let names: Vec<_> = self.queues.iter().filter(|(_, queue)| is_its(queue)).map(|(name, _)| *name).collect();
+        for name in &names {
+            self.place(*name);
+        }
+        !names.is_empty()
+    }
+
+    /// A queue has something to do.
+    pub(super) fn activate(&mut self, name: u64) {
+        self.has_work.store(true, Ordering::Relaxed);
+        if !std::mem::replace(&mut self.queue(name).is_active, true) {
+            self.active.push_back(name);
+        }
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    /// A number below `end`, the next of the seed's.
+    pub(super) fn random_below(&mut self, end: usize) -> usize {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) as usize % end
+    }
+}
