@@ -6,6 +6,7 @@
 //! Read in this order:
 //!
 //! - [`card`]: what a card can do, the seam to everything real
+//! - [`device`]: real cards, and which of them are used
 //! - [`model`]: a card in this process, for tests
 //! - [`transport`]: reaching, offering, joining; [`offer`]: what both sides must agree on; [`pairing`]: which rails are joined
 //! - [`registrar`], `regions`: the way to a peer's memory, and what is registered with which card
@@ -25,6 +26,7 @@ pub mod card;
 mod channel;
 mod close;
 mod context;
+pub mod device;
 mod driver;
 mod fence;
 mod hub;

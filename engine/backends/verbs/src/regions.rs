@@ -4,7 +4,7 @@
 //! is registered anew under its next generation; what was registered before keeps the old pages until the region is forgotten.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_core::plan::RegionKey;
 use penstock_core::{Generation, RegionId};
@@ -22,8 +22,6 @@ pub(crate) struct Regions {
 
 /// One use of a region's id, as far as cards know it.
 struct Entry {
-    /// Whose it is: its id may have another use before it is forgotten.
-    region: Weak<Region>,
     /// Stays mapped while cards know it.
     window: Window,
     /// By the card's place.
@@ -95,7 +93,6 @@ impl Regions {
             return Err(RegionError::StaleGeneration { id, presented, current }.into());
         }
         let entry = table.entry(name).or_insert_with(|| Entry {
-            region: Arc::downgrade(region),
             window: region.window().clone(),
             on: vec![None; self.cards.len()],
         });
@@ -105,11 +102,11 @@ impl Regions {
         Ok(entry.keys(rails).expect("it is registered with all of them now"))
     }
 
-    /// A region is gone: what was registered for any generation of it ends. Its id may be another's already.
-    pub(crate) fn forget(&self, id: RegionId) {
+    /// A region is gone, or the engine is: what was registered for it up to this generation ends. Its id may be another's already.
+    pub(crate) fn forget(&self, id: RegionId, last: Generation) {
         let mut gone = Vec::new();
-        self.lock().retain(|(region, _), entry| {
-            let stays = *region != id || entry.region.upgrade().is_some_and(|region| region.is_live());
+        self.lock().retain(|(region, generation), entry| {
+            let stays = *region != id || generation.0 > last.0;
             if !stays {
                 gone.push((std::mem::take(&mut entry.on), entry.window.clone()));
             }

@@ -5,8 +5,8 @@ use std::hash::BuildHasher;
 use std::io;
 use std::sync::Arc;
 
-use penstock_core::RegionId;
 use penstock_core::limits::WORKERS_MAX;
+use penstock_core::{Generation, RegionId};
 use penstock_memory::{MemoryError, Registry};
 use penstock_ring::LowWater;
 use penstock_transport::host::Commons;
@@ -140,8 +140,8 @@ impl Transport for VerbsTransport {
         Ok(Some(Box::new(VerbsDriver::new(Arc::clone(hub), &self.cards, events)?)))
     }
 
-    fn forget(&self, region: RegionId) {
-        self.regions.forget(region);
+    fn forget(&self, region: RegionId, last: Generation) {
+        self.regions.forget(region, last);
     }
 
     fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
