@@ -12,13 +12,16 @@
 //! - `rail`, `stage`, `log`: one queue, what is staged for it, and what is under way on it
 //! - `op`, `stripe`: batches and announcements, and the rails that they take
 //! - `inbound`: what the peer says; `slab`: memory for messages
+//! - [`ended`], `repair`, `again`: what is said when a queue has broken, how it is mended, and what then goes again
 
 // The lane that joins channels to the engine is what uses most of this.
 #![cfg_attr(not(test), allow(dead_code))]
 
+mod again;
 pub mod card;
 mod channel;
 mod context;
+pub mod ended;
 mod inbound;
 mod log;
 pub mod message;
@@ -26,6 +29,7 @@ pub mod message;
 pub mod model;
 mod op;
 mod rail;
+mod repair;
 mod slab;
 mod stage;
 mod stripe;
