@@ -19,7 +19,7 @@ use penstock_transport::{
     Revisions, Sink, Told,
 };
 
-use crate::card::{Access, Card, Connecting, Desk, Done, Endpoint, Event, Landing, Outcome, Queue, Registration};
+use crate::card::{Access, Card, Connecting, Desk, Done, Endpoint, Landing, Outcome, Queue, Registration};
 use crate::channel::Channel;
 use crate::context::{Context, Witness};
 use crate::model::{ModelCard, ModelNetwork};

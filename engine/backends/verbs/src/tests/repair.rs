@@ -76,7 +76,7 @@ fn wherever_a_queue_breaks_all_is_told_once() {
                 network.mend(&sides[1].cards[0], &sides[0].cards[0]);
                 sides[0].cut(0);
             }
-            settle(&network, &mut sides);
+            pass_time(&network, &mut sides, 20 * MS);
             for number in 0..12 {
                 assert_eq!(sides[0].result(number), Some(Ok(1024)));
                 assert_eq!(sides[0].result(100 + number), Some(Ok(1)));
@@ -156,6 +156,7 @@ fn what_was_withdrawn_meanwhile_does_not_go_again() {
     assert!(sides[0].got.completed.is_empty(), "the peer has said how far its log is, and it is not known yet");
     assert!(!sides[0].is_up(0), "nothing is posted before it is known either");
     pass_news(&mut sides, 1);
+    pass_news(&mut sides, 0);
     settle(&network, &mut sides);
     assert_eq!(sides[0].result(1), Some(Err(Cause::RevokedHere)));
     assert_eq!(sides[0].result(2), Some(Err(Cause::RevokedByPeer)));
@@ -197,7 +198,9 @@ fn what_a_dead_rail_had_goes_over_the_other() {
         if held {
             sides[1].cards[0].hold();
         }
-        (0..5).for_each(|_| drop(network.step()));
+        for _ in 0..5 {
+            network.step();
+        }
         sides[0].cards[1].set_port(false);
         sides[1].cards[1].set_port(false);
         settle(&network, &mut sides);
@@ -375,7 +378,9 @@ fn while_a_rail_is_not_connected_nothing_old_lands_and_the_peer_hears_of_what_is
     let mut sides = connected(&network, SHAPE);
     let (_, target) = pools(&mut sides);
     sides[1].cut(0);
-    (0..6).for_each(|_| drop(sides[1].turn()));
+    for _ in 0..6 {
+        sides[1].turn();
+    }
     assert_eq!(*sides[1].proofs.reset.borrow(), [(0, 0)]);
     // The peer does not answer; memory is taken back meanwhile.
     sides[1].withdraw(&target, 0, 1);

@@ -102,6 +102,7 @@ fn who_has_forgotten_the_rails_of_a_transfer_marks_all() {
     sides[0].post(WRITE, &source, &target, &[span(half, half, half)], (3, 1, whole)).unwrap();
     assert_eq!(sides[0].channel.stripe.carried(1, whole), 0b11);
     sides[0].tell((4, 1, whole), None, Some((1, b""))).unwrap();
+    sides[0].channel.flush();
     while sides[1].got.notes.is_empty() {
         network.step();
         sides[1].turn();
