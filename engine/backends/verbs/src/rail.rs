@@ -102,6 +102,8 @@ pub(crate) struct Rail {
     pub(crate) abandoned_since: Option<Instant>,
     /// What the peer has said about the end of this life, and how much of its log has to be known before the next begins.
     pub(crate) peer_ended: Option<Ended>,
+    /// The same of the next life.
+    pub(crate) peer_ended_next: Option<Ended>,
     pub(crate) peer_revision: u64,
     pub(crate) waits_for_news: bool,
     /// How far this engine's log had come when the peer was told of an end, and up to where it was vouched that nothing old lands.
@@ -152,6 +154,7 @@ impl Rail {
             abandoned: 0,
             abandoned_since: None,
             peer_ended: None,
+            peer_ended_next: None,
             peer_revision: 0,
             waits_for_news: false,
             told_revision: 0,
@@ -383,7 +386,7 @@ impl Rail {
         self.life = self.life.wrapping_add(1);
         (self.connecting.there.queue, self.connecting.there.first_packet) = (ended.queue, ended.first_packet);
         self.peer_revision = self.peer_revision.max(ended.revision);
-        (self.peer_ended, self.is_greeted) = (None, false);
+        (self.peer_ended, self.is_greeted) = (self.peer_ended_next.take(), false);
         self.standing = Standing::Idle(at);
     }
 

@@ -132,8 +132,16 @@ impl Channel {
         })?;
         let place = usize::from(ended.rail);
         let rail = self.rails.get_mut(place).ok_or(CORRUPT)?;
-        if ended.life != rail.life || rail.peer_ended.replace(ended).is_some() {
+        // The peer may have ended the next life as well before this side has looked: one more, which waits for this side's word.
+        let (awaited, place_of_it) = match rail.peer_ended {
+            None => (rail.life, &mut rail.peer_ended),
+            Some(_) => (rail.life.wrapping_add(1), &mut rail.peer_ended_next),
+        };
+        if ended.life != awaited || place_of_it.replace(ended).is_some() {
             return Err(CORRUPT);
+        }
+        if rail.peer_ended_next.is_some() {
+            return Ok(());
         }
         match rail.standing {
             Standing::New | Standing::Idle(_) => self.end_life(place, context),
@@ -168,7 +176,10 @@ impl Channel {
                 Standing::Idle(at) => {
                     // What is posted from then on is compared with what the peer had withdrawn when it ended the life before.
                     rail.waits_for_news = rail.peer_revision > context.told.copied();
-                    if at <= now && !rail.is_dead && !rail.waits_for_news {
+                    if rail.peer_ended.is_some() {
+                        self.end_life(place, context)?;
+                        is_breaking = true;
+                    } else if at <= now && !rail.is_dead && !rail.waits_for_news {
                         self.try_again(place, context)?;
                     }
                 }
@@ -314,6 +325,7 @@ impl Channel {
                 Some(rail.abandoned_since.map_or(self.looked_at, |since| rail.moved.max(since) + STUCK))
             }
             Standing::Up => None,
+            Standing::Idle(_) if rail.peer_ended.is_some() => Some(self.looked_at),
             Standing::Idle(_) if rail.is_dead || rail.waits_for_news => None,
             Standing::Idle(at) => Some(at),
             Standing::Greeting(since) => Some(since + GREETING),
