@@ -406,10 +406,11 @@ impl Inner {
         std::mem::swap(&mut self.inboxes.list[inbox as usize].items, items);
     }
 
-    /// How many receives the cards have.
+    /// How many receives the cards have, and how many their queues may need.
     #[cfg(test)]
-    pub(crate) fn receives_given(&self) -> usize {
-        self.desks.iter().map(|place| place.receives.given).sum()
+    pub(crate) fn receives(&self) -> (usize, usize) {
+        let count = |count: fn(&Receives) -> usize| self.desks.iter().map(|place| count(&place.receives)).sum();
+        (count(|receives| receives.given), count(|receives| receives.wanted))
     }
 }
 

@@ -91,6 +91,12 @@ impl VerbsTransport {
         self.regions.count()
     }
 
+    /// A worker's hub.
+    #[cfg(test)]
+    pub(crate) fn hub(&self, worker: usize) -> &Hub {
+        &self.hubs[worker]
+    }
+
     /// The names of its cards, in the order of their choice.
     pub fn cards(&self) -> impl Iterator<Item = &str> {
         self.cards.iter().map(|card| card.facts().name.as_str())

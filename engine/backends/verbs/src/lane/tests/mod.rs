@@ -1,8 +1,10 @@
 //! Two engines' sides of a session in one thread, over cards of the model.
 
+mod crowd;
 mod moving;
 mod quiet;
 mod room;
+mod threads;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
