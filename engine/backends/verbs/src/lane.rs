@@ -244,6 +244,11 @@ impl VerbsLane {
     /// Says what is still under way, and when to look again.
     fn settle(&mut self) {
         self.low.ended(self.oldest());
+        self.set_timer();
+    }
+
+    /// Says when to look again although nothing comes.
+    fn set_timer(&mut self) {
         let next = self.channels.iter().filter_map(Channel::next_look).min();
         if next.is_some() || self.is_timed {
             self.is_timed = next.is_some();
@@ -284,7 +289,10 @@ impl Lane for VerbsLane {
     }
 
     fn flush(&mut self) -> Result<(), LaneFault> {
-        self.channels.iter_mut().try_for_each(Channel::flush)
+        self.channels.iter_mut().for_each(Channel::flush);
+        // A card may have refused.
+        self.set_timer();
+        Ok(())
     }
 
     fn hand_over(&mut self, _: Note<'_>, _: &Handle) -> Result<(), PostError> {

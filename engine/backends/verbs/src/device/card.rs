@@ -8,20 +8,17 @@ use penstock_memory::Window;
 use penstock_verbs_sys::Verbs;
 use penstock_verbs_sys::verbs::*;
 
+use super::Options;
 use super::choose::Pick;
 use super::desk::{DeskParts, Desks, DeviceDesk};
 use super::memory::{Manner, Registered, Registrations};
 use super::open::Device;
-use super::queue::{DeviceQueue, Posting, Shape};
+use super::queue::{DeviceQueue, INLINE_MAX, Posting, Shape};
 use super::seen::is_link_local;
-use super::Options;
 use crate::card::{Access, Card, CardError, Desk, Event, Facts, Registration};
 
 /// Pieces of one request, at most. What the cards of today take; more would only make the places of requests longer.
 const PIECES_MAX: u32 = 32;
-/// Bytes that are put into a request itself, at most. The processor writes them into the card's queue: beyond this the card
-/// fetches them as fast.
-const INLINE_MAX: u32 = 256;
 /// Reads that one side may have under way on a queue. Cards take 16; each needs room on the side that answers.
 const READS_MAX: i32 = 16;
 /// Bits in a second of a port that does not say them. Any number will do: it is compared with other rails' only.
@@ -172,7 +169,7 @@ impl Parts {
                 match made {
                     Ok(inline_max) => {
                         self.shape = shape;
-                        self.facts.inline_max = inline_max.min(INLINE_MAX) as usize;
+                        self.facts.inline_max = inline_max as usize;
                         return Ok(self);
                     }
                     Err(error) => failed = Some(error),
@@ -263,8 +260,7 @@ impl Parts {
     unsafe fn broken(&self, pair: *mut ibv_qp) -> Option<Event> {
         let (mut now, mut made) = (ibv_qp_attr::ZERO, ibv_qp_init_attr::ZERO);
         // SAFETY: it stands, and both may be written.
-        let answer =
-            unsafe { self.device.verbs.ibv_query_qp(pair, &raw mut now, IBV_QP_STATE as i32, &raw mut made) };
+        let answer = unsafe { self.device.verbs.ibv_query_qp(pair, &raw mut now, IBV_QP_STATE as i32, &raw mut made) };
         // SAFETY: it stands, and its number does not change.
         let number = unsafe { (*pair).qp_num };
         (answer != 0 || now.qp_state == IBV_QPS_ERR).then_some(Event::QueueBroken(number))

@@ -57,8 +57,11 @@ impl DeskDomain {
         // SAFETY: the context is open.
         let thread = unsafe { ibv_alloc_td(device.context(), &raw mut of_thread) };
         let Some(thread) = NonNull::new(thread) else { return Self { own: None } };
-        let mut of_parent =
-            ibv_parent_domain_init_attr { pd: device.domain(), td: thread.as_ptr(), ..ibv_parent_domain_init_attr::ZERO };
+        let mut of_parent = ibv_parent_domain_init_attr {
+            pd: device.domain(),
+            td: thread.as_ptr(),
+            ..ibv_parent_domain_init_attr::ZERO
+        };
         // SAFETY: the context is open, and both domains are of it.
         let parent = unsafe { ibv_alloc_parent_domain(device.context(), &raw mut of_parent) };
         match NonNull::new(parent) {
@@ -268,8 +271,7 @@ impl Desk for DeviceDesk {
         }
         let mut not_posted = ptr::null_mut();
         // SAFETY: the queue stands, and the list and its pieces do during the call. The card writes the memory under its key only.
-        let answer =
-            unsafe { ibv_post_srq_recv(self.desk.receives(), self.list.as_mut_ptr(), &raw mut not_posted) };
+        let answer = unsafe { ibv_post_srq_recv(self.desk.receives(), self.list.as_mut_ptr(), &raw mut not_posted) };
         check("ibv_post_srq_recv", &self.desk.device.card, answer)
     }
 
@@ -345,12 +347,8 @@ mod tests {
             done(2, 6, came),
         ]);
         forget_life(&mut kept, 1);
-        let expected = [
-            done(2, 2, Outcome::Did),
-            done(1, 3, Outcome::Unused),
-            done(1, 5, Outcome::Unused),
-            done(2, 6, came),
-        ];
+        let expected =
+            [done(2, 2, Outcome::Did), done(1, 3, Outcome::Unused), done(1, 5, Outcome::Unused), done(2, 6, came)];
         assert_eq!(kept, expected);
     }
 }

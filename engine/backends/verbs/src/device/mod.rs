@@ -132,9 +132,12 @@ pub fn cards(options: &Options) -> Result<Found, NotHere> {
 /// What this machine has by which cards reach memory of other devices.
 fn device_memory(sys: &Path) -> String {
     let has = |path: &str| sys.join(path).exists();
-    let peer = ["module/nvidia_peermem", "module/nv_peer_mem", "kernel/mm/memory_peers"].into_iter().find(|path| has(path));
+    let peer =
+        ["module/nvidia_peermem", "module/nv_peer_mem", "kernel/mm/memory_peers"].into_iter().find(|path| has(path));
     match peer {
-        Some(found) => format!("peer memory by {} ({})", found.rsplit('/').next().unwrap_or(found), sys.join(found).display()),
+        Some(found) => {
+            format!("peer memory by {} ({})", found.rsplit('/').next().unwrap_or(found), sys.join(found).display())
+        }
         None => "no module for peer memory; dma-bufs where a card's driver takes them".to_owned(),
     }
 }

@@ -15,11 +15,11 @@ use super::open::complain;
 use super::status::{check, refused};
 use crate::card::{CardError, Connecting, IDS, Kind, Piece, PostFailed, Queue, Request};
 
-/// 4.096 µs times two to this: 67 ms until a packet without an answer is sent again. Cards wait up to four times that, so eight
+/// 4.096 µs times two to this: 67 ms until a packet without an answer is sent again. Cards wait up to four times that, so seven
 /// attempts tell a dead peer after half a second to two; a shorter time takes a switch that is changing its ways for one.
 const ANSWER_TIMEOUT: u8 = 14;
-/// Attempts after the first. All that there are: an attempt costs nothing, a broken queue a repair.
-const RETRIES: u8 = 7;
+/// Attempts after the first. Seven would be all that there are, but some drivers (rxe) take it to mean for ever.
+const RETRIES: u8 = 6;
 /// Attempts after the first when the peer has no receive. Seven would be for ever.
 const RETRIES_WITHOUT_RECEIVE: u8 = 6;
 /// The peer waits 10.24 ms between those. Credits keep a receive for every message, so what needs this is a mistake of one of the two sides:
@@ -29,6 +29,10 @@ const RECEIVE_PAUSE: u8 = 20;
 const HOPS: u8 = 64;
 /// The partition that every port is in.
 const PARTITION_INDEX: u16 = 0;
+
+/// Bytes that are put into a request itself, at most. The processor writes them into the card's queue: beyond this the card
+/// fetches them as fast.
+pub(super) const INLINE_MAX: u32 = 256;
 
 /// What a queue can have: the same for all of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +52,8 @@ pub enum Posting {
 }
 
 /// The functions that extended posting needs.
-const POSTS: ibv_qp_create_send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE
-    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | IBV_QP_EX_WITH_SEND
-    | IBV_QP_EX_WITH_RDMA_READ;
+const POSTS: ibv_qp_create_send_ops_flags =
+    IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ;
 
 const _: () = {
     assert!(size_of::<Piece>() == size_of::<ibv_sge>() && align_of::<Piece>() == align_of::<ibv_sge>());
@@ -77,9 +79,8 @@ pub(super) struct DeviceQueue {
     number: u32,
     inline_max: u32,
     life: Life,
-    /// Room for lists, as long as the queue has requests.
+    /// Room for lists, if requests are posted by them, as long as the queue has requests.
     list: Vec<ibv_send_wr>,
-    buffers: Vec<ibv_data_buf>,
     /// The registration that bytes were last taken from at once, and those that are held while they are.
     last: (u32, Weak<Registered>),
     held: Vec<Arc<Registered>>,
@@ -124,18 +125,14 @@ impl DeviceQueue {
             pair,
             extended: None,
             number,
-            inline_max: attributes.cap.max_inline_data,
+            inline_max: attributes.cap.max_inline_data.min(INLINE_MAX),
             life: Life::New,
             list: Vec::new(),
-            buffers: Vec::new(),
             last: (0, Weak::new()),
             held: Vec::new(),
         };
         match shape.posting {
-            Posting::Extended => {
-                made.extended = Some(made.extension()?);
-                made.buffers.reserve_exact(shape.pieces as usize);
-            }
+            Posting::Extended => made.extended = Some(made.extension()?),
             Posting::Classic => made.list.reserve_exact(requests),
         }
         Ok(made)
@@ -163,8 +160,7 @@ impl DeviceQueue {
 
     fn modify(&self, attributes: &mut ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), CardError> {
         // SAFETY: the queue pair stands and the attributes do during the call.
-        let answer =
-            unsafe { self.desk.device.verbs.ibv_modify_qp(self.pair.as_ptr(), attributes, mask as i32) };
+        let answer = unsafe { self.desk.device.verbs.ibv_modify_qp(self.pair.as_ptr(), attributes, mask as i32) };
         check("ibv_modify_qp", &self.desk.device.card, answer)
     }
 
@@ -279,7 +275,7 @@ impl DeviceQueue {
 
     /// Posts each request by calls. All of them or none.
     fn post_extended(
-        &mut self,
+        &self,
         pair: NonNull<ibv_qp_ex>,
         requests: &[Request],
         pieces: &[Piece],
@@ -295,7 +291,8 @@ impl DeviceQueue {
                 let (its, others) = rest.split_at(request.pieces as usize);
                 rest = others;
                 (*pair).wr_id = request.id;
-                (*pair).wr_flags = flags(request);
+                // The call that gives the bytes says that they are inline, but some drivers (rxe) want to read it here.
+                (*pair).wr_flags = flags(request, its);
                 match request.kind {
                     Kind::Write { address, key } => ibv_wr_rdma_write(pair, key, address),
                     Kind::WriteAndTell { address, key, immediate } => {
@@ -305,15 +302,16 @@ impl DeviceQueue {
                     Kind::Send => ibv_wr_send(pair),
                 }
                 match its {
-                    [piece] if request.inline => {
+                    [] => ibv_wr_set_sge_list(pair, 0, ptr::null()),
+                    [piece] if is_inline(request, its) => {
                         ibv_wr_set_inline_data(pair, address_of(piece), piece.bytes as usize);
                     }
-                    _ if request.inline => {
-                        self.buffers.clear();
-                        self.buffers.extend(
-                            its.iter().map(|piece| ibv_data_buf { addr: address_of(piece), length: piece.bytes as usize }),
-                        );
-                        ibv_wr_set_inline_data_list(pair, self.buffers.len(), self.buffers.as_ptr());
+                    // Several pieces are put together first: the call that takes a list of them loses the bytes with some drivers
+                    // (rxe), and there are few.
+                    _ if is_inline(request, its) => {
+                        let mut together = [0; INLINE_MAX as usize];
+                        let bytes = gather(its, &mut together);
+                        ibv_wr_set_inline_data(pair, together.as_mut_ptr().cast::<c_void>(), bytes);
                     }
                     [piece] => ibv_wr_set_sge(pair, piece.key, piece.address, piece.bytes),
                     _ => ibv_wr_set_sge_list(pair, its.len(), its.as_ptr().cast::<ibv_sge>()),
@@ -337,10 +335,11 @@ impl DeviceQueue {
                 wr_id: request.id,
                 sg_list: its.as_ptr().cast::<ibv_sge>().cast_mut(),
                 num_sge: its.len() as i32,
-                send_flags: flags(request) | if request.inline { IBV_SEND_INLINE } else { 0 },
+                send_flags: flags(request, its),
                 ..ibv_send_wr::ZERO
             };
-            let there = |address, key| ibv_send_wr_remote { rdma: ibv_send_wr_rdma { remote_addr: address, rkey: key } };
+            let there =
+                |address, key| ibv_send_wr_remote { rdma: ibv_send_wr_rdma { remote_addr: address, rkey: key } };
             match request.kind {
                 Kind::Write { address, key } => {
                     wr.opcode = IBV_WR_RDMA_WRITE;
@@ -382,18 +381,36 @@ const PACKET_NUMBERS: u32 = 0xff_ffff;
 
 /// The largest size of packets that is no larger.
 fn packet_size(bytes: u32) -> Option<ibv_mtu> {
-    let sizes = [
-        (4096, IBV_MTU_4096),
-        (2048, IBV_MTU_2048),
-        (1024, IBV_MTU_1024),
-        (512, IBV_MTU_512),
-        (256, IBV_MTU_256),
-    ];
+    let sizes =
+        [(4096, IBV_MTU_4096), (2048, IBV_MTU_2048), (1024, IBV_MTU_1024), (512, IBV_MTU_512), (256, IBV_MTU_256)];
     sizes.iter().find(|(size, _)| *size <= bytes).map(|(_, name)| *name)
 }
 
-fn flags(request: &Request) -> ibv_send_flags {
-    if request.signalled { IBV_SEND_SIGNALED } else { 0 }
+fn flags(request: &Request, its: &[Piece]) -> ibv_send_flags {
+    let signalled = if request.signalled { IBV_SEND_SIGNALED } else { 0 };
+    let inline = if is_inline(request, its) { IBV_SEND_INLINE } else { 0 };
+    signalled | inline
+}
+
+/// Whether bytes are taken at once: a request without any has nothing to take.
+fn is_inline(request: &Request, its: &[Piece]) -> bool {
+    request.inline && its.iter().any(|piece| piece.bytes > 0)
+}
+
+/// Puts the bytes of pieces one after the other. Answers how many there are.
+///
+/// # Safety
+///
+/// The bytes of all pieces can be read; they may change meanwhile.
+unsafe fn gather(pieces: &[Piece], together: &mut [u8]) -> usize {
+    let mut at = 0;
+    for piece in pieces {
+        let room = &mut together[at..at + piece.bytes as usize];
+        // SAFETY: so many bytes can be read, as the caller promises, and so many have room. The room is nobody else's.
+        unsafe { ptr::copy_nonoverlapping(address_of(piece).cast::<u8>(), room.as_mut_ptr(), room.len()) };
+        at += room.len();
+    }
+    at
 }
 
 fn address_of(piece: &Piece) -> *mut c_void {
