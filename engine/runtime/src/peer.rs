@@ -163,6 +163,12 @@ impl<E: Env> Peer<E> {
         &self.state.path
     }
 
+    /// The names of the rails that it goes over, pairs of cards, where it has any: a [`Fault`](penstock_core::Fault) names
+    /// one of them.
+    pub fn rails(&self) -> &[String] {
+        &self.state.rails
+    }
+
     /// What that transport can do and promises.
     pub fn caps(&self) -> Caps {
         self.state.caps
@@ -371,7 +377,7 @@ impl<E: Env> Peer<E> {
         if shared.ports[first].commands.is_closed() && slot.stop(Stage::Queue, Cause::EngineClosed) {
             // The engine was dropped in between: nobody will take it from the queue.
             let notified = if how.note.is_some() || how.counter.is_some() { Notified::No } else { Notified::NotAsked };
-            slot.finish(Outcome { failure: Some((Stage::Queue, Cause::EngineClosed)), notified });
+            slot.finish(Outcome { failure: Some((Stage::Queue, Cause::EngineClosed.into())), notified });
         }
         Ok(Transfer::pending(Arc::clone(&self.hub), Arc::clone(&self.state), key, timeout))
     }

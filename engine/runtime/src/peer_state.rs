@@ -30,6 +30,7 @@ pub(crate) struct PeerState {
     pub(crate) transport: &'static str,
     pub(crate) caps: Caps,
     pub(crate) path: String,
+    pub(crate) rails: Vec<String>,
     pub(crate) sight: Sight,
     pub(crate) registrar: Arc<dyn Registrar>,
     /// Whether the process behind it still lives.
@@ -67,6 +68,7 @@ pub(crate) struct PeerParts {
     pub(crate) transport: &'static str,
     pub(crate) caps: Caps,
     pub(crate) path: String,
+    pub(crate) rails: Vec<String>,
     pub(crate) sight: Sight,
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) process: Arc<ProcessWatch>,
@@ -134,6 +136,7 @@ impl PeerState {
             transport: parts.transport,
             caps: parts.caps,
             path: parts.path,
+            rails: parts.rails,
             registrar: parts.registrar,
             process: parts.process,
             departures: parts.sight.departures(parts.their_party),

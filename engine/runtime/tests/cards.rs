@@ -13,8 +13,10 @@ use std::time::{Duration, Instant};
 use common::{E, Folder, P, SOON, call, config, until};
 use double::{Cards, Seen};
 use penstock::config::Progress;
+use penstock::transport::Failure;
 use penstock::{
-    Answer, Cause, Engine, Hold, Plan, Pool, PoolSpec, RemoteHold, RenewError, Rights, Span, Submit, SystemEnv,
+    Answer, Cause, Engine, Hold, HostMemory, NoteId, Plan, Pool, PoolSpec, RemoteHold, RenewError, Rights, Span, Stage,
+    Submit, SystemEnv,
 };
 
 /// Nobody marks these lanes as ready, so their workers look for themselves.
@@ -230,4 +232,64 @@ fn words_aside_to_a_session_that_has_none_are_nonsense() {
     assert!(peer.ended().is_none());
     there.session().say(b"is anybody there?");
     until("who does not know what that is ends the session", || peer.ended() == Some(Cause::PeerCorrupt));
+}
+
+#[test]
+fn a_transport_forgets_every_region_once_when_it_is_quiet_or_given_up() {
+    let pair = pair("forget", 1, false);
+    let (far, seen) = pair.far;
+    let forgotten = || seen.forgotten.lock().unwrap().clone();
+    let label = |label: &str| PoolSpec::host(1 << 20).block(4096).label(label);
+    let memory = HostMemory::from_vec(vec![0; 8192]).unwrap();
+    let register = || far.register(memory.part(0, 8192).unwrap(), "twice", Rights::READ).unwrap();
+    let (twice, again) = (register(), register());
+    assert!(matches!(twice.deregister(SOON), Ok(Hold::StillRegistered(1))));
+    assert_eq!(forgotten(), [], "it is registered once more");
+    seen.session().obeys.store(true, Ordering::SeqCst);
+    let slow = std::thread::spawn(move || again.deregister(WITHIN).unwrap().is_quiesced());
+    std::thread::sleep(WITHIN / 4);
+    assert_eq!(forgotten(), [], "nobody has proven anything yet");
+    assert!(slow.join().unwrap());
+    assert_eq!(forgotten(), [(0, 0)]);
+    // The same id in its next use.
+    seen.session().obeys.store(false, Ordering::SeqCst);
+    let pool = far.pool(label("quarantined")).unwrap();
+    assert!(matches!(pool.deregister(WITHIN / 8), Ok(Hold::Quarantined(_))));
+    assert_eq!(forgotten(), [(0, 0), (0, 1)]);
+    let (kept, other) = (far.pool(label("kept")).unwrap(), far.pool(label("other")).unwrap());
+    assert!(pair.peer.wait_region("other", SOON).is_ok());
+    // The engine ends while it still waits for its proof.
+    let late = std::thread::spawn(move || other.deregister(SOON));
+    until("its peer has heard that it is gone", || pair.peer.region("other").is_err());
+    drop(far);
+    let mut all = forgotten();
+    all.sort_unstable();
+    assert_eq!(all, [(0, 0), (0, 1), (0, 2), (1, 0)]);
+    drop(late.join().unwrap());
+    assert!(kept.deregister(SOON).is_err());
+    assert_eq!(forgotten().len(), 4, "each of them once");
+}
+
+#[test]
+fn a_fault_names_the_rail_on_which_it_ended() {
+    let pair = pair("rails", 1, false);
+    let (here, _there) = (pool(&pair.near.0, 1 << 20), pool(&pair.far.0, 1 << 20));
+    let remote = pair.peer.wait_region("kv", SOON).unwrap();
+    let plan = Plan::write(&here, &remote).extents(&[Span { local: 0, remote: 0, len: 4096 }]).build().unwrap();
+    assert_eq!(pair.peer.rails(), ["a0/1", "a1/1"]);
+    let how = || Submit::new().within(SOON).notify(NoteId(1), b"there");
+    let end = || pair.peer.submit(&plan, how()).unwrap().wait().unwrap_err();
+    *pair.near.1.failure.lock().unwrap() = Some(Failure::on(1, Cause::MemoryGone));
+    let fault = end();
+    assert_eq!((fault.stage, fault.cause, fault.rail.as_deref()), (Stage::Move, Cause::MemoryGone, Some("a1/1")));
+    assert!(fault.to_string().contains("moving bytes on rail `a1/1`: "), "{fault}");
+    // One that nobody named, and none at all.
+    *pair.near.1.failure.lock().unwrap() = Some(Failure::on(9, Cause::MemoryGone));
+    assert_eq!(end().rail, None);
+    *pair.near.1.failure.lock().unwrap() = Some(Cause::MemoryGone.into());
+    assert_eq!(end().rail, None);
+    *pair.near.1.failure.lock().unwrap() = None;
+    *pair.near.1.untold.lock().unwrap() = Some(Failure::on(0, Cause::PeerCorrupt));
+    let fault = end();
+    assert_eq!((fault.stage, fault.cause, fault.rail.as_deref()), (Stage::Notify, Cause::PeerCorrupt, Some("a0/1")));
 }

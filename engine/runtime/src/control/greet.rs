@@ -333,6 +333,7 @@ impl<E: Env> Control<E> {
             transport: transport.name(),
             caps: transport.caps(),
             path: link.path,
+            rails: link.rails,
             sight: link.sight,
             registrar: link.registrar,
             process: std::mem::replace(&mut greeter.process, unseen()),

@@ -15,6 +15,7 @@ use penstock::transport::{
     There, Told, Transport, Trust, Voice, Way, lane,
 };
 use penstock_core::plan::RegionKey;
+use penstock_core::{Generation, RegionId};
 
 /// One engine's transport.
 pub struct Cards {
@@ -37,6 +38,8 @@ pub struct Seen {
     pub is_silent: AtomicBool,
     /// Whether lanes stay where they are when they are dropped.
     pub holds_lanes: AtomicBool,
+    /// The regions it was told to forget, with their generations.
+    pub forgotten: Mutex<Vec<(u32, u32)>>,
     /// All sessions, the oldest first.
     pub sessions: Mutex<Vec<Arc<Session>>>,
 }
@@ -118,7 +121,9 @@ impl Lane for Rails {
     }
 
     fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
-        self.ended.push((arrival.token, self.seen.untold.lock().unwrap().map_or(Ok(1), Err)));
+        // Nobody is told of what has failed.
+        let failure = self.seen.failure.lock().unwrap().or(*self.seen.untold.lock().unwrap());
+        self.ended.push((arrival.token, failure.map_or(Ok(1), Err)));
         Ok(Announced::Accepted)
     }
 
@@ -183,6 +188,10 @@ impl Transport for Cards {
 
     fn reaches(&self, _: &Here, _: &There) -> Result<&'static str, &'static str> {
         Ok("for a test")
+    }
+
+    fn forget(&self, region: RegionId, last: Generation) {
+        self.seen.forgotten.lock().unwrap().push((region.0, last.0));
     }
 
     fn reach(&self) -> Reach {

@@ -1,0 +1,382 @@
+//! A channel: the rails between one worker here and one worker there.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use penstock_core::limits::SPANS_PER_POST;
+use penstock_core::{Cause, Direction};
+use penstock_transport::lane::Abandoned;
+use penstock_transport::{
+    Announced, Arrival, Batch, Failure, KeyedMemory, LaneFault, OwnersMemory, PostError, Posted, Sink,
+};
+
+use crate::card::{CardError, Done, Outcome};
+use crate::context::Context;
+use crate::inbound::{CORRUPT, Inbox};
+use crate::log::Say;
+use crate::message::{
+    ANNOUNCEMENTS, Announcement, Body, Head, Hello, Immediate, MESSAGE_BYTES_MAX, MessageError, Says, low_life, parse,
+};
+use crate::op::{Kind, OpId, Ops};
+use crate::rail::{REQUESTS_KEPT, Rail, RailParts, Standing};
+use crate::slab::Slab;
+use crate::stage::{Ends, REQUEST_BYTES_MAX};
+use crate::stripe::Stripe;
+
+/// Rails of one session.
+pub(crate) const RAILS_MAX: usize = 8;
+
+/// One channel.
+pub(crate) struct Channel {
+    pub(crate) number: u16,
+    pub(crate) rails: Vec<Rail>,
+    pub(crate) inbox: Inbox,
+    pub(crate) ops: Ops,
+    stripe: Stripe,
+    outbox: Slab,
+    scratch: Box<[u8; MESSAGE_BYTES_MAX]>,
+    /// Spans of one batch: whatever rail it has to go over later, its queue takes them.
+    spans_max: usize,
+    /// The number of the next announcement that waits for marks.
+    next_number: u16,
+    /// What has ended and was not reported yet.
+    ended: Vec<(u64, Result<u64, Failure>)>,
+}
+
+impl Channel {
+    /// Of these rails. In the outbox there is a slot for each message that may be under way, registered with the rails' cards in their order.
+    pub(crate) fn new(number: u16, rails: Vec<RailParts>, outbox: Slab, now: Instant) -> Self {
+        assert!((1..=RAILS_MAX).contains(&rails.len()), "a channel of {} rails", rails.len());
+        let inbox = Inbox::new(rails.iter().map(|parts| parts.grants));
+        let room = rails.iter().map(|parts| parts.requests.saturating_sub(REQUESTS_KEPT)).min().unwrap_or(0);
+        assert!(room > 0, "a queue takes a few requests more than are kept for messages");
+        let stripe = Stripe::new(rails.len());
+        let mut first_slot = 0;
+        let rails = rails.into_iter().map(|parts| {
+            let granted = parts.granted as usize;
+            let rail = Rail::new(parts, first_slot, now);
+            first_slot += granted;
+            rail
+        });
+        Self {
+            number,
+            rails: rails.collect(),
+            inbox,
+            ops: Ops::default(),
+            stripe,
+            outbox,
+            scratch: Box::new([0; MESSAGE_BYTES_MAX]),
+            spans_max: room.min(SPANS_PER_POST),
+            next_number: 0,
+            ended: Vec::new(),
+        }
+    }
+
+    /// Connects all rails. They take posts once the peer was heard on them.
+    pub(crate) fn connect(&mut self) -> Result<(), CardError> {
+        (0..self.rails.len()).try_for_each(|rail| self.greet(rail))
+    }
+
+    fn greet(&mut self, rail: usize) -> Result<(), CardError> {
+        self.rails[rail].connect()?;
+        let (channel, grants) = (self.number, self.inbox.rails[rail].grants());
+        self.say(rail, Say::Hello, &Body::Hello(Hello { channel, rail: rail as u8, grants }));
+        self.rails[rail].ring()
+    }
+
+    /// Takes as many of the spans as there is room for.
+    pub(crate) fn post(
+        &mut self,
+        batch: &Batch<'_>,
+        memory: &Arc<KeyedMemory>,
+        local_keys: &[u32],
+    ) -> Result<Posted, PostError> {
+        let (fitting, _) = batch.fitting(REQUEST_BYTES_MAX);
+        let spans = &batch.spans[..fitting.min(self.spans_max)];
+        batch.check_bounds(spans, &OwnersMemory { key: memory.key, bytes: memory.bytes })?;
+        let Some(rail) = self.stripe.choose(&self.rails, batch.transfer, batch.whole) else {
+            return Err(PostError::Full);
+        };
+        let bytes = spans.iter().map(|span| span.len).sum();
+        if !self.rails[rail].takes(bytes) {
+            return Err(PostError::Full);
+        }
+        let (Some(&local), Some(&remote)) = (local_keys.get(rail), memory.keys.get(rail)) else {
+            return Err(PostError::Refused(Cause::NoPath));
+        };
+        let ends = Ends {
+            direction: batch.direction,
+            local: (batch.local.base_address(), local),
+            remote: (memory.base, remote),
+        };
+        let (count, bytes) = self.rails[rail].move_spans(&ends, spans);
+        let id = self.ops.take_batch(batch, memory, local_keys, (count, bytes));
+        self.ops[id].rail = rail;
+        self.rails[rail].carry(id, bytes, batch.direction == Direction::Read);
+        self.stripe.carries(batch.transfer, rail, bytes);
+        Ok(Posted::Accepted(count))
+    }
+
+    /// Tells the peer what follows a transfer, behind what was posted of it.
+    pub(crate) fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
+        // What is read is here when the card says so, which no order of messages says.
+        if self.ops.reads(arrival.transfer) {
+            return Err(PostError::Full);
+        }
+        let carried = self.stripe.carried(arrival.transfer, arrival.whole);
+        let mut carriers = (0..self.rails.len()).filter(|rail| carried & 1 << rail != 0);
+        let home = match carriers.next_back() {
+            Some(rail) => rail,
+            None => self.stripe.choose(&self.rails, arrival.transfer, 0).ok_or(PostError::Full)?,
+        };
+        let others = carriers;
+        let takes_all = others.clone().chain([home]).all(|rail| self.rails[rail].takes_message());
+        if !takes_all || (arrival.note.is_some() && !self.rails[home].takes_note()) {
+            return Err(PostError::Full);
+        }
+        let id = self.ops.take_tell(arrival);
+        let marks = others.clone().count() as u8;
+        let op = &mut self.ops[id];
+        (op.rail, op.marks, op.number) = (home, marks, self.next_number);
+        if marks > 0 {
+            self.next_number = (self.next_number + 1) % ANNOUNCEMENTS;
+        }
+        for rail in others {
+            self.mark(rail, id);
+        }
+        self.tell(home, id);
+        Ok(Announced::Accepted)
+    }
+
+    /// Says on this rail that a transfer is there.
+    fn tell(&mut self, rail: usize, id: OpId) {
+        let Self { rails, inbox, ops, outbox, scratch, .. } = self;
+        ops[id].unheard += 1;
+        let (op, rail_here) = (&ops[id], &mut rails[rail]);
+        let by_place = op.counter.filter(|counter| rail_here.has_named(*counter) && op.marks == 0 && op.note.is_none());
+        if let Some(counter) = by_place {
+            let is_its = |batch: OpId| ops[batch].transfer == op.transfer;
+            return rail_here.say_immediately(Say::Tell(id), Says::Count(counter.index as u16), is_its);
+        }
+        let announcement = Announcement { number: op.number, marks: op.marks, counter: op.counter, note: op.said() };
+        let head = inbox.rails[rail].tell(rail_here.numbers());
+        rail_here.say(Say::Tell(id), &Body::Announce(announcement), head, outbox, scratch);
+    }
+
+    /// Marks on this rail what is told on another.
+    fn mark(&mut self, rail: usize, id: OpId) {
+        let Self { rails, ops, .. } = self;
+        ops[id].unheard += 1;
+        let op = &ops[id];
+        let is_its = |batch: OpId| ops[batch].transfer == op.transfer;
+        rails[rail].say_immediately(Say::Mark(id), Says::Mark(op.number), is_its);
+    }
+
+    fn say(&mut self, rail: usize, say: Say, body: &Body<'_>) {
+        let Self { rails, inbox, outbox, scratch, .. } = self;
+        let head = inbox.rails[rail].tell(rails[rail].numbers());
+        rails[rail].say(say, body, head, outbox, scratch);
+    }
+
+    /// Rings the doorbells.
+    pub(crate) fn flush(&mut self) -> Result<(), LaneFault> {
+        for rail in &mut self.rails {
+            rail.ring().map_err(|error| {
+                tracing::warn!(%error, "a card does not take what is posted");
+                LaneFault(Cause::PeerLost)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// One completion of a rail's queue; `message` is what came.
+    pub(crate) fn done(
+        &mut self,
+        rail: u8,
+        done: &Done,
+        message: &[u8],
+        context: &Context<'_>,
+        sink: &mut dyn Sink,
+    ) -> Result<(), LaneFault> {
+        let rail = usize::from(rail);
+        match done.what {
+            Outcome::Did => {
+                if let Some(number) = self.rails[rail].number_of(done.id) {
+                    self.has_done(rail, number, context, sink);
+                }
+                Ok(())
+            }
+            Outcome::Came { immediate, .. } => self.came(rail, immediate, message, context, sink),
+            Outcome::Failed(trouble) => {
+                tracing::warn!(%trouble, rail, "a request has failed");
+                Err(LaneFault(Cause::PeerLost))
+            }
+            Outcome::Unused => Ok(()),
+        }
+    }
+
+    /// The card has done all requests up to this one.
+    fn has_done(&mut self, rail: usize, number: u64, context: &Context<'_>, sink: &mut dyn Sink) {
+        self.rails[rail].has_done(number, context.now);
+        while let Some(id) = self.rails[rail].log.next_done(number) {
+            self.rails[rail].unload(self.ops[id].bytes);
+            self.end(id, sink);
+        }
+    }
+
+    fn end(&mut self, id: OpId, sink: &mut dyn Sink) {
+        sink.completed(self.ops[id].token, self.ops[id].result());
+        self.ops.give_back(id);
+    }
+
+    /// A message has come.
+    fn came(
+        &mut self,
+        rail: usize,
+        immediate: Option<u32>,
+        message: &[u8],
+        context: &Context<'_>,
+        sink: &mut dyn Sink,
+    ) -> Result<(), LaneFault> {
+        let life = low_life(self.rails[rail].life);
+        let expected = self.inbox.rails[rail].heard();
+        let is_greeted = match self.rails[rail].standing {
+            Standing::Idle => return Ok(()),
+            Standing::Greeting => false,
+            Standing::Up => true,
+        };
+        let Some(bits) = immediate else {
+            let (head, body) = parse(message).map_err(garbled)?;
+            if head.life != life {
+                return Ok(()); // Of a life that is over: it will be said again if it was not counted then.
+            }
+            if head.number != expected || is_greeted == matches!(body, Body::Hello(_)) {
+                return Err(CORRUPT);
+            }
+            self.hear(rail, &head, sink)?;
+            return self.take(rail, &body, context, sink);
+        };
+        let immediate = Immediate::parse(bits).map_err(garbled)?;
+        if immediate.life != life {
+            return Ok(());
+        }
+        if !immediate.has_number(expected) || !is_greeted {
+            return Err(CORRUPT);
+        }
+        let is_gone = match immediate.says {
+            Says::Count(place) => !context.count(self.inbox.rails[rail].named(place).ok_or(CORRUPT)?),
+            Says::Mark(number) => self.inbox.mark(number, context, sink)?,
+        };
+        self.inbox.rails[rail].hear(is_gone, true);
+        Ok(())
+    }
+
+    /// What a message says beside its head.
+    fn take(
+        &mut self,
+        rail: usize,
+        body: &Body<'_>,
+        context: &Context<'_>,
+        sink: &mut dyn Sink,
+    ) -> Result<(), LaneFault> {
+        let (is_gone, is_wanted) = match body {
+            Body::Hello(hello) => {
+                self.greeted(rail, hello)?;
+                (false, false)
+            }
+            Body::Answer => (false, false),
+            Body::Announce(announcement) => (self.inbox.announce(rail, announcement, context, sink)?, true),
+            Body::Mark(number) => (self.inbox.mark(*number, context, sink)?, true),
+            Body::Forget(forgotten) => {
+                self.inbox.forget(*forgotten, context, sink)?;
+                (false, true)
+            }
+            Body::Fence(revision) => {
+                if *revision > context.here {
+                    return Err(CORRUPT); // Nobody can have told it.
+                }
+                context.witness.heard(self.number, rail as u8, *revision);
+                (false, false)
+            }
+        };
+        self.inbox.rails[rail].hear(is_gone, is_wanted);
+        Ok(())
+    }
+
+    fn greeted(&mut self, rail: usize, hello: &Hello) -> Result<(), LaneFault> {
+        let is_meant = hello.channel == self.number && usize::from(hello.rail) == rail;
+        if !is_meant || hello.grants != self.rails[rail].granted() {
+            return Err(CORRUPT);
+        }
+        self.rails[rail].standing = Standing::Up;
+        Ok(())
+    }
+
+    /// The peer has heard some of what was said.
+    fn hear(&mut self, rail: usize, head: &Head, sink: &mut dyn Sink) -> Result<(), LaneFault> {
+        let more = self.rails[rail].hear(head.heard, head.taken).ok_or(CORRUPT)?;
+        for behind in (0..more).rev() {
+            let is_gone = head.gone >> behind & 1 == 1;
+            match self.rails[rail].log.next_heard() {
+                Some(Say::Tell(id) | Say::Mark(id)) => self.is_told(id, is_gone, sink),
+                Some(Say::Hello | Say::Answer | Say::Forget(_) | Say::Fence(_)) | None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// One of the messages was heard that this takes.
+    fn is_told(&mut self, id: OpId, is_gone: bool, sink: &mut dyn Sink) {
+        let op = &mut self.ops[id];
+        op.unheard -= 1;
+        op.is_uncounted |= is_gone;
+        if op.unheard == 0 {
+            self.end(id, sink);
+        }
+    }
+
+    /// Delivers what waits, and answers where an answer is waited for. Answers whether to look again at once.
+    pub(crate) fn poll(&mut self, _context: &Context<'_>, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+        for (token, result) in self.ended.drain(..) {
+            sink.completed(token, result);
+        }
+        self.inbox.deliver_held(sink);
+        let holds_notes = self.inbox.holds_notes();
+        for rail in 0..self.rails.len() {
+            if let Some(revision) = self.rails[rail].take_fence() {
+                self.say(rail, Say::Fence(revision), &Body::Fence(revision));
+            }
+            if self.inbox.rails[rail].is_due(holds_notes) && self.rails[rail].takes_answer() {
+                self.say(rail, Say::Answer, &Body::Answer);
+            }
+        }
+        self.flush()?;
+        Ok(false)
+    }
+
+    /// Gives up what goes under this token.
+    pub(crate) fn abandon(&mut self, token: u64) -> Abandoned {
+        if let Some(place) = self.ended.iter().position(|(ended, _)| *ended == token) {
+            let _its_result = self.ended.swap_remove(place);
+            return Abandoned::Quiet;
+        }
+        let Some((_, op)) = self.ops.iter_mut().find(|(_, op)| op.token == token) else { return Abandoned::Quiet };
+        op.is_abandoned = true;
+        if op.kind == Kind::Tell { Abandoned::RemoteOpen } else { Abandoned::Open }
+    }
+
+    /// A fence of this revision follows all that was posted, on every rail.
+    pub(crate) fn send_fence(&mut self, revision: u64) {
+        self.rails.iter_mut().for_each(|rail| rail.owe_fence(revision));
+    }
+
+    /// The oldest revision of this engine's log that anything under way was posted at.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.ops.oldest()
+    }
+}
+
+fn garbled(error: MessageError) -> LaneFault {
+    tracing::warn!(%error, "a message of the peer makes no sense");
+    CORRUPT
+}

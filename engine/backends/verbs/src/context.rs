@@ -1,0 +1,48 @@
+//! What a lane lends its channels for a call.
+
+use std::time::Instant;
+
+use penstock_transport::host::{Bell, Commons};
+use penstock_transport::{CounterRef, Told};
+use rustix::thread::futex;
+
+/// What a lane lends its channels for a call.
+pub(crate) struct Context<'a> {
+    /// How far this engine's log of withdrawals has come.
+    pub(crate) here: u64,
+    /// What the peer has told of its own.
+    pub(crate) told: &'a Told,
+    /// Counters and withdrawals of this engine.
+    pub(crate) commons: &'a Commons,
+    /// Wakes the application when a counter has gone up.
+    pub(crate) application: &'a Bell,
+    /// Hears what is proven of the peer's card.
+    pub(crate) witness: &'a dyn Witness,
+    /// Says something to the peer's channel of the same number, over the session's control channel.
+    pub(crate) say: &'a dyn Fn(&[u8]),
+    /// When the call is made.
+    pub(crate) now: Instant,
+}
+
+/// Who keeps account of what can still land in this engine's memory.
+pub(crate) trait Witness {
+    /// Nothing lands any more over this rail that the peer posted before it knew of this revision of this engine's log.
+    fn heard(&self, channel: u16, rail: u8, revision: u64);
+
+    /// Nothing lands any more over this rail that was posted before, and what the peer posts again it has checked against this revision.
+    fn reset(&self, channel: u16, rail: u8, revision: u64);
+}
+
+impl Context<'_> {
+    /// Counts up. Answers whether the counter is still there.
+    pub(crate) fn count(&self, counter: CounterRef) -> bool {
+        let cell = self.commons.mail.view().counter(counter.index);
+        let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
+        if cell.add_one() {
+            // Fails only if nobody waits any more.
+            let _ = futex::wake(cell.futex_word(), futex::Flags::empty(), i32::MAX as u32);
+        }
+        self.application.ring_after_barrier();
+        true
+    }
+}

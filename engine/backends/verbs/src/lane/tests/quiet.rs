@@ -1,0 +1,78 @@
+use super::*;
+
+#[test]
+fn a_withdrawal_passes_once_the_peer_has_said_so_on_every_rail() {
+    let (_network, mut sides) = session(2);
+    let region = sides[1].engine.region(vec![0; 4096], Rights::WRITE);
+    let revision = sides[1].withdraw(&region, 0, 64, None);
+    settle(&mut sides);
+    assert!(!sides[1].fence().has_passed(revision), "the peer was not even told");
+    let RegionKey { region, generation } = key_of(&region);
+    let withdrawal = Withdrawal { region: region.0, generation: generation.0, offset: 0, len: 64 };
+    sides[0].sight.learn(0, [withdrawal].into_iter());
+    assert!(!sides[1].fence().has_passed(revision), "told, and not heard");
+    until(&mut sides, "the fence has passed", |sides| sides[1].fence().has_passed(revision));
+    assert!(!sides[1].fence().has_passed(revision + 1));
+}
+
+#[test]
+fn what_this_side_has_under_way_keeps_its_own_fence_closed() {
+    let (network, mut sides) = session(1);
+    let from = sides[0].engine.region(pattern(3, 65536), Rights::NONE);
+    let to = sides[1].engine.region(vec![0; 65536], Rights::WRITE);
+    let there = sides[1].show(&to, &sides[0]);
+    network.cut(&sides[0].engine.cards[0], &sides[1].engine.cards[0]);
+    sides[0].post(WRITE, &from, &there, &[span(0, 0, 65536)], (1, 1)).unwrap();
+    let [one, two] = &mut sides;
+    let revision = one.withdraw(&from, 0, 64, Some(two));
+    // Posted against what stands no more.
+    let again = one.post(WRITE, &from, &there, &[span(0, 0, 64)], (2, 2));
+    assert_eq!(again, Err(PostError::Withdrawn(Revisions { here: 1, there: 0 })));
+    assert!(!one.fence().has_passed(revision));
+    network.mend(&sides[0].engine.cards[0], &sides[1].engine.cards[0]);
+    until(&mut sides, "it has landed", |sides| sides[0].result(1) == Some(Ok(65536)));
+    until(&mut sides, "all is quiet", |sides| sides[0].fence().has_passed(revision));
+}
+
+#[test]
+fn what_the_peer_has_withdrawn_is_not_posted_to() {
+    let (_network, mut sides) = session(1);
+    let from = sides[0].engine.region(pattern(3, 4096), Rights::NONE);
+    let to = sides[1].engine.region(vec![0; 4096], Rights::WRITE);
+    let there = sides[1].show(&to, &sides[0]);
+    let [one, two] = &mut sides;
+    two.withdraw(&to, 0, 64, Some(one));
+    let refused = one.post(WRITE, &from, &there, &[span(0, 0, 64)], (1, 1));
+    assert_eq!(refused, Err(PostError::Withdrawn(Revisions { here: 0, there: 1 })));
+    // Looked at again, it concerns something else.
+    one.expected = Revisions { here: 0, there: 1 };
+    one.post(WRITE, &from, &there, &[span(0, 64, 64)], (2, 2)).unwrap();
+    until(&mut sides, "it has landed", |sides| sides[0].result(2) == Some(Ok(64)));
+    assert!(sides[1].fence().has_passed(1));
+}
+
+#[test]
+fn a_lane_that_is_gone_touches_nothing_and_leaves_nothing() {
+    let (_network, mut sides) = session(2);
+    let counts = |sides: &[Side; 2]| sides[0].engine.cards.iter().map(|card| card.counts()).collect::<Vec<_>>();
+    let from = sides[0].engine.region(pattern(3, 65536), Rights::NONE);
+    let to = sides[1].engine.region(vec![0; 65536], Rights::WRITE);
+    let there = sides[1].show(&to, &sides[0]);
+    for card in &sides[0].engine.cards {
+        card.hold();
+    }
+    sides[0].post(WRITE, &from, &there, &[span(0, 0, 65536)], (1, 1)).unwrap();
+    sides[0].workers[0].lane().flush().unwrap();
+    let revision = sides[0].withdraw(&from, 0, 64, None);
+    assert!(!sides[0].fence().has_passed(revision));
+    sides[0].workers[0].lane = None;
+    assert!(sides[0].fence().has_passed(revision), "its queues are gone");
+    assert!(counts(&sides).iter().all(|counts| counts.queues == 0), "{:?}", counts(&sides));
+    for card in &sides[0].engine.cards {
+        card.release();
+    }
+    for _ in 0..100 {
+        sides[1].turn();
+    }
+    assert_eq!(bytes_of(&to), vec![0; 65536]);
+}

@@ -1,0 +1,328 @@
+//! One rail of a channel: a queue, what is staged for it, what is under way on it, and the count of its messages.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use penstock_transport::CounterRef;
+
+use crate::card::{CardError, Connecting, Facts, Kind, Queue, Request};
+use crate::log::{Log, Say, What};
+use crate::message::{Body, GRANTS_MAX, Head, Immediate, MESSAGE_BYTES_MAX, Says, encode, low_life};
+use crate::op::OpId;
+use crate::slab::Slab;
+use crate::stage::{Ends, Stage};
+
+/// Requests of a queue that are kept for messages, so that what was heard can always be said.
+pub(crate) const REQUESTS_KEPT: usize = 4;
+
+/// Bytes under way on a rail before there is no room for more: enough to fill the way there and back of any network inside a
+/// building, and no more than a card is through with in a fraction of a millisecond.
+const BYTES_UNDER_WAY_MAX: u64 = 4 * 1024 * 1024;
+
+/// One rail of a new channel.
+pub(crate) struct RailParts {
+    /// Its place among the link's rails; the same number on both sides.
+    pub(crate) index: u8,
+    /// Made, and not connected.
+    pub(crate) queue: Box<dyn Queue>,
+    /// What its card says of itself.
+    pub(crate) facts: Arc<Facts>,
+    /// How its queue is connected in its first life.
+    pub(crate) connecting: Connecting,
+    /// Requests that the queue takes.
+    pub(crate) requests: usize,
+    /// Messages that the peer may send before one is confirmed: receives that the desk has for this queue. A power of two.
+    pub(crate) grants: u32,
+    /// Messages that may be sent to the peer before it has confirmed one. A power of two.
+    pub(crate) granted: u32,
+}
+
+/// What can be done on a rail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It is not connected.
+    Idle,
+    /// It is connected, and the peer was not heard yet.
+    Greeting,
+    /// All.
+    Up,
+}
+
+/// One rail.
+pub(crate) struct Rail {
+    pub(crate) index: u8,
+    pub(crate) queue: Box<dyn Queue>,
+    pub(crate) facts: Arc<Facts>,
+    pub(crate) connecting: Connecting,
+    pub(crate) standing: Standing,
+    /// How often its queue was made new.
+    pub(crate) life: u32,
+    /// Room of the queue.
+    requests: usize,
+    stage: Stage,
+    /// Requests are numbered from one on in each life: the next one, the last one for which the doorbell was rung, and the last one
+    /// that is known to be done. The last one that reads.
+    next: u64,
+    rung: u64,
+    done: u64,
+    last_read: u64,
+    pub(crate) log: Log,
+    /// Bytes of batches under way.
+    bytes: u64,
+    granted: u32,
+    /// Where its messages lie in the outbox.
+    first_slot: usize,
+    /// Messages that were sent, and that the peer has heard; notes that were sent, and that it has taken.
+    sent: u32,
+    heard: u32,
+    notes_sent: u32,
+    notes_taken: u32,
+    /// The generations of the counters that were named on this rail, by their places.
+    names: Vec<Option<u32>>,
+    /// A fence that is to be sent, once this request is done.
+    fence: Option<(u64, u64)>,
+    /// When something was done last.
+    pub(crate) moved: Instant,
+}
+
+impl Rail {
+    pub(crate) fn new(parts: RailParts, first_slot: usize, now: Instant) -> Self {
+        let RailParts { index, queue, facts, connecting, requests, grants, granted } = parts;
+        // Numbers go round, and both sides size their memory by these.
+        for credits in [grants, granted] {
+            assert!(credits.is_power_of_two() && (4..=GRANTS_MAX).contains(&credits), "{credits} credits of a queue");
+        }
+        Self {
+            index,
+            queue,
+            facts,
+            connecting,
+            standing: Standing::Idle,
+            life: 0,
+            requests,
+            stage: Stage::with_room(requests),
+            next: 1,
+            rung: 0,
+            done: 0,
+            last_read: 0,
+            log: Log::with_room(requests + granted as usize),
+            bytes: 0,
+            granted,
+            first_slot,
+            sent: 0,
+            heard: 0,
+            notes_sent: 0,
+            notes_taken: 0,
+            names: Vec::new(),
+            fence: None,
+            moved: now,
+        }
+    }
+
+    /// Connects its queue for the life that it is in.
+    pub(crate) fn connect(&mut self) -> Result<(), CardError> {
+        self.queue.connect(&self.connecting)?;
+        self.standing = Standing::Greeting;
+        Ok(())
+    }
+
+    /// Room for requests of batches.
+    pub(crate) fn room(&self) -> usize {
+        (self.requests - self.under_way()).saturating_sub(REQUESTS_KEPT)
+    }
+
+    fn under_way(&self) -> usize {
+        (self.next - 1 - self.done) as usize
+    }
+
+    /// Whether so many bytes may set off.
+    pub(crate) fn takes(&self, bytes: u64) -> bool {
+        self.standing == Standing::Up
+            && self.room() > 0
+            && (self.bytes == 0 || self.bytes + bytes <= BYTES_UNDER_WAY_MAX)
+    }
+
+    /// Bytes of batches under way.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Messages that may be sent before the peer has confirmed one.
+    pub(crate) fn granted(&self) -> u32 {
+        self.granted
+    }
+
+    /// How many more messages may be sent.
+    fn window(&self) -> u32 {
+        self.granted - self.sent.wrapping_sub(self.heard)
+    }
+
+    /// Whether there is room for a message that is no answer. The last one is kept for answers: two sides that wait for each other
+    /// both have one.
+    pub(crate) fn takes_message(&self) -> bool {
+        self.standing == Standing::Up && self.window() > 1 && self.room() > 0
+    }
+
+    /// Whether there is room for a note at the peer.
+    pub(crate) fn takes_note(&self) -> bool {
+        self.notes_sent.wrapping_sub(self.notes_taken) < self.granted
+    }
+
+    /// Whether there is room for an answer.
+    pub(crate) fn takes_answer(&self) -> bool {
+        self.standing == Standing::Up && self.window() > 0 && self.under_way() < self.requests
+    }
+
+    /// Stages spans, as many as there is room for. Answers how many those were, and their bytes.
+    pub(crate) fn move_spans(&mut self, ends: &Ends, spans: &[penstock_core::Span]) -> (usize, u64) {
+        let (count, bytes, requests) =
+            self.stage.move_spans(ends, spans, (self.id(self.next), self.room()), &self.facts);
+        self.next += requests as u64;
+        (count, bytes)
+    }
+
+    /// What was staged just now is this batch.
+    pub(crate) fn carry(&mut self, id: OpId, bytes: u64, reads: bool) {
+        self.bytes += bytes;
+        self.log.push(self.next - 1, What::Batch(id));
+        if reads {
+            self.last_read = self.next - 1;
+        }
+    }
+
+    /// The name of a request: its number in this life of the queue.
+    fn id(&self, number: u64) -> u64 {
+        u64::from(self.life as u16) << 48 | number
+    }
+
+    /// The number of the request of this name, if it is one of this life.
+    pub(crate) fn number_of(&self, id: u64) -> Option<u64> {
+        let number = id & ((1 << 48) - 1);
+        (id == self.id(number) && number > self.done && number < self.next).then_some(number)
+    }
+
+    /// Says something in a message of its own.
+    pub(crate) fn say(
+        &mut self,
+        say: Say,
+        body: &Body<'_>,
+        head: Head,
+        slab: &Slab,
+        scratch: &mut [u8; MESSAGE_BYTES_MAX],
+    ) {
+        let bytes = encode(&head, body, scratch);
+        let slot = self.first_slot + (self.sent % self.granted) as usize;
+        slab.put(slot, &scratch[..bytes]);
+        let piece = slab.piece(usize::from(self.index), slot, bytes);
+        let request = Request {
+            id: self.id(self.next),
+            kind: Kind::Send,
+            pieces: 1,
+            signalled: true,
+            inline: bytes <= self.facts.inline_max,
+        };
+        self.stage.push(request, Some(piece));
+        self.next += 1;
+        self.sent(say);
+        if let Body::Announce(announcement) = body {
+            self.notes_sent = self.notes_sent.wrapping_add(u32::from(announcement.note.is_some()));
+            if let Some(counter) = announcement.counter {
+                self.name(counter);
+            }
+        }
+    }
+
+    /// Says something without memory: inside of the batch that was staged last, if it may be and there is one, else behind all.
+    pub(crate) fn say_immediately(&mut self, say: Say, says: Says, inside_of: impl FnOnce(OpId) -> bool) {
+        let immediate = Immediate::new(self.life, self.sent, says).encode();
+        let last = self.log.last_of(self.next - 1);
+        let is_inside = matches!(last, Some(What::Batch(id)) if self.stage.len() > 0 && inside_of(id));
+        match self.stage.last_mut() {
+            Some(Request { kind, .. }) if is_inside && let Kind::Write { address, key } = *kind => {
+                *kind = Kind::WriteAndTell { address, key, immediate };
+            }
+            _ => {
+                let kind = Kind::WriteAndTell { address: 0, key: 0, immediate };
+                let request = Request { id: self.id(self.next), kind, pieces: 0, signalled: true, inline: false };
+                self.stage.push(request, None);
+                self.next += 1;
+            }
+        }
+        self.sent(say);
+    }
+
+    fn sent(&mut self, say: Say) {
+        self.sent = self.sent.wrapping_add(1);
+        self.log.push(self.next - 1, What::Said(say));
+    }
+
+    /// The life and the number of the next message.
+    pub(crate) fn numbers(&self) -> (u8, u32) {
+        (low_life(self.life), self.sent)
+    }
+
+    fn name(&mut self, counter: CounterRef) {
+        let place = counter.index as usize;
+        if self.names.len() <= place {
+            self.names.resize((place + 1).next_multiple_of(64), None);
+        }
+        self.names[place] = Some(counter.generation);
+    }
+
+    /// Whether the peer knows this counter by its place alone.
+    pub(crate) fn has_named(&self, counter: CounterRef) -> bool {
+        self.names.get(counter.index as usize).copied().flatten() == Some(counter.generation)
+    }
+
+    /// Rings the doorbell, if there is anything. On an error the queue is to be broken off.
+    pub(crate) fn ring(&mut self) -> Result<(), CardError> {
+        if self.stage.len() == 0 {
+            return Ok(());
+        }
+        let (requests, pieces) = self.stage.lists();
+        let posted = self.queue.post(requests, pieces);
+        let unposted = match &posted {
+            Ok(()) => 0,
+            Err(failed) => requests.len().saturating_sub(failed.posted),
+        };
+        self.rung = self.next - 1 - unposted as u64;
+        self.stage.clear();
+        posted.map_err(|failed| failed.error)
+    }
+
+    /// The card has done all requests up to this one.
+    pub(crate) fn has_done(&mut self, number: u64, now: Instant) {
+        (self.done, self.moved) = (number, now);
+    }
+
+    /// A batch is over.
+    pub(crate) fn unload(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+    }
+
+    /// The peer has heard and taken so much. Answers how many messages are heard now that were not before, if it can have.
+    pub(crate) fn hear(&mut self, heard: u32, taken: u32) -> Option<u32> {
+        let more = heard.wrapping_sub(self.heard);
+        let more_taken = taken.wrapping_sub(self.notes_taken);
+        if more > self.sent.wrapping_sub(self.heard) || more_taken > self.notes_sent.wrapping_sub(self.notes_taken) {
+            return None;
+        }
+        (self.heard, self.notes_taken) = (heard, taken);
+        Some(more)
+    }
+
+    /// A fence is to be sent behind all that was posted.
+    pub(crate) fn owe_fence(&mut self, revision: u64) {
+        let revision = self.fence.map_or(revision, |(before, _)| revision.max(before));
+        self.fence = Some((revision, self.last_read));
+    }
+
+    /// The fence that is to be sent, if it can be now. What is read may come later than what is said behind it, so reads are waited for.
+    pub(crate) fn take_fence(&mut self) -> Option<u64> {
+        let (_, after) = self.fence?;
+        if after > self.done || !self.takes_message() {
+            return None;
+        }
+        self.fence.take().map(|(revision, _)| revision)
+    }
+}

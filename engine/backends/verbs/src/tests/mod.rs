@@ -1,0 +1,357 @@
+//! Channels of two engines in one thread, over cards of a model.
+
+mod moving;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use penstock_core::plan::RegionKey;
+use penstock_core::{Cause, Direction, Generation, NoteId, RegionId, Span};
+use penstock_memory::{Hint, HostMemory, Window};
+use penstock_ring::CounterCell;
+use penstock_transport::host::{Bell, Commons};
+use penstock_transport::lane::Handle;
+use penstock_transport::{
+    Announced, Arrival, Batch, CounterRef, Failure, KeyedMemory, LaneFault, Note, PostError, Posted, RemoteMemory,
+    Revisions, Sink, Told,
+};
+
+use crate::card::{Access, Card, Connecting, Desk, Done, Endpoint, Landing, Outcome, Queue, Registration};
+use crate::channel::Channel;
+use crate::context::{Context, Witness};
+use crate::model::{ModelCard, ModelNetwork};
+use crate::rail::RailParts;
+use crate::slab::{SLOT_BYTES, Slab};
+
+/// What one side got.
+#[derive(Default)]
+struct Got {
+    room: usize,
+    notes: Vec<(u128, Vec<u8>)>,
+    completed: Vec<(u64, Result<u64, Cause>)>,
+}
+
+impl Sink for Got {
+    fn has_room(&mut self) -> bool {
+        self.room > 0
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        self.room -= 1;
+        self.notes.push((note.id.0, note.payload.to_vec()));
+    }
+
+    fn handed_over(&mut self, _: Note<'_>, _: Handle) {
+        panic!("nothing is handed over between hosts");
+    }
+
+    fn completed(&mut self, token: u64, result: Result<u64, Failure>) {
+        self.completed.push((token, result.map_err(|failure| failure.cause)));
+    }
+}
+
+/// What was proven to one side.
+#[derive(Default)]
+struct Proofs {
+    heard: RefCell<Vec<(u8, u64)>>,
+    reset: RefCell<Vec<(u8, u64)>>,
+}
+
+impl Witness for Proofs {
+    fn heard(&self, channel: u16, rail: u8, revision: u64) {
+        assert_eq!(channel, NUMBER);
+        self.heard.borrow_mut().push((rail, revision));
+    }
+
+    fn reset(&self, channel: u16, rail: u8, revision: u64) {
+        assert_eq!(channel, NUMBER);
+        self.reset.borrow_mut().push((rail, revision));
+    }
+}
+
+const NUMBER: u16 = 5;
+
+/// How a pair of sides is made.
+#[derive(Clone, Copy)]
+struct Shape {
+    rails: usize,
+    requests: usize,
+    grants: u32,
+    pieces_max: usize,
+    inline_max: usize,
+}
+
+const SHAPE: Shape = Shape { rails: 1, requests: 128, grants: 32, pieces_max: 30, inline_max: 220 };
+
+/// Memory of one side, registered with all its cards.
+struct Pool {
+    window: Window,
+    key: RegionKey,
+    registrations: Vec<Arc<dyn Registration>>,
+}
+
+impl Pool {
+    fn local_keys(&self) -> Vec<u32> {
+        self.registrations.iter().map(|registration| registration.local_key()).collect()
+    }
+
+    fn keyed(&self) -> Arc<KeyedMemory> {
+        Arc::new(KeyedMemory {
+            key: self.key,
+            base: self.window.base_address(),
+            bytes: self.window.len(),
+            keys: self.registrations.iter().map(|registration| registration.remote_key()).collect(),
+        })
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.window.len() as usize];
+        self.window.read_into(0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+/// One engine's side of a channel.
+struct Side {
+    commons: Arc<Commons>,
+    application: Bell,
+    told: Told,
+    proofs: Proofs,
+    cards: Vec<Arc<ModelCard>>,
+    desks: Vec<Box<dyn Desk>>,
+    receives: Vec<Slab>,
+    channel: Channel,
+    got: Got,
+    said: RefCell<Vec<Vec<u8>>>,
+    fault: Option<LaneFault>,
+    now: Instant,
+    pools: u32,
+}
+
+/// Calls something of the channel with a context.
+macro_rules! with {
+    ($side:expr, |$channel:ident, $context:ident, $got:ident| $call:expr) => {{
+        let Side { commons, application, told, proofs, channel: $channel, got: $got, said, now, .. } = &mut *$side;
+        let say = |words: &[u8]| said.borrow_mut().push(words.to_vec());
+        let $context = &Context {
+            here: commons.posts.view().revision(),
+            told,
+            commons,
+            application,
+            witness: proofs,
+            say: &say,
+            now: *now,
+        };
+        let _ = (&$got, &$context);
+        $call
+    }};
+}
+
+impl Side {
+    fn pool(&mut self, bytes: Vec<u8>) -> Pool {
+        self.pool_with(bytes, Access { read: true, write: true, land: true })
+    }
+
+    fn pool_with(&mut self, bytes: Vec<u8>, access: Access) -> Pool {
+        let memory = HostMemory::from_vec(bytes).unwrap();
+        let window = memory.window().clone();
+        self.pools += 1;
+        let registrations = self.cards.iter().map(|card| card.register(&window, access).unwrap()).collect();
+        Pool { window, key: RegionKey { region: RegionId(self.pools), generation: Generation(0) }, registrations }
+    }
+
+    fn post(
+        &mut self,
+        direction: Direction,
+        local: &Pool,
+        remote: &Pool,
+        spans: &[Span],
+        (token, transfer, whole): (u64, u64, u64),
+    ) -> Result<Posted, PostError> {
+        let keyed = remote.keyed();
+        let batch = Batch {
+            direction,
+            local: &local.window,
+            local_key: local.key,
+            remote: &RemoteMemory::Keyed(Arc::clone(&keyed)),
+            spans,
+            hint: Hint::Cached,
+            expected: Revisions { here: self.commons.posts.view().revision(), there: self.told.copied() },
+            token,
+            transfer,
+            whole,
+        };
+        self.channel.post(&batch, &keyed, &local.local_keys())
+    }
+
+    fn tell(
+        &mut self,
+        (token, transfer, whole): (u64, u64, u64),
+        counter: Option<CounterRef>,
+        note: Option<(u128, &[u8])>,
+    ) -> Result<Announced, PostError> {
+        let note = note.map(|(id, payload)| Note { id: NoteId(id), payload });
+        self.channel.announce(&Arrival { transfer, whole, token, counter, note })
+    }
+
+    /// Looks at its desks, and does what a lane does. Answers whether there was anything.
+    fn turn(&mut self) -> bool {
+        let mut worked = false;
+        for rail in 0..self.desks.len() {
+            let mut done = [Done::default(); 16];
+            let count = self.desks[rail].poll(&mut done).unwrap();
+            worked |= count > 0;
+            for done in &done[..count] {
+                let mut bytes = [0; SLOT_BYTES];
+                let came = match done.what {
+                    Outcome::Came { bytes: came, .. } => came as usize,
+                    _ => 0,
+                };
+                self.receives[rail].get(done.id as usize % self.receives[rail].slots(), &mut bytes[..came]);
+                let result =
+                    with!(self, |channel, context, got| channel.done(rail as u8, done, &bytes[..came], context, got));
+                self.heed(result);
+                if matches!(done.what, Outcome::Came { .. } | Outcome::Unused) {
+                    self.supply(rail, done.id as usize);
+                }
+            }
+        }
+        let polled = with!(self, |channel, context, got| channel.poll(context, got));
+        worked |= polled == Ok(true);
+        self.heed(polled.map(drop));
+        worked
+    }
+
+    fn heed(&mut self, result: Result<(), LaneFault>) {
+        if let Err(fault) = result {
+            self.fault = Some(fault);
+        }
+    }
+
+    fn supply(&mut self, rail: usize, slot: usize) {
+        let piece = self.receives[rail].piece(0, slot, SLOT_BYTES);
+        self.desks[rail].supply(&[Landing { id: slot as u64, piece }]).unwrap();
+    }
+
+    fn counter(&self, index: u32) -> &CounterCell {
+        self.commons.mail.view().counter(index).unwrap()
+    }
+
+    fn result(&self, token: u64) -> Option<Result<u64, Cause>> {
+        let mut its = self.got.completed.iter().filter(|(of, _)| *of == token);
+        let first = its.next().map(|(_, result)| *result);
+        assert!(its.next().is_none(), "reported twice");
+        first
+    }
+}
+
+/// A side that is not joined yet.
+struct Half {
+    cards: Vec<Arc<ModelCard>>,
+    desks: Vec<Box<dyn Desk>>,
+    queues: Vec<Box<dyn Queue>>,
+}
+
+impl Half {
+    fn new(network: &ModelNetwork, shape: Shape) -> Self {
+        let card = |_| {
+            network.card_with(|facts| {
+                (facts.pieces_max, facts.inline_max) = (shape.pieces_max, shape.inline_max);
+            })
+        };
+        let cards: Vec<_> = (0..shape.rails).map(card).collect();
+        let receives = shape.grants as usize;
+        let desk = |card: &Arc<ModelCard>| card.desk(shape.requests + receives, receives).unwrap();
+        let mut desks: Vec<_> = cards.iter().map(desk).collect();
+        let queues = desks.iter_mut().map(|desk| desk.queue(shape.requests).unwrap()).collect();
+        Self { cards, desks, queues }
+    }
+
+    fn endpoint(&self, rail: usize) -> Endpoint {
+        let facts = self.cards[rail].facts();
+        Endpoint { queue: self.queues[rail].number(), first_packet: 100, gid: facts.gid, lid: facts.lid }
+    }
+
+    fn join(self, there: &[Endpoint], shape: Shape) -> Side {
+        let Self { cards, desks, queues } = self;
+        let rails = queues.into_iter().enumerate().map(|(rail, queue)| RailParts {
+            index: rail as u8,
+            queue,
+            facts: Arc::new(cards[rail].facts().clone()),
+            connecting: Connecting {
+                there: there[rail],
+                first_packet: 100,
+                mtu: 4096,
+                reads_there: 16,
+                reads_here: 16,
+            },
+            requests: shape.requests,
+            grants: shape.grants,
+            granted: shape.grants,
+        });
+        let as_cards: Vec<Arc<dyn Card>> = cards.iter().map(|card| Arc::clone(card) as Arc<dyn Card>).collect();
+        let now = Instant::now();
+        let outbox = Slab::new(&as_cards, shape.rails * shape.grants as usize).unwrap();
+        let channel = Channel::new(NUMBER, rails.collect(), outbox, now);
+        let receives = as_cards.iter().map(|card| Slab::new([card], shape.grants as usize).unwrap()).collect();
+        let commons = Commons::create(1).unwrap();
+        let mut side = Side {
+            application: commons.ringer(0),
+            commons,
+            told: Told::default(),
+            proofs: Proofs::default(),
+            cards,
+            desks,
+            receives,
+            channel,
+            got: Got { room: usize::MAX, ..Got::default() },
+            said: RefCell::default(),
+            fault: None,
+            now,
+            pools: 0,
+        };
+        for rail in 0..shape.rails {
+            (0..shape.grants as usize).for_each(|slot| side.supply(rail, slot));
+        }
+        side
+    }
+}
+
+/// Two sides of a channel, not connected.
+fn unconnected(network: &ModelNetwork, shape: Shape) -> [Side; 2] {
+    let (near, far) = (Half::new(network, shape), Half::new(network, shape));
+    let ends = |half: &Half| (0..shape.rails).map(|rail| half.endpoint(rail)).collect::<Vec<_>>();
+    let (near_ends, far_ends) = (ends(&near), ends(&far));
+    [near.join(&far_ends, shape), far.join(&near_ends, shape)]
+}
+
+/// Two sides of a channel that have greeted each other.
+fn connected(network: &ModelNetwork, shape: Shape) -> [Side; 2] {
+    let mut sides = unconnected(network, shape);
+    sides.iter_mut().for_each(|side| side.channel.connect().unwrap());
+    settle(network, &mut sides);
+    sides
+}
+
+/// Turns both until nothing happens any more.
+fn settle(network: &ModelNetwork, sides: &mut [Side; 2]) {
+    let mut quiet = 0;
+    while quiet < 3 {
+        let worked = network.run() > 0;
+        let worked = sides.iter_mut().fold(worked, |worked, side| side.turn() | worked);
+        sides.iter().for_each(|side| assert_eq!(side.fault, None));
+        quiet = if worked { 0 } else { quiet + 1 };
+    }
+}
+
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|at| (at.wrapping_mul(seed | 1) >> 3 ^ at >> 11 ^ seed) as u8).collect()
+}
+
+fn span(local: u64, remote: u64, len: u64) -> Span {
+    Span { local, remote, len }
+}
+
+const WRITE: Direction = Direction::Write;
+const READ: Direction = Direction::Read;
