@@ -69,7 +69,11 @@ pub(crate) const ALL: Access = Access { read: true, write: true, land: true };
 
 impl End {
     pub(crate) fn new(name: &str, posting: Posting) -> Self {
-        let card = open(name, posting);
+        Self::on(open(name, posting))
+    }
+
+    /// With a desk, a queue and memory of its own.
+    pub(crate) fn on(card: Arc<DeviceCard>) -> Self {
         let memory = HostMemory::from_vec(vec![0; BYTES]).expect("memory");
         let registration = card.register(memory.window(), ALL).expect("it is registered");
         let mut desk = card.desk(4 * REQUESTS, RECEIVES).expect("a desk");
