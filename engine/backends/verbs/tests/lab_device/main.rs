@@ -7,5 +7,6 @@
 mod breaking;
 mod ends;
 mod here;
+mod lanes;
 mod memory;
 mod moving;
