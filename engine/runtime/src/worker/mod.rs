@@ -6,8 +6,9 @@
 //! 2. commands, at most [`COMMANDS_PER_TURN`]
 //! 3. units of the active transfers: many of each urgent one, then one each of a few others, or
 //!    [`UNITS_AT_ONCE`](penstock_core::limits::UNITS_AT_ONCE) if there is one transfer and nothing else waits
-//! 4. lanes that a peer marked ready, and one more in rotation
-//! 5. deadlines, if any is armed
+//! 4. what lanes were given leaves
+//! 5. lanes that a peer marked ready, and one more in rotation
+//! 6. deadlines, if any is armed
 //!
 //! - [`command`]: what a submitted transfer looks like here
 //! - [`advance`]: moving a unit, telling the peer, finishing
