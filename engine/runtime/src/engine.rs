@@ -7,16 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock_core::config::{Config, PagesChoice, ProcessVmChoice, TransportName};
+use penstock_core::config::{Config, PagesChoice};
 use penstock_core::env::{Address, Listener, Reactor};
 use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
-use penstock_local::LocalTransport;
 use penstock_memory::{HostMemory, PoolSpec, Registry, fork};
 use penstock_ring::mpsc;
 use penstock_session::Card;
 use penstock_session::card::ADDRESSES_MAX;
-use penstock_shm::ShmTransport;
-use penstock_tcp::TcpTransport;
 use penstock_transport::host::Commons;
 use penstock_transport::{Driver, Reach, Transport};
 
@@ -30,6 +27,7 @@ use crate::region::{LocalRegion, Pool};
 use crate::shared::{ControlCall, Pending, Port, Shared, SharedParts};
 use crate::statistics::{NetworkStatistics, Statistics, WorkerStatistics};
 use crate::system::SystemEnv;
+use crate::transports::{self, Opened, TransportReport};
 use crate::worker::Worker;
 
 /// One engine in one process.
@@ -93,9 +91,7 @@ impl<E: Env> Engine<E> {
         let registry = Arc::new(Registry::new());
         let system = |what| move |source| StartError::System { what, source };
         let own = make(&commons, &registry).map_err(system("a transport of the caller's own"))?;
-        let made = transports(&config, &commons, &registry, &own);
-        let mut transports = made.map_err(system("a transport; see `transports.tcp_io`"))?;
-        transports.extend(own);
+        let Opened { transports, reports } = transports::open(&config, &commons, &registry, own)?;
         let listening = env.listen(&address);
         let path = address.to_string();
         let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
@@ -113,8 +109,21 @@ impl<E: Env> Engine<E> {
         let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &commons, worker)).unzip();
         let process = env.process();
         let waker = reactor.waker();
-        let parts =
-            SharedParts { env, config, name, epoch, card, bound, process, registry, commons, transports, ports, waker };
+        let parts = SharedParts {
+            env,
+            config,
+            name,
+            epoch,
+            card,
+            bound,
+            process,
+            registry,
+            commons,
+            transports,
+            reports,
+            ports,
+            waker,
+        };
         let shared = Shared::new(parts);
         if !shared.bound.is_empty() {
             // Read now: an engine that listens and cannot tell who knows the secret would be of no use.
@@ -173,6 +182,11 @@ impl<E: Env> Engine<E> {
     /// Where it listens for other hosts, with the ports it was given.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.hub.shared.bound.clone()
+    }
+
+    /// The transports of `transports.allow`: which are offered to peers, and why the others are not.
+    pub fn transports(&self) -> &[TransportReport] {
+        &self.hub.shared.reports
     }
 
     /// What came of connections from other hosts.
@@ -252,7 +266,7 @@ impl<E: Env> Engine<E> {
             wanted.addresses.clear();
         }
         if wanted.socket.is_none() && wanted.addresses.is_empty() {
-            return Err(ConnectError::OtherHost { name });
+            return Err(ConnectError::OtherHost { name, missing: shared.missing_in_words() });
         }
         if !wanted.addresses.is_empty() {
             match shared.secret() {
@@ -434,29 +448,6 @@ impl<E: Env> Connecting<E> {
             None => Err(timed_out()),
         }
     }
-}
-
-fn transports(
-    config: &Config,
-    commons: &Arc<Commons>,
-    registry: &Arc<Registry>,
-    own: &[Arc<dyn Transport>],
-) -> std::io::Result<Vec<Arc<dyn Transport>>> {
-    let make = |name: &TransportName| -> std::io::Result<Arc<dyn Transport>> {
-        let (commons, registry, choices) = (Arc::clone(commons), Arc::clone(registry), &config.transports);
-        Ok(match name {
-            TransportName::Local => Arc::new(LocalTransport::new(commons)),
-            TransportName::Shm => {
-                let process_vm = choices.process_vm == ProcessVmChoice::Auto;
-                Arc::new(ShmTransport::new(commons, registry, process_vm))
-            }
-            TransportName::Tcp => Arc::new(TcpTransport::new(commons, registry, choices.tcp_io, choices.tcp_streams)?),
-            // A name that the configuration knows and this engine does not is a mistake of ours.
-            other => return Err(std::io::Error::other(format!("transport `{other}` is not built in"))),
-        })
-    };
-    let is_own = |name: &&TransportName| own.iter().any(|own| own.name() == name.as_str());
-    config.transports.allow.iter().filter(|name| !is_own(name)).map(make).collect()
 }
 
 /// Listens at the configured addresses. Answers with them, as others can use them.

@@ -49,6 +49,23 @@ pub enum StartError {
     /// There is no secret to share with other hosts.
     #[error(transparent)]
     Secret(#[from] SecretFileError),
+    /// The only way to others that is allowed is not here.
+    #[error(
+        "`transports.allow` names `{name}` and nothing else that could be used, and this host has it not: {why}; allow `tcp`, \
+         too, or see `penstock doctor rdma`"
+    )]
+    NoTransport {
+        /// The transport.
+        name: &'static str,
+        /// Why it is not here.
+        why: String,
+    },
+    /// The devices that the configuration names cannot be used.
+    #[error("`transports.verbs_devices` cannot be used: {why}; see `penstock doctor rdma`")]
+    Devices {
+        /// Why not.
+        why: String,
+    },
     /// A thread or a reactor could not be started.
     #[error("cannot start {what}: {source}")]
     System {
@@ -68,12 +85,14 @@ pub enum ConnectError {
     Card(#[from] CardError),
     /// There is no way to the other engine.
     #[error(
-        "there is no way to `{name}`: on another host an engine is reached by `tcp`, allowed in `transports.allow` on both \
-         sides, and at the addresses of its descriptor, which `session.listen` there makes"
+        "there is no way to `{name}`: on another host an engine is reached by `verbs` or `tcp`, allowed in `transports.allow` on \
+         both sides, and at the addresses of its descriptor, which `session.listen` there makes{missing}"
     )]
     OtherHost {
         /// The engine's name.
         name: String,
+        /// What is allowed and not here, and why, in words; empty if nothing is.
+        missing: String,
     },
     /// Nobody answers at its address.
     #[error("nobody answers for `{name}` at {path} ({reason}); is it running, and is its descriptor fresh?")]

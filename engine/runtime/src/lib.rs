@@ -55,6 +55,7 @@ mod slot;
 mod statistics;
 pub mod system;
 pub mod transfer;
+pub mod transports;
 mod worker;
 
 pub use penstock_core::config;
@@ -79,4 +80,5 @@ pub use self::secret::SecretFileError;
 pub use self::statistics::{NetworkStatistics, Statistics};
 pub use self::system::SystemEnv;
 pub use self::transfer::{Completed, Transfer};
+pub use self::transports::TransportReport;
 pub use self::worker::Priority;

@@ -28,6 +28,7 @@ use crate::renew::Renewals;
 use crate::secret::{Place, SecretFileError};
 use crate::slot::Slot;
 use crate::statistics::{Knocks, WorkerStatistics};
+use crate::transports::TransportReport;
 use crate::worker::Command;
 
 /// The state of one engine.
@@ -44,6 +45,8 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) registry: Arc<Registry>,
     pub(crate) commons: Arc<Commons>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
+    /// Those of the configuration, with those that are not here.
+    pub(crate) reports: Vec<TransportReport>,
     pub(crate) slots: Slab<Slot>,
     pub(crate) inbox: Inbox,
     pub(crate) counters: CounterBook,
@@ -344,14 +347,15 @@ pub(crate) struct SharedParts<E: Env> {
     pub(crate) registry: Arc<Registry>,
     pub(crate) commons: Arc<Commons>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
+    pub(crate) reports: Vec<TransportReport>,
     pub(crate) ports: Vec<Port>,
     pub(crate) waker: Arc<dyn Waker>,
 }
 
 impl<E: Env> Shared<E> {
     pub(crate) fn new(parts: SharedParts<E>) -> Arc<Self> {
-        let SharedParts { env, config, name, epoch, card, bound, process, registry, commons, transports, ports, waker } =
-            parts;
+        let SharedParts { env, config, name, epoch, card, bound, process, registry, commons, .. } = parts;
+        let SharedParts { transports, reports, ports, waker, .. } = parts;
         let in_flight = u32::try_from(config.transfers.in_flight).expect("the configuration was validated");
         Arc::new(Self {
             application: commons.ringer(0),
@@ -366,6 +370,7 @@ impl<E: Env> Shared<E> {
             registry,
             commons,
             transports,
+            reports,
             slots: Slab::new(in_flight, |_| Slot::new()),
             inbox: Inbox::default(),
             peers: Peers::default(),
@@ -421,6 +426,15 @@ impl<E: Env> Shared<E> {
     /// Whether any transport reaches so far.
     pub(crate) fn reaches(&self, reach: Reach) -> bool {
         self.transports.iter().any(|transport| transport.reach() == reach)
+    }
+
+    /// What is allowed and not here, and why, to be put behind a sentence; empty if nothing is.
+    pub(crate) fn missing_in_words(&self) -> String {
+        let in_words = |report: &TransportReport| {
+            let why = report.missing.as_ref()?;
+            Some(format!("; `{}` is allowed here, but this host has it not: {why}", report.name))
+        };
+        self.reports.iter().filter_map(in_words).collect()
     }
 
     /// Memory was withdrawn: who does not see that is told.

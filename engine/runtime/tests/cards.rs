@@ -22,7 +22,7 @@ use penstock::{
 /// Nobody marks these lanes as ready, so their workers look for themselves.
 fn start(config: penstock::Config, splits: bool) -> (E, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
-    let cards = Cards { splits, seen: Arc::clone(&seen) };
+    let cards = Cards { name: "cards", splits, seen: Arc::clone(&seen) };
     (Engine::start_with(SystemEnv, config.progress(Progress::Busy), vec![Arc::new(cards)]).unwrap(), seen)
 }
 
@@ -192,7 +192,7 @@ fn an_inline_engine_talks_aside_in_its_own_turns() {
     let folder = Folder::new("asides-inline");
     let (far, there) = start(config(&folder, "far").listen(["127.0.0.1:0"]), false);
     let seen = Arc::new(Seen::default());
-    let cards = Cards { splits: false, seen: Arc::clone(&seen) };
+    let cards = Cards { name: "cards", splits: false, seen: Arc::clone(&seen) };
     let near = config(&folder, "near").progress(Progress::Inline);
     let near = Engine::start_with(SystemEnv, near, vec![Arc::new(cards)]).unwrap();
     let _peer = call(&near, &far);
@@ -225,7 +225,7 @@ fn words_aside_to_a_session_that_has_none_are_nonsense() {
     let (far, there) = start(config(&folder, "far").listen(["127.0.0.1:0"]), false);
     let silent = Arc::new(Seen::default());
     silent.is_silent.store(true, Ordering::SeqCst);
-    let cards = Cards { splits: false, seen: silent };
+    let cards = Cards { name: "cards", splits: false, seen: silent };
     let near = Engine::start_with(SystemEnv, config(&folder, "near"), vec![Arc::new(cards)]).unwrap();
     let peer = call(&near, &far);
     until("the other side has the session, too", || far.peers().len() == 1);

@@ -12,7 +12,7 @@ use penstock::config::{Progress, TcpIo, TransportName};
 use penstock::{Config, StartError};
 use serde::{Deserialize, Serialize};
 
-use crate::Engine;
+use crate::{Engine, cards};
 
 /// The name of the file with the secret that the engines of a case share.
 pub const SECRET: &str = "secret";
@@ -65,6 +65,33 @@ pub enum Memory {
     Mixed,
 }
 
+/// What cards both engines have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Cards {
+    /// Those of the machine.
+    #[default]
+    Machines,
+    /// Cards in this process.
+    Model {
+        /// How many each engine has. Each is in a network with one of the other's.
+        rails: u8,
+        /// How their network behaves.
+        manner: Manner,
+    },
+}
+
+/// How a network of cards in this process behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Manner {
+    /// Whoever polls a card does its work.
+    #[default]
+    Polled,
+    /// The same, in small parts and in no order between queues, and bytes are seen as late as a card may show them.
+    Late,
+    /// A thread of its own does its work.
+    Thread,
+}
+
 /// A transport, a mode, and where the other engine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
@@ -84,13 +111,16 @@ pub struct Setting {
     pub io: TcpIo,
     /// TCP streams of each worker.
     pub streams: usize,
+    /// What cards both engines have.
+    pub cards: Cards,
 }
 
 impl Setting {
     /// Engines with so many adaptive workers.
     pub const fn adaptive(transport: TransportName, workers: usize, place: Place) -> Self {
         let (progress, memory) = (Progress::Adaptive, Memory::Pools);
-        Self { transport, progress, workers, place, memory, process_vm: true, io: TcpIo::Auto, streams: 1 }
+        let (io, cards) = (TcpIo::Auto, Cards::Machines);
+        Self { transport, progress, workers, place, memory, process_vm: true, io, streams: 1, cards }
     }
 
     /// Engines without threads.
@@ -122,6 +152,17 @@ impl Setting {
         Self { streams, ..self }
     }
 
+    /// The same over so many cards in this process on each side.
+    #[must_use]
+    pub const fn over(self, rails: u8, manner: Manner) -> Self {
+        Self { cards: Cards::Model { rails, manner }, ..self }
+    }
+
+    /// Whether the engines meet over the network.
+    fn is_between_hosts(&self) -> bool {
+        is_between_hosts(self.transport.as_str())
+    }
+
     /// Whether the engines have no threads.
     pub fn is_inline(&self) -> bool {
         !self.progress.is_threaded()
@@ -129,7 +170,7 @@ impl Setting {
 
     /// The configuration of an engine of this name, with its socket in this folder.
     pub fn spec(&self, folder: &Path, name: &str) -> EngineSpec {
-        if self.transport == TransportName::Tcp {
+        if self.is_between_hosts() {
             share_secret(folder);
         }
         EngineSpec {
@@ -141,7 +182,8 @@ impl Setting {
             process_vm: self.process_vm,
             io: self.io.as_str().to_owned(),
             streams: self.streams,
-            port: if self.transport == TransportName::Tcp { port_of(folder, name) } else { 0 },
+            port: if self.is_between_hosts() { port_of(folder, name) } else { 0 },
+            cards: self.cards,
             tuning: Tuning::default(),
         }
     }
@@ -156,11 +198,18 @@ impl fmt::Display for Setting {
             Memory::Mixed => "/mixed memory",
         })?;
         f.write_str(if self.process_vm { "" } else { "/without process_vm" })?;
-        match self.transport {
-            TransportName::Tcp => write!(f, "/{}/{} streams", self.io, self.streams),
-            _ => Ok(()),
+        if self.transport == TransportName::Tcp {
+            write!(f, "/{}/{} streams", self.io, self.streams)?;
+        }
+        match self.cards {
+            Cards::Machines => Ok(()),
+            Cards::Model { rails, manner } => write!(f, "/{rails} rails, {manner:?}"),
         }
     }
+}
+
+fn is_between_hosts(transport: &str) -> bool {
+    [TransportName::Tcp, TransportName::Verbs].iter().any(|name| name.as_str() == transport)
 }
 
 /// Settings of an engine that only some cases change.
@@ -201,6 +250,8 @@ pub struct EngineSpec {
     pub streams: usize,
     /// Where it listens, if it does: the same for each life of a name.
     pub port: u16,
+    /// Its cards.
+    pub cards: Cards,
     /// What this case changes.
     pub tuning: Tuning,
 }
@@ -215,7 +266,10 @@ impl EngineSpec {
 
     /// Starts it.
     pub fn start(&self) -> Result<Engine, StartError> {
-        Engine::start(self.config())
+        match self.cards {
+            Cards::Machines => Engine::start(self.config()),
+            Cards::Model { rails, manner } => cards::start(self, rails, manner),
+        }
     }
 
     /// As a configuration. It goes by way of YAML, as a user's would.
@@ -232,7 +286,7 @@ impl EngineSpec {
         );
         let mut config = Config::parse(&yaml, "the case's configuration").expect("a setting names what there is");
         config = config.named(&self.name).directory(&self.folder);
-        if self.transport == TransportName::Tcp.as_str() {
+        if is_between_hosts(&self.transport) {
             let folder = Path::new(&self.folder);
             let host = self.tuning.host.unwrap_or(Ipv4Addr::LOCALHOST.into());
             config = config.listen([SocketAddr::from((host, self.port))]);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use penstock::transport::Placement;
 use penstock::{Completed, Fault, NoteId, Notification, Plan, PoolSpec, Rights, Span, Submit, SubmitError};
 
 use crate::command::{Command, Reply, TakenNote};
@@ -13,6 +14,8 @@ use crate::{Engine, Peer, Pool, RemoteRegion, Transfer};
 
 /// How long anything may take that is not the point of a case. Generous: the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long bytes that the peer's card has in its keeping may take until they can be seen there.
+const SOON: Duration = Duration::from_secs(2);
 /// The label of the pool that every engine has.
 pub const KV: &str = "kv";
 /// The seed of the pattern in the pool here.
@@ -263,11 +266,18 @@ impl Stage {
         self.submit(self.peer(), &plan, Submit::new()).wait().expect("the transfer ends well")
     }
 
-    /// Fails unless a region of a target holds exactly these bytes.
+    /// Fails unless a region of a target holds exactly these bytes: at once, or soon where only a notification says that
+    /// bytes can be seen.
     pub fn assert_far(&mut self, number: usize, label: &str, expected: &[u8]) {
-        match self.ask(number, Command::Digest { label: label.to_owned() }) {
-            Reply::Digests(found) => pattern::assert_same(&found, &pattern::digests(expected), label),
-            other => panic!("no digests but {other:?}"),
+        let is_soon = |peer: &Peer| peer.caps().placement == Placement::AtNotification;
+        let is_soon = self.peers.get(number).is_some_and(is_soon);
+        let (since, expected) = (Instant::now(), pattern::digests(expected));
+        loop {
+            match self.ask(number, Command::Digest { label: label.to_owned() }) {
+                Reply::Digests(found) if is_soon && found != expected && since.elapsed() < SOON => {}
+                Reply::Digests(found) => return pattern::assert_same(&found, &expected, label),
+                other => panic!("no digests but {other:?}"),
+            }
         }
     }
 

@@ -177,19 +177,21 @@ impl Inboxes {
         }
     }
 
-    /// Marks the lanes whose time has come.
+    /// Marks the lanes whose time has come. Answers whether there were any.
     fn look(&mut self, now: Instant) -> bool {
         if self.earliest.is_none_or(|earliest| now < earliest) {
             return false;
         }
+        let mut any = false;
         for inbox in self.list.iter_mut().filter(|inbox| inbox.look.is_some_and(|look| look <= now)) {
             inbox.look = None;
             if let Some(party) = inbox.party {
                 self.ready.mark(party as usize);
+                any = true;
             }
         }
         self.earliest = self.list.iter().filter_map(|inbox| inbox.look).min();
-        true
+        any
     }
 }
 

@@ -145,6 +145,20 @@ impl Config {
         self
     }
 
+    /// Sets the RDMA devices that are used, best first: `device[:port[:gid index]]`.
+    #[must_use]
+    pub fn verbs_devices(mut self, devices: impl IntoIterator<Item = impl ToString>) -> Self {
+        self.transports.verbs_devices = devices.into_iter().map(|device| device.to_string()).collect();
+        self
+    }
+
+    /// Sets whether RDMA cards page memory in when it is first touched, where they can.
+    #[must_use]
+    pub fn verbs_on_demand(mut self, is_on_demand: bool) -> Self {
+        self.transports.verbs_on_demand = is_on_demand;
+        self
+    }
+
     /// Sets the pages of pools that do not choose for themselves.
     #[must_use]
     pub fn pages(mut self, pages: PagesChoice) -> Self {

@@ -65,6 +65,10 @@ pub enum Range {
     Folder,
     /// A list of addresses with ports.
     Addresses,
+    /// A list of RDMA devices, with a port and an address of it where they are meant.
+    Devices,
+    /// Yes or no.
+    Flag,
 }
 
 /// The part of a value that its range does not accept.
@@ -77,6 +81,10 @@ pub(super) enum Refused {
 
 /// The most addresses of one engine.
 const ADDRESSES_MAX: usize = 16;
+/// The most devices that are named: one for each rail of a session.
+const DEVICES_MAX: usize = 8;
+/// The kernel's names are shorter.
+const DEVICE_BYTES_MAX: usize = 64;
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// Linux counts at most this many cores in an ordinary affinity mask.
 const CORES_MAX: u64 = 1024;
@@ -182,11 +190,12 @@ pub const KEYS: &[KeyDoc] = &[
     },
     KeyDoc {
         key: "transports.allow",
-        default: "[local, shm, tcp]",
+        default: "[local, shm, verbs, tcp]",
         unit: "",
-        range: Range::SomeOf(&["local", "shm", "tcp"]),
+        range: Range::SomeOf(&["local", "shm", "verbs", "tcp"]),
         what: "The transports that may be used, the preferred one first. `local`: within one process. `shm`: between \
-               processes of one host, through mapped pools. `tcp`: between hosts. What is not listed is not used, even if nothing else works.",
+               processes of one host, through mapped pools. `verbs`: between hosts, by RDMA cards; a host without any goes \
+               without it. `tcp`: between hosts. What is not listed is not used, even if nothing else works.",
         more_costs: "Each one is prepared at start.",
         less_costs: "Pairs of regions that only a missing transport joins are refused with `NoPath`.",
     },
@@ -221,6 +230,27 @@ pub const KEYS: &[KeyDoc] = &[
         what: "TCP streams to one peer for each of the engine's workers; of two engines the smaller number counts.",
         more_costs: "Descriptors and socket buffers for each peer; on one host it only costs.",
         less_costs: "One stream's congestion window and one queue of the network card bound what a worker can send.",
+    },
+    KeyDoc {
+        key: "transports.verbs_devices",
+        default: "[]",
+        unit: "",
+        range: Range::Devices,
+        what: "The RDMA devices that `verbs` uses, each as `device`, `device:port` or `device:port:gid index`, best first. \
+               `[]`: every port that is active, with its best address, those near the workers first; `penstock doctor` says \
+               which and why. A name that cannot be used keeps the engine from having `verbs` at all.",
+        more_costs: "Each port is one more queue pair for each pair of workers of every session, and pins every region once more.",
+        less_costs: "The bandwidth of the other ports, and a way around a port that fails.",
+    },
+    KeyDoc {
+        key: "transports.verbs_on_demand",
+        default: "false",
+        unit: "",
+        range: Range::Flag,
+        what: "Whether cards page registered memory in when they first touch it, where they can; else it is pinned when it is \
+               registered.",
+        more_costs: "The first touch of each page stalls the queue pair it came over, and all transfers on it.",
+        less_costs: "Registered memory is pinned whole, within `ulimit -l`.",
     },
     KeyDoc {
         key: "memory.pages",
@@ -355,6 +385,9 @@ impl Range {
             (Self::Addresses, Value::Sequence(items)) => first_refused(items, ADDRESSES_MAX, 0, |item| {
                 item.as_str().is_some_and(|text| text.parse::<SocketAddr>().is_ok())
             }),
+            (Self::Devices, Value::Sequence(items)) => {
+                first_refused(items, DEVICES_MAX, 0, |item| item.as_str().is_some_and(is_device))
+            }
             (Self::Cores { count_max, core_max }, Value::Sequence(items)) => {
                 first_refused(items, *count_max, 0, |item| item.as_u64().is_some_and(|core| core <= *core_max))
             }
@@ -372,13 +405,26 @@ impl Range {
             Self::OneOf(words) => is_one_of(value, words),
             Self::Name => value.is_null() || value.as_str().is_some_and(|name| EngineName::new(name).is_ok()),
             Self::Folder => value.is_null() || value.as_str().is_some_and(is_usable_folder),
-            Self::SomeOf(_) | Self::Cores { .. } | Self::Addresses => false,
+            Self::Flag => value.is_bool(),
+            Self::SomeOf(_) | Self::Cores { .. } | Self::Addresses | Self::Devices => false,
         }
     }
 }
 
 fn is_one_of(value: &Value, words: &[&str]) -> bool {
     value.as_str().is_some_and(|word| words.contains(&word))
+}
+
+/// `device`, `device:port` or `device:port:gid index`.
+fn is_device(text: &str) -> bool {
+    let mut parts = text.split(':');
+    let device = parts.next().unwrap_or_default();
+    let is_name = !device.is_empty()
+        && device.len() <= DEVICE_BYTES_MAX
+        && !device.contains(|letter: char| letter == '/' || letter.is_whitespace() || letter.is_control());
+    let is_port = parts.next().is_none_or(|port| port.parse::<u8>().is_ok_and(|port| port > 0));
+    let is_index = parts.next().is_none_or(|index| index.parse::<u8>().is_ok());
+    is_name && is_port && is_index && parts.next().is_none()
 }
 
 /// A relative folder would be another one for every program that is started elsewhere. The
@@ -413,6 +459,11 @@ impl fmt::Display for Range {
                  (in quotes if they read as a number)"
             ),
             Self::Folder => f.write_str("`null` or an absolute path in UTF-8"),
+            Self::Devices => write!(
+                f,
+                "a list of at most {DEVICES_MAX} different RDMA devices, as `mlx5_0`, `mlx5_0:1` or `mlx5_0:1:3` (in quotes)"
+            ),
+            Self::Flag => f.write_str("`true` or `false`"),
             Self::Addresses => write!(
                 f,
                 "a list of at most {ADDRESSES_MAX} different addresses with ports, as `10.0.0.1:7400` or `[::]:7400`"

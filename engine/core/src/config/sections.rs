@@ -99,6 +99,10 @@ pub struct TransportsConfig {
     pub tcp_io: TcpIo,
     /// Streams to one peer that each worker has.
     pub tcp_streams: usize,
+    /// The RDMA devices that are used, best first; empty: they are chosen.
+    pub verbs_devices: Vec<String>,
+    /// Whether RDMA cards page memory in when it is first touched, where they can.
+    pub verbs_on_demand: bool,
 }
 
 /// What moves bytes between sockets and memory.
@@ -134,6 +138,8 @@ pub enum TransportName {
     Local,
     /// Between two processes of one host, through mapped pools.
     Shm,
+    /// Between hosts, by RDMA cards.
+    Verbs,
     /// Between hosts, over TCP.
     Tcp,
 }
@@ -210,6 +216,8 @@ impl Default for TransportsConfig {
             process_vm: ProcessVmChoice::default(),
             tcp_io: TcpIo::default(),
             tcp_streams: 1,
+            verbs_devices: Vec::new(),
+            verbs_on_demand: false,
         }
     }
 }
@@ -310,13 +318,19 @@ impl Progress {
 
 impl TransportName {
     /// Every transport, the preferred one first.
-    pub const ALL: &'static [Self] = &[Self::Local, Self::Shm, Self::Tcp];
+    pub const ALL: &'static [Self] = &[Self::Local, Self::Shm, Self::Verbs, Self::Tcp];
+
+    /// Whether it goes between hosts.
+    pub const fn is_between_hosts(self) -> bool {
+        matches!(self, Self::Verbs | Self::Tcp)
+    }
 
     /// The word of the YAML form.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Local => "local",
             Self::Shm => "shm",
+            Self::Verbs => "verbs",
             Self::Tcp => "tcp",
         }
     }

@@ -84,6 +84,8 @@ mod table {
                 Range::Name => vec!["null".into(), "x".into(), "'7'".into()],
                 Range::Folder => vec!["null".into(), "/run/x".into()],
                 Range::Addresses => vec!["[]".into(), "['127.0.0.1:1', '[::1]:65535']".into()],
+                Range::Devices => vec!["[]".into(), "[mlx5_0, mlx5_1:1, 'rxe0:255:255']".into()],
+                Range::Flag => vec!["true".into(), "false".into()],
             };
             let (section, name) = doc.parts();
             for value in values {
@@ -91,6 +93,22 @@ mod table {
                 assert!(config.is_ok(), "{}: {value}: {config:?}", doc.key);
             }
         }
+    }
+
+    #[test]
+    fn devices_are_named_once_with_ports_and_places_of_addresses() {
+        let read = |list: &str| Config::parse(&format!("transports:\n  verbs_devices: {list}"), "a.yaml");
+        for bad in ["''", "rxe0:0", "rxe0:x", "rxe0:1:256", "rxe0:1:2:3", "a/b", "'a b'", "'rxe0:'", "7"] {
+            let error = read(&format!("[rxe0, {bad}]")).unwrap_err().to_string();
+            assert!(error.starts_with("a.yaml:2:25: `transports.verbs_devices` must be"), "{bad}: {error}");
+        }
+        assert!(read("[rxe0, rxe0]").is_err(), "named twice");
+        assert!(read("rxe0").is_err(), "no list");
+        let nine: Vec<String> = (0..9).map(|number| format!("rxe{number}")).collect();
+        assert!(read(&format!("[{}]", nine.join(", "))).is_err());
+        assert!(Config::default().verbs_devices(["rxe0", "rxe0:1:256"]).validate().is_err());
+        assert!(Config::default().verbs_devices(&nine[..8]).verbs_on_demand(true).validate().is_ok());
+        assert!(Config::parse("transports:\n  verbs_on_demand: 1", "a.yaml").is_err());
     }
 
     #[test]
@@ -468,11 +486,13 @@ mod properties {
             workers in workers(),
             (in_flight, timeout_ms, queue) in (1usize..=65_536, 1u64..=86_400_000, 1u32..=16),
             notifications_per_peer in 1usize..=65_536,
-            allow in prop::sample::subsequence(TransportName::ALL.to_vec(), 1..=3).prop_shuffle(),
+            allow in prop::sample::subsequence(TransportName::ALL.to_vec(), 1..=4).prop_shuffle(),
             process_vm in prop::sample::select(vec![ProcessVmChoice::Auto, ProcessVmChoice::Off]),
             pages in prop::sample::select(vec![PagesChoice::Auto, PagesChoice::Small, PagesChoice::Huge]),
             tcp_io in prop::sample::select(vec![TcpIo::Auto, TcpIo::IoUring, TcpIo::Epoll]),
             tcp_streams in 1usize..=16,
+            verbs_devices in prop::collection::hash_set("[a-z][a-z0-9_]{0,9}(:[1-9](:[0-9])?)?", 0..8),
+            verbs_on_demand in any::<bool>(),
             session in (1u64..=86_400_000, 1u64..=86_400_000, 1u64..=86_400_000),
             (listen, advertise) in (addresses(), addresses()),
             (secret_file, directory_file) in (prop::option::of("/[^\0\u{fffd}]{0,40}"), prop::option::of("/[a-z]{0,9}")),
@@ -483,7 +503,14 @@ mod properties {
                 workers,
                 transfers: TransfersConfig { in_flight, timeout_ms, queue: 1 << queue },
                 credits: CreditsConfig { notifications_per_peer },
-                transports: TransportsConfig { allow, process_vm, tcp_io, tcp_streams },
+                transports: TransportsConfig {
+                    allow,
+                    process_vm,
+                    tcp_io,
+                    tcp_streams,
+                    verbs_devices: verbs_devices.into_iter().collect(),
+                    verbs_on_demand,
+                },
                 memory: MemoryConfig { pages },
                 session: SessionConfig {
                     connect_timeout_ms: session.0,

@@ -66,6 +66,9 @@ impl Way {
     }
 }
 
+/// A transport that does not join two engines, and why not.
+pub(super) type Apart = (&'static str, String);
+
 /// A call that is under way.
 pub(super) struct Call {
     pub(super) answer: Arc<Pending>,
@@ -76,12 +79,21 @@ pub(super) struct Call {
     pub(super) way: Way,
     ways: VecDeque<Way>,
     secret: Option<Arc<Secret>>,
+    /// Transports that turned out not to join the two, and why: they are not offered again.
+    pub(super) apart: Vec<Apart>,
     until: Moment,
     /// The failure that says most so far.
     failed: Option<ConnectError>,
 }
 
 impl Call {
+    /// This transport does not join the two: the same way is tried again without it.
+    pub(super) fn go_without(&mut self, transport: &'static str, why: String) {
+        tracing::info!(name = self.name, transport, why, "a transport does not join the two; trying the next");
+        self.apart.push((transport, why));
+        self.ways.push_front(self.way.clone());
+    }
+
     /// An attempt has failed. What the other side has said counts more than that nobody was there.
     fn fail(&mut self, error: ConnectError) {
         let says_little = |error: &ConnectError| {
@@ -118,7 +130,8 @@ impl<E: Env> Control<E> {
         let mut ways: VecDeque<Way> = wanted.socket.into_iter().map(Way::Socket).collect();
         ways.extend(wanted.addresses.into_iter().map(Way::Network));
         let Some(first) = ways.front().cloned() else {
-            return answer.answer(Err(ConnectError::OtherHost { name: wanted.name }));
+            return answer
+                .answer(Err(ConnectError::OtherHost { name: wanted.name, missing: self.shared.missing_in_words() }));
         };
         let call = Call {
             answer,
@@ -128,6 +141,7 @@ impl<E: Env> Control<E> {
             way: first,
             ways,
             secret: wanted.secret,
+            apart: Vec::new(),
             until: self.shared.env.now() + within.unwrap_or(configured),
             failed: None,
         };
@@ -152,7 +166,8 @@ impl<E: Env> Control<E> {
                 }
             }
         }
-        let error = call.failed.unwrap_or(ConnectError::OtherHost { name: call.name });
+        let nowhere = |name| ConnectError::OtherHost { name, missing: self.shared.missing_in_words() };
+        let error = call.failed.unwrap_or_else(|| nowhere(call.name));
         call.answer.answer(Err(error));
     }
 

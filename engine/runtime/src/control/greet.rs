@@ -16,7 +16,7 @@ use penstock_transport::{Here, JoinError, Link, Reach, There, Transport};
 
 use super::announce::Announced;
 use super::asides::voice;
-use super::call::{Call, Way};
+use super::call::{Apart, Call, Way};
 use super::connection::Broken;
 use super::drain::Rest;
 use super::names::Held;
@@ -53,13 +53,14 @@ impl Greeter {
 
     pub(super) fn listener_until<E: Env>(shared: &Shared<E>, reach: Reach, until: Moment) -> Self {
         // The place is filled in once the caller has shown that it is one of us.
-        Self::new(Greeting::new(Role::Listener, hello(shared, 0, 0, reach)), reach, until)
+        Self::new(Greeting::new(Role::Listener, hello(shared, 0, 0, (reach, &[]))), reach, until)
     }
 
     /// An attempt of this call, with a place reserved for whoever answers.
     pub(super) fn caller<E: Env>(shared: &Shared<E>, call: Call, party: u32, until: Moment) -> Self {
         let reach = call.way.reach();
-        let mut greeter = Self::new(Greeting::new(Role::Caller, hello(shared, party, call.epoch, reach)), reach, until);
+        let ours = hello(shared, party, call.epoch, (reach, &call.apart));
+        let mut greeter = Self::new(Greeting::new(Role::Caller, ours), reach, until);
         greeter.party = Some(party);
         greeter.call = Some(Box::new(call));
         greeter
@@ -121,8 +122,11 @@ fn reaches_so_far(transport: &Arc<dyn Transport>, reach: Reach) -> bool {
     transport.reach() == reach
 }
 
-fn hello<E: Env>(shared: &Shared<E>, party: u32, expects: u64, reach: Reach) -> Hello {
-    let offered = shared.transports.iter().filter(|transport| reaches_so_far(transport, reach));
+/// What this engine says first; `apart` are transports that it does not offer this time.
+fn hello<E: Env>(shared: &Shared<E>, party: u32, expects: u64, (reach, apart): (Reach, &[Apart])) -> Hello {
+    let is_apart = |transport: &Arc<dyn Transport>| apart.iter().any(|(name, _)| *name == transport.name());
+    let reaching = shared.transports.iter().filter(|transport| reaches_so_far(transport, reach));
+    let offered = reaching.filter(|transport| !is_apart(transport));
     Hello {
         version_min: VERSION_MIN,
         version_max: VERSION_MAX,
@@ -227,20 +231,29 @@ impl<E: Env> Control<E> {
         let theirs = greeter.greeting.theirs().expect("its hello was taken just now");
         let (here, there) = sides(&shared, party, theirs, &greeter.process);
         let mut reasons = vec![format!("the caller allows {:?}", theirs.transports)];
-        let reaches = |name: &String| {
+        reasons.extend(shared.reports.iter().filter_map(|report| {
+            let missing =
+                report.missing.as_ref().filter(|_| theirs.transports.iter().any(|name| name == report.name))?;
+            Some(format!("{}: this host has it not: {missing}", report.name))
+        }));
+        let mut code = RefusalCode::NoTransport;
+        let offers = |name: &String| {
             let transport = shared.transports.iter().find(|transport| transport.name() == name)?;
-            match transport.reaches(&here, &there) {
-                Ok(_) => Some(Arc::clone(transport)),
-                Err(reason) => {
-                    reasons.push(format!("{name}: {reason}"));
-                    None
+            let reached = transport.reaches(&here, &there);
+            let refused = match reached.map(|_| offer(&**transport, here, there.clone())) {
+                Ok(Ok(offering)) => return Some((Arc::clone(transport), offering)),
+                Ok(Err(refusal)) => {
+                    code = refusal.0;
+                    refusal.1
                 }
-            }
+                Err(reason) => reason.to_owned(),
+            };
+            reasons.push(format!("{name}: {refused}"));
+            None
         };
-        let chosen = candidates.iter().find_map(reaches);
-        let transport = chosen.ok_or_else(|| Refusal(RefusalCode::NoTransport, reasons.join("; ")))?;
-        let offering = offer(&*transport, here, there)?;
-        let hello = Frame::Hello(hello(&shared, party, 0, greeter.reach));
+        let chosen = candidates.iter().find_map(offers);
+        let (transport, offering) = chosen.ok_or_else(|| Refusal(code, reasons.join("; ")))?;
+        let hello = Frame::Hello(hello(&shared, party, 0, (greeter.reach, &[])));
         let frame = Frame::Offer(Offer { transport: transport.name().to_owned(), blob: offering.blob.clone() });
         let tokens = offering.tokens.clone();
         greeter.offering = Some((transport, offering));
@@ -256,7 +269,9 @@ impl<E: Env> Control<E> {
             return Ok(());
         };
         let reach = greeter.reach;
-        let mut offered = shared.transports.iter().filter(|transport| reaches_so_far(transport, reach));
+        let ours = &greeter.greeting.ours().transports;
+        let offered = |transport: &&Arc<dyn Transport>| ours.iter().any(|name| name == transport.name());
+        let mut offered = shared.transports.iter().filter(offered).filter(|transport| reaches_so_far(transport, reach));
         let chosen = offered.find(|transport| transport.name() == theirs.transport);
         let no_transport =
             || Refusal(RefusalCode::NoTransport, format!("transport `{}` is not allowed here", theirs.transport));
@@ -277,13 +292,28 @@ impl<E: Env> Control<E> {
             self.found_again(token, peer);
             return Ok(());
         }
+        // Whether the two have another transport that they can try.
+        let is_next = |name: &String| *name != theirs.transport && theirs_hello.transports.contains(name);
+        let has_next = ours.iter().any(is_next);
         let (here, there) = sides(&shared, party, theirs_hello, &greeter.process);
         let reached = transport.reaches(&here, &there);
         reached.map_err(|reason| Refusal(RefusalCode::NoTransport, format!("{}: {reason}", theirs.transport)))?;
-        let offering = offer(&*transport, here, there)?;
-        let frame = Frame::Offer(Offer { transport: transport.name().to_owned(), blob: offering.blob.clone() });
-        let ours = offering.tokens.clone();
-        let link = (offering.join)(&theirs.blob, tokens).map_err(bad_offer)?;
+        let offering = offer(&*transport, here, there);
+        let has_none = offering.is_err();
+        let joined = offering.and_then(|Offering { blob, tokens: ours, join }| {
+            let link = join(&theirs.blob, tokens).map_err(bad_offer)?;
+            Ok((Frame::Offer(Offer { transport: transport.name().to_owned(), blob }), ours, link))
+        });
+        let (frame, ours, link) = match joined {
+            Ok(joined) => joined,
+            Err(Refusal(code, text)) => {
+                if has_next && (has_none || code == RefusalCode::NoTransport) {
+                    let call = greeter.call.as_mut().expect("a caller's greeting is of a call");
+                    call.go_without(transport.name(), text.clone());
+                }
+                return Err(Refusal(code, text));
+            }
+        };
         let sent = connection.send(&frame, ours);
         self.establish(token, transport, link);
         self.settle(token, sent);
@@ -332,7 +362,7 @@ impl<E: Env> Control<E> {
             their_party: theirs.party,
             transport: transport.name(),
             caps: transport.caps(),
-            path: link.path,
+            path: path_with(link.path, call.as_deref()),
             rails: link.rails,
             sight: link.sight,
             registrar: link.registrar,
@@ -384,7 +414,10 @@ impl<E: Env> Control<E> {
         let Some(mut talk) = self.remove(token) else { return };
         let Phase::Greeting(greeter) = talk.phase else { return };
         match error {
-            GreetingError::Refused { code, text } => {
+            GreetingError::Refused { code, mut text } => {
+                if code == RefusalCode::NoTransport {
+                    text.push_str(&self.shared.missing_in_words());
+                }
                 self.greeting_failed(*greeter, |name| ConnectError::Refused { name, code, text });
             }
             GreetingError::Refuse { code, text } => {
@@ -425,6 +458,16 @@ fn offer(transport: &dyn Transport, here: Here, there: There) -> Result<Offering
     offered.map_err(|error| Refusal(RefusalCode::BadOffer, format!("this side cannot make its offer: {error}")))
 }
 
+/// The way in words, with what was tried before it.
+fn path_with(path: String, call: Option<&Call>) -> String {
+    let apart = call.map_or(&[][..], |call| &call.apart);
+    apart.iter().fold(path, |path, (transport, why)| format!("{path}; not by {transport}: {why}"))
+}
+
 fn bad_offer(error: JoinError) -> Refusal {
-    Refusal(RefusalCode::BadOffer, error.to_string())
+    let code = match error {
+        JoinError::NoPath(_) => RefusalCode::NoTransport,
+        _ => RefusalCode::BadOffer,
+    };
+    Refusal(code, error.to_string())
 }

@@ -10,15 +10,16 @@ use penstock::Cause;
 use penstock::memory::{MemoryError, Region};
 use penstock::transport::link::{Join, Offering};
 use penstock::transport::{
-    Abandoned, Announced, Arrival, Asides, Batch, Caps, Exported, Failure, Fence, Here, ImportError, KeyedMemory, Lane,
-    LaneFault, Link, Note, Placement, PostError, Posted, Reach, Registrar, RemoteMemory, RemoteRegion, Sight, Sink,
-    There, Told, Transport, Trust, Voice, Way, lane,
+    Abandoned, Announced, Arrival, Asides, Batch, Caps, Exported, Failure, Fence, Here, ImportError, JoinError,
+    KeyedMemory, Lane, LaneFault, Link, Note, Placement, PostError, Posted, Reach, Registrar, RemoteMemory,
+    RemoteRegion, Sight, Sink, There, Told, Transport, Trust, Voice, Way, lane,
 };
 use penstock_core::plan::RegionKey;
 use penstock_core::{Generation, RegionId};
 
 /// One engine's transport.
 pub struct Cards {
+    pub name: &'static str,
     pub splits: bool,
     pub seen: Arc<Seen>,
 }
@@ -36,6 +37,10 @@ pub struct Seen {
     pub keeps: AtomicBool,
     /// Whether lanes have nothing to say to each other beside their path.
     pub is_silent: AtomicBool,
+    /// Whether there is no room for another session.
+    pub is_full: AtomicBool,
+    /// Whether nothing joins the cards of the two sides.
+    pub is_apart: AtomicBool,
     /// Whether lanes stay where they are when they are dropped.
     pub holds_lanes: AtomicBool,
     /// The regions it was told to forget, with their generations.
@@ -171,7 +176,7 @@ impl Registrar for Keys {
 
 impl Transport for Cards {
     fn name(&self) -> &'static str {
-        "cards"
+        self.name
     }
 
     fn caps(&self) -> Caps {
@@ -200,7 +205,13 @@ impl Transport for Cards {
 
     fn offer(&self, here: Here, _: There) -> Result<Offering, MemoryError> {
         let seen = Arc::clone(&self.seen);
+        if seen.is_full.load(Ordering::SeqCst) {
+            return Err(MemoryError::NotHere { what: "a queue", why: "the card is full", mend: "close sessions" });
+        }
         let join: Join = Box::new(move |_, _| {
+            if seen.is_apart.load(Ordering::SeqCst) {
+                return Err(JoinError::NoPath("their cards are on different networks".to_owned()));
+            }
             let session = Arc::new(Session::default());
             seen.sessions.lock().unwrap().push(Arc::clone(&session));
             let lane = |worker| {

@@ -198,7 +198,7 @@ impl Card for DeviceCard {
         enough("completions of a desk", *completions_max, completions)?;
         enough("receives of a desk", *receives_max, receives)?;
         let desk = DeskParts::make(&self.parts.device, completions, receives, self.parts.desks.next())?;
-        Ok(Box::new(DeviceDesk::new(&self.parts, desk)))
+        Ok(Box::new(DeviceDesk::new(&self.parts, desk, receives)))
     }
 
     fn next_event(&self) -> Option<Event> {
@@ -233,22 +233,16 @@ impl Parts {
     ///
     /// The event came from the library and is not acknowledged yet.
     unsafe fn tell(&self, event: &ibv_async_event) -> Option<Event> {
-        // SAFETY: the type of each event says which field of the union there is.
-        let is_of_this_port = || unsafe { event.element.port_num } == i32::from(self.port);
-        match event.event_type {
-            IBV_EVENT_PORT_ERR if is_of_this_port() => Some(Event::PortDown),
-            IBV_EVENT_PORT_ACTIVE if is_of_this_port() => Some(Event::PortUp),
-            IBV_EVENT_GID_CHANGE | IBV_EVENT_LID_CHANGE | IBV_EVENT_PKEY_CHANGE | IBV_EVENT_CLIENT_REREGISTER
-                if is_of_this_port() =>
-            {
-                Some(Event::Changed)
+        match about(event.event_type) {
+            About::Nobody => None,
+            About::Card(told) => Some(told),
+            About::Port(told) => {
+                // SAFETY: the event is of a port, so that is what there is in the union.
+                let port = unsafe { event.element.port_num };
+                (port == i32::from(self.port)).then_some(told)
             }
-            IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => Some(Event::Fatal),
-            IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR | IBV_EVENT_QP_LAST_WQE_REACHED => {
-                // SAFETY: these events are of a queue pair, which stands until they are acknowledged.
-                unsafe { self.broken(event.element.qp) }
-            }
-            _ => None,
+            // SAFETY: the event is of a queue pair, which stands until it is acknowledged.
+            About::Queue => unsafe { self.broken(event.element.qp) },
         }
     }
 
@@ -264,6 +258,32 @@ impl Parts {
         // SAFETY: it stands, and its number does not change.
         let number = unsafe { (*pair).qp_num };
         (answer != 0 || now.qp_state == IBV_QPS_ERR).then_some(Event::QueueBroken(number))
+    }
+}
+
+/// What an event is about, and what it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum About {
+    Card(Event),
+    Port(Event),
+    /// It has broken.
+    Queue,
+    Nobody,
+}
+
+fn about(event: ibv_event_type) -> About {
+    match event {
+        IBV_EVENT_PORT_ERR => About::Port(Event::PortDown),
+        IBV_EVENT_PORT_ACTIVE => About::Port(Event::PortUp),
+        IBV_EVENT_GID_CHANGE | IBV_EVENT_LID_CHANGE | IBV_EVENT_PKEY_CHANGE | IBV_EVENT_CLIENT_REREGISTER => {
+            About::Port(Event::Changed)
+        }
+        // Without one of its queues a card is of no more use than without all.
+        IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => About::Card(Event::Fatal),
+        IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR | IBV_EVENT_QP_LAST_WQE_REACHED => {
+            About::Queue
+        }
+        _ => About::Nobody,
     }
 }
 
@@ -297,6 +317,23 @@ fn pages_on_demand(can: &ibv_odp_caps) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_are_about_what_their_union_holds() {
+        assert_eq!(about(IBV_EVENT_PORT_ERR), About::Port(Event::PortDown));
+        assert_eq!(about(IBV_EVENT_PORT_ACTIVE), About::Port(Event::PortUp));
+        assert_eq!(about(IBV_EVENT_GID_CHANGE), About::Port(Event::Changed));
+        assert_eq!(about(IBV_EVENT_DEVICE_FATAL), About::Card(Event::Fatal));
+        // Of a completion queue and of a receive queue: neither's field is looked at.
+        assert_eq!(about(IBV_EVENT_CQ_ERR), About::Card(Event::Fatal));
+        assert_eq!(about(IBV_EVENT_SRQ_ERR), About::Card(Event::Fatal));
+        assert_eq!(about(IBV_EVENT_QP_ACCESS_ERR), About::Queue);
+        for harmless in
+            [IBV_EVENT_COMM_EST, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_LIMIT_REACHED, IBV_EVENT_WQ_FATAL, 4711]
+        {
+            assert_eq!(about(harmless), About::Nobody);
+        }
+    }
 
     #[test]
     fn a_queue_of_long_requests_has_fewer() {

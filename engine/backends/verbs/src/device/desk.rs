@@ -231,6 +231,8 @@ impl Drop for DeskParts {
 pub(super) struct DeviceDesk {
     card: Arc<Parts>,
     desk: Arc<DeskParts>,
+    /// How many receives it was made for.
+    receives: usize,
     list: Vec<ibv_recv_wr>,
     pieces: Vec<ibv_sge>,
 }
@@ -239,8 +241,8 @@ pub(super) struct DeviceDesk {
 unsafe impl Send for DeviceDesk {}
 
 impl DeviceDesk {
-    pub(super) fn new(card: &Arc<Parts>, desk: DeskParts) -> Self {
-        Self { card: Arc::clone(card), desk: Arc::new(desk), list: Vec::new(), pieces: Vec::new() }
+    pub(super) fn new(card: &Arc<Parts>, desk: DeskParts, receives: usize) -> Self {
+        Self { card: Arc::clone(card), desk: Arc::new(desk), receives, list: Vec::new(), pieces: Vec::new() }
     }
 }
 
@@ -272,6 +274,11 @@ impl Desk for DeviceDesk {
         let mut not_posted = ptr::null_mut();
         // SAFETY: the queue stands, and the list and its pieces do during the call. The card writes the memory under its key only.
         let answer = unsafe { ibv_post_srq_recv(self.desk.receives(), self.list.as_mut_ptr(), &raw mut not_posted) };
+        // Out of memory is what a full queue says.
+        if answer == libc::ENOMEM {
+            let (card, has) = (self.desk.device.card.clone(), self.receives);
+            return Err(CardError::NoRoom { card, what: "receives of a desk", has, wants: receives.len() });
+        }
         check("ibv_post_srq_recv", &self.desk.device.card, answer)
     }
 

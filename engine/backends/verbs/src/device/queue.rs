@@ -77,6 +77,7 @@ pub(super) struct DeviceQueue {
     pair: NonNull<ibv_qp>,
     extended: Option<NonNull<ibv_qp_ex>>,
     number: u32,
+    requests: usize,
     inline_max: u32,
     life: Life,
     /// Room for lists, if requests are posted by them, as long as the queue has requests.
@@ -125,6 +126,7 @@ impl DeviceQueue {
             pair,
             extended: None,
             number,
+            requests,
             inline_max: attributes.cap.max_inline_data.min(INLINE_MAX),
             life: Life::New,
             list: Vec::new(),
@@ -260,6 +262,15 @@ impl DeviceQueue {
         CardError::NoRoom { card: self.desk.device.card.clone(), what, has, wants }
     }
 
+    /// A list was not posted whole. Out of memory is what a full queue says, or of space.
+    fn not_posted(&self, call: &'static str, number: i32, posted: usize, wants: usize) -> PostFailed {
+        let error = match number {
+            libc::ENOMEM | libc::ENOSPC => self.no_room("requests of a queue", self.requests, wants),
+            _ => self.refused(call, number),
+        };
+        PostFailed { posted, error }
+    }
+
     /// Keeps the registration of a piece until the post is over, so that its bytes can be read.
     fn hold(&mut self, piece: &Piece) -> Result<(), CardError> {
         if self.held.last().is_some_and(|held| held.holds(piece)) {
@@ -319,7 +330,7 @@ impl DeviceQueue {
             }
             match ibv_wr_complete(pair) {
                 0 => Ok(()),
-                number => Err(PostFailed { posted: 0, error: self.refused("ibv_wr_complete", number.abs()) }),
+                number => Err(self.not_posted("ibv_wr_complete", number.abs(), 0, requests.len())),
             }
         }
     }
@@ -372,7 +383,7 @@ impl DeviceQueue {
             return Ok(());
         }
         let posted = (0..=last).find(|place| ptr::eq(not_posted, first.wrapping_add(*place))).unwrap_or(0);
-        Err(PostFailed { posted, error: self.refused("ibv_post_send", answer.abs()) })
+        Err(self.not_posted("ibv_post_send", answer.abs(), posted, requests.len()))
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use penstock_verbs::card::{Card, Done, Event, Kind, Outcome, Trouble};
 
-use crate::ends::{End, LIMIT, POSTINGS, Pair, request, run, wire};
+use crate::ends::{End, LIMIT, POSTINGS, Pair, RECEIVE_BYTES, request, run, wire};
 
 /// Waits for an event of a card, on its descriptor.
 fn next_event(end: &End, wanted: Event) {
@@ -244,6 +244,44 @@ fn messages_that_nobody_took_come_back_as_unused_receives() {
     pair.a.post(&[request(3, Kind::Send, 1)], &[piece]);
     pair.a.expect(3, Outcome::Did);
     pair.b.expect(2, Outcome::Came { bytes: 64, immediate: None });
+}
+
+#[test]
+fn a_reset_loses_no_more_than_the_receive_of_the_message_that_was_coming() {
+    let Some(_wire) = wire("a_reset_loses_no_more_than_the_receive_of_the_message_that_was_coming") else { return };
+    let mut pair = Pair::connected(POSTINGS[0]);
+    // Messages of many packets: most resets hit one on its way.
+    pair.mtu = Some(256);
+    pair.repair();
+    let (long, short) = (pair.a.piece(0, RECEIVE_BYTES), pair.a.piece(0, 8));
+    let mut lost = 0;
+    for round in 0..20 {
+        pair.b.supply(8);
+        pair.a.post(&(0..6).map(|id| request(id, Kind::Send, 1)).collect::<Vec<_>>(), &[long; 6]);
+        std::thread::sleep(Duration::from_micros(400 * round));
+        pair.b.queue.reset().expect("b is reset");
+        pair.a.queue.reset().expect("a is reset");
+        let told = pair.b.poll();
+        let mut names: Vec<u64> = told.iter().map(|done| done.id).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert!(names.len() == told.len() && told.iter().all(|done| done.what == Outcome::Unused), "{told:?}");
+        pair.connect();
+        let still_there = 8 - told.len();
+        for id in 0..still_there as u64 {
+            pair.a.post(&[request(id, Kind::Send, 1)], &[short]);
+            match pair.a.next().what {
+                Outcome::Did => assert!(matches!(pair.b.next().what, Outcome::Came { bytes: 8, .. })),
+                what => {
+                    assert_eq!(what, failed(Trouble::NoReceive));
+                    assert_eq!(id as usize + 1, still_there, "at most one is missing");
+                    lost += 1;
+                    pair.repair();
+                }
+            }
+        }
+    }
+    println!("{lost} receives were lost in 20 resets while long messages came");
 }
 
 #[test]

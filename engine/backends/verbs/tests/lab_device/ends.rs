@@ -69,7 +69,11 @@ pub(crate) const ALL: Access = Access { read: true, write: true, land: true };
 
 impl End {
     pub(crate) fn new(name: &str, posting: Posting) -> Self {
-        let card = open(name, posting);
+        Self::on(open(name, posting))
+    }
+
+    /// With a desk, a queue and memory of its own.
+    pub(crate) fn on(card: Arc<DeviceCard>) -> Self {
         let memory = HostMemory::from_vec(vec![0; BYTES]).expect("memory");
         let registration = card.register(memory.window(), ALL).expect("it is registered");
         let mut desk = card.desk(4 * REQUESTS, RECEIVES).expect("a desk");
@@ -179,12 +183,15 @@ pub(crate) fn request(id: u64, kind: Kind, pieces: u32) -> Request {
 pub(crate) struct Pair {
     pub(crate) a: End,
     pub(crate) b: End,
+    /// Payload of one packet, if it shall be smaller than it could be.
+    pub(crate) mtu: Option<u32>,
     first_packet: u32,
 }
 
 impl Pair {
     pub(crate) fn connected(posting: Posting) -> Self {
-        let mut pair = Self { a: End::new("rxe_a0", posting), b: End::new("rxe_b0", posting), first_packet: 0xff_fff0 };
+        let (a, b) = (End::new("rxe_a0", posting), End::new("rxe_b0", posting));
+        let mut pair = Self { a, b, mtu: None, first_packet: 0xff_fff0 };
         assert_eq!(pair.a.card.posting(), posting, "the driver of soft devices knows both");
         pair.connect();
         pair
@@ -194,7 +201,7 @@ impl Pair {
         let (from_a, from_b) = (self.first_packet, self.first_packet ^ 0x55);
         // Another number for each life, so that packets of an earlier one are told apart.
         self.first_packet = (self.first_packet + 0x1000) & 0xff_ffff;
-        let mtu = self.a.facts().mtu.min(self.b.facts().mtu);
+        let mtu = self.mtu.unwrap_or_else(|| self.a.facts().mtu.min(self.b.facts().mtu));
         let reads = self.a.facts().reads_max.min(self.b.facts().reads_max);
         let (a, b) = (self.a.endpoint(from_a), self.b.endpoint(from_b));
         let connecting =

@@ -1,6 +1,7 @@
 //! Registered memory, and what is refused of it.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 
 use penstock_memory::HostMemory;
 use penstock_verbs::card::{Access, Card, CardError, Kind, Outcome, Trouble};
@@ -120,4 +121,39 @@ fn a_dma_buf_is_registered_or_refused_with_what_to_do_instead() {
             assert!(error.to_string().contains("copy by way of host memory"), "{error}");
         }
     }
+}
+
+/// Tells the test below that it is the user without rights, in a process of its own.
+const AS_A_USER: &str = "PENSTOCK_LAB_AS_A_USER";
+
+#[test]
+fn a_user_who_may_not_lock_memory_is_told_what_to_raise() {
+    let test = "a_user_who_may_not_lock_memory_is_told_what_to_raise";
+    let Some(_wire) = wire(test) else { return };
+    if std::env::var_os(AS_A_USER).is_some() {
+        let card = open("rxe_a0", POSTINGS[0]);
+        let memory = HostMemory::from_vec(vec![1; 8 << 20]).expect("memory");
+        let error = card.register(memory.window(), ALL).err().expect("more than may be locked").to_string();
+        assert!(error.contains("ibv_reg_mr on rxe_a0/1") && error.contains("ulimit -l"), "{error}");
+        println!("{error}");
+        return;
+    }
+    const NOBODY: u32 = 65534;
+    let this = std::env::current_exe().expect("this program");
+    let mut command = std::process::Command::new(this);
+    command.args(["--exact", &format!("memory::{test}"), "--nocapture"]).env(AS_A_USER, "1").uid(NOBODY).gid(NOBODY);
+    // SAFETY: only a system call between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            // Enough for the queues of a card, not for eight megabytes.
+            let limit = libc::rlimit { rlim_cur: 4 << 20, rlim_max: 4 << 20 };
+            match libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+    let ran = command.output().expect("it runs");
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.contains("ulimit -l"), "{said}{}", String::from_utf8_lossy(&ran.stderr));
 }

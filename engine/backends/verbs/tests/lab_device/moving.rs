@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use penstock_verbs::card::{Kind, Outcome, Request};
+use penstock_verbs::card::{Card, Kind, Outcome, Request};
 
-use crate::ends::{End, POSTINGS, Pair, pattern, request, sent, wire};
+use crate::ends::{ALL, End, POSTINGS, Pair, pattern, request, sent, wire};
 
 #[test]
 fn writes_reads_and_messages_cross_the_wire_in_both_ways_of_posting() {
@@ -184,4 +184,61 @@ fn an_armed_desk_wakes_whoever_sleeps_on_it() {
         pair.b.expect(round, Outcome::Came { bytes: 8, immediate: None });
         pair.a.expect(round, Outcome::Did);
     }
+}
+
+#[test]
+fn a_queue_that_is_full_says_how_much_of_a_list_it_took() {
+    let Some(_wire) = wire("a_queue_that_is_full_says_how_much_of_a_list_it_took") else { return };
+    for posting in POSTINGS {
+        let mut pair = Pair::connected(posting);
+        let write = Kind::Write { address: pair.b.address(0), key: pair.b.key() };
+        let requests: Vec<Request> = (0..1000).map(|id| request(id, write, 1)).collect();
+        let pieces = vec![pair.a.piece(0, 8); 1000];
+        let failed = pair.a.queue.post(&requests, &pieces).expect_err("it has no room for a thousand");
+        assert!(failed.error.to_string().contains("requests of a queue"), "{failed:?}");
+        assert!(failed.posted < 1000);
+        // Exactly what was taken is done.
+        let names: Vec<u64> = pair.a.take(failed.posted).iter().map(|done| done.id).collect();
+        assert_eq!(names, (0..failed.posted as u64).collect::<Vec<_>>());
+        pair.works();
+        assert!(pair.a.poll().is_empty());
+    }
+}
+
+#[test]
+fn workers_with_desks_of_their_own_move_bytes_at_the_same_time() {
+    let Some(_wire) = wire("workers_with_desks_of_their_own_move_bytes_at_the_same_time") else { return };
+    // Two cards, four desks on each, a queue on each desk.
+    let mut pairs: Vec<Pair> = (0..4).map(|place| Pair::connected(POSTINGS[place % 2])).collect();
+    let (a, b) = (pairs[0].a.card.clone(), pairs[0].b.card.clone());
+    for pair in &mut pairs[1..] {
+        pair.a = End::on(a.clone());
+        pair.b = End::on(b.clone());
+        pair.connect();
+    }
+    std::thread::scope(|scope| {
+        for (seed, pair) in pairs.iter_mut().enumerate() {
+            scope.spawn(move || {
+                pair.b.supply(4);
+                for round in 0..20_u64 {
+                    let bytes = pattern(seed as u64 * 1000 + round, 200);
+                    pair.a.fill(0, &bytes);
+                    let write = Kind::Write { address: pair.b.address(0), key: pair.b.key() };
+                    let inline = Request { inline: true, signalled: false, ..request(round, write, 1) };
+                    let piece = pair.a.piece(0, 200);
+                    pair.a.post(&[inline, request(round, Kind::Send, 1)], &[piece, piece]);
+                    // Registrations come and go beside it.
+                    let other = pair.a.card.register(pair.a.memory.window(), ALL).expect("it is registered");
+                    pair.a.expect(round, Outcome::Did);
+                    drop(other);
+                    pair.b.expect(round % 4, Outcome::Came { bytes: 200, immediate: None });
+                    assert_eq!(pair.b.bytes(0, 200), bytes);
+                    assert_eq!(pair.b.bytes(End::receive_at(round % 4), 200), bytes);
+                    if round % 4 == 3 {
+                        pair.b.supply(4);
+                    }
+                }
+            });
+        }
+    });
 }

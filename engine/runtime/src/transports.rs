@@ -1,0 +1,172 @@
+//! The transports of an engine: those of the configuration that this host has, and why it has not the others.
+
+use std::sync::Arc;
+
+use penstock_core::config::{Config, ProcessVmChoice, TransportName};
+use penstock_local::LocalTransport;
+use penstock_memory::Registry;
+use penstock_shm::ShmTransport;
+use penstock_tcp::TcpTransport;
+use penstock_transport::host::Commons;
+use penstock_transport::{Reach, Transport};
+use penstock_verbs::card::Card;
+use penstock_verbs::device::{self, Wanted};
+use penstock_verbs::{Options, VerbsTransport};
+
+use crate::error::StartError;
+
+/// A transport of `transports.allow`, as this engine has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransportReport {
+    /// Its name.
+    pub name: &'static str,
+    /// Why this engine does not offer it to anybody; none: it does.
+    pub missing: Option<String>,
+    /// What of this host it uses and what not, and why: a sentence each.
+    pub details: Vec<String>,
+}
+
+/// What an engine starts with.
+pub(crate) struct Opened {
+    pub(crate) transports: Vec<Arc<dyn Transport>>,
+    pub(crate) reports: Vec<TransportReport>,
+}
+
+/// Opens the transports that the configuration allows. One of the caller's own takes the place of the one that has its
+/// name; the others follow.
+pub(crate) fn open(
+    config: &Config,
+    commons: &Arc<Commons>,
+    registry: &Arc<Registry>,
+    mut own: Vec<Arc<dyn Transport>>,
+) -> Result<Opened, StartError> {
+    let mut opened = Opened { transports: Vec::new(), reports: Vec::new() };
+    for &name in &config.transports.allow {
+        let mut report = TransportReport { name: name.as_str(), missing: None, details: Vec::new() };
+        let its = own.iter().position(|own| own.name() == report.name).map(|place| own.remove(place));
+        let one = match its {
+            Some(own) => Ok((own, Vec::new())),
+            None => open_one(name, config, commons, registry)?,
+        };
+        match one {
+            Ok((transport, details)) => {
+                report.details = details;
+                opened.transports.push(transport);
+            }
+            Err(why) => {
+                tracing::info!(
+                    transport = report.name,
+                    why,
+                    "a transport is not offered: this host has not what it needs"
+                );
+                report.missing = Some(why);
+            }
+        }
+        opened.reports.push(report);
+    }
+    opened.transports.extend(own);
+    opened.check(config)?;
+    Ok(opened)
+}
+
+/// One transport and what it uses, or why this host has it not.
+type One = Result<(Arc<dyn Transport>, Vec<String>), String>;
+
+fn open_one(
+    name: TransportName,
+    config: &Config,
+    commons: &Arc<Commons>,
+    registry: &Arc<Registry>,
+) -> Result<One, StartError> {
+    let (commons, registry, choices) = (Arc::clone(commons), Arc::clone(registry), &config.transports);
+    let failed = |source| StartError::System { what: "a transport; see `transports.tcp_io`", source };
+    let transport: Arc<dyn Transport> = match name {
+        TransportName::Local => Arc::new(LocalTransport::new(commons)),
+        TransportName::Shm => {
+            let process_vm = choices.process_vm == ProcessVmChoice::Auto;
+            Arc::new(ShmTransport::new(commons, registry, process_vm))
+        }
+        TransportName::Verbs => return Ok(verbs(config, commons, registry)),
+        TransportName::Tcp => {
+            let tcp = TcpTransport::new(commons, registry, choices.tcp_io, choices.tcp_streams);
+            Arc::new(tcp.map_err(failed)?)
+        }
+        // A name that the configuration knows and this engine does not is a mistake of ours.
+        other => return Err(failed(std::io::Error::other(format!("transport `{other}` is not built in")))),
+    };
+    Ok(Ok((transport, Vec::new())))
+}
+
+fn verbs(config: &Config, commons: Arc<Commons>, registry: Arc<Registry>) -> One {
+    let choices = &config.transports;
+    let wanted = choices.verbs_devices.iter().map(|name| name.parse());
+    let options = device::Options {
+        wanted: wanted.collect::<Result<Vec<Wanted>, _>>().map_err(|error| error.to_string())?,
+        nodes: nodes_of(&config.workers.cores),
+        is_on_demand: choices.verbs_on_demand,
+        ..device::Options::default()
+    };
+    let found = device::cards(&options).map_err(|error| error.to_string())?;
+    let cards = found.cards.into_iter().map(|card| card as Arc<dyn Card>).collect();
+    let transport = VerbsTransport::new(commons, registry, cards, Options::default());
+    let transport = transport.map_err(|error| error.to_string())?;
+    let sentences = found.sentences.iter().map(ToString::to_string);
+    Ok((Arc::new(transport), sentences.chain([found.device_memory]).collect()))
+}
+
+/// The NUMA nodes of these cores, as far as the kernel says.
+fn nodes_of(cores: &[usize]) -> Vec<u32> {
+    let node_of = |core: &usize| {
+        let entries = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{core}")).ok()?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.filter_map(|name| name.strip_prefix("node")?.parse().ok()).next()
+    };
+    let mut nodes: Vec<u32> = cores.iter().filter_map(node_of).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes
+}
+
+impl Opened {
+    /// Whether the engine can do what it is to be for: what was asked for by name, or is the only way there is.
+    fn check(&self, config: &Config) -> Result<(), StartError> {
+        let Some((name, why)) = self.reports.iter().find_map(|report| Some((report.name, report.missing.clone()?)))
+        else {
+            return Ok(());
+        };
+        if !config.transports.verbs_devices.is_empty() {
+            return Err(StartError::Devices { why });
+        }
+        let reaches_others = self.transports.iter().any(|transport| transport.reach() == Reach::Network);
+        let is_for_others = !config.session.listen.is_empty() || self.transports.is_empty();
+        if is_for_others && !reaches_others { Err(StartError::NoTransport { name, why }) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(names: &[TransportName]) -> Result<Opened, StartError> {
+        let commons = Commons::create(1).expect("memory");
+        let config = Config::default().transports(names.iter().copied());
+        open(&config, &commons, &Arc::new(Registry::new()), Vec::new())
+    }
+
+    #[test]
+    fn nodes_are_those_of_cores_that_are_there() {
+        assert_eq!(nodes_of(&[]), [0; 0]);
+        assert_eq!(nodes_of(&[usize::MAX]), [0; 0]);
+        let both = nodes_of(&[0, 0]);
+        assert!(both.len() <= 1, "{both:?}");
+    }
+
+    #[test]
+    fn what_opens_without_devices_is_offered_in_the_order_of_its_names() {
+        let opened =
+            opened(&[TransportName::Tcp, TransportName::Local, TransportName::Shm]).expect("nothing is missing");
+        let names: Vec<&str> = opened.transports.iter().map(|transport| transport.name()).collect();
+        assert_eq!(names, ["tcp", "local", "shm"]);
+        assert!(opened.reports.iter().all(|report| report.missing.is_none()));
+    }
+}
