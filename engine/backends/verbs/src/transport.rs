@@ -253,7 +253,6 @@ impl Offered {
             regions: Arc::clone(&self.regions),
             cards: on_cards,
             workers,
-            party: self.party,
         });
         let refused = |error: CardError| JoinError::NoPath(error.to_string());
         let mut lanes = Vec::with_capacity(workers);
