@@ -132,9 +132,18 @@ impl Channel {
         })?;
         let place = usize::from(ended.rail);
         let rail = self.rails.get_mut(place).ok_or(CORRUPT)?;
-        if ended.life != rail.life || rail.peer_ended.replace(ended).is_some() {
+        let is_ahead = rail.peer_ended.is_some();
+        if is_ahead && rail.next_ended.is_none() && ended.life == rail.life.wrapping_add(1) {
+            if !matches!(rail.standing, Standing::Ended(_)) {
+                return Err(CORRUPT); // Nobody begins a life before both have ended the one before.
+            }
+            rail.next_ended = Some(ended);
+            return Ok(());
+        }
+        if is_ahead || ended.life != rail.life {
             return Err(CORRUPT);
         }
+        rail.peer_ended = Some(ended);
         match rail.standing {
             Standing::New | Standing::Idle(_) => self.end_life(place, context),
             Standing::Greeting(_) | Standing::Up => {
@@ -164,6 +173,10 @@ impl Channel {
                     } else if rail.abandoned == 0 {
                         rail.abandoned_since = None;
                     }
+                }
+                Standing::Idle(_) if rail.peer_ended.is_some() => {
+                    self.end_life(place, context)?;
+                    is_breaking = true;
                 }
                 Standing::Idle(at) => {
                     // What is posted from then on is compared with what the peer had withdrawn when it ended the life before.
@@ -312,6 +325,7 @@ impl Channel {
                 Some(rail.abandoned_since.map_or(self.looked_at, |since| rail.moved.max(since) + STUCK))
             }
             Standing::Up => None,
+            Standing::Idle(_) if rail.peer_ended.is_some() => Some(self.looked_at),
             Standing::Idle(_) if rail.is_dead || rail.waits_for_news => None,
             Standing::Idle(at) => Some(at),
             Standing::Greeting(since) => Some(since + GREETING),
