@@ -141,6 +141,8 @@ pub struct Fault {
     pub stage: Stage,
     /// Why it ended.
     pub cause: Cause,
+    /// The rail on which it ended, a pair of cards, where it was one.
+    pub rail: Option<String>,
     /// What became of the notification.
     pub notified: Notified,
     /// Bytes that had moved. Which ones is not defined: a failed transfer leaves its destination undefined.
@@ -150,13 +152,20 @@ pub struct Fault {
 impl Fault {
     /// A fault that involves no peer and no notification.
     pub fn new(stage: Stage, cause: Cause) -> Self {
-        Self { peer: None, stage, cause, notified: Notified::NotAsked, bytes: 0 }
+        Self { peer: None, stage, cause, rail: None, notified: Notified::NotAsked, bytes: 0 }
     }
 
     /// The same fault, with the peer's name.
     #[must_use]
     pub fn with_peer(mut self, peer: &EngineName) -> Self {
         self.peer = Some(peer.clone());
+        self
+    }
+
+    /// The same fault, with the name of the rail on which it ended.
+    #[must_use]
+    pub fn with_rail(mut self, rail: &str) -> Self {
+        self.rail = Some(rail.to_owned());
         self
     }
 
@@ -180,7 +189,11 @@ impl fmt::Display for Fault {
         if let Some(peer) = &self.peer {
             write!(f, "peer `{peer}`, ")?;
         }
-        write!(f, "{}: {}", self.stage, self.cause)?;
+        write!(f, "{}", self.stage)?;
+        if let Some(rail) = &self.rail {
+            write!(f, " on rail `{rail}`")?;
+        }
+        write!(f, ": {}", self.cause)?;
         if self.bytes != 0 {
             write!(f, "; {} bytes had moved", self.bytes)?;
         }
@@ -219,6 +232,11 @@ mod tests {
         assert_eq!(
             fault.to_string(),
             "peer `decode-0`, moving bytes: cancelled by the caller (the peer was not notified)"
+        );
+        let fault = Fault::new(Stage::Move, Cause::NoPath).with_rail("mlx5_0/1").with_bytes(7);
+        assert_eq!(
+            fault.to_string(),
+            "moving bytes on rail `mlx5_0/1`: no transport can move bytes between these two regions; 7 bytes had moved"
         );
     }
 }

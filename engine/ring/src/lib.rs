@@ -50,7 +50,7 @@ mod sync;
 pub use bell::{Ringer, Sleeper};
 pub use counter::{CounterCell, CounterTable};
 pub use error::{Corrupt, Full, RingError, StaleKey};
-pub use gate::{GateReader, GateWriter, Hazard, HazardView, Lapped, Observation, Withdrawal};
+pub use gate::{GateReader, GateWriter, Hazard, HazardView, Lapped, LowWater, LowWaterView, Observation, Withdrawal};
 #[cfg(not(loom))]
 pub use life::{Life, LifePublisher, LifeView};
 #[cfg(not(loom))]

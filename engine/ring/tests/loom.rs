@@ -8,8 +8,8 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use penstock_ring::{
-    CounterCell, Full, GateWriter, Hazard, Line, Observation, ReadyBits, Shared, Slab, Withdrawal, bell, bounce, mpsc,
-    spsc,
+    CounterCell, Full, GateWriter, Hazard, Line, LowWater, Observation, ReadyBits, Shared, Slab, Withdrawal, bell,
+    bounce, gate, mpsc, spsc,
 };
 
 /// Five find nothing more and take ten times as long; without a bound only the slab's model does
@@ -264,6 +264,45 @@ fn gate_nothing_lands_after_quiescence() {
             // Loom fails here, or in the copier's write, when the two are not ordered.
             memory.write(2);
             copier.join().unwrap();
+            assert_eq!(memory.read(), 2);
+        });
+    }
+}
+
+/// The same for what ends by itself later: once the low water has passed the withdrawal, nothing that was begun before it
+/// touches the memory, and all that it did is visible. A second thing begins while the first is under way or after it.
+#[test]
+fn gate_nothing_lands_after_the_low_water_has_passed() {
+    for overlapping in [false, true] {
+        model(move || {
+            let memory = Arc::new(Plain::new(0u64));
+            let mut writer = GateWriter::heap(1);
+            let reader = writer.reader();
+            let mut low = LowWater::heap();
+            let view = low.view();
+            let target = Arc::clone(&memory);
+            let beginner = thread::spawn(move || {
+                low.begin(0);
+                let first = reader.revision() == 0;
+                if first && !overlapping {
+                    target.write(1);
+                }
+                if !overlapping || !first {
+                    low.ended(gate::NOTHING);
+                }
+                low.begin(0);
+                if reader.revision() == 0 {
+                    target.write(1);
+                }
+                low.ended(gate::NOTHING);
+            });
+            let revision = writer.withdraw(&[withdrawal(1)]);
+            while !view.has_passed(revision) {
+                thread::yield_now();
+            }
+            // Loom fails here, or in the beginner's write, when the two are not ordered.
+            memory.write(2);
+            beginner.join().unwrap();
             assert_eq!(memory.read(), 2);
         });
     }

@@ -70,6 +70,16 @@ impl<E: Env> Engine<E> {
     /// The same, with transports of one's own after those of the configuration.
     #[doc(hidden)]
     pub fn start_with(env: E, config: Config, own: Vec<Arc<dyn Transport>>) -> Result<Self, StartError> {
+        Self::start_making(env, config, |_, _| Ok(own))
+    }
+
+    /// The same, with transports of one's own that are made of what every transport of the engine shares. One of a name that the
+    /// configuration allows takes the place of the engine's.
+    #[doc(hidden)]
+    pub fn start_making<M>(env: E, config: Config, make: M) -> Result<Self, StartError>
+    where
+        M: FnOnce(&Arc<Commons>, &Arc<Registry>) -> std::io::Result<Vec<Arc<dyn Transport>>>,
+    {
         config.validate()?;
         fork::arm();
         let program = std::env::args().next().unwrap_or_default();
@@ -82,7 +92,8 @@ impl<E: Env> Engine<E> {
         let commons = Commons::create(workers)?;
         let registry = Arc::new(Registry::new());
         let system = |what| move |source| StartError::System { what, source };
-        let made = transports(&config, &commons, &registry);
+        let own = make(&commons, &registry).map_err(system("a transport of the caller's own"))?;
+        let made = transports(&config, &commons, &registry, &own);
         let mut transports = made.map_err(system("a transport; see `transports.tcp_io`"))?;
         transports.extend(own);
         let listening = env.listen(&address);
@@ -429,6 +440,7 @@ fn transports(
     config: &Config,
     commons: &Arc<Commons>,
     registry: &Arc<Registry>,
+    own: &[Arc<dyn Transport>],
 ) -> std::io::Result<Vec<Arc<dyn Transport>>> {
     let make = |name: &TransportName| -> std::io::Result<Arc<dyn Transport>> {
         let (commons, registry, choices) = (Arc::clone(commons), Arc::clone(registry), &config.transports);
@@ -443,7 +455,8 @@ fn transports(
             other => return Err(std::io::Error::other(format!("transport `{other}` is not built in"))),
         })
     };
-    config.transports.allow.iter().map(make).collect()
+    let is_own = |name: &&TransportName| own.iter().any(|own| own.name() == name.as_str());
+    config.transports.allow.iter().filter(|name| !is_own(name)).map(make).collect()
 }
 
 /// Listens at the configured addresses. Answers with them, as others can use them.

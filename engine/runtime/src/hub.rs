@@ -149,7 +149,7 @@ impl<E: Env> Hub<E> {
                 // Handles may keep the rest for long, and end in another thread, which cannot let go.
                 inline.life = None;
             });
-            return;
+            return shared.forget_all();
         }
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         // The control loop is the first thread: it needs the workers to leave their peers.
@@ -161,6 +161,7 @@ impl<E: Env> Hub<E> {
             port.call(WorkerCall::Stop);
         }
         threads.for_each(join);
+        shared.forget_all();
     }
 }
 

@@ -35,6 +35,7 @@
 mod control;
 pub mod counter;
 pub mod drain;
+mod ending;
 pub mod engine;
 pub mod error;
 mod hub;

@@ -18,7 +18,7 @@ use crate::slot::Outcome;
 use crate::transfer::{Completed, Transfer};
 use crate::worker::{Announcement, At, Command, Grounded, Priority, joined, move_units};
 
-/// A transfer of at least so many bytes is split among all workers.
+/// A transfer of at least so many bytes is split among all workers, where its transport gains from that.
 const SPLIT_BYTES_MIN: u64 = 4 * penstock_core::limits::UNIT_BYTES;
 
 /// Another engine, with a standing session.
@@ -161,6 +161,12 @@ impl<E: Env> Peer<E> {
     /// Why that transport, in words.
     pub fn path(&self) -> &str {
         &self.state.path
+    }
+
+    /// The names of the rails that it goes over, pairs of cards, where it has any: a [`Fault`](penstock_core::Fault) names
+    /// one of them.
+    pub fn rails(&self) -> &[String] {
+        &self.state.rails
     }
 
     /// What that transport can do and promises.
@@ -334,7 +340,7 @@ impl<E: Env> Peer<E> {
         let key = shared.slots.claim().ok_or(SubmitError::Full { what: "the table of transfers" })?;
         let slot = shared.slots.get(key).expect("this key was claimed just now");
         let bytes = plan.map_or(0, Plan::bytes);
-        let split = shared.ports.len() > 1 && bytes >= SPLIT_BYTES_MIN;
+        let split = shared.ports.len() > 1 && bytes >= SPLIT_BYTES_MIN && self.state.caps.splits;
         let helpers = if split { shared.ports.len() } else { 1 };
         slot.begin(1 + helpers as u32, how.note.map(|note| note.payload));
         let timeout = how.within.unwrap_or(shared.config.transfers.timeout());
@@ -371,7 +377,7 @@ impl<E: Env> Peer<E> {
         if shared.ports[first].commands.is_closed() && slot.stop(Stage::Queue, Cause::EngineClosed) {
             // The engine was dropped in between: nobody will take it from the queue.
             let notified = if how.note.is_some() || how.counter.is_some() { Notified::No } else { Notified::NotAsked };
-            slot.finish(Outcome { failure: Some((Stage::Queue, Cause::EngineClosed)), notified });
+            slot.finish(Outcome { failure: Some((Stage::Queue, Cause::EngineClosed.into())), notified });
         }
         Ok(Transfer::pending(Arc::clone(&self.hub), Arc::clone(&self.state), key, timeout))
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ pub(crate) struct PeerState {
     pub(crate) transport: &'static str,
     pub(crate) caps: Caps,
     pub(crate) path: String,
+    pub(crate) rails: Vec<String>,
     pub(crate) sight: Sight,
     pub(crate) registrar: Arc<dyn Registrar>,
     /// Whether the process behind it still lives.
@@ -44,6 +45,10 @@ pub(crate) struct PeerState {
     pub(crate) inbox_credits: Credits,
     /// The cause that ended the session, zero while it stands.
     ended: AtomicU8,
+    /// All of this engine's workers have left it: their lanes are dropped.
+    left: AtomicBool,
+    /// It has said goodbye: its workers have left this engine, and their lanes are dropped.
+    let_go: AtomicBool,
     /// Why nothing new is submitted although the session stands, zero as a rule.
     draining: AtomicU8,
     /// The socket at which it may be found again.
@@ -63,6 +68,7 @@ pub(crate) struct PeerParts {
     pub(crate) transport: &'static str,
     pub(crate) caps: Caps,
     pub(crate) path: String,
+    pub(crate) rails: Vec<String>,
     pub(crate) sight: Sight,
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) process: Arc<ProcessWatch>,
@@ -130,6 +136,7 @@ impl PeerState {
             transport: parts.transport,
             caps: parts.caps,
             path: parts.path,
+            rails: parts.rails,
             registrar: parts.registrar,
             process: parts.process,
             departures: parts.sight.departures(parts.their_party),
@@ -138,6 +145,8 @@ impl PeerState {
             inbox_credits: Credits::new(parts.inbox_credits),
             sight: parts.sight,
             ended: AtomicU8::new(0),
+            left: AtomicBool::new(false),
+            let_go: AtomicBool::new(false),
             draining: AtomicU8::new(0),
             socket: parts.socket,
             address: parts.address,
@@ -205,9 +214,34 @@ impl PeerState {
     /// Whether it is proven that nothing of the peer can touch this engine's memory any more, though
     /// it left without a word: its own posts say that its workers have left this session, or its process
     /// is dead. A quiet hazard alone is no proof: a stopped peer may be about to raise it.
+    ///
+    /// Cards reach this engine's memory over what its own lanes hold: that ends with the lanes, whatever the peer does.
     pub(crate) fn is_gone(&self) -> bool {
-        // Who cannot write by itself is gone with the lanes that read its words.
-        !self.sight.can_write() || self.sight.departures(self.their_party) != self.departures || self.process.is_dead()
+        match &self.sight {
+            Sight::Shared(_) => self.sight.departures(self.their_party) != self.departures || self.process.is_dead(),
+            // Who cannot write by itself is gone with the lanes that read its words.
+            Sight::Told(_) => true,
+            Sight::Fenced(..) => self.left.load(Ordering::Acquire), // SYNC left: pairs with was_left()
+        }
+    }
+
+    /// Whether it is proven that nothing that was given up here can touch the peer's memory any more.
+    pub(crate) fn has_let_go(&self) -> bool {
+        match &self.sight {
+            Sight::Shared(_) | Sight::Told(_) => self.is_gone(),
+            // What this side's card has sent may still be on its way, until the other end of its queues is gone.
+            Sight::Fenced(..) => self.let_go.load(Ordering::Acquire), // SYNC let-go: pairs with said_goodbye()
+        }
+    }
+
+    /// Every worker of this engine has left it.
+    pub(crate) fn was_left(&self) {
+        self.left.store(true, Ordering::Release); // SYNC left: pairs with is_gone()
+    }
+
+    /// It says that every worker of its engine has left.
+    pub(crate) fn said_goodbye(&self) {
+        self.let_go.store(true, Ordering::Release); // SYNC let-go: pairs with has_let_go()
     }
 
     /// Whether it can die while this process lives, and be seen to.

@@ -5,6 +5,12 @@
 //! seen the withdrawal or will see it before its next copy. Who does neither until the deadline was
 //! stopped in the middle of a copy: the memory is quarantined, and the same word moving later, or
 //! the death of its process, is the proof that releases it.
+//!
+//! Cards move bytes without anybody's processor. For them the [`Fence`] of the session speaks: nothing that began before
+//! the withdrawal lands any more. It says so when both engines' cards have finished what is older, and whoever
+//! has not after half of the time is cut off: that is a proof by itself.
+//!
+//! [`Fence`]: penstock_transport::Fence
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,6 +113,9 @@ pub(crate) enum Witness {
     Worker { ours: Arc<Commons>, busy: Busy },
     /// A peer's worker, by its hazard.
     Peer { peer: Arc<PeerState>, busy: Busy },
+    /// The cards of a session, this engine's own and the peer's, until they are done with what began before this
+    /// revision of this engine's log.
+    Cards { peer: Arc<PeerState>, revision: u64 },
     /// The workers that have units of one transfer in hand.
     Hands(Box<dyn Fn() -> bool + Send + Sync>),
     /// A peer's own workers, which were asked to move what was then given up.
@@ -120,9 +129,21 @@ impl Witness {
         match self {
             Self::Worker { ours, busy } => ours.posts.view().has_settled(busy),
             Self::Peer { peer, busy } => peer.sight.has_settled(busy) || peer.is_gone(),
+            Self::Cards { peer, revision } => {
+                peer.is_gone() || peer.sight.fence().is_none_or(|fence| fence.has_passed(*revision))
+            }
             Self::Hands(are_empty) => are_empty(),
             Self::Owner { is_quiet, .. } => is_quiet(),
             Self::Fork => false,
+        }
+    }
+
+    /// Whoever can be cut off is.
+    fn force(&self) {
+        if let Self::Cards { peer, revision } = self
+            && let Some(fence) = peer.sight.fence()
+        {
+            fence.force(*revision);
         }
     }
 
@@ -132,6 +153,8 @@ impl Witness {
             // Only engines of one process hand over.
             Self::Peer { peer, .. } => peer.caps.hand_over.then(|| format!("engine `{}` of this process", peer.name)),
             Self::Worker { .. } | Self::Hands(_) => Some("a worker of this engine".to_owned()),
+            // A card that pages on demand follows the addresses, not the pages.
+            Self::Cards { peer, .. } => Some(format!("a card, for the session with `{}`,", peer.name)),
             // It writes its own memory, which is not this engine's to renew.
             Self::Owner { .. } => None,
             Self::Fork => Some("the parent of this process".to_owned()),
@@ -149,7 +172,7 @@ impl Witness {
 
     fn peer(&self) -> Option<&EngineName> {
         match self {
-            Self::Peer { peer, .. } | Self::Owner { peer, .. } => Some(&peer.name),
+            Self::Peer { peer, .. } | Self::Owner { peer, .. } | Self::Cards { peer, .. } => Some(&peer.name),
             _ => None,
         }
     }
@@ -340,17 +363,12 @@ impl<E: Env> Hub<E> {
     /// Waits until everyone who was copying has finished what it was copying, at most `within`.
     pub(crate) fn settle(&self, subject: &Subject<'_>, within: Duration) -> Hold {
         let mut witnesses = self.witnesses();
-        let settled = |witnesses: &mut Vec<Witness>| {
-            witnesses.retain(|witness| !witness.has_settled());
-            witnesses.is_empty()
-        };
-        let until = self.shared.env.now() + within;
-        if settled(&mut witnesses) {
+        if have_settled(&mut witnesses) {
             return Hold::Quiesced;
         }
         // From here on nobody gets these blocks before the proof, however long it takes.
         let kept = (subject.keep)();
-        if self.wait_until(until, || settled(&mut witnesses)) {
+        if self.wait_for_witnesses(&mut witnesses, within) {
             return Hold::Quiesced;
         }
         for witness in &witnesses {
@@ -360,6 +378,24 @@ impl<E: Env> Hub<E> {
         self.shared.ports[0].statistics.quarantines.add_shared(1);
         let now = self.shared.env.now();
         Hold::Quarantined(self.shared.quarantine.insert(subject, kept, witnesses, now))
+    }
+
+    /// Waits until all of them have settled, at most `within`; those that have stay in no list. Cards that are not done
+    /// after half of that time are cut off, so that the other half is enough for the proof.
+    pub(crate) fn wait_for_witnesses(&self, witnesses: &mut Vec<Witness>, within: Duration) -> bool {
+        let now = self.shared.env.now();
+        let (force_at, until) = (now + within / 2, now + within);
+        let mut is_forced = false;
+        self.wait_until(until, || {
+            if have_settled(witnesses) {
+                return true;
+            }
+            if !is_forced && self.shared.env.now() >= force_at {
+                is_forced = true;
+                witnesses.iter().for_each(Witness::force);
+            }
+            false
+        })
     }
 
     /// What a cancelled transfer touches, until no unit of it is in anybody's hands.
@@ -375,9 +411,11 @@ impl<E: Env> Hub<E> {
         self.shared.quarantine.insert(&subject, Vec::new(), vec![Witness::Fork], self.shared.env.now())
     }
 
-    /// Everyone who is copying into or out of this engine's memory at this moment.
+    /// Everyone who is copying into or out of this engine's memory at this moment. What they copy may be older than any
+    /// withdrawal made before this was asked.
     pub(crate) fn witnesses(&self) -> Vec<Witness> {
         let ours = &self.shared.commons;
+        let revision = ours.posts.view().revision();
         let mut busy = Vec::new();
         // Every place that was ever taken: a starved worker may still copy for a peer that is gone.
         for party in 0..self.shared.peers.places() {
@@ -388,9 +426,18 @@ impl<E: Env> Hub<E> {
         for peer in self.shared.peers.possible_writers() {
             peer.sight.observe(peer.their_party, &mut busy);
             witnesses.extend(busy.drain(..).map(|busy| Witness::Peer { peer: Arc::clone(&peer), busy }));
+            if peer.sight.fence().is_some() {
+                witnesses.push(Witness::Cards { peer, revision });
+            }
         }
         witnesses
     }
+}
+
+/// Takes out who has settled. Answers whether that was everybody.
+fn have_settled(witnesses: &mut Vec<Witness>) -> bool {
+    witnesses.retain(|witness| !witness.has_settled());
+    witnesses.is_empty()
 }
 
 /// Withdrawals that one call may put into the log, which keeps only so many: what is more is

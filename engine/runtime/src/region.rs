@@ -111,7 +111,7 @@ impl<E: Env> LocalRegion<E> {
         shared.check_usable().map_err(RegionError::Call)?;
         let generation = loop {
             let generation = self.region.generation();
-            match shared.registry.deregister(self.region.id(), generation) {
+            match shared.deregister(&self.region, generation) {
                 Ok(Deregistered::StillUsed(times)) => return Ok(Hold::StillRegistered(times)),
                 Ok(Deregistered::Last(_)) => break generation,
                 // Renewed between the two lines above.
@@ -121,7 +121,9 @@ impl<E: Env> LocalRegion<E> {
         };
         shared.commons.posts.withdraw_region(self.region.id().0, generation.0);
         shared.control.announce();
-        Ok(self.settle(&[(0, self.bytes())], within))
+        let hold = self.settle(&[(0, self.bytes())], within);
+        shared.forget(self.region.id(), generation);
+        Ok(hold)
     }
 
     fn settle(&self, extents: &[(u64, u64)], within: Duration) -> Hold {

@@ -98,6 +98,8 @@ impl<E: Env> Pool<E> {
         let posts = &shared.commons.posts;
         shared.renewals.begin(posts.view().revision());
         posts.withdraw_renewed(region.id().0, generation.0, &ranges);
+        // Who does not see the log is told now: cards can say that nothing older lands only once their engines know.
+        shared.tell_of_withdrawal();
         let renewed = self.renew_withdrawn(held, &ranges, within);
         // Also if it failed: until they hear of a generation, peers build no plans over the region.
         let next = shared.registry.renew(region.id(), generation);
@@ -114,11 +116,7 @@ impl<E: Env> Pool<E> {
     fn renew_withdrawn(&self, held: &Quarantined, ranges: &[(u64, u64)], within: Duration) -> Result<(), RenewError> {
         let mut others = self.hub.witnesses();
         others.retain(|witness| !held.knows(witness));
-        let until = self.hub.shared.env.now() + within;
-        self.hub.wait_until(until, || {
-            others.retain(|witness| !witness.has_settled());
-            others.is_empty()
-        });
+        self.hub.wait_for_witnesses(&mut others, within);
         if let Some(who) = others.iter().find_map(Witness::inside) {
             return Err(RenewError::Inside { label: self.label().to_owned(), who });
         }

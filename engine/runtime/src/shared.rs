@@ -19,6 +19,7 @@ use penstock_transport::{Lane, Reach, Transport};
 
 use crate::control::Wanted;
 use crate::counter::CounterBook;
+use crate::ending::Endings;
 use crate::error::ConnectError;
 use crate::inbox::Inbox;
 use crate::peer_state::PeerState;
@@ -48,6 +49,7 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) counters: CounterBook,
     pub(crate) peers: Peers,
     pub(crate) quarantine: Quarantine,
+    pub(crate) endings: Endings,
     pub(crate) renewals: Renewals,
     pub(crate) knocks: Knocks,
     /// Sessions whose other side sees nothing of this engine's memory.
@@ -112,6 +114,8 @@ pub(crate) enum ControlCall {
     Connect { wanted: Wanted, answer: Arc<Pending> },
     /// Ask a peer for a sign of life.
     Ping { peer: Arc<PeerState>, echo: Arc<Echo> },
+    /// A lane has something to say to the peer's over the control channel.
+    Aside { peer: Arc<PeerState>, words: Vec<u8> },
     /// Regions or counters have changed.
     Announce,
     /// A lane found its session broken.
@@ -366,6 +370,7 @@ impl<E: Env> Shared<E> {
             inbox: Inbox::default(),
             peers: Peers::default(),
             quarantine: Quarantine::default(),
+            endings: Endings::default(),
             renewals: Renewals::default(),
             knocks: Knocks::default(),
             sessions_between_hosts: AtomicUsize::new(0),

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use penstock_core::limits::{FLIGHTS_PER_LANE_MAX, WORKERS_MAX};
 use penstock_core::{Cause, Moment, Notified, Stage};
+use penstock_transport::Failure;
 use rustix::thread::futex;
 
 const STOP: u64 = 1 << 63;
@@ -48,23 +49,32 @@ pub(crate) enum Phase {
 /// How a transfer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    pub(crate) failure: Option<(Stage, Cause)>,
+    pub(crate) failure: Option<(Stage, Failure)>,
     pub(crate) notified: Notified,
 }
 
 impl Outcome {
     fn pack(self) -> u64 {
-        let (stage, cause) = self.failure.map_or((0, 0), |(stage, cause)| (stage.code(), cause.code()));
-        u64::from_le_bytes([stage, cause, self.notified.code(), 0, 0, 0, 0, 0])
+        let [stage, cause, rail] = self.failure.map_or([0; 3], |(stage, failure)| pack(stage, failure));
+        u64::from_le_bytes([stage, cause, rail, self.notified.code(), 0, 0, 0, 0])
     }
 
     fn unpack(word: u64) -> Self {
-        let [stage, cause, notified, ..] = word.to_le_bytes();
+        let [stage, cause, rail, notified, ..] = word.to_le_bytes();
         Self {
-            failure: Stage::from_code(stage).zip(Cause::from_code(cause)),
+            failure: unpack([stage, cause, rail]),
             notified: Notified::from_code(notified).unwrap_or(Notified::Unknown),
         }
     }
+}
+
+/// Where and why something ended, in three bytes; the last is zero where it was on no rail.
+fn pack(stage: Stage, Failure { cause, rail }: Failure) -> [u8; 3] {
+    [stage.code(), cause.code(), rail.and_then(|rail| rail.checked_add(1)).unwrap_or(0)]
+}
+
+fn unpack([stage, cause, rail]: [u8; 3]) -> Option<(Stage, Failure)> {
+    Some((Stage::from_code(stage)?, Failure { cause: Cause::from_code(cause)?, rail: rail.checked_sub(1) }))
 }
 
 /// What a worker got when it asked for a unit.
@@ -264,8 +274,9 @@ impl Slot {
 
     /// Asks for the end, for this reason; the first reason stays. Answers whether the caller
     /// finishes the transfer, because no unit was in anybody's hands.
-    pub(crate) fn stop(&self, stage: Stage, cause: Cause) -> bool {
-        let reason = u32::from(stage.code()) << 8 | u32::from(cause.code());
+    pub(crate) fn stop(&self, stage: Stage, failure: impl Into<Failure>) -> bool {
+        let [stage, cause, rail] = pack(stage, failure.into());
+        let reason = u32::from_le_bytes([stage, cause, rail, 0]);
         // SYNC stop: pairs with stop_reason()'s Acquire.
         let _ = self.stop.compare_exchange(0, reason, Ordering::AcqRel, Ordering::Acquire);
         // SYNC claims: pairs with claim()'s fetch_add.
@@ -274,9 +285,10 @@ impl Slot {
     }
 
     /// Why the transfer was asked to end, if it was.
-    pub(crate) fn stop_reason(&self) -> Option<(Stage, Cause)> {
+    pub(crate) fn stop_reason(&self) -> Option<(Stage, Failure)> {
         let reason = self.stop.load(Ordering::Acquire); // SYNC stop: pairs with stop()
-        Stage::from_code((reason >> 8) as u8).zip(Cause::from_code(reason as u8))
+        let [stage, cause, rail, _] = reason.to_le_bytes();
+        unpack([stage, cause, rail])
     }
 
     /// Whether somebody has something of it in hand that touches this engine's memory.
@@ -373,8 +385,18 @@ mod tests {
         slot.begin(1, None);
         assert!(slot.stop(Stage::Queue, Cause::Cancelled));
         assert!(!slot.stop(Stage::Queue, Cause::DeadlineExceeded), "finished once");
-        assert_eq!(slot.stop_reason(), Some((Stage::Queue, Cause::Cancelled)), "the first reason stays");
+        assert_eq!(slot.stop_reason(), Some((Stage::Queue, Cause::Cancelled.into())), "the first reason stays");
         assert_eq!(slot.claim(5, 3), Claim::Nothing);
+    }
+
+    #[test]
+    fn the_rail_of_the_first_reason_is_kept() {
+        let slot = Slot::new();
+        slot.begin(1, None);
+        assert_eq!(slot.claim(5, 1), Claim::Units(0, 1));
+        slot.stop(Stage::Move, Failure::on(3, Cause::PeerLost));
+        slot.stop(Stage::Move, Failure::on(1, Cause::NoPath));
+        assert_eq!(slot.stop_reason(), Some((Stage::Move, Failure::on(3, Cause::PeerLost))));
     }
 
     #[test]
@@ -424,7 +446,8 @@ mod tests {
 
     #[test]
     fn outcomes_survive_their_word() {
-        for failure in [None, Some((Stage::Move, Cause::PeerLost))] {
+        let rails = [Failure::from(Cause::PeerLost), Failure::on(0, Cause::PeerLost), Failure::on(254, Cause::NoPath)];
+        for failure in rails.map(|failure| Some((Stage::Move, failure))).into_iter().chain([None]) {
             for &notified in Notified::ALL {
                 let outcome = Outcome { failure, notified };
                 assert_eq!(Outcome::unpack(outcome.pack()), outcome);

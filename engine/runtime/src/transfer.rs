@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use penstock_core::{Cause, Env, Fault, Moment, Notified, Stage};
 use penstock_ring::Key;
+use penstock_transport::Failure;
 
 use crate::hub::Hub;
 use crate::peer_state::PeerState;
@@ -110,8 +111,14 @@ impl<E: Env> Pending<E> {
         let bytes = self.slot().bytes();
         match failure {
             None => Ok(Completed { bytes, notified }),
-            Some((stage, cause)) => {
-                Err(Fault::new(stage, cause).with_peer(&self.peer.name).with_notified(notified).with_bytes(bytes))
+            Some((stage, Failure { cause, rail })) => {
+                let fault = Fault::new(stage, cause).with_peer(&self.peer.name);
+                let fault = fault.with_notified(notified).with_bytes(bytes);
+                let rail = rail.and_then(|rail| self.peer.rails.get(usize::from(rail)));
+                Err(match rail {
+                    Some(rail) => fault.with_rail(rail),
+                    None => fault,
+                })
             }
         }
     }
@@ -167,7 +174,7 @@ impl<E: Env> Pending<E> {
         }
         if slot.stop(Stage::Move, Cause::Cancelled) {
             // No unit is in anybody's hands and none will be: this caller ends it.
-            slot.finish(Outcome { failure: Some((Stage::Move, Cause::Cancelled)), notified: Notified::No });
+            slot.finish(Outcome { failure: Some((Stage::Move, Cause::Cancelled.into())), notified: Notified::No });
             shared.ports[0].statistics.transfers_failed.add_shared(1);
             shared.completed_one();
             return Hold::Quiesced;
@@ -189,8 +196,8 @@ impl<E: Env> Pending<E> {
         Hold::Quarantined(self.hub.quarantine_hands(Box::new(is_quiet)))
     }
 
-    /// Whether anything that was given up can still touch the peer's memory: only the peer's own workers
-    /// could, and only if they had begun.
+    /// Whether anything that was given up can still touch the peer's memory: only the peer's own workers could, if
+    /// they had begun, or a card.
     fn settle_remote(&self, until: Moment) -> RemoteHold {
         if self.is_quiet_there() || self.hub.wait_until(until, || self.is_quiet_there()) {
             return RemoteHold::Quiesced;
@@ -204,7 +211,7 @@ impl<E: Env> Pending<E> {
     }
 
     fn is_quiet_there(&self) -> bool {
-        !self.slot().is_remote_open() || self.peer.is_gone()
+        !self.slot().is_remote_open() || self.peer.has_let_go()
     }
 
     /// Another handle, which holds the slot as long as it lives.

@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 
 use crate::card::CARD_BYTES_MAX;
 use crate::frame::{
-    CARD, CARDS_MAX, DRAINING, Frame, KNOWN, OPTIONAL_KINDS, PING, PONG, RESTED, SETTLED, VERSION_MAX, VERSION_MIN,
-    WITHDRAWN,
+    ASIDE, ASIDE_BYTES_MAX, CARD, CARDS_MAX, DRAINING, Frame, KNOWN, OPTIONAL_KINDS, PING, PONG, RESTED, SETTLED,
+    VERSION_MAX, VERSION_MIN, WITHDRAWN,
 };
 
 const MAGIC: [u8; 4] = *b"PNSK";
@@ -61,6 +61,9 @@ pub enum WireError {
     /// A card longer than allowed.
     #[error("a card of {0} bytes in a frame is longer than the {CARD_BYTES_MAX} allowed")]
     CardTooLong(usize),
+    /// Longer words aside than allowed.
+    #[error("{0} bytes said aside in a frame are more than the {ASIDE_BYTES_MAX} allowed")]
+    AsideTooLong(usize),
     /// The body does not decode.
     #[error("the body of a frame of kind {0} does not decode")]
     Body(u16),
@@ -79,7 +82,7 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
     if tokens > FRAME_TOKENS_MAX {
         return Err(WireError::TooManyTokens(tokens));
     }
-    check_cards(frame)?;
+    check_limits(frame)?;
     let start = out.len();
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&VERSION_MIN.to_le_bytes());
@@ -97,6 +100,7 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
         Frame::Card(card) => put(out, card),
         Frame::Known(cards) => put(out, cards),
         Frame::Withdrawn(withdrawn) => put(out, withdrawn),
+        Frame::Aside(words) => put(out, words),
         Frame::Goodbye | Frame::Draining | Frame::Settled | Frame::Rested => {}
     }
     let length = out.len() - start - HEADER_BYTES;
@@ -108,11 +112,12 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
     Ok(())
 }
 
-/// A card has a place of its own in a frame, and limits of its own.
-fn check_cards(frame: &Frame) -> Result<(), WireError> {
+/// What frames carry for others has limits of its own.
+fn check_limits(frame: &Frame) -> Result<(), WireError> {
     let cards = match frame {
         Frame::Card(card) => std::slice::from_ref(card),
         Frame::Known(cards) => cards.as_slice(),
+        Frame::Aside(words) if words.len() > ASIDE_BYTES_MAX => return Err(WireError::AsideTooLong(words.len())),
         _ => return Ok(()),
     };
     if cards.len() > CARDS_MAX {
@@ -272,11 +277,12 @@ fn decode_body(kind: u16, body: &[u8]) -> Result<Option<Frame>, WireError> {
         CARD => Frame::Card(get(kind, body)?),
         KNOWN => Frame::Known(get(kind, body)?),
         WITHDRAWN => Frame::Withdrawn(get(kind, body)?),
+        ASIDE => Frame::Aside(get(kind, body)?),
         7 | DRAINING | SETTLED | RESTED => return Err(WireError::Trailing { kind, bytes: body.len() }),
         kind if kind >= OPTIONAL_KINDS => return Ok(None),
         kind => return Err(WireError::Kind(kind)),
     };
-    check_cards(&frame)?;
+    check_limits(&frame)?;
     Ok(Some(frame))
 }
 

@@ -26,6 +26,10 @@ pub(crate) const PONG: u16 = OPTIONAL_KINDS + 0x21;
 pub(crate) const CARD: u16 = OPTIONAL_KINDS + 0x30;
 pub(crate) const KNOWN: u16 = OPTIONAL_KINDS + 0x31;
 pub(crate) const WITHDRAWN: u16 = OPTIONAL_KINDS + 0x40;
+pub(crate) const ASIDE: u16 = OPTIONAL_KINDS + 0x41;
+
+/// The longest words of one [`Frame::Aside`], in bytes.
+pub const ASIDE_BYTES_MAX: usize = 4096;
 
 /// The most cards of one frame.
 pub const CARDS_MAX: usize = 64;
@@ -220,6 +224,9 @@ pub enum Frame {
     Known(Vec<Vec<u8>>),
     /// What the sender has withdrawn. Optional: who does not hear it is refused later, when it matters.
     Withdrawn(Withdrawn),
+    /// Words of the transport of this session, from its lanes there to those here: they are read by them. Optional, and
+    /// said only by transports that have such words on both sides.
+    Aside(Vec<u8>),
     /// The sender has stopped touching the receiver's memory and is leaving.
     Goodbye,
 }
@@ -243,6 +250,7 @@ impl Frame {
             Self::Card(_) => CARD,
             Self::Known(_) => KNOWN,
             Self::Withdrawn(_) => WITHDRAWN,
+            Self::Aside(_) => ASIDE,
         }
     }
 }

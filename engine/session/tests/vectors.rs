@@ -12,11 +12,11 @@ use penstock_session::codec::{Received, encode};
 use penstock_session::frame::OPTIONAL_KINDS;
 use penstock_session::{
     Card, Channel, CounterNews, Decoder, Frame, Hello, Offer, OpeningCode, Refusal, RefusalCode, RegionNews, Regions,
-    RegionsGone, Secret, StreamKey, StreamToken,
+    RegionsGone, Secret, StreamKey, StreamToken, Withdrawn,
 };
 
 /// The releases that added words, oldest first.
-const RELEASES: [&str; 2] = ["0.1", "0.2"];
+const RELEASES: [&str; 3] = ["0.1", "0.2", "0.3"];
 
 /// One file: the release that first said it, its name, what it holds in words, and the bytes.
 struct Vector {
@@ -129,7 +129,23 @@ fn later_frames() -> Vec<(&'static str, &'static str, Frame, usize)> {
         ("pong", "kind 8021, optional: the answer", Frame::Pong { number: u64::MAX }, 0),
         ("own-card", "kind 8030, optional: the sender's own card", Frame::Card(between_hosts().encode()), 0),
         ("known-cards", "kind 8031, optional: cards of others", Frame::Known(cards), 0),
+        (
+            "withdrawn",
+            "kind 8040, optional: a part and the whole of a region taken back",
+            Frame::Withdrawn(withdrawn()),
+            0,
+        ),
     ]
+}
+
+/// Frames that came with the third: words of transports that reach memory by themselves.
+fn latest_frames() -> Vec<(&'static str, &'static str, Frame, usize)> {
+    let words = (0..=200).collect();
+    vec![("aside", "kind 8041, optional: words of a transport, here the bytes 0 to c8", Frame::Aside(words), 0)]
+}
+
+fn withdrawn() -> Withdrawn {
+    Withdrawn { since: 300, list: vec![(7, 2, 1 << 20, 16 << 10), (4_000_000_000, 0, 0, u64::MAX)] }
 }
 
 fn card() -> Card {
@@ -174,7 +190,11 @@ fn bare() -> Vec<Vector> {
 }
 
 fn frames_of(release: &str) -> Vec<(&'static str, &'static str, Frame, usize)> {
-    if release == RELEASES[0] { frames() } else { later_frames() }
+    match release {
+        "0.1" => frames(),
+        "0.2" => later_frames(),
+        _ => latest_frames(),
+    }
 }
 
 fn vectors() -> Vec<Vector> {
@@ -239,16 +259,17 @@ fn cards_openings_and_sealed_messages_are_written_as_they_were() {
 #[test]
 fn an_older_release_skips_the_kinds_that_came_later() {
     let is_later = |frame: &Frame| !frames().iter().any(|(_, _, old, _)| old.kind() == frame.kind());
-    let later: Vec<Frame> = later_frames().into_iter().map(|(_, _, frame, _)| frame).filter(is_later).collect();
-    assert_eq!(later.len(), 4);
+    let since = later_frames().into_iter().chain(latest_frames());
+    let later: Vec<Frame> = since.map(|(_, _, frame, _)| frame).filter(is_later).collect();
+    assert_eq!(later.len(), 6);
     assert!(later.iter().all(|frame| frame.kind() >= OPTIONAL_KINDS));
 }
 
 #[test]
 fn every_kind_and_every_refusal_has_a_vector_and_every_file_is_one() {
-    let all: Vec<Frame> = frames().into_iter().chain(later_frames()).map(|(_, _, frame, _)| frame).collect();
+    let all: Vec<Frame> = RELEASES.into_iter().flat_map(frames_of).map(|(_, _, frame, _)| frame).collect();
     let kinds: BTreeSet<u16> = all.iter().map(Frame::kind).collect();
-    let optional = [0x10, 0x11, 0x12, 0x20, 0x21, 0x30, 0x31].map(|number| OPTIONAL_KINDS + number);
+    let optional = [0x10, 0x11, 0x12, 0x20, 0x21, 0x30, 0x31, 0x40, 0x41].map(|number| OPTIONAL_KINDS + number);
     assert_eq!(kinds, (1..=7).chain(optional).collect());
     let code = |frame: &Frame| match frame {
         Frame::Refuse { code, .. } => Some(*code as usize),

@@ -118,6 +118,9 @@ pub enum JoinError {
     /// The engine that offered is gone.
     #[error("the engine that made the offer is gone")]
     Gone,
+    /// Nothing of the one side reaches anything of the other.
+    #[error("{0}")]
+    NoPath(String),
 }
 
 /// Who registers what where.
@@ -255,9 +258,11 @@ pub trait Transport: Send + Sync {
         Ok(None)
     }
 
-    /// A region is gone for good, and proven quiet or given up: what was registered for it ends.
-    fn forget(&self, region: RegionId) {
-        let _ = region;
+    /// A region is gone for good, and proven quiet or given up: what was registered for it ends, up to this generation of
+    /// its id, which may be another region's by now. Once for each region. Who registers when it exports looks whether
+    /// the region is live under the lock under which it forgets: a region may be exported while it goes.
+    fn forget(&self, region: RegionId, last: Generation) {
+        let _ = (region, last);
     }
 
     /// Prepares this side of a session.

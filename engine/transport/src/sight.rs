@@ -13,7 +13,7 @@ use penstock_core::plan::RegionKey;
 use penstock_ring::gate::Withdrawals;
 use penstock_ring::{Lapped, Life, Withdrawal};
 
-use crate::host::{Busy, PeerCommons, Withdrawn, stands_after};
+use crate::host::{Busy, PeerCommons, WHOLE_REGION, Withdrawn, is_renewal, stands_after};
 use crate::lane::CounterRef;
 
 /// What this engine can see of a peer.
@@ -44,7 +44,15 @@ pub trait Fence: Send + Sync {
 pub struct Told {
     revision: AtomicU64,
     copied: AtomicU64,
-    log: Mutex<VecDeque<Withdrawal>>,
+    log: Mutex<Copied>,
+}
+
+/// The end of a peer's log.
+#[derive(Debug, Default)]
+struct Copied {
+    steps: VecDeque<Withdrawal>,
+    /// The revision of its last deregistration of a whole region, or renewal of a part of one.
+    deregistered: u64,
 }
 
 impl Told {
@@ -64,11 +72,17 @@ impl Told {
         let until = since.saturating_add(list.len() as u64);
         let mut log = self.log();
         if self.copied.load(Ordering::Relaxed) != since {
-            log.clear();
+            log.steps.clear();
         }
-        log.extend(list);
-        let excess = log.len().saturating_sub(WITHDRAWALS_KEPT);
-        log.drain(..excess);
+        for (step, withdrawal) in list.enumerate() {
+            if withdrawal.len == WHOLE_REGION || is_renewal(&withdrawal) {
+                // Before the revision below: who finds that and then looks here, under the lock, finds this too.
+                log.deregistered = log.deregistered.max(since.saturating_add(step as u64 + 1));
+            }
+            log.steps.push_back(withdrawal);
+        }
+        let excess = log.steps.len().saturating_sub(WITHDRAWALS_KEPT);
+        log.steps.drain(..excess);
         // Under the lock, under which it is read again.
         self.copied.store(until, Ordering::Relaxed);
         drop(log);
@@ -97,15 +111,15 @@ impl Told {
         // Who knows more than was told, or was told of no step that it misses, has nothing to learn here; the peer looks itself.
         let missing = until.saturating_sub(since);
         match usize::try_from(missing) {
-            Ok(missing) if missing <= log.len() => {
-                let list = log.iter().skip(log.len() - missing).copied().collect();
+            Ok(missing) if missing <= log.steps.len() => {
+                let list = log.steps.iter().skip(log.steps.len() - missing).copied().collect();
                 Ok(Withdrawals { revision: until.max(since), list })
             }
             _ => Err(Lapped { known: since, found: until }),
         }
     }
 
-    fn log(&self) -> MutexGuard<'_, VecDeque<Withdrawal>> {
+    fn log(&self) -> MutexGuard<'_, Copied> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -129,12 +143,12 @@ impl Sight {
         }
     }
 
-    /// The revision of the peer's last deregistration of a whole region, or renewal of a part of one; zero where
-    /// announcements are all that is known.
+    /// The revision of the peer's last deregistration of a whole region, or renewal of a part of one, as far as it is
+    /// known here.
     pub fn deregistered(&self) -> u64 {
         match self {
             Self::Shared(commons) => commons.posts.deregistered(),
-            Self::Told(_) | Self::Fenced(..) => 0,
+            Self::Told(told) | Self::Fenced(told, _) => told.log().deregistered,
         }
     }
 
@@ -239,6 +253,21 @@ mod tests {
         told.learn(30, steps(31..33));
         assert!(told.withdrawals_since(10).is_err(), "a gap is a gap");
         assert_eq!(told.withdrawals_since(31).unwrap().list.len(), 1);
+    }
+
+    #[test]
+    fn what_ends_a_region_is_known_by_its_revision_and_parts_that_are_taken_back_are_not() {
+        let told = Arc::new(Told::default());
+        let sight = Sight::Told(Arc::clone(&told));
+        told.learn(7, steps(0..3));
+        assert_eq!((sight.revision(), sight.deregistered()), (10, 0));
+        let whole = Withdrawal { region: 1, generation: 0, offset: 0, len: WHOLE_REGION };
+        told.learn(10, [whole, Withdrawal { len: 1, ..whole }].into_iter());
+        assert_eq!((sight.revision(), sight.deregistered()), (12, 11));
+        let renewed = Withdrawal { len: 4096 | 1 << 63, ..whole };
+        assert!(is_renewal(&renewed));
+        told.learn(12, [Withdrawal { len: 1, ..whole }, renewed].into_iter());
+        assert_eq!((sight.revision(), sight.deregistered()), (14, 14));
     }
 
     #[test]

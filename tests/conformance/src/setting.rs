@@ -8,9 +8,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use penstock::Config;
 use penstock::config::{Progress, TcpIo, TransportName};
+use penstock::{Config, StartError};
 use serde::{Deserialize, Serialize};
+
+use crate::Engine;
 
 /// The name of the file with the secret that the engines of a case share.
 pub const SECRET: &str = "secret";
@@ -209,6 +211,11 @@ impl EngineSpec {
     pub fn tuned(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self
+    }
+
+    /// Starts it.
+    pub fn start(&self) -> Result<Engine, StartError> {
+        Engine::start(self.config())
     }
 
     /// As a configuration. It goes by way of YAML, as a user's would.

@@ -72,7 +72,7 @@ impl Stage {
     pub fn with(setting: &Setting, options: Options) -> Self {
         let folder = Folder::fresh();
         let spec = setting.spec(folder.path(), "source").tuned(options.near);
-        let engine = Engine::start(spec.config()).expect("the initiator starts");
+        let engine = spec.start().expect("the initiator starts");
         let near = PoolSpec::host(options.bytes).block(options.block).label(KV).rights(Rights::READ_WRITE);
         let near = engine.pool(near).expect("there is memory for a pool");
         pattern::fill(near.window(), NEAR_SEED);

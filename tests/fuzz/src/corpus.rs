@@ -10,7 +10,9 @@ use penstock_core::NoteId;
 use penstock_core::limits::{LINE_BYTES, NOTE_BYTES_MAX, NOTE_LINES_MAX, RING_LINES};
 use penstock_ring::Line;
 use penstock_session::codec::encode;
-use penstock_session::{Card, CounterNews, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone};
+use penstock_session::{
+    Card, CounterNews, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone, Withdrawn,
+};
 use penstock_transport::record::{self, Kind};
 
 use crate::targets::ring::op;
@@ -112,6 +114,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
     let regions = Regions { revision: 9, news: vec![region(0, Some(0)), region(1, None), region(2, Some(1))] };
     let offer = Offer { transport: "shm".to_owned(), blob: vec![1, 0, 0, 0, 64, 0, 0, 0, 0, 4, 0, 0] };
     let known = vec![card("a", "", &["10.0.0.7:4711"]).encode(), card("b", "/b", &[]).encode(), Vec::new()];
+    let withdrawn = Withdrawn { since: 300, list: vec![(7, 2, 4096, 4096), (8, 0, 0, u64::MAX)] };
     let mut all = vec![
         ("hello", bytes_of(Frame::Hello(hello()), 0)),
         ("refuse", bytes_of(refusal, 0)),
@@ -125,6 +128,8 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("pong", bytes_of(Frame::Pong { number: u64::MAX }, 0)),
         ("own-card", bytes_of(Frame::Card(card("decode-0", "/run/penstock/decode-0.sock", &[]).encode()), 0)),
         ("known-cards", bytes_of(Frame::Known(known), 0)),
+        ("withdrawn", bytes_of(Frame::Withdrawn(withdrawn), 0)),
+        ("aside", bytes_of(Frame::Aside(b"rail 1, life 2, ended".to_vec()), 0)),
     ];
     let conversation = all.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
     all.push(("conversation", conversation));

@@ -6,33 +6,49 @@
 //! Read in this order:
 //!
 //! - [`card`]: what a card can do, the seam to everything real
+//! - [`device`]: real cards, and which of them are used
 //! - [`model`]: a card in this process, for tests
+//! - [`transport`]: reaching, offering, joining; [`offer`]: what both sides must agree on; [`pairing`]: which rails are joined
+//! - [`registrar`], `regions`: the way to a peer's memory, and what is registered with which card
+//! - `hub`, `driver`: what a worker asks its cards for all its lanes
+//! - `lane`, `fence`, `asides`: one worker's lane, what is proven of the cards that touch this engine's memory, words beside the rails
 //! - [`message`]: what the two ends of a rail say to each other, parsed as the untrusted bytes it is
-//! - `channel`: the rails between two workers; `context`: what their lane lends them
+//! - `channel`: the rails between two workers; `context`: what their lane lends them; `close`: its end
 //! - `rail`, `stage`, `log`: one queue, what is staged for it, and what is under way on it
 //! - `op`, `stripe`: batches and announcements, and the rails that they take
 //! - `inbound`: what the peer says; `slab`: memory for messages
 //! - [`ended`], `repair`, `again`: what is said when a queue has broken, how it is mended, and what then goes again
 
-// The lane that joins channels to the engine is what uses most of this.
-#![cfg_attr(not(test), allow(dead_code))]
-
 mod again;
+mod asides;
 pub mod card;
 mod channel;
+mod close;
 mod context;
+pub mod device;
+mod driver;
 pub mod ended;
+mod fence;
+mod hub;
 mod inbound;
+mod lane;
 mod log;
 pub mod message;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
+pub mod offer;
 mod op;
+pub mod pairing;
 mod rail;
+mod regions;
+pub mod registrar;
 mod repair;
 mod slab;
 mod stage;
 mod stripe;
+pub mod transport;
 
 #[cfg(test)]
 mod tests;
+
+pub use transport::{Options, VerbsTransport};

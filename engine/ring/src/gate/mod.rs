@@ -19,13 +19,18 @@
 //! withdrawal, so it has seen the new revision. Leaving releases and observing acquires, so all
 //! that was copied is visible to the owner who waited.
 //!
+//! What ends by itself later, as requests to a card do, is told by a [`LowWater`] instead: the oldest revision under which
+//! anything under way was begun. The handshake is the same.
+//!
 //! When the revision changed, [`GateReader::withdrawals_since`] tells what was withdrawn, so that
 //! plans over other ranges go on.
 
 mod hazard;
 mod log;
+mod low_water;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use hazard::{HAZARD_BYTES, Hazard, HazardView, Observation};
 pub use log::{GATE_ENTRIES, GateReader, GateWriter, Lapped, Withdrawal, Withdrawals};
+pub use low_water::{LowWater, LowWaterView, NOTHING};

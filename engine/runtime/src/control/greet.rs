@@ -15,6 +15,7 @@ use penstock_transport::link::Offering;
 use penstock_transport::{Here, JoinError, Link, Reach, There, Transport};
 
 use super::announce::Announced;
+use super::asides::voice;
 use super::call::{Call, Way};
 use super::connection::Broken;
 use super::drain::Rest;
@@ -332,6 +333,7 @@ impl<E: Env> Control<E> {
             transport: transport.name(),
             caps: transport.caps(),
             path: link.path,
+            rails: link.rails,
             sight: link.sight,
             registrar: link.registrar,
             process: std::mem::replace(&mut greeter.process, unseen()),
@@ -346,7 +348,11 @@ impl<E: Env> Control<E> {
             line.heard = self.shared.env.now();
             self.shared.sessions_between_hosts.fetch_add(1, Ordering::Relaxed);
         }
-        *phase = Phase::Open { peer: Arc::clone(&peer), announced: Announced::default(), rest: Rest::default() };
+        let asides = link.asides;
+        // Before there are lanes: they can say something from their first turn on.
+        asides.iter().for_each(|asides| asides.begin(voice(&self.shared, &peer)));
+        *phase =
+            Phase::Open { peer: Arc::clone(&peer), announced: Announced::default(), rest: Rest::default(), asides };
         self.shared.peers.insert(&peer);
         for (port, lane) in self.shared.ports.iter().zip(link.lanes) {
             port.call(WorkerCall::Join { peer: Arc::clone(&peer), lane });

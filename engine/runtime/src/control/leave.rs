@@ -72,6 +72,7 @@ impl<E: Env> Control<E> {
         self.leave(token, Cause::PeerClosed, None);
         if let Some(Talk { phase: Phase::Leaving(leaving), .. }) = self.talks.get_mut(&token) {
             leaving.heard = true;
+            leaving.peer.said_goodbye();
         }
     }
 
@@ -108,6 +109,7 @@ impl<E: Env> Control<E> {
             return;
         }
         self.shared.commons.posts.depart(leaving.peer.party);
+        leaving.peer.was_left();
         leaving.said = Some(self.shared.env.now() + GOODBYE_WITHIN);
         if !leaving.mute {
             match connection.send(&Frame::Goodbye, Vec::new()) {

@@ -9,12 +9,14 @@
 //! - [`greet`]: from a connection to a session; [`names`]: those whose name is taken
 //! - [`streams`]: the data streams of sessions between hosts
 //! - [`announce`]: what each peer knows of our regions and counters
+//! - [`asides`]: what lanes say to each other over the control channel
 //! - [`drain`]: how all of them come to rest
 //! - [`leave`]: how a session ends
 //! - [`life`]: peers that die without a word; [`heartbeat`]: peers on other hosts that say nothing any more
 //! - [`known`]: what engines tell each other about where they are
 
 mod announce;
+mod asides;
 mod call;
 mod connection;
 mod drain;
@@ -37,6 +39,7 @@ use std::time::Duration;
 use penstock_core::env::Reactor;
 use penstock_core::{Cause, Env, Moment};
 use penstock_session::{Channel, Frame};
+use penstock_transport::Asides;
 
 use self::announce::Announced;
 pub(crate) use self::call::Wanted;
@@ -70,7 +73,7 @@ enum Phase {
     /// Not yet a session.
     Greeting(Box<Greeter>),
     /// A session.
-    Open { peer: Arc<PeerState>, announced: Announced, rest: Rest },
+    Open { peer: Arc<PeerState>, announced: Announced, rest: Rest, asides: Option<Arc<dyn Asides>> },
     /// A session that ends.
     Leaving(Box<Leaving>),
 }
@@ -202,6 +205,7 @@ impl<E: Env> Control<E> {
         match call {
             ControlCall::Connect { wanted, answer } => self.connect(wanted, answer),
             ControlCall::Ping { peer, echo } => self.measure(&peer, echo),
+            ControlCall::Aside { peer, words } => self.say_aside(&peer, words),
             ControlCall::Announce => self.shared.control.looks_at_changes(),
             ControlCall::Broken { peer, cause } => {
                 if let Some(token) = self.token_of(&peer) {
@@ -347,6 +351,7 @@ impl<E: Env> Control<E> {
                         true
                     }
                     Frame::Withdrawn(withdrawn) => announce::learn_withdrawn(peer, withdrawn),
+                    Frame::Aside(words) => return self.heard_aside(token, &words),
                     Frame::Goodbye => return self.heard_goodbye(token),
                     Frame::Hello(_) | Frame::Offer(_) | Frame::Refuse { .. } => false,
                 };

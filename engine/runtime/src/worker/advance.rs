@@ -5,7 +5,7 @@ use std::sync::Arc;
 use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
 use penstock_transport::host::PostsView;
-use penstock_transport::{Announced, Arrival, Batch, Lane, Note, PostError, Posted, Revisions};
+use penstock_transport::{Announced, Arrival, Batch, Failure, Lane, Note, PostError, Posted, Revisions};
 
 use super::command::{Active, At, Command, GivenUp, Priority, Telling};
 use super::flights::{Departures, Flight, Flights, Grounded, Runway, transfer_of};
@@ -269,8 +269,8 @@ impl<E: Env> Worker<E> {
 
     fn announce(&mut self, active: Active) {
         let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
-        if let Some((stage, cause)) = slot.stop_reason() {
-            self.shared.finish_unannounced(active, stage, cause);
+        if let Some((stage, failure)) = slot.stop_reason() {
+            self.shared.finish_unannounced(active, stage, failure);
             return;
         }
         let Some(joined) = joined(&mut self.lanes, &active.command.peer) else {
@@ -397,18 +397,19 @@ impl<E: Env> Shared<E> {
     }
 
     /// Ends a transfer that has failed; nothing more is announced.
-    pub(crate) fn finish_unannounced(&self, active: Active, stage: Stage, cause: Cause) {
+    pub(crate) fn finish_unannounced(&self, active: Active, stage: Stage, failure: impl Into<Failure>) {
         let notified = active.notified();
         self.ports[0].statistics.transfers_failed.add_shared(1);
-        self.finish(active, Outcome { failure: Some((stage, cause)), notified });
+        self.finish(active, Outcome { failure: Some((stage, failure.into())), notified });
     }
 
     /// Ends a transfer in the middle; if others have units of it in hand, they finish it.
-    pub(crate) fn stop_and_drop(&self, active: Active, stage: Stage, cause: Cause) {
+    pub(crate) fn stop_and_drop(&self, active: Active, stage: Stage, failure: impl Into<Failure>) {
+        let failure = failure.into();
         let key = active.command.key;
         let slot = self.slots.get(key).expect("a worker holds its slots");
-        if slot.stop(stage, cause) {
-            self.finish_unannounced(active, stage, cause);
+        if slot.stop(stage, failure) {
+            self.finish_unannounced(active, stage, failure);
         } else {
             self.let_go(key);
         }

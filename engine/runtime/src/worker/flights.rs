@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use penstock_core::{Cause, Env, Moment, Stage};
 use penstock_ring::Key;
-use penstock_transport::Abandoned;
+use penstock_transport::{Abandoned, Failure};
 
 use super::command::{Active, GivenUp, Telling};
 use super::{Worker, joined};
@@ -249,7 +249,7 @@ impl<E: Env> Worker<E> {
     }
 
     /// A lane reports the end of an accepted batch.
-    pub(super) fn land(&mut self, token: u64, result: Result<u64, Cause>) {
+    pub(super) fn land(&mut self, token: u64, result: Result<u64, Failure>) {
         let Some(flight) = self.flights.remove(token) else {
             debug_assert!(false, "a completion that nobody waits for");
             return;
@@ -273,8 +273,8 @@ impl<E: Env> Worker<E> {
             }
             (Standing::GivenUp, _) => slot.moved_remotely(bytes, flight.units),
             (Standing::Wanted, Ok(_)) => slot.moved(bytes, flight.units),
-            (Standing::Wanted, Err(cause)) => {
-                slot.stop(Stage::Move, cause);
+            (Standing::Wanted, Err(failure)) => {
+                slot.stop(Stage::Move, failure);
                 slot.moved(0, flight.units)
             }
         };
@@ -311,18 +311,19 @@ impl<E: Env> Worker<E> {
 
     /// Ends a transfer in the middle, as far as this worker has to do with it. Whoever has the last of
     /// it in hand finishes it.
-    pub(super) fn give_up(&mut self, mut active: Active, stage: Stage, cause: Cause, how_far: GivenUp) {
+    pub(super) fn give_up(&mut self, mut active: Active, stage: Stage, failure: impl Into<Failure>, how_far: GivenUp) {
+        let failure = failure.into();
         if active.at.is_none() && active.flights == 0 {
-            return self.shared.stop_and_drop(active, stage, cause);
+            return self.shared.stop_and_drop(active, stage, failure);
         }
         if let Telling::Alone(token) = active.telling {
-            return self.stop_telling(active, token, (stage, cause), how_far);
+            return self.stop_telling(active, token, (stage, failure), how_far);
         }
         let shared = Arc::clone(&self.shared);
         let (key, peer) = (active.command.key, Arc::clone(&active.command.peer));
         let slot = shared.slots.get(key).expect("a worker holds its slots");
         // This worker has a hand of it, so it is not finished here.
-        slot.stop(stage, cause);
+        slot.stop(stage, failure);
         let mut finishes = active.at.take().is_some() && slot.moved(0, active.command.units());
         let (mut has_freed, mut last) = (false, None);
         let is_its = |flight: &Flight| {
@@ -339,8 +340,8 @@ impl<E: Env> Worker<E> {
             }
         }
         if finishes {
-            let (stage, cause) = slot.stop_reason().unwrap_or((stage, cause));
-            shared.finish_unannounced(active, stage, cause);
+            let (stage, failure) = slot.stop_reason().unwrap_or((stage, failure));
+            shared.finish_unannounced(active, stage, failure);
         } else if active.flights > 0 {
             (active.given_up, active.stalled) = (how_far, false);
             if how_far == GivenUp::Fully {
@@ -409,16 +410,19 @@ impl<E: Env> Worker<E> {
     }
 
     /// Gives up the waiting transfers that this says to, each for its reason. Answers whether there were any.
-    pub(super) fn give_up_waiting(&mut self, why: impl Fn(&Self, &Active) -> Option<(Stage, Cause, GivenUp)>) -> bool {
+    pub(super) fn give_up_waiting(
+        &mut self,
+        why: impl Fn(&Self, &Active) -> Option<(Stage, Failure, GivenUp)>,
+    ) -> bool {
         let mut any = false;
         let mut place = 0;
         while let Some(active) = self.waiting.get(place) {
-            let Some((stage, cause, how_far)) = why(self, active) else {
+            let Some((stage, failure, how_far)) = why(self, active) else {
                 place += 1;
                 continue;
             };
             let active = self.waiting.remove(place).expect("the place is inside");
-            self.give_up(active, stage, cause, how_far);
+            self.give_up(active, stage, failure, how_far);
             // Others may have moved on meanwhile: look from the beginning.
             (any, place) = (true, 0);
         }
@@ -426,14 +430,14 @@ impl<E: Env> Worker<E> {
     }
 
     /// Why a waiting transfer was asked to end, unless this worker has seen it already.
-    pub(super) fn stop_to_see(&self, active: &Active) -> Option<(Stage, Cause, GivenUp)> {
+    pub(super) fn stop_to_see(&self, active: &Active) -> Option<(Stage, Failure, GivenUp)> {
         let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
         let how_far = match active.given_up {
             GivenUp::No => GivenUp::Gently,
             GivenUp::Gently if slot.is_forced() => GivenUp::Fully,
             GivenUp::Gently | GivenUp::Fully => return None,
         };
-        slot.stop_reason().map(|(stage, cause)| (stage, cause, how_far))
+        slot.stop_reason().map(|(stage, failure)| (stage, failure, how_far))
     }
 
     /// Ends whatever is under way on a lane, and the lane.
@@ -441,7 +445,7 @@ impl<E: Env> Worker<E> {
         let is_theirs = |active: &Active| Arc::ptr_eq(&active.command.peer, peer);
         self.give_up_waiting(|_, active| {
             let is_meant = is_theirs(active) && active.given_up != GivenUp::Fully;
-            is_meant.then_some((Stage::Move, cause, GivenUp::Fully))
+            is_meant.then_some((Stage::Move, cause.into(), GivenUp::Fully))
         });
         for class in 0..2 {
             let is_aloft = |active: &Active| is_theirs(active) && (active.flights > 0 || active.at.is_some());

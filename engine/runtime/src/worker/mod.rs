@@ -88,7 +88,7 @@ pub(crate) struct Worker<E: Env> {
     /// The batches under way.
     flights: Flights,
     /// What a lane has reported and is not accounted for yet.
-    landed: Vec<(u64, Result<u64, Cause>)>,
+    landed: Vec<(u64, Result<u64, Failure>)>,
     /// Transfers whose bytes have landed and whose notification waits for room.
     notifying: VecDeque<Active>,
     /// Sessions that drain, and whom to tell when nothing of them is under way here.
@@ -435,7 +435,7 @@ impl<E: Env> Worker<E> {
                 }
             }
         }
-        let late = Some((Stage::Move, Cause::DeadlineExceeded, GivenUp::Fully));
+        let late = Some((Stage::Move, Failure::from(Cause::DeadlineExceeded), GivenUp::Fully));
         self.give_up_waiting(|_, active| late.filter(|_| active.deadline <= now));
         next = self.waiting.iter().fold(next, |next, active| next.min(active.deadline));
         let mut place = 0;
@@ -473,7 +473,7 @@ struct Polled {
 struct Delivery<'a, E: Env> {
     shared: &'a Shared<E>,
     peer: &'a Arc<PeerState>,
-    landed: &'a mut Vec<(u64, Result<u64, Cause>)>,
+    landed: &'a mut Vec<(u64, Result<u64, Failure>)>,
     /// A notification was left where it is for want of room.
     refused: bool,
     /// One credit is taken, for the notification that comes next.
@@ -497,7 +497,7 @@ impl<E: Env> Sink for Delivery<'_, E> {
     }
 
     fn completed(&mut self, token: u64, result: Result<u64, Failure>) {
-        self.landed.push((token, result.map_err(|failure| failure.cause)));
+        self.landed.push((token, result));
     }
 }
 

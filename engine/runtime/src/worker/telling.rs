@@ -4,8 +4,8 @@
 //! one more thing of it under way (`Behind`). Else it is made when all of them have landed; then it is the only thing that
 //! the transfer still waits for (`Alone`). Either way no memory of this engine is touched for it.
 
-use penstock_core::{Cause, Env, Notified, Stage};
-use penstock_transport::Abandoned;
+use penstock_core::{Env, Notified, Stage};
+use penstock_transport::{Abandoned, Failure};
 
 use super::command::{Active, GivenUp, Telling};
 use super::flights::Flight;
@@ -25,7 +25,7 @@ impl<E: Env> Worker<E> {
     }
 
     /// The lane says how an announcement has ended, which nobody has given up.
-    pub(super) fn hear_told(&mut self, flight: &Flight, result: Result<u64, Cause>) {
+    pub(super) fn hear_told(&mut self, flight: &Flight, result: Result<u64, Failure>) {
         let Some(active) = self.holding(flight) else {
             debug_assert!(false, "a worker keeps the command while its announcement is under way");
             return;
@@ -42,12 +42,12 @@ impl<E: Env> Worker<E> {
             let active = self.waiting.remove(place).expect("the place was found just now");
             return match result {
                 Ok(_) => self.finish_well(active),
-                Err(cause) => self.shared.finish_unannounced(active, Stage::Notify, cause),
+                Err(failure) => self.shared.finish_unannounced(active, Stage::Notify, failure),
             };
         }
         let slot = self.shared.slots.get(flight.key).expect("an announcement under way holds its slot");
-        if let Err(cause) = result {
-            slot.stop(Stage::Notify, cause);
+        if let Err(failure) = result {
+            slot.stop(Stage::Notify, failure);
         }
         let finishes = slot.moved(0, flight.units);
         self.come_down(flight.key, finishes);
@@ -65,7 +65,7 @@ impl<E: Env> Worker<E> {
         match slot.stop_reason() {
             // Whoever wanted it to end came too late: the peer has all of it, and was told.
             Some(_) if active.telling == Telling::Ended(Notified::Yes) => self.finish_well(active),
-            Some((stage, cause)) => self.shared.finish_unannounced(active, stage, cause),
+            Some((stage, failure)) => self.shared.finish_unannounced(active, stage, failure),
             None => self.finish_well(active),
         }
     }
@@ -79,7 +79,7 @@ impl<E: Env> Worker<E> {
     }
 
     /// Somebody wants a transfer to end of which only the announcement is under way.
-    pub(super) fn stop_telling(&mut self, mut active: Active, token: u64, why: (Stage, Cause), how_far: GivenUp) {
+    pub(super) fn stop_telling(&mut self, mut active: Active, token: u64, why: (Stage, Failure), how_far: GivenUp) {
         let lane = joined(&mut self.lanes, &active.command.peer).map(|joined| &mut joined.lane);
         // A lane that is gone has told nobody that it knows of; its flights go with it.
         let is_gone = lane.is_none();

@@ -67,7 +67,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "channel", run: channel::run, parse: Some(channel::parse), bytes_per_byte: 3, bytes: FEW },
     Target { name: "secret", run: secret::run, parse: Some(secret::parse), bytes_per_byte: 0, bytes: FEW },
     Target { name: "directory", run: directory::run, parse: Some(directory::parse), bytes_per_byte: 40, bytes: FEW },
-    Target { name: "offer", run: offer::run, parse: Some(offer::parse), bytes_per_byte: 0, bytes: FEW },
+    Target { name: "offer", run: offer::run, parse: Some(offer::parse), bytes_per_byte: 4, bytes: FEW },
     Target { name: "path", run: path::run, parse: None, bytes_per_byte: 0, bytes: FEW },
     Target { name: "question", run: question::run, parse: Some(question::parse), bytes_per_byte: 0, bytes: FEW },
     Target { name: "wire", run: wire::run, parse: Some(wire::parse), bytes_per_byte: 0, bytes: FEW },

@@ -93,6 +93,8 @@ const CONFORMANCE: &[&str] = &[
 
 /// The picture as a table. A new crate is added here and in the picture above.
 const PLACES: &[Place] = &[
+    // Foreign interfaces know nothing of ours.
+    place("penstock-verbs-sys", "ffi/verbs-sys", &[]),
     place("penstock-core", "engine/core", &[]),
     place("penstock-ring", "engine/ring", &["penstock-core"]),
     place("penstock-memory", "engine/memory", &["penstock-core", "penstock-ring"]),
@@ -109,7 +111,8 @@ const PLACES: &[Place] = &[
     place("penstock", "engine/runtime", ENGINE),
     place("penstock-micro", "bench/micro", ALL),
     place("penstock-lab", "bench/lab", LAB),
-    place("penstock-doctor", "tools/doctor", &["penstock"]),
+    // Looks whether the libraries open, in the way in which the transport will open them.
+    place("penstock-doctor", "tools/doctor", &["penstock", "penstock-verbs-sys"]),
     place("penstock-cli", "tools/cli", &["penstock", "penstock-doctor", "penstock-lab"]),
     // Labs are tests of this crate; one of them runs the engines of others as the lab does.
     Place {
@@ -121,6 +124,8 @@ const PLACES: &[Place] = &[
     place("penstock-fuzz", "tests/fuzz", ALL),
     // Knows frames, not engines: labs of any crate may put it between theirs.
     place("penstock-wire", "tests/wire", &[]),
+    // Knows guests, not engines: what runs in them are programs of others.
+    place("penstock-lab-rdma", "tests/labs/rdma", &[]),
     place("xtask", "tools/xtask", &[]),
 ];
 

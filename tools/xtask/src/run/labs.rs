@@ -1,6 +1,6 @@
 //! `xtask labs`: tests that need root, other users, devices or packages.
 //!
-//! A lab is an integration test of `tests/conformance`, `bench/lab` or `tests/wire` named `lab_…`. It is told to run by
+//! A lab is an integration test of `tests/conformance`, `bench/lab`, `tests/wire` or `ffi` named `lab_…`. It is told to run by
 //! `PENSTOCK_LABS=1` and says what it misses as a skip. What it needs of packages is installed first, as root.
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::suite::{notes_file, run_all};
 use super::{binaries, packages, skips};
 
 /// The crates whose integration tests hold the labs.
-const HOMES: [&str; 3] = ["penstock-conformance", "penstock-lab", "penstock-wire"];
+const HOMES: [&str; 4] = ["penstock-conformance", "penstock-lab", "penstock-wire", "penstock-verbs-sys"];
 
 /// Runs every lab.
 pub(crate) fn labs(root: &Path) -> Result<bool, String> {

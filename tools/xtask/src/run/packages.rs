@@ -1,5 +1,6 @@
 //! What labs need besides Rust: programs of Debian packages, installed where that is possible.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -19,13 +20,26 @@ const TOOLS: [Tool; 3] = [
     Tool { command: "ip", package: "iproute2" },
 ];
 
+/// A file that no command shows, and the package it is in.
+struct File {
+    path: &'static str,
+    package: &'static str,
+}
+
+/// What a lab compiles with.
+const FILES: [File; 3] = [
+    File { path: "/usr/include/infiniband/verbs.h", package: "libibverbs-dev" },
+    File { path: "/usr/include/rdma/rdma_cma.h", package: "librdmacm-dev" },
+    File { path: "/usr/lib/llvm-14/lib/libclang.so.1", package: "libclang-14-dev" },
+];
+
 /// Longest time that the package manager may take.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Installs what is missing, as root and where there is `apt-get`; says what is still missing otherwise. A lab that misses
 /// something then says so itself.
 pub(crate) fn provide() {
-    let missing = missing(finds_command);
+    let missing = missing(finds_command, |path| Path::new(path).exists());
     if missing.is_empty() {
         return;
     }
@@ -35,20 +49,34 @@ pub(crate) fn provide() {
         return;
     }
     println!("labs: installing {packages}");
-    // The lists of packages may be absent or old: they are fetched only if it does not go without.
-    let installed = apt_get(&[&["install", "--yes", "--no-install-recommends"], &missing[..]].concat());
-    if let Err(first) = installed {
-        let again = apt_get(&["update"])
-            .and_then(|()| apt_get(&[&["install", "--yes", "--no-install-recommends"], &missing[..]].concat()));
-        if let Err(second) = again {
-            println!("labs: {packages} could not be installed: {first}; and after an update: {second}");
+    // The lists of packages may be absent or old: they are fetched only if it does not go without. A package that this system
+    // does not know keeps none of the others away.
+    if install(&missing).is_ok() {
+        return;
+    }
+    let updated = apt_get(&["update"]);
+    if updated.is_ok() && install(&missing).is_ok() {
+        return;
+    }
+    for package in missing {
+        if let Err(why) = install(&[package]) {
+            println!("labs: {package} could not be installed: {why}");
         }
+    }
+    if let Err(why) = updated {
+        println!("labs: the lists of packages could not be fetched: {why}");
     }
 }
 
-/// The packages of the tools that are not found.
-fn missing(finds: impl Fn(&str) -> bool) -> Vec<&'static str> {
-    TOOLS.iter().filter(|tool| !finds(tool.command)).map(|tool| tool.package).collect()
+/// The packages of the tools and files that are not found.
+fn missing(finds: impl Fn(&str) -> bool, exists: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let tools = TOOLS.iter().filter(|tool| !finds(tool.command)).map(|tool| tool.package);
+    let files = FILES.iter().filter(|file| !exists(file.path)).map(|file| file.package);
+    tools.chain(files).collect()
+}
+
+fn install(packages: &[&str]) -> Result<(), String> {
+    apt_get(&[&["install", "--yes", "--no-install-recommends"], packages].concat())
 }
 
 fn apt_get(arguments: &[&str]) -> Result<(), String> {
@@ -65,8 +93,9 @@ mod tests {
 
     #[test]
     fn only_what_is_not_found_is_missing() {
-        assert_eq!(missing(|_| true), Vec::<&str>::new());
-        assert_eq!(missing(|command| command != "addr2line"), ["binutils"]);
-        assert_eq!(missing(|_| false).len(), TOOLS.len());
+        assert_eq!(missing(|_| true, |_| true), Vec::<&str>::new());
+        assert_eq!(missing(|command| command != "addr2line", |_| true), ["binutils"]);
+        assert_eq!(missing(|_| true, |path| !path.ends_with("verbs.h")), ["libibverbs-dev"]);
+        assert_eq!(missing(|_| false, |_| false).len(), TOOLS.len() + FILES.len());
     }
 }

@@ -9,8 +9,9 @@
 //! - A write has landed when something posted behind it on the same queue has arrived. A completion of it says only that the peer's
 //!   card has it in its keeping.
 //! - A queue that fails breaks: all that was posted is completed as [`Trouble::Flushed`] after what failed, and nothing is taken any more.
-//! - After [`Queue::reset`] has returned, nothing of the queue touches memory on this side, of its own requests and of the peer's, and
-//!   completions that were not polled yet may be missing.
+//! - After [`Queue::reset`] has returned, nothing of the queue touches memory on this side, of its own requests and of the peer's. No
+//!   request of it completes any more. Receives that it had taken come as [`Outcome::Unused`], or, on cards that lose them, not at all.
+//! - Dropping a queue is a reset, and its number may be another's from then on: an unused receive is known by its name alone.
 //! - A receive is taken from the desk's shared queue by each send and each immediate, in the order of arrival.
 
 use std::fmt;
@@ -147,7 +148,7 @@ pub enum Event {
     PortUp,
     /// It has to be given up.
     Fatal,
-    /// This queue, by its number, is broken.
+    /// This queue, by its number, is broken. Also of one that this side broke off; not every card says it of every queue.
     QueueBroken(u32),
     /// Its addresses or its port's settings have changed.
     Changed,
@@ -171,17 +172,21 @@ pub trait Desk: Send {
     fn descriptor(&self) -> BorrowedFd<'_>;
 }
 
+/// Names of requests and receives are below this: cards keep a bit to themselves.
+pub const IDS: u64 = 1 << 63;
+
 /// Memory for one message that is to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Landing {
-    /// What its completion is named.
+    /// What its completion is named. Below [`IDS`].
     pub id: u64,
     /// The memory.
     pub piece: Piece,
 }
 
-/// A range of registered memory of this side.
+/// A range of registered memory of this side. Laid out as cards read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
 pub struct Piece {
     /// Where it begins.
     pub address: u64,
@@ -250,7 +255,7 @@ pub struct PostFailed {
 /// One thing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// What its completion is named.
+    /// What its completion is named. Below [`IDS`].
     pub id: u64,
     /// What to do.
     pub kind: Kind,
@@ -259,7 +264,7 @@ pub struct Request {
     /// Whether it completes when it ends well; what fails completes always.
     pub signalled: bool,
     /// Whether its bytes are taken at once, so that their memory may be used again when the post returns. At most
-    /// [`Facts::inline_max`] bytes; not for reads.
+    /// [`Facts::inline_max`] bytes; not for reads. Refused if the memory is not registered.
     pub inline: bool,
 }
 
@@ -298,7 +303,7 @@ pub enum Kind {
 pub struct Done {
     /// The queue's number.
     pub queue: u32,
-    /// The name of the request or the receive. Of no meaning for a receive that failed.
+    /// The name of the request or the receive.
     pub id: u64,
     /// What became of it.
     pub what: Outcome,

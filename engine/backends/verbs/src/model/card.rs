@@ -143,6 +143,11 @@ impl ModelCard {
         self.change(|card| card.refuse_registrations = count);
     }
 
+    /// Refuses peers' requests to this memory from now on, by the keys that they have.
+    pub fn refuse_keys(&self, memory: &Window) {
+        self.change(|card| card.registrations.refuse(memory));
+    }
+
     /// Refuses the next desks.
     pub fn refuse_desks(&self, count: u64) {
         self.change(|card| card.refuse_desks = count);

@@ -3,6 +3,7 @@
 //! A request is *carried out* at the peer's card, a part a step, in order; then its *answer* comes back, and completes it, in order too.
 //! Packets are counted on both sides as real cards count them, so that what is of another life is lost.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use penstock_core::Direction;
@@ -40,7 +41,9 @@ impl World {
                 return true;
             }
         }
-        self.place_all(None)
+        let placed = self.place_all(None);
+        self.has_work.store(placed || !self.active.is_empty(), Ordering::Relaxed);
+        placed
     }
 
     /// Does something for the first requests of a queue.

@@ -191,9 +191,7 @@ impl Queue for ModelQueue {
                 let posted =
                     Posted { request, payload, bytes, number, there_at, moved: 0, carried, answer_at, taken_by: 0 };
                 queue.posted.push_back(posted);
-                if !std::mem::replace(&mut queue.is_active, true) {
-                    world.active.push_back(self.name);
-                }
+                world.activate(self.name);
             }
             Ok(())
         })

@@ -46,6 +46,14 @@ impl Registrations {
         [self.local.remove(&local), self.remote.remove(&remote)]
     }
 
+    /// Peers' keys of what overlaps this memory mean nothing any more.
+    pub(super) fn refuse(&mut self, memory: &Window) {
+        let its = memory.base_address()..memory.base_address() + memory.len();
+        self.remote.retain(|_, Registered { window, .. }| {
+            its.end <= window.base_address() || window.base_address() + window.len() <= its.start
+        });
+    }
+
     pub(super) fn len(&self) -> usize {
         self.local.len()
     }

@@ -18,6 +18,7 @@ mod desk;
 mod memory;
 mod world;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -98,8 +99,10 @@ impl ModelNetwork {
     /// A network without cards.
     pub fn new(options: Options) -> Self {
         let pace = options.pace;
-        let shared =
-            Arc::new(Shared { begun: Instant::now(), world: Mutex::new(World::new(options)), work: Condvar::new() });
+        let world = World::new(options);
+        let has_work = Arc::clone(&world.has_work);
+        let shared = Shared { begun: Instant::now(), has_work, world: Mutex::new(world), work: Condvar::new() };
+        let shared = Arc::new(shared);
         let thread = (pace == Pace::Thread).then(|| {
             let shared = Arc::clone(&shared);
             let named = std::thread::Builder::new().name("model-network".to_owned());
@@ -180,6 +183,7 @@ struct Hub {
 }
 
 struct Shared {
+    has_work: Arc<AtomicBool>,
     begun: Instant,
     world: Mutex<World>,
     /// Something may be done now.
@@ -228,7 +232,8 @@ impl Hub {
 
     /// What a poll does first.
     fn help(&self) {
-        if self.pace == Pace::Polled {
+        // Who has posted sees his own work; that of others is theirs to do as well.
+        if self.pace == Pace::Polled && self.shared.has_work.load(Ordering::Relaxed) {
             self.step(STEPS_PER_POLL);
         }
     }
@@ -273,3 +278,6 @@ impl Shared {
 fn refused(call: &'static str, card: &str, error: rustix::io::Errno, mend: &'static str) -> CardError {
     CardError::Refused { call, card: card.to_owned(), source: error.into(), mend }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use penstock_memory::Window;
@@ -36,6 +36,8 @@ pub(super) struct World {
     /// The next name of a queue or desk, the next key, the next life.
     counter: u64,
     random: u64,
+    /// Whether a step may find something to do. It is looked at without the lock.
+    pub(super) has_work: Arc<AtomicBool>,
     pub(super) is_closed: bool,
     /// What a bug of ours did.
     pub(super) caught: Option<String>,
@@ -176,6 +178,7 @@ impl World {
             losses: BTreeMap::new(),
             delays: BTreeMap::new(),
             counter: 0,
+            has_work: Arc::new(AtomicBool::new(false)),
             is_closed: false,
             caught: None,
         }
@@ -356,6 +359,14 @@ impl World {
             self.place(*name);
         }
         !names.is_empty()
+    }
+
+    /// A queue has something to do.
+    pub(super) fn activate(&mut self, name: u64) {
+        self.has_work.store(true, Ordering::Relaxed);
+        if !std::mem::replace(&mut self.queue(name).is_active, true) {
+            self.active.push_back(name);
+        }
     }
 
     /// Whether nothing is under way.

@@ -1,0 +1,318 @@
+//! A card: one port of an open device, under one address.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use penstock_memory::Window;
+use penstock_verbs_sys::Verbs;
+use penstock_verbs_sys::verbs::*;
+
+use super::Options;
+use super::choose::Pick;
+use super::desk::{DeskParts, Desks, DeviceDesk};
+use super::memory::{Manner, Registered, Registrations};
+use super::open::Device;
+use super::queue::{DeviceQueue, INLINE_MAX, Posting, Shape};
+use super::seen::is_link_local;
+use crate::card::{Access, Card, CardError, Desk, Event, Facts, Registration};
+
+/// Pieces of one request, at most. What the cards of today take; more would only make the places of requests longer.
+const PIECES_MAX: u32 = 32;
+/// Reads that one side may have under way on a queue. Cards take 16; each needs room on the side that answers.
+const READS_MAX: i32 = 16;
+/// Bits in a second of a port that does not say them. Any number will do: it is compared with other rails' only.
+const BANDWIDTH_UNKNOWN: u64 = 10_000_000_000;
+/// Events that are passed over in one look.
+const EVENTS_AT_ONCE: usize = 64;
+
+/// What queues and desks of a card need of it.
+pub(super) struct Parts {
+    pub(super) device: Arc<Device>,
+    pub(super) facts: Facts,
+    pub(super) port: u8,
+    pub(super) gid_index: u8,
+    /// Whether every packet needs a global route.
+    pub(super) needs_route: bool,
+    pub(super) traffic_class: u8,
+    pub(super) shape: Shape,
+    pub(super) registrations: Arc<Registrations>,
+    manner: Manner,
+    desks: Desks,
+    has_own_domains: AtomicBool,
+}
+
+/// A real card.
+pub struct DeviceCard {
+    parts: Arc<Parts>,
+}
+
+impl std::fmt::Debug for DeviceCard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeviceCard").field("facts", &self.parts.facts).field("shape", &self.parts.shape).finish()
+    }
+}
+
+impl DeviceCard {
+    /// Opens what was chosen.
+    pub(super) fn open(verbs: &'static Verbs, pick: &Pick, options: &Options) -> Result<Self, CardError> {
+        let behind = pick.network.as_ref().map(|network| format!(" ({network})")).unwrap_or_default();
+        let name = format!("{}/{}{behind}", pick.device, pick.port);
+        let device = Arc::new(Device::open(verbs, &pick.device, &name)?);
+        let attributes = device.attributes()?;
+        let port = device.port(pick.port)?;
+        let gid = device.gid(pick.port, pick.gid_index)?;
+        if gid != pick.gid {
+            return Err(CardError::NotHere {
+                what: name,
+                why: format!("its address of index {} has just changed", pick.gid_index),
+                mend: "try again".to_owned(),
+            });
+        }
+        let is_ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET;
+        let can = &attributes.orig_attr;
+        let pieces = [can.max_sge, can.max_sge_rd].into_iter().filter(|count| *count > 0).min().unwrap_or(1);
+        let pieces = u32::try_from(pieces).unwrap_or(1).min(PIECES_MAX);
+        let facts = Facts {
+            name,
+            gid,
+            lid: port.lid,
+            network_bits: pick.network_bits,
+            is_routable: pick.is_routable && !is_link_local(&gid),
+            mtu: mtu_bytes(port.active_mtu),
+            bandwidth: pick.bandwidth.unwrap_or(BANDWIDTH_UNKNOWN),
+            node: pick.node,
+            pieces_max: pieces as usize,
+            requests_max: requests_max(count(can.max_qp_wr), pieces),
+            receives_max: count(can.max_srq_wr),
+            completions_max: count(can.max_cqe),
+            inline_max: 0,
+            reads_max: u8::try_from(can.max_qp_rd_atom.min(can.max_qp_init_rd_atom).clamp(0, READS_MAX)).unwrap_or(0),
+        };
+        let parts = Parts {
+            device,
+            facts,
+            port: pick.port,
+            gid_index: pick.gid_index,
+            needs_route: is_ethernet || port.flags & IBV_QPF_GRH_REQUIRED != 0,
+            traffic_class: options.traffic_class,
+            shape: Shape { pieces, inline: 0, posting: Posting::Classic },
+            registrations: Arc::default(),
+            manner: Manner { is_on_demand: options.is_on_demand && pages_on_demand(&attributes.odp_caps) },
+            desks: Desks::default(),
+            has_own_domains: AtomicBool::new(false),
+        };
+        Ok(Self { parts: Arc::new(parts.tried(options.posting)?) })
+    }
+
+    /// How requests are posted.
+    pub fn posting(&self) -> Posting {
+        self.parts.shape.posting
+    }
+
+    /// Whether each desk has a domain of its own thread, so that it shares no doorbell with others.
+    pub fn has_own_domains(&self) -> bool {
+        self.parts.has_own_domains.load(Ordering::Relaxed)
+    }
+
+    /// Whether memory is paged in by the card when it is first touched.
+    pub fn is_on_demand(&self) -> bool {
+        self.parts.manner.is_on_demand
+    }
+
+    /// What people want to know of it beyond its name.
+    pub fn describe(&self) -> String {
+        let Facts { pieces_max, inline_max, reads_max, mtu, .. } = self.parts.facts;
+        let posting = match self.posting() {
+            Posting::Extended => "straight into the card's queue",
+            Posting::Classic => "by lists",
+        };
+        let domain = if self.has_own_domains() { "doorbells for each worker" } else { "shared doorbells" };
+        let memory = if self.is_on_demand() { "memory paged in on demand" } else { "memory pinned" };
+        format!(
+            "posts {posting}, {domain}, {memory}, {pieces_max} pieces a request, {inline_max} bytes inline, {reads_max} reads, packets of {mtu} bytes"
+        )
+    }
+
+    /// Registers `len` bytes at `offset` of memory that another device shares. Requests name its bytes by addresses from
+    /// `address` on.
+    pub fn register_dmabuf(
+        &self,
+        shared: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        address: u64,
+        access: Access,
+    ) -> Result<Arc<dyn Registration>, CardError> {
+        let Parts { device, registrations, .. } = &*self.parts;
+        Ok(Registered::dmabuf(device, registrations, shared, offset, len, address, access)?)
+    }
+}
+
+impl Parts {
+    /// With the best shape of queues that the card really makes.
+    fn tried(mut self, wanted: Posting) -> Result<Self, CardError> {
+        let mut failed = None;
+        let parts = Arc::new(DeskParts::make(&self.device, 1, 1, 0)?);
+        self.has_own_domains = AtomicBool::new(parts.has_own_domain());
+        let postings = match wanted {
+            Posting::Extended => &[Posting::Extended, Posting::Classic][..],
+            Posting::Classic => &[Posting::Classic],
+        };
+        let pieces = self.shape.pieces;
+        for &posting in postings {
+            for inline in [INLINE_MAX, INLINE_MAX / 2, INLINE_MAX / 4, 0] {
+                let shape = Shape { pieces, inline, posting };
+                let this = Arc::new(self);
+                let made = DeviceQueue::make(&this, &parts, shape, 1).map(|queue| queue.inline_max());
+                self = Arc::into_inner(this).expect("the queue that kept it was dropped");
+                match made {
+                    Ok(inline_max) => {
+                        self.shape = shape;
+                        self.facts.inline_max = inline_max as usize;
+                        return Ok(self);
+                    }
+                    Err(error) => failed = Some(error),
+                }
+            }
+        }
+        Err(failed.expect("at least one shape was tried"))
+    }
+}
+
+impl Card for DeviceCard {
+    fn facts(&self) -> &Facts {
+        &self.parts.facts
+    }
+
+    fn register(&self, memory: &Window, access: Access) -> Result<Arc<dyn Registration>, CardError> {
+        let Parts { device, registrations, manner, .. } = &*self.parts;
+        Ok(Registered::window(device, registrations, memory, access, *manner)?)
+    }
+
+    fn desk(&self, completions: usize, receives: usize) -> Result<Box<dyn Desk>, CardError> {
+        let Facts { completions_max, receives_max, name, .. } = &self.parts.facts;
+        let enough = |what, has: usize, wants: usize| {
+            if wants <= has { Ok(()) } else { Err(CardError::NoRoom { card: name.clone(), what, has, wants }) }
+        };
+        enough("completions of a desk", *completions_max, completions)?;
+        enough("receives of a desk", *receives_max, receives)?;
+        let desk = DeskParts::make(&self.parts.device, completions, receives, self.parts.desks.next())?;
+        Ok(Box::new(DeviceDesk::new(&self.parts, desk)))
+    }
+
+    fn next_event(&self) -> Option<Event> {
+        let device = &self.parts.device;
+        for _ in 0..EVENTS_AT_ONCE {
+            let mut event = ibv_async_event::ZERO;
+            // SAFETY: the context is open and does not wait, and the event may be written.
+            if unsafe { device.verbs.ibv_get_async_event(device.context(), &raw mut event) } != 0 {
+                return None;
+            }
+            // SAFETY: what it happened to stands until the event is acknowledged, once, below.
+            let told = unsafe { self.parts.tell(&event) };
+            // SAFETY: it came from the call above.
+            unsafe { device.verbs.ibv_ack_async_event(&raw mut event) };
+            if told.is_some() {
+                return told;
+            }
+        }
+        None
+    }
+
+    fn events(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the open context's, and stands as long as that.
+        unsafe { BorrowedFd::borrow_raw(self.parts.device.events()) }
+    }
+}
+
+impl Parts {
+    /// What an event means, if it means anything here.
+    ///
+    /// # Safety
+    ///
+    /// The event came from the library and is not acknowledged yet.
+    unsafe fn tell(&self, event: &ibv_async_event) -> Option<Event> {
+        // SAFETY: the type of each event says which field of the union there is.
+        let is_of_this_port = || unsafe { event.element.port_num } == i32::from(self.port);
+        match event.event_type {
+            IBV_EVENT_PORT_ERR if is_of_this_port() => Some(Event::PortDown),
+            IBV_EVENT_PORT_ACTIVE if is_of_this_port() => Some(Event::PortUp),
+            IBV_EVENT_GID_CHANGE | IBV_EVENT_LID_CHANGE | IBV_EVENT_PKEY_CHANGE | IBV_EVENT_CLIENT_REREGISTER
+                if is_of_this_port() =>
+            {
+                Some(Event::Changed)
+            }
+            IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => Some(Event::Fatal),
+            IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR | IBV_EVENT_QP_LAST_WQE_REACHED => {
+                // SAFETY: these events are of a queue pair, which stands until they are acknowledged.
+                unsafe { self.broken(event.element.qp) }
+            }
+            _ => None,
+        }
+    }
+
+    /// The event that a queue pair is broken, if it still is: it may have been made new before anybody looked.
+    ///
+    /// # Safety
+    ///
+    /// The queue pair stands.
+    unsafe fn broken(&self, pair: *mut ibv_qp) -> Option<Event> {
+        let (mut now, mut made) = (ibv_qp_attr::ZERO, ibv_qp_init_attr::ZERO);
+        // SAFETY: it stands, and both may be written.
+        let answer = unsafe { self.device.verbs.ibv_query_qp(pair, &raw mut now, IBV_QP_STATE as i32, &raw mut made) };
+        // SAFETY: it stands, and its number does not change.
+        let number = unsafe { (*pair).qp_num };
+        (answer != 0 || now.qp_state == IBV_QPS_ERR).then_some(Event::QueueBroken(number))
+    }
+}
+
+/// A count that the card told, which is never negative.
+fn count(told: i32) -> usize {
+    usize::try_from(told).unwrap_or(0)
+}
+
+fn mtu_bytes(name: ibv_mtu) -> u32 {
+    match name {
+        IBV_MTU_512 => 512,
+        IBV_MTU_1024 => 1024,
+        IBV_MTU_2048 => 2048,
+        IBV_MTU_4096 => 4096,
+        _ => 256,
+    }
+}
+
+/// Requests of a queue. Cards count them in places of 64 bytes, of which one with many pieces needs several: 32 bytes and 16 for
+/// each piece.
+fn requests_max(places: usize, pieces: u32) -> usize {
+    places / (32 + 16 * pieces as usize).div_ceil(64)
+}
+
+/// Whether the card pages memory in for all that is done here.
+fn pages_on_demand(can: &ibv_odp_caps) -> bool {
+    let needed = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_SRQ_RECV;
+    can.general_caps & u64::from(IBV_ODP_SUPPORT) != 0 && can.per_transport_caps.rc_odp_caps & needed == needed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_of_long_requests_has_fewer() {
+        assert_eq!(requests_max(32768, 30), 4096);
+        assert_eq!(requests_max(32768, 2), 32768);
+        assert_eq!(requests_max(0, 30), 0);
+    }
+
+    #[test]
+    fn on_demand_paging_counts_only_if_it_is_for_everything() {
+        let mut can = ibv_odp_caps::ZERO;
+        assert!(!pages_on_demand(&can));
+        can.general_caps = u64::from(IBV_ODP_SUPPORT);
+        can.per_transport_caps.rc_odp_caps = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
+        assert!(!pages_on_demand(&can));
+        can.per_transport_caps.rc_odp_caps |= IBV_ODP_SUPPORT_SRQ_RECV;
+        assert!(pages_on_demand(&can));
+    }
+}

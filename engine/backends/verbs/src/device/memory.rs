@@ -1,0 +1,217 @@
+//! Registered memory.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use penstock_memory::{Window, fork};
+use penstock_verbs_sys::verbs::*;
+
+use super::open::{Device, complain};
+use super::status::refused;
+use crate::card::{Access, CardError, Piece, Registration};
+
+/// How memory is registered on a card.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Manner {
+    /// The card pages it in when it is first touched, instead of keeping it where it is.
+    pub(super) is_on_demand: bool,
+}
+
+/// The registrations of a card that stand, by their local keys.
+#[derive(Default)]
+pub(super) struct Registrations {
+    standing: Mutex<HashMap<u32, Weak<Registered>>>,
+}
+
+impl Registrations {
+    /// The registration of this key.
+    pub(super) fn find(&self, key: u32) -> Option<Arc<Registered>> {
+        self.lock().get(&key)?.upgrade()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Weak<Registered>>> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is registered.
+enum What {
+    /// Memory of this process, kept mapped.
+    Window(Window),
+    /// Memory that another device shares.
+    Shared,
+}
+
+/// Registered memory.
+pub(super) struct Registered {
+    device: Arc<Device>,
+    registrations: Arc<Registrations>,
+    region: NonNull<ibv_mr>,
+    what: What,
+    local_key: u32,
+    remote_key: u32,
+    manner: &'static str,
+}
+
+// SAFETY: the keys do not change, the window may be used from any thread, and so may the library.
+unsafe impl Send for Registered {}
+// SAFETY: as for Send.
+unsafe impl Sync for Registered {}
+
+impl Registered {
+    /// Registers a window.
+    pub(super) fn window(
+        device: &Arc<Device>,
+        registrations: &Arc<Registrations>,
+        window: &Window,
+        access: Access,
+        manner: Manner,
+    ) -> Result<Arc<Self>, CardError> {
+        if !window.is_writable() && (access.write || access.land) {
+            return Err(refused("ibv_reg_mr", &device.card, io::Error::from_raw_os_error(libc::EACCES)));
+        }
+        let len = usize::try_from(window.len()).expect("a window is in this process's memory");
+        let on_demand = if manner.is_on_demand { IBV_ACCESS_ON_DEMAND } else { 0 };
+        let rights = rights(access) | on_demand;
+        let register = |rights| {
+            // SAFETY: the window keeps its bytes mapped as long as a clone of it lives, and this registration has one until it
+            // has ended. Bytes of a window may change at any time.
+            unsafe { device.verbs.ibv_reg_mr(device.domain(), window.as_ptr().cast::<c_void>(), len, rights) }
+        };
+        // Relaxed order lets a bus with several ways to memory use them all. What a receive says is behind it all the same:
+        // completions are written in order.
+        let (region, manner) = match NonNull::new(register(rights | IBV_ACCESS_RELAXED_ORDERING)) {
+            Some(region) if manner.is_on_demand => (Some(region), "paged in on demand"),
+            Some(region) => (Some(region), "pinned"),
+            // A driver may refuse what it need not know, and the one together with the other.
+            None if io::Error::last_os_error().raw_os_error() != Some(libc::ENOMEM) => {
+                let manner =
+                    if manner.is_on_demand { "paged in on demand, in strict order" } else { "pinned, in strict order" };
+                (NonNull::new(register(rights)), manner)
+            }
+            None => (None, ""),
+        };
+        let region = region.ok_or_else(|| refused("ibv_reg_mr", &device.card, io::Error::last_os_error()))?;
+        Ok(Self::keep(device, registrations, region, What::Window(window.clone()), manner))
+    }
+
+    /// Registers memory that another device shares; its bytes have the addresses from `address` on.
+    pub(super) fn dmabuf(
+        device: &Arc<Device>,
+        registrations: &Arc<Registrations>,
+        shared: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        address: u64,
+        access: Access,
+    ) -> Result<Arc<Self>, CardError> {
+        let call = "ibv_reg_dmabuf_mr";
+        // SAFETY: the domain stands. The device that shares the memory keeps it until the registration has ended, whatever
+        // becomes of the descriptor.
+        let registered = unsafe {
+            let descriptor = shared.as_raw_fd();
+            device.verbs.ibv_reg_dmabuf_mr(device.domain(), offset, len, address, descriptor, rights(access) as i32)
+        };
+        let not_here = |why: String, mend: &str| CardError::NotHere {
+            what: format!("a dma-buf on {}", device.card),
+            why,
+            mend: mend.to_owned(),
+        };
+        let region = registered.map_err(|missing| not_here(missing.to_string(), "install a newer libibverbs1"))?;
+        let Some(region) = NonNull::new(region) else {
+            let error = io::Error::last_os_error();
+            return Err(match error.raw_os_error() {
+                Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EPROTONOSUPPORT | libc::ENOTTY) => {
+                    not_here(format!("its driver takes none ({error})"), "copy by way of host memory")
+                }
+                _ => refused(call, &device.card, error),
+            });
+        };
+        Ok(Self::keep(device, registrations, region, What::Shared, "a dma-buf"))
+    }
+
+    fn keep(
+        device: &Arc<Device>,
+        registrations: &Arc<Registrations>,
+        region: NonNull<ibv_mr>,
+        what: What,
+        manner: &'static str,
+    ) -> Arc<Self> {
+        // SAFETY: the registration was just made, and its keys do not change.
+        let (local_key, remote_key) = unsafe { ((*region.as_ptr()).lkey, (*region.as_ptr()).rkey) };
+        let (device, kept) = (Arc::clone(device), Arc::clone(registrations));
+        let made = Arc::new(Self { device, registrations: kept, region, what, local_key, remote_key, manner });
+        registrations.lock().insert(local_key, Arc::downgrade(&made));
+        made
+    }
+
+    /// Whether this process may read the bytes of a piece: they are in the window that this keeps mapped.
+    pub(super) fn holds(&self, piece: &Piece) -> bool {
+        let What::Window(window) = &self.what else { return false };
+        let offset = piece.address.checked_sub(window.base_address());
+        piece.key == self.local_key
+            && offset
+                .and_then(|offset| offset.checked_add(u64::from(piece.bytes)))
+                .is_some_and(|end| end <= window.len())
+    }
+}
+
+/// What a card may do with memory, in its words. What is written from afar has to be writable from here.
+fn rights(access: Access) -> ibv_access_flags {
+    let mut rights = 0;
+    if access.read {
+        rights |= IBV_ACCESS_REMOTE_READ;
+    }
+    if access.write {
+        rights |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE;
+    }
+    if access.land {
+        rights |= IBV_ACCESS_LOCAL_WRITE;
+    }
+    rights
+}
+
+impl Registration for Registered {
+    fn local_key(&self) -> u32 {
+        self.local_key
+    }
+
+    fn remote_key(&self) -> u32 {
+        self.remote_key
+    }
+
+    fn manner(&self) -> &'static str {
+        self.manner
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if fork::in_child() {
+            return;
+        }
+        // Before the key is free to be another's.
+        self.registrations.lock().remove(&self.local_key);
+        // SAFETY: the registration stands, and this is the last that knows it. Its window is dropped after this.
+        let answer = unsafe { self.device.verbs.ibv_dereg_mr(self.region.as_ptr()) };
+        complain("ending a registration", &self.device.card, &[answer]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_peers_write_this_side_may_write() {
+        assert_eq!(rights(Access::default()), 0);
+        assert_eq!(rights(Access { read: true, ..Access::default() }), IBV_ACCESS_REMOTE_READ);
+        let written = rights(Access { write: true, ..Access::default() });
+        assert_eq!(written, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE);
+        assert_eq!(rights(Access { land: true, ..Access::default() }), IBV_ACCESS_LOCAL_WRITE);
+    }
+}

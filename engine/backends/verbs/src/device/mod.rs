@@ -1,0 +1,143 @@
+//! Real cards, by libibverbs: which there are, which are used, and what the seam asks of them.
+//!
+//! Read in this order:
+//!
+//! - [`choose`]: which ports become rails ([`seen`] and [`networks`] say what there is, [`wanted`] how settings name it)
+//! - `open`: devices; `card`, `desk`, `queue`, `memory`: what the seam asks for; `status`: the seam's words for what verbs answer
+
+mod card;
+pub mod choose;
+mod desk;
+mod memory;
+pub mod networks;
+mod open;
+mod queue;
+pub mod seen;
+mod status;
+pub mod wanted;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use penstock_verbs_sys::Verbs;
+
+pub use card::DeviceCard;
+pub use choose::{ChoiceError, Sentence};
+pub use queue::Posting;
+pub use wanted::{BadName, Wanted};
+
+use crate::card::CardError;
+
+/// What is asked of cards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The cards to use; chosen if none is named.
+    pub wanted: Vec<Wanted>,
+    /// The NUMA nodes of the workers.
+    pub nodes: Vec<u32>,
+    /// Whether cards page memory in when it is first touched, where they can. It is pinned otherwise.
+    pub is_on_demand: bool,
+    /// The class that networks which tell traffic apart treat packets by.
+    pub traffic_class: u8,
+    /// How requests are posted; by lists where the driver knows nothing else.
+    pub posting: Posting,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            wanted: Vec::new(),
+            nodes: Vec::new(),
+            is_on_demand: false,
+            traffic_class: 0,
+            posting: Posting::Extended,
+        }
+    }
+}
+
+/// Cards that were opened.
+#[derive(Debug)]
+pub struct Found {
+    /// The cards, best first.
+    pub cards: Vec<Arc<DeviceCard>>,
+    /// Why each is used, and everything else is not.
+    pub sentences: Vec<Sentence>,
+    /// What this machine has for memory of other devices, in words.
+    pub device_memory: String,
+}
+
+/// Why there are no cards.
+#[derive(Debug, thiserror::Error)]
+pub enum NotHere {
+    /// The kernel knows of none.
+    #[error(
+        "this machine has no RDMA device: {why}; with a card in it, load its driver (`modprobe mlx5_ib` or the like) and \
+         `modprobe ib_uverbs`; without, `rdma link add rxe0 type rxe netdev NAME` makes one in software"
+    )]
+    NoDevice {
+        /// What was looked at.
+        why: String,
+    },
+    /// The libraries are not installed.
+    #[error(transparent)]
+    Library(#[from] penstock_verbs_sys::NotHere),
+    /// None can be used, or not the ones that were named.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// None could be opened, or not the ones that were named.
+    #[error(transparent)]
+    Card(#[from] CardError),
+}
+
+/// Opens the cards of this machine.
+pub fn cards(options: &Options) -> Result<Found, NotHere> {
+    let sys = Path::new("/sys");
+    let no_device = |why: String| NotHere::NoDevice { why };
+    let networks = networks::read().unwrap_or_else(|error| {
+        tracing::warn!("getifaddrs failed: {error}; cards are not known by their networks");
+        Vec::new()
+    });
+    let mut seen = seen::read(sys, &networks)
+        .map_err(|error| no_device(format!("/sys/class/infiniband cannot be read: {error}")))?;
+    if seen.is_empty() {
+        return Err(no_device("/sys/class/infiniband shows none".to_owned()));
+    }
+    let verbs = Verbs::open()?;
+    let drivers = open::names(verbs).map_err(|error| no_device(format!("ibv_get_device_list failed: {error}")))?;
+    for device in &mut seen {
+        device.has_driver = drivers.contains(&device.name);
+    }
+    let mut chosen = choose::choose(&seen, &options.wanted, &options.nodes)?;
+    let mut cards = Vec::new();
+    let mut refused = None;
+    for pick in &chosen.picks {
+        match DeviceCard::open(verbs, pick, options) {
+            Ok(card) => cards.push(Arc::new(card)),
+            // Who names a card wants to know; who does not is served by the others.
+            Err(error) if !options.wanted.is_empty() => return Err(error.into()),
+            Err(error) => {
+                let about = format!("{}:{}", pick.device, pick.port);
+                chosen.sentences.retain(|sentence| sentence.about != about);
+                chosen.sentences.push(Sentence { about, is_used: false, why: error.to_string() });
+                refused = Some(error);
+            }
+        }
+    }
+    match refused {
+        Some(error) if cards.is_empty() => Err(error.into()),
+        _ => Ok(Found { cards, sentences: chosen.sentences, device_memory: device_memory(sys) }),
+    }
+}
+
+/// What this machine has by which cards reach memory of other devices.
+fn device_memory(sys: &Path) -> String {
+    let has = |path: &str| sys.join(path).exists();
+    let peer =
+        ["module/nvidia_peermem", "module/nv_peer_mem", "kernel/mm/memory_peers"].into_iter().find(|path| has(path));
+    match peer {
+        Some(found) => {
+            format!("peer memory by {} ({})", found.rsplit('/').next().unwrap_or(found), sys.join(found).display())
+        }
+        None => "no module for peer memory; dma-bufs where a card's driver takes them".to_owned(),
+    }
+}

@@ -1,0 +1,132 @@
+//! What verbs answer, in the words of the seam.
+
+use std::io;
+
+use penstock_verbs_sys::verbs::*;
+
+use crate::card::{CardError, Done, IDS, Outcome, Trouble};
+
+/// The bit by which receives are told from requests: a completion that failed says nothing else of what it was.
+pub(super) const RECEIVE: u64 = IDS;
+
+/// A call has failed with this error.
+pub(super) fn refused(call: &'static str, card: &str, source: io::Error) -> CardError {
+    let mend = mend(call, source.raw_os_error().unwrap_or(0));
+    CardError::Refused { call, card: card.to_owned(), source, mend }
+}
+
+/// A call that answers an error number has answered this one.
+pub(super) fn check(call: &'static str, card: &str, answer: i32) -> Result<(), CardError> {
+    match answer {
+        0 => Ok(()),
+        // Some answer -1 and leave the number in `errno`.
+        -1 => Err(refused(call, card, io::Error::last_os_error())),
+        number => Err(refused(call, card, io::Error::from_raw_os_error(number.abs()))),
+    }
+}
+
+/// What to do about it.
+fn mend(call: &'static str, number: i32) -> &'static str {
+    let registers = call.starts_with("ibv_reg");
+    match number {
+        libc::ENOMEM if registers => {
+            "memory may not be locked, or not so much: `ulimit -l unlimited`, or LimitMEMLOCK=infinity for a service"
+        }
+        libc::EFAULT if registers => {
+            "the memory is not mapped, or is of a kind that cannot be pinned, such as a file of some file systems"
+        }
+        libc::EOPNOTSUPP | libc::ENOSYS | libc::EPROTONOSUPPORT => "the card's driver cannot do it: a newer one may",
+        libc::EACCES | libc::EPERM => {
+            "this user may not: look at the rights of /dev/infiniband, and at the device control of its container"
+        }
+        libc::ENOMEM => {
+            "the card or the limit of locked memory is used up: `rdma resource` shows by whom, `ulimit -l` the limit"
+        }
+        libc::ENODEV | libc::EIO | libc::ENXIO => "the card has gone, or is being reset: look at the kernel's messages",
+        libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ETIMEDOUT => {
+            "the peer's address cannot be reached from this card's network device: look at its routes and neighbours"
+        }
+        libc::EINVAL if call == "ibv_modify_qp" => {
+            "the two ends do not fit: compare addresses, packet sizes and versions of RoCE of both sides' ports"
+        }
+        _ => "`penstock doctor` looks at this machine's cards",
+    }
+}
+
+/// A completion, as the seam says it.
+pub(super) fn done(completion: &ibv_wc) -> Done {
+    let is_receive = completion.wr_id & RECEIVE != 0;
+    let what = match (completion.status, is_receive) {
+        (IBV_WC_SUCCESS, false) => Outcome::Did,
+        (IBV_WC_SUCCESS, true) => {
+            let immediate = (completion.wc_flags & IBV_WC_WITH_IMM != 0).then(|| u32::from_be(completion.imm_data));
+            // The bytes of a write with an immediate are not in the receive.
+            let is_write = completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
+            Outcome::Came { bytes: if is_write { 0 } else { completion.byte_len }, immediate }
+        }
+        (_, true) => Outcome::Unused,
+        (status, false) => Outcome::Failed(trouble(status)),
+    };
+    Done { queue: completion.qp_num, id: completion.wr_id & !RECEIVE, what }
+}
+
+/// Why a request failed.
+fn trouble(status: ibv_wc_status) -> Trouble {
+    match status {
+        IBV_WC_WR_FLUSH_ERR => Trouble::Flushed,
+        IBV_WC_REM_ACCESS_ERR => Trouble::Refused,
+        IBV_WC_LOC_PROT_ERR | IBV_WC_LOC_ACCESS_ERR => Trouble::Memory,
+        IBV_WC_RETRY_EXC_ERR | IBV_WC_RESP_TIMEOUT_ERR => Trouble::Silence,
+        IBV_WC_RNR_RETRY_EXC_ERR => Trouble::NoReceive,
+        IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_OP_ERR | IBV_WC_BAD_RESP_ERR => Trouble::Invalid,
+        IBV_WC_FATAL_ERR => Trouble::Card,
+        other => Trouble::Other(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn completion(wr_id: u64, status: ibv_wc_status) -> ibv_wc {
+        ibv_wc { wr_id, status, qp_num: 7, ..ibv_wc::ZERO }
+    }
+
+    #[test]
+    fn a_failed_completion_is_told_apart_by_its_name_alone() {
+        // What it completes is not said when it failed: the opcode here is that of a receive.
+        let request = ibv_wc { opcode: IBV_WC_RECV, ..completion(5, IBV_WC_WR_FLUSH_ERR) };
+        assert_eq!(done(&request), Done { queue: 7, id: 5, what: Outcome::Failed(Trouble::Flushed) });
+        let receive = completion(5 | RECEIVE, IBV_WC_WR_FLUSH_ERR);
+        assert_eq!(done(&receive), Done { queue: 7, id: 5, what: Outcome::Unused });
+    }
+
+    #[test]
+    fn an_immediate_has_no_bytes_in_its_receive() {
+        let told = ibv_wc {
+            opcode: IBV_WC_RECV_RDMA_WITH_IMM,
+            byte_len: 4096,
+            wc_flags: IBV_WC_WITH_IMM,
+            imm_data: 0x0102_0304_u32.to_be(),
+            ..completion(1 | RECEIVE, IBV_WC_SUCCESS)
+        };
+        assert_eq!(done(&told).what, Outcome::Came { bytes: 0, immediate: Some(0x0102_0304) });
+        let message =
+            ibv_wc { opcode: IBV_WC_RECV, byte_len: 4096, imm_data: 9, ..completion(1 | RECEIVE, IBV_WC_SUCCESS) };
+        assert_eq!(done(&message).what, Outcome::Came { bytes: 4096, immediate: None });
+    }
+
+    #[test]
+    fn a_status_that_nobody_knows_is_kept() {
+        assert_eq!(done(&completion(0, 4711)).what, Outcome::Failed(Trouble::Other(4711)));
+        assert_eq!(done(&completion(0, IBV_WC_GENERAL_ERR)).what, Outcome::Failed(Trouble::Other(IBV_WC_GENERAL_ERR)));
+    }
+
+    #[test]
+    fn too_little_locked_memory_says_what_to_raise() {
+        let error = refused("ibv_reg_mr", "rxe0/1", io::Error::from_raw_os_error(libc::ENOMEM)).to_string();
+        assert!(error.contains("ibv_reg_mr on rxe0/1") && error.contains("ulimit -l"), "{error}");
+        let error = check("ibv_create_cq", "rxe0/1", libc::ENOMEM).expect_err("an error number").to_string();
+        assert!(error.contains("rdma resource"), "{error}");
+    }
+}

@@ -1,0 +1,134 @@
+//! What a worker does for all its queues at once.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use penstock_transport::Driver;
+use penstock_transport::host::Bell;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use crate::card::{Card, Event};
+use crate::hub::Hub;
+
+/// Turns until cards are asked again what has happened to them, while the worker does not sleep: a system call each.
+const TURNS_PER_EVENTS: u32 = 1024;
+
+/// Events of one card that are taken at once.
+const EVENTS_AT_ONCE: usize = 64;
+
+/// One worker's driver.
+pub(crate) struct VerbsDriver {
+    hub: Arc<Hub>,
+    /// What the worker sleeps on: desks, cards' events, and the timer.
+    descriptor: OwnedFd,
+    timer: OwnedFd,
+    is_timed: bool,
+    events: Option<Events>,
+    turns: u32,
+}
+
+/// Cards' events, which one worker hears for all.
+pub(crate) struct Events {
+    pub(crate) cards: Vec<Arc<dyn Card>>,
+    /// Of every worker, and what wakes it.
+    pub(crate) hubs: Vec<(Arc<Hub>, Bell)>,
+}
+
+impl VerbsDriver {
+    /// The driver of the worker with this hub.
+    pub(crate) fn new(hub: Arc<Hub>, cards: &[Arc<dyn Card>], events: Option<Events>) -> std::io::Result<Self> {
+        let descriptor = epoll::create(CreateFlags::CLOEXEC)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let watch = |fd: BorrowedFd<'_>| epoll::add(&descriptor, fd, EventData::new_u64(0), EventFlags::IN);
+        watch(timer.as_fd())?;
+        {
+            let inner = hub.lock();
+            (0..cards.len()).try_for_each(|card| watch(inner.desk(card).descriptor()))?;
+        }
+        if events.is_some() {
+            cards.iter().try_for_each(|card| watch(card.events()))?;
+        }
+        Ok(Self { hub, descriptor, timer, is_timed: false, events, turns: 0 })
+    }
+
+    /// Asks the cards what has happened to them, and tells all workers' lanes. Answers whether anything had.
+    fn take_events(&mut self) -> bool {
+        let Some(Events { cards, hubs }) = &self.events else { return false };
+        let mut any = false;
+        for (place, card) in cards.iter().enumerate() {
+            for _ in 0..EVENTS_AT_ONCE {
+                let Some(event) = card.next_event() else { break };
+                any = true;
+                let name = &card.facts().name;
+                match event {
+                    Event::Fatal => tracing::error!(card = name, "a card has failed"),
+                    Event::QueueBroken(number) => tracing::debug!(card = name, number, "a queue has broken"),
+                    Event::PortDown | Event::PortUp | Event::Changed => tracing::info!(card = name, ?event, "a port"),
+                }
+                hubs.iter().for_each(|(hub, _)| hub.lock().event(place, event));
+            }
+        }
+        if any {
+            hubs.iter().for_each(|(_, bell)| bell.ring());
+        }
+        any
+    }
+
+    /// Makes the descriptor readable then.
+    fn set_timer(&mut self, at: Option<Instant>) {
+        if at.is_none() && !self.is_timed {
+            return;
+        }
+        let left = at.map_or(Duration::ZERO, |at| {
+            at.saturating_duration_since(Instant::now()).clamp(Duration::from_nanos(1), Duration::from_secs(3600))
+        });
+        let it_value = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // A timer of a sane length is not refused; without it the worker would sleep longer.
+        let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value });
+        self.is_timed = at.is_some() && set.is_ok();
+    }
+}
+
+impl Driver for VerbsDriver {
+    fn turn(&mut self) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        let mut any = self.turns.is_multiple_of(TURNS_PER_EVENTS) && self.take_events();
+        match self.hub.try_lock() {
+            Some(mut inner) => {
+                inner.next_turn();
+                any |= inner.turn();
+            }
+            // A session begins or ends: what has come is there in the next turn.
+            None => any = true,
+        }
+        any
+    }
+
+    fn prepare_to_sleep(&mut self) -> bool {
+        if self.take_events() {
+            return false;
+        }
+        let at = {
+            let Some(mut inner) = self.hub.try_lock() else { return false };
+            inner.next_turn();
+            inner.arm();
+            if inner.turn() {
+                return false;
+            }
+            // However long the sleep, nobody takes the clock from before it for the present.
+            inner.next_turn();
+            inner.next_look()
+        };
+        self.set_timer(at);
+        true
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}

@@ -1,0 +1,467 @@
+//! What a worker's driver and its lanes share: a desk on each card, the queues on them, and what has come for each lane.
+//!
+//! A worker and its lanes use it from one thread; queues are made and taken away by the control thread as well. A driver that
+//! finds it locked looks again in its next turn.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
+
+use penstock_ring::ReadyBits;
+
+use crate::card::{Card, CardError, Desk, Done, Event, Landing, Outcome, Queue};
+use crate::slab::Slab;
+
+/// Completions that are taken at once.
+const POLLED_AT_ONCE: usize = 64;
+
+/// How often a desk is polled in a turn while it has completions.
+const POLLS_PER_TURN: usize = 4;
+
+/// One worker's hub.
+pub(crate) struct Hub {
+    inner: Mutex<Inner>,
+}
+
+/// How large desks are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeskSize {
+    pub(crate) completions: usize,
+    pub(crate) receives: usize,
+}
+
+/// Something for a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Item {
+    /// The place of the channel in its lane.
+    pub(crate) channel: u16,
+    /// The rail of the link.
+    pub(crate) rail: u8,
+    pub(crate) what: What,
+}
+
+/// What it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A completion. If it is a message, its bytes are in a slot of this desk until it is given back.
+    Done { desk: u8, done: Done },
+    /// Something has happened to the card, or to the queue.
+    Event(Event),
+}
+
+/// What is behind the lock.
+pub(crate) struct Inner {
+    desks: Vec<Place>,
+    inboxes: Inboxes,
+    /// When a turn began that has looked at the clock.
+    now: Option<Instant>,
+}
+
+/// What waits for the worker's lanes.
+struct Inboxes {
+    list: Vec<Inbox>,
+    free: Vec<u32>,
+    /// Where it is marked which lane has something.
+    ready: ReadyBits,
+    /// No lane is to be polled before this although nothing has come.
+    earliest: Option<Instant>,
+}
+
+/// What waits for one lane. It is bounded by what its queues can have under way.
+#[derive(Default)]
+struct Inbox {
+    /// The place of the lane among the worker's.
+    party: Option<u32>,
+    items: VecDeque<Item>,
+    /// When the lane is to be polled although nothing has come.
+    look: Option<Instant>,
+}
+
+/// A desk of one card, and its queues.
+struct Place {
+    desk: Box<dyn Desk>,
+    card: Arc<dyn Card>,
+    queues: HashMap<u32, Placed, BuildHasherDefault<NumberHash>>,
+    size: DeskSize,
+    /// Completions that its queues may have.
+    completions: usize,
+    receives: Receives,
+    /// The desk itself has failed: so have all its queues.
+    is_broken: bool,
+}
+
+/// A queue on a desk.
+#[derive(Debug, Clone, Copy)]
+struct Placed {
+    inbox: u32,
+    channel: u16,
+    rail: u8,
+    requests: usize,
+    grants: usize,
+}
+
+/// The receives of a desk: slots that wait for messages.
+#[derive(Default)]
+struct Receives {
+    slabs: Vec<Slab>,
+    /// Which slab and which slot of it a number means.
+    slots: Vec<(u32, u32)>,
+    is_given: Vec<bool>,
+    free: Vec<u32>,
+    /// How many the card has, and how many its queues may need.
+    given: usize,
+    wanted: usize,
+}
+
+/// Queue numbers are a card's own and as good as random below a few thousand.
+#[derive(Default)]
+struct NumberHash(u64);
+
+impl Hasher for NumberHash {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+impl Hub {
+    /// A hub with a desk on each card, of the worker with these ready bits.
+    pub(crate) fn open(cards: &[Arc<dyn Card>], wanted: DeskSize, ready: ReadyBits) -> Result<Self, CardError> {
+        let place = |card: &Arc<dyn Card>| {
+            let facts = card.facts();
+            let size = DeskSize {
+                completions: wanted.completions.min(facts.completions_max),
+                receives: wanted.receives.min(facts.receives_max),
+            };
+            let desk = card.desk(size.completions, size.receives)?;
+            let (card, queues, receives) = (Arc::clone(card), HashMap::default(), Receives::default());
+            Ok(Place { desk, card, queues, size, completions: 0, receives, is_broken: false })
+        };
+        let desks = cards.iter().map(place).collect::<Result<_, CardError>>()?;
+        let inboxes = Inboxes { list: Vec::new(), free: Vec::new(), ready, earliest: None };
+        Ok(Self { inner: Mutex::new(Inner { desks, inboxes, now: None }) })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Unless somebody else has it now.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
+        match self.inner.try_lock() {
+            Ok(inner) => Some(inner),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl Inboxes {
+    /// Something is there for a lane.
+    fn put(&mut self, inbox: u32, item: Item) {
+        let inbox = &mut self.list[inbox as usize];
+        // A port may go up and down without end: that it has is enough.
+        if !matches!(item.what, What::Event(_)) || !inbox.items.contains(&item) {
+            inbox.items.push_back(item);
+        }
+        if let Some(party) = inbox.party {
+            self.ready.mark(party as usize);
+        }
+    }
+
+    /// Marks the lanes whose time has come. Answers whether there were any.
+    fn look(&mut self, now: Instant) -> bool {
+        if self.earliest.is_none_or(|earliest| now < earliest) {
+            return false;
+        }
+        let mut any = false;
+        for inbox in self.list.iter_mut().filter(|inbox| inbox.look.is_some_and(|look| look <= now)) {
+            inbox.look = None;
+            if let Some(party) = inbox.party {
+                self.ready.mark(party as usize);
+                any = true;
+            }
+        }
+        self.earliest = self.list.iter().filter_map(|inbox| inbox.look).min();
+        any
+    }
+}
+
+impl Inner {
+    /// A new inbox, of the lane at this place among the worker's.
+    pub(crate) fn new_inbox(&mut self, party: u32) -> u32 {
+        let Inboxes { list, free, .. } = &mut self.inboxes;
+        let place = free.pop().unwrap_or(list.len() as u32);
+        if place as usize == list.len() {
+            list.push(Inbox::default());
+        }
+        list[place as usize].party = Some(party);
+        place
+    }
+
+    /// An inbox is given up, with all that is in it. Its queues are gone.
+    pub(crate) fn drop_inbox(&mut self, place: u32) {
+        let mut items = std::mem::take(&mut self.inboxes.list[place as usize]).items;
+        self.discard(&mut items);
+        self.inboxes.free.push(place);
+    }
+
+    /// What was taken and will not be seen to.
+    pub(crate) fn discard(&mut self, items: &mut VecDeque<Item>) {
+        for Item { what, .. } in items.drain(..) {
+            if let What::Done { desk, done: Done { id, what: Outcome::Came { .. }, .. } } = what {
+                self.give_back(desk, &[id]);
+            }
+        }
+    }
+
+    /// Makes a queue on the desk of this card, and gives the card the receives that it may need.
+    pub(crate) fn queue(
+        &mut self,
+        card: usize,
+        inbox: u32,
+        channel: u16,
+        (requests, grants): (usize, usize),
+    ) -> Result<Box<dyn Queue>, CardError> {
+        let place = &mut self.desks[card];
+        let name = || place.card.facts().name.clone();
+        let has = place.size.completions - place.completions;
+        if requests + grants > has {
+            let (what, wants) = ("the completions of one more queue", requests + grants);
+            return Err(CardError::NoRoom { card: name(), what, has, wants });
+        }
+        let has = place.size.receives - place.receives.wanted;
+        if grants > has {
+            return Err(CardError::NoRoom { card: name(), what: "the receives of one more queue", has, wants: grants });
+        }
+        place.receives.make(place.receives.wanted + grants, grants, &place.card)?;
+        let queue = place.desk.queue(requests)?;
+        place.completions += requests + grants;
+        place.receives.wanted += grants;
+        place.queues.insert(queue.number(), Placed { inbox, channel, rail: 0, requests, grants });
+        if let Err(error) = place.supply() {
+            self.forget_queue(card, queue.number());
+            return Err(error);
+        }
+        Ok(queue)
+    }
+
+    /// A queue is of this rail.
+    pub(crate) fn assign(&mut self, card: usize, number: u32, rail: u8) {
+        if let Some(placed) = self.desks[card].queues.get_mut(&number) {
+            placed.rail = rail;
+        }
+    }
+
+    /// A queue will not be heard of any more. Call it when it is reset, and before it is dropped: its number may be another's then.
+    pub(crate) fn forget_queue(&mut self, card: usize, number: u32) {
+        self.drain();
+        let place = &mut self.desks[card];
+        if let Some(placed) = place.queues.remove(&number) {
+            place.completions -= placed.requests + placed.grants;
+            place.receives.wanted -= placed.grants;
+        }
+    }
+
+    /// The clock, looked at once a turn.
+    pub(crate) fn now(&mut self) -> Instant {
+        *self.now.get_or_insert_with(Instant::now)
+    }
+
+    /// Time goes on.
+    pub(crate) fn next_turn(&mut self) {
+        self.now = None;
+    }
+
+    /// Asks all cards, and marks the lanes that have something. Answers whether any had.
+    pub(crate) fn turn(&mut self) -> bool {
+        let mut any = false;
+        for desk in 0..self.desks.len() {
+            for _ in 0..POLLS_PER_TURN {
+                let found = self.poll(desk);
+                any |= found > 0;
+                if found < POLLED_AT_ONCE {
+                    break;
+                }
+            }
+        }
+        if self.inboxes.earliest.is_some() {
+            let now = self.now();
+            any |= self.inboxes.look(now);
+        }
+        any
+    }
+
+    /// Takes all completions that there are.
+    pub(crate) fn drain(&mut self) {
+        for desk in 0..self.desks.len() {
+            while self.poll(desk) > 0 {}
+        }
+    }
+
+    /// When a lane is to be polled next although nothing has come.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        self.inboxes.earliest
+    }
+
+    /// This lane is to be polled then, at the latest.
+    pub(crate) fn look_at(&mut self, inbox: u32, at: Option<Instant>) {
+        self.inboxes.list[inbox as usize].look = at;
+        let earliest = self.inboxes.earliest.into_iter().chain(at).min();
+        self.inboxes.earliest = earliest;
+    }
+
+    /// The next completions make the desks' descriptors readable.
+    pub(crate) fn arm(&mut self) {
+        for desk in 0..self.desks.len() {
+            if !self.desks[desk].is_broken
+                && let Err(error) = self.desks[desk].desk.arm()
+            {
+                self.break_desk(desk, &error);
+            }
+        }
+    }
+
+    /// The desk on this card.
+    pub(crate) fn desk(&self, card: usize) -> &dyn Desk {
+        &*self.desks[card].desk
+    }
+
+    /// Takes completions of a desk and puts them where they belong. Answers how many.
+    fn poll(&mut self, desk: usize) -> usize {
+        let place = &mut self.desks[desk];
+        if place.is_broken {
+            return 0;
+        }
+        let mut done = [Done::default(); POLLED_AT_ONCE];
+        let count = match place.desk.poll(&mut done) {
+            Ok(count) => count,
+            Err(error) => {
+                self.break_desk(desk, &error);
+                return 0;
+            }
+        };
+        let (mut unused, mut slots) = (0, [0; POLLED_AT_ONCE]);
+        for done in &done[..count] {
+            let is_received = place.receives.take(done);
+            let placed = place.queues.get(&done.queue).filter(|_| done.what != Outcome::Unused);
+            if let Some(&Placed { inbox, channel, rail, .. }) = placed {
+                let what = What::Done { desk: desk as u8, done: *done };
+                self.inboxes.put(inbox, Item { channel, rail, what });
+            } else if is_received {
+                // Not used, or of a queue that is gone.
+                slots[unused] = done.id;
+                unused += 1;
+            }
+        }
+        if unused > 0 {
+            self.give_back(desk as u8, &slots[..unused]);
+        }
+        count
+    }
+
+    /// The bytes of a message.
+    pub(crate) fn read(&self, desk: u8, id: u64, bytes: &mut [u8]) {
+        let receives = &self.desks[usize::from(desk)].receives;
+        let (slab, slot) = receives.slots[id as usize];
+        receives.slabs[slab as usize].get(slot as usize, bytes);
+    }
+
+    /// These slots may take other messages.
+    pub(crate) fn give_back(&mut self, desk: u8, ids: &[u64]) {
+        let place = &mut self.desks[usize::from(desk)];
+        place.receives.free.extend(ids.iter().map(|id| *id as u32));
+        if !place.is_broken
+            && let Err(error) = place.supply()
+        {
+            self.break_desk(usize::from(desk), &error);
+        }
+    }
+
+    /// A desk has failed: all lanes with a queue there hear of it.
+    fn break_desk(&mut self, desk: usize, error: &CardError) {
+        tracing::error!(%error, "a card's desk has failed: its queues are given up");
+        self.desks[desk].is_broken = true;
+        self.event(desk, Event::Fatal);
+    }
+
+    /// Something has happened to a card, or to a queue of it: its lanes hear of it.
+    pub(crate) fn event(&mut self, card: usize, event: Event) {
+        for (&number, &Placed { inbox, channel, rail, .. }) in &self.desks[card].queues {
+            if !matches!(event, Event::QueueBroken(broken) if broken != number) {
+                self.inboxes.put(inbox, Item { channel, rail, what: What::Event(event) });
+            }
+        }
+    }
+
+    /// Takes what waits for a lane, which has seen to all that it took before.
+    pub(crate) fn take(&mut self, inbox: u32, items: &mut VecDeque<Item>) {
+        debug_assert!(items.is_empty(), "what was taken before was not seen to");
+        std::mem::swap(&mut self.inboxes.list[inbox as usize].items, items);
+    }
+
+    /// How many receives the cards have, and how many their queues may need.
+    #[cfg(test)]
+    pub(crate) fn receives(&self) -> (usize, usize) {
+        let count = |count: fn(&Receives) -> usize| self.desks.iter().map(|place| count(&place.receives)).sum();
+        (count(|receives| receives.given), count(|receives| receives.wanted))
+    }
+}
+
+impl Place {
+    /// Gives the card as many receives as its queues may need.
+    fn supply(&mut self) -> Result<(), CardError> {
+        let Receives { slabs, slots, is_given, free, given, wanted } = &mut self.receives;
+        while given < wanted {
+            let mut landings = [Landing { id: 0, piece: Default::default() }; POLLED_AT_ONCE];
+            let count = free.len().min(*wanted - *given).min(landings.len());
+            if count == 0 {
+                break;
+            }
+            for landing in &mut landings[..count] {
+                let id = free.pop().expect("as many as were counted");
+                let (slab, slot) = slots[id as usize];
+                let slab = &slabs[slab as usize];
+                *landing = Landing { id: id.into(), piece: slab.piece(0, slot as usize, crate::slab::SLOT_BYTES) };
+                is_given[id as usize] = true;
+            }
+            *given += count;
+            self.desk.supply(&landings[..count])?;
+        }
+        Ok(())
+    }
+}
+
+impl Receives {
+    /// Makes slots until there are so many, so many at once.
+    fn make(&mut self, wanted: usize, at_once: usize, card: &Arc<dyn Card>) -> Result<(), CardError> {
+        while self.slots.len() < wanted {
+            let slab = Slab::new([card], at_once)?;
+            let place = self.slabs.len() as u32;
+            for slot in 0..slab.slots() as u32 {
+                self.free.push(self.slots.len() as u32);
+                self.slots.push((place, slot));
+                self.is_given.push(false);
+            }
+            self.slabs.push(slab);
+        }
+        Ok(())
+    }
+
+    /// A completion is here: if it is one of a receive, the card has one less. Answers whether it is.
+    fn take(&mut self, done: &Done) -> bool {
+        let is_received = matches!(done.what, Outcome::Came { .. } | Outcome::Unused);
+        let Some(is_given) = self.is_given.get_mut(done.id as usize).filter(|_| is_received) else { return false };
+        let was_given = std::mem::take(is_given);
+        self.given -= usize::from(was_given);
+        was_given
+    }
+}

@@ -1,0 +1,343 @@
+//! One worker's lane to one peer: its channels.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use penstock_core::Cause;
+use penstock_core::plan::RegionKey;
+use penstock_ring::LowWater;
+use penstock_ring::gate::NOTHING;
+use penstock_transport::host::{Bell, Commons};
+use penstock_transport::lane::{Abandoned, Handle};
+use penstock_transport::{
+    Announced, Arrival, Batch, Lane, LaneFault, Note, PostError, Posted, RemoteMemory, Revisions, Sink, Told,
+};
+
+use crate::asides::LaneAsides;
+use crate::card::{CardError, Done, Outcome};
+use crate::channel::Channel;
+use crate::context::Context;
+use crate::fence::LaneFence;
+use crate::hub::{Hub, Item, What};
+use crate::regions::{LocalKeys, NoKeys, Regions};
+use crate::slab::SLOT_BYTES;
+
+/// What one poll sees to at most, so that other lanes have their turn.
+const ITEMS_PER_POLL: usize = 64;
+
+/// What all lanes of a session share.
+pub(crate) struct Common {
+    pub(crate) commons: Arc<Commons>,
+    pub(crate) told: Arc<Told>,
+    pub(crate) fence: Arc<LaneFence>,
+    pub(crate) asides: Arc<LaneAsides>,
+    pub(crate) regions: Arc<Regions>,
+    /// The card of each rail, and how many channels and workers there are.
+    pub(crate) cards: Vec<usize>,
+    pub(crate) workers: usize,
+    /// The place of the peer in our table.
+    pub(crate) party: u32,
+}
+
+/// One worker's lane.
+pub(crate) struct VerbsLane {
+    /// First, so that queues go before anything that they use.
+    channels: Vec<Channel>,
+    common: Arc<Common>,
+    hub: Arc<Hub>,
+    inbox: u32,
+    worker: usize,
+    application: Bell,
+    low: LowWater,
+    /// What was taken from the hub and not seen to.
+    items: VecDeque<Item>,
+    /// Slots that were read, of this desk.
+    read: (u8, Vec<u64>),
+    message: Box<[u8]>,
+    /// The local region that was posted from last.
+    known: Option<(RegionKey, LocalKeys)>,
+    /// Up to which revision of the peer's log its fence was sent.
+    fenced: u64,
+    /// Up to which revision rails were cut off by force.
+    forced: u64,
+    /// When it is to be polled, as the hub knows it.
+    is_timed: bool,
+}
+
+/// What a lane is made of, beside what all lanes share.
+pub(crate) struct LaneParts {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) inbox: u32,
+    pub(crate) worker: usize,
+    pub(crate) low: LowWater,
+}
+
+impl VerbsLane {
+    pub(crate) fn new(common: &Arc<Common>, parts: LaneParts) -> Self {
+        let LaneParts { hub, inbox, worker, low } = parts;
+        Self {
+            channels: Vec::new(),
+            hub,
+            inbox,
+            worker,
+            application: common.commons.ringer(0),
+            common: Arc::clone(common),
+            low,
+            items: VecDeque::new(),
+            read: (0, Vec::new()),
+            message: vec![0; SLOT_BYTES].into(),
+            known: None,
+            fenced: 0,
+            forced: 0,
+            is_timed: false,
+        }
+    }
+
+    /// One more channel is of this lane: the next of its numbers.
+    pub(crate) fn push(&mut self, channel: Channel) {
+        self.channels.push(channel);
+    }
+
+    /// Connects all queues.
+    pub(crate) fn connect(&mut self) -> Result<(), CardError> {
+        self.channels.iter_mut().try_for_each(Channel::connect)
+    }
+
+    /// The numbers of its channels: of all of the session every so many-th.
+    fn numbers(&self) -> impl Iterator<Item = u16> + use<> {
+        let (worker, workers, count) = (self.worker, self.common.workers, self.channels.len());
+        (0..count).map(move |place| (worker + place * workers) as u16)
+    }
+
+    /// Which channel carries all that this worker has of a transfer.
+    fn place_of(&self, transfer: u64) -> usize {
+        // Its place and the use of it: small transfers one after another take turns.
+        ((transfer ^ transfer >> 32) % self.channels.len() as u64) as usize
+    }
+
+    /// Calls a channel with what it may need.
+    fn with<T>(&mut self, place: usize, call: impl FnOnce(&mut Channel, &Context<'_>) -> T) -> T {
+        let Self { channels, common, hub, application, worker, .. } = self;
+        let number = (*worker + place * common.workers) as u16;
+        let say = |words: &[u8]| common.asides.say(number, words);
+        let context = Context {
+            here: common.commons.posts.view().revision(),
+            told: &common.told,
+            commons: &common.commons,
+            application,
+            witness: &*common.fence,
+            say: &say,
+            now: hub.lock().now(),
+        };
+        call(&mut channels[place], &context)
+    }
+
+    /// Calls all channels. Answers whether any said yes.
+    fn with_each(
+        &mut self,
+        mut call: impl FnMut(&mut Channel, &Context<'_>) -> Result<bool, LaneFault>,
+    ) -> Result<bool, LaneFault> {
+        (0..self.channels.len()).try_fold(false, |any, place| Ok(any | self.with(place, &mut call)?))
+    }
+
+    /// The keys to this side's memory on each rail.
+    fn local_keys(&mut self, key: RegionKey) -> Result<LocalKeys, PostError> {
+        if let Some((known, keys)) = self.known
+            && known == key
+        {
+            return Ok(keys);
+        }
+        let keys = self.common.regions.keys_of(key, &self.common.cards).map_err(|error| match error {
+            NoKeys::Gone(_) => PostError::Refused(Cause::RevokedHere),
+            NoKeys::Card(error) => {
+                tracing::warn!(%error, "memory of this engine cannot be registered with a card");
+                PostError::Refused(Cause::NoPath)
+            }
+        })?;
+        self.known = Some((key, keys.local));
+        Ok(keys.local)
+    }
+
+    fn oldest(&self) -> u64 {
+        self.channels.iter().map(Channel::oldest).min().unwrap_or(NOTHING)
+    }
+
+    /// Sees to what the hub has for this lane. Answers whether there is more.
+    fn take_items(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+        if self.items.is_empty() {
+            self.hub.lock().take(self.inbox, &mut self.items);
+        }
+        for _ in 0..ITEMS_PER_POLL {
+            let Some(Item { channel, rail, what }) = self.items.pop_front() else { break };
+            let place = usize::from(channel);
+            match what {
+                What::Event(event) => self.with(place, |channel, context| channel.event(rail, event, context)),
+                What::Done { desk, done } => self.done(place, rail, desk, &done, sink)?,
+            }
+        }
+        self.give_back();
+        Ok(!self.items.is_empty())
+    }
+
+    fn done(&mut self, place: usize, rail: u8, desk: u8, done: &Done, sink: &mut dyn Sink) -> Result<(), LaneFault> {
+        let Outcome::Came { bytes, immediate } = done.what else {
+            return self.with(place, |channel, context| channel.done(rail, done, &[], context, sink));
+        };
+        let bytes = if immediate.is_some() { 0 } else { (bytes as usize).min(SLOT_BYTES) };
+        if bytes > 0 {
+            self.hub.lock().read(desk, done.id, &mut self.message[..bytes]);
+        }
+        if self.read.0 != desk {
+            self.give_back();
+            self.read.0 = desk;
+        }
+        self.read.1.push(done.id);
+        let message = std::mem::take(&mut self.message);
+        let result = self.with(place, |channel, context| channel.done(rail, done, &message[..bytes], context, sink));
+        self.message = message;
+        result
+    }
+
+    /// Slots that were read may take other messages.
+    fn give_back(&mut self) {
+        if !self.read.1.is_empty() {
+            self.hub.lock().give_back(self.read.0, &self.read.1);
+            self.read.1.clear();
+        }
+    }
+
+    /// What the peer's lanes say of broken rails.
+    fn take_asides(&mut self) -> Result<(), LaneFault> {
+        for (place, number) in self.numbers().enumerate() {
+            while let Some(words) = self.common.asides.next(number) {
+                self.with(place, |channel, context| channel.aside(&words, context))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends fences when the peer has told of withdrawals, and cuts off what has to have ended here.
+    fn keep_quiet(&mut self) {
+        let copied = self.common.told.copied();
+        if copied > self.fenced {
+            self.fenced = copied;
+            self.channels.iter_mut().for_each(|channel| channel.send_fence(copied));
+        }
+        let forced = self.common.fence.forced();
+        if forced <= self.forced {
+            return;
+        }
+        self.forced = forced;
+        for (place, number) in self.numbers().enumerate() {
+            let is_old = self.channels[place].oldest() < forced;
+            for rail in 0..self.common.cards.len() as u8 {
+                if is_old || !self.common.fence.rail_has_passed(number, rail, forced) {
+                    tracing::debug!(channel = number, rail, "cut off: withdrawn memory has to be quiet");
+                    self.with(place, |channel, context| channel.cut(rail, context));
+                }
+            }
+        }
+    }
+
+    /// Says what is still under way, and when to look again.
+    fn settle(&mut self) {
+        self.low.ended(self.oldest());
+        self.set_timer();
+    }
+
+    /// Says when to look again although nothing comes.
+    fn set_timer(&mut self) {
+        let next = self.channels.iter().filter_map(Channel::next_look).min();
+        if next.is_some() || self.is_timed {
+            self.is_timed = next.is_some();
+            self.hub.lock().look_at(self.inbox, next);
+        }
+    }
+}
+
+impl Lane for VerbsLane {
+    fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
+        let RemoteMemory::Keyed(memory) = batch.remote else {
+            return Err(PostError::Fault(LaneFault(Cause::NoPath)));
+        };
+        let keys = self.local_keys(batch.local_key)?;
+        self.low.begin(batch.expected.here);
+        // No processor of the peer looks at this again: what it has withdrawn is known here, or the peer waits for this lane's fence, which
+        // goes behind this batch.
+        let here = self.common.commons.posts.view().revision();
+        let there = self.common.told.copied().max(batch.expected.there);
+        let posted = if (Revisions { here, there }) == batch.expected {
+            let place = self.place_of(batch.transfer);
+            self.channels[place].post(batch, memory, keys.first(self.common.cards.len()))
+        } else {
+            Err(PostError::Withdrawn(Revisions { here, there }))
+        };
+        if posted.is_err() {
+            self.low.ended(self.oldest());
+        }
+        posted
+    }
+
+    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
+        if arrival.is_empty() {
+            return Ok(Announced::Told(true));
+        }
+        let place = self.place_of(arrival.transfer);
+        self.channels[place].announce(arrival)
+    }
+
+    fn flush(&mut self) -> Result<(), LaneFault> {
+        self.channels.iter_mut().for_each(Channel::flush);
+        // A card may have refused.
+        self.set_timer();
+        Ok(())
+    }
+
+    fn hand_over(&mut self, _: Note<'_>, _: &Handle) -> Result<(), PostError> {
+        Err(PostError::Fault(LaneFault(Cause::NoPath)))
+    }
+
+    fn abandon(&mut self, token: u64) -> Abandoned {
+        // Which channel has it is not told by its name; those that do not have it are quiet.
+        let mut answers = (0..self.channels.len()).map(|place| self.channels[place].abandon(token));
+        let answer = answers.find(|answer| *answer != Abandoned::Quiet).unwrap_or(Abandoned::Quiet);
+        self.settle();
+        answer
+    }
+
+    fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+        self.take_asides()?;
+        let mut more = self.take_items(sink)?;
+        self.keep_quiet();
+        more |= self.with_each(|channel, context| channel.poll(context, sink))?;
+        self.settle();
+        Ok(more)
+    }
+}
+
+impl Drop for VerbsLane {
+    fn drop(&mut self) {
+        self.channels.iter_mut().for_each(Channel::break_off);
+        let mut hub = self.hub.lock();
+        // What came before is taken while it can still be told whose it is.
+        hub.drain();
+        for channel in &mut self.channels {
+            for (rail, number) in channel.reset() {
+                hub.forget_queue(self.common.cards[usize::from(rail)], number);
+            }
+        }
+        hub.discard(&mut self.items);
+        let (desk, read) = &self.read;
+        hub.give_back(*desk, read);
+        hub.drop_inbox(self.inbox);
+        drop(hub);
+        // Queues that could not be made new are gone now, and with that is proven what there is to prove.
+        let numbers = self.numbers();
+        self.channels.clear();
+        self.low.ended(NOTHING);
+        self.common.fence.ended(numbers);
+    }
+}
+
+#[cfg(test)]
+mod tests;

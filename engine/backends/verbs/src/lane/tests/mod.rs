@@ -1,0 +1,338 @@
+//! Two engines' sides of a session in one thread, over cards of the model.
+
+mod crowd;
+mod hostile;
+mod moving;
+mod quiet;
+mod room;
+mod storm;
+mod threads;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use penstock_core::plan::RegionKey;
+use penstock_core::{Cause, Direction, Rights, Span};
+use penstock_memory::{Hint, HostMemory, ProcessWatch, Region, Registry};
+use penstock_ring::{ReadyBits, Withdrawal};
+use penstock_transport::host::Commons;
+use penstock_transport::lane::Handle;
+use penstock_transport::link::Offering;
+use penstock_transport::{
+    Announced, Arrival, Asides, Batch, CounterRef, Driver, Failure, Fence, Here, JoinError, Lane, LaneFault, Link,
+    Note, PostError, Posted, Registrar, RemoteMemory, RemoteRegion, Revisions, Sight, Sink, There, Transport,
+};
+
+use crate::card::Card;
+use crate::model::{ModelCard, ModelNetwork};
+use crate::{Options, VerbsTransport};
+
+const WRITE: Direction = Direction::Write;
+const READ: Direction = Direction::Read;
+const PARTY: u32 = 3;
+
+/// What one worker got.
+#[derive(Default)]
+struct Got {
+    room: usize,
+    notes: Vec<(u128, Vec<u8>)>,
+    completed: Vec<(u64, Result<u64, Failure>)>,
+}
+
+impl Sink for Got {
+    fn has_room(&mut self) -> bool {
+        self.room > 0
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        self.room -= 1;
+        self.notes.push((note.id.0, note.payload.to_vec()));
+    }
+
+    fn handed_over(&mut self, _: Note<'_>, _: Handle) {
+        panic!("nothing is handed over between hosts");
+    }
+
+    fn completed(&mut self, token: u64, result: Result<u64, Failure>) {
+        self.completed.push((token, result));
+    }
+}
+
+/// An engine, with or without sessions.
+struct Engine {
+    commons: Arc<Commons>,
+    registry: Arc<Registry>,
+    transport: VerbsTransport,
+    cards: Vec<Arc<ModelCard>>,
+}
+
+impl Engine {
+    fn new(network: &ModelNetwork, cards: usize, workers: usize) -> Self {
+        Self::with((0..cards).map(|_| network.card()).collect(), workers, Options::default())
+    }
+
+    fn with(cards: Vec<Arc<ModelCard>>, workers: usize, options: Options) -> Self {
+        let (commons, registry) = (Commons::create(workers).unwrap(), Arc::new(Registry::new()));
+        let own = cards.iter().map(|card| Arc::clone(card) as Arc<dyn Card>).collect();
+        let transport = VerbsTransport::new(Arc::clone(&commons), Arc::clone(&registry), own, options).unwrap();
+        Self { commons, registry, transport, cards }
+    }
+
+    fn offer(&self, party: u32, theirs: usize) -> Offering {
+        let here = Here { host: 1, process: 1, epoch: 1, workers: self.commons.workers(), party };
+        let watch = Arc::new(ProcessWatch::of(std::process::id()));
+        let there = There { host: 2, process: 2, epoch: 2, workers: theirs, party, watch };
+        self.transport.offer(here, there).unwrap()
+    }
+
+    fn region(&self, bytes: Vec<u8>, rights: Rights) -> Arc<Region> {
+        self.registry.register_host(HostMemory::from_vec(bytes).unwrap(), "pool", rights).unwrap()
+    }
+}
+
+/// One worker's side of a session.
+struct Worker {
+    driver: Box<dyn Driver>,
+    lane: Option<Box<dyn Lane>>,
+    ready: ReadyBits,
+    got: Got,
+    fault: Option<LaneFault>,
+}
+
+/// One side of a session.
+struct Side {
+    engine: Engine,
+    workers: Vec<Worker>,
+    sight: Sight,
+    registrar: Arc<dyn Registrar>,
+    asides: Arc<dyn Asides>,
+    path: String,
+    rails: Vec<String>,
+    expected: Revisions,
+    /// What the peer said aside and was not heard yet.
+    said: Arc<Mutex<VecDeque<Vec<u8>>>>,
+    /// What the peer says aside is not heard yet.
+    is_deaf: bool,
+}
+
+impl Side {
+    fn new(engine: Engine, link: Link) -> Self {
+        let Link { lanes, registrar, sight, streams, asides, rails, path } = link;
+        assert!(streams.is_none(), "cards need no streams");
+        let workers = lanes.into_iter().enumerate().map(|(worker, lane)| Worker {
+            driver: engine.transport.driver(worker).unwrap().expect("it has one"),
+            lane: Some(lane),
+            ready: engine.commons.mail.view().ready(worker),
+            got: Got { room: usize::MAX, ..Got::default() },
+            fault: None,
+        });
+        let workers = workers.collect();
+        let asides = asides.expect("broken rails are talked about");
+        let (expected, said, is_deaf) = (Revisions::default(), Arc::default(), false);
+        Self { engine, workers, sight, registrar, asides, path, rails, expected, said, is_deaf }
+    }
+
+    /// What a peer's plan would name this region by.
+    fn show(&self, region: &Arc<Region>, to: &Self) -> RemoteMemory {
+        let exported = self.registrar.export(region);
+        assert!(exported.token.is_none() && exported.more.is_empty(), "a card needs no descriptor");
+        to.registrar.import(&remote(region, &exported.path), None).unwrap()
+    }
+
+    /// Posts one batch, or as much of it as is taken.
+    fn post(
+        &mut self,
+        direction: Direction,
+        local: &Region,
+        remote: &RemoteMemory,
+        spans: &[Span],
+        (token, transfer): (u64, u64),
+    ) -> Result<Posted, PostError> {
+        self.post_of(0, direction, local, remote, spans, (token, transfer))
+    }
+
+    fn post_of(
+        &mut self,
+        worker: usize,
+        direction: Direction,
+        local: &Region,
+        remote: &RemoteMemory,
+        spans: &[Span],
+        (token, transfer): (u64, u64),
+    ) -> Result<Posted, PostError> {
+        let batch = Batch {
+            direction,
+            local: local.window(),
+            local_key: key_of(local),
+            remote,
+            spans,
+            hint: Hint::Cached,
+            expected: self.expected,
+            token,
+            transfer,
+            whole: spans.iter().map(|span| span.len).sum(),
+        };
+        self.workers[worker].lane().post(&batch)
+    }
+
+    fn tell(&mut self, transfer: u64, token: u64, id: u128, payload: &[u8]) -> Result<Announced, PostError> {
+        let note = Some(Note { id: penstock_core::NoteId(id), payload });
+        let arrival = Arrival { transfer, whole: 0, token, counter: None, note };
+        self.workers[0].lane().announce(&arrival)
+    }
+
+    fn count(&mut self, transfer: u64, token: u64, counter: CounterRef) -> Result<Announced, PostError> {
+        let arrival = Arrival { transfer, whole: 0, token, counter: Some(counter), note: None };
+        self.workers[0].lane().announce(&arrival)
+    }
+
+    fn result(&self, token: u64) -> Option<Result<u64, Cause>> {
+        let mut its = self.workers.iter().flat_map(|worker| &worker.got.completed).filter(|(of, _)| *of == token);
+        let first = its.next().map(|(_, result)| result.map_err(|failure| failure.cause));
+        assert!(its.next().is_none(), "reported twice");
+        first
+    }
+
+    fn got(&self) -> &Got {
+        &self.workers[0].got
+    }
+
+    fn fence(&self) -> &dyn Fence {
+        &**self.sight.fence().expect("cards are fenced")
+    }
+
+    /// Withdraws a part of a region, and lets the peer know where it is told. Answers the new revision.
+    fn withdraw(&mut self, region: &Region, offset: u64, len: u64, peer: Option<&Self>) -> u64 {
+        let view = self.engine.commons.posts.view();
+        let before = view.revision();
+        let RegionKey { region, generation } = key_of(region);
+        let withdrawal = Withdrawal { region: region.0, generation: generation.0, offset, len };
+        let revision = self.engine.commons.posts.withdraw(&[withdrawal]);
+        if let Some(peer) = peer {
+            peer.sight.learn(before, [withdrawal].into_iter());
+        }
+        revision
+    }
+
+    /// What workers do in a turn. Answers whether there was anything.
+    fn turn(&mut self) -> bool {
+        let mut worked = false;
+        while !self.is_deaf {
+            let Some(words) = self.said.lock().unwrap().pop_front() else { break };
+            self.asides.heard(&words).unwrap();
+            worked = true;
+        }
+        self.workers.iter_mut().fold(worked, |worked, worker| worker.turn() | worked)
+    }
+
+    fn fault(&self) -> Option<LaneFault> {
+        self.workers.iter().find_map(|worker| worker.fault)
+    }
+}
+
+impl Worker {
+    fn lane(&mut self) -> &mut Box<dyn Lane> {
+        self.lane.as_mut().expect("it was not dropped")
+    }
+
+    fn turn(&mut self) -> bool {
+        let Some(lane) = self.lane.as_mut().filter(|_| self.fault.is_none()) else { return false };
+        let mut worked = self.driver.turn();
+        let mut is_marked = false;
+        self.ready.take_each(|party| is_marked |= party == PARTY as usize);
+        if is_marked {
+            worked = true;
+            match lane.poll(&mut self.got) {
+                Ok(true) => self.ready.mark(PARTY as usize),
+                Ok(false) => {}
+                Err(fault) => self.fault = Some(fault),
+            }
+        }
+        if let Err(fault) = lane.flush() {
+            self.fault = Some(fault);
+        }
+        worked
+    }
+}
+
+fn remote<'a>(region: &Region, path: &'a [u8]) -> RemoteRegion<'a> {
+    RemoteRegion {
+        epoch: 1,
+        id: region.id(),
+        generation: region.generation(),
+        base: region.window().base_address(),
+        bytes: region.bytes(),
+        rights: region.rights(),
+        path,
+    }
+}
+
+fn key_of(region: &Region) -> RegionKey {
+    RegionKey { region: region.id(), generation: region.generation() }
+}
+
+fn bytes_of(region: &Region) -> Vec<u8> {
+    let mut bytes = vec![0; region.bytes() as usize];
+    region.window().read_into(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Both sides of a session between these engines.
+fn join(one: Engine, two: Engine) -> [Side; 2] {
+    try_join(one, two).unwrap()
+}
+
+fn try_join(one: Engine, two: Engine) -> Result<[Side; 2], JoinError> {
+    let (workers_one, workers_two) = (one.commons.workers(), two.commons.workers());
+    let (offer_one, offer_two) = (one.offer(PARTY, workers_two), two.offer(PARTY, workers_one));
+    let (blob_one, blob_two) = (offer_one.blob.clone(), offer_two.blob.clone());
+    let link_one = (offer_one.join)(&blob_two, Vec::new())?;
+    let link_two = (offer_two.join)(&blob_one, Vec::new())?;
+    let sides = [Side::new(one, link_one), Side::new(two, link_two)];
+    for at in 0..2 {
+        let (ear, bell) = (Arc::clone(&sides[1 - at].said), sides[1 - at].engine.commons.ringer(1));
+        sides[at].asides.begin(Box::new(move |words| {
+            ear.lock().unwrap().push_back(words.to_vec());
+            bell.ring();
+        }));
+    }
+    Ok(sides)
+}
+
+/// Both sides of a session of one worker each, over so many rails, and what joins their cards.
+fn session(rails: usize) -> (ModelNetwork, [Side; 2]) {
+    let network = ModelNetwork::new(crate::model::Options::default());
+    let mut sides = join(Engine::new(&network, rails, 1), Engine::new(&network, rails, 1));
+    settle(&mut sides);
+    (network, sides)
+}
+
+/// Turns both until this is so.
+fn until(sides: &mut [Side; 2], what: &str, mut is_so: impl FnMut(&mut [Side; 2]) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so(sides) {
+        for side in sides.iter_mut() {
+            side.turn();
+            assert_eq!(side.fault(), None, "while waiting until {what}");
+        }
+        assert!(Instant::now() < deadline, "waited too long until {what}");
+    }
+}
+
+/// Turns both until nothing happens any more.
+fn settle(sides: &mut [Side; 2]) {
+    let mut quiet = 0;
+    while quiet < 20 {
+        let worked = sides.iter_mut().fold(false, |worked, side| side.turn() | worked);
+        quiet = if worked { 0 } else { quiet + 1 };
+    }
+}
+
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|at| (at.wrapping_mul(seed | 1) >> 3 ^ at >> 11 ^ seed) as u8).collect()
+}
+
+fn span(local: u64, remote: u64, len: u64) -> Span {
+    Span { local, remote, len }
+}

@@ -1,0 +1,95 @@
+use penstock_transport::Driver;
+
+use super::*;
+
+/// A transport with little room and the cards that it is on.
+fn narrow(network: &ModelNetwork, queues: usize) -> Engine {
+    Engine::with(vec![network.card()], 1, Options { queues, ..Options::default() })
+}
+
+#[test]
+fn a_desk_without_room_refuses_the_offer_and_says_what_is_missing() {
+    let network = ModelNetwork::new(crate::model::Options::default());
+    let engine = narrow(&network, 2);
+    let offers: Vec<_> = (0..2).map(|party| engine.offer(party, 1)).collect();
+    let here = Here { host: 1, process: 1, epoch: 1, workers: 1, party: 2 };
+    let watch = Arc::new(ProcessWatch::of(std::process::id()));
+    let there = || There { host: 2, process: 2, epoch: 2, workers: 1, party: 2, watch: Arc::clone(&watch) };
+    let refused = engine.transport.offer(here, there()).err().expect("there is no room").to_string();
+    assert!(refused.contains("model0/1 has no room for the completions of one more queue"), "{refused}");
+    assert_eq!(engine.cards[0].counts().queues, 2);
+    drop(offers);
+    assert_eq!(engine.cards[0].counts().queues, 0, "what was not joined is given back");
+    let memory = engine.cards[0].counts().registrations;
+    for _ in 0..10 {
+        drop(engine.offer(0, 1));
+    }
+    assert_eq!(engine.cards[0].counts().registrations, memory, "memory for messages is used again");
+}
+
+#[test]
+fn an_engine_without_a_card_is_not_offered() {
+    let commons = Commons::create(1).unwrap();
+    let none = VerbsTransport::new(commons, Arc::new(Registry::new()), Vec::new(), Options::default());
+    assert!(none.err().expect("there is none").to_string().contains("penstock doctor"));
+}
+
+#[test]
+fn cards_that_do_not_reach_each_other_are_named() {
+    let network = ModelNetwork::new(crate::model::Options::default());
+    let far = network.card_with(|facts| facts.gid[0] = 0xfc);
+    let refused = try_join(Engine::new(&network, 1, 1), Engine::with(vec![far], 1, Options::default()));
+    let Err(JoinError::NoPath(why)) = refused else { panic!("they are joined") };
+    assert!(why.contains("model0/1 (fc") && why.contains("model1/1 (fd"), "{why}");
+}
+
+#[test]
+fn what_finds_no_partner_is_not_used_and_named() {
+    let network = ModelNetwork::new(crate::model::Options::default());
+    let (one, two) = (Engine::new(&network, 3, 1), Engine::new(&network, 1, 1));
+    let mut sides = join(one, two);
+    settle(&mut sides);
+    assert_eq!(sides[0].rails, ["model0/1 to model3/1"]);
+    assert!(sides[0].path.contains("without a partner of this engine: model1/1 (fd"), "{}", sides[0].path);
+    assert!(sides[1].path.contains("without a partner of the peer: model1/1 (fd"), "{}", sides[1].path);
+    let queues: Vec<_> = sides[0].engine.cards.iter().map(|card| card.counts().queues).collect();
+    assert_eq!(queues, [1, 0, 0], "queues without a partner are given back");
+}
+
+#[test]
+fn an_offer_for_an_impossible_number_of_workers_is_small_and_refused() {
+    let network = ModelNetwork::new(crate::model::Options::default());
+    let (one, two) = (Engine::new(&network, 1, 1), Engine::new(&network, 1, 1));
+    let offer = one.offer(PARTY, 60_000);
+    assert_eq!(one.cards[0].counts().queues, penstock_core::limits::WORKERS_MAX);
+    assert!((offer.join)(&two.offer(PARTY, 1).blob, Vec::new()).is_err());
+    assert_eq!(one.cards[0].counts().queues, 0);
+}
+
+/// A worker that sleeps is woken by what comes, and not without a reason.
+#[test]
+fn a_driver_sleeps_until_something_comes() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    let (_network, mut sides) = session(1);
+    let is_readable = |driver: &dyn Driver| {
+        let descriptor = driver.descriptor();
+        let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    };
+    for _ in 0..3 {
+        settle(&mut sides);
+        assert!(sides[1].workers[0].driver.prepare_to_sleep());
+        assert!(!is_readable(&*sides[1].workers[0].driver), "nothing has come");
+        sides[0].workers[0].got.completed.clear();
+        sides[0].tell(1, 1, 1, b"wake up").unwrap();
+        sides[0].workers[0].lane().flush().unwrap();
+        while sides[0].turn() {}
+        assert!(is_readable(&*sides[1].workers[0].driver));
+        assert!(!sides[1].workers[0].driver.prepare_to_sleep());
+        until(&mut sides, "the note is there", |sides| sides[0].result(1) == Some(Ok(1)));
+    }
+    sides[1].engine.cards[0].raise(crate::card::Event::PortDown);
+    assert!(is_readable(&*sides[1].workers[0].driver), "events of a card wake too");
+    assert!(!sides[1].workers[0].driver.prepare_to_sleep());
+}

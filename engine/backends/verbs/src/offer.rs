@@ -1,0 +1,326 @@
+//! What one engine tells the other before they move anything, checked before it is used.
+//!
+//! ```text
+//! version u16 | rails u8 | 0 u8 | fingerprint of the limits u32 | workers u32 | channels u32 | grants u32
+//! for each rail:
+//!   gid 16 B | bandwidth u64 | mtu u32 | lid u16 | network bits u8 | routable u8 | reads u8 | length of its name u8 | its name
+//!   for each channel: queue u32 | first packet u32
+//! ```
+
+use std::fmt::Write;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use penstock_core::limits::{COUNTERS_MAX, FLIGHTS_PER_LANE_MAX, NOTE_BYTES_MAX, WORKERS_MAX};
+use penstock_transport::JoinError;
+
+use crate::card::{Endpoint, Facts};
+use crate::message::GRANTS_MAX;
+use crate::pairing::RAILS_MAX;
+use crate::slab::SLOT_BYTES;
+
+/// The version of the offer, and of what goes over the rails after it.
+const VERSION: u16 = 1;
+
+/// The longest name of a rail.
+const NAME_BYTES_MAX: usize = 96;
+
+/// Numbers of queues and of packets have 24 bits.
+pub const NUMBER_MAX: u32 = (1 << 24) - 1;
+
+/// The fewest messages that a queue may be sent before it answers: one is kept for the return of others.
+pub const GRANTS_MIN: u32 = 4;
+
+/// Payloads of one packet that there are.
+const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+
+/// Of the limits that both sides must agree on.
+const FINGERPRINT: u32 = fingerprint(&[
+    NOTE_BYTES_MAX as u64,
+    SLOT_BYTES as u64,
+    FLIGHTS_PER_LANE_MAX as u64,
+    COUNTERS_MAX as u64,
+    RAILS_MAX as u64,
+]);
+
+const fn fingerprint(limits: &[u64]) -> u32 {
+    let (mut hash, mut at) = (0xcbf2_9ce4_8422_2325_u64, 0);
+    while at < limits.len() {
+        hash = (hash ^ limits[at]).wrapping_mul(0x0000_0100_0000_01b3);
+        at += 1;
+    }
+    (hash ^ hash >> 32) as u32
+}
+
+/// An engine's offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// How many workers it has.
+    pub workers: usize,
+    /// How many messages it may be sent on each queue before it answers: a power of two.
+    pub grants: u32,
+    /// Its cards.
+    pub rails: Vec<OfferedRail>,
+}
+
+/// A card, with a queue for each channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OfferedRail {
+    /// Its name for people.
+    pub name: String,
+    /// Its address.
+    pub gid: [u8; 16],
+    /// Its number within an InfiniBand subnet; zero on Ethernet.
+    pub lid: u16,
+    /// Bits of the address that all ports of its network share.
+    pub network_bits: u8,
+    /// Whether packets to it are routed beyond its network.
+    pub is_routable: bool,
+    /// Payload of one packet, in bytes.
+    pub mtu: u32,
+    /// Bits in a second.
+    pub bandwidth: u64,
+    /// Reads that the peer may have under way on one queue.
+    pub reads_max: u8,
+    /// One for each channel.
+    pub queues: Vec<OfferedQueue>,
+}
+
+/// A queue that waits to be connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OfferedQueue {
+    /// Its number.
+    pub number: u32,
+    /// The number of the first packet from it.
+    pub first_packet: u32,
+}
+
+impl OfferedRail {
+    /// A card by its own facts.
+    pub fn of(facts: &Facts, queues: Vec<OfferedQueue>) -> Self {
+        let end = (0..=facts.name.len().min(NAME_BYTES_MAX)).rev().find(|end| facts.name.is_char_boundary(*end));
+        let name =
+            facts.name[..end.unwrap_or(0)].chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+        Self {
+            name,
+            gid: facts.gid,
+            lid: facts.lid,
+            network_bits: facts.network_bits,
+            is_routable: facts.is_routable,
+            mtu: facts.mtu,
+            bandwidth: facts.bandwidth,
+            reads_max: facts.reads_max.max(1),
+            queues,
+        }
+    }
+
+    /// Where its queue of a channel is.
+    pub fn endpoint(&self, channel: usize) -> Endpoint {
+        let OfferedQueue { number, first_packet } = self.queues[channel];
+        Endpoint { queue: number, first_packet, gid: self.gid, lid: self.lid }
+    }
+
+    /// Its name and where it is.
+    pub fn in_words(&self) -> String {
+        let mut words = self.name.clone();
+        let six = Ipv6Addr::from(self.gid);
+        let bits = self.network_bits;
+        let written = match (self.lid, six.to_ipv4_mapped()) {
+            (0, Some(four)) => write!(words, " ({}/{})", Ipv4Addr::from(four.octets()), bits.saturating_sub(96)),
+            (0, None) => write!(words, " ({six}/{bits})"),
+            (lid, _) => write!(words, " (InfiniBand, lid {lid})"),
+        };
+        written.expect("text takes all that is written");
+        words
+    }
+}
+
+impl Offer {
+    /// The offer as it is sent.
+    pub fn blob(&self) -> Vec<u8> {
+        let channels = self.rails.first().map_or(0, |rail| rail.queues.len());
+        let mut blob = Vec::with_capacity(64 + self.rails.len() * (64 + channels * 8));
+        blob.extend(VERSION.to_le_bytes());
+        blob.extend([self.rails.len() as u8, 0]);
+        blob.extend(FINGERPRINT.to_le_bytes());
+        blob.extend((self.workers as u32).to_le_bytes());
+        blob.extend((channels as u32).to_le_bytes());
+        blob.extend(self.grants.to_le_bytes());
+        for rail in &self.rails {
+            blob.extend(rail.gid);
+            blob.extend(rail.bandwidth.to_le_bytes());
+            blob.extend(rail.mtu.to_le_bytes());
+            blob.extend(rail.lid.to_le_bytes());
+            blob.extend([rail.network_bits, u8::from(rail.is_routable), rail.reads_max, rail.name.len() as u8]);
+            blob.extend(rail.name.as_bytes());
+            for queue in &rail.queues {
+                blob.extend(queue.number.to_le_bytes());
+                blob.extend(queue.first_packet.to_le_bytes());
+            }
+        }
+        blob
+    }
+
+    /// What the two sides are ordered by, so that both know who is first: all that tells them apart.
+    pub(crate) fn order(&self) -> Vec<u8> {
+        self.blob()
+    }
+
+    /// Reads the offer of an engine that has said to have so many workers; between the two there are so many channels.
+    pub fn parse(blob: &[u8], workers: usize, channels: usize) -> Result<Self, JoinError> {
+        const GARBLED: fn(&'static str) -> JoinError = JoinError::Garbled;
+        let mut from = Reader(blob);
+        let ([version, _], [rails, zero]) = ([u16::from_le_bytes(from.take()?), 0], from.take()?);
+        if version != VERSION {
+            return Err(GARBLED("its rails have another version: run the same release on both hosts"));
+        }
+        if u32::from_le_bytes(from.take()?) != FINGERPRINT {
+            return Err(GARBLED("its rails have other limits: run the same release on both hosts"));
+        }
+        let theirs = u32::from_le_bytes(from.take()?) as usize;
+        if theirs != workers || workers == 0 || workers > WORKERS_MAX {
+            return Err(GARBLED("it does not say as many workers as its greeting"));
+        }
+        if u32::from_le_bytes(from.take()?) as usize != channels || zero != 0 {
+            return Err(GARBLED("it has another number of channels"));
+        }
+        let grants = u32::from_le_bytes(from.take()?);
+        if !(GRANTS_MIN..=GRANTS_MAX).contains(&grants) || !grants.is_power_of_two() {
+            return Err(GARBLED("it takes an impossible number of messages"));
+        }
+        if rails == 0 || usize::from(rails) > RAILS_MAX {
+            return Err(GARBLED("it has an impossible number of rails"));
+        }
+        let rails = (0..rails).map(|_| rail(&mut from, channels)).collect::<Result<_, _>>()?;
+        if !from.0.is_empty() {
+            return Err(GARBLED("it is longer than what it says"));
+        }
+        Ok(Self { workers, grants, rails })
+    }
+}
+
+fn rail(from: &mut Reader<'_>, channels: usize) -> Result<OfferedRail, JoinError> {
+    let gid = from.take()?;
+    let bandwidth = u64::from_le_bytes(from.take()?);
+    let mtu = u32::from_le_bytes(from.take()?);
+    let lid = u16::from_le_bytes(from.take()?);
+    let [network_bits, routable, reads_max, name_bytes] = from.take()?;
+    let name = std::str::from_utf8(from.bytes(usize::from(name_bytes))?);
+    let name = name.map_err(|_| JoinError::Garbled("a name of it is no text"))?;
+    if name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+        return Err(JoinError::Garbled("a name of it is no name"));
+    }
+    if !MTUS.contains(&mtu) || network_bits > 128 || routable > 1 || reads_max == 0 {
+        return Err(JoinError::Garbled("a rail of it is impossible"));
+    }
+    let queues = (0..channels).map(|_| queue(from)).collect::<Result<_, _>>()?;
+    let is_routable = routable == 1;
+    Ok(OfferedRail { name: name.to_owned(), gid, lid, network_bits, is_routable, mtu, bandwidth, reads_max, queues })
+}
+
+fn queue(from: &mut Reader<'_>) -> Result<OfferedQueue, JoinError> {
+    let (number, first_packet) = (u32::from_le_bytes(from.take()?), u32::from_le_bytes(from.take()?));
+    if number == 0 || number > NUMBER_MAX || first_packet > NUMBER_MAX {
+        return Err(JoinError::Garbled("a queue of it is impossible"));
+    }
+    Ok(OfferedQueue { number, first_packet })
+}
+
+/// What is left to be read.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, count: usize) -> Result<&'a [u8], JoinError> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(JoinError::Garbled("it ends early"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], JoinError> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(JoinError::Garbled("it ends early"))?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn offer() -> Offer {
+        let queues = vec![OfferedQueue { number: 17, first_packet: 99 }, OfferedQueue { number: 18, first_packet: 0 }];
+        let rail = |name: &str, last| OfferedRail {
+            name: name.to_owned(),
+            gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, last],
+            lid: 0,
+            network_bits: 64,
+            is_routable: false,
+            mtu: 1024,
+            bandwidth: 100_000_000_000,
+            reads_max: 16,
+            queues: queues.clone(),
+        };
+        Offer { workers: 2, grants: 32, rails: vec![rail("one/1", 1), rail("two/1", 2)] }
+    }
+
+    #[test]
+    fn an_offer_is_read_as_it_was_written() {
+        assert_eq!(Offer::parse(&offer().blob(), 2, 2).unwrap(), offer());
+        assert_eq!(offer().rails[0].in_words(), "one/1 (fe80::102:304:506:701/64)");
+    }
+
+    #[test]
+    fn an_offer_that_is_cut_short_or_has_more_is_refused() {
+        let good = offer().blob();
+        for end in 0..good.len() {
+            assert!(Offer::parse(&good[..end], 2, 2).is_err(), "cut at {end}");
+        }
+        assert!(Offer::parse(&[&good[..], &[0]].concat(), 2, 2).is_err());
+        assert!(Offer::parse(&good, 1, 2).is_err());
+        assert!(Offer::parse(&good, 2, 3).is_err());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let change = |change: fn(&mut Offer)| {
+            let mut offer = offer();
+            change(&mut offer);
+            Offer::parse(&offer.blob(), 2, 2)
+        };
+        assert!(change(|_| ()).is_ok());
+        assert!(change(|offer| offer.rails.clear()).is_err());
+        assert!(change(|offer| offer.grants = 2).is_err());
+        assert!(change(|offer| offer.grants = 12).is_err());
+        assert!(change(|offer| offer.grants = 128).is_err());
+        assert!(change(|offer| offer.grants = u32::MAX).is_err());
+        assert!(change(|offer| offer.rails[1].mtu = 1500).is_err());
+        assert!(change(|offer| offer.rails[1].network_bits = 129).is_err());
+        assert!(change(|offer| offer.rails[1].reads_max = 0).is_err());
+        assert!(change(|offer| offer.rails[1].name = "a\nb".to_owned()).is_err());
+        assert!(change(|offer| offer.rails[1].queues[1].number = 0).is_err());
+        assert!(change(|offer| offer.rails[1].queues[1].number = 1 << 24).is_err());
+        assert!(change(|offer| offer.rails[0].queues[0].first_packet = 1 << 24).is_err());
+        let one = offer().rails.remove(0);
+        let mut many = offer();
+        many.rails = vec![one; RAILS_MAX + 1];
+        assert!(Offer::parse(&many.blob(), 2, 2).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_an_offer_or_a_reason(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = Offer::parse(&bytes, 1, 1);
+        }
+
+        #[test]
+        fn a_changed_byte_gives_an_offer_or_a_reason(at in 0usize..200, bit in 0u32..8) {
+            let mut blob = offer().blob();
+            let at = at % blob.len();
+            blob[at] ^= 1 << bit;
+            if let Ok(read) = Offer::parse(&blob, 2, 2) {
+                prop_assert_eq!(read.blob(), blob, "what is read is what was there");
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What is registered with this engine's cards: each region once with each card, whoever needs it.
+//!
+//! A registration is made when a peer or a lane first needs it and ends when its region is forgotten. A region whose memory was renewed
+//! is registered anew under its next generation; what was registered before keeps the old pages until the region is forgotten.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use penstock_core::plan::RegionKey;
+use penstock_core::{Generation, RegionId};
+use penstock_memory::{Region, RegionError, Registry, Window};
+
+use crate::card::{Access, Card, CardError, Registration};
+use crate::pairing::RAILS_MAX;
+
+/// All registrations of an engine's regions.
+pub(crate) struct Regions {
+    cards: Vec<Arc<dyn Card>>,
+    registry: Arc<Registry>,
+    table: Mutex<HashMap<(RegionId, Generation), Entry>>,
+}
+
+/// One use of a region's id, as far as cards know it.
+struct Entry {
+    /// Stays mapped while cards know it.
+    window: Window,
+    /// By the card's place.
+    on: Vec<Option<Arc<dyn Registration>>>,
+}
+
+/// The keys of one region on the rails of one link, in their order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Keys {
+    pub(crate) local: LocalKeys,
+    pub(crate) remote: [u32; RAILS_MAX],
+}
+
+/// What this side's requests name a region by on each rail.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LocalKeys {
+    keys: [u32; RAILS_MAX],
+}
+
+impl LocalKeys {
+    /// The keys on the first rails, which are all that a link has.
+    #[inline]
+    pub(crate) fn first(&self, rails: usize) -> &[u32] {
+        &self.keys[..rails]
+    }
+}
+
+/// Why a region has no keys.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoKeys {
+    /// It has gone, or has another generation by now.
+    #[error(transparent)]
+    Gone(#[from] RegionError),
+    /// A card does not take it.
+    #[error(transparent)]
+    Card(#[from] CardError),
+}
+
+impl Regions {
+    pub(crate) fn new(cards: Vec<Arc<dyn Card>>, registry: Arc<Registry>) -> Self {
+        Self { cards, registry, table: Mutex::default() }
+    }
+
+    /// The keys of the region of this name.
+    pub(crate) fn keys_of(&self, key: RegionKey, rails: &[usize]) -> Result<Keys, NoKeys> {
+        let region = self.registry.resolve(key.region, key.generation)?;
+        self.keys(&region, key.generation, rails)
+    }
+
+    /// The keys of a region under this generation on rails of these cards. It is registered now where it is not yet.
+    pub(crate) fn keys(&self, region: &Arc<Region>, generation: Generation, rails: &[usize]) -> Result<Keys, NoKeys> {
+        let name = (region.id(), generation);
+        if let Some(keys) = self.lock().get(&name).and_then(|entry| entry.keys(rails)) {
+            return Ok(keys);
+        }
+        // Not under the lock: memory is pinned meanwhile, which may take long. Who comes second drops what it has made.
+        let mut made = Vec::with_capacity(rails.len());
+        for &card in rails {
+            let is_there = |entry: &Entry| entry.on[card].is_some();
+            if !self.lock().get(&name).is_some_and(is_there) {
+                made.push((card, self.cards[card].register(region.window(), access(region))?));
+            }
+        }
+        let mut table = self.lock();
+        let current = region.generation();
+        // Looked at under the lock under which it is forgotten: nothing is registered for who was forgotten already.
+        if !region.is_live() || current != generation {
+            let (id, presented) = (region.id(), generation);
+            return Err(RegionError::StaleGeneration { id, presented, current }.into());
+        }
+        let entry = table
+            .entry(name)
+            .or_insert_with(|| Entry { window: region.window().clone(), on: vec![None; self.cards.len()] });
+        for (card, registration) in made {
+            entry.on[card].get_or_insert(registration);
+        }
+        Ok(entry.keys(rails).expect("it is registered with all of them now"))
+    }
+
+    /// A region is gone, or the engine is: what was registered for it up to this generation ends. Its id may be another's already.
+    pub(crate) fn forget(&self, id: RegionId, last: Generation) {
+        let mut gone = Vec::new();
+        self.lock().retain(|(region, generation), entry| {
+            let stays = *region != id || generation.0 > last.0;
+            if !stays {
+                gone.push((std::mem::take(&mut entry.on), entry.window.clone()));
+            }
+            stays
+        });
+        // Not under the lock: memory is let go of meanwhile.
+        drop(gone);
+    }
+
+    /// How many registrations there are.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().values().map(|entry| entry.on.iter().flatten().count()).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(RegionId, Generation), Entry>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What peers and this side's own cards may do with a region.
+fn access(region: &Region) -> Access {
+    let (rights, land) = (region.rights(), region.window().is_writable());
+    Access { read: rights.allows_read(), write: rights.allows_write() && land, land }
+}
+
+impl Entry {
+    /// Its keys, if it is registered with all of these cards.
+    fn keys(&self, rails: &[usize]) -> Option<Keys> {
+        let mut keys = Keys::default();
+        for (rail, &card) in rails.iter().enumerate() {
+            let registration = self.on[card].as_ref()?;
+            (keys.local.keys[rail], keys.remote[rail]) = (registration.local_key(), registration.remote_key());
+        }
+        Some(keys)
+    }
+}

@@ -1,0 +1,141 @@
+//! The way to a peer's memory: keys to it, one for each rail.
+//!
+//! ```text
+//! a path: version u8 | 0 | why in words, UTF-8
+//!         version u8 | 1 | rails u8 | base u64 | for each rail: key u32
+//! ```
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use penstock_core::Rights;
+use penstock_core::plan::RegionKey;
+use penstock_memory::Region;
+use penstock_transport::{Exported, ImportError, KeyedMemory, Registrar, RemoteMemory, RemoteRegion, Way};
+
+use crate::pairing::RAILS_MAX;
+use crate::regions::Regions;
+
+const VERSION: u8 = 1;
+/// Memory that no card reaches.
+const NOTHING: u8 = 0;
+/// Memory with its keys.
+const KEYED: u8 = 1;
+
+/// The longest reason.
+const WHY_BYTES_MAX: usize = 200;
+
+/// Exports regions to, and imports them from, one peer.
+pub(crate) struct VerbsRegistrar {
+    regions: Arc<Regions>,
+    /// The card of each rail of the link.
+    cards: Vec<usize>,
+    /// All of them, in words.
+    names: String,
+}
+
+/// What a path says.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Path<'a> {
+    /// The memory is not reached, and why.
+    Nothing(&'a str),
+    /// Where it begins, and its keys, as many as there are rails.
+    Keyed {
+        /// The address of its first byte.
+        base: u64,
+        /// One for each rail.
+        keys: Vec<u32>,
+    },
+}
+
+/// Reads a path.
+pub fn parse(path: &[u8]) -> Result<Path<'_>, &'static str> {
+    match path {
+        [VERSION, NOTHING, why @ ..] if why.len() <= WHY_BYTES_MAX => {
+            std::str::from_utf8(why).map(Path::Nothing).map_err(|_| "its reason is no text")
+        }
+        [VERSION, KEYED, rails, rest @ ..] => {
+            let (base, keys) = rest.split_first_chunk().ok_or("its path ends early")?;
+            let (keys, excess) = keys.as_chunks();
+            let count = usize::from(*rails);
+            if count == 0 || count > RAILS_MAX || keys.len() != count || !excess.is_empty() {
+                return Err("its path has another number of keys than it says");
+            }
+            let keys = keys.iter().map(|key| u32::from_le_bytes(*key)).collect();
+            Ok(Path::Keyed { base: u64::from_le_bytes(*base), keys })
+        }
+        _ => Err("its path is not one of verbs"),
+    }
+}
+
+/// The memory of a region that a peer has announced on a link of so many rails.
+pub fn import(region: &RemoteRegion<'_>, rails: usize) -> Result<KeyedMemory, ImportError> {
+    match parse(region.path).map_err(ImportError::Garbled)? {
+        Path::Nothing(why) => Err(ImportError::NoPath(why.to_owned())),
+        Path::Keyed { base, keys } => {
+            if keys.len() != rails {
+                return Err(ImportError::Garbled("it has another number of keys than the session has rails"));
+            }
+            if base != region.base || base.checked_add(region.bytes).is_none() {
+                return Err(ImportError::Garbled("it does not lie where it is said to"));
+            }
+            let key = RegionKey { region: region.id, generation: region.generation };
+            Ok(KeyedMemory { key, base, bytes: region.bytes, keys })
+        }
+    }
+}
+
+fn nothing(why: &str) -> Vec<u8> {
+    let end = (0..=why.len().min(WHY_BYTES_MAX)).rev().find(|end| why.is_char_boundary(*end)).unwrap_or(0);
+    [&[VERSION, NOTHING][..], &why.as_bytes()[..end]].concat()
+}
+
+fn keyed(base: u64, keys: &[u32]) -> Vec<u8> {
+    let mut path = vec![VERSION, KEYED, keys.len() as u8];
+    path.extend(base.to_le_bytes());
+    path.extend(keys.iter().flat_map(|key| key.to_le_bytes()));
+    path
+}
+
+impl VerbsRegistrar {
+    /// The registrar of a link whose rails are of these cards.
+    pub(crate) fn new(regions: Arc<Regions>, cards: Vec<usize>, names: String) -> Self {
+        Self { regions, cards, names }
+    }
+
+    fn path(&self, region: &Arc<Region>) -> Vec<u8> {
+        let generation = region.generation();
+        // With no rights as well: this side's own cards read it and write it, and now is a better moment than under a transfer.
+        match self.regions.keys(region, generation, &self.cards) {
+            _ if region.rights() == Rights::NONE => nothing("the region gives no rights to peers"),
+            Ok(keys) => keyed(region.window().base_address(), &keys.remote[..self.cards.len()]),
+            Err(error) => {
+                tracing::warn!(region = region.label(), %error, "memory cannot be offered to a peer's cards");
+                nothing(&error.to_string())
+            }
+        }
+    }
+}
+
+impl Registrar for VerbsRegistrar {
+    fn export(&self, region: &Arc<Region>) -> Exported {
+        Exported { path: self.path(region), ..Exported::default() }
+    }
+
+    fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
+        if token.is_some() {
+            return Err(ImportError::Garbled("a card needs no descriptor"));
+        }
+        Ok(RemoteMemory::Keyed(Arc::new(import(region, self.cards.len())?)))
+    }
+
+    fn way(&self, region: &RemoteRegion<'_>) -> Way {
+        match parse(region.path) {
+            Ok(Path::Keyed { .. }) => {
+                Way { name: Way::VERBS, why: format!("by this side's card, over {}", self.names) }
+            }
+            Ok(Path::Nothing(why)) => Way { name: Way::NONE, why: why.to_owned() },
+            Err(why) => Way { name: Way::NONE, why: why.to_owned() },
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Reaching, offering and joining between two hosts with cards.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::io;
+use std::sync::Arc;
+
+use penstock_core::limits::WORKERS_MAX;
+use penstock_core::{Generation, RegionId};
+use penstock_memory::{MemoryError, Registry};
+use penstock_ring::LowWater;
+use penstock_transport::host::Commons;
+use penstock_transport::link::Offering;
+use penstock_transport::{
+    Caps, Driver, Here, JoinError, Lane, Link, Placement, Reach, Sight, There, Told, Transport, Trust,
+};
+
+use crate::asides::LaneAsides;
+use crate::card::{Card, CardError, Connecting, Queue};
+use crate::channel::Channel;
+use crate::driver::{Events, VerbsDriver};
+use crate::fence::{LaneFence, Waker};
+use crate::hub::{DeskSize, Hub};
+use crate::lane::{Common, LaneParts, VerbsLane};
+use crate::message::GRANTS_MAX;
+use crate::offer::{GRANTS_MIN, NUMBER_MAX, Offer, OfferedQueue, OfferedRail};
+use crate::pairing::{self, Pair, RAILS_MAX};
+use crate::rail::RailParts;
+use crate::regions::Regions;
+use crate::registrar::VerbsRegistrar;
+use crate::slab::Slab;
+
+/// What queues and desks are made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Requests that one queue takes: more keep a longer way full, and take more of the card.
+    pub requests: usize,
+    /// Messages that a peer may send on one queue before it is answered: more make bursts of notifications faster, at 4 KiB of pinned
+    /// memory each. A power of two from 4 to 64.
+    pub grants: usize,
+    /// Queues that one worker's desk on one card has room for: each peer takes one for each channel of that worker.
+    pub queues: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { requests: 128, grants: 32, queues: 256 }
+    }
+}
+
+/// The transport between two hosts with cards.
+pub struct VerbsTransport {
+    commons: Arc<Commons>,
+    cards: Vec<Arc<dyn Card>>,
+    regions: Arc<Regions>,
+    options: Options,
+    /// One for each worker.
+    hubs: Vec<Arc<Hub>>,
+}
+
+impl VerbsTransport {
+    /// The name in `transports.allow`.
+    pub const NAME: &'static str = "verbs";
+
+    /// The transport of the engine with these commons and these regions over these cards, at most [`RAILS_MAX`] of them.
+    pub fn new(
+        commons: Arc<Commons>,
+        registry: Arc<Registry>,
+        mut cards: Vec<Arc<dyn Card>>,
+        options: Options,
+    ) -> Result<Self, CardError> {
+        if cards.is_empty() {
+            let (what, why) = ("RDMA".to_owned(), "there is no card that could be used".to_owned());
+            return Err(CardError::NotHere { what, why, mend: "see what `penstock doctor` says of RDMA".to_owned() });
+        }
+        cards.truncate(RAILS_MAX);
+        let grants = options.grants.next_power_of_two().clamp(GRANTS_MIN as usize, GRANTS_MAX as usize);
+        let options = Options { grants, ..options };
+        let size = DeskSize {
+            completions: options.queues * (options.requests + options.grants),
+            receives: options.queues * options.grants,
+        };
+        let hub = |worker| Hub::open(&cards, size, commons.mail.view().ready(worker)).map(Arc::new);
+        let hubs = (0..commons.workers()).map(hub).collect::<Result<_, _>>()?;
+        let regions = Arc::new(Regions::new(cards.clone(), registry));
+        Ok(Self { commons, cards, regions, options, hubs })
+    }
+
+    /// How many registrations of regions this engine's cards hold.
+    pub fn registrations(&self) -> usize {
+        self.regions.count()
+    }
+
+    /// A worker's hub.
+    #[cfg(test)]
+    pub(crate) fn hub(&self, worker: usize) -> &Hub {
+        &self.hubs[worker]
+    }
+
+    /// The names of its cards, in the order of their choice.
+    pub fn cards(&self) -> impl Iterator<Item = &str> {
+        self.cards.iter().map(|card| card.facts().name.as_str())
+    }
+}
+
+impl Transport for VerbsTransport {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn caps(&self) -> Caps {
+        Caps {
+            trust: Trust::Hardware,
+            // A card says that the peer's card has the bytes, not that they are where they belong.
+            placement: Placement::AtNotification,
+            synchronous: false,
+            ordered: true,
+            splits: false,
+            remote_caller_memory: true,
+            hand_over: false,
+        }
+    }
+
+    fn reaches(&self, _: &Here, _: &There) -> Result<&'static str, &'static str> {
+        Ok("both engines have RDMA cards")
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Network
+    }
+
+    fn driver(&self, worker: usize) -> io::Result<Option<Box<dyn Driver>>> {
+        let Some(hub) = self.hubs.get(worker) else { return Ok(None) };
+        // One worker hears for all what happens to cards.
+        let events = (worker == 0).then(|| {
+            let hubs = self.hubs.iter().enumerate();
+            let hubs = hubs.map(|(worker, hub)| (Arc::clone(hub), self.commons.ringer(1 + worker))).collect();
+            Events { cards: self.cards.clone(), hubs }
+        });
+        Ok(Some(Box::new(VerbsDriver::new(Arc::clone(hub), &self.cards, events)?)))
+    }
+
+    fn forget(&self, region: RegionId, last: Generation) {
+        self.regions.forget(region, last);
+    }
+
+    fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
+        let offered = Offered::make(self, &here, &there)?;
+        let blob = offered.offer.blob();
+        let join = move |blob: &[u8], tokens: Vec<_>| {
+            if !tokens.is_empty() {
+                return Err(JoinError::Tokens { expected: 0, found: tokens.len() });
+            }
+            offered.join(blob, there.workers)
+        };
+        Ok(Offering { blob, tokens: Vec::new(), join: Box::new(join) })
+    }
+}
+
+/// A worker's part of an offer.
+struct OfferedLane {
+    hub: Arc<Hub>,
+    /// Where what comes for it is put. The lane takes it over.
+    inbox: Option<u32>,
+}
+
+/// Queues that wait for the other side's offer. Those that are not joined go when this is dropped.
+struct Offered {
+    offer: Offer,
+    commons: Arc<Commons>,
+    cards: Vec<Arc<dyn Card>>,
+    regions: Arc<Regions>,
+    options: Options,
+    party: u32,
+    lanes: Vec<OfferedLane>,
+    /// Of each card, one for each channel.
+    queues: Vec<Vec<Option<Box<dyn Queue>>>>,
+}
+
+impl Offered {
+    /// Makes a queue on each card for each channel.
+    fn make(transport: &VerbsTransport, here: &Here, there: &There) -> Result<Self, CardError> {
+        let VerbsTransport { commons, cards, regions, options, hubs } = transport;
+        let lane = |hub: &Arc<Hub>| OfferedLane { hub: Arc::clone(hub), inbox: Some(hub.lock().new_inbox(here.party)) };
+        let mut offered = Self {
+            offer: Offer { workers: hubs.len(), grants: options.grants as u32, rails: Vec::new() },
+            commons: Arc::clone(commons),
+            cards: cards.clone(),
+            regions: Arc::clone(regions),
+            options: *options,
+            party: here.party,
+            lanes: hubs.iter().map(lane).collect(),
+            queues: cards.iter().map(|_| Vec::new()).collect(),
+        };
+        // Who says to have more is refused when it is joined.
+        let channels = hubs.len().max(there.workers.min(WORKERS_MAX));
+        for (card, its) in cards.iter().enumerate() {
+            let facts = its.facts();
+            let requests = options.requests.min(facts.requests_max);
+            for channel in 0..channels {
+                let OfferedLane { hub, inbox } = &offered.lanes[channel % hubs.len()];
+                let inbox = inbox.expect("it is taken over by the lane, and not before");
+                let place = (channel / hubs.len()) as u16;
+                let queue = hub.lock().queue(card, inbox, place, (requests, options.grants))?;
+                offered.queues[card].push(Some(queue));
+            }
+            let queues = offered.queues[card].iter().flatten();
+            let queues = queues.map(|queue| OfferedQueue { number: queue.number(), first_packet: first_packet() });
+            offered.offer.rails.push(OfferedRail::of(facts, queues.collect()));
+        }
+        Ok(offered)
+    }
+
+    fn join(mut self, blob: &[u8], workers_there: usize) -> Result<Link, JoinError> {
+        let workers = self.lanes.len();
+        let channels = workers.max(workers_there);
+        let theirs = Offer::parse(blob, workers_there, channels)?;
+        // As the other side reads it.
+        let ours = Offer::parse(&self.offer.blob(), workers, channels)?;
+        let pairs = pairing::pair_from_here(&ours, &theirs);
+        if pairs.is_empty() {
+            return Err(JoinError::NoPath(pairing::why_none(&ours.rails, &theirs.rails)));
+        }
+        let on_cards: Vec<usize> = pairs.iter().map(|pair| pair.first).collect();
+        let lows: Vec<LowWater> = (0..workers).map(|_| LowWater::heap()).collect();
+        let wakers = |commons: &Commons| {
+            let waker = |worker| Waker {
+                bell: commons.ringer(1 + worker),
+                ready: commons.mail.view().ready(worker),
+                party: self.party,
+            };
+            (0..workers).map(waker).collect::<Vec<_>>()
+        };
+        let here = self.commons.posts.view().revision();
+        let own = lows.iter().map(LowWater::view).collect();
+        let fence = LaneFence::new(own, channels, pairs.len(), here, wakers(&self.commons));
+        let asides = LaneAsides::new(channels, wakers(&self.commons));
+        let common = Arc::new(Common {
+            commons: Arc::clone(&self.commons),
+            told: Arc::new(Told::default()),
+            fence: Arc::new(fence),
+            asides: Arc::new(asides),
+            regions: Arc::clone(&self.regions),
+            cards: on_cards,
+            workers,
+            party: self.party,
+        });
+        let refused = |error: CardError| JoinError::NoPath(error.to_string());
+        let mut lanes = Vec::with_capacity(workers);
+        for (worker, low) in lows.into_iter().enumerate() {
+            let hub = Arc::clone(&self.lanes[worker].hub);
+            let inbox = self.lanes[worker].inbox.take().expect("each lane is made once");
+            let mut lane = VerbsLane::new(&common, LaneParts { hub, inbox, worker, low });
+            for channel in (worker..channels).step_by(workers) {
+                lane.push(self.channel(channel, &pairs, &theirs).map_err(refused)?);
+            }
+            lanes.push(lane);
+        }
+        lanes.iter_mut().try_for_each(VerbsLane::connect).map_err(refused)?;
+        let lanes = lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Lane>).collect();
+        let names = |pair: &Pair| format!("{} to {}", ours.rails[pair.first].name, theirs.rails[pair.second].name);
+        let rails: Vec<String> = pairs.iter().map(names).collect();
+        let registrar = VerbsRegistrar::new(Arc::clone(&self.regions), common.cards.clone(), rails.join(", "));
+        Ok(Link {
+            lanes,
+            registrar: Arc::new(registrar),
+            sight: Sight::Fenced(Arc::clone(&common.told), common.fence.clone()),
+            streams: None,
+            asides: Some(common.asides.clone()),
+            path: path(&ours, &theirs, &pairs, channels),
+            rails,
+        })
+    }
+
+    /// A channel over the queues of these pairs.
+    fn channel(&mut self, channel: usize, pairs: &[Pair], theirs: &Offer) -> Result<Channel, CardError> {
+        let hub = &self.lanes[channel % self.lanes.len()].hub;
+        let cards = pairs.iter().map(|pair| &self.cards[pair.first]);
+        // First what may be refused: from then on the queues are the channel's.
+        let outbox = Slab::new(cards, theirs.grants as usize * pairs.len())?;
+        let mut rails = Vec::with_capacity(pairs.len());
+        for (index, pair) in pairs.iter().enumerate() {
+            let (mine, other) = (&self.offer.rails[pair.first], &theirs.rails[pair.second]);
+            let queue = self.queues[pair.first][channel].take().expect("each queue is of one pair");
+            hub.lock().assign(pair.first, queue.number(), index as u8);
+            let facts = self.cards[pair.first].facts().clone();
+            // What one side may ask for at once the other has to remember.
+            let reads = mine.reads_max.min(other.reads_max);
+            rails.push(RailParts {
+                index: index as u8,
+                queue,
+                requests: self.options.requests.min(facts.requests_max),
+                facts: Arc::new(facts),
+                connecting: Connecting {
+                    there: other.endpoint(channel),
+                    first_packet: mine.queues[channel].first_packet,
+                    mtu: mine.mtu.min(other.mtu),
+                    reads_there: reads,
+                    reads_here: reads,
+                },
+                grants: self.offer.grants,
+                granted: theirs.grants,
+            });
+        }
+        Ok(Channel::new(channel as u16, rails, outbox, hub.lock().now()))
+    }
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        let workers = self.lanes.len();
+        for (card, queues) in self.queues.iter_mut().enumerate() {
+            for (channel, queue) in queues.iter_mut().enumerate() {
+                // It was never connected.
+                let Some(queue) = queue.take() else { continue };
+                self.lanes[channel % workers].hub.lock().forget_queue(card, queue.number());
+            }
+        }
+        for OfferedLane { hub, inbox } in &mut self.lanes {
+            if let Some(inbox) = inbox.take() {
+                hub.lock().drop_inbox(inbox);
+            }
+        }
+    }
+}
+
+/// A number that packets of another queue, or of this one in another life, are unlikely to have.
+pub(crate) fn first_packet() -> u32 {
+    RandomState::new().hash_one(0u8) as u32 & NUMBER_MAX
+}
+
+/// Which rails, why, and what is not used.
+fn path(ours: &Offer, theirs: &Offer, pairs: &[Pair], channels: usize) -> String {
+    let rail = |pair: &Pair| {
+        let (mine, other) = (&ours.rails[pair.first], &theirs.rails[pair.second]);
+        format!("{} to {} ({})", mine.name, other.name, pair.why)
+    };
+    let list: Vec<_> = pairs.iter().map(rail).collect();
+    let rails = if pairs.len() == 1 { "one rail".to_owned() } else { format!("{} rails", pairs.len()) };
+    let mut path = format!("over the network by RDMA, {channels} channels of {rails}: {}", list.join(", "));
+    let unused = |rails: &[OfferedRail], is_used: &dyn Fn(usize) -> bool| {
+        let left = rails.iter().enumerate().filter(|(place, _)| !is_used(*place));
+        left.map(|(_, rail)| rail.in_words()).collect::<Vec<_>>().join(", ")
+    };
+    let here = unused(&ours.rails, &|place| pairs.iter().any(|pair| pair.first == place));
+    let there = unused(&theirs.rails, &|place| pairs.iter().any(|pair| pair.second == place));
+    for (whose, left) in [("of this engine", here), ("of the peer", there)] {
+        if !left.is_empty() {
+            path.push_str(&format!("; without a partner {whose}: {left}"));
+        }
+    }
+    path
+}

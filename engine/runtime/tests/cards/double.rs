@@ -1,0 +1,222 @@
+//! A transport whose memory is reached by cards, without any: what a lane, a fence and words aside do is up to the test.
+
+#![allow(dead_code, unreachable_pub)] // Each of the tests uses a part of it.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use penstock::Cause;
+use penstock::memory::{MemoryError, Region};
+use penstock::transport::link::{Join, Offering};
+use penstock::transport::{
+    Abandoned, Announced, Arrival, Asides, Batch, Caps, Exported, Failure, Fence, Here, ImportError, KeyedMemory, Lane,
+    LaneFault, Link, Note, Placement, PostError, Posted, Reach, Registrar, RemoteMemory, RemoteRegion, Sight, Sink,
+    There, Told, Transport, Trust, Voice, Way, lane,
+};
+use penstock_core::plan::RegionKey;
+use penstock_core::{Generation, RegionId};
+
+/// One engine's transport.
+pub struct Cards {
+    pub splits: bool,
+    pub seen: Arc<Seen>,
+}
+
+/// What one engine's transport has seen, and what it is to do.
+#[derive(Default)]
+pub struct Seen {
+    /// The worker of each batch, in their order.
+    pub posts: Mutex<Vec<usize>>,
+    /// What batches end with; none: well.
+    pub failure: Mutex<Option<Failure>>,
+    /// What announcements end with; none: well.
+    pub untold: Mutex<Option<Failure>>,
+    /// Whether batches do not end, and are at the peer when they are given up.
+    pub keeps: AtomicBool,
+    /// Whether lanes have nothing to say to each other beside their path.
+    pub is_silent: AtomicBool,
+    /// Whether lanes stay where they are when they are dropped.
+    pub holds_lanes: AtomicBool,
+    /// The regions it was told to forget, with their generations.
+    pub forgotten: Mutex<Vec<(u32, u32)>>,
+    /// All sessions, the oldest first.
+    pub sessions: Mutex<Vec<Arc<Session>>>,
+}
+
+impl Seen {
+    pub fn session(&self) -> Arc<Session> {
+        Arc::clone(self.sessions.lock().unwrap().last().unwrap())
+    }
+}
+
+/// One session, as its fence and its words aside see it.
+#[derive(Default)]
+pub struct Session {
+    pub told: Arc<Told>,
+    /// Up to which revision nothing old can land.
+    pub passed: AtomicU64,
+    /// Whether cutting off works.
+    pub obeys: AtomicBool,
+    /// The revisions for which it was asked to.
+    pub forced: Mutex<Vec<u64>>,
+    /// How often it heard that the peer has told of withdrawals.
+    pub news: AtomicUsize,
+    /// Lanes that are gone.
+    pub dropped: AtomicUsize,
+    voice: OnceLock<Voice>,
+    pub heard: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Session {
+    pub fn say(&self, words: &[u8]) {
+        (self.voice.get().unwrap())(words);
+    }
+}
+
+impl Fence for Session {
+    fn has_passed(&self, revision: u64) -> bool {
+        self.passed.load(Ordering::SeqCst) >= revision
+    }
+
+    fn force(&self, revision: u64) {
+        self.forced.lock().unwrap().push(revision);
+        if self.obeys.load(Ordering::SeqCst) {
+            self.passed.fetch_max(revision, Ordering::SeqCst);
+        }
+    }
+
+    fn told(&self) {
+        self.news.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Asides for Session {
+    fn begin(&self, say: Voice) {
+        assert!(self.voice.set(say).is_ok(), "a session begins once");
+    }
+
+    fn heard(&self, words: &[u8]) -> Result<(), LaneFault> {
+        self.heard.lock().unwrap().push(words.to_vec());
+        if words == b"nonsense" { Err(LaneFault(Cause::PeerCorrupt)) } else { Ok(()) }
+    }
+}
+
+struct Rails {
+    worker: usize,
+    seen: Arc<Seen>,
+    session: Arc<Session>,
+    ended: Vec<(u64, Result<u64, Failure>)>,
+}
+
+impl Lane for Rails {
+    fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
+        self.seen.posts.lock().unwrap().push(self.worker);
+        if self.seen.keeps.load(Ordering::SeqCst) {
+            return Ok(Posted::Accepted(batch.spans.len()));
+        }
+        let bytes = batch.spans.iter().map(|span| span.len).sum();
+        self.ended.push((batch.token, self.seen.failure.lock().unwrap().map_or(Ok(bytes), Err)));
+        Ok(Posted::Accepted(batch.spans.len()))
+    }
+
+    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
+        // Nobody is told of what has failed.
+        let failure = self.seen.failure.lock().unwrap().or(*self.seen.untold.lock().unwrap());
+        self.ended.push((arrival.token, failure.map_or(Ok(1), Err)));
+        Ok(Announced::Accepted)
+    }
+
+    fn hand_over(&mut self, _: Note<'_>, _: &lane::Handle) -> Result<(), PostError> {
+        Err(PostError::Refused(Cause::NoPath))
+    }
+
+    fn abandon(&mut self, token: u64) -> Abandoned {
+        self.ended.retain(|(ended, _)| *ended != token);
+        if self.seen.keeps.load(Ordering::SeqCst) { Abandoned::RemoteOpen } else { Abandoned::Quiet }
+    }
+
+    fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+        self.ended.drain(..).for_each(|(token, result)| sink.completed(token, result));
+        Ok(false)
+    }
+}
+
+impl Drop for Rails {
+    fn drop(&mut self) {
+        while self.seen.holds_lanes.load(Ordering::SeqCst) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        self.session.dropped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+struct Keys;
+
+impl Registrar for Keys {
+    fn export(&self, _: &Arc<Region>) -> Exported {
+        Exported::default()
+    }
+
+    fn import(&self, region: &RemoteRegion<'_>, _: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
+        let key = RegionKey { region: region.id, generation: region.generation };
+        let memory = KeyedMemory { key, base: region.base, bytes: region.bytes, keys: vec![1, 2] };
+        Ok(RemoteMemory::Keyed(Arc::new(memory)))
+    }
+
+    fn way(&self, _: &RemoteRegion<'_>) -> Way {
+        Way { name: Way::VERBS, why: "for a test".to_owned() }
+    }
+}
+
+impl Transport for Cards {
+    fn name(&self) -> &'static str {
+        "cards"
+    }
+
+    fn caps(&self) -> Caps {
+        Caps {
+            trust: Trust::Hardware,
+            placement: Placement::AtNotification,
+            synchronous: false,
+            ordered: true,
+            splits: self.splits,
+            remote_caller_memory: true,
+            hand_over: false,
+        }
+    }
+
+    fn reaches(&self, _: &Here, _: &There) -> Result<&'static str, &'static str> {
+        Ok("for a test")
+    }
+
+    fn forget(&self, region: RegionId, last: Generation) {
+        self.seen.forgotten.lock().unwrap().push((region.0, last.0));
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Network
+    }
+
+    fn offer(&self, here: Here, _: There) -> Result<Offering, MemoryError> {
+        let seen = Arc::clone(&self.seen);
+        let join: Join = Box::new(move |_, _| {
+            let session = Arc::new(Session::default());
+            seen.sessions.lock().unwrap().push(Arc::clone(&session));
+            let lane = |worker| {
+                let (seen, session) = (Arc::clone(&seen), Arc::clone(&session));
+                Box::new(Rails { worker, seen, session, ended: Vec::new() }) as Box<dyn Lane>
+            };
+            Ok(Link {
+                lanes: (0..here.workers).map(lane).collect(),
+                registrar: Arc::new(Keys),
+                sight: Sight::Fenced(Arc::clone(&session.told), Arc::clone(&session) as Arc<dyn Fence>),
+                streams: None,
+                asides: (!seen.is_silent.load(Ordering::SeqCst)).then_some(session as Arc<dyn Asides>),
+                rails: vec!["a0/1".to_owned(), "a1/1".to_owned()],
+                path: "for a test".to_owned(),
+            })
+        });
+        Ok(Offering { blob: Vec::new(), tokens: Vec::new(), join })
+    }
+}
