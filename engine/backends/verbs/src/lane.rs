@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
+use penstock_ring::LowWater;
 use penstock_ring::gate::NOTHING;
-use penstock_ring::{LowWater, ReadyBits};
 use penstock_transport::host::{Bell, Commons};
 use penstock_transport::lane::{Abandoned, Handle};
 use penstock_transport::{
@@ -47,7 +47,6 @@ pub(crate) struct VerbsLane {
     hub: Arc<Hub>,
     inbox: u32,
     worker: usize,
-    ready: ReadyBits,
     application: Bell,
     low: LowWater,
     /// What was taken from the hub and not seen to.
@@ -81,7 +80,6 @@ impl VerbsLane {
             hub,
             inbox,
             worker,
-            ready: common.commons.mail.view().ready(worker),
             application: common.commons.ringer(0),
             common: Arc::clone(common),
             low,
@@ -313,9 +311,6 @@ impl Lane for VerbsLane {
         self.keep_quiet();
         more |= self.with_each(|channel, context| channel.poll(context, sink))?;
         self.settle();
-        if more {
-            self.ready.mark(self.common.party as usize);
-        }
         Ok(more)
     }
 }

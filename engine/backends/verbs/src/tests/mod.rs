@@ -1,5 +1,6 @@
 //! Channels of two engines in one thread, over cards of a model.
 
+mod model;
 mod moving;
 mod repair;
 mod striping;
@@ -75,7 +76,7 @@ impl Witness for Proofs {
 const NUMBER: u16 = 5;
 
 /// How a pair of sides is made.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Shape {
     rails: usize,
     requests: usize,

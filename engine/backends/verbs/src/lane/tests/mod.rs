@@ -5,6 +5,7 @@ mod hostile;
 mod moving;
 mod quiet;
 mod room;
+mod storm;
 mod threads;
 
 use std::collections::VecDeque;
@@ -111,7 +112,7 @@ struct Side {
     expected: Revisions,
     /// What the peer said aside and was not heard yet.
     said: Arc<Mutex<VecDeque<Vec<u8>>>>,
-    /// The control channel goes nowhere: the peer hears nothing and is not heard.
+    /// What the peer says aside is not heard yet.
     is_deaf: bool,
 }
 
@@ -217,11 +218,10 @@ impl Side {
     /// What workers do in a turn. Answers whether there was anything.
     fn turn(&mut self) -> bool {
         let mut worked = false;
-        while let Some(words) = self.said.lock().unwrap().pop_front() {
+        while !self.is_deaf {
+            let Some(words) = self.said.lock().unwrap().pop_front() else { break };
+            self.asides.heard(&words).unwrap();
             worked = true;
-            if !self.is_deaf {
-                self.asides.heard(&words).unwrap();
-            }
         }
         self.workers.iter_mut().fold(worked, |worked, worker| worker.turn() | worked)
     }
@@ -291,8 +291,11 @@ fn try_join(one: Engine, two: Engine) -> Result<[Side; 2], JoinError> {
     let link_two = (offer_two.join)(&blob_one, Vec::new())?;
     let sides = [Side::new(one, link_one), Side::new(two, link_two)];
     for at in 0..2 {
-        let ear = Arc::clone(&sides[1 - at].said);
-        sides[at].asides.begin(Box::new(move |words| ear.lock().unwrap().push_back(words.to_vec())));
+        let (ear, bell) = (Arc::clone(&sides[1 - at].said), sides[1 - at].engine.commons.ringer(1));
+        sides[at].asides.begin(Box::new(move |words| {
+            ear.lock().unwrap().push_back(words.to_vec());
+            bell.ring();
+        }));
     }
     Ok(sides)
 }

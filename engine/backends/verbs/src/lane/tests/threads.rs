@@ -9,40 +9,46 @@ use super::*;
 use crate::model::Pace;
 
 /// A sleep that nobody ends: each makes the test fail.
-const TOO_LONG: Duration = Duration::from_secs(10);
+pub(super) const TOO_LONG: Duration = Duration::from_secs(10);
 
 /// A worker with a thread of its own, which sleeps as soon as it can.
-struct Running {
+pub(super) struct Running {
     thread: Option<JoinHandle<(Side, u32)>>,
     stop: Arc<AtomicBool>,
     bell: penstock_transport::host::Bell,
     calls: Sender<Call>,
 }
 
-type Call = Box<dyn FnOnce(&mut Side) + Send>;
+pub(super) type Call = Box<dyn FnOnce(&mut Side) + Send>;
 
 impl Running {
-    fn start(side: Side) -> Self {
+    /// Runs a side; this is done once a turn, and answers whether there was anything to do.
+    pub(super) fn start(side: Side, each_turn: impl FnMut(&mut Side) -> bool + Send + 'static) -> Self {
         let (stop, (calls, queue)) = (Arc::new(AtomicBool::new(false)), channel());
         let (bell, flag) = (side.engine.commons.ringer(1), Arc::clone(&stop));
-        let thread = Some(std::thread::spawn(move || run(side, &flag, &queue)));
+        let thread = Some(std::thread::spawn(move || run(side, &flag, &queue, each_turn)));
         Self { thread, stop, bell, calls }
     }
 
-    fn call(&self, call: impl FnOnce(&mut Side) + Send + 'static) {
+    pub(super) fn call(&self, call: impl FnOnce(&mut Side) + Send + 'static) {
         self.calls.send(Box::new(call)).unwrap();
         self.bell.ring();
     }
 
     /// Answers how often it slept.
-    fn stop(mut self) -> (Side, u32) {
+    pub(super) fn stop(mut self) -> (Side, u32) {
         self.stop.store(true, Ordering::Relaxed);
         self.bell.ring();
         self.thread.take().unwrap().join().unwrap()
     }
 }
 
-fn run(mut side: Side, stop: &AtomicBool, calls: &Receiver<Call>) -> (Side, u32) {
+fn run(
+    mut side: Side,
+    stop: &AtomicBool,
+    calls: &Receiver<Call>,
+    mut each_turn: impl FnMut(&mut Side) -> bool,
+) -> (Side, u32) {
     let sleeper: Sleeper = side.engine.commons.sleeper(1);
     let mut sleeps = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -51,6 +57,7 @@ fn run(mut side: Side, stop: &AtomicBool, calls: &Receiver<Call>) -> (Side, u32)
             call(&mut side);
             worked = true;
         }
+        worked |= each_turn(&mut side);
         worked |= side.turn();
         assert_eq!(side.fault(), None);
         if worked {
@@ -58,8 +65,8 @@ fn run(mut side: Side, stop: &AtomicBool, calls: &Receiver<Call>) -> (Side, u32)
         }
         sleeper.prepare();
         let may_sleep = side.workers[0].driver.prepare_to_sleep();
-        let waits = side.workers[0].ready.is_empty() && side.said.lock().unwrap().is_empty();
-        if may_sleep && waits && !stop.load(Ordering::Relaxed) {
+        let nothing_said = side.is_deaf || side.said.lock().unwrap().is_empty();
+        if may_sleep && side.workers[0].ready.is_empty() && nothing_said && !stop.load(Ordering::Relaxed) {
             sleeps += 1;
             sleep(&side);
         }
@@ -86,7 +93,7 @@ fn workers_that_sleep_are_woken_by_what_comes_and_by_what_they_are_told() {
     for side in [&mut one, &mut two] {
         side.workers[0].ready.mark(PARTY as usize);
     }
-    let [one, two] = [one, two].map(Running::start);
+    let [one, two] = [one, two].map(|side| Running::start(side, |_| false));
     let (heard, news) = channel();
     for round in 0..ROUNDS {
         // There is room at the latest when the peer was heard.
@@ -119,6 +126,15 @@ fn workers_that_sleep_are_woken_by_what_comes_and_by_what_they_are_told() {
                 std::thread::sleep(Duration::from_micros(100));
             }
         }
+    }
+    let deadline = Instant::now() + TOO_LONG;
+    loop {
+        let heard = heard.clone();
+        one.call(move |side| heard.send(side.got().completed.len() as u64).unwrap());
+        if news.recv_timeout(TOO_LONG).unwrap() == ROUNDS {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the last answers do not come");
     }
     let [(one, slept), (two, slept_too)] = [one.stop(), two.stop()];
     assert!((0..ROUNDS).all(|round| one.result(round) == Some(Ok(1))));
