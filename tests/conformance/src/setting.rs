@@ -20,6 +20,9 @@ pub const SECRET: &str = "secret";
 /// The name of the file that says where the engines of a case are.
 pub const DIRECTORY: &str = "directory";
 
+/// The name of the engine that begins transfers.
+pub const SOURCE: &str = "source";
+
 /// The port of an engine of this name, which it has in each of its lives. Below those that the kernel gives out by itself.
 fn port_of(folder: &Path, name: &str) -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -71,6 +74,12 @@ pub enum Cards {
     /// Those of the machine.
     #[default]
     Machines,
+    /// The soft devices of a guest: the initiator has those of one side, `rxe_a0` and so on, all others those of the other
+    /// side, with a wire between.
+    Wired {
+        /// How many each engine has.
+        rails: u8,
+    },
     /// Cards in this process.
     Model {
         /// How many each engine has. Each is in a network with one of the other's.
@@ -158,6 +167,20 @@ impl Setting {
         Self { cards: Cards::Model { rails, manner }, ..self }
     }
 
+    /// The same over so many soft devices of a guest on each side.
+    #[must_use]
+    pub const fn wired(self, rails: u8) -> Self {
+        Self { cards: Cards::Wired { rails }, ..self }
+    }
+
+    /// Why no case can be run under this setting here, if none can.
+    pub fn why_not(&self) -> Option<String> {
+        let Cards::Wired { rails } = self.cards else { return None };
+        let mut devices = ["a", "b"].into_iter().flat_map(|side| soft_devices(side, rails));
+        let absent = devices.find(|device| !Path::new(SOFT_DEVICES).join(device).exists());
+        absent.map(|device| format!("needs path:{SOFT_DEVICES}/{device}; a guest of the RDMA labs has it"))
+    }
+
     /// Whether the engines meet over the network.
     fn is_between_hosts(&self) -> bool {
         is_between_hosts(self.transport.as_str())
@@ -189,6 +212,14 @@ impl Setting {
     }
 }
 
+/// Where the kernel shows RDMA devices.
+const SOFT_DEVICES: &str = "/sys/class/infiniband";
+
+/// The names of the soft devices on one side of a guest's wires.
+fn soft_devices(side: &str, rails: u8) -> impl Iterator<Item = String> {
+    (0..rails).map(move |rail| format!("rxe_{side}{rail}"))
+}
+
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}-{}", self.transport.as_str(), self.progress.as_str(), self.workers)?;
@@ -203,6 +234,7 @@ impl fmt::Display for Setting {
         }
         match self.cards {
             Cards::Machines => Ok(()),
+            Cards::Wired { rails } => write!(f, "/{rails} wires"),
             Cards::Model { rails, manner } => write!(f, "/{rails} rails, {manner:?}"),
         }
     }
@@ -267,22 +299,27 @@ impl EngineSpec {
     /// Starts it.
     pub fn start(&self) -> Result<Engine, StartError> {
         match self.cards {
-            Cards::Machines => Engine::start(self.config()),
+            Cards::Machines | Cards::Wired { .. } => Engine::start(self.config()),
             Cards::Model { rails, manner } => cards::start(self, rails, manner),
         }
     }
 
     /// As a configuration. It goes by way of YAML, as a user's would.
     pub fn config(&self) -> Config {
+        let devices: Vec<String> = match self.cards {
+            Cards::Wired { rails } => soft_devices(if self.name == SOURCE { "a" } else { "b" }, rails).collect(),
+            Cards::Machines | Cards::Model { .. } => Vec::new(),
+        };
         let yaml = format!(
             "workers: {{ progress: {}, count: {} }}\n\
-             transports: {{ allow: [{}], process_vm: {}, tcp_io: {}, tcp_streams: {} }}\n",
+             transports: {{ allow: [{}], process_vm: {}, tcp_io: {}, tcp_streams: {}, verbs_devices: [{}] }}\n",
             self.progress,
             self.workers,
             self.transport,
             if self.process_vm { "auto" } else { "off" },
             self.io,
             self.streams,
+            devices.join(", "),
         );
         let mut config = Config::parse(&yaml, "the case's configuration").expect("a setting names what there is");
         config = config.named(&self.name).directory(&self.folder);

@@ -9,7 +9,7 @@ use crate::command::{Command, Reply, TakenNote};
 use crate::folder::Folder;
 use crate::pattern;
 use crate::remote::Remote;
-use crate::setting::{Memory, Setting, Tuning};
+use crate::setting::{Memory, SOURCE, Setting, Tuning};
 use crate::{Engine, Peer, Pool, RemoteRegion, Transfer};
 
 /// How long anything may take that is not the point of a case. Generous: the machine may be busy.
@@ -74,7 +74,7 @@ impl Stage {
     /// A stage as the case wants it.
     pub fn with(setting: &Setting, options: Options) -> Self {
         let folder = Folder::fresh();
-        let spec = setting.spec(folder.path(), "source").tuned(options.near);
+        let spec = setting.spec(folder.path(), SOURCE).tuned(options.near);
         let engine = spec.start().expect("the initiator starts");
         let near = PoolSpec::host(options.bytes).block(options.block).label(KV).rights(Rights::READ_WRITE);
         let near = engine.pool(near).expect("there is memory for a pool");

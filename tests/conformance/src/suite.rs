@@ -2,10 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use crate::Setting;
+use crate::{Setting, skip};
 
 /// Runs one case. A failure names transport, mode and case.
 pub fn run(setting: Setting, case: &str, body: fn(&Setting)) {
+    if let Some(reason) = setting.why_not() {
+        skip::report(&case.replace('/', "::"), &reason);
+        return;
+    }
     if let Err(failure) = catch_unwind(AssertUnwindSafe(|| body(&setting))) {
         let text = failure.downcast_ref::<String>().cloned();
         let text = text.or_else(|| failure.downcast_ref::<&str>().map(|&text| text.to_owned()));
