@@ -125,7 +125,7 @@ fn a_refused_key_ends_its_own_transfer_and_no_other() {
                 Ok(done) => assert!(id % 10 != 5 && done.bytes == 1 << 20, "{id}"),
                 Err(fault) => {
                     assert!(id % 10 == 5, "{id} is innocent: {fault}");
-                    assert_eq!(fault.cause, Cause::MemoryGone, "{fault}");
+                    assert_eq!(fault.cause, Cause::AccessRefused, "{fault}");
                     assert!(fault.rail.as_ref().is_some_and(|rail| rail.contains("model")), "{fault}");
                 }
             }

@@ -142,14 +142,21 @@ impl Channel {
             return Err(PostError::Full);
         }
         let carried = self.stripe.carried(arrival.transfer, arrival.whole);
-        let mut carriers = (0..self.rails.len()).filter(|rail| carried & 1 << rail != 0);
-        let home = match carriers.next_back() {
-            Some(rail) => rail,
-            None => self.stripe.choose(&self.rails, arrival.transfer, 0).ok_or(PostError::Full)?,
+        let takes = |&rail: &usize| {
+            let rail = &self.rails[rail];
+            rail.takes_message() && (arrival.note.is_none() || rail.takes_note())
         };
-        let others = carriers;
-        let takes_all = others.clone().chain([home]).all(|rail| self.rails[rail].takes_message());
-        if !takes_all || (arrival.note.is_some() && !self.rails[home].takes_note()) {
+        let carriers = (0..self.rails.len()).filter(|rail| carried & 1 << rail != 0);
+        let home = if carried == 0 {
+            // Nothing binds it to a rail: one that has room is as good as its own.
+            let own = self.stripe.choose(&self.rails, arrival.transfer, 0).ok_or(PostError::Full)?;
+            (own..self.rails.len()).chain(0..own).find(takes)
+        } else {
+            carriers.clone().rev().find(takes)
+        };
+        let home = home.ok_or(PostError::Full)?;
+        let others = carriers.filter(move |rail| *rail != home);
+        if !others.clone().all(|rail| self.rails[rail].takes_message()) {
             return Err(PostError::Full);
         }
         let id = self.ops.take_tell(arrival);

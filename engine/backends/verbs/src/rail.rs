@@ -100,10 +100,10 @@ pub(crate) struct Rail {
     /// Batches under way that nobody wants any more, and since when that is known.
     pub(crate) abandoned: usize,
     pub(crate) abandoned_since: Option<Instant>,
-    /// What the peer has said about the end of this life, and how much of its log has to be known before the next begins.
+    /// What the peer has said about the end of this life, and of the next, which it may have begun before this side has; and how much
+    /// of its log has to be known before one begins.
     pub(crate) peer_ended: Option<Ended>,
-    /// The same of the next life.
-    pub(crate) peer_ended_next: Option<Ended>,
+    pub(crate) next_ended: Option<Ended>,
     pub(crate) peer_revision: u64,
     pub(crate) waits_for_news: bool,
     /// How far this engine's log had come when the peer was told of an end, and up to where it was vouched that nothing old lands.
@@ -154,7 +154,7 @@ impl Rail {
             abandoned: 0,
             abandoned_since: None,
             peer_ended: None,
-            peer_ended_next: None,
+            next_ended: None,
             peer_revision: 0,
             waits_for_news: false,
             told_revision: 0,
@@ -386,7 +386,8 @@ impl Rail {
         self.life = self.life.wrapping_add(1);
         (self.connecting.there.queue, self.connecting.there.first_packet) = (ended.queue, ended.first_packet);
         self.peer_revision = self.peer_revision.max(ended.revision);
-        (self.peer_ended, self.is_greeted) = (self.peer_ended_next.take(), false);
+        self.peer_ended = self.next_ended.take();
+        self.is_greeted = false;
         self.standing = Standing::Idle(at);
     }
 

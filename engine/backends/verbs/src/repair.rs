@@ -16,7 +16,7 @@ use penstock_core::Cause;
 use penstock_transport::{Failure, LaneFault, Sink};
 
 use crate::again::Lot;
-use crate::card::{Event, Trouble};
+use crate::card::{CardError, Event, Trouble};
 use crate::channel::Channel;
 use crate::context::Context;
 use crate::ended::{Ended, next_first_packet};
@@ -132,17 +132,18 @@ impl Channel {
         })?;
         let place = usize::from(ended.rail);
         let rail = self.rails.get_mut(place).ok_or(CORRUPT)?;
-        // The peer may have ended the next life as well before this side has looked: one more, which waits for this side's word.
-        let (awaited, place_of_it) = match rail.peer_ended {
-            None => (rail.life, &mut rail.peer_ended),
-            Some(_) => (rail.life.wrapping_add(1), &mut rail.peer_ended_next),
-        };
-        if ended.life != awaited || place_of_it.replace(ended).is_some() {
-            return Err(CORRUPT);
-        }
-        if rail.peer_ended_next.is_some() {
+        let is_ahead = rail.peer_ended.is_some();
+        if is_ahead && rail.next_ended.is_none() && ended.life == rail.life.wrapping_add(1) {
+            if !matches!(rail.standing, Standing::Ended(_)) {
+                return Err(CORRUPT); // Nobody begins a life before both have ended the one before.
+            }
+            rail.next_ended = Some(ended);
             return Ok(());
         }
+        if is_ahead || ended.life != rail.life {
+            return Err(CORRUPT);
+        }
+        rail.peer_ended = Some(ended);
         match rail.standing {
             Standing::New | Standing::Idle(_) => self.end_life(place, context),
             Standing::Greeting(_) | Standing::Up => {
@@ -173,13 +174,14 @@ impl Channel {
                         rail.abandoned_since = None;
                     }
                 }
+                Standing::Idle(_) if rail.peer_ended.is_some() => {
+                    self.end_life(place, context)?;
+                    is_breaking = true;
+                }
                 Standing::Idle(at) => {
                     // What is posted from then on is compared with what the peer had withdrawn when it ended the life before.
                     rail.waits_for_news = rail.peer_revision > context.told.copied();
-                    if rail.peer_ended.is_some() {
-                        self.end_life(place, context)?;
-                        is_breaking = true;
-                    } else if at <= now && !rail.is_dead && !rail.waits_for_news {
+                    if at <= now && !rail.is_dead && !rail.waits_for_news {
                         self.try_again(place, context)?;
                     }
                 }
@@ -221,10 +223,7 @@ impl Channel {
     /// This side ends the life of a queue, and says so.
     fn end_life(&mut self, place: usize, context: &Context<'_>) -> Result<(), LaneFault> {
         let rail = &mut self.rails[place];
-        rail.queue.reset().map_err(|error| {
-            tracing::error!(%error, "a queue cannot be made new, so nobody knows what it still does");
-            LaneFault(Cause::CardFailed)
-        })?;
+        rail.queue.reset().map_err(|error| cannot_be_made_new(&error))?;
         rail.connecting.first_packet = next_first_packet(rail.connecting.first_packet);
         rail.standing = Standing::Ended(context.now);
         rail.told_revision = context.here;
@@ -285,10 +284,7 @@ impl Channel {
             }
             !is_its
         });
-        let pause = match rail.fruitless {
-            0 if !rail.is_down => Duration::ZERO,
-            tries => PAUSE_LONGEST.min(PAUSE_FIRST * (1 << tries.saturating_sub(1).min(10))),
-        };
+        let pause = if rail.fruitless == 0 && !rail.is_down { Duration::ZERO } else { pause(rail.fruitless) };
         rail.fruitless += 1; // Until the peer is heard.
         rail.begin_again(ended, notes_lost, context.now + pause);
         if let Some(revision) = fence {
@@ -309,9 +305,13 @@ impl Channel {
         if let Err(error) = self.greet(place, context.now) {
             let rail = &mut self.rails[place];
             tracing::warn!(%error, rail = rail.facts.name, "a rail cannot be connected again; it is tried later");
-            match &mut rail.standing {
-                Standing::Idle(at) => *at = context.now + PAUSE_LONGEST,
-                _ => rail.break_off(),
+            if let Standing::Idle(at) = &mut rail.standing {
+                // It may have been broken, or connected in part.
+                rail.queue.reset().map_err(|error| cannot_be_made_new(&error))?;
+                *at = context.now + pause(rail.fruitless);
+                rail.fruitless += 1;
+            } else {
+                rail.break_off();
             }
         }
         Ok(())
@@ -339,4 +339,14 @@ impl Channel {
         let patience = (!is_up && !is_new).then_some(patience);
         self.rails.iter().filter_map(of_rail).chain(patience).min()
     }
+}
+
+/// How long a rail is left alone after so many lives in which the peer was not heard.
+fn pause(fruitless: u32) -> Duration {
+    PAUSE_LONGEST.min(PAUSE_FIRST * (1 << fruitless.saturating_sub(1).min(10)))
+}
+
+fn cannot_be_made_new(error: &CardError) -> LaneFault {
+    tracing::error!(%error, "a queue cannot be made new, so nobody knows what it still does");
+    LaneFault(Cause::CardFailed)
 }

@@ -9,6 +9,8 @@ use penstock_tcp::wire::{
 };
 use penstock_transport::host::bounce::{QUESTION_WORDS, Question, SLOT_BYTES};
 use penstock_transport::{CounterRef, Note};
+use penstock_verbs::ended::Ended;
+use penstock_verbs::message::{Announcement, Body, Forgotten, Hello, Immediate, MESSAGE_BYTES_MAX, Says, encode};
 use penstock_verbs::offer::{Offer, OfferedQueue, OfferedRail};
 
 use crate::targets::path::POOL_BYTES;
@@ -88,6 +90,35 @@ pub(super) fn wires() -> Files {
         ("parts", (1..=65).fold(new(), |control, at| control.write(at, 0, &[(at, 1)])).group(65)),
         ("other-payload", new().write(1, 0, &few).group(509)),
         ("nothing", new().group(0)),
+    ]
+}
+
+pub(super) fn rails() -> Files {
+    let head = penstock_verbs::message::Head { life: 3, number: 7, heard: 9, taken: 2, gone: 5 };
+    let message = |body: Body<'_>| {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let len = encode(&head, &body, &mut bytes);
+        bytes[..len].to_vec()
+    };
+    let counter = Some(CounterRef { index: 7, generation: GENERATION });
+    let note = |payload| Some(Note { id: NoteId(1), payload });
+    let announce = |marks, counter, note| message(Body::Announce(Announcement { number: 5, marks, counter, note }));
+    let ended = Ended { rail: 1, life: 2, heard: 9, gone: 1, revision: 4, queue: 0x11, first_packet: 0x5a_17b3 };
+    let immediate = |says| Immediate::new(3, 7, says).encode().to_le_bytes().to_vec();
+    vec![
+        ("hello", message(Body::Hello(Hello { channel: 1, rail: 1, grants: 32 }))),
+        ("answer", message(Body::Answer)),
+        ("counter", announce(0, counter, None)),
+        ("note", announce(0, None, note(b"there"))),
+        ("both-after-marks", announce(2, counter, note(b"there"))),
+        ("note-longest", announce(0, None, note(&[9; 4096]))),
+        ("nothing-announced", announce(0, None, None)),
+        ("mark", message(Body::Mark(5))),
+        ("forget", message(Body::Forget(Forgotten { number: 5, marks: 1, is_said: true }))),
+        ("fence", message(Body::Fence(u64::MAX))),
+        ("ended", ended.encode().to_vec()),
+        ("count-immediately", immediate(Says::Count(7))),
+        ("mark-immediately", immediate(Says::Mark(4095))),
     ]
 }
 

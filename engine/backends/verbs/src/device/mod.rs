@@ -3,7 +3,7 @@
 //! Read in this order:
 //!
 //! - [`choose`]: which ports become rails ([`seen`] and [`networks`] say what there is, [`wanted`] how settings name it)
-//! - `open`: devices; `card`, `desk`, `queue`, `memory`: what the seam asks for; `status`: the seam's words for what verbs answer
+//! - `open`: devices; `card`, `desk`, `queue` (and its `post`), `memory`: what the seam asks for; `status`: the seam's words for what verbs answer
 
 mod card;
 pub mod choose;

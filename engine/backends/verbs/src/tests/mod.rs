@@ -1,5 +1,7 @@
 //! Channels of two engines in one thread, over cards of a model.
 
+mod hostile;
+mod model;
 mod moving;
 mod repair;
 mod striping;
@@ -75,7 +77,7 @@ impl Witness for Proofs {
 const NUMBER: u16 = 5;
 
 /// How a pair of sides is made.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Shape {
     rails: usize,
     requests: usize,
@@ -229,6 +231,13 @@ impl Side {
         worked |= polled == Ok(true);
         self.heed(polled.map(drop));
         worked
+    }
+
+    /// A message has come that no card has carried.
+    fn come(&mut self, bytes: &[u8], immediate: Option<u32>) {
+        let done = Done { queue: 0, id: 0, what: Outcome::Came { bytes: bytes.len() as u32, immediate } };
+        let result = with!(self, |channel, context, got| channel.done(0, &done, bytes, context, got));
+        self.heed(result);
     }
 
     /// Hears what the peer said aside.

@@ -135,9 +135,9 @@ fn session(posting: Posting) -> [Side; 2] {
     let (one, two) = (Engine::new("rxe_a0", posting), Engine::new("rxe_b0", posting));
     let offer = |engine: &Engine, number: u64| {
         let watch = Arc::new(ProcessWatch::of(std::process::id()));
-        let here = Here { host: number.into(), process: number.into(), epoch: number, workers: 1, party: PARTY };
+        let here = Here { host: number, process: number, epoch: number, workers: 1, party: PARTY };
         let other = 3 - number;
-        let there = There { host: other.into(), process: other.into(), epoch: other, workers: 1, party: PARTY, watch };
+        let there = There { host: other, process: other, epoch: other, workers: 1, party: PARTY, watch };
         engine.transport.offer(here, there).expect("an offer")
     };
     let (offer_one, offer_two) = (offer(&one, 1), offer(&two, 2));
