@@ -1,5 +1,6 @@
 //! Writes that each bring a note, and whether each came once and whole.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use penstock::{NoteId, Plan, Span, Submit};
@@ -9,6 +10,8 @@ use penstock_conformance::{Options, Setting, Stage, Transfer};
 /// Bytes of the pools: an emulated device moves ten megabytes a second.
 pub(crate) const BYTES: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
+/// Large writes at the same time.
+const UNDER_WAY: usize = 8;
 /// How long a note may take.
 const NOTED_WITHIN: Duration = Duration::from_secs(20);
 
@@ -46,7 +49,31 @@ impl Traffic {
         transfer
     }
 
-    /// So many of them, one after the other.
+    /// Breaks something while writes of the whole pool, each with a note, follow one another. Gives those that were under
+    /// way at the time, of which there is at least one.
+    pub(crate) fn break_amid(&mut self, break_it: impl FnOnce() + Send + 'static) -> Vec<Transfer> {
+        let whole = [Span { local: 0, remote: 0, len: BYTES }];
+        let plan = Plan::write(&self.stage.near, &self.stage.far()).extents(&whole).build().expect("a sound plan");
+        apply(whole[0], &self.source, &mut self.model, true);
+        let breaker = std::thread::spawn(break_it);
+        let mut under_way: VecDeque<Transfer> = VecDeque::new();
+        while !breaker.is_finished() {
+            if under_way.len() < UNDER_WAY {
+                self.count += 1;
+                let how = Submit::new().notify(NoteId(self.count), b"");
+                under_way.push_back(self.stage.submit(self.stage.peer(), &plan, how));
+            }
+            while under_way.front().is_some_and(|first| first.wait_within(Duration::from_millis(1)).is_some()) {
+                let first = under_way.pop_front().expect("it was just looked at");
+                first.wait().expect("nothing is broken yet, or what is does no harm");
+            }
+        }
+        breaker.join().expect("what breaks things works");
+        assert!(!under_way.is_empty(), "all was over before anything broke");
+        under_way.into()
+    }
+
+    /// So many small ones, one after the other.
     pub(crate) fn write_many(&mut self, count: usize) {
         for _ in 0..count {
             self.write().wait().expect("the transfer ends well");

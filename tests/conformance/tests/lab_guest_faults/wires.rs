@@ -44,6 +44,11 @@ pub(crate) fn faults(side: char, rail: u8, words: &str) {
     run("tc", &format!("filter add dev {link} parent 1: protocol ip prio 1 {of_rdma}"));
 }
 
+/// Sets other faults in place of those that there are.
+pub(crate) fn change(side: char, rail: u8, words: &str) {
+    run("tc", &format!("qdisc change dev {side}{rail} parent 1:3 handle 30: netem limit 100000 {words}"));
+}
+
 /// Ends the faults of a side.
 pub(crate) fn clear(side: char, rail: u8) {
     // A link without faults says that there is nothing to remove.
