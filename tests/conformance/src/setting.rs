@@ -82,13 +82,25 @@ pub struct Setting {
     pub io: TcpIo,
     /// TCP streams of each worker.
     pub streams: usize,
+    /// The RDMA devices of this engine and of the other one, separated by commas; chosen where empty.
+    pub devices: [&'static str; 2],
 }
 
 impl Setting {
     /// Engines with so many adaptive workers.
     pub const fn adaptive(transport: TransportName, workers: usize, place: Place) -> Self {
         let (progress, memory) = (Progress::Adaptive, Memory::Pools);
-        Self { transport, progress, workers, place, memory, process_vm: true, io: TcpIo::Auto, streams: 1 }
+        Self {
+            transport,
+            progress,
+            workers,
+            place,
+            memory,
+            process_vm: true,
+            io: TcpIo::Auto,
+            streams: 1,
+            devices: [""; 2],
+        }
     }
 
     /// Engines without threads.
@@ -120,14 +132,29 @@ impl Setting {
         Self { streams, ..self }
     }
 
+    /// The same with these RDMA devices on the side of the test and on the other, each a list separated by commas.
+    #[must_use]
+    pub const fn devices(self, near: &'static str, far: &'static str) -> Self {
+        Self { devices: [near, far], ..self }
+    }
+
     /// Whether the engines have no threads.
     pub fn is_inline(&self) -> bool {
         !self.progress.is_threaded()
     }
 
-    /// The configuration of an engine of this name, with its socket in this folder.
+    /// The configuration of an engine of this name on the side of the test, with its socket in this folder.
     pub fn spec(&self, folder: &Path, name: &str) -> EngineSpec {
-        if self.transport == TransportName::Tcp {
+        self.spec_with(folder, name, self.devices[0])
+    }
+
+    /// The same on the other side.
+    pub fn far_spec(&self, folder: &Path, name: &str) -> EngineSpec {
+        self.spec_with(folder, name, self.devices[1])
+    }
+
+    fn spec_with(&self, folder: &Path, name: &str, devices: &str) -> EngineSpec {
+        if self.transport.is_between_hosts() {
             share_secret(folder);
         }
         EngineSpec {
@@ -139,7 +166,8 @@ impl Setting {
             process_vm: self.process_vm,
             io: self.io.as_str().to_owned(),
             streams: self.streams,
-            port: if self.transport == TransportName::Tcp { port_of(folder, name) } else { 0 },
+            devices: devices.split(',').filter(|device| !device.is_empty()).map(str::to_owned).collect(),
+            port: if self.transport.is_between_hosts() { port_of(folder, name) } else { 0 },
             tuning: Tuning::default(),
         }
     }
@@ -156,6 +184,7 @@ impl fmt::Display for Setting {
         f.write_str(if self.process_vm { "" } else { "/without process_vm" })?;
         match self.transport {
             TransportName::Tcp => write!(f, "/{}/{} streams", self.io, self.streams),
+            TransportName::Verbs if self.devices != [""; 2] => write!(f, "/{} to {}", self.devices[0], self.devices[1]),
             _ => Ok(()),
         }
     }
@@ -197,6 +226,9 @@ pub struct EngineSpec {
     pub io: String,
     /// TCP streams of each worker.
     pub streams: usize,
+    /// Its RDMA devices; chosen if there are none.
+    #[serde(default)]
+    pub devices: Vec<String>,
     /// Where it listens, if it does: the same for each life of a name.
     pub port: u16,
     /// What this case changes.
@@ -225,7 +257,9 @@ impl EngineSpec {
         );
         let mut config = Config::parse(&yaml, "the case's configuration").expect("a setting names what there is");
         config = config.named(&self.name).directory(&self.folder);
-        if self.transport == TransportName::Tcp.as_str() {
+        let between = [TransportName::Verbs, TransportName::Tcp];
+        config = config.verbs_devices(&self.devices);
+        if between.iter().any(|transport| self.transport == transport.as_str()) {
             let folder = Path::new(&self.folder);
             let host = self.tuning.host.unwrap_or(Ipv4Addr::LOCALHOST.into());
             config = config.listen([SocketAddr::from((host, self.port))]);
@@ -247,5 +281,23 @@ impl EngineSpec {
             config = config.accepts_per_second(count);
         }
         config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_side_has_its_own_devices() {
+        let setting = Setting::adaptive(TransportName::Verbs, 1, Place::Here).devices("rxe0,rxe1:1", "rxe2");
+        let folder = std::env::temp_dir().join(format!("penstock-setting-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let [near, far] = [setting.spec(&folder, "near"), setting.far_spec(&folder, "far")].map(|spec| spec.config());
+        std::fs::remove_dir_all(&folder).expect("a folder of this test's own");
+        assert_eq!(near.transports.verbs_devices, ["rxe0", "rxe1:1"]);
+        assert_eq!(far.transports.verbs_devices, ["rxe2"]);
+        assert_eq!((near.transports.allow.as_slice(), near.session.listen.len()), (&[TransportName::Verbs][..], 1));
+        assert!(setting.to_string().ends_with("/rxe0,rxe1:1 to rxe2"), "{setting}");
     }
 }
