@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use penstock::{Cause, ConnectError, NoteId, Plan, Span, Submit, SubmitError};
 
+use crate::Setting;
 use crate::command::{Command, Reply};
 use crate::stage::{KV, PATIENCE, Stage, all_end_well};
-use crate::Setting;
 
 const BYTES: u64 = 4 << 20;
 const ALL: &[Span] = &[Span { local: 0, remote: 0, len: BYTES }];
