@@ -35,8 +35,6 @@ pub(crate) struct Common {
     /// The card of each rail, and how many channels and workers there are.
     pub(crate) cards: Vec<usize>,
     pub(crate) workers: usize,
-    /// The place of the peer in our table.
-    pub(crate) party: u32,
 }
 
 /// One worker's lane.

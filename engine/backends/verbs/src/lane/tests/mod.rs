@@ -218,10 +218,10 @@ impl Side {
     /// What workers do in a turn. Answers whether there was anything.
     fn turn(&mut self) -> bool {
         let mut worked = false;
-        while !self.is_deaf {
-            let Some(words) = self.said.lock().unwrap().pop_front() else { break };
-            self.asides.heard(&words).unwrap();
-            worked = true;
+        if !self.is_deaf {
+            let said = std::mem::take(&mut *self.said.lock().unwrap());
+            worked = !said.is_empty();
+            said.iter().for_each(|words| self.asides.heard(words).unwrap());
         }
         self.workers.iter_mut().fold(worked, |worked, worker| worker.turn() | worked)
     }
