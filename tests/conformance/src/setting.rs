@@ -215,6 +215,9 @@ impl Setting {
 /// Where the kernel shows RDMA devices.
 const SOFT_DEVICES: &str = "/sys/class/infiniband";
 
+/// What an engine in a guest is given more of: it is emulated, and starts in a second.
+const EMULATED: &str = "session: { greeting_timeout_ms: 10000 }\n";
+
 /// The names of the soft devices on one side of a guest's wires.
 fn soft_devices(side: &str, rails: u8) -> impl Iterator<Item = String> {
     (0..rails).map(move |rail| format!("rxe_{side}{rail}"))
@@ -321,6 +324,10 @@ impl EngineSpec {
             self.streams,
             devices.join(", "),
         );
+        let yaml = match self.cards {
+            Cards::Wired { .. } => yaml + EMULATED,
+            Cards::Machines | Cards::Model { .. } => yaml,
+        };
         let mut config = Config::parse(&yaml, "the case's configuration").expect("a setting names what there is");
         config = config.named(&self.name).directory(&self.folder);
         if is_between_hosts(&self.transport) {
