@@ -5,11 +5,11 @@ XTASK := $(CARGO) run --quiet --locked --package xtask --
 SETUP := tools/xtask/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test labs check fuzz bench scoreboard guard fmt clean
+.PHONY: help setup run test labs lab-rdma check fuzz bench scoreboard guard fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## look for what a build needs, say how to get it, fetch the crates
 	@$(SETUP)
@@ -26,6 +26,10 @@ test: ## run every test that needs neither root nor a prepared machine
 labs: ## run the tests that need root, other users or devices
 	@$(SETUP) --quiet
 	@$(XTASK) labs
+
+lab-rdma: ## run only those labs that boot a guest with RDMA devices
+	@$(SETUP) --quiet
+	@$(XTASK) labs lab_rdma
 
 check: ## formatting, lints, house rules, licences
 	@$(SETUP) --quiet --lints

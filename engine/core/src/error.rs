@@ -103,6 +103,16 @@ coded! {
         PeerDraining = 21: "the peer is draining and takes nothing new; use another peer, or reconnect when it is back",
         /// A part of the peer's region got fresh memory, because somebody might still write the old.
         MemoryRenewed = 24: "the region's memory was renewed; get the region again and build a new plan",
+        /// No answer came over a rail, again and again.
+        RailLost = 30: "the peer's card does not answer over this rail; look at the ports, cables and switches between the two, or leave the rail out",
+        /// The peer's card refused the memory.
+        AccessRefused = 31: "the peer's card refused the memory of the plan: get the region again and build a new plan, and see that it allows what the plan does",
+        /// The peer took no messages.
+        ReceiverNotReady = 32: "the peer's worker took no messages for too long; see whether it is stopped or overloaded",
+        /// A card failed.
+        CardFailed = 33: "a network card of this host has failed; see the kernel's log, and start the engine anew when it is well",
+        /// A card cannot do what was asked of it.
+        CardRefused = 34: "a network card cannot carry out a part of the plan; see the log for its own words, and leave the rail out if it comes again",
     }
 }
 

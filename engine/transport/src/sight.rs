@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_core::limits::WITHDRAWALS_KEPT;
+use penstock_core::plan::RegionKey;
 use penstock_ring::gate::Withdrawals;
 use penstock_ring::{Lapped, Life, Withdrawal};
 
-use crate::host::{Busy, PeerCommons, WHOLE_REGION, is_renewal};
+use crate::host::{Busy, PeerCommons, WHOLE_REGION, Withdrawn, is_renewal, stands_after};
 use crate::lane::CounterRef;
 
 /// What this engine can see of a peer.
@@ -92,6 +93,16 @@ impl Told {
     #[inline]
     pub fn copied(&self) -> u64 {
         self.copied.load(Ordering::Relaxed)
+    }
+
+    /// Whether anything that it has told of after revision `since` concerns these extents, (offset, length), of a region of its.
+    pub fn still_stands(
+        &self,
+        since: u64,
+        key: RegionKey,
+        extents: impl Iterator<Item = (u64, u64)> + Clone,
+    ) -> Result<(), Withdrawn> {
+        stands_after(self.withdrawals_since(since), key, extents)
     }
 
     fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
@@ -217,6 +228,8 @@ impl Sight {
 
 #[cfg(test)]
 mod tests {
+    use penstock_core::{Generation, RegionId};
+
     use super::*;
 
     fn steps(numbers: std::ops::Range<u64>) -> impl ExactSizeIterator<Item = Withdrawal> {
@@ -255,6 +268,21 @@ mod tests {
         assert!(is_renewal(&renewed));
         told.learn(12, [Withdrawal { len: 1, ..whole }, renewed].into_iter());
         assert_eq!((sight.revision(), sight.deregistered()), (14, 14));
+    }
+
+    #[test]
+    fn what_was_told_is_compared_with_extents() {
+        let told = Told::default();
+        told.learn(4, [Withdrawal { region: 1, generation: 2, offset: 100, len: 50 }].into_iter());
+        let stands = |since, region, generation, offset| {
+            let key = RegionKey { region: RegionId(region), generation: Generation(generation) };
+            told.still_stands(since, key, [(0, 10), (offset, 10)].into_iter())
+        };
+        assert_eq!(stands(4, 1, 2, 95), Err(Withdrawn::Revoked));
+        assert_eq!((stands(5, 1, 2, 95), stands(9, 1, 2, 95)), (Ok(()), Ok(())), "it was known then");
+        assert_eq!((stands(4, 1, 2, 90), stands(4, 1, 2, 150), stands(4, 2, 2, 95)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!((stands(4, 1, 3, 95), stands(4, 1, 1, 95)), (Ok(()), Err(Withdrawn::Revoked)));
+        assert_eq!(stands(3, 2, 2, 0), Err(Withdrawn::Unknown));
     }
 
     #[test]

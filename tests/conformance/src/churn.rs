@@ -128,7 +128,7 @@ fn be_cut_off(stage: &mut Stage, cycle: usize) -> u64 {
 fn come_back(stage: &mut Stage) -> Duration {
     let (old, epoch) = (stage.peer().clone(), stage.peer().epoch());
     stage.replace(0);
-    let spec = stage.setting.far_spec(stage.folder.path(), NAME);
+    let spec = stage.setting.spec(stage.folder.path(), NAME);
     let begun = Instant::now();
     stage.tell(0, Command::Start(spec.into()));
     let rights = Rights::READ_WRITE.into();

@@ -52,6 +52,11 @@ pub enum Command {
         /// The counter's label.
         label: String,
     },
+    /// Close an arrival counter.
+    DropCounter {
+        /// Its label.
+        label: String,
+    },
     /// Wait until a counter has reached a number. Answered by `Value`, whatever it is then.
     WaitCounter {
         /// The counter's label.

@@ -7,7 +7,7 @@
 //!
 //! Read in this order:
 //!
-//! - [`setting`]: what a case is run under; [`folder`]: where its sockets are
+//! - [`setting`]: what a case is run under; [`folder`]: where its sockets are; [`cards`]: cards in this process
 //! - [`command`], [`target`]: the other engine and what it can be told; [`remote`]: telling it
 //! - [`stage`]: an engine here, engines there, and their sessions
 //! - [`pattern`]: bytes that can be recognised
@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bystander;
+pub mod cards;
 pub mod cases;
 pub mod churn;
 pub mod command;
@@ -40,7 +41,7 @@ pub mod target;
 
 use penstock::SystemEnv;
 
-pub use setting::{Memory, Place, Setting};
+pub use setting::{Manner, Memory, Place, Setting};
 pub use stage::{Options, Stage};
 
 /// An engine of the operating system's own environment, as all engines here.

@@ -8,15 +8,20 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use penstock::Config;
 use penstock::config::{Progress, TcpIo, TransportName};
+use penstock::{Config, StartError};
 use serde::{Deserialize, Serialize};
+
+use crate::{Engine, cards};
 
 /// The name of the file with the secret that the engines of a case share.
 pub const SECRET: &str = "secret";
 
 /// The name of the file that says where the engines of a case are.
 pub const DIRECTORY: &str = "directory";
+
+/// The name of the engine that begins transfers.
+pub const SOURCE: &str = "source";
 
 /// The port of an engine of this name, which it has in each of its lives. Below those that the kernel gives out by itself.
 fn port_of(folder: &Path, name: &str) -> u16 {
@@ -63,6 +68,39 @@ pub enum Memory {
     Mixed,
 }
 
+/// What cards both engines have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Cards {
+    /// Those of the machine.
+    #[default]
+    Machines,
+    /// The soft devices of a guest: the initiator has those of one side, `rxe_a0` and so on, all others those of the other
+    /// side, with a wire between.
+    Wired {
+        /// How many each engine has.
+        rails: u8,
+    },
+    /// Cards in this process.
+    Model {
+        /// How many each engine has. Each is in a network with one of the other's.
+        rails: u8,
+        /// How their network behaves.
+        manner: Manner,
+    },
+}
+
+/// How a network of cards in this process behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Manner {
+    /// Whoever polls a card does its work.
+    #[default]
+    Polled,
+    /// The same, in small parts and in no order between queues, and bytes are seen as late as a card may show them.
+    Late,
+    /// A thread of its own does its work.
+    Thread,
+}
+
 /// A transport, a mode, and where the other engine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
@@ -82,25 +120,16 @@ pub struct Setting {
     pub io: TcpIo,
     /// TCP streams of each worker.
     pub streams: usize,
-    /// The RDMA devices of this engine and of the other one, separated by commas; chosen where empty.
-    pub devices: [&'static str; 2],
+    /// What cards both engines have.
+    pub cards: Cards,
 }
 
 impl Setting {
     /// Engines with so many adaptive workers.
     pub const fn adaptive(transport: TransportName, workers: usize, place: Place) -> Self {
         let (progress, memory) = (Progress::Adaptive, Memory::Pools);
-        Self {
-            transport,
-            progress,
-            workers,
-            place,
-            memory,
-            process_vm: true,
-            io: TcpIo::Auto,
-            streams: 1,
-            devices: [""; 2],
-        }
+        let (io, cards) = (TcpIo::Auto, Cards::Machines);
+        Self { transport, progress, workers, place, memory, process_vm: true, io, streams: 1, cards }
     }
 
     /// Engines without threads.
@@ -132,10 +161,29 @@ impl Setting {
         Self { streams, ..self }
     }
 
-    /// The same with these RDMA devices on the side of the test and on the other, each a list separated by commas.
+    /// The same over so many cards in this process on each side.
     #[must_use]
-    pub const fn devices(self, near: &'static str, far: &'static str) -> Self {
-        Self { devices: [near, far], ..self }
+    pub const fn over(self, rails: u8, manner: Manner) -> Self {
+        Self { cards: Cards::Model { rails, manner }, ..self }
+    }
+
+    /// The same over so many soft devices of a guest on each side.
+    #[must_use]
+    pub const fn wired(self, rails: u8) -> Self {
+        Self { cards: Cards::Wired { rails }, ..self }
+    }
+
+    /// Why no case can be run under this setting here, if none can.
+    pub fn why_not(&self) -> Option<String> {
+        let Cards::Wired { rails } = self.cards else { return None };
+        let mut devices = ["a", "b"].into_iter().flat_map(|side| soft_devices(side, rails));
+        let absent = devices.find(|device| !Path::new(SOFT_DEVICES).join(device).exists());
+        absent.map(|device| format!("needs path:{SOFT_DEVICES}/{device}; a guest of the RDMA labs has it"))
+    }
+
+    /// Whether the engines meet over the network.
+    fn is_between_hosts(&self) -> bool {
+        is_between_hosts(self.transport.as_str())
     }
 
     /// Whether the engines have no threads.
@@ -143,18 +191,9 @@ impl Setting {
         !self.progress.is_threaded()
     }
 
-    /// The configuration of an engine of this name on the side of the test, with its socket in this folder.
+    /// The configuration of an engine of this name, with its socket in this folder.
     pub fn spec(&self, folder: &Path, name: &str) -> EngineSpec {
-        self.spec_with(folder, name, self.devices[0])
-    }
-
-    /// The same on the other side.
-    pub fn far_spec(&self, folder: &Path, name: &str) -> EngineSpec {
-        self.spec_with(folder, name, self.devices[1])
-    }
-
-    fn spec_with(&self, folder: &Path, name: &str, devices: &str) -> EngineSpec {
-        if self.transport.is_between_hosts() {
+        if self.is_between_hosts() {
             share_secret(folder);
         }
         EngineSpec {
@@ -166,11 +205,22 @@ impl Setting {
             process_vm: self.process_vm,
             io: self.io.as_str().to_owned(),
             streams: self.streams,
-            devices: devices.split(',').filter(|device| !device.is_empty()).map(str::to_owned).collect(),
-            port: if self.transport.is_between_hosts() { port_of(folder, name) } else { 0 },
+            port: if self.is_between_hosts() { port_of(folder, name) } else { 0 },
+            cards: self.cards,
             tuning: Tuning::default(),
         }
     }
+}
+
+/// Where the kernel shows RDMA devices.
+const SOFT_DEVICES: &str = "/sys/class/infiniband";
+
+/// What an engine in a guest is given more of: it is emulated, and starts in a second.
+const EMULATED: &str = "session: { greeting_timeout_ms: 10000 }\n";
+
+/// The names of the soft devices on one side of a guest's wires.
+fn soft_devices(side: &str, rails: u8) -> impl Iterator<Item = String> {
+    (0..rails).map(move |rail| format!("rxe_{side}{rail}"))
 }
 
 impl fmt::Display for Setting {
@@ -182,12 +232,19 @@ impl fmt::Display for Setting {
             Memory::Mixed => "/mixed memory",
         })?;
         f.write_str(if self.process_vm { "" } else { "/without process_vm" })?;
-        match self.transport {
-            TransportName::Tcp => write!(f, "/{}/{} streams", self.io, self.streams),
-            TransportName::Verbs if self.devices != [""; 2] => write!(f, "/{} to {}", self.devices[0], self.devices[1]),
-            _ => Ok(()),
+        if self.transport == TransportName::Tcp {
+            write!(f, "/{}/{} streams", self.io, self.streams)?;
+        }
+        match self.cards {
+            Cards::Machines => Ok(()),
+            Cards::Wired { rails } => write!(f, "/{rails} wires"),
+            Cards::Model { rails, manner } => write!(f, "/{rails} rails, {manner:?}"),
         }
     }
+}
+
+fn is_between_hosts(transport: &str) -> bool {
+    [TransportName::Tcp, TransportName::Verbs].iter().any(|name| name.as_str() == transport)
 }
 
 /// Settings of an engine that only some cases change.
@@ -226,11 +283,10 @@ pub struct EngineSpec {
     pub io: String,
     /// TCP streams of each worker.
     pub streams: usize,
-    /// Its RDMA devices; chosen if there are none.
-    #[serde(default)]
-    pub devices: Vec<String>,
     /// Where it listens, if it does: the same for each life of a name.
     pub port: u16,
+    /// Its cards.
+    pub cards: Cards,
     /// What this case changes.
     pub tuning: Tuning,
 }
@@ -243,23 +299,38 @@ impl EngineSpec {
         self
     }
 
+    /// Starts it.
+    pub fn start(&self) -> Result<Engine, StartError> {
+        match self.cards {
+            Cards::Machines | Cards::Wired { .. } => Engine::start(self.config()),
+            Cards::Model { rails, manner } => cards::start(self, rails, manner),
+        }
+    }
+
     /// As a configuration. It goes by way of YAML, as a user's would.
     pub fn config(&self) -> Config {
+        let devices: Vec<String> = match self.cards {
+            Cards::Wired { rails } => soft_devices(if self.name == SOURCE { "a" } else { "b" }, rails).collect(),
+            Cards::Machines | Cards::Model { .. } => Vec::new(),
+        };
         let yaml = format!(
             "workers: {{ progress: {}, count: {} }}\n\
-             transports: {{ allow: [{}], process_vm: {}, tcp_io: {}, tcp_streams: {} }}\n",
+             transports: {{ allow: [{}], process_vm: {}, tcp_io: {}, tcp_streams: {}, verbs_devices: [{}] }}\n",
             self.progress,
             self.workers,
             self.transport,
             if self.process_vm { "auto" } else { "off" },
             self.io,
             self.streams,
+            devices.join(", "),
         );
+        let yaml = match self.cards {
+            Cards::Wired { .. } => yaml + EMULATED,
+            Cards::Machines | Cards::Model { .. } => yaml,
+        };
         let mut config = Config::parse(&yaml, "the case's configuration").expect("a setting names what there is");
         config = config.named(&self.name).directory(&self.folder);
-        let between = [TransportName::Verbs, TransportName::Tcp];
-        config = config.verbs_devices(&self.devices);
-        if between.iter().any(|transport| self.transport == transport.as_str()) {
+        if is_between_hosts(&self.transport) {
             let folder = Path::new(&self.folder);
             let host = self.tuning.host.unwrap_or(Ipv4Addr::LOCALHOST.into());
             config = config.listen([SocketAddr::from((host, self.port))]);
@@ -281,23 +352,5 @@ impl EngineSpec {
             config = config.accepts_per_second(count);
         }
         config
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_side_has_its_own_devices() {
-        let setting = Setting::adaptive(TransportName::Verbs, 1, Place::Here).devices("rxe0,rxe1:1", "rxe2");
-        let folder = std::env::temp_dir().join(format!("penstock-setting-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let [near, far] = [setting.spec(&folder, "near"), setting.far_spec(&folder, "far")].map(|spec| spec.config());
-        std::fs::remove_dir_all(&folder).expect("a folder of this test's own");
-        assert_eq!(near.transports.verbs_devices, ["rxe0", "rxe1:1"]);
-        assert_eq!(far.transports.verbs_devices, ["rxe2"]);
-        assert_eq!((near.transports.allow.as_slice(), near.session.listen.len()), (&[TransportName::Verbs][..], 1));
-        assert!(setting.to_string().ends_with("/rxe0,rxe1:1 to rxe2"), "{setting}");
     }
 }

@@ -2,17 +2,20 @@
 
 use std::time::{Duration, Instant};
 
+use penstock::transport::Placement;
 use penstock::{Completed, Fault, NoteId, Notification, Plan, PoolSpec, Rights, Span, Submit, SubmitError};
 
 use crate::command::{Command, Reply, TakenNote};
 use crate::folder::Folder;
 use crate::pattern;
 use crate::remote::Remote;
-use crate::setting::{Memory, Setting, Tuning};
+use crate::setting::{Memory, SOURCE, Setting, Tuning};
 use crate::{Engine, Peer, Pool, RemoteRegion, Transfer};
 
 /// How long anything may take that is not the point of a case. Generous: the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long bytes that the peer's card has in its keeping may take until they can be seen there.
+const SOON: Duration = Duration::from_secs(2);
 /// The label of the pool that every engine has.
 pub const KV: &str = "kv";
 /// The seed of the pattern in the pool here.
@@ -71,8 +74,8 @@ impl Stage {
     /// A stage as the case wants it.
     pub fn with(setting: &Setting, options: Options) -> Self {
         let folder = Folder::fresh();
-        let spec = setting.spec(folder.path(), "source").tuned(options.near);
-        let engine = Engine::start(spec.config()).expect("the initiator starts");
+        let spec = setting.spec(folder.path(), SOURCE).tuned(options.near);
+        let engine = spec.start().expect("the initiator starts");
         let near = PoolSpec::host(options.bytes).block(options.block).label(KV).rights(Rights::READ_WRITE);
         let near = engine.pool(near).expect("there is memory for a pool");
         pattern::fill(near.window(), NEAR_SEED);
@@ -118,7 +121,7 @@ impl Stage {
 
     /// Starts an engine with a pool in a target that has none. Answers its descriptor.
     pub fn start_engine(&mut self, number: usize, name: &str, options: Options) -> Vec<u8> {
-        let spec = self.setting.far_spec(self.folder.path(), name).tuned(options.far);
+        let spec = self.setting.spec(self.folder.path(), name).tuned(options.far);
         let descriptor = match self.ask(number, Command::Start(spec.into())) {
             Reply::Started { descriptor } => descriptor,
             other => panic!("the target did not start: {other:?}"),
@@ -263,11 +266,18 @@ impl Stage {
         self.submit(self.peer(), &plan, Submit::new()).wait().expect("the transfer ends well")
     }
 
-    /// Fails unless a region of a target holds exactly these bytes.
+    /// Fails unless a region of a target holds exactly these bytes: at once, or soon where only a notification says that
+    /// bytes can be seen.
     pub fn assert_far(&mut self, number: usize, label: &str, expected: &[u8]) {
-        match self.ask(number, Command::Digest { label: label.to_owned() }) {
-            Reply::Digests(found) => pattern::assert_same(&found, &pattern::digests(expected), label),
-            other => panic!("no digests but {other:?}"),
+        let is_soon = |peer: &Peer| peer.caps().placement == Placement::AtNotification;
+        let is_soon = self.peers.get(number).is_some_and(is_soon);
+        let (since, expected) = (Instant::now(), pattern::digests(expected));
+        loop {
+            match self.ask(number, Command::Digest { label: label.to_owned() }) {
+                Reply::Digests(found) if is_soon && found != expected && since.elapsed() < SOON => {}
+                Reply::Digests(found) => return pattern::assert_same(&found, &expected, label),
+                other => panic!("no digests but {other:?}"),
+            }
         }
     }
 

@@ -109,6 +109,10 @@ impl Target {
                 self.counters.insert(label, counter);
                 Reply::Done
             }
+            Command::DropCounter { label } => {
+                self.counters.remove(&label).ok_or("there is no such counter")?;
+                Reply::Done
+            }
             Command::WaitCounter { label, count, within_ms } => {
                 let counter = self.counters.get(&label).ok_or("there is no such counter")?;
                 counter.wait(count, Duration::from_millis(within_ms));
@@ -185,7 +189,7 @@ impl Target {
     }
 
     fn start(&mut self, spec: &EngineSpec) -> Result<Reply, Refusal> {
-        let engine = Engine::start(spec.config())?;
+        let engine = spec.start()?;
         let descriptor = engine.descriptor();
         self.engine = Some(engine);
         Ok(Reply::Started { descriptor })

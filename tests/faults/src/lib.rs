@@ -5,6 +5,7 @@
 //!
 //! - [`seed`]: one number from which a whole run is drawn, and drawn again
 //! - [`folder`], [`pair`]: a place for sockets; two engines that know each other
+//! - [`rails`]: engines over cards in this process, whose faults come on demand
 //! - [`cores`]: who runs beside whom
 //! - [`child`]: other processes, spoken to line by line
 //! - [`bystanders`]: peers in other processes that sleep, or take what they are sent
@@ -21,5 +22,6 @@ pub mod folder;
 pub mod frozen;
 pub mod owner;
 pub mod pair;
+pub mod rails;
 pub mod seed;
 pub mod storm;

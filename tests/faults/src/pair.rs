@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
-use penstock::{Config, Engine, Peer, Plan, Submit, SubmitError, SystemEnv, Transfer};
+use penstock::{Config, Engine, Env, Peer, Plan, Submit, SubmitError, SystemEnv, Transfer};
 
 use crate::folder::SECRET;
 
@@ -72,7 +72,7 @@ pub fn turn_until(engines: &[&Engine], mut done: impl FnMut() -> bool) -> bool {
 ///
 /// # Panics
 /// If the plan is refused for another reason, or for too long.
-pub fn submit(peer: &Peer<SystemEnv>, plan: &Plan, how: Submit<'_>) -> Transfer<SystemEnv> {
+pub fn submit<E: Env>(peer: &Peer<E>, plan: &Plan, how: Submit<'_>) -> Transfer<E> {
     let start = Instant::now();
     loop {
         match peer.submit(plan, how) {

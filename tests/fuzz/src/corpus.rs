@@ -68,8 +68,9 @@ pub fn made() -> Vec<Entry> {
     let paths = streams::paths().into_iter().map(entry("path"));
     let questions = streams::questions().into_iter().map(entry("question"));
     let wires = streams::wires().into_iter().map(entry("wire"));
+    let rails = streams::rails().into_iter().map(entry("rail"));
     let streams = streams::streams().into_iter().map(entry("stream"));
-    let of_streams = offers.chain(paths).chain(questions).chain(wires).chain(streams);
+    let of_streams = offers.chain(paths).chain(questions).chain(wires).chain(streams).chain(rails);
     let inside = frames.chain(cards).chain(records).chain(rings).chain(posts);
     inside.chain(between_hosts).chain(of_streams).collect()
 }

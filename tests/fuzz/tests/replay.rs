@@ -154,6 +154,11 @@ fn control_blocks() {
 }
 
 #[test]
+fn rails() {
+    replay("rail", 50_000);
+}
+
+#[test]
 fn streams() {
     replay("stream", 1_500);
 }
@@ -175,7 +180,7 @@ fn every_target_has_a_corpus_and_a_replay() {
     let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
     let inside = ["frame", "card", "record", "ring", "posts"];
     let between_hosts = ["opening", "channel", "secret", "directory"];
-    let of_transports = ["offer", "path", "question", "wire", "stream"];
+    let of_transports = ["offer", "path", "question", "wire", "rail", "stream"];
     assert_eq!(names, [inside.as_slice(), &between_hosts, &of_transports].concat());
 }
 

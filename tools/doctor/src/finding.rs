@@ -146,6 +146,11 @@ impl Finding {
         self
     }
 
+    /// What it means for Penstock, unless it is well.
+    pub(crate) fn means_if_limited(self, means: &str) -> Self {
+        if self.status == Status::Ok { self } else { self.means(means) }
+    }
+
     /// What mends it.
     pub(crate) fn mend(mut self, mend: Mend) -> Self {
         self.mends.push(mend);

@@ -80,7 +80,7 @@ impl Topic {
             Self::Seccomp => ("seccomp", &["security"], "filters of system calls, no-new-privileges, security modules"),
             Self::Numa => ("numa", &[], "memory nodes, and asking for memory near a core"),
             Self::IoUring => ("io_uring", &["uring"], "rings for socket I/O"),
-            Self::Rdma => ("rdma", &["verbs"], "devices, ports, access, libraries"),
+            Self::Rdma => ("rdma", &["verbs"], "devices, ports, addresses, access, libraries, locked memory"),
             Self::Dpdk => ("dpdk", &["vfio"], "libraries, devices handed to programs, IOMMU"),
             Self::Gpu => ("gpu", &["cuda"], "devices, driver, libcuda, peer memory"),
         }

@@ -27,7 +27,7 @@ usage: cargo run -q -p xtask -- <chore>
   tidy                 check the rules of docs/STYLE.md that the compiler does not
   licences             check the licence of every crate in the build
   test [step ...]      run all suites, or only the named steps: unit loom docs
-  labs                 run the labs: tests that need root or a prepared machine
+  labs [prefix]        run the labs: tests that need root or a prepared machine
   count <command ...>  run one command and count the test results in its output";
 
 fn main() -> ExitCode {
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         Some("tidy") if rest.is_empty() => tidy(),
         Some("licences") if rest.is_empty() => licences::check(&root()),
         Some("test") => run::suite::test(&root(), rest),
-        Some("labs") if rest.is_empty() => run::labs::labs(&root()),
+        Some("labs") if rest.len() <= 1 => run::labs::labs(&root(), rest.first().map_or("", String::as_str)),
         Some("count") if !rest.is_empty() => run::count(rest),
         Some("help" | "--help" | "-h") => {
             println!("{HELP}");

@@ -82,6 +82,8 @@ pub(crate) struct Stream {
     next: u64,
     /// Something may be there.
     is_readable: bool,
+    /// The driver will say when something comes.
+    is_watched: bool,
     /// How often it is looked at unasked: what comes soon after what came is there before the driver says so.
     tries: u32,
     /// Nothing more will come: to be received up to the end.
@@ -105,6 +107,7 @@ impl Stream {
             next: 1,
             // What came before it was watched may not be reported.
             is_readable: true,
+            is_watched: true,
             tries: 0,
             has_hung_up: false,
             is_blocked: false,
@@ -115,6 +118,7 @@ impl Stream {
     /// The driver says what it is ready for.
     pub(crate) fn hear(&mut self, ready: Readiness) {
         self.is_readable |= ready.readable | ready.hung_up;
+        self.is_watched &= !(ready.readable | ready.hung_up);
         self.has_hung_up |= ready.hung_up;
         self.is_blocked &= !ready.writable;
     }
@@ -128,6 +132,22 @@ impl Stream {
 
     /// Receives a bounded amount and does what it says. Answers whether there may be more.
     pub(crate) fn receive(
+        &mut self,
+        io: &mut Io,
+        common: &mut Common,
+        ledger: &mut Ledger,
+        sink: &mut dyn Sink,
+        streams: usize,
+    ) -> Result<bool, LaneFault> {
+        let more = self.receive_some(io, common, ledger, sink, streams)?;
+        if !more && !self.is_watched {
+            io.listen(self.fd.as_fd());
+            self.is_watched = true;
+        }
+        Ok(more)
+    }
+
+    fn receive_some(
         &mut self,
         io: &mut Io,
         common: &mut Common,

@@ -294,8 +294,9 @@ impl<'a> Messages<'a> {
     }
 
     fn word(&mut self) -> Result<u64, WireError> {
-        let bytes = self.take(WORD)?;
-        Ok(bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)))
+        let (bytes, rest) = self.rest.split_first_chunk::<WORD>().ok_or(WireError::Length)?;
+        self.rest = rest;
+        Ok(u64::from_le_bytes(*bytes))
     }
 
     fn message(&mut self) -> Result<Message<'a>, WireError> {

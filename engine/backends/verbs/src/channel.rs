@@ -10,14 +10,15 @@ use penstock_transport::{
     Announced, Arrival, Batch, Failure, KeyedMemory, LaneFault, OwnersMemory, PostError, Posted, Sink,
 };
 
+use crate::again::Lot;
 use crate::card::{CardError, Done, Outcome};
 use crate::context::Context;
 use crate::inbound::{CORRUPT, Inbox};
 use crate::log::Say;
 use crate::message::{
-    ANNOUNCEMENTS, Announcement, Body, Head, Hello, Immediate, MESSAGE_BYTES_MAX, MessageError, Says, low_life, parse,
+    ANNOUNCEMENTS, Announcement, Body, Hello, Immediate, MESSAGE_BYTES_MAX, MessageError, Says, low_life, parse,
 };
-use crate::op::{Kind, OpId, Ops};
+use crate::op::{Kind, Op, OpId, Ops};
 use crate::rail::{REQUESTS_KEPT, Rail, RailParts, Standing};
 use crate::slab::Slab;
 use crate::stage::{Ends, REQUEST_BYTES_MAX};
@@ -32,15 +33,27 @@ pub(crate) struct Channel {
     pub(crate) rails: Vec<Rail>,
     pub(crate) inbox: Inbox,
     pub(crate) ops: Ops,
-    stripe: Stripe,
+    pub(crate) stripe: Stripe,
     outbox: Slab,
     scratch: Box<[u8; MESSAGE_BYTES_MAX]>,
     /// Spans of one batch: whatever rail it has to go over later, its queue takes them.
     spans_max: usize,
     /// The number of the next announcement that waits for marks.
     next_number: u16,
+    /// What has to go again.
+    pub(crate) lots: Vec<Lot>,
     /// What has ended and was not reported yet.
-    ended: Vec<(u64, Result<u64, Failure>)>,
+    pub(crate) over: Vec<Over>,
+    /// When the channel was looked at last, and since when no rail is up.
+    pub(crate) looked_at: Instant,
+    pub(crate) cut_off_since: Option<Instant>,
+}
+
+/// What has ended and was not reported yet.
+pub(crate) struct Over {
+    pub(crate) token: u64,
+    pub(crate) transfer: u64,
+    pub(crate) result: Result<u64, Failure>,
 }
 
 impl Channel {
@@ -68,17 +81,21 @@ impl Channel {
             scratch: Box::new([0; MESSAGE_BYTES_MAX]),
             spans_max: room.min(SPANS_PER_POST),
             next_number: 0,
-            ended: Vec::new(),
+            lots: Vec::new(),
+            over: Vec::new(),
+            looked_at: now,
+            cut_off_since: None,
         }
     }
 
     /// Connects all rails. They take posts once the peer was heard on them.
     pub(crate) fn connect(&mut self) -> Result<(), CardError> {
-        (0..self.rails.len()).try_for_each(|rail| self.greet(rail))
+        (0..self.rails.len()).try_for_each(|rail| self.greet(rail, self.looked_at))
     }
 
-    fn greet(&mut self, rail: usize) -> Result<(), CardError> {
-        self.rails[rail].connect()?;
+    /// Connects a rail and says who is there.
+    pub(crate) fn greet(&mut self, rail: usize, now: Instant) -> Result<(), CardError> {
+        self.rails[rail].connect(now)?;
         let (channel, grants) = (self.number, self.inbox.rails[rail].grants());
         self.say(rail, Say::Hello, &Body::Hello(Hello { channel, rail: rail as u8, grants }));
         self.rails[rail].ring()
@@ -94,9 +111,9 @@ impl Channel {
         let (fitting, _) = batch.fitting(REQUEST_BYTES_MAX);
         let spans = &batch.spans[..fitting.min(self.spans_max)];
         batch.check_bounds(spans, &OwnersMemory { key: memory.key, bytes: memory.bytes })?;
-        let Some(rail) = self.stripe.choose(&self.rails, batch.transfer, batch.whole) else {
-            return Err(PostError::Full);
-        };
+        let chosen = self.stripe.choose(&self.rails, batch.transfer, batch.whole);
+        // What has to go again goes first.
+        let Some(rail) = chosen.filter(|_| self.lots.is_empty()) else { return Err(PostError::Full) };
         let bytes = spans.iter().map(|span| span.len).sum();
         if !self.rails[rail].takes(bytes) {
             return Err(PostError::Full);
@@ -119,19 +136,27 @@ impl Channel {
 
     /// Tells the peer what follows a transfer, behind what was posted of it.
     pub(crate) fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
-        // What is read is here when the card says so, which no order of messages says.
-        if self.ops.reads(arrival.transfer) {
+        // What is read is here when the card says so, which no order of messages says; and of what has failed nothing is told.
+        let is_its = |over: &Over| over.transfer == arrival.transfer && over.result.is_err();
+        if self.ops.reads(arrival.transfer) || !self.lots.is_empty() || self.over.iter().any(is_its) {
             return Err(PostError::Full);
         }
         let carried = self.stripe.carried(arrival.transfer, arrival.whole);
-        let mut carriers = (0..self.rails.len()).filter(|rail| carried & 1 << rail != 0);
-        let home = match carriers.next_back() {
-            Some(rail) => rail,
-            None => self.stripe.choose(&self.rails, arrival.transfer, 0).ok_or(PostError::Full)?,
+        let takes = |&rail: &usize| {
+            let rail = &self.rails[rail];
+            rail.takes_message() && (arrival.note.is_none() || rail.takes_note())
         };
-        let others = carriers;
-        let takes_all = others.clone().chain([home]).all(|rail| self.rails[rail].takes_message());
-        if !takes_all || (arrival.note.is_some() && !self.rails[home].takes_note()) {
+        let carriers = (0..self.rails.len()).filter(|rail| carried & 1 << rail != 0);
+        let home = if carried == 0 {
+            // Nothing binds it to a rail: one that has room is as good as its own.
+            let own = self.stripe.choose(&self.rails, arrival.transfer, 0).ok_or(PostError::Full)?;
+            (own..self.rails.len()).chain(0..own).find(takes)
+        } else {
+            carriers.clone().rev().find(takes)
+        };
+        let home = home.ok_or(PostError::Full)?;
+        let others = carriers.filter(move |rail| *rail != home);
+        if !others.clone().all(|rail| self.rails[rail].takes_message()) {
             return Err(PostError::Full);
         }
         let id = self.ops.take_tell(arrival);
@@ -141,6 +166,7 @@ impl Channel {
         if marks > 0 {
             self.next_number = (self.next_number + 1) % ANNOUNCEMENTS;
         }
+        self.ops[id].unheard = 1 + marks;
         for rail in others {
             self.mark(rail, id);
         }
@@ -149,9 +175,8 @@ impl Channel {
     }
 
     /// Says on this rail that a transfer is there.
-    fn tell(&mut self, rail: usize, id: OpId) {
+    pub(crate) fn tell(&mut self, rail: usize, id: OpId) {
         let Self { rails, inbox, ops, outbox, scratch, .. } = self;
-        ops[id].unheard += 1;
         let (op, rail_here) = (&ops[id], &mut rails[rail]);
         let by_place = op.counter.filter(|counter| rail_here.has_named(*counter) && op.marks == 0 && op.note.is_none());
         if let Some(counter) = by_place {
@@ -164,29 +189,27 @@ impl Channel {
     }
 
     /// Marks on this rail what is told on another.
-    fn mark(&mut self, rail: usize, id: OpId) {
+    pub(crate) fn mark(&mut self, rail: usize, id: OpId) {
         let Self { rails, ops, .. } = self;
-        ops[id].unheard += 1;
         let op = &ops[id];
         let is_its = |batch: OpId| ops[batch].transfer == op.transfer;
         rails[rail].say_immediately(Say::Mark(id), Says::Mark(op.number), is_its);
     }
 
-    fn say(&mut self, rail: usize, say: Say, body: &Body<'_>) {
+    pub(crate) fn say(&mut self, rail: usize, say: Say, body: &Body<'_>) {
         let Self { rails, inbox, outbox, scratch, .. } = self;
         let head = inbox.rails[rail].tell(rails[rail].numbers());
         rails[rail].say(say, body, head, outbox, scratch);
     }
 
     /// Rings the doorbells.
-    pub(crate) fn flush(&mut self) -> Result<(), LaneFault> {
+    pub(crate) fn flush(&mut self) {
         for rail in &mut self.rails {
-            rail.ring().map_err(|error| {
-                tracing::warn!(%error, "a card does not take what is posted");
-                LaneFault(Cause::PeerLost)
-            })?;
+            if let Err(error) = rail.ring() {
+                tracing::warn!(%error, rail = rail.facts.name, "a card does not take what is posted");
+                rail.break_off();
+            }
         }
-        Ok(())
     }
 
     /// One completion of a rail's queue; `message` is what came.
@@ -208,18 +231,23 @@ impl Channel {
             }
             Outcome::Came { immediate, .. } => self.came(rail, immediate, message, context, sink),
             Outcome::Failed(trouble) => {
-                tracing::warn!(%trouble, rail, "a request has failed");
-                Err(LaneFault(Cause::PeerLost))
+                if let Some(number) = self.rails[rail].number_of(done.id) {
+                    self.has_failed(rail, number, trouble, context, sink);
+                }
+                Ok(())
             }
             Outcome::Unused => Ok(()),
         }
     }
 
     /// The card has done all requests up to this one.
-    fn has_done(&mut self, rail: usize, number: u64, context: &Context<'_>, sink: &mut dyn Sink) {
-        self.rails[rail].has_done(number, context.now);
+    pub(crate) fn has_done(&mut self, rail: usize, number: u64, context: &Context<'_>, sink: &mut dyn Sink) {
+        if !self.rails[rail].has_done(number, context.now) {
+            return;
+        }
         while let Some(id) = self.rails[rail].log.next_done(number) {
-            self.rails[rail].unload(self.ops[id].bytes);
+            let op = &self.ops[id];
+            self.rails[rail].unload(op.bytes, op.is_abandoned);
             self.end(id, sink);
         }
     }
@@ -240,20 +268,21 @@ impl Channel {
     ) -> Result<(), LaneFault> {
         let life = low_life(self.rails[rail].life);
         let expected = self.inbox.rails[rail].heard();
-        let is_greeted = match self.rails[rail].standing {
-            Standing::Idle => return Ok(()),
-            Standing::Greeting => false,
-            Standing::Up => true,
-        };
+        // What comes after the peer was told how much came is said again.
+        if !matches!(self.rails[rail].standing, Standing::Greeting(_) | Standing::Up | Standing::Breaking(_)) {
+            return Ok(());
+        }
+        let is_greeted = self.rails[rail].is_greeted;
+        self.rails[rail].quiet_looks = 0;
         let Some(bits) = immediate else {
             let (head, body) = parse(message).map_err(garbled)?;
             if head.life != life {
-                return Ok(()); // Of a life that is over: it will be said again if it was not counted then.
+                return Ok(()); // Of a life that is over, likewise.
             }
             if head.number != expected || is_greeted == matches!(body, Body::Hello(_)) {
                 return Err(CORRUPT);
             }
-            self.hear(rail, &head, sink)?;
+            self.hear(rail, (head.heard, Some(head.taken), head.gone), sink)?;
             return self.take(rail, &body, context, sink);
         };
         let immediate = Immediate::parse(bits).map_err(garbled)?;
@@ -308,17 +337,25 @@ impl Channel {
         if !is_meant || hello.grants != self.rails[rail].granted() {
             return Err(CORRUPT);
         }
-        self.rails[rail].standing = Standing::Up;
+        let rail = &mut self.rails[rail];
+        (rail.is_greeted, rail.fruitless) = (true, 0);
+        if let Standing::Greeting(_) = rail.standing {
+            rail.standing = Standing::Up;
+        }
         Ok(())
     }
 
-    /// The peer has heard some of what was said.
-    fn hear(&mut self, rail: usize, head: &Head, sink: &mut dyn Sink) -> Result<(), LaneFault> {
-        let more = self.rails[rail].hear(head.heard, head.taken).ok_or(CORRUPT)?;
+    /// The peer has heard so many messages and taken so many notes, and these counters were gone.
+    pub(crate) fn hear(
+        &mut self,
+        rail: usize,
+        (heard, taken, gone): (u32, Option<u32>, u64),
+        sink: &mut dyn Sink,
+    ) -> Result<(), LaneFault> {
+        let more = self.rails[rail].hear(heard, taken).ok_or(CORRUPT)?;
         for behind in (0..more).rev() {
-            let is_gone = head.gone >> behind & 1 == 1;
             match self.rails[rail].log.next_heard() {
-                Some(Say::Tell(id) | Say::Mark(id)) => self.is_told(id, is_gone, sink),
+                Some(Say::Tell(id) | Say::Mark(id)) => self.is_told(id, gone >> behind & 1 == 1, sink),
                 Some(Say::Hello | Say::Answer | Say::Forget(_) | Say::Fence(_)) | None => {}
             }
         }
@@ -330,17 +367,22 @@ impl Channel {
         let op = &mut self.ops[id];
         op.unheard -= 1;
         op.is_uncounted |= is_gone;
-        if op.unheard == 0 {
-            self.end(id, sink);
+        match (op.unheard, op.is_withdrawn) {
+            (0, false) => self.end(id, sink),
+            (0, true) => self.ops.give_back(id),
+            _ => {}
         }
     }
 
-    /// Delivers what waits, and answers where an answer is waited for. Answers whether to look again at once.
-    pub(crate) fn poll(&mut self, _context: &Context<'_>, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
-        for (token, result) in self.ended.drain(..) {
-            sink.completed(token, result);
-        }
+    /// Delivers what waits, answers where an answer is waited for, and looks after rails that are not well. Answers whether to look
+    /// again at once.
+    pub(crate) fn poll(&mut self, context: &Context<'_>, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+        self.looked_at = context.now;
         self.inbox.deliver_held(sink);
+        let is_breaking = self.look_after(context, sink)?;
+        if !self.lots.is_empty() {
+            self.go_again(context);
+        }
         let holds_notes = self.inbox.holds_notes();
         for rail in 0..self.rails.len() {
             if let Some(revision) = self.rails[rail].take_fence() {
@@ -350,19 +392,34 @@ impl Channel {
                 self.say(rail, Say::Answer, &Body::Answer);
             }
         }
-        self.flush()?;
-        Ok(false)
+        self.flush();
+        for Over { token, result, .. } in self.over.drain(..) {
+            sink.completed(token, result);
+        }
+        Ok(is_breaking)
     }
 
     /// Gives up what goes under this token.
     pub(crate) fn abandon(&mut self, token: u64) -> Abandoned {
-        if let Some(place) = self.ended.iter().position(|(ended, _)| *ended == token) {
-            let _its_result = self.ended.swap_remove(place);
+        if let Some(place) = self.over.iter().position(|over| over.token == token) {
+            self.over.remove(place);
             return Abandoned::Quiet;
         }
-        let Some((_, op)) = self.ops.iter_mut().find(|(_, op)| op.token == token) else { return Abandoned::Quiet };
+        let is_it = |(_, op): &(OpId, &mut Op)| op.token == token && !op.is_withdrawn && !op.is_abandoned;
+        let Some((id, op)) = self.ops.iter_mut().find(is_it) else { return Abandoned::Quiet };
         op.is_abandoned = true;
-        if op.kind == Kind::Tell { Abandoned::RemoteOpen } else { Abandoned::Open }
+        let (kind, rail) = (op.kind, op.rail);
+        if self.waits_to_go(id) {
+            self.take_back(id);
+            return Abandoned::Quiet;
+        }
+        match kind {
+            Kind::Tell => Abandoned::RemoteOpen,
+            Kind::Write | Kind::Read => {
+                self.rails[rail].abandoned += 1;
+                Abandoned::Open
+            }
+        }
     }
 
     /// A fence of this revision follows all that was posted, on every rail.

@@ -50,24 +50,18 @@ impl LaneFence {
         Self { own, heard, rails, forced: AtomicU64::new(0), workers }
     }
 
-    /// The peer's fence of this revision has come over a rail, behind everything older that was posted on it.
-    pub(crate) fn heard(&self, channel: u16, rail: u8, revision: u64) {
+    /// Nothing older than this revision comes over a rail any more.
+    fn passes(&self, channel: u16, rail: u8, revision: u64) {
         if let Some(word) = self.heard.get(usize::from(channel) * self.rails + usize::from(rail)) {
             // SYNC fence-heard: pairs with rail_has_passed()'s Acquire: what landed before is visible to who sees it.
             word.fetch_max(revision, Ordering::Release);
         }
     }
 
-    /// A rail was made new: nothing lands any more that was posted on it. The peer was told `revision` of this engine's log with
-    /// that, and posts nothing again before it has looked at what was withdrawn up to there.
-    pub(crate) fn reset(&self, channel: u16, rail: u8, revision: u64) {
-        self.heard(channel, rail, revision);
-    }
-
     /// All of these channels are gone, and nothing of them can touch memory.
     pub(crate) fn ended(&self, channels: impl Iterator<Item = u16>) {
         for channel in channels {
-            (0..self.rails).for_each(|rail| self.heard(channel, rail as u8, NOTHING));
+            (0..self.rails).for_each(|rail| self.passes(channel, rail as u8, NOTHING));
         }
     }
 
@@ -108,11 +102,11 @@ impl Fence for LaneFence {
 
 impl Witness for LaneFence {
     fn heard(&self, channel: u16, rail: u8, revision: u64) {
-        self.heard(channel, rail, revision);
+        self.passes(channel, rail, revision);
     }
 
     fn reset(&self, channel: u16, rail: u8, revision: u64) {
-        // The peer looks at what was withdrawn up to there before it posts anything again.
-        self.heard(channel, rail, revision);
+        // What is posted again is no older: the peer was told the revision with the word of the reset, and looks first.
+        self.passes(channel, rail, revision);
     }
 }

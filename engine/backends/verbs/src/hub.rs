@@ -177,19 +177,21 @@ impl Inboxes {
         }
     }
 
-    /// Marks the lanes whose time has come.
+    /// Marks the lanes whose time has come. Answers whether there were any.
     fn look(&mut self, now: Instant) -> bool {
         if self.earliest.is_none_or(|earliest| now < earliest) {
             return false;
         }
+        let mut any = false;
         for inbox in self.list.iter_mut().filter(|inbox| inbox.look.is_some_and(|look| look <= now)) {
             inbox.look = None;
             if let Some(party) = inbox.party {
                 self.ready.mark(party as usize);
+                any = true;
             }
         }
         self.earliest = self.list.iter().filter_map(|inbox| inbox.look).min();
-        true
+        any
     }
 }
 
@@ -406,10 +408,11 @@ impl Inner {
         std::mem::swap(&mut self.inboxes.list[inbox as usize].items, items);
     }
 
-    /// How many receives the cards have.
+    /// How many receives the cards have, and how many their queues may need.
     #[cfg(test)]
-    pub(crate) fn receives_given(&self) -> usize {
-        self.desks.iter().map(|place| place.receives.given).sum()
+    pub(crate) fn receives(&self) -> (usize, usize) {
+        let count = |count: fn(&Receives) -> usize| self.desks.iter().map(|place| count(&place.receives)).sum();
+        (count(|receives| receives.given), count(|receives| receives.wanted))
     }
 }
 

@@ -147,6 +147,12 @@ impl Inbox {
         Self { rails: grants.map(Inbound::new).collect(), open: Vec::new(), held: VecDeque::new() }
     }
 
+    /// Announcements of which something is still to come.
+    #[cfg(test)]
+    pub(crate) fn open(&self) -> usize {
+        self.open.len()
+    }
+
     /// Whether notes wait for room.
     pub(crate) fn holds_notes(&self) -> bool {
         !self.held.is_empty()
@@ -174,7 +180,7 @@ impl Inbox {
             }
             return Ok(is_gone);
         }
-        let place = self.open(number)?;
+        let place = self.place_of(number)?;
         let open = &mut self.open[place];
         if open.said.is_some() {
             return Err(CORRUPT);
@@ -186,7 +192,7 @@ impl Inbox {
 
     /// A mark has come. Answers whether a counter was gone that it was the last to wait for.
     pub(crate) fn mark(&mut self, number: u16, context: &Context<'_>, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
-        let place = self.open(number)?;
+        let place = self.place_of(number)?;
         self.open[place].marks = self.open[place].marks.checked_add(1).ok_or(CORRUPT)?;
         self.look(place, context, sink)
     }
@@ -198,7 +204,7 @@ impl Inbox {
         context: &Context<'_>,
         sink: &mut dyn Sink,
     ) -> Result<(), LaneFault> {
-        let place = self.open(forgotten.number)?;
+        let place = self.place_of(forgotten.number)?;
         if self.open[place].forgotten.replace(forgotten).is_some() {
             return Err(CORRUPT);
         }
@@ -206,7 +212,7 @@ impl Inbox {
     }
 
     /// The place of an announcement of which something has come.
-    fn open(&mut self, number: u16) -> Result<usize, LaneFault> {
+    fn place_of(&mut self, number: u16) -> Result<usize, LaneFault> {
         if let Some(place) = self.open.iter().position(|open| open.number == number) {
             return Ok(place);
         }

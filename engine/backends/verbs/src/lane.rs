@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
+use penstock_ring::LowWater;
 use penstock_ring::gate::NOTHING;
-use penstock_ring::{LowWater, ReadyBits};
 use penstock_transport::host::{Bell, Commons};
 use penstock_transport::lane::{Abandoned, Handle};
 use penstock_transport::{
@@ -35,8 +35,6 @@ pub(crate) struct Common {
     /// The card of each rail, and how many channels and workers there are.
     pub(crate) cards: Vec<usize>,
     pub(crate) workers: usize,
-    /// The place of the peer in our table.
-    pub(crate) party: u32,
 }
 
 /// One worker's lane.
@@ -47,7 +45,6 @@ pub(crate) struct VerbsLane {
     hub: Arc<Hub>,
     inbox: u32,
     worker: usize,
-    ready: ReadyBits,
     application: Bell,
     low: LowWater,
     /// What was taken from the hub and not seen to.
@@ -81,7 +78,6 @@ impl VerbsLane {
             hub,
             inbox,
             worker,
-            ready: common.commons.mail.view().ready(worker),
             application: common.commons.ringer(0),
             common: Arc::clone(common),
             low,
@@ -244,6 +240,11 @@ impl VerbsLane {
     /// Says what is still under way, and when to look again.
     fn settle(&mut self) {
         self.low.ended(self.oldest());
+        self.set_timer();
+    }
+
+    /// Says when to look again although nothing comes.
+    fn set_timer(&mut self) {
         let next = self.channels.iter().filter_map(Channel::next_look).min();
         if next.is_some() || self.is_timed {
             self.is_timed = next.is_some();
@@ -284,7 +285,10 @@ impl Lane for VerbsLane {
     }
 
     fn flush(&mut self) -> Result<(), LaneFault> {
-        self.channels.iter_mut().try_for_each(Channel::flush)
+        self.channels.iter_mut().for_each(Channel::flush);
+        // A card may have refused.
+        self.set_timer();
+        Ok(())
     }
 
     fn hand_over(&mut self, _: Note<'_>, _: &Handle) -> Result<(), PostError> {
@@ -305,9 +309,6 @@ impl Lane for VerbsLane {
         self.keep_quiet();
         more |= self.with_each(|channel, context| channel.poll(context, sink))?;
         self.settle();
-        if more {
-            self.ready.mark(self.common.party as usize);
-        }
         Ok(more)
     }
 }

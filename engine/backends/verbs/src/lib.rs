@@ -17,10 +17,9 @@
 //! - `rail`, `stage`, `log`: one queue, what is staged for it, and what is under way on it
 //! - `op`, `stripe`: batches and announcements, and the rails that they take
 //! - `inbound`: what the peer says; `slab`: memory for messages
+//! - [`ended`], `repair`, `again`: what is said when a queue has broken, how it is mended, and what then goes again
 
-// What repairs rails uses the rest.
-#![cfg_attr(not(test), allow(dead_code))]
-
+mod again;
 mod asides;
 pub mod card;
 mod channel;
@@ -28,6 +27,7 @@ mod close;
 mod context;
 pub mod device;
 mod driver;
+pub mod ended;
 mod fence;
 mod hub;
 mod inbound;
@@ -42,11 +42,11 @@ pub mod pairing;
 mod rail;
 mod regions;
 pub mod registrar;
+mod repair;
 mod slab;
 mod stage;
 mod stripe;
 pub mod transport;
-mod unrepaired;
 
 #[cfg(test)]
 mod tests;

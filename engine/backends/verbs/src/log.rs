@@ -107,6 +107,18 @@ impl Log {
         }
     }
 
+    /// The next batch that was posted before the message that was heard last, is not known to be done, and is of those that land in order.
+    pub(crate) fn next_landed(&mut self, lands_in_order: impl Fn(OpId) -> bool) -> Option<OpId> {
+        let before = (self.not_heard.saturating_sub(self.gone) as usize).min(self.items.len());
+        self.items.iter_mut().take(before).find_map(|item| match item.what {
+            What::Batch(id) if !item.is_over && lands_in_order(id) => {
+                item.is_over = true;
+                Some(id)
+            }
+            _ => None,
+        })
+    }
+
     /// Takes all that has not ended, in its order.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = What> + '_ {
         self.gone += self.items.len() as u64;
@@ -134,8 +146,9 @@ mod tests {
         assert_eq!(log.of(5), Some(What::Batch(8)));
         assert_eq!(log.next_heard(), Some(Say::Answer));
         assert_eq!(log.next_heard(), Some(Say::Tell(1)));
-        assert_eq!(log.next_done(6), Some(8));
-        assert_eq!(log.next_done(6), None);
+        assert_eq!(log.next_landed(|_| false), None);
+        assert_eq!(log.next_landed(|id| id == 8), Some(8), "it lies before what was heard");
+        assert_eq!(log.next_landed(|_| true), None);
         assert_eq!(log.take().collect::<Vec<_>>(), [What::Said(Say::Fence(9))]);
         log.push(1, What::Batch(1));
         log.push(2, What::Said(Say::Hello));

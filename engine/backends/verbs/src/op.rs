@@ -61,6 +61,8 @@ pub(crate) struct Op {
     pub(crate) tries: u8,
     /// How it ends, once nothing of it can land any more.
     pub(crate) failed: Option<Failure>,
+    /// It is told no more, and its end was reported; some of its messages come all the same.
+    pub(crate) is_withdrawn: bool,
 }
 
 impl Op {
@@ -88,6 +90,7 @@ impl Op {
             is_abandoned: false,
             tries: 0,
             failed: None,
+            is_withdrawn: false,
         }
     }
 
@@ -206,6 +209,12 @@ impl Ops {
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (OpId, &mut Op)> {
         let all = (0..).zip(&mut self.places).zip(&self.is_taken);
         all.filter(|(_, is_taken)| **is_taken).map(|(op, _)| op)
+    }
+
+    /// What is being told of a transfer.
+    pub(crate) fn told_of(&self, transfer: u64) -> Option<OpId> {
+        let is_it = |op: &Op| op.kind == Kind::Tell && op.transfer == transfer && !op.is_withdrawn;
+        self.iter().find(|(_, op)| is_it(op)).map(|(id, _)| id)
     }
 
     /// Nothing withdrawn up to these revisions concerns this batch.

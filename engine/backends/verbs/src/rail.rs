@@ -6,6 +6,7 @@ use std::time::Instant;
 use penstock_transport::CounterRef;
 
 use crate::card::{CardError, Connecting, Facts, Kind, Queue, Request};
+use crate::ended::Ended;
 use crate::log::{Log, Say, What};
 use crate::message::{Body, GRANTS_MAX, Head, Immediate, MESSAGE_BYTES_MAX, Says, encode, low_life};
 use crate::op::OpId;
@@ -40,12 +41,18 @@ pub(crate) struct RailParts {
 /// What can be done on a rail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is not connected.
-    Idle,
-    /// It is connected, and the peer was not heard yet.
-    Greeting,
+    /// Nothing, before it is connected for the first time.
+    New,
+    /// Nothing: both sides have ended the life before, and it is connected again at this moment.
+    Idle(Instant),
+    /// It is connected since then, and the peer was not heard yet.
+    Greeting(Instant),
     /// All.
     Up,
+    /// Nothing: it is broken, seen since then, and what was posted is coming back.
+    Breaking(Option<Instant>),
+    /// Nothing: this side has ended its life then, and the peer has not, as far as is known.
+    Ended(Instant),
 }
 
 /// One rail.
@@ -55,6 +62,8 @@ pub(crate) struct Rail {
     pub(crate) facts: Arc<Facts>,
     pub(crate) connecting: Connecting,
     pub(crate) standing: Standing,
+    /// The peer was heard in this life.
+    pub(crate) is_greeted: bool,
     /// How often its queue was made new.
     pub(crate) life: u32,
     /// Room of the queue.
@@ -66,6 +75,11 @@ pub(crate) struct Rail {
     rung: u64,
     done: u64,
     last_read: u64,
+    /// The first request that failed, and the last one that came back.
+    failed: Option<u64>,
+    came_back: u64,
+    /// Looks since something came back last.
+    pub(crate) quiet_looks: u32,
     pub(crate) log: Log,
     /// Bytes of batches under way.
     bytes: u64,
@@ -83,6 +97,23 @@ pub(crate) struct Rail {
     fence: Option<(u64, u64)>,
     /// When something was done last.
     pub(crate) moved: Instant,
+    /// Batches under way that nobody wants any more, and since when that is known.
+    pub(crate) abandoned: usize,
+    pub(crate) abandoned_since: Option<Instant>,
+    /// What the peer has said about the end of this life, and of the next, which it may have begun before this side has; and how much
+    /// of its log has to be known before one begins.
+    pub(crate) peer_ended: Option<Ended>,
+    pub(crate) next_ended: Option<Ended>,
+    pub(crate) peer_revision: u64,
+    pub(crate) waits_for_news: bool,
+    /// How far this engine's log had come when the peer was told of an end, and up to where it was vouched that nothing old lands.
+    pub(crate) told_revision: u64,
+    pub(crate) vouched: u64,
+    /// Lives one after the other in which the peer was not heard.
+    pub(crate) fruitless: u32,
+    /// Its port is down, or its card is gone.
+    pub(crate) is_down: bool,
+    pub(crate) is_dead: bool,
 }
 
 impl Rail {
@@ -97,7 +128,8 @@ impl Rail {
             queue,
             facts,
             connecting,
-            standing: Standing::Idle,
+            standing: Standing::New,
+            is_greeted: false,
             life: 0,
             requests,
             stage: Stage::with_room(requests),
@@ -105,6 +137,9 @@ impl Rail {
             rung: 0,
             done: 0,
             last_read: 0,
+            failed: None,
+            came_back: 0,
+            quiet_looks: 0,
             log: Log::with_room(requests + granted as usize),
             bytes: 0,
             granted,
@@ -116,13 +151,24 @@ impl Rail {
             names: Vec::new(),
             fence: None,
             moved: now,
+            abandoned: 0,
+            abandoned_since: None,
+            peer_ended: None,
+            next_ended: None,
+            peer_revision: 0,
+            waits_for_news: false,
+            told_revision: 0,
+            vouched: 0,
+            fruitless: 0,
+            is_down: false,
+            is_dead: false,
         }
     }
 
     /// Connects its queue for the life that it is in.
-    pub(crate) fn connect(&mut self) -> Result<(), CardError> {
+    pub(crate) fn connect(&mut self, now: Instant) -> Result<(), CardError> {
         self.queue.connect(&self.connecting)?;
-        self.standing = Standing::Greeting;
+        self.standing = Standing::Greeting(now);
         Ok(())
     }
 
@@ -290,24 +336,75 @@ impl Rail {
         posted.map_err(|failed| failed.error)
     }
 
-    /// The card has done all requests up to this one.
-    pub(crate) fn has_done(&mut self, number: u64, now: Instant) {
-        (self.done, self.moved) = (number, now);
+    /// The card has done all requests up to this one. Answers whether that is news: behind one that failed nothing is done.
+    pub(crate) fn has_done(&mut self, number: u64, now: Instant) -> bool {
+        self.quiet_looks = 0;
+        let is_news = self.failed.is_none_or(|failed| number < failed);
+        if is_news {
+            (self.done, self.moved) = (number, now);
+        }
+        is_news
+    }
+
+    /// A request has come back. Answers whether it is the first: all before it are done.
+    pub(crate) fn has_failed(&mut self, number: u64) -> bool {
+        self.quiet_looks = 0;
+        self.came_back = self.came_back.max(number);
+        let is_first = self.failed.is_none();
+        self.failed.get_or_insert(number);
+        is_first
+    }
+
+    /// Whether all that was posted is done or has come back.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.done.max(self.came_back) >= self.rung
+    }
+
+    /// Breaks the queue, if it is connected. What was not posted yet is not posted any more.
+    pub(crate) fn break_off(&mut self) {
+        if !matches!(self.standing, Standing::Greeting(_) | Standing::Up) {
+            return;
+        }
+        if let Err(error) = self.queue.break_off() {
+            tracing::warn!(%error, "a queue cannot be broken off; it is made new all the same");
+        }
+        self.standing = Standing::Breaking(None);
+        self.quiet_looks = 0;
+        self.stage.clear();
+    }
+
+    /// Both sides have ended its life: the next begins with what the peer has heard, and with nothing under way.
+    pub(crate) fn begin_again(&mut self, ended: &Ended, notes_lost: u32, at: Instant) {
+        self.stage.clear();
+        (self.next, self.rung, self.done, self.last_read) = (1, 0, 0, 0);
+        (self.failed, self.came_back, self.bytes) = (None, 0, 0);
+        (self.abandoned, self.abandoned_since) = (0, None);
+        self.sent = self.heard;
+        self.notes_sent = self.notes_sent.wrapping_sub(notes_lost);
+        self.names.clear();
+        self.fence = self.fence.map(|(revision, _)| (revision, 0));
+        self.life = self.life.wrapping_add(1);
+        (self.connecting.there.queue, self.connecting.there.first_packet) = (ended.queue, ended.first_packet);
+        self.peer_revision = self.peer_revision.max(ended.revision);
+        self.peer_ended = self.next_ended.take();
+        self.is_greeted = false;
+        self.standing = Standing::Idle(at);
     }
 
     /// A batch is over.
-    pub(crate) fn unload(&mut self, bytes: u64) {
+    pub(crate) fn unload(&mut self, bytes: u64, is_abandoned: bool) {
         self.bytes -= bytes;
+        self.abandoned -= usize::from(is_abandoned);
     }
 
     /// The peer has heard and taken so much. Answers how many messages are heard now that were not before, if it can have.
-    pub(crate) fn hear(&mut self, heard: u32, taken: u32) -> Option<u32> {
+    pub(crate) fn hear(&mut self, heard: u32, taken: Option<u32>) -> Option<u32> {
         let more = heard.wrapping_sub(self.heard);
-        let more_taken = taken.wrapping_sub(self.notes_taken);
+        let more_taken = taken.map_or(0, |taken| taken.wrapping_sub(self.notes_taken));
         if more > self.sent.wrapping_sub(self.heard) || more_taken > self.notes_sent.wrapping_sub(self.notes_taken) {
             return None;
         }
-        (self.heard, self.notes_taken) = (heard, taken);
+        (self.heard, self.notes_taken) = (heard, self.notes_taken.wrapping_add(more_taken));
         Some(more)
     }
 

@@ -92,10 +92,9 @@ impl Regions {
             let (id, presented) = (region.id(), generation);
             return Err(RegionError::StaleGeneration { id, presented, current }.into());
         }
-        let entry = table.entry(name).or_insert_with(|| Entry {
-            window: region.window().clone(),
-            on: vec![None; self.cards.len()],
-        });
+        let entry = table
+            .entry(name)
+            .or_insert_with(|| Entry { window: region.window().clone(), on: vec![None; self.cards.len()] });
         for (card, registration) in made {
             entry.on[card].get_or_insert(registration);
         }

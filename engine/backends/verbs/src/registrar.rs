@@ -68,6 +68,23 @@ pub fn parse(path: &[u8]) -> Result<Path<'_>, &'static str> {
     }
 }
 
+/// The memory of a region that a peer has announced on a link of so many rails.
+pub fn import(region: &RemoteRegion<'_>, rails: usize) -> Result<KeyedMemory, ImportError> {
+    match parse(region.path).map_err(ImportError::Garbled)? {
+        Path::Nothing(why) => Err(ImportError::NoPath(why.to_owned())),
+        Path::Keyed { base, keys } => {
+            if keys.len() != rails {
+                return Err(ImportError::Garbled("it has another number of keys than the session has rails"));
+            }
+            if base != region.base || base.checked_add(region.bytes).is_none() {
+                return Err(ImportError::Garbled("it does not lie where it is said to"));
+            }
+            let key = RegionKey { region: region.id, generation: region.generation };
+            Ok(KeyedMemory { key, base, bytes: region.bytes, keys })
+        }
+    }
+}
+
 fn nothing(why: &str) -> Vec<u8> {
     let end = (0..=why.len().min(WHY_BYTES_MAX)).rev().find(|end| why.is_char_boundary(*end)).unwrap_or(0);
     [&[VERSION, NOTHING][..], &why.as_bytes()[..end]].concat()
@@ -109,19 +126,7 @@ impl Registrar for VerbsRegistrar {
         if token.is_some() {
             return Err(ImportError::Garbled("a card needs no descriptor"));
         }
-        match parse(region.path).map_err(ImportError::Garbled)? {
-            Path::Nothing(why) => Err(ImportError::NoPath(why.to_owned())),
-            Path::Keyed { base, keys } => {
-                if keys.len() != self.cards.len() {
-                    return Err(ImportError::Garbled("it has another number of keys than the session has rails"));
-                }
-                if base != region.base || base.checked_add(region.bytes).is_none() {
-                    return Err(ImportError::Garbled("it does not lie where it is said to"));
-                }
-                let key = RegionKey { region: region.id, generation: region.generation };
-                Ok(RemoteMemory::Keyed(Arc::new(KeyedMemory { key, base, bytes: region.bytes, keys })))
-            }
-        }
+        Ok(RemoteMemory::Keyed(Arc::new(import(region, self.cards.len())?)))
     }
 
     fn way(&self, region: &RemoteRegion<'_>) -> Way {

@@ -30,10 +30,13 @@ use crate::regions::Regions;
 use crate::registrar::VerbsRegistrar;
 use crate::slab::Slab;
 
+/// The fewest requests of a queue: some are kept for messages, and batches need the rest.
+const REQUESTS_MIN: usize = 16;
+
 /// What queues and desks are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Requests that one queue takes: more keep a longer way full, and take more of the card.
+    /// Requests that one queue takes, at least 16: more keep a longer way full, and take more of the card.
     pub requests: usize,
     /// Messages that a peer may send on one queue before it is answered: more make bursts of notifications faster, at 4 KiB of pinned
     /// memory each. A power of two from 4 to 64.
@@ -74,6 +77,13 @@ impl VerbsTransport {
             return Err(CardError::NotHere { what, why, mend: "see what `penstock doctor` says of RDMA".to_owned() });
         }
         cards.truncate(RAILS_MAX);
+        for card in &cards {
+            let (has, wants) = (card.facts().requests_max.min(options.requests), REQUESTS_MIN);
+            if has < wants {
+                let card = card.facts().name.clone();
+                return Err(CardError::NoRoom { card, what: "the requests of a queue", has, wants });
+            }
+        }
         let grants = options.grants.next_power_of_two().clamp(GRANTS_MIN as usize, GRANTS_MAX as usize);
         let options = Options { grants, ..options };
         let size = DeskSize {
@@ -89,6 +99,12 @@ impl VerbsTransport {
     /// How many registrations of regions this engine's cards hold.
     pub fn registrations(&self) -> usize {
         self.regions.count()
+    }
+
+    /// A worker's hub.
+    #[cfg(test)]
+    pub(crate) fn hub(&self, worker: usize) -> &Hub {
+        &self.hubs[worker]
     }
 
     /// The names of its cards, in the order of their choice.
@@ -237,7 +253,6 @@ impl Offered {
             regions: Arc::clone(&self.regions),
             cards: on_cards,
             workers,
-            party: self.party,
         });
         let refused = |error: CardError| JoinError::NoPath(error.to_string());
         let mut lanes = Vec::with_capacity(workers);

@@ -6,8 +6,9 @@
 //! 2. commands, at most [`COMMANDS_PER_TURN`]
 //! 3. units of the active transfers: many of each urgent one, then one each of a few others, or
 //!    [`UNITS_AT_ONCE`](penstock_core::limits::UNITS_AT_ONCE) if there is one transfer and nothing else waits
-//! 4. lanes that a peer marked ready, and one more in rotation
-//! 5. deadlines, if any is armed
+//! 4. what lanes were given leaves
+//! 5. lanes that a peer marked ready, and one more in rotation
+//! 6. deadlines, if any is armed
 //!
 //! - [`command`]: what a submitted transfer looks like here
 //! - [`advance`]: moving a unit, telling the peer, finishing
@@ -171,6 +172,10 @@ impl<E: Env> Worker<E> {
         }
         worked |= self.take_commands();
         worked |= self.advance_active();
+        // What was posted leaves before anything else is looked at: a look at a socket costs as much as a third of a send.
+        if self.flights.has_unflushed() {
+            self.flush();
+        }
         let polled = self.poll_lanes();
         if !self.waiting.is_empty() {
             worked |= self.give_up_waiting(Self::stop_to_see);

@@ -8,7 +8,8 @@ use std::sync::{Arc, Weak};
 use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
 use penstock_memory::{Region, Registry};
-use penstock_ring::Withdrawal;
+use penstock_ring::gate::Withdrawals;
+use penstock_ring::{Lapped, Withdrawal};
 
 use super::posts::{PostsView, is_renewal, withdrawn_bytes};
 
@@ -52,7 +53,16 @@ pub fn still_stands(
     if view.revision() == since {
         return Ok(());
     }
-    let Ok(after) = view.withdrawals_since(since) else { return Err(Withdrawn::Unknown) };
+    stands_after(view.withdrawals_since(since), key, extents)
+}
+
+/// Whether none of these withdrawals concerns these extents of a region.
+pub(crate) fn stands_after(
+    withdrawals: Result<Withdrawals, Lapped>,
+    key: RegionKey,
+    extents: impl Iterator<Item = (u64, u64)> + Clone,
+) -> Result<(), Withdrawn> {
+    let Ok(after) = withdrawals else { return Err(Withdrawn::Unknown) };
     match concerning(&after.list, key, extents) {
         None => Ok(()),
         Some(gone) if is_renewal(gone) => Err(Withdrawn::Renewed),

@@ -18,6 +18,7 @@ mod rings;
 
 pub use commons::{Bell, Commons, PeerCommons};
 pub use lane::{CopyLane, CopyLaneParts, HandOverQueues, HandOvers};
+pub(crate) use lookup::stands_after;
 pub use lookup::{LastRegion, Withdrawn, still_stands};
 pub use mail::{Mail, MailView, mail_bytes};
 pub use posts::{Busy, Posts, PostsView, WHOLE_REGION, is_renewal, posts_bytes, withdrawn_bytes};

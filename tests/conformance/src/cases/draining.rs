@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use penstock::{Cause, ConnectError, NoteId, Plan, Span, Submit, SubmitError};
 
+use crate::Setting;
 use crate::command::{Command, Reply};
 use crate::stage::{KV, PATIENCE, Stage, all_end_well};
-use crate::{Engine, Setting};
 
 const BYTES: u64 = 4 << 20;
 const ALL: &[Span] = &[Span { local: 0, remote: 0, len: BYTES }];
@@ -67,7 +67,7 @@ pub fn what_is_new_is_refused_and_what_waits_goes_on(setting: &Setting) {
     assert_eq!(stage.peer().ended(), None, "what runs goes on");
     // Nobody new is taken in.
     if !setting.is_inline() {
-        let other = Engine::start(setting.spec(stage.folder.path(), "other").config()).unwrap();
+        let other = setting.spec(stage.folder.path(), "other").start().unwrap();
         let refused = other.connect(&stage.descriptor(0), PATIENCE).map(drop).unwrap_err();
         assert!(refused.to_string().contains("draining"), "{refused}");
     }

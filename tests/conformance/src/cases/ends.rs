@@ -98,6 +98,36 @@ pub fn cancel_while_it_moves(setting: &Setting) {
     assert!(caught, "every transfer was faster than its cancel");
 }
 
+/// A read in the middle of its bytes is cancelled: once that is answered, nothing lands here any more.
+pub fn cancel_while_bytes_land_here(setting: &Setting) {
+    let stage = Stage::sized(setting, LARGE);
+    let span = Span { local: 0, remote: 0, len: LARGE };
+    let plan = Plan::read(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
+    let mut caught = false;
+    for round in 0..30 {
+        if caught && round >= 3 {
+            break;
+        }
+        let transfer = stage.submit(stage.peer(), &plan, Submit::new());
+        let begun = Instant::now();
+        while transfer.bytes_moved() == 0 && begun.elapsed() < PATIENCE {
+            stage.engine.progress().unwrap();
+        }
+        assert_quiesced(&transfer.cancel(PATIENCE));
+        pattern::fill(stage.near.window(), 77);
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_millis(10) {
+            stage.turn();
+        }
+        stage.assert_near(&pattern::bytes(77, 0, LARGE as usize));
+        if let Err(fault) = transfer.wait() {
+            caught = true;
+            assert_eq!(fault.cause, Cause::Cancelled, "{fault}");
+        }
+    }
+    assert!(caught, "every transfer was faster than its cancel");
+}
+
 /// The cancelled transfer has ended typed, and what the target then writes into its own memory stays there.
 fn assert_stays(stage: &mut Stage, transfer: &Transfer) {
     let begun = Instant::now();

@@ -126,6 +126,38 @@ pub fn a_counter_and_a_notification_go_together(setting: &Setting) {
     assert_eq!(value, Reply::Value(2));
 }
 
+/// Counters come and go: each counts its own arrivals and no other's, however many there have been.
+pub fn many_counters_come_and_go(setting: &Setting) {
+    const AT_ONCE: u64 = 40;
+    let mut stage = Stage::open(setting);
+    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).block_bytes(4096).build().unwrap();
+    for round in 0..4 {
+        let labels: Vec<_> = (0..AT_ONCE).map(|number| format!("arrivals-{round}-{number}")).collect();
+        for label in &labels {
+            stage.order(0, Command::Counter { region: "kv".to_owned(), label: label.clone() });
+        }
+        let mut transfers = Vec::new();
+        for (number, label) in labels.iter().enumerate() {
+            let counter = stage.peer().wait_counter(label, PATIENCE).expect("the counter is announced");
+            for _ in 0..=number % 3 {
+                let how = || Submit::new().count(counter).within(PATIENCE);
+                transfers.push(stage.submit(stage.peer(), &plan, how()));
+                transfers.push(stage.notify(stage.peer(), 0, b"", how()));
+            }
+        }
+        let notes = transfers.len() / 2;
+        let ends: Vec<_> = transfers.iter().map(|transfer| transfer.wait().unwrap().notified).collect();
+        assert!(ends.iter().all(|notified| *notified == Notified::Yes), "{ends:?}");
+        assert_eq!(stage.take_notes(0, notes, PATIENCE).len(), notes);
+        for (number, label) in labels.iter().enumerate() {
+            let count = 2 * (number as u64 % 3 + 1);
+            let wait = Command::WaitCounter { label: label.clone(), count, within_ms: PATIENCE.as_millis() as u64 };
+            assert_eq!(stage.ask(0, wait), Reply::Value(count), "{label}");
+            stage.order(0, Command::DropCounter { label: label.clone() });
+        }
+    }
+}
+
 /// What was not asked for is not told.
 pub fn a_transfer_without_a_notification_tells_nobody(setting: &Setting) {
     let mut stage = Stage::open(setting);

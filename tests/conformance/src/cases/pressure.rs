@@ -179,6 +179,30 @@ pub fn both_sides_write_at_once(setting: &Setting) {
     assert_eq!(crate::pattern::read(own.window()), far);
 }
 
+/// Reads and writes of one peer go on at once, in bytes of their own.
+pub fn reads_and_writes_go_on_at_once(setting: &Setting) {
+    const ROUNDS: usize = 30;
+    let mut stage = Stage::sized(setting, 4 << 20);
+    let (mut near, mut far) = stage.models();
+    let half = 2 << 20;
+    let out = Span { local: 0, remote: half, len: half - 4096 };
+    let back = Span { local: half, remote: 0, len: half - 4096 };
+    let write = Plan::write(&stage.near, &stage.far()).extents(&[out]).build().unwrap();
+    let read = Plan::read(&stage.near, &stage.far()).extents(&[back]).build().unwrap();
+    let mut transfers = Vec::new();
+    for _ in 0..ROUNDS {
+        transfers.push(stage.submit(stage.peer(), &read, Submit::new().within(PATIENCE)));
+        transfers.push(stage.submit(stage.peer(), &write, Submit::new().notify(NoteId(1), b"").within(PATIENCE)));
+    }
+    all_end_well(&transfers);
+    assert_eq!(stage.take_notes(0, ROUNDS, PATIENCE).len(), ROUNDS);
+    let (here, there) = (near.clone(), far.clone());
+    apply(out, &here, &mut far, true);
+    apply(back, &there, &mut near, false);
+    stage.assert_far(0, "kv", &far);
+    stage.assert_near(&near);
+}
+
 /// An urgent transfer overtakes a large one that was submitted before it.
 pub fn urgent_transfers_overtake_bulk(setting: &Setting) {
     let mut stage = Stage::sized(setting, 32 << 20);

@@ -64,7 +64,7 @@ pub fn leaving_is_quick(setting: &Setting) {
     assert!(took < Duration::from_millis(200), "a disconnect takes {took:?}");
     let spec = setting.spec(stage.folder.path(), "passing");
     let lives = (0..5).map(|_| {
-        let engine = Engine::start(spec.config()).expect("an engine starts");
+        let engine = spec.start().expect("an engine starts");
         engine.connect(&card, PATIENCE).expect("a session");
         let begun = Instant::now();
         drop(engine);
@@ -141,7 +141,7 @@ pub fn a_second_engine_of_the_same_name_is_refused(setting: &Setting) {
     let mut stage = Stage::open(setting);
     for name in ["source", "target-0"] {
         let spec = setting.spec(stage.folder.path(), name);
-        let refused = Engine::start(spec.config()).map(drop).unwrap_err();
+        let refused = spec.start().map(drop).unwrap_err();
         assert!(matches!(refused, StartError::Listen { .. }), "{refused}");
         assert!(refused.to_string().contains("another live engine has this name"), "{refused}");
     }
@@ -156,7 +156,7 @@ pub fn several_engines_live_in_one_process(setting: &Setting) {
     let descriptor = stage.descriptor(0);
     let more: Vec<Engine> = ["second", "third"]
         .iter()
-        .map(|name| Engine::start(setting.spec(stage.folder.path(), name).config()).expect("another engine starts"))
+        .map(|name| setting.spec(stage.folder.path(), name).start().expect("another engine starts"))
         .collect();
     for (number, engine) in more.iter().enumerate() {
         let pool = engine.pool(penstock::PoolSpec::host(1 << 20).block(4096).label("kv")).unwrap();
@@ -219,7 +219,7 @@ pub fn a_restarted_engine_is_found_by_its_name(setting: &Setting) {
     stage.order(0, Command::Stop);
     stage.wait_until("the session has ended here", || stage.peer().ended().is_some());
     // It is looked for while it starts.
-    let spec = setting.far_spec(stage.folder.path(), "target-0");
+    let spec = setting.spec(stage.folder.path(), "target-0");
     stage.tell(0, Command::Start(spec.into()));
     let found = stage.engine.reconnect(&old, PATIENCE).expect("it comes back");
     assert_ne!(found.epoch(), epoch, "another life");

@@ -9,6 +9,9 @@ use penstock_tcp::wire::{
 };
 use penstock_transport::host::bounce::{QUESTION_WORDS, Question, SLOT_BYTES};
 use penstock_transport::{CounterRef, Note};
+use penstock_verbs::ended::Ended;
+use penstock_verbs::message::{Announcement, Body, Forgotten, Hello, Immediate, MESSAGE_BYTES_MAX, Says, encode};
+use penstock_verbs::offer::{Offer, OfferedQueue, OfferedRail};
 
 use crate::targets::path::POOL_BYTES;
 use crate::targets::stream::{CLOSED, GENERATION, READABLE, REGION_BYTES, WRITABLE, op};
@@ -90,6 +93,35 @@ pub(super) fn wires() -> Files {
     ]
 }
 
+pub(super) fn rails() -> Files {
+    let head = penstock_verbs::message::Head { life: 3, number: 7, heard: 9, taken: 2, gone: 5 };
+    let message = |body: Body<'_>| {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let len = encode(&head, &body, &mut bytes);
+        bytes[..len].to_vec()
+    };
+    let counter = Some(CounterRef { index: 7, generation: GENERATION });
+    let note = |payload| Some(Note { id: NoteId(1), payload });
+    let announce = |marks, counter, note| message(Body::Announce(Announcement { number: 5, marks, counter, note }));
+    let ended = Ended { rail: 1, life: 2, heard: 9, gone: 1, revision: 4, queue: 0x11, first_packet: 0x5a_17b3 };
+    let immediate = |says| Immediate::new(3, 7, says).encode().to_le_bytes().to_vec();
+    vec![
+        ("hello", message(Body::Hello(Hello { channel: 1, rail: 1, grants: 32 }))),
+        ("answer", message(Body::Answer)),
+        ("counter", announce(0, counter, None)),
+        ("note", announce(0, None, note(b"there"))),
+        ("both-after-marks", announce(2, counter, note(b"there"))),
+        ("note-longest", announce(0, None, note(&[9; 4096]))),
+        ("nothing-announced", announce(0, None, None)),
+        ("mark", message(Body::Mark(5))),
+        ("forget", message(Body::Forget(Forgotten { number: 5, marks: 1, is_said: true }))),
+        ("fence", message(Body::Fence(u64::MAX))),
+        ("ended", ended.encode().to_vec()),
+        ("count-immediately", immediate(Says::Count(7))),
+        ("mark-immediately", immediate(Says::Mark(4095))),
+    ]
+}
+
 pub(super) fn offers() -> Files {
     let tcp = penstock_tcp::offer::blob(4, 2);
     let shm = penstock_shm::offer::blob(Beacon { probe: 4096, value: u64::MAX, scratch: 8192 });
@@ -107,12 +139,39 @@ pub(super) fn offers() -> Files {
         ("tcp", tcp),
         ("shm-short", shm[..shm.len() - 1].to_vec()),
         ("shm", shm),
+        ("verbs-cut", cards(2)[..90].to_vec()),
+        ("verbs-without-cards", cards(0)),
+        ("verbs-many-cards", cards(9)),
+        ("verbs", cards(2)),
     ]
 }
 
+/// An offer of so many cards.
+fn cards(count: u8) -> Vec<u8> {
+    let rail = |place: u8| OfferedRail {
+        name: format!("rxe{place}/1"),
+        gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, place, 1],
+        lid: 0,
+        network_bits: 120,
+        is_routable: true,
+        mtu: 1024,
+        bandwidth: 10_000_000_000,
+        reads_max: 16,
+        queues: (0..3).map(|channel| OfferedQueue { number: 17 + channel, first_packet: 0xff_ffff }).collect(),
+    };
+    Offer { workers: 2, grants: 32, rails: (0..count).map(rail).collect() }.blob()
+}
+
+/// Where regions are said to be.
+const BASE: u64 = 0x7f00_dead_b000;
+
 pub(super) fn paths() -> Files {
+    let keyed = |base: u64, rails: u8| {
+        let keys = (0..u32::from(rails)).flat_map(|rail| (0x2000_0000 | rail).to_le_bytes());
+        [&[1, 1, rails], &base.to_le_bytes()[..], &keys.collect::<Vec<_>>()].concat()
+    };
     let region = |descriptors: u8, bytes: u64, path: &[u8]| {
-        let numbers = [bytes.to_le_bytes(), 0x7f00_dead_b000_u64.to_le_bytes()].concat();
+        let numbers = [bytes.to_le_bytes(), BASE.to_le_bytes()].concat();
         [&[descriptors, 3], numbers.as_slice(), path].concat()
     };
     let place = |offset: u64, len: u64| [offset.to_le_bytes(), len.to_le_bytes()].concat();
@@ -130,6 +189,11 @@ pub(super) fn paths() -> Files {
         ("pieces-over-each-other", region(3, POOL_BYTES, &pieces(&[place(4096, 8192), place(8192, 4096)]))),
         ("pieces-past-the-end", region(2, POOL_BYTES, &pieces(&[place(u64::MAX - 4095, 4096)]))),
         ("pieces-too-few", region(3, POOL_BYTES, &pieces(&[place(4096, 4096)]))),
+        ("keyed", region(0, 4096, &keyed(BASE, 2))),
+        ("keyed-on-other-rails", region(0, 4096, &keyed(BASE, 3))),
+        ("keyed-elsewhere", region(0, 4096, &keyed(BASE + 1, 2))),
+        ("keyed-endless", region(0, u64::MAX, &keyed(BASE, 2))),
+        ("keyed-to-nothing", region(0, 4096, b"\x01\0memory cannot be pinned")),
     ]
 }
 

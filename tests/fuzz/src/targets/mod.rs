@@ -14,6 +14,7 @@
 //! - [`offer`]: the offers of the transports
 //! - [`path`]: how a peer says that its regions are reached
 //! - [`question`]: what the owner of memory is asked to move
+//! - [`rail`]: what two ends of a rail between cards say to each other
 //! - [`wire`]: the control blocks of streams between hosts
 //! - [`stream`]: a lane over a stream whose other end says anything
 
@@ -26,6 +27,7 @@ pub mod opening;
 pub mod path;
 pub mod posts;
 pub mod question;
+pub mod rail;
 pub mod record;
 pub mod ring;
 pub mod secret;
@@ -67,10 +69,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "channel", run: channel::run, parse: Some(channel::parse), bytes_per_byte: 3, bytes: FEW },
     Target { name: "secret", run: secret::run, parse: Some(secret::parse), bytes_per_byte: 0, bytes: FEW },
     Target { name: "directory", run: directory::run, parse: Some(directory::parse), bytes_per_byte: 40, bytes: FEW },
-    Target { name: "offer", run: offer::run, parse: Some(offer::parse), bytes_per_byte: 0, bytes: FEW },
+    Target { name: "offer", run: offer::run, parse: Some(offer::parse), bytes_per_byte: 4, bytes: FEW },
     Target { name: "path", run: path::run, parse: None, bytes_per_byte: 0, bytes: FEW },
     Target { name: "question", run: question::run, parse: Some(question::parse), bytes_per_byte: 0, bytes: FEW },
     Target { name: "wire", run: wire::run, parse: Some(wire::parse), bytes_per_byte: 0, bytes: FEW },
+    Target { name: "rail", run: rail::run, parse: Some(rail::parse), bytes_per_byte: 0, bytes: FEW },
     Target { name: "stream", run: stream::run, parse: Some(stream::run), bytes_per_byte: 16, bytes: BENCH },
 ];
 

@@ -2,10 +2,14 @@
 
 use penstock_tcp::offer::STREAMS_MAX;
 use penstock_transport::JoinError;
+use penstock_verbs::offer::Offer;
+use penstock_verbs::pairing::RAILS_MAX;
 
 /// Workers and streams of the engine that is told.
 const WORKERS: usize = 2;
 const STREAMS: usize = 4;
+/// Channels between the two, if they have cards.
+const CHANNELS: usize = 3;
 
 /// Any bytes are an offer or a typed refusal. Of streams there are never more than both sides want, and what was
 /// accepted is what an engine of this release writes.
@@ -25,10 +29,20 @@ pub fn run(input: &[u8]) {
         Err(JoinError::Tokens { expected, found: 0 }) => assert_eq!(expected, 4 + 1 + WORKERS),
         other => panic!("an offer whose descriptors did not come is answered with {other:?}"),
     }
+    match Offer::parse(input, WORKERS, CHANNELS) {
+        Ok(offer) => {
+            assert!((1..=RAILS_MAX).contains(&offer.rails.len()));
+            assert!(offer.rails.iter().all(|rail| rail.queues.len() == CHANNELS && !rail.in_words().is_empty()));
+            assert_eq!(offer.blob(), input, "an offer changes on its way");
+        }
+        Err(JoinError::Garbled(why)) => assert!(!why.is_empty()),
+        Err(other) => panic!("an offer of cards is refused with {other:?}"),
+    }
 }
 
-/// Reads both.
+/// Reads all of them.
 pub fn parse(input: &[u8]) {
     drop(penstock_tcp::offer::accept(input, STREAMS, WORKERS));
     drop(penstock_shm::offer::accept(input, Vec::new(), WORKERS, WORKERS));
+    drop(Offer::parse(input, WORKERS, CHANNELS));
 }

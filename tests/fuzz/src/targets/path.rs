@@ -10,10 +10,12 @@ use penstock_core::{Generation, RegionId, Rights};
 use penstock_memory::{Pool, PoolSpec, Registry, WhyNot};
 use penstock_shm::registrar::ShmRegistrar;
 use penstock_tcp::registrar::TcpRegistrar;
-use penstock_transport::{Registrar, RemoteMemory, RemoteRegion, Way};
+use penstock_transport::{ImportError, Registrar, RemoteMemory, RemoteRegion, Way};
 
 /// Bytes of the pool whose descriptor comes.
 pub const POOL_BYTES: u64 = 64 << 10;
+/// Rails of the session, if both sides have cards.
+const RAILS: usize = 2;
 /// Descriptors that come with one region at most.
 const DESCRIPTORS_MAX: usize = 4;
 
@@ -57,6 +59,13 @@ pub fn run(input: &[u8]) {
         }
         Ok(_) => panic!("memory of another host is touched from here"),
         Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    match penstock_verbs::registrar::import(&region, RAILS) {
+        Ok(memory) => {
+            assert_eq!((memory.base, memory.bytes, memory.keys.len()), (region.base, region.bytes, RAILS));
+            assert!(memory.base.checked_add(memory.bytes).is_some(), "memory beyond all addresses");
+        }
+        Err(error) => assert!(!error.to_string().is_empty() || matches!(error, ImportError::NoPath(_))),
     }
     assert!(!shm.way(&region).why.is_empty());
 }

@@ -38,8 +38,13 @@ pub fn serve() -> io::Result<()> {
     for line in BufReader::new(port).lines() {
         match serde_json::from_str(&line?) {
             Ok(Order::Run { id, job }) => {
+                // Begun here, so that a signal that comes next finds it.
+                let begun = Begun { at: Instant::now(), limit: job.limit(), child: start(&job) };
+                if let Ok(child) = &begun.child {
+                    lock(&running).insert(id, Pid::from_child(child));
+                }
                 let (words, running) = (words.clone(), Arc::clone(&running));
-                std::thread::spawn(move || run(id, &job, &words, &running));
+                std::thread::spawn(move || see_through(id, begun, &words, &running));
             }
             Ok(Order::Signal { id, number }) => signal(&running, id, number),
             Err(error) => return Err(io::Error::other(format!("the host said what is no order: {error}"))),
@@ -76,14 +81,20 @@ fn speak(mut out: File, queue: &Receiver<Word>) {
     }
 }
 
-/// Runs one command to its end.
-fn run(id: u64, job: &Job, words: &Sender<Word>, running: &Running) {
-    let started = Instant::now();
-    let end = match start(job) {
-        Ok(child) => attend(id, job, child, words, running),
+/// A command that was begun, or could not be.
+struct Begun {
+    at: Instant,
+    limit: Duration,
+    child: io::Result<Child>,
+}
+
+/// Sees one command through to its end.
+fn see_through(id: u64, begun: Begun, words: &Sender<Word>, running: &Running) {
+    let end = match begun.child {
+        Ok(child) => attend(id, child, begun.at + begun.limit, words, running),
         Err(error) => End::Unstarted(error.to_string()),
     };
-    let took_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let took_us = u64::try_from(begun.at.elapsed().as_micros()).unwrap_or(u64::MAX);
     // Without a host to tell, the guest goes off soon.
     let _ = words.send(Word::Ended { id, end, took_us });
 }
@@ -96,14 +107,12 @@ fn start(job: &Job) -> io::Result<Child> {
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
 }
 
-fn attend(id: u64, job: &Job, mut child: Child, words: &Sender<Word>, running: &Running) -> End {
+fn attend(id: u64, mut child: Child, until: Instant, words: &Sender<Word>, running: &Running) -> End {
     let pid = Pid::from_child(&child);
-    lock(running).insert(id, pid);
     let (done, readers) = mpsc::channel::<()>();
     pass_on(id, false, child.stdout.take(), words, &done);
     pass_on(id, true, child.stderr.take(), words, &done);
     drop(done);
-    let started = Instant::now();
     let mut is_late = false;
     let status = loop {
         match child.try_wait() {
@@ -111,7 +120,7 @@ fn attend(id: u64, job: &Job, mut child: Child, words: &Sender<Word>, running: &
             Ok(None) => {}
             Err(error) => break Err(error),
         }
-        if !is_late && started.elapsed() > job.limit() {
+        if !is_late && Instant::now() > until {
             is_late = true;
             kill_group(pid, Signal::KILL);
         }

@@ -15,6 +15,14 @@ pub enum LabError {
         /// What brings it.
         package: &'static str,
     },
+    /// A program needs libraries where there are none.
+    #[error("{path} needs shared libraries, which the guest begins without; install the Debian package {package}", path = path.display())]
+    Shared {
+        /// Where it is.
+        path: PathBuf,
+        /// What brings one that does not.
+        package: &'static str,
+    },
     /// A program of the host said no.
     #[error("{program} failed ({how}): {said}")]
     Program {

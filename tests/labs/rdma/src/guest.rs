@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::{LabError, host, qemu};
 /// Longest time from power on to an agent that speaks, on a machine that has other things to do.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// A guest that is silent for so long is dead. It says that it lives every second.
+/// A guest that is silent for so long is dead.
 const SILENCE_LIMIT: Duration = Duration::from_secs(60);
 
 /// What a command may take beyond its own limit before the guest is at fault.
@@ -41,6 +41,8 @@ pub struct Machine {
     pub(crate) memory_mib: u32,
     pub(crate) wire: Option<Wire>,
     pub(crate) shows_console: bool,
+    pub(crate) boot_limit: Duration,
+    pub(crate) silence_limit: Duration,
 }
 
 /// One end of a wire between two guests.
@@ -59,7 +61,23 @@ impl Machine {
     /// agent.
     pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
         let (name, program) = (name.into(), program.into());
-        Self { name, program, processors: 2, memory_mib: 4096, wire: None, shows_console: false }
+        let (boot_limit, silence_limit) = (BOOT_LIMIT, SILENCE_LIMIT);
+        let (processors, memory_mib, wire, shows_console) = (2, 4096, None, false);
+        Self { name, program, processors, memory_mib, wire, shows_console, boot_limit, silence_limit }
+    }
+
+    /// How long it may take until its agent speaks; three minutes otherwise.
+    #[must_use]
+    pub fn boots_within(mut self, limit: Duration) -> Self {
+        self.boot_limit = limit;
+        self
+    }
+
+    /// How long its agent, which speaks every second, may be silent before it is taken for dead; a minute otherwise.
+    #[must_use]
+    pub fn silent_for(mut self, limit: Duration) -> Self {
+        self.silence_limit = limit;
+        self
     }
 
     /// How many processors it has.
@@ -93,7 +111,7 @@ impl Machine {
 
 /// A running guest. Dropping it ends it.
 pub struct Guest {
-    supervisor: Child,
+    supervisor: Mutex<Child>,
     orders: Mutex<ChildStdin>,
     shared: Arc<Shared>,
     /// Its name.
@@ -110,10 +128,10 @@ impl fmt::Debug for Guest {
     }
 }
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    silence_limit: Duration,
 }
 
 struct State {
@@ -179,16 +197,17 @@ impl Guest {
         else {
             unreachable!("all three streams were asked for");
         };
-        let shared = Arc::new(Shared::default());
+        let (state, changed, silence_limit) = (Mutex::default(), Condvar::new(), machine.silence_limit);
+        let shared = Arc::new(Shared { state, changed, silence_limit });
         let (for_words, for_console) = (Arc::clone(&shared), Arc::clone(&shared));
         let copies = machine.shows_console.then(|| machine.name.clone());
         std::thread::spawn(move || for_words.hear(words));
         std::thread::spawn(move || for_console.watch(console, copies.as_deref()));
-        let (orders, booted_in) = (Mutex::new(orders), Duration::ZERO);
+        let (orders, supervisor, booted_in) = (Mutex::new(orders), Mutex::new(supervisor), Duration::ZERO);
         let mut guest = Self { supervisor, orders, shared, name: machine.name.clone(), image, booted_in };
-        let until = started + BOOT_LIMIT;
+        let limit = machine.boot_limit;
         let what = format!("booting {}", guest.name);
-        guest.shared.wait(&what, until, BOOT_LIMIT, |state| state.is_ready.then_some(()), State::console)?;
+        guest.shared.wait(&what, started + limit, limit, |state| state.is_ready.then_some(()), State::console)?;
         guest.booted_in = started.elapsed();
         progress(&format!("{} is up after {:.1} s", guest.name, guest.booted_in.as_secs_f64()));
         Ok(guest)
@@ -226,13 +245,27 @@ impl Guest {
     }
 
     /// Ends the machine at once, as when the power fails.
-    pub fn power_off(mut self) {
-        self.end();
+    pub fn power_off(&self) {
+        // The supervisor ends the machine, and the end of the machine ends its streams.
+        let mut supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
+        host::signal(supervisor.id(), Signal::TERM);
+        let until = Instant::now() + END_LIMIT;
+        while matches!(supervisor.try_wait(), Ok(None)) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // One that does not listen takes the machine with it all the same. Both may have ended, which is as good.
+        let _ = supervisor.kill();
+        let _ = supervisor.wait();
+        let mut state = self.shared.lock();
+        while state.streams > 0 && Instant::now() < until {
+            let waited = self.shared.changed.wait_timeout(state, Duration::from_millis(100));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Why it is not there any more, if it is not.
     pub fn death(&self) -> Option<String> {
-        self.shared.lock().death.clone()
+        self.shared.lock().why_dead(self.shared.silence_limit)
     }
 
     fn say(&self, order: &Order, during: &str) -> Result<(), LabError> {
@@ -245,28 +278,11 @@ impl Guest {
             LabError::Died { when: during.to_owned(), why, console: state.console() }
         })
     }
-
-    fn end(&mut self) {
-        // The supervisor ends the machine, and the end of the machine ends its streams.
-        host::signal(self.supervisor.id(), Signal::TERM);
-        let until = Instant::now() + END_LIMIT;
-        while matches!(self.supervisor.try_wait(), Ok(None)) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        // One that does not listen takes the machine with it all the same. Both may have ended, which is as good.
-        let _ = self.supervisor.kill();
-        let _ = self.supervisor.wait();
-        let mut state = self.shared.lock();
-        while state.streams > 0 && Instant::now() < until {
-            let waited = self.shared.changed.wait_timeout(state, Duration::from_millis(100));
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        self.end();
+        self.power_off();
     }
 }
 
@@ -280,7 +296,7 @@ impl Finished {
     }
 }
 
-/// A command that runs in a guest. It runs on if this is dropped.
+/// A command that runs in a guest. Dropping this ends it, with all that it has started.
 #[derive(Debug)]
 pub struct Running<'g> {
     guest: &'g Guest,
@@ -346,7 +362,18 @@ impl Running<'_> {
     }
 }
 
-fn last(lines: &[Line]) -> String {
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let is_known = self.guest.shared.lock().commands.remove(&self.id).is_some();
+        if is_known {
+            // A guest that is gone has ended it.
+            let _ = self.signal(Signal::KILL.as_raw());
+        }
+    }
+}
+
+/// The end of what was said, for an error.
+pub(crate) fn last(lines: &[Line]) -> String {
     let from = lines.len().saturating_sub(SHOWN_LINES);
     let shown: Vec<&str> = lines[from..].iter().map(|line| line.text.as_str()).collect();
     shown.join("\n")
@@ -358,9 +385,9 @@ impl State {
     }
 
     /// Why it is dead, if it is.
-    fn why_dead(&self) -> Option<String> {
+    fn why_dead(&self, silence_limit: Duration) -> Option<String> {
         let silent = self.heard.elapsed();
-        let is_silent = self.is_ready && silent > SILENCE_LIMIT;
+        let is_silent = self.is_ready && silent > silence_limit;
         self.death.clone().or_else(|| is_silent.then(|| format!("it has said nothing for {silent:.0?}")))
     }
 }
@@ -384,7 +411,7 @@ impl Shared {
             if let Some(found) = find(&mut state) {
                 return Ok(found);
             }
-            if let Some(why) = state.why_dead() {
+            if let Some(why) = state.why_dead(self.silence_limit) {
                 return Err(LabError::Died { when: what.to_owned(), why, console: state.console() });
             }
             if Instant::now() >= until {
@@ -458,15 +485,4 @@ impl Shared {
         self.lock().streams -= 1;
         self.changed.notify_all();
     }
-}
-
-/// The program of this crate beside a test program, for labs of other crates.
-pub fn program_beside(test: &Path) -> Option<PathBuf> {
-    let folder = test.parent()?.parent()?;
-    Some(folder.join("penstock-guest")).filter(|path| path.is_file())
-}
-
-/// Why no guest can be booted here, if none can.
-pub fn why_not() -> Option<String> {
-    host::why_not()
 }

@@ -31,6 +31,9 @@ const SYSTEM: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 
 /// Why no guest can be booted here, if none can: a lab's reason to be skipped.
 pub fn why_not() -> Option<String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Some("needs a processor of the x86-64 family, whose programs run in the guest".to_owned());
+    }
     PROGRAMS
         .iter()
         .find(|(program, _)| !finds(program))

@@ -5,13 +5,16 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use penstock_lab_rdma::{Guest, Job, Machine, rails};
+//! use penstock_lab_rdma::rails::{self, Side};
+//! use penstock_lab_rdma::{Guest, Job, Machine};
 //!
 //! let guest = Guest::boot(&Machine::new("guest", "target/debug/penstock-guest"))?;
 //! rails::make(&guest, 2)?;
 //! let server = guest.spawn(&Job::new("ib_write_bw").arguments(["-d", "rxe_b0"]).within(Duration::from_secs(30)))?;
+//! server.wait_for("Waiting for client", Duration::from_secs(10))?;
+//! rails::down(&guest, Side::A, 0)?;
+//! server.signal(9)?;
 //! println!("{}", guest.check(&Job::shell("rdma resource"))?);
-//! server.signal(9);
 //! # Ok::<(), penstock_lab_rdma::LabError>(())
 //! ```
 //!
@@ -19,19 +22,27 @@
 //!
 //! - [`image`]: the kernel and what it begins with, made once and kept
 //! - [`guest`]: booting, running commands, noticing that a guest has died; [`protocol`] is what is said meanwhile
-//! - [`agent`] and [`supervise`]: the two small programs around it, one inside, one outside
-//! - [`rails`]: the devices and the wire between them
+//! - [`agent`] and [`supervise`](mod@supervise): the two small programs around it, one inside, one outside
+//! - [`rails`]: the devices and the wire between them; [`netem`]: what happens to frames on it; [`counters`]: what proves
+//!   that they crossed it; [`pair`]: two guests, of which one can die
+//! - [`lab`]: steps that share a guest; [`suite`] and [`programs`]: tests of this project inside it
 
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod counters;
 pub mod error;
 pub mod guest;
 pub mod host;
 pub mod image;
+pub mod lab;
+pub mod netem;
+pub mod pair;
+pub mod programs;
 pub mod protocol;
 mod qemu;
 pub mod rails;
+pub mod suite;
 pub mod supervise;
 
 pub use error::LabError;

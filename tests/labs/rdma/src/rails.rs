@@ -7,9 +7,12 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use crate::{Guest, Job, LabError};
+use crate::{Guest, Job, LabError, netem};
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// How long devices may take to become active.
+const ACTIVE_LIMIT: Duration = Duration::from_secs(20);
 
 /// One of the two sides of all rails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +36,7 @@ impl Side {
         }
     }
 
-    fn letter(self) -> char {
+    pub(crate) fn letter(self) -> char {
         match self {
             Self::A => 'a',
             Self::B => 'b',
@@ -81,6 +84,9 @@ while [ $rail -lt $RAILS ]; do
     table=$((200 + 2 * rail))
     ip rule add pref 20 from $to_a to $to_b lookup $table
     ip rule add pref 20 from $to_b to $to_a lookup $((table + 1))
+    # Who has not chosen an address yet is taken for the other end.
+    ip rule add pref 30 iif lo to $to_b lookup $table
+    ip rule add pref 30 iif lo to $to_a lookup $((table + 1))
     ip route add $to_b dev $a src $to_a table $table
     ip route add $to_a dev $b src $to_b table $((table + 1))
     rdma link add rxe_$a type rxe netdev $a
@@ -92,16 +98,46 @@ done
 /// Makes rails and waits until all of their devices are active.
 pub fn make(guest: &Guest, rails: u8) -> Result<(), LabError> {
     guest.check(&Job::shell(MAKE).variable("RAILS", rails.to_string()).within(LIMIT))?;
-    for rail in 0..rails {
-        for side in Side::BOTH {
-            wait_until_active(guest, &side.device(rail))?;
-        }
-    }
-    Ok(())
+    let sides = (0..rails).flat_map(|rail| Side::BOTH.map(|side| side.device(rail)));
+    let wait: String = sides.map(|device| active_words(&device)).collect();
+    guest.check(&Job::shell(wait).within(ACTIVE_LIMIT)).map(drop)
 }
 
 /// Waits until a device can be used.
 pub fn wait_until_active(guest: &Guest, device: &str) -> Result<(), LabError> {
-    let script = r#"until grep -q ACTIVE "/sys/class/infiniband/$DEVICE/ports/1/state"; do sleep 0.05; done"#;
-    guest.check(&Job::shell(script).variable("DEVICE", device).within(Duration::from_secs(20))).map(drop)
+    guest.check(&Job::shell(active_words(device)).within(ACTIVE_LIMIT)).map(drop)
+}
+
+/// Takes a link down on one side, as when a port is switched off there.
+pub fn down(guest: &Guest, side: Side, rail: u8) -> Result<(), LabError> {
+    guest.check(&Job::shell(r#"ip link set "$LINK" down"#).variable("LINK", side.link(rail))).map(drop)
+}
+
+/// The shell's part of bringing a side of a rail up. Its route was forgotten when it went down.
+fn up_words(side: Side, rail: u8) -> String {
+    let (link, from, to) = (side.link(rail), side.address(rail), side.other().address(rail));
+    let table = 200 + 2 * u32::from(rail) + u32::from(side == Side::B);
+    format!("ip link set {link} up; ip route replace {to} dev {link} src {from} table {table}\n")
+}
+
+/// The shell's part of waiting for a device.
+fn active_words(device: &str) -> String {
+    let state = format!("/sys/class/infiniband/{device}/ports/1/state");
+    format!("until read -r state <{state} && [ \"${{state#*ACTIVE}}\" != \"$state\" ]; do sleep 0.1; done\n")
+}
+
+/// Brings a link up again, and waits until its device can be used.
+pub fn up(guest: &Guest, side: Side, rail: u8) -> Result<(), LabError> {
+    let script = up_words(side, rail) + &active_words(&side.device(rail));
+    guest.check(&Job::shell(script).within(ACTIVE_LIMIT)).map(drop)
+}
+
+/// The script that makes all rails as they were made: nothing is down and no frame suffers. A device that somebody has
+/// removed stays away.
+pub(crate) fn mending(rails: u8) -> String {
+    let sides = || (0..rails).flat_map(|rail| Side::BOTH.map(|side| (side, rail)));
+    let clear = sides().map(|(side, rail)| netem::clear_words(side, rail));
+    let up = sides().map(|(side, rail)| up_words(side, rail));
+    let wait = sides().map(|(side, rail)| active_words(&side.device(rail)));
+    clear.chain(up).chain(wait).collect()
 }

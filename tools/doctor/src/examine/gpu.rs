@@ -112,8 +112,11 @@ fn library(host: &Host) -> Finding {
 /// Whether network cards can reach the device's memory.
 fn peer_memory(host: &Host, driver: Option<&str>) -> Finding {
     const NAME: &str = "peer memory";
-    if host.exists("/sys/module/nvidia_peermem") {
-        return Finding::ok(TOPIC, NAME, "by nvidia-peermem");
+    // The second is what the first was called before it came with the driver.
+    for (module, name) in [("nvidia_peermem", "nvidia-peermem"), ("nv_peer_mem", "nv_peer_mem")] {
+        if host.exists(format!("/sys/module/{module}")) {
+            return Finding::ok(TOPIC, NAME, format!("by {name}"));
+        }
     }
     if driver.is_some_and(|text| text.contains("Open Kernel Module")) {
         return Finding::ok(TOPIC, NAME, "by dma-buf (the driver's open kernel module)");

@@ -4,6 +4,7 @@ use crate::finding::Finding;
 use crate::host::{Call, Host, LimitNames, Refusal};
 use crate::parse::size;
 use crate::topic::Topic;
+use crate::way::Way;
 
 const TOPIC: Topic = Topic::Limits;
 
@@ -86,17 +87,26 @@ fn open_files(host: &Host, limit: Limit) -> Finding {
 }
 
 fn locked_memory(host: &Host, limit: Limit) -> Finding {
+    const NOW: &str = "RDMA locks each pool and each region that it reaches: beyond this all together it is refused";
+    const LATER: &str = "nothing in this release, which locks no memory; RDMA, DPDK and GPUs lock all that they reach";
+    locked(host, TOPIC, limit).means_if_limited(if Way::Verbs.is_released() { NOW } else { LATER })
+}
+
+/// How much memory may be locked, for a topic that needs it.
+pub(super) fn lockable(host: &Host, topic: Topic) -> Option<Finding> {
+    limit(&host.text("/proc/self/limits")?, "Max locked memory").map(|limit| locked(host, topic, limit))
+}
+
+fn locked(host: &Host, topic: Topic, limit: Limit) -> Finding {
     const NAME: &str = "locked memory";
     const NAMES: LimitNames =
         LimitNames { ulimit: "l", prlimit: "memlock", service: "LimitMEMLOCK", container: Some("memlock") };
-    let Some(soft) = limit.soft else { return Finding::ok(TOPIC, NAME, "unlimited") };
+    let Some(soft) = limit.soft else { return Finding::ok(topic, NAME, "unlimited") };
     if host.has_capability(CAP_IPC_LOCK) {
         let found = format!("{}, but this process is above the limit (CAP_IPC_LOCK)", size(soft));
-        return Finding::ok(TOPIC, NAME, found);
+        return Finding::ok(topic, NAME, found);
     }
-    Finding::limited(TOPIC, NAME, size(soft))
-        .means("nothing in this release, which locks no memory; RDMA, DPDK and GPUs lock all that they reach")
-        .mends(host.raise(&NAMES, "unlimited", limit.hard.is_none()))
+    Finding::limited(topic, NAME, size(soft)).mends(host.raise(&NAMES, "unlimited", limit.hard.is_none()))
 }
 
 fn file_size(host: &Host, limit: Limit) -> Finding {

@@ -1,5 +1,9 @@
-//! RDMA: drivers, devices, ports, access, libraries.
+//! RDMA: drivers, devices, ports and their addresses, access, libraries, memory that may be locked.
 
+mod addresses;
+mod libraries;
+
+use super::limits;
 use crate::finding::{By, Finding, Mend};
 use crate::host::{Host, Rights};
 use crate::parse::{count, listed};
@@ -9,16 +13,24 @@ use crate::way::Way;
 const TOPIC: Topic = Topic::Rdma;
 const DEVICES: &str = "/sys/class/infiniband";
 const FILES: &str = "/dev/infiniband";
-const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
 pub(super) fn examine(host: &Host) -> Vec<Finding> {
     let devices = host.names(DEVICES);
     let mut findings = vec![found(host, &devices)];
     if !devices.is_empty() {
         findings.push(ports(host, &devices));
+        findings.extend(addresses::examine(host, &devices));
         findings.push(files(host));
     }
-    findings.push(libraries(host));
+    findings.extend(libraries::examine(host, &devices));
+    if !devices.is_empty() {
+        let locked = limits::lockable(host, TOPIC).map(|finding| {
+            let means =
+                "pools and regions are locked where RDMA reaches them: beyond this, all together, that is refused";
+            finding.means_if_limited(means).on(&[Way::Verbs])
+        });
+        findings.extend(locked);
+    }
     findings
 }
 
@@ -71,7 +83,9 @@ fn ports(host: &Host, devices: &[String]) -> Finding {
     let shown = idle.iter().map(|(device, port, state, kind)| format!("{device}/{port} is {state} ({kind})"));
     let shown: Vec<String> = shown.collect();
     let mends = idle.iter().map(|(device, _, _, kind)| {
+        // What is made in software names the card it stands on.
         let card = host.names(format!("{DEVICES}/{device}/device/net")).into_iter().next();
+        let card = card.or_else(|| host.word(format!("{DEVICES}/{device}/parent")));
         match card {
             Some(card) if kind == "Ethernet" => host.as_root(&format!("ip link set {card} up")),
             _ if kind == "InfiniBand" => Mend::advice(
@@ -120,16 +134,4 @@ fn files(host: &Host) -> Finding {
     missing(NAME, format!("this user may not use {}", listed(&paths)))
         .means("programs of this user cannot reach the devices")
         .mend(host.as_root(&format!("chmod a+rw {}", paths.join(" "))))
-}
-
-fn libraries(host: &Host) -> Finding {
-    const NAME: &str = "libraries";
-    let libraries = host.libraries();
-    let lacks = libraries.lacks(&LIBRARIES);
-    if lacks.is_empty() {
-        return ok(NAME, listed(&LIBRARIES));
-    }
-    missing(NAME, format!("no {}", listed(&lacks)))
-        .means("no RDMA between hosts: these are loaded when the path is used")
-        .mend(host.install("libibverbs1 librdmacm1 ibverbs-providers", "libibverbs librdmacm"))
 }

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 
 use penstock::memory::{MemoryError, Segment, probe};
 use penstock::transport::host::{mail_bytes, posts_bytes, ring_segment_bytes};
+use penstock_verbs_sys::NotHere;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -36,6 +37,8 @@ pub enum Call {
     NodePolicy,
     /// A ring for socket I/O. Answers with what it can do.
     IoUring,
+    /// Opening the RDMA libraries and asking them for devices. Answers with what they have.
+    RdmaLibraries,
 }
 
 /// Why a call did not go well.
@@ -84,7 +87,7 @@ impl From<MemoryError> for Refusal {
 
 impl Call {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::SealedMemory,
         Self::EventFd,
         Self::Epoll,
@@ -95,6 +98,7 @@ impl Call {
         Self::CopyOther,
         Self::NodePolicy,
         Self::IoUring,
+        Self::RdmaLibraries,
     ];
 
     /// Its word, by which a companion is told to try it.
@@ -110,6 +114,7 @@ impl Call {
             Self::CopyOther => "copy-other",
             Self::NodePolicy => "node-policy",
             Self::IoUring => "io-uring",
+            Self::RdmaLibraries => "rdma-libraries",
         }
     }
 
@@ -125,6 +130,7 @@ impl Call {
             Self::CopySelf | Self::CopyOther => "process_vm_readv process_vm_writev",
             Self::NodePolicy => "mbind get_mempolicy",
             Self::IoUring => "io_uring_setup io_uring_enter io_uring_register",
+            Self::RdmaLibraries => "openat mmap socket",
         }
     }
 
@@ -136,7 +142,7 @@ impl Call {
             Self::IoUring => "Linux 5.1, built with CONFIG_IO_URING",
             Self::CopySelf | Self::CopyOther => "a kernel built with CONFIG_CROSS_MEMORY_ATTACH",
             Self::NodePolicy => "a kernel built with CONFIG_NUMA",
-            Self::EventFd | Self::Epoll | Self::Sockets | Self::Thread => "Linux 2.6.27",
+            Self::EventFd | Self::Epoll | Self::Sockets | Self::Thread | Self::RdmaLibraries => "Linux 2.6.27",
         }
     }
 }
@@ -182,8 +188,27 @@ pub(super) fn make(call: Call, place: Place) -> Result<String, Refusal> {
             let operations = ring.operations.map_or_else(|| "?".to_owned(), |number| number.to_string());
             return Ok(format!("{:#x} {operations} {}", ring.features, u8::from(ring.sends_without_copy)));
         }
+        Call::RdmaLibraries => return Ok(rdma_libraries()),
     }
     Ok(String::new())
+}
+
+/// What the RDMA libraries have, a line each: `absent` and why, or `device` and `lacks` with names; `deviceless` and why they
+/// cannot look for devices.
+fn rdma_libraries() -> String {
+    let seen = match penstock_verbs_sys::look() {
+        Ok(seen) => seen,
+        Err(NotHere::Library { library, said }) => {
+            // What the loader says may go over several lines.
+            return format!("absent {library} cannot be opened ({})\n", said.replace('\n', " "));
+        }
+        Err(NotHere::Symbol { missing, .. }) => return format!("absent {missing}: it is too old\n"),
+    };
+    let devices = match seen.devices {
+        Ok(names) => names.iter().map(|name| format!("device {name}\n")).collect(),
+        Err(error) => format!("deviceless {error}\n"),
+    };
+    seen.missing.iter().fold(devices, |words, missing| words + &format!("lacks {}\n", missing.symbol))
 }
 
 /// Reads the mark and writes the answer to it.

@@ -1,4 +1,4 @@
-//! Where shared libraries lie. Nothing is loaded: a library's constructors are not the doctor's to run.
+//! Where shared libraries lie. Nothing is loaded: a library's constructors are not the doctor's to run, but a companion's.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -31,7 +31,8 @@ impl System for ThisSystem {
             // Whether this very process gets one more thread is the question.
             (_, Call::Thread) => call::make(call, Place { process: 0, address: 0 }),
             (Some(program), _) => companion::try_call(program, call),
-            (None, Call::CopyOther) => {
+            // What libraries do as they are loaded is nothing for this process.
+            (None, Call::CopyOther | Call::RdmaLibraries) => {
                 Err(Refusal::Untried("there is no program to try it with: its own path is not known here".to_owned()))
             }
             (None, _) => call::make(call, Place { process: 0, address: 0 }),

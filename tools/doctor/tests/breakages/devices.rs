@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use penstock_doctor::{Status, Topic, Way};
+use penstock_doctor::{Call, Refusal, Status, Topic, Way};
 
 use crate::fixture::{Fixture, assert_finding};
 
@@ -37,6 +37,58 @@ fn rdma_libraries_that_are_not_installed_are_named_with_the_package() {
 }
 
 #[test]
+fn rdma_libraries_that_do_not_open_or_are_too_old_say_why() {
+    let mut host = Fixture::new();
+    host.system.rdma_libraries = "absent libibverbs.so.1 cannot be opened (file too short)\n".to_owned();
+    let finding = host.one(Topic::Rdma, "libraries");
+    assert_finding(&finding, Status::Missing, "file too short", "apt-get install -y libibverbs1");
+    host.system.rdma_libraries = "device mlx5_0\nlacks ibv_reg_dmabuf_mr\nlacks ibv_set_ece\n".to_owned();
+    let finding = host.one(Topic::Rdma, "libraries");
+    assert_finding(&finding, Status::Limited, "without ibv_reg_dmabuf_mr and ibv_set_ece", "rdma-core 44");
+    assert!(finding.means.unwrap().contains("graphics processors"));
+    assert_eq!(lacks(&host, Way::Verbs), [""; 0]);
+    host.system.refused.insert(Call::RdmaLibraries, Refusal::Untried("nobody can".to_owned()));
+    let finding = host.report().find(Topic::Rdma, "libraries").unwrap().clone();
+    assert_eq!((finding.status, finding.found.contains("nobody can")), (Status::Unknown, true), "{finding:?}");
+    host.system.refused.insert(Call::RdmaLibraries, Refusal::Killed(31));
+    let finding = host.report().find(Topic::Rdma, "libraries").unwrap().clone();
+    assert_finding(&finding, Status::Missing, "a seccomp filter kills whoever tries", "must let it make");
+    assert_eq!(lacks(&host, Way::Verbs), ["rdma: libraries"]);
+}
+
+#[test]
+fn a_device_that_the_library_has_no_driver_for_is_named() {
+    let mut host = Fixture::new();
+    host.system.rdma_libraries = "device other\n".to_owned();
+    let mend = "sudo apt-get install -y ibverbs-providers";
+    assert_finding(&host.one(Topic::Rdma, "providers"), Status::Missing, "no driver for mlx5_0, of 1 device", mend);
+    assert_eq!(lacks(&host, Way::Verbs), ["rdma: providers"]);
+    host.system.rdma_libraries = "deviceless Function not implemented\n".to_owned();
+    let finding = host.one(Topic::Rdma, "providers");
+    assert_finding(&finding, Status::Missing, "Function not implemented", "sudo modprobe ib_uverbs");
+    host.system.rdma_libraries = "device mlx5_0\n".to_owned();
+    host.write("/sys/class/infiniband/rxe0/ports/1/state", "4: ACTIVE\n");
+    assert_finding(&host.one(Topic::Rdma, "providers"), Status::Limited, "no driver for rxe0, of 2 devices", mend);
+}
+
+#[test]
+fn a_port_without_an_ip_address_is_named_with_its_card() {
+    let host = Fixture::new();
+    let addresses = |host: &Fixture| host.report().find(Topic::Rdma, "addresses").cloned();
+    assert_eq!(addresses(&host).unwrap().found, "mlx5_0/1: 10.0.0.1");
+    let port = "/sys/class/infiniband/mlx5_0/ports/1";
+    // The old version of RoCE does not travel by IP.
+    host.write(&format!("{port}/gid_attrs/types/1"), "IB/RoCE v1\n");
+    let finding = host.one(Topic::Rdma, "addresses");
+    assert_finding(&finding, Status::Missing, "none of RoCE v2 at mlx5_0/1", "ip address add 192.168.7.1/24 dev ens1");
+    host.write("/sys/class/infiniband/mlx5_0/node_type", "4: RNIC\n");
+    assert_eq!(addresses(&host), None, "iWARP has addresses of its own");
+    host.remove("/sys/class/infiniband/mlx5_0/node_type");
+    host.write(&format!("{port}/link_layer"), "InfiniBand\n");
+    assert_eq!(addresses(&host), None, "a fabric has other addresses");
+}
+
+#[test]
 fn a_host_without_rdma_devices_is_named_with_a_way_to_try_it() {
     let host = Fixture::new();
     host.remove("/sys/class/infiniband");
@@ -53,6 +105,9 @@ fn a_port_that_is_down_is_named_with_its_network_card() {
     assert_finding(&host.one(Topic::Rdma, "ports"), Status::Missing, found, "sudo ip link set ens1 up");
     host.write("/sys/class/infiniband/mlx5_1/ports/1/state", "4: ACTIVE\n");
     assert_eq!(host.report().find(Topic::Rdma, "ports").unwrap().status, Status::Limited);
+    host.remove("/sys/class/infiniband/mlx5_0/device");
+    host.write("/sys/class/infiniband/mlx5_0/parent", "ens2\n");
+    assert!(host.report().find(Topic::Rdma, "ports").unwrap().mends[0].text().ends_with("ip link set ens2 up"));
     host.write("/sys/class/infiniband/mlx5_0/ports/1/link_layer", "InfiniBand\n");
     assert!(host.report().find(Topic::Rdma, "ports").unwrap().mends[0].text().contains("subnet manager"));
 }
@@ -111,6 +166,9 @@ fn a_gpu_without_driver_library_or_rights_is_named() {
     host.system.barred.clear();
     host.remove("/sys/module/nvidia_peermem");
     assert_finding(&host.one(Topic::Gpu, "peer memory"), Status::Limited, "neither", "sudo modprobe nvidia-peermem");
+    host.write("/sys/module/nv_peer_mem/refcnt", "0\n");
+    assert_eq!(host.report().find(Topic::Gpu, "peer memory").unwrap().found, "by nv_peer_mem");
+    host.remove("/sys/module/nv_peer_mem");
     host.edit("/proc/driver/nvidia/version", "Kernel Module", "Open Kernel Module for x86_64");
     assert_eq!(host.report().find(Topic::Gpu, "driver").unwrap().found, "550.54.15");
     assert!(host.report().find(Topic::Gpu, "peer memory").unwrap().found.contains("dma-buf"));

@@ -34,6 +34,8 @@ pub(crate) struct Answers {
     /// Sockets at which nobody listens.
     pub(crate) silent: BTreeSet<PathBuf>,
     pub(crate) variables: BTreeMap<&'static str, OsString>,
+    /// What the RDMA libraries have.
+    pub(crate) rdma_libraries: String,
     root: PathBuf,
 }
 
@@ -48,6 +50,7 @@ impl System for Answers {
         match (self.refused.get(&call), call) {
             (Some(refusal), _) => Err(refusal.clone()),
             (None, Call::IoUring) => Ok("0xfff 60 1".to_owned()),
+            (None, Call::RdmaLibraries) => Ok(self.rdma_libraries.clone()),
             (None, _) => Ok(String::new()),
         }
     }
@@ -154,6 +157,11 @@ const FILES: &[(&str, &str)] = &[
     ("/sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n"),
     ("/sys/class/infiniband/mlx5_0/ports/1/link_layer", "Ethernet\n"),
     ("/sys/class/infiniband/mlx5_0/ports/1/rate", "100 Gb/sec (4X EDR)\n"),
+    ("/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/0", "RoCE v2\n"),
+    ("/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/1", "RoCE v2\n"),
+    ("/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0", "ens1\n"),
+    ("/sys/class/infiniband/mlx5_0/ports/1/gids/0", "fe80:0000:0000:0000:0202:c9ff:fe00:0001\n"),
+    ("/sys/class/infiniband/mlx5_0/ports/1/gids/1", "0000:0000:0000:0000:0000:ffff:0a00:0001\n"),
     ("/sys/class/infiniband/mlx5_0/device/net/ens1/mtu", "9000\n"),
     ("/sys/class/net/lo/mtu", "65536\n"),
     ("/sys/class/net/ens1/mtu", "9000\n"),
@@ -191,6 +199,7 @@ impl Fixture {
             shm: Space { bytes: 8 << 30, bytes_free: 8 << 30, has_files_free: true },
             silent: BTreeSet::new(),
             variables: BTreeMap::new(),
+            rdma_libraries: "device mlx5_0\n".to_owned(),
             root: root.clone(),
         };
         let asked = Asked { folder: PathBuf::from("/run/user/7/penstock"), workers: 2, cores: vec![0, 1] };

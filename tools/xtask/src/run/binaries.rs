@@ -30,7 +30,7 @@ pub(crate) struct Binary {
     /// `lib`, `bin`, `test` and so on.
     kind: String,
     /// The folder of its package, where it is run.
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// The program.
     executable: PathBuf,
 }
@@ -39,6 +39,16 @@ impl Binary {
     /// Whether it holds labs: an integration test named `lab_…`.
     pub(crate) fn is_lab(&self) -> bool {
         self.kind == "test" && self.target.starts_with("lab_")
+    }
+
+    /// What a lab has to know to run it elsewhere.
+    pub(crate) fn as_json(&self) -> Value {
+        serde_json::json!({
+            "target": self.target,
+            "kind": self.kind,
+            "folder": self.folder,
+            "executable": self.executable,
+        })
     }
 }
 

@@ -1,27 +1,113 @@
 //! `xtask labs`: tests that need root, other users, devices or packages.
 //!
-//! A lab is an integration test of `tests/conformance`, `bench/lab`, `tests/wire` or `ffi` named `lab_…`. It is told to run by
-//! `PENSTOCK_LABS=1` and says what it misses as a skip. What it needs of packages is installed first, as root.
+//! A lab is an integration test named `lab_…` of one of the crates in [`HOMES`]. It is told to run by `PENSTOCK_LABS=1` and
+//! says what it misses as a skip. What it needs of packages is installed first, as root. Labs that run test programs
+//! elsewhere, in a guest, find them by the list that `PENSTOCK_PROGRAMS` names.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use super::binaries::{self, Binary};
 use super::suite::{notes_file, run_all};
-use super::{binaries, packages, skips};
+use super::{packages, skips};
 
-/// The crates whose integration tests hold the labs.
-const HOMES: [&str; 4] = ["penstock-conformance", "penstock-lab", "penstock-wire", "penstock-verbs-sys"];
+/// A crate whose integration tests are labs.
+struct Home {
+    package: &'static str,
+    folder: &'static str,
+    /// How the names of its labs begin, where they can be told by it from those of others.
+    labs: &'static str,
+    /// Crates whose test programs its labs run.
+    runs: &'static [&'static str],
+}
 
-/// Runs every lab.
-pub(crate) fn labs(root: &Path) -> Result<bool, String> {
+const HOMES: [Home; 5] = [
+    Home { package: "penstock-conformance", folder: "tests/conformance", labs: "lab_", runs: &[] },
+    Home { package: "penstock-lab", folder: "bench/lab", labs: "lab_", runs: &[] },
+    Home { package: "penstock-wire", folder: "tests/wire", labs: "lab_", runs: &[] },
+    Home { package: "penstock-verbs-sys", folder: "ffi/verbs-sys", labs: "lab_", runs: &[] },
+    Home {
+        package: "penstock-lab-rdma",
+        folder: "tests/labs/rdma",
+        labs: "lab_rdma_",
+        runs: &["penstock-conformance", "penstock-verbs"],
+    },
+];
+
+/// Runs every lab, or those whose names begin with `prefix`.
+pub(crate) fn labs(root: &Path, prefix: &str) -> Result<bool, String> {
     if !skips::is_root() {
         println!("labs: not running as root; labs that need it will be skipped");
         println!("      to run them all: sudo env \"PATH=$PATH\" \"HOME=$HOME\" make labs");
     }
     packages::provide();
-    let homes = HOMES.iter().flat_map(|home| ["-p", home]);
-    let arguments: Vec<&str> = homes.chain(["--tests"]).collect();
+    let homes = homes_of(prefix);
+    let packages = homes.iter().flat_map(|home| home.runs.iter().copied().chain([home.package]));
+    let mut arguments: Vec<&str> = packages.flat_map(|package| ["-p", package]).collect();
+    arguments.push("--tests");
     let programs = binaries::build(&mut binaries::cargo(root), &arguments)?;
-    let labs = programs.iter().filter(|program| program.is_lab());
-    let outcome = run_all(labs, &notes_file(root)?, &[("PENSTOCK_LABS", "1")])?;
-    Ok(super::conclude(outcome, true))
+    let notes = notes_file(root)?;
+    let list = Listed::write(&notes.with_extension("programs"), &programs)?;
+    let is_home = |program: &&Binary| homes.iter().any(|home| program.folder == root.join(home.folder));
+    let labs = programs.iter().filter(|program| program.is_lab() && program.target.starts_with(prefix));
+    let labs = labs.filter(is_home);
+    let environment = [("PENSTOCK_LABS", "1"), ("PENSTOCK_PROGRAMS", list.name())];
+    Ok(super::conclude(run_all(labs, &notes, &environment)?, true))
+}
+
+/// The crates that can have labs of which the names begin with `prefix`.
+fn homes_of(prefix: &str) -> Vec<&'static Home> {
+    // A home with a prefix of its own has all of the labs that begin with it.
+    let owner = HOMES.iter().find(|home| home.labs != "lab_" && !prefix.is_empty() && belongs(prefix, home.labs));
+    match owner {
+        Some(owner) => vec![owner],
+        None => HOMES.iter().filter(|home| belongs(prefix, home.labs) || home.labs.starts_with(prefix)).collect(),
+    }
+}
+
+/// Whether all names that begin with `prefix` begin with `labs`, a last underscore apart.
+fn belongs(prefix: &str, labs: &str) -> bool {
+    prefix.starts_with(labs.trim_end_matches('_'))
+}
+
+/// The list of test programs; gone with this.
+struct Listed(PathBuf);
+
+impl Listed {
+    fn write(path: &Path, programs: &[Binary]) -> Result<Self, String> {
+        let lines: String = programs.iter().map(|program| format!("{}\n", program.as_json())).collect();
+        std::fs::write(path, lines).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        Ok(Self(path.to_owned()))
+    }
+
+    fn name(&self) -> &str {
+        self.0.to_str().unwrap_or_default()
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        // It is in the target folder, where it harms nobody.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packages_of(prefix: &str) -> Vec<&'static str> {
+        homes_of(prefix).iter().map(|home| home.package).collect()
+    }
+
+    #[test]
+    fn only_what_can_have_the_labs_is_built() {
+        assert_eq!(packages_of("").len(), HOMES.len());
+        assert_eq!(packages_of("lab_").len(), HOMES.len());
+        assert_eq!(packages_of("lab_rdma"), ["penstock-lab-rdma"]);
+        assert_eq!(packages_of("lab_rdma_guest"), ["penstock-lab-rdma"]);
+        assert_eq!(
+            packages_of("lab_tcp"),
+            ["penstock-conformance", "penstock-lab", "penstock-wire", "penstock-verbs-sys"]
+        );
+    }
 }

@@ -13,11 +13,23 @@ struct Tool {
     package: &'static str,
 }
 
+const fn tool(command: &'static str, package: &'static str) -> Tool {
+    Tool { command, package }
+}
+
 /// Everything that a lab runs and a build does not need.
-const TOOLS: [Tool; 3] = [
-    Tool { command: "valgrind", package: "valgrind" },
-    Tool { command: "addr2line", package: "binutils" },
-    Tool { command: "ip", package: "iproute2" },
+const TOOLS: [Tool; 10] = [
+    tool("valgrind", "valgrind"),
+    tool("addr2line", "binutils"),
+    tool("ip", "iproute2"),
+    // The virtual machine of the RDMA labs, and what runs in it.
+    tool("qemu-system-x86_64", "qemu-system-x86"),
+    tool("busybox", "busybox-static"),
+    tool("cpio", "cpio"),
+    tool("depmod", "kmod"),
+    tool("xz", "xz-utils"),
+    tool("ibv_devinfo", "ibverbs-utils"),
+    tool("ib_write_bw", "perftest"),
 ];
 
 /// A file that no command shows, and the package it is in.
@@ -26,11 +38,17 @@ struct File {
     package: &'static str,
 }
 
-/// What a lab compiles with.
-const FILES: [File; 3] = [
-    File { path: "/usr/include/infiniband/verbs.h", package: "libibverbs-dev" },
-    File { path: "/usr/include/rdma/rdma_cma.h", package: "librdmacm-dev" },
-    File { path: "/usr/lib/llvm-14/lib/libclang.so.1", package: "libclang-14-dev" },
+const fn file(path: &'static str, package: &'static str) -> File {
+    File { path, package }
+}
+
+/// What a lab compiles with, or loads.
+const FILES: [File; 5] = [
+    file("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    file("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
+    file("/usr/lib/llvm-14/lib/libclang.so.1", "libclang-14-dev"),
+    file("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
+    file("/usr/lib/x86_64-linux-gnu/librdmacm.so.1", "librdmacm1"),
 ];
 
 /// Longest time that the package manager may take.

@@ -121,13 +121,14 @@ impl Io {
         self.why.as_deref()
     }
 
-    /// From now on each arrival on the stream is reported under `key`, also what is there already.
+    /// The next arrival on the stream is reported under `key`, also what is there already. Those after it are only
+    /// after [`Io::listen`].
     ///
     /// A stream is watched once, and [`Io::unwatch`] is called before its descriptor is closed.
     pub(crate) fn watch(&mut self, fd: BorrowedFd<'_>, key: u64) -> Result<()> {
         let number = self.table.add(fd.as_raw_fd(), key)?;
-        if let Some(uring) = &mut self.uring {
-            uring.watch(number);
+        if self.uring.is_some() {
+            self.listen(fd);
             return Ok(());
         }
         let watched = self.epoll.watch(fd, number);
@@ -137,12 +138,23 @@ impl Io {
         watched
     }
 
+    /// The next arrival on a watched stream is reported again, also what is there already. Who looks at a stream all the
+    /// time does not ask for it: each report costs the sender's kernel time while it holds the socket, and the worker a call.
+    pub(crate) fn listen(&mut self, fd: BorrowedFd<'_>) {
+        // With epoll, which reports each arrival, an edge that nobody needs costs less than a call for one.
+        if let Some(uring) = &mut self.uring
+            && let Some((number, watched)) = self.table.find(fd.as_raw_fd())
+        {
+            uring.listen(number, watched);
+        }
+    }
+
     /// Nothing is reported of the stream any more.
     ///
     /// Its descriptor can be closed then. From another thread than the worker's the kernel may hold the socket
     /// until the next turn, so who wants the peer to see the end at once shuts it down before closing it.
     pub(crate) fn unwatch(&mut self, fd: BorrowedFd<'_>, key: u64) {
-        let Some(number) = self.table.remove(fd.as_raw_fd(), key) else { return };
+        let Some((number, watched)) = self.table.remove(fd.as_raw_fd(), key) else { return };
         self.released.retain(|released| released.key != key);
         match &mut self.uring {
             Some(uring) => {
@@ -153,7 +165,7 @@ impl Io {
                     let _ = sockopt::set_socket_linger(fd, Some(Duration::ZERO));
                     let _ = rustix::net::connect_unspec(fd);
                 }
-                uring.unwatch(number, &mut self.table);
+                uring.unwatch(number, &watched, &mut self.table);
             }
             None => self.epoll.unwatch(fd),
         }
@@ -163,7 +175,17 @@ impl Io {
     /// all, so that no moment is missed between the two.
     pub(crate) fn want_room(&mut self, fd: BorrowedFd<'_>, key: u64) -> Result<()> {
         let _ = key;
-        if self.table.want_room(fd.as_raw_fd()) { Ok(()) } else { Err(ErrorKind::NotFound.into()) }
+        if self.ask_for_room(fd) { Ok(()) } else { Err(ErrorKind::NotFound.into()) }
+    }
+
+    /// Answers whether the stream is watched.
+    fn ask_for_room(&mut self, fd: BorrowedFd<'_>) -> bool {
+        let Some((number, watched)) = self.table.find(fd.as_raw_fd()) else { return false };
+        watched.wants_room = true;
+        if let Some(uring) = &mut self.uring {
+            uring.listen_for_room(number, watched);
+        }
+        true
     }
 
     /// Reports what is ready, without waiting. Answers whether anything was.
@@ -202,7 +224,13 @@ impl Io {
         let made = made.and_then(|uring| self.epoll.stand_for(uring.descriptor()).map(|()| uring));
         match made {
             Ok(mut uring) => {
-                self.table.all().for_each(|(number, _)| uring.watch(number));
+                for (number, watched) in self.table.all() {
+                    (watched.is_polled, watched.is_polled_for_room) = (false, false);
+                    uring.listen(number, watched);
+                    if watched.wants_room {
+                        uring.listen_for_room(number, watched);
+                    }
+                }
                 self.uring = Some(uring);
             }
             Err(refused) => self.retreat(manner::why_not(&refused)),
@@ -235,7 +263,7 @@ impl Io {
             Err(error) => error.kind() == ErrorKind::WouldBlock,
         };
         if is_short {
-            self.table.want_room(fd.as_raw_fd());
+            self.ask_for_room(fd);
         }
         sent
     }
@@ -275,7 +303,7 @@ impl Io {
             Err(error) => error.kind() == ErrorKind::WouldBlock,
         };
         if is_short {
-            self.table.want_room(fd.as_raw_fd());
+            self.ask_for_room(fd);
         }
         sent
     }

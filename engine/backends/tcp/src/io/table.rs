@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::io::{ErrorKind, Result};
 use std::os::fd::RawFd;
 
-/// A number of a stream is below `1 << 63`: what is above stands for other things.
-const GENERATIONS: u32 = 1 << 31;
+/// A number of a stream is below `1 << 62`: what is above stands for other things.
+const GENERATIONS: u32 = 1 << 30;
 
 /// One watched stream.
 pub(super) struct Watched {
@@ -13,6 +13,9 @@ pub(super) struct Watched {
     pub(super) key: u64,
     /// Somebody waits until it can be written.
     pub(super) wants_room: bool,
+    /// A ring polls it, or will from its next call on: for what comes, for room.
+    pub(super) is_polled: bool,
+    pub(super) is_polled_for_room: bool,
 }
 
 struct Slot {
@@ -35,7 +38,7 @@ impl Table {
         if self.places.contains_key(&fd) {
             return Err(ErrorKind::AlreadyExists.into());
         }
-        let watched = Watched { fd, key, wants_room: false };
+        let watched = Watched { fd, key, wants_room: false, is_polled: false, is_polled_for_room: false };
         let place = match self.free.pop() {
             Some(place) => place,
             None => {
@@ -50,24 +53,21 @@ impl Table {
         Ok(number(slot.generation, place))
     }
 
-    /// Forgets a stream, and answers the number that stood for it.
-    pub(super) fn remove(&mut self, fd: RawFd, key: u64) -> Option<u64> {
+    /// Forgets a stream, and answers it with the number that stood for it.
+    pub(super) fn remove(&mut self, fd: RawFd, key: u64) -> Option<(u64, Watched)> {
         let place = *self.places.get(&fd)?;
         let slot = &mut self.slots[place as usize];
-        slot.watched.take_if(|watched| watched.key == key)?;
+        let watched = slot.watched.take_if(|watched| watched.key == key)?;
         self.places.remove(&fd);
         self.free.push(place);
-        Some(number(slot.generation, place))
+        Some((number(slot.generation, place), watched))
     }
 
-    /// Notes that somebody waits until the stream can be written. Answers whether it is watched.
-    pub(super) fn want_room(&mut self, fd: RawFd) -> bool {
-        let place = self.places.get(&fd).copied();
-        let watched = place.and_then(|place| self.slots[place as usize].watched.as_mut());
-        watched.is_some_and(|watched| {
-            watched.wants_room = true;
-            true
-        })
+    /// The stream of a descriptor, with the number that stands for it.
+    pub(super) fn find(&mut self, fd: RawFd) -> Option<(u64, &mut Watched)> {
+        let place = *self.places.get(&fd)?;
+        let slot = &mut self.slots[place as usize];
+        Some((number(slot.generation, place), slot.watched.as_mut()?))
     }
 
     /// The stream behind a number, unless it is no longer watched.
@@ -78,9 +78,9 @@ impl Table {
     }
 
     /// All streams, with the numbers that stand for them.
-    pub(super) fn all(&self) -> impl Iterator<Item = (u64, &Watched)> {
-        let numbered = self.slots.iter().enumerate();
-        numbered.filter_map(|(place, slot)| Some((number(slot.generation, place as u32), slot.watched.as_ref()?)))
+    pub(super) fn all(&mut self) -> impl Iterator<Item = (u64, &mut Watched)> {
+        let numbered = self.slots.iter_mut().enumerate();
+        numbered.filter_map(|(place, slot)| Some((number(slot.generation, place as u32), slot.watched.as_mut()?)))
     }
 
     /// Places made so far, taken or free.

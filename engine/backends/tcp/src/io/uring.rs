@@ -1,7 +1,7 @@
 //! Readiness by io_uring: the kernel writes into memory what is ready, and a worker that spins reads it there.
 //!
-//! Each stream has one poll that stays in the kernel (multishot). Where the kernel is new enough, its part of the
-//! work waits until the worker asks for it, and a bit in shared memory says that there is some: a turn in which nothing
+//! A stream is polled while nobody reads it: a poll answers once, and the next one is asked for when there was nothing more
+//! to read. Where the kernel is new enough, its part of the work waits until the worker asks for it, and a bit in shared memory says that there is some: a turn in which nothing
 //! happened costs no system call, and nobody interrupts the worker. Such a ring belongs to one thread, so it is made
 //! asleep, and the first turn, on the worker's own thread, wakes it.
 //!
@@ -20,7 +20,7 @@ use penstock_memory::fork;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::manner::{MANNERS, Manner};
-use super::table::Table;
+use super::table::{Table, Watched};
 use super::zero_copy::{Flights, HeldPieces, Released, SEND_MARK, Ticket};
 use super::{Readiness, Report};
 
@@ -45,8 +45,8 @@ const REPORT_USAGE: u16 = 1 << 3;
 /// `IORING_NOTIF_USAGE_ZC_COPIED`.
 const WAS_COPIED: u32 = 1 << 31;
 
-/// Edges of both directions, as epoll has them here.
-const EDGES: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP) as u32;
+/// Marks the numbers of polls for room.
+const ROOM_MARK: u64 = 1 << 62;
 
 const GETEVENTS: u32 = 1;
 
@@ -68,7 +68,7 @@ pub(super) struct Uring {
     is_awaited: bool,
     /// The thread that took the first turn.
     owner: Option<ThreadId>,
-    /// Streams whose polls are to be handed over.
+    /// Polls that are to be handed over.
     arm: Vec<u64>,
     /// Polls that are to end.
     cancel: Vec<u64>,
@@ -123,20 +123,31 @@ impl Uring {
         self.event.as_fd()
     }
 
-    /// The next turn hands the stream's poll to the kernel.
-    pub(super) fn watch(&mut self, number: u64) {
-        self.arm.push(number);
+    /// From the next turn on the kernel polls the stream, until something comes.
+    pub(super) fn listen(&mut self, number: u64, watched: &mut Watched) {
+        if !std::mem::replace(&mut watched.is_polled, true) {
+            self.arm.push(number);
+        }
     }
 
-    /// Ends a stream's poll. The kernel holds the socket as long as it polls it, so on the worker's own thread
-    /// this is done at once.
-    pub(super) fn unwatch(&mut self, number: u64, table: &mut Table) {
-        if let Some(place) = self.arm.iter().position(|armed| *armed == number) {
-            self.arm.swap_remove(place);
-            return;
+    /// The same until there is room.
+    pub(super) fn listen_for_room(&mut self, number: u64, watched: &mut Watched) {
+        if !std::mem::replace(&mut watched.is_polled_for_room, true) {
+            self.arm.push(number | ROOM_MARK);
         }
-        self.cancel.push(number);
-        if self.owner == Some(thread::current().id()) {
+    }
+
+    /// Ends a stream's polls. The kernel holds the socket as long as it polls it, so on the worker's own thread
+    /// this is done at once.
+    pub(super) fn unwatch(&mut self, number: u64, watched: &Watched, table: &mut Table) {
+        for (number, is_polled) in [(number, watched.is_polled), (number | ROOM_MARK, watched.is_polled_for_room)] {
+            match self.arm.iter().position(|armed| *armed == number) {
+                Some(place) => drop(self.arm.swap_remove(place)),
+                None if is_polled => self.cancel.push(number),
+                None => {}
+            }
+        }
+        if !self.cancel.is_empty() && self.owner == Some(thread::current().id()) {
             // What fails here is found by the next turn.
             let _ = self.hand_over(table);
         }
@@ -199,8 +210,9 @@ impl Uring {
 
     fn hand_over(&mut self, table: &mut Table) -> std::result::Result<(), Failed> {
         while let Some(number) = self.arm.pop() {
-            let Some(watched) = table.get_mut(number) else { continue };
-            let poll = opcode::PollAdd::new(types::Fd(watched.fd), EDGES).multi(true).build();
+            let Some(watched) = table.get_mut(number & !ROOM_MARK) else { continue };
+            let wanted = if number & ROOM_MARK == 0 { libc::EPOLLIN | libc::EPOLLRDHUP } else { libc::EPOLLOUT };
+            let poll = opcode::PollAdd::new(types::Fd(watched.fd), wanted as u32).build();
             self.push(&poll.user_data(number))?;
         }
         while let Some(number) = self.cancel.pop() {
@@ -244,14 +256,19 @@ impl Uring {
                 continue;
             }
             // What nobody watches any more has no stream behind its number.
-            let Some(watched) = table.get_mut(number) else { continue };
-            if !cqueue::more(answer.flags()) {
-                // The poll has ended, though not because we wanted it to.
+            let Some(watched) = table.get_mut(number & !ROOM_MARK) else { continue };
+            if answer.result() == -libc::ECANCELED {
+                // It has ended, though not because we wanted it to: the thread that asked for it is gone.
                 self.arm.push(number);
+                continue;
+            }
+            if number & ROOM_MARK == 0 {
+                watched.is_polled = false;
+            } else {
+                watched.is_polled_for_room = false;
             }
             match u32::try_from(answer.result()) {
                 Ok(bits) => any |= Readiness::tell(watched, bits, report),
-                Err(_) if answer.result() == -libc::ECANCELED => {}
                 Err(_) => any |= Readiness::tell(watched, libc::EPOLLERR as u32, report),
             }
         }

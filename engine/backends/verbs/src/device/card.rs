@@ -8,20 +8,17 @@ use penstock_memory::Window;
 use penstock_verbs_sys::Verbs;
 use penstock_verbs_sys::verbs::*;
 
+use super::Options;
 use super::choose::Pick;
 use super::desk::{DeskParts, Desks, DeviceDesk};
 use super::memory::{Manner, Registered, Registrations};
 use super::open::Device;
-use super::queue::{DeviceQueue, Posting, Shape};
+use super::queue::{DeviceQueue, INLINE_MAX, Posting, Shape};
 use super::seen::is_link_local;
-use super::Options;
 use crate::card::{Access, Card, CardError, Desk, Event, Facts, Registration};
 
 /// Pieces of one request, at most. What the cards of today take; more would only make the places of requests longer.
 const PIECES_MAX: u32 = 32;
-/// Bytes that are put into a request itself, at most. The processor writes them into the card's queue: beyond this the card
-/// fetches them as fast.
-const INLINE_MAX: u32 = 256;
 /// Reads that one side may have under way on a queue. Cards take 16; each needs room on the side that answers.
 const READS_MAX: i32 = 16;
 /// Bits in a second of a port that does not say them. Any number will do: it is compared with other rails' only.
@@ -172,7 +169,7 @@ impl Parts {
                 match made {
                     Ok(inline_max) => {
                         self.shape = shape;
-                        self.facts.inline_max = inline_max.min(INLINE_MAX) as usize;
+                        self.facts.inline_max = inline_max as usize;
                         return Ok(self);
                     }
                     Err(error) => failed = Some(error),
@@ -201,7 +198,7 @@ impl Card for DeviceCard {
         enough("completions of a desk", *completions_max, completions)?;
         enough("receives of a desk", *receives_max, receives)?;
         let desk = DeskParts::make(&self.parts.device, completions, receives, self.parts.desks.next())?;
-        Ok(Box::new(DeviceDesk::new(&self.parts, desk)))
+        Ok(Box::new(DeviceDesk::new(&self.parts, desk, receives)))
     }
 
     fn next_event(&self) -> Option<Event> {
@@ -236,22 +233,16 @@ impl Parts {
     ///
     /// The event came from the library and is not acknowledged yet.
     unsafe fn tell(&self, event: &ibv_async_event) -> Option<Event> {
-        // SAFETY: the type of each event says which field of the union there is.
-        let is_of_this_port = || unsafe { event.element.port_num } == i32::from(self.port);
-        match event.event_type {
-            IBV_EVENT_PORT_ERR if is_of_this_port() => Some(Event::PortDown),
-            IBV_EVENT_PORT_ACTIVE if is_of_this_port() => Some(Event::PortUp),
-            IBV_EVENT_GID_CHANGE | IBV_EVENT_LID_CHANGE | IBV_EVENT_PKEY_CHANGE | IBV_EVENT_CLIENT_REREGISTER
-                if is_of_this_port() =>
-            {
-                Some(Event::Changed)
+        match about(event.event_type) {
+            About::Nobody => None,
+            About::Card(told) => Some(told),
+            About::Port(told) => {
+                // SAFETY: the event is of a port, so that is what there is in the union.
+                let port = unsafe { event.element.port_num };
+                (port == i32::from(self.port)).then_some(told)
             }
-            IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => Some(Event::Fatal),
-            IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR | IBV_EVENT_QP_LAST_WQE_REACHED => {
-                // SAFETY: these events are of a queue pair, which stands until they are acknowledged.
-                unsafe { self.broken(event.element.qp) }
-            }
-            _ => None,
+            // SAFETY: the event is of a queue pair, which stands until it is acknowledged.
+            About::Queue => unsafe { self.broken(event.element.qp) },
         }
     }
 
@@ -263,11 +254,36 @@ impl Parts {
     unsafe fn broken(&self, pair: *mut ibv_qp) -> Option<Event> {
         let (mut now, mut made) = (ibv_qp_attr::ZERO, ibv_qp_init_attr::ZERO);
         // SAFETY: it stands, and both may be written.
-        let answer =
-            unsafe { self.device.verbs.ibv_query_qp(pair, &raw mut now, IBV_QP_STATE as i32, &raw mut made) };
+        let answer = unsafe { self.device.verbs.ibv_query_qp(pair, &raw mut now, IBV_QP_STATE as i32, &raw mut made) };
         // SAFETY: it stands, and its number does not change.
         let number = unsafe { (*pair).qp_num };
         (answer != 0 || now.qp_state == IBV_QPS_ERR).then_some(Event::QueueBroken(number))
+    }
+}
+
+/// What an event is about, and what it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum About {
+    Card(Event),
+    Port(Event),
+    /// It has broken.
+    Queue,
+    Nobody,
+}
+
+fn about(event: ibv_event_type) -> About {
+    match event {
+        IBV_EVENT_PORT_ERR => About::Port(Event::PortDown),
+        IBV_EVENT_PORT_ACTIVE => About::Port(Event::PortUp),
+        IBV_EVENT_GID_CHANGE | IBV_EVENT_LID_CHANGE | IBV_EVENT_PKEY_CHANGE | IBV_EVENT_CLIENT_REREGISTER => {
+            About::Port(Event::Changed)
+        }
+        // Without one of its queues a card is of no more use than without all.
+        IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => About::Card(Event::Fatal),
+        IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR | IBV_EVENT_QP_LAST_WQE_REACHED => {
+            About::Queue
+        }
+        _ => About::Nobody,
     }
 }
 
@@ -301,6 +317,23 @@ fn pages_on_demand(can: &ibv_odp_caps) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_are_about_what_their_union_holds() {
+        assert_eq!(about(IBV_EVENT_PORT_ERR), About::Port(Event::PortDown));
+        assert_eq!(about(IBV_EVENT_PORT_ACTIVE), About::Port(Event::PortUp));
+        assert_eq!(about(IBV_EVENT_GID_CHANGE), About::Port(Event::Changed));
+        assert_eq!(about(IBV_EVENT_DEVICE_FATAL), About::Card(Event::Fatal));
+        // Of a completion queue and of a receive queue: neither's field is looked at.
+        assert_eq!(about(IBV_EVENT_CQ_ERR), About::Card(Event::Fatal));
+        assert_eq!(about(IBV_EVENT_SRQ_ERR), About::Card(Event::Fatal));
+        assert_eq!(about(IBV_EVENT_QP_ACCESS_ERR), About::Queue);
+        for harmless in
+            [IBV_EVENT_COMM_EST, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_LIMIT_REACHED, IBV_EVENT_WQ_FATAL, 4711]
+        {
+            assert_eq!(about(harmless), About::Nobody);
+        }
+    }
 
     #[test]
     fn a_queue_of_long_requests_has_fewer() {

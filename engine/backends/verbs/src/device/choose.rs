@@ -220,7 +220,11 @@ fn usable_port(port: &SeenPort) -> Result<(), String> {
     if port.is_active() {
         return Ok(());
     }
-    let mend = if port.is_ethernet { "set its network device up, look at its cable" } else { "look at its cable and the subnet's manager" };
+    let mend = if port.is_ethernet {
+        "set its network device up, look at its cable"
+    } else {
+        "look at its cable and the subnet's manager"
+    };
     Err(format!("its state is {}: {mend}", port.state))
 }
 
@@ -230,7 +234,9 @@ fn usable_gid(port: &SeenPort, gid: &SeenGid) -> Result<(), String> {
         return Ok(());
     }
     match &gid.network {
-        None => Err("its network device is not to be seen from here: it is in another namespace, or has none".to_owned()),
+        None => {
+            Err("its network device is not to be seen from here: it is in another namespace, or has none".to_owned())
+        }
         Some(network) if !network.is_up => Err(format!("its network device {} is down", network.name)),
         Some(_) => Ok(()),
     }
@@ -252,7 +258,11 @@ fn best_gid(port: &SeenPort) -> Result<(&SeenGid, String), String> {
             .iter()
             .filter_map(|gid| Some(format!("{} ({})", show_gid(&gid.gid), usable_gid(port, gid).err()?)))
             .collect();
-        return Err(if why.is_empty() { "it has no address".to_owned() } else { format!("no address of it can be used: {}", why.join(", ")) });
+        return Err(if why.is_empty() {
+            "it has no address".to_owned()
+        } else {
+            format!("no address of it can be used: {}", why.join(", "))
+        });
     };
     let mut why = format!("by {}", show(best));
     for other in others {

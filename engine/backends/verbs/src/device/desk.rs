@@ -57,8 +57,11 @@ impl DeskDomain {
         // SAFETY: the context is open.
         let thread = unsafe { ibv_alloc_td(device.context(), &raw mut of_thread) };
         let Some(thread) = NonNull::new(thread) else { return Self { own: None } };
-        let mut of_parent =
-            ibv_parent_domain_init_attr { pd: device.domain(), td: thread.as_ptr(), ..ibv_parent_domain_init_attr::ZERO };
+        let mut of_parent = ibv_parent_domain_init_attr {
+            pd: device.domain(),
+            td: thread.as_ptr(),
+            ..ibv_parent_domain_init_attr::ZERO
+        };
         // SAFETY: the context is open, and both domains are of it.
         let parent = unsafe { ibv_alloc_parent_domain(device.context(), &raw mut of_parent) };
         match NonNull::new(parent) {
@@ -228,6 +231,8 @@ impl Drop for DeskParts {
 pub(super) struct DeviceDesk {
     card: Arc<Parts>,
     desk: Arc<DeskParts>,
+    /// How many receives it was made for.
+    receives: usize,
     list: Vec<ibv_recv_wr>,
     pieces: Vec<ibv_sge>,
 }
@@ -236,8 +241,8 @@ pub(super) struct DeviceDesk {
 unsafe impl Send for DeviceDesk {}
 
 impl DeviceDesk {
-    pub(super) fn new(card: &Arc<Parts>, desk: DeskParts) -> Self {
-        Self { card: Arc::clone(card), desk: Arc::new(desk), list: Vec::new(), pieces: Vec::new() }
+    pub(super) fn new(card: &Arc<Parts>, desk: DeskParts, receives: usize) -> Self {
+        Self { card: Arc::clone(card), desk: Arc::new(desk), receives, list: Vec::new(), pieces: Vec::new() }
     }
 }
 
@@ -268,8 +273,12 @@ impl Desk for DeviceDesk {
         }
         let mut not_posted = ptr::null_mut();
         // SAFETY: the queue stands, and the list and its pieces do during the call. The card writes the memory under its key only.
-        let answer =
-            unsafe { ibv_post_srq_recv(self.desk.receives(), self.list.as_mut_ptr(), &raw mut not_posted) };
+        let answer = unsafe { ibv_post_srq_recv(self.desk.receives(), self.list.as_mut_ptr(), &raw mut not_posted) };
+        // Out of memory is what a full queue says.
+        if answer == libc::ENOMEM {
+            let (card, has) = (self.desk.device.card.clone(), self.receives);
+            return Err(CardError::NoRoom { card, what: "receives of a desk", has, wants: receives.len() });
+        }
         check("ibv_post_srq_recv", &self.desk.device.card, answer)
     }
 
@@ -345,12 +354,8 @@ mod tests {
             done(2, 6, came),
         ]);
         forget_life(&mut kept, 1);
-        let expected = [
-            done(2, 2, Outcome::Did),
-            done(1, 3, Outcome::Unused),
-            done(1, 5, Outcome::Unused),
-            done(2, 6, came),
-        ];
+        let expected =
+            [done(2, 2, Outcome::Did), done(1, 3, Outcome::Unused), done(1, 5, Outcome::Unused), done(2, 6, came)];
         assert_eq!(kept, expected);
     }
 }

@@ -89,7 +89,8 @@ impl Registered {
             Some(region) => (Some(region), "pinned"),
             // A driver may refuse what it need not know, and the one together with the other.
             None if io::Error::last_os_error().raw_os_error() != Some(libc::ENOMEM) => {
-                let manner = if manner.is_on_demand { "paged in on demand, in strict order" } else { "pinned, in strict order" };
+                let manner =
+                    if manner.is_on_demand { "paged in on demand, in strict order" } else { "pinned, in strict order" };
                 (NonNull::new(register(rights)), manner)
             }
             None => (None, ""),
@@ -153,7 +154,9 @@ impl Registered {
         let What::Window(window) = &self.what else { return false };
         let offset = piece.address.checked_sub(window.base_address());
         piece.key == self.local_key
-            && offset.and_then(|offset| offset.checked_add(u64::from(piece.bytes))).is_some_and(|end| end <= window.len())
+            && offset
+                .and_then(|offset| offset.checked_add(u64::from(piece.bytes)))
+                .is_some_and(|end| end <= window.len())
     }
 }
 

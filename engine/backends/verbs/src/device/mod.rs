@@ -3,7 +3,7 @@
 //! Read in this order:
 //!
 //! - [`choose`]: which ports become rails ([`seen`] and [`networks`] say what there is, [`wanted`] how settings name it)
-//! - `open`: devices; `card`, `desk`, `queue`, `memory`: what the seam asks for; `status`: the seam's words for what verbs answer
+//! - `open`: devices; `card`, `desk`, `queue` (and its `post`), `memory`: what the seam asks for; `status`: the seam's words for what verbs answer
 
 mod card;
 pub mod choose;
@@ -91,7 +91,10 @@ pub enum NotHere {
 
 /// Opens the cards of this machine.
 pub fn cards(options: &Options) -> Result<Found, NotHere> {
-    let sys = Path::new("/sys");
+    cards_in(Path::new("/sys"), options)
+}
+
+fn cards_in(sys: &Path, options: &Options) -> Result<Found, NotHere> {
     let no_device = |why: String| NotHere::NoDevice { why };
     let networks = networks::read().unwrap_or_else(|error| {
         tracing::warn!("getifaddrs failed: {error}; cards are not known by their networks");
@@ -132,9 +135,36 @@ pub fn cards(options: &Options) -> Result<Found, NotHere> {
 /// What this machine has by which cards reach memory of other devices.
 fn device_memory(sys: &Path) -> String {
     let has = |path: &str| sys.join(path).exists();
-    let peer = ["module/nvidia_peermem", "module/nv_peer_mem", "kernel/mm/memory_peers"].into_iter().find(|path| has(path));
+    let peer =
+        ["module/nvidia_peermem", "module/nv_peer_mem", "kernel/mm/memory_peers"].into_iter().find(|path| has(path));
     match peer {
-        Some(found) => format!("peer memory by {} ({})", found.rsplit('/').next().unwrap_or(found), sys.join(found).display()),
+        Some(found) => {
+            format!("peer memory by {} ({})", found.rsplit('/').next().unwrap_or(found), sys.join(found).display())
+        }
         None => "no module for peer memory; dma-bufs where a card's driver takes them".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_rdma_says_how_to_get_it() {
+        let nothing = std::env::temp_dir().join(format!("penstock-verbs-{}-no-such-folder", std::process::id()));
+        let error = cards_in(&nothing, &Options::default()).expect_err("there is nothing");
+        assert!(matches!(error, NotHere::NoDevice { .. }), "{error:?}");
+        let words = error.to_string();
+        assert!(words.contains("modprobe ib_uverbs") && words.contains("rdma link add"), "{words}");
+    }
+
+    #[test]
+    fn peer_memory_is_told_by_its_module() {
+        let root = std::env::temp_dir().join(format!("penstock-verbs-{}-peer", std::process::id()));
+        std::fs::create_dir_all(root.join("module/nvidia_peermem")).expect("a folder");
+        let found = device_memory(&root);
+        std::fs::remove_dir_all(&root).expect("it is removed");
+        assert!(found.contains("nvidia_peermem"), "{found}");
+        assert!(device_memory(&root).contains("no module"), "{}", device_memory(&root));
     }
 }

@@ -124,8 +124,7 @@ impl Device {
     pub(super) fn attributes(&self) -> Result<ibv_device_attr_ex, CardError> {
         let mut attributes = ibv_device_attr_ex::ZERO;
         // SAFETY: the context is open, nothing is asked in particular, and the attributes may be written.
-        let answer =
-            unsafe { self.verbs.ibv_query_device_ex(self.context(), std::ptr::null(), &raw mut attributes) };
+        let answer = unsafe { self.verbs.ibv_query_device_ex(self.context(), std::ptr::null(), &raw mut attributes) };
         check("ibv_query_device", &self.card, answer)?;
         Ok(attributes)
     }

@@ -1,6 +1,7 @@
-//! A queue pair: its states, and posting in two ways.
+//! A queue pair and its states.
 
-use std::ffi::c_void;
+mod post;
+
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Weak};
@@ -13,13 +14,13 @@ use super::desk::DeskParts;
 use super::memory::Registered;
 use super::open::complain;
 use super::status::{check, refused};
-use crate::card::{CardError, Connecting, IDS, Kind, Piece, PostFailed, Queue, Request};
+use crate::card::{CardError, Connecting, Piece, PostFailed, Queue, Request};
 
-/// 4.096 µs times two to this: 67 ms until a packet without an answer is sent again. Cards wait up to four times that, so eight
+/// 4.096 µs times two to this: 67 ms until a packet without an answer is sent again. Cards wait up to four times that, so seven
 /// attempts tell a dead peer after half a second to two; a shorter time takes a switch that is changing its ways for one.
 const ANSWER_TIMEOUT: u8 = 14;
-/// Attempts after the first. All that there are: an attempt costs nothing, a broken queue a repair.
-const RETRIES: u8 = 7;
+/// Attempts after the first. Seven would be all that there are, but some drivers (rxe) take it to mean for ever.
+const RETRIES: u8 = 6;
 /// Attempts after the first when the peer has no receive. Seven would be for ever.
 const RETRIES_WITHOUT_RECEIVE: u8 = 6;
 /// The peer waits 10.24 ms between those. Credits keep a receive for every message, so what needs this is a mistake of one of the two sides:
@@ -29,6 +30,10 @@ const RECEIVE_PAUSE: u8 = 20;
 const HOPS: u8 = 64;
 /// The partition that every port is in.
 const PARTITION_INDEX: u16 = 0;
+
+/// Bytes that are put into a request itself, at most. The processor writes them into the card's queue: beyond this the card
+/// fetches them as fast.
+pub(super) const INLINE_MAX: u32 = 256;
 
 /// What a queue can have: the same for all of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +53,8 @@ pub enum Posting {
 }
 
 /// The functions that extended posting needs.
-const POSTS: ibv_qp_create_send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE
-    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | IBV_QP_EX_WITH_SEND
-    | IBV_QP_EX_WITH_RDMA_READ;
+const POSTS: ibv_qp_create_send_ops_flags =
+    IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ;
 
 const _: () = {
     assert!(size_of::<Piece>() == size_of::<ibv_sge>() && align_of::<Piece>() == align_of::<ibv_sge>());
@@ -75,11 +78,11 @@ pub(super) struct DeviceQueue {
     pair: NonNull<ibv_qp>,
     extended: Option<NonNull<ibv_qp_ex>>,
     number: u32,
+    requests: usize,
     inline_max: u32,
     life: Life,
-    /// Room for lists, as long as the queue has requests.
+    /// Room for lists, if requests are posted by them, as long as the queue has requests.
     list: Vec<ibv_send_wr>,
-    buffers: Vec<ibv_data_buf>,
     /// The registration that bytes were last taken from at once, and those that are held while they are.
     last: (u32, Weak<Registered>),
     held: Vec<Arc<Registered>>,
@@ -124,18 +127,15 @@ impl DeviceQueue {
             pair,
             extended: None,
             number,
-            inline_max: attributes.cap.max_inline_data,
+            requests,
+            inline_max: attributes.cap.max_inline_data.min(INLINE_MAX),
             life: Life::New,
             list: Vec::new(),
-            buffers: Vec::new(),
             last: (0, Weak::new()),
             held: Vec::new(),
         };
         match shape.posting {
-            Posting::Extended => {
-                made.extended = Some(made.extension()?);
-                made.buffers.reserve_exact(shape.pieces as usize);
-            }
+            Posting::Extended => made.extended = Some(made.extension()?),
             Posting::Classic => made.list.reserve_exact(requests),
         }
         Ok(made)
@@ -163,8 +163,7 @@ impl DeviceQueue {
 
     fn modify(&self, attributes: &mut ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), CardError> {
         // SAFETY: the queue pair stands and the attributes do during the call.
-        let answer =
-            unsafe { self.desk.device.verbs.ibv_modify_qp(self.pair.as_ptr(), attributes, mask as i32) };
+        let answer = unsafe { self.desk.device.verbs.ibv_modify_qp(self.pair.as_ptr(), attributes, mask as i32) };
         check("ibv_modify_qp", &self.desk.device.card, answer)
     }
 
@@ -234,147 +233,6 @@ impl DeviceQueue {
         }
         way
     }
-
-    /// Looks whether a list is one, and holds the memory whose bytes are taken at once.
-    fn check_list(&mut self, requests: &[Request], pieces: &[Piece]) -> Result<(), CardError> {
-        let mut at = 0_usize;
-        for request in requests {
-            debug_assert!(request.id < IDS, "the card has a bit of the name to itself");
-            let end = at.saturating_add(request.pieces as usize);
-            let its = pieces.get(at..end).ok_or_else(|| self.refused("post", libc::EINVAL))?;
-            if its.len() > self.card.shape.pieces as usize {
-                let (has, wants) = (self.card.shape.pieces as usize, its.len());
-                return Err(self.no_room("the pieces of a request", has, wants));
-            }
-            if request.inline {
-                let bytes: u64 = its.iter().map(|piece| u64::from(piece.bytes)).sum();
-                if bytes > u64::from(self.inline_max) {
-                    return Err(self.no_room("bytes in a request", self.inline_max as usize, bytes as usize));
-                }
-                for piece in its {
-                    self.hold(piece)?;
-                }
-            }
-            at = end;
-        }
-        Ok(())
-    }
-
-    fn no_room(&self, what: &'static str, has: usize, wants: usize) -> CardError {
-        CardError::NoRoom { card: self.desk.device.card.clone(), what, has, wants }
-    }
-
-    /// Keeps the registration of a piece until the post is over, so that its bytes can be read.
-    fn hold(&mut self, piece: &Piece) -> Result<(), CardError> {
-        if self.held.last().is_some_and(|held| held.holds(piece)) {
-            return Ok(());
-        }
-        let known = if self.last.0 == piece.key { self.last.1.upgrade() } else { None };
-        let found = known.or_else(|| self.card.registrations.find(piece.key)).filter(|found| found.holds(piece));
-        let found = found.ok_or_else(|| self.refused("an inline post", libc::EFAULT))?;
-        self.last = (piece.key, Arc::downgrade(&found));
-        self.held.push(found);
-        Ok(())
-    }
-
-    /// Posts each request by calls. All of them or none.
-    fn post_extended(
-        &mut self,
-        pair: NonNull<ibv_qp_ex>,
-        requests: &[Request],
-        pieces: &[Piece],
-    ) -> Result<(), PostFailed> {
-        let pair = pair.as_ptr();
-        let mut rest = pieces;
-        // SAFETY: the queue pair stands and offers these. Nobody else is between start and completion: it is borrowed mutably,
-        // and what its domain shares is held by the caller. Pieces of requests that are not inline are names of registered memory,
-        // which the card looks at; the bytes of inline ones can be read, since their registrations are held.
-        unsafe {
-            ibv_wr_start(pair);
-            for request in requests {
-                let (its, others) = rest.split_at(request.pieces as usize);
-                rest = others;
-                (*pair).wr_id = request.id;
-                (*pair).wr_flags = flags(request);
-                match request.kind {
-                    Kind::Write { address, key } => ibv_wr_rdma_write(pair, key, address),
-                    Kind::WriteAndTell { address, key, immediate } => {
-                        ibv_wr_rdma_write_imm(pair, key, address, immediate.to_be());
-                    }
-                    Kind::Read { address, key } => ibv_wr_rdma_read(pair, key, address),
-                    Kind::Send => ibv_wr_send(pair),
-                }
-                match its {
-                    [piece] if request.inline => {
-                        ibv_wr_set_inline_data(pair, address_of(piece), piece.bytes as usize);
-                    }
-                    _ if request.inline => {
-                        self.buffers.clear();
-                        self.buffers.extend(
-                            its.iter().map(|piece| ibv_data_buf { addr: address_of(piece), length: piece.bytes as usize }),
-                        );
-                        ibv_wr_set_inline_data_list(pair, self.buffers.len(), self.buffers.as_ptr());
-                    }
-                    [piece] => ibv_wr_set_sge(pair, piece.key, piece.address, piece.bytes),
-                    _ => ibv_wr_set_sge_list(pair, its.len(), its.as_ptr().cast::<ibv_sge>()),
-                }
-            }
-            match ibv_wr_complete(pair) {
-                0 => Ok(()),
-                number => Err(PostFailed { posted: 0, error: self.refused("ibv_wr_complete", number.abs()) }),
-            }
-        }
-    }
-
-    /// Posts a list of requests.
-    fn post_classic(&mut self, requests: &[Request], pieces: &[Piece]) -> Result<(), PostFailed> {
-        self.list.clear();
-        let mut rest = pieces;
-        for request in requests {
-            let (its, others) = rest.split_at(request.pieces as usize);
-            rest = others;
-            let mut wr = ibv_send_wr {
-                wr_id: request.id,
-                sg_list: its.as_ptr().cast::<ibv_sge>().cast_mut(),
-                num_sge: its.len() as i32,
-                send_flags: flags(request) | if request.inline { IBV_SEND_INLINE } else { 0 },
-                ..ibv_send_wr::ZERO
-            };
-            let there = |address, key| ibv_send_wr_remote { rdma: ibv_send_wr_rdma { remote_addr: address, rkey: key } };
-            match request.kind {
-                Kind::Write { address, key } => {
-                    wr.opcode = IBV_WR_RDMA_WRITE;
-                    wr.wr = there(address, key);
-                }
-                Kind::WriteAndTell { address, key, immediate } => {
-                    wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-                    wr.imm_data = immediate.to_be();
-                    wr.wr = there(address, key);
-                }
-                Kind::Read { address, key } => {
-                    wr.opcode = IBV_WR_RDMA_READ;
-                    wr.wr = there(address, key);
-                }
-                Kind::Send => wr.opcode = IBV_WR_SEND,
-            }
-            self.list.push(wr);
-        }
-        let Some(last) = self.list.len().checked_sub(1) else { return Ok(()) };
-        let first = self.list.as_mut_ptr();
-        for place in 0..last {
-            // SAFETY: both places are in the list.
-            unsafe { (*first.add(place)).next = first.add(place + 1) };
-        }
-        let mut not_posted = ptr::null_mut();
-        // SAFETY: the queue pair stands, and the list and the pieces do during the call. The driver reads pieces only. The memory
-        // of inline pieces can be read, since their registrations are held; what others name the card looks at.
-        let answer = unsafe { ibv_post_send(self.pair.as_ptr(), first, &raw mut not_posted) };
-        if answer == 0 {
-            return Ok(());
-        }
-        let posted = (0..=last).find(|place| ptr::eq(not_posted, first.wrapping_add(*place))).unwrap_or(0);
-        Err(PostFailed { posted, error: self.refused("ibv_post_send", answer.abs()) })
-    }
 }
 
 /// Packet numbers have 24 bits.
@@ -382,22 +240,9 @@ const PACKET_NUMBERS: u32 = 0xff_ffff;
 
 /// The largest size of packets that is no larger.
 fn packet_size(bytes: u32) -> Option<ibv_mtu> {
-    let sizes = [
-        (4096, IBV_MTU_4096),
-        (2048, IBV_MTU_2048),
-        (1024, IBV_MTU_1024),
-        (512, IBV_MTU_512),
-        (256, IBV_MTU_256),
-    ];
+    let sizes =
+        [(4096, IBV_MTU_4096), (2048, IBV_MTU_2048), (1024, IBV_MTU_1024), (512, IBV_MTU_512), (256, IBV_MTU_256)];
     sizes.iter().find(|(size, _)| *size <= bytes).map(|(_, name)| *name)
-}
-
-fn flags(request: &Request) -> ibv_send_flags {
-    if request.signalled { IBV_SEND_SIGNALED } else { 0 }
-}
-
-fn address_of(piece: &Piece) -> *mut c_void {
-    ptr::with_exposed_provenance_mut(piece.address as usize)
 }
 
 impl Queue for DeviceQueue {

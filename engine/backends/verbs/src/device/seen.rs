@@ -222,3 +222,135 @@ pub(crate) fn show_gid(gid: &[u8; 16]) -> String {
     }
     std::net::Ipv6Addr::from(*gid).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::super::networks::mapped;
+    use super::*;
+
+    /// A tree of files that is gone with its value.
+    struct Recorded(PathBuf);
+
+    impl Recorded {
+        fn new(label: &str, files: &[(&str, &str)]) -> Self {
+            let root = std::env::temp_dir().join(format!("penstock-verbs-{}-{label}", std::process::id()));
+            for (path, text) in files {
+                let path = root.join(path);
+                fs::create_dir_all(path.parent().expect("it is below the root")).expect("a folder");
+                fs::write(&path, format!("{text}\n")).expect("a file");
+            }
+            Self(root)
+        }
+    }
+
+    impl Drop for Recorded {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_card_on_ethernet_is_read_with_its_networks() {
+        let port = "class/infiniband/mlx5_0/ports/1";
+        let at = |file: &str| format!("{port}/{file}");
+        let files = [
+            ("class/infiniband/mlx5_0/node_type".to_owned(), "1: CA"),
+            ("class/infiniband/mlx5_0/device/numa_node".to_owned(), "1"),
+            (at("state"), "4: ACTIVE"),
+            (at("link_layer"), "Ethernet"),
+            (at("rate"), "100 Gb/sec (4X EDR)"),
+            (at("gids/0"), "fe80:0000:0000:0000:0e42:a1ff:fe00:0001"),
+            (at("gids/1"), "0000:0000:0000:0000:0000:ffff:c000:0201"),
+            (at("gids/2"), "0000:0000:0000:0000:0000:0000:0000:0000"),
+            (at("gids/3"), "2001:0db8:0000:0000:0000:0000:0000:0001"),
+            (at("gid_attrs/types/0"), "IB/RoCE v1"),
+            (at("gid_attrs/types/1"), "RoCE v2"),
+            (at("gid_attrs/types/3"), "RoCE v2"),
+            (at("gid_attrs/ndevs/0"), "eth0"),
+            (at("gid_attrs/ndevs/1"), "eth0"),
+            (at("gid_attrs/ndevs/3"), "eth7"),
+            ("class/net/eth0/flags".to_owned(), "0x1003"),
+            ("class/net/eth0/carrier".to_owned(), "1"),
+        ];
+        let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+        let recorded = Recorded::new("roce", &files);
+        let network = Network { interface: "eth0".to_owned(), address: mapped([192, 0, 2, 1]), bits: 120 };
+        let seen = read(&recorded.0, &[network]).expect("it is read");
+        let eth0 = Some(SeenNetwork { name: "eth0".to_owned(), is_up: true, node: None });
+        let gid = |index, gid, kind, network, network_bits| SeenGid { index, gid, kind, network, network_bits };
+        let port = SeenPort {
+            number: 1,
+            state: "4: ACTIVE".to_owned(),
+            is_ethernet: true,
+            bandwidth: Some(100_000_000_000),
+            gids: vec![
+                gid(
+                    0,
+                    [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x0e, 0x42, 0xa1, 0xff, 0xfe, 0, 0, 1],
+                    GidKind::RoceV1,
+                    eth0.clone(),
+                    64,
+                ),
+                gid(1, mapped([192, 0, 2, 1]), GidKind::RoceV2, eth0, 120),
+                // Its network device is not to be seen, and nothing is known of its network.
+                gid(3, [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], GidKind::RoceV2, None, 128),
+            ],
+        };
+        let device = SeenDevice {
+            name: "mlx5_0".to_owned(),
+            speaks: Speaks::InfiniBand,
+            node: Some(1),
+            has_driver: true,
+            ports: vec![port],
+        };
+        assert_eq!(seen, [device]);
+    }
+
+    #[test]
+    fn a_card_on_infiniband_is_read_without_networks() {
+        let port = "class/infiniband/ibp3s0/ports/1";
+        let at = |file: &str| format!("{port}/{file}");
+        let files = [
+            ("class/infiniband/ibp3s0/node_type".to_owned(), "1: CA"),
+            ("class/infiniband/ibp3s0/device/numa_node".to_owned(), "-1"),
+            (at("state"), "2: INIT"),
+            (at("link_layer"), "InfiniBand"),
+            (at("rate"), "unknown"),
+            (at("gids/0"), "fe80:0000:0000:0000:f452:1403:0000:0001"),
+            (at("gids/1"), "fe80:0000:0000:0000:0000:0000:0000:0000"),
+            ("class/infiniband/irdma0/node_type".to_owned(), "4: RNIC"),
+        ];
+        let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+        let recorded = Recorded::new("infiniband", &files);
+        let seen = read(&recorded.0, &[]).expect("it is read");
+        assert_eq!((seen[0].name.as_str(), seen[0].node), ("ibp3s0", None));
+        let port = &seen[0].ports[0];
+        assert!(!port.is_active() && !port.is_ethernet && port.bandwidth.is_none());
+        let [gid] = &port.gids[..] else { panic!("one address is in use: {port:?}") };
+        assert_eq!((gid.kind, gid.network_bits), (GidKind::InfiniBand, 64));
+        assert_eq!(seen[1].speaks, Speaks::Other("4: RNIC".to_owned()));
+    }
+
+    #[test]
+    fn a_kernel_without_rdma_shows_nothing() {
+        let recorded = Recorded::new("nothing", &[("class/net/lo/flags", "0x9")]);
+        assert_eq!(read(&recorded.0, &[]).expect("there is nothing to read"), []);
+    }
+
+    #[test]
+    fn devices_are_in_the_order_of_their_numbers() {
+        let mut names = vec!["mlx5_10", "mlx5_2", "bnxt_re0", "mlx5_bond"];
+        names.sort_by(|one, other| in_order(one).cmp(&in_order(other)));
+        assert_eq!(names, ["bnxt_re0", "mlx5_2", "mlx5_10", "mlx5_bond"]);
+    }
+
+    #[test]
+    fn a_rate_is_read_in_every_form_of_the_kernel() {
+        assert_eq!(read_rate("100 Gb/sec (4X EDR)"), Some(100_000_000_000));
+        assert_eq!(read_rate("2.5 Gb/sec (1X SDR)"), Some(2_500_000_000));
+        assert_eq!(read_rate("-1 Gb/sec"), None);
+        assert_eq!(read_rate("fast"), None);
+    }
+}

@@ -59,8 +59,7 @@ pub(super) fn done(completion: &ibv_wc) -> Done {
     let what = match (completion.status, is_receive) {
         (IBV_WC_SUCCESS, false) => Outcome::Did,
         (IBV_WC_SUCCESS, true) => {
-            let immediate =
-                (completion.wc_flags & IBV_WC_WITH_IMM != 0).then(|| u32::from_be(completion.imm_data));
+            let immediate = (completion.wc_flags & IBV_WC_WITH_IMM != 0).then(|| u32::from_be(completion.imm_data));
             // The bytes of a write with an immediate are not in the receive.
             let is_write = completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
             Outcome::Came { bytes: if is_write { 0 } else { completion.byte_len }, immediate }

@@ -37,7 +37,8 @@ impl FromStr for Wanted {
         if device.contains(|letter: char| letter == '/' || letter.is_whitespace() || letter.is_control()) {
             return Err(bad("no device is called so"));
         }
-        let port = parts.next().map(str::parse::<u8>).transpose().map_err(|_| bad("its port is no number up to 255"))?;
+        let port =
+            parts.next().map(str::parse::<u8>).transpose().map_err(|_| bad("its port is no number up to 255"))?;
         if port == Some(0) {
             return Err(bad("ports are counted from 1"));
         }

@@ -1,6 +1,10 @@
 //! Channels of two engines in one thread, over cards of a model.
 
+mod hostile;
+mod model;
 mod moving;
+mod repair;
+mod striping;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -9,7 +13,7 @@ use std::time::{Duration, Instant};
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Generation, NoteId, RegionId, Span};
 use penstock_memory::{Hint, HostMemory, Window};
-use penstock_ring::CounterCell;
+use penstock_ring::{CounterCell, Withdrawal};
 use penstock_transport::host::{Bell, Commons};
 use penstock_transport::lane::Handle;
 use penstock_transport::{
@@ -21,7 +25,7 @@ use crate::card::{Access, Card, Connecting, Desk, Done, Endpoint, Landing, Outco
 use crate::channel::Channel;
 use crate::context::{Context, Witness};
 use crate::model::{ModelCard, ModelNetwork};
-use crate::rail::RailParts;
+use crate::rail::{RailParts, Standing};
 use crate::slab::{SLOT_BYTES, Slab};
 
 /// What one side got.
@@ -73,7 +77,7 @@ impl Witness for Proofs {
 const NUMBER: u16 = 5;
 
 /// How a pair of sides is made.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Shape {
     rails: usize,
     requests: usize,
@@ -198,6 +202,12 @@ impl Side {
     /// Looks at its desks, and does what a lane does. Answers whether there was anything.
     fn turn(&mut self) -> bool {
         let mut worked = false;
+        for rail in 0..self.cards.len() {
+            while let Some(event) = self.cards[rail].next_event() {
+                worked = true;
+                with!(self, |channel, context, got| channel.event(rail as u8, event, context));
+            }
+        }
         for rail in 0..self.desks.len() {
             let mut done = [Done::default(); 16];
             let count = self.desks[rail].poll(&mut done).unwrap();
@@ -221,6 +231,35 @@ impl Side {
         worked |= polled == Ok(true);
         self.heed(polled.map(drop));
         worked
+    }
+
+    /// A message has come that no card has carried.
+    fn come(&mut self, bytes: &[u8], immediate: Option<u32>) {
+        let done = Done { queue: 0, id: 0, what: Outcome::Came { bytes: bytes.len() as u32, immediate } };
+        let result = with!(self, |channel, context, got| channel.done(0, &done, bytes, context, got));
+        self.heed(result);
+    }
+
+    /// Hears what the peer said aside.
+    fn hear(&mut self, words: &[u8]) {
+        let heard = with!(self, |channel, context, got| channel.aside(words, context));
+        self.heed(heard);
+    }
+
+    fn cut(&mut self, rail: u8) {
+        with!(self, |channel, context, got| channel.cut(rail, context));
+    }
+
+    /// Takes memory back. The peer does not know it yet.
+    fn withdraw(&mut self, pool: &Pool, offset: u64, len: u64) -> Withdrawal {
+        let RegionKey { region, generation } = pool.key;
+        let withdrawal = Withdrawal { region: region.0, generation: generation.0, offset, len };
+        self.commons.posts.withdraw(&[withdrawal]);
+        withdrawal
+    }
+
+    fn is_up(&self, rail: usize) -> bool {
+        self.channel.rails[rail].standing == Standing::Up
     }
 
     fn heed(&mut self, result: Result<(), LaneFault>) {
@@ -338,11 +377,41 @@ fn connected(network: &ModelNetwork, shape: Shape) -> [Side; 2] {
 fn settle(network: &ModelNetwork, sides: &mut [Side; 2]) {
     let mut quiet = 0;
     while quiet < 3 {
-        let worked = network.run() > 0;
-        let worked = sides.iter_mut().fold(worked, |worked, side| side.turn() | worked);
+        let mut worked = network.run() > 0;
+        for at in 0..2 {
+            worked |= sides[at].turn();
+            worked |= pass_asides(sides, at);
+        }
         sides.iter().for_each(|side| assert_eq!(side.fault, None));
         quiet = if worked { 0 } else { quiet + 1 };
     }
+}
+
+/// Passes what one side has said aside.
+fn pass_asides(sides: &mut [Side; 2], from: usize) -> bool {
+    let said = sides[from].said.take();
+    said.iter().for_each(|words| sides[1 - from].hear(words));
+    !said.is_empty()
+}
+
+/// Lets time pass, in steps that notice whatever ends in it.
+fn pass_time(network: &ModelNetwork, sides: &mut [Side; 2], time: Duration) {
+    const STEP: Duration = Duration::from_millis(10);
+    let mut left = time;
+    while !left.is_zero() {
+        let step = STEP.min(left);
+        left -= step;
+        network.advance(step);
+        sides.iter_mut().for_each(|side| side.now += step);
+        settle(network, sides);
+    }
+}
+
+/// Passes what one side has withdrawn.
+fn pass_news(sides: &mut [Side; 2], from: usize) {
+    let since = sides[1 - from].told.copied();
+    let new = sides[from].commons.posts.view().withdrawals_since(since).unwrap();
+    sides[1 - from].told.learn(since, new.list.into_iter());
 }
 
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {

@@ -67,7 +67,21 @@ pub(super) fn make(kernel: &Unpacked, folder: &Path, archive: &Path) -> Result<(
 fn busybox() -> Result<PathBuf, LabError> {
     let places = ["/bin/busybox", "/usr/bin/busybox"].map(PathBuf::from);
     let absent = LabError::NoProgram { program: "busybox", package: "busybox-static" };
-    places.into_iter().find(|path| path.is_file()).ok_or(absent)
+    let place = places.into_iter().find(|path| path.is_file()).ok_or(absent)?;
+    // Another package has one of the same name that wants a loader and libraries.
+    let program = fs::read(&place).map_err(LabError::file("read", &place))?;
+    if wants_loader(&program) { Err(LabError::Shared { path: place, package: "busybox-static" }) } else { Ok(place) }
+}
+
+/// Whether a program of 64 bits names a loader of shared libraries: one of its headers, a table at the place that byte
+/// 32 names, is of kind 3.
+fn wants_loader(program: &[u8]) -> bool {
+    let bytes = |from: usize, count: usize| program.get(from..from.checked_add(count)?);
+    let number =
+        |from, count| Some(bytes(from, count)?.iter().rev().fold(0, |sum, &byte| sum << 8 | usize::from(byte)));
+    let (table, size, count) = (number(32, 8), number(54, 2), number(56, 2));
+    let (Some(table), Some(size), Some(count)) = (table, size, count) else { return false };
+    (0..count).any(|index| number(table.saturating_add(index * size), 4) == Some(3))
 }
 
 /// The files of all modules, each after those it needs, none twice. What is built in has none.
@@ -107,4 +121,21 @@ fn pack(folder: &Path, archive: &Path) -> Result<(), LabError> {
     let mut pack = host::program("sh");
     pack.args(["-euc", "find . -print0 | sort -z | cpio --null --create --format=newc --owner=0:0 --quiet"]);
     host::run_into(pack.current_dir(folder), Stdio::from(out), LIMIT).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_with_a_loader_is_told_from_one_without() {
+        let own = fs::read(std::env::current_exe().expect("this program")).expect("it can be read");
+        assert!(wants_loader(&own));
+        let mut without = own.clone();
+        without[56] = 0;
+        assert!(!wants_loader(&without), "no headers at all");
+        for length in [0, 40, 57, 64] {
+            assert!(!wants_loader(&own[..length]), "cut after {length} bytes");
+        }
+    }
 }

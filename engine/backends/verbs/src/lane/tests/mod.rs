@@ -1,8 +1,12 @@
 //! Two engines' sides of a session in one thread, over cards of the model.
 
+mod crowd;
+mod hostile;
 mod moving;
 mod quiet;
 mod room;
+mod storm;
+mod threads;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -108,7 +112,7 @@ struct Side {
     expected: Revisions,
     /// What the peer said aside and was not heard yet.
     said: Arc<Mutex<VecDeque<Vec<u8>>>>,
-    /// The control channel goes nowhere: the peer hears nothing and is not heard.
+    /// What the peer says aside is not heard yet.
     is_deaf: bool,
 }
 
@@ -214,11 +218,10 @@ impl Side {
     /// What workers do in a turn. Answers whether there was anything.
     fn turn(&mut self) -> bool {
         let mut worked = false;
-        while let Some(words) = self.said.lock().unwrap().pop_front() {
-            worked = true;
-            if !self.is_deaf {
-                self.asides.heard(&words).unwrap();
-            }
+        if !self.is_deaf {
+            let said = std::mem::take(&mut *self.said.lock().unwrap());
+            worked = !said.is_empty();
+            said.iter().for_each(|words| self.asides.heard(words).unwrap());
         }
         self.workers.iter_mut().fold(worked, |worked, worker| worker.turn() | worked)
     }
@@ -288,8 +291,11 @@ fn try_join(one: Engine, two: Engine) -> Result<[Side; 2], JoinError> {
     let link_two = (offer_two.join)(&blob_one, Vec::new())?;
     let sides = [Side::new(one, link_one), Side::new(two, link_two)];
     for at in 0..2 {
-        let ear = Arc::clone(&sides[1 - at].said);
-        sides[at].asides.begin(Box::new(move |words| ear.lock().unwrap().push_back(words.to_vec())));
+        let (ear, bell) = (Arc::clone(&sides[1 - at].said), sides[1 - at].engine.commons.ringer(1));
+        sides[at].asides.begin(Box::new(move |words| {
+            ear.lock().unwrap().push_back(words.to_vec());
+            bell.ring();
+        }));
     }
     Ok(sides)
 }

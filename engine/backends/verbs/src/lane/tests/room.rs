@@ -35,6 +35,16 @@ fn an_engine_without_a_card_is_not_offered() {
 }
 
 #[test]
+fn a_card_whose_queues_take_too_little_is_refused() {
+    let network = ModelNetwork::new(crate::model::Options::default());
+    let small: Arc<dyn Card> = network.card_with(|facts| facts.requests_max = 8);
+    let commons = Commons::create(1).unwrap();
+    let refused = VerbsTransport::new(commons, Arc::new(Registry::new()), vec![small], Options::default());
+    let refused = refused.err().expect("it is of no use").to_string();
+    assert!(refused.contains("it has 8, 16 are wanted"), "{refused}");
+}
+
+#[test]
 fn cards_that_do_not_reach_each_other_are_named() {
     let network = ModelNetwork::new(crate::model::Options::default());
     let far = network.card_with(|facts| facts.gid[0] = 0xfc);

@@ -1,0 +1,212 @@
+//! What a broken rail had under way and did not end: it goes again, in its order, on one rail that is up.
+//!
+//! A batch goes again if nothing withdrawn since concerns it. The peer has said how far its log had come when it ended the rail's life;
+//! before that much of it is known here, nothing goes.
+
+use std::collections::VecDeque;
+
+use penstock_core::{Cause, Direction};
+use penstock_transport::Failure;
+use penstock_transport::host::still_stands;
+
+use crate::channel::{Channel, Over};
+use crate::context::Context;
+use crate::log::{Say, What};
+use crate::message::{Body, Forgotten};
+use crate::op::{Kind, OpId};
+use crate::rail::Standing;
+use crate::stage::Ends;
+
+/// What has to go again.
+pub(crate) struct Lot {
+    /// In its order.
+    pub(crate) items: VecDeque<What>,
+    /// How much of the peer's log has to be known before.
+    pub(crate) revision: u64,
+    /// The rail over which the first of it has gone: the rest follows.
+    pub(crate) over: Option<usize>,
+}
+
+impl Channel {
+    /// Lets go again what can.
+    pub(crate) fn go_again(&mut self, context: &Context<'_>) {
+        let mut place = 0;
+        while place < self.lots.len() {
+            if self.lots[place].revision <= context.told.copied() {
+                self.sort_out(place, context);
+                self.go_on_with(place);
+            }
+            place += 1;
+        }
+        self.lots.retain(|lot| !lot.items.is_empty());
+    }
+
+    /// Ends what of a lot is not to go again.
+    fn sort_out(&mut self, lot: usize, context: &Context<'_>) {
+        let mut at = 0;
+        while let Some(&what) = self.lots[lot].items.get(at) {
+            let failure = match what {
+                What::Batch(id) => self.why_not(id, context),
+                What::Said(Say::Tell(id) | Say::Mark(id))
+                    if self.ops[id].is_abandoned && !self.ops[id].is_withdrawn =>
+                {
+                    self.withdraw(id, Some(Cause::Cancelled.into()));
+                    continue;
+                }
+                What::Said(_) => None,
+            };
+            match (what, failure) {
+                (What::Batch(id), Some(failure)) => {
+                    self.lots[lot].items.remove(at);
+                    self.end_batch(id, Some(failure));
+                }
+                _ => at += 1,
+            }
+        }
+    }
+
+    /// Why a batch does not go again, if so.
+    fn why_not(&mut self, id: OpId, context: &Context<'_>) -> Option<Failure> {
+        let op = &self.ops[id];
+        if op.is_abandoned {
+            return Some(Cause::Cancelled.into());
+        }
+        let view = context.commons.posts.view();
+        let remote = op.remote.as_ref().map_or(op.key, |remote| remote.key);
+        let there = context.told.still_stands(op.there, remote, op.remote_extents());
+        // A card refuses memory that was withdrawn like any other: here it is known why.
+        if let Err(withdrawn) = there {
+            return Some(withdrawn.told_to_peer().into());
+        }
+        if let Err(withdrawn) = still_stands(view, op.here, op.key, op.extents()) {
+            return Some(withdrawn.ends_here().into());
+        }
+        if op.failed.is_some() {
+            return op.failed;
+        }
+        let there = context.told.copied().max(op.there);
+        self.ops.stands(id, context.here.max(self.ops[id].here), there);
+        None
+    }
+
+    /// Posts what of a lot there is room for.
+    fn go_on_with(&mut self, lot: usize) {
+        while let Some(&what) = self.lots[lot].items.front() {
+            let Some(rail) = self.rail_for(self.lots[lot].over) else { return };
+            let has_gone = match what {
+                What::Batch(id) => self.post_again(rail, id),
+                What::Said(say) => self.rails[rail].takes_message() && self.say_again(rail, say),
+            };
+            if !has_gone {
+                return;
+            }
+            self.lots[lot].over = Some(rail);
+            self.lots[lot].items.pop_front();
+        }
+    }
+
+    fn rail_for(&self, over: Option<usize>) -> Option<usize> {
+        let is_up = |place: &usize| self.rails[*place].standing == Standing::Up;
+        match over {
+            Some(place) => Some(place).filter(is_up),
+            None => (0..self.rails.len()).filter(is_up).min_by_key(|&place| self.rails[place].bytes()),
+        }
+    }
+
+    fn post_again(&mut self, place: usize, id: OpId) -> bool {
+        let Self { rails, ops, stripe, .. } = self;
+        let (rail, op) = (&mut rails[place], &mut ops[id]);
+        let (Some(memory), Some(remote)) = (&op.memory, &op.remote) else { return true };
+        if !rail.takes(op.bytes) || rail.room() < op.spans.len() {
+            return false;
+        }
+        let direction = if op.kind == Kind::Write { Direction::Write } else { Direction::Read };
+        let ends = Ends {
+            direction,
+            local: (memory.base_address(), op.keys[place]),
+            remote: (remote.base, remote.keys[place]),
+        };
+        let (count, bytes) = rail.move_spans(&ends, &op.spans);
+        debug_assert_eq!((count, bytes), (op.spans.len(), op.bytes), "there was room for all of it");
+        op.rail = place;
+        rail.carry(id, op.bytes, op.kind == Kind::Read);
+        if op.kind == Kind::Write {
+            stripe.carries(op.transfer, place, 0);
+        }
+        true
+    }
+
+    fn say_again(&mut self, rail: usize, say: Say) -> bool {
+        match say {
+            Say::Tell(id) if self.ops[id].note.is_some() && !self.rails[rail].takes_note() => return false,
+            Say::Tell(id) => self.tell(rail, id),
+            Say::Mark(id) => self.mark(rail, id),
+            Say::Forget(forgotten) => self.say(rail, say, &Body::Forget(forgotten)),
+            // These are of one rail and one life.
+            Say::Hello | Say::Answer | Say::Fence(_) => {}
+        }
+        true
+    }
+
+    /// Whether this waits to go again, or a part of what is told.
+    pub(crate) fn waits_to_go(&self, id: OpId) -> bool {
+        let is_its =
+            |what: &What| matches!(*what, What::Batch(its) | What::Said(Say::Tell(its) | Say::Mark(its)) if its == id);
+        self.lots.iter().any(|lot| lot.items.iter().any(is_its))
+    }
+
+    /// Takes back what waits to go again. Nothing is reported of it.
+    pub(crate) fn take_back(&mut self, id: OpId) {
+        if self.ops[id].kind == Kind::Tell {
+            return self.withdraw(id, None);
+        }
+        self.lots.iter_mut().for_each(|lot| lot.items.retain(|what| *what != What::Batch(id)));
+        self.end_batch(id, None);
+    }
+
+    /// A batch has ended without having moved, and nothing of its transfer is told any more. Without a failure nobody wants to know.
+    fn end_batch(&mut self, id: OpId, failure: Option<Failure>) {
+        let (token, transfer) = (self.ops[id].token, self.ops[id].transfer);
+        self.ops.give_back(id);
+        if let Some(failure) = failure {
+            self.over.push(Over { token, transfer, result: Err(failure) });
+        }
+        let failure = failure.unwrap_or(Cause::Cancelled.into());
+        while let Some(tell) = self.ops.told_of(transfer) {
+            self.withdraw(tell, Some(failure));
+        }
+    }
+
+    /// A transfer is not told after all, though marks of it may have left. What of its messages waits to go again does not go;
+    /// the others come, and the peer has to know how many.
+    fn withdraw(&mut self, id: OpId, failure: Option<Failure>) {
+        let (mut marks, mut is_said) = (self.ops[id].marks, true);
+        for lot in &mut self.lots {
+            lot.items.retain(|what| match *what {
+                What::Said(Say::Tell(its)) if its == id => {
+                    is_said = false;
+                    false
+                }
+                What::Said(Say::Mark(its)) if its == id => {
+                    marks -= 1;
+                    false
+                }
+                _ => true,
+            });
+        }
+        let op = &mut self.ops[id];
+        op.is_withdrawn = true;
+        op.unheard -= (op.marks - marks) + u8::from(!is_said);
+        let (token, transfer, number, is_open) = (op.token, op.transfer, op.number, op.unheard > 0);
+        if op.marks > 0 && (marks > 0 || is_said) {
+            let forget = What::Said(Say::Forget(Forgotten { number, marks, is_said }));
+            self.lots.push(Lot { items: [forget].into(), revision: 0, over: None });
+        }
+        if let Some(failure) = failure {
+            self.over.push(Over { token, transfer, result: Err(failure) });
+        }
+        if !is_open {
+            self.ops.give_back(id);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+use super::*;
+
+/// Many sessions of two engines, whose only workers turn in one thread.
+struct Crowd {
+    engines: [Engine; 2],
+    drivers: [Box<dyn Driver>; 2],
+    lanes: [Vec<Option<Box<dyn Lane>>>; 2],
+    registrars: [Option<Arc<dyn Registrar>>; 2],
+    got: [Vec<Got>; 2],
+}
+
+impl Crowd {
+    fn new(options: crate::model::Options, rails: usize, sessions: u32) -> Self {
+        let network = ModelNetwork::new(options);
+        let engines = [Engine::new(&network, rails, 1), Engine::new(&network, rails, 1)];
+        let drivers = engines.each_ref().map(|engine| engine.transport.driver(0).unwrap().unwrap());
+        let (lanes, registrars, got) = Default::default();
+        let mut crowd = Self { engines, drivers, lanes, registrars, got };
+        (0..sessions).for_each(|party| crowd.begin(party));
+        crowd
+    }
+
+    fn begin(&mut self, party: u32) {
+        for (at, link) in links(&self.engines, party).into_iter().enumerate() {
+            let place = party as usize;
+            if self.lanes[at].len() == place {
+                self.lanes[at].push(None);
+                self.got[at].push(Got { room: usize::MAX, ..Got::default() });
+            }
+            self.lanes[at][place] = link.lanes.into_iter().next();
+            self.registrars[at] = Some(link.registrar);
+            self.engines[at].commons.mail.view().ready(0).mark(place);
+        }
+    }
+
+    fn turn(&mut self) {
+        for at in 0..2 {
+            self.drivers[at].turn();
+            let ready = self.engines[at].commons.mail.view().ready(0);
+            ready.take_each(|party| {
+                let Some(lane) = self.lanes[at].get_mut(party).and_then(Option::as_mut) else { return };
+                if lane.poll(&mut self.got[at][party]).unwrap() {
+                    ready.mark(party);
+                }
+                lane.flush().unwrap();
+            });
+        }
+    }
+
+    fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !is_so(self) {
+            self.turn();
+            assert!(Instant::now() < deadline, "waited too long until {what}");
+        }
+    }
+
+    fn counts(&self) -> Vec<(usize, usize)> {
+        let cards = self.engines.iter().flat_map(|engine| &engine.cards);
+        cards.map(|card| (card.counts().queues, card.counts().registrations)).collect()
+    }
+}
+
+fn links(engines: &[Engine; 2], party: u32) -> [Link; 2] {
+    let offers = engines.each_ref().map(|engine| engine.offer(party, 1));
+    let blobs = offers.each_ref().map(|offer| offer.blob.clone());
+    let mut at = 0;
+    offers.map(|offer| {
+        at += 1;
+        (offer.join)(&blobs[2 - at], Vec::new()).unwrap()
+    })
+}
+
+#[test]
+fn sixty_four_sessions_keep_their_bytes_and_notes_apart() {
+    const SESSIONS: u32 = 64;
+    let mut crowd = Crowd::new(crate::model::Options::default(), 1, SESSIONS);
+    let bytes = SESSIONS as usize * 4096;
+    let from = crowd.engines[0].region(pattern(5, bytes), Rights::NONE);
+    let to = crowd.engines[1].region(vec![0; bytes], Rights::WRITE);
+    let [one, two] = crowd.registrars.each_ref().map(|registrar| registrar.as_ref().unwrap());
+    let there = one.import(&remote(&to, &two.export(&to).path), None).unwrap();
+    for round in 0..4u64 {
+        for party in 0..SESSIONS as usize {
+            let at = party as u64 * 4096 + round * 1024;
+            let spans = [span(at, at, 1000)];
+            let batch = Batch {
+                direction: WRITE,
+                local: from.window(),
+                local_key: key_of(&from),
+                remote: &there,
+                spans: &spans,
+                hint: Hint::Cached,
+                expected: Revisions::default(),
+                token: round,
+                transfer: round,
+                whole: 1000,
+            };
+            let note = Some(Note { id: penstock_core::NoteId(party as u128), payload: &round.to_le_bytes() });
+            let arrival = Arrival { transfer: round, whole: 1000, token: 100 + round, counter: None, note };
+            let deadline = Instant::now() + Duration::from_secs(30);
+            while crowd.lanes[0][party].as_mut().unwrap().post(&batch) != Ok(Posted::Accepted(1)) {
+                crowd.turn();
+                assert!(Instant::now() < deadline, "there is never room");
+            }
+            assert_eq!(crowd.lanes[0][party].as_mut().unwrap().announce(&arrival), Ok(Announced::Accepted));
+            crowd.lanes[0][party].as_mut().unwrap().flush().unwrap();
+        }
+    }
+    crowd.until("all was told", |crowd| crowd.got[0].iter().all(|got| got.completed.len() == 8));
+    for (party, got) in crowd.got[1].iter().enumerate() {
+        let expected: Vec<_> = (0..4u64).map(|round| (party as u128, round.to_le_bytes().to_vec())).collect();
+        assert_eq!(got.notes, expected, "session {party}");
+    }
+    let (mut expected, source) = (vec![0; bytes], pattern(5, bytes));
+    for at in (0..bytes).step_by(1024) {
+        expected[at..at + 1000].copy_from_slice(&source[at..at + 1000]);
+    }
+    assert!(bytes_of(&to) == expected);
+}
+
+#[test]
+fn sessions_that_come_and_go_leave_nothing_behind() {
+    for reset_cleans in [false, true] {
+        let mut crowd = Crowd::new(crate::model::Options { reset_cleans, ..Default::default() }, 2, 3);
+        let at_first = crowd.counts();
+        let receives = |crowd: &Crowd| crowd.engines.each_ref().map(|engine| engine.transport.hub(0).lock().receives());
+        let [(given, wanted), _] = receives(&crowd);
+        assert_eq!((given, wanted), (3 * 2 * 32, 3 * 2 * 32));
+        for round in 0..50u32 {
+            let party = round as usize % 3;
+            // Whoever goes first has messages under way, both ways.
+            for at in 0..2 {
+                let note = Some(Note { id: penstock_core::NoteId(1), payload: &[7; 4096] });
+                let arrival = Arrival { transfer: 1, whole: 0, token: 9, counter: None, note };
+                let lane = crowd.lanes[at][party].as_mut().unwrap();
+                while lane.announce(&arrival).is_ok() {}
+                lane.flush().unwrap();
+            }
+            for _ in 0..round % 5 {
+                crowd.turn();
+            }
+            crowd.lanes[round as usize % 2][party] = None;
+            crowd.lanes[1 - round as usize % 2][party] = None;
+            crowd.begin(party as u32);
+            crowd.turn();
+        }
+        for _ in 0..100 {
+            crowd.turn();
+        }
+        assert_eq!(crowd.counts(), at_first, "queues and registrations");
+        assert_eq!(receives(&crowd)[0], (given, wanted), "receives (a reset cleans: {reset_cleans})");
+    }
+}

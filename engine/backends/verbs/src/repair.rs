@@ -1,0 +1,352 @@
+//! Lives of queues: how one ends on both sides, and how the next begins.
+//!
+//! ```text
+//! up -> breaking   a request failed, the peer or the card says so, or it is cut off on purpose
+//!       breaking -> ended    what was posted has come back; the queue is made new, and the peer is told how much came
+//!                   ended -> idle    the peer has told the same: what it has not heard goes again
+//!                            idle -> greeting -> up    connected again, and the peer was heard
+//! ```
+//!
+//! Nothing is reported of what a broken rail had under way before both sides have ended its life, because until then something of it
+//! may still land.
+
+use std::time::{Duration, Instant};
+
+use penstock_core::Cause;
+use penstock_transport::{Failure, LaneFault, Sink};
+
+use crate::again::Lot;
+use crate::card::{CardError, Event, Trouble};
+use crate::channel::Channel;
+use crate::context::Context;
+use crate::ended::{Ended, next_first_packet};
+use crate::inbound::CORRUPT;
+use crate::log::{Say, What};
+use crate::op::Kind;
+use crate::rail::Standing;
+
+/// A rail on which a batch was given up and nothing is done for so long is cut off: whole batches take a fraction of this on the
+/// slowest networks, and somebody waits for the memory.
+const STUCK: Duration = Duration::from_millis(50);
+
+/// What was posted on a broken queue comes back at once; a card that has not given all of it back by then does not.
+const DRAIN: Duration = Duration::from_millis(200);
+
+/// Looks that find nothing more of a broken queue, before it is made new: what a card may throw away then was seen before.
+const DRAIN_LOOKS: u32 = 2;
+
+/// A peer that was told where to connect to does so at its worker's next turn.
+const GREETING: Duration = Duration::from_secs(2);
+
+/// Without any rail for so long, or without an answer about one, the session ends: longer than a switch takes to start a port anew,
+/// shorter than anybody wants to wait.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Pauses between tries of a rail over which the peer is not heard: the first, and the longest.
+const PAUSE_FIRST: Duration = Duration::from_millis(10);
+const PAUSE_LONGEST: Duration = Duration::from_secs(1);
+
+/// A batch that is the first without an answer so often is not tried any more: perhaps it is what breaks the rails.
+const TRIES: u8 = 3;
+
+impl Channel {
+    /// Nothing old is to land over a rail any more: it is broken off on purpose, and repaired.
+    pub(crate) fn cut(&mut self, rail: u8, context: &Context<'_>) {
+        let its = &mut self.rails[usize::from(rail)];
+        match its.standing {
+            Standing::Greeting(_) | Standing::Up => its.break_off(),
+            Standing::New | Standing::Breaking(_) => {}
+            // Nothing lands while it is not connected; and before it is, the peer is told of all that is vouched for here.
+            Standing::Idle(_) | Standing::Ended(_) => {
+                its.vouched = its.vouched.max(context.here);
+                context.witness.reset(self.number, rail, context.here);
+            }
+        }
+    }
+
+    /// Something has happened to a rail's card.
+    pub(crate) fn event(&mut self, rail: u8, event: Event, context: &Context<'_>) {
+        let rail = &mut self.rails[usize::from(rail)];
+        match event {
+            Event::PortDown => {
+                rail.is_down = true;
+                rail.break_off();
+            }
+            Event::PortUp => {
+                (rail.is_down, rail.fruitless) = (false, 0);
+                if let Standing::Idle(at) = &mut rail.standing {
+                    *at = (*at).min(context.now);
+                }
+            }
+            Event::Fatal => {
+                rail.is_dead = true;
+                rail.break_off();
+            }
+            Event::QueueBroken(number) if number == rail.queue.number() => rail.break_off(),
+            Event::QueueBroken(_) | Event::Changed => {}
+        }
+    }
+
+    /// A request has come back.
+    pub(crate) fn has_failed(
+        &mut self,
+        rail: usize,
+        number: u64,
+        trouble: Trouble,
+        context: &Context<'_>,
+        sink: &mut dyn Sink,
+    ) {
+        if !self.rails[rail].has_failed(number) {
+            return;
+        }
+        self.has_done(rail, number - 1, context, sink);
+        let what = self.rails[rail].log.of(number);
+        if trouble != Trouble::Flushed {
+            tracing::warn!(%trouble, rail = self.rails[rail].facts.name, ?what, "a request has failed; the rail is repaired");
+        }
+        if let Some(What::Batch(id)) = what {
+            let op = &mut self.ops[id];
+            let (cause, is_its_own) = match trouble {
+                Trouble::Flushed => (None, false),
+                Trouble::Refused => (Some(Cause::AccessRefused), true),
+                Trouble::Memory => (Some(Cause::MemoryGone), true),
+                Trouble::Invalid => (Some(Cause::CardRefused), true),
+                Trouble::Silence => (Some(Cause::RailLost), false),
+                Trouble::NoReceive => (Some(Cause::ReceiverNotReady), false),
+                Trouble::Card => (Some(Cause::CardFailed), false),
+                Trouble::Other(_) => (Some(Cause::CardRefused), false),
+            };
+            op.tries += u8::from(cause.is_some());
+            if let Some(cause) = cause.filter(|_| is_its_own || op.tries == TRIES) {
+                op.failed = Some(Failure::on(rail as u8, cause));
+            }
+        }
+        self.rails[rail].break_off();
+    }
+
+    /// The peer's channel of the same number has said something aside.
+    pub(crate) fn aside(&mut self, words: &[u8], context: &Context<'_>) -> Result<(), LaneFault> {
+        let ended = Ended::parse(words).map_err(|error| {
+            tracing::warn!(%error, "what the peer says aside makes no sense");
+            CORRUPT
+        })?;
+        let place = usize::from(ended.rail);
+        let rail = self.rails.get_mut(place).ok_or(CORRUPT)?;
+        let is_ahead = rail.peer_ended.is_some();
+        if is_ahead && rail.next_ended.is_none() && ended.life == rail.life.wrapping_add(1) {
+            if !matches!(rail.standing, Standing::Ended(_)) {
+                return Err(CORRUPT); // Nobody begins a life before both have ended the one before.
+            }
+            rail.next_ended = Some(ended);
+            return Ok(());
+        }
+        if is_ahead || ended.life != rail.life {
+            return Err(CORRUPT);
+        }
+        rail.peer_ended = Some(ended);
+        match rail.standing {
+            Standing::New | Standing::Idle(_) => self.end_life(place, context),
+            Standing::Greeting(_) | Standing::Up => {
+                rail.break_off();
+                Ok(())
+            }
+            Standing::Breaking(_) | Standing::Ended(_) => Ok(()),
+        }
+    }
+
+    /// Looks after rails that are not well. Answers whether to look again at once.
+    pub(crate) fn look_after(&mut self, context: &Context<'_>, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+        let now = context.now;
+        let mut is_breaking = false;
+        for place in 0..self.rails.len() {
+            let rail = &mut self.rails[place];
+            match rail.standing {
+                Standing::New => {}
+                Standing::Up => {
+                    if rail.abandoned > 0 && rail.moved.max(*rail.abandoned_since.get_or_insert(now)) + STUCK <= now {
+                        tracing::warn!(
+                            rail = rail.facts.name,
+                            "what was given up does not end; the rail is broken off"
+                        );
+                        rail.break_off();
+                        is_breaking = true;
+                    } else if rail.abandoned == 0 {
+                        rail.abandoned_since = None;
+                    }
+                }
+                Standing::Idle(_) if rail.peer_ended.is_some() => {
+                    self.end_life(place, context)?;
+                    is_breaking = true;
+                }
+                Standing::Idle(at) => {
+                    // What is posted from then on is compared with what the peer had withdrawn when it ended the life before.
+                    rail.waits_for_news = rail.peer_revision > context.told.copied();
+                    if at <= now && !rail.is_dead && !rail.waits_for_news {
+                        self.try_again(place, context)?;
+                    }
+                }
+                Standing::Greeting(since) => {
+                    if since + GREETING <= now {
+                        rail.break_off();
+                        is_breaking = true;
+                    }
+                }
+                Standing::Breaking(since) => {
+                    let since = since.unwrap_or(now);
+                    rail.standing = Standing::Breaking(Some(since));
+                    rail.quiet_looks += 1;
+                    if (rail.is_drained() && rail.quiet_looks > DRAIN_LOOKS) || since + DRAIN <= now {
+                        self.end_life(place, context)?;
+                    }
+                    is_breaking = true;
+                }
+                Standing::Ended(since) => {
+                    if let Some(ended) = rail.peer_ended {
+                        self.settle(place, &ended, context, sink)?;
+                        is_breaking = true;
+                    } else if since + PATIENCE <= now {
+                        tracing::warn!(rail = rail.facts.name, "the peer does not say what became of a broken rail");
+                        return Err(LaneFault(Cause::PeerLost));
+                    }
+                }
+            }
+        }
+        if self.rails.iter().any(|rail| rail.standing == Standing::Up) {
+            self.cut_off_since = None;
+        } else if *self.cut_off_since.get_or_insert(now) + PATIENCE <= now {
+            tracing::warn!("no rail to the peer is left");
+            return Err(LaneFault(Cause::PeerLost));
+        }
+        Ok(is_breaking)
+    }
+
+    /// This side ends the life of a queue, and says so.
+    fn end_life(&mut self, place: usize, context: &Context<'_>) -> Result<(), LaneFault> {
+        let rail = &mut self.rails[place];
+        rail.queue.reset().map_err(|error| cannot_be_made_new(&error))?;
+        rail.connecting.first_packet = next_first_packet(rail.connecting.first_packet);
+        rail.standing = Standing::Ended(context.now);
+        rail.told_revision = context.here;
+        rail.vouched = rail.vouched.max(context.here);
+        let inbound = &mut self.inbox.rails[place];
+        let ended = Ended {
+            rail: rail.index,
+            life: rail.life,
+            heard: inbound.heard(),
+            gone: inbound.gone(),
+            revision: context.here,
+            queue: rail.queue.number(),
+            first_packet: rail.connecting.first_packet,
+        };
+        inbound.has_told();
+        (context.say)(&ended.encode());
+        context.witness.reset(self.number, ended.rail, ended.revision);
+        Ok(())
+    }
+
+    /// Both sides have ended the life of a queue: nothing of it lands any more, and it is known what of it has.
+    fn settle(
+        &mut self,
+        place: usize,
+        ended: &Ended,
+        context: &Context<'_>,
+        sink: &mut dyn Sink,
+    ) -> Result<(), LaneFault> {
+        self.hear(place, (ended.heard, None, ended.gone), sink)?;
+        // What was posted before a message that was heard has landed; it must not land again, since the peer may have used its
+        // memory for something else by now. What was read behind it may be missing.
+        let Self { rails, ops, lots, .. } = self;
+        let rail = &mut rails[place];
+        while let Some(id) = rail.log.next_landed(|id| ops[id].kind == Kind::Write) {
+            sink.completed(ops[id].token, ops[id].result());
+            ops.give_back(id);
+        }
+        let mut items = Vec::new();
+        let mut notes_lost = 0;
+        let mut fence = None;
+        for what in rail.log.take() {
+            match what {
+                What::Said(Say::Hello | Say::Answer) => continue,
+                What::Said(Say::Fence(revision)) => {
+                    fence = Some(revision);
+                    continue;
+                }
+                What::Said(Say::Tell(id)) => notes_lost += u32::from(ops[id].note.is_some()),
+                What::Batch(_) | What::Said(Say::Mark(_) | Say::Forget(_)) => {}
+            }
+            items.push(what);
+        }
+        // What had begun to go again over this rail goes on behind what of it has to go once more.
+        lots.retain_mut(|lot| {
+            let is_its = lot.over == Some(place);
+            if is_its {
+                items.extend(lot.items.drain(..));
+            }
+            !is_its
+        });
+        let pause = if rail.fruitless == 0 && !rail.is_down { Duration::ZERO } else { pause(rail.fruitless) };
+        rail.fruitless += 1; // Until the peer is heard.
+        rail.begin_again(ended, notes_lost, context.now + pause);
+        if let Some(revision) = fence {
+            rail.owe_fence(revision);
+        }
+        self.stripe.has_landed(place);
+        if !items.is_empty() {
+            self.lots.push(Lot { items: items.into(), revision: ended.revision, over: None });
+        }
+        Ok(())
+    }
+
+    /// Connects a rail again.
+    fn try_again(&mut self, place: usize, context: &Context<'_>) -> Result<(), LaneFault> {
+        if self.rails[place].told_revision < self.rails[place].vouched {
+            return self.end_life(place, context); // One that has not begun, so that the peer is told how far the log has come.
+        }
+        if let Err(error) = self.greet(place, context.now) {
+            let rail = &mut self.rails[place];
+            tracing::warn!(%error, rail = rail.facts.name, "a rail cannot be connected again; it is tried later");
+            if let Standing::Idle(at) = &mut rail.standing {
+                // It may have been broken, or connected in part.
+                rail.queue.reset().map_err(|error| cannot_be_made_new(&error))?;
+                *at = context.now + pause(rail.fruitless);
+                rail.fruitless += 1;
+            } else {
+                rail.break_off();
+            }
+        }
+        Ok(())
+    }
+
+    /// When the channel is to be looked at although nothing happens.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        let of_rail = |rail: &crate::rail::Rail| match rail.standing {
+            Standing::New => None,
+            Standing::Up if rail.abandoned > 0 => {
+                Some(rail.abandoned_since.map_or(self.looked_at, |since| rail.moved.max(since) + STUCK))
+            }
+            Standing::Up => None,
+            Standing::Idle(_) if rail.peer_ended.is_some() => Some(self.looked_at),
+            Standing::Idle(_) if rail.is_dead || rail.waits_for_news => None,
+            Standing::Idle(at) => Some(at),
+            Standing::Greeting(since) => Some(since + GREETING),
+            Standing::Breaking(_) => Some(self.looked_at),
+            Standing::Ended(_) if rail.peer_ended.is_some() => Some(self.looked_at),
+            Standing::Ended(since) => Some(since + PATIENCE),
+        };
+        let is_up = self.rails.iter().any(|rail| rail.standing == Standing::Up);
+        let is_new = self.rails.iter().all(|rail| rail.standing == Standing::New);
+        let patience = self.cut_off_since.map_or(self.looked_at, |since| since + PATIENCE);
+        let patience = (!is_up && !is_new).then_some(patience);
+        self.rails.iter().filter_map(of_rail).chain(patience).min()
+    }
+}
+
+/// How long a rail is left alone after so many lives in which the peer was not heard.
+fn pause(fruitless: u32) -> Duration {
+    PAUSE_LONGEST.min(PAUSE_FIRST * (1 << fruitless.saturating_sub(1).min(10)))
+}
+
+fn cannot_be_made_new(error: &CardError) -> LaneFault {
+    tracing::error!(%error, "a queue cannot be made new, so nobody knows what it still does");
+    LaneFault(Cause::CardFailed)
+}

@@ -1,0 +1,435 @@
+//! Rails that break, and what becomes of what was under way.
+
+use super::*;
+use crate::model::Losses;
+
+const TWO: Shape = Shape { rails: 2, ..SHAPE };
+const MS: Duration = Duration::from_millis(1);
+
+/// Both sides with memory for writes: a source and a target.
+fn pools(sides: &mut [Side; 2]) -> (Pool, Pool) {
+    (sides[0].pool(pattern(3, 1 << 16)), sides[1].pool(vec![0; 1 << 16]))
+}
+
+fn block(number: u64) -> Span {
+    span(number * 1024, number * 1024, 1024)
+}
+
+fn has_block(source: &Pool, target: &Pool, number: u64) -> bool {
+    let at = number as usize * 1024..(number as usize + 1) * 1024;
+    source.bytes()[at.clone()] == target.bytes()[at]
+}
+
+#[test]
+fn a_refused_batch_ends_with_its_cause_and_its_neighbours_arrive() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, SHAPE);
+    let (source, target) = pools(&mut sides);
+    let closed = sides[1].pool_with(vec![0; 4096], Access { read: true, ..Access::default() });
+    sides[1].counter(1).recycle(1);
+    let counter = Some(CounterRef { index: 1, generation: 1 });
+    sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
+    sides[0].tell((2, 1, 1024), counter, Some((1, b"one"))).unwrap();
+    sides[0].post(WRITE, &source, &closed, &[span(0, 0, 8)], (3, 2, 8)).unwrap();
+    sides[0].tell((4, 2, 8), counter, Some((2, b"two"))).unwrap();
+    sides[0].post(WRITE, &source, &target, &[block(1)], (5, 3, 1024)).unwrap();
+    sides[0].tell((6, 3, 1024), counter, None).unwrap();
+    settle(&network, &mut sides);
+    assert_eq!(sides[0].result(3), Some(Err(Cause::AccessRefused)));
+    assert_eq!(sides[0].result(4), Some(Err(Cause::AccessRefused)), "nothing is told of it");
+    assert_eq!([1, 2, 5, 6].map(|token| sides[0].result(token)), [1024, 1, 1024, 1].map(|moved| Some(Ok(moved))));
+    assert_eq!(sides[1].got.notes, [(1, b"one".to_vec())]);
+    assert_eq!(sides[1].counter(1).value(), 2);
+    assert!(has_block(&source, &target, 0) && has_block(&source, &target, 1));
+    assert!(closed.bytes().iter().all(|byte| *byte == 0));
+    assert_eq!(sides[0].channel.rails[0].life, 1, "one repair");
+    assert!(sides.iter().all(|side| side.is_up(0)));
+    assert_eq!(sides[0].channel.oldest(), u64::MAX);
+}
+
+#[test]
+fn wherever_a_queue_breaks_all_is_told_once() {
+    for breaks in 0..40 {
+        for (side, answers) in [(0, false), (0, true), (1, false)] {
+            let network = ModelNetwork::by_hand();
+            let mut sides = connected(&network, SHAPE);
+            let (source, target) = pools(&mut sides);
+            sides[1].counter(1).recycle(1);
+            let counter = Some(CounterRef { index: 1, generation: 1 });
+            if answers {
+                // Requests happen, and nobody hears it: what landed must not be told again.
+                let losses = Losses { answers: true, ..Losses::default() };
+                network.lose(&sides[1].cards[0], &sides[0].cards[0], losses);
+            }
+            sides[side].cards[0].break_after(breaks);
+            for number in 0..12 {
+                sides[0].post(WRITE, &source, &target, &[block(number)], (number, number, 1024)).unwrap();
+                let note = (number % 3 == 0).then_some((u128::from(number), &b"it is there"[..]));
+                sides[0].tell((100 + number, number, 1024), counter, note).unwrap();
+                if number % 4 == 3 {
+                    network.run();
+                    sides[1].turn();
+                }
+            }
+            network.run();
+            if answers {
+                network.mend(&sides[1].cards[0], &sides[0].cards[0]);
+                sides[0].cut(0);
+            }
+            pass_time(&network, &mut sides, 20 * MS);
+            for number in 0..12 {
+                assert_eq!(sides[0].result(number), Some(Ok(1024)));
+                assert_eq!(sides[0].result(100 + number), Some(Ok(1)));
+                assert!(has_block(&source, &target, number));
+            }
+            assert_eq!(sides[1].counter(1).value(), 12, "after {breaks} requests");
+            let ids: Vec<_> = sides[1].got.notes.iter().map(|(id, _)| *id).collect();
+            assert_eq!(ids, [0, 3, 6, 9]);
+        }
+    }
+}
+
+#[test]
+fn what_was_told_is_not_written_again() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, SHAPE);
+    let (source, target) = pools(&mut sides);
+    let losses = Losses { answers: true, ..Losses::default() };
+    network.lose(&sides[1].cards[0], &sides[0].cards[0], losses);
+    sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
+    sides[0].tell((2, 1, 1024), None, Some((1, b""))).unwrap();
+    sides[0].channel.flush();
+    network.run();
+    sides[1].turn();
+    assert_eq!(sides[1].got.notes.len(), 1);
+    // Whoever was told uses the memory for something else.
+    target.window.fill(0, 1024, 0x77).unwrap();
+    network.mend(&sides[1].cards[0], &sides[0].cards[0]);
+    sides[0].cut(0);
+    settle(&network, &mut sides);
+    assert_eq!((sides[0].result(1), sides[0].result(2)), (Some(Ok(1024)), Some(Ok(1))));
+    assert!(target.bytes()[..1024].iter().all(|byte| *byte == 0x77));
+}
+
+#[test]
+fn nothing_is_reported_before_the_peer_has_ended_it_too() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, SHAPE);
+    let (source, target) = pools(&mut sides);
+    sides[0].cards[0].break_after(0);
+    sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
+    sides[0].channel.flush();
+    sides[0].channel.abandon(1);
+    for _ in 0..10 {
+        network.run();
+        sides[0].turn();
+    }
+    assert_eq!(sides[0].result(1), None, "it may still land");
+    assert_eq!(sides[0].said.borrow().len(), 1);
+    assert_eq!(*sides[0].proofs.reset.borrow(), [(0, 0)]);
+    settle(&network, &mut sides);
+    assert_eq!(sides[0].result(1), Some(Err(Cause::Cancelled)));
+    assert_eq!(*sides[1].proofs.reset.borrow(), [(0, 0)]);
+    assert!(sides[0].is_up(0) && sides[1].is_up(0));
+}
+
+#[test]
+fn what_was_withdrawn_meanwhile_does_not_go_again() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, SHAPE);
+    let (source, target) = pools(&mut sides);
+    sides[0].cards[0].break_after(0);
+    for number in 0..4 {
+        sides[0].post(WRITE, &source, &target, &[block(number)], (number, number, 1024)).unwrap();
+        sides[0].tell((10 + number, number, 1024), None, Some((number.into(), b""))).unwrap();
+    }
+    sides[0].post(WRITE, &source, &target, &[block(4)], (4, 4, 1024)).unwrap();
+    sides[0].withdraw(&source, 1100, 10);
+    sides[1].withdraw(&target, 2 * 1024 + 7, 1);
+    for _ in 0..20 {
+        network.run();
+        (0..2).for_each(|at| {
+            sides[at].turn();
+            pass_asides(&mut sides, at);
+        });
+    }
+    assert!(sides[0].got.completed.is_empty(), "the peer has said how far its log is, and it is not known yet");
+    assert!(!sides[0].is_up(0), "nothing is posted before it is known either");
+    pass_news(&mut sides, 1);
+    pass_news(&mut sides, 0);
+    settle(&network, &mut sides);
+    assert_eq!(sides[0].result(1), Some(Err(Cause::RevokedHere)));
+    assert_eq!(sides[0].result(2), Some(Err(Cause::RevokedByPeer)));
+    assert_eq!(
+        (sides[0].result(11), sides[0].result(12)),
+        (Some(Err(Cause::RevokedHere)), Some(Err(Cause::RevokedByPeer)))
+    );
+    assert_eq!([0, 3, 4].map(|token| sides[0].result(token)), [Some(Ok(1024)); 3]);
+    assert_eq!(sides[1].got.notes.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, 3]);
+    assert_eq!([0, 1, 2, 3, 4].map(|number| has_block(&source, &target, number)), [true, false, false, true, true]);
+}
+
+#[test]
+fn a_key_that_was_withdrawn_is_said_to_be() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, SHAPE);
+    let (source, mut target) = pools(&mut sides);
+    sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
+    sides[1].withdraw(&target, 0, u64::MAX);
+    target.registrations.clear();
+    network.run();
+    pass_news(&mut sides, 1);
+    settle(&network, &mut sides);
+    assert_eq!(sides[0].result(1), Some(Err(Cause::RevokedByPeer)));
+}
+
+#[test]
+fn what_a_dead_rail_had_goes_over_the_other() {
+    for held in [false, true] {
+        let network = ModelNetwork::by_hand();
+        let mut sides = connected(&network, TWO);
+        let (source, target) = (sides[0].pool(pattern(3, 1 << 20)), sides[1].pool(vec![0; 1 << 20]));
+        for block in 0..16 {
+            let at = block << 16;
+            sides[0].post(WRITE, &source, &target, &[span(at, at, 1 << 16)], (block, 7, 1 << 20)).unwrap();
+        }
+        sides[0].tell((99, 7, 1 << 20), None, Some((9, b"all"))).unwrap();
+        sides[0].channel.flush();
+        if held {
+            sides[1].cards[0].hold();
+        }
+        for _ in 0..5 {
+            network.step();
+        }
+        sides[0].cards[1].set_port(false);
+        sides[1].cards[1].set_port(false);
+        settle(&network, &mut sides);
+        sides[1].cards[0].release();
+        settle(&network, &mut sides);
+        assert_eq!(sides[0].result(99), Some(Ok(1)));
+        assert!((0..16).all(|token| sides[0].result(token) == Some(Ok(1 << 16))));
+        assert!(target.bytes() == source.bytes());
+        assert_eq!(sides[1].got.notes, [(9, b"all".to_vec())]);
+        assert!(sides[0].is_up(0) && !sides[0].is_up(1));
+        // It stays out as long as it is down, and the session stands.
+        pass_time(&network, &mut sides, 6000 * MS);
+        assert!(!sides[0].is_up(1));
+        let lives = sides[0].channel.rails[1].life;
+        assert!((5..30).contains(&lives), "{lives} tries");
+        sides.iter().for_each(|side| side.cards[1].set_port(true));
+        pass_time(&network, &mut sides, 1500 * MS);
+        assert!(sides[0].is_up(1) && sides[1].is_up(1));
+    }
+}
+
+#[test]
+fn without_any_rail_the_session_ends() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, SHAPE);
+    let (source, target) = pools(&mut sides);
+    // Long quiet times are none without a rail.
+    pass_time(&network, &mut sides, 7000 * MS);
+    sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
+    sides[0].cards[0].set_port(false);
+    let begun = sides[0].now;
+    while sides[0].fault.is_none() {
+        network.advance(10 * MS);
+        for at in 0..2 {
+            sides[at].now += 10 * MS;
+            sides[at].turn();
+            pass_asides(&mut sides, at);
+        }
+        assert!(sides[0].now - begun < 6000 * MS);
+    }
+    assert_eq!(sides[0].fault, Some(LaneFault(Cause::PeerLost)));
+    assert!(sides[0].now - begun > 4900 * MS);
+}
+
+#[test]
+fn a_peer_that_does_not_answer_for_long_is_lost_although_other_rails_are_up() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, TWO);
+    sides[0].cut(1);
+    let begun = sides[0].now;
+    while sides[0].fault.is_none() {
+        let look = sides[0].channel.next_look().expect("it waits for an answer");
+        sides[0].now = sides[0].now.max(look) + MS;
+        sides[0].turn();
+        assert!(sides[0].now - begun < 6000 * MS);
+    }
+    assert!(sides[0].is_up(0) && sides[0].now - begun > 4900 * MS);
+}
+
+#[test]
+fn what_is_given_up_ends_soon_although_the_peers_card_stands_still() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, SHAPE);
+    let (source, target) = pools(&mut sides);
+    sides[1].cards[0].hold();
+    sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
+    sides[0].tell((2, 1, 1024), None, Some((1, b""))).unwrap();
+    sides[0].post(WRITE, &source, &target, &[block(1)], (3, 3, 1024)).unwrap();
+    settle(&network, &mut sides);
+    assert_eq!(sides[0].channel.next_look(), None);
+    assert_eq!(sides[0].channel.abandon(1), penstock_transport::lane::Abandoned::Open);
+    assert_eq!(sides[0].channel.abandon(2), penstock_transport::lane::Abandoned::RemoteOpen);
+    assert!(sides[0].channel.next_look().is_some());
+    pass_time(&network, &mut sides, 40 * MS);
+    assert_eq!(sides[0].result(1), None);
+    pass_time(&network, &mut sides, 30 * MS);
+    sides[1].cards[0].release();
+    settle(&network, &mut sides);
+    assert_eq!((sides[0].result(1), sides[0].result(2)), (Some(Err(Cause::Cancelled)), Some(Err(Cause::Cancelled))));
+    assert_eq!(sides[0].result(3), Some(Ok(1024)), "it was innocent");
+    assert!(sides[1].got.notes.is_empty() && !has_block(&source, &target, 0) && has_block(&source, &target, 1));
+    assert_eq!(sides[0].channel.next_look(), None);
+}
+
+#[test]
+fn what_waits_to_go_again_is_taken_back_at_once() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, SHAPE);
+    let (source, target) = pools(&mut sides);
+    sides[0].cards[0].break_after(0);
+    sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
+    sides[0].tell((2, 1, 1024), None, Some((1, b""))).unwrap();
+    sides[0].post(WRITE, &source, &target, &[block(1)], (3, 3, 1024)).unwrap();
+    sides[0].tell((4, 3, 1024), None, Some((2, b""))).unwrap();
+    sides[1].withdraw(&target, 60_000, 1);
+    for _ in 0..20 {
+        network.run();
+        (0..2).for_each(|at| {
+            sides[at].turn();
+            pass_asides(&mut sides, at);
+        });
+    }
+    assert_eq!(sides[0].channel.abandon(1), penstock_transport::lane::Abandoned::Quiet);
+    assert_eq!(sides[0].channel.abandon(2), penstock_transport::lane::Abandoned::Quiet, "its transfer is not whole");
+    assert_eq!(sides[0].channel.abandon(4), penstock_transport::lane::Abandoned::Quiet);
+    pass_news(&mut sides, 1);
+    settle(&network, &mut sides);
+    assert_eq!(sides[0].got.completed, [(3, Ok(1024))]);
+    assert!(sides[1].got.notes.is_empty() && has_block(&source, &target, 1));
+    assert_eq!(sides[0].channel.ops.iter().count(), 0);
+}
+
+#[test]
+fn nothing_is_told_of_a_transfer_that_failed_on_one_of_its_rails() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, TWO);
+    let (source, target) = (sides[0].pool(pattern(3, 1 << 20)), sides[1].pool(vec![0; 1 << 20]));
+    let closed = sides[1].pool_with(vec![0; 1 << 16], Access::default());
+    sides[1].counter(1).recycle(1);
+    let counter = Some(CounterRef { index: 1, generation: 1 });
+    for bad in 0..16 {
+        let transfer = 100 + bad;
+        for block in 0..16 {
+            let at = block << 16;
+            let (to, place) = if block == bad { (&closed, 0) } else { (&target, at) };
+            let token = bad * 100 + block;
+            sides[0].post(WRITE, &source, to, &[span(at, place, 1 << 16)], (token, transfer, 1 << 20)).unwrap();
+        }
+        sides[0].tell((bad * 100 + 99, transfer, 1 << 20), counter, Some((bad.into(), b"all"))).unwrap();
+        settle(&network, &mut sides);
+        for block in 0..16 {
+            let expected = if block == bad { Err(Cause::AccessRefused) } else { Ok(1 << 16) };
+            assert_eq!(sides[0].result(bad * 100 + block), Some(expected), "{bad}: {block}");
+        }
+        assert_eq!(sides[0].result(bad * 100 + 99), Some(Err(Cause::AccessRefused)));
+    }
+    assert_eq!((sides[1].got.notes.len(), sides[1].counter(1).value()), (0, 0));
+    assert_eq!((sides[1].channel.inbox.open(), sides[0].channel.ops.iter().count()), (0, 0), "nothing is left of them");
+}
+
+#[test]
+fn a_batch_that_breaks_every_rail_it_is_on_is_given_up() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, SHAPE);
+    let (source, target) = pools(&mut sides);
+    sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
+    for _ in 0..3 {
+        sides[0].channel.flush();
+        network.cut(&sides[0].cards[0], &sides[1].cards[0]);
+        network.run();
+        network.advance(400 * MS);
+        sides.iter_mut().for_each(|side| side.now += 400 * MS);
+        sides[0].turn();
+        network.mend(&sides[0].cards[0], &sides[1].cards[0]);
+        for _ in 0..40 {
+            // Up to where it would leave again.
+            (0..2).for_each(|at| {
+                sides[at].turn();
+                pass_asides(&mut sides, at);
+            });
+            if sides[0].is_up(0) && sides[0].channel.lots.is_empty() {
+                break;
+            }
+            network.run();
+        }
+    }
+    settle(&network, &mut sides);
+    assert_eq!(sides[0].result(1), Some(Err(Cause::RailLost)));
+    assert!(sides[0].is_up(0));
+}
+
+#[test]
+fn while_a_rail_is_not_connected_nothing_old_lands_and_the_peer_hears_of_what_is_vouched_for() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, SHAPE);
+    let (_, target) = pools(&mut sides);
+    sides[1].cut(0);
+    for _ in 0..6 {
+        sides[1].turn();
+    }
+    assert_eq!(*sides[1].proofs.reset.borrow(), [(0, 0)]);
+    // The peer does not answer; memory is taken back meanwhile.
+    sides[1].withdraw(&target, 0, 1);
+    sides[1].cut(0);
+    assert_eq!(*sides[1].proofs.reset.borrow(), [(0, 0), (0, 1)]);
+    for _ in 0..40 {
+        network.run();
+        (0..2).for_each(|at| {
+            sides[at].turn();
+            pass_asides(&mut sides, at);
+        });
+    }
+    assert!(!sides[0].is_up(0), "it has to know of that before it posts anything");
+    pass_news(&mut sides, 1);
+    pass_time(&network, &mut sides, 100 * MS);
+    assert!(sides[0].is_up(0) && sides[1].is_up(0));
+}
+
+#[test]
+fn fences_survive_a_repair() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, TWO);
+    let (_, target) = pools(&mut sides);
+    sides[1].withdraw(&target, 0, 1);
+    pass_news(&mut sides, 1);
+    sides[0].cards[0].break_after(0);
+    sides[0].channel.send_fence(1);
+    settle(&network, &mut sides);
+    let heard = sides[1].proofs.heard.borrow();
+    assert!(heard.contains(&(0, 1)) && heard.contains(&(1, 1)) && heard.len() == 2, "{heard:?}");
+}
+
+#[test]
+fn words_that_make_no_sense_end_the_session() {
+    let network = ModelNetwork::by_hand();
+    let ended = crate::ended::Ended { rail: 0, life: 0, heard: 0, gone: 0, revision: 0, queue: 1, first_packet: 1 };
+    let bad = [
+        crate::ended::Ended { rail: 1, ..ended },
+        crate::ended::Ended { life: 1, ..ended },
+        // More than was ever said.
+        crate::ended::Ended { heard: 7, ..ended },
+    ];
+    for words in bad.map(|ended| ended.encode().to_vec()).into_iter().chain([vec![], vec![1; 40]]) {
+        let mut sides = connected(&network, SHAPE);
+        sides[0].hear(&words);
+        for _ in 0..10 {
+            network.run();
+            sides[0].turn();
+        }
+        assert_eq!(sides[0].fault, Some(LaneFault(Cause::PeerCorrupt)), "{words:?}");
+    }
+}

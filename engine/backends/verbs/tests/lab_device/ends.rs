@@ -1,0 +1,251 @@
+//! Two cards, and what is between them.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use penstock_memory::{HostMemory, Window};
+use penstock_verbs::card::{
+    Access, Card, Connecting, Desk, Done, Endpoint, Facts, Kind, Landing, Outcome, Piece, Queue, Registration, Request,
+};
+use penstock_verbs::device::{self, DeviceCard, Options, Posting};
+
+/// No test waits longer for anything.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+/// Requests of each queue.
+pub(crate) const REQUESTS: usize = 64;
+/// Bytes of each side's memory.
+pub(crate) const BYTES: usize = 1 << 20;
+/// Receives of each side, and the bytes of each; they are at the end of its memory.
+pub(crate) const RECEIVES: usize = 16;
+pub(crate) const RECEIVE_BYTES: u32 = 8192;
+
+/// The tests share a wire, and one of them cuts it.
+static WIRE: Mutex<()> = Mutex::new(());
+
+/// The wire, for one test, or nothing where there is none: then the test is told as skipped.
+pub(crate) fn wire(test: &str) -> Option<MutexGuard<'static, ()>> {
+    let labs_are_on = std::env::var_os("PENSTOCK_LABS").is_some_and(|value| value == "1");
+    let device = "/sys/class/infiniband/rxe_a0";
+    let reason = if !labs_are_on {
+        Some("labs run when PENSTOCK_LABS=1 is set".to_owned())
+    } else if !fs::exists(device).unwrap_or(false) {
+        Some(format!("needs path:{device}"))
+    } else {
+        None
+    };
+    let Some(reason) = reason else { return Some(WIRE.lock().unwrap_or_else(PoisonError::into_inner)) };
+    if let Some(path) = std::env::var_os("PENSTOCK_SKIPS") {
+        let opened = fs::OpenOptions::new().create(true).append(true).open(path);
+        let mut notes = opened.expect("the file that PENSTOCK_SKIPS names can be written");
+        writeln!(notes, "{test}: {reason}").expect("the file that PENSTOCK_SKIPS names can be written");
+    }
+    None
+}
+
+/// Opens a card by its name.
+pub(crate) fn open(name: &str, posting: Posting) -> Arc<DeviceCard> {
+    let options = Options { wanted: vec![name.parse().expect("a name")], posting, ..Options::default() };
+    let found = device::cards(&options).unwrap_or_else(|error| panic!("{name} is opened: {error}"));
+    found.cards.into_iter().next().expect("one card was named")
+}
+
+/// One of the two.
+pub(crate) struct End {
+    pub(crate) queue: Box<dyn Queue>,
+    pub(crate) desk: Box<dyn Desk>,
+    pub(crate) registration: Option<Arc<dyn Registration>>,
+    pub(crate) memory: HostMemory,
+    pub(crate) card: Arc<DeviceCard>,
+    came: VecDeque<Done>,
+}
+
+/// What peers may do with the memory of an end.
+pub(crate) const ALL: Access = Access { read: true, write: true, land: true };
+
+impl End {
+    pub(crate) fn new(name: &str, posting: Posting) -> Self {
+        Self::on(open(name, posting))
+    }
+
+    /// With a desk, a queue and memory of its own.
+    pub(crate) fn on(card: Arc<DeviceCard>) -> Self {
+        let memory = HostMemory::from_vec(vec![0; BYTES]).expect("memory");
+        let registration = card.register(memory.window(), ALL).expect("it is registered");
+        let mut desk = card.desk(4 * REQUESTS, RECEIVES).expect("a desk");
+        let queue = desk.queue(REQUESTS).expect("a queue");
+        Self { queue, desk, registration: Some(registration), memory, card, came: VecDeque::new() }
+    }
+
+    pub(crate) fn facts(&self) -> &Facts {
+        self.card.facts()
+    }
+
+    pub(crate) fn window(&self) -> &Window {
+        self.memory.window()
+    }
+
+    pub(crate) fn piece(&self, offset: u64, bytes: u32) -> Piece {
+        let key = self.registration.as_ref().expect("it is registered").local_key();
+        Piece { address: self.address(offset), bytes, key }
+    }
+
+    pub(crate) fn address(&self, offset: u64) -> u64 {
+        self.window().base_address() + offset
+    }
+
+    pub(crate) fn key(&self) -> u32 {
+        self.registration.as_ref().expect("it is registered").remote_key()
+    }
+
+    pub(crate) fn fill(&self, offset: u64, bytes: &[u8]) {
+        self.window().write_from(offset, bytes).expect("it is inside");
+    }
+
+    pub(crate) fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.window().read_into(offset, &mut bytes).expect("it is inside");
+        bytes
+    }
+
+    /// Where a receive's bytes are.
+    pub(crate) fn receive_at(id: u64) -> u64 {
+        BYTES as u64 - (id + 1) * u64::from(RECEIVE_BYTES)
+    }
+
+    /// Gives receives with the names from zero on.
+    pub(crate) fn supply(&mut self, count: usize) {
+        let landings: Vec<Landing> = (0..count as u64)
+            .map(|id| Landing { id, piece: self.piece(Self::receive_at(id), RECEIVE_BYTES) })
+            .collect();
+        self.desk.supply(&landings).expect("the desk has room for them");
+    }
+
+    pub(crate) fn post(&mut self, requests: &[Request], pieces: &[Piece]) {
+        self.queue.post(requests, pieces).unwrap_or_else(|failed| panic!("it is posted: {failed:?}"));
+    }
+
+    /// The next completion.
+    pub(crate) fn next(&mut self) -> Done {
+        self.take(1)[0]
+    }
+
+    /// The next so many completions.
+    pub(crate) fn take(&mut self, count: usize) -> Vec<Done> {
+        let began = Instant::now();
+        while self.came.len() < count {
+            self.look();
+            assert!(began.elapsed() < LIMIT, "{count} completions within {LIMIT:?}: only {:?} came", self.came);
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        self.came.drain(..count).collect()
+    }
+
+    /// The completions that are there.
+    pub(crate) fn poll(&mut self) -> Vec<Done> {
+        self.look();
+        self.came.drain(..).collect()
+    }
+
+    fn look(&mut self) {
+        let mut room = [Done::default(); 32];
+        let count = self.desk.poll(&mut room).expect("it polls");
+        self.came.extend(&room[..count]);
+    }
+
+    pub(crate) fn expect(&mut self, id: u64, what: Outcome) {
+        let expected = Done { queue: self.queue.number(), id, what };
+        assert_eq!(self.next(), expected);
+    }
+
+    pub(crate) fn endpoint(&self, first_packet: u32) -> Endpoint {
+        Endpoint { queue: self.queue.number(), first_packet, gid: self.facts().gid, lid: self.facts().lid }
+    }
+
+    /// Waits until the descriptor is readable.
+    pub(crate) fn is_woken(descriptor: &impl AsFd, within: Duration) -> bool {
+        let mut polled = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
+        let within = rustix::event::Timespec::try_from(within).expect("a short time");
+        rustix::event::poll(&mut polled, Some(&within)).expect("it polls") == 1
+    }
+}
+
+/// A request that is told of.
+pub(crate) fn request(id: u64, kind: Kind, pieces: u32) -> Request {
+    Request { id, kind, pieces, signalled: true, inline: false }
+}
+
+/// Both ends of a wire, connected.
+pub(crate) struct Pair {
+    pub(crate) a: End,
+    pub(crate) b: End,
+    /// Payload of one packet, if it shall be smaller than it could be.
+    pub(crate) mtu: Option<u32>,
+    first_packet: u32,
+}
+
+impl Pair {
+    pub(crate) fn connected(posting: Posting) -> Self {
+        let (a, b) = (End::new("rxe_a0", posting), End::new("rxe_b0", posting));
+        let mut pair = Self { a, b, mtu: None, first_packet: 0xff_fff0 };
+        assert_eq!(pair.a.card.posting(), posting, "the driver of soft devices knows both");
+        pair.connect();
+        pair
+    }
+
+    pub(crate) fn connect(&mut self) {
+        let (from_a, from_b) = (self.first_packet, self.first_packet ^ 0x55);
+        // Another number for each life, so that packets of an earlier one are told apart.
+        self.first_packet = (self.first_packet + 0x1000) & 0xff_ffff;
+        let mtu = self.mtu.unwrap_or_else(|| self.a.facts().mtu.min(self.b.facts().mtu));
+        let reads = self.a.facts().reads_max.min(self.b.facts().reads_max);
+        let (a, b) = (self.a.endpoint(from_a), self.b.endpoint(from_b));
+        let connecting =
+            |there, first_packet| Connecting { there, first_packet, mtu, reads_there: reads, reads_here: reads };
+        self.a.queue.connect(&connecting(b, from_a)).expect("a is connected");
+        self.b.queue.connect(&connecting(a, from_b)).expect("b is connected");
+    }
+
+    /// New again on both sides.
+    pub(crate) fn repair(&mut self) {
+        self.a.queue.reset().expect("a is reset");
+        self.b.queue.reset().expect("b is reset");
+        self.connect();
+    }
+
+    /// A write from a to b that arrives.
+    pub(crate) fn works(&mut self) {
+        let said = format!("it works, packet {}", self.first_packet);
+        self.a.fill(0, said.as_bytes());
+        let kind = Kind::Write { address: self.b.address(0), key: self.b.key() };
+        let piece = self.a.piece(0, said.len() as u32);
+        self.a.post(&[request(4711, kind, 1)], &[piece]);
+        self.a.expect(4711, Outcome::Did);
+        assert_eq!(self.b.bytes(0, said.len()), said.as_bytes());
+    }
+}
+
+/// Both ways of posting.
+pub(crate) const POSTINGS: [Posting; 2] = [Posting::Extended, Posting::Classic];
+
+/// Bytes that differ from their neighbours, and from those of other seeds.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|place| ((place ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+/// Bytes that a link has sent.
+pub(crate) fn sent(link: &str) -> u64 {
+    let path = format!("/sys/class/net/{link}/statistics/tx_bytes");
+    fs::read_to_string(&path).expect("a link counts").trim().parse().expect("a number")
+}
+
+/// Runs a program of the system.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+    let ran = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(ran.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8_lossy(&ran.stdout).into_owned()
+}

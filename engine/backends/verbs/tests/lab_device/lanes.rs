@@ -1,0 +1,228 @@
+//! Two engines' sides of a session over real cards: what lanes promise, without the rest of the engines.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use penstock_core::plan::RegionKey;
+use penstock_core::{Cause, Direction, NoteId, Rights, Span};
+use penstock_memory::{Hint, HostMemory, ProcessWatch, Region, Registry};
+use penstock_ring::ReadyBits;
+use penstock_transport::host::Commons;
+use penstock_transport::lane::Handle;
+use penstock_transport::{
+    Announced, Arrival, Asides, Batch, Driver, Failure, Here, Lane, Link, Note, PostError, Posted, Registrar,
+    RemoteMemory, RemoteRegion, Revisions, Sink, There, Transport,
+};
+use penstock_verbs::card::Card;
+use penstock_verbs::device::Posting;
+use penstock_verbs::{Options, VerbsTransport};
+
+use crate::ends::{LIMIT, POSTINGS, open, pattern, sent, wire};
+
+const PARTY: u32 = 3;
+
+#[derive(Default)]
+struct Got {
+    notes: Vec<(u128, Vec<u8>)>,
+    completed: Vec<(u64, Result<u64, Cause>)>,
+}
+
+impl Sink for Got {
+    fn has_room(&mut self) -> bool {
+        true
+    }
+
+    fn note(&mut self, note: Note<'_>) {
+        self.notes.push((note.id.0, note.payload.to_vec()));
+    }
+
+    fn handed_over(&mut self, _: Note<'_>, _: Handle) {
+        panic!("nothing is handed over between hosts");
+    }
+
+    fn completed(&mut self, token: u64, result: Result<u64, Failure>) {
+        self.completed.push((token, result.map_err(|failure| failure.cause)));
+    }
+}
+
+struct Engine {
+    commons: Arc<Commons>,
+    registry: Arc<Registry>,
+    transport: VerbsTransport,
+}
+
+impl Engine {
+    fn new(card: &str, posting: Posting) -> Self {
+        let (commons, registry) = (Commons::create(1).expect("memory"), Arc::new(Registry::new()));
+        let cards: Vec<Arc<dyn Card>> = vec![open(card, posting)];
+        let made = VerbsTransport::new(Arc::clone(&commons), Arc::clone(&registry), cards, Options::default());
+        Self { commons, registry, transport: made.expect("a transport over a card") }
+    }
+
+    fn region(&self, bytes: Vec<u8>) -> Arc<Region> {
+        let memory = HostMemory::from_vec(bytes).expect("memory");
+        self.registry.register_host(memory, "pool", Rights::READ_WRITE).expect("a region")
+    }
+}
+
+struct Side {
+    lane: Box<dyn Lane>,
+    driver: Box<dyn Driver>,
+    ready: ReadyBits,
+    registrar: Arc<dyn Registrar>,
+    asides: Arc<dyn Asides>,
+    said: Arc<Mutex<VecDeque<Vec<u8>>>>,
+    got: Got,
+    engine: Engine,
+}
+
+impl Side {
+    fn new(engine: Engine, link: Link) -> Self {
+        let Link { mut lanes, registrar, asides, path, rails, .. } = link;
+        println!("{path}: {rails:?}");
+        Self {
+            lane: lanes.pop().expect("one lane"),
+            driver: engine.transport.driver(0).expect("a driver").expect("it has one"),
+            ready: engine.commons.mail.view().ready(0),
+            registrar,
+            asides: asides.expect("broken rails are talked about"),
+            said: Arc::default(),
+            got: Got::default(),
+            engine,
+        }
+    }
+
+    fn turn(&mut self) {
+        while let Some(words) = self.said.lock().expect("nobody panics").pop_front() {
+            self.asides.heard(&words).expect("what was said is understood");
+        }
+        self.driver.turn();
+        let mut is_marked = false;
+        self.ready.take_each(|party| is_marked |= party == PARTY as usize);
+        if is_marked && self.lane.poll(&mut self.got).expect("no fault") {
+            self.ready.mark(PARTY as usize);
+        }
+        self.lane.flush().expect("no fault");
+    }
+}
+
+fn key_of(region: &Region) -> RegionKey {
+    RegionKey { region: region.id(), generation: region.generation() }
+}
+
+fn show(region: &Arc<Region>, from: &Side, to: &Side) -> RemoteMemory {
+    let exported = from.registrar.export(region);
+    let shown = RemoteRegion {
+        epoch: 1,
+        id: region.id(),
+        generation: region.generation(),
+        base: region.window().base_address(),
+        bytes: region.bytes(),
+        rights: region.rights(),
+        path: &exported.path,
+    };
+    to.registrar.import(&shown, None).expect("cards reach it")
+}
+
+fn bytes_of(region: &Region) -> Vec<u8> {
+    let mut bytes = vec![0; region.bytes() as usize];
+    region.window().read_into(0, &mut bytes).expect("it is inside");
+    bytes
+}
+
+fn session(posting: Posting) -> [Side; 2] {
+    let (one, two) = (Engine::new("rxe_a0", posting), Engine::new("rxe_b0", posting));
+    let offer = |engine: &Engine, number: u64| {
+        let watch = Arc::new(ProcessWatch::of(std::process::id()));
+        let here = Here { host: number, process: number, epoch: number, workers: 1, party: PARTY };
+        let other = 3 - number;
+        let there = There { host: other, process: other, epoch: other, workers: 1, party: PARTY, watch };
+        engine.transport.offer(here, there).expect("an offer")
+    };
+    let (offer_one, offer_two) = (offer(&one, 1), offer(&two, 2));
+    let (blob_one, blob_two) = (offer_one.blob.clone(), offer_two.blob.clone());
+    let link_one = (offer_one.join)(&blob_two, Vec::new()).unwrap_or_else(|error| panic!("one joins: {error}"));
+    let link_two = (offer_two.join)(&blob_one, Vec::new()).unwrap_or_else(|error| panic!("two joins: {error}"));
+    let sides = [Side::new(one, link_one), Side::new(two, link_two)];
+    for at in 0..2 {
+        let ear = Arc::clone(&sides[1 - at].said);
+        sides[at].asides.begin(Box::new(move |words| ear.lock().expect("nobody panics").push_back(words.to_vec())));
+    }
+    sides
+}
+
+fn until(sides: &mut [Side; 2], what: &str, mut is_so: impl FnMut(&mut [Side; 2]) -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !is_so(sides) {
+        sides.iter_mut().for_each(Side::turn);
+        assert!(Instant::now() < deadline, "waited too long until {what}");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+#[test]
+fn a_session_over_real_cards_writes_reads_and_tells() {
+    let Some(_wire) = wire("a_session_over_real_cards_writes_reads_and_tells") else { return };
+    for posting in POSTINGS {
+        let mut sides = session(posting);
+        let bytes = pattern(11, 1 << 20);
+        let source = sides[0].engine.region(bytes.clone());
+        let target = sides[1].engine.region(vec![0; 1 << 20]);
+        let remote = show(&target, &sides[1], &sides[0]);
+        let before = sent("a0");
+        // Blocks of 16 KiB that change their order on the way, sixteen to a batch.
+        let spans: Vec<Span> =
+            (0..64_u64).map(|block| Span { local: block * 16384, remote: (63 - block) * 16384, len: 16384 }).collect();
+        let batch = |direction, spans, token, transfer| Batch {
+            direction,
+            local: source.window(),
+            local_key: key_of(&source),
+            remote: &remote,
+            spans,
+            hint: Hint::Cached,
+            expected: Revisions::default(),
+            token,
+            transfer,
+            whole: 1 << 20,
+        };
+        let mut posts = 0;
+        for mut rest in spans.chunks(16) {
+            until(&mut sides, "there is room", |sides| {
+                match sides[0].lane.post(&batch(Direction::Write, rest, posts, 1)) {
+                    Ok(Posted::Accepted(taken)) => {
+                        posts += 1;
+                        rest = &rest[taken..];
+                    }
+                    Err(PostError::Full) => {}
+                    other => panic!("{other:?}"),
+                }
+                rest.is_empty()
+            });
+        }
+        let payload = pattern(12, 4000);
+        let note = Some(Note { id: NoteId(99), payload: &payload });
+        let arrival = Arrival { transfer: 1, whole: 1 << 20, token: 77, counter: None, note };
+        let told = sides[0].lane.announce(&arrival).expect("it is told");
+        assert!(matches!(told, Announced::Accepted), "{told:?}");
+        until(&mut sides, "the note is there and all has ended", |sides| {
+            sides[1].got.notes.len() == 1 && sides[0].got.completed.len() == posts as usize + 1
+        });
+        assert_eq!(sides[1].got.notes, [(99, payload)]);
+        assert!(sides[0].got.completed.iter().all(|(_, result)| result.is_ok()), "{:?}", sides[0].got.completed);
+        let arrived = bytes_of(&target);
+        for block in 0..64 {
+            let (from, to) = (block * 16384, (63 - block) * 16384);
+            assert_eq!(arrived[to..to + 16384], bytes[from..from + 16384], "block {block}");
+        }
+        assert!(sent("a0") - before >= 1 << 20, "it went over the wire");
+
+        // And back, one block of it.
+        let back = [Span { local: 0, remote: 0, len: 65536 }];
+        let posted = sides[0].lane.post(&batch(Direction::Read, &back, 200, 2));
+        assert!(matches!(posted, Ok(Posted::Accepted(1))), "{posted:?}");
+        until(&mut sides, "it is read", |sides| sides[0].got.completed.len() == posts as usize + 2);
+        assert_eq!(sides[0].got.completed.last(), Some(&(200, Ok(65536))));
+        assert_eq!(bytes_of(&source)[..65536], arrived[..65536]);
+    }
+}

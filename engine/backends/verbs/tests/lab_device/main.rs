@@ -1,0 +1,12 @@
+//! Real cards, two of them in one process with a wire between: what the seam promises, on the real stack.
+//!
+//! Runs where `rxe_a0` and `rxe_b0` are, which are soft devices on the two ends of a wire: the guest of the RDMA lab.
+
+#![allow(clippy::print_stdout, reason = "the figures are what a reader of the output looks for")]
+
+mod breaking;
+mod ends;
+mod here;
+mod lanes;
+mod memory;
+mod moving;
