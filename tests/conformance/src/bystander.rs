@@ -101,7 +101,7 @@ impl Arena {
     fn open(setting: Setting) -> Self {
         let folder = Folder::fresh();
         let mut victim = Remote::start(Place::Here);
-        victim.tell(Command::Start(setting.spec(folder.path(), Self::VICTIM)));
+        victim.tell(Command::Start(setting.spec(folder.path(), Self::VICTIM).into()));
         let Reply::Started { descriptor } = victim.hear(PATIENCE) else { panic!("the victim does not start") };
         let card = Card::decode(&descriptor).expect("an engine's own descriptor");
         for (label, seed) in [("bystander", 0), (KV, crate::stage::FAR_SEED)] {

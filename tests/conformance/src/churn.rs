@@ -130,7 +130,7 @@ fn come_back(stage: &mut Stage) -> Duration {
     stage.replace(0);
     let spec = stage.setting.spec(stage.folder.path(), NAME);
     let begun = Instant::now();
-    stage.tell(0, Command::Start(spec));
+    stage.tell(0, Command::Start(spec.into()));
     let rights = Rights::READ_WRITE.into();
     stage.tell(0, Command::Pool { label: KV.to_owned(), bytes: BYTES, block: 4096, rights, seed: 2 });
     stage.peers[0] = stage.engine.reconnect(&old, PATIENCE).expect("it comes back");

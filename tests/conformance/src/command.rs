@@ -8,7 +8,7 @@ use crate::setting::EngineSpec;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     /// Start an engine. Answered by `Started`.
-    Start(EngineSpec),
+    Start(Box<EngineSpec>),
     /// Make a pool and fill it with the pattern of a seed.
     Pool {
         /// Its label.

@@ -122,7 +122,7 @@ impl Stage {
     /// Starts an engine with a pool in a target that has none. Answers its descriptor.
     pub fn start_engine(&mut self, number: usize, name: &str, options: Options) -> Vec<u8> {
         let spec = self.setting.spec(self.folder.path(), name).tuned(options.far);
-        let descriptor = match self.ask(number, Command::Start(spec)) {
+        let descriptor = match self.ask(number, Command::Start(spec.into())) {
             Reply::Started { descriptor } => descriptor,
             other => panic!("the target did not start: {other:?}"),
         };

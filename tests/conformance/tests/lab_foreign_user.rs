@@ -59,7 +59,7 @@ fn knock(arena: &mut Arena, stranger: &mut Remote) {
 /// By an engine of its own: it hears a typed refusal that says what to do.
 fn connect(arena: &mut Arena, stranger: &mut Remote, home: &Path) {
     let setting = Setting::adaptive(arena.setting.transport, 1, Place::Here);
-    stranger.tell(Command::Start(setting.spec(home, "stranger")));
+    stranger.tell(Command::Start(setting.spec(home, "stranger").into()));
     assert!(matches!(stranger.hear(PATIENCE), Reply::Started { .. }));
     stranger.tell(Command::Connect { descriptor: arena.descriptor.clone() });
     match stranger.hear(PATIENCE) {

@@ -19,7 +19,7 @@ const ONE: &[Span] = &[Span { local: 0, remote: 0, len: 4096 }];
 /// An engine elsewhere with a pool and with memory of its own.
 fn target(folder: &Folder, setting: Setting) -> (Remote, Vec<u8>) {
     let mut target = Remote::start(THERE);
-    target.tell(Command::Start(setting.spec(folder.path(), "target")));
+    target.tell(Command::Start(setting.spec(folder.path(), "target").into()));
     let Reply::Started { descriptor } = target.hear(PATIENCE) else { panic!("the target does not start") };
     let (rights, bytes, seed) = (Rights::READ_WRITE.into(), 1 << 20, FAR_SEED);
     target.tell(Command::Pool { label: "pool".to_owned(), bytes, block: 4096, rights, seed });

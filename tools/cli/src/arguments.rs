@@ -368,6 +368,9 @@ pub(crate) struct NetworkOptions {
     /// TCP streams of each worker
     #[arg(long, value_parser = streams)]
     pub(crate) streams: Option<usize>,
+    /// RDMA devices of this host for `verbs`, `device[:port[:gid index]]`, separated by commas [default: chosen]
+    #[arg(long, value_delimiter = ',', value_name = "DEVICE")]
+    pub(crate) devices: Vec<String>,
 }
 
 /// What moves bytes between sockets and memory.
@@ -504,12 +507,15 @@ pub(crate) enum Transport {
     Local,
     /// Between two processes of one host
     Shm,
+    /// Between hosts, by RDMA cards; without another one, from this host's cards to themselves
+    Verbs,
     /// Between hosts; without another one, over loopback
     Tcp,
 }
 
 impl Transport {
-    pub(crate) const ALL: [Self; 3] = [Self::Local, Self::Shm, Self::Tcp];
+    /// Those that every host has.
+    pub(crate) const USUAL: [Self; 3] = [Self::Local, Self::Shm, Self::Tcp];
 
     /// Its word, as on the command line and in a configuration.
     pub(crate) fn as_str(self) -> &'static str {
@@ -521,6 +527,7 @@ impl Transport {
         match self {
             Self::Local => config::TransportName::Local,
             Self::Shm => config::TransportName::Shm,
+            Self::Verbs => config::TransportName::Verbs,
             Self::Tcp => config::TransportName::Tcp,
         }
     }

@@ -46,6 +46,7 @@ fn asked(options: &PerfOptions) -> Result<Options, Failure> {
     asked.network = Network {
         io: options.network.io.into(),
         streams: options.network.streams,
+        devices: options.network.devices.clone(),
         secret_file: options.network.secret_file.clone(),
         host: options.host.as_deref().map(network::with_port),
     };

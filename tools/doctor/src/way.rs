@@ -38,7 +38,7 @@ impl Way {
 
     /// Whether this release has it. A path that comes is switched on here, and only here.
     pub const fn is_released(self) -> bool {
-        matches!(self, Self::Local | Self::Shm | Self::ProcessVm | Self::Bounce | Self::Tcp)
+        matches!(self, Self::Local | Self::Shm | Self::ProcessVm | Self::Bounce | Self::Tcp | Self::Verbs)
     }
 
     /// What it joins, and how.

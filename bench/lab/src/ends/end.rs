@@ -68,9 +68,9 @@ impl EndSpec {
             .transfer_timeout(TRANSFER_TIMEOUT)
             .progress(self.progress);
         let config = match self.transport {
-            TransportName::Tcp if self.network.host.is_some() => self.network.apply(config),
+            between if between.is_between_hosts() && self.network.host.is_some() => self.network.apply(config),
             // Both ends are of this host, and so is the secret.
-            TransportName::Tcp => {
+            between if between.is_between_hosts() => {
                 self.network.apply(config).listen([LOOPBACK]).secret_file(self.directory.join(super::SECRET))
             }
             _ => config,

@@ -24,6 +24,9 @@ pub struct Network {
     pub io: TcpIo,
     /// TCP streams that each worker has; the engine's default where absent.
     pub streams: Option<usize>,
+    /// RDMA devices of this host; chosen where absent.
+    #[serde(default)]
+    pub devices: Vec<String>,
     /// The secret of the group; that of the ends' own folder where both are started here, else the user's own.
     pub secret_file: Option<PathBuf>,
     /// `host:port` of an engine that serves the target; both ends are of this host where absent.
@@ -33,7 +36,7 @@ pub struct Network {
 impl Network {
     /// A configuration with what is asked for.
     pub fn apply(&self, config: Config) -> Config {
-        let config = config.tcp_io(self.io);
+        let config = config.tcp_io(self.io).verbs_devices(&self.devices);
         let config = match self.streams {
             Some(streams) => config.tcp_streams(streams),
             None => config,

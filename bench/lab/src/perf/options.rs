@@ -124,8 +124,8 @@ impl Options {
         if self.limit.rounds == 0 {
             return refuse("rounds", "at least one must be measured");
         }
-        if self.network.host.is_some() && self.transport != TransportName::Tcp {
-            return refuse("transport", "another host is reached by tcp");
+        if self.network.host.is_some() && !self.transport.is_between_hosts() {
+            return refuse("transport", "another host is reached by verbs or tcp");
         }
         if self.network.host.is_some() && self.sabotage && self.op == Op::Write {
             return refuse(

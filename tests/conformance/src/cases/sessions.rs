@@ -220,7 +220,7 @@ pub fn a_restarted_engine_is_found_by_its_name(setting: &Setting) {
     stage.wait_until("the session has ended here", || stage.peer().ended().is_some());
     // It is looked for while it starts.
     let spec = setting.spec(stage.folder.path(), "target-0");
-    stage.tell(0, Command::Start(spec));
+    stage.tell(0, Command::Start(spec.into()));
     let found = stage.engine.reconnect(&old, PATIENCE).expect("it comes back");
     assert_ne!(found.epoch(), epoch, "another life");
     assert!(matches!(stage.hear(0), Reply::Started { .. }));

@@ -151,7 +151,7 @@ fn a_short_break_is_survived_and_no_byte_is_wrong() {
 fn guest(hosted: &Hosted, name: &str) -> Remote {
     let mut remote = Remote::process(hosted.hosts.command(Side::B, PEER));
     let spec = hosted.spec(Side::B, name);
-    assert!(matches!(remote.ask(Command::Start(spec)), Reply::Started { .. }));
+    assert!(matches!(remote.ask(Command::Start(spec.into())), Reply::Started { .. }));
     let (label, rights) = (KV.to_owned(), Rights::READ_WRITE.into());
     assert_eq!(remote.ask(Command::Pool { label, bytes: BYTES, block: 4096, rights, seed: 3 }), Reply::Done);
     remote

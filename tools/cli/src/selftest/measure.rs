@@ -10,7 +10,6 @@ use super::flaw::Flaw;
 use super::layout::{BLOCK_BYTES, BLOCKS_PER_SET};
 use super::pair::Pair;
 use super::steps;
-use crate::arguments::Transport;
 
 /// What was measured.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -49,7 +48,7 @@ pub(crate) fn kv16(pair: &mut Pair, quick: bool) -> Result<Figures, Flaw> {
         copy::scatter(&near, &aside, Direction::Write, &spans[aside_set], Hint::Streaming)?;
         floor.push(started.elapsed());
     }
-    let has_floor = pair.peer.transport() != Transport::Tcp.as_str();
+    let has_floor = !pair.is_between_hosts();
     steps::write_everything(pair, 5, false)?;
     let (ours, floor) = (median(ours), median(floor));
     Ok(Figures {

@@ -54,10 +54,15 @@ impl Pair {
             name if name.starts_with("avx2") => "AVX2",
             other => other,
         };
-        if self.peer.transport() == Transport::Tcp.as_str() {
-            return self.peer.path().to_owned(); // The system copies, not a kernel of ours.
+        if self.is_between_hosts() {
+            return self.peer.path().to_owned(); // The system or a card copies, not a kernel of ours.
         }
         format!("{}, {kernel}", self.peer.path())
+    }
+
+    /// Whether the two meet as engines of different hosts do.
+    pub(crate) fn is_between_hosts(&self) -> bool {
+        [Transport::Verbs, Transport::Tcp].iter().any(|transport| self.peer.transport() == transport.as_str())
     }
 
     /// Sends the target on an errand that has an answer.

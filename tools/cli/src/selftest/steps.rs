@@ -10,7 +10,6 @@ use super::flaw::Flaw;
 use super::pair::Pair;
 use super::pattern::{self, Content, Stamp};
 use super::target::PATIENCE;
-use crate::arguments::Transport;
 
 /// One test: an error is what it found wrong.
 type Step = fn(&mut Pair, Option<Sabotage>) -> Result<(), Flaw>;
@@ -175,7 +174,7 @@ fn revoke(pair: &mut Pair, sabotage: Option<Sabotage>) -> Result<(), Flaw> {
         Ok(_) => return Err(Flaw::StillMoved),
     }
     // Between hosts the target looks at each part of a transfer by itself: others of an old plan may arrive.
-    let whole = pair.peer.transport() != Transport::Tcp.as_str();
+    let whole = !pair.is_between_hosts();
     pair.tell(if whole { Errand::CheckClear } else { Errand::CheckBlockClear(block) })?;
     write_everything(pair, 4, false)
 }

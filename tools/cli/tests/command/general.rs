@@ -36,11 +36,21 @@ fn the_version_is_one_line() {
 }
 
 #[test]
+fn a_test_of_cards_that_are_not_here_says_what_is_missing() {
+    if std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut entries| entries.next().is_some()) {
+        let test = "a_test_of_cards_that_are_not_here_says_what_is_missing";
+        return crate::readme::skip(test, "this machine has RDMA cards");
+    }
+    let ran = penstock(&["selftest", "--quick", "--transport", "verbs"]);
+    assert!(ran.status == 1 && ran.out.contains("RDMA device"), "{ran:?}");
+}
+
+#[test]
 fn wrong_arguments_are_refused_with_what_to_do() {
     for (arguments, expected) in [
         (&[][..], "Usage:"),
         (&["selftst"], "selftest"),
-        (&["selftest", "--transport", "verbs"], "[possible values: local, shm, tcp]"),
+        (&["selftest", "--transport", "dpdk"], "[possible values: local, shm, verbs, tcp]"),
         (&["selftest", "--workers", "2"], "--help"),
         (&["doctor", "kernal"], "a similar value exists: 'kernel'"),
         (&["doctor", "--config", "absent.yaml"], "there is no configuration file"),

@@ -48,7 +48,7 @@ fn its_commands_exist() {
     }
 }
 
-fn skip(test: &str, reason: &str) {
+pub(crate) fn skip(test: &str, reason: &str) {
     use std::io::Write;
     if let Some(path) = std::env::var_os("PENSTOCK_SKIPS") {
         let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
