@@ -2,7 +2,7 @@
 //!
 //! A lab is an integration test named `lab_…` of one of the crates in [`HOMES`]. It is told to run by `PENSTOCK_LABS=1` and
 //! says what it misses as a skip. What it needs of packages is installed first, as root. Labs that run test programs
-//! elsewhere, in a guest, find them by the list that `PENSTOCK_PROGRAMS` names.
+//! elsewhere, in a guest, find them by the list that `PENSTOCK_PROGRAMS` names; those that can only run there begin with `lab_guest_`.
 
 use std::path::{Path, PathBuf};
 
@@ -33,6 +33,9 @@ const HOMES: [Home; 5] = [
     },
 ];
 
+/// How the names of labs begin that only make sense in a guest: others start them there.
+const IN_A_GUEST: &str = "lab_guest_";
+
 /// Runs every lab, or those whose names begin with `prefix`.
 pub(crate) fn labs(root: &Path, prefix: &str) -> Result<bool, String> {
     if !skips::is_root() {
@@ -49,7 +52,7 @@ pub(crate) fn labs(root: &Path, prefix: &str) -> Result<bool, String> {
     let list = Listed::write(&notes.with_extension("programs"), &programs)?;
     let is_home = |program: &&Binary| homes.iter().any(|home| program.folder == root.join(home.folder));
     let labs = programs.iter().filter(|program| program.is_lab() && program.target.starts_with(prefix));
-    let labs = labs.filter(is_home);
+    let labs = labs.filter(|lab| is_home(lab) && !lab.target.starts_with(IN_A_GUEST));
     let environment = [("PENSTOCK_LABS", "1"), ("PENSTOCK_PROGRAMS", list.name())];
     Ok(super::conclude(run_all(labs, &notes, &environment)?, true))
 }
