@@ -173,7 +173,11 @@ impl Installed {
 
     /// Its own interpreter, for what comes as wheels.
     pub(super) fn python(&self) -> Command {
-        child::command(&wheels::python(&self.folder.join("venv")), &self.libraries())
+        let mut python = child::command(&wheels::python(&self.folder.join("venv")), &self.libraries());
+        // NIXL's copy of UCX and Debian's libibverbs crash together when the process ends. What is measured here goes over
+        // shared memory and TCP.
+        python.env("UCX_MODULES", "^ib");
+        python
     }
 
     /// One of its programs, for what comes as Debian packages.
