@@ -31,14 +31,14 @@ impl Traffic {
         Self { stage, source, model, count: 0 }
     }
 
-    /// Writes every fourth block of a quarter of the pool to where none was written before it, with a note.
+    /// Writes a sixteenth of the pool's blocks, other ones than the last time, with a note. What is written to a block is always the
+    /// same, so that it does not matter which of two writes under way comes last.
     pub(crate) fn write(&mut self) -> Transfer {
         let blocks = BYTES / BLOCK;
         let turn = self.count as u64;
-        let block = |index: u64| Span {
-            local: (4 * index + turn) % blocks * BLOCK,
-            remote: (4 * index + 3 * turn + 1) % blocks * BLOCK,
-            len: BLOCK,
+        let block = |index: u64| {
+            let remote = (4 * index + 3 * turn + 1) % blocks;
+            Span { local: (5 * remote + 7) % blocks * BLOCK, remote: remote * BLOCK, len: BLOCK }
         };
         let spans: Vec<Span> = (0..blocks / 16).map(block).collect();
         let plan = Plan::write(&self.stage.near, &self.stage.far()).extents(&spans).build().expect("a sound plan");

@@ -25,7 +25,8 @@
 //! - [`agent`] and [`supervise`](mod@supervise): the two small programs around it, one inside, one outside
 //! - [`rails`]: the devices and the wire between them; [`netem`]: what happens to frames on it; [`counters`]: what proves
 //!   that they crossed it; [`pair`]: two guests, of which one can die
-//! - [`lab`]: steps that share a guest; [`suite`] and [`programs`]: tests of this project inside it
+//! - [`lab`]: steps that share a guest; [`suite`] and [`programs`]: tests of this project inside it; [`penstock`] and
+//!   [`perftest`]: what is measured there
 
 #![forbid(unsafe_code)]
 
@@ -38,6 +39,8 @@ pub mod image;
 pub mod lab;
 pub mod netem;
 pub mod pair;
+pub mod penstock;
+pub mod perftest;
 pub mod programs;
 pub mod protocol;
 mod qemu;

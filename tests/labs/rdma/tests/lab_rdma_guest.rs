@@ -8,9 +8,10 @@ use penstock_lab_rdma::counters::{Counters, Resources};
 use penstock_lab_rdma::lab::{self, Lab, Outcome, Step};
 use penstock_lab_rdma::netem::{self, Faults, Victims};
 use penstock_lab_rdma::pair::Pair;
+use penstock_lab_rdma::perftest::Perftest;
 use penstock_lab_rdma::rails::{self, Side};
 use penstock_lab_rdma::suite::Suite;
-use penstock_lab_rdma::{End, Guest, Job, LabError, Machine, Running, programs};
+use penstock_lab_rdma::{End, Guest, Job, LabError, Machine, programs};
 
 const RAILS: u8 = 2;
 
@@ -89,76 +90,19 @@ fn devices(lab: &Lab) -> Outcome {
     require(active == 2 * usize::from(RAILS), || text)
 }
 
-/// A program that shows each line when it says it, also to a pipe.
-fn by_lines(program: &str) -> Job {
-    Job::new("stdbuf").arguments(["-oL", program])
-}
-
-/// Waits until a server of perftest listens, at port 18515.
-fn wait_for_server(guest: &Guest) -> Result<(), LabError> {
-    let script = r#"
-        while :; do
-            for file in /proc/net/tcp /proc/net/tcp6; do
-                while read -r line; do
-                    case $line in *":4853 "*" 0A "*) exit 0 ;; esac
-                done <$file
-            done
-            sleep 0.1
-        done
-    "#;
-    guest.check(&Job::shell(script).within(SOON)).map(drop)
-}
-
-/// A program of perftest on both sides of a rail: the server is side B.
-struct Perftest<'g> {
-    guest: &'g Guest,
-    rail: u8,
-    words: Vec<String>,
-}
-
-impl<'g> Perftest<'g> {
-    fn new(guest: &'g Guest, rail: u8, line: &str) -> Self {
-        Self { guest, rail, words: line.split_whitespace().map(str::to_owned).collect() }
-    }
-
-    fn job(&self, side: Side) -> Job {
-        let mut words = self.words.iter().cloned();
-        let job = by_lines(&words.next().unwrap_or_default()).within(Duration::from_secs(60));
-        // GID 1 is the one of the IPv4 address.
-        job.arguments(words).arguments(["-F", "-x", "1", "-d"]).argument(side.device(self.rail))
-    }
-
-    fn start(&self) -> Result<(Running<'g>, Running<'g>), LabError> {
-        let server = self.guest.spawn(&self.job(Side::B))?;
-        wait_for_server(self.guest)?;
-        let client = self.guest.spawn(&self.job(Side::A).argument(Side::B.address(self.rail).to_string()))?;
-        Ok((server, client))
-    }
-
-    /// Both to their ends, which have to be good: the table that the client shows at the end.
-    fn run(&self) -> Result<Vec<f64>, LabError> {
-        let (server, client) = self.start()?;
-        let client = client.wait()?.expect_success("the client")?;
-        server.wait()?.expect_success("the server")?;
-        let numbers = client.lines.iter().rev().find_map(|line| {
-            let numbers: Result<Vec<f64>, _> = line.text.split_whitespace().map(str::parse).collect();
-            numbers.ok().filter(|numbers| numbers.len() > 3)
-        });
-        let text = client.output();
-        numbers.ok_or_else(|| LabError::Unreadable { what: "the table of perftest".to_owned(), text })
-    }
-}
-
 fn bandwidth(lab: &Lab) -> Outcome {
     const BYTES: u64 = 65_536 * 200;
     let guest = lab.guest()?;
     for rail in 0..RAILS {
         let before = Counters::read(&guest)?;
-        let table = Perftest::new(&guest, rail, "ib_write_bw -s 65536 -n 200 -m 4096").run()?;
+        let table = Perftest::new("ib_write_bw -s 65536 -n 200 -m 4096", rail).run(&guest)?;
         let moved = Counters::read(&guest)?.since(&before);
         moved.expect_crossed(Side::A, rail, BYTES)?;
         let (sent, packets) = (moved.sent_bytes(Side::A, rail), moved.sent_packets(Side::A, rail));
-        lab.note(&format!("rail {rail}: ib_write_bw 64 KiB {:.1} MB/s; {sent} bytes, {packets} packets", table[3]));
+        lab.note(&format!(
+            "rail {rail}: ib_write_bw 64 KiB {:.1} MB/s; {sent} bytes, {packets} packets",
+            table.mb_per_s()
+        ));
         let other = moved.sent_bytes(Side::A, 1 - rail);
         require(other < 10_000, || format!("{other} bytes went by the other rail"))?;
     }
@@ -168,12 +112,9 @@ fn bandwidth(lab: &Lab) -> Outcome {
 fn latency(lab: &Lab) -> Outcome {
     let guest = lab.guest()?;
     let before = Counters::read(&guest)?;
-    let table = Perftest::new(&guest, 0, "ib_write_lat -s 64 -n 300").run()?;
+    let table = Perftest::new("ib_write_lat -s 64 -n 300", 0).run(&guest)?;
     let packets = Counters::read(&guest)?.since(&before).sent_packets(Side::A, 0);
-    lab.note(&format!(
-        "ib_write_lat 64 B: {:.0} µs typically, {:.0} µs at least; {packets} packets",
-        table[4], table[2]
-    ));
+    lab.note(&format!("ib_write_lat 64 B: {:.0} µs typically; {packets} packets", table.typical_us()));
     require(packets >= 300, || format!("{packets} packets"))
 }
 
@@ -182,7 +123,7 @@ fn loss(lab: &Lab) -> Outcome {
     let faults = Faults { loss_percent: 1.0, delay_us: 500, reorder_percent: 25.0, ..Faults::default() };
     netem::set(&guest, Side::A, 0, faults)?;
     let before = Counters::read(&guest)?;
-    let table = Perftest::new(&guest, 0, "ib_write_bw -s 16384 -n 100 -m 4096").run()?;
+    let table = Perftest::new("ib_write_bw -s 16384 -n 100 -m 4096", 0).run(&guest)?;
     let moved = Counters::read(&guest)?.since(&before);
     let toll = netem::toll(&guest, Side::A, 0)?;
     let retries = moved.of_device(Side::A, 0, "completer_retry_err");
@@ -191,7 +132,7 @@ fn loss(lab: &Lab) -> Outcome {
         "{} frames lost of {}, {retries} times sent again, {disordered} out of order; {:.1} MB/s",
         toll.lost,
         toll.lost + toll.passed,
-        table[3]
+        table.mb_per_s()
     ));
     require(toll.lost > 0 && retries > 0 && disordered > 0, || "no fault was felt".to_owned())?;
     // Everything lost is nothing received: the faults are those of this wire.
@@ -203,8 +144,8 @@ fn loss(lab: &Lab) -> Outcome {
 
 fn link_down(lab: &Lab) -> Outcome {
     let guest = lab.guest()?;
-    let test = Perftest::new(&guest, 0, "ib_write_bw -s 65536 -D 20 -m 4096");
-    let (server, client) = test.start()?;
+    let test = Perftest::new("ib_write_bw -s 65536 -D 20 -m 4096", 0);
+    let (server, client) = (test.serve(&guest)?, test.call(&guest)?);
     client.wait_for("remote address", SOON)?;
     std::thread::sleep(Duration::from_secs(2));
     let cut = Instant::now();
@@ -217,14 +158,15 @@ fn link_down(lab: &Lab) -> Outcome {
     require(["Failed status 12", "Failed status 5"].iter().any(|words| text.contains(words)), || text)?;
     drop(server);
     rails::up(&guest, Side::A, 0)?;
-    let table = Perftest::new(&guest, 0, "ib_write_bw -s 65536 -n 20 -m 4096").run()?;
-    require(table[1] as u64 == 20, || format!("{table:?}"))
+    let table = Perftest::new("ib_write_bw -s 65536 -n 20 -m 4096", 0).run(&guest)?;
+    require(table.0[1] as u64 == 20, || format!("{table:?}"))
 }
 
 fn killed(lab: &Lab) -> Outcome {
     let guest = lab.guest()?;
     let before = Resources::read(&guest)?;
-    let (server, client) = Perftest::new(&guest, 1, "ib_write_bw -s 65536 -D 20 -m 4096").start()?;
+    let test = Perftest::new("ib_write_bw -s 65536 -D 20 -m 4096", 1);
+    let (server, client) = (test.serve(&guest)?, test.call(&guest)?);
     client.wait_for("remote address", SOON)?;
     let during = Resources::read(&guest)?;
     for side in Side::BOTH {
@@ -278,15 +220,10 @@ fn host_death(lab: &Lab) -> Outcome {
     let pair = Pair::boot(lab.program(), &lab::note)?;
     lab.note(&format!("two guests hear each other after {:.1} s", started.elapsed().as_secs_f64()));
     let before_all = Resources::read(&pair.a)?;
-    let words = |side: Side| {
-        let device = side.device(0);
-        let words = ["-s", "16384", "-n", "100000", "-m", "1024", "-F", "-x", "1", "-d", &device];
-        by_lines("ib_write_bw").arguments(words).within(Duration::from_secs(120))
-    };
-    let server = pair.b.spawn(&words(Side::B))?;
-    wait_for_server(&pair.b)?;
+    let test = Perftest::new("ib_write_bw -s 16384 -n 100000 -m 1024", 0).within(Duration::from_secs(120));
+    let server = test.serve(&pair.b)?;
     let before = Counters::read(&pair.a)?;
-    let client = pair.a.spawn(&words(Side::A).argument(Side::B.address(0).to_string()))?;
+    let client = test.call(&pair.a)?;
     client.wait_for("remote address", SOON)?;
     std::thread::sleep(Duration::from_secs(3));
     let moved = Counters::read(&pair.a)?.since(&before);
