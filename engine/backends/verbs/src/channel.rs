@@ -90,12 +90,14 @@ impl Channel {
 
     /// Connects all rails. They take posts once the peer was heard on them.
     pub(crate) fn connect(&mut self) -> Result<(), CardError> {
-        (0..self.rails.len()).try_for_each(|rail| self.greet(rail, self.looked_at))
+        (0..self.rails.len()).try_for_each(|rail| {
+            self.rails[rail].connect(self.looked_at)?;
+            self.greet(rail)
+        })
     }
 
-    /// Connects a rail and says who is there.
-    pub(crate) fn greet(&mut self, rail: usize, now: Instant) -> Result<(), CardError> {
-        self.rails[rail].connect(now)?;
+    /// Says on a rail that is connected who is there.
+    pub(crate) fn greet(&mut self, rail: usize) -> Result<(), CardError> {
         let (channel, grants) = (self.number, self.inbox.rails[rail].grants());
         self.say(rail, Say::Hello, &Body::Hello(Hello { channel, rail: rail as u8, grants }));
         self.rails[rail].ring()
@@ -269,7 +271,11 @@ impl Channel {
         let life = low_life(self.rails[rail].life);
         let expected = self.inbox.rails[rail].heard();
         // What comes after the peer was told how much came is said again.
-        if !matches!(self.rails[rail].standing, Standing::Greeting(_) | Standing::Up | Standing::Breaking(_)) {
+        let hears = |standing| {
+            // A card that is being connected may take the peer's greeting before the call has returned.
+            matches!(standing, Standing::Connecting | Standing::Greeting(_) | Standing::Up | Standing::Breaking(_))
+        };
+        if !hears(self.rails[rail].standing) {
             return Ok(());
         }
         let is_greeted = self.rails[rail].is_greeted;

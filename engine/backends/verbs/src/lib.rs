@@ -17,6 +17,7 @@
 //! - `rail`, `stage`, `log`: one queue, what is staged for it, and what is under way on it
 //! - `op`, `stripe`: batches and announcements, and the rails that they take
 //! - `inbound`: what the peer says; `slab`: memory for messages
+//! - `connecting`: the threads in which queues are connected again
 //! - [`ended`], `repair`, `again`: what is said when a queue has broken, how it is mended, and what then goes again
 
 mod again;
@@ -24,6 +25,7 @@ mod asides;
 pub mod card;
 mod channel;
 mod close;
+mod connecting;
 mod context;
 pub mod device;
 mod driver;

@@ -4,7 +4,7 @@
 //! up -> breaking   a request failed, the peer or the card says so, or it is cut off on purpose
 //!       breaking -> ended    what was posted has come back; the queue is made new, and the peer is told how much came
 //!                   ended -> idle    the peer has told the same: what it has not heard goes again
-//!                            idle -> greeting -> up    connected again, and the peer was heard
+//!                            idle -> connecting -> greeting -> up    connected again, and the peer was heard
 //! ```
 //!
 //! Nothing is reported of what a broken rail had under way before both sides have ended its life, because until then something of it
@@ -18,6 +18,7 @@ use penstock_transport::{Failure, LaneFault, Sink};
 use crate::again::Lot;
 use crate::card::{CardError, Event, Trouble};
 use crate::channel::Channel;
+use crate::connecting::Lost;
 use crate::context::Context;
 use crate::ended::{Ended, next_first_packet};
 use crate::inbound::CORRUPT;
@@ -34,6 +35,9 @@ const DRAIN: Duration = Duration::from_millis(200);
 
 /// Looks that find nothing more of a broken queue, before it is made new: what a card may throw away then was seen before.
 const DRAIN_LOOKS: u32 = 2;
+
+/// How often it is looked whether a queue is connected. It takes a fraction of this unless the network is asked for the peer.
+const CONNECTED: Duration = Duration::from_millis(1);
 
 /// A peer that was told where to connect to does so at its worker's next turn.
 const GREETING: Duration = Duration::from_secs(2);
@@ -54,10 +58,13 @@ impl Channel {
     pub(crate) fn cut(&mut self, rail: u8, context: &Context<'_>) {
         let its = &mut self.rails[usize::from(rail)];
         match its.standing {
-            Standing::Greeting(_) | Standing::Up => its.break_off(),
+            Standing::Greeting(_) | Standing::Up => {
+                its.is_on_purpose = true;
+                its.break_off();
+            }
             Standing::New | Standing::Breaking(_) => {}
-            // Nothing lands while it is not connected; and before it is, the peer is told of all that is vouched for here.
-            Standing::Idle(_) | Standing::Ended(_) => {
+            // Nothing lands before the peer is greeted; and before it is, it is told of all that is vouched for here.
+            Standing::Idle(_) | Standing::Connecting | Standing::Ended(_) => {
                 its.vouched = its.vouched.max(context.here);
                 context.witness.reset(self.number, rail, context.here);
             }
@@ -82,7 +89,7 @@ impl Channel {
                 rail.is_dead = true;
                 rail.break_off();
             }
-            Event::QueueBroken(number) if number == rail.queue.number() => rail.break_off(),
+            Event::QueueBroken(number) if number == rail.number => rail.break_off(),
             Event::QueueBroken(_) | Event::Changed => {}
         }
     }
@@ -150,7 +157,7 @@ impl Channel {
                 rail.break_off();
                 Ok(())
             }
-            Standing::Breaking(_) | Standing::Ended(_) => Ok(()),
+            Standing::Connecting | Standing::Breaking(_) | Standing::Ended(_) => Ok(()),
         }
     }
 
@@ -185,6 +192,7 @@ impl Channel {
                         self.try_again(place, context)?;
                     }
                 }
+                Standing::Connecting => is_breaking |= self.look_whether_connected(place, context)?,
                 Standing::Greeting(since) => {
                     if since + GREETING <= now {
                         rail.break_off();
@@ -223,10 +231,11 @@ impl Channel {
     /// This side ends the life of a queue, and says so.
     fn end_life(&mut self, place: usize, context: &Context<'_>) -> Result<(), LaneFault> {
         let rail = &mut self.rails[place];
-        rail.queue.reset().map_err(|error| cannot_be_made_new(&error))?;
+        rail.make_queue_new().map_err(|error| cannot_be_made_new(&error))?;
         rail.connecting.first_packet = next_first_packet(rail.connecting.first_packet);
         rail.standing = Standing::Ended(context.now);
         rail.told_revision = context.here;
+        rail.is_on_purpose |= rail.peer_ended.is_some(); // The peer's, or its rail's failure, which counts there.
         rail.vouched = rail.vouched.max(context.here);
         let inbound = &mut self.inbox.rails[place];
         let ended = Ended {
@@ -235,7 +244,7 @@ impl Channel {
             heard: inbound.heard(),
             gone: inbound.gone(),
             revision: context.here,
-            queue: rail.queue.number(),
+            queue: rail.number,
             first_packet: rail.connecting.first_packet,
         };
         inbound.has_told();
@@ -285,7 +294,7 @@ impl Channel {
             !is_its
         });
         let pause = if rail.fruitless == 0 && !rail.is_down { Duration::ZERO } else { pause(rail.fruitless) };
-        rail.fruitless += 1; // Until the peer is heard.
+        rail.fruitless += u32::from(!rail.is_on_purpose); // Until the peer is heard.
         rail.begin_again(ended, notes_lost, context.now + pause);
         if let Some(revision) = fence {
             rail.owe_fence(revision);
@@ -300,21 +309,48 @@ impl Channel {
     /// Connects a rail again.
     fn try_again(&mut self, place: usize, context: &Context<'_>) -> Result<(), LaneFault> {
         if self.rails[place].told_revision < self.rails[place].vouched {
+            self.rails[place].is_on_purpose = true;
             return self.end_life(place, context); // One that has not begun, so that the peer is told how far the log has come.
         }
-        if let Err(error) = self.greet(place, context.now) {
-            let rail = &mut self.rails[place];
-            tracing::warn!(%error, rail = rail.facts.name, "a rail cannot be connected again; it is tried later");
-            if let Standing::Idle(at) = &mut rail.standing {
-                // It may have been broken, or connected in part.
-                rail.queue.reset().map_err(|error| cannot_be_made_new(&error))?;
-                *at = context.now + pause(rail.fruitless);
+        self.rails[place].have_connected(context.connect);
+        self.look_whether_connected(place, context).map(drop)
+    }
+
+    /// Looks whether a rail that was to be connected again is. Answers whether to look after it at once.
+    fn look_whether_connected(&mut self, place: usize, context: &Context<'_>) -> Result<bool, LaneFault> {
+        let rail = &mut self.rails[place];
+        match rail.is_connected() {
+            Ok(None) => return Ok(false),
+            Ok(Some(Ok(()))) => {}
+            Ok(Some(Err(error))) => {
+                tracing::warn!(%error, rail = rail.facts.name, "a rail cannot be connected again; it is tried later");
+                // It may have been connected in part.
+                rail.make_queue_new().map_err(|error| cannot_be_made_new(&error))?;
+                rail.standing = Standing::Idle(context.now + pause(rail.fruitless));
                 rail.fruitless += 1;
-            } else {
-                rail.break_off();
+                return Ok(false);
+            }
+            Err(Lost) => {
+                tracing::error!(rail = rail.facts.name, "a queue was lost while it was connected");
+                return Err(LaneFault(Cause::CardFailed));
             }
         }
-        Ok(())
+        rail.standing = Standing::Greeting(context.now);
+        let is_overtaken = rail.peer_ended.is_some() || rail.told_revision < rail.vouched;
+        if is_overtaken || rail.is_dead {
+            rail.is_on_purpose = is_overtaken;
+            rail.break_off();
+            return Ok(true);
+        }
+        if rail.is_greeted {
+            rail.standing = Standing::Up;
+        }
+        if let Err(error) = self.greet(place) {
+            let rail = &mut self.rails[place];
+            tracing::warn!(%error, rail = rail.facts.name, "a rail that is connected again takes nothing");
+            rail.break_off();
+        }
+        Ok(true)
     }
 
     /// When the channel is to be looked at although nothing happens.
@@ -328,6 +364,7 @@ impl Channel {
             Standing::Idle(_) if rail.peer_ended.is_some() => Some(self.looked_at),
             Standing::Idle(_) if rail.is_dead || rail.waits_for_news => None,
             Standing::Idle(at) => Some(at),
+            Standing::Connecting => Some(self.looked_at + CONNECTED),
             Standing::Greeting(since) => Some(since + GREETING),
             Standing::Breaking(_) => Some(self.looked_at),
             Standing::Ended(_) if rail.peer_ended.is_some() => Some(self.looked_at),

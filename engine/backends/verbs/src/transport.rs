@@ -18,6 +18,7 @@ use penstock_transport::{
 use crate::asides::LaneAsides;
 use crate::card::{Card, CardError, Connecting, Queue};
 use crate::channel::Channel;
+use crate::connecting::Connectors;
 use crate::driver::{Events, VerbsDriver};
 use crate::fence::{LaneFence, Waker};
 use crate::hub::{DeskSize, Hub};
@@ -56,6 +57,7 @@ pub struct VerbsTransport {
     commons: Arc<Commons>,
     cards: Vec<Arc<dyn Card>>,
     regions: Arc<Regions>,
+    connectors: Arc<Connectors>,
     options: Options,
     /// One for each worker.
     hubs: Vec<Arc<Hub>>,
@@ -93,7 +95,7 @@ impl VerbsTransport {
         let hub = |worker| Hub::open(&cards, size, commons.mail.view().ready(worker)).map(Arc::new);
         let hubs = (0..commons.workers()).map(hub).collect::<Result<_, _>>()?;
         let regions = Arc::new(Regions::new(cards.clone(), registry));
-        Ok(Self { commons, cards, regions, options, hubs })
+        Ok(Self { commons, cards, regions, connectors: Arc::default(), options, hubs })
     }
 
     /// How many registrations of regions this engine's cards hold.
@@ -180,6 +182,7 @@ struct Offered {
     commons: Arc<Commons>,
     cards: Vec<Arc<dyn Card>>,
     regions: Arc<Regions>,
+    connectors: Arc<Connectors>,
     options: Options,
     party: u32,
     lanes: Vec<OfferedLane>,
@@ -190,13 +193,14 @@ struct Offered {
 impl Offered {
     /// Makes a queue on each card for each channel.
     fn make(transport: &VerbsTransport, here: &Here, there: &There) -> Result<Self, CardError> {
-        let VerbsTransport { commons, cards, regions, options, hubs } = transport;
+        let VerbsTransport { commons, cards, regions, connectors, options, hubs } = transport;
         let lane = |hub: &Arc<Hub>| OfferedLane { hub: Arc::clone(hub), inbox: Some(hub.lock().new_inbox(here.party)) };
         let mut offered = Self {
             offer: Offer { workers: hubs.len(), grants: options.grants as u32, rails: Vec::new() },
             commons: Arc::clone(commons),
             cards: cards.clone(),
             regions: Arc::clone(regions),
+            connectors: Arc::clone(connectors),
             options: *options,
             party: here.party,
             lanes: hubs.iter().map(lane).collect(),
@@ -251,6 +255,7 @@ impl Offered {
             fence: Arc::new(fence),
             asides: Arc::new(asides),
             regions: Arc::clone(&self.regions),
+            connectors: Arc::clone(&self.connectors),
             cards: on_cards,
             workers,
         });

@@ -229,7 +229,8 @@ pub trait Queue: Send {
     /// Its number on its card.
     fn number(&self) -> u32;
 
-    /// Connects it, when it is new or reset. Packets are taken as soon as this has returned.
+    /// Connects it, when it is new or reset. Packets are taken as soon as this has returned, perhaps before. It may wait for the network,
+    /// up to seconds where that does not know the peer: no worker may wait for it.
     fn connect(&mut self, connecting: &Connecting) -> Result<(), CardError>;
 
     /// Posts requests with one doorbell, their pieces one after the other in `pieces`. On an error the first `posted` of them were taken.

@@ -163,6 +163,11 @@ impl ModelCard {
         self.change(|card| card.refuse_connects = count);
     }
 
+    /// Makes whoever connects a queue wait so long, as where the network has to be asked for the peer.
+    pub fn slow_connects(&self, by: Duration) {
+        self.change(|card| card.connect_time = by);
+    }
+
     fn change(&self, change: impl FnOnce(&mut CardState)) {
         self.hub.change(|world| change(&mut world.cards[self.place]));
     }

@@ -125,6 +125,10 @@ impl Queue for ModelQueue {
 
     fn connect(&mut self, connecting: &Connecting) -> Result<(), CardError> {
         let held = &self.held;
+        let time = held.hub.lock().cards[held.card].connect_time;
+        if !time.is_zero() {
+            std::thread::sleep(time);
+        }
         held.hub.change(|world| {
             let card = &mut world.cards[held.card];
             card.alive("connect")?;

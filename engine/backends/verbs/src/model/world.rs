@@ -51,6 +51,8 @@ pub(super) struct CardState {
     pub(super) is_up: bool,
     pub(super) is_held: bool,
     pub(super) is_dead: bool,
+    /// How long connecting takes.
+    pub(super) connect_time: Duration,
     /// How long the answer of a read takes.
     pub(super) read_time: Duration,
     /// After so many more requests the queue of the next one breaks.
@@ -206,6 +208,7 @@ impl World {
             is_up: true,
             is_held: false,
             is_dead: false,
+            connect_time: Duration::ZERO,
             read_time: Duration::ZERO,
             break_after: None,
             refuse_registrations: 0,

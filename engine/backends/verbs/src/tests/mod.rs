@@ -6,7 +6,7 @@ mod moving;
 mod repair;
 mod striping;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use penstock_transport::{
 
 use crate::card::{Access, Card, Connecting, Desk, Done, Endpoint, Landing, Outcome, Queue, Registration};
 use crate::channel::Channel;
+use crate::connecting::{Connect, Job};
 use crate::context::{Context, Witness};
 use crate::model::{ModelCard, ModelNetwork};
 use crate::rail::{RailParts, Standing};
@@ -71,6 +72,27 @@ impl Witness for Proofs {
     fn reset(&self, channel: u16, rail: u8, revision: u64) {
         assert_eq!(channel, NUMBER);
         self.reset.borrow_mut().push((rail, revision));
+    }
+}
+
+/// Connects at once, or when it is told to.
+#[derive(Default)]
+struct Dialer {
+    waits: Cell<bool>,
+    jobs: RefCell<Vec<Job>>,
+}
+
+impl Connect for Dialer {
+    fn connect(&self, job: Job) {
+        if self.waits.get() { self.jobs.borrow_mut().push(job) } else { job.run() }
+    }
+}
+
+impl Dialer {
+    /// Connects what waited.
+    fn go_on(&self) {
+        self.waits.set(false);
+        self.jobs.take().into_iter().for_each(Job::run);
     }
 }
 
@@ -128,6 +150,7 @@ struct Side {
     channel: Channel,
     got: Got,
     said: RefCell<Vec<Vec<u8>>>,
+    dialer: Dialer,
     fault: Option<LaneFault>,
     now: Instant,
     pools: u32,
@@ -136,7 +159,8 @@ struct Side {
 /// Calls something of the channel with a context.
 macro_rules! with {
     ($side:expr, |$channel:ident, $context:ident, $got:ident| $call:expr) => {{
-        let Side { commons, application, told, proofs, channel: $channel, got: $got, said, now, .. } = &mut *$side;
+        let Side { commons, application, told, proofs, channel: $channel, got: $got, said, dialer, now, .. } =
+            &mut *$side;
         let say = |words: &[u8]| said.borrow_mut().push(words.to_vec());
         let $context = &Context {
             here: commons.posts.view().revision(),
@@ -145,6 +169,7 @@ macro_rules! with {
             application,
             witness: proofs,
             say: &say,
+            connect: dialer,
             now: *now,
         };
         let _ = (&$got, &$context);
@@ -346,6 +371,7 @@ impl Half {
             channel,
             got: Got { room: usize::MAX, ..Got::default() },
             said: RefCell::default(),
+            dialer: Dialer::default(),
             fault: None,
             now,
             pools: 0,

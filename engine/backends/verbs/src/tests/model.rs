@@ -206,7 +206,7 @@ impl Run {
         let rail = rail % self.sides[0].cards.len();
         let (here, there) = (&self.sides[side].cards[rail], &self.sides[1 - side].cards[rail]);
         match what {
-            Fault::Break => drop(here.break_queue(self.sides[side].channel.rails[rail].queue.number())),
+            Fault::Break => drop(here.break_queue(self.sides[side].channel.rails[rail].number)),
             Fault::BreakAfter(requests) => here.break_after(requests),
             Fault::Cut => self.sides[side].cut(rail as u8),
             Fault::Hold => here.hold(),

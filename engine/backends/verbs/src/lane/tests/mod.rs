@@ -1,6 +1,7 @@
 //! Two engines' sides of a session in one thread, over cards of the model.
 
 mod crowd;
+mod dialing;
 mod hostile;
 mod moving;
 mod quiet;
