@@ -52,7 +52,8 @@ pub enum RemoteHold {
     Quiesced,
     /// Something of it might.
     Quarantined(Quarantined),
-    /// It cannot be known from here.
+    /// It cannot be known from here: the session ended without a goodbye. Nothing more of it comes from here, but what had left may
+    /// have landed, and the peer alone knows whether it still lives.
     Unknown,
 }
 
@@ -193,7 +194,8 @@ impl Quarantined {
         }))
     }
 
-    /// Whether it is proven by now that nothing can touch the memory any more.
+    /// Whether it is proven by now that nothing can touch the memory any more. Of a peer's memory also when its session has ended
+    /// without a goodbye: nothing of this engine reaches it from then on, and nothing more can be learnt here.
     pub fn is_released(&self) -> bool {
         let entry = &self.0;
         // SYNC released: pairs with the store below
