@@ -287,7 +287,8 @@ pub enum RenewError {
     },
     /// Somebody in this process might still write.
     #[error(
-        "pool `{label}` cannot be renewed: {who} might still write to it by the same addresses; wait for the proof,          see Quarantined::is_released"
+        "pool `{label}` cannot be renewed: {who} might still write to it by the same addresses; give it longer, or wait for the proof \
+         (Quarantined::is_released); what a card might write ends with its session: disconnect the peer that is named"
     )]
     Inside {
         /// The pool's label.

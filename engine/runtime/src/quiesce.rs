@@ -247,6 +247,17 @@ impl Quarantined {
         self.0.witnesses.iter().filter(|witness| !witness.has_settled()).find_map(Witness::inside)
     }
 
+    /// Whether cards that might touch it have not said yet that they do not.
+    pub(crate) fn waits_for_cards(&self) -> bool {
+        let is_card = |witness: &Witness| matches!(witness, Witness::Cards { .. }) && !witness.has_settled();
+        self.0.witnesses.iter().any(is_card)
+    }
+
+    /// Whoever might touch it and can be cut off is.
+    pub(crate) fn force(&self) {
+        self.0.witnesses.iter().for_each(Witness::force);
+    }
+
     /// Whether this one has been known to be frozen from the beginning.
     pub(crate) fn knows(&self, witness: &Witness) -> bool {
         self.0.witnesses.iter().any(|known| known.is_same(witness))
