@@ -44,6 +44,8 @@ pub(crate) struct Channel {
     pub(crate) lots: Vec<Lot>,
     /// What has ended and was not reported yet.
     pub(crate) over: Vec<Over>,
+    /// Rails whose queue was made new, of which the desk was not told yet.
+    pub(crate) made_new: Vec<u8>,
     /// When the channel was looked at last, and since when no rail is up.
     pub(crate) looked_at: Instant,
     pub(crate) cut_off_since: Option<Instant>,
@@ -83,6 +85,7 @@ impl Channel {
             next_number: 0,
             lots: Vec::new(),
             over: Vec::new(),
+            made_new: Vec::new(),
             looked_at: now,
             cut_off_since: None,
         }

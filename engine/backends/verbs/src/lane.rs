@@ -240,8 +240,14 @@ impl VerbsLane {
         }
     }
 
-    /// Says what is still under way, and when to look again.
+    /// Says what is still under way, which queues were made new, and when to look again.
     fn settle(&mut self) {
+        for channel in &mut self.channels {
+            for rail in channel.made_new.drain(..) {
+                let number = channel.rails[usize::from(rail)].number;
+                self.hub.lock().was_made_new(self.common.cards[usize::from(rail)], number);
+            }
+        }
         self.low.ended(self.oldest());
         self.set_timer();
     }

@@ -10,7 +10,7 @@
 //! - [`model`]: a card in this process, for tests
 //! - [`transport`]: reaching, offering, joining; [`offer`]: what both sides must agree on; [`pairing`]: which rails are joined
 //! - [`registrar`], `regions`: the way to a peer's memory, and what is registered with which card
-//! - `hub`, `driver`: what a worker asks its cards for all its lanes
+//! - `hub`, `receives`, `driver`: what a worker asks its cards for all its lanes
 //! - `lane`, `fence`, `asides`: one worker's lane, what is proven of the cards that touch this engine's memory, words beside the rails
 //! - [`message`]: what the two ends of a rail say to each other, parsed as the untrusted bytes it is
 //! - `channel`: the rails between two workers; `context`: what their lane lends them; `close`: its end
@@ -42,6 +42,7 @@ pub mod offer;
 mod op;
 pub mod pairing;
 mod rail;
+mod receives;
 mod regions;
 pub mod registrar;
 mod repair;

@@ -232,6 +232,7 @@ impl Channel {
     fn end_life(&mut self, place: usize, context: &Context<'_>) -> Result<(), LaneFault> {
         let rail = &mut self.rails[place];
         rail.make_queue_new().map_err(|error| cannot_be_made_new(&error))?;
+        self.made_new.push(rail.index);
         rail.connecting.first_packet = next_first_packet(rail.connecting.first_packet);
         rail.standing = Standing::Ended(context.now);
         rail.told_revision = context.here;
@@ -326,6 +327,7 @@ impl Channel {
                 tracing::warn!(%error, rail = rail.facts.name, "a rail cannot be connected again; it is tried later");
                 // It may have been connected in part.
                 rail.make_queue_new().map_err(|error| cannot_be_made_new(&error))?;
+                self.made_new.push(rail.index);
                 rail.standing = Standing::Idle(context.now + pause(rail.fruitless));
                 rail.fruitless += 1;
                 return Ok(false);

@@ -12,7 +12,8 @@
 //! - After [`Queue::reset`] has returned, nothing of the queue touches memory on this side, of its own requests and of the peer's. No
 //!   request of it completes any more. Receives that it had taken come as [`Outcome::Unused`], or, on cards that lose them, not at all.
 //! - Dropping a queue is a reset, and its number may be another's from then on: an unused receive is known by its name alone.
-//! - A receive is taken from the desk's shared queue by each send and each immediate, in the order of arrival.
+//! - A receive is taken from the desk's shared queue by each send and each immediate, in the order in which receives were given. A queue
+//!   takes one when a message begins to come, and its messages come one after the other.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

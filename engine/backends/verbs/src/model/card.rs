@@ -35,6 +35,8 @@ pub struct Counts {
     pub bytes: u64,
     /// Queues that were made new.
     pub resets: u64,
+    /// Receives that wait at the desks of its queues.
+    pub receives: usize,
 }
 
 impl ModelCard {
@@ -78,6 +80,7 @@ impl ModelCard {
             requests: card.requests_posted,
             bytes: card.bytes_moved,
             resets: card.resets,
+            receives: world.receives_of(self.place),
         }
     }
 
@@ -161,6 +164,11 @@ impl ModelCard {
     /// Refuses to connect the next queues.
     pub fn refuse_connects(&self, count: u64) {
         self.change(|card| card.refuse_connects = count);
+    }
+
+    /// Loses the receive of the message that is coming when a queue breaks, from now on.
+    pub fn lose_receives(&self) {
+        self.change(|card| card.loses_receives = true);
     }
 
     /// Makes whoever connects a queue wait so long, as where the network has to be asked for the peer.

@@ -1,6 +1,6 @@
 //! Everything that cards, desks and queues hold, under one lock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -51,6 +51,8 @@ pub(super) struct CardState {
     pub(super) is_up: bool,
     pub(super) is_held: bool,
     pub(super) is_dead: bool,
+    /// A queue that breaks loses the receive of the message that is coming.
+    pub(super) loses_receives: bool,
     /// How long connecting takes.
     pub(super) connect_time: Duration,
     /// How long the answer of a read takes.
@@ -208,6 +210,7 @@ impl World {
             is_up: true,
             is_held: false,
             is_dead: false,
+            loses_receives: false,
             connect_time: Duration::ZERO,
             read_time: Duration::ZERO,
             break_after: None,
@@ -306,7 +309,8 @@ impl World {
             self.complete(name, request.id, Outcome::Failed(trouble), Some(number));
             trouble = Trouble::Flushed;
         }
-        if let Some(landing) = receiving {
+        let card = self.queue(name).card;
+        if let Some(landing) = receiving.filter(|_| !self.cards[card].loses_receives) {
             self.complete(name, landing.id, Outcome::Unused, None);
         }
     }
@@ -370,6 +374,12 @@ impl World {
         if !std::mem::replace(&mut self.queue(name).is_active, true) {
             self.active.push_back(name);
         }
+    }
+
+    /// Receives that wait at the desks of a card's queues.
+    pub(super) fn receives_of(&self, card: usize) -> usize {
+        let on: BTreeSet<_> = self.queues.values().filter(|queue| queue.card == card).map(|queue| queue.desk).collect();
+        on.iter().filter_map(|desk| self.desks.get(desk)).map(|desk| desk.receives.len()).sum()
     }
 
     /// Whether nothing is under way.

@@ -3,6 +3,7 @@
 mod crowd;
 mod dialing;
 mod hostile;
+mod lost;
 mod moving;
 mod quiet;
 mod room;
