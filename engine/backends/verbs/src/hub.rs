@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use penstock_ring::ReadyBits;
 
-use crate::card::{Card, CardError, Desk, Done, Event, Outcome, Queue};
+use crate::card::{Card, CardError, Desk, Done, Event, Outcome, Queue, QueueMaker};
 use crate::receives::Receives;
+use crate::slab::Slab;
 
 /// Completions that are taken at once.
 const POLLED_AT_ONCE: usize = 64;
@@ -139,6 +140,39 @@ impl Hub {
         Ok(Self { inner: Mutex::new(Inner { desks, inboxes, now: None }) })
     }
 
+    /// Makes a queue on the desk of this card, and gives the card the receives that it may need. The worker does not wait meanwhile.
+    pub(crate) fn queue(
+        &self,
+        card: usize,
+        inbox: u32,
+        channel: u16,
+        (requests, grants): (usize, usize),
+    ) -> Result<Box<dyn Queue>, CardError> {
+        let (maker, its, needs_slots) = self.lock().reserve(card, requests, grants)?;
+        let slots = if needs_slots { Slab::new([&its], grants).map(Some) } else { Ok(None) };
+        let made = slots.and_then(|slots| Ok((maker.queue(requests)?, slots)));
+        let mut inner = self.lock();
+        let place = &mut inner.desks[card];
+        place.receives.unreserve(grants, made.is_ok());
+        let (queue, slots) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                place.completions -= requests + grants;
+                return Err(error);
+            }
+        };
+        if let Some(slots) = slots {
+            place.receives.add(slots);
+        }
+        let seen = place.receives.next();
+        place.queues.insert(queue.number(), Placed { inbox, channel, rail: 0, requests, grants, seen });
+        if let Err(error) = place.supply() {
+            inner.forget_queue(card, queue.number());
+            return Err(error);
+        }
+        Ok(queue)
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -212,14 +246,13 @@ impl Inner {
         }
     }
 
-    /// Makes a queue on the desk of this card, and gives the card the receives that it may need.
-    pub(crate) fn queue(
+    /// Sees to it that there is room for another queue. Answers what makes it, and whether its receives have to be made.
+    fn reserve(
         &mut self,
         card: usize,
-        inbox: u32,
-        channel: u16,
-        (requests, grants): (usize, usize),
-    ) -> Result<Box<dyn Queue>, CardError> {
+        requests: usize,
+        grants: usize,
+    ) -> Result<(Arc<dyn QueueMaker>, Arc<dyn Card>, bool), CardError> {
         let place = &mut self.desks[card];
         let name = || place.card.facts().name.clone();
         let has = place.size.completions - place.completions;
@@ -227,21 +260,13 @@ impl Inner {
             let (what, wants) = ("the completions of one more queue", requests + grants);
             return Err(CardError::NoRoom { card: name(), what, has, wants });
         }
-        let has = place.size.receives - place.receives.wanted;
+        let has = place.size.receives - place.receives.needed();
         if grants > has {
             return Err(CardError::NoRoom { card: name(), what: "the receives of one more queue", has, wants: grants });
         }
-        place.receives.make(place.receives.wanted + grants, grants, &place.card)?;
-        let queue = place.desk.queue(requests)?;
         place.completions += requests + grants;
-        place.receives.wanted += grants;
-        let seen = place.receives.next();
-        place.queues.insert(queue.number(), Placed { inbox, channel, rail: 0, requests, grants, seen });
-        if let Err(error) = place.supply() {
-            self.forget_queue(card, queue.number());
-            return Err(error);
-        }
-        Ok(queue)
+        let needs_slots = place.receives.reserve(grants);
+        Ok((place.desk.maker(), Arc::clone(&place.card), needs_slots))
     }
 
     /// A queue is of this rail.

@@ -41,6 +41,8 @@ pub(crate) struct Receives {
     /// How many the card has, and how many its queues may need.
     given: usize,
     pub(crate) wanted: usize,
+    /// How many queues need that are being made.
+    reserved: usize,
     /// The last number that was given, and the highest that was taken.
     last: u64,
     taken: u64,
@@ -61,15 +63,25 @@ impl Receives {
         self.last + 1
     }
 
-    /// Makes slots until there are so many, so many at once.
-    pub(crate) fn make(&mut self, wanted: usize, at_once: usize, card: &Arc<dyn Card>) -> Result<(), CardError> {
-        while self.slots.len() < wanted + self.spare {
-            self.add(Slab::new([card], at_once)?);
-        }
-        Ok(())
+    /// Another queue is being made, which needs so many. Answers whether slots have to be made for it.
+    pub(crate) fn reserve(&mut self, count: usize) -> bool {
+        self.reserved += count;
+        self.slots.len() < self.wanted + self.reserved + self.spare
     }
 
-    fn add(&mut self, slab: Slab) {
+    /// It is made, or is not.
+    pub(crate) fn unreserve(&mut self, count: usize, is_made: bool) {
+        self.reserved -= count;
+        self.wanted += if is_made { count } else { 0 };
+    }
+
+    /// How many its queues need, with those that are being made.
+    pub(crate) fn needed(&self) -> usize {
+        self.wanted + self.reserved
+    }
+
+    /// More slots.
+    pub(crate) fn add(&mut self, slab: Slab) {
         let place = self.slabs.len() as u32;
         for slot in 0..slab.slots() as u32 {
             self.free.push(self.slots.len() as u32);
@@ -223,7 +235,7 @@ mod tests {
     use std::os::fd::BorrowedFd;
 
     use super::*;
-    use crate::card::Queue;
+    use crate::card::QueueMaker;
     use crate::model::ModelNetwork;
 
     const WANTED: usize = 8;
@@ -233,7 +245,7 @@ mod tests {
     struct Taker(VecDeque<u64>);
 
     impl Desk for Taker {
-        fn queue(&mut self, _: usize) -> Result<Box<dyn Queue>, CardError> {
+        fn maker(&self) -> Arc<dyn QueueMaker> {
             unreachable!("nobody asks")
         }
 
@@ -266,8 +278,9 @@ mod tests {
         fn new() -> Self {
             let card: Arc<dyn Card> = ModelNetwork::by_hand().card();
             let (mut taker, mut receives) = (Taker::default(), Receives::default());
-            receives.make(WANTED, WANTED, &card).unwrap();
-            receives.wanted = WANTED;
+            assert!(receives.reserve(WANTED));
+            receives.add(Slab::new([&card], WANTED).unwrap());
+            receives.unreserve(WANTED, true);
             receives.supply(&mut taker).unwrap();
             Self { card, taker, receives, now: Instant::now() }
         }

@@ -50,6 +50,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 
+/// The pause after a life that was ended on purpose before the peer was heard: each costs both sides some calls of the system.
+const PAUSE_ON_PURPOSE: Duration = Duration::from_millis(1);
+
 /// A batch that is the first without an answer so often is not tried any more: perhaps it is what breaks the rails.
 const TRIES: u8 = 3;
 
@@ -152,12 +155,13 @@ impl Channel {
         }
         rail.peer_ended = Some(ended);
         match rail.standing {
-            Standing::New | Standing::Idle(_) => self.end_life(place, context),
+            Standing::New => self.end_life(place, context),
             Standing::Greeting(_) | Standing::Up => {
                 rail.break_off();
                 Ok(())
             }
-            Standing::Connecting | Standing::Breaking(_) | Standing::Ended(_) => Ok(()),
+            // Whatever the peer says, lives follow one another at their pace.
+            Standing::Idle(_) | Standing::Connecting | Standing::Breaking(_) | Standing::Ended(_) => Ok(()),
         }
     }
 
@@ -181,10 +185,11 @@ impl Channel {
                         rail.abandoned_since = None;
                     }
                 }
-                Standing::Idle(_) if rail.peer_ended.is_some() => {
+                Standing::Idle(at) if rail.peer_ended.is_some() && at <= now => {
                     self.end_life(place, context)?;
                     is_breaking = true;
                 }
+                Standing::Idle(_) if rail.peer_ended.is_some() => {}
                 Standing::Idle(at) => {
                     // What is posted from then on is compared with what the peer had withdrawn when it ended the life before.
                     rail.waits_for_news = rail.peer_revision > context.told.copied();
@@ -294,7 +299,11 @@ impl Channel {
             }
             !is_its
         });
-        let pause = if rail.fruitless == 0 && !rail.is_down { Duration::ZERO } else { pause(rail.fruitless) };
+        let pause = match rail.fruitless {
+            0 if rail.is_greeted && !rail.is_down => Duration::ZERO,
+            0 if !rail.is_down => PAUSE_ON_PURPOSE,
+            fruitless => pause(fruitless),
+        };
         rail.fruitless += u32::from(!rail.is_on_purpose); // Until the peer is heard.
         rail.begin_again(ended, notes_lost, context.now + pause);
         if let Some(revision) = fence {
@@ -363,7 +372,7 @@ impl Channel {
                 Some(rail.abandoned_since.map_or(self.looked_at, |since| rail.moved.max(since) + STUCK))
             }
             Standing::Up => None,
-            Standing::Idle(_) if rail.peer_ended.is_some() => Some(self.looked_at),
+            Standing::Idle(at) if rail.peer_ended.is_some() => Some(at),
             Standing::Idle(_) if rail.is_dead || rail.waits_for_news => None,
             Standing::Idle(at) => Some(at),
             Standing::Connecting => Some(self.looked_at + CONNECTED),

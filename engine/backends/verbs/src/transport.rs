@@ -105,7 +105,7 @@ impl VerbsTransport {
 
     /// A worker's hub.
     #[cfg(test)]
-    pub(crate) fn hub(&self, worker: usize) -> &Hub {
+    pub(crate) fn hub(&self, worker: usize) -> &Arc<Hub> {
         &self.hubs[worker]
     }
 
@@ -215,7 +215,7 @@ impl Offered {
                 let OfferedLane { hub, inbox } = &offered.lanes[channel % hubs.len()];
                 let inbox = inbox.expect("it is taken over by the lane, and not before");
                 let place = (channel / hubs.len()) as u16;
-                let queue = hub.lock().queue(card, inbox, place, (requests, options.grants))?;
+                let queue = hub.queue(card, inbox, place, (requests, options.grants))?;
                 offered.queues[card].push(Some(queue));
             }
             let queues = offered.queues[card].iter().flatten();

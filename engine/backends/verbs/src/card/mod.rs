@@ -157,8 +157,13 @@ pub enum Event {
 
 /// One worker's part of a card.
 pub trait Desk: Send {
-    /// A new queue that takes so many requests. It is not connected.
-    fn queue(&mut self, requests: usize) -> Result<Box<dyn Queue>, CardError>;
+    /// What makes queues on it, in any thread and while the worker uses the desk.
+    fn maker(&self) -> Arc<dyn QueueMaker>;
+
+    /// A new queue that takes so many requests, for whoever can wait for it. It is not connected.
+    fn queue(&mut self, requests: usize) -> Result<Box<dyn Queue>, CardError> {
+        self.maker().queue(requests)
+    }
 
     /// Gives receives to whoever sends next.
     fn supply(&mut self, receives: &[Landing]) -> Result<(), CardError>;
@@ -171,6 +176,12 @@ pub trait Desk: Send {
 
     /// Becomes readable when a completion comes after [`Desk::arm`].
     fn descriptor(&self) -> BorrowedFd<'_>;
+}
+
+/// Makes queues on one desk. That takes a card a millisecond or more.
+pub trait QueueMaker: Send + Sync {
+    /// A new queue that takes so many requests. It is not connected.
+    fn queue(&self, requests: usize) -> Result<Box<dyn Queue>, CardError>;
 }
 
 /// Names of requests and receives are below this: cards keep a bit to themselves.

@@ -171,6 +171,11 @@ impl ModelCard {
         self.change(|card| card.loses_receives = true);
     }
 
+    /// Makes whoever makes a queue wait so long.
+    pub fn slow_queues(&self, by: Duration) {
+        self.change(|card| card.make_time = by);
+    }
+
     /// Makes whoever connects a queue wait so long, as where the network has to be asked for the peer.
     pub fn slow_connects(&self, by: Duration) {
         self.change(|card| card.connect_time = by);

@@ -11,7 +11,7 @@ use super::memory::Payload;
 use super::world::{DeskState, PACKET_MASK, Posted, Sign, State};
 use super::{Hub, refused};
 use crate::card::{
-    CardError, Connecting, Desk, Done, Kind, Landing, Outcome, Piece, PostFailed, Queue, Request, Trouble,
+    CardError, Connecting, Desk, Done, Kind, Landing, Outcome, Piece, PostFailed, Queue, QueueMaker, Request, Trouble,
 };
 
 /// A desk of a model card.
@@ -43,18 +43,8 @@ impl Drop for Held {
 }
 
 impl Desk for ModelDesk {
-    fn queue(&mut self, requests: usize) -> Result<Box<dyn Queue>, CardError> {
-        let held = &self.held;
-        let mut world = held.hub.lock();
-        let card = &mut world.cards[held.card];
-        card.alive("queue")?;
-        let has = if take_one(&mut card.refuse_queues) { 0 } else { card.facts.requests_max };
-        if requests > has {
-            let card = held.card_name.clone();
-            return Err(CardError::NoRoom { card, what: "requests of a queue", has, wants: requests });
-        }
-        let (name, number) = world.new_queue(held.card, held.name, requests);
-        Ok(Box::new(ModelQueue { held: Arc::clone(held), name, number }))
+    fn maker(&self) -> Arc<dyn QueueMaker> {
+        Arc::new(ModelMaker(Arc::clone(&self.held)))
     }
 
     fn supply(&mut self, receives: &[Landing]) -> Result<(), CardError> {
@@ -108,6 +98,29 @@ impl Desk for ModelDesk {
 
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.sign.descriptor().as_fd()
+    }
+}
+
+/// Makes queues on a desk of a model card.
+struct ModelMaker(Arc<Held>);
+
+impl QueueMaker for ModelMaker {
+    fn queue(&self, requests: usize) -> Result<Box<dyn Queue>, CardError> {
+        let Self(held) = self;
+        let time = held.hub.lock().cards[held.card].make_time;
+        if !time.is_zero() {
+            std::thread::sleep(time);
+        }
+        let mut world = held.hub.lock();
+        let card = &mut world.cards[held.card];
+        card.alive("queue")?;
+        let has = if take_one(&mut card.refuse_queues) { 0 } else { card.facts.requests_max };
+        if requests > has {
+            let card = held.card_name.clone();
+            return Err(CardError::NoRoom { card, what: "requests of a queue", has, wants: requests });
+        }
+        let (name, number) = world.new_queue(held.card, held.name, requests);
+        Ok(Box::new(ModelQueue { held: Arc::clone(held), name, number }))
     }
 }
 

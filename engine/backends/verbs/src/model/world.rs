@@ -53,7 +53,8 @@ pub(super) struct CardState {
     pub(super) is_dead: bool,
     /// A queue that breaks loses the receive of the message that is coming.
     pub(super) loses_receives: bool,
-    /// How long connecting takes.
+    /// How long making a queue takes, and connecting one.
+    pub(super) make_time: Duration,
     pub(super) connect_time: Duration,
     /// How long the answer of a read takes.
     pub(super) read_time: Duration,
@@ -211,6 +212,7 @@ impl World {
             is_held: false,
             is_dead: false,
             loses_receives: false,
+            make_time: Duration::ZERO,
             connect_time: Duration::ZERO,
             read_time: Duration::ZERO,
             break_after: None,

@@ -15,24 +15,20 @@ fn a_rail_that_the_network_lets_wait_stops_no_write_on_the_other() {
     until(&mut sides, "the rail is given up", |sides| resets(sides) >= Some(1));
     sides[0].engine.cards[1].set_port(true);
     let begun = Instant::now();
-    let (mut token, mut slowest) = (1, Duration::ZERO);
+    let mut token = 1;
     let carried = |sides: &[Side; 2]| sides[0].engine.cards[1].counts().requests;
     let before = carried(&sides);
     // Until it is up again on this side.
     while begun.elapsed() < 3 * SLOW && carried(&sides) < before + 2 {
-        let at = Instant::now();
         let spans = [span(0, 4096 * (token % 256), 4096)];
         sides[0].post(WRITE, &source, &remote, &spans, (token, token)).unwrap();
         sides[0].workers[0].lane().flush().unwrap();
         until(&mut sides, "the write is over", |sides| sides[0].result(token).is_some());
         assert_eq!(sides[0].result(token), Some(Ok(4096)));
         token += 1;
-        if carried(&sides) == before {
-            slowest = slowest.max(at.elapsed());
-        }
     }
     assert!(begun.elapsed() >= SLOW, "the rail was not waited for");
-    assert!(slowest < SLOW / 2, "one of {token} writes took {slowest:?}");
+    assert!(token > 20, "{token} writes while the rail was away");
     let moved = |sides: &[Side; 2]| sides[0].engine.cards[1].counts().bytes;
     let before = moved(&sides);
     until(&mut sides, "the rail carries again", |sides| {

@@ -8,7 +8,7 @@ const RESETS: u64 = 200;
 fn by_hand() -> (ModelNetwork, [Side; 2]) {
     let network = ModelNetwork::new(Network { pace: Pace::ByHand, step_bytes: 1024, ..Network::default() });
     let engine = || Engine::with(vec![network.card_with(|facts| facts.mtu = 1024)], 1, Options::default());
-    let mut sides = join(engine(), engine());
+    let sides = join(engine(), engine());
     (network, sides)
 }
 
