@@ -400,6 +400,23 @@ fn while_a_rail_is_not_connected_nothing_old_lands_and_the_peer_hears_of_what_is
 }
 
 #[test]
+fn lives_may_be_without_end() {
+    for life in [(1 << 15) - 1, (1 << 16) - 1, u32::MAX] {
+        let network = ModelNetwork::by_hand();
+        let mut sides = connected(&network, SHAPE);
+        let (source, target) = pools(&mut sides);
+        sides.iter_mut().for_each(|side| side.channel.rails[0].life = life);
+        for number in 0..3 {
+            sides[0].cards[0].break_after(0);
+            sides[0].post(WRITE, &source, &target, &[block(number)], (number, number, 1024)).unwrap();
+            settle(&network, &mut sides);
+            assert_eq!(sides[0].result(number), Some(Ok(1024)), "life {}", sides[0].channel.rails[0].life);
+        }
+        assert_eq!(sides[0].channel.rails[0].life, life.wrapping_add(3));
+    }
+}
+
+#[test]
 fn fences_survive_a_repair() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, TWO);
