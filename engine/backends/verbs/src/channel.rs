@@ -296,8 +296,7 @@ impl Channel {
             Says::Count(place) => !context.count(self.inbox.rails[rail].named(place).ok_or(CORRUPT)?),
             Says::Mark(number) => self.inbox.mark(number, context, sink)?,
         };
-        self.inbox.rails[rail].hear(is_gone, true);
-        Ok(())
+        self.inbox.rails[rail].hear(is_gone, true)
     }
 
     /// What a message says beside its head.
@@ -328,8 +327,7 @@ impl Channel {
                 (false, false)
             }
         };
-        self.inbox.rails[rail].hear(is_gone, is_wanted);
-        Ok(())
+        self.inbox.rails[rail].hear(is_gone, is_wanted)
     }
 
     fn greeted(&mut self, rail: usize, hello: &Hello) -> Result<(), LaneFault> {
