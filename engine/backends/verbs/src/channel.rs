@@ -141,7 +141,10 @@ impl Channel {
         if self.ops.reads(arrival.transfer) || !self.lots.is_empty() || self.over.iter().any(is_its) {
             return Err(PostError::Full);
         }
-        let carried = self.stripe.carried(arrival.transfer, arrival.whole);
+        // A rail that is out has nothing of it, also if nobody remembers which it used.
+        let carry = self.rails.iter().enumerate().filter(|(_, rail)| rail.may_carry());
+        let may_carry = carry.fold(0, |rails, (rail, _)| rails | 1 << rail);
+        let carried = self.stripe.carried(arrival.transfer, arrival.whole) & may_carry;
         let takes = |&rail: &usize| {
             let rail = &self.rails[rail];
             rail.takes_message() && (arrival.note.is_none() || rail.takes_note())

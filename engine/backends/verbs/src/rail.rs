@@ -193,6 +193,15 @@ impl Rail {
             && (self.bytes == 0 || self.bytes + bytes <= BYTES_UNDER_WAY_MAX)
     }
 
+    /// Whether it may have something on its way to the peer: what a life carried has landed or goes again elsewhere when both sides
+    /// have ended it, and in the next nothing is posted before the peer was heard.
+    pub(crate) fn may_carry(&self) -> bool {
+        match self.standing {
+            Standing::Up | Standing::Breaking(_) | Standing::Ended(_) => true,
+            Standing::New | Standing::Idle(_) | Standing::Greeting(_) => false,
+        }
+    }
+
     /// Bytes of batches under way.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
