@@ -381,6 +381,7 @@ impl Channel {
         self.looked_at = context.now;
         self.inbox.deliver_held(sink);
         let is_breaking = self.look_after(context, sink)?;
+        self.catch_up(context);
         if !self.lots.is_empty() {
             self.go_again(context);
         }
