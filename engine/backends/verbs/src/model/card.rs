@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::desk::ModelDesk;
 use super::world::{CardState, Sign};
 use super::{Hub, refused};
-use crate::card::{Access, Card, CardError, Desk, Event, Facts, Registration, Trouble};
+use crate::card::{Access, Card, CardError, Desk, Event, Facts, GidKind, Registration, Trouble};
 
 /// A card of a [`ModelNetwork`](super::ModelNetwork).
 pub struct ModelCard {
@@ -48,6 +48,7 @@ impl ModelCard {
             name: format!("model{place}/1"),
             gid,
             lid: 0,
+            kind: GidKind::RoceV2,
             network_bits: 64,
             is_routable: false,
             mtu: 4096,
