@@ -160,6 +160,7 @@ const FILES: &[(&str, &str)] = &[
     ("/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/0", "RoCE v2\n"),
     ("/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/1", "RoCE v2\n"),
     ("/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0", "ens1\n"),
+    ("/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/1", "ens1\n"),
     ("/sys/class/infiniband/mlx5_0/ports/1/gids/0", "fe80:0000:0000:0000:0202:c9ff:fe00:0001\n"),
     ("/sys/class/infiniband/mlx5_0/ports/1/gids/1", "0000:0000:0000:0000:0000:ffff:0a00:0001\n"),
     ("/sys/class/infiniband/mlx5_0/device/net/ens1/mtu", "9000\n"),
