@@ -396,7 +396,7 @@ impl Inner {
     /// Something has happened to a card, or to a queue of it: its lanes hear of it.
     pub(crate) fn event(&mut self, card: usize, event: Event) {
         for (&number, &Placed { inbox, channel, rail, .. }) in &self.desks[card].queues {
-            if !matches!(event, Event::QueueBroken(broken) if broken != number) {
+            if !matches!(event, Event::QueueBroken(its) | Event::Met(its) if its != number) {
                 self.inboxes.put(inbox, Item { channel, rail, what: What::Event(event) });
             }
         }

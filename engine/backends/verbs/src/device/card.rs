@@ -88,6 +88,7 @@ impl DeviceCard {
             completions_max: count(can.max_cqe),
             inline_max: 0,
             reads_max: u8::try_from(can.max_qp_rd_atom.min(can.max_qp_init_rd_atom).clamp(0, READS_MAX)).unwrap_or(0),
+            meets_at: None,
         };
         let parts = Parts {
             device,

@@ -14,7 +14,7 @@ use super::desk::DeskParts;
 use super::memory::Registered;
 use super::open::complain;
 use super::status::{check, refused};
-use crate::card::{CardError, Connecting, Piece, PostFailed, Queue, Request};
+use crate::card::{CardError, Connected, Connecting, Piece, PostFailed, Queue, Request, Token};
 
 /// 4.096 µs times two to this: 67 ms until a packet without an answer is sent again. Cards wait up to four times that, so seven
 /// attempts tell a dead peer after half a second to two; a shorter time takes a switch that is changing its ways for one.
@@ -246,11 +246,15 @@ fn packet_size(bytes: u32) -> Option<ibv_mtu> {
 }
 
 impl Queue for DeviceQueue {
+    fn expect(&mut self, _: Token) {}
+    fn met(&mut self) -> Result<Connected, CardError> {
+        Ok(Connected::Yes)
+    }
     fn number(&self) -> u32 {
         self.number
     }
 
-    fn connect(&mut self, connecting: &Connecting) -> Result<(), CardError> {
+    fn connect(&mut self, connecting: &Connecting) -> Result<Connected, CardError> {
         if self.life != Life::New {
             return Err(self.refused("ibv_modify_qp", libc::EISCONN));
         }
@@ -260,7 +264,8 @@ impl Queue for DeviceQueue {
             if self.change_to(IBV_QPS_RESET).is_ok() {
                 self.life = Life::New;
             }
-        })
+        })?;
+        Ok(Connected::Yes)
     }
 
     fn post(&mut self, requests: &[Request], pieces: &[Piece]) -> Result<(), PostFailed> {

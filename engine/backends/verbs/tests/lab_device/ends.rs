@@ -204,8 +204,14 @@ impl Pair {
         let mtu = self.mtu.unwrap_or_else(|| self.a.facts().mtu.min(self.b.facts().mtu));
         let reads = self.a.facts().reads_max.min(self.b.facts().reads_max);
         let (a, b) = (self.a.endpoint(from_a), self.b.endpoint(from_b));
-        let connecting =
-            |there, first_packet| Connecting { there, first_packet, mtu, reads_there: reads, reads_here: reads };
+        let connecting = |there, first_packet| Connecting {
+            there,
+            first_packet,
+            mtu,
+            reads_there: reads,
+            reads_here: reads,
+            meeting: None,
+        };
         self.a.queue.connect(&connecting(b, from_a)).expect("a is connected");
         self.b.queue.connect(&connecting(a, from_b)).expect("b is connected");
     }
