@@ -54,6 +54,13 @@ pub(crate) fn open(name: &str, posting: Posting) -> Arc<DeviceCard> {
     found.cards.into_iter().next().expect("one card was named")
 }
 
+/// Opens a card whose queues meet others by the connection manager.
+pub(crate) fn open_managed(name: &str) -> Arc<DeviceCard> {
+    let options = Options { wanted: vec![name.parse().expect("a name")], is_managed: true, ..Options::default() };
+    let found = device::cards(&options).unwrap_or_else(|error| panic!("{name} is opened: {error}"));
+    found.cards.into_iter().next().expect("one card was named")
+}
+
 /// One of the two.
 pub(crate) struct End {
     pub(crate) queue: Box<dyn Queue>,
@@ -189,9 +196,13 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
+    /// These two, not connected.
+    pub(crate) fn of(a: End, b: End) -> Self {
+        Self { a, b, mtu: None, first_packet: 0xff_fff0 }
+    }
+
     pub(crate) fn connected(posting: Posting) -> Self {
-        let (a, b) = (End::new("rxe_a0", posting), End::new("rxe_b0", posting));
-        let mut pair = Self { a, b, mtu: None, first_packet: 0xff_fff0 };
+        let mut pair = Self::of(End::new("rxe_a0", posting), End::new("rxe_b0", posting));
         assert_eq!(pair.a.card.posting(), posting, "the driver of soft devices knows both");
         pair.connect();
         pair
