@@ -11,7 +11,7 @@ use penstock_transport::{
 };
 
 use crate::again::Lot;
-use crate::card::{CardError, Done, Outcome};
+use crate::card::{CardError, Connected, Done, Outcome};
 use crate::context::Context;
 use crate::inbound::{CORRUPT, Inbox};
 use crate::log::Say;
@@ -93,9 +93,16 @@ impl Channel {
         (0..self.rails.len()).try_for_each(|rail| self.greet(rail, self.looked_at))
     }
 
-    /// Connects a rail and says who is there.
+    /// Connects a rail and says who is there, unless that takes a while.
     pub(crate) fn greet(&mut self, rail: usize, now: Instant) -> Result<(), CardError> {
-        self.rails[rail].connect(now)?;
+        match self.rails[rail].connect(now)? {
+            Connected::Yes => self.say_hello(rail),
+            Connected::NotYet => Ok(()),
+        }
+    }
+
+    /// Says on a rail that is connected who is there.
+    pub(crate) fn say_hello(&mut self, rail: usize) -> Result<(), CardError> {
         let (channel, grants) = (self.number, self.inbox.rails[rail].grants());
         self.say(rail, Say::Hello, &Body::Hello(Hello { channel, rail: rail as u8, grants }));
         self.rails[rail].ring()
@@ -272,7 +279,7 @@ impl Channel {
         let life = low_life(self.rails[rail].life);
         let expected = self.inbox.rails[rail].heard();
         // What comes after the peer was told how much came is said again.
-        if !matches!(self.rails[rail].standing, Standing::Greeting(_) | Standing::Up | Standing::Breaking(_)) {
+        if matches!(self.rails[rail].standing, Standing::New | Standing::Idle(_) | Standing::Ended(_)) {
             return Ok(());
         }
         let is_greeted = self.rails[rail].is_greeted;

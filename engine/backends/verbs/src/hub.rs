@@ -409,7 +409,7 @@ impl Inner {
     pub(crate) fn event(&mut self, card: usize, event: Event) {
         self.desks[card].is_dead |= event == Event::Fatal;
         for (&number, &Placed { inbox, channel, rail, .. }) in &self.desks[card].queues {
-            if !matches!(event, Event::QueueBroken(broken) if broken != number) {
+            if !matches!(event, Event::QueueBroken(its) | Event::Met(its) if its != number) {
                 self.inboxes.put(inbox, Item { channel, rail, what: What::Event(event) });
             }
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use penstock_transport::CounterRef;
 
-use crate::card::{CardError, Connecting, Facts, IDS, Kind, Queue, Request};
+use crate::card::{CardError, Connected, Connecting, Facts, IDS, Kind, Queue, Request};
 use crate::ended::Ended;
 use crate::log::{Log, Say, What};
 use crate::message::{Body, GRANTS_MAX, Head, Immediate, MESSAGE_BYTES_MAX, Says, encode, low_life};
@@ -50,6 +50,8 @@ pub(crate) enum Standing {
     New,
     /// Nothing: both sides have ended the life before, and it is connected again at this moment.
     Idle(Instant),
+    /// Nothing: it is being connected since then.
+    Meeting(Instant),
     /// It is connected since then, and the peer was not heard yet.
     Greeting(Instant),
     /// All.
@@ -171,10 +173,13 @@ impl Rail {
     }
 
     /// Connects its queue for the life that it is in.
-    pub(crate) fn connect(&mut self, now: Instant) -> Result<(), CardError> {
-        self.queue.connect(&self.connecting)?;
-        self.standing = Standing::Greeting(now);
-        Ok(())
+    pub(crate) fn connect(&mut self, now: Instant) -> Result<Connected, CardError> {
+        let connected = self.queue.connect(&self.connecting)?;
+        self.standing = match connected {
+            Connected::Yes => Standing::Greeting(now),
+            Connected::NotYet => Standing::Meeting(now),
+        };
+        Ok(connected)
     }
 
     /// Room for requests of batches.
@@ -198,7 +203,7 @@ impl Rail {
     pub(crate) fn may_carry(&self) -> bool {
         match self.standing {
             Standing::Up | Standing::Breaking(_) | Standing::Ended(_) => true,
-            Standing::New | Standing::Idle(_) | Standing::Greeting(_) => false,
+            Standing::New | Standing::Idle(_) | Standing::Meeting(_) | Standing::Greeting(_) => false,
         }
     }
 
@@ -376,7 +381,7 @@ impl Rail {
 
     /// Breaks the queue, if it is connected. What was not posted yet is not posted any more.
     pub(crate) fn break_off(&mut self) {
-        if !matches!(self.standing, Standing::Greeting(_) | Standing::Up) {
+        if !matches!(self.standing, Standing::Meeting(_) | Standing::Greeting(_) | Standing::Up) {
             return;
         }
         if let Err(error) = self.queue.break_off() {
@@ -399,6 +404,9 @@ impl Rail {
         self.fence = self.fence.map(|(revision, _)| (revision, 0));
         self.life = self.life.wrapping_add(1);
         (self.connecting.there.queue, self.connecting.there.first_packet) = (ended.queue, ended.first_packet);
+        if let (Some(meeting), Some(token)) = (&mut self.connecting.meeting, ended.token) {
+            meeting.token = token;
+        }
         self.peer_revision = self.peer_revision.max(ended.revision);
         self.peer_ended = self.next_ended.take();
         self.is_greeted = false;

@@ -5,6 +5,7 @@
 //!       breaking -> ended    what was posted has come back; the queue is made new, and the peer is told how much came
 //!                   ended -> idle    the peer has told the same: what it has not heard goes again
 //!                            idle -> greeting -> up    connected again, and the peer was heard
+//!                            idle -> meeting -> greeting -> up    the same by the connection manager, which takes a while
 //! ```
 //!
 //! Nothing is reported of what a broken rail had under way before both sides have ended its life, because until then something of it
@@ -16,7 +17,7 @@ use penstock_core::Cause;
 use penstock_transport::{Failure, LaneFault, Sink};
 
 use crate::again::Lot;
-use crate::card::{CardError, Event, Trouble};
+use crate::card::{CardError, Connected, Event, Token, Trouble};
 use crate::channel::Channel;
 use crate::context::Context;
 use crate::ended::{Ended, next_first_packet};
@@ -38,6 +39,12 @@ const DRAIN_LOOKS: u32 = 2;
 /// A peer that was told where to connect to does so at its worker's next turn.
 const GREETING: Duration = Duration::from_secs(2);
 
+/// The connection manager looks for address and way and asks, all within this; who waits to be called waits as long.
+const MEETING: Duration = Duration::from_secs(7);
+
+/// Pauses between looks at a rail that is being connected: cards say by an event when it has come further, so this is for what is missed.
+const MEETING_LOOKS: Duration = Duration::from_millis(50);
+
 /// Without any rail for so long, or without an answer about one, the session ends: longer than a switch takes to start a port anew,
 /// shorter than anybody wants to wait.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -54,7 +61,7 @@ impl Channel {
     pub(crate) fn cut(&mut self, rail: u8, context: &Context<'_>) {
         let its = &mut self.rails[usize::from(rail)];
         match its.standing {
-            Standing::Greeting(_) | Standing::Up => its.break_off(),
+            Standing::Meeting(_) | Standing::Greeting(_) | Standing::Up => its.break_off(),
             Standing::New | Standing::Breaking(_) => {}
             // Nothing lands while it is not connected; and before it is, the peer is told of all that is vouched for here.
             Standing::Idle(_) | Standing::Ended(_) => {
@@ -83,7 +90,16 @@ impl Channel {
                 rail.break_off();
             }
             Event::QueueBroken(number) if number == rail.queue.number() => rail.break_off(),
-            Event::QueueBroken(_) | Event::Changed => {}
+            Event::Met(number) if number == rail.queue.number() => {
+                // One that has not met yet is looked at by itself.
+                if matches!(rail.standing, Standing::Greeting(_) | Standing::Up)
+                    && let Err(error) = rail.queue.met()
+                {
+                    tracing::debug!(%error, "a rail is lost");
+                    rail.break_off();
+                }
+            }
+            Event::QueueBroken(_) | Event::Met(_) | Event::Changed => {}
         }
     }
 
@@ -132,6 +148,11 @@ impl Channel {
         })?;
         let place = usize::from(ended.rail);
         let rail = self.rails.get_mut(place).ok_or(CORRUPT)?;
+        // Of two that meet, the one that waits says what it is called by.
+        let calls = rail.connecting.meeting.is_some_and(|meeting| meeting.call.is_some());
+        if ended.token.is_some() != calls {
+            return Err(CORRUPT);
+        }
         let is_ahead = rail.peer_ended.is_some();
         if is_ahead && rail.next_ended.is_none() && ended.life == rail.life.wrapping_add(1) {
             if !matches!(rail.standing, Standing::Ended(_)) {
@@ -146,7 +167,7 @@ impl Channel {
         rail.peer_ended = Some(ended);
         match rail.standing {
             Standing::New | Standing::Idle(_) => self.end_life(place, context),
-            Standing::Greeting(_) | Standing::Up => {
+            Standing::Meeting(_) | Standing::Greeting(_) | Standing::Up => {
                 rail.break_off();
                 Ok(())
             }
@@ -185,6 +206,7 @@ impl Channel {
                         self.try_again(place, context)?;
                     }
                 }
+                Standing::Meeting(since) => is_breaking |= self.look_at_meeting(place, since, now),
                 Standing::Greeting(since) => {
                     if since + GREETING <= now {
                         rail.break_off();
@@ -220,10 +242,44 @@ impl Channel {
         Ok(is_breaking)
     }
 
+    /// Goes on with a rail that is being connected. Answers whether it is to be looked at again at once.
+    fn look_at_meeting(&mut self, place: usize, since: Instant, now: Instant) -> bool {
+        let rail = &mut self.rails[place];
+        let met = match rail.queue.met() {
+            Ok(Connected::NotYet) if now < since + MEETING => return false,
+            Ok(Connected::NotYet) => {
+                tracing::warn!(rail = rail.facts.name, "a rail was not connected in time; it is tried again");
+                false
+            }
+            Ok(Connected::Yes) => {
+                rail.standing = if rail.is_greeted { Standing::Up } else { Standing::Greeting(now) };
+                let said = self.say_hello(place);
+                said.inspect_err(|error| tracing::warn!(%error, "nothing can be said on a new rail")).is_ok()
+            }
+            Err(error) => {
+                tracing::warn!(%error, rail = rail.facts.name, "a rail is not connected; it is tried again");
+                false
+            }
+        };
+        if !met {
+            self.rails[place].break_off();
+        }
+        true
+    }
+
     /// This side ends the life of a queue, and says so.
     fn end_life(&mut self, place: usize, context: &Context<'_>) -> Result<(), LaneFault> {
         let rail = &mut self.rails[place];
         rail.queue.reset().map_err(|error| cannot_be_made_new(&error))?;
+        // Each life has a token of its own.
+        let token = match &mut rail.connecting.meeting {
+            Some(meeting) if meeting.call.is_none() => {
+                meeting.token = Token::random().map_err(|error| no_token(&error))?;
+                rail.queue.expect(meeting.token);
+                Some(meeting.token)
+            }
+            _ => None,
+        };
         rail.connecting.first_packet = next_first_packet(rail.connecting.first_packet);
         rail.standing = Standing::Ended(context.now);
         rail.told_revision = context.here;
@@ -237,6 +293,7 @@ impl Channel {
             revision: context.here,
             queue: rail.queue.number(),
             first_packet: rail.connecting.first_packet,
+            token,
         };
         inbound.has_told();
         (context.say)(&ended.encode());
@@ -328,6 +385,7 @@ impl Channel {
             Standing::Idle(_) if rail.peer_ended.is_some() => Some(self.looked_at),
             Standing::Idle(_) if rail.is_dead || rail.waits_for_news => None,
             Standing::Idle(at) => Some(at),
+            Standing::Meeting(since) => Some((since + MEETING).min(self.looked_at + MEETING_LOOKS)),
             Standing::Greeting(since) => Some(since + GREETING),
             Standing::Breaking(_) => Some(self.looked_at),
             Standing::Ended(_) if rail.peer_ended.is_some() => Some(self.looked_at),
@@ -348,5 +406,10 @@ fn pause(fruitless: u32) -> Duration {
 
 fn cannot_be_made_new(error: &CardError) -> LaneFault {
     tracing::error!(%error, "a queue cannot be made new, so nobody knows what it still does");
+    LaneFault(Cause::CardFailed)
+}
+
+fn no_token(error: &std::io::Error) -> LaneFault {
+    tracing::error!(%error, "the kernel gives no random bytes, so a queue cannot be called by anything");
     LaneFault(Cause::CardFailed)
 }

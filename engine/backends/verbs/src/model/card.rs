@@ -60,6 +60,7 @@ impl ModelCard {
             completions_max: 64 << 10,
             inline_max: 220,
             reads_max: 16,
+            meets_at: None,
         };
         change(&mut facts);
         world.new_card(facts.clone());

@@ -9,9 +9,10 @@ use std::time::Duration;
 use penstock_memory::Window;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::meet::{Expected, Meet};
 use super::memory::{Payload, Registrations};
 use super::{Losses, Options};
-use crate::card::{Connecting, Done, Event, Facts, Landing, Outcome, Request, Trouble};
+use crate::card::{Connecting, Done, Event, Facts, Landing, Outcome, Request, Token, Trouble};
 
 /// Packet numbers have 24 bits.
 pub(super) const PACKET_MASK: u32 = (1 << 24) - 1;
@@ -29,6 +30,9 @@ pub(super) struct World {
     pub(super) numbers: BTreeMap<(usize, u32), u64>,
     /// All desks of all cards, likewise.
     pub(super) desks: BTreeMap<u64, DeskState>,
+    /// What queues are called by, and how far those have come that meet others.
+    pub(super) expected: BTreeMap<Token, Expected>,
+    pub(super) meets: BTreeMap<u64, Meet>,
     /// Queues that may have something to do, in turn.
     pub(super) active: VecDeque<u64>,
     pub(super) losses: BTreeMap<(usize, usize), Losses>,
@@ -188,6 +192,8 @@ impl World {
             queues: BTreeMap::new(),
             numbers: BTreeMap::new(),
             desks: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            meets: BTreeMap::new(),
             active: VecDeque::new(),
             losses: BTreeMap::new(),
             delays: BTreeMap::new(),
@@ -325,6 +331,7 @@ impl World {
 
     /// Makes a queue new.
     pub(super) fn reset(&mut self, name: u64) {
+        self.leave(name);
         self.place(name);
         let cleans = self.options.reset_cleans;
         let queue = self.queue(name);
@@ -353,6 +360,7 @@ impl World {
     /// Takes a queue away.
     pub(super) fn remove_queue(&mut self, name: u64) {
         self.reset(name);
+        self.expect(name, None);
         let QueueState { card, number, .. } = *self.queue(name);
         self.queues.remove(&name);
         self.numbers.remove(&(card, number));

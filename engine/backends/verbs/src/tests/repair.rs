@@ -473,7 +473,16 @@ fn fences_survive_a_repair() {
 #[test]
 fn words_that_make_no_sense_end_the_session() {
     let network = ModelNetwork::by_hand();
-    let ended = crate::ended::Ended { rail: 0, life: 0, heard: 0, gone: 0, revision: 0, queue: 1, first_packet: 1 };
+    let ended = crate::ended::Ended {
+        rail: 0,
+        life: 0,
+        heard: 0,
+        gone: 0,
+        revision: 0,
+        queue: 1,
+        first_packet: 1,
+        token: None,
+    };
     let bad = [
         crate::ended::Ended { rail: 1, ..ended },
         crate::ended::Ended { life: 1, ..ended },

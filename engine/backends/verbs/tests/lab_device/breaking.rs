@@ -289,8 +289,14 @@ fn a_queue_is_connected_once_in_each_life() {
     let Some(_wire) = wire("a_queue_is_connected_once_in_each_life") else { return };
     let mut pair = Pair::connected(POSTINGS[0]);
     let there = pair.b.endpoint(1);
-    let connecting =
-        penstock_verbs::card::Connecting { there, first_packet: 1, mtu: 1024, reads_there: 1, reads_here: 1 };
+    let connecting = penstock_verbs::card::Connecting {
+        there,
+        first_packet: 1,
+        mtu: 1024,
+        reads_there: 1,
+        reads_here: 1,
+        meeting: None,
+    };
     pair.a.queue.connect(&connecting).expect_err("it is connected");
     // An attempt that fails can be made again: no card takes packets of a byte.
     pair.a.queue.reset().expect("it is reset");

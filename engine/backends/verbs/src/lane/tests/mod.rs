@@ -2,6 +2,7 @@
 
 mod crowd;
 mod hostile;
+mod managed;
 mod moving;
 mod quiet;
 mod room;
