@@ -60,6 +60,12 @@ pub enum StartError {
         /// Why it is not here.
         why: String,
     },
+    /// What connects queue pairs, as the configuration has it, is not here.
+    #[error("`transports.verbs_connect: cm` cannot be had: {why}, or set it to `exchange` on all hosts")]
+    Manager {
+        /// What is missing, and the package that has it.
+        why: String,
+    },
     /// The devices that the configuration names cannot be used.
     #[error("`transports.verbs_devices` cannot be used: {why}; see `penstock doctor rdma`")]
     Devices {

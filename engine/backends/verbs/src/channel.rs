@@ -11,7 +11,7 @@ use penstock_transport::{
 };
 
 use crate::again::Lot;
-use crate::card::{CardError, Done, Outcome};
+use crate::card::{CardError, Connected, Done, Outcome};
 use crate::context::Context;
 use crate::inbound::{CORRUPT, Inbox};
 use crate::log::Say;
@@ -93,14 +93,19 @@ impl Channel {
 
     /// Connects all rails. They take posts once the peer was heard on them.
     pub(crate) fn connect(&mut self) -> Result<(), CardError> {
-        (0..self.rails.len()).try_for_each(|rail| {
-            self.rails[rail].connect(self.looked_at)?;
-            self.greet(rail)
-        })
+        (0..self.rails.len()).try_for_each(|rail| self.greet(rail, self.looked_at))
+    }
+
+    /// Connects a rail and says who is there, unless that takes a while.
+    fn greet(&mut self, rail: usize, now: Instant) -> Result<(), CardError> {
+        match self.rails[rail].connect(now)? {
+            Connected::Yes => self.say_hello(rail),
+            Connected::NotYet => Ok(()),
+        }
     }
 
     /// Says on a rail that is connected who is there.
-    pub(crate) fn greet(&mut self, rail: usize) -> Result<(), CardError> {
+    pub(crate) fn say_hello(&mut self, rail: usize) -> Result<(), CardError> {
         let (channel, grants) = (self.number, self.inbox.rails[rail].grants());
         self.say(rail, Say::Hello, &Body::Hello(Hello { channel, rail: rail as u8, grants }));
         self.rails[rail].ring()
@@ -146,7 +151,10 @@ impl Channel {
         if self.ops.reads(arrival.transfer) || !self.lots.is_empty() || self.over.iter().any(is_its) {
             return Err(PostError::Full);
         }
-        let carried = self.stripe.carried(arrival.transfer, arrival.whole);
+        // A rail that is out has nothing of it, also if nobody remembers which it used.
+        let carry = self.rails.iter().enumerate().filter(|(_, rail)| rail.may_carry());
+        let may_carry = carry.fold(0, |rails, (rail, _)| rails | 1 << rail);
+        let carried = self.stripe.carried(arrival.transfer, arrival.whole) & may_carry;
         let takes = |&rail: &usize| {
             let rail = &self.rails[rail];
             rail.takes_message() && (arrival.note.is_none() || rail.takes_note())
@@ -273,12 +281,9 @@ impl Channel {
     ) -> Result<(), LaneFault> {
         let life = low_life(self.rails[rail].life);
         let expected = self.inbox.rails[rail].heard();
-        // What comes after the peer was told how much came is said again.
-        let hears = |standing| {
-            // A card that is being connected may take the peer's greeting before the call has returned.
-            matches!(standing, Standing::Connecting | Standing::Greeting(_) | Standing::Up | Standing::Breaking(_))
-        };
-        if !hears(self.rails[rail].standing) {
+        // What comes after the peer was told how much came is said again. A card that is being connected may take the peer's greeting
+        // before the call has returned.
+        if matches!(self.rails[rail].standing, Standing::New | Standing::Idle(_) | Standing::Ended(_)) {
             return Ok(());
         }
         let is_greeted = self.rails[rail].is_greeted;
@@ -305,8 +310,7 @@ impl Channel {
             Says::Count(place) => !context.count(self.inbox.rails[rail].named(place).ok_or(CORRUPT)?),
             Says::Mark(number) => self.inbox.mark(number, context, sink)?,
         };
-        self.inbox.rails[rail].hear(is_gone, true);
-        Ok(())
+        self.inbox.rails[rail].hear(is_gone, true)
     }
 
     /// What a message says beside its head.
@@ -337,8 +341,7 @@ impl Channel {
                 (false, false)
             }
         };
-        self.inbox.rails[rail].hear(is_gone, is_wanted);
-        Ok(())
+        self.inbox.rails[rail].hear(is_gone, is_wanted)
     }
 
     fn greeted(&mut self, rail: usize, hello: &Hello) -> Result<(), LaneFault> {
@@ -389,6 +392,7 @@ impl Channel {
         self.looked_at = context.now;
         self.inbox.deliver_held(sink);
         let is_breaking = self.look_after(context, sink)?;
+        self.catch_up(context);
         if !self.lots.is_empty() {
             self.go_again(context);
         }

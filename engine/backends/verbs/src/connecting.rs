@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::card::{CardError, Connecting, Queue};
+use crate::card::{CardError, Connected, Connecting, Queue};
 
 /// Threads of one engine: a peer that does not answer holds up others that are to be connected only if there are as many more.
 const THREADS_MAX: usize = 4;
@@ -32,7 +32,7 @@ pub(crate) struct Job {
 }
 
 /// A queue that comes back, and whether it is connected.
-pub(crate) type Back = (Box<dyn Queue>, Result<(), CardError>);
+pub(crate) type Back = (Box<dyn Queue>, Result<Connected, CardError>);
 
 /// A queue that is being connected. If nobody waits for it any more it is given back to its card as soon as the call has returned.
 pub(crate) struct Away(Receiver<Back>);
@@ -154,7 +154,7 @@ mod tests {
 
     fn job(card: &ModelCard) -> (Job, Away) {
         let there = Endpoint { queue: 7, first_packet: 1, gid: [1; 16], lid: 0 };
-        let connecting = Connecting { there, first_packet: 1, mtu: 1024, reads_there: 1, reads_here: 1 };
+        let connecting = Connecting { there, first_packet: 1, mtu: 1024, reads_there: 1, reads_here: 1, meeting: None };
         Job::new(card.desk(16, 16).unwrap().queue(8).unwrap(), connecting)
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use penstock_transport::CounterRef;
 
-use crate::card::{CardError, Connecting, Facts, Kind, Queue, Request};
+use crate::card::{CardError, Connected, Connecting, Facts, IDS, Kind, Queue, Request, Token};
 use crate::connecting::{Away, Connect, Job, Lost};
 use crate::ended::Ended;
 use crate::log::{Log, Say, What};
@@ -20,6 +20,11 @@ pub(crate) const REQUESTS_KEPT: usize = 4;
 /// Bytes under way on a rail before there is no room for more: enough to fill the way there and back of any network inside a
 /// building, and no more than a card is through with in a fraction of a millisecond.
 const BYTES_UNDER_WAY_MAX: u64 = 4 * 1024 * 1024;
+
+/// Requests of one life are numbered in so many bits of their names, and the life in those between and the one that cards keep to
+/// themselves: of more lives nothing is left when their numbers come again.
+const NUMBER_BITS: u32 = 48;
+const LIVES_NAMED: u32 = (1 << (IDS.trailing_zeros() - NUMBER_BITS)) - 1;
 
 /// One rail of a new channel.
 pub(crate) struct RailParts {
@@ -46,8 +51,10 @@ pub(crate) enum Standing {
     New,
     /// Nothing: both sides have ended the life before, and it is connected again at this moment.
     Idle(Instant),
-    /// Nothing: it is being connected.
+    /// Nothing: its card is asked to connect it, which may take the card a while.
     Connecting,
+    /// Nothing: it is being connected since then.
+    Meeting(Instant),
     /// It is connected since then, and the peer was not heard yet.
     Greeting(Instant),
     /// All.
@@ -183,12 +190,19 @@ impl Rail {
     }
 
     /// Connects its queue for the life that it is in, however long that takes.
-    pub(crate) fn connect(&mut self, now: Instant) -> Result<(), CardError> {
-        if let Place::Here(queue) = &mut self.queue {
-            queue.connect(&self.connecting)?;
-            self.standing = Standing::Greeting(now);
-        }
-        Ok(())
+    pub(crate) fn connect(&mut self, now: Instant) -> Result<Connected, CardError> {
+        let Place::Here(queue) = &mut self.queue else { return Ok(Connected::NotYet) };
+        let connected = queue.connect(&self.connecting)?;
+        self.is_begun(connected, now);
+        Ok(connected)
+    }
+
+    /// Its queue was told to connect.
+    pub(crate) fn is_begun(&mut self, connected: Connected, now: Instant) {
+        self.standing = match connected {
+            Connected::Yes => Standing::Greeting(now),
+            Connected::NotYet => Standing::Meeting(now),
+        };
     }
 
     /// Has its queue connected for the life that it is in.
@@ -197,12 +211,13 @@ impl Rail {
             let (job, away) = Job::new(queue, self.connecting);
             self.queue = Place::Away(away);
             self.standing = Standing::Connecting;
-            connect.connect(job);
+            // Queues that meet wait for nobody in the call.
+            if self.connecting.meeting.is_some() { job.run() } else { connect.connect(job) }
         }
     }
 
     /// Whether its queue is connected by now, if that is known.
-    pub(crate) fn is_connected(&mut self) -> Result<Option<Result<(), CardError>>, Lost> {
+    pub(crate) fn is_connected(&mut self) -> Result<Option<Result<Connected, CardError>>, Lost> {
         let Place::Away(away) = &self.queue else { return Err(Lost) };
         match away.look() {
             Ok(None) => Ok(None),
@@ -214,6 +229,18 @@ impl Rail {
                 self.queue = Place::Lost;
                 Err(lost)
             }
+        }
+    }
+
+    /// How far its queue has come that was not connected at once.
+    pub(crate) fn met(&mut self) -> Result<Connected, CardError> {
+        if let Place::Here(queue) = &mut self.queue { queue.met() } else { Ok(Connected::NotYet) }
+    }
+
+    /// Who calls with this token is for its queue.
+    pub(crate) fn expect(&mut self, token: Token) {
+        if let Place::Here(queue) = &mut self.queue {
+            queue.expect(token);
         }
     }
 
@@ -247,6 +274,17 @@ impl Rail {
         self.standing == Standing::Up
             && self.room() > 0
             && (self.bytes == 0 || self.bytes + bytes <= BYTES_UNDER_WAY_MAX)
+    }
+
+    /// Whether it may have something on its way to the peer: what a life carried has landed or goes again elsewhere when both sides
+    /// have ended it, and in the next nothing is posted before the peer was heard.
+    pub(crate) fn may_carry(&self) -> bool {
+        match self.standing {
+            Standing::Up | Standing::Breaking(_) | Standing::Ended(_) => true,
+            Standing::New | Standing::Idle(_) | Standing::Connecting | Standing::Meeting(_) | Standing::Greeting(_) => {
+                false
+            }
+        }
     }
 
     /// Bytes of batches under way.
@@ -299,12 +337,12 @@ impl Rail {
 
     /// The name of a request: its number in this life of the queue.
     fn id(&self, number: u64) -> u64 {
-        u64::from(self.life as u16) << 48 | number
+        u64::from(self.life & LIVES_NAMED) << NUMBER_BITS | number
     }
 
     /// The number of the request of this name, if it is one of this life.
     pub(crate) fn number_of(&self, id: u64) -> Option<u64> {
-        let number = id & ((1 << 48) - 1);
+        let number = id & ((1 << NUMBER_BITS) - 1);
         (id == self.id(number) && number > self.done && number < self.next).then_some(number)
     }
 
@@ -427,7 +465,7 @@ impl Rail {
 
     /// Breaks the queue, if it is connected. What was not posted yet is not posted any more.
     pub(crate) fn break_off(&mut self) {
-        if !matches!(self.standing, Standing::Greeting(_) | Standing::Up) {
+        if !matches!(self.standing, Standing::Meeting(_) | Standing::Greeting(_) | Standing::Up) {
             return;
         }
         if let Err(error) = self.break_queue() {
@@ -450,6 +488,9 @@ impl Rail {
         self.fence = self.fence.map(|(revision, _)| (revision, 0));
         self.life = self.life.wrapping_add(1);
         (self.connecting.there.queue, self.connecting.there.first_packet) = (ended.queue, ended.first_packet);
+        if let (Some(meeting), Some(token)) = (&mut self.connecting.meeting, ended.token) {
+            meeting.token = token;
+        }
         self.peer_revision = self.peer_revision.max(ended.revision);
         self.peer_ended = self.next_ended.take();
         (self.is_greeted, self.is_on_purpose) = (false, false);

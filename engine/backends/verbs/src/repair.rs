@@ -5,6 +5,7 @@
 //!       breaking -> ended    what was posted has come back; the queue is made new, and the peer is told how much came
 //!                   ended -> idle    the peer has told the same: what it has not heard goes again
 //!                            idle -> connecting -> greeting -> up    connected again, and the peer was heard
+//!                            idle -> connecting -> meeting -> greeting -> up    the same by the connection manager, which takes a while
 //! ```
 //!
 //! Nothing is reported of what a broken rail had under way before both sides have ended its life, because until then something of it
@@ -16,7 +17,7 @@ use penstock_core::Cause;
 use penstock_transport::{Failure, LaneFault, Sink};
 
 use crate::again::Lot;
-use crate::card::{CardError, Event, Trouble};
+use crate::card::{CardError, Connected, Event, Token, Trouble};
 use crate::channel::Channel;
 use crate::connecting::Lost;
 use crate::context::Context;
@@ -42,6 +43,12 @@ const CONNECTED: Duration = Duration::from_millis(1);
 /// A peer that was told where to connect to does so at its worker's next turn.
 const GREETING: Duration = Duration::from_secs(2);
 
+/// The connection manager looks for address and way and asks, all within this; who waits to be called waits as long.
+const MEETING: Duration = Duration::from_secs(7);
+
+/// Pauses between looks at a rail that is being connected: cards say by an event when it has come further, so this is for what is missed.
+const MEETING_LOOKS: Duration = Duration::from_millis(50);
+
 /// Without any rail for so long, or without an answer about one, the session ends: longer than a switch takes to start a port anew,
 /// shorter than anybody wants to wait.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -61,7 +68,7 @@ impl Channel {
     pub(crate) fn cut(&mut self, rail: u8, context: &Context<'_>) {
         let its = &mut self.rails[usize::from(rail)];
         match its.standing {
-            Standing::Greeting(_) | Standing::Up => {
+            Standing::Meeting(_) | Standing::Greeting(_) | Standing::Up => {
                 its.is_on_purpose = true;
                 its.break_off();
             }
@@ -93,7 +100,16 @@ impl Channel {
                 rail.break_off();
             }
             Event::QueueBroken(number) if number == rail.number => rail.break_off(),
-            Event::QueueBroken(_) | Event::Changed => {}
+            Event::Met(number) if number == rail.number => {
+                // One that has not met yet is looked at by itself.
+                if matches!(rail.standing, Standing::Greeting(_) | Standing::Up)
+                    && let Err(error) = rail.met()
+                {
+                    tracing::debug!(%error, "a rail is lost");
+                    rail.break_off();
+                }
+            }
+            Event::QueueBroken(_) | Event::Met(_) | Event::Changed => {}
         }
     }
 
@@ -142,6 +158,11 @@ impl Channel {
         })?;
         let place = usize::from(ended.rail);
         let rail = self.rails.get_mut(place).ok_or(CORRUPT)?;
+        // Of two that meet, the one that waits says what it is called by.
+        let calls = rail.connecting.meeting.is_some_and(|meeting| meeting.call.is_some());
+        if ended.token.is_some() != calls {
+            return Err(CORRUPT);
+        }
         let is_ahead = rail.peer_ended.is_some();
         if is_ahead && rail.next_ended.is_none() && ended.life == rail.life.wrapping_add(1) {
             if !matches!(rail.standing, Standing::Ended(_)) {
@@ -156,7 +177,7 @@ impl Channel {
         rail.peer_ended = Some(ended);
         match rail.standing {
             Standing::New => self.end_life(place, context),
-            Standing::Greeting(_) | Standing::Up => {
+            Standing::Meeting(_) | Standing::Greeting(_) | Standing::Up => {
                 rail.break_off();
                 Ok(())
             }
@@ -198,6 +219,7 @@ impl Channel {
                     }
                 }
                 Standing::Connecting => is_breaking |= self.look_whether_connected(place, context)?,
+                Standing::Meeting(since) => is_breaking |= self.look_at_meeting(place, since, now),
                 Standing::Greeting(since) => {
                     if since + GREETING <= now {
                         rail.break_off();
@@ -233,11 +255,46 @@ impl Channel {
         Ok(is_breaking)
     }
 
+    /// Goes on with a rail that is being connected. Answers whether it is to be looked at again at once.
+    fn look_at_meeting(&mut self, place: usize, since: Instant, now: Instant) -> bool {
+        let rail = &mut self.rails[place];
+        let met = match rail.met() {
+            Ok(Connected::NotYet) if now < since + MEETING => return false,
+            Ok(Connected::NotYet) => {
+                tracing::warn!(rail = rail.facts.name, "a rail was not connected in time; it is tried again");
+                false
+            }
+            Ok(Connected::Yes) => {
+                rail.standing = if rail.is_greeted { Standing::Up } else { Standing::Greeting(now) };
+                let said = self.say_hello(place);
+                said.inspect_err(|error| tracing::warn!(%error, "nothing can be said on a new rail")).is_ok()
+            }
+            Err(error) => {
+                tracing::warn!(%error, rail = rail.facts.name, "a rail is not connected; it is tried again");
+                false
+            }
+        };
+        if !met {
+            self.rails[place].break_off();
+        }
+        true
+    }
+
     /// This side ends the life of a queue, and says so.
     fn end_life(&mut self, place: usize, context: &Context<'_>) -> Result<(), LaneFault> {
         let rail = &mut self.rails[place];
         rail.make_queue_new().map_err(|error| cannot_be_made_new(&error))?;
         self.made_new.push(rail.index);
+        // Each life has a token of its own.
+        let token = match &mut rail.connecting.meeting {
+            Some(meeting) if meeting.call.is_none() => {
+                let token = Token::random().map_err(|error| no_token(&error))?;
+                meeting.token = token;
+                rail.expect(token);
+                Some(token)
+            }
+            _ => None,
+        };
         rail.connecting.first_packet = next_first_packet(rail.connecting.first_packet);
         rail.standing = Standing::Ended(context.now);
         rail.told_revision = context.here;
@@ -252,6 +309,7 @@ impl Channel {
             revision: context.here,
             queue: rail.number,
             first_packet: rail.connecting.first_packet,
+            token,
         };
         inbound.has_told();
         (context.say)(&ended.encode());
@@ -331,7 +389,7 @@ impl Channel {
         let rail = &mut self.rails[place];
         match rail.is_connected() {
             Ok(None) => return Ok(false),
-            Ok(Some(Ok(()))) => {}
+            Ok(Some(Ok(connected))) => rail.is_begun(connected, context.now),
             Ok(Some(Err(error))) => {
                 tracing::warn!(%error, rail = rail.facts.name, "a rail cannot be connected again; it is tried later");
                 // It may have been connected in part.
@@ -346,17 +404,19 @@ impl Channel {
                 return Err(LaneFault(Cause::CardFailed));
             }
         }
-        rail.standing = Standing::Greeting(context.now);
         let is_overtaken = rail.peer_ended.is_some() || rail.told_revision < rail.vouched;
         if is_overtaken || rail.is_dead {
             rail.is_on_purpose = is_overtaken;
             rail.break_off();
             return Ok(true);
         }
+        if matches!(rail.standing, Standing::Meeting(_)) {
+            return Ok(true);
+        }
         if rail.is_greeted {
             rail.standing = Standing::Up;
         }
-        if let Err(error) = self.greet(place) {
+        if let Err(error) = self.say_hello(place) {
             let rail = &mut self.rails[place];
             tracing::warn!(%error, rail = rail.facts.name, "a rail that is connected again takes nothing");
             rail.break_off();
@@ -376,6 +436,7 @@ impl Channel {
             Standing::Idle(_) if rail.is_dead || rail.waits_for_news => None,
             Standing::Idle(at) => Some(at),
             Standing::Connecting => Some(self.looked_at + CONNECTED),
+            Standing::Meeting(since) => Some((since + MEETING).min(self.looked_at + MEETING_LOOKS)),
             Standing::Greeting(since) => Some(since + GREETING),
             Standing::Breaking(_) => Some(self.looked_at),
             Standing::Ended(_) if rail.peer_ended.is_some() => Some(self.looked_at),
@@ -396,5 +457,10 @@ fn pause(fruitless: u32) -> Duration {
 
 fn cannot_be_made_new(error: &CardError) -> LaneFault {
     tracing::error!(%error, "a queue cannot be made new, so nobody knows what it still does");
+    LaneFault(Cause::CardFailed)
+}
+
+fn no_token(error: &std::io::Error) -> LaneFault {
+    tracing::error!(%error, "the kernel gives no random bytes, so a queue cannot be called by anything");
     LaneFault(Cause::CardFailed)
 }

@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use penstock_core::limits::WORKERS_MAX;
@@ -16,7 +17,7 @@ use penstock_transport::{
 };
 
 use crate::asides::LaneAsides;
-use crate::card::{Card, CardError, Connecting, Queue};
+use crate::card::{Card, CardError, Connecting, Facts, Meeting, Queue, Token};
 use crate::channel::Channel;
 use crate::connecting::Connectors;
 use crate::driver::{Events, VerbsDriver};
@@ -24,7 +25,7 @@ use crate::fence::{LaneFence, Waker};
 use crate::hub::{DeskSize, Hub};
 use crate::lane::{Common, LaneParts, VerbsLane};
 use crate::message::GRANTS_MAX;
-use crate::offer::{GRANTS_MIN, NUMBER_MAX, Offer, OfferedQueue, OfferedRail};
+use crate::offer::{By, GRANTS_MIN, NUMBER_MAX, Offer, OfferedQueue, OfferedRail};
 use crate::pairing::{self, Pair, RAILS_MAX};
 use crate::rail::RailParts;
 use crate::regions::Regions;
@@ -59,6 +60,7 @@ pub struct VerbsTransport {
     regions: Arc<Regions>,
     connectors: Arc<Connectors>,
     options: Options,
+    by: By,
     /// One for each worker.
     hubs: Vec<Arc<Hub>>,
 }
@@ -67,7 +69,8 @@ impl VerbsTransport {
     /// The name in `transports.allow`.
     pub const NAME: &'static str = "verbs";
 
-    /// The transport of the engine with these commons and these regions over these cards, at most [`RAILS_MAX`] of them.
+    /// The transport of the engine with these commons and these regions over these cards, at most [`RAILS_MAX`] of them. If each of them
+    /// has a connection manager, queues are met by those.
     pub fn new(
         commons: Arc<Commons>,
         registry: Arc<Registry>,
@@ -95,7 +98,11 @@ impl VerbsTransport {
         let hub = |worker| Hub::open(&cards, size, commons.mail.view().ready(worker)).map(Arc::new);
         let hubs = (0..commons.workers()).map(hub).collect::<Result<_, _>>()?;
         let regions = Arc::new(Regions::new(cards.clone(), registry));
-        Ok(Self { commons, cards, regions, connectors: Arc::default(), options, hubs })
+        let by = match cards.iter().all(|card| card.facts().meets_at.is_some()) {
+            true => By::Manager,
+            false => By::Exchange,
+        };
+        Ok(Self { commons, cards, regions, connectors: Arc::default(), options, by, hubs })
     }
 
     /// How many registrations of regions this engine's cards hold.
@@ -186,17 +193,19 @@ struct Offered {
     options: Options,
     party: u32,
     lanes: Vec<OfferedLane>,
-    /// Of each card, one for each channel.
+    /// Which card each rail of the offer is.
+    on: Vec<usize>,
+    /// Of each rail of the offer, one for each channel.
     queues: Vec<Vec<Option<Box<dyn Queue>>>>,
 }
 
 impl Offered {
     /// Makes a queue on each card for each channel.
     fn make(transport: &VerbsTransport, here: &Here, there: &There) -> Result<Self, CardError> {
-        let VerbsTransport { commons, cards, regions, connectors, options, hubs } = transport;
+        let VerbsTransport { commons, cards, regions, connectors, options, by, hubs } = transport;
         let lane = |hub: &Arc<Hub>| OfferedLane { hub: Arc::clone(hub), inbox: Some(hub.lock().new_inbox(here.party)) };
         let mut offered = Self {
-            offer: Offer { workers: hubs.len(), grants: options.grants as u32, rails: Vec::new() },
+            offer: Offer { workers: hubs.len(), grants: options.grants as u32, by: *by, rails: Vec::new() },
             commons: Arc::clone(commons),
             cards: cards.clone(),
             regions: Arc::clone(regions),
@@ -204,25 +213,71 @@ impl Offered {
             options: *options,
             party: here.party,
             lanes: hubs.iter().map(lane).collect(),
-            queues: cards.iter().map(|_| Vec::new()).collect(),
+            on: Vec::new(),
+            queues: Vec::new(),
         };
         // Who says to have more is refused when it is joined.
         let channels = hubs.len().max(there.workers.min(WORKERS_MAX));
+        let mut failed = None;
         for (card, its) in cards.iter().enumerate() {
-            let facts = its.facts();
-            let requests = options.requests.min(facts.requests_max);
-            for channel in 0..channels {
-                let OfferedLane { hub, inbox } = &offered.lanes[channel % hubs.len()];
-                let inbox = inbox.expect("it is taken over by the lane, and not before");
-                let place = (channel / hubs.len()) as u16;
-                let queue = hub.queue(card, inbox, place, (requests, options.grants))?;
-                offered.queues[card].push(Some(queue));
+            // One that has failed, or is full, takes nothing from the others.
+            if let Err(error) = offered.add(card, its.facts(), channels, *by) {
+                tracing::warn!(%error, card = its.facts().name, "a card is left out of a session");
+                failed = Some(error);
             }
-            let queues = offered.queues[card].iter().flatten();
-            let queues = queues.map(|queue| OfferedQueue { number: queue.number(), first_packet: first_packet() });
-            offered.offer.rails.push(OfferedRail::of(facts, queues.collect()));
         }
-        Ok(offered)
+        match failed {
+            Some(error) if offered.offer.rails.is_empty() => Err(error),
+            _ => Ok(offered),
+        }
+    }
+
+    /// Makes a queue on this card for each channel, and makes a rail of it.
+    fn add(&mut self, card: usize, facts: &Facts, channels: usize, by: By) -> Result<(), CardError> {
+        let room = (self.options.requests.min(facts.requests_max), self.options.grants);
+        let workers = self.lanes.len();
+        // From here on what was made is given back with the offer, or below.
+        self.on.push(card);
+        self.queues.push(Vec::with_capacity(channels));
+        let mut rail = OfferedRail::of(facts, Vec::with_capacity(channels));
+        for channel in 0..channels {
+            let OfferedLane { hub, inbox } = &self.lanes[channel % workers];
+            let inbox = inbox.expect("it is taken over by the lane, and not before");
+            let token = match by {
+                By::Exchange => Ok(None),
+                By::Manager => fresh_token(facts).map(Some),
+            };
+            let place = (channel / workers) as u16;
+            let made = token.and_then(|token| Ok((hub.queue(card, inbox, place, room)?, token)));
+            match made {
+                Ok((mut queue, token)) => {
+                    if let Some(token) = token {
+                        queue.expect(token);
+                    }
+                    rail.queues.push(OfferedQueue { number: queue.number(), first_packet: first_packet(), token });
+                    self.queues.last_mut().expect("it was just pushed").push(Some(queue));
+                }
+                Err(error) => {
+                    self.give_back_last();
+                    return Err(error);
+                }
+            }
+        }
+        if by == By::Exchange {
+            rail.meets_at = None;
+        }
+        self.offer.rails.push(rail);
+        Ok(())
+    }
+
+    /// Gives back the queues of the last rail that were not joined.
+    fn give_back_last(&mut self) {
+        let (Some(card), Some(queues)) = (self.on.pop(), self.queues.pop()) else { return };
+        for (channel, queue) in queues.into_iter().enumerate() {
+            // It was never connected.
+            let Some(queue) = queue else { continue };
+            self.lanes[channel % self.lanes.len()].hub.lock().forget_queue(card, queue.number());
+        }
     }
 
     fn join(mut self, blob: &[u8], workers_there: usize) -> Result<Link, JoinError> {
@@ -231,11 +286,16 @@ impl Offered {
         let theirs = Offer::parse(blob, workers_there, channels)?;
         // As the other side reads it.
         let ours = Offer::parse(&self.offer.blob(), workers, channels)?;
+        if ours.by != theirs.by {
+            let (here, there) = (ours.by.as_str(), theirs.by.as_str());
+            return Err(JoinError::Setting { key: "transports.verbs_connect", here, there });
+        }
+        let calls = pairing::is_first(&ours, &theirs);
         let pairs = pairing::pair_from_here(&ours, &theirs);
         if pairs.is_empty() {
             return Err(JoinError::NoPath(pairing::why_none(&ours.rails, &theirs.rails)));
         }
-        let on_cards: Vec<usize> = pairs.iter().map(|pair| pair.first).collect();
+        let on_cards: Vec<usize> = pairs.iter().map(|pair| self.on[pair.first]).collect();
         let lows: Vec<LowWater> = (0..workers).map(|_| LowWater::heap()).collect();
         let wakers = |commons: &Commons| {
             let waker = |worker| Waker {
@@ -266,7 +326,7 @@ impl Offered {
             let inbox = self.lanes[worker].inbox.take().expect("each lane is made once");
             let mut lane = VerbsLane::new(&common, LaneParts { hub, inbox, worker, low });
             for channel in (worker..channels).step_by(workers) {
-                lane.push(self.channel(channel, &pairs, &theirs).map_err(refused)?);
+                lane.push(self.channel(channel, &pairs, &theirs, calls).map_err(refused)?);
             }
             lanes.push(lane);
         }
@@ -286,18 +346,19 @@ impl Offered {
         })
     }
 
-    /// A channel over the queues of these pairs.
-    fn channel(&mut self, channel: usize, pairs: &[Pair], theirs: &Offer) -> Result<Channel, CardError> {
+    /// A channel over the queues of these pairs. Of two sides that meet, one calls.
+    fn channel(&mut self, channel: usize, pairs: &[Pair], theirs: &Offer, calls: bool) -> Result<Channel, CardError> {
         let hub = &self.lanes[channel % self.lanes.len()].hub;
-        let cards = pairs.iter().map(|pair| &self.cards[pair.first]);
+        let cards = pairs.iter().map(|pair| &self.cards[self.on[pair.first]]);
         // First what may be refused: from then on the queues are the channel's.
         let outbox = Slab::new(cards, theirs.grants as usize * pairs.len())?;
         let mut rails = Vec::with_capacity(pairs.len());
         for (index, pair) in pairs.iter().enumerate() {
             let (mine, other) = (&self.offer.rails[pair.first], &theirs.rails[pair.second]);
             let queue = self.queues[pair.first][channel].take().expect("each queue is of one pair");
-            hub.lock().assign(pair.first, queue.number(), index as u8);
-            let facts = self.cards[pair.first].facts().clone();
+            let card = self.on[pair.first];
+            hub.lock().assign(card, queue.number(), index as u8);
+            let facts = self.cards[card].facts().clone();
             // What one side may ask for at once the other has to remember.
             let reads = mine.reads_max.min(other.reads_max);
             rails.push(RailParts {
@@ -311,6 +372,7 @@ impl Offered {
                     mtu: mine.mtu.min(other.mtu),
                     reads_there: reads,
                     reads_here: reads,
+                    meeting: meeting(if calls { (other, other.meets_at) } else { (mine, None) }, channel),
                 },
                 grants: self.offer.grants,
                 granted: theirs.grants,
@@ -322,13 +384,8 @@ impl Offered {
 
 impl Drop for Offered {
     fn drop(&mut self) {
-        let workers = self.lanes.len();
-        for (card, queues) in self.queues.iter_mut().enumerate() {
-            for (channel, queue) in queues.iter_mut().enumerate() {
-                // It was never connected.
-                let Some(queue) = queue.take() else { continue };
-                self.lanes[channel % workers].hub.lock().forget_queue(card, queue.number());
-            }
+        while !self.on.is_empty() {
+            self.give_back_last();
         }
         for OfferedLane { hub, inbox } in &mut self.lanes {
             if let Some(inbox) = inbox.take() {
@@ -336,6 +393,21 @@ impl Drop for Offered {
             }
         }
     }
+}
+
+/// What a queue that is made now is to be called by.
+fn fresh_token(facts: &Facts) -> Result<Token, CardError> {
+    Token::random().map_err(|source| CardError::Refused {
+        call: "getrandom",
+        card: facts.name.clone(),
+        source,
+        mend: "let this process make that call",
+    })
+}
+
+/// How queues of a channel meet, by what the waiting side has offered, if they do.
+fn meeting((waits, call): (&OfferedRail, Option<SocketAddr>), channel: usize) -> Option<Meeting> {
+    waits.queues[channel].token.map(|token| Meeting { call, token })
 }
 
 /// A number that packets of another queue, or of this one in another life, are unlikely to have.
@@ -351,7 +423,11 @@ fn path(ours: &Offer, theirs: &Offer, pairs: &[Pair], channels: usize) -> String
     };
     let list: Vec<_> = pairs.iter().map(rail).collect();
     let rails = if pairs.len() == 1 { "one rail".to_owned() } else { format!("{} rails", pairs.len()) };
-    let mut path = format!("over the network by RDMA, {channels} channels of {rails}: {}", list.join(", "));
+    let by = match ours.by {
+        By::Exchange => "",
+        By::Manager => ", connected by rdma_cm",
+    };
+    let mut path = format!("over the network by RDMA{by}, {channels} channels of {rails}: {}", list.join(", "));
     let unused = |rails: &[OfferedRail], is_used: &dyn Fn(usize) -> bool| {
         let left = rails.iter().enumerate().filter(|(place, _)| !is_used(*place));
         left.map(|(_, rail)| rail.in_words()).collect::<Vec<_>>().join(", ")

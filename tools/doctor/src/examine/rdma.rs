@@ -1,10 +1,11 @@
-//! RDMA: drivers, devices, ports and their addresses, access, libraries, memory that may be locked.
+//! RDMA: drivers, devices, ports and their addresses, which of them are used, access, libraries, memory that may be locked.
 
 mod addresses;
 mod libraries;
+mod rails;
 
 use super::limits;
-use crate::finding::{By, Finding, Mend};
+use crate::finding::{By, Finding, Mend, Status};
 use crate::host::{Host, Rights};
 use crate::parse::{count, listed};
 use crate::topic::Topic;
@@ -20,6 +21,7 @@ pub(super) fn examine(host: &Host) -> Vec<Finding> {
     if !devices.is_empty() {
         findings.push(ports(host, &devices));
         findings.extend(addresses::examine(host, &devices));
+        findings.push(rails::examine(host));
         findings.push(files(host));
     }
     findings.extend(libraries::examine(host, &devices));
@@ -47,8 +49,14 @@ fn found(host: &Host, devices: &[String]) -> Finding {
     if !devices.is_empty() {
         return ok(NAME, listed(devices));
     }
-    let drivers = host.exists("/sys/module/ib_core");
-    let found = if drivers { "none, though the drivers are loaded" } else { "none, and no drivers are loaded" };
+    let found = match (host.exists("/sys/module/ib_core"), host.exists("/sys/module/ib_uverbs")) {
+        (false, _) => "none, and no drivers are loaded",
+        (true, false) => "none, and of the drivers ib_uverbs is not loaded",
+        (true, true) => "none, though the drivers are loaded",
+    };
+    // What keeps programs from devices that come is better known before.
+    let locked = limits::lockable(host, TOPIC).filter(|finding| finding.status == Status::Limited);
+    let mends_locked = locked.map(|finding| finding.mends).unwrap_or_default();
     let card = host.names("/sys/class/net").into_iter().find(|card| card != "lo").unwrap_or_else(|| "eth0".to_owned());
     missing(NAME, found)
         .means("no RDMA between hosts")
@@ -56,6 +64,8 @@ fn found(host: &Host, devices: &[String]) -> Finding {
         .mend(host.as_root(&format!(
             "sh -c 'modprobe rdma_rxe && rdma link add rxe0 type rxe netdev {card}'   # in software, to try it"
         )))
+        .mend(host.as_root("modprobe ib_uverbs   # programs reach devices through it, as /dev/infiniband/uverbs*"))
+        .mends(mends_locked)
 }
 
 /// A port whose state is not `4: ACTIVE` carries nothing.
@@ -119,16 +129,18 @@ fn files(host: &Host) -> Finding {
         };
     }
     let manager = format!("{FILES}/rdma_cm");
-    if !host.exists(&manager) {
-        return missing(NAME, format!("no {manager}"))
-            .means("connections cannot be made by address")
-            .mend(host.as_root("modprobe rdma_ucm"));
-    }
-    let barred =
-        verbs.iter().chain([&manager]).filter(|path| host.system().may(&host.at(path), Rights::ReadWrite).is_err());
-    let barred: Vec<&String> = barred.collect();
+    let may = |path: &&String| host.system().may(&host.at(path), Rights::ReadWrite).is_ok();
+    let barred: Vec<&String> = verbs.iter().filter(|path| !may(path)).collect();
     if barred.is_empty() {
-        return ok(NAME, format!("{} and {manager} can be used", count(verbs.len(), "device file")));
+        // Only who asks for `transports.verbs_connect: cm` needs the connection manager: without it nothing is wrong here.
+        let manager = match (host.exists(&manager), may(&&manager)) {
+            (true, true) => format!("and {manager}"),
+            (true, false) => format!("but not {manager}, which `transports.verbs_connect: cm` needs"),
+            (false, _) => {
+                format!("without {manager}, which `transports.verbs_connect: cm` needs (`modprobe rdma_ucm`)")
+            }
+        };
+        return ok(NAME, format!("{} can be used, {manager}", count(verbs.len(), "device file")));
     }
     let paths: Vec<&str> = barred.iter().map(|path| path.as_str()).collect();
     missing(NAME, format!("this user may not use {}", listed(&paths)))

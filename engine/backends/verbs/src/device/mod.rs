@@ -3,11 +3,14 @@
 //! Read in this order:
 //!
 //! - [`choose`]: which ports become rails ([`seen`] and [`networks`] say what there is, [`wanted`] how settings name it)
-//! - `open`: devices; `card`, `desk`, `queue` (and its `post`), `memory`: what the seam asks for; `status`: the seam's words for what verbs answer
+//! - `open`: devices; `card`, `desk`, `queue` (and its `post`), `memory`: what the seam asks for; `manager` and `meet`:
+//!   queues that are connected by librdmacm; `status`: the seam's words for what verbs answer
 
 mod card;
 pub mod choose;
 mod desk;
+mod manager;
+mod meet;
 mod memory;
 pub mod networks;
 mod open;
@@ -16,14 +19,16 @@ pub mod seen;
 mod status;
 pub mod wanted;
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use penstock_verbs_sys::Verbs;
 
 pub use card::DeviceCard;
-pub use choose::{ChoiceError, Sentence};
+pub use choose::{ChoiceError, Chosen, Sentence};
 pub use queue::Posting;
+pub use seen::SeenDevice;
 pub use wanted::{BadName, Wanted};
 
 use crate::card::CardError;
@@ -39,6 +44,8 @@ pub struct Options {
     pub is_on_demand: bool,
     /// The class that networks which tell traffic apart treat packets by.
     pub traffic_class: u8,
+    /// Whether queues are connected by the connection manager.
+    pub is_managed: bool,
     /// How requests are posted; by lists where the driver knows nothing else.
     pub posting: Posting,
 }
@@ -50,6 +57,7 @@ impl Default for Options {
             nodes: Vec::new(),
             is_on_demand: false,
             traffic_class: 0,
+            is_managed: false,
             posting: Posting::Extended,
         }
     }
@@ -87,6 +95,31 @@ pub enum NotHere {
     /// None could be opened, or not the ones that were named.
     #[error(transparent)]
     Card(#[from] CardError),
+}
+
+/// What a machine has, and what of it would be used.
+#[derive(Debug)]
+pub struct Looked {
+    /// The devices, in the order of their numbers.
+    pub seen: Vec<SeenDevice>,
+    /// What would be used of them.
+    pub chosen: Result<Chosen, ChoiceError>,
+}
+
+/// Looks what of the devices that `sys`, normally `/sys`, shows would be used, as [`cards`] does. Nothing is opened. `drivers` are the
+/// devices that libibverbs has a driver for; if that is not known, all are taken to have one.
+pub fn look(sys: &Path, drivers: Option<&[&str]>, wanted: &[Wanted], nodes: &[u32]) -> io::Result<Looked> {
+    let mut seen = seen::read(sys, &networks::read().unwrap_or_default())?;
+    if let Some(drivers) = drivers {
+        seen.iter_mut().for_each(|device| device.has_driver = drivers.contains(&device.name.as_str()));
+    }
+    let chosen = choose::choose(&seen, wanted, nodes);
+    Ok(Looked { seen, chosen })
+}
+
+/// Whether the library of the connection manager is here.
+pub fn has_manager() -> Result<(), penstock_verbs_sys::NotHere> {
+    manager::open().map(drop)
 }
 
 /// Opens the cards of this machine.

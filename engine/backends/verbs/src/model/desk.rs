@@ -8,10 +8,11 @@ use rustix::io::Errno;
 
 use super::card::take_one;
 use super::memory::Payload;
-use super::world::{DeskState, PACKET_MASK, Posted, Sign, State};
+use super::world::{DeskState, Posted, Sign, State};
 use super::{Hub, refused};
 use crate::card::{
-    CardError, Connecting, Desk, Done, Kind, Landing, Outcome, Piece, PostFailed, Queue, QueueMaker, Request, Trouble,
+    CardError, Connected, Connecting, Desk, Done, IDS, Kind, Landing, Outcome, Piece, PostFailed, Queue, QueueMaker,
+    Request, Token, Trouble,
 };
 
 /// A desk of a model card.
@@ -136,7 +137,7 @@ impl Queue for ModelQueue {
         self.number
     }
 
-    fn connect(&mut self, connecting: &Connecting) -> Result<(), CardError> {
+    fn connect(&mut self, connecting: &Connecting) -> Result<Connected, CardError> {
         let held = &self.held;
         let time = held.hub.lock().cards[held.card].connect_time;
         if !time.is_zero() {
@@ -148,15 +149,22 @@ impl Queue for ModelQueue {
             if take_one(&mut card.refuse_connects) {
                 return Err(refused("connect", &held.card_name, Errno::TIMEDOUT, "look whether the peer's port is up"));
             }
-            let queue = world.queue(self.name);
-            if queue.state != State::New {
-                return Err(refused("connect", &held.card_name, Errno::INVAL, "reset the queue first"));
+            world.is_new(self.name)?;
+            if connecting.meeting.is_some() {
+                world.begin_to_meet(self.name, connecting);
+                return world.met(self.name);
             }
-            queue.state = State::Connected(*connecting);
-            queue.packet_out = connecting.first_packet & PACKET_MASK;
-            queue.packet_in = connecting.there.first_packet & PACKET_MASK;
-            Ok(())
+            world.connect(self.name, connecting);
+            Ok(Connected::Yes)
         })
+    }
+
+    fn expect(&mut self, token: Token) {
+        self.held.hub.change(|world| world.expect(self.name, Some(token)));
+    }
+
+    fn met(&mut self) -> Result<Connected, CardError> {
+        self.held.hub.change(|world| world.met(self.name))
     }
 
     fn post(&mut self, requests: &[Request], pieces: &[Piece]) -> Result<(), PostFailed> {
@@ -215,7 +223,10 @@ impl Queue for ModelQueue {
     }
 
     fn break_off(&mut self) -> Result<(), CardError> {
-        self.held.hub.change(|world| world.break_queue(self.name, Trouble::Flushed));
+        self.held.hub.change(|world| {
+            world.leave(self.name);
+            world.break_queue(self.name, Trouble::Flushed);
+        });
         Ok(())
     }
 
@@ -237,6 +248,9 @@ impl Drop for ModelQueue {
 /// What no card does.
 fn wrong_with(request: &Request, pieces: &[Piece], pieces_max: usize, inline_max: usize) -> Option<String> {
     let bytes: u64 = pieces.iter().map(|piece| u64::from(piece.bytes)).sum();
+    if request.id >= IDS {
+        return Some("a name has no more bits than cards leave to it".to_owned());
+    }
     if pieces.len() > pieces_max {
         return Some(format!("a request has {pieces_max} pieces at most"));
     }

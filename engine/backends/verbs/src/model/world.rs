@@ -9,9 +9,10 @@ use std::time::Duration;
 use penstock_memory::Window;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::meet::{Expected, Meet};
 use super::memory::{Payload, Registrations};
 use super::{Losses, Options};
-use crate::card::{Connecting, Done, Event, Facts, Landing, Outcome, Request, Trouble};
+use crate::card::{Connecting, Done, Event, Facts, Landing, Outcome, Request, Token, Trouble};
 
 /// Packet numbers have 24 bits.
 pub(super) const PACKET_MASK: u32 = (1 << 24) - 1;
@@ -29,6 +30,9 @@ pub(super) struct World {
     pub(super) numbers: BTreeMap<(usize, u32), u64>,
     /// All desks of all cards, likewise.
     pub(super) desks: BTreeMap<u64, DeskState>,
+    /// What queues are called by, and how far those have come that meet others.
+    pub(super) expected: BTreeMap<Token, Expected>,
+    pub(super) meets: BTreeMap<u64, Meet>,
     /// Queues that may have something to do, in turn.
     pub(super) active: VecDeque<u64>,
     pub(super) losses: BTreeMap<(usize, usize), Losses>,
@@ -71,6 +75,7 @@ pub(super) struct CardState {
 }
 
 pub(super) struct DeskState {
+    pub(super) card: usize,
     pub(super) completions_max: usize,
     pub(super) receives_max: usize,
     pub(super) done: VecDeque<Entry>,
@@ -145,26 +150,39 @@ pub(super) struct Posted {
 }
 
 /// A descriptor that is readable while something is to be seen.
-pub(super) struct Sign(OwnedFd);
+pub(super) struct Sign {
+    fd: OwnedFd,
+    /// It is shown for good.
+    is_stuck: AtomicBool,
+}
 
 impl Sign {
     fn new() -> Arc<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        Arc::new(Self(fd.expect("a test's process has room for a descriptor")))
+        let fd = fd.expect("a test's process has room for a descriptor");
+        Arc::new(Self { fd, is_stuck: AtomicBool::new(false) })
     }
 
     pub(super) fn show(&self) {
         // It can only be full of signs already.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
     pub(super) fn hide(&self) {
-        // It can only be hidden already.
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+        if !self.is_stuck.load(Ordering::Relaxed) {
+            // It can only be hidden already.
+            let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+        }
+    }
+
+    /// Shown for good, as by a device that is gone.
+    pub(super) fn stick(&self) {
+        self.is_stuck.store(true, Ordering::Relaxed);
+        self.show();
     }
 
     pub(super) fn descriptor(&self) -> &OwnedFd {
-        &self.0
+        &self.fd
     }
 }
 
@@ -179,6 +197,8 @@ impl World {
             queues: BTreeMap::new(),
             numbers: BTreeMap::new(),
             desks: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            meets: BTreeMap::new(),
             active: VecDeque::new(),
             losses: BTreeMap::new(),
             delays: BTreeMap::new(),
@@ -228,9 +248,10 @@ impl World {
         self.cards.len() - 1
     }
 
-    pub(super) fn new_desk(&mut self, completions: usize, receives: usize) -> u64 {
+    pub(super) fn new_desk(&mut self, card: usize, completions: usize, receives: usize) -> u64 {
         let name = self.next();
         let desk = DeskState {
+            card,
             completions_max: completions,
             receives_max: receives,
             done: VecDeque::new(),
@@ -319,6 +340,7 @@ impl World {
 
     /// Makes a queue new.
     pub(super) fn reset(&mut self, name: u64) {
+        self.leave(name);
         self.place(name);
         let cleans = self.options.reset_cleans;
         let queue = self.queue(name);
@@ -347,6 +369,7 @@ impl World {
     /// Takes a queue away.
     pub(super) fn remove_queue(&mut self, name: u64) {
         self.reset(name);
+        self.expect(name, None);
         let QueueState { card, number, .. } = *self.queue(name);
         self.queues.remove(&name);
         self.numbers.remove(&(card, number));

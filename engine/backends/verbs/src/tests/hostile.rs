@@ -31,6 +31,7 @@ enum Said {
         rail: u8,
         life: u32,
         heard: u32,
+        has_token: bool,
     },
     /// The side that hears all this does something, and has a turn.
     Own(bool),
@@ -48,7 +49,8 @@ fn said() -> impl Strategy<Value = Said> {
         6 => (off(), any::<bool>(), number())
             .prop_map(|(off, is_mark, value)| Said::Immediate { off, is_mark, value }),
         1 => prop::collection::vec(any::<u8>(), 0..64).prop_map(Said::Bytes),
-        1 => (0u8..3, 0u32..2, few()).prop_map(|(rail, life, heard)| Said::Ended { rail, life, heard }),
+        1 => (0u8..3, 0u32..2, few(), prop::bool::weighted(0.2))
+            .prop_map(|(rail, life, heard, has_token)| Said::Ended { rail, life, heard, has_token }),
         4 => any::<bool>().prop_map(Said::Own),
     ]
 }
@@ -97,7 +99,7 @@ impl Victim {
                 self.sides[0].come(&[], Some(Immediate::new(life, due.wrapping_add(*off), says).encode()));
             }
             Said::Bytes(bytes) => self.sides[0].come(bytes, None),
-            Said::Ended { rail, life: ahead, heard } => {
+            Said::Ended { rail, life: ahead, heard, has_token } => {
                 let heard = self.confirmed.wrapping_add(*heard);
                 let ended = Ended {
                     rail: *rail,
@@ -107,6 +109,7 @@ impl Victim {
                     revision: 0,
                     queue: 1,
                     first_packet: 1,
+                    token: has_token.then_some(Token([7; 16])),
                 };
                 self.sides[0].hear(&ended.encode());
             }
@@ -123,6 +126,27 @@ impl Victim {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_peer_that_ignores_its_credits_is_noticed() {
+    let network = ModelNetwork::by_hand();
+    for grants in [4, 32] {
+        let mut sides = connected(&network, Shape { grants, ..SHAPE });
+        let more = |sides: &mut [Side; 2]| {
+            let rail = &sides[0].channel.rails[0];
+            let says = Immediate::new(rail.life, sides[0].channel.inbox.rails[0].heard(), Says::Mark(1));
+            sides[0].come(&[], Some(says.encode()));
+        };
+        // Its hello is one of them. Between any two looks of this side it may send as many as it was granted.
+        (1..grants).for_each(|_| more(&mut sides));
+        assert_eq!(sides[0].fault, None, "{grants} are granted");
+        sides[0].turn();
+        (0..grants).for_each(|_| more(&mut sides));
+        assert_eq!(sides[0].fault, None, "{grants} more, for what was confirmed");
+        more(&mut sides);
+        assert_eq!(sides[0].fault, Some(LaneFault(Cause::PeerCorrupt)));
     }
 }
 

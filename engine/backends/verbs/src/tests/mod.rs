@@ -1,6 +1,7 @@
 //! Channels of two engines in one thread, over cards of a model.
 
 mod hostile;
+mod managed;
 mod model;
 mod moving;
 mod repair;
@@ -21,7 +22,9 @@ use penstock_transport::{
     Revisions, Sink, Told,
 };
 
-use crate::card::{Access, Card, Connecting, Desk, Done, Endpoint, Landing, Outcome, Queue, Registration};
+use crate::card::{
+    Access, Card, Connecting, Desk, Done, Endpoint, Facts, Landing, Meeting, Outcome, Queue, Registration, Token,
+};
 use crate::channel::Channel;
 use crate::connecting::{Connect, Job};
 use crate::context::{Context, Witness};
@@ -106,9 +109,11 @@ struct Shape {
     grants: u32,
     pieces_max: usize,
     inline_max: usize,
+    /// Whether the first side calls the other by the connection manager.
+    is_managed: bool,
 }
 
-const SHAPE: Shape = Shape { rails: 1, requests: 128, grants: 32, pieces_max: 30, inline_max: 220 };
+const SHAPE: Shape = Shape { rails: 1, requests: 128, grants: 32, pieces_max: 30, inline_max: 220, is_managed: false };
 
 /// Memory of one side, registered with all its cards.
 struct Pool {
@@ -320,9 +325,10 @@ struct Half {
 impl Half {
     fn new(network: &ModelNetwork, shape: Shape) -> Self {
         let card = |_| {
-            network.card_with(|facts| {
+            let change = |facts: &mut Facts| {
                 (facts.pieces_max, facts.inline_max) = (shape.pieces_max, shape.inline_max);
-            })
+            };
+            if shape.is_managed { network.managed_card_with(change) } else { network.card_with(change) }
         };
         let cards: Vec<_> = (0..shape.rails).map(card).collect();
         let receives = shape.grants as usize;
@@ -337,7 +343,17 @@ impl Half {
         Endpoint { queue: self.queues[rail].number(), first_packet: 100, gid: facts.gid, lid: facts.lid }
     }
 
-    fn join(self, there: &[Endpoint], shape: Shape) -> Side {
+    /// Tokens that its queues expect from now on, if they are to be called.
+    fn expect(&mut self, shape: Shape) -> Vec<Option<Meeting>> {
+        let expect = |queue: &mut Box<dyn Queue>| {
+            let token = Token::random().unwrap();
+            queue.expect(token);
+            Meeting { call: None, token }
+        };
+        self.queues.iter_mut().map(|queue| shape.is_managed.then(|| expect(queue))).collect()
+    }
+
+    fn join(self, there: &[Endpoint], meetings: &[Option<Meeting>], shape: Shape) -> Side {
         let Self { cards, desks, queues } = self;
         let rails = queues.into_iter().enumerate().map(|(rail, queue)| RailParts {
             index: rail as u8,
@@ -349,6 +365,7 @@ impl Half {
                 mtu: 4096,
                 reads_there: 16,
                 reads_here: 16,
+                meeting: meetings[rail],
             },
             requests: shape.requests,
             grants: shape.grants,
@@ -385,10 +402,15 @@ impl Half {
 
 /// Two sides of a channel, not connected.
 fn unconnected(network: &ModelNetwork, shape: Shape) -> [Side; 2] {
-    let (near, far) = (Half::new(network, shape), Half::new(network, shape));
+    let (near, mut far) = (Half::new(network, shape), Half::new(network, shape));
+    let waits = far.expect(shape);
+    let call = |(rail, meeting): (usize, &Option<Meeting>)| {
+        meeting.map(|meeting| Meeting { call: far.cards[rail].facts().meets_at, ..meeting })
+    };
+    let calls: Vec<_> = waits.iter().enumerate().map(call).collect();
     let ends = |half: &Half| (0..shape.rails).map(|rail| half.endpoint(rail)).collect::<Vec<_>>();
     let (near_ends, far_ends) = (ends(&near), ends(&far));
-    [near.join(&far_ends, shape), far.join(&near_ends, shape)]
+    [near.join(&far_ends, &calls, shape), far.join(&near_ends, &waits, shape)]
 }
 
 /// Two sides of a channel that have greeted each other.

@@ -329,13 +329,15 @@ fn shape() -> impl Strategy<Value = Shape> {
         prop_oneof![Just(4), Just(16)],
         1usize..5,
         prop_oneof![Just(0), Just(100)],
+        any::<bool>(),
     )
-        .prop_map(|(rails, requests, grants, pieces_max, inline_max)| Shape {
+        .prop_map(|(rails, requests, grants, pieces_max, inline_max, is_managed)| Shape {
             rails,
             requests,
             grants,
             pieces_max,
             inline_max,
+            is_managed,
         })
 }
 

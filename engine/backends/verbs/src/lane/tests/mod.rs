@@ -4,6 +4,7 @@ mod crowd;
 mod dialing;
 mod hostile;
 mod lost;
+mod managed;
 mod moving;
 mod quiet;
 mod room;
