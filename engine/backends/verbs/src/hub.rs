@@ -106,6 +106,14 @@ struct Placed {
     seen: u64,
 }
 
+/// Room for a queue that is about to be made.
+struct Reserved {
+    maker: Arc<dyn QueueMaker>,
+    on: Arc<dyn Card>,
+    /// Its receives have to be made, too.
+    needs_slots: bool,
+}
+
 /// Queue numbers are a card's own and as good as random below a few thousand.
 #[derive(Default)]
 struct NumberHash(u64);
@@ -150,8 +158,8 @@ impl Hub {
         channel: u16,
         (requests, grants): (usize, usize),
     ) -> Result<Box<dyn Queue>, CardError> {
-        let (maker, its, needs_slots) = self.lock().reserve(card, requests, grants)?;
-        let slots = if needs_slots { Slab::new([&its], grants).map(Some) } else { Ok(None) };
+        let Reserved { maker, on, needs_slots } = self.lock().reserve(card, requests, grants)?;
+        let slots = if needs_slots { Slab::new([&on], grants).map(Some) } else { Ok(None) };
         let made = slots.and_then(|slots| Ok((maker.queue(requests)?, slots)));
         let mut inner = self.lock();
         let place = &mut inner.desks[card];
@@ -249,12 +257,7 @@ impl Inner {
     }
 
     /// Sees to it that there is room for another queue. Answers what makes it, and whether its receives have to be made.
-    fn reserve(
-        &mut self,
-        card: usize,
-        requests: usize,
-        grants: usize,
-    ) -> Result<(Arc<dyn QueueMaker>, Arc<dyn Card>, bool), CardError> {
+    fn reserve(&mut self, card: usize, requests: usize, grants: usize) -> Result<Reserved, CardError> {
         let place = &mut self.desks[card];
         let name = || place.card.facts().name.clone();
         if place.is_dead {
@@ -278,7 +281,7 @@ impl Inner {
         }
         place.completions += requests + grants;
         let needs_slots = place.receives.reserve(grants);
-        Ok((place.desk.maker(), Arc::clone(&place.card), needs_slots))
+        Ok(Reserved { maker: place.desk.maker(), on: Arc::clone(&place.card), needs_slots })
     }
 
     /// A queue is of this rail.

@@ -506,8 +506,8 @@ fn dialing(network: &ModelNetwork, who: &[usize]) -> [Side; 2] {
     who.iter().for_each(|&at| sides[at].dialer.waits.set(true));
     sides[0].cut(1);
     settle(network, &mut sides);
-    for at in 0..2 {
-        let waits = sides[at].channel.rails[1].standing == Standing::Connecting;
+    for (at, side) in sides.iter().enumerate() {
+        let waits = side.channel.rails[1].standing == Standing::Connecting;
         assert_eq!(waits, who.contains(&at), "side {at}");
     }
     sides
