@@ -58,6 +58,11 @@ impl Running {
         Ok(Self { program, child, outputs: [out, err] })
     }
 
+    /// What it is called.
+    pub(super) fn program(&self) -> &str {
+        &self.program
+    }
+
     /// Its number, which is nobody else's until this is gone.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
