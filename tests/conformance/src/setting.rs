@@ -181,6 +181,12 @@ impl Setting {
         absent.map(|device| format!("needs path:{SOFT_DEVICES}/{device}; a guest of the RDMA labs has it"))
     }
 
+    /// Bytes of a transfer that goes on for long enough to be interrupted in the middle: several times what is under way at once,
+    /// which on soft cards takes as long as ten times that in memory.
+    pub fn large(&self) -> u64 {
+        if matches!(self.cards, Cards::Wired { .. }) { 12 << 20 } else { 32 << 20 }
+    }
+
     /// Whether the engines meet over the network.
     fn is_between_hosts(&self) -> bool {
         is_between_hosts(self.transport.as_str())

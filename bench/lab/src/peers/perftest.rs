@@ -125,11 +125,14 @@ pub fn measure(devices: &Devices, run: Run) -> Result<f64, PeerError> {
     run.read(&said.out).ok_or_else(words)
 }
 
-/// Whether the program that is built on async-rdma is there, and where: beside this program, or among its own sources.
+/// The program that is built on async-rdma, if it is there: where programs are looked for, beside this one, or among its own
+/// sources.
 pub fn async_rdma() -> Option<PathBuf> {
-    let own = std::env::current_exe().ok()?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let own = std::env::current_exe().unwrap_or_default();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../peers/async-rdma/target/release");
-    let folders = own.ancestors().skip(1).take(2).map(Path::to_owned).chain([sources]);
+    let folders =
+        std::env::split_paths(&path).chain(own.ancestors().skip(1).take(2).map(Path::to_owned)).chain([sources]);
     folders.map(|folder| folder.join(ASYNC_RDMA)).find(|path| path.is_file())
 }
 

@@ -104,7 +104,7 @@ pub(super) fn rails() -> Files {
     let note = |payload| Some(Note { id: NoteId(1), payload });
     let announce = |marks, counter, note| message(Body::Announce(Announcement { number: 5, marks, counter, note }));
     let ended = Ended { rail: 1, life: 2, heard: 9, gone: 1, revision: 4, queue: 0x11, first_packet: 0x5a_17b3 };
-    let immediate = |says| Immediate::new(3, 7, says).encode().to_le_bytes().to_vec();
+    let immediate = |says| Immediate::new(3, (7, 5), says).encode().to_le_bytes().to_vec();
     vec![
         ("hello", message(Body::Hello(Hello { channel: 1, rail: 1, grants: 32 }))),
         ("answer", message(Body::Answer)),

@@ -23,6 +23,7 @@ enum Said {
     },
     Immediate {
         off: u32,
+        heard: u32,
         is_mark: bool,
         value: u16,
     },
@@ -45,8 +46,8 @@ fn said() -> impl Strategy<Value = Said> {
             .prop_map(|(off, heard, taken, gone, what, number, marks, index)| Said::Message {
                 off, heard, taken, gone, what, number, marks, index,
             }),
-        6 => (off(), any::<bool>(), number())
-            .prop_map(|(off, is_mark, value)| Said::Immediate { off, is_mark, value }),
+        6 => (off(), few(), any::<bool>(), number())
+            .prop_map(|(off, heard, is_mark, value)| Said::Immediate { off, heard, is_mark, value }),
         1 => prop::collection::vec(any::<u8>(), 0..64).prop_map(Said::Bytes),
         1 => (0u8..3, 0u32..2, few()).prop_map(|(rail, life, heard)| Said::Ended { rail, life, heard }),
         4 => any::<bool>().prop_map(Said::Own),
@@ -92,9 +93,11 @@ impl Victim {
                 let len = encode(&head, &body, &mut bytes);
                 self.sides[0].come(&bytes[..len], None);
             }
-            Said::Immediate { off, is_mark, value } => {
+            Said::Immediate { off, heard, is_mark, value } => {
+                self.confirmed = self.confirmed.wrapping_add(*heard);
                 let says = if *is_mark { Says::Mark(*value) } else { Says::Count(*value) };
-                self.sides[0].come(&[], Some(Immediate::new(life, due.wrapping_add(*off), says).encode()));
+                self.sides[0]
+                    .come(&[], Some(Immediate::new(life, (due.wrapping_add(*off), self.confirmed), says).encode()));
             }
             Said::Bytes(bytes) => self.sides[0].come(bytes, None),
             Said::Ended { rail, life: ahead, heard } => {
