@@ -224,6 +224,9 @@ const SOFT_DEVICES: &str = "/sys/class/infiniband";
 /// What an engine in a guest is given more of: it is emulated, and starts in a second.
 const EMULATED: &str = "session: { greeting_timeout_ms: 10000 }\n";
 
+/// The same of one without threads, which nobody turns while its application looks at every byte of many.
+const EMULATED_INLINE: &str = "session: { greeting_timeout_ms: 10000, heartbeat_ms: 60000 }\n";
+
 /// The names of the soft devices on one side of a guest's wires.
 fn soft_devices(side: &str, rails: u8) -> impl Iterator<Item = String> {
     (0..rails).map(move |rail| format!("rxe_{side}{rail}"))
@@ -331,6 +334,7 @@ impl EngineSpec {
             devices.join(", "),
         );
         let yaml = match self.cards {
+            Cards::Wired { .. } if self.progress == Progress::Inline.as_str() => yaml + EMULATED_INLINE,
             Cards::Wired { .. } => yaml + EMULATED,
             Cards::Machines | Cards::Model { .. } => yaml,
         };

@@ -35,7 +35,7 @@ use crate::error::LabError;
 use crate::service::Request;
 
 /// How long engines may take to find each other.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT: Duration = Duration::from_secs(30);
 
 /// The secret of two ends that are both started here, in their folder.
 const SECRET: &str = "secret";

@@ -31,9 +31,9 @@ pub struct Network {
     /// where absent.
     #[serde(default)]
     pub target_devices: Vec<String>,
-    /// After how much silence a session is given up; the engine's default where absent.
+    /// After how much silence a session is given up, or a greeting; the engine's defaults where absent.
     #[serde(default)]
-    pub heartbeat: Option<Duration>,
+    pub patience: Option<Duration>,
     /// The secret of the group; that of the ends' own folder where both are started here, else the user's own.
     pub secret_file: Option<PathBuf>,
     /// `host:port` of an engine that serves the target; both ends are of this host where absent.
@@ -48,8 +48,8 @@ impl Network {
             Some(streams) => config.tcp_streams(streams),
             None => config,
         };
-        let config = match self.heartbeat {
-            Some(silence) => config.heartbeat(silence),
+        let config = match self.patience {
+            Some(silence) => config.heartbeat(silence).greeting_timeout(silence),
             None => config,
         };
         match &self.secret_file {

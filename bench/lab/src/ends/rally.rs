@@ -124,6 +124,20 @@ impl<'a> Rally<'a> {
         Ok(start.elapsed() - self.paused)
     }
 
+    /// Sends first. Answers how long each round took, in nanoseconds, pauses included.
+    pub fn send_first_each(&mut self) -> Result<Vec<f64>, LabError> {
+        let mut times = Vec::with_capacity(self.rules.rounds as usize);
+        let mut begun = Instant::now();
+        for _ in 0..self.rules.rounds {
+            self.send()?;
+            self.receive()?;
+            let ended = Instant::now();
+            times.push((ended - begun).as_nanos() as f64);
+            begun = ended;
+        }
+        Ok(times)
+    }
+
     /// Returns what comes. Answers how long the pauses of this end were in all.
     pub fn receive_first(&mut self) -> Result<Duration, LabError> {
         for _ in 0..self.rules.rounds {
