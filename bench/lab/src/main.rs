@@ -189,7 +189,7 @@ fn main() -> ExitCode {
             let part = part.map(|part| format!("-{part}")).unwrap_or_default();
             let save = save.as_deref().map(|folder| (folder, part.as_str()));
             two_of(devices).and_then(|devices| {
-                let effort = Effort { quick, target_program: None, peers: peers.store(), devices };
+                let effort = Effort { quick, target_program: None, peers: peers.store(), devices, tell: Some(tell) };
                 measure(&only, json, &effort, save)
             })
         }
@@ -207,6 +207,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn tell(words: &str) {
+    // Nobody may be listening.
+    let _ = writeln!(std::io::stderr(), "  {words} ...");
 }
 
 /// None or two of them.

@@ -97,14 +97,15 @@ impl Bench {
             target_program: effort.target_program.clone(),
             network,
         })?;
-        pattern::fill(ends.near.pool.window(), 1);
         Ok(Self { effort: effort.clone(), devices, async_rdma: perftest::async_rdma(), ends })
     }
 
     fn measure(mut self) -> Result<Vec<Row>, LabError> {
-        let mut rows = self.large()?;
-        rows.extend(self.small(Manner::PollWord)?);
+        // Words that are polled begin at zero on both sides, so they come before any pattern.
+        let mut rows = self.small(Manner::PollWord)?;
         rows.extend(self.small(Manner::Poll)?);
+        pattern::fill(self.ends.near.pool.window(), 1);
+        rows.extend(self.large()?);
         rows.push(self.merged()?);
         let Devices { near, far } = &self.devices;
         let both = format!("from {near} to {far}, inline on both sides, {} cores", cores::available().len());
@@ -120,17 +121,18 @@ impl Bench {
 
     /// Blocks of 64 KiB to places that do not touch each other.
     fn large(&mut self) -> Result<Vec<Row>, LabError> {
-        let spans: Vec<Span> = (0..LARGE_BLOCKS)
+        let blocks = self.effort.repeat(LARGE_BLOCKS);
+        let spans: Vec<Span> = (0..blocks)
             .map(|place| Span { local: 2 * place * LARGE, remote: (2 * place + 1) * LARGE, len: LARGE })
             .collect();
         let plan = self.plan(&spans)?;
         let run = Run::WriteBandwidth { bytes: LARGE, count: self.effort.repeat(400) };
         let [engine, others, guests] =
-            self.beside(run, |bench| bench.move_once(&plan).map(|nanos| nanos / LARGE_BLOCKS as f64))?;
+            self.beside(run, |bench| bench.move_once(&plan).map(|nanos| nanos / blocks as f64))?;
         self.check(&spans)?;
         let figures = (&engine[..], "us", 1e3);
         let row = Row::compared(VERBS, figures, ("ib_write_bw", &others), BANDWIDTH).noted(&spread(&engine, &others));
-        let row = row.noted("each of 128 writes of 64 KiB, bytes verified");
+        let row = row.noted(&format!("each of {blocks} writes of 64 KiB, bytes verified"));
         Ok(vec![row, self.beside_async_rdma(figures, &guests, "64 KiB each, 64 at a time")])
     }
 
@@ -158,13 +160,15 @@ impl Bench {
 
     /// A thousand scattered blocks to places that follow each other, and to places that do not.
     fn merged(&mut self) -> Result<Row, LabError> {
+        let blocks = self.effort.repeat(BLOCKS);
         // Each source is far from the one before.
-        let source = |place: u64| place * 379 % BLOCKS * 2 * BLOCK;
+        let source = |place: u64| place * 379 % blocks * 2 * BLOCK;
         let spans = |apart: u64| -> Vec<Span> {
             let span = |place| Span { local: source(place), remote: place * apart * BLOCK, len: BLOCK };
-            (0..BLOCKS).map(span).collect()
+            (0..blocks).map(span).collect()
         };
         let (together, apart) = (spans(1), spans(2));
+        self.effort.tell("blocks that follow each other, and the same apart");
         let plans = [self.plan(&together)?, self.plan(&apart)?];
         let times = interleave(self.limit(), &[0, 1], |which: usize| self.move_once(&plans[which]))?;
         for spans in [&apart, &together] {
@@ -175,7 +179,7 @@ impl Bench {
         let row =
             Row::compared(VERBS, (&times[0], "us", 1e3), ("the same blocks, one request each", &times[1]), MERGED);
         let row = row.noted(&spread(&times[0], &times[1]));
-        Ok(row.noted("kv16 from scattered places to one that follows the other, bytes verified"))
+        Ok(row.noted(&format!("kv16, {blocks} scattered blocks to places that follow each other, bytes verified")))
     }
 
     /// The engine, perftest and the other program in turns. The last two have no figure where they are absent.
@@ -184,6 +188,7 @@ impl Bench {
         run: Run,
         mut engine: impl FnMut(&mut Self) -> Result<f64, LabError>,
     ) -> Result<[Vec<f64>; 3], LabError> {
+        self.effort.tell(&format!("beside {run:?}"));
         let turns = [Turn::Engine, Turn::Perftest, Turn::AsyncRdma];
         // It has nothing to compare where words are polled.
         let has_guest = self.async_rdma.is_some() && !matches!(run, Run::WriteLatency { .. });

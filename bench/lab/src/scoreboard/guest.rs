@@ -25,6 +25,7 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, String> {
     if effort.quick {
         words.push("--quick");
     }
+    effort.tell("in a guest, which takes about five minutes");
     let said = run_within(&guest, &words, MEASURES_WITHIN + BOOTS_WITHIN).map_err(|error| error.to_string())?;
     read(&said)
 }

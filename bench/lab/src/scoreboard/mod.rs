@@ -45,6 +45,8 @@ pub struct Effort {
     pub peers: Option<Store>,
     /// RDMA devices to measure between, the initiator's and the target's; the soft ones of a guest where absent.
     pub devices: Option<[String; 2]>,
+    /// Is told, by metrics that take minutes, what they are about.
+    pub tell: Option<fn(&str)>,
 }
 
 impl Effort {
@@ -65,6 +67,13 @@ impl Effort {
     /// Time enough for rounds in which slow guests have a turn.
     pub(crate) fn with_guests(&self, limit: Limit) -> Limit {
         Limit { within: limit.within * if self.peers.is_some() { 3 } else { 1 }, ..limit }
+    }
+
+    /// Tells what is measured now.
+    pub(crate) fn tell(&self, words: &str) {
+        if let Some(tell) = self.tell {
+            tell(words);
+        }
     }
 
     /// `usual` repetitions of something short, or a tenth of them.
