@@ -35,6 +35,8 @@ const POOL_BYTES: u64 = 64 << 20;
 const LARGE: u64 = 65_536;
 const LARGE_BLOCKS: u64 = 128;
 const BLOCK: u64 = 16_384;
+/// Less than a packet: what a request costs by itself counts most.
+const SMALL_BLOCK: u64 = 1_024;
 const BLOCKS: u64 = 1_000;
 
 /// A program is begun for each figure of others, and takes its time to begin: longer than a session waits by itself. A machine
@@ -106,7 +108,8 @@ impl Bench {
         rows.extend(self.small(Manner::Poll)?);
         pattern::fill(self.ends.near.pool.window(), 1);
         rows.extend(self.large()?);
-        rows.push(self.merged()?);
+        rows.push(self.merged("kv16", BLOCK, MERGED)?);
+        rows.push(self.merged("small blocks", SMALL_BLOCK, Goal::Reported)?);
         let Devices { near, far } = &self.devices;
         let both = format!("from {near} to {far}, inline on both sides, {} cores", cores::available().len());
         Ok(rows.into_iter().map(|row| row.noted(&both)).collect())
@@ -114,8 +117,8 @@ impl Bench {
 
     fn limit(&self) -> Limit {
         match self.effort.quick {
-            true => Limit { rounds: 3, within: Duration::from_secs(20) },
-            false => Limit { rounds: 9, within: Duration::from_secs(100) },
+            true => Limit { rounds: 3, within: Duration::from_secs(60) },
+            false => Limit { rounds: 9, within: Duration::from_secs(240) },
         }
     }
 
@@ -159,27 +162,26 @@ impl Bench {
     }
 
     /// A thousand scattered blocks to places that follow each other, and to places that do not.
-    fn merged(&mut self) -> Result<Row, LabError> {
+    fn merged(&mut self, name: &str, block: u64, goal: Goal) -> Result<Row, LabError> {
         let blocks = self.effort.repeat(BLOCKS);
         // Each source is far from the one before.
-        let source = |place: u64| place * 379 % blocks * 2 * BLOCK;
+        let source = |place: u64| place * 379 % blocks * 2 * block;
         let spans = |apart: u64| -> Vec<Span> {
-            let span = |place| Span { local: source(place), remote: place * apart * BLOCK, len: BLOCK };
+            let span = |place| Span { local: source(place), remote: place * apart * block, len: block };
             (0..blocks).map(span).collect()
         };
+        self.effort.tell(&format!("{name} to places that follow each other, and the same apart"));
         let (together, apart) = (spans(1), spans(2));
-        self.effort.tell("blocks that follow each other, and the same apart");
         let plans = [self.plan(&together)?, self.plan(&apart)?];
         let times = interleave(self.limit(), &[0, 1], |which: usize| self.move_once(&plans[which]))?;
-        for spans in [&apart, &together] {
+        for (spans, plan) in [(&apart, &plans[1]), (&together, &plans[0])] {
             pattern::wipe(&self.ends.far);
-            self.move_once(&self.plan(spans)?)?;
+            self.move_once(plan)?;
             self.check(spans)?;
         }
-        let row =
-            Row::compared(VERBS, (&times[0], "us", 1e3), ("the same blocks, one request each", &times[1]), MERGED);
+        let row = Row::compared(VERBS, (&times[0], "us", 1e3), ("the same blocks, one request each", &times[1]), goal);
         let row = row.noted(&spread(&times[0], &times[1]));
-        Ok(row.noted(&format!("kv16, {blocks} scattered blocks to places that follow each other, bytes verified")))
+        Ok(row.noted(&format!("{name}, {blocks} of {block} B to places that follow each other, bytes verified")))
     }
 
     /// The engine, perftest and the other program in turns. The last two have no figure where they are absent.
