@@ -101,8 +101,8 @@ root on this host, `outside` takes whoever started the container or owns the hos
 paths of later releases is explained when its topic is named.
 
 --json prints one object: version, ok, paths (none if topics are named; each: path, offered, in_this_release, lacks), \
-findings (each: topic, name, status, found, means or null, mends, paths; a mend: by, and command or advice; \
-status in lower case). Names of topics, findings, statuses and fields stay what they are; more may be added.
+findings (each: topic, name, status, found, means or null, mends, paths, and for `rails` ports; a mend: by, and command or \
+advice; a port: name, used, why, address, speaks, gid_index, netdev, node, bits_per_second; status in lower case). Names of topics, findings, statuses and fields stay what they are; more may be added.
 
 With a HOST where `penstock serve` runs it goes there step by step (name, port, secret, session, transport, some MiB \
 written and verified, round trips), says at the step that fails what to do next, and asks that host's own doctor. \
@@ -118,6 +118,7 @@ Examples:
   penstock doctor gpu-b
   penstock doctor 10.0.0.7:7400 --json
   penstock doctor --config my.yaml folder
+  penstock doctor rdma --devices mlx5_0:1:3        would these ports be used, and why?
   penstock doctor --json | jq '.findings[] | select(.status != \"ok\") | {topic, name, found, mends}'";
 
 const SERVE_AFTER: &str = "\
@@ -297,7 +298,7 @@ pub(crate) struct DoctorOptions {
     pub(crate) subjects: Vec<Subject>,
     #[command(flatten)]
     pub(crate) network: NetworkOptions,
-    /// The configuration that the engine will have: its folder, workers and cores
+    /// The configuration that the engine will have: its folder, workers, cores and RDMA devices
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print one JSON object instead of the table

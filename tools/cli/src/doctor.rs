@@ -11,7 +11,10 @@ use crate::reach;
 
 /// Examines this host, or the way to another one, and prints what was found.
 pub(crate) fn run(options: &DoctorOptions) -> Result<Ended, Failure> {
-    let config = options.config.as_ref().map_or_else(|| Ok(Config::default()), Config::load)?;
+    let mut config = options.config.as_ref().map_or_else(|| Ok(Config::default()), Config::load)?;
+    if !options.network.devices.is_empty() {
+        config.transports.verbs_devices.clone_from(&options.network.devices);
+    }
     // Without its own path it tries calls in this process: a filter that kills then ends it.
     let here = Host::this(std::env::current_exe().ok(), &config);
     let topics: Vec<Topic> = options.subjects.iter().filter_map(Subject::topic).collect();

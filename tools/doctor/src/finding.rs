@@ -107,12 +107,38 @@ pub struct Finding {
     pub mends: Vec<Mend>,
     /// The paths that it takes away while it is missing or broken.
     pub paths: Vec<Way>,
+    /// The ports of RDMA devices, where it is about which are used.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<Port>,
+}
+
+/// A port of an RDMA device: whether it is used, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Port {
+    /// Its name, or its device's, as `transports.verbs_devices` takes it.
+    pub name: String,
+    /// Whether an engine uses it.
+    pub used: bool,
+    /// Why.
+    pub why: String,
+    /// The address that is used.
+    pub address: Option<String>,
+    /// What is spoken from there.
+    pub speaks: Option<String>,
+    /// The place of the address in the port's table.
+    pub gid_index: Option<u8>,
+    /// The network device behind it.
+    pub netdev: Option<String>,
+    /// The NUMA node of its device.
+    pub node: Option<u32>,
+    /// Bits in a second, as the port says.
+    pub bits_per_second: Option<u64>,
 }
 
 impl Finding {
     fn new(topic: Topic, name: &'static str, status: Status, found: impl Into<String>) -> Self {
-        let (means, mends, paths) = (None, Vec::new(), Vec::new());
-        Self { topic, name, status, found: found.into(), means, mends, paths }
+        let (means, mends, paths, ports) = (None, Vec::new(), Vec::new(), Vec::new());
+        Self { topic, name, status, found: found.into(), means, mends, paths, ports }
     }
 
     /// It is well.
@@ -160,6 +186,12 @@ impl Finding {
     /// What else mends it.
     pub(crate) fn mends(mut self, mends: impl IntoIterator<Item = Mend>) -> Self {
         self.mends.extend(mends);
+        self
+    }
+
+    /// Which ports it is about.
+    pub(crate) fn with_ports(mut self, ports: Vec<Port>) -> Self {
+        self.ports = ports;
         self
     }
 

@@ -21,7 +21,7 @@ pub mod topic;
 pub mod way;
 
 pub use self::examine::limits::{ENGINE_FILES, PEER_FILES};
-pub use self::finding::{Act, By, Finding, Mend, Status};
+pub use self::finding::{Act, By, Finding, Mend, Port, Status};
 pub use self::host::{Asked, Call, Host, Refusal, System, ThisSystem};
 pub use self::report::{Report, WayReport};
 pub use self::topic::Topic;

@@ -1,6 +1,6 @@
 //! A report for people: aligned, and silent about what is well.
 
-use crate::finding::{Act, By, Finding, Status};
+use crate::finding::{Act, By, Finding, Port, Status};
 use crate::parse::count;
 use crate::report::{Report, WayReport};
 
@@ -24,6 +24,7 @@ pub(crate) fn of(report: &Report) -> String {
         topic = Some(finding.topic);
         let head = format!("{shown:<TOPIC$} {:<NAME$} {:<STATUS$} ", finding.name, finding.status.as_str());
         paragraph(&mut text, &head, &finding.found);
+        ports(&mut text, finding);
         if finding.status != Status::Ok && !(is_whole && finding.is_for_later()) {
             details(&mut text, finding);
         }
@@ -34,6 +35,28 @@ pub(crate) fn of(report: &Report) -> String {
     text.push('\n');
     text.push_str(&verdict(report));
     text
+}
+
+/// A line for each port, and why below it.
+fn ports(text: &mut String, finding: &Finding) {
+    let indent = " ".repeat(TOPIC + 1 + NAME + 1);
+    let longest = |of: fn(&Port) -> &str| finding.ports.iter().map(|port| of(port).chars().count()).max().unwrap_or(0);
+    let names = longest(|port| &port.name);
+    let netdevs = longest(|port| port.netdev.as_deref().unwrap_or("-"));
+    for port in &finding.ports {
+        let Port { name, used, why, address, speaks, netdev, node, bits_per_second, .. } = port;
+        let used = if *used { "used" } else { "not used" };
+        let node = node.map_or_else(|| "node -".to_owned(), |node| format!("node {node}"));
+        let rate = bits_per_second.map_or_else(|| "-".to_owned(), |bits| format!("{} Gb/s", bits / 1_000_000_000));
+        let netdev = netdev.as_deref().unwrap_or("-");
+        let speaks = speaks.as_ref().map(|speaks| format!(" by {speaks}")).unwrap_or_default();
+        let address = address.as_deref().unwrap_or("");
+        let line =
+            format!("{indent}{name:<names$}  {used:<8}  {netdev:<netdevs$}  {node:<6}  {rate:<9}  {address}{speaks}");
+        text.push_str(line.trim_end());
+        text.push('\n');
+        paragraph(text, &format!("{indent}  "), why);
+    }
 }
 
 fn details(text: &mut String, finding: &Finding) {

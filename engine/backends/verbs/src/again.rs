@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::log::{Say, What};
 use crate::message::{Body, Forgotten};
 use crate::op::{Kind, OpId};
-use crate::rail::Standing;
+use crate::rail::{Rail, Standing};
 use crate::stage::Ends;
 
 /// What has to go again.
@@ -87,6 +87,33 @@ impl Channel {
         let there = context.told.copied().max(op.there);
         self.ops.stands(id, context.here.max(self.ops[id].here), there);
         None
+    }
+
+    /// What was on a rail that has ended here, and what waits to go again, touches no memory of this engine: it is compared with this
+    /// engine's log as far as that has come, and does not hold up who waits for older things to end, whatever the peer does.
+    pub(crate) fn catch_up(&mut self, context: &Context<'_>) {
+        if self.ops.oldest() >= context.here {
+            return;
+        }
+        let Self { rails, lots, ops, .. } = self;
+        let waits = lots.iter().flat_map(|lot| &lot.items).filter_map(|what| match what {
+            What::Batch(id) => Some(*id),
+            What::Said(_) => None,
+        });
+        let has_ended = |rail: &&Rail| matches!(rail.standing, Standing::Ended(_));
+        let ended = rails.iter().filter(has_ended).flat_map(|rail| rail.log.batches());
+        for id in waits.chain(ended) {
+            let op = &mut ops[id];
+            if op.here >= context.here {
+                continue;
+            }
+            let here = still_stands(context.commons.posts.view(), op.here, op.key, op.extents());
+            if let Err(withdrawn) = here {
+                op.failed.get_or_insert(withdrawn.ends_here().into());
+            }
+            let there = op.there;
+            ops.stands(id, context.here, there);
+        }
     }
 
     /// Posts what of a lot there is room for.

@@ -141,7 +141,10 @@ impl Channel {
         if self.ops.reads(arrival.transfer) || !self.lots.is_empty() || self.over.iter().any(is_its) {
             return Err(PostError::Full);
         }
-        let carried = self.stripe.carried(arrival.transfer, arrival.whole);
+        // A rail that is out has nothing of it, also if nobody remembers which it used.
+        let carry = self.rails.iter().enumerate().filter(|(_, rail)| rail.may_carry());
+        let may_carry = carry.fold(0, |rails, (rail, _)| rails | 1 << rail);
+        let carried = self.stripe.carried(arrival.transfer, arrival.whole) & may_carry;
         let takes = |&rail: &usize| {
             let rail = &self.rails[rail];
             rail.takes_message() && (arrival.note.is_none() || rail.takes_note())
@@ -299,8 +302,7 @@ impl Channel {
             Says::Count(place) => !context.count(self.inbox.rails[rail].named(place).ok_or(CORRUPT)?),
             Says::Mark(number) => self.inbox.mark(number, context, sink)?,
         };
-        self.inbox.rails[rail].hear(is_gone, true);
-        Ok(())
+        self.inbox.rails[rail].hear(is_gone, true)
     }
 
     /// What a message says beside its head.
@@ -331,8 +333,7 @@ impl Channel {
                 (false, false)
             }
         };
-        self.inbox.rails[rail].hear(is_gone, is_wanted);
-        Ok(())
+        self.inbox.rails[rail].hear(is_gone, is_wanted)
     }
 
     fn greeted(&mut self, rail: usize, hello: &Hello) -> Result<(), LaneFault> {
@@ -383,6 +384,7 @@ impl Channel {
         self.looked_at = context.now;
         self.inbox.deliver_held(sink);
         let mut looks_again = self.look_after(context, sink)?;
+        self.catch_up(context);
         if !self.lots.is_empty() {
             self.go_again(context);
         }

@@ -12,7 +12,7 @@ use rustix::time::{
 };
 
 use crate::card::{Card, Event};
-use crate::hub::Hub;
+use crate::hub::{Hub, Inner};
 
 /// Turns until cards are asked again what has happened to them, while the worker does not sleep: a system call each.
 const TURNS_PER_EVENTS: u32 = 1024;
@@ -27,6 +27,8 @@ pub(crate) struct VerbsDriver {
     descriptor: OwnedFd,
     timer: OwnedFd,
     is_timed: bool,
+    /// The cards whose descriptors it sleeps on.
+    watched: Vec<usize>,
     events: Option<Events>,
     turns: u32,
 }
@@ -52,7 +54,8 @@ impl VerbsDriver {
         if events.is_some() {
             cards.iter().try_for_each(|card| watch(card.events()))?;
         }
-        Ok(Self { hub, descriptor, timer, is_timed: false, events, turns: 0 })
+        let watched = (0..cards.len()).collect();
+        Ok(Self { hub, descriptor, timer, is_timed: false, watched, events, turns: 0 })
     }
 
     /// Asks the cards what has happened to them, and tells all workers' lanes. Answers whether anything had.
@@ -94,6 +97,22 @@ impl VerbsDriver {
     }
 }
 
+/// Descriptors of a card that has failed are readable for good once its device is gone: who slept on them would never sleep.
+fn unwatch_dead(inner: &Inner, watched: &mut Vec<usize>, descriptor: &OwnedFd, events: Option<&Events>) {
+    watched.retain(|&card| {
+        if !inner.is_dead(card) {
+            return true;
+        }
+        let of_events = events.map(|events| events.cards[card].events());
+        for fd in of_events.into_iter().chain([inner.desk(card).descriptor()]) {
+            if let Err(error) = epoll::delete(descriptor, fd) {
+                tracing::warn!(%error, card, "a worker goes on being woken by a card that has failed");
+            }
+        }
+        false
+    });
+}
+
 impl Driver for VerbsDriver {
     fn turn(&mut self) -> bool {
         self.turns = self.turns.wrapping_add(1);
@@ -117,6 +136,7 @@ impl Driver for VerbsDriver {
             let Some(mut inner) = self.hub.try_lock() else { return false };
             inner.next_turn();
             inner.arm();
+            unwatch_dead(&inner, &mut self.watched, &self.descriptor, self.events.as_ref());
             if inner.turn() {
                 return false;
             }

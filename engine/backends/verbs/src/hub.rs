@@ -89,6 +89,8 @@ struct Place {
     receives: Receives,
     /// The desk itself has failed: so have all its queues.
     is_broken: bool,
+    /// Its card has failed: it takes no new queues.
+    is_dead: bool,
 }
 
 /// A queue on a desk.
@@ -143,7 +145,7 @@ impl Hub {
             };
             let desk = card.desk(size.completions, size.receives)?;
             let (card, queues, receives) = (Arc::clone(card), HashMap::default(), Receives::default());
-            Ok(Place { desk, card, queues, size, completions: 0, receives, is_broken: false })
+            Ok(Place { desk, card, queues, size, completions: 0, receives, is_broken: false, is_dead: false })
         };
         let desks = cards.iter().map(place).collect::<Result<_, CardError>>()?;
         let inboxes = Inboxes { list: Vec::new(), free: Vec::new(), ready, earliest: None };
@@ -233,6 +235,11 @@ impl Inner {
     ) -> Result<Box<dyn Queue>, CardError> {
         let place = &mut self.desks[card];
         let name = || place.card.facts().name.clone();
+        if place.is_dead {
+            let why = "it has failed since the engine started".to_owned();
+            let mend = "look at the kernel's messages, and start the engine again when it is back".to_owned();
+            return Err(CardError::NotHere { what: name(), why, mend });
+        }
         let has = place.size.completions - place.completions;
         if requests + grants > has {
             let (what, wants) = ("the completions of one more queue", requests + grants);
@@ -330,6 +337,11 @@ impl Inner {
         }
     }
 
+    /// Whether this card has failed.
+    pub(crate) fn is_dead(&self, card: usize) -> bool {
+        self.desks[card].is_dead
+    }
+
     /// The desk on this card.
     pub(crate) fn desk(&self, card: usize) -> &dyn Desk {
         &*self.desks[card].desk
@@ -395,6 +407,7 @@ impl Inner {
 
     /// Something has happened to a card, or to a queue of it: its lanes hear of it.
     pub(crate) fn event(&mut self, card: usize, event: Event) {
+        self.desks[card].is_dead |= event == Event::Fatal;
         for (&number, &Placed { inbox, channel, rail, .. }) in &self.desks[card].queues {
             if !matches!(event, Event::QueueBroken(broken) if broken != number) {
                 self.inboxes.put(inbox, Item { channel, rail, what: What::Event(event) });

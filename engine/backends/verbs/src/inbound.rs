@@ -78,11 +78,13 @@ impl Inbound {
         self.gone
     }
 
-    /// One more was heard.
-    pub(crate) fn hear(&mut self, is_gone: bool, is_wanted: bool) {
+    /// One more was heard. Who keeps to its credits has no more under way than it was told of and may send; who does not takes
+    /// receives that are meant for others.
+    pub(crate) fn hear(&mut self, is_gone: bool, is_wanted: bool) -> Result<(), LaneFault> {
         self.heard = self.heard.wrapping_add(1);
         self.gone = self.gone << 1 | u64::from(is_gone);
         self.is_wanted |= is_wanted;
+        if self.heard.wrapping_sub(self.told) > self.grants { Err(CORRUPT) } else { Ok(()) }
     }
 
     /// What a message says of all this. The peer is told by it.

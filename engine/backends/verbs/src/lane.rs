@@ -227,6 +227,8 @@ impl VerbsLane {
         }
         self.forced = forced;
         for (place, number) in self.numbers().enumerate() {
+            // What no card has any more is no reason to cut off those that have other things.
+            self.with(place, |channel, context| channel.catch_up(context));
             let is_old = self.channels[place].oldest() < forced;
             for rail in 0..self.common.cards.len() as u8 {
                 if is_old || !self.common.fence.rail_has_passed(number, rail, forced) {

@@ -119,6 +119,14 @@ impl Log {
         })
     }
 
+    /// The batches that have not ended.
+    pub(crate) fn batches(&self) -> impl Iterator<Item = OpId> + '_ {
+        self.items.iter().filter_map(|item| match item.what {
+            What::Batch(id) if !item.is_over => Some(id),
+            What::Batch(_) | What::Said(_) => None,
+        })
+    }
+
     /// Takes all that has not ended, in its order.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = What> + '_ {
         self.gone += self.items.len() as u64;

@@ -3,23 +3,24 @@
 //! ```text
 //! version u16 | rails u8 | 0 u8 | fingerprint of the limits u32 | workers u32 | channels u32 | grants u32
 //! for each rail:
-//!   gid 16 B | bandwidth u64 | mtu u32 | lid u16 | network bits u8 | routable u8 | reads u8 | length of its name u8 | its name
+//!   gid 16 B | bandwidth u64 | mtu u32 | lid u16 | kind of its address u8 | network bits u8 | routable u8 | reads u8 |
+//!   length of its name u8 | its name
 //!   for each channel: queue u32 | first packet u32
 //! ```
 
-use std::fmt::Write;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
 use penstock_core::limits::{COUNTERS_MAX, FLIGHTS_PER_LANE_MAX, NOTE_BYTES_MAX, WORKERS_MAX};
 use penstock_transport::JoinError;
 
-use crate::card::{Endpoint, Facts};
+use crate::card::{Endpoint, Facts, GidKind};
+use crate::device::networks::MAPPED_BITS;
 use crate::message::GRANTS_MAX;
 use crate::pairing::RAILS_MAX;
 use crate::slab::SLOT_BYTES;
 
-/// The version of the offer, and of what goes over the rails after it.
-const VERSION: u16 = 1;
+/// The version of the offer, and of what goes over the rails after it. The first did not say what its addresses speak.
+const VERSION: u16 = 2;
 
 /// The longest name of a rail.
 const NAME_BYTES_MAX: usize = 96;
@@ -71,6 +72,8 @@ pub struct OfferedRail {
     pub gid: [u8; 16],
     /// Its number within an InfiniBand subnet; zero on Ethernet.
     pub lid: u16,
+    /// What is spoken from there.
+    pub kind: GidKind,
     /// Bits of the address that all ports of its network share.
     pub network_bits: u8,
     /// Whether packets to it are routed beyond its network.
@@ -104,6 +107,7 @@ impl OfferedRail {
             name,
             gid: facts.gid,
             lid: facts.lid,
+            kind: facts.kind,
             network_bits: facts.network_bits,
             is_routable: facts.is_routable,
             mtu: facts.mtu,
@@ -121,16 +125,31 @@ impl OfferedRail {
 
     /// Its name and where it is.
     pub fn in_words(&self) -> String {
-        let mut words = self.name.clone();
-        let six = Ipv6Addr::from(self.gid);
-        let bits = self.network_bits;
-        let written = match (self.lid, six.to_ipv4_mapped()) {
-            (0, Some(four)) => write!(words, " ({}/{})", Ipv4Addr::from(four.octets()), bits.saturating_sub(96)),
-            (0, None) => write!(words, " ({six}/{bits})"),
-            (lid, _) => write!(words, " (InfiniBand, lid {lid})"),
-        };
-        written.expect("text takes all that is written");
-        words
+        let Self { name, kind, lid, .. } = self;
+        match kind {
+            GidKind::InfiniBand => format!("{name} ({kind}, lid {lid})"),
+            GidKind::RoceV1 | GidKind::RoceV2 => {
+                format!("{name} ({}, {kind})", show_network(&self.gid, self.network_bits))
+            }
+        }
+    }
+
+    /// The network of its address, and what is spoken there.
+    pub fn network(&self) -> String {
+        let bits = self.network_bits.min(128);
+        let shared = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+        let network = u128::from_be_bytes(self.gid) & shared;
+        format!("{} ({})", show_network(&network.to_be_bytes(), bits), self.kind)
+    }
+}
+
+/// An address and how much of it its network shares.
+fn show_network(gid: &[u8; 16], bits: u8) -> String {
+    let six = Ipv6Addr::from(*gid);
+    // Less than the mark of IPv4 in front of it is no network of IPv4.
+    match (six.to_ipv4_mapped(), bits.checked_sub(MAPPED_BITS)) {
+        (Some(four), Some(bits)) => format!("{four}/{bits}"),
+        _ => format!("{six}/{bits}"),
     }
 }
 
@@ -150,7 +169,8 @@ impl Offer {
             blob.extend(rail.bandwidth.to_le_bytes());
             blob.extend(rail.mtu.to_le_bytes());
             blob.extend(rail.lid.to_le_bytes());
-            blob.extend([rail.network_bits, u8::from(rail.is_routable), rail.reads_max, rail.name.len() as u8]);
+            blob.extend([number_of(rail.kind), rail.network_bits, u8::from(rail.is_routable), rail.reads_max]);
+            blob.push(rail.name.len() as u8);
             blob.extend(rail.name.as_bytes());
             for queue in &rail.queues {
                 blob.extend(queue.number.to_le_bytes());
@@ -198,12 +218,24 @@ impl Offer {
     }
 }
 
+const KINDS: [GidKind; 3] = [GidKind::InfiniBand, GidKind::RoceV1, GidKind::RoceV2];
+
+fn number_of(kind: GidKind) -> u8 {
+    match kind {
+        GidKind::InfiniBand => 0,
+        GidKind::RoceV1 => 1,
+        GidKind::RoceV2 => 2,
+    }
+}
+
 fn rail(from: &mut Reader<'_>, channels: usize) -> Result<OfferedRail, JoinError> {
     let gid = from.take()?;
     let bandwidth = u64::from_le_bytes(from.take()?);
     let mtu = u32::from_le_bytes(from.take()?);
     let lid = u16::from_le_bytes(from.take()?);
-    let [network_bits, routable, reads_max, name_bytes] = from.take()?;
+    let [kind, network_bits, routable, reads_max, name_bytes] = from.take()?;
+    let kind = KINDS.into_iter().find(|known| number_of(*known) == kind);
+    let kind = kind.ok_or(JoinError::Garbled("an address of it is of no kind that there is"))?;
     let name = std::str::from_utf8(from.bytes(usize::from(name_bytes))?);
     let name = name.map_err(|_| JoinError::Garbled("a name of it is no text"))?;
     if name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
@@ -214,7 +246,8 @@ fn rail(from: &mut Reader<'_>, channels: usize) -> Result<OfferedRail, JoinError
     }
     let queues = (0..channels).map(|_| queue(from)).collect::<Result<_, _>>()?;
     let is_routable = routable == 1;
-    Ok(OfferedRail { name: name.to_owned(), gid, lid, network_bits, is_routable, mtu, bandwidth, reads_max, queues })
+    let name = name.to_owned();
+    Ok(OfferedRail { name, gid, lid, kind, network_bits, is_routable, mtu, bandwidth, reads_max, queues })
 }
 
 fn queue(from: &mut Reader<'_>) -> Result<OfferedQueue, JoinError> {
@@ -254,6 +287,7 @@ mod tests {
             name: name.to_owned(),
             gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, last],
             lid: 0,
+            kind: GidKind::RoceV1,
             network_bits: 64,
             is_routable: false,
             mtu: 1024,
@@ -267,7 +301,8 @@ mod tests {
     #[test]
     fn an_offer_is_read_as_it_was_written() {
         assert_eq!(Offer::parse(&offer().blob(), 2, 2).unwrap(), offer());
-        assert_eq!(offer().rails[0].in_words(), "one/1 (fe80::102:304:506:701/64)");
+        assert_eq!(offer().rails[0].in_words(), "one/1 (fe80::102:304:506:701/64, RoCE v1)");
+        assert_eq!(offer().rails[0].network(), "fe80::/64 (RoCE v1)");
     }
 
     #[test]
@@ -296,6 +331,13 @@ mod tests {
         assert!(change(|offer| offer.grants = u32::MAX).is_err());
         assert!(change(|offer| offer.rails[1].mtu = 1500).is_err());
         assert!(change(|offer| offer.rails[1].network_bits = 129).is_err());
+        for kind in 0..=255 {
+            let mut blob = offer().blob();
+            // Behind the head, the address, the bandwidth, the packets and the number in a subnet.
+            blob[20 + 16 + 8 + 4 + 2] = kind;
+            let read = Offer::parse(&blob, 2, 2).map(|offer| offer.rails[0].kind);
+            assert_eq!(read.ok(), KINDS.get(usize::from(kind)).copied());
+        }
         assert!(change(|offer| offer.rails[1].reads_max = 0).is_err());
         assert!(change(|offer| offer.rails[1].name = "a\nb".to_owned()).is_err());
         assert!(change(|offer| offer.rails[1].queues[1].number = 0).is_err());

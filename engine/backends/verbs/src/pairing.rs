@@ -69,8 +69,8 @@ pub fn pair_from_here(here: &Offer, there: &Offer) -> Vec<Pair> {
 
 /// How packets get from one port to the other, if they do.
 fn way(one: &OfferedRail, other: &OfferedRail) -> Option<Why> {
-    // Ports of an InfiniBand subnet have numbers there, and no way to Ethernet.
-    if (one.lid == 0) != (other.lid == 0) || is_v4(&one.gid) != is_v4(&other.gid) {
+    // InfiniBand has no way to Ethernet, and what one version of RoCE sends the other takes for nothing.
+    if one.kind != other.kind || is_v4(&one.gid) != is_v4(&other.gid) {
         return None;
     }
     let bits = one.network_bits.max(other.network_bits);
@@ -93,11 +93,32 @@ fn has_same_prefix(one: &[u8; 16], other: &[u8; 16], bits: u8) -> bool {
 /// Why no rail is joined, in words that name both sides' ports.
 pub fn why_none(here: &[OfferedRail], there: &[OfferedRail]) -> String {
     let list = |rails: &[OfferedRail]| rails.iter().map(OfferedRail::in_words).collect::<Vec<_>>().join(", ");
+    let networks = |rails: &[OfferedRail]| {
+        let mut networks: Vec<_> = rails.iter().map(OfferedRail::network).collect();
+        networks.sort();
+        networks.dedup();
+        networks.join(", ")
+    };
+    let bits = |one: &OfferedRail, other: &OfferedRail| one.network_bits.max(other.network_bits);
+    let meets_otherwise = |mine: &OfferedRail, theirs: &OfferedRail| {
+        mine.kind != theirs.kind && has_same_prefix(&mine.gid, &theirs.gid, bits(mine, theirs))
+    };
+    let other_kind = here.iter().flat_map(|mine| there.iter().map(move |theirs| (mine, theirs)));
+    let other_kind = other_kind.into_iter().find(|(mine, theirs)| meets_otherwise(mine, theirs));
+    let mend = match other_kind {
+        Some((mine, theirs)) => format!(
+            "{} of this engine speaks {} where {} of the peer speaks {}: name addresses of one kind in `transports.verbs_devices`, as \
+             `device:port:gid index`",
+            mine.name, mine.kind, theirs.name, theirs.kind
+        ),
+        None => "give ports of both an address of one network, or routable addresses of the same kind".to_owned(),
+    };
     format!(
-        "no RDMA port of this engine ({}) reaches one of the peer's ({}): give ports of both an address of one network, or routable \
-         addresses of the same kind",
+        "no RDMA port of this engine ({}) reaches one of the peer's ({}); this engine is in {}, the peer in {}: {mend}",
         list(here),
-        list(there)
+        list(there),
+        networks(here),
+        networks(there)
     )
 }
 
@@ -106,6 +127,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::card::GidKind;
     use crate::offer::OfferedQueue;
 
     fn rail(name: &str, gid: [u8; 16], network_bits: u8, is_routable: bool) -> OfferedRail {
@@ -113,6 +135,7 @@ mod tests {
             name: name.to_owned(),
             gid,
             lid: 0,
+            kind: GidKind::RoceV2,
             network_bits,
             is_routable,
             mtu: 4096,
@@ -153,17 +176,36 @@ mod tests {
     fn different_kinds_of_addresses_and_links_are_not_joined() {
         let four = [v4("a", [10, 0, 1, 1], 24, true)];
         let six = [rail("b", [0xfd; 16], 64, true)];
-        let band = [OfferedRail { lid: 7, ..rail("c", [0xfd; 16], 64, true) }];
+        let band = [OfferedRail { lid: 7, kind: GidKind::InfiniBand, ..rail("c", [0xfd; 16], 64, true) }];
         assert_eq!(places(&four, &six), []);
         assert_eq!(places(&six, &band), []);
         assert_eq!(places(&band, &band), [(0, 0, Why::SameNetwork)]);
         let why = why_none(&four, &six);
         assert!(why.contains("a (10.0.1.1") && why.contains("b (fdfd:"), "{why}");
+        assert!(
+            why.contains("this engine is in 10.0.1.0/24 (RoCE v2), the peer in fdfd:fdfd:fdfd:fdfd::/64 (RoCE v2)"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn versions_of_roce_are_not_joined() {
+        let old = |name, last| OfferedRail { kind: GidKind::RoceV1, ..v4(name, [10, 0, 1, last], 24, false) };
+        let new = |name, last| v4(name, [10, 0, 1, last], 24, true);
+        assert_eq!(places(&[old("a", 1)], &[new("b", 2)]), []);
+        assert_eq!(
+            places(&[old("a", 1), new("b", 2)], &[new("c", 3), old("d", 4)]),
+            [(0, 1, Why::SameNetwork), (1, 0, Why::SameNetwork)]
+        );
+        let why = why_none(&[old("a", 1)], &[new("b", 2)]);
+        assert!(why.contains("a of this engine speaks RoCE v1 where b of the peer speaks RoCE v2"), "{why}");
+        assert!(why.contains("`transports.verbs_devices`"), "{why}");
     }
 
     fn rails() -> impl Strategy<Value = Vec<OfferedRail>> {
+        let kinds = prop_oneof![Just(GidKind::InfiniBand), Just(GidKind::RoceV1), Just(GidKind::RoceV2)];
         let one =
-            (any::<bool>(), 0u8..3, 0u8..4, any::<bool>(), 0u16..2).prop_map(|(is_v4, network, host, routed, lid)| {
+            (any::<bool>(), 0u8..3, 0u8..4, any::<bool>(), kinds).prop_map(|(is_v4, network, host, routed, kind)| {
                 let rail = if is_v4 {
                     v4("x", [10, 0, network, host], 24, routed)
                 } else {
@@ -171,7 +213,7 @@ mod tests {
                     (gid[0], gid[7], gid[15]) = (0xfd, network, host);
                     rail("y", gid, 64, routed)
                 };
-                OfferedRail { lid, ..rail }
+                OfferedRail { kind, ..rail }
             });
         proptest::collection::vec(one, 1..=RAILS_MAX)
     }

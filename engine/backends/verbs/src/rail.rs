@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use penstock_transport::CounterRef;
 
-use crate::card::{CardError, Connecting, Facts, Kind, Queue, Request};
+use crate::card::{CardError, Connecting, Facts, IDS, Kind, Queue, Request};
 use crate::ended::Ended;
 use crate::log::{Log, Say, What};
 use crate::message::{Body, GRANTS_MAX, Head, Immediate, MESSAGE_BYTES_MAX, Says, encode, low_life};
@@ -19,6 +19,11 @@ pub(crate) const REQUESTS_KEPT: usize = 4;
 /// Bytes under way on a rail before there is no room for more: enough to fill the way there and back of any network inside a
 /// building, and no more than a card is through with in a fraction of a millisecond.
 const BYTES_UNDER_WAY_MAX: u64 = 4 * 1024 * 1024;
+
+/// Requests of one life are numbered in so many bits of their names, and the life in those between and the one that cards keep to
+/// themselves: of more lives nothing is left when their numbers come again.
+const NUMBER_BITS: u32 = 48;
+const LIVES_NAMED: u32 = (1 << (IDS.trailing_zeros() - NUMBER_BITS)) - 1;
 
 /// One rail of a new channel.
 pub(crate) struct RailParts {
@@ -188,6 +193,15 @@ impl Rail {
             && (self.bytes == 0 || self.bytes + bytes <= BYTES_UNDER_WAY_MAX)
     }
 
+    /// Whether it may have something on its way to the peer: what a life carried has landed or goes again elsewhere when both sides
+    /// have ended it, and in the next nothing is posted before the peer was heard.
+    pub(crate) fn may_carry(&self) -> bool {
+        match self.standing {
+            Standing::Up | Standing::Breaking(_) | Standing::Ended(_) => true,
+            Standing::New | Standing::Idle(_) | Standing::Greeting(_) => false,
+        }
+    }
+
     /// Bytes of batches under way.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
@@ -243,12 +257,12 @@ impl Rail {
 
     /// The name of a request: its number in this life of the queue.
     fn id(&self, number: u64) -> u64 {
-        u64::from(self.life as u16) << 48 | number
+        u64::from(self.life & LIVES_NAMED) << NUMBER_BITS | number
     }
 
     /// The number of the request of this name, if it is one of this life.
     pub(crate) fn number_of(&self, id: u64) -> Option<u64> {
-        let number = id & ((1 << 48) - 1);
+        let number = id & ((1 << NUMBER_BITS) - 1);
         (id == self.id(number) && number > self.done && number < self.next).then_some(number)
     }
 

@@ -16,7 +16,7 @@ use penstock_transport::{
 };
 
 use crate::asides::LaneAsides;
-use crate::card::{Card, CardError, Connecting, Queue};
+use crate::card::{Card, CardError, Connecting, Facts, Queue};
 use crate::channel::Channel;
 use crate::driver::{Events, VerbsDriver};
 use crate::fence::{LaneFence, Waker};
@@ -183,7 +183,9 @@ struct Offered {
     options: Options,
     party: u32,
     lanes: Vec<OfferedLane>,
-    /// Of each card, one for each channel.
+    /// Which card each rail of the offer is.
+    on: Vec<usize>,
+    /// Of each rail of the offer, one for each channel.
     queues: Vec<Vec<Option<Box<dyn Queue>>>>,
 }
 
@@ -200,25 +202,58 @@ impl Offered {
             options: *options,
             party: here.party,
             lanes: hubs.iter().map(lane).collect(),
-            queues: cards.iter().map(|_| Vec::new()).collect(),
+            on: Vec::new(),
+            queues: Vec::new(),
         };
         // Who says to have more is refused when it is joined.
         let channels = hubs.len().max(there.workers.min(WORKERS_MAX));
+        let mut failed = None;
         for (card, its) in cards.iter().enumerate() {
-            let facts = its.facts();
-            let requests = options.requests.min(facts.requests_max);
-            for channel in 0..channels {
-                let OfferedLane { hub, inbox } = &offered.lanes[channel % hubs.len()];
-                let inbox = inbox.expect("it is taken over by the lane, and not before");
-                let place = (channel / hubs.len()) as u16;
-                let queue = hub.lock().queue(card, inbox, place, (requests, options.grants))?;
-                offered.queues[card].push(Some(queue));
+            // One that has failed, or is full, takes nothing from the others.
+            if let Err(error) = offered.add(card, its.facts(), channels) {
+                tracing::warn!(%error, card = its.facts().name, "a card is left out of a session");
+                failed = Some(error);
             }
-            let queues = offered.queues[card].iter().flatten();
-            let queues = queues.map(|queue| OfferedQueue { number: queue.number(), first_packet: first_packet() });
-            offered.offer.rails.push(OfferedRail::of(facts, queues.collect()));
         }
-        Ok(offered)
+        match failed {
+            Some(error) if offered.offer.rails.is_empty() => Err(error),
+            _ => Ok(offered),
+        }
+    }
+
+    /// Makes a queue on this card for each channel, and makes a rail of it.
+    fn add(&mut self, card: usize, facts: &Facts, channels: usize) -> Result<(), CardError> {
+        let room = (self.options.requests.min(facts.requests_max), self.options.grants);
+        let workers = self.lanes.len();
+        // From here on what was made is given back with the offer, or below.
+        self.on.push(card);
+        self.queues.push(Vec::with_capacity(channels));
+        for channel in 0..channels {
+            let OfferedLane { hub, inbox } = &self.lanes[channel % workers];
+            let inbox = inbox.expect("it is taken over by the lane, and not before");
+            let made = hub.lock().queue(card, inbox, (channel / workers) as u16, room);
+            match made {
+                Ok(queue) => self.queues.last_mut().expect("it was just pushed").push(Some(queue)),
+                Err(error) => {
+                    self.give_back_last();
+                    return Err(error);
+                }
+            }
+        }
+        let queues = self.queues.last().into_iter().flatten().flatten();
+        let queues = queues.map(|queue| OfferedQueue { number: queue.number(), first_packet: first_packet() });
+        self.offer.rails.push(OfferedRail::of(facts, queues.collect()));
+        Ok(())
+    }
+
+    /// Gives back the queues of the last rail that were not joined.
+    fn give_back_last(&mut self) {
+        let (Some(card), Some(queues)) = (self.on.pop(), self.queues.pop()) else { return };
+        for (channel, queue) in queues.into_iter().enumerate() {
+            // It was never connected.
+            let Some(queue) = queue else { continue };
+            self.lanes[channel % self.lanes.len()].hub.lock().forget_queue(card, queue.number());
+        }
     }
 
     fn join(mut self, blob: &[u8], workers_there: usize) -> Result<Link, JoinError> {
@@ -231,7 +266,7 @@ impl Offered {
         if pairs.is_empty() {
             return Err(JoinError::NoPath(pairing::why_none(&ours.rails, &theirs.rails)));
         }
-        let on_cards: Vec<usize> = pairs.iter().map(|pair| pair.first).collect();
+        let on_cards: Vec<usize> = pairs.iter().map(|pair| self.on[pair.first]).collect();
         let lows: Vec<LowWater> = (0..workers).map(|_| LowWater::heap()).collect();
         let wakers = |commons: &Commons| {
             let waker = |worker| Waker {
@@ -284,15 +319,16 @@ impl Offered {
     /// A channel over the queues of these pairs.
     fn channel(&mut self, channel: usize, pairs: &[Pair], theirs: &Offer) -> Result<Channel, CardError> {
         let hub = &self.lanes[channel % self.lanes.len()].hub;
-        let cards = pairs.iter().map(|pair| &self.cards[pair.first]);
+        let cards = pairs.iter().map(|pair| &self.cards[self.on[pair.first]]);
         // First what may be refused: from then on the queues are the channel's.
         let outbox = Slab::new(cards, theirs.grants as usize * pairs.len())?;
         let mut rails = Vec::with_capacity(pairs.len());
         for (index, pair) in pairs.iter().enumerate() {
             let (mine, other) = (&self.offer.rails[pair.first], &theirs.rails[pair.second]);
             let queue = self.queues[pair.first][channel].take().expect("each queue is of one pair");
-            hub.lock().assign(pair.first, queue.number(), index as u8);
-            let facts = self.cards[pair.first].facts().clone();
+            let card = self.on[pair.first];
+            hub.lock().assign(card, queue.number(), index as u8);
+            let facts = self.cards[card].facts().clone();
             // What one side may ask for at once the other has to remember.
             let reads = mine.reads_max.min(other.reads_max);
             rails.push(RailParts {
@@ -317,13 +353,8 @@ impl Offered {
 
 impl Drop for Offered {
     fn drop(&mut self) {
-        let workers = self.lanes.len();
-        for (card, queues) in self.queues.iter_mut().enumerate() {
-            for (channel, queue) in queues.iter_mut().enumerate() {
-                // It was never connected.
-                let Some(queue) = queue.take() else { continue };
-                self.lanes[channel % workers].hub.lock().forget_queue(card, queue.number());
-            }
+        while !self.on.is_empty() {
+            self.give_back_last();
         }
         for OfferedLane { hub, inbox } in &mut self.lanes {
             if let Some(inbox) = inbox.take() {

@@ -129,21 +129,25 @@ impl<'a> Batch<'a> {
 /// The bytes of all spans if every one lies in both windows.
 #[inline]
 pub(crate) fn check_bounds(spans: &[Span], local_len: u64, remote_len: u64) -> Result<u64, CopyError> {
-    // One pass without an early exit: a branch per span costs more than it saves, as refusals
-    // are bugs. The sum may wrap only where some span is out of bounds, and then it is not used...
-    let shorter = local_len.min(remote_len);
-    let mut outside = false;
-    let mut bytes = 0_u64;
+    // One pass without an early exit and without a comparison, as refusals are bugs. Where no number has one of its two
+    // highest bits, no sum wraps, and an end that is not behind its window is less than that one's length and one...
+    let (local_end, remote_end) = (local_len.wrapping_add(1), remote_len.wrapping_add(1));
+    let (mut locals, mut remotes, mut lens) = (local_len, remote_len, 0_u64);
+    let (mut below, mut bytes) = (u64::MAX, 0_u64);
     for span in spans {
-        outside |= leaves(span, local_len, remote_len, shorter);
+        (locals, remotes, lens) = (locals | span.local, remotes | span.remote, lens | span.len);
+        below &= span.local.wrapping_add(span.len).wrapping_sub(local_end);
+        below &= span.remote.wrapping_add(span.len).wrapping_sub(remote_end);
         bytes = bytes.wrapping_add(span.len);
     }
-    if !outside {
+    if (locals | remotes | lens) >> 62 == 0 && below >> 63 == 1 {
         return Ok(bytes);
     }
+    let shorter = local_len.min(remote_len);
     // ... and the one to blame is looked for only now.
-    let index = spans.iter().position(|span| leaves(span, local_len, remote_len, shorter));
-    let index = index.unwrap_or_default();
+    let Some(index) = spans.iter().position(|span| leaves(span, local_len, remote_len, shorter)) else {
+        return Ok(bytes);
+    };
     Err(CopyError::OutOfBounds { index, span: spans[index], local_len, remote_len })
 }
 

@@ -112,6 +112,11 @@ fn scattered() -> impl Strategy<Value = (u64, u64, Vec<Span>)> {
     })
 }
 
+fn edge() -> impl Strategy<Value = u64> {
+    let near = (prop::sample::select(vec![0_u64, 1 << 20, 1 << 61, 1 << 62, 1 << 63]), -3_i64..4);
+    prop_oneof![near.prop_map(|(edge, off)| edge.wrapping_add_signed(off)), any::<u64>(), 0_u64..100]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
@@ -135,6 +140,25 @@ proptest! {
             want.copy_within(from as usize..(from + len) as usize, to as usize);
             prop_assert!(bytes_of(&window) == want);
         }
+    }
+
+    /// Numbers next to those at which sums and differences wrap, and windows as long as they can be.
+    #[test]
+    fn bounds_are_judged_as_with_numbers_that_do_not_wrap(
+        spans in prop::collection::vec((edge(), edge(), edge()), 0..5),
+        local_len in edge(),
+        remote_len in edge(),
+    ) {
+        let spans: Vec<Span> = spans.into_iter().map(|(local, remote, len)| Span { local, remote, len }).collect();
+        let leaves = |span: &Span| {
+            let ends_at = |start: u64| u128::from(start) + u128::from(span.len);
+            ends_at(span.local) > u128::from(local_len) || ends_at(span.remote) > u128::from(remote_len)
+        };
+        let want = match spans.iter().position(leaves) {
+            None => Ok(spans.iter().fold(0, |bytes: u64, span| bytes.wrapping_add(span.len))),
+            Some(index) => Err(CopyError::OutOfBounds { index, span: spans[index], local_len, remote_len }),
+        };
+        prop_assert_eq!(check_bounds(&spans, local_len, remote_len), want);
     }
 
     #[test]

@@ -322,19 +322,27 @@ impl<E: Env> Worker<E> {
 
     /// Moves units: many of every urgent transfer, then one each of a few others.
     fn advance_active(&mut self) -> bool {
-        let mut worked = false;
-        let urgent_turns = (URGENT_UNITS_PER_TURN / URGENT_UNITS_AT_ONCE) as usize;
-        for (class, turns) in [(Priority::Urgent, urgent_turns), (Priority::Bulk, BULK_PER_TURN)] {
-            for _ in 0..self.active[class as usize].len().min(turns) {
-                worked = true;
-                if !self.advance(class) && self.active[class as usize].len() > 1 {
-                    self.active[class as usize].rotate_left(1);
-                }
-            }
+        let [no_urgent, no_bulk] = self.active.each_ref().map(VecDeque::is_empty);
+        if !no_urgent {
+            self.advance_class(Priority::Urgent, (URGENT_UNITS_PER_TURN / URGENT_UNITS_AT_ONCE) as usize);
         }
+        if !no_bulk {
+            self.advance_class(Priority::Bulk, BULK_PER_TURN);
+        }
+        let worked = !(no_urgent && no_bulk);
         // Peers without room are asked now and then, so that they cost those who have some next to nothing.
         let is_due = !self.notifying.is_empty() && (!worked || self.turns.is_multiple_of(TURNS_PER_RETRY));
         worked | (is_due && self.retry_notifying())
+    }
+
+    /// Advances each transfer of a class once, the first so many of them.
+    #[inline(never)]
+    fn advance_class(&mut self, class: Priority, turns: usize) {
+        for _ in 0..self.active[class as usize].len().min(turns) {
+            if !self.advance(class) && self.active[class as usize].len() > 1 {
+                self.active[class as usize].rotate_left(1);
+            }
+        }
     }
 
     fn poll_lanes(&mut self) -> bool {

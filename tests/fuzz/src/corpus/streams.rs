@@ -9,6 +9,7 @@ use penstock_tcp::wire::{
 };
 use penstock_transport::host::bounce::{QUESTION_WORDS, Question, SLOT_BYTES};
 use penstock_transport::{CounterRef, Note};
+use penstock_verbs::card::GidKind;
 use penstock_verbs::ended::Ended;
 use penstock_verbs::message::{Announcement, Body, Forgotten, Hello, Immediate, MESSAGE_BYTES_MAX, Says, encode};
 use penstock_verbs::offer::{Offer, OfferedQueue, OfferedRail};
@@ -153,6 +154,7 @@ fn cards(count: u8) -> Vec<u8> {
         gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, place, 1],
         lid: 0,
         network_bits: 120,
+        kind: GidKind::RoceV2,
         is_routable: true,
         mtu: 1024,
         bandwidth: 10_000_000_000,

@@ -1,10 +1,11 @@
-//! RDMA: drivers, devices, ports and their addresses, access, libraries, memory that may be locked.
+//! RDMA: drivers, devices, ports and their addresses, which of them are used, access, libraries, memory that may be locked.
 
 mod addresses;
 mod libraries;
+mod rails;
 
 use super::limits;
-use crate::finding::{By, Finding, Mend};
+use crate::finding::{By, Finding, Mend, Status};
 use crate::host::{Host, Rights};
 use crate::parse::{count, listed};
 use crate::topic::Topic;
@@ -20,6 +21,7 @@ pub(super) fn examine(host: &Host) -> Vec<Finding> {
     if !devices.is_empty() {
         findings.push(ports(host, &devices));
         findings.extend(addresses::examine(host, &devices));
+        findings.push(rails::examine(host));
         findings.push(files(host));
     }
     findings.extend(libraries::examine(host, &devices));
@@ -47,8 +49,14 @@ fn found(host: &Host, devices: &[String]) -> Finding {
     if !devices.is_empty() {
         return ok(NAME, listed(devices));
     }
-    let drivers = host.exists("/sys/module/ib_core");
-    let found = if drivers { "none, though the drivers are loaded" } else { "none, and no drivers are loaded" };
+    let found = match (host.exists("/sys/module/ib_core"), host.exists("/sys/module/ib_uverbs")) {
+        (false, _) => "none, and no drivers are loaded",
+        (true, false) => "none, and of the drivers ib_uverbs is not loaded",
+        (true, true) => "none, though the drivers are loaded",
+    };
+    // What keeps programs from devices that come is better known before.
+    let locked = limits::lockable(host, TOPIC).filter(|finding| finding.status == Status::Limited);
+    let mends_locked = locked.map(|finding| finding.mends).unwrap_or_default();
     let card = host.names("/sys/class/net").into_iter().find(|card| card != "lo").unwrap_or_else(|| "eth0".to_owned());
     missing(NAME, found)
         .means("no RDMA between hosts")
@@ -56,6 +64,8 @@ fn found(host: &Host, devices: &[String]) -> Finding {
         .mend(host.as_root(&format!(
             "sh -c 'modprobe rdma_rxe && rdma link add rxe0 type rxe netdev {card}'   # in software, to try it"
         )))
+        .mend(host.as_root("modprobe ib_uverbs   # programs reach devices through it, as /dev/infiniband/uverbs*"))
+        .mends(mends_locked)
 }
 
 /// A port whose state is not `4: ACTIVE` carries nothing.

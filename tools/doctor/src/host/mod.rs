@@ -40,6 +40,8 @@ pub struct Asked {
     pub workers: usize,
     /// The cores they shall run on, if any are named.
     pub cores: Vec<usize>,
+    /// The RDMA devices that are named.
+    pub devices: Vec<String>,
 }
 
 impl Asked {
@@ -50,6 +52,7 @@ impl Asked {
             folder: config.engine.directory_or(runtime_dir.as_deref(), user),
             workers: if config.workers.progress.is_threaded() { config.workers.count } else { 0 },
             cores: config.workers.cores.clone(),
+            devices: config.transports.verbs_devices.clone(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use penstock_doctor::{Call, Refusal, Status, Topic, Way};
+use penstock_doctor::{Call, Finding, Refusal, Status, Topic, Way};
 
 use crate::fixture::{Fixture, assert_finding};
 
@@ -80,12 +80,112 @@ fn a_port_without_an_ip_address_is_named_with_its_card() {
     // The old version of RoCE does not travel by IP.
     host.write(&format!("{port}/gid_attrs/types/1"), "IB/RoCE v1\n");
     let finding = host.one(Topic::Rdma, "addresses");
-    assert_finding(&finding, Status::Missing, "none of RoCE v2 at mlx5_0/1", "ip address add 192.168.7.1/24 dev ens1");
+    assert_finding(&finding, Status::Limited, "none of RoCE v2 at mlx5_0/1", "ip address add 192.168.7.1/24 dev ens1");
     host.write("/sys/class/infiniband/mlx5_0/node_type", "4: RNIC\n");
     assert_eq!(addresses(&host), None, "iWARP has addresses of its own");
     host.remove("/sys/class/infiniband/mlx5_0/node_type");
     host.write(&format!("{port}/link_layer"), "InfiniBand\n");
     assert_eq!(addresses(&host), None, "a fabric has other addresses");
+}
+
+fn rails(host: &Fixture) -> Finding {
+    host.report().find(Topic::Rdma, "rails").expect("there are devices").clone()
+}
+
+#[test]
+fn ports_are_listed_with_whether_they_are_used_and_why() {
+    let mut host = Fixture::new();
+    host.write("/sys/class/infiniband/mlx5_1/node_type", "1: CA\n");
+    host.write("/sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n");
+    host.write("/sys/class/infiniband/mlx5_1/ports/1/link_layer", "Ethernet\n");
+    host.write("/sys/class/infiniband/irdma0/node_type", "4: RNIC\n");
+    host.write("/sys/class/infiniband/irdma0/device/numa_node", "1\n");
+    host.system.rdma_libraries = "device irdma0\ndevice mlx5_0\ndevice mlx5_1\n".to_owned();
+    let found = rails(&host);
+    assert_eq!((found.status, found.found.as_str()), (Status::Ok, "1 port used, 2 not"), "{found:?}");
+    let names: Vec<_> = found.ports.iter().map(|port| (port.name.as_str(), port.used)).collect();
+    assert_eq!(names, [("mlx5_0:1", true), ("irdma0", false), ("mlx5_1:1", false)]);
+    let used = &found.ports[0];
+    assert_eq!(
+        (used.address.as_deref(), used.speaks.as_deref(), used.gid_index),
+        (Some("10.0.0.1"), Some("RoCE v2"), Some(1))
+    );
+    assert_eq!(
+        (used.netdev.as_deref(), used.node, used.bits_per_second),
+        (Some("ens1"), Some(0), Some(100_000_000_000))
+    );
+    assert!(
+        used.why.contains("better than address fe80::202:c9ff:fe00:1 (RoCE v2, link-local, ens1, index 0)"),
+        "{found:?}"
+    );
+    assert!(found.ports[1].why.contains("4: RNIC") && found.ports[1].node == Some(1), "{found:?}");
+    assert!(found.ports[2].why.contains("1: DOWN"), "{found:?}");
+    let text = host.report().to_text();
+    assert!(text.contains("mlx5_0:1  used      ens1  node 0  100 Gb/s   10.0.0.1 by RoCE v2\n"), "{text}");
+    assert!(text.contains("irdma0    not used  -     node 1  -\n"), "{text}");
+    let json = serde_json::to_value(&found).expect("a finding is JSON");
+    assert_eq!(json["ports"][0]["netdev"], "ens1");
+    let well = host.report().find(Topic::Rdma, "devices").cloned().expect("it is looked at");
+    assert!(serde_json::to_value(&well).expect("JSON").get("ports").is_none(), "only where it is about ports");
+}
+
+#[test]
+fn the_choice_is_that_of_the_configuration() {
+    let mut host = Fixture::new();
+    host.asked.devices = vec!["mlx5_7".to_owned()];
+    let finding = host.one(Topic::Rdma, "rails");
+    assert_finding(
+        &finding,
+        Status::Missing,
+        "there is no `mlx5_7` here; there is mlx5_0",
+        "`transports.verbs_devices`",
+    );
+    assert_eq!(lacks(&host, Way::Verbs), ["rdma: rails"]);
+    host.asked.devices = vec!["mlx5_0:1:0".to_owned()];
+    assert_eq!(rails(&host).ports[0].gid_index, Some(0));
+    host.asked.devices = vec!["a:b".to_owned()];
+    assert!(rails(&host).found.contains("`a:b` names no card"), "{:?}", rails(&host));
+    host.asked.devices.clear();
+    // The workers' cores decide among cards: those of another node come later.
+    for (core, node) in [(0, 1), (1, 1)] {
+        host.write(&format!("/sys/devices/system/cpu/cpu{core}/node{node}/x"), "");
+    }
+    assert!(rails(&host).ports[0].why.ends_with("on a NUMA node without workers"), "{:?}", rails(&host));
+}
+
+#[test]
+fn devices_of_which_nothing_can_be_used_say_so() {
+    let host = Fixture::new();
+    host.write("/sys/class/infiniband/mlx5_0/node_type", "4: RNIC\n");
+    let finding = host.one(Topic::Rdma, "rails");
+    assert_finding(&finding, Status::Missing, "neither InfiniBand nor RoCE", "switch it over");
+    assert!(!finding.ports[0].used && finding.ports[0].why.contains("4: RNIC"), "{finding:?}");
+    host.write("/sys/class/infiniband/mlx5_0/node_type", "1: CA\n");
+    // What another finding mends is listed, and not held against the host twice.
+    host.write("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
+    assert_eq!((rails(&host).status, rails(&host).found.as_str()), (Status::Ok, "none"));
+    assert!(rails(&host).ports[0].why.contains("1: DOWN"));
+}
+
+#[test]
+fn a_host_without_rdma_devices_is_told_of_each_layer() {
+    let host = Fixture::new();
+    host.remove("/sys/class/infiniband");
+    host.remove("/sys/module/ib_uverbs");
+    host.edit(
+        "/proc/4711/limits",
+        "Max locked memory         unlimited            unlimited ",
+        "Max locked memory         8388608              8388608   ",
+    );
+    let finding = host.report().find(Topic::Rdma, "devices").cloned().expect("it is looked at");
+    assert_finding(&finding, Status::Missing, "ib_uverbs is not loaded", "vendor's driver");
+    let mends: Vec<&str> = finding.mends.iter().map(penstock_doctor::Mend::text).collect();
+    for layer in ["rdma link add rxe0", "modprobe ib_uverbs", "memlock"] {
+        assert!(mends.iter().any(|mend| mend.contains(layer)), "{layer}: {mends:?}");
+    }
+    host.remove("/sys/module");
+    let finding = host.report().find(Topic::Rdma, "devices").cloned().expect("it is looked at");
+    assert!(finding.found.contains("no drivers are loaded"), "{finding:?}");
 }
 
 #[test]

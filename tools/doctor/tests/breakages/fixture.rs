@@ -160,6 +160,7 @@ const FILES: &[(&str, &str)] = &[
     ("/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/0", "RoCE v2\n"),
     ("/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/1", "RoCE v2\n"),
     ("/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0", "ens1\n"),
+    ("/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/1", "ens1\n"),
     ("/sys/class/infiniband/mlx5_0/ports/1/gids/0", "fe80:0000:0000:0000:0202:c9ff:fe00:0001\n"),
     ("/sys/class/infiniband/mlx5_0/ports/1/gids/1", "0000:0000:0000:0000:0000:ffff:0a00:0001\n"),
     ("/sys/class/infiniband/mlx5_0/device/net/ens1/mtu", "9000\n"),
@@ -173,6 +174,11 @@ const FILES: &[(&str, &str)] = &[
     ("/dev/shm/mark", ""),
     ("/dev/infiniband/uverbs0", ""),
     ("/dev/infiniband/rdma_cm", ""),
+    ("/sys/module/ib_uverbs/refcnt", "1\n"),
+    ("/sys/class/net/ens1/flags", "0x1003\n"),
+    ("/sys/class/net/ens1/carrier", "1\n"),
+    ("/sys/class/infiniband/mlx5_0/node_type", "1: CA\n"),
+    ("/sys/class/infiniband/mlx5_0/device/numa_node", "0\n"),
     ("/dev/vfio/vfio", ""),
     ("/dev/nvidiactl", ""),
     ("/dev/nvidia-uvm", ""),
@@ -202,7 +208,8 @@ impl Fixture {
             rdma_libraries: "device mlx5_0\n".to_owned(),
             root: root.clone(),
         };
-        let asked = Asked { folder: PathBuf::from("/run/user/7/penstock"), workers: 2, cores: vec![0, 1] };
+        let asked =
+            Asked { folder: PathBuf::from("/run/user/7/penstock"), workers: 2, cores: vec![0, 1], devices: Vec::new() };
         let fixture = Self { root, system, asked };
         for (path, text) in FILES {
             fixture.write(path, text);

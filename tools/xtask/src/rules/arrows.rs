@@ -111,8 +111,8 @@ const PLACES: &[Place] = &[
     place("penstock", "engine/runtime", ENGINE),
     place("penstock-micro", "bench/micro", ALL),
     place("penstock-lab", "bench/lab", LAB),
-    // Looks whether the libraries open, in the way in which the transport will open them.
-    place("penstock-doctor", "tools/doctor", &["penstock", "penstock-verbs-sys"]),
+    // Looks whether the libraries open, and which cards would be used, in the way in which the transport will.
+    place("penstock-doctor", "tools/doctor", &["penstock", "penstock-verbs", "penstock-verbs-sys"]),
     place("penstock-cli", "tools/cli", &["penstock", "penstock-doctor", "penstock-lab"]),
     // Labs are tests of this crate; one of them runs the engines of others as the lab does.
     Place {

@@ -29,6 +29,8 @@ pub struct Facts {
     pub gid: [u8; 16],
     /// Its number within an InfiniBand subnet; zero on Ethernet.
     pub lid: u16,
+    /// What is spoken from there.
+    pub kind: GidKind,
     /// Bits of the address that all ports of its network share.
     pub network_bits: u8,
     /// Whether packets to it are routed beyond its network.
@@ -51,6 +53,27 @@ pub struct Facts {
     pub inline_max: usize,
     /// Reads that the peer may have under way on one queue.
     pub reads_max: u8,
+}
+
+/// What is spoken from an address of a card. Nobody understands another kind than his own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GidKind {
+    /// InfiniBand on its own fabric.
+    InfiniBand,
+    /// RoCE's first version, which routers do not carry.
+    RoceV1,
+    /// RoCE's second version, in UDP.
+    RoceV2,
+}
+
+impl fmt::Display for GidKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InfiniBand => "InfiniBand",
+            Self::RoceV1 => "RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+        })
+    }
 }
 
 /// What peers' cards may do with registered memory. This engine's own card may read and write it.

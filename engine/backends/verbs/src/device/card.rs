@@ -77,6 +77,7 @@ impl DeviceCard {
             name,
             gid,
             lid: port.lid,
+            kind: pick.kind,
             network_bits: pick.network_bits,
             is_routable: pick.is_routable && !is_link_local(&gid),
             mtu: mtu_bytes(port.active_mtu),

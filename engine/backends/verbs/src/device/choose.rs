@@ -22,6 +22,8 @@ pub struct Pick {
     pub gid_index: u8,
     /// The address.
     pub gid: [u8; 16],
+    /// What is spoken from it.
+    pub kind: GidKind,
     /// Bits of it that its network shares.
     pub network_bits: u8,
     /// Whether packets to it are routed.
@@ -197,6 +199,7 @@ fn pick(device: &SeenDevice, port: &SeenPort, gid: &SeenGid) -> Pick {
         port: port.number,
         gid_index: gid.index,
         gid: gid.gid,
+        kind: gid.kind,
         network_bits: gid.network_bits,
         is_routable: gid.kind != GidKind::RoceV1 && !is_local,
         bandwidth: port.bandwidth,
@@ -293,11 +296,7 @@ fn named_gid<'a>(
 
 /// An address with what decides about it.
 fn show(gid: &SeenGid) -> String {
-    let kind = match gid.kind {
-        GidKind::InfiniBand => "InfiniBand",
-        GidKind::RoceV1 => "RoCE v1",
-        GidKind::RoceV2 => "RoCE v2",
-    };
+    let kind = gid.kind;
     let local = if is_link_local(&gid.gid) && gid.kind != GidKind::InfiniBand { ", link-local" } else { "" };
     let device = gid.network.as_ref().map(|network| format!(", {}", network.name)).unwrap_or_default();
     format!("address {} ({kind}{local}{device}, index {})", show_gid(&gid.gid), gid.index)

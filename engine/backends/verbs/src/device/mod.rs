@@ -16,14 +16,16 @@ pub mod seen;
 mod status;
 pub mod wanted;
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use penstock_verbs_sys::Verbs;
 
 pub use card::DeviceCard;
-pub use choose::{ChoiceError, Sentence};
+pub use choose::{ChoiceError, Chosen, Sentence};
 pub use queue::Posting;
+pub use seen::SeenDevice;
 pub use wanted::{BadName, Wanted};
 
 use crate::card::CardError;
@@ -87,6 +89,26 @@ pub enum NotHere {
     /// None could be opened, or not the ones that were named.
     #[error(transparent)]
     Card(#[from] CardError),
+}
+
+/// What a machine has, and what of it would be used.
+#[derive(Debug)]
+pub struct Looked {
+    /// The devices, in the order of their numbers.
+    pub seen: Vec<SeenDevice>,
+    /// What would be used of them.
+    pub chosen: Result<Chosen, ChoiceError>,
+}
+
+/// Looks what of the devices that `sys`, normally `/sys`, shows would be used, as [`cards`] does. Nothing is opened. `drivers` are the
+/// devices that libibverbs has a driver for; if that is not known, all are taken to have one.
+pub fn look(sys: &Path, drivers: Option<&[&str]>, wanted: &[Wanted], nodes: &[u32]) -> io::Result<Looked> {
+    let mut seen = seen::read(sys, &networks::read().unwrap_or_default())?;
+    if let Some(drivers) = drivers {
+        seen.iter_mut().for_each(|device| device.has_driver = drivers.contains(&device.name.as_str()));
+    }
+    let chosen = choose::choose(&seen, wanted, nodes);
+    Ok(Looked { seen, chosen })
 }
 
 /// Opens the cards of this machine.

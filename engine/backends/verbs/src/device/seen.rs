@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use super::networks::{Network, is_mapped};
+pub use crate::card::GidKind;
 
 /// A device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,17 +59,6 @@ pub struct SeenGid {
     pub network: Option<SeenNetwork>,
     /// Bits of it that its network shares.
     pub network_bits: u8,
-}
-
-/// What is spoken from an address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GidKind {
-    /// InfiniBand on its own fabric.
-    InfiniBand,
-    /// RoCE's first version, which routers do not carry.
-    RoceV1,
-    /// RoCE's second version, in UDP.
-    RoceV2,
 }
 
 /// A network device.
@@ -216,7 +206,7 @@ fn line(file: &Path) -> Option<String> {
 }
 
 /// An address as people write it.
-pub(crate) fn show_gid(gid: &[u8; 16]) -> String {
+pub fn show_gid(gid: &[u8; 16]) -> String {
     if is_mapped(gid) {
         return std::net::Ipv4Addr::new(gid[12], gid[13], gid[14], gid[15]).to_string();
     }

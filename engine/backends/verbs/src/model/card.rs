@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::desk::ModelDesk;
 use super::world::{CardState, Sign};
 use super::{Hub, refused};
-use crate::card::{Access, Card, CardError, Desk, Event, Facts, Registration, Trouble};
+use crate::card::{Access, Card, CardError, Desk, Event, Facts, GidKind, Registration, Trouble};
 
 /// A card of a [`ModelNetwork`](super::ModelNetwork).
 pub struct ModelCard {
@@ -48,6 +48,7 @@ impl ModelCard {
             name: format!("model{place}/1"),
             gid,
             lid: 0,
+            kind: GidKind::RoceV2,
             network_bits: 64,
             is_routable: false,
             mtu: 4096,
@@ -119,7 +120,7 @@ impl ModelCard {
         self.hub.change(|world| world.event(self.place, event));
     }
 
-    /// Fails for good: all its queues break, and every call is refused.
+    /// Fails for good: all its queues break, every call is refused, and its descriptors are readable, as those of a device that is gone.
     pub fn fail(&self) {
         self.hub.change(|world| {
             world.cards[self.place].is_dead = true;
@@ -129,6 +130,8 @@ impl ModelCard {
                 world.break_queue(name, Trouble::Card);
             }
             world.event(self.place, Event::Fatal);
+            world.cards[self.place].sign.stick();
+            world.desks.values().filter(|desk| desk.card == self.place).for_each(|desk| desk.sign.stick());
         });
     }
 
@@ -219,7 +222,7 @@ impl Card for ModelCard {
                 return Err(CardError::NoRoom { card: self.facts.name.clone(), what, has, wants });
             }
         }
-        let name = world.new_desk(completions, receives);
+        let name = world.new_desk(self.place, completions, receives);
         Ok(Box::new(ModelDesk::new(&self.hub, self.place, &self.facts.name, name, &world.desks[&name])))
     }
 

@@ -11,7 +11,7 @@ use super::memory::Payload;
 use super::world::{DeskState, PACKET_MASK, Posted, Sign, State};
 use super::{Hub, refused};
 use crate::card::{
-    CardError, Connecting, Desk, Done, Kind, Landing, Outcome, Piece, PostFailed, Queue, Request, Trouble,
+    CardError, Connecting, Desk, Done, IDS, Kind, Landing, Outcome, Piece, PostFailed, Queue, Request, Trouble,
 };
 
 /// A desk of a model card.
@@ -220,6 +220,9 @@ impl Drop for ModelQueue {
 /// What no card does.
 fn wrong_with(request: &Request, pieces: &[Piece], pieces_max: usize, inline_max: usize) -> Option<String> {
     let bytes: u64 = pieces.iter().map(|piece| u64::from(piece.bytes)).sum();
+    if request.id >= IDS {
+        return Some("a name has no more bits than cards leave to it".to_owned());
+    }
     if pieces.len() > pieces_max {
         return Some(format!("a request has {pieces_max} pieces at most"));
     }

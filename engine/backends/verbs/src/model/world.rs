@@ -66,6 +66,7 @@ pub(super) struct CardState {
 }
 
 pub(super) struct DeskState {
+    pub(super) card: usize,
     pub(super) completions_max: usize,
     pub(super) receives_max: usize,
     pub(super) done: VecDeque<Entry>,
@@ -140,26 +141,39 @@ pub(super) struct Posted {
 }
 
 /// A descriptor that is readable while something is to be seen.
-pub(super) struct Sign(OwnedFd);
+pub(super) struct Sign {
+    fd: OwnedFd,
+    /// It is shown for good.
+    is_stuck: AtomicBool,
+}
 
 impl Sign {
     fn new() -> Arc<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        Arc::new(Self(fd.expect("a test's process has room for a descriptor")))
+        let fd = fd.expect("a test's process has room for a descriptor");
+        Arc::new(Self { fd, is_stuck: AtomicBool::new(false) })
     }
 
     pub(super) fn show(&self) {
         // It can only be full of signs already.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
     pub(super) fn hide(&self) {
-        // It can only be hidden already.
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+        if !self.is_stuck.load(Ordering::Relaxed) {
+            // It can only be hidden already.
+            let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+        }
+    }
+
+    /// Shown for good, as by a device that is gone.
+    pub(super) fn stick(&self) {
+        self.is_stuck.store(true, Ordering::Relaxed);
+        self.show();
     }
 
     pub(super) fn descriptor(&self) -> &OwnedFd {
-        &self.0
+        &self.fd
     }
 }
 
@@ -220,9 +234,10 @@ impl World {
         self.cards.len() - 1
     }
 
-    pub(super) fn new_desk(&mut self, completions: usize, receives: usize) -> u64 {
+    pub(super) fn new_desk(&mut self, card: usize, completions: usize, receives: usize) -> u64 {
         let name = self.next();
         let desk = DeskState {
+            card,
             completions_max: completions,
             receives_max: receives,
             done: VecDeque::new(),

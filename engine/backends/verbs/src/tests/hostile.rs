@@ -129,6 +129,27 @@ impl Victim {
     }
 }
 
+#[test]
+fn a_peer_that_ignores_its_credits_is_noticed() {
+    let network = ModelNetwork::by_hand();
+    for grants in [4, 32] {
+        let mut sides = connected(&network, Shape { grants, ..SHAPE });
+        let more = |sides: &mut [Side; 2]| {
+            let rail = &sides[0].channel.rails[0];
+            let says = Immediate::new(rail.life, sides[0].channel.inbox.rails[0].heard(), Says::Mark(1));
+            sides[0].come(&[], Some(says.encode()));
+        };
+        // Its hello is one of them. Between any two looks of this side it may send as many as it was granted.
+        (1..grants).for_each(|_| more(&mut sides));
+        assert_eq!(sides[0].fault, None, "{grants} are granted");
+        sides[0].turn();
+        (0..grants).for_each(|_| more(&mut sides));
+        assert_eq!(sides[0].fault, None, "{grants} more, for what was confirmed");
+        more(&mut sides);
+        assert_eq!(sides[0].fault, Some(LaneFault(Cause::PeerCorrupt)));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 

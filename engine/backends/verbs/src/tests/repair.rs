@@ -400,6 +400,63 @@ fn while_a_rail_is_not_connected_nothing_old_lands_and_the_peer_hears_of_what_is
 }
 
 #[test]
+fn memory_of_this_side_is_quiet_although_the_peer_does_not_say_what_became_of_a_rail() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, SHAPE);
+    let (source, target) = pools(&mut sides);
+    sides[0].cards[0].break_after(0);
+    for number in 0..3 {
+        sides[0].post(WRITE, &source, &target, &[block(number)], (number, number, 1024)).unwrap();
+    }
+    for _ in 0..6 {
+        network.run();
+        sides[0].turn();
+    }
+    assert!(matches!(sides[0].channel.rails[0].standing, Standing::Ended(_)));
+    sides[0].withdraw(&source, 1024, 8);
+    assert_eq!(sides[0].channel.oldest(), 0);
+    sides[0].turn();
+    assert_eq!(sides[0].channel.oldest(), 1, "no card has it any more");
+    assert!(sides[0].got.completed.is_empty(), "at the peer it may still land");
+    // The peer answers, and says that there is news of which this side has not heard.
+    sides[1].withdraw(&target, 60_000, 1);
+    for _ in 0..20 {
+        network.run();
+        (0..2).for_each(|at| {
+            sides[at].turn();
+            pass_asides(&mut sides, at);
+        });
+    }
+    assert!(!sides[0].channel.lots.is_empty());
+    sides[0].withdraw(&source, 2 * 1024, 8);
+    sides[0].turn();
+    assert_eq!(sides[0].channel.oldest(), 2, "what waits for the peer's news is not under way either");
+    pass_news(&mut sides, 1);
+    settle(&network, &mut sides);
+    assert_eq!(sides[0].result(0), Some(Ok(1024)));
+    assert_eq!([1, 2].map(|token| sides[0].result(token)), [Some(Err(Cause::RevokedHere)); 2]);
+    assert_eq!([0, 1, 2].map(|number| has_block(&source, &target, number)), [true, false, false]);
+    assert_eq!(sides[0].channel.oldest(), u64::MAX);
+}
+
+#[test]
+fn lives_may_be_without_end() {
+    for life in [(1 << 15) - 1, (1 << 16) - 1, u32::MAX] {
+        let network = ModelNetwork::by_hand();
+        let mut sides = connected(&network, SHAPE);
+        let (source, target) = pools(&mut sides);
+        sides.iter_mut().for_each(|side| side.channel.rails[0].life = life);
+        for number in 0..3 {
+            sides[0].cards[0].break_after(0);
+            sides[0].post(WRITE, &source, &target, &[block(number)], (number, number, 1024)).unwrap();
+            settle(&network, &mut sides);
+            assert_eq!(sides[0].result(number), Some(Ok(1024)), "life {}", sides[0].channel.rails[0].life);
+        }
+        assert_eq!(sides[0].channel.rails[0].life, life.wrapping_add(3));
+    }
+}
+
+#[test]
 fn fences_survive_a_repair() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, TWO);

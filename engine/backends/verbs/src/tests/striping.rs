@@ -111,3 +111,26 @@ fn who_has_forgotten_the_rails_of_a_transfer_marks_all() {
     settle(&network, &mut sides);
     assert_eq!(sides[0].result(4), Some(Ok(1)));
 }
+
+#[test]
+fn a_rail_that_is_out_is_not_waited_for() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, TWO);
+    let (source, target) = (sides[0].pool(pattern(2, 1 << 20)), sides[1].pool(vec![0; 1 << 20]));
+    let (half, whole) = (1 << 19, 1 << 20);
+    sides[0].post(WRITE, &source, &target, &[span(0, 0, half)], (1, 1, whole)).unwrap();
+    // The same place of the table, in between: nobody remembers where the first half went.
+    sides[0].post(WRITE, &source, &target, &[span(0, 0, 8)], (2, 65, 8)).unwrap();
+    settle(&network, &mut sides);
+    for side in &sides {
+        side.cards[1].set_port(false);
+    }
+    pass_time(&network, &mut sides, Duration::from_millis(100));
+    assert!(sides[0].is_up(0) && !sides[0].is_up(1));
+    sides[0].post(WRITE, &source, &target, &[span(half, half, half)], (3, 1, whole)).unwrap();
+    assert_eq!(sides[0].channel.stripe.carried(1, whole), 0b11);
+    sides[0].tell((4, 1, whole), None, Some((1, b""))).unwrap();
+    settle(&network, &mut sides);
+    assert!(target.bytes() == source.bytes());
+    assert_eq!((sides[0].result(4), sides[1].got.notes.len()), (Some(Ok(1)), 1));
+}

@@ -27,18 +27,55 @@ pub(crate) const RECEIVE_BYTES: u32 = 8192;
 /// The tests share a wire, and one of them cuts it.
 static WIRE: Mutex<()> = Mutex::new(());
 
+/// Names the two ports, separated by a comma, where they are not the soft devices of the guest.
+const PORTS: &str = "PENSTOCK_RDMA_PORTS";
+
+/// The names of the two ports: this side's first.
+pub(crate) fn ports() -> [String; 2] {
+    let Ok(named) = std::env::var(PORTS) else { return ["rxe_a0", "rxe_b0"].map(str::to_owned) };
+    let [a, b] = named.split(',').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap_or_else(|_| {
+        panic!("{PORTS} names two ports, as `mlx5_0:1,mlx5_1:1`, and not `{named}`");
+    });
+    [a, b]
+}
+
+/// The name of this side's port.
+pub(crate) fn near() -> String {
+    let [near, _] = ports();
+    near
+}
+
+/// The device of this side's port.
+pub(crate) fn near_device() -> String {
+    let near = near();
+    near.split(':').next().unwrap_or_default().to_owned()
+}
+
+/// Whether both are the soft devices of the guest, of which everything is known, and whose wire may be cut.
+pub(crate) fn are_soft() -> bool {
+    std::env::var_os(PORTS).is_none()
+}
+
 /// The wire, for one test, or nothing where there is none: then the test is told as skipped.
 pub(crate) fn wire(test: &str) -> Option<MutexGuard<'static, ()>> {
     let labs_are_on = std::env::var_os("PENSTOCK_LABS").is_some_and(|value| value == "1");
-    let device = "/sys/class/infiniband/rxe_a0";
-    let reason = if !labs_are_on {
-        Some("labs run when PENSTOCK_LABS=1 is set".to_owned())
-    } else if !fs::exists(device).unwrap_or(false) {
-        Some(format!("needs path:{device}"))
-    } else {
-        None
-    };
-    let Some(reason) = reason else { return Some(WIRE.lock().unwrap_or_else(PoisonError::into_inner)) };
+    if !labs_are_on {
+        return skipped(test, "labs run when PENSTOCK_LABS=1 is set");
+    }
+    let device = format!("/sys/class/infiniband/{}", near_device());
+    if !fs::exists(&device).unwrap_or(false) {
+        return skipped(test, &format!("needs path:{device}"));
+    }
+    Some(WIRE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The same, for a test that is of the soft devices alone.
+pub(crate) fn soft_wire(test: &str) -> Option<MutexGuard<'static, ()>> {
+    if are_soft() { wire(test) } else { skipped(test, &format!("it is of soft devices, and {PORTS} names others")) }
+}
+
+fn skipped(test: &str, reason: &str) -> Option<MutexGuard<'static, ()>> {
+    println!("{test} is skipped: {reason}");
     if let Some(path) = std::env::var_os("PENSTOCK_SKIPS") {
         let opened = fs::OpenOptions::new().create(true).append(true).open(path);
         let mut notes = opened.expect("the file that PENSTOCK_SKIPS names can be written");
@@ -190,9 +227,9 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn connected(posting: Posting) -> Self {
-        let (a, b) = (End::new("rxe_a0", posting), End::new("rxe_b0", posting));
+        let [a, b] = ports().map(|name| End::new(&name, posting));
         let mut pair = Self { a, b, mtu: None, first_packet: 0xff_fff0 };
-        assert_eq!(pair.a.card.posting(), posting, "the driver of soft devices knows both");
+        assert!(pair.a.card.posting() == posting || !are_soft(), "the driver of soft devices knows both");
         pair.connect();
         pair
     }
@@ -237,10 +274,26 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|place| ((place ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// Bytes that a link has sent.
-pub(crate) fn sent(link: &str) -> u64 {
-    let path = format!("/sys/class/net/{link}/statistics/tx_bytes");
-    fs::read_to_string(&path).expect("a link counts").trim().parse().expect("a number")
+/// Bytes that this side's port has sent. What a card sends to itself it does not count: then nobody is the wiser.
+pub(crate) fn sent() -> Option<u64> {
+    let number = |path: &str| -> u64 {
+        let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        text.trim().parse().expect("a number")
+    };
+    if are_soft() {
+        return Some(number("/sys/class/net/a0/statistics/tx_bytes"));
+    }
+    let [near, far] = ports();
+    let port = near.split(':').nth(1).unwrap_or("1");
+    // It counts words of four bytes.
+    let counted = format!("/sys/class/infiniband/{}/ports/{port}/counters/port_xmit_data", near_device());
+    (near != far && fs::exists(&counted).unwrap_or(false)).then(|| 4 * number(&counted))
+}
+
+/// So many bytes were sent since then, as far as that is known.
+pub(crate) fn assert_sent(before: Option<u64>, bytes: u64) {
+    let sent = before.zip(sent()).map(|(before, now)| now - before);
+    assert!(sent.is_none_or(|sent| sent >= bytes), "{sent:?} bytes went over the wire, and {bytes} are there");
 }
 
 /// Runs a program of the system.

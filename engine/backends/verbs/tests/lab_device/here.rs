@@ -3,11 +3,11 @@
 use penstock_verbs::card::Card;
 use penstock_verbs::device::{self, ChoiceError, NotHere, Options, Posting};
 
-use crate::ends::{open, wire};
+use crate::ends::{near, open, soft_wire, wire};
 
 #[test]
 fn every_soft_device_is_found_and_says_why_it_is_used() {
-    let Some(_wire) = wire("every_soft_device_is_found_and_says_why_it_is_used") else { return };
+    let Some(_wire) = soft_wire("every_soft_device_is_found_and_says_why_it_is_used") else { return };
     let found = device::cards(&Options::default()).expect("cards");
     let names: Vec<&str> = found.cards.iter().map(|card| card.facts().name.as_str()).collect();
     assert!(names.contains(&"rxe_a0/1 (a0)") && names.contains(&"rxe_b0/1 (b0)"), "{names:?}");
@@ -28,7 +28,7 @@ fn every_soft_device_is_found_and_says_why_it_is_used() {
 
 #[test]
 fn a_name_that_is_not_here_is_told_with_those_that_are() {
-    let Some(_wire) = wire("a_name_that_is_not_here_is_told_with_those_that_are") else { return };
+    let Some(_wire) = soft_wire("a_name_that_is_not_here_is_told_with_those_that_are") else { return };
     let named = |name: &str| Options { wanted: vec![name.parse().expect("a name")], ..Options::default() };
     let error = device::cards(&named("mlx5_7")).expect_err("no such card");
     assert!(matches!(error, NotHere::Choice(ChoiceError::Unknown { .. })), "{error:?}");
@@ -40,7 +40,7 @@ fn a_name_that_is_not_here_is_told_with_those_that_are() {
 #[test]
 fn a_desk_that_is_too_large_is_refused_with_what_there_is() {
     let Some(_wire) = wire("a_desk_that_is_too_large_is_refused_with_what_there_is") else { return };
-    let card = open("rxe_a0", Posting::Extended);
+    let card = open(&near(), Posting::Extended);
     let receives = card.facts().receives_max + 1;
     let error = card.desk(16, receives).err().expect("too many").to_string();
     assert!(error.contains(&receives.to_string()) && error.contains("receives"), "{error}");

@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::{DEVICES, missing, ok};
+use super::{DEVICES, TOPIC, ok};
 use crate::finding::{By, Finding, Mend};
 use crate::host::Host;
 use crate::parse::listed;
+use crate::way::Way;
 
 /// What `node_type` says of iWARP, which has other addresses.
 const IWARP: &str = "4: RNIC";
@@ -35,8 +36,9 @@ pub(super) fn examine(host: &Host, devices: &[String]) -> Option<Finding> {
     let card = host.word(format!("{folder}/gid_attrs/ndevs/0")).unwrap_or_else(|| format!("the card of {name}"));
     let mend = format!("give {card} an IP address, such as `ip address add 192.168.7.1/24 dev {card}`");
     Some(
-        missing(NAME, format!("none of RoCE v2 at {}, other than of the link alone", listed(&names)))
-            .means("connections are made between IP addresses, and these ports have none")
+        Finding::limited(TOPIC, NAME, format!("none of RoCE v2 at {}, other than of the link alone", listed(&names)))
+            .on(&[Way::Verbs])
+            .means("these ports are reached from their own link only, and by name of the device, not by address")
             .mend(Mend::advice(By::Root, mend)),
     )
 }

@@ -1,4 +1,5 @@
 use penstock_transport::Driver;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 
@@ -76,17 +77,54 @@ fn an_offer_for_an_impossible_number_of_workers_is_small_and_refused() {
     assert_eq!(one.cards[0].counts().queues, 0);
 }
 
+fn is_readable(driver: &dyn Driver) -> bool {
+    let descriptor = driver.descriptor();
+    let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+}
+
+/// The names of an engine's cards in its next offer.
+fn offered(engine: &Engine) -> Vec<String> {
+    let offer = crate::offer::Offer::parse(&engine.offer(PARTY + 1, 1).blob, 1, 1).unwrap();
+    offer.rails.into_iter().map(|rail| rail.name).collect()
+}
+
+#[test]
+fn a_card_that_makes_no_queues_is_left_out() {
+    let network = ModelNetwork::new(crate::model::Options::default());
+    let engine = Engine::new(&network, 3, 1);
+    engine.cards[0].refuse_queues(1);
+    let mut sides = join(engine, Engine::new(&network, 1, 1));
+    settle(&mut sides);
+    assert_eq!(sides[0].rails, ["model1/1 to model3/1"]);
+    let queues: Vec<_> = sides[0].engine.cards.iter().map(|card| card.counts().queues).collect();
+    assert_eq!(queues, [0, 1, 0]);
+    let (ours, theirs) = (sides[0].engine.region(pattern(1, 4096), Rights::READ), vec![0; 4096]);
+    let theirs = sides[1].engine.region(theirs, Rights::READ_WRITE);
+    let shown = sides[1].show(&theirs, &sides[0]);
+    sides[0].post(WRITE, &ours, &shown, &[span(0, 0, 4096)], (1, 1)).unwrap();
+    until(&mut sides, "it has moved", |sides| sides[0].result(1) == Some(Ok(4096)));
+    settle(&mut sides);
+    assert_eq!(bytes_of(&theirs), bytes_of(&ours));
+    assert_eq!(offered(&sides[0].engine), ["model0/1", "model1/1", "model2/1"], "it may have been full for a while");
+}
+
+#[test]
+fn a_card_that_has_failed_keeps_nobody_awake_and_is_not_offered() {
+    let (_network, mut sides) = session(2);
+    sides[0].engine.cards[1].fail();
+    until(&mut sides, "it was noticed", |sides| !sides[0].workers[0].driver.prepare_to_sleep());
+    settle(&mut sides);
+    assert!(is_readable(&*sides[0].workers[0].driver), "its device is gone");
+    until(&mut sides, "there is nothing to do", |sides| sides[0].workers[0].driver.prepare_to_sleep());
+    assert!(!is_readable(&*sides[0].workers[0].driver));
+    assert_eq!(offered(&sides[0].engine), ["model0/1"]);
+}
+
 /// A worker that sleeps is woken by what comes, and not without a reason.
 #[test]
 fn a_driver_sleeps_until_something_comes() {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
     let (_network, mut sides) = session(1);
-    let is_readable = |driver: &dyn Driver| {
-        let descriptor = driver.descriptor();
-        let mut fds = [PollFd::new(&descriptor, PollFlags::IN)];
-        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
-    };
     for _ in 0..3 {
         settle(&mut sides);
         assert!(sides[1].workers[0].driver.prepare_to_sleep());
