@@ -136,7 +136,7 @@ fn a_peer_that_ignores_its_credits_is_noticed() {
         let mut sides = connected(&network, Shape { grants, ..SHAPE });
         let more = |sides: &mut [Side; 2]| {
             let rail = &sides[0].channel.rails[0];
-            let says = Immediate::new(rail.life, sides[0].channel.inbox.rails[0].heard(), Says::Mark(1));
+            let says = Immediate::new(rail.life, (sides[0].channel.inbox.rails[0].heard(), 1), Says::Mark(1));
             sides[0].come(&[], Some(says.encode()));
         };
         // Its hello is one of them. Between any two looks of this side it may send as many as it was granted.
