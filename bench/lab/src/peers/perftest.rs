@@ -111,8 +111,8 @@ impl Run {
     }
 }
 
-/// One run of a program of perftest. Answers nanoseconds of one write, or of one way.
-pub fn measure(devices: &Devices, run: Run) -> Result<f64, PeerError> {
+/// One run of a program of perftest. Answers nanoseconds of one write, or of one way. `meanwhile` is called ten times a second.
+pub fn measure(devices: &Devices, run: Run, meanwhile: &mut dyn FnMut()) -> Result<f64, PeerError> {
     let (program, port) = (run.program(), free_port()?);
     let side = |device: &str, host: &[&str]| {
         let mut command = command(Path::new(program), "");
@@ -120,7 +120,7 @@ pub fn measure(devices: &Devices, run: Run) -> Result<f64, PeerError> {
         command.args(["-x", &Devices::address_of(device).to_string()]).args(host);
         command
     };
-    let said = play(port, (side(&devices.far, &[]), &[]), (side(&devices.near, &["127.0.0.1"]), &[]))?;
+    let said = play(port, (side(&devices.far, &[]), &[]), (side(&devices.near, &["127.0.0.1"]), &[]), meanwhile)?;
     let words = || PeerError::Unreadable { program, wanted: "table", words: last_words(&said.out) };
     run.read(&said.out).ok_or_else(words)
 }
@@ -138,7 +138,12 @@ pub fn async_rdma() -> Option<PathBuf> {
 
 /// One run of the program that is built on async-rdma; `depth` writes at a time where it measures throughput. A message of it
 /// is a write with an immediate, as it has no sends of its own.
-pub fn measure_async_rdma(program: &Path, devices: &Devices, run: Run, depth: u64) -> Result<f64, PeerError> {
+pub fn measure_async_rdma(
+    program: &Path,
+    devices: &Devices,
+    (run, depth): (Run, u64),
+    meanwhile: &mut dyn FnMut(),
+) -> Result<f64, PeerError> {
     let port = free_port()?;
     let side = |words: &str, device: &str, rest: String| -> Command {
         let mut command = command(program, "");
@@ -151,7 +156,7 @@ pub fn measure_async_rdma(program: &Path, devices: &Devices, run: Run, depth: u6
         Run::WriteLatency { count } | Run::SendLatency { count } => ("latency", format!("8 {count}"), 2.0),
     };
     let server = side("serve", &devices.far, String::new());
-    let said = play(port, (server, &[]), (side(words, &devices.near, rest), &[]))?;
+    let said = play(port, (server, &[]), (side(words, &devices.near, rest), &[]), meanwhile)?;
     read_async_rdma(&said.out).map(|nanos| nanos / ways).ok_or_else(|| PeerError::Unreadable {
         program: ASYNC_RDMA,
         wanted: "figure",

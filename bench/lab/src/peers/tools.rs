@@ -152,7 +152,7 @@ impl Meter {
         let port = free_port()?;
         let server = self.command(&(self.tool.server)(port, amount));
         let client = self.command(&(self.tool.client)(port, amount));
-        let said = play(port, (server, &self.far), (client, &self.near))?;
+        let said = play(port, (server, &self.far), (client, &self.near), &mut || {})?;
         (self.tool.read)(&said.out).ok_or_else(|| self.unreadable("figure", &said.out))
     }
 
@@ -161,11 +161,13 @@ impl Meter {
     }
 }
 
-/// Runs a server and then its client, each on cores of its own, to their ends. Answers what the client said.
+/// Runs a server and then its client, each on cores of its own, to their ends. Answers what the client said. What has to be done
+/// while both run is done ten times a second.
 pub(super) fn play(
     port: u16,
     (mut server, far): (Command, &[usize]),
     (mut client, near): (Command, &[usize]),
+    meanwhile: &mut dyn FnMut(),
 ) -> Result<Said, PeerError> {
     // Dropped last: what is removed belongs to nobody by then.
     let mut leavings = Leavings::default();
@@ -187,8 +189,8 @@ pub(super) fn play(
         Running::start(&mut client)?
     };
     leavings.of(&calling);
-    let said = calling.finish(RUN)?;
-    serving.finish(RUN)?;
+    let said = calling.finish_beside(RUN, meanwhile)?;
+    serving.finish_beside(RUN, meanwhile)?;
     Ok(said)
 }
 

@@ -197,9 +197,12 @@ impl Bench {
         let turns = &turns[..if has_guest { 3 } else { 2 }];
         let mut times = interleave(self.limit(), turns, |turn| match turn {
             Turn::Engine => engine(self),
-            Turn::Perftest => perftest::measure(&self.devices, run).map_err(failed),
+            Turn::Perftest => perftest::measure(&self.devices, run, &mut || self.keep_up()).map_err(failed),
             Turn::AsyncRdma => match &self.async_rdma {
-                Some(program) => perftest::measure_async_rdma(program, &self.devices, run, 64).map_err(failed),
+                Some(program) => {
+                    let meanwhile = &mut || self.keep_up();
+                    perftest::measure_async_rdma(program, &self.devices, (run, 64), meanwhile).map_err(failed)
+                }
                 None => Ok(f64::NAN),
             },
         })?;
@@ -226,6 +229,13 @@ impl Bench {
             Reply::Rallied { .. } => Ok(median(&times) / 2.0),
             other => Err(other.unexpected()),
         }
+    }
+
+    /// Turns the engine while others have their turn: its session is to stand when it is over, whatever a busy device does to
+    /// its queues.
+    fn keep_up(&self) {
+        // If it cannot, its own next turn says so.
+        let _ = self.ends.near.turn();
     }
 
     fn plan(&self, spans: &[Span]) -> Result<Plan, LabError> {
