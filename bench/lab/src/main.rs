@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use penstock_lab::LabError;
 use penstock_lab::compare::{self, Judge, programs, saved};
 use penstock_lab::peers::{self, Store};
 use penstock_lab::results::{self, Record};
@@ -23,6 +24,8 @@ Examples:
                                              one JSON object for each metric and comparator
   penstock-lab scoreboard --quick            few rounds: does everything run?
   penstock-lab scoreboard --save             the same, kept in bench/results with machine, date and commit
+  penstock-lab scoreboard --only M10 --save --part rdma
+                                             between soft RDMA devices, kept under a name of its own
   penstock-lab peers install                 NIXL, Mooncake, UCX and others, to be measured beside us
   penstock-lab workloads                     what can be moved
   penstock-lab bench --only expand           micro-benches; --list names them
@@ -59,6 +62,12 @@ enum Chore {
         /// Keeps the result in this folder, as JSON and as a table.
         #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = "bench/results")]
         save: Option<PathBuf>,
+        /// What the names of the files end in, where it is only a part of the scoreboard: -WORD.
+        #[arg(long, value_name = "WORD", requires = "save")]
+        part: Option<String>,
+        /// RDMA devices to measure between, the initiator's and the target's; soft ones in a virtual machine where absent.
+        #[arg(long, value_delimiter = ',', num_args = 1, value_name = "NEAR,FAR")]
+        devices: Vec<String>,
     },
     /// Engines of others, to measure beside ours: install, list, remove.
     Peers {
@@ -176,9 +185,13 @@ fn main() -> ExitCode {
         return perf::target_main(arguments);
     }
     let done = match Arguments::parse().chore {
-        Chore::Scoreboard { only, json, quick, peers, save } => {
-            let peers = peers.store();
-            measure(&only, json, &Effort { quick, target_program: None, peers }, save.as_deref())
+        Chore::Scoreboard { only, json, quick, peers, save, part, devices } => {
+            let part = part.map(|part| format!("-{part}")).unwrap_or_default();
+            let save = save.as_deref().map(|folder| (folder, part.as_str()));
+            two_of(devices).and_then(|devices| {
+                let effort = Effort { quick, target_program: None, peers: peers.store(), devices, tell: Some(tell) };
+                measure(&only, json, &effort, save)
+            })
         }
         Chore::Peers { chore } => peers::command::run(&chore),
         Chore::Bench(arguments) => run_benches(&arguments).map(|()| true),
@@ -196,8 +209,22 @@ fn main() -> ExitCode {
     }
 }
 
+fn tell(words: &str) {
+    // Nobody may be listening.
+    let _ = writeln!(std::io::stderr(), "  {words} ...");
+}
+
+/// None or two of them.
+fn two_of(devices: Vec<String>) -> Result<Option<[String; 2]>, Box<dyn Error>> {
+    if devices.is_empty() {
+        return Ok(None);
+    }
+    let mend = "name two, the initiator's and the target's: --devices mlx5_0,mlx5_1";
+    <[String; 2]>::try_from(devices).map(Some).map_err(|_| LabError::Option { option: "devices", mend }.into())
+}
+
 /// Answers whether every metric could be measured; a missed goal is a result and no failure.
-fn measure(only: &[String], json: bool, effort: &Effort, save: Option<&Path>) -> Result<bool, Box<dyn Error>> {
+fn measure(only: &[String], json: bool, effort: &Effort, save: Option<(&Path, &str)>) -> Result<bool, Box<dyn Error>> {
     let metrics = scoreboard::choose(only)?;
     let (mut output, mut progress) = (std::io::stdout(), std::io::stderr());
     if cfg!(debug_assertions) {
@@ -225,9 +252,9 @@ fn measure(only: &[String], json: bool, effort: &Effort, save: Option<&Path>) ->
     if !json {
         write!(output, "{}", table::render(&rows))?;
     }
-    if let Some(folder) = save {
+    if let Some((folder, part)) = save {
         let record = Record::of_this_run(&rows, effort.peers.as_ref(), load, effort.quick);
-        let [json, text] = record.save(folder)?;
+        let [json, text] = record.save(folder, part)?;
         writeln!(progress, "kept as {} and {}", json.display(), text.display())?;
     }
     Ok(complete)

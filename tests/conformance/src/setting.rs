@@ -189,6 +189,12 @@ impl Setting {
         absent.map(|device| format!("needs path:{SOFT_DEVICES}/{device}; a guest of the RDMA labs has it"))
     }
 
+    /// Bytes of a transfer that goes on for long enough to be interrupted in the middle: several times what is under way at once,
+    /// which on soft cards takes as long as ten times that in memory.
+    pub fn large(&self) -> u64 {
+        if matches!(self.cards, Cards::Wired { .. }) { 12 << 20 } else { 32 << 20 }
+    }
+
     /// Whether the engines meet over the network.
     fn is_between_hosts(&self) -> bool {
         is_between_hosts(self.transport.as_str())
@@ -226,6 +232,9 @@ const SOFT_DEVICES: &str = "/sys/class/infiniband";
 
 /// What an engine in a guest is given more of: it is emulated, and starts in a second.
 const EMULATED: &str = "session: { greeting_timeout_ms: 10000 }\n";
+
+/// The same of one without threads, which nobody turns while its application looks at every byte of many.
+const EMULATED_INLINE: &str = "session: { greeting_timeout_ms: 10000, heartbeat_ms: 60000 }\n";
 
 /// The names of the soft devices on one side of a guest's wires.
 fn soft_devices(side: &str, rails: u8) -> impl Iterator<Item = String> {
@@ -338,6 +347,7 @@ impl EngineSpec {
             self.connect,
         );
         let yaml = match self.cards {
+            Cards::Wired { .. } if self.progress == Progress::Inline.as_str() => yaml + EMULATED_INLINE,
             Cards::Wired { .. } => yaml + EMULATED,
             Cards::Machines | Cards::Model { .. } => yaml,
         };

@@ -35,7 +35,7 @@ use crate::error::LabError;
 use crate::service::Request;
 
 /// How long engines may take to find each other.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT: Duration = Duration::from_secs(30);
 
 /// The secret of two ends that are both started here, in their folder.
 const SECRET: &str = "secret";
@@ -116,6 +116,7 @@ impl Ends {
         if spec.transport == TransportName::Local {
             return Self::open_here(folder, &near, &far);
         }
+        let far = EndSpec { network: spec.network.of_target(), ..far };
         let target = TargetSpec { end: far, stay_on: spec.target_cores.clone() };
         let mut process = TargetProcess::start(spec.target_program.as_deref(), &target)?;
         let near = near.start()?;
@@ -205,7 +206,7 @@ impl Ends {
         match &mut self.target {
             Target::Here(_) | Target::Served(_) => Err(LabError::Option {
                 option: "transport",
-                mend: "both ends of a rally need a process each, so it must be shm or tcp",
+                mend: "both ends of a rally need a process each, so it must be shm, tcp or verbs",
             }),
             Target::Process(process) => process.begin(command),
         }

@@ -30,6 +30,13 @@ pub struct Network {
     /// How queue pairs of those are connected.
     #[serde(default)]
     pub connect: VerbsConnect,
+    /// RDMA devices of a target that is started here, so that bytes leave by one port and come in by another; the same
+    /// where absent.
+    #[serde(default)]
+    pub target_devices: Vec<String>,
+    /// After how much silence a session is given up, or a greeting; the engine's defaults where absent.
+    #[serde(default)]
+    pub patience: Option<Duration>,
     /// The secret of the group; that of the ends' own folder where both are started here, else the user's own.
     pub secret_file: Option<PathBuf>,
     /// `host:port` of an engine that serves the target; both ends are of this host where absent.
@@ -44,10 +51,22 @@ impl Network {
             Some(streams) => config.tcp_streams(streams),
             None => config,
         };
+        let config = match self.patience {
+            Some(silence) => config.heartbeat(silence).greeting_timeout(silence),
+            None => config,
+        };
         match &self.secret_file {
             Some(file) => config.secret_file(file),
             None => config,
         }
+    }
+}
+
+impl Network {
+    /// What a target needs that is started here.
+    pub(super) fn of_target(&self) -> Self {
+        let devices = if self.target_devices.is_empty() { &self.devices } else { &self.target_devices };
+        Self { devices: devices.clone(), ..self.clone() }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
-use penstock::{Armed, NoteId, Notification, Peer, Plan, RemoteCounter, Span, Submit, SystemEnv, Window};
+use penstock::{Armed, NoteId, Notification, Peer, Plan, RemoteCounter, Span, Submit, SystemEnv, Transfer, Window};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +70,10 @@ pub struct Rally<'a> {
     seen: u64,
     /// Whether arrivals come by themselves while this end looks for them, because the other end writes them.
     is_written_to: bool,
+    /// Whether what this end sends is done only while it turns its engine.
+    is_own_work: bool,
+    /// What was sent last, where that is so and nothing else turns it.
+    sent: Option<Transfer<SystemEnv>>,
     notes: Vec<Notification>,
 }
 
@@ -88,8 +92,12 @@ impl<'a> Rally<'a> {
             _ => end.arrivals.value(),
         };
         let (paused, notes) = (Duration::ZERO, Vec::new());
-        let is_written_to = end.is_threaded() || peer.transport() != TransportName::Tcp.as_str();
-        Ok(Self { end, peer: peer.clone(), plan, counter, rules, paused, seen, is_written_to, notes })
+        let is_card = peer.transport() == TransportName::Verbs.as_str();
+        let is_between_hosts = is_card || peer.transport() == TransportName::Tcp.as_str();
+        let is_written_to = end.is_threaded() || !is_between_hosts || (is_card && rules.manner == Manner::PollWord);
+        let is_own_work = is_card && !end.is_threaded();
+        let (peer, sent) = (peer.clone(), None);
+        Ok(Self { end, peer, plan, counter, rules, paused, seen, is_written_to, is_own_work, sent, notes })
     }
 
     /// This side of a rally with whoever is connected.
@@ -116,6 +124,20 @@ impl<'a> Rally<'a> {
         Ok(start.elapsed() - self.paused)
     }
 
+    /// Sends first. Answers how long each round took, in nanoseconds, pauses included.
+    pub fn send_first_each(&mut self) -> Result<Vec<f64>, LabError> {
+        let mut times = Vec::with_capacity(self.rules.rounds as usize);
+        let mut begun = Instant::now();
+        for _ in 0..self.rules.rounds {
+            self.send()?;
+            self.receive()?;
+            let ended = Instant::now();
+            times.push((ended - begun).as_nanos() as f64);
+            begun = ended;
+        }
+        Ok(times)
+    }
+
     /// Returns what comes. Answers how long the pauses of this end were in all.
     pub fn receive_first(&mut self) -> Result<Duration, LabError> {
         for _ in 0..self.rules.rounds {
@@ -138,8 +160,9 @@ impl<'a> Rally<'a> {
             }
             Manner::Poll | Manner::SleepOnCounter => Submit::new().count(self.counter),
         };
-        // Dropped: the other end's answer tells that it arrived.
-        drop(self.peer.submit(&self.plan, how).map_err(LabError::refused("submit a write of one word"))?);
+        let sent = self.peer.submit(&self.plan, how).map_err(LabError::refused("submit a write of one word"))?;
+        // Dropped elsewhere: the other end's answer tells that it arrived.
+        self.sent = (self.is_own_work && self.is_written_to).then_some(sent);
         Ok(())
     }
 
@@ -163,12 +186,14 @@ impl<'a> Rally<'a> {
 
     #[inline]
     fn poll(&self, has_come: impl Fn() -> Result<bool, LabError>) -> Result<bool, LabError> {
+        let mut is_under_way = self.sent.is_some();
         loop {
             for _ in 0..LOOKS {
                 if has_come()? {
                     return Ok(true);
                 }
-                if self.is_written_to {
+                is_under_way = is_under_way && self.sent.as_ref().is_some_and(|sent| sent.poll().is_none());
+                if self.is_written_to && !is_under_way {
                     std::hint::spin_loop();
                 } else {
                     self.end.engine.progress().map_err(LabError::refused("turn an inline engine"))?;

@@ -15,6 +15,9 @@ const LAST_OUTPUT: Duration = Duration::from_secs(2);
 /// Between two looks whether it has ended.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// Between two things that are done while it runs.
+const MEANWHILE: Duration = Duration::from_millis(100);
+
 /// Variables that change what peers do: only what a driver sets itself may count.
 const FOREIGN: &[&str] = &["UCX_", "NIXL_", "MC_", "MOONCAKE_", "FI_", "OFI_", "PYTHON", "PIP_"];
 
@@ -58,6 +61,11 @@ impl Running {
         Ok(Self { program, child, outputs: [out, err] })
     }
 
+    /// What it is called.
+    pub(super) fn program(&self) -> &str {
+        &self.program
+    }
+
     /// Its number, which is nobody else's until this is gone.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
@@ -69,9 +77,19 @@ impl Running {
     }
 
     /// Waits for its end; ends it when `within` is over.
-    pub(super) fn finish(mut self, within: Duration) -> Result<Said, PeerError> {
+    pub(super) fn finish(self, within: Duration) -> Result<Said, PeerError> {
+        self.finish_beside(within, &mut || {})
+    }
+
+    /// The same, and has something done ten times a second meanwhile.
+    pub(super) fn finish_beside(mut self, within: Duration, meanwhile: &mut dyn FnMut()) -> Result<Said, PeerError> {
         let start = Instant::now();
+        let mut next = MEANWHILE;
         let status = loop {
+            if start.elapsed() >= next {
+                meanwhile();
+                next = start.elapsed() + MEANWHILE;
+            }
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) if start.elapsed() < within => std::thread::sleep(LOOK),

@@ -102,6 +102,14 @@ pub enum PeerError {
         /// What it printed.
         words: String,
     },
+    /// A server ended well, and had never listened.
+    #[error("{program} has ended without listening at port {port}")]
+    Deaf {
+        /// The program.
+        program: String,
+        /// Where it was to listen.
+        port: u16,
+    },
     /// A driver answered that it could not.
     #[error("{peer} could not {doing}: {words}")]
     Refused {

@@ -14,6 +14,7 @@ pub mod command;
 mod debian;
 pub mod error;
 pub mod pair;
+pub mod perftest;
 pub mod store;
 pub mod tools;
 mod wheels;
@@ -26,4 +27,13 @@ pub use self::store::{Installed, Store};
 pub(crate) fn run_quietly(program: &str, arguments: &[&str], within: std::time::Duration) -> Option<String> {
     let mut command = child::command(std::path::Path::new(program), "");
     child::run(command.args(arguments), within).ok().map(|said| said.out.trim().to_owned())
+}
+
+/// What a program of ours says, if it ends well and in time.
+pub(crate) fn run_within(
+    program: &std::path::Path,
+    arguments: &[&str],
+    within: std::time::Duration,
+) -> Result<String, PeerError> {
+    child::run(child::command(program, "").args(arguments), within).map(|said| said.out)
 }

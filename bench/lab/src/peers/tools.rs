@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::catalog::Peer;
-use super::child::Running;
+use super::child::{Running, Said};
 use super::error::{PeerError, last_words};
 use super::store::{Installed, Store};
 use crate::measure::cores::Stay;
 
 /// One run of any of them; most take a tenth of a second.
-const RUN: Duration = Duration::from_secs(20);
+const RUN: Duration = Duration::from_secs(60);
 /// How long a server may take until it listens.
-const LISTEN: Duration = Duration::from_secs(5);
+const LISTEN: Duration = Duration::from_secs(20);
 
 /// A program of a peer that measures itself: how long so many bytes take one way between two processes, or how many
 /// go over in a second.
@@ -150,33 +150,48 @@ impl Meter {
 
     fn run_once(&self, amount: u64) -> Result<Reading, PeerError> {
         let port = free_port()?;
-        // Dropped last: what is removed belongs to nobody by then.
-        let mut leavings = Leavings::default();
-        let mut server = {
-            let _stay = Stay::on(&self.far);
-            Running::start(&mut self.command(&(self.tool.server)(port, amount)))?
-        };
-        leavings.of(&server);
-        if !wait_for_listener(port, &mut server)? {
-            // It ended before it listened, so its words are the reason.
-            return Err(match server.finish(LISTEN) {
-                Ok(_) => self.unreadable("port that it listens at", ""),
-                Err(error) => error,
-            });
-        }
-        let client = {
-            let _stay = Stay::on(&self.near);
-            Running::start(&mut self.command(&(self.tool.client)(port, amount)))?
-        };
-        leavings.of(&client);
-        let said = client.finish(RUN)?;
-        server.finish(RUN)?;
+        let server = self.command(&(self.tool.server)(port, amount));
+        let client = self.command(&(self.tool.client)(port, amount));
+        let said = play(port, (server, &self.far), (client, &self.near), &mut || {})?;
         (self.tool.read)(&said.out).ok_or_else(|| self.unreadable("figure", &said.out))
     }
 
     fn unreadable(&self, wanted: &'static str, words: &str) -> PeerError {
         PeerError::Unreadable { program: self.tool.program, wanted, words: last_words(words) }
     }
+}
+
+/// Runs a server and then its client, each on cores of its own, to their ends. Answers what the client said. What has to be done
+/// while both run is done ten times a second.
+pub(super) fn play(
+    port: u16,
+    (mut server, far): (Command, &[usize]),
+    (mut client, near): (Command, &[usize]),
+    meanwhile: &mut dyn FnMut(),
+) -> Result<Said, PeerError> {
+    // Dropped last: what is removed belongs to nobody by then.
+    let mut leavings = Leavings::default();
+    let mut serving = {
+        let _stay = Stay::on(far);
+        Running::start(&mut server)?
+    };
+    leavings.of(&serving);
+    if !wait_for_listener(port, &mut serving)? {
+        // It ended before it listened, so its words are the reason.
+        let program = serving.program().to_owned();
+        return Err(match serving.finish(LISTEN) {
+            Ok(_) => PeerError::Deaf { program, port },
+            Err(error) => error,
+        });
+    }
+    let calling = {
+        let _stay = Stay::on(near);
+        Running::start(&mut client)?
+    };
+    leavings.of(&calling);
+    let said = calling.finish_beside(RUN, meanwhile)?;
+    serving.finish_beside(RUN, meanwhile)?;
+    Ok(said)
 }
 
 /// Shared memory that programs leave behind when they are ended before they end: libfabric names it by the number
@@ -211,7 +226,7 @@ fn is_of_process(name: &str, id: u32) -> bool {
     name.split_once(':').is_some_and(|(number, _)| number.parse() == Ok(id))
 }
 
-fn free_port() -> Result<u16, PeerError> {
+pub(super) fn free_port() -> Result<u16, PeerError> {
     let bound = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     bound.map(|address| address.port()).map_err(PeerError::file("find a free port on", Path::new("127.0.0.1")))
 }

@@ -137,14 +137,14 @@ impl Record {
         format!("{}-{}", self.date, self.machine.slug())
     }
 
-    /// Writes both files into a folder that is there. Answers where they are.
-    pub fn save(&self, folder: &Path) -> Result<[PathBuf; 2], ResultError> {
+    /// Writes both files into a folder that is there, under its name and `part`. Answers where they are.
+    pub fn save(&self, folder: &Path, part: &str) -> Result<[PathBuf; 2], ResultError> {
         if !folder.is_dir() {
             return Err(ResultError::NoFolder(folder.to_owned()));
         }
         let json = serde_json::to_string_pretty(self)? + "\n";
         let files = [("json", json), ("md", text::render(self))].map(|(kind, text)| {
-            let path = folder.join(format!("{}.{kind}", self.name()));
+            let path = folder.join(format!("{}{part}.{kind}", self.name()));
             std::fs::write(&path, text).map(|()| path.clone()).map_err(|source| ResultError::Write { path, source })
         });
         let [json, text] = files;

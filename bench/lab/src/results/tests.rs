@@ -17,7 +17,7 @@ fn example() -> Record {
 fn what_is_kept_is_read_again_as_it_was() {
     let folder = Folder::create().unwrap();
     let record = example();
-    let [json, table] = record.save(folder.path()).unwrap();
+    let [json, table] = record.save(folder.path(), "-part").unwrap();
     assert_eq!(Record::parse(&std::fs::read_to_string(json).unwrap()).unwrap(), record);
     let table = std::fs::read_to_string(table).unwrap();
     for expected in
@@ -25,7 +25,7 @@ fn what_is_kept_is_read_again_as_it_was() {
     {
         assert!(table.contains(expected), "{expected}: {table}");
     }
-    assert!(matches!(record.save(&folder.path().join("no")).unwrap_err(), ResultError::NoFolder(_)));
+    assert!(matches!(record.save(&folder.path().join("no"), "").unwrap_err(), ResultError::NoFolder(_)));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! - [`row`]: one figure against one comparator; [`table`]: rows for people
 //! - `arrival` (M1), `hot` (M2), `copies` (M3, M4, M6), `words` (M5), `prepare` (M7), `between` (M8),
-//!   `crossing` (M9), `wake` (M12), `foreground` (M13), `register` (M15), `caller` (D1), `faulty` (F1, F2)
+//!   `crossing` (M9), `devices` (M10, by itself or in a `guest`), `wake` (M12), `foreground` (M13), `register` (M15), `caller` (D1), `faulty` (F1, F2)
 //! - `rivals`: engines of others in the same rounds
 //!
 //! A metric is a function that measures and answers rows: one for each comparator. A comparator that is absent
@@ -13,8 +13,10 @@ mod between;
 mod caller;
 mod copies;
 mod crossing;
+mod devices;
 mod faulty;
 mod foreground;
+mod guest;
 mod hot;
 mod prepare;
 mod register;
@@ -41,6 +43,10 @@ pub struct Effort {
     pub target_program: Option<PathBuf>,
     /// Where engines of others are; they are left out where absent.
     pub peers: Option<Store>,
+    /// RDMA devices to measure between, the initiator's and the target's; the soft ones of a guest where absent.
+    pub devices: Option<[String; 2]>,
+    /// Is told, by metrics that take minutes, what they are about.
+    pub tell: Option<fn(&str)>,
 }
 
 impl Effort {
@@ -61,6 +67,13 @@ impl Effort {
     /// Time enough for rounds in which slow guests have a turn.
     pub(crate) fn with_guests(&self, limit: Limit) -> Limit {
         Limit { within: limit.within * if self.peers.is_some() { 3 } else { 1 }, ..limit }
+    }
+
+    /// Tells what is measured now.
+    pub(crate) fn tell(&self, words: &str) {
+        if let Some(tell) = self.tell {
+            tell(words);
+        }
     }
 
     /// `usual` repetitions of something short, or a tenth of them.
@@ -116,6 +129,7 @@ pub const METRICS: &[Metric] = &[
     metric("M7", "preparing the plan of w1", prepare::measure),
     metric("M8", "kv16 and w5 between two processes over TCP", between::measure),
     metric("M9", "64 B write and its arrival over TCP, one way", crossing::measure),
+    metric("M10", "64 KiB, 8 B and kv16 between two RDMA devices", devices::measure),
     metric("M12", "waking a sleeping peer, and what sleeping costs", wake::measure),
     metric(
         "M13",
@@ -134,7 +148,7 @@ pub fn choose(ids: &[String]) -> Result<Vec<Metric>, LabError> {
     if !ids.iter().all(known) {
         return Err(LabError::Option {
             option: "only",
-            mend: "give ids of the scoreboard: M1 to M9, M12, M13, M15, D1, F1, F2",
+            mend: "give ids of the scoreboard: M1 to M10, M12, M13, M15, D1, F1, F2",
         });
     }
     let chosen =

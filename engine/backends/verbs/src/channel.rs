@@ -13,7 +13,7 @@ use penstock_transport::{
 use crate::again::Lot;
 use crate::card::{CardError, Connected, Done, Outcome};
 use crate::context::Context;
-use crate::inbound::{CORRUPT, Inbox};
+use crate::inbound::{CORRUPT, Due, Inbox};
 use crate::log::Say;
 use crate::message::{
     ANNOUNCEMENTS, Announcement, Body, Hello, Immediate, MESSAGE_BYTES_MAX, MessageError, Says, low_life, parse,
@@ -194,7 +194,8 @@ impl Channel {
         let by_place = op.counter.filter(|counter| rail_here.has_named(*counter) && op.marks == 0 && op.note.is_none());
         if let Some(counter) = by_place {
             let is_its = |batch: OpId| ops[batch].transfer == op.transfer;
-            return rail_here.say_immediately(Say::Tell(id), Says::Count(counter.index as u16), is_its);
+            let heard = inbox.rails[rail].tell_immediately();
+            return rail_here.say_immediately(Say::Tell(id), Says::Count(counter.index as u16), heard, is_its);
         }
         let announcement = Announcement { number: op.number, marks: op.marks, counter: op.counter, note: op.said() };
         let head = inbox.rails[rail].tell(rail_here.numbers());
@@ -203,10 +204,11 @@ impl Channel {
 
     /// Marks on this rail what is told on another.
     pub(crate) fn mark(&mut self, rail: usize, id: OpId) {
-        let Self { rails, ops, .. } = self;
+        let Self { rails, inbox, ops, .. } = self;
         let op = &ops[id];
         let is_its = |batch: OpId| ops[batch].transfer == op.transfer;
-        rails[rail].say_immediately(Say::Mark(id), Says::Mark(op.number), is_its);
+        let heard = inbox.rails[rail].tell_immediately();
+        rails[rail].say_immediately(Say::Mark(id), Says::Mark(op.number), heard, is_its);
     }
 
     pub(crate) fn say(&mut self, rail: usize, say: Say, body: &Body<'_>) {
@@ -300,12 +302,13 @@ impl Channel {
             return self.take(rail, &body, context, sink);
         };
         let immediate = Immediate::parse(bits).map_err(garbled)?;
-        if immediate.life != life {
+        if !immediate.has_life(self.rails[rail].life) {
             return Ok(());
         }
         if !immediate.has_number(expected) || !is_greeted {
             return Err(CORRUPT);
         }
+        self.hear(rail, (immediate.heard_since(self.rails[rail].heard()), None, 0), sink)?;
         let is_gone = match immediate.says {
             Says::Count(place) => !context.count(self.inbox.rails[rail].named(place).ok_or(CORRUPT)?),
             Says::Mark(number) => self.inbox.mark(number, context, sink)?,
@@ -391,7 +394,7 @@ impl Channel {
     pub(crate) fn poll(&mut self, context: &Context<'_>, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
         self.looked_at = context.now;
         self.inbox.deliver_held(sink);
-        let is_breaking = self.look_after(context, sink)?;
+        let mut looks_again = self.look_after(context, sink)?;
         self.catch_up(context);
         if !self.lots.is_empty() {
             self.go_again(context);
@@ -401,15 +404,18 @@ impl Channel {
             if let Some(revision) = self.rails[rail].take_fence() {
                 self.say(rail, Say::Fence(revision), &Body::Fence(revision));
             }
-            if self.inbox.rails[rail].is_due(holds_notes) && self.rails[rail].takes_answer() {
-                self.say(rail, Say::Answer, &Body::Answer);
+            match self.inbox.rails[rail].due(holds_notes) {
+                Due::No => {}
+                Due::Soon => looks_again = true,
+                Due::Now if self.rails[rail].takes_answer() => self.say(rail, Say::Answer, &Body::Answer),
+                Due::Now => {}
             }
         }
         self.flush();
         for Over { token, result, .. } in self.over.drain(..) {
             sink.completed(token, result);
         }
-        Ok(is_breaking)
+        Ok(looks_again)
     }
 
     /// Gives up what goes under this token.

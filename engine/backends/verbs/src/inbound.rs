@@ -14,6 +14,20 @@ pub(crate) const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
 /// Announcements that may wait for marks: more than the credits of all rails let a peer open.
 const OPEN_MAX: usize = 1024;
 
+/// Looks for which an answer is put off.
+const LOOKS: u32 = 4;
+
+/// Whether an answer is to be sent by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Nothing is owed.
+    No,
+    /// Not yet: look again at once.
+    Soon,
+    /// Yes.
+    Now,
+}
+
 /// The incoming side of one rail.
 pub(crate) struct Inbound {
     /// Messages that the peer may send before one is confirmed.
@@ -22,8 +36,9 @@ pub(crate) struct Inbound {
     heard: u32,
     told: u32,
     gone: u64,
-    /// The peer waits to be told.
+    /// The peer waits to be told, and how often it was looked whether something goes to it anyway.
     is_wanted: bool,
+    looks: u32,
     /// The generations of the counters that were named on this rail, by their places.
     names: Vec<Option<u32>>,
     /// Notes that came, that were taken, and of how many of those the peer was told.
@@ -40,6 +55,7 @@ impl Inbound {
             told: 0,
             gone: 0,
             is_wanted: false,
+            looks: 0,
             names: Vec::new(),
             notes: 0,
             notes_taken: 0,
@@ -73,21 +89,38 @@ impl Inbound {
 
     /// What a message says of all this. The peer is told by it.
     pub(crate) fn tell(&mut self, (life, number): (u8, u32)) -> Head {
-        (self.told, self.notes_told, self.is_wanted) = (self.heard, self.notes_taken, false);
+        self.notes_told = self.notes_taken;
+        self.has_told();
         Head { life, number, heard: self.heard, taken: self.notes_taken, gone: self.gone }
+    }
+
+    /// How many messages an immediate says were heard: all, unless a counter was gone, which only a head can say. The peer is told
+    /// by it.
+    pub(crate) fn tell_immediately(&mut self) -> u32 {
+        let untold = self.heard.wrapping_sub(self.told);
+        let is_any_gone = self.gone & !u64::MAX.checked_shl(untold).unwrap_or(0) != 0;
+        if !is_any_gone {
+            self.has_told();
+        }
+        self.told
     }
 
     /// The peer has heard it another way.
     pub(crate) fn has_told(&mut self) {
-        (self.told, self.is_wanted) = (self.heard, false);
+        (self.told, self.is_wanted, self.looks) = (self.heard, false, 0);
     }
 
-    /// Whether the peer waits for something that it was not told of, or may have to soon.
-    pub(crate) fn is_due(&self, holds_notes: bool) -> bool {
+    /// Whether the peer waits for something that it was not told of, or may have to soon. Whoever counts is often counted in return: an
+    /// answer alone is put off for some looks, and goes with what is said meanwhile.
+    pub(crate) fn due(&mut self, holds_notes: bool) -> Due {
         let notes = self.notes_taken.wrapping_sub(self.notes_told);
-        self.is_wanted
-            || self.heard.wrapping_sub(self.told) >= self.grants / 2
-            || (notes > 0 && (!holds_notes || notes >= self.grants / 4))
+        let presses = self.heard.wrapping_sub(self.told) >= self.grants / 2
+            || (notes > 0 && (!holds_notes || notes >= self.grants / 4));
+        if presses || (self.is_wanted && self.looks >= LOOKS) {
+            return Due::Now;
+        }
+        self.looks += u32::from(self.is_wanted);
+        if self.is_wanted { Due::Soon } else { Due::No }
     }
 
     /// The counter at this place was named.

@@ -2,7 +2,8 @@
 //!
 //! A message is numbered on its rail and in the life of its queue. Its head tells the sender's side of what it has heard: how many messages
 //! of the other side, which of those named a counter that was gone, how many notes were taken. A counter that was named once on a rail, and
-//! the mark of an announcement, need no memory at all: they travel as the 32 bits of an *immediate*, behind or inside a write.
+//! the mark of an announcement, need no memory at all: they travel as the 32 bits of an *immediate*, behind or inside a write, and
+//! tell of what was heard as well: two sides that count each other up say nothing else.
 //!
 //! ```text
 //! byte  0   version      1   kind        2   life        3   nothing
@@ -32,13 +33,20 @@ pub const GRANTS_MAX: u32 = u64::BITS;
 /// Announcements are numbered in a circle of so many: more than can be open at the same time.
 pub const ANNOUNCEMENTS: u16 = 1 << VALUE_BITS;
 
-const VALUE_BITS: u32 = 12;
-const NUMBER_BITS: u32 = 12;
 const LIFE_BITS: u32 = 6;
 
+/// What an immediate is made of: its kind, the low bits of the life, of its number and of what was heard, and a value.
+const KIND_BITS: u32 = 2;
+const SHORT_LIFE_BITS: u32 = 4;
+const NUMBER_BITS: u32 = 7;
+const HEARD_BITS: u32 = 7;
+const VALUE_BITS: u32 = 12;
+
 const _: () = assert!(COUNTERS_MAX <= 1 << VALUE_BITS, "an immediate names every counter");
-const _: () = assert!(GRANTS_MAX < 1 << (NUMBER_BITS - 1), "numbers of messages under way are told apart");
-const _: () = assert!(2 + LIFE_BITS + NUMBER_BITS + VALUE_BITS == u32::BITS);
+const _: () = assert!(GRANTS_MAX < 1 << NUMBER_BITS, "numbers of messages under way are told apart");
+const _: () = assert!(GRANTS_MAX < 1 << HEARD_BITS, "so are counts of those that were heard");
+const _: () = assert!(SHORT_LIFE_BITS <= LIFE_BITS);
+const _: () = assert!(KIND_BITS + SHORT_LIFE_BITS + NUMBER_BITS + HEARD_BITS + VALUE_BITS == u32::BITS);
 
 const HELLO: u8 = 1;
 const ANSWER: u8 = 2;
@@ -250,9 +258,12 @@ pub fn low_life(life: u32) -> u8 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Immediate {
     /// The life of the queue, its low bits.
-    pub life: u8,
+    life: u8,
     /// The low bits of its number on its rail.
-    pub number: u16,
+    number: u8,
+    /// How many messages of the other side were heard on this rail and not told of otherwise, the low bits. None of them named a
+    /// counter that was gone: there is no room to say which.
+    heard: u8,
     /// What it says.
     pub says: Says,
 }
@@ -267,14 +278,30 @@ pub enum Says {
 }
 
 impl Immediate {
-    /// One of this life and number.
-    pub fn new(life: u32, number: u32, says: Says) -> Self {
-        Self { life: low_life(life), number: (number & ((1 << NUMBER_BITS) - 1)) as u16, says }
+    /// One of this life and number, which tells how many messages of the other side were heard.
+    pub fn new(life: u32, (number, heard): (u32, u32), says: Says) -> Self {
+        Self {
+            life: low_bits(life, SHORT_LIFE_BITS),
+            number: low_bits(number, NUMBER_BITS),
+            heard: low_bits(heard, HEARD_BITS),
+            says,
+        }
+    }
+
+    /// Whether it may be of this life of the queue.
+    pub fn has_life(&self, life: u32) -> bool {
+        self.life == low_bits(life, SHORT_LIFE_BITS)
     }
 
     /// Whether this is the number that it should have.
     pub fn has_number(&self, number: u32) -> bool {
-        u32::from(self.number) == number & ((1 << NUMBER_BITS) - 1)
+        self.number == low_bits(number, NUMBER_BITS)
+    }
+
+    /// How many messages were heard, if it were `before` so far: fewer are under way than bits tell apart.
+    pub fn heard_since(&self, before: u32) -> u32 {
+        let more = u32::from(self.heard).wrapping_sub(before) & ((1 << HEARD_BITS) - 1);
+        before.wrapping_add(more)
     }
 
     /// Its bits.
@@ -283,23 +310,36 @@ impl Immediate {
             Says::Count(index) => (1, index),
             Says::Mark(number) => (2, number),
         };
-        let life = u32::from(self.life) << (NUMBER_BITS + VALUE_BITS);
-        kind << 30 | life | u32::from(self.number) << VALUE_BITS | u32::from(value)
+        let fields = [
+            (u32::from(self.life), SHORT_LIFE_BITS),
+            (u32::from(self.number), NUMBER_BITS),
+            (u32::from(self.heard), HEARD_BITS),
+            (u32::from(value), VALUE_BITS),
+        ];
+        fields.iter().fold(kind, |bits, (field, width)| bits << width | field)
     }
 
     /// Reads its bits.
     pub fn parse(bits: u32) -> Result<Self, MessageError> {
         let field = |shift: u32, width: u32| (bits >> shift & ((1 << width) - 1)) as u16;
         let value = field(0, VALUE_BITS);
-        let says = match bits >> 30 {
+        let says = match bits >> (u32::BITS - KIND_BITS) {
             1 if usize::from(value) < COUNTERS_MAX => Says::Count(value),
             1 => return Err(MessageError::Name),
             2 => Says::Mark(value),
             other => return Err(MessageError::Kind(other as u8)),
         };
-        let life = field(VALUE_BITS + NUMBER_BITS, LIFE_BITS) as u8;
-        Ok(Self { life, number: field(VALUE_BITS, NUMBER_BITS), says })
+        Ok(Self {
+            life: field(VALUE_BITS + HEARD_BITS + NUMBER_BITS, SHORT_LIFE_BITS) as u8,
+            number: field(VALUE_BITS + HEARD_BITS, NUMBER_BITS) as u8,
+            heard: field(VALUE_BITS, HEARD_BITS) as u8,
+            says,
+        })
     }
+}
+
+fn low_bits(number: u32, bits: u32) -> u8 {
+    (number & ((1 << bits) - 1)) as u8
 }
 
 struct Writer<'a> {
@@ -417,12 +457,17 @@ mod tests {
 
     #[test]
     fn an_immediate_says_what_was_said() {
-        for (life, number, says) in [(0, 0, Says::Count(0)), (65, 4097, Says::Count(4095)), (7, 31, Says::Mark(12))] {
-            let immediate = Immediate::new(life, number, says);
+        let cases =
+            [(0, 0, 0, Says::Count(0)), (65, 4097, 129, Says::Count(4095)), (7, 31, u32::MAX - 3, Says::Mark(12))];
+        for (life, number, count, says) in cases {
+            let immediate = Immediate::new(life, (number, count), says);
             let heard = Immediate::parse(immediate.encode()).unwrap();
-            assert_eq!(heard, immediate);
-            assert_eq!(heard.life, low_life(life));
+            assert_eq!((heard, heard.says), (immediate, says));
+            assert!(heard.has_life(life) && !heard.has_life(life + 1));
             assert!(heard.has_number(number) && !heard.has_number(number + 1));
+            for under_way in 0..=GRANTS_MAX {
+                assert_eq!(heard.heard_since(count.wrapping_sub(under_way)), count);
+            }
         }
     }
 }

@@ -297,6 +297,11 @@ impl Rail {
         self.granted
     }
 
+    /// How many messages the peer has heard.
+    pub(crate) fn heard(&self) -> u32 {
+        self.heard
+    }
+
     /// How many more messages may be sent.
     fn window(&self) -> u32 {
         self.granted - self.sent.wrapping_sub(self.heard)
@@ -378,8 +383,9 @@ impl Rail {
     }
 
     /// Says something without memory: inside of the batch that was staged last, if it may be and there is one, else behind all.
-    pub(crate) fn say_immediately(&mut self, say: Say, says: Says, inside_of: impl FnOnce(OpId) -> bool) {
-        let immediate = Immediate::new(self.life, self.sent, says).encode();
+    /// It also tells how many messages were heard.
+    pub(crate) fn say_immediately(&mut self, say: Say, says: Says, heard: u32, inside_of: impl FnOnce(OpId) -> bool) {
+        let immediate = Immediate::new(self.life, (self.sent, heard), says).encode();
         let last = self.log.last_of(self.next - 1);
         let is_inside = matches!(last, Some(What::Batch(id)) if self.stage.len() > 0 && inside_of(id));
         match self.stage.last_mut() {

@@ -11,7 +11,6 @@ use crate::{Setting, Transfer};
 
 /// How much later than promised a busy machine may let something end.
 const SLACK: Duration = Duration::from_millis(900);
-const LARGE: u64 = 32 << 20;
 
 fn assert_quiesced(answer: &Answer) {
     assert!(answer.local.is_quiesced(), "{answer:?}");
@@ -28,8 +27,9 @@ fn drain(stage: &mut Stage, fill: Vec<Transfer>) {
 
 /// Bytes that cannot have moved in time end typed, soon after their deadline.
 pub fn a_deadline_ends_a_transfer_that_moves(setting: &Setting) {
-    let stage = Stage::sized(setting, LARGE);
-    let span = Span { local: 0, remote: 0, len: LARGE };
+    let large = setting.large();
+    let stage = Stage::sized(setting, large);
+    let span = Span { local: 0, remote: 0, len: large };
     let plan = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
     let how = Submit::new().notify(NoteId(1), b"").within(Duration::from_micros(1));
     let begun = Instant::now();
@@ -37,7 +37,7 @@ pub fn a_deadline_ends_a_transfer_that_moves(setting: &Setting) {
     assert!(begun.elapsed() < SLACK, "{:?}", begun.elapsed());
     assert_eq!((fault.cause, fault.notified), (Cause::DeadlineExceeded, Notified::No));
     assert_eq!(fault.peer.as_ref().map(|name| name.as_str()), Some("target-0"));
-    assert!(fault.bytes < LARGE);
+    assert!(fault.bytes < large);
 }
 
 /// A notification that a full receiver never takes ends typed at its deadline, and never arrives.
@@ -54,8 +54,9 @@ pub fn a_deadline_ends_a_notification_that_waits(setting: &Setting) {
 
 /// A transfer that nobody has begun is cancelled: it moves nothing, now or later.
 pub fn cancel_before_it_moves(setting: &Setting) {
-    let mut stage = Stage::sized(setting, LARGE);
-    let span = Span { local: 0, remote: 0, len: LARGE };
+    let large = setting.large();
+    let mut stage = Stage::sized(setting, large);
+    let span = Span { local: 0, remote: 0, len: large };
     let plan = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
     // This thread may lose its core between the two calls, for longer than the whole transfer takes.
     for _ in 0..30 {
@@ -71,8 +72,9 @@ pub fn cancel_before_it_moves(setting: &Setting) {
 
 /// A transfer in the middle of its bytes is cancelled: once that is answered, nothing lands any more.
 pub fn cancel_while_it_moves(setting: &Setting) {
-    let mut stage = Stage::sized(setting, LARGE);
-    let span = Span { local: 0, remote: 0, len: LARGE };
+    let large = setting.large();
+    let mut stage = Stage::sized(setting, large);
+    let span = Span { local: 0, remote: 0, len: large };
     let plan = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
     let mut caught = false;
     for round in 0..30 {
@@ -100,8 +102,9 @@ pub fn cancel_while_it_moves(setting: &Setting) {
 
 /// A read in the middle of its bytes is cancelled: once that is answered, nothing lands here any more.
 pub fn cancel_while_bytes_land_here(setting: &Setting) {
-    let stage = Stage::sized(setting, LARGE);
-    let span = Span { local: 0, remote: 0, len: LARGE };
+    let large = setting.large();
+    let stage = Stage::sized(setting, large);
+    let span = Span { local: 0, remote: 0, len: large };
     let plan = Plan::read(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
     let mut caught = false;
     for round in 0..30 {
@@ -119,7 +122,7 @@ pub fn cancel_while_bytes_land_here(setting: &Setting) {
         while since.elapsed() < Duration::from_millis(10) {
             stage.turn();
         }
-        stage.assert_near(&pattern::bytes(77, 0, LARGE as usize));
+        stage.assert_near(&pattern::bytes(77, 0, large as usize));
         if let Err(fault) = transfer.wait() {
             caught = true;
             assert_eq!(fault.cause, Cause::Cancelled, "{fault}");
@@ -130,6 +133,7 @@ pub fn cancel_while_bytes_land_here(setting: &Setting) {
 
 /// The cancelled transfer has ended typed, and what the target then writes into its own memory stays there.
 fn assert_stays(stage: &mut Stage, transfer: &Transfer) {
+    let large = stage.near.window().len();
     let begun = Instant::now();
     let fault = fault_of(transfer);
     assert!(begun.elapsed() < SLACK, "its end came {:?} after the answer", begun.elapsed());
@@ -138,7 +142,7 @@ fn assert_stays(stage: &mut Stage, transfer: &Transfer) {
     assert_eq!(stage.ask(0, watch), crate::command::Reply::Yes(true), "bytes landed after the answer");
     assert_eq!(stage.take_notes(0, 1, Duration::from_millis(10)), []);
     // The source is as it was, and free to be used again.
-    let near = pattern::digests(&pattern::bytes(NEAR_SEED, 0, LARGE as usize));
+    let near = pattern::digests(&pattern::bytes(NEAR_SEED, 0, large as usize));
     pattern::assert_same(&pattern::window_digests(stage.near.window())[..near.len()], &near, "the source");
 }
 

@@ -205,8 +205,9 @@ pub fn reads_and_writes_go_on_at_once(setting: &Setting) {
 
 /// An urgent transfer overtakes a large one that was submitted before it.
 pub fn urgent_transfers_overtake_bulk(setting: &Setting) {
-    let mut stage = Stage::sized(setting, 32 << 20);
-    let span = Span { local: 0, remote: 0, len: 32 << 20 };
+    let large = setting.large();
+    let mut stage = Stage::sized(setting, large);
+    let span = Span { local: 0, remote: 0, len: large };
     let bulk = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
     let small = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).block_bytes(4096).build().unwrap();
     // This thread may lose its core between the two submissions, so one success in some rounds must do;

@@ -10,7 +10,6 @@ use crate::pattern;
 use crate::stage::{FAR_SEED, KV, NEAR_SEED, PATIENCE, Stage};
 use crate::{Setting, Transfer};
 
-const LARGE: u64 = 32 << 20;
 /// How often a transfer may be faster than what shall interrupt it: on a busy machine nobody else runs meanwhile.
 const ROUNDS_MAX: u32 = 60;
 
@@ -29,9 +28,10 @@ fn begun(stage: &Stage, transfer: &Transfer) {
 /// A target revokes what is being written: the writer ends typed, nothing lands afterwards, transfers
 /// elsewhere do not notice, and a new plan works.
 pub fn revoke_while_a_transfer_moves(setting: &Setting) {
-    let mut stage = Stage::sized(setting, LARGE);
+    let large = setting.large();
+    let mut stage = Stage::sized(setting, large);
     stage.make_pool(0, "other", 4 << 20, 4096, Rights::READ_WRITE);
-    let span = Span { local: 0, remote: 0, len: LARGE };
+    let span = Span { local: 0, remote: 0, len: large };
     let plan = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
     let beside = Span { local: 0, remote: 0, len: 4 << 20 };
     let beside = Plan::write(&stage.near, &stage.region(0, "other")).extents(&[beside]).build().unwrap();
@@ -45,7 +45,7 @@ pub fn revoke_while_a_transfer_moves(setting: &Setting) {
         let transfer = stage.submit(stage.peer(), &plan, Submit::new());
         let neighbour = stage.submit(stage.peer(), &beside, Submit::new());
         begun(&stage, &transfer);
-        assert_eq!(stage.ask(0, revoke(&[(LARGE - 8192, 4096), (0, LARGE / 2)])), Reply::Quiesced(true));
+        assert_eq!(stage.ask(0, revoke(&[(large - 8192, 4096), (0, large / 2)])), Reply::Quiesced(true));
         let watch = Command::FillAndWatch { label: KV.to_owned(), seed: 77, hold_ms: 10 };
         assert_eq!(stage.ask(0, watch), Reply::Yes(true), "bytes landed after the answer");
         match transfer.wait() {
@@ -61,8 +61,8 @@ pub fn revoke_while_a_transfer_moves(setting: &Setting) {
     let stale = stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap_err();
     assert_eq!(stale.cause, Cause::RevokedByPeer);
     let again = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
-    assert_eq!(stage.submit(stage.peer(), &again, Submit::new()).wait().unwrap().bytes, LARGE);
-    stage.assert_far(0, KV, &pattern::bytes(NEAR_SEED, 0, LARGE as usize));
+    assert_eq!(stage.submit(stage.peer(), &again, Submit::new()).wait().unwrap().bytes, large);
+    stage.assert_far(0, KV, &pattern::bytes(NEAR_SEED, 0, large as usize));
 }
 
 /// Revoking concerns the plans that touch what was revoked, and no others.
@@ -105,8 +105,9 @@ pub fn revoke_of_the_own_side(setting: &Setting) {
 
 /// A target revokes what is being read: the reader ends typed, and may read what the target gives it next.
 pub fn revoke_while_it_is_read(setting: &Setting) {
-    let mut stage = Stage::sized(setting, LARGE);
-    let span = Span { local: 0, remote: 0, len: LARGE };
+    let large = setting.large();
+    let mut stage = Stage::sized(setting, large);
+    let span = Span { local: 0, remote: 0, len: large };
     let (_, far) = stage.models();
     let mut caught = false;
     for round in 0..ROUNDS_MAX {
@@ -116,7 +117,7 @@ pub fn revoke_while_it_is_read(setting: &Setting) {
         let plan = Plan::read(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
         let transfer = stage.submit(stage.peer(), &plan, Submit::new());
         begun(&stage, &transfer);
-        assert_eq!(stage.ask(0, revoke(&[(LARGE / 2, LARGE / 2)])), Reply::Quiesced(true));
+        assert_eq!(stage.ask(0, revoke(&[(large / 2, large / 2)])), Reply::Quiesced(true));
         if let Err(fault) = transfer.wait() {
             caught = true;
             assert_eq!(fault.cause, Cause::RevokedByPeer, "{fault}");
@@ -126,17 +127,18 @@ pub fn revoke_while_it_is_read(setting: &Setting) {
     }
     assert!(caught, "every transfer was faster than the command to revoke");
     let again = Plan::read(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
-    assert_eq!(stage.submit(stage.peer(), &again, Submit::new()).wait().unwrap().bytes, LARGE);
+    assert_eq!(stage.submit(stage.peer(), &again, Submit::new()).wait().unwrap().bytes, large);
     stage.assert_near(&far);
 }
 
 /// The initiator takes memory back where bytes of its own read are landing: once that is answered none does, and reads
 /// into other memory do not notice.
 pub fn the_own_side_is_taken_back_while_bytes_land_there(setting: &Setting) {
-    let stage = Stage::sized(setting, LARGE);
+    let large = setting.large();
+    let stage = Stage::sized(setting, large);
     let beside = stage.engine.pool(penstock::PoolSpec::host(4 << 20).block(4096).label("beside")).unwrap();
     let small = Span { local: 0, remote: 0, len: 4 << 20 };
-    let span = Span { local: 0, remote: 0, len: LARGE };
+    let span = Span { local: 0, remote: 0, len: large };
     let mut caught = false;
     for round in 0..ROUNDS_MAX {
         if caught && round >= 2 {
@@ -147,13 +149,13 @@ pub fn the_own_side_is_taken_back_while_bytes_land_there(setting: &Setting) {
         let spared = Plan::read(&beside, &stage.far()).extents(&[small]).build().unwrap();
         let neighbour = stage.submit(stage.peer(), &spared, Submit::new());
         begun(&stage, &transfer);
-        assert!(stage.near.revoke(&[(0, LARGE)], PATIENCE).unwrap().is_quiesced());
+        assert!(stage.near.revoke(&[(0, large)], PATIENCE).unwrap().is_quiesced());
         pattern::fill(stage.near.window(), 77);
         let since = Instant::now();
         while since.elapsed() < Duration::from_millis(10) {
             stage.turn();
         }
-        stage.assert_near(&pattern::bytes(77, 0, LARGE as usize));
+        stage.assert_near(&pattern::bytes(77, 0, large as usize));
         if let Err(fault) = transfer.wait() {
             caught = true;
             assert_eq!(fault.cause, Cause::RevokedHere, "{fault}");
@@ -168,18 +170,19 @@ pub fn the_own_side_is_taken_back_while_bytes_land_there(setting: &Setting) {
 /// A target deregisters what is being written: the writer ends typed, nothing lands afterwards, and a
 /// region of the same label is another region.
 pub fn deregister_while_a_transfer_moves(setting: &Setting) {
+    let large = setting.large();
     let mut stage = Stage::open(setting);
-    let near = penstock::PoolSpec::host(LARGE).block(4096).label("source");
+    let near = penstock::PoolSpec::host(large).block(4096).label("source");
     let near = stage.engine.pool(near).unwrap();
     pattern::fill(near.window(), NEAR_SEED);
-    let span = Span { local: 0, remote: 0, len: LARGE };
+    let span = Span { local: 0, remote: 0, len: large };
     let survivor = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 0)]).block_bytes(4096).build().unwrap();
     let mut caught = false;
     for round in 0..ROUNDS_MAX {
         if caught && round >= 2 {
             break;
         }
-        stage.make_pool(0, "passing", LARGE, 4096, Rights::READ_WRITE);
+        stage.make_pool(0, "passing", large, 4096, Rights::READ_WRITE);
         let passing = stage.region(0, "passing");
         let plan = Plan::write(&near, &passing).extents(&[span]).build().unwrap();
         let transfer = stage.submit(stage.peer(), &plan, Submit::new());

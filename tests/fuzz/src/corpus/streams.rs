@@ -109,7 +109,7 @@ pub(super) fn rails() -> Files {
     let (queue, first_packet, token) = (0x11, 0x5a_17b3, None);
     let ended = Ended { rail: 1, life: 2, heard: 9, gone: 1, revision: 4, queue, first_packet, token };
     let waits = Ended { token: Some(Token([7; 16])), ..ended };
-    let immediate = |says| Immediate::new(3, 7, says).encode().to_le_bytes().to_vec();
+    let immediate = |says| Immediate::new(3, (7, 5), says).encode().to_le_bytes().to_vec();
     vec![
         ("hello", message(Body::Hello(Hello { channel: 1, rail: 1, grants: 32 }))),
         ("answer", message(Body::Answer)),

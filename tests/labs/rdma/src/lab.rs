@@ -83,7 +83,7 @@ impl Lab {
     /// and so does one that did not run, unless the beginning of its reason is among `excuses`.
     pub fn suite(&self, suite: &Suite, excuses: &[&str]) -> Outcome {
         let guest = self.guest()?;
-        let report = suite.run(&guest)?;
+        let report = suite.run(&guest, &note)?;
         let is_excused = |reason: &str| excuses.iter().any(|excuse| reason.starts_with(excuse));
         let idle: Vec<String> = report
             .tests
@@ -159,6 +159,7 @@ pub fn run(program: &str, rails: u8, steps: &[Step]) -> ExitCode {
     let idle = why_idle();
     for step in &chosen {
         let before = Instant::now();
+        note(&format!("step {}", step.name));
         let verdict = idle.clone().map_or_else(|| attempt(&lab, step), Verdict::Skipped);
         for (name, verdict) in lab.inner.take() {
             show(&format!("{}::{name}", step.name), &verdict, None);

@@ -53,11 +53,24 @@ pub fn test_of(package: &str, folder: &str, target: &str) -> Result<TestProgram,
 /// A program that users run, built as they build it: with all optimisation.
 pub fn binary_of(package: &str, name: &str) -> Result<PathBuf, LabError> {
     let said = cargo(&["build", "--release", "-p", package, "--bin", name])?;
-    let found = built(&said, |message| {
+    program(&said, name).ok_or_else(|| LabError::Build(format!("{package} has no program {name}")))
+}
+
+/// The program of this name among what Cargo has built.
+fn program(said: &str, name: &str) -> Option<PathBuf> {
+    let found = built(said, |message| {
         let is_it = message["reason"] == "compiler-artifact" && message["target"]["name"] == name;
         message["executable"].as_str().filter(|_| is_it).map(PathBuf::from)
     });
-    found.into_iter().next().ok_or_else(|| LabError::Build(format!("{package} has no program {name}")))
+    found.into_iter().next()
+}
+
+/// A program that stands in a folder of the repository and is not of the workspace, with all optimisation and the versions
+/// that its lock file names.
+pub fn outside(folder: &str, name: &str) -> Result<PathBuf, LabError> {
+    let manifest = root().join(folder).join("Cargo.toml");
+    let said = cargo(&["build", "--release", "--manifest-path", &manifest.to_string_lossy()])?;
+    program(&said, name).ok_or_else(|| LabError::Build(format!("{folder} has no program {name}")))
 }
 
 fn list(text: &str) -> Result<Vec<TestProgram>, LabError> {

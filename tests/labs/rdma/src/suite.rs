@@ -1,6 +1,6 @@
 //! A test program of this project, run in a guest: every test of it that passed, failed or did not run, by its name.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::programs::TestProgram;
 use crate::{End, Guest, Job, LabError};
@@ -40,6 +40,9 @@ pub struct Suite {
     threads: usize,
 }
 
+/// How often it is told how far a program is.
+const TELLS_EVERY: Duration = Duration::from_secs(20);
+
 /// Where tests note what they skip.
 const NOTES: &str = "/run/penstock-skips";
 
@@ -78,8 +81,8 @@ impl Suite {
         self
     }
 
-    /// Runs it in a guest.
-    pub fn run(&self, guest: &Guest) -> Result<Report, LabError> {
+    /// Runs it in a guest. `progress` is told now and then how far it is, and at once of a test that failed.
+    pub fn run(&self, guest: &Guest, progress: &dyn Fn(&str)) -> Result<Report, LabError> {
         guest.check(&Job::new("rm").arguments(["-f", NOTES]))?;
         let folder = self.program.folder.to_string_lossy();
         let mut job = Job::new(self.program.executable.to_string_lossy())
@@ -92,10 +95,41 @@ impl Suite {
         for (name, value) in &self.environment {
             job = job.variable(name, value);
         }
-        let finished = guest.run(&job)?;
+        let mut watched = Watched::new(Instant::now());
+        let finished = guest.spawn(&job)?.follow(|line| {
+            if let Some(words) = watched.see(&line.text, Instant::now()) {
+                progress(&words);
+            }
+        })?;
         let notes = guest.check(&Job::shell(format!("cat {NOTES} 2>/dev/null || true")))?;
         let text = finished.lines.iter().fold(String::new(), |text, line| text + &line.text + "\n");
         Ok(read(text, &notes, &finished.end, finished.took))
+    }
+}
+
+/// What is told while a program runs.
+struct Watched {
+    ended: usize,
+    told: Instant,
+}
+
+impl Watched {
+    fn new(now: Instant) -> Self {
+        Self { ended: 0, told: now }
+    }
+
+    /// A line was said. Answers what is worth telling.
+    fn see(&mut self, line: &str, now: Instant) -> Option<String> {
+        let (name, verdict) = verdict(line)?;
+        self.ended += 1;
+        if verdict == Verdict::Failed {
+            return Some(format!("{name} FAILED"));
+        }
+        if now.duration_since(self.told) < TELLS_EVERY {
+            return None;
+        }
+        self.told = now;
+        Some(format!("{} tests so far, the last was {name}", self.ended))
     }
 }
 
@@ -171,6 +205,18 @@ mod tests {
         let expected = [("a::b", Verdict::Passed), ("c", skipped("takes an hour")), ("a::d", skipped("needs root"))];
         assert_eq!(verdicts, expected);
         assert_eq!(report.broken, None);
+    }
+
+    #[test]
+    fn a_failure_is_told_at_once_and_other_things_now_and_then() {
+        let begun = Instant::now();
+        let mut watched = Watched::new(begun);
+        assert_eq!(watched.see("running 3 tests", begun + TELLS_EVERY), None);
+        assert_eq!(watched.see("test a ... ok", begun), None);
+        assert_eq!(watched.see("test b ... FAILED", begun).as_deref(), Some("b FAILED"));
+        let told = watched.see("test c ... ok", begun + TELLS_EVERY);
+        assert_eq!(told.as_deref(), Some("3 tests so far, the last was c"));
+        assert_eq!(watched.see("test d ... ok", begun + TELLS_EVERY), None);
     }
 
     #[test]

@@ -5,29 +5,77 @@ use std::time::Duration;
 
 use penstock_lab_rdma::counters::{Counters, Resources};
 use penstock_lab_rdma::lab::{self, Lab, Outcome, Step};
-use penstock_lab_rdma::programs;
+use penstock_lab_rdma::programs::{self, TestProgram};
 use penstock_lab_rdma::rails::Side;
 use penstock_lab_rdma::suite::Suite;
+use penstock_lab_rdma::{Guest, LabError};
 
 const RAILS: u8 = 2;
 
-const STEPS: &[Step] = &[Step::new("a_real_card_keeps_what_the_seam_promises", card)];
+const STEPS: &[Step] = &[
+    Step::new("a_real_card_keeps_what_the_seam_promises", card),
+    Step::new("the_suites_go_by_the_cards_they_are_named_for", by_name),
+    Step::new("the_suite_holds_over_one_rail", one_rail),
+    Step::new("the_suite_holds_over_two_rails", two_rails),
+    Step::new("the_suite_holds_without_threads", inline),
+];
 
 fn main() -> ExitCode {
     lab::run(env!("CARGO_BIN_EXE_penstock-guest"), RAILS, STEPS)
 }
 
+/// How long the kernel may take to take back what processes had.
 const SOON: Duration = Duration::from_secs(20);
 
-/// The tests of two cards in one process, none of which may leave anything behind.
 fn card(lab: &Lab) -> Outcome {
     let program = programs::test_of("penstock-verbs", "engine/backends/verbs", "lab_device")?;
     let guest = lab.guest()?;
-    let (resources, before) = (Resources::read(&guest)?, Counters::read(&guest)?);
-    lab.suite(&Suite::new(program).variable("PENSTOCK_LABS", "1").within(Duration::from_secs(240)), &[])?;
-    let moved = Counters::read(&guest)?.since(&before);
-    let sent = moved.sent_bytes(Side::A, 0);
-    lab.note(&format!("{sent} bytes and {} packets left side A", moved.sent_packets(Side::A, 0)));
-    moved.expect_crossed(Side::A, 0, 1 << 20)?;
-    Ok(Resources::wait_until(&guest, &resources, SOON)?)
+    over_the_wire(lab, &guest, 1 << 20, &[0], || {
+        lab.suite(&Suite::new(program).variable("PENSTOCK_LABS", "1").within(Duration::from_secs(300)), &[])
+    })
+}
+
+fn by_name(lab: &Lab) -> Outcome {
+    lab.suite(&Suite::new(suites()?).argument("the_suites_take_the_way_that_they_are_named_for"), &[])
+}
+
+fn one_rail(lab: &Lab) -> Outcome {
+    conformance(lab, "one_rail::", &[0])
+}
+
+fn two_rails(lab: &Lab) -> Outcome {
+    conformance(lab, "two_rails_two_workers_caller_memory::", &[0, 1])
+}
+
+fn inline(lab: &Lab) -> Outcome {
+    conformance(lab, "inline::", &[0])
+}
+
+fn suites() -> Result<TestProgram, LabError> {
+    programs::test_of("penstock-conformance", "tests/conformance", "lab_guest_verbs")
+}
+
+/// The whole suite under one setting, of which the largest case alone moves 64 MiB.
+fn conformance(lab: &Lab, setting: &str, rails: &[u8]) -> Outcome {
+    let suite = Suite::new(suites()?).argument(setting).within(Duration::from_secs(900));
+    let guest = lab.guest()?;
+    over_the_wire(lab, &guest, 64 << 20, rails, || lab.suite(&suite, &[]))
+}
+
+/// Runs something that moves at least so many bytes over these rails together, each of which has to carry a part, and leaves
+/// no resource behind.
+fn over_the_wire(lab: &Lab, guest: &Guest, bytes: u64, rails: &[u8], run: impl FnOnce() -> Outcome) -> Outcome {
+    let (resources, before) = (Resources::read(guest)?, Counters::read(guest)?);
+    run()?;
+    let moved = Counters::read(guest)?.since(&before);
+    for &rail in rails {
+        let (sent, packets) = (moved.sent_bytes(Side::A, rail), moved.sent_packets(Side::A, rail));
+        lab.note(&format!("{sent} bytes and {packets} packets left side A by rail {rail}"));
+        moved.expect_crossed(Side::A, rail, bytes / rails.len() as u64 / 4)?;
+    }
+    let together: u64 = rails.iter().map(|&rail| moved.sent_bytes(Side::A, rail)).sum();
+    if together < bytes {
+        return Err(format!("{together} bytes crossed the wire where at least {bytes} were to").into());
+    }
+    Ok(Resources::wait_until(guest, &resources, SOON)?)
 }

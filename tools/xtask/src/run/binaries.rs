@@ -61,6 +61,9 @@ pub(crate) struct Outcome {
     pub(crate) skips: Vec<Skip>,
 }
 
+/// How lines begin that are to be seen at once: those of labs with a harness of their own.
+const NOTE: &str = "    ";
+
 impl Outcome {
     /// Adds what another run came to.
     pub(crate) fn add(&mut self, other: Self) {
@@ -109,7 +112,13 @@ pub(crate) fn run(binary: &Binary, notes: &Path, environment: &[(&str, &str)]) -
     let started = Instant::now();
     let mut output = Vec::new();
     let limit = if binary.is_lab() { LAB_LIMIT } else { LIMIT };
-    let ended = process::run(&mut command, limit, |line| output.push(line.to_string()))?;
+    let ended = process::run(&mut command, limit, |line| {
+        // What a lab writes down while it runs: how far it is, and what it has measured.
+        if binary.is_lab() && line.starts_with(NOTE) {
+            println!("{line}");
+        }
+        output.push(line.to_string());
+    })?;
     let noted = std::fs::read_to_string(notes).unwrap_or_default();
     let outcome = judge(&ended, &output, skips::parse_file(&noted));
     let name = format!("{} ({})", binary.target, binary.kind);

@@ -23,6 +23,7 @@ enum Said {
     },
     Immediate {
         off: u32,
+        heard: u32,
         is_mark: bool,
         value: u16,
     },
@@ -46,8 +47,8 @@ fn said() -> impl Strategy<Value = Said> {
             .prop_map(|(off, heard, taken, gone, what, number, marks, index)| Said::Message {
                 off, heard, taken, gone, what, number, marks, index,
             }),
-        6 => (off(), any::<bool>(), number())
-            .prop_map(|(off, is_mark, value)| Said::Immediate { off, is_mark, value }),
+        6 => (off(), few(), any::<bool>(), number())
+            .prop_map(|(off, heard, is_mark, value)| Said::Immediate { off, heard, is_mark, value }),
         1 => prop::collection::vec(any::<u8>(), 0..64).prop_map(Said::Bytes),
         1 => (0u8..3, 0u32..2, few(), prop::bool::weighted(0.2))
             .prop_map(|(rail, life, heard, has_token)| Said::Ended { rail, life, heard, has_token }),
@@ -94,9 +95,11 @@ impl Victim {
                 let len = encode(&head, &body, &mut bytes);
                 self.sides[0].come(&bytes[..len], None);
             }
-            Said::Immediate { off, is_mark, value } => {
+            Said::Immediate { off, heard, is_mark, value } => {
+                self.confirmed = self.confirmed.wrapping_add(*heard);
                 let says = if *is_mark { Says::Mark(*value) } else { Says::Count(*value) };
-                self.sides[0].come(&[], Some(Immediate::new(life, due.wrapping_add(*off), says).encode()));
+                self.sides[0]
+                    .come(&[], Some(Immediate::new(life, (due.wrapping_add(*off), self.confirmed), says).encode()));
             }
             Said::Bytes(bytes) => self.sides[0].come(bytes, None),
             Said::Ended { rail, life: ahead, heard, has_token } => {
@@ -136,7 +139,7 @@ fn a_peer_that_ignores_its_credits_is_noticed() {
         let mut sides = connected(&network, Shape { grants, ..SHAPE });
         let more = |sides: &mut [Side; 2]| {
             let rail = &sides[0].channel.rails[0];
-            let says = Immediate::new(rail.life, sides[0].channel.inbox.rails[0].heard(), Says::Mark(1));
+            let says = Immediate::new(rail.life, (sides[0].channel.inbox.rails[0].heard(), 1), Says::Mark(1));
             sides[0].come(&[], Some(says.encode()));
         };
         // Its hello is one of them. Between any two looks of this side it may send as many as it was granted.

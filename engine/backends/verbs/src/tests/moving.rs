@@ -203,6 +203,61 @@ fn nothing_is_taken_before_the_peer_was_heard() {
 }
 
 #[test]
+fn two_sides_that_count_each_other_up_say_nothing_else() {
+    const ROUNDS: u64 = 200;
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, SHAPE);
+    let counter = Some(CounterRef { index: 1, generation: 2 });
+    for side in 0..2 {
+        sides[1 - side].counter(1).recycle(2);
+        sides[side].tell((1, 1, 0), counter, None).unwrap();
+        settle(&network, &mut sides);
+    }
+    let said = |sides: &[Side; 2]| [0, 1].map(|side: usize| sides[side].channel.rails[0].numbers().1);
+    let before = said(&sides);
+    for round in 0..ROUNDS {
+        let (here, there) = ((round % 2) as usize, 1 - (round % 2) as usize);
+        sides[here].tell((2 + round, 2 + round, 0), counter, None).unwrap();
+        sides[here].channel.flush();
+        let counted = sides[there].counter(1).value() + 1;
+        for _ in 0..2 {
+            network.run();
+            sides[there].turn();
+        }
+        assert_eq!(sides[there].counter(1).value(), counted, "round {round}");
+    }
+    settle(&network, &mut sides);
+    let each = (ROUNDS / 2) as u32;
+    // Only the last one of all is not counted in return.
+    assert_eq!(said(&sides), [before[0] + each + 1, before[1] + each]);
+    for round in 0..ROUNDS {
+        assert_eq!(sides[(round % 2) as usize].result(2 + round), Some(Ok(1)), "round {round}");
+    }
+}
+
+#[test]
+fn what_was_not_counted_is_told_by_an_answer_of_its_own() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = connected(&network, SHAPE);
+    let counter = Some(CounterRef { index: 1, generation: 2 });
+    for side in 0..2 {
+        sides[1 - side].counter(1).recycle(2);
+        sides[side].tell((1, 1, 0), counter, None).unwrap();
+        settle(&network, &mut sides);
+    }
+    // Its place has a new use on one side, which counts the other side up before it has answered.
+    sides[1].counter(1).recycle(3);
+    sides[0].tell((2, 2, 0), counter, None).unwrap();
+    sides[0].channel.flush();
+    network.run();
+    sides[1].turn();
+    sides[1].tell((2, 2, 0), counter, None).unwrap();
+    settle(&network, &mut sides);
+    assert_eq!((sides[0].result(2), sides[1].counter(1).value()), (Some(Ok(0)), 0));
+    assert_eq!((sides[1].result(2), sides[0].counter(1).value()), (Some(Ok(1)), 2));
+}
+
+#[test]
 fn a_fence_follows_all_that_was_posted_and_what_was_read() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, SHAPE);
