@@ -174,6 +174,7 @@ macro_rules! with {
             application,
             witness: proofs,
             say: &say,
+            forget: &|_, _| {},
             connect: dialer,
             now: *now,
         };
