@@ -70,3 +70,27 @@ fn a_card_that_fails_in_the_middle_ends_nothing_while_another_rail_lives() {
         assert!(sides.iter().flat_map(|side| &side.engine.cards).all(|card| card.counts().queues == 0));
     }
 }
+
+#[test]
+fn the_number_of_a_queue_that_was_given_back_may_be_anothers() {
+    let (_network, mut sides) = session(2);
+    let card = Arc::clone(&sides[0].engine.cards[1]);
+    card.refuse_resets(1);
+    // Queues are numbered alike on all cards of the model, from the lowest number that is free.
+    let first = sides[0].engine.offer(PARTY + 1, 1);
+    let theirs = crate::offer::Offer::parse(&first.blob, 1, 1).unwrap().rails[1].queues[0].number;
+    drop(first);
+    let number = theirs - 1;
+    assert!(card.break_queue(number));
+    until(&mut sides, "it is given back", |_| card.counts().queues == 0);
+    settle(&mut sides);
+    let hub = Arc::clone(sides[0].engine.transport.hub(0));
+    let inbox = hub.lock().new_inbox(PARTY + 2);
+    let other = hub.queue(1, inbox, 0, (64, 32)).unwrap();
+    assert_eq!((other.number(), hub.lock().receives().1), (number, 64), "the desk has forgotten the first one");
+    sides[0].workers[0].lane = None;
+    hub.lock().event(1, crate::card::Event::QueueBroken(number));
+    let mut items = VecDeque::new();
+    hub.lock().take(inbox, &mut items);
+    assert_eq!(items.len(), 1, "it is still heard of");
+}
