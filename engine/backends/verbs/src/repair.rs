@@ -324,7 +324,6 @@ impl Channel {
             return false;
         }
         rail.is_out = true;
-        context.witness.reset(self.number, rail.index, NOTHING);
         true
     }
 
