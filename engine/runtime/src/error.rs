@@ -60,6 +60,12 @@ pub enum StartError {
         /// Why it is not here.
         why: String,
     },
+    /// What connects queue pairs, as the configuration has it, is not here.
+    #[error("`transports.verbs_connect: cm` cannot be had: {why}, or set it to `exchange` on all hosts")]
+    Manager {
+        /// What is missing, and the package that has it.
+        why: String,
+    },
     /// The devices that the configuration names cannot be used.
     #[error("`transports.verbs_devices` cannot be used: {why}; see `penstock doctor rdma`")]
     Devices {
@@ -287,7 +293,8 @@ pub enum RenewError {
     },
     /// Somebody in this process might still write.
     #[error(
-        "pool `{label}` cannot be renewed: {who} might still write to it by the same addresses; wait for the proof,          see Quarantined::is_released"
+        "pool `{label}` cannot be renewed: {who} might still write to it by the same addresses; give it longer, or wait for the proof \
+         (Quarantined::is_released); what a card might write ends with its session: disconnect the peer that is named"
     )]
     Inside {
         /// The pool's label.

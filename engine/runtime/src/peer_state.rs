@@ -49,6 +49,8 @@ pub(crate) struct PeerState {
     left: AtomicBool,
     /// It has said goodbye: its workers have left this engine, and their lanes are dropped.
     let_go: AtomicBool,
+    /// Its session is over, and it has not said so.
+    lost: AtomicBool,
     /// Why nothing new is submitted although the session stands, zero as a rule.
     draining: AtomicU8,
     /// The socket at which it may be found again.
@@ -147,6 +149,7 @@ impl PeerState {
             ended: AtomicU8::new(0),
             left: AtomicBool::new(false),
             let_go: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
             draining: AtomicU8::new(0),
             socket: parts.socket,
             address: parts.address,
@@ -228,9 +231,22 @@ impl PeerState {
     /// Whether it is proven that nothing that was given up here can touch the peer's memory any more.
     pub(crate) fn has_let_go(&self) -> bool {
         match &self.sight {
-            Sight::Shared(_) | Sight::Told(_) => self.is_gone(),
-            // What this side's card has sent may still be on its way, until the other end of its queues is gone.
-            Sight::Fenced(..) => self.let_go.load(Ordering::Acquire), // SYNC let-go: pairs with said_goodbye()
+            Sight::Shared(_) => self.is_gone(),
+            // What was sent may still be on its way, or wait for the peer's own workers, until the other end is gone.
+            Sight::Told(_) | Sight::Fenced(..) => self.let_go.load(Ordering::Acquire), // SYNC let-go: pairs with said_goodbye()
+        }
+    }
+
+    /// Whether its session is over without a goodbye, and nobody here can learn any more what became of what it was sent. Nothing
+    /// of this engine can reach its memory: what this side had for it is gone.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire) // SYNC lost: pairs with was_lost()
+    }
+
+    /// Its session is over without a goodbye.
+    pub(crate) fn was_lost(&self) {
+        if !matches!(self.sight, Sight::Shared(_)) {
+            self.lost.store(true, Ordering::Release); // SYNC lost: pairs with is_lost()
         }
     }
 

@@ -52,7 +52,8 @@ pub enum RemoteHold {
     Quiesced,
     /// Something of it might.
     Quarantined(Quarantined),
-    /// It cannot be known from here.
+    /// It cannot be known from here: the session ended without a goodbye. Nothing more of it comes from here, but what had left may
+    /// have landed, and the peer alone knows whether it still lives.
     Unknown,
 }
 
@@ -193,7 +194,8 @@ impl Quarantined {
         }))
     }
 
-    /// Whether it is proven by now that nothing can touch the memory any more.
+    /// Whether it is proven by now that nothing can touch the memory any more. Of a peer's memory also when its session has ended
+    /// without a goodbye: nothing of this engine reaches it from then on, and nothing more can be learnt here.
     pub fn is_released(&self) -> bool {
         let entry = &self.0;
         // SYNC released: pairs with the store below
@@ -243,6 +245,17 @@ impl Quarantined {
     /// Who of those seen at the beginning is within this process and has not moved.
     pub(crate) fn inside(&self) -> Option<String> {
         self.0.witnesses.iter().filter(|witness| !witness.has_settled()).find_map(Witness::inside)
+    }
+
+    /// Whether cards that might touch it have not said yet that they do not.
+    pub(crate) fn waits_for_cards(&self) -> bool {
+        let is_card = |witness: &Witness| matches!(witness, Witness::Cards { .. }) && !witness.has_settled();
+        self.0.witnesses.iter().any(is_card)
+    }
+
+    /// Whoever might touch it and can be cut off is.
+    pub(crate) fn force(&self) {
+        self.0.witnesses.iter().for_each(Witness::force);
     }
 
     /// Whether this one has been known to be frozen from the beginning.

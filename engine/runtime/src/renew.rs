@@ -73,7 +73,7 @@ impl<E: Env> Pool<E> {
     /// engine, of its own plans over these pages.
     ///
     /// Refused where somebody in this process might still write, because it would write to the fresh
-    /// memory: then only the proof helps.
+    /// memory: then only the proof helps. Cards would, too; they are waited for, and cut off after half of the time.
     pub fn renew(&self, held: &Quarantined, within: Duration) -> Result<(), RenewError> {
         let shared = &self.hub.shared;
         shared.check_usable().map_err(RenewError::Call)?;
@@ -84,6 +84,9 @@ impl<E: Env> Pool<E> {
         if !held.is_of(&self.region.region) {
             return Err(RenewError::NotOfThisPool { label: label() });
         }
+        let until = shared.env.now() + within;
+        self.wait_for_cards(held, within);
+        let within = until.since(shared.env.now());
         let _one_at_a_time = shared.renewals.hold_off();
         if held.is_released() || held.is_renewed() {
             return Ok(());
@@ -110,6 +113,23 @@ impl<E: Env> Pool<E> {
         shared.ports[0].statistics.renewals.add_shared(1);
         tracing::info!(region = self.label(), ?ranges, "quarantined memory has been renewed");
         Ok(())
+    }
+
+    /// Cards that are not done yet write by the same addresses, but can be cut off; when they have been nothing needs to be renewed.
+    fn wait_for_cards(&self, held: &Quarantined, within: Duration) {
+        if !held.waits_for_cards() {
+            return;
+        }
+        let env = &self.hub.shared.env;
+        let (force_at, until) = (env.now() + within / 2, env.now() + within);
+        let mut is_forced = false;
+        self.hub.wait_until(until, || {
+            if !is_forced && env.now() >= force_at {
+                is_forced = true;
+                held.force();
+            }
+            held.is_released() || !held.waits_for_cards()
+        });
     }
 
     /// What follows once everyone who begins to copy finds the ranges withdrawn.

@@ -192,26 +192,35 @@ impl<E: Env> Pending<E> {
         }
         // A quiet hazard proves nothing here: the worker may be between two batches of its unit.
         let pending = self.held();
-        let is_quiet = move || !pending.slot().is_busy_here() && pending.is_quiet_there();
+        let is_quiet = move || !pending.slot().is_busy_here() && pending.is_over_there();
         Hold::Quarantined(self.hub.quarantine_hands(Box::new(is_quiet)))
     }
 
     /// Whether anything that was given up can still touch the peer's memory: only the peer's own workers could, if
     /// they had begun, or a card.
     fn settle_remote(&self, until: Moment) -> RemoteHold {
-        if self.is_quiet_there() || self.hub.wait_until(until, || self.is_quiet_there()) {
+        let is_over = self.is_over_there() || self.hub.wait_until(until, || self.is_over_there());
+        if self.is_quiet_there() {
             return RemoteHold::Quiesced;
+        }
+        if is_over {
+            return RemoteHold::Unknown;
         }
         // The end does not wait for the peer any longer, either.
         self.slot().force();
         self.hub.shared.ports.iter().for_each(|port| port.bell.ring());
         let pending = self.held();
-        let is_quiet = Box::new(move || pending.is_quiet_there());
+        let is_quiet = Box::new(move || pending.is_over_there());
         RemoteHold::Quarantined(Quarantined::at_peer(&self.peer, self.hub.shared.env.now(), is_quiet))
     }
 
     fn is_quiet_there(&self) -> bool {
         !self.slot().is_remote_open() || self.peer.has_let_go()
+    }
+
+    /// Whether it is, or nobody can say it any more.
+    fn is_over_there(&self) -> bool {
+        self.is_quiet_there() || self.peer.is_lost()
     }
 
     /// Another handle, which holds the slot as long as it lives.

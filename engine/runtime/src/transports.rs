@@ -1,8 +1,9 @@
 //! The transports of an engine: those of the configuration that this host has, and why it has not the others.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
-use penstock_core::config::{Config, ProcessVmChoice, TransportName};
+use penstock_core::config::{Config, ProcessVmChoice, TransportName, VerbsConnect};
 use penstock_local::LocalTransport;
 use penstock_memory::Registry;
 use penstock_shm::ShmTransport;
@@ -86,7 +87,10 @@ fn open_one(
             let process_vm = choices.process_vm == ProcessVmChoice::Auto;
             Arc::new(ShmTransport::new(commons, registry, process_vm))
         }
-        TransportName::Verbs => return Ok(verbs(config, commons, registry)),
+        TransportName::Verbs => {
+            check_manager(choices.verbs_connect, device::has_manager)?;
+            return Ok(verbs(config, commons, registry));
+        }
         TransportName::Tcp => {
             let tcp = TcpTransport::new(commons, registry, choices.tcp_io, choices.tcp_streams);
             Arc::new(tcp.map_err(failed)?)
@@ -97,6 +101,14 @@ fn open_one(
     Ok(Ok((transport, Vec::new())))
 }
 
+/// Whether there is what connects queue pairs. Who asks for the connection manager is not served by anything else.
+fn check_manager<E: Display>(connect: VerbsConnect, open: impl FnOnce() -> Result<(), E>) -> Result<(), StartError> {
+    match connect {
+        VerbsConnect::Exchange => Ok(()),
+        VerbsConnect::Cm => open().map_err(|error| StartError::Manager { why: error.to_string() }),
+    }
+}
+
 fn verbs(config: &Config, commons: Arc<Commons>, registry: Arc<Registry>) -> One {
     let choices = &config.transports;
     let wanted = choices.verbs_devices.iter().map(|name| name.parse());
@@ -104,6 +116,7 @@ fn verbs(config: &Config, commons: Arc<Commons>, registry: Arc<Registry>) -> One
         wanted: wanted.collect::<Result<Vec<Wanted>, _>>().map_err(|error| error.to_string())?,
         nodes: nodes_of(&config.workers.cores),
         is_on_demand: choices.verbs_on_demand,
+        is_managed: choices.verbs_connect == VerbsConnect::Cm,
         ..device::Options::default()
     };
     let found = device::cards(&options).map_err(|error| error.to_string())?;
@@ -151,6 +164,18 @@ mod tests {
         let commons = Commons::create(1).expect("memory");
         let config = Config::default().transports(names.iter().copied());
         open(&config, &commons, &Arc::new(Registry::new()), Vec::new())
+    }
+
+    #[test]
+    fn the_connection_manager_is_needed_by_those_who_ask_for_it_and_by_nobody_else() {
+        let absent = || Err("librdmacm.so.1 cannot be opened (no such file): install librdmacm1");
+        let error = check_manager(VerbsConnect::Cm, absent).expect_err("it is asked for");
+        assert!(matches!(error, StartError::Manager { .. }), "{error:?}");
+        let words = error.to_string();
+        assert!(words.contains("transports.verbs_connect") && words.contains("librdmacm1"), "{words}");
+        check_manager(VerbsConnect::Cm, || Ok::<_, &str>(())).expect("it is here");
+        check_manager(VerbsConnect::Exchange, || -> Result<(), &str> { panic!("nobody looks for it") })
+            .expect("it is not needed");
     }
 
     #[test]

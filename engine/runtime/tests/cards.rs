@@ -127,9 +127,14 @@ fn cards_that_cannot_be_cut_off_in_time_leave_a_quarantine_that_ends_with_their_
     assert!(!held.is_released());
     let error = pool.renew(&held, WITHIN / 4).unwrap_err();
     assert!(matches!(&error, RenewError::Inside { who, .. } if who.contains("card")), "{error}");
-    fence.passed.store(1, Ordering::SeqCst);
-    assert!(held.is_released());
+    assert!(error.to_string().contains("disconnect"), "it says what to do: {error}");
+    // Who has more time waits for the cards, and has them cut off after half of it.
+    fence.forced.lock().unwrap().clear();
+    fence.obeys.store(true, Ordering::SeqCst);
+    let begun = Instant::now();
     pool.renew(&held, WITHIN).unwrap();
+    assert!(begun.elapsed() >= WITHIN / 2 && held.is_released() && !held.is_renewed(), "there was no need");
+    assert_eq!(*fence.forced.lock().unwrap(), [1]);
     assert!(pair.far.0.quarantined().is_empty());
 }
 

@@ -3,9 +3,15 @@
 #[path = "network/common.rs"]
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
 use common::*;
 use penstock::config::{Progress, TransportName};
-use penstock::{Engine, NoteId, Notified, Plan, PoolSpec, Rights, Span, Submit};
+use penstock::{Cause, Engine, NoteId, Notified, Plan, PoolSpec, RemoteHold, Rights, Span, Submit};
 
 fn tcp(config: penstock::Config) -> penstock::Config {
     config.transports([TransportName::Tcp])
@@ -62,4 +68,79 @@ fn an_inline_engine_calls_over_the_network() {
     assert_eq!(peer.name().as_str(), "b");
     assert!(peer.ping(SOON).is_ok());
     assert!(peer.disconnect(SOON));
+}
+
+/// An engine with a pool that makes progress while it is let.
+struct Halting {
+    descriptor: Vec<u8>,
+    halts: Arc<AtomicBool>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Halting {
+    fn start(folder: &Folder) -> Self {
+        let (halts, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let config = tcp(config(folder, "far")).listen(["127.0.0.1:0"]).progress(Progress::Inline);
+        let (told, descriptor) = channel();
+        let flags = (Arc::clone(&halts), Arc::clone(&ends));
+        let thread = std::thread::spawn(move || {
+            let engine = Engine::start(config).unwrap();
+            let spec = PoolSpec::host(1 << 20).block(4096).label("kv").rights(Rights::READ_WRITE);
+            let _pool = engine.pool(spec).unwrap();
+            told.send(engine.descriptor()).unwrap();
+            while !flags.1.load(Ordering::SeqCst) {
+                if flags.0.load(Ordering::SeqCst) || !engine.progress_all().unwrap() {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            }
+        });
+        Self { descriptor: descriptor.recv().unwrap(), halts, ends, thread: Some(thread) }
+    }
+
+    fn halt(&self, halts: bool) {
+        self.halts.store(halts, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Drop for Halting {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::SeqCst);
+        let ended = self.thread.take().expect("it is joined once").join();
+        assert!(ended.is_ok() || std::thread::panicking());
+    }
+}
+
+#[test]
+fn bytes_that_a_peer_has_not_taken_yet_may_still_land_there_until_it_has_or_is_lost() {
+    let folder = Folder::new("tcp-open");
+    for is_lost in [false, true] {
+        let far = Halting::start(&folder);
+        let silence = Duration::from_millis(if is_lost { 500 } else { 30_000 });
+        let near = Engine::start(tcp(config(&folder, "near")).heartbeat(silence)).unwrap();
+        let pool = near.pool(PoolSpec::host(1 << 20).block(4096).label("kv").rights(Rights::READ_WRITE)).unwrap();
+        let peer = near.connect(&far.descriptor, SOON).unwrap();
+        let remote = peer.wait_region("kv", SOON).unwrap();
+        // What the sockets take whole.
+        let whole = [Span { local: 0, remote: 0, len: 64 << 10 }];
+        let plan = Plan::write(&pool, &remote).extents(&whole).build().unwrap();
+        far.halt(true);
+        let transfer = peer.submit(&plan, Submit::new().within(8 * SOON)).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let answer = transfer.cancel(Duration::from_millis(200));
+        assert!(answer.local.is_quiesced(), "{answer:?}");
+        let RemoteHold::Quarantined(held) = answer.remote else { panic!("it may still land: {:?}", answer.remote) };
+        assert!(!held.is_released(), "nobody there has looked");
+        let begun = Instant::now();
+        if !is_lost {
+            far.halt(false);
+        }
+        until("the peer has taken it, or is given up", || held.is_released());
+        assert!(begun.elapsed() < 2 * SOON, "{:?}", begun.elapsed());
+        assert_eq!(peer.ended(), is_lost.then_some(Cause::PeerLost));
+        let again = transfer.cancel(Duration::from_millis(50)).remote;
+        assert_eq!(matches!(again, RemoteHold::Unknown), is_lost, "{again:?}");
+        assert_eq!(matches!(again, RemoteHold::Quiesced), !is_lost, "{again:?}");
+    }
 }

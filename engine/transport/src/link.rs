@@ -121,6 +121,16 @@ pub enum JoinError {
     /// Nothing of the one side reaches anything of the other.
     #[error("{0}")]
     NoPath(String),
+    /// A setting that both sides must have alike is different.
+    #[error("`{key}` is `{here}` here and `{there}` at the peer: set it alike on both")]
+    Setting {
+        /// The setting.
+        key: &'static str,
+        /// What it is here.
+        here: &'static str,
+        /// What it is at the peer.
+        there: &'static str,
+    },
 }
 
 /// Who registers what where.

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 
-use crate::{Library, Missing, NotHere};
+use crate::{Cm, Missing, NotHere, Verbs};
 
 /// What a look found.
 #[derive(Debug)]
@@ -12,31 +12,34 @@ pub struct Seen {
     pub devices: io::Result<Vec<String>>,
     /// The optional functions that these libraries do not have.
     pub missing: Vec<Missing>,
+    /// Whether librdmacm is here, which only connections by the connection manager need.
+    pub manager: Result<(), NotHere>,
 }
 
-/// Opens the libraries and asks for the devices.
+/// Opens the libraries and asks for the devices. Without libibverbs there is nothing to be seen.
 pub fn look() -> Result<Seen, NotHere> {
-    let library = Library::open()?;
-    let missing = library.verbs.missing().chain(library.cm.missing()).collect();
-    Ok(Seen { devices: devices(library), missing })
+    let (verbs, manager) = (Verbs::open()?, Cm::open());
+    let of_manager = manager.iter().flat_map(|cm| cm.missing());
+    let missing = verbs.missing().chain(of_manager).collect();
+    Ok(Seen { devices: devices(verbs), missing, manager: manager.map(drop) })
 }
 
-fn devices(library: &Library) -> io::Result<Vec<String>> {
+fn devices(verbs: &'static Verbs) -> io::Result<Vec<String>> {
     let mut count = 0;
     // SAFETY: the place of a number; the list is given back below.
-    let list = unsafe { library.verbs.ibv_get_device_list(&raw mut count) };
+    let list = unsafe { verbs.ibv_get_device_list(&raw mut count) };
     if list.is_null() {
         return Err(io::Error::last_os_error());
     }
     let names = (0..usize::try_from(count).unwrap_or(0)).map(|at| {
         // SAFETY: the list has that many devices and stands until it is given back; each has a name as long as it does.
         unsafe {
-            let name = library.verbs.ibv_get_device_name(*list.add(at));
+            let name = verbs.ibv_get_device_name(*list.add(at));
             if name.is_null() { String::new() } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
         }
     });
     let names = names.collect();
     // SAFETY: the list came from the library and is used no more.
-    unsafe { library.verbs.ibv_free_device_list(list) };
+    unsafe { verbs.ibv_free_device_list(list) };
     Ok(names)
 }

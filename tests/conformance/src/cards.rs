@@ -5,9 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use penstock::config::VerbsConnect;
 use penstock::transport::Transport;
 use penstock::{StartError, SystemEnv};
-use penstock_verbs::card::Card;
+use penstock_verbs::card::{Card, Facts};
 use penstock_verbs::model::{ModelNetwork, Options, Pace};
 use penstock_verbs::{Options as VerbsOptions, VerbsTransport};
 
@@ -48,9 +49,14 @@ fn options(manner: Manner) -> Options {
 /// Starts an engine over so many cards in this process. The first cards of all engines are in one network, and so on.
 pub fn start(spec: &EngineSpec, rails: u8, manner: Manner) -> Result<Engine, StartError> {
     let network = network(Path::new(&spec.folder), manner);
-    let card = |rail| -> Arc<dyn Card> { network.card_with(|facts| facts.gid[7] = rail) };
+    let config = spec.config();
+    let is_managed = config.transports.verbs_connect == VerbsConnect::Cm;
+    let card = |rail| -> Arc<dyn Card> {
+        let change = |facts: &mut Facts| facts.gid[7] = rail;
+        if is_managed { network.managed_card_with(change) } else { network.card_with(change) }
+    };
     let cards: Vec<_> = (0..rails).map(card).collect();
-    Engine::start_making(SystemEnv, spec.config(), |commons, registry| {
+    Engine::start_making(SystemEnv, config, |commons, registry| {
         let (commons, registry) = (Arc::clone(commons), Arc::clone(registry));
         let made = VerbsTransport::new(commons, registry, cards, VerbsOptions::default());
         let made: Arc<dyn Transport> = Arc::new(made.map_err(io::Error::other)?);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use penstock::config::{Progress, TcpIo, TransportName};
+use penstock::config::{Progress, TcpIo, TransportName, VerbsConnect};
 use penstock::{Config, StartError};
 use serde::{Deserialize, Serialize};
 
@@ -122,14 +122,16 @@ pub struct Setting {
     pub streams: usize,
     /// What cards both engines have.
     pub cards: Cards,
+    /// How queues of those are connected.
+    pub connect: VerbsConnect,
 }
 
 impl Setting {
     /// Engines with so many adaptive workers.
     pub const fn adaptive(transport: TransportName, workers: usize, place: Place) -> Self {
         let (progress, memory) = (Progress::Adaptive, Memory::Pools);
-        let (io, cards) = (TcpIo::Auto, Cards::Machines);
-        Self { transport, progress, workers, place, memory, process_vm: true, io, streams: 1, cards }
+        let (io, cards, connect) = (TcpIo::Auto, Cards::Machines, VerbsConnect::Exchange);
+        Self { transport, progress, workers, place, memory, process_vm: true, io, streams: 1, cards, connect }
     }
 
     /// Engines without threads.
@@ -173,6 +175,12 @@ impl Setting {
         Self { cards: Cards::Wired { rails }, ..self }
     }
 
+    /// The same with queues that are connected so.
+    #[must_use]
+    pub const fn connected(self, connect: VerbsConnect) -> Self {
+        Self { connect, ..self }
+    }
+
     /// Why no case can be run under this setting here, if none can.
     pub fn why_not(&self) -> Option<String> {
         let Cards::Wired { rails } = self.cards else { return None };
@@ -213,6 +221,7 @@ impl Setting {
             streams: self.streams,
             port: if self.is_between_hosts() { port_of(folder, name) } else { 0 },
             cards: self.cards,
+            connect: self.connect.as_str().to_owned(),
             tuning: Tuning::default(),
         }
     }
@@ -245,10 +254,11 @@ impl fmt::Display for Setting {
             write!(f, "/{}/{} streams", self.io, self.streams)?;
         }
         match self.cards {
-            Cards::Machines => Ok(()),
-            Cards::Wired { rails } => write!(f, "/{rails} wires"),
-            Cards::Model { rails, manner } => write!(f, "/{rails} rails, {manner:?}"),
+            Cards::Machines => {}
+            Cards::Wired { rails } => write!(f, "/{rails} wires")?,
+            Cards::Model { rails, manner } => write!(f, "/{rails} rails, {manner:?}")?,
         }
+        f.write_str(if self.connect == VerbsConnect::Exchange { "" } else { "/cm" })
     }
 }
 
@@ -296,6 +306,8 @@ pub struct EngineSpec {
     pub port: u16,
     /// Its cards.
     pub cards: Cards,
+    /// How queues of those are connected.
+    pub connect: String,
     /// What this case changes.
     pub tuning: Tuning,
 }
@@ -324,7 +336,7 @@ impl EngineSpec {
         };
         let yaml = format!(
             "workers: {{ progress: {}, count: {} }}\n\
-             transports: {{ allow: [{}], process_vm: {}, tcp_io: {}, tcp_streams: {}, verbs_devices: [{}] }}\n",
+             transports: {{ allow: [{}], process_vm: {}, tcp_io: {}, tcp_streams: {}, verbs_devices: [{}], verbs_connect: {} }}\n",
             self.progress,
             self.workers,
             self.transport,
@@ -332,6 +344,7 @@ impl EngineSpec {
             self.io,
             self.streams,
             devices.join(", "),
+            self.connect,
         );
         let yaml = match self.cards {
             Cards::Wired { .. } if self.progress == Progress::Inline.as_str() => yaml + EMULATED_INLINE,

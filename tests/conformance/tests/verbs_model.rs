@@ -1,6 +1,6 @@
 //! The suite over RDMA cards, by cards in this process.
 
-use penstock::config::TransportName;
+use penstock::config::{TransportName, VerbsConnect};
 use penstock_conformance::{Manner, Memory, Place, Setting, Stage, suite};
 
 const fn workers(count: usize) -> Setting {
@@ -17,6 +17,7 @@ suite!(inline: no_threads().over(1, Manner::Polled));
 suite!(inline_two_rails_late: no_threads().over(2, Manner::Late));
 suite!(two_rails_late_caller_memory: workers(1).with(Memory::Caller).over(2, Manner::Late));
 suite!(two_rails_by_itself: workers(1).over(2, Manner::Thread));
+suite!(two_rails_met: workers(2).over(2, Manner::Polled).connected(VerbsConnect::Cm));
 
 /// Without this the suites above could pass by another way.
 #[test]
@@ -26,5 +27,9 @@ fn the_suites_take_the_way_that_they_are_named_for() {
         assert_eq!((stage.peer().transport(), stage.far().way()), ("verbs", "verbs"), "{}", stage.far().why());
         let path = stage.peer().path();
         assert!(path.matches("model").count() >= usize::from(rails), "{path}");
+        assert!(!path.contains("rdma_cm"), "{path}");
     }
+    let stage = Stage::open(&workers(1).over(1, Manner::Polled).connected(VerbsConnect::Cm));
+    let path = stage.peer().path();
+    assert!(path.contains("connected by rdma_cm") && path.contains("model"), "{path}");
 }

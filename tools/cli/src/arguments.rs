@@ -372,6 +372,27 @@ pub(crate) struct NetworkOptions {
     /// RDMA devices of this host for `verbs`, `device[:port[:gid index]]`, separated by commas [default: chosen]
     #[arg(long, value_delimiter = ',', value_name = "DEVICE")]
     pub(crate) devices: Vec<String>,
+    /// How `verbs` has queue pairs connected; both hosts need it alike
+    #[arg(long, value_enum, default_value = "exchange")]
+    pub(crate) connect: QueueConnect,
+}
+
+/// How queue pairs of RDMA devices are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum QueueConnect {
+    /// By numbers that the engines tell each other
+    Exchange,
+    /// By the connection manager, `rdma_cm`
+    Cm,
+}
+
+impl From<QueueConnect> for config::VerbsConnect {
+    fn from(connect: QueueConnect) -> Self {
+        match connect {
+            QueueConnect::Exchange => Self::Exchange,
+            QueueConnect::Cm => Self::Cm,
+        }
+    }
 }
 
 /// What moves bytes between sockets and memory.

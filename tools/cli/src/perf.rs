@@ -47,6 +47,7 @@ fn asked(options: &PerfOptions) -> Result<Options, Failure> {
         io: options.network.io.into(),
         streams: options.network.streams,
         devices: options.network.devices.clone(),
+        connect: options.network.connect.into(),
         secret_file: options.network.secret_file.clone(),
         host: options.host.as_deref().map(network::with_port),
     };

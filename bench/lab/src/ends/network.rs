@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use penstock::config::TcpIo;
+use penstock::config::{TcpIo, VerbsConnect};
 use penstock::{Config, Peer, RemoteRegion, SystemEnv};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,9 @@ pub struct Network {
     /// After how much silence a session is given up, or a greeting; the engine's defaults where absent.
     #[serde(default)]
     pub patience: Option<Duration>,
+    /// How queue pairs of those are connected.
+    #[serde(default)]
+    pub connect: VerbsConnect,
     /// The secret of the group; that of the ends' own folder where both are started here, else the user's own.
     pub secret_file: Option<PathBuf>,
     /// `host:port` of an engine that serves the target; both ends are of this host where absent.
@@ -43,7 +46,7 @@ pub struct Network {
 impl Network {
     /// A configuration with what is asked for.
     pub fn apply(&self, config: Config) -> Config {
-        let config = config.tcp_io(self.io).verbs_devices(&self.devices);
+        let config = config.tcp_io(self.io).verbs_devices(&self.devices).verbs_connect(self.connect);
         let config = match self.streams {
             Some(streams) => config.tcp_streams(streams),
             None => config,

@@ -11,7 +11,7 @@ use penstock_transport::{
 };
 
 use crate::again::Lot;
-use crate::card::{CardError, Done, Outcome};
+use crate::card::{CardError, Connected, Done, Outcome};
 use crate::context::Context;
 use crate::inbound::{CORRUPT, Due, Inbox};
 use crate::log::Say;
@@ -44,6 +44,8 @@ pub(crate) struct Channel {
     pub(crate) lots: Vec<Lot>,
     /// What has ended and was not reported yet.
     pub(crate) over: Vec<Over>,
+    /// Rails whose queue was made new, of which the desk was not told yet.
+    pub(crate) made_new: Vec<u8>,
     /// When the channel was looked at last, and since when no rail is up.
     pub(crate) looked_at: Instant,
     pub(crate) cut_off_since: Option<Instant>,
@@ -83,6 +85,7 @@ impl Channel {
             next_number: 0,
             lots: Vec::new(),
             over: Vec::new(),
+            made_new: Vec::new(),
             looked_at: now,
             cut_off_since: None,
         }
@@ -93,9 +96,16 @@ impl Channel {
         (0..self.rails.len()).try_for_each(|rail| self.greet(rail, self.looked_at))
     }
 
-    /// Connects a rail and says who is there.
-    pub(crate) fn greet(&mut self, rail: usize, now: Instant) -> Result<(), CardError> {
-        self.rails[rail].connect(now)?;
+    /// Connects a rail and says who is there, unless that takes a while.
+    fn greet(&mut self, rail: usize, now: Instant) -> Result<(), CardError> {
+        match self.rails[rail].connect(now)? {
+            Connected::Yes => self.say_hello(rail),
+            Connected::NotYet => Ok(()),
+        }
+    }
+
+    /// Says on a rail that is connected who is there.
+    pub(crate) fn say_hello(&mut self, rail: usize) -> Result<(), CardError> {
         let (channel, grants) = (self.number, self.inbox.rails[rail].grants());
         self.say(rail, Say::Hello, &Body::Hello(Hello { channel, rail: rail as u8, grants }));
         self.rails[rail].ring()
@@ -273,8 +283,9 @@ impl Channel {
     ) -> Result<(), LaneFault> {
         let life = low_life(self.rails[rail].life);
         let expected = self.inbox.rails[rail].heard();
-        // What comes after the peer was told how much came is said again.
-        if !matches!(self.rails[rail].standing, Standing::Greeting(_) | Standing::Up | Standing::Breaking(_)) {
+        // What comes after the peer was told how much came is said again. A card that is being connected may take the peer's greeting
+        // before the call has returned.
+        if matches!(self.rails[rail].standing, Standing::New | Standing::Idle(_) | Standing::Ended(_)) {
             return Ok(());
         }
         let is_greeted = self.rails[rail].is_greeted;

@@ -6,7 +6,7 @@ impl Channel {
     /// Breaks off all queues: what was posted and has not ended completes as failed.
     pub(crate) fn break_off(&mut self) {
         for rail in &mut self.rails {
-            if let Err(error) = rail.queue.break_off() {
+            if let Err(error) = rail.break_queue() {
                 tracing::debug!(%error, "a queue is not broken off: it is made new all the same");
             }
         }
@@ -15,10 +15,10 @@ impl Channel {
     /// Makes all queues new. Answers their numbers, by rail.
     pub(crate) fn reset(&mut self) -> Vec<(u8, u32)> {
         let reset = |rail: &mut crate::rail::Rail| {
-            if let Err(error) = rail.queue.reset() {
+            if let Err(error) = rail.make_queue_new() {
                 tracing::warn!(%error, "a queue is not made new: it is given back as it is");
             }
-            (rail.index, rail.queue.number())
+            (rail.index, rail.number)
         };
         self.rails.iter_mut().map(reset).collect()
     }

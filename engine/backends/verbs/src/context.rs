@@ -6,6 +6,8 @@ use penstock_transport::host::{Bell, Commons};
 use penstock_transport::{CounterRef, Told};
 use rustix::thread::futex;
 
+use crate::connecting::Connect;
+
 /// What a lane lends its channels for a call.
 pub(crate) struct Context<'a> {
     /// How far this engine's log of withdrawals has come.
@@ -20,6 +22,8 @@ pub(crate) struct Context<'a> {
     pub(crate) witness: &'a dyn Witness,
     /// Says something to the peer's channel of the same number, over the session's control channel.
     pub(crate) say: &'a dyn Fn(&[u8]),
+    /// Who connects queues again.
+    pub(crate) connect: &'a dyn Connect,
     /// When the call is made.
     pub(crate) now: Instant,
 }

@@ -70,6 +70,7 @@ impl VerbsDriver {
                 match event {
                     Event::Fatal => tracing::error!(card = name, "a card has failed"),
                     Event::QueueBroken(number) => tracing::debug!(card = name, number, "a queue has broken"),
+                    Event::Met(number) => tracing::trace!(card = name, number, "a meeting has come further"),
                     Event::PortDown | Event::PortUp | Event::Changed => tracing::info!(card = name, ?event, "a port"),
                 }
                 hubs.iter().for_each(|(hub, _)| hub.lock().event(place, event));

@@ -1,9 +1,11 @@
 //! What a side says aside when a queue's life has ended, parsed as the untrusted bytes it is.
 
+use crate::card::{TOKEN_BYTES, Token};
+
 /// What this release speaks.
 const VERSION: u8 = 1;
 
-/// Bytes of the words.
+/// Bytes of the words, without a token.
 pub const ENDED_BYTES: usize = 40;
 
 /// Packets and queues are numbered in so many bits.
@@ -26,13 +28,15 @@ pub struct Ended {
     pub queue: u32,
     /// The number of the first packet of its next life.
     pub first_packet: u32,
+    /// What the queue is called by in its next life, if it is met by the connection manager and waits to be called.
+    pub token: Option<Token>,
 }
 
 /// Why bytes are no such words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EndedError {
     /// Too few or too many.
-    #[error("{0} bytes are said of an ended queue, it takes {ENDED_BYTES}")]
+    #[error("{0} bytes are said of an ended queue, it takes {ENDED_BYTES}, or {TOKEN_BYTES} more")]
     Length(usize),
     /// Another release, or none.
     #[error("version {0} of the words about an ended queue, this is {VERSION}")]
@@ -44,8 +48,8 @@ pub enum EndedError {
 
 impl Ended {
     /// Its bytes.
-    pub fn encode(&self) -> [u8; ENDED_BYTES] {
-        let mut bytes = [0; ENDED_BYTES];
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; ENDED_BYTES];
         let words = [self.life, self.heard, self.queue, self.first_packet];
         (bytes[0], bytes[1]) = (VERSION, self.rail);
         for (place, word) in bytes[4..20].chunks_exact_mut(4).zip(words) {
@@ -53,12 +57,18 @@ impl Ended {
         }
         bytes[24..32].copy_from_slice(&self.gone.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.revision.to_le_bytes());
+        bytes.extend(self.token.iter().flat_map(|token| token.0));
         bytes
     }
 
     /// Reads them. Any bytes are such words, or an error.
     pub fn parse(bytes: &[u8]) -> Result<Self, EndedError> {
-        let bytes: &[u8; ENDED_BYTES] = bytes.try_into().map_err(|_| EndedError::Length(bytes.len()))?;
+        let wrong = EndedError::Length(bytes.len());
+        let (bytes, token) = bytes.split_first_chunk::<ENDED_BYTES>().ok_or(wrong)?;
+        let token = match token {
+            [] => None,
+            token => Some(Token(token.try_into().map_err(|_| wrong)?)),
+        };
         if bytes[0] != VERSION {
             return Err(EndedError::Version(bytes[0]));
         }
@@ -71,7 +81,7 @@ impl Ended {
             return Err(EndedError::Reserved);
         }
         let (gone, revision) = (number(24, 8), number(32, 8));
-        Ok(Self { rail: bytes[1], life, heard, gone, revision, queue, first_packet })
+        Ok(Self { rail: bytes[1], life, heard, gone, revision, queue, first_packet, token })
     }
 }
 
@@ -94,21 +104,24 @@ mod tests {
             (gone, revision) in any::<(u64, u64)>(),
             queue in 0u32..1 << 24,
             first_packet in 0u32..1 << 24,
+            token in any::<Option<[u8; TOKEN_BYTES]>>().prop_map(|token| token.map(Token)),
         ) {
-            let ended = Ended { rail, life, heard, gone, revision, queue, first_packet };
-            prop_assert_eq!(Ended::parse(&ended.encode()), Ok(ended));
-            prop_assert_eq!(Ended::parse(&ended.encode()[1..]), Err(EndedError::Length(39)));
+            let ended = Ended { rail, life, heard, gone, revision, queue, first_packet, token };
+            let words = ended.encode();
+            prop_assert_eq!(Ended::parse(&words), Ok(ended));
+            prop_assert_eq!(Ended::parse(&words[1..]), Err(EndedError::Length(words.len() - 1)));
+            prop_assert!(Ended::parse(&[&words[..], &[0]].concat()).is_err());
         }
 
         #[test]
         fn any_bytes_are_words_or_an_error(
-            bytes in prop::collection::vec(prop_oneof![3 => Just(0), 1 => any::<u8>()], ENDED_BYTES),
+            bytes in prop::collection::vec(prop_oneof![3 => Just(0), 1 => any::<u8>()], ENDED_BYTES - 1..ENDED_BYTES + 20),
             version in 0u8..3,
         ) {
             let mut bytes = bytes;
             bytes[0] = version;
             if let Ok(ended) = Ended::parse(&bytes) {
-                prop_assert_eq!(ended.encode().to_vec(), bytes);
+                prop_assert_eq!(ended.encode(), bytes);
             }
         }
     }

@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use penstock_ring::ReadyBits;
 
-use crate::card::{Card, CardError, Desk, Done, Event, Landing, Outcome, Queue};
+use crate::card::{Card, CardError, Desk, Done, Event, Outcome, Queue, QueueMaker};
+use crate::receives::Receives;
 use crate::slab::Slab;
 
 /// Completions that are taken at once.
@@ -101,19 +102,16 @@ struct Placed {
     rail: u8,
     requests: usize,
     grants: usize,
+    /// It is not in the middle of a message that goes into a receive of a lower number.
+    seen: u64,
 }
 
-/// The receives of a desk: slots that wait for messages.
-#[derive(Default)]
-struct Receives {
-    slabs: Vec<Slab>,
-    /// Which slab and which slot of it a number means.
-    slots: Vec<(u32, u32)>,
-    is_given: Vec<bool>,
-    free: Vec<u32>,
-    /// How many the card has, and how many its queues may need.
-    given: usize,
-    wanted: usize,
+/// Room for a queue that is about to be made.
+struct Reserved {
+    maker: Arc<dyn QueueMaker>,
+    on: Arc<dyn Card>,
+    /// Its receives have to be made, too.
+    needs_slots: bool,
 }
 
 /// Queue numbers are a card's own and as good as random below a few thousand.
@@ -150,6 +148,39 @@ impl Hub {
         let desks = cards.iter().map(place).collect::<Result<_, CardError>>()?;
         let inboxes = Inboxes { list: Vec::new(), free: Vec::new(), ready, earliest: None };
         Ok(Self { inner: Mutex::new(Inner { desks, inboxes, now: None }) })
+    }
+
+    /// Makes a queue on the desk of this card, and gives the card the receives that it may need. The worker does not wait meanwhile.
+    pub(crate) fn queue(
+        &self,
+        card: usize,
+        inbox: u32,
+        channel: u16,
+        (requests, grants): (usize, usize),
+    ) -> Result<Box<dyn Queue>, CardError> {
+        let Reserved { maker, on, needs_slots } = self.lock().reserve(card, requests, grants)?;
+        let slots = if needs_slots { Slab::new([&on], grants).map(Some) } else { Ok(None) };
+        let made = slots.and_then(|slots| Ok((maker.queue(requests)?, slots)));
+        let mut inner = self.lock();
+        let place = &mut inner.desks[card];
+        place.receives.unreserve(grants, made.is_ok());
+        let (queue, slots) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                place.completions -= requests + grants;
+                return Err(error);
+            }
+        };
+        if let Some(slots) = slots {
+            place.receives.add(slots);
+        }
+        let seen = place.receives.next();
+        place.queues.insert(queue.number(), Placed { inbox, channel, rail: 0, requests, grants, seen });
+        if let Err(error) = place.supply() {
+            inner.forget_queue(card, queue.number());
+            return Err(error);
+        }
+        Ok(queue)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -225,16 +256,15 @@ impl Inner {
         }
     }
 
-    /// Makes a queue on the desk of this card, and gives the card the receives that it may need.
-    pub(crate) fn queue(
-        &mut self,
-        card: usize,
-        inbox: u32,
-        channel: u16,
-        (requests, grants): (usize, usize),
-    ) -> Result<Box<dyn Queue>, CardError> {
+    /// Sees to it that there is room for another queue. Answers what makes it, and whether its receives have to be made.
+    fn reserve(&mut self, card: usize, requests: usize, grants: usize) -> Result<Reserved, CardError> {
         let place = &mut self.desks[card];
         let name = || place.card.facts().name.clone();
+        if place.is_dead {
+            let why = "it has failed since the engine started".to_owned();
+            let mend = "look at the kernel's messages, and start the engine again when it is back".to_owned();
+            return Err(CardError::NotHere { what: name(), why, mend });
+        }
         if place.is_dead {
             let why = "it has failed since the engine started".to_owned();
             let mend = "look at the kernel's messages, and start the engine again when it is back".to_owned();
@@ -245,20 +275,13 @@ impl Inner {
             let (what, wants) = ("the completions of one more queue", requests + grants);
             return Err(CardError::NoRoom { card: name(), what, has, wants });
         }
-        let has = place.size.receives - place.receives.wanted;
+        let has = place.size.receives - place.receives.needed();
         if grants > has {
             return Err(CardError::NoRoom { card: name(), what: "the receives of one more queue", has, wants: grants });
         }
-        place.receives.make(place.receives.wanted + grants, grants, &place.card)?;
-        let queue = place.desk.queue(requests)?;
         place.completions += requests + grants;
-        place.receives.wanted += grants;
-        place.queues.insert(queue.number(), Placed { inbox, channel, rail: 0, requests, grants });
-        if let Err(error) = place.supply() {
-            self.forget_queue(card, queue.number());
-            return Err(error);
-        }
-        Ok(queue)
+        let needs_slots = place.receives.reserve(grants);
+        Ok(Reserved { maker: place.desk.maker(), on: Arc::clone(&place.card), needs_slots })
     }
 
     /// A queue is of this rail.
@@ -275,6 +298,17 @@ impl Inner {
         if let Some(placed) = place.queues.remove(&number) {
             place.completions -= placed.requests + placed.grants;
             place.receives.wanted -= placed.grants;
+            place.receives.suspect();
+        }
+    }
+
+    /// A queue was made new. Call it before it is connected again.
+    pub(crate) fn was_made_new(&mut self, card: usize, number: u32) {
+        self.drain();
+        let place = &mut self.desks[card];
+        if let Some(placed) = place.queues.get_mut(&number) {
+            placed.seen = place.receives.next();
+            place.receives.suspect();
         }
     }
 
@@ -363,12 +397,14 @@ impl Inner {
         };
         let (mut unused, mut slots) = (0, [0; POLLED_AT_ONCE]);
         for done in &done[..count] {
-            let is_received = place.receives.take(done);
-            let placed = place.queues.get(&done.queue).filter(|_| done.what != Outcome::Unused);
-            if let Some(&Placed { inbox, channel, rail, .. }) = placed {
+            let received = place.receives.take(done);
+            let placed = place.queues.get_mut(&done.queue).filter(|_| done.what != Outcome::Unused);
+            if let Some(placed) = placed {
+                placed.seen = placed.seen.max(received.unwrap_or(0));
+                let Placed { inbox, channel, rail, .. } = *placed;
                 let what = What::Done { desk: desk as u8, done: *done };
                 self.inboxes.put(inbox, Item { channel, rail, what });
-            } else if is_received {
+            } else if received.is_some() {
                 // Not used, or of a queue that is gone.
                 slots[unused] = done.id;
                 unused += 1;
@@ -377,20 +413,24 @@ impl Inner {
         if unused > 0 {
             self.give_back(desk as u8, &slots[..unused]);
         }
+        if count > 0 && self.desks[desk].receives.is_suspicious() {
+            let now = self.now();
+            if let Err(error) = self.desks[desk].look_for_lost(now) {
+                self.break_desk(desk, &error);
+            }
+        }
         count
     }
 
     /// The bytes of a message.
     pub(crate) fn read(&self, desk: u8, id: u64, bytes: &mut [u8]) {
-        let receives = &self.desks[usize::from(desk)].receives;
-        let (slab, slot) = receives.slots[id as usize];
-        receives.slabs[slab as usize].get(slot as usize, bytes);
+        self.desks[usize::from(desk)].receives.read(id, bytes);
     }
 
     /// These slots may take other messages.
     pub(crate) fn give_back(&mut self, desk: u8, ids: &[u64]) {
         let place = &mut self.desks[usize::from(desk)];
-        place.receives.free.extend(ids.iter().map(|id| *id as u32));
+        place.receives.give_back(ids);
         if !place.is_broken
             && let Err(error) = place.supply()
         {
@@ -409,7 +449,7 @@ impl Inner {
     pub(crate) fn event(&mut self, card: usize, event: Event) {
         self.desks[card].is_dead |= event == Event::Fatal;
         for (&number, &Placed { inbox, channel, rail, .. }) in &self.desks[card].queues {
-            if !matches!(event, Event::QueueBroken(broken) if broken != number) {
+            if !matches!(event, Event::QueueBroken(its) | Event::Met(its) if its != number) {
                 self.inboxes.put(inbox, Item { channel, rail, what: What::Event(event) });
             }
         }
@@ -421,60 +461,30 @@ impl Inner {
         std::mem::swap(&mut self.inboxes.list[inbox as usize].items, items);
     }
 
-    /// How many receives the cards have, and how many their queues may need.
+    /// How many receives the cards have as far as is known, and how many their queues may need.
     #[cfg(test)]
     pub(crate) fn receives(&self) -> (usize, usize) {
-        let count = |count: fn(&Receives) -> usize| self.desks.iter().map(|place| count(&place.receives)).sum();
-        (count(|receives| receives.given), count(|receives| receives.wanted))
+        let counts = self.desks.iter().map(|place| place.receives.counts());
+        counts.fold((0, 0), |(given, wanted), its| (given + its.0, wanted + its.1))
+    }
+
+    /// How many there are in all.
+    #[cfg(test)]
+    pub(crate) fn slots(&self) -> usize {
+        self.desks.iter().map(|place| place.receives.counts().2).sum()
     }
 }
 
 impl Place {
     /// Gives the card as many receives as its queues may need.
     fn supply(&mut self) -> Result<(), CardError> {
-        let Receives { slabs, slots, is_given, free, given, wanted } = &mut self.receives;
-        while given < wanted {
-            let mut landings = [Landing { id: 0, piece: Default::default() }; POLLED_AT_ONCE];
-            let count = free.len().min(*wanted - *given).min(landings.len());
-            if count == 0 {
-                break;
-            }
-            for landing in &mut landings[..count] {
-                let id = free.pop().expect("as many as were counted");
-                let (slab, slot) = slots[id as usize];
-                let slab = &slabs[slab as usize];
-                *landing = Landing { id: id.into(), piece: slab.piece(0, slot as usize, crate::slab::SLOT_BYTES) };
-                is_given[id as usize] = true;
-            }
-            *given += count;
-            self.desk.supply(&landings[..count])?;
-        }
-        Ok(())
-    }
-}
-
-impl Receives {
-    /// Makes slots until there are so many, so many at once.
-    fn make(&mut self, wanted: usize, at_once: usize, card: &Arc<dyn Card>) -> Result<(), CardError> {
-        while self.slots.len() < wanted {
-            let slab = Slab::new([card], at_once)?;
-            let place = self.slabs.len() as u32;
-            for slot in 0..slab.slots() as u32 {
-                self.free.push(self.slots.len() as u32);
-                self.slots.push((place, slot));
-                self.is_given.push(false);
-            }
-            self.slabs.push(slab);
-        }
-        Ok(())
+        self.receives.supply(&mut *self.desk)
     }
 
-    /// A completion is here: if it is one of a receive, the card has one less. Answers whether it is.
-    fn take(&mut self, done: &Done) -> bool {
-        let is_received = matches!(done.what, Outcome::Came { .. } | Outcome::Unused);
-        let Some(is_given) = self.is_given.get_mut(done.id as usize).filter(|_| is_received) else { return false };
-        let was_given = std::mem::take(is_given);
-        self.given -= usize::from(was_given);
-        was_given
+    /// Looks for receives that were lost with a queue.
+    fn look_for_lost(&mut self, now: Instant) -> Result<(), CardError> {
+        let floor = self.queues.values().map(|placed| placed.seen).min().unwrap_or(u64::MAX);
+        self.receives.look(floor, now, &self.card);
+        self.supply()
     }
 }

@@ -16,6 +16,7 @@ use penstock_transport::{
 use crate::asides::LaneAsides;
 use crate::card::{CardError, Done, Outcome};
 use crate::channel::Channel;
+use crate::connecting::Connectors;
 use crate::context::Context;
 use crate::fence::LaneFence;
 use crate::hub::{Hub, Item, What};
@@ -32,6 +33,7 @@ pub(crate) struct Common {
     pub(crate) fence: Arc<LaneFence>,
     pub(crate) asides: Arc<LaneAsides>,
     pub(crate) regions: Arc<Regions>,
+    pub(crate) connectors: Arc<Connectors>,
     /// The card of each rail, and how many channels and workers there are.
     pub(crate) cards: Vec<usize>,
     pub(crate) workers: usize,
@@ -125,6 +127,7 @@ impl VerbsLane {
             application,
             witness: &*common.fence,
             say: &say,
+            connect: &*common.connectors,
             now: hub.lock().now(),
         };
         call(&mut channels[place], &context)
@@ -239,8 +242,14 @@ impl VerbsLane {
         }
     }
 
-    /// Says what is still under way, and when to look again.
+    /// Says what is still under way, which queues were made new, and when to look again.
     fn settle(&mut self) {
+        for channel in &mut self.channels {
+            for rail in channel.made_new.drain(..) {
+                let number = channel.rails[usize::from(rail)].number;
+                self.hub.lock().was_made_new(self.common.cards[usize::from(rail)], number);
+            }
+        }
         self.low.ended(self.oldest());
         self.set_timer();
     }

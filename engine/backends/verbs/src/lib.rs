@@ -10,13 +10,14 @@
 //! - [`model`]: a card in this process, for tests
 //! - [`transport`]: reaching, offering, joining; [`offer`]: what both sides must agree on; [`pairing`]: which rails are joined
 //! - [`registrar`], `regions`: the way to a peer's memory, and what is registered with which card
-//! - `hub`, `driver`: what a worker asks its cards for all its lanes
+//! - `hub`, `receives`, `driver`: what a worker asks its cards for all its lanes
 //! - `lane`, `fence`, `asides`: one worker's lane, what is proven of the cards that touch this engine's memory, words beside the rails
 //! - [`message`]: what the two ends of a rail say to each other, parsed as the untrusted bytes it is
 //! - `channel`: the rails between two workers; `context`: what their lane lends them; `close`: its end
 //! - `rail`, `stage`, `log`: one queue, what is staged for it, and what is under way on it
 //! - `op`, `stripe`: batches and announcements, and the rails that they take
 //! - `inbound`: what the peer says; `slab`: memory for messages
+//! - `connecting`: the threads in which queues are connected again
 //! - [`ended`], `repair`, `again`: what is said when a queue has broken, how it is mended, and what then goes again
 
 mod again;
@@ -24,6 +25,7 @@ mod asides;
 pub mod card;
 mod channel;
 mod close;
+mod connecting;
 mod context;
 pub mod device;
 mod driver;
@@ -40,6 +42,7 @@ pub mod offer;
 mod op;
 pub mod pairing;
 mod rail;
+mod receives;
 mod regions;
 pub mod registrar;
 mod repair;

@@ -1,19 +1,20 @@
 //! What one engine tells the other before they move anything, checked before it is used.
 //!
 //! ```text
-//! version u16 | rails u8 | 0 u8 | fingerprint of the limits u32 | workers u32 | channels u32 | grants u32
+//! version u16 | rails u8 | how they are connected u8 | fingerprint of the limits u32 | workers u32 | channels u32 | grants u32
 //! for each rail:
 //!   gid 16 B | bandwidth u64 | mtu u32 | lid u16 | kind of its address u8 | network bits u8 | routable u8 | reads u8 |
 //!   length of its name u8 | its name
-//!   for each channel: queue u32 | first packet u32
+//!   if it is met by the connection manager: its address, as one of IPv6, 16 B | port u16
+//!   for each channel: queue u32 | first packet u32 | if it is met: its token 16 B
 //! ```
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use penstock_core::limits::{COUNTERS_MAX, FLIGHTS_PER_LANE_MAX, NOTE_BYTES_MAX, WORKERS_MAX};
 use penstock_transport::JoinError;
 
-use crate::card::{Endpoint, Facts, GidKind};
+use crate::card::{Endpoint, Facts, GidKind, Token};
 use crate::device::networks::MAPPED_BITS;
 use crate::message::GRANTS_MAX;
 use crate::pairing::RAILS_MAX;
@@ -52,6 +53,25 @@ const fn fingerprint(limits: &[u64]) -> u32 {
     (hash ^ hash >> 32) as u32
 }
 
+/// How an engine has its queues connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// By the numbers in offers.
+    Exchange,
+    /// By the connection manager.
+    Manager,
+}
+
+impl By {
+    /// The word of the setting.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exchange => "exchange",
+            Self::Manager => "cm",
+        }
+    }
+}
+
 /// An engine's offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
@@ -59,6 +79,8 @@ pub struct Offer {
     pub workers: usize,
     /// How many messages it may be sent on each queue before it answers: a power of two.
     pub grants: u32,
+    /// How its queues are connected.
+    pub by: By,
     /// Its cards.
     pub rails: Vec<OfferedRail>,
 }
@@ -84,6 +106,8 @@ pub struct OfferedRail {
     pub bandwidth: u64,
     /// Reads that the peer may have under way on one queue.
     pub reads_max: u8,
+    /// Where its connection manager is called, if its queues are met by it.
+    pub meets_at: Option<SocketAddr>,
     /// One for each channel.
     pub queues: Vec<OfferedQueue>,
 }
@@ -95,6 +119,8 @@ pub struct OfferedQueue {
     pub number: u32,
     /// The number of the first packet from it.
     pub first_packet: u32,
+    /// What it is called by, if it is met by the connection manager.
+    pub token: Option<Token>,
 }
 
 impl OfferedRail {
@@ -113,13 +139,14 @@ impl OfferedRail {
             mtu: facts.mtu,
             bandwidth: facts.bandwidth,
             reads_max: facts.reads_max.max(1),
+            meets_at: facts.meets_at,
             queues,
         }
     }
 
     /// Where its queue of a channel is.
     pub fn endpoint(&self, channel: usize) -> Endpoint {
-        let OfferedQueue { number, first_packet } = self.queues[channel];
+        let OfferedQueue { number, first_packet, .. } = self.queues[channel];
         Endpoint { queue: number, first_packet, gid: self.gid, lid: self.lid }
     }
 
@@ -159,7 +186,7 @@ impl Offer {
         let channels = self.rails.first().map_or(0, |rail| rail.queues.len());
         let mut blob = Vec::with_capacity(64 + self.rails.len() * (64 + channels * 8));
         blob.extend(VERSION.to_le_bytes());
-        blob.extend([self.rails.len() as u8, 0]);
+        blob.extend([self.rails.len() as u8, self.by as u8]);
         blob.extend(FINGERPRINT.to_le_bytes());
         blob.extend((self.workers as u32).to_le_bytes());
         blob.extend((channels as u32).to_le_bytes());
@@ -172,9 +199,14 @@ impl Offer {
             blob.extend([number_of(rail.kind), rail.network_bits, u8::from(rail.is_routable), rail.reads_max]);
             blob.push(rail.name.len() as u8);
             blob.extend(rail.name.as_bytes());
+            if let Some(at) = rail.meets_at {
+                blob.extend(wide(at.ip()).octets());
+                blob.extend(at.port().to_le_bytes());
+            }
             for queue in &rail.queues {
                 blob.extend(queue.number.to_le_bytes());
                 blob.extend(queue.first_packet.to_le_bytes());
+                blob.extend(queue.token.iter().flat_map(|token| token.0));
             }
         }
         blob
@@ -189,7 +221,7 @@ impl Offer {
     pub fn parse(blob: &[u8], workers: usize, channels: usize) -> Result<Self, JoinError> {
         const GARBLED: fn(&'static str) -> JoinError = JoinError::Garbled;
         let mut from = Reader(blob);
-        let ([version, _], [rails, zero]) = ([u16::from_le_bytes(from.take()?), 0], from.take()?);
+        let ([version, _], [rails, by]) = ([u16::from_le_bytes(from.take()?), 0], from.take()?);
         if version != VERSION {
             return Err(GARBLED("its rails have another version: run the same release on both hosts"));
         }
@@ -200,9 +232,14 @@ impl Offer {
         if theirs != workers || workers == 0 || workers > WORKERS_MAX {
             return Err(GARBLED("it does not say as many workers as its greeting"));
         }
-        if u32::from_le_bytes(from.take()?) as usize != channels || zero != 0 {
+        if u32::from_le_bytes(from.take()?) as usize != channels {
             return Err(GARBLED("it has another number of channels"));
         }
+        let by = match by {
+            0 => By::Exchange,
+            1 => By::Manager,
+            _ => return Err(GARBLED("its queues are connected in a way that is not known here")),
+        };
         let grants = u32::from_le_bytes(from.take()?);
         if !(GRANTS_MIN..=GRANTS_MAX).contains(&grants) || !grants.is_power_of_two() {
             return Err(GARBLED("it takes an impossible number of messages"));
@@ -210,11 +247,11 @@ impl Offer {
         if rails == 0 || usize::from(rails) > RAILS_MAX {
             return Err(GARBLED("it has an impossible number of rails"));
         }
-        let rails = (0..rails).map(|_| rail(&mut from, channels)).collect::<Result<_, _>>()?;
+        let rails = (0..rails).map(|_| rail(&mut from, by, channels)).collect::<Result<_, _>>()?;
         if !from.0.is_empty() {
             return Err(GARBLED("it is longer than what it says"));
         }
-        Ok(Self { workers, grants, rails })
+        Ok(Self { workers, grants, by, rails })
     }
 }
 
@@ -228,7 +265,7 @@ fn number_of(kind: GidKind) -> u8 {
     }
 }
 
-fn rail(from: &mut Reader<'_>, channels: usize) -> Result<OfferedRail, JoinError> {
+fn rail(from: &mut Reader<'_>, by: By, channels: usize) -> Result<OfferedRail, JoinError> {
     let gid = from.take()?;
     let bandwidth = u64::from_le_bytes(from.take()?);
     let mtu = u32::from_le_bytes(from.take()?);
@@ -244,18 +281,42 @@ fn rail(from: &mut Reader<'_>, channels: usize) -> Result<OfferedRail, JoinError
     if !MTUS.contains(&mtu) || network_bits > 128 || routable > 1 || reads_max == 0 {
         return Err(JoinError::Garbled("a rail of it is impossible"));
     }
-    let queues = (0..channels).map(|_| queue(from)).collect::<Result<_, _>>()?;
-    let is_routable = routable == 1;
-    let name = name.to_owned();
-    Ok(OfferedRail { name, gid, lid, kind, network_bits, is_routable, mtu, bandwidth, reads_max, queues })
+    let meets_at = match by {
+        By::Exchange => None,
+        By::Manager => Some(meets_at(from)?),
+    };
+    let queues = (0..channels).map(|_| queue(from, by)).collect::<Result<_, _>>()?;
+    let (is_routable, name) = (routable == 1, name.to_owned());
+    Ok(OfferedRail { name, gid, lid, kind, network_bits, is_routable, mtu, bandwidth, reads_max, meets_at, queues })
 }
 
-fn queue(from: &mut Reader<'_>) -> Result<OfferedQueue, JoinError> {
+/// An address as one of IPv6.
+fn wide(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(four) => four.to_ipv6_mapped(),
+        IpAddr::V6(six) => six,
+    }
+}
+
+fn meets_at(from: &mut Reader<'_>) -> Result<SocketAddr, JoinError> {
+    let address = Ipv6Addr::from(from.take::<16>()?).to_canonical();
+    let port = u16::from_le_bytes(from.take()?);
+    if port == 0 || address.is_unspecified() || address.is_multicast() || address.is_loopback() {
+        return Err(JoinError::Garbled("a rail of it is met nowhere"));
+    }
+    Ok(SocketAddr::new(address, port))
+}
+
+fn queue(from: &mut Reader<'_>, by: By) -> Result<OfferedQueue, JoinError> {
     let (number, first_packet) = (u32::from_le_bytes(from.take()?), u32::from_le_bytes(from.take()?));
     if number == 0 || number > NUMBER_MAX || first_packet > NUMBER_MAX {
         return Err(JoinError::Garbled("a queue of it is impossible"));
     }
-    Ok(OfferedQueue { number, first_packet })
+    let token = match by {
+        By::Exchange => None,
+        By::Manager => Some(Token(from.take()?)),
+    };
+    Ok(OfferedQueue { number, first_packet, token })
 }
 
 /// What is left to be read.
@@ -282,7 +343,8 @@ mod tests {
     use super::*;
 
     fn offer() -> Offer {
-        let queues = vec![OfferedQueue { number: 17, first_packet: 99 }, OfferedQueue { number: 18, first_packet: 0 }];
+        let queue = |number, first_packet| OfferedQueue { number, first_packet, token: None };
+        let queues = vec![queue(17, 99), queue(18, 0)];
         let rail = |name: &str, last| OfferedRail {
             name: name.to_owned(),
             gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, last],
@@ -293,27 +355,59 @@ mod tests {
             mtu: 1024,
             bandwidth: 100_000_000_000,
             reads_max: 16,
+            meets_at: None,
             queues: queues.clone(),
         };
-        Offer { workers: 2, grants: 32, rails: vec![rail("one/1", 1), rail("two/1", 2)] }
+        Offer { workers: 2, grants: 32, by: By::Exchange, rails: vec![rail("one/1", 1), rail("two/1", 2)] }
+    }
+
+    /// The same of an engine whose queues are met by the connection manager.
+    fn managed() -> Offer {
+        let mut offer = offer();
+        offer.by = By::Manager;
+        for (rail, at) in offer.rails.iter_mut().zip(["10.0.0.1:4711", "[fd00::2]:1"]) {
+            rail.meets_at = Some(at.parse().unwrap());
+            for (place, queue) in rail.queues.iter_mut().enumerate() {
+                queue.token = Some(Token([place as u8 + 1; 16]));
+            }
+        }
+        offer
     }
 
     #[test]
     fn an_offer_is_read_as_it_was_written() {
         assert_eq!(Offer::parse(&offer().blob(), 2, 2).unwrap(), offer());
+        assert_eq!(Offer::parse(&managed().blob(), 2, 2).unwrap(), managed());
         assert_eq!(offer().rails[0].in_words(), "one/1 (fe80::102:304:506:701/64, RoCE v1)");
         assert_eq!(offer().rails[0].network(), "fe80::/64 (RoCE v1)");
     }
 
     #[test]
     fn an_offer_that_is_cut_short_or_has_more_is_refused() {
-        let good = offer().blob();
-        for end in 0..good.len() {
-            assert!(Offer::parse(&good[..end], 2, 2).is_err(), "cut at {end}");
+        for good in [offer().blob(), managed().blob()] {
+            for end in 0..good.len() {
+                assert!(Offer::parse(&good[..end], 2, 2).is_err(), "cut at {end}");
+            }
+            assert!(Offer::parse(&[&good[..], &[0]].concat(), 2, 2).is_err());
+            assert!(Offer::parse(&good, 1, 2).is_err());
+            assert!(Offer::parse(&good, 2, 3).is_err());
         }
-        assert!(Offer::parse(&[&good[..], &[0]].concat(), 2, 2).is_err());
-        assert!(Offer::parse(&good, 1, 2).is_err());
-        assert!(Offer::parse(&good, 2, 3).is_err());
+    }
+
+    #[test]
+    fn a_rail_that_is_met_nowhere_is_refused() {
+        let at = |at: &str| {
+            let mut offer = managed();
+            offer.rails[1].meets_at = Some(at.parse().unwrap());
+            Offer::parse(&offer.blob(), 2, 2)
+        };
+        assert!(at("10.0.0.2:1").is_ok());
+        for nowhere in ["10.0.0.2:0", "0.0.0.0:1", "[::]:1", "224.0.0.1:1", "[ff02::1]:1", "127.0.0.1:1", "[::1]:1"] {
+            assert!(at(nowhere).is_err(), "{nowhere}");
+        }
+        let mut other = managed().blob();
+        other[3] = 2;
+        assert!(Offer::parse(&other, 2, 2).is_err(), "another way to connect");
     }
 
     #[test]
@@ -356,8 +450,8 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_byte_gives_an_offer_or_a_reason(at in 0usize..200, bit in 0u32..8) {
-            let mut blob = offer().blob();
+        fn a_changed_byte_gives_an_offer_or_a_reason(is_managed: bool, at in 0usize..300, bit in 0u32..8) {
+            let mut blob = if is_managed { managed() } else { offer() }.blob();
             let at = at % blob.len();
             blob[at] ^= 1 << bit;
             if let Ok(read) = Offer::parse(&blob, 2, 2) {

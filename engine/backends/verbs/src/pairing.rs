@@ -60,11 +60,16 @@ pub fn pair(first: &[OfferedRail], second: &[OfferedRail]) -> Vec<Pair> {
 
 /// As [`pair`], from this side: which of the two is first follows from the offers themselves.
 pub fn pair_from_here(here: &Offer, there: &Offer) -> Vec<Pair> {
-    if here.order() <= there.order() {
+    if is_first(here, there) {
         return pair(&here.rails, &there.rails);
     }
     let turned = pair(&there.rails, &here.rails).into_iter();
     turned.map(|pair| Pair { first: pair.second, second: pair.first, why: pair.why }).collect()
+}
+
+/// Whether this side is the first of the two, which follows from the offers themselves: it also is the one that calls.
+pub(crate) fn is_first(here: &Offer, there: &Offer) -> bool {
+    here.order() <= there.order()
 }
 
 /// How packets get from one port to the other, if they do.
@@ -128,7 +133,7 @@ mod tests {
 
     use super::*;
     use crate::card::GidKind;
-    use crate::offer::OfferedQueue;
+    use crate::offer::{By, OfferedQueue};
 
     fn rail(name: &str, gid: [u8; 16], network_bits: u8, is_routable: bool) -> OfferedRail {
         OfferedRail {
@@ -141,7 +146,8 @@ mod tests {
             mtu: 4096,
             bandwidth: 1,
             reads_max: 1,
-            queues: vec![OfferedQueue { number: 1, first_packet: 1 }],
+            meets_at: None,
+            queues: vec![OfferedQueue { number: 1, first_packet: 1, token: None }],
         }
     }
 
@@ -221,7 +227,7 @@ mod tests {
     proptest! {
         #[test]
         fn both_sides_agree_and_use_each_rail_once(one in rails(), other in rails()) {
-            let (one, other) = (Offer { workers: 1, grants: 8, rails: one }, Offer { workers: 1, grants: 8, rails: other });
+            let [one, other] = [one, other].map(|rails| Offer { workers: 1, grants: 8, by: By::Exchange, rails });
             let (here, there) = (pair_from_here(&one, &other), pair_from_here(&other, &one));
             let turned: Vec<_> = there.iter().map(|pair| (pair.second, pair.first, pair.why)).collect();
             let straight: Vec<_> = here.iter().map(|pair| (pair.first, pair.second, pair.why)).collect();

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use penstock_transport::CounterRef;
 
-use crate::card::{CardError, Connecting, Facts, IDS, Kind, Queue, Request};
+use crate::card::{CardError, Connected, Connecting, Facts, IDS, Kind, Queue, Request, Token};
+use crate::connecting::{Away, Connect, Job, Lost};
 use crate::ended::Ended;
 use crate::log::{Log, Say, What};
 use crate::message::{Body, GRANTS_MAX, Head, Immediate, MESSAGE_BYTES_MAX, Says, encode, low_life};
@@ -50,6 +51,10 @@ pub(crate) enum Standing {
     New,
     /// Nothing: both sides have ended the life before, and it is connected again at this moment.
     Idle(Instant),
+    /// Nothing: its card is asked to connect it, which may take the card a while.
+    Connecting,
+    /// Nothing: it is being connected since then.
+    Meeting(Instant),
     /// It is connected since then, and the peer was not heard yet.
     Greeting(Instant),
     /// All.
@@ -60,10 +65,21 @@ pub(crate) enum Standing {
     Ended(Instant),
 }
 
+/// Where a queue is.
+enum Place {
+    Here(Box<dyn Queue>),
+    /// It is being connected.
+    Away(Away),
+    /// It was lost there.
+    Lost,
+}
+
 /// One rail.
 pub(crate) struct Rail {
     pub(crate) index: u8,
-    pub(crate) queue: Box<dyn Queue>,
+    queue: Place,
+    /// The number of the queue.
+    pub(crate) number: u32,
     pub(crate) facts: Arc<Facts>,
     pub(crate) connecting: Connecting,
     pub(crate) standing: Standing,
@@ -114,8 +130,9 @@ pub(crate) struct Rail {
     /// How far this engine's log had come when the peer was told of an end, and up to where it was vouched that nothing old lands.
     pub(crate) told_revision: u64,
     pub(crate) vouched: u64,
-    /// Lives one after the other in which the peer was not heard.
+    /// Lives one after the other in which the peer was not heard, but for those that were ended on purpose, as this one will be.
     pub(crate) fruitless: u32,
+    pub(crate) is_on_purpose: bool,
     /// Its port is down, or its card is gone.
     pub(crate) is_down: bool,
     pub(crate) is_dead: bool,
@@ -130,7 +147,8 @@ impl Rail {
         }
         Self {
             index,
-            queue,
+            number: queue.number(),
+            queue: Place::Here(queue),
             facts,
             connecting,
             standing: Standing::New,
@@ -165,16 +183,81 @@ impl Rail {
             told_revision: 0,
             vouched: 0,
             fruitless: 0,
+            is_on_purpose: false,
             is_down: false,
             is_dead: false,
         }
     }
 
-    /// Connects its queue for the life that it is in.
-    pub(crate) fn connect(&mut self, now: Instant) -> Result<(), CardError> {
-        self.queue.connect(&self.connecting)?;
-        self.standing = Standing::Greeting(now);
-        Ok(())
+    /// Connects its queue for the life that it is in, however long that takes.
+    pub(crate) fn connect(&mut self, now: Instant) -> Result<Connected, CardError> {
+        let Place::Here(queue) = &mut self.queue else { return Ok(Connected::NotYet) };
+        let connected = queue.connect(&self.connecting)?;
+        self.is_begun(connected, now);
+        Ok(connected)
+    }
+
+    /// Its queue was told to connect.
+    pub(crate) fn is_begun(&mut self, connected: Connected, now: Instant) {
+        self.standing = match connected {
+            Connected::Yes => Standing::Greeting(now),
+            Connected::NotYet => Standing::Meeting(now),
+        };
+    }
+
+    /// Has its queue connected for the life that it is in.
+    pub(crate) fn have_connected(&mut self, connect: &dyn Connect) {
+        if let Place::Here(queue) = std::mem::replace(&mut self.queue, Place::Lost) {
+            let (job, away) = Job::new(queue, self.connecting);
+            self.queue = Place::Away(away);
+            self.standing = Standing::Connecting;
+            // Queues that meet wait for nobody in the call.
+            if self.connecting.meeting.is_some() { job.run() } else { connect.connect(job) }
+        }
+    }
+
+    /// Whether its queue is connected by now, if that is known.
+    pub(crate) fn is_connected(&mut self) -> Result<Option<Result<Connected, CardError>>, Lost> {
+        let Place::Away(away) = &self.queue else { return Err(Lost) };
+        match away.look() {
+            Ok(None) => Ok(None),
+            Ok(Some((queue, connected))) => {
+                self.queue = Place::Here(queue);
+                Ok(Some(connected))
+            }
+            Err(lost) => {
+                self.queue = Place::Lost;
+                Err(lost)
+            }
+        }
+    }
+
+    /// How far its queue has come that was not connected at once.
+    pub(crate) fn met(&mut self) -> Result<Connected, CardError> {
+        if let Place::Here(queue) = &mut self.queue { queue.met() } else { Ok(Connected::NotYet) }
+    }
+
+    /// Who calls with this token is for its queue.
+    pub(crate) fn expect(&mut self, token: Token) {
+        if let Place::Here(queue) = &mut self.queue {
+            queue.expect(token);
+        }
+    }
+
+    /// Its queue is broken off. One that is being connected has nothing under way.
+    pub(crate) fn break_queue(&mut self) -> Result<(), CardError> {
+        if let Place::Here(queue) = &mut self.queue { queue.break_off() } else { Ok(()) }
+    }
+
+    /// Its queue is made new. One that is being connected is given up, and ends when that call has.
+    pub(crate) fn make_queue_new(&mut self) -> Result<(), CardError> {
+        match &mut self.queue {
+            Place::Here(queue) => queue.reset(),
+            Place::Away(_) | Place::Lost => {
+                self.queue = Place::Lost;
+                Ok(())
+            }
+        }
     }
 
     /// Room for requests of batches.
@@ -198,7 +281,9 @@ impl Rail {
     pub(crate) fn may_carry(&self) -> bool {
         match self.standing {
             Standing::Up | Standing::Breaking(_) | Standing::Ended(_) => true,
-            Standing::New | Standing::Idle(_) | Standing::Greeting(_) => false,
+            Standing::New | Standing::Idle(_) | Standing::Connecting | Standing::Meeting(_) | Standing::Greeting(_) => {
+                false
+            }
         }
     }
 
@@ -346,7 +431,11 @@ impl Rail {
             return Ok(());
         }
         let (requests, pieces) = self.stage.lists();
-        let posted = self.queue.post(requests, pieces);
+        let posted = match &mut self.queue {
+            Place::Here(queue) => queue.post(requests, pieces),
+            // What is staged is staged on a queue that is connected.
+            Place::Away(_) | Place::Lost => Ok(()),
+        };
         let unposted = match &posted {
             Ok(()) => 0,
             Err(failed) => requests.len().saturating_sub(failed.posted),
@@ -382,10 +471,10 @@ impl Rail {
 
     /// Breaks the queue, if it is connected. What was not posted yet is not posted any more.
     pub(crate) fn break_off(&mut self) {
-        if !matches!(self.standing, Standing::Greeting(_) | Standing::Up) {
+        if !matches!(self.standing, Standing::Meeting(_) | Standing::Greeting(_) | Standing::Up) {
             return;
         }
-        if let Err(error) = self.queue.break_off() {
+        if let Err(error) = self.break_queue() {
             tracing::warn!(%error, "a queue cannot be broken off; it is made new all the same");
         }
         self.standing = Standing::Breaking(None);
@@ -405,9 +494,12 @@ impl Rail {
         self.fence = self.fence.map(|(revision, _)| (revision, 0));
         self.life = self.life.wrapping_add(1);
         (self.connecting.there.queue, self.connecting.there.first_packet) = (ended.queue, ended.first_packet);
+        if let (Some(meeting), Some(token)) = (&mut self.connecting.meeting, ended.token) {
+            meeting.token = token;
+        }
         self.peer_revision = self.peer_revision.max(ended.revision);
         self.peer_ended = self.next_ended.take();
-        self.is_greeted = false;
+        (self.is_greeted, self.is_on_purpose) = (false, false);
         self.standing = Standing::Idle(at);
     }
 

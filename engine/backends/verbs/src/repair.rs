@@ -4,7 +4,8 @@
 //! up -> breaking   a request failed, the peer or the card says so, or it is cut off on purpose
 //!       breaking -> ended    what was posted has come back; the queue is made new, and the peer is told how much came
 //!                   ended -> idle    the peer has told the same: what it has not heard goes again
-//!                            idle -> greeting -> up    connected again, and the peer was heard
+//!                            idle -> connecting -> greeting -> up    connected again, and the peer was heard
+//!                            idle -> connecting -> meeting -> greeting -> up    the same by the connection manager, which takes a while
 //! ```
 //!
 //! Nothing is reported of what a broken rail had under way before both sides have ended its life, because until then something of it
@@ -16,8 +17,9 @@ use penstock_core::Cause;
 use penstock_transport::{Failure, LaneFault, Sink};
 
 use crate::again::Lot;
-use crate::card::{CardError, Event, Trouble};
+use crate::card::{CardError, Connected, Event, Token, Trouble};
 use crate::channel::Channel;
+use crate::connecting::Lost;
 use crate::context::Context;
 use crate::ended::{Ended, next_first_packet};
 use crate::inbound::CORRUPT;
@@ -35,8 +37,17 @@ const DRAIN: Duration = Duration::from_millis(200);
 /// Looks that find nothing more of a broken queue, before it is made new: what a card may throw away then was seen before.
 const DRAIN_LOOKS: u32 = 2;
 
+/// How often it is looked whether a queue is connected. It takes a fraction of this unless the network is asked for the peer.
+const CONNECTED: Duration = Duration::from_millis(1);
+
 /// A peer that was told where to connect to does so at its worker's next turn.
 const GREETING: Duration = Duration::from_secs(2);
+
+/// The connection manager looks for address and way and asks, all within this; who waits to be called waits as long.
+const MEETING: Duration = Duration::from_secs(7);
+
+/// Pauses between looks at a rail that is being connected: cards say by an event when it has come further, so this is for what is missed.
+const MEETING_LOOKS: Duration = Duration::from_millis(50);
 
 /// Without any rail for so long, or without an answer about one, the session ends: longer than a switch takes to start a port anew,
 /// shorter than anybody wants to wait.
@@ -46,6 +57,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 
+/// The pause after a life that was ended on purpose before the peer was heard: each costs both sides some calls of the system.
+const PAUSE_ON_PURPOSE: Duration = Duration::from_millis(1);
+
 /// A batch that is the first without an answer so often is not tried any more: perhaps it is what breaks the rails.
 const TRIES: u8 = 3;
 
@@ -54,10 +68,13 @@ impl Channel {
     pub(crate) fn cut(&mut self, rail: u8, context: &Context<'_>) {
         let its = &mut self.rails[usize::from(rail)];
         match its.standing {
-            Standing::Greeting(_) | Standing::Up => its.break_off(),
+            Standing::Meeting(_) | Standing::Greeting(_) | Standing::Up => {
+                its.is_on_purpose = true;
+                its.break_off();
+            }
             Standing::New | Standing::Breaking(_) => {}
-            // Nothing lands while it is not connected; and before it is, the peer is told of all that is vouched for here.
-            Standing::Idle(_) | Standing::Ended(_) => {
+            // Nothing lands before the peer is greeted; and before it is, it is told of all that is vouched for here.
+            Standing::Idle(_) | Standing::Connecting | Standing::Ended(_) => {
                 its.vouched = its.vouched.max(context.here);
                 context.witness.reset(self.number, rail, context.here);
             }
@@ -82,8 +99,17 @@ impl Channel {
                 rail.is_dead = true;
                 rail.break_off();
             }
-            Event::QueueBroken(number) if number == rail.queue.number() => rail.break_off(),
-            Event::QueueBroken(_) | Event::Changed => {}
+            Event::QueueBroken(number) if number == rail.number => rail.break_off(),
+            Event::Met(number) if number == rail.number => {
+                // One that has not met yet is looked at by itself.
+                if matches!(rail.standing, Standing::Greeting(_) | Standing::Up)
+                    && let Err(error) = rail.met()
+                {
+                    tracing::debug!(%error, "a rail is lost");
+                    rail.break_off();
+                }
+            }
+            Event::QueueBroken(_) | Event::Met(_) | Event::Changed => {}
         }
     }
 
@@ -132,6 +158,11 @@ impl Channel {
         })?;
         let place = usize::from(ended.rail);
         let rail = self.rails.get_mut(place).ok_or(CORRUPT)?;
+        // Of two that meet, the one that waits says what it is called by.
+        let calls = rail.connecting.meeting.is_some_and(|meeting| meeting.call.is_some());
+        if ended.token.is_some() != calls {
+            return Err(CORRUPT);
+        }
         let is_ahead = rail.peer_ended.is_some();
         if is_ahead && rail.next_ended.is_none() && ended.life == rail.life.wrapping_add(1) {
             if !matches!(rail.standing, Standing::Ended(_)) {
@@ -145,12 +176,13 @@ impl Channel {
         }
         rail.peer_ended = Some(ended);
         match rail.standing {
-            Standing::New | Standing::Idle(_) => self.end_life(place, context),
-            Standing::Greeting(_) | Standing::Up => {
+            Standing::New => self.end_life(place, context),
+            Standing::Meeting(_) | Standing::Greeting(_) | Standing::Up => {
                 rail.break_off();
                 Ok(())
             }
-            Standing::Breaking(_) | Standing::Ended(_) => Ok(()),
+            // Whatever the peer says, lives follow one another at their pace.
+            Standing::Idle(_) | Standing::Connecting | Standing::Breaking(_) | Standing::Ended(_) => Ok(()),
         }
     }
 
@@ -174,10 +206,11 @@ impl Channel {
                         rail.abandoned_since = None;
                     }
                 }
-                Standing::Idle(_) if rail.peer_ended.is_some() => {
+                Standing::Idle(at) if rail.peer_ended.is_some() && at <= now => {
                     self.end_life(place, context)?;
                     is_breaking = true;
                 }
+                Standing::Idle(_) if rail.peer_ended.is_some() => {}
                 Standing::Idle(at) => {
                     // What is posted from then on is compared with what the peer had withdrawn when it ended the life before.
                     rail.waits_for_news = rail.peer_revision > context.told.copied();
@@ -185,6 +218,8 @@ impl Channel {
                         self.try_again(place, context)?;
                     }
                 }
+                Standing::Connecting => is_breaking |= self.look_whether_connected(place, context)?,
+                Standing::Meeting(since) => is_breaking |= self.look_at_meeting(place, since, now),
                 Standing::Greeting(since) => {
                     if since + GREETING <= now {
                         rail.break_off();
@@ -220,13 +255,50 @@ impl Channel {
         Ok(is_breaking)
     }
 
+    /// Goes on with a rail that is being connected. Answers whether it is to be looked at again at once.
+    fn look_at_meeting(&mut self, place: usize, since: Instant, now: Instant) -> bool {
+        let rail = &mut self.rails[place];
+        let met = match rail.met() {
+            Ok(Connected::NotYet) if now < since + MEETING => return false,
+            Ok(Connected::NotYet) => {
+                tracing::warn!(rail = rail.facts.name, "a rail was not connected in time; it is tried again");
+                false
+            }
+            Ok(Connected::Yes) => {
+                rail.standing = if rail.is_greeted { Standing::Up } else { Standing::Greeting(now) };
+                let said = self.say_hello(place);
+                said.inspect_err(|error| tracing::warn!(%error, "nothing can be said on a new rail")).is_ok()
+            }
+            Err(error) => {
+                tracing::warn!(%error, rail = rail.facts.name, "a rail is not connected; it is tried again");
+                false
+            }
+        };
+        if !met {
+            self.rails[place].break_off();
+        }
+        true
+    }
+
     /// This side ends the life of a queue, and says so.
     fn end_life(&mut self, place: usize, context: &Context<'_>) -> Result<(), LaneFault> {
         let rail = &mut self.rails[place];
-        rail.queue.reset().map_err(|error| cannot_be_made_new(&error))?;
+        rail.make_queue_new().map_err(|error| cannot_be_made_new(&error))?;
+        self.made_new.push(rail.index);
+        // Each life has a token of its own.
+        let token = match &mut rail.connecting.meeting {
+            Some(meeting) if meeting.call.is_none() => {
+                let token = Token::random().map_err(|error| no_token(&error))?;
+                meeting.token = token;
+                rail.expect(token);
+                Some(token)
+            }
+            _ => None,
+        };
         rail.connecting.first_packet = next_first_packet(rail.connecting.first_packet);
         rail.standing = Standing::Ended(context.now);
         rail.told_revision = context.here;
+        rail.is_on_purpose |= rail.peer_ended.is_some(); // The peer's, or its rail's failure, which counts there.
         rail.vouched = rail.vouched.max(context.here);
         let inbound = &mut self.inbox.rails[place];
         let ended = Ended {
@@ -235,8 +307,9 @@ impl Channel {
             heard: inbound.heard(),
             gone: inbound.gone(),
             revision: context.here,
-            queue: rail.queue.number(),
+            queue: rail.number,
             first_packet: rail.connecting.first_packet,
+            token,
         };
         inbound.has_told();
         (context.say)(&ended.encode());
@@ -284,8 +357,12 @@ impl Channel {
             }
             !is_its
         });
-        let pause = if rail.fruitless == 0 && !rail.is_down { Duration::ZERO } else { pause(rail.fruitless) };
-        rail.fruitless += 1; // Until the peer is heard.
+        let pause = match rail.fruitless {
+            0 if rail.is_greeted && !rail.is_down => Duration::ZERO,
+            0 if !rail.is_down => PAUSE_ON_PURPOSE,
+            fruitless => pause(fruitless),
+        };
+        rail.fruitless += u32::from(!rail.is_on_purpose); // Until the peer is heard.
         rail.begin_again(ended, notes_lost, context.now + pause);
         if let Some(revision) = fence {
             rail.owe_fence(revision);
@@ -300,21 +377,51 @@ impl Channel {
     /// Connects a rail again.
     fn try_again(&mut self, place: usize, context: &Context<'_>) -> Result<(), LaneFault> {
         if self.rails[place].told_revision < self.rails[place].vouched {
+            self.rails[place].is_on_purpose = true;
             return self.end_life(place, context); // One that has not begun, so that the peer is told how far the log has come.
         }
-        if let Err(error) = self.greet(place, context.now) {
-            let rail = &mut self.rails[place];
-            tracing::warn!(%error, rail = rail.facts.name, "a rail cannot be connected again; it is tried later");
-            if let Standing::Idle(at) = &mut rail.standing {
-                // It may have been broken, or connected in part.
-                rail.queue.reset().map_err(|error| cannot_be_made_new(&error))?;
-                *at = context.now + pause(rail.fruitless);
+        self.rails[place].have_connected(context.connect);
+        self.look_whether_connected(place, context).map(drop)
+    }
+
+    /// Looks whether a rail that was to be connected again is. Answers whether to look after it at once.
+    fn look_whether_connected(&mut self, place: usize, context: &Context<'_>) -> Result<bool, LaneFault> {
+        let rail = &mut self.rails[place];
+        match rail.is_connected() {
+            Ok(None) => return Ok(false),
+            Ok(Some(Ok(connected))) => rail.is_begun(connected, context.now),
+            Ok(Some(Err(error))) => {
+                tracing::warn!(%error, rail = rail.facts.name, "a rail cannot be connected again; it is tried later");
+                // It may have been connected in part.
+                rail.make_queue_new().map_err(|error| cannot_be_made_new(&error))?;
+                self.made_new.push(rail.index);
+                rail.standing = Standing::Idle(context.now + pause(rail.fruitless));
                 rail.fruitless += 1;
-            } else {
-                rail.break_off();
+                return Ok(false);
+            }
+            Err(Lost) => {
+                tracing::error!(rail = rail.facts.name, "a queue was lost while it was connected");
+                return Err(LaneFault(Cause::CardFailed));
             }
         }
-        Ok(())
+        let is_overtaken = rail.peer_ended.is_some() || rail.told_revision < rail.vouched;
+        if is_overtaken || rail.is_dead {
+            rail.is_on_purpose = is_overtaken;
+            rail.break_off();
+            return Ok(true);
+        }
+        if matches!(rail.standing, Standing::Meeting(_)) {
+            return Ok(true);
+        }
+        if rail.is_greeted {
+            rail.standing = Standing::Up;
+        }
+        if let Err(error) = self.say_hello(place) {
+            let rail = &mut self.rails[place];
+            tracing::warn!(%error, rail = rail.facts.name, "a rail that is connected again takes nothing");
+            rail.break_off();
+        }
+        Ok(true)
     }
 
     /// When the channel is to be looked at although nothing happens.
@@ -325,9 +432,11 @@ impl Channel {
                 Some(rail.abandoned_since.map_or(self.looked_at, |since| rail.moved.max(since) + STUCK))
             }
             Standing::Up => None,
-            Standing::Idle(_) if rail.peer_ended.is_some() => Some(self.looked_at),
+            Standing::Idle(at) if rail.peer_ended.is_some() => Some(at),
             Standing::Idle(_) if rail.is_dead || rail.waits_for_news => None,
             Standing::Idle(at) => Some(at),
+            Standing::Connecting => Some(self.looked_at + CONNECTED),
+            Standing::Meeting(since) => Some((since + MEETING).min(self.looked_at + MEETING_LOOKS)),
             Standing::Greeting(since) => Some(since + GREETING),
             Standing::Breaking(_) => Some(self.looked_at),
             Standing::Ended(_) if rail.peer_ended.is_some() => Some(self.looked_at),
@@ -348,5 +457,10 @@ fn pause(fruitless: u32) -> Duration {
 
 fn cannot_be_made_new(error: &CardError) -> LaneFault {
     tracing::error!(%error, "a queue cannot be made new, so nobody knows what it still does");
+    LaneFault(Cause::CardFailed)
+}
+
+fn no_token(error: &std::io::Error) -> LaneFault {
+    tracing::error!(%error, "the kernel gives no random bytes, so a queue cannot be called by anything");
     LaneFault(Cause::CardFailed)
 }

@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use penstock_core::limits::WORKERS_MAX;
@@ -16,14 +17,15 @@ use penstock_transport::{
 };
 
 use crate::asides::LaneAsides;
-use crate::card::{Card, CardError, Connecting, Facts, Queue};
+use crate::card::{Card, CardError, Connecting, Facts, Meeting, Queue, Token};
 use crate::channel::Channel;
+use crate::connecting::Connectors;
 use crate::driver::{Events, VerbsDriver};
 use crate::fence::{LaneFence, Waker};
 use crate::hub::{DeskSize, Hub};
 use crate::lane::{Common, LaneParts, VerbsLane};
 use crate::message::GRANTS_MAX;
-use crate::offer::{GRANTS_MIN, NUMBER_MAX, Offer, OfferedQueue, OfferedRail};
+use crate::offer::{By, GRANTS_MIN, NUMBER_MAX, Offer, OfferedQueue, OfferedRail};
 use crate::pairing::{self, Pair, RAILS_MAX};
 use crate::rail::RailParts;
 use crate::regions::Regions;
@@ -56,7 +58,9 @@ pub struct VerbsTransport {
     commons: Arc<Commons>,
     cards: Vec<Arc<dyn Card>>,
     regions: Arc<Regions>,
+    connectors: Arc<Connectors>,
     options: Options,
+    by: By,
     /// One for each worker.
     hubs: Vec<Arc<Hub>>,
 }
@@ -65,7 +69,8 @@ impl VerbsTransport {
     /// The name in `transports.allow`.
     pub const NAME: &'static str = "verbs";
 
-    /// The transport of the engine with these commons and these regions over these cards, at most [`RAILS_MAX`] of them.
+    /// The transport of the engine with these commons and these regions over these cards, at most [`RAILS_MAX`] of them. If each of them
+    /// has a connection manager, queues are met by those.
     pub fn new(
         commons: Arc<Commons>,
         registry: Arc<Registry>,
@@ -93,7 +98,11 @@ impl VerbsTransport {
         let hub = |worker| Hub::open(&cards, size, commons.mail.view().ready(worker)).map(Arc::new);
         let hubs = (0..commons.workers()).map(hub).collect::<Result<_, _>>()?;
         let regions = Arc::new(Regions::new(cards.clone(), registry));
-        Ok(Self { commons, cards, regions, options, hubs })
+        let by = match cards.iter().all(|card| card.facts().meets_at.is_some()) {
+            true => By::Manager,
+            false => By::Exchange,
+        };
+        Ok(Self { commons, cards, regions, connectors: Arc::default(), options, by, hubs })
     }
 
     /// How many registrations of regions this engine's cards hold.
@@ -103,7 +112,7 @@ impl VerbsTransport {
 
     /// A worker's hub.
     #[cfg(test)]
-    pub(crate) fn hub(&self, worker: usize) -> &Hub {
+    pub(crate) fn hub(&self, worker: usize) -> &Arc<Hub> {
         &self.hubs[worker]
     }
 
@@ -180,6 +189,7 @@ struct Offered {
     commons: Arc<Commons>,
     cards: Vec<Arc<dyn Card>>,
     regions: Arc<Regions>,
+    connectors: Arc<Connectors>,
     options: Options,
     party: u32,
     lanes: Vec<OfferedLane>,
@@ -192,13 +202,14 @@ struct Offered {
 impl Offered {
     /// Makes a queue on each card for each channel.
     fn make(transport: &VerbsTransport, here: &Here, there: &There) -> Result<Self, CardError> {
-        let VerbsTransport { commons, cards, regions, options, hubs } = transport;
+        let VerbsTransport { commons, cards, regions, connectors, options, by, hubs } = transport;
         let lane = |hub: &Arc<Hub>| OfferedLane { hub: Arc::clone(hub), inbox: Some(hub.lock().new_inbox(here.party)) };
         let mut offered = Self {
-            offer: Offer { workers: hubs.len(), grants: options.grants as u32, rails: Vec::new() },
+            offer: Offer { workers: hubs.len(), grants: options.grants as u32, by: *by, rails: Vec::new() },
             commons: Arc::clone(commons),
             cards: cards.clone(),
             regions: Arc::clone(regions),
+            connectors: Arc::clone(connectors),
             options: *options,
             party: here.party,
             lanes: hubs.iter().map(lane).collect(),
@@ -210,7 +221,7 @@ impl Offered {
         let mut failed = None;
         for (card, its) in cards.iter().enumerate() {
             // One that has failed, or is full, takes nothing from the others.
-            if let Err(error) = offered.add(card, its.facts(), channels) {
+            if let Err(error) = offered.add(card, its.facts(), channels, *by) {
                 tracing::warn!(%error, card = its.facts().name, "a card is left out of a session");
                 failed = Some(error);
             }
@@ -222,27 +233,40 @@ impl Offered {
     }
 
     /// Makes a queue on this card for each channel, and makes a rail of it.
-    fn add(&mut self, card: usize, facts: &Facts, channels: usize) -> Result<(), CardError> {
+    fn add(&mut self, card: usize, facts: &Facts, channels: usize, by: By) -> Result<(), CardError> {
         let room = (self.options.requests.min(facts.requests_max), self.options.grants);
         let workers = self.lanes.len();
         // From here on what was made is given back with the offer, or below.
         self.on.push(card);
         self.queues.push(Vec::with_capacity(channels));
+        let mut rail = OfferedRail::of(facts, Vec::with_capacity(channels));
         for channel in 0..channels {
             let OfferedLane { hub, inbox } = &self.lanes[channel % workers];
             let inbox = inbox.expect("it is taken over by the lane, and not before");
-            let made = hub.lock().queue(card, inbox, (channel / workers) as u16, room);
+            let token = match by {
+                By::Exchange => Ok(None),
+                By::Manager => fresh_token(facts).map(Some),
+            };
+            let place = (channel / workers) as u16;
+            let made = token.and_then(|token| Ok((hub.queue(card, inbox, place, room)?, token)));
             match made {
-                Ok(queue) => self.queues.last_mut().expect("it was just pushed").push(Some(queue)),
+                Ok((mut queue, token)) => {
+                    if let Some(token) = token {
+                        queue.expect(token);
+                    }
+                    rail.queues.push(OfferedQueue { number: queue.number(), first_packet: first_packet(), token });
+                    self.queues.last_mut().expect("it was just pushed").push(Some(queue));
+                }
                 Err(error) => {
                     self.give_back_last();
                     return Err(error);
                 }
             }
         }
-        let queues = self.queues.last().into_iter().flatten().flatten();
-        let queues = queues.map(|queue| OfferedQueue { number: queue.number(), first_packet: first_packet() });
-        self.offer.rails.push(OfferedRail::of(facts, queues.collect()));
+        if by == By::Exchange {
+            rail.meets_at = None;
+        }
+        self.offer.rails.push(rail);
         Ok(())
     }
 
@@ -262,6 +286,11 @@ impl Offered {
         let theirs = Offer::parse(blob, workers_there, channels)?;
         // As the other side reads it.
         let ours = Offer::parse(&self.offer.blob(), workers, channels)?;
+        if ours.by != theirs.by {
+            let (here, there) = (ours.by.as_str(), theirs.by.as_str());
+            return Err(JoinError::Setting { key: "transports.verbs_connect", here, there });
+        }
+        let calls = pairing::is_first(&ours, &theirs);
         let pairs = pairing::pair_from_here(&ours, &theirs);
         if pairs.is_empty() {
             return Err(JoinError::NoPath(pairing::why_none(&ours.rails, &theirs.rails)));
@@ -286,6 +315,7 @@ impl Offered {
             fence: Arc::new(fence),
             asides: Arc::new(asides),
             regions: Arc::clone(&self.regions),
+            connectors: Arc::clone(&self.connectors),
             cards: on_cards,
             workers,
         });
@@ -296,7 +326,7 @@ impl Offered {
             let inbox = self.lanes[worker].inbox.take().expect("each lane is made once");
             let mut lane = VerbsLane::new(&common, LaneParts { hub, inbox, worker, low });
             for channel in (worker..channels).step_by(workers) {
-                lane.push(self.channel(channel, &pairs, &theirs).map_err(refused)?);
+                lane.push(self.channel(channel, &pairs, &theirs, calls).map_err(refused)?);
             }
             lanes.push(lane);
         }
@@ -316,8 +346,8 @@ impl Offered {
         })
     }
 
-    /// A channel over the queues of these pairs.
-    fn channel(&mut self, channel: usize, pairs: &[Pair], theirs: &Offer) -> Result<Channel, CardError> {
+    /// A channel over the queues of these pairs. Of two sides that meet, one calls.
+    fn channel(&mut self, channel: usize, pairs: &[Pair], theirs: &Offer, calls: bool) -> Result<Channel, CardError> {
         let hub = &self.lanes[channel % self.lanes.len()].hub;
         let cards = pairs.iter().map(|pair| &self.cards[self.on[pair.first]]);
         // First what may be refused: from then on the queues are the channel's.
@@ -342,6 +372,7 @@ impl Offered {
                     mtu: mine.mtu.min(other.mtu),
                     reads_there: reads,
                     reads_here: reads,
+                    meeting: meeting(if calls { (other, other.meets_at) } else { (mine, None) }, channel),
                 },
                 grants: self.offer.grants,
                 granted: theirs.grants,
@@ -364,6 +395,21 @@ impl Drop for Offered {
     }
 }
 
+/// What a queue that is made now is to be called by.
+fn fresh_token(facts: &Facts) -> Result<Token, CardError> {
+    Token::random().map_err(|source| CardError::Refused {
+        call: "getrandom",
+        card: facts.name.clone(),
+        source,
+        mend: "let this process make that call",
+    })
+}
+
+/// How queues of a channel meet, by what the waiting side has offered, if they do.
+fn meeting((waits, call): (&OfferedRail, Option<SocketAddr>), channel: usize) -> Option<Meeting> {
+    waits.queues[channel].token.map(|token| Meeting { call, token })
+}
+
 /// A number that packets of another queue, or of this one in another life, are unlikely to have.
 pub(crate) fn first_packet() -> u32 {
     RandomState::new().hash_one(0u8) as u32 & NUMBER_MAX
@@ -377,7 +423,11 @@ fn path(ours: &Offer, theirs: &Offer, pairs: &[Pair], channels: usize) -> String
     };
     let list: Vec<_> = pairs.iter().map(rail).collect();
     let rails = if pairs.len() == 1 { "one rail".to_owned() } else { format!("{} rails", pairs.len()) };
-    let mut path = format!("over the network by RDMA, {channels} channels of {rails}: {}", list.join(", "));
+    let by = match ours.by {
+        By::Exchange => "",
+        By::Manager => ", connected by rdma_cm",
+    };
+    let mut path = format!("over the network by RDMA{by}, {channels} channels of {rails}: {}", list.join(", "));
     let unused = |rails: &[OfferedRail], is_used: &dyn Fn(usize) -> bool| {
         let left = rails.iter().enumerate().filter(|(place, _)| !is_used(*place));
         left.map(|(_, rail)| rail.in_words()).collect::<Vec<_>>().join(", ")

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::sections::{Config, PagesChoice, ProcessVmChoice, Progress, TcpIo, TransportName};
+use super::sections::{Config, PagesChoice, ProcessVmChoice, Progress, TcpIo, TransportName, VerbsConnect};
 
 impl Config {
     /// Gives the engine a name.
@@ -156,6 +156,13 @@ impl Config {
     #[must_use]
     pub fn verbs_on_demand(mut self, is_on_demand: bool) -> Self {
         self.transports.verbs_on_demand = is_on_demand;
+        self
+    }
+
+    /// Sets how queues of RDMA cards are connected.
+    #[must_use]
+    pub fn verbs_connect(mut self, connect: VerbsConnect) -> Self {
+        self.transports.verbs_connect = connect;
         self
     }
 

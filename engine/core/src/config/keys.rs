@@ -253,6 +253,18 @@ pub const KEYS: &[KeyDoc] = &[
         less_costs: "Registered memory is pinned whole, within `ulimit -l`.",
     },
     KeyDoc {
+        key: "transports.verbs_connect",
+        default: "exchange",
+        unit: "",
+        range: Range::OneOf(&["exchange", "cm"]),
+        what: "How queue pairs of two RDMA cards are connected; both engines must have it alike. `exchange`: by their numbers, which \
+               the engines tell each other as their session begins. `cm`: by the connection manager (rdma_cm), for networks that let \
+               no other queue pair pass; each port needs an IP address, and an engine without librdmacm does not start.",
+        more_costs: "cm: a few packets there and back for each queue pair, at the start and at each repair, and one more port of each \
+                     card that listens.",
+        less_costs: "exchange: cards that know no other way than the connection manager, such as those of iWARP, are not reached.",
+    },
+    KeyDoc {
         key: "memory.pages",
         default: "auto",
         unit: "",

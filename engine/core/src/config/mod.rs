@@ -40,5 +40,5 @@ pub use read::CONFIG_BYTES_MAX;
 pub use reference::{default_yaml, reference_markdown};
 pub use sections::{
     Config, CreditsConfig, EngineConfig, MemoryConfig, PagesChoice, ProcessVmChoice, Progress, SessionConfig, TcpIo,
-    TransfersConfig, TransportName, TransportsConfig, WorkersConfig,
+    TransfersConfig, TransportName, TransportsConfig, VerbsConnect, WorkersConfig,
 };

@@ -103,6 +103,19 @@ pub struct TransportsConfig {
     pub verbs_devices: Vec<String>,
     /// Whether RDMA cards page memory in when it is first touched, where they can.
     pub verbs_on_demand: bool,
+    /// How queue pairs of two RDMA cards are connected.
+    pub verbs_connect: VerbsConnect,
+}
+
+/// How queue pairs of two RDMA cards are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VerbsConnect {
+    /// By the numbers that the engines tell each other.
+    #[default]
+    Exchange,
+    /// By the connection manager, rdma_cm.
+    Cm,
 }
 
 /// What moves bytes between sockets and memory.
@@ -218,6 +231,7 @@ impl Default for TransportsConfig {
             tcp_streams: 1,
             verbs_devices: Vec::new(),
             verbs_on_demand: false,
+            verbs_connect: VerbsConnect::default(),
         }
     }
 }
@@ -332,6 +346,16 @@ impl TransportName {
             Self::Shm => "shm",
             Self::Verbs => "verbs",
             Self::Tcp => "tcp",
+        }
+    }
+}
+
+impl VerbsConnect {
+    /// The word of the YAML form.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exchange => "exchange",
+            Self::Cm => "cm",
         }
     }
 }

@@ -123,6 +123,8 @@ mod table {
         assert_eq!(words("memory.pages"), pages.into_iter().map(PagesChoice::as_str).collect());
         let io = [TcpIo::Auto, TcpIo::IoUring, TcpIo::Epoll];
         assert_eq!(words("transports.tcp_io"), io.into_iter().map(TcpIo::as_str).collect());
+        let connect = [VerbsConnect::Exchange, VerbsConnect::Cm];
+        assert_eq!(words("transports.verbs_connect"), connect.into_iter().map(VerbsConnect::as_str).collect());
         assert_eq!(words("transports.allow"), TransportName::ALL.iter().map(|name| name.as_str()).collect());
     }
 }
@@ -493,6 +495,7 @@ mod properties {
             tcp_streams in 1usize..=16,
             verbs_devices in prop::collection::hash_set("[a-z][a-z0-9_]{0,9}(:[1-9](:[0-9])?)?", 0..8),
             verbs_on_demand in any::<bool>(),
+            verbs_connect in prop::sample::select(vec![VerbsConnect::Exchange, VerbsConnect::Cm]),
             session in (1u64..=86_400_000, 1u64..=86_400_000, 1u64..=86_400_000),
             (listen, advertise) in (addresses(), addresses()),
             (secret_file, directory_file) in (prop::option::of("/[^\0\u{fffd}]{0,40}"), prop::option::of("/[a-z]{0,9}")),
@@ -510,6 +513,7 @@ mod properties {
                     tcp_streams,
                     verbs_devices: verbs_devices.into_iter().collect(),
                     verbs_on_demand,
+                    verbs_connect,
                 },
                 memory: MemoryConfig { pages },
                 session: SessionConfig {

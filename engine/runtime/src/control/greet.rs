@@ -466,7 +466,7 @@ fn path_with(path: String, call: Option<&Call>) -> String {
 
 fn bad_offer(error: JoinError) -> Refusal {
     let code = match error {
-        JoinError::NoPath(_) => RefusalCode::NoTransport,
+        JoinError::NoPath(_) | JoinError::Setting { .. } => RefusalCode::NoTransport,
         _ => RefusalCode::BadOffer,
     };
     Refusal(code, error.to_string())

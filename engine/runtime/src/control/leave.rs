@@ -128,6 +128,9 @@ impl<E: Env> Control<E> {
         if let Some(talk) = self.remove(token)
             && let Phase::Leaving(leaving) = talk.phase
         {
+            if !leaving.heard {
+                leaving.peer.was_lost();
+            }
             self.shared.peers.remove(leaving.peer.party, leaving.heard);
             leaving.waiting.iter().for_each(|latch| latch.arrive());
         }

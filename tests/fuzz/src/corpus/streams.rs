@@ -1,5 +1,7 @@
 //! What engines on different hosts say to each other's lanes, and what an owner of memory is asked.
 
+use std::net::SocketAddr;
+
 use penstock_core::limits::{FLIGHTS_PER_LANE_MAX, SPANS_PER_POST};
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Generation, NoteId, RegionId, Span};
@@ -9,10 +11,10 @@ use penstock_tcp::wire::{
 };
 use penstock_transport::host::bounce::{QUESTION_WORDS, Question, SLOT_BYTES};
 use penstock_transport::{CounterRef, Note};
-use penstock_verbs::card::GidKind;
+use penstock_verbs::card::{GidKind, Token};
 use penstock_verbs::ended::Ended;
 use penstock_verbs::message::{Announcement, Body, Forgotten, Hello, Immediate, MESSAGE_BYTES_MAX, Says, encode};
-use penstock_verbs::offer::{Offer, OfferedQueue, OfferedRail};
+use penstock_verbs::offer::{By, Offer, OfferedQueue, OfferedRail};
 
 use crate::targets::path::POOL_BYTES;
 use crate::targets::stream::{CLOSED, GENERATION, READABLE, REGION_BYTES, WRITABLE, op};
@@ -104,7 +106,9 @@ pub(super) fn rails() -> Files {
     let counter = Some(CounterRef { index: 7, generation: GENERATION });
     let note = |payload| Some(Note { id: NoteId(1), payload });
     let announce = |marks, counter, note| message(Body::Announce(Announcement { number: 5, marks, counter, note }));
-    let ended = Ended { rail: 1, life: 2, heard: 9, gone: 1, revision: 4, queue: 0x11, first_packet: 0x5a_17b3 };
+    let (queue, first_packet, token) = (0x11, 0x5a_17b3, None);
+    let ended = Ended { rail: 1, life: 2, heard: 9, gone: 1, revision: 4, queue, first_packet, token };
+    let waits = Ended { token: Some(Token([7; 16])), ..ended };
     let immediate = |says| Immediate::new(3, (7, 5), says).encode().to_le_bytes().to_vec();
     vec![
         ("hello", message(Body::Hello(Hello { channel: 1, rail: 1, grants: 32 }))),
@@ -117,7 +121,9 @@ pub(super) fn rails() -> Files {
         ("mark", message(Body::Mark(5))),
         ("forget", message(Body::Forget(Forgotten { number: 5, marks: 1, is_said: true }))),
         ("fence", message(Body::Fence(u64::MAX))),
-        ("ended", ended.encode().to_vec()),
+        ("ended", ended.encode()),
+        ("ended-and-waits", waits.encode()),
+        ("asking", Token([7; 16]).asking().to_vec()),
         ("count-immediately", immediate(Says::Count(7))),
         ("mark-immediately", immediate(Says::Mark(4095))),
     ]
@@ -140,15 +146,18 @@ pub(super) fn offers() -> Files {
         ("tcp", tcp),
         ("shm-short", shm[..shm.len() - 1].to_vec()),
         ("shm", shm),
-        ("verbs-cut", cards(2)[..90].to_vec()),
-        ("verbs-without-cards", cards(0)),
-        ("verbs-many-cards", cards(9)),
-        ("verbs", cards(2)),
+        ("verbs-cut", cards(2, By::Exchange)[..90].to_vec()),
+        ("verbs-without-cards", cards(0, By::Exchange)),
+        ("verbs-many-cards", cards(9, By::Exchange)),
+        ("verbs", cards(2, By::Exchange)),
+        ("verbs-met", cards(2, By::Manager)),
     ]
 }
 
 /// An offer of so many cards.
-fn cards(count: u8) -> Vec<u8> {
+fn cards(count: u8, by: By) -> Vec<u8> {
+    let is_met = by == By::Manager;
+    let queue = |number| OfferedQueue { number, first_packet: 0xff_ffff, token: is_met.then_some(Token([7; 16])) };
     let rail = |place: u8| OfferedRail {
         name: format!("rxe{place}/1"),
         gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, place, 1],
@@ -159,9 +168,10 @@ fn cards(count: u8) -> Vec<u8> {
         mtu: 1024,
         bandwidth: 10_000_000_000,
         reads_max: 16,
-        queues: (0..3).map(|channel| OfferedQueue { number: 17 + channel, first_packet: 0xff_ffff }).collect(),
+        meets_at: is_met.then(|| SocketAddr::from(([10, 9, place, 1], 4711))),
+        queues: (17..20).map(queue).collect(),
     };
-    Offer { workers: 2, grants: 32, rails: (0..count).map(rail).collect() }.blob()
+    Offer { workers: 2, grants: 32, by, rails: (0..count).map(rail).collect() }.blob()
 }
 
 /// Where regions are said to be.

@@ -1,6 +1,7 @@
 //! What the two ends of a rail between cards say to each other: messages, immediates, and words about a queue that has ended.
 
 use penstock_core::limits::{COUNTERS_MAX, NOTE_BYTES_MAX};
+use penstock_verbs::card::{ASKING_BYTES, Token};
 use penstock_verbs::ended::Ended;
 use penstock_verbs::message::{
     ANNOUNCEMENTS, Body, HEAD_BYTES, Immediate, MESSAGE_BYTES_MAX, Says, encode, parse as parse_message,
@@ -25,6 +26,11 @@ pub fn run(input: &[u8]) {
             assert!(usize::from(value) < COUNTERS_MAX && value < ANNOUNCEMENTS);
         }
     }
+    if let Some(token) = Token::asked(input) {
+        let (said, zeros) = input.split_at(ASKING_BYTES);
+        assert_eq!(token.asking(), said, "a call changes on its way");
+        assert!(zeros.iter().all(|byte| *byte == 0), "a call says more than its token");
+    }
     if let Ok(ended) = Ended::parse(input) {
         assert_eq!(ended.encode(), input, "words change on their way");
         assert!(ended.queue < 1 << 24 && ended.first_packet < 1 << 24, "cards have no such numbers");
@@ -35,6 +41,7 @@ pub fn run(input: &[u8]) {
 pub fn parse(input: &[u8]) {
     let _ = parse_message(input);
     let _ = Ended::parse(input);
+    let _ = Token::asked(input);
 }
 
 fn check_message(input: &[u8]) {

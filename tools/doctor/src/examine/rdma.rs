@@ -129,16 +129,18 @@ fn files(host: &Host) -> Finding {
         };
     }
     let manager = format!("{FILES}/rdma_cm");
-    if !host.exists(&manager) {
-        return missing(NAME, format!("no {manager}"))
-            .means("connections cannot be made by address")
-            .mend(host.as_root("modprobe rdma_ucm"));
-    }
-    let barred =
-        verbs.iter().chain([&manager]).filter(|path| host.system().may(&host.at(path), Rights::ReadWrite).is_err());
-    let barred: Vec<&String> = barred.collect();
+    let may = |path: &&String| host.system().may(&host.at(path), Rights::ReadWrite).is_ok();
+    let barred: Vec<&String> = verbs.iter().filter(|path| !may(path)).collect();
     if barred.is_empty() {
-        return ok(NAME, format!("{} and {manager} can be used", count(verbs.len(), "device file")));
+        // Only who asks for `transports.verbs_connect: cm` needs the connection manager: without it nothing is wrong here.
+        let manager = match (host.exists(&manager), may(&&manager)) {
+            (true, true) => format!("and {manager}"),
+            (true, false) => format!("but not {manager}, which `transports.verbs_connect: cm` needs"),
+            (false, _) => {
+                format!("without {manager}, which `transports.verbs_connect: cm` needs (`modprobe rdma_ucm`)")
+            }
+        };
+        return ok(NAME, format!("{} can be used, {manager}", count(verbs.len(), "device file")));
     }
     let paths: Vec<&str> = barred.iter().map(|path| path.as_str()).collect();
     missing(NAME, format!("this user may not use {}", listed(&paths)))

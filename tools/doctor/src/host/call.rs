@@ -194,7 +194,7 @@ pub(super) fn make(call: Call, place: Place) -> Result<String, Refusal> {
 }
 
 /// What the RDMA libraries have, a line each: `absent` and why, or `device` and `lacks` with names; `deviceless` and why they
-/// cannot look for devices.
+/// cannot look for devices; `unmanaged` and why there is no connection manager.
 fn rdma_libraries() -> String {
     let seen = match penstock_verbs_sys::look() {
         Ok(seen) => seen,
@@ -208,7 +208,12 @@ fn rdma_libraries() -> String {
         Ok(names) => names.iter().map(|name| format!("device {name}\n")).collect(),
         Err(error) => format!("deviceless {error}\n"),
     };
-    seen.missing.iter().fold(devices, |words, missing| words + &format!("lacks {}\n", missing.symbol))
+    let words = seen.missing.iter().fold(devices, |words, missing| words + &format!("lacks {}\n", missing.symbol));
+    match seen.manager {
+        Ok(()) => words,
+        // What the loader says may go over several lines.
+        Err(absence) => words + &format!("unmanaged {}\n", absence.to_string().replace('\n', " ")),
+    }
 }
 
 /// Reads the mark and writes the answer to it.

@@ -20,7 +20,7 @@ fn lacks(host: &Fixture, way: Way) -> Vec<String> {
 fn rdma_libraries_that_are_not_installed_are_named_with_the_package() {
     let mut host = Fixture::new();
     host.remove("/usr/lib/libibverbs.so.1");
-    let mend = "sudo apt-get install -y libibverbs1 librdmacm1";
+    let mend = "sudo apt-get install -y libibverbs1 ibverbs-providers";
     assert_finding(&host.one(Topic::Rdma, "libraries"), Status::Missing, "no libibverbs.so.1", mend);
     assert_eq!(lacks(&host, Way::Verbs), ["rdma: libraries"]);
     host.write("/etc/os-release", "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n");
@@ -47,6 +47,16 @@ fn rdma_libraries_that_do_not_open_or_are_too_old_say_why() {
     assert_finding(&finding, Status::Limited, "without ibv_reg_dmabuf_mr and ibv_set_ece", "rdma-core 44");
     assert!(finding.means.unwrap().contains("graphics processors"));
     assert_eq!(lacks(&host, Way::Verbs), [""; 0]);
+    // What only the connection manager needs is nobody's fault.
+    let absence = "unmanaged librdmacm.so.1 cannot be opened (no such file): install librdmacm1\n";
+    host.system.rdma_libraries = format!("device mlx5_0\n{absence}");
+    let finding = host.report().find(Topic::Rdma, "libraries").unwrap().clone();
+    assert_eq!((finding.status, finding.mends.len()), (Status::Ok, 0), "{finding:?}");
+    assert!(finding.found.contains("verbs_connect: cm") && finding.found.contains("librdmacm1"), "{finding:?}");
+    assert_eq!(lacks(&host, Way::Verbs), [""; 0]);
+    host.system.rdma_libraries = "device mlx5_0\n".to_owned();
+    host.remove("/usr/lib/librdmacm.so.1");
+    assert_eq!(lacks(&host, Way::Verbs), [""; 0], "nor is the file that is not there");
     host.system.refused.insert(Call::RdmaLibraries, Refusal::Untried("nobody can".to_owned()));
     let finding = host.report().find(Topic::Rdma, "libraries").unwrap().clone();
     assert_eq!((finding.status, finding.found.contains("nobody can")), (Status::Unknown, true), "{finding:?}");
@@ -218,8 +228,16 @@ fn device_files_that_are_absent_or_barred_are_named() {
     host.system.barred.insert(PathBuf::from("/dev/infiniband/uverbs0"), EACCES);
     let mend = "sudo chmod a+rw /dev/infiniband/uverbs0";
     assert_finding(&host.one(Topic::Rdma, "access"), Status::Missing, "may not use /dev/infiniband/uverbs0", mend);
+    host.system.barred.clear();
+    host.system.barred.insert(PathBuf::from("/dev/infiniband/rdma_cm"), EACCES);
+    let of_manager = |host: &Fixture| host.report().find(Topic::Rdma, "access").unwrap().clone();
+    let finding = of_manager(&host);
+    assert_eq!((finding.status, finding.mends.len()), (Status::Ok, 0), "{finding:?}");
+    assert!(finding.found.contains("not /dev/infiniband/rdma_cm, which `transports.verbs_connect: cm`"), "{finding:?}");
     host.remove("/dev/infiniband/rdma_cm");
-    assert_finding(&host.one(Topic::Rdma, "access"), Status::Missing, "rdma_cm", "sudo modprobe rdma_ucm");
+    let finding = of_manager(&host);
+    assert_eq!((finding.status, finding.found.contains("modprobe rdma_ucm")), (Status::Ok, true), "{finding:?}");
+    assert_eq!(lacks(&host, Way::Verbs), [""; 0]);
     host.remove("/dev/infiniband");
     assert_finding(
         &host.one(Topic::Rdma, "access"),

@@ -12,13 +12,21 @@
 //! - After [`Queue::reset`] has returned, nothing of the queue touches memory on this side, of its own requests and of the peer's. No
 //!   request of it completes any more. Receives that it had taken come as [`Outcome::Unused`], or, on cards that lose them, not at all.
 //! - Dropping a queue is a reset, and its number may be another's from then on: an unused receive is known by its name alone.
-//! - A receive is taken from the desk's shared queue by each send and each immediate, in the order of arrival.
+//! - Two queues are connected by numbers that both sides know from each other, at once; or they *meet*: one calls the other's card, by the
+//!   connection manager, which takes a while and waits for nobody ([`Meeting`]). A queue that has met hears when the other end leaves.
+//! - A receive is taken from the desk's shared queue by each send and each immediate, in the order in which receives were given. A queue
+//!   takes one when a message begins to come, and its messages come one after the other.
+
+mod meeting;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use penstock_memory::{MemoryError, Window};
+
+pub use meeting::{ASKING_BYTES, Connected, Meeting, NotMet, TOKEN_BYTES, Token};
 
 /// What a card says of itself and of the port that is used of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +61,8 @@ pub struct Facts {
     pub inline_max: usize,
     /// Reads that the peer may have under way on one queue.
     pub reads_max: u8,
+    /// Where its connection manager is called, if its queues are to be connected by one.
+    pub meets_at: Option<SocketAddr>,
 }
 
 /// What is spoken from an address of a card. Nobody understands another kind than his own.
@@ -126,6 +136,16 @@ pub enum CardError {
         /// How much is wanted.
         wants: usize,
     },
+    /// Two queues have not met, or are together no more.
+    #[error("{card} and {with}: {why}; {mend}", mend = .why.mend())]
+    NotMet {
+        /// The card.
+        card: String,
+        /// Whom its queue was to meet.
+        with: String,
+        /// Why it has not.
+        why: NotMet,
+    },
     /// It does not exist, or is not fit to be used.
     #[error("{what}: {why}; {mend}")]
     NotHere {
@@ -173,14 +193,21 @@ pub enum Event {
     Fatal,
     /// This queue, by its number, is broken. Also of one that this side broke off; not every card says it of every queue.
     QueueBroken(u32),
+    /// The meeting of this queue, by its number, has come further: [`Queue::met`] says how far.
+    Met(u32),
     /// Its addresses or its port's settings have changed.
     Changed,
 }
 
 /// One worker's part of a card.
 pub trait Desk: Send {
-    /// A new queue that takes so many requests. It is not connected.
-    fn queue(&mut self, requests: usize) -> Result<Box<dyn Queue>, CardError>;
+    /// What makes queues on it, in any thread and while the worker uses the desk.
+    fn maker(&self) -> Arc<dyn QueueMaker>;
+
+    /// A new queue that takes so many requests, for whoever can wait for it. It is not connected.
+    fn queue(&mut self, requests: usize) -> Result<Box<dyn Queue>, CardError> {
+        self.maker().queue(requests)
+    }
 
     /// Gives receives to whoever sends next.
     fn supply(&mut self, receives: &[Landing]) -> Result<(), CardError>;
@@ -193,6 +220,12 @@ pub trait Desk: Send {
 
     /// Becomes readable when a completion comes after [`Desk::arm`].
     fn descriptor(&self) -> BorrowedFd<'_>;
+}
+
+/// Makes queues on one desk. That takes a card a millisecond or more.
+pub trait QueueMaker: Send + Sync {
+    /// A new queue that takes so many requests. It is not connected.
+    fn queue(&self, requests: usize) -> Result<Box<dyn Queue>, CardError>;
 }
 
 /// Names of requests and receives are below this: cards keep a bit to themselves.
@@ -245,6 +278,8 @@ pub struct Connecting {
     pub reads_there: u8,
     /// Reads that the peer may have under way here.
     pub reads_here: u8,
+    /// How it is met, if not by the numbers above.
+    pub meeting: Option<Meeting>,
 }
 
 /// One end of a connected pair.
@@ -252,8 +287,16 @@ pub trait Queue: Send {
     /// Its number on its card.
     fn number(&self) -> u32;
 
-    /// Connects it, when it is new or reset. Packets are taken as soon as this has returned.
-    fn connect(&mut self, connecting: &Connecting) -> Result<(), CardError>;
+    /// Connects it, when it is new or reset. Packets are taken as soon as this has answered yes, perhaps before. It may wait for the network,
+    /// up to seconds where that does not know the peer: no worker may wait for it, unless the two are to meet. A queue that waits to be
+    /// called does not answer calls before this.
+    fn connect(&mut self, connecting: &Connecting) -> Result<Connected, CardError>;
+
+    /// Who calls with this token, and nobody else, is for this queue: until it is dropped, calls itself, or expects another one.
+    fn expect(&mut self, token: Token);
+
+    /// How far it has come that was not connected at once; on an error it is to be broken off. Waits for nobody.
+    fn met(&mut self) -> Result<Connected, CardError>;
 
     /// Posts requests with one doorbell, their pieces one after the other in `pieces`. On an error the first `posted` of them were taken.
     /// The caller counts what is under way: more than the queue was made for must not be.

@@ -1,20 +1,23 @@
 //! A card: one port of an open device, under one address.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use penstock_memory::Window;
 use penstock_verbs_sys::Verbs;
 use penstock_verbs_sys::verbs::*;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::Options;
 use super::choose::Pick;
 use super::desk::{DeskParts, Desks, DeviceDesk};
+use super::manager::Manager;
 use super::memory::{Manner, Registered, Registrations};
 use super::open::Device;
 use super::queue::{DeviceQueue, INLINE_MAX, Posting, Shape};
 use super::seen::is_link_local;
+use super::status::refused;
 use crate::card::{Access, Card, CardError, Desk, Event, Facts, Registration};
 
 /// Pieces of one request, at most. What the cards of today take; more would only make the places of requests longer.
@@ -37,6 +40,9 @@ pub(super) struct Parts {
     pub(super) traffic_class: u8,
     pub(super) shape: Shape,
     pub(super) registrations: Arc<Registrations>,
+    pub(super) manager: Option<Arc<Manager>>,
+    /// Becomes readable when something has happened to the device or to a connection, if both are listened to.
+    both: Option<OwnedFd>,
     manner: Manner,
     desks: Desks,
     has_own_domains: AtomicBool,
@@ -69,6 +75,12 @@ impl DeviceCard {
                 mend: "try again".to_owned(),
             });
         }
+        let manager = match options.is_managed {
+            true => Some(Arc::new(Manager::listen(pick, &name, options.traffic_class)?)),
+            false => None,
+        };
+        let both = manager.as_ref().map(|manager| both(&device, manager));
+        let both = both.transpose().map_err(|error| refused("epoll_create", &name, error.into()))?;
         let is_ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET;
         let can = &attributes.orig_attr;
         let pieces = [can.max_sge, can.max_sge_rd].into_iter().filter(|count| *count > 0).min().unwrap_or(1);
@@ -89,6 +101,7 @@ impl DeviceCard {
             completions_max: count(can.max_cqe),
             inline_max: 0,
             reads_max: u8::try_from(can.max_qp_rd_atom.min(can.max_qp_init_rd_atom).clamp(0, READS_MAX)).unwrap_or(0),
+            meets_at: manager.as_ref().map(|manager| manager.at()),
         };
         let parts = Parts {
             device,
@@ -99,6 +112,8 @@ impl DeviceCard {
             traffic_class: options.traffic_class,
             shape: Shape { pieces, inline: 0, posting: Posting::Classic },
             registrations: Arc::default(),
+            manager,
+            both,
             manner: Manner { is_on_demand: options.is_on_demand && pages_on_demand(&attributes.odp_caps) },
             desks: Desks::default(),
             has_own_domains: AtomicBool::new(false),
@@ -130,8 +145,12 @@ impl DeviceCard {
         };
         let domain = if self.has_own_domains() { "doorbells for each worker" } else { "shared doorbells" };
         let memory = if self.is_on_demand() { "memory paged in on demand" } else { "memory pinned" };
+        let meets = match self.parts.facts.meets_at {
+            Some(at) => format!(", called at {at} by rdma_cm"),
+            None => String::new(),
+        };
         format!(
-            "posts {posting}, {domain}, {memory}, {pieces_max} pieces a request, {inline_max} bytes inline, {reads_max} reads, packets of {mtu} bytes"
+            "posts {posting}, {domain}, {memory}, {pieces_max} pieces a request, {inline_max} bytes inline, {reads_max} reads, packets of {mtu} bytes{meets}"
         )
     }
 
@@ -203,6 +222,9 @@ impl Card for DeviceCard {
     }
 
     fn next_event(&self) -> Option<Event> {
+        if let Some(queue) = self.parts.manager.as_ref().and_then(|manager| manager.next_event()) {
+            return Some(Event::Met(queue));
+        }
         let device = &self.parts.device;
         for _ in 0..EVENTS_AT_ONCE {
             let mut event = ibv_async_event::ZERO;
@@ -222,9 +244,19 @@ impl Card for DeviceCard {
     }
 
     fn events(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is the open context's, and stands as long as that.
-        unsafe { BorrowedFd::borrow_raw(self.parts.device.events()) }
+        match &self.parts.both {
+            Some(both) => both.as_fd(),
+            None => self.parts.device.sign(),
+        }
     }
+}
+
+/// A descriptor that is readable when one of the device's and the connection manager's is.
+fn both(device: &Device, manager: &Manager) -> rustix::io::Result<OwnedFd> {
+    let both = epoll::create(CreateFlags::CLOEXEC)?;
+    epoll::add(&both, device.sign(), EventData::new_u64(0), EventFlags::IN)?;
+    epoll::add(&both, manager.events(), EventData::new_u64(1), EventFlags::IN)?;
+    Ok(both)
 }
 
 impl Parts {

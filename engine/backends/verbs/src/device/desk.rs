@@ -14,7 +14,7 @@ use super::card::Parts;
 use super::open::{Device, complain, do_not_wait};
 use super::queue::DeviceQueue;
 use super::status::{RECEIVE, check, done, refused};
-use crate::card::{CardError, Desk, Done, IDS, Landing, Outcome, Queue};
+use crate::card::{CardError, Desk, Done, IDS, Landing, Outcome, Queue, QueueMaker};
 
 /// Completions that are taken with one call. What a worker does with one costs more than its share of the call long before this.
 const COMPLETIONS_AT_ONCE: usize = 64;
@@ -247,8 +247,8 @@ impl DeviceDesk {
 }
 
 impl Desk for DeviceDesk {
-    fn queue(&mut self, requests: usize) -> Result<Box<dyn Queue>, CardError> {
-        Ok(Box::new(DeviceQueue::make(&self.card, &self.desk, self.card.shape, requests)?))
+    fn maker(&self) -> Arc<dyn QueueMaker> {
+        Arc::new(DeviceMaker { card: Arc::clone(&self.card), desk: Arc::clone(&self.desk) })
     }
 
     fn supply(&mut self, receives: &[Landing]) -> Result<(), CardError> {
@@ -323,6 +323,18 @@ impl Desk for DeviceDesk {
     fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel stands as long as the desk, and its descriptor with it.
         unsafe { BorrowedFd::borrow_raw((*self.desk.channel.as_ptr()).fd) }
+    }
+}
+
+/// Makes queues on a desk of a real card.
+struct DeviceMaker {
+    card: Arc<Parts>,
+    desk: Arc<DeskParts>,
+}
+
+impl QueueMaker for DeviceMaker {
+    fn queue(&self, requests: usize) -> Result<Box<dyn Queue>, CardError> {
+        Ok(Box::new(DeviceQueue::make(&self.card, &self.desk, self.card.shape, requests)?))
     }
 }
 

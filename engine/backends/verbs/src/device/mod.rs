@@ -3,11 +3,14 @@
 //! Read in this order:
 //!
 //! - [`choose`]: which ports become rails ([`seen`] and [`networks`] say what there is, [`wanted`] how settings name it)
-//! - `open`: devices; `card`, `desk`, `queue` (and its `post`), `memory`: what the seam asks for; `status`: the seam's words for what verbs answer
+//! - `open`: devices; `card`, `desk`, `queue` (and its `post`), `memory`: what the seam asks for; `manager` and `meet`:
+//!   queues that are connected by librdmacm; `status`: the seam's words for what verbs answer
 
 mod card;
 pub mod choose;
 mod desk;
+mod manager;
+mod meet;
 mod memory;
 pub mod networks;
 mod open;
@@ -41,6 +44,8 @@ pub struct Options {
     pub is_on_demand: bool,
     /// The class that networks which tell traffic apart treat packets by.
     pub traffic_class: u8,
+    /// Whether queues are connected by the connection manager.
+    pub is_managed: bool,
     /// How requests are posted; by lists where the driver knows nothing else.
     pub posting: Posting,
 }
@@ -52,6 +57,7 @@ impl Default for Options {
             nodes: Vec::new(),
             is_on_demand: false,
             traffic_class: 0,
+            is_managed: false,
             posting: Posting::Extended,
         }
     }
@@ -109,6 +115,11 @@ pub fn look(sys: &Path, drivers: Option<&[&str]>, wanted: &[Wanted], nodes: &[u3
     }
     let chosen = choose::choose(&seen, wanted, nodes);
     Ok(Looked { seen, chosen })
+}
+
+/// Whether the library of the connection manager is here.
+pub fn has_manager() -> Result<(), penstock_verbs_sys::NotHere> {
+    manager::open().map(drop)
 }
 
 /// Opens the cards of this machine.

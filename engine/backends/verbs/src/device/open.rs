@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Once;
 
@@ -112,6 +113,12 @@ impl Device {
     pub(super) fn events(&self) -> i32 {
         // SAFETY: the context is open; its descriptor does not change.
         unsafe { (*self.context.as_ptr()).async_fd }
+    }
+
+    /// The same, borrowed.
+    pub(super) fn sign(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the open context's, and stands as long as that.
+        unsafe { BorrowedFd::borrow_raw(self.events()) }
     }
 
     /// How many interrupts completion queues can be dealt to.

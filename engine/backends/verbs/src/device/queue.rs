@@ -11,21 +11,22 @@ use penstock_verbs_sys::verbs::*;
 
 use super::card::Parts;
 use super::desk::DeskParts;
+use super::meet::Meet;
 use super::memory::Registered;
 use super::open::complain;
 use super::status::{check, refused};
-use crate::card::{CardError, Connecting, Piece, PostFailed, Queue, Request};
+use crate::card::{CardError, Connected, Connecting, Piece, PostFailed, Queue, Request, Token};
 
 /// 4.096 µs times two to this: 67 ms until a packet without an answer is sent again. Cards wait up to four times that, so seven
 /// attempts tell a dead peer after half a second to two; a shorter time takes a switch that is changing its ways for one.
-const ANSWER_TIMEOUT: u8 = 14;
+pub(super) const ANSWER_TIMEOUT: u8 = 14;
 /// Attempts after the first. Seven would be all that there are, but some drivers (rxe) take it to mean for ever.
-const RETRIES: u8 = 6;
+pub(super) const RETRIES: u8 = 6;
 /// Attempts after the first when the peer has no receive. Seven would be for ever.
-const RETRIES_WITHOUT_RECEIVE: u8 = 6;
+pub(super) const RETRIES_WITHOUT_RECEIVE: u8 = 6;
 /// The peer waits 10.24 ms between those. Credits keep a receive for every message, so what needs this is a mistake of one of the two sides:
 /// it is to be told in 61 ms.
-const RECEIVE_PAUSE: u8 = 20;
+pub(super) const RECEIVE_PAUSE: u8 = 20;
 /// Routers on a packet's way.
 const HOPS: u8 = 64;
 /// The partition that every port is in.
@@ -67,6 +68,8 @@ const _: () = {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     New,
+    /// It is to be connected, and perhaps nothing was changed yet.
+    Meeting,
     Connected,
     Broken,
 }
@@ -81,6 +84,9 @@ pub(super) struct DeviceQueue {
     requests: usize,
     inline_max: u32,
     life: Life,
+    /// What it is called by, and how far it has come that is connected by the connection manager.
+    token: Option<Token>,
+    meet: Option<Meet>,
     /// Room for lists, if requests are posted by them, as long as the queue has requests.
     list: Vec<ibv_send_wr>,
     /// The registration that bytes were last taken from at once, and those that are held while they are.
@@ -130,6 +136,8 @@ impl DeviceQueue {
             requests,
             inline_max: attributes.cap.max_inline_data.min(INLINE_MAX),
             life: Life::New,
+            token: None,
+            meet: None,
             list: Vec::new(),
             last: (0, Weak::new()),
             held: Vec::new(),
@@ -250,9 +258,22 @@ impl Queue for DeviceQueue {
         self.number
     }
 
-    fn connect(&mut self, connecting: &Connecting) -> Result<(), CardError> {
+    fn connect(&mut self, connecting: &Connecting) -> Result<Connected, CardError> {
         if self.life != Life::New {
             return Err(self.refused("ibv_modify_qp", libc::EISCONN));
+        }
+        if let Some(meeting) = connecting.meeting {
+            let Some(manager) = &self.card.manager else {
+                return Err(self.refused("rdma_connect", libc::EOPNOTSUPP));
+            };
+            if meeting.call.is_some()
+                && let Some(token) = self.token.take()
+            {
+                manager.expect_no_more(&token);
+            }
+            self.meet = Some(Meet::begin(manager, self.number, connecting)?);
+            self.life = Life::Meeting;
+            return self.met();
         }
         self.life = Life::Connected;
         self.walk(connecting).inspect_err(|_| {
@@ -260,7 +281,30 @@ impl Queue for DeviceQueue {
             if self.change_to(IBV_QPS_RESET).is_ok() {
                 self.life = Life::New;
             }
-        })
+        })?;
+        Ok(Connected::Yes)
+    }
+
+    fn expect(&mut self, token: Token) {
+        let Some(manager) = &self.card.manager else { return };
+        if let Some(before) = self.token.replace(token) {
+            manager.expect_no_more(&before);
+        }
+        manager.expect(token, self.number);
+    }
+
+    fn met(&mut self) -> Result<Connected, CardError> {
+        let Some(mut meet) = self.meet.take() else {
+            // By exchange it has not met anybody, and is connected all the same.
+            let is_connected = self.life == Life::Connected;
+            return if is_connected { Ok(Connected::Yes) } else { Err(self.refused("rdma_connect", libc::ENOTCONN)) };
+        };
+        let met = meet.go_on(&|attributes, mask| self.modify(attributes, mask));
+        self.meet = Some(meet);
+        if matches!(met, Ok(Connected::Yes)) && self.life == Life::Meeting {
+            self.life = Life::Connected;
+        }
+        met
     }
 
     fn post(&mut self, requests: &[Request], pieces: &[Piece]) -> Result<(), PostFailed> {
@@ -278,10 +322,16 @@ impl Queue for DeviceQueue {
     }
 
     fn break_off(&mut self) -> Result<(), CardError> {
-        if self.life != Life::Connected {
-            return Ok(());
+        // The other side hears of it.
+        self.meet = None;
+        match self.life {
+            Life::New | Life::Broken => return Ok(()),
+            Life::Connected => self.change_to(IBV_QPS_ERR)?,
+            Life::Meeting => {
+                // Only if nothing was changed yet it is refused, and then there is nothing to break.
+                let _ = self.change_to(IBV_QPS_ERR);
+            }
         }
-        self.change_to(IBV_QPS_ERR)?;
         self.life = Life::Broken;
         Ok(())
     }
@@ -299,6 +349,9 @@ impl Drop for DeviceQueue {
     fn drop(&mut self) {
         if fork::in_child() {
             return;
+        }
+        if let (Some(manager), Some(token)) = (&self.card.manager, self.token.take()) {
+            manager.expect_no_more(&token);
         }
         // If it fails the destruction does the same, without what the card gives back.
         let _ = self.break_off();

@@ -35,6 +35,8 @@ pub struct Counts {
     pub bytes: u64,
     /// Queues that were made new.
     pub resets: u64,
+    /// Receives that wait at the desks of its queues.
+    pub receives: usize,
 }
 
 impl ModelCard {
@@ -60,6 +62,7 @@ impl ModelCard {
             completions_max: 64 << 10,
             inline_max: 220,
             reads_max: 16,
+            meets_at: None,
         };
         change(&mut facts);
         world.new_card(facts.clone());
@@ -79,6 +82,7 @@ impl ModelCard {
             requests: card.requests_posted,
             bytes: card.bytes_moved,
             resets: card.resets,
+            receives: world.receives_of(self.place),
         }
     }
 
@@ -164,6 +168,21 @@ impl ModelCard {
     /// Refuses to connect the next queues.
     pub fn refuse_connects(&self, count: u64) {
         self.change(|card| card.refuse_connects = count);
+    }
+
+    /// Loses the receive of the message that is coming when a queue breaks, from now on.
+    pub fn lose_receives(&self) {
+        self.change(|card| card.loses_receives = true);
+    }
+
+    /// Makes whoever makes a queue wait so long.
+    pub fn slow_queues(&self, by: Duration) {
+        self.change(|card| card.make_time = by);
+    }
+
+    /// Makes whoever connects a queue wait so long, as where the network has to be asked for the peer.
+    pub fn slow_connects(&self, by: Duration) {
+        self.change(|card| card.connect_time = by);
     }
 
     fn change(&self, change: impl FnOnce(&mut CardState)) {

@@ -8,10 +8,11 @@ use rustix::io::Errno;
 
 use super::card::take_one;
 use super::memory::Payload;
-use super::world::{DeskState, PACKET_MASK, Posted, Sign, State};
+use super::world::{DeskState, Posted, Sign, State};
 use super::{Hub, refused};
 use crate::card::{
-    CardError, Connecting, Desk, Done, IDS, Kind, Landing, Outcome, Piece, PostFailed, Queue, Request, Trouble,
+    CardError, Connected, Connecting, Desk, Done, IDS, Kind, Landing, Outcome, Piece, PostFailed, Queue, QueueMaker,
+    Request, Token, Trouble,
 };
 
 /// A desk of a model card.
@@ -43,18 +44,8 @@ impl Drop for Held {
 }
 
 impl Desk for ModelDesk {
-    fn queue(&mut self, requests: usize) -> Result<Box<dyn Queue>, CardError> {
-        let held = &self.held;
-        let mut world = held.hub.lock();
-        let card = &mut world.cards[held.card];
-        card.alive("queue")?;
-        let has = if take_one(&mut card.refuse_queues) { 0 } else { card.facts.requests_max };
-        if requests > has {
-            let card = held.card_name.clone();
-            return Err(CardError::NoRoom { card, what: "requests of a queue", has, wants: requests });
-        }
-        let (name, number) = world.new_queue(held.card, held.name, requests);
-        Ok(Box::new(ModelQueue { held: Arc::clone(held), name, number }))
+    fn maker(&self) -> Arc<dyn QueueMaker> {
+        Arc::new(ModelMaker(Arc::clone(&self.held)))
     }
 
     fn supply(&mut self, receives: &[Landing]) -> Result<(), CardError> {
@@ -111,6 +102,29 @@ impl Desk for ModelDesk {
     }
 }
 
+/// Makes queues on a desk of a model card.
+struct ModelMaker(Arc<Held>);
+
+impl QueueMaker for ModelMaker {
+    fn queue(&self, requests: usize) -> Result<Box<dyn Queue>, CardError> {
+        let Self(held) = self;
+        let time = held.hub.lock().cards[held.card].make_time;
+        if !time.is_zero() {
+            std::thread::sleep(time);
+        }
+        let mut world = held.hub.lock();
+        let card = &mut world.cards[held.card];
+        card.alive("queue")?;
+        let has = if take_one(&mut card.refuse_queues) { 0 } else { card.facts.requests_max };
+        if requests > has {
+            let card = held.card_name.clone();
+            return Err(CardError::NoRoom { card, what: "requests of a queue", has, wants: requests });
+        }
+        let (name, number) = world.new_queue(held.card, held.name, requests);
+        Ok(Box::new(ModelQueue { held: Arc::clone(held), name, number }))
+    }
+}
+
 /// A queue of a model card.
 struct ModelQueue {
     held: Arc<Held>,
@@ -123,23 +137,34 @@ impl Queue for ModelQueue {
         self.number
     }
 
-    fn connect(&mut self, connecting: &Connecting) -> Result<(), CardError> {
+    fn connect(&mut self, connecting: &Connecting) -> Result<Connected, CardError> {
         let held = &self.held;
+        let time = held.hub.lock().cards[held.card].connect_time;
+        if !time.is_zero() {
+            std::thread::sleep(time);
+        }
         held.hub.change(|world| {
             let card = &mut world.cards[held.card];
             card.alive("connect")?;
             if take_one(&mut card.refuse_connects) {
                 return Err(refused("connect", &held.card_name, Errno::TIMEDOUT, "look whether the peer's port is up"));
             }
-            let queue = world.queue(self.name);
-            if queue.state != State::New {
-                return Err(refused("connect", &held.card_name, Errno::INVAL, "reset the queue first"));
+            world.is_new(self.name)?;
+            if connecting.meeting.is_some() {
+                world.begin_to_meet(self.name, connecting);
+                return world.met(self.name);
             }
-            queue.state = State::Connected(*connecting);
-            queue.packet_out = connecting.first_packet & PACKET_MASK;
-            queue.packet_in = connecting.there.first_packet & PACKET_MASK;
-            Ok(())
+            world.connect(self.name, connecting);
+            Ok(Connected::Yes)
         })
+    }
+
+    fn expect(&mut self, token: Token) {
+        self.held.hub.change(|world| world.expect(self.name, Some(token)));
+    }
+
+    fn met(&mut self) -> Result<Connected, CardError> {
+        self.held.hub.change(|world| world.met(self.name))
     }
 
     fn post(&mut self, requests: &[Request], pieces: &[Piece]) -> Result<(), PostFailed> {
@@ -198,7 +223,10 @@ impl Queue for ModelQueue {
     }
 
     fn break_off(&mut self) -> Result<(), CardError> {
-        self.held.hub.change(|world| world.break_queue(self.name, Trouble::Flushed));
+        self.held.hub.change(|world| {
+            world.leave(self.name);
+            world.break_queue(self.name, Trouble::Flushed);
+        });
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 //! - [`ModelCard`]: a card of it; faults of the card
 //! - `desk`: desks and queues, the rest of the seam
 //! - `world`: everything that cards and queues hold, under one lock
-//! - `carry`: what becomes of requests
+//! - `carry`: what becomes of requests; `meet`: queues that meet by the connection manager
 //!
 //! What only a bug on this side can do is *caught*: posting more than a queue has room for, or having more completions than a desk has
 //! room for, panics, at once and in every later call.
@@ -15,9 +15,11 @@
 mod card;
 mod carry;
 mod desk;
+mod meet;
 mod memory;
 mod world;
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -26,6 +28,9 @@ use std::time::{Duration, Instant};
 pub use self::card::{Counts, ModelCard};
 use self::world::World;
 use super::card::{CardError, Facts};
+
+/// The port of every card's connection manager.
+const PORT: u16 = 4711;
 
 /// Steps of one poll: enough that a batch of posts is over after a few.
 const STEPS_PER_POLL: usize = 16;
@@ -124,6 +129,14 @@ impl ModelNetwork {
     /// A new card whose facts are changed before it is made.
     pub fn card_with(&self, change: impl FnOnce(&mut Facts)) -> Arc<ModelCard> {
         Arc::new(ModelCard::new(Arc::clone(&self.hub), change))
+    }
+
+    /// A new card whose queues are met by its connection manager. Its facts are changed before it is made.
+    pub fn managed_card_with(&self, change: impl FnOnce(&mut Facts)) -> Arc<ModelCard> {
+        self.card_with(|facts| {
+            change(facts);
+            facts.meets_at = Some(SocketAddr::new(IpAddr::from(facts.gid), PORT));
+        })
     }
 
     /// Does one thing. Answers whether there was one to do.

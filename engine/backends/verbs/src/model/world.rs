@@ -1,6 +1,6 @@
 //! Everything that cards, desks and queues hold, under one lock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,9 +9,10 @@ use std::time::Duration;
 use penstock_memory::Window;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::meet::{Expected, Meet};
 use super::memory::{Payload, Registrations};
 use super::{Losses, Options};
-use crate::card::{Connecting, Done, Event, Facts, Landing, Outcome, Request, Trouble};
+use crate::card::{Connecting, Done, Event, Facts, Landing, Outcome, Request, Token, Trouble};
 
 /// Packet numbers have 24 bits.
 pub(super) const PACKET_MASK: u32 = (1 << 24) - 1;
@@ -29,6 +30,9 @@ pub(super) struct World {
     pub(super) numbers: BTreeMap<(usize, u32), u64>,
     /// All desks of all cards, likewise.
     pub(super) desks: BTreeMap<u64, DeskState>,
+    /// What queues are called by, and how far those have come that meet others.
+    pub(super) expected: BTreeMap<Token, Expected>,
+    pub(super) meets: BTreeMap<u64, Meet>,
     /// Queues that may have something to do, in turn.
     pub(super) active: VecDeque<u64>,
     pub(super) losses: BTreeMap<(usize, usize), Losses>,
@@ -51,6 +55,11 @@ pub(super) struct CardState {
     pub(super) is_up: bool,
     pub(super) is_held: bool,
     pub(super) is_dead: bool,
+    /// A queue that breaks loses the receive of the message that is coming.
+    pub(super) loses_receives: bool,
+    /// How long making a queue takes, and connecting one.
+    pub(super) make_time: Duration,
+    pub(super) connect_time: Duration,
     /// How long the answer of a read takes.
     pub(super) read_time: Duration,
     /// After so many more requests the queue of the next one breaks.
@@ -188,6 +197,8 @@ impl World {
             queues: BTreeMap::new(),
             numbers: BTreeMap::new(),
             desks: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            meets: BTreeMap::new(),
             active: VecDeque::new(),
             losses: BTreeMap::new(),
             delays: BTreeMap::new(),
@@ -220,6 +231,9 @@ impl World {
             is_up: true,
             is_held: false,
             is_dead: false,
+            loses_receives: false,
+            make_time: Duration::ZERO,
+            connect_time: Duration::ZERO,
             read_time: Duration::ZERO,
             break_after: None,
             refuse_registrations: 0,
@@ -318,13 +332,15 @@ impl World {
             self.complete(name, request.id, Outcome::Failed(trouble), Some(number));
             trouble = Trouble::Flushed;
         }
-        if let Some(landing) = receiving {
+        let card = self.queue(name).card;
+        if let Some(landing) = receiving.filter(|_| !self.cards[card].loses_receives) {
             self.complete(name, landing.id, Outcome::Unused, None);
         }
     }
 
     /// Makes a queue new.
     pub(super) fn reset(&mut self, name: u64) {
+        self.leave(name);
         self.place(name);
         let cleans = self.options.reset_cleans;
         let queue = self.queue(name);
@@ -353,6 +369,7 @@ impl World {
     /// Takes a queue away.
     pub(super) fn remove_queue(&mut self, name: u64) {
         self.reset(name);
+        self.expect(name, None);
         let QueueState { card, number, .. } = *self.queue(name);
         self.queues.remove(&name);
         self.numbers.remove(&(card, number));
@@ -382,6 +399,12 @@ impl World {
         if !std::mem::replace(&mut self.queue(name).is_active, true) {
             self.active.push_back(name);
         }
+    }
+
+    /// Receives that wait at the desks of a card's queues.
+    pub(super) fn receives_of(&self, card: usize) -> usize {
+        let on: BTreeSet<_> = self.queues.values().filter(|queue| queue.card == card).map(|queue| queue.desk).collect();
+        on.iter().filter_map(|desk| self.desks.get(desk)).map(|desk| desk.receives.len()).sum()
     }
 
     /// Whether nothing is under way.

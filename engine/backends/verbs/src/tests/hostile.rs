@@ -32,6 +32,7 @@ enum Said {
         rail: u8,
         life: u32,
         heard: u32,
+        has_token: bool,
     },
     /// The side that hears all this does something, and has a turn.
     Own(bool),
@@ -49,7 +50,8 @@ fn said() -> impl Strategy<Value = Said> {
         6 => (off(), few(), any::<bool>(), number())
             .prop_map(|(off, heard, is_mark, value)| Said::Immediate { off, heard, is_mark, value }),
         1 => prop::collection::vec(any::<u8>(), 0..64).prop_map(Said::Bytes),
-        1 => (0u8..3, 0u32..2, few()).prop_map(|(rail, life, heard)| Said::Ended { rail, life, heard }),
+        1 => (0u8..3, 0u32..2, few(), prop::bool::weighted(0.2))
+            .prop_map(|(rail, life, heard, has_token)| Said::Ended { rail, life, heard, has_token }),
         4 => any::<bool>().prop_map(Said::Own),
     ]
 }
@@ -100,7 +102,7 @@ impl Victim {
                     .come(&[], Some(Immediate::new(life, (due.wrapping_add(*off), self.confirmed), says).encode()));
             }
             Said::Bytes(bytes) => self.sides[0].come(bytes, None),
-            Said::Ended { rail, life: ahead, heard } => {
+            Said::Ended { rail, life: ahead, heard, has_token } => {
                 let heard = self.confirmed.wrapping_add(*heard);
                 let ended = Ended {
                     rail: *rail,
@@ -110,6 +112,7 @@ impl Victim {
                     revision: 0,
                     queue: 1,
                     first_packet: 1,
+                    token: has_token.then_some(Token([7; 16])),
                 };
                 self.sides[0].hear(&ended.encode());
             }

@@ -1,12 +1,13 @@
 //! Channels of two engines in one thread, over cards of a model.
 
 mod hostile;
+mod managed;
 mod model;
 mod moving;
 mod repair;
 mod striping;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,11 @@ use penstock_transport::{
     Revisions, Sink, Told,
 };
 
-use crate::card::{Access, Card, Connecting, Desk, Done, Endpoint, Landing, Outcome, Queue, Registration};
+use crate::card::{
+    Access, Card, Connecting, Desk, Done, Endpoint, Facts, Landing, Meeting, Outcome, Queue, Registration, Token,
+};
 use crate::channel::Channel;
+use crate::connecting::{Connect, Job};
 use crate::context::{Context, Witness};
 use crate::model::{ModelCard, ModelNetwork};
 use crate::rail::{RailParts, Standing};
@@ -74,6 +78,27 @@ impl Witness for Proofs {
     }
 }
 
+/// Connects at once, or when it is told to.
+#[derive(Default)]
+struct Dialer {
+    waits: Cell<bool>,
+    jobs: RefCell<Vec<Job>>,
+}
+
+impl Connect for Dialer {
+    fn connect(&self, job: Job) {
+        if self.waits.get() { self.jobs.borrow_mut().push(job) } else { job.run() }
+    }
+}
+
+impl Dialer {
+    /// Connects what waited.
+    fn go_on(&self) {
+        self.waits.set(false);
+        self.jobs.take().into_iter().for_each(Job::run);
+    }
+}
+
 const NUMBER: u16 = 5;
 
 /// How a pair of sides is made.
@@ -84,9 +109,11 @@ struct Shape {
     grants: u32,
     pieces_max: usize,
     inline_max: usize,
+    /// Whether the first side calls the other by the connection manager.
+    is_managed: bool,
 }
 
-const SHAPE: Shape = Shape { rails: 1, requests: 128, grants: 32, pieces_max: 30, inline_max: 220 };
+const SHAPE: Shape = Shape { rails: 1, requests: 128, grants: 32, pieces_max: 30, inline_max: 220, is_managed: false };
 
 /// Memory of one side, registered with all its cards.
 struct Pool {
@@ -128,6 +155,7 @@ struct Side {
     channel: Channel,
     got: Got,
     said: RefCell<Vec<Vec<u8>>>,
+    dialer: Dialer,
     fault: Option<LaneFault>,
     now: Instant,
     pools: u32,
@@ -136,7 +164,8 @@ struct Side {
 /// Calls something of the channel with a context.
 macro_rules! with {
     ($side:expr, |$channel:ident, $context:ident, $got:ident| $call:expr) => {{
-        let Side { commons, application, told, proofs, channel: $channel, got: $got, said, now, .. } = &mut *$side;
+        let Side { commons, application, told, proofs, channel: $channel, got: $got, said, dialer, now, .. } =
+            &mut *$side;
         let say = |words: &[u8]| said.borrow_mut().push(words.to_vec());
         let $context = &Context {
             here: commons.posts.view().revision(),
@@ -145,6 +174,7 @@ macro_rules! with {
             application,
             witness: proofs,
             say: &say,
+            connect: dialer,
             now: *now,
         };
         let _ = (&$got, &$context);
@@ -295,9 +325,10 @@ struct Half {
 impl Half {
     fn new(network: &ModelNetwork, shape: Shape) -> Self {
         let card = |_| {
-            network.card_with(|facts| {
+            let change = |facts: &mut Facts| {
                 (facts.pieces_max, facts.inline_max) = (shape.pieces_max, shape.inline_max);
-            })
+            };
+            if shape.is_managed { network.managed_card_with(change) } else { network.card_with(change) }
         };
         let cards: Vec<_> = (0..shape.rails).map(card).collect();
         let receives = shape.grants as usize;
@@ -312,7 +343,17 @@ impl Half {
         Endpoint { queue: self.queues[rail].number(), first_packet: 100, gid: facts.gid, lid: facts.lid }
     }
 
-    fn join(self, there: &[Endpoint], shape: Shape) -> Side {
+    /// Tokens that its queues expect from now on, if they are to be called.
+    fn expect(&mut self, shape: Shape) -> Vec<Option<Meeting>> {
+        let expect = |queue: &mut Box<dyn Queue>| {
+            let token = Token::random().unwrap();
+            queue.expect(token);
+            Meeting { call: None, token }
+        };
+        self.queues.iter_mut().map(|queue| shape.is_managed.then(|| expect(queue))).collect()
+    }
+
+    fn join(self, there: &[Endpoint], meetings: &[Option<Meeting>], shape: Shape) -> Side {
         let Self { cards, desks, queues } = self;
         let rails = queues.into_iter().enumerate().map(|(rail, queue)| RailParts {
             index: rail as u8,
@@ -324,6 +365,7 @@ impl Half {
                 mtu: 4096,
                 reads_there: 16,
                 reads_here: 16,
+                meeting: meetings[rail],
             },
             requests: shape.requests,
             grants: shape.grants,
@@ -346,6 +388,7 @@ impl Half {
             channel,
             got: Got { room: usize::MAX, ..Got::default() },
             said: RefCell::default(),
+            dialer: Dialer::default(),
             fault: None,
             now,
             pools: 0,
@@ -359,10 +402,15 @@ impl Half {
 
 /// Two sides of a channel, not connected.
 fn unconnected(network: &ModelNetwork, shape: Shape) -> [Side; 2] {
-    let (near, far) = (Half::new(network, shape), Half::new(network, shape));
+    let (near, mut far) = (Half::new(network, shape), Half::new(network, shape));
+    let waits = far.expect(shape);
+    let call = |(rail, meeting): (usize, &Option<Meeting>)| {
+        meeting.map(|meeting| Meeting { call: far.cards[rail].facts().meets_at, ..meeting })
+    };
+    let calls: Vec<_> = waits.iter().enumerate().map(call).collect();
     let ends = |half: &Half| (0..shape.rails).map(|rail| half.endpoint(rail)).collect::<Vec<_>>();
     let (near_ends, far_ends) = (ends(&near), ends(&far));
-    [near.join(&far_ends, shape), far.join(&near_ends, shape)]
+    [near.join(&far_ends, &calls, shape), far.join(&near_ends, &waits, shape)]
 }
 
 /// Two sides of a channel that have greeted each other.

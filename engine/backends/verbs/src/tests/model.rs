@@ -206,7 +206,7 @@ impl Run {
         let rail = rail % self.sides[0].cards.len();
         let (here, there) = (&self.sides[side].cards[rail], &self.sides[1 - side].cards[rail]);
         match what {
-            Fault::Break => drop(here.break_queue(self.sides[side].channel.rails[rail].queue.number())),
+            Fault::Break => drop(here.break_queue(self.sides[side].channel.rails[rail].number)),
             Fault::BreakAfter(requests) => here.break_after(requests),
             Fault::Cut => self.sides[side].cut(rail as u8),
             Fault::Hold => here.hold(),
@@ -329,13 +329,15 @@ fn shape() -> impl Strategy<Value = Shape> {
         prop_oneof![Just(4), Just(16)],
         1usize..5,
         prop_oneof![Just(0), Just(100)],
+        any::<bool>(),
     )
-        .prop_map(|(rails, requests, grants, pieces_max, inline_max)| Shape {
+        .prop_map(|(rails, requests, grants, pieces_max, inline_max, is_managed)| Shape {
             rails,
             requests,
             grants,
             pieces_max,
             inline_max,
+            is_managed,
         })
 }
 

@@ -1,6 +1,7 @@
 //! Bytes and messages over rails that are well.
 
 use super::*;
+use crate::model::Losses;
 
 #[test]
 fn neighbours_at_the_target_are_one_request() {
@@ -283,4 +284,45 @@ fn a_fence_follows_all_that_was_posted_and_what_was_read() {
         sides[1].turn();
     }
     assert_eq!(sides[1].fault, Some(LaneFault(Cause::PeerCorrupt)));
+}
+
+#[test]
+fn a_read_whose_answer_was_lost_is_over_before_the_fence_is_heard() {
+    for is_repaired in [false, true] {
+        let network = ModelNetwork::by_hand();
+        let mut sides = connected(&network, SHAPE);
+        let old = pattern(7, 4096);
+        let (mine, theirs) = (sides[0].pool(vec![0; 4096]), sides[1].pool(old.clone()));
+        let losses = Losses { answers: true, ..Losses::default() };
+        network.lose(&sides[1].cards[0], &sides[0].cards[0], losses);
+        sides[0].post(READ, &mine, &theirs, &[span(0, 0, 512)], (1, 1, 512)).unwrap();
+        sides[0].channel.flush();
+        network.run();
+        // Something else is taken back; the read may go on, and its bytes are fetched once more.
+        sides[1].withdraw(&theirs, 4000, 1);
+        pass_news(&mut sides, 1);
+        sides[0].channel.send_fence(1);
+        settle(&network, &mut sides);
+        assert!(sides[1].proofs.heard.borrow().is_empty(), "the read may still be done again");
+        network.mend(&sides[1].cards[0], &sides[0].cards[0]);
+        if is_repaired {
+            sides[0].cut(0);
+        }
+        for turn in 0.. {
+            assert!(turn < 1000, "the fence is not heard");
+            if !sides[1].proofs.heard.borrow().is_empty() {
+                break;
+            }
+            network.step();
+            (0..2).for_each(|at| {
+                sides[at].turn();
+                pass_asides(&mut sides, at);
+            });
+        }
+        // From here on the owner may use the memory for something else.
+        theirs.window.fill(0, 512, 0x77).unwrap();
+        settle(&network, &mut sides);
+        assert_eq!(sides[0].result(1), Some(Ok(512)));
+        assert!(mine.bytes()[..512] == old[..512], "it has read what came later");
+    }
 }

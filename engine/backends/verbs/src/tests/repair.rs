@@ -473,7 +473,16 @@ fn fences_survive_a_repair() {
 #[test]
 fn words_that_make_no_sense_end_the_session() {
     let network = ModelNetwork::by_hand();
-    let ended = crate::ended::Ended { rail: 0, life: 0, heard: 0, gone: 0, revision: 0, queue: 1, first_packet: 1 };
+    let ended = crate::ended::Ended {
+        rail: 0,
+        life: 0,
+        heard: 0,
+        gone: 0,
+        revision: 0,
+        queue: 1,
+        first_packet: 1,
+        token: None,
+    };
     let bad = [
         crate::ended::Ended { rail: 1, ..ended },
         crate::ended::Ended { life: 1, ..ended },
@@ -489,4 +498,102 @@ fn words_that_make_no_sense_end_the_session() {
         }
         assert_eq!(sides[0].fault, Some(LaneFault(Cause::PeerCorrupt)), "{words:?}");
     }
+}
+
+/// Both sides' second rail is broken and waits to be connected, on one side, or on both.
+fn dialing(network: &ModelNetwork, who: &[usize]) -> [Side; 2] {
+    let mut sides = connected(network, TWO);
+    who.iter().for_each(|&at| sides[at].dialer.waits.set(true));
+    sides[0].cut(1);
+    settle(network, &mut sides);
+    for (at, side) in sides.iter().enumerate() {
+        let waits = side.channel.rails[1].standing == Standing::Connecting;
+        assert_eq!(waits, who.contains(&at), "side {at}");
+    }
+    sides
+}
+
+#[test]
+fn a_rail_that_is_being_connected_holds_up_nobody_and_comes_back_whoever_is_first() {
+    for who in [&[0][..], &[1], &[0, 1]] {
+        let network = ModelNetwork::by_hand();
+        let mut sides = dialing(&network, who);
+        let (source, target) = pools(&mut sides);
+        for number in 0..8 {
+            sides[0].post(WRITE, &source, &target, &[block(number)], (number, number, 1024)).unwrap();
+            sides[0].tell((100 + number, number, 1024), None, Some((number.into(), b""))).unwrap();
+            settle(&network, &mut sides);
+            assert_eq!((sides[0].result(number), sides[0].result(100 + number)), (Some(Ok(1024)), Some(Ok(1))));
+        }
+        for &at in who {
+            let look = sides[at].channel.next_look().expect("it is looked whether it is connected");
+            assert!(look <= sides[at].now + 2 * MS);
+            sides[at].dialer.go_on();
+            settle(&network, &mut sides);
+        }
+        assert!(sides.iter().all(|side| side.is_up(0) && side.is_up(1)), "{who:?}");
+        assert_eq!(sides[0].channel.rails[1].life, 1, "the greeting of who was first was not lost");
+    }
+}
+
+#[test]
+fn while_a_rail_is_being_connected_memory_is_taken_back_and_the_peer_hears_of_it_first() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = dialing(&network, &[1]);
+    let (source, target) = pools(&mut sides);
+    sides[1].withdraw(&target, 0, 1);
+    sides[1].cut(1);
+    assert_eq!(sides[1].proofs.reset.borrow().last(), Some(&(1, 1)), "nothing old lands there before it is greeted");
+    sides[1].dialer.go_on();
+    for _ in 0..40 {
+        network.run();
+        (0..2).for_each(|at| {
+            sides[at].turn();
+            pass_asides(&mut sides, at);
+        });
+    }
+    assert!(!sides[0].is_up(1), "it has to know of that before it posts anything there");
+    sides[0].post(WRITE, &source, &target, &[block(1)], (1, 1, 1024)).unwrap();
+    pass_news(&mut sides, 1);
+    pass_time(&network, &mut sides, 100 * MS);
+    assert!(sides.iter().all(|side| side.is_up(1)));
+    assert_eq!(sides[0].result(1), Some(Ok(1024)));
+}
+
+#[test]
+fn a_peer_that_ends_a_life_that_has_just_begun_is_followed() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = dialing(&network, &[1]);
+    // It waits in vain for a greeting, for two seconds.
+    pass_time(&network, &mut sides, 2100 * MS);
+    assert!(!sides[0].is_up(1) && sides[1].channel.rails[1].peer_ended.is_some());
+    sides[1].dialer.go_on();
+    pass_time(&network, &mut sides, 100 * MS);
+    assert!(sides.iter().all(|side| side.is_up(1) && side.channel.rails[1].life == 2));
+}
+
+#[test]
+fn a_rail_that_cannot_be_connected_is_tried_again_after_a_pause_that_begins_then() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = dialing(&network, &[1]);
+    // The call has taken longer than any pause.
+    pass_time(&network, &mut sides, 1500 * MS);
+    sides[1].cards[1].refuse_connects(1);
+    sides[1].dialer.go_on();
+    let at = sides[1].now;
+    sides[1].turn();
+    let Standing::Idle(again) = sides[1].channel.rails[1].standing else { panic!("it is connected") };
+    assert!(again > at, "the pause is over before it has begun");
+    pass_time(&network, &mut sides, 3000 * MS);
+    assert!(sides.iter().all(|side| side.is_up(1)));
+}
+
+#[test]
+fn a_queue_that_never_comes_back_ends_the_session() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = dialing(&network, &[1]);
+    sides[1].dialer.jobs.take();
+    sides[1].turn();
+    assert_eq!(sides[1].fault, Some(LaneFault(Cause::CardFailed)));
+    assert_eq!(sides[1].cards[1].counts().queues, 0);
 }

@@ -91,6 +91,13 @@ pub(crate) fn open(name: &str, posting: Posting) -> Arc<DeviceCard> {
     found.cards.into_iter().next().expect("one card was named")
 }
 
+/// Opens a card whose queues meet others by the connection manager.
+pub(crate) fn open_managed(name: &str) -> Arc<DeviceCard> {
+    let options = Options { wanted: vec![name.parse().expect("a name")], is_managed: true, ..Options::default() };
+    let found = device::cards(&options).unwrap_or_else(|error| panic!("{name} is opened: {error}"));
+    found.cards.into_iter().next().expect("one card was named")
+}
+
 /// One of the two.
 pub(crate) struct End {
     pub(crate) queue: Box<dyn Queue>,
@@ -226,9 +233,14 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
+    /// These two, not connected.
+    pub(crate) fn of(a: End, b: End) -> Self {
+        Self { a, b, mtu: None, first_packet: 0xff_fff0 }
+    }
+
     pub(crate) fn connected(posting: Posting) -> Self {
         let [a, b] = ports().map(|name| End::new(&name, posting));
-        let mut pair = Self { a, b, mtu: None, first_packet: 0xff_fff0 };
+        let mut pair = Self::of(a, b);
         assert!(pair.a.card.posting() == posting || !are_soft(), "the driver of soft devices knows both");
         pair.connect();
         pair
@@ -241,8 +253,14 @@ impl Pair {
         let mtu = self.mtu.unwrap_or_else(|| self.a.facts().mtu.min(self.b.facts().mtu));
         let reads = self.a.facts().reads_max.min(self.b.facts().reads_max);
         let (a, b) = (self.a.endpoint(from_a), self.b.endpoint(from_b));
-        let connecting =
-            |there, first_packet| Connecting { there, first_packet, mtu, reads_there: reads, reads_here: reads };
+        let connecting = |there, first_packet| Connecting {
+            there,
+            first_packet,
+            mtu,
+            reads_there: reads,
+            reads_here: reads,
+            meeting: None,
+        };
         self.a.queue.connect(&connecting(b, from_a)).expect("a is connected");
         self.b.queue.connect(&connecting(a, from_b)).expect("b is connected");
     }

@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, NoteId, Rights, Span};
 use penstock_memory::{Hint, HostMemory, ProcessWatch, Region, Registry};
-use penstock_ring::ReadyBits;
+use penstock_ring::{ReadyBits, Withdrawal};
 use penstock_transport::host::Commons;
 use penstock_transport::lane::Handle;
 use penstock_transport::{
     Announced, Arrival, Asides, Batch, Driver, Failure, Here, Lane, Link, Note, PostError, Posted, Registrar,
-    RemoteMemory, RemoteRegion, Revisions, Sink, There, Transport,
+    RemoteMemory, RemoteRegion, Revisions, Sight, Sink, There, Transport,
 };
 use penstock_verbs::card::Card;
 use penstock_verbs::device::Posting;
 use penstock_verbs::{Options, VerbsTransport};
 
-use crate::ends::{LIMIT, POSTINGS, assert_sent, open, pattern, ports, sent, wire};
+use crate::ends::{LIMIT, POSTINGS, assert_sent, open, pattern, ports, run, sent, wire};
 
 const PARTY: u32 = 3;
 
@@ -72,6 +72,7 @@ struct Side {
     ready: ReadyBits,
     registrar: Arc<dyn Registrar>,
     asides: Arc<dyn Asides>,
+    sight: Sight,
     said: Arc<Mutex<VecDeque<Vec<u8>>>>,
     got: Got,
     engine: Engine,
@@ -79,7 +80,7 @@ struct Side {
 
 impl Side {
     fn new(engine: Engine, link: Link) -> Self {
-        let Link { mut lanes, registrar, asides, path, rails, .. } = link;
+        let Link { mut lanes, registrar, asides, sight, path, rails, .. } = link;
         println!("{path}: {rails:?}");
         Self {
             lane: lanes.pop().expect("one lane"),
@@ -87,6 +88,7 @@ impl Side {
             ready: engine.commons.mail.view().ready(0),
             registrar,
             asides: asides.expect("broken rails are talked about"),
+            sight,
             said: Arc::default(),
             got: Got::default(),
             engine,
@@ -225,4 +227,77 @@ fn a_session_over_real_cards_writes_reads_and_tells() {
         assert_eq!(sides[0].got.completed.last(), Some(&(200, Ok(65536))));
         assert_eq!(bytes_of(&source)[..65536], arrived[..65536]);
     }
+}
+
+/// How often a receiver refused a message because it had nowhere to put it.
+fn refusals() -> u64 {
+    let path = "/sys/class/infiniband/rxe_b0/ports/1/hw_counters/send_rnr_err";
+    std::fs::read_to_string(path).expect("the device counts").trim().parse().expect("a number")
+}
+
+/// Frames of both links are small until this is dropped.
+struct Narrow([(&'static str, String); 2]);
+
+impl Narrow {
+    const BYTES: &str = "1300";
+
+    fn make() -> Self {
+        let before = ["a0", "b0"].map(|link| {
+            let path = format!("/sys/class/net/{link}/mtu");
+            (link, std::fs::read_to_string(path).expect("a link has a size of frames").trim().to_owned())
+        });
+        before.iter().for_each(|(link, _)| drop(run("ip", &["link", "set", link, "mtu", Self::BYTES])));
+        Self(before)
+    }
+}
+
+impl Drop for Narrow {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|(link, bytes)| drop(run("ip", &["link", "set", link, "mtu", bytes])));
+    }
+}
+
+#[test]
+fn two_hundred_resets_under_long_messages_cost_no_receive() {
+    let Some(_wire) = wire("two_hundred_resets_under_long_messages_cost_no_receive") else { return };
+    // Small frames, so that a message is of several packets.
+    let _narrow = Narrow::make();
+    let began = Instant::now();
+    let mut sides = session(POSTINGS[0]);
+    let payload = pattern(13, 4096);
+    let mut told = 0;
+    let mut tell = |sides: &mut [Side; 2], count: u64| {
+        for _ in 0..count {
+            told += 1;
+            let note = Some(Note { id: NoteId(told.into()), payload: &payload });
+            let arrival = Arrival { transfer: told, whole: 0, token: told, counter: None, note };
+            until(sides, "there is room", |sides| sides[0].lane.announce(&arrival).is_ok());
+        }
+        sides[0].lane.flush().expect("no fault");
+        told as usize
+    };
+    for round in 0..200 {
+        tell(&mut sides, 6);
+        std::thread::sleep(Duration::from_micros(150 * (round % 20)));
+        // The receiver wants memory back at once: its queue is made new, in the middle of a message as a rule.
+        let posts = &sides[1].engine.commons.posts;
+        let since = posts.view().revision();
+        let withdrawal = Withdrawal { region: 9, generation: 0, offset: round, len: 1 };
+        let revision = posts.withdraw(&[withdrawal]);
+        sides[0].sight.learn(since, [withdrawal].into_iter());
+        let fence = Arc::clone(sides[1].sight.fence().expect("cards are fenced"));
+        fence.force(revision);
+        until(&mut sides, "it is quiet", |_| fence.has_passed(revision));
+    }
+    let count = tell(&mut sides, 1);
+    until(&mut sides, "all are told", |sides| sides[0].got.completed.len() == count);
+    let (took, before) = (began.elapsed(), refusals());
+    // As many at once as the receiver has granted.
+    let count = tell(&mut sides, 30);
+    until(&mut sides, "all are told", |sides| sides[0].got.completed.len() == count);
+    assert_eq!(refusals(), before, "the receiver had nowhere to put one");
+    let mut ids: Vec<u128> = sides[1].got.notes.iter().map(|(id, _)| *id).collect();
+    ids.sort_unstable();
+    assert!(ids.iter().copied().eq(1..=count as u128), "each note comes once");
+    println!("200 resets in {took:.1?}, and thirty long messages at once find room");
 }

@@ -9,5 +9,6 @@ mod breaking;
 mod ends;
 mod here;
 mod lanes;
+mod managed;
 mod memory;
 mod moving;

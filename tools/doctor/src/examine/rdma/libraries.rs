@@ -7,8 +7,9 @@ use crate::host::{Call, Host, Refusal};
 use crate::parse::{count, listed};
 use crate::way::Way;
 
-const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
-const MEANS: &str = "no RDMA between hosts: these are loaded when the path is used";
+const LIBRARY: &str = "libibverbs.so.1";
+const MANAGER: &str = "librdmacm.so.1";
+const MEANS: &str = "no RDMA between hosts: it is loaded when the path is used";
 
 /// What a companion that opened them told.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,8 @@ struct Told<'a> {
     deviceless: Option<&'a str>,
     /// The functions that are not there.
     lacks: Vec<&'a str>,
+    /// Why there is no connection manager.
+    unmanaged: Option<&'a str>,
 }
 
 impl<'a> Told<'a> {
@@ -32,6 +35,7 @@ impl<'a> Told<'a> {
                 "device" => told.devices.push(what),
                 "deviceless" => told.deviceless = Some(what),
                 "lacks" => told.lacks.push(what),
+                "unmanaged" => told.unmanaged = Some(what),
                 _ => {}
             }
         }
@@ -41,20 +45,20 @@ impl<'a> Told<'a> {
 
 pub(super) fn examine(host: &Host, devices: &[String]) -> Vec<Finding> {
     const NAME: &str = "libraries";
-    let install = || host.install("libibverbs1 librdmacm1 ibverbs-providers", "libibverbs librdmacm");
-    let lacks = host.libraries().lacks(&LIBRARIES);
+    let install = || host.install("libibverbs1 ibverbs-providers", "libibverbs");
+    let lacks = host.libraries().lacks(&[LIBRARY]);
     if !lacks.is_empty() {
         return vec![missing(NAME, format!("no {}", listed(&lacks))).means(MEANS).mend(install())];
     }
     let words = match host.try_call(Call::RdmaLibraries) {
         Ok(words) => words,
         Err(refusal @ Refusal::Untried(_)) => {
-            let found = format!("{} are here; whether they open: {refusal}", listed(&LIBRARIES));
+            let found = format!("{LIBRARY} is here; whether it opens: {refusal}");
             return vec![Finding::unknown(TOPIC, NAME, found).on(&[Way::Verbs])];
         }
         Err(refusal) => {
             let (why, mends) = refused::why(host, Call::RdmaLibraries, &refusal);
-            let finding = missing(NAME, format!("{} cannot be opened: {why}", listed(&LIBRARIES)));
+            let finding = missing(NAME, format!("{LIBRARY} cannot be opened: {why}"));
             return vec![finding.means(MEANS).mends(mends).mend(install())];
         }
     };
@@ -71,16 +75,21 @@ pub(super) fn examine(host: &Host, devices: &[String]) -> Vec<Finding> {
     findings
 }
 
-/// They open. Some functions came later than the libraries themselves.
+/// It opens. Some functions came later than the libraries themselves. Without the other one only `transports.verbs_connect: cm` cannot be
+/// had, which is for those who ask for it: nothing is wrong here.
 fn opened(name: &'static str, told: &Told) -> Finding {
+    let found = match told.unmanaged {
+        None => format!("{LIBRARY} and {MANAGER} open"),
+        Some(why) => format!("{LIBRARY} opens; {MANAGER}, for `transports.verbs_connect: cm` alone, does not: {why}"),
+    };
     if told.lacks.is_empty() {
-        return ok(name, format!("{} open", listed(&LIBRARIES)));
+        return ok(name, found);
     }
     let loses = match told.lacks.contains(&"ibv_reg_dmabuf_mr") {
         true => "older than what they are used for: among other things, memory of graphics processors is not reached",
         false => "older than what they are used for: what needs these functions is done in another way",
     };
-    Finding::limited(TOPIC, name, format!("{} open, without {}", listed(&LIBRARIES), listed(&told.lacks)))
+    Finding::limited(TOPIC, name, format!("{found}, without {}", listed(&told.lacks)))
         .means(loses)
         .on(&[Way::Verbs])
         .mend(Mend::advice(By::Root, "install rdma-core 44 or later with this system's package manager"))

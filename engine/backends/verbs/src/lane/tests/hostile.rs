@@ -2,7 +2,7 @@ use penstock_core::Cause;
 
 use super::*;
 use crate::card::{Access, Connecting, Desk, Done, Kind, Piece, Queue, Registration, Request};
-use crate::offer::{Offer, OfferedQueue, OfferedRail};
+use crate::offer::{By, Offer, OfferedQueue, OfferedRail};
 
 /// The other end of a session, which says what it likes.
 struct Stranger {
@@ -18,8 +18,9 @@ impl Stranger {
         let (engine, card) = (Engine::new(network, 1, 1), network.card());
         let mut desk = card.desk(1024, 64).unwrap();
         let queue = desk.queue(64).unwrap();
-        let offered = OfferedQueue { number: queue.number(), first_packet: 5 };
-        let ours = Offer { workers: 1, grants: 32, rails: vec![OfferedRail::of(card.facts(), vec![offered])] };
+        let offered = OfferedQueue { number: queue.number(), first_packet: 5, token: None };
+        let rails = vec![OfferedRail::of(card.facts(), vec![offered])];
+        let ours = Offer { workers: 1, grants: 32, by: By::Exchange, rails };
         let offering = engine.offer(PARTY, 1);
         let theirs = Offer::parse(&offering.blob, 1, 1).unwrap();
         let link = (offering.join)(&ours.blob(), Vec::new()).unwrap();
@@ -27,7 +28,7 @@ impl Stranger {
         let registration = card.register(memory.window(), Access { read: true, write: true, land: true }).unwrap();
         let mut stranger = Self { desk, queue, memory, registration };
         let there = theirs.rails[0].endpoint(0);
-        let connecting = Connecting { there, first_packet: 5, mtu: 4096, reads_there: 1, reads_here: 1 };
+        let connecting = Connecting { there, first_packet: 5, mtu: 4096, reads_there: 1, reads_here: 1, meeting: None };
         stranger.queue.connect(&connecting).unwrap();
         (stranger, Side::new(engine, link))
     }

@@ -1,7 +1,10 @@
 //! Two engines' sides of a session in one thread, over cards of the model.
 
 mod crowd;
+mod dialing;
 mod hostile;
+mod lost;
+mod managed;
 mod moving;
 mod quiet;
 mod room;

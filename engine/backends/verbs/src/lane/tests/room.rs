@@ -141,3 +141,28 @@ fn a_driver_sleeps_until_something_comes() {
     assert!(is_readable(&*sides[1].workers[0].driver), "events of a card wake too");
     assert!(!sides[1].workers[0].driver.prepare_to_sleep());
 }
+
+#[test]
+fn a_session_that_begins_stops_no_write_of_another() {
+    const SLOW: Duration = Duration::from_millis(400);
+    let (_network, mut sides) = session(1);
+    let source = sides[0].engine.region(vec![7; 4096], Rights::NONE);
+    let target = sides[1].engine.region(vec![0; 4096], Rights::READ_WRITE);
+    let remote = sides[1].show(&target, &sides[0]);
+    sides[0].engine.cards[0].slow_queues(SLOW);
+    let hub = Arc::clone(sides[0].engine.transport.hub(0));
+    let inbox = hub.lock().new_inbox(PARTY + 1);
+    let making = std::thread::spawn(move || {
+        let queue = hub.queue(0, inbox, 0, (64, 32)).unwrap();
+        hub.lock().forget_queue(0, queue.number());
+    });
+    let mut token = 0;
+    while !making.is_finished() {
+        token += 1;
+        sides[0].post(WRITE, &source, &remote, &[span(0, 0, 4096)], (token, token)).unwrap();
+        sides[0].workers[0].lane().flush().unwrap();
+        until(&mut sides, "the write is over", |sides| sides[0].result(token).is_some());
+    }
+    making.join().unwrap();
+    assert!(token > 20, "{token} writes in {SLOW:?}");
+}

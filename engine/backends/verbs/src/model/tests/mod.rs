@@ -96,7 +96,7 @@ fn request(id: u64, kind: Kind, pieces: usize) -> Request {
 }
 
 fn connecting(there: Endpoint, first_packet: u32) -> Connecting {
-    Connecting { there, first_packet, mtu: 4096, reads_there: 4, reads_here: 4 }
+    Connecting { there, first_packet, mtu: 4096, reads_there: 4, reads_here: 4, meeting: None }
 }
 
 fn connect(one: &mut Side, other: &mut Side, packets: (u32, u32)) {

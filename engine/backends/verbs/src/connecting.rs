@@ -1,0 +1,220 @@
+//! Connecting queues beside the workers.
+//!
+//! A card may have to ask its network where the peer is, and the call that connects waits for the answer: a second and more where
+//! nobody answers. A worker has other rails and other peers, which must not stand still meanwhile. So a queue that is to be connected again
+//! goes to a thread that lives as long as there are such queues, and comes back connected, or not.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::card::{CardError, Connected, Connecting, Queue};
+
+/// Threads of one engine: a peer that does not answer holds up others that are to be connected only if there are as many more.
+const THREADS_MAX: usize = 4;
+
+/// How long the end of an engine waits for calls that are under way: they wait for the network at most twice a second.
+const END_WITHIN: Duration = Duration::from_secs(3);
+
+/// Who connects queues.
+pub(crate) trait Connect {
+    /// Connects it, now or later. It comes back to whoever has the other end.
+    fn connect(&self, job: Job);
+}
+
+/// A queue that is to be connected.
+pub(crate) struct Job {
+    queue: Box<dyn Queue>,
+    connecting: Connecting,
+    back: Sender<Back>,
+}
+
+/// A queue that comes back, and whether it is connected.
+pub(crate) type Back = (Box<dyn Queue>, Result<Connected, CardError>);
+
+/// A queue that is being connected. If nobody waits for it any more it is given back to its card as soon as the call has returned.
+pub(crate) struct Away(Receiver<Back>);
+
+impl Job {
+    pub(crate) fn new(queue: Box<dyn Queue>, connecting: Connecting) -> (Self, Away) {
+        let (back, away) = channel();
+        (Self { queue, connecting, back }, Away(away))
+    }
+
+    /// Connects it, however long that takes.
+    pub(crate) fn run(self) {
+        let Self { mut queue, connecting, back } = self;
+        let connected = queue.connect(&connecting);
+        // Where nobody wants it any more it ends here.
+        drop(back.send((queue, connected)));
+    }
+}
+
+impl Away {
+    /// The queue, if it is back; an error if it never comes.
+    pub(crate) fn look(&self) -> Result<Option<Back>, Lost> {
+        match self.0.try_recv() {
+            Ok(back) => Ok(Some(back)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(Lost),
+        }
+    }
+}
+
+/// A queue was lost while it was connected.
+#[derive(Debug)]
+pub(crate) struct Lost;
+
+/// The threads of one engine that connect queues.
+#[derive(Default)]
+pub(crate) struct Connectors {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    inner: Mutex<Inner>,
+    /// A thread has ended.
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    jobs: VecDeque<Job>,
+    threads: usize,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connects what there is to connect.
+    fn work(&self) {
+        loop {
+            let job = {
+                let mut inner = self.lock();
+                let job = inner.jobs.pop_front();
+                // Under the lock: who comes now starts another.
+                inner.threads -= usize::from(job.is_none());
+                job
+            };
+            match job {
+                Some(job) => job.run(),
+                None => return self.ended.notify_all(),
+            }
+        }
+    }
+}
+
+impl Connect for Connectors {
+    fn connect(&self, job: Job) {
+        let is_more = {
+            let mut inner = self.shared.lock();
+            inner.jobs.push_back(job);
+            let is_more = inner.threads < THREADS_MAX;
+            inner.threads += usize::from(is_more);
+            is_more
+        };
+        if !is_more {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let started = thread::Builder::new().name("penstock-dial".to_owned()).spawn(move || shared.work());
+        if let Err(error) = started {
+            tracing::warn!(%error, "there is no room for a thread that connects queues: the worker does it");
+            self.shared.work();
+        }
+    }
+}
+
+impl Drop for Connectors {
+    fn drop(&mut self) {
+        let mut inner = self.shared.lock();
+        let unbegun = std::mem::take(&mut inner.jobs);
+        let wait = self.shared.ended.wait_timeout_while(inner, END_WITHIN, |inner| inner.threads > 0);
+        if wait.is_ok_and(|(_, timeout)| timeout.timed_out()) {
+            tracing::warn!("a card does not come back from connecting a queue, which ends later than its engine");
+        }
+        drop(unbegun);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::card::{Card, Endpoint};
+    use crate::model::{ModelCard, ModelNetwork};
+
+    const SLOW: Duration = Duration::from_millis(200);
+
+    fn job(card: &ModelCard) -> (Job, Away) {
+        let there = Endpoint { queue: 7, first_packet: 1, gid: [1; 16], lid: 0 };
+        let connecting = Connecting { there, first_packet: 1, mtu: 1024, reads_there: 1, reads_here: 1, meeting: None };
+        Job::new(card.desk(16, 16).unwrap().queue(8).unwrap(), connecting)
+    }
+
+    fn wait(away: &Away) -> Back {
+        let since = Instant::now();
+        loop {
+            if let Some(back) = away.look().unwrap() {
+                return back;
+            }
+            assert!(since.elapsed() < Duration::from_secs(5), "the queue does not come back");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn whoever_has_a_queue_connected_does_not_wait_and_gets_it_back() {
+        let network = ModelNetwork::by_hand();
+        let card = network.card();
+        card.slow_connects(SLOW);
+        let connectors = Connectors::default();
+        let begun = Instant::now();
+        let jobs: Vec<_> = (0..2 * THREADS_MAX).map(|_| job(&card)).collect();
+        let aways: Vec<_> = jobs.into_iter().map(|(job, away)| (connectors.connect(job), away).1).collect();
+        assert!(begun.elapsed() < SLOW, "{:?}", begun.elapsed());
+        assert!(aways[0].look().unwrap().is_none());
+        let queues: Vec<_> = aways.iter().map(|away| wait(away)).collect();
+        assert!(queues.iter().all(|(_, connected)| connected.is_ok()));
+        assert!(begun.elapsed() >= 2 * SLOW, "so many threads, two queues each");
+        card.refuse_connects(1);
+        let (job, away) = job(&card);
+        connectors.connect(job);
+        assert!(wait(&away).1.is_err());
+    }
+
+    #[test]
+    fn an_engine_that_ends_leaves_no_queue_behind() {
+        let network = ModelNetwork::by_hand();
+        let card = network.card();
+        card.slow_connects(SLOW);
+        let connectors = Connectors::default();
+        for _ in 0..2 * THREADS_MAX {
+            connectors.connect(job(&card).0);
+        }
+        assert!(card.counts().queues > 0);
+        drop(connectors);
+        assert_eq!(card.counts().queues, 0);
+    }
+
+    #[test]
+    fn a_queue_that_is_lost_is_told() {
+        let network = ModelNetwork::by_hand();
+        let (job, away) = job(&network.card());
+        drop(job);
+        assert!(away.look().is_err());
+        let (back, unheard) = channel::<Back>();
+        drop(unheard);
+        let card = network.card();
+        let (mut job, _) = self::job(&card);
+        job.back = back;
+        job.run();
+        assert_eq!(card.counts().queues, 0, "nobody wants it");
+    }
+}
