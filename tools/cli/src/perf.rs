@@ -50,6 +50,7 @@ fn asked(options: &PerfOptions) -> Result<Options, Failure> {
         connect: options.network.connect.into(),
         secret_file: options.network.secret_file.clone(),
         host: options.host.as_deref().map(network::with_port),
+        ..Network::default()
     };
     asked.op = options.op.into();
     asked.progress = options.progress.into();

@@ -27,6 +27,9 @@ pub struct Network {
     /// RDMA devices of this host; chosen where absent.
     #[serde(default)]
     pub devices: Vec<String>,
+    /// How queue pairs of those are connected.
+    #[serde(default)]
+    pub connect: VerbsConnect,
     /// RDMA devices of a target that is started here, so that bytes leave by one port and come in by another; the same
     /// where absent.
     #[serde(default)]
@@ -34,9 +37,6 @@ pub struct Network {
     /// After how much silence a session is given up, or a greeting; the engine's defaults where absent.
     #[serde(default)]
     pub patience: Option<Duration>,
-    /// How queue pairs of those are connected.
-    #[serde(default)]
-    pub connect: VerbsConnect,
     /// The secret of the group; that of the ends' own folder where both are started here, else the user's own.
     pub secret_file: Option<PathBuf>,
     /// `host:port` of an engine that serves the target; both ends are of this host where absent.
