@@ -12,6 +12,7 @@ use penstock_transport::{
 
 use crate::again::Lot;
 use crate::card::{CardError, Connected, Done, Outcome};
+use crate::connecting::Connect;
 use crate::context::Context;
 use crate::inbound::{CORRUPT, Due, Inbox};
 use crate::log::Say;
@@ -91,16 +92,33 @@ impl Channel {
         }
     }
 
-    /// Connects all rails. They take posts once the peer was heard on them.
-    pub(crate) fn connect(&mut self) -> Result<(), CardError> {
-        (0..self.rails.len()).try_for_each(|rail| self.greet(rail, self.looked_at))
+    /// Has all rails connected. They take posts once the peer was heard on them.
+    pub(crate) fn connect(&mut self, connect: &dyn Connect) {
+        self.rails.iter_mut().for_each(|rail| rail.have_connected(connect));
     }
 
-    /// Connects a rail and says who is there, unless that takes a while.
-    fn greet(&mut self, rail: usize, now: Instant) -> Result<(), CardError> {
-        match self.rails[rail].connect(now)? {
-            Connected::Yes => self.say_hello(rail),
-            Connected::NotYet => Ok(()),
+    /// Waits until it is known, but not longer than until then, which rails are connected, and says there who is here. One is enough:
+    /// those that are refused are tried again, and those that the network lets wait come later.
+    pub(crate) fn is_connected(&mut self, until: Instant) -> Result<(), CardError> {
+        let mut refused = None;
+        for rail in 0..self.rails.len() {
+            match self.rails[rail].wait_connected(until) {
+                Some(Ok(connected)) => {
+                    self.rails[rail].is_begun(connected, Instant::now());
+                    if connected == Connected::Yes {
+                        self.say_hello(rail)?;
+                    }
+                }
+                Some(Err(error)) => {
+                    self.rails[rail].is_refused(Instant::now())?;
+                    refused = Some(error);
+                }
+                None => {}
+            }
+        }
+        match refused {
+            Some(error) if self.rails.iter().all(|rail| matches!(rail.standing, Standing::Idle(_))) => Err(error),
+            _ => Ok(()),
         }
     }
 

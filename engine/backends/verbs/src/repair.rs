@@ -392,11 +392,8 @@ impl Channel {
             Ok(Some(Ok(connected))) => rail.is_begun(connected, context.now),
             Ok(Some(Err(error))) => {
                 tracing::warn!(%error, rail = rail.facts.name, "a rail cannot be connected again; it is tried later");
-                // It may have been connected in part.
-                rail.make_queue_new().map_err(|error| cannot_be_made_new(&error))?;
+                rail.is_refused(context.now).map_err(|error| cannot_be_made_new(&error))?;
                 self.made_new.push(rail.index);
-                rail.standing = Standing::Idle(context.now + pause(rail.fruitless));
-                rail.fruitless += 1;
                 return Ok(false);
             }
             Err(Lost) => {
@@ -451,7 +448,7 @@ impl Channel {
 }
 
 /// How long a rail is left alone after so many lives in which the peer was not heard.
-fn pause(fruitless: u32) -> Duration {
+pub(crate) fn pause(fruitless: u32) -> Duration {
     PAUSE_LONGEST.min(PAUSE_FIRST * (1 << fruitless.saturating_sub(1).min(10)))
 }
 

@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use penstock_core::limits::WORKERS_MAX;
 use penstock_core::{Generation, RegionId};
@@ -31,6 +32,9 @@ use crate::rail::RailParts;
 use crate::regions::Regions;
 use crate::registrar::VerbsRegistrar;
 use crate::slab::Slab;
+
+/// How long whoever joins a session waits until its queues are connected: a network that does not know the peer says so after a second.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 
 /// The fewest requests of a queue: some are kept for messages, and batches need the rest.
 const REQUESTS_MIN: usize = 16;
@@ -330,7 +334,9 @@ impl Offered {
             }
             lanes.push(lane);
         }
-        lanes.iter_mut().try_for_each(VerbsLane::connect).map_err(refused)?;
+        lanes.iter_mut().for_each(VerbsLane::connect);
+        let until = Instant::now() + CONNECT_WITHIN;
+        lanes.iter_mut().try_for_each(|lane| lane.is_connected(until)).map_err(refused)?;
         let lanes = lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Lane>).collect();
         let names = |pair: &Pair| format!("{} to {}", ours.rails[pair.first].name, theirs.rails[pair.second].name);
         let rails: Vec<String> = pairs.iter().map(names).collect();

@@ -183,6 +183,12 @@ macro_rules! with {
 }
 
 impl Side {
+    /// Connects its rails, of which one is enough.
+    fn connect(&mut self) {
+        self.channel.connect(&self.dialer);
+        self.channel.is_connected(self.now).unwrap();
+    }
+
     fn pool(&mut self, bytes: Vec<u8>) -> Pool {
         self.pool_with(bytes, Access { read: true, write: true, land: true })
     }
@@ -416,7 +422,7 @@ fn unconnected(network: &ModelNetwork, shape: Shape) -> [Side; 2] {
 /// Two sides of a channel that have greeted each other.
 fn connected(network: &ModelNetwork, shape: Shape) -> [Side; 2] {
     let mut sides = unconnected(network, shape);
-    sides.iter_mut().for_each(|side| side.channel.connect().unwrap());
+    sides.iter_mut().for_each(|side| side.connect());
     settle(network, &mut sides);
     sides
 }
