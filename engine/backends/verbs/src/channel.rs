@@ -1,7 +1,7 @@
 //! A channel: the rails between one worker here and one worker there.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Direction};
@@ -47,6 +47,8 @@ pub(crate) struct Channel {
     pub(crate) over: Vec<Over>,
     /// Rails whose queue was made new, of which the desk was not told yet.
     pub(crate) made_new: Vec<u8>,
+    /// How long it stands without any rail.
+    pub(crate) patience: Duration,
     /// When the channel was looked at last, and since when no rail is up.
     pub(crate) looked_at: Instant,
     pub(crate) cut_off_since: Option<Instant>,
@@ -61,7 +63,7 @@ pub(crate) struct Over {
 
 impl Channel {
     /// Of these rails. In the outbox there is a slot for each message that may be under way, registered with the rails' cards in their order.
-    pub(crate) fn new(number: u16, rails: Vec<RailParts>, outbox: Slab, now: Instant) -> Self {
+    pub(crate) fn new(number: u16, rails: Vec<RailParts>, outbox: Slab, patience: Duration, now: Instant) -> Self {
         assert!((1..=RAILS_MAX).contains(&rails.len()), "a channel of {} rails", rails.len());
         let inbox = Inbox::new(rails.iter().map(|parts| parts.grants));
         let room = rails.iter().map(|parts| parts.requests.saturating_sub(REQUESTS_KEPT)).min().unwrap_or(0);
@@ -88,6 +90,7 @@ impl Channel {
             over: Vec::new(),
             made_new: Vec::new(),
             looked_at: now,
+            patience,
             cut_off_since: None,
         }
     }

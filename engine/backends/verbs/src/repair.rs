@@ -49,10 +49,6 @@ const MEETING: Duration = Duration::from_secs(7);
 /// Pauses between looks at a rail that is being connected: cards say by an event when it has come further, so this is for what is missed.
 const MEETING_LOOKS: Duration = Duration::from_millis(50);
 
-/// Without any rail for so long, or without an answer about one, the session ends: longer than a switch takes to start a port anew,
-/// shorter than anybody wants to wait.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// Pauses between tries of a rail over which the peer is not heard: the first, and the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_secs(1);
@@ -239,7 +235,7 @@ impl Channel {
                     if let Some(ended) = rail.peer_ended {
                         self.settle(place, &ended, context, sink)?;
                         is_breaking = true;
-                    } else if since + PATIENCE <= now {
+                    } else if since + self.patience <= now {
                         tracing::warn!(rail = rail.facts.name, "the peer does not say what became of a broken rail");
                         return Err(LaneFault(Cause::PeerLost));
                     }
@@ -248,7 +244,7 @@ impl Channel {
         }
         if self.rails.iter().any(|rail| rail.standing == Standing::Up) {
             self.cut_off_since = None;
-        } else if *self.cut_off_since.get_or_insert(now) + PATIENCE <= now {
+        } else if *self.cut_off_since.get_or_insert(now) + self.patience <= now {
             tracing::warn!("no rail to the peer is left");
             return Err(LaneFault(Cause::PeerLost));
         }
@@ -437,11 +433,11 @@ impl Channel {
             Standing::Greeting(since) => Some(since + GREETING),
             Standing::Breaking(_) => Some(self.looked_at),
             Standing::Ended(_) if rail.peer_ended.is_some() => Some(self.looked_at),
-            Standing::Ended(since) => Some(since + PATIENCE),
+            Standing::Ended(since) => Some(since + self.patience),
         };
         let is_up = self.rails.iter().any(|rail| rail.standing == Standing::Up);
         let is_new = self.rails.iter().all(|rail| rail.standing == Standing::New);
-        let patience = self.cut_off_since.map_or(self.looked_at, |since| since + PATIENCE);
+        let patience = self.cut_off_since.map_or(self.looked_at, |since| since + self.patience);
         let patience = (!is_up && !is_new).then_some(patience);
         self.rails.iter().filter_map(of_rail).chain(patience).min()
     }

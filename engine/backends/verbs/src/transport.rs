@@ -49,11 +49,13 @@ pub struct Options {
     pub grants: usize,
     /// Queues that one worker's desk on one card has room for: each peer takes one for each channel of that worker.
     pub queues: usize,
+    /// How long a session stands without any rail, and how long a peer may take to say what became of a broken one.
+    pub patience: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { requests: 128, grants: 32, queues: 256 }
+        Self { requests: 128, grants: 32, queues: 256, patience: Duration::from_secs(5) }
     }
 }
 
@@ -384,7 +386,7 @@ impl Offered {
                 granted: theirs.grants,
             });
         }
-        Ok(Channel::new(channel as u16, rails, outbox, hub.lock().now()))
+        Ok(Channel::new(channel as u16, rails, outbox, self.options.patience, hub.lock().now()))
     }
 }
 

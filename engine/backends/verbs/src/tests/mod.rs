@@ -380,7 +380,7 @@ impl Half {
         let as_cards: Vec<Arc<dyn Card>> = cards.iter().map(|card| Arc::clone(card) as Arc<dyn Card>).collect();
         let now = Instant::now();
         let outbox = Slab::new(&as_cards, shape.rails * shape.grants as usize).unwrap();
-        let channel = Channel::new(NUMBER, rails.collect(), outbox, now);
+        let channel = Channel::new(NUMBER, rails.collect(), outbox, crate::Options::default().patience, now);
         let receives = as_cards.iter().map(|card| Slab::new([card], shape.grants as usize).unwrap()).collect();
         let commons = Commons::create(1).unwrap();
         let mut side = Side {
