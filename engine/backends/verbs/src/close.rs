@@ -12,14 +12,15 @@ impl Channel {
         }
     }
 
-    /// Makes all queues new. Answers their numbers, by rail.
+    /// Makes all queues new. Answers their numbers, by rail, without those that were given back: these may be others' by now.
     pub(crate) fn reset(&mut self) -> Vec<(u8, u32)> {
         let reset = |rail: &mut crate::rail::Rail| {
+            let number = rail.queue_number()?;
             if let Err(error) = rail.make_queue_new() {
                 tracing::warn!(%error, "a queue is not made new: it is given back as it is");
             }
-            (rail.index, rail.number)
+            Some((rail.index, number))
         };
-        self.rails.iter_mut().map(reset).collect()
+        self.rails.iter_mut().filter_map(reset).collect()
     }
 }

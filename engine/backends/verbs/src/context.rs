@@ -22,6 +22,8 @@ pub(crate) struct Context<'a> {
     pub(crate) witness: &'a dyn Witness,
     /// Says something to the peer's channel of the same number, over the session's control channel.
     pub(crate) say: &'a dyn Fn(&[u8]),
+    /// The desk forgets the queue of this rail, by its number, which may be another's as soon as it was given back.
+    pub(crate) forget: &'a dyn Fn(u8, u32),
     /// Who connects queues again.
     pub(crate) connect: &'a dyn Connect,
     /// When the call is made.

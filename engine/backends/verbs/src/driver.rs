@@ -13,6 +13,7 @@ use rustix::time::{
 
 use crate::card::{Card, Event};
 use crate::hub::{Hub, Inner};
+use crate::regions::Regions;
 
 /// Turns until cards are asked again what has happened to them, while the worker does not sleep: a system call each.
 const TURNS_PER_EVENTS: u32 = 1024;
@@ -36,6 +37,8 @@ pub(crate) struct VerbsDriver {
 /// Cards' events, which one worker hears for all.
 pub(crate) struct Events {
     pub(crate) cards: Vec<Arc<dyn Card>>,
+    /// What is registered with them.
+    pub(crate) regions: Arc<Regions>,
     /// Of every worker, and what wakes it.
     pub(crate) hubs: Vec<(Arc<Hub>, Bell)>,
 }
@@ -60,7 +63,7 @@ impl VerbsDriver {
 
     /// Asks the cards what has happened to them, and tells all workers' lanes. Answers whether anything had.
     fn take_events(&mut self) -> bool {
-        let Some(Events { cards, hubs }) = &self.events else { return false };
+        let Some(Events { cards, regions, hubs }) = &self.events else { return false };
         let mut any = false;
         for (place, card) in cards.iter().enumerate() {
             for _ in 0..EVENTS_AT_ONCE {
@@ -68,7 +71,10 @@ impl VerbsDriver {
                 any = true;
                 let name = &card.facts().name;
                 match event {
-                    Event::Fatal => tracing::error!(card = name, "a card has failed"),
+                    Event::Fatal => {
+                        tracing::error!(card = name, "a card has failed");
+                        regions.has_failed(place);
+                    }
                     Event::QueueBroken(number) => tracing::debug!(card = name, number, "a queue has broken"),
                     Event::Met(number) => tracing::trace!(card = name, number, "a meeting has come further"),
                     Event::PortDown | Event::PortUp | Event::Changed => tracing::info!(card = name, ?event, "a port"),

@@ -11,6 +11,9 @@ pub const ENDED_BYTES: usize = 40;
 /// Packets and queues are numbered in so many bits.
 const NUMBER_BITS: u32 = 24;
 
+/// No card gives this number to a queue of a session.
+pub const NO_QUEUE: u32 = 0;
+
 /// A life of a queue has ended, on the side that says so: nothing of it touches this side's memory any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
@@ -24,7 +27,7 @@ pub struct Ended {
     pub gone: u64,
     /// How far the sender's log of withdrawals had come. Nothing goes again that was not compared with it.
     pub revision: u64,
-    /// The number of the queue, for its next life.
+    /// The number of the queue, for its next life; [`NO_QUEUE`] if there is none any more, so that the rail has no further life.
     pub queue: u32,
     /// The number of the first packet of its next life.
     pub first_packet: u32,

@@ -265,11 +265,6 @@ impl Inner {
             let mend = "look at the kernel's messages, and start the engine again when it is back".to_owned();
             return Err(CardError::NotHere { what: name(), why, mend });
         }
-        if place.is_dead {
-            let why = "it has failed since the engine started".to_owned();
-            let mend = "look at the kernel's messages, and start the engine again when it is back".to_owned();
-            return Err(CardError::NotHere { what: name(), why, mend });
-        }
         let has = place.size.completions - place.completions;
         if requests + grants > has {
             let (what, wants) = ("the completions of one more queue", requests + grants);
@@ -291,7 +286,7 @@ impl Inner {
         }
     }
 
-    /// A queue will not be heard of any more. Call it when it is reset, and before it is dropped: its number may be another's then.
+    /// A queue will not be heard of any more. Call it when it is reset, and before it is dropped or given back: its number may be another's then.
     pub(crate) fn forget_queue(&mut self, card: usize, number: u32) {
         self.drain();
         let place = &mut self.desks[card];

@@ -127,6 +127,7 @@ impl VerbsLane {
         let Self { channels, common, hub, application, worker, .. } = self;
         let number = (*worker + place * common.workers) as u16;
         let say = |words: &[u8]| common.asides.say(number, words);
+        let forget = |rail: u8, queue: u32| hub.lock().forget_queue(common.cards[usize::from(rail)], queue);
         let context = Context {
             here: common.commons.posts.view().revision(),
             told: &common.told,
@@ -134,6 +135,7 @@ impl VerbsLane {
             application,
             witness: &*common.fence,
             say: &say,
+            forget: &forget,
             connect: &*common.connectors,
             now: hub.lock().now(),
         };

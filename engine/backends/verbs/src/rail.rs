@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use penstock_transport::CounterRef;
 
-use crate::card::{CardError, Connected, Connecting, Facts, IDS, Kind, Queue, Request, Token};
+use crate::card::{CardError, Connected, Connecting, Facts, IDS, Kept, Kind, Queue, Request, Token};
 use crate::connecting::{Away, Connect, Job, Lost};
-use crate::ended::Ended;
+use crate::ended::{Ended, NO_QUEUE};
 use crate::log::{Log, Say, What};
 use crate::message::{Body, GRANTS_MAX, Head, Immediate, MESSAGE_BYTES_MAX, Says, encode, low_life};
 use crate::op::OpId;
@@ -62,6 +62,8 @@ pub(crate) enum Standing {
     Up,
     /// Nothing: it is broken, seen since then, and what was posted is coming back.
     Breaking(Option<Instant>),
+    /// Nothing: it is broken, and its card neither makes its queue new nor takes it back. It is asked again then.
+    Stuck(Instant),
     /// Nothing: this side has ended its life then, and the peer has not, as far as is known.
     Ended(Instant),
 }
@@ -73,6 +75,8 @@ enum Place {
     Away(Away),
     /// It was lost there.
     Lost,
+    /// It was given back to its card.
+    GivenBack,
 }
 
 /// One rail.
@@ -134,9 +138,11 @@ pub(crate) struct Rail {
     /// Lives one after the other in which the peer was not heard, but for those that were ended on purpose, as this one will be.
     pub(crate) fruitless: u32,
     pub(crate) is_on_purpose: bool,
-    /// Its port is down, or its card is gone.
+    /// Its port is down, or its card is gone, or does not do what cards do.
     pub(crate) is_down: bool,
     pub(crate) is_dead: bool,
+    /// It is never connected again: on one side there is no queue for it any more.
+    pub(crate) is_out: bool,
 }
 
 impl Rail {
@@ -187,6 +193,7 @@ impl Rail {
             is_on_purpose: false,
             is_down: false,
             is_dead: false,
+            is_out: false,
         }
     }
 
@@ -235,10 +242,10 @@ impl Rail {
 
     /// It was not to be connected, maybe in part: it is tried again later.
     pub(crate) fn is_refused(&mut self, now: Instant) -> Result<(), CardError> {
-        self.make_queue_new()?;
+        let is_new = self.make_queue_new();
         self.standing = Standing::Idle(now + pause(self.fruitless));
         self.fruitless += 1;
-        Ok(())
+        is_new
     }
 
     /// How far its queue has come that was not connected at once.
@@ -262,11 +269,26 @@ impl Rail {
     pub(crate) fn make_queue_new(&mut self) -> Result<(), CardError> {
         match &mut self.queue {
             Place::Here(queue) => queue.reset(),
+            Place::GivenBack => Ok(()),
             Place::Away(_) | Place::Lost => {
                 self.queue = Place::Lost;
                 Ok(())
             }
         }
+    }
+
+    /// Its queue goes back to its card, and what it is called by is nobody's any more. One that is being connected is given up.
+    pub(crate) fn give_queue_back(&mut self) -> Result<(), CardError> {
+        let Place::Here(queue) = std::mem::replace(&mut self.queue, Place::GivenBack) else { return Ok(()) };
+        queue.give_back().map_err(|Kept { queue, error }| {
+            self.queue = Place::Here(queue);
+            error
+        })
+    }
+
+    /// The number of its queue, if it still has one.
+    pub(crate) fn queue_number(&self) -> Option<u32> {
+        (!matches!(self.queue, Place::GivenBack)).then_some(self.number)
     }
 
     /// Room for requests of batches.
@@ -289,7 +311,7 @@ impl Rail {
     /// have ended it, and in the next nothing is posted before the peer was heard.
     pub(crate) fn may_carry(&self) -> bool {
         match self.standing {
-            Standing::Up | Standing::Breaking(_) | Standing::Ended(_) => true,
+            Standing::Up | Standing::Breaking(_) | Standing::Stuck(_) | Standing::Ended(_) => true,
             Standing::New | Standing::Idle(_) | Standing::Connecting | Standing::Meeting(_) | Standing::Greeting(_) => {
                 false
             }
@@ -443,7 +465,7 @@ impl Rail {
         let posted = match &mut self.queue {
             Place::Here(queue) => queue.post(requests, pieces),
             // What is staged is staged on a queue that is connected.
-            Place::Away(_) | Place::Lost => Ok(()),
+            Place::Away(_) | Place::Lost | Place::GivenBack => Ok(()),
         };
         let unposted = match &posted {
             Ok(()) => 0,
@@ -484,7 +506,7 @@ impl Rail {
             return;
         }
         if let Err(error) = self.break_queue() {
-            tracing::warn!(%error, "a queue cannot be broken off; it is made new all the same");
+            tracing::warn!(%error, "a queue cannot be broken off; its life ends all the same");
         }
         self.standing = Standing::Breaking(None);
         self.quiet_looks = 0;
@@ -506,6 +528,7 @@ impl Rail {
         if let (Some(meeting), Some(token)) = (&mut self.connecting.meeting, ended.token) {
             meeting.token = token;
         }
+        self.is_out |= ended.queue == NO_QUEUE;
         self.peer_revision = self.peer_revision.max(ended.revision);
         self.peer_ended = self.next_ended.take();
         (self.is_greeted, self.is_on_purpose) = (false, false);

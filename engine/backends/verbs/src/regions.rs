@@ -4,6 +4,7 @@
 //! is registered anew under its next generation; what was registered before keeps the old pages until the region is forgotten.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_core::plan::RegionKey;
@@ -16,6 +17,8 @@ use crate::pairing::RAILS_MAX;
 /// All registrations of an engine's regions.
 pub(crate) struct Regions {
     cards: Vec<Arc<dyn Card>>,
+    /// Which of them have failed. They register nothing, and no rail of theirs needs a key.
+    dead: Vec<AtomicBool>,
     registry: Arc<Registry>,
     table: Mutex<HashMap<(RegionId, Generation), Entry>>,
 }
@@ -62,7 +65,18 @@ pub(crate) enum NoKeys {
 
 impl Regions {
     pub(crate) fn new(cards: Vec<Arc<dyn Card>>, registry: Arc<Registry>) -> Self {
-        Self { cards, registry, table: Mutex::default() }
+        let dead = cards.iter().map(|_| AtomicBool::new(false)).collect();
+        Self { cards, dead, registry, table: Mutex::default() }
+    }
+
+    /// A card has failed: from now on regions do without it.
+    pub(crate) fn has_failed(&self, card: usize) {
+        // Relaxed: who does not see it yet is refused by the card.
+        self.dead[card].store(true, Ordering::Relaxed);
+    }
+
+    fn is_dead(&self, card: usize) -> bool {
+        self.dead[card].load(Ordering::Relaxed)
     }
 
     /// The keys of the region of this name.
@@ -74,14 +88,14 @@ impl Regions {
     /// The keys of a region under this generation on rails of these cards. It is registered now where it is not yet.
     pub(crate) fn keys(&self, region: &Arc<Region>, generation: Generation, rails: &[usize]) -> Result<Keys, NoKeys> {
         let name = (region.id(), generation);
-        if let Some(keys) = self.lock().get(&name).and_then(|entry| entry.keys(rails)) {
+        if let Some(keys) = self.lock().get(&name).and_then(|entry| entry.keys(rails, |card| self.is_dead(card))) {
             return Ok(keys);
         }
         // Not under the lock: memory is pinned meanwhile, which may take long. Who comes second drops what it has made.
         let mut made = Vec::with_capacity(rails.len());
         for &card in rails {
             let is_there = |entry: &Entry| entry.on[card].is_some();
-            if !self.lock().get(&name).is_some_and(is_there) {
+            if !self.is_dead(card) && !self.lock().get(&name).is_some_and(is_there) {
                 made.push((card, self.cards[card].register(region.window(), access(region))?));
             }
         }
@@ -98,7 +112,8 @@ impl Regions {
         for (card, registration) in made {
             entry.on[card].get_or_insert(registration);
         }
-        Ok(entry.keys(rails).expect("it is registered with all of them now"))
+        // By now it is registered with all of them but those that have failed.
+        Ok(entry.keys(rails, |_| true).expect("no key has to be there"))
     }
 
     /// A region is gone, or the engine is: what was registered for it up to this generation ends. Its id may be another's already.
@@ -132,11 +147,16 @@ fn access(region: &Region) -> Access {
 }
 
 impl Entry {
-    /// Its keys, if it is registered with all of these cards.
-    fn keys(&self, rails: &[usize]) -> Option<Keys> {
+    /// Its keys, if it is registered with all of these cards but those that it may do without, for which the key is zero.
+    fn keys(&self, rails: &[usize], may_lack: impl Fn(usize) -> bool) -> Option<Keys> {
         let mut keys = Keys::default();
         for (rail, &card) in rails.iter().enumerate() {
-            let registration = self.on[card].as_ref()?;
+            let Some(registration) = &self.on[card] else {
+                if may_lack(card) {
+                    continue;
+                }
+                return None;
+            };
             (keys.local.keys[rail], keys.remote[rail]) = (registration.local_key(), registration.remote_key());
         }
         Some(keys)

@@ -8,12 +8,16 @@
 //!                            idle -> connecting -> meeting -> greeting -> up    the same by the connection manager, which takes a while
 //! ```
 //!
+//! A card that has failed, or refuses to make a queue new, gets the queue back for good: that ends its life as well. The peer is told that
+//! there is no next one, and neither side connects the rail again.
+//!
 //! Nothing is reported of what a broken rail had under way before both sides have ended its life, because until then something of it
 //! may still land.
 
 use std::time::{Duration, Instant};
 
 use penstock_core::Cause;
+use penstock_ring::gate::NOTHING;
 use penstock_transport::{Failure, LaneFault, Sink};
 
 use crate::again::Lot;
@@ -21,11 +25,11 @@ use crate::card::{CardError, Connected, Event, Token, Trouble};
 use crate::channel::Channel;
 use crate::connecting::Lost;
 use crate::context::Context;
-use crate::ended::{Ended, next_first_packet};
+use crate::ended::{Ended, NO_QUEUE, next_first_packet};
 use crate::inbound::CORRUPT;
 use crate::log::{Say, What};
 use crate::op::Kind;
-use crate::rail::Standing;
+use crate::rail::{Rail, Standing};
 
 /// A rail on which a batch was given up and nothing is done for so long is cut off: whole batches take a fraction of this on the
 /// slowest networks, and somebody waits for the memory.
@@ -68,7 +72,7 @@ impl Channel {
                 its.is_on_purpose = true;
                 its.break_off();
             }
-            Standing::New | Standing::Breaking(_) => {}
+            Standing::New | Standing::Breaking(_) | Standing::Stuck(_) => {}
             // Nothing lands before the peer is greeted; and before it is, it is told of all that is vouched for here.
             Standing::Idle(_) | Standing::Connecting | Standing::Ended(_) => {
                 its.vouched = its.vouched.max(context.here);
@@ -178,7 +182,11 @@ impl Channel {
                 Ok(())
             }
             // Whatever the peer says, lives follow one another at their pace.
-            Standing::Idle(_) | Standing::Connecting | Standing::Breaking(_) | Standing::Ended(_) => Ok(()),
+            Standing::Idle(_)
+            | Standing::Connecting
+            | Standing::Breaking(_)
+            | Standing::Stuck(_)
+            | Standing::Ended(_) => Ok(()),
         }
     }
 
@@ -206,11 +214,16 @@ impl Channel {
                     self.end_life(place, context)?;
                     is_breaking = true;
                 }
-                Standing::Idle(_) if rail.peer_ended.is_some() => {}
+                Standing::Idle(_) if rail.peer_ended.is_some() || rail.is_out => {}
+                // A life that has not begun, so that the peer is told that none will.
+                Standing::Idle(_) if rail.is_dead => {
+                    self.end_life(place, context)?;
+                    is_breaking = true;
+                }
                 Standing::Idle(at) => {
                     // What is posted from then on is compared with what the peer had withdrawn when it ended the life before.
                     rail.waits_for_news = rail.peer_revision > context.told.copied();
-                    if at <= now && !rail.is_dead && !rail.waits_for_news {
+                    if at <= now && !rail.waits_for_news {
                         self.try_again(place, context)?;
                     }
                 }
@@ -231,6 +244,12 @@ impl Channel {
                     }
                     is_breaking = true;
                 }
+                Standing::Stuck(at) => {
+                    if at <= now {
+                        self.end_life(place, context)?;
+                        is_breaking = true;
+                    }
+                }
                 Standing::Ended(since) => {
                     if let Some(ended) = rail.peer_ended {
                         self.settle(place, &ended, context, sink)?;
@@ -241,6 +260,11 @@ impl Channel {
                     }
                 }
             }
+        }
+        if self.rails.iter().all(|rail| rail.is_out) {
+            tracing::warn!("no rail to the peer has a queue on both sides any more");
+            let is_own = self.rails.iter().any(|rail| rail.is_dead);
+            return Err(LaneFault(if is_own { Cause::CardFailed } else { Cause::PeerLost }));
         }
         if self.rails.iter().any(|rail| rail.standing == Standing::Up) {
             self.cut_off_since = None;
@@ -276,11 +300,38 @@ impl Channel {
         true
     }
 
+    /// Sees to it that nothing of a rail's queue touches memory any more. Answers whether that is so.
+    fn quieten(&mut self, place: usize, context: &Context<'_>) -> bool {
+        let rail = &mut self.rails[place];
+        let Some(number) = rail.queue_number() else { return true };
+        if !rail.is_dead {
+            match rail.make_queue_new() {
+                Ok(()) => {
+                    self.made_new.push(rail.index);
+                    return true;
+                }
+                Err(error) => is_given_up(rail, &error),
+            }
+        }
+        self.made_new.retain(|index| *index != rail.index);
+        (context.forget)(rail.index, number);
+        if let Err(error) = rail.give_queue_back() {
+            tracing::error!(%error, "a queue is neither made new nor taken back, so nobody knows what it still does");
+            return false;
+        }
+        rail.is_out = true;
+        context.witness.reset(self.number, rail.index, NOTHING);
+        true
+    }
+
     /// This side ends the life of a queue, and says so.
     fn end_life(&mut self, place: usize, context: &Context<'_>) -> Result<(), LaneFault> {
+        if !self.quieten(place, context) {
+            // What is under way on it stays so, here and at the peer.
+            self.rails[place].standing = Standing::Stuck(context.now + PAUSE_LONGEST);
+            return Ok(());
+        }
         let rail = &mut self.rails[place];
-        rail.make_queue_new().map_err(|error| cannot_be_made_new(&error))?;
-        self.made_new.push(rail.index);
         // Each life has a token of its own.
         let token = match &mut rail.connecting.meeting {
             Some(meeting) if meeting.call.is_none() => {
@@ -303,7 +354,7 @@ impl Channel {
             heard: inbound.heard(),
             gone: inbound.gone(),
             revision: context.here,
-            queue: rail.number,
+            queue: rail.queue_number().unwrap_or(NO_QUEUE),
             first_packet: rail.connecting.first_packet,
             token,
         };
@@ -363,6 +414,9 @@ impl Channel {
         if let Some(revision) = fence {
             rail.owe_fence(revision);
         }
+        if rail.is_out {
+            context.witness.reset(self.number, rail.index, NOTHING);
+        }
         self.stripe.has_landed(place);
         if !items.is_empty() {
             self.lots.push(Lot { items: items.into(), revision: ended.revision, over: None });
@@ -388,9 +442,11 @@ impl Channel {
             Ok(Some(Ok(connected))) => rail.is_begun(connected, context.now),
             Ok(Some(Err(error))) => {
                 tracing::warn!(%error, rail = rail.facts.name, "a rail cannot be connected again; it is tried later");
-                rail.is_refused(context.now).map_err(|error| cannot_be_made_new(&error))?;
-                self.made_new.push(rail.index);
-                return Ok(false);
+                match rail.is_refused(context.now) {
+                    Ok(()) => self.made_new.push(rail.index),
+                    Err(error) => is_given_up(rail, &error),
+                }
+                return Ok(rail.is_dead);
             }
             Err(Lost) => {
                 tracing::error!(rail = rail.facts.name, "a queue was lost while it was connected");
@@ -419,19 +475,22 @@ impl Channel {
 
     /// When the channel is to be looked at although nothing happens.
     pub(crate) fn next_look(&self) -> Option<Instant> {
-        let of_rail = |rail: &crate::rail::Rail| match rail.standing {
+        let of_rail = |rail: &Rail| match rail.standing {
             Standing::New => None,
             Standing::Up if rail.abandoned > 0 => {
                 Some(rail.abandoned_since.map_or(self.looked_at, |since| rail.moved.max(since) + STUCK))
             }
             Standing::Up => None,
             Standing::Idle(at) if rail.peer_ended.is_some() => Some(at),
-            Standing::Idle(_) if rail.is_dead || rail.waits_for_news => None,
+            Standing::Idle(_) if rail.is_out => None,
+            Standing::Idle(_) if rail.is_dead => Some(self.looked_at),
+            Standing::Idle(_) if rail.waits_for_news => None,
             Standing::Idle(at) => Some(at),
             Standing::Connecting => Some(self.looked_at + CONNECTED),
             Standing::Meeting(since) => Some((since + MEETING).min(self.looked_at + MEETING_LOOKS)),
             Standing::Greeting(since) => Some(since + GREETING),
             Standing::Breaking(_) => Some(self.looked_at),
+            Standing::Stuck(at) => Some(at),
             Standing::Ended(_) if rail.peer_ended.is_some() => Some(self.looked_at),
             Standing::Ended(since) => Some(since + self.patience),
         };
@@ -448,9 +507,10 @@ pub(crate) fn pause(fruitless: u32) -> Duration {
     PAUSE_LONGEST.min(PAUSE_FIRST * (1 << fruitless.saturating_sub(1).min(10)))
 }
 
-fn cannot_be_made_new(error: &CardError) -> LaneFault {
-    tracing::error!(%error, "a queue cannot be made new, so nobody knows what it still does");
-    LaneFault(Cause::CardFailed)
+/// A card that does not make a queue new is of no use to its rail any more.
+fn is_given_up(rail: &mut Rail, error: &CardError) {
+    tracing::error!(%error, rail = rail.facts.name, "a queue cannot be made new: its rail is given up");
+    rail.is_dead = true;
 }
 
 fn no_token(error: &std::io::Error) -> LaneFault {

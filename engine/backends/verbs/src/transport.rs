@@ -160,7 +160,7 @@ impl Transport for VerbsTransport {
         let events = (worker == 0).then(|| {
             let hubs = self.hubs.iter().enumerate();
             let hubs = hubs.map(|(worker, hub)| (Arc::clone(hub), self.commons.ringer(1 + worker))).collect();
-            Events { cards: self.cards.clone(), hubs }
+            Events { cards: self.cards.clone(), regions: Arc::clone(&self.regions), hubs }
         });
         Ok(Some(Box::new(VerbsDriver::new(Arc::clone(hub), &self.cards, events)?)))
     }

@@ -12,6 +12,7 @@
 //! - After [`Queue::reset`] has returned, nothing of the queue touches memory on this side, of its own requests and of the peer's. No
 //!   request of it completes any more. Receives that it had taken come as [`Outcome::Unused`], or, on cards that lose them, not at all.
 //! - Dropping a queue is a reset, and its number may be another's from then on: an unused receive is known by its name alone.
+//!   [`Queue::give_back`] does the same and says whether it went well: a card that has failed refuses resets and lets go of queues.
 //! - Two queues are connected by numbers that both sides know from each other, at once; or they *meet*: one calls the other's card, by the
 //!   connection manager, which takes a while and waits for nobody ([`Meeting`]). A queue that has met hears when the other end leaves.
 //! - A receive is taken from the desk's shared queue by each send and each immediate, in the order in which receives were given. A queue
@@ -307,6 +308,17 @@ pub trait Queue: Send {
 
     /// Makes it new. Nothing of it touches memory any more when this returns.
     fn reset(&mut self) -> Result<(), CardError>;
+
+    /// Gives it back to its card, for good. Nothing of it touches memory any more when this has gone well.
+    fn give_back(self: Box<Self>) -> Result<(), Kept>;
+}
+
+/// A queue that its card does not take back. It may still do what it was told.
+pub struct Kept {
+    /// The queue.
+    pub queue: Box<dyn Queue>,
+    /// Why.
+    pub error: CardError,
 }
 
 /// A list was not posted whole.

@@ -13,9 +13,8 @@ use super::card::Parts;
 use super::desk::DeskParts;
 use super::meet::Meet;
 use super::memory::Registered;
-use super::open::complain;
 use super::status::{check, refused};
-use crate::card::{CardError, Connected, Connecting, Piece, PostFailed, Queue, Request, Token};
+use crate::card::{CardError, Connected, Connecting, Kept, Piece, PostFailed, Queue, Request, Token};
 
 /// 4.096 µs times two to this: 67 ms until a packet without an answer is sent again. Cards wait up to four times that, so seven
 /// attempts tell a dead peer after half a second to two; a shorter time takes a switch that is changing its ways for one.
@@ -84,6 +83,8 @@ pub(super) struct DeviceQueue {
     requests: usize,
     inline_max: u32,
     life: Life,
+    /// The pair is gone: there is nothing left to do but to be dropped.
+    is_destroyed: bool,
     /// What it is called by, and how far it has come that is connected by the connection manager.
     token: Option<Token>,
     meet: Option<Meet>,
@@ -136,6 +137,7 @@ impl DeviceQueue {
             requests,
             inline_max: attributes.cap.max_inline_data.min(INLINE_MAX),
             life: Life::New,
+            is_destroyed: false,
             token: None,
             meet: None,
             list: Vec::new(),
@@ -223,6 +225,22 @@ impl DeviceQueue {
             | IBV_QP_SQ_PSN
             | IBV_QP_MAX_QP_RD_ATOMIC;
         self.modify(&mut ready_to_send, mask)
+    }
+
+    /// Destroys the pair, and with it all that it still had to do.
+    fn destroy(&mut self) -> Result<(), CardError> {
+        if let (Some(manager), Some(token)) = (&self.card.manager, self.token.take()) {
+            manager.expect_no_more(&token);
+        }
+        // If it fails the destruction does the same, without what the card gives back.
+        let _ = self.break_off();
+        let answer = self.desk.end_life(self.number, || {
+            // SAFETY: it stands, this is the last that knows it, and all its events were acknowledged when they were taken.
+            unsafe { self.desk.device.verbs.ibv_destroy_qp(self.pair.as_ptr()) }
+        });
+        check("ibv_destroy_qp", &self.desk.device.card, answer)?;
+        self.is_destroyed = true;
+        Ok(())
     }
 
     /// The way of packets to the peer's card.
@@ -343,23 +361,20 @@ impl Queue for DeviceQueue {
         self.life = Life::New;
         Ok(())
     }
+
+    fn give_back(mut self: Box<Self>) -> Result<(), Kept> {
+        self.destroy().map_err(|error| Kept { queue: self, error })
+    }
 }
 
 impl Drop for DeviceQueue {
     fn drop(&mut self) {
-        if fork::in_child() {
+        if fork::in_child() || self.is_destroyed {
             return;
         }
-        if let (Some(manager), Some(token)) = (&self.card.manager, self.token.take()) {
-            manager.expect_no_more(&token);
+        if let Err(error) = self.destroy() {
+            tracing::error!(%error, "a queue is left to the end of the process");
         }
-        // If it fails the destruction does the same, without what the card gives back.
-        let _ = self.break_off();
-        let answer = self.desk.end_life(self.number, || {
-            // SAFETY: it stands, this is the last that knows it, and all its events were acknowledged when they were taken.
-            unsafe { self.desk.device.verbs.ibv_destroy_qp(self.pair.as_ptr()) }
-        });
-        complain("destroying a queue", &self.desk.device.card, &[answer]);
     }
 }
 

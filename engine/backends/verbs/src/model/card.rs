@@ -124,7 +124,7 @@ impl ModelCard {
         self.hub.change(|world| world.event(self.place, event));
     }
 
-    /// Fails for good: all its queues break, every call is refused, and its descriptors are readable, as those of a device that is gone.
+    /// Fails for good: all its queues break, every call but that a queue is given back is refused, and its descriptors are readable, as those of a device that is gone.
     pub fn fail(&self) {
         self.hub.change(|world| {
             world.cards[self.place].is_dead = true;
@@ -168,6 +168,16 @@ impl ModelCard {
     /// Refuses to connect the next queues.
     pub fn refuse_connects(&self, count: u64) {
         self.change(|card| card.refuse_connects = count);
+    }
+
+    /// Refuses to make the next queues new.
+    pub fn refuse_resets(&self, count: u64) {
+        self.change(|card| card.refuse_resets = count);
+    }
+
+    /// Refuses to take the next queues back that are given back and not merely dropped.
+    pub fn refuse_to_take_back(&self, count: u64) {
+        self.change(|card| card.refuse_to_take_back = count);
     }
 
     /// Loses the receive of the message that is coming when a queue breaks, from now on.

@@ -11,8 +11,8 @@ use super::memory::Payload;
 use super::world::{DeskState, Posted, Sign, State};
 use super::{Hub, refused};
 use crate::card::{
-    CardError, Connected, Connecting, Desk, Done, IDS, Kind, Landing, Outcome, Piece, PostFailed, Queue, QueueMaker,
-    Request, Token, Trouble,
+    CardError, Connected, Connecting, Desk, Done, IDS, Kept, Kind, Landing, Outcome, Piece, PostFailed, Queue,
+    QueueMaker, Request, Token, Trouble,
 };
 
 /// A desk of a model card.
@@ -225,16 +225,31 @@ impl Queue for ModelQueue {
     fn break_off(&mut self) -> Result<(), CardError> {
         self.held.hub.change(|world| {
             world.leave(self.name);
+            world.cards[self.held.card].alive("break_off")?;
             world.break_queue(self.name, Trouble::Flushed);
-        });
-        Ok(())
+            Ok(())
+        })
     }
 
     fn reset(&mut self) -> Result<(), CardError> {
         self.held.hub.change(|world| {
+            let card = &mut world.cards[self.held.card];
+            card.alive("reset")?;
+            if take_one(&mut card.refuse_resets) {
+                return Err(refused("reset", &self.held.card_name, Errno::IO, "look at the kernel's messages"));
+            }
+            card.resets += 1;
             world.reset(self.name);
-            world.cards[self.held.card].resets += 1;
-        });
+            Ok(())
+        })
+    }
+
+    fn give_back(self: Box<Self>) -> Result<(), Kept> {
+        let held = &self.held;
+        if take_one(&mut held.hub.lock().cards[held.card].refuse_to_take_back) {
+            let error = refused("give back", &held.card_name, Errno::BUSY, "look at the kernel's messages");
+            return Err(Kept { queue: self, error });
+        }
         Ok(())
     }
 }

@@ -3,19 +3,19 @@
 use super::*;
 use crate::model::Losses;
 
-const TWO: Shape = Shape { rails: 2, ..SHAPE };
-const MS: Duration = Duration::from_millis(1);
+pub(super) const TWO: Shape = Shape { rails: 2, ..SHAPE };
+pub(super) const MS: Duration = Duration::from_millis(1);
 
 /// Both sides with memory for writes: a source and a target.
-fn pools(sides: &mut [Side; 2]) -> (Pool, Pool) {
+pub(super) fn pools(sides: &mut [Side; 2]) -> (Pool, Pool) {
     (sides[0].pool(pattern(3, 1 << 16)), sides[1].pool(vec![0; 1 << 16]))
 }
 
-fn block(number: u64) -> Span {
+pub(super) fn block(number: u64) -> Span {
     span(number * 1024, number * 1024, 1024)
 }
 
-fn has_block(source: &Pool, target: &Pool, number: u64) -> bool {
+pub(super) fn has_block(source: &Pool, target: &Pool, number: u64) -> bool {
     let at = number as usize * 1024..(number as usize + 1) * 1024;
     source.bytes()[at.clone()] == target.bytes()[at]
 }
@@ -501,7 +501,7 @@ fn words_that_make_no_sense_end_the_session() {
 }
 
 /// Both sides' second rail is broken and waits to be connected, on one side, or on both.
-fn dialing(network: &ModelNetwork, who: &[usize]) -> [Side; 2] {
+pub(super) fn dialing(network: &ModelNetwork, who: &[usize]) -> [Side; 2] {
     let mut sides = connected(network, TWO);
     who.iter().for_each(|&at| sides[at].dialer.waits.set(true));
     sides[0].cut(1);

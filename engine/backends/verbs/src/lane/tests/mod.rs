@@ -1,6 +1,7 @@
 //! Two engines' sides of a session in one thread, over cards of the model.
 
 mod crowd;
+mod dead;
 mod dialing;
 mod hostile;
 mod lost;
