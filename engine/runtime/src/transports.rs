@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 use penstock_core::config::{Config, ProcessVmChoice, TransportName, VerbsConnect};
 use penstock_local::LocalTransport;
@@ -121,7 +122,10 @@ fn verbs(config: &Config, commons: Arc<Commons>, registry: Arc<Registry>) -> One
     };
     let found = device::cards(&options).map_err(|error| error.to_string())?;
     let cards = found.cards.into_iter().map(|card| card as Arc<dyn Card>).collect();
-    let transport = VerbsTransport::new(commons, registry, cards, Options::default());
+    let usual = Options::default();
+    // Who lets a silent peer stand for longer lets one stand for as long whose rails are gone.
+    let patience = usual.patience.max(Duration::from_millis(config.session.heartbeat_ms));
+    let transport = VerbsTransport::new(commons, registry, cards, Options { patience, ..usual });
     let transport = transport.map_err(|error| error.to_string())?;
     let sentences = found.sentences.iter().map(ToString::to_string);
     Ok((Arc::new(transport), sentences.chain([found.device_memory]).collect()))

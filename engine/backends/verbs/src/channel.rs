@@ -1,7 +1,7 @@
 //! A channel: the rails between one worker here and one worker there.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Direction};
@@ -12,6 +12,7 @@ use penstock_transport::{
 
 use crate::again::Lot;
 use crate::card::{CardError, Connected, Done, Outcome};
+use crate::connecting::Connect;
 use crate::context::Context;
 use crate::inbound::{CORRUPT, Due, Inbox};
 use crate::log::Say;
@@ -46,6 +47,8 @@ pub(crate) struct Channel {
     pub(crate) over: Vec<Over>,
     /// Rails whose queue was made new, of which the desk was not told yet.
     pub(crate) made_new: Vec<u8>,
+    /// How long it stands without any rail.
+    pub(crate) patience: Duration,
     /// When the channel was looked at last, and since when no rail is up.
     pub(crate) looked_at: Instant,
     pub(crate) cut_off_since: Option<Instant>,
@@ -60,7 +63,7 @@ pub(crate) struct Over {
 
 impl Channel {
     /// Of these rails. In the outbox there is a slot for each message that may be under way, registered with the rails' cards in their order.
-    pub(crate) fn new(number: u16, rails: Vec<RailParts>, outbox: Slab, now: Instant) -> Self {
+    pub(crate) fn new(number: u16, rails: Vec<RailParts>, outbox: Slab, patience: Duration, now: Instant) -> Self {
         assert!((1..=RAILS_MAX).contains(&rails.len()), "a channel of {} rails", rails.len());
         let inbox = Inbox::new(rails.iter().map(|parts| parts.grants));
         let room = rails.iter().map(|parts| parts.requests.saturating_sub(REQUESTS_KEPT)).min().unwrap_or(0);
@@ -87,20 +90,38 @@ impl Channel {
             over: Vec::new(),
             made_new: Vec::new(),
             looked_at: now,
+            patience,
             cut_off_since: None,
         }
     }
 
-    /// Connects all rails. They take posts once the peer was heard on them.
-    pub(crate) fn connect(&mut self) -> Result<(), CardError> {
-        (0..self.rails.len()).try_for_each(|rail| self.greet(rail, self.looked_at))
+    /// Has all rails connected. They take posts once the peer was heard on them.
+    pub(crate) fn connect(&mut self, connect: &dyn Connect) {
+        self.rails.iter_mut().for_each(|rail| rail.have_connected(connect));
     }
 
-    /// Connects a rail and says who is there, unless that takes a while.
-    fn greet(&mut self, rail: usize, now: Instant) -> Result<(), CardError> {
-        match self.rails[rail].connect(now)? {
-            Connected::Yes => self.say_hello(rail),
-            Connected::NotYet => Ok(()),
+    /// Waits until it is known, but not longer than until then, which rails are connected, and says there who is here. One is enough:
+    /// those that are refused are tried again, and those that the network lets wait come later.
+    pub(crate) fn is_connected(&mut self, until: Instant) -> Result<(), CardError> {
+        let mut refused = None;
+        for rail in 0..self.rails.len() {
+            match self.rails[rail].wait_connected(until) {
+                Some(Ok(connected)) => {
+                    self.rails[rail].is_begun(connected, Instant::now());
+                    if connected == Connected::Yes {
+                        self.say_hello(rail)?;
+                    }
+                }
+                Some(Err(error)) => {
+                    self.rails[rail].is_refused(Instant::now())?;
+                    refused = Some(error);
+                }
+                None => {}
+            }
+        }
+        match refused {
+            Some(error) if self.rails.iter().all(|rail| matches!(rail.standing, Standing::Idle(_))) => Err(error),
+            _ => Ok(()),
         }
     }
 

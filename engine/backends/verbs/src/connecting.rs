@@ -2,13 +2,14 @@
 //!
 //! A card may have to ask its network where the peer is, and the call that connects waits for the answer: a second and more where
 //! nobody answers. A worker has other rails and other peers, which must not stand still meanwhile. So a queue that is to be connected again
-//! goes to a thread that lives as long as there are such queues, and comes back connected, or not.
+//! goes to a thread that lives as long as there are such queues, and comes back connected, or not. The queues of a new session go there, too,
+//! all at once, and whoever joins it waits for them together.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::card::{CardError, Connected, Connecting, Queue};
 
@@ -60,6 +61,11 @@ impl Away {
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(Lost),
         }
+    }
+
+    /// The queue, if it is back then at the latest.
+    pub(crate) fn wait(&self, until: Instant) -> Option<Back> {
+        self.0.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }
 }
 
@@ -144,8 +150,6 @@ impl Drop for Connectors {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
     use crate::card::{Card, Endpoint};
     use crate::model::{ModelCard, ModelNetwork};

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
@@ -98,9 +99,15 @@ impl VerbsLane {
         self.channels.push(channel);
     }
 
-    /// Connects all queues.
-    pub(crate) fn connect(&mut self) -> Result<(), CardError> {
-        self.channels.iter_mut().try_for_each(Channel::connect)
+    /// Has all queues connected.
+    pub(crate) fn connect(&mut self) {
+        let connectors = &*self.common.connectors;
+        self.channels.iter_mut().for_each(|channel| channel.connect(connectors));
+    }
+
+    /// Waits for that at most until then; an error if a channel has no rail.
+    pub(crate) fn is_connected(&mut self, until: Instant) -> Result<(), CardError> {
+        self.channels.iter_mut().try_for_each(|channel| channel.is_connected(until))
     }
 
     /// The numbers of its channels: of all of the session every so many-th.

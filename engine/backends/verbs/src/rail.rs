@@ -11,6 +11,7 @@ use crate::ended::{Ended, NO_QUEUE};
 use crate::log::{Log, Say, What};
 use crate::message::{Body, GRANTS_MAX, Head, Immediate, MESSAGE_BYTES_MAX, Says, encode, low_life};
 use crate::op::OpId;
+use crate::repair::pause;
 use crate::slab::Slab;
 use crate::stage::{Ends, Stage};
 
@@ -196,14 +197,6 @@ impl Rail {
         }
     }
 
-    /// Connects its queue for the life that it is in, however long that takes.
-    pub(crate) fn connect(&mut self, now: Instant) -> Result<Connected, CardError> {
-        let Place::Here(queue) = &mut self.queue else { return Ok(Connected::NotYet) };
-        let connected = queue.connect(&self.connecting)?;
-        self.is_begun(connected, now);
-        Ok(connected)
-    }
-
     /// Its queue was told to connect.
     pub(crate) fn is_begun(&mut self, connected: Connected, now: Instant) {
         self.standing = match connected {
@@ -237,6 +230,22 @@ impl Rail {
                 Err(lost)
             }
         }
+    }
+
+    /// Whether its queue is connected, if that is known then at the latest. Of one that is lost `is_connected` tells.
+    pub(crate) fn wait_connected(&mut self, until: Instant) -> Option<Result<Connected, CardError>> {
+        let Place::Away(away) = &self.queue else { return None };
+        let (queue, connected) = away.wait(until)?;
+        self.queue = Place::Here(queue);
+        Some(connected)
+    }
+
+    /// It was not to be connected, maybe in part: it is tried again later.
+    pub(crate) fn is_refused(&mut self, now: Instant) -> Result<(), CardError> {
+        let is_new = self.make_queue_new();
+        self.standing = Standing::Idle(now + pause(self.fruitless));
+        self.fruitless += 1;
+        is_new
     }
 
     /// How far its queue has come that was not connected at once.

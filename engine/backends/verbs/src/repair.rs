@@ -53,10 +53,6 @@ const MEETING: Duration = Duration::from_secs(7);
 /// Pauses between looks at a rail that is being connected: cards say by an event when it has come further, so this is for what is missed.
 const MEETING_LOOKS: Duration = Duration::from_millis(50);
 
-/// Without any rail for so long, or without an answer about one, the session ends: longer than a switch takes to start a port anew,
-/// shorter than anybody wants to wait.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// Pauses between tries of a rail over which the peer is not heard: the first, and the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_secs(1);
@@ -258,7 +254,7 @@ impl Channel {
                     if let Some(ended) = rail.peer_ended {
                         self.settle(place, &ended, context, sink)?;
                         is_breaking = true;
-                    } else if since + PATIENCE <= now {
+                    } else if since + self.patience <= now {
                         tracing::warn!(rail = rail.facts.name, "the peer does not say what became of a broken rail");
                         return Err(LaneFault(Cause::PeerLost));
                     }
@@ -272,7 +268,7 @@ impl Channel {
         }
         if self.rails.iter().any(|rail| rail.standing == Standing::Up) {
             self.cut_off_since = None;
-        } else if *self.cut_off_since.get_or_insert(now) + PATIENCE <= now {
+        } else if *self.cut_off_since.get_or_insert(now) + self.patience <= now {
             tracing::warn!("no rail to the peer is left");
             return Err(LaneFault(Cause::PeerLost));
         }
@@ -445,13 +441,10 @@ impl Channel {
             Ok(Some(Ok(connected))) => rail.is_begun(connected, context.now),
             Ok(Some(Err(error))) => {
                 tracing::warn!(%error, rail = rail.facts.name, "a rail cannot be connected again; it is tried later");
-                // It may have been connected in part.
-                match rail.make_queue_new() {
+                match rail.is_refused(context.now) {
                     Ok(()) => self.made_new.push(rail.index),
                     Err(error) => is_given_up(rail, &error),
                 }
-                rail.standing = Standing::Idle(context.now + pause(rail.fruitless));
-                rail.fruitless += 1;
                 return Ok(rail.is_dead);
             }
             Err(Lost) => {
@@ -498,18 +491,18 @@ impl Channel {
             Standing::Breaking(_) => Some(self.looked_at),
             Standing::Stuck(at) => Some(at),
             Standing::Ended(_) if rail.peer_ended.is_some() => Some(self.looked_at),
-            Standing::Ended(since) => Some(since + PATIENCE),
+            Standing::Ended(since) => Some(since + self.patience),
         };
         let is_up = self.rails.iter().any(|rail| rail.standing == Standing::Up);
         let is_new = self.rails.iter().all(|rail| rail.standing == Standing::New);
-        let patience = self.cut_off_since.map_or(self.looked_at, |since| since + PATIENCE);
+        let patience = self.cut_off_since.map_or(self.looked_at, |since| since + self.patience);
         let patience = (!is_up && !is_new).then_some(patience);
         self.rails.iter().filter_map(of_rail).chain(patience).min()
     }
 }
 
 /// How long a rail is left alone after so many lives in which the peer was not heard.
-fn pause(fruitless: u32) -> Duration {
+pub(crate) fn pause(fruitless: u32) -> Duration {
     PAUSE_LONGEST.min(PAUSE_FIRST * (1 << fruitless.saturating_sub(1).min(10)))
 }
 

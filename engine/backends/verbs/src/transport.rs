@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use penstock_core::limits::WORKERS_MAX;
 use penstock_core::{Generation, RegionId};
@@ -32,6 +33,9 @@ use crate::regions::Regions;
 use crate::registrar::VerbsRegistrar;
 use crate::slab::Slab;
 
+/// How long whoever joins a session waits until its queues are connected: a network that does not know the peer says so after a second.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+
 /// The fewest requests of a queue: some are kept for messages, and batches need the rest.
 const REQUESTS_MIN: usize = 16;
 
@@ -45,11 +49,13 @@ pub struct Options {
     pub grants: usize,
     /// Queues that one worker's desk on one card has room for: each peer takes one for each channel of that worker.
     pub queues: usize,
+    /// How long a session stands without any rail, and how long a peer may take to say what became of a broken one.
+    pub patience: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { requests: 128, grants: 32, queues: 256 }
+        Self { requests: 128, grants: 32, queues: 256, patience: Duration::from_secs(5) }
     }
 }
 
@@ -330,7 +336,9 @@ impl Offered {
             }
             lanes.push(lane);
         }
-        lanes.iter_mut().try_for_each(VerbsLane::connect).map_err(refused)?;
+        lanes.iter_mut().for_each(VerbsLane::connect);
+        let until = Instant::now() + CONNECT_WITHIN;
+        lanes.iter_mut().try_for_each(|lane| lane.is_connected(until)).map_err(refused)?;
         let lanes = lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Lane>).collect();
         let names = |pair: &Pair| format!("{} to {}", ours.rails[pair.first].name, theirs.rails[pair.second].name);
         let rails: Vec<String> = pairs.iter().map(names).collect();
@@ -378,7 +386,7 @@ impl Offered {
                 granted: theirs.grants,
             });
         }
-        Ok(Channel::new(channel as u16, rails, outbox, hub.lock().now()))
+        Ok(Channel::new(channel as u16, rails, outbox, self.options.patience, hub.lock().now()))
     }
 }
 

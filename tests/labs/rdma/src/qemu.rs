@@ -9,7 +9,8 @@ use crate::image::Image;
 use crate::{LabError, Machine};
 
 /// What the guest's kernel is told. A kernel that has gone wrong ends the machine at once, so that nobody waits for it.
-const KERNEL: &str = "console=ttyS0 loglevel=4 panic=-1 oops=panic mitigations=off nokaslr tsc=reliable";
+/// An emulator on a loaded machine ticks unevenly: without `no_timer_check` the kernel may take its timer for broken.
+const KERNEL: &str = "console=ttyS0 loglevel=4 panic=-1 oops=panic mitigations=off nokaslr tsc=reliable no_timer_check";
 
 /// The command that runs the machine under the eyes of `supervise`: its console is standard error, its agent is at
 /// standard input and output.

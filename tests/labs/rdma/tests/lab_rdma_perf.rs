@@ -40,8 +40,15 @@ fn scoreboard(lab: &Lab) -> Outcome {
     let other = programs::outside("bench/peers/async-rdma", "peer-async-rdma")?;
     let guest = lab.guest()?;
     guest.check(&Job::new("mkdir").arguments(["-p", KEPT]))?;
-    let job =
-        Job::new(program.to_string_lossy()).arguments(["scoreboard", "--only", "M10", "--no-peers", "--save", KEPT]);
+    let job = Job::new(program.to_string_lossy()).arguments([
+        "scoreboard",
+        "--only",
+        "M10",
+        "--quick",
+        "--no-peers",
+        "--save",
+        KEPT,
+    ]);
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", folder_of(&other));
     let running = guest.spawn(&job.variable("PATH", path).within(LIMIT))?;
     let finished = running.follow(|line| lab.note(&line.text))?;

@@ -18,6 +18,7 @@ const STEPS: &[Step] = &[
     Step::new("the_suite_holds_over_one_rail", one_rail),
     Step::new("the_suite_holds_over_two_rails", two_rails),
     Step::new("the_suite_holds_without_threads", inline),
+    Step::new("queues_meet_by_the_connection_manager", met),
 ];
 
 fn main() -> ExitCode {
@@ -49,6 +50,15 @@ fn two_rails(lab: &Lab) -> Outcome {
 
 fn inline(lab: &Lab) -> Outcome {
     conformance(lab, "inline::", &[0])
+}
+
+/// Two processes that connect by rdma_cm: what concerns sessions and bytes, and what crosses rails.
+fn met(lab: &Lab) -> Outcome {
+    let program = programs::test_of("penstock-conformance", "tests/conformance", "lab_guest_met")?;
+    let filters = ["one_rail::sessions::", "one_rail::bytes::", "two_rails_two_workers::notes::", "named_for"];
+    let suite = filters.into_iter().fold(Suite::new(program), Suite::argument);
+    let guest = lab.guest()?;
+    over_the_wire(lab, &guest, 1 << 20, &[0, 1], || lab.suite(&suite.within(Duration::from_secs(300)), &[]))
 }
 
 fn suites() -> Result<TestProgram, LabError> {

@@ -37,11 +37,11 @@ fn queues_that_meet_carry_and_greet_like_all_others() {
 fn who_is_called_before_it_is_ready_answers_once_it_is() {
     let network = ModelNetwork::by_hand();
     let mut sides = unconnected(&network, MANAGED);
-    sides[0].channel.connect().unwrap();
+    sides[0].connect();
     settle(&network, &mut sides);
     pass_time(&network, &mut sides, 500 * MS);
     assert!(!sides[0].is_up(0) && matches!(sides[0].channel.rails[0].standing, Standing::Meeting(_)));
-    sides[1].channel.connect().unwrap();
+    sides[1].connect();
     settle(&network, &mut sides);
     assert!(sides.iter().all(|side| side.is_up(0)));
     assert_eq!(lives(&sides), [[0], [0]]);
@@ -97,7 +97,7 @@ fn a_call_that_nobody_hears_or_answers_ends_in_its_time() {
     let network = ModelNetwork::by_hand();
     let mut sides = unconnected(&network, MANAGED);
     network.cut(&sides[0].cards[0], &sides[1].cards[0]);
-    sides.iter_mut().for_each(|side| side.channel.connect().unwrap());
+    sides.iter_mut().for_each(|side| side.connect());
     // Neither knows of the other: both come to the end of their patience by themselves.
     for _ in 0..600 {
         network.advance(10 * MS);

@@ -185,6 +185,12 @@ macro_rules! with {
 }
 
 impl Side {
+    /// Connects its rails, of which one is enough.
+    fn connect(&mut self) {
+        self.channel.connect(&self.dialer);
+        self.channel.is_connected(self.now).unwrap();
+    }
+
     fn pool(&mut self, bytes: Vec<u8>) -> Pool {
         self.pool_with(bytes, Access { read: true, write: true, land: true })
     }
@@ -377,7 +383,7 @@ impl Half {
         let as_cards: Vec<Arc<dyn Card>> = cards.iter().map(|card| Arc::clone(card) as Arc<dyn Card>).collect();
         let now = Instant::now();
         let outbox = Slab::new(&as_cards, shape.rails * shape.grants as usize).unwrap();
-        let channel = Channel::new(NUMBER, rails.collect(), outbox, now);
+        let channel = Channel::new(NUMBER, rails.collect(), outbox, crate::Options::default().patience, now);
         let receives = as_cards.iter().map(|card| Slab::new([card], shape.grants as usize).unwrap()).collect();
         let commons = Commons::create(1).unwrap();
         let mut side = Side {
@@ -419,7 +425,7 @@ fn unconnected(network: &ModelNetwork, shape: Shape) -> [Side; 2] {
 /// Two sides of a channel that have greeted each other.
 fn connected(network: &ModelNetwork, shape: Shape) -> [Side; 2] {
     let mut sides = unconnected(network, shape);
-    sides.iter_mut().for_each(|side| side.channel.connect().unwrap());
+    sides.iter_mut().for_each(|side| side.connect());
     settle(network, &mut sides);
     sides
 }

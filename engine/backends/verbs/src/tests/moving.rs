@@ -191,11 +191,11 @@ fn nothing_is_taken_before_the_peer_was_heard() {
     let network = ModelNetwork::by_hand();
     let mut sides = unconnected(&network, SHAPE);
     let (source, target) = (sides[0].pool(vec![1; 64]), sides[1].pool(vec![0; 64]));
-    sides[0].channel.connect().unwrap();
+    sides[0].connect();
     settle(&network, &mut sides);
     assert_eq!(sides[0].post(WRITE, &source, &target, &[span(0, 0, 8)], (1, 1, 8)), Err(PostError::Full));
     assert_eq!(sides[0].tell((2, 2, 0), None, Some((1, b""))), Err(PostError::Full));
-    sides[1].channel.connect().unwrap();
+    sides[1].connect();
     settle(&network, &mut sides);
     assert_eq!(sides[0].post(WRITE, &source, &target, &[span(0, 0, 8)], (1, 1, 8)), Ok(Posted::Accepted(1)));
     settle(&network, &mut sides);

@@ -61,3 +61,31 @@ fn a_lane_that_goes_while_a_rail_is_being_connected_leaves_nothing_behind() {
         sides[1].engine.cards.iter().all(|card| card.counts().queues == 0)
     });
 }
+
+#[test]
+fn a_session_begins_with_the_rails_that_can_be_connected_and_the_others_come_later() {
+    let network = ModelNetwork::new(crate::model::Options::default());
+    let [one, two] = [Engine::new(&network, 2, 1), Engine::new(&network, 2, 1)];
+    one.cards[1].refuse_connects(3);
+    let mut sides = join(one, two);
+    settle(&mut sides);
+    let source = sides[0].engine.region(pattern(4, 1 << 20), Rights::NONE);
+    let target = sides[1].engine.region(vec![0; 1 << 20], Rights::READ_WRITE);
+    let remote = sides[1].show(&target, &sides[0]);
+    let mut token = 0;
+    until(&mut sides, "both rails carry", |sides| {
+        token += 1;
+        sides[0].post(WRITE, &source, &remote, &[span(0, 0, 4096)], (token, token)).unwrap();
+        sides[0].workers[0].lane().flush().unwrap();
+        until(sides, "the write is over", |sides| sides[0].result(token).is_some());
+        sides[0].engine.cards.iter().all(|card| card.counts().bytes >= 4096)
+    });
+}
+
+#[test]
+fn a_session_without_any_rail_does_not_begin() {
+    let network = ModelNetwork::new(crate::model::Options::default());
+    let [one, two] = [Engine::new(&network, 2, 1), Engine::new(&network, 2, 1)];
+    one.cards.iter().for_each(|card| card.refuse_connects(1));
+    assert!(matches!(try_join(one, two), Err(JoinError::NoPath(_))));
+}
