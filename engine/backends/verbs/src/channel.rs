@@ -21,6 +21,7 @@ use crate::message::{
 };
 use crate::op::{Kind, Op, OpId, Ops};
 use crate::rail::{REQUESTS_KEPT, Rail, RailParts, Standing};
+use crate::repair::is_given_up;
 use crate::slab::Slab;
 use crate::stage::{Ends, REQUEST_BYTES_MAX};
 use crate::stripe::Stripe;
@@ -113,7 +114,9 @@ impl Channel {
                     }
                 }
                 Some(Err(error)) => {
-                    self.rails[rail].is_refused(Instant::now())?;
+                    if let Err(error) = self.rails[rail].is_refused(Instant::now()) {
+                        is_given_up(&mut self.rails[rail], &error);
+                    }
                     refused = Some(error);
                 }
                 None => {}

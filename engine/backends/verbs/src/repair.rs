@@ -507,7 +507,7 @@ pub(crate) fn pause(fruitless: u32) -> Duration {
 }
 
 /// A card that does not make a queue new is of no use to its rail any more.
-fn is_given_up(rail: &mut Rail, error: &CardError) {
+pub(crate) fn is_given_up(rail: &mut Rail, error: &CardError) {
     tracing::error!(%error, rail = rail.facts.name, "a queue cannot be made new: its rail is given up");
     rail.is_dead = true;
 }

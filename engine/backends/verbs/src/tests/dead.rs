@@ -144,6 +144,19 @@ fn a_card_that_fails_while_its_rail_is_away_is_given_up_too() {
 }
 
 #[test]
+fn a_card_that_fails_before_its_rail_is_connected_is_given_up_too() {
+    for failing in 0..2 {
+        let network = ModelNetwork::by_hand();
+        let mut sides = unconnected(&network, TWO);
+        let (source, target) = pools(&mut sides);
+        sides[failing].cards[1].fail();
+        sides.iter_mut().for_each(|side| side.connect());
+        pass_time(&network, &mut sides, 3000 * MS);
+        is_given_up(&network, &mut sides, (&source, &target));
+    }
+}
+
+#[test]
 fn both_cards_of_a_rail_may_fail() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, TWO);
