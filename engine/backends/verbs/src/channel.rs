@@ -1,6 +1,7 @@
 //! A channel: the rails between one worker here and one worker there.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use penstock_core::limits::SPANS_PER_POST;
@@ -62,6 +63,9 @@ pub(crate) struct Over {
     pub(crate) result: Result<u64, Failure>,
 }
 
+/// How often whoever joins a session looks whether a first rail is connected.
+const FIRST_LOOKS: Duration = Duration::from_micros(200);
+
 impl Channel {
     /// Of these rails. In the outbox there is a slot for each message that may be under way, registered with the rails' cards in their order.
     pub(crate) fn new(number: u16, rails: Vec<RailParts>, outbox: Slab, patience: Duration, now: Instant) -> Self {
@@ -101,30 +105,44 @@ impl Channel {
         self.rails.iter_mut().for_each(|rail| rail.have_connected(connect));
     }
 
-    /// Waits until it is known, but not longer than until then, which rails are connected, and says there who is here. One is enough:
-    /// those that are refused are tried again, and those that the network lets wait come later.
+    /// Waits, but not longer than until then, for a rail that is connected; an error if all are refused. Rails that are refused are tried
+    /// again, and those that the network lets wait come later.
     pub(crate) fn is_connected(&mut self, until: Instant) -> Result<(), CardError> {
         let mut refused = None;
-        for rail in 0..self.rails.len() {
-            match self.rails[rail].wait_connected(until) {
-                Some(Ok(connected)) => {
-                    self.rails[rail].is_begun(connected, Instant::now());
-                    if connected == Connected::Yes {
-                        self.say_hello(rail)?;
-                    }
+        loop {
+            for place in 0..self.rails.len() {
+                if self.rails[place].standing == Standing::Connecting {
+                    refused = self.is_begun(place).or(refused);
                 }
-                Some(Err(error)) => {
-                    if let Err(error) = self.rails[rail].is_refused(Instant::now()) {
-                        is_given_up(&mut self.rails[rail], &error);
-                    }
-                    refused = Some(error);
-                }
-                None => {}
+            }
+            let stands = |is: fn(&Standing) -> bool| self.rails.iter().any(|rail| is(&rail.standing));
+            let is_any = stands(|standing| !matches!(standing, Standing::Connecting | Standing::Idle(_)));
+            let is_waited_for = stands(|standing| *standing == Standing::Connecting);
+            match refused {
+                Some(error) if !is_any && !is_waited_for => return Err(error),
+                _ if is_any || !is_waited_for || Instant::now() >= until => return Ok(()),
+                _ => thread::sleep(FIRST_LOOKS),
             }
         }
-        match refused {
-            Some(error) if self.rails.iter().all(|rail| matches!(rail.standing, Standing::Idle(_))) => Err(error),
-            _ => Ok(()),
+    }
+
+    /// Greets the peer on a rail that is connected now for the first time. Answers why one is not.
+    fn is_begun(&mut self, place: usize) -> Option<CardError> {
+        let rail = &mut self.rails[place];
+        // A queue that is lost is told by the next look.
+        match rail.is_connected().ok()?? {
+            Ok(connected) => {
+                rail.is_begun(connected, Instant::now());
+                let greeted = if connected == Connected::Yes { self.say_hello(place) } else { Ok(()) };
+                greeted.inspect_err(|_| self.rails[place].break_off()).err()
+            }
+            Err(error) => {
+                match rail.is_refused(Instant::now()) {
+                    Ok(()) => self.made_new.push(rail.index),
+                    Err(error) => is_given_up(rail, &error),
+                }
+                Some(error)
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::card::{CardError, Connected, Connecting, Queue};
 
@@ -61,11 +61,6 @@ impl Away {
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(Lost),
         }
-    }
-
-    /// The queue, if it is back then at the latest.
-    pub(crate) fn wait(&self, until: Instant) -> Option<Back> {
-        self.0.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }
 }
 
@@ -150,6 +145,8 @@ impl Drop for Connectors {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::card::{Card, Endpoint};
     use crate::model::{ModelCard, ModelNetwork};

@@ -99,7 +99,8 @@ struct Place {
 struct Placed {
     inbox: u32,
     channel: u16,
-    rail: u8,
+    /// Until a lane has it, it is no rail's.
+    rail: Option<u8>,
     requests: usize,
     grants: usize,
     /// It is not in the middle of a message that goes into a receive of a lower number.
@@ -175,7 +176,7 @@ impl Hub {
             place.receives.add(slots);
         }
         let seen = place.receives.next();
-        place.queues.insert(queue.number(), Placed { inbox, channel, rail: 0, requests, grants, seen });
+        place.queues.insert(queue.number(), Placed { inbox, channel, rail: None, requests, grants, seen });
         if let Err(error) = place.supply() {
             inner.forget_queue(card, queue.number());
             return Err(error);
@@ -282,7 +283,7 @@ impl Inner {
     /// A queue is of this rail.
     pub(crate) fn assign(&mut self, card: usize, number: u32, rail: u8) {
         if let Some(placed) = self.desks[card].queues.get_mut(&number) {
-            placed.rail = rail;
+            placed.rail = Some(rail);
         }
     }
 
@@ -394,9 +395,11 @@ impl Inner {
         for done in &done[..count] {
             let received = place.receives.take(done);
             let placed = place.queues.get_mut(&done.queue).filter(|_| done.what != Outcome::Unused);
-            if let Some(placed) = placed {
+            if let Some(placed) = placed
+                && let Some(rail) = placed.rail
+            {
                 placed.seen = placed.seen.max(received.unwrap_or(0));
-                let Placed { inbox, channel, rail, .. } = *placed;
+                let Placed { inbox, channel, .. } = *placed;
                 let what = What::Done { desk: desk as u8, done: *done };
                 self.inboxes.put(inbox, Item { channel, rail, what });
             } else if received.is_some() {
@@ -444,6 +447,7 @@ impl Inner {
     pub(crate) fn event(&mut self, card: usize, event: Event) {
         self.desks[card].is_dead |= event == Event::Fatal;
         for (&number, &Placed { inbox, channel, rail, .. }) in &self.desks[card].queues {
+            let Some(rail) = rail else { continue };
             if !matches!(event, Event::QueueBroken(its) | Event::Met(its) if its != number) {
                 self.inboxes.put(inbox, Item { channel, rail, what: What::Event(event) });
             }

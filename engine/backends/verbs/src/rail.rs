@@ -232,14 +232,6 @@ impl Rail {
         }
     }
 
-    /// Whether its queue is connected, if that is known then at the latest. Of one that is lost `is_connected` tells.
-    pub(crate) fn wait_connected(&mut self, until: Instant) -> Option<Result<Connected, CardError>> {
-        let Place::Away(away) = &self.queue else { return None };
-        let (queue, connected) = away.wait(until)?;
-        self.queue = Place::Here(queue);
-        Some(connected)
-    }
-
     /// It was not to be connected, maybe in part: it is tried again later.
     pub(crate) fn is_refused(&mut self, now: Instant) -> Result<(), CardError> {
         let is_new = self.make_queue_new();

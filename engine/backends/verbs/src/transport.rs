@@ -33,8 +33,9 @@ use crate::regions::Regions;
 use crate::registrar::VerbsRegistrar;
 use crate::slab::Slab;
 
-/// How long whoever joins a session waits until its queues are connected: a network that does not know the peer says so after a second.
-const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// How long whoever joins a session waits for a first rail of each channel: well within the time that a greeting has. Where the network
+/// asks for the peer's address for longer than this the session begins all the same, and ends if no rail comes.
+const CONNECT_WITHIN: Duration = Duration::from_millis(300);
 
 /// The fewest requests of a queue: some are kept for messages, and batches need the rest.
 const REQUESTS_MIN: usize = 16;

@@ -262,7 +262,7 @@ pub const KEYS: &[KeyDoc] = &[
                no other queue pair pass; each port needs an IP address, and an engine without librdmacm does not start.",
         more_costs: "cm: a few packets there and back for each queue pair, at the start and at each repair, and one more port of each \
                      card that listens.",
-        less_costs: "exchange: cards that know no other way than the connection manager, such as those of iWARP, are not reached.",
+        less_costs: "exchange: networks that let no queue pair pass but those of the connection manager are not crossed.",
     },
     KeyDoc {
         key: "memory.pages",

@@ -88,6 +88,7 @@ fn the_number_of_a_queue_that_was_given_back_may_be_anothers() {
     let inbox = hub.lock().new_inbox(PARTY + 2);
     let other = hub.queue(1, inbox, 0, (64, 32)).unwrap();
     assert_eq!((other.number(), hub.lock().receives().1), (number, 64), "the desk has forgotten the first one");
+    hub.lock().assign(1, number, 0);
     sides[0].workers[0].lane = None;
     hub.lock().event(1, crate::card::Event::QueueBroken(number));
     let mut items = VecDeque::new();
