@@ -130,7 +130,7 @@ impl<'a> Batch<'a> {
 #[inline]
 pub(crate) fn check_bounds(spans: &[Span], local_len: u64, remote_len: u64) -> Result<u64, CopyError> {
     // One pass without an early exit and without a comparison, as refusals are bugs. Where no number has one of its two
-    // highest bits, no sum wraps, and an end that is not behind its window is less than that one's length and one...
+    // highest bits, no end wraps, and an end that is not behind its window is less than that one's length and one...
     let (local_end, remote_end) = (local_len.wrapping_add(1), remote_len.wrapping_add(1));
     let (mut locals, mut remotes, mut lens) = (local_len, remote_len, 0_u64);
     let (mut below, mut bytes) = (u64::MAX, 0_u64);
