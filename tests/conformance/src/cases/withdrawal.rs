@@ -222,10 +222,10 @@ pub fn a_stale_generation_is_refused(setting: &Setting) {
     assert_eq!(stage.ask(0, gone), Reply::Quiesced(true));
     stage.make_pool(0, "again", 1 << 20, 4096, Rights::READ_WRITE);
     let fresh = || Plan::write(&stage.near, &stage.region(0, "again")).blocks(&[(0, 0)]).block_bytes(4096).build();
-    stage.wait_until("the new region can be used", || fresh().is_ok());
     let stale = || Plan::write(&stage.near, &old).blocks(&[(0, 0)]).block_bytes(4096).build().map(drop);
-    // Between hosts the news may be on its way; until then the peer refuses what is built.
+    // Between hosts the news may be on its way; until then the peer refuses what is built, and the name is the old one's.
     stage.wait_until("the old region is known to be gone", || stale().is_err());
+    stage.wait_until("the new region can be used", || fresh().is_ok());
     let refused = stale().unwrap_err();
     assert!(refused.to_string().contains("ask for the region that replaced it"), "{refused}");
     let fault = stage.submit(stage.peer(), &old_plan, Submit::new()).wait().unwrap_err();
