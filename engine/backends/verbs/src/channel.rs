@@ -21,14 +21,12 @@ use crate::message::{
     ANNOUNCEMENTS, Announcement, Body, Hello, Immediate, MESSAGE_BYTES_MAX, MessageError, Says, low_life, parse,
 };
 use crate::op::{Kind, Op, OpId, Ops};
+use crate::pairing::RAILS_MAX;
 use crate::rail::{REQUESTS_KEPT, Rail, RailParts, Standing};
 use crate::repair::is_given_up;
 use crate::slab::Slab;
 use crate::stage::{Ends, REQUEST_BYTES_MAX};
 use crate::stripe::Stripe;
-
-/// Rails of one session.
-pub(crate) const RAILS_MAX: usize = 8;
 
 /// One channel.
 pub(crate) struct Channel {

@@ -221,7 +221,8 @@ impl Offer {
     pub fn parse(blob: &[u8], workers: usize, channels: usize) -> Result<Self, JoinError> {
         const GARBLED: fn(&'static str) -> JoinError = JoinError::Garbled;
         let mut from = Reader(blob);
-        let ([version, _], [rails, by]) = ([u16::from_le_bytes(from.take()?), 0], from.take()?);
+        let version = u16::from_le_bytes(from.take()?);
+        let [rails, by] = from.take()?;
         if version != VERSION {
             return Err(GARBLED("its rails have another version: run the same release on both hosts"));
         }

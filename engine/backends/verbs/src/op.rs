@@ -8,7 +8,7 @@ use penstock_core::{Direction, Generation, NoteId, RegionId, Span};
 use penstock_memory::Window;
 use penstock_transport::{Arrival, Batch, CounterRef, Failure, KeyedMemory, Note};
 
-use crate::channel::RAILS_MAX;
+use crate::pairing::RAILS_MAX;
 
 /// The place of an operation in its table.
 pub(crate) type OpId = u32;

@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::offer::{Offer, OfferedRail};
 
-/// The most rails of a link.
+/// The most rails of a link, and the most that are chosen without names: more are more queues for every session.
 pub const RAILS_MAX: usize = 8;
 
 /// Two rails that are joined, by their places in the offers.

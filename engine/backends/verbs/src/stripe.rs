@@ -1,6 +1,6 @@
 //! Which rail takes what, and which rails have carried what.
 
-use crate::channel::RAILS_MAX;
+use crate::pairing::RAILS_MAX;
 use crate::rail::{Rail, Standing};
 
 /// Transfers of so many bytes use all rails, smaller ones the one that is theirs: what is spread has to be gathered again, by a mark

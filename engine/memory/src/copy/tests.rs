@@ -182,6 +182,21 @@ proptest! {
     }
 }
 
+/// Every combination of numbers at which an end, or what is left behind it, wraps.
+#[test]
+fn no_end_that_wraps_is_taken_for_one_inside() {
+    let high = [61, 62, 63].map(|bit| 1_u64 << bit);
+    let edges = high.into_iter().flat_map(|edge| [edge - 1, edge, edge + 1]).chain([0, 1, 100, u64::MAX - 1, u64::MAX]);
+    let edges: Vec<u64> = edges.collect();
+    for window in [100, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, u64::MAX] {
+        for (&start, &len) in edges.iter().flat_map(|start| edges.iter().map(move |len| (start, len))) {
+            let is_inside = u128::from(start) + u128::from(len) <= u128::from(window);
+            let span = Span { local: start, remote: start, len };
+            assert_eq!(check_bounds(&[span], window, window).is_ok(), is_inside, "{span:?} in {window}");
+        }
+    }
+}
+
 #[test]
 fn disjoint_spans_of_one_window_are_copied() {
     let window = host(pattern(3, 64 << 10));

@@ -7,9 +7,7 @@ use std::cmp::Reverse;
 use super::networks::is_mapped;
 use super::seen::{GidKind, SeenDevice, SeenGid, SeenPort, Speaks, is_link_local, show_gid};
 use super::wanted::Wanted;
-
-/// Rails that are chosen without names. More are more queues for every session: who has so many cards says which are meant.
-pub const RAILS_MAX: usize = 8;
+use crate::pairing::RAILS_MAX;
 
 /// A port and an address of it, to be a rail.
 #[derive(Debug, Clone, PartialEq, Eq)]
