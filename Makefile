@@ -5,7 +5,7 @@ XTASK := $(CARGO) run --quiet --locked --package xtask --
 SETUP := tools/xtask/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test labs lab-rdma check fuzz bench scoreboard guard fmt clean
+.PHONY: help setup run test sim labs lab-rdma check fuzz bench scoreboard guard fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these targets
@@ -22,6 +22,13 @@ run: setup ## build and let Penstock test itself on this machine
 test: ## run every test that needs neither root nor a prepared machine
 	@$(SETUP) --quiet
 	@$(XTASK) test
+
+# Each seed is a run of its own: whole engines, of which some fail, over simulated links and clocks.
+SEEDS ?= 10000
+
+sim: ## run many seeds of the simulation, then find its broken variants: SEEDS=10000
+	@$(SETUP) --quiet
+	@$(XTASK) sim $(SEEDS)
 
 labs: ## run the tests that need root, other users or devices
 	@$(SETUP) --quiet

@@ -360,7 +360,8 @@ impl<E: Env> Engine<E> {
             .completions
             .load(Ordering::Acquire) // SYNC activity: pairs with completed_one()
             .wrapping_add(shared.inbox.total())
-            .wrapping_add(shared.counters.total());
+            .wrapping_add(shared.counters.total())
+            .wrapping_add(shared.desk.tellings());
         let before = self.seen.swap(now, Ordering::Relaxed);
         if idle && before == now {
             return Ok(Armed::Armed);

@@ -34,10 +34,12 @@
 
 mod control;
 pub mod counter;
+mod desk;
 pub mod drain;
 mod ending;
 pub mod engine;
 pub mod error;
+pub mod flows;
 mod hub;
 pub mod inbox;
 mod interfaces;
@@ -53,6 +55,7 @@ pub mod secret;
 mod shared;
 mod slot;
 mod statistics;
+mod submit;
 pub mod system;
 pub mod transfer;
 pub mod transports;

@@ -4,22 +4,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::limits::NOTE_BYTES_MAX;
-use penstock_core::{Cause, EngineName, Env, Epoch, NoteId, Notified, Rights, Stage};
+use penstock_core::{Cause, EngineName, Env, Epoch, NoteId, Notified, Rights};
 use penstock_transport::lane::Handle;
 use penstock_transport::{Announced, Arrival, Caps, CounterRef, Note, Posted};
 
+use crate::desk::has_tag;
 use crate::error::{RegionError, SubmitError};
 use crate::hub::{Hub, Inline};
 use crate::peer_state::{PeerState, RemoteEntry};
 use crate::plan::{Plan, PlanInner};
 use crate::shared::{ControlCall, Echo, Latch};
-use crate::slot::Outcome;
+use crate::submit::Submission;
 use crate::transfer::{Completed, Transfer};
-use crate::worker::{Announcement, At, Command, Grounded, Priority, joined, move_units};
-
-/// A transfer of at least so many bytes is split among all workers, where its transport gains from that.
-const SPLIT_BYTES_MIN: u64 = 4 * penstock_core::limits::UNIT_BYTES;
+use crate::worker::{At, Grounded, Priority, joined, move_units};
 
 /// Another engine, with a standing session.
 pub struct Peer<E: Env> {
@@ -308,18 +305,11 @@ impl<E: Env> Peer<E> {
 
     #[inline]
     fn check(&self, how: &Submit<'_>) -> Result<(), SubmitError> {
-        self.hub.shared.check_usable().map_err(SubmitError::Call)?;
-        if let Some(cause) = self.state.ended() {
-            return Err(SubmitError::PeerGone { peer: self.state.name.clone(), cause });
-        }
-        if let Some(cause) = self.state.draining() {
-            return Err(SubmitError::Draining { peer: self.state.name.clone(), cause });
-        }
         match how.note {
-            Some(Note { payload, .. }) if payload.len() > NOTE_BYTES_MAX => {
-                Err(SubmitError::NoteTooLong { bytes: payload.len(), most: NOTE_BYTES_MAX })
+            Some(Note { id, .. }) if self.state.landing_tag().is_some_and(|tag| has_tag(id, tag)) => {
+                Err(SubmitError::ReservedNote { peer: self.state.name.clone() })
             }
-            _ => Ok(()),
+            note => self.hub.shared.check_submit(&self.state, note),
         }
     }
 
@@ -336,50 +326,12 @@ impl<E: Env> Peer<E> {
     }
 
     fn queue(&self, plan: Option<&Plan>, how: &Submit<'_>, handle: Option<Handle>) -> Result<Transfer<E>, SubmitError> {
+        let Submit { counter, note, within, priority } = *how;
         let shared = &self.hub.shared;
-        let key = shared.slots.claim().ok_or(SubmitError::Full { what: "the table of transfers" })?;
-        let slot = shared.slots.get(key).expect("this key was claimed just now");
-        let bytes = plan.map_or(0, Plan::bytes);
-        let split = shared.ports.len() > 1 && bytes >= SPLIT_BYTES_MIN && self.state.caps.splits;
-        let helpers = if split { shared.ports.len() } else { 1 };
-        slot.begin(1 + helpers as u32, how.note.map(|note| note.payload));
-        let timeout = how.within.unwrap_or(shared.config.transfers.timeout());
-        let command = || Command {
-            key,
-            plan: plan.cloned(),
-            peer: Arc::clone(&self.state),
-            announcement: Announcement {
-                counter: how.counter,
-                note: how.note.map(|note| note.id),
-                handle: handle.clone(),
-            },
-            timeout,
-            priority: how.priority,
-            is_split: helpers > 1,
-        };
-        let first = shared.pick_port();
-        if shared.ports[first].commands.push(command()).is_err() {
-            // Nobody else knows of it yet: both holders let go.
-            for _ in 0..=helpers {
-                shared.let_go(key);
-            }
-            return Err(SubmitError::Full { what: "the worker's queue" });
-        }
-        for step in 1..helpers {
-            let port = &shared.ports[(first + step) % shared.ports.len()];
-            if port.commands.push(command()).is_err() {
-                shared.let_go(key); // One helper less; the others do its part.
-            }
-        }
-        for step in 0..helpers {
-            shared.ports[(first + step) % shared.ports.len()].bell.ring();
-        }
-        if shared.ports[first].commands.is_closed() && slot.stop(Stage::Queue, Cause::EngineClosed) {
-            // The engine was dropped in between: nobody will take it from the queue.
-            let notified = if how.note.is_some() || how.counter.is_some() { Notified::No } else { Notified::NotAsked };
-            slot.finish(Outcome { failure: Some((Stage::Queue, Cause::EngineClosed.into())), notified });
-        }
-        Ok(Transfer::pending(Arc::clone(&self.hub), Arc::clone(&self.state), key, timeout))
+        let within = within.unwrap_or(shared.config.transfers.timeout());
+        let submission = Submission { plan, counter, note, handle, within, priority, is_watched: false };
+        let key = shared.submit(&self.state, submission)?;
+        Ok(Transfer::pending(Arc::clone(&self.hub), Arc::clone(&self.state), key, within))
     }
 }
 

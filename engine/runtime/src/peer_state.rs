@@ -57,6 +57,8 @@ pub(crate) struct PeerState {
     pub(crate) socket: String,
     /// The other end of the control channel, if it is on another host.
     pub(crate) address: Option<SocketAddr>,
+    /// The upper half of the numbers of notes that tell it of transfers by name, once it has said that it speaks of them.
+    tag: OnceLock<u64>,
     book: Mutex<Book>,
     news: Condvar,
 }
@@ -144,6 +146,7 @@ impl PeerState {
             departures: parts.sight.departures(parts.their_party),
             we_called: parts.we_called,
             refused: OnceLock::new(),
+            tag: OnceLock::new(),
             inbox_credits: Credits::new(parts.inbox_credits),
             sight: parts.sight,
             ended: AtomicU8::new(0),
@@ -318,6 +321,22 @@ impl PeerState {
         }
         self.news.notify_all();
         true
+    }
+
+    /// It speaks of transfers by name.
+    pub(crate) fn speaks_of_transfers(&self, tag: u64) {
+        // The first word stands.
+        let _ = self.tag.set(tag);
+    }
+
+    /// The upper half of the numbers of notes that tell it of landed bytes, if it speaks of transfers by name.
+    pub(crate) fn landing_tag(&self) -> Option<u64> {
+        self.tag.get().copied()
+    }
+
+    /// An announced region, in this use of its number.
+    pub(crate) fn entry_of(&self, region: RegionId, generation: Generation) -> Option<Arc<RemoteEntry>> {
+        self.book().regions.get(&region.0).filter(|entry| entry.generation() == generation).cloned()
     }
 
     /// The first announced region with this label.

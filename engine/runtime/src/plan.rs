@@ -14,8 +14,9 @@ use penstock_transport::{Batch, RemoteMemory, Revisions};
 
 use crate::error::{PlanError, RegionError};
 use crate::peer::RemoteRegion;
-use crate::peer_state::PeerState;
+use crate::peer_state::{PeerState, RemoteEntry};
 use crate::region::LocalRegion;
+use crate::shared::Shared;
 
 /// A validated move between this engine's memory and one peer's.
 ///
@@ -156,7 +157,7 @@ struct Pair {
     near: Generation,
     here: u64,
     peer: Arc<PeerState>,
-    remote: Arc<crate::peer_state::RemoteEntry>,
+    remote: Arc<RemoteEntry>,
     there: u64,
 }
 
@@ -169,33 +170,44 @@ pub struct PlanBuilder<'a> {
 }
 
 impl<'a> PlanBuilder<'a> {
-    fn new(direction: Direction) -> Self {
+    pub(crate) fn new(direction: Direction) -> Self {
         Self { shape: Shape::builder(direction), pairs: Vec::new(), kept: Vec::new() }
     }
 
     /// What follows goes between these two regions.
-    pub fn between<E: Env>(mut self, local: &LocalRegion<E>, remote: &RemoteRegion<E>) -> Self {
+    pub fn between<E: Env>(self, local: &LocalRegion<E>, remote: &RemoteRegion<E>) -> Self {
+        self.between_parts(&local.hub.shared, &local.region, &remote.peer, &remote.entry)
+    }
+
+    /// As [`PlanBuilder::between`], of what the handles stand for.
+    pub(crate) fn between_parts<E: Env>(
+        mut self,
+        shared: &Shared<E>,
+        local: &Arc<penstock_memory::Region>,
+        peer: &Arc<PeerState>,
+        entry: &Arc<RemoteEntry>,
+    ) -> Self {
         // The revisions are read before anything is checked: what is withdrawn from here on is
         // noticed when the plan is first moved.
-        let here = local.hub.shared.commons.posts.view().revision();
-        let there = remote.peer.sight.revision();
-        let news = &remote.entry.news;
-        let generation = local.region.generation();
-        let near = Reach::local(local.region.id(), generation, local.region.bytes());
-        let far = Reach::remote(remote.entry.id(), remote.entry.generation(), news.bytes, remote.entry.rights());
-        let near = match local.region.pool() {
+        let here = shared.commons.posts.view().revision();
+        let there = peer.sight.revision();
+        let news = &entry.news;
+        let generation = local.generation();
+        let near = Reach::local(local.id(), generation, local.bytes());
+        let far = Reach::remote(entry.id(), entry.generation(), news.bytes, entry.rights());
+        let near = match local.pool() {
             Some(pool) => near.with_block_bytes(pool.block_bytes()),
             None => near,
         };
         let far = if news.block_bytes > 0 { far.with_block_bytes(news.block_bytes) } else { far };
         self.shape = self.shape.between(near, far);
         self.pairs.push(Pair {
-            engine: local.hub.shared.epoch.0,
-            local: Arc::clone(&local.region),
+            engine: shared.epoch.0,
+            local: Arc::clone(local),
             near: generation,
             here,
-            peer: Arc::clone(&remote.peer),
-            remote: Arc::clone(&remote.entry),
+            peer: Arc::clone(peer),
+            remote: Arc::clone(entry),
             there,
         });
         self

@@ -24,6 +24,7 @@ use penstock_transport::host::{Busy, Commons};
 
 use crate::hub::Hub;
 use crate::peer_state::PeerState;
+use crate::shared::Shared;
 
 /// Whether anything can still touch this engine's memory.
 #[derive(Debug)]
@@ -121,6 +122,8 @@ pub(crate) enum Witness {
     Hands(Box<dyn Fn() -> bool + Send + Sync>),
     /// A peer's own workers, which were asked to move what was then given up.
     Owner { peer: Arc<PeerState>, is_quiet: Box<dyn Fn() -> bool + Send + Sync> },
+    /// A peer that will say when it is done.
+    Word { peer: Arc<PeerState>, said: Arc<AtomicBool> },
     /// A fork of the engine's process: nothing can be proven from there.
     Fork,
 }
@@ -135,12 +138,16 @@ impl Witness {
             }
             Self::Hands(are_empty) => are_empty(),
             Self::Owner { is_quiet, .. } => is_quiet(),
+            Self::Word { peer, said } => {
+                // SYNC word: pairs with DeskShell::let_go()
+                said.load(Ordering::Acquire) || (peer.ended().is_some() && peer.is_gone())
+            }
             Self::Fork => false,
         }
     }
 
     /// Whoever can be cut off is.
-    fn force(&self) {
+    pub(crate) fn force(&self) {
         if let Self::Cards { peer, revision } = self
             && let Some(fence) = peer.sight.fence()
         {
@@ -158,6 +165,7 @@ impl Witness {
             Self::Cards { peer, .. } => Some(format!("a card, for the session with `{}`,", peer.name)),
             // It writes its own memory, which is not this engine's to renew.
             Self::Owner { .. } => None,
+            Self::Word { peer, .. } => Some(format!("engine `{}`, which has not said that it is done,", peer.name)),
             Self::Fork => Some("the parent of this process".to_owned()),
         }
     }
@@ -173,7 +181,9 @@ impl Witness {
 
     fn peer(&self) -> Option<&EngineName> {
         match self {
-            Self::Peer { peer, .. } | Self::Owner { peer, .. } | Self::Cards { peer, .. } => Some(&peer.name),
+            Self::Peer { peer, .. } | Self::Owner { peer, .. } | Self::Cards { peer, .. } | Self::Word { peer, .. } => {
+                Some(&peer.name)
+            }
             _ => None,
         }
     }
@@ -347,6 +357,11 @@ impl Quarantine {
         entry
     }
 
+    /// Gives back the blocks whose proof has come.
+    pub(crate) fn release_proven(&self) {
+        self.lock().retain(|entry| !entry.is_released());
+    }
+
     /// What is still quarantined at this moment.
     pub(crate) fn list(&self) -> Vec<Quarantined> {
         let mut entries = self.lock();
@@ -447,8 +462,42 @@ impl<E: Env> Hub<E> {
     }
 }
 
+impl<E: Env> Shared<E> {
+    /// Who may be copying between this engine's memory and this peer's at this moment.
+    pub(crate) fn witnesses_of(&self, peer: &Arc<PeerState>) -> Vec<Witness> {
+        let mut busy = Vec::new();
+        self.commons.posts.view().observe(peer.party, &mut busy);
+        let ours = |busy| Witness::Worker { ours: Arc::clone(&self.commons), busy };
+        let mut witnesses: Vec<Witness> = busy.drain(..).map(ours).collect();
+        peer.sight.observe(peer.their_party, &mut busy);
+        witnesses.extend(busy.drain(..).map(|busy| Witness::Peer { peer: Arc::clone(peer), busy }));
+        if peer.sight.fence().is_some() {
+            // Cards answer for what is older than a withdrawal: here is one that concerns nothing.
+            self.commons.posts.withdraw(&[Withdrawal { region: u32::MAX, generation: 0, offset: 0, len: 0 }]);
+            self.tell_of_withdrawal();
+            witnesses.push(Witness::Cards { peer: Arc::clone(peer), revision: self.commons.posts.view().revision() });
+        }
+        witnesses
+    }
+
+    /// Keeps blocks out of reuse until it was said that nobody is at them, or each of these peers is gone.
+    pub(crate) fn quarantine_until_told(
+        &self,
+        why: &str,
+        blocks: Vec<Blocks>,
+        peers: Vec<Arc<PeerState>>,
+        said: &Arc<AtomicBool>,
+    ) {
+        let subject = Subject { label: why, region: None, extents: &[], keep: &Vec::new };
+        let word = |peer| Witness::Word { peer, said: Arc::clone(said) };
+        let witnesses = peers.into_iter().map(word).collect();
+        self.ports[0].statistics.quarantines.add_shared(1);
+        self.quarantine.insert(&subject, blocks, witnesses, self.env.now());
+    }
+}
+
 /// Takes out who has settled. Answers whether that was everybody.
-fn have_settled(witnesses: &mut Vec<Witness>) -> bool {
+pub(crate) fn have_settled(witnesses: &mut Vec<Witness>) -> bool {
     witnesses.retain(|witness| !witness.has_settled());
     witnesses.is_empty()
 }

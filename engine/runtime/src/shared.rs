@@ -13,14 +13,16 @@ use penstock_core::limits::PEERS_MAX;
 use penstock_core::{Cause, Config, EngineName, Env, Epoch};
 use penstock_memory::{LifeLock, Registry};
 use penstock_ring::{Key, Slab, mpsc};
-use penstock_session::{Card, PeerBook, Secret};
+use penstock_session::{Card, PeerBook, PeerKey, Secret};
 use penstock_transport::host::{Bell, Commons};
 use penstock_transport::{Lane, Reach, Transport};
 
 use crate::control::Wanted;
 use crate::counter::CounterBook;
+use crate::desk::DeskShell;
 use crate::ending::Endings;
 use crate::error::ConnectError;
+use crate::flows::stand_in::StandIns;
 use crate::inbox::Inbox;
 use crate::peer_state::PeerState;
 use crate::quiesce::Quarantine;
@@ -63,6 +65,10 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) ports: Vec<Port>,
     next_port: AtomicUsize,
     pub(crate) control: ControlPort,
+    /// What the control layer keeps.
+    pub(crate) desk: DeskShell,
+    /// Engines of this process that play devices, which an inline engine turns.
+    pub(crate) stand_ins: StandIns<E>,
     /// Rings the engine's event fd, for whoever sleeps on it.
     pub(crate) application: Bell,
     /// Transfers that ended, ever; with the inbox's total it tells whether anything happened.
@@ -127,6 +133,12 @@ pub(crate) enum ControlCall {
     Disconnect { peer: Arc<PeerState>, left: Arc<Latch> },
     /// A worker has left a peer, or settled with it.
     Left,
+    /// A watched transfer has ended. Its watcher holds it.
+    Ended(Key),
+    /// The peer tells the control layer that bytes are here.
+    Landing { peer: Arc<PeerState>, payload: Vec<u8> },
+    /// The desk may want something.
+    Desk,
     /// Let every session come to its end.
     Drain,
     /// Say goodbye to all and return.
@@ -298,6 +310,13 @@ impl Peers {
         self.lock().standing.values().cloned().collect()
     }
 
+    /// Whoever has this place in this life, or had it and is not proven to touch nothing.
+    pub(crate) fn known(&self, key: PeerKey) -> Option<Arc<PeerState>> {
+        let table = self.lock();
+        let is_it = |peer: &&Arc<PeerState>| peer.party == key.party && peer.epoch == key.epoch;
+        table.standing.get(&key.party).filter(is_it).or_else(|| table.departed.iter().find(is_it)).cloned()
+    }
+
     pub(crate) fn with_epoch(&self, epoch: u64) -> Option<Arc<PeerState>> {
         let table = self.lock();
         table.standing.values().find(|peer| peer.epoch.0 == epoch && peer.ended().is_none()).cloned()
@@ -357,6 +376,7 @@ impl<E: Env> Shared<E> {
         let SharedParts { env, config, name, epoch, card, bound, process, registry, commons, .. } = parts;
         let SharedParts { transports, reports, ports, waker, .. } = parts;
         let in_flight = u32::try_from(config.transfers.in_flight).expect("the configuration was validated");
+        let desk = DeskShell::new(&config, std::array::from_fn(|_| env.random()));
         Arc::new(Self {
             application: commons.ringer(0),
             counters: CounterBook::new(commons.mail.view().clone()),
@@ -383,6 +403,8 @@ impl<E: Env> Shared<E> {
             book: Mutex::default(),
             ports,
             next_port: AtomicUsize::new(0),
+            desk,
+            stand_ins: StandIns::default(),
             control: ControlPort { calls: SegQueue::new(), waker, announcing: AtomicBool::new(false) },
             completions: AtomicU64::new(0),
             closing: AtomicBool::new(false),
@@ -496,8 +518,11 @@ impl<E: Env> Shared<E> {
         }
     }
 
-    /// A transfer has ended: whoever sleeps on the event fd hears of it.
-    pub(crate) fn completed_one(&self) {
+    /// A transfer has ended: whoever sleeps on the event fd hears of it, and the control loop if it watches it.
+    pub(crate) fn completed_one(&self, key: Key, is_watched: bool) {
+        if is_watched {
+            self.control.call(ControlCall::Ended(key));
+        }
         self.completions.fetch_add(1, Ordering::Release); // SYNC activity: pairs with arm()
         self.application.ring();
     }

@@ -102,6 +102,8 @@ pub(crate) struct Slot {
     local_open: AtomicU32,
     /// The transfer is to end although the peer may still be at something.
     forced: AtomicBool,
+    /// The control loop hears of its end.
+    watched: AtomicBool,
     payload: Mutex<Vec<u8>>,
 }
 
@@ -117,12 +119,13 @@ impl Slot {
             remote_open: AtomicU32::new(0),
             local_open: AtomicU32::new(0),
             forced: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
             payload: Mutex::new(Vec::new()),
         }
     }
 
     /// Makes a claimed slot ready for a new transfer with so many holders (its handle and workers).
-    pub(crate) fn begin(&self, holders: u32, payload: Option<&[u8]>) {
+    pub(crate) fn begin(&self, holders: u32, payload: Option<&[u8]>, is_watched: bool) {
         if let Some(payload) = payload {
             let mut kept = self.payload();
             kept.clear();
@@ -135,7 +138,14 @@ impl Slot {
         self.remote_open.store(0, Ordering::Relaxed);
         self.local_open.store(0, Ordering::Relaxed);
         self.forced.store(false, Ordering::Relaxed);
+        self.watched.store(is_watched, Ordering::Relaxed);
         self.state.store(Phase::Queued as u32, Ordering::Release); // SYNC begin: pairs with phase()'s Acquire
+    }
+
+    /// Whether the control loop is to hear of its end. Asked by who holds it.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed) // Does not change while it is held.
     }
 
     /// The notification's bytes; kept with the slot so that a steady state allocates nothing.
@@ -356,7 +366,7 @@ mod tests {
     #[test]
     fn units_are_claimed_once_and_finished_once() {
         let slot = Slot::new();
-        slot.begin(1, None);
+        slot.begin(1, None, false);
         assert_eq!(slot.claim(2, 1), Claim::Units(0, 1));
         assert_eq!(slot.claim(2, 1), Claim::Units(1, 1));
         assert_eq!(slot.claim(2, 1), Claim::Nothing, "two units are still in hands");
@@ -369,7 +379,7 @@ mod tests {
     #[test]
     fn several_units_are_one_hand_and_never_more_than_there_are() {
         let slot = Slot::new();
-        slot.begin(1, None);
+        slot.begin(1, None, false);
         assert_eq!(slot.claim(10, 8), Claim::Units(0, 8));
         assert_eq!(slot.unclaimed(10), 2);
         assert_eq!(slot.claim(10, 8), Claim::Units(8, 2));
@@ -382,7 +392,7 @@ mod tests {
     #[test]
     fn stopping_an_idle_transfer_finishes_it_at_once() {
         let slot = Slot::new();
-        slot.begin(1, None);
+        slot.begin(1, None, false);
         assert!(slot.stop(Stage::Queue, Cause::Cancelled));
         assert!(!slot.stop(Stage::Queue, Cause::DeadlineExceeded), "finished once");
         assert_eq!(slot.stop_reason(), Some((Stage::Queue, Cause::Cancelled.into())), "the first reason stays");
@@ -392,7 +402,7 @@ mod tests {
     #[test]
     fn the_rail_of_the_first_reason_is_kept() {
         let slot = Slot::new();
-        slot.begin(1, None);
+        slot.begin(1, None, false);
         assert_eq!(slot.claim(5, 1), Claim::Units(0, 1));
         slot.stop(Stage::Move, Failure::on(3, Cause::PeerLost));
         slot.stop(Stage::Move, Failure::on(1, Cause::NoPath));
@@ -402,7 +412,7 @@ mod tests {
     #[test]
     fn stopping_waits_for_the_unit_in_hands() {
         let slot = Slot::new();
-        slot.begin(1, None);
+        slot.begin(1, None, false);
         assert_eq!(slot.claim(5, 1), Claim::Units(0, 1));
         assert!(!slot.stop(Stage::Move, Cause::Cancelled));
         assert!(slot.is_busy_here());
@@ -413,7 +423,7 @@ mod tests {
     #[test]
     fn a_batch_under_way_holds_the_end_up() {
         let slot = Slot::new();
-        slot.begin(1, None);
+        slot.begin(1, None, false);
         assert_eq!(slot.claim(1, 1), Claim::Units(0, 1));
         slot.take_hand();
         slot.take_hand();
@@ -430,7 +440,7 @@ mod tests {
     #[test]
     fn a_transfer_may_end_while_the_peer_is_at_it_and_says_so() {
         let slot = Slot::new();
-        slot.begin(1, None);
+        slot.begin(1, None, false);
         assert_eq!(slot.claim(1, 1), Claim::Units(0, 1));
         slot.take_hand();
         assert!(!slot.moved(0, 1) && !slot.stop(Stage::Move, Cause::Cancelled));
@@ -458,7 +468,7 @@ mod tests {
     #[test]
     fn many_threads_split_one_transfer() {
         let slot = Slot::new();
-        slot.begin(1, None);
+        slot.begin(1, None, false);
         let finishers = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -172,15 +172,9 @@ impl<E: Env> Pending<E> {
         if slot.outcome().is_some() && !slot.is_busy_here() {
             return Hold::Quiesced;
         }
-        if slot.stop(Stage::Move, Cause::Cancelled) {
-            // No unit is in anybody's hands and none will be: this caller ends it.
-            slot.finish(Outcome { failure: Some((Stage::Move, Cause::Cancelled.into())), notified: Notified::No });
-            shared.ports[0].statistics.transfers_failed.add_shared(1);
-            shared.completed_one();
+        if shared.stop_transfer(self.key) {
             return Hold::Quiesced;
         }
-        // A worker that sleeps until the receiver has room, or until a deadline, shall see the stop now.
-        shared.ports.iter().for_each(|port| port.bell.ring());
         let is_quiet = || !slot.is_busy_here();
         if !is_quiet() && !self.hub.is_inline() {
             slot.sleep_until_done(|| shared.env.now(), until);

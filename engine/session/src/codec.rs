@@ -8,6 +8,8 @@
 //! Little endian. `tokens` is how many descriptors ride with the frame; they are matched to frames
 //! in order, so that a frame names its descriptors by their place.
 
+mod said;
+
 use std::collections::VecDeque;
 
 use penstock_core::limits::{FRAME_BYTES_MAX, FRAME_TOKENS_MAX};
@@ -64,6 +66,26 @@ pub enum WireError {
     /// Longer words aside than allowed.
     #[error("{0} bytes said aside in a frame are more than the {ASIDE_BYTES_MAX} allowed")]
     AsideTooLong(usize),
+    /// More of something than a frame of this kind may carry.
+    #[error("{found} {what} in a frame of kind {kind} are more than the {most} allowed")]
+    TooMuch {
+        /// The frame's kind.
+        kind: u16,
+        /// Of what.
+        what: &'static str,
+        /// How much there is.
+        found: usize,
+        /// How much there may be.
+        most: usize,
+    },
+    /// A number that means nothing in a frame of this kind.
+    #[error("the {what} in a frame of kind {kind} may not be zero")]
+    Zero {
+        /// The frame's kind.
+        kind: u16,
+        /// Which number.
+        what: &'static str,
+    },
     /// The body does not decode.
     #[error("the body of a frame of kind {0} does not decode")]
     Body(u16),
@@ -101,6 +123,7 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
         Frame::Known(cards) => put(out, cards),
         Frame::Withdrawn(withdrawn) => put(out, withdrawn),
         Frame::Aside(words) => put(out, words),
+        Frame::Control(said) => said::put(out, said),
         Frame::Goodbye | Frame::Draining | Frame::Settled | Frame::Rested => {}
     }
     let length = out.len() - start - HEADER_BYTES;
@@ -118,6 +141,7 @@ fn check_limits(frame: &Frame) -> Result<(), WireError> {
         Frame::Card(card) => std::slice::from_ref(card),
         Frame::Known(cards) => cards.as_slice(),
         Frame::Aside(words) if words.len() > ASIDE_BYTES_MAX => return Err(WireError::AsideTooLong(words.len())),
+        Frame::Control(said) => return said::check(said),
         _ => return Ok(()),
     };
     if cards.len() > CARDS_MAX {
@@ -279,7 +303,10 @@ fn decode_body(kind: u16, body: &[u8]) -> Result<Option<Frame>, WireError> {
         WITHDRAWN => Frame::Withdrawn(get(kind, body)?),
         ASIDE => Frame::Aside(get(kind, body)?),
         7 | DRAINING | SETTLED | RESTED => return Err(WireError::Trailing { kind, bytes: body.len() }),
-        kind if kind >= OPTIONAL_KINDS => return Ok(None),
+        kind if kind >= OPTIONAL_KINDS => match said::get(kind, body)? {
+            Some(said) => Frame::Control(said),
+            None => return Ok(None),
+        },
         kind => return Err(WireError::Kind(kind)),
     };
     check_limits(&frame)?;

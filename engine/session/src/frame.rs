@@ -11,6 +11,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::control::Said;
+
 /// The oldest version this release speaks.
 pub const VERSION_MIN: u16 = 1;
 /// The newest version this release speaks.
@@ -227,6 +229,8 @@ pub enum Frame {
     /// Words of the transport of this session, from its lanes there to those here: they are read by them. Optional, and
     /// said only by transports that have such words on both sides.
     Aside(Vec<u8>),
+    /// Something of transfers by name. Optional, and said only to peers that have said that they speak of them.
+    Control(Said),
     /// The sender has stopped touching the receiver's memory and is leaving.
     Goodbye,
 }
@@ -251,6 +255,7 @@ impl Frame {
             Self::Known(_) => KNOWN,
             Self::Withdrawn(_) => WITHDRAWN,
             Self::Aside(_) => ASIDE,
+            Self::Control(said) => said.kind(),
         }
     }
 }

@@ -14,23 +14,40 @@
 //! - [`opening`]: what the first bytes of a connection between hosts say
 //! - [`channel`]: the sealed stream of bytes between hosts, in which the frames travel
 //! - [`secret`]: what the hosts of one group share
+//! - [`transfers`]: transfers by name, above that conversation
+//! - [`control`]: what is said of them
+//! - [`landing`]: what goes behind bytes, to say that they have landed
+//! - [`leases`]: memory that is lent, and for how long
+//! - [`purse`]: credits of several stocks, taken together or not at all
+//! - [`machine`]: state machines as tables
+//! - [`keyed`]: maps whose keys come from outside
 
 #![forbid(unsafe_code)]
 
 pub mod card;
 pub mod channel;
 pub mod codec;
+pub mod control;
 pub mod directory;
 pub mod frame;
 pub mod greeting;
+pub mod keyed;
+pub mod landing;
+pub mod leases;
+pub mod machine;
 pub mod opening;
+pub mod purse;
 pub mod secret;
+pub mod transfers;
 
 pub use card::Card;
 pub use channel::{Channel, ChannelError};
 pub use codec::{Decoder, WireError};
+pub use control::{Said, Side};
 pub use directory::{Directory, DirectoryError, PeerBook};
 pub use frame::{CounterNews, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone, Withdrawn};
 pub use greeting::{Greeting, Outcome, Role};
 pub use opening::{Opening, OpeningCode, OpeningDecoder, OpeningError, Refusal, RefusalError, StreamKey, StreamToken};
 pub use secret::{Secret, SecretError};
+pub use transfers::PeerKey;
+pub use transfers::id::{IdError, RequestId, TransferId};

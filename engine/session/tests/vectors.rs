@@ -9,14 +9,20 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use penstock_session::codec::{Received, encode};
+use penstock_session::control::{
+    Able, Abort, AbortAck, Ack, Acked, Buffer, Chunk, ChunkAck, ChunkKind, Claim, Extent, Fail, Form, Grant, Head,
+    LayoutGone, LayoutNews, LeaseOver, Lend, Missing, PinAnswer, PinAsk, Refused, RelayAbort, Renew, Rows, Said, Seal,
+    SentRows,
+};
 use penstock_session::frame::OPTIONAL_KINDS;
+use penstock_session::landing::Landing;
 use penstock_session::{
     Card, Channel, CounterNews, Decoder, Frame, Hello, Offer, OpeningCode, Refusal, RefusalCode, RegionNews, Regions,
-    RegionsGone, Secret, StreamKey, StreamToken, Withdrawn,
+    RegionsGone, Secret, Side, StreamKey, StreamToken, TransferId, Withdrawn,
 };
 
 /// The releases that added words, oldest first.
-const RELEASES: [&str; 3] = ["0.1", "0.2", "0.3"];
+const RELEASES: [&str; 4] = ["0.1", "0.2", "0.3", "0.4"];
 
 /// One file: the release that first said it, its name, what it holds in words, and the bytes.
 struct Vector {
@@ -144,6 +150,174 @@ fn latest_frames() -> Vec<(&'static str, &'static str, Frame, usize)> {
     vec![("aside", "kind 8041, optional: words of a transport, here the bytes 0 to c8", Frame::Aside(words), 0)]
 }
 
+/// The request that all of them concern.
+const REQUEST: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
+
+fn transfer() -> TransferId {
+    TransferId::mint(REQUEST, 0, 0).unwrap()
+}
+
+fn source() -> Head {
+    Head { transfer: transfer(), side: Side::Source, rank: 1, ranks: 2 }
+}
+
+fn sink() -> Head {
+    Head { transfer: transfer(), side: Side::Sink, rank: 300, ranks: 301 }
+}
+
+fn layout() -> LayoutNews {
+    let rows = Rows { first: 4, count: 4, of: 8, bytes: 256 };
+    let buffer = |layer, base, form| Buffer { layer, base, stride: 1 << 20, form };
+    let buffers = vec![
+        buffer(0, 0, Form::TokenMajor(rows)),
+        buffer(1, 64 << 10, Form::PlaneMajor(rows)),
+        buffer(2, 128 << 10, Form::Once(512)),
+    ];
+    let (rank, ranks) = (1, 2);
+    LayoutNews {
+        number: 3,
+        generation: 1,
+        label: "kv".to_owned(),
+        region: 7,
+        region_generation: 2,
+        block_tokens: 128,
+        blocks: 70_000,
+        rank,
+        ranks,
+        buffers,
+    }
+}
+
+fn grant() -> Grant {
+    Grant {
+        head: sink(),
+        leg: 2,
+        layout: 3,
+        layout_generation: 1,
+        from: 2048,
+        skip: 5,
+        capacity: 379,
+        once: Some(9),
+        resumes: true,
+        urgency: 1,
+        blocks: vec![0, 127, 128, 69_999],
+        trace: b"00-4bf92f35".to_vec(),
+    }
+}
+
+fn lend() -> Lend {
+    Lend {
+        head: source(),
+        layout: 3,
+        layout_generation: 1,
+        from: 0,
+        tokens: 705,
+        total: Some(705),
+        layers: 8,
+        is_sealed: false,
+        once: Some(300),
+        lease: 1 << 63,
+        ttl_ms: 2000,
+        blocks: vec![3, 2, 1],
+    }
+}
+
+fn seal() -> Seal {
+    let rows = vec![SentRows { buffers: 16, first: 4, count: 4 }, SentRows { buffers: 1, first: 0, count: 1 }];
+    Seal { head: source(), parts: 40, tokens: 2000, legs: 3, rows }
+}
+
+fn chunk() -> Chunk {
+    let extent = Extent { region: 7, generation: 2, offset: 1 << 24, len: 1 << 20 };
+    Chunk {
+        op: 300,
+        request: "cmpl-1a".to_owned(),
+        stream: 4,
+        number: 5,
+        part: 1,
+        parts: 2,
+        bytes: 3 << 20,
+        readers: 2,
+        kind: ChunkKind::Data,
+        extents: vec![extent, Extent { offset: 0, ..extent }],
+        schema: vec![1, 0],
+        header: b"opaque".to_vec(),
+    }
+}
+
+fn landing() -> Landing {
+    Landing {
+        transfer: transfer(),
+        source: 1,
+        rank: 300,
+        number: 35,
+        leg: 2,
+        layer: Some(3),
+        leg_from: 2048,
+        leg_tokens: 1024,
+        from: 2560,
+        tokens: 379,
+        total: None,
+    }
+}
+
+/// What came with the fourth: everything that is said of transfers by name.
+fn said() -> Vec<(&'static str, &'static str, Said)> {
+    let (request, isolation) = ("cmpl-1a".to_owned(), [0x5a; 32]);
+    let missing = vec![Missing { layer: 3, first: 0, count: 12 }, Missing { layer: 4, first: 300, count: 1 }];
+    let fail = Fail { head: source(), cause: 5, words: "the model ran out of memory".to_owned(), missing };
+    let answer = PinAnswer {
+        ask: 6,
+        code: 0,
+        lease: 77,
+        ttl_ms: 30_000,
+        layout: 3,
+        layout_generation: 1,
+        tokens: 688,
+        blocks: vec![10, 11, 200],
+    };
+    let able = Able { version_min: 1, version_max: 1, tag: 0x0123_4567_89ab_cdef, credits: 64 };
+    vec![
+        ("able", "kind 8050, optional: the sender speaks of transfers", Said::Able(able)),
+        ("layout-news", "kind 8051, optional: a layout with a buffer of each form", Said::LayoutNews(layout())),
+        ("layout-gone", "kind 8052, optional", Said::LayoutGone(LayoutGone { number: 3, generation: 1 })),
+        ("grant", "kind 8053, optional: a leg that goes on inside a block", Said::Grant(grant())),
+        ("lend", "kind 8054, optional: eight layers can be read", Said::Lend(lend())),
+        ("seal", "kind 8055, optional: half of the rows of 16 buffers, and what goes once", Said::Seal(seal())),
+        ("ack", "kind 8056, optional: of bytes that were sent", Said::Ack(Ack { head: sink(), lease: None })),
+        ("ack-lease", "kind 8056, optional: of bytes that were read", Said::Ack(Ack { head: sink(), lease: Some(77) })),
+        ("acked", "kind 8057, optional", Said::Acked(Acked { head: source(), lease: 77, is_valid: true })),
+        ("fail", "kind 8058, optional: two runs of blocks did not arrive", Said::Fail(fail)),
+        ("abort", "kind 8059, optional", Said::Abort(Abort { head: sink(), number: 4 })),
+        ("abort-ack", "kind 805a, optional", Said::AbortAck(AbortAck { head: source(), number: 4, is_drained: true })),
+        (
+            "refused",
+            "kind 805b, optional: a leg out of order",
+            Said::Refused(Refused { head: source(), leg: 5, code: 10, expected: 3 }),
+        ),
+        ("renew", "kind 805c, optional", Said::Renew(Renew { leases: vec![77, 1 << 63] })),
+        ("lease-over", "kind 805d, optional", Said::LeaseOver(LeaseOver { lease: 77, cause: 8 })),
+        (
+            "pin-ask",
+            "kind 805e, optional",
+            Said::PinAsk(PinAsk { ask: 6, parent: request.clone(), isolation, tokens: 705 }),
+        ),
+        ("pin-answer", "kind 805f, optional", Said::PinAnswer(answer)),
+        ("chunk", "kind 8060, optional: the second part of two", Said::Chunk(chunk())),
+        ("chunk-ack", "kind 8061, optional", Said::ChunkAck(ChunkAck { op: 300, part: 1, code: 0 })),
+        (
+            "relay-abort",
+            "kind 8062, optional",
+            Said::RelayAbort(RelayAbort { request, words: "the client is gone".to_owned() }),
+        ),
+        (
+            "claim",
+            "kind 8063, optional: a sink that has the first 688 tokens",
+            Said::Claim(Claim { head: sink(), from: 688, trace: b"00-4bf92f35".to_vec() }),
+        ),
+    ]
+}
+
 fn withdrawn() -> Withdrawn {
     Withdrawn { since: 300, list: vec![(7, 2, 1 << 20, 16 << 10), (4_000_000_000, 0, 0, u64::MAX)] }
 }
@@ -178,6 +352,7 @@ fn bare() -> Vec<Vector> {
     let refusal = Refusal::new(OpeningCode::RateLimited, "too often");
     let token = StreamKey::derive(&[0x77; 32]).token(258);
     let [first, second, third] = conversation();
+    let landing = landing().encode();
     vec![
         vector("0.1", "card", "an engine's portable descriptor", card().encode()),
         vector("0.2", "card", "an engine's portable descriptor, version 2: with addresses", between_hosts().encode()),
@@ -186,6 +361,14 @@ fn bare() -> Vec<Vector> {
         vector("0.2", "channel-1-caller", "opening and first message; secret of 5a, random bytes 01", first),
         vector("0.2", "channel-2-listener", "second message; random bytes 02", second),
         vector("0.2", "channel-3-caller", "the first sealed message", third),
+        vector("0.4", "landing", "the payload of the note behind a part of layer 3 of leg 2", landing),
+        vector("0.4", "transfer-id", "the name of a first attempt, as bytes", transfer().as_bytes().to_vec()),
+        vector(
+            "0.4",
+            "transfer-id-retry",
+            "the name of the second attempt at its third sample",
+            TransferId::mint(REQUEST, 1, 2).unwrap().as_bytes().to_vec(),
+        ),
     ]
 }
 
@@ -193,7 +376,8 @@ fn frames_of(release: &str) -> Vec<(&'static str, &'static str, Frame, usize)> {
     match release {
         "0.1" => frames(),
         "0.2" => later_frames(),
-        _ => latest_frames(),
+        "0.3" => latest_frames(),
+        _ => said().into_iter().map(|(name, about, said)| (name, about, Frame::Control(said), 0)).collect(),
     }
 }
 
@@ -243,7 +427,7 @@ fn frames_are_said_as_they_were() {
 }
 
 #[test]
-fn cards_openings_and_sealed_messages_are_written_as_they_were() {
+fn cards_openings_names_landings_and_sealed_messages_are_written_as_they_were() {
     for vector in bare() {
         assert_eq!(read(vector.release, vector.name), vector.bytes, "{} {}", vector.release, vector.name);
     }
@@ -251,6 +435,7 @@ fn cards_openings_and_sealed_messages_are_written_as_they_were() {
     assert_eq!(Card::decode(&read("0.2", "card")), Ok(between_hosts()));
     let refusal = Refusal::decode(&read("0.2", "opening-refusal"));
     assert_eq!(refusal, Ok(Refusal::new(OpeningCode::RateLimited, "too often")));
+    assert_eq!(Landing::decode(&read("0.4", "landing")), Ok(landing()));
     let stream = read("0.2", "opening-stream");
     let token = StreamToken::decode(stream.as_slice().try_into().unwrap()).unwrap();
     assert!(StreamKey::derive(&[0x77; 32]).verify(&token));
@@ -259,9 +444,9 @@ fn cards_openings_and_sealed_messages_are_written_as_they_were() {
 #[test]
 fn an_older_release_skips_the_kinds_that_came_later() {
     let is_later = |frame: &Frame| !frames().iter().any(|(_, _, old, _)| old.kind() == frame.kind());
-    let since = later_frames().into_iter().chain(latest_frames());
+    let since = RELEASES[1..].iter().flat_map(|release| frames_of(release));
     let later: Vec<Frame> = since.map(|(_, _, frame, _)| frame).filter(is_later).collect();
-    assert_eq!(later.len(), 6);
+    assert_eq!(later.len(), 6 + 21);
     assert!(later.iter().all(|frame| frame.kind() >= OPTIONAL_KINDS));
 }
 
@@ -270,7 +455,8 @@ fn every_kind_and_every_refusal_has_a_vector_and_every_file_is_one() {
     let all: Vec<Frame> = RELEASES.into_iter().flat_map(frames_of).map(|(_, _, frame, _)| frame).collect();
     let kinds: BTreeSet<u16> = all.iter().map(Frame::kind).collect();
     let optional = [0x10, 0x11, 0x12, 0x20, 0x21, 0x30, 0x31, 0x40, 0x41].map(|number| OPTIONAL_KINDS + number);
-    assert_eq!(kinds, (1..=7).chain(optional).collect());
+    let of_transfers = (0x50..=0x63).map(|number| OPTIONAL_KINDS + number);
+    assert_eq!(kinds, (1..=7).chain(optional).chain(of_transfers).collect());
     let code = |frame: &Frame| match frame {
         Frame::Refuse { code, .. } => Some(*code as usize),
         _ => None,

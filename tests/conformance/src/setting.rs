@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use penstock::config::{Progress, TcpIo, TransportName, VerbsConnect};
@@ -207,6 +208,9 @@ impl Setting {
 
     /// The configuration of an engine of this name, with its socket in this folder.
     pub fn spec(&self, folder: &Path, name: &str) -> EngineSpec {
+        // Engines of one case may begin in several threads.
+        static FILES: Mutex<()> = Mutex::new(());
+        let _one = FILES.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_between_hosts() {
             share_secret(folder);
         }
@@ -331,7 +335,9 @@ impl EngineSpec {
     /// As a configuration. It goes by way of YAML, as a user's would.
     pub fn config(&self) -> Config {
         let devices: Vec<String> = match self.cards {
-            Cards::Wired { rails } => soft_devices(if self.name == SOURCE { "a" } else { "b" }, rails).collect(),
+            Cards::Wired { rails } => {
+                soft_devices(if self.name.starts_with(SOURCE) { "a" } else { "b" }, rails).collect()
+            }
             Cards::Machines | Cards::Model { .. } => Vec::new(),
         };
         let yaml = format!(

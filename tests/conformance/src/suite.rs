@@ -45,7 +45,34 @@ macro_rules! suite {
     };
 }
 
-/// Makes a test of every case that there is.
+/// Makes every case of transfers by name a test, in a module of this name, under this setting.
+#[macro_export]
+macro_rules! suite_by_name {
+    ($mode:ident: $setting:expr) => {
+        mod $mode {
+            #[allow(unused_imports)]
+            use super::*;
+
+            fn setting() -> $crate::Setting {
+                $setting
+            }
+
+            $crate::cases_as_tests! { setting;
+                named: scenario_01_a_completion_before_the_mapping_is_delivered_once,
+                    scenario_02_a_live_id_of_a_second_owner_is_refused_and_the_first_is_unaffected,
+                    scenario_03_memory_is_held_until_all_distinct_ranks_have_acked,
+                    scenario_04_two_thousand_tokens_in_two_legs_match, scenario_05_ten_legs_match,
+                    scenario_06_a_cut_at_token_1000_gives_the_same_bytes,
+                    scenario_07_no_memory_for_a_leg_is_met_as_configured,
+                    scenario_08_an_aborting_sink_gets_its_blocks_when_nothing_can_land_any_more,
+                    scenario_09_a_source_that_fails_in_mid_layer_is_known_in_a_second,
+                    scenario_12_a_restarted_peer_is_another_one;
+            }
+        }
+    };
+}
+
+/// Makes a test of every case that there is but those of transfers by name.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! for_every_case {
@@ -84,6 +111,7 @@ macro_rules! for_every_case {
                 nobody_of_a_name_is_an_answer_in_time;
             draining: both_sides_finish_what_runs, what_is_new_is_refused_and_what_waits_goes_on,
                 a_peer_may_drain_at_the_same_time;
+            shards: two_ranks_send_to_four, four_ranks_send_to_two;
         }
     };
 }

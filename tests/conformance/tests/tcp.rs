@@ -1,7 +1,7 @@
 //! The suite between two processes over TCP, with io_uring and with epoll.
 
 use penstock::config::{TcpIo, TransportName};
-use penstock_conformance::{Memory, Place, Setting, Stage, suite};
+use penstock_conformance::{Memory, Place, Setting, Stage, suite, suite_by_name};
 
 const THERE: Place = Place::Process(env!("CARGO_BIN_EXE_penstock-conformance-peer"));
 
@@ -19,6 +19,8 @@ suite!(uring_inline: no_threads(TcpIo::IoUring));
 suite!(epoll: workers(1, TcpIo::Epoll).with(Memory::Caller));
 suite!(epoll_two_workers_three_streams: workers(2, TcpIo::Epoll).streams(3));
 suite!(epoll_inline: no_threads(TcpIo::Epoll));
+suite_by_name!(uring_by_name: workers(1, TcpIo::IoUring));
+suite_by_name!(epoll_inline_by_name: no_threads(TcpIo::Epoll));
 
 /// Without this the suites above could pass by another way.
 #[test]

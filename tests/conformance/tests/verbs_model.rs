@@ -1,7 +1,7 @@
 //! The suite over RDMA cards, by cards in this process.
 
 use penstock::config::{TransportName, VerbsConnect};
-use penstock_conformance::{Manner, Memory, Place, Setting, Stage, suite};
+use penstock_conformance::{Manner, Memory, Place, Setting, Stage, suite, suite_by_name};
 
 const fn workers(count: usize) -> Setting {
     Setting::adaptive(TransportName::Verbs, count, Place::Here)
@@ -18,6 +18,8 @@ suite!(inline_two_rails_late: no_threads().over(2, Manner::Late));
 suite!(two_rails_late_caller_memory: workers(1).with(Memory::Caller).over(2, Manner::Late));
 suite!(two_rails_by_itself: workers(1).over(2, Manner::Thread));
 suite!(two_rails_met: workers(2).over(2, Manner::Polled).connected(VerbsConnect::Cm));
+suite_by_name!(one_rail_by_name: workers(1).over(1, Manner::Polled));
+suite_by_name!(two_rails_late_by_name: no_threads().over(2, Manner::Late));
 
 /// Without this the suites above could pass by another way.
 #[test]

@@ -8,8 +8,12 @@ use std::process::{Child as Process, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// How long a child may take to end once its input has.
 const END_WITHIN: Duration = Duration::from_secs(10);
+/// How long one may take to stand still.
+const FREEZE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A process in some role of this crate's program.
 #[derive(Debug)]
@@ -45,6 +49,41 @@ impl Child {
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.process.id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.id() as i32).expect("a process that was started has an id");
+        kill_process(pid, signal).expect("it is this test's own child");
+    }
+
+    /// Stops it, and waits until it stands still.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.id());
+        let stands = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'));
+        let start = Instant::now();
+        loop {
+            let tasks = std::fs::read_dir(&tasks).expect("the child has not ended");
+            let mut stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
+            if stats.all(stands) {
+                return;
+            }
+            assert!(start.elapsed() < FREEZE_WITHIN, "child {} does not stop", self.id());
+            std::thread::yield_now();
+        }
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills it.
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
     }
 
     /// Sends one order.

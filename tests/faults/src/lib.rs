@@ -11,6 +11,8 @@
 //! - [`bystanders`]: peers in other processes that sleep, or take what they are sent
 //! - [`frozen`]: writers that are stopped in the middle of a copy
 //! - [`owner`]: peers in other processes with memory of their own, which can be stopped and killed
+//! - [`reader`]: peers in other processes that fetch chunks, and stand still or are killed meanwhile
+//! - [`pullers`]: peers in other processes that read what is lent to them
 //! - [`storm`]: transfers that are stopped midway, and the canaries that tell what landed later
 
 #![forbid(unsafe_code)]
@@ -22,6 +24,8 @@ pub mod folder;
 pub mod frozen;
 pub mod owner;
 pub mod pair;
+pub mod pullers;
 pub mod rails;
+pub mod reader;
 pub mod seed;
 pub mod storm;

@@ -2,19 +2,17 @@
 //! and the means to stop it.
 
 use std::path::Path;
-use std::time::Instant;
 
 use penstock::config::{ProcessVmChoice, Progress, TransportName};
 use penstock::{Engine, HostMemory, LocalRegion, PoolSpec, Rights, SystemEnv};
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::child::{Child, from_word, obey, say, to_word};
 use crate::pair::{PATIENCE, config};
 
 /// The label of an owner's memory.
 pub const OWNED: &str = "owned";
-/// Bytes of it.
-pub const OWNED_BYTES: u64 = 4 << 20;
+/// Bytes of it: so many that whoever stops its owner behind the first bytes finds it copying, also where sleeps are coarse.
+pub const OWNED_BYTES: u64 = 24 << 20;
 /// What it is full of at first.
 pub const OWNED_BYTE: u8 = 1;
 
@@ -71,39 +69,22 @@ impl Owner {
         Self { child, name: name.to_owned(), card }
     }
 
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.child.id() as i32).expect("a process that was started has an id");
-        kill_process(pid, signal).expect("it is this test's own child");
-    }
-
     /// Stops it, and waits until it stands still.
     ///
     /// # Panics
     /// If it does not.
     pub fn freeze(&self) {
-        self.signal(Signal::STOP);
-        let tasks = format!("/proc/{}/task", self.child.id());
-        let stands = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'));
-        let start = Instant::now();
-        loop {
-            let tasks = std::fs::read_dir(&tasks).expect("the child has not ended");
-            let mut stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
-            if stats.all(stands) {
-                return;
-            }
-            assert!(start.elapsed() < PATIENCE, "child {} does not stop", self.child.id());
-            std::thread::yield_now();
-        }
+        self.child.freeze();
     }
 
     /// Lets it go on.
     pub fn thaw(&self) {
-        self.signal(Signal::CONT);
+        self.child.thaw();
     }
 
     /// Kills it.
     pub fn kill(&self) {
-        self.signal(Signal::KILL);
+        self.child.kill();
     }
 
     /// How many bytes of its memory are this one.

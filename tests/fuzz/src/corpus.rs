@@ -18,7 +18,9 @@ use penstock_transport::record::{self, Kind};
 use crate::targets::ring::op;
 
 mod hosts;
+mod relay;
 mod streams;
+mod transfers;
 
 /// A file of the corpus.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,8 +73,11 @@ pub fn made() -> Vec<Entry> {
     let rails = streams::rails().into_iter().map(entry("rail"));
     let streams = streams::streams().into_iter().map(entry("stream"));
     let of_streams = offers.chain(paths).chain(questions).chain(wires).chain(streams).chain(rails);
+    let landings = transfers::landings().into_iter().map(entry("landing"));
+    let schemas = relay::schemas().into_iter().map(entry("schema"));
+    let metadata = relay::metadata().into_iter().map(entry("metadata"));
     let inside = frames.chain(cards).chain(records).chain(rings).chain(posts);
-    inside.chain(between_hosts).chain(of_streams).collect()
+    inside.chain(between_hosts).chain(of_streams).chain(landings).chain(schemas).chain(metadata).collect()
 }
 
 fn hello() -> Hello {
@@ -132,6 +137,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("withdrawn", bytes_of(Frame::Withdrawn(withdrawn), 0)),
         ("aside", bytes_of(Frame::Aside(b"rail 1, life 2, ended".to_vec()), 0)),
     ];
+    all.extend(transfers::said().into_iter().map(|(name, said)| (name, bytes_of(Frame::Control(said), 0))));
     let conversation = all.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
     all.push(("conversation", conversation));
     let header = |kind: u16, length: u32| {
@@ -151,6 +157,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
     crowded.resize(16 + 4004, 0);
     let mut boastful = header(6, 9);
     boastful.extend([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]);
+    all.extend(transfers::greedy(header));
     all.extend([
         ("optional", optional),
         ("crowded", crowded),

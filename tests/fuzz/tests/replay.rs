@@ -164,6 +164,21 @@ fn streams() {
 }
 
 #[test]
+fn landings() {
+    replay("landing", 100_000);
+}
+
+#[test]
+fn schemas() {
+    replay("schema", 50_000);
+}
+
+#[test]
+fn metadata() {
+    replay("metadata", 100_000);
+}
+
+#[test]
 fn the_corpus_is_what_this_release_makes() {
     for entry in corpus::made() {
         let found = std::fs::read(entry.path()).unwrap_or_default();
@@ -181,7 +196,7 @@ fn every_target_has_a_corpus_and_a_replay() {
     let inside = ["frame", "card", "record", "ring", "posts"];
     let between_hosts = ["opening", "channel", "secret", "directory"];
     let of_transports = ["offer", "path", "question", "wire", "rail", "stream"];
-    assert_eq!(names, [inside.as_slice(), &between_hosts, &of_transports].concat());
+    assert_eq!(names, [inside.as_slice(), &between_hosts, &of_transports, &["landing", "schema", "metadata"]].concat());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use penstock::Moment;
 use penstock::env::{Address, Credentials, Env, Listener, Reactor, Stream, Waker};
 
-use crate::network::EndId;
+use crate::network::{EndId, Party};
 use crate::random::Random;
 use crate::trace::What;
 use crate::world::Core;
@@ -32,11 +33,45 @@ pub struct Identity {
     pub uid: u32,
     /// The process as the operating system tells it to others; zero if they cannot see it.
     pub pid: u32,
+    /// How its clock stands to that of the world.
+    pub clock: Clock,
+}
+
+/// The clock of a host: it never goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Clock {
+    /// So much it is ahead of the world's.
+    pub ahead: Duration,
+    /// So many millionths it is faster, or slower where this is negative.
+    pub drift_ppm: i32,
+}
+
+impl Clock {
+    /// What it shows when the world's clock shows this.
+    pub(crate) fn read(&self, world: Moment) -> Moment {
+        let drift = i128::from(world.as_ns()) * i128::from(self.drift_ppm.max(-999_999)) / 1_000_000;
+        let ns = i128::from(world.as_ns()) + drift;
+        Moment::from_ns(u64::try_from(ns).unwrap_or(0)) + self.ahead
+    }
+}
+
+impl Identity {
+    /// An engine on this host, of which others know only what it says.
+    pub fn on(host: u64) -> Self {
+        Self { host, process: 1 + host, pid: 0, ..Self::default() }
+    }
+
+    /// The address of its host.
+    pub fn ip(&self) -> IpAddr {
+        let [.., high, middle, low] = self.host.to_be_bytes();
+        Ipv4Addr::new(10, high, middle, low).into()
+    }
 }
 
 impl Default for Identity {
     fn default() -> Self {
-        Self { host: 0x40_57, process: 0x9e_0c, uid: 1000, pid: std::process::id() }
+        let clock = Clock::default();
+        Self { host: 0x40_57, process: 0x9e_0c, uid: 1000, pid: std::process::id(), clock }
     }
 }
 
@@ -54,6 +89,15 @@ impl SimEnv {
         Self { core: Arc::clone(core), engine, identity, random: Arc::new(Mutex::new(random)) }
     }
 
+    fn party(&self) -> Party {
+        let Identity { host, .. } = self.identity;
+        Party { engine: self.engine, host, ip: self.identity.ip(), who: self.credentials() }
+    }
+
+    fn is_dead(&self) -> bool {
+        self.core.lock().is_dead(self.engine)
+    }
+
     fn stream(&self, end: EndId) -> SimStream {
         SimStream { core: Arc::clone(&self.core), engine: self.engine, end }
     }
@@ -65,7 +109,7 @@ impl Env for SimEnv {
     type Reactor = SimReactor;
 
     fn now(&self) -> Moment {
-        self.core.now()
+        self.core.now_of(self.engine)
     }
 
     fn random(&self) -> u64 {
@@ -78,13 +122,16 @@ impl Env for SimEnv {
     }
 
     fn listen(&self, address: &Address) -> io::Result<SimListener> {
-        let id = self.core.lock().network.listen(path_of(address)?, self.engine, self.credentials())?;
+        let (id, reached) = self.core.lock().network.listen(address, self.party())?;
         self.core.record(self.engine, What::Listened, id);
-        Ok(SimListener { env: self.clone(), id })
+        Ok(SimListener { env: self.clone(), id, reached })
     }
 
     fn connect(&self, address: &Address) -> io::Result<SimStream> {
-        let connected = self.core.lock().network.connect(path_of(address)?, self.engine, self.credentials());
+        if self.is_dead() {
+            return Err(ErrorKind::NetworkUnreachable.into());
+        }
+        let connected = self.core.lock().network.connect(address, self.party());
         self.core.record(self.engine, What::Called, u64::from(connected.is_ok()));
         connected.map(|end| self.stream(end))
     }
@@ -110,12 +157,6 @@ impl Env for SimEnv {
     }
 }
 
-/// There is one host in a simulated world so far.
-fn path_of(address: &Address) -> io::Result<&std::path::Path> {
-    let text = "a simulated world has no network between hosts: leave `session.listen` empty";
-    address.path().ok_or_else(|| io::Error::new(ErrorKind::Unsupported, text))
-}
-
 /// One end of a stream in memory.
 pub struct SimStream {
     core: Arc<Core>,
@@ -125,6 +166,9 @@ pub struct SimStream {
 
 impl Stream for SimStream {
     fn send(&mut self, bytes: &[u8], tokens: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        if self.is_dead() {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
         let sent = self.core.lock().send(self.end, bytes, tokens);
         match sent {
             Ok((taken, said)) => {
@@ -139,16 +183,33 @@ impl Stream for SimStream {
     }
 
     fn receive(&mut self, bytes: &mut [u8], tokens: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        if self.is_dead() {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
         self.core.lock().network.receive(self.end, bytes, tokens)
     }
 
     fn credentials(&self) -> io::Result<Credentials> {
-        Ok(self.core.lock().network.other_credentials(self.end))
+        self.core.lock().network.other_credentials(self.end)
+    }
+
+    fn remote(&self) -> Option<SocketAddr> {
+        self.core.lock().network.remote(self.end)
+    }
+}
+
+impl SimStream {
+    /// Its engine has died, and its end of the stream is gone.
+    fn is_dead(&self) -> bool {
+        self.core.lock().is_dead(self.engine)
     }
 }
 
 impl Drop for SimStream {
     fn drop(&mut self) {
+        if self.is_dead() {
+            return;
+        }
         self.core.lock().network.close(self.end);
         self.core.record(self.engine, What::Closed, 0);
     }
@@ -158,15 +219,21 @@ impl Drop for SimStream {
 pub struct SimListener {
     env: SimEnv,
     id: u64,
+    /// Where other hosts reach it.
+    reached: Option<SocketAddr>,
 }
 
 impl Listener for SimListener {
     type Stream = SimStream;
 
     fn accept(&mut self) -> io::Result<SimStream> {
-        let end = self.env.core.lock().network.accept(self.id).ok_or(ErrorKind::WouldBlock)?;
+        let end = self.env.core.lock().accept(self.id).ok_or(ErrorKind::WouldBlock)?;
         self.env.core.record(self.env.engine, What::Accepted, 0);
         Ok(self.env.stream(end))
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
+        self.reached
     }
 }
 
@@ -235,7 +302,7 @@ impl Reactor for SimReactor {
         let mut found = Vec::new();
         for (&token, watched) in &self.watched {
             let is_ready = match *watched {
-                Watched::Listener(id) => state.network.can_accept(id),
+                Watched::Listener(id) => state.can_accept(id),
                 Watched::Stream { end, writable } => writable || state.network.can_read(end),
             };
             if is_ready && !state.random.once_in(LATE_ONCE_IN) {
@@ -260,4 +327,30 @@ struct NobodySleeps;
 
 impl Waker for NobodySleeps {
     fn wake(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_are_ahead_and_drift_and_never_go_back() {
+        let at = Moment::from_ns;
+        let fast = Clock { ahead: Duration::from_nanos(7), drift_ppm: 100 };
+        assert_eq!(fast.read(at(1_000_000)), at(1_000_107));
+        let slow = Clock { ahead: Duration::ZERO, drift_ppm: -100 };
+        assert_eq!(slow.read(at(1_000_000)), at(999_900));
+        let stopping = Clock { ahead: Duration::ZERO, drift_ppm: i32::MIN };
+        for clock in [fast, slow, stopping] {
+            let reads: Vec<Moment> = (0..3000).map(|ns| clock.read(at(ns * 500))).collect();
+            assert!(reads.is_sorted(), "{clock:?}");
+        }
+    }
+
+    #[test]
+    fn every_host_has_an_address_of_its_own() {
+        assert_eq!(Identity::on(2).ip(), IpAddr::from([10, 0, 0, 2]));
+        assert_eq!(Identity::on(0x01_02_03).ip(), IpAddr::from([10, 1, 2, 3]));
+        assert_ne!(Identity::on(1).process, Identity::on(2).process);
+    }
 }

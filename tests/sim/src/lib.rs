@@ -25,20 +25,43 @@
 //! - [`world`]: engines, steps, time
 //! - [`env`]: what an engine sees of it
 //! - `network`: listeners and streams, delivery by seed
+//! - [`links`], `packets`: what is between hosts, and what goes over it beside streams
+//! - [`faults`]: links that are cut, engines that stand still or die
 //! - [`trace`]: what happened, folded into one number
 //! - [`replay`]: many seeds, and the one that failed
 //! - `random`: the generator
+//! - `secret`: what all simulated hosts share
+//!
+//! Above that stands what `make sim` runs, transfers by name among engines of which some fail:
+//!
+//! - [`deed`]: what is going to happen, made from the seed before it begins
+//! - [`stage`]: the engines of a run, their memory, and who has met whom
+//! - [`actors`]: their applications
+//! - [`oracle`]: what has to hold
+//! - [`run`]: one run of all that; [`shrink`]: the shortest one that fails alike
 
 #![forbid(unsafe_code)]
 
+pub mod actors;
+pub mod deed;
 pub mod env;
+pub mod faults;
+pub mod links;
 mod network;
+pub mod oracle;
+mod packets;
 mod random;
 pub mod replay;
+pub mod run;
+mod secret;
+pub mod shrink;
+pub mod stage;
 pub mod trace;
 pub mod world;
 
-pub use env::{Identity, SimEnv};
+pub use env::{Clock, Identity, SimEnv};
+pub use faults::Death;
+pub use links::Weather;
 pub use random::Random;
 pub use replay::replay;
 pub use trace::{Event, What};

@@ -1,17 +1,20 @@
 //! Listeners and streams in memory, delivery by seed.
 //!
-//! A stream behaves as a Unix one does: descriptors travel with the first byte of what they were sent
+//! A stream on one host behaves as a Unix one does: descriptors travel with the first byte of what they were sent
 //! with and are not read together with bytes sent before them, what was sent before a close still
 //! arrives, and closing over unread bytes resets the other side. Beyond that it is as unkind as the
 //! system may be: any send may be held up or cut short, and what was sent at once arrives in pieces.
+//! A stream between hosts carries no descriptors, and what was sent over a link that is cut arrives when it passes again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
 
-use penstock::env::Credentials;
+use penstock::env::{Address, Credentials};
 
+use crate::faults::Death;
+use crate::links::Links;
 use crate::random::Random;
 use crate::trace::{Spoken, What};
 
@@ -23,6 +26,12 @@ const DRIP_BYTES: usize = 24;
 const HELD_ONCE_IN: usize = 12;
 const SHORT_ONCE_IN: usize = 6;
 const DRIP_ONCE_IN: usize = 10;
+
+/// Pieces that wait on a link between hosts at most, in one direction of a stream: a full buffer takes no more.
+const WAITING_MAX: usize = 1024;
+
+/// The first of the ports that are given to who asks for any.
+const PORT_FIRST: u16 = 20_000;
 
 /// One end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,10 +59,21 @@ enum Letter {
     },
 }
 
+/// Who listens, calls, or is at one end of a stream.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Party {
+    pub(crate) engine: usize,
+    pub(crate) host: u64,
+    /// The address of that host.
+    pub(crate) ip: IpAddr,
+    pub(crate) who: Credentials,
+}
+
 #[derive(Debug)]
 struct End {
-    engine: usize,
-    who: Credentials,
+    party: Party,
+    /// The address at the other end, if that is met over the network.
+    remote: Option<SocketAddr>,
     /// On the way to this end.
     in_flight: VecDeque<Letter>,
     /// Here, to be read.
@@ -62,13 +82,14 @@ struct End {
     is_closed: bool,
     /// The stream broke: both ends know at once.
     is_broken: bool,
+    /// It is gone and nobody was told: what is sent to it goes nowhere.
+    is_silent: bool,
 }
 
 #[derive(Debug)]
 struct Listening {
-    path: PathBuf,
-    engine: usize,
-    who: Credentials,
+    address: Address,
+    party: Party,
     /// Ends that wait to be accepted.
     backlog: VecDeque<EndId>,
 }
@@ -82,13 +103,25 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) fn listen(&mut self, path: &Path, engine: usize, who: Credentials) -> io::Result<u64> {
-        if self.listeners.values().any(|listening| listening.path == path) {
+    /// Listens. Answers the listener, and the address that other hosts reach it at.
+    pub(crate) fn listen(&mut self, address: &Address, party: Party) -> io::Result<(u64, Option<SocketAddr>)> {
+        self.next += 1;
+        let address = match address {
+            Address::Tcp(wanted) if wanted.port() == 0 => {
+                let port = PORT_FIRST.wrapping_add(self.next as u16);
+                Address::Tcp(SocketAddr::new(wanted.ip(), port))
+            }
+            other => other.clone(),
+        };
+        if self.listeners.values().any(|listening| listening.address == address) {
             return Err(io::Error::new(ErrorKind::AddrInUse, "another live engine has this name"));
         }
-        self.next += 1;
-        self.listeners.insert(self.next, Listening { path: path.to_owned(), engine, who, backlog: VecDeque::new() });
-        Ok(self.next)
+        let reached = match address {
+            Address::Tcp(address) => Some(address),
+            Address::Unix(_) => None,
+        };
+        self.listeners.insert(self.next, Listening { address, party, backlog: VecDeque::new() });
+        Ok((self.next, reached))
     }
 
     /// Nobody listens any more; whoever was not accepted yet is reset.
@@ -97,26 +130,56 @@ impl Network {
         listening.backlog.into_iter().for_each(|end| self.close(end));
     }
 
-    pub(crate) fn connect(&mut self, path: &Path, engine: usize, who: Credentials) -> io::Result<EndId> {
-        let Some(listening) = self.listeners.values_mut().find(|listening| listening.path == path) else {
+    pub(crate) fn connect(&mut self, address: &Address, party: Party) -> io::Result<EndId> {
+        let Some(listening) = self.listeners.values_mut().find(|listening| listening.address == *address) else {
             return Err(io::Error::new(ErrorKind::ConnectionRefused, "nobody listens there"));
         };
         self.next += 1;
         let (here, there) = (EndId { wire: self.next, side: 0 }, EndId { wire: self.next, side: 1 });
         listening.backlog.push_back(there);
-        let (far_engine, far_who) = (listening.engine, listening.who);
-        self.ends.insert(here, End::new(engine, who));
-        self.ends.insert(there, End::new(far_engine, far_who));
+        let (to, from) = match address {
+            Address::Unix(_) => (None, None),
+            Address::Tcp(address) => {
+                (Some(*address), Some(SocketAddr::new(party.ip, PORT_FIRST.wrapping_add(self.next as u16))))
+            }
+        };
+        let far = listening.party;
+        self.ends.insert(here, End::new(party, to));
+        self.ends.insert(there, End::new(far, from));
         Ok(here)
     }
 
-    pub(crate) fn accept(&mut self, id: u64) -> Option<EndId> {
-        self.listeners.get_mut(&id)?.backlog.pop_front()
+    /// The next end to be accepted, as far as calls get through.
+    pub(crate) fn accept(&mut self, id: u64, links: &Links) -> Option<EndId> {
+        let place = self.acceptable(id, links)?;
+        self.listeners.get_mut(&id)?.backlog.remove(place)
     }
 
-    /// Who is at the other end.
-    pub(crate) fn other_credentials(&self, id: EndId) -> Credentials {
-        self.ends[&id.other()].who
+    /// A call gets through when both directions pass.
+    fn acceptable(&self, id: u64, links: &Links) -> Option<usize> {
+        let backlog = &self.listeners.get(&id)?.backlog;
+        backlog.iter().position(|end| self.passes(*end, links) && self.passes(end.other(), links))
+    }
+
+    /// Whether what is on its way to this end gets there.
+    fn passes(&self, id: EndId, links: &Links) -> bool {
+        match (self.ends.get(&id), self.ends.get(&id.other())) {
+            (Some(to), Some(from)) => links.passes(from.party.host, to.party.host),
+            _ => true,
+        }
+    }
+
+    /// Who is at the other end, where the system knows.
+    pub(crate) fn other_credentials(&self, id: EndId) -> io::Result<Credentials> {
+        if self.ends[&id].remote.is_some() {
+            return Err(io::Error::new(ErrorKind::Unsupported, "nobody knows the user on another host"));
+        }
+        Ok(self.ends[&id.other()].party.who)
+    }
+
+    /// The address at the other end, if that is on another host.
+    pub(crate) fn remote(&self, id: EndId) -> Option<SocketAddr> {
+        self.ends.get(&id)?.remote
     }
 
     /// Sends some of `bytes`, and says what was made out of them.
@@ -127,6 +190,9 @@ impl Network {
         tokens: &[BorrowedFd<'_>],
         random: &mut Random,
     ) -> io::Result<(usize, Vec<(What, u64)>)> {
+        if self.ends[&id.other()].is_silent {
+            return Ok((bytes.len(), Vec::new()));
+        }
         if self.ends[&id].is_broken || self.ends[&id.other()].is_closed {
             // Whoever is told that the other side has closed can read all that it said before.
             let end = self.end(id);
@@ -136,12 +202,17 @@ impl Network {
         if bytes.is_empty() {
             return Ok((0, Vec::new()));
         }
-        if random.once_in(HELD_ONCE_IN) {
+        let is_full = self.ends[&id].remote.is_some() && self.ends[&id.other()].in_flight.len() >= WAITING_MAX;
+        if is_full || random.once_in(HELD_ONCE_IN) {
             return Err(ErrorKind::WouldBlock.into());
         }
         let tokens = tokens.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<Vec<_>>>()?;
         let taken = if random.once_in(SHORT_ONCE_IN) { 1 + random.below(bytes.len()) } else { bytes.len() };
-        let said = self.end(id).spoken.hear(&bytes[..taken]);
+        let said = match self.ends[&id].remote {
+            Some(_) if !tokens.is_empty() => return Err(ErrorKind::InvalidInput.into()),
+            Some(_) => vec![(What::Sealed, taken as u64)],
+            None => self.end(id).spoken.hear(&bytes[..taken]),
+        };
         let letters = cut(&bytes[..taken], tokens, random);
         self.end(id.other()).in_flight.extend(letters);
         Ok((taken, said))
@@ -175,10 +246,14 @@ impl Network {
     }
 
     pub(crate) fn close(&mut self, id: EndId) {
+        self.close_as(id, false);
+    }
+
+    fn close_as(&mut self, id: EndId, must_reset: bool) {
         let end = self.end(id);
         end.is_closed = true;
         let piece = |letter: &Letter| matches!(letter, Letter::Piece { .. });
-        let reset = end.arrived.iter().chain(&end.in_flight).any(piece);
+        let reset = must_reset || end.arrived.iter().chain(&end.in_flight).any(piece);
         end.arrived.clear();
         end.in_flight.clear();
         let other = self.end(id.other());
@@ -188,6 +263,29 @@ impl Network {
         if other.is_closed {
             self.ends.remove(&id);
             self.ends.remove(&id.other());
+        }
+    }
+
+    /// All listeners and streams of an engine are gone, whether others are told or not.
+    pub(crate) fn crash(&mut self, engine: usize, death: Death) {
+        let listening = self.listeners.iter().filter(|(_, listening)| listening.party.engine == engine);
+        let listening: Vec<u64> = listening.map(|(&id, _)| id).collect();
+        listening.into_iter().for_each(|id| self.close_listener(id));
+        let its = self.ends.iter().filter(|(_, end)| end.party.engine == engine && !end.is_closed);
+        let its: Vec<EndId> = its.map(|(&id, _)| id).collect();
+        for id in its {
+            match death {
+                Death::Killed => self.close_as(id, true),
+                Death::Silent if self.ends.get(&id.other()).is_none_or(|other| other.is_closed) => {
+                    self.close_as(id, true);
+                }
+                Death::Silent => {
+                    let end = self.end(id);
+                    (end.is_closed, end.is_silent) = (true, true);
+                    end.in_flight.clear();
+                    end.arrived.clear();
+                }
+            }
         }
     }
 
@@ -201,21 +299,21 @@ impl Network {
         }
     }
 
-    /// Ends to which something is on its way.
-    pub(crate) fn awaiting(&self) -> Vec<EndId> {
-        let awaiting = self.ends.iter().filter(|(_, end)| !end.in_flight.is_empty());
-        awaiting.map(|(&id, _)| id).collect()
+    /// Ends to which something is on its way that gets there.
+    pub(crate) fn awaiting(&self, links: &Links) -> Vec<EndId> {
+        let awaiting = self.ends.iter().filter(|(_, end)| !end.in_flight.is_empty()).map(|(&id, _)| id);
+        awaiting.filter(|id| self.passes(*id, links)).collect()
     }
 
     /// Lets the next letter arrive; answers at which engine.
     pub(crate) fn deliver(&mut self, id: EndId) -> usize {
         let end = self.end(id);
         end.arrived.extend(end.in_flight.pop_front());
-        end.engine
+        end.party.engine
     }
 
-    pub(crate) fn can_accept(&self, id: u64) -> bool {
-        self.listeners.get(&id).is_some_and(|listening| !listening.backlog.is_empty())
+    pub(crate) fn can_accept(&self, id: u64, links: &Links) -> bool {
+        self.acceptable(id, links).is_some()
     }
 
     pub(crate) fn can_read(&self, id: EndId) -> bool {
@@ -233,15 +331,16 @@ impl Network {
 }
 
 impl End {
-    fn new(engine: usize, who: Credentials) -> Self {
+    fn new(party: Party, remote: Option<SocketAddr>) -> Self {
         Self {
-            engine,
-            who,
+            party,
+            remote,
             in_flight: VecDeque::new(),
             arrived: VecDeque::new(),
             spoken: Spoken::default(),
             is_closed: false,
             is_broken: false,
+            is_silent: false,
         }
     }
 }

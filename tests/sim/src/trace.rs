@@ -41,6 +41,26 @@ pub enum What {
     Paused,
     /// The test noted something of its own.
     Noted,
+    /// An engine said so many bytes under seal; what they are depends on addresses, which the seed does not decide.
+    Sealed,
+    /// An engine sent a packet that is on its way.
+    Sent,
+    /// An engine sent a packet that vanished.
+    Lost,
+    /// An engine sent a packet to where nobody is.
+    Astray,
+    /// A packet arrived at the engine.
+    Came,
+    /// Nothing passes from one host to another any more.
+    Cut,
+    /// All links pass again.
+    Healed,
+    /// An engine stands still.
+    Frozen,
+    /// An engine goes on.
+    Thawed,
+    /// An engine died.
+    Crashed,
 }
 
 /// One event.
@@ -116,6 +136,16 @@ impl What {
             Self::Paused => (10, 0),
             Self::Noted => (11, 0),
             Self::Severed => (12, 0),
+            Self::Sealed => (13, 0),
+            Self::Sent => (14, 0),
+            Self::Lost => (15, 0),
+            Self::Astray => (16, 0),
+            Self::Came => (17, 0),
+            Self::Cut => (18, 0),
+            Self::Healed => (19, 0),
+            Self::Frozen => (20, 0),
+            Self::Thawed => (21, 0),
+            Self::Crashed => (22, 0),
         }
     }
 }

@@ -1,22 +1,35 @@
 //! A world: engines, steps, time.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use penstock::config::{Config, PagesChoice, ProcessVmChoice, Progress};
+use penstock::config::{Config, PagesChoice, ProcessVmChoice, Progress, TransportName};
 use penstock::{Engine, Moment, StartError};
+use penstock_sim::SimTransport;
 
-use crate::env::{Identity, SimEnv};
+use crate::env::{Clock, Identity, SimEnv};
+use crate::links::Links;
 use crate::network::{EndId, Network};
+use crate::packets::{PacketFabric, Packets};
 use crate::random::Random;
+use crate::secret;
 use crate::trace::{Event, Trace, What};
 
 /// A step takes at most so long, in nanoseconds.
 const STEP_NS_MAX: usize = 2_000;
 /// Others take at most so many steps while one engine pauses.
 const STEPS_PER_PAUSE_MAX: usize = 3;
+/// How often the longest step is doubled while nothing happens and only time has to pass.
+const DOUBLINGS_MAX: u32 = 8;
+/// Steps in a row in which nothing happened, for each engine, before the longest step is doubled once more.
+const IDLE_STEPS: u32 = 6;
+/// A dead engine's clock goes on by so much each time it is looked at: none of its waits lasts.
+const DEAD_LOOK: Duration = Duration::from_secs(3600);
+/// Where engines listen for other hosts, unless they are told otherwise.
+const PORT: u16 = 7400;
 
 /// An engine of a simulated world.
 pub type Node = Arc<Engine<SimEnv>>;
@@ -33,7 +46,7 @@ pub struct Stuck {
 
 /// Engines that share one seed, one clock and one network, all on the calling thread.
 pub struct World {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 /// What the engines' environments share.
@@ -46,10 +59,25 @@ pub(crate) struct State {
     now: Moment,
     pub(crate) random: Random,
     pub(crate) network: Network,
+    pub(crate) packets: Packets,
+    pub(crate) links: Links,
     trace: Trace,
-    engines: Vec<Weak<Engine<SimEnv>>>,
+    pub(crate) members: Vec<Member>,
+    /// Steps in a row in which nothing happened.
+    idle: u32,
     /// Set while others run during a pause: their own pauses only pass time.
     is_pausing: bool,
+}
+
+/// An engine, as the world sees it.
+pub(crate) struct Member {
+    pub(crate) engine: Weak<Engine<SimEnv>>,
+    host: u64,
+    clock: Clock,
+    /// It has no turns.
+    pub(crate) is_frozen: bool,
+    /// It is dead, and has looked at its clock so often since.
+    pub(crate) death: Option<u32>,
 }
 
 impl World {
@@ -60,8 +88,11 @@ impl World {
             now: Moment::from_ns(1_000_000_000),
             random: Random::new(seed),
             network: Network::default(),
+            packets: Packets::default(),
+            links: Links::default(),
             trace: Trace::new(),
-            engines: Vec::new(),
+            members: Vec::new(),
+            idle: 0,
             is_pausing: false,
         };
         Self { core: Arc::new(Core { seed, state: Mutex::new(state) }) }
@@ -81,30 +112,52 @@ impl World {
             .transfer_queue(64)
     }
 
+    /// A configuration for an engine on this host that meets those on others.
+    pub fn config_on(host: u64, name: &str) -> Config {
+        Self::config(name)
+            .transports([TransportName::Local, TransportName::Shm])
+            .listen([SocketAddr::new(Identity::on(host).ip(), PORT)])
+            .secret_file(secret::file())
+    }
+
+    /// Starts an engine on this host, which is told from others by its number alone.
+    pub fn start_on(&self, host: u64, name: &str) -> Result<Node, StartError> {
+        self.start_as(Identity::on(host), Self::config_on(host, name))
+    }
+
     /// Starts an engine.
     pub fn start(&self, config: Config) -> Result<Node, StartError> {
         self.start_as(Identity::default(), config)
     }
 
-    /// Starts an engine that believes to be somebody else.
+    /// Starts an engine that believes to be somebody else. One that listens for other hosts has a transport to them.
     pub fn start_as(&self, identity: Identity, config: Config) -> Result<Node, StartError> {
         let (number, random) = {
             let mut state = self.core.lock();
             // Its place is taken before it starts: starting already makes events.
-            state.engines.push(Weak::new());
-            (state.engines.len() - 1, Random::new(state.random.next_u64()))
+            (state.join(&identity), Random::new(state.random.next_u64()))
         };
         let env = SimEnv::new(&self.core, number, identity, random);
-        let engine = Arc::new(Engine::start_in(env, config)?);
-        self.core.lock().engines[number] = Arc::downgrade(&engine);
+        let (is_for_others, patience) = (!config.session.listen.is_empty(), config.session.heartbeat_ms);
+        let core = Arc::clone(&self.core);
+        let engine = Engine::start_making(env, config, |commons, registry| {
+            if !is_for_others {
+                return Ok(Vec::new());
+            }
+            let fabric = Arc::new(PacketFabric { core, engine: number });
+            let transport = SimTransport::new(Arc::clone(commons), Arc::clone(registry), fabric)?;
+            Ok(vec![Arc::new(transport.patient_for(Duration::from_millis(patience)))])
+        });
+        let engine = Arc::new(engine?);
+        self.core.lock().members[number].engine = Arc::downgrade(&engine);
         Ok(engine)
     }
 
     /// Somebody who is no engine and may say anything to those who listen.
     pub fn stranger(&self, identity: Identity) -> SimEnv {
         let mut state = self.core.lock();
-        state.engines.push(Weak::new());
-        SimEnv::new(&self.core, state.engines.len() - 1, identity, Random::new(0))
+        let number = state.join(&identity);
+        SimEnv::new(&self.core, number, identity, Random::new(0))
     }
 
     /// Breaks every stream: what was on its way is lost, and both sides are reset. Listeners stay.
@@ -125,7 +178,12 @@ impl World {
 
     /// One step: something arrives, or an engine makes a turn.
     pub fn step(&self) {
-        self.core.step();
+        self.core.step(STEP_NS_MAX);
+    }
+
+    /// One step, longer the longer nothing has happened. Answers whether something has.
+    pub fn step_idly(&self) -> bool {
+        self.core.step_idly()
     }
 
     /// Steps until `done`, at most so many times; answers how many it took.
@@ -137,6 +195,30 @@ impl World {
             self.step();
         }
         if done() { Ok(steps) } else { Err(Stuck { steps, seed: self.seed() }) }
+    }
+
+    /// Steps until `done`, for so long at most by the world's clock; answers how long it took. Where nothing happens but
+    /// that time passes, it passes in longer steps.
+    pub fn wait(&self, within: Duration, mut done: impl FnMut() -> bool) -> Result<Duration, Stuck> {
+        let began = self.now();
+        let mut steps = 0;
+        loop {
+            let passed = self.now().since(began);
+            if done() {
+                return Ok(passed);
+            }
+            if passed >= within {
+                return Err(Stuck { steps, seed: self.seed() });
+            }
+            self.step_idly();
+            steps += 1;
+        }
+    }
+
+    /// Lets so much time pass.
+    pub fn run_for(&self, span: Duration) {
+        // It is never done, so it ends by its time.
+        let _ = self.wait(span, || false);
     }
 
     /// Notes something of the test's own in the trace.
@@ -159,9 +241,10 @@ impl World {
         self.core.lock().trace.last().copied().collect()
     }
 
-    /// Listeners and ends of streams that are open. A world without engines has none.
+    /// Listeners, ends of streams, and ports of packets that are open. A world without engines has none.
     pub fn open_ends(&self) -> usize {
-        self.core.lock().network.open()
+        let state = self.core.lock();
+        state.network.open() + state.packets.open_ports()
     }
 }
 
@@ -174,6 +257,18 @@ impl Core {
         self.lock().now
     }
 
+    /// The clock of one engine.
+    pub(crate) fn now_of(&self, engine: usize) -> Moment {
+        let mut state = self.lock();
+        let now = state.now;
+        let member = &mut state.members[engine];
+        if let Some(looks) = &mut member.death {
+            *looks += 1;
+            return member.clock.read(now) + DEAD_LOOK * *looks;
+        }
+        member.clock.read(now)
+    }
+
     pub(crate) fn record(&self, engine: usize, what: What, digest: u64) {
         let mut state = self.lock();
         let event = Event { at: state.now, engine, what, digest };
@@ -182,6 +277,9 @@ impl Core {
 
     /// An engine waits: time passes, and others run.
     pub(crate) fn pause(&self, engine: usize, span: Duration) {
+        if self.lock().is_dead(engine) {
+            return;
+        }
         self.record(engine, What::Paused, span.as_nanos() as u64);
         let (steps, is_nested) = {
             let mut state = self.lock();
@@ -192,32 +290,59 @@ impl Core {
             return;
         }
         for _ in 0..steps {
-            self.step();
+            self.step(STEP_NS_MAX);
         }
         self.lock().is_pausing = false;
     }
 
-    fn step(&self) {
-        let choice = self.lock().choose();
-        match choice {
-            Choice::Nothing => {}
+    /// One step, longer the longer nothing has happened.
+    fn step_idly(&self) -> bool {
+        let longest = {
+            let state = self.lock();
+            let idle = state.idle / (IDLE_STEPS * state.members.len().max(1) as u32);
+            STEP_NS_MAX << idle.min(DOUBLINGS_MAX)
+        };
+        self.step(longest)
+    }
+
+    fn step(&self, longest_ns: usize) -> bool {
+        let choice = self.lock().choose(longest_ns);
+        let has_happened = match choice {
+            Choice::Nothing => false,
             Choice::Deliver(end) => {
                 let engine = self.lock().network.deliver(end);
                 self.record(engine, What::Arrived, 0);
+                true
+            }
+            Choice::Packet(place) => {
+                let came = {
+                    let mut state = self.lock();
+                    let State { packets, links, .. } = &mut *state;
+                    packets.deliver(place, links)
+                };
+                if let Some(engine) = came {
+                    self.record(engine, What::Came, place as u64);
+                }
+                true
             }
             // Outside the lock: a turn uses the world.
             Choice::Turn { number, engine, whole } => {
                 let turned = if whole { engine.progress_all() } else { engine.progress() };
                 let answer = turned.map_or_else(|cause| 2 + u64::from(cause.code()), u64::from);
                 self.record(number, What::Turned, answer);
+                answer != 0
             }
-        }
+        };
+        let mut state = self.lock();
+        state.idle = if has_happened { 0 } else { state.idle.saturating_add(1) };
+        has_happened
     }
 }
 
 enum Choice {
     Nothing,
     Deliver(EndId),
+    Packet(usize),
     Turn { number: usize, engine: Node, whole: bool },
 }
 
@@ -231,21 +356,59 @@ impl State {
         self.network.send(end, bytes, tokens, &mut self.random)
     }
 
+    pub(crate) fn send_packet(&mut self, from: u64, to: u64, packet: Vec<u8>) -> What {
+        self.packets.send(from, to, packet, self.now, &self.links, &mut self.random)
+    }
+
+    pub(crate) fn accept(&mut self, listener: u64) -> Option<EndId> {
+        self.network.accept(listener, &self.links)
+    }
+
+    pub(crate) fn can_accept(&self, listener: u64) -> bool {
+        self.network.can_accept(listener, &self.links)
+    }
+
+    /// Takes somebody in, before there is an engine.
+    fn join(&mut self, identity: &Identity) -> usize {
+        let Identity { host, clock, .. } = *identity;
+        self.members.push(Member { engine: Weak::new(), host, clock, is_frozen: false, death: None });
+        self.members.len() - 1
+    }
+
+    pub(crate) fn host_of(&self, engine: usize) -> u64 {
+        self.members[engine].host
+    }
+
+    pub(crate) fn is_dead(&self, engine: usize) -> bool {
+        self.members[engine].death.is_some()
+    }
+
     /// What happens next.
-    fn choose(&mut self) -> Choice {
-        self.now = self.now + Duration::from_nanos(1 + self.random.below(STEP_NS_MAX) as u64);
-        let awaiting = self.network.awaiting();
+    fn choose(&mut self, longest_ns: usize) -> Choice {
+        let mut next = self.now + Duration::from_nanos(1 + self.random.below(longest_ns) as u64);
+        if longest_ns > STEP_NS_MAX
+            && let Some(due) = self.packets.next_due()
+        {
+            // A long step does not pass by what would have happened on the way.
+            next = next.min(due.max(self.now));
+        }
+        self.now = next;
+        let awaiting = self.network.awaiting(&self.links);
+        let packets = self.packets.due(self.now);
+        let turns = |member: &Member| (!member.is_frozen && member.death.is_none()).then(|| member.engine.upgrade());
+        let members = self.members.iter().enumerate();
         let running: Vec<(usize, Node)> =
-            self.engines.iter().enumerate().filter_map(|(number, engine)| Some((number, engine.upgrade()?))).collect();
-        let choices = awaiting.len() + running.len();
+            members.filter_map(|(number, member)| Some((number, turns(member)??))).collect();
+        let choices = awaiting.len() + packets + running.len();
         if choices == 0 {
             return Choice::Nothing;
         }
         let chosen = self.random.below(choices);
         match awaiting.get(chosen) {
             Some(&end) => Choice::Deliver(end),
+            None if chosen < awaiting.len() + packets => Choice::Packet(chosen - awaiting.len()),
             None => {
-                let (number, engine) = running[chosen - awaiting.len()].clone();
+                let (number, engine) = running[chosen - awaiting.len() - packets].clone();
                 Choice::Turn { number, engine, whole: !self.random.once_in(4) }
             }
         }

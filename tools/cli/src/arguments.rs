@@ -1,5 +1,8 @@
 //! What can be asked of the command, and the help.
 
+mod demo;
+mod network;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +13,8 @@ use penstock::limits::{NOTE_BYTES_MAX, WORKERS_MAX};
 use penstock_doctor::Topic;
 use penstock_lab::perf;
 
+pub(crate) use self::demo::{DemoCommand, NodeOptions, Over, PdOptions};
+pub(crate) use self::network::{CardOptions, NetworkOptions};
 use crate::selftest::Sabotage;
 
 const LONG_ABOUT: &str = "\
@@ -34,6 +39,7 @@ Examples:
   penstock selftest                        does it work here, and how fast?
   penstock perf --workload kv16            one workload in detail, beside its floor
   penstock doctor                          what can this host do, and what would mend the rest?
+  penstock demo pd                         how do prefill and decode hand over requests by name?
   penstock config check my.yaml --show     is this file right, and what does it come to?
 
 Between two hosts:
@@ -127,7 +133,8 @@ and doctor ask: makes pools of up to --memory-mib together, fills and verifies t
 examined. What a peer was given is taken back when it is gone. It ends by SIGINT, SIGTERM or --for, after at most a few \
 seconds in which what is under way may finish.
 
---json prints one object a line, each with an `event`: serving (name, release, addresses, secret_file, pool_bytes_max), \
+--json prints one object a line, each with an `event`: serving (name, release, addresses, secret_file, pool_bytes_max, \
+rdma: offered, why_not, devices; null where it is not allowed), \
 came (peer, transport, address or null), went (peer, why), ended (drained).
 
 Exit status: 0 if it ended when it was asked to, 1 if it could not start, 2 for arguments or a configuration that make no \
@@ -136,7 +143,8 @@ sense.
 Examples:
   penstock serve                                     at port 7400 of all addresses
   penstock serve --listen 10.0.0.7:0 --for 60        a free port of one address, for a minute
-  penstock serve --secret-file lab.secret --memory-mib 8192";
+  penstock serve --secret-file lab.secret --memory-mib 8192
+  penstock serve --devices mlx5_0,mlx5_1             two RDMA devices and no others, for `perf --transport verbs`";
 
 const PING_AFTER: &str = "\
 Each line is a round trip: a note written here, seen by the application there, and its answer seen here. What has no \
@@ -151,6 +159,36 @@ Examples:
   penstock ping gpu-b
   penstock ping 10.0.0.7:7400 -c 1000 -i 0.01 -s 4096
   penstock ping [2001:db8::7]:7400 -c 5 --json | jq .p50_us";
+
+const DEMO_AFTER: &str = "\
+Examples:
+  penstock demo pd                         prefill and decode hand over requests, over shm and over TCP
+  penstock demo pd --kill decode           one of them is killed in the middle of it";
+
+const PD_AFTER: &str = "\
+Three processes: a proxy, which is this one, and two that it starts, each with an engine. The proxy mints a name for each \
+request and gives it to both at once; each side makes a request id of its own, and what has finished is told under that.
+
+  act 1  prefill pushes eight layers as they are computed, each behind a fence of its own; decode sees them land
+  act 2  the same is lent under a lease, and decode reads it
+  act 3  2,000 embeddings go in legs to a stage that has room for 1,024, and are in one piece there
+  act 5  both stream chunks of three items to each other, larger than the two berths that each of them has
+
+Every byte that arrived is held against what it was made from, by a digest: each act that is right says `verified`. With --kill \
+one of the two is killed in the middle of act 1 (the others are left out then): the other one says why the transfer failed, \
+within a second, and which of its blocks are not whole; a new process takes the dead one's name, and act 1 is played to its end. \
+Nothing is left behind, processes and folders included.
+
+--json prints one object a line: event, t_ms (since the transport's beginning), who (proxy, prefill, decode), transport, act, says (what the timeline \
+says), and by event: transfer, request, tokens, layer, leg, blocks, cause, words, missing (runs of layer, first block, count), digest, took_ms. \
+The last object's event is `ended`, with ok.
+
+Exit status: 0 if all acts were verified over all transports, 1 if any was not, 2 for arguments that make no sense.
+
+Examples:
+  penstock demo pd
+  penstock demo pd --transport tcp --kill prefill
+  penstock demo pd --json | jq 'select(.event == \"verified\")'";
 
 const CONFIG_AFTER: &str = "\
 Examples:
@@ -205,12 +243,18 @@ pub(crate) enum Command {
     /// Say what this host can do for Penstock and, for what it cannot, why and what mends it; or whether another is reached
     #[command(after_long_help = DOCTOR_AFTER)]
     Doctor(DoctorOptions),
+    /// Show how engines hand over requests by name: processes of their own, as a timeline
+    #[command(subcommand, after_long_help = DEMO_AFTER)]
+    Demo(DemoCommand),
     /// Check configuration files; show the keys and the defaults
     #[command(subcommand, after_long_help = CONFIG_AFTER)]
     Config(ConfigCommand),
     /// The other process of a self-test
     #[command(name = "__selftest-target", hide = true)]
     SelftestTarget(TargetOptions),
+    /// One of the two processes of a demonstration
+    #[command(name = "__demo-node", hide = true)]
+    DemoNode(NodeOptions),
 }
 
 /// `penstock selftest`.
@@ -244,6 +288,9 @@ pub(crate) struct PerfOptions {
     pub(crate) transport: Option<Transport>,
     #[command(flatten)]
     pub(crate) network: NetworkOptions,
+    /// The configuration of the engines that are started here; the other options, and their defaults, overrule it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// Which way the bytes go, seen from the initiator
     #[arg(long, value_enum, default_value = "write")]
     pub(crate) op: Op,
@@ -321,6 +368,8 @@ pub(crate) struct ServeOptions {
     /// The configuration of the engine; the other options overrule it
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cards: CardOptions,
     /// Pools that are made for all others together [default: a quarter of the memory that is available]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     pub(crate) memory_mib: Option<u64>,
@@ -355,66 +404,6 @@ pub(crate) struct PingOptions {
     /// Print one JSON object at the end instead of lines
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// How another host is reached.
-#[derive(Debug, Args)]
-pub(crate) struct NetworkOptions {
-    /// The file with the secret that hosts share [default: your own, made at first use]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) secret_file: Option<PathBuf>,
-    /// What moves bytes between sockets and memory here
-    #[arg(long, value_enum, default_value = "auto")]
-    pub(crate) io: SocketIo,
-    /// TCP streams of each worker
-    #[arg(long, value_parser = streams)]
-    pub(crate) streams: Option<usize>,
-    /// RDMA devices of this host for `verbs`, `device[:port[:gid index]]`, separated by commas [default: chosen]
-    #[arg(long, value_delimiter = ',', value_name = "DEVICE")]
-    pub(crate) devices: Vec<String>,
-    /// How `verbs` has queue pairs connected; both hosts need it alike
-    #[arg(long, value_enum, default_value = "exchange")]
-    pub(crate) connect: QueueConnect,
-}
-
-/// How queue pairs of RDMA devices are connected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum QueueConnect {
-    /// By numbers that the engines tell each other
-    Exchange,
-    /// By the connection manager, `rdma_cm`
-    Cm,
-}
-
-impl From<QueueConnect> for config::VerbsConnect {
-    fn from(connect: QueueConnect) -> Self {
-        match connect {
-            QueueConnect::Exchange => Self::Exchange,
-            QueueConnect::Cm => Self::Cm,
-        }
-    }
-}
-
-/// What moves bytes between sockets and memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SocketIo {
-    /// `io_uring` where the kernel lets this process, else epoll
-    Auto,
-    /// A ring shared with the kernel
-    #[value(name = "io_uring")]
-    IoUring,
-    /// Ordinary calls
-    Epoll,
-}
-
-impl From<SocketIo> for config::TcpIo {
-    fn from(io: SocketIo) -> Self {
-        match io {
-            SocketIo::Auto => Self::Auto,
-            SocketIo::IoUring => Self::IoUring,
-            SocketIo::Epoll => Self::Epoll,
-        }
-    }
 }
 
 /// What the doctor looks at.
@@ -617,10 +606,6 @@ impl From<Pages> for config::PagesChoice {
 
 fn workers(text: &str) -> Result<usize, String> {
     whole(text, WORKERS_MAX)
-}
-
-fn streams(text: &str) -> Result<usize, String> {
-    whole(text, 16)
 }
 
 fn note_bytes(text: &str) -> Result<usize, String> {

@@ -12,16 +12,19 @@ use crate::reach;
 /// Examines this host, or the way to another one, and prints what was found.
 pub(crate) fn run(options: &DoctorOptions) -> Result<Ended, Failure> {
     let mut config = options.config.as_ref().map_or_else(|| Ok(Config::default()), Config::load)?;
-    if !options.network.devices.is_empty() {
-        config.transports.verbs_devices.clone_from(&options.network.devices);
-    }
+    options.network.cards.overrule(&mut config)?;
     // Without its own path it tries calls in this process: a filter that kills then ends it.
     let here = Host::this(std::env::current_exe().ok(), &config);
     let topics: Vec<Topic> = options.subjects.iter().filter_map(Subject::topic).collect();
     let hosts: Vec<&str> = options.subjects.iter().filter_map(Subject::host).collect();
     match (hosts.as_slice(), topics.is_empty()) {
         ([], _) => {}
-        ([host], true) => return reach::run(host, &here, &options.network, options.json),
+        ([host], true) => {
+            let why =
+                "is for topics of this host, as in `penstock doctor rdma --devices mlx5_0`; a HOST is reached over TCP";
+            options.network.cards.refuse(why)?;
+            return reach::run(host, &here, &options.network, options.json);
+        }
         _ => {
             let words = "give one host, or topics of this host";
             return Err(Failure::Usage(clap::Error::raw(ErrorKind::ArgumentConflict, words)));

@@ -8,6 +8,7 @@ use penstock::config::ConfigError;
 use penstock_lab::perf::PerfError;
 use penstock_lab::service::ServiceError;
 
+use crate::demo;
 use crate::network::Unreached;
 use crate::selftest::Flaw;
 
@@ -57,6 +58,8 @@ pub(crate) enum Failure {
     Signals(std::io::Error),
     /// The hidden other process of the self-test could not do its part.
     Target(Flaw),
+    /// A hidden process of the demonstration could not do its part.
+    Node(demo::Flaw),
 }
 
 impl Failure {
@@ -65,7 +68,7 @@ impl Failure {
             Self::Usage(_) | Self::Filter(_) | Self::Config(_) | Self::Key(_) => Ended::Misasked,
             Self::Perf(PerfError::Workload(_) | PerfError::Option { .. }) => Ended::Misasked,
             Self::Start(StartError::Config(_) | StartError::Name(_)) => Ended::Misasked,
-            Self::Perf(_) | Self::Output(_) | Self::Target(_) => Ended::Badly,
+            Self::Perf(_) | Self::Output(_) | Self::Target(_) | Self::Node(_) => Ended::Badly,
             Self::Start(_) | Self::Reach(_) | Self::Service(_) | Self::Signals(_) => Ended::Badly,
         }
     }
@@ -94,6 +97,7 @@ impl fmt::Display for Failure {
             }
             Self::Perf(error) => error.fmt(f),
             Self::Target(flaw) => flaw.fmt(f),
+            Self::Node(flaw) => flaw.fmt(f),
             Self::Start(error) => error.fmt(f),
             Self::Reach(unreached) => unreached.fmt(f),
             Self::Service(error) => error.fmt(f),

@@ -6,9 +6,10 @@
 //! - `selftest`: two engines of two processes do everything once, and every byte is looked at
 //! - `perf`: one workload, measured beside its floor
 //! - `doctor`: what this host can do, and what mends the rest; `reach`: whether another one is reached, step by step
+//! - `demo`: a proxy and two processes hand over requests by name, as a timeline
 //! - `serve`: the other side of all that goes to another host; `ping`: round trips to it; `network`: the way there
 //! - `config`: files checked, keys explained
-//! - `console`, `failure`: how the command speaks and how it fails
+//! - `console`, `failure`, `folder`: how the command speaks, how it fails, and where its engines meet
 //! - `logging`: what `-v` and `PENSTOCK_LOG` show
 
 #![forbid(unsafe_code)]
@@ -16,8 +17,10 @@
 mod arguments;
 mod config;
 mod console;
+mod demo;
 mod doctor;
 mod failure;
+mod folder;
 mod logging;
 mod network;
 mod perf;
@@ -72,6 +75,8 @@ fn run() -> Result<Ended, Failure> {
         Command::Ping(options) => ping::run(options),
         Command::Doctor(options) => doctor::run(options),
         Command::Config(command) => config::run(command),
+        Command::Demo(command) => demo::run(command, arguments.verbose),
+        Command::DemoNode(options) => demo::serve(options),
         Command::SelftestTarget(options) => selftest::serve(options),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use penstock::Config;
 use penstock_lab::Workload;
 use penstock_lab::ends::network::Network;
 use penstock_lab::measure::Limit;
@@ -42,12 +43,21 @@ pub(crate) fn run(options: &PerfOptions) -> Result<Ended, Failure> {
 fn asked(options: &PerfOptions) -> Result<Options, Failure> {
     let mut asked = Options::new(Workload::find(&options.workload).map_err(perf::PerfError::from)?);
     let usual = if options.host.is_some() { Transport::Tcp } else { Transport::Shm };
-    asked.transport = options.transport.unwrap_or(usual).name();
+    let transport = options.transport.unwrap_or(usual);
+    asked.transport = transport.name();
+    if transport != Transport::Verbs {
+        let why = format!("is for RDMA devices, and this measures {}; add `--transport verbs`", asked.transport);
+        options.network.cards.refuse(&why)?;
+    }
+    // Looked at here, so that what is wrong with it is said once and not by both ends.
+    let mut cards = options.config.as_ref().map_or_else(|| Ok(Config::default()), Config::load)?;
+    options.network.cards.overrule(&mut cards)?;
     asked.network = Network {
         io: options.network.io.into(),
         streams: options.network.streams,
-        devices: options.network.devices.clone(),
-        connect: options.network.connect.into(),
+        devices: cards.transports.verbs_devices,
+        connect: cards.transports.verbs_connect,
+        config: options.config.clone(),
         secret_file: options.network.secret_file.clone(),
         host: options.host.as_deref().map(network::with_port),
         ..Network::default()

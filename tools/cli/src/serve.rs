@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
-use penstock::{Config, Engine, StartError};
+use penstock::{Config, Engine, StartError, TransportReport};
 use penstock_doctor::Host;
 use penstock_lab::ends::network::unique_name;
 use penstock_lab::service::{Event, Limits, Server};
@@ -44,10 +44,11 @@ pub(crate) fn run(options: &ServeOptions) -> Result<Ended, Failure> {
 }
 
 fn config(options: &ServeOptions) -> Result<Config, Failure> {
-    let config = match &options.config {
+    let mut config = match &options.config {
         Some(file) => Config::load(file)?,
         None => Config::default(),
     };
+    options.cards.overrule(&mut config)?;
     let config = match (&options.name, &config.engine.name) {
         (Some(name), _) => config.named(name),
         (None, Some(_)) => config,
@@ -96,6 +97,7 @@ fn available() -> u64 {
 fn greeting(engine: &Engine, config: &Config, pool_bytes: u64, options: &ServeOptions) -> String {
     let addresses: Vec<String> = engine.addresses().iter().map(ToString::to_string).collect();
     let secret = network::secret_file(config);
+    let rdma = engine.transports().iter().find(|report| report.name == TransportName::Verbs.as_str());
     if options.json {
         let serving = json!({
             "event": "serving",
@@ -104,6 +106,7 @@ fn greeting(engine: &Engine, config: &Config, pool_bytes: u64, options: &ServeOp
             "addresses": addresses,
             "secret_file": secret,
             "pool_bytes_max": pool_bytes,
+            "rdma": rdma.map(|rdma| json!({ "offered": rdma.missing.is_none(), "why_not": rdma.missing, "devices": rdma.details })),
         });
         return format!("{serving}\n");
     }
@@ -111,6 +114,15 @@ fn greeting(engine: &Engine, config: &Config, pool_bytes: u64, options: &ServeOp
     let mut row = |label: &str, words: &str| text.push_str(&format!("  {label:<14}{words}\n"));
     for (place, address) in addresses.iter().enumerate() {
         row(if place == 0 { "listens at" } else { "" }, address);
+    }
+    match rdma {
+        None => row("RDMA", "not allowed (`transports.allow`)"),
+        Some(TransportReport { missing: Some(why), .. }) => row("RDMA", &format!("none: {why}")),
+        Some(TransportReport { details, .. }) => {
+            for (place, words) in details.iter().enumerate() {
+                row(if place == 0 { "RDMA" } else { "" }, words);
+            }
+        }
     }
     row("for others", &format!("up to {} MiB of pools (--memory-mib)", pool_bytes >> 20));
     if let Some(secret) = &secret {
@@ -120,6 +132,9 @@ fn greeting(engine: &Engine, config: &Config, pool_bytes: u64, options: &ServeOp
     let reached = reached_at(&addresses);
     row("then, there", &format!("penstock ping {reached}"));
     row("", &format!("penstock perf {reached} --workload w2"));
+    if rdma.is_some_and(|rdma| rdma.missing.is_none()) {
+        text.push_str(&format!("  {:<14}penstock perf {reached} --workload w2 --transport verbs\n", ""));
+    }
     text.push_str("  Ctrl-C ends it.\n");
     text
 }

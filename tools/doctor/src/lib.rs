@@ -27,6 +27,11 @@ pub use self::report::{Report, WayReport};
 pub use self::topic::Topic;
 pub use self::way::Way;
 
+/// Whether this is how a port of an RDMA device is named; else why not.
+pub fn check_device(name: &str) -> Result<(), String> {
+    name.parse::<penstock_verbs::device::Wanted>().map(drop).map_err(|error| error.to_string())
+}
+
 /// Examines these topics of a host; all of them if none is named.
 pub fn examine(host: &Host, topics: &[Topic]) -> Report {
     let chosen = |topic: &Topic| topics.is_empty() || topics.contains(topic);

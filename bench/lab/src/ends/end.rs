@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use penstock::config::{PagesChoice, Progress, TransportName};
+use penstock::config::{ConfigError, PagesChoice, Progress, TransportName};
 use penstock::region::Pool;
 use penstock::{Config, Counter, Engine, Pages, PoolSpec, Rights, SystemEnv};
 use serde::{Deserialize, Serialize};
@@ -60,8 +60,10 @@ pub struct End {
 }
 
 impl EndSpec {
-    fn config(&self) -> Config {
-        let config = Config::default()
+    fn config(&self) -> Result<Config, ConfigError> {
+        let config = self
+            .network
+            .base()?
             .named(&self.name)
             .directory(&self.directory)
             .transports([self.transport])
@@ -79,16 +81,17 @@ impl EndSpec {
             Some(spin) => config.spin(Duration::from_micros(spin)),
             None => config,
         };
-        if self.progress.is_threaded() {
+        Ok(if self.progress.is_threaded() {
             config.workers(self.workers).pinned_to(self.cores.iter().copied())
         } else {
             config
-        }
+        })
     }
 
     /// Starts the engine and makes its pool and its counter.
     pub fn start(&self) -> Result<End, LabError> {
-        let engine = Engine::start(self.config()).map_err(LabError::refused("start an engine"))?;
+        let config = self.config().map_err(LabError::refused("read a configuration"))?;
+        let engine = Engine::start(config).map_err(LabError::refused("start an engine"))?;
         let pages = match self.pages {
             PagesChoice::Auto => Pages::Auto,
             PagesChoice::Small => Pages::Small,

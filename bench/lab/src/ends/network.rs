@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use penstock::config::{TcpIo, VerbsConnect};
+use penstock::config::{ConfigError, TcpIo, VerbsConnect};
 use penstock::{Config, Peer, RemoteRegion, SystemEnv};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,10 @@ pub struct Network {
     /// After how much silence a session is given up, or a greeting; the engine's defaults where absent.
     #[serde(default)]
     pub patience: Option<Duration>,
+    /// A file with what is configured otherwise than usual, for both ends that are started here. Who they are, where they meet and what is
+    /// measured stays the measurement's own.
+    #[serde(default)]
+    pub config: Option<PathBuf>,
     /// The secret of the group; that of the ends' own folder where both are started here, else the user's own.
     pub secret_file: Option<PathBuf>,
     /// `host:port` of an engine that serves the target; both ends are of this host where absent.
@@ -44,9 +48,18 @@ pub struct Network {
 }
 
 impl Network {
+    /// What a configuration of an end begins with.
+    pub fn base(&self) -> Result<Config, ConfigError> {
+        let mut config = self.config.as_ref().map_or_else(|| Ok(Config::default()), Config::load)?;
+        config.session.listen.clear();
+        Ok(config)
+    }
+
     /// A configuration with what is asked for.
     pub fn apply(&self, config: Config) -> Config {
-        let config = config.tcp_io(self.io).verbs_devices(&self.devices).verbs_connect(self.connect);
+        let config = if self.io == TcpIo::default() { config } else { config.tcp_io(self.io) };
+        let config = if self.devices.is_empty() { config } else { config.verbs_devices(&self.devices) };
+        let config = if self.connect == VerbsConnect::default() { config } else { config.verbs_connect(self.connect) };
         let config = match self.streams {
             Some(streams) => config.tcp_streams(streams),
             None => config,

@@ -29,6 +29,9 @@ pub struct Devices {
     pub near: String,
     /// The target's.
     pub far: String,
+    /// The cores on which each side's program is kept; where there are none, it runs anywhere.
+    near_cores: Vec<usize>,
+    far_cores: Vec<usize>,
 }
 
 /// What is run over them.
@@ -60,7 +63,14 @@ impl Devices {
     /// Two by their names, if they are there.
     pub fn find(near: &str, far: &str) -> Option<Self> {
         let is_there = |name: &str| Path::new(Self::FOLDER).join(name).is_dir();
-        (is_there(near) && is_there(far)).then(|| Self { near: near.to_owned(), far: far.to_owned() })
+        let (near_cores, far_cores) = (Vec::new(), Vec::new());
+        let found = || Self { near: near.to_owned(), far: far.to_owned(), near_cores, far_cores };
+        (is_there(near) && is_there(far)).then(found)
+    }
+
+    /// The same, each side's program kept on cores of its own.
+    pub fn on_cores(self, near: &[usize], far: &[usize]) -> Self {
+        Self { near_cores: near.to_vec(), far_cores: far.to_vec(), ..self }
     }
 
     /// The place of the address by which a device is reached over routed Ethernet, as perftest wants to be told it. The first,
@@ -78,7 +88,8 @@ impl Devices {
 }
 
 impl Run {
-    fn program(self) -> &'static str {
+    /// The program of perftest that does it.
+    pub fn program(self) -> &'static str {
         match self {
             Self::WriteBandwidth { .. } => "ib_write_bw",
             Self::WriteLatency { .. } => "ib_write_lat",
@@ -120,7 +131,9 @@ pub fn measure(devices: &Devices, run: Run, meanwhile: &mut dyn FnMut()) -> Resu
         command.args(["-x", &Devices::address_of(device).to_string()]).args(host);
         command
     };
-    let said = play(port, (side(&devices.far, &[]), &[]), (side(&devices.near, &["127.0.0.1"]), &[]), meanwhile)?;
+    let server = (side(&devices.far, &[]), &devices.far_cores[..]);
+    let client = (side(&devices.near, &["127.0.0.1"]), &devices.near_cores[..]);
+    let said = play(port, server, client, meanwhile)?;
     let words = || PeerError::Unreadable { program, wanted: "table", words: last_words(&said.out) };
     run.read(&said.out).ok_or_else(words)
 }
@@ -155,8 +168,9 @@ pub fn measure_async_rdma(
         Run::WriteBandwidth { bytes, count } => ("bandwidth", format!("{bytes} {count} {depth}"), 1.0),
         Run::WriteLatency { count } | Run::SendLatency { count } => ("latency", format!("8 {count}"), 2.0),
     };
-    let server = side("serve", &devices.far, String::new());
-    let said = play(port, (server, &[]), (side(words, &devices.near, rest), &[]), meanwhile)?;
+    let server = (side("serve", &devices.far, String::new()), &devices.far_cores[..]);
+    let client = (side(words, &devices.near, rest), &devices.near_cores[..]);
+    let said = play(port, server, client, meanwhile)?;
     read_async_rdma(&said.out).map(|nanos| nanos / ways).ok_or_else(|| PeerError::Unreadable {
         program: ASYNC_RDMA,
         wanted: "figure",

@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 use penstock::config::{PagesChoice, Progress, TransportName};
 use penstock::{Plan, Span, Submit, Window};
 
-use super::Effort;
 use super::guest;
 use super::row::{Goal, Row};
+use super::{Effort, Pins};
 use crate::ends::network::Network;
 use crate::ends::rally::{Manner, Rally, Rules};
 use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
-use crate::measure::{Limit, cores, interleave, median};
+use crate::measure::cores::{self, Stay};
+use crate::measure::{Limit, interleave, median};
 use crate::pattern;
 use crate::peers::PeerError;
 use crate::peers::perftest::{self, Devices, Run};
@@ -38,6 +39,8 @@ const BLOCK: u64 = 16_384;
 /// Less than a packet: what a request costs by itself counts most.
 const SMALL_BLOCK: u64 = 1_024;
 const BLOCKS: u64 = 1_000;
+/// Pieces of one request: what the soft device takes, and most cards at least.
+const PIECES_TOGETHER: u64 = 32;
 
 /// A program is begun for each figure of others, and takes its time to begin: longer than a session waits by itself. A machine
 /// that is emulated greets slowly, too.
@@ -68,7 +71,29 @@ fn absent(why: &str) -> Row {
 enum Turn {
     Engine,
     Perftest,
+    /// The same once more: what two runs of one program differ by is no difference between programs.
+    Again,
     AsyncRdma,
+}
+
+/// What turns took, in nanoseconds.
+struct Times {
+    engine: Vec<f64>,
+    perftest: Vec<f64>,
+    again: Vec<f64>,
+    async_rdma: Vec<f64>,
+}
+
+impl Times {
+    fn beside_perftest(&self, run: Run, goal: Goal, words: &str) -> Vec<Row> {
+        let row = Row::compared(VERBS, (&self.engine, "us", 1e3), (run.program(), &self.perftest), goal);
+        let own = Row::compared("perftest", (&self.again, "us", 1e3), (run.program(), &self.perftest), Goal::Reported);
+        let own = own.noted(&spread(&self.again, &self.perftest));
+        vec![
+            row.noted(&spread(&self.engine, &self.perftest)).noted(words),
+            own.noted("the same program against itself: what less than this differs by is not told by this machine"),
+        ]
+    }
 }
 
 struct Bench {
@@ -76,6 +101,10 @@ struct Bench {
     devices: Devices,
     async_rdma: Option<PathBuf>,
     ends: Ends,
+    /// How many there are: one for everybody's initiator, another for everybody's target.
+    cores: usize,
+    /// The turns of the near end are taken by this thread.
+    _stay: Stay,
 }
 
 impl Bench {
@@ -86,6 +115,10 @@ impl Bench {
             patience: Some(SILENCE),
             ..Network::default()
         };
+        // Everybody's initiator has one core and everybody's target the other.
+        let (pins, cores) = (Pins::choose(), cores::available().len());
+        let devices = devices.on_cores(&pins.near, &pins.far);
+        let stay = Stay::on(&pins.near);
         let ends = Ends::open(&EndsSpec {
             transport: TransportName::Verbs,
             pool_bytes: POOL_BYTES,
@@ -94,12 +127,12 @@ impl Bench {
             workers: 1,
             cores: Vec::new(),
             target_progress: Progress::Inline,
-            target_cores: Vec::new(),
+            target_cores: pins.far.clone(),
             spin: None,
             target_program: effort.target_program.clone(),
             network,
         })?;
-        Ok(Self { effort: effort.clone(), devices, async_rdma: perftest::async_rdma(), ends })
+        Ok(Self { effort: effort.clone(), devices, async_rdma: perftest::async_rdma(), ends, cores, _stay: stay })
     }
 
     fn measure(mut self) -> Result<Vec<Row>, LabError> {
@@ -109,16 +142,18 @@ impl Bench {
         pattern::fill(self.ends.near.pool.window(), 1);
         rows.extend(self.large()?);
         rows.push(self.merged("kv16", BLOCK, MERGED)?);
+        rows.push(self.merging("kv16", BLOCK)?);
         rows.push(self.merged("small blocks", SMALL_BLOCK, Goal::Reported)?);
-        let Devices { near, far } = &self.devices;
-        let both = format!("from {near} to {far}, inline on both sides, {} cores", cores::available().len());
+        rows.push(self.merging("small blocks", SMALL_BLOCK)?);
+        let Devices { near, far, .. } = &self.devices;
+        let both = format!("from {near} to {far}, inline on both sides, {} cores", self.cores);
         Ok(rows.into_iter().map(|row| row.noted(&both)).collect())
     }
 
     fn limit(&self) -> Limit {
         match self.effort.quick {
             true => Limit { rounds: 3, within: Duration::from_secs(60) },
-            false => Limit { rounds: 9, within: Duration::from_secs(240) },
+            false => Limit { rounds: 25, within: Duration::from_secs(100) },
         }
     }
 
@@ -130,33 +165,28 @@ impl Bench {
             .collect();
         let plan = self.plan(&spans)?;
         let run = Run::WriteBandwidth { bytes: LARGE, count: self.effort.repeat(400) };
-        let [engine, others, guests] =
-            self.beside(run, |bench| bench.move_once(&plan).map(|nanos| nanos / blocks as f64))?;
+        let times = self.beside(run, |bench| bench.move_once(&plan).map(|nanos| nanos / blocks as f64))?;
         self.check(&spans)?;
-        let figures = (&engine[..], "us", 1e3);
-        let row = Row::compared(VERBS, figures, ("ib_write_bw", &others), BANDWIDTH).noted(&spread(&engine, &others));
-        let row = row.noted(&format!("each of {blocks} writes of 64 KiB, bytes verified"));
-        Ok(vec![row, self.beside_async_rdma(figures, &guests, "64 KiB each, 64 at a time")])
+        let words = format!("each of {blocks} writes of 64 KiB, bytes verified");
+        let mut rows = times.beside_perftest(run, BANDWIDTH, &words);
+        rows.push(self.beside_async_rdma(&times, "64 KiB each, 64 at a time"));
+        Ok(rows)
     }
 
     /// Eight bytes there and eight bytes back.
     fn small(&mut self, manner: Manner) -> Result<Vec<Row>, LabError> {
         let rounds = self.effort.repeat(1_000);
         let rules = Rules { rounds, bytes: 8, manner, pause: Duration::ZERO };
-        let (run, name, words) = match manner {
-            Manner::PollWord => (
-                Run::WriteLatency { count: rounds },
-                "ib_write_lat",
-                "8 B one way, both sides polling the written word",
-            ),
-            _ => (Run::SendLatency { count: rounds }, "ib_send_lat", "8 B one way with an arrival that is counted"),
+        let (run, words) = match manner {
+            Manner::PollWord => {
+                (Run::WriteLatency { count: rounds }, "8 B one way, both sides polling the written word")
+            }
+            _ => (Run::SendLatency { count: rounds }, "8 B one way with an arrival that is counted"),
         };
-        let [engine, others, guests] = self.beside(run, |bench| bench.rally(rules))?;
-        let figures = (&engine[..], "us", 1e3);
-        let row = Row::compared(VERBS, figures, (name, &others), LATENCY);
-        let mut rows = vec![row.noted(&spread(&engine, &others)).noted(words)];
+        let times = self.beside(run, |bench| bench.rally(rules))?;
+        let mut rows = times.beside_perftest(run, LATENCY, words);
         if manner == Manner::Poll {
-            rows.push(self.beside_async_rdma(figures, &guests, "8 B one way, a write with an immediate"));
+            rows.push(self.beside_async_rdma(&times, "8 B one way, a write with an immediate"));
         }
         Ok(rows)
     }
@@ -184,20 +214,43 @@ impl Bench {
         Ok(row.noted(&format!("{name}, {blocks} of {block} B to places that follow each other, bytes verified")))
     }
 
-    /// The engine, perftest and the other program in turns. The last two have no figure where they are absent.
+    /// What merging can gain at all on these devices: the same bytes by perftest, in requests of one block and of as many as
+    /// one takes.
+    fn merging(&mut self, name: &str, block: u64) -> Result<Row, LabError> {
+        self.effort.tell(&format!("{name} by perftest, merged and not"));
+        // perftest takes five requests at least, merged ones too.
+        let blocks = self.effort.repeat(BLOCKS).max(10 * PIECES_TOGETHER) / PIECES_TOGETHER * PIECES_TOGETHER;
+        let runs = [
+            (Run::WriteBandwidth { bytes: block * PIECES_TOGETHER, count: blocks / PIECES_TOGETHER }, PIECES_TOGETHER),
+            (Run::WriteBandwidth { bytes: block, count: blocks }, 1),
+        ];
+        let times = interleave(self.limit(), &runs, |(run, of)| {
+            let nanos = perftest::measure(&self.devices, run, &mut || self.keep_up()).map_err(failed)?;
+            Ok::<_, LabError>(nanos / of as f64)
+        })?;
+        let figures = (&times[0][..], "us", 1e3);
+        let row = Row::compared("perftest", figures, ("ib_write_bw", &times[1]), Goal::Reported);
+        let row = row.noted(&spread(&times[0], &times[1]));
+        let together = block * PIECES_TOGETHER;
+        Ok(row.noted(&format!("what merging {name} can gain here: requests of {together} B against {block} B")))
+    }
+
+    /// The engine, perftest twice and the other program in turns. The last has no figure where it is absent.
     fn beside(
         &mut self,
         run: Run,
         mut engine: impl FnMut(&mut Self) -> Result<f64, LabError>,
-    ) -> Result<[Vec<f64>; 3], LabError> {
+    ) -> Result<Times, LabError> {
         self.effort.tell(&format!("beside {run:?}"));
-        let turns = [Turn::Engine, Turn::Perftest, Turn::AsyncRdma];
+        let turns = [Turn::Engine, Turn::Perftest, Turn::Again, Turn::AsyncRdma];
         // It has nothing to compare where words are polled.
         let has_guest = self.async_rdma.is_some() && !matches!(run, Run::WriteLatency { .. });
-        let turns = &turns[..if has_guest { 3 } else { 2 }];
+        let turns = &turns[..if has_guest { 4 } else { 3 }];
         let mut times = interleave(self.limit(), turns, |turn| match turn {
             Turn::Engine => engine(self),
-            Turn::Perftest => perftest::measure(&self.devices, run, &mut || self.keep_up()).map_err(failed),
+            Turn::Perftest | Turn::Again => {
+                perftest::measure(&self.devices, run, &mut || self.keep_up()).map_err(failed)
+            }
             Turn::AsyncRdma => match &self.async_rdma {
                 Some(program) => {
                     let meanwhile = &mut || self.keep_up();
@@ -206,19 +259,19 @@ impl Bench {
                 None => Ok(f64::NAN),
             },
         })?;
-        times.resize(3, Vec::new());
-        let [engine, others, guests] = <[Vec<f64>; 3]>::try_from(times).unwrap_or_default();
-        Ok([engine, others, guests])
+        let mut next = || if times.is_empty() { Vec::new() } else { times.remove(0) };
+        Ok(Times { engine: next(), perftest: next(), again: next(), async_rdma: next() })
     }
 
-    fn beside_async_rdma(&self, figures: (&[f64], &str, f64), times: &[f64], words: &str) -> Row {
-        let row = Row::compared(VERBS, figures, ("async-rdma 0.5", times), Goal::Reported);
+    fn beside_async_rdma(&self, times: &Times, words: &str) -> Row {
+        let figures = (&times.engine[..], "us", 1e3);
+        let row = Row::compared(VERBS, figures, ("async-rdma 0.5", &times.async_rdma), Goal::Reported);
         if self.async_rdma.is_none() {
             let why = "not measured: build it with \
                        `cargo build --release --locked --manifest-path bench/peers/async-rdma/Cargo.toml`";
             return row.without_comparator().noted(why);
         }
-        row.noted(&spread(figures.0, times)).noted(words)
+        row.noted(&spread(&times.engine, &times.async_rdma)).noted(words)
     }
 
     /// One way, in nanoseconds: half of the median of all round trips, as programs of perftest reckon what is typical.

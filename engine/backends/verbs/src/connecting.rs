@@ -25,8 +25,11 @@ pub(crate) trait Connect {
     fn connect(&self, job: Job);
 }
 
-/// A queue that is to be connected.
-pub(crate) struct Job {
+/// A queue that is to be connected, as long as nobody has called it back.
+pub(crate) struct Job(Arc<Mutex<Option<Work>>>);
+
+/// A queue that is being connected.
+pub(crate) struct Work {
     queue: Box<dyn Queue>,
     connecting: Connecting,
     back: Sender<Back>,
@@ -36,14 +39,37 @@ pub(crate) struct Job {
 pub(crate) type Back = (Box<dyn Queue>, Result<Connected, CardError>);
 
 /// A queue that is being connected. If nobody waits for it any more it is given back to its card as soon as the call has returned.
-pub(crate) struct Away(Receiver<Back>);
+pub(crate) struct Away {
+    back: Receiver<Back>,
+    /// The job, until it is begun.
+    unbegun: Arc<Mutex<Option<Work>>>,
+}
+
+fn take(work: &Mutex<Option<Work>>) -> Option<Work> {
+    work.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
 
 impl Job {
     pub(crate) fn new(queue: Box<dyn Queue>, connecting: Connecting) -> (Self, Away) {
-        let (back, away) = channel();
-        (Self { queue, connecting, back }, Away(away))
+        let (sender, back) = channel();
+        let work = Arc::new(Mutex::new(Some(Work { queue, connecting, back: sender })));
+        (Self(Arc::clone(&work)), Away { back, unbegun: work })
     }
 
+    /// From here on it cannot be called back, unless it was already.
+    pub(crate) fn begin(self) -> Option<Work> {
+        take(&self.0)
+    }
+
+    /// Connects it, unless it was called back.
+    pub(crate) fn run(self) {
+        if let Some(work) = self.begin() {
+            work.run();
+        }
+    }
+}
+
+impl Work {
     /// Connects it, however long that takes.
     pub(crate) fn run(self) {
         let Self { mut queue, connecting, back } = self;
@@ -56,11 +82,16 @@ impl Job {
 impl Away {
     /// The queue, if it is back; an error if it never comes.
     pub(crate) fn look(&self) -> Result<Option<Back>, Lost> {
-        match self.0.try_recv() {
+        match self.back.try_recv() {
             Ok(back) => Ok(Some(back)),
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(Lost),
         }
+    }
+
+    /// The queue as it was, if nobody has begun to connect it.
+    pub(crate) fn call_back(&self) -> Option<Box<dyn Queue>> {
+        take(&self.unbegun).map(|work| work.queue)
     }
 }
 
@@ -205,16 +236,32 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_is_called_back_until_it_is_begun() {
+        let network = ModelNetwork::by_hand();
+        let card = network.card();
+        card.slow_connects(SLOW);
+        let connectors = Connectors::default();
+        let begun = Instant::now();
+        let jobs: Vec<_> = (0..THREADS_MAX + 1).map(|_| job(&card)).collect();
+        let aways: Vec<_> = jobs.into_iter().map(|(job, away)| (connectors.connect(job), away).1).collect();
+        let mut queue = aways[THREADS_MAX].call_back().expect("all threads are busy with the others");
+        assert!(begun.elapsed() < SLOW, "{:?}", begun.elapsed());
+        queue.reset().expect("it is as good as new");
+        assert!(aways[THREADS_MAX].call_back().is_none() && aways[THREADS_MAX].look().is_err(), "it comes back once");
+        assert!(wait(&aways[0]).1.is_ok() && aways[0].call_back().is_none(), "what was begun comes back by itself");
+    }
+
+    #[test]
     fn a_queue_that_is_lost_is_told() {
         let network = ModelNetwork::by_hand();
         let (job, away) = job(&network.card());
-        drop(job);
+        drop(take(&job.0));
         assert!(away.look().is_err());
         let (back, unheard) = channel::<Back>();
         drop(unheard);
         let card = network.card();
-        let (mut job, _) = self::job(&card);
-        job.back = back;
+        let (job, _away) = self::job(&card);
+        job.0.lock().unwrap().as_mut().unwrap().back = back;
         job.run();
         assert_eq!(card.counts().queues, 0, "nobody wants it");
     }

@@ -88,6 +88,8 @@ struct Place {
     /// Completions that its queues may have.
     completions: usize,
     receives: Receives,
+    /// Room for what is taken at once, which a poll that finds nothing does not touch.
+    found: Box<[Done; POLLED_AT_ONCE]>,
     /// The desk itself has failed: so have all its queues.
     is_broken: bool,
     /// Its card has failed: it takes no new queues.
@@ -144,7 +146,8 @@ impl Hub {
             };
             let desk = card.desk(size.completions, size.receives)?;
             let (card, queues, receives) = (Arc::clone(card), HashMap::default(), Receives::default());
-            Ok(Place { desk, card, queues, size, completions: 0, receives, is_broken: false, is_dead: false })
+            let found = Box::new([Done::default(); POLLED_AT_ONCE]);
+            Ok(Place { desk, card, queues, size, completions: 0, receives, found, is_broken: false, is_dead: false })
         };
         let desks = cards.iter().map(place).collect::<Result<_, CardError>>()?;
         let inboxes = Inboxes { list: Vec::new(), free: Vec::new(), ready, earliest: None };
@@ -383,17 +386,18 @@ impl Inner {
         if place.is_broken {
             return 0;
         }
-        let mut done = [Done::default(); POLLED_AT_ONCE];
-        let count = match place.desk.poll(&mut done) {
+        let count = match place.desk.poll(&mut place.found[..]) {
+            Ok(0) => return 0,
             Ok(count) => count,
             Err(error) => {
                 self.break_desk(desk, &error);
                 return 0;
             }
         };
-        let (mut unused, mut slots) = (0, [0; POLLED_AT_ONCE]);
-        for done in &done[..count] {
+        let (mut unused, mut slots, mut has_received) = (0, [0; POLLED_AT_ONCE], false);
+        for done in &place.found[..count] {
             let received = place.receives.take(done);
+            has_received |= received.is_some();
             let placed = place.queues.get_mut(&done.queue).filter(|_| done.what != Outcome::Unused);
             if let Some(placed) = placed
                 && let Some(rail) = placed.rail
@@ -411,7 +415,8 @@ impl Inner {
         if unused > 0 {
             self.give_back(desk as u8, &slots[..unused]);
         }
-        if count > 0 && self.desks[desk].receives.is_suspicious() {
+        // Which ones were lost is told by those that come after them.
+        if has_received && self.desks[desk].receives.is_suspicious() {
             let now = self.now();
             if let Err(error) = self.desks[desk].look_for_lost(now) {
                 self.break_desk(desk, &error);

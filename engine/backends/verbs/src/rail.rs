@@ -232,6 +232,20 @@ impl Rail {
         }
     }
 
+    /// The life for which its queue is being connected is over before it has begun: the peer has ended it, or waits to be told how far
+    /// this engine's log has come.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.peer_ended.is_some() || self.told_revision < self.vouched
+    }
+
+    /// Its queue comes back at once if nobody has begun to connect it. Answers whether it has.
+    pub(crate) fn call_back(&mut self) -> bool {
+        let Place::Away(away) = &self.queue else { return false };
+        let Some(queue) = away.call_back() else { return false };
+        self.queue = Place::Here(queue);
+        true
+    }
+
     /// It was not to be connected, maybe in part: it is tried again later.
     pub(crate) fn is_refused(&mut self, now: Instant) -> Result<(), CardError> {
         let is_new = self.make_queue_new();

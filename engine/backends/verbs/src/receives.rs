@@ -46,7 +46,7 @@ pub(crate) struct Receives {
     /// The last number that was given, and the highest that was taken.
     last: u64,
     taken: u64,
-    /// Receives that were given, in their order. Those that were taken are let go when they are the first.
+    /// Receives that were given, in their order. Those that were taken are let go when they are the first, or are too many.
     order: VecDeque<(u64, u32)>,
     /// A queue was made new when so many had been given. None: nothing can have been lost.
     suspected: Option<u64>,
@@ -140,6 +140,10 @@ impl Receives {
             && self.given_as[id as usize] != first
         {
             self.order.pop_front();
+        }
+        // Behind one that never comes the list grows by each that does: they are let go together, so that it costs each a few steps.
+        if self.order.len() > 2 * self.slots.len() {
+            self.order.retain(|&(number, id)| self.given_as[id as usize] == number);
         }
         Some(number)
     }
@@ -379,6 +383,25 @@ mod tests {
         assert_eq!(bench.taker.0.len(), WANTED);
         assert_eq!(bench.receives.missing, [], "their slots are used again");
         assert_eq!(bench.receives.free.len(), SPARE_MAX);
+    }
+
+    #[test]
+    fn behind_one_that_never_comes_what_is_remembered_does_not_grow() {
+        let mut bench = Bench::new();
+        for _ in 0..4 {
+            bench.begin();
+        }
+        for _ in 0..1000 {
+            let id = bench.begin();
+            bench.end(id);
+        }
+        assert!(bench.receives.order.len() <= 2 * WANTED, "{}", bench.receives.order.len());
+        // All four are found as before.
+        bench.receives.suspect();
+        let later = bench.begin();
+        let floor = bench.end(later);
+        bench.look(floor);
+        assert_eq!(bench.taker.0.len(), WANTED);
     }
 
     #[test]

@@ -227,7 +227,15 @@ impl Channel {
                         self.try_again(place, context)?;
                     }
                 }
-                Standing::Connecting => is_breaking |= self.look_whether_connected(place, context)?,
+                Standing::Connecting => {
+                    // The peer waits for a word about this life; if nobody has begun with it, nobody has to wait for that.
+                    if (rail.is_overtaken() || rail.is_dead) && rail.call_back() {
+                        rail.standing = Standing::Idle(now);
+                        is_breaking = true;
+                    } else {
+                        is_breaking |= self.look_whether_connected(place, context)?;
+                    }
+                }
                 Standing::Meeting(since) => is_breaking |= self.look_at_meeting(place, since, now),
                 Standing::Greeting(since) => {
                     if since + GREETING <= now {
@@ -452,7 +460,7 @@ impl Channel {
                 return Err(LaneFault(Cause::CardFailed));
             }
         }
-        let is_overtaken = rail.peer_ended.is_some() || rail.told_revision < rail.vouched;
+        let is_overtaken = rail.is_overtaken();
         if is_overtaken || rail.is_dead {
             rail.is_on_purpose = is_overtaken;
             rail.break_off();

@@ -39,6 +39,7 @@ pub use nearest::Suggestion;
 pub use read::CONFIG_BYTES_MAX;
 pub use reference::{default_yaml, reference_markdown};
 pub use sections::{
-    Config, CreditsConfig, EngineConfig, MemoryConfig, PagesChoice, ProcessVmChoice, Progress, SessionConfig, TcpIo,
-    TransfersConfig, TransportName, TransportsConfig, VerbsConnect, WorkersConfig,
+    Config, ControlConfig, CreditsConfig, EngineConfig, LegMemory, LegsConfig, MemoryConfig, PagesChoice,
+    ProcessVmChoice, Progress, SessionConfig, TcpIo, TransfersConfig, TransportName, TransportsConfig, VerbsConnect,
+    WorkersConfig,
 };

@@ -14,7 +14,7 @@ use super::sections::Config;
 use super::tree::{self, Node, Position, Step, short};
 
 /// The most bytes of a configuration: several times the commented default.
-pub const CONFIG_BYTES_MAX: usize = 64 * 1024;
+pub const CONFIG_BYTES_MAX: usize = 128 * 1024;
 
 impl Config {
     /// Reads a configuration file. What it leaves out has its default.

@@ -13,6 +13,8 @@ const SECTIONS: &[(&str, &str)] = &[
     ("transports", "The ways bytes may take."),
     ("memory", "How pools get their memory."),
     ("session", "How long conversations with peers may take."),
+    ("control", "How much is kept of transfers by name, and how long."),
+    ("legs", "In which pieces transfers by name go."),
 ];
 
 /// Columns of a comment line in the default file.

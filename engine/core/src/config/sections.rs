@@ -27,6 +27,10 @@ pub struct Config {
     pub memory: MemoryConfig,
     /// How long conversations with peers may take.
     pub session: SessionConfig,
+    /// How much is kept of transfers by name, and how long.
+    pub control: ControlConfig,
+    /// In which pieces transfers by name go.
+    pub legs: LegsConfig,
 }
 
 /// What the engine is called and where it can be found.
@@ -204,6 +208,57 @@ pub struct SessionConfig {
     pub directory_file: Option<PathBuf>,
 }
 
+/// How much is kept of transfers by name, and how long.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ControlConfig {
+    /// The most transfers that stand at a time.
+    pub transfers_max: usize,
+    /// Words for transfers that are not admitted yet.
+    pub early_messages: usize,
+    /// The bytes of those.
+    pub early_bytes: usize,
+    /// How long such a word waits, in milliseconds.
+    pub early_ms: u64,
+    /// Ended transfers that are remembered.
+    pub tombstones: usize,
+    /// How long they are, in milliseconds.
+    pub tombstone_ms: u64,
+    /// How long the other side may take to say that nothing can land any more, in milliseconds.
+    pub abort_ms: u64,
+}
+
+/// In which pieces transfers by name go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LegsConfig {
+    /// For how many tokens memory is asked for while nobody knows how many come.
+    pub default_tokens: u64,
+    /// The percentage of the last transfers for which that would have been enough; 0: the default always.
+    pub quantile_percent: u8,
+    /// What a sink does without memory for the next leg.
+    pub memory: LegMemory,
+    /// The most bytes under one landing.
+    pub part_bytes: u64,
+    /// Parts of one transfer that are under way to one rank.
+    pub parts_ahead: usize,
+    /// Legs that a sink may have granted and not taken.
+    pub ahead: u32,
+}
+
+/// What a sink does without memory for the next leg.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LegMemory {
+    /// Asks again until the deadline.
+    #[default]
+    Wait,
+    /// Takes what there is.
+    Shrink,
+    /// Ends the transfer.
+    Fail,
+}
+
 impl Default for WorkersConfig {
     fn default() -> Self {
         Self { count: 1, cores: Vec::new(), progress: Progress::default(), spin_us: 20 }
@@ -248,6 +303,33 @@ impl Default for SessionConfig {
             heartbeat_ms: 5_000,
             accepts_per_second: 512,
             directory_file: None,
+        }
+    }
+}
+
+impl Default for ControlConfig {
+    fn default() -> Self {
+        Self {
+            transfers_max: 65_536,
+            early_messages: 4096,
+            early_bytes: 4 << 20,
+            early_ms: 30_000,
+            tombstones: 65_536,
+            tombstone_ms: 60_000,
+            abort_ms: 500,
+        }
+    }
+}
+
+impl Default for LegsConfig {
+    fn default() -> Self {
+        Self {
+            default_tokens: 8192,
+            quantile_percent: 0,
+            memory: LegMemory::default(),
+            part_bytes: 16 << 20,
+            parts_ahead: 16,
+            ahead: 16,
         }
     }
 }

@@ -482,6 +482,26 @@ mod properties {
     }
 
     prop_compose! {
+        fn control()(
+            (transfers_max, tombstones) in (1usize..=1 << 22, 1usize..=1 << 22),
+            (early_messages, early_bytes) in (1usize..=1 << 20, 1024usize..=1 << 30),
+            (early_ms, tombstone_ms, abort_ms) in (1u64..=86_400_000, 1u64..=86_400_000, 1u64..=86_400_000),
+        ) -> ControlConfig {
+            ControlConfig { transfers_max, early_messages, early_bytes, early_ms, tombstones, tombstone_ms, abort_ms }
+        }
+    }
+
+    prop_compose! {
+        fn legs()(
+            (default_tokens, quantile_percent) in (1u64..=1 << 40, 0u8..=100),
+            memory in prop::sample::select(vec![LegMemory::Wait, LegMemory::Shrink, LegMemory::Fail]),
+            (part_bytes, parts_ahead, ahead) in (65_536u64..=1 << 30, 1usize..=1024, 1u32..=256),
+        ) -> LegsConfig {
+            LegsConfig { default_tokens, quantile_percent, memory, part_bytes, parts_ahead, ahead }
+        }
+    }
+
+    prop_compose! {
         fn configs()(
             name in names(),
             directory in prop::option::of("/[^\0\u{fffd}]{0,40}"),
@@ -500,6 +520,7 @@ mod properties {
             (listen, advertise) in (addresses(), addresses()),
             (secret_file, directory_file) in (prop::option::of("/[^\0\u{fffd}]{0,40}"), prop::option::of("/[a-z]{0,9}")),
             (heartbeat_ms, accepts_per_second) in (50u64..=86_400_000, 1u64..=1_000_000),
+            (control, legs) in (control(), legs()),
         ) -> Config {
             Config {
                 engine: EngineConfig { name, directory: directory.map(PathBuf::from) },
@@ -527,6 +548,8 @@ mod properties {
                     accepts_per_second,
                     directory_file: directory_file.map(PathBuf::from),
                 },
+                control,
+                legs,
             }
         }
     }

@@ -10,7 +10,7 @@ use penstock_memory::Region;
 use penstock_ring::Withdrawal;
 use penstock_ring::gate::Withdrawals;
 use penstock_session::frame::LABEL_BYTES_MAX;
-use penstock_session::{CounterNews, Frame, RegionNews, Regions, RegionsGone, Withdrawn};
+use penstock_session::{CounterNews, Frame, RegionNews, Regions, RegionsGone, Said, Withdrawn};
 use penstock_transport::host::PostsView;
 use penstock_transport::{Exported, Tokens};
 
@@ -34,6 +34,10 @@ pub(super) struct Announced {
     counters: BTreeMap<u32, u32>,
     /// How far the log of withdrawn memory was told, to who cannot look into it.
     log: Option<u64>,
+    /// The desk knows that the session stands.
+    is_joined: bool,
+    /// What the peer has said of transfers before that: its own announcement may be quicker.
+    early: Option<Box<Said>>,
 }
 
 impl<E: Env> Control<E> {
@@ -80,6 +84,14 @@ impl<E: Env> Control<E> {
         for frame in announced.next_counters(shared.counters.news()) {
             sent = sent.and_then(|()| connection.send(&frame, Vec::new()));
         }
+        let joined = (!std::mem::replace(&mut announced.is_joined, true)).then(|| Arc::clone(peer));
+        let early = announced.early.take();
+        if let Some(peer) = joined {
+            self.joined_desk(&peer);
+        }
+        if let Some(said) = early {
+            self.heard_said(token, *said);
+        }
         match sent {
             Ok(()) => self.rewatch(token),
             // One region that cannot be said in a frame must not end the session.
@@ -90,6 +102,15 @@ impl<E: Env> Control<E> {
 }
 
 impl Announced {
+    /// What a peer says of transfers, if the desk may hear it by now. Before that a peer that keeps to its words says one thing.
+    pub(super) fn heard(&mut self, said: Said) -> Option<Said> {
+        if self.is_joined {
+            return Some(said);
+        }
+        self.early.get_or_insert_with(|| Box::new(said));
+        None
+    }
+
     fn next_frames(
         &mut self,
         registry: &penstock_memory::Registry,

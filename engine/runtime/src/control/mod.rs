@@ -14,11 +14,13 @@
 //! - [`leave`]: how a session ends
 //! - [`life`]: peers that die without a word; [`heartbeat`]: peers on other hosts that say nothing any more
 //! - [`known`]: what engines tell each other about where they are
+//! - [`desk`]: transfers by name: what their desk hears, and what it wants carried out
 
 mod announce;
 mod asides;
 mod call;
 mod connection;
+mod desk;
 mod drain;
 mod greet;
 mod heartbeat;
@@ -44,6 +46,7 @@ use penstock_transport::Asides;
 use self::announce::Announced;
 pub(crate) use self::call::Wanted;
 use self::connection::{Broken, Connection};
+use self::desk::UnderWay;
 use self::drain::Rest;
 use self::greet::Greeter;
 use self::heartbeat::Probe;
@@ -115,6 +118,8 @@ pub(crate) struct Control<E: Env> {
     stop_by: Option<Moment>,
     /// When the peers' lives are looked at next; none while there is nobody to look at.
     look_at: Option<Moment>,
+    /// What is under way for the desk.
+    under_way: UnderWay,
 }
 
 impl<E: Env> Control<E> {
@@ -142,6 +147,7 @@ impl<E: Env> Control<E> {
             stopping: false,
             stop_by: None,
             look_at: None,
+            under_way: UnderWay::default(),
         })
     }
 
@@ -155,7 +161,7 @@ impl<E: Env> Control<E> {
                 tracing::warn!("sessions are dropped without a goodbye: a worker does not leave its peer");
                 return;
             }
-            let others = [self.stop_by, self.look_at, self.accept_again];
+            let others = [self.stop_by, self.look_at, self.accept_again, self.desk_deadline()];
             let deadline = self.next_deadline().into_iter().chain(others.into_iter().flatten()).min();
             self.turn(deadline.map(|deadline| deadline.since(now)));
         }
@@ -192,6 +198,7 @@ impl<E: Env> Control<E> {
                 self.serve(token);
             }
         }
+        self.turn_desk();
         self.accept_again();
         self.look_at_lives();
         self.advance_draining();
@@ -220,6 +227,9 @@ impl<E: Env> Control<E> {
                 None => left.arrive(),
             },
             ControlCall::Drain => self.drain(),
+            ControlCall::Ended(key) => self.move_ended(key),
+            ControlCall::Landing { peer, payload } => self.landed(&peer, payload),
+            ControlCall::Desk => {} // It is turned in every turn.
             ControlCall::Left => {} // Whoever waits for it is looked at every turn.
             ControlCall::Stop => self.stop(),
         }
@@ -352,6 +362,10 @@ impl<E: Env> Control<E> {
                     }
                     Frame::Withdrawn(withdrawn) => announce::learn_withdrawn(peer, withdrawn),
                     Frame::Aside(words) => return self.heard_aside(token, &words),
+                    Frame::Control(said) => {
+                        self.heard_said(token, said);
+                        true
+                    }
                     Frame::Goodbye => return self.heard_goodbye(token),
                     Frame::Hello(_) | Frame::Offer(_) | Frame::Refuse { .. } => false,
                 };

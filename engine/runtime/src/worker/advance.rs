@@ -391,9 +391,10 @@ impl<E: Env> Shared<E> {
         // The plan first: who sees the end finds this worker's hold on its memory gone. Of a split
         // transfer other workers may still have the command in their queues, and the plan with it.
         drop(active);
+        let is_watched = slot.is_watched();
         slot.finish(outcome);
         self.let_go(key);
-        self.completed_one();
+        self.completed_one(key, is_watched);
     }
 
     /// Ends a transfer that has failed; nothing more is announced.

@@ -517,7 +517,11 @@ impl<E: Env> Sink for Delivery<'_, E> {
 impl<E: Env> Delivery<'_, E> {
     fn put(&mut self, note: Note<'_>, handle: Option<Handle>) {
         debug_assert!(self.reserved, "a lane asks for room before every notification");
-        self.shared.inbox.put(self.peer, note.id, note.payload, handle);
+        if self.shared.desk.is_landing(note.id) {
+            self.shared.landed(self.peer, note.payload);
+        } else {
+            self.shared.inbox.put(self.peer, note.id, note.payload, handle);
+        }
         self.reserved = false;
         self.taken += 1;
     }

@@ -10,14 +10,18 @@
 //! - [`waiting`]: the event fd, blocking, statistics
 //! - [`sessions`]: coming and going
 //! - [`draining`]: coming to rest
+//! - [`named`]: transfers by name
+//! - [`shards`]: transfers by name between unequal ranks
 
 pub mod bytes;
 pub mod draining;
 pub mod ends;
+pub mod named;
 pub mod notes;
 pub mod pressure;
 pub mod rights;
 pub mod sessions;
 pub mod shapes;
+pub mod shards;
 pub mod waiting;
 pub mod withdrawal;

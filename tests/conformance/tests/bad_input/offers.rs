@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use penstock::Rights;
 use penstock::memory::{Access, MemoryError, PageKind, Segment, map_foreign_pool};
-use penstock::session::{Frame, RefusalCode, RegionNews, Regions};
+use penstock::session::control::{ChunkAck, Head, Seal};
+use penstock::session::{Frame, RefusalCode, RegionNews, Regions, Said, Side, TransferId};
 use penstock::transport::Tokens;
 use penstock::transport::host::{mail_bytes, posts_bytes};
 use penstock_conformance::bystander::{Arena, attack};
 use penstock_conformance::command::{Command, Reply};
-use penstock_conformance::rogue::{Intruder, Offering, Rogue, hello};
+use penstock_conformance::rogue::{Heard, Intruder, Offering, Rogue, encoded, hello};
+use penstock_conformance::stage::PATIENCE;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -222,6 +224,34 @@ fn assert_corrupt(arena: &mut Arena) {
         Reply::Ended(Some(cause)) => assert!(cause.contains("nonsense") && cause.contains("restart"), "{cause}"),
         other => panic!("the session still stands: {other:?}"),
     }
+}
+
+#[test]
+fn words_of_transfers_that_nobody_knows_end_no_session_and_broken_ones_do() {
+    attack("words of transfers", |arena| {
+        let head = Head { transfer: TransferId::from_bytes([7; 16]), side: Side::Source, rank: 9, ranks: 3 };
+        let mut intruder = Rogue::connect(&arena.socket()).greet(&arena.card).join();
+        assert_eq!(arena.ask(Command::Watch { peer: "rogue".to_owned() }), Reply::Done);
+        let seal = Said::Seal(Seal { head, parts: u64::MAX, tokens: u64::MAX, legs: u32::MAX, rows: Vec::new() });
+        for said in [seal.clone(), seal, Said::ChunkAck(ChunkAck { op: 1, part: 2, code: 3 })] {
+            intruder.rogue.send(&Frame::Control(said), &[]);
+        }
+        intruder.rogue.send(&Frame::Ping { number: 77 }, &[]);
+        loop {
+            match intruder.rogue.hear(PATIENCE) {
+                Heard::Frame(Frame::Pong { number: 77 }, _) => break,
+                Heard::Frame(..) => {}
+                other => panic!("the session does not stand: {other:?}"),
+            }
+        }
+        // One more byte behind a body is another body.
+        let mut broken = encoded(&Frame::Control(Said::ChunkAck(ChunkAck { op: 1, part: 2, code: 3 })), 0);
+        broken[8] += 1;
+        broken.push(0);
+        intruder.rogue.say(&broken);
+        intruder.wait_for_the_end();
+        assert_corrupt(arena);
+    });
 }
 
 #[test]

@@ -21,12 +21,6 @@ mod report;
 mod steps;
 mod target;
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use clap::ValueEnum;
 
 pub(crate) use self::flaw::Flaw;
@@ -39,6 +33,10 @@ use self::target::{Target, engine_config};
 use crate::arguments::{SelftestOptions, TargetOptions, Transport};
 use crate::console::{self, Progress};
 use crate::failure::{Ended, Failure};
+use crate::folder::Folder;
+
+/// What the names of folders begin with.
+const FOLDER_PREFIX: &str = "penstock-selftest-";
 
 /// What the hidden option breaks on purpose, so that a test can see the self-test fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -129,50 +127,19 @@ impl Run<'_> {
     }
 
     fn connect(&self, transport: Transport) -> Result<Pair, Flaw> {
-        let folder = Folder::make()?;
+        // Until both have met: nobody needs the sockets afterwards, so that even a test that is killed then leaves nothing behind.
+        let folder = Folder::make(FOLDER_PREFIX).map_err(Flaw::Folder)?;
         let layout = Layout::of(self.options.quick);
         if transport == Transport::Verbs {
             // What keeps it from starting is better heard of than that the other process has ended.
-            drop(penstock::Engine::start(engine_config(&folder.0, "trial", transport))?);
+            drop(penstock::Engine::start(engine_config(folder.path(), "trial", transport))?);
         }
         let far = match transport {
-            Transport::Local => Far::Here(Box::new(Target::start(&folder.0, transport, layout)?)),
+            Transport::Local => Far::Here(Box::new(Target::start(folder.path(), transport, layout)?)),
             Transport::Shm | Transport::Verbs | Transport::Tcp => {
-                Far::There(Companion::start(&folder.0, transport, self.options.quick, self.verbose)?)
+                Far::There(Companion::start(folder.path(), transport, self.options.quick, self.verbose)?)
             }
         };
-        Pair::connect(&folder.0, transport, layout, far)
-    }
-}
-
-/// A folder of this pair's own for the rendezvous sockets, until both have met: nobody needs the sockets
-/// afterwards, so that even a test that is killed then leaves nothing behind.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn make() -> Result<Self, Flaw> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let name = format!("penstock-selftest-{}-{}", std::process::id(), now.as_nanos());
-        let path = std::env::temp_dir().join(name);
-        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(Flaw::Folder)?;
-        let folder = Self(path);
-        folder.make_secret().map_err(Flaw::Folder)?;
-        Ok(folder)
-    }
-
-    /// For engines that meet over the network.
-    fn make_secret(&self) -> std::io::Result<()> {
-        let mut bytes = [0u8; 32];
-        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(self.0.join(target::SECRET))?;
-        writeln!(file, "{digits}")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is a folder of ours in the folder for temporary things.
-        let _ = std::fs::remove_dir_all(&self.0);
+        Pair::connect(folder.path(), transport, layout, far)
     }
 }

@@ -13,13 +13,11 @@ use super::flaw::Flaw;
 use super::layout::{BLOCK_BYTES, Layout};
 use super::pattern::{self, Content, Wrong};
 use crate::arguments::Transport;
+use crate::folder::SECRET;
 
 /// The labels under which the initiator finds what it needs.
 pub(crate) const POOL: &str = "kv";
 pub(crate) const COUNTER: &str = "arrivals";
-
-/// The secret of both engines, in their folder.
-pub(crate) const SECRET: &str = "secret";
 
 /// How long anything may take that should take far less than a second.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);

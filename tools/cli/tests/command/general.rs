@@ -4,10 +4,12 @@ use std::process::Stdio;
 
 use crate::run::{Folder, penstock, wait};
 
-const COMMANDS: [&[&str]; 7] = [
+const COMMANDS: [&[&str]; 9] = [
     &["selftest"],
     &["perf"],
     &["doctor"],
+    &["demo"],
+    &["demo", "pd"],
     &["config"],
     &["config", "check"],
     &["config", "keys"],
@@ -52,6 +54,7 @@ fn wrong_arguments_are_refused_with_what_to_do() {
         (&["selftst"], "selftest"),
         (&["selftest", "--transport", "dpdk"], "[possible values: local, shm, verbs, tcp]"),
         (&["selftest", "--workers", "2"], "--help"),
+        (&["demo", "pd", "--kill", "proxy"], "[possible values: prefill, decode]"),
         (&["doctor", "kernal"], "a similar value exists: 'kernel'"),
         (&["doctor", "--config", "absent.yaml"], "there is no configuration file"),
         (&["config", "check"], "<FILE>"),

@@ -30,6 +30,9 @@ impl Serving {
         });
         let mut serving = Self { child, lines, address: String::new() };
         let first = serving.event("serving");
+        // Offered or not, and then why.
+        let rdma = &first["rdma"];
+        assert_eq!(rdma["offered"].as_bool().unwrap(), rdma["why_not"].is_null(), "{first}");
         serving.address = first["addresses"][0].as_str().unwrap().to_owned();
         serving
     }

@@ -102,3 +102,33 @@ fn what_cannot_be_measured_is_refused() {
         assert!(ran.err.starts_with("penstock: ") && ran.err.contains(expected), "{ran:?}");
     }
 }
+
+#[test]
+fn what_is_configured_otherwise_is_used_and_what_is_wrong_with_it_is_said_once() {
+    let folder = Folder::new();
+    // The place at which engines would listen is the measurement's own: another one may be there.
+    let file = folder.write("own.yaml", "transports: { tcp_streams: 2 }\nsession: { listen: [\"127.0.0.1:1\"] }\n");
+    let ran = perf(&folder, &["--json", "--transport", "tcp", "--config", &file]);
+    assert_eq!((ran.status, ran.err.as_str()), (0, ""), "{ran:?}");
+    let path = ran.json()["path"].as_str().unwrap().to_owned();
+    assert!(path.contains("2 streams"), "{path}");
+    let wrong = folder.write("wrong.yaml", "sessoin: 1\n");
+    let ran = perf(&folder, &["--config", &wrong]);
+    assert_eq!((ran.status, ran.err.matches("sessoin").count()), (2, 1), "{ran:?}");
+}
+
+#[test]
+fn options_for_rdma_devices_are_refused_where_they_mean_nothing() {
+    let folder = Folder::new();
+    for (arguments, words) in [
+        (&["--devices", "mlx5_0"][..], "measures shm; add `--transport verbs`"),
+        (&["--transport", "tcp", "--connect", "cm"], "--connect is for RDMA devices"),
+        (&["--transport", "verbs", "--devices", "mlx5_0:0"], "ports are counted from 1"),
+        (&["--transport", "verbs", "--devices", "mlx5_0:1,mlx5_0:1"], "names mlx5_0:1 twice"),
+    ] {
+        let ran = perf(&folder, arguments);
+        assert!(ran.status == 2 && ran.err.contains(words), "{arguments:?}: {ran:?}");
+    }
+    let ran = finish(&mut folder.command(&["doctor", "127.0.0.1:1", "--devices", "mlx5_0"]));
+    assert!(ran.status == 2 && ran.err.contains("reached over TCP"), "{ran:?}");
+}

@@ -21,7 +21,12 @@ pub(super) fn examine(host: &Host) -> Vec<Finding> {
     if !devices.is_empty() {
         findings.push(ports(host, &devices));
         findings.extend(addresses::examine(host, &devices));
+    }
+    // Who names devices is told of each also where there are none.
+    if !devices.is_empty() || !host.asked().devices.is_empty() {
         findings.push(rails::examine(host));
+    }
+    if !devices.is_empty() {
         findings.push(files(host));
     }
     findings.extend(libraries::examine(host, &devices));

@@ -146,11 +146,11 @@ fn the_choice_is_that_of_the_configuration() {
     let finding = host.one(Topic::Rdma, "rails");
     assert_finding(
         &finding,
-        Status::Missing,
+        Status::Broken,
         "there is no `mlx5_7` here; there is mlx5_0",
         "`transports.verbs_devices`",
     );
-    assert_eq!(lacks(&host, Way::Verbs), ["rdma: rails"]);
+    assert!(!host.report().ok, "an engine of this configuration does not start");
     host.asked.devices = vec!["mlx5_0:1:0".to_owned()];
     assert_eq!(rails(&host).ports[0].gid_index, Some(0));
     host.asked.devices = vec!["a:b".to_owned()];
@@ -295,4 +295,16 @@ fn a_gpu_without_driver_library_or_rights_is_named() {
     assert_finding(&finding, Status::Missing, "not loaded", "modprobe nvidia");
     host.remove("/sys/bus/pci/devices");
     assert_finding(&host.one(Topic::Gpu, "devices"), Status::Missing, "no NVIDIA device", "--gpus all");
+}
+
+#[test]
+fn a_device_that_is_named_where_there_is_none_is_held_against_the_host() {
+    let mut host = Fixture::new();
+    host.remove("/sys/class/infiniband");
+    assert!(host.report().find(Topic::Rdma, "rails").is_none(), "nobody asked");
+    host.asked.devices = vec!["mlx5_0:1".to_owned()];
+    let report = host.report();
+    let finding = report.find(Topic::Rdma, "rails").expect("somebody asked");
+    assert_finding(finding, Status::Broken, "there is no `mlx5_0` here", "`transports.verbs_devices`");
+    assert!(!report.ok, "an engine of this configuration does not start");
 }

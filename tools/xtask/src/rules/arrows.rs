@@ -5,6 +5,8 @@
 //!        \         |         /
 //!           engine/runtime
 //!          /       |       \
+//!         /        |      flows
+//!        /         |         |
 //!    backends      |      session          backends never know session, nor session them
 //!        |         |         |
 //!     transport ───┘         |
@@ -41,6 +43,7 @@ const ENGINE: &[&str] = &[
     "penstock-ring",
     "penstock-transport",
     "penstock-session",
+    "penstock-flows",
     "penstock-local",
     "penstock-shm",
     "penstock-tcp",
@@ -55,6 +58,7 @@ const LAB: &[&str] = &[
     "penstock-ring",
     "penstock-transport",
     "penstock-session",
+    "penstock-flows",
     "penstock-local",
     "penstock-shm",
     "penstock-tcp",
@@ -70,10 +74,12 @@ const ALL: &[&str] = &[
     "penstock-ring",
     "penstock-transport",
     "penstock-session",
+    "penstock-flows",
     "penstock-local",
     "penstock-shm",
     "penstock-tcp",
     "penstock-verbs",
+    "penstock-sim",
 ];
 
 /// The labs also try the doctor in places that only root can make.
@@ -84,6 +90,7 @@ const CONFORMANCE: &[&str] = &[
     "penstock-ring",
     "penstock-transport",
     "penstock-session",
+    "penstock-flows",
     "penstock-local",
     "penstock-shm",
     "penstock-tcp",
@@ -100,8 +107,11 @@ const PLACES: &[Place] = &[
     place("penstock-memory", "engine/memory", &["penstock-core", "penstock-ring"]),
     place("penstock-transport", "engine/transport", &["penstock-core", "penstock-memory", "penstock-ring"]),
     place("penstock-session", "engine/session", &["penstock-core"]),
+    place("penstock-flows", "engine/flows", &["penstock-core", "penstock-session"]),
     place("penstock-local", "engine/backends/local", TRANSPORTS_MAY_USE),
     place("penstock-shm", "engine/backends/shm", TRANSPORTS_MAY_USE),
+    // No engine has it by itself: a simulation passes it to one.
+    place("penstock-sim", "engine/backends/sim", TRANSPORTS_MAY_USE),
     place("penstock-tcp", "engine/backends/tcp", TRANSPORTS_MAY_USE),
     place(
         "penstock-verbs",

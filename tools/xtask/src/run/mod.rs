@@ -3,6 +3,7 @@
 
 mod binaries;
 pub(crate) mod labs;
+pub(crate) mod mutations;
 mod packages;
 mod process;
 mod skips;

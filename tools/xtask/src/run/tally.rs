@@ -34,6 +34,14 @@ impl Tally {
         Some(Self { passed: count(" passed")?, failed: count(" failed")?, skipped: count(" ignored")? })
     }
 
+    /// The counts of a line that is a sum, as this is shown.
+    pub(crate) fn of_sum(line: &str) -> Option<Self> {
+        let mut counts = line.split(", ");
+        let mut count = |what: &str| counts.next()?.strip_suffix(what)?.parse().ok();
+        let sum = Self { passed: count(" passed")?, failed: count(" failed")?, skipped: count(" skipped")? };
+        counts.next().is_none().then_some(sum)
+    }
+
     /// Moves `count` tests from passed to skipped: the harness saw them end without a complaint.
     pub(crate) fn skip(&mut self, count: usize) {
         let moved = count.min(self.passed);
@@ -59,6 +67,21 @@ impl fmt::Display for Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sum_is_read_as_it_is_shown_and_nothing_else_is() {
+        let tally = Tally { passed: 9_998, failed: 2, skipped: 1 };
+        assert_eq!(Tally::of_sum(&tally.to_string()), Some(tally));
+        for line in [
+            "",
+            "5 passed",
+            "5 passed, 1 failed",
+            "5 passed, 1 failed, 0 skipped, 2 lost",
+            "x passed, 1 failed, 0 skipped",
+        ] {
+            assert_eq!(Tally::of_sum(line), None, "{line}");
+        }
+    }
 
     #[test]
     fn result_lines_are_counted_and_others_are_not() {

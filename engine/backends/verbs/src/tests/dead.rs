@@ -124,7 +124,7 @@ fn a_card_that_fails_while_its_rail_is_away_is_given_up_too() {
         is_given_up(&network, &mut sides, (&source, &target));
         // While it is being connected.
         let network = ModelNetwork::by_hand();
-        let mut sides = dialing(&network, &[1]);
+        let mut sides = dialing(&network, &[1], Waits::InTheNetwork);
         let (source, target) = pools(&mut sides);
         sides[failing].cards[1].fail();
         pass_time(&network, &mut sides, 500 * MS);
@@ -134,7 +134,7 @@ fn a_card_that_fails_while_its_rail_is_away_is_given_up_too() {
     }
     // Where it cannot be connected, and what is connected in part cannot be taken back.
     let network = ModelNetwork::by_hand();
-    let mut sides = dialing(&network, &[1]);
+    let mut sides = dialing(&network, &[1], Waits::InTheNetwork);
     let (source, target) = pools(&mut sides);
     sides[1].cards[1].refuse_connects(1);
     sides[1].cards[1].refuse_resets(1);

@@ -27,7 +27,7 @@ use crate::card::{
     Access, Card, Connecting, Desk, Done, Endpoint, Facts, Landing, Meeting, Outcome, Queue, Registration, Token,
 };
 use crate::channel::Channel;
-use crate::connecting::{Connect, Job};
+use crate::connecting::{Connect, Job, Work};
 use crate::context::{Context, Witness};
 use crate::model::{ModelCard, ModelNetwork};
 use crate::rail::{RailParts, Standing};
@@ -82,21 +82,36 @@ impl Witness for Proofs {
 /// Connects at once, or when it is told to.
 #[derive(Default)]
 struct Dialer {
-    waits: Cell<bool>,
-    jobs: RefCell<Vec<Job>>,
+    waits: Cell<Option<Waits>>,
+    begun: RefCell<Vec<Work>>,
+    unbegun: RefCell<Vec<Job>>,
+}
+
+/// What queues wait for that are to be connected.
+#[derive(Debug, Clone, Copy)]
+enum Waits {
+    /// For an answer of the network.
+    InTheNetwork,
+    /// For others that were there before.
+    ForItsTurn,
 }
 
 impl Connect for Dialer {
     fn connect(&self, job: Job) {
-        if self.waits.get() { self.jobs.borrow_mut().push(job) } else { job.run() }
+        match self.waits.get() {
+            None => job.run(),
+            Some(Waits::InTheNetwork) => self.begun.borrow_mut().extend(job.begin()),
+            Some(Waits::ForItsTurn) => self.unbegun.borrow_mut().push(job),
+        }
     }
 }
 
 impl Dialer {
     /// Connects what waited.
     fn go_on(&self) {
-        self.waits.set(false);
-        self.jobs.take().into_iter().for_each(Job::run);
+        self.waits.set(None);
+        self.begun.take().into_iter().for_each(Work::run);
+        self.unbegun.take().into_iter().for_each(Job::run);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Rails that break, and what becomes of what was under way.
 
+use super::Waits::{ForItsTurn, InTheNetwork};
 use super::*;
 use crate::model::Losses;
 
@@ -501,9 +502,9 @@ fn words_that_make_no_sense_end_the_session() {
 }
 
 /// Both sides' second rail is broken and waits to be connected, on one side, or on both.
-pub(super) fn dialing(network: &ModelNetwork, who: &[usize]) -> [Side; 2] {
+pub(super) fn dialing(network: &ModelNetwork, who: &[usize], waits: Waits) -> [Side; 2] {
     let mut sides = connected(network, TWO);
-    who.iter().for_each(|&at| sides[at].dialer.waits.set(true));
+    who.iter().for_each(|&at| sides[at].dialer.waits.set(Some(waits)));
     sides[0].cut(1);
     settle(network, &mut sides);
     for (at, side) in sides.iter().enumerate() {
@@ -517,7 +518,7 @@ pub(super) fn dialing(network: &ModelNetwork, who: &[usize]) -> [Side; 2] {
 fn a_rail_that_is_being_connected_holds_up_nobody_and_comes_back_whoever_is_first() {
     for who in [&[0][..], &[1], &[0, 1]] {
         let network = ModelNetwork::by_hand();
-        let mut sides = dialing(&network, who);
+        let mut sides = dialing(&network, who, InTheNetwork);
         let (source, target) = pools(&mut sides);
         for number in 0..8 {
             sides[0].post(WRITE, &source, &target, &[block(number)], (number, number, 1024)).unwrap();
@@ -539,7 +540,7 @@ fn a_rail_that_is_being_connected_holds_up_nobody_and_comes_back_whoever_is_firs
 #[test]
 fn while_a_rail_is_being_connected_memory_is_taken_back_and_the_peer_hears_of_it_first() {
     let network = ModelNetwork::by_hand();
-    let mut sides = dialing(&network, &[1]);
+    let mut sides = dialing(&network, &[1], InTheNetwork);
     let (source, target) = pools(&mut sides);
     sides[1].withdraw(&target, 0, 1);
     sides[1].cut(1);
@@ -563,7 +564,7 @@ fn while_a_rail_is_being_connected_memory_is_taken_back_and_the_peer_hears_of_it
 #[test]
 fn a_peer_that_ends_a_life_that_has_just_begun_is_followed() {
     let network = ModelNetwork::by_hand();
-    let mut sides = dialing(&network, &[1]);
+    let mut sides = dialing(&network, &[1], InTheNetwork);
     // It waits in vain for a greeting, for two seconds.
     pass_time(&network, &mut sides, 2100 * MS);
     assert!(!sides[0].is_up(1) && sides[1].channel.rails[1].peer_ended.is_some());
@@ -573,9 +574,26 @@ fn a_peer_that_ends_a_life_that_has_just_begun_is_followed() {
 }
 
 #[test]
+fn a_peer_that_ends_a_life_does_not_wait_for_a_queue_whose_turn_to_be_connected_has_not_come() {
+    let network = ModelNetwork::by_hand();
+    let mut sides = dialing(&network, &[1], ForItsTurn);
+    // The others before it never come to their end; after two seconds the peer gives up to be greeted, and asks what became of it.
+    pass_time(&network, &mut sides, 2100 * MS);
+    let rail = &sides[1].channel.rails[1];
+    assert!(
+        rail.life > 1 && rail.peer_ended.is_none(),
+        "it was called back, and the peer was told: {:?}",
+        rail.standing
+    );
+    sides[1].dialer.go_on();
+    pass_time(&network, &mut sides, 3000 * MS);
+    assert!(sides.iter().all(|side| side.is_up(1)));
+}
+
+#[test]
 fn a_rail_that_cannot_be_connected_is_tried_again_after_a_pause_that_begins_then() {
     let network = ModelNetwork::by_hand();
-    let mut sides = dialing(&network, &[1]);
+    let mut sides = dialing(&network, &[1], InTheNetwork);
     // The call has taken longer than any pause.
     pass_time(&network, &mut sides, 1500 * MS);
     sides[1].cards[1].refuse_connects(1);
@@ -591,8 +609,8 @@ fn a_rail_that_cannot_be_connected_is_tried_again_after_a_pause_that_begins_then
 #[test]
 fn a_queue_that_never_comes_back_ends_the_session() {
     let network = ModelNetwork::by_hand();
-    let mut sides = dialing(&network, &[1]);
-    sides[1].dialer.jobs.take();
+    let mut sides = dialing(&network, &[1], InTheNetwork);
+    sides[1].dialer.begun.take();
     sides[1].turn();
     assert_eq!(sides[1].fault, Some(LaneFault(Cause::CardFailed)));
     assert_eq!(sides[1].cards[1].counts().queues, 0);

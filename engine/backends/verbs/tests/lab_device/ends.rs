@@ -74,7 +74,7 @@ pub(crate) fn soft_wire(test: &str) -> Option<MutexGuard<'static, ()>> {
     if are_soft() { wire(test) } else { skipped(test, &format!("it is of soft devices, and {PORTS} names others")) }
 }
 
-fn skipped(test: &str, reason: &str) -> Option<MutexGuard<'static, ()>> {
+pub(crate) fn skipped(test: &str, reason: &str) -> Option<MutexGuard<'static, ()>> {
     println!("{test} is skipped: {reason}");
     if let Some(path) = std::env::var_os("PENSTOCK_SKIPS") {
         let opened = fs::OpenOptions::new().create(true).append(true).open(path);

@@ -67,7 +67,8 @@ fn nothing(seen: &[SeenDevice], sentences: &[Sentence]) -> Finding {
 }
 
 fn named_wrongly(why: &str) -> Finding {
-    missing(NAME, why).means("an engine of this configuration does not start").mend(Mend::advice(
+    let finding = Finding::broken(TOPIC, NAME, why).on(&[Way::Verbs]);
+    finding.means("an engine of this configuration does not start").mend(Mend::advice(
         By::You,
         "name ports that are here in `transports.verbs_devices`, or none so that they are chosen",
     ))

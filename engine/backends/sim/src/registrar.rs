@@ -1,0 +1,45 @@
+//! The way to a peer's memory: its owner takes bytes from packets and gives them to some.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use penstock_core::Rights;
+use penstock_core::plan::RegionKey;
+use penstock_memory::Region;
+use penstock_transport::{Exported, ImportError, OwnersMemory, Registrar, RemoteMemory, RemoteRegion, Way};
+
+/// The path of memory that peers may not touch.
+const NOTHING: u8 = 0;
+/// The path of memory that its owner moves for peers.
+const OWNERS: u8 = 1;
+
+/// The name of the way.
+const SIM: &str = "sim";
+
+/// Exports regions to, and imports them from, engines on other simulated hosts.
+pub struct SimRegistrar;
+
+impl Registrar for SimRegistrar {
+    fn export(&self, region: &Arc<Region>) -> Exported {
+        let kind = if region.rights() == Rights::NONE { NOTHING } else { OWNERS };
+        Exported { path: vec![kind], ..Exported::default() }
+    }
+
+    fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
+        match (region.path, token) {
+            ([OWNERS], None) => {
+                let key = RegionKey { region: region.id, generation: region.generation };
+                Ok(RemoteMemory::Owners(OwnersMemory { key, bytes: region.bytes }))
+            }
+            ([NOTHING], None) => Err(ImportError::NoPath("the region gives no rights to peers".to_owned())),
+            _ => Err(ImportError::Garbled("its path is not one of sim")),
+        }
+    }
+
+    fn way(&self, region: &RemoteRegion<'_>) -> Way {
+        match region.path {
+            [OWNERS] => Way { name: SIM, why: "the peer is met over a simulated network".to_owned() },
+            _ => Way { name: Way::NONE, why: "the region gives no rights to peers".to_owned() },
+        }
+    }
+}

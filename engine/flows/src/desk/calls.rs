@@ -1,0 +1,434 @@
+//! What an application asks for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::Moment;
+use penstock_session::control::Side;
+use penstock_session::transfers::places::Places;
+use penstock_session::transfers::table::{AdmitError, EntryKey};
+use penstock_session::{PeerKey, RequestId, TransferId};
+
+use super::Desk;
+use super::flow::{Flow, Lent, Pulled, Sink, Source};
+use crate::action::{Ticket, Urgency};
+use crate::cause::FlowCause;
+use crate::input::{Happening, MemoryPolicy, NoMemory, Piece, Pull, Receive, SinkLegs};
+use crate::output::{Lending, Loans, Send, SendFailed, SourceLegs};
+use crate::part::LegError;
+use crate::partners::LayoutKey;
+use crate::ranks::{NotSpread, Spread};
+use crate::shards::{Pair, Unfit};
+use crate::status::Status;
+
+/// The most legs of a transfer that is read: none is let go before all is confirmed.
+const LEGS_READ_MAX: u32 = 256;
+
+/// How bytes are to be given to others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Produce {
+    /// Where they are.
+    pub layout: LayoutKey,
+    /// This engine's rank among those that have them, and how many there are.
+    pub rank: (u16, u16),
+    /// Which ranks need them from this one.
+    pub sinks: Sinks,
+    /// Each layer goes by itself, when it is ready.
+    pub is_by_layer: bool,
+    /// They are lent, and the sinks read them; otherwise they are sent.
+    pub is_lent: bool,
+    /// How long a lease stands without being renewed, if not as long as all do here.
+    pub lease_ttl: Option<Duration>,
+    /// The block that has what goes once for a transfer, if the layout has such buffers.
+    pub once: Option<u32>,
+    /// How long it may take in all.
+    pub within: Duration,
+    /// How urgent it is.
+    pub urgency: Urgency,
+}
+
+/// Which ranks of the sink need bytes from a rank of the source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sinks {
+    /// Of so many, those that have rows in common with it. What several ranks of the source have is sent by one of them.
+    Sharing(u16),
+    /// These, of so many. Each is sent everything that it has in common with this rank, whoever else has it.
+    These(Vec<u16>, u16),
+}
+
+/// How bytes are to be had from others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Consume {
+    /// Where they are to be.
+    pub layout: LayoutKey,
+    /// This engine's rank among those that need them, and how many there are.
+    pub rank: (u16, u16),
+    /// Who has them, by rank.
+    pub sources: Vec<(u16, PeerKey)>,
+    /// The first token that is needed: those before it are here already.
+    pub begin: u64,
+    /// This engine reads what the sources lend; otherwise they send it.
+    pub is_pull: bool,
+    /// What is done when there is no memory, if not what the settings say.
+    pub memory: Option<MemoryPolicy>,
+    /// How long it may take in all.
+    pub within: Duration,
+    /// How urgent it is.
+    pub urgency: Urgency,
+    /// A trace context, as its tool writes it.
+    pub trace: Vec<u8>,
+}
+
+/// Why a call changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The transfer is not taken in.
+    #[error(transparent)]
+    Admit(#[from] AdmitError),
+    /// It makes no sense for it.
+    #[error(transparent)]
+    Leg(#[from] LegError),
+    /// There is no such layout.
+    #[error("there is no such layout here any more: it was withdrawn")]
+    NoLayout,
+    /// Who needs what of whom cannot be said by the numbers of ranks.
+    #[error(transparent)]
+    NotSpread(#[from] NotSpread),
+    /// Two layouts do not fit.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// A rank of the source has told of no such layout.
+    #[error("rank {rank} of the source has told of no layout {label:?}; wait for it with `Peer::wait_layout`")]
+    NoSuchLayout {
+        /// Which rank.
+        rank: u16,
+        /// The layout.
+        label: String,
+    },
+    /// A source does not speak of transfers by name.
+    #[error(
+        "rank {rank} of the source is an engine that does not speak of transfers by name; upgrade it, or use plans"
+    )]
+    NotSpoken {
+        /// Which.
+        rank: u16,
+    },
+    /// There is no such transfer here any more.
+    #[error("there is no such transfer here any more")]
+    NoTransfer,
+    /// There is no such gate.
+    #[error("there is no such gate here any more")]
+    NoGate,
+    /// There is as much of something as there may be.
+    #[error("there are {most} {what} already, which is the most; wait until some are gone")]
+    Full {
+        /// Of what.
+        what: &'static str,
+        /// The most.
+        most: usize,
+    },
+}
+
+impl Desk {
+    /// This engine gives bytes to others under this name.
+    pub fn produce(
+        &mut self,
+        transfer: TransferId,
+        request: RequestId,
+        how: Produce,
+        now: Moment,
+    ) -> Result<EntryKey, CallError> {
+        let layout = Arc::clone(self.partners.own(how.layout).ok_or(CallError::NoLayout)?);
+        let (rank, ranks) = how.rank;
+        let (sinks, of, spread) = match how.sinks {
+            Sinks::Sharing(of) => {
+                let spread = Spread::of(&layout, how.rank)?;
+                // Who is alone has everything that anybody needs.
+                let sinks = if ranks == 1 { (0..of).collect() } else { spread.sinks_of(&layout, rank, of)? };
+                (sinks, of, (ranks > 1).then_some(spread))
+            }
+            Sinks::These(sinks, of) => (sinks, of, None),
+        };
+        if let Some(&rank) = sinks.iter().find(|&&rank| rank >= of) {
+            return Err(LegError::NoSuchRank { rank }.into());
+        }
+        if of == 0 || sinks.is_empty() && spread.is_none() {
+            return Err(LegError::Sources.into());
+        }
+        // Who has nothing for anybody lends nothing, and has its success with its last chunk.
+        if how.is_lent && !sinks.is_empty() {
+            let loans = Loans::new(Lending {
+                transfer,
+                rank: how.rank,
+                sinks: sinks.clone(),
+                layout,
+                once: how.once,
+                is_by_layer: how.is_by_layer,
+                ttl: how.lease_ttl.unwrap_or(self.settings.lease_ttl),
+                deadline: now + how.within,
+            })?;
+            let lent = Lent { loans, places: Places::some(sinks, of), armed: Moment::NEVER };
+            return self.admit(Side::Source, transfer, request, Flow::Lent(Box::new(lent)), now);
+        }
+        let places = Places::some(sinks.iter().copied(), of);
+        let legs = SourceLegs::new(Send {
+            transfer,
+            rank,
+            ranks,
+            sinks,
+            layout,
+            once: how.once,
+            is_by_layer: how.is_by_layer,
+            part_bytes: self.settings.part_bytes,
+            parts_ahead: self.settings.parts_ahead,
+            deadline: now + how.within,
+        })?;
+        let source = Source {
+            legs,
+            places,
+            spread,
+            moves: BTreeMap::new(),
+            within: how.within,
+            urgency: how.urgency,
+            armed: Moment::NEVER,
+        };
+        self.admit(Side::Source, transfer, request, Flow::Source(Box::new(source)), now)
+    }
+
+    /// This engine has bytes from others under this name.
+    pub fn consume(
+        &mut self,
+        transfer: TransferId,
+        request: RequestId,
+        how: Consume,
+        now: Moment,
+    ) -> Result<EntryKey, CallError> {
+        let layout = Arc::clone(self.partners.own(how.layout).ok_or(CallError::NoLayout)?);
+        if let Some(&(rank, _)) = how.sources.iter().find(|(_, peer)| !self.is_able(*peer)) {
+            return Err(CallError::NotSpoken { rank });
+        }
+        let (rank, ranks) = how.rank;
+        let receive = Receive {
+            transfer,
+            rank,
+            ranks,
+            sources: how.sources.iter().map(|(rank, _)| *rank).collect(),
+            layout,
+            begin: how.begin,
+            tokens_default: self.totals.tokens(),
+            memory: how.memory.unwrap_or(self.settings.memory),
+            ahead: if how.is_pull { LEGS_READ_MAX } else { self.settings.legs_ahead },
+            deadline: now + how.within,
+            abort_within: self.settings.abort_within,
+            urgency: (how.urgency == Urgency::Urgent).into(),
+            trace: how.trace,
+        };
+        let sources: BTreeMap<u16, PeerKey> = how.sources.iter().copied().collect();
+        if how.is_pull {
+            let pull = Pull::new(receive, self.settings.part_bytes, self.settings.parts_ahead)?;
+            let (moves, armed) = (BTreeMap::new(), Moment::NEVER);
+            let pulled = Pulled { pull, sources, moves, within: how.within, urgency: how.urgency, armed };
+            return self.admit(Side::Sink, transfer, request, Flow::Pull(Box::new(pulled)), now);
+        }
+        let sink = Sink { legs: SinkLegs::new(receive)?, sources, armed: Moment::NEVER };
+        self.admit(Side::Sink, transfer, request, Flow::Sink(Box::new(sink)), now)
+    }
+
+    /// Who of the ranks of a source sends something to this rank of a sink, by the layouts of one label that all of them have told of.
+    pub fn sources_of(
+        &self,
+        layout: LayoutKey,
+        rank: u16,
+        label: &str,
+        peers: &[PeerKey],
+    ) -> Result<Vec<(u16, PeerKey)>, CallError> {
+        let ours = self.partners.own(layout).ok_or(CallError::NoLayout)?;
+        let ranks = u16::try_from(peers.len()).ok().filter(|&ranks| ranks > 0).ok_or(LegError::Sources)?;
+        let mut found: Vec<(u16, PeerKey)> = Vec::new();
+        for (number, &peer) in (0..).zip(peers) {
+            if !self.is_able(peer) {
+                return Err(CallError::NotSpoken { rank: number });
+            }
+            let theirs = self.partners.theirs(peer, label);
+            let theirs = theirs.ok_or_else(|| CallError::NoSuchLayout { rank: number, label: label.to_owned() })?;
+            let spread = Spread::of(theirs, (number, ranks))?;
+            if spread.sources_of(ours, rank).contains(&number) {
+                Pair::spread(theirs, ours, &spread, number, rank)?;
+                found.push((number, peer));
+            }
+        }
+        Ok(found)
+    }
+
+    fn admit(
+        &mut self,
+        side: Side,
+        transfer: TransferId,
+        request: RequestId,
+        flow: Flow,
+        now: Moment,
+    ) -> Result<EntryKey, CallError> {
+        let sources = flow.peers();
+        let (key, early) = self.transfers.admit(side, transfer, request, flow, now)?;
+        sources.into_iter().for_each(|peer| self.has_part(peer, key));
+        self.deliver_early(key, early, now);
+        self.carry(key, now);
+        Ok(key)
+    }
+
+    fn sink(&mut self, key: EntryKey) -> Result<&mut SinkLegs, CallError> {
+        match self.flow_mut(key) {
+            Some(Flow::Sink(sink)) => Ok(&mut sink.legs),
+            Some(Flow::Pull(pulled)) => Ok(pulled.pull.legs_mut()),
+            _ => Err(CallError::NoTransfer),
+        }
+    }
+
+    fn looked_sink(&self, key: EntryKey) -> Option<&SinkLegs> {
+        match self.flow(key)? {
+            Flow::Sink(sink) => Some(&sink.legs),
+            Flow::Pull(pulled) => Some(pulled.pull.legs()),
+            Flow::Source(_) | Flow::Lent(_) => None,
+        }
+    }
+
+    /// The source has computed so many tokens more, in these blocks. An error takes neither the blocks nor the ticket.
+    pub fn chunk(
+        &mut self,
+        key: EntryKey,
+        (blocks, tokens): (&[u32], u64),
+        is_last: bool,
+        keep: Ticket,
+        now: Moment,
+    ) -> Result<(), CallError> {
+        match self.flow_mut(key) {
+            Some(Flow::Source(source)) => source.legs.chunk(blocks, tokens, is_last, keep)?,
+            Some(Flow::Lent(lent)) => lent.loans.chunk(blocks, tokens, is_last, keep)?,
+            _ => return Err(CallError::NoTransfer),
+        }
+        self.carry(key, now);
+        Ok(())
+    }
+
+    /// A layer of the source is ready up to a token.
+    pub fn layer(&mut self, key: EntryKey, layer: u32, tokens: u64, now: Moment) -> Result<(), CallError> {
+        match self.flow_mut(key) {
+            Some(Flow::Source(source)) => source.legs.ready(layer, tokens)?,
+            Some(Flow::Lent(lent)) => lent.loans.ready(layer, tokens)?,
+            _ => return Err(CallError::NoTransfer),
+        }
+        self.carry(key, now);
+        Ok(())
+    }
+
+    /// The sink has room for the next leg. Answers its number.
+    pub fn grant(
+        &mut self,
+        key: EntryKey,
+        (blocks, skip): (Vec<u32>, u32),
+        once: Option<u32>,
+        keep: Ticket,
+        now: Moment,
+    ) -> Result<u32, CallError> {
+        let legs = self.sink(key)?;
+        let leg = legs.next_leg();
+        legs.grant(leg, blocks, skip, once, keep)?;
+        self.carry(key, now);
+        Ok(leg)
+    }
+
+    /// For how many tokens the sink needs memory now.
+    pub fn wanted(&self, key: EntryKey) -> Option<u64> {
+        self.looked_sink(key)?.wanted()
+    }
+
+    /// The sink has no memory, only so many free blocks.
+    pub fn no_memory(&mut self, key: EntryKey, free_blocks: u32, now: Moment) -> Result<NoMemory, CallError> {
+        let answer = self.sink(key)?.no_memory(free_blocks, now);
+        self.carry(key, now);
+        Ok(answer)
+    }
+
+    /// What the sink's application is to know next.
+    pub fn next_happening(&mut self, key: EntryKey) -> Option<Happening> {
+        self.sink(key).ok()?.next_happening()
+    }
+
+    /// Whether the sink's application has not been told of something.
+    pub fn has_happening(&self, key: EntryKey) -> bool {
+        self.looked_sink(key).is_none_or(SinkLegs::has_happening)
+    }
+
+    /// The legs whose bytes are here and were not taken, in their order.
+    pub fn landed_legs(&self, key: EntryKey) -> Vec<u32> {
+        self.looked_sink(key).map_or_else(Vec::new, |legs| legs.landed_legs().collect())
+    }
+
+    /// What a leg brought, as pieces of buffers that have room for so many tokens.
+    pub fn assembly(&mut self, key: EntryKey, leg: u32, room_tokens: u64) -> Result<Vec<Piece>, CallError> {
+        Ok(self.sink(key)?.assembly(leg, room_tokens)?)
+    }
+
+    /// What a leg brought was copied out, or handed over.
+    pub fn taken(&mut self, key: EntryKey, leg: u32, now: Moment) -> Result<(), CallError> {
+        self.sink(key)?.taken(leg)?;
+        self.carry(key, now);
+        Ok(())
+    }
+
+    /// How far a transfer is.
+    pub fn status(&self, key: EntryKey) -> Option<Status> {
+        self.flow(key).map(Flow::status)
+    }
+
+    /// How a source's transfer failed, if it did.
+    pub fn send_failure(&self, key: EntryKey) -> Option<&SendFailed> {
+        match self.flow(key) {
+            Some(Flow::Source(source)) => source.legs.failure(),
+            Some(Flow::Lent(lent)) => lent.loans.failure(),
+            _ => None,
+        }
+    }
+
+    /// Whether a transfer has ended, no byte of it moves and everything was let go.
+    pub fn is_over(&self, key: EntryKey) -> bool {
+        self.flow(key).is_none_or(Flow::is_over)
+    }
+
+    /// The application has failed, or gives it up: both sides end.
+    pub fn fail(&mut self, key: EntryKey, cause: FlowCause, words: &str, now: Moment) {
+        match self.flow_mut(key) {
+            Some(Flow::Source(source)) => source.legs.fail_here(cause, words),
+            Some(Flow::Lent(lent)) => lent.loans.fail_here(cause, words),
+            Some(Flow::Sink(sink)) => end_here(&mut sink.legs, cause, words, now),
+            Some(Flow::Pull(pulled)) => end_here(pulled.pull.legs_mut(), cause, words, now),
+            None => {}
+        }
+        self.carry(key, now);
+    }
+
+    /// Nobody will ask for it any more. One that stands is given up; of one that has ended, what was not taken is let go.
+    pub fn release(&mut self, key: EntryKey, now: Moment) {
+        if self.status(key).is_some_and(|status| !status.is_end()) {
+            self.fail(key, FlowCause::Aborted, "its handle was dropped", now);
+        } else {
+            // What has landed and was not taken is let go.
+            match self.flow_mut(key) {
+                Some(Flow::Sink(sink)) => sink.legs.abort(now),
+                Some(Flow::Pull(pulled)) => pulled.pull.legs_mut().abort(now),
+                _ => {}
+            }
+            self.carry(key, now);
+        }
+        if let Some(past) = self.ended.get_mut(&key) {
+            past.is_released = true;
+        }
+        self.let_go_if_over(key);
+    }
+}
+
+/// The sink's application gives it up, or has failed.
+fn end_here(legs: &mut SinkLegs, cause: FlowCause, words: &str, now: Moment) {
+    if cause == FlowCause::Aborted { legs.abort(now) } else { legs.fail_here(cause, words, now) }
+}

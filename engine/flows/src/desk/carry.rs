@@ -1,0 +1,276 @@
+//! What transfers want, as actions; and the one place where a transfer ends.
+
+use std::collections::BTreeMap;
+
+use penstock_core::{Direction, Moment};
+use penstock_session::PeerKey;
+use penstock_session::landing::Landing;
+use penstock_session::leases::LeaseId;
+use penstock_session::transfers::table::{Ended, EntryKey};
+
+use super::flow::{Flow, Source};
+use super::lending::{self, Borrowed};
+use super::{Desk, Past};
+use crate::action::{Action, MoveId, Moving, Spans};
+use crate::cause::FlowCause;
+use crate::input::{PullWish, Read, SinkWish};
+use crate::output::{Part, SourceWish};
+use crate::status::Status;
+
+impl Desk {
+    /// Does everything that a transfer wants, and lets it end if it has.
+    pub(super) fn carry(&mut self, key: EntryKey, now: Moment) {
+        match self.flow(key) {
+            Some(Flow::Source(_)) => self.carry_source(key),
+            Some(Flow::Sink(_)) => self.carry_sink(key),
+            Some(Flow::Lent(_)) => self.carry_lent(key, now),
+            Some(Flow::Pull(_)) => self.carry_pull(key, now),
+            None => return,
+        }
+        self.tell();
+        self.arm(key);
+        self.end_if_over(key, now);
+    }
+
+    fn carry_source(&mut self, key: EntryKey) {
+        loop {
+            let Some(Flow::Source(source)) = self.flow_mut(key) else { return };
+            if let Some(wish) = source.legs.poll_wish() {
+                self.source_wish(key, wish);
+                continue;
+            }
+            let Some(part) = source.legs.next_part() else { return };
+            self.begin_part(key, part);
+        }
+    }
+
+    fn source_wish(&mut self, key: EntryKey, wish: SourceWish) {
+        let Some(Flow::Source(source)) = self.flow_mut(key) else { return };
+        match wish {
+            SourceWish::Say { sink, said } => {
+                if let Some(peer) = source.places.peer(sink) {
+                    self.say(peer, said);
+                }
+            }
+            SourceWish::Stop { sink, number } => {
+                if let Some(&id) = source.moves.get(&(sink, number)) {
+                    self.actions.push_back(Action::Stop { id });
+                }
+            }
+            SourceWish::Free { ticket } => self.actions.push_back(Action::Free { ticket }),
+        }
+    }
+
+    /// Has a part moved.
+    fn begin_part(&mut self, key: EntryKey, part: Part) {
+        let Some(Flow::Source(source)) = self.flow_mut(key) else { return };
+        let Some(peer) = source.places.peer(part.sink) else { return };
+        let id = MoveId(self.last_move + 1);
+        self.last_move = id.0;
+        let Some(Flow::Source(source)) = self.flow_mut(key) else { return };
+        source.moves.insert((part.sink, part.landing.number), id);
+        let moving = source.moving(&part);
+        self.moves.insert(id, (key, part.sink, part.landing.number));
+        self.actions.push_back(Action::Move { id, peer, moving });
+    }
+
+    fn carry_sink(&mut self, key: EntryKey) {
+        loop {
+            let Some(Flow::Sink(sink)) = self.flow_mut(key) else { return };
+            let Some(wish) = sink.legs.poll_wish() else { return };
+            let actions = sink_actions(&sink.sources, wish, "blocks of a transfer whose source may still write");
+            self.actions.extend(actions);
+        }
+    }
+
+    fn carry_lent(&mut self, key: EntryKey, now: Moment) {
+        loop {
+            let Some(Flow::Lent(lent)) = self.flow_mut(key) else { return };
+            if let Some(wish) = lent.loans.poll_wish() {
+                match wish {
+                    SourceWish::Say { sink, said } => {
+                        if let Some(peer) = lent.places.peer(sink) {
+                            self.say(peer, said);
+                        }
+                    }
+                    SourceWish::Free { ticket } => self.actions.push_back(Action::Free { ticket }),
+                    // Nothing is moved from here.
+                    SourceWish::Stop { .. } => {}
+                }
+                continue;
+            }
+            let Some(rank) = lent.loans.wants_lease() else { return };
+            let (Some(peer), ttl) = (lent.places.peer(rank), lent.loans.ttl()) else { return };
+            let lease = self.lend(peer, lending::Lent::Rank { key, rank }, ttl, now);
+            let Some(Flow::Lent(lent)) = self.flow_mut(key) else { return };
+            match lease {
+                // It is the rank that wanted one.
+                Ok(lease) => drop(lent.loans.lend(rank, lease)),
+                Err(error) => lent.loans.fail_here(FlowCause::Refused, &error.to_string()),
+            }
+        }
+    }
+
+    fn carry_pull(&mut self, key: EntryKey, now: Moment) {
+        let Some(Flow::Pull(pulled)) = self.flow_mut(key) else { return };
+        // A call may have failed it.
+        pulled.pull.look(now);
+        loop {
+            let Some(Flow::Pull(pulled)) = self.flow_mut(key) else { return };
+            if let Some(wish) = pulled.pull.poll_wish() {
+                self.pull_wish(key, wish, now);
+                continue;
+            }
+            if let Some((rank, lease)) = self.late_lease(key, now) {
+                let Some(Flow::Pull(pulled)) = self.flow_mut(key) else { return };
+                let peer = pulled.sources.get(&rank).copied();
+                // It is one of its ranks.
+                let _ = pulled.pull.over(rank, FlowCause::Expired, now);
+                peer.into_iter().for_each(|peer| self.end_borrowing(peer, lease));
+                continue;
+            }
+            let Some(Flow::Pull(pulled)) = self.flow_mut(key) else { return };
+            match pulled.pull.next_read(now) {
+                Some(read) => self.begin_read(key, read),
+                None if pulled.pull.has_wish() => {}
+                None => return,
+            }
+        }
+    }
+
+    /// A lease under which something is still to be read, and that this engine has not renewed in time: what is read now is read in vain.
+    fn late_lease(&self, key: EntryKey, now: Moment) -> Option<(u16, LeaseId)> {
+        let Some(Flow::Pull(pulled)) = self.flow(key) else { return None };
+        let is_late = |(rank, lease): &(u16, LeaseId)| {
+            pulled.sources.get(rank).is_some_and(|&peer| self.lending.is_over(peer, *lease, now))
+        };
+        pulled.pull.leases().find(is_late)
+    }
+
+    fn pull_wish(&mut self, key: EntryKey, wish: PullWish, now: Moment) {
+        let Some(Flow::Pull(pulled)) = self.flow_mut(key) else { return };
+        let peer_of = |rank: u16| pulled.sources.get(&rank).copied();
+        match wish {
+            PullWish::Sink(wish) => {
+                let actions = sink_actions(&pulled.sources, wish, "blocks of a transfer that are still read into");
+                self.actions.extend(actions);
+            }
+            PullWish::Stop { source, number } => {
+                if let Some(&id) = pulled.moves.get(&(source, number)) {
+                    self.actions.push_back(Action::Stop { id });
+                }
+            }
+            PullWish::Hold { source, lease, ttl } => {
+                let Some(peer) = peer_of(source) else { return };
+                let what = Borrowed::Rank { key, rank: source };
+                if let Err(error) = self.borrow(peer, lease, what, ttl, now)
+                    && let Some(Flow::Pull(pulled)) = self.flow_mut(key)
+                {
+                    pulled.pull.legs_mut().fail_here(FlowCause::Refused, &error.to_string(), now);
+                    pulled.pull.look(now);
+                }
+            }
+            PullWish::LetGo { source, lease } => {
+                if let Some(peer) = peer_of(source) {
+                    self.end_borrowing(peer, lease);
+                }
+            }
+        }
+    }
+
+    /// Has something read.
+    fn begin_read(&mut self, key: EntryKey, read: Read) {
+        let id = MoveId(self.last_move + 1);
+        let Some(Flow::Pull(pulled)) = self.flow_mut(key) else { return };
+        let Some(&peer) = pulled.sources.get(&read.source) else { return };
+        pulled.moves.insert((read.source, read.number), id);
+        let (local, remote) = read.regions;
+        let moving = Moving {
+            direction: Direction::Read,
+            spans: Spans::Cut { local, remote, spans: read.spans },
+            within: pulled.within,
+            urgency: pulled.urgency,
+            landing: None,
+        };
+        self.last_move = id.0;
+        self.moves.insert(id, (key, read.source, read.number));
+        self.actions.push_back(Action::Move { id, peer, moving });
+    }
+
+    /// The one way out of the table, however a transfer ended. What it still has under way is kept until that is over.
+    fn end_if_over(&mut self, key: EntryKey, now: Moment) {
+        let Some(flow) = self.flow(key) else { return };
+        let how = match (flow.status(), flow) {
+            (Status::Success, Flow::Source(_) | Flow::Lent(_)) => Ended::Sent,
+            (Status::Success, Flow::Sink(_) | Flow::Pull(_)) => Ended::Received,
+            (Status::Failed, _) => Ended::Failed,
+            _ => return,
+        };
+        if let Some((side, transfer, _)) = self.transfers.names(key)
+            && let Some(flow) = self.transfers.end(key, how, now)
+        {
+            match (how, &flow) {
+                (Ended::Received, Flow::Sink(sink)) => self.totals.note(sink.legs.received()),
+                (Ended::Received, Flow::Pull(pulled)) => self.totals.note(pulled.pull.legs().received()),
+                _ => {}
+            }
+            self.ended.insert(key, Past { flow, name: (side, transfer), is_released: false });
+            self.ended_by.insert((side, transfer), key);
+            self.table_due = self.table_due.min(now + self.settings.transfers.tomb_age);
+        }
+        self.let_go_if_over(key);
+    }
+
+    /// An ended transfer of which nothing is under way, and which nobody asks for any more.
+    pub(super) fn let_go_if_over(&mut self, key: EntryKey) {
+        if !self.ended.get(&key).is_some_and(|past| past.is_released && past.flow.is_over()) {
+            return;
+        }
+        let Some(mut past) = self.ended.remove(&key) else { return };
+        self.timers.remove(&(*past.flow.armed(), key));
+        past.flow.peers().into_iter().for_each(|peer| self.has_no_part(peer, key));
+        // A later transfer of this name may have ended since.
+        if self.ended_by.get(&past.name) == Some(&key) {
+            self.ended_by.remove(&past.name);
+        }
+    }
+}
+
+impl Source {
+    fn moving(&self, part: &Part) -> Moving {
+        let (local, remote) = part.regions;
+        let told = &part.landing;
+        let landing = Landing {
+            transfer: self.legs.head().transfer,
+            source: self.legs.head().rank,
+            rank: part.sink,
+            number: told.number,
+            leg: told.leg,
+            leg_from: told.leg_from,
+            leg_tokens: told.leg_tokens,
+            layer: told.layer,
+            from: told.from,
+            tokens: told.tokens,
+            total: told.total,
+        };
+        Moving {
+            direction: Direction::Write,
+            spans: Spans::Cut { local, remote, spans: part.spans.clone() },
+            within: self.within,
+            urgency: self.urgency,
+            landing: Some((told.number, landing.encode())),
+        }
+    }
+}
+
+/// What a sink wants, of whom.
+fn sink_actions(sources: &BTreeMap<u16, PeerKey>, wish: SinkWish, why: &'static str) -> Option<Action> {
+    match wish {
+        SinkWish::Say { source, said } => sources.get(&source).map(|&peer| Action::Say { peer, said }),
+        SinkWish::Free { ticket } => Some(Action::Free { ticket }),
+        SinkWish::Quarantine { ticket, sources: ranks } => {
+            let peers = ranks.iter().filter_map(|rank| sources.get(rank)).copied().collect();
+            Some(Action::Quarantine { ticket, peers, why })
+        }
+    }
+}

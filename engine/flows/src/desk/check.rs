@@ -1,0 +1,100 @@
+//! Whether what the desk keeps agrees with itself: for simulations and tests.
+
+use std::collections::BTreeSet;
+
+use penstock_core::Moment;
+
+use super::flow::Flow;
+use super::{Desk, RELAY, part_of};
+use crate::action::{Action, Ticket};
+
+/// Two things that the desk keeps do not agree.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// A table says something that another one does not.
+    #[error("tables disagree: {0}")]
+    Tables(String),
+    /// What is kept for transfers is not what they say that they have.
+    #[error("blocks are not accounted for: {0}")]
+    Blocks(String),
+    /// Credits do not add up.
+    #[error("credits do not add up: {0}")]
+    Credits(String),
+}
+
+impl Desk {
+    /// Looks whether all tables agree with each other. It looks at every transfer.
+    pub fn check(&self) -> Result<(), Broken> {
+        let tables = |text: String| Err(Broken::Tables(text));
+        self.transfers.check().map_err(Broken::Tables)?;
+        self.relays.check().map_err(Broken::Credits)?;
+        let of_pins = || self.pins().map_or(Ok(()), |pins| pins.check_counts());
+        self.check_lives().and_then(|()| of_pins()).map_err(|words| Broken::Tables(words.to_owned()))?;
+        for (id, (key, sink, number)) in &self.moves {
+            match self.flow(*key) {
+                Some(Flow::Source(source)) if source.moves.get(&(*sink, *number)) == Some(id) => {}
+                Some(Flow::Pull(pulled)) if pulled.moves.get(&(*sink, *number)) == Some(id) => {}
+                _ => return tables(format!("move {} is of a transfer that does not know it", id.0)),
+            }
+        }
+        for (name, key) in &self.ended_by {
+            if self.ended.get(key).is_none_or(|past| past.name != *name) {
+                return tables(format!("{} has ended as one that has another name", name.1));
+            }
+        }
+        for (at, key) in &self.timers {
+            if self.flow(*key).is_none_or(|flow| flow.deadline() != *at) {
+                return tables(format!("a timer at {} ns is of no transfer that waits for it", at.as_ns()));
+            }
+        }
+        let past = self.ended.iter().map(|(key, past)| (*key, &past.flow));
+        for (key, flow) in self.transfers.iter().chain(past) {
+            if flow.deadline() != Moment::NEVER && !self.timers.contains(&(flow.deadline(), key)) {
+                return tables(format!("{key:?} waits until {} ns and has no timer", flow.deadline().as_ns()));
+            }
+            let moves = match flow {
+                Flow::Source(source) => &source.moves,
+                Flow::Pull(pulled) => &pulled.moves,
+                Flow::Sink(_) | Flow::Lent(_) => continue,
+            };
+            let is_known = |(to, id): (&(u16, u64), _)| self.moves.get(id) == Some(&(key, to.0, to.1));
+            if !moves.iter().all(is_known) {
+                return tables(format!("{key:?} has a part under way that is no move"));
+            }
+        }
+        self.tickets().map(drop)
+    }
+
+    /// Whether all that is kept is kept for transfers: swaps have theirs, and so have pins.
+    pub fn keeps_for_transfers_only(&self) -> bool {
+        self.lives.is_empty() && self.keeping.is_empty()
+    }
+
+    /// What is kept for transfers: until its letting go was carried out it counts as kept.
+    pub fn tickets(&self) -> Result<BTreeSet<Ticket>, Broken> {
+        let mut kept = BTreeSet::new();
+        let past = self.ended.values().map(|past| &past.flow);
+        let of_flows = self.transfers.iter().map(|(_, flow)| flow).chain(past).flat_map(Flow::tickets);
+        let let_go = self.actions.iter().filter_map(|action| match action {
+            Action::Free { ticket } if part_of(ticket.0) != RELAY => Some(*ticket),
+            _ => None,
+        });
+        for ticket in of_flows.chain(let_go) {
+            if !kept.insert(ticket) {
+                return Err(Broken::Blocks(format!("ticket {} is kept or let go twice", ticket.0)));
+            }
+        }
+        Ok(kept)
+    }
+}
+
+impl Flow {
+    fn tickets(&self) -> Vec<Ticket> {
+        match self {
+            Self::Source(source) => source.legs.keeps().to_vec(),
+            Self::Sink(sink) => sink.legs.keeps().collect(),
+            Self::Lent(lent) => lent.loans.keeps().to_vec(),
+            Self::Pull(pulled) => pulled.pull.legs().keeps().collect(),
+        }
+    }
+}

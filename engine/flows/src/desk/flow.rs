@@ -1,0 +1,134 @@
+//! What the desk keeps of one transfer.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use penstock_core::Moment;
+use penstock_session::PeerKey;
+use penstock_session::control::Head;
+use penstock_session::transfers::places::Places;
+
+use crate::action::{MoveId, Urgency};
+use crate::input::{Pull, SinkLegs};
+use crate::output::{Loans, SourceLegs};
+use crate::ranks::Spread;
+use crate::status::Status;
+
+/// A transfer, from one of its sides.
+#[derive(Debug)]
+pub(super) enum Flow {
+    /// This engine has the bytes, and sends them.
+    Source(Box<Source>),
+    /// This engine needs them, and is sent them.
+    Sink(Box<Sink>),
+    /// This engine has the bytes, and lends them.
+    Lent(Box<Lent>),
+    /// This engine needs them, and reads them.
+    Pull(Box<Pulled>),
+}
+
+/// This engine has the bytes, and sends them.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) legs: SourceLegs,
+    /// Whose each rank of the sink is.
+    pub(super) places: Places,
+    /// How rows lie on the ranks of this side, where that says who sends what.
+    pub(super) spread: Option<Spread>,
+    /// What is moving, by rank and number.
+    pub(super) moves: BTreeMap<(u16, u64), MoveId>,
+    /// How long one move may take.
+    pub(super) within: Duration,
+    pub(super) urgency: Urgency,
+    pub(super) armed: Moment,
+}
+
+/// This engine needs them, and is sent them.
+#[derive(Debug)]
+pub(super) struct Sink {
+    pub(super) legs: SinkLegs,
+    /// Who each rank of the source is.
+    pub(super) sources: BTreeMap<u16, PeerKey>,
+    pub(super) armed: Moment,
+}
+
+/// This engine has the bytes, and lends them.
+#[derive(Debug)]
+pub(super) struct Lent {
+    pub(super) loans: Loans,
+    /// Whose each rank of the sink is.
+    pub(super) places: Places,
+    pub(super) armed: Moment,
+}
+
+/// This engine needs them, and reads them.
+#[derive(Debug)]
+pub(super) struct Pulled {
+    pub(super) pull: Pull,
+    /// Who each rank of the source is.
+    pub(super) sources: BTreeMap<u16, PeerKey>,
+    /// What is being read, by rank and number.
+    pub(super) moves: BTreeMap<(u16, u64), MoveId>,
+    /// How long one read may take.
+    pub(super) within: Duration,
+    pub(super) urgency: Urgency,
+    pub(super) armed: Moment,
+}
+
+impl Flow {
+    pub(super) fn head(&self) -> &Head {
+        match self {
+            Self::Source(source) => source.legs.head(),
+            Self::Sink(sink) => sink.legs.head(),
+            Self::Lent(lent) => lent.loans.head(),
+            Self::Pull(pulled) => pulled.pull.legs().head(),
+        }
+    }
+
+    pub(super) fn status(&self) -> Status {
+        match self {
+            Self::Source(source) => source.legs.status(),
+            Self::Sink(sink) => sink.legs.status(),
+            Self::Lent(lent) => lent.loans.status(),
+            Self::Pull(pulled) => pulled.pull.legs().status(),
+        }
+    }
+
+    /// Whether it has ended, no byte of it moves and everything was let go.
+    pub(super) fn is_over(&self) -> bool {
+        match self {
+            Self::Source(source) => source.legs.is_over() && source.moves.is_empty(),
+            Self::Sink(sink) => sink.legs.is_over(),
+            Self::Lent(lent) => lent.loans.is_over(),
+            Self::Pull(pulled) => pulled.pull.is_over() && pulled.moves.is_empty(),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Moment {
+        match self {
+            Self::Source(source) => source.legs.deadline(),
+            Self::Sink(sink) => sink.legs.deadline(),
+            Self::Lent(lent) => lent.loans.deadline(),
+            Self::Pull(pulled) => pulled.pull.legs().deadline(),
+        }
+    }
+
+    /// The moment for which it stands among the timers.
+    pub(super) fn armed(&mut self) -> &mut Moment {
+        match self {
+            Self::Source(source) => &mut source.armed,
+            Self::Sink(sink) => &mut sink.armed,
+            Self::Lent(lent) => &mut lent.armed,
+            Self::Pull(pulled) => &mut pulled.armed,
+        }
+    }
+
+    pub(super) fn expire(&mut self, now: Moment) {
+        match self {
+            Self::Source(source) => source.legs.expire(now),
+            Self::Sink(sink) => sink.legs.expire(now),
+            Self::Lent(lent) => lent.loans.expire(now),
+            Self::Pull(pulled) => pulled.pull.expire(now),
+        }
+    }
+}

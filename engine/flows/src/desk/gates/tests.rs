@@ -1,0 +1,161 @@
+use std::time::Duration;
+
+use penstock_core::{EngineName, Epoch};
+use penstock_session::control::{Able, Buffer, Form, Grant, Head, LayoutNews, Rows, Said, Side};
+use penstock_session::{PeerKey, RequestId, TransferId};
+
+use super::super::{Produce, Sinks};
+use super::*;
+use crate::action::{Action, Ticket, Urgency};
+use crate::desk::Settings;
+use crate::event::Event;
+use crate::partners::LayoutKey;
+use crate::status::Status;
+
+const NOW: Moment = Moment::from_ns(1);
+const PEER: PeerKey = PeerKey { party: 3, epoch: Epoch(7) };
+
+/// Three layers, so that two gates can stand in front of them.
+fn news() -> LayoutNews {
+    let rows = Rows { first: 0, count: 1, of: 1, bytes: 8 };
+    let buffer = |layer: u32| Buffer { layer, base: u64::from(layer) << 12, stride: 128, form: Form::TokenMajor(rows) };
+    LayoutNews {
+        number: 0,
+        generation: 1,
+        label: "kv".to_owned(),
+        region: 1,
+        region_generation: 1,
+        block_tokens: 16,
+        blocks: 8,
+        rank: 0,
+        ranks: 1,
+        buffers: (0..3).map(buffer).collect(),
+    }
+}
+
+fn desk() -> (Desk, LayoutKey) {
+    let mut desk = Desk::new(Settings::default(), [11, 1, 2]);
+    desk.handle(Event::Joined { peer: PEER, name: EngineName::new("decode-0").unwrap() }, NOW);
+    let able = Able { version_min: 1, version_max: 1, tag: 5, credits: 1 };
+    desk.handle(Event::Said { peer: PEER, said: Said::Able(able) }, NOW);
+    desk.handle(Event::Said { peer: PEER, said: Said::LayoutNews(news()) }, NOW);
+    let layout = desk.add_layout(news(), 1 << 20).unwrap();
+    (desk, layout)
+}
+
+/// A transfer of one block, granted, of which only the layers are missing.
+fn produce(desk: &mut Desk, layout: LayoutKey, name: u8, is_by_layer: bool, is_lent: bool) -> EntryKey {
+    let transfer = TransferId::from_bytes([name; 16]);
+    let produce = Produce {
+        layout,
+        rank: (0, 1),
+        sinks: Sinks::Sharing(1),
+        is_by_layer,
+        is_lent,
+        lease_ttl: None,
+        once: None,
+        within: Duration::from_secs(9),
+        urgency: Urgency::Bulk,
+    };
+    let key = desk.produce(transfer, RequestId::new(&format!("r-{name}")).unwrap(), produce, NOW).unwrap();
+    let head = Head { transfer, side: Side::Sink, rank: 0, ranks: 1 };
+    let said = if is_lent {
+        Said::Claim(penstock_session::control::Claim { head, from: 0, trace: Vec::new() })
+    } else {
+        Said::Grant(Grant {
+            head,
+            leg: 0,
+            layout: 0,
+            layout_generation: 1,
+            from: 0,
+            skip: 0,
+            capacity: 16,
+            once: None,
+            resumes: false,
+            urgency: 0,
+            blocks: vec![1],
+            trace: Vec::new(),
+        })
+    };
+    desk.handle(Event::Said { peer: PEER, said }, NOW);
+    desk.chunk(key, (&[u32::from(name)], 16), true, Ticket(name.into()), NOW).unwrap();
+    key
+}
+
+/// How many parts are to be moved, and how many layers were lent, since the last look.
+fn wanted(desk: &mut Desk) -> (usize, u32) {
+    let actions: Vec<Action> = std::iter::from_fn(|| desk.poll_action()).collect();
+    let moves = actions.iter().filter(|action| matches!(action, Action::Move { .. })).count();
+    let lent = actions.iter().filter_map(|action| match action {
+        Action::Say { said: Said::Lend(lend), .. } => Some(lend.layers),
+        _ => None,
+    });
+    (moves, lent.max().unwrap_or(0))
+}
+
+fn open(desk: &mut Desk, gate: GateId) {
+    desk.handle(Event::Gate { gate }, NOW);
+}
+
+#[test]
+fn layers_of_several_transfers_go_when_their_gate_is_opened_and_once() {
+    let (mut desk, layout) = desk();
+    let keys = [1, 2].map(|name| produce(&mut desk, layout, name, true, false));
+    let lent = produce(&mut desk, layout, 3, true, true);
+    let [first, second] = [0, 0].map(|_| desk.add_gate().unwrap());
+    for key in keys.into_iter().chain([lent]) {
+        for (layer, gate) in [(0, first), (1, second), (2, second)] {
+            desk.layer_after(key, layer, gate, NOW).unwrap();
+            desk.layer_after(key, layer, gate, NOW).unwrap();
+        }
+    }
+    assert_eq!(wanted(&mut desk), (0, 0));
+    open(&mut desk, first);
+    assert_eq!(wanted(&mut desk), (2, 1));
+    open(&mut desk, first);
+    assert_eq!(wanted(&mut desk), (0, 0));
+    open(&mut desk, second);
+    assert_eq!(wanted(&mut desk), (4, 3));
+    let late = produce(&mut desk, layout, 4, true, false);
+    desk.layer_after(late, 0, first, NOW).unwrap();
+    assert_eq!(wanted(&mut desk), (1, 0), "a gate that is open keeps nothing");
+    desk.remove_gate(first, NOW);
+    desk.remove_gate(second, NOW);
+    assert_eq!(desk.status(late), Some(Status::Transferring), "nothing waits for a gate that was opened");
+    assert_eq!((desk.gates.len(), desk.layer_after(late, 1, first, NOW)), (0, Err(CallError::NoGate)));
+}
+
+#[test]
+fn what_waits_for_a_gate_that_was_never_opened_fails_at_once_with_the_reason() {
+    let (mut desk, layout) = desk();
+    let [one, other, ended] = [1, 2, 3].map(|name| produce(&mut desk, layout, name, true, false));
+    let [gate, kept] = [0, 0].map(|_| desk.add_gate().unwrap());
+    desk.layer_after(one, 2, gate, NOW).unwrap();
+    desk.layer_after(other, 2, kept, NOW).unwrap();
+    desk.layer_after(ended, 1, gate, NOW).unwrap();
+    desk.fail(ended, FlowCause::SourceFailed, "first", NOW);
+    desk.remove_gate(gate, NOW);
+    let failed = desk.send_failure(one).unwrap();
+    assert_eq!(failed.cause, FlowCause::SourceFailed);
+    assert!(failed.words.contains("layer 2 was dropped and never opened"), "{}", failed.words);
+    assert_eq!(desk.send_failure(ended).unwrap().words, "first");
+    assert_eq!(desk.send_failure(other), None);
+    let said: Vec<Action> = std::iter::from_fn(|| desk.poll_action()).collect();
+    let told = said.iter().filter(|action| matches!(action, Action::Say { said: Said::Fail(_), .. })).count();
+    assert_eq!(told, 2, "the sinks hear of it at once");
+}
+
+#[test]
+fn a_gate_that_would_hold_nothing_back_is_refused() {
+    let (mut desk, layout) = desk();
+    let whole = produce(&mut desk, layout, 1, false, false);
+    let by_layer = produce(&mut desk, layout, 2, true, false);
+    let gate = desk.add_gate().unwrap();
+    assert_eq!(desk.layer_after(whole, 0, gate, NOW), Err(LegError::NotByLayer.into()), "its bytes have gone");
+    let error = LegError::NoSuchLayer { layer: 3, layers: 3 };
+    assert_eq!(desk.layer_after(by_layer, 3, gate, NOW), Err(error.into()));
+    for _ in 1..GATES_MAX {
+        desk.add_gate().unwrap();
+    }
+    assert_eq!(desk.add_gate(), Err(CallError::Full { what: "gates", most: GATES_MAX }));
+}

@@ -1,0 +1,427 @@
+//! What peers say of transfers, and what becomes of moves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use penstock_core::{Cause, Moment};
+use penstock_session::control::{AbortAck, Claim, Fail, Grant, Head, Lend, Refused, Side};
+use penstock_session::landing::Landing;
+use penstock_session::transfers::early::{EarlyBody, EarlyMessage};
+use penstock_session::transfers::places::PlaceError;
+use penstock_session::transfers::table::{EntryKey, Route};
+use penstock_session::{PeerKey, Said, TransferId};
+
+use super::Desk;
+use super::flow::{Flow, Sink};
+use crate::action::{Action, MoveId, WatchId};
+use crate::cause::FlowCause;
+use crate::part::{LegError, PartLanded, bounded};
+use crate::partners::LayoutKey;
+use crate::shards::Pair;
+
+/// Why a word was not taken: it is answered, or only counted.
+enum NotTaken {
+    Answered { leg: u32, code: FlowCause, expected: u32 },
+    Counted,
+}
+
+impl From<LegError> for NotTaken {
+    fn from(_: LegError) -> Self {
+        Self::Counted
+    }
+}
+
+impl Desk {
+    /// A peer says something of a transfer.
+    pub(super) fn hear_of_transfer(&mut self, peer: PeerKey, said: Said, now: Moment) {
+        // Of leases and pins nothing is heard here, and of chunks the relay hears.
+        let Some(&head) = said.head() else { return self.refused += 1 };
+        self.route(head.side.other(), head.transfer, peer, EarlyBody::Said(said), now);
+    }
+
+    /// Bytes have landed, a peer says.
+    pub(super) fn landing(&mut self, peer: PeerKey, bytes: Vec<u8>, now: Moment) {
+        match Landing::decode(&bytes) {
+            Ok(landing) => self.route(Side::Sink, landing.transfer, peer, EarlyBody::Landing(bytes), now),
+            Err(_) => self.refused += 1,
+        }
+    }
+
+    fn route(&mut self, side: Side, transfer: TransferId, peer: PeerKey, body: EarlyBody, now: Moment) {
+        if let Some(&key) = self.ended_by.get(&(side, transfer)) {
+            return self.deliver(key, peer, body, now);
+        }
+        let late = match &body {
+            EarlyBody::Said(said @ (Said::Grant(_) | Said::Claim(_) | Said::Abort(_))) => Some(said.clone()),
+            _ => None,
+        };
+        match self.transfers.route(side, transfer, peer, body, now) {
+            Route::Live(key, body) => self.deliver(key, peer, body, now),
+            Route::Kept => {
+                self.table_due = self.table_due.min(now + self.settings.transfers.early.age);
+                // Whoever begins it here hears of the end together with what was granted, and moves nothing.
+                late.iter().filter(|said| matches!(said, Said::Abort(_))).for_each(|said| self.answer_late(peer, said));
+            }
+            Route::Dropped(why) => {
+                self.refused += 1;
+                if let Some(Said::Grant(_) | Said::Claim(_)) = late {
+                    self.say_unknown(peer, transfer, FlowCause::Refused, &why.to_string());
+                }
+            }
+            Route::Swallowed(_) => late.into_iter().for_each(|said| self.answer_late(peer, &said)),
+        }
+    }
+
+    /// Who speaks of a transfer that has ended here, and of which nothing is left, hears that.
+    fn answer_late(&mut self, peer: PeerKey, said: &Said) {
+        match said {
+            Said::Grant(Grant { head, .. }) | Said::Claim(Claim { head, .. }) => {
+                self.say_unknown(peer, head.transfer, FlowCause::Aborted, "it has ended there");
+            }
+            Said::Abort(abort) => {
+                let head = nobody(abort.head.transfer);
+                self.say(peer, Said::AbortAck(AbortAck { head, number: abort.number, is_drained: true }));
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells a sink that its source knows of no such transfer.
+    fn say_unknown(&mut self, peer: PeerKey, transfer: TransferId, cause: FlowCause, words: &str) {
+        let head = nobody(transfer);
+        self.say(
+            peer,
+            Said::Fail(Fail { head, cause: cause.code(), words: bounded(words.into()), missing: Vec::new() }),
+        );
+    }
+
+    /// What is too old leaves the tables. Who has waited for a transfer that nobody has begun here is told.
+    pub(super) fn expire_tables(&mut self, now: Moment) {
+        if now < self.table_due {
+            return;
+        }
+        self.table_due = self.transfers.expire(now).unwrap_or(Moment::NEVER);
+        for (side, transfer, peer) in self.transfers.take_unwanted() {
+            if side == Side::Source {
+                self.say_unknown(peer, transfer, FlowCause::Deadline, "nobody has begun it there in time");
+            }
+        }
+    }
+
+    /// What came before its transfer was known. Nothing is carried out before all of it is heard: the last word may be that nobody
+    /// wants the bytes any more.
+    pub(super) fn deliver_early(&mut self, key: EntryKey, early: Vec<EarlyMessage>, now: Moment) {
+        for EarlyMessage { from, body, .. } in early {
+            self.take_in(key, from, body, now);
+        }
+    }
+
+    /// A peer has a part in a transfer from now on.
+    pub(super) fn has_part(&mut self, peer: PeerKey, key: EntryKey) {
+        self.parts_of.entry(peer).or_default().insert(key);
+    }
+
+    pub(super) fn has_no_part(&mut self, peer: PeerKey, key: EntryKey) {
+        let Some(keys) = self.parts_of.get_mut(&peer) else { return };
+        keys.remove(&key);
+        if keys.is_empty() {
+            self.parts_of.remove(&peer);
+        }
+    }
+
+    fn deliver(&mut self, key: EntryKey, peer: PeerKey, body: EarlyBody, now: Moment) {
+        self.take_in(key, peer, body, now);
+        self.carry(key, now);
+    }
+
+    fn take_in(&mut self, key: EntryKey, peer: PeerKey, body: EarlyBody, now: Moment) {
+        let claims = matches!(body, EarlyBody::Said(Said::Grant(_) | Said::Claim(_)));
+        let taken = match body {
+            EarlyBody::Said(said) => self.said(key, peer, &said, now).map_err(|why| (why, said.head().copied())),
+            EarlyBody::Landing(bytes) => self.landed(key, peer, &bytes, now).map_err(|why| (why, None)),
+        };
+        // Also a grant that was refused may have claimed its rank.
+        if claims && self.flow(key).is_some_and(|flow| flow.peers().contains(&peer)) {
+            self.has_part(peer, key);
+        }
+        if let Err((why, head)) = taken {
+            self.refused += 1;
+            if let (NotTaken::Answered { leg, code, expected }, Some(head)) = (why, head) {
+                self.answer(peer, key, head, (leg, code, expected));
+            }
+        }
+    }
+
+    /// Says that what was said makes no sense.
+    fn answer(&mut self, peer: PeerKey, key: EntryKey, theirs: Head, (leg, code, expected): (u32, FlowCause, u32)) {
+        let head = self.flow(key).map_or(Head { side: theirs.side.other(), ..theirs }, |flow| *flow.head());
+        self.say(peer, Said::Refused(Refused { head, leg, code: code.code(), expected }));
+    }
+
+    fn said(&mut self, key: EntryKey, peer: PeerKey, said: &Said, now: Moment) -> Result<(), NotTaken> {
+        match said {
+            Said::Grant(grant) => return self.granted(key, peer, grant),
+            Said::Claim(claim) => return self.claimed(key, peer, claim),
+            Said::Lend(lend) => return self.lent(key, peer, lend, now),
+            _ => {}
+        }
+        let head = said.head().ok_or(NotTaken::Counted)?;
+        match self.flow_mut(key).ok_or(NotTaken::Counted)? {
+            Flow::Source(source) => {
+                if matches!(said, Said::Fail(_) | Said::Abort(_)) && source.places.peer(head.rank).is_none() {
+                    // It had not granted anything: it is known from now on, and has failed.
+                    source.places.claim(head.rank, head.ranks, peer, false).map_err(|_| NotTaken::Counted)?;
+                }
+                if source.places.peer(head.rank) != Some(peer) {
+                    return Err(NotTaken::Counted);
+                }
+                match said {
+                    Said::Ack(_) => source.legs.acked(head.rank).map(drop)?,
+                    Said::Fail(fail) => source.legs.failed_there(head.rank, fail)?,
+                    Said::Abort(abort) => source.legs.asked_to_stop(head.rank, abort.number)?,
+                    _ => return Err(NotTaken::Counted),
+                }
+            }
+            Flow::Sink(sink) => {
+                for rank in speaks_for(&sink.sources, head, peer)? {
+                    heard_by_sink(sink, rank, said, now)?;
+                }
+            }
+            Flow::Lent(lent) => {
+                if matches!(said, Said::Fail(_)) && lent.places.peer(head.rank).is_none() {
+                    lent.places.claim(head.rank, head.ranks, peer, false).map_err(|_| NotTaken::Counted)?;
+                }
+                if lent.places.peer(head.rank) != Some(peer) {
+                    return Err(NotTaken::Counted);
+                }
+                match said {
+                    Said::Fail(fail) => lent.loans.failed_there(head.rank, fail)?,
+                    Said::Refused(_) => lent.loans.refused_there(head.rank)?,
+                    _ => return Err(NotTaken::Counted),
+                }
+            }
+            Flow::Pull(pulled) => {
+                for rank in speaks_for(&pulled.sources, head, peer)? {
+                    match said {
+                        Said::Acked(acked) => pulled.pull.confirmed(rank, acked, now)?,
+                        Said::Fail(fail) => pulled.pull.failed_there(rank, fail, now)?,
+                        Said::Refused(_) => pulled.pull.refused_there(rank, now)?,
+                        _ => return Err(NotTaken::Counted),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A rank of the sink will read.
+    fn claimed(&mut self, key: EntryKey, peer: PeerKey, claim: &Claim) -> Result<(), NotTaken> {
+        let refuse = || NotTaken::Answered { leg: 0, code: FlowCause::Refused, expected: 0 };
+        let Some(Flow::Lent(lent)) = self.flow_mut(key) else { return Err(refuse()) };
+        let Head { rank, ranks, .. } = claim.head;
+        lent.places.claim(rank, ranks, peer, false).map_err(|_| refuse())?;
+        if let Some(failed) = lent.loans.failure() {
+            let (head, cause, words) = (*lent.loans.head(), failed.cause.code(), failed.words.clone());
+            self.say(peer, Said::Fail(Fail { head, cause, words, missing: Vec::new() }));
+            return Ok(());
+        }
+        lent.loans.claimed(rank, claim.from).map_err(|_| refuse())
+    }
+
+    /// A source lends.
+    fn lent(&mut self, key: EntryKey, peer: PeerKey, lend: &Lend, now: Moment) -> Result<(), NotTaken> {
+        let refuse = |code| NotTaken::Answered { leg: 0, code, expected: 0 };
+        let theirs = LayoutKey { number: lend.layout, generation: lend.layout_generation };
+        let theirs = self.partners.theirs_at(peer, theirs).cloned();
+        let Some(Flow::Pull(pulled)) = self.flow_mut(key) else { return Err(refuse(FlowCause::Refused)) };
+        if pulled.sources.get(&lend.head.rank) != Some(&peer) {
+            return Err(NotTaken::Counted);
+        }
+        let theirs = theirs.ok_or(refuse(FlowCause::Unfit))?;
+        let pair = Pair::of(pulled.pull.legs().layout(), &theirs).map_err(|_| refuse(FlowCause::Unfit))?;
+        match pulled.pull.lent(lend.head.rank, &Arc::new(pair), lend, now) {
+            // What has ended is told of by the failure that ended it.
+            Ok(()) | Err(LegError::Ended(_) | LegError::Done) => Ok(()),
+            Err(_) => Err(refuse(FlowCause::Refused)),
+        }
+    }
+
+    /// A rank of the sink has room.
+    fn granted(&mut self, key: EntryKey, peer: PeerKey, grant: &Grant) -> Result<(), NotTaken> {
+        let refuse = |code, expected| NotTaken::Answered { leg: grant.leg, code, expected };
+        let theirs = LayoutKey { number: grant.layout, generation: grant.layout_generation };
+        let theirs = self.partners.theirs_at(peer, theirs).cloned();
+        let Some(Flow::Source(source)) = self.flow_mut(key) else { return Err(refuse(FlowCause::Refused, 0)) };
+        let Head { rank, ranks, .. } = grant.head;
+        let claimed = source.places.claim(rank, ranks, peer, grant.resumes);
+        claimed.map_err(|error| match error {
+            PlaceError::NothingFor { .. } => refuse(FlowCause::Unfit, 0),
+            _ => refuse(FlowCause::Refused, 0),
+        })?;
+        if let Some(failed) = source.legs.failure() {
+            // Who is late to a failure hears of it, in its own words.
+            let (head, cause, words) = (*source.legs.head(), failed.cause.code(), failed.words.clone());
+            self.say(peer, Said::Fail(Fail { head, cause, words, missing: Vec::new() }));
+            return Ok(());
+        }
+        let theirs = theirs.ok_or(refuse(FlowCause::Unfit, 0))?;
+        let ours = source.legs.layout();
+        let pair = match &source.spread {
+            Some(spread) => Pair::spread(ours, &theirs, spread, source.legs.head().rank, rank),
+            None => Pair::of(ours, &theirs),
+        };
+        let pair = pair.map_err(|_| refuse(FlowCause::Unfit, 0))?;
+        match source.legs.granted(rank, &Arc::new(pair), grant) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(refuse(FlowCause::Refused, error.expected())),
+        }
+    }
+
+    fn landed(&mut self, key: EntryKey, peer: PeerKey, bytes: &[u8], now: Moment) -> Result<(), NotTaken> {
+        let landing = Landing::decode(bytes).map_err(|_| NotTaken::Counted)?;
+        let Some(Flow::Sink(sink)) = self.flow_mut(key) else { return Err(NotTaken::Counted) };
+        if sink.sources.get(&landing.source) != Some(&peer) || landing.rank != sink.legs.head().rank {
+            return Err(NotTaken::Counted);
+        }
+        let Landing { number, leg, leg_from, leg_tokens, layer, from, tokens, total, .. } = landing;
+        let part = PartLanded { number, leg, leg_from, leg_tokens, layer, from, tokens, total };
+        sink.legs.landed(landing.source, &part, now)?;
+        Ok(())
+    }
+
+    /// A session is over: each of its transfers goes on without it, or ends.
+    pub(super) fn lost(&mut self, peer: PeerKey, now: Moment) {
+        for key in self.parts_of.remove(&peer).unwrap_or_default() {
+            match self.flow_mut(key) {
+                Some(Flow::Source(source)) => {
+                    let ranks: Vec<u16> = source.places.of_peer(peer).collect();
+                    // Each was checked to be one of them.
+                    for rank in ranks {
+                        let _ = source.legs.lost(rank);
+                    }
+                }
+                Some(Flow::Sink(sink)) => {
+                    let its = sink.sources.iter().filter(|(_, of)| **of == peer);
+                    let ranks: Vec<u16> = its.map(|(rank, _)| *rank).collect();
+                    for &rank in &ranks {
+                        let _ = sink.legs.lost(rank, now);
+                    }
+                    ranks.into_iter().for_each(|rank| self.watch(key, rank, peer));
+                }
+                Some(Flow::Lent(lent)) => {
+                    let ranks: Vec<u16> = lent.places.of_peer(peer).collect();
+                    for rank in ranks {
+                        let _ = lent.loans.lost(rank);
+                    }
+                }
+                Some(Flow::Pull(pulled)) => {
+                    let its = pulled.sources.iter().filter(|(_, of)| **of == peer);
+                    let ranks: Vec<u16> = its.map(|(rank, _)| *rank).collect();
+                    for rank in ranks {
+                        let _ = pulled.pull.lost(rank, now);
+                    }
+                }
+                None => {}
+            }
+            self.carry(key, now);
+        }
+    }
+
+    /// Has it proven that a rank of the source writes to nothing any more.
+    fn watch(&mut self, key: EntryKey, rank: u16, peer: PeerKey) {
+        self.last_watch += 1;
+        let id = WatchId(self.last_watch);
+        self.watches.insert(id, (key, rank));
+        self.actions.push_back(Action::Watch { id, peer });
+    }
+
+    /// It is proven.
+    pub(super) fn quiet(&mut self, id: WatchId, now: Moment) {
+        if self.lease_is_quiet(id, now) {
+            return;
+        }
+        let Some((key, rank)) = self.watches.remove(&id) else { return };
+        if let Some(Flow::Sink(sink)) = self.flow_mut(key) {
+            // It was one of its ranks when it was asked.
+            let _ = sink.legs.proven_quiet(rank, now);
+        }
+        self.carry(key, now);
+    }
+
+    /// What was to be moved has ended.
+    pub(super) fn move_ended(&mut self, id: MoveId, result: Result<u64, Cause>, is_open_there: bool, now: Moment) {
+        let Some(&(key, rank, number)) = self.moves.get(&id) else { return };
+        match self.flow_mut(key) {
+            Some(Flow::Source(source)) => {
+                source.legs.ended(rank, number, result, is_open_there);
+                if !is_open_there {
+                    source.moves.remove(&(rank, number));
+                }
+            }
+            Some(Flow::Pull(pulled)) => {
+                if !is_open_there {
+                    pulled.moves.remove(&(rank, number));
+                }
+                pulled.pull.ended(rank, number, result, is_open_there, now);
+            }
+            _ => {}
+        }
+        if !is_open_there {
+            self.moves.remove(&id);
+        }
+        self.carry(key, now);
+    }
+
+    /// What was open there is not any more.
+    pub(super) fn move_closed(&mut self, id: MoveId, now: Moment) {
+        let Some((key, rank, number)) = self.moves.remove(&id) else { return };
+        match self.flow_mut(key) {
+            Some(Flow::Source(source)) => {
+                source.moves.remove(&(rank, number));
+                source.legs.closed(rank, number);
+            }
+            Some(Flow::Pull(pulled)) => {
+                pulled.moves.remove(&(rank, number));
+                pulled.pull.closed(rank, number, now);
+            }
+            _ => {}
+        }
+        self.carry(key, now);
+    }
+}
+
+/// For which ranks of a source a peer speaks: who has no rank of a transfer, as it knows of none, for all that were thought to be its.
+fn speaks_for(sources: &BTreeMap<u16, PeerKey>, head: &Head, peer: PeerKey) -> Result<Vec<u16>, NotTaken> {
+    let is_its = |rank: &u16| head.ranks == 0 || *rank == head.rank;
+    let ranks: Vec<u16> = sources.iter().filter(|(_, of)| **of == peer).map(|(rank, _)| *rank).filter(is_its).collect();
+    if ranks.is_empty() { Err(NotTaken::Counted) } else { Ok(ranks) }
+}
+
+/// A rank of the source says something to a sink.
+fn heard_by_sink(sink: &mut Sink, rank: u16, said: &Said, now: Moment) -> Result<(), NotTaken> {
+    match said {
+        Said::Seal(seal) => sink.legs.sealed(rank, seal, now).map(drop)?,
+        Said::Fail(fail) => sink.legs.failed_there(rank, fail, now)?,
+        Said::AbortAck(ack) => sink.legs.drained(rank, ack.number, ack.is_drained)?,
+        Said::Refused(refused) => sink.legs.refused_there(rank, refused, now)?,
+        _ => return Err(NotTaken::Counted),
+    }
+    Ok(())
+}
+
+impl Flow {
+    /// Everybody who has a part in it.
+    pub(super) fn peers(&self) -> BTreeSet<PeerKey> {
+        match self {
+            Self::Source(source) => source.places.iter().filter_map(|(_, _, peer)| peer).collect(),
+            Self::Lent(lent) => lent.places.iter().filter_map(|(_, _, peer)| peer).collect(),
+            Self::Sink(sink) => sink.sources.values().copied().collect(),
+            Self::Pull(pulled) => pulled.sources.values().copied().collect(),
+        }
+    }
+}
+
+/// Who speaks for a source that has no such transfer, and so no rank of it: for all ranks that are of the same engine.
+fn nobody(transfer: TransferId) -> Head {
+    Head { transfer, side: Side::Source, rank: 0, ranks: 0 }
+}

@@ -1,0 +1,253 @@
+//! Leases, in both directions: what this engine has lent, to whom and for what, and under which leases it reads.
+//!
+//! There is one [`Lender`] and one [`Reader`] for everything that is lent; what a lease is for is beside them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use penstock_core::Moment;
+use penstock_session::control::{Ack, Acked, Head, LeaseOver, Renew};
+use penstock_session::leases::{LeaseError, LeaseId, Lender, Reader};
+use penstock_session::transfers::table::EntryKey;
+use penstock_session::{PeerKey, Said};
+
+use super::Desk;
+use super::flow::Flow;
+use crate::action::{Action, WatchId};
+use crate::cause::FlowCause;
+use crate::continuation::Miss;
+
+/// What is lent under a lease of this engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lent {
+    /// Blocks of a transfer, to this rank of its sink.
+    Rank { key: EntryKey, rank: u16 },
+    /// Blocks of a request that has ended, to this engine.
+    Pin { peer: PeerKey },
+}
+
+/// What is read under a lease of a peer's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Borrowed {
+    /// Blocks of a transfer, of this rank of its source.
+    Rank { key: EntryKey, rank: u16 },
+    /// Blocks of a request that has ended there.
+    Pin,
+}
+
+/// Everything that is lent and borrowed.
+#[derive(Debug)]
+pub(super) struct Lending {
+    lender: Lender,
+    lent: BTreeMap<LeaseId, Lent>,
+    reader: Reader,
+    borrowed: BTreeMap<(PeerKey, LeaseId), Borrowed>,
+    /// Leases that have ended, whose readers are to be proven quiet.
+    watches: BTreeMap<WatchId, LeaseId>,
+}
+
+impl Lending {
+    /// Nothing yet; so many leases at most in each direction. `base` is random.
+    pub(super) fn new(most: usize, base: u64) -> Self {
+        Self {
+            lender: Lender::new(most, base),
+            lent: BTreeMap::new(),
+            reader: Reader::new(most),
+            borrowed: BTreeMap::new(),
+            watches: BTreeMap::new(),
+        }
+    }
+
+    /// How many leases this engine has given.
+    pub(super) fn lent(&self) -> usize {
+        self.lent.len()
+    }
+
+    /// Under how many it reads.
+    pub(super) fn borrowed(&self) -> usize {
+        self.borrowed.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lent.is_empty() && self.borrowed.is_empty() && self.watches.is_empty()
+    }
+
+    /// When something has to be done though nothing happens.
+    pub(super) fn deadline(&self) -> Moment {
+        self.lender.deadline().min(self.reader.deadline())
+    }
+
+    /// Whether this engine reads under this lease.
+    pub(super) fn is_borrowed(&self, peer: PeerKey, lease: LeaseId) -> bool {
+        self.borrowed.contains_key(&(peer, lease))
+    }
+
+    /// Whether a read under a lease of a peer's should not begin any more, by this engine's clock.
+    pub(super) fn is_over(&self, peer: PeerKey, lease: LeaseId, now: Moment) -> bool {
+        self.reader.is_over(peer, lease, now)
+    }
+}
+
+impl Desk {
+    /// Lends something to a peer.
+    pub(super) fn lend(
+        &mut self,
+        peer: PeerKey,
+        what: Lent,
+        ttl: Duration,
+        now: Moment,
+    ) -> Result<LeaseId, LeaseError> {
+        let lease = self.lending.lender.lend(peer, ttl, now)?;
+        self.lending.lent.insert(lease, what);
+        Ok(lease)
+    }
+
+    /// What was to be lent is not.
+    pub(super) fn end_lending(&mut self, peer: PeerKey, lease: LeaseId, now: Moment) {
+        self.lending.lender.give_back(peer, lease, now);
+        self.lending.lent.remove(&lease);
+    }
+
+    /// Reads under a lease of a peer's from now on, and renews it.
+    pub(super) fn borrow(
+        &mut self,
+        peer: PeerKey,
+        lease: LeaseId,
+        what: Borrowed,
+        ttl: Duration,
+        now: Moment,
+    ) -> Result<(), LeaseError> {
+        self.lending.reader.hold(peer, lease, ttl, now)?;
+        self.lending.borrowed.insert((peer, lease), what);
+        Ok(())
+    }
+
+    /// Reads under it no more.
+    pub(super) fn end_borrowing(&mut self, peer: PeerKey, lease: LeaseId) {
+        self.lending.reader.let_go(peer, lease);
+        self.lending.borrowed.remove(&(peer, lease));
+    }
+
+    /// A reader gives a lease back, and is told whether it stood until now.
+    pub(super) fn hear_given_back(&mut self, peer: PeerKey, ack: &Ack, lease: LeaseId, now: Moment) {
+        let how = self.lending.lender.give_back(peer, lease, now);
+        let acked = |head| Said::Acked(Acked { head, lease: lease.0, is_valid: how.is_valid() });
+        let what = if how.frees() { self.lending.lent.remove(&lease) } else { None };
+        match what {
+            Some(Lent::Rank { key, rank }) => {
+                if let Some(Flow::Lent(lent)) = self.flow_mut(key) {
+                    let (head, taken) = (*lent.loans.head(), lent.loans.given_back(rank, lease, how));
+                    self.refused += u64::from(taken.is_err());
+                    self.say(peer, acked(head));
+                }
+                self.carry(key, now);
+            }
+            what => {
+                self.say(peer, acked(Head { side: ack.head.side.other(), ..ack.head }));
+                if let Some(Lent::Pin { peer }) = what {
+                    self.pin_is_back(peer, lease);
+                }
+            }
+        }
+    }
+
+    /// A reader still reads under these.
+    pub(super) fn hear_renew(&mut self, peer: PeerKey, renew: &Renew, now: Moment) {
+        let leases: Vec<LeaseId> = renew.leases.iter().copied().map(LeaseId).collect();
+        let mut over = Vec::new();
+        self.lending.lender.renew(peer, &leases, now, &mut over);
+        over.into_iter().for_each(|lease| self.say_over(peer, lease));
+    }
+
+    fn say_over(&mut self, peer: PeerKey, lease: LeaseId) {
+        let over = LeaseOver { lease: lease.0, cause: FlowCause::Expired.code() };
+        self.say(peer, Said::LeaseOver(over));
+    }
+
+    /// A lender says that a lease has ended.
+    pub(super) fn hear_lease_over(&mut self, peer: PeerKey, over: &LeaseOver, now: Moment) {
+        self.borrowed_is_over(peer, LeaseId(over.lease), FlowCause::of_code(over.cause), now);
+    }
+
+    /// What is read under it is worth nothing. A lease that was given back meanwhile concerns nobody.
+    pub(super) fn borrowed_is_over(&mut self, peer: PeerKey, lease: LeaseId, cause: FlowCause, now: Moment) {
+        let what = self.lending.borrowed.remove(&(peer, lease));
+        self.lending.reader.let_go(peer, lease);
+        match what {
+            Some(Borrowed::Rank { key, rank }) => {
+                if let Some(Flow::Pull(pulled)) = self.flow_mut(key) {
+                    // It was one of its ranks when it lent.
+                    let _ = pulled.pull.over(rank, cause, now);
+                }
+                self.carry(key, now);
+            }
+            Some(Borrowed::Pin) => {
+                let miss = if cause == FlowCause::PeerLost { Miss::PeerLost } else { Miss::Expired };
+                self.parent_is_over(peer, lease, Err(miss));
+            }
+            None => {}
+        }
+    }
+
+    /// Ends the leases that are late, and renews those that are read under.
+    pub(super) fn expire_leases(&mut self, now: Moment) {
+        let mut ended = Vec::new();
+        self.lending.lender.expire(now, &mut ended);
+        for (lease, peer) in ended {
+            self.last_watch += 1;
+            let id = WatchId(self.last_watch);
+            self.lending.watches.insert(id, lease);
+            self.actions.push_back(Action::Watch { id, peer });
+            self.say_over(peer, lease);
+            match self.lending.lent.get(&lease).copied() {
+                Some(Lent::Rank { key, rank }) => {
+                    if let Some(Flow::Lent(lent)) = self.flow_mut(key) {
+                        // It was one of its ranks when it was lent.
+                        let _ = lent.loans.expired(rank);
+                    }
+                    self.carry(key, now);
+                }
+                // Its blocks stay until its reader is quiet.
+                Some(Lent::Pin { .. }) | None => {}
+            }
+        }
+        let (mut renew, mut over) = (Vec::new(), Vec::new());
+        self.lending.reader.due(now, &mut renew, &mut over);
+        for (peer, leases) in renew {
+            let leases = leases.into_iter().map(|lease| lease.0).collect();
+            self.say(peer, Said::Renew(Renew { leases }));
+        }
+        over.into_iter().for_each(|(peer, lease)| self.borrowed_is_over(peer, lease, FlowCause::Expired, now));
+    }
+
+    /// A peer is gone, with all that it reads, and with all that it has lent.
+    pub(super) fn lose_leases(&mut self, peer: PeerKey, now: Moment) {
+        self.lending.lender.peer_gone(peer);
+        self.lending.reader.peer_gone(peer);
+        let of_peer = (peer, LeaseId(0))..=(peer, LeaseId(u64::MAX));
+        let gone: Vec<LeaseId> = self.lending.borrowed.range(of_peer).map(|((_, lease), _)| *lease).collect();
+        gone.into_iter().for_each(|lease| self.borrowed_is_over(peer, lease, FlowCause::PeerLost, now));
+        self.expire_leases(now);
+    }
+
+    /// The reader of a lease that has ended is in no copy any more. Says whether the watch was of a lease.
+    pub(super) fn lease_is_quiet(&mut self, id: WatchId, now: Moment) -> bool {
+        let Some(lease) = self.lending.watches.remove(&id) else { return false };
+        if !self.lending.lender.quiet(lease) {
+            // It was given back meanwhile.
+            return true;
+        }
+        match self.lending.lent.remove(&lease) {
+            Some(Lent::Rank { key, rank }) => {
+                if let Some(Flow::Lent(lent)) = self.flow_mut(key) {
+                    // It was one of its ranks when it was lent.
+                    let _ = lent.loans.quiet(rank);
+                }
+                self.carry(key, now);
+            }
+            Some(Lent::Pin { peer }) => self.pin_is_back(peer, lease),
+            None => {}
+        }
+        true
+    }
+}

@@ -1,0 +1,408 @@
+//! The desk: one for each engine, where everything that happens to transfers by name comes in, and everything that is wanted goes out.
+//!
+//! It is turned by calls: what happened goes in with [`Desk::handle`] and its moment, what is to be done comes out of
+//! [`Desk::poll_action`], in the order in which it was decided. Nothing in it waits.
+//!
+//! - [`flow`]: what is kept of one transfer
+//! - `calls`: what an application asks for
+//! - `heard`: what peers say of transfers, and what becomes of moves
+//! - `carry`: what transfers want, as actions
+//! - `check`: whether all of it agrees with itself
+//! - `gates`: what applications put in front of layers
+//! - `names`: whose a move or a watch is
+//! - `lives`: requests of devices, and their swaps
+//! - `lending`: what is lent and borrowed, and for how long
+//! - `abroad`: the same of other engines, and for them
+//! - `pins`: what is kept of requests that have ended
+//! - `relays`: chunks between stages
+//! - `settings`: how much there may be of everything
+
+mod abroad;
+mod calls;
+mod carry;
+mod check;
+mod flow;
+mod gates;
+mod heard;
+mod lending;
+mod lives;
+mod names;
+mod pins;
+mod relays;
+mod settings;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use penstock_core::Moment;
+use penstock_session::control::{Able, Ack, CONTROL_VERSIONS, LayoutNews, Side};
+use penstock_session::leases::LeaseId;
+use penstock_session::transfers::table::{EntryKey, Finished, TableMetrics, Transfers};
+use penstock_session::{PeerKey, RequestId, Said, TransferId};
+
+use self::abroad::Abroad;
+pub use self::calls::{CallError, Consume, Produce, Sinks};
+pub use self::check::Broken;
+use self::flow::Flow;
+pub use self::gates::GateId;
+use self::gates::Gates;
+use self::lending::Lending;
+use self::lives::Lives;
+pub use self::lives::{DEVICES_MAX, DeviceKey, SwapFailed, SwapStatus};
+use self::names::Part;
+use self::pins::Keeping;
+use self::relays::first_of;
+pub use self::relays::{RELAY, RelayMetrics, part_of};
+pub use self::settings::Settings;
+use crate::action::{Action, MoveId, WatchId};
+use crate::event::Event;
+use crate::input::Totals;
+use crate::layout::Layout;
+use crate::partners::{LayoutKey, LayoutRefused, Partners};
+use crate::relay::Relays;
+
+/// Frames of this layer that a peer may send before they are answered.
+const CONTROL_CREDITS: u32 = 64;
+
+/// One engine's desk.
+#[derive(Debug)]
+pub struct Desk {
+    /// The upper half of the ids of notes that tell this engine of landed bytes.
+    tag: u64,
+    settings: Settings,
+    /// What transfers came to lately.
+    totals: Totals,
+    partners: Partners,
+    /// Those that stand.
+    transfers: Transfers<Flow>,
+    /// Those that have ended, and are not let go of: bytes may move, or nobody has asked how they ended.
+    ended: BTreeMap<EntryKey, Past>,
+    ended_by: BTreeMap<(Side, TransferId), EntryKey>,
+    /// In which of all of them each peer has a part.
+    parts_of: BTreeMap<PeerKey, BTreeSet<EntryKey>>,
+    /// Whose part is moved under each name.
+    moves: BTreeMap<MoveId, (EntryKey, u16, u64)>,
+    /// Transfers by their next deadline.
+    timers: BTreeSet<(Moment, EntryKey)>,
+    last_move: u64,
+    /// Which rank of which transfer is to be proven quiet.
+    watches: BTreeMap<WatchId, (EntryKey, u16)>,
+    last_watch: u64,
+    /// When something of the tables is too old at the earliest.
+    table_due: Moment,
+    lives: Lives,
+    keeping: Keeping,
+    abroad: Abroad,
+    lending: Lending,
+    gates: Gates,
+    actions: VecDeque<Action>,
+    refused: u64,
+    relays: Relays,
+}
+
+/// A transfer that has ended.
+#[derive(Debug)]
+struct Past {
+    flow: Flow,
+    name: (Side, TransferId),
+    /// Nobody will ask for it any more.
+    is_released: bool,
+}
+
+/// What there is, and what went wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Metrics {
+    /// Transfers by name.
+    pub transfers: TableMetrics,
+    /// Ended ones that are not let go of.
+    pub ending: usize,
+    /// What is moving.
+    pub moving: usize,
+    /// Gates of the application.
+    pub gates: usize,
+    /// Swaps under way.
+    pub swaps: usize,
+    /// Those among them whose blocks are quarantined.
+    pub swaps_quarantined: usize,
+    /// What is kept of requests that have ended, and who has it.
+    pub pins: crate::continuation::Metrics,
+    /// Leases that this engine has given and that have not ended for good.
+    pub lent: usize,
+    /// Leases under which it reads.
+    pub borrowed: usize,
+    /// Words of peers that made no sense and changed nothing.
+    pub refused: u64,
+    /// Chunks between stages.
+    pub relay: RelayMetrics,
+}
+
+impl Desk {
+    /// The desk of an engine. The words are random: the first one is its tag.
+    pub fn new(settings: Settings, [tag, one, other]: [u64; 3]) -> Self {
+        Self {
+            tag: tag.max(1),
+            settings,
+            totals: Totals::new(settings.tokens_default, settings.tokens_quantile),
+            partners: Partners::default(),
+            transfers: Transfers::new(settings.transfers, (one, other)),
+            ended: BTreeMap::new(),
+            ended_by: BTreeMap::new(),
+            parts_of: BTreeMap::new(),
+            moves: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            last_move: 0,
+            watches: BTreeMap::new(),
+            last_watch: 0,
+            table_due: Moment::NEVER,
+            gates: Gates::default(),
+            lives: Lives::default(),
+            keeping: Keeping::default(),
+            abroad: Abroad::default(),
+            lending: Lending::new(settings.leases, one ^ other.rotate_left(17)),
+            actions: VecDeque::new(),
+            refused: 0,
+            relays: Relays::shut(first_of(RELAY)),
+        }
+    }
+
+    /// The upper half of the ids of notes that are landings.
+    pub fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    /// Something has happened.
+    pub fn handle(&mut self, event: Event, now: Moment) {
+        if self.relayed(&event, now) {
+            return;
+        }
+        match event {
+            Event::Joined { peer, .. } => {
+                self.partners.joined(peer);
+                let (version_min, version_max) = CONTROL_VERSIONS;
+                let able = Able { version_min, version_max, tag: self.tag, credits: CONTROL_CREDITS };
+                self.say(peer, Said::Able(able));
+            }
+            Event::Said { peer, said } => self.hear(peer, said, now),
+            Event::Landing { peer, bytes } => self.landing(peer, bytes, now),
+            Event::Left { peer, .. } => {
+                self.partners.left(peer);
+                self.transfers.forget_early_of(peer);
+                self.lost(peer, now);
+                self.lose_leases(peer, now);
+                self.abroad_hears(&event, now);
+                self.tell();
+            }
+            Event::Gate { gate } => self.open_gate(gate, now),
+            Event::Ended { id: MoveId(id), .. }
+            | Event::Closed { id: MoveId(id) }
+            | Event::Quiet { id: WatchId(id) } => self.became(id, event, now),
+        }
+    }
+
+    /// Something has become of a move or a watch.
+    fn became(&mut self, id: u64, event: Event, now: Moment) {
+        match (names::part(id), event) {
+            (Some(Part::Transfers), Event::Ended { id, result, is_open_there }) => {
+                self.move_ended(id, result, is_open_there, now);
+            }
+            (Some(Part::Transfers), Event::Closed { id }) => self.move_closed(id, now),
+            (Some(Part::Transfers), Event::Quiet { id }) => self.quiet(id, now),
+            (Some(Part::Lives), event) => self.lives_hear(id, &event, now),
+            _ => {}
+        }
+    }
+
+    fn hear(&mut self, peer: PeerKey, said: Said, now: Moment) {
+        match said {
+            Said::Able(able) => {
+                for said in self.partners.is_able(peer, able) {
+                    self.say(peer, said);
+                }
+            }
+            Said::LayoutNews(news) => self.partners.learn(peer, news),
+            Said::LayoutGone(gone) => self.partners.forget(peer, gone),
+            Said::Renew(renew) => return self.hear_renew(peer, &renew, now),
+            Said::LeaseOver(over) => return self.hear_lease_over(peer, &over, now),
+            Said::Ack(ack @ Ack { lease: Some(lease), .. }) => {
+                return self.hear_given_back(peer, &ack, LeaseId(lease), now);
+            }
+            Said::PinAsk(ask) => return self.hear_pin_ask(peer, &ask, now),
+            Said::PinAnswer(answer) => {
+                self.abroad_hears(&Event::Said { peer, said: Said::PinAnswer(answer) }, now);
+            }
+            Said::Acked(acked) if self.hear_parent_acked(peer, &acked) => return,
+            said => return self.hear_of_transfer(peer, said, now),
+        }
+        self.tell();
+    }
+
+    fn say(&mut self, peer: PeerKey, said: Said) {
+        self.actions.push_back(Action::Say { peer, said });
+    }
+
+    /// Something can be fetched.
+    fn tell(&mut self) {
+        if self.actions.back() != Some(&Action::Tell) {
+            self.actions.push_back(Action::Tell);
+        }
+    }
+
+    fn say_to_all(&mut self, said: &Said) {
+        let able: Vec<PeerKey> = self.partners.able().collect();
+        able.into_iter().for_each(|peer| self.say(peer, said.clone()));
+    }
+
+    /// What is to be done next.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front().or_else(|| self.relays.poll_action())
+    }
+
+    /// This engine has a layout from now on, in a region of so many bytes; its number and generation are chosen here.
+    pub fn add_layout(&mut self, news: LayoutNews, region_bytes: u64) -> Result<LayoutKey, LayoutRefused> {
+        let (key, said) = self.partners.add(news, region_bytes)?;
+        self.say_to_all(&said);
+        Ok(key)
+    }
+
+    /// This engine has a layout no more. Answers whether it had.
+    pub fn remove_layout(&mut self, key: LayoutKey) -> bool {
+        let said = self.partners.remove(key);
+        said.iter().for_each(|said| self.say_to_all(said));
+        said.is_some()
+    }
+
+    /// A layout of this engine.
+    pub fn layout(&self, key: LayoutKey) -> Option<&Arc<Layout>> {
+        self.partners.own(key)
+    }
+
+    /// A layout of a peer's, by its label.
+    pub fn layout_of(&self, peer: PeerKey, label: &str) -> Option<&Arc<Layout>> {
+        self.partners.theirs(peer, label)
+    }
+
+    /// A layout of a peer's, in this use of its number.
+    pub fn layout_at(&self, peer: PeerKey, key: LayoutKey) -> Option<&Arc<Layout>> {
+        self.partners.theirs_at(peer, key)
+    }
+
+    /// The labels of a peer's layouts, sorted.
+    pub fn labels_of(&self, peer: PeerKey) -> Vec<&str> {
+        self.partners.labels(peer)
+    }
+
+    /// Whether a peer speaks of transfers.
+    pub fn is_able(&self, peer: PeerKey) -> bool {
+        self.partners.is_able_now(peer)
+    }
+
+    /// What this side's scheduler calls a live transfer.
+    pub fn request_of(&self, side: Side, transfer: TransferId) -> Option<&RequestId> {
+        self.transfers.request_of(side, transfer)
+    }
+
+    /// What both engines call the live transfer of a request.
+    pub fn transfer_of(&self, side: Side, request: &RequestId) -> Option<TransferId> {
+        self.transfers.transfer_of(side, request)
+    }
+
+    /// Adds the requests that have finished since the last call, each once, and says how many there were.
+    pub fn drain_finished(&mut self, out: &mut Finished) -> usize {
+        self.transfers.drain_finished(out)
+    }
+
+    /// When something has to be done though nothing happens.
+    pub fn deadline(&self) -> Moment {
+        let timer = self.timers.first().map_or(Moment::NEVER, |(at, _)| *at);
+        let relays = self.relays.deadline().unwrap_or(Moment::NEVER);
+        let pins = self.keeping.deadline();
+        timer
+            .min(self.lending.deadline())
+            .min(self.lives.deadline())
+            .min(pins)
+            .min(self.abroad.deadline())
+            .min(relays)
+            .min(self.table_due)
+    }
+
+    /// Time has passed.
+    pub fn expire(&mut self, now: Moment) {
+        self.expire_tables(now);
+        self.lives_expire(now);
+        self.pins_expire(now);
+        self.abroad_expires(now);
+        if self.lending.deadline() <= now {
+            self.expire_leases(now);
+        }
+        self.relays.expire(now);
+        while let Some(&(at, key)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            let Some(flow) = self.flow_mut(key) else { continue };
+            *flow.armed() = Moment::NEVER;
+            flow.expire(now);
+            self.carry(key, now);
+        }
+    }
+
+    /// A transfer's timer stands where its deadline is.
+    fn arm(&mut self, key: EntryKey) {
+        let Some(flow) = self.flow_mut(key) else { return };
+        let next = flow.deadline();
+        let before = std::mem::replace(flow.armed(), next);
+        if before != next {
+            self.timers.remove(&(before, key));
+            if next != Moment::NEVER {
+                self.timers.insert((next, key));
+            }
+        }
+    }
+
+    fn flow(&self, key: EntryKey) -> Option<&Flow> {
+        self.transfers.get(key).or_else(|| self.ended.get(&key).map(|past| &past.flow))
+    }
+
+    fn flow_mut(&mut self, key: EntryKey) -> Option<&mut Flow> {
+        match self.transfers.get_mut(key) {
+            Some(flow) => Some(flow),
+            None => self.ended.get_mut(&key).map(|past| &mut past.flow),
+        }
+    }
+
+    /// Whether nobody is known, no transfer stands and nothing is to be done.
+    pub fn is_empty(&self) -> bool {
+        self.partners.is_empty()
+            && self.transfers.is_empty()
+            && self.ended.is_empty()
+            && self.parts_of.is_empty()
+            && self.moves.is_empty()
+            && self.watches.is_empty()
+            && self.lives.is_empty()
+            && self.keeping.is_empty()
+            && self.abroad.is_empty()
+            && self.lending.is_empty()
+            && self.actions.is_empty()
+            && self.relays.is_empty()
+    }
+
+    /// What there is, and what went wrong.
+    pub fn metrics(&self) -> Metrics {
+        Metrics {
+            transfers: self.transfers.metrics(),
+            ending: self.ended.len(),
+            moving: self.moves.len(),
+            gates: self.gates.len(),
+            swaps: self.lives.swaps().0,
+            swaps_quarantined: self.lives.swaps().1,
+            pins: self.keeping.metrics(),
+            lent: self.lending.lent(),
+            borrowed: self.lending.borrowed(),
+            refused: self.refused + self.partners.refused(),
+            relay: self.relay_metrics(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,33 @@
+//! Names of moves and watches: the two highest bits say which part of the desk one belongs to, so that no part's meets another's.
+
+/// A part of the desk that has moves and watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Legs and pulls.
+    Transfers,
+    /// Swaps.
+    Lives,
+    /// Relays.
+    Relays,
+}
+
+const SHIFT: u32 = 62;
+
+/// Whose this name is; nobody's are those that were never given.
+pub(super) fn part(id: u64) -> Option<Part> {
+    [Part::Transfers, Part::Lives, Part::Relays].into_iter().find(|part| first(*part) >> SHIFT == id >> SHIFT)
+}
+
+/// The number from which a part names.
+pub(super) const fn first(part: Part) -> u64 {
+    match part {
+        Part::Transfers => 0,
+        Part::Lives => 1 << SHIFT,
+        Part::Relays => 2 << SHIFT,
+    }
+}
+
+/// What is left of a name without its part.
+pub(super) fn rest(id: u64) -> u64 {
+    id & ((1 << SHIFT) - 1)
+}

@@ -1,0 +1,200 @@
+//! What is kept of requests that have ended, for their children, as the desk keeps it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use penstock_core::Moment;
+use penstock_session::RequestId;
+
+use super::{Desk, DeviceKey};
+use crate::action::{Action, Ticket};
+use crate::continuation::{self, Finished, Home, Inherited, Miss, Parent, Pins, WaitKey};
+use crate::lifecycle::{LifecycleError, Report};
+
+/// The pins of one engine, once somebody has asked for them.
+#[derive(Default)]
+pub(super) struct Keeping {
+    pub(super) pins: Option<Pins>,
+    /// Answers to those that waited, until they are fetched.
+    answers: BTreeMap<WaitKey, Result<Inherited, Miss>>,
+}
+
+impl std::fmt::Debug for Keeping {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeping").field("pins", &self.metrics()).finish_non_exhaustive()
+    }
+}
+
+impl Keeping {
+    fn drain(&mut self, actions: &mut VecDeque<Action>) {
+        let Some(pins) = &mut self.pins else { return };
+        self.answers.extend(std::iter::from_fn(|| pins.next_answer()));
+        actions.extend(std::iter::from_fn(|| pins.poll_action()));
+    }
+
+    pub(super) fn deadline(&self) -> Moment {
+        self.pins.as_ref().and_then(Pins::deadline).unwrap_or(Moment::NEVER)
+    }
+
+    /// Whether nobody has blocks and nobody waits. What is pinned is let go by time.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pins.as_ref().is_none_or(Pins::is_empty) && self.answers.is_empty()
+    }
+
+    pub(super) fn metrics(&self) -> continuation::Metrics {
+        self.pins.as_ref().map(Pins::metrics).unwrap_or_default()
+    }
+}
+
+impl Desk {
+    /// Blocks of requests that end can be kept from now on. What was said first stands.
+    pub fn open_pins(&mut self, settings: continuation::Settings, home: Home) {
+        self.keeping.pins.get_or_insert_with(|| Pins::new(settings, home));
+    }
+
+    /// Calls what keeps blocks of requests that have ended; nothing if nobody has opened it.
+    pub fn call_pins<R>(&mut self, call: impl FnOnce(&mut Pins) -> R) -> Option<R> {
+        let answer = self.keeping.pins.as_mut().map(call);
+        self.keeping.drain(&mut self.actions);
+        answer
+    }
+
+    /// Looks at it.
+    pub fn pins(&self) -> Option<&Pins> {
+        self.keeping.pins.as_ref()
+    }
+
+    /// Reports what may be the end of a request, and keeps its blocks in the same step: see [`continuation::finish`].
+    pub fn finish_and_pin(
+        &mut self,
+        device: DeviceKey,
+        end: (&RequestId, u64, &Report),
+        kept: (Parent, Vec<Ticket>, Duration),
+        now: Moment,
+    ) -> Result<Finished, LifecycleError> {
+        let Some(mut pins) = self.keeping.pins.take() else { return Err(LifecycleError::NoDevice) };
+        let finished = self.call_device(device, |lives| continuation::finish(lives, &mut pins, end, kept, now));
+        self.keeping.pins = Some(pins);
+        self.keeping.drain(&mut self.actions);
+        finished
+    }
+
+    /// The answer to a child that waited for its parent, once it is there.
+    pub fn waited(&mut self, key: WaitKey) -> Option<Result<Inherited, Miss>> {
+        self.keeping.answers.remove(&key)
+    }
+
+    /// Whether it is there.
+    pub fn has_answer(&self, key: WaitKey) -> bool {
+        self.keeping.answers.contains_key(&key)
+    }
+
+    /// A child waits no more. What it was given meanwhile goes back.
+    pub fn stop_waiting(&mut self, key: WaitKey) {
+        let answer = self.keeping.answers.remove(&key);
+        self.call_pins(|pins| match answer {
+            Some(Ok(inherited)) => drop(pins.give_up(inherited.key)),
+            _ => pins.leave(key),
+        });
+    }
+
+    /// Time has passed.
+    pub(super) fn pins_expire(&mut self, now: Moment) {
+        if self.keeping.deadline() <= now {
+            self.call_pins(|pins| pins.expire(now));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_core::EngineName;
+
+    use super::*;
+    use crate::continuation::{Ask, Child, Group, Isolation, Waited};
+    use crate::desk::Settings;
+    use crate::lifecycle;
+
+    const NOW: Moment = Moment::from_ns(1);
+    const TTL: Duration = Duration::from_secs(1);
+
+    fn desk() -> Desk {
+        let mut desk = Desk::new(Settings::default(), [1, 2, 3]);
+        let home = Home { engine: EngineName::new("decode-0").unwrap(), rank: 3 };
+        desk.open_pins(continuation::Settings::default(), home);
+        desk
+    }
+
+    fn request(name: &str) -> RequestId {
+        RequestId::new(name).unwrap()
+    }
+
+    fn parent(name: &str) -> Parent {
+        let group = Group { block_tokens: 16, blocks: vec![4, 9], computed: 31, block_bytes: 64, hashes: vec![] };
+        Parent { request: request(name), isolation: Isolation::default(), groups: vec![group], blob: vec![] }
+    }
+
+    fn ask(child: &str, parent: &str) -> Ask {
+        let child = Child::Request(request(child));
+        Ask { child, parent: request(parent), isolation: Isolation::default(), tokens: 32, hashes: None }
+    }
+
+    fn freed(desk: &mut Desk) -> Vec<Ticket> {
+        let actions = std::iter::from_fn(|| desk.poll_action());
+        actions.filter_map(|action| if let Action::Free { ticket } = action { Some(ticket) } else { None }).collect()
+    }
+
+    #[test]
+    fn a_parent_is_pinned_by_the_report_that_ends_it_and_let_go_by_time_once_no_child_has_it() {
+        let mut desk = desk();
+        let device = desk.open_device(lifecycle::Settings::default()).unwrap();
+        let life = desk.call_device(device, |lives| lives.tracker_mut().open(request("a"), 1)).unwrap();
+        let end = request("a");
+        let finished =
+            desk.finish_and_pin(device, (&end, life, &Report::Removed), (parent("a"), vec![Ticket(7)], TTL), NOW);
+        assert!(matches!(finished, Ok(Finished { pin: Some(Ok(_)), verdict: lifecycle::Verdict::Remove })));
+        assert_eq!(desk.deadline(), NOW + TTL);
+        let child = desk.call_pins(|pins| pins.inherit(&ask("b", "a"), NOW)).unwrap().unwrap();
+        assert_eq!((child.tokens, child.tail_tokens, &child.groups), (16, 15, &vec![vec![4]]));
+        desk.expire(NOW + TTL);
+        assert_eq!(freed(&mut desk), [], "its child has it");
+        assert_eq!(desk.call_pins(|pins| pins.inherit(&ask("c", "a"), NOW + TTL)), Some(Err(Miss::Expired)));
+        desk.call_pins(|pins| pins.give_up(child.key));
+        assert_eq!(freed(&mut desk), [Ticket(7)]);
+        assert_eq!(desk.metrics().pins.pins, 0);
+        // A second report of the same end keeps nothing.
+        let late =
+            desk.finish_and_pin(device, (&end, life, &Report::Aborted), (parent("a"), vec![Ticket(8)], TTL), NOW);
+        assert!(matches!(late, Ok(Finished { pin: None, verdict: lifecycle::Verdict::NoOp })));
+    }
+
+    #[test]
+    fn who_waits_for_a_running_parent_is_answered_when_it_ends_or_gives_back_what_it_never_fetched() {
+        let mut desk = desk();
+        desk.call_pins(|pins| pins.runs(request("a"), Isolation::default())).unwrap().unwrap();
+        let wait = |desk: &mut Desk, child: &str| match desk
+            .call_pins(|pins| pins.inherit_or_wait(ask(child, "a"), NOW + TTL, NOW))
+        {
+            Some(Waited::Later(key)) => key,
+            other => panic!("{other:?}"),
+        };
+        let (first, second, third) = (wait(&mut desk, "b"), wait(&mut desk, "c"), wait(&mut desk, "d"));
+        desk.stop_waiting(third);
+        desk.call_pins(|pins| pins.pin(parent("a"), vec![Ticket(7)], TTL, NOW)).unwrap().unwrap();
+        assert!(desk.has_answer(first) && desk.has_answer(second) && !desk.has_answer(third));
+        let given = desk.waited(first).unwrap().unwrap();
+        assert_eq!((given.tokens, desk.metrics().pins.uses), (16, 2));
+        desk.stop_waiting(second);
+        assert_eq!((desk.waited(second), desk.metrics().pins.uses), (None, 1));
+        desk.call_pins(|pins| pins.give_up(given.key));
+        desk.expire(NOW + TTL);
+        assert!(freed(&mut desk) == [Ticket(7)] && desk.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_kept_where_nobody_has_asked_for_it() {
+        let mut desk = Desk::new(Settings::default(), [1, 2, 3]);
+        assert_eq!(desk.call_pins(|pins| pins.inherit(&ask("b", "a"), NOW)), None);
+        assert!(desk.pins().is_none() && desk.is_empty());
+    }
+}

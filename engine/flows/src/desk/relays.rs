@@ -1,0 +1,225 @@
+//! Chunks between stages, as the desk hears of them and has them carried out.
+
+use penstock_core::Moment;
+use penstock_session::Said;
+
+use super::Desk;
+use crate::event::Event;
+use crate::relay::{RelayCounts, Relays};
+
+/// The two top bits of numbers of moves, watches and tickets that are a relay's.
+pub const RELAY: u64 = 2;
+
+/// What there is of chunks, and what was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RelayMetrics {
+    /// Berths of puts that are taken.
+    pub puts: u64,
+    /// Berths of gets that are taken.
+    pub gets: u64,
+    /// Ends of streams that are said and not answered.
+    pub ends: u64,
+    /// Announcements that nobody has asked for yet.
+    pub early: usize,
+    /// Bytes of those.
+    pub early_bytes: usize,
+    /// Ended ones that are remembered.
+    pub tombs: usize,
+    /// Nothing goes on, nothing is kept, and nobody is waited for.
+    pub is_idle: bool,
+    /// What was counted since the beginning.
+    pub counts: RelayCounts,
+}
+
+impl Desk {
+    /// Chunks between stages.
+    pub fn relays(&self) -> &Relays {
+        &self.relays
+    }
+
+    /// The same, to be changed.
+    pub fn relays_mut(&mut self) -> &mut Relays {
+        &mut self.relays
+    }
+
+    /// Tells the relay of what has happened. Whether nobody else is concerned.
+    pub(super) fn relayed(&mut self, event: &Event, now: Moment) -> bool {
+        let is_its_own = match event {
+            Event::Joined { .. } | Event::Left { .. } | Event::Said { said: Said::Able(_), .. } => false,
+            Event::Said { said: Said::Chunk(_) | Said::ChunkAck(_) | Said::RelayAbort(_), .. } => true,
+            Event::Ended { id, .. } | Event::Closed { id } if part_of(id.0) == RELAY => true,
+            Event::Quiet { id } if part_of(id.0) == RELAY => true,
+            _ => return false,
+        };
+        self.relays.handle(event, now);
+        is_its_own
+    }
+
+    pub(super) fn relay_metrics(&self) -> RelayMetrics {
+        let (puts, gets, ends) = self.relays.held();
+        let (early, early_bytes, tombs) = self.relays.kept();
+        let (is_idle, counts) = (self.relays.is_empty(), self.relays.counts());
+        RelayMetrics { puts, gets, ends, early, early_bytes, tombs, is_idle, counts }
+    }
+}
+
+/// Whose number this is.
+pub const fn part_of(number: u64) -> u64 {
+    number >> 62
+}
+
+/// The first number of a part.
+pub(super) const fn first_of(part: u64) -> u64 {
+    part << 62
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use penstock_core::{EngineName, Epoch, Generation, RegionId};
+    use penstock_session::control::{Able, Chunk, ChunkKind, Extent};
+    use penstock_session::{PeerKey, RequestId};
+
+    use super::*;
+    use crate::action::{Action, RegionRef, WatchId};
+    use crate::desk::Settings;
+    use crate::relay::{Destination, EarlyBounds, Pool, RelayError, RelaySettings, Source, ToPut};
+
+    const NOW: Moment = Moment::from_ns(1);
+    const PEER: PeerKey = PeerKey { party: 3, epoch: Epoch(7) };
+
+    fn desk() -> Desk {
+        let mut desk = Desk::new(Settings::default(), [11, 1, 2]);
+        desk.handle(Event::Joined { peer: PEER, name: EngineName::new("b").unwrap() }, NOW);
+        let able = Able { version_min: 1, version_max: 1, tag: 5, credits: 1 };
+        desk.handle(Event::Said { peer: PEER, said: Said::Able(able) }, NOW);
+        while desk.poll_action().is_some() {}
+        desk
+    }
+
+    fn settings() -> RelaySettings {
+        let pool = |region| {
+            let region = RegionRef { region: RegionId(region), generation: Generation(1) };
+            Pool { region, base: 0, berth_bytes: 64, berths: 2 }
+        };
+        RelaySettings {
+            name: EngineName::new("a").unwrap(),
+            epoch: Epoch(1),
+            puts: pool(1),
+            gets: pool(2),
+            each: 2,
+            control: 1,
+            most: 4,
+            early: EarlyBounds { messages: 4, bytes: 4096, age: Duration::from_secs(1) },
+            tombs: 4,
+            tomb: Duration::from_secs(1),
+            abort: Duration::from_millis(50),
+            first_number: 0,
+        }
+    }
+
+    fn chunk(op: u64) -> Event {
+        let extents = vec![Extent { region: 9, generation: 1, offset: 0, len: 64 }];
+        let said = Said::Chunk(Chunk {
+            op,
+            request: "r".into(),
+            stream: 0,
+            number: 0,
+            part: 0,
+            parts: 1,
+            bytes: 64,
+            readers: 1,
+            kind: ChunkKind::Data,
+            extents,
+            schema: Vec::new(),
+            header: Vec::new(),
+        });
+        Event::Said { peer: PEER, said }
+    }
+
+    fn put(desk: &mut Desk) -> Result<crate::relay::PutKey, RelayError> {
+        let what = ToPut {
+            request: RequestId::new("r").unwrap(),
+            source: Source::Berths { bytes: 64 },
+            readers: vec![PEER],
+            schema: Vec::new(),
+            header: Vec::new(),
+            within: Duration::from_secs(1),
+        };
+        desk.relays_mut().put(what, NOW)
+    }
+
+    #[test]
+    fn what_is_announced_before_there_is_a_relay_is_kept_and_its_moves_are_the_relays_own() {
+        let mut desk = desk();
+        desk.handle(chunk(1), NOW);
+        assert_eq!((desk.metrics().relay.early, desk.metrics().refused), (1, 0));
+        assert_eq!(put(&mut desk), Err(RelayError::Closed), "there are no berths yet");
+        desk.relays_mut().open(settings()).unwrap();
+        assert_eq!(desk.relays_mut().open(settings()), Err(RelayError::Open));
+        let request = RequestId::new("r").unwrap();
+        let arrival = desk.relays_mut().next_arrival(&request, NOW).unwrap();
+        let crate::relay::Arrival::Chunk(announced) = arrival else { panic!("{arrival:?}") };
+        let within = Duration::from_secs(1);
+        let get = desk.relays_mut().get(&announced.metadata, Destination::Berths, within, NOW).unwrap();
+        let moved = std::iter::from_fn(|| desk.poll_action()).find_map(|action| match action {
+            Action::Move { id, .. } => Some(id),
+            _ => None,
+        });
+        let id = moved.unwrap();
+        assert_eq!(part_of(id.0), RELAY);
+        desk.handle(Event::Ended { id, result: Ok(64), is_open_there: false }, NOW);
+        assert_eq!(desk.relays().get_result(get), Some(&Ok(())));
+        let piece = desk.relays_mut().pieces(get)[0];
+        desk.relays_mut().taken(get, piece.number, NOW).unwrap();
+        desk.relays_mut().let_go_get(get, NOW);
+        assert!(desk.metrics().relay.is_idle);
+    }
+
+    #[test]
+    fn proof_that_a_reader_is_quiet_comes_to_the_relay_that_asked() {
+        let mut desk = desk();
+        desk.relays_mut().open(settings()).unwrap();
+        let key = put(&mut desk).unwrap();
+        let part = desk.relays_mut().unwritten(key)[0];
+        desk.relays_mut().filled(key, part.part, NOW).unwrap();
+        desk.handle(Event::Left { peer: PEER, cause: penstock_core::Cause::PeerLost }, NOW);
+        let watched = std::iter::from_fn(|| desk.poll_action()).find_map(|action| match action {
+            Action::Watch { id, .. } => Some(id),
+            _ => None,
+        });
+        desk.handle(Event::Quiet { id: WatchId(1) }, NOW);
+        assert_eq!(desk.metrics().relay.puts, 1, "that was another's");
+        desk.handle(Event::Quiet { id: watched.unwrap() }, NOW);
+        assert_eq!(desk.metrics().relay.puts, 0);
+    }
+
+    #[test]
+    fn what_nobody_writes_comes_back_at_once_and_numbers_go_on_when_it_is_opened_again() {
+        let mut desk = desk();
+        desk.relays_mut().open(settings()).unwrap();
+        let (untouched, touched) = (put(&mut desk).unwrap(), put(&mut desk).unwrap());
+        let part = desk.relays_mut().unwritten(touched)[0];
+        desk.relays_mut().close(NOW);
+        assert_eq!((desk.metrics().relay.puts, desk.relays().is_written(untouched)), (1, true));
+        assert_eq!(desk.relays_mut().open(settings()), Err(RelayError::Closing), "somebody may be writing");
+        desk.relays_mut().filled(touched, part.part, NOW).unwrap();
+        assert_eq!(desk.metrics().relay.puts, 0);
+        desk.relays_mut().open(settings()).unwrap();
+        let again = {
+            let request = RequestId::new("s").unwrap();
+            let what = ToPut {
+                request,
+                source: Source::Berths { bytes: 0 },
+                readers: vec![PEER],
+                schema: Vec::new(),
+                header: Vec::new(),
+                within: Duration::from_secs(1),
+            };
+            desk.relays_mut().put(what, NOW).unwrap()
+        };
+        assert!(again > touched && touched > untouched);
+        desk.relays().check().unwrap();
+    }
+}

@@ -1,0 +1,206 @@
+use penstock_core::{Cause, EngineName, Epoch};
+use penstock_session::control::{Abort, Buffer, Claim, Form, Head, Rows};
+
+use super::*;
+
+const NOW: Moment = Moment::from_ns(1);
+const PEER: PeerKey = PeerKey { party: 3, epoch: Epoch(7) };
+
+fn desk() -> Desk {
+    let mut desk = Desk::new(Settings::default(), [11, 1, 2]);
+    desk.handle(Event::Joined { peer: PEER, name: EngineName::new("decode-0").unwrap() }, NOW);
+    desk
+}
+
+fn news(label: &str) -> LayoutNews {
+    let rows = Rows { first: 0, count: 8, of: 8, bytes: 256 };
+    let buffers = vec![Buffer { layer: 0, base: 0, stride: 32_768, form: Form::TokenMajor(rows) }];
+    LayoutNews {
+        number: 0,
+        generation: 0,
+        label: label.to_owned(),
+        region: 1,
+        region_generation: 1,
+        block_tokens: 16,
+        blocks: 4,
+        rank: 0,
+        ranks: 1,
+        buffers,
+    }
+}
+
+fn able(version_min: u16, version_max: u16, tag: u64) -> Event {
+    Event::Said { peer: PEER, said: Said::Able(Able { version_min, version_max, tag, credits: 1 }) }
+}
+
+fn said(desk: &mut Desk) -> Vec<Said> {
+    let actions = std::iter::from_fn(|| desk.poll_action());
+    actions.filter_map(|action| if let Action::Say { peer: PEER, said } = action { Some(said) } else { None }).collect()
+}
+
+#[test]
+fn who_joins_is_told_that_this_engine_speaks_of_transfers_and_then_of_its_layouts() {
+    let mut desk = desk();
+    let first = desk.add_layout(news("kv"), 1 << 20).unwrap();
+    assert_eq!(said(&mut desk), [Said::Able(Able { version_min: 1, version_max: 1, tag: 11, credits: 64 })]);
+    desk.handle(able(1, 9, 5), NOW);
+    let told = LayoutNews { number: first.number, generation: first.generation, ..news("kv") };
+    assert_eq!(said(&mut desk), [Said::LayoutNews(told)]);
+    assert!(desk.is_able(PEER));
+    let second = desk.add_layout(news("aux"), 1 << 20).unwrap();
+    assert_ne!(first.number, second.number);
+    assert!(desk.remove_layout(first) && !desk.remove_layout(first), "once");
+    let kinds: Vec<u16> = said(&mut desk).iter().map(Said::kind).collect();
+    assert_eq!(kinds, [Said::LayoutNews(news("")).kind(), Said::LayoutGone(gone(1, 1)).kind()]);
+    desk.handle(Event::Left { peer: PEER, cause: Cause::PeerClosed }, NOW);
+    desk.add_layout(news("late"), 1 << 20).unwrap();
+    assert_eq!(said(&mut desk), [], "nobody is there");
+    assert!(desk.is_empty());
+}
+
+fn gone(number: u32, generation: u32) -> penstock_session::control::LayoutGone {
+    penstock_session::control::LayoutGone { number, generation }
+}
+
+#[test]
+fn a_release_with_which_nothing_is_in_common_hears_of_nothing() {
+    let mut desk = desk();
+    desk.add_layout(news("kv"), 1 << 20).unwrap();
+    said(&mut desk);
+    desk.handle(able(2, 3, 5), NOW);
+    assert!(said(&mut desk).is_empty() && !desk.is_able(PEER));
+    desk.handle(Event::Said { peer: PEER, said: Said::LayoutNews(news("theirs")) }, NOW);
+    assert_eq!((desk.layout_of(PEER, "theirs"), desk.metrics().refused), (None, 1));
+}
+
+#[test]
+fn layouts_of_a_peer_are_known_until_they_are_gone_and_only_so_many() {
+    let mut desk = desk();
+    desk.handle(able(1, 1, 5), NOW);
+    let mut say = |said: Said| desk.handle(Event::Said { peer: PEER, said }, NOW);
+    for number in 0..300 {
+        say(Said::LayoutNews(LayoutNews { number, generation: 1, ..news(&format!("layer {number:03}")) }));
+    }
+    // The same label twice, no tokens, a rank beyond all, no buffers.
+    say(Said::LayoutNews(LayoutNews { number: 300, ..news("layer 000") }));
+    say(Said::LayoutNews(LayoutNews { number: 0, block_tokens: 0, ..news("a") }));
+    say(Said::LayoutNews(LayoutNews { number: 0, rank: 1, ..news("a") }));
+    say(Said::LayoutNews(LayoutNews { number: 0, buffers: Vec::new(), ..news("a") }));
+    say(Said::LayoutGone(gone(1, 2)));
+    say(Said::LayoutGone(gone(2, 1)));
+    // Said twice: the first words stand.
+    say(Said::Able(Able { version_min: 1, version_max: 1, tag: 6, credits: 1 }));
+    assert_eq!(desk.metrics().refused, 44 + 4 + 1);
+    assert_eq!(desk.labels_of(PEER).len(), 255);
+    assert!(desk.layout_of(PEER, "layer 001").is_some() && desk.layout_of(PEER, "layer 002").is_none());
+}
+
+#[test]
+fn a_layout_that_cannot_be_is_refused_with_the_reason() {
+    let mut desk = desk();
+    desk.add_layout(news("kv"), 1 << 20).unwrap();
+    assert_eq!(desk.add_layout(news("kv"), 1 << 20), Err(LayoutRefused::LabelTaken("kv".to_owned())));
+    assert_eq!(desk.add_layout(news(""), 1 << 20), Err(LayoutRefused::Label(0)));
+    let empty = LayoutNews { buffers: Vec::new(), ..news("empty") };
+    assert!(matches!(desk.add_layout(empty, 1 << 20), Err(LayoutRefused::Wrong(_))));
+    assert!(matches!(desk.add_layout(news("short"), 100), Err(LayoutRefused::Wrong(_))), "it ends behind its region");
+    for number in 1..256 {
+        desk.add_layout(news(&number.to_string()), 1 << 20).unwrap();
+    }
+    assert_eq!(desk.add_layout(news("one more"), 1 << 20), Err(LayoutRefused::TooMany));
+}
+
+#[test]
+fn what_transfers_came_to_lately_decides_how_much_memory_is_asked_for_where_that_was_set() {
+    let config = |quantile| {
+        let mut config = penstock_core::Config::default();
+        (config.legs.default_tokens, config.legs.quantile_percent) = (48, quantile);
+        Settings::of(&config)
+    };
+    for (quantile, then) in [(0, 48), (100, 1)] {
+        let mut desk = Desk::new(config(quantile), [11, 1, 2]);
+        desk.handle(Event::Joined { peer: PEER, name: EngineName::new("prefill-0").unwrap() }, NOW);
+        desk.handle(able(1, 1, 5), NOW);
+        let layout = desk.add_layout(news("kv"), 1 << 20).unwrap();
+        let consume = |desk: &mut Desk, name: u8| {
+            let how = Consume {
+                layout,
+                rank: (0, 1),
+                sources: vec![(0, PEER)],
+                begin: 0,
+                is_pull: false,
+                memory: None,
+                within: std::time::Duration::from_secs(1),
+                urgency: crate::action::Urgency::Bulk,
+                trace: Vec::new(),
+            };
+            let request = RequestId::new(&format!("cmpl-{name}")).unwrap();
+            desk.consume(TransferId::from_bytes([name; 16]), request, how, NOW).unwrap()
+        };
+        let first = consume(&mut desk, 1);
+        assert_eq!(desk.wanted(first), Some(48), "nothing is known yet");
+        let head = Head { transfer: TransferId::from_bytes([1; 16]), side: Side::Source, rank: 0, ranks: 1 };
+        let seal = Said::Seal(penstock_session::control::Seal { head, parts: 0, tokens: 0, legs: 0, rows: Vec::new() });
+        desk.handle(Event::Said { peer: PEER, said: seal }, NOW);
+        let second = consume(&mut desk, 2);
+        assert_eq!(desk.wanted(second), Some(then), "of {quantile} percent");
+    }
+}
+
+/// What a sink says of a transfer that nobody has begun here.
+fn claim_and_abort(transfer: TransferId) -> [Said; 2] {
+    let head = Head { transfer, side: Side::Sink, rank: 0, ranks: 1 };
+    [Said::Claim(Claim { head, from: 0, trace: Vec::new() }), Said::Abort(Abort { head, number: 7 })]
+}
+
+#[test]
+fn who_waits_for_a_transfer_that_nobody_begins_hears_so_though_nothing_else_happens() {
+    let (mut desk, transfer) = (desk(), TransferId::from_bytes([1; 16]));
+    desk.handle(able(1, 1, 5), NOW);
+    said(&mut desk);
+    let [claim, _] = claim_and_abort(transfer);
+    desk.handle(Event::Said { peer: PEER, said: claim }, NOW);
+    let due = NOW + Settings::default().transfers.early.age;
+    assert_eq!((desk.deadline(), desk.metrics().transfers.early), (due, 1));
+    desk.expire(due);
+    let answers = said(&mut desk);
+    let [Said::Fail(fail)] = answers.as_slice() else { panic!("{answers:?}") };
+    assert_eq!((fail.head.transfer, fail.head.ranks, fail.head.side), (transfer, 0, Side::Source));
+    assert_eq!((desk.metrics().transfers.early, desk.deadline()), (0, Moment::NEVER));
+}
+
+#[test]
+fn a_sink_that_gives_up_before_its_source_begins_has_its_answer_at_once_and_then_nothing_moves() {
+    let (mut desk, transfer) = (desk(), TransferId::from_bytes([1; 16]));
+    desk.handle(able(1, 1, 5), NOW);
+    let layout = desk.add_layout(news("kv"), 1 << 20).unwrap();
+    said(&mut desk);
+    let [claim, abort] = claim_and_abort(transfer);
+    desk.handle(Event::Said { peer: PEER, said: claim.clone() }, NOW);
+    desk.handle(Event::Said { peer: PEER, said: abort }, NOW);
+    let answers = said(&mut desk);
+    let [Said::AbortAck(ack)] = answers.as_slice() else { panic!("{answers:?}") };
+    assert!(ack.is_drained && ack.number == 7 && ack.head.transfer == transfer);
+    // Of one that has ended here nothing is left: who speaks of it hears that, too.
+    let over = TransferId::from_bytes([2; 16]);
+    let how = Produce {
+        layout,
+        rank: (0, 1),
+        sinks: Sinks::Sharing(1),
+        is_by_layer: false,
+        is_lent: false,
+        lease_ttl: None,
+        once: None,
+        within: std::time::Duration::from_secs(1),
+        urgency: crate::action::Urgency::Bulk,
+    };
+    let key = desk.produce(over, RequestId::new("cmpl-a").unwrap(), how, NOW).unwrap();
+    desk.release(key, NOW);
+    said(&mut desk);
+    for words in claim_and_abort(over) {
+        desk.handle(Event::Said { peer: PEER, said: words }, NOW);
+    }
+    let answers = said(&mut desk);
+    assert!(matches!(answers.as_slice(), [Said::Fail(_), Said::AbortAck(_)]), "{answers:?}");
+    assert_eq!(desk.check(), Ok(()));
+}

@@ -1,0 +1,202 @@
+//! How a transfer ends early at its sink, and how its blocks come back then.
+
+use penstock_core::Moment;
+use penstock_session::control::{Abort, Fail, MISSING_MAX, Missing, Refused, Said, Side};
+
+use super::leg::{Leg, LegEvent};
+use super::legs::{Link, SinkLegs};
+use super::{Failed, SinkWish};
+use crate::cause::FlowCause;
+use crate::part::{LegError, bounded};
+use crate::status::StatusEvent;
+
+impl SinkLegs {
+    /// When something has to be done though nothing happens.
+    pub fn deadline(&self) -> Moment {
+        if !self.status.is_end() {
+            return self.how.deadline;
+        }
+        if self.legs.iter().any(|leg| leg.state == Leg::Stopping) { self.abort_by } else { Moment::NEVER }
+    }
+
+    /// Time has passed.
+    pub fn expire(&mut self, now: Moment) {
+        if !self.status.is_end() && now >= self.how.deadline {
+            let words = match self.wanted() {
+                Some(tokens) => format!("its time was over; no memory for {tokens} more tokens was granted"),
+                None => format!("its time was over; {} tokens had come", self.confirmed() - self.how.begin),
+            };
+            self.fail(FlowCause::Deadline, Side::Sink, None, words, now);
+        }
+        if self.status.is_end() && now >= self.abort_by {
+            for place in 0..self.legs.len() {
+                self.hold(place, LegEvent::Late);
+            }
+        }
+    }
+
+    /// The application gives it up: what has landed is let go as well.
+    pub fn abort(&mut self, now: Moment) {
+        self.fail(FlowCause::Aborted, Side::Sink, None, "its application gave it up".into(), now);
+        self.step_all(Leg::Landed, LegEvent::Abort);
+    }
+
+    /// The application has failed; what has landed stays until it is taken.
+    pub fn fail_here(&mut self, cause: FlowCause, words: &str, now: Moment) {
+        self.fail(cause, Side::Sink, None, words.into(), now);
+    }
+
+    /// A source has said that it failed.
+    pub fn failed_there(&mut self, source: u16, fail: &Fail, now: Moment) -> Result<(), LegError> {
+        let at = self.source_at(source)?;
+        self.fail(FlowCause::of_code(fail.cause), Side::Source, Some(at), fail.words.clone(), now);
+        Ok(())
+    }
+
+    /// A source has refused a grant.
+    pub fn refused_there(&mut self, source: u16, refused: &Refused, now: Moment) -> Result<(), LegError> {
+        let at = self.source_at(source)?;
+        let &Refused { leg, code, expected, .. } = refused;
+        if leg >= self.next_leg {
+            return Err(LegError::NoSuchLeg { leg, next: self.next_leg });
+        }
+        let cause = FlowCause::of_code(code);
+        let words = match cause {
+            FlowCause::Unfit => format!(
+                "rank {source} of the source has nothing for this rank, or its layout does not fit: give both sides the same numbers of ranks, or name who needs what of whom"
+            ),
+            _ => format!("the source refused leg {leg}; it expected leg {expected}"),
+        };
+        self.fail(cause, Side::Source, Some(at), words, now);
+        Ok(())
+    }
+
+    /// A source has answered an abort. It is drained when nothing of it can land any more.
+    pub fn drained(&mut self, source: u16, number: u32, is_drained: bool) -> Result<(), LegError> {
+        let at = self.source_at(source)?;
+        if self.sources[at].link == Link::Open || number != self.abort_number {
+            return Err(LegError::NoSuchAbort { number });
+        }
+        if is_drained {
+            self.quiet(at, LegEvent::Drained);
+        }
+        Ok(())
+    }
+
+    /// The session with a source is over, which proves nothing of what it still does.
+    pub fn lost(&mut self, source: u16, now: Moment) -> Result<(), LegError> {
+        let at = self.source_at(source)?;
+        if self.sources[at].link == Link::Quiet {
+            return Ok(());
+        }
+        self.sources[at].link = Link::Lost;
+        self.fail(FlowCause::PeerLost, Side::Sink, Some(at), format!("the source of rank {source} is gone"), now);
+        for place in 0..self.legs.len() {
+            self.hold(place, LegEvent::Lose);
+        }
+        Ok(())
+    }
+
+    /// It is proven that nothing of a source can land any more.
+    pub fn proven_quiet(&mut self, source: u16, now: Moment) -> Result<(), LegError> {
+        self.lost(source, now)?;
+        let at = self.source_at(source)?;
+        self.quiet(at, LegEvent::Proof);
+        Ok(())
+    }
+
+    /// The one way in which a transfer fails.
+    pub(super) fn fail(&mut self, cause: FlowCause, said_by: Side, source: Option<usize>, words: String, now: Moment) {
+        if self.status.is_end() {
+            return;
+        }
+        self.end = Some((cause, self.confirmed()));
+        self.status.on(StatusEvent::Fault);
+        let words = bounded(words);
+        let (missing, blocks) = self.missing();
+        let rank = source.map(|at| self.sources[at].rank);
+        self.told(Failed { cause, said_by, source: rank, words: words.clone(), missing, blocks });
+        self.abort_number += 1;
+        self.abort_by = now + self.how.abort_within;
+        for at in 0..self.sources.len() {
+            if self.sources[at].link != Link::Open {
+                continue;
+            }
+            let rank = self.sources[at].rank;
+            if said_by == Side::Sink || source != Some(at) {
+                let fail = Fail { head: self.head, cause: cause.code(), words: words.clone(), missing: Vec::new() };
+                self.wishes.push_back(SinkWish::Say { source: rank, said: Said::Fail(fail) });
+            }
+            if self.next_leg == 0 {
+                // Nothing was granted, so nothing can land.
+                self.sources[at].link = Link::Quiet;
+                continue;
+            }
+            self.sources[at].link = Link::Asked;
+            // What is read from here is stopped here.
+            if !self.is_read {
+                let abort = Abort { head: self.head, number: self.abort_number };
+                self.wishes.push_back(SinkWish::Say { source: rank, said: Said::Abort(abort) });
+            }
+        }
+        self.step_all(Leg::Granted, LegEvent::Abort);
+    }
+
+    /// Layers and blocks that did not arrive.
+    fn missing(&self) -> (Vec<Missing>, Vec<u32>) {
+        let (mut runs, mut places): (Vec<Missing>, Vec<(u64, u32)>) = (Vec::new(), Vec::new());
+        for leg in self.legs.iter().filter(|leg| leg.state == Leg::Granted) {
+            for layer in 0..leg.told.len() {
+                for place in leg.blocks_missing(layer, self.how.layout.block_tokens(), self.total) {
+                    let at = leg.first_place + u64::from(place);
+                    places.push((at, leg.blocks[place as usize]));
+                    let (layer, first) = (layer as u32, u32::try_from(at).unwrap_or(u32::MAX));
+                    let is_full = runs.len() == MISSING_MAX;
+                    match runs.last_mut() {
+                        Some(run) if run.layer == layer && run.first.saturating_add(run.count) == first => {
+                            run.count += 1
+                        }
+                        _ if is_full => {}
+                        _ => runs.push(Missing { layer, first, count: 1 }),
+                    }
+                }
+            }
+        }
+        places.sort_unstable();
+        places.dedup();
+        (runs, places.into_iter().map(|(_, block)| block).collect())
+    }
+
+    /// Nothing of this source can land any more. Blocks come back when that is so of all of them.
+    pub(super) fn quiet(&mut self, at: usize, event: LegEvent) {
+        self.sources[at].link = Link::Quiet;
+        if self.sources.iter().all(|source| source.link == Link::Quiet) {
+            for place in 0..self.legs.len() {
+                // A leg that waits for an answer has it now, whoever proved the last one quiet.
+                let event = if self.legs[place].state == Leg::Stopping { LegEvent::Drained } else { event };
+                self.step(place, event);
+            }
+            self.forget_freed();
+        }
+    }
+
+    /// A leg goes on to where its blocks are kept from everybody, if it does.
+    fn hold(&mut self, place: usize, event: LegEvent) {
+        let before = self.legs[place].state;
+        self.step(place, event);
+        if before != Leg::Quarantined && self.legs[place].state == Leg::Quarantined {
+            let open = self.sources.iter().filter(|source| source.link != Link::Quiet);
+            let sources = open.map(|source| source.rank).collect();
+            self.wishes.push_back(SinkWish::Quarantine { ticket: self.legs[place].keep, sources });
+        }
+    }
+
+    fn step_all(&mut self, state: Leg, event: LegEvent) {
+        for place in 0..self.legs.len() {
+            if self.legs[place].state == state {
+                self.step(place, event);
+            }
+        }
+        self.forget_freed();
+    }
+}

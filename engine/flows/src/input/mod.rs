@@ -1,0 +1,143 @@
+//! The sink's side of a transfer in legs: what it grants, what has landed, and when blocks may be let go.
+//!
+//! - [`leg`]: the machine of one leg
+//! - [`allocate`]: for how many tokens memory is asked, and what is done when there is none
+//! - [`legs`]: the book of all legs of one transfer
+//! - [`pull`]: the same where the sink reads what the sources lend
+//! - [`assembly`]: where what has landed belongs in one contiguous piece a buffer
+
+pub mod allocate;
+pub mod assembly;
+mod check;
+mod ending;
+pub mod leg;
+pub mod legs;
+mod progress;
+pub mod pull;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::Moment;
+use penstock_session::TransferId;
+use penstock_session::control::{Missing, Said, Side};
+
+pub use allocate::{DEFAULT_TOKENS, MemoryPolicy, Totals};
+pub use assembly::Piece;
+pub use leg::{Leg, LegEvent};
+pub use legs::{NoMemory, SinkLegs};
+pub use pull::{Pull, PullWish, Read};
+
+use crate::action::Ticket;
+use crate::cause::FlowCause;
+use crate::layout::Layout;
+
+/// How a transfer is to be received.
+#[derive(Debug, Clone)]
+pub struct Receive {
+    /// Its name.
+    pub transfer: TransferId,
+    /// This rank, and of how many.
+    pub rank: u16,
+    /// How many ranks this side has.
+    pub ranks: u16,
+    /// The ranks of the source that send to this one.
+    pub sources: Vec<u16>,
+    /// Where blocks are granted.
+    pub layout: Arc<Layout>,
+    /// The first token that is needed: those before it are here already.
+    pub begin: u64,
+    /// For how many tokens memory is asked for while nobody knows how many come.
+    pub tokens_default: u64,
+    /// What is done when there is none.
+    pub memory: MemoryPolicy,
+    /// The most legs that are granted and not let go.
+    pub ahead: u32,
+    /// When it has to be over.
+    pub deadline: Moment,
+    /// How long sources may take to say that nothing can land any more.
+    pub abort_within: Duration,
+    /// How urgent it is: 0 is usual.
+    pub urgency: u8,
+    /// A trace context, as its tool writes it.
+    pub trace: Vec<u8>,
+}
+
+/// What a sink wants done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SinkWish {
+    /// Say this to a rank of the source.
+    Say {
+        /// Which.
+        source: u16,
+        /// What.
+        said: Said,
+    },
+    /// Let this go; it is wished once for each.
+    Free {
+        /// What.
+        ticket: Ticket,
+    },
+    /// Keep this from everybody, as these ranks of the source may still be at it. It is freed when all of them are known not to be.
+    Quarantine {
+        /// What.
+        ticket: Ticket,
+        /// Who.
+        sources: Vec<u16>,
+    },
+}
+
+/// What a sink's application is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Happening {
+    /// A layer of a leg is there.
+    Layer {
+        /// The leg.
+        leg: u32,
+        /// The layer.
+        layer: u32,
+    },
+    /// A leg is there, and more are needed.
+    Leg {
+        /// The leg.
+        leg: u32,
+        /// How many tokens it brought.
+        tokens: u64,
+        /// How many are there from the first one on, in all legs.
+        confirmed: u64,
+        /// How many the source has in all, if that is known.
+        total: Option<u64>,
+    },
+    /// Memory is needed for a further leg. It is said once for each.
+    NeedsMemory {
+        /// The leg.
+        leg: u32,
+        /// For how many tokens.
+        tokens: u64,
+    },
+    /// Everything is there.
+    Done {
+        /// How many tokens came.
+        tokens: u64,
+    },
+    /// It has failed.
+    Failed(Failed),
+}
+
+/// How a transfer failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// Why.
+    pub cause: FlowCause,
+    /// Which side said so.
+    pub said_by: Side,
+    /// The rank of the source that it came from, if it came from one.
+    pub source: Option<u16>,
+    /// Why, in words.
+    pub words: String,
+    /// What did not arrive, by layer and by the places of blocks among all granted ones; at most
+    /// [`MISSING_MAX`](penstock_session::control::MISSING_MAX) runs.
+    pub missing: Vec<Missing>,
+    /// The blocks that have not arrived whole, in the order in which they were granted.
+    pub blocks: Vec<u32>,
+}

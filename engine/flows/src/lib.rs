@@ -1,0 +1,55 @@
+//! The control layer, without any I/O: what may follow what between a source and a sink of blocks.
+//!
+//! Nothing here owns memory, a socket, a thread or a clock. What happens is an [`Event`] with its moment, what is wanted an
+//! [`Action`]; the runtime carries actions out in their order.
+//!
+//! Read in this order:
+//!
+//! - [`event`] and [`action`]: what comes in and what goes out
+//! - [`cause`]: why something ended
+//! - [`desk`]: where it all comes together, one for each engine
+//! - [`partners`]: the peers, and the layouts that both sides have told each other
+//! - [`status`]: what an application sees of a transfer
+//! - [`layout`], [`shards`], [`cut`]: how blocks lie, which lie alike, and any range of the one as pieces of the other
+//! - [`ranks`]: which ranks of both sides have something to say to each other
+//! - [`part`] and [`runs`]: what both sides say of legs, and sets of what has come
+//! - [`output`] and [`input`]: legs at the source, and at the sink
+//! - [`lifecycle`]: the lives of requests, and the swaps of their blocks
+//! - [`continuation`]: blocks of requests that have ended, kept for their children
+//! - [`relay`]: chunks between stages
+
+#![forbid(unsafe_code)]
+
+pub mod action;
+pub mod cause;
+pub mod continuation;
+pub mod cut;
+pub mod desk;
+pub mod event;
+pub mod input;
+pub mod layout;
+pub mod lifecycle;
+pub mod output;
+pub mod part;
+pub mod partners;
+pub mod ranks;
+pub mod relay;
+pub mod runs;
+pub mod shards;
+pub mod status;
+
+pub use action::{Action, MoveId, Moving, Spans, Ticket, WatchId};
+pub use cause::FlowCause;
+pub use cut::{Cut, CutError, Run};
+pub use desk::Desk;
+pub use event::Event;
+pub use input::{
+    Failed, Happening, MemoryPolicy, NoMemory, Piece, Pull, PullWish, Read, Receive, SinkLegs, SinkWish, Totals,
+};
+pub use layout::{Layout, LayoutError, LayoutFault};
+pub use output::{Lending, Loans, Part, Send, SendFailed, SourceLegs, SourceWish};
+pub use part::{LegError, PartLanded};
+pub use partners::{LayoutKey, LayoutRefused};
+pub use ranks::{NotSpread, RankOf, Spread};
+pub use shards::{Difference, Pair, Unfit};
+pub use status::Status;

@@ -1,0 +1,326 @@
+//! The lives of requests, as their scheduler reports them, and the swaps of their blocks.
+//!
+//! A scheduler reports what it does. The answer says what becomes of an index that somebody keeps of its requests: nothing, nothing
+//! yet, or that the request is to be removed. A removal is said once in a life of a request, and is with everybody who asked for it
+//! before the report returns: so the order is *report, then free*, and no block is used again under an index that still names it.
+//!
+//! ```
+//! use penstock_core::Moment;
+//! use penstock_flows::lifecycle::{BlockRef, DeferSite, Lifecycle, Report, Settings, Verdict};
+//! use penstock_session::RequestId;
+//!
+//! let (mut lives, now) = (Lifecycle::new(Settings::default(), 0), Moment::from_ns(1));
+//! let index = lives.tracker_mut().subscribe_removals(1024).unwrap();
+//! let request = RequestId::new("cmpl-7").unwrap();
+//! let life = lives.tracker_mut().open(request.clone(), 1).unwrap();
+//! let mut say = |report: Report| lives.report(&request, life, &report, now).unwrap();
+//!
+//! let fresh = vec![BlockRef { index: 3, generation: 1 }];
+//! assert_eq!(say(Report::Allocated { fresh, cached: vec![] }), Verdict::NoOp);
+//! assert_eq!(say(Report::Rolled(DeferSite::ScheduleRollback)), Verdict::Defer);
+//! assert_eq!(say(Report::Aborted), Verdict::Remove);
+//! assert_eq!(say(Report::Removed), Verdict::NoOp);
+//!
+//! let mut removed = Vec::new();
+//! lives.tracker_mut().take_removals(index, &mut removed).unwrap();
+//! assert_eq!((removed.len(), &removed[0].request), (1, &request));
+//! ```
+//!
+//! - [`request`]: the states of a request, and what may be reported
+//! - [`tracker`]: all requests, whose blocks are whose, and who is told
+//! - [`subscribers`]: bounded queues with a lag that can be seen
+//! - [`swap`]: the transfers between the device's pool and the host's
+//! - [`error`]: why a report changes nothing
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use penstock_core::Moment;
+use penstock_session::RequestId;
+
+use crate::action::{Action, Ticket};
+use crate::event::Event;
+
+mod blocks;
+pub mod error;
+pub mod request;
+pub mod subscribers;
+pub mod swap;
+pub mod tracker;
+
+pub use error::LifecycleError;
+pub use request::{DeferSite, Report, Request, RequestEvent, Verdict};
+pub use subscribers::{Lag, SubscribeError, Subscriber};
+pub use swap::{Swap, SwapAsk, SwapKey, SwapNews, SwapPath, SwapWay};
+pub use tracker::{Deferral, Tracker, TrackerMetrics};
+
+use swap::table::{Change, Swaps};
+
+/// A block of the device in one use. Blocks are used again under the same index; a later use has a greater generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockRef {
+    /// Which block.
+    pub index: u32,
+    /// Which use of it; these numbers may wrap.
+    pub generation: u32,
+}
+
+/// A request is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removed {
+    /// Which.
+    pub request: RequestId,
+    /// In which life.
+    pub generation: u64,
+    /// The blocks of the device that it still had: none that have been somebody else's since, and none that a swap is at.
+    pub device: Vec<BlockRef>,
+}
+
+/// A block can be found by a hash no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evicted {
+    /// The hash.
+    pub hash: u64,
+    /// The block, in the use in which it could be found.
+    pub block: BlockRef,
+    /// Why.
+    pub why: Eviction,
+}
+
+/// Why a block can be found no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Eviction {
+    /// It was given to somebody else.
+    Reallocated,
+    /// The hash leads to another block, or the block has another hash.
+    Replaced,
+}
+
+/// How much may be tracked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// The most requests that live at once.
+    pub requests: usize,
+    /// The most sequences of a request that live at once.
+    pub sequences: u32,
+    /// Blocks of the device: indices are below this.
+    pub blocks: u32,
+    /// The most subscribers of either stream.
+    pub subscribers: usize,
+    /// The most swaps under way.
+    pub swaps: usize,
+    /// How long a swap that was stopped may take to end before its blocks are quarantined.
+    pub grace: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let grace = Duration::from_millis(500);
+        Self { requests: 65_536, sequences: 4096, blocks: 1 << 24, subscribers: 64, swaps: 1024, grace }
+    }
+}
+
+/// Requests and their swaps together.
+pub struct Lifecycle {
+    tracker: Tracker,
+    swaps: Swaps,
+    actions: VecDeque<Action>,
+    /// What there was to be fetched when somebody was last woken for it.
+    told: (u64, u64),
+}
+
+impl Lifecycle {
+    /// One that knows of nobody. Its moves and watches are numbered from `first_id`: whoever joins several flows gives each a range of
+    /// its own.
+    pub fn new(settings: Settings, first_id: u64) -> Self {
+        let swaps = Swaps::new(settings.swaps, settings.grace, first_id);
+        Self { tracker: Tracker::new(settings), swaps, actions: VecDeque::new(), told: (0, 0) }
+    }
+
+    /// Who lives, and who is told.
+    pub fn tracker(&self) -> &Tracker {
+        &self.tracker
+    }
+
+    /// The same, for subscribers, openings and evictions. Reports go through [`report`](Self::report), which minds the swaps.
+    pub fn tracker_mut(&mut self) -> &mut Tracker {
+        &mut self.tracker
+    }
+
+    /// Takes in what a scheduler says. When this returns [`Verdict::Remove`], everybody has been told: free what the request had after
+    /// that, and not before.
+    pub fn report(
+        &mut self,
+        request: &RequestId,
+        generation: u64,
+        report: &Report,
+        now: Moment,
+    ) -> Result<Verdict, LifecycleError> {
+        match report {
+            Report::Allocated { fresh, cached } => {
+                self.swaps.check_free(fresh, false)?;
+                self.swaps.check_free(cached, true)?;
+            }
+            Report::Grown { blocks } | Report::SwapInPrepared { blocks } => self.swaps.check_free(blocks, false)?,
+            settling if settling.settles_swap() && self.swaps.current(generation).is_some() => {
+                return Err(LifecycleError::SwapOfOurs { request: request.clone() });
+            }
+            _ => {}
+        }
+        if self.tracker.ends(request, generation, report) {
+            // What a swap is at is freed by the swap, and not by whoever reads of the removal.
+            self.tracker.let_go(generation, &self.swaps.blocks_of(generation));
+        }
+        let verdict = self.tracker.report(request, generation, report, now)?;
+        if verdict != Verdict::NoOp {
+            self.swaps.drop_request(generation, now, &mut self.actions);
+        }
+        Ok(verdict)
+    }
+
+    /// Begins a swap, and says so of the request. Lends it both tickets: one of them, or both, come back by [`Action::Free`].
+    pub fn swap_begin(
+        &mut self,
+        request: &RequestId,
+        generation: u64,
+        ask: SwapAsk,
+        now: Moment,
+    ) -> Result<SwapKey, LifecycleError> {
+        if self.tracker.state(request, generation)?.is_end() {
+            return Err(LifecycleError::LifeOver { request: request.clone(), generation });
+        }
+        self.swaps.check(&ask)?;
+        let blocks: Vec<BlockRef> = ask.pairs.iter().map(|(block, _)| *block).collect();
+        let report = match ask.way {
+            SwapWay::Out => {
+                let held: BTreeSet<&BlockRef> = self.tracker.device_blocks(request, generation).iter().collect();
+                if let Some(block) = blocks.iter().find(|block| !held.contains(block)) {
+                    return Err(LifecycleError::BlockNotHeld { block: *block });
+                }
+                let mut sorted = blocks;
+                sorted.sort_unstable();
+                if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
+                    return Err(LifecycleError::BlockTwice { block: twice[0] });
+                }
+                Report::SwapOutPrepared
+            }
+            SwapWay::In => Report::SwapInPrepared { blocks },
+        };
+        self.tracker.report(request, generation, &report, now)?;
+        Ok(self.swaps.begin(generation, ask, now, &mut self.actions))
+    }
+
+    /// The state of a swap that is not over.
+    pub fn swap_state(&self, key: SwapKey) -> Option<Swap> {
+        self.swaps.get(key).map(|entry| entry.state)
+    }
+
+    /// Goes on with what a swap has written: its blocks are the request's, what was read is freed. Gives back the ticket of what was
+    /// written.
+    pub fn swap_commit(&mut self, key: SwapKey, now: Moment) -> Result<Ticket, LifecycleError> {
+        let entry = self.swaps.get(key).ok_or(LifecycleError::NoSuchSwap)?;
+        let (state, generation) = (entry.state, entry.generation);
+        let report = match entry.way {
+            SwapWay::Out => Report::SwapOutCommitted,
+            SwapWay::In => Report::SwapInCommitted,
+        };
+        if state != Swap::Moved {
+            return Err(LifecycleError::NotMoved { state });
+        }
+        let request = self.tracker.request_of(generation).ok_or(LifecycleError::NoSuchSwap)?;
+        self.tracker.report(&request, generation, &report, now)?;
+        self.swaps.commit(key, &mut self.actions).ok_or(LifecycleError::NotMoved { state })
+    }
+
+    /// Gives a swap up: the request is where it was before, and what was written is freed once nothing can land in it.
+    pub fn swap_roll_back(&mut self, key: SwapKey, now: Moment) -> Result<(), LifecycleError> {
+        let entry = self.swaps.get(key).ok_or(LifecycleError::NoSuchSwap)?;
+        let (generation, way, is_wanted) = (entry.generation, entry.way, !entry.is_stopped());
+        if is_wanted {
+            self.tracker_rolls_back(generation, way, now);
+        }
+        self.swaps.roll_back(key, false, now, &mut self.actions);
+        Ok(())
+    }
+
+    fn tracker_rolls_back(&mut self, generation: u64, way: SwapWay, now: Moment) {
+        let report = match way {
+            SwapWay::Out => Report::SwapOutRolledBack { is_lost: false },
+            SwapWay::In => Report::SwapInRolledBack { is_lost: false },
+        };
+        self.tracker_takes(generation, &report, now);
+    }
+
+    fn tracker_takes(&mut self, generation: u64, report: &Report, now: Moment) {
+        let Some(request) = self.tracker.request_of(generation) else { return };
+        // A swap of ours holds its request in the state in which this can happen; a refusal is counted there.
+        let _ = self.tracker.report(&request, generation, report, now);
+    }
+
+    /// The next thing that became of a swap.
+    pub fn next_news(&mut self) -> Option<SwapNews> {
+        self.swaps.next_news()
+    }
+
+    /// Something has happened, perhaps to a swap.
+    pub fn handle(&mut self, event: &Event, now: Moment) {
+        let change = self.swaps.handle(event, now, &mut self.actions);
+        change.into_iter().for_each(|change| self.apply(&change, now));
+    }
+
+    /// Time has passed.
+    pub fn expire(&mut self, now: Moment) {
+        let changes = self.swaps.expire(now, &mut self.actions);
+        changes.iter().for_each(|change| self.apply(change, now));
+    }
+
+    fn apply(&mut self, change: &Change, now: Moment) {
+        match *change {
+            Change::Failed(generation, way) => self.tracker_rolls_back(generation, way, now),
+            Change::TimedOut(generation, SwapWay::Out) => {
+                self.tracker_takes(generation, &Report::Rolled(DeferSite::SwapOutTimeout), now);
+            }
+            Change::TimedOut(generation, SwapWay::In) => {
+                self.tracker_takes(generation, &Report::Rolled(DeferSite::SwapInTimeout), now);
+            }
+        }
+    }
+
+    /// When time has to be looked at again.
+    pub fn deadline(&self) -> Option<Moment> {
+        self.swaps.deadline()
+    }
+
+    /// The next thing that is to be done.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front().or_else(|| {
+            let told = (self.tracker.told(), self.swaps.told());
+            (std::mem::replace(&mut self.told, told) != told).then_some(Action::Tell)
+        })
+    }
+
+    /// Swaps under way, and how many of them are quarantined.
+    pub fn swaps(&self) -> (usize, usize) {
+        (self.swaps.len(), self.swaps.quarantined())
+    }
+
+    /// What does not agree with itself, in words: nothing, unless there is a mistake here.
+    pub fn check(&self) -> Result<(), &'static str> {
+        self.tracker.check()?;
+        if !self.swaps.agrees() {
+            return Err("swaps are counted otherwise than they are under way");
+        }
+        let is_swapping =
+            |life| matches!(self.tracker.state_of(life), Some(Request::SwappingOut | Request::SwappingIn));
+        if self.swaps.current_lives().all(is_swapping) {
+            Ok(())
+        } else {
+            Err("a swap is under way of a request that is not being swapped")
+        }
+    }
+
+    /// Whether nobody lives and no swap is under way.
+    pub fn is_empty(&self) -> bool {
+        self.tracker.is_empty() && self.swaps.len() == 0 && self.actions.is_empty()
+    }
+}

@@ -1,0 +1,56 @@
+//! What a source has computed of one transfer so far: chunks, in the order of their tokens.
+
+use std::collections::BTreeSet;
+
+use crate::action::Ticket;
+use crate::layout::Layout;
+use crate::part::LegError;
+
+/// All chunks that were given.
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    /// The blocks of all of them, in the order of their tokens.
+    pub(super) blocks: Vec<u32>,
+    has: BTreeSet<u32>,
+    pub(super) tokens: u64,
+    /// How many tokens there are in all, once the last chunk is there.
+    pub(super) total: Option<u64>,
+    pub(super) keeps: Vec<Ticket>,
+}
+
+impl Chunks {
+    /// So many tokens more, and the blocks that they need beyond those given before. An error takes neither the blocks nor the ticket.
+    pub(super) fn add(
+        &mut self,
+        layout: &Layout,
+        (blocks, tokens): (&[u32], u64),
+        is_last: bool,
+        keep: Ticket,
+    ) -> Result<(), LegError> {
+        if self.total.is_some() {
+            return Err(LegError::AfterLast);
+        }
+        let mut fresh = BTreeSet::new();
+        for &block in blocks {
+            if block >= layout.blocks() {
+                return Err(LegError::NoSuchBlock { block, blocks: layout.blocks() });
+            }
+            if self.has.contains(&block) || !fresh.insert(block) {
+                return Err(LegError::BlockTwice { block });
+            }
+        }
+        let room = (self.blocks.len() + blocks.len()) as u64 * u64::from(layout.block_tokens());
+        let all = self.tokens.saturating_add(tokens);
+        if all > room {
+            return Err(LegError::ChunkBlocks { tokens: all, room });
+        }
+        self.blocks.extend_from_slice(blocks);
+        self.has.append(&mut fresh);
+        self.tokens = all;
+        self.keeps.push(keep);
+        if is_last {
+            self.total = Some(all);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! How parts end at the source, how a transfer ends early there, and when its blocks are let go.
+
+use penstock_core::{Cause, Moment};
+use penstock_session::control::{AbortAck, Fail, Said, Side};
+
+use super::legs::SourceLegs;
+use super::{SendFailed, SourceWish};
+use crate::cause::FlowCause;
+use crate::part::{LegError, bounded};
+use crate::status::StatusEvent;
+
+impl SourceLegs {
+    /// A part has ended: its bytes are there, or why not. Where the peer may still be at its memory, [`SourceLegs::closed`] follows.
+    pub fn ended(&mut self, sink: u16, number: u64, result: Result<u64, Cause>, is_open_there: bool) {
+        let Ok(at) = self.sink_at(sink) else { return };
+        let Some(is_over_here) = self.sinks[at].under_way.get_mut(&number) else { return };
+        *is_over_here = true;
+        if !is_open_there {
+            self.sinks[at].under_way.remove(&number);
+        }
+        if let Err(cause) = result {
+            let words = format!("part {number} to rank {sink} could not be moved");
+            self.fail(FlowCause::Moving(cause), Side::Source, None, words);
+        }
+        self.settle();
+    }
+
+    /// What was open there of a part is not any more.
+    pub fn closed(&mut self, sink: u16, number: u64) {
+        let Ok(at) = self.sink_at(sink) else { return };
+        if self.sinks[at].under_way.get(&number) == Some(&true) {
+            self.sinks[at].under_way.remove(&number);
+            self.settle();
+        }
+    }
+
+    /// When something has to be done though nothing happens.
+    pub fn deadline(&self) -> Moment {
+        if self.status.is_end() { Moment::NEVER } else { self.how.deadline }
+    }
+
+    /// Time has passed.
+    pub fn expire(&mut self, now: Moment) {
+        if now >= self.how.deadline {
+            self.fail(FlowCause::Deadline, Side::Source, None, "its time was over at the source".into());
+        }
+    }
+
+    /// The application has failed, or gives it up.
+    pub fn fail_here(&mut self, cause: FlowCause, words: &str) {
+        self.fail(cause, Side::Source, None, words.into());
+    }
+
+    /// A rank of the sink has said that it failed.
+    pub fn failed_there(&mut self, sink: u16, fail: &Fail) -> Result<(), LegError> {
+        let at = self.sink_at(sink)?;
+        self.fail(FlowCause::of_code(fail.cause), Side::Sink, Some(at), fail.words.clone());
+        Ok(())
+    }
+
+    /// The session with a rank of the sink is over.
+    pub fn lost(&mut self, sink: u16) -> Result<(), LegError> {
+        let at = self.sink_at(sink)?;
+        if !self.sinks[at].is_acked {
+            self.fail(FlowCause::PeerLost, Side::Source, Some(at), format!("the sink of rank {sink} is gone"));
+        }
+        self.sinks[at].abort = None;
+        Ok(())
+    }
+
+    /// A rank of the sink wants its blocks back: it is answered when nothing of this transfer can land in them any more.
+    pub fn asked_to_stop(&mut self, sink: u16, number: u32) -> Result<(), LegError> {
+        let at = self.sink_at(sink)?;
+        self.sinks[at].abort = Some(number);
+        self.fail(FlowCause::Aborted, Side::Sink, Some(at), format!("rank {sink} of the sink gave it up"));
+        if !self.sinks[at].under_way.is_empty() {
+            let ack = AbortAck { head: self.head, number, is_drained: false };
+            self.wishes.push_back(SourceWish::Say { sink, said: Said::AbortAck(ack) });
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// The one way in which a transfer fails: every rank is told, and what moves is stopped.
+    pub(super) fn fail(&mut self, cause: FlowCause, said_by: Side, from: Option<usize>, words: String) {
+        if self.status.is_end() {
+            return;
+        }
+        self.status.on(StatusEvent::Fault);
+        let words = bounded(words);
+        for (at, sink) in self.sinks.iter().enumerate() {
+            if said_by == Side::Source && cause == FlowCause::PeerLost && from == Some(at) {
+                continue;
+            }
+            if said_by != Side::Sink || from != Some(at) {
+                let fail = Fail { head: self.head, cause: cause.code(), words: words.clone(), missing: Vec::new() };
+                self.wishes.push_back(SourceWish::Say { sink: sink.rank, said: Said::Fail(fail) });
+            }
+        }
+        for sink in &self.sinks {
+            let moving = sink.under_way.iter().filter(|(_, is_over_here)| !**is_over_here);
+            let stops = moving.map(|(&number, _)| SourceWish::Stop { sink: sink.rank, number });
+            self.wishes.extend(stops);
+        }
+        let sink = from.map(|at| self.sinks[at].rank);
+        self.failed = Some(SendFailed { cause, said_by, sink, words });
+        self.settle();
+    }
+
+    /// When it has ended: whoever waits for an answer has it as soon as nothing moves to him, and the blocks are let go as soon as nothing
+    /// moves at all.
+    pub(super) fn settle(&mut self) {
+        if !self.status.is_end() {
+            return;
+        }
+        for sink in self.sinks.iter_mut().filter(|sink| sink.under_way.is_empty()) {
+            if let Some(number) = sink.abort.take() {
+                let ack = AbortAck { head: self.head, number, is_drained: true };
+                self.wishes.push_back(SourceWish::Say { sink: sink.rank, said: Said::AbortAck(ack) });
+            }
+        }
+        if self.sinks.iter().all(|sink| sink.under_way.is_empty()) {
+            self.wishes.extend(self.chunks.keeps.drain(..).map(|ticket| SourceWish::Free { ticket }));
+        }
+    }
+}

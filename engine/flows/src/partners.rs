@@ -1,0 +1,182 @@
+//! The peers of an engine, as far as they speak of transfers, and the layouts that each side has told the other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use penstock_session::control::{Able, BUFFERS_MAX, CONTROL_VERSIONS, LayoutGone, LayoutNews};
+use penstock_session::frame::LABEL_BYTES_MAX;
+use penstock_session::{PeerKey, Said};
+
+use crate::layout::{Layout, LayoutError};
+
+/// The most layouts that an engine has, or is told by one peer, at a time.
+pub const LAYOUTS_MAX: usize = 256;
+/// The most buffers of all layouts of one peer.
+const BUFFERS_OF_PEER_MAX: usize = 16 * BUFFERS_MAX;
+
+/// A layout of this engine, in one use of its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LayoutKey {
+    /// Its number.
+    pub number: u32,
+    /// Which use of it.
+    pub generation: u32,
+}
+
+/// Why this engine cannot have another layout.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutRefused {
+    /// There are as many as there may be.
+    #[error("an engine has at most {LAYOUTS_MAX} layouts; withdraw one that is not used")]
+    TooMany,
+    /// The label is taken.
+    #[error("this engine has a layout `{0}` already; give this one another label, or withdraw that one")]
+    LabelTaken(String),
+    /// The label is empty or too long.
+    #[error("a layout's label has 1 to {LABEL_BYTES_MAX} bytes, and this has {0}")]
+    Label(usize),
+    /// It is none.
+    #[error(transparent)]
+    Wrong(#[from] LayoutError),
+}
+
+/// One peer.
+#[derive(Debug)]
+struct Partner {
+    /// Its words, if it speaks of transfers in a version that is spoken here.
+    able: Option<Able>,
+    layouts: BTreeMap<u32, Arc<Layout>>,
+}
+
+/// All of them, and this engine's own layouts.
+#[derive(Debug, Default)]
+pub(crate) struct Partners {
+    partners: BTreeMap<PeerKey, Partner>,
+    own: BTreeMap<u32, Arc<Layout>>,
+    last_generation: u32,
+    /// Words of peers that made no sense and changed nothing.
+    refused: u64,
+}
+
+impl Partners {
+    /// A session has begun.
+    pub(crate) fn joined(&mut self, peer: PeerKey) {
+        self.partners.insert(peer, Partner { able: None, layouts: BTreeMap::new() });
+    }
+
+    /// A session is over. Answers whether it was known.
+    pub(crate) fn left(&mut self, peer: PeerKey) -> bool {
+        self.partners.remove(&peer).is_some()
+    }
+
+    /// Whether a peer speaks of transfers.
+    pub(crate) fn is_able_now(&self, peer: PeerKey) -> bool {
+        self.partners.get(&peer).is_some_and(|partner| partner.able.is_some())
+    }
+
+    /// A peer speaks of transfers. Answers what it is to hear first.
+    pub(crate) fn is_able(&mut self, peer: PeerKey, able: Able) -> Vec<Said> {
+        let Some(partner) = self.partners.get_mut(&peer) else { return Vec::new() };
+        let (min, max) = CONTROL_VERSIONS;
+        let is_spoken = able.version_min <= max && able.version_max >= min;
+        // Said once: what follows is under the words that were said then.
+        if !is_spoken || able.tag == 0 || partner.able.is_some() {
+            self.refused += u64::from(is_spoken);
+            return Vec::new();
+        }
+        partner.able = Some(able);
+        self.own.values().map(|own| Said::LayoutNews(own.news().clone())).collect()
+    }
+
+    /// Peers that speak of transfers.
+    pub(crate) fn able(&self) -> impl Iterator<Item = PeerKey> + '_ {
+        self.partners.iter().filter(|(_, partner)| partner.able.is_some()).map(|(peer, _)| *peer)
+    }
+
+    /// A layout of this engine; its number and generation are chosen here. Answers what is to be told to all.
+    pub(crate) fn add(&mut self, news: LayoutNews, region_bytes: u64) -> Result<(LayoutKey, Said), LayoutRefused> {
+        match news.label.len() {
+            1..=LABEL_BYTES_MAX => {}
+            bytes => return Err(LayoutRefused::Label(bytes)),
+        }
+        if self.own.values().any(|own| own.label() == news.label) {
+            return Err(LayoutRefused::LabelTaken(news.label));
+        }
+        let free = (0..LAYOUTS_MAX as u32).find(|number| !self.own.contains_key(number));
+        let number = free.ok_or(LayoutRefused::TooMany)?;
+        let key = LayoutKey { number, generation: self.last_generation.wrapping_add(1) };
+        let news = LayoutNews { number, generation: key.generation, ..news };
+        self.own.insert(number, Arc::new(Layout::check(news.clone(), region_bytes)?));
+        self.last_generation = key.generation;
+        Ok((key, Said::LayoutNews(news)))
+    }
+
+    /// A layout of this engine is gone. Answers what is to be told to all, if it was there.
+    pub(crate) fn remove(&mut self, key: LayoutKey) -> Option<Said> {
+        self.own.get(&key.number).filter(|own| own.news().generation == key.generation)?;
+        self.own.remove(&key.number);
+        Some(Said::LayoutGone(LayoutGone { number: key.number, generation: key.generation }))
+    }
+
+    /// A layout of this engine.
+    pub(crate) fn own(&self, key: LayoutKey) -> Option<&Arc<Layout>> {
+        self.own.get(&key.number).filter(|own| own.news().generation == key.generation)
+    }
+
+    /// A peer has said that it has a layout. Whether all of it lies in its region is seen when it is used.
+    pub(crate) fn learn(&mut self, peer: PeerKey, news: LayoutNews) {
+        let Some(partner) = self.partners.get_mut(&peer).filter(|partner| partner.able.is_some()) else {
+            self.refused += 1;
+            return;
+        };
+        let others = partner.layouts.values().filter(|known| known.news().number != news.number);
+        let buffers: usize = others.clone().map(|known| known.buffers().len()).sum();
+        let has_room = others.clone().count() < LAYOUTS_MAX && buffers + news.buffers.len() <= BUFFERS_OF_PEER_MAX;
+        if !has_room || others.clone().any(|known| known.label() == news.label) {
+            self.refused += 1;
+            return;
+        }
+        // How long its region is, is looked at where it is used.
+        match Layout::check(news, u64::MAX) {
+            Ok(layout) => drop(partner.layouts.insert(layout.news().number, Arc::new(layout))),
+            Err(_) => self.refused += 1,
+        }
+    }
+
+    /// A peer has said that a layout is gone.
+    pub(crate) fn forget(&mut self, peer: PeerKey, gone: LayoutGone) {
+        let Some(partner) = self.partners.get_mut(&peer) else { return };
+        if partner.layouts.get(&gone.number).is_some_and(|known| known.news().generation == gone.generation) {
+            partner.layouts.remove(&gone.number);
+        }
+    }
+
+    /// A layout of a peer's, by its label.
+    pub(crate) fn theirs(&self, peer: PeerKey, label: &str) -> Option<&Arc<Layout>> {
+        self.partners.get(&peer)?.layouts.values().find(|known| known.label() == label)
+    }
+
+    /// A layout of a peer's, by its number in one use.
+    pub(crate) fn theirs_at(&self, peer: PeerKey, key: LayoutKey) -> Option<&Arc<Layout>> {
+        self.partners.get(&peer)?.layouts.get(&key.number).filter(|known| known.news().generation == key.generation)
+    }
+
+    /// The labels of a peer's layouts, sorted.
+    pub(crate) fn labels(&self, peer: PeerKey) -> Vec<&str> {
+        let partner = self.partners.get(&peer);
+        let mut labels: Vec<&str> =
+            partner.into_iter().flat_map(|partner| partner.layouts.values()).map(|known| known.label()).collect();
+        labels.sort_unstable();
+        labels
+    }
+
+    /// Words of peers that made no sense and changed nothing.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Whether there is nobody.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.partners.is_empty()
+    }
+}

@@ -1,0 +1,512 @@
+//! What events and the passing of time do to a relay.
+
+use std::time::Duration;
+
+use penstock_core::Moment;
+use penstock_session::control::{CONTROL_VERSIONS, Chunk, ChunkKind, EXTENTS_MAX, SCHEMA_BYTES_MAX, Said};
+use penstock_session::{PeerKey, RequestId};
+
+use super::berths::{Place, bytes_of};
+use super::early::{Frame, Kept, Offer, OfferKey};
+use super::get::GetEvent;
+use super::join::{Announced, JoinEvent};
+use super::metadata::Metadata;
+use super::out::Alarm;
+use super::put::Opening;
+use super::stream::{Stream, StreamEvent};
+use super::tombs::Grave;
+use super::{Known, PARTS_MAX, RelayError, RelayFailed, Relays, Source, cut};
+use crate::action::{Action, WatchId};
+use crate::{Event, FlowCause};
+
+/// Where a part begins in its buffer: all parts but the last are of one length, so each says what the others are.
+pub(super) fn begins_at(size: (u64, u32), part: u32, places: &[Place]) -> u64 {
+    let (bytes, parts) = size;
+    let len: u64 = places.iter().map(|place| place.len).sum();
+    match part {
+        part if part + 1 == parts => bytes - len,
+        part => len * u64::from(part),
+    }
+}
+
+/// A part of a put, as far as it makes sense by itself.
+fn checked(chunk: &Chunk) -> Option<(RequestId, Vec<Place>)> {
+    let request = RequestId::new(&chunk.request).ok()?;
+    let places: Vec<Place> = chunk.extents.iter().take(EXTENTS_MAX + 1).map(Place::of_extent).collect();
+    let len = bytes_of(&places)?;
+    let is_first = chunk.part == 0;
+    let is_in_parts = (1..=PARTS_MAX).contains(&chunk.parts) && chunk.part < chunk.parts;
+    let are_words = chunk.schema.len() <= SCHEMA_BYTES_MAX
+        && chunk.header.len() <= SCHEMA_BYTES_MAX
+        && (is_first || chunk.schema.is_empty() && chunk.header.is_empty());
+    if !is_in_parts || !are_words || places.len() > EXTENTS_MAX {
+        return None;
+    }
+    // All parts but the last are of one length, and the last one is not longer and not empty, unless nothing is.
+    let before = u64::from(chunk.parts) - 1;
+    let is_right = match chunk.bytes {
+        0 => before == 0 && len == 0,
+        bytes if u64::from(chunk.part) == before => {
+            let others = bytes.checked_sub(len)?;
+            len > 0 && (before == 0 && others == 0 || before > 0 && others % before == 0 && len <= others / before)
+        }
+        bytes => {
+            let others = len.checked_mul(before)?;
+            len > 0 && others < bytes && bytes - others <= len
+        }
+    };
+    is_right.then_some((request, places))
+}
+
+impl Relays {
+    /// Something has happened; whether it was any of this relay's business.
+    pub fn handle(&mut self, event: &Event, now: Moment) -> bool {
+        let is_mine = match event {
+            Event::Joined { peer, name } => {
+                self.peers.insert(*peer, Known { name: name.clone(), is_able: false });
+                true
+            }
+            Event::Said { peer, said: Said::Able(able) } => {
+                if let Some(known) = self.peers.get_mut(peer) {
+                    known.is_able = able.version_min <= CONTROL_VERSIONS.1 && able.version_max >= CONTROL_VERSIONS.0;
+                }
+                true
+            }
+            Event::Left { peer, .. } => {
+                self.left(*peer, now);
+                true
+            }
+            Event::Said { peer, said } => self.said(*peer, said, now),
+            Event::Ended { id, result, is_open_there } => {
+                self.gets.ended(*id, *result, *is_open_there, now, &mut self.out)
+            }
+            Event::Closed { id } => self.gets.closed(*id, now, &mut self.out),
+            Event::Quiet { id } => {
+                let is_mine = self.watches.remove(id);
+                if is_mine {
+                    self.puts.quiet(*id, now, &mut self.out);
+                }
+                is_mine
+            }
+            Event::Landing { .. } | Event::Gate { .. } => false,
+        };
+        self.settle(now);
+        is_mine
+    }
+
+    /// Time has passed.
+    pub fn expire(&mut self, now: Moment) {
+        while let Some(alarm) = self.out.due(now) {
+            match alarm {
+                Alarm::Put(op) => self.puts.late(op, now, &mut self.out),
+                Alarm::Get(number) => self.gets.late(number, now, &mut self.out),
+                Alarm::Join(key) => {
+                    self.joins.late(key, RelayFailed::new(FlowCause::Deadline, None, ""), &mut self.out);
+                }
+                Alarm::Stream(peer, stream) => self.bury_stream((peer, stream), FlowCause::Deadline, now),
+            }
+            self.settle(now);
+        }
+        while let Some(key) = self.early.overdue(now) {
+            self.out.counts.early_refused += 1;
+            self.refuse_offer(key, FlowCause::Deadline, now);
+        }
+        self.tombs.expire(now);
+        self.settle(now);
+    }
+
+    fn said(&mut self, peer: PeerKey, said: &Said, now: Moment) -> bool {
+        match said {
+            Said::Chunk(chunk) => self.chunk(peer, chunk, now),
+            Said::ChunkAck(ack) => {
+                if !self.puts.answered(peer, *ack, now, &mut self.out) {
+                    self.out.counts.senseless += 1;
+                }
+            }
+            Said::RelayAbort(abort) => match RequestId::new(&abort.request) {
+                Ok(request) if self.tombs.cause(&Grave::Request(request.clone())).is_none() => {
+                    self.out.counts.aborts += 1;
+                    let failed = RelayFailed::new(FlowCause::Aborted, Some(peer), cut(&abort.words));
+                    self.end_request(&request, &failed, now);
+                }
+                Ok(_) => {}
+                Err(_) => self.out.counts.senseless += 1,
+            },
+            _ => return false,
+        }
+        true
+    }
+
+    fn chunk(&mut self, peer: PeerKey, chunk: &Chunk, now: Moment) {
+        if !self.peers.contains_key(&peer) {
+            self.out.counts.senseless += 1;
+            return;
+        }
+        if chunk.parts == 0 {
+            return self.signal_came(peer, chunk, now);
+        }
+        if chunk.kind == ChunkKind::Error {
+            return self.given_up_there((peer, chunk.op), chunk, now);
+        }
+        let (Some((request, places)), ChunkKind::Data) = (checked(chunk), chunk.kind) else {
+            return self.refuse_senseless(peer, chunk);
+        };
+        let key = (peer, chunk.op);
+        let get = self.gets.of_offer(key);
+        // The end of a stream may be told before all parts of its last chunk are here.
+        let is_known = self.early.get(key).is_some() || get.is_some_and(|number| self.gets.has_begun(number));
+        if let Some(cause) = self.is_buried(peer, chunk, &request, is_known) {
+            self.out.counts.late += 1;
+            self.out.answer(peer, chunk.op, chunk.part, Some(cause));
+            return;
+        }
+        let size = (chunk.bytes, chunk.parts);
+        let begins = begins_at(size, chunk.part, &places);
+        let frame = Frame { part: chunk.part, places, schema: chunk.schema.clone(), header: chunk.header.clone() };
+        if let Some(number) = get {
+            if !is_known && chunk.stream != 0 && self.announce(key, chunk.stream, chunk.number, &request).is_ok() {
+                self.claim((peer, chunk.stream), chunk.number);
+            }
+            return self.fetch(number, key, &request, size, begins, frame, now);
+        }
+        let is_new = self.early.get(key).is_none();
+        if is_new
+            && chunk.stream != 0
+            && let Err(cause) = self.announce(key, chunk.stream, chunk.number, &request)
+        {
+            self.out.counts.senseless += u64::from(cause == FlowCause::Refused);
+            self.out.answer(peer, chunk.op, chunk.part, Some(cause));
+            return self.tombs.bury(Grave::Op(peer, chunk.op), cause, now);
+        }
+        let offer = Offer::new(request.clone(), (chunk.stream, chunk.number), chunk.bytes, chunk.parts);
+        match self.early.keep(key, offer, frame, now) {
+            Kept::Yes => {
+                self.out.counts.early_kept += 1;
+                self.out.tell();
+                self.offer_to_joins(&request, now);
+            }
+            Kept::Senseless => self.refuse_senseless(peer, chunk),
+            Kept::Full => {
+                self.out.counts.early_refused += 1;
+                self.out.answer(peer, chunk.op, chunk.part, Some(FlowCause::NoMemory));
+                self.tombs.bury(Grave::Op(peer, chunk.op), FlowCause::NoMemory, now);
+                self.refuse_offer(key, FlowCause::NoMemory, now);
+                if !is_known && chunk.stream != 0 {
+                    let failed = RelayFailed::new(FlowCause::NoMemory, Some(peer), "too much has come early");
+                    self.fail_incoming((peer, chunk.stream), failed, now);
+                }
+            }
+        }
+    }
+
+    fn refuse_senseless(&mut self, peer: PeerKey, chunk: &Chunk) {
+        self.out.counts.senseless += 1;
+        self.out.answer(peer, chunk.op, chunk.part, Some(FlowCause::Refused));
+    }
+
+    fn is_buried(&self, peer: PeerKey, chunk: &Chunk, request: &RequestId, is_known: bool) -> Option<FlowCause> {
+        let closed = self.is_closed.then_some(FlowCause::EngineClosed);
+        let of_request = || self.tombs.cause(&Grave::Request(request.clone()));
+        let cleaned = || self.tombs.cause(&Grave::Cleaned(request.clone()));
+        let of_op = || self.tombs.cause(&Grave::Op(peer, chunk.op));
+        let of_stream =
+            || self.tombs.cause(&Grave::Stream(peer, chunk.stream)).filter(|_| chunk.stream != 0 && !is_known);
+        closed.or_else(of_request).or_else(cleaned).or_else(of_op).or_else(of_stream)
+    }
+
+    /// Hands a part to the get that has asked for it.
+    #[expect(clippy::too_many_arguments, reason = "what one frame says, and when")]
+    pub(super) fn fetch(
+        &mut self,
+        number: u64,
+        key: OfferKey,
+        request: &RequestId,
+        size: (u64, u32),
+        begins: u64,
+        frame: Frame,
+        now: Moment,
+    ) {
+        if self.gets.get(number).is_some_and(|get| get.request != *request) {
+            let failed = RelayFailed::new(
+                FlowCause::Refused,
+                Some(key.0),
+                "it announces another request than its metadata says",
+            );
+            self.gets.stop(number, GetEvent::Fault, failed, now, &mut self.out);
+            self.out.answer(key.0, key.1, frame.part, Some(FlowCause::Refused));
+        } else if !self.gets.chunk(number, size, begins, frame, now, &mut self.out) {
+            self.out.counts.senseless += 1;
+        }
+    }
+
+    /// A put was given up by its engine.
+    fn given_up_there(&mut self, key: OfferKey, chunk: &Chunk, now: Moment) {
+        let words = String::from_utf8_lossy(&chunk.header);
+        let failed = RelayFailed::new(FlowCause::SourceFailed, Some(key.0), cut(&words));
+        if let Some(number) = self.gets.of_offer(key) {
+            self.gets.stop(number, GetEvent::Fault, failed, now, &mut self.out);
+        } else if self.early.get(key).is_some() {
+            self.refuse_offer(key, FlowCause::SourceFailed, now);
+        }
+        // Whoever has its metadata and asks only now is told at once.
+        self.tombs.bury(Grave::Op(key.0, key.1), FlowCause::SourceFailed, now);
+    }
+
+    /// A stream has ended there. The words are answered at once: no memory is behind them.
+    fn signal_came(&mut self, peer: PeerKey, chunk: &Chunk, now: Moment) {
+        let Ok(request) = RequestId::new(&chunk.request) else { return self.refuse_senseless(peer, chunk) };
+        let is_sound = chunk.stream != 0 && chunk.bytes == 0 && chunk.extents.is_empty() && chunk.part == 0;
+        if !is_sound || chunk.kind == ChunkKind::Data {
+            return self.refuse_senseless(peer, chunk);
+        }
+        if let Some(cause) = self.is_buried(peer, chunk, &request, false) {
+            self.out.counts.late += 1;
+            self.out.answer(peer, chunk.op, 0, Some(cause));
+            return;
+        }
+        let key = (peer, chunk.stream);
+        let Some(stream) = self.streams.incoming(key, &request, self.most) else {
+            self.out.answer(peer, chunk.op, 0, Some(FlowCause::NoMemory));
+            return;
+        };
+        if chunk.kind == ChunkKind::Done && !stream.end(chunk.number) {
+            return self.refuse_senseless(peer, chunk);
+        }
+        self.out.arm(Alarm::Stream(peer, chunk.stream), now + self.early_age);
+        self.out.answer(peer, chunk.op, 0, None);
+        self.out.tell();
+        if chunk.kind == ChunkKind::Error {
+            let words = String::from_utf8_lossy(&chunk.header);
+            let failed = RelayFailed::new(FlowCause::SourceFailed, Some(peer), cut(&words));
+            self.joins_without(peer, &request, &failed);
+            self.fail_incoming(key, failed, now);
+        }
+    }
+
+    fn announce(&mut self, key: OfferKey, stream: u32, number: u64, request: &RequestId) -> Result<(), FlowCause> {
+        let incoming = self.streams.incoming((key.0, stream), request, self.most).ok_or(FlowCause::NoMemory)?;
+        if incoming.announce(number, key.1) { Ok(()) } else { Err(FlowCause::Refused) }
+    }
+
+    pub(super) fn claim(&mut self, stream: (PeerKey, u32), number: u64) {
+        if let Some(stream) = self.streams.incoming.get_mut(&stream) {
+            stream.handed(number);
+        }
+    }
+
+    /// What the application is told of an offer; from then on it is not told again.
+    pub(super) fn announced(&mut self, key: OfferKey, _now: Moment) -> Option<Announced> {
+        let engine = self.peers.get(&key.0)?.name.clone();
+        let offer = self.early.get_mut(key)?;
+        offer.is_taken = true;
+        let request = offer.request.clone();
+        let metadata = Metadata {
+            engine: engine.clone(),
+            epoch: key.0.epoch,
+            op: key.1,
+            request,
+            bytes: offer.bytes,
+            parts: offer.parts,
+        };
+        let announced = Announced {
+            peer: key.0,
+            engine,
+            stream: (offer.stream != 0).then_some((offer.stream, offer.number)),
+            bytes: offer.bytes,
+            schema: offer.schema.clone(),
+            header: offer.header.clone(),
+            metadata: metadata.encode(),
+            op: key.1,
+        };
+        if let Some((stream, number)) = announced.stream {
+            self.claim((key.0, stream), number);
+        }
+        Some(announced)
+    }
+
+    /// Chunks of no stream go to the joins that wait for them.
+    pub(super) fn offer_to_joins(&mut self, request: &RequestId, now: Moment) {
+        let name = |peer: &PeerKey| self.peers.get(peer).map(|known| &known.name);
+        let wanted = |key: &OfferKey| name(&key.0).is_some_and(|name| self.joins.wants(request, name));
+        let offers = self.early.untaken(request).filter(|(_, offer)| offer.stream == 0).map(|(key, _)| key);
+        for key in offers.filter(wanted).collect::<Vec<_>>() {
+            let name = self.peers.get(&key.0).map(|known| known.name.clone());
+            if name.is_some_and(|name| self.joins.wants(request, &name))
+                && let Some(announced) = self.announced(key, now)
+            {
+                self.joins.arrived(request, announced, &mut self.out);
+            }
+        }
+    }
+
+    /// An offer that nobody gets any more: its parts are answered, and whoever counted on it hears of it.
+    pub(super) fn refuse_offer(&mut self, key: OfferKey, cause: FlowCause, now: Moment) {
+        let Some(offer) = self.early.take(key) else { return };
+        let (peer, op) = key;
+        if self.peers.contains_key(&peer) {
+            for part in offer.frames.keys() {
+                self.out.answer(peer, op, *part, Some(cause));
+            }
+        }
+        self.tombs.bury(Grave::Op(peer, op), cause, now);
+        let failed = RelayFailed::new(cause, Some(peer), "a chunk that was announced is gone");
+        let has = |_: &RequestId, sources: &[(_, Option<Announced>)]| {
+            let is_it = |found: &Announced| (found.peer, found.op) == key;
+            sources.iter().any(|(_, found)| found.as_ref().is_some_and(is_it))
+        };
+        self.joins.fail(has, JoinEvent::Fault, &failed, &mut self.out);
+        if offer.stream != 0 && !offer.is_taken {
+            self.fail_incoming((peer, offer.stream), failed, now);
+        }
+    }
+
+    /// A stream of a peer has failed: nothing of it that was not handed over yet is.
+    fn fail_incoming(&mut self, key: (PeerKey, u32), failed: RelayFailed, now: Moment) {
+        let Some(stream) = self.streams.incoming.get_mut(&key) else { return };
+        let cause = failed.cause;
+        if !stream.fail(failed) {
+            return;
+        }
+        self.out.arm(Alarm::Stream(key.0, key.1), now + self.early_age);
+        self.out.tell();
+        let is_of_it = |(peer, _): OfferKey, offer: &Offer| (peer, offer.stream) == key && !offer.is_taken;
+        for offer in self.early.keys(is_of_it) {
+            self.refuse_offer(offer, cause, now);
+        }
+    }
+
+    pub(super) fn bury_stream(&mut self, key: (PeerKey, u32), cause: FlowCause, now: Moment) {
+        if self.streams.incoming.remove(&key).is_some() {
+            self.tombs.bury(Grave::Stream(key.0, key.1), cause, now);
+        }
+        self.out.disarm(Alarm::Stream(key.0, key.1));
+        let is_of_it = |(peer, _): OfferKey, offer: &Offer| (peer, offer.stream) == key && !offer.is_taken;
+        for offer in self.early.keys(is_of_it) {
+            self.refuse_offer(offer, cause, now);
+        }
+    }
+
+    fn joins_without(&mut self, peer: PeerKey, request: &RequestId, failed: &RelayFailed) {
+        let Some(name) = self.peers.get(&peer).map(|known| known.name.clone()) else { return };
+        let lacks = |of: &RequestId, sources: &[(_, Option<Announced>)]| {
+            of == request && sources.iter().any(|(source, found)| *source == name && found.is_none())
+        };
+        self.joins.fail(lacks, JoinEvent::Fault, failed, &mut self.out);
+    }
+
+    fn left(&mut self, peer: PeerKey, now: Moment) {
+        let Some(known) = self.peers.remove(&peer) else { return };
+        let failed = RelayFailed::new(FlowCause::PeerLost, Some(peer), "");
+        self.joins.fail(
+            |_, sources| sources.iter().any(|(name, _)| *name == known.name),
+            JoinEvent::Fault,
+            &failed,
+            &mut self.out,
+        );
+        self.gets.left(peer, now, &mut self.out);
+        for key in self.streams.incoming.keys().copied().filter(|key| key.0 == peer).collect::<Vec<_>>() {
+            if !self.streams.incoming.get(&key).is_some_and(|stream| stream.is_complete()) {
+                self.fail_incoming(key, failed.clone(), now);
+            }
+        }
+        for key in self.early.keys(|key, _| key.0 == peer) {
+            self.refuse_offer(key, FlowCause::PeerLost, now);
+        }
+        let watch = WatchId(self.out.number());
+        if self.puts.left(peer, watch, now, &mut self.out) {
+            self.watches.insert(watch);
+            self.out.act(Action::Watch { id: watch, peer });
+        }
+    }
+
+    /// Ends everything of a request, and leaves a tombstone.
+    pub(super) fn end_request(&mut self, request: &RequestId, failed: &RelayFailed, now: Moment) {
+        self.tombs.bury(Grave::Request(request.clone()), failed.cause, now);
+        for outgoing in self.streams.outgoing.values_mut() {
+            if outgoing.request == *request && !outgoing.state.is_end() {
+                outgoing.fire(StreamEvent::Fault);
+                outgoing.failed = Some(failed.clone());
+            }
+        }
+        self.puts.stop_all(|put| put.request == *request, failed, true, now, &mut self.out);
+        self.end_reading(request, failed, now);
+        self.settle(now);
+    }
+
+    /// Ends all that this engine fetches, or has not fetched yet, of a request.
+    pub(super) fn end_reading(&mut self, request: &RequestId, failed: &RelayFailed, now: Moment) {
+        self.gets.stop_all(|get| get.request == *request, failed, now, &mut self.out);
+        self.joins.fail(|of, _| of == request, JoinEvent::Abort, failed, &mut self.out);
+        for (key, stream) in &self.streams.incoming {
+            if stream.request == *request {
+                self.tombs.bury(Grave::Stream(key.0, key.1), failed.cause, now);
+                self.out.disarm(Alarm::Stream(key.0, key.1));
+            }
+        }
+        self.streams.incoming.retain(|_, stream| stream.request != *request);
+        for key in self.early.keys(|_, offer| offer.request == *request) {
+            self.refuse_offer(key, failed.cause, now);
+        }
+    }
+
+    /// Says that a stream has ended, to all its readers.
+    pub(super) fn signal(
+        &mut self,
+        stream: u32,
+        kind: ChunkKind,
+        words: &str,
+        within: Duration,
+        now: Moment,
+    ) -> Result<(), RelayError> {
+        let Some(outgoing) = self.streams.outgoing.get(&stream) else { return Err(RelayError::StreamEnded(stream)) };
+        let here = |peer: &&PeerKey| self.peers.get(peer).is_some_and(|known| known.is_able);
+        let opening = Opening {
+            request: outgoing.request.clone(),
+            stream: Some((stream, outgoing.chunks)),
+            kind,
+            source: Source::Berths { bytes: 0 },
+            readers: outgoing.readers.iter().filter(here).copied().collect(),
+            schema: Vec::new(),
+            header: cut(words).as_bytes().to_vec(),
+        };
+        self.puts.open(opening, now + within, now, &mut self.out).map(drop)
+    }
+
+    /// A stream of this engine has failed; the first failure is told to its readers.
+    pub(super) fn fail_stream(&mut self, stream: u32, failed: RelayFailed, within: Duration, now: Moment) {
+        let Some(outgoing) = self.streams.outgoing.get_mut(&stream) else { return };
+        if outgoing.state.is_end() || !outgoing.fire(StreamEvent::Fault) {
+            return;
+        }
+        let words = failed.to_string();
+        outgoing.failed = Some(failed);
+        // If so many ends are under way that none more can be, readers hear of it by their own deadlines.
+        let _ = self.signal(stream, ChunkKind::Error, &words, within, now);
+        self.out.tell();
+    }
+
+    /// What the books have to say to each other.
+    pub(super) fn settle(&mut self, now: Moment) {
+        for ((peer, op), cause) in self.gets.take_over() {
+            self.tombs.bury(Grave::Op(peer, op), cause.unwrap_or(FlowCause::Refused), now);
+        }
+        loop {
+            let torn = self.puts.take_torn();
+            let ended = self.puts.take_ended_signals();
+            if torn.is_empty() && ended.is_empty() {
+                return;
+            }
+            for (stream, is_heard) in ended {
+                let is_done =
+                    self.streams.outgoing.get(&stream).is_some_and(|outgoing| outgoing.state == Stream::Finishing);
+                if is_done {
+                    self.streams.ended(stream, is_heard);
+                }
+            }
+            for torn in torn {
+                self.fail_stream(torn.stream, torn.failed, self.abort, now);
+                self.streams.forget(torn.stream);
+            }
+        }
+    }
+}

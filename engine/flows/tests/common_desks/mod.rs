@@ -1,0 +1,429 @@
+//! Desks joined by a wire, over memories that are really copied.
+//!
+//! Each is turned until nothing is wanted any more. What moves can be held up, and what lets go of it.
+
+#![allow(dead_code)]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use penstock_core::{Cause, Direction, EngineName, Epoch, Moment};
+use penstock_flows::action::Urgency;
+use penstock_flows::desk::{Consume, Produce, Settings, Sinks};
+use penstock_flows::{Action, Desk, Event, Happening, LayoutKey, MoveId, Moving, Spans, Ticket, WatchId};
+use penstock_session::control::{Buffer, Form, LayoutNews, Rows, Said, Side};
+use penstock_session::transfers::table::EntryKey;
+use penstock_session::{PeerKey, RequestId, TransferId};
+
+pub(crate) const WITHIN: Duration = Duration::from_secs(100);
+pub(crate) const TTL: Duration = Duration::from_secs(2);
+
+pub(crate) fn transfer(number: u8) -> TransferId {
+    TransferId::from_bytes([number; 16])
+}
+
+/// One engine's desk, its memory, and what it has let go.
+pub(crate) struct Node {
+    pub(crate) desk: Desk,
+    pub(crate) layout: LayoutKey,
+    pub(crate) memory: Vec<u8>,
+    pub(crate) block_tokens: u32,
+    pub(crate) freed: Vec<Ticket>,
+    pub(crate) quarantined: Vec<Ticket>,
+    pub(crate) watches: Vec<(WatchId, PeerKey)>,
+    /// What it has wanted moved while that is held up.
+    pub(crate) moving: BTreeMap<MoveId, (PeerKey, Moving)>,
+    pub(crate) stopped: BTreeSet<MoveId>,
+    next_ticket: u64,
+}
+
+pub(crate) struct World {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) now: Moment,
+    wire: VecDeque<(usize, usize, Said)>,
+    /// Everything that was said: by whom, to whom.
+    pub(crate) said: Vec<(usize, usize, Said)>,
+    /// Moves and watches are not answered by themselves.
+    pub(crate) holds_moves: bool,
+    pub(crate) holds_watches: bool,
+    /// Who hears and says nothing.
+    pub(crate) mute: BTreeSet<usize>,
+}
+
+/// Rows of heads spread over ranks, planes that every rank has, and something that goes once.
+pub(crate) fn news(rank: u16, ranks: u16, block_tokens: u32, blocks: u32) -> (LayoutNews, u64) {
+    let count = 8 / u32::from(ranks);
+    let heads = Rows { first: u32::from(rank) * count, count, of: 8, bytes: 6 };
+    let planes = Rows { first: 0, count: 3, of: 3, bytes: 4 };
+    let forms = [
+        (0, Form::TokenMajor(heads), u64::from(count * 6 * block_tokens)),
+        (0, Form::PlaneMajor(planes), u64::from(3 * 4 * block_tokens)),
+        (1, Form::TokenMajor(heads), u64::from(count * 6 * block_tokens)),
+        (2, Form::TokenMajor(heads), u64::from(count * 6 * block_tokens)),
+        (2, Form::Once(40), 40),
+    ];
+    let (mut end, mut buffers) = (0, Vec::new());
+    for (layer, form, stride) in forms {
+        buffers.push(Buffer { layer, base: end, stride, form });
+        end += stride * u64::from(blocks);
+    }
+    let news = LayoutNews {
+        number: 0,
+        generation: 0,
+        label: "kv".to_owned(),
+        region: 1,
+        region_generation: 1,
+        block_tokens,
+        blocks,
+        rank,
+        ranks,
+        buffers,
+    };
+    (news, end)
+}
+
+/// What a byte of a row of a token of a buffer is, wherever it lies.
+fn value(salt: u8, buffer: usize, token: u64, row: u32, byte: u64) -> u8 {
+    let mixed =
+        (u64::from(salt) * 15_485_863 + buffer as u64 * 1_000_003 + token * 7919 + u64::from(row) * 104_729 + byte)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 48) as u8 | 1
+}
+
+/// Where a byte of a row of a token is, counted from a block's beginning; nothing if this rank does not have the row.
+fn place(form: Form, block_tokens: u32, token: u64, row: u32, byte: u64) -> Option<u64> {
+    let among = |rows: Rows| (rows.first..rows.first + rows.count).contains(&row).then(|| u64::from(row - rows.first));
+    match form {
+        Form::TokenMajor(rows) => Some((token * u64::from(rows.count) + among(rows)?) * u64::from(rows.bytes) + byte),
+        Form::PlaneMajor(rows) => Some((among(rows)? * u64::from(block_tokens) + token) * u64::from(rows.bytes) + byte),
+        Form::Once(_) => (token == 0 && row == 0).then_some(byte),
+    }
+}
+
+fn rows_of(form: Form) -> (u32, u64) {
+    match form {
+        Form::TokenMajor(rows) | Form::PlaneMajor(rows) => (rows.of, rows.bytes.into()),
+        Form::Once(bytes) => (1, bytes),
+    }
+}
+
+impl World {
+    /// Engines with a layout each: rank, of how many, tokens of a block. All know each other.
+    pub(crate) fn new(layouts: &[(u16, u16, u32)]) -> Self {
+        Self::with(Settings::default(), layouts)
+    }
+
+    pub(crate) fn with(settings: Settings, layouts: &[(u16, u16, u32)]) -> Self {
+        let node = |(at, &(rank, ranks, block_tokens)): (usize, &(u16, u16, u32))| {
+            let mut desk = Desk::new(settings, [at as u64 + 10, 1, 2]);
+            let (news, bytes) = news(rank, ranks, block_tokens, 64);
+            let layout = desk.add_layout(news, bytes).unwrap();
+            Node {
+                desk,
+                layout,
+                memory: vec![0; bytes as usize],
+                block_tokens,
+                freed: Vec::new(),
+                quarantined: Vec::new(),
+                watches: Vec::new(),
+                moving: BTreeMap::new(),
+                stopped: BTreeSet::new(),
+                next_ticket: 1,
+            }
+        };
+        let mut world = Self {
+            nodes: layouts.iter().enumerate().map(node).collect(),
+            now: Moment::from_ns(1),
+            wire: VecDeque::new(),
+            said: Vec::new(),
+            holds_moves: false,
+            holds_watches: false,
+            mute: BTreeSet::new(),
+        };
+        for one in 0..layouts.len() {
+            for other in (0..layouts.len()).filter(|&other| other != one) {
+                let name = EngineName::new(&format!("engine-{other}")).unwrap();
+                world.nodes[one].desk.handle(Event::Joined { peer: peer(other), name }, world.now);
+            }
+        }
+        world.run();
+        world.said.clear();
+        world
+    }
+
+    pub(crate) fn desk(&mut self, at: usize) -> &mut Desk {
+        &mut self.nodes[at].desk
+    }
+
+    /// Something happens at an engine.
+    pub(crate) fn handle(&mut self, at: usize, event: Event) {
+        let now = self.now;
+        self.nodes[at].desk.handle(event, now);
+    }
+
+    /// Delivers and does everything until nothing is wanted.
+    pub(crate) fn run(&mut self) {
+        loop {
+            for at in 0..self.nodes.len() {
+                while let Some(action) = self.nodes[at].desk.poll_action() {
+                    self.act(at, action);
+                }
+            }
+            let Some((from, to, said)) = self.wire.pop_front() else { return };
+            if !self.mute.contains(&to) && !self.mute.contains(&from) {
+                self.handle(to, Event::Said { peer: peer(from), said });
+            }
+        }
+    }
+
+    fn act(&mut self, at: usize, action: Action) {
+        match action {
+            Action::Say { peer, said } => {
+                self.said.push((at, peer.party as usize, said.clone()));
+                self.wire.push_back((at, peer.party as usize, said));
+            }
+            Action::Move { id, peer, moving } => {
+                self.nodes[at].moving.insert(id, (peer, moving));
+                if !self.holds_moves {
+                    self.end_move(at, id, None);
+                }
+            }
+            Action::Stop { id } => drop(self.nodes[at].stopped.insert(id)),
+            Action::Watch { id, peer } => {
+                self.nodes[at].watches.push((id, peer));
+                if !self.holds_watches {
+                    self.answer_watches(at);
+                }
+            }
+            Action::Quarantine { ticket, .. } => self.nodes[at].quarantined.push(ticket),
+            Action::Free { ticket } => {
+                assert!(!self.nodes[at].freed.contains(&ticket), "engine {at} lets {ticket:?} go twice");
+                self.nodes[at].freed.push(ticket);
+            }
+            Action::Tell => {}
+        }
+    }
+
+    /// A move has moved its bytes, or has failed.
+    pub(crate) fn end_move(&mut self, at: usize, id: MoveId, failure: Option<Cause>) {
+        let (peer, moving) = self.nodes[at].moving.remove(&id).expect("it is under way");
+        let there = peer.party as usize;
+        let Spans::Cut { spans, .. } = &moving.spans else { panic!("nothing but cuts is moved") };
+        let mut bytes = 0;
+        for span in spans.iter().filter(|_| failure.is_none()) {
+            let (here, remote) = (span.local as usize, span.remote as usize);
+            let len = span.len as usize;
+            let ((from, from_at), (to, to_at)) = match moving.direction {
+                Direction::Write => ((at, here), (there, remote)),
+                Direction::Read => ((there, remote), (at, here)),
+            };
+            let copy = self.nodes[from].memory[from_at..from_at + len].to_vec();
+            self.nodes[to].memory[to_at..to_at + len].copy_from_slice(&copy);
+            bytes += span.len;
+        }
+        if let Some((_, bytes)) = moving.landing.clone().filter(|_| failure.is_none()) {
+            self.handle(there, Event::Landing { peer: self::peer(at), bytes });
+        }
+        let result = failure.map_or(Ok(bytes), Err);
+        self.handle(at, Event::Ended { id, result, is_open_there: false });
+    }
+
+    /// All moves that are held up end: those that were stopped without their bytes.
+    pub(crate) fn end_moves(&mut self, at: usize) {
+        for id in self.nodes[at].moving.keys().copied().collect::<Vec<_>>() {
+            let stopped = self.nodes[at].stopped.contains(&id).then_some(Cause::Cancelled);
+            self.end_move(at, id, stopped);
+        }
+    }
+
+    pub(crate) fn answer_watches(&mut self, at: usize) {
+        for (id, _) in std::mem::take(&mut self.nodes[at].watches) {
+            self.handle(at, Event::Quiet { id });
+        }
+    }
+
+    /// So much time passes, each engine being looked at when it wants to be.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.run();
+        while let Some(next) = self.nodes.iter().map(|node| node.desk.deadline()).min().filter(|next| *next <= end) {
+            self.now = next.max(self.now);
+            for at in 0..self.nodes.len() {
+                let now = self.now;
+                self.nodes[at].desk.expire(now);
+            }
+            self.run();
+        }
+        self.now = end;
+    }
+
+    /// An engine has bytes: it lends or sends them to so many ranks.
+    pub(crate) fn produce(&mut self, at: usize, number: u8, how: impl FnOnce(&mut Produce)) -> EntryKey {
+        let node = &mut self.nodes[at];
+        let layout = node.desk.layout(node.layout).unwrap();
+        let mut produce = Produce {
+            layout: node.layout,
+            rank: (layout.news().rank, layout.news().ranks),
+            sinks: Sinks::Sharing(1),
+            is_by_layer: false,
+            is_lent: true,
+            lease_ttl: None,
+            once: Some(63),
+            within: WITHIN,
+            urgency: Urgency::Bulk,
+        };
+        how(&mut produce);
+        let request = RequestId::new(&format!("sent-{number}")).unwrap();
+        node.desk.produce(transfer(number), request, produce, self.now).unwrap()
+    }
+
+    /// An engine needs them, from these.
+    pub(crate) fn consume(
+        &mut self,
+        at: usize,
+        number: u8,
+        sources: &[usize],
+        how: impl FnOnce(&mut Consume),
+    ) -> EntryKey {
+        let node = &mut self.nodes[at];
+        let layout = node.desk.layout(node.layout).unwrap();
+        let mut consume = Consume {
+            layout: node.layout,
+            rank: (layout.news().rank, layout.news().ranks),
+            sources: (0..).zip(sources).map(|(rank, &source)| (rank, peer(source))).collect(),
+            begin: 0,
+            is_pull: true,
+            memory: None,
+            within: WITHIN,
+            urgency: Urgency::Bulk,
+            trace: Vec::new(),
+        };
+        how(&mut consume);
+        let request = RequestId::new(&format!("received-{number}")).unwrap();
+        node.desk.consume(transfer(number), request, consume, self.now).unwrap()
+    }
+
+    /// Grants these blocks.
+    pub(crate) fn grant(&mut self, at: usize, key: EntryKey, blocks: &[u32]) -> Ticket {
+        let (now, node) = (self.now, &mut self.nodes[at]);
+        let keep = Ticket(node.next_ticket);
+        node.next_ticket += 1;
+        node.desk.grant(key, (blocks.to_vec(), 0), Some(63), keep, now).unwrap();
+        keep
+    }
+
+    /// Computes tokens from there on, into these blocks beyond those given before, and gives them as a chunk.
+    pub(crate) fn chunk(
+        &mut self,
+        at: usize,
+        key: EntryKey,
+        (all, fresh): (&[u32], &[u32]),
+        tokens: std::ops::Range<u64>,
+        is_last: bool,
+    ) -> Ticket {
+        self.fill(at, key, all, tokens.clone());
+        let (now, node) = (self.now, &mut self.nodes[at]);
+        let keep = Ticket(node.next_ticket);
+        node.next_ticket += 1;
+        node.desk.chunk(key, (fresh, tokens.end - tokens.start), is_last, keep, now).unwrap();
+        keep
+    }
+
+    fn fill(&mut self, at: usize, _: EntryKey, blocks: &[u32], tokens: std::ops::Range<u64>) {
+        for token in tokens {
+            self.each_byte(at, blocks, token, |memory, at, value| memory[at] = value);
+        }
+    }
+
+    /// Whether these blocks have the bytes of these tokens, and of what goes once.
+    pub(crate) fn has(&mut self, at: usize, blocks: &[u32], first: u64, tokens: std::ops::Range<u64>) -> bool {
+        let mut is_so = true;
+        for token in tokens {
+            let from = token - first;
+            self.each_byte_at(at, blocks, from, token, |memory, at, value| is_so &= memory[at] == value);
+        }
+        is_so
+    }
+
+    fn each_byte(&mut self, at: usize, blocks: &[u32], token: u64, each: impl FnMut(&mut Vec<u8>, usize, u8)) {
+        self.each_byte_at(at, blocks, token, token, each);
+    }
+
+    fn each_byte_at(
+        &mut self,
+        at: usize,
+        blocks: &[u32],
+        place_of: u64,
+        token: u64,
+        mut each: impl FnMut(&mut Vec<u8>, usize, u8),
+    ) {
+        let node = &mut self.nodes[at];
+        let buffers = node.desk.layout(node.layout).unwrap().buffers().to_vec();
+        let block_tokens = u64::from(node.block_tokens);
+        for (number, buffer) in buffers.iter().enumerate() {
+            let (rows, bytes) = rows_of(buffer.form);
+            let is_once = matches!(buffer.form, Form::Once(_));
+            if is_once && token != 0 {
+                continue;
+            }
+            let block = if is_once { 63 } else { blocks[(place_of / block_tokens) as usize] };
+            for row in 0..rows {
+                for byte in 0..bytes {
+                    let within = if is_once { 0 } else { place_of % block_tokens };
+                    if let Some(place) = place(buffer.form, node.block_tokens, within, row, byte) {
+                        let at = buffer.base + u64::from(block) * buffer.stride + place;
+                        each(&mut node.memory, at as usize, value(7, number, token, row, byte));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Everything that a sink's application is told.
+    pub(crate) fn told(&mut self, at: usize, key: EntryKey) -> Vec<Happening> {
+        let desk = &mut self.nodes[at].desk;
+        std::iter::from_fn(|| desk.next_happening(key)).collect()
+    }
+
+    pub(crate) fn failure(&mut self, at: usize, key: EntryKey) -> penstock_flows::Failed {
+        let told = self.told(at, key);
+        let mut failures = told.into_iter().filter_map(|happening| match happening {
+            Happening::Failed(failed) => Some(failed),
+            _ => None,
+        });
+        let failed = failures.next().expect("it has failed");
+        assert_eq!(failures.next(), None, "it fails once");
+        failed
+    }
+
+    /// How often something of a kind was said by an engine.
+    pub(crate) fn count(&self, by: usize, is: impl Fn(&Said) -> bool) -> usize {
+        self.said.iter().filter(|(from, _, said)| *from == by && is(said)).count()
+    }
+
+    /// A session is over, on both sides.
+    pub(crate) fn part(&mut self, one: usize, other: usize) {
+        self.handle(one, Event::Left { peer: peer(other), cause: Cause::PeerLost });
+        self.handle(other, Event::Left { peer: peer(one), cause: Cause::PeerLost });
+    }
+
+    pub(crate) fn assert_nothing_is_left(&mut self) {
+        self.run();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let metrics = node.desk.metrics();
+            let found = (metrics.transfers.live, metrics.moving, metrics.lent, metrics.borrowed, node.watches.len());
+            assert_eq!(found, (0, 0, 0, 0, 0), "engine {at}: {metrics:?}");
+            let given: BTreeSet<Ticket> = (1..node.next_ticket).map(Ticket).collect();
+            assert_eq!(node.freed.iter().copied().collect::<BTreeSet<_>>(), given, "engine {at} lets all go");
+        }
+    }
+}
+
+/// An engine, as others know it.
+pub(crate) fn peer(at: usize) -> PeerKey {
+    PeerKey { party: at as u32, epoch: Epoch(at as u64 + 100) }
+}
+
+pub(crate) fn side_of(said: &Said) -> Option<Side> {
+    said.head().map(|head| head.side)
+}

@@ -1,0 +1,112 @@
+//! Words for transfers of which nothing is known, not any more or not yet: nobody waits for an answer that cannot come.
+
+mod common_desks;
+
+use std::time::Duration;
+
+use common_desks::{World, peer};
+use penstock_core::Cause;
+use penstock_flows::desk::Settings;
+use penstock_flows::{Event, FlowCause};
+use penstock_session::control::Side;
+
+const LAYOUTS: [(u16, u16, u32); 2] = [(0, 1, 16), (0, 1, 64)];
+
+/// A source that has failed and let go of it before its sink has begun.
+fn let_go_of() -> World {
+    let mut world = World::new(&LAYOUTS);
+    let output = world.produce(0, 1, |_| {});
+    let now = world.now;
+    world.desk(0).fail(output, FlowCause::SourceFailed, "the model ran out of memory", now);
+    world.desk(0).release(output, now);
+    world.run();
+    world
+}
+
+#[test]
+fn who_asks_for_what_has_failed_and_was_let_go_of_hears_so_at_once() {
+    for is_pull in [false, true] {
+        let mut world = let_go_of();
+        let input = world.consume(1, 1, &[0], |how| how.is_pull = is_pull);
+        let keep = world.grant(1, input, &[3]);
+        world.run();
+        let failed = world.failure(1, input);
+        assert_eq!((failed.cause, failed.said_by, failed.blocks), (FlowCause::Aborted, Side::Source, vec![3]));
+        assert_eq!(world.nodes[1].freed, [keep], "what was let go of moves nothing, and says so");
+        assert_eq!(world.nodes[1].quarantined, []);
+        world.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn what_comes_early_and_finds_no_room_is_answered_with_the_setting_that_bounds_it() {
+    for is_pull in [false, true] {
+        let mut settings = Settings::default();
+        settings.transfers.early.messages = 3;
+        let mut world = World::with(settings, &LAYOUTS);
+        let inputs: Vec<_> = (1..=3)
+            .map(|number| {
+                let input = world.consume(1, number, &[0], |how| how.is_pull = is_pull);
+                world.grant(1, input, &[number.into()]);
+                world.run();
+                input
+            })
+            .collect();
+        // A peer may have as much as is left for all: two of three.
+        assert_eq!((world.told(1, inputs[0]), world.told(1, inputs[1])), (vec![], vec![]));
+        let failed = world.failure(1, inputs[2]);
+        assert_eq!(failed.cause, FlowCause::Refused);
+        assert!(failed.words.contains("control.early_messages"), "{}", failed.words);
+        assert_eq!(world.desk(0).metrics().transfers.early, 2, "the others wait");
+    }
+}
+
+#[test]
+fn a_source_that_nobody_begins_is_known_before_the_sinks_own_time_is_over() {
+    for is_pull in [false, true] {
+        let mut world = World::new(&LAYOUTS);
+        let input = world.consume(1, 1, &[0], |how| how.is_pull = is_pull);
+        world.grant(1, input, &[3]);
+        world.pass(Duration::from_millis(29_999));
+        assert_eq!(world.told(1, input), []);
+        world.pass(Duration::from_millis(1));
+        let failed = world.failure(1, input);
+        assert_eq!(failed.cause, FlowCause::Deadline);
+        assert!(failed.words.contains("nobody has begun it there in time"), "{}", failed.words);
+    }
+}
+
+#[test]
+fn a_lost_peer_ends_its_own_transfers_and_nothing_is_remembered_of_it() {
+    let mut world = World::new(&[(0, 1, 16), (0, 1, 64), (0, 1, 64)]);
+    let pairs: Vec<_> = [(1, 1, false), (2, 1, true), (3, 2, false), (4, 2, true)]
+        .into_iter()
+        .map(|(number, sink, is_pull)| {
+            let output = world.produce(0, number, |how| how.is_lent = is_pull);
+            let input = world.consume(sink, number, &[0], |how| how.is_pull = is_pull);
+            world.grant(sink, input, &[number.into()]);
+            world.run();
+            (sink, output, input)
+        })
+        .collect();
+    world.part(0, 1);
+    world.run();
+    let failed: Vec<bool> =
+        pairs.iter().map(|(_, output, _)| world.nodes[0].desk.send_failure(*output).is_some()).collect();
+    assert_eq!(failed, [true, true, false, false], "one failing peer costs the others nothing");
+    world.part(0, 2);
+    for at in 0..3 {
+        for other in (0..3).filter(|&other| other != at) {
+            world.handle(at, Event::Left { peer: peer(other), cause: Cause::PeerLost });
+        }
+    }
+    let now = world.now;
+    for (sink, output, input) in pairs {
+        world.desk(0).release(output, now);
+        world.desk(sink).release(input, now);
+    }
+    world.run();
+    for node in &world.nodes {
+        assert!(node.desk.is_empty(), "{:?}", node.desk.metrics());
+    }
+}

@@ -1,0 +1,317 @@
+//! What the desk hears, and what it wants carried out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::{Cause, Env, Moment, NoteId};
+use penstock_flows::action::{RegionRef, Urgency};
+use penstock_flows::{Action, Event, MoveId, Moving, Spans, Ticket, WatchId};
+use penstock_ring::Key;
+use penstock_session::{Frame, PeerKey, Said};
+use penstock_transport::Note;
+
+use super::{Control, Phase, Talk};
+use crate::desk::key_of;
+use crate::error::{PlanError, RegionError, SubmitError};
+use crate::peer_state::PeerState;
+use crate::plan::PlanBuilder;
+use crate::quiesce::{Witness, have_settled};
+use crate::shared::{Shared, WorkerCall};
+use crate::submit::Submission;
+use crate::worker::Priority;
+
+/// What is under way for the desk.
+#[derive(Default)]
+pub(super) struct UnderWay {
+    moves: BTreeMap<MoveId, Moved>,
+    /// Those that could not begin for want of room, or of news that are under way.
+    held_up: Vec<(MoveId, PeerKey, Moving)>,
+    watches: Vec<Watch>,
+}
+
+/// A question whether a peer is quiet.
+struct Watch {
+    id: WatchId,
+    witnesses: Vec<Witness>,
+    /// When cards that are not done are cut off.
+    force_at: Option<Moment>,
+}
+
+/// How long cards may take until they are cut off, of a peer that has to be quiet.
+const CARDS_WITHIN: Duration = Duration::from_millis(250);
+/// How often it is looked at what cannot be waited for.
+pub(super) const LOOKS: Duration = Duration::from_millis(1);
+
+/// A transfer that is watched.
+struct Moved {
+    key: Key,
+    peer: Arc<PeerState>,
+    has_ended: bool,
+}
+
+/// Why a move has not begun.
+enum NotBegun {
+    /// It is tried again.
+    Yet,
+    /// It never will.
+    Ever(Cause),
+}
+
+impl NotBegun {
+    fn of_plan(error: &PlanError) -> Self {
+        match error {
+            PlanError::Region(RegionError::NewsUnderWay { .. }) => Self::Yet,
+            PlanError::Region(RegionError::Renewed { .. }) => Self::Ever(Cause::MemoryRenewed),
+            PlanError::Region(RegionError::Stale { .. }) => Self::Ever(Cause::RevokedByPeer),
+            PlanError::Region(RegionError::Call(cause)) => Self::Ever(*cause),
+            PlanError::Shape(_) => Self::Ever(Cause::OutOfBounds),
+            _ => Self::Ever(Cause::NoPath),
+        }
+    }
+
+    fn of_submit(error: &SubmitError) -> Self {
+        match error {
+            SubmitError::Full { .. } => Self::Yet,
+            SubmitError::Draining { cause, .. } | SubmitError::PeerGone { cause, .. } | SubmitError::Call(cause) => {
+                Self::Ever(*cause)
+            }
+            _ => Self::Ever(Cause::NoPath),
+        }
+    }
+}
+
+impl<E: Env> Control<E> {
+    /// Something has happened that the desk is to know.
+    pub(super) fn tell_desk(&mut self, event: Event) {
+        self.shared.desk.handle(event, self.shared.env.now());
+    }
+
+    /// A peer has begun to hear of what there is: the desk may say something to it.
+    pub(super) fn joined_desk(&mut self, peer: &PeerState) {
+        self.tell_desk(Event::Joined { peer: key_of(peer), name: peer.name.clone() });
+    }
+
+    /// A peer has said something that is the desk's.
+    pub(super) fn heard_said(&mut self, token: u64, said: Said) {
+        let Some(Talk { phase: Phase::Open { peer, announced, .. }, .. }) = self.talks.get_mut(&token) else { return };
+        let Some(said) = announced.heard(said) else { return };
+        if let Said::Able(able) = &said {
+            peer.speaks_of_transfers(able.tag);
+        }
+        let peer = key_of(peer);
+        self.tell_desk(Event::Said { peer, said });
+    }
+
+    /// Bytes of a peer are here, it says. Its note leaves the room of its others.
+    pub(super) fn landed(&mut self, peer: &Arc<PeerState>, payload: Vec<u8>) {
+        self.tell_desk(Event::Landing { peer: key_of(peer), bytes: payload });
+        let was_short = peer.inbox_credits.available() == 0;
+        peer.inbox_credits.give_back(1).expect("a credit was taken when the landing came");
+        if was_short {
+            self.shared.ports.iter().for_each(|port| port.call(WorkerCall::Look { party: peer.party }));
+        }
+    }
+
+    /// A transfer of the desk's has ended.
+    pub(super) fn move_ended(&mut self, key: Key) {
+        let Some((&id, moved)) = self.under_way.moves.iter_mut().find(|(_, moved)| moved.key == key) else { return };
+        let Some(slot) = self.shared.slots.get(key) else { return };
+        let Some(outcome) = slot.outcome() else { return };
+        moved.has_ended = true;
+        let result = outcome.failure.map_or_else(|| Ok(slot.bytes()), |(_, failure)| Err(failure.cause));
+        let is_open_there = slot.is_remote_open();
+        self.tell_desk(Event::Ended { id, result, is_open_there });
+        if !is_open_there {
+            self.let_go_of(id);
+        }
+    }
+
+    fn let_go_of(&mut self, id: MoveId) {
+        if let Some(moved) = self.under_way.moves.remove(&id) {
+            self.shared.let_go(moved.key);
+        }
+    }
+
+    /// Looks whether what was open at peers is not any more.
+    fn look_at_open(&mut self) {
+        let shared = &self.shared;
+        let is_closed = |moved: &Moved| {
+            let is_open = shared.slots.get(moved.key).is_some_and(|slot| slot.is_remote_open());
+            moved.has_ended && (!is_open || moved.peer.has_let_go() || moved.peer.is_lost())
+        };
+        let closed: Vec<MoveId> =
+            self.under_way.moves.iter().filter(|(_, moved)| is_closed(moved)).map(|(id, _)| *id).collect();
+        for id in closed {
+            self.let_go_of(id);
+            self.tell_desk(Event::Closed { id });
+        }
+    }
+
+    /// Does everything that the desk wants.
+    pub(super) fn turn_desk(&mut self) {
+        if self.shared.desk.deadline() <= self.shared.env.now() {
+            self.shared.desk.expire(self.shared.env.now());
+        }
+        self.look_at_open();
+        self.look_at_watches();
+        for (id, peer, moving) in std::mem::take(&mut self.under_way.held_up) {
+            self.begin_move(id, peer, moving);
+        }
+        while let Some(action) = self.shared.desk.next() {
+            match action {
+                Action::Say { peer, said } => self.say_to(peer, said),
+                Action::Move { id, peer, moving } => self.begin_move(id, peer, moving),
+                Action::Stop { id } => self.stop_move(id),
+                Action::Watch { id, peer } => self.watch(id, peer),
+                Action::Quarantine { ticket, peers, why } => self.quarantine(ticket, &peers, why),
+                Action::Free { ticket } => {
+                    if self.shared.desk.let_go(ticket) {
+                        // Nobody else has a handle on it.
+                        self.shared.quarantine.release_proven();
+                    }
+                }
+                Action::Tell => {
+                    self.shared.desk.tell();
+                    self.shared.application.ring();
+                }
+            }
+        }
+    }
+
+    fn say_to(&mut self, peer: PeerKey, said: Said) {
+        if matches!(said, Said::Chunk(_)) {
+            // It names memory, which may have been registered a moment ago: the peer has to know that first.
+            self.announce_changes();
+        }
+        let is_theirs = |talk: &Talk<E>| match &talk.phase {
+            Phase::Open { peer: theirs, .. } => key_of(theirs) == peer,
+            _ => false,
+        };
+        // Whoever has left meanwhile hears nothing.
+        if let Some(token) = self.talks.iter().find(|(_, talk)| is_theirs(talk)).map(|(&token, _)| token) {
+            self.say(token, &Frame::Control(said));
+        }
+    }
+
+    fn begin_move(&mut self, id: MoveId, peer: PeerKey, moving: Moving) {
+        let Some(state) = self.shared.peers.known(peer).filter(|state| state.ended().is_none()) else {
+            return self.tell_desk(Event::Ended { id, result: Err(Cause::PeerLost), is_open_there: false });
+        };
+        match self.shared.begin_move(&state, &moving) {
+            Ok(key) => {
+                self.under_way.moves.insert(id, Moved { key, peer: state, has_ended: false });
+                // It may have ended before it was known here.
+                self.move_ended(key);
+            }
+            Err(NotBegun::Yet) => self.under_way.held_up.push((id, peer, moving)),
+            Err(NotBegun::Ever(cause)) => {
+                self.tell_desk(Event::Ended { id, result: Err(cause), is_open_there: false });
+            }
+        }
+    }
+
+    /// Asks who may be copying between this engine's memory and a peer's.
+    fn watch(&mut self, id: WatchId, peer: PeerKey) {
+        let witnesses = match self.shared.peers.known(peer) {
+            Some(state) => self.shared.witnesses_of(&state),
+            None => Vec::new(),
+        };
+        let force_at = Some(self.shared.env.now() + CARDS_WITHIN);
+        self.under_way.watches.push(Watch { id, witnesses, force_at });
+        self.look_at_watches();
+    }
+
+    fn look_at_watches(&mut self) {
+        let now = self.shared.env.now();
+        let mut quiet = Vec::new();
+        self.under_way.watches.retain_mut(|watch| {
+            if have_settled(&mut watch.witnesses) {
+                quiet.push(watch.id);
+                return false;
+            }
+            if watch.force_at.is_some_and(|at| at <= now) {
+                watch.force_at = None;
+                watch.witnesses.iter().for_each(Witness::force);
+            }
+            true
+        });
+        for id in quiet {
+            self.tell_desk(Event::Quiet { id });
+        }
+    }
+
+    /// Keeps blocks from everybody until the desk has a proof, or the peer is gone.
+    fn quarantine(&mut self, ticket: Ticket, peers: &[PeerKey], why: &'static str) {
+        // Who is not known any more touches nothing: what it had was proven quiet, or is quarantined by itself.
+        let known: Vec<_> = peers.iter().filter_map(|&peer| self.shared.peers.known(peer)).collect();
+        if let Some((blocks, word)) = self.shared.desk.quarantine(ticket)
+            && !known.is_empty()
+        {
+            self.shared.quarantine_until_told(why, blocks, known, &word);
+        }
+    }
+
+    fn stop_move(&mut self, id: MoveId) {
+        if let Some(place) = self.under_way.held_up.iter().position(|(held, ..)| *held == id) {
+            self.under_way.held_up.swap_remove(place);
+            return self.tell_desk(Event::Ended { id, result: Err(Cause::Cancelled), is_open_there: false });
+        }
+        if let Some(moved) = self.under_way.moves.get(&id) {
+            let key = moved.key;
+            self.shared.stop_transfer(key);
+        }
+    }
+
+    /// When the desk is turned although nothing happens.
+    pub(super) fn desk_deadline(&self) -> Option<Moment> {
+        let UnderWay { moves, held_up, watches } = &self.under_way;
+        let is_looked_at = !held_up.is_empty() || !watches.is_empty() || moves.values().any(|moved| moved.has_ended);
+        let look = is_looked_at.then(|| self.shared.env.now() + LOOKS);
+        let deadline = self.shared.desk.deadline();
+        look.into_iter().chain((deadline != Moment::NEVER).then_some(deadline)).min()
+    }
+}
+
+impl<E: Env> Shared<E> {
+    fn begin_move(&self, peer: &Arc<PeerState>, moving: &Moving) -> Result<Key, NotBegun> {
+        let plan = |local: &RegionRef, remote: &RegionRef| {
+            let gone = |cause| NotBegun::Ever(cause);
+            let local = self.registry.resolve(local.region, local.generation).map_err(|_| gone(Cause::RevokedHere))?;
+            let entry = peer.entry_of(remote.region, remote.generation).ok_or(gone(Cause::RevokedByPeer))?;
+            Ok(PlanBuilder::new(moving.direction).between_parts(self, &local, peer, &entry))
+        };
+        let plan = match &moving.spans {
+            Spans::Blocks { local, remote, block_bytes, strides, layers, blocks } => {
+                let (here, there) = *strides;
+                let plan = plan(local, remote)?.layers(layers).blocks(blocks).block_bytes(*block_bytes);
+                Some(plan.strides(here, there).build())
+            }
+            // Of a layer that others of the source send nothing goes but the word that it is complete.
+            Spans::Cut { spans, .. } if spans.is_empty() => None,
+            Spans::Cut { local, remote, spans } => Some(plan(local, remote)?.extents(spans).build()),
+        };
+        let plan = plan.transpose().map_err(|error| NotBegun::of_plan(&error))?;
+        let note = match (&moving.landing, peer.landing_tag()) {
+            (Some((number, payload)), Some(tag)) => {
+                Some(Note { id: NoteId(u128::from(tag) << 64 | u128::from(*number)), payload })
+            }
+            _ => None,
+        };
+        let priority = match moving.urgency {
+            Urgency::Bulk => Priority::Bulk,
+            Urgency::Urgent => Priority::Urgent,
+        };
+        self.check_submit(peer, note).map_err(|error| NotBegun::of_submit(&error))?;
+        let submission = Submission {
+            plan: plan.as_ref(),
+            counter: None,
+            note,
+            handle: None,
+            within: moving.within,
+            priority,
+            is_watched: true,
+        };
+        self.submit(peer, submission).map_err(|error| NotBegun::of_submit(&error))
+    }
+}

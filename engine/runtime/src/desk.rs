@@ -1,0 +1,233 @@
+//! What the control layer keeps, as calls and the control loop share it.
+//!
+//! A call changes the desk and wakes the control loop, which alone carries out what the desk wants: so it happens in the order in which it
+//! was decided, and frames leave in that order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use penstock_core::{Config, Env, Moment, NoteId};
+use penstock_flows::desk::{Broken, RELAY, Settings, part_of};
+use penstock_flows::{Action, Desk, Event, Ticket};
+use penstock_memory::Blocks;
+use penstock_session::PeerKey;
+
+use crate::hub::Hub;
+use crate::peer_state::PeerState;
+use crate::shared::{ControlCall, Shared};
+
+/// The longest sleep of a call that waits for the desk: it may have missed the word.
+const SLEEP_MAX: Duration = Duration::from_millis(10);
+
+/// The desk of one engine.
+pub(crate) struct DeskShell {
+    desk: Mutex<Desk>,
+    /// Something can be fetched.
+    told: Condvar,
+    /// How often that was so.
+    tellings: AtomicU64,
+    /// Notes whose number begins with it are landings.
+    tag: u64,
+    kept: Mutex<Kept>,
+}
+
+/// What is kept for the desk, by its number.
+#[derive(Default)]
+struct Kept {
+    last: u64,
+    blocks: BTreeMap<Ticket, Vec<Blocks>>,
+    /// Blocks that are quarantined, and where the word is heard that releases them.
+    quarantined: BTreeMap<Ticket, Arc<AtomicBool>>,
+    /// How often something was let go that is not kept.
+    strays: u64,
+}
+
+impl DeskShell {
+    pub(crate) fn new(config: &Config, random: [u64; 3]) -> Self {
+        let desk = Desk::new(Settings::of(config), random);
+        let tag = desk.tag();
+        Self { desk: Mutex::new(desk), told: Condvar::new(), tellings: AtomicU64::new(0), tag, kept: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a note of this number is a landing for this engine.
+    #[inline]
+    pub(crate) fn is_landing(&self, id: NoteId) -> bool {
+        has_tag(id, self.tag)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps blocks until the desk lets them go.
+    pub(crate) fn keep(&self, blocks: Blocks) -> Ticket {
+        self.keep_all(vec![blocks])
+    }
+
+    /// The same, of several pools or places.
+    pub(crate) fn keep_all(&self, blocks: Vec<Blocks>) -> Ticket {
+        let mut kept = self.kept();
+        kept.last += 1;
+        let ticket = Ticket(kept.last);
+        kept.blocks.insert(ticket, blocks);
+        ticket
+    }
+
+    /// Lets go what is kept, or says that what is quarantined is quiet. Answers whether it was quarantined: then its blocks come back when
+    /// the quarantine is looked through.
+    pub(crate) fn let_go(&self, ticket: Ticket) -> bool {
+        let mut kept = self.kept();
+        let blocks = kept.blocks.remove(&ticket);
+        let word = kept.quarantined.remove(&ticket);
+        match &word {
+            Some(word) => word.store(true, Ordering::Release), // SYNC word: pairs with Witness::has_settled()
+            None => kept.strays += u64::from(blocks.is_none() && part_of(ticket.0) != RELAY),
+        }
+        drop(kept);
+        drop(blocks);
+        word.is_some()
+    }
+
+    /// The same, where nothing was quarantined.
+    pub(crate) fn free(&self, ticket: Ticket) {
+        let _ = self.let_go(ticket);
+    }
+
+    /// The blocks of a ticket, which is quarantined from now on, and where the word is heard that releases them.
+    ///
+    /// Berths of a relay are its own to keep: what is quarantined of them has no blocks here.
+    pub(crate) fn quarantine(&self, ticket: Ticket) -> Option<(Vec<Blocks>, Arc<AtomicBool>)> {
+        let mut kept = self.kept();
+        let blocks = match part_of(ticket.0) {
+            RELAY => Vec::new(),
+            _ => kept.blocks.remove(&ticket)?,
+        };
+        let word = Arc::new(AtomicBool::new(false));
+        kept.quarantined.insert(ticket, Arc::clone(&word));
+        Some((blocks, word))
+    }
+
+    /// Looks whether the desk agrees with itself and with what is kept for it.
+    fn check(&self) -> Result<(), Broken> {
+        let desk = self.lock();
+        desk.check()?;
+        let (expected, is_all) = (desk.tickets()?, desk.keeps_for_transfers_only());
+        drop(desk);
+        let kept = self.kept();
+        if kept.strays > 0 {
+            return Err(Broken::Blocks(format!("{} times something was let go that was not kept", kept.strays)));
+        }
+        // Berths of a relay are its own to keep.
+        let is_kept_here = |ticket: &Ticket| part_of(ticket.0) != RELAY;
+        let there = kept.blocks.keys().chain(kept.quarantined.keys()).copied().filter(is_kept_here);
+        let there: BTreeSet<Ticket> = there.collect();
+        match there.symmetric_difference(&expected).find(|ticket| is_all || !there.contains(ticket)) {
+            None => Ok(()),
+            Some(ticket) if there.contains(ticket) => {
+                Err(Broken::Blocks(format!("ticket {} is kept and no transfer has it", ticket.0)))
+            }
+            Some(ticket) => Err(Broken::Blocks(format!("ticket {} is of a transfer and is not kept", ticket.0))),
+        }
+    }
+
+    /// Something has happened.
+    pub(crate) fn handle(&self, event: Event, now: Moment) {
+        self.lock().handle(event, now);
+    }
+
+    /// When something has to be done though nothing happens.
+    pub(crate) fn deadline(&self) -> Moment {
+        self.lock().deadline()
+    }
+
+    /// Time has passed.
+    pub(crate) fn expire(&self, now: Moment) {
+        self.lock().expire(now);
+    }
+
+    /// What is to be done next.
+    pub(crate) fn next(&self) -> Option<Action> {
+        self.lock().poll_action()
+    }
+
+    /// Something can be fetched.
+    pub(crate) fn tell(&self) {
+        self.tellings.fetch_add(1, Ordering::Release); // SYNC activity: pairs with tellings()
+        self.told.notify_all();
+    }
+
+    /// How often something could be fetched, ever.
+    pub(crate) fn tellings(&self) -> u64 {
+        self.tellings.load(Ordering::Acquire) // SYNC activity: pairs with tell()
+    }
+}
+
+/// Whether a note's number begins with this tag.
+#[inline]
+pub(crate) fn has_tag(id: NoteId, tag: u64) -> bool {
+    (id.0 >> 64) as u64 == tag
+}
+
+/// A peer as the desk knows it.
+pub(crate) fn key_of(peer: &PeerState) -> PeerKey {
+    PeerKey { party: peer.party, epoch: peer.epoch }
+}
+
+impl<E: Env> Shared<E> {
+    /// A note has come that is a landing.
+    #[cold]
+    pub(crate) fn landed(&self, peer: &Arc<PeerState>, payload: &[u8]) {
+        self.control.call(ControlCall::Landing { peer: Arc::clone(peer), payload: payload.to_vec() });
+    }
+
+    /// Looks at the desk.
+    pub(crate) fn look_at_desk<R>(&self, look: impl FnOnce(&Desk) -> R) -> R {
+        look(&self.desk.lock())
+    }
+
+    /// Looks whether what the control layer keeps agrees with itself.
+    pub(crate) fn check_desk(&self) -> Result<(), Broken> {
+        self.desk.check()
+    }
+
+    /// Takes something from the desk that is not carried out by anybody.
+    pub(crate) fn change_desk<R>(&self, change: impl FnOnce(&mut Desk) -> R) -> R {
+        change(&mut self.desk.lock())
+    }
+
+    /// Calls the desk. What it wants because of that is carried out by the control loop.
+    pub(crate) fn call_desk<R>(&self, call: impl FnOnce(&mut Desk, Moment) -> R) -> R {
+        let now = self.env.now();
+        let answer = call(&mut self.desk.lock(), now);
+        self.control.call(ControlCall::Desk);
+        answer
+    }
+}
+
+impl<E: Env> Hub<E> {
+    /// Waits until the desk has what is looked for, at most so long.
+    pub(crate) fn wait_for_desk<R>(&self, within: Duration, look: impl Fn(&Desk) -> Option<R>) -> Option<R> {
+        let shared = &self.shared;
+        let until = shared.env.now() + within;
+        if self.is_inline() {
+            self.wait_until(until, || shared.look_at_desk(|desk| look(desk).is_some()));
+            return shared.look_at_desk(look);
+        }
+        let mut desk = shared.desk.lock();
+        loop {
+            let left = until.since(shared.env.now());
+            let found = look(&desk);
+            if found.is_some() || left.is_zero() {
+                return found;
+            }
+            let woken = shared.desk.told.wait_timeout(desk, left.min(SLEEP_MAX));
+            desk = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}

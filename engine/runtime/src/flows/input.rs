@@ -1,0 +1,263 @@
+//! The sink's side: this engine needs the bytes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::{Env, RegionId};
+use penstock_flows::action::Urgency;
+use penstock_flows::desk::Consume;
+use penstock_flows::{FlowCause, LayoutKey, Status};
+use penstock_memory::Blocks;
+use penstock_session::transfers::table::EntryKey;
+use penstock_session::{PeerKey, RequestId, TransferId};
+
+use super::output::urgency;
+use super::{CallError, FlowError, Happening, Inherited, Layout, MemoryPolicy, NoMemory, WITHIN};
+use crate::desk::key_of;
+use crate::engine::Engine;
+use crate::hub::Hub;
+use crate::peer::Peer;
+use crate::worker::Priority;
+
+/// How bytes are to be had from others.
+pub struct Receive<'a, E: Env> {
+    layout: &'a Layout<E>,
+    how: Consume,
+    /// All ranks of the source, and their layout, where it is not said who of them matters.
+    all: Option<(Vec<PeerKey>, String)>,
+}
+
+impl<'a, E: Env> Receive<'a, E> {
+    /// Into blocks of this layout. Who has the bytes is said by [`Receive::from`].
+    pub fn into(layout: &'a Layout<E>) -> Self {
+        let how = Consume {
+            layout: layout.key,
+            rank: (0, 1),
+            sources: Vec::new(),
+            begin: 0,
+            is_pull: false,
+            memory: None,
+            within: WITHIN,
+            urgency: Urgency::Bulk,
+            trace: Vec::new(),
+        };
+        Self { layout, how, all: None }
+    }
+
+    /// A rank of those that have the bytes.
+    #[must_use]
+    pub fn from(mut self, rank: u16, peer: &Peer<E>) -> Self {
+        self.how.sources.push((rank, key_of(&peer.state)));
+        self
+    }
+
+    /// All ranks of the source, in their order, and the label of the layout that they send from. Those that have something for this rank are
+    /// found by it, as [`Send::to`](super::Send::to) finds them on their side.
+    #[must_use]
+    pub fn from_all(mut self, peers: &[Peer<E>], label: &str) -> Self {
+        self.all = Some((peers.iter().map(|peer| key_of(&peer.state)).collect(), label.to_owned()));
+        self
+    }
+
+    /// This engine's rank among those that need them, and how many there are.
+    #[must_use]
+    pub fn rank(mut self, rank: u16, ranks: u16) -> Self {
+        self.how.rank = (rank, ranks);
+        self
+    }
+
+    /// Tokens that are here already: those from this one on are needed.
+    #[must_use]
+    pub fn begin(mut self, token: u64) -> Self {
+        self.how.begin = token;
+        self
+    }
+
+    /// This engine reads what the sources lend, as [`Send::lend`](super::Send::lend) says there. [`Input::next`] tells of nothing that has come
+    /// before its end, as it is the lenders who say whether their leases stood until everything was read: it gives
+    /// [`NeedsMemory`](Happening::NeedsMemory), [`Done`](Happening::Done) and [`Failed`](Happening::Failed) only.
+    #[must_use]
+    pub fn pull(mut self) -> Self {
+        self.how.is_pull = true;
+        self
+    }
+
+    /// Goes on from what was inherited: only what is behind that is needed. If a part of a block was copied, the first grant
+    /// [skips](Inherited::skip) it.
+    #[must_use]
+    pub fn continuation_of(self, inherited: &Inherited<E>) -> Self {
+        self.begin(inherited.begin())
+    }
+
+    /// What is done when there is no memory for the next leg; `legs.memory` of the configuration says it otherwise.
+    #[must_use]
+    pub fn memory(mut self, policy: MemoryPolicy) -> Self {
+        self.how.memory = Some(policy);
+        self
+    }
+
+    /// How long it may take in all.
+    #[must_use]
+    pub fn within(mut self, within: Duration) -> Self {
+        self.how.within = within;
+        self
+    }
+
+    /// Who goes first.
+    #[must_use]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.how.urgency = urgency(priority);
+        self
+    }
+
+    /// A trace context, as its tool writes it; the source has it with each leg.
+    #[must_use]
+    pub fn trace(mut self, context: &[u8]) -> Self {
+        self.how.trace = context.to_vec();
+        self
+    }
+}
+
+/// A transfer of which this engine needs the bytes. Dropped before it has ended it is given up, and both sides are told.
+pub struct Input<E: Env> {
+    hub: Arc<Hub<E>>,
+    key: EntryKey,
+    layout: LayoutKey,
+}
+
+impl<E: Env> Engine<E> {
+    /// Has bytes from others under this name. This side's scheduler knows it as `request`.
+    pub fn consume(
+        &self,
+        transfer: TransferId,
+        request: &RequestId,
+        how: Receive<'_, E>,
+    ) -> Result<Input<E>, FlowError> {
+        let shared = &self.hub.shared;
+        shared.check_usable().map_err(FlowError::Engine)?;
+        if !Arc::ptr_eq(&how.layout.hub, &self.hub) {
+            return Err(FlowError::ForeignLayout { label: how.layout.label().to_owned() });
+        }
+        let layout = how.layout.key;
+        let Receive { how: mut consume, all, .. } = how;
+        let key = shared.call_desk(|desk, now| {
+            if let Some((peers, label)) = all {
+                consume.sources.extend(desk.sources_of(layout, consume.rank.0, &label, &peers)?);
+            }
+            desk.consume(transfer, request.clone(), consume, now)
+        })?;
+        Ok(Input { hub: Arc::clone(&self.hub), key, layout })
+    }
+}
+
+impl<E: Env> Input<E> {
+    /// Grants blocks for the next leg, which are kept until what it brought was taken. Answers its number.
+    pub fn grant(&self, blocks: &Blocks) -> Result<u32, FlowError> {
+        self.grant_with(blocks, 0, None)
+    }
+
+    /// The same, where so many tokens of the first block are here already, and with the block that takes what goes once for a transfer.
+    pub fn grant_with(&self, blocks: &Blocks, skip: u32, once: Option<u32>) -> Result<u32, FlowError> {
+        let shared = &self.hub.shared;
+        let keep = shared.desk.keep(blocks.clone());
+        let indices = blocks.indices().to_vec();
+        let granted = shared.call_desk(|desk, now| desk.grant(self.key, (indices, skip), once, keep, now));
+        Ok(granted.inspect_err(|_| shared.desk.free(keep))?)
+    }
+
+    /// For how many tokens memory is needed now.
+    pub fn wanted(&self) -> Option<u64> {
+        self.hub.shared.look_at_desk(|desk| desk.wanted(self.key))
+    }
+
+    /// There is no memory, only so many free blocks: what is to be done.
+    pub fn no_memory(&self, free_blocks: u32) -> Result<NoMemory, FlowError> {
+        Ok(self.hub.shared.call_desk(|desk, now| desk.no_memory(self.key, free_blocks, now))?)
+    }
+
+    /// What has happened, if anything has that was not told yet.
+    pub fn try_next(&self) -> Option<Happening> {
+        let shared = &self.hub.shared;
+        // Who only looks wakes nobody.
+        let is_there = shared.look_at_desk(|desk| desk.has_happening(self.key));
+        is_there.then(|| shared.call_desk(|desk, _| desk.next_happening(self.key))).flatten()
+    }
+
+    /// What happens next, at most so long.
+    pub fn next(&self, within: Duration) -> Result<Happening, FlowError> {
+        let shared = &self.hub.shared;
+        let until = shared.env.now() + within;
+        loop {
+            if let Some(happening) = self.try_next() {
+                return Ok(happening);
+            }
+            let left = until.since(shared.env.now());
+            if left.is_zero() {
+                return Err(FlowError::Nothing(within));
+            }
+            self.hub.wait_for_desk(left, |desk| desk.has_happening(self.key).then_some(()));
+        }
+    }
+
+    /// How far it is.
+    pub fn status(&self) -> Status {
+        self.hub.shared.look_at_desk(|desk| desk.status(self.key)).unwrap_or(Status::Failed)
+    }
+
+    /// Bytes of a buffer, by its place in the layout, that is assembled with room for so many tokens.
+    pub fn assembled_bytes(&self, buffer: usize, room_tokens: u64) -> Option<u64> {
+        self.hub.shared.look_at_desk(|desk| desk.layout(self.layout)?.assembled_bytes(buffer, room_tokens))
+    }
+
+    /// Copies what has come and was not taken to where it belongs in contiguous buffers that have room for so many tokens, and lets its
+    /// blocks go. Answers how many legs that were.
+    pub fn assemble(&self, buffers: &mut [&mut [u8]], room_tokens: u64) -> Result<usize, FlowError> {
+        let legs = self.hub.shared.look_at_desk(|desk| desk.landed_legs(self.key));
+        for &leg in &legs {
+            self.assemble_leg(leg, buffers, room_tokens)?;
+        }
+        Ok(legs.len())
+    }
+
+    fn assemble_leg(&self, leg: u32, buffers: &mut [&mut [u8]], room_tokens: u64) -> Result<(), FlowError> {
+        let shared = &self.hub.shared;
+        let pieces = shared.call_desk(|desk, _| desk.assembly(self.key, leg, room_tokens))?;
+        let region = shared.look_at_desk(|desk| desk.layout(self.layout).map(|layout| layout.region()));
+        let region = region.and_then(|at| shared.registry.resolve(RegionId(at.region.0), at.generation).ok());
+        let region = region.ok_or(CallError::NoLayout)?;
+        for piece in pieces {
+            let end = piece.offset + piece.len;
+            let room = buffers
+                .get_mut(piece.buffer)
+                .and_then(|buffer| buffer.get_mut(usize::try_from(piece.offset).ok()?..usize::try_from(end).ok()?));
+            let room = room.ok_or(FlowError::Room { buffer: piece.buffer, needed: end })?;
+            region.window().read_into(piece.region_offset, room).map_err(FlowError::Copy)?;
+        }
+        self.taken(leg)
+    }
+
+    /// What a leg brought was copied out, or is not needed: its blocks are let go.
+    pub fn taken(&self, leg: u32) -> Result<(), FlowError> {
+        Ok(self.hub.shared.call_desk(|desk, now| desk.taken(self.key, leg, now))?)
+    }
+
+    /// The application has failed: both sides end, and the sources hear these words at once.
+    pub fn fail(&self, words: &str) {
+        self.hub.shared.call_desk(|desk, now| desk.fail(self.key, FlowCause::SinkFailed, words, now));
+    }
+
+    /// Gives it up, and waits until nothing can land in its blocks any more. Answers whether that is proven; if not, they are quarantined
+    /// until it is.
+    pub fn abort(&self, within: Duration) -> bool {
+        self.hub.shared.call_desk(|desk, now| desk.fail(self.key, FlowCause::Aborted, "the sink gave it up", now));
+        self.hub.wait_for_desk(within, |desk| desk.is_over(self.key).then_some(())).is_some()
+    }
+}
+
+impl<E: Env> Drop for Input<E> {
+    fn drop(&mut self) {
+        if !penstock_memory::fork::in_child() {
+            self.hub.shared.call_desk(|desk, now| desk.release(self.key, now));
+        }
+    }
+}

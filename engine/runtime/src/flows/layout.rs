@@ -1,0 +1,142 @@
+//! How blocks lie in a region.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::{Cause, Env};
+use penstock_flows::LayoutKey;
+use penstock_session::control::{Buffer, Form, LayoutNews, Rows};
+
+use super::FlowError;
+use crate::desk::key_of;
+use crate::engine::Engine;
+use crate::hub::Hub;
+use crate::peer::Peer;
+use crate::region::LocalRegion;
+
+/// What a layout is to be.
+///
+/// ```
+/// use penstock::flows::{LayoutSpec, Rows};
+///
+/// // Two layers of 8 heads of 256 bytes, in blocks of 16 tokens, of which there are 64.
+/// let layer = 64 * 16 * 8 * 256;
+/// let rows = Rows { first: 0, count: 8, of: 8, bytes: 256 };
+/// let spec = LayoutSpec::new("kv", 16, 64).token_major(0, 0, rows).token_major(1, layer, rows);
+/// # let _ = spec;
+/// ```
+#[derive(Debug, Clone)]
+pub struct LayoutSpec {
+    news: LayoutNews,
+}
+
+impl LayoutSpec {
+    /// So many blocks of so many tokens, under this label.
+    pub fn new(label: &str, block_tokens: u32, blocks: u32) -> Self {
+        let news = LayoutNews {
+            number: 0,
+            generation: 0,
+            label: label.to_owned(),
+            region: 0,
+            region_generation: 0,
+            block_tokens,
+            blocks,
+            rank: 0,
+            ranks: 1,
+            buffers: Vec::new(),
+        };
+        Self { news }
+    }
+
+    /// The rank whose part of the rows lies here, of how many.
+    #[must_use]
+    pub fn rank(mut self, rank: u16, ranks: u16) -> Self {
+        (self.news.rank, self.news.ranks) = (rank, ranks);
+        self
+    }
+
+    /// A buffer of a layer, one block behind the other from `base` on, each one token after the other.
+    #[must_use]
+    pub fn token_major(self, layer: u32, base: u64, rows: Rows) -> Self {
+        let stride = u64::from(self.news.block_tokens) * u64::from(rows.count) * u64::from(rows.bytes);
+        self.buffer(Buffer { layer, base, stride, form: Form::TokenMajor(rows) })
+    }
+
+    /// The same, each block one row after the other.
+    #[must_use]
+    pub fn plane_major(self, layer: u32, base: u64, rows: Rows) -> Self {
+        let stride = u64::from(self.news.block_tokens) * u64::from(rows.count) * u64::from(rows.bytes);
+        self.buffer(Buffer { layer, base, stride, form: Form::PlaneMajor(rows) })
+    }
+
+    /// So many bytes once for a transfer, in one of the blocks from `base` on.
+    #[must_use]
+    pub fn once(self, layer: u32, base: u64, bytes: u64) -> Self {
+        self.buffer(Buffer { layer, base, stride: bytes, form: Form::Once(bytes) })
+    }
+
+    /// A buffer that lies otherwise.
+    #[must_use]
+    pub fn buffer(mut self, buffer: Buffer) -> Self {
+        self.news.buffers.push(buffer);
+        self
+    }
+}
+
+/// How blocks lie in a region of this engine. Peers know it by its label until it is dropped.
+pub struct Layout<E: Env> {
+    pub(crate) hub: Arc<Hub<E>>,
+    pub(crate) key: LayoutKey,
+    label: String,
+}
+
+impl<E: Env> Engine<E> {
+    /// Tells all peers how blocks lie in a region.
+    pub fn layout(&self, region: &LocalRegion<E>, spec: LayoutSpec) -> Result<Layout<E>, FlowError> {
+        let shared = &self.hub.shared;
+        shared.check_usable().map_err(FlowError::Engine)?;
+        let mut news = spec.news;
+        (news.region, news.region_generation) = (region.region.id().0, region.region.generation().0);
+        let (label, bytes) = (news.label.clone(), region.bytes());
+        let key = shared.call_desk(|desk, _| desk.add_layout(news, bytes))?;
+        Ok(Layout { hub: Arc::clone(&self.hub), key, label })
+    }
+}
+
+impl<E: Env> Peer<E> {
+    /// The labels of the layouts that the peer has told of.
+    pub fn layouts(&self) -> Vec<String> {
+        let look =
+            |desk: &penstock_flows::Desk| desk.labels_of(key_of(&self.state)).into_iter().map(str::to_owned).collect();
+        self.hub.shared.look_at_desk(look)
+    }
+
+    /// Waits until the peer has told of a layout of this label.
+    pub fn wait_layout(&self, label: &str, within: Duration) -> Result<(), FlowError> {
+        let peer = key_of(&self.state);
+        let found = self.hub.wait_for_desk(within, |desk| {
+            let is_there = desk.layout_of(peer, label).is_some();
+            if is_there || self.state.ended().is_some() { Some(is_there) } else { None }
+        });
+        match found {
+            Some(true) => Ok(()),
+            Some(false) => Err(FlowError::Engine(self.state.ended().unwrap_or(Cause::PeerLost))),
+            None => Err(FlowError::Nothing(within)),
+        }
+    }
+}
+
+impl<E: Env> Layout<E> {
+    /// The label by which peers know it.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+}
+
+impl<E: Env> Drop for Layout<E> {
+    fn drop(&mut self) {
+        if !penstock_memory::fork::in_child() {
+            self.hub.shared.call_desk(|desk, _| desk.remove_layout(self.key));
+        }
+    }
+}

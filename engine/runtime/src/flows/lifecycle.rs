@@ -1,0 +1,325 @@
+//! The lives of requests on a device, as their scheduler reports them, and the swaps of their blocks.
+//!
+//! A scheduler reports what it does; the [`Verdict`] says what becomes of an index that somebody keeps of its requests. A removal is in
+//! every subscriber's queue before the report returns that causes it, so the order is *report, then free*.
+//!
+//! Swaps are transfers between the host's pool and the device's, which is a [stand-in](super::stand_in) until there is a backend for
+//! devices. Whoever begins one keeps its own handles of the blocks; the swap has further ones, and lets them go when nothing of it can
+//! land any more, however it ends. So blocks that are dropped in the middle of a swap are free when that is safe, and not before.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use penstock::flows::{LifecycleSpec, Report, RequestId, SwapWay, Verdict, block_refs};
+//! use penstock::{Config, Engine, PoolSpec, Rights};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = std::env::temp_dir().join(format!("penstock-doc-lives-{}", std::process::id()));
+//! let soon = Duration::from_secs(5);
+//! let engine = Engine::start(Config::default().named("decode-0").directory(&folder))?;
+//! let host = engine.pool(PoolSpec::host(1 << 20).block(4096).label("host").rights(Rights::READ_WRITE))?;
+//! // A second engine in this process: its pool plays the device's memory.
+//! let device = engine.stand_in(64, 4096)?;
+//! let lives = engine.lifecycle(LifecycleSpec::between(&host, &device))?;
+//! let index = lives.removals(1024)?;
+//!
+//! let request = RequestId::new("cmpl-7")?;
+//! let life = lives.open(&request, 1)?;
+//! let blocks = device.take(2)?;
+//! blocks.window(0).unwrap().write_from(0, b"keys and values")?;
+//! lives.report(&request, life, &Report::Allocated { fresh: block_refs(&blocks), cached: vec![] })?;
+//! lives.report(&request, life, &Report::Active)?;
+//!
+//! // It has to make room: out, and in again into other blocks.
+//! let there = host.take(2)?;
+//! let swap = lives.swap(SwapWay::Out, (&request, life), &blocks, &there, soon)?;
+//! swap.wait(soon)??;
+//! swap.commit()?;
+//! drop(blocks);
+//! let blocks = device.take(2)?;
+//! let swap = lives.swap(SwapWay::In, (&request, life), &blocks, &there, soon)?;
+//! swap.wait(soon)??;
+//! swap.commit()?;
+//! let mut found = [0; 15];
+//! blocks.window(0).unwrap().read_into(0, &mut found)?;
+//! assert_eq!(&found, b"keys and values");
+//!
+//! // Told first, freed then.
+//! assert_eq!(lives.report(&request, life, &Report::Aborted)?, Verdict::Remove);
+//! let mut removed = Vec::new();
+//! index.take(&mut removed)?;
+//! assert_eq!(removed[0].request, request);
+//! drop(blocks);
+//! # drop((swap, lives, device, there, host, engine));
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::{Cause, Env, Moment};
+use penstock_flows::desk::{Desk, DeviceKey};
+pub use penstock_flows::lifecycle::{
+    BlockRef, DeferSite, Deferral, Evicted, Eviction, Lag, Removed, Report, Request, Settings as LifecycleSettings,
+    SubscribeError, Subscriber, SwapWay, TrackerMetrics, Verdict,
+};
+use penstock_flows::lifecycle::{Lifecycle as Lives, LifecycleError, SwapPath};
+use penstock_memory::Blocks;
+use penstock_session::RequestId;
+
+use super::stand_in::StandIn;
+use super::swap::Swap;
+use super::{FlowError, ForeignMemory};
+use crate::desk::key_of;
+use crate::engine::Engine;
+use crate::hub::Hub;
+use crate::region::Pool;
+
+/// These blocks in this use of them, as reports name them.
+pub fn block_refs(blocks: &Blocks) -> Vec<BlockRef> {
+    blocks.ids().map(|id| BlockRef { index: id.index, generation: id.generation }).collect()
+}
+
+/// Between which memory requests are swapped, and how much is tracked.
+pub struct LifecycleSpec<'a, E: Env> {
+    host: &'a Pool<E>,
+    device: &'a StandIn<E>,
+    block_bytes: u64,
+    layers: Vec<(u64, u64)>,
+    settings: LifecycleSettings,
+}
+
+impl<'a, E: Env> LifecycleSpec<'a, E> {
+    /// Blocks of the host's pool and of the device's; both have blocks of the same size.
+    pub fn between(host: &'a Pool<E>, device: &'a StandIn<E>) -> Self {
+        let blocks = device.pool().memory().blocks_total();
+        let settings = LifecycleSettings { blocks, ..LifecycleSettings::default() };
+        Self { host, device, block_bytes: host.memory().block_bytes(), layers: vec![(0, 0)], settings }
+    }
+
+    /// Where block 0 of each layer begins, of the host and of the device, and the bytes of a layer of a block; where nothing is said a
+    /// block lies in one piece.
+    #[must_use]
+    pub fn layers(mut self, bases: &[(u64, u64)], bytes: u64) -> Self {
+        (self.layers, self.block_bytes) = (bases.to_vec(), bytes);
+        self
+    }
+
+    /// How much is tracked, and how long a swap that was stopped may take until its blocks are quarantined.
+    #[must_use]
+    pub fn settings(mut self, settings: LifecycleSettings) -> Self {
+        self.settings = settings;
+        self
+    }
+}
+
+/// The lives of the requests of one device. Dropped with its swaps, it is forgotten once nothing of them can land any more.
+pub struct Lifecycle<E: Env> {
+    pub(super) inner: Arc<Inner<E>>,
+}
+
+/// Fields end in this order.
+pub(super) struct Inner<E: Env> {
+    pub(super) hub: Arc<Hub<E>>,
+    pub(super) key: DeviceKey,
+    path: SwapPath,
+    host: Pool<E>,
+    device: StandIn<E>,
+}
+
+impl<E: Env> Engine<E> {
+    /// Tracks the requests of a device, and swaps their blocks.
+    pub fn lifecycle(&self, spec: LifecycleSpec<'_, E>) -> Result<Lifecycle<E>, FlowError> {
+        let shared = &self.hub.shared;
+        shared.check_usable().map_err(FlowError::Engine)?;
+        let LifecycleSpec { host, device, block_bytes, layers, settings } = spec;
+        let (ours, theirs) = (&host.region, device.peer());
+        if !Arc::ptr_eq(&ours.hub, &self.hub) || !Arc::ptr_eq(&theirs.hub, &self.hub) {
+            return Err(ForeignMemory::Pool { label: host.label().to_owned() }.into());
+        }
+        let strides = (host.memory().block_bytes(), device.pool().memory().block_bytes());
+        if strides.0 != strides.1 {
+            return Err(ForeignMemory::BlockBytes { here: strides.0, there: strides.1 }.into());
+        }
+        let host_at =
+            penstock_flows::action::RegionRef { region: ours.region.id(), generation: ours.region.generation() };
+        let peer = key_of(&theirs.state);
+        let path = SwapPath { peer, host: host_at, device: device.region(), block_bytes, strides, layers };
+        let key = shared.call_desk(|desk, _| desk.open_device(settings))?;
+        let (hub, host, device) = (Arc::clone(&self.hub), host.clone(), device.clone());
+        Ok(Lifecycle { inner: Arc::new(Inner { hub, key, path, host, device }) })
+    }
+}
+
+impl<E: Env> Inner<E> {
+    pub(super) fn call<R>(&self, call: impl FnOnce(&mut Desk, DeviceKey, Moment) -> R) -> Result<R, FlowError> {
+        let shared = &self.hub.shared;
+        shared.check_usable().map_err(FlowError::Engine)?;
+        Ok(shared.call_desk(|desk, now| call(desk, self.key, now)))
+    }
+
+    fn lives<R>(&self, call: impl FnOnce(&mut Lives, Moment) -> Result<R, LifecycleError>) -> Result<R, FlowError> {
+        Ok(self.call(|desk, key, now| desk.call_device(key, |lives| call(lives, now)))??)
+    }
+
+    fn look<R>(&self, look: impl FnOnce(&Lives) -> R) -> Result<R, FlowError> {
+        let shared = &self.hub.shared;
+        shared.check_usable().map_err(FlowError::Engine)?;
+        let looked = shared.look_at_desk(|desk| desk.device(self.key).map(look));
+        Ok(looked.ok_or(LifecycleError::NoDevice)?)
+    }
+}
+
+impl<E: Env> Drop for Inner<E> {
+    fn drop(&mut self) {
+        if !penstock_memory::fork::in_child() {
+            self.hub.shared.call_desk(|desk, now| desk.release_device(self.key, now));
+        }
+    }
+}
+
+impl<E: Env> Lifecycle<E> {
+    /// Begins a life of a request of so many sequences, numbered from 0. Answers its generation, under which it is reported.
+    pub fn open(&self, request: &RequestId, sequences: u32) -> Result<u64, FlowError> {
+        self.inner.lives(|lives, _| lives.tracker_mut().open(request.clone(), sequences))
+    }
+
+    /// Takes in what a scheduler says. When this answers [`Verdict::Remove`], every subscriber has been told: free what the request had
+    /// after that, and not before.
+    pub fn report(&self, request: &RequestId, life: u64, report: &Report) -> Result<Verdict, FlowError> {
+        self.inner.lives(|lives, now| lives.report(request, life, report, now))
+    }
+
+    /// The state that a request is in.
+    pub fn state(&self, request: &RequestId, life: u64) -> Result<Request, FlowError> {
+        Ok(self.inner.look(|lives| lives.tracker().state(request, life))??)
+    }
+
+    /// Blocks of the device that a request has now.
+    pub fn device_blocks(&self, request: &RequestId, life: u64) -> Result<Vec<BlockRef>, FlowError> {
+        self.inner.look(|lives| lives.tracker().device_blocks(request, life).to_vec())
+    }
+
+    /// Frees that are put off, by the generation of their requests.
+    pub fn deferred(&self) -> Result<Vec<Deferral>, FlowError> {
+        self.inner.look(|lives| lives.tracker().deferred().collect())
+    }
+
+    /// How many live, and what became of the others.
+    pub fn metrics(&self) -> Result<TrackerMetrics, FlowError> {
+        self.inner.look(|lives| lives.tracker().metrics())
+    }
+
+    /// Swaps under way, and how many of them are quarantined.
+    pub fn swaps(&self) -> Result<(usize, usize), FlowError> {
+        self.inner.look(Lives::swaps)
+    }
+
+    /// Begins to move a request's blocks, of the device and of the host in pairs, and reports that to the request. Out, the device's
+    /// blocks are the request's own; in, they are fresh.
+    pub fn swap(
+        &self,
+        way: SwapWay,
+        request: (&RequestId, u64),
+        device: &Blocks,
+        host: &Blocks,
+        within: Duration,
+    ) -> Result<Swap<E>, FlowError> {
+        let Inner { hub, path, host: ours, device: theirs, .. } = &*self.inner;
+        hub.shared.check_usable().map_err(FlowError::Engine)?;
+        for (blocks, pool) in [(device, theirs.pool()), (host, ours)] {
+            if !Arc::ptr_eq(blocks.allocator(), pool.memory().blocks()) {
+                return Err(ForeignMemory::Blocks { label: pool.label().to_owned() }.into());
+            }
+        }
+        if device.len() != host.len() {
+            return Err(ForeignMemory::Pairs { device: device.len(), host: host.len() }.into());
+        }
+        Swap::begin(&self.inner, way, request, (device, host), path, within)
+    }
+
+    /// A block cannot be found by this hash any more. Answers whether it could be.
+    pub fn evict(&self, hash: u64, block: BlockRef, why: Eviction) -> Result<bool, FlowError> {
+        self.inner.lives(|lives, _| Ok(lives.tracker_mut().evict(hash, block, why)))
+    }
+
+    /// Is told of requests that end, in a queue of so many notices.
+    pub fn removals(&self, most: usize) -> Result<Removals<E>, FlowError> {
+        let who = self.inner.lives(|lives, _| Ok(lives.tracker_mut().subscribe_removals(most)))??;
+        Ok(Removals { inner: Arc::clone(&self.inner), who })
+    }
+
+    /// Is told of blocks that can be found no more, in a queue of so many notices.
+    pub fn evictions(&self, most: usize) -> Result<Evictions<E>, FlowError> {
+        let who = self.inner.lives(|lives, _| Ok(lives.tracker_mut().subscribe_evictions(most)))??;
+        Ok(Evictions { inner: Arc::clone(&self.inner), who })
+    }
+}
+
+/// Requests that end. A queue that was full says how much it has lost, and gives nothing more before [`Removals::resync`].
+pub struct Removals<E: Env> {
+    inner: Arc<Inner<E>>,
+    who: Subscriber,
+}
+
+impl<E: Env> Removals<E> {
+    /// Adds what has come.
+    pub fn take(&self, out: &mut Vec<Removed>) -> Result<Lag, FlowError> {
+        Ok(self.inner.lives(|lives, _| Ok(lives.tracker_mut().take_removals(self.who, out)))??)
+    }
+
+    /// All that live now, with their generation: whatever is not among them has ended. Removals after this moment are told again.
+    pub fn resync(&self) -> Result<Vec<(RequestId, u64)>, FlowError> {
+        Ok(self.inner.lives(|lives, _| Ok(lives.tracker_mut().resync_removals(self.who)))??)
+    }
+}
+
+impl<E: Env> Drop for Removals<E> {
+    fn drop(&mut self) {
+        // In vain if there is nothing to subscribe to any more.
+        let _ = self.inner.lives(|lives, _| {
+            lives.tracker_mut().unsubscribe_removals(self.who);
+            Ok(())
+        });
+    }
+}
+
+/// Blocks that can be found no more. A queue that was full says how much it has lost, and gives nothing more before
+/// [`Evictions::resync`].
+pub struct Evictions<E: Env> {
+    inner: Arc<Inner<E>>,
+    who: Subscriber,
+}
+
+impl<E: Env> Evictions<E> {
+    /// Adds what has come.
+    pub fn take(&self, out: &mut Vec<Evicted>) -> Result<Lag, FlowError> {
+        Ok(self.inner.lives(|lives, _| Ok(lives.tracker_mut().take_evictions(self.who, out)))??)
+    }
+
+    /// All blocks that can be found now, by their hash. Evictions after this moment are told again.
+    pub fn resync(&self) -> Result<Vec<(u64, BlockRef)>, FlowError> {
+        Ok(self.inner.lives(|lives, _| Ok(lives.tracker_mut().resync_evictions(self.who)))??)
+    }
+}
+
+impl<E: Env> Drop for Evictions<E> {
+    fn drop(&mut self) {
+        // In vain if there is nothing to subscribe to any more.
+        let _ = self.inner.lives(|lives, _| {
+            lives.tracker_mut().unsubscribe_evictions(self.who);
+            Ok(())
+        });
+    }
+}
+
+impl From<LifecycleError> for FlowError {
+    fn from(error: LifecycleError) -> Self {
+        match error {
+            LifecycleError::NoDevice => Self::Engine(Cause::EngineClosed),
+            other => Self::Lifecycle(Box::new(other)),
+        }
+    }
+}

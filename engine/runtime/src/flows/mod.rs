@@ -1,0 +1,218 @@
+//! Transfers by name: two schedulers hand over blocks without knowing each other's names for them.
+//!
+//! Whoever dispatches a request mints a [`TransferId`] and gives it to both engines. The one that has the bytes calls
+//! [`Engine::produce`], the one that needs them [`Engine::consume`]; in either order. The sink [grants](Input::grant) blocks in *legs*, as
+//! many as it has room for; the source gives [chunks](Output::chunk) as they are computed. Bytes go when both are there, each side is told
+//! what came, and every transfer ends: in success on both sides, or in a failure with its cause.
+//!
+//! - [`layout`]: how blocks lie in a region
+//! - [`output`]: the source's handle; [`input`]: the sink's
+//! - [`gate`]: fences in front of layers
+//! - [`lifecycle`] and [`swap`]: requests of a device, and their blocks on their way to the host and back
+//! - [`pins`]: blocks of requests that have ended, and who goes on from them
+//! - [`stand_in`]: memory in the place of a device's
+//! - [`relay`]: chunks between stages, without names that two schedulers share
+
+pub mod gate;
+pub mod input;
+pub mod layout;
+pub mod lifecycle;
+pub mod output;
+pub mod pins;
+pub mod relay;
+pub mod stand_in;
+pub mod swap;
+
+use std::time::Duration;
+
+use penstock_core::Env;
+pub use penstock_flows::desk::{Broken, CallError, Metrics};
+pub use penstock_flows::input::{Failed, Happening, MemoryPolicy, NoMemory};
+pub use penstock_flows::lifecycle::LifecycleError;
+pub use penstock_flows::output::SendFailed;
+pub use penstock_flows::{FlowCause, LayoutRefused, LegError, Status};
+pub use penstock_session::control::{Buffer, Form, Rows, Side};
+pub use penstock_session::transfers::table::Finished;
+pub use penstock_session::{IdError, RequestId, TransferId};
+
+pub use self::gate::Gate;
+pub use self::input::{Input, Receive};
+pub use self::layout::{Layout, LayoutSpec};
+pub use self::lifecycle::{
+    BlockRef, DeferSite, Evicted, Eviction, Evictions, Lag, Lifecycle, LifecycleSettings, LifecycleSpec, Removals,
+    Removed, Report, SubscribeError, SwapWay, Verdict, block_refs,
+};
+pub use self::output::{Output, Send};
+pub use self::pins::{
+    Blob, Ended, Group, Home, Inherited, Isolation, Miss, Parent, ParentBlocks, PinError, PinKey, PinSettings, Pins,
+};
+pub use self::stand_in::{StandIn, StandInError};
+pub use self::swap::{Swap, SwapFailed, SwapState, SwapStatus};
+use crate::engine::Engine;
+
+/// How long a transfer by name may take where nothing else is said.
+const WITHIN: Duration = Duration::from_secs(120);
+
+/// Why a call changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FlowError {
+    /// It makes no sense for the transfer.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The layout is refused.
+    #[error(transparent)]
+    Layout(#[from] LayoutRefused),
+    /// The layout is another engine's.
+    #[error("the layout `{label}` was made by another engine of this process; give one that this engine has made")]
+    ForeignLayout {
+        /// Its label.
+        label: String,
+    },
+    /// The gate is another engine's.
+    #[error("the gate was made for another engine of this process; shut one of this engine's")]
+    ForeignGate,
+    /// The call cannot be made.
+    #[error("{0}")]
+    Engine(penstock_core::Cause),
+    /// A report, or a swap, is refused.
+    #[error(transparent)]
+    Lifecycle(Box<LifecycleError>),
+    /// Nothing is kept.
+    #[error(transparent)]
+    Pin(Box<PinError>),
+    /// What is to be copied has no room.
+    #[error("there are too few fresh blocks for what is to be copied; give at least one of each of {groups} groups")]
+    TailRoom {
+        /// How many groups there are.
+        groups: usize,
+    },
+    /// Nobody can be told.
+    #[error(transparent)]
+    Subscribe(#[from] SubscribeError),
+    /// Memory is not what it has to be.
+    #[error(transparent)]
+    Memory(#[from] ForeignMemory),
+    /// What was waited for has not come.
+    #[error("nothing has come within {} ms; wait longer, or look how far the other side is", .0.as_millis())]
+    Nothing(Duration),
+    /// A buffer is too short for what is to be assembled in it.
+    #[error(
+        "buffer {buffer} is shorter than the {needed} bytes needed; `Input::assembled_bytes` tells how long each has to be"
+    )]
+    Room {
+        /// Which.
+        buffer: usize,
+        /// How many bytes are needed.
+        needed: u64,
+    },
+    /// The peer is another engine's.
+    #[error("peer `{peer}` is another engine's of this process; give the handle that this engine has of it")]
+    ForeignPeer {
+        /// What it is called.
+        peer: penstock_core::EngineName,
+    },
+    /// The region is another engine's.
+    #[error("region `{label}` was made by another engine of this process; give one that this engine has made")]
+    ForeignRegion {
+        /// Its label.
+        label: String,
+    },
+    /// Bytes outside of a region.
+    #[error("bytes {offset}..{} lie outside region `{label}`, which has {bytes}", offset.saturating_add(*len))]
+    Outside {
+        /// The region's label.
+        label: String,
+        /// The first byte.
+        offset: u64,
+        /// How many.
+        len: u64,
+        /// How many the region has.
+        bytes: u64,
+    },
+    /// Peers may not read there.
+    #[error("peers may not read region `{label}`; make it with `Rights::READ` for puts from it")]
+    NotReadable {
+        /// Its label.
+        label: String,
+    },
+    /// More than a get takes into memory of its own.
+    #[error(
+        "{bytes} bytes are more than a get takes into memory of its own, or there is no memory: give extents, or set `RelaySpec::largest` above {most}"
+    )]
+    TooLarge {
+        /// How many there are.
+        bytes: u64,
+        /// How many it takes.
+        most: u64,
+    },
+    /// The relay refuses it.
+    #[error(transparent)]
+    Relay(#[from] penstock_flows::relay::RelayError),
+    /// Bytes could not be copied out.
+    #[error("bytes could not be copied out of the blocks: {0}")]
+    Copy(penstock_memory::AccessError),
+}
+
+/// Memory that is not what a call needs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForeignMemory {
+    /// A pool of another engine.
+    #[error("the pool `{label}`, or the stand-in, is another engine's; give those that this engine has made")]
+    Pool {
+        /// The pool's label.
+        label: String,
+    },
+    /// Blocks of another pool.
+    #[error("blocks of another pool than `{label}` were given; take them from that one")]
+    Blocks {
+        /// The pool's label.
+        label: String,
+    },
+    /// Blocks are not of the same size.
+    #[error("blocks have {here} bytes in the one pool and {there} in the other; make both alike")]
+    BlockBytes {
+        /// Of the host's pool.
+        here: u64,
+        /// Of the device's.
+        there: u64,
+    },
+    /// There are not as many of the one as of the other.
+    #[error("{device} blocks of the device and {host} of the host make no pairs; give as many of each")]
+    Pairs {
+        /// Of the device.
+        device: usize,
+        /// Of the host.
+        host: usize,
+    },
+}
+
+impl<E: Env> Engine<E> {
+    /// What this engine's scheduler calls a live transfer.
+    pub fn request_of(&self, side: Side, transfer: TransferId) -> Option<RequestId> {
+        self.hub.shared.look_at_desk(|desk| desk.request_of(side, transfer).cloned())
+    }
+
+    /// What both engines call the live transfer of a request.
+    pub fn transfer_of(&self, side: Side, request: &RequestId) -> Option<TransferId> {
+        self.hub.shared.look_at_desk(|desk| desk.transfer_of(side, request))
+    }
+
+    /// Adds the requests that have finished since the last call, each once, and says how many there were.
+    pub fn drain_finished(&self, finished: &mut Finished) -> usize {
+        self.hub.shared.call_desk(|desk, _| desk.drain_finished(finished))
+    }
+
+    /// Looks whether what is kept of transfers by name agrees with itself. It looks at all of it, between two turns of an inline engine:
+    /// for simulations.
+    #[doc(hidden)]
+    pub fn check_control(&self) -> Result<(), Broken> {
+        self.hub.shared.check_desk()
+    }
+
+    /// What there is of transfers by name, and what went wrong.
+    pub fn control_metrics(&self) -> Metrics {
+        self.hub.shared.look_at_desk(|desk| desk.metrics())
+    }
+}

@@ -1,0 +1,203 @@
+//! The source's side: this engine has the bytes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::Env;
+use penstock_flows::action::Urgency;
+use penstock_flows::desk::{Produce, Sinks};
+use penstock_flows::{FlowCause, Status};
+use penstock_memory::Blocks;
+use penstock_session::transfers::table::EntryKey;
+use penstock_session::{RequestId, TransferId};
+
+use super::{FlowError, Gate, Layout, SendFailed, WITHIN};
+use crate::engine::Engine;
+use crate::hub::Hub;
+use crate::worker::Priority;
+
+/// How bytes are to be given to others.
+pub struct Send<'a, E: Env> {
+    layout: &'a Layout<E>,
+    how: Produce,
+}
+
+impl<'a, E: Env> Send<'a, E> {
+    /// From blocks of this layout, to one rank.
+    pub fn from(layout: &'a Layout<E>) -> Self {
+        let how = Produce {
+            layout: layout.key,
+            rank: (0, 1),
+            sinks: Sinks::Sharing(1),
+            is_by_layer: false,
+            is_lent: false,
+            lease_ttl: None,
+            once: None,
+            within: WITHIN,
+            urgency: Urgency::Bulk,
+        };
+        Self { layout, how }
+    }
+
+    /// This engine's rank among those that have the bytes, and how many there are.
+    #[must_use]
+    pub fn rank(mut self, rank: u16, ranks: u16) -> Self {
+        self.how.rank = (rank, ranks);
+        self
+    }
+
+    /// To a sink of so many ranks: those of them that have rows in common with this one, as its layout and the numbers of ranks on both sides
+    /// say. Rows that several ranks of the source have are sent by one of them. Memory is let go when each rank has everything.
+    ///
+    /// A rank that has nothing for anybody has its success with its last chunk.
+    #[must_use]
+    pub fn to(mut self, ranks: u16) -> Self {
+        self.how.sinks = Sinks::Sharing(ranks);
+        self
+    }
+
+    /// To these ranks of a sink that has so many, where its rows are not spread evenly. All that is common goes to each of them, whoever
+    /// else has it.
+    #[must_use]
+    pub fn to_ranks(mut self, ranks: &[u16], of: u16) -> Self {
+        self.how.sinks = Sinks::These(ranks.to_vec(), of);
+        self
+    }
+
+    /// Each layer goes by itself, when [`Output::layer`] says that it is ready.
+    #[must_use]
+    pub fn by_layer(mut self) -> Self {
+        self.how.is_by_layer = true;
+        self
+    }
+
+    /// The bytes are lent, and the sinks read them, as [`Receive::pull`](super::Receive::pull) says there. Blocks stay here until every rank
+    /// has read everything, or has not renewed its lease.
+    #[must_use]
+    pub fn lend(mut self) -> Self {
+        self.how.is_lent = true;
+        self
+    }
+
+    /// How long what is lent is kept for a reader that does not renew its lease: two seconds where nothing else is said.
+    #[must_use]
+    pub fn lease(mut self, ttl: Duration) -> Self {
+        self.how.lease_ttl = Some(ttl);
+        self
+    }
+
+    /// The block that has what goes once for a transfer.
+    #[must_use]
+    pub fn once(mut self, block: u32) -> Self {
+        self.how.once = Some(block);
+        self
+    }
+
+    /// How long it may take in all.
+    #[must_use]
+    pub fn within(mut self, within: Duration) -> Self {
+        self.how.within = within;
+        self
+    }
+
+    /// Who goes first.
+    #[must_use]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.how.urgency = urgency(priority);
+        self
+    }
+}
+
+pub(super) fn urgency(priority: Priority) -> Urgency {
+    match priority {
+        Priority::Bulk => Urgency::Bulk,
+        Priority::Urgent => Urgency::Urgent,
+    }
+}
+
+/// A transfer of which this engine has the bytes. Dropped before it has ended it is given up, and both sides are told.
+pub struct Output<E: Env> {
+    hub: Arc<Hub<E>>,
+    key: EntryKey,
+}
+
+impl<E: Env> Engine<E> {
+    /// Gives bytes to others under this name. This side's scheduler knows it as `request`.
+    pub fn produce(&self, transfer: TransferId, request: &RequestId, how: Send<'_, E>) -> Result<Output<E>, FlowError> {
+        let shared = &self.hub.shared;
+        shared.check_usable().map_err(FlowError::Engine)?;
+        if !Arc::ptr_eq(&how.layout.hub, &self.hub) {
+            return Err(FlowError::ForeignLayout { label: how.layout.label().to_owned() });
+        }
+        let key = shared.call_desk(|desk, now| desk.produce(transfer, request.clone(), how.how, now))?;
+        Ok(Output { hub: Arc::clone(&self.hub), key })
+    }
+}
+
+impl<E: Env> Output<E> {
+    /// So many tokens more are computed, in these blocks beyond those given before; they are kept until nobody reads them any more.
+    /// The last chunk says that it is the last.
+    pub fn chunk(&self, blocks: &Blocks, tokens: u64, is_last: bool) -> Result<(), FlowError> {
+        let shared = &self.hub.shared;
+        let keep = shared.desk.keep(blocks.clone());
+        let given = shared.call_desk(|desk, now| desk.chunk(self.key, (blocks.indices(), tokens), is_last, keep, now));
+        given.inspect_err(|_| shared.desk.free(keep))?;
+        Ok(())
+    }
+
+    /// A layer is ready, of all tokens that were or will be given.
+    pub fn layer(&self, layer: u32) -> Result<(), FlowError> {
+        Ok(self.hub.shared.call_desk(|desk, now| desk.layer(self.key, layer, u64::MAX, now))?)
+    }
+
+    /// A layer is ready, of all tokens that were or will be given, as soon as this gate is opened. It may be open already. The transfer goes
+    /// [by layer](Send::by_layer).
+    pub fn layer_after(&self, layer: u32, gate: &Gate<E>) -> Result<(), FlowError> {
+        if !Arc::ptr_eq(&gate.hub, &self.hub) {
+            return Err(FlowError::ForeignGate);
+        }
+        Ok(self.hub.shared.call_desk(|desk, now| desk.layer_after(self.key, layer, gate.id, now))?)
+    }
+
+    /// How far it is.
+    pub fn status(&self) -> Status {
+        self.hub.shared.look_at_desk(|desk| desk.status(self.key)).unwrap_or(Status::Failed)
+    }
+
+    /// How it ended, if it has: all ranks have everything, or why not.
+    pub fn poll(&self) -> Option<Result<(), SendFailed>> {
+        self.hub.shared.look_at_desk(|desk| ended(desk, self.key))
+    }
+
+    /// Waits until it has ended.
+    pub fn wait(&self, within: Duration) -> Result<Result<(), SendFailed>, FlowError> {
+        self.hub.wait_for_desk(within, |desk| ended(desk, self.key)).ok_or(FlowError::Nothing(within))
+    }
+
+    /// The application has failed: both sides end, and the sinks hear these words at once.
+    pub fn fail(&self, words: &str) {
+        self.hub.shared.call_desk(|desk, now| desk.fail(self.key, FlowCause::SourceFailed, words, now));
+    }
+
+    /// Gives it up, and waits until no byte of it moves any more. Answers whether that is so.
+    pub fn abort(&self, within: Duration) -> bool {
+        self.hub.shared.call_desk(|desk, now| desk.fail(self.key, FlowCause::Aborted, "the source gave it up", now));
+        self.hub.wait_for_desk(within, |desk| desk.is_over(self.key).then_some(())).is_some()
+    }
+}
+
+fn ended(desk: &penstock_flows::Desk, key: EntryKey) -> Option<Result<(), SendFailed>> {
+    match desk.status(key)? {
+        Status::Success => Some(Ok(())),
+        Status::Failed => desk.send_failure(key).cloned().map(Err),
+        _ => None,
+    }
+}
+
+impl<E: Env> Drop for Output<E> {
+    fn drop(&mut self) {
+        if !penstock_memory::fork::in_child() {
+            self.hub.shared.call_desk(|desk, now| desk.release(self.key, now));
+        }
+    }
+}

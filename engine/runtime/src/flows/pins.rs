@@ -1,0 +1,464 @@
+//! Blocks of requests that have ended, kept for others that go on from them.
+//!
+//! A parent's blocks are *pinned* in the call that reports its end, before any of them can be freed. A child *inherits* whole blocks of
+//! it, all that it can have or none, and shares them: nobody writes to them. What the parent has in a block that is not whole is copied
+//! into one of the child's own ([`Inherited::copy_tail`], by the caller's thread), or comes again. There is no promise beyond that: what
+//! is not there is a [`Miss`] with a reason, and the child computes it.
+//!
+//! A child whose other tokens come from another engine asks for those alone ([`Receive::continuation_of`](super::Receive::continuation_of)):
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use penstock::flows::{
+//!     Group, Happening, Isolation, LayoutSpec, Parent, ParentBlocks, PinSettings, Receive, RequestId, Rows, Send, TransferId,
+//! };
+//! use penstock::{Config, Engine, PoolSpec, Rights};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = std::env::temp_dir().join(format!("penstock-doc-pins-{}", std::process::id()));
+//! let soon = Duration::from_secs(5);
+//! // Blocks of 16 tokens of 64 bytes.
+//! let rows = Rows { first: 0, count: 1, of: 1, bytes: 64 };
+//! let start = |name: &str| -> Result<_, Box<dyn std::error::Error>> {
+//!     let engine = Engine::start(Config::default().named(name).directory(&folder))?;
+//!     let pool = engine.pool(PoolSpec::host(128 * 1024).block(1024).label("kv").rights(Rights::READ_WRITE))?;
+//!     let layout = engine.layout(&pool, LayoutSpec::new("kv", 16, 128).token_major(0, 0, rows))?;
+//!     Ok((engine, pool, layout))
+//! };
+//! let (prefill, theirs, from) = start("prefill-0")?;
+//! let (decode, ours, into) = start("decode-0")?;
+//! let peer = decode.connect(&prefill.descriptor(), soon)?;
+//! peer.wait_layout("kv", soon)?;
+//!
+//! // A request of 700 tokens ends here; of its last token there is no data.
+//! let pins = decode.pins(0, PinSettings::default())?;
+//! let parent = RequestId::new("cmpl-1")?;
+//! let blocks = ours.take(44)?;
+//! let kept = Parent {
+//!     request: parent.clone(),
+//!     isolation: Isolation::default(),
+//!     groups: vec![Group { block_tokens: 16, computed: 699, block_bytes: 1024, ..Group::of(&blocks) }],
+//!     blob: b"its tokens".to_vec(),
+//! };
+//! pins.pin(kept, &[&blocks], soon)?;
+//! drop(blocks);
+//!
+//! // The next turn has 705 tokens: 688 of them are here, and 17 come.
+//! let child = RequestId::new("cmpl-2")?;
+//! let inherited = pins.inherit(&parent, &Isolation::default(), &child, 705)??;
+//! assert_eq!(inherited.tokens(), 688);
+//! let transfer = TransferId::mint("6ba7b810-9dad-11d1-80b4-00c04fd430c8", 0, 0)?;
+//! let output = prefill.produce(transfer, &RequestId::new("cmpl-3")?, Send::from(&from))?;
+//! output.chunk(&theirs.take(45)?, 705, true)?;
+//! let input = decode.consume(transfer, &child, Receive::into(&into).from(0, &peer).continuation_of(&inherited))?;
+//! input.grant(&ours.take(2)?)?;
+//! let tokens = loop {
+//!     if let Happening::Done { tokens } = input.next(soon)? {
+//!         break tokens;
+//!     }
+//! };
+//! assert_eq!(tokens, 17);
+//! # drop((input, output, inherited, peer, from, into, theirs, ours, decode, prefill));
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use penstock_core::{Cause, Direction, Env, RegionId};
+use penstock_flows::continuation::{Ask, Child, Inherited as Given, Lent, Pins as Keeper, Waited};
+pub use penstock_flows::continuation::{
+    Finished as Ended, Group, Home, Isolation, Metrics as PinMetrics, Miss, Parent, PinError, PinKey,
+    Settings as PinSettings,
+};
+use penstock_flows::{Cut, Desk, Layout as FlowLayout, LayoutKey, Pair, Run};
+use penstock_memory::{Blocks, Window};
+use penstock_session::RequestId;
+
+use super::lifecycle::Lifecycle;
+use super::{CallError, FlowError, Layout, Report};
+use crate::desk::key_of;
+use crate::engine::Engine;
+use crate::hub::Hub;
+use crate::peer::{Peer, Submit};
+use crate::plan::PlanBuilder;
+
+/// A group of blocks that a parent has.
+pub trait ParentBlocks {
+    /// One of these blocks, of which nothing else is said yet.
+    fn of(blocks: &Blocks) -> Self;
+}
+
+impl ParentBlocks for Group {
+    fn of(blocks: &Blocks) -> Self {
+        Self { blocks: blocks.indices().to_vec(), ..Self::default() }
+    }
+}
+
+/// What this engine keeps of requests that have ended. Clones are the same.
+pub struct Pins<E: Env> {
+    hub: Arc<Hub<E>>,
+}
+
+impl<E: Env> Clone for Pins<E> {
+    fn clone(&self) -> Self {
+        Self { hub: Arc::clone(&self.hub) }
+    }
+}
+
+impl<E: Env> Engine<E> {
+    /// What this engine keeps of requests that have ended, on this rank; so much of it as is said by the first call.
+    pub fn pins(&self, rank: u16, settings: PinSettings) -> Result<Pins<E>, FlowError> {
+        let shared = &self.hub.shared;
+        shared.check_usable().map_err(FlowError::Engine)?;
+        let home = Home { engine: shared.name.clone(), rank };
+        shared.call_desk(|desk, _| desk.open_pins(settings, home));
+        Ok(Pins { hub: Arc::clone(&self.hub) })
+    }
+}
+
+/// What a parent's caller has left, and where a child of it is best placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blob {
+    /// What was left.
+    pub bytes: Vec<u8>,
+    /// Which engine has, or had, the blocks.
+    pub home: Home,
+}
+
+impl<E: Env> Pins<E> {
+    fn call<R>(&self, call: impl FnOnce(&mut Keeper, penstock_core::Moment) -> R) -> Result<R, FlowError> {
+        let shared = &self.hub.shared;
+        shared.check_usable().map_err(FlowError::Engine)?;
+        let answer = shared.call_desk(|desk, now| desk.call_pins(|pins| call(pins, now)));
+        answer.ok_or(FlowError::Engine(Cause::EngineClosed))
+    }
+
+    /// A request runs that may become a parent: who asks for it hears so, or waits.
+    pub fn runs(&self, parent: &RequestId, isolation: &Isolation) -> Result<(), FlowError> {
+        Ok(self.call(|pins, _| pins.runs(parent.clone(), isolation.clone()))??)
+    }
+
+    /// It has ended, and nothing of it is kept.
+    pub fn ended(&self, parent: &RequestId) -> Result<(), FlowError> {
+        self.call(|pins, now| pins.ended(parent, now))
+    }
+
+    /// Keeps the blocks of a request that ends, so long at most; they go back when no child has them. To be called before any of them is
+    /// dropped.
+    pub fn pin(&self, parent: Parent, blocks: &[&Blocks], ttl: Duration) -> Result<PinKey, FlowError> {
+        let keep: Vec<_> = blocks.iter().map(|blocks| self.hub.shared.desk.keep((*blocks).clone())).collect();
+        let tickets = keep.clone();
+        let pinned = self.call(|pins, now| pins.pin(parent, keep, ttl, now)).and_then(|pinned| Ok(pinned?));
+        pinned.inspect_err(|_| tickets.into_iter().for_each(|ticket| self.hub.shared.desk.free(ticket)))
+    }
+
+    /// The same, of blocks in this layout, which children on other engines may read too: see [`Pins::inherit_from`].
+    pub fn pin_for_all(
+        &self,
+        parent: Parent,
+        layout: &Layout<E>,
+        blocks: &[&Blocks],
+        ttl: Duration,
+    ) -> Result<PinKey, FlowError> {
+        if !Arc::ptr_eq(&layout.hub, &self.hub) {
+            return Err(FlowError::ForeignLayout { label: layout.label().to_owned() });
+        }
+        let pin = self.pin(parent, blocks, ttl)?;
+        self.hub.shared.call_desk(|desk, _| desk.lend_pin(pin, layout.key));
+        Ok(pin)
+    }
+
+    /// Reads as many whole blocks as a child of so many tokens can have of a parent of another engine, as it is called there, into the
+    /// child's own blocks of this layout. Answers how many tokens are in them now; they count only because the other engine has said
+    /// afterwards that its blocks stood until then.
+    pub fn inherit_from(
+        &self,
+        peer: &Peer<E>,
+        (parent, isolation): (&RequestId, &Isolation),
+        tokens: u64,
+        (layout, own): (&Layout<E>, &Blocks),
+        within: Duration,
+    ) -> Result<Result<u64, Miss>, FlowError> {
+        let shared = &self.hub.shared;
+        shared.check_usable().map_err(FlowError::Engine)?;
+        if !Arc::ptr_eq(&layout.hub, &self.hub) {
+            return Err(FlowError::ForeignLayout { label: layout.label().to_owned() });
+        }
+        let until = shared.env.now() + within;
+        let ours = shared.look_at_desk(|desk| desk.layout(layout.key).cloned()).ok_or(CallError::NoLayout)?;
+        // One token at least is the child's to compute, and no more is lent than there is room for.
+        let room = own.len() as u64 * u64::from(ours.block_tokens());
+        let (to, tokens) = (key_of(&peer.state), tokens.min(room + 1));
+        let asked = shared.call_desk(|desk, now| desk.ask_parent(to, parent, isolation, tokens, within, now));
+        let ask = match asked {
+            Ok(ask) => ask,
+            Err(miss) => return Ok(Err(miss)),
+        };
+        self.hub.wait_for_desk(within, |desk| desk.has_parent(ask).then_some(()));
+        let answer = shared.call_desk(|desk, _| {
+            let answer = desk.parent_lent(ask);
+            if answer.is_none() {
+                desk.stop_asking(ask);
+            }
+            answer
+        });
+        let lent = match answer {
+            Some(Ok(lent)) => lent,
+            Some(Err(miss)) => return Ok(Err(miss)),
+            None => return Ok(Err(Miss::Late)),
+        };
+        let left = || until.since(shared.env.now());
+        let read = self.read(peer, &lent, (&ours, own), left());
+        shared.call_desk(|desk, _| desk.give_back_parent(&lent, read.is_ok()));
+        if let Err(cause) = read {
+            return Ok(Err(if peer.ended().is_some() { Miss::PeerLost } else { Miss::Unread(cause) }));
+        }
+        self.hub.wait_for_desk(left(), |desk| desk.knows_parent_stood(&lent).then_some(()));
+        let stood = shared.call_desk(|desk, _| {
+            let stood = desk.parent_stood(&lent);
+            desk.forget_parent(&lent);
+            stood
+        });
+        Ok(stood.unwrap_or(Err(Miss::Late)).map(|()| lent.tokens))
+    }
+
+    /// Reads what is lent into blocks of this engine.
+    fn read(
+        &self,
+        peer: &Peer<E>,
+        lent: &Lent,
+        (ours, own): (&FlowLayout, &Blocks),
+        within: Duration,
+    ) -> Result<(), Cause> {
+        let shared = &self.hub.shared;
+        let at = LayoutKey { number: lent.terms.layout, generation: lent.terms.layout_generation };
+        let theirs = shared.look_at_desk(|desk| desk.layout_at(lent.peer, at).cloned()).ok_or(Cause::RevokedByPeer)?;
+        let pair = Pair::of(ours, &theirs).map_err(|_| Cause::NoPath)?;
+        let here = Run { blocks: own.indices(), first: 0 };
+        let there = Run { blocks: &lent.blocks, first: 0 };
+        let mut spans = Vec::new();
+        let cut = Cut { layers: 0..pair.layers(), here, there, tokens: lent.tokens, once: None };
+        pair.cut(&cut, &mut spans).map_err(|_| Cause::OutOfBounds)?;
+        let (near, far) = pair.regions();
+        let near = shared.registry.resolve(near.region, near.generation).map_err(|_| Cause::RevokedHere)?;
+        let far = peer.state.entry_of(far.region, far.generation).ok_or(Cause::RevokedByPeer)?;
+        let plan = PlanBuilder::new(Direction::Read).between_parts(shared, &near, &peer.state, &far);
+        let plan = plan.extents(&spans).build().map_err(|_| Cause::NoPath)?;
+        let transfer = peer.submit(&plan, Submit::new().within(within)).map_err(|_| Cause::NoPath)?;
+        transfer.wait().map(drop).map_err(|fault| fault.cause)
+    }
+
+    /// Reports what may be the end of a request of a device, and keeps its blocks in the same step: whoever is told of the end can
+    /// inherit already. Nothing is kept if it was no end.
+    pub fn finish(
+        &self,
+        lives: &Lifecycle<E>,
+        (request, life): (&RequestId, u64),
+        report: &Report,
+        (parent, blocks, ttl): (Parent, &[&Blocks], Duration),
+    ) -> Result<Ended, FlowError> {
+        let shared = &self.hub.shared;
+        if !Arc::ptr_eq(&lives.inner.hub, &self.hub) {
+            let label = "of the lifecycle".to_owned();
+            return Err(super::ForeignMemory::Pool { label }.into());
+        }
+        let keep: Vec<_> = blocks.iter().map(|blocks| shared.desk.keep((*blocks).clone())).collect();
+        let tickets = keep.clone();
+        let end = (request, life, report);
+        let finished = lives.inner.call(|desk, key, now| desk.finish_and_pin(key, end, (parent, keep, ttl), now));
+        let finished = finished.and_then(|finished| Ok(finished?));
+        if !matches!(&finished, Ok(Ended { pin: Some(Ok(_)), .. })) {
+            tickets.into_iter().for_each(|ticket| shared.desk.free(ticket));
+        }
+        finished
+    }
+
+    /// Lets a pin go before its time; if children have blocks of it, with the last of them.
+    pub fn unpin(&self, pin: PinKey) -> Result<(), FlowError> {
+        self.call(|pins, _| pins.unpin(pin))
+    }
+
+    /// Gives a child of so many tokens as many whole blocks of its parent as it can have, or says why none. A child that asks again gets
+    /// what it has.
+    pub fn inherit(
+        &self,
+        parent: &RequestId,
+        isolation: &Isolation,
+        child: &RequestId,
+        tokens: u64,
+    ) -> Result<Result<Inherited<E>, Miss>, FlowError> {
+        let ask = ask(parent, isolation, child, tokens, None);
+        let given = self.call(|pins, now| pins.inherit(&ask, now))?;
+        Ok(given.map(|given| Inherited::new(&self.hub, given)))
+    }
+
+    /// The same, with hashes of the child's whole blocks, of each group: they are compared with the parent's.
+    pub fn inherit_checked(
+        &self,
+        parent: &RequestId,
+        isolation: &Isolation,
+        child: &RequestId,
+        (tokens, hashes): (u64, &[Vec<u64>]),
+    ) -> Result<Result<Inherited<E>, Miss>, FlowError> {
+        let ask = ask(parent, isolation, child, tokens, Some(hashes.to_vec()));
+        let given = self.call(|pins, now| pins.inherit(&ask, now))?;
+        Ok(given.map(|given| Inherited::new(&self.hub, given)))
+    }
+
+    /// The same, and waits at most so long for a parent that is running.
+    pub fn inherit_within(
+        &self,
+        parent: &RequestId,
+        isolation: &Isolation,
+        child: &RequestId,
+        tokens: u64,
+        within: Duration,
+    ) -> Result<Result<Inherited<E>, Miss>, FlowError> {
+        let ask = ask(parent, isolation, child, tokens, None);
+        let given = match self.call(|pins, now| pins.inherit_or_wait(ask, now + within, now))? {
+            Waited::Now(given) => given,
+            Waited::Later(key) => {
+                self.hub.wait_for_desk(within, |desk: &Desk| desk.has_answer(key).then_some(()));
+                let shared = &self.hub.shared;
+                shared.call_desk(|desk, _| {
+                    let answer = desk.waited(key);
+                    if answer.is_none() {
+                        desk.stop_waiting(key);
+                    }
+                    answer.unwrap_or(Err(Miss::Running))
+                })
+            }
+        };
+        Ok(given.map(|given| Inherited::new(&self.hub, given)))
+    }
+
+    /// What the parent's caller has left, as long as it is remembered, with blocks or without.
+    pub fn blob(&self, parent: &RequestId, isolation: &Isolation) -> Result<Option<Blob>, FlowError> {
+        let shared = &self.hub.shared;
+        shared.check_usable().map_err(FlowError::Engine)?;
+        Ok(shared.look_at_desk(|desk| {
+            let (bytes, home) = desk.pins()?.blob(parent, isolation)?;
+            Some(Blob { bytes: bytes.to_vec(), home: home.clone() })
+        }))
+    }
+
+    /// What is kept, and who has it.
+    pub fn metrics(&self) -> Result<PinMetrics, FlowError> {
+        self.call(|pins, _| pins.metrics())
+    }
+}
+
+fn ask(
+    parent: &RequestId,
+    isolation: &Isolation,
+    child: &RequestId,
+    tokens: u64,
+    hashes: Option<Vec<Vec<u64>>>,
+) -> Ask {
+    let (parent, isolation, child) = (parent.clone(), isolation.clone(), Child::Request(child.clone()));
+    Ask { child, parent, isolation, tokens, hashes }
+}
+
+/// What a child has of its parent: dropped, it is given back. The child keeps it as long as it reads those blocks.
+pub struct Inherited<E: Env> {
+    hub: Arc<Hub<E>>,
+    given: Given,
+    /// Tokens behind the whole blocks that were copied.
+    copied: AtomicU64,
+}
+
+impl<E: Env> Inherited<E> {
+    fn new(hub: &Arc<Hub<E>>, given: Given) -> Self {
+        Self { hub: Arc::clone(hub), given, copied: AtomicU64::new(0) }
+    }
+
+    /// How many tokens the child need not compute: whole blocks.
+    pub fn tokens(&self) -> u64 {
+        self.given.tokens
+    }
+
+    /// So many tokens behind those have data too, in a block that is not whole.
+    pub fn tail_tokens(&self) -> u64 {
+        self.given.tail_tokens
+    }
+
+    /// The blocks of each group, in the order of their tokens. Others may have them too: nobody writes to them.
+    pub fn groups(&self) -> &[Vec<u32>] {
+        &self.given.groups
+    }
+
+    /// The first token that the child has not: behind the whole blocks, and behind what was copied.
+    pub fn begin(&self) -> u64 {
+        self.given.tokens + self.copied.load(Ordering::Acquire) // SYNC tail: pairs with copy_tail()
+    }
+
+    /// How many tokens of the child's first own block are there: what [`Input::grant_with`](super::Input::grant_with) skips.
+    pub fn skip(&self) -> u32 {
+        (self.begin() - self.given.tokens) as u32
+    }
+
+    /// Copies what the parent has in a block that is not whole into the first of these, which are the child's own; of each group with its
+    /// layout. Answers how many tokens that were: none if there is nothing to copy.
+    pub fn copy_tail(&self, own: &[(&Layout<E>, &Blocks)]) -> Result<u64, FlowError> {
+        let shared = &self.hub.shared;
+        shared.check_usable().map_err(FlowError::Engine)?;
+        let fresh: Vec<Vec<u32>> = own.iter().map(|(_, blocks)| blocks.indices().to_vec()).collect();
+        let plan = shared.look_at_desk(|desk| desk.pins().and_then(|pins| pins.tail_plan(self.given.key, &fresh)));
+        let plan = plan.ok_or(FlowError::TailRoom { groups: self.given.groups.len() })?;
+        for piece in plan {
+            // The plan names only groups of which there are fresh blocks.
+            let Some((layout, _)) = own.get(piece.group as usize) else { continue };
+            self.copy(layout, piece.from, piece.to, u64::from(piece.tokens))?;
+        }
+        self.copied.store(self.given.tail_tokens, Ordering::Release); // SYNC tail: pairs with begin()
+        Ok(self.given.tail_tokens)
+    }
+
+    fn copy(&self, layout: &Layout<E>, from: u32, to: u32, tokens: u64) -> Result<(), FlowError> {
+        let shared = &self.hub.shared;
+        if !Arc::ptr_eq(&layout.hub, &self.hub) {
+            return Err(FlowError::ForeignLayout { label: layout.label().to_owned() });
+        }
+        let layout = shared.look_at_desk(|desk| desk.layout(layout.key).cloned()).ok_or(CallError::NoLayout)?;
+        let region = shared.registry.resolve(RegionId(layout.region().region.0), layout.region().generation);
+        let region = region.map_err(|_| CallError::NoLayout)?;
+        let pair = Pair::of(&layout, &layout).map_err(|_| CallError::NoLayout)?;
+        let (here, there) = (Run { blocks: &[to], first: 0 }, Run { blocks: &[from], first: 0 });
+        let mut spans = Vec::new();
+        let cut = Cut { layers: 0..pair.layers(), here, there, tokens, once: None };
+        pair.cut(&cut, &mut spans).map_err(|_| CallError::NoLayout)?;
+        spans.iter().try_for_each(|span| copy_within(region.window(), span.remote, span.local, span.len))
+    }
+}
+
+/// Copies a piece of a region to another place in it, a bit at a time.
+fn copy_within(window: &Window, from: u64, to: u64, len: u64) -> Result<(), FlowError> {
+    let mut bits = [0; 4096];
+    let mut done = 0;
+    while done < len {
+        let bit = &mut bits[..(len - done).min(4096) as usize];
+        window.read_into(from + done, bit).map_err(FlowError::Copy)?;
+        window.write_from(to + done, bit).map_err(FlowError::Copy)?;
+        done += bit.len() as u64;
+    }
+    Ok(())
+}
+
+impl<E: Env> Drop for Inherited<E> {
+    fn drop(&mut self) {
+        if !penstock_memory::fork::in_child() {
+            self.hub.shared.call_desk(|desk, _| desk.call_pins(|pins| pins.give_up(self.given.key)));
+        }
+    }
+}
+
+impl From<PinError> for FlowError {
+    fn from(error: PinError) -> Self {
+        Self::Pin(Box::new(error))
+    }
+}

@@ -1,0 +1,132 @@
+//! Chunks behind each other, chunks of several engines, and whatever has arrived.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::{EngineName, Env};
+pub use penstock_flows::relay::{Announced, Arrival};
+use penstock_flows::relay::{JoinKey, Stream as State, StreamKey};
+use penstock_session::RequestId;
+
+use super::put::Prepared;
+use super::{FlowError, Inner, Put, Relay, RelayFailed, RelayOp, WITHIN};
+use crate::peer::Peer;
+
+/// A stream of this engine: its chunks are handed over to each reader in their order, and its end behind them. Dropped before its end it has
+/// failed, and its readers are told.
+pub struct Stream<E: Env> {
+    inner: Arc<Inner<E>>,
+    key: StreamKey,
+}
+
+/// A wait for a chunk of each of several engines.
+pub struct Join<E: Env> {
+    inner: Arc<Inner<E>>,
+    key: JoinKey,
+}
+
+impl<E: Env> Relay<E> {
+    /// Begins a stream of chunks of a request to these readers.
+    pub fn stream(&self, request: &RequestId, to: &[&Peer<E>]) -> Result<Stream<E>, FlowError> {
+        let readers = self.inner.readers(to, WITHIN)?;
+        let key = self.inner.call(|relays, _| relays.stream(request, &readers))?;
+        Ok(Stream { inner: Arc::clone(&self.inner), key })
+    }
+
+    /// What has arrived for a request, if anything has: streams in the order of their numbers, everything else as it came.
+    pub fn try_arrival(&self, request: &RequestId) -> Result<Option<Arrival>, FlowError> {
+        self.inner.bring_forward();
+        Ok(self.inner.call(|relays, now| Ok(relays.next_arrival(request, now)))?)
+    }
+
+    /// What arrives next for a request, at most so long.
+    pub fn arrival(&self, request: &RequestId, within: Duration) -> Result<Arrival, FlowError> {
+        let env = &self.inner.hub.shared.env;
+        let until = env.now() + within;
+        loop {
+            let left = until.since(env.now());
+            let found = self.inner.wait(left, |desk| desk.relays().has_arrival(request).then_some(()));
+            // Another thread may have been quicker.
+            if let Some(arrival) = self.try_arrival(request)? {
+                return Ok(arrival);
+            }
+            if found.is_err() {
+                return Err(FlowError::Nothing(within));
+            }
+        }
+    }
+
+    /// Waits for a chunk of each of these engines. It ends once: when all are announced, when one has failed, or when its time is over.
+    pub fn join(&self, request: &RequestId, sources: &[EngineName], within: Duration) -> Result<Join<E>, FlowError> {
+        let key = self.inner.call(|relays, now| relays.join(request, sources, within, now))?;
+        Ok(Join { inner: Arc::clone(&self.inner), key })
+    }
+}
+
+impl<E: Env> Join<E> {
+    /// What it came to, if it has ended: the chunks in the order of the sources, each to be given to [`Relay::get`].
+    pub fn poll(&self) -> Option<Result<Vec<Announced>, RelayFailed>> {
+        self.inner.bring_forward();
+        self.inner.hub.shared.look_at_desk(|desk| desk.relays().join_result(self.key).cloned())
+    }
+
+    /// Waits until it has ended.
+    pub fn wait(&self, within: Duration) -> Result<Result<Vec<Announced>, RelayFailed>, FlowError> {
+        self.inner.wait(within, |desk| desk.relays().join_result(self.key).cloned())
+    }
+}
+
+impl<E: Env> Drop for Join<E> {
+    fn drop(&mut self) {
+        if !penstock_memory::fork::in_child() {
+            self.inner.hub.shared.call_desk(|desk, _| desk.relays_mut().let_go_join(self.key));
+        }
+    }
+}
+
+impl<E: Env> Stream<E> {
+    /// Hands out the next chunk, as [`Relay::put`] does.
+    pub fn put(&self, what: Put<'_, E>) -> Result<RelayOp<E>, FlowError> {
+        self.inner.hub.shared.check_usable().map_err(FlowError::Engine)?;
+        self.inner.put(what, |relays, Prepared { source, schema, header, within }, now| {
+            relays.put_next(self.key, source, schema, header, within, now)
+        })
+    }
+
+    /// All chunks were put: readers hear of the end behind the last one. It goes on until each has heard, at most so long.
+    pub fn finish(&self, within: Duration) -> Result<(), FlowError> {
+        Ok(self.inner.call(|relays, now| relays.finish(self.key, None, within, now))?)
+    }
+
+    /// It has failed: readers hear these words at once, and get nothing more of it.
+    pub fn fail(&self, words: &str) -> Result<(), FlowError> {
+        Ok(self.inner.call(|relays, now| relays.finish(self.key, Some(words), WITHIN, now))?)
+    }
+
+    /// How it ended, if it has: all readers have heard of its end, or why not.
+    pub fn poll(&self) -> Option<Result<(), RelayFailed>> {
+        self.inner.bring_forward();
+        self.inner.hub.shared.look_at_desk(|desk| ended(desk, self.key))
+    }
+
+    /// Waits until it has ended.
+    pub fn wait(&self, within: Duration) -> Result<Result<(), RelayFailed>, FlowError> {
+        self.inner.wait(within, |desk| ended(desk, self.key))
+    }
+}
+
+fn ended(desk: &penstock_flows::Desk, key: StreamKey) -> Option<Result<(), RelayFailed>> {
+    match desk.relays().stream_state(key)? {
+        (State::Done, _) => Some(Ok(())),
+        (State::Error, failed) => failed.cloned().map(Err),
+        (State::Open | State::Finishing, _) => None,
+    }
+}
+
+impl<E: Env> Drop for Stream<E> {
+    fn drop(&mut self) {
+        if !penstock_memory::fork::in_child() {
+            self.inner.hub.shared.call_desk(|desk, now| desk.relays_mut().let_go_stream(self.key, now));
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A swap of a request's blocks, under way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::Env;
+pub use penstock_flows::desk::{SwapFailed, SwapStatus};
+pub use penstock_flows::lifecycle::Swap as SwapState;
+use penstock_flows::lifecycle::{SwapAsk, SwapKey, SwapPath, SwapWay};
+use penstock_memory::Blocks;
+use penstock_session::RequestId;
+
+use super::FlowError;
+use super::lifecycle::{Inner, block_refs};
+
+/// A swap. Dropped before it was committed it is rolled back; its blocks are let go when nothing of it can land any more.
+pub struct Swap<E: Env> {
+    lives: Arc<Inner<E>>,
+    key: SwapKey,
+}
+
+impl<E: Env> Swap<E> {
+    pub(super) fn begin(
+        lives: &Arc<Inner<E>>,
+        way: SwapWay,
+        request: (&RequestId, u64),
+        (device, host): (&Blocks, &Blocks),
+        path: &SwapPath,
+        within: Duration,
+    ) -> Result<Self, FlowError> {
+        let desk = &lives.hub.shared.desk;
+        let (read, written) = match way {
+            SwapWay::Out => (device, host),
+            SwapWay::In => (host, device),
+        };
+        let [source, target] = [read, written].map(|blocks| desk.keep(blocks.clone()));
+        let pairs = block_refs(device).into_iter().zip(host.indices().iter().copied()).collect();
+        let ask = SwapAsk { way, path: path.clone(), pairs, source, target, within };
+        let begun = lives.call(|desk, key, now| desk.begin_swap(key, request, ask, now)).and_then(|begun| Ok(begun?));
+        let key = begun.inspect_err(|_| [source, target].into_iter().for_each(|ticket| desk.free(ticket)))?;
+        Ok(Self { lives: Arc::clone(lives), key })
+    }
+
+    /// How far it is.
+    pub fn status(&self) -> SwapStatus {
+        let looked = self.lives.hub.shared.look_at_desk(|desk| desk.swap_status(self.lives.key, self.key));
+        looked.unwrap_or(SwapStatus { state: SwapState::RolledBack, failed: Some(SwapFailed::RolledBack) })
+    }
+
+    /// Whether its bytes are there, or why not; nothing while they are on their way.
+    pub fn poll(&self) -> Option<Result<(), SwapFailed>> {
+        answer(self.status())
+    }
+
+    /// Waits until its bytes are there, so that it can be committed, or never will be.
+    pub fn wait(&self, within: Duration) -> Result<Result<(), SwapFailed>, FlowError> {
+        let look = |desk: &penstock_flows::Desk| match desk.swap_status(self.lives.key, self.key) {
+            Some(status) => answer(status),
+            None => Some(Err(SwapFailed::RolledBack)),
+        };
+        self.lives.hub.wait_for_desk(within, look).ok_or(FlowError::Nothing(within))
+    }
+
+    /// Goes on with what it has written: the request is where its bytes are now, and the swap lets go of what was read.
+    pub fn commit(&self) -> Result<(), FlowError> {
+        Ok(self.lives.call(|desk, key, now| desk.commit_swap(key, self.key, now))??)
+    }
+
+    /// Gives it up: the request is where it was before. Answers within that time whether nothing of it can land any more; if it still
+    /// can, what it writes to is kept from everybody until that is proven.
+    pub fn roll_back(&self, within: Duration) -> Result<bool, FlowError> {
+        if !self.status().is_over() {
+            self.lives.call(|desk, key, now| desk.roll_back_swap(key, self.key, now))??;
+        }
+        Ok(self.wait_over(within))
+    }
+
+    /// Waits until nothing of it can land any more and its blocks were let go. Answers whether that is so.
+    pub fn wait_over(&self, within: Duration) -> bool {
+        let look = |desk: &penstock_flows::Desk| {
+            let status = desk.swap_status(self.lives.key, self.key);
+            status.is_none_or(|status| status.is_over()).then_some(())
+        };
+        self.lives.hub.wait_for_desk(within, look).is_some()
+    }
+}
+
+fn answer(status: SwapStatus) -> Option<Result<(), SwapFailed>> {
+    match (status.failed, status.state) {
+        (Some(failed), _) => Some(Err(failed)),
+        (None, SwapState::Moved | SwapState::Committed) => Some(Ok(())),
+        (None, SwapState::Moving) => None,
+        // It was stopped from here; its end says why.
+        (None, _) => Some(Err(SwapFailed::RolledBack)),
+    }
+}
+
+impl<E: Env> Drop for Swap<E> {
+    fn drop(&mut self) {
+        if !penstock_memory::fork::in_child() {
+            self.lives.hub.shared.call_desk(|desk, now| desk.release_swap(self.lives.key, self.key, now));
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! Requests that go on from others, in whole engines: a child inherits what is here, and only the rest of it moves.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use penstock::config::{Progress, TransportName};
+use penstock::flows::{
+    FlowError, Group, Happening, Inherited, Isolation, Layout, LayoutSpec, LifecycleSpec, Miss, Parent, ParentBlocks,
+    PinError, PinSettings, Pins, Receive, Report, RequestId, Rows, Send, TransferId, Verdict, block_refs,
+};
+use penstock::region::Pool;
+use penstock::{Blocks, Config, Engine, Peer, PoolSpec, Rights, SystemEnv};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const UUID: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
+const ROWS: Rows = Rows { first: 0, count: 4, of: 4, bytes: 32 };
+/// Bytes of a token in one of the two layers.
+const TOKEN: u64 = 128;
+const BLOCK: u64 = 2 * 16 * TOKEN;
+const BLOCKS: u32 = 256;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let last = LAST.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("penstock-pins-{}-{last}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let secret = path.join("secret");
+        std::fs::write(&secret, "5a".repeat(32)).unwrap();
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// One engine with blocks of 16 tokens in two layers. Fields end in this order.
+struct End {
+    layout: Layout<SystemEnv>,
+    pool: Pool<SystemEnv>,
+    engine: Engine,
+}
+
+impl End {
+    fn start(folder: &Folder, name: &str, transport: TransportName) -> Self {
+        let config = Config::default().named(name).directory(&folder.0).transports([transport]);
+        let config = config.progress(Progress::Adaptive).secret_file(folder.0.join("secret"));
+        let config = if transport == TransportName::Tcp { config.listen(["127.0.0.1:0"]) } else { config };
+        let engine = Engine::start(config).unwrap();
+        let spec = PoolSpec::host(u64::from(BLOCKS) * BLOCK).block(BLOCK).label("kv").rights(Rights::READ_WRITE);
+        let pool = engine.pool(spec).unwrap();
+        let buffer = |layer: u32| penstock::flows::Buffer {
+            layer,
+            base: u64::from(layer) * 16 * TOKEN,
+            stride: BLOCK,
+            form: penstock::flows::Form::TokenMajor(ROWS),
+        };
+        let spec = LayoutSpec::new("kv", 16, BLOCKS).buffer(buffer(0)).buffer(buffer(1));
+        let layout = engine.layout(&pool, spec).unwrap();
+        Self { layout, pool, engine }
+    }
+
+    fn take(&self, count: usize) -> Blocks {
+        let since = Instant::now();
+        loop {
+            match self.pool.take(count) {
+                Ok(blocks) => return blocks,
+                Err(error) if since.elapsed() > PATIENCE => panic!("{error}: {:?}", self.engine.control_metrics()),
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    fn assert_all_free(&self) {
+        let since = Instant::now();
+        while self.pool.memory().blocks().free() != BLOCKS as usize {
+            assert!(since.elapsed() < PATIENCE, "{:?}", self.engine.control_metrics());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Computes these tokens into blocks, of which the first begins with token `first`.
+    fn compute(&self, blocks: &[u32], first: u64, tokens: std::ops::Range<u64>) {
+        for token in tokens {
+            for layer in 0..2 {
+                self.pool.window().write_from(at(blocks, token - first, layer), &bytes(token, layer)).unwrap();
+            }
+        }
+    }
+
+    /// Each byte of each of so many tokens is what it is to be.
+    fn assert_tokens(&self, blocks: &[u32], tokens: u64) {
+        for token in 0..tokens {
+            for layer in 0..2 {
+                let mut found = [0; TOKEN as usize];
+                self.pool.window().read_into(at(blocks, token, layer), &mut found).unwrap();
+                assert_eq!(found, bytes(token, layer), "token {token} of layer {layer}");
+            }
+        }
+    }
+}
+
+fn at(blocks: &[u32], token: u64, layer: u64) -> u64 {
+    u64::from(blocks[(token / 16) as usize]) * BLOCK + layer * 16 * TOKEN + token % 16 * TOKEN
+}
+
+/// What a model makes of a token: the same wherever it is computed.
+fn bytes(token: u64, layer: u64) -> [u8; TOKEN as usize] {
+    std::array::from_fn(|byte| (token * 31 + token / 251 + layer * 101 + byte as u64 * 7) as u8)
+}
+
+fn id(name: &str) -> RequestId {
+    RequestId::new(name).unwrap()
+}
+
+fn tenant(number: u8) -> Isolation {
+    Isolation { tenant: [number; 16], ..Isolation::default() }
+}
+
+fn parent(name: &str, blocks: &Blocks, computed: u64) -> Parent {
+    let group = Group { block_tokens: 16, computed, block_bytes: BLOCK, ..Group::of(blocks) };
+    Parent { request: id(name), isolation: tenant(1), groups: vec![group], blob: name.as_bytes().to_vec() }
+}
+
+struct Both {
+    pins: Pins<SystemEnv>,
+    source: End,
+    sink: End,
+    there: Peer<SystemEnv>,
+    _folder: Folder,
+}
+
+fn both(transport: TransportName) -> Both {
+    let folder = Folder::new();
+    let source = End::start(&folder, "prefill-0", transport);
+    let sink = End::start(&folder, "decode-0", transport);
+    let there = sink.engine.connect(&source.engine.descriptor(), PATIENCE).unwrap();
+    there.wait_layout("kv", PATIENCE).unwrap();
+    let pins = sink.engine.pins(2, PinSettings::default()).unwrap();
+    Both { pins, source, sink, there, _folder: folder }
+}
+
+impl Both {
+    /// The source has so many tokens, and the sink asks for those behind what it has inherited, into these blocks. Answers how many
+    /// tokens and how many bytes came.
+    fn receive(&self, number: u32, tokens: u64, inherited: Option<&Inherited<SystemEnv>>, own: &Blocks) -> (u64, u64) {
+        let Both { source, sink, there, .. } = self;
+        let transfer = TransferId::mint(UUID, number, 0).unwrap();
+        let output = source.engine.produce(transfer, &id(&format!("p-{number}")), Send::from(&source.layout)).unwrap();
+        let blocks = source.take(tokens.div_ceil(16) as usize);
+        source.compute(blocks.indices(), 0, 0..tokens);
+        let before = source.engine.statistics().bytes;
+        output.chunk(&blocks, tokens, true).unwrap();
+        let how = Receive::into(&sink.layout).from(0, there);
+        let (how, skip) = match inherited {
+            Some(inherited) => (how.continuation_of(inherited), inherited.skip()),
+            None => (how, 0),
+        };
+        let input = sink.engine.consume(transfer, &id(&format!("c-{number}")), how).unwrap();
+        input.grant_with(own, skip, None).unwrap();
+        let came = loop {
+            match input.next(PATIENCE).unwrap() {
+                Happening::Done { tokens } => break tokens,
+                Happening::Failed(failed) => panic!("{failed:?}"),
+                _ => {}
+            }
+        };
+        output.wait(PATIENCE).unwrap().unwrap();
+        // What a worker has moved it counts behind the end.
+        let since = Instant::now();
+        while source.engine.statistics().bytes == before && since.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        (came, source.engine.statistics().bytes - before)
+    }
+}
+
+/// A parent of 500 and 200 tokens, and 5 more: 17 of 705 tokens move, or 6 where what the parent has of a block is copied.
+fn a_child_asks_for_what_is_not_here(transport: TransportName) {
+    let both = both(transport);
+    let Both { pins, sink, .. } = &both;
+    // The prompt came from the source, the answer was computed here, and of its last token there is no data.
+    let first = sink.take(44);
+    assert_eq!(both.receive(1, 500, None, &first), (500, 500 * 2 * TOKEN));
+    sink.compute(first.indices(), 0, 500..699);
+    pins.pin(parent("turn-1", &first, 699), &[&first], PATIENCE).unwrap();
+    let of_parent = first.indices().to_vec();
+    drop(first);
+    assert_eq!(sink.pool.memory().blocks().free(), BLOCKS as usize - 44, "kept, though its request is over");
+
+    let inherited = pins.inherit(&id("turn-1"), &tenant(1), &id("turn-2"), 705).unwrap().unwrap();
+    assert_eq!((inherited.tokens(), inherited.tail_tokens(), inherited.begin(), inherited.skip()), (688, 11, 688, 0));
+    assert_eq!(inherited.groups(), [of_parent[..43].to_vec()]);
+    let own = sink.take(2);
+    let (tokens, bytes) = both.receive(2, 705, Some(&inherited), &own);
+    assert_eq!((tokens, bytes), (17, 17 * 2 * TOKEN), "12 of the block that is not whole, and 5 behind it");
+    let blocks: Vec<u32> = inherited.groups()[0].iter().chain(own.indices()).copied().collect();
+    sink.assert_tokens(&blocks, 705);
+
+    // Another child copies what there is of that block, and has 6 tokens sent.
+    let second = pins.inherit(&id("turn-1"), &tenant(1), &id("turn-2b"), 705).unwrap().unwrap();
+    let other = sink.take(2);
+    assert_eq!(second.copy_tail(&[(&sink.layout, &other)]).unwrap(), 11);
+    assert_eq!((second.begin(), second.skip()), (699, 11));
+    assert_eq!(both.receive(3, 705, Some(&second), &other), (6, 6 * 2 * TOKEN));
+    let blocks: Vec<u32> = second.groups()[0].iter().chain(other.indices()).copied().collect();
+    sink.assert_tokens(&blocks, 705);
+    // The parent's own blocks are as they were.
+    sink.assert_tokens(&of_parent, 699);
+
+    drop((inherited, second, own, other));
+    let metrics = sink.engine.control_metrics().pins;
+    assert_eq!((metrics.pins, metrics.uses, metrics.inherited), (1, 0, 2));
+    let blob = pins.blob(&id("turn-1"), &tenant(1)).unwrap().unwrap();
+    assert_eq!((blob.bytes.as_slice(), blob.home.engine.as_str(), blob.home.rank), (&b"turn-1"[..], "decode-0", 2));
+}
+
+#[test]
+fn a_child_asks_for_what_is_not_here_within_a_process() {
+    a_child_asks_for_what_is_not_here(TransportName::Local);
+}
+
+#[test]
+fn a_child_asks_for_what_is_not_here_over_mapped_pools() {
+    a_child_asks_for_what_is_not_here(TransportName::Shm);
+}
+
+#[test]
+fn a_child_asks_for_what_is_not_here_over_sockets() {
+    a_child_asks_for_what_is_not_here(TransportName::Tcp);
+}
+
+#[test]
+fn scenario_14_a_hundred_failed_allocations_leave_every_count_as_it_was() {
+    let both = both(TransportName::Local);
+    let Both { pins, sink, .. } = &both;
+    let blocks = sink.take(44);
+    pins.pin(parent("a", &blocks, 699), &[&blocks], PATIENCE).unwrap();
+    drop(blocks);
+    let everything = sink.take(BLOCKS as usize - 44);
+    let before = (sink.engine.control_metrics().pins.uses, sink.pool.memory().blocks().free());
+    for _ in 0..100 {
+        let inherited = pins.inherit(&id("a"), &tenant(1), &id("b"), 705).unwrap().unwrap();
+        assert_eq!(inherited.tokens(), 688);
+        assert!(sink.pool.take(2).is_err(), "no memory for the child's own");
+        drop(inherited);
+        assert_eq!((sink.engine.control_metrics().pins.uses, sink.pool.memory().blocks().free()), before);
+    }
+    drop(everything);
+    pins.unpin(pins.pin(parent("c", &sink.take(1), 16), &[], PATIENCE).unwrap()).unwrap();
+}
+
+#[test]
+fn who_may_not_know_hears_that_there_is_no_parent_and_others_why_they_get_nothing() {
+    let both = both(TransportName::Local);
+    let Both { pins, sink, .. } = &both;
+    let blocks = sink.take(2);
+    pins.pin(parent("a", &blocks, 32), &[&blocks], PATIENCE).unwrap();
+    let ask = |isolation: &Isolation, parent: &str| {
+        pins.inherit(&id(parent), isolation, &id("b"), 33).unwrap().map(|inherited| inherited.tokens())
+    };
+    assert_eq!((ask(&tenant(2), "a"), ask(&tenant(1), "nobody")), (Err(Miss::NoParent), Err(Miss::NoParent)));
+    assert_eq!(ask(&Isolation { adapter: [9; 16], ..tenant(1) }, "a"), Err(Miss::OtherAdapter));
+    assert_eq!(ask(&Isolation { salt: [9; 16], ..tenant(1) }, "a"), Err(Miss::OtherSalt));
+    assert_eq!(ask(&Isolation { media: vec![[9; 16]], ..tenant(1) }, "a"), Err(Miss::OtherMedia));
+    assert_eq!(ask(&tenant(1), "a"), Ok(32));
+    assert_eq!(pins.blob(&id("a"), &tenant(2)).unwrap(), None);
+    let hashed = Parent {
+        groups: vec![Group { hashes: vec![1, 2], ..parent("h", &blocks, 32).groups[0].clone() }],
+        ..parent("h", &blocks, 32)
+    };
+    pins.pin(hashed, &[&blocks], PATIENCE).unwrap();
+    let checked = |hashes: Vec<u64>| {
+        let given = pins.inherit_checked(&id("h"), &tenant(1), &id("b"), (33, &[hashes])).unwrap();
+        given.map(|inherited| inherited.tokens())
+    };
+    assert_eq!(checked(vec![1, 7]), Err(Miss::HashDiffers { group: 0, block: 1 }));
+    assert_eq!(checked(vec![1, 2]), Ok(32));
+    let no_data = pins.pin(parent("n", &blocks, 33), &[&blocks], PATIENCE).unwrap_err();
+    assert!(matches!(&no_data, FlowError::Pin(why) if matches!(**why, PinError::NoDataOf { .. })), "{no_data}");
+}
+
+#[test]
+fn a_pin_ends_with_its_time_and_its_blocks_with_the_last_child() {
+    let both = both(TransportName::Local);
+    let Both { pins, sink, .. } = &both;
+    let blocks = sink.take(3);
+    pins.pin(parent("a", &blocks, 48), &[&blocks], Duration::from_millis(100)).unwrap();
+    drop(blocks);
+    let child = pins.inherit(&id("a"), &tenant(1), &id("b"), 100).unwrap().unwrap();
+    let since = Instant::now();
+    while sink.engine.control_metrics().pins.doomed == 0 {
+        assert!(since.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(since.elapsed() < Duration::from_secs(5), "by the clock, and not when somebody asks");
+    let late = pins.inherit(&id("a"), &tenant(1), &id("c"), 100).unwrap().map(drop);
+    assert_eq!(late, Err(Miss::Expired));
+    assert_eq!(sink.pool.memory().blocks().free(), BLOCKS as usize - 3);
+    drop(child);
+    sink.assert_all_free();
+    assert!(pins.blob(&id("a"), &tenant(1)).unwrap().is_some(), "remembered longer than its blocks");
+}
+
+#[test]
+fn a_parent_is_pinned_by_the_report_that_ends_it_and_a_child_may_wait_for_that() {
+    let both = both(TransportName::Local);
+    let Both { pins, sink, .. } = &both;
+    let stand_in = sink.engine.stand_in(8, BLOCK).unwrap();
+    let lives = sink.engine.lifecycle(LifecycleSpec::between(&sink.pool, &stand_in)).unwrap();
+    let life = lives.open(&id("a"), 1).unwrap();
+    pins.runs(&id("a"), &tenant(1)).unwrap();
+    let blocks = stand_in.take(2).unwrap();
+    let fresh = block_refs(&blocks);
+    lives.report(&id("a"), life, &Report::Allocated { fresh, cached: vec![] }).unwrap();
+    let running = pins.inherit_within(&id("a"), &tenant(1), &id("b"), 40, Duration::from_millis(20)).unwrap();
+    assert_eq!(running.map(drop), Err(Miss::Running));
+    assert_eq!(pins.metrics().unwrap().waiting, 0, "who has left does not wait");
+    std::thread::scope(|scope| {
+        let child = scope.spawn(|| pins.inherit_within(&id("a"), &tenant(1), &id("b"), 40, PATIENCE).unwrap().unwrap());
+        let since = Instant::now();
+        while pins.metrics().unwrap().waiting == 0 {
+            assert!(since.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let kept = (parent("a", &blocks, 32), &[&blocks][..], PATIENCE);
+        let ended = pins.finish(&lives, (&id("a"), life), &Report::Aborted, kept).unwrap();
+        assert_eq!(ended.verdict, Verdict::Remove);
+        assert!(matches!(ended.pin, Some(Ok(_))));
+        let child = child.join().unwrap();
+        assert_eq!((child.tokens(), child.groups()[0].as_slice()), (32, blocks.indices()));
+    });
+    let kept = (parent("a", &blocks, 32), &[&blocks][..], PATIENCE);
+    let again = pins.finish(&lives, (&id("a"), life), &Report::Removed, kept).unwrap();
+    assert_eq!((again.verdict, again.pin), (Verdict::NoOp, None), "that was no end");
+    drop(blocks);
+    assert_eq!(stand_in.pool().memory().blocks().free(), 6, "pinned");
+}
+
+/// What another engine has kept is read into one's own blocks, and counts because its lease stood until then.
+fn a_child_inherits_from_another_engine(transport: TransportName) {
+    let both = both(transport);
+    let Both { pins, source, sink, there, .. } = &both;
+    let theirs = source.engine.pins(0, PinSettings::default()).unwrap();
+    let blocks = source.take(44);
+    source.compute(blocks.indices(), 0, 0..699);
+    theirs.pin_for_all(parent("turn-1", &blocks, 699), &source.layout, &[&blocks], PATIENCE).unwrap();
+    let private = source.take(1);
+    theirs.pin(parent("private", &private, 16), &[&private], PATIENCE).unwrap();
+    theirs.runs(&id("runs"), &tenant(1)).unwrap();
+    drop(blocks);
+
+    let own = sink.take(45);
+    let ask = |parent: &str, isolation: &Isolation, tokens: u64| {
+        let parent = id(parent);
+        pins.inherit_from(there, (&parent, isolation), tokens, (&sink.layout, &own), PATIENCE).unwrap()
+    };
+    assert_eq!(ask("turn-1", &tenant(2), 705), Err(Miss::NoParent), "of another tenant");
+    assert_eq!(ask("nobody", &tenant(1), 705), Err(Miss::NoParent));
+    assert_eq!(ask("private", &tenant(1), 705), Err(Miss::NoParent), "not for others");
+    assert_eq!(ask("runs", &tenant(1), 705), Err(Miss::Running));
+    assert_eq!(ask("turn-1", &tenant(1), 16), Err(Miss::NothingWhole));
+    assert_eq!((source.engine.control_metrics().lent, source.engine.control_metrics().pins.uses), (0, 0));
+    assert_eq!(ask("turn-1", &tenant(1), 705), Ok(688));
+    sink.assert_tokens(own.indices(), 688);
+    // No more than there is room for.
+    let few = sink.take(2);
+    let given = pins.inherit_from(there, (&id("turn-1"), &tenant(1)), 705, (&sink.layout, &few), PATIENCE);
+    assert_eq!(given, Ok(Ok(32)));
+    sink.assert_tokens(few.indices(), 32);
+    // Nothing is left of any of it on either side.
+    let since = Instant::now();
+    loop {
+        let (lender, reader) = (source.engine.control_metrics(), sink.engine.control_metrics());
+        if (lender.lent, lender.pins.uses, reader.borrowed) == (0, 0, 0) {
+            break;
+        }
+        assert!(since.elapsed() < PATIENCE, "{lender:?} {reader:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(sink.engine.control_metrics().refused + source.engine.control_metrics().refused, 0);
+}
+
+#[test]
+fn a_child_inherits_from_another_engine_of_its_process() {
+    a_child_inherits_from_another_engine(TransportName::Local);
+}
+
+#[test]
+fn a_child_inherits_from_another_engine_over_mapped_pools() {
+    a_child_inherits_from_another_engine(TransportName::Shm);
+}
+
+#[test]
+fn a_child_inherits_from_another_engine_over_sockets() {
+    a_child_inherits_from_another_engine(TransportName::Tcp);
+}
+
+#[test]
+fn a_pinning_engine_that_ends_is_a_typed_miss_in_time() {
+    let both = both(TransportName::Shm);
+    let Both { pins, source, sink, there, _folder } = both;
+    drop(source);
+    let own = sink.take(2);
+    let since = Instant::now();
+    let given = pins.inherit_from(&there, (&id("a"), &tenant(1)), 33, (&sink.layout, &own), PATIENCE).unwrap();
+    assert_eq!(given, Err(Miss::PeerLost));
+    assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
+}

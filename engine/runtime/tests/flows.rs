@@ -1,0 +1,149 @@
+//! Transfers by name between two engines of one process, over real transports.
+
+mod ends;
+
+use std::time::{Duration, Instant};
+
+use ends::{BLOCKS, Both, PATIENCE, UUID, assert_bytes, both};
+use penstock::config::TransportName;
+use penstock::flows::{Finished, FlowCause, Happening, Receive, RequestId, Send, Side, Status, TransferId};
+
+impl Both {
+    /// Pushes so many tokens in legs of so many blocks. Answers what was assembled, by layer.
+    fn push(&self, number: u8, tokens: u64, leg_blocks: usize) -> [Vec<u8>; 2] {
+        let Both { source, sink, there, .. } = self;
+        let transfer = TransferId::mint(UUID, number.into(), 0).unwrap();
+        let [sent, received] = ["cmpl-a", "cmpl-b"].map(|half| RequestId::new(&format!("{half}-{number}")).unwrap());
+        let output = source.engine.produce(transfer, &sent, Send::from(&source.layout)).unwrap();
+        let input = sink.engine.consume(transfer, &received, Receive::into(&sink.layout).from(0, there)).unwrap();
+        assert_eq!(sink.engine.request_of(Side::Sink, transfer), Some(received.clone()));
+        assert_eq!(source.engine.transfer_of(Side::Source, &sent), Some(transfer));
+
+        source.compute(&output, number, tokens);
+        let mut layers = [0, 1].map(|buffer| vec![0; input.assembled_bytes(buffer, tokens).unwrap() as usize]);
+        input.grant(&sink.take(leg_blocks)).unwrap();
+        loop {
+            match input.next(PATIENCE).unwrap() {
+                Happening::Leg { .. } => {
+                    let [one, other] = &mut layers;
+                    assert_eq!(input.assemble(&mut [one, other], tokens).unwrap(), 1);
+                }
+                Happening::NeedsMemory { .. } => {
+                    input.grant(&sink.take(leg_blocks)).unwrap();
+                }
+                Happening::Layer { .. } => {}
+                Happening::Done { tokens: came } => {
+                    let [one, other] = &mut layers;
+                    assert_eq!((came, input.assemble(&mut [one, other], tokens).unwrap()), (tokens, 1));
+                    break;
+                }
+                Happening::Failed(failed) => panic!("{failed:?}"),
+            }
+        }
+        output.wait(PATIENCE).unwrap().unwrap();
+        assert_eq!(input.status(), Status::Success);
+        layers
+    }
+}
+
+/// Blocks of 16 tokens there, of 64 here; the last leg is part filled.
+fn bytes_come_in_legs(transport: TransportName) {
+    let both = both(transport);
+    for (number, tokens, leg_blocks) in [(1, 200, 4), (2, 1000, 3), (3, 500, 64), (4, 64, 1), (5, 1, 1)] {
+        let layers = both.push(number, tokens, leg_blocks);
+        assert_bytes(number, tokens, &layers);
+    }
+    let mut finished = Finished::default();
+    let (sent, received) = (&both.source.engine, &both.sink.engine);
+    assert_eq!((sent.drain_finished(&mut finished), received.drain_finished(&mut finished)), (5, 5));
+    let names =
+        |half: &str| (1..=5).map(|number| RequestId::new(&format!("{half}-{number}")).unwrap()).collect::<Vec<_>>();
+    assert_eq!((finished.sent, finished.received, finished.failed), (names("cmpl-a"), names("cmpl-b"), vec![]));
+    both.source.assert_nothing_is_left();
+    both.sink.assert_nothing_is_left();
+}
+
+#[test]
+fn bytes_come_in_legs_within_a_process() {
+    bytes_come_in_legs(TransportName::Local);
+}
+
+#[test]
+fn bytes_come_in_legs_over_mapped_pools() {
+    bytes_come_in_legs(TransportName::Shm);
+}
+
+#[test]
+fn bytes_come_in_legs_over_sockets() {
+    bytes_come_in_legs(TransportName::Tcp);
+}
+
+#[test]
+fn a_source_that_fails_is_known_at_once_with_its_words() {
+    let both = both(TransportName::Shm);
+    let transfer = TransferId::mint(UUID, 9, 0).unwrap();
+    let (here, there) = (RequestId::new("a").unwrap(), RequestId::new("b").unwrap());
+    let input = both.sink.engine.consume(transfer, &there, Receive::into(&both.sink.layout).from(0, &both.there));
+    let input = input.unwrap();
+    input.grant(&both.sink.take(2)).unwrap();
+    let output = both.source.engine.produce(transfer, &here, Send::from(&both.source.layout)).unwrap();
+    let blocks = both.source.take(1);
+    output.chunk(&blocks, 16, false).unwrap();
+    drop(blocks);
+    let begun = Instant::now();
+    output.fail("the model ran out of memory");
+    let failed = loop {
+        if let Happening::Failed(failed) = input.next(PATIENCE).unwrap() {
+            break failed;
+        }
+    };
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert_eq!((failed.cause, failed.said_by), (FlowCause::SourceFailed, Side::Source));
+    assert_eq!(failed.words, "the model ran out of memory");
+    assert_eq!(failed.blocks.len(), 2, "neither block is whole");
+    assert_eq!(output.wait(PATIENCE).unwrap().unwrap_err().cause, FlowCause::SourceFailed);
+    assert!(input.abort(PATIENCE), "nothing lands any more");
+    drop((input, output));
+    drop([both.sink.take(BLOCKS as usize), both.source.take(BLOCKS as usize)]);
+}
+
+#[test]
+fn what_has_come_and_was_not_taken_is_let_go_with_its_handle() {
+    let both = both(TransportName::Shm);
+    let transfer = TransferId::mint(UUID, 12, 0).unwrap();
+    let (here, there) = (RequestId::new("a").unwrap(), RequestId::new("b").unwrap());
+    let how = Receive::into(&both.sink.layout).from(0, &both.there);
+    let input = both.sink.engine.consume(transfer, &there, how).unwrap();
+    input.grant(&both.sink.take(1)).unwrap();
+    let output = both.source.engine.produce(transfer, &here, Send::from(&both.source.layout)).unwrap();
+    output.chunk(&both.source.take(1), 16, true).unwrap();
+    output.wait(PATIENCE).unwrap().unwrap();
+    while input.status() != Status::Success {
+        input.next(PATIENCE).unwrap();
+    }
+    assert!(both.sink.pool.take(BLOCKS as usize).is_err(), "its block is kept for whoever takes it");
+    drop((input, output));
+    drop([both.sink.take(BLOCKS as usize), both.source.take(BLOCKS as usize)]);
+    assert_eq!(both.sink.engine.control_metrics().ending, 0);
+}
+
+#[test]
+fn both_halves_meet_whoever_is_first_and_a_name_is_used_once() {
+    let both = both(TransportName::Local);
+    let transfer = TransferId::mint(UUID, 10, 0).unwrap();
+    let request = |text: &str| RequestId::new(text).unwrap();
+    let output = both.source.engine.produce(transfer, &request("a"), Send::from(&both.source.layout)).unwrap();
+    let again = both.source.engine.produce(transfer, &request("other"), Send::from(&both.source.layout));
+    let error = again.map(drop).unwrap_err().to_string();
+    assert!(error.contains("in use here by request \"a\""), "{error}");
+    assert_eq!(output.status(), Status::Bootstrapping, "the first is untouched");
+    let stranger = both.source.engine.consume(transfer, &request("a"), Receive::into(&both.source.layout));
+    assert!(stranger.is_err(), "a sink needs a source");
+    let foreign = both.source.engine.produce(
+        TransferId::mint(UUID, 11, 0).unwrap(),
+        &request("c"),
+        Send::from(&both.sink.layout),
+    );
+    let error = foreign.map(drop).unwrap_err().to_string();
+    assert!(error.contains("made by another engine"), "{error}");
+}

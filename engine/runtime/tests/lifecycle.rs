@@ -1,0 +1,380 @@
+//! Lives of requests and the swaps of their blocks, in whole engines: the device is a stand-in, reached over `local`.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use penstock::config::{Progress, TransportName};
+use penstock::flows::lifecycle::{Request, TrackerMetrics};
+use penstock::flows::{
+    Eviction, FlowError, ForeignMemory, Lifecycle, LifecycleError, LifecycleSettings, LifecycleSpec, Removals, Report,
+    RequestId, StandIn, StandInError, Swap, SwapFailed, SwapState, SwapWay, Verdict, block_refs,
+};
+use penstock::region::Pool;
+use penstock::{Blocks, Config, Engine, PoolSpec, Rights, SystemEnv};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const BLOCK: u64 = 64 << 10;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let last = LAST.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("penstock-lives-{}-{last}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn engine(&self, name: &str, progress: Progress, allow: &[TransportName]) -> Engine {
+        let config = Config::default().named(name).directory(&self.0).transports(allow.iter().copied());
+        Engine::start(config.progress(progress)).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A scheduler with a device of so many blocks, and a host with as many. Fields end in this order.
+struct Node {
+    removals: Removals<SystemEnv>,
+    lives: Lifecycle<SystemEnv>,
+    device: StandIn,
+    host: Pool<SystemEnv>,
+    engine: Engine,
+    _folder: Folder,
+}
+
+fn node(progress: Progress, blocks: u32, grace: Duration) -> Node {
+    let folder = Folder::new();
+    let engine = folder.engine("decode-0", progress, &[TransportName::Local]);
+    let spec = PoolSpec::host(u64::from(blocks) * BLOCK).block(BLOCK).label("host").rights(Rights::READ_WRITE);
+    let host = engine.pool(spec).unwrap();
+    let device = engine.stand_in(blocks, BLOCK).unwrap();
+    let settings = LifecycleSettings { blocks, grace, ..LifecycleSettings::default() };
+    let lives = engine.lifecycle(LifecycleSpec::between(&host, &device).settings(settings)).unwrap();
+    let removals = lives.removals(64).unwrap();
+    Node { removals, lives, device, host, engine, _folder: folder }
+}
+
+/// Each byte of each block of a request.
+fn fill(blocks: &Blocks, number: u8) {
+    for at in 0..blocks.len() {
+        let words: Vec<u8> = (0..BLOCK).map(|byte| (byte / 251) as u8 ^ byte as u8 ^ number ^ at as u8).collect();
+        blocks.window(at).unwrap().write_from(0, &words).unwrap();
+    }
+}
+
+fn assert_filled(blocks: &Blocks, number: u8) {
+    for at in 0..blocks.len() {
+        let mut found = vec![0; BLOCK as usize];
+        blocks.window(at).unwrap().read_into(0, &mut found).unwrap();
+        let is_its = |(byte, found): (usize, &u8)| *found == (byte / 251) as u8 ^ byte as u8 ^ number ^ at as u8;
+        assert!(found.iter().enumerate().all(is_its), "block {at} of request {number}");
+    }
+}
+
+impl Node {
+    /// A request that is computed, in so many blocks of the device.
+    fn active(&self, name: &str, number: u8, count: usize) -> (RequestId, u64, Blocks) {
+        let request = RequestId::new(name).unwrap();
+        let life = self.lives.open(&request, 1).unwrap();
+        let blocks = self.device.take(count).unwrap();
+        fill(&blocks, number);
+        let fresh = block_refs(&blocks);
+        assert_eq!(self.say(&request, life, Report::Allocated { fresh, cached: vec![] }), Verdict::NoOp);
+        assert_eq!(self.say(&request, life, Report::Active), Verdict::NoOp);
+        (request, life, blocks)
+    }
+
+    fn say(&self, request: &RequestId, life: u64, report: Report) -> Verdict {
+        self.lives.report(request, life, &report).unwrap()
+    }
+
+    fn state(&self, request: &RequestId, life: u64) -> Request {
+        self.lives.state(request, life).unwrap()
+    }
+
+    fn swap(
+        &self,
+        way: SwapWay,
+        of: (&RequestId, u64),
+        device: &Blocks,
+        host: &Blocks,
+        within: Duration,
+    ) -> Swap<SystemEnv> {
+        self.lives.swap(way, of, device, host, within).unwrap()
+    }
+
+    fn removed(&self) -> Vec<RequestId> {
+        let mut removed = Vec::new();
+        assert_eq!(self.removals.take(&mut removed).unwrap().lost, 0);
+        removed.into_iter().map(|removed| removed.request).collect()
+    }
+
+    /// Waits until so many blocks of both pools are free: what a swap lets go is freed by the control loop.
+    fn assert_free(&self, device: u32, host: u32) {
+        let since = Instant::now();
+        let free = || (self.device.pool().memory().blocks().free(), self.host.memory().blocks().free());
+        while free() != (device as usize, host as usize) {
+            assert!(since.elapsed() < PATIENCE, "free are {:?}, not {:?}", free(), (device, host));
+            let _ = self.engine.progress_all();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Row 03 and row 04 of the scheduler's table: prepare and commit, out and in again into other blocks.
+fn bytes_go_out_and_come_back(progress: Progress) {
+    let node = node(progress, 32, Duration::from_millis(500));
+    let (request, life, first) = node.active("cmpl-1", 7, 8);
+    let taken = block_refs(&first);
+    let host = node.host.take(8).unwrap();
+    let swap = node.swap(SwapWay::Out, (&request, life), &first, &host, PATIENCE);
+    assert_eq!(node.state(&request, life), Request::SwappingOut, "prepared");
+    swap.wait(PATIENCE).unwrap().unwrap();
+    assert_filled(&host, 7);
+    assert_eq!(swap.status().state, SwapState::Moved);
+    swap.commit().unwrap();
+    assert_eq!((node.state(&request, life), swap.status().state), (Request::Swapped, SwapState::Committed));
+    assert_eq!(node.lives.device_blocks(&request, life).unwrap(), []);
+    node.assert_free(24, 24);
+    drop(first);
+    node.assert_free(32, 24);
+    // Somebody else has the device's blocks meanwhile: none of them is named by what is freed now.
+    let (other, others_life, _others) = node.active("cmpl-2", 99, 24);
+    let second = node.device.take(8).unwrap();
+    assert!(block_refs(&second).iter().all(|block| !taken.contains(block)), "another use, if it is the same block");
+    let swap = node.swap(SwapWay::In, (&request, life), &second, &host, PATIENCE);
+    assert_eq!(node.state(&request, life), Request::SwappingIn);
+    swap.wait(PATIENCE).unwrap().unwrap();
+    swap.commit().unwrap();
+    assert_eq!(node.state(&request, life), Request::Active);
+    assert_filled(&second, 7);
+    assert_eq!(node.lives.device_blocks(&request, life).unwrap(), block_refs(&second));
+    drop((swap, host));
+    node.assert_free(0, 32);
+    assert_eq!(node.removed(), []);
+    assert_eq!(node.say(&request, life, Report::Removed), Verdict::Remove);
+    assert_eq!(node.say(&request, life, Report::Aborted), Verdict::NoOp, "the end is told once");
+    assert_eq!(node.say(&other, others_life, Report::Aborted), Verdict::Remove);
+    assert_eq!(node.removed(), [request, other]);
+    drop((second, _others));
+    node.assert_free(32, 32);
+    assert_eq!(node.lives.swaps().unwrap(), (0, 0));
+    assert_eq!(node.engine.control_metrics().swaps, 0);
+}
+
+#[test]
+fn bytes_go_out_and_come_back_with_threads() {
+    bytes_go_out_and_come_back(Progress::Adaptive);
+}
+
+#[test]
+fn bytes_go_out_and_come_back_in_an_inline_engine() {
+    bytes_go_out_and_come_back(Progress::Inline);
+}
+
+/// Row 09 and row 10: a swap takes too long. The request is dropped and its free put off; the blocks are nobody's before the copy has
+/// ended, and those of a copy that does not end at once are quarantined and released by its end.
+fn a_late_swap_is_stopped(way: SwapWay) {
+    // Nothing is waited for after the stop: whatever is in a worker's hands then is quarantined.
+    let node = node(Progress::Adaptive, 1024, Duration::ZERO);
+    let (mut quarantined, since) = (0, Instant::now());
+    for attempt in 0.. {
+        if since.elapsed() > PATIENCE {
+            break;
+        }
+        let (request, life, device) = node.active(&format!("cmpl-{attempt}"), 3, 16);
+        drop(device);
+        node.say(&request, life, Report::Aborted);
+        node.assert_free(1024, 1024);
+        let request = RequestId::new(&format!("late-{attempt}")).unwrap();
+        let life = node.lives.open(&request, 1).unwrap();
+        let device = node.device.take(1024).unwrap();
+        let fresh = block_refs(&device);
+        let host = node.host.take(1024).unwrap();
+        match way {
+            SwapWay::Out => {
+                node.say(&request, life, Report::Allocated { fresh, cached: vec![] });
+            }
+            SwapWay::In => {
+                let first = vec![fresh[0]];
+                node.say(&request, life, Report::Allocated { fresh: first, cached: vec![] });
+                node.say(&request, life, Report::SwapOutPrepared);
+                node.say(&request, life, Report::SwapOutCommitted);
+            }
+        }
+        let swap = node.swap(way, (&request, life), &device, &host, Duration::from_micros(200));
+        match swap.wait(PATIENCE).unwrap() {
+            Ok(()) => swap.roll_back(PATIENCE).map(drop).unwrap(), // It was in time.
+            Err(failed) => {
+                assert_eq!(failed, SwapFailed::TimedOut);
+                assert_eq!(node.state(&request, life), Request::Dropped);
+                let deferred = node.lives.deferred().unwrap();
+                assert_eq!((deferred.len(), &deferred[0].request), (1, &request), "put off, and it has an owner");
+                drop((device, host));
+                if swap.status().state == SwapState::Quarantined {
+                    let free = (node.device.pool().memory().blocks().free(), node.host.memory().blocks().free());
+                    // It may have ended between the two looks, and not the other way round.
+                    if swap.status().state == SwapState::Quarantined {
+                        assert_eq!(free, (0, 0), "nobody gets blocks that a copy may be at");
+                    }
+                }
+                assert!(swap.wait_over(PATIENCE));
+                quarantined = node.engine.statistics().quarantines;
+            }
+        }
+        assert_eq!(node.say(&request, life, Report::Aborted), Verdict::Remove, "once, at the true end");
+        drop(swap);
+        node.assert_free(1024, 1024);
+        assert!(node.engine.quarantined().is_empty(), "released by the copy's end");
+        assert_eq!(node.engine.control_metrics().swaps_quarantined, 0);
+        if quarantined > 0 {
+            break;
+        }
+    }
+    assert!(quarantined > 0, "not one copy of 64 MB was still under way when it was stopped");
+    assert_eq!(node.lives.swaps().unwrap(), (0, 0));
+    let TrackerMetrics { live, deferred, .. } = node.lives.metrics().unwrap();
+    assert_eq!((live, deferred), (0, 0));
+}
+
+#[test]
+fn a_swap_out_that_is_late_is_deferred_quarantined_and_released() {
+    a_late_swap_is_stopped(SwapWay::Out);
+}
+
+#[test]
+fn a_swap_in_that_is_late_is_deferred_quarantined_and_released() {
+    a_late_swap_is_stopped(SwapWay::In);
+}
+
+#[test]
+fn a_swap_that_is_rolled_back_while_it_moves_leaves_the_request_where_it_was() {
+    let node = node(Progress::Adaptive, 256, Duration::from_secs(5));
+    let (request, life, device) = node.active("cmpl-1", 5, 256);
+    let host = node.host.take(256).unwrap();
+    let swap = node.swap(SwapWay::Out, (&request, life), &device, &host, PATIENCE);
+    assert!(swap.roll_back(PATIENCE).unwrap(), "nothing lands any more");
+    assert_eq!((swap.status().state, swap.status().failed), (SwapState::RolledBack, Some(SwapFailed::RolledBack)));
+    assert_eq!(node.state(&request, life), Request::Active);
+    let error = swap.commit().unwrap_err().to_string();
+    assert!(error.contains("no such swap any more"), "{error}");
+    assert_filled(&device, 5);
+    drop(host);
+    node.assert_free(0, 256);
+    // And again, to its end: dropped uncommitted it is rolled back by that.
+    let host = node.host.take(256).unwrap();
+    drop(node.swap(SwapWay::Out, (&request, life), &device, &host, PATIENCE));
+    drop(host);
+    node.assert_free(0, 256);
+    assert_eq!(node.state(&request, life), Request::Active);
+    let host = node.host.take(256).unwrap();
+    let swap = node.swap(SwapWay::Out, (&request, life), &device, &host, PATIENCE);
+    swap.wait(PATIENCE).unwrap().unwrap();
+    swap.commit().unwrap();
+    assert_filled(&host, 5);
+}
+
+#[test]
+fn a_request_that_is_aborted_in_mid_swap_is_removed_once_and_its_blocks_wait_for_the_copy() {
+    let node = node(Progress::Adaptive, 256, Duration::from_secs(5));
+    let (request, life, device) = node.active("cmpl-1", 5, 256);
+    let host = node.host.take(256).unwrap();
+    let swap = node.swap(SwapWay::Out, (&request, life), &device, &host, PATIENCE);
+    assert_eq!(node.say(&request, life, Report::Aborted), Verdict::Remove);
+    assert_eq!(node.removed(), std::slice::from_ref(&request));
+    drop((device, host));
+    assert!(swap.wait_over(PATIENCE));
+    assert_eq!(swap.wait(PATIENCE).unwrap(), Err(SwapFailed::RolledBack));
+    node.assert_free(256, 256);
+    // The id again is another life.
+    let again = node.lives.open(&request, 1).unwrap();
+    assert_ne!(again, life);
+    assert_eq!(node.say(&request, life, Report::Removed), Verdict::NoOp, "of the life that is over");
+    assert_eq!(node.say(&request, again, Report::Removed), Verdict::Remove);
+    assert_eq!(node.removed(), [request]);
+}
+
+#[test]
+fn the_handles_may_go_in_the_middle_of_a_swap() {
+    let node = node(Progress::Adaptive, 256, Duration::from_secs(5));
+    let (request, life, device) = node.active("cmpl-1", 5, 256);
+    let host = node.host.take(256).unwrap();
+    let swap = node.swap(SwapWay::Out, (&request, life), &device, &host, PATIENCE);
+    let Node { removals, lives, device: stand_in, host: pool, engine, .. } = node;
+    drop((swap, removals, lives));
+    let since = Instant::now();
+    while engine.control_metrics().swaps > 0 {
+        assert!(since.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop((device, host));
+    assert_eq!((stand_in.take(256).unwrap().len(), pool.take(256).unwrap().len()), (256, 256));
+}
+
+#[test]
+fn a_subscriber_that_lags_sees_it_and_begins_anew_with_a_snapshot() {
+    let node = node(Progress::Adaptive, 8, Duration::ZERO);
+    let (short, evictions) = (node.lives.removals(2).unwrap(), node.lives.evictions(8).unwrap());
+    let ids: Vec<RequestId> = (0..4).map(|number| RequestId::new(&format!("cmpl-{number}")).unwrap()).collect();
+    let lives: Vec<u64> = ids.iter().map(|id| node.lives.open(id, 1).unwrap()).collect();
+    for at in 0..3 {
+        node.say(&ids[at], lives[at], Report::Aborted);
+    }
+    let mut removed = Vec::new();
+    assert_eq!((short.take(&mut removed).unwrap().lost, removed.len()), (3, 0));
+    assert_eq!(short.resync().unwrap(), [(ids[3].clone(), lives[3])]);
+    node.say(&ids[3], lives[3], Report::Aborted);
+    assert_eq!((short.take(&mut removed).unwrap().lost, removed.len()), (0, 1));
+    assert_eq!(node.removed(), ids);
+
+    let (request, life, blocks) = node.active("cmpl-9", 1, 2);
+    let found = vec![(11, block_refs(&blocks)[0]), (12, block_refs(&blocks)[1])];
+    node.say(&request, life, Report::Registered { blocks: found.clone() });
+    assert!(node.lives.evict(11, found[0].1, Eviction::Reallocated).unwrap());
+    assert!(!node.lives.evict(11, found[0].1, Eviction::Reallocated).unwrap(), "once");
+    let mut evicted = Vec::new();
+    evictions.take(&mut evicted).unwrap();
+    assert_eq!((evicted.len(), evicted[0].hash), (1, 11));
+    assert_eq!(evictions.resync().unwrap(), [found[1]]);
+}
+
+#[test]
+fn what_cannot_be_swapped_is_refused_with_what_is_wrong() {
+    let node = node(Progress::Adaptive, 8, Duration::ZERO);
+    let (request, life, device) = node.active("cmpl-1", 1, 2);
+    let host = node.host.take(2).unwrap();
+    let try_swap = |device: &Blocks, host: &Blocks| {
+        node.lives.swap(SwapWay::Out, (&request, life), device, host, PATIENCE).map(drop).unwrap_err()
+    };
+    let crossed = try_swap(&host, &device);
+    assert!(matches!(crossed, FlowError::Memory(ForeignMemory::Blocks { .. })), "{crossed}");
+    let uneven = try_swap(&device, &node.host.take(1).unwrap());
+    assert_eq!(uneven, FlowError::Memory(ForeignMemory::Pairs { device: 2, host: 1 }));
+    let others = node.device.take(2).unwrap();
+    let not_its = try_swap(&others, &host);
+    assert!(
+        matches!(&not_its, FlowError::Lifecycle(why) if matches!(**why, LifecycleError::BlockNotHeld { .. })),
+        "{not_its}"
+    );
+    assert_eq!(node.state(&request, life), Request::Active, "nothing has changed");
+    drop((others, host, device));
+    node.say(&request, life, Report::Aborted);
+    node.assert_free(8, 8);
+
+    let pool = node.engine.pool(PoolSpec::host(1 << 20).block(4096).label("small")).unwrap();
+    let unlike = node.engine.lifecycle(LifecycleSpec::between(&pool, &node.device)).map(drop).unwrap_err();
+    assert_eq!(unlike, FlowError::Memory(ForeignMemory::BlockBytes { here: 4096, there: BLOCK }));
+    let folder = Folder::new();
+    let other = folder.engine("other", Progress::Adaptive, &[TransportName::Shm]);
+    let foreign = other.lifecycle(LifecycleSpec::between(&node.host, &node.device)).map(drop).unwrap_err();
+    assert!(matches!(foreign, FlowError::Memory(ForeignMemory::Pool { .. })), "{foreign}");
+    let unreachable = other.stand_in(8, BLOCK).map(drop).unwrap_err();
+    assert!(matches!(unreachable, StandInError::NoLocal), "{unreachable}");
+}

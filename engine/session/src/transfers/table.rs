@@ -1,0 +1,459 @@
+//! Where a transfer's two names are joined: the one that both engines know, and the request of this side's scheduler.
+//!
+//! There is one way in, [`Transfers::admit`], which both sides take, and one way out, [`Transfers::end`], which every
+//! end takes however it comes about: it takes out both directions of the map, leaves a tombstone, and puts the request
+//! among those that are finished. So nothing has to remember to clean up.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use penstock_core::Moment;
+
+use super::PeerKey;
+use super::early::{Early, EarlyBody, EarlyBounds, EarlyDrop, EarlyMessage};
+use super::id::{RequestId, TransferId};
+use super::tombs::Tombs;
+use crate::control::Side;
+use crate::keyed::{Keyed, KeyedMap, shrink};
+
+/// How often memory that a peak has left behind is looked for, at most.
+const SHRINK_PERIOD: Duration = Duration::from_secs(1);
+
+/// How much there may be of everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// The most live transfers. As many finished requests wait for [`Transfers::drain_finished`].
+    pub live: usize,
+    /// What comes before its transfer.
+    pub early: EarlyBounds,
+    /// The most tombstones.
+    pub tombs: usize,
+    /// How long a tombstone stands.
+    pub tomb_age: Duration,
+}
+
+/// A live transfer, quickly found. A key is never used for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryKey {
+    index: u32,
+    serial: u64,
+}
+
+/// Why a transfer is not taken in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdmitError {
+    /// Its name is in use on this side. Whoever has it keeps it.
+    #[error(
+        "{transfer} is in use here by request {by:?}; a retry and a further sample need a name of their own, \
+        which `TransferId::mint` makes"
+    )]
+    Taken {
+        /// The name.
+        transfer: TransferId,
+        /// Whose it is.
+        by: RequestId,
+    },
+    /// The request has a transfer on this side.
+    #[error(
+        "request {request:?} has {by} here, which has not ended; end that first, or give this attempt a request id \
+        of its own"
+    )]
+    RequestTaken {
+        /// The request.
+        request: RequestId,
+        /// Its transfer.
+        by: TransferId,
+    },
+    /// There are too many.
+    #[error(
+        "there are {most} transfers here, which is the most; wait until some end, or raise `control.transfers_max`"
+    )]
+    Full {
+        /// How many there may be.
+        most: usize,
+    },
+    /// One of this name has ended a short while ago: late words of it would reach this one.
+    #[error(
+        "{transfer} has ended {} ms ago; a retry needs a name of its own, which `TransferId::mint` makes",
+        ago.as_millis()
+    )]
+    Ended {
+        /// The name.
+        transfer: TransferId,
+        /// How long ago.
+        ago: Duration,
+    },
+}
+
+/// How a transfer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// All readers have what was sent.
+    Sent,
+    /// Everything was received.
+    Received,
+    /// Neither. Whoever speaks of it later is to hear so, and not to wait.
+    Failed,
+}
+
+/// Where something belongs that came for a transfer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Route {
+    /// To this one; here it is again.
+    Live(EntryKey, EarlyBody),
+    /// To one that is not known yet: it is kept, and given out by its admission.
+    Kept,
+    /// To one that is not known yet, and it was not kept.
+    Dropped(EarlyDrop),
+    /// To one that has ended, so: whoever waits for it may be told.
+    Swallowed(Ended),
+}
+
+/// Requests that are finished, each given out once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Finished {
+    /// Their bytes were sent, and all readers have them.
+    pub sent: Vec<RequestId>,
+    /// Their bytes were received.
+    pub received: Vec<RequestId>,
+    /// Neither.
+    pub failed: Vec<RequestId>,
+    /// How many more there were that nobody has asked for in time.
+    pub lost: u64,
+}
+
+/// What there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TableMetrics {
+    /// Live transfers.
+    pub live: usize,
+    /// The most there were at once.
+    pub live_max: usize,
+    /// Messages kept for transfers that are not known yet.
+    pub early: usize,
+    /// Bytes of them.
+    pub early_bytes: usize,
+    /// Those that were delivered.
+    pub early_delivered: u64,
+    /// Those that were dropped.
+    pub early_dropped: u64,
+    /// Transfers remembered as ended.
+    pub tombs: usize,
+    /// What came for them.
+    pub tomb_hits: u64,
+    /// Admissions that were refused.
+    pub refused: u64,
+    /// Finished requests that nobody has asked for yet.
+    pub finished: usize,
+    /// Those that nobody has asked for in time.
+    pub finished_lost: u64,
+    /// Places that there are for all of that, used or not: a peak leaves them behind, until time passes.
+    pub places: usize,
+}
+
+struct Entry<T> {
+    serial: u64,
+    side: Side,
+    transfer: TransferId,
+    request: RequestId,
+    value: T,
+}
+
+/// The transfers of one engine. `T` is what its flows keep of each.
+pub struct Transfers<T> {
+    bounds: Bounds,
+    /// In the order in which they are shown. A place without an entry is in `free`.
+    entries: Vec<Option<Entry<T>>>,
+    free: Vec<u32>,
+    next_serial: u64,
+    live: usize,
+    live_max: usize,
+    by_transfer: KeyedMap<(Side, TransferId), u32>,
+    /// Of sources, and of sinks.
+    by_request: [KeyedMap<RequestId, u32>; 2],
+    early: Early,
+    tombs: Tombs,
+    tomb_hits: u64,
+    refused: u64,
+    finished: VecDeque<(Ended, RequestId)>,
+    finished_lost: u64,
+    /// Of those, how many have been told of.
+    finished_lost_told: u64,
+    shrink_at: Moment,
+}
+
+impl<T> fmt::Debug for Transfers<T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Transfers").field("metrics", &self.metrics()).finish_non_exhaustive()
+    }
+}
+
+impl<T> Transfers<T> {
+    /// None yet. The words are random: they decide where names lie in the maps, and nothing that is seen.
+    pub fn new(bounds: Bounds, words: (u64, u64)) -> Self {
+        let keyed = Keyed::new(words);
+        Self {
+            bounds,
+            entries: Vec::new(),
+            free: Vec::new(),
+            next_serial: 0,
+            live: 0,
+            live_max: 0,
+            by_transfer: KeyedMap::with_hasher(keyed),
+            by_request: [KeyedMap::with_hasher(keyed), KeyedMap::with_hasher(keyed)],
+            early: Early::new(bounds.early, keyed),
+            tombs: Tombs::new(bounds.tombs, bounds.tomb_age, keyed),
+            tomb_hits: 0,
+            refused: 0,
+            finished: VecDeque::new(),
+            finished_lost: 0,
+            finished_lost_told: 0,
+            shrink_at: Moment::from_ns(0),
+        }
+    }
+
+    /// Takes one in: the only place where its two names are joined. Gives what came for it before, in its order.
+    pub fn admit(
+        &mut self,
+        side: Side,
+        transfer: TransferId,
+        request: RequestId,
+        value: T,
+        now: Moment,
+    ) -> Result<(EntryKey, Vec<EarlyMessage>), AdmitError> {
+        self.check_admission(side, transfer, &request, now).inspect_err(|_| self.refused += 1)?;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() as u32 - 1
+        });
+        self.by_transfer.insert((side, transfer), index);
+        self.by_request[side as usize].insert(request.clone(), index);
+        let key = EntryKey { index, serial: self.next_serial };
+        self.entries[index as usize] = Some(Entry { serial: key.serial, side, transfer, request, value });
+        self.next_serial += 1;
+        self.live += 1;
+        self.live_max = self.live_max.max(self.live);
+        Ok((key, self.early.deliver((side, transfer))))
+    }
+
+    fn check_admission(
+        &self,
+        side: Side,
+        transfer: TransferId,
+        request: &RequestId,
+        now: Moment,
+    ) -> Result<(), AdmitError> {
+        if let Some(by) = self.request_of(side, transfer) {
+            return Err(AdmitError::Taken { transfer, by: by.clone() });
+        }
+        if let Some(by) = self.transfer_of(side, request) {
+            return Err(AdmitError::RequestTaken { request: request.clone(), by });
+        }
+        if let Some((_, ago)) = self.tombs.ended((side, transfer), now) {
+            return Err(AdmitError::Ended { transfer, ago });
+        }
+        if self.live >= self.bounds.live {
+            return Err(AdmitError::Full { most: self.bounds.live });
+        }
+        Ok(())
+    }
+
+    fn at(&self, index: u32) -> Option<&Entry<T>> {
+        self.entries.get(index as usize).and_then(Option::as_ref)
+    }
+
+    fn entry(&self, key: EntryKey) -> Option<&Entry<T>> {
+        self.at(key.index).filter(|entry| entry.serial == key.serial)
+    }
+
+    fn key_at(&self, index: u32) -> Option<EntryKey> {
+        self.at(index).map(|entry| EntryKey { index, serial: entry.serial })
+    }
+
+    /// The live transfer of this name.
+    pub fn find(&self, side: Side, transfer: TransferId) -> Option<EntryKey> {
+        self.by_transfer.get(&(side, transfer)).and_then(|index| self.key_at(*index))
+    }
+
+    /// The live transfer of this request.
+    pub fn find_request(&self, side: Side, request: &RequestId) -> Option<EntryKey> {
+        self.by_request[side as usize].get(request).and_then(|index| self.key_at(*index))
+    }
+
+    /// What this side's scheduler calls a live transfer.
+    pub fn request_of(&self, side: Side, transfer: TransferId) -> Option<&RequestId> {
+        self.by_transfer.get(&(side, transfer)).and_then(|index| self.at(*index)).map(|entry| &entry.request)
+    }
+
+    /// What both engines call the live transfer of a request.
+    pub fn transfer_of(&self, side: Side, request: &RequestId) -> Option<TransferId> {
+        self.by_request[side as usize].get(request).and_then(|index| self.at(*index)).map(|entry| entry.transfer)
+    }
+
+    /// All names of a live transfer.
+    pub fn names(&self, key: EntryKey) -> Option<(Side, TransferId, &RequestId)> {
+        self.entry(key).map(|entry| (entry.side, entry.transfer, &entry.request))
+    }
+
+    /// What is kept of a live transfer.
+    pub fn get(&self, key: EntryKey) -> Option<&T> {
+        self.entry(key).map(|entry| &entry.value)
+    }
+
+    /// What is kept of a live transfer.
+    pub fn get_mut(&mut self, key: EntryKey) -> Option<&mut T> {
+        let entry = self.entries.get_mut(key.index as usize)?.as_mut()?;
+        (entry.serial == key.serial).then_some(&mut entry.value)
+    }
+
+    /// All live transfers, in an order that is the same in every run alike. It looks at every place there is.
+    pub fn iter(&self) -> impl Iterator<Item = (EntryKey, &T)> {
+        (0..).zip(&self.entries).filter_map(|(index, entry)| {
+            let entry = entry.as_ref()?;
+            Some((EntryKey { index, serial: entry.serial }, &entry.value))
+        })
+    }
+
+    /// Ends one: the only way out. Both directions are gone, late words find a tombstone, and the request is finished.
+    /// Ending it again does nothing.
+    pub fn end(&mut self, key: EntryKey, how: Ended, now: Moment) -> Option<T> {
+        self.entry(key)?;
+        let Entry { side, transfer, request, value, .. } = self.entries.get_mut(key.index as usize)?.take()?;
+        self.free.push(key.index);
+        self.live -= 1;
+        self.by_transfer.remove(&(side, transfer));
+        self.by_request[side as usize].remove(&request);
+        self.tombs.put((side, transfer), how, now);
+        if self.finished.len() >= self.bounds.live {
+            self.finished.pop_front();
+            self.finished_lost += 1;
+        }
+        self.finished.push_back((how, request));
+        Some(value)
+    }
+
+    /// Something has come for a transfer, from this peer. Whether the peer may speak for it is for the transfer to say.
+    pub fn route(&mut self, side: Side, transfer: TransferId, from: PeerKey, body: EarlyBody, now: Moment) -> Route {
+        if let Some(key) = self.find(side, transfer) {
+            return Route::Live(key, body);
+        }
+        if let Some((how, _)) = self.tombs.ended((side, transfer), now) {
+            self.tomb_hits += 1;
+            return Route::Swallowed(how);
+        }
+        match self.early.keep((side, transfer), EarlyMessage { from, body, came: now }) {
+            Ok(()) => Route::Kept,
+            Err(why) => Route::Dropped(why),
+        }
+    }
+
+    /// Adds the requests that have finished since the last call, each once, and says how many there were.
+    pub fn drain_finished(&mut self, out: &mut Finished) -> usize {
+        let count = self.finished.len();
+        for (how, request) in self.finished.drain(..) {
+            match how {
+                Ended::Sent => out.sent.push(request),
+                Ended::Received => out.received.push(request),
+                Ended::Failed => out.failed.push(request),
+            }
+        }
+        out.lost += self.finished_lost - std::mem::replace(&mut self.finished_lost_told, self.finished_lost);
+        count
+    }
+
+    /// What has waited for a transfer until it was too old, since the last call: which, and who has said it. They may
+    /// be told that nobody here knows of it.
+    pub fn take_unwanted(&mut self) -> Vec<(Side, TransferId, PeerKey)> {
+        self.early.take_unwanted().into_iter().map(|((side, transfer), peer)| (side, transfer, peer)).collect()
+    }
+
+    /// The session with this peer is over: what it has said of transfers that are not known yet will not be asked for.
+    pub fn forget_early_of(&mut self, peer: PeerKey) {
+        self.early.forget(peer);
+    }
+
+    /// Forgets what is old enough, and says when there is something to forget again.
+    pub fn expire(&mut self, now: Moment) -> Option<Moment> {
+        let next = [self.early.expire(now), self.tombs.expire(now)];
+        if now >= self.shrink_at {
+            self.shrink();
+            self.shrink_at = now + SHRINK_PERIOD;
+        }
+        next.into_iter().flatten().min()
+    }
+
+    /// Gives back what a peak has left behind, where less than an eighth is used.
+    fn shrink(&mut self) {
+        shrink(&mut self.by_transfer);
+        self.by_request.iter_mut().for_each(shrink);
+        self.early.shrink();
+        self.tombs.shrink();
+        if self.finished.len() < self.finished.capacity() / 8 {
+            self.finished.shrink_to(self.finished.len() * 2);
+        }
+        if self.live < self.entries.capacity() / 8 {
+            let used = self.entries.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+            self.entries.truncate(used);
+            self.entries.shrink_to(used * 2);
+            self.free.retain(|index| (*index as usize) < used);
+            self.free.shrink_to(used);
+        }
+    }
+
+    /// What there is.
+    pub fn metrics(&self) -> TableMetrics {
+        TableMetrics {
+            live: self.live,
+            live_max: self.live_max,
+            early: self.early.len(),
+            early_bytes: self.early.bytes(),
+            early_delivered: self.early.delivered(),
+            early_dropped: self.early.dropped(),
+            tombs: self.tombs.len(),
+            tomb_hits: self.tomb_hits,
+            refused: self.refused,
+            finished: self.finished.len(),
+            finished_lost: self.finished_lost,
+            places: self.places(),
+        }
+    }
+
+    fn places(&self) -> usize {
+        let names = self.by_transfer.capacity() + self.by_request.iter().map(KeyedMap::capacity).sum::<usize>();
+        let entries = self.entries.capacity() + self.free.capacity();
+        names + entries + self.tombs.places() + self.early.places() + self.finished.capacity()
+    }
+
+    /// Looks whether both directions of the map lead to the same transfers, and says where not. It looks at every one.
+    pub fn check(&self) -> Result<(), String> {
+        let live = self.entries.iter().flatten().count();
+        let (by_transfer, by_request) = (self.by_transfer.len(), self.by_request.iter().map(KeyedMap::len).sum());
+        if [self.live, by_transfer, by_request] != [live; 3] || live + self.free.len() != self.entries.len() {
+            return Err(format!(
+                "{live} transfers are there, {} are counted, {by_transfer} have a name and {by_request} a request",
+                self.live
+            ));
+        }
+        for (key, _) in self.iter() {
+            let (side, transfer, request) = self.names(key).expect("a key was just taken from the table");
+            if self.find(side, transfer) != Some(key) || self.find_request(side, request) != Some(key) {
+                return Err(format!("{transfer} and its request {request:?} lead to different places"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is live and nothing waits for a transfer. Tombstones pass with their time.
+    pub fn is_empty(&self) -> bool {
+        self.live == 0 && self.early.is_empty()
+    }
+
+    /// How many are live.
+    pub fn live(&self) -> usize {
+        self.live
+    }
+}
+
+#[cfg(test)]
+mod tests;

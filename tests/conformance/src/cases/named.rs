@@ -1,0 +1,487 @@
+//! Transfers by name between two engines: what both sides' applications see, and that every byte is where it belongs.
+//!
+//! Both engines are of this process, and one thread turns both, so that those without threads go on.
+
+use std::time::{Duration, Instant};
+
+use penstock::flows::{
+    Buffer, Finished, FlowCause, Form, Happening, Input, Layout, LayoutSpec, MemoryPolicy, NoMemory, Output, Receive,
+    RequestId, Rows, Send, Side, Status, TransferId,
+};
+use penstock::{Blocks, PoolSpec, Rights, SystemEnv};
+
+use crate::folder::Folder;
+use crate::setting::SOURCE;
+use crate::stage::{KV, PATIENCE};
+use crate::{Engine, Peer, Pool, Setting};
+
+const UUID: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
+/// What one side may need to know that the other has failed. The promise is a second.
+const KNOWN_WITHIN: Duration = Duration::from_secs(1);
+/// Tokens of a block of the source, and of the sink: neither fits into the other evenly where a leg is cut.
+const SOURCE_TOKENS: u32 = 16;
+const SINK_TOKENS: u32 = 128;
+/// A row of heads, token after token.
+const HEADS: Rows = Rows { first: 0, count: 2, of: 2, bytes: 16 };
+/// Three planes of positions, plane after plane.
+const PLANES: Rows = Rows { first: 0, count: 3, of: 3, bytes: 8 };
+const TOKEN_BYTES: u64 = 56;
+const MIB: u64 = 1 << 20;
+
+/// What a byte of a token is, wherever it lies.
+fn value(name: u32, buffer: usize, token: u64, row: u32, byte: u32) -> u8 {
+    let mixed = u64::from(name) * 1_000_003 + buffer as u64 * 7919 + token * 104_729 + u64::from(row * 61 + byte) + 1;
+    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u8
+}
+
+fn buffers(block_tokens: u32) -> [Buffer; 2] {
+    let stride = TOKEN_BYTES * u64::from(block_tokens);
+    let planes = u64::from(HEADS.count * HEADS.bytes * block_tokens);
+    [
+        Buffer { layer: 0, base: 0, stride, form: Form::TokenMajor(HEADS) },
+        Buffer { layer: 1, base: planes, stride, form: Form::PlaneMajor(PLANES) },
+    ]
+}
+
+/// Where a byte lies among so many tokens.
+fn at(form: Form, tokens: u64, token: u64, row: u32, byte: u32) -> u64 {
+    let (row, byte) = (u64::from(row), u64::from(byte));
+    match form {
+        Form::TokenMajor(rows) => (token * u64::from(rows.count) + row) * u64::from(rows.bytes) + byte,
+        Form::PlaneMajor(rows) => (row * tokens + token) * u64::from(rows.bytes) + byte,
+        Form::Once(_) => byte,
+    }
+}
+
+fn each(form: Form) -> impl Iterator<Item = (u32, u32)> {
+    let (Form::TokenMajor(rows) | Form::PlaneMajor(rows)) = form else { unreachable!("nothing goes once here") };
+    (0..rows.count).flat_map(move |row| (0..rows.bytes).map(move |byte| (row, byte)))
+}
+
+/// One engine with a pool and a layout. Fields end in this order.
+struct End {
+    layout: Layout<SystemEnv>,
+    pool: Pool,
+    engine: Engine,
+    block_tokens: u32,
+    blocks: u32,
+}
+
+impl End {
+    fn start(setting: &Setting, folder: &Folder, name: &str, block_tokens: u32, blocks: u32) -> Self {
+        let engine = setting.spec(folder.path(), name).start().expect("the engine starts");
+        let block = TOKEN_BYTES * u64::from(block_tokens);
+        let blocks = blocks.max((MIB / block) as u32);
+        let pool = PoolSpec::host(u64::from(blocks) * block).block(block).label(KV).rights(Rights::READ_WRITE);
+        let pool = engine.pool(pool).expect("there is memory for a pool");
+        let spec =
+            buffers(block_tokens).into_iter().fold(LayoutSpec::new(KV, block_tokens, blocks), LayoutSpec::buffer);
+        let layout = engine.layout(&pool, spec).expect("the layout is sound");
+        Self { layout, pool, engine, block_tokens, blocks }
+    }
+
+    /// Writes tokens of a transfer to the blocks that have them.
+    fn fill(&self, name: u32, blocks: &[u32], tokens: u64) {
+        let block_tokens = u64::from(self.block_tokens);
+        for (buffer, lies) in buffers(self.block_tokens).iter().enumerate() {
+            let mut bytes = vec![0; each(lies.form).count() * self.block_tokens as usize];
+            for (place, &block) in blocks.iter().enumerate() {
+                let first = place as u64 * block_tokens;
+                for token in first..tokens.min(first + block_tokens) {
+                    for (row, byte) in each(lies.form) {
+                        bytes[at(lies.form, block_tokens, token - first, row, byte) as usize] =
+                            value(name, buffer, token, row, byte);
+                    }
+                }
+                let offset = lies.base + u64::from(block) * lies.stride;
+                self.pool.window().write_from(offset, &bytes).expect("the block is of the pool");
+            }
+        }
+    }
+
+    fn is_free(&self) -> bool {
+        self.pool.take(self.blocks as usize).is_ok()
+    }
+}
+
+/// A source and a sink with a session.
+struct Both {
+    there: Peer,
+    sink: End,
+    source: End,
+    setting: Setting,
+    /// Dropped last.
+    folder: Folder,
+}
+
+impl Both {
+    fn open(setting: &Setting, source_blocks: u32, sink_blocks: u32) -> Self {
+        let folder = Folder::fresh();
+        let source = End::start(setting, &folder, SOURCE, SOURCE_TOKENS, source_blocks);
+        let sink = End::start(setting, &folder, "sink", SINK_TOKENS, sink_blocks);
+        let there = join(&sink.engine, &source.engine, &[&source.engine, &sink.engine]);
+        let both = Self { there, sink, source, setting: *setting, folder };
+        both.until("the layout is told", || both.there.layouts().contains(&KV.to_owned()).then_some(()));
+        both
+    }
+
+    /// Turns both engines until there is an answer.
+    fn until<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> T {
+        until(&[&self.source.engine, &self.sink.engine], what, look)
+    }
+
+    fn produce(&self, name: u32) -> Output<SystemEnv> {
+        let request = RequestId::new(&format!("cmpl-source-{name}")).unwrap();
+        self.source.engine.produce(transfer(name), &request, Send::from(&self.source.layout)).expect("it is admitted")
+    }
+
+    fn consume(&self, name: u32, policy: MemoryPolicy) -> Input<SystemEnv> {
+        let request = RequestId::new(&format!("cmpl-sink-{name}")).unwrap();
+        let how = Receive::into(&self.sink.layout).from(0, &self.there).memory(policy);
+        self.sink.engine.consume(transfer(name), &request, how).expect("it is admitted")
+    }
+
+    /// Gives so many tokens in one chunk.
+    fn give(&self, output: &Output<SystemEnv>, name: u32, tokens: u64) {
+        let blocks = self.take(&self.source, tokens.div_ceil(u64::from(SOURCE_TOKENS)));
+        self.source.fill(name, blocks.indices(), tokens);
+        output.chunk(&blocks, tokens, true).expect("it stands");
+    }
+
+    /// Blocks, as soon as they are free: what ended is let go by the control loop.
+    fn take(&self, end: &End, count: u64) -> Blocks {
+        self.until("blocks are free", || end.pool.take(count as usize).ok())
+    }
+
+    fn next(&self, input: &Input<SystemEnv>) -> Happening {
+        self.until("something happens at the sink", || input.try_next())
+    }
+
+    /// Has it all in legs of so many blocks. Answers how many legs there were, and how the application saw it end.
+    fn receive(&self, input: &Input<SystemEnv>, name: u32, tokens: u64, leg_blocks: u64) -> u32 {
+        let mut found =
+            [0, 1].map(|buffer| vec![0; input.assembled_bytes(buffer, tokens).expect("there are two") as usize]);
+        let (mut legs, mut confirmed_before) = (0, 0);
+        let grant = || {
+            input.grant(&self.take(&self.sink, leg_blocks)).expect("it stands");
+        };
+        grant();
+        loop {
+            match self.next(input) {
+                Happening::NeedsMemory { .. } => grant(),
+                Happening::Leg { leg, confirmed, .. } => {
+                    assert!(leg == legs && confirmed > confirmed_before, "leg {leg} to {confirmed}");
+                    (legs, confirmed_before) = (legs + 1, confirmed);
+                    let [one, other] = &mut found;
+                    assert_eq!(input.assemble(&mut [one, other], tokens).expect("it has landed"), 1);
+                }
+                Happening::Done { tokens: came } => {
+                    assert_eq!(came, tokens);
+                    let [one, other] = &mut found;
+                    input.assemble(&mut [one, other], tokens).expect("it has landed");
+                    break;
+                }
+                Happening::Layer { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(input.status(), Status::Success);
+        assert_whole(&found, name, tokens);
+        legs + 1
+    }
+
+    /// Everything has come to its end: nothing is kept, and all blocks are free.
+    fn assert_nothing_is_left(&self) {
+        for end in [&self.source, &self.sink] {
+            self.until("all blocks are free", || end.is_free().then_some(()));
+            let metrics = end.engine.control_metrics();
+            assert_eq!((metrics.transfers.live, metrics.moving), (0, 0), "{metrics:?}");
+        }
+    }
+}
+
+fn transfer(name: u32) -> TransferId {
+    TransferId::mint(UUID, name, 0).expect("it is a UUID")
+}
+
+fn until<T>(engines: &[&Engine], what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let since = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        let metrics = || engines.iter().map(|engine| engine.control_metrics()).collect::<Vec<_>>();
+        assert!(since.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain until {what}: {:?}", metrics());
+        // Engines with threads refuse to be turned, and need nobody.
+        let turned = engines.iter().filter(|engine| engine.progress_all().unwrap_or(false)).count();
+        if turned == 0 {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+fn join(from: &Engine, to: &Engine, turned: &[&Engine]) -> Peer {
+    let connecting = from.connect_begin(&to.descriptor()).expect("the card is sound");
+    until(turned, "there is a session", || connecting.poll()).expect("there is a session")
+}
+
+fn assert_whole(found: &[Vec<u8>; 2], name: u32, tokens: u64) {
+    for (buffer, lies) in buffers(SINK_TOKENS).iter().enumerate() {
+        for token in 0..tokens {
+            for (row, byte) in each(lies.form) {
+                let found = found[buffer][at(lies.form, tokens, token, row, byte) as usize];
+                assert_eq!(found, value(name, buffer, token, row, byte), "buffer {buffer}, token {token}, row {row}");
+            }
+        }
+    }
+}
+
+/// Whoever is asked first: the sink's words come before its source knows the name, and each side hears of its end once.
+pub fn scenario_01_a_completion_before_the_mapping_is_delivered_once(setting: &Setting) {
+    let both = Both::open(setting, 16, 4);
+    for (name, sink_first) in [(1, true), (2, false)] {
+        let early = sink_first.then(|| both.consume(name, MemoryPolicy::Wait));
+        if let Some(input) = &early {
+            input.grant(&both.take(&both.sink, 1)).unwrap();
+            let kept = || (both.source.engine.control_metrics().transfers.early > 0).then_some(());
+            both.until("the grant waits for its transfer", kept);
+        }
+        let output = both.produce(name);
+        both.give(&output, name, 100);
+        let input = early.unwrap_or_else(|| {
+            let input = both.consume(name, MemoryPolicy::Wait);
+            input.grant(&both.take(&both.sink, 1)).unwrap();
+            input
+        });
+        let mut ends = 0;
+        while ends == 0 {
+            ends += usize::from(matches!(both.next(&input), Happening::Done { tokens: 100 }));
+        }
+        both.until("the source ends", || output.poll()).expect("the sink has everything");
+        assert_eq!(input.try_next(), None, "an end is told once");
+        let (mut sent, mut received) = (Finished::default(), Finished::default());
+        both.source.engine.drain_finished(&mut sent);
+        both.sink.engine.drain_finished(&mut received);
+        let names = |requests: &[RequestId]| requests.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!((names(&sent.sent), sent.failed.len()), (vec![format!("cmpl-source-{name}")], 0));
+        assert_eq!((names(&received.received), received.failed.len()), (vec![format!("cmpl-sink-{name}")], 0));
+        assert_eq!(both.source.engine.drain_finished(&mut sent) + both.sink.engine.drain_finished(&mut received), 0);
+    }
+    both.assert_nothing_is_left();
+}
+
+/// A live name belongs to who has it, and so does a request; whoever comes second hears whose it is.
+pub fn scenario_02_a_live_id_of_a_second_owner_is_refused_and_the_first_is_unaffected(setting: &Setting) {
+    let both = Both::open(setting, 16, 4);
+    let output = both.produce(1);
+    let other = RequestId::new("cmpl-other").unwrap();
+    let how = || Send::from(&both.source.layout);
+    let refused = both.source.engine.produce(transfer(1), &other, how()).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("cmpl-source-1"), "{refused}");
+    let same = RequestId::new("cmpl-source-1").unwrap();
+    let refused = both.source.engine.produce(transfer(2), &same, how()).map(drop).unwrap_err().to_string();
+    assert!(refused.contains(&transfer(1).to_string()), "{refused}");
+    assert_eq!(both.source.engine.request_of(Side::Source, transfer(1)), Some(same));
+    let input = both.consume(1, MemoryPolicy::Wait);
+    both.give(&output, 1, 100);
+    assert_eq!(both.receive(&input, 1, 100, 1), 1);
+    both.until("the source ends", || output.poll()).expect("the sink has everything");
+    drop((output, input));
+    both.assert_nothing_is_left();
+}
+
+/// Two ranks of a sink: the source's blocks are held until both have everything, however long the other one takes.
+pub fn scenario_03_memory_is_held_until_all_distinct_ranks_have_acked(setting: &Setting) {
+    let both = Both::open(setting, 8, 4);
+    let second = End::start(setting, &both.folder, "sink-1", SINK_TOKENS, 4);
+    let all = [&both.source.engine, &both.sink.engine, &second.engine];
+    let there = join(&second.engine, &both.source.engine, &all);
+    until(&all, "the layout is told", || there.layouts().contains(&KV.to_owned()).then_some(()));
+    let request = |name: &str| RequestId::new(name).unwrap();
+    let how = Send::from(&both.source.layout).to_ranks(&[0, 1], 2);
+    let output = both.source.engine.produce(transfer(1), &request("cmpl-source"), how).unwrap();
+    both.give(&output, 1, 100);
+    let ends = [(&both.sink, &both.there), (&second, &there)];
+    let input = |rank: usize| {
+        let (end, peer) = ends[rank];
+        let how = Receive::into(&end.layout).rank(rank as u16, 2).from(0, peer);
+        end.engine.consume(transfer(1), &request("cmpl-sink"), how).unwrap()
+    };
+    let inputs = [input(0), input(1)];
+    // A leg goes when both have granted it; one has everything and lets go, the other has not looked.
+    let blocks = [0, 1].map(|rank| ends[rank].0.pool.take(1).expect("nobody else has any"));
+    inputs[0].grant(&blocks[0]).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(inputs[0].try_next(), None, "nothing goes before the other rank has room");
+    inputs[1].grant(&blocks[1]).unwrap();
+    for input in &inputs {
+        assert!(output.poll().is_none_or(|ended| ended.is_ok()));
+        let done = || input.try_next().filter(|what| matches!(what, Happening::Done { .. }));
+        until(&all, "a rank has everything", done);
+    }
+    until(&all, "the source ends", || output.poll()).expect("both have everything");
+    until(&all, "the source's blocks are free", || both.source.is_free().then_some(()));
+}
+
+/// 2,000 tokens into a sink with room for 1,024: the rest comes in a second leg.
+pub fn scenario_04_two_thousand_tokens_in_two_legs_match(setting: &Setting) {
+    in_legs(setting, 2_000, 8, 2);
+}
+
+/// 10,000 tokens into a sink with room for 1,024.
+pub fn scenario_05_ten_legs_match(setting: &Setting) {
+    in_legs(setting, 10_000, 8, 10);
+}
+
+/// A cut inside a block of both sides' sizes: 1,000 is neither 16 nor 128 times anything.
+pub fn scenario_06_a_cut_at_token_1000_gives_the_same_bytes(setting: &Setting) {
+    let both = Both::open(setting, 126, 17);
+    let (output, input) = (both.produce(1), both.consume(1, MemoryPolicy::Wait));
+    // The first chunk ends at 1,000, and what comes behind it begins inside of its last block.
+    let (first, second) = (both.take(&both.source, 63), both.take(&both.source, 62));
+    both.source.fill(1, &[first.indices(), second.indices()].concat(), 2_000);
+    output.chunk(&first, 1_000, false).expect("it stands");
+    output.chunk(&second, 1_000, true).expect("it stands");
+    drop((first, second));
+    assert_eq!(both.receive(&input, 1, 2_000, 16), 1);
+    both.until("the source ends", || output.poll()).expect("the sink has everything");
+    drop((output, input));
+    both.assert_nothing_is_left();
+}
+
+fn in_legs(setting: &Setting, tokens: u64, leg_blocks: u64, legs: u32) {
+    let both = Both::open(setting, tokens.div_ceil(u64::from(SOURCE_TOKENS)) as u32, leg_blocks as u32);
+    let (output, input) = (both.produce(1), both.consume(1, MemoryPolicy::Wait));
+    both.give(&output, 1, tokens);
+    assert_eq!(both.receive(&input, 1, tokens, leg_blocks), legs);
+    both.until("the source ends", || output.poll()).expect("the sink has everything");
+    drop((output, input));
+    both.assert_nothing_is_left();
+}
+
+/// Without memory for a leg a sink waits, takes what there is, or fails, as it was told to; what has come stays.
+pub fn scenario_07_no_memory_for_a_leg_is_met_as_configured(setting: &Setting) {
+    let both = Both::open(setting, 16, 2);
+    for (name, policy) in [(1, MemoryPolicy::Wait), (2, MemoryPolicy::Shrink), (3, MemoryPolicy::Fail)] {
+        let (output, input) = (both.produce(name), both.consume(name, policy));
+        both.give(&output, name, 200);
+        match policy {
+            MemoryPolicy::Wait => {
+                assert_eq!(input.no_memory(0), Ok(NoMemory::Wait));
+                assert_eq!(both.receive(&input, name, 200, 2), 1, "it was not lost");
+            }
+            MemoryPolicy::Shrink => {
+                assert_eq!(input.no_memory(0), Ok(NoMemory::Wait));
+                assert_eq!(input.no_memory(1), Ok(NoMemory::Take { blocks: 1 }));
+                assert_eq!(both.receive(&input, name, 200, 1), 2);
+            }
+            MemoryPolicy::Fail => {
+                assert_eq!(input.no_memory(0), Ok(NoMemory::Failed));
+                let failed = both.until("the sink ends", || match input.try_next()? {
+                    Happening::Failed(failed) => Some(failed),
+                    _ => None,
+                });
+                assert_eq!((failed.cause, failed.said_by), (FlowCause::NoMemory, Side::Sink));
+                let there = both.until("the source hears of it", || output.poll()).unwrap_err();
+                assert_eq!((there.cause, there.said_by), (FlowCause::NoMemory, Side::Sink), "{there:?}");
+                continue;
+            }
+        }
+        both.until("the source ends", || output.poll()).expect("the sink has everything");
+    }
+    both.assert_nothing_is_left();
+}
+
+/// Blocks of a sink that gives up come back when it is proven that nothing can land in them any more.
+pub fn scenario_08_an_aborting_sink_gets_its_blocks_when_nothing_can_land_any_more(setting: &Setting) {
+    let tokens = setting.large() / 4 / TOKEN_BYTES;
+    let blocks = |of: u32| tokens.div_ceil(u64::from(of)) as u32;
+    let both = Both::open(setting, blocks(SOURCE_TOKENS), blocks(SINK_TOKENS));
+    let (output, input) = (both.produce(1), both.consume(1, MemoryPolicy::Wait));
+    let granted = both.take(&both.sink, u64::from(both.sink.blocks));
+    input.grant(&granted).unwrap();
+    drop(granted);
+    let given = both.take(&both.source, u64::from(both.source.blocks));
+    output.chunk(&given, tokens, true).unwrap();
+    drop(given);
+    // In the middle of it, or before, or behind: at any time.
+    let _ = input.abort(Duration::ZERO);
+    let ended = both.until("the source ends", || output.poll());
+    if let Err(failed) = ended {
+        assert_eq!((failed.cause, failed.said_by), (FlowCause::Aborted, Side::Sink), "{failed:?}");
+    }
+    drop((output, input));
+    both.assert_nothing_is_left();
+    // What is written now is not touched by what was under way.
+    both.sink.pool.window().fill(0, u64::from(both.sink.blocks) * TOKEN_BYTES * u64::from(SINK_TOKENS), 0x5a).unwrap();
+    both.until("a moment has passed", {
+        let since = Instant::now();
+        move || (since.elapsed() > Duration::from_millis(20)).then_some(())
+    });
+    let mut found = vec![0; (u64::from(both.sink.blocks) * TOKEN_BYTES * u64::from(SINK_TOKENS)) as usize];
+    both.sink.pool.window().read_into(0, &mut found).unwrap();
+    assert!(found.iter().all(|&byte| byte == 0x5a), "something has landed in blocks that were free");
+}
+
+/// A source that fails in the middle of its layers is known at the sink within a second, in its own words, with what has not come.
+pub fn scenario_09_a_source_that_fails_in_mid_layer_is_known_in_a_second(setting: &Setting) {
+    let both = Both::open(setting, 16, 4);
+    let request = RequestId::new("cmpl-source").unwrap();
+    let how = Send::from(&both.source.layout).by_layer();
+    let output = both.source.engine.produce(transfer(1), &request, how).unwrap();
+    let input = both.consume(1, MemoryPolicy::Wait);
+    let granted = both.take(&both.sink, 2);
+    let blocks = granted.indices().to_vec();
+    input.grant(&granted).unwrap();
+    both.give(&output, 1, 200);
+    output.layer(0).unwrap();
+    let layer = || input.try_next().filter(|what| matches!(what, Happening::Layer { layer: 0, .. }));
+    both.until("the first layer is there", layer);
+    let since = Instant::now();
+    output.fail("the model ran out of memory in layer 1");
+    let failed = both.until("the sink hears of it", || match input.try_next()? {
+        Happening::Failed(failed) => Some(failed),
+        _ => None,
+    });
+    assert!(since.elapsed() < KNOWN_WITHIN, "{:?}", since.elapsed());
+    assert_eq!((failed.cause, failed.said_by), (FlowCause::SourceFailed, Side::Source));
+    assert!(failed.words.contains("ran out of memory in layer 1"), "{failed:?}");
+    let layers: Vec<(u32, u32, u32)> = failed.missing.iter().map(|run| (run.layer, run.first, run.count)).collect();
+    assert_eq!((layers, failed.blocks), (vec![(1, 0, 2)], blocks), "all of the second layer, and nothing of the first");
+    drop((output, input, granted));
+    both.assert_nothing_is_left();
+}
+
+/// An engine that was started again under the same name is another one: what it was told before is not for it.
+pub fn scenario_12_a_restarted_peer_is_another_one(setting: &Setting) {
+    let both = Both::open(setting, 16, 4);
+    let (output, input) = (both.produce(1), both.consume(1, MemoryPolicy::Wait));
+    input.grant(&both.take(&both.sink, 2)).unwrap();
+    let Both { there, sink, source, setting, folder } = both;
+    drop((output, source));
+    let failed = until(&[&sink.engine], "the sink hears of its end", || match input.try_next()? {
+        Happening::Failed(failed) => Some(failed),
+        _ => None,
+    });
+    assert!(
+        matches!(
+            failed.cause,
+            FlowCause::PeerClosed | FlowCause::PeerLost | FlowCause::Aborted | FlowCause::EngineClosed
+        ),
+        "{failed:?}"
+    );
+    drop((input, there));
+    let source = End::start(&setting, &folder, SOURCE, SOURCE_TOKENS, 16);
+    let there = join(&sink.engine, &source.engine, &[&source.engine, &sink.engine]);
+    let both = Both { there, sink, source, setting, folder };
+    both.until("the layout is told", || both.there.layouts().contains(&KV.to_owned()).then_some(()));
+    // The new one does not know the old name, and can give it anew under the next attempt.
+    assert_eq!(both.source.engine.request_of(Side::Source, transfer(1)), None);
+    let (output, input) = (both.produce(2), both.consume(2, MemoryPolicy::Wait));
+    both.give(&output, 2, 100);
+    assert_eq!(both.receive(&input, 2, 100, 1), 1);
+    both.until("the source ends", || output.poll()).expect("the sink has everything");
+    drop((output, input));
+    assert!(!both.setting.is_inline() || both.source.engine.progress_all().is_ok());
+    both.assert_nothing_is_left();
+}

@@ -1,0 +1,427 @@
+//! What is going to happen in a run: who there is, what is to be moved, and a list of deeds, all made from the seed before it begins.
+//!
+//! Nothing in the list depends on what happens. So a part of it can be left out, and the rest still says what it said.
+
+use std::time::Duration;
+
+use penstock::flows::MemoryPolicy;
+
+use crate::env::Clock;
+use crate::faults::Death;
+use crate::links::Weather;
+use crate::random::Random;
+
+/// How long a peer may be silent in a run.
+pub const HEARTBEAT: Duration = Duration::from_millis(300);
+
+/// Everything about a run.
+#[derive(Debug, Clone)]
+pub struct Script {
+    /// What it was made from; it decides the order of all steps as well.
+    pub seed: u64,
+    /// What it is about.
+    pub family: Family,
+    /// The weather after everybody has met.
+    pub weather: Weather,
+    /// Who there is.
+    pub players: Vec<Player>,
+    /// What is to be moved.
+    pub cases: Vec<Case>,
+    /// What happens, by time.
+    pub deeds: Vec<Deed>,
+}
+
+/// What a run is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// One source, several ranks that need a part of it each.
+    FanOut,
+    /// Several sources with a part each, one that needs all.
+    FanIn,
+    /// Blocks of different sizes, destinations that are too small, and policies for it.
+    Legs,
+    /// Transfers that are given up, or that fail.
+    Aborts,
+    /// Engines that die and come again, that stand still, links that are cut.
+    Faults,
+    /// Some of all.
+    Everything,
+}
+
+impl Family {
+    /// All of them: a seed is of the one at its remainder.
+    pub const ALL: [Self; 6] = [Self::FanOut, Self::FanIn, Self::Legs, Self::Aborts, Self::Faults, Self::Everything];
+}
+
+/// An engine.
+#[derive(Debug, Clone, Copy)]
+pub struct Player {
+    /// Its host; several may be on one.
+    pub host: u64,
+    /// Its clock.
+    pub clock: Clock,
+    /// Tokens of one of its blocks.
+    pub block_tokens: u32,
+    /// Its second layer lies row after row.
+    pub has_planes: bool,
+    /// Its rank among those that have or need the same, and of how many.
+    pub rank: (u16, u16),
+}
+
+/// Something to be moved by name.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    /// Those that need the bytes give them, and the other way round. Only where there is one of each.
+    pub is_reversed: bool,
+    /// How many tokens there are.
+    pub tokens: u64,
+    /// The first one that is needed.
+    pub begin: u64,
+    /// In how many chunks they are computed.
+    pub chunks: u64,
+    /// How many blocks a leg has.
+    pub leg_blocks: usize,
+    /// What is done without memory.
+    pub memory: MemoryPolicy,
+    /// The source lends, and the sink reads.
+    pub is_pull: bool,
+    /// Each layer goes by itself.
+    pub is_by_layer: bool,
+    /// How long it may take.
+    pub within: Duration,
+}
+
+/// Something that happens at a moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Deed {
+    /// So long after everybody has met.
+    pub after: Duration,
+    /// What.
+    pub act: Act,
+}
+
+/// One half of a case, as it is named in a deed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Half {
+    /// A rank of its source.
+    Source(u16),
+    /// A rank of its sink.
+    Sink(u16),
+}
+
+/// What happens.
+#[derive(Debug, Clone, Copy)]
+pub enum Act {
+    /// A half of a case begins.
+    Begin {
+        /// Which case.
+        case: usize,
+        /// Which half.
+        half: Half,
+    },
+    /// All its sources have computed one chunk more.
+    Chunk {
+        /// Which case.
+        case: usize,
+    },
+    /// A layer of it is ready.
+    Layer {
+        /// Which case.
+        case: usize,
+        /// Which layer.
+        layer: u32,
+    },
+    /// An application says that it has failed.
+    Fail {
+        /// Which case.
+        case: usize,
+        /// Which half.
+        half: Half,
+    },
+    /// An application wants its blocks back.
+    Abort {
+        /// Which case.
+        case: usize,
+        /// Which half.
+        half: Half,
+    },
+    /// An application drops its handle.
+    Drop {
+        /// Which case.
+        case: usize,
+        /// Which half.
+        half: Half,
+    },
+    /// An engine dies.
+    Crash {
+        /// Which.
+        player: usize,
+        /// What others notice.
+        death: Death,
+    },
+    /// One that has died comes again, under its name.
+    Restart {
+        /// Which.
+        player: usize,
+    },
+    /// An engine stands still.
+    Freeze {
+        /// Which.
+        player: usize,
+        /// How long.
+        span: Duration,
+    },
+    /// Nothing passes between two engines' hosts, or from the first to the other.
+    Cut {
+        /// From here.
+        from: usize,
+        /// To there.
+        to: usize,
+        /// In both directions.
+        is_both: bool,
+    },
+    /// Every link passes again.
+    Heal,
+    /// The weather changes.
+    Weather(Weather),
+    /// An engine has no blocks to give.
+    Starve {
+        /// Which.
+        player: usize,
+        /// How long.
+        span: Duration,
+    },
+}
+
+impl Act {
+    /// Whether a run in which it happens may have transfers that fail.
+    pub fn may_fail_transfers(&self) -> bool {
+        !matches!(self, Self::Begin { .. } | Self::Chunk { .. } | Self::Layer { .. } | Self::Weather(_) | Self::Heal)
+    }
+}
+
+impl Script {
+    /// What this seed says.
+    pub fn of(seed: u64) -> Self {
+        let family = Family::ALL[(seed % Family::ALL.len() as u64) as usize];
+        let mut random = Random::new(seed ^ 0x5c21_9700_d33d_0000);
+        let players = players(family, &mut random);
+        let weather = weather(&mut random);
+        let is_pair = players.len() == 2;
+        let count = 1 + random.below(if is_pair { 4 } else { 2 });
+        let cases: Vec<Case> = (0..count).map(|_| case(family, is_pair, &mut random)).collect();
+        let mut script = Self { seed, family, weather, players, cases, deeds: Vec::new() };
+        for number in 0..count {
+            script.play(number, &mut random);
+        }
+        script.disturb(&mut random);
+        script.deeds.sort_by_key(|deed| deed.after);
+        script
+    }
+
+    /// The places of those that have the bytes of a case, or that need them, by rank.
+    pub fn sides(&self, case: usize) -> (Vec<usize>, Vec<usize>) {
+        let sources = if self.family == Family::FanIn { self.players.len() - 1 } else { 1 };
+        let all: Vec<usize> = (0..self.players.len()).collect();
+        let (first, second) = all.split_at(sources);
+        match self.cases[case].is_reversed {
+            true => (second.to_vec(), first.to_vec()),
+            false => (first.to_vec(), second.to_vec()),
+        }
+    }
+
+    fn halves(&self, case: usize) -> Vec<Half> {
+        let (sources, sinks) = self.sides(case);
+        let sources = (0..sources.len() as u16).map(Half::Source);
+        sources.chain((0..sinks.len() as u16).map(Half::Sink)).collect()
+    }
+
+    fn add(&mut self, after: Duration, act: Act) {
+        self.deeds.push(Deed { after, act });
+    }
+
+    /// The deeds of one case.
+    fn play(&mut self, number: usize, random: &mut Random) {
+        let start = micros(random.below(3000));
+        for half in self.halves(number) {
+            // Now and then one comes late, or with all others at once.
+            let late = micros(if random.once_in(6) { random.below(40_000) } else { random.below(400) });
+            self.add(start + late, Act::Begin { case: number, half });
+        }
+        let mut after = start;
+        for _ in 0..self.cases[number].chunks {
+            after += micros(random.below(600));
+            self.add(after, Act::Chunk { case: number });
+        }
+        if self.cases[number].is_by_layer {
+            for layer in 0..2 {
+                let after = start + micros(random.below(2000));
+                self.add(after, Act::Layer { case: number, layer });
+            }
+        }
+    }
+
+    /// What goes wrong.
+    fn disturb(&mut self, random: &mut Random) {
+        let (aborts, faults, starving) = match self.family {
+            Family::FanOut | Family::FanIn => match random.below(4) {
+                0 => (1, 0, 0),
+                1 => (0, 1, 0),
+                _ => (0, 0, 0),
+            },
+            Family::Legs => (0, 0, random.below(3)),
+            Family::Aborts => (1 + random.below(2), 0, 0),
+            Family::Faults => (0, 1 + random.below(3), 0),
+            Family::Everything => (random.below(2), random.below(3), random.below(2)),
+        };
+        for _ in 0..aborts {
+            let case = random.below(self.cases.len());
+            let halves = self.halves(case);
+            let half = halves[random.below(halves.len())];
+            let act = match random.below(3) {
+                0 => Act::Fail { case, half },
+                1 => Act::Abort { case, half },
+                _ => Act::Drop { case, half },
+            };
+            self.add(micros(random.below(5000)), act);
+        }
+        for _ in 0..faults {
+            self.fault(random);
+        }
+        for _ in 0..starving {
+            let (player, span) = (random.below(self.players.len()), micros(random.below(60_000)));
+            self.add(micros(random.below(4000)), Act::Starve { player, span });
+        }
+    }
+
+    fn fault(&mut self, random: &mut Random) {
+        let count = self.players.len();
+        let (player, at) = (random.below(count), micros(random.below(5000)));
+        // Most pass before anybody gives up waiting, some do not.
+        let span = micros(if random.once_in(3) { random.below(900_000) } else { random.below(60_000) });
+        match random.below(5) {
+            0 => {
+                // A host that loses power has nobody on it who lives.
+                let host = self.players[player].host;
+                let is_alone = self.players.iter().filter(|player| player.host == host).count() == 1;
+                let death = if is_alone && random.once_in(2) { Death::Silent } else { Death::Killed };
+                self.add(at, Act::Crash { player, death });
+                if !random.once_in(4) {
+                    self.add(at + span, Act::Restart { player });
+                    // Somebody has something to move afterwards.
+                    let again = Case { within: micros(3_000_000), ..self.cases[0] };
+                    self.cases.push(again);
+                    let case = self.cases.len() - 1;
+                    for half in self.halves(case) {
+                        self.add(at + span + micros(random.below(2000)), Act::Begin { case, half });
+                    }
+                    for _ in 0..again.chunks {
+                        self.add(at + span + micros(random.below(3000)), Act::Chunk { case });
+                    }
+                    for layer in 0..2 {
+                        self.add(at + span, Act::Layer { case, layer });
+                    }
+                }
+            }
+            1 => self.add(at, Act::Freeze { player, span }),
+            2 | 3 => {
+                let other = (player + 1 + random.below(count - 1)) % count;
+                self.add(at, Act::Cut { from: player, to: other, is_both: random.once_in(2) });
+                self.add(at + span, Act::Heal);
+            }
+            _ => {
+                let weather = weather(random);
+                self.add(at, Act::Weather(weather));
+            }
+        }
+    }
+}
+
+fn micros(count: usize) -> Duration {
+    Duration::from_micros(count as u64)
+}
+
+fn weather(random: &mut Random) -> Weather {
+    match random.below(3) {
+        0 => Weather::default(),
+        1 => Weather { delay_max: micros(400), ..Weather::default() },
+        _ => Weather { delay_min: micros(5), delay_max: micros(900), lost: 40, doubled: 40 },
+    }
+}
+
+fn players(family: Family, random: &mut Random) -> Vec<Player> {
+    let ranks = 2 + random.below(2) as u16 * 2;
+    let (sources, sinks) = match family {
+        Family::FanOut => (1, ranks),
+        Family::FanIn => (ranks, 1),
+        _ => (1, 1),
+    };
+    // All engines of a side have the same block; some are all on one host.
+    let sizes = [[4, 16][random.below(2)], [4, 8, 16][random.below(3)]];
+    let is_one_host = random.once_in(5);
+    let mut player = |number: u64, rank, side: usize| Player {
+        host: if is_one_host { 1 } else { 1 + number },
+        clock: Clock { ahead: micros(random.below(5_000_000)), drift_ppm: random.below(401) as i32 - 200 },
+        block_tokens: sizes[side],
+        has_planes: random.once_in(3),
+        rank,
+    };
+    let mut all: Vec<Player> = (0..sources).map(|rank| player(u64::from(rank), (rank, sources), 0)).collect();
+    all.extend((0..sinks).map(|rank| player(u64::from(sources + rank), (rank, sinks), 1)));
+    all
+}
+
+fn case(family: Family, is_pair: bool, random: &mut Random) -> Case {
+    let tokens = match random.below(8) {
+        0 => 1 + random.below(4),
+        1 => 64,
+        _ => 1 + random.below(100),
+    } as u64;
+    let is_strict = matches!(family, Family::Legs | Family::Everything);
+    let is_by_layer = random.once_in(3);
+    Case {
+        is_reversed: is_pair && random.once_in(3),
+        tokens,
+        begin: if random.once_in(4) { random.below(tokens as usize) as u64 } else { 0 },
+        chunks: 1 + random.below(3) as u64,
+        leg_blocks: 1 + random.below(6),
+        memory: match random.below(3) {
+            0 if is_strict => MemoryPolicy::Fail,
+            1 => MemoryPolicy::Shrink,
+            _ => MemoryPolicy::Wait,
+        },
+        is_pull: random.once_in(3),
+        is_by_layer,
+        within: Duration::from_millis(if random.once_in(8) { 30 } else { 2000 }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_says_the_same_every_time_and_deeds_are_in_order() {
+        for seed in 0..200 {
+            let (one, again) = (Script::of(seed), Script::of(seed));
+            assert_eq!(format!("{one:?}"), format!("{again:?}"));
+            assert!(one.deeds.is_sorted_by_key(|deed| deed.after) && !one.cases.is_empty());
+            let (sources, sinks) = one.sides(0);
+            assert_eq!(sources.len() + sinks.len(), one.players.len());
+        }
+    }
+
+    #[test]
+    fn every_kind_of_deed_is_in_some_seed() {
+        let kind = |deed: &Deed| format!("{:?}", deed.act).split([' ', '(', '{']).next().unwrap_or("").to_owned();
+        let mut kinds: Vec<String> =
+            (0..500).flat_map(|seed| Script::of(seed).deeds.iter().map(kind).collect::<Vec<_>>()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        let all = [
+            "Abort", "Begin", "Chunk", "Crash", "Cut", "Drop", "Fail", "Freeze", "Heal", "Layer", "Restart", "Starve",
+            "Weather",
+        ];
+        assert_eq!(kinds, all);
+    }
+}

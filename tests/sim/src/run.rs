@@ -1,0 +1,287 @@
+//! One run of a script, or of a part of it: deeds are done, applications look, and the oracle looks at both.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use penstock::Moment;
+use penstock::flows::{Finished, RequestId};
+
+use crate::actors::{Actor, Course, Wish};
+use crate::deed::{Act, HEARTBEAT, Half, Script};
+use crate::oracle::{Invariant, Violated};
+use crate::random::Random;
+use crate::stage::Stage;
+use crate::world::World;
+
+/// When the last deed is done everything heals, and all that goes on has to be over within this.
+const OVER_WITHIN: Duration = Duration::from_secs(60);
+/// Within this a failure is known to everybody who is not cut off.
+const KNOWN_WITHIN: Duration = Duration::from_secs(1);
+/// Steps in which something has happened, from one look at all tables to the next.
+const LOOKS: u32 = 48;
+/// An application looks once in so many steps.
+const TURN_ONCE_IN: usize = 4;
+
+/// What came of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Account {
+    /// Halves that ended well.
+    pub well: u32,
+    /// Halves that failed, as they may.
+    pub failed: u32,
+    /// A number that stands for everything that has happened.
+    pub trace: u64,
+    /// How many events there were.
+    pub events: u64,
+}
+
+/// Does the deeds at these places of the script's list. A panic is what any other violation is.
+pub fn perform(script: &Script, keep: &[usize]) -> Result<Account, Violated> {
+    let body = || {
+        let world = World::new(script.seed);
+        let mut run = Run::open(&world, script, keep)?;
+        run.go()?;
+        let account = run.close()?;
+        Ok(Account { trace: world.trace_hash(), events: world.events(), ..account })
+    };
+    catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|panicked| Err(Violated::new(Invariant::NothingPanics, words_of(&*panicked))))
+}
+
+fn words_of(panicked: &(dyn Any + Send)) -> String {
+    let text = panicked.downcast_ref::<String>().map(String::as_str);
+    text.or(panicked.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()
+}
+
+struct Run<'s, 'w> {
+    script: &'s Script,
+    keep: &'s [usize],
+    actors: Vec<Actor>,
+    courses: Vec<Course>,
+    stage: Stage<'w>,
+    random: Random,
+    began: Moment,
+    /// How many deeds are done.
+    done: usize,
+    /// Everything kept says that all transfers end well.
+    is_calm: bool,
+}
+
+impl<'s, 'w> Run<'s, 'w> {
+    fn open(world: &'w World, script: &'s Script, keep: &'s [usize]) -> Result<Self, Violated> {
+        let stage = Stage::open(world, script)?;
+        world.set_weather(script.weather);
+        let kept = || keep.iter().map(|&place| script.deeds[place].act);
+        Ok(Self {
+            script,
+            keep,
+            actors: Vec::new(),
+            courses: vec![Course::default(); script.cases.len()],
+            stage,
+            random: Random::new(script.seed ^ 0xac70_7500),
+            began: world.now(),
+            done: 0,
+            is_calm: !kept().any(|act| act.may_fail_transfers()),
+        })
+    }
+
+    fn now(&self) -> Moment {
+        self.stage.world.now()
+    }
+
+    fn go(&mut self) -> Result<(), Violated> {
+        let mut happened = 0;
+        let mut healed_at = None;
+        loop {
+            self.do_deeds();
+            self.stage.thaw(false);
+            if self.done == self.keep.len() && healed_at.is_none() && self.has_healed() {
+                self.stage.world.heal();
+                healed_at = Some(self.now());
+                self.stage.disturbed = self.now();
+            }
+            happened += u32::from(self.stage.world.step_idly());
+            self.stage.seats.iter_mut().for_each(|seat| seat.look());
+            self.turn_actors()?;
+            if happened >= LOOKS {
+                happened = 0;
+                self.stage.seats.iter().try_for_each(|seat| seat.check())?;
+            }
+            self.check_times()?;
+            if healed_at.is_some() && self.actors.iter().all(|actor| actor.is_gone) {
+                return Ok(());
+            }
+            if healed_at.is_some_and(|at| self.now().since(at) > OVER_WITHIN) {
+                let left = self.actors.iter().find(|actor| !actor.is_gone).map(|actor| (actor.case, actor.half));
+                let words = format!("{left:?} is not over {OVER_WITHIN:?} after everything has healed");
+                return Err(Violated::new(Invariant::AnswersComeInTime, words));
+            }
+        }
+    }
+
+    /// Nobody stands still any more.
+    fn has_healed(&self) -> bool {
+        self.stage.seats.iter().all(|seat| seat.frozen_until.is_none())
+    }
+
+    fn do_deeds(&mut self) {
+        while let Some(&place) = self.keep.get(self.done) {
+            let deed = self.script.deeds[place];
+            if self.now().since(self.began) < deed.after {
+                return;
+            }
+            self.done += 1;
+            self.act(deed.act);
+        }
+    }
+
+    fn act(&mut self, act: Act) {
+        match act {
+            Act::Begin { case, half } => {
+                let actor = Actor::new(self.script, case, half, &self.stage);
+                self.actors.push(actor);
+            }
+            Act::Chunk { case } => self.courses[case].chunks += 1,
+            Act::Layer { case, layer } => self.courses[case].layers[layer as usize] = true,
+            Act::Fail { case, half } => self.wish(case, half, Wish::Fail),
+            Act::Abort { case, half } => self.wish(case, half, Wish::Abort),
+            Act::Drop { case, half } => self.wish(case, half, Wish::Drop),
+            Act::Crash { player, death } => {
+                self.stage.crash(player, death);
+                let dead = self.actors.iter_mut().filter(|actor| actor.seat == player);
+                dead.for_each(Actor::forget);
+            }
+            Act::Restart { player } => self.stage.start(player),
+            Act::Freeze { player, span } => self.stage.freeze(player, span),
+            Act::Cut { from, to, is_both } => {
+                let host = |player: usize| self.script.players[player].host;
+                self.stage.world.cut(host(from), host(to));
+                if is_both {
+                    self.stage.world.cut(host(to), host(from));
+                }
+                self.stage.disturbed = self.now();
+            }
+            Act::Heal => {
+                self.stage.world.heal();
+                self.stage.disturbed = self.now();
+            }
+            Act::Weather(weather) => self.stage.world.set_weather(weather),
+            Act::Starve { player, span } => self.stage.seats[player].starved_until = self.now() + span,
+        }
+    }
+
+    fn wish(&mut self, case: usize, half: Half, wish: Wish) {
+        let its = self.actors.iter_mut().filter(|actor| (actor.case, actor.half) == (case, half));
+        its.for_each(|actor| actor.wishes(wish));
+    }
+
+    fn turn_actors(&mut self) -> Result<(), Violated> {
+        for actor in &mut self.actors {
+            if self.stage.seats[actor.seat].is_awake() && !actor.is_gone && self.random.once_in(TURN_ONCE_IN) {
+                actor.turn(self.script, &self.courses[actor.case], &mut self.stage, &mut self.random)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every half ends in its time, and soon after the first half of its case that failed.
+    fn check_times(&self) -> Result<(), Violated> {
+        let now = self.now();
+        let is_cut_off = self.done < self.keep.len() || !self.has_healed();
+        // Whoever cannot be reached is known to be gone when it was silent for so long.
+        let patience = KNOWN_WITHIN + if self.is_calm { Duration::ZERO } else { 4 * HEARTBEAT };
+        for actor in self.actors.iter().filter(|actor| !actor.is_gone && actor.end.is_none()) {
+            let Some(admitted) = actor.admitted else { continue };
+            let its_time = admitted + self.script.cases[actor.case].within;
+            if now > its_time.max(self.stage.disturbed) + KNOWN_WITHIN && self.stage.seats[actor.seat].is_awake() {
+                let words = format!("case {} {:?} was to end at {its_time:?} and has not", actor.case, actor.half);
+                return Err(Violated::new(Invariant::AnswersComeInTime, words));
+            }
+            if is_cut_off {
+                continue;
+            }
+            let others = self.actors.iter().filter(|other| other.case == actor.case && other.is_linked(actor));
+            let failed = others.filter_map(|other| other.end.as_ref().filter(|end| end.failure.is_some()));
+            let Some(first) = failed.map(|end| end.at).min() else { continue };
+            let known_at = first.max(admitted).max(self.stage.disturbed) + patience;
+            if now > known_at {
+                let words = format!("case {} failed at {first:?}, and {:?} does not know", actor.case, actor.half);
+                return Err(Violated::new(Invariant::AnswersComeInTime, words));
+            }
+        }
+        Ok(())
+    }
+
+    fn close(self) -> Result<Account, Violated> {
+        self.check_finished()?;
+        if self.is_calm {
+            self.check_all_well()?;
+        }
+        let ended = || self.actors.iter().filter_map(|actor| actor.end.as_ref());
+        let failed = ended().filter(|end| end.failure.is_some()).count() as u32;
+        let account = Account { well: ended().count() as u32 - failed, failed, ..Account::default() };
+        self.stage.close()?;
+        Ok(account)
+    }
+
+    /// What schedulers fetch is what handles said, each once.
+    fn check_finished(&self) -> Result<(), Violated> {
+        for (number, seat) in self.stage.seats.iter().enumerate() {
+            let Some(node) = seat.node() else { continue };
+            let mut finished = Finished::default();
+            node.drain_finished(&mut finished);
+            let mut told: BTreeMap<&RequestId, bool> = BTreeMap::new();
+            let well = finished.sent.iter().chain(&finished.received).map(|request| (request, true));
+            for (request, is_well) in well.chain(finished.failed.iter().map(|request| (request, false))) {
+                if told.insert(request, is_well).is_some() {
+                    return Err(Violated::new(Invariant::OneEndEach, format!("{request:?} has finished twice")));
+                }
+            }
+            let its = self.actors.iter().filter(|actor| actor.seat == number && !actor.is_dead(&self.stage));
+            for actor in its.filter(|actor| actor.admitted.is_some()) {
+                let said = actor.end.as_ref().map(|end| end.failure.is_none());
+                let fetched = told.remove(&actor.request);
+                // Whoever drops a handle may do so when it has ended well, and nobody has looked.
+                let is_dropped = actor.end.as_ref().is_some_and(|end| end.failure.as_deref() == Some("dropped"));
+                if fetched.is_none() || (fetched != said && !is_dropped) {
+                    let words =
+                        format!("{:?} has ended as {:?}, and is fetched as {fetched:?}", actor.request, actor.end);
+                    return Err(Violated::new(Invariant::OneEndEach, words));
+                }
+            }
+            if let Some(request) = told.keys().next() {
+                return Err(Violated::new(
+                    Invariant::OneEndEach,
+                    format!("{request:?} was never begun and has finished"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing went wrong that could hinder a transfer: those that were begun on all sides, and computed, have ended well.
+    fn check_all_well(&self) -> Result<(), Violated> {
+        for (number, case) in self.script.cases.iter().enumerate() {
+            let (sources, sinks) = self.script.sides(number);
+            let its: Vec<&Actor> = self.actors.iter().filter(|actor| actor.case == number).collect();
+            let halves: BTreeSet<String> = its.iter().map(|actor| format!("{:?}", actor.half)).collect();
+            let Some(last) = its.iter().map(|actor| actor.begun).max() else { continue };
+            let first = its.iter().map(|actor| actor.begun).min().unwrap_or(last);
+            let course = &self.courses[number];
+            let is_computed =
+                course.chunks >= case.chunks && (!case.is_by_layer || course.layers.iter().all(|&layer| layer));
+            let is_complete = halves.len() == sources.len() + sinks.len() && is_computed;
+            // Some have very little time, and some come late.
+            if !is_complete || case.within < KNOWN_WITHIN || last.since(first) > KNOWN_WITHIN {
+                continue;
+            }
+            if let Some(actor) = its.iter().find(|actor| actor.end.as_ref().is_none_or(|end| end.failure.is_some())) {
+                let words = format!("nothing hinders case {number}, and {:?} ended as {:?}", actor.half, actor.end);
+                return Err(Violated::new(Invariant::AnswersComeInTime, words));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,328 @@
+//! The engines of a run, their memory, and who has met whom.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use penstock::flows::{Buffer, Form, Layout, LayoutSpec, Rows};
+use penstock::{Blocks, Connecting, Moment, Peer, Pool, PoolSpec, Rights};
+
+use crate::deed::{HEARTBEAT, Player, Script};
+use crate::env::{Identity, SimEnv};
+use crate::faults::Death;
+use crate::oracle::{Invariant, Ledger, Violated};
+use crate::world::{Node, World};
+
+/// Rows of a token, over all ranks, and bytes of a row. There are two layers.
+pub const ROWS: u32 = 4;
+/// Bytes of a row of one token.
+pub const ROW_BYTES: u32 = 8;
+/// Blocks of a pool.
+pub const BLOCKS: u32 = 64;
+/// Layers of a block.
+pub const LAYERS: usize = 2;
+const LABEL: &str = "kv";
+/// How long a source may take to answer an abort.
+const ABORT_MS: u64 = 40;
+/// How long until somebody who could not be met is called again.
+const CALL_AGAIN: Duration = Duration::from_millis(20);
+
+/// The engines of a run.
+pub struct Stage<'w> {
+    /// Their world.
+    pub world: &'w World,
+    /// Each in its place.
+    pub seats: Vec<Seat>,
+    /// When something last happened from which transfers may suffer.
+    pub disturbed: Moment,
+}
+
+/// The place of an engine, whether it lives or not. Fields end in this order.
+pub struct Seat {
+    player: Player,
+    name: String,
+    peers: BTreeMap<usize, Peer<SimEnv>>,
+    calling: BTreeMap<usize, Connecting<SimEnv>>,
+    not_before: BTreeMap<usize, Moment>,
+    layout: Option<Layout<SimEnv>>,
+    ledger: Ledger,
+    pool: Option<Pool<SimEnv>>,
+    node: Option<Node>,
+    /// How many have had this name before.
+    pub life: u32,
+    /// It stands still until then.
+    pub frozen_until: Option<Moment>,
+    /// It gives out no blocks until then.
+    pub starved_until: Moment,
+}
+
+impl Player {
+    /// Its rows.
+    pub fn rows(&self) -> Rows {
+        let (rank, ranks) = (u32::from(self.rank.0), u32::from(self.rank.1));
+        Rows { first: rank * ROWS / ranks, count: ROWS / ranks, of: ROWS, bytes: ROW_BYTES }
+    }
+
+    /// Bytes of a layer of a block.
+    fn layer_bytes(&self) -> u64 {
+        u64::from(self.block_tokens * self.rows().count * ROW_BYTES)
+    }
+
+    fn block_bytes(&self) -> u64 {
+        self.layer_bytes() * LAYERS as u64
+    }
+
+    /// Where the bytes of a row of a token begin, in a block.
+    pub fn place(&self, layer: usize, token: u32, row: u32) -> u64 {
+        let index = match self.has_planes && layer == 1 {
+            true => row * self.block_tokens + token,
+            false => token * self.rows().count + row,
+        };
+        layer as u64 * self.layer_bytes() + u64::from(index * ROW_BYTES)
+    }
+
+    fn spec(&self) -> LayoutSpec {
+        let buffer = |layer: usize| {
+            let form = if self.has_planes && layer == 1 {
+                Form::PlaneMajor(self.rows())
+            } else {
+                Form::TokenMajor(self.rows())
+            };
+            Buffer { layer: layer as u32, base: layer as u64 * self.layer_bytes(), stride: self.block_bytes(), form }
+        };
+        let (rank, ranks) = self.rank;
+        LayoutSpec::new(LABEL, self.block_tokens, BLOCKS).rank(rank, ranks).buffer(buffer(0)).buffer(buffer(1))
+    }
+}
+
+impl Seat {
+    /// Who sits there.
+    pub fn player(&self) -> &Player {
+        &self.player
+    }
+
+    /// The engine, if it lives.
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// Whether calls of its can be made now.
+    pub fn is_awake(&self) -> bool {
+        self.node.is_some() && self.frozen_until.is_none()
+    }
+
+    /// Its layout, while it lives.
+    pub fn layout(&self) -> Option<&Layout<SimEnv>> {
+        self.layout.as_ref()
+    }
+
+    /// Its pool, while it lives.
+    pub fn pool(&self) -> Option<&Pool<SimEnv>> {
+        self.pool.as_ref()
+    }
+
+    /// Takes so many blocks, full of this byte, if it has as many.
+    pub fn take(&mut self, count: usize, full_of: u8, now: Moment) -> Result<Option<Blocks>, Violated> {
+        let Some(pool) = self.pool.as_ref().filter(|_| now >= self.starved_until) else { return Ok(None) };
+        self.ledger.take(pool, count, full_of)
+    }
+
+    /// How many blocks it could give.
+    pub fn free(&self, now: Moment) -> usize {
+        if now < self.starved_until { 0 } else { self.ledger.free() }
+    }
+
+    /// Takes in blocks that have become free.
+    pub fn look(&mut self) {
+        if let Some(pool) = &self.pool
+            && pool.memory().blocks().free() > 0
+        {
+            self.ledger.look(pool);
+        }
+    }
+
+    /// Looks whether what the engine keeps agrees with itself, and whether free blocks were touched.
+    pub fn check(&self) -> Result<(), Violated> {
+        let (Some(node), Some(pool)) = (&self.node, &self.pool) else { return Ok(()) };
+        self.ledger.check(pool)?;
+        node.check_control().map_err(|broken| {
+            let invariant = match broken {
+                penstock::flows::Broken::Blocks(_) => Invariant::FreedOnceAndUntouched,
+                _ => Invariant::CreditsAreConserved,
+            };
+            Violated::new(invariant, format!("`{}`: {broken}", self.name))
+        })
+    }
+
+    /// What it has of things that should not be there when all is over.
+    fn leftovers(&self) -> Option<String> {
+        let (Some(node), Some(_)) = (&self.node, &self.pool) else { return None };
+        let (metrics, free) = (node.control_metrics(), self.ledger.free());
+        let table = &metrics.transfers;
+        let counts = [
+            ("live transfers", table.live),
+            ("ended transfers", metrics.ending),
+            ("early messages", table.early),
+            ("moves", metrics.moving),
+            ("slots", node.transfers_held()),
+            ("quarantined blocks", node.quarantined().len()),
+            ("blocks", BLOCKS as usize - free),
+        ];
+        let (what, count) = counts.into_iter().find(|(_, count)| *count > 0)?;
+        Some(format!("`{}` has {count} {what} left: {metrics:?}", self.name))
+    }
+}
+
+impl<'w> Stage<'w> {
+    /// Everybody has started, and met whom they have to do with.
+    pub fn open(world: &'w World, script: &Script) -> Result<Self, Violated> {
+        let seats = script.players.iter().enumerate().map(|(number, player)| Seat {
+            player: *player,
+            name: format!("player-{number}"),
+            peers: BTreeMap::new(),
+            calling: BTreeMap::new(),
+            not_before: BTreeMap::new(),
+            layout: None,
+            ledger: Ledger::default(),
+            pool: None,
+            node: None,
+            life: 0,
+            frozen_until: None,
+            starved_until: Moment::from_ns(0),
+        });
+        let mut stage = Self { world, seats: seats.collect(), disturbed: world.now() };
+        (0..stage.seats.len()).for_each(|number| stage.start(number));
+        let mut pairs = Vec::new();
+        for case in 0..script.cases.len() {
+            let (sources, sinks) = script.sides(case);
+            pairs.extend(sinks.iter().flat_map(|&sink| sources.iter().map(move |&source| (sink, source))));
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        let until = world.now() + Duration::from_secs(5);
+        while !pairs.iter().all(|&(from, to)| stage.meet(from, to).is_some()) {
+            if world.now() >= until {
+                return Err(Violated::new(Invariant::AnswersComeInTime, "engines do not meet in fine weather"));
+            }
+            world.step_idly();
+        }
+        Ok(stage)
+    }
+
+    /// An engine begins, with memory of its own.
+    pub fn start(&mut self, number: usize) {
+        let seat = &mut self.seats[number];
+        if seat.node.is_some() {
+            return;
+        }
+        let player = seat.player;
+        // Those of one host are processes of their own.
+        let identity = Identity { clock: player.clock, process: 100 + number as u64, ..Identity::on(player.host) };
+        let listen = [std::net::SocketAddr::new(identity.ip(), 7400 + number as u16)];
+        let mut config = World::config_on(player.host, &seat.name).heartbeat(HEARTBEAT).listen(listen);
+        // Sooner than a silent session is over, so that both come first now and then.
+        config.control.abort_ms = ABORT_MS;
+        let node = self.world.start_as(identity, config).expect("a simulated engine starts");
+        let bytes = player.block_bytes() * u64::from(BLOCKS);
+        let spec = PoolSpec::host(bytes).block(player.block_bytes()).label(LABEL).rights(Rights::READ_WRITE);
+        let pool = node.pool(spec).expect("a pool of some kilobytes can be made");
+        seat.layout = Some(node.layout(&pool, player.spec()).expect("the layout fits its pool"));
+        (seat.ledger, seat.pool, seat.node) = (Ledger::default(), Some(pool), Some(node));
+        seat.look();
+    }
+
+    /// An engine dies. Its handles have to be gone.
+    pub fn crash(&mut self, number: usize, death: Death) {
+        let seat = &mut self.seats[number];
+        let Some(node) = seat.node.take() else { return };
+        self.world.crash(node, death);
+        seat.forget();
+        seat.life += 1;
+        self.disturbed = self.world.now();
+    }
+
+    /// An engine stands still for a while.
+    pub fn freeze(&mut self, number: usize, span: Duration) {
+        let seat = &mut self.seats[number];
+        if let Some(node) = &seat.node {
+            self.world.freeze(node);
+            seat.frozen_until = Some(self.world.now() + span);
+        }
+    }
+
+    /// Engines that have stood still long enough go on.
+    pub fn thaw(&mut self, all: bool) {
+        let now = self.world.now();
+        for seat in &mut self.seats {
+            if seat.frozen_until.is_some_and(|until| all || now >= until) {
+                seat.frozen_until = None;
+                if let Some(node) = &seat.node {
+                    self.world.thaw(node);
+                }
+                self.disturbed = now;
+            }
+        }
+    }
+
+    /// The peer that sits there, as this one knows it, once they have met and the peer has said how its blocks lie. It does not wait.
+    pub fn meet(&mut self, from: usize, to: usize) -> Option<Peer<SimEnv>> {
+        let now = self.world.now();
+        let card = self.seats[to].node.as_ref().map(|node| node.descriptor());
+        let seat = &mut self.seats[from];
+        let node = seat.node.as_ref()?;
+        if let Some(peer) = seat.peers.get(&to) {
+            if peer.ended().is_none() {
+                return peer.layouts().iter().any(|label| label == LABEL).then(|| peer.clone());
+            }
+            seat.peers.remove(&to);
+        }
+        if let Some(calling) = seat.calling.get(&to) {
+            let answer = calling.poll()?;
+            seat.calling.remove(&to);
+            seat.not_before.insert(to, now + CALL_AGAIN);
+            if let Ok(peer) = answer {
+                seat.peers.insert(to, peer);
+            }
+        } else if seat.not_before.get(&to).is_none_or(|&at| now >= at) {
+            match node.connect_begin(&card?) {
+                Ok(calling) => drop(seat.calling.insert(to, calling)),
+                Err(_) => drop(seat.not_before.insert(to, now + CALL_AGAIN)),
+            }
+        }
+        None
+    }
+
+    /// Everything is over: nothing may be left, of transfers, of sessions and of engines.
+    pub fn close(mut self) -> Result<(), Violated> {
+        let until = self.world.now() + Duration::from_secs(40);
+        loop {
+            self.seats.iter_mut().for_each(Seat::look);
+            let Some(left) = self.seats.iter().find_map(Seat::leftovers) else { break };
+            if self.world.now() >= until {
+                return Err(Violated::new(Invariant::NothingIsLeft, left));
+            }
+            self.world.step_idly();
+        }
+        self.seats.iter().try_for_each(Seat::check)?;
+        self.seats.iter_mut().for_each(Seat::forget);
+        self.seats.iter_mut().for_each(|seat| seat.node = None);
+        match self.world.open_ends() {
+            0 => Ok(()),
+            open => {
+                Err(Violated::new(Invariant::NothingIsLeft, format!("{open} listeners, streams or ports are open")))
+            }
+        }
+    }
+}
+
+impl Seat {
+    /// Lets go of everything but the engine.
+    fn forget(&mut self) {
+        self.peers.clear();
+        self.calling.clear();
+        self.not_before.clear();
+        self.layout = None;
+        self.ledger = Ledger::default();
+        self.pool = None;
+        self.frozen_until = None;
+    }
+}

@@ -1,0 +1,8 @@
+//! What the transport between simulated hosts promises, held to it over whole engines in any order.
+
+mod bytes;
+mod faults;
+mod hosts;
+mod notes;
+mod seeds;
+mod stage;
