@@ -1,121 +1,21 @@
 //! Requests that go on from others, in whole engines: a child inherits what is here, and only the rest of it moves.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+mod ends;
+
 use std::time::{Duration, Instant};
 
-use penstock::config::{Progress, TransportName};
+use ends::{BLOCKS, Both, PATIENCE, TOKEN, UUID};
+use penstock::config::TransportName;
 use penstock::flows::{
-    FlowError, Group, Happening, Inherited, Isolation, Layout, LayoutSpec, LifecycleSpec, Miss, Parent, ParentBlocks,
-    PinError, PinSettings, Pins, Receive, Report, RequestId, Rows, Send, TransferId, Verdict, block_refs,
+    FlowError, Group, Happening, Inherited, Isolation, LifecycleSpec, Miss, Parent, ParentBlocks, PinError,
+    PinSettings, Pins, Receive, Report, RequestId, Send, TransferId, Verdict, block_refs,
 };
-use penstock::region::Pool;
-use penstock::{Blocks, Config, Engine, Peer, PoolSpec, Rights, SystemEnv};
+use penstock::{Blocks, SystemEnv};
 
-const PATIENCE: Duration = Duration::from_secs(20);
-const UUID: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
-const ROWS: Rows = Rows { first: 0, count: 4, of: 4, bytes: 32 };
-/// Bytes of a token in one of the two layers.
-const TOKEN: u64 = 128;
+/// Bytes of a block of 16 tokens.
 const BLOCK: u64 = 2 * 16 * TOKEN;
-const BLOCKS: u32 = 256;
-
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        let last = LAST.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("penstock-pins-{}-{last}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        let secret = path.join("secret");
-        std::fs::write(&secret, "5a".repeat(32)).unwrap();
-        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// One engine with blocks of 16 tokens in two layers. Fields end in this order.
-struct End {
-    layout: Layout<SystemEnv>,
-    pool: Pool<SystemEnv>,
-    engine: Engine,
-}
-
-impl End {
-    fn start(folder: &Folder, name: &str, transport: TransportName) -> Self {
-        let config = Config::default().named(name).directory(&folder.0).transports([transport]);
-        let config = config.progress(Progress::Adaptive).secret_file(folder.0.join("secret"));
-        let config = if transport == TransportName::Tcp { config.listen(["127.0.0.1:0"]) } else { config };
-        let engine = Engine::start(config).unwrap();
-        let spec = PoolSpec::host(u64::from(BLOCKS) * BLOCK).block(BLOCK).label("kv").rights(Rights::READ_WRITE);
-        let pool = engine.pool(spec).unwrap();
-        let buffer = |layer: u32| penstock::flows::Buffer {
-            layer,
-            base: u64::from(layer) * 16 * TOKEN,
-            stride: BLOCK,
-            form: penstock::flows::Form::TokenMajor(ROWS),
-        };
-        let spec = LayoutSpec::new("kv", 16, BLOCKS).buffer(buffer(0)).buffer(buffer(1));
-        let layout = engine.layout(&pool, spec).unwrap();
-        Self { layout, pool, engine }
-    }
-
-    fn take(&self, count: usize) -> Blocks {
-        let since = Instant::now();
-        loop {
-            match self.pool.take(count) {
-                Ok(blocks) => return blocks,
-                Err(error) if since.elapsed() > PATIENCE => panic!("{error}: {:?}", self.engine.control_metrics()),
-                Err(_) => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
-    }
-
-    fn assert_all_free(&self) {
-        let since = Instant::now();
-        while self.pool.memory().blocks().free() != BLOCKS as usize {
-            assert!(since.elapsed() < PATIENCE, "{:?}", self.engine.control_metrics());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// Computes these tokens into blocks, of which the first begins with token `first`.
-    fn compute(&self, blocks: &[u32], first: u64, tokens: std::ops::Range<u64>) {
-        for token in tokens {
-            for layer in 0..2 {
-                self.pool.window().write_from(at(blocks, token - first, layer), &bytes(token, layer)).unwrap();
-            }
-        }
-    }
-
-    /// Each byte of each of so many tokens is what it is to be.
-    fn assert_tokens(&self, blocks: &[u32], tokens: u64) {
-        for token in 0..tokens {
-            for layer in 0..2 {
-                let mut found = [0; TOKEN as usize];
-                self.pool.window().read_into(at(blocks, token, layer), &mut found).unwrap();
-                assert_eq!(found, bytes(token, layer), "token {token} of layer {layer}");
-            }
-        }
-    }
-}
-
-fn at(blocks: &[u32], token: u64, layer: u64) -> u64 {
-    u64::from(blocks[(token / 16) as usize]) * BLOCK + layer * 16 * TOKEN + token % 16 * TOKEN
-}
-
-/// What a model makes of a token: the same wherever it is computed.
-fn bytes(token: u64, layer: u64) -> [u8; TOKEN as usize] {
-    std::array::from_fn(|byte| (token * 31 + token / 251 + layer * 101 + byte as u64 * 7) as u8)
-}
+/// A model makes the same of a token wherever it computes it.
+const MODEL: u8 = 1;
 
 fn id(name: &str) -> RequestId {
     RequestId::new(name).unwrap()
@@ -130,22 +30,11 @@ fn parent(name: &str, blocks: &Blocks, computed: u64) -> Parent {
     Parent { request: id(name), isolation: tenant(1), groups: vec![group], blob: name.as_bytes().to_vec() }
 }
 
-struct Both {
-    pins: Pins<SystemEnv>,
-    source: End,
-    sink: End,
-    there: Peer<SystemEnv>,
-    _folder: Folder,
-}
-
-fn both(transport: TransportName) -> Both {
-    let folder = Folder::new();
-    let source = End::start(&folder, "prefill-0", transport);
-    let sink = End::start(&folder, "decode-0", transport);
-    let there = sink.engine.connect(&source.engine.descriptor(), PATIENCE).unwrap();
-    there.wait_layout("kv", PATIENCE).unwrap();
-    let pins = sink.engine.pins(2, PinSettings::default()).unwrap();
-    Both { pins, source, sink, there, _folder: folder }
+/// Two engines with blocks of 16 tokens, of which the sink pins.
+fn both(transport: TransportName) -> (Both, Pins<SystemEnv>) {
+    let both = ends::both_with(transport, 16);
+    let pins = both.sink.engine.pins(2, PinSettings::default()).unwrap();
+    (both, pins)
 }
 
 impl Both {
@@ -156,7 +45,7 @@ impl Both {
         let transfer = TransferId::mint(UUID, number, 0).unwrap();
         let output = source.engine.produce(transfer, &id(&format!("p-{number}")), Send::from(&source.layout)).unwrap();
         let blocks = source.take(tokens.div_ceil(16) as usize);
-        source.compute(blocks.indices(), 0, 0..tokens);
+        source.fill(blocks.indices(), MODEL, 0, 0..tokens);
         let before = source.engine.statistics().bytes;
         output.chunk(&blocks, tokens, true).unwrap();
         let how = Receive::into(&sink.layout).from(0, there);
@@ -185,12 +74,12 @@ impl Both {
 
 /// A parent of 500 and 200 tokens, and 5 more: 17 of 705 tokens move, or 6 where what the parent has of a block is copied.
 fn a_child_asks_for_what_is_not_here(transport: TransportName) {
-    let both = both(transport);
-    let Both { pins, sink, .. } = &both;
+    let (both, pins) = both(transport);
+    let sink = &both.sink;
     // The prompt came from the source, the answer was computed here, and of its last token there is no data.
     let first = sink.take(44);
     assert_eq!(both.receive(1, 500, None, &first), (500, 500 * 2 * TOKEN));
-    sink.compute(first.indices(), 0, 500..699);
+    sink.fill(first.indices(), MODEL, 0, 500..699);
     pins.pin(parent("turn-1", &first, 699), &[&first], PATIENCE).unwrap();
     let of_parent = first.indices().to_vec();
     drop(first);
@@ -203,7 +92,7 @@ fn a_child_asks_for_what_is_not_here(transport: TransportName) {
     let (tokens, bytes) = both.receive(2, 705, Some(&inherited), &own);
     assert_eq!((tokens, bytes), (17, 17 * 2 * TOKEN), "12 of the block that is not whole, and 5 behind it");
     let blocks: Vec<u32> = inherited.groups()[0].iter().chain(own.indices()).copied().collect();
-    sink.assert_tokens(&blocks, 705);
+    sink.assert_tokens(&blocks, MODEL, 705);
 
     // Another child copies what there is of that block, and has 6 tokens sent.
     let second = pins.inherit(&id("turn-1"), &tenant(1), &id("turn-2b"), 705).unwrap().unwrap();
@@ -212,9 +101,9 @@ fn a_child_asks_for_what_is_not_here(transport: TransportName) {
     assert_eq!((second.begin(), second.skip()), (699, 11));
     assert_eq!(both.receive(3, 705, Some(&second), &other), (6, 6 * 2 * TOKEN));
     let blocks: Vec<u32> = second.groups()[0].iter().chain(other.indices()).copied().collect();
-    sink.assert_tokens(&blocks, 705);
+    sink.assert_tokens(&blocks, MODEL, 705);
     // The parent's own blocks are as they were.
-    sink.assert_tokens(&of_parent, 699);
+    sink.assert_tokens(&of_parent, MODEL, 699);
 
     drop((inherited, second, own, other));
     let metrics = sink.engine.control_metrics().pins;
@@ -240,8 +129,8 @@ fn a_child_asks_for_what_is_not_here_over_sockets() {
 
 #[test]
 fn scenario_14_a_hundred_failed_allocations_leave_every_count_as_it_was() {
-    let both = both(TransportName::Local);
-    let Both { pins, sink, .. } = &both;
+    let (both, pins) = both(TransportName::Local);
+    let sink = &both.sink;
     let blocks = sink.take(44);
     pins.pin(parent("a", &blocks, 699), &[&blocks], PATIENCE).unwrap();
     drop(blocks);
@@ -260,8 +149,8 @@ fn scenario_14_a_hundred_failed_allocations_leave_every_count_as_it_was() {
 
 #[test]
 fn who_may_not_know_hears_that_there_is_no_parent_and_others_why_they_get_nothing() {
-    let both = both(TransportName::Local);
-    let Both { pins, sink, .. } = &both;
+    let (both, pins) = both(TransportName::Local);
+    let sink = &both.sink;
     let blocks = sink.take(2);
     pins.pin(parent("a", &blocks, 32), &[&blocks], PATIENCE).unwrap();
     let ask = |isolation: &Isolation, parent: &str| {
@@ -290,8 +179,8 @@ fn who_may_not_know_hears_that_there_is_no_parent_and_others_why_they_get_nothin
 
 #[test]
 fn a_pin_ends_with_its_time_and_its_blocks_with_the_last_child() {
-    let both = both(TransportName::Local);
-    let Both { pins, sink, .. } = &both;
+    let (both, pins) = both(TransportName::Local);
+    let sink = &both.sink;
     let blocks = sink.take(3);
     pins.pin(parent("a", &blocks, 48), &[&blocks], Duration::from_millis(100)).unwrap();
     drop(blocks);
@@ -312,8 +201,8 @@ fn a_pin_ends_with_its_time_and_its_blocks_with_the_last_child() {
 
 #[test]
 fn a_parent_is_pinned_by_the_report_that_ends_it_and_a_child_may_wait_for_that() {
-    let both = both(TransportName::Local);
-    let Both { pins, sink, .. } = &both;
+    let (both, pins) = both(TransportName::Local);
+    let sink = &both.sink;
     let stand_in = sink.engine.stand_in(8, BLOCK).unwrap();
     let lives = sink.engine.lifecycle(LifecycleSpec::between(&sink.pool, &stand_in)).unwrap();
     let life = lives.open(&id("a"), 1).unwrap();
@@ -347,11 +236,11 @@ fn a_parent_is_pinned_by_the_report_that_ends_it_and_a_child_may_wait_for_that()
 
 /// What another engine has kept is read into one's own blocks, and counts because its lease stood until then.
 fn a_child_inherits_from_another_engine(transport: TransportName) {
-    let both = both(transport);
-    let Both { pins, source, sink, there, .. } = &both;
+    let (both, pins) = both(transport);
+    let Both { source, sink, there, .. } = &both;
     let theirs = source.engine.pins(0, PinSettings::default()).unwrap();
     let blocks = source.take(44);
-    source.compute(blocks.indices(), 0, 0..699);
+    source.fill(blocks.indices(), MODEL, 0, 0..699);
     theirs.pin_for_all(parent("turn-1", &blocks, 699), &source.layout, &[&blocks], PATIENCE).unwrap();
     let private = source.take(1);
     theirs.pin(parent("private", &private, 16), &[&private], PATIENCE).unwrap();
@@ -370,12 +259,12 @@ fn a_child_inherits_from_another_engine(transport: TransportName) {
     assert_eq!(ask("turn-1", &tenant(1), 16), Err(Miss::NothingWhole));
     assert_eq!((source.engine.control_metrics().lent, source.engine.control_metrics().pins.uses), (0, 0));
     assert_eq!(ask("turn-1", &tenant(1), 705), Ok(688));
-    sink.assert_tokens(own.indices(), 688);
+    sink.assert_tokens(own.indices(), MODEL, 688);
     // No more than there is room for.
     let few = sink.take(2);
     let given = pins.inherit_from(there, (&id("turn-1"), &tenant(1)), 705, (&sink.layout, &few), PATIENCE);
     assert_eq!(given, Ok(Ok(32)));
-    sink.assert_tokens(few.indices(), 32);
+    sink.assert_tokens(few.indices(), MODEL, 32);
     // Nothing is left of any of it on either side.
     let since = Instant::now();
     loop {
@@ -406,12 +295,12 @@ fn a_child_inherits_from_another_engine_over_sockets() {
 
 #[test]
 fn a_pinning_engine_that_ends_is_a_typed_miss_in_time() {
-    let both = both(TransportName::Shm);
-    let Both { pins, source, sink, there, _folder } = both;
-    drop(source);
+    let (both, pins) = both(TransportName::Shm);
+    drop(both.source);
+    let (sink, there) = (&both.sink, &both.there);
     let own = sink.take(2);
     let since = Instant::now();
-    let given = pins.inherit_from(&there, (&id("a"), &tenant(1)), 33, (&sink.layout, &own), PATIENCE).unwrap();
+    let given = pins.inherit_from(there, (&id("a"), &tenant(1)), 33, (&sink.layout, &own), PATIENCE).unwrap();
     assert_eq!(given, Err(Miss::PeerLost));
     assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
 }

@@ -1,9 +1,10 @@
 //! Lives of requests and the swaps of their blocks, in whole engines: the device is a stand-in, reached over `local`.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+mod ends;
+
 use std::time::{Duration, Instant};
 
+use ends::{Folder, PATIENCE};
 use penstock::config::{Progress, TransportName};
 use penstock::flows::lifecycle::{Request, TrackerMetrics};
 use penstock::flows::{
@@ -11,33 +12,9 @@ use penstock::flows::{
     RequestId, StandIn, StandInError, Swap, SwapFailed, SwapState, SwapWay, Verdict, block_refs,
 };
 use penstock::region::Pool;
-use penstock::{Blocks, Config, Engine, PoolSpec, Rights, SystemEnv};
+use penstock::{Blocks, Engine, PoolSpec, Rights, SystemEnv};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const BLOCK: u64 = 64 << 10;
-
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        let last = LAST.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("penstock-lives-{}-{last}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn engine(&self, name: &str, progress: Progress, allow: &[TransportName]) -> Engine {
-        let config = Config::default().named(name).directory(&self.0).transports(allow.iter().copied());
-        Engine::start(config.progress(progress)).unwrap()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A scheduler with a device of so many blocks, and a host with as many. Fields end in this order.
 struct Node {
@@ -51,7 +28,7 @@ struct Node {
 
 fn node(progress: Progress, blocks: u32, grace: Duration) -> Node {
     let folder = Folder::new();
-    let engine = folder.engine("decode-0", progress, &[TransportName::Local]);
+    let engine = folder.engine("decode-0", TransportName::Local, progress);
     let spec = PoolSpec::host(u64::from(blocks) * BLOCK).block(BLOCK).label("host").rights(Rights::READ_WRITE);
     let host = engine.pool(spec).unwrap();
     let device = engine.stand_in(blocks, BLOCK).unwrap();
@@ -372,7 +349,7 @@ fn what_cannot_be_swapped_is_refused_with_what_is_wrong() {
     let unlike = node.engine.lifecycle(LifecycleSpec::between(&pool, &node.device)).map(drop).unwrap_err();
     assert_eq!(unlike, FlowError::Memory(ForeignMemory::BlockBytes { here: 4096, there: BLOCK }));
     let folder = Folder::new();
-    let other = folder.engine("other", Progress::Adaptive, &[TransportName::Shm]);
+    let other = folder.engine("other", TransportName::Shm, Progress::Adaptive);
     let foreign = other.lifecycle(LifecycleSpec::between(&node.host, &node.device)).map(drop).unwrap_err();
     assert!(matches!(foreign, FlowError::Memory(ForeignMemory::Pool { .. })), "{foreign}");
     let unreachable = other.stand_in(8, BLOCK).map(drop).unwrap_err();

@@ -2,42 +2,25 @@
 
 #![allow(dead_code)]
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+mod folder;
+
+use std::ops::Range;
 use std::time::{Duration, Instant};
+
+pub(crate) use folder::Folder;
 
 use penstock::config::{Progress, TransportName};
 use penstock::flows::{Layout, LayoutSpec, Output, Rows};
 use penstock::region::Pool;
-use penstock::{Blocks, Config, Engine, Peer, PoolSpec, Rights, SystemEnv};
+use penstock::{Blocks, Engine, Peer, PoolSpec, Rights, SystemEnv};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const UUID: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
 /// Two layers of 4 rows of 32 bytes: 256 bytes a token.
 pub(crate) const ROWS: Rows = Rows { first: 0, count: 4, of: 4, bytes: 32 };
-pub(crate) const BLOCKS: u32 = 64;
-
-pub(crate) struct Folder(pub(crate) PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        let last = LAST.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("penstock-flows-{}-{last}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        let secret = path.join("secret");
-        std::fs::write(&secret, "5a".repeat(32)).unwrap();
-        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+/// Bytes of a token in one of the two layers.
+pub(crate) const TOKEN: u64 = 128;
+pub(crate) const BLOCKS: u32 = 256;
 
 /// One engine with a pool of blocks of so many tokens. Fields end in this order.
 pub(crate) struct End {
@@ -59,17 +42,9 @@ impl End {
         tokens: u32,
         progress: Progress,
     ) -> Self {
-        let config = Config::default()
-            .named(name)
-            .directory(&folder.0)
-            .transports([transport])
-            .progress(progress)
-            .secret_file(folder.0.join("secret"))
-            .heartbeat(Duration::from_secs(2));
-        let config = if transport == TransportName::Tcp { config.listen(["127.0.0.1:0"]) } else { config };
-        let engine = Engine::start(config).unwrap();
+        let engine = folder.engine(name, transport, progress);
         // Both layers of a block behind one another.
-        let layer = u64::from(tokens) * 128;
+        let layer = u64::from(tokens) * TOKEN;
         let spec =
             PoolSpec::host(u64::from(BLOCKS) * 2 * layer).block(2 * layer).label("kv").rights(Rights::READ_WRITE);
         let pool = engine.pool(spec).unwrap();
@@ -101,16 +76,36 @@ impl End {
         let first = tokens / 32 * 16;
         for (from, chunk, is_last) in [(0, first, false), (first, tokens - first, true)] {
             let blocks = self.take(chunk.div_ceil(16) as usize);
-            for token in from..from + chunk {
-                let block = blocks.indices()[((token - from) / 16) as usize];
-                for layer in 0..2 {
-                    let bytes: Vec<u8> = (0..128).map(|at| byte(number, layer, token, at)).collect();
-                    let at = self.at(block, layer, (token % 16) as u32);
-                    self.pool.window().write_from(at, &bytes).unwrap();
-                }
-            }
+            self.fill(blocks.indices(), number, from, from..from + chunk);
             output.chunk(&blocks, chunk, is_last).unwrap();
         }
+    }
+
+    /// Computes these tokens of a transfer into blocks, of which the first begins with token `first`.
+    pub(crate) fn fill(&self, blocks: &[u32], number: u8, first: u64, tokens: Range<u64>) {
+        for token in tokens {
+            for layer in 0..2 {
+                let bytes: Vec<u8> = (0..TOKEN).map(|at| byte(number, layer, token, at)).collect();
+                self.pool.window().write_from(self.at(blocks, token - first, layer), &bytes).unwrap();
+            }
+        }
+    }
+
+    /// The first so many tokens in these blocks are what they are to be.
+    pub(crate) fn assert_tokens(&self, blocks: &[u32], number: u8, tokens: u64) {
+        for token in 0..tokens {
+            for layer in 0..2 {
+                let mut found = [0; TOKEN as usize];
+                self.pool.window().read_into(self.at(blocks, token, layer), &mut found).unwrap();
+                let expected = std::array::from_fn(|at| byte(number, layer, token, at as u64));
+                assert_eq!(found, expected, "token {token} of layer {layer}");
+            }
+        }
+    }
+
+    /// Every block is free again.
+    pub(crate) fn assert_all_free(&self) {
+        drop(self.take(BLOCKS as usize));
     }
 
     /// Every block is free again, and nothing is left in any table.
@@ -125,14 +120,14 @@ impl End {
         assert_eq!((metrics.transfers.live, metrics.moving, metrics.refused), (0, 0, 0), "{metrics:?}");
     }
 
-    pub(crate) fn at(&self, block: u32, layer: u32, token: u32) -> u64 {
-        let of_layer = u64::from(self.tokens) * 128;
-        u64::from(block) * 2 * of_layer + u64::from(layer) * of_layer + u64::from(token) * 128
+    fn at(&self, blocks: &[u32], token: u64, layer: u32) -> u64 {
+        let (tokens, block) = (u64::from(self.tokens), blocks[(token / u64::from(self.tokens)) as usize]);
+        (u64::from(block) * 2 * tokens + u64::from(layer) * tokens + token % tokens) * TOKEN
     }
 }
 
 pub(crate) fn byte(transfer: u8, layer: u32, token: u64, at: u64) -> u8 {
-    (u64::from(transfer) * 101 + u64::from(layer) * 53 + token * 7 + at) as u8
+    (u64::from(transfer) * 101 + u64::from(layer) * 53 + token * 31 + token / 251 + at * 7) as u8
 }
 
 pub(crate) struct Both {
@@ -143,10 +138,16 @@ pub(crate) struct Both {
     _folder: Folder,
 }
 
+/// Blocks of 16 tokens at the source, of 64 at the sink.
 pub(crate) fn both(transport: TransportName) -> Both {
+    both_with(transport, 64)
+}
+
+/// With so many tokens in a block of the sink's.
+pub(crate) fn both_with(transport: TransportName, tokens: u32) -> Both {
     let folder = Folder::new();
     let source = End::start(&folder, "prefill-0", transport, 16);
-    let sink = End::start(&folder, "decode-0", transport, 64);
+    let sink = End::start(&folder, "decode-0", transport, tokens);
     let there = sink.engine.connect(&source.engine.descriptor(), PATIENCE).unwrap();
     there.wait_layout("kv", PATIENCE).unwrap();
     Both { source, sink, there, _folder: folder }
@@ -155,7 +156,7 @@ pub(crate) fn both(transport: TransportName) -> Both {
 /// Every byte that was assembled is the source's.
 pub(crate) fn assert_bytes(number: u8, tokens: u64, layers: &[Vec<u8>; 2]) {
     for (layer, bytes) in (0..).zip(layers) {
-        let expected = (0..tokens).flat_map(|token| (0..128).map(move |at| byte(number, layer, token, at)));
+        let expected = (0..tokens).flat_map(|token| (0..TOKEN).map(move |at| byte(number, layer, token, at)));
         assert!(bytes.iter().copied().eq(expected), "layer {layer} of transfer {number}");
     }
 }

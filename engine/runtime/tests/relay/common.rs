@@ -1,37 +1,13 @@
 //! Some engines of one process, each in session with each other.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::ends::Folder;
+pub(crate) use crate::ends::PATIENCE;
 use penstock::config::{Progress, TransportName};
 use penstock::flows::RequestId;
 use penstock::flows::relay::{Relay, RelayMetrics, RelaySpec};
-use penstock::{Config, Engine, Peer, SystemEnv};
-
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        let last = LAST.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("penstock-relay-{}-{last}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        let secret = path.join("secret");
-        std::fs::write(&secret, "5a".repeat(32)).unwrap();
-        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use penstock::{Engine, Peer, SystemEnv};
 
 /// Fields end in this order.
 pub(crate) struct Net {
@@ -50,18 +26,6 @@ pub(crate) fn pattern(seed: u64, bytes: u64) -> Vec<u8> {
     (0..bytes).map(|at| (seed.wrapping_mul(131) + at * 7 + at / 64) as u8).collect()
 }
 
-fn start(folder: &Folder, name: &str, transport: TransportName, progress: Progress) -> Engine {
-    let config = Config::default()
-        .named(name)
-        .directory(&folder.0)
-        .transports([transport])
-        .progress(progress)
-        .secret_file(folder.0.join("secret"))
-        .heartbeat(Duration::from_secs(2));
-    let config = if transport == TransportName::Tcp { config.listen(["127.0.0.1:0"]) } else { config };
-    Engine::start(config).unwrap()
-}
-
 impl Net {
     pub(crate) fn new(transport: TransportName, names: &[&str], spec: impl Fn() -> RelaySpec) -> Self {
         let mut net = Self::without_relays(transport, names);
@@ -72,7 +36,7 @@ impl Net {
     pub(crate) fn without_relays(transport: TransportName, names: &[&str]) -> Self {
         let folder = Folder::new();
         let engines: Vec<Engine> =
-            names.iter().map(|name| start(&folder, name, transport, Progress::Adaptive)).collect();
+            names.iter().map(|name| folder.engine(name, transport, Progress::Adaptive)).collect();
         let to = |from: &Engine, to: &Engine| from.connect(&to.descriptor(), PATIENCE).unwrap();
         let of = |from: &Engine| {
             engines.iter().map(|other| (from.name() != other.name()).then(|| to(from, other))).collect()
@@ -85,7 +49,7 @@ impl Net {
     pub(crate) fn inline(names: &[&str], spec: impl Fn() -> RelaySpec) -> Self {
         let folder = Folder::new();
         let engines: Vec<Engine> =
-            names.iter().map(|name| start(&folder, name, TransportName::Shm, Progress::Inline)).collect();
+            names.iter().map(|name| folder.engine(name, TransportName::Shm, Progress::Inline)).collect();
         let relays: Vec<_> = engines.iter().map(|engine| engine.relay(spec()).unwrap()).collect();
         let mut net = Self { peers: vec![vec![None; names.len()]; names.len()], relays, engines, _folder: folder };
         for from in 0..names.len() {

@@ -1,0 +1,53 @@
+//! A folder of one test's own, in which its engines meet and which holds the secret that they share.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use penstock::config::{Progress, TransportName};
+use penstock::{Config, Engine};
+
+/// The only file that may be left in it.
+const SECRET: &str = "secret";
+
+/// It is removed with this value, when engines must have left nothing in it.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let last = LAST.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("penstock-ends-{}-{last}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let secret = path.join(SECRET);
+        std::fs::write(&secret, "5a".repeat(32)).unwrap();
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+        Self(path)
+    }
+
+    /// Starts an engine that meets the others of this folder, over this transport.
+    pub(crate) fn engine(&self, name: &str, transport: TransportName, progress: Progress) -> Engine {
+        let config = Config::default()
+            .named(name)
+            .directory(&self.0)
+            .transports([transport])
+            .progress(progress)
+            .secret_file(self.0.join(SECRET))
+            .heartbeat(Duration::from_secs(2));
+        let config = if transport == TransportName::Tcp { config.listen(["127.0.0.1:0"]) } else { config };
+        Engine::start(config).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let files = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let left: Vec<_> = files.map(|file| file.file_name()).filter(|name| name != SECRET).collect();
+        // The assertion says more than a failure to remove it would.
+        let _ = std::fs::remove_dir_all(&self.0);
+        if !std::thread::panicking() {
+            assert!(left.is_empty(), "engines leave nothing behind: {left:?}");
+        }
+    }
+}
