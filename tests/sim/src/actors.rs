@@ -43,6 +43,10 @@ pub struct Actor {
     doing: Doing,
     /// Of its engine, for a source; of its sources, for a sink.
     epochs: Vec<u64>,
+    /// The sources of a sink, by rank.
+    heard_by: Vec<HeardBy>,
+    /// A sink has said something of itself to its sources, if they can be reached.
+    has_spoken: bool,
     /// How it ended.
     pub end: Option<End>,
     /// It is given up as soon as that can be said.
@@ -51,6 +55,17 @@ pub struct Actor {
     pub is_gone: bool,
     drop_at: Option<Moment>,
 }
+
+/// A source, as a sink has met it.
+struct HeardBy {
+    seat: usize,
+    peer: Peer<SimEnv>,
+    /// How long it could have heard what the sink had said.
+    span: Duration,
+}
+
+/// What a sink has said is heard within this, where somebody listens and the link passes.
+const HEARD_WITHIN: Duration = Duration::from_millis(20);
 
 /// What an application wants of a half beyond its course.
 #[derive(Debug, Clone, Copy)]
@@ -89,6 +104,7 @@ struct Receiving {
     /// Tokens of legs of which it was told.
     tokens_told: u64,
     needs_memory: bool,
+    has_granted: bool,
     /// What has landed is copied out then.
     take_at: Option<Moment>,
 }
@@ -128,6 +144,8 @@ impl Actor {
             admitted: None,
             doing: Doing::Waiting,
             epochs: Vec::new(),
+            heard_by: Vec::new(),
+            has_spoken: false,
             end: None,
             wish: None,
             is_gone: stage.seats[seat].node().is_none(),
@@ -151,12 +169,46 @@ impl Actor {
         self.is_gone = true;
     }
 
-    /// Whether what becomes of one of both concerns the other: one is a source in the life in which the other knows it.
-    pub fn is_linked(&self, other: &Self) -> bool {
+    /// Its engine is dead: everything of it is let go.
+    pub fn die(&mut self) {
+        self.forget();
+        self.heard_by.clear();
+    }
+
+    /// Whether it has to know what becomes of the other: one is a source in the life in which the other knows it. A sink knows its
+    /// sources from its beginning; a source knows a sink when it has heard of it, and no sooner.
+    pub fn has_to_know(&self, other: &Self) -> bool {
         match (self.half, other.half) {
-            (Half::Source(rank), Half::Sink(_)) => other.epochs.get(usize::from(rank)) == self.epochs.first(),
-            (Half::Sink(_), Half::Source(_)) => other.is_linked(self),
+            (Half::Source(rank), Half::Sink(_)) => {
+                let heard = other.heard_by.get(usize::from(rank)).is_some_and(|source| source.span >= HEARD_WITHIN);
+                heard && other.is_sink_of(self, rank)
+            }
+            (Half::Sink(_), Half::Source(rank)) => self.is_sink_of(other, rank),
             _ => false,
+        }
+    }
+
+    fn is_sink_of(&self, source: &Self, rank: u16) -> bool {
+        self.case == source.case && self.epochs.get(usize::from(rank)) == source.epochs.first()
+    }
+
+    /// So much time has passed in which this source may have heard of this sink: it listens, the link passes, and the session in which
+    /// the sink has spoken stands.
+    pub fn may_be_heard(&mut self, source: &Self, passed: Duration, stage: &Stage<'_>) {
+        let Half::Source(rank) = source.half else { return };
+        if !self.has_spoken || source.admitted.is_none() || !self.is_sink_of(source, rank) {
+            return;
+        }
+        let Some(heard_by) = self.heard_by.get_mut(usize::from(rank)) else { return };
+        let (here, there) = (&stage.seats[self.seat], &stage.seats[heard_by.seat]);
+        let passes = || stage.world.passes(here.player().host, there.player().host);
+        if heard_by.span < HEARD_WITHIN
+            && here.is_awake()
+            && there.is_awake()
+            && heard_by.peer.ended().is_none()
+            && passes()
+        {
+            heard_by.span += passed;
         }
     }
 
@@ -201,8 +253,10 @@ impl Actor {
             Doing::Sending(sending) => sending.turn(self.case, &self.spec, course, &mut self.end, stage, self.seat)?,
             Doing::Receiving(receiving) => {
                 receiving.turn(self.case, &self.spec, &mut self.end, stage, self.seat, random)?;
+                self.has_spoken |= receiving.has_granted;
             }
         }
+        self.has_spoken |= self.end.is_some();
         self.check_end(before.as_ref())?;
         if self.end.is_some() && self.is_done_with() {
             let at = *self.drop_at.get_or_insert(now + Duration::from_micros(random.below(20_000) as u64));
@@ -241,6 +295,7 @@ impl Actor {
             (Wish::Drop, _) => {
                 // Nobody is left who could be told how it ended.
                 self.end.get_or_insert(End { at: now, failure: Some("dropped".to_owned()) });
+                self.has_spoken = true;
                 self.forget();
             }
             (Wish::Fail, Doing::Sending(sending)) => sending.output.fail("simulated"),
@@ -301,7 +356,12 @@ impl Actor {
         Ok(Some(Doing::Sending(sending)))
     }
 
-    fn begin_receiving(&self, script: &Script, rank: u16, stage: &mut Stage<'_>) -> Result<Option<Doing>, Violated> {
+    fn begin_receiving(
+        &mut self,
+        script: &Script,
+        rank: u16,
+        stage: &mut Stage<'_>,
+    ) -> Result<Option<Doing>, Violated> {
         let (sources, sinks) = script.sides(self.case);
         let peers: Vec<Option<Peer<SimEnv>>> = sources.iter().map(|&source| stage.meet(self.seat, source)).collect();
         let Some(peers) = peers.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
@@ -336,8 +396,13 @@ impl Actor {
             told: BTreeSet::new(),
             tokens_told: 0,
             needs_memory: true,
+            has_granted: false,
             take_at: None,
         };
+        let heard_by = |(seat, peer)| HeardBy { seat, peer, span: Duration::ZERO };
+        self.heard_by = sources.into_iter().zip(peers).map(heard_by).collect();
+        // Who reads claims its rank when it begins, who is sent something with its first leg.
+        self.has_spoken = self.spec.is_pull;
         Ok(Some(Doing::Receiving(receiving)))
     }
 }
@@ -509,7 +574,7 @@ impl Receiving {
         };
         // It may have ended since it was looked at.
         if self.input.grant_with(&blocks, skip as u32, None).is_ok() {
-            self.needs_memory = false;
+            (self.needs_memory, self.has_granted) = (false, true);
         }
         Ok(())
     }

@@ -38,6 +38,11 @@ impl World {
         self.core.record(0, What::Cut, from << 32 | to);
     }
 
+    /// Whether anything passes from one host to another.
+    pub fn passes(&self, from: u64, to: u64) -> bool {
+        self.core.lock().links.passes(from, to)
+    }
+
     /// Every cut link passes again.
     pub fn heal(&self) {
         self.core.lock().links.heal();

@@ -102,7 +102,9 @@ impl<'s, 'w> Run<'s, 'w> {
                 healed_at = Some(self.now());
                 self.stage.disturbed = self.now();
             }
+            let before = self.now();
             happened += u32::from(self.stage.world.step_idly());
+            self.listen(self.now().since(before));
             self.stage.seats.iter_mut().for_each(|seat| seat.look());
             self.turn_actors()?;
             if happened >= LOOKS {
@@ -151,7 +153,7 @@ impl<'s, 'w> Run<'s, 'w> {
             Act::Crash { player, death } => {
                 self.stage.crash(player, death);
                 let dead = self.actors.iter_mut().filter(|actor| actor.seat == player);
-                dead.for_each(Actor::forget);
+                dead.for_each(Actor::die);
             }
             Act::Restart { player } => self.stage.start(player),
             Act::Freeze { player, span } => self.stage.freeze(player, span),
@@ -186,6 +188,16 @@ impl<'s, 'w> Run<'s, 'w> {
         Ok(())
     }
 
+    /// Sources hear of their sinks while the links between them pass.
+    fn listen(&mut self, passed: Duration) {
+        for at in 0..self.actors.len() {
+            let (before, rest) = self.actors.split_at_mut(at);
+            let Some((sink, after)) = rest.split_first_mut() else { return };
+            let others = before.iter().chain(after.iter());
+            others.for_each(|source| sink.may_be_heard(source, passed, &self.stage));
+        }
+    }
+
     /// Every half ends in its time, and soon after the first half of its case that failed.
     fn check_times(&self) -> Result<(), Violated> {
         let now = self.now();
@@ -202,7 +214,7 @@ impl<'s, 'w> Run<'s, 'w> {
             if is_cut_off {
                 continue;
             }
-            let others = self.actors.iter().filter(|other| other.case == actor.case && other.is_linked(actor));
+            let others = self.actors.iter().filter(|other| actor.has_to_know(other));
             let failed = others.filter_map(|other| other.end.as_ref().filter(|end| end.failure.is_some()));
             let Some(first) = failed.map(|end| end.at).min() else { continue };
             let known_at = first.max(admitted).max(self.stage.disturbed) + patience;
@@ -214,7 +226,7 @@ impl<'s, 'w> Run<'s, 'w> {
         Ok(())
     }
 
-    fn close(self) -> Result<Account, Violated> {
+    fn close(mut self) -> Result<Account, Violated> {
         self.check_finished()?;
         if self.is_calm {
             self.check_all_well()?;
@@ -222,6 +234,8 @@ impl<'s, 'w> Run<'s, 'w> {
         let ended = || self.actors.iter().filter_map(|actor| actor.end.as_ref());
         let failed = ended().filter(|end| end.failure.is_some()).count() as u32;
         let account = Account { well: ended().count() as u32 - failed, failed, ..Account::default() };
+        // Handles go before their engines do.
+        self.actors.clear();
         self.stage.close()?;
         Ok(account)
     }
