@@ -13,6 +13,7 @@
 //! - [`owner`]: peers in other processes with memory of their own, which can be stopped and killed
 //! - [`reader`]: peers in other processes that fetch chunks, and stand still or are killed meanwhile
 //! - [`pullers`]: peers in other processes that read what is lent to them
+//! - [`pushers`]: peers in other processes that push until they are killed
 //! - [`storm`]: transfers that are stopped midway, and the canaries that tell what landed later
 
 #![forbid(unsafe_code)]
@@ -25,6 +26,7 @@ pub mod frozen;
 pub mod owner;
 pub mod pair;
 pub mod pullers;
+pub mod pushers;
 pub mod rails;
 pub mod reader;
 pub mod seed;

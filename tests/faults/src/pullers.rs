@@ -13,13 +13,17 @@ use crate::pair::{PATIENCE, config};
 /// Blocks of each side, all of which are lent.
 pub const BLOCKS: u32 = 64;
 /// Tokens of them.
-pub const TOKENS: u64 = BLOCKS as u64 * BLOCK_TOKENS as u64;
+pub const TOKENS: u64 = BLOCKS as u64 * BLOCK_TOKENS;
+/// Tokens of a block.
+pub const BLOCK_TOKENS: u64 = 16;
+/// Layers of a token.
+pub const LAYERS: u64 = 2;
+/// Bytes of a token in a layer.
+pub const TOKEN_BYTES: u64 = 64 * 256;
+/// Bytes of a block: so many that a reader that is stopped at any time is in a copy as often as not.
+pub const BLOCK_BYTES: u64 = LAYERS * BLOCK_TOKENS * TOKEN_BYTES;
 
-const BLOCK_TOKENS: u32 = 16;
-/// 16 KiB of each token in each of two layers.
 const ROWS: Rows = Rows { first: 0, count: 64, of: 64, bytes: 256 };
-/// So many that a reader that is stopped at any time is in a copy as often as not.
-const BLOCK_BYTES: u64 = 2 * BLOCK_TOKENS as u64 * 64 * 256;
 
 /// The request's UUID of every transfer here.
 const UUID: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
@@ -54,7 +58,7 @@ pub fn pool(engine: &Engine) -> (Layout<SystemEnv>, Pool<SystemEnv>) {
         stride: BLOCK_BYTES,
         form: penstock::flows::Form::TokenMajor(ROWS),
     };
-    let spec = LayoutSpec::new("kv", BLOCK_TOKENS, BLOCKS).buffer(buffer(0)).buffer(buffer(1));
+    let spec = LayoutSpec::new("kv", BLOCK_TOKENS as u32, BLOCKS).buffer(buffer(0)).buffer(buffer(1));
     let layout = engine.layout(&pool, spec).expect("it lies in the pool");
     (layout, pool)
 }

@@ -31,7 +31,7 @@ pub use penstock_flows::input::{Failed, Happening, MemoryPolicy, NoMemory};
 pub use penstock_flows::lifecycle::LifecycleError;
 pub use penstock_flows::output::SendFailed;
 pub use penstock_flows::{FlowCause, LayoutRefused, LegError, Status};
-pub use penstock_session::control::{Buffer, Form, Rows, Side};
+pub use penstock_session::control::{Buffer, Form, Missing, Rows, Side};
 pub use penstock_session::transfers::table::Finished;
 pub use penstock_session::{IdError, RequestId, TransferId};
 
