@@ -56,11 +56,11 @@ statistics! {
 
 macro_rules! knocks {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// What came of connections from other hosts, counted by the control loop.
+        /// What came of connections, counted by the control loop.
         #[derive(Debug, Default)]
         pub(crate) struct Knocks { $(pub(crate) $name: Tally),+ }
 
-        /// What came of connections from other hosts since an engine started.
+        /// What came of connections from other hosts since an engine started, and of those that made no sense, wherever they came from.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct NetworkStatistics { $($(#[$doc])* pub $name: u64),+ }
 
@@ -83,6 +83,9 @@ knocks! {
     wrong_secret,
     /// Streams that no session has asked for.
     stray_streams,
+    /// Connections that ended because something came that makes no sense: no frame, or one of a version that is not spoken here. Those of
+    /// this host are among them.
+    garbled,
 }
 
 /// A counter with one writer, cheaper than an atomic increment.

@@ -259,6 +259,54 @@ fn a_swap_that_is_rolled_back_while_it_moves_leaves_the_request_where_it_was() {
 }
 
 #[test]
+fn scenario_15_a_deferred_request_is_removed_once_at_its_abort() {
+    let node = node(Progress::Adaptive, 1024, Duration::from_secs(5));
+    let first = fall_back(&node);
+    // It is computed again, in other blocks.
+    let (request, life) = (&first.0, first.1);
+    let again = node.device.take(4).unwrap();
+    let fresh = block_refs(&again);
+    assert_eq!(node.say(request, life, Report::Allocated { fresh, cached: vec![] }), Verdict::NoOp);
+    assert_eq!(node.say(request, life, Report::Active), Verdict::NoOp);
+    assert_eq!((node.lives.deferred().unwrap().len(), node.removed()), (0, vec![]), "its end is not put off any more");
+    assert_eq!(node.say(request, life, Report::Aborted), Verdict::Remove);
+    assert_eq!(node.say(request, life, Report::Removed), Verdict::NoOp);
+    assert_eq!(node.removed(), std::slice::from_ref(request), "once, at its abort");
+    // The id again has a removal of its own.
+    let next = node.lives.open(request, 1).unwrap();
+    assert_eq!(node.say(request, next, Report::Removed), Verdict::Remove);
+    assert_eq!(node.removed(), std::slice::from_ref(request));
+    drop(again);
+    node.assert_free(1024, 1024);
+}
+
+/// A swap of a request that is too late, so that its free is put off. Answers the request, whose blocks are free again.
+fn fall_back(node: &Node) -> (RequestId, u64) {
+    let since = Instant::now();
+    for attempt in 0.. {
+        assert!(since.elapsed() < PATIENCE, "copies of 64 MB are over in microseconds");
+        let (request, life, device) = node.active(&format!("late-{attempt}"), 3, 1020);
+        let host = node.host.take(1020).unwrap();
+        let swap = node.swap(SwapWay::Out, (&request, life), &device, &host, Duration::from_micros(200));
+        let ended = swap.wait(PATIENCE).unwrap();
+        drop((device, host));
+        if ended.is_err() {
+            assert_eq!(ended, Err(SwapFailed::TimedOut));
+            assert!(swap.wait_over(PATIENCE));
+            assert_eq!(node.lives.deferred().unwrap().len(), 1);
+            drop(swap);
+            node.assert_free(1024, 1024);
+            return (request, life);
+        }
+        drop(swap);
+        node.say(&request, life, Report::Aborted);
+        node.removed();
+        node.assert_free(1024, 1024);
+    }
+    unreachable!("the loop ends by its time")
+}
+
+#[test]
 fn a_request_that_is_aborted_in_mid_swap_is_removed_once_and_its_blocks_wait_for_the_copy() {
     let node = node(Progress::Adaptive, 256, Duration::from_secs(5));
     let (request, life, device) = node.active("cmpl-1", 5, 256);

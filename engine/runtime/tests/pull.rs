@@ -153,7 +153,7 @@ fn a_gate_that_nobody_can_open_any_more_ends_both_sides_in_words() {
 }
 
 /// The sink is turned by hand, and is not for longer than its lease stands: nothing of it renews.
-fn a_reader_that_stands_still_loses_its_lease(transport: TransportName) {
+fn scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expired(transport: TransportName) {
     const TTL: Duration = Duration::from_millis(300);
     let folder = Folder::new();
     let source = End::start(&folder, "prefill-0", transport, 16);
@@ -177,6 +177,8 @@ fn a_reader_that_stands_still_loses_its_lease(transport: TransportName) {
     // What it renewed last may be a third of that old, and this machine may be busy.
     assert!(took >= TTL / 2 && took < TTL + Duration::from_secs(2), "{took:?}");
     drop(source.take(BLOCKS as usize));
+    let mut finished = Finished::default();
+    assert_eq!((source.engine.drain_finished(&mut finished), finished.failed.len()), (1, 1), "once");
     // It goes on, and asks: never stale bytes.
     let failed = match input.next(PATIENCE).unwrap() {
         Happening::Failed(failed) => failed,
@@ -186,14 +188,15 @@ fn a_reader_that_stands_still_loses_its_lease(transport: TransportName) {
     assert!(input.abort(PATIENCE), "nothing is read any more");
     drop((input, output));
     source.assert_nothing_is_left();
+    assert_eq!(source.engine.drain_finished(&mut finished), 0, "and never again");
 }
 
 #[test]
-fn a_reader_that_stands_still_loses_its_lease_over_mapped_pools() {
-    a_reader_that_stands_still_loses_its_lease(TransportName::Shm);
+fn scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expired_over_mapped_pools() {
+    scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expired(TransportName::Shm);
 }
 
 #[test]
-fn a_reader_that_stands_still_loses_its_lease_over_sockets() {
-    a_reader_that_stands_still_loses_its_lease(TransportName::Tcp);
+fn scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expired_over_sockets() {
+    scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expired(TransportName::Tcp);
 }

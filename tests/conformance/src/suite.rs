@@ -66,6 +66,7 @@ macro_rules! suite_by_name {
                     scenario_07_no_memory_for_a_leg_is_met_as_configured,
                     scenario_08_an_aborting_sink_gets_its_blocks_when_nothing_can_land_any_more,
                     scenario_09_a_source_that_fails_in_mid_layer_is_known_in_a_second,
+                    scenario_11_what_makes_no_sense_is_counted_and_everybody_else_is_served,
                     scenario_12_a_restarted_peer_is_another_one;
             }
         }

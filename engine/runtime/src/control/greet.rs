@@ -444,6 +444,7 @@ impl<E: Env> Control<E> {
 
     /// What a stranger said is not the protocol.
     pub(super) fn greeting_garbled(&mut self, token: u64, text: String) {
+        self.shared.knocks.garbled.add(1);
         self.end_greeting(token, GreetingError::Refuse { code: RefusalCode::Garbled, text });
     }
 

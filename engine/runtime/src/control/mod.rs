@@ -371,6 +371,7 @@ impl<E: Env> Control<E> {
                 };
                 if !makes_sense {
                     tracing::warn!("a peer says what makes no sense in a session");
+                    self.shared.knocks.garbled.add(1);
                     self.leave(token, Cause::PeerCorrupt, None);
                 }
             }
@@ -404,6 +405,7 @@ impl<E: Env> Control<E> {
             (Some(Phase::Open { peer, .. }), _) => {
                 tracing::info!(peer = %peer.name, %broken, "a session is lost");
                 let cause = if matches!(broken, Broken::Wire(_) | Broken::Sealed(_)) {
+                    self.shared.knocks.garbled.add(1);
                     Cause::PeerCorrupt
                 } else {
                     Cause::PeerLost

@@ -37,7 +37,7 @@ over_all! {
     an_abort_reaches_all_engines,
     a_get_that_nobody_serves_ends_at_its_deadline_and_holds_nothing,
     a_join_has_a_chunk_of_each_source,
-    streams_both_ways_with_two_credits_do_not_deadlock,
+    scenario_13_streams_both_ways_with_two_credits_do_not_deadlock,
     a_stream_ends_behind_its_chunks_and_a_failure_comes_at_once,
 }
 
@@ -227,7 +227,8 @@ fn a_join_has_a_chunk_of_each_source(transport: TransportName) {
 }
 
 use streams::{
-    a_stream_ends_behind_its_chunks_and_a_failure_comes_at_once, streams_both_ways_with_two_credits_do_not_deadlock,
+    a_stream_ends_behind_its_chunks_and_a_failure_comes_at_once,
+    scenario_13_streams_both_ways_with_two_credits_do_not_deadlock,
 };
 
 #[test]

@@ -24,7 +24,7 @@ struct Stage {
 }
 
 /// Each stage has put all that it has before it fetches anything, in one thread that never waits for one thing alone.
-pub(crate) fn streams_both_ways_with_two_credits_do_not_deadlock(transport: TransportName) {
+pub(crate) fn scenario_13_streams_both_ways_with_two_credits_do_not_deadlock(transport: TransportName) {
     let net = Net::new(transport, &["a", "b"], small);
     let stage = |at: usize| {
         let name = request("both ways");

@@ -2,15 +2,20 @@
 //!
 //! Both engines are of this process, and one thread turns both, so that those without threads go on.
 
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use penstock::flows::{
     Buffer, Finished, FlowCause, Form, Happening, Input, Layout, LayoutSpec, MemoryPolicy, NoMemory, Output, Receive,
     RequestId, Rows, Send, Side, Status, TransferId,
 };
+use penstock::session::{Card, Frame};
 use penstock::{Blocks, PoolSpec, Rights, SystemEnv};
 
 use crate::folder::Folder;
+use crate::rogue;
 use crate::setting::SOURCE;
 use crate::stage::{KV, PATIENCE};
 use crate::{Engine, Peer, Pool, Setting};
@@ -450,6 +455,87 @@ pub fn scenario_09_a_source_that_fails_in_mid_layer_is_known_in_a_second(setting
     assert_eq!((layers, failed.blocks), (vec![(1, 0, 2)], blocks), "all of the second layer, and nothing of the first");
     drop((output, input, granted));
     both.assert_nothing_is_left();
+}
+
+/// Strangers who say what is no frame, or one of a version that is not spoken here, are counted and turned away; everybody else is served.
+pub fn scenario_11_what_makes_no_sense_is_counted_and_everybody_else_is_served(setting: &Setting) {
+    let both = Both::open(setting, 32, 4);
+    let (output, input) = (both.produce(1), both.consume(1, MemoryPolicy::Wait));
+    let counted = || {
+        let network = both.source.engine.network_statistics();
+        network.garbled + network.refused
+    };
+    let before = counted();
+    let mut strangers = Vec::new();
+    for words in
+        [&b"GET / HTTP/1.1\r\nHost: decode-0\r\n\r\n"[..], &of_the_future(), b"PNSN\x63\x00\x00\x00 and what follows"]
+    {
+        strangers.extend(knock(&both.source.engine, words));
+    }
+    both.give(&output, 1, 100);
+    assert_eq!(both.receive(&input, 1, 100, 1), 1, "what was under way goes on");
+    both.until("the source ends", || output.poll()).expect("the sink has everything");
+    for stranger in &mut strangers {
+        both.until("a stranger is turned away", || stranger.is_turned_away().then_some(()));
+    }
+    both.until("all were counted", || (counted() == before + strangers.len() as u64).then_some(()));
+    // Whoever comes now is heard.
+    let third = End::start(setting, &both.folder, "sink-1", SINK_TOKENS, 4);
+    let all = [&both.source.engine, &both.sink.engine, &third.engine];
+    let there = join(&third.engine, &both.source.engine, &all);
+    until(&all, "the layout is told", || there.layouts().contains(&KV.to_owned()).then_some(()));
+    drop((output, input));
+    both.assert_nothing_is_left();
+}
+
+/// A frame of a version that nobody speaks yet.
+fn of_the_future() -> Vec<u8> {
+    let mut frame = rogue::encoded(&Frame::Goodbye, 0);
+    frame[4..6].copy_from_slice(&99_u16.to_le_bytes());
+    frame.extend([0; 16]);
+    frame
+}
+
+/// Says this at each door of an engine.
+fn knock(engine: &Engine, words: &[u8]) -> Vec<Stranger> {
+    let card = Card::decode(&engine.descriptor()).expect("an engine's own descriptor");
+    let here = UnixStream::connect(&card.socket).expect("it listens");
+    here.set_nonblocking(true).expect("a socket");
+    let mut strangers = vec![Stranger::Here(here)];
+    for address in engine.addresses() {
+        let far = TcpStream::connect(address).expect("it listens");
+        far.set_nonblocking(true).expect("a socket");
+        strangers.push(Stranger::Far(far));
+    }
+    for stranger in &mut strangers {
+        match stranger {
+            Stranger::Here(stream) => stream.write_all(words),
+            Stranger::Far(stream) => stream.write_all(words),
+        }
+        .expect("there is room for a few words");
+    }
+    strangers
+}
+
+/// Who is not of the session.
+enum Stranger {
+    Here(UnixStream),
+    Far(TcpStream),
+}
+
+impl Stranger {
+    /// The engine has closed its connection, at most after a word about why.
+    fn is_turned_away(&mut self) -> bool {
+        let mut bytes = [0; 4096];
+        let read = match self {
+            Self::Here(stream) => stream.read(&mut bytes),
+            Self::Far(stream) => stream.read(&mut bytes),
+        };
+        match read {
+            Ok(read) => read == 0,
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    }
 }
 
 /// An engine that was started again under the same name is another one: what it was told before is not for it.
