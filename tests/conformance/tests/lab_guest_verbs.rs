@@ -1,7 +1,7 @@
 //! The suite between two processes over RDMA, by the soft devices of a guest and the wires between them.
 
 use penstock::config::TransportName;
-use penstock_conformance::{Memory, Place, Setting, Stage, suite};
+use penstock_conformance::{Memory, Place, Setting, Stage, suite, suite_by_name};
 
 const THERE: Place = Place::Process(env!("CARGO_BIN_EXE_penstock-conformance-peer"));
 
@@ -12,6 +12,10 @@ const fn workers(count: usize, rails: u8) -> Setting {
 suite!(one_rail: workers(1, 1));
 suite!(two_rails_two_workers_caller_memory: workers(2, 2).with(Memory::Caller));
 suite!(inline: Setting::inline(TransportName::Verbs, THERE).wired(1));
+
+suite_by_name!(by_name_with_one_worker: workers(1, 1));
+suite_by_name!(by_name_with_two_workers: workers(2, 2));
+suite_by_name!(by_name_without_threads: Setting::inline(TransportName::Verbs, THERE).wired(1));
 
 /// Without this the suites above could pass by another way.
 #[test]

@@ -18,6 +18,7 @@ const STEPS: &[Step] = &[
     Step::new("the_suite_holds_over_one_rail", one_rail),
     Step::new("the_suite_holds_over_two_rails", two_rails),
     Step::new("the_suite_holds_without_threads", inline),
+    Step::new("transfers_by_name_are_whole_over_cards", named),
     Step::new("queues_meet_by_the_connection_manager", met),
 ];
 
@@ -50,6 +51,13 @@ fn two_rails(lab: &Lab) -> Outcome {
 
 fn inline(lab: &Lab) -> Outcome {
     conformance(lab, "inline::", &[0])
+}
+
+/// Transfers by name between two engines: with one rail, with two rails and workers, and without threads.
+fn named(lab: &Lab) -> Outcome {
+    let suite = Suite::new(suites()?).argument("::named::").within(Duration::from_secs(600));
+    let guest = lab.guest()?;
+    over_the_wire(lab, &guest, 4 << 20, &[0, 1], || lab.suite(&suite, &[]))
 }
 
 /// Two processes that connect by rdma_cm: what concerns sessions and bytes, and what crosses rails.

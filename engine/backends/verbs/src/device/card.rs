@@ -26,6 +26,8 @@ const PIECES_MAX: u32 = 32;
 const READS_MAX: i32 = 16;
 /// Bits in a second of a port that does not say them. Any number will do: it is compared with other rails' only.
 const BANDWIDTH_UNKNOWN: u64 = 10_000_000_000;
+/// Vendor and part of soft RoCE devices. Before version 64 (2026) of rdma-core their library adds up lists of pieces wrongly.
+const SOFT_ROCE: (u32, u32) = (0xff_ffff, 0);
 /// Events that are passed over in one look.
 const EVENTS_AT_ONCE: usize = 64;
 
@@ -39,6 +41,9 @@ pub(super) struct Parts {
     pub(super) needs_route: bool,
     pub(super) traffic_class: u8,
     pub(super) shape: Shape,
+    /// Its driver may take a list of pieces that is given to extended posting to be as long as the first piece times their number:
+    /// of one with a shorter piece nothing goes, and of one with a longer piece too little, which completes well.
+    pub(super) miscounts_pieces: bool,
     pub(super) registrations: Arc<Registrations>,
     pub(super) manager: Option<Arc<Manager>>,
     /// Becomes readable when something has happened to the device or to a connection, if both are listened to.
@@ -111,6 +116,7 @@ impl DeviceCard {
             needs_route: is_ethernet || port.flags & IBV_QPF_GRH_REQUIRED != 0,
             traffic_class: options.traffic_class,
             shape: Shape { pieces, inline: 0, posting: Posting::Classic },
+            miscounts_pieces: (can.vendor_id, can.vendor_part_id) == SOFT_ROCE,
             registrations: Arc::default(),
             manager,
             both,

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use penstock_memory::fork;
 use penstock_verbs_sys::verbs::*;
 
+use self::post::are_any_uneven;
 use super::card::Parts;
 use super::desk::DeskParts;
 use super::meet::Meet;
@@ -88,7 +89,7 @@ pub(super) struct DeviceQueue {
     /// What it is called by, and how far it has come that is connected by the connection manager.
     token: Option<Token>,
     meet: Option<Meet>,
-    /// Room for lists, if requests are posted by them, as long as the queue has requests.
+    /// Room for lists, if requests may be posted by them, as long as the queue has requests.
     list: Vec<ibv_send_wr>,
     /// The registration that bytes were last taken from at once, and those that are held while they are.
     last: (u32, Weak<Registered>),
@@ -146,7 +147,10 @@ impl DeviceQueue {
         };
         match shape.posting {
             Posting::Extended => made.extended = Some(made.extension()?),
-            Posting::Classic => made.list.reserve_exact(requests),
+            Posting::Classic => {}
+        }
+        if made.extended.is_none() || made.card.miscounts_pieces {
+            made.list.reserve_exact(requests);
         }
         Ok(made)
     }
@@ -331,8 +335,11 @@ impl Queue for DeviceQueue {
             let desk = Arc::clone(&self.desk);
             let _alone = desk.post_alone();
             match self.extended {
-                Some(pair) => self.post_extended(pair, requests, pieces),
-                None => self.post_classic(requests, pieces),
+                // Both ways may follow one another on a queue.
+                Some(pair) if !(self.card.miscounts_pieces && are_any_uneven(requests, pieces)) => {
+                    self.post_extended(pair, requests, pieces)
+                }
+                _ => self.post_classic(requests, pieces),
             }
         });
         self.held.clear();

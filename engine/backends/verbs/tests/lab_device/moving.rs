@@ -104,6 +104,66 @@ fn thirty_pieces_are_one_request_gathered_and_scattered() {
 }
 
 #[test]
+fn pieces_of_unequal_lengths_go_whole() {
+    let Some(_wire) = wire("pieces_of_unequal_lengths_go_whole") else { return };
+    // The last one is shorter, as where a transfer ends inside of a block; the last one is longer; all differ.
+    let lists: [&[u32]; 4] = [&[128, 512], &[512, 512, 128], &[1000, 8, 4096, 300, 12], &[600, 600, 600, 1]];
+    for posting in POSTINGS {
+        let mut pair = Pair::connected(posting);
+        pair.b.supply(2 * lists.len());
+        for (number, lengths) in (0_u64..).zip(lists) {
+            let total = lengths.iter().sum::<u32>();
+            let places =
+                || lengths.iter().scan(0, |at, &len| Some((std::mem::replace(at, *at + len as usize), len as usize)));
+            // Sources lie with gaps, and even requests go with the uneven one.
+            let source = |place: usize| 100_000 + 8192 * place as u64;
+            let mut pieces: Vec<_> =
+                lengths.iter().enumerate().map(|(place, &len)| pair.a.piece(source(place), len)).collect();
+            let single = pair.a.piece(0, 700);
+            let count = lengths.len() as u32;
+            let (address, key) = (pair.b.address(0), pair.b.key());
+            let beside = request(1, Kind::Write { address: pair.b.address(200_000), key }, 1);
+            let immediate = number as u32;
+            let kinds = [Kind::Write { address, key }, Kind::WriteAndTell { address, key, immediate }, Kind::Send];
+            for (seed, kind) in (100 + 10 * number..).zip(kinds) {
+                let (bytes, whole) = (pattern(seed, total as usize), pattern(seed, 700));
+                for (place, (at, len)) in places().enumerate() {
+                    pair.a.fill(source(place), &bytes[at..at + len]);
+                }
+                pair.a.fill(0, &whole);
+                pair.b.fill(0, &vec![0; total as usize]);
+                pieces.insert(0, single);
+                pair.a.post(&[beside, request(2, kind, count)], &pieces);
+                pieces.remove(0);
+                pair.a.expect(1, Outcome::Did);
+                pair.a.expect(2, Outcome::Did);
+                let landed = match kind {
+                    Kind::Send => {
+                        let receive = 2 * number + 1;
+                        pair.b.expect(receive, Outcome::Came { bytes: total, immediate: None });
+                        End::receive_at(receive)
+                    }
+                    Kind::WriteAndTell { .. } => {
+                        pair.b.expect(2 * number, Outcome::Came { bytes: 0, immediate: Some(immediate) });
+                        0
+                    }
+                    Kind::Write { .. } | Kind::Read { .. } => 0,
+                };
+                assert!(pair.b.bytes(landed, total as usize) == bytes, "{posting:?}, {kind:?}, {lengths:?}");
+                assert_eq!(pair.b.bytes(200_000, 700), whole);
+            }
+            let back = pattern(200 + number, total as usize);
+            pair.b.fill(0, &back);
+            pair.a.post(&[request(3, Kind::Read { address, key }, count)], &pieces);
+            pair.a.expect(3, Outcome::Did);
+            for (place, (at, len)) in places().enumerate() {
+                assert!(pair.a.bytes(source(place), len) == back[at..at + len], "{posting:?}, read, {lengths:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_inline_is_taken_at_once() {
     let Some(_wire) = wire("what_is_inline_is_taken_at_once") else { return };
     for posting in POSTINGS {

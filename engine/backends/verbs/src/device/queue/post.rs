@@ -164,6 +164,15 @@ impl DeviceQueue {
     }
 }
 
+/// Whether the pieces of any request that the card fetches are of different lengths.
+pub(super) fn are_any_uneven(requests: &[Request], mut pieces: &[Piece]) -> bool {
+    requests.iter().any(|request| {
+        let (its, others) = pieces.split_at(request.pieces as usize);
+        pieces = others;
+        !request.inline && its.windows(2).any(|pair| pair[0].bytes != pair[1].bytes)
+    })
+}
+
 fn flags(request: &Request, its: &[Piece]) -> ibv_send_flags {
     let signalled = if request.signalled { IBV_SEND_SIGNALED } else { 0 };
     let inline = if is_inline(request, its) { IBV_SEND_INLINE } else { 0 };
@@ -193,4 +202,23 @@ unsafe fn gather(pieces: &[Piece], together: &mut [u8]) -> usize {
 
 fn address_of(piece: &Piece) -> *mut c_void {
     ptr::with_exposed_provenance_mut(piece.address as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_lists_of_unequal_pieces_are_uneven() {
+        let piece = |bytes| Piece { address: 4096, bytes, key: 1 };
+        let request = |pieces, inline| Request { id: 1, kind: Kind::Send, pieces, signalled: true, inline };
+        let pieces = [piece(8), piece(16), piece(16), piece(16), piece(8)];
+        let are_uneven = |cut: &[u32]| {
+            let requests: Vec<Request> = cut.iter().map(|&count| request(count, false)).collect();
+            are_any_uneven(&requests, &pieces)
+        };
+        assert!(!are_uneven(&[]) && !are_uneven(&[1]) && !are_uneven(&[1, 3]) && !are_uneven(&[1, 0, 3, 1]));
+        assert!(are_uneven(&[2]) && are_uneven(&[1, 4]) && are_uneven(&[5]));
+        assert!(!are_any_uneven(&[request(5, true)], &pieces), "inline ones are put together here");
+    }
 }
