@@ -97,11 +97,13 @@ impl World {
                 }
             }
             Step::Waiting(token) => self.accept(name, token),
-            Step::Answered(by) => {
+            Step::Answered(by) if self.meets.contains_key(&by) => {
                 self.connect_with(name, by);
                 self.tell(by, Step::Met(name));
                 self.tell(name, Step::Met(by));
             }
+            // Who has answered has left since, and its word about that was lost.
+            Step::Answered(_) => self.tell(name, Step::Failed(NotMet::Silence)),
             Step::Accepted(_) | Step::Met(_) | Step::Failed(_) => {}
         }
         let Meet { since, step, .. } = self.meets[&name];
