@@ -262,6 +262,7 @@ impl Channel {
         for rail in &mut self.rails {
             if let Err(error) = rail.ring() {
                 tracing::warn!(%error, rail = rail.facts.name, "a card does not take what is posted");
+                rail.is_unexplained = true;
                 rail.break_off();
             }
         }

@@ -59,6 +59,8 @@ pub(crate) struct Op {
     pub(crate) is_abandoned: bool,
     /// How often it failed for want of an answer.
     pub(crate) tries: u8,
+    /// How often its rail broke for no reason that is known, while nothing else was under way on it.
+    pub(crate) breaks: u8,
     /// How it ends, once nothing of it can land any more.
     pub(crate) failed: Option<Failure>,
     /// It is told no more, and its end was reported; some of its messages come all the same.
@@ -89,6 +91,7 @@ impl Op {
             is_uncounted: false,
             is_abandoned: false,
             tries: 0,
+            breaks: 0,
             failed: None,
             is_withdrawn: false,
         }

@@ -22,6 +22,9 @@ pub(crate) const REQUESTS_KEPT: usize = 4;
 /// building, and no more than a card is through with in a fraction of a millisecond.
 const BYTES_UNDER_WAY_MAX: u64 = 4 * 1024 * 1024;
 
+/// Lives that may end for no reason that is known before batches go one by one.
+const UNEXPLAINED_MAX: u32 = 2;
+
 /// Requests of one life are numbered in so many bits of their names, and the life in those between and the one that cards keep to
 /// themselves: of more lives nothing is left when their numbers come again.
 const NUMBER_BITS: u32 = 48;
@@ -107,8 +110,9 @@ pub(crate) struct Rail {
     /// Looks since something came back last.
     pub(crate) quiet_looks: u32,
     pub(crate) log: Log,
-    /// Bytes of batches under way.
+    /// Bytes of batches under way, and with how many there is no room for more.
     bytes: u64,
+    bytes_max: u64,
     granted: u32,
     /// Where its messages lie in the outbox.
     first_slot: usize,
@@ -138,6 +142,9 @@ pub(crate) struct Rail {
     /// Lives one after the other in which the peer was not heard, but for those that were ended on purpose, as this one will be.
     pub(crate) fruitless: u32,
     pub(crate) is_on_purpose: bool,
+    /// Nobody has said why this life ends; and so many before it ended like that, one after the other, in which no batch did.
+    pub(crate) is_unexplained: bool,
+    unexplained: u32,
     /// Its port is down, or its card is gone, or does not do what cards do.
     pub(crate) is_down: bool,
     pub(crate) is_dead: bool,
@@ -172,6 +179,7 @@ impl Rail {
             quiet_looks: 0,
             log: Log::with_room(requests + granted as usize),
             bytes: 0,
+            bytes_max: BYTES_UNDER_WAY_MAX,
             granted,
             first_slot,
             sent: 0,
@@ -191,6 +199,8 @@ impl Rail {
             vouched: 0,
             fruitless: 0,
             is_on_purpose: false,
+            is_unexplained: false,
+            unexplained: 0,
             is_down: false,
             is_dead: false,
             is_out: false,
@@ -308,9 +318,7 @@ impl Rail {
 
     /// Whether so many bytes may set off.
     pub(crate) fn takes(&self, bytes: u64) -> bool {
-        self.standing == Standing::Up
-            && self.room() > 0
-            && (self.bytes == 0 || self.bytes + bytes <= BYTES_UNDER_WAY_MAX)
+        self.standing == Standing::Up && self.room() > 0 && (self.bytes == 0 || self.bytes + bytes <= self.bytes_max)
     }
 
     /// Whether it may have something on its way to the peer: what a life carried has landed or goes again elsewhere when both sides
@@ -537,7 +545,7 @@ impl Rail {
         self.is_out |= ended.queue == NO_QUEUE;
         self.peer_revision = self.peer_revision.max(ended.revision);
         self.peer_ended = self.next_ended.take();
-        (self.is_greeted, self.is_on_purpose) = (false, false);
+        (self.is_greeted, self.is_on_purpose, self.is_unexplained) = (false, false, false);
         self.standing = Standing::Idle(at);
     }
 
@@ -545,6 +553,25 @@ impl Rail {
     pub(crate) fn unload(&mut self, bytes: u64, is_abandoned: bool) {
         self.bytes -= bytes;
         self.abandoned -= usize::from(is_abandoned);
+        if self.unexplained > 0 {
+            self.is_trusted_again();
+        }
+    }
+
+    /// One more life has ended and nobody knows why. Answers the batch that was alone under way. After a few of them there is room
+    /// for one batch at a time, so that it is seen which one it is.
+    pub(crate) fn is_suspicious(&mut self) -> Option<OpId> {
+        self.unexplained = self.unexplained.saturating_add(1);
+        if self.unexplained >= UNEXPLAINED_MAX {
+            self.bytes_max = 0;
+        }
+        let mut batches = self.log.batches();
+        batches.next().filter(|_| batches.next().is_none())
+    }
+
+    #[cold]
+    fn is_trusted_again(&mut self) {
+        (self.unexplained, self.bytes_max) = (0, BYTES_UNDER_WAY_MAX);
     }
 
     /// The peer has heard and taken so much. Answers how many messages are heard now that were not before, if it can have.

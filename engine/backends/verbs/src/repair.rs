@@ -63,6 +63,10 @@ const PAUSE_ON_PURPOSE: Duration = Duration::from_millis(1);
 /// A batch that is the first without an answer so often is not tried any more: perhaps it is what breaks the rails.
 const TRIES: u8 = 3;
 
+/// A batch that was alone on a rail so often when that broke for no reason that is known is not tried any more: some cards say of what
+/// they find wrong themselves only that it has come back. More often than what a peer does wrong breaks this side's queues in a row.
+const BREAKS: u8 = 16;
+
 impl Channel {
     /// Nothing old is to land over a rail any more: it is broken off on purpose, and repaired.
     pub(crate) fn cut(&mut self, rail: u8, context: &Context<'_>) {
@@ -99,7 +103,10 @@ impl Channel {
                 rail.is_dead = true;
                 rail.break_off();
             }
-            Event::QueueBroken(number) if number == rail.number => rail.break_off(),
+            Event::QueueBroken(number) if number == rail.number => {
+                rail.is_unexplained |= rail.standing == Standing::Up;
+                rail.break_off();
+            }
             Event::Met(number) if number == rail.number => {
                 // One that has not met yet is looked at by itself.
                 if matches!(rail.standing, Standing::Greeting(_) | Standing::Up)
@@ -126,7 +133,9 @@ impl Channel {
             return;
         }
         self.has_done(rail, number - 1, context, sink);
-        let what = self.rails[rail].log.of(number);
+        let its = &mut self.rails[rail];
+        its.is_unexplained = trouble == Trouble::Flushed && (its.is_unexplained || its.standing == Standing::Up);
+        let what = its.log.of(number);
         if trouble != Trouble::Flushed {
             tracing::warn!(%trouble, rail = self.rails[rail].facts.name, ?what, "a request has failed; the rail is repaired");
         }
@@ -387,6 +396,17 @@ impl Channel {
         while let Some(id) = rail.log.next_landed(|id| ops[id].kind == Kind::Write) {
             sink.completed(ops[id].token, ops[id].result());
             ops.give_back(id);
+        }
+        if rail.is_unexplained
+            && !(rail.is_on_purpose || rail.is_down || rail.is_dead)
+            && let Some(id) = rail.is_suspicious()
+        {
+            let op = &mut ops[id];
+            op.breaks = op.breaks.saturating_add(1);
+            if op.breaks == BREAKS {
+                tracing::warn!(rail = rail.facts.name, "a batch breaks its rail whenever it is tried; it ends");
+                op.failed.get_or_insert(Failure::on(rail.index, Cause::CardRefused));
+            }
         }
         let mut items = Vec::new();
         let mut notes_lost = 0;

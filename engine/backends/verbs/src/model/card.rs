@@ -119,6 +119,12 @@ impl ModelCard {
         self.change(|card| card.break_after = Some(requests));
     }
 
+    /// Breaks the queue of every request to a peer's memory of this key from now on, and says nothing of why: some drivers do not
+    /// tell what they found wrong themselves.
+    pub fn break_at(&self, key: u32) {
+        self.change(|card| card.break_at = Some(key));
+    }
+
     /// Makes something happen to it, of which only is heard what is said here.
     pub fn raise(&self, event: Event) {
         self.hub.change(|world| world.event(self.place, event));

@@ -181,7 +181,7 @@ impl World {
         if is_behind || is_full || self.cards[card].is_held || now < queue.posted[at].there_at {
             return Tried::Later;
         }
-        if self.break_by_count(name, queue.posted[at].moved) {
+        if self.break_by_count(name, queue.posted[at].moved) || self.break_by_key(name, at) {
             return Tried::Moved;
         }
         let stuck = |why| if at == 0 { Tried::Stuck(why) } else { Tried::Later };
@@ -370,6 +370,21 @@ impl World {
         self.cards[card].break_after = None;
         self.break_there(name);
         true
+    }
+
+    /// Breaks the queue whose turn it is, if its request is one that nobody is told about.
+    fn break_by_key(&mut self, name: u64, at: usize) -> bool {
+        let queue = &self.queues[&name];
+        let breaks = match queue.posted[at].request.kind {
+            Kind::Write { key, .. } | Kind::WriteAndTell { key, .. } | Kind::Read { key, .. } => {
+                self.cards[queue.card].break_at == Some(key)
+            }
+            Kind::Send => false,
+        };
+        if breaks {
+            self.break_queue(name, Trouble::Flushed);
+        }
+        breaks
     }
 
     /// When a request that is posted now gets to the peer.

@@ -64,6 +64,8 @@ pub(super) struct CardState {
     pub(super) read_time: Duration,
     /// After so many more requests the queue of the next one breaks.
     pub(super) break_after: Option<u64>,
+    /// The queue of each request to this key of a peer breaks.
+    pub(super) break_at: Option<u32>,
     pub(super) refuse_registrations: u64,
     pub(super) refuse_desks: u64,
     pub(super) refuse_queues: u64,
@@ -238,6 +240,7 @@ impl World {
             connect_time: Duration::ZERO,
             read_time: Duration::ZERO,
             break_after: None,
+            break_at: None,
             refuse_registrations: 0,
             refuse_desks: 0,
             refuse_queues: 0,

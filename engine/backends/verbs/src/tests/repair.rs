@@ -90,6 +90,57 @@ fn wherever_a_queue_breaks_all_is_told_once() {
     }
 }
 
+/// Some cards say of what they find wrong themselves only that it has come back, and not which request it was.
+#[test]
+fn a_batch_that_breaks_every_queue_ends_and_its_neighbours_arrive() {
+    for (rails, delay) in [(1, Duration::ZERO), (1, MS), (2, Duration::ZERO), (2, MS)] {
+        let network = ModelNetwork::by_hand();
+        let mut sides = connected(&network, Shape { rails, ..SHAPE });
+        let (source, target) = pools(&mut sides);
+        let cursed = sides[1].pool(vec![0; 4096]);
+        for rail in 0..rails {
+            sides[0].cards[rail].break_at(cursed.registrations[rail].remote_key());
+            // With a delay the answers of what was posted before it are not back when it breaks the queue.
+            network.delay(&sides[0].cards[rail], &sides[1].cards[rail], delay);
+        }
+        sides[1].counter(1).recycle(1);
+        let counter = Some(CounterRef { index: 1, generation: 1 });
+        for number in 0..8 {
+            let (to, at) = if number == 3 { (&cursed, span(0, 0, 8)) } else { (&target, block(number)) };
+            sides[0].post(WRITE, &source, to, &[at], (number, number, at.len)).unwrap();
+            sides[0].tell((100 + number, number, at.len), counter, None).unwrap();
+        }
+        pass_time(&network, &mut sides, Duration::from_secs(2));
+        for number in 0..8 {
+            let (moved, told) = (sides[0].result(number), sides[0].result(100 + number));
+            if number == 3 {
+                let refused = Some(Err(Cause::CardRefused));
+                assert_eq!((moved, told), (refused, refused), "{rails} rails, {delay:?}");
+            } else {
+                assert_eq!((moved, told), (Some(Ok(1024)), Some(Ok(1))), "{number}, {rails} rails, {delay:?}");
+                assert!(has_block(&source, &target, number));
+            }
+        }
+        assert_eq!(sides[1].counter(1).value(), 7);
+        let lives: u32 = sides[0].channel.rails.iter().map(|rail| rail.life).sum();
+        assert!((16..64).contains(&lives), "{lives} lives, {rails} rails, {delay:?}");
+        // What comes later goes as ever: one at a time over each rail until it is trusted again, then all at once.
+        for number in 8..16 {
+            let post = |sides: &mut [Side; 2]| {
+                sides[0].post(WRITE, &source, &target, &[block(number)], (number, number, 1024))
+            };
+            if post(&mut sides).is_err() {
+                assert!(number < 8 + 2 * rails as u64, "it is still not trusted");
+                pass_time(&network, &mut sides, 100 * MS);
+                post(&mut sides).unwrap();
+            }
+        }
+        pass_time(&network, &mut sides, 100 * MS);
+        assert!((8..16).all(|number| sides[0].result(number) == Some(Ok(1024))));
+        assert_eq!(sides[0].channel.rails.iter().map(|rail| rail.life).sum::<u32>(), lives);
+    }
+}
+
 #[test]
 fn what_was_told_is_not_written_again() {
     let network = ModelNetwork::by_hand();
