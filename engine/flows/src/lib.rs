@@ -34,6 +34,7 @@ pub mod part;
 pub mod partners;
 pub mod ranks;
 pub mod relay;
+mod repeated;
 pub mod runs;
 pub mod shards;
 pub mod status;

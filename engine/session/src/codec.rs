@@ -10,9 +10,8 @@
 
 mod said;
 
-use std::collections::VecDeque;
-
 use penstock_core::limits::{FRAME_BYTES_MAX, FRAME_TOKENS_MAX};
+use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -153,9 +152,30 @@ fn check_limits(frame: &Frame) -> Result<(), WireError> {
     }
 }
 
-fn put<T: Serialize>(out: &mut Vec<u8>, value: &T) {
-    let body = postcard::to_stdvec(value).expect("plain data encodes into a growing vector");
-    out.extend_from_slice(&body);
+/// Appends plain data.
+pub(crate) fn put<T: Serialize>(out: &mut Vec<u8>, value: &T) {
+    postcard::serialize_with_flavor(value, Appending(out)).expect("plain data encodes into a growing vector");
+}
+
+/// What is encoded goes behind what is there, without a vector of its own.
+struct Appending<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Appending<'_> {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
 }
 
 fn get<T: DeserializeOwned>(kind: u16, body: &[u8]) -> Result<T, WireError> {
@@ -211,7 +231,9 @@ impl Header {
 /// is refused before its body is waited for.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    bytes: VecDeque<u8>,
+    bytes: Vec<u8>,
+    /// How many of them were read: they go with the next push.
+    read: usize,
     skipped: u64,
     skipped_tokens: usize,
 }
@@ -224,7 +246,13 @@ impl Decoder {
 
     /// Takes bytes as they came.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend(bytes);
+        self.bytes.drain(..self.read);
+        self.read = 0;
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.read..]
     }
 
     /// How many optional frames of unknown kinds were skipped.
@@ -240,19 +268,18 @@ impl Decoder {
 
     /// Whether a frame has begun and is not complete.
     pub fn has_partial(&self) -> bool {
-        !self.bytes.is_empty()
+        !self.rest().is_empty()
     }
 
     /// The next whole frame, if there is one. After an error the stream has no meaning any more.
     pub fn next_frame(&mut self) -> Result<Option<Received>, WireError> {
         loop {
             let Some(header) = self.peek_header()? else { return Ok(None) };
-            if self.bytes.len() < HEADER_BYTES + header.length {
-                return Ok(None);
-            }
-            self.bytes.drain(..HEADER_BYTES);
-            let body: Vec<u8> = self.bytes.drain(..header.length).collect();
-            match decode_body(header.kind, &body)? {
+            let end = HEADER_BYTES + header.length;
+            let Some(body) = self.rest().get(HEADER_BYTES..end) else { return Ok(None) };
+            let decoded = decode_body(header.kind, body);
+            self.read += end;
+            match decoded? {
                 Some(frame) => return Ok(Some(Received { frame, tokens: header.tokens })),
                 None => {
                     self.skipped += 1;
@@ -264,20 +291,14 @@ impl Decoder {
 
     fn peek_header(&self) -> Result<Option<Header>, WireError> {
         // The first bytes are judged as they come: a stranger's are refused without waiting for more.
-        for (place, (&found, expected)) in self.bytes.iter().zip(MAGIC).enumerate() {
-            if found != expected {
-                let mut seen = [0; 4];
-                self.bytes.iter().take(4).zip(&mut seen).for_each(|(&from, to)| *to = from);
-                debug_assert!(place < 4);
-                return Err(WireError::Magic(seen));
-            }
+        let rest = self.rest();
+        let first = &rest[..rest.len().min(MAGIC.len())];
+        if !MAGIC.starts_with(first) {
+            let mut seen = [0; MAGIC.len()];
+            seen[..first.len()].copy_from_slice(first);
+            return Err(WireError::Magic(seen));
         }
-        if self.bytes.len() < HEADER_BYTES {
-            return Ok(None);
-        }
-        let mut bytes = [0; HEADER_BYTES];
-        self.bytes.iter().take(HEADER_BYTES).zip(&mut bytes).for_each(|(&from, to)| *to = from);
-        Header::parse(bytes).map(Some)
+        rest.first_chunk().map(|header| Header::parse(*header)).transpose()
     }
 }
 

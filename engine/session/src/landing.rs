@@ -5,6 +5,7 @@
 use penstock_core::limits::{LINE_BYTES, NOTE_INLINE_BYTES};
 use serde::{Deserialize, Serialize};
 
+use crate::codec::put;
 use crate::transfers::id::TransferId;
 
 /// The version of this payload.
@@ -76,10 +77,9 @@ pub enum LandingError {
 impl Landing {
     /// The payload.
     pub fn encode(&self) -> Vec<u8> {
-        let body = postcard::to_stdvec(self).expect("plain data encodes into a growing vector");
-        let mut bytes = Vec::with_capacity(1 + body.len());
+        let mut bytes = Vec::with_capacity(LANDING_BYTES_MAX);
         bytes.push(VERSION);
-        bytes.extend(body);
+        put(&mut bytes, self);
         bytes
     }
 

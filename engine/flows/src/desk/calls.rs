@@ -269,9 +269,9 @@ impl Desk {
         flow: Flow,
         now: Moment,
     ) -> Result<EntryKey, CallError> {
-        let sources = flow.peers();
         let (key, early) = self.transfers.admit(side, transfer, request, flow, now)?;
-        sources.into_iter().for_each(|peer| self.has_part(peer, key));
+        let peers = self.transfers.get(key).into_iter().flat_map(Flow::peers);
+        peers.for_each(|peer| self.shares.add(peer, key));
         self.deliver_early(key, early, now);
         self.carry(key, now);
         Ok(key)

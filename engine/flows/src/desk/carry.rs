@@ -68,9 +68,10 @@ impl Desk {
         let id = MoveId(self.last_move + 1);
         self.last_move = id.0;
         let Some(Flow::Source(source)) = self.flow_mut(key) else { return };
-        source.moves.insert((part.sink, part.landing.number), id);
-        let moving = source.moving(&part);
-        self.moves.insert(id, (key, part.sink, part.landing.number));
+        let (sink, number) = (part.sink, part.landing.number);
+        source.moves.insert((sink, number), id);
+        let moving = source.moving(part);
+        self.moves.insert(id, (key, sink, number));
         self.actions.push_back(Action::Move { id, peer, moving });
     }
 
@@ -228,7 +229,7 @@ impl Desk {
         }
         let Some(mut past) = self.ended.remove(&key) else { return };
         self.timers.remove(&(*past.flow.armed(), key));
-        past.flow.peers().into_iter().for_each(|peer| self.has_no_part(peer, key));
+        past.flow.peers().for_each(|peer| self.shares.remove(peer, key));
         // A later transfer of this name may have ended since.
         if self.ended_by.get(&past.name) == Some(&key) {
             self.ended_by.remove(&past.name);
@@ -237,7 +238,7 @@ impl Desk {
 }
 
 impl Source {
-    fn moving(&self, part: &Part) -> Moving {
+    fn moving(&self, part: Part) -> Moving {
         let (local, remote) = part.regions;
         let told = &part.landing;
         let landing = Landing {
@@ -255,7 +256,7 @@ impl Source {
         };
         Moving {
             direction: Direction::Write,
-            spans: Spans::Cut { local, remote, spans: part.spans.clone() },
+            spans: Spans::Cut { local, remote, spans: part.spans },
             within: self.within,
             urgency: self.urgency,
             landing: Some((told.number, landing.encode())),

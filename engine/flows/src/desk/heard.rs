@@ -1,14 +1,14 @@
 //! What peers say of transfers, and what becomes of moves.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use penstock_core::{Cause, Moment};
 use penstock_session::control::{AbortAck, Claim, Fail, Grant, Head, Lend, Refused, Side};
 use penstock_session::landing::Landing;
 use penstock_session::transfers::early::{EarlyBody, EarlyMessage};
-use penstock_session::transfers::places::PlaceError;
-use penstock_session::transfers::table::{EntryKey, Route};
+use penstock_session::transfers::places::{PlaceError, Places};
+use penstock_session::transfers::table::{EntryKey, Route, SHRINK_PERIOD};
 use penstock_session::{PeerKey, Said, TransferId};
 
 use super::Desk;
@@ -18,6 +18,18 @@ use crate::cause::FlowCause;
 use crate::part::{LegError, PartLanded, bounded};
 use crate::partners::LayoutKey;
 use crate::shards::Pair;
+
+/// What whoever has said something waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// The transfer's bytes, or its failure.
+    ForBytes,
+    /// That nothing can land any more.
+    ForQuiet {
+        /// The number of its question.
+        number: u32,
+    },
+}
 
 /// Why a word was not taken: it is answered, or only counted.
 enum NotTaken {
@@ -51,8 +63,9 @@ impl Desk {
         if let Some(&key) = self.ended_by.get(&(side, transfer)) {
             return self.deliver(key, peer, body, now);
         }
-        let late = match &body {
-            EarlyBody::Said(said @ (Said::Grant(_) | Said::Claim(_) | Said::Abort(_))) => Some(said.clone()),
+        let waits = match &body {
+            EarlyBody::Said(Said::Grant(_) | Said::Claim(_)) => Some(Waits::ForBytes),
+            EarlyBody::Said(Said::Abort(abort)) => Some(Waits::ForQuiet { number: abort.number }),
             _ => None,
         };
         match self.transfers.route(side, transfer, peer, body, now) {
@@ -60,29 +73,27 @@ impl Desk {
             Route::Kept => {
                 self.table_due = self.table_due.min(now + self.settings.transfers.early.age);
                 // Whoever begins it here hears of the end together with what was granted, and moves nothing.
-                late.iter().filter(|said| matches!(said, Said::Abort(_))).for_each(|said| self.answer_late(peer, said));
+                if let Some(waits @ Waits::ForQuiet { .. }) = waits {
+                    self.answer_late(peer, transfer, waits);
+                }
             }
             Route::Dropped(why) => {
                 self.refused += 1;
-                if let Some(Said::Grant(_) | Said::Claim(_)) = late {
+                if waits == Some(Waits::ForBytes) {
                     self.say_unknown(peer, transfer, FlowCause::Refused, &why.to_string());
                 }
             }
-            Route::Swallowed(_) => late.into_iter().for_each(|said| self.answer_late(peer, &said)),
+            Route::Swallowed(_) => waits.into_iter().for_each(|waits| self.answer_late(peer, transfer, waits)),
         }
     }
 
     /// Who speaks of a transfer that has ended here, and of which nothing is left, hears that.
-    fn answer_late(&mut self, peer: PeerKey, said: &Said) {
-        match said {
-            Said::Grant(Grant { head, .. }) | Said::Claim(Claim { head, .. }) => {
-                self.say_unknown(peer, head.transfer, FlowCause::Aborted, "it has ended there");
+    fn answer_late(&mut self, peer: PeerKey, transfer: TransferId, waits: Waits) {
+        match waits {
+            Waits::ForBytes => self.say_unknown(peer, transfer, FlowCause::Aborted, "it has ended there"),
+            Waits::ForQuiet { number } => {
+                self.say(peer, Said::AbortAck(AbortAck { head: nobody(transfer), number, is_drained: true }));
             }
-            Said::Abort(abort) => {
-                let head = nobody(abort.head.transfer);
-                self.say(peer, Said::AbortAck(AbortAck { head, number: abort.number, is_drained: true }));
-            }
-            _ => {}
         }
     }
 
@@ -101,6 +112,10 @@ impl Desk {
             return;
         }
         self.table_due = self.transfers.expire(now).unwrap_or(Moment::NEVER);
+        if now >= self.shrink_at {
+            self.shrink();
+            self.shrink_at = now + SHRINK_PERIOD;
+        }
         for (side, transfer, peer) in self.transfers.take_unwanted() {
             if side == Side::Source {
                 self.say_unknown(peer, transfer, FlowCause::Deadline, "nobody has begun it there in time");
@@ -116,19 +131,6 @@ impl Desk {
         }
     }
 
-    /// A peer has a part in a transfer from now on.
-    pub(super) fn has_part(&mut self, peer: PeerKey, key: EntryKey) {
-        self.parts_of.entry(peer).or_default().insert(key);
-    }
-
-    pub(super) fn has_no_part(&mut self, peer: PeerKey, key: EntryKey) {
-        let Some(keys) = self.parts_of.get_mut(&peer) else { return };
-        keys.remove(&key);
-        if keys.is_empty() {
-            self.parts_of.remove(&peer);
-        }
-    }
-
     fn deliver(&mut self, key: EntryKey, peer: PeerKey, body: EarlyBody, now: Moment) {
         self.take_in(key, peer, body, now);
         self.carry(key, now);
@@ -137,12 +139,15 @@ impl Desk {
     fn take_in(&mut self, key: EntryKey, peer: PeerKey, body: EarlyBody, now: Moment) {
         let claims = matches!(body, EarlyBody::Said(Said::Grant(_) | Said::Claim(_)));
         let taken = match body {
-            EarlyBody::Said(said) => self.said(key, peer, &said, now).map_err(|why| (why, said.head().copied())),
+            EarlyBody::Said(said) => {
+                let head = said.head().copied();
+                self.said(key, peer, said, now).map_err(|why| (why, head))
+            }
             EarlyBody::Landing(bytes) => self.landed(key, peer, &bytes, now).map_err(|why| (why, None)),
         };
         // Also a grant that was refused may have claimed its rank.
-        if claims && self.flow(key).is_some_and(|flow| flow.peers().contains(&peer)) {
-            self.has_part(peer, key);
+        if claims && self.flow(key).is_some_and(|flow| flow.peers().any(|of| of == peer)) {
+            self.shares.add(peer, key);
         }
         if let Err((why, head)) = taken {
             self.refused += 1;
@@ -158,13 +163,13 @@ impl Desk {
         self.say(peer, Said::Refused(Refused { head, leg, code: code.code(), expected }));
     }
 
-    fn said(&mut self, key: EntryKey, peer: PeerKey, said: &Said, now: Moment) -> Result<(), NotTaken> {
-        match said {
-            Said::Grant(grant) => return self.granted(key, peer, grant),
-            Said::Claim(claim) => return self.claimed(key, peer, claim),
-            Said::Lend(lend) => return self.lent(key, peer, lend, now),
-            _ => {}
-        }
+    fn said(&mut self, key: EntryKey, peer: PeerKey, said: Said, now: Moment) -> Result<(), NotTaken> {
+        let said = &match said {
+            Said::Grant(grant) => return self.granted(key, peer, &grant),
+            Said::Claim(claim) => return self.claimed(key, peer, &claim),
+            Said::Lend(lend) => return self.lent(key, peer, &lend, now),
+            said => said,
+        };
         let head = said.head().ok_or(NotTaken::Counted)?;
         match self.flow_mut(key).ok_or(NotTaken::Counted)? {
             Flow::Source(source) => {
@@ -291,7 +296,7 @@ impl Desk {
 
     /// A session is over: each of its transfers goes on without it, or ends.
     pub(super) fn lost(&mut self, peer: PeerKey, now: Moment) {
-        for key in self.parts_of.remove(&peer).unwrap_or_default() {
+        for key in self.shares.take(peer) {
             match self.flow_mut(key) {
                 Some(Flow::Source(source)) => {
                     let ranks: Vec<u16> = source.places.of_peer(peer).collect();
@@ -410,14 +415,16 @@ fn heard_by_sink(sink: &mut Sink, rank: u16, said: &Said, now: Moment) -> Result
 }
 
 impl Flow {
-    /// Everybody who has a part in it.
-    pub(super) fn peers(&self) -> BTreeSet<PeerKey> {
-        match self {
-            Self::Source(source) => source.places.iter().filter_map(|(_, _, peer)| peer).collect(),
-            Self::Lent(lent) => lent.places.iter().filter_map(|(_, _, peer)| peer).collect(),
-            Self::Sink(sink) => sink.sources.values().copied().collect(),
-            Self::Pull(pulled) => pulled.sources.values().copied().collect(),
-        }
+    /// Everybody who has a part in it, once for each of its ranks.
+    pub(super) fn peers(&self) -> impl Iterator<Item = PeerKey> + '_ {
+        let (places, sources) = match self {
+            Self::Source(source) => (Some(&source.places), None),
+            Self::Lent(lent) => (Some(&lent.places), None),
+            Self::Sink(sink) => (None, Some(&sink.sources)),
+            Self::Pull(pulled) => (None, Some(&pulled.sources)),
+        };
+        let claimed = places.into_iter().flat_map(Places::iter).filter_map(|(_, _, peer)| peer);
+        claimed.chain(sources.into_iter().flat_map(BTreeMap::values).copied())
     }
 }
 

@@ -15,6 +15,7 @@
 //! - `abroad`: the same of other engines, and for them
 //! - `pins`: what is kept of requests that have ended
 //! - `relays`: chunks between stages
+//! - `shares`: in which transfers each peer has a part
 //! - `settings`: how much there may be of everything
 
 mod abroad;
@@ -30,12 +31,14 @@ mod names;
 mod pins;
 mod relays;
 mod settings;
+mod shares;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use penstock_core::Moment;
 use penstock_session::control::{Able, Ack, CONTROL_VERSIONS, LayoutNews, Side};
+use penstock_session::keyed::{Keyed, KeyedMap, shrink};
 use penstock_session::leases::LeaseId;
 use penstock_session::transfers::table::{EntryKey, Finished, TableMetrics, Transfers};
 use penstock_session::{PeerKey, RequestId, Said, TransferId};
@@ -54,6 +57,7 @@ use self::pins::Keeping;
 use self::relays::first_of;
 pub use self::relays::{RELAY, RelayMetrics, part_of};
 pub use self::settings::Settings;
+use self::shares::Shares;
 use crate::action::{Action, MoveId, WatchId};
 use crate::event::Event;
 use crate::input::Totals;
@@ -76,12 +80,12 @@ pub struct Desk {
     /// Those that stand.
     transfers: Transfers<Flow>,
     /// Those that have ended, and are not let go of: bytes may move, or nobody has asked how they ended.
-    ended: BTreeMap<EntryKey, Past>,
-    ended_by: BTreeMap<(Side, TransferId), EntryKey>,
+    ended: KeyedMap<EntryKey, Past>,
+    ended_by: KeyedMap<(Side, TransferId), EntryKey>,
     /// In which of all of them each peer has a part.
-    parts_of: BTreeMap<PeerKey, BTreeSet<EntryKey>>,
+    shares: Shares,
     /// Whose part is moved under each name.
-    moves: BTreeMap<MoveId, (EntryKey, u16, u64)>,
+    moves: KeyedMap<MoveId, (EntryKey, u16, u64)>,
     /// Transfers by their next deadline.
     timers: BTreeSet<(Moment, EntryKey)>,
     last_move: u64,
@@ -90,6 +94,8 @@ pub struct Desk {
     last_watch: u64,
     /// When something of the tables is too old at the earliest.
     table_due: Moment,
+    /// When memory that a peak has left behind is looked for.
+    shrink_at: Moment,
     lives: Lives,
     keeping: Keeping,
     abroad: Abroad,
@@ -139,21 +145,23 @@ pub struct Metrics {
 impl Desk {
     /// The desk of an engine. The words are random: the first one is its tag.
     pub fn new(settings: Settings, [tag, one, other]: [u64; 3]) -> Self {
+        let keyed = Keyed::new((one, other));
         Self {
             tag: tag.max(1),
             settings,
             totals: Totals::new(settings.tokens_default, settings.tokens_quantile),
             partners: Partners::default(),
             transfers: Transfers::new(settings.transfers, (one, other)),
-            ended: BTreeMap::new(),
-            ended_by: BTreeMap::new(),
-            parts_of: BTreeMap::new(),
-            moves: BTreeMap::new(),
+            ended: KeyedMap::with_hasher(keyed),
+            ended_by: KeyedMap::with_hasher(keyed),
+            shares: Shares::new(keyed),
+            moves: KeyedMap::with_hasher(keyed),
             timers: BTreeSet::new(),
             last_move: 0,
             watches: BTreeMap::new(),
             last_watch: 0,
             table_due: Moment::NEVER,
+            shrink_at: Moment::from_ns(0),
             gates: Gates::default(),
             lives: Lives::default(),
             keeping: Keeping::default(),
@@ -359,6 +367,14 @@ impl Desk {
         }
     }
 
+    /// Gives back memory that a peak has left behind.
+    fn shrink(&mut self) {
+        shrink(&mut self.ended);
+        shrink(&mut self.ended_by);
+        shrink(&mut self.moves);
+        self.shares.shrink();
+    }
+
     fn flow(&self, key: EntryKey) -> Option<&Flow> {
         self.transfers.get(key).or_else(|| self.ended.get(&key).map(|past| &past.flow))
     }
@@ -375,7 +391,7 @@ impl Desk {
         self.partners.is_empty()
             && self.transfers.is_empty()
             && self.ended.is_empty()
-            && self.parts_of.is_empty()
+            && self.shares.is_empty()
             && self.moves.is_empty()
             && self.watches.is_empty()
             && self.lives.is_empty()

@@ -1,12 +1,11 @@
 //! Whether what is said of legs makes sense at their sink: everything is looked at before anything changes.
 
-use std::collections::BTreeSet;
-
 use penstock_session::control::{BLOCKS_MAX, Seal};
 
 use super::leg::Leg;
 use super::legs::SinkLegs;
 use crate::part::{LegError, PartLanded};
+use crate::repeated::repeated;
 use crate::runs::{Added, Runs};
 use crate::status::Status;
 
@@ -30,14 +29,12 @@ impl SinkLegs {
         if skip >= block_tokens {
             return Err(LegError::Skip { skip, block_tokens });
         }
-        let mut seen = BTreeSet::new();
-        for &block in blocks {
-            if block >= most {
-                return Err(LegError::NoSuchBlock { block, blocks: most });
-            }
-            if !seen.insert(block) || self.blocks_granted.contains(&block) {
-                return Err(LegError::BlockTwice { block });
-            }
+        if let Some(&block) = blocks.iter().find(|&&block| block >= most) {
+            return Err(LegError::NoSuchBlock { block, blocks: most });
+        }
+        let is_granted = |block: &&u32| self.blocks_granted.contains(*block);
+        if let Some(block) = repeated(blocks).or_else(|| blocks.iter().find(is_granted).copied()) {
+            return Err(LegError::BlockTwice { block });
         }
         Ok(blocks.len() as u64 * u64::from(block_tokens) - u64::from(skip))
     }

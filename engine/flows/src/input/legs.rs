@@ -11,6 +11,7 @@ use crate::action::Ticket;
 use crate::cause::FlowCause;
 use crate::layout::Layout;
 use crate::part::{LegError, PartLanded};
+use crate::repeated::repeated;
 use crate::runs::Runs;
 use crate::status::{Status, StatusEvent};
 
@@ -89,8 +90,7 @@ pub struct SinkLegs {
 impl SinkLegs {
     /// A transfer of which nothing has come.
     pub fn new(how: Receive) -> Result<Self, LegError> {
-        let ranks: BTreeSet<u16> = how.sources.iter().copied().collect();
-        if ranks.is_empty() || ranks.len() != how.sources.len() {
+        if how.sources.is_empty() || repeated(&how.sources).is_some() {
             return Err(LegError::Sources);
         }
         let head = Head { transfer: how.transfer, side: Side::Sink, rank: how.rank, ranks: how.ranks };
@@ -305,9 +305,9 @@ impl SinkLegs {
             blocks: blocks.clone(),
             trace: self.how.trace.clone(),
         };
-        for source in self.sources.iter().filter(|_| !self.is_read) {
-            self.wishes.push_back(SinkWish::Say { source: source.rank, said: Said::Grant(grant.clone()) });
-        }
+        let told = if self.is_read { &[] } else { &self.sources[..] };
+        let says = told.iter().zip(std::iter::repeat_n(grant, told.len()));
+        self.wishes.extend(says.map(|(source, grant)| SinkWish::Say { source: source.rank, said: Said::Grant(grant) }));
         let first_place = self.places;
         self.places += blocks.len() as u64;
         let landed = vec![vec![Runs::default(); layers]; self.sources.len()];

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::action::Ticket;
 use crate::layout::Layout;
 use crate::part::LegError;
+use crate::repeated::repeated;
 
 /// All chunks that were given.
 #[derive(Debug, Default)]
@@ -30,14 +31,12 @@ impl Chunks {
         if self.total.is_some() {
             return Err(LegError::AfterLast);
         }
-        let mut fresh = BTreeSet::new();
-        for &block in blocks {
-            if block >= layout.blocks() {
-                return Err(LegError::NoSuchBlock { block, blocks: layout.blocks() });
-            }
-            if self.has.contains(&block) || !fresh.insert(block) {
-                return Err(LegError::BlockTwice { block });
-            }
+        if let Some(&block) = blocks.iter().find(|&&block| block >= layout.blocks()) {
+            return Err(LegError::NoSuchBlock { block, blocks: layout.blocks() });
+        }
+        let is_given = |block: &&u32| self.has.contains(*block);
+        if let Some(block) = repeated(blocks).or_else(|| blocks.iter().find(is_given).copied()) {
+            return Err(LegError::BlockTwice { block });
         }
         let room = (self.blocks.len() + blocks.len()) as u64 * u64::from(layout.block_tokens());
         let all = self.tokens.saturating_add(tokens);
@@ -45,7 +44,7 @@ impl Chunks {
             return Err(LegError::ChunkBlocks { tokens: all, room });
         }
         self.blocks.extend_from_slice(blocks);
-        self.has.append(&mut fresh);
+        self.has.extend(blocks);
         self.tokens = all;
         self.keeps.push(keep);
         if is_last {

@@ -18,7 +18,7 @@ use crate::control::Side;
 use crate::keyed::{Keyed, KeyedMap, shrink};
 
 /// How often memory that a peak has left behind is looked for, at most.
-const SHRINK_PERIOD: Duration = Duration::from_secs(1);
+pub const SHRINK_PERIOD: Duration = Duration::from_secs(1);
 
 /// How much there may be of everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
