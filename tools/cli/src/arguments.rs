@@ -172,6 +172,7 @@ request and gives it to both at once; each side makes a request id of its own, a
   act 1  prefill pushes eight layers as they are computed, each behind a fence of its own; decode sees them land
   act 2  the same is lent under a lease, and decode reads it
   act 3  2,000 embeddings go in legs to a stage that has room for 1,024, and are in one piece there
+  act 4  a turn of 500 and 200 tokens is kept at decode, and the next one has 705: 688 of them are inherited, and 17 come
   act 5  both stream chunks of three items to each other, larger than the two berths that each of them has
 
 Every byte that arrived is held against what it was made from, by a digest: each act that is right says `verified`. With --kill \
@@ -180,7 +181,7 @@ within a second, and which of its blocks are not whole; a new process takes the 
 Nothing is left behind, processes and folders included.
 
 --json prints one object a line: event, t_ms (since the transport's beginning), who (proxy, prefill, decode), transport, act, says (what the timeline \
-says), and by event: transfer, request, tokens, layer, leg, blocks, cause, words, missing (runs of layer, first block, count), digest, took_ms. \
+says), and by event: transfer, request, parent, tokens, bytes, of (bytes of all tokens), layer, leg, blocks, cause, words, missing (runs of layer, first block, count), digest, took_ms. \
 The last object's event is `ended`, with ok.
 
 Exit status: 0 if all acts were verified over all transports, 1 if any was not, 2 for arguments that make no sense.

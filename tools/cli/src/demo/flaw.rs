@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use penstock::flows::relay::{OpenError, PayloadError, RelayFailed};
-use penstock::flows::{Failed, FlowError, IdError, RequestId, SendFailed};
+use penstock::flows::{Failed, FlowError, IdError, Miss, RequestId, SendFailed};
 use penstock::memory::{AccessError, TakeError};
 use penstock::{ConnectError, RegionError, StartError};
 
@@ -81,6 +81,15 @@ pub(crate) enum Flaw {
     NotQuiet,
     /// How many tokens there are in all was not said with the first leg.
     NoTotal,
+    /// What was kept of the turn before is not there.
+    Missed(Miss),
+    /// The turn before was never played.
+    NoTurn,
+    /// Another number of tokens came than was not here.
+    Tokens {
+        expected: u64,
+        found: u64,
+    },
     /// Both sides have other bytes.
     Digests {
         prefill: String,
@@ -134,6 +143,9 @@ impl fmt::Display for Flaw {
             Self::BlocksKept { free, all } => write!(f, "only {free} of {all} blocks are free again"),
             Self::NotQuiet => f.write_str("it is not proven that nothing can land any more, so its blocks stay away"),
             Self::NoTotal => f.write_str("the first leg did not say how many tokens there are in all"),
+            Self::Missed(miss) => write!(f, "nothing is inherited: {miss}"),
+            Self::NoTurn => f.write_str("there is no turn to go on from"),
+            Self::Tokens { expected, found } => write!(f, "{found} tokens came where {expected} were not here"),
             Self::Digests { prefill, decode } => {
                 write!(f, "wrong bytes: their digest is {prefill} at prefill and {decode} at decode")
             }

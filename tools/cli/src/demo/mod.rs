@@ -3,7 +3,7 @@
 //! Read in this order:
 //!
 //! - `words`: what the processes say to each other; `child`: starting, telling and ending one
-//! - `node`: one of the two; `push`, `legs` and `relay`: the parts it plays
+//! - `node`: one of the two; `push`, `legs`, `turns` and `relay`: the parts it plays
 //! - `show`: the proxy, which starts both, tells them what to play and looks at what came of it
 //! - `story`: the timeline; `content`: what is in the bytes
 //! - `flaw`: what can go wrong
@@ -17,6 +17,7 @@ mod push;
 mod relay;
 mod show;
 mod story;
+mod turns;
 mod words;
 
 use penstock::{Env, SystemEnv};

@@ -11,8 +11,9 @@ use serde_json::Value;
 
 use super::flaw::Flaw;
 use super::story::now_ns;
+use super::turns::Kept;
 use super::words::{Event, Order, Part, Role, Said, Scene};
-use super::{FOLDER_PREFIX, legs, push, relay};
+use super::{FOLDER_PREFIX, legs, push, relay, turns};
 use crate::arguments::{NodeOptions, Transport};
 use crate::folder::SECRET;
 
@@ -112,6 +113,8 @@ pub(crate) enum Ending {
 /// The engine and what it has. Fields end in this order.
 pub(crate) struct Node {
     there: Option<Peer<SystemEnv>>,
+    /// The last turn of a conversation, which another one may go on from.
+    pub(crate) kept: Option<Kept>,
     pub(crate) kv: Kind,
     pub(crate) embed: Kind,
     pub(crate) engine: Engine,
@@ -141,7 +144,7 @@ impl Node {
         ];
         let record = (embedding + places + ONCE_BYTES).next_multiple_of(4096);
         let embed = Kind::make(&engine, ("embeddings", EMBED_TOKENS, EMBED_BLOCKS, record), &buffers)?;
-        Ok(Self { there: None, kv, embed, engine, role: *role, transport: *transport, voice: Voice })
+        Ok(Self { there: None, kept: None, kv, embed, engine, role: *role, transport: *transport, voice: Voice })
     }
 
     /// The other engine, for the one that has connected to it.
@@ -171,7 +174,7 @@ impl Node {
         Ok(path)
     }
 
-    fn play(&self, part: &Part) -> Result<Ending, Flaw> {
+    fn play(&mut self, part: &Part) -> Result<Ending, Flaw> {
         match (part.scene, self.role) {
             (Scene::Push { pause_after }, Role::Prefill) => push::send(self, part, (false, pause_after)),
             (Scene::Push { pause_after }, Role::Decode) => push::receive(self, part, (false, pause_after.is_some())),
@@ -179,6 +182,9 @@ impl Node {
             (Scene::Pull, Role::Decode) => push::receive(self, part, (true, false)),
             (Scene::Legs, Role::Prefill) => legs::send(self, part),
             (Scene::Legs, Role::Decode) => legs::receive(self, part),
+            (Scene::Parent | Scene::Child, Role::Prefill) => turns::send(self, part),
+            (Scene::Parent, Role::Decode) => turns::receive_first(self, part),
+            (Scene::Child, Role::Decode) => turns::receive_next(self, part),
             (Scene::Relay, role) => relay::play(self, part, role),
         }
     }

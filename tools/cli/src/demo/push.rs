@@ -1,5 +1,6 @@
 //! Layers go as they are computed, each behind a fence of its own: written there, or lent and read from there.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use penstock::flows::{Failed, Happening, Receive, Send, Side};
@@ -13,7 +14,7 @@ use super::words::Part;
 /// How long a layer takes to compute.
 const LAYER: Duration = Duration::from_millis(2);
 /// Bytes of a token in a layer.
-const ROW: u64 = KV_ROWS.count as u64 * KV_ROWS.bytes as u64;
+pub(crate) const ROW: u64 = KV_ROWS.count as u64 * KV_ROWS.bytes as u64;
 
 /// The side that computes, and writes or lends. After a layer it may pause so long that the other side is gone before the next one.
 pub(crate) fn send(node: &Node, part: &Part, (lends, pause_after): (bool, Option<u32>)) -> Result<Ending, Flaw> {
@@ -33,13 +34,7 @@ pub(crate) fn send(node: &Node, part: &Part, (lends, pause_after): (bool, Option
     let blocks = kv.take(tokens.div_ceil(KV_TOKENS))?;
     output.chunk(&blocks, tokens, true)?;
     for layer in 0..LAYERS {
-        for (place, token) in (0..tokens).enumerate() {
-            let block = blocks.indices()[place / KV_TOKENS as usize];
-            let mut bytes = [0; ROW as usize];
-            content::fill(part.stamp, layer as usize, token, &mut bytes);
-            bytes[0] ^= u8::from(part.spoil && layer == LAYERS - 1 && token == tokens - 1);
-            kv.pool.window().write_from(at(kv, block, layer, token % KV_TOKENS), &bytes)?;
-        }
+        compute(kv, part, blocks.indices(), layer, 0..tokens)?;
         std::thread::sleep(LAYER);
         voice.event(
             act,
@@ -78,8 +73,20 @@ pub(crate) fn send(node: &Node, part: &Part, (lends, pause_after): (bool, Option
     Ok(Ending::Done(expected(part)))
 }
 
+/// Computes a layer of these tokens into blocks, of which the first begins with token 0.
+pub(crate) fn compute(kv: &Kind, part: &Part, blocks: &[u32], layer: u32, tokens: Range<u64>) -> Result<(), Flaw> {
+    for token in tokens {
+        let block = blocks[(token / KV_TOKENS) as usize];
+        let mut bytes = [0; ROW as usize];
+        content::fill(part.stamp, layer as usize, token, &mut bytes);
+        bytes[0] ^= u8::from(part.spoil && layer == LAYERS - 1 && token == part.tokens - 1);
+        kv.pool.window().write_from(at(kv, block, layer, token % KV_TOKENS), &bytes)?;
+    }
+    Ok(())
+}
+
 /// What the source has, from what it was made of and not from its memory.
-fn expected(part: &Part) -> String {
+pub(crate) fn expected(part: &Part) -> String {
     let layer = |layer: u32| {
         let mut bytes = vec![0; (part.tokens * ROW) as usize];
         for (token, row) in (0..).zip(bytes.chunks_mut(ROW as usize)) {
@@ -90,11 +97,11 @@ fn expected(part: &Part) -> String {
     content::digest(&(0..LAYERS).map(layer).collect::<Vec<_>>())
 }
 
-fn at(kv: &Kind, block: u32, layer: u32, token: u64) -> u64 {
+pub(crate) fn at(kv: &Kind, block: u32, layer: u32, token: u64) -> u64 {
     u64::from(block) * kv.pool.memory().block_bytes() + u64::from(layer) * KV_TOKENS * ROW + token * ROW
 }
 
-fn free_again(node: &Node, act: u32, says: &str) -> Result<(), Flaw> {
+pub(crate) fn free_again(node: &Node, act: u32, says: &str) -> Result<(), Flaw> {
     let free = node.kv.all_free()?;
     node.voice.event(act, "free", says, json!({ "blocks": free }));
     Ok(())

@@ -144,6 +144,9 @@ impl<'a> Show<'a> {
         self.play(2, Scene::Pull, 1000, 0)?;
         self.story.act(3, "2,000 embeddings in legs of 1,024");
         self.play(3, Scene::Legs, 2000, 0)?;
+        self.story.act(4, "the next turn of a conversation: what decode has kept of the last one does not come again");
+        self.play(4, Scene::Parent, 500, 0)?;
+        self.play(4, Scene::Child, 705, 0)?;
         self.story.act(5, "two stages stream to each other, with two berths each");
         self.play(5, Scene::Relay, 0, 0)
     }
@@ -151,13 +154,17 @@ impl<'a> Show<'a> {
     /// Names a request, tells both of it, in an order that the seed decides.
     fn dispatch(&mut self, act: u32, scene: Scene, tokens: u64, attempt: u32) -> Result<(), Flaw> {
         let of_act = mixed(self.run.seed ^ u64::from(act));
-        let uuid = uuid(of_act);
+        // Turns of a conversation are requests of their own, and the bytes of the same tokens are the same.
+        let (uuid, stamp) = match scene {
+            Scene::Child => (uuid(mixed(of_act)), of_act),
+            Scene::Parent => (uuid(of_act), of_act),
+            _ => (uuid(of_act), mixed(of_act ^ u64::from(attempt) << 32)),
+        };
         let transfer = TransferId::mint(&uuid, attempt, 0)?;
         let first = Role::BOTH[(mixed(of_act ^ u64::from(attempt)) & 1) as usize];
         let name = transfer.to_string();
         let says = format!("minted {}…", &name[..13]);
         self.story.proxy("mint", &says, json!({ "transfer": name, "uuid": uuid, "attempt": attempt }));
-        let stamp = mixed(of_act ^ u64::from(attempt) << 32);
         let order = Order::Play(Part { act, scene, transfer, uuid, tokens, stamp, spoil: self.run.sabotage });
         let says = format!("tells {first}, then {}", first.other());
         self.story.proxy("dispatch", &says, json!({ "transfer": name, "first": first.as_str() }));

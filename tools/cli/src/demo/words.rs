@@ -58,6 +58,10 @@ pub(crate) enum Scene {
     Pull,
     /// What one stage has embedded is taken in legs by another one with less room.
     Legs,
+    /// The first turn of a conversation: what decode has of it is kept there when it has ended.
+    Parent,
+    /// The turn behind it: decode asks for what it has not kept.
+    Child,
     /// Both are stages that stream chunks to each other, each with room for two berths at a time.
     Relay,
 }
