@@ -69,6 +69,16 @@ pub fn difference(figures: &[f64], against: &[f64]) -> f64 {
     median(&figures.iter().zip(against).map(|(figure, against)| figure - against).collect::<Vec<_>>())
 }
 
+/// How far the ratios of neighbouring rounds are apart.
+pub fn spread(figures: &[f64], against: &[f64]) -> String {
+    let mut ratios: Vec<f64> = figures.iter().zip(against).map(|(figure, against)| figure / against).collect();
+    ratios.sort_by(f64::total_cmp);
+    match ratios[..] {
+        [least, .., most] => format!("ratios of {} pairs {least:.3} to {most:.3}", ratios.len()),
+        _ => "one pair or none".to_owned(),
+    }
+}
+
 /// A time as a number of nanoseconds.
 pub fn nanos(time: Duration) -> f64 {
     time.as_nanos() as f64
@@ -94,6 +104,12 @@ mod tests {
         let (figures, against) = ([2.0, 20.0, 2.2], [1.0, 10.0, 1.0]);
         assert_eq!(ratio(&figures, &against), 2.0);
         assert!((difference(&figures, &against) - 1.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_spread_is_of_pairs() {
+        assert_eq!(spread(&[1.0, 4.0, 3.0], &[1.0, 2.0, 2.0]), "ratios of 3 pairs 1.000 to 2.000");
+        assert_eq!(spread(&[], &[]), "one pair or none");
     }
 
     #[test]

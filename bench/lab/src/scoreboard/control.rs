@@ -79,7 +79,8 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
     let row = |which: usize, standing: u64, widest: Widest| {
         let row = Row::compared(TransportName::Local.as_str(), (&times[which], "us a side", each), floor, GOAL);
         row.noted(&format!(
-            "two desks joined by encoded frames, {round} transfers a round, {BATCH} at a time beside {standing} others; \
+            "CPU time of one thread; two desks joined by encoded frames, {round} transfers a round, {BATCH} at a time beside \
+             {standing} others; \
              afterwards every table is empty, of {} places {} are left",
             widest.before, widest.after
         ))

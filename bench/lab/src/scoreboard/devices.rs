@@ -16,7 +16,7 @@ use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::measure::cores::{self, Stay};
-use crate::measure::{Limit, interleave, median};
+use crate::measure::{Limit, interleave, median, spread};
 use crate::pattern;
 use crate::peers::PeerError;
 use crate::peers::perftest::{self, Devices, Run};
@@ -333,25 +333,9 @@ fn failed(error: PeerError) -> LabError {
     LabError::refused("measure what the devices do by themselves")(error)
 }
 
-/// How far the ratios of neighbouring rounds are apart.
-fn spread(figures: &[f64], against: &[f64]) -> String {
-    let mut ratios: Vec<f64> = figures.iter().zip(against).map(|(figure, against)| figure / against).collect();
-    ratios.sort_by(f64::total_cmp);
-    match ratios[..] {
-        [least, .., most] => format!("ratios of {} pairs {least:.3} to {most:.3}", ratios.len()),
-        _ => "one pair or none".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_spread_is_of_pairs() {
-        assert_eq!(spread(&[1.0, 4.0, 3.0], &[1.0, 2.0, 2.0]), "ratios of 3 pairs 1.000 to 2.000");
-        assert_eq!(spread(&[], &[]), "one pair or none");
-    }
 
     #[test]
     fn devices_that_are_not_there_are_refused_and_none_at_all_are_a_row_with_a_reason() {

@@ -3,7 +3,7 @@
 //! - [`row`]: one figure against one comparator; [`table`]: rows for people
 //! - `arrival` (M1), `hot` (M2), `copies` (M3, M4, M6), `words` (M5), `prepare` (M7), `between` (M8),
 //!   `crossing` (M9), `devices` (M10, by itself or in a `guest`), `wake` (M12), `foreground` (M13), `register` (M15), `caller` (D1), `faulty` (F1, F2),
-//!   `control` (C1)
+//!   `control` (C1), `continuation` (C2)
 //! - `rivals`: engines of others in the same rounds
 //!
 //! A metric is a function that measures and answers rows: one for each comparator. A comparator that is absent
@@ -12,6 +12,7 @@
 mod arrival;
 mod between;
 mod caller;
+mod continuation;
 mod control;
 mod copies;
 mod crossing;
@@ -146,6 +147,7 @@ pub const METRICS: &[Metric] = &[
     metric("F1", "five peers beside a dead, a stopped and a slow one", faulty::measure),
     metric("F2", "five peers beside a dead, a stopped and a slow one, over TCP", faulty::measure_over_tcp),
     metric("C1", "a hundred thousand transfers by name, without their bytes, each and on each side", control::measure),
+    metric("C2", "705 tokens that go on from 700 kept ones, beside all of them", continuation::measure),
 ];
 
 /// The metrics of these ids, or all if none is named; an unknown one is an error.
@@ -154,7 +156,7 @@ pub fn choose(ids: &[String]) -> Result<Vec<Metric>, LabError> {
     if !ids.iter().all(known) {
         return Err(LabError::Option {
             option: "only",
-            mend: "give ids of the scoreboard: M1 to M10, M12, M13, M15, D1, F1, F2, C1",
+            mend: "give ids of the scoreboard: M1 to M10, M12, M13, M15, D1, F1, F2, C1, C2",
         });
     }
     let chosen =
