@@ -99,6 +99,15 @@ impl fmt::Display for FlowCause {
     }
 }
 
+/// What somebody said of a cause, behind it, if they said anything.
+pub(crate) struct Words<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Words<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(out, ": {:?}", self.0) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

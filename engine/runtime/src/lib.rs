@@ -85,3 +85,8 @@ pub use self::system::SystemEnv;
 pub use self::transfer::{Completed, Transfer};
 pub use self::transports::TransportReport;
 pub use self::worker::Priority;
+
+/// The programs of the guide run with the other examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/CONNECTORS.md")]
+mod connectors {}

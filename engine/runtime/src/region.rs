@@ -153,6 +153,21 @@ impl<E: Env> Pool<E> {
         self.pool.take(count)
     }
 
+    /// The same, as soon as so many are free, at most after this time: blocks of transfers come back when the engine has seen that nothing
+    /// touches them any more, a moment after they were let go. More than there are is refused at once.
+    pub fn take_within(&self, count: usize, within: Duration) -> Result<Blocks, TakeError> {
+        let hub = &self.region.hub;
+        let until = hub.shared.env.now() + within;
+        let mut taken = self.take(count);
+        if taken.is_err() && count <= self.pool.blocks_total() as usize {
+            hub.wait_until(until, || {
+                taken = self.take(count);
+                taken.is_ok()
+            });
+        }
+        taken
+    }
+
     /// The memory itself: its blocks, pages and node.
     pub fn memory(&self) -> &Arc<penstock_memory::Pool> {
         &self.pool

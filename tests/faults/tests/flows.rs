@@ -57,14 +57,8 @@ impl Lender {
 
     /// All blocks, as soon as they are free.
     fn all(&self) -> Blocks {
-        let since = Instant::now();
-        loop {
-            match self.pool.take(BLOCKS as usize) {
-                Ok(blocks) => return blocks,
-                Err(error) if since.elapsed() > PATIENCE => panic!("{error}: {:?}", self.engine.control_metrics()),
-                Err(_) => std::thread::sleep(Duration::from_micros(200)),
-            }
-        }
+        let taken = self.pool.take_within(BLOCKS as usize, PATIENCE);
+        taken.unwrap_or_else(|error| panic!("{error}: {:?}", self.engine.control_metrics()))
     }
 
     fn assert_nothing_is_left(&self) {

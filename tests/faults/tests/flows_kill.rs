@@ -58,12 +58,7 @@ impl Sink {
 
     /// Blocks, as soon as they are free: what ended is let go by the control loop.
     fn take(&self, count: usize) -> Blocks {
-        let mut taken = None;
-        assert!(wait_until(|| {
-            taken = self.pool.take(count).ok();
-            taken.is_some()
-        }));
-        taken.unwrap()
+        self.pool.take_within(count, PATIENCE).unwrap()
     }
 
     fn has(&self, incoming: &Incoming, layer: u64, token: u64) -> bool {

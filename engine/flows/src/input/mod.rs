@@ -15,6 +15,7 @@ pub mod legs;
 mod progress;
 pub mod pull;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ pub use legs::{NoMemory, SinkLegs};
 pub use pull::{Pull, PullWish, Read};
 
 use crate::action::Ticket;
-use crate::cause::FlowCause;
+use crate::cause::{FlowCause, Words};
 use crate::layout::Layout;
 
 /// How a transfer is to be received.
@@ -141,3 +142,11 @@ pub struct Failed {
     /// The blocks that have not arrived whole, in the order in which they were granted.
     pub blocks: Vec<u32>,
 }
+
+impl fmt::Display for Failed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}{}", self.cause, Words(&self.words))
+    }
+}
+
+impl std::error::Error for Failed {}

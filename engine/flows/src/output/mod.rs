@@ -22,7 +22,7 @@ pub use legs::SourceLegs;
 pub use lend::{Lending, Loans};
 
 use crate::action::{RegionRef, Ticket};
-use crate::cause::FlowCause;
+use crate::cause::{FlowCause, Words};
 use crate::layout::Layout;
 use crate::part::PartLanded;
 
@@ -92,7 +92,8 @@ pub enum SourceWish {
 }
 
 /// How a transfer failed at its source.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}{}", Words(.words))]
 pub struct SendFailed {
     /// Why.
     pub cause: FlowCause,

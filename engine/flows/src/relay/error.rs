@@ -6,6 +6,7 @@ use penstock_session::{PeerKey, RequestId};
 
 use super::metadata::MetadataError;
 use crate::FlowCause;
+use crate::cause::Words;
 
 /// Why a call of a relay was refused; nothing has changed then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -128,13 +129,5 @@ pub struct RelayFailed {
 impl RelayFailed {
     pub(super) fn new(cause: FlowCause, peer: Option<PeerKey>, words: &str) -> Self {
         Self { cause, peer, words: words.to_owned() }
-    }
-}
-
-struct Words<'a>(&'a str);
-
-impl std::fmt::Display for Words<'_> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.0.is_empty() { Ok(()) } else { write!(out, ": {:?}", self.0) }
     }
 }

@@ -61,14 +61,8 @@ impl End {
 
     /// So many blocks, as soon as they are free: what ended is let go by the control loop.
     pub(crate) fn take(&self, count: usize) -> Blocks {
-        let since = Instant::now();
-        loop {
-            match self.pool.take(count) {
-                Ok(blocks) => return blocks,
-                Err(error) if since.elapsed() > PATIENCE => panic!("{error}: {:?}", self.engine.control_metrics()),
-                Err(_) => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
+        let taken = self.pool.take_within(count, PATIENCE);
+        taken.unwrap_or_else(|error| panic!("{error}: {:?}", self.engine.control_metrics()))
     }
 
     /// Computes so many tokens of a transfer in two chunks, the first of whole blocks, and gives them to an output.
