@@ -128,6 +128,12 @@ fn a_child_asks_for_what_is_not_here_over_sockets() {
 }
 
 #[test]
+#[ignore = "needs path:/sys/class/infiniband/rxe_a0"]
+fn a_child_asks_for_what_is_not_here_over_cards() {
+    a_child_asks_for_what_is_not_here(TransportName::Verbs);
+}
+
+#[test]
 fn scenario_14_a_hundred_failed_allocations_leave_every_count_as_it_was() {
     let (both, pins) = both(TransportName::Local);
     let sink = &both.sink;
@@ -291,6 +297,12 @@ fn a_child_inherits_from_another_engine_over_mapped_pools() {
 #[test]
 fn a_child_inherits_from_another_engine_over_sockets() {
     a_child_inherits_from_another_engine(TransportName::Tcp);
+}
+
+#[test]
+#[ignore = "needs path:/sys/class/infiniband/rxe_a0"]
+fn a_child_inherits_from_another_engine_over_cards() {
+    a_child_inherits_from_another_engine(TransportName::Verbs);
 }
 
 #[test]

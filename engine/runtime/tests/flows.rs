@@ -79,6 +79,12 @@ fn bytes_come_in_legs_over_sockets() {
 }
 
 #[test]
+#[ignore = "needs path:/sys/class/infiniband/rxe_a0"]
+fn bytes_come_in_legs_over_cards() {
+    bytes_come_in_legs(TransportName::Verbs);
+}
+
+#[test]
 fn a_source_that_fails_is_known_at_once_with_its_words() {
     let both = both(TransportName::Shm);
     let transfer = TransferId::mint(UUID, 9, 0).unwrap();

@@ -85,6 +85,12 @@ fn bytes_are_read_over_sockets() {
 }
 
 #[test]
+#[ignore = "needs path:/sys/class/infiniband/rxe_a0"]
+fn bytes_are_read_over_cards() {
+    bytes_are_read(TransportName::Verbs);
+}
+
+#[test]
 fn layers_of_two_transfers_wait_for_one_gate_that_another_thread_opens() {
     let both = both(TransportName::Shm);
     let Both { source, sink, there, .. } = &both;
@@ -199,4 +205,10 @@ fn scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expi
 #[test]
 fn scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expired_over_sockets() {
     scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expired(TransportName::Tcp);
+}
+
+#[test]
+#[ignore = "needs path:/sys/class/infiniband/rxe_a0"]
+fn scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expired_over_cards() {
+    scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expired(TransportName::Verbs);
 }

@@ -10,9 +10,16 @@ use penstock::{Config, Engine};
 
 /// The only file that may be left in it.
 const SECRET: &str = "secret";
+const LOOPBACK: &str = "127.0.0.1:0";
+/// A guest is emulated: an engine takes a second there to start.
+const EMULATED: Duration = Duration::from_secs(10);
 
 /// It is removed with this value, when engines must have left nothing in it.
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// How many engines were started in it.
+    engines: AtomicU32,
+}
 
 impl Folder {
     pub(crate) fn new() -> Self {
@@ -23,29 +30,39 @@ impl Folder {
         let secret = path.join(SECRET);
         std::fs::write(&secret, "5a".repeat(32)).unwrap();
         std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
-        Self(path)
+        Self { path, engines: AtomicU32::new(0) }
     }
 
-    /// Starts an engine that meets the others of this folder, over this transport.
+    /// Starts an engine that meets the others of this folder, over this transport. The first one has the device at one end of the wire
+    /// of an RDMA guest, where that is the way, and all others the one at its other end.
     pub(crate) fn engine(&self, name: &str, transport: TransportName, progress: Progress) -> Engine {
         let config = Config::default()
             .named(name)
-            .directory(&self.0)
+            .directory(&self.path)
             .transports([transport])
             .progress(progress)
-            .secret_file(self.0.join(SECRET))
+            .secret_file(self.path.join(SECRET))
             .heartbeat(Duration::from_secs(2));
-        let config = if transport == TransportName::Tcp { config.listen(["127.0.0.1:0"]) } else { config };
+        let is_first = self.engines.fetch_add(1, Ordering::Relaxed) == 0;
+        let config = match transport {
+            TransportName::Tcp => config.listen([LOOPBACK]),
+            TransportName::Verbs => config
+                .listen([LOOPBACK])
+                .verbs_devices([if is_first { "rxe_a0" } else { "rxe_b0" }])
+                .heartbeat(EMULATED)
+                .greeting_timeout(EMULATED),
+            _ => config,
+        };
         Engine::start(config).unwrap()
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let files = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let files = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
         let left: Vec<_> = files.map(|file| file.file_name()).filter(|name| name != SECRET).collect();
         // The assertion says more than a failure to remove it would.
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.path);
         if !std::thread::panicking() {
             assert!(left.is_empty(), "engines leave nothing behind: {left:?}");
         }

@@ -8,7 +8,7 @@ mod streams;
 use std::time::{Duration, Instant};
 
 use common::{Net, PATIENCE, pattern, request};
-use penstock::config::TransportName::{self, Local, Shm, Tcp};
+use penstock::config::TransportName::{self, Local, Shm, Tcp, Verbs};
 use penstock::flows::FlowError;
 use penstock::flows::relay::{Arrival, Destination, Dtype, Item, Put, RelayError, RelaySpec};
 use penstock::flows::{FlowCause, relay};
@@ -25,6 +25,10 @@ macro_rules! over_all {
         mod local { $(#[test] fn $name() { super::$name(super::Local) })* }
         mod shm { $(#[test] fn $name() { super::$name(super::Shm) })* }
         mod tcp { $(#[test] fn $name() { super::$name(super::Tcp) })* }
+        // The RDMA lab runs these in its guest.
+        mod over_cards {
+            $(#[test] #[ignore = "needs path:/sys/class/infiniband/rxe_a0"] fn $name() { super::$name(super::Verbs) })*
+        }
     };
 }
 

@@ -19,6 +19,7 @@ const STEPS: &[Step] = &[
     Step::new("the_suite_holds_over_two_rails", two_rails),
     Step::new("the_suite_holds_without_threads", inline),
     Step::new("transfers_by_name_are_whole_over_cards", named),
+    Step::new("pulls_continuations_and_relays_go_over_cards", whole_engines),
     Step::new("queues_meet_by_the_connection_manager", met),
 ];
 
@@ -57,7 +58,18 @@ fn inline(lab: &Lab) -> Outcome {
 fn named(lab: &Lab) -> Outcome {
     let suite = Suite::new(suites()?).argument("::named::").within(Duration::from_secs(600));
     let guest = lab.guest()?;
-    over_the_wire(lab, &guest, 4 << 20, &[0, 1], || lab.suite(&suite, &[]))
+    over_the_wire(lab, &guest, 1 << 20, &[0, 1], || lab.suite(&suite, &[]))
+}
+
+/// Tests of whole engines that are ignored where there are no cards: what `by name` has not, and handing over.
+fn whole_engines(lab: &Lab) -> Outcome {
+    let guest = lab.guest()?;
+    for target in ["flows", "pull", "continuation", "relay"] {
+        let program = programs::test_of("penstock", "engine/runtime", target)?;
+        let suite = Suite::new(program).argument("over_cards").argument("--ignored");
+        over_the_wire(lab, &guest, 64 << 10, &[0], || lab.suite(&suite, &[]))?;
+    }
+    Ok(())
 }
 
 /// Two processes that connect by rdma_cm: what concerns sessions and bytes, and what crosses rails.

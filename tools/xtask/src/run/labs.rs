@@ -29,7 +29,7 @@ const HOMES: [Home; 5] = [
         package: "penstock-lab-rdma",
         folder: "tests/labs/rdma",
         labs: "lab_rdma_",
-        runs: &["penstock-conformance", "penstock-verbs"],
+        runs: &["penstock-conformance", "penstock-verbs", "penstock"],
     },
 ];
 
