@@ -8,6 +8,7 @@ use penstock::{Blocks, Moment, Peer};
 
 use crate::deed::{Case, Half, Script};
 use crate::env::SimEnv;
+use crate::leases::{LeaseWatch, Talk};
 use crate::oracle::{EMPTY, GRANTED, Invariant, UNREADY, Violated, blame, byte};
 use crate::random::Random;
 use crate::stage::{LAYERS, ROW_BYTES, Stage};
@@ -47,6 +48,8 @@ pub struct Actor {
     heard_by: Vec<HeardBy>,
     /// A sink has said something of itself to its sources, if they can be reached.
     has_spoken: bool,
+    /// What a source lends to its only sink.
+    lease: Option<LeaseWatch>,
     /// How it ended.
     pub end: Option<End>,
     /// It is given up as soon as that can be said.
@@ -103,6 +106,8 @@ struct Receiving {
     told: BTreeSet<(u32, Option<u32>)>,
     /// Tokens of legs of which it was told.
     tokens_told: u64,
+    /// It was given up: what it is told of that it does not know yet was let go.
+    is_aborted: bool,
     needs_memory: bool,
     has_granted: bool,
     /// What has landed is copied out then.
@@ -132,6 +137,8 @@ impl Actor {
         };
         let transfer = TransferId::mint(UUID, case as u32, 0).expect("the text is a UUID");
         let request = RequestId::new(&format!("request {case} of {half:?}")).expect("the text is short");
+        let is_lent_to_one =
+            script.cases[case].is_pull && matches!(half, Half::Source(_)) && (sources.len(), sinks.len()) == (1, 1);
         Self {
             case,
             half,
@@ -146,6 +153,7 @@ impl Actor {
             epochs: Vec::new(),
             heard_by: Vec::new(),
             has_spoken: false,
+            lease: script.cases[case].lease.filter(|_| is_lent_to_one).map(LeaseWatch::new),
             end: None,
             wish: None,
             is_gone: stage.seats[seat].node().is_none(),
@@ -221,6 +229,46 @@ impl Actor {
         }
     }
 
+    /// Whether it is a source whose lease is watched.
+    pub fn lends(&self) -> bool {
+        self.lease.is_some() && !self.is_gone
+    }
+
+    /// Whether it is a sink that knows this one as a source.
+    pub fn needs(&self, source: &Self) -> bool {
+        match (self.half, source.half) {
+            (Half::Sink(_), Half::Source(rank)) => self.is_sink_of(source, rank),
+            _ => false,
+        }
+    }
+
+    /// Whether it reads what this source lends, and its engine is still the one that did.
+    pub fn reads(&self, source: &Self, stage: &Stage<'_>) -> bool {
+        self.needs(source) && !self.is_dead(stage)
+    }
+
+    /// Time has passed over what a source has lent, to a reader that lives or does not.
+    pub fn watch_lease(&mut self, script: &Script, is_read: bool, stage: &Stage<'_>) -> Result<(), Violated> {
+        let Some(lease) = self.lease.as_mut().filter(|_| !self.is_gone) else { return Ok(()) };
+        let now = stage.world.now();
+        if let Some(end) = &self.end {
+            let is_expired = end.failure.as_ref().is_some_and(|words| words.starts_with("Expired"));
+            let came = if is_expired { lease.expired(end.at) } else { Ok(()) };
+            self.lease = None;
+            return came;
+        }
+        let (_, sinks) = script.sides(self.case);
+        let (here, there) = (&stage.seats[self.seat], &stage.seats[sinks[0]]);
+        let (lender, reader) = (here.player().host, there.player().host);
+        let is_reader_awake = is_read && there.is_awake();
+        let talk = Talk {
+            is_lender_awake: here.is_awake(),
+            is_reader_heard: is_reader_awake && stage.world.passes(reader, lender),
+            is_lender_heard: is_reader_awake && stage.world.passes(lender, reader),
+        };
+        lease.stands(talk, now)
+    }
+
     /// The application looks at it and does what there is to do. Its engine is awake.
     pub fn turn(
         &mut self,
@@ -257,6 +305,10 @@ impl Actor {
             }
         }
         self.has_spoken |= self.end.is_some();
+        let is_lent = self.lease.is_some() && self.status() == Some(Status::Transferring);
+        if let Some(lease) = self.lease.as_mut().filter(|_| is_lent) {
+            lease.lent(now);
+        }
         self.check_end(before.as_ref())?;
         if self.end.is_some() && self.is_done_with() {
             let at = *self.drop_at.get_or_insert(now + Duration::from_micros(random.below(20_000) as u64));
@@ -303,7 +355,7 @@ impl Actor {
             (Wish::Abort, Doing::Sending(sending)) => drop(sending.output.abort(Duration::ZERO)),
             (Wish::Abort, Doing::Receiving(receiving)) => {
                 // What has landed and was not taken is let go as well.
-                (receiving.tokens_told, receiving.take_at) = (0, None);
+                (receiving.tokens_told, receiving.take_at, receiving.is_aborted) = (0, None, true);
                 receiving.input.abort(Duration::ZERO);
             }
             (_, Doing::Waiting) => {}
@@ -350,6 +402,10 @@ impl Actor {
             .within(self.spec.within);
         let how = if self.spec.is_by_layer { how.by_layer() } else { how };
         let how = if self.spec.is_pull { how.lend() } else { how };
+        let how = match self.spec.lease {
+            Some(ttl) => how.lease(ttl),
+            None => how,
+        };
         let output = node.produce(self.transfer, &self.request, how).map_err(|error| self.refused(&error))?;
         let ready = [!self.spec.is_by_layer; LAYERS];
         let sending = Sending { output, blocks, indices, given: 0, chunks_given: 0, ready };
@@ -363,8 +419,8 @@ impl Actor {
         stage: &mut Stage<'_>,
     ) -> Result<Option<Doing>, Violated> {
         let (sources, sinks) = script.sides(self.case);
-        let peers: Vec<Option<Peer<SimEnv>>> = sources.iter().map(|&source| stage.meet(self.seat, source)).collect();
-        let Some(peers) = peers.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let peers = sources.iter().map(|&source| stage.meet(self.seat, source)).collect::<Result<Vec<_>, _>>()?;
+        let Some(peers) = peers.into_iter().collect::<Option<Vec<Peer<SimEnv>>>>() else { return Ok(None) };
         let seat = &stage.seats[self.seat];
         let mut how = Receive::into(seat.layout().expect("it lives"))
             .rank(rank, sinks.len() as u16)
@@ -395,6 +451,7 @@ impl Actor {
             epochs: peers.iter().map(|peer| peer.epoch().0).collect(),
             told: BTreeSet::new(),
             tokens_told: 0,
+            is_aborted: false,
             needs_memory: true,
             has_granted: false,
             take_at: None,
@@ -530,7 +587,7 @@ impl Receiving {
             Happening::Layer { leg, layer } => once(leg, Some(layer))?,
             Happening::Leg { leg, tokens, .. } => {
                 once(leg, None)?;
-                self.tokens_told += tokens;
+                self.tokens_told += if self.is_aborted { 0 } else { tokens };
                 self.take_at = self.take_at.or_else(&mut soon);
             }
             Happening::NeedsMemory { .. } => self.needs_memory = true,

@@ -14,6 +14,9 @@ use crate::random::Random;
 /// How long a peer may be silent in a run.
 pub const HEARTBEAT: Duration = Duration::from_millis(300);
 
+/// A lease that is over before a silent session is.
+pub const LEASE: Duration = Duration::from_millis(60);
+
 /// Everything about a run.
 #[derive(Debug, Clone)]
 pub struct Script {
@@ -44,13 +47,16 @@ pub enum Family {
     Aborts,
     /// Engines that die and come again, that stand still, links that are cut.
     Faults,
+    /// What outlasts a fault: leases that are renewed, or not, and aborts that are not answered in time.
+    Patience,
     /// Some of all.
     Everything,
 }
 
 impl Family {
     /// All of them: a seed is of the one at its remainder.
-    pub const ALL: [Self; 6] = [Self::FanOut, Self::FanIn, Self::Legs, Self::Aborts, Self::Faults, Self::Everything];
+    pub const ALL: [Self; 7] =
+        [Self::FanOut, Self::FanIn, Self::Legs, Self::Aborts, Self::Faults, Self::Patience, Self::Everything];
 }
 
 /// An engine.
@@ -85,8 +91,12 @@ pub struct Case {
     pub memory: MemoryPolicy,
     /// The source lends, and the sink reads.
     pub is_pull: bool,
+    /// How long what is lent is kept for a reader that does not renew, if not as long as the engine says.
+    pub lease: Option<Duration>,
     /// Each layer goes by itself.
     pub is_by_layer: bool,
+    /// So long after the others the last chunk is computed.
+    pub late: Duration,
     /// How long it may take.
     pub within: Duration,
 }
@@ -163,6 +173,8 @@ pub enum Act {
     Restart {
         /// Which.
         player: usize,
+        /// For so long whoever looks for it finds what was known of its former life.
+        stale: Duration,
     },
     /// An engine stands still.
     Freeze {
@@ -194,6 +206,11 @@ pub enum Act {
 }
 
 impl Act {
+    /// Whether somebody cannot be heard for a while when it happens, or never again.
+    pub fn silences(&self) -> bool {
+        matches!(self, Self::Crash { .. } | Self::Freeze { .. } | Self::Cut { .. })
+    }
+
     /// Whether a run in which it happens may have transfers that fail.
     pub fn may_fail_transfers(&self) -> bool {
         !matches!(self, Self::Begin { .. } | Self::Chunk { .. } | Self::Layer { .. } | Self::Weather(_) | Self::Heal)
@@ -236,12 +253,12 @@ impl Script {
         sources.chain((0..sinks.len() as u16).map(Half::Sink)).collect()
     }
 
-    fn add(&mut self, after: Duration, act: Act) {
+    pub(crate) fn add(&mut self, after: Duration, act: Act) {
         self.deeds.push(Deed { after, act });
     }
 
     /// The deeds of one case.
-    fn play(&mut self, number: usize, random: &mut Random) {
+    pub(crate) fn play(&mut self, number: usize, random: &mut Random) {
         let start = micros(random.below(3000));
         for half in self.halves(number) {
             // Now and then one comes late, or with all others at once.
@@ -249,8 +266,11 @@ impl Script {
             self.add(start + late, Act::Begin { case: number, half });
         }
         let mut after = start;
-        for _ in 0..self.cases[number].chunks {
+        for chunk in 1..=self.cases[number].chunks {
             after += micros(random.below(600));
+            if chunk == self.cases[number].chunks {
+                after += self.cases[number].late;
+            }
             self.add(after, Act::Chunk { case: number });
         }
         if self.cases[number].is_by_layer {
@@ -272,6 +292,10 @@ impl Script {
             Family::Legs => (0, 0, random.below(3)),
             Family::Aborts => (1 + random.below(2), 0, 0),
             Family::Faults => (0, 1 + random.below(3), 0),
+            Family::Patience => {
+                self.be_patient(random);
+                (0, 0, 0)
+            }
             Family::Everything => (random.below(2), random.below(3), random.below(2)),
         };
         for _ in 0..aborts {
@@ -307,7 +331,8 @@ impl Script {
                 let death = if is_alone && random.once_in(2) { Death::Silent } else { Death::Killed };
                 self.add(at, Act::Crash { player, death });
                 if !random.once_in(4) {
-                    self.add(at + span, Act::Restart { player });
+                    let stale = micros(if random.once_in(2) { random.below(40_000) } else { 0 });
+                    self.add(at + span, Act::Restart { player, stale });
                     // Somebody has something to move afterwards.
                     let again = Case { within: micros(3_000_000), ..self.cases[0] };
                     self.cases.push(again);
@@ -337,7 +362,7 @@ impl Script {
     }
 }
 
-fn micros(count: usize) -> Duration {
+pub(crate) fn micros(count: usize) -> Duration {
     Duration::from_micros(count as u64)
 }
 
@@ -391,7 +416,9 @@ fn case(family: Family, is_pair: bool, random: &mut Random) -> Case {
             _ => MemoryPolicy::Wait,
         },
         is_pull: random.once_in(3),
+        lease: random.once_in(3).then_some(LEASE),
         is_by_layer,
+        late: micros(if random.once_in(6) { random.below(150_000) } else { 0 }),
         within: Duration::from_millis(if random.once_in(8) { 30 } else { 2000 }),
     }
 }

@@ -34,10 +34,10 @@
 //!
 //! Above that stands what `make sim` runs, transfers by name among engines of which some fail:
 //!
-//! - [`deed`]: what is going to happen, made from the seed before it begins
+//! - [`deed`]: what is going to happen, made from the seed before it begins; `scenes`: what of it has to come in an order
 //! - [`stage`]: the engines of a run, their memory, and who has met whom
 //! - [`actors`]: their applications
-//! - [`oracle`]: what has to hold
+//! - [`oracle`]: what has to hold; [`leases`]: between which moments a lease has to end
 //! - [`run`]: one run of all that; [`shrink`]: the shortest one that fails alike
 
 #![forbid(unsafe_code)]
@@ -46,6 +46,7 @@ pub mod actors;
 pub mod deed;
 pub mod env;
 pub mod faults;
+pub mod leases;
 pub mod links;
 mod network;
 pub mod oracle;
@@ -53,6 +54,7 @@ mod packets;
 mod random;
 pub mod replay;
 pub mod run;
+mod scenes;
 mod secret;
 pub mod shrink;
 pub mod stage;

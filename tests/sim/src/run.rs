@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use penstock::Moment;
-use penstock::flows::{Finished, RequestId};
+use penstock::flows::{Finished, RequestId, Status};
 
 use crate::actors::{Actor, Course, Wish};
 use crate::deed::{Act, HEARTBEAT, Half, Script};
@@ -67,6 +67,8 @@ struct Run<'s, 'w> {
     done: usize,
     /// Everything kept says that all transfers end well.
     is_calm: bool,
+    /// Everybody can be heard at all times.
+    is_audible: bool,
 }
 
 impl<'s, 'w> Run<'s, 'w> {
@@ -83,6 +85,7 @@ impl<'s, 'w> Run<'s, 'w> {
             random: Random::new(script.seed ^ 0xac70_7500),
             began: world.now(),
             done: 0,
+            is_audible: !kept().any(|act| act.silences()),
             is_calm: !kept().any(|act| act.may_fail_transfers()),
         })
     }
@@ -107,6 +110,7 @@ impl<'s, 'w> Run<'s, 'w> {
             self.listen(self.now().since(before));
             self.stage.seats.iter_mut().for_each(|seat| seat.look());
             self.turn_actors()?;
+            self.watch_leases()?;
             if happened >= LOOKS {
                 happened = 0;
                 self.stage.seats.iter().try_for_each(|seat| seat.check())?;
@@ -155,7 +159,7 @@ impl<'s, 'w> Run<'s, 'w> {
                 let dead = self.actors.iter_mut().filter(|actor| actor.seat == player);
                 dead.for_each(Actor::die);
             }
-            Act::Restart { player } => self.stage.start(player),
+            Act::Restart { player, stale } => self.stage.restart(player, stale),
             Act::Freeze { player, span } => self.stage.freeze(player, span),
             Act::Cut { from, to, is_both } => {
                 let host = |player: usize| self.script.players[player].host;
@@ -180,9 +184,15 @@ impl<'s, 'w> Run<'s, 'w> {
     }
 
     fn turn_actors(&mut self) -> Result<(), Violated> {
-        for actor in &mut self.actors {
-            if self.stage.seats[actor.seat].is_awake() && !actor.is_gone && self.random.once_in(TURN_ONCE_IN) {
-                actor.turn(self.script, &self.courses[actor.case], &mut self.stage, &mut self.random)?;
+        for at in 0..self.actors.len() {
+            let actor = &mut self.actors[at];
+            if !self.stage.seats[actor.seat].is_awake() || actor.is_gone || !self.random.once_in(TURN_ONCE_IN) {
+                continue;
+            }
+            let had_ended = actor.end.is_some();
+            actor.turn(self.script, &self.courses[actor.case], &mut self.stage, &mut self.random)?;
+            if !had_ended {
+                self.check_sent(&self.actors[at])?;
             }
         }
         Ok(())
@@ -198,12 +208,43 @@ impl<'s, 'w> Run<'s, 'w> {
         }
     }
 
+    /// A source that has sent everything has heard so from everybody who needs it. A lender knows it before its reader does.
+    fn check_sent(&self, source: &Actor) -> Result<(), Violated> {
+        if source.end.as_ref().is_none_or(|end| end.failure.is_some()) || self.script.cases[source.case].is_pull {
+            return Ok(());
+        }
+        let lacks = |sink: &&Actor| sink.needs(source) && sink.status().is_some_and(|status| status != Status::Success);
+        match self.actors.iter().find(lacks) {
+            None => Ok(()),
+            Some(sink) => {
+                let words = format!(
+                    "case {} {:?} has ended well, and {:?} is {:?}",
+                    source.case,
+                    source.half,
+                    sink.half,
+                    sink.status()
+                );
+                Err(Violated::new(Invariant::OneEndEach, words))
+            }
+        }
+    }
+
+    fn watch_leases(&mut self) -> Result<(), Violated> {
+        for at in 0..self.actors.len() {
+            if self.actors[at].lends() {
+                let is_read = self.actors.iter().any(|sink| sink.reads(&self.actors[at], &self.stage));
+                self.actors[at].watch_lease(self.script, is_read, &self.stage)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Every half ends in its time, and soon after the first half of its case that failed.
     fn check_times(&self) -> Result<(), Violated> {
         let now = self.now();
         let is_cut_off = self.done < self.keep.len() || !self.has_healed();
         // Whoever cannot be reached is known to be gone when it was silent for so long.
-        let patience = KNOWN_WITHIN + if self.is_calm { Duration::ZERO } else { 4 * HEARTBEAT };
+        let patience = KNOWN_WITHIN + if self.is_audible { Duration::ZERO } else { 4 * HEARTBEAT };
         for actor in self.actors.iter().filter(|actor| !actor.is_gone && actor.end.is_none()) {
             let Some(admitted) = actor.admitted else { continue };
             let its_time = admitted + self.script.cases[actor.case].within;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use penstock::flows::{Buffer, Form, Layout, LayoutSpec, Rows};
-use penstock::{Blocks, Connecting, Moment, Peer, Pool, PoolSpec, Rights};
+use penstock::{Blocks, Connecting, Epoch, Moment, Peer, Pool, PoolSpec, Rights};
 
 use crate::deed::{HEARTBEAT, Player, Script};
 use crate::env::{Identity, SimEnv};
@@ -41,12 +41,15 @@ pub struct Seat {
     player: Player,
     name: String,
     peers: BTreeMap<usize, Peer<SimEnv>>,
-    calling: BTreeMap<usize, Connecting<SimEnv>>,
+    /// Who is called, and which life of it.
+    calling: BTreeMap<usize, (Epoch, Connecting<SimEnv>)>,
     not_before: BTreeMap<usize, Moment>,
     layout: Option<Layout<SimEnv>>,
     ledger: Ledger,
     pool: Option<Pool<SimEnv>>,
     node: Option<Node>,
+    /// How its former life was reached, and until when whoever looks for it finds that.
+    stale: Option<(Epoch, Vec<u8>, Moment)>,
     /// How many have had this name before.
     pub life: u32,
     /// It stands still until then.
@@ -103,6 +106,15 @@ impl Seat {
     /// The engine, if it lives.
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref()
+    }
+
+    /// What somebody finds who looks for it: of which life, and how it is reached.
+    fn found(&self, now: Moment) -> Option<(Epoch, Vec<u8>)> {
+        let node = self.node.as_ref()?;
+        match &self.stale {
+            Some((epoch, card, until)) if now < *until => Some((*epoch, card.clone())),
+            _ => Some((node.epoch(), node.descriptor())),
+        }
     }
 
     /// Whether calls of its can be made now.
@@ -185,6 +197,7 @@ impl<'w> Stage<'w> {
             ledger: Ledger::default(),
             pool: None,
             node: None,
+            stale: None,
             life: 0,
             frozen_until: None,
             starved_until: Moment::from_ns(0),
@@ -199,7 +212,12 @@ impl<'w> Stage<'w> {
         pairs.sort_unstable();
         pairs.dedup();
         let until = world.now() + Duration::from_secs(5);
-        while !pairs.iter().all(|&(from, to)| stage.meet(from, to).is_some()) {
+        let mut have_met = false;
+        while !have_met {
+            have_met = true;
+            for &(from, to) in &pairs {
+                have_met &= stage.meet(from, to)?.is_some();
+            }
             if world.now() >= until {
                 return Err(Violated::new(Invariant::AnswersComeInTime, "engines do not meet in fine weather"));
             }
@@ -230,10 +248,21 @@ impl<'w> Stage<'w> {
         seat.look();
     }
 
+    /// An engine that has died begins again; for so long others find what was known of its former life.
+    pub fn restart(&mut self, number: usize, stale: Duration) {
+        if self.seats[number].node.is_none() {
+            self.start(number);
+            if let Some((_, _, until)) = &mut self.seats[number].stale {
+                *until = self.world.now() + stale;
+            }
+        }
+    }
+
     /// An engine dies. Its handles have to be gone.
     pub fn crash(&mut self, number: usize, death: Death) {
         let seat = &mut self.seats[number];
         let Some(node) = seat.node.take() else { return };
+        seat.stale = Some((node.epoch(), node.descriptor(), self.world.now()));
         self.world.crash(node, death);
         seat.forget();
         seat.life += 1;
@@ -264,31 +293,39 @@ impl<'w> Stage<'w> {
     }
 
     /// The peer that sits there, as this one knows it, once they have met and the peer has said how its blocks lie. It does not wait.
-    pub fn meet(&mut self, from: usize, to: usize) -> Option<Peer<SimEnv>> {
+    pub fn meet(&mut self, from: usize, to: usize) -> Result<Option<Peer<SimEnv>>, Violated> {
         let now = self.world.now();
-        let card = self.seats[to].node.as_ref().map(|node| node.descriptor());
+        let card = self.seats[to].found(now);
         let seat = &mut self.seats[from];
-        let node = seat.node.as_ref()?;
+        let Some(node) = seat.node.as_ref() else { return Ok(None) };
         if let Some(peer) = seat.peers.get(&to) {
             if peer.ended().is_none() {
-                return peer.layouts().iter().any(|label| label == LABEL).then(|| peer.clone());
+                return Ok(peer.layouts().iter().any(|label| label == LABEL).then(|| peer.clone()));
             }
             seat.peers.remove(&to);
         }
-        if let Some(calling) = seat.calling.get(&to) {
-            let answer = calling.poll()?;
+        if let Some((epoch, calling)) = seat.calling.get(&to) {
+            let Some(answer) = calling.poll() else { return Ok(None) };
+            let epoch = *epoch;
             seat.calling.remove(&to);
             seat.not_before.insert(to, now + CALL_AGAIN);
             if let Ok(peer) = answer {
+                if peer.epoch() != epoch {
+                    let words =
+                        format!("`{}` called epoch {epoch:?} of player {to} and met {:?}", seat.name, peer.epoch());
+                    return Err(Violated::new(Invariant::BytesAreTheirOwn, words));
+                }
                 seat.peers.insert(to, peer);
             }
-        } else if seat.not_before.get(&to).is_none_or(|&at| now >= at) {
-            match node.connect_begin(&card?) {
-                Ok(calling) => drop(seat.calling.insert(to, calling)),
+        } else if seat.not_before.get(&to).is_none_or(|&at| now >= at)
+            && let Some((epoch, card)) = card
+        {
+            match node.connect_begin(&card) {
+                Ok(calling) => drop(seat.calling.insert(to, (epoch, calling))),
                 Err(_) => drop(seat.not_before.insert(to, now + CALL_AGAIN)),
             }
         }
-        None
+        Ok(None)
     }
 
     /// Everything is over: nothing may be left, of transfers, of sessions and of engines.

@@ -22,7 +22,9 @@ fn cut_at(seed: u64, cut: Duration, begin: Duration) -> Result<Account, Violated
         leg_blocks: 4,
         memory: MemoryPolicy::Wait,
         is_pull: seed.is_multiple_of(2),
+        lease: None,
         is_by_layer: false,
+        late: Duration::ZERO,
         within: Duration::from_secs(5),
     };
     let deed = |after, act| Deed { after, act };
