@@ -57,7 +57,8 @@ impl LeaseWatch {
             None => Some(now),
             since => since,
         };
-        if self.talking.is_some_and(|since| now.since(since) >= HEARD_WITHIN) {
+        // A reader that hears of its lease only now renews it a third of its time later for the first time.
+        if self.talking.is_some_and(|since| now.since(since) >= self.ttl / 3 + HEARD_WITHIN) {
             self.talked = Some(now);
         }
         self.silent = match self.silent {
@@ -130,6 +131,15 @@ mod tests {
         watch.lent(at(10));
         watch.stands(SILENCE, at(11)).unwrap();
         assert!(watch.expired(at(40)).is_err());
+        watch.expired(at(70)).unwrap();
+    }
+
+    #[test]
+    fn a_lease_of_which_its_reader_heard_late_may_end_before_it_is_renewed() {
+        let mut watch = LeaseWatch::new(TTL);
+        watch.lent(at(10));
+        (10..45).for_each(|ms| watch.stands(Talk { is_lender_heard: false, ..TALK }, at(ms)).unwrap());
+        (45..70).for_each(|ms| watch.stands(TALK, at(ms)).unwrap());
         watch.expired(at(70)).unwrap();
     }
 
