@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use ends::{BLOCKS, Both, PATIENCE, TOKEN, UUID};
 use penstock::config::TransportName;
 use penstock::flows::{
-    FlowError, Group, Happening, Inherited, Isolation, LifecycleSpec, Miss, Parent, ParentBlocks, PinError,
-    PinSettings, Pins, Receive, Report, RequestId, Send, TransferId, Verdict, block_refs,
+    FlowError, ForeignMemory, Group, Happening, Inherited, Isolation, LayoutSpec, LifecycleSpec, Miss, Parent,
+    ParentBlocks, PinError, PinSettings, Pins, Receive, Report, RequestId, Send, TransferId, Verdict, block_refs,
 };
-use penstock::{Blocks, SystemEnv};
+use penstock::{Blocks, HostMemory, Rights, SystemEnv};
 
 /// Bytes of a block of 16 tokens.
 const BLOCK: u64 = 2 * 16 * TOKEN;
@@ -303,6 +303,50 @@ fn a_child_inherits_from_another_engine_over_sockets() {
 #[ignore = "needs path:/sys/class/infiniband/rxe_a0"]
 fn a_child_inherits_from_another_engine_over_cards() {
     a_child_inherits_from_another_engine(TransportName::Verbs);
+}
+
+/// A block has the same number in every pool: taken for one of the layout's, it would be somebody else's memory.
+#[test]
+fn blocks_of_another_pool_than_the_layouts_are_refused_and_nothing_is_kept_of_them() {
+    let (both, pins) = both(TransportName::Local);
+    let Both { source, sink, there, .. } = &both;
+    let (own, foreign) = (sink.take(3), source.take(3));
+    let refused = FlowError::Memory(ForeignMemory::Blocks { label: "kv".to_owned() });
+    assert!(refused.to_string().contains("`kv`") && refused.to_string().contains("take them from that one"));
+
+    let transfer = TransferId::mint(UUID, 40, 0).unwrap();
+    let output = sink.engine.produce(transfer, &id("p"), Send::from(&sink.layout)).unwrap();
+    assert_eq!(output.chunk(&foreign, 16, false), Err(refused.clone()));
+    let receive = || Receive::into(&sink.layout).from(0, there);
+    let input = sink.engine.consume(transfer, &id("c"), receive()).unwrap();
+    assert_eq!(input.grant(&foreign), Err(refused.clone()));
+    let pinned = pins.pin_for_all(parent("a", &own, 40), &sink.layout, &[&own, &foreign], PATIENCE);
+    assert_eq!(pinned, Err(refused.clone()));
+    let read = pins.inherit_from(there, (&id("a"), &tenant(1)), 33, (&sink.layout, &foreign), PATIENCE);
+    assert_eq!(read, Err(refused.clone()));
+    pins.pin(parent("a", &own, 40), &[&own], PATIENCE).unwrap();
+    let child = pins.inherit(&id("a"), &tenant(1), &id("b"), 48).unwrap().unwrap();
+    assert_eq!(child.copy_tail(&[(&sink.layout, &foreign)]), Err(refused));
+    assert_eq!(child.skip(), 0);
+    // What was refused is nowhere kept, and the right ones are taken by the same handles.
+    assert_eq!(source.pool.memory().blocks().free() as u32, BLOCKS - 3);
+    drop(foreign);
+    source.assert_all_free();
+    assert_eq!(child.copy_tail(&[(&sink.layout, &sink.take(1))]), Ok(8));
+    output.chunk(&own, 16, false).unwrap();
+    input.grant(&own).unwrap();
+    drop((output, input));
+
+    // Memory of the caller's own has no pool: it is the caller who numbers its blocks. A region of another engine is no layout's.
+    let memory = HostMemory::from_vec(vec![0; 65_536]).unwrap();
+    let region = sink.engine.register(memory, "own", Rights::READ_WRITE).unwrap();
+    let spec = |label: &str| LayoutSpec::new(label, 16, 16).token_major(0, 0, ends::ROWS);
+    let layout = sink.engine.layout(&region, spec("own")).unwrap();
+    let transfer = TransferId::mint(UUID, 41, 0).unwrap();
+    let output = sink.engine.produce(transfer, &id("q"), Send::from(&layout)).unwrap();
+    output.chunk(&own, 16, false).unwrap();
+    let foreign = source.engine.layout(&region, spec("own")).map(drop);
+    assert_eq!(foreign, Err(FlowError::ForeignRegion { label: "own".to_owned() }));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use penstock_memory::Blocks;
 use penstock_session::transfers::table::EntryKey;
 use penstock_session::{PeerKey, RequestId, TransferId};
 
+use super::layout::Ground;
 use super::output::urgency;
 use super::{CallError, FlowError, Happening, Inherited, Layout, MemoryPolicy, NoMemory, WITHIN};
 use crate::desk::key_of;
@@ -123,6 +124,7 @@ pub struct Input<E: Env> {
     hub: Arc<Hub<E>>,
     key: EntryKey,
     layout: LayoutKey,
+    ground: Ground,
 }
 
 impl<E: Env> Engine<E> {
@@ -138,7 +140,7 @@ impl<E: Env> Engine<E> {
         if !Arc::ptr_eq(&how.layout.hub, &self.hub) {
             return Err(FlowError::ForeignLayout { label: how.layout.label().to_owned() });
         }
-        let layout = how.layout.key;
+        let (layout, ground) = (how.layout.key, how.layout.ground.clone());
         let Receive { how: mut consume, all, .. } = how;
         let key = shared.call_desk(|desk, now| {
             if let Some((peers, label)) = all {
@@ -146,18 +148,20 @@ impl<E: Env> Engine<E> {
             }
             desk.consume(transfer, request.clone(), consume, now)
         })?;
-        Ok(Input { hub: Arc::clone(&self.hub), key, layout })
+        Ok(Input { hub: Arc::clone(&self.hub), key, layout, ground })
     }
 }
 
 impl<E: Env> Input<E> {
-    /// Grants blocks for the next leg, which are kept until what it brought was taken. Answers its number.
+    /// Grants blocks for the next leg, which are kept until what it brought was taken. Answers its number. Blocks of another pool than
+    /// the layout's are refused.
     pub fn grant(&self, blocks: &Blocks) -> Result<u32, FlowError> {
         self.grant_with(blocks, 0, None)
     }
 
     /// The same, where so many tokens of the first block are here already, and with the block that takes what goes once for a transfer.
     pub fn grant_with(&self, blocks: &Blocks, skip: u32, once: Option<u32>) -> Result<u32, FlowError> {
+        self.ground.check(blocks)?;
         let shared = &self.hub.shared;
         let keep = shared.desk.keep(blocks.clone());
         let indices = blocks.indices().to_vec();

@@ -1,13 +1,14 @@
 //! How blocks lie in a region.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use penstock_core::{Cause, Env};
 use penstock_flows::LayoutKey;
+use penstock_memory::{BlockAllocator, Blocks};
 use penstock_session::control::{Buffer, Form, LayoutNews, Rows};
 
-use super::FlowError;
+use super::{FlowError, ForeignMemory};
 use crate::desk::key_of;
 use crate::engine::Engine;
 use crate::hub::Hub;
@@ -87,19 +88,49 @@ impl LayoutSpec {
 pub struct Layout<E: Env> {
     pub(crate) hub: Arc<Hub<E>>,
     pub(crate) key: LayoutKey,
+    pub(super) ground: Ground,
     label: String,
 }
 
+/// What a layout's blocks are taken from: the pool that its region is, or memory that has no blocks of its own. Numbers of blocks mean
+/// nothing in another pool.
+#[derive(Debug, Clone)]
+pub(super) struct Ground {
+    /// Known and not kept: whoever has blocks has their pool.
+    pool: Option<Weak<BlockAllocator>>,
+    label: String,
+}
+
+impl Ground {
+    fn of<E: Env>(region: &LocalRegion<E>) -> Self {
+        let pool = region.region.pool().map(|pool| Arc::downgrade(pool.blocks()));
+        Self { pool, label: region.label().to_owned() }
+    }
+
+    /// Refuses blocks of another pool. Where the region is the caller's own memory, it is the caller who numbers its blocks.
+    pub(super) fn check(&self, blocks: &Blocks) -> Result<(), FlowError> {
+        match &self.pool {
+            Some(pool) if pool.as_ptr() != Arc::as_ptr(blocks.allocator()) => {
+                Err(ForeignMemory::Blocks { label: self.label.clone() }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl<E: Env> Engine<E> {
-    /// Tells all peers how blocks lie in a region.
+    /// Tells all peers how blocks lie in a region. Where it is a pool's, only blocks of that pool are taken for this layout.
     pub fn layout(&self, region: &LocalRegion<E>, spec: LayoutSpec) -> Result<Layout<E>, FlowError> {
         let shared = &self.hub.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
+        if !Arc::ptr_eq(&region.hub, &self.hub) {
+            return Err(FlowError::ForeignRegion { label: region.label().to_owned() });
+        }
         let mut news = spec.news;
         (news.region, news.region_generation) = (region.region.id().0, region.region.generation().0);
         let (label, bytes) = (news.label.clone(), region.bytes());
         let key = shared.call_desk(|desk, _| desk.add_layout(news, bytes))?;
-        Ok(Layout { hub: Arc::clone(&self.hub), key, label })
+        Ok(Layout { hub: Arc::clone(&self.hub), key, ground: Ground::of(region), label })
     }
 }
 

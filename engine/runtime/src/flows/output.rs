@@ -11,6 +11,7 @@ use penstock_memory::Blocks;
 use penstock_session::transfers::table::EntryKey;
 use penstock_session::{RequestId, TransferId};
 
+use super::layout::Ground;
 use super::{FlowError, Gate, Layout, SendFailed, WITHIN};
 use crate::engine::Engine;
 use crate::hub::Hub;
@@ -119,6 +120,7 @@ pub(super) fn urgency(priority: Priority) -> Urgency {
 pub struct Output<E: Env> {
     hub: Arc<Hub<E>>,
     key: EntryKey,
+    ground: Ground,
 }
 
 impl<E: Env> Engine<E> {
@@ -129,15 +131,17 @@ impl<E: Env> Engine<E> {
         if !Arc::ptr_eq(&how.layout.hub, &self.hub) {
             return Err(FlowError::ForeignLayout { label: how.layout.label().to_owned() });
         }
+        let ground = how.layout.ground.clone();
         let key = shared.call_desk(|desk, now| desk.produce(transfer, request.clone(), how.how, now))?;
-        Ok(Output { hub: Arc::clone(&self.hub), key })
+        Ok(Output { hub: Arc::clone(&self.hub), key, ground })
     }
 }
 
 impl<E: Env> Output<E> {
     /// So many tokens more are computed, in these blocks beyond those given before; they are kept until nobody reads them any more.
-    /// The last chunk says that it is the last.
+    /// The last chunk says that it is the last. Blocks of another pool than the layout's are refused.
     pub fn chunk(&self, blocks: &Blocks, tokens: u64, is_last: bool) -> Result<(), FlowError> {
+        self.ground.check(blocks)?;
         let shared = &self.hub.shared;
         let keep = shared.desk.keep(blocks.clone());
         let given = shared.call_desk(|desk, now| desk.chunk(self.key, (blocks.indices(), tokens), is_last, keep, now));

@@ -157,7 +157,7 @@ impl<E: Env> Pins<E> {
         pinned.inspect_err(|_| tickets.into_iter().for_each(|ticket| self.hub.shared.desk.free(ticket)))
     }
 
-    /// The same, of blocks in this layout, which children on other engines may read too: see [`Pins::inherit_from`].
+    /// The same, of blocks in this layout, of whose pool they have to be, which children on other engines may read too: see [`Pins::inherit_from`].
     pub fn pin_for_all(
         &self,
         parent: Parent,
@@ -168,6 +168,7 @@ impl<E: Env> Pins<E> {
         if !Arc::ptr_eq(&layout.hub, &self.hub) {
             return Err(FlowError::ForeignLayout { label: layout.label().to_owned() });
         }
+        blocks.iter().try_for_each(|blocks| layout.ground.check(blocks))?;
         let pin = self.pin(parent, blocks, ttl)?;
         self.hub.shared.call_desk(|desk, _| desk.lend_pin(pin, layout.key));
         Ok(pin)
@@ -189,6 +190,7 @@ impl<E: Env> Pins<E> {
         if !Arc::ptr_eq(&layout.hub, &self.hub) {
             return Err(FlowError::ForeignLayout { label: layout.label().to_owned() });
         }
+        layout.ground.check(own)?;
         let until = shared.env.now() + within;
         let ours = shared.look_at_desk(|desk| desk.layout(layout.key).cloned()).ok_or(CallError::NoLayout)?;
         // One token at least is the child's to compute, and no more is lent than there is room for.
@@ -407,6 +409,7 @@ impl<E: Env> Inherited<E> {
     pub fn copy_tail(&self, own: &[(&Layout<E>, &Blocks)]) -> Result<u64, FlowError> {
         let shared = &self.hub.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
+        own.iter().try_for_each(|(layout, blocks)| layout.ground.check(blocks))?;
         let fresh: Vec<Vec<u32>> = own.iter().map(|(_, blocks)| blocks.indices().to_vec()).collect();
         let plan = shared.look_at_desk(|desk| desk.pins().and_then(|pins| pins.tail_plan(self.given.key, &fresh)));
         let plan = plan.ok_or(FlowError::TailRoom { groups: self.given.groups.len() })?;
