@@ -83,6 +83,35 @@ fn a_stream_fails_at_once_with_its_words_and_takes_its_chunks_along() {
     assert_eq!(world.engines[0].relay.held(), (0, 0, 0));
 }
 
+/// Between two chunks no put is under way that would fail with its reader.
+#[test]
+fn a_reader_that_dies_between_two_chunks_fails_its_stream_and_the_other_one_hears_so() {
+    let mut world = World::of(&["a", "b", "c"]);
+    let readers = [world.key(1), world.key(2)];
+    let stream = world.call(0, |relay, _| relay.stream(&request("r"), &readers)).unwrap();
+    let source = Source::Berths { bytes: 0 };
+    let put = world.call(0, |relay, now| relay.put_next(stream, source, Vec::new(), Vec::new(), LATER, now)).unwrap();
+    world.run();
+    for at in [1, 2] {
+        let Some(Arrival::Chunk(chunk)) = arrival(&mut world, at) else { panic!("the chunk is at {at}") };
+        world.get(at, &chunk.metadata);
+    }
+    world.run();
+    assert_eq!(world.engines[0].relay.put_result(put), Some(&Ok(())));
+    world.part(0, 2);
+    let (state, failed) = world.engines[0].relay.stream_state(stream).unwrap();
+    let failed = failed.unwrap();
+    assert_eq!((state, failed.cause, failed.peer), (Stream::Error, FlowCause::PeerLost, Some(readers[1])));
+    let late = world.call(0, |relay, now| relay.finish(stream, None, LATER, now));
+    assert!(matches!(late, Err(RelayError::StreamEnded(_))));
+    world.run();
+    assert!(matches!(arrival(&mut world, 1), Some(Arrival::Failed { .. })));
+    assert_eq!(world.engines[0].relay.held(), (0, 0, 0));
+    world.call(0, |relay, now| relay.let_go_stream(stream, now));
+    world.call(0, |relay, now| relay.let_go_put(put, now));
+    assert!(world.engines[0].relay.is_empty());
+}
+
 #[test]
 fn a_chunk_that_nobody_could_read_in_time_tears_its_stream() {
     let mut world = World::of(&["a", "b"]);
@@ -264,6 +293,52 @@ fn what_makes_no_sense_is_refused_counted_and_changes_nothing() {
     }
     assert_eq!(world.engines[1].relay.counts().senseless, before + 2);
     assert!(world.engines[1].relay.is_empty());
+}
+
+/// Each of these parts makes sense by itself: 34, 34 and 32 bytes, or 49, 49 and 2.
+#[test]
+fn parts_that_would_leave_a_gap_are_refused_counted_and_fail_the_get() {
+    let part = |part: u32, len: u64| {
+        let extents = vec![Extent { region: 1, generation: 1, offset: 0, len }];
+        Said::Chunk(Chunk { part, parts: 3, bytes: 100, extents, ..chunk(5) })
+    };
+    let refused = |world: &mut World| match world.wires.get_mut(&(1, 0)).unwrap().pop_back() {
+        Some(Said::ChunkAck(ChunkAck { op: 5, part, code })) if FlowCause::of_code(code) == FlowCause::Refused => part,
+        answer => panic!("{answer:?}"),
+    };
+    for unlike in [(1, 49), (2, 2)] {
+        // Asked for before the first part comes, behind it, and behind both.
+        for asked_at in 0..3 {
+            let mut world = World::of(&["a", "b"]);
+            let (peer, epoch, engine) = (world.key(0), world.key(0).epoch, world.engines[0].name.clone());
+            let metadata = Metadata { engine, epoch, op: 5, request: request("r"), bytes: 100, parts: 3 }.encode();
+            let mut get = None;
+            for (number, said) in [part(0, 34), part(unlike.0, unlike.1)].into_iter().enumerate() {
+                if asked_at == number {
+                    get = Some(world.get(1, &metadata));
+                }
+                world.event(1, Event::Said { peer, said });
+            }
+            assert_eq!(world.engines[1].relay.counts().senseless, 1);
+            assert_eq!(refused(&mut world), unlike.0);
+            if let Some(get) = get {
+                let failed = world.engines[1].relay.get_result(get).cloned().unwrap().unwrap_err();
+                assert_eq!((failed.cause, failed.peer), (FlowCause::Refused, Some(peer)));
+            } else {
+                // What was kept is sound: the get goes on with it.
+                let get = world.get(1, &metadata);
+                for said in [part(1, 34), part(2, 32)] {
+                    world.event(1, Event::Said { peer, said });
+                }
+                let mut found = vec![0; 100];
+                while !world.moves.is_empty() {
+                    world.finish(0);
+                    world.copy_out(1, get, &mut found);
+                }
+                assert_eq!(world.engines[1].relay.get_result(get), Some(&Ok(())));
+            }
+        }
+    }
 }
 
 #[test]

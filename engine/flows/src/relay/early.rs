@@ -27,6 +27,8 @@ pub(super) struct Offer {
     pub(super) number: u64,
     pub(super) bytes: u64,
     pub(super) parts: u32,
+    /// Of each part but the last.
+    pub(super) part_bytes: u64,
     pub(super) schema: Vec<u8>,
     pub(super) header: Vec<u8>,
     /// Parts, and where the peer has them.
@@ -38,10 +40,11 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    pub(super) fn new(request: RequestId, stream: (u32, u64), bytes: u64, parts: u32) -> Self {
-        let (stream, number) = stream;
+    pub(super) fn new(request: RequestId, stream: (u32, u64), size: (u64, u32), part_bytes: u64) -> Self {
+        let ((stream, number), (bytes, parts)) = (stream, size);
         let (schema, header, frames) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Self { request, stream, number, bytes, parts, schema, header, frames, is_taken: false, came: 0, cost: 0 }
+        let (is_taken, came, cost) = (false, 0, 0);
+        Self { request, stream, number, bytes, parts, part_bytes, schema, header, frames, is_taken, came, cost }
     }
 
     /// The first part has come, and with it what the application may know.
@@ -96,8 +99,8 @@ impl Early {
     /// Keeps a frame of this offer, which is new or must be as the first frame said.
     pub(super) fn keep(&mut self, key: OfferKey, said: Offer, frame: Frame, now: Moment) -> Kept {
         if let Some(known) = self.offers.get(&key) {
-            let alike = (&known.request, known.stream, known.number, known.bytes, known.parts)
-                == (&said.request, said.stream, said.number, said.bytes, said.parts);
+            let alike = (&known.request, known.stream, known.number, known.bytes, known.parts, known.part_bytes)
+                == (&said.request, said.stream, said.number, said.bytes, said.parts, said.part_bytes);
             if !alike || known.frames.contains_key(&frame.part) {
                 return Kept::Senseless;
             }

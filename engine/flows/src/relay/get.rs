@@ -78,6 +78,8 @@ pub(super) struct GetOp {
     state: Get,
     bytes: u64,
     parts: u32,
+    /// Of each part but the last, as the first one that came has said.
+    part_bytes: Option<u64>,
     memory: Option<(Vec<Place>, Ticket)>,
     schema: Vec<u8>,
     header: Vec<u8>,
@@ -201,6 +203,7 @@ impl Gets {
             state: Get::Waiting,
             bytes,
             parts,
+            part_bytes: None,
             memory,
             schema: Vec::new(),
             header: Vec::new(),
@@ -232,16 +235,22 @@ impl Gets {
         &mut self,
         number: u64,
         size: (u64, u32),
-        from: u64,
+        part_bytes: u64,
         frame: Frame,
         now: Moment,
         out: &mut Out,
     ) -> bool {
         let Some(get) = self.ops.get_mut(&number) else { return false };
-        if (get.bytes, get.parts) != size {
+        let unlike = if (get.bytes, get.parts) != size {
+            Some("it announces other sizes than its metadata says")
+        } else {
+            // Parts of two lengths would leave a gap between them, or lie on one another.
+            let known = *get.part_bytes.get_or_insert(part_bytes);
+            (known != part_bytes).then_some("its parts but the last are not of one length")
+        };
+        if let Some(words) = unlike {
             get.unanswered.insert(frame.part, 0);
-            let peer = Some(get.from.0);
-            let failed = RelayFailed::new(FlowCause::Refused, peer, "it announces other sizes than its metadata says");
+            let failed = RelayFailed::new(FlowCause::Refused, Some(get.from.0), words);
             self.stop(number, GetEvent::Fault, failed, now, out);
             return false;
         }
@@ -256,6 +265,7 @@ impl Gets {
         let len: u64 = frame.places.iter().map(|place| place.len).sum();
         get.unanswered.insert(frame.part, len);
         if len > 0 {
+            let from = part_bytes * u64::from(frame.part);
             get.todo.push_back(Todo { part: frame.part, from, done: 0, len, there: frame.places });
         }
         if len == 0 {

@@ -13,19 +13,19 @@ use super::join::{Announced, JoinEvent};
 use super::metadata::Metadata;
 use super::out::Alarm;
 use super::put::Opening;
-use super::stream::{Stream, StreamEvent};
+use super::stream::{Outgoing, Stream, StreamEvent};
 use super::tombs::Grave;
 use super::{Known, PARTS_MAX, RelayError, RelayFailed, Relays, Source, cut};
 use crate::action::{Action, WatchId};
 use crate::{Event, FlowCause};
 
-/// Where a part begins in its buffer: all parts but the last are of one length, so each says what the others are.
-pub(super) fn begins_at(size: (u64, u32), part: u32, places: &[Place]) -> u64 {
-    let (bytes, parts) = size;
+/// How long all parts but the last are, as one part says that was checked by itself: all of them have to say the same.
+fn part_bytes(chunk: &Chunk, places: &[Place]) -> u64 {
     let len: u64 = places.iter().map(|place| place.len).sum();
-    match part {
-        part if part + 1 == parts => bytes - len,
-        part => len * u64::from(part),
+    match u64::from(chunk.parts) - 1 {
+        0 => chunk.bytes,
+        before if u64::from(chunk.part) == before => (chunk.bytes - len) / before,
+        _ => len,
     }
 }
 
@@ -161,13 +161,13 @@ impl Relays {
             return;
         }
         let size = (chunk.bytes, chunk.parts);
-        let begins = begins_at(size, chunk.part, &places);
+        let part_bytes = part_bytes(chunk, &places);
         let frame = Frame { part: chunk.part, places, schema: chunk.schema.clone(), header: chunk.header.clone() };
         if let Some(number) = get {
             if !is_known && chunk.stream != 0 && self.announce(key, chunk.stream, chunk.number, &request).is_ok() {
                 self.claim((peer, chunk.stream), chunk.number);
             }
-            return self.fetch(number, key, &request, size, begins, frame, now);
+            return self.fetch(number, key, &request, size, part_bytes, frame, now);
         }
         let is_new = self.early.get(key).is_none();
         if is_new
@@ -178,7 +178,7 @@ impl Relays {
             self.out.answer(peer, chunk.op, chunk.part, Some(cause));
             return self.tombs.bury(Grave::Op(peer, chunk.op), cause, now);
         }
-        let offer = Offer::new(request.clone(), (chunk.stream, chunk.number), chunk.bytes, chunk.parts);
+        let offer = Offer::new(request.clone(), (chunk.stream, chunk.number), size, part_bytes);
         match self.early.keep(key, offer, frame, now) {
             Kept::Yes => {
                 self.out.counts.early_kept += 1;
@@ -222,7 +222,7 @@ impl Relays {
         key: OfferKey,
         request: &RequestId,
         size: (u64, u32),
-        begins: u64,
+        part_bytes: u64,
         frame: Frame,
         now: Moment,
     ) {
@@ -234,7 +234,7 @@ impl Relays {
             );
             self.gets.stop(number, GetEvent::Fault, failed, now, &mut self.out);
             self.out.answer(key.0, key.1, frame.part, Some(FlowCause::Refused));
-        } else if !self.gets.chunk(number, size, begins, frame, now, &mut self.out) {
+        } else if !self.gets.chunk(number, size, part_bytes, frame, now, &mut self.out) {
             self.out.counts.senseless += 1;
         }
     }
@@ -411,6 +411,13 @@ impl Relays {
         }
         for key in self.early.keys(|key, _| key.0 == peer) {
             self.refuse_offer(key, FlowCause::PeerLost, now);
+        }
+        // Whoever reads a stream reads all of it: between two chunks there is no put that would say so.
+        let is_read = |outgoing: &Outgoing| outgoing.state == Stream::Open && outgoing.readers.contains(&peer);
+        let streams = self.streams.outgoing.iter().filter(|(_, outgoing)| is_read(outgoing)).map(|(stream, _)| *stream);
+        for stream in streams.collect::<Vec<_>>() {
+            self.fail_stream(stream, failed.clone(), self.abort, now);
+            self.streams.forget(stream);
         }
         let watch = WatchId(self.out.number());
         if self.puts.left(peer, watch, now, &mut self.out) {

@@ -257,14 +257,13 @@ impl Relays {
             if offer.stream != 0 && !offer.is_taken {
                 self.claim((from.0, offer.stream), offer.number);
             }
-            let (size, request) = ((offer.bytes, offer.parts), offer.request);
+            let (size, part_bytes, request) = ((offer.bytes, offer.parts), offer.part_bytes, offer.request);
             let (mut schema, mut header) = (Some(offer.schema), Some(offer.header));
             for (part, places) in offer.frames {
                 // Both belong to the first part, which comes first here.
                 let (schema, header) = (schema.take().unwrap_or_default(), header.take().unwrap_or_default());
-                let begins = incoming::begins_at(size, part, &places);
                 let frame = Frame { part, places, schema, header };
-                self.fetch(number, from, &request, size, begins, frame, now);
+                self.fetch(number, from, &request, size, part_bytes, frame, now);
             }
         }
         self.settle(now);
