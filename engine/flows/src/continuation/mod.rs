@@ -188,6 +188,14 @@ pub enum PinError {
         /// How large those are that cannot go.
         held: u64,
     },
+    /// Pins are open already, and otherwise.
+    #[error(
+        "what this engine keeps was opened before as rank {rank}, or with other settings: give the same, or a clone of what the first call has answered"
+    )]
+    OpenOtherwise {
+        /// The rank that it is opened as.
+        rank: u16,
+    },
     /// There are enough requests.
     #[error("{most} requests run, which are all that may be known: say which have ended")]
     TooManyRunning {

@@ -8,7 +8,7 @@ use penstock_session::RequestId;
 
 use super::{Desk, DeviceKey};
 use crate::action::{Action, Ticket};
-use crate::continuation::{self, Finished, Home, Inherited, Miss, Parent, Pins, WaitKey};
+use crate::continuation::{self, Finished, Home, Inherited, Miss, Parent, PinError, Pins, WaitKey};
 use crate::lifecycle::{LifecycleError, Report};
 
 /// The pins of one engine, once somebody has asked for them.
@@ -47,9 +47,15 @@ impl Keeping {
 }
 
 impl Desk {
-    /// Blocks of requests that end can be kept from now on. What was said first stands.
-    pub fn open_pins(&mut self, settings: continuation::Settings, home: Home) {
-        self.keeping.pins.get_or_insert_with(|| Pins::new(settings, home));
+    /// Blocks of requests that end can be kept from now on. A second time changes nothing, and is refused if it says otherwise.
+    pub fn open_pins(&mut self, settings: continuation::Settings, home: Home) -> Result<(), PinError> {
+        match &self.keeping.pins {
+            Some(pins) => pins.is_as(&settings, &home),
+            None => {
+                self.keeping.pins = Some(Pins::new(settings, home));
+                Ok(())
+            }
+        }
     }
 
     /// Calls what keeps blocks of requests that have ended; nothing if nobody has opened it.
@@ -121,7 +127,7 @@ mod tests {
     fn desk() -> Desk {
         let mut desk = Desk::new(Settings::default(), [1, 2, 3]);
         let home = Home { engine: EngineName::new("decode-0").unwrap(), rank: 3 };
-        desk.open_pins(continuation::Settings::default(), home);
+        desk.open_pins(continuation::Settings::default(), home).unwrap();
         desk
     }
 
@@ -189,6 +195,19 @@ mod tests {
         desk.call_pins(|pins| pins.give_up(given.key));
         desk.expire(NOW + TTL);
         assert!(freed(&mut desk) == [Ticket(7)] && desk.is_empty());
+    }
+
+    #[test]
+    fn pins_that_are_open_are_opened_again_only_as_they_are() {
+        let mut desk = desk();
+        let home = |rank: u16| Home { engine: EngineName::new("decode-0").unwrap(), rank };
+        let settings = continuation::Settings::default();
+        desk.call_pins(|pins| pins.pin(parent("a"), vec![Ticket(7)], TTL, NOW)).unwrap().unwrap();
+        assert_eq!(desk.open_pins(settings, home(3)), Ok(()));
+        let otherwise = Err(PinError::OpenOtherwise { rank: 3 });
+        assert_eq!(desk.open_pins(continuation::Settings { count: 1, ..settings }, home(3)), otherwise);
+        assert_eq!(desk.open_pins(settings, home(4)), otherwise);
+        assert_eq!(desk.metrics().pins.pins, 1, "what is kept stays");
     }
 
     #[test]

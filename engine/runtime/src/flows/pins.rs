@@ -111,12 +111,13 @@ impl<E: Env> Clone for Pins<E> {
 }
 
 impl<E: Env> Engine<E> {
-    /// What this engine keeps of requests that have ended, on this rank; so much of it as is said by the first call.
+    /// What this engine keeps of requests that have ended, on this rank; so much of it as these settings say. Whoever asks again has the
+    /// same, and is refused with another rank or other settings ([`PinError::OpenOtherwise`]): there is one of it in an engine.
     pub fn pins(&self, rank: u16, settings: PinSettings) -> Result<Pins<E>, FlowError> {
         let shared = &self.hub.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
         let home = Home { engine: shared.name.clone(), rank };
-        shared.call_desk(|desk, _| desk.open_pins(settings, home));
+        shared.call_desk(|desk, _| desk.open_pins(settings, home))?;
         Ok(Pins { hub: Arc::clone(&self.hub) })
     }
 }

@@ -149,6 +149,15 @@ pub struct Pins {
 }
 
 impl Pins {
+    /// Whether these are its own; if not, says which rank it is.
+    pub fn is_as(&self, settings: &Settings, home: &Home) -> Result<(), PinError> {
+        if (&self.settings, &self.home) == (settings, home) {
+            Ok(())
+        } else {
+            Err(PinError::OpenOtherwise { rank: self.home.rank })
+        }
+    }
+
     /// None yet, of the engine at `home`.
     pub fn new(settings: Settings, home: Home) -> Self {
         Self {
