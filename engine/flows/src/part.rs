@@ -235,6 +235,18 @@ pub enum LegError {
         /// The rank.
         rank: u16,
     },
+    /// A rank whose session broke, and that has not said that it goes on.
+    #[error("the session of rank {rank} broke: it goes on by grants that say so, and by no others")]
+    Broken {
+        /// The rank.
+        rank: u16,
+    },
+    /// A rank that waits for no other session.
+    #[error("rank {rank} waits for no other session: its own stands, or the transfer is not one that may be resumed")]
+    NotBroken {
+        /// The rank.
+        rank: u16,
+    },
     /// It cannot be cut.
     #[error(transparent)]
     Cut(#[from] CutError),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use penstock_core::EngineName;
 use penstock_session::control::{Able, BUFFERS_MAX, CONTROL_VERSIONS, LayoutGone, LayoutNews};
 use penstock_session::frame::LABEL_BYTES_MAX;
 use penstock_session::{PeerKey, Said};
@@ -43,6 +44,7 @@ pub enum LayoutRefused {
 /// One peer.
 #[derive(Debug)]
 struct Partner {
+    name: EngineName,
     /// Its words, if it speaks of transfers in a version that is spoken here.
     able: Option<Able>,
     layouts: BTreeMap<u32, Arc<Layout>>,
@@ -60,13 +62,18 @@ pub(crate) struct Partners {
 
 impl Partners {
     /// A session has begun.
-    pub(crate) fn joined(&mut self, peer: PeerKey) {
-        self.partners.insert(peer, Partner { able: None, layouts: BTreeMap::new() });
+    pub(crate) fn joined(&mut self, peer: PeerKey, name: EngineName) {
+        self.partners.insert(peer, Partner { name, able: None, layouts: BTreeMap::new() });
     }
 
-    /// A session is over. Answers whether it was known.
-    pub(crate) fn left(&mut self, peer: PeerKey) -> bool {
-        self.partners.remove(&peer).is_some()
+    /// A session is over. Answers with whom it was, if that is known.
+    pub(crate) fn left(&mut self, peer: PeerKey) -> Option<EngineName> {
+        self.partners.remove(&peer).map(|partner| partner.name)
+    }
+
+    /// What a peer is called, as long as its session stands.
+    pub(crate) fn name(&self, peer: PeerKey) -> Option<&EngineName> {
+        self.partners.get(&peer).map(|partner| &partner.name)
     }
 
     /// Whether a peer speaks of transfers.

@@ -117,7 +117,7 @@ fn a_source_answers_an_abort_when_no_part_of_it_can_land() {
     let book = &mut world.sources[0].book;
     let parts: Vec<u64> = std::iter::from_fn(|| book.next_part()).map(|part| part.landing.number).collect();
     assert_eq!(parts, [0, 1, 2], "parts end with blocks, and have 500 tokens at most");
-    book.ended(0, 0, Ok(12_000), true);
+    book.ended(0, 0, Ok(12_000), true, Moment::from_ns(1));
     book.asked_to_stop(0, 5).unwrap();
     let ack = |is_drained| {
         let ack = penstock_session::control::AbortAck { head: head(Side::Source, 0), number: 5, is_drained };
@@ -129,8 +129,8 @@ fn a_source_answers_an_abort_when_no_part_of_it_can_land() {
     };
     assert_eq!(take(book), [stop(1), stop(2), ack(false)], "the one that has ended here is not stopped again");
     assert_eq!(book.next_part(), None);
-    book.ended(0, 1, Err(Cause::Cancelled), false);
-    book.ended(0, 2, Err(Cause::Cancelled), true);
+    book.ended(0, 1, Err(Cause::Cancelled), false, Moment::from_ns(1));
+    book.ended(0, 2, Err(Cause::Cancelled), true, Moment::from_ns(1));
     book.closed(0, 2);
     assert_eq!(take(book), [], "the peer may still be at the first");
     book.closed(0, 0);
@@ -152,7 +152,7 @@ fn a_part_that_could_not_be_moved_fails_the_transfer_for_all_ranks() {
         world.deliver_one();
         world.collect();
     }
-    world.sources[0].book.ended(1, 1, Err(Cause::RevokedByPeer), false);
+    world.sources[0].book.ended(1, 1, Err(Cause::RevokedByPeer), false, Moment::from_ns(1));
     world.wire.retain(|message| !matches!(message, common::Message::Move { part, .. } if part.sink == 1));
     world.run();
     for sink in 0..2 {
@@ -440,7 +440,7 @@ proptest! {
                 prop_assert!(sent[at] <= room[0].min(room[1]), "the least room decides");
                 prop_assert!(part.landing.tokens > 0 && part.landing.from + part.landing.tokens <= 30);
                 if part.landing.number % 8 < 7 {
-                    book.ended(part.sink, part.landing.number, Ok(part.bytes), part.landing.number % 8 == 0);
+                    book.ended(part.sink, part.landing.number, Ok(part.bytes), part.landing.number % 8 == 0, Moment::from_ns(1));
                 }
             }
             if let Some((what, rank, number)) = others.next() {
@@ -452,11 +452,11 @@ proptest! {
                         let _ = book.asked_to_stop(rank, number as u32);
                     }
                     2 if number < 3 => {
-                        let _ = book.lost(rank);
+                        let _ = book.lost(rank, Moment::from_ns(1));
                     }
-                    3 => book.ended(rank, number, Ok(1), false),
+                    3 => book.ended(rank, number, Ok(1), false, Moment::from_ns(1)),
                     4 => book.closed(rank, number),
-                    5 if number < 3 => book.ended(rank, number, Err(Cause::RevokedByPeer), true),
+                    5 if number < 3 => book.ended(rank, number, Err(Cause::RevokedByPeer), true, Moment::from_ns(1)),
                     6 => {
                         let _ = book.ready(number as u32, number);
                     }

@@ -29,6 +29,11 @@ fn a_status_is_as_it_was_reviewed() {
 }
 
 #[test]
+fn a_rank_of_the_source_is_as_it_was_reviewed() {
+    compare("link", penstock_flows::input::Link::DECLARED);
+}
+
+#[test]
 fn what_is_lent_is_as_it_was_reviewed() {
     compare("lent", penstock_flows::output::lend::Lent::DECLARED);
     compare("loan", penstock_flows::input::pull::Loan::DECLARED);

@@ -20,8 +20,9 @@ use penstock_session::leases::Lease;
 use penstock_session::machine;
 use penstock_session::transfers::places::Place;
 
-const MACHINES: [machine::Declared; 13] = [
+const MACHINES: [machine::Declared; 14] = [
     Place::DECLARED,
+    penstock_flows::input::Link::DECLARED,
     Leg::DECLARED,
     Status::DECLARED,
     Lease::DECLARED,

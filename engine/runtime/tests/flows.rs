@@ -38,6 +38,7 @@ impl Both {
                     break;
                 }
                 Happening::Failed(failed) => panic!("{failed:?}"),
+                Happening::Lost { source } => panic!("rank {source} is gone"),
             }
         }
         output.wait(PATIENCE).unwrap().unwrap();

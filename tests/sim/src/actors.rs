@@ -591,6 +591,8 @@ impl Receiving {
                 self.take_at = self.take_at.or_else(&mut soon);
             }
             Happening::NeedsMemory { .. } => self.needs_memory = true,
+            // No transfer of these runs is one that waits for another session.
+            Happening::Lost { .. } => {}
             Happening::Done { tokens } => {
                 if tokens != spec.tokens - spec.begin {
                     let words = format!("case {case} is done with {tokens} tokens of {}", spec.tokens - spec.begin);

@@ -254,7 +254,10 @@ impl Both {
             match input.next(PATIENCE).map_err(refused)? {
                 Happening::Done { tokens } => break tokens,
                 Happening::Failed(failed) => return Err(refused(failed.words)),
-                Happening::Layer { .. } | Happening::Leg { .. } | Happening::NeedsMemory { .. } => {}
+                Happening::Layer { .. }
+                | Happening::Leg { .. }
+                | Happening::NeedsMemory { .. }
+                | Happening::Lost { .. } => {}
             }
         };
         let took = nanos(begun.elapsed());

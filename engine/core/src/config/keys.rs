@@ -427,6 +427,15 @@ pub const KEYS: &[KeyDoc] = &[
         less_costs: "Blocks are quarantined that would have come back a moment later.",
     },
     KeyDoc {
+        key: "control.resume_ms",
+        default: "10000",
+        unit: "ms",
+        range: Range::Number { min: 1, max: DAY_MS },
+        what: "How long a transfer that may be resumed waits for the next session when its own breaks; never longer than its deadline.",
+        more_costs: "Blocks of both sides are kept for longer for an engine that does not come back.",
+        less_costs: "A session that is back later than this finds its transfers failed.",
+    },
+    KeyDoc {
         key: "legs.default_tokens",
         default: "8192",
         unit: "tokens",

@@ -226,6 +226,8 @@ pub struct ControlConfig {
     pub tombstone_ms: u64,
     /// How long the other side may take to say that nothing can land any more, in milliseconds.
     pub abort_ms: u64,
+    /// How long a transfer that may be resumed waits for the next session, in milliseconds.
+    pub resume_ms: u64,
 }
 
 /// In which pieces transfers by name go.
@@ -317,6 +319,7 @@ impl Default for ControlConfig {
             tombstones: 65_536,
             tombstone_ms: 60_000,
             abort_ms: 500,
+            resume_ms: 10_000,
         }
     }
 }

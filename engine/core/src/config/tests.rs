@@ -485,9 +485,12 @@ mod properties {
         fn control()(
             (transfers_max, tombstones) in (1usize..=1 << 22, 1usize..=1 << 22),
             (early_messages, early_bytes) in (1usize..=1 << 20, 1024usize..=1 << 30),
-            (early_ms, tombstone_ms, abort_ms) in (1u64..=86_400_000, 1u64..=86_400_000, 1u64..=86_400_000),
+            (early_ms, tombstone_ms) in (1u64..=86_400_000, 1u64..=86_400_000),
+            (abort_ms, resume_ms) in (1u64..=86_400_000, 1u64..=86_400_000),
         ) -> ControlConfig {
-            ControlConfig { transfers_max, early_messages, early_bytes, early_ms, tombstones, tombstone_ms, abort_ms }
+            ControlConfig {
+                transfers_max, early_messages, early_bytes, early_ms, tombstones, tombstone_ms, abort_ms, resume_ms,
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::{EngineName, Moment};
 use penstock_session::control::Side;
 use penstock_session::transfers::places::Places;
 use penstock_session::transfers::table::{AdmitError, EntryKey};
@@ -42,6 +42,8 @@ pub struct Produce {
     pub lease_ttl: Option<Duration>,
     /// The block that has what goes once for a transfer, if the layout has such buffers.
     pub once: Option<u32>,
+    /// It goes on in another session when its own breaks.
+    pub is_resumable: bool,
     /// How long it may take in all.
     pub within: Duration,
     /// How urgent it is.
@@ -70,6 +72,8 @@ pub struct Consume {
     pub begin: u64,
     /// This engine reads what the sources lend; otherwise they send it.
     pub is_pull: bool,
+    /// It goes on in another session when its own breaks.
+    pub is_resumable: bool,
     /// What is done when there is no memory, if not what the settings say.
     pub memory: Option<MemoryPolicy>,
     /// How long it may take in all.
@@ -114,6 +118,18 @@ pub enum CallError {
         /// Which.
         rank: u16,
     },
+    /// What is read is not resumed.
+    #[error("what is lent is read again from its beginning when a session breaks: only what is sent can be resumed")]
+    NotSent,
+    /// Nothing of this transfer waits for that engine.
+    #[error("no rank of the source waits for engine `{0}`: its session did not break, or is resumed already")]
+    NotBroken(EngineName),
+    /// The engine was started anew.
+    #[error("engine `{0}` was started anew and knows nothing of what it was sending; begin a new transfer with it")]
+    Restarted(EngineName),
+    /// The session is over.
+    #[error("the session in which it is to go on is over; connect again")]
+    NoSession,
     /// There is no such transfer here any more.
     #[error("there is no such transfer here any more")]
     NoTransfer,
@@ -156,6 +172,9 @@ impl Desk {
         if of == 0 || sinks.is_empty() && spread.is_none() {
             return Err(LegError::Sources.into());
         }
+        if how.is_lent && how.is_resumable {
+            return Err(CallError::NotSent);
+        }
         // Who has nothing for anybody lends nothing, and has its success with its last chunk.
         if how.is_lent && !sinks.is_empty() {
             let loans = Loans::new(Lending {
@@ -171,22 +190,23 @@ impl Desk {
             let lent = Lent { loans, places: Places::some(sinks, of), armed: Moment::NEVER };
             return self.admit(Side::Source, transfer, request, Flow::Lent(Box::new(lent)), now);
         }
-        let places = Places::some(sinks.iter().copied(), of);
         let legs = SourceLegs::new(Send {
             transfer,
             rank,
             ranks,
             sinks,
+            of,
             layout,
             once: how.once,
             is_by_layer: how.is_by_layer,
             part_bytes: self.settings.part_bytes,
             parts_ahead: self.settings.parts_ahead,
             deadline: now + how.within,
+            resumes: how.is_resumable.then_some(self.settings.resume_within),
         })?;
         let source = Source {
             legs,
-            places,
+            gone: BTreeMap::new(),
             spread,
             moves: BTreeMap::new(),
             within: how.within,
@@ -221,17 +241,21 @@ impl Desk {
             ahead: if how.is_pull { LEGS_READ_MAX } else { self.settings.legs_ahead },
             deadline: now + how.within,
             abort_within: self.settings.abort_within,
+            resumes: how.is_resumable.then_some(self.settings.resume_within),
             urgency: (how.urgency == Urgency::Urgent).into(),
             trace: how.trace,
         };
         let sources: BTreeMap<u16, PeerKey> = how.sources.iter().copied().collect();
+        if how.is_pull && how.is_resumable {
+            return Err(CallError::NotSent);
+        }
         if how.is_pull {
             let pull = Pull::new(receive, self.settings.part_bytes, self.settings.parts_ahead)?;
             let (moves, armed) = (BTreeMap::new(), Moment::NEVER);
             let pulled = Pulled { pull, sources, moves, within: how.within, urgency: how.urgency, armed };
             return self.admit(Side::Sink, transfer, request, Flow::Pull(Box::new(pulled)), now);
         }
-        let sink = Sink { legs: SinkLegs::new(receive)?, sources, armed: Moment::NEVER };
+        let sink = Sink { legs: SinkLegs::new(receive)?, sources, gone: BTreeMap::new(), armed: Moment::NEVER };
         self.admit(Side::Sink, transfer, request, Flow::Sink(Box::new(sink)), now)
     }
 
@@ -375,6 +399,11 @@ impl Desk {
         self.sink(key)?.taken(leg)?;
         self.carry(key, now);
         Ok(())
+    }
+
+    /// How many tokens a sink has for certain.
+    pub fn received(&self, key: EntryKey) -> Option<u64> {
+        Some(self.looked_sink(key)?.received())
     }
 
     /// How far a transfer is.

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use penstock_core::{Direction, Moment};
-use penstock_session::PeerKey;
 use penstock_session::landing::Landing;
 use penstock_session::leases::LeaseId;
 use penstock_session::transfers::table::{Ended, EntryKey};
+use penstock_session::{PeerKey, Said};
 
 use super::flow::{Flow, Source};
 use super::lending::{self, Borrowed};
@@ -22,7 +22,7 @@ impl Desk {
     pub(super) fn carry(&mut self, key: EntryKey, now: Moment) {
         match self.flow(key) {
             Some(Flow::Source(_)) => self.carry_source(key),
-            Some(Flow::Sink(_)) => self.carry_sink(key),
+            Some(Flow::Sink(_)) => self.carry_sink(key, now),
             Some(Flow::Lent(_)) => self.carry_lent(key, now),
             Some(Flow::Pull(_)) => self.carry_pull(key, now),
             None => return,
@@ -48,7 +48,7 @@ impl Desk {
         let Some(Flow::Source(source)) = self.flow_mut(key) else { return };
         match wish {
             SourceWish::Say { sink, said } => {
-                if let Some(peer) = source.places.peer(sink) {
+                if let Some(peer) = source.legs.peer(sink) {
                     self.say(peer, said);
                 }
             }
@@ -64,7 +64,7 @@ impl Desk {
     /// Has a part moved.
     fn begin_part(&mut self, key: EntryKey, part: Part) {
         let Some(Flow::Source(source)) = self.flow_mut(key) else { return };
-        let Some(peer) = source.places.peer(part.sink) else { return };
+        let Some(peer) = source.legs.peer(part.sink) else { return };
         let id = MoveId(self.last_move + 1);
         self.last_move = id.0;
         let Some(Flow::Source(source)) = self.flow_mut(key) else { return };
@@ -75,10 +75,18 @@ impl Desk {
         self.actions.push_back(Action::Move { id, peer, moving });
     }
 
-    fn carry_sink(&mut self, key: EntryKey) {
+    fn carry_sink(&mut self, key: EntryKey, now: Moment) {
         loop {
             let Some(Flow::Sink(sink)) = self.flow_mut(key) else { return };
             let Some(wish) = sink.legs.poll_wish() else { return };
+            if let SinkWish::Say { source, said: said @ Said::Ack(_) } = &wish
+                && sink.legs.is_resumable()
+                && let Some(&peer) = sink.sources.get(source)
+            {
+                let (gone, said) = (sink.gone.get(source).cloned(), said.clone());
+                self.note_ack(peer, said, gone.as_ref(), now);
+            }
+            let Some(Flow::Sink(sink)) = self.flow_mut(key) else { return };
             let actions = sink_actions(&sink.sources, wish, "blocks of a transfer whose source may still write");
             self.actions.extend(actions);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::{EngineName, Moment};
 use penstock_session::PeerKey;
 use penstock_session::control::Head;
 use penstock_session::transfers::places::Places;
@@ -30,9 +30,10 @@ pub(super) enum Flow {
 /// This engine has the bytes, and sends them.
 #[derive(Debug)]
 pub(super) struct Source {
+    /// What was sent to each rank of the sink, and whose that is.
     pub(super) legs: SourceLegs,
-    /// Whose each rank of the sink is.
-    pub(super) places: Places,
+    /// Who had the ranks whose session is over.
+    pub(super) gone: BTreeMap<u16, EngineName>,
     /// How rows lie on the ranks of this side, where that says who sends what.
     pub(super) spread: Option<Spread>,
     /// What is moving, by rank and number.
@@ -49,6 +50,8 @@ pub(super) struct Sink {
     pub(super) legs: SinkLegs,
     /// Who each rank of the source is.
     pub(super) sources: BTreeMap<u16, PeerKey>,
+    /// Who had the ranks whose session is over, and that are not resumed in another.
+    pub(super) gone: BTreeMap<u16, EngineName>,
     pub(super) armed: Moment,
 }
 

@@ -7,14 +7,15 @@ use penstock_core::{Cause, Moment};
 use penstock_session::control::{AbortAck, Claim, Fail, Grant, Head, Lend, Refused, Side};
 use penstock_session::landing::Landing;
 use penstock_session::transfers::early::{EarlyBody, EarlyMessage};
-use penstock_session::transfers::places::{PlaceError, Places};
+use penstock_session::transfers::places::{PlaceError, Rank};
 use penstock_session::transfers::table::{EntryKey, Route, SHRINK_PERIOD};
 use penstock_session::{PeerKey, Said, TransferId};
 
 use super::Desk;
 use super::flow::{Flow, Sink};
-use crate::action::{Action, MoveId, WatchId};
+use crate::action::{MoveId, WatchId};
 use crate::cause::FlowCause;
+use crate::output::SourceLegs;
 use crate::part::{LegError, PartLanded, bounded};
 use crate::partners::LayoutKey;
 use crate::shards::Pair;
@@ -137,6 +138,11 @@ impl Desk {
     }
 
     fn take_in(&mut self, key: EntryKey, peer: PeerKey, body: EarlyBody, now: Moment) {
+        if let EarlyBody::Said(said) = &body
+            && let Some(head) = said.head()
+        {
+            self.follow(key, head.rank, peer);
+        }
         let claims = matches!(body, EarlyBody::Said(Said::Grant(_) | Said::Claim(_)));
         let taken = match body {
             EarlyBody::Said(said) => {
@@ -173,11 +179,11 @@ impl Desk {
         let head = said.head().ok_or(NotTaken::Counted)?;
         match self.flow_mut(key).ok_or(NotTaken::Counted)? {
             Flow::Source(source) => {
-                if matches!(said, Said::Fail(_) | Said::Abort(_)) && source.places.peer(head.rank).is_none() {
+                if matches!(said, Said::Fail(_) | Said::Abort(_)) && source.legs.peer(head.rank).is_none() {
                     // It had not granted anything: it is known from now on, and has failed.
-                    source.places.claim(head.rank, head.ranks, peer, false).map_err(|_| NotTaken::Counted)?;
+                    source.legs.claim(head.rank, head.ranks, peer, false).map_err(|_| NotTaken::Counted)?;
                 }
-                if source.places.peer(head.rank) != Some(peer) {
+                if source.legs.peer(head.rank) != Some(peer) {
                     return Err(NotTaken::Counted);
                 }
                 match said {
@@ -258,7 +264,9 @@ impl Desk {
         let theirs = self.partners.theirs_at(peer, theirs).cloned();
         let Some(Flow::Source(source)) = self.flow_mut(key) else { return Err(refuse(FlowCause::Refused, 0)) };
         let Head { rank, ranks, .. } = grant.head;
-        let claimed = source.places.claim(rank, ranks, peer, grant.resumes);
+        // Who goes on is the engine that was there before, in the same life: another one is refused.
+        let resumes = grant.resumes && source.legs.peer(rank) == Some(peer);
+        let claimed = source.legs.claim(rank, ranks, peer, resumes);
         claimed.map_err(|error| match error {
             PlaceError::NothingFor { .. } => refuse(FlowCause::Unfit, 0),
             _ => refuse(FlowCause::Refused, 0),
@@ -294,52 +302,6 @@ impl Desk {
         Ok(())
     }
 
-    /// A session is over: each of its transfers goes on without it, or ends.
-    pub(super) fn lost(&mut self, peer: PeerKey, now: Moment) {
-        for key in self.shares.take(peer) {
-            match self.flow_mut(key) {
-                Some(Flow::Source(source)) => {
-                    let ranks: Vec<u16> = source.places.of_peer(peer).collect();
-                    // Each was checked to be one of them.
-                    for rank in ranks {
-                        let _ = source.legs.lost(rank);
-                    }
-                }
-                Some(Flow::Sink(sink)) => {
-                    let its = sink.sources.iter().filter(|(_, of)| **of == peer);
-                    let ranks: Vec<u16> = its.map(|(rank, _)| *rank).collect();
-                    for &rank in &ranks {
-                        let _ = sink.legs.lost(rank, now);
-                    }
-                    ranks.into_iter().for_each(|rank| self.watch(key, rank, peer));
-                }
-                Some(Flow::Lent(lent)) => {
-                    let ranks: Vec<u16> = lent.places.of_peer(peer).collect();
-                    for rank in ranks {
-                        let _ = lent.loans.lost(rank);
-                    }
-                }
-                Some(Flow::Pull(pulled)) => {
-                    let its = pulled.sources.iter().filter(|(_, of)| **of == peer);
-                    let ranks: Vec<u16> = its.map(|(rank, _)| *rank).collect();
-                    for rank in ranks {
-                        let _ = pulled.pull.lost(rank, now);
-                    }
-                }
-                None => {}
-            }
-            self.carry(key, now);
-        }
-    }
-
-    /// Has it proven that a rank of the source writes to nothing any more.
-    fn watch(&mut self, key: EntryKey, rank: u16, peer: PeerKey) {
-        self.last_watch += 1;
-        let id = WatchId(self.last_watch);
-        self.watches.insert(id, (key, rank));
-        self.actions.push_back(Action::Watch { id, peer });
-    }
-
     /// It is proven.
     pub(super) fn quiet(&mut self, id: WatchId, now: Moment) {
         if self.lease_is_quiet(id, now) {
@@ -358,7 +320,7 @@ impl Desk {
         let Some(&(key, rank, number)) = self.moves.get(&id) else { return };
         match self.flow_mut(key) {
             Some(Flow::Source(source)) => {
-                source.legs.ended(rank, number, result, is_open_there);
+                source.legs.ended(rank, number, result, is_open_there, now);
                 if !is_open_there {
                     source.moves.remove(&(rank, number));
                 }
@@ -417,13 +379,14 @@ fn heard_by_sink(sink: &mut Sink, rank: u16, said: &Said, now: Moment) -> Result
 impl Flow {
     /// Everybody who has a part in it, once for each of its ranks.
     pub(super) fn peers(&self) -> impl Iterator<Item = PeerKey> + '_ {
-        let (places, sources) = match self {
-            Self::Source(source) => (Some(&source.places), None),
-            Self::Lent(lent) => (Some(&lent.places), None),
-            Self::Sink(sink) => (None, Some(&sink.sources)),
-            Self::Pull(pulled) => (None, Some(&pulled.sources)),
+        let (sent, lent, sources) = match self {
+            Self::Source(source) => (Some(&source.legs), None, None),
+            Self::Lent(lent) => (None, Some(&lent.places), None),
+            Self::Sink(sink) => (None, None, Some(&sink.sources)),
+            Self::Pull(pulled) => (None, None, Some(&pulled.sources)),
         };
-        let claimed = places.into_iter().flat_map(Places::iter).filter_map(|(_, _, peer)| peer);
+        let claimed = lent.into_iter().flatten().filter_map(Rank::peer);
+        let claimed = claimed.chain(sent.into_iter().flat_map(SourceLegs::peers));
         claimed.chain(sources.into_iter().flat_map(BTreeMap::values).copied())
     }
 }

@@ -16,9 +16,12 @@
 //! - `pins`: what is kept of requests that have ended
 //! - `relays`: chunks between stages
 //! - `shares`: in which transfers each peer has a part
+//! - `resume`: transfers whose session broke, and that go on in another one
+//! - `acks`: words that a session may have taken with it
 //! - `settings`: how much there may be of everything
 
 mod abroad;
+mod acks;
 mod calls;
 mod carry;
 mod check;
@@ -30,6 +33,7 @@ mod lives;
 mod names;
 mod pins;
 mod relays;
+mod resume;
 mod settings;
 mod shares;
 
@@ -44,6 +48,7 @@ use penstock_session::transfers::table::{EntryKey, Finished, TableMetrics, Trans
 use penstock_session::{PeerKey, RequestId, Said, TransferId};
 
 use self::abroad::Abroad;
+use self::acks::Acks;
 pub use self::calls::{CallError, Consume, Produce, Sinks};
 pub use self::check::Broken;
 use self::flow::Flow;
@@ -92,6 +97,8 @@ pub struct Desk {
     /// Which rank of which transfer is to be proven quiet.
     watches: BTreeMap<WatchId, (EntryKey, u16)>,
     last_watch: u64,
+    /// What was said lately, and may have to be said again.
+    acks: Acks,
     /// When something of the tables is too old at the earliest.
     table_due: Moment,
     /// When memory that a peak has left behind is looked for.
@@ -160,6 +167,7 @@ impl Desk {
             last_move: 0,
             watches: BTreeMap::new(),
             last_watch: 0,
+            acks: Acks::default(),
             table_due: Moment::NEVER,
             shrink_at: Moment::from_ns(0),
             gates: Gates::default(),
@@ -184,8 +192,8 @@ impl Desk {
             return;
         }
         match event {
-            Event::Joined { peer, .. } => {
-                self.partners.joined(peer);
+            Event::Joined { peer, name } => {
+                self.partners.joined(peer, name);
                 let (version_min, version_max) = CONTROL_VERSIONS;
                 let able = Able { version_min, version_max, tag: self.tag, credits: CONTROL_CREDITS };
                 self.say(peer, Said::Able(able));
@@ -193,9 +201,9 @@ impl Desk {
             Event::Said { peer, said } => self.hear(peer, said, now),
             Event::Landing { peer, bytes } => self.landing(peer, bytes, now),
             Event::Left { peer, .. } => {
-                self.partners.left(peer);
+                let name = self.partners.left(peer);
                 self.transfers.forget_early_of(peer);
-                self.lost(peer, now);
+                self.lost(peer, name.as_ref(), now);
                 self.lose_leases(peer, now);
                 self.abroad_hears(&event, now);
                 self.tell();
@@ -226,6 +234,7 @@ impl Desk {
                 for said in self.partners.is_able(peer, able) {
                     self.say(peer, said);
                 }
+                self.is_back(peer, now);
             }
             Said::LayoutNews(news) => self.partners.learn(peer, news),
             Said::LayoutGone(gone) => self.partners.forget(peer, gone),

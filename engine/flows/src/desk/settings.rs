@@ -31,6 +31,8 @@ pub struct Settings {
     pub memory: MemoryPolicy,
     /// How long the other side may take to say that nothing can land any more.
     pub abort_within: Duration,
+    /// How long a transfer that may be resumed waits for the next session.
+    pub resume_within: Duration,
     /// How long a lease stands without being renewed, where nothing else is said.
     pub lease_ttl: Duration,
     /// The most leases that are given, and as many under which is read.
@@ -64,6 +66,7 @@ impl Settings {
                 LegMemory::Fail => MemoryPolicy::Fail,
             },
             abort_within: Duration::from_millis(control.abort_ms),
+            resume_within: Duration::from_millis(control.resume_ms),
             lease_ttl: LEASE_TTL,
             leases: control.transfers_max,
         }

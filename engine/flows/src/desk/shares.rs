@@ -34,6 +34,13 @@ impl Shares {
         }
     }
 
+    /// All of a peer, in the order in which they came to their places in the table.
+    pub(super) fn all(&self, peer: PeerKey) -> Vec<EntryKey> {
+        let mut keys: Vec<EntryKey> = self.of.get(&peer).into_iter().flat_map(KeyedMap::keys).copied().collect();
+        keys.sort_unstable();
+        keys
+    }
+
     /// All of a peer, in the order in which they came to their places in the table: it has none any more.
     pub(super) fn take(&mut self, peer: PeerKey) -> Vec<EntryKey> {
         let mut keys: Vec<EntryKey> = self.of.remove(&peer).into_iter().flatten().map(|(key, ())| key).collect();

@@ -4,7 +4,8 @@ use penstock_core::Moment;
 use penstock_session::control::{Abort, Fail, MISSING_MAX, Missing, Refused, Said, Side};
 
 use super::leg::{Leg, LegEvent};
-use super::legs::{Link, SinkLegs};
+use super::legs::SinkLegs;
+use super::link::{Link, LinkEvent};
 use super::{Failed, SinkWish};
 use crate::cause::FlowCause;
 use crate::part::{LegError, bounded};
@@ -14,7 +15,7 @@ impl SinkLegs {
     /// When something has to be done though nothing happens.
     pub fn deadline(&self) -> Moment {
         if !self.status.is_end() {
-            return self.how.deadline;
+            return self.how.deadline.min(self.waits_until());
         }
         if self.legs.iter().any(|leg| leg.state == Leg::Stopping) { self.abort_by } else { Moment::NEVER }
     }
@@ -27,6 +28,12 @@ impl SinkLegs {
                 None => format!("its time was over; {} tokens had come", self.confirmed() - self.how.begin),
             };
             self.fail(FlowCause::Deadline, Side::Sink, None, words, now);
+        }
+        if let Some(at) = self.sources.iter().position(|source| source.until <= now) {
+            let rank = self.sources[at].rank;
+            let words =
+                format!("the session with the source of rank {rank} broke, and it has not gone on in another one");
+            self.fail(FlowCause::PeerLost, Side::Sink, Some(at), words, now);
         }
         if self.status.is_end() && now >= self.abort_by {
             for place in 0..self.legs.len() {
@@ -74,7 +81,9 @@ impl SinkLegs {
     /// A source has answered an abort. It is drained when nothing of it can land any more.
     pub fn drained(&mut self, source: u16, number: u32, is_drained: bool) -> Result<(), LegError> {
         let at = self.source_at(source)?;
-        if self.sources[at].link == Link::Open || number != self.abort_number {
+        if matches!(self.sources[at].link, Link::Open | Link::Broken | Link::Still | Link::Awaited)
+            || number != self.abort_number
+        {
             return Err(LegError::NoSuchAbort { number });
         }
         if is_drained {
@@ -83,24 +92,34 @@ impl SinkLegs {
         Ok(())
     }
 
-    /// The session with a source is over, which proves nothing of what it still does.
-    pub fn lost(&mut self, source: u16, now: Moment) -> Result<(), LegError> {
+    /// The session with a source is over, which proves nothing of what it still does: the transfer waits for another one, or has failed.
+    /// Answers whether a proof is needed that nothing lands any more.
+    pub fn lost(&mut self, source: u16, now: Moment) -> Result<bool, LegError> {
         let at = self.source_at(source)?;
-        if self.sources[at].link == Link::Quiet {
-            return Ok(());
+        let before = self.sources[at].link;
+        if before == Link::Quiet {
+            return Ok(false);
         }
-        self.sources[at].link = Link::Lost;
+        if self.breaks(at, now) {
+            // Nothing was granted in a session that came behind a broken one, before the proof for that.
+            return Ok(before == Link::Open);
+        }
+        self.sources[at].on(LinkEvent::Lose);
         self.fail(FlowCause::PeerLost, Side::Sink, Some(at), format!("the source of rank {source} is gone"), now);
-        for place in 0..self.legs.len() {
-            self.hold(place, LegEvent::Lose);
-        }
-        Ok(())
+        self.hold_all();
+        // A proof that was asked for before is still to come, and it alone is one.
+        Ok(matches!(before, Link::Open | Link::Asked))
     }
 
-    /// It is proven that nothing of a source can land any more.
+    /// It is proven that nothing of a source's session that is over can land any more.
     pub fn proven_quiet(&mut self, source: u16, now: Moment) -> Result<(), LegError> {
-        self.lost(source, now)?;
         let at = self.source_at(source)?;
+        if self.proves(at) {
+            return Ok(());
+        }
+        if !self.status.is_end() {
+            self.lost(source, now)?;
+        }
         self.quiet(at, LegEvent::Proof);
         Ok(())
     }
@@ -119,7 +138,9 @@ impl SinkLegs {
         self.abort_number += 1;
         self.abort_by = now + self.how.abort_within;
         for at in 0..self.sources.len() {
+            self.sources[at].until = Moment::NEVER;
             if self.sources[at].link != Link::Open {
+                self.sources[at].on(LinkEvent::Ask);
                 continue;
             }
             let rank = self.sources[at].rank;
@@ -129,10 +150,10 @@ impl SinkLegs {
             }
             if self.next_leg == 0 {
                 // Nothing was granted, so nothing can land.
-                self.sources[at].link = Link::Quiet;
+                self.sources[at].on(LinkEvent::Rest);
                 continue;
             }
-            self.sources[at].link = Link::Asked;
+            self.sources[at].on(LinkEvent::Ask);
             // What is read from here is stopped here.
             if !self.is_read {
                 let abort = Abort { head: self.head, number: self.abort_number };
@@ -140,6 +161,10 @@ impl SinkLegs {
             }
         }
         self.step_all(Leg::Granted, LegEvent::Abort);
+        if self.sources.iter().any(|source| source.link == Link::Lost) {
+            self.hold_all();
+        }
+        self.free_if_quiet(LegEvent::Drained);
     }
 
     /// Layers and blocks that did not arrive.
@@ -169,7 +194,11 @@ impl SinkLegs {
 
     /// Nothing of this source can land any more. Blocks come back when that is so of all of them.
     pub(super) fn quiet(&mut self, at: usize, event: LegEvent) {
-        self.sources[at].link = Link::Quiet;
+        self.sources[at].on(LinkEvent::Rest);
+        self.free_if_quiet(event);
+    }
+
+    fn free_if_quiet(&mut self, event: LegEvent) {
         if self.sources.iter().all(|source| source.link == Link::Quiet) {
             for place in 0..self.legs.len() {
                 // A leg that waits for an answer has it now, whoever proved the last one quiet.
@@ -177,6 +206,12 @@ impl SinkLegs {
                 self.step(place, event);
             }
             self.forget_freed();
+        }
+    }
+
+    fn hold_all(&mut self) {
+        for place in 0..self.legs.len() {
+            self.hold(place, LegEvent::Lose);
         }
     }
 

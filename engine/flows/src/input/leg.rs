@@ -105,6 +105,25 @@ impl Granting {
         layers.map(|runs| runs.first_missing(from)).min().unwrap_or(from).min(end)
     }
 
+    /// Whether everything of it is there.
+    pub(crate) fn is_whole(&self, total: Option<u64>) -> bool {
+        (0..self.told.len()).all(|layer| self.has_layer(layer, total))
+    }
+
+    /// Forgets what of a source stands behind a gap in some layer: it is sent again. Answers the first token that comes again, if any does.
+    pub(crate) fn forget_scattered(&mut self, source: usize, total: Option<u64>) -> Option<u64> {
+        let (from, end) = self.range(total);
+        let missing = self.landed[source].iter().map(|runs| runs.first_missing(from)).min().unwrap_or(end);
+        if missing >= end {
+            return None;
+        }
+        for runs in &mut self.landed[source] {
+            *runs = Runs::default();
+            runs.add(from..missing);
+        }
+        Some(missing)
+    }
+
     /// Marks a part of a source; what is checked is that no part of it was there.
     pub(crate) fn mark(&mut self, source: usize, part: &PartLanded) {
         let range = part.from..part.from + part.tokens;

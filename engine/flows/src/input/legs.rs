@@ -6,6 +6,7 @@ use penstock_core::Moment;
 use penstock_session::control::{BLOCKS_MAX, Grant, Head, Said, Seal, SentRows, Side};
 
 use super::leg::{Granting, Leg, LegEvent};
+use super::link::Link;
 use super::{Failed, Happening, MemoryPolicy, Receive, SinkWish};
 use crate::action::Ticket;
 use crate::cause::FlowCause;
@@ -42,19 +43,8 @@ pub(super) struct Source {
     /// Which rows it says it has sent.
     pub(super) sent: Vec<SentRows>,
     pub(super) link: Link,
-}
-
-/// What is known of what a source may still do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Link {
-    /// It may send.
-    Open,
-    /// It was asked to stop.
-    Asked,
-    /// Its session is over, and nobody knows.
-    Lost,
-    /// Nothing of it can land any more: it said so, or that is proven.
-    Quiet,
+    /// Until when it is waited for, if its session broke.
+    pub(super) until: Moment,
 }
 
 /// The legs of one transfer at its sink.
@@ -101,6 +91,7 @@ impl SinkLegs {
             seal: None,
             sent: Vec::new(),
             link: Link::Open,
+            until: Moment::NEVER,
         });
         Ok(Self {
             head,
@@ -143,6 +134,11 @@ impl SinkLegs {
     /// Where its blocks are.
     pub fn layout(&self) -> &Layout {
         &self.how.layout
+    }
+
+    /// Whether it goes on in another session when its own breaks.
+    pub fn is_resumable(&self) -> bool {
+        self.how.resumes.is_some()
     }
 
     /// How far it is.
@@ -290,24 +286,6 @@ impl SinkLegs {
         self.blocks_granted.extend(&blocks);
         let from = self.granted_end();
         let layers = self.how.layout.layers() as usize;
-        let news = self.how.layout.news();
-        let grant = Grant {
-            head: self.head,
-            leg,
-            layout: news.number,
-            layout_generation: news.generation,
-            from,
-            skip,
-            capacity,
-            once,
-            resumes: false,
-            urgency: self.how.urgency,
-            blocks: blocks.clone(),
-            trace: self.how.trace.clone(),
-        };
-        let told = if self.is_read { &[] } else { &self.sources[..] };
-        let says = told.iter().zip(std::iter::repeat_n(grant, told.len()));
-        self.wishes.extend(says.map(|(source, grant)| SinkWish::Say { source: source.rank, said: Said::Grant(grant) }));
         let first_place = self.places;
         self.places += blocks.len() as u64;
         let landed = vec![vec![Runs::default(); layers]; self.sources.len()];
@@ -325,6 +303,13 @@ impl SinkLegs {
             landed,
             told: vec![false; layers],
         });
+        if !self.is_read {
+            let grant = self.grant_of(self.legs.len() - 1);
+            // Who is waited for hears of it when it is there again.
+            let open = self.sources.iter().filter(|source| source.link == Link::Open).map(|source| source.rank);
+            let says = open.clone().zip(std::iter::repeat_n(grant, open.count()));
+            self.wishes.extend(says.map(|(source, grant)| SinkWish::Say { source, said: Said::Grant(grant) }));
+        }
         self.next_leg += 1;
         self.status.on(StatusEvent::AllGranted);
         if self.is_read {
@@ -332,6 +317,25 @@ impl SinkLegs {
             self.ask_memory();
         }
         Ok(true)
+    }
+
+    /// What is said of a leg in the book.
+    pub(super) fn grant_of(&self, place: usize) -> Grant {
+        let (leg, news) = (&self.legs[place], self.how.layout.news());
+        Grant {
+            head: self.head,
+            leg: leg.number,
+            layout: news.number,
+            layout_generation: news.generation,
+            from: leg.from,
+            skip: leg.skip,
+            capacity: leg.capacity,
+            once: leg.once,
+            resumes: false,
+            urgency: self.how.urgency,
+            blocks: leg.blocks.clone(),
+            trace: self.how.trace.clone(),
+        }
     }
 
     /// A part has landed. One that was told before changes nothing, and says so by `false`.

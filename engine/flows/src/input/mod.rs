@@ -1,6 +1,7 @@
 //! The sink's side of a transfer in legs: what it grants, what has landed, and when blocks may be let go.
 //!
 //! - [`leg`]: the machine of one leg
+//! - [`link`]: the machine of one rank of the source, and how it goes on when its session broke
 //! - [`allocate`]: for how many tokens memory is asked, and what is done when there is none
 //! - [`legs`]: the book of all legs of one transfer
 //! - [`pull`]: the same where the sink reads what the sources lend
@@ -12,6 +13,7 @@ mod check;
 mod ending;
 pub mod leg;
 pub mod legs;
+pub mod link;
 mod progress;
 pub mod pull;
 
@@ -27,6 +29,7 @@ pub use allocate::{DEFAULT_TOKENS, MemoryPolicy, Totals};
 pub use assembly::Piece;
 pub use leg::{Leg, LegEvent};
 pub use legs::{NoMemory, SinkLegs};
+pub use link::{Link, LinkEvent};
 pub use pull::{Pull, PullWish, Read};
 
 use crate::action::Ticket;
@@ -58,6 +61,8 @@ pub struct Receive {
     pub deadline: Moment,
     /// How long sources may take to say that nothing can land any more.
     pub abort_within: Duration,
+    /// How long a source whose session broke is waited for, if it is.
+    pub resumes: Option<Duration>,
     /// How urgent it is: 0 is usual.
     pub urgency: u8,
     /// A trace context, as its tool writes it.
@@ -115,6 +120,12 @@ pub enum Happening {
         leg: u32,
         /// For how many tokens.
         tokens: u64,
+    },
+    /// The session with a rank of the source broke, and the transfer waits: it goes on when it is
+    /// [resumed](SinkLegs::resume) in another session with the same engine.
+    Lost {
+        /// Which rank.
+        source: u16,
     },
     /// Everything is there.
     Done {

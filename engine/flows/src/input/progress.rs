@@ -4,7 +4,8 @@ use penstock_core::Moment;
 use penstock_session::control::{Ack, Said, SentRows, Side};
 
 use super::leg::{Leg, LegEvent};
-use super::legs::{Link, SinkLegs};
+use super::legs::SinkLegs;
+use super::link::LinkEvent;
 use super::{Happening, SinkWish};
 use crate::cause::FlowCause;
 use crate::ranks::not_sent;
@@ -42,7 +43,7 @@ impl SinkLegs {
         }
         self.status.on(StatusEvent::Done);
         for source in &mut self.sources {
-            source.link = Link::Quiet;
+            source.on(LinkEvent::Rest);
             if !self.is_read {
                 let ack = Ack { head: self.head, lease: None };
                 self.wishes.push_back(SinkWish::Say { source: source.rank, said: Said::Ack(ack) });
@@ -71,7 +72,8 @@ impl SinkLegs {
                     }
                 }
             }
-            if !leg.told.iter().all(|&told| told) {
+            // A layer that was told of may be coming a second time.
+            if !leg.told.iter().all(|&told| told) || !leg.is_whole(self.total) {
                 continue;
             }
             let (number, (from, end)) = (leg.number, leg.range(self.total));

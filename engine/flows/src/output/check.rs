@@ -2,7 +2,7 @@
 
 use penstock_session::control::{BLOCKS_MAX, Grant};
 
-use super::legs::{LEGS_AHEAD_MAX, SourceLegs};
+use super::legs::{LEGS_AHEAD_MAX, Rank, SourceLegs};
 use crate::part::LegError;
 use crate::shards::Pair;
 use crate::status::Status;
@@ -17,26 +17,72 @@ impl SourceLegs {
     }
 
     pub(super) fn sink_at(&self, rank: u16) -> Result<usize, LegError> {
-        self.sinks.iter().position(|sink| sink.rank == rank).ok_or(LegError::NoSuchRank { rank })
+        self.sinks.at(rank).ok_or(LegError::NoSuchRank { rank })
     }
 
-    /// Whether a grant makes sense, and of which rank it is; nothing if it was said before.
-    pub(super) fn check_grant(&self, sink: u16, pair: &Pair, grant: &Grant) -> Result<Option<usize>, LegError> {
-        let at = self.sink_at(sink)?;
+    /// Whether a grant of the next leg makes sense; `false` if it was said before.
+    pub(super) fn check_grant(&self, at: usize, pair: &Pair, grant: &Grant) -> Result<bool, LegError> {
         self.may_go_on()?;
         let known = &self.sinks[at];
         let leg = grant.leg;
+        if known.is_broken() && !known.broken.is_told {
+            return Err(LegError::Broken { rank: known.number() });
+        }
         if leg < known.next_leg {
-            let first = known.next_leg - known.grants.len() as u32;
-            return match leg.checked_sub(first).and_then(|place| known.grants.get(place as usize)) {
+            return match known.grants.get(&leg) {
                 Some((_, old)) if old != grant => Err(LegError::Differs { leg }),
-                _ => Ok(None),
+                _ => Ok(false),
             };
         }
         if leg > known.next_leg {
             return Err(LegError::Order { expected: known.next_leg, found: leg });
         }
-        if known.grants.len() == LEGS_AHEAD_MAX {
+        if grant.resumes && grant.blocks.is_empty() {
+            // Nothing of what came before was heard here: there is nothing to go on from.
+            return Ok(false);
+        }
+        self.check_room(at, pair, grant)?;
+        match (self.begin, self.chunks.total) {
+            (Some(expected), _) if leg == 0 && expected != grant.from => {
+                Err(LegError::Begin { expected, said: grant.from })
+            }
+            (Some(expected), _) if grant.from < expected => Err(LegError::Begin { expected, said: grant.from }),
+            (_, Some(known)) if leg == 0 && grant.from > known => Err(LegError::Total { known, said: grant.from }),
+            _ => Ok(true),
+        }
+    }
+
+    /// Whether a grant of a rank that goes on in another session makes sense: it names a leg that was granted before, or the next one, and
+    /// has room for what that takes.
+    pub(super) fn check_resumed(&self, at: usize, pair: &Pair, grant: &Grant) -> Result<(), LegError> {
+        self.may_go_on()?;
+        let (known, leg) = (&self.sinks[at], grant.leg);
+        if known.broken.is_told || leg > known.next_leg || grant.blocks.is_empty() && leg != known.next_leg {
+            return Err(LegError::Order { expected: known.next_leg, found: leg });
+        }
+        if grant.blocks.is_empty() {
+            return Ok(());
+        }
+        if let Some((_, old)) = known.grants.get(&leg) {
+            return if old == grant { Ok(()) } else { Err(LegError::Differs { leg }) };
+        }
+        if leg < self.next_leg {
+            let started = self.started.iter().chain(&self.past).find(|started| started.number == leg);
+            let started = started.ok_or(LegError::Freed { leg })?;
+            if grant.capacity < started.tokens {
+                return Err(LegError::Capacity { leg, room: grant.capacity, said: started.tokens });
+            }
+        }
+        match self.begin {
+            Some(expected) if grant.from < expected => Err(LegError::Begin { expected, said: grant.from }),
+            _ => self.check_room(at, pair, grant),
+        }
+    }
+
+    /// Whether the blocks of a grant are there, and have the room that it says.
+    fn check_room(&self, at: usize, pair: &Pair, grant: &Grant) -> Result<(), LegError> {
+        let leg = grant.leg;
+        if self.sinks[at].grants.len() == LEGS_AHEAD_MAX {
             return Err(LegError::TooManyAhead { most: LEGS_AHEAD_MAX as u32 });
         }
         let ((_, block_tokens), (_, blocks)) = (pair.block_tokens(), pair.blocks());
@@ -59,13 +105,6 @@ impl SourceLegs {
         if leg == 0 && grant.once.is_none() && pair.has_once() {
             return Err(LegError::OnceMissing);
         }
-        match (self.begin, self.chunks.total) {
-            (Some(expected), _) if leg == 0 && expected != grant.from => {
-                Err(LegError::Begin { expected, said: grant.from })
-            }
-            (Some(expected), _) if grant.from < expected => Err(LegError::Begin { expected, said: grant.from }),
-            (_, Some(known)) if leg == 0 && grant.from > known => Err(LegError::Total { known, said: grant.from }),
-            _ => Ok(Some(at)),
-        }
+        Ok(())
     }
 }

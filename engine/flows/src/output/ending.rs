@@ -2,6 +2,7 @@
 
 use penstock_core::{Cause, Moment};
 use penstock_session::control::{AbortAck, Fail, Said, Side};
+use penstock_session::transfers::places::{Place, PlaceEvent};
 
 use super::legs::SourceLegs;
 use super::{SendFailed, SourceWish};
@@ -11,18 +12,34 @@ use crate::status::StatusEvent;
 
 impl SourceLegs {
     /// A part has ended: its bytes are there, or why not. Where the peer may still be at its memory, [`SourceLegs::closed`] follows.
-    pub fn ended(&mut self, sink: u16, number: u64, result: Result<u64, Cause>, is_open_there: bool) {
+    pub fn ended(&mut self, sink: u16, number: u64, result: Result<u64, Cause>, is_open_there: bool, now: Moment) {
         let Ok(at) = self.sink_at(sink) else { return };
         let Some(is_over_here) = self.sinks[at].under_way.get_mut(&number) else { return };
         *is_over_here = true;
         if !is_open_there {
             self.sinks[at].under_way.remove(&number);
         }
-        if let Err(cause) = result {
+        if let Some(cause) = result.err().filter(|&cause| !self.may_be_sent_again(at, cause, now)) {
             let words = format!("part {number} to rank {sink} could not be moved");
             self.fail(FlowCause::Moving(cause), Side::Source, None, words);
         }
+        self.look_if_still(at);
         self.settle();
+    }
+
+    /// What follows for a rank when nothing moves to it any more.
+    fn look_if_still(&mut self, at: usize) {
+        let sink = &self.sinks[at];
+        if !sink.under_way.is_empty() {
+            return;
+        }
+        match sink.place() {
+            Place::Moving if sink.is_sealed => self.on(at, PlaceEvent::LastLanded),
+            Place::Moving => self.on(at, PlaceEvent::LegLanded),
+            Place::Answered | Place::Aborting => self.on(at, PlaceEvent::Drained),
+            Place::Resuming => self.go_on(at),
+            _ => {}
+        }
     }
 
     /// What was open there of a part is not any more.
@@ -30,13 +47,14 @@ impl SourceLegs {
         let Ok(at) = self.sink_at(sink) else { return };
         if self.sinks[at].under_way.get(&number) == Some(&true) {
             self.sinks[at].under_way.remove(&number);
+            self.look_if_still(at);
             self.settle();
         }
     }
 
     /// When something has to be done though nothing happens.
     pub fn deadline(&self) -> Moment {
-        if self.status.is_end() { Moment::NEVER } else { self.how.deadline }
+        if self.status.is_end() { Moment::NEVER } else { self.how.deadline.min(self.broken_until()) }
     }
 
     /// Time has passed.
@@ -44,6 +62,7 @@ impl SourceLegs {
         if now >= self.how.deadline {
             self.fail(FlowCause::Deadline, Side::Source, None, "its time was over at the source".into());
         }
+        self.expire_broken(now);
     }
 
     /// The application has failed, or gives it up.
@@ -55,16 +74,6 @@ impl SourceLegs {
     pub fn failed_there(&mut self, sink: u16, fail: &Fail) -> Result<(), LegError> {
         let at = self.sink_at(sink)?;
         self.fail(FlowCause::of_code(fail.cause), Side::Sink, Some(at), fail.words.clone());
-        Ok(())
-    }
-
-    /// The session with a rank of the sink is over.
-    pub fn lost(&mut self, sink: u16) -> Result<(), LegError> {
-        let at = self.sink_at(sink)?;
-        if !self.sinks[at].is_acked {
-            self.fail(FlowCause::PeerLost, Side::Source, Some(at), format!("the sink of rank {sink} is gone"));
-        }
-        self.sinks[at].abort = None;
         Ok(())
     }
 
@@ -88,21 +97,22 @@ impl SourceLegs {
         }
         self.status.on(StatusEvent::Fault);
         let words = bounded(words);
-        for (at, sink) in self.sinks.iter().enumerate() {
-            if said_by == Side::Source && cause == FlowCause::PeerLost && from == Some(at) {
-                continue;
-            }
-            if said_by != Side::Sink || from != Some(at) {
+        for at in 0..self.sinks.len() {
+            let (sink, is_its_word) = (&self.sinks[at], said_by == Side::Sink && from == Some(at));
+            // Who has gone hears it when it comes back.
+            if !is_its_word && sink.place() != Place::Lost {
                 let fail = Fail { head: self.head, cause: cause.code(), words: words.clone(), missing: Vec::new() };
-                self.wishes.push_back(SourceWish::Say { sink: sink.rank, said: Said::Fail(fail) });
+                self.wishes.push_back(SourceWish::Say { sink: sink.number(), said: Said::Fail(fail) });
             }
+            self.on(at, if is_its_word { PlaceEvent::Abort } else { PlaceEvent::Fault });
+            self.look_if_still(at);
         }
         for sink in &self.sinks {
             let moving = sink.under_way.iter().filter(|(_, is_over_here)| !**is_over_here);
-            let stops = moving.map(|(&number, _)| SourceWish::Stop { sink: sink.rank, number });
+            let stops = moving.map(|(&number, _)| SourceWish::Stop { sink: sink.number(), number });
             self.wishes.extend(stops);
         }
-        let sink = from.map(|at| self.sinks[at].rank);
+        let sink = from.map(|at| self.sinks[at].number());
         self.failed = Some(SendFailed { cause, said_by, sink, words });
         self.settle();
     }
@@ -116,7 +126,7 @@ impl SourceLegs {
         for sink in self.sinks.iter_mut().filter(|sink| sink.under_way.is_empty()) {
             if let Some(number) = sink.abort.take() {
                 let ack = AbortAck { head: self.head, number, is_drained: true };
-                self.wishes.push_back(SourceWish::Say { sink: sink.rank, said: Said::AbortAck(ack) });
+                self.wishes.push_back(SourceWish::Say { sink: sink.number(), said: Said::AbortAck(ack) });
             }
         }
         if self.sinks.iter().all(|sink| sink.under_way.is_empty()) {

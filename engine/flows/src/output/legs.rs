@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use penstock_core::{Cause, Moment};
+use penstock_session::PeerKey;
 use penstock_session::control::{Grant, Head, Said, Seal, SentRows, Side};
+use penstock_session::machine::Step;
+use penstock_session::transfers::places::{Place, PlaceError, PlaceEvent, Places};
 
 use super::chunks::Chunks;
 use super::{Part, Send, SendFailed, SourceWish};
@@ -18,32 +22,57 @@ use crate::status::{Status, StatusEvent};
 /// The most legs that one rank grants ahead of what was sent.
 pub const LEGS_AHEAD_MAX: usize = 256;
 
-/// One rank of the sink.
+/// What is kept of one rank of the sink, beside its state.
 #[derive(Debug)]
 pub(super) struct Sink {
-    pub(super) rank: u16,
-    /// What it has granted from the first leg in the book on.
-    pub(super) grants: VecDeque<(Arc<Pair>, Grant)>,
+    /// What it has granted, and not all of which was sent.
+    pub(super) grants: BTreeMap<u32, (Arc<Pair>, Grant)>,
     pub(super) next_leg: u32,
     /// The first token that was not sent: of all layers, or of each.
-    cursors: Vec<u64>,
-    next_number: u64,
+    pub(super) cursors: Vec<u64>,
+    pub(super) next_number: u64,
     /// Parts whose bytes may still move, and whether this side's part of it is over.
     pub(super) under_way: BTreeMap<u64, bool>,
-    is_sealed: bool,
+    pub(super) is_sealed: bool,
     /// Which rows go there.
     sent: Vec<SentRows>,
-    pub(super) is_acked: bool,
     /// The abort that waits for an answer.
     pub(super) abort: Option<u32>,
+    pub(super) broken: Broken,
+}
+
+/// What is kept of a session that broke, or seems to break.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Broken {
+    /// Until when its rank is waited for.
+    pub(super) until: Moment,
+    /// Its sink has said in the next one all that it still needs.
+    pub(super) is_told: bool,
+    /// A part could not be moved, and what is known of that is that its session does not carry it.
+    pub(super) doubt: Option<Cause>,
+}
+
+impl Broken {
+    /// It stands.
+    pub(super) const NOT: Self = Self { until: Moment::NEVER, is_told: false, doubt: None };
 }
 
 /// A leg that every rank has granted.
 #[derive(Debug, Clone, Copy)]
-struct Started {
-    number: u32,
-    from: u64,
-    tokens: u64,
+pub(super) struct Started {
+    pub(super) number: u32,
+    pub(super) from: u64,
+    pub(super) tokens: u64,
+}
+
+impl Started {
+    pub(super) fn end(&self) -> u64 {
+        self.from.saturating_add(self.tokens)
+    }
+
+    pub(super) fn has(&self, token: u64) -> bool {
+        self.from <= token && token - self.from < self.tokens
+    }
 }
 
 /// The legs of one transfer at its source.
@@ -55,14 +84,19 @@ pub struct SourceLegs {
     pub(super) how: Send,
     pub(super) head: Head,
     pub(super) status: Status,
-    pub(super) sinks: Vec<Sink>,
+    /// Where each rank of the sink is, and what it was sent: the one book of that.
+    pub(super) sinks: Places<Sink>,
     pub(super) chunks: Chunks,
     /// Up to which token is ready: all layers, or each.
     ready: Vec<u64>,
     pub(super) begin: Option<u64>,
     /// Legs that have started and are not sent to everybody.
-    started: VecDeque<Started>,
-    next_leg: u32,
+    pub(super) started: VecDeque<Started>,
+    /// The last ones that are, as far as somebody whose session breaks may need them again.
+    pub(super) past: VecDeque<Started>,
+    /// Where the last leg that has started ends.
+    pub(super) started_end: Option<u64>,
+    pub(super) next_leg: u32,
     legs_used: u32,
     pub(super) failed: Option<SendFailed>,
     pub(super) wishes: VecDeque<SourceWish>,
@@ -82,26 +116,30 @@ impl SourceLegs {
         }
         let head = Head { transfer: how.transfer, side: Side::Source, rank: how.rank, ranks: how.ranks };
         let slots = if how.is_by_layer { how.layout.layers() as usize } else { 1 };
-        let sink = |&rank| Sink {
-            rank,
-            grants: VecDeque::new(),
+        if let Some(&rank) = how.sinks.iter().find(|&&rank| rank >= how.of) {
+            return Err(LegError::NoSuchRank { rank });
+        }
+        let sink = || Sink {
+            grants: BTreeMap::new(),
             next_leg: 0,
             cursors: vec![0; slots],
             next_number: 0,
             under_way: BTreeMap::new(),
             is_sealed: false,
             sent: Vec::new(),
-            is_acked: false,
             abort: None,
+            broken: Broken::NOT,
         };
         Ok(Self {
             head,
             status: Status::Bootstrapping,
-            sinks: how.sinks.iter().map(sink).collect(),
+            sinks: Places::keeping(ranks, how.of, sink),
             chunks: Chunks::default(),
             ready: vec![if how.is_by_layer { 0 } else { u64::MAX }; slots],
             begin: None,
             started: VecDeque::new(),
+            past: VecDeque::new(),
+            started_end: None,
             next_leg: 0,
             legs_used: 0,
             failed: None,
@@ -144,6 +182,36 @@ impl SourceLegs {
     /// How many legs every rank has granted.
     pub fn legs_started(&self) -> u32 {
         self.next_leg
+    }
+
+    /// This peer is a rank of the sink, of so many; as [`Places::claim`] says.
+    pub fn claim(&mut self, rank: u16, of: u16, peer: PeerKey, resumes: bool) -> Result<Step<Place>, PlaceError> {
+        self.sinks.claim(rank, of, peer, resumes)
+    }
+
+    /// The engine that has this rank speaks for it in another session; as [`Places::follow`] says.
+    pub fn follow(&mut self, rank: u16, peer: PeerKey) -> bool {
+        self.sinks.follow(rank, peer)
+    }
+
+    /// The state of a rank of the sink, if there is such a one.
+    pub fn place(&self, rank: u16) -> Option<Place> {
+        self.sinks.state(rank)
+    }
+
+    /// Who a rank of the sink is.
+    pub fn peer(&self, rank: u16) -> Option<PeerKey> {
+        self.sinks.peer(rank)
+    }
+
+    /// All who have claimed a rank.
+    pub fn peers(&self) -> impl Iterator<Item = PeerKey> + '_ {
+        self.sinks.iter().filter_map(|sink| sink.peer())
+    }
+
+    /// The ranks of a peer.
+    pub fn ranks_of(&self, peer: PeerKey) -> Vec<u16> {
+        self.sinks.of_peer(peer).collect()
     }
 
     /// Whether it has ended, no byte of it moves and everything was let go.
@@ -191,22 +259,43 @@ impl SourceLegs {
 
     /// A rank of the sink has granted a leg. The same again changes nothing, and says so by `false`.
     pub fn granted(&mut self, sink: u16, pair: &Arc<Pair>, grant: &Grant) -> Result<bool, LegError> {
-        let checked = self.check_grant(sink, pair, grant);
-        self.refused += u64::from(checked.is_err());
-        let Some(at) = checked? else { return Ok(false) };
-        let begin = *self.begin.get_or_insert(grant.from);
-        let sink = &mut self.sinks[at];
-        if grant.leg == 0 {
-            sink.cursors.fill(begin);
+        let granted = self.sink_at(sink).and_then(|at| match self.sinks[at].place() {
+            Place::Resuming if grant.resumes => self.resumed(at, pair, grant),
+            _ => self.granted_next(at, pair, grant),
+        });
+        self.refused += u64::from(granted.is_err());
+        granted
+    }
+
+    fn granted_next(&mut self, at: usize, pair: &Arc<Pair>, grant: &Grant) -> Result<bool, LegError> {
+        if !self.check_grant(at, pair, grant)? {
+            return Ok(false);
         }
+        let begin = *self.begin.get_or_insert(grant.from);
+        if grant.leg == 0 {
+            self.sinks[at].cursors.fill(begin);
+        }
+        self.take_grant(at, pair, grant);
+        self.start_legs();
+        self.seal();
+        Ok(true)
+    }
+
+    /// A grant that makes sense goes into the book.
+    pub(super) fn take_grant(&mut self, at: usize, pair: &Arc<Pair>, grant: &Grant) {
+        self.on(at, PlaceEvent::Grant);
+        let sink = &mut self.sinks[at];
         if sink.sent != pair.sent() {
             sink.sent = pair.sent().to_vec();
         }
-        sink.grants.push_back((Arc::clone(pair), grant.clone()));
-        sink.next_leg += 1;
-        self.start_legs(begin);
-        self.seal();
-        Ok(true)
+        sink.grants.insert(grant.leg, (Arc::clone(pair), grant.clone()));
+        sink.next_leg = sink.next_leg.max(grant.leg + 1);
+    }
+
+    /// A rank goes on to where the event leads.
+    pub(super) fn on(&mut self, at: usize, event: PlaceEvent) {
+        let step = self.sinks.step(at, event);
+        debug_assert_ne!(step, Step::Refused, "{:?} does not know {event:?}", self.sinks[at].place());
     }
 
     /// The next part to be moved, if there is one and not too many are under way.
@@ -233,15 +322,16 @@ impl SourceLegs {
     /// A rank has everything. Said again it changes nothing, and says so by `false`.
     pub fn acked(&mut self, sink: u16) -> Result<bool, LegError> {
         let at = self.sink_at(sink)?;
-        if self.sinks[at].is_acked || self.failed.is_some() {
+        if self.sinks[at].has_all() || self.failed.is_some() {
             return Ok(false);
         }
         if !self.sinks[at].is_sealed {
             self.refused += 1;
             return Err(LegError::AckEarly { rank: sink });
         }
-        self.sinks[at].is_acked = true;
-        if self.sinks.iter().all(|sink| sink.is_acked) {
+        self.on(at, PlaceEvent::Ack);
+        self.sinks[at].broken = Broken::NOT;
+        if self.sinks.iter().all(Rank::has_all) {
             self.status.on(StatusEvent::Done);
             self.settle();
         }
@@ -249,21 +339,17 @@ impl SourceLegs {
     }
 
     /// Legs that every rank has granted now. The least room decides how many tokens one takes.
-    fn start_legs(&mut self, begin: u64) {
-        while self.sinks.iter().all(|sink| sink.next_leg > self.next_leg) {
+    pub(super) fn start_legs(&mut self) {
+        let Some(begin) = self.begin else { return };
+        while self.sinks.iter().all(|sink| !sink.is_held() && sink.grants.contains_key(&self.next_leg)) {
             let number = self.next_leg;
-            let room = self.sinks.iter().filter_map(|sink| Some(sink.grant(number)?.1.capacity)).min();
-            let from =
-                self.started.back().map_or(begin.max(self.sent_end()), |last| last.from.saturating_add(last.tokens));
-            self.started.push_back(Started { number, from, tokens: room.unwrap_or(0) });
+            let room = self.sinks.iter().filter_map(|sink| Some(sink.grants.get(&number)?.1.capacity)).min();
+            let leg = Started { number, from: self.started_end.unwrap_or(begin), tokens: room.unwrap_or(0) };
+            self.started_end = Some(leg.end());
+            self.started.push_back(leg);
             self.next_leg += 1;
             self.status.on(StatusEvent::AllGranted);
         }
-    }
-
-    /// Where the last leg ended, when all legs that started are sent.
-    fn sent_end(&self) -> u64 {
-        self.sinks.iter().flat_map(|sink| sink.cursors.iter().copied()).max().unwrap_or(0)
     }
 
     /// The next part of some layers for one rank.
@@ -271,9 +357,9 @@ impl SourceLegs {
         let sink = &self.sinks[at];
         let from = sink.cursors[slot];
         let ready = self.chunks.tokens.min(self.ready[slot]);
-        let is_in = |leg: &&Started| leg.from <= from && from - leg.from < leg.tokens;
-        let Some(leg) = self.started.iter().find(is_in).copied().filter(|_| from < ready) else { return Ok(None) };
-        let Some((pair, grant)) = sink.grant(leg.number) else { return Ok(None) };
+        let is_in = |leg: &&Started| leg.has(from) && from < ready && !sink.is_held();
+        let Some(leg) = self.started.iter().find(is_in).copied() else { return Ok(None) };
+        let Some((pair, grant)) = sink.grants.get(&leg.number) else { return Ok(None) };
         if sink.under_way.len() >= self.how.parts_ahead.max(1) {
             return Ok(None);
         }
@@ -305,7 +391,9 @@ impl SourceLegs {
         sink.next_number += 1;
         sink.cursors[slot] += tokens;
         sink.under_way.insert(landing.number, false);
-        let part = Part { sink: sink.rank, regions, spans, bytes, landing };
+        let part = Part { sink: sink.number(), regions, spans, bytes, landing };
+        self.on(at, PlaceEvent::Begin);
+        self.skip_what_is_there(at);
         self.legs_used = self.legs_used.max(leg.number + 1);
         self.status.on(StatusEvent::Input);
         self.finish_legs();
@@ -315,27 +403,36 @@ impl SourceLegs {
 
     /// Legs that are sent to everybody leave the book.
     fn finish_legs(&mut self) {
-        while let Some(leg) = self.started.front() {
-            let end = leg.from.saturating_add(leg.tokens);
-            if !self.sinks.iter().all(|sink| sink.cursors.iter().all(|&cursor| cursor >= end)) {
+        // Who goes on in another session says first what of them it still needs.
+        while let Some(leg) = self.started.front().copied().filter(|_| !self.sinks.iter().any(Rank::is_broken)) {
+            if !self.sinks.iter().all(|sink| sink.cursors.iter().all(|&cursor| cursor >= leg.end())) {
                 return;
             }
             self.started.pop_front();
-            self.sinks.iter_mut().for_each(|sink| drop(sink.grants.pop_front()));
+            self.sinks.iter_mut().for_each(|sink| drop(sink.grants.remove(&leg.number)));
             self.status.on(StatusEvent::LegDone);
+            if self.how.resumes.is_some() {
+                self.past.push_back(leg);
+                self.past.drain(..self.past.len().saturating_sub(LEGS_AHEAD_MAX));
+            }
         }
     }
 
     /// Says to whom everything was sent how much that was.
-    fn seal(&mut self) {
+    pub(super) fn seal(&mut self) {
         let Some(total) = self.chunks.total.filter(|_| !self.status.is_end()) else { return };
-        let legs = self.legs_used;
-        for sink in self.sinks.iter_mut().filter(|sink| !sink.is_sealed && sink.next_leg > 0) {
-            if sink.cursors.iter().all(|&cursor| cursor >= total) {
-                sink.is_sealed = true;
-                let rows = sink.sent.clone();
-                let seal = Seal { head: self.head, parts: sink.next_number, tokens: total, legs, rows };
-                self.wishes.push_back(SourceWish::Say { sink: sink.rank, said: Said::Seal(seal) });
+        for at in 0..self.sinks.len() {
+            let sink = &mut self.sinks[at];
+            let is_sent = sink.next_leg > 0 && sink.cursors.iter().all(|&cursor| cursor >= total);
+            if !is_sent || sink.is_sealed || sink.is_held() {
+                continue;
+            }
+            sink.is_sealed = true;
+            let (parts, rows, is_still) = (sink.next_number, sink.sent.clone(), sink.under_way.is_empty());
+            let seal = Seal { head: self.head, parts, tokens: total, legs: self.legs_used, rows };
+            self.wishes.push_back(SourceWish::Say { sink: sink.number(), said: Said::Seal(seal) });
+            if is_still {
+                self.on(at, PlaceEvent::LastLanded);
             }
         }
         if self.sinks.is_empty() {
@@ -345,10 +442,26 @@ impl SourceLegs {
     }
 }
 
-impl Sink {
-    /// What it has granted under a number, if that is in the book.
-    fn grant(&self, leg: u32) -> Option<&(Arc<Pair>, Grant)> {
-        let first = self.next_leg - self.grants.len() as u32;
-        self.grants.get(leg.checked_sub(first)? as usize)
+/// What is said of a rank by its state and by what is kept of it.
+pub(super) trait Rank {
+    /// Its sink has said that it has everything.
+    fn has_all(&self) -> bool;
+    /// Its session broke, and the next one does not carry it yet.
+    fn is_broken(&self) -> bool;
+    /// Nothing is sent there, for that or as its session seems to break.
+    fn is_held(&self) -> bool;
+}
+
+impl Rank for penstock_session::transfers::places::Rank<Sink> {
+    fn has_all(&self) -> bool {
+        matches!(self.place(), Place::Acked | Place::Answered)
+    }
+
+    fn is_broken(&self) -> bool {
+        matches!(self.place(), Place::Lost | Place::Resuming)
+    }
+
+    fn is_held(&self) -> bool {
+        self.is_broken() || self.broken.doubt.is_some()
     }
 }

@@ -4,6 +4,7 @@
 //! *leg* is what the sinks have room for. Success needs the last of both.
 //!
 //! - [`legs`]: the book of all legs of one transfer
+//! - `resume`: a rank whose session broke, and that goes on in another one
 //! - [`lend`]: what is lent to be read, where the sinks fetch it themselves
 
 mod check;
@@ -11,8 +12,10 @@ mod chunks;
 mod ending;
 pub mod legs;
 pub mod lend;
+mod resume;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use penstock_core::{Moment, Span};
 use penstock_session::TransferId;
@@ -38,6 +41,8 @@ pub struct Send {
     /// The ranks of the sink that this one sends to: a leg starts when all of them have granted it. None, if others of the source send
     /// everything.
     pub sinks: Vec<u16>,
+    /// How many ranks the sink has.
+    pub of: u16,
     /// Where the blocks are.
     pub layout: Arc<Layout>,
     /// The block that has what goes once for a transfer, if the layout has such buffers.
@@ -50,6 +55,8 @@ pub struct Send {
     pub parts_ahead: usize,
     /// When it has to be over.
     pub deadline: Moment,
+    /// How long a rank whose session broke is waited for, if it is.
+    pub resumes: Option<Duration>,
 }
 
 /// A part of a leg, to be moved to one rank.

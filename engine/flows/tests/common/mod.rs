@@ -243,7 +243,9 @@ impl World {
                 is_by_layer: setup.is_by_layer,
                 part_bytes: setup.part_bytes,
                 parts_ahead: 8,
+                of: setup.sink_ranks,
                 deadline: DEADLINE,
+                resumes: None,
             };
             SourceNode {
                 rank: at as u16,
@@ -266,6 +268,7 @@ impl World {
                 ahead: setup.ahead,
                 deadline: DEADLINE,
                 abort_within: ABORT_WITHIN,
+                resumes: None,
                 urgency: 0,
                 trace: Vec::new(),
             };
@@ -491,7 +494,7 @@ impl World {
                 }
             }
             Message::Ended { source, sink, number, result } => {
-                self.sources[source].book.ended(sink, number, result, false)
+                self.sources[source].book.ended(sink, number, result, false, now)
             }
         }
     }

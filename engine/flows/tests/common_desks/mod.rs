@@ -34,6 +34,8 @@ pub(crate) struct Node {
     /// What it has wanted moved while that is held up.
     pub(crate) moving: BTreeMap<MoveId, (PeerKey, Moving)>,
     pub(crate) stopped: BTreeSet<MoveId>,
+    /// What was moving when its session was cut, and whether it is proven that it writes nothing any more.
+    pub(crate) cut: BTreeMap<MoveId, (usize, Moving, bool)>,
     next_ticket: u64,
 }
 
@@ -48,6 +50,9 @@ pub(crate) struct World {
     pub(crate) holds_watches: bool,
     /// Who hears and says nothing.
     pub(crate) mute: BTreeSet<usize>,
+    /// Sessions that were cut, and which session of each two engines it is.
+    apart: BTreeSet<(usize, usize)>,
+    sessions: BTreeMap<(usize, usize), u32>,
 }
 
 /// Rows of heads spread over ranks, planes that every rank has, and something that goes once.
@@ -128,6 +133,7 @@ impl World {
                 watches: Vec::new(),
                 moving: BTreeMap::new(),
                 stopped: BTreeSet::new(),
+                cut: BTreeMap::new(),
                 next_ticket: 1,
             }
         };
@@ -139,6 +145,8 @@ impl World {
             holds_moves: false,
             holds_watches: false,
             mute: BTreeSet::new(),
+            apart: BTreeSet::new(),
+            sessions: BTreeMap::new(),
         };
         for one in 0..layouts.len() {
             for other in (0..layouts.len()).filter(|&other| other != one) {
@@ -161,28 +169,139 @@ impl World {
         self.nodes[at].desk.handle(event, now);
     }
 
-    /// Delivers and does everything until nothing is wanted.
-    pub(crate) fn run(&mut self) {
-        loop {
-            for at in 0..self.nodes.len() {
-                while let Some(action) = self.nodes[at].desk.poll_action() {
-                    self.act(at, action);
-                }
-            }
-            let Some((from, to, said)) = self.wire.pop_front() else { return };
-            if !self.mute.contains(&to) && !self.mute.contains(&from) {
-                self.handle(to, Event::Said { peer: peer(from), said });
+    /// How an engine knows another one in the session that stands, or stood last. Every second session has the name of the one before it.
+    pub(crate) fn peer_of(&self, one: usize, other: usize) -> PeerKey {
+        let session = self.sessions.get(&pair(one, other)).copied().unwrap_or(0);
+        PeerKey { party: other as u32 + session.div_ceil(2) * PARTIES, ..peer(other) }
+    }
+
+    fn is_apart(&self, one: usize, other: usize) -> bool {
+        self.apart.contains(&pair(one, other))
+    }
+
+    /// Does everything that is wanted; frames wait to be delivered.
+    fn act_all(&mut self) {
+        for at in 0..self.nodes.len() {
+            while let Some(action) = self.nodes[at].desk.poll_action() {
+                self.act(at, action);
             }
         }
+    }
+
+    fn deliver_one(&mut self) -> bool {
+        self.act_all();
+        let Some((from, to, said)) = self.wire.pop_front() else { return false };
+        if !self.mute.contains(&to) && !self.mute.contains(&from) {
+            self.handle(to, Event::Said { peer: self.peer_of(to, from), said });
+        }
+        true
+    }
+
+    /// Delivers and does everything until nothing is wanted.
+    pub(crate) fn run(&mut self) {
+        while self.deliver_one() {}
+    }
+
+    /// Delivers so many frames.
+    pub(crate) fn deliver_some(&mut self, frames: usize) {
+        (0..frames).all(|_| self.deliver_one());
+        self.act_all();
+    }
+
+    /// Delivers everything up to such a word, which is said and not heard. Answers whether there was one.
+    pub(crate) fn run_until(&mut self, is: impl Fn(&Said) -> bool) -> bool {
+        loop {
+            self.act_all();
+            if self.wire.iter().any(|(_, _, said)| is(said)) {
+                return true;
+            }
+            if !self.deliver_one() {
+                return false;
+            }
+        }
+    }
+
+    /// A session breaks: what was said in it and not heard is lost, and so is the word of what moves.
+    pub(crate) fn cut(&mut self, one: usize, other: usize) {
+        if self.is_apart(one, other) {
+            return;
+        }
+        self.act_all();
+        self.apart.insert(pair(one, other));
+        self.wire.retain(|(from, to, _)| pair(*from, *to) != pair(one, other));
+        for (at, there) in [(one, other), (other, one)] {
+            let node = &mut self.nodes[at];
+            for (id, (peer, moving)) in std::mem::take(&mut node.moving) {
+                if party(peer) == there {
+                    node.cut.insert(id, (there, moving, false));
+                } else {
+                    node.moving.insert(id, (peer, moving));
+                }
+            }
+            let peer = self.peer_of(at, there);
+            self.handle(at, Event::Left { peer, cause: Cause::PeerLost });
+        }
+        self.act_all();
+    }
+
+    /// The same two engines have a session again.
+    pub(crate) fn join(&mut self, one: usize, other: usize) {
+        if !self.apart.remove(&pair(one, other)) {
+            return;
+        }
+        *self.sessions.entry(pair(one, other)).or_default() += 1;
+        for (at, there) in [(one, other), (other, one)] {
+            let name = EngineName::new(&format!("engine-{there}")).unwrap();
+            self.handle(at, Event::Joined { peer: self.peer_of(at, there), name });
+        }
+    }
+
+    /// What was cut off ends at last. Its bytes are written as long as nobody has proven that they are not.
+    pub(crate) fn end_cut_moves(&mut self, at: usize) {
+        for (id, (there, moving, is_proven)) in std::mem::take(&mut self.nodes[at].cut) {
+            if !is_proven {
+                self.copy(at, there, &moving);
+            }
+            self.handle(at, Event::Ended { id, result: Err(Cause::PeerLost), is_open_there: false });
+        }
+        self.act_all();
+    }
+
+    /// One of those that move to somebody ends.
+    pub(crate) fn end_some_move(&mut self, at: usize, to: Option<usize>, which: usize, failure: Option<Cause>) {
+        let is_it = |peer: &PeerKey| to.is_none_or(|to| party(*peer) == to);
+        let moving = self.nodes[at].moving.iter().filter(|(_, (peer, _))| is_it(peer));
+        let ids: Vec<MoveId> = moving.map(|(id, _)| *id).collect();
+        if let Some(&id) = ids.get(which % ids.len().max(1)) {
+            self.end_move(at, id, failure);
+            self.act_all();
+        }
+    }
+
+    /// So much time passes at once.
+    pub(crate) fn pass_only(&mut self, time: Duration) {
+        self.now = self.now + time;
+        for at in 0..self.nodes.len() {
+            let now = self.now;
+            self.nodes[at].desk.expire(now);
+        }
+        self.act_all();
     }
 
     fn act(&mut self, at: usize, action: Action) {
         match action {
             Action::Say { peer, said } => {
-                self.said.push((at, peer.party as usize, said.clone()));
-                self.wire.push_back((at, peer.party as usize, said));
+                let to = party(peer);
+                // Whoever has left hears nothing.
+                if !self.is_apart(at, to) && peer == self.peer_of(at, to) {
+                    self.said.push((at, to, said.clone()));
+                    self.wire.push_back((at, to, said));
+                }
             }
             Action::Move { id, peer, moving } => {
+                if self.is_apart(at, party(peer)) || peer != self.peer_of(at, party(peer)) {
+                    return self.handle(at, Event::Ended { id, result: Err(Cause::PeerLost), is_open_there: false });
+                }
                 self.nodes[at].moving.insert(id, (peer, moving));
                 if !self.holds_moves {
                     self.end_move(at, id, None);
@@ -204,13 +323,10 @@ impl World {
         }
     }
 
-    /// A move has moved its bytes, or has failed.
-    pub(crate) fn end_move(&mut self, at: usize, id: MoveId, failure: Option<Cause>) {
-        let (peer, moving) = self.nodes[at].moving.remove(&id).expect("it is under way");
-        let there = peer.party as usize;
+    /// Copies what a move moves, and says how many bytes that are.
+    fn copy(&mut self, at: usize, there: usize, moving: &Moving) -> u64 {
         let Spans::Cut { spans, .. } = &moving.spans else { panic!("nothing but cuts is moved") };
-        let mut bytes = 0;
-        for span in spans.iter().filter(|_| failure.is_none()) {
+        for span in spans {
             let (here, remote) = (span.local as usize, span.remote as usize);
             let len = span.len as usize;
             let ((from, from_at), (to, to_at)) = match moving.direction {
@@ -219,10 +335,17 @@ impl World {
             };
             let copy = self.nodes[from].memory[from_at..from_at + len].to_vec();
             self.nodes[to].memory[to_at..to_at + len].copy_from_slice(&copy);
-            bytes += span.len;
         }
+        spans.iter().map(|span| span.len).sum()
+    }
+
+    /// A move has moved its bytes, or has failed.
+    pub(crate) fn end_move(&mut self, at: usize, id: MoveId, failure: Option<Cause>) {
+        let (peer, moving) = self.nodes[at].moving.remove(&id).expect("it is under way");
+        let there = party(peer);
+        let bytes = if failure.is_none() { self.copy(at, there, &moving) } else { 0 };
         if let Some((_, bytes)) = moving.landing.clone().filter(|_| failure.is_none()) {
-            self.handle(there, Event::Landing { peer: self::peer(at), bytes });
+            self.handle(there, Event::Landing { peer: self.peer_of(there, at), bytes });
         }
         let result = failure.map_or(Ok(bytes), Err);
         self.handle(at, Event::Ended { id, result, is_open_there: false });
@@ -237,7 +360,9 @@ impl World {
     }
 
     pub(crate) fn answer_watches(&mut self, at: usize) {
-        for (id, _) in std::mem::take(&mut self.nodes[at].watches) {
+        for (id, peer) in std::mem::take(&mut self.nodes[at].watches) {
+            let cut = self.nodes.get_mut(party(peer)).into_iter().flat_map(|node| node.cut.values_mut());
+            cut.filter(|(there, ..)| *there == at).for_each(|(_, _, is_proven)| *is_proven = true);
             self.handle(at, Event::Quiet { id });
         }
     }
@@ -269,6 +394,7 @@ impl World {
             is_lent: true,
             lease_ttl: None,
             once: Some(63),
+            is_resumable: false,
             within: WITHIN,
             urgency: Urgency::Bulk,
         };
@@ -293,6 +419,7 @@ impl World {
             sources: (0..).zip(sources).map(|(rank, &source)| (rank, peer(source))).collect(),
             begin: 0,
             is_pull: true,
+            is_resumable: false,
             memory: None,
             within: WITHIN,
             urgency: Urgency::Bulk,
@@ -379,6 +506,16 @@ impl World {
         }
     }
 
+    /// Each byte of a block, in whichever buffer; but what goes once.
+    pub(crate) fn each_byte_of(&mut self, at: usize, block: u32, mut each: impl FnMut(&mut u8)) {
+        let node = &mut self.nodes[at];
+        let buffers = node.desk.layout(node.layout).unwrap().buffers().to_vec();
+        for buffer in buffers.iter().filter(|buffer| !matches!(buffer.form, Form::Once(_))) {
+            let begin = (buffer.base + u64::from(block) * buffer.stride) as usize;
+            node.memory[begin..begin + buffer.stride as usize].iter_mut().for_each(&mut each);
+        }
+    }
+
     /// Everything that a sink's application is told.
     pub(crate) fn told(&mut self, at: usize, key: EntryKey) -> Vec<Happening> {
         let desk = &mut self.nodes[at].desk;
@@ -417,6 +554,18 @@ impl World {
             assert_eq!(node.freed.iter().copied().collect::<BTreeSet<_>>(), given, "engine {at} lets all go");
         }
     }
+}
+
+/// Places of engines in one session; those of later ones are behind them.
+const PARTIES: u32 = 100;
+
+/// Which engine a peer is, in whichever session.
+fn party(peer: PeerKey) -> usize {
+    (peer.party % PARTIES) as usize
+}
+
+fn pair(one: usize, other: usize) -> (usize, usize) {
+    (one.min(other), one.max(other))
 }
 
 /// An engine, as others know it.

@@ -105,7 +105,10 @@ impl<E: Env> Control<E> {
 
     /// Bytes of a peer are here, it says. Its note leaves the room of its others.
     pub(super) fn landed(&mut self, peer: &Arc<PeerState>, payload: Vec<u8>) {
-        self.tell_desk(Event::Landing { peer: key_of(peer), bytes: payload });
+        // What a session says that is over is no word of the next one, which may have its place.
+        if peer.ended().is_none() {
+            self.tell_desk(Event::Landing { peer: key_of(peer), bytes: payload });
+        }
         let was_short = peer.inbox_credits.available() == 0;
         peer.inbox_credits.give_back(1).expect("a credit was taken when the landing came");
         if was_short {
@@ -214,7 +217,14 @@ impl<E: Env> Control<E> {
     /// Asks who may be copying between this engine's memory and a peer's.
     fn watch(&mut self, id: WatchId, peer: PeerKey) {
         let witnesses = match self.shared.peers.known(peer) {
-            Some(state) => self.shared.witnesses_of(&state),
+            Some(state) => {
+                let mut witnesses = self.shared.witnesses_of(&state);
+                if state.ended().is_some() {
+                    // Who is quiet may be about to begin, as long as it does not know that the session is over.
+                    witnesses.push(Witness::Session { peer: state });
+                }
+                witnesses
+            }
             None => Vec::new(),
         };
         let force_at = Some(self.shared.env.now() + CARDS_WITHIN);

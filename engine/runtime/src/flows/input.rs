@@ -37,6 +37,7 @@ impl<'a, E: Env> Receive<'a, E> {
             sources: Vec::new(),
             begin: 0,
             is_pull: false,
+            is_resumable: false,
             memory: None,
             within: WITHIN,
             urgency: Urgency::Bulk,
@@ -80,6 +81,14 @@ impl<'a, E: Env> Receive<'a, E> {
     #[must_use]
     pub fn pull(mut self) -> Self {
         self.how.is_pull = true;
+        self
+    }
+
+    /// It outlives its session, as [`Send::resumable`](super::Send::resumable) says there: when that breaks, [`Input::next`] tells of
+    /// [`Lost`](Happening::Lost), what has come stays, and [`Input::resume`] goes on.
+    #[must_use]
+    pub fn resumable(mut self) -> Self {
+        self.how.is_resumable = true;
         self
     }
 
@@ -201,6 +210,22 @@ impl<E: Env> Input<E> {
             }
             self.hub.wait_for_desk(left, |desk| desk.has_happening(self.key).then_some(()));
         }
+    }
+
+    /// Goes on in this session with a source whose last one broke, after [`Lost`](Happening::Lost): connect to the engine by its name, and
+    /// give the peer that it is now. What has not come is sent again into the blocks that were granted, once nothing of the old session
+    /// can land in them any more. Blocks that are granted meanwhile are kept for it.
+    pub fn resume(&self, peer: &Peer<E>) -> Result<(), FlowError> {
+        if !Arc::ptr_eq(&peer.hub, &self.hub) {
+            return Err(FlowError::ForeignPeer { peer: peer.state.name.clone() });
+        }
+        let peer = key_of(&peer.state);
+        Ok(self.hub.shared.call_desk(|desk, now| desk.resume(self.key, peer, now))?)
+    }
+
+    /// How many tokens are here for certain, in all layers, from the first one that was needed on.
+    pub fn received(&self) -> u64 {
+        self.hub.shared.look_at_desk(|desk| desk.received(self.key)).unwrap_or(0)
     }
 
     /// How far it is.

@@ -33,6 +33,7 @@ impl<'a, E: Env> Send<'a, E> {
             is_by_layer: false,
             is_lent: false,
             lease_ttl: None,
+            is_resumable: false,
             once: None,
             within: WITHIN,
             urgency: Urgency::Bulk,
@@ -77,6 +78,16 @@ impl<'a, E: Env> Send<'a, E> {
     #[must_use]
     pub fn lend(mut self) -> Self {
         self.how.is_lent = true;
+        self
+    }
+
+    /// It outlives its session: when that breaks, its blocks stay, and it goes on in the next session with the same engine, once the sink
+    /// [resumes](super::Input::resume) it there, from what the sink has. It waits for `control.resume_ms`, and never longer than
+    /// [`Send::within`]. An engine that was started anew is another one. The sink has to say the same, by
+    /// [`Receive::resumable`](super::Receive::resumable); what is lent cannot be resumed.
+    #[must_use]
+    pub fn resumable(mut self) -> Self {
+        self.how.is_resumable = true;
         self
     }
 

@@ -16,7 +16,7 @@ const EMULATED: Duration = Duration::from_secs(10);
 
 /// It is removed with this value, when engines must have left nothing in it.
 pub(crate) struct Folder {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     /// How many engines were started in it.
     engines: AtomicU32,
 }

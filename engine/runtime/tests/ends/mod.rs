@@ -68,11 +68,16 @@ impl End {
     /// Computes so many tokens of a transfer in two chunks, the first of whole blocks, and gives them to an output.
     pub(crate) fn compute(&self, output: &Output<SystemEnv>, number: u8, tokens: u64) {
         let first = tokens / 32 * 16;
-        for (from, chunk, is_last) in [(0, first, false), (first, tokens - first, true)] {
-            let blocks = self.take(chunk.div_ceil(16) as usize);
-            self.fill(blocks.indices(), number, from, from..from + chunk);
-            output.chunk(&blocks, chunk, is_last).unwrap();
-        }
+        self.compute_part(output, number, 0..first, false);
+        self.compute_part(output, number, first..tokens, true);
+    }
+
+    /// Computes these tokens, the first of which begins a block, and gives them as a chunk.
+    pub(crate) fn compute_part(&self, output: &Output<SystemEnv>, number: u8, tokens: Range<u64>, is_last: bool) {
+        let (from, chunk) = (tokens.start, tokens.end - tokens.start);
+        let blocks = self.take(chunk.div_ceil(16) as usize);
+        self.fill(blocks.indices(), number, from, tokens);
+        output.chunk(&blocks, chunk, is_last).unwrap();
     }
 
     /// Computes these tokens of a transfer into blocks, of which the first begins with token `first`.
@@ -129,7 +134,7 @@ pub(crate) struct Both {
     pub(crate) sink: End,
     /// The source, as the sink knows it.
     pub(crate) there: Peer<SystemEnv>,
-    _folder: Folder,
+    pub(crate) folder: Folder,
 }
 
 /// Blocks of 16 tokens at the source, of 64 at the sink.
@@ -144,7 +149,7 @@ pub(crate) fn both_with(transport: TransportName, tokens: u32) -> Both {
     let sink = End::start(&folder, "decode-0", transport, tokens);
     let there = sink.engine.connect(&source.engine.descriptor(), PATIENCE).unwrap();
     there.wait_layout("kv", PATIENCE).unwrap();
-    Both { source, sink, there, _folder: folder }
+    Both { source, sink, there, folder }
 }
 
 /// Every byte that was assembled is the source's.

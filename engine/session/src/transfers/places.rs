@@ -1,7 +1,10 @@
 //! The ranks that read from one source. Each is a place of its own, claimed once by one peer in one life; nothing is
 //! counted, so that who answers twice is still one.
+//!
+//! It is the one book of where a rank is: what else is kept of a rank stands beside its state.
 
 use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut, Index, IndexMut};
 
 use super::PeerKey;
 use crate::machine;
@@ -25,8 +28,11 @@ machine! {
             Answered,
             /// It has ended, but its bytes may still be moving.
             Aborting,
-            /// Its session broke; it may be taken up again.
+            /// Its session broke; it may be taken up again, and the sink may say in another one that it has everything.
             Lost,
+            /// Its sink says in another session what it still needs. Nothing goes there before all of that is said, and before
+            /// nothing of the old session moves any more.
+            Resuming,
         }
         ends {
             /// Its sink has everything.
@@ -57,6 +63,8 @@ machine! {
             Drained,
             /// The sink takes it up again, in another session.
             Resume,
+            /// It has said all that it needs, and nothing of the old session moves.
+            Resumed,
         }
         Unclaimed { Grant => Granted, Abort => Failed, Fault => Failed, Late => Failed }
         Granted {
@@ -80,7 +88,14 @@ machine! {
             Grant => Aborting, LegLanded => Aborting, LastLanded => Aborting, Abort => Aborting, Fault => Aborting,
             Late => Aborting, Drained => Failed, Lose => Failed,
         }
-        Lost { Resume => Granted, Abort => Failed, Fault => Failed, Late => Failed }
+        Lost {
+            Resume => Resuming, LegLanded => Lost, LastLanded => Lost, Ack => Acked,
+            Abort => Failed, Fault => Failed, Late => Failed, Lose => Lost, Drained => Lost,
+        }
+        Resuming {
+            Grant => Resuming, Resume => Resuming, Resumed => Granted, Ack => Acked,
+            Abort => Aborting, Fault => Aborting, Late => Aborting, Lose => Lost,
+        }
     }
 }
 
@@ -119,6 +134,12 @@ pub enum PlaceError {
         /// Whose it is.
         by: PeerKey,
     },
+    /// Its session broke, and this is no word of going on.
+    #[error("the session of rank {rank} broke: it goes on by grants that say so, and by no others")]
+    Lost {
+        /// The rank.
+        rank: u16,
+    },
     /// Whoever says it has not claimed that rank.
     #[error("rank {rank} is not of the peer that speaks for it: it has to claim the rank by a grant first")]
     NotYours {
@@ -127,22 +148,69 @@ pub enum PlaceError {
     },
 }
 
-/// The ranks that read from one source.
+/// The ranks that read from one source, and what is kept of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
+pub struct Places<T = ()> {
     /// How many ranks the sink has; some of them may need nothing from this source.
     of: u16,
     /// Those that do, in their order.
-    ranks: Vec<Rank>,
+    ranks: Vec<Rank<T>>,
     /// Those that have not ended.
     outstanding: usize,
 }
 
+/// One of them: its state is changed by events only, what is kept of it by whoever has the book.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Rank {
+pub struct Rank<T> {
     number: u16,
     place: Place,
     peer: Option<PeerKey>,
+    kept: T,
+}
+
+impl<T> Rank<T> {
+    /// Its number.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Its state.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Who has claimed it.
+    pub fn peer(&self) -> Option<PeerKey> {
+        self.peer
+    }
+}
+
+impl<T> Deref for Rank<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.kept
+    }
+}
+
+impl<T> DerefMut for Rank<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.kept
+    }
+}
+
+impl<T> Index<usize> for Places<T> {
+    type Output = Rank<T>;
+
+    fn index(&self, at: usize) -> &Rank<T> {
+        &self.ranks[at]
+    }
+}
+
+impl<T> IndexMut<usize> for Places<T> {
+    fn index_mut(&mut self, at: usize) -> &mut Rank<T> {
+        &mut self.ranks[at]
+    }
 }
 
 impl Places {
@@ -153,8 +221,16 @@ impl Places {
 
     /// These ranks of so many, unclaimed: the others read from other sources.
     pub fn some(ranks: impl IntoIterator<Item = u16>, of: u16) -> Self {
+        Self::keeping(ranks, of, || ())
+    }
+}
+
+impl<T> Places<T> {
+    /// The same, and of each is kept what this makes.
+    pub fn keeping(ranks: impl IntoIterator<Item = u16>, of: u16, make: impl Fn() -> T) -> Self {
         let ranks = ranks.into_iter().filter(|rank| *rank < of).collect::<BTreeSet<u16>>().into_iter();
-        let ranks: Vec<Rank> = ranks.map(|number| Rank { number, place: Place::Unclaimed, peer: None }).collect();
+        let rank = |number| Rank { number, place: Place::Unclaimed, peer: None, kept: make() };
+        let ranks: Vec<Rank<T>> = ranks.map(rank).collect();
         Self { of, outstanding: ranks.len(), ranks }
     }
 
@@ -163,7 +239,18 @@ impl Places {
         self.of
     }
 
-    fn at(&self, rank: u16) -> Option<usize> {
+    /// How many of them read from this source.
+    pub fn len(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
+    /// Where a rank stands among those.
+    pub fn at(&self, rank: u16) -> Option<usize> {
         self.ranks.binary_search_by_key(&rank, |rank| rank.number).ok()
     }
 
@@ -182,21 +269,32 @@ impl Places {
             return Err(PlaceError::Disagrees { here: self.of, there: of });
         }
         let at = self.check(rank)?;
-        match self.ranks[at] {
-            Rank { peer: None, .. } => {
-                let step = self.step_at(at, PlaceEvent::Grant);
-                if step != Step::Stay {
-                    self.ranks[at].peer = Some(peer);
-                }
-                Ok(step)
-            }
-            Rank { place: Place::Lost, .. } if resumes => {
+        match (self.ranks[at].peer, self.ranks[at].place) {
+            (None, _) => {
+                // Also who claims one that has failed speaks for it from now on: it is to be answered when it wants its blocks back.
                 self.ranks[at].peer = Some(peer);
-                Ok(self.step_at(at, PlaceEvent::Resume))
+                Ok(self.step(at, PlaceEvent::Grant))
             }
-            Rank { peer: Some(by), .. } if by == peer => Ok(Step::Stay),
-            Rank { peer: Some(by), .. } => Err(PlaceError::Claimed { rank, by }),
+            (Some(_), Place::Lost) if resumes => {
+                self.ranks[at].peer = Some(peer);
+                Ok(self.step(at, PlaceEvent::Resume))
+            }
+            (Some(by), Place::Lost) if by == peer => Err(PlaceError::Lost { rank }),
+            (Some(by), _) if by == peer => Ok(Step::Stay),
+            (Some(by), _) => Err(PlaceError::Claimed { rank, by }),
         }
+    }
+
+    /// The engine that has this rank speaks for it in another session from now on, which changes nothing of its state. Answers
+    /// whether that may be: while a session stands, nobody takes its place.
+    pub fn follow(&mut self, rank: u16, peer: PeerKey) -> bool {
+        let Some(at) = self.at(rank) else { return false };
+        let is_free = self.ranks[at].place == Place::Lost || self.ranks[at].place.is_end();
+        let follows = is_free && self.ranks[at].peer.is_some();
+        if follows {
+            self.ranks[at].peer = Some(peer);
+        }
+        follows
     }
 
     /// What a peer says of its rank.
@@ -205,15 +303,16 @@ impl Places {
         if self.ranks[at].peer != Some(peer) {
             return Err(PlaceError::NotYours { rank });
         }
-        Ok(self.step_at(at, event))
+        Ok(self.step(at, event))
     }
 
     /// What happens to a rank here, whoever has it.
     pub fn here(&mut self, rank: u16, event: PlaceEvent) -> Result<Step<Place>, PlaceError> {
-        self.check(rank).map(|at| self.step_at(at, event))
+        self.check(rank).map(|at| self.step(at, event))
     }
 
-    fn step_at(&mut self, at: usize, event: PlaceEvent) -> Step<Place> {
+    /// What happens to the rank that stands there.
+    pub fn step(&mut self, at: usize, event: PlaceEvent) -> Step<Place> {
         let step = self.ranks[at].place.step(event);
         if let Step::Go(next) = step {
             self.ranks[at].place = next;
@@ -233,8 +332,13 @@ impl Places {
     }
 
     /// All of them, as they are.
-    pub fn iter(&self) -> impl Iterator<Item = (u16, Place, Option<PeerKey>)> + '_ {
-        self.ranks.iter().map(|rank| (rank.number, rank.place, rank.peer))
+    pub fn iter(&self) -> std::slice::Iter<'_, Rank<T>> {
+        self.ranks.iter()
+    }
+
+    /// The same, where what is kept of them changes.
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Rank<T>> {
+        self.ranks.iter_mut()
     }
 
     /// Whether this holds for all.
@@ -244,12 +348,30 @@ impl Places {
 
     /// The ranks of a peer: a process may have several.
     pub fn of_peer(&self, peer: PeerKey) -> impl Iterator<Item = u16> + '_ {
-        self.iter().filter(move |(_, _, of)| *of == Some(peer)).map(|(number, ..)| number)
+        self.iter().filter(move |rank| rank.peer == Some(peer)).map(|rank| rank.number)
     }
 
     /// How many have not ended: so many acknowledgements are still to come.
     pub fn outstanding(&self) -> usize {
         self.outstanding
+    }
+}
+
+impl<'a, T> IntoIterator for &'a Places<T> {
+    type Item = &'a Rank<T>;
+    type IntoIter = std::slice::Iter<'a, Rank<T>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<'a, T> IntoIterator for &'a mut Places<T> {
+    type Item = &'a mut Rank<T>;
+    type IntoIter = std::slice::IterMut<'a, Rank<T>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
     }
 }
 

@@ -110,7 +110,8 @@ pub(crate) fn receive(node: &Node, part: &Part) -> Result<Ending, Flaw> {
                 voice.event(act, "leg", &says, json!({ "leg": leg, "tokens": tokens, "total": total }));
             }
             Happening::NeedsMemory { .. } => grant(false)?,
-            Happening::Layer { .. } => {}
+            // Neither side has asked for it to outlive its session.
+            Happening::Layer { .. } | Happening::Lost { .. } => {}
             Happening::Done { tokens } => break tokens,
             Happening::Failed(failed) => return Err(Flaw::Received(Box::new(failed))),
         }

@@ -137,7 +137,8 @@ pub(crate) fn receive(node: &Node, part: &Part, (reads, will_be_killed): (bool, 
                 return Ok(Ending::Survived);
             }
             Happening::Failed(failed) => return Err(Flaw::Received(Box::new(failed))),
-            Happening::Leg { .. } | Happening::NeedsMemory { .. } => {}
+            // Neither side has asked for it to outlive its session.
+            Happening::Leg { .. } | Happening::NeedsMemory { .. } | Happening::Lost { .. } => {}
         }
     };
     if will_be_killed {

@@ -128,7 +128,11 @@ fn received(
         match input.next(PATIENCE)? {
             Happening::Done { tokens } => break tokens,
             Happening::Failed(failed) => return Err(Flaw::Received(Box::new(failed))),
-            Happening::Layer { .. } | Happening::Leg { .. } | Happening::NeedsMemory { .. } => {}
+            // Neither side has asked for it to outlive its session.
+            Happening::Layer { .. }
+            | Happening::Leg { .. }
+            | Happening::NeedsMemory { .. }
+            | Happening::Lost { .. } => {}
         }
     };
     node.see_finished(request, part.transfer, |finished| finished.received)?;

@@ -52,6 +52,7 @@ fn produce(desk: &mut Desk, layout: LayoutKey, name: u8, is_by_layer: bool, is_l
         sinks: Sinks::Sharing(1),
         is_by_layer,
         is_lent,
+        is_resumable: false,
         lease_ttl: None,
         once: None,
         within: Duration::from_secs(9),

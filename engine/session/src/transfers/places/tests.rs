@@ -66,17 +66,32 @@ fn a_lost_rank_is_taken_over_by_who_resumes_and_by_nobody_else() {
     let mut places = sealed(1);
     assert_eq!(places.here(0, PlaceEvent::Lose), Ok(Step::Go(Place::Lost)));
     assert_eq!(places.claim(0, 1, peer(5, 2), false), Err(PlaceError::Claimed { rank: 0, by: peer(0, 1) }));
-    assert_eq!(places.claim(0, 1, peer(5, 2), true), Ok(Step::Go(Place::Granted)));
+    assert_eq!(places.claim(0, 1, peer(5, 2), true), Ok(Step::Go(Place::Resuming)));
     assert_eq!(places.on(0, peer(0, 1), PlaceEvent::Ack), Err(PlaceError::NotYours { rank: 0 }));
     assert_eq!(places.on(0, peer(5, 2), PlaceEvent::Ack), Ok(Step::Go(Place::Acked)), "it had everything already");
 }
 
 #[test]
-fn a_place_that_failed_unclaimed_stays_so_whoever_comes() {
+fn a_session_is_followed_by_another_only_when_it_is_over() {
+    let mut places = sealed(1);
+    assert!(!places.follow(0, peer(5, 1)), "its session stands");
+    places.here(0, PlaceEvent::Lose).unwrap();
+    assert_eq!(places.claim(0, 1, peer(0, 1), false), Err(PlaceError::Lost { rank: 0 }), "grants of before are over");
+    assert!(places.follow(0, peer(5, 1)) && !places.follow(1, peer(5, 1)));
+    assert_eq!(places.on(0, peer(0, 1), PlaceEvent::Ack), Err(PlaceError::NotYours { rank: 0 }));
+    assert_eq!(places.state(0), Some(Place::Lost), "who speaks for it again has not said that it goes on");
+    assert_eq!(places.on(0, peer(5, 1), PlaceEvent::Ack), Ok(Step::Go(Place::Acked)), "the word of before was lost");
+    assert_eq!(places.outstanding(), 0);
+}
+
+#[test]
+fn a_place_that_failed_unclaimed_stays_so_and_whoever_comes_first_is_answered() {
     let mut places = Places::new(1);
     assert_eq!(places.here(0, PlaceEvent::Late), Ok(Step::Go(Place::Failed)));
     assert_eq!(places.claim(0, 1, peer(1, 1), false), Ok(Step::Stay));
-    assert_eq!((places.peer(0), places.outstanding()), (None, 0));
+    assert_eq!((places.peer(0), places.outstanding()), (Some(peer(1, 1)), 0));
+    assert_eq!(places.state(0), Some(Place::Failed));
+    assert_eq!(places.claim(0, 1, peer(2, 1), false), Err(PlaceError::Claimed { rank: 0, by: peer(1, 1) }));
 }
 
 #[test]
@@ -110,7 +125,7 @@ proptest! {
     #[test]
     fn every_rank_ends_once_and_only_by_its_own_peer(
         ranks in 1..5_u16,
-        deeds in prop::collection::vec((0..6_u16, 0..3_u32, 0..2_u64, 0..13_usize), 0..200),
+        deeds in prop::collection::vec((0..6_u16, 0..3_u32, 0..2_u64, 0..PlaceEvent::ALL.len() + 2), 0..200),
     ) {
         let mut places = Places::new(ranks);
         let mut owners: BTreeMap<u16, PeerKey> = BTreeMap::new();
