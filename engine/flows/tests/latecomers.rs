@@ -47,17 +47,19 @@ fn what_comes_early_and_finds_no_room_is_answered_with_the_setting_that_bounds_i
         let inputs: Vec<_> = (1..=3)
             .map(|number| {
                 let input = world.consume(1, number, &[0], |how| how.is_pull = is_pull);
-                world.grant(1, input, &[number.into()]);
+                let keep = world.grant(1, input, &[number.into()]);
                 world.run();
-                input
+                (input, keep)
             })
             .collect();
         // A peer may have as much as is left for all: two of three.
-        assert_eq!((world.told(1, inputs[0]), world.told(1, inputs[1])), (vec![], vec![]));
-        let failed = world.failure(1, inputs[2]);
+        assert_eq!((world.told(1, inputs[0].0), world.told(1, inputs[1].0)), (vec![], vec![]));
+        let failed = world.failure(1, inputs[2].0);
         assert_eq!(failed.cause, FlowCause::Refused);
         assert!(failed.words.contains("control.early_messages"), "{}", failed.words);
         assert_eq!(world.desk(0).metrics().transfers.early, 2, "the others wait");
+        // Its abort found no room either, and is answered all the same.
+        assert_eq!((&world.nodes[1].freed[..], &world.nodes[1].quarantined[..]), (&[inputs[2].1][..], &[][..]));
     }
 }
 

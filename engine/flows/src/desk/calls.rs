@@ -293,6 +293,11 @@ impl Desk {
         flow: Flow,
         now: Moment,
     ) -> Result<EntryKey, CallError> {
+        // Words for it go to the one that has ended for as long as something of that is kept, which may outlast its tombstone.
+        let name = (side, transfer);
+        if self.ended_by.contains_key(&name) && !self.transfers.is_remembered(name, now) {
+            return Err(AdmitError::Kept { transfer }.into());
+        }
         let (key, early) = self.transfers.admit(side, transfer, request, flow, now)?;
         let peers = self.transfers.get(key).into_iter().flat_map(Flow::peers);
         peers.for_each(|peer| self.shares.add(peer, key));

@@ -33,8 +33,17 @@ enum Waits {
 }
 
 /// Why a word was not taken: it is answered, or only counted.
+#[derive(Clone, Copy)]
 enum NotTaken {
-    Answered { leg: u32, code: FlowCause, expected: u32 },
+    Answered {
+        leg: u32,
+        code: FlowCause,
+        expected: u32,
+    },
+    /// Who says so has never had a part in the transfer, so that nothing goes to it: it may be waiting for that.
+    Quiet {
+        number: u32,
+    },
     Counted,
 }
 
@@ -80,8 +89,14 @@ impl Desk {
             }
             Route::Dropped(why) => {
                 self.refused += 1;
-                if waits == Some(Waits::ForBytes) {
-                    self.say_unknown(peer, transfer, FlowCause::Refused, &why.to_string());
+                match waits {
+                    Some(Waits::ForBytes) => self.say_unknown(peer, transfer, FlowCause::Refused, &why.to_string()),
+                    Some(quiet @ Waits::ForQuiet { .. }) => {
+                        // What it has granted before must not outlive this word.
+                        self.transfers.forget_early((side, transfer), peer);
+                        self.answer_late(peer, transfer, quiet);
+                    }
+                    None => {}
                 }
             }
             Route::Swallowed(_) => waits.into_iter().for_each(|waits| self.answer_late(peer, transfer, waits)),
@@ -157,8 +172,14 @@ impl Desk {
         }
         if let Err((why, head)) = taken {
             self.refused += 1;
-            if let (NotTaken::Answered { leg, code, expected }, Some(head)) = (why, head) {
-                self.answer(peer, key, head, (leg, code, expected));
+            match (why, head) {
+                (NotTaken::Answered { leg, code, expected }, Some(head)) => {
+                    self.answer(peer, key, head, (leg, code, expected));
+                }
+                (NotTaken::Quiet { number }, Some(head)) => {
+                    self.answer_late(peer, head.transfer, Waits::ForQuiet { number });
+                }
+                _ => {}
             }
         }
     }
@@ -177,14 +198,15 @@ impl Desk {
             said => said,
         };
         let head = said.head().ok_or(NotTaken::Counted)?;
+        let not_taken = self.not_taken(key, peer, said);
         match self.flow_mut(key).ok_or(NotTaken::Counted)? {
             Flow::Source(source) => {
                 if matches!(said, Said::Fail(_) | Said::Abort(_)) && source.legs.peer(head.rank).is_none() {
                     // It had not granted anything: it is known from now on, and has failed.
-                    source.legs.claim(head.rank, head.ranks, peer, false).map_err(|_| NotTaken::Counted)?;
+                    source.legs.claim(head.rank, head.ranks, peer, false).map_err(|_| not_taken)?;
                 }
                 if source.legs.peer(head.rank) != Some(peer) {
-                    return Err(NotTaken::Counted);
+                    return Err(not_taken);
                 }
                 match said {
                     Said::Ack(_) => source.legs.acked(head.rank).map(drop)?,
@@ -203,7 +225,7 @@ impl Desk {
                     lent.places.claim(head.rank, head.ranks, peer, false).map_err(|_| NotTaken::Counted)?;
                 }
                 if lent.places.peer(head.rank) != Some(peer) {
-                    return Err(NotTaken::Counted);
+                    return Err(not_taken);
                 }
                 match said {
                     Said::Fail(fail) => lent.loans.failed_there(head.rank, fail)?,
@@ -223,6 +245,15 @@ impl Desk {
             }
         }
         Ok(())
+    }
+
+    /// What becomes of a word of somebody who is not who it would have to be.
+    fn not_taken(&self, key: EntryKey, peer: PeerKey, said: &Said) -> NotTaken {
+        let has_part = || self.flow(key).is_some_and(|flow| flow.peers().any(|of| of == peer));
+        match said {
+            Said::Abort(abort) if !has_part() => NotTaken::Quiet { number: abort.number },
+            _ => NotTaken::Counted,
+        }
     }
 
     /// A rank of the sink will read.
@@ -248,13 +279,21 @@ impl Desk {
         if pulled.sources.get(&lend.head.rank) != Some(&peer) {
             return Err(NotTaken::Counted);
         }
-        let theirs = theirs.ok_or(refuse(FlowCause::Unfit))?;
-        let pair = Pair::of(pulled.pull.legs().layout(), &theirs).map_err(|_| refuse(FlowCause::Unfit))?;
-        match pulled.pull.lent(lend.head.rank, &Arc::new(pair), lend, now) {
-            // What has ended is told of by the failure that ended it.
-            Ok(()) | Err(LegError::Ended(_) | LegError::Done) => Ok(()),
-            Err(_) => Err(refuse(FlowCause::Refused)),
-        }
+        let fits = theirs.ok_or_else(|| "the source has withdrawn its layout".to_owned()).and_then(|theirs| {
+            let pair = Pair::of(pulled.pull.legs().layout(), &theirs);
+            pair.map_err(|unfit| unfit.to_string())
+        });
+        let (cause, words) = match fits {
+            Ok(pair) => match pulled.pull.lent(lend.head.rank, &Arc::new(pair), lend, now) {
+                // What has ended is told of by the failure that ended it.
+                Ok(()) | Err(LegError::Ended(_) | LegError::Done) => return Ok(()),
+                Err(error) => (FlowCause::Refused, error.to_string()),
+            },
+            Err(unfit) => (FlowCause::Unfit, unfit),
+        };
+        // The source only hears that it was refused: whoever waits here has to hear why.
+        pulled.pull.fail_here(cause, &words, now);
+        Err(refuse(cause))
     }
 
     /// A rank of the sink has room.

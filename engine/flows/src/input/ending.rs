@@ -167,29 +167,29 @@ impl SinkLegs {
         self.free_if_quiet(LegEvent::Drained);
     }
 
-    /// Layers and blocks that did not arrive.
+    /// Layers and blocks that did not arrive, in the order in which they were granted.
     fn missing(&self) -> (Vec<Missing>, Vec<u32>) {
-        let (mut runs, mut places): (Vec<Missing>, Vec<(u64, u32)>) = (Vec::new(), Vec::new());
+        let (mut runs, mut blocks): (Vec<Missing>, Vec<u32>) = (Vec::new(), Vec::new());
         for leg in self.legs.iter().filter(|leg| leg.state == Leg::Granted) {
+            let mut misses = vec![false; leg.blocks.len()];
             for layer in 0..leg.told.len() {
-                for place in leg.blocks_missing(layer, self.how.layout.block_tokens(), self.total) {
-                    let at = leg.first_place + u64::from(place);
-                    places.push((at, leg.blocks[place as usize]));
-                    let (layer, first) = (layer as u32, u32::try_from(at).unwrap_or(u32::MAX));
+                for places in leg.blocks_missing(layer, self.how.layout.block_tokens(), self.total) {
+                    misses[places.start as usize..places.end as usize].fill(true);
+                    let first = u32::try_from(leg.first_place + u64::from(places.start)).unwrap_or(u32::MAX);
+                    let (layer, count) = (layer as u32, places.end - places.start);
                     let is_full = runs.len() == MISSING_MAX;
                     match runs.last_mut() {
                         Some(run) if run.layer == layer && run.first.saturating_add(run.count) == first => {
-                            run.count += 1
+                            run.count = run.count.saturating_add(count);
                         }
                         _ if is_full => {}
-                        _ => runs.push(Missing { layer, first, count: 1 }),
+                        _ => runs.push(Missing { layer, first, count }),
                     }
                 }
             }
+            blocks.extend(leg.blocks.iter().zip(misses).filter(|(_, misses)| *misses).map(|(block, _)| *block));
         }
-        places.sort_unstable();
-        places.dedup();
-        (runs, places.into_iter().map(|(_, block)| block).collect())
+        (runs, blocks)
     }
 
     /// Nothing of this source can land any more. Blocks come back when that is so of all of them.

@@ -109,7 +109,9 @@ impl SinkLegs {
 
     pub(super) fn forget_freed(&mut self) {
         while let Some(leg) = self.legs.front().filter(|leg| leg.state == Leg::Freed) {
-            self.settled = leg.range(self.total).1.max(self.settled);
+            // A leg that was granted behind the last token brought nothing.
+            let end = leg.range(self.total).1.min(self.total.unwrap_or(u64::MAX));
+            self.settled = self.settled.max(end);
             self.legs.pop_front();
         }
     }

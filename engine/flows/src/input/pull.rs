@@ -200,6 +200,12 @@ impl Pull {
         Ok(())
     }
 
+    /// It fails for something that was found here.
+    pub fn fail_here(&mut self, cause: FlowCause, words: &str, now: Moment) {
+        self.legs.fail_here(cause, words, now);
+        self.look(now);
+    }
+
     /// A source makes no sense of the claim.
     pub fn refused_there(&mut self, source: u16, now: Moment) -> Result<(), LegError> {
         let at = self.source_at(source)?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use penstock_core::{Cause, Direction, EngineName, Epoch, Moment};
 use penstock_flows::action::Urgency;
-use penstock_flows::desk::{Consume, Produce, Settings, Sinks};
+use penstock_flows::desk::{CallError, Consume, Produce, Settings, Sinks};
 use penstock_flows::{Action, Desk, Event, Happening, LayoutKey, MoveId, Moving, Spans, Ticket, WatchId};
 use penstock_session::control::{Buffer, Form, LayoutNews, Rows, Said, Side};
 use penstock_session::transfers::table::EntryKey;
@@ -384,6 +384,15 @@ impl World {
 
     /// An engine has bytes: it lends or sends them to so many ranks.
     pub(crate) fn produce(&mut self, at: usize, number: u8, how: impl FnOnce(&mut Produce)) -> EntryKey {
+        self.try_produce(at, number, how).unwrap()
+    }
+
+    pub(crate) fn try_produce(
+        &mut self,
+        at: usize,
+        number: u8,
+        how: impl FnOnce(&mut Produce),
+    ) -> Result<EntryKey, CallError> {
         let node = &mut self.nodes[at];
         let layout = node.desk.layout(node.layout).unwrap();
         let mut produce = Produce {
@@ -400,7 +409,7 @@ impl World {
         };
         how(&mut produce);
         let request = RequestId::new(&format!("sent-{number}")).unwrap();
-        node.desk.produce(transfer(number), request, produce, self.now).unwrap()
+        node.desk.produce(transfer(number), request, produce, self.now)
     }
 
     /// An engine needs them, from these.

@@ -201,6 +201,14 @@ impl Early {
         numbers.into_iter().flatten().for_each(|number| self.drop_one(number));
     }
 
+    /// Drops what this peer has said of one transfer.
+    pub fn forget_of(&mut self, id: SidedId, peer: PeerKey) {
+        let numbers = self.by_name.get(&id).cloned().unwrap_or_default();
+        let is_its = |number: &u64| self.kept.get(number).is_some_and(|(_, message)| message.from == peer);
+        let its: Vec<u64> = numbers.into_iter().filter(is_its).collect();
+        its.into_iter().for_each(|number| self.drop_one(number));
+    }
+
     /// Drops what is old enough, and says when the next is.
     pub fn expire(&mut self, now: Moment) -> Option<Moment> {
         while let Some((&number, (id, message))) = self.kept.first_key_value() {

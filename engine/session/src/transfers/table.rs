@@ -11,6 +11,7 @@ use std::time::Duration;
 use penstock_core::Moment;
 
 use super::PeerKey;
+use super::SidedId;
 use super::early::{Early, EarlyBody, EarlyBounds, EarlyDrop, EarlyMessage};
 use super::id::{RequestId, TransferId};
 use super::tombs::Tombs;
@@ -83,6 +84,15 @@ pub enum AdmitError {
         transfer: TransferId,
         /// How long ago.
         ago: Duration,
+    },
+    /// One of this name has ended, and something of it is still kept: words for it would not reach this one.
+    #[error(
+        "{transfer} has ended here, and its handle or blocks of it are still kept; a retry needs a name of its own, \
+        which `TransferId::mint` makes"
+    )]
+    Kept {
+        /// The name.
+        transfer: TransferId,
     },
 }
 
@@ -371,6 +381,16 @@ impl<T> Transfers<T> {
     /// The session with this peer is over: what it has said of transfers that are not known yet will not be asked for.
     pub fn forget_early_of(&mut self, peer: PeerKey) {
         self.early.forget(peer);
+    }
+
+    /// Whether it is remembered that one of this name has ended.
+    pub fn is_remembered(&self, id: SidedId, now: Moment) -> bool {
+        self.tombs.ended(id, now).is_some()
+    }
+
+    /// What this peer has said of a transfer that is not known yet will not be asked for.
+    pub fn forget_early(&mut self, id: SidedId, peer: PeerKey) {
+        self.early.forget_of(id, peer);
     }
 
     /// Forgets what is old enough, and says when there is something to forget again.

@@ -1,0 +1,102 @@
+//! A sink whose grant or whose source's words were refused: it ends at once, its blocks come back, and who is served is not disturbed.
+
+mod common_desks;
+
+use std::time::Duration;
+
+use common_desks::{World, peer, transfer};
+use penstock_flows::desk::{Consume, Sinks};
+use penstock_flows::{Event, FlowCause, Happening};
+use penstock_session::control::{Head, Lend, Said, Side};
+
+/// A source and two sinks.
+const LAYOUTS: [(u16, u16, u32); 3] = [(0, 1, 16), (0, 1, 16), (0, 1, 16)];
+
+/// Engine 2 asks for what it cannot have: it has failed at once with its blocks back, which the source is in no state to keep from it.
+fn ends_with_its_blocks(world: &mut World, how: impl FnOnce(&mut Consume)) {
+    let input = world.consume(2, 1, &[0], |consume| {
+        consume.is_pull = false;
+        how(consume);
+    });
+    let keep = world.grant(2, input, &[7, 8, 9]);
+    world.run();
+    let failed = world.failure(2, input);
+    assert!(matches!(failed.cause, FlowCause::Refused | FlowCause::Unfit), "{failed:?}");
+    assert_eq!(failed.blocks, [7, 8, 9]);
+    world.pass(Duration::from_secs(5));
+    assert_eq!((&world.nodes[2].freed[..], &world.nodes[2].quarantined[..]), (&[keep][..], &[][..]));
+}
+
+#[test]
+fn a_second_claimant_of_a_rank_gets_its_blocks_back_and_the_first_everything() {
+    let mut world = World::new(&LAYOUTS);
+    let output = world.produce(0, 1, |how| how.is_lent = false);
+    let first = world.consume(1, 1, &[0], |how| how.is_pull = false);
+    world.grant(1, first, &[4, 5, 6]);
+    world.run();
+    ends_with_its_blocks(&mut world, |_| {});
+    world.chunk(0, output, (&[1, 2, 3], &[1, 2, 3]), 0..40, true);
+    world.run();
+    assert!(world.told(1, first).contains(&Happening::Done { tokens: 40 }));
+    assert!(world.has(1, &[4, 5, 6], 0, 0..40));
+}
+
+#[test]
+fn ranks_that_are_counted_otherwise_get_their_blocks_back() {
+    let mut world = World::new(&LAYOUTS);
+    world.produce(0, 1, |how| (how.is_lent, how.sinks) = (false, Sinks::Sharing(1)));
+    ends_with_its_blocks(&mut world, |how| how.rank = (0, 2));
+}
+
+#[test]
+fn who_waits_for_a_push_of_what_is_lent_gets_its_blocks_back() {
+    let mut world = World::new(&LAYOUTS);
+    world.produce(0, 1, |how| how.is_lent = true);
+    ends_with_its_blocks(&mut world, |_| {});
+}
+
+#[test]
+fn a_pull_of_a_layout_that_does_not_fit_says_so_at_once() {
+    let mut world = World::new(&LAYOUTS);
+    world.mute.insert(0);
+    let input = world.consume(1, 1, &[0], |_| {});
+    let keep = world.grant(1, input, &[7]);
+    world.run();
+    let head = Head { transfer: transfer(1), side: Side::Source, rank: 0, ranks: 1 };
+    let lend = Lend {
+        head,
+        layout: 99,
+        layout_generation: 1,
+        from: 0,
+        tokens: 16,
+        total: Some(16),
+        layers: 3,
+        is_sealed: true,
+        once: None,
+        lease: 5,
+        ttl_ms: 2_000,
+        blocks: vec![1],
+    };
+    world.handle(1, Event::Said { peer: peer(0), said: Said::Lend(lend) });
+    world.run();
+    let failed = world.failure(1, input);
+    assert_eq!((failed.cause, failed.said_by), (FlowCause::Unfit, Side::Sink));
+    assert_eq!((world.count(1, |said| matches!(said, Said::Refused(_))), &world.nodes[1].freed[..]), (1, &[keep][..]));
+}
+
+#[test]
+fn a_name_is_not_given_again_while_something_of_its_last_transfer_is_kept() {
+    let mut world = World::new(&LAYOUTS);
+    let output = world.produce(0, 1, |how| how.is_lent = false);
+    let now = world.now;
+    world.desk(0).fail(output, FlowCause::SourceFailed, "no", now);
+    world.run();
+    // Longer than its end is remembered; its handle is still there.
+    world.pass(Duration::from_secs(3_600));
+    let again = world.try_produce(0, 1, |_| {});
+    assert!(again.unwrap_err().to_string().contains("still kept"));
+    let now = world.now;
+    world.desk(0).release(output, now);
+    world.run();
+    world.try_produce(0, 1, |_| {}).unwrap();
+}
