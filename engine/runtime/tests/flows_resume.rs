@@ -196,7 +196,8 @@ fn a_sink_that_gives_up_while_it_waits_has_its_blocks_back() {
 #[test]
 fn an_engine_that_is_started_anew_does_not_go_on() {
     let Pair { both, output, input, .. } = Pair::begun(TransportName::Shm);
-    let Both { source, sink, there, folder } = both;
+    // What is named first goes last.
+    let Both { folder, source, sink, there } = both;
     drop((output, source));
     let is_end = |happening: &Happening| matches!(happening, Happening::Lost { .. } | Happening::Failed(_));
     while !is_end(&input.next(PATIENCE).unwrap()) {}
@@ -205,7 +206,7 @@ fn an_engine_that_is_started_anew_does_not_go_on() {
     let error = input.resume(&again).unwrap_err().to_string();
     assert!(error.contains("started anew") || error.contains("has ended"), "{error}");
     assert!(input.abort(PATIENCE), "nothing lands any more");
-    drop((input, source));
+    drop((input, source, again));
     drop(sink.take(BLOCKS as usize));
 }
 
