@@ -148,13 +148,15 @@ impl Granting {
 
     /// Runs of places, from the leg's first, of blocks that a layer of some source is missing.
     pub(crate) fn blocks_missing(&self, layer: usize, block_tokens: u32, total: Option<u64>) -> Vec<Range<u32>> {
+        let mut runs: Vec<Range<u32>> = Vec::new();
         let (from, end) = self.range(total);
         let block_tokens = u64::from(block_tokens);
         // Blocks behind the last token miss nothing.
         let needed = if end > from { (end - from).saturating_add(self.skip.into()).div_ceil(block_tokens) } else { 0 };
         let count = needed.min(self.blocks.len() as u64) as u32;
         if count > 0 && self.landed.iter().any(|source| source[layer].count() == 0) {
-            return vec![0..count];
+            runs.push(0..count);
+            return runs;
         }
         let is_there = |place: u32| {
             let start = (u64::from(place) * block_tokens).saturating_sub(u64::from(self.skip));
@@ -162,7 +164,6 @@ impl Granting {
             let (start, behind) = (from.saturating_add(start).min(end), from.saturating_add(behind).min(end));
             self.landed.iter().all(|source| source[layer].has(start..behind))
         };
-        let mut runs: Vec<Range<u32>> = Vec::new();
         for place in (0..count).filter(|&place| !is_there(place)) {
             match runs.last_mut() {
                 Some(run) if run.end == place => run.end += 1,
