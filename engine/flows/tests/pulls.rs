@@ -8,7 +8,7 @@ use common_desks::{TTL, World, peer, transfer};
 use penstock_core::Cause;
 use penstock_flows::desk::Sinks;
 use penstock_flows::{Event, FlowCause, Happening, Status};
-use penstock_session::control::{Ack, Acked, Fail, Head, LeaseOver, Lend, Said, Side};
+use penstock_session::control::{Ack, Acked, Fail, Head, LeaseOver, Lend, Renew, Said, Side};
 
 /// Blocks in no order, none of them the one for what goes once.
 fn blocks(count: u32, salt: u32) -> Vec<u32> {
@@ -164,6 +164,32 @@ fn a_reader_renews_every_third_of_the_time_in_one_frame_a_lender() {
     world.pass(TTL);
     assert_eq!(world.count(1, is_renew), 15, "nothing is renewed that was given back");
     world.assert_nothing_is_left();
+}
+
+#[test]
+fn a_reader_that_renews_for_ever_does_not_hold_what_has_ended() {
+    let (mut world, output, _) = in_mid_pull();
+    let lend =
+        world.said.iter().find_map(|(_, _, said)| if let Said::Lend(lend) = said { Some(lend.lease) } else { None });
+    let renew = Said::Renew(Renew { leases: vec![lend.unwrap()] });
+    // As long as the transfer stands the lease does.
+    for _ in 0..5 {
+        world.pass(TTL / 2);
+        world.handle(0, Event::Said { peer: peer(1), said: renew.clone() });
+    }
+    assert_eq!(world.desk(0).status(output), Some(Status::Transferring));
+    world.mute.insert(1);
+    let now = world.now;
+    world.desk(0).fail(output, FlowCause::SourceFailed, "no", now);
+    world.holds_watches = true;
+    for _ in 0..4 {
+        world.handle(0, Event::Said { peer: peer(1), said: renew.clone() });
+        world.pass(TTL / 2);
+    }
+    assert_eq!((world.nodes[0].watches.len(), &world.nodes[0].freed[..]), (1, &[][..]), "it may be in a copy");
+    world.answer_watches(0);
+    world.run();
+    assert_eq!((world.nodes[0].freed.len(), world.desk(0).metrics().lent), (1, 0), "its time was over, as for anybody");
 }
 
 #[test]

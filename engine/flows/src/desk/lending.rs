@@ -151,9 +151,15 @@ impl Desk {
         }
     }
 
-    /// A reader still reads under these.
+    /// A reader still reads under these. What is lent in a transfer that has ended is not renewed: its reader was told, and has as long as its
+    /// lease stands to come to its end.
     pub(super) fn hear_renew(&mut self, peer: PeerKey, renew: &Renew, now: Moment) {
-        let leases: Vec<LeaseId> = renew.leases.iter().copied().map(LeaseId).collect();
+        let has_ended = |lease: &LeaseId| match self.lending.lent.get(lease) {
+            Some(&Lent::Rank { key, .. }) => self.flow(key).is_none_or(|flow| flow.status().is_end()),
+            _ => false,
+        };
+        let leases: Vec<LeaseId> =
+            renew.leases.iter().copied().map(LeaseId).filter(|lease| !has_ended(lease)).collect();
         let mut over = Vec::new();
         self.lending.lender.renew(peer, &leases, now, &mut over);
         over.into_iter().for_each(|lease| self.say_over(peer, lease));
