@@ -7,7 +7,8 @@ use std::time::Duration;
 use common_desks::{World, peer, transfer};
 use penstock_flows::desk::{Consume, Sinks};
 use penstock_flows::{Event, FlowCause, Happening};
-use penstock_session::control::{Head, Lend, Said, Side};
+use penstock_session::PeerKey;
+use penstock_session::control::{Abort, Head, Lend, Said, Side};
 
 /// A source and two sinks.
 const LAYOUTS: [(u16, u16, u32); 3] = [(0, 1, 16), (0, 1, 16), (0, 1, 16)];
@@ -39,6 +40,26 @@ fn a_second_claimant_of_a_rank_gets_its_blocks_back_and_the_first_everything() {
     world.run();
     assert!(world.told(1, first).contains(&Happening::Done { tokens: 40 }));
     assert!(world.has(1, &[4, 5, 6], 0, 0..40));
+}
+
+#[test]
+fn who_has_a_part_in_another_session_is_not_told_that_nothing_lands() {
+    let mut world = World::new(&LAYOUTS);
+    world.produce(0, 1, |how| how.is_lent = false);
+    let input = world.consume(1, 1, &[0], |how| how.is_pull = false);
+    world.grant(1, input, &[4, 5, 6]);
+    world.run();
+    let abort = |peer: PeerKey| {
+        let head = Head { transfer: transfer(1), side: Side::Sink, rank: 0, ranks: 1 };
+        Event::Said { peer, said: Said::Abort(Abort { head, number: 7 }) }
+    };
+    let answers = |world: &World| world.count(0, |said| matches!(said, Said::AbortAck(_)));
+    world.handle(0, abort(PeerKey { party: 9, ..peer(1) }));
+    world.run();
+    assert_eq!((answers(&world), world.desk(0).metrics().refused), (0, 1));
+    world.handle(0, abort(peer(2)));
+    world.run();
+    assert_eq!((answers(&world), world.desk(0).metrics().refused), (1, 2), "who never had one is");
 }
 
 #[test]

@@ -247,9 +247,10 @@ impl Desk {
         Ok(())
     }
 
-    /// What becomes of a word of somebody who is not who it would have to be.
+    /// What becomes of a word of somebody who is not who it would have to be. The same engine in another session has a part: something of
+    /// the session before may be on its way to it.
     fn not_taken(&self, key: EntryKey, peer: PeerKey, said: &Said) -> NotTaken {
-        let has_part = || self.flow(key).is_some_and(|flow| flow.peers().any(|of| of == peer));
+        let has_part = || self.flow(key).is_some_and(|flow| flow.peers().any(|of| of.epoch == peer.epoch));
         match said {
             Said::Abort(abort) if !has_part() => NotTaken::Quiet { number: abort.number },
             _ => NotTaken::Counted,
