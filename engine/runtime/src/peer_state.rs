@@ -231,13 +231,6 @@ impl PeerState {
         }
     }
 
-    /// Whether both sides have left the session, so that nothing of it reaches this engine's memory any more, by the peer's hand or by this
-    /// engine's own workers, which take in what it sends.
-    pub(crate) fn is_over(&self) -> bool {
-        // SYNC left: pairs with was_left()
-        self.left.load(Ordering::Acquire) && self.is_gone()
-    }
-
     /// Whether it is proven that nothing that was given up here can touch the peer's memory any more.
     pub(crate) fn has_let_go(&self) -> bool {
         match &self.sight {

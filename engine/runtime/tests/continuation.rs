@@ -65,7 +65,7 @@ impl Both {
         output.wait(PATIENCE).unwrap().unwrap();
         // What a worker has moved it counts behind the end.
         let since = Instant::now();
-        while source.engine.statistics().bytes == before && since.elapsed() < PATIENCE {
+        while source.engine.statistics().bytes < before + came * 2 * TOKEN && since.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
         }
         (came, source.engine.statistics().bytes - before)

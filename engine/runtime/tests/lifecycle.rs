@@ -188,7 +188,11 @@ fn a_late_swap_is_stopped(way: SwapWay) {
         }
         let swap = node.swap(way, (&request, life), &device, &host, Duration::from_micros(200));
         match swap.wait(PATIENCE).unwrap() {
-            Ok(()) => swap.roll_back(PATIENCE).map(drop).unwrap(), // It was in time.
+            // It was in time.
+            Ok(()) => {
+                swap.roll_back(PATIENCE).map(drop).unwrap();
+                drop((device, host));
+            }
             Err(failed) => {
                 assert_eq!(failed, SwapFailed::TimedOut);
                 assert_eq!(node.state(&request, life), Request::Dropped);
@@ -340,7 +344,10 @@ fn the_handles_may_go_in_the_middle_of_a_swap() {
         std::thread::sleep(Duration::from_millis(1));
     }
     drop((device, host));
-    assert_eq!((stand_in.take(256).unwrap().len(), pool.take(256).unwrap().len()), (256, 256));
+    assert_eq!(
+        (stand_in.pool().take_within(256, PATIENCE).unwrap().len(), pool.take_within(256, PATIENCE).unwrap().len()),
+        (256, 256)
+    );
 }
 
 #[test]

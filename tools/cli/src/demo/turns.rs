@@ -1,7 +1,7 @@
 //! Two turns of a conversation. What decode has of the first one is kept there when that has ended; of the second one only what is
 //! behind it comes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use penstock::flows::{
     Group, Happening, Input, Isolation, Parent, ParentBlocks, PinKey, PinSettings, Pins, Receive, RequestId, Send,
@@ -19,8 +19,6 @@ use super::words::Part;
 const ANSWER: u64 = 200;
 /// How long a turn is kept for the next one.
 const KEPT_FOR: Duration = Duration::from_secs(60);
-/// How long a look at a counter may wait.
-const PAUSE: Duration = Duration::from_micros(200);
 
 /// A turn that has ended, as decode knows it.
 pub(crate) struct Kept {
@@ -45,16 +43,12 @@ pub(crate) fn send(node: &Node, part: &Part) -> Result<Ending, Flaw> {
     drop(blocks);
     output.wait(PATIENCE)?.map_err(Flaw::Sent)?;
     node.see_finished(&request, part.transfer, |finished| finished.sent)?;
-    // What was moved is counted a moment behind the end.
-    let until = Instant::now() + PATIENCE;
-    while engine.statistics().bytes == before && Instant::now() < until {
-        std::thread::sleep(PAUSE);
-    }
+    // The sink may have everything before this side has seen the last byte go: what was moved is counted when the blocks are free.
+    drop(output);
+    free_again(node, act, "every block is free again")?;
     let (bytes, whole) = (engine.statistics().bytes - before, tokens * u64::from(LAYERS) * ROW);
     let says = format!("{} was sent: {} of {} KiB", short(&request), bytes >> 10, whole >> 10);
     voice.event(act, "finished", &says, json!({ "request": request.as_str(), "bytes": bytes, "of": whole }));
-    drop(output);
-    free_again(node, act, "every block is free again")?;
     Ok(Ending::Done(expected(part)))
 }
 
