@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-/// The most runs of one set. Numbers that come as scattered as that are nobody's honest order.
-pub const RUNS_MAX: usize = 65_536;
+/// The most runs of one set. Numbers that come as scattered as that are nobody's honest order: a source has at most 1,024 parts under way
+/// (`legs.parts_ahead`), and so as many gaps.
+pub const RUNS_MAX: usize = 2_048;
 
 /// A set of numbers, kept as runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -135,7 +135,7 @@ fn defect_001_aux_of_a_later_leg_is_read_stale() {
     world.run();
     assert!(world.moved.iter().all(|part| part.landing.total == Some(2000)));
     let once = |world: &World, leg| {
-        let pieces = world.sinks[0].book.assembly(leg, 2000).unwrap();
+        let (_, pieces) = world.sinks[0].book.assembly(leg, 2000).unwrap();
         pieces.iter().filter(|piece| piece.buffer == 2).map(|piece| piece.len).sum::<u64>()
     };
     assert_eq!((once(&world, 0), once(&world, 1)), (40, 0));

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use common_desks::{TTL, World, peer, transfer};
 use penstock_core::Cause;
-use penstock_flows::desk::Sinks;
+use penstock_flows::action::Urgency;
+use penstock_flows::desk::{CallError, Sinks};
 use penstock_flows::{Event, FlowCause, Happening, Status};
-use penstock_session::control::{Ack, Acked, Fail, Head, LeaseOver, Lend, Renew, Said, Side};
+use penstock_session::control::{Ack, Acked, Fail, Head, LeaseOver, Lend, Renew, Said, Side, TRACE_BYTES_MAX};
 
 /// Blocks in no order, none of them the one for what goes once.
 fn blocks(count: u32, salt: u32) -> Vec<u32> {
@@ -559,4 +560,71 @@ fn a_source_waits_for_its_readers_no_longer_than_its_own_time() {
     assert_eq!(world.desk(0).send_failure(output).unwrap().cause, FlowCause::Deadline);
     assert_eq!(world.nodes[0].freed.len(), 1, "nobody had a lease");
     assert!(world.desk(0).is_over(output));
+}
+
+#[test]
+fn a_reader_that_begins_behind_the_last_token_fails_at_once_in_either_order() {
+    for claims_first in [true, false] {
+        let mut world = World::new(&[(0, 1, 16), (0, 1, 64)]);
+        let output = world.produce(0, 1, |_| {});
+        let theirs = blocks(7, 1);
+        let mut input = None;
+        for step in [claims_first, !claims_first] {
+            if step {
+                let begin = |how: &mut penstock_flows::desk::Consume| how.begin = 101;
+                input = Some(world.consume(1, 1, &[0], begin));
+            } else {
+                world.chunk(0, output, (&theirs, &theirs), 0..100, true);
+            }
+            world.run();
+        }
+        let failed = world.failure(1, input.unwrap());
+        assert_eq!(failed.cause, FlowCause::Refused);
+        assert!(failed.words.contains("begins at token 101"), "{}", failed.words);
+        assert_eq!(world.desk(0).send_failure(output).unwrap().cause, FlowCause::Refused);
+        assert_eq!(world.nodes[0].freed.len(), 1, "its blocks came back at once");
+        world.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn what_a_sink_asks_for_travels_with_its_first_word() {
+    for is_pull in [false, true] {
+        let mut world = World::new(&[(0, 1, 16), (0, 1, 64)]);
+        let output = world.produce(0, 1, |how| how.is_lent = is_pull);
+        assert_eq!(world.desk(0).trace(output), b"");
+        let input = world.consume(1, 1, &[0], |how| {
+            (how.is_pull, how.urgency) = (is_pull, Urgency::Urgent);
+            how.trace = vec![7; TRACE_BYTES_MAX];
+        });
+        world.grant(1, input, &[9, 4]);
+        world.run();
+        assert_eq!(world.desk(0).trace(output), [7; TRACE_BYTES_MAX]);
+        world.holds_moves = true;
+        let theirs = blocks(7, 1);
+        world.chunk(0, output, (&theirs, &theirs), 0..100, true);
+        world.run();
+        let urgencies = world.nodes[usize::from(is_pull)].moving.values().map(|(_, moving)| moving.urgency);
+        assert_eq!(urgencies.collect::<Vec<_>>(), [Urgency::Urgent], "the source itself has said nothing of it");
+        world.holds_moves = false;
+        (0..2).for_each(|at| world.end_moves(at));
+        world.run();
+        assert!(world.told(1, input).contains(&Happening::Done { tokens: 100 }));
+        let now = world.now;
+        world.desk(1).release(input, now);
+        world.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn a_trace_context_that_no_frame_has_room_for_is_refused_where_it_is_given() {
+    let mut world = World::new(&[(0, 1, 16), (0, 1, 64)]);
+    for is_pull in [false, true] {
+        let refused = world.try_consume(1, 1, &[0], |how| {
+            how.is_pull = is_pull;
+            how.trace = vec![7; TRACE_BYTES_MAX + 1];
+        });
+        assert_eq!(refused, Err(CallError::Trace(TRACE_BYTES_MAX + 1)));
+    }
+    world.assert_nothing_is_left();
 }

@@ -79,6 +79,11 @@ impl DeskShell {
         ticket
     }
 
+    /// The blocks that are kept, for somebody who looks at them while the desk may let them go.
+    pub(crate) fn hold(&self, ticket: Ticket) -> Option<Vec<Blocks>> {
+        self.kept().blocks.get(&ticket).cloned()
+    }
+
     /// Lets go what is kept, or says that what is quarantined is quiet. Answers whether it was quarantined: then its blocks come back when
     /// the quarantine is looked through.
     pub(crate) fn let_go(&self, ticket: Ticket) -> bool {

@@ -4,7 +4,7 @@ mod ends;
 
 use std::time::{Duration, Instant};
 
-use ends::{BLOCKS, Both, PATIENCE, UUID, assert_bytes, both};
+use ends::{BLOCKS, Both, PATIENCE, TOKEN, UUID, assert_bytes, both};
 use penstock::config::TransportName;
 use penstock::flows::{Finished, FlowCause, Happening, Receive, RequestId, Send, Side, Status, TransferId};
 
@@ -83,6 +83,48 @@ fn bytes_come_in_legs_over_sockets() {
 #[ignore = "needs path:/sys/class/infiniband/rxe_a0"]
 fn bytes_come_in_legs_over_cards() {
     bytes_come_in_legs(TransportName::Verbs);
+}
+
+/// One thread copies out what another one gives up, and a third party writes into the blocks as soon as they are free.
+#[test]
+fn what_is_assembled_is_of_the_transfer_though_it_is_given_up_meanwhile() {
+    let (both, tokens) = (both(TransportName::Shm), 4_000);
+    let room = usize::try_from(tokens * TOKEN).unwrap();
+    for number in 0..40 {
+        let Both { source, sink, there, .. } = &both;
+        let transfer = TransferId::mint(UUID, number.into(), 0).unwrap();
+        let [sent, received] = ["a", "b"].map(|half| RequestId::new(&format!("{half}-{number}")).unwrap());
+        let output = source.engine.produce(transfer, &sent, Send::from(&source.layout)).unwrap();
+        let input = sink.engine.consume(transfer, &received, Receive::into(&sink.layout).from(0, there)).unwrap();
+        let blocks = sink.take(63);
+        let places = blocks.indices().to_vec();
+        input.grant(&blocks).unwrap();
+        drop(blocks);
+        source.compute(&output, number, tokens);
+        while !matches!(input.next(PATIENCE).unwrap(), Happening::Done { .. }) {}
+        output.wait(PATIENCE).unwrap().unwrap();
+        let mut layers = [vec![0; room], vec![0; room]];
+        let assembled = std::thread::scope(|scope| {
+            let [one, other] = &mut layers;
+            let copying = scope.spawn(|| input.assemble(&mut [one, other], tokens));
+            std::thread::sleep(Duration::from_micros(u64::from(number) * 10));
+            input.abort(PATIENCE);
+            let free = sink.take(BLOCKS as usize);
+            let block = u64::from(sink.tokens) * 2 * TOKEN;
+            for place in places {
+                sink.pool.window().write_from(u64::from(place) * block, &vec![0xee; block as usize]).unwrap();
+            }
+            drop(free);
+            copying.join().unwrap()
+        });
+        match assembled {
+            Ok(1) => assert_bytes(number, tokens, &layers),
+            Ok(legs) => assert_eq!(legs, 0, "it was given up before"),
+            // It was given up between the look at its legs and the copy.
+            Err(error) => assert!(error.to_string().contains("leg 0"), "{error}"),
+        }
+    }
+    both.sink.assert_nothing_is_left();
 }
 
 #[test]

@@ -72,7 +72,9 @@ pub enum Miss {
     #[error("the parent is still running: ask again when it has ended, or wait for it")]
     Running,
     /// Its blocks made room for others.
-    #[error("the parent's blocks made room for others' before they were inherited: raise `pins.bytes` or `pins.count`")]
+    #[error(
+        "the parent's blocks made room for others' before they were inherited: raise `PinSettings::bytes` or `PinSettings::count`"
+    )]
     Evicted,
     /// Its time was over.
     #[error("the parent's blocks were pinned for a time, which is over: pin them for longer, or ask sooner")]

@@ -171,7 +171,7 @@ pub enum PinError {
         most: usize,
     },
     /// The blocks are too large.
-    #[error("blocks of {bytes} bytes are more than the {most} that all pins may have: raise `pins.bytes`")]
+    #[error("blocks of {bytes} bytes are more than the {most} that all pins may have: raise `PinSettings::bytes`")]
     TooLarge {
         /// How large they are.
         bytes: u64,
@@ -180,7 +180,7 @@ pub enum PinError {
     },
     /// What is kept is in use.
     #[error(
-        "there is no room for {bytes} bytes beside {held} that children have: wait until some have ended, or raise `pins.bytes` or `pins.count`"
+        "there is no room for {bytes} bytes beside {held} that children have: wait until some have ended, or raise `PinSettings::bytes` or `PinSettings::count`"
     )]
     InUse {
         /// How large they are.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::{EngineName, Moment};
-use penstock_session::control::Side;
+use penstock_session::control::{Side, TRACE_BYTES_MAX};
 use penstock_session::transfers::places::Places;
 use penstock_session::transfers::table::{AdmitError, EntryKey};
 use penstock_session::{PeerKey, RequestId, TransferId};
@@ -121,6 +121,9 @@ pub enum CallError {
     /// What is read is not resumed.
     #[error("what is lent is read again from its beginning when a session breaks: only what is sent can be resumed")]
     NotSent,
+    /// A trace context that no frame has room for.
+    #[error("a trace context has at most {TRACE_BYTES_MAX} bytes, not {0}: give its ids, not its baggage")]
+    Trace(usize),
     /// Nothing of this transfer waits for that engine.
     #[error("no rank of the source waits for engine `{0}`: its session did not break, or is resumed already")]
     NotBroken(EngineName),
@@ -187,7 +190,7 @@ impl Desk {
                 ttl: how.lease_ttl.unwrap_or(self.settings.lease_ttl),
                 deadline: now + how.within,
             })?;
-            let lent = Lent { loans, places: Places::some(sinks, of), armed: Moment::NEVER };
+            let lent = Lent { loans, places: Places::some(sinks, of), trace: Vec::new(), armed: Moment::NEVER };
             return self.admit(Side::Source, transfer, request, Flow::Lent(Box::new(lent)), now);
         }
         let legs = SourceLegs::new(Send {
@@ -211,6 +214,7 @@ impl Desk {
             moves: BTreeMap::new(),
             within: how.within,
             urgency: how.urgency,
+            trace: Vec::new(),
             armed: Moment::NEVER,
         };
         self.admit(Side::Source, transfer, request, Flow::Source(Box::new(source)), now)
@@ -227,6 +231,9 @@ impl Desk {
         let layout = Arc::clone(self.partners.own(how.layout).ok_or(CallError::NoLayout)?);
         if let Some(&(rank, _)) = how.sources.iter().find(|(_, peer)| !self.is_able(*peer)) {
             return Err(CallError::NotSpoken { rank });
+        }
+        if how.trace.len() > TRACE_BYTES_MAX {
+            return Err(CallError::Trace(how.trace.len()));
         }
         let (rank, ranks) = how.rank;
         let receive = Receive {
@@ -394,8 +401,9 @@ impl Desk {
         self.looked_sink(key).map_or_else(Vec::new, |legs| legs.landed_legs().collect())
     }
 
-    /// What a leg brought, as pieces of buffers that have room for so many tokens.
-    pub fn assembly(&mut self, key: EntryKey, leg: u32, room_tokens: u64) -> Result<Vec<Piece>, CallError> {
+    /// What a leg brought, as pieces of buffers that have room for so many tokens, and what its blocks are kept as. Whoever copies holds
+    /// them meanwhile: the leg may be let go at any time.
+    pub fn assembly(&mut self, key: EntryKey, leg: u32, room_tokens: u64) -> Result<(Ticket, Vec<Piece>), CallError> {
         Ok(self.sink(key)?.assembly(leg, room_tokens)?)
     }
 
@@ -414,6 +422,15 @@ impl Desk {
     /// How far a transfer is.
     pub fn status(&self, key: EntryKey) -> Option<Status> {
         self.flow(key).map(Flow::status)
+    }
+
+    /// The trace context that a sink has sent to this source, once one has.
+    pub fn trace(&self, key: EntryKey) -> &[u8] {
+        match self.flow(key) {
+            Some(Flow::Source(source)) => &source.trace,
+            Some(Flow::Lent(lent)) => &lent.trace,
+            _ => &[],
+        }
     }
 
     /// How a source's transfer failed, if it did.

@@ -40,7 +40,10 @@ pub(super) struct Source {
     pub(super) moves: BTreeMap<(u16, u64), MoveId>,
     /// How long one move may take.
     pub(super) within: Duration,
+    /// The higher one of what this side and the ranks of the other want.
     pub(super) urgency: Urgency,
+    /// The trace context of the rank that granted first, if it has one.
+    pub(super) trace: Vec<u8>,
     pub(super) armed: Moment,
 }
 
@@ -61,6 +64,8 @@ pub(super) struct Lent {
     pub(super) loans: Loans,
     /// Whose each rank of the sink is.
     pub(super) places: Places,
+    /// The trace context of the rank that claimed first, if it has one.
+    pub(super) trace: Vec<u8>,
     pub(super) armed: Moment,
 }
 

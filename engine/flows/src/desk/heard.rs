@@ -13,7 +13,7 @@ use penstock_session::{PeerKey, Said, TransferId};
 
 use super::Desk;
 use super::flow::{Flow, Sink};
-use crate::action::{MoveId, WatchId};
+use crate::action::{MoveId, Urgency, WatchId};
 use crate::cause::FlowCause;
 use crate::output::SourceLegs;
 use crate::part::{LegError, PartLanded, bounded};
@@ -268,6 +268,9 @@ impl Desk {
             self.say(peer, Said::Fail(Fail { head, cause, words, missing: Vec::new() }));
             return Ok(());
         }
+        if lent.trace.is_empty() {
+            lent.trace.clone_from(&claim.trace);
+        }
         lent.loans.claimed(rank, claim.from).map_err(|_| refuse())
     }
 
@@ -325,7 +328,15 @@ impl Desk {
         };
         let pair = pair.map_err(|_| refuse(FlowCause::Unfit, 0))?;
         match source.legs.granted(rank, &Arc::new(pair), grant) {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                if grant.urgency > 0 {
+                    source.urgency = Urgency::Urgent;
+                }
+                if source.trace.is_empty() {
+                    source.trace.clone_from(&grant.trace);
+                }
+                Ok(())
+            }
             Err(error) => Err(refuse(FlowCause::Refused, error.expected())),
         }
     }

@@ -4,6 +4,7 @@ use penstock_session::control::Form;
 
 use super::leg::Leg;
 use super::legs::SinkLegs;
+use crate::action::Ticket;
 use crate::layout::Layout;
 use crate::part::LegError;
 
@@ -24,8 +25,8 @@ impl SinkLegs {
     /// What a leg brought, as pieces of buffers that have room for so many tokens. A token-major buffer is one token behind the other, a
     /// plane-major one has its planes so many tokens apart. The first token of the transfer is token 0.
     ///
-    /// Only what has landed and is still there can be assembled; [`SinkLegs::taken`] comes behind the copy.
-    pub fn assembly(&self, leg: u32, room_tokens: u64) -> Result<Vec<Piece>, LegError> {
+    /// Only what has landed and is still there can be assembled; [`SinkLegs::taken`] comes behind the copy. The ticket is that of its blocks.
+    pub fn assembly(&self, leg: u32, room_tokens: u64) -> Result<(Ticket, Vec<Piece>), LegError> {
         if leg >= self.next_leg {
             return Err(LegError::NoSuchLeg { leg, next: self.next_leg });
         }
@@ -73,7 +74,7 @@ impl SinkLegs {
                 done += tokens;
             }
         }
-        Ok(pieces.0)
+        Ok((granting.keep, pieces.0))
     }
 }
 

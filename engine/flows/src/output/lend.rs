@@ -210,8 +210,19 @@ impl Loans {
             return Err(LegError::TooManyLent { most: LENT_BLOCKS_MAX });
         }
         self.chunks.add(&self.how.layout, (blocks, tokens), is_last, keep)?;
+        self.fail_if_behind();
         self.tell_readers();
         Ok(())
+    }
+
+    /// A rank that begins to read behind the last token would wait for ever.
+    fn fail_if_behind(&mut self) {
+        let Some(total) = self.chunks.total else { return };
+        let is_behind = |reader: &Reader| reader.state != Lent::Unclaimed && reader.tokens > total;
+        if let Some(at) = self.readers.iter().position(is_behind) {
+            let words = format!("the sink begins at token {}, and there are {total} in all", self.readers[at].tokens);
+            self.fail(FlowCause::Refused, Side::Source, Some(at), words);
+        }
     }
 
     /// A layer is ready up to a token. Where layers are not lent by themselves it is so with its chunk.
@@ -236,6 +247,7 @@ impl Loans {
         if self.readers.iter().all(|reader| reader.state != Lent::Unclaimed) {
             self.status.on(StatusEvent::AllGranted);
         }
+        self.fail_if_behind();
         Ok(())
     }
 

@@ -558,7 +558,7 @@ impl World {
     pub(crate) fn take(&mut self, sink: usize, leg: u32) -> Result<bool, LegError> {
         let room = self.setup.tokens - self.setup.begin;
         let node = &mut self.sinks[sink];
-        for piece in node.book.assembly(leg, room)? {
+        for piece in node.book.assembly(leg, room)?.1 {
             let (from, to, len) = (piece.region_offset as usize, piece.offset as usize, piece.len as usize);
             node.assembled[piece.buffer][to..to + len].copy_from_slice(&node.memory[from..from + len]);
         }

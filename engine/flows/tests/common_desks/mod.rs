@@ -420,6 +420,16 @@ impl World {
         sources: &[usize],
         how: impl FnOnce(&mut Consume),
     ) -> EntryKey {
+        self.try_consume(at, number, sources, how).unwrap()
+    }
+
+    pub(crate) fn try_consume(
+        &mut self,
+        at: usize,
+        number: u8,
+        sources: &[usize],
+        how: impl FnOnce(&mut Consume),
+    ) -> Result<EntryKey, CallError> {
         let node = &mut self.nodes[at];
         let layout = node.desk.layout(node.layout).unwrap();
         let mut consume = Consume {
@@ -436,7 +446,7 @@ impl World {
         };
         how(&mut consume);
         let request = RequestId::new(&format!("received-{number}")).unwrap();
-        node.desk.consume(transfer(number), request, consume, self.now).unwrap()
+        node.desk.consume(transfer(number), request, consume, self.now)
     }
 
     /// Grants these blocks.

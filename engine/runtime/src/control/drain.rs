@@ -158,6 +158,8 @@ impl<E: Env> Control<E> {
         let sent: Result<(), Broken> = connection.send(frame, Vec::new());
         match sent {
             Ok(()) => self.rewatch(token),
+            // Nothing of it was sent. It is a fault of this engine, and the peer has no part in it.
+            Err(Broken::Wire(error)) => tracing::error!(%error, "a frame that cannot be said is not sent"),
             Err(broken) => self.broke(token, &broken),
         }
     }

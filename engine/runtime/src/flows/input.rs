@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_core::{Env, RegionId};
 use penstock_flows::action::Urgency;
 use penstock_flows::desk::Consume;
-use penstock_flows::{FlowCause, LayoutKey, Status};
+use penstock_flows::{FlowCause, LayoutKey, LegError, Status};
 use penstock_memory::Blocks;
 use penstock_session::transfers::table::EntryKey;
 use penstock_session::{PeerKey, RequestId, TransferId};
@@ -113,14 +113,14 @@ impl<'a, E: Env> Receive<'a, E> {
         self
     }
 
-    /// Who goes first.
+    /// Who goes first. Of what both sides say, the more urgent counts.
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
         self.how.urgency = urgency(priority);
         self
     }
 
-    /// A trace context, as its tool writes it; the source has it with each leg.
+    /// A trace context of at most 64 bytes, as its tool writes it; the source has it by [`Output::trace`](super::Output::trace).
     #[must_use]
     pub fn trace(mut self, context: &[u8]) -> Self {
         self.how.trace = context.to_vec();
@@ -250,7 +250,9 @@ impl<E: Env> Input<E> {
 
     fn assemble_leg(&self, leg: u32, buffers: &mut [&mut [u8]], room_tokens: u64) -> Result<(), FlowError> {
         let shared = &self.hub.shared;
-        let pieces = shared.call_desk(|desk, _| desk.assembly(self.key, leg, room_tokens))?;
+        let (keep, pieces) = shared.call_desk(|desk, _| desk.assembly(self.key, leg, room_tokens))?;
+        // Another thread may give the transfer up: its blocks are nobody else's before they are copied.
+        let _held = shared.desk.hold(keep).ok_or(CallError::Leg(LegError::Freed { leg }))?;
         let region = shared.look_at_desk(|desk| desk.layout(self.layout).map(|layout| layout.region()));
         let region = region.and_then(|at| shared.registry.resolve(RegionId(at.region.0), at.generation).ok());
         let region = region.ok_or(CallError::NoLayout)?;

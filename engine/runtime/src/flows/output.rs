@@ -112,7 +112,7 @@ impl<'a, E: Env> Send<'a, E> {
         self
     }
 
-    /// Who goes first.
+    /// Who goes first. Of what both sides say, the more urgent counts.
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
         self.how.urgency = urgency(priority);
@@ -172,6 +172,11 @@ impl<E: Env> Output<E> {
             return Err(FlowError::ForeignGate);
         }
         Ok(self.hub.shared.call_desk(|desk, now| desk.layer_after(self.key, layer, gate.id, now))?)
+    }
+
+    /// The [trace context](super::Receive::trace) of the sink: that of the rank that asked first, or nothing before one has.
+    pub fn trace(&self) -> Vec<u8> {
+        self.hub.shared.look_at_desk(|desk| desk.trace(self.key).to_vec())
     }
 
     /// How far it is.
