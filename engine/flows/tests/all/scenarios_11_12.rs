@@ -1,13 +1,12 @@
 //! Words that make no sense, and words of a life that is over: counted, and nobody else is disturbed.
 
-mod common_desks;
-
-use common_desks::{World, peer, transfer};
 use penstock_core::{Cause, EngineName, Epoch};
 use penstock_flows::{Event, FlowCause, Happening};
 use penstock_session::PeerKey;
 use penstock_session::control::{Able, Abort, Ack, Head, Said, Seal, Side};
 use penstock_session::landing::Landing;
+
+use crate::desks::{World, peer, transfer};
 
 /// A source, its sink, and one who has part in nothing.
 const LAYOUTS: [(u16, u16, u32); 3] = [(0, 1, 16), (0, 1, 16), (0, 1, 16)];

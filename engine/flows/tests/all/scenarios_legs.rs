@@ -1,12 +1,11 @@
 //! What a transfer in legs has to do, from both sides.
 
-mod common;
-
-use common::{Kind, Setup, World};
 use penstock_core::Moment;
 use penstock_flows::input::Leg;
 use penstock_flows::{FlowCause, Happening, LegError, MemoryPolicy, NoMemory};
 use penstock_session::control::Side;
+
+use crate::legs::{Kind, Setup, World};
 
 #[test]
 fn scenario_04_two_thousand_tokens_in_two_legs_match() {
@@ -120,9 +119,9 @@ fn scenario_07_waiting_for_memory_ends_by_the_deadline_and_what_came_stays() {
     world.grant(0, 8).unwrap();
     world.run();
     assert_eq!(world.sinks[0].book.no_memory(0, world.now), NoMemory::Wait);
-    assert_eq!(world.sinks[0].book.deadline(), common::DEADLINE);
-    world.now = common::DEADLINE;
-    world.sinks[0].book.expire(common::DEADLINE);
+    assert_eq!(world.sinks[0].book.deadline(), crate::legs::DEADLINE);
+    world.now = crate::legs::DEADLINE;
+    world.sinks[0].book.expire(crate::legs::DEADLINE);
     world.run();
     let Some(Happening::Failed(failed)) = world.sinks[0].seen.last() else { panic!("{:?}", world.sinks[0].seen) };
     assert_eq!((failed.cause, failed.blocks.len()), (FlowCause::Deadline, 0));
@@ -183,7 +182,7 @@ fn nothing_at_all_is_done_with_a_grant_and_without_one() {
             world.chunk_all();
             world.run();
         } else {
-            let (head, rows) = (common::head(Side::Source, 0), Vec::new());
+            let (head, rows) = (crate::legs::head(Side::Source, 0), Vec::new());
             let seal = penstock_session::control::Seal { head, parts: 0, tokens: 0, legs: 0, rows };
             assert_eq!(world.sinks[0].book.sealed(0, &seal, world.now), Ok(true));
             world.collect();
@@ -336,9 +335,9 @@ fn any_end_at_any_moment_leaves_nothing() {
             1 => world.sinks[sink].book.fail_here(FlowCause::SinkFailed, "broken on purpose", now),
             2 => world.sources[source].book.fail_here(FlowCause::SourceFailed, "broken on purpose"),
             _ => {
-                world.now = common::DEADLINE;
-                world.sinks.iter_mut().for_each(|sink| sink.book.expire(common::DEADLINE));
-                world.sources.iter_mut().for_each(|source| source.book.expire(common::DEADLINE));
+                world.now = crate::legs::DEADLINE;
+                world.sinks.iter_mut().for_each(|sink| sink.book.expire(crate::legs::DEADLINE));
+                world.sources.iter_mut().for_each(|source| source.book.expire(crate::legs::DEADLINE));
             }
         }
         world.run();

@@ -1,14 +1,13 @@
 //! Words for transfers of which nothing is known, not any more or not yet: nobody waits for an answer that cannot come.
 
-mod common_desks;
-
 use std::time::Duration;
 
-use common_desks::{World, peer};
 use penstock_core::Cause;
 use penstock_flows::desk::Settings;
 use penstock_flows::{Event, FlowCause};
 use penstock_session::control::Side;
+
+use crate::desks::{World, peer};
 
 const LAYOUTS: [(u16, u16, u32); 2] = [(0, 1, 16), (0, 1, 64)];
 

@@ -1,11 +1,8 @@
 //! Transfers whose sessions break and that go on in others, over desks joined by a wire and memories that are really copied.
 
-mod common_desks;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use common_desks::{WITHIN, World, peer};
 use penstock_core::{Cause, EngineName, Epoch};
 use penstock_flows::desk::{CallError, Settings, Sinks};
 use penstock_flows::{Event, FlowCause, Happening, Status};
@@ -13,6 +10,8 @@ use penstock_session::PeerKey;
 use penstock_session::control::Said;
 use penstock_session::transfers::table::EntryKey;
 use proptest::prelude::*;
+
+use crate::desks::{WITHIN, World, peer};
 
 const RESUME: Duration = Duration::from_secs(10);
 /// Blocks of a sink that are granted to one transfer.

@@ -1,14 +1,13 @@
 //! Streams, joins and aborts between engines, and whatever a peer says.
 
-mod common_relay;
-
 use proptest::prelude::*;
 
-use common_relay::{BERTH, Dice, LATER, SOON, World, pattern, request, settings};
 use penstock_core::EngineName;
 use penstock_flows::relay::{Arrival, Metadata, Put, RelayError, Source, Stream};
 use penstock_flows::{Event, FlowCause};
 use penstock_session::control::{Chunk, ChunkAck, ChunkKind, Extent, RelayAbort, Said};
+
+use crate::stages::{BERTH, Dice, LATER, SOON, World, pattern, request, settings};
 
 fn arrival(world: &mut World, at: usize) -> Option<Arrival> {
     world.call(at, |relay, now| relay.next_arrival(&request("r"), now))

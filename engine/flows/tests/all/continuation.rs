@@ -1,17 +1,16 @@
 //! Bounds of what is kept, children that wait, and parents of other engines.
 
-mod common_lives;
-
 use std::time::Duration;
 
-use common_lives::parents::*;
-use common_lives::{DEVICE, at_ms, id};
 use penstock_core::{Cause, Epoch};
 use penstock_flows::action::{Action, Ticket};
 use penstock_flows::continuation::{Asks, Group, Isolation, Miss, Parent, Pin, PinError, Settings, Terms, Waited};
 use penstock_flows::event::Event;
 use penstock_session::PeerKey;
 use penstock_session::control::{BLOCKS_MAX, PinAnswer, PinAsk, Said};
+
+use crate::lives::parents::*;
+use crate::lives::{DEVICE, at_ms, id};
 
 const TERMS: Terms = Terms { lease: 40, ttl_ms: 2000, layout: 6, layout_generation: 2 };
 const STRANGER: PeerKey = PeerKey { party: 9, epoch: Epoch(1) };

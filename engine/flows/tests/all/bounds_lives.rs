@@ -1,8 +1,5 @@
 //! What is refused of requests and swaps, and that a refusal changes nothing.
 
-mod common_lives;
-
-use common_lives::*;
 use penstock_core::Cause;
 use penstock_flows::action::Action;
 use penstock_flows::event::Event;
@@ -10,6 +7,8 @@ use penstock_flows::lifecycle::{
     BlockRef, Lifecycle, LifecycleError, Report, Request, Settings, SubscribeError, Swap, SwapNews, SwapWay, Tracker,
 };
 use penstock_session::control::BLOCKS_MAX;
+
+use crate::lives::*;
 
 fn allocated(fresh: Vec<BlockRef>) -> Report {
     Report::Allocated { fresh, cached: vec![] }

@@ -14,7 +14,7 @@ fn compare(name: &str, declared: Declared) {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == made,
-        "{path} is out of date: run PENSTOCK_UPDATE=1 cargo test -p penstock-flows --test machines_legs"
+        "{path} is out of date: run PENSTOCK_UPDATE=1 cargo test -p penstock-flows --test all machines_legs"
     );
 }
 

@@ -1,7 +1,5 @@
 //! Engines with nothing but a relay each, joined by wires that keep order and by moves that end when somebody says so.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
-
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 

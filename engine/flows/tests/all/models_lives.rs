@@ -1,18 +1,17 @@
 //! Requests, swaps and pins against models that are as simple as can be.
 
-mod common_lives;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use common_lives::parents::{Keeper, TTL, parent};
-use common_lives::*;
 use penstock_core::Cause;
 use penstock_flows::action::{Action, MoveId, Ticket, WatchId};
 use penstock_flows::continuation::{Child, CopyTail, Group, Inherited, Settings, UseKey, whole_tokens};
 use penstock_flows::event::Event;
 use penstock_flows::lifecycle::{BlockRef, DeferSite, Report, SwapKey, SwapWay, Verdict};
 use proptest::prelude::*;
+
+use crate::lives::parents::{Keeper, TTL, parent};
+use crate::lives::*;
 
 /// What may be done to one of four requests.
 #[derive(Debug, Clone)]

@@ -16,7 +16,7 @@ fn is_as_committed(name: &str, made: &str) {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert_eq!(
         found, made,
-        "snapshots/{name}.txt differs: run PENSTOCK_UPDATE=1 cargo test -p penstock-flows machines"
+        "snapshots/{name}.txt differs: run PENSTOCK_UPDATE=1 cargo test -p penstock-flows --test all machines"
     );
 }
 

@@ -1,13 +1,12 @@
 //! What goes wrong where block lifecycles are followed by hooks in a scheduler, one test each.
 
-mod common_lives;
-
-use common_lives::*;
 use penstock_core::Cause;
 use penstock_flows::event::Event;
 use penstock_flows::lifecycle::{
     BlockRef, DeferSite, Evicted, Eviction, LifecycleError, Report, Request, Swap, SwapNews, SwapWay, Verdict,
 };
+
+use crate::lives::*;
 
 fn allocated(fresh: Vec<BlockRef>) -> Report {
     Report::Allocated { fresh, cached: vec![] }

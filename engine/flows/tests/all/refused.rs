@@ -1,14 +1,13 @@
 //! A sink whose grant or whose source's words were refused: it ends at once, its blocks come back, and who is served is not disturbed.
 
-mod common_desks;
-
 use std::time::Duration;
 
-use common_desks::{World, peer, transfer};
 use penstock_flows::desk::{Consume, Sinks};
 use penstock_flows::{Event, FlowCause, Happening};
 use penstock_session::PeerKey;
 use penstock_session::control::{Abort, Head, Lend, Said, Side};
+
+use crate::desks::{World, peer, transfer};
 
 /// A source and two sinks.
 const LAYOUTS: [(u16, u16, u32); 3] = [(0, 1, 16), (0, 1, 16), (0, 1, 16)];

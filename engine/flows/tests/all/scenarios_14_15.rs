@@ -1,13 +1,12 @@
 //! A child that inherits from its parent, and a request whose free was put off.
 
-mod common_lives;
-
-use common_lives::parents::{Keeper, TTL, parent};
-use common_lives::*;
 use penstock_core::Cause;
 use penstock_flows::continuation::{Miss, Pin, Settings};
 use penstock_flows::event::Event;
 use penstock_flows::lifecycle::{DeferSite, Report, Request, SwapNews, SwapWay, Verdict};
+
+use crate::lives::parents::{Keeper, TTL, parent};
+use crate::lives::*;
 
 #[test]
 fn scenario_15_a_deferred_request_is_removed_once_at_its_abort() {

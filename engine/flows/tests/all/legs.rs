@@ -2,8 +2,6 @@
 //!
 //! After each delivery it is looked at whether bytes land in blocks that are granted, and whether each ticket is let go once.
 
-#![allow(dead_code)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,14 +1,13 @@
 //! Two stages with two berths for puts and two for gets each, which stream chunks of three blobs to each other.
 
-mod common_relay;
-
 use std::collections::BTreeMap;
 
-use common_relay::{BERTH, Dice, LATER, World, pattern, request};
 use penstock_core::Credits;
 use penstock_flows::relay::payload::{Dtype, Item, Schema};
 use penstock_flows::relay::{Arrival, Destination, GetKey, Put, PutKey, Source, StreamKey};
 use penstock_session::purse::{Purse, Took, Waiter};
+
+use crate::stages::{BERTH, Dice, LATER, World, pattern, request};
 
 const CHUNKS: u64 = 3;
 const SEEDS: u64 = 10_000;

@@ -1,5 +1,4 @@
 //! A scheduler with one device, for tests: says what it does as a scheduler would, and hands out blocks as an allocator would.
-#![allow(dead_code)]
 
 pub(crate) mod parents;
 

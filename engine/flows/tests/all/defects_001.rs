@@ -1,11 +1,10 @@
 //! What goes wrong where transfers in legs are written anew, and does not here.
 
-mod common;
-
-use common::{Kind, Setup, World, head};
 use penstock_flows::input::Leg;
 use penstock_flows::{FlowCause, Happening, LegError, MemoryPolicy, NoMemory, PartLanded, Ticket};
 use penstock_session::control::{Grant, Said, Side};
+
+use crate::legs::{Kind, Setup, World, head};
 
 /// 2,000 tokens of which the first 1,024 are there.
 fn with_a_first_leg(setup: Setup) -> World {
@@ -323,8 +322,8 @@ fn defect_001_a_rejected_resume_only_logs() {
     let mut world = with_a_first_leg(Setup::embedding(2000));
     world.grant(0, 8).unwrap();
     world.collect();
-    let place = world.wire.iter().position(|message| matches!(message, common::Message::ToSource { .. })).unwrap();
-    let common::Message::ToSource { said: Said::Grant(grant), .. } = &mut world.wire[place] else {
+    let place = world.wire.iter().position(|message| matches!(message, crate::legs::Message::ToSource { .. })).unwrap();
+    let crate::legs::Message::ToSource { said: Said::Grant(grant), .. } = &mut world.wire[place] else {
         panic!("it is a grant")
     };
     grant.leg = 7;
@@ -334,7 +333,7 @@ fn defect_001_a_rejected_resume_only_logs() {
         _ => None,
     });
     assert_eq!(refused, None, "the leg that the answer names was never granted here");
-    world.sinks[0].book.refused_there(0, &common::refused(1, 1), world.now).unwrap();
+    world.sinks[0].book.refused_there(0, &crate::legs::refused(1, 1), world.now).unwrap();
     world.run();
     let Some(Happening::Failed(failed)) = world.sinks[0].seen.last() else { panic!("{:?}", world.sinks[0].seen) };
     assert_eq!((failed.cause, failed.said_by, failed.source), (FlowCause::Refused, Side::Source, Some(0)));

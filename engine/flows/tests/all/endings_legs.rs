@@ -1,16 +1,15 @@
 //! How transfers in legs end when somebody does not answer, is gone, or says whatever comes to his mind.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use common::{ABORT_WITHIN, Kind, Setup, World, head};
 use penstock_core::{Cause, Moment};
 use penstock_flows::input::Leg;
 use penstock_flows::{FlowCause, Happening, LegError, PartLanded, SinkWish, SourceWish, Status, Ticket};
 use penstock_session::control::{Fail, Grant, Missing, Said, Seal, Side};
 use proptest::prelude::*;
+
+use crate::legs::{ABORT_WITHIN, Kind, Setup, World, head};
 
 /// A transfer whose second leg is under way: nothing of it has been delivered.
 fn in_the_second_leg(setup: Setup) -> World {
@@ -54,7 +53,7 @@ fn blocks_of_an_abort_that_nobody_answers_are_quarantined_and_come_back_by_the_a
     let ticket = *world.sinks[0].granted.keys().last().unwrap();
     assert_eq!((world.sinks[0].quarantined.as_slice(), world.sinks[0].freed.len()), ([ticket].as_slice(), 0));
     let book = &mut world.sinks[0].book;
-    book.expire(common::DEADLINE);
+    book.expire(crate::legs::DEADLINE);
     assert_eq!(book.leg(1), Some(Leg::Quarantined), "nothing is freed because time has passed");
     assert_eq!(book.drained(0, 7, true), Err(LegError::NoSuchAbort { number: 7 }));
     assert_eq!(book.drained(0, 1, false), Ok(()));
@@ -76,7 +75,10 @@ fn blocks_that_a_lost_source_may_be_at_wait_for_the_proof() {
     world.collect();
     assert_eq!((failed(&world, 0).cause, failed(&world, 0).source), (FlowCause::PeerLost, Some(0)));
     assert!(
-        world.wire.iter().all(|message| !matches!(message, common::Message::ToSource { said: Said::Abort(_), .. }))
+        world
+            .wire
+            .iter()
+            .all(|message| !matches!(message, crate::legs::Message::ToSource { said: Said::Abort(_), .. }))
     );
     assert_eq!(world.sinks[0].book.confirmed(), 1024, "a transfer that goes on elsewhere goes on from there");
     world.sinks[0].book.lost(0, now).unwrap();
@@ -148,12 +150,12 @@ fn a_source_answers_an_abort_when_no_part_of_it_can_land() {
 fn a_part_that_could_not_be_moved_fails_the_transfer_for_all_ranks() {
     let kinds = vec![(0, Kind::Heads { of: 2, bytes: 4 })];
     let mut world = in_the_second_leg(Setup { kinds, sink_ranks: 2, ..Setup::embedding(2000) });
-    while !world.wire.iter().any(|message| matches!(message, common::Message::Move { .. })) {
+    while !world.wire.iter().any(|message| matches!(message, crate::legs::Message::Move { .. })) {
         world.deliver_one();
         world.collect();
     }
     world.sources[0].book.ended(1, 1, Err(Cause::RevokedByPeer), false, Moment::from_ns(1));
-    world.wire.retain(|message| !matches!(message, common::Message::Move { part, .. } if part.sink == 1));
+    world.wire.retain(|message| !matches!(message, crate::legs::Message::Move { part, .. } if part.sink == 1));
     world.run();
     for sink in 0..2 {
         assert_eq!(failed(&world, sink).cause, FlowCause::Moving(Cause::RevokedByPeer));
@@ -336,7 +338,7 @@ proptest! {
                     }
                 }
                 Saying::Sealed { tokens, parts: said } => {
-                    let rows = common::all_rows(&node.layout);
+                    let rows = crate::legs::all_rows(&node.layout);
                     let seal = Seal { head: head(Side::Source, 0), parts: said.unwrap_or(parts), tokens: tokens.unwrap_or(12), legs: 1, rows };
                     if book.sealed(0, &seal, now) == Ok(true) && book.status() == Status::Success {
                         prop_assert!(book.confirmed() >= seal.tokens, "it is not done before all of it is there");
@@ -372,7 +374,7 @@ proptest! {
                     let _ = book.proven_quiet(source, now);
                 }
                 Saying::Refused(leg) => {
-                    let _ = book.refused_there(0, &common::refused(leg, 0), now);
+                    let _ = book.refused_there(0, &crate::legs::refused(leg, 0), now);
                 }
                 Saying::Expire(ns) => book.expire(Moment::from_ns(ns)),
                 Saying::Abort => book.abort(now),

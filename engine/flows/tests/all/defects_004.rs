@@ -1,15 +1,14 @@
 //! What goes wrong where stages hand chunks to each other by slots and notifications: each is a test that fails where it does.
 
-mod common_relay;
-
 use std::time::Duration;
 
-use common_relay::{ABORT, BERTH, LATER, OWN, SOON, World, pattern, region, request, settings};
 use penstock_core::{Cause, EngineName};
 use penstock_flows::action::Ticket;
 use penstock_flows::relay::{Arrival, Destination, Get, Place, Put, RelayError, Source, ToPut};
 use penstock_flows::{Event, FlowCause};
 use penstock_session::control::{ChunkAck, Said};
+
+use crate::stages::{ABORT, BERTH, LATER, OWN, SOON, World, pattern, region, request, settings};
 
 fn cause<T>(result: Option<&Result<T, penstock_flows::relay::RelayFailed>>) -> Option<FlowCause> {
     result.and_then(|result| result.as_ref().err()).map(|failed| failed.cause)

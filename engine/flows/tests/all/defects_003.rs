@@ -1,11 +1,10 @@
 //! What goes wrong where a child goes on from its parent's blocks, one test each.
 
-mod common_lives;
-
-use common_lives::parents::*;
-use common_lives::{Node, id};
 use penstock_flows::continuation::{Ask, Child, Group, Isolation, Miss, Parent, Pin, PinError, Settings, finish};
 use penstock_flows::lifecycle::{Report, Request, Verdict};
+
+use crate::lives::parents::*;
+use crate::lives::{Node, id};
 
 /// The blocks were counted, and tokens without data with them: 704 instead of 688.
 #[test]

@@ -1,14 +1,13 @@
 //! Each event of a scheduler's tables, with the state it leads to and what becomes of an index of requests.
 
-mod common_lives;
-
-use common_lives::*;
 use penstock_core::Cause;
 use penstock_flows::event::Event;
 use penstock_flows::lifecycle::{
     BlockRef, DeferSite, Evicted, Eviction, LifecycleError, Removed, Report, Request, RequestEvent, Settings, Swap,
     SwapNews, SwapWay, Tracker, Verdict,
 };
+
+use crate::lives::*;
 
 fn allocated(fresh: Vec<BlockRef>) -> Report {
     Report::Allocated { fresh, cached: vec![] }

@@ -1,15 +1,14 @@
 //! Transfers that their sink reads: desks joined by a wire, over memories that are really copied.
 
-mod common_desks;
-
 use std::time::Duration;
 
-use common_desks::{TTL, World, peer, transfer};
 use penstock_core::Cause;
 use penstock_flows::action::Urgency;
 use penstock_flows::desk::{CallError, Sinks};
 use penstock_flows::{Event, FlowCause, Happening, Status};
 use penstock_session::control::{Ack, Acked, Fail, Head, LeaseOver, Lend, Renew, Said, Side, TRACE_BYTES_MAX};
+
+use crate::desks::{TTL, World, peer, transfer};
 
 /// Blocks in no order, none of them the one for what goes once.
 fn blocks(count: u32, salt: u32) -> Vec<u32> {

@@ -1,13 +1,10 @@
 //! docs/PROTOCOL.md says what is said: its tables of frames are made from the declarations of their bodies, its pictures of machines from
 //! their tables. `PENSTOCK_UPDATE=1` writes them anew.
 
-mod common_protocol;
-
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use common_protocol::{Declared, constants, declared, kinds, limits, source, table, variants};
 use penstock_flows::continuation::Pin;
 use penstock_flows::input::Leg;
 use penstock_flows::input::pull::Loan;
@@ -19,6 +16,8 @@ use penstock_flows::status::Status;
 use penstock_session::leases::Lease;
 use penstock_session::machine;
 use penstock_session::transfers::places::Place;
+
+use crate::declarations::{Declared, constants, declared, kinds, limits, source, table, variants};
 
 const MACHINES: [machine::Declared; 14] = [
     Place::DECLARED,
@@ -55,7 +54,7 @@ fn is_as_made(name: &str, made: &str) {
     }
     assert!(
         found == made,
-        "`{name}` of docs/PROTOCOL.md is out of date: run PENSTOCK_UPDATE=1 cargo test -p penstock-flows --test protocol"
+        "`{name}` of docs/PROTOCOL.md is out of date: run PENSTOCK_UPDATE=1 cargo test -p penstock-flows --test all protocol"
     );
 }
 

@@ -2,8 +2,6 @@
 //!
 //! Each is turned until nothing is wanted any more. What moves can be held up, and what lets go of it.
 
-#![allow(dead_code)]
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -11,7 +9,7 @@ use penstock_core::{Cause, Direction, EngineName, Epoch, Moment};
 use penstock_flows::action::Urgency;
 use penstock_flows::desk::{CallError, Consume, Produce, Settings, Sinks};
 use penstock_flows::{Action, Desk, Event, Happening, LayoutKey, MoveId, Moving, Spans, Ticket, WatchId};
-use penstock_session::control::{Buffer, Form, LayoutNews, Rows, Said, Side};
+use penstock_session::control::{Buffer, Form, LayoutNews, Rows, Said};
 use penstock_session::transfers::table::EntryKey;
 use penstock_session::{PeerKey, RequestId, TransferId};
 
@@ -590,8 +588,4 @@ fn pair(one: usize, other: usize) -> (usize, usize) {
 /// An engine, as others know it.
 pub(crate) fn peer(at: usize) -> PeerKey {
     PeerKey { party: at as u32, epoch: Epoch(at as u64 + 100) }
-}
-
-pub(crate) fn side_of(said: &Said) -> Option<Side> {
-    said.head().map(|head| head.side)
 }
