@@ -68,6 +68,9 @@ macro_rules! suite_by_name {
                     scenario_09_a_source_that_fails_in_mid_layer_is_known_in_a_second,
                     scenario_11_what_makes_no_sense_is_counted_and_everybody_else_is_served,
                     scenario_12_a_restarted_peer_is_another_one;
+                defects: defect_000_a_retry_or_second_sample_reuses_the_id, defect_001_plane_major_data_is_misplaced,
+                    defect_001_division_drops_the_remainder, defect_001_cached_data_is_a_view_of_freed_memory,
+                    defect_001_entries_leak_on_failure;
             }
         }
     };

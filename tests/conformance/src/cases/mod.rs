@@ -11,9 +11,11 @@
 //! - [`sessions`]: coming and going
 //! - [`draining`]: coming to rest
 //! - [`named`]: transfers by name
+//! - [`defects`]: transfers by name where others are known to go wrong
 //! - [`shards`]: transfers by name between unequal ranks
 
 pub mod bytes;
+pub mod defects;
 pub mod draining;
 pub mod ends;
 pub mod named;

@@ -20,17 +20,17 @@ use crate::setting::SOURCE;
 use crate::stage::{KV, PATIENCE};
 use crate::{Engine, Peer, Pool, Setting};
 
-const UUID: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
+pub(super) const UUID: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
 /// What one side may need to know that the other has failed. The promise is a second.
 const KNOWN_WITHIN: Duration = Duration::from_secs(1);
 /// Tokens of a block of the source, and of the sink: neither fits into the other evenly where a leg is cut.
 const SOURCE_TOKENS: u32 = 16;
-const SINK_TOKENS: u32 = 128;
+pub(super) const SINK_TOKENS: u32 = 128;
 /// A row of heads, token after token.
 const HEADS: Rows = Rows { first: 0, count: 2, of: 2, bytes: 16 };
 /// Three planes of positions, plane after plane.
 const PLANES: Rows = Rows { first: 0, count: 3, of: 3, bytes: 8 };
-const TOKEN_BYTES: u64 = 56;
+pub(super) const TOKEN_BYTES: u64 = 56;
 const MIB: u64 = 1 << 20;
 
 /// What a byte of a token is, wherever it lies.
@@ -64,12 +64,12 @@ fn each(form: Form) -> impl Iterator<Item = (u32, u32)> {
 }
 
 /// One engine with a pool and a layout. Fields end in this order.
-struct End {
-    layout: Layout<SystemEnv>,
-    pool: Pool,
+pub(super) struct End {
+    pub(super) layout: Layout<SystemEnv>,
+    pub(super) pool: Pool,
     engine: Engine,
     block_tokens: u32,
-    blocks: u32,
+    pub(super) blocks: u32,
 }
 
 impl End {
@@ -110,17 +110,17 @@ impl End {
 }
 
 /// A source and a sink with a session.
-struct Both {
+pub(super) struct Both {
     there: Peer,
-    sink: End,
-    source: End,
+    pub(super) sink: End,
+    pub(super) source: End,
     setting: Setting,
     /// Dropped last.
     folder: Folder,
 }
 
 impl Both {
-    fn open(setting: &Setting, source_blocks: u32, sink_blocks: u32) -> Self {
+    pub(super) fn open(setting: &Setting, source_blocks: u32, sink_blocks: u32) -> Self {
         let folder = Folder::fresh();
         let source = End::start(setting, &folder, SOURCE, SOURCE_TOKENS, source_blocks);
         let sink = End::start(setting, &folder, "sink", SINK_TOKENS, sink_blocks);
@@ -131,39 +131,47 @@ impl Both {
     }
 
     /// Turns both engines until there is an answer.
-    fn until<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> T {
+    pub(super) fn until<T>(&self, what: &str, look: impl FnMut() -> Option<T>) -> T {
         until(&[&self.source.engine, &self.sink.engine], what, look)
     }
 
-    fn produce(&self, name: u32) -> Output<SystemEnv> {
-        let request = RequestId::new(&format!("cmpl-source-{name}")).unwrap();
-        self.source.engine.produce(transfer(name), &request, Send::from(&self.source.layout)).expect("it is admitted")
+    pub(super) fn produce(&self, name: u32) -> Output<SystemEnv> {
+        self.produce_as(name, transfer(name), Send::from(&self.source.layout))
     }
 
-    fn consume(&self, name: u32, policy: MemoryPolicy) -> Input<SystemEnv> {
+    pub(super) fn produce_as(&self, name: u32, transfer: TransferId, how: Send<'_, SystemEnv>) -> Output<SystemEnv> {
+        let request = RequestId::new(&format!("cmpl-source-{name}")).unwrap();
+        self.source.engine.produce(transfer, &request, how).expect("it is admitted")
+    }
+
+    pub(super) fn consume(&self, name: u32, policy: MemoryPolicy) -> Input<SystemEnv> {
+        self.consume_as(name, transfer(name), policy)
+    }
+
+    pub(super) fn consume_as(&self, name: u32, transfer: TransferId, policy: MemoryPolicy) -> Input<SystemEnv> {
         let request = RequestId::new(&format!("cmpl-sink-{name}")).unwrap();
         let how = Receive::into(&self.sink.layout).from(0, &self.there).memory(policy);
-        self.sink.engine.consume(transfer(name), &request, how).expect("it is admitted")
+        self.sink.engine.consume(transfer, &request, how).expect("it is admitted")
     }
 
     /// Gives so many tokens in one chunk.
-    fn give(&self, output: &Output<SystemEnv>, name: u32, tokens: u64) {
+    pub(super) fn give(&self, output: &Output<SystemEnv>, name: u32, tokens: u64) {
         let blocks = self.take(&self.source, tokens.div_ceil(u64::from(SOURCE_TOKENS)));
         self.source.fill(name, blocks.indices(), tokens);
         output.chunk(&blocks, tokens, true).expect("it stands");
     }
 
     /// Blocks, as soon as they are free: what ended is let go by the control loop.
-    fn take(&self, end: &End, count: u64) -> Blocks {
+    pub(super) fn take(&self, end: &End, count: u64) -> Blocks {
         self.until("blocks are free", || end.pool.take(count as usize).ok())
     }
 
-    fn next(&self, input: &Input<SystemEnv>) -> Happening {
+    pub(super) fn next(&self, input: &Input<SystemEnv>) -> Happening {
         self.until("something happens at the sink", || input.try_next())
     }
 
     /// Has it all in legs of so many blocks. Answers how many legs there were, and how the application saw it end.
-    fn receive(&self, input: &Input<SystemEnv>, name: u32, tokens: u64, leg_blocks: u64) -> u32 {
+    pub(super) fn receive(&self, input: &Input<SystemEnv>, name: u32, tokens: u64, leg_blocks: u64) -> u32 {
         let mut found =
             [0, 1].map(|buffer| vec![0; input.assembled_bytes(buffer, tokens).expect("there are two") as usize]);
         let (mut legs, mut confirmed_before) = (0, 0);
@@ -195,8 +203,16 @@ impl Both {
         legs + 1
     }
 
+    /// One transfer of so many tokens, in so many legs of so many blocks.
+    pub(super) fn comes_whole(&self, name: u32, tokens: u64, leg_blocks: u64, legs: u32) {
+        let (output, input) = (self.produce(name), self.consume(name, MemoryPolicy::Wait));
+        self.give(&output, name, tokens);
+        assert_eq!(self.receive(&input, name, tokens, leg_blocks), legs, "{tokens} tokens");
+        self.until("the source ends", || output.poll()).expect("the sink has everything");
+    }
+
     /// Everything has come to its end: nothing is kept, and all blocks are free.
-    fn assert_nothing_is_left(&self) {
+    pub(super) fn assert_nothing_is_left(&self) {
         for end in [&self.source, &self.sink] {
             self.until("all blocks are free", || end.is_free().then_some(()));
             let metrics = end.engine.control_metrics();
@@ -230,7 +246,7 @@ fn join(from: &Engine, to: &Engine, turned: &[&Engine]) -> Peer {
     until(turned, "there is a session", || connecting.poll()).expect("there is a session")
 }
 
-fn assert_whole(found: &[Vec<u8>; 2], name: u32, tokens: u64) {
+pub(super) fn assert_whole(found: &[Vec<u8>; 2], name: u32, tokens: u64) {
     for (buffer, lies) in buffers(SINK_TOKENS).iter().enumerate() {
         for token in 0..tokens {
             for (row, byte) in each(lies.form) {
@@ -356,11 +372,7 @@ pub fn scenario_06_a_cut_at_token_1000_gives_the_same_bytes(setting: &Setting) {
 
 fn in_legs(setting: &Setting, tokens: u64, leg_blocks: u64, legs: u32) {
     let both = Both::open(setting, tokens.div_ceil(u64::from(SOURCE_TOKENS)) as u32, leg_blocks as u32);
-    let (output, input) = (both.produce(1), both.consume(1, MemoryPolicy::Wait));
-    both.give(&output, 1, tokens);
-    assert_eq!(both.receive(&input, 1, tokens, leg_blocks), legs);
-    both.until("the source ends", || output.poll()).expect("the sink has everything");
-    drop((output, input));
+    both.comes_whole(1, tokens, leg_blocks, legs);
     both.assert_nothing_is_left();
 }
 
