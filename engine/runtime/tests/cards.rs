@@ -1,23 +1,24 @@
 //! Sessions whose memory is reached by cards: what the runtime does with fences, rails and words aside.
 
-#[path = "network/common.rs"]
-mod common;
-#[path = "cards/double.rs"]
+#[path = "sessions/double.rs"]
 mod double;
+#[path = "sessions/hosts.rs"]
+mod hosts;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use common::{E, Folder, P, SOON, call, config, until};
-use double::{Cards, Seen};
 use penstock::config::Progress;
 use penstock::transport::Failure;
 use penstock::{
     Answer, Cause, Engine, Hold, HostMemory, NoteId, Plan, Pool, PoolSpec, RemoteHold, RenewError, Rights, Span, Stage,
     Submit, SystemEnv,
 };
+
+use double::{Cards, Seen};
+use hosts::{E, Folder, P, SOON, call, config, until};
 
 /// Nobody marks these lanes as ready, so their workers look for themselves.
 fn start(config: penstock::Config, splits: bool) -> (E, Arc<Seen>) {

@@ -1,6 +1,7 @@
 //! Transfers by name whose session is really broken, and that go on in the next one: by a goodbye of either side, and by connections that
 //! the kernel cuts.
 
+#[path = "by_name/ends/mod.rs"]
 mod ends;
 
 use std::time::{Duration, Instant};

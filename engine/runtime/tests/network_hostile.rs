@@ -1,14 +1,14 @@
 //! Strangers, hostile and otherwise, at the port of an engine.
 
-#[path = "network/common.rs"]
-mod common;
+#[path = "sessions/hosts.rs"]
+mod hosts;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::*;
+use hosts::*;
 use penstock::session::frame::RefusalCode;
 use penstock::session::opening::{OpeningCode, Refusal, StreamKey, channel_opening};
 use penstock::{Cause, ConnectError};

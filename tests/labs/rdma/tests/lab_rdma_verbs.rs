@@ -64,9 +64,9 @@ fn named(lab: &Lab) -> Outcome {
 /// Tests of whole engines that are ignored where there are no cards: what `by name` has not, and handing over.
 fn whole_engines(lab: &Lab) -> Outcome {
     let guest = lab.guest()?;
-    for target in ["flows", "pull", "continuation", "relay"] {
-        let program = programs::test_of("penstock", "engine/runtime", target)?;
-        let suite = Suite::new(program).argument("over_cards").argument("--ignored");
+    let program = programs::test_of("penstock", "engine/runtime", "by_name")?;
+    for subject in ["flows::", "pull::", "continuation::", "relay::over_cards::"] {
+        let suite = Suite::new(program.clone()).argument(subject).argument("--ignored");
         over_the_wire(lab, &guest, 64 << 10, &[0], || lab.suite(&suite, &[]))?;
     }
     Ok(())

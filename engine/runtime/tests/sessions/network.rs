@@ -1,13 +1,11 @@
 //! Sessions between hosts, on one host: over the loopback, with a secret.
 
-#[path = "network/common.rs"]
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::*;
 use penstock::session::frame::RefusalCode;
 use penstock::{Cause, ConnectError, PoolSpec, SecretFileError, StartError};
+
+use crate::hosts::*;
 
 #[test]
 fn two_engines_meet_at_an_address_and_at_a_descriptor() {

@@ -7,8 +7,8 @@ use penstock::flows::FlowCause;
 use penstock::flows::relay::{Arrival, Destination, Fetch, Put, RelayOp, Stream};
 use penstock::{EngineName, SystemEnv};
 
-use crate::common::{Net, PATIENCE, pattern, request};
-use crate::{BERTH, small};
+use super::common::{Net, PATIENCE, pattern, request};
+use super::{BERTH, small};
 
 /// Chunks of each stage, each of three parts; a stage has two berths of either kind.
 const CHUNKS: u64 = 12;

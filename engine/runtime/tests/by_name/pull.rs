@@ -1,12 +1,11 @@
 //! Transfers by name that the sink reads, between two engines of one process, over real transports.
 
-mod ends;
-
 use std::time::{Duration, Instant};
 
-use ends::{BLOCKS, Both, End, Folder, PATIENCE, UUID, both};
 use penstock::config::{Progress, TransportName};
 use penstock::flows::{Finished, FlowCause, Gate, Happening, Receive, RequestId, Send, Status, TransferId};
+
+use crate::ends::{BLOCKS, Both, End, Folder, PATIENCE, UUID, both};
 
 impl Both {
     /// Lends so many tokens, that are read into so many blocks.
@@ -43,7 +42,7 @@ impl Both {
         }
         output.wait(PATIENCE).unwrap().unwrap();
         assert_eq!((input.status(), output.status()), (Status::Success, Status::Success));
-        ends::assert_bytes(number, tokens, &layers);
+        crate::ends::assert_bytes(number, tokens, &layers);
     }
 
     /// Every block is free again, and nothing is left in any table.
@@ -126,7 +125,7 @@ fn layers_of_two_transfers_wait_for_one_gate_that_another_thread_opens() {
         let mut layers = [0, 1].map(|buffer| vec![0; input.assembled_bytes(buffer, 100).unwrap() as usize]);
         let [one, other] = &mut layers;
         input.assemble(&mut [one, other], 100).unwrap();
-        ends::assert_bytes(*number, 100, &layers);
+        crate::ends::assert_bytes(*number, 100, &layers);
         output.wait(PATIENCE).unwrap().unwrap();
     }
     drop(waits.join().unwrap());

@@ -1,8 +1,6 @@
 //! Chunks between engines of one process, over real transports.
 
 mod common;
-#[path = "../ends/mod.rs"]
-mod ends;
 mod streams;
 
 use std::time::{Duration, Instant};

@@ -5,6 +5,7 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -144,7 +145,9 @@ pub struct Folder(pub PathBuf);
 
 impl Folder {
     pub fn new(label: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("penstock-network-{}-{label}", std::process::id()));
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let last = LAST.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("penstock-network-{}-{last}-{label}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }

@@ -1,12 +1,11 @@
 //! Transfers by name between two engines of one process, over real transports.
 
-mod ends;
-
 use std::time::{Duration, Instant};
 
-use ends::{BLOCKS, Both, PATIENCE, TOKEN, UUID, assert_bytes, both};
 use penstock::config::TransportName;
 use penstock::flows::{Finished, FlowCause, Happening, Receive, RequestId, Send, Side, Status, TransferId};
+
+use crate::ends::{BLOCKS, Both, PATIENCE, TOKEN, UUID, assert_bytes, both};
 
 impl Both {
     /// Pushes so many tokens in legs of so many blocks. Answers what was assembled, by layer.

@@ -1,17 +1,15 @@
 //! Bytes between two engines that have met over the network.
 
-#[path = "network/common.rs"]
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::*;
 use penstock::config::{Progress, TransportName};
 use penstock::{Cause, Engine, NoteId, Notified, Plan, PoolSpec, RemoteHold, Rights, Span, Submit};
+
+use crate::hosts::*;
 
 fn tcp(config: penstock::Config) -> penstock::Config {
     config.transports([TransportName::Tcp])

@@ -1,16 +1,15 @@
 //! Requests that go on from others, in whole engines: a child inherits what is here, and only the rest of it moves.
 
-mod ends;
-
 use std::time::{Duration, Instant};
 
-use ends::{BLOCKS, Both, PATIENCE, TOKEN, UUID};
 use penstock::config::TransportName;
 use penstock::flows::{
     FlowError, ForeignMemory, Group, Happening, Inherited, Isolation, LayoutSpec, LifecycleSpec, Miss, Parent,
     ParentBlocks, PinError, PinSettings, Pins, Receive, Report, RequestId, Send, TransferId, Verdict, block_refs,
 };
 use penstock::{Blocks, HostMemory, Rights, SystemEnv};
+
+use crate::ends::{BLOCKS, Both, PATIENCE, TOKEN, UUID};
 
 /// Bytes of a block of 16 tokens.
 const BLOCK: u64 = 2 * 16 * TOKEN;
@@ -32,7 +31,7 @@ fn parent(name: &str, blocks: &Blocks, computed: u64) -> Parent {
 
 /// Two engines with blocks of 16 tokens, of which the sink pins.
 fn both(transport: TransportName) -> (Both, Pins<SystemEnv>) {
-    let both = ends::both_with(transport, 16);
+    let both = crate::ends::both_with(transport, 16);
     let pins = both.sink.engine.pins(2, PinSettings::default()).unwrap();
     (both, pins)
 }
@@ -340,7 +339,7 @@ fn blocks_of_another_pool_than_the_layouts_are_refused_and_nothing_is_kept_of_th
     // Memory of the caller's own has no pool: it is the caller who numbers its blocks. A region of another engine is no layout's.
     let memory = HostMemory::from_vec(vec![0; 65_536]).unwrap();
     let region = sink.engine.register(memory, "own", Rights::READ_WRITE).unwrap();
-    let spec = |label: &str| LayoutSpec::new(label, 16, 16).token_major(0, 0, ends::ROWS);
+    let spec = |label: &str| LayoutSpec::new(label, 16, 16).token_major(0, 0, crate::ends::ROWS);
     let layout = sink.engine.layout(&region, spec("own")).unwrap();
     let transfer = TransferId::mint(UUID, 41, 0).unwrap();
     let output = sink.engine.produce(transfer, &id("q"), Send::from(&layout)).unwrap();

@@ -1,18 +1,14 @@
 //! Which transports an engine has, why it has not the others, and what that means for its peers.
 
-#[path = "network/common.rs"]
-mod common;
-#[path = "cards/double.rs"]
-mod double;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use common::{E, Folder, SOON, address, config};
-use double::{Cards, Seen};
 use penstock::config::{Progress, TransportName};
 use penstock::session::frame::RefusalCode;
 use penstock::{Config, ConnectError, Engine, StartError, SystemEnv};
+
+use crate::double::{Cards, Seen};
+use crate::hosts::{E, Folder, SOON, address, config};
 
 const ALL: [TransportName; 3] = [TransportName::Local, TransportName::Verbs, TransportName::Tcp];
 

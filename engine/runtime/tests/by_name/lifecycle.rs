@@ -1,10 +1,7 @@
 //! Lives of requests and the swaps of their blocks, in whole engines: the device is a stand-in, reached over `local`.
 
-mod ends;
-
 use std::time::{Duration, Instant};
 
-use ends::{Folder, PATIENCE};
 use penstock::config::{Progress, TransportName};
 use penstock::flows::lifecycle::{Request, TrackerMetrics};
 use penstock::flows::{
@@ -13,6 +10,8 @@ use penstock::flows::{
 };
 use penstock::region::Pool;
 use penstock::{Blocks, Engine, PoolSpec, Rights, SystemEnv};
+
+use crate::ends::{Folder, PATIENCE};
 
 const BLOCK: u64 = 64 << 10;
 

@@ -1,0 +1,10 @@
+//! The control layer in whole engines of this process: transfers by name, lives of requests, pins and relays, over real transports.
+//!
+//! One program, as each is compiled and linked by itself.
+
+mod continuation;
+mod ends;
+mod flows;
+mod lifecycle;
+mod pull;
+mod relay;
