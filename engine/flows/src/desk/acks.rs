@@ -1,6 +1,6 @@
-//! Words that a session may have taken with it: a sink that has everything says so once, and is done. If the session breaks behind that
-//! word, the source waits for one that will not come. So what was said lately is said again in the next session with the same engine;
-//! who has heard it changes nothing.
+//! Words that a session may have taken with it: a sink that has everything says so once, and one that fails says why once. If the session
+//! breaks behind that word, or is broken already, the source waits for one that will not come. So last words are said, perhaps again, in the
+//! next session with the same engine; who has heard one before changes nothing for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,9 +9,13 @@ use penstock_core::{EngineName, Epoch, Moment};
 use penstock_session::{PeerKey, Said};
 
 use super::Desk;
+use super::flow::Sink;
+use crate::input::SinkWish;
 
-/// The most words that are kept for one peer: older ones have come, or their transfers are not waited for any more.
-const WORDS_MAX: usize = 1024;
+/// The most words that are kept for one engine: the longest are 290 bytes each, and so many of them less than a third of what may wait for a
+/// peer that does not read, so that who is back is not given up for being told. Nobody says what was heard: where more was said than this in
+/// `control.resume_ms`, the oldest are forgotten, and a source that has not heard one of those waits until that time is over.
+const WORDS_MAX: usize = 8192;
 /// The most engines whose session broke for which words are kept.
 const ENGINES_MAX: usize = 256;
 
@@ -20,14 +24,14 @@ type Word = (Moment, Said);
 
 /// What was said lately.
 #[derive(Debug, Default)]
-pub(super) struct Acks {
+pub(super) struct LastWords {
     /// In sessions that stand.
     said: BTreeMap<PeerKey, VecDeque<Word>>,
     /// In sessions that broke, until when, by whom each was with.
     unheard: BTreeMap<(EngineName, Epoch), (Moment, VecDeque<Word>)>,
 }
 
-impl Acks {
+impl LastWords {
     /// Something is said to a peer that it may have to hear again.
     fn note(&mut self, peer: PeerKey, said: Said, within: Duration, now: Moment) {
         let words = self.said.entry(peer).or_default();
@@ -39,13 +43,23 @@ impl Acks {
 
     /// A session is over.
     fn broke(&mut self, peer: PeerKey, name: &EngineName, within: Duration, now: Moment) {
+        if let Some(words) = self.said.remove(&peer) {
+            self.keep((name.clone(), peer.epoch), words, within, now);
+        }
+    }
+
+    /// An engine is to hear this when it is back.
+    fn keep(
+        &mut self,
+        engine: (EngineName, Epoch),
+        words: impl IntoIterator<Item = Word>,
+        within: Duration,
+        now: Moment,
+    ) {
         self.unheard.retain(|_, (until, _)| *until > now);
-        let Some(words) = self.said.remove(&peer) else { return };
-        let engine = (name.clone(), peer.epoch);
-        let is_full = self.unheard.len() >= ENGINES_MAX && !self.unheard.contains_key(&engine);
-        let soonest = self.unheard.iter().min_by_key(|(_, (until, _))| *until).map(|(engine, _)| engine.clone());
-        if let Some(soonest) = soonest.filter(|_| is_full) {
-            self.unheard.remove(&soonest);
+        if self.unheard.len() >= ENGINES_MAX && !self.unheard.contains_key(&engine) {
+            let soonest = self.unheard.iter().min_by_key(|(_, (until, _))| *until).map(|(engine, _)| engine.clone());
+            soonest.into_iter().for_each(|soonest| drop(self.unheard.remove(&soonest)));
         }
         let (until, unheard) = self.unheard.entry(engine).or_insert((now + within, VecDeque::new()));
         *until = now + within;
@@ -60,26 +74,48 @@ impl Acks {
     }
 }
 
+impl Sink {
+    /// Whether what it wants is to say something that is never said otherwise: that it has everything, where a source may wait for it, or
+    /// why it has failed. That a source waits its sink cannot know, where they were told different things.
+    pub(super) fn is_last_word(&self, wish: &SinkWish) -> bool {
+        match wish {
+            SinkWish::Say { said: Said::Fail(_), .. } => true,
+            SinkWish::Say { said: Said::Ack(_), .. } => self.legs.is_resumable(),
+            _ => false,
+        }
+    }
+}
+
 impl Desk {
-    /// A sink says that it has everything, of a transfer that may be resumed.
-    pub(super) fn note_ack(&mut self, peer: PeerKey, said: Said, gone: Option<&EngineName>, now: Moment) {
+    /// A sink says the last that it has to say to an engine: in the session that stands with it, and in the next one if that breaks. `gone` is
+    /// whose session is over, as far as the sink knows: the engine may be back, and not resumed.
+    pub(super) fn say_last(&mut self, peer: PeerKey, said: Said, gone: Option<&EngineName>, now: Moment) {
         let within = self.settings.resume_within;
-        self.acks.note(peer, said, within, now);
-        // Its session is over already, and nobody will say so again.
-        if let Some(name) = gone.filter(|_| self.partners.name(peer).is_none()) {
-            self.acks.broke(peer, name, within, now);
+        let there = match gone {
+            None => Some(peer),
+            Some(name) => {
+                self.partners.able().find(|able| able.epoch == peer.epoch && self.partners.name(*able) == Some(name))
+            }
+        };
+        match (there, gone) {
+            (Some(there), _) => {
+                self.last_words.note(there, said.clone(), within, now);
+                self.say(there, said);
+            }
+            (None, Some(name)) => self.last_words.keep((name.clone(), peer.epoch), [(now, said)], within, now),
+            (None, None) => {}
         }
     }
 
-    pub(super) fn acks_broke(&mut self, peer: PeerKey, name: &EngineName, now: Moment) {
-        self.acks.broke(peer, name, self.settings.resume_within, now);
+    pub(super) fn last_words_broke(&mut self, peer: PeerKey, name: &EngineName, now: Moment) {
+        self.last_words.broke(peer, name, self.settings.resume_within, now);
     }
 
     /// A peer is there, perhaps again.
-    pub(super) fn say_acks_again(&mut self, peer: PeerKey, now: Moment) {
+    pub(super) fn say_last_words_again(&mut self, peer: PeerKey, now: Moment) {
         let Some(name) = self.partners.name(peer) else { return };
-        for (_, said) in self.acks.unheard(peer, name, now) {
-            self.acks.note(peer, said.clone(), self.settings.resume_within, now);
+        for (_, said) in self.last_words.unheard(peer, name, now) {
+            self.last_words.note(peer, said.clone(), self.settings.resume_within, now);
             self.say(peer, said);
         }
     }

@@ -205,7 +205,7 @@ impl Desk {
             part_bytes: self.settings.part_bytes,
             parts_ahead: self.settings.parts_ahead,
             deadline: now + how.within,
-            resumes: how.is_resumable.then_some(self.settings.resume_within),
+            resumes: how.is_resumable.then_some(self.settings.source_waits()),
         })?;
         let source = Source {
             legs,

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use penstock_core::{Direction, Moment};
+use penstock_session::PeerKey;
 use penstock_session::landing::Landing;
 use penstock_session::leases::LeaseId;
 use penstock_session::transfers::table::{Ended, EntryKey};
-use penstock_session::{PeerKey, Said};
 
 use super::flow::{Flow, Source};
 use super::lending::{self, Borrowed};
@@ -79,14 +79,15 @@ impl Desk {
         loop {
             let Some(Flow::Sink(sink)) = self.flow_mut(key) else { return };
             let Some(wish) = sink.legs.poll_wish() else { return };
-            if let SinkWish::Say { source, said: said @ Said::Ack(_) } = &wish
-                && sink.legs.is_resumable()
-                && let Some(&peer) = sink.sources.get(source)
+            if sink.is_last_word(&wish)
+                && let SinkWish::Say { source, said } = wish
             {
-                let (gone, said) = (sink.gone.get(source).cloned(), said.clone());
-                self.note_ack(peer, said, gone.as_ref(), now);
+                if let Some(&peer) = sink.sources.get(&source) {
+                    let gone = sink.gone.get(&source).cloned();
+                    self.say_last(peer, said, gone.as_ref(), now);
+                }
+                continue;
             }
-            let Some(Flow::Sink(sink)) = self.flow_mut(key) else { return };
             let actions = sink_actions(&sink.sources, wish, "blocks of a transfer whose source may still write");
             self.actions.extend(actions);
         }

@@ -221,14 +221,15 @@ impl Desk {
                 }
             }
             Flow::Lent(lent) => {
-                if matches!(said, Said::Fail(_)) && lent.places.peer(head.rank).is_none() {
-                    lent.places.claim(head.rank, head.ranks, peer, false).map_err(|_| NotTaken::Counted)?;
+                if matches!(said, Said::Fail(_) | Said::Abort(_)) && lent.places.peer(head.rank).is_none() {
+                    lent.places.claim(head.rank, head.ranks, peer, false).map_err(|_| not_taken)?;
                 }
                 if lent.places.peer(head.rank) != Some(peer) {
                     return Err(not_taken);
                 }
                 match said {
                     Said::Fail(fail) => lent.loans.failed_there(head.rank, fail)?,
+                    Said::Abort(abort) => lent.loans.asked_to_stop(head.rank, abort.number)?,
                     Said::Refused(_) => lent.loans.refused_there(head.rank)?,
                     _ => return Err(NotTaken::Counted),
                 }

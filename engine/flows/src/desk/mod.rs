@@ -17,7 +17,7 @@
 //! - `relays`: chunks between stages
 //! - `shares`: in which transfers each peer has a part
 //! - `resume`: transfers whose session broke, and that go on in another one
-//! - `acks`: words that a session may have taken with it
+//! - `acks`: last words, which a session may have taken with it
 //! - `settings`: how much there may be of everything
 
 mod abroad;
@@ -48,7 +48,7 @@ use penstock_session::transfers::table::{EntryKey, Finished, TableMetrics, Trans
 use penstock_session::{PeerKey, RequestId, Said, TransferId};
 
 use self::abroad::Abroad;
-use self::acks::Acks;
+use self::acks::LastWords;
 pub use self::calls::{CallError, Consume, Produce, Sinks};
 pub use self::check::Broken;
 use self::flow::Flow;
@@ -98,7 +98,7 @@ pub struct Desk {
     watches: BTreeMap<WatchId, (EntryKey, u16)>,
     last_watch: u64,
     /// What was said lately, and may have to be said again.
-    acks: Acks,
+    last_words: LastWords,
     /// When something of the tables is too old at the earliest.
     table_due: Moment,
     /// When memory that a peak has left behind is looked for.
@@ -167,7 +167,7 @@ impl Desk {
             last_move: 0,
             watches: BTreeMap::new(),
             last_watch: 0,
-            acks: Acks::default(),
+            last_words: LastWords::default(),
             table_due: Moment::NEVER,
             shrink_at: Moment::from_ns(0),
             gates: Gates::default(),

@@ -16,7 +16,7 @@ impl Desk {
     /// A session is over: each of its transfers goes on without it, waits for another, or ends.
     pub(super) fn lost(&mut self, peer: PeerKey, name: Option<&EngineName>, now: Moment) {
         if let Some(name) = name {
-            self.acks_broke(peer, name, now);
+            self.last_words_broke(peer, name, now);
         }
         for key in self.shares.take(peer) {
             match self.flow_mut(key) {
@@ -95,7 +95,7 @@ impl Desk {
         if !self.is_able(peer) {
             return;
         }
-        self.say_acks_again(peer, now);
+        self.say_last_words_again(peer, now);
         for key in self.shares.all(peer) {
             let Some(Flow::Sink(sink)) = self.flow_mut(key) else { continue };
             for rank in ranks_of(sink, peer) {

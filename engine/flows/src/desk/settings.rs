@@ -8,6 +8,7 @@ use penstock_session::transfers::early::EarlyBounds;
 use penstock_session::transfers::table::Bounds;
 
 use crate::input::MemoryPolicy;
+use crate::output::Waiting;
 
 /// How long a lease stands without being renewed.
 const LEASE_TTL: Duration = Duration::from_secs(2);
@@ -33,6 +34,8 @@ pub struct Settings {
     pub abort_within: Duration,
     /// How long a transfer that may be resumed waits for the next session.
     pub resume_within: Duration,
+    /// How long a session may be over before this engine knows it.
+    pub doubt_within: Duration,
     /// How long a lease stands without being renewed, where nothing else is said.
     pub lease_ttl: Duration,
     /// The most leases that are given, and as many under which is read.
@@ -67,9 +70,16 @@ impl Settings {
             },
             abort_within: Duration::from_millis(control.abort_ms),
             resume_within: Duration::from_millis(control.resume_ms),
+            // A peer that says nothing is given up after a heartbeat, by an engine that may itself be late to see that.
+            doubt_within: Duration::from_millis(config.session.heartbeat_ms) * 5 / 4,
             lease_ttl: LEASE_TTL,
             leases: control.transfers_max,
         }
+    }
+
+    /// How long a source waits for who may come back.
+    pub(super) fn source_waits(&self) -> Waiting {
+        Waiting { broken: self.resume_within, in_doubt: self.doubt_within.min(self.resume_within) }
     }
 }
 

@@ -81,9 +81,8 @@ impl SinkLegs {
     /// A source has answered an abort. It is drained when nothing of it can land any more.
     pub fn drained(&mut self, source: u16, number: u32, is_drained: bool) -> Result<(), LegError> {
         let at = self.source_at(source)?;
-        if matches!(self.sources[at].link, Link::Open | Link::Broken | Link::Still | Link::Awaited)
-            || number != self.abort_number
-        {
+        let link = self.sources[at].link;
+        if link == Link::Open || link.is_waited_for() || number != self.abort_number {
             return Err(LegError::NoSuchAbort { number });
         }
         if is_drained {
@@ -138,15 +137,16 @@ impl SinkLegs {
         self.abort_number += 1;
         self.abort_by = now + self.how.abort_within;
         for at in 0..self.sources.len() {
+            let (rank, link) = (self.sources[at].rank, self.sources[at].link);
             self.sources[at].until = Moment::NEVER;
-            if self.sources[at].link != Link::Open {
-                self.sources[at].on(LinkEvent::Ask);
-                continue;
-            }
-            let rank = self.sources[at].rank;
-            if said_by == Side::Sink || source != Some(at) {
+            // Also who is not there is to know: it may wait for the next session, and hears it there.
+            if link != Link::Quiet && (said_by == Side::Sink || source != Some(at)) {
                 let fail = Fail { head: self.head, cause: cause.code(), words: words.clone(), missing: Vec::new() };
                 self.wishes.push_back(SinkWish::Say { source: rank, said: Said::Fail(fail) });
+            }
+            if link != Link::Open {
+                self.sources[at].on(LinkEvent::Ask);
+                continue;
             }
             if self.next_leg == 0 {
                 // Nothing was granted, so nothing can land.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::Moment;
-use penstock_session::control::{BLOCKS_MAX, Fail, Head, Lend, Said, Side};
+use penstock_session::control::{AbortAck, BLOCKS_MAX, Fail, Head, Lend, Said, Side};
 use penstock_session::leases::{GivenBack, LeaseId};
 use penstock_session::machine::Step;
 use penstock_session::{TransferId, machine};
@@ -337,6 +337,15 @@ impl Loans {
     pub fn failed_there(&mut self, rank: u16, fail: &Fail) -> Result<(), LegError> {
         let at = self.reader_at(rank)?;
         self.fail(FlowCause::of_code(fail.cause), Side::Sink, Some(at), fail.words.clone());
+        Ok(())
+    }
+
+    /// A rank of the sink wants its blocks back, as it waits to be sent what is lent: nothing is written from here, so it has them.
+    pub fn asked_to_stop(&mut self, rank: u16, number: u32) -> Result<(), LegError> {
+        let at = self.reader_at(rank)?;
+        self.fail(FlowCause::Aborted, Side::Sink, Some(at), format!("rank {rank} of the sink gave it up"));
+        let ack = AbortAck { head: self.head, number, is_drained: true };
+        self.wishes.push_back(SourceWish::Say { sink: rank, said: Said::AbortAck(ack) });
         Ok(())
     }
 

@@ -56,7 +56,16 @@ pub struct Send {
     /// When it has to be over.
     pub deadline: Moment,
     /// How long a rank whose session broke is waited for, if it is.
-    pub resumes: Option<Duration>,
+    pub resumes: Option<Waiting>,
+}
+
+/// How long a source waits for a rank of the sink to go on in another session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiting {
+    /// As its session broke.
+    pub broken: Duration,
+    /// As a part could not be moved, and nobody has said that its session is over. Longer than that stays unknown of none that is.
+    pub in_doubt: Duration,
 }
 
 /// A part of a leg, to be moved to one rank.

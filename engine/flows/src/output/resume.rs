@@ -10,8 +10,8 @@ use penstock_core::{Cause, Moment};
 use penstock_session::control::{Grant, Side};
 use penstock_session::transfers::places::{Place, PlaceEvent};
 
-use super::SourceWish;
 use super::legs::{Broken, Rank, SourceLegs};
+use super::{SourceWish, Waiting};
 use crate::cause::FlowCause;
 use crate::part::LegError;
 use crate::shards::Pair;
@@ -29,7 +29,7 @@ impl SourceLegs {
             self.on(at, PlaceEvent::Lose);
         }
         let within = self.how.resumes.filter(|_| is_claimed && !self.status.is_end() && now < self.how.deadline);
-        let Some(within) = within else {
+        let Some(Waiting { broken: within, .. }) = within else {
             self.fail(FlowCause::PeerLost, Side::Source, Some(at), format!("the sink of rank {sink} is gone"));
             return Ok(());
         };
@@ -62,16 +62,17 @@ impl SourceLegs {
         self.fail(cause, Side::Source, Some(at), words);
     }
 
-    /// Whether a part that could not be moved is no failure yet: its session has broken, or seems to, and may be followed by another.
+    /// Whether a part that could not be moved is no failure yet: its session has broken, or seems to, and may be followed by another. One
+    /// that breaks is known to after a while; if nothing is known by then, the session stands, and does not carry parts.
     pub(super) fn may_be_sent_again(&mut self, at: usize, cause: Cause, now: Moment) -> bool {
-        let Some(within) = self.how.resumes.filter(|_| !self.status.is_end()) else { return false };
+        let Some(waits) = self.how.resumes.filter(|_| !self.status.is_end()) else { return false };
         if self.sinks[at].is_broken() {
             return true;
         }
         let is_of_session = matches!(cause, Cause::PeerLost | Cause::PeerClosed | Cause::RailLost);
         let sink = &mut self.sinks[at];
         if is_of_session && sink.broken.doubt.is_none() {
-            sink.broken = Broken { until: now + within, is_told: false, doubt: Some(cause) };
+            sink.broken = Broken { until: now + waits.in_doubt, is_told: false, doubt: Some(cause) };
         }
         is_of_session
     }

@@ -178,7 +178,7 @@ impl World {
     }
 
     /// Does everything that is wanted; frames wait to be delivered.
-    fn act_all(&mut self) {
+    pub(crate) fn act_all(&mut self) {
         for at in 0..self.nodes.len() {
             while let Some(action) = self.nodes[at].desk.poll_action() {
                 self.act(at, action);

@@ -68,11 +68,48 @@ fn ranks_that_are_counted_otherwise_get_their_blocks_back() {
     ends_with_its_blocks(&mut world, |how| how.rank = (0, 2));
 }
 
+/// Also who lends ends then, with its own blocks back: nobody will read them.
 #[test]
-fn who_waits_for_a_push_of_what_is_lent_gets_its_blocks_back() {
+fn who_waits_for_a_push_of_what_is_lent_gets_its_blocks_back_and_so_does_the_lender() {
     let mut world = World::new(&LAYOUTS);
-    world.produce(0, 1, |how| how.is_lent = true);
+    let output = world.produce(0, 1, |how| how.is_lent = true);
+    let keep = world.chunk(0, output, (&[1, 2, 3], &[1, 2, 3]), 0..40, true);
     ends_with_its_blocks(&mut world, |_| {});
+    let failed = world.desk(0).send_failure(output).expect("its sink has given it up");
+    assert_eq!((failed.cause, failed.said_by, failed.sink), (FlowCause::Aborted, Side::Sink, Some(0)));
+    assert_eq!(world.nodes[0].freed, [keep]);
+}
+
+/// Its own words are quicker than the refusal.
+#[test]
+fn who_gives_up_a_push_of_what_is_lent_before_it_is_refused_gets_its_blocks_back() {
+    let mut world = World::new(&LAYOUTS);
+    let output = world.produce(0, 1, |how| how.is_lent = true);
+    let source = world.chunk(0, output, (&[1, 2, 3], &[1, 2, 3]), 0..40, true);
+    let input = world.consume(2, 1, &[0], |how| how.is_pull = false);
+    let keep = world.grant(2, input, &[7, 8, 9]);
+    let now = world.now;
+    world.desk(2).fail(input, FlowCause::SinkFailed, "no", now);
+    world.run();
+    assert_eq!((&world.nodes[2].freed[..], &world.nodes[2].quarantined[..]), (&[keep][..], &[][..]));
+    assert_eq!(world.desk(0).send_failure(output).unwrap().cause, FlowCause::SinkFailed);
+    assert_eq!(world.nodes[0].freed, [source]);
+    assert_eq!(world.desk(0).metrics().refused, 1, "its grant, and nothing else");
+}
+
+/// A rank that reads is not disturbed by another engine that waits to be sent the same.
+#[test]
+fn who_reads_is_not_disturbed_by_one_who_waits_for_a_push() {
+    let mut world = World::new(&LAYOUTS);
+    let output = world.produce(0, 1, |how| how.is_lent = true);
+    let reader = world.consume(1, 1, &[0], |_| {});
+    world.grant(1, reader, &[4, 5, 6]);
+    world.run();
+    ends_with_its_blocks(&mut world, |_| {});
+    world.chunk(0, output, (&[1, 2, 3], &[1, 2, 3]), 0..40, true);
+    world.run();
+    assert!(world.told(1, reader).contains(&Happening::Done { tokens: 40 }));
+    assert!(world.has(1, &[4, 5, 6], 0, 0..40));
 }
 
 #[test]
