@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ends::{BLOCKS, Both, PATIENCE, UUID, assert_bytes, both};
 use penstock::config::TransportName;
-use penstock::flows::{FlowCause, Happening, Input, Output, Receive, RequestId, Send, Status, TransferId};
+use penstock::flows::{FlowCause, Happening, Input, Output, Receive, RequestId, Send, Side, Status, TransferId};
 use penstock::{Peer, SystemEnv};
 use rustix::net::{Shutdown, SocketAddrAny, getpeername, getsockname, shutdown};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -185,15 +185,26 @@ fn it_goes_on_as_often_as_it_breaks() {
     pair.assert_goes_on();
 }
 
+/// Its source hears of it in the next session, instead of waiting for as long as it would for one that may come back.
 #[test]
-fn a_sink_that_gives_up_while_it_waits_has_its_blocks_back() {
-    let pair = Pair::begun(TransportName::Shm);
-    assert!(pair.both.there.disconnect(PATIENCE));
-    pair.assert_waits();
-    assert!(pair.input.abort(PATIENCE), "nothing lands any more");
-    let Pair { both, output, input, .. } = pair;
-    drop((output, input));
-    drop([both.sink.take(BLOCKS as usize), both.source.take(BLOCKS as usize)]);
+fn a_sink_that_gives_up_while_it_waits_has_its_blocks_back_and_so_has_its_source() {
+    for is_dropped in [false, true] {
+        let pair = Pair::begun(TransportName::Shm);
+        assert!(pair.both.there.disconnect(PATIENCE));
+        pair.assert_waits();
+        let again = if is_dropped { None } else { Some(pair.reconnect()) };
+        let Pair { both, output, input, .. } = pair;
+        if is_dropped {
+            drop(input);
+        } else {
+            assert!(input.abort(PATIENCE), "nothing lands any more");
+        }
+        let _again = again.unwrap_or_else(|| both.sink.engine.reconnect(&both.there, PATIENCE).unwrap());
+        let failed = output.wait(PATIENCE).unwrap().unwrap_err();
+        assert_eq!((failed.cause, failed.said_by), (FlowCause::Aborted, Side::Sink), "{failed:?}");
+        drop(output);
+        drop([both.sink.take(BLOCKS as usize), both.source.take(BLOCKS as usize)]);
+    }
 }
 
 #[test]
@@ -201,15 +212,21 @@ fn an_engine_that_is_started_anew_does_not_go_on() {
     let Pair { both, output, input, .. } = Pair::begun(TransportName::Shm);
     // What is named first goes last.
     let Both { folder, source, sink, there } = both;
-    drop((output, source));
-    let is_end = |happening: &Happening| matches!(happening, Happening::Lost { .. } | Happening::Failed(_));
-    while !is_end(&input.next(PATIENCE).unwrap()) {}
+    // With its handle the transfer would be given up, and both sides told: this one goes with its engine.
+    drop(source);
+    loop {
+        match input.next(PATIENCE).unwrap() {
+            Happening::Lost { source: 0 } => break,
+            Happening::Failed(failed) => panic!("{failed:?}"),
+            _ => {}
+        }
+    }
     let source = ends::End::start(&folder, "prefill-0", TransportName::Shm, 16);
     let again = sink.engine.reconnect(&there, PATIENCE).unwrap();
     let error = input.resume(&again).unwrap_err().to_string();
-    assert!(error.contains("started anew") || error.contains("has ended"), "{error}");
+    assert!(error.contains("started anew"), "{error}");
     assert!(input.abort(PATIENCE), "nothing lands any more");
-    drop((input, source, again));
+    drop((input, output, source, again));
     drop(sink.take(BLOCKS as usize));
 }
 

@@ -73,7 +73,7 @@ pub struct Able {
     pub version_max: u16,
     /// The upper half of the ids of notes that tell the sender of landed bytes; never zero.
     pub tag: u64,
-    /// How many frames of this kind the sender takes before it has answered.
+    /// How many frames of this kind the sender takes before it has answered. Nobody counts them in version 1.
     pub credits: u32,
 }
 
@@ -272,7 +272,7 @@ pub struct Fail {
     pub cause: u16,
     /// Why, in words.
     pub words: String,
-    /// What did not arrive.
+    /// What did not arrive. Reserved: empty in version 1.
     pub missing: Vec<Missing>,
 }
 

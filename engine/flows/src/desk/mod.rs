@@ -70,7 +70,7 @@ use crate::layout::Layout;
 use crate::partners::{LayoutKey, LayoutRefused, Partners};
 use crate::relay::Relays;
 
-/// Frames of this layer that a peer may send before they are answered.
+/// Frames of this layer that a peer may send before they are answered: said to peers, and counted by none of this version.
 const CONTROL_CREDITS: u32 = 64;
 
 /// One engine's desk.

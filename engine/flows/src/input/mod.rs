@@ -96,7 +96,8 @@ pub enum SinkWish {
 /// What a sink's application is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Happening {
-    /// A layer of a leg is there.
+    /// A layer of a leg is there. It can be read. Where the transfer may be resumed, its bytes may be written once more, the same ones, until the
+    /// whole leg is there: nothing is to be written into its blocks before that.
     Layer {
         /// The leg.
         leg: u32,

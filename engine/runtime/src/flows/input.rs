@@ -85,7 +85,8 @@ impl<'a, E: Env> Receive<'a, E> {
     }
 
     /// It outlives its session, as [`Send::resumable`](super::Send::resumable) says there: when that breaks, [`Input::next`] tells of
-    /// [`Lost`](Happening::Lost), what has come stays, and [`Input::resume`] goes on.
+    /// [`Lost`](Happening::Lost), what has come stays, and [`Input::resume`] goes on. A layer that was [told of](Happening::Layer) may then be
+    /// written once more, with the same bytes.
     #[must_use]
     pub fn resumable(mut self) -> Self {
         self.how.is_resumable = true;
