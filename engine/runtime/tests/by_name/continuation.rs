@@ -152,8 +152,9 @@ fn scenario_14_a_hundred_failed_allocations_leave_every_count_as_it_was() {
     pins.unpin(pins.pin(parent("c", &sink.take(1), 16), &[], PATIENCE).unwrap()).unwrap();
 }
 
+/// Who may not know hears that there is no parent, and others why they get nothing.
 #[test]
-fn who_may_not_know_hears_that_there_is_no_parent_and_others_why_they_get_nothing() {
+fn defect_003_isolation_is_dropped() {
     let (both, pins) = both(TransportName::Local);
     let sink = &both.sink;
     let blocks = sink.take(2);
@@ -204,8 +205,9 @@ fn a_pin_ends_with_its_time_and_its_blocks_with_the_last_child() {
     assert!(pins.blob(&id("a"), &tenant(1)).unwrap().is_some(), "remembered longer than its blocks");
 }
 
+/// A parent is pinned by the report that ends it, and a child may wait for that.
 #[test]
-fn a_parent_is_pinned_by_the_report_that_ends_it_and_a_child_may_wait_for_that() {
+fn defect_003_retention_is_void_as_the_parent_frees_first() {
     let (both, pins) = both(TransportName::Local);
     let sink = &both.sink;
     let stand_in = sink.engine.stand_in(8, BLOCK).unwrap();

@@ -146,12 +146,12 @@ fn bytes_go_out_and_come_back(progress: Progress) {
 }
 
 #[test]
-fn bytes_go_out_and_come_back_with_threads() {
+fn lifecycle_native_03_04_swap_out_and_in_with_threads() {
     bytes_go_out_and_come_back(Progress::Adaptive);
 }
 
 #[test]
-fn bytes_go_out_and_come_back_in_an_inline_engine() {
+fn lifecycle_native_03_04_swap_out_and_in_inline() {
     bytes_go_out_and_come_back(Progress::Inline);
 }
 
@@ -224,18 +224,21 @@ fn a_late_swap_is_stopped(way: SwapWay) {
     assert_eq!((live, deferred), (0, 0));
 }
 
+/// Late, it is deferred, quarantined and released.
 #[test]
-fn a_swap_out_that_is_late_is_deferred_quarantined_and_released() {
+fn lifecycle_native_09_swap_out_timeout() {
     a_late_swap_is_stopped(SwapWay::Out);
 }
 
+/// Late, it is deferred, quarantined and released.
 #[test]
-fn a_swap_in_that_is_late_is_deferred_quarantined_and_released() {
+fn lifecycle_native_10_swap_in_timeout() {
     a_late_swap_is_stopped(SwapWay::In);
 }
 
+/// Rolled back while it moves it leaves the request where it was.
 #[test]
-fn a_swap_that_is_rolled_back_while_it_moves_leaves_the_request_where_it_was() {
+fn lifecycle_swap_out_rolled_back() {
     let node = node(Progress::Adaptive, 256, Duration::from_secs(5));
     let (request, life, device) = node.active("cmpl-1", 5, 256);
     let host = node.host.take(256).unwrap();
@@ -309,8 +312,9 @@ fn fall_back(node: &Node) -> (RequestId, u64) {
     unreachable!("the loop ends by its time")
 }
 
+/// A request that is aborted in mid swap is removed once, and its blocks wait for the copy.
 #[test]
-fn a_request_that_is_aborted_in_mid_swap_is_removed_once_and_its_blocks_wait_for_the_copy() {
+fn defect_002_abort_while_waiting_deferred_or_in_mid_swap_has_no_row() {
     let node = node(Progress::Adaptive, 256, Duration::from_secs(5));
     let (request, life, device) = node.active("cmpl-1", 5, 256);
     let host = node.host.take(256).unwrap();
@@ -349,8 +353,9 @@ fn the_handles_may_go_in_the_middle_of_a_swap() {
     );
 }
 
+/// It begins anew with a snapshot.
 #[test]
-fn a_subscriber_that_lags_sees_it_and_begins_anew_with_a_snapshot() {
+fn lifecycle_a_full_subscriber_sees_its_lag_and_resyncs() {
     let node = node(Progress::Adaptive, 8, Duration::ZERO);
     let (short, evictions) = (node.lives.removals(2).unwrap(), node.lives.evictions(8).unwrap());
     let ids: Vec<RequestId> = (0..4).map(|number| RequestId::new(&format!("cmpl-{number}")).unwrap()).collect();

@@ -32,12 +32,12 @@ macro_rules! over_all {
 
 over_all! {
     what_is_put_is_got_whole_and_memory_comes_back,
-    what_is_larger_than_its_berths_goes_through_them_in_parts,
-    memory_with_three_readers_is_free_after_the_last_one,
+    defect_004_data_larger_than_a_slot_fails,
+    defect_004_the_first_reader_of_a_fan_out_frees_it,
     items_come_out_as_they_were_packed,
     extents_go_into_extents_without_berths,
-    an_abort_reaches_all_engines,
-    a_get_that_nobody_serves_ends_at_its_deadline_and_holds_nothing,
+    defect_004_cleanup_does_nothing,
+    defect_004_get_ignores_its_timeout_and_leaks,
     a_join_has_a_chunk_of_each_source,
     scenario_13_streams_both_ways_with_two_credits_do_not_deadlock,
     a_stream_ends_behind_its_chunks_and_a_failure_comes_at_once,
@@ -65,7 +65,8 @@ fn what_is_put_is_got_whole_and_memory_comes_back(transport: TransportName) {
     net.rests();
 }
 
-fn what_is_larger_than_its_berths_goes_through_them_in_parts(transport: TransportName) {
+/// What is larger than its berths goes through them in parts.
+fn defect_004_data_larger_than_a_slot_fails(transport: TransportName) {
     let net = Net::new(transport, &["a", "b"], small);
     let whole = pattern(5, 7 * BERTH + 13);
     for put in [Put::bytes(&whole), Put::owned(whole.clone())] {
@@ -87,7 +88,8 @@ fn what_is_larger_than_its_berths_goes_through_them_in_parts(transport: Transpor
     net.rests();
 }
 
-fn memory_with_three_readers_is_free_after_the_last_one(transport: TransportName) {
+/// Memory with three readers is free after the last one.
+fn defect_004_the_first_reader_of_a_fan_out_frees_it(transport: TransportName) {
     let net = Net::new(transport, &["a", "b", "c", "d"], small);
     let whole = pattern(6, BERTH);
     let readers = [1, 2, 3].map(|to| net.peer(0, to));
@@ -163,7 +165,8 @@ fn extents_go_into_extents_without_berths(transport: TransportName) {
     assert!(matches!(hidden.map(drop).unwrap_err(), FlowError::NotReadable { .. }));
 }
 
-fn an_abort_reaches_all_engines(transport: TransportName) {
+/// An abort reaches all engines, and nothing is left of the request on any.
+fn defect_004_cleanup_does_nothing(transport: TransportName) {
     let net = Net::new(transport, &["a", "b", "c"], small);
     let name = request("gone");
     let whole = pattern(9, BERTH);
@@ -190,7 +193,8 @@ fn an_abort_reaches_all_engines(transport: TransportName) {
     assert_eq!([0, 1, 2].map(|at| net.metrics(at).counts.aborts), [1, 0, 1], "told once each");
 }
 
-fn a_get_that_nobody_serves_ends_at_its_deadline_and_holds_nothing(transport: TransportName) {
+/// A get that nobody serves ends at its deadline and holds nothing.
+fn defect_004_get_ignores_its_timeout_and_leaks(transport: TransportName) {
     let net = Net::new(transport, &["a", "b"], small);
     let pool = net.engine(0).pool(PoolSpec::host(4096).label("never").rights(Rights::READ)).unwrap();
     let never = Put::extents(&pool, &[(0, 100)]).not_ready();
@@ -233,8 +237,9 @@ use streams::{
     scenario_13_streams_both_ways_with_two_credits_do_not_deadlock,
 };
 
+/// What is announced before its reader has a relay is kept for it.
 #[test]
-fn what_is_announced_before_its_reader_has_a_relay_is_kept_for_it() {
+fn defect_004_early_notifications_are_lost() {
     let net = Net::without_relays(Shm, &["a", "b"]);
     let here = net.engine(0).relay(small()).unwrap();
     let put = here.put(Put::bytes(b"early"), &request("r"), &[&net.peer(0, 1)]).unwrap();
