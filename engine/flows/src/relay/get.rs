@@ -230,6 +230,14 @@ impl Gets {
         self.by_offer.get(&from).copied()
     }
 
+    /// It is announced in another session with the same engine than the one in which it was waited for.
+    pub(super) fn goes_on_from(&mut self, number: u64, from: OfferKey) {
+        if let Some(get) = self.ops.get_mut(&number) {
+            self.by_offer.remove(&std::mem::replace(&mut get.from, from));
+            self.by_offer.insert(from, number);
+        }
+    }
+
     /// A part is announced, checked already by itself; whether it makes sense for this get.
     pub(super) fn chunk(
         &mut self,

@@ -152,7 +152,7 @@ impl Relays {
             return self.refuse_senseless(peer, chunk);
         };
         let key = (peer, chunk.op);
-        let get = self.gets.of_offer(key);
+        let get = self.get_for(key);
         // The end of a stream may be told before all parts of its last chunk are here.
         let is_known = self.early.get(key).is_some() || get.is_some_and(|number| self.gets.has_begun(number));
         if let Some(cause) = self.is_buried(peer, chunk, &request, is_known) {
@@ -240,10 +240,24 @@ impl Relays {
     }
 
     /// A put was given up by its engine.
+    /// The get for an operation of a peer. One that waits for it in another session with the same engine goes on in this one.
+    fn get_for(&mut self, key: OfferKey) -> Option<u64> {
+        if let Some(number) = self.gets.of_offer(key) {
+            return Some(number);
+        }
+        let name = &self.peers.get(&key.0)?.name;
+        let is_same = |(peer, known): &(&PeerKey, &Known)| peer.epoch == key.0.epoch && known.name == *name;
+        let waiting =
+            |peer: &PeerKey| self.gets.of_offer((*peer, key.1)).filter(|number| !self.gets.has_begun(*number));
+        let number = self.peers.iter().filter(is_same).find_map(|(peer, _)| waiting(peer))?;
+        self.gets.goes_on_from(number, key);
+        Some(number)
+    }
+
     fn given_up_there(&mut self, key: OfferKey, chunk: &Chunk, now: Moment) {
         let words = String::from_utf8_lossy(&chunk.header);
         let failed = RelayFailed::new(FlowCause::SourceFailed, Some(key.0), cut(&words));
-        if let Some(number) = self.gets.of_offer(key) {
+        if let Some(number) = self.get_for(key) {
             self.gets.stop(number, GetEvent::Fault, failed, now, &mut self.out);
         } else if self.early.get(key).is_some() {
             self.refuse_offer(key, FlowCause::SourceFailed, now);

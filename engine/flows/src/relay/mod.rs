@@ -242,11 +242,15 @@ impl Relays {
     ) -> Result<GetKey, RelayError> {
         let named = Metadata::parse(metadata)?;
         self.may_read(&named.request)?;
-        let mut lives = self.peers.iter().filter(|(_, known)| known.name == named.engine).peekable();
+        let mut lives =
+            self.peers.iter().filter(|(_, known)| known.name == named.engine).map(|(peer, _)| *peer).peekable();
         if lives.peek().is_none() {
             return Err(RelayError::Unknown(named.engine));
         }
-        let life = lives.find(|(peer, _)| peer.epoch == named.epoch).map(|(peer, _)| *peer);
+        // Where both have called each other there are two sessions: what is announced already says in which it comes.
+        let sessions: Vec<PeerKey> = lives.filter(|peer| peer.epoch == named.epoch).collect();
+        let announcing = sessions.iter().find(|peer| self.early.get((**peer, named.op)).is_some());
+        let life = announcing.or(sessions.first()).copied();
         let from = (life.ok_or(RelayError::Restarted(named.engine))?, named.op);
         if self.tombs.cause(&Grave::Op(from.0, from.1)).is_some() {
             return Err(RelayError::Over);

@@ -102,6 +102,46 @@ fn what_cannot_be_put_is_refused_with_the_reason_and_changes_nothing() {
     assert_eq!(relay.put(to_put(&[able]), now), Err(RelayError::Closed));
 }
 
+/// Both have called each other, so that there are two sessions with one engine, and what is announced comes in the second one.
+#[test]
+fn a_get_finds_its_chunk_in_whichever_session_it_is_announced() {
+    for is_announced_before in [true, false] {
+        let (mut relay, now) = (relay(), Moment::default());
+        for party in [0, 1] {
+            let (peer, name) = (peer(party), EngineName::new("b").unwrap());
+            relay.handle(&crate::Event::Joined { peer, name }, now);
+        }
+        let chunk = penstock_session::control::Chunk {
+            op: 5,
+            request: "r".into(),
+            stream: 0,
+            number: 0,
+            part: 0,
+            parts: 1,
+            bytes: 0,
+            readers: 1,
+            kind: ChunkKind::Data,
+            extents: Vec::new(),
+            schema: Vec::new(),
+            header: Vec::new(),
+        };
+        let announced = crate::Event::Said { peer: peer(1), said: Said::Chunk(chunk) };
+        let (engine, request) = (EngineName::new("b").unwrap(), RequestId::new("r").unwrap());
+        let metadata = Metadata { engine, epoch: Epoch(9), op: 5, request, bytes: 0, parts: 1 }.encode();
+        let ask = |relay: &mut Relays| relay.get(&metadata, Destination::Berths, Duration::from_secs(1), now).unwrap();
+        let get = if is_announced_before {
+            relay.handle(&announced, now);
+            ask(&mut relay)
+        } else {
+            let get = ask(&mut relay);
+            relay.handle(&announced, now);
+            get
+        };
+        assert_eq!(relay.get_result(get), Some(&Ok(())), "announced before: {is_announced_before}");
+        relay.check().unwrap();
+    }
+}
+
 #[test]
 fn words_are_cut_between_letters() {
     assert_eq!(cut("short"), "short");

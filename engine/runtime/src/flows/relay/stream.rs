@@ -1,6 +1,7 @@
 //! Chunks behind each other, chunks of several engines, and whatever has arrived.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use penstock_core::{EngineName, Env};
@@ -36,6 +37,11 @@ impl<E: Env> Relay<E> {
     /// What has arrived for a request, if anything has: streams in the order of their numbers, everything else as it came.
     pub fn try_arrival(&self, request: &RequestId) -> Result<Option<Arrival>, FlowError> {
         self.inner.bring_forward();
+        // Who only looks wakes nobody.
+        let is_closed = || self.inner.is_closed.load(Ordering::Relaxed);
+        if !self.inner.hub.shared.look_at_desk(|desk| is_closed() || desk.relays().has_arrival(request)) {
+            return Ok(None);
+        }
         Ok(self.inner.call(|relays, now| Ok(relays.next_arrival(request, now)))?)
     }
 
