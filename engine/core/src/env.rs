@@ -181,4 +181,9 @@ pub trait Env: Clone + Send + Sync + 'static {
 
     /// Which process this is: the same number exactly in one address space, never zero.
     fn process(&self) -> u64;
+
+    /// What becomes readable once the process with this id is dead, in an environment in which the operating system does not know it.
+    fn end_of(&self, _pid: u32) -> Option<OwnedFd> {
+        None
+    }
 }

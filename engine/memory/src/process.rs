@@ -47,6 +47,11 @@ impl ProcessWatch {
         }
     }
 
+    /// Watches the process with this id by a descriptor that becomes readable when it is dead.
+    pub fn by(pid: u32, descriptor: OwnedFd) -> Self {
+        Self::Other { pid, descriptor }
+    }
+
     /// Whether it is this very process.
     pub fn is_ourselves(&self) -> bool {
         matches!(self, Self::Ourselves)

@@ -231,6 +231,16 @@ impl PeerState {
         }
     }
 
+    /// Whether both sides have left the session, so that nothing of it reaches this engine's memory any more, by the peer's hand or by this
+    /// engine's own workers, which take in what it sends.
+    pub(crate) fn is_over(&self) -> bool {
+        // Nobody says when a process that cannot be seen is dead. Of one whose thread has died, or that nobody can tell of, all that is known
+        // is who is in a copy, and for that there are witnesses of their own.
+        let is_out_of_sight = || matches!(*self.process, ProcessWatch::Unseen(_)) && self.sight.life() != Life::Lives;
+        // SYNC left: pairs with was_left()
+        self.left.load(Ordering::Acquire) && (self.is_gone() || is_out_of_sight())
+    }
+
     /// Whether it is proven that nothing that was given up here can touch the peer's memory any more.
     pub(crate) fn has_let_go(&self) -> bool {
         match &self.sight {

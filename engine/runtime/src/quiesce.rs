@@ -122,6 +122,8 @@ pub(crate) enum Witness {
     Hands(Box<dyn Fn() -> bool + Send + Sync>),
     /// A peer's own workers, which were asked to move what was then given up.
     Owner { peer: Arc<PeerState>, is_quiet: Box<dyn Fn() -> bool + Send + Sync> },
+    /// A session that is over, until both sides have left it.
+    Session { peer: Arc<PeerState> },
     /// A peer that will say when it is done.
     Word { peer: Arc<PeerState>, said: Arc<AtomicBool> },
     /// A fork of the engine's process: nothing can be proven from there.
@@ -138,6 +140,7 @@ impl Witness {
             }
             Self::Hands(are_empty) => are_empty(),
             Self::Owner { is_quiet, .. } => is_quiet(),
+            Self::Session { peer } => peer.is_over(),
             Self::Word { peer, said } => {
                 // SYNC word: pairs with DeskShell::let_go()
                 said.load(Ordering::Acquire) || (peer.ended().is_some() && peer.is_gone())
@@ -163,6 +166,7 @@ impl Witness {
             Self::Worker { .. } | Self::Hands(_) => Some("a worker of this engine".to_owned()),
             // A card that pages on demand follows the addresses, not the pages.
             Self::Cards { peer, .. } => Some(format!("a card, for the session with `{}`,", peer.name)),
+            Self::Session { peer } => Some(format!("the session with `{}`, which is not left yet,", peer.name)),
             // It writes its own memory, which is not this engine's to renew.
             Self::Owner { .. } => None,
             Self::Word { peer, .. } => Some(format!("engine `{}`, which has not said that it is done,", peer.name)),
@@ -181,9 +185,11 @@ impl Witness {
 
     fn peer(&self) -> Option<&EngineName> {
         match self {
-            Self::Peer { peer, .. } | Self::Owner { peer, .. } | Self::Cards { peer, .. } | Self::Word { peer, .. } => {
-                Some(&peer.name)
-            }
+            Self::Peer { peer, .. }
+            | Self::Owner { peer, .. }
+            | Self::Cards { peer, .. }
+            | Self::Session { peer }
+            | Self::Word { peer, .. } => Some(&peer.name),
             _ => None,
         }
     }

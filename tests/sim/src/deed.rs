@@ -17,6 +17,10 @@ pub const HEARTBEAT: Duration = Duration::from_millis(300);
 /// A lease that is over before a silent session is.
 pub const LEASE: Duration = Duration::from_millis(60);
 
+/// How long both sides of a transfer that may be resumed wait for the next session: longer than it takes until a session that is silent
+/// is over, and both have left it.
+pub const RESUME: Duration = Duration::from_millis(1500);
+
 /// Everything about a run.
 #[derive(Debug, Clone)]
 pub struct Script {
@@ -30,6 +34,8 @@ pub struct Script {
     pub players: Vec<Player>,
     /// What is to be moved.
     pub cases: Vec<Case>,
+    /// What stages hand to each other.
+    pub chunks: Vec<Chunk>,
     /// What happens, by time.
     pub deeds: Vec<Deed>,
 }
@@ -49,14 +55,27 @@ pub enum Family {
     Faults,
     /// What outlasts a fault: leases that are renewed, or not, and aborts that are not answered in time.
     Patience,
+    /// Sessions that break, and transfers that go on in the next one.
+    Breaks,
+    /// Chunks that stages put and fetch, with few berths for them.
+    Relays,
     /// Some of all.
     Everything,
 }
 
 impl Family {
     /// All of them: a seed is of the one at its remainder.
-    pub const ALL: [Self; 7] =
-        [Self::FanOut, Self::FanIn, Self::Legs, Self::Aborts, Self::Faults, Self::Patience, Self::Everything];
+    pub const ALL: [Self; 9] = [
+        Self::FanOut,
+        Self::FanIn,
+        Self::Legs,
+        Self::Aborts,
+        Self::Faults,
+        Self::Patience,
+        Self::Breaks,
+        Self::Relays,
+        Self::Everything,
+    ];
 }
 
 /// An engine.
@@ -93,12 +112,37 @@ pub struct Case {
     pub is_pull: bool,
     /// How long what is lent is kept for a reader that does not renew, if not as long as the engine says.
     pub lease: Option<Duration>,
+    /// Both sides wait for another session when theirs breaks.
+    pub is_resumable: bool,
     /// Each layer goes by itself.
     pub is_by_layer: bool,
     /// So long after the others the last chunk is computed.
     pub late: Duration,
     /// How long it may take.
     pub within: Duration,
+}
+
+/// Something that one stage hands to others.
+#[derive(Debug, Clone, Copy)]
+pub struct Chunk {
+    /// Who puts it.
+    pub from: usize,
+    /// Who fetches it: all others, or the one at this place.
+    pub to: Option<usize>,
+    /// How many there are.
+    pub stages: usize,
+    /// How many bytes it has.
+    pub bytes: usize,
+    /// How long its putter and its readers have for it.
+    pub within: Duration,
+}
+
+impl Chunk {
+    /// The places of those who fetch it.
+    pub fn readers(&self) -> Vec<usize> {
+        let others = (0..self.stages).filter(|&stage| stage != self.from);
+        others.filter(|&stage| self.to.is_none_or(|to| to == stage)).collect()
+    }
 }
 
 /// Something that happens at a moment.
@@ -194,6 +238,46 @@ pub enum Act {
     },
     /// Every link passes again.
     Heal,
+    /// A chunk is put.
+    Put {
+        /// Which.
+        chunk: usize,
+    },
+    /// Somebody asks for a chunk, and fetches it as soon as it is there.
+    Fetch {
+        /// Which.
+        chunk: usize,
+        /// The place among its readers.
+        reader: usize,
+    },
+    /// The application of one side of a chunk drops its handle.
+    LetGo {
+        /// Which.
+        chunk: usize,
+        /// The place among its readers; nobody is its putter.
+        reader: Option<usize>,
+    },
+    /// An engine gives up the request of a chunk.
+    GiveUp {
+        /// Which.
+        chunk: usize,
+        /// Where it is.
+        player: usize,
+    },
+    /// Every stream between two engines is reset.
+    Sever {
+        /// One of them.
+        one: usize,
+        /// The other.
+        other: usize,
+    },
+    /// An engine ends its session with another one.
+    HangUp {
+        /// Which.
+        from: usize,
+        /// With whom.
+        to: usize,
+    },
     /// The weather changes.
     Weather(Weather),
     /// An engine has no blocks to give.
@@ -206,14 +290,35 @@ pub enum Act {
 }
 
 impl Act {
+    /// The case that it concerns, if it is one's.
+    pub fn case(&self) -> Option<usize> {
+        match *self {
+            Self::Begin { case, .. }
+            | Self::Chunk { case }
+            | Self::Layer { case, .. }
+            | Self::Fail { case, .. }
+            | Self::Abort { case, .. }
+            | Self::Drop { case, .. } => Some(case),
+            _ => None,
+        }
+    }
+
     /// Whether somebody cannot be heard for a while when it happens, or never again.
     pub fn silences(&self) -> bool {
         matches!(self, Self::Crash { .. } | Self::Freeze { .. } | Self::Cut { .. })
     }
 
+    /// Whether nothing but sessions may break by it, so that what may be resumed still comes to a good end.
+    pub fn spares_engines(&self) -> bool {
+        let breaks = matches!(self, Self::Sever { .. } | Self::HangUp { .. } | Self::Cut { .. } | Self::Freeze { .. });
+        breaks || !self.may_fail_transfers()
+    }
+
     /// Whether a run in which it happens may have transfers that fail.
     pub fn may_fail_transfers(&self) -> bool {
-        !matches!(self, Self::Begin { .. } | Self::Chunk { .. } | Self::Layer { .. } | Self::Weather(_) | Self::Heal)
+        let is_course = matches!(self, Self::Begin { .. } | Self::Chunk { .. } | Self::Layer { .. });
+        let is_handing_over = matches!(self, Self::Put { .. } | Self::Fetch { .. });
+        !is_course && !is_handing_over && !matches!(self, Self::Weather(_) | Self::Heal)
     }
 }
 
@@ -226,8 +331,10 @@ impl Script {
         let weather = weather(&mut random);
         let is_pair = players.len() == 2;
         let count = 1 + random.below(if is_pair { 4 } else { 2 });
+        // Stages have nothing to do with each other beside what they hand over.
+        let count = if family == Family::Relays { 0 } else { count };
         let cases: Vec<Case> = (0..count).map(|_| case(family, is_pair, &mut random)).collect();
-        let mut script = Self { seed, family, weather, players, cases, deeds: Vec::new() };
+        let mut script = Self { seed, family, weather, players, cases, chunks: Vec::new(), deeds: Vec::new() };
         for number in 0..count {
             script.play(number, &mut random);
         }
@@ -238,7 +345,7 @@ impl Script {
 
     /// The places of those that have the bytes of a case, or that need them, by rank.
     pub fn sides(&self, case: usize) -> (Vec<usize>, Vec<usize>) {
-        let sources = if self.family == Family::FanIn { self.players.len() - 1 } else { 1 };
+        let sources = usize::from(self.players[0].rank.1).max(1);
         let all: Vec<usize> = (0..self.players.len()).collect();
         let (first, second) = all.split_at(sources);
         match self.cases[case].is_reversed {
@@ -247,7 +354,7 @@ impl Script {
         }
     }
 
-    fn halves(&self, case: usize) -> Vec<Half> {
+    pub(crate) fn halves(&self, case: usize) -> Vec<Half> {
         let (sources, sinks) = self.sides(case);
         let sources = (0..sources.len() as u16).map(Half::Source);
         sources.chain((0..sinks.len() as u16).map(Half::Sink)).collect()
@@ -296,6 +403,14 @@ impl Script {
                 self.be_patient(random);
                 (0, 0, 0)
             }
+            Family::Breaks => {
+                self.break_sessions(random);
+                (0, 0, 0)
+            }
+            Family::Relays => {
+                self.hand_over(random);
+                (0, 0, 0)
+            }
             Family::Everything => (random.below(2), random.below(3), random.below(2)),
         };
         for _ in 0..aborts {
@@ -318,7 +433,7 @@ impl Script {
         }
     }
 
-    fn fault(&mut self, random: &mut Random) {
+    pub(crate) fn fault(&mut self, random: &mut Random) {
         let count = self.players.len();
         let (player, at) = (random.below(count), micros(random.below(5000)));
         // Most pass before anybody gives up waiting, some do not.
@@ -334,7 +449,8 @@ impl Script {
                     let stale = micros(if random.once_in(2) { random.below(40_000) } else { 0 });
                     self.add(at + span, Act::Restart { player, stale });
                     // Somebody has something to move afterwards.
-                    let again = Case { within: micros(3_000_000), ..self.cases[0] };
+                    let Some(&first) = self.cases.first() else { return };
+                    let again = Case { within: micros(3_000_000), ..first };
                     self.cases.push(again);
                     let case = self.cases.len() - 1;
                     for half in self.halves(case) {
@@ -379,6 +495,8 @@ fn players(family: Family, random: &mut Random) -> Vec<Player> {
     let (sources, sinks) = match family {
         Family::FanOut => (1, ranks),
         Family::FanIn => (ranks, 1),
+        Family::Relays => (1, 1 + random.below(2) as u16),
+        Family::Breaks => [(1, 1), (1, 1), (1, 2), (2, 1)][random.below(4)],
         _ => (1, 1),
     };
     // All engines of a side have the same block; some are all on one host.
@@ -417,6 +535,7 @@ fn case(family: Family, is_pair: bool, random: &mut Random) -> Case {
         },
         is_pull: random.once_in(3),
         lease: random.once_in(3).then_some(LEASE),
+        is_resumable: false,
         is_by_layer,
         late: micros(if random.once_in(6) { random.below(150_000) } else { 0 }),
         within: Duration::from_millis(if random.once_in(8) { 30 } else { 2000 }),
@@ -432,9 +551,12 @@ mod tests {
         for seed in 0..200 {
             let (one, again) = (Script::of(seed), Script::of(seed));
             assert_eq!(format!("{one:?}"), format!("{again:?}"));
-            assert!(one.deeds.is_sorted_by_key(|deed| deed.after) && !one.cases.is_empty());
-            let (sources, sinks) = one.sides(0);
-            assert_eq!(sources.len() + sinks.len(), one.players.len());
+            assert!(one.deeds.is_sorted_by_key(|deed| deed.after));
+            assert!(!one.cases.is_empty() || !one.chunks.is_empty());
+            if !one.cases.is_empty() {
+                let (sources, sinks) = one.sides(0);
+                assert_eq!(sources.len() + sinks.len(), one.players.len());
+            }
         }
     }
 
@@ -446,8 +568,8 @@ mod tests {
         kinds.sort_unstable();
         kinds.dedup();
         let all = [
-            "Abort", "Begin", "Chunk", "Crash", "Cut", "Drop", "Fail", "Freeze", "Heal", "Layer", "Restart", "Starve",
-            "Weather",
+            "Abort", "Begin", "Chunk", "Crash", "Cut", "Drop", "Fail", "Fetch", "Freeze", "GiveUp", "HangUp", "Heal",
+            "Layer", "LetGo", "Put", "Restart", "Sever", "Starve", "Weather",
         ];
         assert_eq!(kinds, all);
     }

@@ -155,6 +155,10 @@ impl Env for SimEnv {
     fn process(&self) -> u64 {
         self.identity.process
     }
+
+    fn end_of(&self, pid: u32) -> Option<OwnedFd> {
+        self.core.lock().end_of(pid)
+    }
 }
 
 /// One end of a stream in memory.

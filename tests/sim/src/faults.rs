@@ -74,6 +74,7 @@ impl World {
         if let Some(number) = self.number_of(&node) {
             let mut state = self.core.lock();
             state.members[number].death = Some(0);
+            state.members[number].process = None;
             state.network.crash(number, death);
             state.packets.crash(number);
             drop(state);
@@ -83,7 +84,7 @@ impl World {
         drop(node);
     }
 
-    fn number_of(&self, node: &Node) -> Option<usize> {
+    pub(crate) fn number_of(&self, node: &Node) -> Option<usize> {
         let state = self.core.lock();
         state.members.iter().position(|member| std::ptr::eq(member.engine.as_ptr(), Arc::as_ptr(node)))
     }

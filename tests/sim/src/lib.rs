@@ -36,13 +36,14 @@
 //!
 //! - [`deed`]: what is going to happen, made from the seed before it begins; `scenes`: what of it has to come in an order
 //! - [`stage`]: the engines of a run, their memory, and who has met whom
-//! - [`actors`]: their applications
+//! - [`actors`]: their applications; [`chunks`]: those of stages that hand something over
 //! - [`oracle`]: what has to hold; [`leases`]: between which moments a lease has to end
 //! - [`run`]: one run of all that; [`shrink`]: the shortest one that fails alike
 
 #![forbid(unsafe_code)]
 
 pub mod actors;
+pub mod chunks;
 pub mod deed;
 pub mod env;
 pub mod faults;

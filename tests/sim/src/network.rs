@@ -291,12 +291,16 @@ impl Network {
 
     /// Breaks every stream.
     pub(crate) fn sever(&mut self) {
-        for end in self.ends.values_mut().filter(|end| !end.is_broken) {
-            end.is_broken = true;
-            end.in_flight.clear();
-            end.arrived.clear();
-            end.arrived.push_back(Letter::End { reset: true });
-        }
+        self.ends.values_mut().for_each(End::sever);
+    }
+
+    /// Breaks every stream between two engines.
+    pub(crate) fn sever_between(&mut self, one: usize, other: usize) {
+        let engine = |id: &EndId| self.ends.get(id).map(|end| end.party.engine);
+        let both = [Some(one), Some(other)];
+        let is_theirs = |id: &EndId| both.contains(&engine(id)) && both.contains(&engine(&id.other()));
+        let theirs: Vec<EndId> = self.ends.keys().copied().filter(is_theirs).collect();
+        theirs.into_iter().for_each(|id| self.end(id).sever());
     }
 
     /// Ends to which something is on its way that gets there.
@@ -331,6 +335,14 @@ impl Network {
 }
 
 impl End {
+    fn sever(&mut self) {
+        if !std::mem::replace(&mut self.is_broken, true) {
+            self.in_flight.clear();
+            self.arrived.clear();
+            self.arrived.push_back(Letter::End { reset: true });
+        }
+    }
+
     fn new(party: Party, remote: Option<SocketAddr>) -> Self {
         Self {
             party,

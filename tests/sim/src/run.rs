@@ -9,7 +9,8 @@ use penstock::Moment;
 use penstock::flows::{Finished, RequestId, Status};
 
 use crate::actors::{Actor, Course, Wish};
-use crate::deed::{Act, HEARTBEAT, Half, Script};
+use crate::chunks::{Handler, request};
+use crate::deed::{Act, HEARTBEAT, Half, RESUME, Script};
 use crate::oracle::{Invariant, Violated};
 use crate::random::Random;
 use crate::stage::Stage;
@@ -18,7 +19,9 @@ use crate::world::World;
 /// When the last deed is done everything heals, and all that goes on has to be over within this.
 const OVER_WITHIN: Duration = Duration::from_secs(60);
 /// Within this a failure is known to everybody who is not cut off.
-const KNOWN_WITHIN: Duration = Duration::from_secs(1);
+pub(crate) const KNOWN_WITHIN: Duration = Duration::from_secs(1);
+/// Within this a chunk is handed over to readers that ask for it, however late they do.
+const HANDED_OVER_WITHIN: Duration = Duration::from_millis(200);
 /// Steps in which something has happened, from one look at all tables to the next.
 const LOOKS: u32 = 48;
 /// An application looks once in so many steps.
@@ -59,6 +62,8 @@ struct Run<'s, 'w> {
     script: &'s Script,
     keep: &'s [usize],
     actors: Vec<Actor>,
+    /// Those who put and fetch chunks.
+    handlers: Vec<Handler>,
     courses: Vec<Course>,
     stage: Stage<'w>,
     random: Random,
@@ -69,6 +74,8 @@ struct Run<'s, 'w> {
     is_calm: bool,
     /// Everybody can be heard at all times.
     is_audible: bool,
+    /// Nothing but sessions breaks.
+    spares_engines: bool,
 }
 
 impl<'s, 'w> Run<'s, 'w> {
@@ -80,12 +87,14 @@ impl<'s, 'w> Run<'s, 'w> {
             script,
             keep,
             actors: Vec::new(),
+            handlers: Vec::new(),
             courses: vec![Course::default(); script.cases.len()],
             stage,
             random: Random::new(script.seed ^ 0xac70_7500),
             began: world.now(),
             done: 0,
             is_audible: !kept().any(|act| act.silences()),
+            spares_engines: kept().all(|act| act.spares_engines()),
             is_calm: !kept().any(|act| act.may_fail_transfers()),
         })
     }
@@ -109,14 +118,18 @@ impl<'s, 'w> Run<'s, 'w> {
             happened += u32::from(self.stage.world.step_idly());
             self.listen(self.now().since(before));
             self.stage.seats.iter_mut().for_each(|seat| seat.look());
+            self.meet_again()?;
             self.turn_actors()?;
+            self.turn_handlers()?;
             self.watch_leases()?;
             if happened >= LOOKS {
                 happened = 0;
                 self.stage.seats.iter().try_for_each(|seat| seat.check())?;
             }
             self.check_times()?;
-            if healed_at.is_some() && self.actors.iter().all(|actor| actor.is_gone) {
+            let is_over =
+                || self.actors.iter().all(|actor| actor.is_gone) && self.handlers.iter().all(|side| side.is_gone);
+            if healed_at.is_some() && is_over() {
                 return Ok(());
             }
             if healed_at.is_some_and(|at| self.now().since(at) > OVER_WITHIN) {
@@ -158,6 +171,7 @@ impl<'s, 'w> Run<'s, 'w> {
                 self.stage.crash(player, death);
                 let dead = self.actors.iter_mut().filter(|actor| actor.seat == player);
                 dead.for_each(Actor::die);
+                self.handlers.iter_mut().filter(|side| side.seat == player).for_each(Handler::forget);
             }
             Act::Restart { player, stale } => self.stage.restart(player, stale),
             Act::Freeze { player, span } => self.stage.freeze(player, span),
@@ -173,6 +187,16 @@ impl<'s, 'w> Run<'s, 'w> {
                 self.stage.world.heal();
                 self.stage.disturbed = self.now();
             }
+            Act::Put { chunk } => self.handle(chunk, None),
+            Act::Fetch { chunk, reader } => self.handle(chunk, Some(reader)),
+            Act::LetGo { chunk, reader } => {
+                let now = self.now();
+                let its = self.handlers.iter_mut().filter(|side| (side.chunk, side.reader) == (chunk, reader));
+                its.for_each(|side| side.drops(now));
+            }
+            Act::GiveUp { chunk, player } => self.stage.give_up(player, &request(chunk)),
+            Act::Sever { one, other } => self.stage.sever(one, other),
+            Act::HangUp { from, to } => self.stage.hang_up(from, to),
             Act::Weather(weather) => self.stage.world.set_weather(weather),
             Act::Starve { player, span } => self.stage.seats[player].starved_until = self.now() + span,
         }
@@ -181,6 +205,23 @@ impl<'s, 'w> Run<'s, 'w> {
     fn wish(&mut self, case: usize, half: Half, wish: Wish) {
         let its = self.actors.iter_mut().filter(|actor| (actor.case, actor.half) == (case, half));
         its.for_each(|actor| actor.wishes(wish));
+    }
+
+    fn handle(&mut self, chunk: usize, reader: Option<usize>) {
+        let side = Handler::new(self.script, chunk, reader, &self.stage);
+        self.handlers.push(side);
+    }
+
+    fn turn_handlers(&mut self) -> Result<(), Violated> {
+        for at in 0..self.handlers.len() {
+            let side = &mut self.handlers[at];
+            if side.is_gone || !self.stage.seats[side.seat].is_awake() || !self.random.once_in(TURN_ONCE_IN) {
+                continue;
+            }
+            side.turn(&mut self.stage)?;
+            self.handlers[at].check_put(&self.handlers, &self.stage)?;
+        }
+        Ok(())
     }
 
     fn turn_actors(&mut self) -> Result<(), Violated> {
@@ -193,6 +234,22 @@ impl<'s, 'w> Run<'s, 'w> {
             actor.turn(self.script, &self.courses[actor.case], &mut self.stage, &mut self.random)?;
             if !had_ended {
                 self.check_sent(&self.actors[at])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Engines whose transfers may be resumed do not stay apart: who has everything has to say so in the next session, too.
+    fn meet_again(&mut self) -> Result<(), Violated> {
+        for at in 0..self.actors.len() {
+            let actor = &self.actors[at];
+            let (Half::Sink(_), true) = (actor.half, self.script.cases[actor.case].is_resumable) else { continue };
+            let (seat, case) = (actor.seat, actor.case);
+            if !self.stage.seats[seat].is_awake() || !self.random.once_in(TURN_ONCE_IN) {
+                continue;
+            }
+            for source in self.script.sides(case).0 {
+                self.stage.meet_again(seat, source)?;
             }
         }
         Ok(())
@@ -258,7 +315,9 @@ impl<'s, 'w> Run<'s, 'w> {
             let others = self.actors.iter().filter(|other| actor.has_to_know(other));
             let failed = others.filter_map(|other| other.end.as_ref().filter(|end| end.failure.is_some()));
             let Some(first) = failed.map(|end| end.at).min() else { continue };
-            let known_at = first.max(admitted).max(self.stage.disturbed) + patience;
+            // Who waits for another session may have heard nothing in the last one.
+            let waits = if self.script.cases[actor.case].is_resumable { RESUME } else { Duration::ZERO };
+            let known_at = first.max(admitted).max(self.stage.disturbed) + patience + waits;
             if now > known_at {
                 let words = format!("case {} failed at {first:?}, and {:?} does not know", actor.case, actor.half);
                 return Err(Violated::new(Invariant::AnswersComeInTime, words));
@@ -269,16 +328,30 @@ impl<'s, 'w> Run<'s, 'w> {
 
     fn close(mut self) -> Result<Account, Violated> {
         self.check_finished()?;
-        if self.is_calm {
-            self.check_all_well()?;
-        }
+        self.check_all_well()?;
+        self.check_handed_over()?;
         let ended = || self.actors.iter().filter_map(|actor| actor.end.as_ref());
-        let failed = ended().filter(|end| end.failure.is_some()).count() as u32;
-        let account = Account { well: ended().count() as u32 - failed, failed, ..Account::default() };
+        let ends = ended().map(|end| end.failure.is_none()).chain(self.handlers.iter().filter_map(Handler::outcome));
+        let (well, failed): (Vec<bool>, Vec<bool>) = ends.partition(|is_well| *is_well);
+        let account = Account { well: well.len() as u32, failed: failed.len() as u32, ..Account::default() };
         // Handles go before their engines do.
         self.actors.clear();
+        self.handlers.clear();
+        self.stage.clean_up(&(0..self.script.chunks.len()).map(request).collect::<Vec<_>>());
         self.stage.close()?;
         Ok(account)
+    }
+
+    /// Nothing went wrong that could hinder a chunk: those that were put, and asked for by everybody, were handed over.
+    fn check_handed_over(&self) -> Result<(), Violated> {
+        for (number, chunk) in self.script.chunks.iter().enumerate().filter(|_| self.is_calm) {
+            let its = || self.handlers.iter().filter(|side| side.chunk == number);
+            // Some have very little time, and some come late.
+            if its().count() == 1 + chunk.readers().len() && chunk.within >= HANDED_OVER_WITHIN {
+                its().try_for_each(Handler::check_well)?;
+            }
+        }
+        Ok(())
     }
 
     /// What schedulers fetch is what handles said, each once.
@@ -316,9 +389,14 @@ impl<'s, 'w> Run<'s, 'w> {
         Ok(())
     }
 
-    /// Nothing went wrong that could hinder a transfer: those that were begun on all sides, and computed, have ended well.
+    /// Transfers that nothing could hinder have ended well, if they were begun on all sides, and computed: all where nothing went wrong,
+    /// and where only sessions broke those that may be resumed.
     fn check_all_well(&self) -> Result<(), Violated> {
         for (number, case) in self.script.cases.iter().enumerate() {
+            let is_to_end_well = self.is_calm || self.spares_engines && case.is_resumable;
+            if !is_to_end_well {
+                continue;
+            }
             let (sources, sinks) = self.script.sides(number);
             let its: Vec<&Actor> = self.actors.iter().filter(|actor| actor.case == number).collect();
             let halves: BTreeSet<String> = its.iter().map(|actor| format!("{:?}", actor.half)).collect();

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock::flows::{Buffer, Form, Layout, LayoutSpec, Rows};
+use penstock::flows::relay::{Relay, RelaySpec};
+use penstock::flows::{Buffer, Form, Layout, LayoutSpec, RequestId, Rows};
 use penstock::{Blocks, Connecting, Epoch, Moment, Peer, Pool, PoolSpec, Rights};
 
-use crate::deed::{HEARTBEAT, Player, Script};
+use crate::deed::{HEARTBEAT, Player, RESUME, Script};
 use crate::env::{Identity, SimEnv};
 use crate::faults::Death;
 use crate::oracle::{Invariant, Ledger, Violated};
-use crate::world::{Node, World};
+use crate::world::{Node, PIDS, World};
 
 /// Rows of a token, over all ranks, and bytes of a row. There are two layers.
 pub const ROWS: u32 = 4;
@@ -20,6 +21,8 @@ pub const ROW_BYTES: u32 = 8;
 pub const BLOCKS: u32 = 64;
 /// Layers of a block.
 pub const LAYERS: usize = 2;
+/// Bytes of a berth of a relay; there are two for what is put, and two for what is fetched.
+pub const BERTH_BYTES: u64 = 64;
 const LABEL: &str = "kv";
 /// How long a source may take to answer an abort.
 const ABORT_MS: u64 = 40;
@@ -34,6 +37,8 @@ pub struct Stage<'w> {
     pub seats: Vec<Seat>,
     /// When something last happened from which transfers may suffer.
     pub disturbed: Moment,
+    /// They hand chunks to each other.
+    are_stages: bool,
 }
 
 /// The place of an engine, whether it lives or not. Fields end in this order.
@@ -45,6 +50,7 @@ pub struct Seat {
     calling: BTreeMap<usize, (Epoch, Connecting<SimEnv>)>,
     not_before: BTreeMap<usize, Moment>,
     layout: Option<Layout<SimEnv>>,
+    relay: Option<Relay<SimEnv>>,
     ledger: Ledger,
     pool: Option<Pool<SimEnv>>,
     node: Option<Node>,
@@ -127,6 +133,11 @@ impl Seat {
         self.layout.as_ref()
     }
 
+    /// Its relay, while it lives and if it is a stage.
+    pub fn relay(&self) -> Option<&Relay<SimEnv>> {
+        self.relay.as_ref()
+    }
+
     /// Its pool, while it lives.
     pub fn pool(&self) -> Option<&Pool<SimEnv>> {
         self.pool.as_ref()
@@ -177,6 +188,10 @@ impl Seat {
             ("moves", metrics.moving),
             ("slots", node.transfers_held()),
             ("quarantined blocks", node.quarantined().len()),
+            ("berths for puts", metrics.relay.puts as usize),
+            ("berths for gets", metrics.relay.gets as usize),
+            ("announced chunks", metrics.relay.early),
+            ("chunks under way", usize::from(!metrics.relay.is_idle)),
             ("blocks", BLOCKS as usize - free),
         ];
         let (what, count) = counts.into_iter().find(|(_, count)| *count > 0)?;
@@ -194,6 +209,7 @@ impl<'w> Stage<'w> {
             calling: BTreeMap::new(),
             not_before: BTreeMap::new(),
             layout: None,
+            relay: None,
             ledger: Ledger::default(),
             pool: None,
             node: None,
@@ -202,12 +218,16 @@ impl<'w> Stage<'w> {
             frozen_until: None,
             starved_until: Moment::from_ns(0),
         });
-        let mut stage = Self { world, seats: seats.collect(), disturbed: world.now() };
+        let are_stages = !script.chunks.is_empty();
+        let mut stage = Self { world, seats: seats.collect(), disturbed: world.now(), are_stages };
         (0..stage.seats.len()).for_each(|number| stage.start(number));
         let mut pairs = Vec::new();
         for case in 0..script.cases.len() {
             let (sources, sinks) = script.sides(case);
             pairs.extend(sinks.iter().flat_map(|&sink| sources.iter().map(move |&source| (sink, source))));
+        }
+        for chunk in &script.chunks {
+            pairs.extend(chunk.readers().into_iter().map(|reader| (chunk.from, reader)));
         }
         pairs.sort_unstable();
         pairs.dedup();
@@ -234,15 +254,21 @@ impl<'w> Stage<'w> {
         }
         let player = seat.player;
         // Those of one host are processes of their own.
-        let identity = Identity { clock: player.clock, process: 100 + number as u64, ..Identity::on(player.host) };
+        let pid = PIDS + 1000 * number as u32 + seat.life;
+        let identity = Identity { clock: player.clock, process: 100 + number as u64, pid, ..Identity::on(player.host) };
         let listen = [std::net::SocketAddr::new(identity.ip(), 7400 + number as u16)];
         let mut config = World::config_on(player.host, &seat.name).heartbeat(HEARTBEAT).listen(listen);
         // Sooner than a silent session is over, so that both come first now and then.
         config.control.abort_ms = ABORT_MS;
+        config.control.resume_ms = RESUME.as_millis() as u64;
         let node = self.world.start_as(identity, config).expect("a simulated engine starts");
         let bytes = player.block_bytes() * u64::from(BLOCKS);
         let spec = PoolSpec::host(bytes).block(player.block_bytes()).label(LABEL).rights(Rights::READ_WRITE);
         let pool = node.pool(spec).expect("a pool of some kilobytes can be made");
+        if self.are_stages {
+            let spec = RelaySpec::new().berths(BERTH_BYTES, 2, 2);
+            seat.relay = Some(node.relay(spec).expect("a relay of four small berths can be opened"));
+        }
         seat.layout = Some(node.layout(&pool, player.spec()).expect("the layout fits its pool"));
         (seat.ledger, seat.pool, seat.node) = (Ledger::default(), Some(pool), Some(node));
         seat.look();
@@ -294,16 +320,23 @@ impl<'w> Stage<'w> {
 
     /// The peer that sits there, as this one knows it, once they have met and the peer has said how its blocks lie. It does not wait.
     pub fn meet(&mut self, from: usize, to: usize) -> Result<Option<Peer<SimEnv>>, Violated> {
+        let met = self.meet_again(from, to)?;
+        Ok(met.filter(|peer| peer.layouts().iter().any(|label| label == LABEL)))
+    }
+
+    /// The same, as soon as they have met.
+    pub fn meet_again(&mut self, from: usize, to: usize) -> Result<Option<Peer<SimEnv>>, Violated> {
+        if let Some(peer) = self.seats[from].peers.get(&to) {
+            if peer.ended().is_none() {
+                return Ok(Some(peer.clone()));
+            }
+            self.seats[from].peers.remove(&to);
+        }
         let now = self.world.now();
-        let card = self.seats[to].found(now);
+        let is_called = self.seats[from].calling.contains_key(&to);
+        let card = if is_called { None } else { self.seats[to].found(now) };
         let seat = &mut self.seats[from];
         let Some(node) = seat.node.as_ref() else { return Ok(None) };
-        if let Some(peer) = seat.peers.get(&to) {
-            if peer.ended().is_none() {
-                return Ok(peer.layouts().iter().any(|label| label == LABEL).then(|| peer.clone()));
-            }
-            seat.peers.remove(&to);
-        }
         if let Some((epoch, calling)) = seat.calling.get(&to) {
             let Some(answer) = calling.poll() else { return Ok(None) };
             let epoch = *epoch;
@@ -328,6 +361,44 @@ impl<'w> Stage<'w> {
         Ok(None)
     }
 
+    /// An engine gives up a request: whatever it puts and fetches for it, and what others do.
+    pub fn give_up(&mut self, number: usize, request: &RequestId) {
+        if self.seats[number].is_awake()
+            && let Some(relay) = self.seats[number].relay()
+        {
+            relay.abort(request, "simulated");
+        }
+    }
+
+    /// Nobody wants anything more of these requests: what was announced and not fetched is let go.
+    pub fn clean_up(&self, requests: &[RequestId]) {
+        let relays = self.seats.iter().filter_map(Seat::relay);
+        relays.for_each(|relay| requests.iter().for_each(|request| relay.cleanup(request)));
+    }
+
+    /// Every stream between two engines is reset.
+    pub fn sever(&mut self, one: usize, other: usize) {
+        if let (Some(one), Some(other)) = (self.seats[one].node(), self.seats[other].node()) {
+            self.world.sever_between(one, other);
+            self.disturbed = self.world.now();
+        }
+    }
+
+    /// An engine ends its session with another one, as well as it can.
+    pub fn hang_up(&mut self, from: usize, to: usize) {
+        if !self.seats[from].is_awake() {
+            return;
+        }
+        if let Some(node) = self.seats[from].node() {
+            let name = &self.seats[to].name;
+            for peer in node.peers().iter().filter(|peer| peer.name().as_str() == name) {
+                // It answers when the other side has, which takes time that has to pass outside.
+                let _ = peer.disconnect(Duration::ZERO);
+            }
+            self.disturbed = self.world.now();
+        }
+    }
+
     /// Everything is over: nothing may be left, of transfers, of sessions and of engines.
     pub fn close(mut self) -> Result<(), Violated> {
         let until = self.world.now() + Duration::from_secs(40);
@@ -340,6 +411,12 @@ impl<'w> Stage<'w> {
             self.world.step_idly();
         }
         self.seats.iter().try_for_each(Seat::check)?;
+        for seat in &self.seats {
+            if seat.relay().is_some_and(|relay| !relay.close(Duration::from_secs(1))) {
+                let words = format!("the relay of `{}` does not come to rest", seat.name);
+                return Err(Violated::new(Invariant::NothingIsLeft, words));
+            }
+        }
         self.seats.iter_mut().for_each(Seat::forget);
         self.seats.iter_mut().for_each(|seat| seat.node = None);
         match self.world.open_ends() {
@@ -358,6 +435,7 @@ impl Seat {
         self.calling.clear();
         self.not_before.clear();
         self.layout = None;
+        self.relay = None;
         self.ledger = Ledger::default();
         self.pool = None;
         self.frozen_until = None;

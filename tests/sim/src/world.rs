@@ -1,8 +1,8 @@
 //! A world: engines, steps, time.
 
-use std::io;
+use std::io::{self, PipeReader, PipeWriter};
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ const DOUBLINGS_MAX: u32 = 8;
 const IDLE_STEPS: u32 = 6;
 /// A dead engine's clock goes on by so much each time it is looked at: none of its waits lasts.
 const DEAD_LOOK: Duration = Duration::from_secs(3600);
+/// The first id of a process of which only this world knows: the system gives out no numbers as large.
+pub const PIDS: u32 = 1 << 30;
 /// Where engines listen for other hosts, unless they are told otherwise.
 const PORT: u16 = 7400;
 
@@ -78,6 +80,10 @@ pub(crate) struct Member {
     pub(crate) is_frozen: bool,
     /// It is dead, and has looked at its clock so often since.
     pub(crate) death: Option<u32>,
+    /// Its process, as the operating system tells it to others.
+    pid: u32,
+    /// Both ends of a pipe whose one end goes when that process dies, once somebody watches it.
+    pub(crate) process: Option<(PipeReader, PipeWriter)>,
 }
 
 impl World {
@@ -164,6 +170,14 @@ impl World {
     pub fn sever(&self) {
         self.core.lock().network.sever();
         self.core.record(0, What::Severed, 0);
+    }
+
+    /// Breaks every stream between two engines.
+    pub fn sever_between(&self, one: &Node, other: &Node) {
+        if let (Some(one), Some(other)) = (self.number_of(one), self.number_of(other)) {
+            self.core.lock().network.sever_between(one, other);
+            self.core.record(one, What::Severed, other as u64);
+        }
     }
 
     /// The seed.
@@ -370,9 +384,21 @@ impl State {
 
     /// Takes somebody in, before there is an engine.
     fn join(&mut self, identity: &Identity) -> usize {
-        let Identity { host, clock, .. } = *identity;
-        self.members.push(Member { engine: Weak::new(), host, clock, is_frozen: false, death: None });
+        let Identity { host, clock, pid, .. } = *identity;
+        let member = Member { engine: Weak::new(), host, clock, is_frozen: false, death: None, pid, process: None };
+        self.members.push(member);
         self.members.len() - 1
+    }
+
+    /// What becomes readable when the process with this id dies, if it is one of this world's only.
+    pub(crate) fn end_of(&mut self, pid: u32) -> Option<OwnedFd> {
+        let its = |member: &&mut Member| member.pid == pid && pid >= PIDS && member.death.is_none();
+        let member = self.members.iter_mut().find(its)?;
+        if member.process.is_none() {
+            member.process = io::pipe().ok();
+        }
+        let (reader, _) = member.process.as_ref()?;
+        reader.try_clone().ok().map(OwnedFd::from)
     }
 
     pub(crate) fn host_of(&self, engine: usize) -> u64 {

@@ -23,6 +23,7 @@ fn cut_at(seed: u64, cut: Duration, begin: Duration) -> Result<Account, Violated
         memory: MemoryPolicy::Wait,
         is_pull: seed.is_multiple_of(2),
         lease: None,
+        is_resumable: false,
         is_by_layer: false,
         late: Duration::ZERO,
         within: Duration::from_secs(5),
@@ -34,6 +35,7 @@ fn cut_at(seed: u64, cut: Duration, begin: Duration) -> Result<Account, Violated
         weather: Weather::default(),
         players: vec![player(1, (0, 1)), player(2, (0, 1))],
         cases: vec![case],
+        chunks: Vec::new(),
         deeds: vec![
             deed(Duration::ZERO, Act::Begin { case: 0, half: Half::Source(0) }),
             deed(cut.min(begin), Act::Chunk { case: 0 }),

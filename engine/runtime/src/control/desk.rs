@@ -217,7 +217,14 @@ impl<E: Env> Control<E> {
     /// Asks who may be copying between this engine's memory and a peer's.
     fn watch(&mut self, id: WatchId, peer: PeerKey) {
         let witnesses = match self.shared.peers.known(peer) {
-            Some(state) => self.shared.witnesses_of(&state),
+            Some(state) => {
+                let mut witnesses = self.shared.witnesses_of(&state);
+                if state.ended().is_some() {
+                    // Who is quiet may be about to begin, as long as it does not know that the session is over.
+                    witnesses.push(Witness::Session { peer: state });
+                }
+                witnesses
+            }
             None => Vec::new(),
         };
         let force_at = Some(self.shared.env.now() + CARDS_WITHIN);

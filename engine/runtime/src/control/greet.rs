@@ -174,7 +174,9 @@ impl<E: Env> Control<E> {
             // Nobody knows the user on another host; the secret is what counts there.
             _ if greeter.reach == Reach::Network => Ok(()),
             Ok(there) => {
-                greeter.process = Arc::new(ProcessWatch::of(there.pid));
+                let end = self.shared.env.end_of(there.pid);
+                let watch = end.map_or_else(|| ProcessWatch::of(there.pid), |end| ProcessWatch::by(there.pid, end));
+                greeter.process = Arc::new(watch);
                 Greeting::check_user(self.shared.env.credentials(), there)
             }
             Err(error) => return self.broke(token, &error.into()),

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_simulation::deed::Script;
+use penstock_simulation::deed::{Family, Script};
 use penstock_simulation::oracle::{Invariant, Violated};
 use penstock_simulation::run::perform;
 use penstock_simulation::shrink::shrink;
@@ -18,6 +18,7 @@ const USAGE: &str = "penstock-sim: whole engines, ordered by seeds
 
   --seeds N            how many seeds to run (10000)
   --from K             the first one (0)
+  --family NAME        only those of this family, as `Breaks`
   --seed S             only this one, and what happens in it
   --keep A,B,...       of that one only the deeds at these places, `none` for none
   --expect INVARIANT   it has to fail, and by this invariant";
@@ -29,13 +30,14 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 struct Options {
     seeds: u64,
     from: u64,
+    family: Option<Family>,
     seed: Option<u64>,
     keep: Option<Vec<usize>>,
     expect: Option<Invariant>,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { seeds: 10_000, from: 0, seed: None, keep: None, expect: None };
+    let mut options = Options { seeds: 10_000, from: 0, family: None, seed: None, keep: None, expect: None };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -43,6 +45,11 @@ fn options() -> Result<Options, String> {
         match word.as_str() {
             "--seeds" => options.seeds = number(value()?)?,
             "--from" => options.from = number(value()?)?,
+            "--family" => {
+                let name = value()?;
+                let found = Family::ALL.into_iter().find(|family| format!("{family:?}") == name);
+                options.family = Some(found.ok_or(format!("`{name}` is none of {:?}", Family::ALL))?);
+            }
             "--seed" => options.seed = Some(number(value()?)?),
             "--keep" => {
                 let text = value()?;
@@ -118,6 +125,9 @@ fn print(script: &Script, keep: &[usize]) {
     for (number, case) in script.cases.iter().enumerate() {
         println!("  case {number}: {case:?}");
     }
+    for (number, chunk) in script.chunks.iter().enumerate() {
+        println!("  chunk {number}: {chunk:?}");
+    }
     for &place in keep {
         let deed = &script.deeds[place];
         println!("  {place:3} after {:>9} us  {:?}", deed.after.as_micros(), deed.act);
@@ -149,6 +159,9 @@ fn many(options: &Options) -> ExitCode {
                         break;
                     }
                     let script = Script::of(seed);
+                    if options.family.is_some_and(|family| family != script.family) {
+                        continue;
+                    }
                     let keep: Vec<usize> = (0..script.deeds.len()).collect();
                     let came = perform(&script, &keep);
                     let mut tally = tally.lock().expect("no thread panics while it counts");

@@ -1,0 +1,298 @@
+//! The half of a case that needs the bytes: it grants blocks, hears what has come, and looks at every byte of it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use penstock::flows::{CallError, FlowError, Happening, Input, NoMemory, Receive, Status};
+use penstock::{Moment, Peer};
+
+use super::{Actor, Doing, End, HeardBy, end_error};
+use crate::deed::{Case, Script};
+use crate::env::SimEnv;
+use crate::oracle::{EMPTY, GRANTED, Invariant, Violated, blame, byte};
+use crate::random::Random;
+use crate::stage::{LAYERS, ROW_BYTES, Stage};
+
+pub(super) struct Receiving {
+    pub(super) input: Input<SimEnv>,
+    pub(super) epochs: Vec<u64>,
+    pub(super) layers: Vec<Vec<u8>>,
+    pub(super) told: BTreeSet<(u32, Option<u32>)>,
+    /// Tokens of legs of which it was told.
+    pub(super) tokens_told: u64,
+    /// It was given up: what it is told of that it does not know yet was let go.
+    pub(super) is_aborted: bool,
+    pub(super) needs_memory: bool,
+    pub(super) has_granted: bool,
+    /// What has landed is copied out then.
+    pub(super) take_at: Option<Moment>,
+    /// Ranks of the source whose session broke, and that are waited for.
+    lost: BTreeSet<u16>,
+    /// Tokens that were here when it was last looked.
+    received: u64,
+}
+
+impl Actor {
+    pub(super) fn begin_receiving(
+        &mut self,
+        script: &Script,
+        rank: u16,
+        stage: &mut Stage<'_>,
+    ) -> Result<Option<Doing>, Violated> {
+        let (sources, sinks) = script.sides(self.case);
+        let peers = sources.iter().map(|&source| stage.meet(self.seat, source)).collect::<Result<Vec<_>, _>>()?;
+        let Some(peers) = peers.into_iter().collect::<Option<Vec<Peer<SimEnv>>>>() else { return Ok(None) };
+        let seat = &stage.seats[self.seat];
+        let mut how = Receive::into(seat.layout().expect("it lives"))
+            .rank(rank, sinks.len() as u16)
+            .begin(self.spec.begin)
+            .memory(self.spec.memory)
+            .within(self.spec.within);
+        if self.spec.is_pull {
+            how = how.pull();
+        }
+        if self.spec.is_resumable {
+            how = how.resumable();
+        }
+        for (rank, peer) in (0..).zip(&peers) {
+            how = how.from(rank, peer);
+        }
+        let node = seat.node().expect("it lives");
+        let input = match node.consume(self.transfer, &self.request, how) {
+            Ok(input) => input,
+            // The session was over, and nobody had told.
+            Err(FlowError::Call(CallError::NotSpoken { .. })) => return Ok(None),
+            Err(error) => return Err(self.refused(&error)),
+        };
+        let room = self.spec.tokens - self.spec.begin;
+        let layers = (0..LAYERS).map(|layer| {
+            let bytes = input.assembled_bytes(layer, room).expect("the layout has this buffer");
+            vec![EMPTY; bytes as usize]
+        });
+        let receiving = Receiving {
+            layers: layers.collect(),
+            input,
+            epochs: peers.iter().map(|peer| peer.epoch().0).collect(),
+            told: BTreeSet::new(),
+            tokens_told: 0,
+            is_aborted: false,
+            needs_memory: true,
+            has_granted: false,
+            take_at: None,
+            lost: BTreeSet::new(),
+            received: 0,
+        };
+        let heard_by = |(seat, peer)| HeardBy { seat, peer, span: Duration::ZERO, is_resumed: false };
+        self.heard_by = sources.into_iter().zip(peers).map(heard_by).collect();
+        // Who reads claims its rank when it begins, who is sent something with its first leg.
+        self.has_spoken = self.spec.is_pull;
+        Ok(Some(Doing::Receiving(receiving)))
+    }
+}
+
+impl Receiving {
+    pub(super) fn turn(
+        &mut self,
+        case: usize,
+        spec: &Case,
+        end: &mut Option<End>,
+        stage: &mut Stage<'_>,
+        seat: usize,
+        random: &mut Random,
+    ) -> Result<(), Violated> {
+        let now = stage.world.now();
+        while let Some(happening) = self.input.try_next() {
+            if let Some(end) = end {
+                return Err(end_error(format!(
+                    "case {case} ended as {end:?} at its sink, and then came {happening:?}"
+                )));
+            }
+            self.hear(case, spec, happening, end, now, random)?;
+        }
+        if self.take_at.is_some_and(|at| now >= at) {
+            self.take_at = None;
+            self.assemble(case, spec, stage, seat, end.as_ref())?;
+        }
+        if self.needs_memory && end.is_none() {
+            self.grant(spec, stage, seat, random)?;
+        }
+        self.check_received(case)
+    }
+
+    /// What has come stays, whatever becomes of the session in which it came.
+    fn check_received(&mut self, case: usize) -> Result<(), Violated> {
+        if self.input.status() != Status::Transferring {
+            return Ok(());
+        }
+        let had = std::mem::replace(&mut self.received, self.input.received());
+        if self.received < had {
+            let words = format!("case {case} had {had} tokens at its sink, and has {}", self.received);
+            return Err(Violated::new(Invariant::ToldOnceAfterBytes, words));
+        }
+        Ok(())
+    }
+
+    /// Gives it up. What has landed and was not taken is let go as well.
+    pub(super) fn abort(&mut self) {
+        (self.tokens_told, self.take_at, self.is_aborted) = (0, None, true);
+        self.input.abort(Duration::ZERO);
+    }
+
+    /// Goes on with sources whose session broke, as soon as they are met again. One that was started anew is another one, with which
+    /// nothing goes on.
+    pub(super) fn go_on(
+        &mut self,
+        case: usize,
+        seat: usize,
+        sources: &mut [HeardBy],
+        stage: &mut Stage<'_>,
+    ) -> Result<(), Violated> {
+        for rank in self.lost.clone() {
+            let source = &mut sources[usize::from(rank)];
+            let Some(peer) = stage.meet_again(seat, source.seat)? else { continue };
+            let is_same = peer.epoch().0 == self.epochs[usize::from(rank)];
+            let words = match self.input.resume(&peer) {
+                Ok(()) if is_same => {
+                    source.resumed(peer);
+                    self.lost.remove(&rank);
+                    continue;
+                }
+                Ok(()) => {
+                    let words = format!("case {case} goes on with another life of rank {rank}: {:?}", peer.epoch());
+                    return Err(Violated::new(Invariant::BytesAreTheirOwn, words));
+                }
+                Err(FlowError::Call(CallError::Restarted(_))) if !is_same => {
+                    self.lost.clear();
+                    self.abort();
+                    return Ok(());
+                }
+                // It is over again already, or the transfer is.
+                Err(FlowError::Call(CallError::NoSession)) => continue,
+                Err(_) if self.input.status() != Status::Transferring => continue,
+                Err(error) => format!("case {case} does not go on with rank {rank}: {error}"),
+            };
+            return Err(end_error(words));
+        }
+        Ok(())
+    }
+
+    fn hear(
+        &mut self,
+        case: usize,
+        spec: &Case,
+        happening: Happening,
+        end: &mut Option<End>,
+        now: Moment,
+        random: &mut Random,
+    ) -> Result<(), Violated> {
+        let mut once = |leg, layer| match self.told.insert((leg, layer)) {
+            true => Ok(()),
+            false => {
+                let words = format!("case {case} was told twice of leg {leg}, layer {layer:?}");
+                Err(Violated::new(Invariant::ToldOnceAfterBytes, words))
+            }
+        };
+        let mut soon = || Some(now + Duration::from_micros(random.below(3000) as u64));
+        match happening {
+            Happening::Layer { leg, layer } => once(leg, Some(layer))?,
+            Happening::Leg { leg, tokens, .. } => {
+                once(leg, None)?;
+                self.tokens_told += if self.is_aborted { 0 } else { tokens };
+                self.take_at = self.take_at.or_else(&mut soon);
+            }
+            Happening::NeedsMemory { .. } => self.needs_memory = true,
+            Happening::Lost { source } => drop(self.lost.insert(source)),
+            Happening::Done { tokens } => {
+                if tokens != spec.tokens - spec.begin {
+                    let words = format!("case {case} is done with {tokens} tokens of {}", spec.tokens - spec.begin);
+                    return Err(Violated::new(Invariant::ToldOnceAfterBytes, words));
+                }
+                self.tokens_told = tokens;
+                self.take_at = self.take_at.or_else(&mut soon);
+                *end = Some(End { at: now, failure: None });
+            }
+            Happening::Failed(failed) => {
+                self.take_at = self.take_at.or_else(&mut soon);
+                *end = Some(End { at: now, failure: Some(format!("{:?}: {}", failed.cause, failed.words)) });
+            }
+        }
+        Ok(())
+    }
+
+    fn grant(&mut self, spec: &Case, stage: &mut Stage<'_>, seat: usize, random: &mut Random) -> Result<(), Violated> {
+        let now = stage.world.now();
+        let Some(tokens) = self.input.wanted() else {
+            self.needs_memory = false;
+            return Ok(());
+        };
+        let seat = &mut stage.seats[seat];
+        let size = u64::from(seat.player().block_tokens);
+        // What is here already of the first block is left out.
+        let skip = if self.told.is_empty() && random.once_in(2) { spec.begin % size } else { 0 };
+        let needed = usize::try_from((tokens + skip).div_ceil(size)).unwrap_or(usize::MAX).min(spec.leg_blocks);
+        let blocks = match seat.take(needed, GRANTED, now)? {
+            Some(blocks) => blocks,
+            None => match self.input.no_memory(seat.free(now) as u32) {
+                Ok(NoMemory::Take { blocks }) => match seat.take((blocks as usize).min(needed), GRANTED, now)? {
+                    Some(blocks) => blocks,
+                    None => return Ok(()),
+                },
+                _ => return Ok(()),
+            },
+        };
+        // It may have ended since it was looked at.
+        if self.input.grant_with(&blocks, skip as u32, None).is_ok() {
+            (self.needs_memory, self.has_granted) = (false, true);
+        }
+        Ok(())
+    }
+
+    /// Copies out what has landed, and looks at every byte of it.
+    fn assemble(
+        &mut self,
+        case: usize,
+        spec: &Case,
+        stage: &Stage<'_>,
+        seat: usize,
+        end: Option<&End>,
+    ) -> Result<(), Violated> {
+        let room = spec.tokens - spec.begin;
+        let mut buffers: Vec<&mut [u8]> = self.layers.iter_mut().map(Vec::as_mut_slice).collect();
+        if let Err(error) = self.input.assemble(&mut buffers, room) {
+            return Err(end_error(format!("case {case}: what has landed is not assembled: {error}")));
+        }
+        let player = *stage.seats[seat].player();
+        let (rows, sources) = (player.rows(), self.epochs.len() as u32);
+        let mut there = 0;
+        for token in 0..room {
+            let mut found_rows = 0;
+            for (layer, row) in (0..LAYERS).flat_map(|layer| (0..rows.count).map(move |row| (layer, row))) {
+                let place = match player.has_planes && layer == 1 {
+                    true => u64::from(row) * room + token,
+                    false => token * u64::from(rows.count) + u64::from(row),
+                };
+                let at = place as usize * ROW_BYTES as usize;
+                let found = &self.layers[layer][at..at + ROW_BYTES as usize];
+                let row = rows.first + row;
+                let epoch = self.epochs[(row * sources / rows.of) as usize];
+                let is_right = |(place, found): (usize, &u8)| {
+                    *found == byte(case, epoch, layer, spec.begin + token, row, place as u32)
+                };
+                if found.iter().enumerate().all(is_right) {
+                    found_rows += 1;
+                } else if found.iter().any(|&byte| byte != EMPTY) {
+                    let token = spec.begin + token;
+                    let words = format!("case {case} has {found:02x?} for row {row} of token {token} in layer {layer}");
+                    return Err(Violated::new(blame(found), words));
+                }
+            }
+            there += u64::from(found_rows == rows.count as usize * LAYERS);
+        }
+        let is_whole = end.is_some_and(|end| end.failure.is_none());
+        if there < self.tokens_told || (is_whole && there < room) {
+            let words = format!("case {case} was told of {} tokens, and {there} of {room} are there", self.tokens_told);
+            return Err(Violated::new(Invariant::ToldOnceAfterBytes, words));
+        }
+        Ok(())
+    }
+}
