@@ -12,7 +12,7 @@ use super::Desk;
 use super::flow::Sink;
 use crate::input::SinkWish;
 
-/// The most words that are kept for one engine: the longest are 290 bytes each, and so many of them less than a third of what may wait for a
+/// The most words that are kept for one engine: the longest have some 300 bytes, and so many of them less than a third of what may wait for a
 /// peer that does not read, so that who is back is not given up for being told. Nobody says what was heard: where more was said than this in
 /// `control.resume_ms`, the oldest are forgotten, and a source that has not heard one of those waits until that time is over.
 const WORDS_MAX: usize = 8192;
@@ -118,5 +118,56 @@ impl Desk {
             self.last_words.note(peer, said.clone(), self.settings.resume_within, now);
             self.say(peer, said);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_session::control::{Fail, Head, Side, WORDS_BYTES_MAX};
+    use penstock_session::{Frame, TransferId, codec};
+
+    use super::*;
+
+    const WITHIN: Duration = Duration::from_secs(10);
+
+    fn word(number: u32) -> Said {
+        let transfer = TransferId::from_bytes(u128::from(number).to_le_bytes());
+        let head = Head { transfer, side: Side::Sink, rank: u16::MAX, ranks: u16::MAX };
+        Said::Fail(Fail { head, cause: u16::MAX, words: "w".repeat(WORDS_BYTES_MAX), missing: Vec::new() })
+    }
+
+    fn engine(number: u32) -> (PeerKey, EngineName) {
+        (PeerKey { party: number, epoch: Epoch(7) }, EngineName::new(&format!("engine-{number}")).unwrap())
+    }
+
+    #[test]
+    fn of_too_many_words_the_newest_are_said_again_and_all_of_them_fit_where_they_wait() {
+        let (mut words, now) = (LastWords::default(), Moment::from_ns(1));
+        let (peer, name) = engine(1);
+        (0..WORDS_MAX as u32 + 2).for_each(|number| words.note(peer, word(number), WITHIN, now));
+        words.broke(peer, &name, WITHIN, now);
+        words.keep((name.clone(), peer.epoch), [(now, word(u32::MAX))], WITHIN, now);
+        let said: Vec<Said> = words.unheard(peer, &name, now).into_iter().map(|(_, said)| said).collect();
+        assert_eq!((said.len(), &said[0], said.last()), (WORDS_MAX, &word(3), Some(&word(u32::MAX))));
+        let mut bytes = Vec::new();
+        said.into_iter().for_each(|said| codec::encode(&Frame::Control(said), 0, &mut bytes).unwrap());
+        assert!(bytes.len() < 8 * 1024 * 1024 / 3, "{} bytes", bytes.len());
+        assert!(words.unheard(peer, &name, now).is_empty(), "they are said once in a session");
+    }
+
+    #[test]
+    fn words_are_kept_for_so_long_and_for_so_many_engines() {
+        let (mut words, now) = (LastWords::default(), Moment::from_ns(1));
+        for number in 0..=ENGINES_MAX as u32 {
+            let ((peer, name), later) = (engine(number), now + Duration::from_millis(number.into()));
+            words.keep((name, peer.epoch), [(later, word(number))], WITHIN, later);
+        }
+        let mut heard = |number: u32, now: Moment| {
+            let (peer, name) = engine(number);
+            words.unheard(peer, &name, now).len()
+        };
+        assert_eq!((heard(0, now), heard(1, now)), (0, 1), "the first was to be forgotten soonest");
+        assert_eq!(heard(2, now + WITHIN + Duration::from_millis(2)), 0, "its time is over");
+        assert_eq!(heard(3, now + WITHIN + Duration::from_millis(2)), 1);
     }
 }
