@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use penstock_session::control::{Buffer, Form, Rows, SentRows};
+use penstock_session::few::Few;
 
 use crate::layout::Layout;
 
@@ -110,10 +111,19 @@ pub struct Spread {
 impl Spread {
     /// Looks how a rank of a source has its buffers: spread over all ranks, or whole on each.
     pub fn of(layout: &Layout, (rank, ranks): RankOf) -> Result<Self, NotSpread> {
-        if rank >= ranks {
-            return Err(NotSpread::NoSuchRank { rank, ranks });
-        }
-        let look = |(buffer, lies): (usize, &Buffer)| {
+        let buffers = Self::look(layout, (rank, ranks)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { sources: ranks, buffers })
+    }
+
+    /// Whether this layout of a rank of the source is so, of so many.
+    pub(crate) fn check(layout: &Layout, rank: RankOf) -> Result<(), NotSpread> {
+        Self::look(layout, rank).try_for_each(|of| of.map(drop))
+    }
+
+    /// Of each buffer how many rows are spread, if they are.
+    fn look(layout: &Layout, (rank, ranks): RankOf) -> impl Iterator<Item = Result<Option<u32>, NotSpread>> {
+        let no_such_rank = (rank >= ranks).then_some(Err(NotSpread::NoSuchRank { rank, ranks }));
+        let look = move |(buffer, lies): (usize, &Buffer)| {
             let Some(rows) = rowed(lies).filter(|rows| rows.count < rows.of) else { return Ok(None) };
             let found = rows.first..rows.first + rows.count;
             match rows_of(rank, ranks, rows.of) {
@@ -124,8 +134,7 @@ impl Spread {
                 }
             }
         };
-        let buffers = layout.buffers().iter().enumerate().map(look).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { sources: ranks, buffers })
+        no_such_rank.into_iter().chain(layout.buffers().iter().enumerate().map(look))
     }
 
     /// The ranks of the sink, of so many, that the source's rank has something for, if theirs are spread as well where its own are.
@@ -186,10 +195,10 @@ impl Spread {
 
 /// The first row that a sink needs and that no source says it has sent, and its buffer.
 pub(crate) fn not_sent(sink: &Layout, sent: &[&[SentRows]]) -> Option<(usize, u32)> {
-    let mut sent: Vec<_> = sent.iter().map(|runs| by_buffer(runs)).collect();
+    let mut sent: Few<_> = sent.iter().map(|runs| by_buffer(runs)).collect();
     sink.buffers().iter().enumerate().find_map(|(buffer, lies)| {
         let needed = rowed(lies).map_or(0..1, |rows| rows.first..rows.first + rows.count);
-        let mut has: Vec<Range<u64>> = sent.iter_mut().filter_map(Iterator::next).collect();
+        let mut has: Few<Range<u64>> = sent.iter_mut().filter_map(Iterator::next).collect();
         has.sort_unstable_by_key(|rows| rows.start);
         let (begin, end) = (u64::from(needed.start), u64::from(needed.end));
         let row = has.iter().fold(begin, |row, rows| if rows.start <= row { row.max(rows.end) } else { row });

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use penstock_session::few::Few;
+
 /// The most runs of one set. Numbers that come as scattered as that are nobody's honest order: a source has at most 1,024 parts under way
 /// (`legs.parts_ahead`), and so as many gaps.
 pub const RUNS_MAX: usize = 2_048;
@@ -10,7 +12,7 @@ pub const RUNS_MAX: usize = 2_048;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Runs {
     /// In their order, none empty, with a gap between each two.
-    runs: Vec<Range<u64>>,
+    runs: Few<Range<u64>>,
     count: u64,
 }
 

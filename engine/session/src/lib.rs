@@ -21,6 +21,7 @@
 //! - [`purse`]: credits of several stocks, taken together or not at all
 //! - [`machine`]: state machines as tables
 //! - [`keyed`]: maps whose keys come from outside
+//! - [`few`]: lists, queues and maps that have one entry nearly always
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ pub mod channel;
 pub mod codec;
 pub mod control;
 pub mod directory;
+pub mod few;
 pub mod frame;
 pub mod greeting;
 pub mod keyed;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use penstock_core::{EngineName, Moment};
 use penstock_session::control::{Side, TRACE_BYTES_MAX};
+use penstock_session::few::{Few, FewMap};
 use penstock_session::transfers::places::Places;
 use penstock_session::transfers::table::{AdmitError, EntryKey};
 use penstock_session::{PeerKey, RequestId, TransferId};
@@ -162,12 +163,16 @@ impl Desk {
         let (rank, ranks) = how.rank;
         let (sinks, of, spread) = match how.sinks {
             Sinks::Sharing(of) => {
-                let spread = Spread::of(&layout, how.rank)?;
                 // Who is alone has everything that anybody needs.
-                let sinks = if ranks == 1 { (0..of).collect() } else { spread.sinks_of(&layout, rank, of)? };
-                (sinks, of, (ranks > 1).then_some(spread))
+                if ranks == 1 {
+                    Spread::check(&layout, how.rank)?;
+                    ((0..of).collect::<Few<u16>>(), of, None)
+                } else {
+                    let spread = Spread::of(&layout, how.rank)?;
+                    (spread.sinks_of(&layout, rank, of)?.into(), of, Some(spread))
+                }
             }
-            Sinks::These(sinks, of) => (sinks, of, None),
+            Sinks::These(sinks, of) => (sinks.into(), of, None),
         };
         if let Some(&rank) = sinks.iter().find(|&&rank| rank >= of) {
             return Err(LegError::NoSuchRank { rank }.into());
@@ -211,7 +216,7 @@ impl Desk {
             legs,
             gone: BTreeMap::new(),
             spread,
-            moves: BTreeMap::new(),
+            moves: FewMap::new(),
             within: how.within,
             urgency: how.urgency,
             trace: Vec::new(),
@@ -252,13 +257,13 @@ impl Desk {
             urgency: (how.urgency == Urgency::Urgent).into(),
             trace: how.trace,
         };
-        let sources: BTreeMap<u16, PeerKey> = how.sources.iter().copied().collect();
+        let sources: FewMap<u16, PeerKey> = how.sources.iter().copied().collect();
         if how.is_pull && how.is_resumable {
             return Err(CallError::NotSent);
         }
         if how.is_pull {
             let pull = Pull::new(receive, self.settings.part_bytes, self.settings.parts_ahead)?;
-            let (moves, armed) = (BTreeMap::new(), Moment::NEVER);
+            let (moves, armed) = (FewMap::new(), Moment::NEVER);
             let pulled = Pulled { pull, sources, moves, within: how.within, urgency: how.urgency, armed };
             return self.admit(Side::Sink, transfer, request, Flow::Pull(Box::new(pulled)), now);
         }

@@ -1,9 +1,8 @@
 //! What transfers want, as actions; and the one place where a transfer ends.
 
-use std::collections::BTreeMap;
-
 use penstock_core::{Direction, Moment};
 use penstock_session::PeerKey;
+use penstock_session::few::FewMap;
 use penstock_session::landing::Landing;
 use penstock_session::leases::LeaseId;
 use penstock_session::transfers::table::{Ended, EntryKey};
@@ -274,7 +273,7 @@ impl Source {
 }
 
 /// What a sink wants, of whom.
-fn sink_actions(sources: &BTreeMap<u16, PeerKey>, wish: SinkWish, why: &'static str) -> Option<Action> {
+fn sink_actions(sources: &FewMap<u16, PeerKey>, wish: SinkWish, why: &'static str) -> Option<Action> {
     match wish {
         SinkWish::Say { source, said } => sources.get(&source).map(|&peer| Action::Say { peer, said }),
         SinkWish::Free { ticket } => Some(Action::Free { ticket }),

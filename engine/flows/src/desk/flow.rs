@@ -6,6 +6,7 @@ use std::time::Duration;
 use penstock_core::{EngineName, Moment};
 use penstock_session::PeerKey;
 use penstock_session::control::Head;
+use penstock_session::few::FewMap;
 use penstock_session::transfers::places::Places;
 
 use crate::action::{MoveId, Urgency};
@@ -37,7 +38,7 @@ pub(super) struct Source {
     /// How rows lie on the ranks of this side, where that says who sends what.
     pub(super) spread: Option<Spread>,
     /// What is moving, by rank and number.
-    pub(super) moves: BTreeMap<(u16, u64), MoveId>,
+    pub(super) moves: FewMap<(u16, u64), MoveId>,
     /// How long one move may take.
     pub(super) within: Duration,
     /// The higher one of what this side and the ranks of the other want.
@@ -52,7 +53,7 @@ pub(super) struct Source {
 pub(super) struct Sink {
     pub(super) legs: SinkLegs,
     /// Who each rank of the source is.
-    pub(super) sources: BTreeMap<u16, PeerKey>,
+    pub(super) sources: FewMap<u16, PeerKey>,
     /// Who had the ranks whose session is over, and that are not resumed in another.
     pub(super) gone: BTreeMap<u16, EngineName>,
     pub(super) armed: Moment,
@@ -74,9 +75,9 @@ pub(super) struct Lent {
 pub(super) struct Pulled {
     pub(super) pull: Pull,
     /// Who each rank of the source is.
-    pub(super) sources: BTreeMap<u16, PeerKey>,
+    pub(super) sources: FewMap<u16, PeerKey>,
     /// What is being read, by rank and number.
-    pub(super) moves: BTreeMap<(u16, u64), MoveId>,
+    pub(super) moves: FewMap<(u16, u64), MoveId>,
     /// How long one read may take.
     pub(super) within: Duration,
     pub(super) urgency: Urgency,

@@ -1,10 +1,10 @@
 //! What peers say of transfers, and what becomes of moves.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use penstock_core::{Cause, Moment};
 use penstock_session::control::{AbortAck, Claim, Fail, Grant, Head, Lend, Refused, Side};
+use penstock_session::few::{Few, FewMap};
 use penstock_session::landing::Landing;
 use penstock_session::transfers::early::{EarlyBody, EarlyMessage};
 use penstock_session::transfers::places::{PlaceError, Rank};
@@ -192,7 +192,7 @@ impl Desk {
 
     fn said(&mut self, key: EntryKey, peer: PeerKey, said: Said, now: Moment) -> Result<(), NotTaken> {
         let said = &match said {
-            Said::Grant(grant) => return self.granted(key, peer, &grant),
+            Said::Grant(grant) => return self.granted(key, peer, grant),
             Said::Claim(claim) => return self.claimed(key, peer, &claim),
             Said::Lend(lend) => return self.lent(key, peer, &lend, now),
             said => said,
@@ -302,8 +302,9 @@ impl Desk {
     }
 
     /// A rank of the sink has room.
-    fn granted(&mut self, key: EntryKey, peer: PeerKey, grant: &Grant) -> Result<(), NotTaken> {
-        let refuse = |code, expected| NotTaken::Answered { leg: grant.leg, code, expected };
+    fn granted(&mut self, key: EntryKey, peer: PeerKey, grant: Grant) -> Result<(), NotTaken> {
+        let leg = grant.leg;
+        let refuse = |code, expected| NotTaken::Answered { leg, code, expected };
         let theirs = LayoutKey { number: grant.layout, generation: grant.layout_generation };
         let theirs = self.partners.theirs_at(peer, theirs).cloned();
         let Some(Flow::Source(source)) = self.flow_mut(key) else { return Err(refuse(FlowCause::Refused, 0)) };
@@ -328,13 +329,14 @@ impl Desk {
             None => Pair::of(ours, &theirs),
         };
         let pair = pair.map_err(|_| refuse(FlowCause::Unfit, 0))?;
+        let (urgency, trace) = (grant.urgency, grant.trace.clone());
         match source.legs.granted(rank, &Arc::new(pair), grant) {
             Ok(_) => {
-                if grant.urgency > 0 {
+                if urgency > 0 {
                     source.urgency = Urgency::Urgent;
                 }
                 if source.trace.is_empty() {
-                    source.trace.clone_from(&grant.trace);
+                    source.trace = trace;
                 }
                 Ok(())
             }
@@ -410,9 +412,9 @@ impl Desk {
 }
 
 /// For which ranks of a source a peer speaks: who has no rank of a transfer, as it knows of none, for all that were thought to be its.
-fn speaks_for(sources: &BTreeMap<u16, PeerKey>, head: &Head, peer: PeerKey) -> Result<Vec<u16>, NotTaken> {
+fn speaks_for(sources: &FewMap<u16, PeerKey>, head: &Head, peer: PeerKey) -> Result<Few<u16>, NotTaken> {
     let is_its = |rank: &u16| head.ranks == 0 || *rank == head.rank;
-    let ranks: Vec<u16> = sources.iter().filter(|(_, of)| **of == peer).map(|(rank, _)| *rank).filter(is_its).collect();
+    let ranks: Few<u16> = sources.iter().filter(|(_, of)| **of == peer).map(|(rank, _)| *rank).filter(is_its).collect();
     if ranks.is_empty() { Err(NotTaken::Counted) } else { Ok(ranks) }
 }
 
@@ -439,7 +441,7 @@ impl Flow {
         };
         let claimed = lent.into_iter().flatten().filter_map(Rank::peer);
         let claimed = claimed.chain(sent.into_iter().flat_map(SourceLegs::peers));
-        claimed.chain(sources.into_iter().flat_map(BTreeMap::values).copied())
+        claimed.chain(sources.into_iter().flat_map(FewMap::values).copied())
     }
 }
 

@@ -32,7 +32,7 @@ impl SinkLegs {
         if let Some(&block) = blocks.iter().find(|&&block| block >= most) {
             return Err(LegError::NoSuchBlock { block, blocks: most });
         }
-        let is_granted = |block: &&u32| self.blocks_granted.contains(*block);
+        let is_granted = |block: &&u32| self.blocks_granted.contains_key(block);
         if let Some(block) = repeated(blocks).or_else(|| blocks.iter().find(is_granted).copied()) {
             return Err(LegError::BlockTwice { block });
         }
@@ -75,7 +75,7 @@ impl SinkLegs {
         if let Some(layer) = part.layer.filter(|&layer| layer >= layers) {
             return Err(LegError::NoSuchLayer { layer, layers });
         }
-        let mut of_layers = granting.landed[at].iter().enumerate();
+        let mut of_layers = granting.of_source(at).iter().enumerate();
         let is_free = |(layer, runs): (usize, &Runs)| {
             part.layer.is_some_and(|only| only as usize != layer) || runs.would(&(from..end)) == Added::New
         };
@@ -113,7 +113,7 @@ impl SinkLegs {
         if let Some(known) = self.total.filter(|&known| known != seal.tokens) {
             return Err(LegError::Total { known, said: seal.tokens });
         }
-        let landed = self.legs.iter().flat_map(|leg| leg.landed.iter().flatten()).map(Runs::end).max().unwrap_or(0);
+        let landed = self.legs.iter().flat_map(|leg| &leg.landed).map(Runs::end).max().unwrap_or(0);
         self.check_total(Some(seal.tokens), landed.max(self.settled))?;
         let end = self.sources[at].numbers.end();
         if end > seal.parts {

@@ -44,7 +44,9 @@ impl SinkLegs {
 
     /// The application gives it up: what has landed is let go as well.
     pub fn abort(&mut self, now: Moment) {
-        self.fail(FlowCause::Aborted, Side::Sink, None, "its application gave it up".into(), now);
+        if !self.status.is_end() {
+            self.fail(FlowCause::Aborted, Side::Sink, None, "its application gave it up".into(), now);
+        }
         self.step_all(Leg::Landed, LegEvent::Abort);
     }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use penstock_session::few::Few;
 use penstock_session::machine::Step;
 
 use crate::action::Ticket;
@@ -74,10 +75,10 @@ pub(crate) struct Granting {
     pub(crate) keep: Ticket,
     /// The place of its first block among all that were granted.
     pub(crate) first_place: u64,
-    /// What has landed, by source and layer.
-    pub(crate) landed: Vec<Vec<Runs>>,
+    /// What has landed: of each source all layers, one source behind the other.
+    pub(crate) landed: Few<Runs>,
     /// Layers that the application was told of.
-    pub(crate) told: Vec<bool>,
+    pub(crate) told: Few<bool>,
 }
 
 impl Granting {
@@ -94,17 +95,32 @@ impl Granting {
         (from, total.map_or(end, |total| total.min(end)).max(from))
     }
 
+    /// What of a source has landed, by layer.
+    pub(crate) fn of_source(&self, source: usize) -> &[Runs] {
+        let layers = self.told.len();
+        &self.landed[source * layers..][..layers]
+    }
+
+    fn of_source_mut(&mut self, source: usize) -> &mut [Runs] {
+        let layers = self.told.len();
+        &mut self.landed[source * layers..][..layers]
+    }
+
+    /// What of a layer has landed, by source.
+    fn of_layer(&self, layer: usize) -> impl Iterator<Item = &Runs> {
+        self.landed.iter().skip(layer).step_by(self.told.len().max(1))
+    }
+
     /// Whether a layer is there as a whole, of every source.
     pub(crate) fn has_layer(&self, layer: usize, total: Option<u64>) -> bool {
         let (from, end) = self.range(total);
-        self.agreed.is_some() && self.landed.iter().all(|source| source[layer].has(from..end))
+        self.agreed.is_some() && self.of_layer(layer).all(|runs| runs.has(from..end))
     }
 
     /// The first token that is not there in all layers of all sources.
     pub(crate) fn confirmed(&self, total: Option<u64>) -> u64 {
         let (from, end) = self.range(total);
-        let layers = self.landed.iter().flatten();
-        layers.map(|runs| runs.first_missing(from)).min().unwrap_or(from).min(end)
+        self.landed.iter().map(|runs| runs.first_missing(from)).min().unwrap_or(from).min(end)
     }
 
     /// Whether everything of it is there.
@@ -115,11 +131,11 @@ impl Granting {
     /// Forgets what of a source stands behind a gap in some layer: it is sent again. Answers the first token that comes again, if any does.
     pub(crate) fn forget_scattered(&mut self, source: usize, total: Option<u64>) -> Option<u64> {
         let (from, end) = self.range(total);
-        let missing = self.landed[source].iter().map(|runs| runs.first_missing(from)).min().unwrap_or(end);
+        let missing = self.of_source(source).iter().map(|runs| runs.first_missing(from)).min().unwrap_or(end);
         if missing >= end {
             return None;
         }
-        for runs in &mut self.landed[source] {
+        for runs in self.of_source_mut(source) {
             *runs = Runs::default();
             runs.add(from..missing);
         }
@@ -131,9 +147,9 @@ impl Granting {
         let range = part.from..part.from + part.tokens;
         match part.layer {
             Some(layer) => {
-                self.landed[source][layer as usize].add(range);
+                self.of_source_mut(source)[layer as usize].add(range);
             }
-            None => self.landed[source].iter_mut().for_each(|runs| {
+            None => self.of_source_mut(source).iter_mut().for_each(|runs| {
                 runs.add(range.clone());
             }),
         }
@@ -154,7 +170,7 @@ impl Granting {
         // Blocks behind the last token miss nothing.
         let needed = if end > from { (end - from).saturating_add(self.skip.into()).div_ceil(block_tokens) } else { 0 };
         let count = needed.min(self.blocks.len() as u64) as u32;
-        if count > 0 && self.landed.iter().any(|source| source[layer].count() == 0) {
+        if count > 0 && self.of_layer(layer).any(|runs| runs.count() == 0) {
             runs.push(0..count);
             return runs;
         }
@@ -162,7 +178,7 @@ impl Granting {
             let start = (u64::from(place) * block_tokens).saturating_sub(u64::from(self.skip));
             let behind = ((u64::from(place) + 1) * block_tokens).saturating_sub(u64::from(self.skip));
             let (start, behind) = (from.saturating_add(start).min(end), from.saturating_add(behind).min(end));
-            self.landed.iter().all(|source| source[layer].has(start..behind))
+            self.of_layer(layer).all(|runs| runs.has(start..behind))
         };
         for place in (0..count).filter(|&place| !is_there(place)) {
             match runs.last_mut() {

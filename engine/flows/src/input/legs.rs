@@ -1,9 +1,8 @@
 //! The book of all legs of one transfer at its sink.
 
-use std::collections::{BTreeSet, VecDeque};
-
 use penstock_core::Moment;
 use penstock_session::control::{BLOCKS_MAX, Grant, Head, Said, Seal, SentRows, Side};
+use penstock_session::few::{Few, FewMap, FewQueue};
 
 use super::leg::{Granting, Leg, LegEvent};
 use super::link::Link;
@@ -41,7 +40,7 @@ pub(super) struct Source {
     /// How many landings it says there are.
     pub(super) seal: Option<u64>,
     /// Which rows it says it has sent.
-    pub(super) sent: Vec<SentRows>,
+    pub(super) sent: Few<SentRows>,
     pub(super) link: Link,
     /// Until when it is waited for, if its session broke.
     pub(super) until: Moment,
@@ -56,22 +55,22 @@ pub struct SinkLegs {
     pub(super) how: Receive,
     pub(super) head: Head,
     pub(super) status: Status,
-    pub(super) sources: Vec<Source>,
+    pub(super) sources: Few<Source>,
     /// Legs that were not let go, and those behind them.
-    pub(super) legs: VecDeque<Granting>,
+    pub(super) legs: FewQueue<Granting>,
     pub(super) next_leg: u32,
     /// Where the first leg in the book begins, and the place of its first block among all.
     pub(super) settled: u64,
     places: u64,
     pub(super) total: Option<u64>,
-    pub(super) blocks_granted: BTreeSet<u32>,
+    pub(super) blocks_granted: FewMap<u32, ()>,
     pub(super) asked_for: Option<u32>,
     /// Why it failed, and the first token that was not there then.
     pub(super) end: Option<(FlowCause, u64)>,
     pub(super) abort_number: u32,
     pub(super) abort_by: Moment,
-    pub(super) wishes: VecDeque<SinkWish>,
-    pub(super) happenings: VecDeque<Happening>,
+    pub(super) wishes: FewQueue<SinkWish>,
+    pub(super) happenings: FewQueue<Happening>,
     /// Its bytes are read from here: sources are not told of room, and nobody of a leg before all is confirmed.
     pub(super) is_read: bool,
     refused: u64,
@@ -89,7 +88,7 @@ impl SinkLegs {
             rank,
             numbers: Runs::default(),
             seal: None,
-            sent: Vec::new(),
+            sent: Few::new(),
             link: Link::Open,
             until: Moment::NEVER,
         });
@@ -97,18 +96,18 @@ impl SinkLegs {
             head,
             status: Status::Bootstrapping,
             sources: sources.collect(),
-            legs: VecDeque::new(),
+            legs: FewQueue::new(),
             next_leg: 0,
             settled: how.begin,
             places: 0,
             total: None,
-            blocks_granted: BTreeSet::new(),
+            blocks_granted: FewMap::new(),
             asked_for: None,
             end: None,
             abort_number: 0,
             abort_by: Moment::NEVER,
-            wishes: VecDeque::new(),
-            happenings: VecDeque::new(),
+            wishes: FewQueue::new(),
+            happenings: FewQueue::new(),
             is_read: false,
             refused: 0,
             how,
@@ -283,12 +282,12 @@ impl SinkLegs {
         if let Some(block) = once.filter(|&block| block >= self.how.layout.blocks()) {
             return Err(LegError::NoSuchBlock { block, blocks: self.how.layout.blocks() });
         }
-        self.blocks_granted.extend(&blocks);
+        self.blocks_granted.extend(blocks.iter().map(|&block| (block, ())));
         let from = self.granted_end();
         let layers = self.how.layout.layers() as usize;
         let first_place = self.places;
         self.places += blocks.len() as u64;
-        let landed = vec![vec![Runs::default(); layers]; self.sources.len()];
+        let landed = Few::of(Runs::default(), layers * self.sources.len());
         self.legs.push_back(Granting {
             number: leg,
             state: Leg::Granted,
@@ -301,14 +300,14 @@ impl SinkLegs {
             keep,
             first_place,
             landed,
-            told: vec![false; layers],
+            told: Few::of(false, layers),
         });
         if !self.is_read {
-            let grant = self.grant_of(self.legs.len() - 1);
             // Who is waited for hears of it when it is there again.
-            let open = self.sources.iter().filter(|source| source.link == Link::Open).map(|source| source.rank);
-            let says = open.clone().zip(std::iter::repeat_n(grant, open.count()));
-            self.wishes.extend(says.map(|(source, grant)| SinkWish::Say { source, said: Said::Grant(grant) }));
+            for at in (0..self.sources.len()).filter(|&at| self.sources[at].link == Link::Open) {
+                let (source, said) = (self.sources[at].rank, Said::Grant(self.grant_of(self.legs.len() - 1)));
+                self.wishes.push_back(SinkWish::Say { source, said });
+            }
         }
         self.next_leg += 1;
         self.status.on(StatusEvent::AllGranted);
@@ -360,7 +359,7 @@ impl SinkLegs {
         let checked = self.check_seal(source, seal);
         self.count(checked)?.map_or(Ok(false), |source| {
             self.sources[source].seal = Some(seal.parts);
-            self.sources[source].sent.clone_from(&seal.rows);
+            self.sources[source].sent = seal.rows.iter().copied().collect();
             self.total = Some(seal.tokens);
             self.look(now);
             Ok(true)

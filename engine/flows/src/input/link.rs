@@ -2,6 +2,7 @@
 
 use penstock_core::Moment;
 use penstock_session::control::{Grant, Said};
+use penstock_session::few::Few;
 use penstock_session::machine::Step;
 
 use super::leg::Leg;
@@ -123,7 +124,7 @@ impl SinkLegs {
         let source = &mut self.sources[at];
         source.until = Moment::NEVER;
         (source.numbers, source.seal) = (Runs::default(), None);
-        source.sent.clear();
+        source.sent = Few::new();
         if self.next_leg == 0 {
             return;
         }

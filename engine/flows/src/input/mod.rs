@@ -24,6 +24,7 @@ use std::time::Duration;
 use penstock_core::Moment;
 use penstock_session::TransferId;
 use penstock_session::control::{Missing, Said, Side};
+use penstock_session::few::Few;
 
 pub use allocate::{DEFAULT_TOKENS, MemoryPolicy, Totals};
 pub use assembly::Piece;
@@ -46,7 +47,7 @@ pub struct Receive {
     /// How many ranks this side has.
     pub ranks: u16,
     /// The ranks of the source that send to this one.
-    pub sources: Vec<u16>,
+    pub sources: Few<u16>,
     /// Where blocks are granted.
     pub layout: Arc<Layout>,
     /// The first token that is needed: those before it are here already.

@@ -2,6 +2,7 @@
 
 use penstock_core::Moment;
 use penstock_session::control::{Ack, Said, SentRows, Side};
+use penstock_session::few::Few;
 
 use super::leg::{Leg, LegEvent};
 use super::legs::SinkLegs;
@@ -35,7 +36,7 @@ impl SinkLegs {
             let words = format!("everything was said to be there, and token {} is not", self.confirmed());
             return self.fail(FlowCause::Refused, Side::Sink, None, words, now);
         }
-        let sent: Vec<&[SentRows]> = self.sources.iter().map(|source| source.sent.as_slice()).collect();
+        let sent: Few<&[SentRows]> = self.sources.iter().map(|source| &*source.sent).collect();
         if let Some((buffer, row)) = not_sent(&self.how.layout, &sent).filter(|_| total > self.how.begin) {
             let words =
                 format!("row {row} of buffer {buffer} was sent by none of the sources: name the rank that has it");

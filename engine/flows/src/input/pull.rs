@@ -7,12 +7,12 @@
 
 mod view;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::{Cause, Moment, Span};
 use penstock_session::control::{Ack, Acked, Claim, Fail, Lend, Said, Seal, Side};
+use penstock_session::few::{Few, FewQueue};
 use penstock_session::leases::LeaseId;
 
 pub use self::view::{Loan, LoanEvent};
@@ -77,10 +77,10 @@ pub enum PullWish {
 #[derive(Debug)]
 pub struct Pull {
     legs: SinkLegs,
-    sources: Vec<View>,
+    sources: Few<View>,
     part_bytes: u64,
     reads_ahead: usize,
-    wishes: VecDeque<PullWish>,
+    wishes: FewQueue<PullWish>,
 }
 
 impl Pull {
@@ -89,7 +89,7 @@ impl Pull {
         let (begin, trace, layers) = (how.begin, how.trace.clone(), how.layout.layers());
         let legs = SinkLegs::read(how)?;
         let claim = Claim { head: *legs.head(), from: begin, trace };
-        let sources: Vec<View> = legs.sources.iter().map(|source| View::new(source.rank, begin, layers)).collect();
+        let sources: Few<View> = legs.sources.iter().map(|source| View::new(source.rank, begin, layers)).collect();
         let says = sources.iter().map(|source| SinkWish::Say { source: source.rank, said: Said::Claim(claim.clone()) });
         let wishes = says.map(PullWish::Sink).collect();
         Ok(Self { legs, sources, part_bytes, reads_ahead: reads_ahead.max(1), wishes })

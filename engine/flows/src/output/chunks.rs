@@ -1,6 +1,6 @@
 //! What a source has computed of one transfer so far: chunks, in the order of their tokens.
 
-use std::collections::BTreeSet;
+use penstock_session::few::{Few, FewMap};
 
 use crate::action::Ticket;
 use crate::layout::Layout;
@@ -11,12 +11,12 @@ use crate::repeated::repeated;
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     /// The blocks of all of them, in the order of their tokens.
-    pub(super) blocks: Vec<u32>,
-    has: BTreeSet<u32>,
+    pub(super) blocks: Few<u32>,
+    has: FewMap<u32, ()>,
     pub(super) tokens: u64,
     /// How many tokens there are in all, once the last chunk is there.
     pub(super) total: Option<u64>,
-    pub(super) keeps: Vec<Ticket>,
+    pub(super) keeps: Few<Ticket>,
 }
 
 impl Chunks {
@@ -34,7 +34,7 @@ impl Chunks {
         if let Some(&block) = blocks.iter().find(|&&block| block >= layout.blocks()) {
             return Err(LegError::NoSuchBlock { block, blocks: layout.blocks() });
         }
-        let is_given = |block: &&u32| self.has.contains(*block);
+        let is_given = |block: &&u32| self.has.contains_key(block);
         if let Some(block) = repeated(blocks).or_else(|| blocks.iter().find(is_given).copied()) {
             return Err(LegError::BlockTwice { block });
         }
@@ -43,8 +43,8 @@ impl Chunks {
         if all > room {
             return Err(LegError::ChunkBlocks { tokens: all, room });
         }
-        self.blocks.extend_from_slice(blocks);
-        self.has.extend(blocks);
+        self.blocks.extend(blocks.iter().copied());
+        self.has.extend(blocks.iter().map(|&block| (block, ())));
         self.tokens = all;
         self.keeps.push(keep);
         if is_last {

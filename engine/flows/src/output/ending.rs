@@ -130,7 +130,8 @@ impl SourceLegs {
             }
         }
         if self.sinks.iter().all(|sink| sink.under_way.is_empty()) {
-            self.wishes.extend(self.chunks.keeps.drain(..).map(|ticket| SourceWish::Free { ticket }));
+            let keeps = std::mem::take(&mut self.chunks.keeps).into_iter();
+            self.wishes.extend(keeps.map(|ticket| SourceWish::Free { ticket }));
         }
     }
 }

@@ -1,11 +1,12 @@
 //! The book of all legs of one transfer at its source.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use penstock_core::{Cause, Moment};
 use penstock_session::PeerKey;
-use penstock_session::control::{Grant, Head, Said, Seal, SentRows, Side};
+use penstock_session::control::{Grant, Head, Said, Seal, Side};
+use penstock_session::few::{Few, FewMap, FewQueue};
 use penstock_session::machine::Step;
 use penstock_session::transfers::places::{Place, PlaceError, PlaceEvent, Places};
 
@@ -16,6 +17,7 @@ use crate::cause::FlowCause;
 use crate::cut::{Cut, CutError, Run, at_a_block};
 use crate::layout::Layout;
 use crate::part::{LegError, PartLanded};
+use crate::repeated::repeated;
 use crate::shards::Pair;
 use crate::status::{Status, StatusEvent};
 
@@ -26,16 +28,16 @@ pub const LEGS_AHEAD_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct Sink {
     /// What it has granted, and not all of which was sent.
-    pub(super) grants: BTreeMap<u32, (Arc<Pair>, Grant)>,
+    pub(super) grants: FewMap<u32, (Arc<Pair>, Grant)>,
     pub(super) next_leg: u32,
     /// The first token that was not sent: of all layers, or of each.
-    pub(super) cursors: Vec<u64>,
+    pub(super) cursors: Few<u64>,
     pub(super) next_number: u64,
     /// Parts whose bytes may still move, and whether this side's part of it is over.
-    pub(super) under_way: BTreeMap<u64, bool>,
+    pub(super) under_way: FewMap<u64, bool>,
     pub(super) is_sealed: bool,
-    /// Which rows go there.
-    sent: Vec<SentRows>,
+    /// With whom it is of one mind on which rows go there.
+    pair: Option<Arc<Pair>>,
     /// The abort that waits for an answer.
     pub(super) abort: Option<u32>,
     pub(super) broken: Broken,
@@ -88,10 +90,10 @@ pub struct SourceLegs {
     pub(super) sinks: Places<Sink>,
     pub(super) chunks: Chunks,
     /// Up to which token is ready: all layers, or each.
-    ready: Vec<u64>,
+    ready: Few<u64>,
     pub(super) begin: Option<u64>,
     /// Legs that have started and are not sent to everybody.
-    pub(super) started: VecDeque<Started>,
+    pub(super) started: FewQueue<Started>,
     /// The last ones that are, as far as somebody whose session breaks may need them again.
     pub(super) past: VecDeque<Started>,
     /// Where the last leg that has started ends.
@@ -99,16 +101,15 @@ pub struct SourceLegs {
     pub(super) next_leg: u32,
     legs_used: u32,
     pub(super) failed: Option<SendFailed>,
-    pub(super) wishes: VecDeque<SourceWish>,
+    pub(super) wishes: FewQueue<SourceWish>,
     refused: u64,
 }
 
 impl SourceLegs {
     /// A transfer of which nothing is there yet.
     pub fn new(how: Send) -> Result<Self, LegError> {
-        let ranks: BTreeSet<u16> = how.sinks.iter().copied().collect();
         // A source whose bytes other ranks send as well may have nobody to send them to.
-        if ranks.len() != how.sinks.len() {
+        if repeated(&how.sinks).is_some() {
             return Err(LegError::Sources);
         }
         if how.once.is_none() && how.layout.has_once() {
@@ -120,30 +121,30 @@ impl SourceLegs {
             return Err(LegError::NoSuchRank { rank });
         }
         let sink = || Sink {
-            grants: BTreeMap::new(),
+            grants: FewMap::new(),
             next_leg: 0,
-            cursors: vec![0; slots],
+            cursors: Few::of(0, slots),
             next_number: 0,
-            under_way: BTreeMap::new(),
+            under_way: FewMap::new(),
             is_sealed: false,
-            sent: Vec::new(),
+            pair: None,
             abort: None,
             broken: Broken::NOT,
         };
         Ok(Self {
             head,
             status: Status::Bootstrapping,
-            sinks: Places::keeping(ranks, how.of, sink),
+            sinks: Places::keeping(how.sinks.iter().copied(), how.of, sink),
             chunks: Chunks::default(),
-            ready: vec![if how.is_by_layer { 0 } else { u64::MAX }; slots],
+            ready: Few::of(if how.is_by_layer { 0 } else { u64::MAX }, slots),
             begin: None,
-            started: VecDeque::new(),
+            started: FewQueue::new(),
             past: VecDeque::new(),
             started_end: None,
             next_leg: 0,
             legs_used: 0,
             failed: None,
-            wishes: VecDeque::new(),
+            wishes: FewQueue::new(),
             refused: 0,
             how,
         })
@@ -258,7 +259,7 @@ impl SourceLegs {
     }
 
     /// A rank of the sink has granted a leg. The same again changes nothing, and says so by `false`.
-    pub fn granted(&mut self, sink: u16, pair: &Arc<Pair>, grant: &Grant) -> Result<bool, LegError> {
+    pub fn granted(&mut self, sink: u16, pair: &Arc<Pair>, grant: Grant) -> Result<bool, LegError> {
         let granted = self.sink_at(sink).and_then(|at| match self.sinks[at].place() {
             Place::Resuming if grant.resumes => self.resumed(at, pair, grant),
             _ => self.granted_next(at, pair, grant),
@@ -267,8 +268,8 @@ impl SourceLegs {
         granted
     }
 
-    fn granted_next(&mut self, at: usize, pair: &Arc<Pair>, grant: &Grant) -> Result<bool, LegError> {
-        if !self.check_grant(at, pair, grant)? {
+    fn granted_next(&mut self, at: usize, pair: &Arc<Pair>, grant: Grant) -> Result<bool, LegError> {
+        if !self.check_grant(at, pair, &grant)? {
             return Ok(false);
         }
         let begin = *self.begin.get_or_insert(grant.from);
@@ -282,14 +283,12 @@ impl SourceLegs {
     }
 
     /// A grant that makes sense goes into the book.
-    pub(super) fn take_grant(&mut self, at: usize, pair: &Arc<Pair>, grant: &Grant) {
+    pub(super) fn take_grant(&mut self, at: usize, pair: &Arc<Pair>, grant: Grant) {
         self.on(at, PlaceEvent::Grant);
         let sink = &mut self.sinks[at];
-        if sink.sent != pair.sent() {
-            sink.sent = pair.sent().to_vec();
-        }
-        sink.grants.insert(grant.leg, (Arc::clone(pair), grant.clone()));
+        sink.pair = Some(Arc::clone(pair));
         sink.next_leg = sink.next_leg.max(grant.leg + 1);
+        sink.grants.insert(grant.leg, (Arc::clone(pair), grant));
     }
 
     /// A rank goes on to where the event leads.
@@ -428,7 +427,8 @@ impl SourceLegs {
                 continue;
             }
             sink.is_sealed = true;
-            let (parts, rows, is_still) = (sink.next_number, sink.sent.clone(), sink.under_way.is_empty());
+            let rows = sink.pair.as_ref().map_or_else(Vec::new, |pair| pair.sent().to_vec());
+            let (parts, is_still) = (sink.next_number, sink.under_way.is_empty());
             let seal = Seal { head: self.head, parts, tokens: total, legs: self.legs_used, rows };
             self.wishes.push_back(SourceWish::Say { sink: sink.number(), said: Said::Seal(seal) });
             if is_still {

@@ -3,12 +3,12 @@
 //! A sink claims its rank, and is told what it can read as soon as there is something: blocks, tokens and layers under a lease. What is
 //! lent stays where it is until every reader has given its lease back, or the lender's own clock has ended it and its reader is in no copy.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::Moment;
 use penstock_session::control::{AbortAck, BLOCKS_MAX, Fail, Head, Lend, Said, Side};
+use penstock_session::few::{Few, FewQueue};
 use penstock_session::leases::{GivenBack, LeaseId};
 use penstock_session::machine::Step;
 use penstock_session::{TransferId, machine};
@@ -19,6 +19,7 @@ use crate::action::Ticket;
 use crate::cause::FlowCause;
 use crate::layout::Layout;
 use crate::part::{LegError, bounded};
+use crate::repeated::repeated;
 use crate::status::{Status, StatusEvent};
 
 machine! {
@@ -74,7 +75,7 @@ pub struct Lending {
     /// This rank, and of how many.
     pub rank: (u16, u16),
     /// The ranks of the sink that read from this one.
-    pub sinks: Vec<u16>,
+    pub sinks: Few<u16>,
     /// Where the blocks are.
     pub layout: Arc<Layout>,
     /// The block that has what goes once for a transfer, if the layout has such buffers.
@@ -105,19 +106,20 @@ pub struct Loans {
     how: Lending,
     head: Head,
     status: Status,
-    readers: Vec<Reader>,
+    readers: Few<Reader>,
     chunks: Chunks,
     /// Up to which token each layer is ready.
-    ready: Vec<u64>,
+    ready: Few<u64>,
     failed: Option<SendFailed>,
-    wishes: std::collections::VecDeque<SourceWish>,
+    wishes: FewQueue<SourceWish>,
 }
 
 impl Loans {
     /// A transfer of which nothing is there yet.
     pub fn new(how: Lending) -> Result<Self, LegError> {
-        let sinks: BTreeSet<u16> = how.sinks.iter().copied().collect();
-        if sinks.is_empty() || sinks.len() != how.sinks.len() {
+        let mut sinks = how.sinks.clone();
+        sinks.sort_unstable();
+        if sinks.is_empty() || repeated(&sinks).is_some() {
             return Err(LegError::Sources);
         }
         if how.once.is_none() && how.layout.has_once() {
@@ -128,7 +130,7 @@ impl Loans {
         let reader =
             |rank| Reader { rank, state: Lent::Unclaimed, lease: None, tokens: 0, layers: 0, is_sealed: false };
         let readers = sinks.into_iter().map(reader);
-        let ready = vec![if how.is_by_layer { 0 } else { u64::MAX }; how.layout.layers() as usize];
+        let ready = Few::of(if how.is_by_layer { 0 } else { u64::MAX }, how.layout.layers() as usize);
         Ok(Self {
             head,
             status: Status::Bootstrapping,
@@ -136,7 +138,7 @@ impl Loans {
             chunks: Chunks::default(),
             ready,
             failed: None,
-            wishes: std::collections::VecDeque::new(),
+            wishes: FewQueue::new(),
             how,
         })
     }
@@ -389,7 +391,8 @@ impl Loans {
     /// When it has ended and nobody reads, the blocks are let go.
     fn settle(&mut self) {
         if self.status.is_end() && self.readers.iter().all(|reader| reader.state.is_end()) {
-            self.wishes.extend(self.chunks.keeps.drain(..).map(|ticket| SourceWish::Free { ticket }));
+            let keeps = std::mem::take(&mut self.chunks.keeps).into_iter();
+            self.wishes.extend(keeps.map(|ticket| SourceWish::Free { ticket }));
         }
     }
 

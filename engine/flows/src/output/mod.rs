@@ -20,6 +20,7 @@ use std::time::Duration;
 use penstock_core::{Moment, Span};
 use penstock_session::TransferId;
 use penstock_session::control::{Said, Side};
+use penstock_session::few::Few;
 
 pub use legs::SourceLegs;
 pub use lend::{Lending, Loans};
@@ -40,7 +41,7 @@ pub struct Send {
     pub ranks: u16,
     /// The ranks of the sink that this one sends to: a leg starts when all of them have granted it. None, if others of the source send
     /// everything.
-    pub sinks: Vec<u16>,
+    pub sinks: Few<u16>,
     /// How many ranks the sink has.
     pub of: u16,
     /// Where the blocks are.

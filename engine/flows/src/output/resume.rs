@@ -78,8 +78,8 @@ impl SourceLegs {
     }
 
     /// A rank that goes on says what it still needs, one leg after the other.
-    pub(super) fn resumed(&mut self, at: usize, pair: &Arc<Pair>, grant: &Grant) -> Result<bool, LegError> {
-        self.check_resumed(at, pair, grant)?;
+    pub(super) fn resumed(&mut self, at: usize, pair: &Arc<Pair>, grant: Grant) -> Result<bool, LegError> {
+        self.check_resumed(at, pair, &grant)?;
         if !grant.blocks.is_empty() {
             if self.sinks[at].grants.contains_key(&grant.leg) {
                 return Ok(false);

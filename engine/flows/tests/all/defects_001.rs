@@ -57,7 +57,7 @@ fn defect_001_a_raise_kills_the_worker_and_stalls_its_shard() {
         trace: vec![],
     };
     let book = &mut world.sources[0].book;
-    let mut refusal = |rank: u16, grant: Grant| book.granted(rank, &pair, &grant).unwrap_err();
+    let mut refusal = |rank: u16, grant: Grant| book.granted(rank, &pair, grant).unwrap_err();
     assert_eq!(refusal(3, good.clone()), LegError::NoSuchRank { rank: 3 });
     assert_eq!(refusal(0, Grant { leg: 9, ..good.clone() }), LegError::Order { expected: 0, found: 9 });
     assert_eq!(refusal(0, Grant { blocks: vec![], ..good.clone() }), LegError::NoBlocks);
@@ -272,7 +272,7 @@ fn defect_001_duplicate_suppression_is_never_set() {
     let (grant, part) = (world.grants()[0].clone(), world.moved[0].clone());
     let pair = std::sync::Arc::clone(&world.pairs[&(0, 0)]);
     for _ in 0..3 {
-        assert_eq!(world.sources[0].book.granted(0, &pair, &grant), Ok(false));
+        assert_eq!(world.sources[0].book.granted(0, &pair, grant.clone()), Ok(false));
         assert_eq!(world.sinks[0].book.landed(0, &part.landing, world.now), Ok(false));
     }
     world.run();

@@ -432,8 +432,9 @@ proptest! {
                 Some((_, said)) => grant.once = Some(said as u32).filter(|said| said % 2 == 0),
                 None => {}
             }
-            if book.granted(rank, &pair, &grant) == Ok(true) {
-                room[at] += grant.capacity;
+            let capacity = grant.capacity;
+            if book.granted(rank, &pair, grant) == Ok(true) {
+                room[at] += capacity;
                 next_leg[at] += 1;
             }
             while let Some(part) = book.next_part() {

@@ -235,7 +235,7 @@ impl World {
                 transfer: transfer(),
                 rank: at as u16,
                 ranks: setup.source_ranks,
-                sinks: of(Some(at), None),
+                sinks: of(Some(at), None).into(),
                 layout: Arc::clone(layout),
                 once: layout.has_once().then_some(source_blocks - 1),
                 is_by_layer: setup.is_by_layer,
@@ -258,7 +258,7 @@ impl World {
                 transfer: transfer(),
                 rank: at as u16,
                 ranks: setup.sink_ranks,
-                sources: of(None, Some(at)),
+                sources: of(None, Some(at)).into(),
                 layout: Arc::clone(layout),
                 begin: setup.begin,
                 tokens_default: setup.tokens_default,
@@ -502,12 +502,13 @@ impl World {
         let book = &mut self.sources[source].book;
         match said {
             Said::Grant(grant) => {
-                let granted = book.granted(rank, &self.pairs[&(source, sink)], &grant);
+                let leg = grant.leg;
+                let granted = book.granted(rank, &self.pairs[&(source, sink)], grant);
                 let is_news = |error: &LegError| !matches!(error, LegError::Ended(_) | LegError::Done);
                 if let Some(error) = granted.err().filter(is_news) {
                     let refused = Refused {
                         head: head(Side::Source, self.sources[source].rank),
-                        leg: grant.leg,
+                        leg,
                         code: FlowCause::Refused.code(),
                         expected: error.expected(),
                     };

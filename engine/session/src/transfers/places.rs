@@ -3,10 +3,10 @@
 //!
 //! It is the one book of where a rank is: what else is kept of a rank stands beside its state.
 
-use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut, Index, IndexMut};
 
 use super::PeerKey;
+use crate::few::Few;
 use crate::machine;
 use crate::machine::Step;
 
@@ -154,7 +154,7 @@ pub struct Places<T = ()> {
     /// How many ranks the sink has; some of them may need nothing from this source.
     of: u16,
     /// Those that do, in their order.
-    ranks: Vec<Rank<T>>,
+    ranks: Few<Rank<T>>,
     /// Those that have not ended.
     outstanding: usize,
 }
@@ -228,9 +228,10 @@ impl Places {
 impl<T> Places<T> {
     /// The same, and of each is kept what this makes.
     pub fn keeping(ranks: impl IntoIterator<Item = u16>, of: u16, make: impl Fn() -> T) -> Self {
-        let ranks = ranks.into_iter().filter(|rank| *rank < of).collect::<BTreeSet<u16>>().into_iter();
-        let rank = |number| Rank { number, place: Place::Unclaimed, peer: None, kept: make() };
-        let ranks: Vec<Rank<T>> = ranks.map(rank).collect();
+        let mut numbers: Few<u16> = ranks.into_iter().filter(|rank| *rank < of).collect();
+        numbers.sort_unstable();
+        let rank = |&number: &u16| Rank { number, place: Place::Unclaimed, peer: None, kept: make() };
+        let ranks: Few<Rank<T>> = numbers.chunk_by(|one, next| one == next).map(|same| rank(&same[0])).collect();
         Self { of, outstanding: ranks.len(), ranks }
     }
 
