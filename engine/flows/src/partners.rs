@@ -9,11 +9,14 @@ use penstock_session::frame::LABEL_BYTES_MAX;
 use penstock_session::{PeerKey, Said};
 
 use crate::layout::{Layout, LayoutError};
+use crate::shards::{Pair, Unfit};
 
 /// The most layouts that an engine has, or is told by one peer, at a time.
 pub const LAYOUTS_MAX: usize = 256;
 /// The most buffers of all layouts of one peer.
 const BUFFERS_OF_PEER_MAX: usize = 16 * BUFFERS_MAX;
+/// The most pairs of layouts that are kept because transfers between them follow each other.
+const PAIRS_MAX: usize = 64;
 
 /// A layout of this engine, in one use of its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +59,8 @@ pub(crate) struct Partners {
     partners: BTreeMap<PeerKey, Partner>,
     own: BTreeMap<u32, Arc<Layout>>,
     last_generation: u32,
+    /// Layouts of peers with those of this engine that were found to fit: every grant asks, and the answer is always the same.
+    pairs: BTreeMap<(PeerKey, LayoutKey, LayoutKey), Arc<Pair>>,
     /// Words of peers that made no sense and changed nothing.
     refused: u64,
 }
@@ -68,6 +73,7 @@ impl Partners {
 
     /// A session is over. Answers with whom it was, if that is known.
     pub(crate) fn left(&mut self, peer: PeerKey) -> Option<EngineName> {
+        self.pairs.retain(|(of, ..), _| *of != peer);
         self.partners.remove(&peer).map(|partner| partner.name)
     }
 
@@ -122,6 +128,7 @@ impl Partners {
     pub(crate) fn remove(&mut self, key: LayoutKey) -> Option<Said> {
         self.own.get(&key.number).filter(|own| own.news().generation == key.generation)?;
         self.own.remove(&key.number);
+        self.pairs.retain(|(.., ours), _| *ours != key);
         Some(Said::LayoutGone(LayoutGone { number: key.number, generation: key.generation }))
     }
 
@@ -145,7 +152,11 @@ impl Partners {
         }
         // How long its region is, is looked at where it is used.
         match Layout::check(news, u64::MAX) {
-            Ok(layout) => drop(partner.layouts.insert(layout.news().number, Arc::new(layout))),
+            Ok(layout) => {
+                let number = layout.news().number;
+                self.pairs.retain(|(of, theirs, _), _| (*of, theirs.number) != (peer, number));
+                partner.layouts.insert(number, Arc::new(layout));
+            }
             Err(_) => self.refused += 1,
         }
     }
@@ -155,6 +166,7 @@ impl Partners {
         let Some(partner) = self.partners.get_mut(&peer) else { return };
         if partner.layouts.get(&gone.number).is_some_and(|known| known.news().generation == gone.generation) {
             partner.layouts.remove(&gone.number);
+            self.pairs.retain(|(of, theirs, _), _| (*of, theirs.number) != (peer, gone.number));
         }
     }
 
@@ -166,6 +178,26 @@ impl Partners {
     /// A layout of a peer's, by its number in one use.
     pub(crate) fn theirs_at(&self, peer: PeerKey, key: LayoutKey) -> Option<&Arc<Layout>> {
         self.partners.get(&peer)?.layouts.get(&key.number).filter(|known| known.news().generation == key.generation)
+    }
+
+    /// A layout of this engine, which may be withdrawn meanwhile, with one of a peer's, if that has told of it.
+    pub(crate) fn pair(&mut self, peer: PeerKey, key: LayoutKey, ours: &Layout) -> Option<Result<Arc<Pair>, Unfit>> {
+        let of = (peer, key, LayoutKey { number: ours.news().number, generation: ours.news().generation });
+        if let Some(pair) = self.pairs.get(&of) {
+            return Some(Ok(Arc::clone(pair)));
+        }
+        let pair = match Pair::of(ours, self.theirs_at(peer, key)?) {
+            Ok(pair) => Arc::new(pair),
+            Err(unfit) => return Some(Err(unfit)),
+        };
+        // Of a layout that is withdrawn nothing is kept.
+        if self.own(of.2).is_some() {
+            if self.pairs.len() >= PAIRS_MAX {
+                self.pairs.clear();
+            }
+            self.pairs.insert(of, Arc::clone(&pair));
+        }
+        Some(Ok(pair))
     }
 
     /// The labels of a peer's layouts, sorted.
@@ -187,3 +219,6 @@ impl Partners {
         self.partners.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use penstock_session::transfers::table::{AdmitError, EntryKey};
 use penstock_session::{PeerKey, RequestId, TransferId};
 
 use super::Desk;
-use super::flow::{Flow, Lent, Pulled, Sink, Source};
+use super::flow::{Flow, Held, Lent, Pulled, Sink, Source};
 use crate::action::{Ticket, Urgency};
 use crate::cause::FlowCause;
 use crate::input::{Happening, MemoryPolicy, NoMemory, Piece, Pull, Receive, SinkLegs};
@@ -195,7 +195,7 @@ impl Desk {
                 ttl: how.lease_ttl.unwrap_or(self.settings.lease_ttl),
                 deadline: now + how.within,
             })?;
-            let lent = Lent { loans, places: Places::some(sinks, of), trace: Vec::new(), armed: Moment::NEVER };
+            let lent = Lent { loans, places: Places::some(sinks, of), trace: Vec::new() };
             return self.admit(Side::Source, transfer, request, Flow::Lent(Box::new(lent)), now);
         }
         let legs = SourceLegs::new(Send {
@@ -220,7 +220,6 @@ impl Desk {
             within: how.within,
             urgency: how.urgency,
             trace: Vec::new(),
-            armed: Moment::NEVER,
         };
         self.admit(Side::Source, transfer, request, Flow::Source(Box::new(source)), now)
     }
@@ -263,11 +262,11 @@ impl Desk {
         }
         if how.is_pull {
             let pull = Pull::new(receive, self.settings.part_bytes, self.settings.parts_ahead)?;
-            let (moves, armed) = (FewMap::new(), Moment::NEVER);
-            let pulled = Pulled { pull, sources, moves, within: how.within, urgency: how.urgency, armed };
+            let moves = FewMap::new();
+            let pulled = Pulled { pull, sources, moves, within: how.within, urgency: how.urgency };
             return self.admit(Side::Sink, transfer, request, Flow::Pull(Box::new(pulled)), now);
         }
-        let sink = Sink { legs: SinkLegs::new(receive)?, sources, gone: BTreeMap::new(), armed: Moment::NEVER };
+        let sink = Sink { legs: SinkLegs::new(receive)?, sources, gone: BTreeMap::new() };
         self.admit(Side::Sink, transfer, request, Flow::Sink(Box::new(sink)), now)
     }
 
@@ -305,13 +304,9 @@ impl Desk {
         flow: Flow,
         now: Moment,
     ) -> Result<EntryKey, CallError> {
-        // Words for it go to the one that has ended for as long as something of that is kept, which may outlast its tombstone.
-        let name = (side, transfer);
-        if self.ended_by.contains_key(&name) && !self.transfers.is_remembered(name, now) {
-            return Err(AdmitError::Kept { transfer }.into());
-        }
-        let (key, early) = self.transfers.admit(side, transfer, request, flow, now)?;
-        let peers = self.transfers.get(key).into_iter().flat_map(Flow::peers);
+        let held = Held { flow, armed: Moment::NEVER, is_released: false };
+        let (key, early) = self.transfers.admit(side, transfer, request, held, now)?;
+        let peers = self.transfers.get(key).into_iter().flat_map(|held| held.flow.peers());
         peers.for_each(|peer| self.shares.add(peer, key));
         self.deliver_early(key, early, now);
         self.carry(key, now);
@@ -477,8 +472,8 @@ impl Desk {
             }
             self.carry(key, now);
         }
-        if let Some(past) = self.ended.get_mut(&key) {
-            past.is_released = true;
+        if let Some(held) = self.transfers.get_mut(key) {
+            held.is_released = true;
         }
         self.let_go_if_over(key);
     }

@@ -7,9 +7,9 @@ use penstock_session::landing::Landing;
 use penstock_session::leases::LeaseId;
 use penstock_session::transfers::table::{Ended, EntryKey};
 
+use super::Desk;
 use super::flow::{Flow, Source};
 use super::lending::{self, Borrowed};
-use super::{Desk, Past};
 use crate::action::{Action, MoveId, Moving, Spans};
 use crate::cause::FlowCause;
 use crate::input::{PullWish, Read, SinkWish};
@@ -215,16 +215,13 @@ impl Desk {
             (Status::Failed, _) => Ended::Failed,
             _ => return,
         };
-        if let Some((side, transfer, _)) = self.transfers.names(key)
-            && let Some(flow) = self.transfers.end(key, how, now)
-        {
-            match (how, &flow) {
-                (Ended::Received, Flow::Sink(sink)) => self.totals.note(sink.legs.received()),
-                (Ended::Received, Flow::Pull(pulled)) => self.totals.note(pulled.pull.legs().received()),
-                _ => {}
-            }
-            self.ended.insert(key, Past { flow, name: (side, transfer), is_released: false });
-            self.ended_by.insert((side, transfer), key);
+        let received = match (how, flow) {
+            (Ended::Received, Flow::Sink(sink)) => Some(sink.legs.received()),
+            (Ended::Received, Flow::Pull(pulled)) => Some(pulled.pull.legs().received()),
+            _ => None,
+        };
+        if self.transfers.close(key, how, now) {
+            received.into_iter().for_each(|tokens| self.totals.note(tokens));
             self.table_due = self.table_due.min(now + self.settings.transfers.tomb_age);
         }
         self.let_go_if_over(key);
@@ -232,16 +229,15 @@ impl Desk {
 
     /// An ended transfer of which nothing is under way, and which nobody asks for any more.
     pub(super) fn let_go_if_over(&mut self, key: EntryKey) {
-        if !self.ended.get(&key).is_some_and(|past| past.is_released && past.flow.is_over()) {
+        if !self.transfers.get(key).is_some_and(|held| held.is_released && held.flow.is_over()) {
             return;
         }
-        let Some(mut past) = self.ended.remove(&key) else { return };
-        self.timers.remove(&(*past.flow.armed(), key));
-        past.flow.peers().for_each(|peer| self.shares.remove(peer, key));
-        // A later transfer of this name may have ended since.
-        if self.ended_by.get(&past.name) == Some(&key) {
-            self.ended_by.remove(&past.name);
+        let Some(held) = self.transfers.let_go(key) else { return };
+        if held.armed != Moment::NEVER {
+            self.timers.disarmed();
+            self.look_at_timers();
         }
+        held.flow.peers().for_each(|peer| self.shares.remove(peer, key));
     }
 }
 

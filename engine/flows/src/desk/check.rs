@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use penstock_core::Moment;
+use penstock_session::transfers::table::EntryKey;
 
 use super::flow::Flow;
 use super::{Desk, RELAY, part_of};
@@ -37,21 +38,9 @@ impl Desk {
                 _ => return tables(format!("move {} is of a transfer that does not know it", id.0)),
             }
         }
-        for (name, key) in &self.ended_by {
-            if self.ended.get(key).is_none_or(|past| past.name != *name) {
-                return tables(format!("{} has ended as one that has another name", name.1));
-            }
-        }
-        for (at, key) in &self.timers {
-            if self.flow(*key).is_none_or(|flow| flow.deadline() != *at) {
-                return tables(format!("a timer at {} ns is of no transfer that waits for it", at.as_ns()));
-            }
-        }
-        let past = self.ended.iter().map(|(key, past)| (*key, &past.flow));
-        for (key, flow) in self.transfers.iter().chain(past) {
-            if flow.deadline() != Moment::NEVER && !self.timers.contains(&(flow.deadline(), key)) {
-                return tables(format!("{key:?} waits until {} ns and has no timer", flow.deadline().as_ns()));
-            }
+        self.check_timers()?;
+        for (key, held) in self.transfers.iter() {
+            let flow = &held.flow;
             let moves = match flow {
                 Flow::Source(source) => &source.moves,
                 Flow::Pull(pulled) => &pulled.moves,
@@ -65,6 +54,28 @@ impl Desk {
         self.tickets().map(drop)
     }
 
+    /// Every transfer that waits for a moment has a timer, and the first timer is of one that waits for it.
+    fn check_timers(&self) -> Result<(), Broken> {
+        let timers: BTreeSet<(Moment, EntryKey)> = self.timers.iter().collect();
+        let mut waiting = 0;
+        for (key, held) in self.transfers.iter() {
+            let until = held.flow.deadline();
+            waiting += usize::from(until != Moment::NEVER);
+            if held.armed != until || until != Moment::NEVER && !timers.contains(&(until, key)) {
+                return Err(Broken::Tables(format!("{key:?} waits until {} ns and has no timer", until.as_ns())));
+            }
+        }
+        let first = self.timers.first().filter(|(at, key)| self.flow(*key).is_none_or(|flow| flow.deadline() != *at));
+        if let Some((at, _)) = first {
+            let words = format!("a timer at {} ns is of no transfer that waits for it", at.as_ns());
+            return Err(Broken::Tables(words));
+        }
+        if waiting != self.timers.wanted() {
+            return Err(Broken::Tables(format!("{waiting} transfers wait, and {} are counted", self.timers.wanted())));
+        }
+        Ok(())
+    }
+
     /// Whether all that is kept is kept for transfers: swaps have theirs, and so have pins.
     pub fn keeps_for_transfers_only(&self) -> bool {
         self.lives.is_empty() && self.keeping.is_empty()
@@ -73,8 +84,7 @@ impl Desk {
     /// What is kept for transfers: until its letting go was carried out it counts as kept.
     pub fn tickets(&self) -> Result<BTreeSet<Ticket>, Broken> {
         let mut kept = BTreeSet::new();
-        let past = self.ended.values().map(|past| &past.flow);
-        let of_flows = self.transfers.iter().map(|(_, flow)| flow).chain(past).flat_map(Flow::tickets);
+        let of_flows = self.transfers.iter().flat_map(|(_, held)| held.flow.tickets());
         let let_go = self.actions.iter().filter_map(|action| match action {
             Action::Free { ticket } if part_of(ticket.0) != RELAY => Some(*ticket),
             _ => None,

@@ -15,6 +15,16 @@ use crate::output::{Loans, SourceLegs};
 use crate::ranks::Spread;
 use crate::status::Status;
 
+/// A transfer, and what the desk has to know of each.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) flow: Flow,
+    /// The moment for which it stands among the timers.
+    pub(super) armed: Moment,
+    /// Nobody will ask for it any more.
+    pub(super) is_released: bool,
+}
+
 /// A transfer, from one of its sides.
 #[derive(Debug)]
 pub(super) enum Flow {
@@ -45,7 +55,6 @@ pub(super) struct Source {
     pub(super) urgency: Urgency,
     /// The trace context of the rank that granted first, if it has one.
     pub(super) trace: Vec<u8>,
-    pub(super) armed: Moment,
 }
 
 /// This engine needs them, and is sent them.
@@ -56,7 +65,6 @@ pub(super) struct Sink {
     pub(super) sources: FewMap<u16, PeerKey>,
     /// Who had the ranks whose session is over, and that are not resumed in another.
     pub(super) gone: BTreeMap<u16, EngineName>,
-    pub(super) armed: Moment,
 }
 
 /// This engine has the bytes, and lends them.
@@ -67,7 +75,6 @@ pub(super) struct Lent {
     pub(super) places: Places,
     /// The trace context of the rank that claimed first, if it has one.
     pub(super) trace: Vec<u8>,
-    pub(super) armed: Moment,
 }
 
 /// This engine needs them, and reads them.
@@ -81,7 +88,6 @@ pub(super) struct Pulled {
     /// How long one read may take.
     pub(super) within: Duration,
     pub(super) urgency: Urgency,
-    pub(super) armed: Moment,
 }
 
 impl Flow {
@@ -119,16 +125,6 @@ impl Flow {
             Self::Sink(sink) => sink.legs.deadline(),
             Self::Lent(lent) => lent.loans.deadline(),
             Self::Pull(pulled) => pulled.pull.legs().deadline(),
-        }
-    }
-
-    /// The moment for which it stands among the timers.
-    pub(super) fn armed(&mut self) -> &mut Moment {
-        match self {
-            Self::Source(source) => &mut source.armed,
-            Self::Sink(sink) => &mut sink.armed,
-            Self::Lent(lent) => &mut lent.armed,
-            Self::Pull(pulled) => &mut pulled.armed,
         }
     }
 

@@ -62,24 +62,21 @@ impl Desk {
     }
 
     /// Bytes have landed, a peer says.
-    pub(super) fn landing(&mut self, peer: PeerKey, bytes: Vec<u8>, now: Moment) {
-        match Landing::decode(&bytes) {
-            Ok(landing) => self.route(Side::Sink, landing.transfer, peer, EarlyBody::Landing(bytes), now),
+    pub(super) fn landing(&mut self, peer: PeerKey, bytes: &[u8], now: Moment) {
+        match Landing::decode(bytes) {
+            Ok(landing) => self.route(Side::Sink, landing.transfer, peer, EarlyBody::Landing(landing), now),
             Err(_) => self.refused += 1,
         }
     }
 
     fn route(&mut self, side: Side, transfer: TransferId, peer: PeerKey, body: EarlyBody, now: Moment) {
-        if let Some(&key) = self.ended_by.get(&(side, transfer)) {
-            return self.deliver(key, peer, body, now);
-        }
         let waits = match &body {
             EarlyBody::Said(Said::Grant(_) | Said::Claim(_)) => Some(Waits::ForBytes),
             EarlyBody::Said(Said::Abort(abort)) => Some(Waits::ForQuiet { number: abort.number }),
             _ => None,
         };
         match self.transfers.route(side, transfer, peer, body, now) {
-            Route::Live(key, body) => self.deliver(key, peer, body, now),
+            Route::Known(key, body) => self.deliver(key, peer, body, now),
             Route::Kept => {
                 self.table_due = self.table_due.min(now + self.settings.transfers.early.age);
                 // Whoever begins it here hears of the end together with what was granted, and moves nothing.
@@ -164,7 +161,7 @@ impl Desk {
                 let head = said.head().copied();
                 self.said(key, peer, said, now).map_err(|why| (why, head))
             }
-            EarlyBody::Landing(bytes) => self.landed(key, peer, &bytes, now).map_err(|why| (why, None)),
+            EarlyBody::Landing(landing) => self.landed(key, peer, &landing, now).map_err(|why| (why, None)),
         };
         // Also a grant that was refused may have claimed its rank.
         if claims && self.flow(key).is_some_and(|flow| flow.peers().any(|of| of == peer)) {
@@ -279,17 +276,17 @@ impl Desk {
     fn lent(&mut self, key: EntryKey, peer: PeerKey, lend: &Lend, now: Moment) -> Result<(), NotTaken> {
         let refuse = |code| NotTaken::Answered { leg: 0, code, expected: 0 };
         let theirs = LayoutKey { number: lend.layout, generation: lend.layout_generation };
-        let theirs = self.partners.theirs_at(peer, theirs).cloned();
-        let Some(Flow::Pull(pulled)) = self.flow_mut(key) else { return Err(refuse(FlowCause::Refused)) };
+        let held = self.transfers.get_mut(key).map(|held| &mut held.flow);
+        let Some(Flow::Pull(pulled)) = held else { return Err(refuse(FlowCause::Refused)) };
         if pulled.sources.get(&lend.head.rank) != Some(&peer) {
             return Err(NotTaken::Counted);
         }
-        let fits = theirs.ok_or_else(|| "the source has withdrawn its layout".to_owned()).and_then(|theirs| {
-            let pair = Pair::of(pulled.pull.legs().layout(), &theirs);
-            pair.map_err(|unfit| unfit.to_string())
-        });
+        let fits = match self.partners.pair(peer, theirs, pulled.pull.legs().layout()) {
+            Some(pair) => pair.map_err(|unfit| unfit.to_string()),
+            None => Err("the source has withdrawn its layout".to_owned()),
+        };
         let (cause, words) = match fits {
-            Ok(pair) => match pulled.pull.lent(lend.head.rank, &Arc::new(pair), lend, now) {
+            Ok(pair) => match pulled.pull.lent(lend.head.rank, &pair, lend, now) {
                 // What has ended is told of by the failure that ended it.
                 Ok(()) | Err(LegError::Ended(_) | LegError::Done) => return Ok(()),
                 Err(error) => (FlowCause::Refused, error.to_string()),
@@ -306,8 +303,8 @@ impl Desk {
         let leg = grant.leg;
         let refuse = |code, expected| NotTaken::Answered { leg, code, expected };
         let theirs = LayoutKey { number: grant.layout, generation: grant.layout_generation };
-        let theirs = self.partners.theirs_at(peer, theirs).cloned();
-        let Some(Flow::Source(source)) = self.flow_mut(key) else { return Err(refuse(FlowCause::Refused, 0)) };
+        let held = self.transfers.get_mut(key).map(|held| &mut held.flow);
+        let Some(Flow::Source(source)) = held else { return Err(refuse(FlowCause::Refused, 0)) };
         let Head { rank, ranks, .. } = grant.head;
         // Who goes on is the engine that was there before, in the same life: another one is refused.
         let resumes = grant.resumes && source.legs.peer(rank) == Some(peer);
@@ -322,15 +319,17 @@ impl Desk {
             self.say(peer, Said::Fail(Fail { head, cause, words, missing: Vec::new() }));
             return Ok(());
         }
-        let theirs = theirs.ok_or(refuse(FlowCause::Unfit, 0))?;
         let ours = source.legs.layout();
         let pair = match &source.spread {
-            Some(spread) => Pair::spread(ours, &theirs, spread, source.legs.head().rank, rank),
-            None => Pair::of(ours, &theirs),
+            Some(spread) => self
+                .partners
+                .theirs_at(peer, theirs)
+                .map(|theirs| Pair::spread(ours, theirs, spread, source.legs.head().rank, rank).map(Arc::new)),
+            None => self.partners.pair(peer, theirs, ours),
         };
-        let pair = pair.map_err(|_| refuse(FlowCause::Unfit, 0))?;
+        let pair = pair.and_then(Result::ok).ok_or(refuse(FlowCause::Unfit, 0))?;
         let (urgency, trace) = (grant.urgency, grant.trace.clone());
-        match source.legs.granted(rank, &Arc::new(pair), grant) {
+        match source.legs.granted(rank, &pair, grant) {
             Ok(_) => {
                 if urgency > 0 {
                     source.urgency = Urgency::Urgent;
@@ -344,13 +343,12 @@ impl Desk {
         }
     }
 
-    fn landed(&mut self, key: EntryKey, peer: PeerKey, bytes: &[u8], now: Moment) -> Result<(), NotTaken> {
-        let landing = Landing::decode(bytes).map_err(|_| NotTaken::Counted)?;
+    fn landed(&mut self, key: EntryKey, peer: PeerKey, landing: &Landing, now: Moment) -> Result<(), NotTaken> {
         let Some(Flow::Sink(sink)) = self.flow_mut(key) else { return Err(NotTaken::Counted) };
         if sink.sources.get(&landing.source) != Some(&peer) || landing.rank != sink.legs.head().rank {
             return Err(NotTaken::Counted);
         }
-        let Landing { number, leg, leg_from, leg_tokens, layer, from, tokens, total, .. } = landing;
+        let Landing { number, leg, leg_from, leg_tokens, layer, from, tokens, total, .. } = *landing;
         let part = PartLanded { number, leg, leg_from, leg_tokens, layer, from, tokens, total };
         sink.legs.landed(landing.source, &part, now)?;
         Ok(())

@@ -19,6 +19,8 @@
 //! - `resume`: transfers whose session broke, and that go on in another one
 //! - `acks`: last words, which a session may have taken with it
 //! - `settings`: how much there may be of everything
+//! - `timers`: which transfer is to be looked at next though nothing happens
+//! - `telling`: the word that something can be fetched
 
 mod abroad;
 mod acks;
@@ -36,8 +38,10 @@ mod relays;
 mod resume;
 mod settings;
 mod shares;
+mod telling;
+mod timers;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use penstock_core::Moment;
@@ -51,7 +55,7 @@ use self::abroad::Abroad;
 use self::acks::LastWords;
 pub use self::calls::{CallError, Consume, Produce, Sinks};
 pub use self::check::Broken;
-use self::flow::Flow;
+use self::flow::{Flow, Held};
 pub use self::gates::GateId;
 use self::gates::Gates;
 use self::lending::Lending;
@@ -63,6 +67,8 @@ use self::relays::first_of;
 pub use self::relays::{RELAY, RelayMetrics, part_of};
 pub use self::settings::Settings;
 use self::shares::Shares;
+use self::telling::Telling;
+use self::timers::Timers;
 use crate::action::{Action, MoveId, WatchId};
 use crate::event::Event;
 use crate::input::Totals;
@@ -82,17 +88,14 @@ pub struct Desk {
     /// What transfers came to lately.
     totals: Totals,
     partners: Partners,
-    /// Those that stand.
-    transfers: Transfers<Flow>,
-    /// Those that have ended, and are not let go of: bytes may move, or nobody has asked how they ended.
-    ended: KeyedMap<EntryKey, Past>,
-    ended_by: KeyedMap<(Side, TransferId), EntryKey>,
+    /// Those that stand, and those that have ended and are not let go of: bytes may move, or nobody has asked how they ended.
+    transfers: Transfers<Held>,
     /// In which of all of them each peer has a part.
     shares: Shares,
     /// Whose part is moved under each name.
     moves: KeyedMap<MoveId, (EntryKey, u16, u64)>,
     /// Transfers by their next deadline.
-    timers: BTreeSet<(Moment, EntryKey)>,
+    timers: Timers,
     last_move: u64,
     /// Which rank of which transfer is to be proven quiet.
     watches: BTreeMap<WatchId, (EntryKey, u16)>,
@@ -109,17 +112,9 @@ pub struct Desk {
     lending: Lending,
     gates: Gates,
     actions: VecDeque<Action>,
+    telling: Telling,
     refused: u64,
     relays: Relays,
-}
-
-/// A transfer that has ended.
-#[derive(Debug)]
-struct Past {
-    flow: Flow,
-    name: (Side, TransferId),
-    /// Nobody will ask for it any more.
-    is_released: bool,
 }
 
 /// What there is, and what went wrong.
@@ -159,11 +154,9 @@ impl Desk {
             totals: Totals::new(settings.tokens_default, settings.tokens_quantile),
             partners: Partners::default(),
             transfers: Transfers::new(settings.transfers, (one, other)),
-            ended: KeyedMap::with_hasher(keyed),
-            ended_by: KeyedMap::with_hasher(keyed),
             shares: Shares::new(keyed),
             moves: KeyedMap::with_hasher(keyed),
-            timers: BTreeSet::new(),
+            timers: Timers::default(),
             last_move: 0,
             watches: BTreeMap::new(),
             last_watch: 0,
@@ -176,6 +169,7 @@ impl Desk {
             abroad: Abroad::default(),
             lending: Lending::new(settings.leases, one ^ other.rotate_left(17)),
             actions: VecDeque::new(),
+            telling: Telling::default(),
             refused: 0,
             relays: Relays::shut(first_of(RELAY)),
         }
@@ -199,7 +193,7 @@ impl Desk {
                 self.say(peer, Said::Able(able));
             }
             Event::Said { peer, said } => self.hear(peer, said, now),
-            Event::Landing { peer, bytes } => self.landing(peer, bytes, now),
+            Event::Landing { peer, bytes } => self.landing(peer, &bytes, now),
             Event::Left { peer, .. } => {
                 let name = self.partners.left(peer);
                 self.transfers.forget_early_of(peer);
@@ -259,9 +253,7 @@ impl Desk {
 
     /// Something can be fetched.
     fn tell(&mut self) {
-        if self.actions.back() != Some(&Action::Tell) {
-            self.actions.push_back(Action::Tell);
-        }
+        self.telling.is_due = true;
     }
 
     fn say_to_all(&mut self, said: &Said) {
@@ -271,6 +263,9 @@ impl Desk {
 
     /// What is to be done next.
     pub fn poll_action(&mut self) -> Option<Action> {
+        if self.telling.is_next(self.actions.is_empty()) {
+            return Some(Action::Tell);
+        }
         self.actions.pop_front().or_else(|| self.relays.poll_action())
     }
 
@@ -330,7 +325,7 @@ impl Desk {
 
     /// When something has to be done though nothing happens.
     pub fn deadline(&self) -> Moment {
-        let timer = self.timers.first().map_or(Moment::NEVER, |(at, _)| *at);
+        let timer = self.timers.first().map_or(Moment::NEVER, |(at, _)| at);
         let relays = self.relays.deadline().unwrap_or(Moment::NEVER);
         let pins = self.keeping.deadline();
         timer
@@ -352,54 +347,63 @@ impl Desk {
             self.expire_leases(now);
         }
         self.relays.expire(now);
-        while let Some(&(at, key)) = self.timers.first()
+        while let Some((at, key)) = self.timers.first()
             && at <= now
         {
-            self.timers.pop_first();
-            let Some(flow) = self.flow_mut(key) else { continue };
-            *flow.armed() = Moment::NEVER;
-            flow.expire(now);
-            self.carry(key, now);
+            self.timers.take_first();
+            if let Some(held) = self.transfers.get_mut(key).filter(|held| held.armed == at) {
+                held.armed = Moment::NEVER;
+                self.timers.disarmed();
+                held.flow.expire(now);
+                self.carry(key, now);
+            }
+            self.look_at_timers();
         }
     }
 
     /// A transfer's timer stands where its deadline is.
     fn arm(&mut self, key: EntryKey) {
-        let Some(flow) = self.flow_mut(key) else { return };
-        let next = flow.deadline();
-        let before = std::mem::replace(flow.armed(), next);
-        if before != next {
-            self.timers.remove(&(before, key));
-            if next != Moment::NEVER {
-                self.timers.insert((next, key));
-            }
+        let Some(held) = self.transfers.get_mut(key) else { return };
+        let next = held.flow.deadline();
+        let before = std::mem::replace(&mut held.armed, next);
+        if before == next {
+            return;
         }
+        if next != Moment::NEVER {
+            self.timers.arm(next, key);
+        }
+        if before != Moment::NEVER {
+            self.timers.disarmed();
+            self.look_at_timers();
+        }
+    }
+
+    /// The first timer is one that somebody waits for.
+    pub(super) fn look_at_timers(&mut self) {
+        let transfers = &self.transfers;
+        self.timers.settle(|at, key| transfers.get(key).is_some_and(|held| held.armed == at));
     }
 
     /// Gives back memory that a peak has left behind.
     fn shrink(&mut self) {
-        shrink(&mut self.ended);
-        shrink(&mut self.ended_by);
+        self.timers.shrink();
         shrink(&mut self.moves);
         self.shares.shrink();
     }
 
     fn flow(&self, key: EntryKey) -> Option<&Flow> {
-        self.transfers.get(key).or_else(|| self.ended.get(&key).map(|past| &past.flow))
+        self.transfers.get(key).map(|held| &held.flow)
     }
 
     fn flow_mut(&mut self, key: EntryKey) -> Option<&mut Flow> {
-        match self.transfers.get_mut(key) {
-            Some(flow) => Some(flow),
-            None => self.ended.get_mut(&key).map(|past| &mut past.flow),
-        }
+        self.transfers.get_mut(key).map(|held| &mut held.flow)
     }
 
     /// Whether nobody is known, no transfer stands and nothing is to be done.
     pub fn is_empty(&self) -> bool {
         self.partners.is_empty()
             && self.transfers.is_empty()
-            && self.ended.is_empty()
+            && self.transfers.closed() == 0
             && self.shares.is_empty()
             && self.moves.is_empty()
             && self.watches.is_empty()
@@ -408,6 +412,7 @@ impl Desk {
             && self.abroad.is_empty()
             && self.lending.is_empty()
             && self.actions.is_empty()
+            && !self.telling.is_due
             && self.relays.is_empty()
     }
 
@@ -415,7 +420,7 @@ impl Desk {
     pub fn metrics(&self) -> Metrics {
         Metrics {
             transfers: self.transfers.metrics(),
-            ending: self.ended.len(),
+            ending: self.transfers.closed(),
             moving: self.moves.len(),
             gates: self.gates.len(),
             swaps: self.lives.swaps().0,

@@ -10,6 +10,7 @@ use penstock_core::Moment;
 use super::{PeerKey, SidedId};
 use crate::control::{Missing, Said};
 use crate::keyed::{Keyed, KeyedMap, shrink};
+use crate::landing::Landing;
 
 /// How much is kept of what comes early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +28,8 @@ pub struct EarlyBounds {
 pub enum EarlyBody {
     /// A frame.
     Said(Said),
-    /// A landing's payload, as it came.
-    Landing(Vec<u8>),
+    /// A landing.
+    Landing(Landing),
 }
 
 /// Something that came before its transfer was known here.
@@ -74,7 +75,7 @@ impl EarlyBody {
     pub fn bytes(&self) -> usize {
         let list = |blocks: &Vec<u32>| blocks.len() * size_of::<u32>();
         let apart = match self {
-            Self::Landing(bytes) => bytes.len(),
+            Self::Landing(_) => 0,
             Self::Said(Said::Grant(grant)) => list(&grant.blocks) + grant.trace.len(),
             Self::Said(Said::Lend(lend)) => list(&lend.blocks),
             Self::Said(Said::Claim(claim)) => claim.trace.len(),
@@ -268,7 +269,7 @@ impl Early {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use penstock_core::Epoch;
 
     use super::*;
@@ -283,8 +284,15 @@ mod tests {
         PeerKey { party, epoch: Epoch(7) }
     }
 
+    /// One that is told from others by its leg.
+    pub(crate) fn landing(leg: u32) -> Landing {
+        let transfer = TransferId::from_bytes([1; 16]);
+        let (source, rank, number, layer, total) = (0, 0, 0, None, None);
+        Landing { transfer, source, rank, number, leg, layer, leg_from: 0, leg_tokens: 1, from: 0, tokens: 1, total }
+    }
+
     fn message(from: u32, number: u8, came: u64) -> EarlyMessage {
-        EarlyMessage { from: peer(from), body: EarlyBody::Landing(vec![number]), came: Moment::from_ns(came) }
+        EarlyMessage { from: peer(from), body: EarlyBody::Landing(landing(number.into())), came: Moment::from_ns(came) }
     }
 
     fn early(messages: usize, bytes: usize) -> Early {

@@ -1,10 +1,12 @@
 //! Where a transfer's two names are joined: the one that both engines know, and the request of this side's scheduler.
 //!
-//! There is one way in, [`Transfers::admit`], which both sides take, and one way out, [`Transfers::end`], which every
+//! There is one way in, [`Transfers::admit`], which both sides take, and one way to an end, [`Transfers::close`], which every
 //! end takes however it comes about: it takes out both directions of the map, leaves a tombstone, and puts the request
-//! among those that are finished. So nothing has to remember to clean up.
+//! among those that are finished. So nothing has to remember to clean up. What is kept of one that has ended stays in its place until
+//! [`Transfers::let_go`], and words for it come there.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry as Place;
 use std::fmt;
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use super::PeerKey;
 use super::SidedId;
 use super::early::{Early, EarlyBody, EarlyBounds, EarlyDrop, EarlyMessage};
 use super::id::{RequestId, TransferId};
-use super::tombs::Tombs;
+use super::names::Names;
 use crate::control::Side;
 use crate::keyed::{Keyed, KeyedMap, shrink};
 
@@ -34,7 +36,7 @@ pub struct Bounds {
     pub tomb_age: Duration,
 }
 
-/// A live transfer, quickly found. A key is never used for another one.
+/// A transfer that is live, or of which something is left, quickly found. A key is never used for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryKey {
     index: u32,
@@ -110,8 +112,8 @@ pub enum Ended {
 /// Where something belongs that came for a transfer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Route {
-    /// To this one; here it is again.
-    Live(EntryKey, EarlyBody),
+    /// To this one, which may have ended; here it is again.
+    Known(EntryKey, EarlyBody),
     /// To one that is not known yet: it is kept, and given out by its admission.
     Kept,
     /// To one that is not known yet, and it was not kept.
@@ -166,7 +168,8 @@ struct Entry<T> {
     serial: u64,
     side: Side,
     transfer: TransferId,
-    request: RequestId,
+    /// Of one that is live.
+    request: Option<RequestId>,
     value: T,
 }
 
@@ -179,11 +182,10 @@ pub struct Transfers<T> {
     next_serial: u64,
     live: usize,
     live_max: usize,
-    by_transfer: KeyedMap<(Side, TransferId), u32>,
+    names: Names,
     /// Of sources, and of sinks.
     by_request: [KeyedMap<RequestId, u32>; 2],
     early: Early,
-    tombs: Tombs,
     tomb_hits: u64,
     refused: u64,
     finished: VecDeque<(Ended, RequestId)>,
@@ -210,10 +212,9 @@ impl<T> Transfers<T> {
             next_serial: 0,
             live: 0,
             live_max: 0,
-            by_transfer: KeyedMap::with_hasher(keyed),
+            names: Names::new(bounds.tombs, bounds.tomb_age, keyed),
             by_request: [KeyedMap::with_hasher(keyed), KeyedMap::with_hasher(keyed)],
             early: Early::new(bounds.early, keyed),
-            tombs: Tombs::new(bounds.tombs, bounds.tomb_age, keyed),
             tomb_hits: 0,
             refused: 0,
             finished: VecDeque::new(),
@@ -232,41 +233,41 @@ impl<T> Transfers<T> {
         value: T,
         now: Moment,
     ) -> Result<(EntryKey, Vec<EarlyMessage>), AdmitError> {
-        self.check_admission(side, transfer, &request, now).inspect_err(|_| self.refused += 1)?;
-        let index = self.free.pop().unwrap_or_else(|| {
+        self.check_admission(side, transfer, now).inspect_err(|_| self.refused += 1)?;
+        let index = self.free.last().copied().unwrap_or(self.entries.len() as u32);
+        match self.by_request[side as usize].entry(request.clone()) {
+            Place::Vacant(place) => {
+                place.insert(index);
+            }
+            Place::Occupied(place) => {
+                self.refused += 1;
+                let by = self.entries[*place.get() as usize].as_ref().map_or(transfer, |entry| entry.transfer);
+                return Err(AdmitError::RequestTaken { request, by });
+            }
+        }
+        if self.free.pop().is_none() {
             self.entries.push(None);
-            self.entries.len() as u32 - 1
-        });
-        self.by_transfer.insert((side, transfer), index);
-        self.by_request[side as usize].insert(request.clone(), index);
+        }
+        self.names.take((side, transfer), index);
         let key = EntryKey { index, serial: self.next_serial };
-        self.entries[index as usize] = Some(Entry { serial: key.serial, side, transfer, request, value });
+        self.entries[index as usize] =
+            Some(Entry { serial: key.serial, side, transfer, request: Some(request), value });
         self.next_serial += 1;
         self.live += 1;
         self.live_max = self.live_max.max(self.live);
         Ok((key, self.early.deliver((side, transfer))))
     }
 
-    fn check_admission(
-        &self,
-        side: Side,
-        transfer: TransferId,
-        request: &RequestId,
-        now: Moment,
-    ) -> Result<(), AdmitError> {
-        if let Some(by) = self.request_of(side, transfer) {
-            return Err(AdmitError::Taken { transfer, by: by.clone() });
+    fn check_admission(&self, side: Side, transfer: TransferId, now: Moment) -> Result<(), AdmitError> {
+        let (holder, ended) = self.names.look((side, transfer), now);
+        let by = holder.and_then(|index| self.at(index)?.request.as_ref());
+        match (by, ended, holder) {
+            (Some(by), ..) => Err(AdmitError::Taken { transfer, by: by.clone() }),
+            (None, Some((_, ago)), _) => Err(AdmitError::Ended { transfer, ago }),
+            (None, None, Some(_)) => Err(AdmitError::Kept { transfer }),
+            _ if self.live >= self.bounds.live => Err(AdmitError::Full { most: self.bounds.live }),
+            _ => Ok(()),
         }
-        if let Some(by) = self.transfer_of(side, request) {
-            return Err(AdmitError::RequestTaken { request: request.clone(), by });
-        }
-        if let Some((_, ago)) = self.tombs.ended((side, transfer), now) {
-            return Err(AdmitError::Ended { transfer, ago });
-        }
-        if self.live >= self.bounds.live {
-            return Err(AdmitError::Full { most: self.bounds.live });
-        }
-        Ok(())
     }
 
     fn at(&self, index: u32) -> Option<&Entry<T>> {
@@ -277,23 +278,24 @@ impl<T> Transfers<T> {
         self.at(key.index).filter(|entry| entry.serial == key.serial)
     }
 
-    fn key_at(&self, index: u32) -> Option<EntryKey> {
-        self.at(index).map(|entry| EntryKey { index, serial: entry.serial })
+    fn live_at(&self, index: u32) -> Option<(EntryKey, &RequestId)> {
+        let entry = self.at(index)?;
+        Some((EntryKey { index, serial: entry.serial }, entry.request.as_ref()?))
     }
 
     /// The live transfer of this name.
     pub fn find(&self, side: Side, transfer: TransferId) -> Option<EntryKey> {
-        self.by_transfer.get(&(side, transfer)).and_then(|index| self.key_at(*index))
+        self.names.holder((side, transfer)).and_then(|index| self.live_at(index)).map(|(key, _)| key)
     }
 
     /// The live transfer of this request.
     pub fn find_request(&self, side: Side, request: &RequestId) -> Option<EntryKey> {
-        self.by_request[side as usize].get(request).and_then(|index| self.key_at(*index))
+        self.by_request[side as usize].get(request).and_then(|index| self.live_at(*index)).map(|(key, _)| key)
     }
 
     /// What this side's scheduler calls a live transfer.
     pub fn request_of(&self, side: Side, transfer: TransferId) -> Option<&RequestId> {
-        self.by_transfer.get(&(side, transfer)).and_then(|index| self.at(*index)).map(|entry| &entry.request)
+        self.names.holder((side, transfer)).and_then(|index| self.live_at(index)).map(|(_, request)| request)
     }
 
     /// What both engines call the live transfer of a request.
@@ -303,21 +305,22 @@ impl<T> Transfers<T> {
 
     /// All names of a live transfer.
     pub fn names(&self, key: EntryKey) -> Option<(Side, TransferId, &RequestId)> {
-        self.entry(key).map(|entry| (entry.side, entry.transfer, &entry.request))
+        let entry = self.entry(key)?;
+        Some((entry.side, entry.transfer, entry.request.as_ref()?))
     }
 
-    /// What is kept of a live transfer.
+    /// What is kept of a transfer.
     pub fn get(&self, key: EntryKey) -> Option<&T> {
         self.entry(key).map(|entry| &entry.value)
     }
 
-    /// What is kept of a live transfer.
+    /// What is kept of a transfer.
     pub fn get_mut(&mut self, key: EntryKey) -> Option<&mut T> {
         let entry = self.entries.get_mut(key.index as usize)?.as_mut()?;
         (entry.serial == key.serial).then_some(&mut entry.value)
     }
 
-    /// All live transfers, in an order that is the same in every run alike. It looks at every place there is.
+    /// All of which something is kept, in an order that is the same in every run alike. It looks at every place there is.
     pub fn iter(&self) -> impl Iterator<Item = (EntryKey, &T)> {
         (0..).zip(&self.entries).filter_map(|(index, entry)| {
             let entry = entry.as_ref()?;
@@ -325,30 +328,55 @@ impl<T> Transfers<T> {
         })
     }
 
-    /// Ends one: the only way out. Both directions are gone, late words find a tombstone, and the request is finished.
-    /// Ending it again does nothing.
-    pub fn end(&mut self, key: EntryKey, how: Ended, now: Moment) -> Option<T> {
-        self.entry(key)?;
-        let Entry { side, transfer, request, value, .. } = self.entries.get_mut(key.index as usize)?.take()?;
-        self.free.push(key.index);
+    /// Ends one: the only way to an end. Both directions are gone, a tombstone is set, and the request is finished. What is kept of it
+    /// stays until it is let go, and so long nobody else has its name. Answers whether it was live.
+    pub fn close(&mut self, key: EntryKey, how: Ended, now: Moment) -> bool {
+        let entry = self.entries.get_mut(key.index as usize).and_then(Option::as_mut);
+        let Some(entry) = entry.filter(|entry| entry.serial == key.serial) else { return false };
+        let Some(request) = entry.request.take() else { return false };
+        let (side, transfer) = (entry.side, entry.transfer);
         self.live -= 1;
-        self.by_transfer.remove(&(side, transfer));
         self.by_request[side as usize].remove(&request);
-        self.tombs.put((side, transfer), how, now);
+        self.names.end((side, transfer), how, now);
         if self.finished.len() >= self.bounds.live {
             self.finished.pop_front();
             self.finished_lost += 1;
         }
         self.finished.push_back((how, request));
+        true
+    }
+
+    /// Nothing is kept any more of one that has ended: late words find its tombstone.
+    pub fn let_go(&mut self, key: EntryKey) -> Option<T> {
+        self.entry(key).filter(|entry| entry.request.is_none())?;
+        let Entry { side, transfer, value, .. } = self.entries.get_mut(key.index as usize)?.take()?;
+        self.free.push(key.index);
+        self.names.leave((side, transfer));
         Some(value)
+    }
+
+    /// Ends one of which nothing is to be kept. Ending it again does nothing.
+    pub fn end(&mut self, key: EntryKey, how: Ended, now: Moment) -> Option<T> {
+        if self.close(key, how, now) { self.let_go(key) } else { None }
+    }
+
+    /// Whether one has ended, and something of it is kept.
+    pub fn is_closed(&self, key: EntryKey) -> bool {
+        self.entry(key).is_some_and(|entry| entry.request.is_none())
+    }
+
+    /// How many have ended, of which something is kept.
+    pub fn closed(&self) -> usize {
+        self.entries.len() - self.free.len() - self.live
     }
 
     /// Something has come for a transfer, from this peer. Whether the peer may speak for it is for the transfer to say.
     pub fn route(&mut self, side: Side, transfer: TransferId, from: PeerKey, body: EarlyBody, now: Moment) -> Route {
-        if let Some(key) = self.find(side, transfer) {
-            return Route::Live(key, body);
+        let (holder, ended) = self.names.look((side, transfer), now);
+        if let Some((index, entry)) = holder.and_then(|index| Some((index, self.at(index)?))) {
+            return Route::Known(EntryKey { index, serial: entry.serial }, body);
         }
-        if let Some((how, _)) = self.tombs.ended((side, transfer), now) {
+        if let Some((how, _)) = ended {
             self.tomb_hits += 1;
             return Route::Swallowed(how);
         }
@@ -383,11 +411,6 @@ impl<T> Transfers<T> {
         self.early.forget(peer);
     }
 
-    /// Whether it is remembered that one of this name has ended.
-    pub fn is_remembered(&self, id: SidedId, now: Moment) -> bool {
-        self.tombs.ended(id, now).is_some()
-    }
-
     /// What this peer has said of a transfer that is not known yet will not be asked for.
     pub fn forget_early(&mut self, id: SidedId, peer: PeerKey) {
         self.early.forget_of(id, peer);
@@ -395,7 +418,7 @@ impl<T> Transfers<T> {
 
     /// Forgets what is old enough, and says when there is something to forget again.
     pub fn expire(&mut self, now: Moment) -> Option<Moment> {
-        let next = [self.early.expire(now), self.tombs.expire(now)];
+        let next = [self.early.expire(now), self.names.expire(now)];
         if now >= self.shrink_at {
             self.shrink();
             self.shrink_at = now + SHRINK_PERIOD;
@@ -405,14 +428,13 @@ impl<T> Transfers<T> {
 
     /// Gives back what a peak has left behind, where less than an eighth is used.
     fn shrink(&mut self) {
-        shrink(&mut self.by_transfer);
+        self.names.shrink();
         self.by_request.iter_mut().for_each(shrink);
         self.early.shrink();
-        self.tombs.shrink();
         if self.finished.len() < self.finished.capacity() / 8 {
             self.finished.shrink_to(self.finished.len() * 2);
         }
-        if self.live < self.entries.capacity() / 8 {
+        if self.entries.len() - self.free.len() < self.entries.capacity() / 8 {
             let used = self.entries.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
             self.entries.truncate(used);
             self.entries.shrink_to(used * 2);
@@ -430,7 +452,7 @@ impl<T> Transfers<T> {
             early_bytes: self.early.bytes(),
             early_delivered: self.early.delivered(),
             early_dropped: self.early.dropped(),
-            tombs: self.tombs.len(),
+            tombs: self.names.tombs(),
             tomb_hits: self.tomb_hits,
             refused: self.refused,
             finished: self.finished.len(),
@@ -440,24 +462,29 @@ impl<T> Transfers<T> {
     }
 
     fn places(&self) -> usize {
-        let names = self.by_transfer.capacity() + self.by_request.iter().map(KeyedMap::capacity).sum::<usize>();
+        let names = self.names.places() + self.by_request.iter().map(KeyedMap::capacity).sum::<usize>();
         let entries = self.entries.capacity() + self.free.capacity();
-        names + entries + self.tombs.places() + self.early.places() + self.finished.capacity()
+        names + entries + self.early.places() + self.finished.capacity()
     }
 
     /// Looks whether both directions of the map lead to the same transfers, and says where not. It looks at every one.
     pub fn check(&self) -> Result<(), String> {
-        let live = self.entries.iter().flatten().count();
-        let (by_transfer, by_request) = (self.by_transfer.len(), self.by_request.iter().map(KeyedMap::len).sum());
-        if [self.live, by_transfer, by_request] != [live; 3] || live + self.free.len() != self.entries.len() {
+        let (all, live) = self
+            .entries
+            .iter()
+            .flatten()
+            .fold((0, 0), |(all, live), entry| (all + 1, live + usize::from(entry.request.is_some())));
+        let (named, by_request) = (self.names.held(), self.by_request.iter().map(KeyedMap::len).sum());
+        if [self.live, by_request] != [live; 2] || named != all || all + self.free.len() != self.entries.len() {
             return Err(format!(
-                "{live} transfers are there, {} are counted, {by_transfer} have a name and {by_request} a request",
+                "{live} of {all} transfers are live, {} are counted, {named} have a name and {by_request} a request",
                 self.live
             ));
         }
-        for (key, _) in self.iter() {
-            let (side, transfer, request) = self.names(key).expect("a key was just taken from the table");
-            if self.find(side, transfer) != Some(key) || self.find_request(side, request) != Some(key) {
+        for (index, entry) in (0..).zip(&self.entries).filter_map(|(index, entry)| Some((index, entry.as_ref()?))) {
+            let Entry { side, transfer, request, .. } = entry;
+            let by_request = request.as_ref().map(|request| self.by_request[*side as usize].get(request));
+            if self.names.holder((*side, *transfer)) != Some(index) || by_request.is_some_and(|by| by != Some(&index)) {
                 return Err(format!("{transfer} and its request {request:?} lead to different places"));
             }
         }

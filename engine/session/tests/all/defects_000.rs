@@ -91,13 +91,13 @@ fn hear<T>(table: &mut Transfers<T>, from: PeerKey, said: &Said, at: Moment) -> 
 #[test]
 fn scenario_01_a_completion_before_the_mapping_is_delivered_once() {
     let mut sink = table();
-    let note = EarlyBody::Landing(landing().encode());
+    let note = EarlyBody::Landing(landing());
     assert_eq!(sink.route(Side::Sink, transfer(), SOURCE, note.clone(), now(1)), Route::Kept);
     assert_eq!(hear(&mut sink, SOURCE, &seal(), now(2)), Route::Kept);
     let (key, early) = sink.admit(Side::Sink, transfer(), request("def456"), "", now(3)).unwrap();
     let message = |body, ms| EarlyMessage { from: SOURCE, body, came: now(ms) };
     assert_eq!(early, [message(note, 1), message(EarlyBody::Said(seal()), 2)]);
-    assert_eq!(hear(&mut sink, SOURCE, &seal(), now(4)), Route::Live(key, EarlyBody::Said(seal())));
+    assert_eq!(hear(&mut sink, SOURCE, &seal(), now(4)), Route::Known(key, EarlyBody::Said(seal())));
     let found = sink.metrics();
     assert_eq!((found.early, found.early_bytes, found.early_delivered, found.early_dropped), (0, 0, 2, 0));
 }
@@ -112,7 +112,7 @@ fn scenario_02_a_live_id_of_a_second_owner_is_refused_and_the_first_unaffected()
     assert_eq!(source.get(first), Some(&"first"));
     assert_eq!(source.request_of(Side::Source, transfer()), Some(&request("first")));
     assert_eq!(source.transfer_of(Side::Source, &request("second")), None, "half of a map was not made");
-    assert_eq!(hear(&mut source, SINK, &grant(), now(2)), Route::Live(first, EarlyBody::Said(grant())));
+    assert_eq!(hear(&mut source, SINK, &grant(), now(2)), Route::Known(first, EarlyBody::Said(grant())));
     assert_eq!(source.end(first, Ended::Sent, now(3)), Some("first"));
     let mut finished = Finished::default();
     source.drain_finished(&mut finished);
@@ -162,12 +162,12 @@ fn both_halves_meet_in_either_order_without_each_others_requests() {
             source.admit(Side::Source, transfer(), request("abc123"), "", now(0)).unwrap();
             early += usize::from(hear(&mut sink, SOURCE, &seal(), now(1)) == Route::Kept);
             early -= sink.admit(Side::Sink, transfer(), request("def456"), "", now(2)).unwrap().1.len();
-            assert!(matches!(hear(&mut source, SINK, &grant(), now(3)), Route::Live(..)));
+            assert!(matches!(hear(&mut source, SINK, &grant(), now(3)), Route::Known(..)));
         } else {
             sink.admit(Side::Sink, transfer(), request("def456"), "", now(0)).unwrap();
             early += usize::from(hear(&mut source, SINK, &grant(), now(1)) == Route::Kept);
             early -= source.admit(Side::Source, transfer(), request("abc123"), "", now(2)).unwrap().1.len();
-            assert!(matches!(hear(&mut sink, SOURCE, &seal(), now(3)), Route::Live(..)));
+            assert!(matches!(hear(&mut sink, SOURCE, &seal(), now(3)), Route::Known(..)));
         }
         assert_eq!((early, source.metrics().early, sink.metrics().early), (0, 0, 0));
         assert_eq!(source.request_of(Side::Source, transfer()), Some(&request("abc123")));
@@ -215,7 +215,7 @@ fn defect_000_receivers_gate_on_the_old_field_and_prefix() {
     }
     let mut sink = table();
     let (key, _) = sink.admit(Side::Sink, transfer(), RequestId::new("anything").unwrap(), "", now(0)).unwrap();
-    assert!(matches!(hear(&mut sink, SOURCE, &seal(), now(1)), Route::Live(found, _) if found == key));
+    assert!(matches!(hear(&mut sink, SOURCE, &seal(), now(1)), Route::Known(found, _) if found == key));
 }
 
 #[test]

@@ -27,12 +27,12 @@ fn peer(party: u32) -> PeerKey {
 }
 
 fn landing(number: u32) -> EarlyBody {
-    EarlyBody::Landing(number.to_le_bytes().to_vec())
+    EarlyBody::Landing(crate::transfers::early::tests::landing(number))
 }
 
 fn numbers(messages: Vec<EarlyMessage>) -> Vec<u32> {
     let number = |message: EarlyMessage| match message.body {
-        EarlyBody::Landing(bytes) => u32::from_le_bytes(bytes.try_into().unwrap()),
+        EarlyBody::Landing(landing) => landing.leg,
         EarlyBody::Said(said) => panic!("nobody has said {said:?}"),
     };
     messages.into_iter().map(number).collect()
@@ -117,7 +117,7 @@ fn memory_of_a_peak_is_given_back() {
     others.iter().for_each(|key| assert!(table.end(*key, Ended::Failed, START).is_some()));
     table.drain_finished(&mut Finished::default());
     table.expire(Moment::from_ns(1));
-    assert!(table.by_transfer.capacity() < 1000 && table.by_request[1].capacity() < 1000);
+    assert!(table.names.places() < 1000 && table.by_request[1].capacity() < 1000);
     assert!(table.entries.capacity() < 1000 && table.free.capacity() < 1000 && table.finished.capacity() < 1000);
     assert!(kept.iter().all(|key| table.get(*key).is_some()));
     let (next, _) = table.admit(Side::Sink, id(many), request(1), (), START).unwrap();
@@ -128,7 +128,8 @@ fn memory_of_a_peak_is_given_back() {
 enum Deed {
     Admit { side: Side, transfer: u8, request: u8 },
     Route { side: Side, transfer: u8, from: u32 },
-    End { side: Side, transfer: u8, how: Ended },
+    End { side: Side, transfer: u8, how: Ended, is_kept: bool },
+    LetGo { side: Side, transfer: u8 },
     EndAgain,
     Forget { peer: u32 },
     Pass { ns: u64 },
@@ -142,7 +143,9 @@ fn deed() -> impl Strategy<Value = Deed> {
     prop_oneof![
         3 => (side(), 0..5_u8, 0..5_u8).prop_map(|(side, transfer, request)| Deed::Admit { side, transfer, request }),
         6 => (side(), 0..5_u8, 0..3_u32).prop_map(|(side, transfer, from)| Deed::Route { side, transfer, from }),
-        3 => (side(), 0..5_u8, how).prop_map(|(side, transfer, how)| Deed::End { side, transfer, how }),
+        3 => (side(), 0..5_u8, how, any::<bool>())
+            .prop_map(|(side, transfer, how, is_kept)| Deed::End { side, transfer, how, is_kept }),
+        2 => (side(), 0..5_u8).prop_map(|(side, transfer)| Deed::LetGo { side, transfer }),
         1 => Just(Deed::EndAgain),
         1 => (0..3_u32).prop_map(|peer| Deed::Forget { peer }),
         3 => (1..40_u64).prop_map(|ns| Deed::Pass { ns }),
@@ -158,6 +161,7 @@ type Waiting = ((Side, u8), u32, u32, u64);
 #[derive(Default)]
 struct Model {
     live: BTreeMap<(Side, u8), (u8, EntryKey)>,
+    closed: BTreeMap<(Side, u8), EntryKey>,
     early: Vec<Waiting>,
     tombs: Vec<((Side, u8), u64, Ended)>,
     finished: Vec<(Ended, u8)>,
@@ -247,12 +251,14 @@ proptest! {
                     let by_name = model.live.iter().find(|((of, _), (other, _))| *of == side && *other == name);
                     let expected = if let Some((by, _)) = model.live.get(&(side, id)) {
                         Err(AdmitError::Taken { transfer: transfer(id), by: request(*by) })
-                    } else if let Some(((_, by), _)) = by_name {
-                        Err(AdmitError::RequestTaken { request: request(name), by: transfer(*by) })
                     } else if let Some((_, at, _)) = model.tomb((side, id), now) {
                         Err(AdmitError::Ended { transfer: transfer(id), ago: Duration::from_nanos(now - at) })
+                    } else if model.closed.contains_key(&(side, id)) {
+                        Err(AdmitError::Kept { transfer: transfer(id) })
                     } else if model.live.len() >= 4 {
                         Err(AdmitError::Full { most: 4 })
+                    } else if let Some(((_, by), _)) = by_name {
+                        Err(AdmitError::RequestTaken { request: request(name), by: transfer(*by) })
                     } else {
                         Ok(())
                     };
@@ -274,7 +280,10 @@ proptest! {
                     let found = table.route(side, transfer(id), peer(from), landing(sent), moment);
                     if let Some((_, key)) = model.live.get(&(side, id)) {
                         answered_live += 1;
-                        prop_assert_eq!(found, Route::Live(*key, landing(sent)));
+                        prop_assert_eq!(found, Route::Known(*key, landing(sent)));
+                    } else if let Some(key) = model.closed.get(&(side, id)) {
+                        answered_live += 1;
+                        prop_assert_eq!(found, Route::Known(*key, landing(sent)));
                     } else if let Some((_, _, how)) = model.tomb((side, id), now) {
                         prop_assert_eq!(found, Route::Swallowed(*how));
                         model.swallowed += 1;
@@ -290,9 +299,21 @@ proptest! {
                         }
                     }
                 }
-                Deed::End { side, transfer: id, how } => {
+                Deed::LetGo { side, transfer: id } => {
+                    let standing = model.live.get(&(side, id)).and_then(|(_, key)| table.let_go(*key));
+                    prop_assert_eq!(standing, None, "nothing of what is live is let go");
+                    let Some(key) = model.closed.remove(&(side, id)) else { continue };
+                    prop_assert!(table.is_closed(key) && table.names(key).is_none() && table.get(key) == Some(&id));
+                    prop_assert_eq!((table.let_go(key), table.let_go(key)), (Some(id), None));
+                }
+                Deed::End { side, transfer: id, how, is_kept } => {
                     let Some((name, key)) = model.live.remove(&(side, id)) else { continue };
-                    prop_assert_eq!(table.end(key, how, moment), Some(id));
+                    if is_kept {
+                        prop_assert!(table.close(key, how, moment) && !table.close(key, how, moment), "once");
+                        model.closed.insert((side, id), key);
+                    } else {
+                        prop_assert_eq!(table.end(key, how, moment), Some(id));
+                    }
                     last_ended = Some(key);
                     if model.tombs.len() >= 3 {
                         model.tombs.remove(0);
@@ -352,7 +373,8 @@ proptest! {
                 }
             }
             let metrics = table.metrics();
-            prop_assert_eq!((metrics.live, table.iter().count()), (model.live.len(), model.live.len()));
+            prop_assert_eq!((metrics.live, table.closed()), (model.live.len(), model.closed.len()));
+            prop_assert_eq!((table.iter().count(), table.check()), (model.live.len() + model.closed.len(), Ok(())));
             prop_assert_eq!((metrics.early, metrics.tombs), (model.early.len(), model.tombs.len()));
             prop_assert_eq!((metrics.early_dropped, metrics.early_delivered), (model.dropped, model.delivered));
             prop_assert_eq!((metrics.refused, metrics.tomb_hits), (model.refused, model.swallowed));
