@@ -1,6 +1,6 @@
 //! What the desk hears, and what it wants carried out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use penstock_ring::Key;
 use penstock_session::{Frame, PeerKey, Said};
 use penstock_transport::Note;
 
+use super::held_up::{HeldUp, Waits};
 use super::{Control, Phase, Talk};
 use crate::desk::key_of;
 use crate::error::{PlanError, RegionError, SubmitError};
@@ -25,8 +26,11 @@ use crate::worker::Priority;
 #[derive(Default)]
 pub(super) struct UnderWay {
     moves: BTreeMap<MoveId, Moved>,
+    by_key: BTreeMap<Key, MoveId>,
+    /// Those that have ended, and of which something may be open at their peers.
+    open: BTreeSet<MoveId>,
     /// Those that could not begin for want of room, or of news that are under way.
-    held_up: Vec<(MoveId, PeerKey, Moving)>,
+    held_up: HeldUp<Moving>,
     watches: Vec<Watch>,
 }
 
@@ -47,13 +51,12 @@ pub(super) const LOOKS: Duration = Duration::from_millis(1);
 struct Moved {
     key: Key,
     peer: Arc<PeerState>,
-    has_ended: bool,
 }
 
 /// Why a move has not begun.
 enum NotBegun {
     /// It is tried again.
-    Yet,
+    Yet(Waits),
     /// It never will.
     Ever(Cause),
 }
@@ -61,7 +64,7 @@ enum NotBegun {
 impl NotBegun {
     fn of_plan(error: &PlanError) -> Self {
         match error {
-            PlanError::Region(RegionError::NewsUnderWay { .. }) => Self::Yet,
+            PlanError::Region(RegionError::NewsUnderWay { .. }) => Self::Yet(Waits::ForNews),
             PlanError::Region(RegionError::Renewed { .. }) => Self::Ever(Cause::MemoryRenewed),
             PlanError::Region(RegionError::Stale { .. }) => Self::Ever(Cause::RevokedByPeer),
             PlanError::Region(RegionError::Call(cause)) => Self::Ever(*cause),
@@ -72,7 +75,7 @@ impl NotBegun {
 
     fn of_submit(error: &SubmitError) -> Self {
         match error {
-            SubmitError::Full { .. } => Self::Yet,
+            SubmitError::Full { .. } => Self::Yet(Waits::ForRoom),
             SubmitError::Draining { cause, .. } | SubmitError::PeerGone { cause, .. } | SubmitError::Call(cause) => {
                 Self::Ever(*cause)
             }
@@ -118,10 +121,10 @@ impl<E: Env> Control<E> {
 
     /// A transfer of the desk's has ended.
     pub(super) fn move_ended(&mut self, key: Key) {
-        let Some((&id, moved)) = self.under_way.moves.iter_mut().find(|(_, moved)| moved.key == key) else { return };
+        let Some(&id) = self.under_way.by_key.get(&key) else { return };
         let Some(slot) = self.shared.slots.get(key) else { return };
         let Some(outcome) = slot.outcome() else { return };
-        moved.has_ended = true;
+        self.under_way.open.insert(id);
         let result = outcome.failure.map_or_else(|| Ok(slot.bytes()), |(_, failure)| Err(failure.cause));
         let is_open_there = slot.is_remote_open();
         self.tell_desk(Event::Ended { id, result, is_open_there });
@@ -132,6 +135,8 @@ impl<E: Env> Control<E> {
 
     fn let_go_of(&mut self, id: MoveId) {
         if let Some(moved) = self.under_way.moves.remove(&id) {
+            self.under_way.open.remove(&id);
+            self.under_way.by_key.remove(&moved.key);
             self.shared.let_go(moved.key);
         }
     }
@@ -141,10 +146,10 @@ impl<E: Env> Control<E> {
         let shared = &self.shared;
         let is_closed = |moved: &Moved| {
             let is_open = shared.slots.get(moved.key).is_some_and(|slot| slot.is_remote_open());
-            moved.has_ended && (!is_open || moved.peer.has_let_go() || moved.peer.is_lost())
+            !is_open || moved.peer.has_let_go() || moved.peer.is_lost()
         };
-        let closed: Vec<MoveId> =
-            self.under_way.moves.iter().filter(|(_, moved)| is_closed(moved)).map(|(id, _)| *id).collect();
+        let UnderWay { moves, open, .. } = &self.under_way;
+        let closed: Vec<MoveId> = open.iter().filter(|id| moves.get(id).is_some_and(is_closed)).copied().collect();
         for id in closed {
             self.let_go_of(id);
             self.tell_desk(Event::Closed { id });
@@ -158,9 +163,9 @@ impl<E: Env> Control<E> {
         }
         self.look_at_open();
         self.look_at_watches();
-        for (id, peer, moving) in std::mem::take(&mut self.under_way.held_up) {
-            self.begin_move(id, peer, moving);
-        }
+        let mut held_up = std::mem::take(&mut self.under_way.held_up);
+        held_up.begin(|id, peer, moving| self.try_move(id, peer, moving));
+        self.under_way.held_up = held_up;
         while let Some(action) = self.shared.desk.next() {
             match action {
                 Action::Say { peer, said } => self.say_to(peer, said),
@@ -198,20 +203,34 @@ impl<E: Env> Control<E> {
     }
 
     fn begin_move(&mut self, id: MoveId, peer: PeerKey, moving: Moving) {
-        let Some(state) = self.shared.peers.known(peer).filter(|state| state.ended().is_none()) else {
-            return self.tell_desk(Event::Ended { id, result: Err(Cause::PeerLost), is_open_there: false });
+        // Whoever waits for room is not overtaken.
+        let is_full = self.under_way.held_up.is_full();
+        let begun = if is_full { Err(Waits::ForRoom) } else { self.try_move(id, peer, &moving) };
+        if let Err(waits) = begun {
+            self.under_way.held_up.hold(id, moving.urgency == Urgency::Urgent, peer, moving, waits);
+        }
+    }
+
+    /// Begins a move, unless it has to wait. Of one that never can begin the desk hears the end.
+    fn try_move(&mut self, id: MoveId, peer: PeerKey, moving: &Moving) -> Result<(), Waits> {
+        let known = self.shared.peers.known(peer).filter(|state| state.ended().is_none());
+        let begun = match known {
+            Some(state) => self.shared.begin_move(&state, moving).map(|key| (key, state)),
+            None => Err(NotBegun::Ever(Cause::PeerLost)),
         };
-        match self.shared.begin_move(&state, &moving) {
-            Ok(key) => {
-                self.under_way.moves.insert(id, Moved { key, peer: state, has_ended: false });
+        match begun {
+            Ok((key, peer)) => {
+                self.under_way.moves.insert(id, Moved { key, peer });
+                self.under_way.by_key.insert(key, id);
                 // It may have ended before it was known here.
                 self.move_ended(key);
             }
-            Err(NotBegun::Yet) => self.under_way.held_up.push((id, peer, moving)),
+            Err(NotBegun::Yet(waits)) => return Err(waits),
             Err(NotBegun::Ever(cause)) => {
                 self.tell_desk(Event::Ended { id, result: Err(cause), is_open_there: false });
             }
         }
+        Ok(())
     }
 
     /// Asks who may be copying between this engine's memory and a peer's.
@@ -263,8 +282,7 @@ impl<E: Env> Control<E> {
     }
 
     fn stop_move(&mut self, id: MoveId) {
-        if let Some(place) = self.under_way.held_up.iter().position(|(held, ..)| *held == id) {
-            self.under_way.held_up.swap_remove(place);
+        if self.under_way.held_up.stop(id) {
             return self.tell_desk(Event::Ended { id, result: Err(Cause::Cancelled), is_open_there: false });
         }
         if let Some(moved) = self.under_way.moves.get(&id) {
@@ -275,8 +293,8 @@ impl<E: Env> Control<E> {
 
     /// When the desk is turned although nothing happens.
     pub(super) fn desk_deadline(&self) -> Option<Moment> {
-        let UnderWay { moves, held_up, watches } = &self.under_way;
-        let is_looked_at = !held_up.is_empty() || !watches.is_empty() || moves.values().any(|moved| moved.has_ended);
+        let UnderWay { open, held_up, watches, .. } = &self.under_way;
+        let is_looked_at = !held_up.is_empty() || !watches.is_empty() || !open.is_empty();
         let look = is_looked_at.then(|| self.shared.env.now() + LOOKS);
         let deadline = self.shared.desk.deadline();
         look.into_iter().chain((deadline != Moment::NEVER).then_some(deadline)).min()

@@ -14,7 +14,7 @@
 //! - [`leave`]: how a session ends
 //! - [`life`]: peers that die without a word; [`heartbeat`]: peers on other hosts that say nothing any more
 //! - [`known`]: what engines tell each other about where they are
-//! - [`desk`]: transfers by name: what their desk hears, and what it wants carried out
+//! - [`desk`]: transfers by name: what their desk hears, and what it wants carried out; [`held_up`]: moves that wait
 
 mod announce;
 mod asides;
@@ -24,6 +24,7 @@ mod desk;
 mod drain;
 mod greet;
 mod heartbeat;
+mod held_up;
 mod known;
 mod leave;
 mod life;
