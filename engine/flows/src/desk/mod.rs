@@ -17,19 +17,19 @@
 //! - `relays`: chunks between stages
 //! - `shares`: in which transfers each peer has a part
 //! - `resume`: transfers whose session broke, and that go on in another one
-//! - `acks`: last words, which a session may have taken with it
+//! - `last_words`: what a sink says last, which a session may have taken with it
 //! - `settings`: how much there may be of everything
 //! - `timers`: which transfer is to be looked at next though nothing happens
 //! - `telling`: the word that something can be fetched
 
 mod abroad;
-mod acks;
 mod calls;
 mod carry;
 mod check;
 mod flow;
 mod gates;
 mod heard;
+mod last_words;
 mod lending;
 mod lives;
 mod names;
@@ -52,12 +52,12 @@ use penstock_session::transfers::table::{EntryKey, Finished, TableMetrics, Trans
 use penstock_session::{PeerKey, RequestId, Said, TransferId};
 
 use self::abroad::Abroad;
-use self::acks::LastWords;
 pub use self::calls::{CallError, Consume, Produce, Sinks};
 pub use self::check::Broken;
 use self::flow::{Flow, Held};
 pub use self::gates::GateId;
 use self::gates::Gates;
+use self::last_words::LastWords;
 use self::lending::Lending;
 use self::lives::Lives;
 pub use self::lives::{DEVICES_MAX, DeviceKey, SwapFailed, SwapStatus};

@@ -239,7 +239,6 @@ impl Relays {
         }
     }
 
-    /// A put was given up by its engine.
     /// The get for an operation of a peer. One that waits for it in another session with the same engine goes on in this one.
     fn get_for(&mut self, key: OfferKey) -> Option<u64> {
         if let Some(number) = self.gets.of_offer(key) {
@@ -254,6 +253,7 @@ impl Relays {
         Some(number)
     }
 
+    /// A put was given up by its engine.
     fn given_up_there(&mut self, key: OfferKey, chunk: &Chunk, now: Moment) {
         let words = String::from_utf8_lossy(&chunk.header);
         let failed = RelayFailed::new(FlowCause::SourceFailed, Some(key.0), cut(&words));
