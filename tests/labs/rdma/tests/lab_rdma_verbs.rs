@@ -56,7 +56,8 @@ fn inline(lab: &Lab) -> Outcome {
 
 /// Transfers by name between two engines: with one rail, with two rails and workers, and without threads.
 fn named(lab: &Lab) -> Outcome {
-    let suite = Suite::new(suites()?).argument("::named::").within(Duration::from_secs(600));
+    let suite = ["::named::", "::defects::"].into_iter().fold(Suite::new(suites()?), Suite::argument);
+    let suite = suite.within(Duration::from_secs(600));
     let guest = lab.guest()?;
     over_the_wire(lab, &guest, 1 << 20, &[0, 1], || lab.suite(&suite, &[]))
 }

@@ -16,8 +16,8 @@ use super::tally::Tally;
 /// Longest time that one test program may take.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The same for a lab, which may build programs of its own and break them.
-const LAB_LIMIT: Duration = Duration::from_secs(1200);
+/// The same for a lab, which may build programs of its own and break them, or run whole suites in a guest with an emulated processor.
+const LAB_LIMIT: Duration = Duration::from_secs(1800);
 
 /// Longest time that a build may take, on a slow machine and from nothing.
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
