@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::failures::{self, Failure};
 use super::process::{self, Ended};
 use super::skips::{self, Skip};
 use super::tally::Tally;
@@ -59,6 +60,8 @@ pub(crate) struct Outcome {
     pub(crate) tally: Tally,
     /// What was skipped, and why.
     pub(crate) skips: Vec<Skip>,
+    /// What failed, and why.
+    pub(crate) failures: Vec<Failure>,
 }
 
 /// How lines begin that are to be seen at once: those of labs with a harness of their own.
@@ -69,6 +72,7 @@ impl Outcome {
     pub(crate) fn add(&mut self, other: Self) {
         self.tally += other.tally;
         self.skips.extend(other.skips);
+        self.failures.extend(other.failures);
     }
 }
 
@@ -120,8 +124,11 @@ pub(crate) fn run(binary: &Binary, notes: &Path, environment: &[(&str, &str)]) -
         output.push(line.to_string());
     })?;
     let noted = std::fs::read_to_string(notes).unwrap_or_default();
-    let outcome = judge(&ended, &output, skips::parse_file(&noted));
+    let mut outcome = judge(&ended, &output, skips::parse_file(&noted));
     let name = format!("{} ({})", binary.target, binary.kind);
+    if outcome.tally.failed > outcome.failures.len() {
+        outcome.failures.push(Failure::broken(&name, &end_words(&ended), &output));
+    }
     let seconds = started.elapsed().as_secs_f64();
     if outcome.tally == Tally::default() {
         return Ok(outcome);
@@ -144,7 +151,9 @@ fn judge(ended: &Ended, output: &[String], noted: Vec<Skip>) -> Outcome {
     }
     tally.skip(noted.len());
     let ignored = output.iter().filter_map(|line| skips::parse_ignored(line));
-    Outcome { tally, skips: ignored.chain(noted).collect() }
+    // Programs that tests start may have failed on purpose.
+    let failures = if tally.failed > 0 { failures::parse(output) } else { Vec::new() };
+    Outcome { tally, skips: ignored.chain(noted).collect(), failures }
 }
 
 fn end_words(ended: &Ended) -> String {

@@ -2,6 +2,7 @@
 //! `N passed, N failed, N skipped`.
 
 mod binaries;
+mod failures;
 pub(crate) mod labs;
 pub(crate) mod mutations;
 mod packages;
@@ -35,10 +36,13 @@ pub(crate) fn count(command: &[String]) -> Result<bool, String> {
     Ok(tally.is_good())
 }
 
-/// Lists what was skipped, fails what was skipped without need, and prints the last line.
+/// Lists what was skipped and why what failed did, fails what was skipped without need, and prints the last line.
 fn conclude(mut outcome: Outcome, are_labs: bool) -> bool {
     for skip in &outcome.skips {
         println!("{skip}");
+    }
+    for failure in &outcome.failures {
+        println!("{failure}");
     }
     if skips::all_required() {
         let idle = outcome.skips.iter().filter(|skip| skips::could_have_run(&skip.reason, are_labs, &ThisMachine));

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::binaries::{self, Outcome};
+use super::failures::Failure;
 use super::process;
 use super::tally::Tally;
 use crate::tree;
@@ -53,7 +54,9 @@ pub(crate) fn test(root: &Path, names: &[String]) -> Result<bool, String> {
         let started = Instant::now();
         let outcome = (step.run)(root).unwrap_or_else(|message| {
             println!("{message}");
-            Outcome { tally: Tally::BROKEN, skips: Vec::new() }
+            let said: Vec<String> = message.lines().map(str::to_owned).collect();
+            let failures = vec![Failure::broken(step.name, "it did not come to its end", &said)];
+            Outcome { tally: Tally::BROKEN, failures, ..Outcome::default() }
         });
         println!("{}: {} in {:.0} s\n", step.name, outcome.tally, started.elapsed().as_secs_f64());
         total.add(outcome);
@@ -124,7 +127,8 @@ fn docs(root: &Path) -> Result<Outcome, String> {
     if tally.failed > 0 {
         println!("{}", output.join("\n"));
     }
-    Ok(Outcome { tally, skips: output.iter().filter_map(|line| super::skips::parse_ignored(line)).collect() })
+    let skips = output.iter().filter_map(|line| super::skips::parse_ignored(line)).collect();
+    Ok(Outcome { tally, skips, failures: super::failures::parse(&output) })
 }
 
 /// The file in which a test program notes what it skips.
