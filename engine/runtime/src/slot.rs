@@ -96,7 +96,8 @@ pub(crate) struct Slot {
     claims: AtomicU64,
     bytes: AtomicU64,
     outcome: AtomicU64,
-    /// Batches that were given up while the peer was, or may have been, at them.
+    /// Batches that were given up while the peer was, or may have been, at them; and workers whose lane has acknowledged bytes that may
+    /// not be placed yet.
     remote_open: AtomicU32,
     /// Batches that the transfer did not wait for although they may still touch this engine's memory.
     local_open: AtomicU32,
@@ -216,6 +217,12 @@ impl Slot {
         self.claims.fetch_add(REMOTE, Ordering::Release); // SYNC claims: pairs with is_busy_here()
     }
 
+    /// Bytes set off over a lane that acknowledges them before they are placed: until somebody closes it, they may still land. The
+    /// caller has a hand of the transfer.
+    pub(crate) fn open_remote(&self) {
+        self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the hand.
+    }
+
     /// The peer is not at a given-up batch any more, and has moved so many bytes. Answers whether the
     /// caller finishes the transfer.
     pub(crate) fn moved_remotely(&self, bytes: u64, units: u64) -> bool {
@@ -240,7 +247,7 @@ impl Slot {
         self.forced.load(Ordering::Acquire) // SYNC forced: pairs with force()
     }
 
-    /// The peer is not at it any more.
+    /// The peer is not at it any more, or all of it is placed.
     pub(crate) fn close_remote(&self) {
         self.remote_open.fetch_sub(1, Ordering::Release); // SYNC remote-open: pairs with is_remote_open()
     }

@@ -13,9 +13,10 @@ use crate::quiesce::{Answer, Hold, Quarantined, RemoteHold};
 use crate::slot::{Outcome, Slot};
 
 /// How long past its own deadline a transfer is waited for: its worker may be descheduled.
-const GRACE: Duration = Duration::from_secs(1);
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
-/// A transfer that ended well.
+/// A transfer that ended well. Where `Caps::placement` is `AtNotification`, what it wrote is acknowledged, and the peer's memory may
+/// see it a moment later: who wants to be sure that the peer sees the bytes tells it by a notification or a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completed {
     /// Bytes moved.
@@ -79,7 +80,8 @@ impl<E: Env> Transfer<E> {
     }
 
     /// Ends it now, and answers by its own deadline whether anything of it can still touch memory,
-    /// once for each owner. A transfer that has ended already is quiesced.
+    /// once for each owner. A transfer that has ended well already is quiesced. One that has not is so when nothing of it lands any more, as
+    /// far as the peer's side goes also what was acknowledged before: the peer has to answer for that where a card places its bytes.
     pub fn cancel(&self, within: Duration) -> Answer {
         match &self.inner {
             Inner::Ended(_) => QUIESCED,

@@ -174,6 +174,102 @@ fn what_a_card_has_sent_is_open_until_the_other_engine_has_let_go() {
 }
 
 #[test]
+fn what_a_card_has_acknowledged_is_open_until_it_is_proven_to_be_placed() {
+    let pair = pair("acknowledged", 1, false);
+    let (here, _there) = (pool(&pair.near.0, 1 << 20), pool(&pair.far.0, 1 << 20));
+    let (remote, seen) = (pair.peer.wait_region("kv", SOON).unwrap(), &pair.near.1);
+    let plan = Plan::write(&here, &remote).extents(&[Span { local: 0, remote: 0, len: 4096 }]).build().unwrap();
+    // Acknowledged before the cancel, and nothing of it is under way; or at its own deadline.
+    for is_cancelled in [true, false] {
+        let proofs = seen.proofs.load(Ordering::SeqCst);
+        seen.is_choked.store(true, Ordering::SeqCst);
+        seen.proves_later.store(true, Ordering::SeqCst);
+        seen.keeps_proofs.store(true, Ordering::SeqCst);
+        let within = if is_cancelled { SOON } else { WITHIN / 8 };
+        let how = Submit::new().notify(NoteId(1), b"never").within(within);
+        let transfer = pair.peer.submit(&plan, how).unwrap();
+        until("its bytes are acknowledged", || transfer.bytes_moved() == 4096);
+        if !is_cancelled {
+            assert_eq!(transfer.wait().unwrap_err().cause, Cause::DeadlineExceeded);
+        }
+        let Answer { local, remote } = transfer.cancel(WITHIN / 8);
+        assert!(local.is_quiesced(), "{local:?}");
+        let RemoteHold::Quarantined(held) = remote else { panic!("it may still be placed: {remote:?}") };
+        assert_eq!(transfer.wait().unwrap_err().bytes, 4096, "its end does not wait for the proof");
+        assert!(!held.is_released());
+        seen.proves_later.store(false, Ordering::SeqCst);
+        until("the proof is asked for", || seen.proofs.load(Ordering::SeqCst) == proofs + 1);
+        assert!(!held.is_released());
+        assert!(matches!(transfer.cancel(WITHIN / 8).remote, RemoteHold::Quarantined(_)));
+        seen.keeps_proofs.store(false, Ordering::SeqCst);
+        until("the proof has come", || held.is_released());
+        assert!(matches!(transfer.cancel(WITHIN).remote, RemoteHold::Quiesced));
+        drop((transfer, held));
+        until("its place is free", || pair.near.0.transfers_held() == 0);
+    }
+    // Where the peer answers, a cancel has waited for it.
+    let transfer = pair.peer.submit(&plan, Submit::new().notify(NoteId(1), b"never").within(SOON)).unwrap();
+    until("its bytes are acknowledged", || transfer.bytes_moved() == 4096);
+    assert!(matches!(transfer.cancel(SOON).remote, RemoteHold::Quiesced));
+    assert_eq!(seen.proofs.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn a_session_that_ends_lets_go_of_what_was_not_proven() {
+    // Nobody has asked for the proof yet, or it was asked for and does not come.
+    for is_asked_for in [false, true] {
+        let pair = pair(&format!("unproven-{is_asked_for}"), 1, false);
+        let (here, _there) = (pool(&pair.near.0, 1 << 20), pool(&pair.far.0, 1 << 20));
+        let (remote, seen) = (pair.peer.wait_region("kv", SOON).unwrap(), &pair.near.1);
+        let plan = Plan::write(&here, &remote).extents(&[Span { local: 0, remote: 0, len: 4096 }]).build().unwrap();
+        seen.is_choked.store(true, Ordering::SeqCst);
+        seen.proves_later.store(!is_asked_for, Ordering::SeqCst);
+        seen.keeps_proofs.store(true, Ordering::SeqCst);
+        let how = || Submit::new().notify(NoteId(1), b"never").within(SOON);
+        let transfers: Vec<_> = (0..3).map(|_| pair.peer.submit(&plan, how()).unwrap()).collect();
+        for transfer in &transfers {
+            until("its bytes are acknowledged", || transfer.bytes_moved() == 4096);
+            assert!(matches!(transfer.cancel(WITHIN / 20).remote, RemoteHold::Quarantined(_)));
+        }
+        assert_eq!(seen.proofs.load(Ordering::SeqCst), if is_asked_for { 3 } else { 0 });
+        drop(transfers);
+        assert_eq!(pair.near.0.transfers_held(), 3, "their places wait for the proofs");
+        drop(pair.far);
+        until("no place is held for a session that is over", || pair.near.0.transfers_held() == 0);
+    }
+}
+
+#[test]
+fn what_ends_well_or_carried_nothing_needs_no_proof() {
+    let pair = pair("proven", 1, false);
+    let (here, _there) = (pool(&pair.near.0, 1 << 20), pool(&pair.far.0, 1 << 20));
+    let (remote, seen) = (pair.peer.wait_region("kv", SOON).unwrap(), &pair.near.1);
+    let span = [Span { local: 0, remote: 0, len: 4096 }];
+    let write = Plan::write(&here, &remote).extents(&span).build().unwrap();
+    let read = Plan::read(&here, &remote).extents(&span).build().unwrap();
+    let is_quiet = |transfer: &penstock::Transfer<SystemEnv>| {
+        let Answer { local, remote } = transfer.cancel(Duration::ZERO);
+        local.is_quiesced() && matches!(remote, RemoteHold::Quiesced)
+    };
+    for how in [Submit::new(), Submit::new().notify(NoteId(1), b"there")] {
+        let transfer = pair.peer.submit(&write, how).unwrap();
+        transfer.wait().unwrap();
+        assert!(is_quiet(&transfer));
+    }
+    seen.is_choked.store(true, Ordering::SeqCst);
+    for plan in [Some(&read), None] {
+        let how = Submit::new().within(WITHIN / 8);
+        let transfer = match plan {
+            Some(plan) => pair.peer.submit(plan, how.notify(NoteId(1), b"never")).unwrap(),
+            None => pair.peer.notify(NoteId(1), b"never", how).unwrap(),
+        };
+        assert_eq!(transfer.wait().unwrap_err().cause, Cause::DeadlineExceeded);
+        assert!(is_quiet(&transfer));
+    }
+    assert_eq!(seen.proofs.load(Ordering::SeqCst), 0);
+}
+
+#[test]
 fn lanes_talk_aside_from_any_thread_in_order_and_at_length() {
     let pair = pair("asides", 2, false);
     let (near, far) = (pair.near.1.session(), pair.far.1.session());

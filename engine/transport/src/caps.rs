@@ -29,7 +29,8 @@ impl fmt::Display for Trust {
 pub enum Placement {
     /// As soon as the initiator sees the transfer completed.
     AtCompletion,
-    /// Only once the target's own notification or counter says so.
+    /// Only once the target's own notification or counter says so. Where [`crate::Lane::acknowledges_early`], a transfer
+    /// that fails or is cancelled is not quiet at the target when its batches are.
     AtNotification,
 }
 

@@ -168,6 +168,17 @@ impl Arrival<'_> {
     }
 }
 
+/// A transfer that goes no further, and of which a lane has carried bytes to the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proof {
+    /// The transfer.
+    pub transfer: u64,
+    /// Bytes of that whole transfer, as its batches said.
+    pub whole: u64,
+    /// What the proof is reported under, if it is only under way.
+    pub token: u64,
+}
+
 /// What became of an announcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Announced {
@@ -234,6 +245,19 @@ pub trait Lane: Send {
     fn abandon(&mut self, token: u64) -> Abandoned {
         let _ = token;
         Abandoned::Quiet
+    }
+
+    /// Whether bytes of a written batch may still be placed at the peer when the batch is reported as moved.
+    fn acknowledges_early(&self) -> bool {
+        false
+    }
+
+    /// Proves that nothing of a transfer lands at the peer any more, of which nothing is posted from here on: all that was is placed,
+    /// or never will be. Where that takes an answer of the peer it is [`Announced::Accepted`] and reported by [`Sink::completed`]
+    /// when it has come; it is not given up, but ends with the lane at the latest.
+    fn prove(&mut self, proof: &Proof) -> Result<Announced, PostError> {
+        let _ = proof;
+        Ok(Announced::Told(true))
     }
 
     /// Takes a bounded number of notifications and completions, and does a bounded part of what the

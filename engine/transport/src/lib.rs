@@ -29,8 +29,8 @@ pub mod sight;
 pub use caps::{Caps, Placement, Trust};
 pub use driver::Driver;
 pub use lane::{
-    Abandoned, Announced, Arrival, Batch, CounterRef, Failure, Lane, LaneFault, Note, PostError, Posted, Revisions,
-    Sink,
+    Abandoned, Announced, Arrival, Batch, CounterRef, Failure, Lane, LaneFault, Note, PostError, Posted, Proof,
+    Revisions, Sink,
 };
 pub use link::{
     Asides, Exported, Here, ImportError, JoinError, Link, Reach, Registrar, RemoteRegion, Streams, There, Tokens,

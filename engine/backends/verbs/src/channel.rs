@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::inbound::{CORRUPT, Due, Inbox};
 use crate::log::Say;
 use crate::message::{
-    ANNOUNCEMENTS, Announcement, Body, Hello, Immediate, MESSAGE_BYTES_MAX, MessageError, Says, low_life, parse,
+    Announcement, Body, Hello, Immediate, MESSAGE_BYTES_MAX, MessageError, PROOFS, Says, low_life, parse,
 };
 use crate::op::{Kind, Op, OpId, Ops};
 use crate::pairing::RAILS_MAX;
@@ -26,7 +26,7 @@ use crate::rail::{REQUESTS_KEPT, Rail, RailParts, Standing};
 use crate::repair::is_given_up;
 use crate::slab::Slab;
 use crate::stage::{Ends, REQUEST_BYTES_MAX};
-use crate::stripe::Stripe;
+use crate::stripe::{Rails, Stripe};
 
 /// One channel.
 pub(crate) struct Channel {
@@ -40,7 +40,7 @@ pub(crate) struct Channel {
     /// Spans of one batch: whatever rail it has to go over later, its queue takes them.
     spans_max: usize,
     /// The number of the next announcement that waits for marks.
-    next_number: u16,
+    pub(crate) next_number: u16,
     /// What has to go again.
     pub(crate) lots: Vec<Lot>,
     /// What has ended and was not reported yet.
@@ -191,10 +191,7 @@ impl Channel {
         if self.ops.reads(arrival.transfer) || !self.lots.is_empty() || self.over.iter().any(is_its) {
             return Err(PostError::Full);
         }
-        // A rail that is out has nothing of it, also if nobody remembers which it used.
-        let carry = self.rails.iter().enumerate().filter(|(_, rail)| rail.may_carry());
-        let may_carry = carry.fold(0, |rails, (rail, _)| rails | 1 << rail);
-        let carried = self.stripe.carried(arrival.transfer, arrival.whole) & may_carry;
+        let carried = self.carried(arrival.transfer, arrival.whole);
         let takes = |&rail: &usize| {
             let rail = &self.rails[rail];
             rail.takes_message() && (arrival.note.is_none() || rail.takes_note())
@@ -217,7 +214,7 @@ impl Channel {
         let op = &mut self.ops[id];
         (op.rail, op.marks, op.number) = (home, marks, self.next_number);
         if marks > 0 {
-            self.next_number = (self.next_number + 1) % ANNOUNCEMENTS;
+            self.next_number = (self.next_number + 1) % PROOFS;
         }
         self.ops[id].unheard = 1 + marks;
         for rail in others {
@@ -227,8 +224,19 @@ impl Channel {
         Ok(Announced::Accepted)
     }
 
+    /// The rails on which bytes of a transfer of so many may be under way.
+    pub(crate) fn carried(&self, transfer: u64, whole: u64) -> Rails {
+        // A rail that is out has nothing of it, also if nobody remembers which it used.
+        let carry = self.rails.iter().enumerate().filter(|(_, rail)| rail.may_carry());
+        let may_carry = carry.fold(0, |rails, (rail, _)| rails | 1 << rail);
+        self.stripe.carried(transfer, whole) & may_carry
+    }
+
     /// Says on this rail that a transfer is there.
     pub(crate) fn tell(&mut self, rail: usize, id: OpId) {
+        if self.ops[id].is_proof {
+            return self.say_for_proof(rail, id);
+        }
         let Self { rails, inbox, ops, outbox, scratch, .. } = self;
         let (op, rail_here) = (&ops[id], &mut rails[rail]);
         let by_place = op.counter.filter(|counter| rail_here.has_named(*counter) && op.marks == 0 && op.note.is_none());

@@ -11,7 +11,7 @@ use penstock_ring::gate::NOTHING;
 use penstock_transport::host::{Bell, Commons};
 use penstock_transport::lane::{Abandoned, Handle};
 use penstock_transport::{
-    Announced, Arrival, Batch, Lane, LaneFault, Note, PostError, Posted, RemoteMemory, Revisions, Sink, Told,
+    Announced, Arrival, Batch, Lane, LaneFault, Note, PostError, Posted, Proof, RemoteMemory, Revisions, Sink, Told,
 };
 
 use crate::asides::LaneAsides;
@@ -321,6 +321,15 @@ impl Lane for VerbsLane {
         let answer = answers.find(|answer| *answer != Abandoned::Quiet).unwrap_or(Abandoned::Quiet);
         self.settle();
         answer
+    }
+
+    fn acknowledges_early(&self) -> bool {
+        true
+    }
+
+    fn prove(&mut self, proof: &Proof) -> Result<Announced, PostError> {
+        let place = self.place_of(proof.transfer);
+        self.channels[place].prove(proof)
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {

@@ -16,6 +16,7 @@
 //! - `channel`: the rails between two workers; `context`: what their lane lends them; `close`: its end
 //! - `rail`, `stage`, `log`: one queue, what is staged for it, and what is under way on it
 //! - `op`, `stripe`: batches and announcements, and the rails that they take
+//! - `proof`: proof that what cards have completed has landed
 //! - `inbound`: what the peer says; `slab`: memory for messages
 //! - `connecting`: the threads in which queues are connected again
 //! - [`ended`], `repair`, `again`: what is said when a queue has broken, how it is mended, and what then goes again
@@ -41,6 +42,7 @@ pub mod model;
 pub mod offer;
 mod op;
 pub mod pairing;
+mod proof;
 mod rail;
 mod receives;
 mod regions;

@@ -33,6 +33,9 @@ pub const GRANTS_MAX: u32 = u64::BITS;
 /// Announcements are numbered in a circle of so many: more than can be open at the same time.
 pub const ANNOUNCEMENTS: u16 = 1 << VALUE_BITS;
 
+/// The number of all proofs, which no announcement gets: nothing is kept of a proof where it is heard, so that they can share one.
+pub const PROOFS: u16 = ANNOUNCEMENTS - 1;
+
 const LIFE_BITS: u32 = 6;
 
 /// What an immediate is made of: its kind, the low bits of the life, of its number and of what was heard, and a value.
@@ -114,7 +117,7 @@ pub struct Announcement<'a> {
     pub note: Option<Note<'a>>,
 }
 
-/// An announcement that is not to be made.
+/// An announcement that is not to be made. One of which nothing has left, neither marks nor itself, asks for an answer and for nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forgotten {
     /// Its number.

@@ -6,7 +6,7 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Direction, Generation, NoteId, RegionId, Span};
 use penstock_memory::Window;
-use penstock_transport::{Arrival, Batch, CounterRef, Failure, KeyedMemory, Note};
+use penstock_transport::{Arrival, Batch, CounterRef, Failure, KeyedMemory, Note, Proof};
 
 use crate::pairing::RAILS_MAX;
 
@@ -49,6 +49,8 @@ pub(crate) struct Op {
     pub(crate) counter: Option<CounterRef>,
     pub(crate) note: Option<NoteId>,
     pub(crate) payload: Vec<u8>,
+    /// Nothing is told: the peer shall only hear something behind what it was sent.
+    pub(crate) is_proof: bool,
     /// The number of the announcement, how many marks it waits for, and how many of its messages the peer has not heard.
     pub(crate) number: u16,
     pub(crate) marks: u8,
@@ -85,6 +87,7 @@ impl Op {
             counter: None,
             note: None,
             payload: Vec::new(),
+            is_proof: false,
             number: 0,
             marks: 0,
             unheard: 0,
@@ -167,6 +170,14 @@ impl Ops {
         id
     }
 
+    /// A place for what proves that all of a transfer has landed.
+    pub(crate) fn take_proof(&mut self, proof: &Proof) -> OpId {
+        let id = self.take(Kind::Tell);
+        let op = &mut self.places[id as usize];
+        (op.token, op.transfer, op.is_proof) = (proof.token, proof.transfer, true);
+        id
+    }
+
     fn take(&mut self, kind: Kind) -> OpId {
         let id = self.free.pop().unwrap_or_else(|| self.grow());
         self.is_taken[id as usize] = true;
@@ -216,7 +227,7 @@ impl Ops {
 
     /// What is being told of a transfer.
     pub(crate) fn told_of(&self, transfer: u64) -> Option<OpId> {
-        let is_it = |op: &Op| op.kind == Kind::Tell && op.transfer == transfer && !op.is_withdrawn;
+        let is_it = |op: &Op| op.kind == Kind::Tell && op.transfer == transfer && !op.is_withdrawn && !op.is_proof;
         self.iter().find(|(_, op)| is_it(op)).map(|(id, _)| id)
     }
 

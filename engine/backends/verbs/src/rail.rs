@@ -358,6 +358,11 @@ impl Rail {
         self.standing == Standing::Up && self.window() > 1 && self.room() > 0
     }
 
+    /// Whether there is room for a proof, for which only the peer of a cancelled transfer waits: one message more is left to others.
+    pub(crate) fn takes_proof(&self) -> bool {
+        self.takes_message() && self.window() > 2
+    }
+
     /// Whether there is room for a note at the peer.
     pub(crate) fn takes_note(&self) -> bool {
         self.notes_sent.wrapping_sub(self.notes_taken) < self.granted

@@ -156,7 +156,8 @@ pub const KEYS: &[KeyDoc] = &[
         default: "4096",
         unit: "transfers",
         range: Range::Number { min: 1, max: TRANSFERS_MAX as u64 },
-        what: "The most transfers between submission and the drop of their handle; the next one is answered `Full`.",
+        what: "The most transfers between submission and the drop of their handle, and over cards until the peer has \
+               confirmed that nothing of them lands any more; the next one is answered `Full`.",
         more_costs: "Memory for a slot each, taken at start.",
         less_costs: "Callers that keep many handles are answered `Full` and must try again.",
     },

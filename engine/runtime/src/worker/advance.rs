@@ -9,6 +9,7 @@ use penstock_transport::{Announced, Arrival, Batch, Failure, Lane, Note, PostErr
 
 use super::command::{Active, At, Command, GivenUp, Priority, Telling};
 use super::flights::{Departures, Flight, Flights, Grounded, Runway, transfer_of};
+use super::proof::is_open_from_now;
 use super::{Joined, URGENT_UNITS_AT_ONCE, Worker, joined};
 use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
@@ -114,6 +115,9 @@ fn set_off(
     let moved = move_units(plan, stretch, joined.lane.as_mut(), here, expected, spans, &mut runway);
     let (departed, most) = (runway.departed, runway.most);
     current.flights += departed;
+    if joined.acknowledges_early {
+        is_open_from_now(current, slot, departed);
+    }
     statistics.flights.add(u64::from(departed));
     statistics.flights_most.raise_to(most as u64);
     flights.unflushed(current.command.peer.party);
@@ -206,7 +210,7 @@ impl<E: Env> Worker<E> {
                 if rest.flights > 0 || rest.stalled {
                     self.wait_for_lane(rest);
                 } else {
-                    self.shared.let_go(rest.command.key);
+                    self.part_with(rest);
                 }
             }
             End::Finish => {
@@ -270,13 +274,13 @@ impl<E: Env> Worker<E> {
     fn announce(&mut self, active: Active) {
         let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
         if let Some((stage, failure)) = slot.stop_reason() {
-            self.shared.finish_unannounced(active, stage, failure);
+            self.fail(active, stage, failure);
             return;
         }
         let Some(joined) = joined(&mut self.lanes, &active.command.peer) else {
             return match self.shared.why_gone(&active.command.peer) {
                 None => self.wait_for_room(active),
-                Some(cause) => self.shared.finish_unannounced(active, Stage::Notify, cause),
+                Some(cause) => self.fail(active, Stage::Notify, cause),
             };
         };
         let statistics = &self.shared.ports[self.index].statistics;
@@ -284,12 +288,13 @@ impl<E: Env> Worker<E> {
             Ok(Some(notified)) => {
                 statistics.notes_sent.add(u64::from(active.command.announcement.note.is_some()));
                 statistics.transfers_completed.add(1);
+                self.needs_no_proof(&active);
                 self.shared.finish(active, Outcome { failure: None, notified });
             }
             Ok(None) => self.wait_until_told(active),
             Err(PostError::Fault(fault)) => {
                 self.break_lane(Arc::clone(&active.command.peer), fault.0);
-                self.shared.finish_unannounced(active, Stage::Notify, fault.0);
+                self.fail(active, Stage::Notify, fault.0);
             }
             Err(_) => {
                 statistics.waits_for_room.add(1);

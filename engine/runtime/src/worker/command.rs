@@ -71,6 +71,8 @@ pub(crate) struct Active {
     pub(crate) given_up: GivenUp,
     /// How far its announcement is.
     pub(crate) telling: Telling,
+    /// Its lane has carried bytes to the peer that may not be placed when they are acknowledged: its slot is open there.
+    pub(crate) is_unproven: bool,
 }
 
 /// How far an announcement is that its lane only accepts.
@@ -97,6 +99,7 @@ impl Active {
             stalled: false,
             given_up: GivenUp::No,
             telling: Telling::Not,
+            is_unproven: false,
         }
     }
 

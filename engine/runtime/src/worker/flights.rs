@@ -41,7 +41,7 @@ enum Standing {
     Wanted,
     /// It was given up, and the peer may still be at it; the transfer waits for it all the same.
     GivenUp,
-    /// The transfer has ended without it.
+    /// The transfer has ended without it, or it is the proof of what that has left behind.
     LeftBehind,
     /// An announcement that nobody waits for any more.
     Forgotten,
@@ -50,6 +50,11 @@ enum Standing {
 impl Flight {
     pub(crate) fn new(key: Key, units: u64, party: u32) -> Self {
         Self { key, units, party, standing: Standing::Wanted, is_announcement: false, is_open_here: false }
+    }
+
+    /// What proves that nothing of an ended transfer lands any more.
+    pub(crate) fn proof(key: Key, party: u32) -> Self {
+        Self { standing: Standing::LeftBehind, ..Self::new(key, 0, party) }
     }
 
     pub(crate) fn announcement(key: Key, units: u64, party: u32) -> Self {
@@ -292,7 +297,7 @@ impl<E: Env> Worker<E> {
             let is_over = active.flights == 0 && !active.stalled;
             if finishes || is_over {
                 let done = self.waiting.remove(place).expect("the place was found just now");
-                return if finishes { self.announce_or_wait(done) } else { self.shared.let_go(key) };
+                return if finishes { self.announce_or_wait(done) } else { self.part_with(done) };
             }
             return;
         }
@@ -314,6 +319,7 @@ impl<E: Env> Worker<E> {
     pub(super) fn give_up(&mut self, mut active: Active, stage: Stage, failure: impl Into<Failure>, how_far: GivenUp) {
         let failure = failure.into();
         if active.at.is_none() && active.flights == 0 {
+            self.owe_proof(&active);
             return self.shared.stop_and_drop(active, stage, failure);
         }
         if let Telling::Alone(token) = active.telling {
@@ -341,7 +347,7 @@ impl<E: Env> Worker<E> {
         }
         if finishes {
             let (stage, failure) = slot.stop_reason().unwrap_or((stage, failure));
-            shared.finish_unannounced(active, stage, failure);
+            self.fail(active, stage, failure);
         } else if active.flights > 0 {
             (active.given_up, active.stalled) = (how_far, false);
             if how_far == GivenUp::Fully {
@@ -351,7 +357,7 @@ impl<E: Env> Worker<E> {
                 self.wait_for_lane(active);
             }
         } else {
-            shared.let_go(key);
+            self.part_with(active);
         }
         if has_freed {
             self.unstall(&peer);
@@ -457,6 +463,7 @@ impl<E: Env> Worker<E> {
         if joined(&mut self.lanes, peer).is_none() {
             return;
         }
+        self.owe_nothing_to(peer.party);
         self.lanes[peer.party as usize] = None;
         while let Some(token) = self.flights.next_where(None, |flight| flight.party == peer.party) {
             let flight = self.flights.remove(token).expect("it was found just now");

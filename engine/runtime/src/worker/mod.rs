@@ -14,6 +14,7 @@
 //! - [`advance`]: moving a unit, telling the peer, finishing
 //! - [`flights`]: batches that a lane has accepted and will finish later
 //! - [`telling`]: announcements that a lane only accepts
+//! - [`proof`]: transfers that end while what they wrote may not be placed
 //! - [`settle`]: sessions that drain
 //! - [`idle`]: what to do when there is nothing to do
 
@@ -21,6 +22,7 @@ mod advance;
 mod command;
 mod flights;
 mod idle;
+mod proof;
 mod settle;
 mod telling;
 
@@ -41,6 +43,7 @@ pub(crate) use self::command::{Announcement, At, Command};
 use self::flights::Flights;
 pub(crate) use self::flights::Grounded;
 use self::idle::Idler;
+use self::proof::Owed;
 use crate::peer_state::PeerState;
 use crate::shared::{ControlCall, Latch, Port, Shared, WorkerCall};
 
@@ -66,6 +69,8 @@ const LANDED_AT_FIRST: usize = 32;
 pub(crate) struct Joined {
     pub(crate) lane: Box<dyn Lane>,
     pub(crate) peer: Arc<PeerState>,
+    /// What the lane says of itself.
+    acknowledges_early: bool,
     /// A side of the session drains, and this worker has said that nothing is under way here.
     settled: bool,
 }
@@ -90,6 +95,8 @@ pub(crate) struct Worker<E: Env> {
     flights: Flights,
     /// What a lane has reported and is not accounted for yet.
     landed: Vec<(u64, Result<u64, Failure>)>,
+    /// Transfers that have ended, and of which it is to be proven that nothing lands any more.
+    owed: Vec<Owed>,
     /// Transfers whose bytes have landed and whose notification waits for room.
     notifying: VecDeque<Active>,
     /// Sessions that drain, and whom to tell when nothing of them is under way here.
@@ -131,6 +138,7 @@ impl<E: Env> Worker<E> {
             notifying: VecDeque::with_capacity(room),
             waiting: VecDeque::with_capacity(room),
             flights: Flights::default(),
+            owed: Vec::with_capacity(room),
             landed: Vec::with_capacity(LANDED_AT_FIRST),
             next_deadline: Moment::NEVER,
             ready: shared.commons.mail.view().ready(index),
@@ -182,6 +190,9 @@ impl<E: Env> Worker<E> {
         }
         if self.next_deadline != Moment::NEVER {
             self.expire();
+        }
+        if !self.owed.is_empty() {
+            worked |= self.prove_owed();
         }
         if self.flights.has_unflushed() {
             self.flush();
@@ -246,7 +257,8 @@ impl<E: Env> Worker<E> {
                 if self.lanes.len() <= place {
                     self.lanes.resize_with(place + 1, || None);
                 }
-                self.lanes[place] = Some(Joined { lane, peer, settled: false });
+                let acknowledges_early = lane.acknowledges_early();
+                self.lanes[place] = Some(Joined { lane, peer, acknowledges_early, settled: false });
                 self.ready.mark(place);
             }
             WorkerCall::Leave { peer, cause, left } => {
@@ -274,7 +286,7 @@ impl<E: Env> Worker<E> {
         let (gone, kept): (Vec<_>, Vec<_>) = self.notifying.drain(..).partition(is_theirs);
         self.notifying.extend(kept);
         for active in gone {
-            self.shared.finish_unannounced(active, Stage::Notify, cause);
+            self.fail(active, Stage::Notify, cause);
         }
         for resting in [&mut self.settling, &mut self.emptying] {
             resting.retain(|(resting, _)| !Arc::ptr_eq(resting, peer));
@@ -293,7 +305,7 @@ impl<E: Env> Worker<E> {
             self.drop_lane(&peer, cause);
         }
         for active in std::mem::take(&mut self.notifying) {
-            self.shared.finish_unannounced(active, Stage::Notify, cause);
+            self.fail(active, Stage::Notify, cause);
         }
         self.lanes.clear();
     }
@@ -456,7 +468,7 @@ impl<E: Env> Worker<E> {
             let deadline = self.notifying[place].deadline;
             if deadline <= now {
                 let active = self.notifying.remove(place).expect("the place is inside");
-                self.shared.finish_unannounced(active, Stage::Notify, Cause::DeadlineExceeded);
+                self.fail(active, Stage::Notify, Cause::DeadlineExceeded);
             } else {
                 next = next.min(deadline);
                 place += 1;

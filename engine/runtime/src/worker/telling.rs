@@ -35,17 +35,22 @@ impl<E: Env> Worker<E> {
             Ok(_) => Notified::Yes,
             Err(_) => Notified::No,
         };
+        // What lies before it has landed, all of it.
+        let is_proven = result.is_ok() && std::mem::take(&mut active.is_unproven);
         let was = std::mem::replace(&mut active.telling, Telling::Ended(notified));
+        let slot = self.shared.slots.get(flight.key).expect("an announcement under way holds its slot");
+        if is_proven {
+            slot.close_remote();
+        }
         if let Telling::Alone(_) = was {
             let is_it = |active: &Active| active.command.key == flight.key;
             let place = self.waiting.iter().position(is_it).expect("who waits to be told waits there");
             let active = self.waiting.remove(place).expect("the place was found just now");
             return match result {
                 Ok(_) => self.finish_well(active),
-                Err(failure) => self.shared.finish_unannounced(active, Stage::Notify, failure),
+                Err(failure) => self.fail(active, Stage::Notify, failure),
             };
         }
-        let slot = self.shared.slots.get(flight.key).expect("an announcement under way holds its slot");
         if let Err(failure) = result {
             slot.stop(Stage::Notify, failure);
         }
@@ -65,12 +70,13 @@ impl<E: Env> Worker<E> {
         match slot.stop_reason() {
             // Whoever wanted it to end came too late: the peer has all of it, and was told.
             Some(_) if active.telling == Telling::Ended(Notified::Yes) => self.finish_well(active),
-            Some((stage, failure)) => self.shared.finish_unannounced(active, stage, failure),
+            Some((stage, failure)) => self.fail(active, stage, failure),
             None => self.finish_well(active),
         }
     }
 
     fn finish_well(&mut self, active: Active) {
+        self.needs_no_proof(&active);
         let statistics = &self.shared.ports[self.index].statistics;
         statistics.notes_sent.add(u64::from(active.command.announcement.note.is_some()));
         statistics.transfers_completed.add(1);
@@ -94,6 +100,6 @@ impl<E: Env> Worker<E> {
             active.given_up = how_far;
             return self.wait_for_lane(active);
         }
-        self.shared.finish_unannounced(active, why.0, why.1);
+        self.fail(active, why.0, why.1);
     }
 }

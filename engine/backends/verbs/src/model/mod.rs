@@ -144,6 +144,11 @@ impl ModelNetwork {
         self.hub.step(1)
     }
 
+    /// Whether nothing is under way: at the next step all that came is seen.
+    pub fn is_idle(&self) -> bool {
+        self.hub.lock().is_idle()
+    }
+
     /// Does all that can be done now. Answers how many steps it took.
     pub fn run(&self) -> usize {
         let mut steps = 0;

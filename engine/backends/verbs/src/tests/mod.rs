@@ -5,6 +5,7 @@ mod hostile;
 mod managed;
 mod model;
 mod moving;
+mod proof;
 mod repair;
 mod striping;
 
@@ -19,8 +20,8 @@ use penstock_ring::{CounterCell, Withdrawal};
 use penstock_transport::host::{Bell, Commons};
 use penstock_transport::lane::Handle;
 use penstock_transport::{
-    Announced, Arrival, Batch, CounterRef, Failure, KeyedMemory, LaneFault, Note, PostError, Posted, RemoteMemory,
-    Revisions, Sink, Told,
+    Announced, Arrival, Batch, CounterRef, Failure, KeyedMemory, LaneFault, Note, PostError, Posted, Proof,
+    RemoteMemory, Revisions, Sink, Told,
 };
 
 use crate::card::{
