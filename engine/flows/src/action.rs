@@ -37,24 +37,28 @@ pub enum Urgency {
     Urgent,
 }
 
+/// Whole blocks between two layouts alike, relative to the regions' beginnings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WholeBlocks {
+    /// This engine's region.
+    pub local: RegionRef,
+    /// The peer's.
+    pub remote: RegionRef,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// Bytes from one block to the next, here and there.
+    pub strides: (u64, u64),
+    /// Where block 0 begins, here and there, of each layer.
+    pub layers: Vec<(u64, u64)>,
+    /// The blocks, here and there.
+    pub blocks: Vec<(u32, u32)>,
+}
+
 /// What is to be moved where, relative to the regions' beginnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spans {
     /// Whole blocks between two layouts alike.
-    Blocks {
-        /// This engine's region.
-        local: RegionRef,
-        /// The peer's.
-        remote: RegionRef,
-        /// Bytes of a block.
-        block_bytes: u64,
-        /// Bytes from one block to the next, here and there.
-        strides: (u64, u64),
-        /// Where block 0 begins, here and there, of each layer.
-        layers: Vec<(u64, u64)>,
-        /// The blocks, here and there.
-        blocks: Vec<(u32, u32)>,
-    },
+    Blocks(Box<WholeBlocks>),
     /// Pieces of blocks.
     Cut {
         /// This engine's region.

@@ -12,6 +12,7 @@
 //! - [`status`]: what an application sees of a transfer
 //! - [`layout`], [`shards`], [`cut`]: how blocks lie, which lie alike, and any range of the one as pieces of the other
 //! - [`ranks`]: which ranks of both sides have something to say to each other
+//! - `spares`: boxes whose memory is used again
 //! - [`part`] and [`runs`]: what both sides say of legs, and sets of what has come
 //! - [`output`] and [`input`]: legs at the source, and at the sink
 //! - [`lifecycle`]: the lives of requests, and the swaps of their blocks
@@ -37,6 +38,7 @@ pub mod relay;
 mod repeated;
 pub mod runs;
 pub mod shards;
+mod spares;
 pub mod status;
 
 pub use action::{Action, MoveId, Moving, Spans, Ticket, WatchId};

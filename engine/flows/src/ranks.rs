@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use penstock_session::control::{Buffer, Form, Rows, SentRows};
-use penstock_session::few::Few;
 
 use crate::layout::Layout;
 
@@ -195,14 +194,22 @@ impl Spread {
 
 /// The first row that a sink needs and that no source says it has sent, and its buffer.
 pub(crate) fn not_sent(sink: &Layout, sent: &[&[SentRows]]) -> Option<(usize, u32)> {
-    let mut sent: Few<_> = sent.iter().map(|runs| by_buffer(runs)).collect();
-    sink.buffers().iter().enumerate().find_map(|(buffer, lies)| {
+    let is_short = |(buffer, lies): (usize, &Buffer), has: &[Range<u64>]| {
         let needed = rowed(lies).map_or(0..1, |rows| rows.first..rows.first + rows.count);
-        let mut has: Few<Range<u64>> = sent.iter_mut().filter_map(Iterator::next).collect();
-        has.sort_unstable_by_key(|rows| rows.start);
         let (begin, end) = (u64::from(needed.start), u64::from(needed.end));
         let row = has.iter().fold(begin, |row, rows| if rows.start <= row { row.max(rows.end) } else { row });
         (row < end).then_some((buffer, row as u32))
+    };
+    let mut buffers = sink.buffers().iter().enumerate();
+    if let [alone] = sent {
+        let mut sent = by_buffer(alone);
+        return buffers.find_map(|buffer| is_short(buffer, sent.next().as_slice()));
+    }
+    let mut sent: Vec<_> = sent.iter().map(|runs| by_buffer(runs)).collect();
+    buffers.find_map(|buffer| {
+        let mut has: Vec<Range<u64>> = sent.iter_mut().filter_map(Iterator::next).collect();
+        has.sort_unstable_by_key(|rows| rows.start);
+        is_short(buffer, &has)
     })
 }
 

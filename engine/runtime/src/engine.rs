@@ -386,7 +386,7 @@ impl<E: Env> Engine<E> {
         self.hub.shared.quarantine.list()
     }
 
-    /// Transfers between submission and the drop of their handle.
+    /// Transfers between submission and the drop of their handle, and those of which it is still to be proven that nothing lands any more.
     pub fn transfers_held(&self) -> usize {
         let slots = &self.hub.shared.slots;
         (0..slots.capacity()).filter(|&index| slots.current_key(index).is_some()).count()

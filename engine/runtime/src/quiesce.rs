@@ -49,7 +49,8 @@ impl Hold {
 /// The same about the peer's memory.
 #[derive(Debug)]
 pub enum RemoteHold {
-    /// Nothing of this transfer can land there any more.
+    /// Nothing of this transfer can land there any more. Of one that had ended well, and told the peer nothing, it says that all was
+    /// acknowledged: over cards the peer's memory may see the last bytes a moment later ([`Placement`](crate::transport::Placement)).
     Quiesced,
     /// Something of it might.
     Quarantined(Quarantined),
@@ -247,6 +248,15 @@ impl Quarantined {
         }
         kept.renewing = true;
         Some(Renewing(self))
+    }
+
+    /// Keeps these blocks as well out of reuse until then.
+    pub(crate) fn keep(&self, blocks: Blocks) {
+        let mut kept = self.0.kept();
+        // What is released keeps nothing: that is stored under the lock.
+        if !self.0.released.load(Ordering::Relaxed) {
+            kept.blocks.push(blocks);
+        }
     }
 
     /// Since when, by the clock of the engine's environment.
@@ -531,6 +541,8 @@ fn coalesce(extents: &[(u64, u64)]) -> Vec<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use penstock_memory::PoolSpec;
+
     use super::*;
 
     #[test]
@@ -557,5 +569,29 @@ mod tests {
         drop(renewing);
         assert!(held.is_released());
         assert!(held.renewing().is_none(), "blocks that may be in use again are not renewed");
+    }
+
+    #[test]
+    fn blocks_that_are_kept_are_nobodys_until_the_proof_comes() {
+        let pool = penstock_memory::Pool::create(PoolSpec::host(4 * 4096).block(4096)).unwrap();
+        let is_quiet = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&is_quiet);
+        let held = Quarantined(Arc::new(Entry {
+            label: "a pool".to_owned(),
+            region: None,
+            extents: Vec::new(),
+            since: Moment::NEVER,
+            witnesses: vec![Witness::Hands(Box::new(move || seen.load(Ordering::Relaxed)))],
+            released: AtomicBool::new(false),
+            kept: Mutex::default(),
+        }));
+        held.keep(pool.blocks().take(2).unwrap());
+        assert!(!held.is_released());
+        assert_eq!(pool.blocks().free(), 2);
+        is_quiet.store(true, Ordering::Relaxed);
+        assert!(held.is_released());
+        assert_eq!(pool.blocks().free(), 4);
+        held.keep(pool.blocks().take(1).unwrap());
+        assert_eq!(pool.blocks().free(), 4, "nothing is kept for a proof that has come");
     }
 }

@@ -163,13 +163,19 @@ struct Appending<'a>(&'a mut Vec<u8>);
 impl Flavor for Appending<'_> {
     type Output = ();
 
+    #[inline]
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
         self.0.push(byte);
         Ok(())
     }
 
+    #[inline]
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
+        match bytes {
+            // Numbers are small nearly always.
+            [byte] => self.0.push(*byte),
+            _ => self.0.extend_from_slice(bytes),
+        }
         Ok(())
     }
 

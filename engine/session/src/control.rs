@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::few::Few;
 use crate::frame::OPTIONAL_KINDS;
 use crate::transfers::id::TransferId;
 
@@ -55,6 +56,7 @@ impl Side {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Head {
     /// The transfer.
+    #[serde(skip)]
     pub transfer: TransferId,
     /// The sender's side.
     pub side: Side,
@@ -172,9 +174,9 @@ pub struct Grant {
     /// How urgent it is: 0 is usual.
     pub urgency: u8,
     /// The blocks, in the order of their tokens.
-    pub blocks: Vec<u32>,
+    pub blocks: Few<u32>,
     /// A trace context, as its tool writes it.
-    pub trace: Vec<u8>,
+    pub trace: Box<[u8]>,
 }
 
 /// A source lends what it has, to be read. Said again when there is more.
@@ -229,7 +231,7 @@ pub struct Seal {
     /// In how many legs.
     pub legs: u32,
     /// Which rows of each buffer: what no source has sent is a hole that no count of landings shows.
-    pub rows: Vec<SentRows>,
+    pub rows: Few<SentRows>,
 }
 
 /// A sink has everything.
@@ -443,7 +445,7 @@ pub struct Claim {
     pub trace: Vec<u8>,
 }
 
-/// Everything that can be said of transfers.
+/// Everything that can be said of transfers. It is moved from hand to hand, so what is much larger than the rest lies elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
     /// The sender speaks of transfers.
@@ -455,7 +457,7 @@ pub enum Said {
     /// A sink has room.
     Grant(Grant),
     /// A source lends.
-    Lend(Lend),
+    Lend(Box<Lend>),
     /// A source has sent everything.
     Seal(Seal),
     /// A sink has everything.
@@ -479,13 +481,44 @@ pub enum Said {
     /// The answer to that.
     PinAnswer(PinAnswer),
     /// Something is to be fetched.
-    Chunk(Chunk),
+    Chunk(Box<Chunk>),
     /// A reader has a part.
     ChunkAck(ChunkAck),
     /// A request is given up.
     RelayAbort(RelayAbort),
     /// A sink will read.
     Claim(Claim),
+}
+
+impl From<Lend> for Said {
+    fn from(lend: Lend) -> Self {
+        Self::Lend(Box::new(lend))
+    }
+}
+
+impl From<Chunk> for Said {
+    fn from(chunk: Chunk) -> Self {
+        Self::Chunk(Box::new(chunk))
+    }
+}
+
+/// The head of what has one.
+macro_rules! heads {
+    ($said:expr, $($borrowed:tt)+) => {
+        match $said {
+            Self::Grant(Grant { head, .. })
+            | Self::Seal(Seal { head, .. })
+            | Self::Ack(Ack { head, .. })
+            | Self::Acked(Acked { head, .. })
+            | Self::Fail(Fail { head, .. })
+            | Self::Abort(Abort { head, .. })
+            | Self::AbortAck(AbortAck { head, .. })
+            | Self::Refused(Refused { head, .. })
+            | Self::Claim(Claim { head, .. }) => Some(head),
+            Self::Lend(lend) => Some($($borrowed)+ lend.head),
+            _ => None,
+        }
+    };
 }
 
 impl Said {
@@ -517,19 +550,12 @@ impl Said {
     }
 
     /// The transfer that it names, if it names one.
-    pub const fn head(&self) -> Option<&Head> {
-        match self {
-            Self::Grant(Grant { head, .. })
-            | Self::Lend(Lend { head, .. })
-            | Self::Seal(Seal { head, .. })
-            | Self::Ack(Ack { head, .. })
-            | Self::Acked(Acked { head, .. })
-            | Self::Fail(Fail { head, .. })
-            | Self::Abort(Abort { head, .. })
-            | Self::AbortAck(AbortAck { head, .. })
-            | Self::Refused(Refused { head, .. })
-            | Self::Claim(Claim { head, .. }) => Some(head),
-            _ => None,
-        }
+    pub fn head(&self) -> Option<&Head> {
+        heads!(self, &)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn head_mut(&mut self) -> Option<&mut Head> {
+        heads!(self, &mut)
     }
 }

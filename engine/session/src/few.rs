@@ -6,8 +6,12 @@
 
 use std::collections::{BTreeMap, VecDeque, btree_map, vec_deque};
 use std::iter::Chain;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Index, IndexMut};
 use std::{fmt, option, vec};
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A list.
 #[derive(Clone)]
@@ -28,7 +32,11 @@ impl<T> Few<T> {
 
     /// Adds one behind all others.
     pub fn push(&mut self, value: T) {
-        self.insert(self.len(), value);
+        match &mut self.0 {
+            Inner::None => self.0 = Inner::One([value]),
+            Inner::One(_) => self.insert(1, value),
+            Inner::More(more) => more.push(value),
+        }
     }
 
     /// Adds one there; what stood there and behind it moves on. The place is at most the length.
@@ -121,6 +129,16 @@ impl<T> From<Vec<T>> for Few<T> {
     }
 }
 
+impl<T: Clone> From<&[T]> for Few<T> {
+    fn from(entries: &[T]) -> Self {
+        match entries {
+            [] => Self::new(),
+            [one] => Self(Inner::One([one.clone()])),
+            more => Self(Inner::More(more.to_vec())),
+        }
+    }
+}
+
 impl<T> Extend<T> for Few<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, values: I) {
         let mut values = values.into_iter();
@@ -136,9 +154,13 @@ impl<T> Extend<T> for Few<T> {
 
 impl<T> FromIterator<T> for Few<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
-        let mut few = Self::new();
-        few.extend(values);
-        few
+        let mut values = values.into_iter();
+        let Some(first) = values.next() else { return Self::new() };
+        let Some(second) = values.next() else { return Self(Inner::One([first])) };
+        let mut more = Vec::with_capacity(4);
+        more.extend([first, second]);
+        more.extend(values);
+        Self(Inner::More(more))
     }
 }
 
@@ -174,28 +196,69 @@ impl<'a, T> IntoIterator for &'a mut Few<T> {
     }
 }
 
+impl<T: Serialize> Serialize for Few<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Entries(PhantomData))
+    }
+}
+
+/// Memory that is asked for as somebody says that there are so many entries, in bytes; for what is beyond that they have to come.
+const SAID_MAX: usize = 1 << 20;
+
+/// Reads entries as they come.
+struct Entries<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
+    type Value = Few<T>;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Few<T>, A::Error> {
+        // As many as are said, in one piece that fits, which is what a limit on what is kept counts.
+        let said = entries.size_hint().unwrap_or(0).min(SAID_MAX / size_of::<T>().max(1));
+        let mut few = if said > 1 { Few(Inner::More(Vec::with_capacity(said))) } else { Few::new() };
+        while let Some(entry) = entries.next_element()? {
+            few.push(entry);
+        }
+        Ok(few)
+    }
+}
+
 /// A queue.
 #[derive(Debug, Clone)]
 pub struct FewQueue<T> {
     /// What comes before all others, if it is not among them.
     first: Option<T>,
-    rest: VecDeque<T>,
+    /// None until there was a second one.
+    #[expect(
+        clippy::box_collection,
+        reason = "it is nearly never there, and takes a quarter of the room in what holds the queue"
+    )]
+    rest: Option<Box<VecDeque<T>>>,
 }
 
 impl<T> FewQueue<T> {
     /// Nothing.
     pub const fn new() -> Self {
-        Self { first: None, rest: VecDeque::new() }
+        Self { first: None, rest: None }
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.rest.len()
+        usize::from(self.first.is_some()) + self.rest.as_ref().map_or(0, |rest| rest.len())
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.first.is_none() && self.rest.is_empty()
+        self.first.is_none() && self.rest.as_ref().is_none_or(|rest| rest.is_empty())
     }
 
     /// Adds one behind all others.
@@ -203,54 +266,58 @@ impl<T> FewQueue<T> {
         if self.is_empty() {
             self.first = Some(value);
         } else {
-            self.rest.push_back(value);
+            self.rest.get_or_insert_default().push_back(value);
         }
     }
 
     /// Adds one before all others.
     pub fn push_front(&mut self, value: T) {
         if let Some(second) = self.first.replace(value) {
-            self.rest.push_front(second);
+            self.rest.get_or_insert_default().push_front(second);
         }
     }
 
     /// Takes the first one.
     pub fn pop_front(&mut self) -> Option<T> {
-        self.first.take().or_else(|| self.rest.pop_front())
-    }
-
-    /// Takes the last one.
-    pub fn pop_back(&mut self) -> Option<T> {
-        self.rest.pop_back().or_else(|| self.first.take())
+        self.first.take().or_else(|| self.rest.as_mut()?.pop_front())
     }
 
     /// The first one.
     pub fn front(&self) -> Option<&T> {
-        self.first.as_ref().or_else(|| self.rest.front())
+        self.first.as_ref().or_else(|| self.rest.as_ref()?.front())
     }
 
     /// The last one.
     pub fn back(&self) -> Option<&T> {
-        self.rest.back().or(self.first.as_ref())
+        self.rest.as_ref().and_then(|rest| rest.back()).or(self.first.as_ref())
     }
 
     /// The one that so many come before.
+    pub fn get(&self, at: usize) -> Option<&T> {
+        match (&self.first, at) {
+            (Some(first), 0) => Some(first),
+            (first, _) => self.rest.as_ref()?.get(at - usize::from(first.is_some())),
+        }
+    }
+
+    /// The same, to be changed.
     pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         match (&mut self.first, at) {
             (Some(first), 0) => Some(first),
-            (Some(_), _) => self.rest.get_mut(at - 1),
-            (None, _) => self.rest.get_mut(at),
+            (first, _) => self.rest.as_mut()?.get_mut(at - usize::from(first.is_some())),
         }
     }
 
     /// All of them, in their order.
     pub fn iter(&self) -> Chain<option::Iter<'_, T>, vec_deque::Iter<'_, T>> {
-        self.first.iter().chain(&self.rest)
+        let rest = self.rest.as_ref().map_or_else(vec_deque::Iter::default, |rest| rest.iter());
+        self.first.iter().chain(rest)
     }
 
     /// All of them, in their order, to be changed.
     pub fn iter_mut(&mut self) -> Chain<option::IterMut<'_, T>, vec_deque::IterMut<'_, T>> {
-        self.first.iter_mut().chain(&mut self.rest)
+        let rest = self.rest.as_mut().map_or_else(vec_deque::IterMut::default, |rest| rest.iter_mut());
+        self.first.iter_mut().chain(rest)
     }
 }
 
@@ -264,20 +331,18 @@ impl<T> Index<usize> for FewQueue<T> {
     type Output = T;
 
     fn index(&self, at: usize) -> &T {
-        match (&self.first, at) {
-            (Some(first), 0) => first,
-            (Some(_), _) => &self.rest[at - 1],
-            (None, _) => &self.rest[at],
+        match self.get(at) {
+            Some(value) => value,
+            None => panic!("there is nothing at {at}"),
         }
     }
 }
 
 impl<T> IndexMut<usize> for FewQueue<T> {
     fn index_mut(&mut self, at: usize) -> &mut T {
-        match (&mut self.first, at) {
-            (Some(first), 0) => first,
-            (Some(_), _) => &mut self.rest[at - 1],
-            (None, _) => &mut self.rest[at],
+        match self.get_mut(at) {
+            Some(value) => value,
+            None => panic!("there is nothing at {at}"),
         }
     }
 }
@@ -319,23 +384,28 @@ impl<T> FromIterator<T> for FewQueue<T> {
 pub struct FewMap<K, V> {
     /// The only one, as long as there was no other beside it.
     one: Option<(K, V)>,
-    more: BTreeMap<K, V>,
+    /// None until there was a second one.
+    #[expect(
+        clippy::box_collection,
+        reason = "it is nearly never there, and takes a third of the room in what holds the map"
+    )]
+    more: Option<Box<BTreeMap<K, V>>>,
 }
 
 impl<K: Ord, V> FewMap<K, V> {
     /// Nothing.
     pub const fn new() -> Self {
-        Self { one: None, more: BTreeMap::new() }
+        Self { one: None, more: None }
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        usize::from(self.one.is_some()) + self.more.len()
+        usize::from(self.one.is_some()) + self.more.as_ref().map_or(0, |more| more.len())
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.one.is_none() && self.more.is_empty()
+        self.one.is_none() && self.more.as_ref().is_none_or(|more| more.is_empty())
     }
 
     /// Puts one in, and gives what had its key.
@@ -345,14 +415,14 @@ impl<K: Ord, V> FewMap<K, V> {
                 self.one = Some((key, value));
                 return Some(old);
             }
-            Some((known, other)) => drop(self.more.insert(known, other)),
-            None if self.more.is_empty() => {
+            Some((known, other)) => drop(self.more.get_or_insert_default().insert(known, other)),
+            None if self.is_empty() => {
                 self.one = Some((key, value));
                 return None;
             }
             None => {}
         }
-        self.more.insert(key, value)
+        self.more.get_or_insert_default().insert(key, value)
     }
 
     /// Takes one out.
@@ -360,7 +430,7 @@ impl<K: Ord, V> FewMap<K, V> {
         match &self.one {
             Some((known, _)) if known == key => self.one.take().map(|(_, value)| value),
             Some(_) => None,
-            None => self.more.remove(key),
+            None => self.more.as_mut()?.remove(key),
         }
     }
 
@@ -368,7 +438,7 @@ impl<K: Ord, V> FewMap<K, V> {
     pub fn get(&self, key: &K) -> Option<&V> {
         match &self.one {
             Some((known, value)) => (known == key).then_some(value),
-            None => self.more.get(key),
+            None => self.more.as_ref()?.get(key),
         }
     }
 
@@ -376,7 +446,7 @@ impl<K: Ord, V> FewMap<K, V> {
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         match &mut self.one {
             Some((known, value)) => (known == key).then_some(value),
-            None => self.more.get_mut(key),
+            None => self.more.as_mut()?.get_mut(key),
         }
     }
 
@@ -392,12 +462,14 @@ impl<K: Ord, V> FewMap<K, V> {
 
     /// All of them, in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> + Clone {
-        self.one.iter().map(|(key, value)| (key, value)).chain(&self.more)
+        let more = self.more.as_ref().map_or_else(btree_map::Iter::default, |more| more.iter());
+        self.one.iter().map(|(key, value)| (key, value)).chain(more)
     }
 
     /// The same, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
-        self.one.iter_mut().map(|(key, value)| (&*key, value)).chain(&mut self.more)
+        let more = self.more.as_mut().map_or_else(btree_map::IterMut::default, |more| more.iter_mut());
+        self.one.iter_mut().map(|(key, value)| (&*key, value)).chain(more)
     }
 
     /// The keys, in their order.
@@ -436,7 +508,7 @@ impl<K: Ord, V> IntoIterator for FewMap<K, V> {
     type IntoIter = Chain<option::IntoIter<(K, V)>, btree_map::IntoIter<K, V>>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.one.into_iter().chain(self.more)
+        self.one.into_iter().chain(self.more.map_or_else(BTreeMap::new, |more| *more))
     }
 }
 

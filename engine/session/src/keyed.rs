@@ -5,7 +5,7 @@
 //! run. The order of such a map means nothing: it is never shown.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 
 /// A map that is hashed with a key of its own.
 pub type KeyedMap<K, V> = HashMap<K, V, Keyed>;
@@ -22,6 +22,13 @@ impl Keyed {
     pub const fn new(words: (u64, u64)) -> Self {
         // An odd factor loses nothing of what it multiplies. A small one would hardly spread it, whoever chose the words.
         Self { first: spread(words.0), second: spread(words.1) | 1 }
+    }
+}
+
+impl Keyed {
+    /// The sum of a name, for tables that keep it elsewhere.
+    pub fn of_name<N: Hash + ?Sized>(self, name: &N) -> u64 {
+        self.hash_one(name)
     }
 }
 
@@ -42,7 +49,7 @@ impl BuildHasher for Keyed {
 }
 
 /// Gives back memory that a peak has left behind: a map that is used for less than an eighth.
-pub fn shrink<K: Eq + std::hash::Hash, V>(map: &mut KeyedMap<K, V>) {
+pub fn shrink<K: Eq + Hash, V>(map: &mut KeyedMap<K, V>) {
     if map.len() < map.capacity() / 8 {
         map.shrink_to(map.len() * 2);
     }

@@ -31,6 +31,7 @@ pub const fn tag_of(note: u128) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Landing {
     /// The transfer.
+    #[serde(skip)]
     pub transfer: TransferId,
     /// The rank of the source that has sent them.
     pub source: u16,
@@ -79,6 +80,7 @@ impl Landing {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(LANDING_BYTES_MAX);
         bytes.push(VERSION);
+        bytes.extend_from_slice(self.transfer.as_bytes());
         put(&mut bytes, self);
         bytes
     }
@@ -92,8 +94,9 @@ impl Landing {
         if *version != VERSION {
             return Err(LandingError::Version(*version));
         }
-        match postcard::take_from_bytes(body) {
-            Ok((landing, [])) => Ok(landing),
+        let (transfer, rest) = body.split_first_chunk().ok_or(LandingError::Body)?;
+        match postcard::take_from_bytes(rest) {
+            Ok((landing, [])) => Ok(Self { transfer: TransferId::from_bytes(*transfer), ..landing }),
             _ => Err(LandingError::Body),
         }
     }

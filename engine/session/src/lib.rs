@@ -21,6 +21,7 @@
 //! - [`purse`]: credits of several stocks, taken together or not at all
 //! - [`machine`]: state machines as tables
 //! - [`keyed`]: maps whose keys come from outside
+//! - [`index`]: places of a list by names that stand in the list only
 //! - [`few`]: lists, queues and maps that have one entry nearly always
 
 #![forbid(unsafe_code)]
@@ -33,6 +34,7 @@ pub mod directory;
 pub mod few;
 pub mod frame;
 pub mod greeting;
+pub mod index;
 pub mod keyed;
 pub mod landing;
 pub mod leases;

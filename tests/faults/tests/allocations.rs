@@ -174,9 +174,15 @@ enum Way {
 
 impl Way {
     /// How often it is looked again. A channel makes a place for an operation when more are under way there than
-    /// ever before, which is the threads' doing: however long it takes, there are no more than the window has.
-    fn more_looks(self) -> u32 {
-        if matches!(self, Self::Tcp(_)) { 4 } else { 0 }
+    /// ever before, which is the threads' doing: however long it takes, there are no more than the window has. And where
+    /// engines have threads, those may still be busy with the last words of the session's beginning. What a submission
+    /// allocates is seen in each look.
+    fn more_looks(self, (progress, _): Mode) -> u32 {
+        match (self, progress) {
+            (Self::Tcp(_), _) => 4,
+            (_, Progress::Inline) => 0,
+            _ => 1,
+        }
     }
 }
 
@@ -244,7 +250,7 @@ fn in_one_process(way: Way, mode: Mode, verdict: &mut Verdict) {
         for ask in [Ask::Nothing, Ask::Counter] {
             let mut measured = measure(&plan, &peer, ask, || {});
             let mut transfers = measured.transfers;
-            for _ in 0..way.more_looks() {
+            for _ in 0..way.more_looks(mode) {
                 if measured.allocations == 0 {
                     break;
                 }

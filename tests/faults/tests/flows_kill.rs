@@ -97,7 +97,7 @@ fn failure(incoming: &Incoming) -> Failed {
             Happening::Failed(failed) => {
                 assert!(matches!(failed.cause, FlowCause::PeerLost | FlowCause::PeerClosed), "{failed:?}");
                 assert_eq!(failed.said_by, Side::Sink);
-                return failed;
+                return *failed;
             }
             Happening::Done { .. } => panic!("the source was killed before it had said that it has everything"),
             _ => {}

@@ -9,7 +9,10 @@ use penstock::flows::MemoryPolicy;
 use crate::env::Clock;
 use crate::faults::Death;
 use crate::links::Weather;
+use crate::lives::spec::{Devices, Life, Step as Scheduled};
 use crate::random::Random;
+use crate::streams::spec::{Joining, Reading, Step as Streamed, Streaming};
+use crate::turns::{Step, Turn};
 
 /// How long a peer may be silent in a run.
 pub const HEARTBEAT: Duration = Duration::from_millis(300);
@@ -36,6 +39,18 @@ pub struct Script {
     pub cases: Vec<Case>,
     /// What stages hand to each other.
     pub chunks: Vec<Chunk>,
+    /// Turns that go on from others.
+    pub turns: Vec<Turn>,
+    /// What they stream to each other.
+    pub streams: Vec<Streaming>,
+    /// Who takes that in.
+    pub readings: Vec<Reading>,
+    /// What they wait for from several at once.
+    pub joins: Vec<Joining>,
+    /// The devices that they have, if any.
+    pub devices: Option<Devices>,
+    /// Lives of requests on those.
+    pub lives: Vec<Life>,
     /// What happens, by time.
     pub deeds: Vec<Deed>,
 }
@@ -59,13 +74,19 @@ pub enum Family {
     Breaks,
     /// Chunks that stages put and fetch, with few berths for them.
     Relays,
+    /// Turns that go on from others, whose blocks are kept.
+    Turns,
+    /// Chunks behind each other, and of several stages at once.
+    Streams,
+    /// Requests of which schedulers report, and the swaps of their blocks.
+    Lives,
     /// Some of all.
     Everything,
 }
 
 impl Family {
     /// All of them: a seed is of the one at its remainder.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::FanOut,
         Self::FanIn,
         Self::Legs,
@@ -74,6 +95,9 @@ impl Family {
         Self::Patience,
         Self::Breaks,
         Self::Relays,
+        Self::Turns,
+        Self::Streams,
+        Self::Lives,
         Self::Everything,
     ];
 }
@@ -264,6 +288,22 @@ pub enum Act {
         /// Where it is.
         player: usize,
     },
+    /// A step of a turn.
+    Turn {
+        /// Which.
+        turn: usize,
+        /// What happens to it.
+        step: Step,
+    },
+    /// A scheduler does something with a request.
+    Life {
+        /// Which life.
+        life: usize,
+        /// What.
+        step: Scheduled,
+    },
+    /// Something happens to streams of chunks, and to joins.
+    Relay(Streamed),
     /// Every stream between two engines is reset.
     Sever {
         /// One of them.
@@ -308,6 +348,11 @@ impl Act {
         matches!(self, Self::Crash { .. } | Self::Freeze { .. } | Self::Cut { .. })
     }
 
+    /// Whether engines may lose each other by it.
+    pub fn parts(&self) -> bool {
+        self.silences() || matches!(self, Self::Sever { .. } | Self::HangUp { .. } | Self::Restart { .. })
+    }
+
     /// Whether nothing but sessions may break by it, so that what may be resumed still comes to a good end.
     pub fn spares_engines(&self) -> bool {
         let breaks = matches!(self, Self::Sever { .. } | Self::HangUp { .. } | Self::Cut { .. } | Self::Freeze { .. });
@@ -318,7 +363,10 @@ impl Act {
     pub fn may_fail_transfers(&self) -> bool {
         let is_course = matches!(self, Self::Begin { .. } | Self::Chunk { .. } | Self::Layer { .. });
         let is_handing_over = matches!(self, Self::Put { .. } | Self::Fetch { .. });
-        !is_course && !is_handing_over && !matches!(self, Self::Weather(_) | Self::Heal)
+        let is_going_on = matches!(self, Self::Turn { step: Step::Begin | Step::Compute | Step::Unpin, .. });
+        let is_streaming = matches!(self, Self::Relay(step) if step.is_course());
+        let is_handed = is_handing_over || is_going_on || is_streaming || matches!(self, Self::Life { .. });
+        !is_course && !is_handed && !matches!(self, Self::Weather(_) | Self::Heal)
     }
 }
 
@@ -331,10 +379,25 @@ impl Script {
         let weather = weather(&mut random);
         let is_pair = players.len() == 2;
         let count = 1 + random.below(if is_pair { 4 } else { 2 });
-        // Stages have nothing to do with each other beside what they hand over.
-        let count = if family == Family::Relays { 0 } else { count };
+        // Stages, and turns, have nothing to do with each other beside what they hand over.
+        let count =
+            if matches!(family, Family::Relays | Family::Turns | Family::Streams | Family::Lives) { 0 } else { count };
         let cases: Vec<Case> = (0..count).map(|_| case(family, is_pair, &mut random)).collect();
-        let mut script = Self { seed, family, weather, players, cases, chunks: Vec::new(), deeds: Vec::new() };
+        let mut script = Self {
+            seed,
+            family,
+            weather,
+            players,
+            cases,
+            chunks: Vec::new(),
+            turns: Vec::new(),
+            streams: Vec::new(),
+            readings: Vec::new(),
+            joins: Vec::new(),
+            devices: None,
+            lives: Vec::new(),
+            deeds: Vec::new(),
+        };
         for number in 0..count {
             script.play(number, &mut random);
         }
@@ -411,7 +474,30 @@ impl Script {
                 self.hand_over(random);
                 (0, 0, 0)
             }
-            Family::Everything => (random.below(2), random.below(3), random.below(2)),
+            Family::Turns => {
+                self.go_on(random);
+                (0, 0, 0)
+            }
+            Family::Streams => {
+                self.stream(random);
+                (0, 0, 0)
+            }
+            Family::Lives => {
+                self.live(random);
+                (0, 0, 0)
+            }
+            Family::Everything => {
+                if random.once_in(3) {
+                    self.live(random);
+                }
+                if random.once_in(3) {
+                    self.go_on(random);
+                }
+                if random.once_in(3) {
+                    self.stream(random);
+                }
+                (random.below(2), random.below(3), random.below(2))
+            }
         };
         for _ in 0..aborts {
             let case = random.below(self.cases.len());
@@ -495,7 +581,7 @@ fn players(family: Family, random: &mut Random) -> Vec<Player> {
     let (sources, sinks) = match family {
         Family::FanOut => (1, ranks),
         Family::FanIn => (ranks, 1),
-        Family::Relays => (1, 1 + random.below(2) as u16),
+        Family::Relays | Family::Turns | Family::Streams | Family::Lives => (1, 1 + random.below(2) as u16),
         Family::Breaks => [(1, 1), (1, 1), (1, 2), (2, 1)][random.below(4)],
         _ => (1, 1),
     };
@@ -511,6 +597,10 @@ fn players(family: Family, random: &mut Random) -> Vec<Player> {
     };
     let mut all: Vec<Player> = (0..sources).map(|rank| player(u64::from(rank), (rank, sources), 0)).collect();
     all.extend((0..sinks).map(|rank| player(u64::from(sources + rank), (rank, sinks), 1)));
+    if matches!(family, Family::Turns | Family::Lives) {
+        // Each has whole blocks.
+        all.iter_mut().for_each(|player| player.rank = (0, 1));
+    }
     all
 }
 
@@ -552,7 +642,7 @@ mod tests {
             let (one, again) = (Script::of(seed), Script::of(seed));
             assert_eq!(format!("{one:?}"), format!("{again:?}"));
             assert!(one.deeds.is_sorted_by_key(|deed| deed.after));
-            assert!(!one.cases.is_empty() || !one.chunks.is_empty());
+            assert!(!one.cases.is_empty() || one.has_stages() || !one.turns.is_empty() || !one.lives.is_empty());
             if !one.cases.is_empty() {
                 let (sources, sinks) = one.sides(0);
                 assert_eq!(sources.len() + sinks.len(), one.players.len());
@@ -569,7 +659,7 @@ mod tests {
         kinds.dedup();
         let all = [
             "Abort", "Begin", "Chunk", "Crash", "Cut", "Drop", "Fail", "Fetch", "Freeze", "GiveUp", "HangUp", "Heal",
-            "Layer", "LetGo", "Put", "Restart", "Sever", "Starve", "Weather",
+            "Layer", "LetGo", "Life", "Put", "Relay", "Restart", "Sever", "Starve", "Turn", "Weather",
         ];
         assert_eq!(kinds, all);
     }

@@ -34,9 +34,11 @@
 //!
 //! Above that stands what `make sim` runs, transfers by name among engines of which some fail:
 //!
-//! - [`deed`]: what is going to happen, made from the seed before it begins; `scenes`: what of it has to come in an order
+//! - [`deed`]: what is going to happen, made from the seed before it begins; `scenes`: what of it has to come in an order; [`turns`]:
+//!   turns that go on from others
 //! - [`stage`]: the engines of a run, their memory, and who has met whom
-//! - [`actors`]: their applications; [`chunks`]: those of stages that hand something over
+//! - [`actors`]: their applications, [`actors::turns`] those that go on; [`chunks`]: those of stages that hand something over; [`streams`]: those
+//!   that stream and join; [`lives`]: schedulers of requests, and their devices
 //! - [`oracle`]: what has to hold; [`leases`]: between which moments a lease has to end
 //! - [`run`]: one run of all that; [`shrink`]: the shortest one that fails alike
 
@@ -49,6 +51,7 @@ pub mod env;
 pub mod faults;
 pub mod leases;
 pub mod links;
+pub mod lives;
 mod network;
 pub mod oracle;
 mod packets;
@@ -59,7 +62,9 @@ mod scenes;
 mod secret;
 pub mod shrink;
 pub mod stage;
+pub mod streams;
 pub mod trace;
+pub mod turns;
 pub mod world;
 
 pub use env::{Clock, Identity, SimEnv};

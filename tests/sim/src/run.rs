@@ -8,12 +8,15 @@ use std::time::Duration;
 use penstock::Moment;
 use penstock::flows::{Finished, RequestId, Status};
 
+use crate::actors::turns::Turns;
 use crate::actors::{Actor, Course, Wish};
 use crate::chunks::{Handler, request};
 use crate::deed::{Act, HEARTBEAT, Half, RESUME, Script};
+use crate::lives::Lives;
 use crate::oracle::{Invariant, Violated};
 use crate::random::Random;
 use crate::stage::Stage;
+use crate::streams::{Outlook, Streams};
 use crate::world::World;
 
 /// When the last deed is done everything heals, and all that goes on has to be over within this.
@@ -25,7 +28,7 @@ const HANDED_OVER_WITHIN: Duration = Duration::from_millis(200);
 /// Steps in which something has happened, from one look at all tables to the next.
 const LOOKS: u32 = 48;
 /// An application looks once in so many steps.
-const TURN_ONCE_IN: usize = 4;
+pub(crate) const TURN_ONCE_IN: usize = 4;
 
 /// What came of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,6 +67,11 @@ struct Run<'s, 'w> {
     actors: Vec<Actor>,
     /// Those who put and fetch chunks.
     handlers: Vec<Handler>,
+    turns: Turns,
+    /// Those who stream and join.
+    streams: Streams<'s>,
+    /// Schedulers of requests.
+    lives: Lives,
     courses: Vec<Course>,
     stage: Stage<'w>,
     random: Random,
@@ -83,19 +91,25 @@ impl<'s, 'w> Run<'s, 'w> {
         let stage = Stage::open(world, script)?;
         world.set_weather(script.weather);
         let kept = || keep.iter().map(|&place| script.deeds[place].act);
+        let is_calm = !kept().any(|act| act.may_fail_transfers());
+        let is_audible = !kept().any(|act| act.silences());
+        let outlook = Outlook { is_calm, is_audible, is_whole: !kept().any(|act| act.parts()) };
         Ok(Self {
             script,
             keep,
             actors: Vec::new(),
             handlers: Vec::new(),
+            turns: Turns::default(),
+            streams: Streams::new(script, outlook),
+            lives: Lives::default(),
             courses: vec![Course::default(); script.cases.len()],
             stage,
             random: Random::new(script.seed ^ 0xac70_7500),
             began: world.now(),
             done: 0,
-            is_audible: !kept().any(|act| act.silences()),
+            is_audible,
             spares_engines: kept().all(|act| act.spares_engines()),
-            is_calm: !kept().any(|act| act.may_fail_transfers()),
+            is_calm,
         })
     }
 
@@ -121,14 +135,21 @@ impl<'s, 'w> Run<'s, 'w> {
             self.meet_again()?;
             self.turn_actors()?;
             self.turn_handlers()?;
+            let Self { turns, stage, random, .. } = self;
+            turns.turn(self.is_calm, stage, || random.once_in(TURN_ONCE_IN))?;
+            self.streams.turn(&mut self.stage, &mut self.random)?;
+            self.lives.turn(self.script, &mut self.stage, &mut self.random)?;
             self.watch_leases()?;
             if happened >= LOOKS {
                 happened = 0;
                 self.stage.seats.iter().try_for_each(|seat| seat.check())?;
             }
             self.check_times()?;
-            let is_over =
-                || self.actors.iter().all(|actor| actor.is_gone) && self.handlers.iter().all(|side| side.is_gone);
+            let is_over = || {
+                let are_gone = self.actors.iter().all(|actor| actor.is_gone) && self.turns.are_over();
+                let are_gone = are_gone && self.lives.are_over();
+                are_gone && self.handlers.iter().all(|side| side.is_gone) && self.streams.are_over()
+            };
             if healed_at.is_some() && is_over() {
                 return Ok(());
             }
@@ -172,6 +193,9 @@ impl<'s, 'w> Run<'s, 'w> {
                 let dead = self.actors.iter_mut().filter(|actor| actor.seat == player);
                 dead.for_each(Actor::die);
                 self.handlers.iter_mut().filter(|side| side.seat == player).for_each(Handler::forget);
+                self.turns.die(player);
+                self.streams.crashed(player, self.now());
+                self.lives.crashed(player);
             }
             Act::Restart { player, stale } => self.stage.restart(player, stale),
             Act::Freeze { player, span } => self.stage.freeze(player, span),
@@ -195,6 +219,9 @@ impl<'s, 'w> Run<'s, 'w> {
                 its.for_each(|side| side.drops(now));
             }
             Act::GiveUp { chunk, player } => self.stage.give_up(player, &request(chunk)),
+            Act::Turn { turn, step } => self.turns.act(self.script, turn, step, &mut self.stage),
+            Act::Life { life, step } => self.lives.act(self.script, life, step, &self.stage),
+            Act::Relay(step) => self.streams.act(step, &mut self.stage),
             Act::Sever { one, other } => self.stage.sever(one, other),
             Act::HangUp { from, to } => self.stage.hang_up(from, to),
             Act::Weather(weather) => self.stage.world.set_weather(weather),
@@ -287,6 +314,7 @@ impl<'s, 'w> Run<'s, 'w> {
     }
 
     fn watch_leases(&mut self) -> Result<(), Violated> {
+        self.turns.watch_leases(self.script, &self.stage)?;
         for at in 0..self.actors.len() {
             if self.actors[at].lends() {
                 let is_read = self.actors.iter().any(|sink| sink.reads(&self.actors[at], &self.stage));
@@ -302,6 +330,9 @@ impl<'s, 'w> Run<'s, 'w> {
         let is_cut_off = self.done < self.keep.len() || !self.has_healed();
         // Whoever cannot be reached is known to be gone when it was silent for so long.
         let patience = KNOWN_WITHIN + if self.is_audible { Duration::ZERO } else { 4 * HEARTBEAT };
+        if !is_cut_off {
+            self.streams.check_times(&self.stage)?;
+        }
         for actor in self.actors.iter().filter(|actor| !actor.is_gone && actor.end.is_none()) {
             let Some(admitted) = actor.admitted else { continue };
             let its_time = admitted + self.script.cases[actor.case].within;
@@ -330,13 +361,22 @@ impl<'s, 'w> Run<'s, 'w> {
         self.check_finished()?;
         self.check_all_well()?;
         self.check_handed_over()?;
+        if self.is_calm {
+            self.turns.check_well()?;
+            self.lives.check_well()?;
+        }
+        self.streams.check_well()?;
         let ended = || self.actors.iter().filter_map(|actor| actor.end.as_ref());
         let ends = ended().map(|end| end.failure.is_none()).chain(self.handlers.iter().filter_map(Handler::outcome));
+        let ends = ends.chain(self.turns.outcomes()).chain(self.streams.outcomes()).chain(self.lives.outcomes());
         let (well, failed): (Vec<bool>, Vec<bool>) = ends.partition(|is_well| *is_well);
         let account = Account { well: well.len() as u32, failed: failed.len() as u32, ..Account::default() };
         // Handles go before their engines do.
         self.actors.clear();
         self.handlers.clear();
+        self.turns = Turns::default();
+        self.streams.clear(&self.stage);
+        self.lives.clear(&mut self.stage)?;
         self.stage.clean_up(&(0..self.script.chunks.len()).map(request).collect::<Vec<_>>());
         self.stage.close()?;
         Ok(account)
@@ -376,6 +416,16 @@ impl<'s, 'w> Run<'s, 'w> {
                 if fetched.is_none() || (fetched != said && !is_dropped) {
                     let words =
                         format!("{:?} has ended as {:?}, and is fetched as {fetched:?}", actor.request, actor.end);
+                    return Err(Violated::new(Invariant::OneEndEach, words));
+                }
+            }
+            let ended =
+                self.turns.ended_at(number, seat.life).into_iter().chain(self.lives.ended_at(number, seat.life));
+            for (request, said) in ended {
+                let fetched = told.remove(&request);
+                // Who drops a handle has not looked.
+                if fetched.is_none() || said.is_some() && fetched != said {
+                    let words = format!("{request:?} has ended as {said:?}, and is fetched as {fetched:?}");
                     return Err(Violated::new(Invariant::OneEndEach, words));
                 }
             }

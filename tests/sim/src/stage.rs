@@ -10,6 +10,8 @@ use penstock::{Blocks, Connecting, Epoch, Moment, Peer, Pool, PoolSpec, Rights};
 use crate::deed::{HEARTBEAT, Player, RESUME, Script};
 use crate::env::{Identity, SimEnv};
 use crate::faults::Death;
+use crate::lives::device::Device;
+use crate::lives::spec::Devices;
 use crate::oracle::{Invariant, Ledger, Violated};
 use crate::world::{Node, PIDS, World};
 
@@ -39,6 +41,8 @@ pub struct Stage<'w> {
     pub disturbed: Moment,
     /// They hand chunks to each other.
     are_stages: bool,
+    /// Each has one of these.
+    devices: Option<Devices>,
 }
 
 /// The place of an engine, whether it lives or not. Fields end in this order.
@@ -51,6 +55,7 @@ pub struct Seat {
     not_before: BTreeMap<usize, Moment>,
     layout: Option<Layout<SimEnv>>,
     relay: Option<Relay<SimEnv>>,
+    device: Option<Device>,
     ledger: Ledger,
     pool: Option<Pool<SimEnv>>,
     node: Option<Node>,
@@ -109,6 +114,11 @@ impl Seat {
         &self.player
     }
 
+    /// What its engine is called, in all its lives.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The engine, if it lives.
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref()
@@ -138,6 +148,16 @@ impl Seat {
         self.relay.as_ref()
     }
 
+    /// Its device, while it lives and if it has one.
+    pub fn device(&self) -> Option<&Device> {
+        self.device.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub fn device_mut(&mut self) -> Option<&mut Device> {
+        self.device.as_mut()
+    }
+
     /// Its pool, while it lives.
     pub fn pool(&self) -> Option<&Pool<SimEnv>> {
         self.pool.as_ref()
@@ -161,12 +181,14 @@ impl Seat {
         {
             self.ledger.look(pool);
         }
+        self.device.iter_mut().for_each(Device::look);
     }
 
     /// Looks whether what the engine keeps agrees with itself, and whether free blocks were touched.
     pub fn check(&self) -> Result<(), Violated> {
         let (Some(node), Some(pool)) = (&self.node, &self.pool) else { return Ok(()) };
         self.ledger.check(pool)?;
+        self.device.iter().try_for_each(Device::check)?;
         node.check_control().map_err(|broken| {
             let invariant = match broken {
                 penstock::flows::Broken::Blocks(_) => Invariant::FreedOnceAndUntouched,
@@ -192,9 +214,15 @@ impl Seat {
             ("berths for gets", metrics.relay.gets as usize),
             ("announced chunks", metrics.relay.early),
             ("chunks under way", usize::from(!metrics.relay.is_idle)),
+            ("pins", metrics.pins.pins),
+            ("inheritances", metrics.pins.uses),
+            ("children that wait", metrics.pins.waiting),
+            ("leases", metrics.lent),
+            ("leases of others", metrics.borrowed),
             ("blocks", BLOCKS as usize - free),
         ];
-        let (what, count) = counts.into_iter().find(|(_, count)| *count > 0)?;
+        let of_device = self.device.iter().flat_map(Device::leftovers);
+        let (what, count) = counts.into_iter().chain(of_device).find(|(_, count)| *count > 0)?;
         Some(format!("`{}` has {count} {what} left: {metrics:?}", self.name))
     }
 }
@@ -210,6 +238,7 @@ impl<'w> Stage<'w> {
             not_before: BTreeMap::new(),
             layout: None,
             relay: None,
+            device: None,
             ledger: Ledger::default(),
             pool: None,
             node: None,
@@ -218,17 +247,22 @@ impl<'w> Stage<'w> {
             frozen_until: None,
             starved_until: Moment::from_ns(0),
         });
-        let are_stages = !script.chunks.is_empty();
-        let mut stage = Self { world, seats: seats.collect(), disturbed: world.now(), are_stages };
+        let are_stages = script.has_stages();
+        let mut stage =
+            Self { world, seats: seats.collect(), disturbed: world.now(), are_stages, devices: script.devices };
         (0..stage.seats.len()).for_each(|number| stage.start(number));
         let mut pairs = Vec::new();
         for case in 0..script.cases.len() {
             let (sources, sinks) = script.sides(case);
             pairs.extend(sinks.iter().flat_map(|&sink| sources.iter().map(move |&source| (sink, source))));
         }
-        for chunk in &script.chunks {
-            pairs.extend(chunk.readers().into_iter().map(|reader| (chunk.from, reader)));
+        for turn in &script.turns {
+            pairs.push((turn.at, turn.from));
+            let parent = turn.parent.map(|parent| script.turns[parent].at);
+            pairs.extend(parent.filter(|at| *at != turn.at).map(|at| (turn.at, at)));
         }
+        pairs.extend(script.pairs_of_stages());
+        pairs.extend(script.lives.iter().map(|life| (life.to, life.at)));
         pairs.sort_unstable();
         pairs.dedup();
         let until = world.now() + Duration::from_secs(5);
@@ -270,6 +304,7 @@ impl<'w> Stage<'w> {
             seat.relay = Some(node.relay(spec).expect("a relay of four small berths can be opened"));
         }
         seat.layout = Some(node.layout(&pool, player.spec()).expect("the layout fits its pool"));
+        seat.device = self.devices.as_ref().map(|devices| Device::open(&node, &pool, devices));
         (seat.ledger, seat.pool, seat.node) = (Ledger::default(), Some(pool), Some(node));
         seat.look();
     }
@@ -436,6 +471,7 @@ impl Seat {
         self.not_before.clear();
         self.layout = None;
         self.relay = None;
+        self.device = None;
         self.ledger = Ledger::default();
         self.pool = None;
         self.frozen_until = None;

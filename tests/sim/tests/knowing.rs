@@ -36,6 +36,12 @@ fn cut_at(seed: u64, cut: Duration, begin: Duration) -> Result<Account, Violated
         players: vec![player(1, (0, 1)), player(2, (0, 1))],
         cases: vec![case],
         chunks: Vec::new(),
+        turns: Vec::new(),
+        streams: Vec::new(),
+        readings: Vec::new(),
+        joins: Vec::new(),
+        devices: None,
+        lives: Vec::new(),
         deeds: vec![
             deed(Duration::ZERO, Act::Begin { case: 0, half: Half::Source(0) }),
             deed(cut.min(begin), Act::Chunk { case: 0 }),

@@ -6,6 +6,7 @@ use common::{SECOND, STEPS, config, connect, exchange, pool};
 use penstock::config::TransportName;
 use penstock::session::{Frame, RefusalCode};
 use penstock::{Cause, ConnectError, NoteId, Plan, Span, StartError, Submit};
+use penstock_simulation::world::PIDS;
 use penstock_simulation::{Identity, What, World, replay};
 
 const ANY: &[TransportName] = &[TransportName::Local, TransportName::Shm];
@@ -133,6 +134,20 @@ fn who_claims_to_be_in_this_process_and_is_not_gets_no_local_transport() {
         };
         assert!(error.to_string().contains("another process"), "{error}");
         assert_eq!(connect(world, &source, &target).transport(), "shm");
+    });
+}
+
+/// A process of which only this world knows is one all the same: its engines see each other's memory, and those of another one do not.
+#[test]
+fn engines_of_one_simulated_process_are_in_it_together() {
+    replay(0..50, |world| {
+        let own = Identity { process: 77, pid: PIDS + 1, ..Identity::default() };
+        let target = world.start_as(own, config("target", ANY)).unwrap();
+        let source = world.start_as(own, config("source", ANY)).unwrap();
+        let other = Identity { process: 77, pid: PIDS + 2, ..Identity::default() };
+        let other = world.start_as(other, config("other", ANY)).unwrap();
+        assert_eq!(connect(world, &source, &target).transport(), "local");
+        assert_eq!(connect(world, &other, &target).transport(), "shm");
     });
 }
 

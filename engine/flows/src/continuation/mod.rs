@@ -59,7 +59,7 @@ pub struct Settings {
     pub count: usize,
     /// The most bytes of their blocks.
     pub bytes: u64,
-    /// The most children that have blocks at once.
+    /// The most children that have blocks at once; one that has asked twice counts twice.
     pub uses: usize,
     /// The most of those that other engines may be, so that none of them can keep this engine's own from inheriting.
     pub lent: usize,
@@ -95,7 +95,7 @@ pub struct Metrics {
     pub pins: usize,
     /// Bytes of their blocks.
     pub bytes: u64,
-    /// Children that have blocks.
+    /// Children that have blocks, each as often as it has asked.
     pub uses: usize,
     /// Pins that children have blocks of.
     pub used: usize,

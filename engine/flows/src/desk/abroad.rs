@@ -90,11 +90,12 @@ impl Desk {
 
     fn answer_ask(&mut self, peer: PeerKey, ask: &PinAsk, now: Moment) -> Result<Said, Miss> {
         let parent = RequestId::new(&ask.parent).map_err(|_| Miss::NoParent)?;
-        let pins = self.keeping.pins.as_mut().ok_or(Miss::NoParent)?;
+        let pins = self.keeping.pins.as_ref().ok_or(Miss::NoParent)?;
         let Some(pin) = pins.pin_of(&parent) else {
-            // Nothing is lent; why not, is for the pins to say.
+            // Nothing is lent; why not, is for the pins to say. What they let go at that is let go here, as with every call of theirs.
             let nothing = Terms { lease: 0, ttl_ms: 0, layout: 0, layout_generation: 0 };
-            return Ok(pins.answer_peer(peer, ask, nothing, now).0);
+            let answered = self.call_pins(|pins| pins.answer_peer(peer, ask, nothing, now).0);
+            return answered.ok_or(Miss::NoParent);
         };
         let layout = self.abroad.layouts.get(&pin).copied().ok_or(Miss::NoParent)?;
         let ttl = self.settings.lease_ttl;
@@ -199,6 +200,11 @@ impl Desk {
     /// Nothing is read of it any more. If somebody is to know whether the lease stood until now, [`Desk::parent_stood`] says it.
     pub fn give_back_parent(&mut self, lent: &LentParent, is_watched: bool) {
         self.return_parent(lent.peer, LeaseId(lent.terms.lease), is_watched);
+    }
+
+    /// Nobody wants anything more of it, and it cannot be said that nothing reads it any more: its lease ends by the lender's clock.
+    pub fn leave_parent(&mut self, lent: &LentParent) {
+        self.end_borrowing(lent.peer, LeaseId(lent.terms.lease));
     }
 
     fn return_parent(&mut self, peer: PeerKey, lease: LeaseId, is_watched: bool) {

@@ -196,9 +196,10 @@ impl Desk {
                 deadline: now + how.within,
             })?;
             let lent = Lent { loans, places: Places::some(sinks, of), trace: Vec::new() };
-            return self.admit(Side::Source, transfer, request, Flow::Lent(Box::new(lent)), now);
+            let lent = Flow::Lent(self.memory.lent.put(|| lent));
+            return self.admit(Side::Source, transfer, request, lent, now);
         }
-        let legs = SourceLegs::new(Send {
+        let send = Send {
             transfer,
             rank,
             ranks,
@@ -211,17 +212,18 @@ impl Desk {
             parts_ahead: self.settings.parts_ahead,
             deadline: now + how.within,
             resumes: how.is_resumable.then_some(self.settings.source_waits()),
-        })?;
-        let source = Source {
-            legs,
+        };
+        send.check()?;
+        let source = self.memory.sources.put(|| Source {
+            legs: SourceLegs::begin(send),
             gone: BTreeMap::new(),
             spread,
             moves: FewMap::new(),
             within: how.within,
             urgency: how.urgency,
             trace: Vec::new(),
-        };
-        self.admit(Side::Source, transfer, request, Flow::Source(Box::new(source)), now)
+        });
+        self.admit(Side::Source, transfer, request, Flow::Source(source), now)
     }
 
     /// This engine has bytes from others under this name.
@@ -264,10 +266,13 @@ impl Desk {
             let pull = Pull::new(receive, self.settings.part_bytes, self.settings.parts_ahead)?;
             let moves = FewMap::new();
             let pulled = Pulled { pull, sources, moves, within: how.within, urgency: how.urgency };
-            return self.admit(Side::Sink, transfer, request, Flow::Pull(Box::new(pulled)), now);
+            let pulled = Flow::Pull(self.memory.pulled.put(|| pulled));
+            return self.admit(Side::Sink, transfer, request, pulled, now);
         }
-        let sink = Sink { legs: SinkLegs::new(receive)?, sources, gone: BTreeMap::new() };
-        self.admit(Side::Sink, transfer, request, Flow::Sink(Box::new(sink)), now)
+        receive.check()?;
+        let sink = || Sink { legs: SinkLegs::begin(receive), sources, gone: BTreeMap::new() };
+        let sink = Flow::Sink(self.memory.sinks.put(sink));
+        self.admit(Side::Sink, transfer, request, sink, now)
     }
 
     /// Who of the ranks of a source sends something to this rank of a sink, by the layouts of one label that all of them have told of.
@@ -306,8 +311,12 @@ impl Desk {
     ) -> Result<EntryKey, CallError> {
         let held = Held { flow, armed: Moment::NEVER, is_released: false };
         let (key, early) = self.transfers.admit(side, transfer, request, held, now)?;
-        let peers = self.transfers.get(key).into_iter().flat_map(|held| held.flow.peers());
-        peers.for_each(|peer| self.shares.add(peer, key));
+        // Nobody has claimed a rank of what is sent from here; of what is received it is known who has the others.
+        if side == Side::Sink
+            && let Some(held) = self.transfers.get(key)
+        {
+            held.flow.each_peer(|peer| self.shares.add(peer, key));
+        }
         self.deliver_early(key, early, now);
         self.carry(key, now);
         Ok(key)

@@ -10,7 +10,7 @@ use penstock_session::transfers::table::{Ended, EntryKey};
 use super::Desk;
 use super::flow::{Flow, Source};
 use super::lending::{self, Borrowed};
-use crate::action::{Action, MoveId, Moving, Spans};
+use crate::action::{Action, Moving, Spans};
 use crate::cause::FlowCause;
 use crate::input::{PullWish, Read, SinkWish};
 use crate::output::{Part, SourceWish};
@@ -32,63 +32,47 @@ impl Desk {
     }
 
     fn carry_source(&mut self, key: EntryKey) {
+        let Self { transfers, actions, moves, .. } = self;
+        let Some(Flow::Source(source)) = transfers.get_mut(key).map(|held| &mut held.flow) else { return };
+        let source = &mut **source;
         loop {
-            let Some(Flow::Source(source)) = self.flow_mut(key) else { return };
-            if let Some(wish) = source.legs.poll_wish() {
-                self.source_wish(key, wish);
-                continue;
+            while let Some(wish) = source.legs.poll_wish() {
+                if let Some(action) = source.action(wish) {
+                    actions.push_back(action);
+                }
             }
             let Some(part) = source.legs.next_part() else { return };
-            self.begin_part(key, part);
+            let (sink, number) = (part.sink, part.landing.number);
+            let Some(peer) = source.legs.peer(sink) else { continue };
+            let id = moves.add((key, sink, number));
+            source.moves.insert((sink, number), id);
+            let moving = source.moving(part);
+            actions.push_back(Action::Move { id, peer, moving });
         }
-    }
-
-    fn source_wish(&mut self, key: EntryKey, wish: SourceWish) {
-        let Some(Flow::Source(source)) = self.flow_mut(key) else { return };
-        match wish {
-            SourceWish::Say { sink, said } => {
-                if let Some(peer) = source.legs.peer(sink) {
-                    self.say(peer, said);
-                }
-            }
-            SourceWish::Stop { sink, number } => {
-                if let Some(&id) = source.moves.get(&(sink, number)) {
-                    self.actions.push_back(Action::Stop { id });
-                }
-            }
-            SourceWish::Free { ticket } => self.actions.push_back(Action::Free { ticket }),
-        }
-    }
-
-    /// Has a part moved.
-    fn begin_part(&mut self, key: EntryKey, part: Part) {
-        let Some(Flow::Source(source)) = self.flow_mut(key) else { return };
-        let Some(peer) = source.legs.peer(part.sink) else { return };
-        let id = MoveId(self.last_move + 1);
-        self.last_move = id.0;
-        let Some(Flow::Source(source)) = self.flow_mut(key) else { return };
-        let (sink, number) = (part.sink, part.landing.number);
-        source.moves.insert((sink, number), id);
-        let moving = source.moving(part);
-        self.moves.insert(id, (key, sink, number));
-        self.actions.push_back(Action::Move { id, peer, moving });
     }
 
     fn carry_sink(&mut self, key: EntryKey, now: Moment) {
         loop {
-            let Some(Flow::Sink(sink)) = self.flow_mut(key) else { return };
-            let Some(wish) = sink.legs.poll_wish() else { return };
-            if sink.is_last_word(&wish)
-                && let SinkWish::Say { source, said } = wish
-            {
-                if let Some(&peer) = sink.sources.get(&source) {
-                    let gone = sink.gone.get(&source).cloned();
-                    self.say_last(peer, said, gone.as_ref(), now);
+            let Self { transfers, actions, .. } = self;
+            let Some(Flow::Sink(sink)) = transfers.get_mut(key).map(|held| &mut held.flow) else { return };
+            let sink = &mut **sink;
+            let (source, said) = loop {
+                let Some(wish) = sink.legs.poll_wish() else { return };
+                let is_last = sink.is_last_word(&wish);
+                match wish {
+                    SinkWish::Say { source, said } if is_last => break (source, said),
+                    wish => {
+                        let why = "blocks of a transfer whose source may still write";
+                        if let Some(action) = sink_action(&sink.sources, wish, why) {
+                            actions.push_back(action);
+                        }
+                    }
                 }
-                continue;
+            };
+            if let Some(&peer) = sink.sources.get(&source) {
+                let gone = sink.gone.get(&source).cloned();
+                self.say_last(peer, said, gone.as_ref(), now);
             }
-            let actions = sink_actions(&sink.sources, wish, "blocks of a transfer whose source may still write");
-            self.actions.extend(actions);
         }
     }
 
@@ -161,8 +145,8 @@ impl Desk {
         let peer_of = |rank: u16| pulled.sources.get(&rank).copied();
         match wish {
             PullWish::Sink(wish) => {
-                let actions = sink_actions(&pulled.sources, wish, "blocks of a transfer that are still read into");
-                self.actions.extend(actions);
+                let action = sink_action(&pulled.sources, wish, "blocks of a transfer that are still read into");
+                self.actions.extend(action);
             }
             PullWish::Stop { source, number } => {
                 if let Some(&id) = pulled.moves.get(&(source, number)) {
@@ -189,7 +173,7 @@ impl Desk {
 
     /// Has something read.
     fn begin_read(&mut self, key: EntryKey, read: Read) {
-        let id = MoveId(self.last_move + 1);
+        let id = self.moves.next();
         let Some(Flow::Pull(pulled)) = self.flow_mut(key) else { return };
         let Some(&peer) = pulled.sources.get(&read.source) else { return };
         pulled.moves.insert((read.source, read.number), id);
@@ -201,13 +185,16 @@ impl Desk {
             urgency: pulled.urgency,
             landing: None,
         };
-        self.last_move = id.0;
-        self.moves.insert(id, (key, read.source, read.number));
+        self.moves.add((key, read.source, read.number));
         self.actions.push_back(Action::Move { id, peer, moving });
     }
 
     /// The one way out of the table, however a transfer ended. What it still has under way is kept until that is over.
     fn end_if_over(&mut self, key: EntryKey, now: Moment) {
+        // One whose end is known waits for nothing but to be let go.
+        if !self.transfers.is_live(key) {
+            return self.let_go_if_over(key);
+        }
         let Some(flow) = self.flow(key) else { return };
         let how = match (flow.status(), flow) {
             (Status::Success, Flow::Source(_) | Flow::Lent(_)) => Ended::Sent,
@@ -237,11 +224,21 @@ impl Desk {
             self.timers.disarmed();
             self.look_at_timers();
         }
-        held.flow.peers().for_each(|peer| self.shares.remove(peer, key));
+        held.flow.each_peer(|peer| self.shares.remove(peer, key));
+        self.memory.drop(held.flow);
     }
 }
 
 impl Source {
+    /// What it wants, as an action of the desk.
+    fn action(&self, wish: SourceWish) -> Option<Action> {
+        match wish {
+            SourceWish::Say { sink, said } => self.legs.peer(sink).map(|peer| Action::Say { peer, said }),
+            SourceWish::Stop { sink, number } => self.moves.get(&(sink, number)).map(|&id| Action::Stop { id }),
+            SourceWish::Free { ticket } => Some(Action::Free { ticket }),
+        }
+    }
+
     fn moving(&self, part: Part) -> Moving {
         let (local, remote) = part.regions;
         let told = &part.landing;
@@ -269,7 +266,7 @@ impl Source {
 }
 
 /// What a sink wants, of whom.
-fn sink_actions(sources: &FewMap<u16, PeerKey>, wish: SinkWish, why: &'static str) -> Option<Action> {
+fn sink_action(sources: &FewMap<u16, PeerKey>, wish: SinkWish, why: &'static str) -> Option<Action> {
     match wish {
         SinkWish::Say { source, said } => sources.get(&source).map(|&peer| Action::Say { peer, said }),
         SinkWish::Free { ticket } => Some(Action::Free { ticket }),

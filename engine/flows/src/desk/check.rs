@@ -7,7 +7,7 @@ use penstock_session::transfers::table::EntryKey;
 
 use super::flow::Flow;
 use super::{Desk, RELAY, part_of};
-use crate::action::{Action, Ticket};
+use crate::action::{Action, MoveId, Ticket};
 
 /// Two things that the desk keeps do not agree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,10 +31,10 @@ impl Desk {
         self.relays.check().map_err(Broken::Credits)?;
         let of_pins = || self.pins().map_or(Ok(()), |pins| pins.check_counts());
         self.check_lives().and_then(|()| of_pins()).map_err(|words| Broken::Tables(words.to_owned()))?;
-        for (id, (key, sink, number)) in &self.moves {
-            match self.flow(*key) {
-                Some(Flow::Source(source)) if source.moves.get(&(*sink, *number)) == Some(id) => {}
-                Some(Flow::Pull(pulled)) if pulled.moves.get(&(*sink, *number)) == Some(id) => {}
+        for (id, (key, sink, number)) in self.moves.iter() {
+            match self.flow(key) {
+                Some(Flow::Source(source)) if source.moves.get(&(sink, number)) == Some(&id) => {}
+                Some(Flow::Pull(pulled)) if pulled.moves.get(&(sink, number)) == Some(&id) => {}
                 _ => return tables(format!("move {} is of a transfer that does not know it", id.0)),
             }
         }
@@ -46,7 +46,7 @@ impl Desk {
                 Flow::Pull(pulled) => &pulled.moves,
                 Flow::Sink(_) | Flow::Lent(_) => continue,
             };
-            let is_known = |(to, id): (&(u16, u64), _)| self.moves.get(id) == Some(&(key, to.0, to.1));
+            let is_known = |(to, id): (&(u16, u64), &MoveId)| self.moves.get(*id) == Some((key, to.0, to.1));
             if !moves.iter().all(is_known) {
                 return tables(format!("{key:?} has a part under way that is no move"));
             }
@@ -86,10 +86,12 @@ impl Desk {
         let mut kept = BTreeSet::new();
         let of_flows = self.transfers.iter().flat_map(|(_, held)| held.flow.tickets());
         let let_go = self.actions.iter().filter_map(|action| match action {
-            Action::Free { ticket } if part_of(ticket.0) != RELAY => Some(*ticket),
+            Action::Free { ticket } => Some(*ticket),
             _ => None,
         });
-        for ticket in of_flows.chain(let_go) {
+        // Berths that are quarantined are the relay's own to keep.
+        let is_kept = |ticket: &Ticket| part_of(ticket.0) != RELAY;
+        for ticket in of_flows.chain(let_go).chain(self.relays.tickets()).filter(is_kept) {
             if !kept.insert(ticket) {
                 return Err(Broken::Blocks(format!("ticket {} is kept or let go twice", ticket.0)));
             }

@@ -13,6 +13,7 @@ use crate::action::{MoveId, Urgency};
 use crate::input::{Pull, SinkLegs};
 use crate::output::{Loans, SourceLegs};
 use crate::ranks::Spread;
+use crate::spares::{Boxed, Spares};
 use crate::status::Status;
 
 /// A transfer, and what the desk has to know of each.
@@ -29,13 +30,13 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) enum Flow {
     /// This engine has the bytes, and sends them.
-    Source(Box<Source>),
+    Source(Boxed<Source>),
     /// This engine needs them, and is sent them.
-    Sink(Box<Sink>),
+    Sink(Boxed<Sink>),
     /// This engine has the bytes, and lends them.
-    Lent(Box<Lent>),
+    Lent(Boxed<Lent>),
     /// This engine needs them, and reads them.
-    Pull(Box<Pulled>),
+    Pull(Boxed<Pulled>),
 }
 
 /// This engine has the bytes, and sends them.
@@ -88,6 +89,35 @@ pub(super) struct Pulled {
     /// How long one read may take.
     pub(super) within: Duration,
     pub(super) urgency: Urgency,
+}
+
+/// Memory for those that come.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    pub(super) sources: Spares<Source>,
+    pub(super) sinks: Spares<Sink>,
+    pub(super) lent: Spares<Lent>,
+    pub(super) pulled: Spares<Pulled>,
+}
+
+impl Memory {
+    /// Nothing is kept of it any more.
+    pub(super) fn drop(&mut self, flow: Flow) {
+        match flow {
+            Flow::Source(source) => self.sources.drop(source),
+            Flow::Sink(sink) => self.sinks.drop(sink),
+            Flow::Lent(lent) => self.lent.drop(lent),
+            Flow::Pull(pulled) => self.pulled.drop(pulled),
+        }
+    }
+
+    /// Gives back memory that a peak has left behind: half of it, or all where nothing stands.
+    pub(super) fn shrink(&mut self, is_idle: bool) {
+        self.sources.shrink(is_idle);
+        self.sinks.shrink(is_idle);
+        self.lent.shrink(is_idle);
+        self.pulled.shrink(is_idle);
+    }
 }
 
 impl Flow {

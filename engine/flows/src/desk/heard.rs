@@ -15,7 +15,6 @@ use super::Desk;
 use super::flow::{Flow, Sink};
 use crate::action::{MoveId, Urgency, WatchId};
 use crate::cause::FlowCause;
-use crate::output::SourceLegs;
 use crate::part::{LegError, PartLanded, bounded};
 use crate::partners::LayoutKey;
 use crate::shards::Pair;
@@ -58,17 +57,28 @@ impl Desk {
     pub(super) fn hear_of_transfer(&mut self, peer: PeerKey, said: Said, now: Moment) {
         // Of leases and pins nothing is heard here, and of chunks the relay hears.
         let Some(&head) = said.head() else { return self.refused += 1 };
-        self.route(head.side.other(), head.transfer, peer, EarlyBody::Said(said), now);
+        match self.transfers.known(head.side.other(), head.transfer) {
+            Some(key) => {
+                self.take_in_said(key, peer, said, now);
+                self.carry(key, now);
+            }
+            None => self.route(head.side.other(), head.transfer, peer, EarlyBody::Said(said), now),
+        }
     }
 
     /// Bytes have landed, a peer says.
     pub(super) fn landing(&mut self, peer: PeerKey, bytes: &[u8], now: Moment) {
-        match Landing::decode(bytes) {
-            Ok(landing) => self.route(Side::Sink, landing.transfer, peer, EarlyBody::Landing(landing), now),
-            Err(_) => self.refused += 1,
+        let Ok(landing) = Landing::decode(bytes) else { return self.refused += 1 };
+        match self.transfers.known(Side::Sink, landing.transfer) {
+            Some(key) => {
+                self.take_in_landing(key, peer, &landing, now);
+                self.carry(key, now);
+            }
+            None => self.route(Side::Sink, landing.transfer, peer, EarlyBody::Landing(landing), now),
         }
     }
 
+    /// What was said of a transfer that is not known here, or not any more.
     fn route(&mut self, side: Side, transfer: TransferId, peer: PeerKey, body: EarlyBody, now: Moment) {
         let waits = match &body {
             EarlyBody::Said(Said::Grant(_) | Said::Claim(_)) => Some(Waits::ForBytes),
@@ -76,7 +86,10 @@ impl Desk {
             _ => None,
         };
         match self.transfers.route(side, transfer, peer, body, now) {
-            Route::Known(key, body) => self.deliver(key, peer, body, now),
+            Route::Known(key, body) => {
+                self.take_in(key, peer, body, now);
+                self.carry(key, now);
+            }
             Route::Kept => {
                 self.table_due = self.table_due.min(now + self.settings.transfers.early.age);
                 // Whoever begins it here hears of the end together with what was granted, and moves nothing.
@@ -125,7 +138,8 @@ impl Desk {
             return;
         }
         self.table_due = self.transfers.expire(now).unwrap_or(Moment::NEVER);
-        if now >= self.shrink_at {
+        // What is left behind by the last ones is not looked at again.
+        if now >= self.shrink_at || self.table_due == Moment::NEVER {
             self.shrink();
             self.shrink_at = now + SHRINK_PERIOD;
         }
@@ -144,40 +158,32 @@ impl Desk {
         }
     }
 
-    fn deliver(&mut self, key: EntryKey, peer: PeerKey, body: EarlyBody, now: Moment) {
-        self.take_in(key, peer, body, now);
-        self.carry(key, now);
+    fn take_in(&mut self, key: EntryKey, peer: PeerKey, body: EarlyBody, now: Moment) {
+        match body {
+            EarlyBody::Said(said) => self.take_in_said(key, peer, said, now),
+            EarlyBody::Landing(landing) => self.take_in_landing(key, peer, &landing, now),
+        }
     }
 
-    fn take_in(&mut self, key: EntryKey, peer: PeerKey, body: EarlyBody, now: Moment) {
-        if let EarlyBody::Said(said) = &body
-            && let Some(head) = said.head()
-        {
-            self.follow(key, head.rank, peer);
-        }
-        let claims = matches!(body, EarlyBody::Said(Said::Grant(_) | Said::Claim(_)));
-        let taken = match body {
-            EarlyBody::Said(said) => {
-                let head = said.head().copied();
-                self.said(key, peer, said, now).map_err(|why| (why, head))
-            }
-            EarlyBody::Landing(landing) => self.landed(key, peer, &landing, now).map_err(|why| (why, None)),
-        };
+    fn take_in_landing(&mut self, key: EntryKey, peer: PeerKey, landing: &Landing, now: Moment) {
+        self.refused += u64::from(self.landed(key, peer, landing, now).is_err());
+    }
+
+    fn take_in_said(&mut self, key: EntryKey, peer: PeerKey, said: Said, now: Moment) {
+        let Some(&head) = said.head() else { return self.refused += 1 };
+        self.follow(key, head.rank, peer);
+        let claims = matches!(said, Said::Grant(_) | Said::Claim(_));
+        let taken = self.said(key, peer, said, now);
         // Also a grant that was refused may have claimed its rank.
-        if claims && self.flow(key).is_some_and(|flow| flow.peers().any(|of| of == peer)) {
+        if claims && self.flow(key).is_some_and(|flow| flow.has_peer(|of| of == peer)) {
             self.shares.add(peer, key);
         }
-        if let Err((why, head)) = taken {
-            self.refused += 1;
-            match (why, head) {
-                (NotTaken::Answered { leg, code, expected }, Some(head)) => {
-                    self.answer(peer, key, head, (leg, code, expected));
-                }
-                (NotTaken::Quiet { number }, Some(head)) => {
-                    self.answer_late(peer, head.transfer, Waits::ForQuiet { number });
-                }
-                _ => {}
-            }
+        let Err(why) = taken else { return };
+        self.refused += 1;
+        match why {
+            NotTaken::Answered { leg, code, expected } => self.answer(peer, key, head, (leg, code, expected)),
+            NotTaken::Quiet { number } => self.answer_late(peer, head.transfer, Waits::ForQuiet { number }),
+            NotTaken::Counted => {}
         }
     }
 
@@ -248,7 +254,7 @@ impl Desk {
     /// What becomes of a word of somebody who is not who it would have to be. The same engine in another session has a part: something of
     /// the session before may be on its way to it.
     fn not_taken(&self, key: EntryKey, peer: PeerKey, said: &Said) -> NotTaken {
-        let has_part = || self.flow(key).is_some_and(|flow| flow.peers().any(|of| of.epoch == peer.epoch));
+        let has_part = || self.flow(key).is_some_and(|flow| flow.has_peer(|of| of.epoch == peer.epoch));
         match said {
             Said::Abort(abort) if !has_part() => NotTaken::Quiet { number: abort.number },
             _ => NotTaken::Counted,
@@ -335,7 +341,7 @@ impl Desk {
                     source.urgency = Urgency::Urgent;
                 }
                 if source.trace.is_empty() {
-                    source.trace = trace;
+                    source.trace = trace.into();
                 }
                 Ok(())
             }
@@ -369,7 +375,7 @@ impl Desk {
 
     /// What was to be moved has ended.
     pub(super) fn move_ended(&mut self, id: MoveId, result: Result<u64, Cause>, is_open_there: bool, now: Moment) {
-        let Some(&(key, rank, number)) = self.moves.get(&id) else { return };
+        let Some((key, rank, number)) = self.moves.get(id) else { return };
         match self.flow_mut(key) {
             Some(Flow::Source(source)) => {
                 source.legs.ended(rank, number, result, is_open_there, now);
@@ -386,14 +392,14 @@ impl Desk {
             _ => {}
         }
         if !is_open_there {
-            self.moves.remove(&id);
+            self.moves.remove(id);
         }
         self.carry(key, now);
     }
 
     /// What was open there is not any more.
     pub(super) fn move_closed(&mut self, id: MoveId, now: Moment) {
-        let Some((key, rank, number)) = self.moves.remove(&id) else { return };
+        let Some((key, rank, number)) = self.moves.remove(id) else { return };
         match self.flow_mut(key) {
             Some(Flow::Source(source)) => {
                 source.moves.remove(&(rank, number));
@@ -430,16 +436,20 @@ fn heard_by_sink(sink: &mut Sink, rank: u16, said: &Said, now: Moment) -> Result
 
 impl Flow {
     /// Everybody who has a part in it, once for each of its ranks.
-    pub(super) fn peers(&self) -> impl Iterator<Item = PeerKey> + '_ {
-        let (sent, lent, sources) = match self {
-            Self::Source(source) => (Some(&source.legs), None, None),
-            Self::Lent(lent) => (None, Some(&lent.places), None),
-            Self::Sink(sink) => (None, None, Some(&sink.sources)),
-            Self::Pull(pulled) => (None, None, Some(&pulled.sources)),
-        };
-        let claimed = lent.into_iter().flatten().filter_map(Rank::peer);
-        let claimed = claimed.chain(sent.into_iter().flat_map(SourceLegs::peers));
-        claimed.chain(sources.into_iter().flat_map(FewMap::values).copied())
+    pub(super) fn each_peer(&self, tell: impl FnMut(PeerKey)) {
+        match self {
+            Self::Source(source) => source.legs.peers().for_each(tell),
+            Self::Lent(lent) => lent.places.iter().filter_map(Rank::peer).for_each(tell),
+            Self::Sink(sink) => sink.sources.values().copied().for_each(tell),
+            Self::Pull(pulled) => pulled.sources.values().copied().for_each(tell),
+        }
+    }
+
+    /// Whether somebody is among them.
+    fn has_peer(&self, mut is_it: impl FnMut(PeerKey) -> bool) -> bool {
+        let mut has = false;
+        self.each_peer(|peer| has |= is_it(peer));
+        has
     }
 }
 

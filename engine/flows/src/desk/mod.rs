@@ -9,6 +9,7 @@
 //! - `carry`: what transfers want, as actions
 //! - `check`: whether all of it agrees with itself
 //! - `gates`: what applications put in front of layers
+//! - `moves`: what moves, and of which transfer it is
 //! - `names`: whose a move or a watch is
 //! - `lives`: requests of devices, and their swaps
 //! - `lending`: what is lent and borrowed, and for how long
@@ -32,6 +33,7 @@ mod heard;
 mod last_words;
 mod lending;
 mod lives;
+mod moves;
 mod names;
 mod pins;
 mod relays;
@@ -46,7 +48,6 @@ use std::sync::Arc;
 
 use penstock_core::Moment;
 use penstock_session::control::{Able, Ack, CONTROL_VERSIONS, LayoutNews, Side};
-use penstock_session::keyed::{Keyed, KeyedMap, shrink};
 use penstock_session::leases::LeaseId;
 use penstock_session::transfers::table::{EntryKey, Finished, TableMetrics, Transfers};
 use penstock_session::{PeerKey, RequestId, Said, TransferId};
@@ -54,13 +55,14 @@ use penstock_session::{PeerKey, RequestId, Said, TransferId};
 use self::abroad::Abroad;
 pub use self::calls::{CallError, Consume, Produce, Sinks};
 pub use self::check::Broken;
-use self::flow::{Flow, Held};
+use self::flow::{Flow, Held, Memory};
 pub use self::gates::GateId;
 use self::gates::Gates;
 use self::last_words::LastWords;
 use self::lending::Lending;
 use self::lives::Lives;
 pub use self::lives::{DEVICES_MAX, DeviceKey, SwapFailed, SwapStatus};
+use self::moves::Moves;
 use self::names::Part;
 use self::pins::Keeping;
 use self::relays::first_of;
@@ -90,13 +92,13 @@ pub struct Desk {
     partners: Partners,
     /// Those that stand, and those that have ended and are not let go of: bytes may move, or nobody has asked how they ended.
     transfers: Transfers<Held>,
+    memory: Memory,
     /// In which of all of them each peer has a part.
     shares: Shares,
     /// Whose part is moved under each name.
-    moves: KeyedMap<MoveId, (EntryKey, u16, u64)>,
+    moves: Moves,
     /// Transfers by their next deadline.
     timers: Timers,
-    last_move: u64,
     /// Which rank of which transfer is to be proven quiet.
     watches: BTreeMap<WatchId, (EntryKey, u16)>,
     last_watch: u64,
@@ -147,17 +149,16 @@ pub struct Metrics {
 impl Desk {
     /// The desk of an engine. The words are random: the first one is its tag.
     pub fn new(settings: Settings, [tag, one, other]: [u64; 3]) -> Self {
-        let keyed = Keyed::new((one, other));
         Self {
             tag: tag.max(1),
             settings,
             totals: Totals::new(settings.tokens_default, settings.tokens_quantile),
             partners: Partners::default(),
             transfers: Transfers::new(settings.transfers, (one, other)),
-            shares: Shares::new(keyed),
-            moves: KeyedMap::with_hasher(keyed),
+            memory: Memory::default(),
+            shares: Shares::default(),
+            moves: Moves::default(),
             timers: Timers::default(),
-            last_move: 0,
             watches: BTreeMap::new(),
             last_watch: 0,
             last_words: LastWords::default(),
@@ -266,7 +267,12 @@ impl Desk {
         if self.telling.is_next(self.actions.is_empty()) {
             return Some(Action::Tell);
         }
-        self.actions.pop_front().or_else(|| self.relays.poll_action())
+        let Some(action) = self.actions.pop_front() else { return self.relays.poll_action() };
+        if self.actions.is_empty() {
+            // What comes next goes where this was, and not through all of the memory that a burst has left behind.
+            self.actions.clear();
+        }
+        Some(action)
     }
 
     /// This engine has a layout from now on, in a region of so many bytes; its number and generation are chosen here.
@@ -387,7 +393,8 @@ impl Desk {
     /// Gives back memory that a peak has left behind.
     fn shrink(&mut self) {
         self.timers.shrink();
-        shrink(&mut self.moves);
+        self.moves.shrink();
+        self.memory.shrink(self.transfers.is_empty() && self.transfers.closed() == 0);
         self.shares.shrink();
     }
 

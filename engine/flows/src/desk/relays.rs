@@ -78,13 +78,15 @@ mod tests {
     use std::time::Duration;
 
     use penstock_core::{EngineName, Epoch, Generation, RegionId};
-    use penstock_session::control::{Able, Chunk, ChunkKind, Extent};
+    use penstock_session::control::{Able, Chunk, ChunkAck, ChunkKind, Extent};
     use penstock_session::{PeerKey, RequestId};
 
     use super::*;
-    use crate::action::{Action, RegionRef, WatchId};
+    use crate::action::{Action, RegionRef, Ticket, WatchId};
     use crate::desk::Settings;
-    use crate::relay::{Destination, EarlyBounds, Pool, RelayError, RelaySettings, Source, ToPut};
+    use crate::relay::{
+        Arrival, Destination, EarlyBounds, Metadata, Place, Pool, RelayError, RelaySettings, Source, ToPut,
+    };
 
     const NOW: Moment = Moment::from_ns(1);
     const PEER: PeerKey = PeerKey { party: 3, epoch: Epoch(7) };
@@ -121,7 +123,7 @@ mod tests {
 
     fn chunk(op: u64) -> Event {
         let extents = vec![Extent { region: 9, generation: 1, offset: 0, len: 64 }];
-        let said = Said::Chunk(Chunk {
+        let said = Chunk {
             op,
             request: "r".into(),
             stream: 0,
@@ -134,7 +136,8 @@ mod tests {
             extents,
             schema: Vec::new(),
             header: Vec::new(),
-        });
+        }
+        .into();
         Event::Said { peer: PEER, said }
     }
 
@@ -160,7 +163,7 @@ mod tests {
         assert_eq!(desk.relays_mut().open(settings()), Err(RelayError::Open));
         let request = RequestId::new("r").unwrap();
         let arrival = desk.relays_mut().next_arrival(&request, NOW).unwrap();
-        let crate::relay::Arrival::Chunk(announced) = arrival else { panic!("{arrival:?}") };
+        let Arrival::Chunk(announced) = arrival else { panic!("{arrival:?}") };
         let within = Duration::from_secs(1);
         let get = desk.relays_mut().get(&announced.metadata, Destination::Berths, within, NOW).unwrap();
         let moved = std::iter::from_fn(|| desk.poll_action()).find_map(|action| match action {
@@ -175,6 +178,39 @@ mod tests {
         desk.relays_mut().taken(get, piece.number, NOW).unwrap();
         desk.relays_mut().let_go_get(get, NOW);
         assert!(desk.metrics().relay.is_idle);
+    }
+
+    #[test]
+    fn what_is_kept_for_puts_and_gets_is_accounted_for_until_it_is_let_go() {
+        let mut desk = desk();
+        desk.relays_mut().open(settings()).unwrap();
+        let place = Place { region: RegionRef { region: RegionId(5), generation: Generation(1) }, offset: 0, len: 64 };
+        let extents = vec![place];
+        let what = ToPut {
+            request: RequestId::new("r").unwrap(),
+            source: Source::Extents { extents: extents.clone(), keep: Ticket(7), is_ready: true },
+            readers: vec![PEER],
+            schema: Vec::new(),
+            header: Vec::new(),
+            within: Duration::from_secs(1),
+        };
+        let put = desk.relays_mut().put(what, NOW).unwrap();
+        desk.handle(chunk(1), NOW);
+        let request = RequestId::new("r").unwrap();
+        let Some(Arrival::Chunk(announced)) = desk.relays_mut().next_arrival(&request, NOW) else { panic!("a chunk") };
+        let into = Destination::Extents { extents, keep: Ticket(8) };
+        let get = desk.relays_mut().get(&announced.metadata, into, Duration::from_secs(1), NOW).unwrap();
+        let kept = |desk: &Desk| desk.tickets().unwrap().into_iter().map(|ticket| ticket.0).collect::<Vec<_>>();
+        assert_eq!(kept(&desk), [7, 8]);
+        let op = Metadata::parse(&desk.relays().metadata(put).unwrap()).unwrap().op;
+        desk.handle(Event::Said { peer: PEER, said: Said::ChunkAck(ChunkAck { op, part: 0, code: 0 }) }, NOW);
+        assert!(desk.relays().put_result(put).is_some());
+        assert_eq!(kept(&desk), [7, 8], "it is let go, and nobody has carried that out");
+        while desk.poll_action().is_some() {}
+        assert_eq!(kept(&desk), [8]);
+        desk.relays_mut().let_go_put(put, NOW);
+        desk.relays_mut().let_go_get(get, NOW);
+        assert_eq!(kept(&desk), [8], "something may land there");
     }
 
     #[test]

@@ -18,7 +18,8 @@ impl Desk {
         if let Some(name) = name {
             self.last_words_broke(peer, name, now);
         }
-        for key in self.shares.take(peer) {
+        for place in self.shares.take(peer) {
+            let Some(key) = self.transfers.key_at(place) else { continue };
             match self.flow_mut(key) {
                 Some(Flow::Source(source)) => {
                     // Each was checked to be one of them.
@@ -96,7 +97,8 @@ impl Desk {
             return;
         }
         self.say_last_words_again(peer, now);
-        for key in self.shares.all(peer) {
+        for place in self.shares.all(peer) {
+            let Some(key) = self.transfers.key_at(place) else { continue };
             let Some(Flow::Sink(sink)) = self.flow_mut(key) else { continue };
             for rank in ranks_of(sink, peer) {
                 // What has ended meanwhile is not resumed.
@@ -110,10 +112,12 @@ impl Desk {
 
     /// A peer speaks for a rank of the sink whose session is over: it is that rank, if it is the same engine in the same life.
     pub(super) fn follow(&mut self, key: EntryKey, rank: u16, peer: PeerKey) {
-        let name = self.partners.name(peer).cloned();
-        let Some(Flow::Source(source)) = self.flow_mut(key) else { return };
+        let flow = self.transfers.get_mut(key).map(|held| &mut held.flow);
+        let Some(Flow::Source(source)) = flow else { return };
+        // Nearly always nobody is gone.
+        let name = if source.gone.is_empty() { None } else { self.partners.name(peer) };
         let is_same = source.legs.peer(rank).is_some_and(|old| old.epoch == peer.epoch);
-        if is_same && source.gone.get(&rank) == name.as_ref() && name.is_some() && source.legs.follow(rank, peer) {
+        if is_same && source.gone.get(&rank) == name && name.is_some() && source.legs.follow(rank, peer) {
             source.gone.remove(&rank);
             self.shares.add(peer, key);
         }

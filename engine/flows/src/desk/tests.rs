@@ -141,7 +141,8 @@ fn what_transfers_came_to_lately_decides_how_much_memory_is_asked_for_where_that
         let first = consume(&mut desk, 1);
         assert_eq!(desk.wanted(first), Some(48), "nothing is known yet");
         let head = Head { transfer: TransferId::from_bytes([1; 16]), side: Side::Source, rank: 0, ranks: 1 };
-        let seal = Said::Seal(penstock_session::control::Seal { head, parts: 0, tokens: 0, legs: 0, rows: Vec::new() });
+        let seal =
+            Said::Seal(penstock_session::control::Seal { head, parts: 0, tokens: 0, legs: 0, rows: Vec::new().into() });
         desk.handle(Event::Said { peer: PEER, said: seal }, NOW);
         let second = consume(&mut desk, 2);
         assert_eq!(desk.wanted(second), Some(then), "of {quantile} percent");

@@ -76,26 +76,36 @@ pub struct SinkLegs {
     refused: u64,
 }
 
+impl Receive {
+    /// Whether it can be.
+    pub(crate) fn check(&self) -> Result<(), LegError> {
+        let is_from_somebody = !self.sources.is_empty() && repeated(&self.sources).is_none();
+        if is_from_somebody { Ok(()) } else { Err(LegError::Sources) }
+    }
+}
+
 impl SinkLegs {
     /// A transfer of which nothing has come.
     pub fn new(how: Receive) -> Result<Self, LegError> {
-        if how.sources.is_empty() || repeated(&how.sources).is_some() {
-            return Err(LegError::Sources);
-        }
-        let head = Head { transfer: how.transfer, side: Side::Sink, rank: how.rank, ranks: how.ranks };
-        let sources = how.sources.iter();
-        let sources = sources.map(|&rank| Source {
+        how.check()?;
+        Ok(Self::begin(how))
+    }
+
+    /// The same, where that was checked.
+    #[inline]
+    pub(crate) fn begin(how: Receive) -> Self {
+        let source = |&rank: &u16| Source {
             rank,
             numbers: Runs::default(),
             seal: None,
             sent: Few::new(),
             link: Link::Open,
             until: Moment::NEVER,
-        });
-        Ok(Self {
-            head,
+        };
+        Self {
+            head: Head { transfer: how.transfer, side: Side::Sink, rank: how.rank, ranks: how.ranks },
             status: Status::Bootstrapping,
-            sources: sources.collect(),
+            sources: how.sources.iter().map(source).collect(),
             legs: FewQueue::new(),
             next_leg: 0,
             settled: how.begin,
@@ -111,7 +121,7 @@ impl SinkLegs {
             is_read: false,
             refused: 0,
             how,
-        })
+        }
     }
 
     /// The same, of which the bytes are read from here.
@@ -332,8 +342,8 @@ impl SinkLegs {
             once: leg.once,
             resumes: false,
             urgency: self.how.urgency,
-            blocks: leg.blocks.clone(),
-            trace: self.how.trace.clone(),
+            blocks: Few::from(&leg.blocks[..]),
+            trace: self.how.trace.clone().into(),
         }
     }
 
@@ -359,7 +369,7 @@ impl SinkLegs {
         let checked = self.check_seal(source, seal);
         self.count(checked)?.map_or(Ok(false), |source| {
             self.sources[source].seal = Some(seal.parts);
-            self.sources[source].sent = seal.rows.iter().copied().collect();
+            self.sources[source].sent = seal.rows.clone();
             self.total = Some(seal.tokens);
             self.look(now);
             Ok(true)
@@ -413,6 +423,6 @@ impl SinkLegs {
     }
 
     pub(super) fn told(&mut self, failed: Failed) {
-        self.happenings.push_back(Happening::Failed(failed));
+        self.happenings.push_back(Happening::Failed(Box::new(failed)));
     }
 }

@@ -112,6 +112,9 @@ impl SinkLegs {
 
     /// When a source has been waited for long enough.
     pub(super) fn waits_until(&self) -> Moment {
+        if self.how.resumes.is_none() {
+            return Moment::NEVER;
+        }
         self.sources.iter().map(|source| source.until).min().unwrap_or(Moment::NEVER)
     }
 
@@ -152,8 +155,8 @@ impl SinkLegs {
             once: None,
             resumes: true,
             urgency: self.how.urgency,
-            blocks: Vec::new(),
-            trace: Vec::new(),
+            blocks: Few::new(),
+            trace: Box::default(),
         };
         let wish = |grant| SinkWish::Say { source: rank, said: Said::Grant(grant) };
         self.wishes.extend(grants.into_iter().chain([last]).map(wish));

@@ -135,7 +135,7 @@ pub enum Happening {
         tokens: u64,
     },
     /// It has failed.
-    Failed(Failed),
+    Failed(Box<Failed>),
 }
 
 /// How a transfer failed.

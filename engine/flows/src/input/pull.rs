@@ -320,7 +320,8 @@ impl Pull {
                 number += 1;
                 self.landed(rank, &part, now);
             }
-            let rows = self.sources[at].pair.as_ref().map(|pair| pair.sent().to_vec()).unwrap_or_default();
+            let pair = self.sources[at].pair.as_ref();
+            let rows = pair.map_or_else(Few::new, |pair| pair.sent().iter().copied().collect());
             let (head, legs) = (*self.legs.head(), self.legs.next_leg());
             let seal = Seal { head, parts: number, tokens: total, legs, rows };
             if let Err(error) = self.legs.sealed(rank, &seal, now) {

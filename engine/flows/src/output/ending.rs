@@ -113,7 +113,7 @@ impl SourceLegs {
             self.wishes.extend(stops);
         }
         let sink = from.map(|at| self.sinks[at].number());
-        self.failed = Some(SendFailed { cause, said_by, sink, words });
+        self.failed = Some(Box::new(SendFailed { cause, said_by, sink, words }));
         self.settle();
     }
 

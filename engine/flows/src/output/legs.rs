@@ -100,26 +100,39 @@ pub struct SourceLegs {
     pub(super) started_end: Option<u64>,
     pub(super) next_leg: u32,
     legs_used: u32,
-    pub(super) failed: Option<SendFailed>,
+    pub(super) failed: Option<Box<SendFailed>>,
     pub(super) wishes: FewQueue<SourceWish>,
     refused: u64,
+}
+
+impl Send {
+    /// Whether it can be.
+    pub(crate) fn check(&self) -> Result<(), LegError> {
+        // A source whose bytes other ranks send as well may have nobody to send them to.
+        if repeated(&self.sinks).is_some() {
+            return Err(LegError::Sources);
+        }
+        if self.once.is_none() && self.layout.has_once() {
+            return Err(LegError::OnceMissing);
+        }
+        match self.sinks.iter().find(|&&rank| rank >= self.of) {
+            Some(&rank) => Err(LegError::NoSuchRank { rank }),
+            None => Ok(()),
+        }
+    }
 }
 
 impl SourceLegs {
     /// A transfer of which nothing is there yet.
     pub fn new(how: Send) -> Result<Self, LegError> {
-        // A source whose bytes other ranks send as well may have nobody to send them to.
-        if repeated(&how.sinks).is_some() {
-            return Err(LegError::Sources);
-        }
-        if how.once.is_none() && how.layout.has_once() {
-            return Err(LegError::OnceMissing);
-        }
-        let head = Head { transfer: how.transfer, side: Side::Source, rank: how.rank, ranks: how.ranks };
+        how.check()?;
+        Ok(Self::begin(how))
+    }
+
+    /// The same, where that was checked.
+    #[inline]
+    pub(crate) fn begin(how: Send) -> Self {
         let slots = if how.is_by_layer { how.layout.layers() as usize } else { 1 };
-        if let Some(&rank) = how.sinks.iter().find(|&&rank| rank >= how.of) {
-            return Err(LegError::NoSuchRank { rank });
-        }
         let sink = || Sink {
             grants: FewMap::new(),
             next_leg: 0,
@@ -131,8 +144,8 @@ impl SourceLegs {
             abort: None,
             broken: Broken::NOT,
         };
-        Ok(Self {
-            head,
+        Self {
+            head: Head { transfer: how.transfer, side: Side::Source, rank: how.rank, ranks: how.ranks },
             status: Status::Bootstrapping,
             sinks: Places::keeping(how.sinks.iter().copied(), how.of, sink),
             chunks: Chunks::default(),
@@ -147,7 +160,7 @@ impl SourceLegs {
             wishes: FewQueue::new(),
             refused: 0,
             how,
-        })
+        }
     }
 
     /// Who says it, of which transfer.
@@ -172,7 +185,7 @@ impl SourceLegs {
 
     /// How it failed, if it did.
     pub fn failure(&self) -> Option<&SendFailed> {
-        self.failed.as_ref()
+        self.failed.as_deref()
     }
 
     /// How many things were said of it that made no sense.
@@ -299,7 +312,7 @@ impl SourceLegs {
 
     /// The next part to be moved, if there is one and not too many are under way.
     pub fn next_part(&mut self) -> Option<Part> {
-        if self.status.is_end() {
+        if self.status.is_end() || self.started.is_empty() {
             return None;
         }
         for slot in 0..self.ready.len() {
@@ -373,7 +386,7 @@ impl SourceLegs {
         let tokens = at_a_block(first, (end - from).min(most), end - from, u64::from(pair.block_tokens().1));
         let here = Run { blocks: &self.chunks.blocks, first: from };
         let cut = Cut { layers, here, there: Run { blocks: &grant.blocks, first }, tokens, once };
-        let mut spans = Vec::new();
+        let mut spans = Vec::with_capacity(4);
         let bytes = pair.cut(&cut, &mut spans)?;
         let regions = pair.regions();
         let sink = &mut self.sinks[at];
@@ -427,7 +440,7 @@ impl SourceLegs {
                 continue;
             }
             sink.is_sealed = true;
-            let rows = sink.pair.as_ref().map_or_else(Vec::new, |pair| pair.sent().to_vec());
+            let rows = sink.pair.as_ref().map_or_else(Few::new, |pair| pair.sent().iter().copied().collect());
             let (parts, is_still) = (sink.next_number, sink.under_way.is_empty());
             let seal = Seal { head: self.head, parts, tokens: total, legs: self.legs_used, rows };
             self.wishes.push_back(SourceWish::Say { sink: sink.number(), said: Said::Seal(seal) });

@@ -426,7 +426,7 @@ impl Loans {
                 blocks: self.chunks.blocks[first as usize..end as usize].to_vec(),
             };
             (reader.tokens, reader.layers, reader.is_sealed) = (told, layers, lend.is_sealed);
-            self.wishes.push_back(SourceWish::Say { sink: reader.rank, said: Said::Lend(lend) });
+            self.wishes.push_back(SourceWish::Say { sink: reader.rank, said: lend.into() });
         }
     }
 

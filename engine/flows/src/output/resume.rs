@@ -44,6 +44,9 @@ impl SourceLegs {
 
     /// When somebody has been waited for long enough.
     pub(super) fn broken_until(&self) -> Moment {
+        if self.how.resumes.is_none() {
+            return Moment::NEVER;
+        }
         self.sinks.iter().map(|sink| sink.broken.until).min().unwrap_or(Moment::NEVER)
     }
 

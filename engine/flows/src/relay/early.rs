@@ -11,9 +11,9 @@ use super::berths::Place;
 /// How much is kept of what nobody has asked for yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EarlyBounds {
-    /// The most frames.
+    /// The most frames; of one peer, at most as many as there is room left for.
     pub messages: usize,
-    /// The most bytes of their words.
+    /// The most bytes of their words, of one peer likewise.
     pub bytes: usize,
     /// How long one is kept.
     pub age: Duration,
@@ -80,6 +80,8 @@ pub(super) struct Early {
     by_request: BTreeMap<(RequestId, u64), OfferKey>,
     order: VecDeque<(Moment, OfferKey, u64)>,
     bounds: EarlyBounds,
+    /// What each peer has here: frames and bytes.
+    by_peer: BTreeMap<PeerKey, (usize, usize)>,
     frames: usize,
     bytes: usize,
     came: u64,
@@ -87,8 +89,8 @@ pub(super) struct Early {
 
 impl Early {
     pub(super) fn new(bounds: EarlyBounds) -> Self {
-        let (offers, by_request, order) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
-        Self { offers, by_request, order, bounds, frames: 0, bytes: 0, came: 0 }
+        let (offers, by_request, order, by_peer) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new(), BTreeMap::new());
+        Self { offers, by_request, order, bounds, by_peer, frames: 0, bytes: 0, came: 0 }
     }
 
     /// Other bounds for what comes from now on.
@@ -107,7 +109,7 @@ impl Early {
         }
         let words = frame.schema.len() + frame.header.len() + said.request.as_str().len();
         let cost = words + frame.places.len() * size_of::<Place>();
-        if self.frames >= self.bounds.messages || self.bytes + cost > self.bounds.bytes {
+        if !self.has_room(key.0, cost) {
             return Kept::Full;
         }
         let offer = self.offers.entry(key).or_insert_with(|| {
@@ -121,9 +123,18 @@ impl Early {
         }
         offer.frames.insert(frame.part, frame.places);
         offer.cost += cost;
+        let share = self.by_peer.entry(key.0).or_default();
+        *share = (share.0 + 1, share.1 + cost);
         self.frames += 1;
         self.bytes += cost;
         Kept::Yes
+    }
+
+    /// A peer may have as much here as is left for all: so one that floods leaves half of the room to the others.
+    fn has_room(&self, peer: PeerKey, cost: usize) -> bool {
+        let (frames, bytes) = self.by_peer.get(&peer).copied().unwrap_or_default();
+        let left = (self.bounds.messages.saturating_sub(self.frames), self.bounds.bytes.saturating_sub(self.bytes));
+        frames < left.0 && bytes + cost <= left.1
     }
 
     pub(super) fn take(&mut self, key: OfferKey) -> Option<Offer> {
@@ -131,6 +142,12 @@ impl Early {
         self.by_request.remove(&(offer.request.clone(), offer.came));
         self.frames -= offer.frames.len();
         self.bytes -= offer.cost;
+        if let Some(share) = self.by_peer.get_mut(&key.0) {
+            *share = (share.0 - offer.frames.len(), share.1 - offer.cost);
+            if share.0 == 0 {
+                self.by_peer.remove(&key.0);
+            }
+        }
         // Its place in the order of time goes when it comes to the front, or with many others.
         if self.order.len() > 2 * self.offers.len() + 16 {
             self.order.retain(|(_, key, came)| self.offers.get(key).is_some_and(|offer| offer.came == *came));
@@ -189,6 +206,14 @@ impl Early {
         let bytes: usize = self.offers.values().map(|offer| offer.cost).sum();
         if (frames, bytes) != self.kept() || self.by_request.len() != self.offers.len() {
             return Err(format!("{frames} early frames of {bytes} bytes are kept and {:?} counted", self.kept()));
+        }
+        let mut shares: BTreeMap<PeerKey, (usize, usize)> = BTreeMap::new();
+        for ((peer, _), offer) in &self.offers {
+            let share = shares.entry(*peer).or_default();
+            *share = (share.0 + offer.frames.len(), share.1 + offer.cost);
+        }
+        if shares != self.by_peer {
+            return Err(format!("peers have {shares:?} here, and {:?} is counted", self.by_peer));
         }
         Ok(())
     }

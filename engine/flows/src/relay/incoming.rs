@@ -191,9 +191,12 @@ impl Relays {
                 self.out.answer(peer, chunk.op, chunk.part, Some(FlowCause::NoMemory));
                 self.tombs.bury(Grave::Op(peer, chunk.op), FlowCause::NoMemory, now);
                 self.refuse_offer(key, FlowCause::NoMemory, now);
-                if !is_known && chunk.stream != 0 {
+                if !is_known {
                     let failed = RelayFailed::new(FlowCause::NoMemory, Some(peer), "too much has come early");
-                    self.fail_incoming((peer, chunk.stream), failed, now);
+                    match chunk.stream {
+                        0 => self.lost(key, &request, &failed, now),
+                        stream => self.fail_incoming((peer, stream), failed, now),
+                    }
                 }
             }
         }
@@ -240,7 +243,7 @@ impl Relays {
     }
 
     /// The get for an operation of a peer. One that waits for it in another session with the same engine goes on in this one.
-    fn get_for(&mut self, key: OfferKey) -> Option<u64> {
+    pub(super) fn get_for(&mut self, key: OfferKey) -> Option<u64> {
         if let Some(number) = self.gets.of_offer(key) {
             return Some(number);
         }
@@ -251,19 +254,6 @@ impl Relays {
         let number = self.peers.iter().filter(is_same).find_map(|(peer, _)| waiting(peer))?;
         self.gets.goes_on_from(number, key);
         Some(number)
-    }
-
-    /// A put was given up by its engine.
-    fn given_up_there(&mut self, key: OfferKey, chunk: &Chunk, now: Moment) {
-        let words = String::from_utf8_lossy(&chunk.header);
-        let failed = RelayFailed::new(FlowCause::SourceFailed, Some(key.0), cut(&words));
-        if let Some(number) = self.get_for(key) {
-            self.gets.stop(number, GetEvent::Fault, failed, now, &mut self.out);
-        } else if self.early.get(key).is_some() {
-            self.refuse_offer(key, FlowCause::SourceFailed, now);
-        }
-        // Whoever has its metadata and asks only now is told at once.
-        self.tombs.bury(Grave::Op(key.0, key.1), FlowCause::SourceFailed, now);
     }
 
     /// A stream has ended there. The words are answered at once: no memory is behind them.
@@ -353,61 +343,6 @@ impl Relays {
         }
     }
 
-    /// An offer that nobody gets any more: its parts are answered, and whoever counted on it hears of it.
-    pub(super) fn refuse_offer(&mut self, key: OfferKey, cause: FlowCause, now: Moment) {
-        let Some(offer) = self.early.take(key) else { return };
-        let (peer, op) = key;
-        if self.peers.contains_key(&peer) {
-            for part in offer.frames.keys() {
-                self.out.answer(peer, op, *part, Some(cause));
-            }
-        }
-        self.tombs.bury(Grave::Op(peer, op), cause, now);
-        let failed = RelayFailed::new(cause, Some(peer), "a chunk that was announced is gone");
-        let has = |_: &RequestId, sources: &[(_, Option<Announced>)]| {
-            let is_it = |found: &Announced| (found.peer, found.op) == key;
-            sources.iter().any(|(_, found)| found.as_ref().is_some_and(is_it))
-        };
-        self.joins.fail(has, JoinEvent::Fault, &failed, &mut self.out);
-        if offer.stream != 0 && !offer.is_taken {
-            self.fail_incoming((peer, offer.stream), failed, now);
-        }
-    }
-
-    /// A stream of a peer has failed: nothing of it that was not handed over yet is.
-    fn fail_incoming(&mut self, key: (PeerKey, u32), failed: RelayFailed, now: Moment) {
-        let Some(stream) = self.streams.incoming.get_mut(&key) else { return };
-        let cause = failed.cause;
-        if !stream.fail(failed) {
-            return;
-        }
-        self.out.arm(Alarm::Stream(key.0, key.1), now + self.early_age);
-        self.out.tell();
-        let is_of_it = |(peer, _): OfferKey, offer: &Offer| (peer, offer.stream) == key && !offer.is_taken;
-        for offer in self.early.keys(is_of_it) {
-            self.refuse_offer(offer, cause, now);
-        }
-    }
-
-    pub(super) fn bury_stream(&mut self, key: (PeerKey, u32), cause: FlowCause, now: Moment) {
-        if self.streams.incoming.remove(&key).is_some() {
-            self.tombs.bury(Grave::Stream(key.0, key.1), cause, now);
-        }
-        self.out.disarm(Alarm::Stream(key.0, key.1));
-        let is_of_it = |(peer, _): OfferKey, offer: &Offer| (peer, offer.stream) == key && !offer.is_taken;
-        for offer in self.early.keys(is_of_it) {
-            self.refuse_offer(offer, cause, now);
-        }
-    }
-
-    fn joins_without(&mut self, peer: PeerKey, request: &RequestId, failed: &RelayFailed) {
-        let Some(name) = self.peers.get(&peer).map(|known| known.name.clone()) else { return };
-        let lacks = |of: &RequestId, sources: &[(_, Option<Announced>)]| {
-            of == request && sources.iter().any(|(source, found)| *source == name && found.is_none())
-        };
-        self.joins.fail(lacks, JoinEvent::Fault, failed, &mut self.out);
-    }
-
     fn left(&mut self, peer: PeerKey, now: Moment) {
         let Some(known) = self.peers.remove(&peer) else { return };
         let failed = RelayFailed::new(FlowCause::PeerLost, Some(peer), "");
@@ -443,13 +378,14 @@ impl Relays {
     /// Ends everything of a request, and leaves a tombstone.
     pub(super) fn end_request(&mut self, request: &RequestId, failed: &RelayFailed, now: Moment) {
         self.tombs.bury(Grave::Request(request.clone()), failed.cause, now);
-        for outgoing in self.streams.outgoing.values_mut() {
-            if outgoing.request == *request && !outgoing.state.is_end() {
-                outgoing.fire(StreamEvent::Fault);
-                outgoing.failed = Some(failed.clone());
-            }
+        let streams = self.streams.going(|outgoing| outgoing.request == *request);
+        // That one of its streams has failed is said all the same: who reads it may hear of that in no other way.
+        self.puts.stop_all(|put| put.request == *request && !put.is_bad_news(), failed, true, now, &mut self.out);
+        // Whoever gave it up need not know all who read from here.
+        for stream in streams {
+            self.fail_stream(stream, failed.clone(), self.abort, now);
+            self.streams.forget(stream);
         }
-        self.puts.stop_all(|put| put.request == *request, failed, true, now, &mut self.out);
         self.end_reading(request, failed, now);
         self.settle(now);
     }
@@ -465,6 +401,8 @@ impl Relays {
             }
         }
         self.streams.incoming.retain(|_, stream| stream.request != *request);
+        // Whoever waits for what arrives hears that nothing more does.
+        self.out.tell();
         for key in self.early.keys(|_, offer| offer.request == *request) {
             self.refuse_offer(key, failed.cause, now);
         }

@@ -73,6 +73,12 @@ pub(super) struct Joins {
 }
 
 impl Waiting {
+    /// Whether it waits for this engine's chunk of this request.
+    fn waits_for(&self, request: &RequestId, engine: &EngineName) -> bool {
+        let is_missing = |(source, found): &(EngineName, Option<Announced>)| source == engine && found.is_none();
+        self.state == Join::Waiting && self.request == *request && self.sources.iter().any(is_missing)
+    }
+
     fn fire(&mut self, event: JoinEvent, result: Result<Vec<Announced>, RelayFailed>) -> bool {
         let Step::Go(next) = self.state.step(event) else { return false };
         (self.state, self.result) = (next, Some(result));
@@ -92,11 +98,16 @@ impl Joins {
         self.joins.len()
     }
 
+    /// The engines whose chunks a join still waits for.
+    pub(super) fn lacking(&self, key: u64) -> Vec<EngineName> {
+        let waiting = self.joins.get(&key).filter(|join| join.state == Join::Waiting);
+        let missing = waiting.into_iter().flat_map(|join| &join.sources).filter(|(_, found)| found.is_none());
+        missing.map(|(source, _)| source.clone()).collect()
+    }
+
     /// Whether a join waits for this engine's chunk of this request.
     pub(super) fn wants(&self, request: &RequestId, engine: &EngineName) -> bool {
-        let is_missing = |(source, found): &(EngineName, Option<Announced>)| source == engine && found.is_none();
-        let waits = |join: &Waiting| join.state == Join::Waiting && join.request == *request;
-        self.joins.values().any(|join| waits(join) && join.sources.iter().any(is_missing))
+        self.joins.values().any(|join| join.waits_for(request, engine))
     }
 
     /// A chunk is here: it goes to the oldest join that waits for it. Whether there was one.
@@ -136,6 +147,26 @@ impl Joins {
         }
     }
 
+    /// Ends the one that a lost chunk of this engine would have gone to: the oldest that waits for it. Whether there was one.
+    pub(super) fn fail_oldest(
+        &mut self,
+        request: &RequestId,
+        engine: &EngineName,
+        failed: &RelayFailed,
+        out: &mut Out,
+    ) -> bool {
+        let oldest = self.joins.iter().find(|(_, join)| join.waits_for(request, engine)).map(|(key, _)| *key);
+        oldest.inspect(|key| self.fault(*key, failed.clone(), out)).is_some()
+    }
+
+    /// Ends one of whose sources a chunk is lost.
+    pub(super) fn fault(&mut self, key: u64, failed: RelayFailed, out: &mut Out) {
+        if self.joins.get_mut(&key).is_some_and(|join| join.fire(JoinEvent::Fault, Err(failed))) {
+            out.disarm(Alarm::Join(key));
+            out.tell();
+        }
+    }
+
     pub(super) fn late(&mut self, key: u64, failed: RelayFailed, out: &mut Out) {
         if self.joins.get_mut(&key).is_some_and(|join| join.fire(JoinEvent::Late, Err(failed))) {
             out.tell();
@@ -144,6 +175,17 @@ impl Joins {
 
     pub(super) fn result(&self, key: u64) -> Option<&Result<Vec<Announced>, RelayFailed>> {
         self.joins.get(&key)?.result.as_ref()
+    }
+
+    /// The chunks that it has by now, in the order of its sources.
+    pub(super) fn found(&self, key: u64) -> Vec<Announced> {
+        match self.joins.get(&key) {
+            Some(Waiting { result: Some(Ok(all)), .. }) => all.clone(),
+            Some(Waiting { result: None, sources, .. }) => {
+                sources.iter().filter_map(|(_, found)| found.clone()).collect()
+            }
+            Some(Waiting { result: Some(Err(_)), .. }) | None => Vec::new(),
+        }
     }
 
     pub(super) fn let_go(&mut self, key: u64, out: &mut Out) {

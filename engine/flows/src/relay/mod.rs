@@ -14,7 +14,7 @@
 //! - [`join`]: chunks of several engines
 //! - `early`, `tombs`: what comes before it is asked for, and after it has ended
 //! - `settings`: how large everything is, and what goes in and comes out
-//! - `incoming`: what events do; `ordered`: what an application asks of streams and joins
+//! - `incoming`: what events do; `losses`: what becomes of chunks that nobody gets; `ordered`: what an application asks of streams and joins
 
 pub mod berths;
 mod early;
@@ -22,6 +22,7 @@ mod error;
 pub mod get;
 mod incoming;
 pub mod join;
+mod losses;
 pub mod metadata;
 mod ordered;
 mod out;
@@ -53,7 +54,7 @@ pub use settings::{Arrival, RelaySettings, ToPut};
 pub use stream::{Stream, StreamKey};
 
 use crate::FlowCause;
-use crate::action::{Action, RegionRef, WatchId};
+use crate::action::{Action, RegionRef, Ticket, WatchId};
 use early::{Early, Frame};
 use get::Gets;
 use join::{JoinEvent, Joins};
@@ -331,8 +332,8 @@ impl Relays {
     /// late finds a tombstone. Puts of it to others go on to their ends.
     pub fn cleanup(&mut self, request: &RequestId, now: Moment) {
         let failed = RelayFailed::new(FlowCause::Aborted, None, "the request was cleaned up");
-        self.end_reading(request, &failed, now);
         self.tombs.bury(Grave::Cleaned(request.clone()), FlowCause::Aborted, now);
+        self.end_reading(request, &failed, now);
         self.settle(now);
     }
 
@@ -340,15 +341,16 @@ impl Relays {
     pub fn close(&mut self, now: Moment) {
         self.is_closed = true;
         let failed = RelayFailed::new(FlowCause::EngineClosed, None, "");
-        self.puts.stop_all(|_| true, &failed, true, now, &mut self.out);
+        self.puts.stop_all(|put| !put.is_bad_news(), &failed, true, now, &mut self.out);
         self.gets.stop_all(|_| true, &failed, now, &mut self.out);
         self.joins.fail(|_, _| true, JoinEvent::Abort, &failed, &mut self.out);
         for key in self.early.keys(|_, _| true) {
             self.refuse_offer(key, FlowCause::EngineClosed, now);
         }
-        for outgoing in self.streams.outgoing.values_mut().filter(|outgoing| !outgoing.state.is_end()) {
-            outgoing.fire(StreamEvent::Fault);
-            outgoing.failed = Some(failed.clone());
+        // Also those who read a stream of which no chunk is under way hear that nothing more comes.
+        for stream in self.streams.going(|_| true) {
+            self.fail_stream(stream, failed.clone(), self.abort, now);
+            self.streams.forget(stream);
         }
         for key in self.streams.incoming.keys().copied().collect::<Vec<_>>() {
             self.bury_stream(key, FlowCause::EngineClosed, now);
@@ -375,6 +377,11 @@ impl Relays {
     pub fn held(&self) -> (u64, u64, u64) {
         let (puts, control) = self.puts.held();
         (puts[0], self.gets.held(), control)
+    }
+
+    /// What the runtime keeps of the application's memory for puts and gets, and tickets that are let go and not carried out yet.
+    pub fn tickets(&self) -> impl Iterator<Item = Ticket> + '_ {
+        self.puts.keeps().chain(self.gets.keeps()).chain(self.out.let_go())
     }
 
     /// Early frames and their bytes, and tombstones.
@@ -439,7 +446,9 @@ impl Relays {
         }
     }
 
-    fn may_read(&self, request: &RequestId) -> Result<(), RelayError> {
+    /// Whether anything of a request may still be fetched here. Nothing may when it was given up, here or elsewhere, or cleaned up here:
+    /// whoever waits for what arrives waits in vain then.
+    pub fn may_read(&self, request: &RequestId) -> Result<(), RelayError> {
         self.may_begin(request)?;
         match self.tombs.cause(&Grave::Cleaned(request.clone())) {
             Some(cause) => Err(RelayError::Ended { request: request.clone(), cause }),

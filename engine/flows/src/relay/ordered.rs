@@ -128,6 +128,7 @@ impl Relays {
         }
         let key = self.joins.open(request.clone(), sources.to_vec());
         self.out.arm(Alarm::Join(key), now + within);
+        self.tell_of_losses(key, request);
         self.offer_to_joins(request, now);
         Ok(JoinKey(key))
     }
@@ -135,6 +136,11 @@ impl Relays {
     /// What a join came to.
     pub fn join_result(&self, join: JoinKey) -> Option<&Result<Vec<Announced>, RelayFailed>> {
         self.joins.result(join.0)
+    }
+
+    /// What a join has by now; nothing of one that has failed. It may be fetched before the last source is there.
+    pub fn join_found(&self, join: JoinKey) -> Vec<Announced> {
+        self.joins.found(join.0)
     }
 
     /// Nobody asks for this join any more.

@@ -7,7 +7,7 @@ use penstock_session::PeerKey;
 use penstock_session::control::{ChunkAck, Said};
 
 use crate::FlowCause;
-use crate::action::Action;
+use crate::action::{Action, Ticket};
 
 /// Who is to be woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +64,14 @@ impl Out {
     pub(super) fn answer(&mut self, peer: PeerKey, op: u64, part: u32, cause: Option<FlowCause>) {
         let code = cause.map_or(0, FlowCause::code);
         self.act(Action::Say { peer, said: Said::ChunkAck(ChunkAck { op, part, code }) });
+    }
+
+    /// What is let go by actions that were not carried out yet.
+    pub(super) fn let_go(&self) -> impl Iterator<Item = Ticket> + '_ {
+        self.actions.iter().filter_map(|action| match action {
+            Action::Free { ticket } => Some(*ticket),
+            _ => None,
+        })
     }
 
     pub(super) fn poll(&mut self) -> Option<Action> {

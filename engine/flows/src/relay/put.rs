@@ -27,6 +27,8 @@ use crate::action::{Action, Ticket, WatchId};
 #[derive(Debug)]
 struct Reader {
     peer: PeerKey,
+    /// Parts that it has answered.
+    answered: u32,
     failed: Option<FlowCause>,
 }
 
@@ -122,6 +124,11 @@ impl PutOp {
 
     fn has_readers(&self) -> bool {
         self.readers.iter().any(|reader| reader.failed.is_none())
+    }
+
+    /// It says that a stream has failed.
+    pub(super) fn is_bad_news(&self) -> bool {
+        self.kind == ChunkKind::Error
     }
 
     fn has_memory(&self) -> bool {
@@ -232,7 +239,7 @@ impl Puts {
             Took::Full { .. } => return Err(full),
         }
         self.next += 1;
-        let reader = |peer: &PeerKey| Reader { peer: *peer, failed: None };
+        let reader = |peer: &PeerKey| Reader { peer: *peer, answered: 0, failed: None };
         let put = PutOp {
             request: opening.request,
             stream: opening.stream,
@@ -283,6 +290,7 @@ impl Puts {
         if ack.code != 0 {
             put.readers[reader].failed.get_or_insert(FlowCause::of_code(ack.code));
         }
+        put.readers[reader].answered += 1;
         self.stop_if_unread(ack.op, now, out);
         self.settle(ack.op, ack.part, now, out);
         self.go_on(now, out);

@@ -189,6 +189,12 @@ impl Streams {
         self.forget(stream);
     }
 
+    /// Those of this engine that have not ended and of which this is so.
+    pub(super) fn going(&self, which: impl Fn(&Outgoing) -> bool) -> Vec<u32> {
+        let going = self.outgoing.iter().filter(|(_, outgoing)| !outgoing.state.is_end() && which(outgoing));
+        going.map(|(stream, _)| *stream).collect()
+    }
+
     pub(super) fn forget(&mut self, stream: u32) {
         if self.outgoing.get(&stream).is_some_and(|outgoing| outgoing.is_let_go && outgoing.state.is_end()) {
             self.outgoing.remove(&stream);

@@ -89,7 +89,7 @@ fn what_cannot_be_put_is_refused_with_the_reason_and_changes_nothing() {
     assert_eq!(refused(words), RelayError::TooLong { what: "header", bytes: long.len() });
     let empty = Place { region: pool(3).region, offset: 0, len: 0 };
     for extents in [vec![], vec![empty], vec![Place { len: 1, ..empty }; EXTENTS_MAX + 1]] {
-        let source = Source::Extents { extents, keep: crate::Ticket(1), is_ready: true };
+        let source = Source::Extents { extents, keep: Ticket(1), is_ready: true };
         assert_eq!(refused(ToPut { source, ..to_put(&[able]) }), RelayError::Extents);
     }
     assert!(relay.is_empty() && relay.poll_action().is_none());
@@ -125,7 +125,7 @@ fn a_get_finds_its_chunk_in_whichever_session_it_is_announced() {
             schema: Vec::new(),
             header: Vec::new(),
         };
-        let announced = crate::Event::Said { peer: peer(1), said: Said::Chunk(chunk) };
+        let announced = crate::Event::Said { peer: peer(1), said: chunk.into() };
         let (engine, request) = (EngineName::new("b").unwrap(), RequestId::new("r").unwrap());
         let metadata = Metadata { engine, epoch: Epoch(9), op: 5, request, bytes: 0, parts: 1 }.encode();
         let ask = |relay: &mut Relays| relay.get(&metadata, Destination::Berths, Duration::from_secs(1), now).unwrap();

@@ -19,19 +19,23 @@ pub(super) enum Grave {
     Op(PeerKey, u64),
     /// A stream of a peer.
     Stream(PeerKey, u32),
+    /// A chunk of this request that a peer calls by this number: a join that begins later would wait for it.
+    Lost(PeerKey, RequestId, u64),
 }
 
 #[derive(Debug)]
 pub(super) struct Tombs {
     causes: BTreeMap<Grave, (FlowCause, Moment)>,
     order: VecDeque<(Moment, Grave)>,
+    /// How many lost chunks are among them.
+    lost: usize,
     most: usize,
     age: Duration,
 }
 
 impl Tombs {
     pub(super) fn new(most: usize, age: Duration) -> Self {
-        Self { causes: BTreeMap::new(), order: VecDeque::new(), most, age }
+        Self { causes: BTreeMap::new(), order: VecDeque::new(), lost: 0, most, age }
     }
 
     /// Other bounds for what ends from now on.
@@ -40,19 +44,27 @@ impl Tombs {
         while self.order.len() > most
             && let Some((_, oldest)) = self.order.pop_front()
         {
-            self.causes.remove(&oldest);
+            self.forget(&oldest);
         }
     }
 
-    /// The first cause stays.
+    fn forget(&mut self, grave: &Grave) -> Option<FlowCause> {
+        let (cause, _) = self.causes.remove(grave)?;
+        self.lost -= usize::from(matches!(grave, Grave::Lost(..)));
+        Some(cause)
+    }
+
+    /// The first cause stays. Lost chunks, of which a peer says as many as it likes, have a quarter of the room and drive out nothing else.
     pub(super) fn bury(&mut self, grave: Grave, cause: FlowCause, now: Moment) {
-        if self.most == 0 || self.causes.contains_key(&grave) {
+        let is_lost = matches!(grave, Grave::Lost(..));
+        if self.most == 0 || self.causes.contains_key(&grave) || is_lost && self.lost >= self.most.div_ceil(4) {
             return;
         }
+        self.lost += usize::from(is_lost);
         if self.order.len() >= self.most
             && let Some((_, oldest)) = self.order.pop_front()
         {
-            self.causes.remove(&oldest);
+            self.forget(&oldest);
         }
         let until = now + self.age;
         self.causes.insert(grave.clone(), (cause, until));
@@ -61,6 +73,14 @@ impl Tombs {
 
     pub(super) fn cause(&self, grave: &Grave) -> Option<FlowCause> {
         self.causes.get(grave).map(|(cause, _)| *cause)
+    }
+
+    /// The oldest chunk of a request that is lost with this peer, if its number there is below this one. It is told once.
+    pub(super) fn take_lost(&mut self, peer: PeerKey, request: &RequestId, below: u64) -> Option<FlowCause> {
+        let all = Grave::Lost(peer, request.clone(), 0)..Grave::Lost(peer, request.clone(), below);
+        let first = self.causes.range(all).next()?.0.clone();
+        // Its place in the order goes when its time comes.
+        self.forget(&first)
     }
 
     pub(super) fn deadline(&self) -> Option<Moment> {
@@ -72,7 +92,7 @@ impl Tombs {
             && *until <= now
             && let Some((_, grave)) = self.order.pop_front()
         {
-            self.causes.remove(&grave);
+            self.forget(&grave);
         }
     }
 
@@ -101,5 +121,23 @@ mod tests {
         assert_eq!((tombs.cause(&grave(1)), tombs.len()), (None, 1));
         tombs.expire(Moment::from_ns(12));
         assert_eq!((tombs.deadline(), tombs.len()), (None, 0));
+    }
+
+    #[test]
+    fn lost_chunks_have_a_quarter_of_the_room_and_each_is_told_once_in_the_order_of_their_numbers() {
+        let mut tombs = Tombs::new(8, Duration::from_nanos(10));
+        let (peer, request) = (PeerKey { party: 1, epoch: Epoch(1) }, RequestId::new("r").unwrap());
+        let now = Moment::from_ns(1);
+        for op in [7, 5, 6] {
+            tombs.bury(Grave::Lost(peer, request.clone(), op), FlowCause::NoMemory, now);
+        }
+        assert_eq!((tombs.lost, tombs.len()), (2, 2), "the third has no room");
+        assert_eq!(tombs.take_lost(peer, &request, 5), None, "an older one is here");
+        assert_eq!(tombs.take_lost(peer, &request, 7), Some(FlowCause::NoMemory));
+        assert_eq!(tombs.take_lost(peer, &request, 7), None);
+        tombs.bury(Grave::Lost(peer, request.clone(), 6), FlowCause::Deadline, now);
+        assert_eq!(tombs.lost, 2, "there is room again");
+        tombs.expire(Moment::from_ns(11));
+        assert_eq!((tombs.lost, tombs.len(), tombs.causes.len()), (0, 0, 0));
     }
 }

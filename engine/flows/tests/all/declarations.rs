@@ -43,6 +43,10 @@ pub(crate) fn declared(source: &str) -> Vec<Declared> {
             is_encoded = text.contains("Serialize");
             continue;
         }
+        // What the codec writes itself, in its place.
+        if text == "#[serde(skip)]" {
+            continue;
+        }
         let words = std::mem::take(&mut about).join(" ");
         if let Some(of) = &mut open {
             if line == "}" {
@@ -166,7 +170,8 @@ pub(crate) fn limits(source: &str, known: &BTreeMap<String, u64>) -> BTreeMap<(S
 /// How a type is written.
 fn encoding(of: &str) -> String {
     let inside = |prefix: &str| of.strip_prefix(prefix).and_then(|rest| rest.strip_suffix('>'));
-    if let Some(of) = inside("Vec<") {
+    let slice = of.strip_prefix("Box<[").and_then(|rest| rest.strip_suffix("]>"));
+    if let Some(of) = inside("Vec<").or_else(|| inside("Few<")).or(slice) {
         return format!("list of {}", encoding(of));
     }
     if let Some(of) = inside("Option<") {

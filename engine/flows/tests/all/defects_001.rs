@@ -3,6 +3,7 @@
 use penstock_flows::input::Leg;
 use penstock_flows::{FlowCause, Happening, LegError, MemoryPolicy, NoMemory, PartLanded, Ticket};
 use penstock_session::control::{Grant, Said, Side};
+use penstock_session::few::Few;
 
 use crate::legs::{Kind, Setup, World, head};
 
@@ -53,16 +54,19 @@ fn defect_001_a_raise_kills_the_worker_and_stalls_its_shard() {
         once: Some(0),
         resumes: false,
         urgency: 0,
-        blocks: vec![1],
-        trace: vec![],
+        blocks: vec![1].into(),
+        trace: Box::default(),
     };
     let book = &mut world.sources[0].book;
     let mut refusal = |rank: u16, grant: Grant| book.granted(rank, &pair, grant).unwrap_err();
     assert_eq!(refusal(3, good.clone()), LegError::NoSuchRank { rank: 3 });
     assert_eq!(refusal(0, Grant { leg: 9, ..good.clone() }), LegError::Order { expected: 0, found: 9 });
-    assert_eq!(refusal(0, Grant { blocks: vec![], ..good.clone() }), LegError::NoBlocks);
+    assert_eq!(refusal(0, Grant { blocks: Few::new(), ..good.clone() }), LegError::NoBlocks);
     let block = u32::MAX;
-    assert_eq!(refusal(0, Grant { blocks: vec![block], ..good.clone() }), LegError::NoSuchBlock { block, blocks: 40 });
+    assert_eq!(
+        refusal(0, Grant { blocks: vec![block].into(), ..good.clone() }),
+        LegError::NoSuchBlock { block, blocks: 40 }
+    );
     assert_eq!(refusal(0, Grant { once: Some(40), ..good.clone() }), LegError::NoSuchBlock { block: 40, blocks: 40 });
     assert_eq!(refusal(0, Grant { once: None, ..good.clone() }), LegError::OnceMissing);
     assert_eq!(refusal(0, Grant { skip: 128, ..good.clone() }), LegError::Skip { skip: 128, block_tokens: 128 });
@@ -71,7 +75,7 @@ fn defect_001_a_raise_kills_the_worker_and_stalls_its_shard() {
     assert_eq!(refusal(0, Grant { capacity: u64::MAX, ..good.clone() }), capacity(u64::MAX));
     let from = u64::MAX;
     assert_eq!(refusal(0, Grant { from, ..good.clone() }), LegError::Total { known: 2000, said: from });
-    assert_eq!(refusal(0, Grant { blocks: vec![1; 32_769], ..good }), LegError::TooManyBlocks(32_769));
+    assert_eq!(refusal(0, Grant { blocks: Few::of(1, 32_769), ..good }), LegError::TooManyBlocks(32_769));
     assert_eq!(world.sources[0].book.refused(), 11);
     world.setup.grants = Some(8);
     world.run();

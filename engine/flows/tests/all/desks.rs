@@ -547,7 +547,7 @@ impl World {
         });
         let failed = failures.next().expect("it has failed");
         assert_eq!(failures.next(), None, "it fails once");
-        failed
+        *failed
     }
 
     /// How often something of a kind was said by an engine.

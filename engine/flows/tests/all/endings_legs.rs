@@ -201,7 +201,7 @@ fn words_of_a_failure_are_bounded_where_a_letter_ends() {
 fn a_seal_that_counts_more_than_came_is_no_success() {
     // All landings that were counted are there, and tokens are not: whoever says so is wrong, and nobody reads a hole.
     let mut world = in_the_second_leg(Setup::embedding(2000));
-    let seal = Seal { head: head(Side::Source, 0), parts: 1, tokens: 2000, legs: 2, rows: Vec::new() };
+    let seal = Seal { head: head(Side::Source, 0), parts: 1, tokens: 2000, legs: 2, rows: Vec::new().into() };
     assert_eq!(world.sinks[0].book.sealed(0, &seal, world.now), Ok(true));
     world.collect();
     assert_eq!(failed(&world, 0).cause, FlowCause::Refused);
@@ -339,7 +339,7 @@ proptest! {
                 }
                 Saying::Sealed { tokens, parts: said } => {
                     let rows = crate::legs::all_rows(&node.layout);
-                    let seal = Seal { head: head(Side::Source, 0), parts: said.unwrap_or(parts), tokens: tokens.unwrap_or(12), legs: 1, rows };
+                    let seal = Seal { head: head(Side::Source, 0), parts: said.unwrap_or(parts), tokens: tokens.unwrap_or(12), legs: 1, rows: rows.into() };
                     if book.sealed(0, &seal, now) == Ok(true) && book.status() == Status::Success {
                         prop_assert!(book.confirmed() >= seal.tokens, "it is not done before all of it is there");
                     }
@@ -421,7 +421,7 @@ proptest! {
             let at = usize::from(rank);
             let mut grant = Grant {
                 head: head(Side::Sink, rank), leg: next_leg[at], layout: 2, layout_generation: 1, from: 0, skip,
-                capacity: blocks.len() as u64 * 4 - u64::from(skip), once: Some(0), resumes: false, urgency: 0, blocks, trace: vec![],
+                capacity: blocks.len() as u64 * 4 - u64::from(skip), once: Some(0), resumes: false, urgency: 0, blocks: blocks.into(), trace: Box::default(),
             };
             match wrong {
                 Some((0, said)) => grant.leg = said as u32,

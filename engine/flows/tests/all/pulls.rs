@@ -492,12 +492,12 @@ fn what_is_lent_wrongly_is_refused_and_nothing_of_it_is_read() {
             world.grant(1, input, &[0, 1, 2, 3]);
             world.run();
             if !is_first {
-                world.handle(1, Event::Said { peer: peer(0), said: Said::Lend(right.clone()) });
+                world.handle(1, Event::Said { peer: peer(0), said: right.clone().into() });
                 world.run();
                 assert_eq!(world.nodes[1].moving.len(), 1);
             }
             let moving = world.nodes[1].moving.len();
-            world.handle(1, Event::Said { peer: peer(0), said: Said::Lend(lend.clone()) });
+            world.handle(1, Event::Said { peer: peer(0), said: lend.clone().into() });
             world.run();
             let found = (world.nodes[1].moving.len(), world.desk(1).metrics().refused);
             assert_eq!(found, (moving, 1), "{lend:?}");

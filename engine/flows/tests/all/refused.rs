@@ -134,7 +134,7 @@ fn a_pull_of_a_layout_that_does_not_fit_says_so_at_once() {
         ttl_ms: 2_000,
         blocks: vec![1],
     };
-    world.handle(1, Event::Said { peer: peer(0), said: Said::Lend(lend) });
+    world.handle(1, Event::Said { peer: peer(0), said: lend.into() });
     world.run();
     let failed = world.failure(1, input);
     assert_eq!((failed.cause, failed.said_by), (FlowCause::Unfit, Side::Sink));

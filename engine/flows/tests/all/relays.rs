@@ -9,15 +9,15 @@ use penstock_session::control::{Chunk, ChunkAck, ChunkKind, Extent, RelayAbort, 
 
 use crate::stages::{BERTH, Dice, LATER, SOON, World, pattern, request, settings};
 
-fn arrival(world: &mut World, at: usize) -> Option<Arrival> {
+pub(crate) fn arrival(world: &mut World, at: usize) -> Option<Arrival> {
     world.call(at, |relay, now| relay.next_arrival(&request("r"), now))
 }
 
-fn names(all: &[&str]) -> Vec<EngineName> {
+pub(crate) fn names(all: &[&str]) -> Vec<EngineName> {
     all.iter().map(|name| EngineName::new(name).unwrap()).collect()
 }
 
-fn chunk(op: u64) -> Chunk {
+pub(crate) fn chunk(op: u64) -> Chunk {
     Chunk {
         op,
         request: "r".to_owned(),
@@ -190,6 +190,7 @@ fn a_join_fires_once_at_the_first_failure() {
         world.run();
         fails(&mut world);
         world.run();
+        assert_eq!(world.engines[2].relay.join_found(join), []);
         let failed = world.engines[2].relay.join_result(join).unwrap().as_ref().unwrap_err().clone();
         assert_eq!(format!("{:?}", failed.cause), expected);
         let put = world.try_put(0, "r", BERTH, &[2], LATER);
@@ -199,6 +200,77 @@ fn a_join_fires_once_at_the_first_failure() {
         world.run();
         assert_eq!(world.engines[2].relay.join_result(join), Some(&Err(failed)), "it stays as it has ended");
     }
+}
+
+#[test]
+fn a_join_hears_of_a_chunk_that_was_never_announced() {
+    // One that waits for berths until its time is over, and one that there is no room to keep.
+    let mut narrow = settings("b", 2);
+    narrow.early.messages = 1;
+    let mut world = World::new(vec![settings("a", 1), narrow]);
+    let join = |world: &mut World| world.call(1, |relay, now| relay.join(&request("r"), &names(&["a"]), LATER, now));
+    let hears = |world: &World, join| world.engines[1].relay.join_result(join).unwrap().as_ref().unwrap_err().cause;
+    let first = join(&mut world).unwrap();
+    let bystander = world.call(1, |relay, now| relay.join(&request("s"), &names(&["a"]), LATER, now)).unwrap();
+    let lent = world.put(0, "t", 2 * BERTH, &[1]);
+    world.try_put(0, "r", BERTH, &[1], SOON).unwrap();
+    world.run();
+    assert_eq!(world.engines[1].relay.join_result(first), None);
+    world.wait(SOON);
+    world.run();
+    assert_eq!(hears(&world, first), FlowCause::SourceFailed);
+
+    let second = join(&mut world).unwrap();
+    world.fill(0, lent, &pattern(1, 2 * BERTH));
+    world.run();
+    let refused = world.engines[0].relay.put_result(lent).unwrap().as_ref().unwrap_err();
+    assert_eq!(refused.cause, FlowCause::NoMemory, "of two parts the second is one too many");
+    let kept = world.put(0, "t", BERTH, &[1]);
+    world.fill(0, kept, &pattern(1, BERTH));
+    let put = world.put(0, "r", BERTH, &[1]);
+    world.fill(0, put, &pattern(2, BERTH));
+    world.run();
+    assert_eq!(hears(&world, second), FlowCause::NoMemory);
+    assert_eq!(world.engines[1].relay.join_result(bystander), None, "it waits for another request");
+}
+
+#[test]
+fn a_stream_that_has_ended_fails_with_a_chunk_that_was_never_announced() {
+    let mut world = World::of(&["a", "b"]);
+    let reader = world.key(1);
+    // Both berths are lent, so that the chunk waits behind the end of its stream.
+    let lent = world.put(0, "s", 2 * BERTH, &[1]);
+    let stream = world.call(0, |relay, _| relay.stream(&request("r"), &[reader])).unwrap();
+    let source = Source::Berths { bytes: BERTH };
+    let put = world.call(0, |relay, now| relay.put_next(stream, source, Vec::new(), Vec::new(), SOON, now)).unwrap();
+    world.call(0, |relay, now| relay.finish(stream, None, LATER, now)).unwrap();
+    world.run();
+    assert_eq!(world.engines[0].relay.stream_state(stream).unwrap().0, Stream::Done, "its reader knows of the end");
+    assert_eq!(arrival(&mut world, 1), None);
+    world.wait(SOON);
+    world.run();
+    assert_eq!(world.engines[0].relay.put_state(put), Some(Put::Freed));
+    assert_eq!(world.engines[0].relay.put_state(lent), Some(Put::Filling));
+    let Some(Arrival::Failed { failed, .. }) = arrival(&mut world, 1) else { panic!("it has failed") };
+    assert_eq!(failed.cause, FlowCause::SourceFailed);
+}
+
+#[test]
+fn readers_of_a_stream_hear_of_an_abort_by_an_engine_that_they_do_not_know() {
+    let mut world = World::of(&["a", "b", "c"]);
+    world.part(1, 2);
+    let reader = world.key(2);
+    let stream = world.call(0, |relay, _| relay.stream(&request("r"), &[reader])).unwrap();
+    let source = Source::Berths { bytes: 0 };
+    world.call(0, |relay, now| relay.put_next(stream, source, Vec::new(), Vec::new(), LATER, now)).unwrap();
+    world.run();
+    assert!(matches!(arrival(&mut world, 2), Some(Arrival::Chunk(_))));
+    world.call(1, |relay, now| relay.abort(&request("r"), "the user has gone", now));
+    world.run();
+    let (state, failed) = world.engines[0].relay.stream_state(stream).unwrap();
+    assert_eq!((state, failed.unwrap().cause), (Stream::Error, FlowCause::Aborted));
+    let Some(Arrival::Failed { failed, .. }) = arrival(&mut world, 2) else { panic!("it has failed") };
+    assert!(failed.words.contains("the user has gone"), "{failed}");
 }
 
 #[test]
@@ -222,6 +294,11 @@ fn an_abort_reaches_all_engines_and_a_second_one_changes_nothing() {
     let failed = world.engines[0].relay.put_result(put).unwrap().as_ref().unwrap_err();
     assert_eq!((failed.cause, failed.words.as_str()), (FlowCause::Aborted, "the user has gone"));
     assert_eq!((world.engines[0].relay.counts().aborts, world.engines[2].relay.counts().aborts), (1, 1));
+    for engine in &world.engines {
+        let ended = engine.relay.may_read(&request("r")).unwrap_err();
+        assert!(matches!(ended, RelayError::Ended { cause: FlowCause::Aborted, .. }), "nothing arrives: {ended}");
+        assert_eq!(engine.relay.may_read(&request("s")), Ok(()));
+    }
     assert_eq!(world.engines[0].relay.held().0, 1, "the other request is untouched");
     assert_eq!(world.engines[0].relay.put_result(bystander), None);
     let refused = world.try_put(0, "r", BERTH, &[1], LATER).unwrap_err();
@@ -277,7 +354,7 @@ fn what_makes_no_sense_is_refused_counted_and_changes_nothing() {
     let peer = world.key(0);
     for (number, said) in senseless.into_iter().enumerate() {
         let told = format!("{said:?}");
-        world.event(1, Event::Said { peer, said: Said::Chunk(said) });
+        world.event(1, Event::Said { peer, said: said.into() });
         assert_eq!(world.engines[1].relay.counts().senseless, number as u64 + 1, "{told}");
         let answer = world.wires.get_mut(&(1, 0)).unwrap().pop_back();
         let Some(Said::ChunkAck(ChunkAck { op: 1, code, .. })) = answer else { panic!("{told}: {answer:?}") };
@@ -299,7 +376,7 @@ fn what_makes_no_sense_is_refused_counted_and_changes_nothing() {
 fn parts_that_would_leave_a_gap_are_refused_counted_and_fail_the_get() {
     let part = |part: u32, len: u64| {
         let extents = vec![Extent { region: 1, generation: 1, offset: 0, len }];
-        Said::Chunk(Chunk { part, parts: 3, bytes: 100, extents, ..chunk(5) })
+        Chunk { part, parts: 3, bytes: 100, extents, ..chunk(5) }.into()
     };
     let refused = |world: &mut World| match world.wires.get_mut(&(1, 0)).unwrap().pop_back() {
         Some(Said::ChunkAck(ChunkAck { op: 5, part, code })) if FlowCause::of_code(code) == FlowCause::Refused => part,
@@ -346,7 +423,7 @@ fn a_part_that_is_said_to_be_enormous_costs_no_memory_before_it_is_read() {
     let bytes = 1 << 60;
     let extents = vec![Extent { region: 1, generation: 1, offset: 0, len: bytes }];
     let (peer, epoch) = (world.key(0), world.key(0).epoch);
-    world.event(1, Event::Said { peer, said: Said::Chunk(Chunk { bytes, extents, ..chunk(5) }) });
+    world.event(1, Event::Said { peer, said: Chunk { bytes, extents, ..chunk(5) }.into() });
     let engine = world.engines[0].name.clone();
     let metadata = Metadata { engine, epoch, op: 5, request: request("r"), bytes, parts: 1 };
     let get = world.get(1, &metadata.encode());
@@ -507,7 +584,7 @@ fn anything() -> impl Strategy<Value = Said> {
     let numbers = (1u64..6, 0u32..3, 0u64..4, 0u32..3, 0u32..4, prop_oneof![Just(64u64), 0u64..200, any::<u64>()]);
     let chunk =
         (words, numbers).prop_map(|((request, extents, header, kind), (op, stream, number, part, parts, bytes))| {
-            Said::Chunk(Chunk { request, extents, header, kind, op, stream, number, part, parts, bytes, ..chunk(0) })
+            Chunk { request, extents, header, kind, op, stream, number, part, parts, bytes, ..chunk(0) }.into()
         });
     let ack = (0u64..5, 0u32..3, 0u16..20).prop_map(|(op, part, code)| Said::ChunkAck(ChunkAck { op, part, code }));
     let abort = ("[rs]{0,1}", ".{0,300}").prop_map(|(request, words)| Said::RelayAbort(RelayAbort { request, words }));

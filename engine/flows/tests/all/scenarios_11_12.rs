@@ -45,7 +45,13 @@ fn scenario_11_what_makes_no_sense_is_counted_and_everybody_else_is_served() {
         let nonsense = [
             said(Said::Able(Able { version_min: 90, version_max: 99, tag: 1, credits: 1 })),
             said(Said::Ack(Ack { head: head(Side::Sink, 1), lease: None })),
-            said(Said::Seal(Seal { head: head(Side::Source, 1), parts: 1, tokens: 3, legs: 1, rows: Vec::new() })),
+            said(Said::Seal(Seal {
+                head: head(Side::Source, 1),
+                parts: 1,
+                tokens: 3,
+                legs: 1,
+                rows: Vec::new().into(),
+            })),
             said(Said::Abort(Abort { head: Head { rank: u16::MAX, ..head(Side::Sink, 1) }, number: 1 })),
             Event::Landing { peer: peer(STRANGER), bytes: b"not a landing at all".to_vec() },
             Event::Landing { peer: peer(STRANGER), bytes: Vec::new() },
@@ -95,7 +101,7 @@ fn scenario_12_a_restarted_peer_is_another_one() {
     let (_, landing) = moving.landing.unwrap();
     let seal = |number: u8| {
         let (head, rows) = (head(Side::Source, number), Vec::new());
-        Said::Seal(Seal { head, parts: 1, tokens: 40, legs: 1, rows })
+        Said::Seal(Seal { head, parts: 1, tokens: 40, legs: 1, rows: rows.into() })
     };
     for life in [peer(0), again] {
         world.handle(1, Event::Landing { peer: life, bytes: landing.clone() });

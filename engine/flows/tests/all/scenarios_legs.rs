@@ -183,7 +183,7 @@ fn nothing_at_all_is_done_with_a_grant_and_without_one() {
             world.run();
         } else {
             let (head, rows) = (crate::legs::head(Side::Source, 0), Vec::new());
-            let seal = penstock_session::control::Seal { head, parts: 0, tokens: 0, legs: 0, rows };
+            let seal = penstock_session::control::Seal { head, parts: 0, tokens: 0, legs: 0, rows: rows.into() };
             assert_eq!(world.sinks[0].book.sealed(0, &seal, world.now), Ok(true));
             world.collect();
         }

@@ -310,9 +310,10 @@ impl<E: Env> Shared<E> {
             Ok(PlanBuilder::new(moving.direction).between_parts(self, &local, peer, &entry))
         };
         let plan = match &moving.spans {
-            Spans::Blocks { local, remote, block_bytes, strides, layers, blocks } => {
-                let (here, there) = *strides;
-                let plan = plan(local, remote)?.layers(layers).blocks(blocks).block_bytes(*block_bytes);
+            Spans::Blocks(whole) => {
+                let (here, there) = whole.strides;
+                let plan = plan(&whole.local, &whole.remote)?.layers(&whole.layers).blocks(&whole.blocks);
+                let plan = plan.block_bytes(whole.block_bytes);
                 Some(plan.strides(here, there).build())
             }
             // Of a layer that others of the source send nothing goes but the word that it is complete.

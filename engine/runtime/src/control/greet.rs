@@ -166,6 +166,14 @@ fn unseen() -> Arc<ProcessWatch> {
     Arc::new(ProcessWatch::Unseen(Unseen::NotOpened))
 }
 
+/// Watches the process with this id as the environment of this one knows it. Zero is nobody's.
+fn watch_of<E: Env>(env: &E, here: u32, there: u32) -> ProcessWatch {
+    if there == here && here != 0 {
+        return ProcessWatch::Ourselves;
+    }
+    env.end_of(there).map_or_else(|| ProcessWatch::of(there), |end| ProcessWatch::by(there, end))
+}
+
 impl<E: Env> Control<E> {
     /// A new connection: who is it, and does this side speak first?
     pub(super) fn begin(&mut self, token: u64) {
@@ -174,10 +182,9 @@ impl<E: Env> Control<E> {
             // Nobody knows the user on another host; the secret is what counts there.
             _ if greeter.reach == Reach::Network => Ok(()),
             Ok(there) => {
-                let end = self.shared.env.end_of(there.pid);
-                let watch = end.map_or_else(|| ProcessWatch::of(there.pid), |end| ProcessWatch::by(there.pid, end));
-                greeter.process = Arc::new(watch);
-                Greeting::check_user(self.shared.env.credentials(), there)
+                let here = self.shared.env.credentials();
+                greeter.process = Arc::new(watch_of(&self.shared.env, here.pid, there.pid));
+                Greeting::check_user(here, there)
             }
             Err(error) => return self.broke(token, &error.into()),
         };

@@ -16,13 +16,15 @@ pub(super) enum Waits {
     ForNews,
 }
 
-/// Where one stands: urgent ones first, then in the order in which they were wanted.
-type Place = (bool, MoveId);
+/// Where one stands: urgent ones first, then in the order in which they came. Names say nothing of that.
+type Place = (bool, u64);
 
 /// Those that wait, and what each of them is.
 #[derive(Debug)]
 pub(super) struct HeldUp<T> {
-    waiting: BTreeMap<Place, (PeerKey, T)>,
+    waiting: BTreeMap<Place, (MoveId, PeerKey, T)>,
+    places: BTreeMap<MoveId, Place>,
+    came: u64,
     is_full: bool,
 }
 
@@ -40,12 +42,15 @@ impl<T> HeldUp<T> {
     /// One has to wait.
     pub(super) fn hold(&mut self, id: MoveId, is_urgent: bool, peer: PeerKey, what: T, waits: Waits) {
         self.is_full |= waits == Waits::ForRoom;
-        self.waiting.insert((!is_urgent, id), (peer, what));
+        let place = (!is_urgent, self.came);
+        self.came += 1;
+        self.places.insert(id, place);
+        self.waiting.insert(place, (id, peer, what));
     }
 
     /// One is not wanted any more. Answers whether it was waiting.
     pub(super) fn stop(&mut self, id: MoveId) -> bool {
-        let stopped = self.waiting.remove(&(false, id)).or_else(|| self.waiting.remove(&(true, id)));
+        let stopped = self.places.remove(&id).and_then(|place| self.waiting.remove(&place));
         self.is_full &= !self.waiting.is_empty();
         stopped.is_some()
     }
@@ -56,13 +61,16 @@ impl<T> HeldUp<T> {
         self.is_full = false;
         let mut without_news: Vec<PeerKey> = Vec::new();
         let mut from = Bound::Unbounded;
-        while let Some((&place, (peer, what))) = self.waiting.range((from, Bound::Unbounded)).next() {
+        while let Some((&place, (id, peer, what))) = self.waiting.range((from, Bound::Unbounded)).next() {
             from = Bound::Excluded(place);
             if without_news.contains(peer) {
                 continue;
             }
-            match begin(place.1, *peer, what) {
-                Ok(()) => drop(self.waiting.remove(&place)),
+            match begin(*id, *peer, what) {
+                Ok(()) => {
+                    self.places.remove(id);
+                    self.waiting.remove(&place);
+                }
                 Err(Waits::ForNews) => without_news.push(*peer),
                 Err(Waits::ForRoom) => return self.is_full = true,
             }
@@ -72,7 +80,7 @@ impl<T> HeldUp<T> {
 
 impl<T> Default for HeldUp<T> {
     fn default() -> Self {
-        Self { waiting: BTreeMap::new(), is_full: false }
+        Self { waiting: BTreeMap::new(), places: BTreeMap::new(), came: 0, is_full: false }
     }
 }
 
@@ -113,6 +121,20 @@ mod tests {
         }
         assert!(begun.iter().copied().eq(0..ALL) && !held.is_full());
         assert!(tried <= ALL + ALL / 3 + 1, "{tried} were planned");
+    }
+
+    #[test]
+    fn names_that_begin_anew_do_not_overtake() {
+        let mut held = HeldUp::default();
+        let names = [7, 9, 0, 3];
+        names.iter().for_each(|&id| held.hold(MoveId(id), false, peer(1), id, Waits::ForRoom));
+        assert!(held.stop(MoveId(9)) && !held.stop(MoveId(9)));
+        let mut begun = Vec::new();
+        held.begin(|id, _, _| {
+            begun.push(id.0);
+            Ok(())
+        });
+        assert_eq!((begun, held.is_empty(), held.places.len()), (vec![7, 0, 3], true, 0));
     }
 
     #[test]

@@ -44,7 +44,8 @@ pub use self::lifecycle::{
 };
 pub use self::output::{Output, Send};
 pub use self::pins::{
-    Blob, Ended, Group, Home, Inherited, Isolation, Miss, Parent, ParentBlocks, PinError, PinKey, PinSettings, Pins,
+    Blob, Ended, Group, Home, Inherited, Inheriting, InheritingFrom, Isolation, Miss, Parent, ParentBlocks, PinError,
+    PinKey, PinSettings, Pins,
 };
 pub use self::stand_in::{StandIn, StandInError};
 pub use self::swap::{Swap, SwapFailed, SwapState, SwapStatus};

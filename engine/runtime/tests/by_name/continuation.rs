@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::config::TransportName;
+use penstock::config::{Progress, TransportName};
 use penstock::flows::{
     FlowError, ForeignMemory, Group, Happening, Inherited, Isolation, LayoutSpec, LifecycleSpec, Miss, Parent,
     ParentBlocks, PinError, PinSettings, Pins, Receive, Report, RequestId, Send, TransferId, Verdict, block_refs,
 };
-use penstock::{Blocks, HostMemory, Rights, SystemEnv};
+use penstock::{Blocks, Cause, HostMemory, Rights, SystemEnv};
 
-use crate::ends::{BLOCKS, Both, PATIENCE, TOKEN, UUID};
+use crate::ends::{BLOCKS, Both, End, Folder, PATIENCE, TOKEN, UUID};
 
 /// Bytes of a block of 16 tokens.
 const BLOCK: u64 = 2 * 16 * TOKEN;
@@ -205,6 +205,22 @@ fn a_pin_ends_with_its_time_and_its_blocks_with_the_last_child() {
     assert!(pins.blob(&id("a"), &tenant(1)).unwrap().is_some(), "remembered longer than its blocks");
 }
 
+/// A request that is preempted while it asks may ask again before it has let go of what it had.
+#[test]
+fn a_child_that_asks_twice_keeps_its_blocks_when_one_answer_is_dropped() {
+    let (both, pins) = both(TransportName::Local);
+    let sink = &both.sink;
+    let blocks = sink.take(3);
+    let pin = pins.pin(parent("a", &blocks, 48), &[&blocks], PATIENCE).unwrap();
+    drop(blocks);
+    let [first, second] = [0, 1].map(|_| pins.inherit(&id("a"), &tenant(1), &id("b"), 100).unwrap().unwrap());
+    drop(first);
+    pins.unpin(pin).unwrap();
+    assert_eq!((sink.engine.control_metrics().pins.uses, sink.pool.memory().blocks().free()), (1, BLOCKS as usize - 3));
+    drop(second);
+    sink.assert_all_free();
+}
+
 /// A parent is pinned by the report that ends it, and a child may wait for that.
 #[test]
 fn defect_003_retention_is_void_as_the_parent_frees_first() {
@@ -360,4 +376,39 @@ fn a_pinning_engine_that_ends_is_a_typed_miss_in_time() {
     let given = pins.inherit_from(there, (&id("a"), &tenant(1)), 33, (&sink.layout, &own), PATIENCE).unwrap();
     assert_eq!(given, Err(Miss::PeerLost));
     assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
+}
+
+/// A reader that turns its engine by hand, and stops in the middle of a read: nothing ends that read, and the call has an end all the same.
+#[test]
+fn a_read_of_a_parent_that_nobody_carries_on_is_answered() {
+    const WITHIN: Duration = Duration::from_millis(300);
+    let folder = Folder::new();
+    let source = End::start(&folder, "prefill-0", TransportName::Tcp, 16);
+    let sink = End::start_as(&folder, "decode-0", TransportName::Tcp, 16, Progress::Inline);
+    let there = sink.engine.connect(&source.engine.descriptor(), PATIENCE).unwrap();
+    there.wait_layout("kv", PATIENCE).unwrap();
+    let theirs = source.engine.pins(0, PinSettings::default()).unwrap();
+    let pins = sink.engine.pins(0, PinSettings::default()).unwrap();
+    let blocks = source.take(4);
+    source.fill(blocks.indices(), MODEL, 0, 0..64);
+    theirs.pin_for_all(parent("turn-1", &blocks, 64), &source.layout, &[&blocks], PATIENCE).unwrap();
+    let (own, turn, its) = (sink.take(4), id("turn-1"), tenant(1));
+    let mut asks = pins.inherit_from_begin(&there, (&turn, &its), 65, (&sink.layout, &own), WITHIN).unwrap();
+    let since = Instant::now();
+    while sink.engine.control_metrics().borrowed == 0 {
+        assert!(since.elapsed() < WITHIN, "the answer has not come");
+        sink.engine.progress().unwrap();
+    }
+    assert_eq!(asks.poll(), None, "it reads from here on");
+    std::thread::sleep(WITHIN + Duration::from_millis(1100));
+    assert_eq!(asks.poll(), Some(Err(Miss::Unread(Cause::NotEnded))));
+    assert_eq!(asks.poll(), Some(Err(Miss::Unread(Cause::NotEnded))), "it stays what it is");
+    // Turned again, it lets go of everything.
+    drop((asks, own));
+    let since = Instant::now();
+    while source.engine.control_metrics().lent + sink.engine.control_metrics().borrowed > 0 {
+        assert!(since.elapsed() < PATIENCE, "{:?}", source.engine.control_metrics());
+        sink.engine.progress().unwrap();
+    }
+    drop(sink.take(BLOCKS as usize));
 }

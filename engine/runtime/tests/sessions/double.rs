@@ -11,7 +11,7 @@ use penstock::memory::{MemoryError, Region};
 use penstock::transport::link::{Join, Offering};
 use penstock::transport::{
     Abandoned, Announced, Arrival, Asides, Batch, Caps, Exported, Failure, Fence, Here, ImportError, JoinError,
-    KeyedMemory, Lane, LaneFault, Link, Note, Placement, PostError, Posted, Reach, Registrar, RemoteMemory,
+    KeyedMemory, Lane, LaneFault, Link, Note, Placement, PostError, Posted, Proof, Reach, Registrar, RemoteMemory,
     RemoteRegion, Sight, Sink, There, Told, Transport, Trust, Voice, Way, lane,
 };
 use penstock_core::plan::RegionKey;
@@ -35,6 +35,12 @@ pub struct Seen {
     pub untold: Mutex<Option<Failure>>,
     /// Whether batches do not end, and are at the peer when they are given up.
     pub keeps: AtomicBool,
+    /// Whether nobody can be told anything for want of room.
+    pub is_choked: AtomicBool,
+    /// Whether there is no room for a proof, either; how many were asked for; whether those do not end.
+    pub proves_later: AtomicBool,
+    pub proofs: AtomicUsize,
+    pub keeps_proofs: AtomicBool,
     /// Whether lanes have nothing to say to each other beside their path.
     pub is_silent: AtomicBool,
     /// Whether there is no room for another session.
@@ -112,6 +118,7 @@ struct Rails {
     seen: Arc<Seen>,
     session: Arc<Session>,
     ended: Vec<(u64, Result<u64, Failure>)>,
+    proofs: Vec<u64>,
 }
 
 impl Lane for Rails {
@@ -126,6 +133,9 @@ impl Lane for Rails {
     }
 
     fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
+        if self.seen.is_choked.load(Ordering::SeqCst) {
+            return Err(PostError::Full);
+        }
         // Nobody is told of what has failed.
         let failure = self.seen.failure.lock().unwrap().or(*self.seen.untold.lock().unwrap());
         self.ended.push((arrival.token, failure.map_or(Ok(1), Err)));
@@ -141,7 +151,23 @@ impl Lane for Rails {
         if self.seen.keeps.load(Ordering::SeqCst) { Abandoned::RemoteOpen } else { Abandoned::Quiet }
     }
 
+    fn acknowledges_early(&self) -> bool {
+        true
+    }
+
+    fn prove(&mut self, proof: &Proof) -> Result<Announced, PostError> {
+        if self.seen.proves_later.load(Ordering::SeqCst) {
+            return Err(PostError::Full);
+        }
+        self.seen.proofs.fetch_add(1, Ordering::SeqCst);
+        self.proofs.push(proof.token);
+        Ok(Announced::Accepted)
+    }
+
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
+        if !self.seen.keeps_proofs.load(Ordering::SeqCst) {
+            self.proofs.drain(..).for_each(|token| sink.completed(token, Ok(1)));
+        }
         self.ended.drain(..).for_each(|(token, result)| sink.completed(token, result));
         Ok(false)
     }
@@ -216,7 +242,7 @@ impl Transport for Cards {
             seen.sessions.lock().unwrap().push(Arc::clone(&session));
             let lane = |worker| {
                 let (seen, session) = (Arc::clone(&seen), Arc::clone(&session));
-                Box::new(Rails { worker, seen, session, ended: Vec::new() }) as Box<dyn Lane>
+                Box::new(Rails { worker, seen, session, ended: Vec::new(), proofs: Vec::new() }) as Box<dyn Lane>
             };
             Ok(Link {
                 lanes: (0..here.workers).map(lane).collect(),

@@ -6,12 +6,15 @@ use crate::control::{
     WORDS_BYTES_MAX,
 };
 use crate::frame::LABEL_BYTES_MAX;
-use crate::transfers::id::REQUEST_BYTES_MAX;
+use crate::transfers::id::{REQUEST_BYTES_MAX, TransferId};
 
 macro_rules! bodies {
     ($($number:literal $name:ident,)+) => {
-        /// Appends the body.
+        /// Appends the body. The transfer that it names is its first bytes, and goes in one piece.
         pub(super) fn put(out: &mut Vec<u8>, said: &Said) {
+            if let Some(head) = said.head() {
+                out.extend_from_slice(head.transfer.as_bytes());
+            }
             match said {
                 $(Said::$name(body) => put_body(out, body),)+
             }
@@ -19,10 +22,18 @@ macro_rules! bodies {
 
         /// What a body of this kind says, if this release knows the kind.
         pub(super) fn get(kind: u16, body: &[u8]) -> Result<Option<Said>, WireError> {
-            let said = match kind.checked_sub(FIRST_KIND) {
-                $(Some($number) => Said::$name(get_body(kind, body)?),)+
+            let (transfer, rest) = match body.split_first_chunk() {
+                Some((transfer, rest)) if names_a_transfer(kind) => (TransferId::from_bytes(*transfer), rest),
+                None if names_a_transfer(kind) => return Err(WireError::Body(kind)),
+                _ => (TransferId::default(), body),
+            };
+            let mut said = match kind.checked_sub(FIRST_KIND) {
+                $(Some($number) => Said::$name(get_body(kind, rest)?),)+
                 _ => return Ok(None),
             };
+            if let Some(head) = said.head_mut() {
+                head.transfer = transfer;
+            }
             Ok(Some(said))
         }
     };
@@ -49,6 +60,11 @@ bodies! {
     17 ChunkAck,
     18 RelayAbort,
     19 Claim,
+}
+
+/// Whether what is said in a frame of this kind has a head.
+const fn names_a_transfer(kind: u16) -> bool {
+    matches!(kind.wrapping_sub(FIRST_KIND), 3..=11 | 19)
 }
 
 /// Each list and each text has a limit of its own, on both sides.

@@ -66,8 +66,7 @@ proptest! {
                     few.push_front(number);
                     queue.push_front(number);
                 }
-                Deed::PopFront => prop_assert_eq!(few.pop_front(), queue.pop_front()),
-                Deed::PopBack => prop_assert_eq!(few.pop_back(), queue.pop_back()),
+                Deed::PopFront | Deed::PopBack => prop_assert_eq!(few.pop_front(), queue.pop_front()),
                 Deed::Insert(at) | Deed::Remove(at) => prop_assert_eq!(few.get_mut(at), queue.get_mut(at)),
             }
             prop_assert!(few.iter().eq(&queue) && few.iter().rev().eq(queue.iter().rev()));
@@ -110,7 +109,24 @@ fn one_entry_asks_for_no_memory() {
         assert_eq!(queue.pop_front(), Some(number));
     });
     assert!(matches!(list.0, Inner::One([7])));
-    assert!(map.one == Some((7, 8)) && map.more.is_empty());
-    assert_eq!(queue.rest.capacity(), 0);
+    assert!(map.one == Some((7, 8)) && map.more.is_none());
+    assert!(queue.rest.is_none());
     assert_eq!(size_of::<Few<std::ops::Range<u64>>>(), size_of::<Vec<u64>>(), "and takes no more room than a vector");
+}
+
+#[test]
+fn a_list_that_is_read_has_room_for_what_came_and_no_more() {
+    for count in [0, 1, 2, 3, 1000, 16_385] {
+        let entries: Vec<u32> = (0..count).collect();
+        let read: Few<u32> = postcard::from_bytes(&postcard::to_allocvec(&entries).unwrap()).unwrap();
+        assert_eq!(*read, *entries);
+        match read.0 {
+            Inner::More(more) => assert_eq!(more.capacity(), entries.len()),
+            Inner::None | Inner::One(_) => assert!(count < 2),
+        }
+    }
+    // Who says that there are more brings them, or is refused.
+    let mut short = postcard::to_allocvec(&[7_u32; 3]).unwrap();
+    short[0] = 100;
+    assert!(postcard::from_bytes::<Few<u32>>(&short).is_err());
 }

@@ -73,7 +73,7 @@ pub enum EarlyDrop {
 impl EarlyBody {
     /// What it takes to keep it, in bytes.
     pub fn bytes(&self) -> usize {
-        let list = |blocks: &Vec<u32>| blocks.len() * size_of::<u32>();
+        let list = |blocks: &[u32]| size_of_val(blocks);
         let apart = match self {
             Self::Landing(_) => 0,
             Self::Said(Said::Grant(grant)) => list(&grant.blocks) + grant.trace.len(),

@@ -4,14 +4,14 @@
 //! - [`id`]: the names
 //! - [`table`]: where the two names of each are joined, and the one way in and out
 //! - [`early`]: what comes before its transfer is known here
-//! - [`names`]: who has a name, and what is remembered of those that have ended
 //! - [`places`]: the ranks that read from one source
+//! - [`tombs`]: what is remembered of those that have ended
 
 pub mod early;
 pub mod id;
-pub mod names;
 pub mod places;
 pub mod table;
+pub mod tombs;
 
 use penstock_core::Epoch;
 

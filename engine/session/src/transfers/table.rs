@@ -6,7 +6,6 @@
 //! [`Transfers::let_go`], and words for it come there.
 
 use std::collections::VecDeque;
-use std::collections::hash_map::Entry as Place;
 use std::fmt;
 use std::time::Duration;
 
@@ -16,9 +15,10 @@ use super::PeerKey;
 use super::SidedId;
 use super::early::{Early, EarlyBody, EarlyBounds, EarlyDrop, EarlyMessage};
 use super::id::{RequestId, TransferId};
-use super::names::Names;
+use super::tombs::Tombs;
 use crate::control::Side;
-use crate::keyed::{Keyed, KeyedMap, shrink};
+use crate::index::Index;
+use crate::keyed::Keyed;
 
 /// How often memory that a peak has left behind is looked for, at most.
 pub const SHRINK_PERIOD: Duration = Duration::from_secs(1);
@@ -41,6 +41,13 @@ pub struct Bounds {
 pub struct EntryKey {
     index: u32,
     serial: u64,
+}
+
+impl EntryKey {
+    /// Its place in the table, which others have after it.
+    pub const fn place(self) -> usize {
+        self.index as usize
+    }
 }
 
 /// Why a transfer is not taken in.
@@ -173,6 +180,21 @@ struct Entry<T> {
     value: T,
 }
 
+impl<T> Entry<T> {
+    fn sum(&self, keyed: Keyed) -> u64 {
+        keyed.of_name(&(self.side, self.transfer))
+    }
+
+    fn request_sum(&self, keyed: Keyed) -> u64 {
+        self.request.as_ref().map_or(0, |request| keyed.of_name(&(self.side, request)))
+    }
+}
+
+/// Where a table has the entry of this place: all places in a table are of entries.
+fn sum_of<T>(keyed: Keyed, entries: &[Option<Entry<T>>], index: u32, sum: impl Fn(&Entry<T>, Keyed) -> u64) -> u64 {
+    entries.get(index as usize).and_then(Option::as_ref).map_or(0, |entry| sum(entry, keyed))
+}
+
 /// The transfers of one engine. `T` is what its flows keep of each.
 pub struct Transfers<T> {
     bounds: Bounds,
@@ -182,9 +204,12 @@ pub struct Transfers<T> {
     next_serial: u64,
     live: usize,
     live_max: usize,
-    names: Names,
-    /// Of sources, and of sinks.
-    by_request: [KeyedMap<RequestId, u32>; 2],
+    keyed: Keyed,
+    /// Places of entries, by both names of a transfer; live ones only have a request. The names themselves stand in the entries: so many
+    /// bytes are looked at for one, whether there are a thousand or a million.
+    by_name: Index,
+    by_request: Index,
+    tombs: Tombs,
     early: Early,
     tomb_hits: u64,
     refused: u64,
@@ -212,8 +237,10 @@ impl<T> Transfers<T> {
             next_serial: 0,
             live: 0,
             live_max: 0,
-            names: Names::new(bounds.tombs, bounds.tomb_age, keyed),
-            by_request: [KeyedMap::with_hasher(keyed), KeyedMap::with_hasher(keyed)],
+            keyed,
+            by_name: Index::new(),
+            by_request: Index::new(),
+            tombs: Tombs::new(bounds.tombs, bounds.tomb_age, keyed),
             early: Early::new(bounds.early, keyed),
             tomb_hits: 0,
             refused: 0,
@@ -233,41 +260,61 @@ impl<T> Transfers<T> {
         value: T,
         now: Moment,
     ) -> Result<(EntryKey, Vec<EarlyMessage>), AdmitError> {
-        self.check_admission(side, transfer, now).inspect_err(|_| self.refused += 1)?;
-        let index = self.free.last().copied().unwrap_or(self.entries.len() as u32);
-        match self.by_request[side as usize].entry(request.clone()) {
-            Place::Vacant(place) => {
-                place.insert(index);
-            }
-            Place::Occupied(place) => {
-                self.refused += 1;
-                let by = self.entries[*place.get() as usize].as_ref().map_or(transfer, |entry| entry.transfer);
-                return Err(AdmitError::RequestTaken { request, by });
-            }
+        let checked = self.check_admission(side, transfer, &request, now);
+        checked.inspect_err(|_| self.refused += 1)?;
+        let index = self.free.pop().unwrap_or(self.entries.len() as u32);
+        let Self { keyed, entries, .. } = self;
+        if index as usize == entries.len() {
+            entries.push(None);
         }
-        if self.free.pop().is_none() {
-            self.entries.push(None);
-        }
-        self.names.take((side, transfer), index);
         let key = EntryKey { index, serial: self.next_serial };
-        self.entries[index as usize] =
-            Some(Entry { serial: key.serial, side, transfer, request: Some(request), value });
+        let (name, called) = (keyed.of_name(&(side, transfer)), keyed.of_name(&(side, &request)));
+        entries[index as usize] = Some(Entry { serial: key.serial, side, transfer, request: Some(request), value });
+        self.by_name.insert(name, index, |index| sum_of(*keyed, entries, index, Entry::sum));
+        self.by_request.insert(called, index, |index| sum_of(*keyed, entries, index, Entry::request_sum));
         self.next_serial += 1;
         self.live += 1;
         self.live_max = self.live_max.max(self.live);
         Ok((key, self.early.deliver((side, transfer))))
     }
 
-    fn check_admission(&self, side: Side, transfer: TransferId, now: Moment) -> Result<(), AdmitError> {
-        let (holder, ended) = self.names.look((side, transfer), now);
-        let by = holder.and_then(|index| self.at(index)?.request.as_ref());
-        match (by, ended, holder) {
-            (Some(by), ..) => Err(AdmitError::Taken { transfer, by: by.clone() }),
-            (None, Some((_, ago)), _) => Err(AdmitError::Ended { transfer, ago }),
-            (None, None, Some(_)) => Err(AdmitError::Kept { transfer }),
-            _ if self.live >= self.bounds.live => Err(AdmitError::Full { most: self.bounds.live }),
-            _ => Ok(()),
+    fn check_admission(
+        &self,
+        side: Side,
+        transfer: TransferId,
+        request: &RequestId,
+        now: Moment,
+    ) -> Result<(), AdmitError> {
+        let holder = self.holder(side, transfer);
+        if let Some(by) = holder.and_then(|index| self.at(index)?.request.as_ref()) {
+            return Err(AdmitError::Taken { transfer, by: by.clone() });
         }
+        if let Some((_, ago)) = self.tombs.look((side, transfer), now) {
+            return Err(AdmitError::Ended { transfer, ago });
+        }
+        if holder.is_some() {
+            return Err(AdmitError::Kept { transfer });
+        }
+        if self.live >= self.bounds.live {
+            return Err(AdmitError::Full { most: self.bounds.live });
+        }
+        match self.transfer_of(side, request) {
+            Some(by) => Err(AdmitError::RequestTaken { request: request.clone(), by }),
+            None => Ok(()),
+        }
+    }
+
+    /// The place of who has a name: a live transfer, or an ended one of which something is left.
+    fn holder(&self, side: Side, transfer: TransferId) -> Option<u32> {
+        let is_it = |index| self.at(index).is_some_and(|entry| (entry.side, entry.transfer) == (side, transfer));
+        self.by_name.find(self.keyed.of_name(&(side, transfer)), is_it)
+    }
+
+    /// The place of the live transfer of a request.
+    fn called(&self, side: Side, request: &RequestId) -> Option<u32> {
+        let is_it =
+            |index| self.at(index).is_some_and(|entry| entry.side == side && entry.request.as_ref() == Some(request));
+        self.by_request.find(self.keyed.of_name(&(side, request)), is_it)
     }
 
     fn at(&self, index: u32) -> Option<&Entry<T>> {
@@ -285,22 +332,28 @@ impl<T> Transfers<T> {
 
     /// The live transfer of this name.
     pub fn find(&self, side: Side, transfer: TransferId) -> Option<EntryKey> {
-        self.names.holder((side, transfer)).and_then(|index| self.live_at(index)).map(|(key, _)| key)
+        self.holder(side, transfer).and_then(|index| self.live_at(index)).map(|(key, _)| key)
     }
 
     /// The live transfer of this request.
     pub fn find_request(&self, side: Side, request: &RequestId) -> Option<EntryKey> {
-        self.by_request[side as usize].get(request).and_then(|index| self.live_at(*index)).map(|(key, _)| key)
+        self.called(side, request).and_then(|index| self.live_at(index)).map(|(key, _)| key)
+    }
+
+    /// The transfer of this name that words for it reach: a live one, or one that has ended of which something is kept.
+    pub fn known(&self, side: Side, transfer: TransferId) -> Option<EntryKey> {
+        let index = self.holder(side, transfer)?;
+        Some(EntryKey { index, serial: self.at(index)?.serial })
     }
 
     /// What this side's scheduler calls a live transfer.
     pub fn request_of(&self, side: Side, transfer: TransferId) -> Option<&RequestId> {
-        self.names.holder((side, transfer)).and_then(|index| self.live_at(index)).map(|(_, request)| request)
+        self.holder(side, transfer).and_then(|index| self.live_at(index)).map(|(_, request)| request)
     }
 
     /// What both engines call the live transfer of a request.
     pub fn transfer_of(&self, side: Side, request: &RequestId) -> Option<TransferId> {
-        self.by_request[side as usize].get(request).and_then(|index| self.at(*index)).map(|entry| entry.transfer)
+        self.called(side, request).and_then(|index| self.at(index)).map(|entry| entry.transfer)
     }
 
     /// All names of a live transfer.
@@ -336,8 +389,8 @@ impl<T> Transfers<T> {
         let Some(request) = entry.request.take() else { return false };
         let (side, transfer) = (entry.side, entry.transfer);
         self.live -= 1;
-        self.by_request[side as usize].remove(&request);
-        self.names.end((side, transfer), how, now);
+        self.by_request.remove(self.keyed.of_name(&(side, &request)), key.index);
+        self.tombs.set((side, transfer), how, now);
         if self.finished.len() >= self.bounds.live {
             self.finished.pop_front();
             self.finished_lost += 1;
@@ -351,7 +404,7 @@ impl<T> Transfers<T> {
         self.entry(key).filter(|entry| entry.request.is_none())?;
         let Entry { side, transfer, value, .. } = self.entries.get_mut(key.index as usize)?.take()?;
         self.free.push(key.index);
-        self.names.leave((side, transfer));
+        self.by_name.remove(self.keyed.of_name(&(side, transfer)), key.index);
         Some(value)
     }
 
@@ -360,9 +413,15 @@ impl<T> Transfers<T> {
         if self.close(key, how, now) { self.let_go(key) } else { None }
     }
 
-    /// Whether one has ended, and something of it is kept.
-    pub fn is_closed(&self, key: EntryKey) -> bool {
-        self.entry(key).is_some_and(|entry| entry.request.is_none())
+    /// Of which something is kept in this place.
+    pub fn key_at(&self, place: usize) -> Option<EntryKey> {
+        let index = u32::try_from(place).ok()?;
+        Some(EntryKey { index, serial: self.at(index)?.serial })
+    }
+
+    /// Whether one stands.
+    pub fn is_live(&self, key: EntryKey) -> bool {
+        self.entry(key).is_some_and(|entry| entry.request.is_some())
     }
 
     /// How many have ended, of which something is kept.
@@ -372,11 +431,10 @@ impl<T> Transfers<T> {
 
     /// Something has come for a transfer, from this peer. Whether the peer may speak for it is for the transfer to say.
     pub fn route(&mut self, side: Side, transfer: TransferId, from: PeerKey, body: EarlyBody, now: Moment) -> Route {
-        let (holder, ended) = self.names.look((side, transfer), now);
-        if let Some((index, entry)) = holder.and_then(|index| Some((index, self.at(index)?))) {
-            return Route::Known(EntryKey { index, serial: entry.serial }, body);
+        if let Some(key) = self.known(side, transfer) {
+            return Route::Known(key, body);
         }
-        if let Some((how, _)) = ended {
+        if let Some((how, _)) = self.tombs.look((side, transfer), now) {
             self.tomb_hits += 1;
             return Route::Swallowed(how);
         }
@@ -418,7 +476,7 @@ impl<T> Transfers<T> {
 
     /// Forgets what is old enough, and says when there is something to forget again.
     pub fn expire(&mut self, now: Moment) -> Option<Moment> {
-        let next = [self.early.expire(now), self.names.expire(now)];
+        let next = [self.early.expire(now), self.tombs.expire(now)];
         if now >= self.shrink_at {
             self.shrink();
             self.shrink_at = now + SHRINK_PERIOD;
@@ -428,8 +486,10 @@ impl<T> Transfers<T> {
 
     /// Gives back what a peak has left behind, where less than an eighth is used.
     fn shrink(&mut self) {
-        self.names.shrink();
-        self.by_request.iter_mut().for_each(shrink);
+        self.tombs.shrink();
+        let Self { keyed, entries, by_name, by_request, .. } = self;
+        by_name.shrink(|index| sum_of(*keyed, entries, index, Entry::sum));
+        by_request.shrink(|index| sum_of(*keyed, entries, index, Entry::request_sum));
         self.early.shrink();
         if self.finished.len() < self.finished.capacity() / 8 {
             self.finished.shrink_to(self.finished.len() * 2);
@@ -452,7 +512,7 @@ impl<T> Transfers<T> {
             early_bytes: self.early.bytes(),
             early_delivered: self.early.delivered(),
             early_dropped: self.early.dropped(),
-            tombs: self.names.tombs(),
+            tombs: self.tombs.len(),
             tomb_hits: self.tomb_hits,
             refused: self.refused,
             finished: self.finished.len(),
@@ -462,7 +522,7 @@ impl<T> Transfers<T> {
     }
 
     fn places(&self) -> usize {
-        let names = self.names.places() + self.by_request.iter().map(KeyedMap::capacity).sum::<usize>();
+        let names = self.by_name.capacity() + self.by_request.capacity() + self.tombs.places();
         let entries = self.entries.capacity() + self.free.capacity();
         names + entries + self.early.places() + self.finished.capacity()
     }
@@ -474,7 +534,7 @@ impl<T> Transfers<T> {
             .iter()
             .flatten()
             .fold((0, 0), |(all, live), entry| (all + 1, live + usize::from(entry.request.is_some())));
-        let (named, by_request) = (self.names.held(), self.by_request.iter().map(KeyedMap::len).sum());
+        let (named, by_request) = (self.by_name.len(), self.by_request.len());
         if [self.live, by_request] != [live; 2] || named != all || all + self.free.len() != self.entries.len() {
             return Err(format!(
                 "{live} of {all} transfers are live, {} are counted, {named} have a name and {by_request} a request",
@@ -483,8 +543,8 @@ impl<T> Transfers<T> {
         }
         for (index, entry) in (0..).zip(&self.entries).filter_map(|(index, entry)| Some((index, entry.as_ref()?))) {
             let Entry { side, transfer, request, .. } = entry;
-            let by_request = request.as_ref().map(|request| self.by_request[*side as usize].get(request));
-            if self.names.holder((*side, *transfer)) != Some(index) || by_request.is_some_and(|by| by != Some(&index)) {
+            let called = request.as_ref().map(|request| self.called(*side, request));
+            if self.holder(*side, *transfer) != Some(index) || called.is_some_and(|by| by != Some(index)) {
                 return Err(format!("{transfer} and its request {request:?} lead to different places"));
             }
         }

@@ -43,7 +43,7 @@ fn head(side: Side) -> Head {
 }
 
 fn seal() -> Said {
-    Said::Seal(Seal { head: head(Side::Source), parts: 1, tokens: 16, legs: 1, rows: Vec::new() })
+    Said::Seal(Seal { head: head(Side::Source), parts: 1, tokens: 16, legs: 1, rows: Vec::new().into() })
 }
 
 fn grant() -> Said {
@@ -58,8 +58,8 @@ fn grant() -> Said {
         once: None,
         resumes: false,
         urgency: 0,
-        blocks: vec![7],
-        trace: Vec::new(),
+        blocks: vec![7].into(),
+        trace: Box::default(),
     })
 }
 
@@ -306,7 +306,7 @@ fn defect_000_messages_have_no_version_sender_or_rank() {
     let said = [
         grant(),
         seal(),
-        Said::Lend(Lend {
+        Said::Lend(Box::new(Lend {
             head: source,
             layout: 0,
             layout_generation: 0,
@@ -319,7 +319,7 @@ fn defect_000_messages_have_no_version_sender_or_rank() {
             lease,
             ttl_ms: 1,
             blocks: Vec::new(),
-        }),
+        })),
         Said::Ack(Ack { head: sink, lease: None }),
         Said::Acked(Acked { head: source, lease, is_valid: true }),
         Said::Fail(Fail { head: source, cause: 1, words: String::new(), missing: Vec::new() }),

@@ -200,8 +200,8 @@ fn grant() -> Grant {
         once: Some(9),
         resumes: true,
         urgency: 1,
-        blocks: vec![0, 127, 128, 69_999],
-        trace: b"00-4bf92f35".to_vec(),
+        blocks: vec![0, 127, 128, 69_999].into(),
+        trace: b"00-4bf92f35".as_slice().into(),
     }
 }
 
@@ -224,7 +224,7 @@ fn lend() -> Lend {
 
 fn seal() -> Seal {
     let rows = vec![SentRows { buffers: 16, first: 4, count: 4 }, SentRows { buffers: 1, first: 0, count: 1 }];
-    Seal { head: source(), parts: 40, tokens: 2000, legs: 3, rows }
+    Seal { head: source(), parts: 40, tokens: 2000, legs: 3, rows: rows.into() }
 }
 
 fn chunk() -> Chunk {
@@ -282,7 +282,7 @@ fn said() -> Vec<(&'static str, &'static str, Said)> {
         ("layout-news", "kind 8051, optional: a layout with a buffer of each form", Said::LayoutNews(layout())),
         ("layout-gone", "kind 8052, optional", Said::LayoutGone(LayoutGone { number: 3, generation: 1 })),
         ("grant", "kind 8053, optional: a leg that goes on inside a block", Said::Grant(grant())),
-        ("lend", "kind 8054, optional: eight layers can be read", Said::Lend(lend())),
+        ("lend", "kind 8054, optional: eight layers can be read", lend().into()),
         ("seal", "kind 8055, optional: half of the rows of 16 buffers, and what goes once", Said::Seal(seal())),
         ("ack", "kind 8056, optional: of bytes that were sent", Said::Ack(Ack { head: sink(), lease: None })),
         ("ack-lease", "kind 8056, optional: of bytes that were read", Said::Ack(Ack { head: sink(), lease: Some(77) })),
@@ -303,7 +303,7 @@ fn said() -> Vec<(&'static str, &'static str, Said)> {
             Said::PinAsk(PinAsk { ask: 6, parent: request.clone(), isolation, tokens: 705 }),
         ),
         ("pin-answer", "kind 805f, optional", Said::PinAnswer(answer)),
-        ("chunk", "kind 8060, optional: the second part of two", Said::Chunk(chunk())),
+        ("chunk", "kind 8060, optional: the second part of two", chunk().into()),
         ("chunk-ack", "kind 8061, optional", Said::ChunkAck(ChunkAck { op: 300, part: 1, code: 0 })),
         (
             "relay-abort",

@@ -1,6 +1,6 @@
 //! Too much of something, many peers at once, and who goes first.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock::{NoteId, Notified, Plan, Priority, Span, Submit, SubmitError};
 
@@ -93,18 +93,24 @@ pub fn small_notifications_do_not_starve_a_large_one(setting: &Setting) {
     // One for each worker: each has a ring of its own.
     let large: Vec<Transfer> =
         (0..setting.workers).map(|_| stage.notify(stage.peer(), LARGE, &[1; 4096], how())).collect();
-    let mut small = Vec::new();
-    let mut taken = 0;
+    let mut small: Vec<Transfer> = Vec::new();
+    let (mut taken, mut submitted, since) = (0, 0, Instant::now());
     while large.iter().any(|transfer| transfer.poll().is_none()) {
+        // A handle keeps its place in the table of transfers, so those that have ended are let go.
+        small.retain(|transfer| transfer.poll().map(|end| end.expect("the transfer ends well")).is_none());
         for _ in 0..100 {
             small.push(stage.notify(stage.peer(), 0, b"", how()));
         }
+        submitted += 100;
         taken += stage.take_notes(0, 100, PATIENCE).len();
-        assert!(taken < 2 * fill.len(), "{taken} others have passed it by");
+        // Where there are two workers, one may wait for a core while the other's pass: then only time tells.
+        assert!(setting.workers > 1 || taken < 2 * fill.len(), "{taken} others have passed it by");
+        assert!(since.elapsed() < PATIENCE / 2, "{taken} others have passed it by in {:?}", PATIENCE / 2);
     }
     // The rest, so that the session ends in peace.
-    let left = fill.len() + large.len() + small.len() - taken;
+    let left = fill.len() + large.len() + submitted - taken;
     assert_eq!(stage.take_notes(0, left, PATIENCE).len(), left);
+    all_end_well(&large);
     all_end_well(&fill);
     all_end_well(&small);
 }

@@ -232,7 +232,8 @@ fn words_of_transfers_that_nobody_knows_end_no_session_and_broken_ones_do() {
         let head = Head { transfer: TransferId::from_bytes([7; 16]), side: Side::Source, rank: 9, ranks: 3 };
         let mut intruder = Rogue::connect(&arena.socket()).greet(&arena.card).join();
         assert_eq!(arena.ask(Command::Watch { peer: "rogue".to_owned() }), Reply::Done);
-        let seal = Said::Seal(Seal { head, parts: u64::MAX, tokens: u64::MAX, legs: u32::MAX, rows: Vec::new() });
+        let seal =
+            Said::Seal(Seal { head, parts: u64::MAX, tokens: u64::MAX, legs: u32::MAX, rows: Vec::new().into() });
         for said in [seal.clone(), seal, Said::ChunkAck(ChunkAck { op: 1, part: 2, code: 3 })] {
             intruder.rogue.send(&Frame::Control(said), &[]);
         }

@@ -4,6 +4,7 @@ use penstock_session::control::{
     Able, Ack, Buffer, Chunk, ChunkKind, Claim, Extent, FIRST_KIND, Fail, Form, Grant, Head, LayoutNews, Lend, Missing,
     PinAnswer, PinAsk, RelayAbort, Renew, Rows, Said, Seal, SentRows,
 };
+use penstock_session::few::Few;
 use penstock_session::landing::Landing;
 use penstock_session::{Side, TransferId};
 
@@ -41,8 +42,8 @@ fn grant(blocks: usize) -> Grant {
         once: Some(9),
         resumes: true,
         urgency: 1,
-        blocks: vec![0; blocks],
-        trace: b"00-4bf92f35".to_vec(),
+        blocks: Few::of(0, blocks),
+        trace: b"00-4bf92f35".as_slice().into(),
     }
 }
 
@@ -100,7 +101,7 @@ pub(super) fn said() -> Vec<(&'static str, Said)> {
         ("layout-news", Said::LayoutNews(layout())),
         ("grant", Said::Grant(grant(4))),
         ("grant-long", Said::Grant(grant(1000))),
-        ("lend", Said::Lend(lend())),
+        ("lend", lend().into()),
         (
             "seal",
             Said::Seal(Seal {
@@ -108,7 +109,7 @@ pub(super) fn said() -> Vec<(&'static str, Said)> {
                 parts: 40,
                 tokens: 2000,
                 legs: 3,
-                rows: vec![SentRows { buffers: 17, first: 4, count: 4 }],
+                rows: vec![SentRows { buffers: 17, first: 4, count: 4 }].into(),
             }),
         ),
         ("ack", Said::Ack(Ack { head: head(Side::Sink), lease: Some(77) })),
@@ -116,7 +117,7 @@ pub(super) fn said() -> Vec<(&'static str, Said)> {
         ("renew", Said::Renew(Renew { leases: vec![77, 1 << 63] })),
         ("pin-ask", Said::PinAsk(PinAsk { ask: 6, parent: request.clone(), isolation: [0x5a; 32], tokens: 705 })),
         ("pin-answer", Said::PinAnswer(answer)),
-        ("chunk", Said::Chunk(chunk())),
+        ("chunk", chunk().into()),
         ("relay-abort", Said::RelayAbort(RelayAbort { request, words })),
         ("claim", Said::Claim(Claim { head: head(Side::Sink), from: 688, trace: b"00-4bf92f35".to_vec() })),
     ]

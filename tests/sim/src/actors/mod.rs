@@ -2,6 +2,7 @@
 
 mod receiving;
 mod sending;
+pub mod turns;
 
 use std::time::Duration;
 

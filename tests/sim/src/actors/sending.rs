@@ -124,7 +124,7 @@ impl Sending {
 }
 
 /// One handle of several blocks.
-fn joined(blocks: Vec<Blocks>, pool: &Pool<SimEnv>) -> Blocks {
+pub(super) fn joined(blocks: Vec<Blocks>, pool: &Pool<SimEnv>) -> Blocks {
     let count = blocks.len();
     // The last one let go is the first one taken.
     blocks.into_iter().rev().for_each(drop);

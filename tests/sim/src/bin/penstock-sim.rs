@@ -18,7 +18,7 @@ const USAGE: &str = "penstock-sim: whole engines, ordered by seeds
 
   --seeds N            how many seeds to run (10000)
   --from K             the first one (0)
-  --family NAME        only those of this family, as `Breaks`
+  --family NAME        only those of this family, as `Streams`; another word says which there are
   --seed S             only this one, and what happens in it
   --keep A,B,...       of that one only the deeds at these places, `none` for none
   --expect INVARIANT   it has to fail, and by this invariant";
@@ -127,6 +127,22 @@ fn print(script: &Script, keep: &[usize]) {
     }
     for (number, chunk) in script.chunks.iter().enumerate() {
         println!("  chunk {number}: {chunk:?}");
+    }
+    for (number, turn) in script.turns.iter().enumerate() {
+        println!("  turn {number}: {turn:?}");
+    }
+    for (number, stream) in script.streams.iter().enumerate() {
+        println!("  stream {number}: {stream:?}");
+    }
+    for (number, reading) in script.readings.iter().enumerate() {
+        println!("  reading {number}: {reading:?}");
+    }
+    for (number, join) in script.joins.iter().enumerate() {
+        println!("  join {number}: {join:?}");
+    }
+    script.devices.iter().for_each(|devices| println!("  devices: {devices:?}"));
+    for (number, life) in script.lives.iter().enumerate() {
+        println!("  life {number}: {life:?}");
     }
     for &place in keep {
         let deed = &script.deeds[place];

@@ -113,7 +113,7 @@ pub(crate) fn receive(node: &Node, part: &Part) -> Result<Ending, Flaw> {
             // Neither side has asked for it to outlive its session.
             Happening::Layer { .. } | Happening::Lost { .. } => {}
             Happening::Done { tokens } => break tokens,
-            Happening::Failed(failed) => return Err(Flaw::Received(Box::new(failed))),
+            Happening::Failed(failed) => return Err(Flaw::Received(failed)),
         }
     };
     assemble(&mut whole, came)?;

@@ -136,7 +136,7 @@ pub(crate) fn receive(node: &Node, part: &Part, (reads, will_be_killed): (bool, 
                 free_again(node, act, "nothing lands any more; all blocks free")?;
                 return Ok(Ending::Survived);
             }
-            Happening::Failed(failed) => return Err(Flaw::Received(Box::new(failed))),
+            Happening::Failed(failed) => return Err(Flaw::Received(failed)),
             // Neither side has asked for it to outlive its session.
             Happening::Leg { .. } | Happening::NeedsMemory { .. } | Happening::Lost { .. } => {}
         }

@@ -121,7 +121,7 @@ fn received(
     let came = loop {
         match input.next(PATIENCE)? {
             Happening::Done { tokens } => break tokens,
-            Happening::Failed(failed) => return Err(Flaw::Received(Box::new(failed))),
+            Happening::Failed(failed) => return Err(Flaw::Received(failed)),
             // Neither side has asked for it to outlive its session.
             Happening::Layer { .. }
             | Happening::Leg { .. }

@@ -55,7 +55,8 @@ penstock_session::machine! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PinKey(u64);
 
-/// One child's part of them. It is given back by this and no other, as often as one likes: there is no count that could go wrong.
+/// One child's part of them, as it was given once: who asks twice has two. It is given back by this and no other, as often as one likes:
+/// there is no count that could go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UseKey(u64);
 
@@ -63,7 +64,7 @@ pub struct UseKey(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitKey(u64);
 
-/// Who inherits. The same child that asks again gets what it has.
+/// Who inherits. The same child that asks again gets the same blocks once more, and gives them back once more.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Child {
     /// A request of this engine.
@@ -137,7 +138,7 @@ pub struct Pins {
     by_parent: BTreeMap<RequestId, PinKey>,
     bytes: u64,
     uses: BTreeMap<UseKey, Use>,
-    by_child: BTreeMap<(Child, PinKey), UseKey>,
+    by_child: BTreeSet<(Child, UseKey)>,
     /// How many of them are other engines.
     lent: usize,
     running: BTreeMap<RequestId, Isolation>,
@@ -168,7 +169,7 @@ impl Pins {
             by_parent: BTreeMap::new(),
             bytes: 0,
             uses: BTreeMap::new(),
-            by_child: BTreeMap::new(),
+            by_child: BTreeSet::new(),
             lent: 0,
             running: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -373,7 +374,7 @@ impl Pins {
         };
         let is_used = |(key, its): (&UseKey, &Use)| {
             self.pins.get(&its.pin).is_some_and(|held| held.uses.contains(key))
-                && self.by_child.get(&(its.child.clone(), its.pin)) == Some(key)
+                && self.by_child.contains(&(its.child.clone(), *key))
         };
         let uses: usize = self.pins.values().map(|held| held.uses.len()).sum();
         let bytes: u64 = self.pins.values().map(|held| held.bytes).sum();

@@ -16,7 +16,8 @@ pub(in crate::continuation) enum Identity<'a> {
 }
 
 impl Pins {
-    /// Gives a child as many whole blocks of its parent as it can have: all groups or none. Asking again changes nothing.
+    /// Gives a child as many whole blocks of its parent as it can have: all groups or none. What a child that asks again gets is its own
+    /// too, and stays when what it has had before is given back.
     pub fn inherit(&mut self, ask: &Ask, now: Moment) -> Result<Inherited, Miss> {
         let identity = Identity::Known(&ask.isolation);
         self.take(&ask.parent, &identity, ask.tokens, ask.hashes.as_deref(), &ask.child, now)
@@ -61,25 +62,21 @@ impl Pins {
             return Err(Miss::NothingWhole);
         }
         compare(&held.groups, whole, hashes)?;
-        let known = self.by_child.get(&(child.clone(), key)).copied();
-        let is_full = self.uses.len() >= self.settings.uses || (is_abroad && self.lent >= self.settings.lent);
-        if known.is_none() && is_full {
+        if self.uses.len() >= self.settings.uses || (is_abroad && self.lent >= self.settings.lent) {
             return Err(Miss::Crowded);
         }
         // Everything is known to be there: from here on nothing fails.
         let reach = reach(&held.groups, tokens);
         let groups = blocks_of(&held.groups, whole);
-        let use_key = known.unwrap_or_else(|| {
-            self.next += 1;
-            UseKey(self.next)
-        });
-        self.lent += usize::from(is_abroad && known.is_none());
+        self.next += 1;
+        let use_key = UseKey(self.next);
+        self.lent += usize::from(is_abroad);
         if let Step::Go(next) = held.state.step(PinEvent::Inherit) {
             held.state = next;
         }
         held.uses.insert(use_key);
         self.uses.insert(use_key, Use { pin: key, child: child.clone(), tokens: whole, reach });
-        self.by_child.insert((child.clone(), key), use_key);
+        self.by_child.insert((child.clone(), use_key));
         Ok(Inherited { tokens: whole, groups, tail_tokens: reach - whole, key: use_key })
     }
 
@@ -113,7 +110,7 @@ impl Pins {
     pub fn give_up(&mut self, key: UseKey) -> bool {
         let Some(Use { pin, child, .. }) = self.uses.remove(&key) else { return false };
         self.lent -= usize::from(matches!(child, Child::Lease(..)));
-        self.by_child.remove(&(child, pin));
+        self.by_child.remove(&(child, key));
         let Some(held) = self.pins.get_mut(&pin) else { return true };
         held.uses.remove(&key);
         let event = if held.uses.is_empty() { PinEvent::GiveUpLast } else { PinEvent::GiveUp };
@@ -126,8 +123,8 @@ impl Pins {
 
     /// A child gives back whatever it has, of all its parents. How many that were.
     pub fn give_up_all(&mut self, child: &Child) -> usize {
-        let first = (child.clone(), PinKey(0));
-        let of_it = self.by_child.range(first..).take_while(|((other, _), _)| other == child);
+        let first = (child.clone(), UseKey(0));
+        let of_it = self.by_child.range(first..).take_while(|(other, _)| other == child);
         let keys: Vec<UseKey> = of_it.map(|(_, key)| *key).collect();
         keys.into_iter().filter(|key| self.give_up(*key)).count()
     }

@@ -16,16 +16,18 @@ pub(super) struct Waiter {
 }
 
 impl Pins {
-    /// The same for a child that can wait until then for a parent that is running. Asking again while it waits only moves that moment.
+    /// The same for a child that can wait until then for a parent that is running. Who asks again while it waits has its place from then on,
+    /// under a key of its own: whoever asked before hears nothing any more, and may leave without taking the place along.
     pub fn inherit_or_wait(&mut self, ask: Ask, until: Moment, now: Moment) -> Waited {
         let answer = self.inherit(&ask, now);
         if answer != Err(Miss::Running) || until <= now {
             return Waited::Now(answer);
         }
-        let is_same = |waiter: &&mut Waiter| waiter.ask.child == ask.child && waiter.ask.parent == ask.parent;
-        if let Some(waiter) = self.waiting.iter_mut().find(is_same) {
-            (waiter.ask, waiter.until) = (ask, until);
-            return Waited::Later(waiter.key);
+        let is_same = |waiter: &Waiter| waiter.ask.child == ask.child && waiter.ask.parent == ask.parent;
+        if let Some(at) = self.waiting.iter().position(is_same) {
+            let key = WaitKey(self.number());
+            self.waiting[at] = Waiter { key, ask, until };
+            return Waited::Later(key);
         }
         if self.waiting.len() + self.answers.len() >= self.settings.waiters {
             return Waited::Now(Err(Miss::Crowded));

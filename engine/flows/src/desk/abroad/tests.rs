@@ -103,6 +103,41 @@ fn a_parent_is_lent_and_given_back_and_its_lease_stood_until_then() {
 }
 
 #[test]
+fn what_is_over_when_somebody_asks_for_something_else_is_freed() {
+    let mut two = Two::new();
+    two.now = NOW + Duration::from_secs(61);
+    let (isolation, nobody) = (Isolation::default(), RequestId::new("nobody").unwrap());
+    let ask = PinAsk { ask: 1, parent: nobody.as_str().to_owned(), isolation: isolation.digest(), tokens: 100 };
+    two.lender.handle(Event::Said { peer: READER, said: Said::PinAsk(ask) }, two.now);
+    assert_eq!(two.lender.metrics().pins.pins, 0, "its time was over");
+    let freed = std::iter::from_fn(|| two.lender.poll_action());
+    assert!(freed.into_iter().any(|action| matches!(action, Action::Free { ticket: Ticket(7) })));
+}
+
+#[test]
+fn what_is_left_alone_ends_by_the_lenders_clock_and_no_sooner() {
+    let mut two = Two::new();
+    let ask = two.ask();
+    two.carry();
+    let lent = two.reader.parent_lent(ask).unwrap().unwrap();
+    two.reader.leave_parent(&lent);
+    let ttl = Settings::default().lease_ttl;
+    // Nobody renews what nobody reads, and nobody says that it is given back.
+    for part in 1..4 {
+        two.now = NOW + ttl * part / 4;
+        two.reader.expire(two.now);
+        two.lender.expire(two.now);
+        two.carry();
+        assert_eq!(two.uses(), (1, 1, 0), "after {part} quarters");
+    }
+    two.now = NOW + ttl;
+    two.lender.expire(two.now);
+    two.carry();
+    assert_eq!(two.uses(), (0, 0, 0));
+    assert_eq!(two.reader.metrics().refused + two.lender.metrics().refused, 0);
+}
+
+#[test]
 fn what_was_read_under_a_lease_that_has_ended_is_worth_nothing() {
     let mut two = Two::new();
     let ask = two.ask();

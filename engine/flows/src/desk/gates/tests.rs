@@ -74,8 +74,8 @@ fn produce(desk: &mut Desk, layout: LayoutKey, name: u8, is_by_layer: bool, is_l
             once: None,
             resumes: false,
             urgency: 0,
-            blocks: vec![1],
-            trace: Vec::new(),
+            blocks: vec![1].into(),
+            trace: Box::default(),
         })
     };
     desk.handle(Event::Said { peer: PEER, said }, NOW);

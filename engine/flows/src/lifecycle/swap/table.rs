@@ -9,7 +9,7 @@ use penstock_session::control::BLOCKS_MAX;
 use penstock_session::machine::Step;
 
 use super::{Swap, SwapAsk, SwapEvent, SwapKey, SwapNews, SwapWay};
-use crate::action::{Action, MoveId, Moving, Spans, Ticket, Urgency, WatchId};
+use crate::action::{Action, MoveId, Moving, Spans, Ticket, Urgency, WatchId, WholeBlocks};
 use crate::event::Event;
 use crate::lifecycle::{BlockRef, LifecycleError};
 
@@ -150,14 +150,14 @@ impl Swaps {
         let key = SwapKey(self.next);
         self.next += 1;
         let SwapAsk { way, path, pairs, source, target, within } = ask;
-        let spans = Spans::Blocks {
+        let spans = Spans::Blocks(Box::new(WholeBlocks {
             local: path.host,
             remote: path.device,
             block_bytes: path.block_bytes,
             strides: path.strides,
             layers: path.layers,
             blocks: pairs.iter().map(|(device, host)| (*host, device.index)).collect(),
-        };
+        }));
         let direction = match way {
             SwapWay::Out => Direction::Read,
             SwapWay::In => Direction::Write,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Get, GetOp, Gets, Piece, Ready};
 use crate::FlowCause;
+use crate::action::Ticket;
 use crate::relay::berths::Pool;
 use crate::relay::early::OfferKey;
 use crate::relay::error::RelayFailed;
@@ -68,6 +69,11 @@ impl Gets {
         let Self { ops, by_offer, moves, next, piece, over, .. } = std::mem::replace(self, fresh);
         (self.ops, self.by_offer, self.moves) = (ops, by_offer, moves);
         (self.next, self.piece, self.over) = (next, piece, over);
+    }
+
+    /// What is kept of the application's memory until nothing can land there any more.
+    pub(in crate::relay) fn keeps(&self) -> impl Iterator<Item = Ticket> + '_ {
+        self.ops.values().filter_map(|get| get.memory.as_ref().map(|(_, keep)| *keep))
     }
 
     pub(in crate::relay) fn held(&self) -> u64 {

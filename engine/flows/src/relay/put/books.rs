@@ -6,6 +6,7 @@ use penstock_session::control::ChunkKind;
 use penstock_session::purse::Unbalanced;
 
 use super::{Memory, Part, Put, PutOp, Puts, ToFill, Torn};
+use crate::action::Ticket;
 use crate::relay::berths::Pool;
 use crate::relay::error::RelayFailed;
 
@@ -76,6 +77,14 @@ impl Puts {
         let fresh = Self::new(pool, each, control, most, abort);
         let Self { ops, next, torn, ended_signals, .. } = std::mem::replace(self, fresh);
         (self.ops, self.next, self.torn, self.ended_signals) = (ops, next, torn, ended_signals);
+    }
+
+    /// What is kept of the application's memory for those that have not ended.
+    pub(in crate::relay) fn keeps(&self) -> impl Iterator<Item = Ticket> + '_ {
+        self.ops.values().filter(|put| !put.state.is_end()).filter_map(|put| match put.memory {
+            Memory::Extents { keep, .. } => Some(keep),
+            _ => None,
+        })
     }
 
     pub(in crate::relay) fn held(&self) -> ([u64; 2], u64) {

@@ -1,10 +1,10 @@
 //! The parts of a put: told of, answered, and taken back.
 
 use penstock_core::Moment;
-use penstock_session::control::{ChunkKind, Said};
+use penstock_session::control::ChunkKind;
 use penstock_session::purse::Waiter;
 
-use super::{Hold, Memory, Part, Put, PutEvent, PutOp, Puts};
+use super::{Hold, Memory, Part, Put, PutEvent, PutOp, Puts, Reader};
 use crate::action::Action;
 use crate::relay::error::RelayFailed;
 use crate::relay::out::{Alarm, Out};
@@ -56,7 +56,7 @@ impl Puts {
             let mut holds = Vec::new();
             for (place, reader) in put.readers.iter().enumerate().filter(|(_, reader)| reader.failed.is_none()) {
                 holds.push(Hold { reader: place, gone: None, quarantined: None });
-                out.act(Action::Say { peer: reader.peer, said: Said::Chunk(chunk.clone()) });
+                out.act(Action::Say { peer: reader.peer, said: chunk.clone().into() });
             }
             if let Some(part) = put.out.get_mut(&number) {
                 (part.is_filling, part.holds) = (false, holds);
@@ -99,11 +99,12 @@ impl Puts {
             self.torn.push((stream, failed.clone()));
         }
         out.tell();
-        // Also those who were told of nothing yet: they may have the metadata, and wait.
+        // Also those who were told of nothing yet: they may have the metadata, and wait. Who has all parts waits for nothing.
         if is_said && put.kind == ChunkKind::Data {
             let frame = put.frame(op, 0, ChunkKind::Error, &[], failed.to_string().as_bytes());
-            for reader in put.readers.iter().filter(|reader| reader.failed.is_none()) {
-                out.act(Action::Say { peer: reader.peer, said: Said::Chunk(frame.clone()) });
+            let lacks = |reader: &&Reader| reader.failed.is_none() && reader.answered < put.parts;
+            for reader in put.readers.iter().filter(lacks) {
+                out.act(Action::Say { peer: reader.peer, said: frame.clone().into() });
             }
         }
         if is_waiting {

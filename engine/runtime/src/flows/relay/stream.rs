@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use penstock_core::{EngineName, Env};
+use penstock_flows::Desk;
 pub use penstock_flows::relay::{Announced, Arrival};
 use penstock_flows::relay::{JoinKey, Stream as State, StreamKey};
 use penstock_session::RequestId;
@@ -34,24 +35,29 @@ impl<E: Env> Relay<E> {
         Ok(Stream { inner: Arc::clone(&self.inner), key })
     }
 
-    /// What has arrived for a request, if anything has: streams in the order of their numbers, everything else as it came.
+    /// What has arrived for a request, if anything has: streams in the order of their numbers, everything else as it came. Of a request that
+    /// was given up, here or elsewhere, or cleaned up here, nothing arrives any more, which is said as [`Ended`](super::RelayError::Ended).
     pub fn try_arrival(&self, request: &RequestId) -> Result<Option<Arrival>, FlowError> {
         self.inner.bring_forward();
         // Who only looks wakes nobody.
         let is_closed = || self.inner.is_closed.load(Ordering::Relaxed);
-        if !self.inner.hub.shared.look_at_desk(|desk| is_closed() || desk.relays().has_arrival(request)) {
+        if !self.inner.hub.shared.look_at_desk(|desk| is_closed() || has_news(desk, request)) {
             return Ok(None);
         }
-        Ok(self.inner.call(|relays, now| Ok(relays.next_arrival(request, now)))?)
+        let next = self.inner.call(|relays, now| match relays.next_arrival(request, now) {
+            None => relays.may_read(request).map(|()| None),
+            found => Ok(found),
+        });
+        Ok(next?)
     }
 
-    /// What arrives next for a request, at most so long.
+    /// What arrives next for a request, at most so long. That its request was given up ends the wait.
     pub fn arrival(&self, request: &RequestId, within: Duration) -> Result<Arrival, FlowError> {
         let env = &self.inner.hub.shared.env;
         let until = env.now() + within;
         loop {
             let left = until.since(env.now());
-            let found = self.inner.wait(left, |desk| desk.relays().has_arrival(request).then_some(()));
+            let found = self.inner.wait(left, |desk| has_news(desk, request).then_some(()));
             // Another thread may have been quicker.
             if let Some(arrival) = self.try_arrival(request)? {
                 return Ok(arrival);
@@ -69,11 +75,24 @@ impl<E: Env> Relay<E> {
     }
 }
 
+/// Whether something of a request is to be told: what has arrived, or that nothing does any more.
+fn has_news(desk: &Desk, request: &RequestId) -> bool {
+    desk.relays().has_arrival(request) || desk.relays().may_read(request).is_err()
+}
+
 impl<E: Env> Join<E> {
     /// What it came to, if it has ended: the chunks in the order of the sources, each to be given to [`Relay::get`].
     pub fn poll(&self) -> Option<Result<Vec<Announced>, RelayFailed>> {
         self.inner.bring_forward();
         self.inner.hub.shared.look_at_desk(|desk| desk.relays().join_result(self.key).cloned())
+    }
+
+    /// The chunks that are there by now, in the order of the sources; none of one that has failed. Each may be fetched before the last source
+    /// is there, so that its own has the memory back: sources that put for two joins in different orders may otherwise wait for each other,
+    /// each for berths that the other one's join would free. What was fetched so is among what the join comes to all the same.
+    pub fn found(&self) -> Vec<Announced> {
+        self.inner.bring_forward();
+        self.inner.hub.shared.look_at_desk(|desk| desk.relays().join_found(self.key))
     }
 
     /// Waits until it has ended.
@@ -121,7 +140,7 @@ impl<E: Env> Stream<E> {
     }
 }
 
-fn ended(desk: &penstock_flows::Desk, key: StreamKey) -> Option<Result<(), RelayFailed>> {
+fn ended(desk: &Desk, key: StreamKey) -> Option<Result<(), RelayFailed>> {
     match desk.relays().stream_state(key)? {
         (State::Done, _) => Some(Ok(())),
         (State::Error, failed) => failed.cloned().map(Err),

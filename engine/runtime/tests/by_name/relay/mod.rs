@@ -237,6 +237,45 @@ use streams::{
     scenario_13_streams_both_ways_with_two_credits_do_not_deadlock,
 };
 
+/// Each source has one berth, and lends it to the join that the other one puts for last.
+#[test]
+fn joins_that_would_wait_for_each_other_go_on_when_what_is_there_is_fetched() {
+    let net = Net::new(Shm, &["a", "b", "c"], || RelaySpec::new().berths(BERTH, 1, 1));
+    let names = [request("r"), request("s")];
+    let sources = [0, 1].map(|at| net.engine(at).name().clone());
+    let joins = [0, 1].map(|of| net.relay(2).join(&names[of], &sources, PATIENCE).unwrap());
+    let put = |at: usize, of: usize| {
+        let whole = pattern((2 * at + of) as u64, 100);
+        net.relay(at).put(Put::owned(whole), &names[of], &[&net.peer(at, 2)]).unwrap()
+    };
+    let puts = [put(0, 0), put(1, 1), put(0, 1), put(1, 0)];
+    net.until("one of each is there", || joins.iter().all(|join| join.found().len() == 1));
+    assert!(joins.iter().all(|join| join.poll().is_none()));
+    let mut fetched = Vec::new();
+    net.until("each is fetched as it comes", || {
+        // Berths that came back are written by whoever asks.
+        puts.iter().for_each(|put| drop(put.poll()));
+        for (of, join) in joins.iter().enumerate() {
+            for one in join.found() {
+                if fetched.contains(&one) {
+                    continue;
+                }
+                let at = sources.iter().position(|source| *source == one.engine).unwrap();
+                let got = net.relay(2).get(&one.metadata, Destination::memory()).unwrap().wait(PATIENCE);
+                assert_eq!(got.unwrap().unwrap().bytes, pattern((2 * at + of) as u64, 100));
+                fetched.push(one);
+            }
+        }
+        fetched.len() == 4
+    });
+    for join in &joins {
+        assert_eq!(join.wait(PATIENCE).unwrap().unwrap().len(), 2, "also what was fetched before");
+    }
+    puts.iter().for_each(|put| put.wait(PATIENCE).unwrap().unwrap());
+    drop((joins, puts));
+    net.rests();
+}
+
 /// What is announced before its reader has a relay is kept for it.
 #[test]
 fn defect_004_early_notifications_are_lost() {
@@ -272,6 +311,54 @@ fn a_relay_is_opened_once_and_again_when_it_was_closed() {
     assert_eq!(got.bytes, b"anew");
     let none = net.engine(0).relay(RelaySpec::new().berths(0, 1, 1)).map(drop).unwrap_err();
     assert!(matches!(none, relay::OpenError::NoBerths { .. }), "{none}");
+}
+
+/// Whoever waits for what arrives hears that its request was given up, here or elsewhere, or that it is cleaned up.
+#[test]
+fn whoever_waits_for_what_arrives_hears_that_nothing_does() {
+    let net = Net::new(Shm, &["a", "b"], small);
+    type Ends = fn(&Net, &str);
+    let ends: [(&str, Ends); 3] = [
+        ("aborted there", |net, of| net.relay(0).abort(&request(of), "enough")),
+        ("aborted here", |net, of| net.relay(1).abort(&request(of), "enough")),
+        ("cleaned up", |net, of| net.relay(1).cleanup(&request(of))),
+    ];
+    for (of, end) in ends {
+        // It has begun to arrive.
+        let stream = net.relay(0).stream(&request(of), &[&net.peer(0, 1)]).unwrap();
+        let put = stream.put(Put::bytes(b"one")).unwrap();
+        assert!(matches!(net.relay(1).arrival(&request(of), PATIENCE).unwrap(), Arrival::Chunk(_)));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| net.relay(1).arrival(&request(of), PATIENCE).map(drop).unwrap_err());
+            end(&net, of);
+            let error = waiting.join().unwrap();
+            assert!(matches!(error, FlowError::Relay(RelayError::Ended { .. })), "{of}: {error}");
+        });
+        drop((stream, put));
+        // The next one would wait for it, and be written by whoever waits for something of that relay: here nobody does.
+        net.until("its berth is back", || net.metrics(0).puts == 0);
+    }
+    net.rests();
+}
+
+/// No chunk of it is under way, so nothing else would say to its reader that no other one comes.
+#[test]
+fn a_stream_of_a_relay_that_closes_fails_on_both_sides() {
+    let net = Net::without_relays(Shm, &["a", "b"]);
+    let (here, there) = (net.engine(0).relay(small()).unwrap(), net.engine(1).relay(small()).unwrap());
+    let stream = here.stream(&request("r"), &[&net.peer(0, 1)]).unwrap();
+    let put = stream.put(Put::bytes(b"one")).unwrap();
+    let Arrival::Chunk(chunk) = there.arrival(&request("r"), PATIENCE).unwrap() else { panic!("a chunk was put") };
+    there.get(&chunk.metadata, Destination::memory()).unwrap().wait(PATIENCE).unwrap().unwrap();
+    assert_eq!(put.wait(PATIENCE).unwrap(), Ok(()));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| there.arrival(&request("r"), PATIENCE));
+        assert!(here.close(PATIENCE), "its reader was told, and has answered");
+        let arrival = waiting.join().unwrap();
+        assert!(matches!(arrival, Ok(Arrival::Failed { .. })), "{arrival:?}");
+    });
+    assert_eq!(stream.wait(PATIENCE).unwrap().unwrap_err().cause, FlowCause::EngineClosed);
+    assert!(matches!(there.try_arrival(&request("r")), Ok(None)), "once");
 }
 
 /// Engines without threads, turned by the one thread that has both.

@@ -6,6 +6,7 @@ use proptest::strategy::Union;
 use super::super::{Decoder, Received, encode};
 use super::*;
 use crate::control::*;
+use crate::few::Few;
 use crate::frame::Frame;
 use crate::transfers::id::TransferId;
 
@@ -101,8 +102,20 @@ fn grant() -> impl Strategy<Value = Said> {
     (head(), any::<[u32; 4]>(), any::<(u64, u64)>(), rest, blocks()).prop_map(|(head, numbers, span, rest, blocks)| {
         let [leg, layout, layout_generation, skip] = numbers;
         let ((from, capacity), (once, resumes, urgency, trace)) = (span, rest);
-        let grant =
-            Grant { head, leg, layout, layout_generation, from, skip, capacity, once, resumes, urgency, blocks, trace };
+        let grant = Grant {
+            head,
+            leg,
+            layout,
+            layout_generation,
+            from,
+            skip,
+            capacity,
+            once,
+            resumes,
+            urgency,
+            blocks: blocks.into(),
+            trace: trace.into(),
+        };
         Said::Grant(grant)
     })
 }
@@ -125,7 +138,7 @@ fn lend() -> impl Strategy<Value = Said> {
             ttl_ms,
             blocks,
         };
-        Said::Lend(lend)
+        lend.into()
     })
 }
 
@@ -141,7 +154,7 @@ fn chunk() -> impl Strategy<Value = Said> {
     (numbers, text(REQUEST_BYTES_MAX), extents, words).prop_map(|(numbers, request, extents, (schema, header))| {
         let ([op, number, bytes], [stream, part, parts], readers, kind) = numbers;
         let chunk = Chunk { op, request, stream, number, part, parts, bytes, readers, kind, extents, schema, header };
-        Said::Chunk(chunk)
+        chunk.into()
     })
 }
 
@@ -152,8 +165,10 @@ fn short() -> impl Strategy<Value = Said> {
         });
     let gone = any::<(u32, u32)>().prop_map(|(number, generation)| Said::LayoutGone(LayoutGone { number, generation }));
     let rows = any::<(u32, u32, u32)>().prop_map(|(buffers, first, count)| SentRows { buffers, first, count });
-    let seal = (head(), any::<(u64, u64)>(), any::<u32>(), vec(rows, 0..4))
-        .prop_map(|(head, (parts, tokens), legs, rows)| Said::Seal(Seal { head, parts, tokens, legs, rows }));
+    let seal =
+        (head(), any::<(u64, u64)>(), any::<u32>(), vec(rows, 0..4)).prop_map(|(head, (parts, tokens), legs, rows)| {
+            Said::Seal(Seal { head, parts, tokens, legs, rows: rows.into() })
+        });
     let ack = (head(), any::<Option<u64>>()).prop_map(|(head, lease)| Said::Ack(Ack { head, lease }));
     let acked = (head(), any::<u64>(), any::<bool>())
         .prop_map(|(head, lease, is_valid)| Said::Acked(Acked { head, lease, is_valid }));
@@ -238,15 +253,15 @@ fn granted(blocks: usize, trace: usize) -> Said {
         once: None,
         resumes: false,
         urgency: 0,
-        blocks: vec![u32::MAX; blocks],
-        trace: vec![0; trace],
+        blocks: Few::of(u32::MAX, blocks),
+        trace: vec![0; trace].into(),
     })
 }
 
 fn lent(blocks: usize) -> Said {
     let (layout, layout_generation) = (0, 0);
     let blocks = vec![u32::MAX; blocks];
-    Said::Lend(Lend {
+    Said::Lend(Box::new(Lend {
         head: HEAD,
         layout,
         layout_generation,
@@ -259,7 +274,7 @@ fn lent(blocks: usize) -> Said {
         lease: 1,
         ttl_ms: 1,
         blocks,
-    })
+    }))
 }
 
 fn news(label: usize, buffers: usize) -> Said {
@@ -300,7 +315,7 @@ fn answered(blocks: usize) -> Said {
 
 fn offered(request: usize, extents: usize, schema: usize, header: usize) -> Said {
     let extent = Extent { region: u32::MAX, generation: u32::MAX, offset: u64::MAX, len: u64::MAX };
-    Said::Chunk(Chunk {
+    Said::Chunk(Box::new(Chunk {
         op: 0,
         request: "r".repeat(request),
         stream: 0,
@@ -313,7 +328,7 @@ fn offered(request: usize, extents: usize, schema: usize, header: usize) -> Said
         extents: vec![extent; extents],
         schema: vec![0; schema],
         header: vec![0; header],
-    })
+    }))
 }
 
 #[test]
@@ -322,7 +337,7 @@ fn every_limit_is_kept_by_who_says_it_and_by_who_hears_it() {
     let sealed = |runs: usize| {
         let rows = vec![SentRows { buffers: u32::MAX, first: u32::MAX, count: u32::MAX }; runs];
         let head = Head { transfer: TransferId::from_bytes([0; 16]), side: Side::Source, rank: 0, ranks: 0 };
-        Said::Seal(Seal { head, parts: 0, tokens: 0, legs: 0, rows })
+        Said::Seal(Seal { head, parts: 0, tokens: 0, legs: 0, rows: rows.into() })
     };
     let renew = |leases: usize| Said::Renew(Renew { leases: vec![u64::MAX; leases] });
     let abort = |request: usize, words: usize| {

@@ -69,23 +69,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock_core::{Cause, Direction, Env, RegionId};
-use penstock_flows::continuation::{Ask, Child, Inherited as Given, Lent, Pins as Keeper, Waited};
+use penstock_core::{Cause, Env, RegionId};
+use penstock_flows::continuation::{Ask, Child, Inherited as Given, Pins as Keeper};
 pub use penstock_flows::continuation::{
     Finished as Ended, Group, Home, Isolation, Metrics as PinMetrics, Miss, Parent, PinError, PinKey,
     Settings as PinSettings,
 };
-use penstock_flows::{Cut, Desk, Layout as FlowLayout, LayoutKey, Pair, Run};
+use penstock_flows::{Cut, Pair, Run};
 use penstock_memory::{Blocks, Window};
 use penstock_session::RequestId;
 
+pub use self::waiting::{Inheriting, InheritingFrom};
 use super::lifecycle::Lifecycle;
 use super::{CallError, FlowError, Layout, Report};
-use crate::desk::key_of;
 use crate::engine::Engine;
 use crate::hub::Hub;
-use crate::peer::{Peer, Submit};
-use crate::plan::PlanBuilder;
+use crate::peer::Peer;
+
+mod waiting;
 
 /// A group of blocks that a parent has.
 pub trait ParentBlocks {
@@ -186,74 +187,7 @@ impl<E: Env> Pins<E> {
         (layout, own): (&Layout<E>, &Blocks),
         within: Duration,
     ) -> Result<Result<u64, Miss>, FlowError> {
-        let shared = &self.hub.shared;
-        shared.check_usable().map_err(FlowError::Engine)?;
-        if !Arc::ptr_eq(&layout.hub, &self.hub) {
-            return Err(FlowError::ForeignLayout { label: layout.label().to_owned() });
-        }
-        layout.ground.check(own)?;
-        let until = shared.env.now() + within;
-        let ours = shared.look_at_desk(|desk| desk.layout(layout.key).cloned()).ok_or(CallError::NoLayout)?;
-        // One token at least is the child's to compute, and no more is lent than there is room for.
-        let room = own.len() as u64 * u64::from(ours.block_tokens());
-        let (to, tokens) = (key_of(&peer.state), tokens.min(room + 1));
-        let asked = shared.call_desk(|desk, now| desk.ask_parent(to, parent, isolation, tokens, within, now));
-        let ask = match asked {
-            Ok(ask) => ask,
-            Err(miss) => return Ok(Err(miss)),
-        };
-        self.hub.wait_for_desk(within, |desk| desk.has_parent(ask).then_some(()));
-        let answer = shared.call_desk(|desk, _| {
-            let answer = desk.parent_lent(ask);
-            if answer.is_none() {
-                desk.stop_asking(ask);
-            }
-            answer
-        });
-        let lent = match answer {
-            Some(Ok(lent)) => lent,
-            Some(Err(miss)) => return Ok(Err(miss)),
-            None => return Ok(Err(Miss::Late)),
-        };
-        let left = || until.since(shared.env.now());
-        let read = self.read(peer, &lent, (&ours, own), left());
-        shared.call_desk(|desk, _| desk.give_back_parent(&lent, read.is_ok()));
-        if let Err(cause) = read {
-            return Ok(Err(if peer.ended().is_some() { Miss::PeerLost } else { Miss::Unread(cause) }));
-        }
-        self.hub.wait_for_desk(left(), |desk| desk.knows_parent_stood(&lent).then_some(()));
-        let stood = shared.call_desk(|desk, _| {
-            let stood = desk.parent_stood(&lent);
-            desk.forget_parent(&lent);
-            stood
-        });
-        Ok(stood.unwrap_or(Err(Miss::Late)).map(|()| lent.tokens))
-    }
-
-    /// Reads what is lent into blocks of this engine.
-    fn read(
-        &self,
-        peer: &Peer<E>,
-        lent: &Lent,
-        (ours, own): (&FlowLayout, &Blocks),
-        within: Duration,
-    ) -> Result<(), Cause> {
-        let shared = &self.hub.shared;
-        let at = LayoutKey { number: lent.terms.layout, generation: lent.terms.layout_generation };
-        let theirs = shared.look_at_desk(|desk| desk.layout_at(lent.peer, at).cloned()).ok_or(Cause::RevokedByPeer)?;
-        let pair = Pair::of(ours, &theirs).map_err(|_| Cause::NoPath)?;
-        let here = Run { blocks: own.indices(), first: 0 };
-        let there = Run { blocks: &lent.blocks, first: 0 };
-        let mut spans = Vec::new();
-        let cut = Cut { layers: 0..pair.layers(), here, there, tokens: lent.tokens, once: None };
-        pair.cut(&cut, &mut spans).map_err(|_| Cause::OutOfBounds)?;
-        let (near, far) = pair.regions();
-        let near = shared.registry.resolve(near.region, near.generation).map_err(|_| Cause::RevokedHere)?;
-        let far = peer.state.entry_of(far.region, far.generation).ok_or(Cause::RevokedByPeer)?;
-        let plan = PlanBuilder::new(Direction::Read).between_parts(shared, &near, &peer.state, &far);
-        let plan = plan.extents(&spans).build().map_err(|_| Cause::NoPath)?;
-        let transfer = peer.submit(&plan, Submit::new().within(within)).map_err(|_| Cause::NoPath)?;
-        transfer.wait().map(drop).map_err(|fault| fault.cause)
+        Ok(self.inherit_from_begin(peer, (parent, isolation), tokens, (layout, own), within)?.wait())
     }
 
     /// Reports what may be the end of a request of a device, and keeps its blocks in the same step: whoever is told of the end can
@@ -287,7 +221,7 @@ impl<E: Env> Pins<E> {
     }
 
     /// Gives a child of so many tokens as many whole blocks of its parent as it can have, or says why none. A child that asks again gets
-    /// what it has.
+    /// the same once more: they stay until both were dropped.
     pub fn inherit(
         &self,
         parent: &RequestId,
@@ -322,22 +256,7 @@ impl<E: Env> Pins<E> {
         tokens: u64,
         within: Duration,
     ) -> Result<Result<Inherited<E>, Miss>, FlowError> {
-        let ask = ask(parent, isolation, child, tokens, None);
-        let given = match self.call(|pins, now| pins.inherit_or_wait(ask, now + within, now))? {
-            Waited::Now(given) => given,
-            Waited::Later(key) => {
-                self.hub.wait_for_desk(within, |desk: &Desk| desk.has_answer(key).then_some(()));
-                let shared = &self.hub.shared;
-                shared.call_desk(|desk, _| {
-                    let answer = desk.waited(key);
-                    if answer.is_none() {
-                        desk.stop_waiting(key);
-                    }
-                    answer.unwrap_or(Err(Miss::Running))
-                })
-            }
-        };
-        Ok(given.map(|given| Inherited::new(&self.hub, given)))
+        Ok(self.inherit_begin(parent, isolation, child, tokens, within)?.wait())
     }
 
     /// What the parent's caller has left, as long as it is remembered, with blocks or without.

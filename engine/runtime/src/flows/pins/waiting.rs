@@ -1,0 +1,297 @@
+//! Children that wait for what they inherit: for a parent of this engine that runs, and for blocks of another engine's.
+//!
+//! Whoever makes an engine's progress itself cannot sleep in a call until somebody else has pinned what it waits for: it begins here, and
+//! looks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_core::{Cause, Direction, Env, Moment};
+use penstock_flows::continuation::abroad::AskKey;
+use penstock_flows::continuation::{Lent, Waited};
+use penstock_flows::{Cut, Layout as FlowLayout, LayoutKey, Pair, Run};
+use penstock_memory::Blocks;
+use penstock_session::RequestId;
+
+use super::{Inherited, Isolation, Miss, Pins, ask};
+use crate::desk::key_of;
+use crate::flows::{CallError, FlowError, Layout};
+use crate::peer::{Peer, Submit};
+use crate::plan::PlanBuilder;
+use crate::quiesce::{Answer, Hold, RemoteHold};
+use crate::transfer::{GRACE, Transfer};
+
+/// A child that waits for a parent of this engine. Dropped, it waits no more, and what it was given meanwhile goes back.
+pub struct Inheriting<E: Env> {
+    pins: Pins<E>,
+    waited: Waited,
+    until: Moment,
+}
+
+impl<E: Env> Pins<E> {
+    /// The same as [`inherit_within`](Self::inherit_within) without sleeping in it: who waits looks by [`Inheriting::poll`].
+    pub fn inherit_begin(
+        &self,
+        parent: &RequestId,
+        isolation: &Isolation,
+        child: &RequestId,
+        tokens: u64,
+        within: Duration,
+    ) -> Result<Inheriting<E>, FlowError> {
+        let ask = ask(parent, isolation, child, tokens, None);
+        let until = self.hub.shared.env.now() + within;
+        let waited = self.call(|pins, now| pins.inherit_or_wait(ask, now + within, now))?;
+        Ok(Inheriting { pins: self.clone(), waited, until })
+    }
+}
+
+impl<E: Env> Inheriting<E> {
+    /// What it gets, once that is known: by its own time at the latest. It is given once; who asks again hears that there is no parent.
+    pub fn poll(&mut self) -> Option<Result<Inherited<E>, Miss>> {
+        let shared = &self.pins.hub.shared;
+        let given = match &mut self.waited {
+            Waited::Now(given) => std::mem::replace(given, Err(Miss::NoParent)),
+            Waited::Later(key) => {
+                let key = *key;
+                let is_late = shared.env.now() >= self.until;
+                let given = shared.call_desk(|desk, _| {
+                    let answer = desk.waited(key);
+                    if answer.is_none() && is_late {
+                        desk.stop_waiting(key);
+                    }
+                    answer
+                });
+                let given = given.or(is_late.then_some(Err(Miss::Running)))?;
+                self.waited = Waited::Now(Err(Miss::NoParent));
+                given
+            }
+        };
+        Some(given.map(|given| Inherited::new(&self.pins.hub, given)))
+    }
+
+    /// Waits for it.
+    pub(super) fn wait(mut self) -> Result<Inherited<E>, Miss> {
+        if let Waited::Later(key) = self.waited {
+            let left = self.until.since(self.pins.hub.shared.env.now());
+            self.pins.hub.wait_for_desk(left, |desk| desk.has_answer(key).then_some(()));
+        }
+        self.poll().unwrap_or(Err(Miss::Running))
+    }
+}
+
+impl<E: Env> Drop for Inheriting<E> {
+    fn drop(&mut self) {
+        if penstock_memory::fork::in_child() {
+            return;
+        }
+        let shared = &self.pins.hub.shared;
+        match &self.waited {
+            Waited::Later(key) => shared.call_desk(|desk, _| desk.stop_waiting(*key)),
+            Waited::Now(Ok(given)) => drop(shared.call_desk(|desk, _| desk.call_pins(|pins| pins.give_up(given.key)))),
+            Waited::Now(Err(_)) => {}
+        }
+    }
+}
+
+/// How far a child is that inherits from another engine.
+enum Stage<E: Env> {
+    /// It has asked.
+    Asked(AskKey),
+    /// It reads what is lent.
+    Reads(Lent, Transfer<E>),
+    /// It has everything, and wants to know whether that stood until then.
+    Returned(Lent),
+    /// It has its answer.
+    Over(Result<u64, Miss>),
+}
+
+/// A child that inherits from another engine: it asks, reads, and hears whether what it has read stood until then. Dropped before it has its
+/// answer, it gives up. Blocks into which something may still be read when it has failed are kept out of reuse until that is over, whoever lets
+/// them go.
+pub struct InheritingFrom<E: Env> {
+    pins: Pins<E>,
+    peer: Peer<E>,
+    ours: Arc<FlowLayout>,
+    own: Blocks,
+    until: Moment,
+    stage: Stage<E>,
+}
+
+impl<E: Env> Pins<E> {
+    /// The same as [`inherit_from`](Self::inherit_from) without sleeping in it: who waits looks by [`InheritingFrom::poll`].
+    pub fn inherit_from_begin(
+        &self,
+        peer: &Peer<E>,
+        (parent, isolation): (&RequestId, &Isolation),
+        tokens: u64,
+        (layout, own): (&Layout<E>, &Blocks),
+        within: Duration,
+    ) -> Result<InheritingFrom<E>, FlowError> {
+        let shared = &self.hub.shared;
+        shared.check_usable().map_err(FlowError::Engine)?;
+        if !Arc::ptr_eq(&layout.hub, &self.hub) {
+            return Err(FlowError::ForeignLayout { label: layout.label().to_owned() });
+        }
+        layout.ground.check(own)?;
+        let until = shared.env.now() + within;
+        let ours = shared.look_at_desk(|desk| desk.layout(layout.key).cloned()).ok_or(CallError::NoLayout)?;
+        // One token at least is the child's to compute, and no more is lent than there is room for.
+        let room = own.len() as u64 * u64::from(ours.block_tokens());
+        let (to, tokens) = (key_of(&peer.state), tokens.min(room + 1));
+        let asked = shared.call_desk(|desk, now| desk.ask_parent(to, parent, isolation, tokens, within, now));
+        let stage = match asked {
+            Ok(ask) => Stage::Asked(ask),
+            Err(miss) => Stage::Over(Err(miss)),
+        };
+        Ok(InheritingFrom { pins: self.clone(), peer: peer.clone(), ours, own: own.clone(), until, stage })
+    }
+}
+
+impl<E: Env> InheritingFrom<E> {
+    /// How many tokens are in the child's blocks, once that is known; it stays what it is.
+    pub fn poll(&mut self) -> Option<Result<u64, Miss>> {
+        loop {
+            let next = match &self.stage {
+                Stage::Asked(ask) => self.asked(*ask),
+                Stage::Reads(lent, transfer) => self.reads(lent, transfer),
+                Stage::Returned(lent) => self.returned(lent),
+                Stage::Over(answer) => return Some(*answer),
+            };
+            self.stage = next?;
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.until.since(self.pins.hub.shared.env.now())
+    }
+
+    fn asked(&self, ask: AskKey) -> Option<Stage<E>> {
+        let shared = &self.pins.hub.shared;
+        let is_late = self.left().is_zero();
+        let answer = shared.call_desk(|desk, _| {
+            let answer = desk.parent_lent(ask);
+            if answer.is_none() && is_late {
+                desk.stop_asking(ask);
+            }
+            answer
+        });
+        let lent = match answer {
+            Some(Ok(lent)) => lent,
+            Some(Err(miss)) => return Some(Stage::Over(Err(miss))),
+            None => return is_late.then_some(Stage::Over(Err(Miss::Late))),
+        };
+        Some(match self.read(&lent) {
+            Ok(transfer) => Stage::Reads(lent, transfer),
+            Err(cause) => {
+                self.pins.hub.shared.call_desk(|desk, _| desk.give_back_parent(&lent, false));
+                self.unread(cause)
+            }
+        })
+    }
+
+    fn reads(&self, lent: &Lent, transfer: &Transfer<E>) -> Option<Stage<E>> {
+        let Some(ended) = transfer.poll() else {
+            // It ends by its own deadline, which is this one, unless no worker is left that could say so.
+            let is_stuck = self.pins.hub.shared.env.now() >= self.until + GRACE;
+            return is_stuck.then(|| {
+                self.stop_reading(lent, transfer);
+                self.unread(Cause::NotEnded)
+            });
+        };
+        match ended {
+            Ok(_) => {
+                self.pins.hub.shared.call_desk(|desk, _| desk.give_back_parent(lent, true));
+                Some(Stage::Returned(lent.clone()))
+            }
+            Err(fault) => {
+                self.stop_reading(lent, transfer);
+                Some(self.unread(fault.cause))
+            }
+        }
+    }
+
+    fn unread(&self, cause: Cause) -> Stage<E> {
+        Stage::Over(Err(if self.peer.ended().is_some() { Miss::PeerLost } else { Miss::Unread(cause) }))
+    }
+
+    /// Nothing more is read. Where a part of it may still be under way, the child's blocks are kept out of reuse until it is not, and the
+    /// lease is left to the lender, who waits for that by its own clock.
+    fn stop_reading(&self, lent: &Lent, transfer: &Transfer<E>) {
+        let Answer { local, remote } = transfer.cancel(Duration::ZERO);
+        let is_quiet = local.is_quiesced() && matches!(remote, RemoteHold::Quiesced);
+        if let Hold::Quarantined(held) = local {
+            held.keep(self.own.clone());
+        }
+        self.pins
+            .hub
+            .shared
+            .call_desk(|desk, _| if is_quiet { desk.give_back_parent(lent, false) } else { desk.leave_parent(lent) });
+    }
+
+    fn returned(&self, lent: &Lent) -> Option<Stage<E>> {
+        let shared = &self.pins.hub.shared;
+        let is_late = self.left().is_zero();
+        let stood = shared.call_desk(|desk, _| {
+            let stood = desk.parent_stood(lent);
+            if stood.is_some() || is_late {
+                desk.forget_parent(lent);
+            }
+            stood
+        });
+        let stood = stood.or(is_late.then_some(Err(Miss::Late)))?;
+        Some(Stage::Over(stood.map(|()| lent.tokens)))
+    }
+
+    /// Reads what is lent into blocks of this engine.
+    fn read(&self, lent: &Lent) -> Result<Transfer<E>, Cause> {
+        let shared = &self.pins.hub.shared;
+        let at = LayoutKey { number: lent.terms.layout, generation: lent.terms.layout_generation };
+        let theirs = shared.look_at_desk(|desk| desk.layout_at(lent.peer, at).cloned()).ok_or(Cause::RevokedByPeer)?;
+        let pair = Pair::of(&self.ours, &theirs).map_err(|_| Cause::NoPath)?;
+        let here = Run { blocks: self.own.indices(), first: 0 };
+        let there = Run { blocks: &lent.blocks, first: 0 };
+        let mut spans = Vec::new();
+        let cut = Cut { layers: 0..pair.layers(), here, there, tokens: lent.tokens, once: None };
+        pair.cut(&cut, &mut spans).map_err(|_| Cause::OutOfBounds)?;
+        let (near, far) = pair.regions();
+        let near = shared.registry.resolve(near.region, near.generation).map_err(|_| Cause::RevokedHere)?;
+        let far = self.peer.state.entry_of(far.region, far.generation).ok_or(Cause::RevokedByPeer)?;
+        let plan = PlanBuilder::new(Direction::Read).between_parts(shared, &near, &self.peer.state, &far);
+        let plan = plan.extents(&spans).build().map_err(|_| Cause::NoPath)?;
+        self.peer.submit(&plan, Submit::new().within(self.left())).map_err(|_| Cause::NoPath)
+    }
+
+    /// Waits for it.
+    pub(super) fn wait(mut self) -> Result<u64, Miss> {
+        loop {
+            if let Some(answer) = self.poll() {
+                return answer;
+            }
+            let left = self.left();
+            // What has come is looked at by the next turn of this loop.
+            let _ = match &self.stage {
+                Stage::Asked(ask) => self.pins.hub.wait_for_desk(left, |desk| desk.has_parent(*ask).then_some(())),
+                Stage::Reads(_, transfer) => transfer.wait().ok().map(drop),
+                Stage::Returned(lent) => {
+                    self.pins.hub.wait_for_desk(left, |desk| desk.knows_parent_stood(lent).then_some(()))
+                }
+                Stage::Over(_) => None,
+            };
+        }
+    }
+}
+
+impl<E: Env> Drop for InheritingFrom<E> {
+    fn drop(&mut self) {
+        if penstock_memory::fork::in_child() {
+            return;
+        }
+        let shared = &self.pins.hub.shared;
+        match &self.stage {
+            Stage::Asked(ask) => shared.call_desk(|desk, _| desk.stop_asking(*ask)),
+            Stage::Reads(lent, transfer) => self.stop_reading(lent, transfer),
+            Stage::Returned(lent) => shared.call_desk(|desk, _| desk.forget_parent(lent)),
+            Stage::Over(_) => {}
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The swaps of one request: begun, looked at, gone on with or given up.
+
+use std::time::Duration;
+
+use penstock::flows::lifecycle::Request as State;
+use penstock::flows::{FlowError, LifecycleError, Report, SwapWay, block_refs};
+use penstock::{Blocks, Moment};
+
+use super::{Request, device_of};
+use crate::lives::device::Device;
+use crate::lives::spec::Step;
+use crate::lives::swapping::{Came, Swapping};
+use crate::oracle::{Invariant, Violated};
+use crate::stage::Seat;
+
+impl Request {
+    pub(super) fn begin_swap(
+        &mut self,
+        way: SwapWay,
+        device: Blocks,
+        host: Blocks,
+        within: Duration,
+        now: Moment,
+        seat: &mut Seat,
+    ) -> Result<(), Violated> {
+        let its = (&self.id, self.generation);
+        let swap = device_of(seat).lives.swap(way, its, &device, &host, within);
+        let swap = swap.map_err(|error| self.broken(Invariant::OneEndEach, format!("{way:?} is refused: {error}")))?;
+        device_of(seat).check_told()?;
+        let (who, refs) = (format!("{} {way:?}", self.who), block_refs(&device));
+        let (read, written) = if way == SwapWay::Out { (device, host) } else { (host, device) };
+        self.swap = Some(Swapping::new(who, way, swap, (&read, written), refs, (now, within)));
+        Ok(())
+    }
+
+    /// A swap that the engine carries out is not ended by words of others.
+    pub(super) fn check_whose(&self, device: &Device) -> Result<(), Violated> {
+        let Some(swap) = &self.swap else { return Ok(()) };
+        let report = match swap.way {
+            SwapWay::Out => Report::SwapOutCommitted,
+            SwapWay::In => Report::SwapInRolledBack { is_lost: false },
+        };
+        match device.lives.report(&self.id, self.generation, &report) {
+            Err(FlowError::Lifecycle(why)) if matches!(*why, LifecycleError::SwapOfOurs { .. }) => Ok(()),
+            said => Err(self.broken(Invariant::OneEndEach, format!("{report:?} in a swap is answered by {said:?}"))),
+        }
+    }
+
+    /// The swap is looked at, and gone on with when its bytes are there.
+    pub(super) fn look_at_swap(&mut self, now: Moment, disturbed: Moment, seat: &mut Seat) -> Result<(), Violated> {
+        let Some(mut swap) = self.swap.take() else { return Ok(()) };
+        let is_cut = device_of(seat).is_unreachable();
+        let came = swap.look(now, disturbed, is_cut)?;
+        let way = swap.way;
+        match came {
+            Came::Nothing => self.swap = Some(swap),
+            Came::Moved if now < swap.moved_at(now) + self.spec.pause => self.swap = Some(swap),
+            Came::Moved => {
+                let Some(content) = &self.content else { return Ok(()) };
+                let player = *seat.player();
+                let pool = match way {
+                    SwapWay::Out => seat.pool().expect("it lives"),
+                    SwapWay::In => seat.device().expect("it lives").pool(),
+                };
+                content.check(&player, pool, swap.places(), &self.who)?;
+                let written = swap.commit()?;
+                self.outcomes.push(true);
+                if way == SwapWay::Out {
+                    (self.host, self.state) = (written, Some(State::Swapped));
+                    self.device.clear();
+                    self.held.clear();
+                } else {
+                    self.device.extend(written);
+                    (self.state, self.host) = (Some(State::Active), None);
+                }
+            }
+            Came::Failed => self.fall_back(swap),
+            Came::TimedOut => {
+                self.outcomes.push(false);
+                self.given_up.push(swap);
+                self.drop_bytes();
+            }
+        }
+        Ok(())
+    }
+
+    /// The swap has failed, or was given up: the request is where it was.
+    fn fall_back(&mut self, swap: Swapping) {
+        self.is_back(swap.way);
+        self.given_up.push(swap);
+    }
+
+    fn is_back(&mut self, way: SwapWay) {
+        self.outcomes.push(false);
+        if way == SwapWay::Out {
+            self.state = Some(State::Active);
+        } else {
+            self.state = Some(State::Swapped);
+            self.held.clear();
+        }
+    }
+
+    pub(super) fn give_up_swap(&mut self, step: Step, now: Moment) -> Result<(), Violated> {
+        let Some(mut swap) = self.swap.take() else { return Ok(()) };
+        if step == Step::RollBack {
+            swap.roll_back(now)?;
+            self.fall_back(swap);
+            return Ok(());
+        }
+        // Nobody can say of it any more when it is over.
+        self.let_go.extend(swap.device.iter().copied());
+        self.is_back(swap.way);
+        Ok(())
+    }
+}
