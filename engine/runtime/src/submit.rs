@@ -59,7 +59,7 @@ impl<E: Env> Shared<E> {
         let split = self.ports.len() > 1 && bytes >= SPLIT_BYTES_MIN && peer.caps.splits;
         let helpers = if split { self.ports.len() } else { 1 };
         slot.begin(1 + helpers as u32, note.map(|note| note.payload), is_watched);
-        let command = || Command {
+        let command = |step: usize| Command {
             key,
             plan: plan.cloned(),
             peer: Arc::clone(peer),
@@ -67,9 +67,10 @@ impl<E: Env> Shared<E> {
             timeout: within,
             priority,
             is_split: helpers > 1,
+            helps: step > 0,
         };
         let first = self.pick_port();
-        if self.ports[first].commands.push(command()).is_err() {
+        if self.ports[first].commands.push(command(0)).is_err() {
             // Nobody else knows of it yet: both holders let go.
             for _ in 0..=helpers {
                 self.let_go(key);
@@ -78,7 +79,7 @@ impl<E: Env> Shared<E> {
         }
         for step in 1..helpers {
             let port = &self.ports[(first + step) % self.ports.len()];
-            if port.commands.push(command()).is_err() {
+            if port.commands.push(command(step)).is_err() {
                 self.let_go(key); // One helper less; the others do its part.
             }
         }

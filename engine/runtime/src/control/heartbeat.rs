@@ -16,7 +16,7 @@ use crate::peer_state::PeerState;
 use crate::shared::Echo;
 
 /// How long a peer may take to say that it lives, while another engine with its name waits.
-const PROBE_WITHIN: Duration = Duration::from_millis(150);
+const PROBE_WITHIN: Duration = Duration::from_millis(300);
 
 /// A question that somebody waits for.
 pub(super) struct Probe {

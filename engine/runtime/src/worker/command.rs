@@ -46,6 +46,8 @@ pub(crate) struct Command {
     pub(crate) priority: Priority,
     /// Other workers have it as well.
     pub(crate) is_split: bool,
+    /// Another worker had it first.
+    pub(crate) helps: bool,
 }
 
 impl Command {

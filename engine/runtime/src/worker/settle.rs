@@ -62,6 +62,9 @@ impl<E: Env> Worker<E> {
         if !joined(&mut self.lanes, &command.peer).is_some_and(|joined| joined.settled) {
             return self.take_up(command);
         }
+        if command.helps {
+            return self.shared.let_go(command.key); // Who had it first may be in the middle, and does its part.
+        }
         let active = Active::new(command, Default::default());
         self.shared.stop_and_drop(active, Stage::Queue, cause);
     }
