@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use penstock::flows::{CallError, Failed, FlowError, Happening, LegError, Receive, Send, Side};
+use penstock::flows::{Failed, Happening, Receive, Send, Side};
 use serde_json::json;
 
 use super::content;
@@ -42,12 +42,7 @@ pub(crate) fn send(node: &Node, part: &Part, (lends, pause_after): (bool, Option
             &format!("layer {layer} is computed{}", if lends { "" } else { ", and goes" }),
             json!({ "layer": layer }),
         );
-        match output.layer(layer) {
-            Ok(()) => {}
-            // It has ended since: how, whoever waits for it hears.
-            Err(FlowError::Call(CallError::Leg(LegError::Ended(_)))) => break,
-            Err(error) => return Err(error.into()),
-        }
+        output.layer(layer)?;
         if !is_lease_told && engine.control_metrics().lent > 0 {
             voice.event(act, "lent", "lent under a lease", json!({}));
             is_lease_told = true;

@@ -201,8 +201,9 @@ impl<'a> Show<'a> {
         let survivor = role.other();
         self.story.act(1, &format!("layers are pushed, and {role} is killed behind layer {KILL_AFTER}"));
         self.dispatch(1, Scene::Push { pause_after: Some(KILL_AFTER) }, 1000, 0)?;
-        self.wait(Role::Prefill, "its layers", |who, said| match said {
-            Said::Event(event) if who == Role::Prefill && event.event == "ready" => {
+        // That it has landed tells that both are in the middle: who has only computed may be alone yet.
+        self.wait(Role::Decode, "its layers", |who, said| match said {
+            Said::Event(event) if who == Role::Decode && event.event == "landed" => {
                 (event.figures.get("layer")?.as_u64()? == u64::from(KILL_AFTER)).then_some(())
             }
             _ => None,

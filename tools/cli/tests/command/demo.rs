@@ -19,7 +19,7 @@ fn demo(arguments: &[&str]) -> Ran {
 /// Processes whose command line names the folder.
 fn processes_of(folder: &Folder) -> Vec<u32> {
     let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let name = folder.path().display().to_string();
+    let name = format!("{}/", folder.path().display());
     let names = |process: &u32| {
         let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&line).contains(&name)

@@ -78,12 +78,15 @@ fn run(folder: &Folder, arguments: &[&str]) -> Ran {
 fn another_host_answers_pings() {
     let folder = Folder::new();
     let serving = Serving::start(&folder, &["--name", "other"]);
-    let ran = run(&folder, &["ping", &serving.address, "-c", "3", "-i", "0.01", "-s", "4096"]);
+    let ran = run(&folder, &["ping", &serving.address, "-c", "3", "-i", "0.01", "-s", "4096", "--within", "10"]);
     assert_eq!((ran.status, ran.err.as_str()), (0, ""), "{ran:?}");
     assert!(ran.out.starts_with(&format!("other answers at {}: release ", serving.address)), "{}", ran.out);
     assert_eq!(ran.out.matches("4096 bytes: seq=").count(), 3, "{}", ran.out);
     assert!(ran.out.contains("\nother: 3 sent, 3 answered, 0 lost (0.0 %)\nround trip: least "), "{}", ran.out);
-    let ran = run(&folder, &["ping", &serving.address, "-c", "2", "-i", "0", "-s", "0", "--json", "--io", "epoll"]);
+    let ran = run(
+        &folder,
+        &["ping", &serving.address, "-c", "2", "-i", "0", "-s", "0", "--json", "--io", "epoll", "--within", "10"],
+    );
     let summary = ran.json();
     assert_eq!((ran.status, &summary["transport"], &summary["received"]), (0, &"tcp".into(), &2.into()), "{ran:?}");
     assert!(summary["path"].as_str().unwrap().contains("epoll"), "{summary}");
@@ -145,7 +148,11 @@ fn another_secret_is_refused_and_said_to_be() {
     let last = report["steps"].as_array().unwrap().last().unwrap();
     assert_eq!((&last["name"], &last["status"]), (&"secret".into(), &"broken".into()), "{report}");
     assert!(last["mends"][0]["advice"].as_str().unwrap().contains("scp"), "{last}");
-    assert_eq!(run(&folder, &["ping", &serving.address, "-c", "1"]).status, 0, "its own are still served");
+    assert_eq!(
+        run(&folder, &["ping", &serving.address, "-c", "1", "--within", "10"]).status,
+        0,
+        "its own are still served"
+    );
 }
 
 #[test]
@@ -185,7 +192,7 @@ fn a_server_that_is_asked_to_end_drains_and_leaves_nothing() {
     let folder = Folder::new();
     for signal in ["TERM", "INT"] {
         let mut serving = Serving::start(&folder, &[]);
-        assert_eq!(run(&folder, &["ping", &serving.address, "-c", "1"]).status, 0);
+        assert_eq!(run(&folder, &["ping", &serving.address, "-c", "1", "--within", "10"]).status, 0);
         serving.signal(signal);
         assert_eq!(serving.event("ended")["drained"], true);
         assert_eq!(wait(&mut serving.child), Some(0));
