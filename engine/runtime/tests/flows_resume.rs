@@ -43,6 +43,7 @@ impl Pair {
         // The whole of what is left, of which a part is computed.
         pair.input.grant(&pair.both.sink.take(6)).unwrap();
         until("what is computed is there", || pair.input.received() == BEFORE);
+        until("and is counted", || pair.both.source.engine.statistics().bytes >= BEFORE * 256);
         pair
     }
 

@@ -193,8 +193,12 @@ fn arming_sees_what_happened_though_a_counter_was_closed() {
     drop(c);
     let t = p.notify(NoteId(1), b"x", Submit::new()).unwrap();
     t.wait().unwrap();
-    std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(a.arm().unwrap(), Armed::Busy, "a transfer completed since the last arm()");
+    // Whoever waits for the transfer may be there before it is counted.
+    let since = Instant::now();
+    while a.arm().unwrap() != Armed::Busy {
+        assert!(since.elapsed() < S, "a transfer completed since the last arm()");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 #[test]
 fn a_region_registered_twice_stands_until_both_ended() {
@@ -284,11 +288,12 @@ fn room_that_comes_back_is_noticed() {
         t.wait().unwrap();
         let took = t0.elapsed();
         worst = worst.max(took);
-        if took > Duration::from_millis(300) {
+        // Who misses it sleeps for a second.
+        if took > Duration::from_millis(800) {
             slow += 1;
         }
     }
-    eprintln!("rounds {rounds}, worst {worst:?}, over 300 ms: {slow}");
+    eprintln!("rounds {rounds}, worst {worst:?}, over 800 ms: {slow}");
     assert_eq!(slow, 0);
 }
 /// Runs what a fork that exits its scopes would: the destructor of a counter it inherited.

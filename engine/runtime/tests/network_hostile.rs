@@ -46,11 +46,11 @@ impl Relay {
                     std::thread::spawn(move || {
                         let mut bytes = [0; 4096];
                         while let Ok(read) = from.read(&mut bytes) {
-                            if still.load(std::sync::atomic::Ordering::Relaxed) {
-                                continue; // Swallowed, as by a cable that was pulled.
-                            }
                             if read == 0 {
                                 break;
+                            }
+                            if still.load(std::sync::atomic::Ordering::Relaxed) {
+                                continue; // Swallowed, as by a cable that was pulled.
                             }
                             if let Some(said) = &said {
                                 said.lock().unwrap().extend(&bytes[..read]);
@@ -80,7 +80,7 @@ impl Relay {
 fn a_peer_that_falls_silent_is_given_up_after_the_heartbeat() {
     let _alone = alone();
     let folder = Folder::new("silence");
-    let heartbeat = Duration::from_millis(400);
+    let heartbeat = SECOND;
     let b = start(listening(&folder, "b").heartbeat(heartbeat));
     let a = start(config(&folder, "a").heartbeat(heartbeat));
     let relay = Relay::to(address(&b));
@@ -88,10 +88,12 @@ fn a_peer_that_falls_silent_is_given_up_after_the_heartbeat() {
     // While both can hear each other, nothing happens however long nobody has anything to say.
     std::thread::sleep(3 * heartbeat);
     assert_eq!(peer.ended(), None);
+    let begun = Instant::now();
     relay.fall_silent();
-    let took = until("the silence is noticed here", || peer.ended().is_some());
+    until("the silence is noticed here", || peer.ended().is_some());
+    let took = begun.elapsed();
     assert_eq!(peer.ended(), Some(Cause::PeerLost));
-    assert!(took > heartbeat / 2 && took < 4 * heartbeat, "{took:?}");
+    assert!(took > heartbeat / 2 && took < heartbeat + SOON, "{took:?}");
     until("and there", || b.peers().is_empty());
     assert_eq!(peer.ping(SECOND), Err(Cause::PeerLost));
 }
@@ -111,7 +113,7 @@ fn a_silent_bearer_of_a_name_makes_place_for_the_next() {
     let second = start(config(&other, "twin"));
     let begun = Instant::now();
     let peer = call(&second, &b);
-    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < 2 * SECOND, "{:?}", begun.elapsed());
     assert_eq!(peer.ended(), None);
     assert_eq!(old.ended(), Some(Cause::PeerLost));
     until("the newcomer is there", || b.peers().iter().any(|peer| peer.epoch() == second.epoch()));
@@ -121,7 +123,7 @@ fn a_silent_bearer_of_a_name_makes_place_for_the_next() {
 fn one_source_is_heard_so_often_in_a_second() {
     let _alone = alone();
     let folder = Folder::new("rate");
-    let b = start(listening(&folder, "b").accepts_per_second(20));
+    let b = start(listening(&folder, "b").accepts_per_second(5));
     let mut refused = 0;
     for _ in 0..60 {
         let mut stream = dial(address(&b));
@@ -173,7 +175,7 @@ fn strangers_who_dawdle_delay_nobody() {
     }
     // The machine may stand still once; dawdlers are there all the time.
     times.sort_unstable();
-    assert!(times[times.len() / 2] < Duration::from_millis(100), "{times:?}");
+    assert!(times[times.len() / 2] < SECOND / 2, "{times:?}");
     // Most were ended to make room; their own ends are still here.
     assert!(b.network_statistics().crowded >= 160, "{:?}", b.network_statistics());
     drop(dawdlers);
@@ -193,7 +195,7 @@ fn a_stranger_who_says_nothing_is_ended_in_time() {
         let begun = Instant::now();
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
-        assert!(begun.elapsed() < SECOND, "{said:?}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < SOON, "{said:?}: {:?}", begun.elapsed());
     }
 }
 
@@ -276,23 +278,29 @@ fn streams_that_nobody_asked_for_are_closed() {
     assert!(peer.ping(SOON).is_ok());
 }
 
+/// Threads of engines, and none of whoever runs the tests.
+fn engine_threads() -> usize {
+    let all = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = all.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("penstock-")).count()
+}
+
 #[test]
 fn a_thousand_sessions_come_and_go_and_leave_nothing() {
     let _alone = alone();
     let folder = Folder::new("churn");
     let b = start(listening(&folder, "b"));
     let a = start(config(&folder, "a"));
-    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
     call(&a, &b).disconnect(SOON);
     until("the first is over", || b.peers().is_empty() && a.peers().is_empty());
     until("its streams, too", || attached(&b) >= STREAMS);
-    let before = (descriptors(), threads());
+    let before = (descriptors(), engine_threads());
     for _ in 0..1000 {
         assert!(call(&a, &b).disconnect(SOON));
     }
     until("the last is over", || b.peers().is_empty() && a.peers().is_empty());
     until("no descriptor is left", || descriptors() <= before.0);
-    assert!(threads() <= before.1, "{} threads, {} before", threads(), before.1);
+    assert!(engine_threads() <= before.1, "{} threads, {} before", engine_threads(), before.1);
     assert_eq!(b.network_statistics().wrong_secret, 0);
 }
 

@@ -11,15 +11,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::command::{Command, Reply};
 use crate::gauge::Gauge;
 use crate::setting::Tuning;
-use crate::stage::{PATIENCE, fault_of};
+use crate::stage::fault_of;
 use crate::{Options, Place, Setting, Stage, Transfer};
 
 /// Bytes of the pools of the transfers that are under way.
 const BYTES: u64 = 32 << 20;
 /// How long a process may take to be given its memory by a busy machine.
 const HOARD_WITHIN: Duration = Duration::from_secs(180);
-/// How long a notification may take that finds room.
-const ROOM_WITHIN: Duration = Duration::from_millis(100);
 /// How long after the first bytes: most likely in the middle of a later transfer.
 const INTO_THE_NEXT: Duration = Duration::from_millis(7);
 /// How long the survivor's memory is watched once it is given back.
@@ -75,13 +73,7 @@ pub fn die(setting: &Setting, hoard: u64) -> Death {
 
 /// A notification that finds no room, since the target takes none.
 fn waiting_notification(stage: &Stage) -> Transfer {
-    for id in 0..10_000 {
-        let sent = stage.notify(stage.peer(), id, b"", Submit::new().within(PATIENCE));
-        if sent.wait_within(ROOM_WITHIN).is_none() {
-            return sent;
-        }
-    }
-    panic!("a target that takes no notifications has room for all");
+    stage.more_notes_than_there_is_room().pop().expect("there are some")
 }
 
 /// Waits until the target's bytes land here.

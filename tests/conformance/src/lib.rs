@@ -12,6 +12,7 @@
 //! - [`stage`]: an engine here, engines there, and their sessions
 //! - [`pattern`]: bytes that can be recognised
 //! - [`cases`]: what is promised, one function each; [`suite`](mod@suite): the list of them
+//! - [`burst`]: transfers that are interrupted while they move
 //! - [`bystander`], [`rogue`]: a peer that must not notice anything, and one that breaks every rule
 //! - [`stranger`]: the same over the network
 //! - [`death`]: peers that are killed, and how soon that is known; [`churn`]: many of them; [`stopped`]: those that only
@@ -20,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod burst;
 pub mod bystander;
 pub mod cards;
 pub mod cases;

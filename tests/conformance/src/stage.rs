@@ -92,10 +92,7 @@ impl Stage {
     pub fn choked(setting: &Setting) -> (Self, Vec<Transfer>) {
         let far = Tuning { notifications_per_peer: Some(1), ..Tuning::default() };
         let stage = Self::with(setting, Options { far, ..Options::default() });
-        // Two lines each, so that a full ring has no room for a smaller one either.
-        let how = || Submit::new().within(PATIENCE);
-        let count = 700 * setting.workers as u128;
-        let fill: Vec<_> = (0..count).map(|id| stage.notify(stage.peer(), id, &[1; 90], how())).collect();
+        let fill = stage.more_notes_than_there_is_room();
         let sent = || stage.engine.statistics().notes_sent;
         stage.wait_until("the receiver is full", || {
             let (before, since) = (sent(), Instant::now());
@@ -105,6 +102,14 @@ impl Stage {
             before > 0 && before == sent()
         });
         (stage, fill)
+    }
+
+    /// Notifies a target that takes none. What is told last waits for room.
+    pub fn more_notes_than_there_is_room(&self) -> Vec<Transfer> {
+        // Two lines each, so that a full ring has no room for a smaller one either.
+        let how = || Submit::new().within(PATIENCE);
+        let count = 700 * self.setting.workers as u128;
+        (0..count).map(|id| self.notify(self.peer(), id, &[1; 90], how())).collect()
     }
 
     /// Starts one more target with a pool, and connects to it. Answers its number.

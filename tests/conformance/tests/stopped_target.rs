@@ -44,7 +44,8 @@ fn a_stopped_target_costs_only_what_needs_it() {
         stage.write(span);
         apply(span, &source, &mut model, true);
         let plan = Plan::write(&stage.near, &stage.region(1, "kv")).extents(&[span]).build().unwrap();
-        let other = stage.submit(&stage.peers[1], &plan, how().notify(penstock::NoteId(7), b"other"));
+        let other =
+            stage.submit(&stage.peers[1], &plan, Submit::new().within(PATIENCE).notify(penstock::NoteId(7), b"other"));
         other.wait().expect("a stopped peer is no reason for another's to fail");
         assert_eq!(stage.take_notes(1, 1, PATIENCE).len(), 1);
         let note = stage.notify(stage.peer(), 9999, b"", how());

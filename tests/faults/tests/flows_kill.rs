@@ -127,7 +127,7 @@ fn what_a_killed_source_has_not_sent_is_told_exactly(label: &str, transport: Tra
         let has_come = || sink.has(&one_layer, 0, PART - 1) && sink.has(&both_layers, 1, PART - 1);
         assert!(wait_until(has_come), "{:?}", sink.engine.control_metrics());
         // Bytes are there before they are told of.
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_secs(1));
         let large = sink.consume(third, &there, &[LARGE as usize / BLOCK_TOKENS as usize]);
         source.push(third, LARGE, LAYERS, 2 * BLOCK_TOKENS);
         std::thread::sleep(Duration::from_micros(random.below(6_000)));

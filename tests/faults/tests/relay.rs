@@ -81,7 +81,7 @@ fn a_berth_under_a_reader_that_stands_still_comes_back_by_its_death_and_never_be
     // The reader's berth is smaller, so its get stays in the middle.
     let (mut reader, far) = stage.reader("reader", 4096);
     let request = RequestId::new("lent").unwrap();
-    let lent = Put::owned(stage.whole(0)).within(Duration::from_millis(300));
+    let lent = Put::owned(stage.whole(0)).within(Duration::from_secs(3));
     let put = stage.relay.put(lent, &request, &[&far]).unwrap();
     reader.begin(put.metadata());
     reader.process().freeze();
@@ -91,7 +91,9 @@ fn a_berth_under_a_reader_that_stands_still_comes_back_by_its_death_and_never_be
     let next = RequestId::new("next").unwrap();
     let waiting = stage.relay.put(Put::owned(stage.whole(1)), &next, &[&stage.near]).unwrap();
     let fetch = stage.near_relay.get(waiting.metadata(), Destination::memory()).unwrap();
-    assert!(wait_until(|| stage.engine.control_metrics().relay.counts.quarantined == 1), "it is not quarantined");
+    let is_held =
+        || (stage.engine.control_metrics().relay.counts.quarantined, stage.engine.quarantined().len()) == (1, 1);
+    assert!(wait_until(is_held), "it is not quarantined");
     let since = Instant::now();
     while since.elapsed() < Duration::from_secs(1) {
         let metrics = stage.engine.control_metrics().relay;
@@ -103,7 +105,7 @@ fn a_berth_under_a_reader_that_stands_still_comes_back_by_its_death_and_never_be
     let killed = Instant::now();
     reader.process().kill();
     assert!(put.rest(PATIENCE), "{:?}", stage.engine.control_metrics());
-    assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(3), "{:?}", killed.elapsed());
     let both = wait_until(|| waiting.poll().is_some() & fetch.poll().is_some());
     assert!(both && fetch.wait(PATIENCE).unwrap().unwrap().bytes == stage.whole(1));
     assert!(wait_until(|| stage.engine.quarantined().is_empty()), "{:?}", stage.engine.quarantined());

@@ -182,7 +182,7 @@ mod tests {
     use crate::card::{Card, Endpoint};
     use crate::model::{ModelCard, ModelNetwork};
 
-    const SLOW: Duration = Duration::from_millis(200);
+    const SLOW: Duration = Duration::from_secs(1);
 
     fn job(card: &ModelCard) -> (Job, Away) {
         let there = Endpoint { queue: 7, first_packet: 1, gid: [1; 16], lid: 0 };

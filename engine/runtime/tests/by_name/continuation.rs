@@ -188,7 +188,7 @@ fn a_pin_ends_with_its_time_and_its_blocks_with_the_last_child() {
     let (both, pins) = both(TransportName::Local);
     let sink = &both.sink;
     let blocks = sink.take(3);
-    pins.pin(parent("a", &blocks, 48), &[&blocks], Duration::from_millis(100)).unwrap();
+    pins.pin(parent("a", &blocks, 48), &[&blocks], Duration::from_secs(1)).unwrap();
     drop(blocks);
     let child = pins.inherit(&id("a"), &tenant(1), &id("b"), 100).unwrap().unwrap();
     let since = Instant::now();
@@ -375,13 +375,13 @@ fn a_pinning_engine_that_ends_is_a_typed_miss_in_time() {
     let since = Instant::now();
     let given = pins.inherit_from(there, (&id("a"), &tenant(1)), 33, (&sink.layout, &own), PATIENCE).unwrap();
     assert_eq!(given, Err(Miss::PeerLost));
-    assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
+    assert!(since.elapsed() < PATIENCE / 2, "{:?}", since.elapsed());
 }
 
 /// A reader that turns its engine by hand, and stops in the middle of a read: nothing ends that read, and the call has an end all the same.
 #[test]
 fn a_read_of_a_parent_that_nobody_carries_on_is_answered() {
-    const WITHIN: Duration = Duration::from_millis(300);
+    const WITHIN: Duration = Duration::from_secs(2);
     let folder = Folder::new();
     let source = End::start(&folder, "prefill-0", TransportName::Tcp, 16);
     let sink = End::start_as(&folder, "decode-0", TransportName::Tcp, 16, Progress::Inline);

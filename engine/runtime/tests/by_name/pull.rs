@@ -159,7 +159,7 @@ fn a_gate_that_nobody_can_open_any_more_ends_both_sides_in_words() {
 
 /// The sink is turned by hand, and is not for longer than its lease stands: nothing of it renews.
 fn scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expired(transport: TransportName) {
-    const TTL: Duration = Duration::from_millis(300);
+    const TTL: Duration = Duration::from_secs(1);
     let folder = Folder::new();
     let source = End::start(&folder, "prefill-0", transport, 16);
     let sink = End::start_as(&folder, "decode-0", transport, 64, Progress::Inline);
@@ -180,7 +180,7 @@ fn scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expi
     let took = began.elapsed();
     assert_eq!(failed.cause, FlowCause::Expired);
     // What it renewed last may be a third of that old, and this machine may be busy.
-    assert!(took >= TTL / 2 && took < TTL + Duration::from_secs(2), "{took:?}");
+    assert!(took >= TTL / 4 && took < TTL + Duration::from_secs(2), "{took:?}");
     drop(source.take(BLOCKS as usize));
     let mut finished = Finished::default();
     assert_eq!((source.engine.drain_finished(&mut finished), finished.failed.len()), (1, 1), "once");

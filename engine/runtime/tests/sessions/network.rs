@@ -70,7 +70,7 @@ fn a_wrong_secret_is_told_on_both_sides_and_changes_nothing() {
     let error = a.connect_address(&address(&b).to_string(), SOON).unwrap_err();
     assert!(matches!(error, ConnectError::WrongSecret { .. }), "{error}");
     assert!(error.to_string().contains("secret file"), "{error}");
-    assert!(begun.elapsed() < SECOND);
+    assert!(begun.elapsed() < SOON);
     until("it is counted", || b.network_statistics().wrong_secret == 1);
     assert!(a.peers().is_empty() && b.peers().is_empty());
     let c = start(config(&folder, "c"));
@@ -110,7 +110,7 @@ fn a_name_that_is_taken_is_refused_while_its_bearer_lives() {
     let begun = Instant::now();
     let error = second.connect_address(&address(&b).to_string(), SOON).unwrap_err();
     assert!(matches!(error, ConnectError::Refused { code: RefusalCode::NameTaken, .. }), "{error}");
-    assert!(begun.elapsed() < SECOND);
+    assert!(begun.elapsed() < SOON);
     assert_eq!(peer.ended(), None);
     assert_eq!(b.peers().len(), 1);
     drop(first);
@@ -130,7 +130,7 @@ fn an_engine_that_came_back_under_its_name_is_found_again() {
     let b = start(config(&folder, "b").listen([at]));
     let begun = Instant::now();
     let again = a.reconnect(&peer, SOON).unwrap();
-    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < 2 * SECOND, "{:?}", begun.elapsed());
     assert_eq!(again.epoch(), b.epoch());
     assert_ne!(again.epoch(), peer.epoch());
 }
@@ -202,7 +202,7 @@ fn an_address_that_fails_is_followed_by_the_next() {
     card.addresses.push(address(&b).to_string());
     card.host = 1;
     let a = start(config(&folder, "a"));
-    let peer = a.connect(&card.encode(), SECOND).unwrap();
+    let peer = a.connect(&card.encode(), SOON).unwrap();
     assert_eq!(peer.epoch(), b.epoch());
 }
 

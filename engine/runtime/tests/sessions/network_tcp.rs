@@ -72,33 +72,37 @@ fn an_inline_engine_calls_over_the_network() {
 struct Halting {
     descriptor: Vec<u8>,
     halts: Arc<AtomicBool>,
+    halted: Arc<AtomicBool>,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Halting {
     fn start(folder: &Folder) -> Self {
-        let (halts, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let flag = || Arc::new(AtomicBool::new(false));
+        let (halts, halted, ends) = (flag(), flag(), flag());
         let config = tcp(config(folder, "far")).listen(["127.0.0.1:0"]).progress(Progress::Inline);
         let (told, descriptor) = channel();
-        let flags = (Arc::clone(&halts), Arc::clone(&ends));
+        let flags = (Arc::clone(&halts), Arc::clone(&halted), Arc::clone(&ends));
         let thread = std::thread::spawn(move || {
             let engine = Engine::start(config).unwrap();
             let spec = PoolSpec::host(1 << 20).block(4096).label("kv").rights(Rights::READ_WRITE);
             let _pool = engine.pool(spec).unwrap();
             told.send(engine.descriptor()).unwrap();
-            while !flags.1.load(Ordering::SeqCst) {
-                if flags.0.load(Ordering::SeqCst) || !engine.progress_all().unwrap() {
+            while !flags.2.load(Ordering::SeqCst) {
+                let halts = flags.0.load(Ordering::SeqCst);
+                flags.1.store(halts, Ordering::SeqCst);
+                if halts || !engine.progress_all().unwrap() {
                     std::thread::sleep(Duration::from_micros(100));
                 }
             }
         });
-        Self { descriptor: descriptor.recv().unwrap(), halts, ends, thread: Some(thread) }
+        Self { descriptor: descriptor.recv().unwrap(), halts, halted, ends, thread: Some(thread) }
     }
 
     fn halt(&self, halts: bool) {
         self.halts.store(halts, Ordering::SeqCst);
-        std::thread::sleep(Duration::from_millis(20));
+        until("it has seen that", || self.halted.load(Ordering::SeqCst) == halts);
     }
 }
 
@@ -115,7 +119,7 @@ fn bytes_that_a_peer_has_not_taken_yet_may_still_land_there_until_it_has_or_is_l
     let folder = Folder::new("tcp-open");
     for is_lost in [false, true] {
         let far = Halting::start(&folder);
-        let silence = Duration::from_millis(if is_lost { 500 } else { 30_000 });
+        let silence = Duration::from_millis(if is_lost { 3_000 } else { 30_000 });
         let near = Engine::start(tcp(config(&folder, "near")).heartbeat(silence)).unwrap();
         let pool = near.pool(PoolSpec::host(1 << 20).block(4096).label("kv").rights(Rights::READ_WRITE)).unwrap();
         let peer = near.connect(&far.descriptor, SOON).unwrap();
@@ -126,7 +130,7 @@ fn bytes_that_a_peer_has_not_taken_yet_may_still_land_there_until_it_has_or_is_l
         far.halt(true);
         let transfer = peer.submit(&plan, Submit::new().within(8 * SOON)).unwrap();
         std::thread::sleep(Duration::from_millis(50));
-        let answer = transfer.cancel(Duration::from_millis(200));
+        let answer = transfer.cancel(Duration::from_millis(500));
         assert!(answer.local.is_quiesced(), "{answer:?}");
         let RemoteHold::Quarantined(held) = answer.remote else { panic!("it may still land: {:?}", answer.remote) };
         assert!(!held.is_released(), "nobody there has looked");

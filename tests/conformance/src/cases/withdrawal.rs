@@ -5,24 +5,21 @@ use std::time::{Duration, Instant};
 use penstock::transport::Trust;
 use penstock::{Cause, Hold, Plan, RegionError, Rights, Span, Submit};
 
+use crate::burst;
 use crate::command::{Command, Reply};
 use crate::pattern;
 use crate::stage::{FAR_SEED, KV, NEAR_SEED, PATIENCE, Stage};
 use crate::{Setting, Transfer};
 
-/// How often a transfer may be faster than what shall interrupt it: on a busy machine nobody else runs meanwhile.
-const ROUNDS_MAX: u32 = 60;
-
 fn revoke(extents: &[(u64, u64)]) -> Command {
     Command::Revoke { label: KV.to_owned(), extents: extents.to_vec(), within_ms: 5000 }
 }
 
-/// Waits until a transfer has begun to move.
-fn begun(stage: &Stage, transfer: &Transfer) {
-    let since = Instant::now();
-    while transfer.bytes_moved() == 0 && since.elapsed() < PATIENCE {
-        stage.engine.progress().unwrap();
-    }
+/// Whether any has failed, and by nothing but this; those that were faster have ended well.
+fn any_ended_by(cause: Cause, transfers: &[Transfer]) -> bool {
+    let faults: Vec<_> = transfers.iter().filter_map(|transfer| transfer.wait().err()).collect();
+    assert!(faults.iter().all(|fault| fault.cause == cause), "{faults:?}");
+    !faults.is_empty()
 }
 
 /// A target revokes what is being written: the writer ends typed, nothing lands afterwards, transfers
@@ -35,29 +32,18 @@ pub fn revoke_while_a_transfer_moves(setting: &Setting) {
     let plan = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
     let beside = Span { local: 0, remote: 0, len: 4 << 20 };
     let beside = Plan::write(&stage.near, &stage.region(0, "other")).extents(&[beside]).build().unwrap();
-    let mut caught = false;
-    for round in 0..ROUNDS_MAX {
-        if caught && round >= 2 {
-            break;
-        }
+    burst::rounds("the command to revoke", |at_once| {
         // A plan that was built before the last revocation is stale.
         let plan = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
-        let transfer = stage.submit(stage.peer(), &plan, Submit::new());
+        let transfers = burst::begin(&stage, at_once, || stage.submit(stage.peer(), &plan, Submit::new()));
         let neighbour = stage.submit(stage.peer(), &beside, Submit::new());
-        begun(&stage, &transfer);
         assert_eq!(stage.ask(0, revoke(&[(large - 8192, 4096), (0, large / 2)])), Reply::Quiesced(true));
         let watch = Command::FillAndWatch { label: KV.to_owned(), seed: 77, hold_ms: 10 };
         assert_eq!(stage.ask(0, watch), Reply::Yes(true), "bytes landed after the answer");
-        match transfer.wait() {
-            Ok(_) => {} // It was faster than the command; the plan is stale all the same.
-            Err(fault) => {
-                caught = true;
-                assert_eq!(fault.cause, Cause::RevokedByPeer, "{fault}");
-            }
-        }
+        let caught = any_ended_by(Cause::RevokedByPeer, &transfers);
         assert_eq!(neighbour.wait().unwrap().bytes, 4 << 20, "another region is not affected");
-    }
-    assert!(caught, "every transfer was faster than the command to revoke");
+        caught
+    });
     let stale = stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap_err();
     assert_eq!(stale.cause, Cause::RevokedByPeer);
     let again = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
@@ -109,23 +95,15 @@ pub fn revoke_while_it_is_read(setting: &Setting) {
     let mut stage = Stage::sized(setting, large);
     let span = Span { local: 0, remote: 0, len: large };
     let (_, far) = stage.models();
-    let mut caught = false;
-    for round in 0..ROUNDS_MAX {
-        if caught && round >= 2 {
-            break;
-        }
+    burst::rounds("the command to revoke", |at_once| {
         let plan = Plan::read(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
-        let transfer = stage.submit(stage.peer(), &plan, Submit::new());
-        begun(&stage, &transfer);
+        let transfers = burst::begin(&stage, at_once, || stage.submit(stage.peer(), &plan, Submit::new()));
         assert_eq!(stage.ask(0, revoke(&[(large / 2, large / 2)])), Reply::Quiesced(true));
-        if let Err(fault) = transfer.wait() {
-            caught = true;
-            assert_eq!(fault.cause, Cause::RevokedByPeer, "{fault}");
-        }
+        let caught = any_ended_by(Cause::RevokedByPeer, &transfers);
         let stale = stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap_err();
         assert_eq!(stale.cause, Cause::RevokedByPeer);
-    }
-    assert!(caught, "every transfer was faster than the command to revoke");
+        caught
+    });
     let again = Plan::read(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
     assert_eq!(stage.submit(stage.peer(), &again, Submit::new()).wait().unwrap().bytes, large);
     stage.assert_near(&far);
@@ -139,16 +117,11 @@ pub fn the_own_side_is_taken_back_while_bytes_land_there(setting: &Setting) {
     let beside = stage.engine.pool(penstock::PoolSpec::host(4 << 20).block(4096).label("beside")).unwrap();
     let small = Span { local: 0, remote: 0, len: 4 << 20 };
     let span = Span { local: 0, remote: 0, len: large };
-    let mut caught = false;
-    for round in 0..ROUNDS_MAX {
-        if caught && round >= 2 {
-            break;
-        }
+    burst::rounds("the revocation", |at_once| {
         let plan = Plan::read(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
-        let transfer = stage.submit(stage.peer(), &plan, Submit::new());
         let spared = Plan::read(&beside, &stage.far()).extents(&[small]).build().unwrap();
+        let transfers = burst::begin(&stage, at_once, || stage.submit(stage.peer(), &plan, Submit::new()));
         let neighbour = stage.submit(stage.peer(), &spared, Submit::new());
-        begun(&stage, &transfer);
         assert!(stage.near.revoke(&[(0, large)], PATIENCE).unwrap().is_quiesced());
         pattern::fill(stage.near.window(), 77);
         let since = Instant::now();
@@ -156,15 +129,12 @@ pub fn the_own_side_is_taken_back_while_bytes_land_there(setting: &Setting) {
             stage.turn();
         }
         stage.assert_near(&pattern::bytes(77, 0, large as usize));
-        if let Err(fault) = transfer.wait() {
-            caught = true;
-            assert_eq!(fault.cause, Cause::RevokedHere, "{fault}");
-        }
+        let caught = any_ended_by(Cause::RevokedHere, &transfers);
         assert_eq!(neighbour.wait().unwrap().bytes, 4 << 20, "other memory is not affected");
         let found = pattern::window_digests(&beside.window().slice(0, 4 << 20).unwrap());
         pattern::assert_same(&found, &pattern::digests(&pattern::bytes(FAR_SEED, 0, 4 << 20)), "beside");
-    }
-    assert!(caught, "every transfer was faster than the revocation");
+        caught
+    });
 }
 
 /// A target deregisters what is being written: the writer ends typed, nothing lands afterwards, and a
@@ -177,28 +147,21 @@ pub fn deregister_while_a_transfer_moves(setting: &Setting) {
     pattern::fill(near.window(), NEAR_SEED);
     let span = Span { local: 0, remote: 0, len: large };
     let survivor = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 0)]).block_bytes(4096).build().unwrap();
-    let mut caught = false;
-    for round in 0..ROUNDS_MAX {
-        if caught && round >= 2 {
-            break;
-        }
+    burst::rounds("the command to deregister", |at_once| {
         stage.make_pool(0, "passing", large, 4096, Rights::READ_WRITE);
         let passing = stage.region(0, "passing");
         let plan = Plan::write(&near, &passing).extents(&[span]).build().unwrap();
-        let transfer = stage.submit(stage.peer(), &plan, Submit::new());
-        begun(&stage, &transfer);
+        let transfers = burst::begin(&stage, at_once, || stage.submit(stage.peer(), &plan, Submit::new()));
         let gone = Command::Deregister { label: "passing".to_owned(), within_ms: 5000 };
         assert_eq!(stage.ask(0, gone), Reply::Quiesced(true));
         let watch = Command::FillAndWatch { label: "passing".to_owned(), seed: 77, hold_ms: 10 };
         assert_eq!(stage.ask(0, watch), Reply::Yes(true), "bytes landed after the answer");
-        if let Err(fault) = transfer.wait() {
-            caught = true;
-            assert_eq!(fault.cause, Cause::RevokedByPeer, "{fault}");
-        }
+        let caught = any_ended_by(Cause::RevokedByPeer, &transfers);
         let fault = stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap_err();
         assert_eq!(fault.cause, Cause::RevokedByPeer);
-        // The old name is stale at once, whether or not the news has come.
-        let refused = Plan::write(&near, &passing).extents(&[span]).build().map(drop).unwrap_err();
+        let build = || Plan::write(&near, &passing).extents(&[span]).build().map(drop);
+        stage.wait_until("the old name is known to be stale", || build().is_err());
+        let refused = build().unwrap_err();
         assert!(refused.to_string().contains("deregistered"), "{refused}");
         let until = Instant::now() + PATIENCE;
         while stage.peer().region("passing").is_ok() && Instant::now() < until {
@@ -206,8 +169,8 @@ pub fn deregister_while_a_transfer_moves(setting: &Setting) {
         }
         let unknown = stage.peer().region("passing").map(drop).unwrap_err();
         assert!(matches!(unknown, RegionError::Unknown { .. }), "{unknown}");
-    }
-    assert!(caught, "every transfer was faster than the command to deregister");
+        caught
+    });
     assert_eq!(stage.submit(stage.peer(), &survivor, Submit::new()).wait().unwrap().bytes, 4096);
 }
 
@@ -243,7 +206,7 @@ pub fn an_answer_comes_by_its_deadline(setting: &Setting) {
     for within in [Duration::ZERO, Duration::from_millis(1)] {
         let begun = Instant::now();
         let held = stage.near.revoke(&[(0, 4096)], within).unwrap();
-        assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < PATIENCE / 4, "{:?}", begun.elapsed());
         match held {
             // What the peer's card is doing only the peer can say, which takes a moment.
             Hold::Quarantined(held) if is_hardware => stage.wait_until("the peer has answered", || held.is_released()),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use penstock::{Cause, NoteId, Notified, Plan, Span, Submit};
 use penstock_conformance::death::far_settings;
-use penstock_conformance::gauge::measured;
+use penstock_conformance::gauge::{Gauge, STALLED_MAX, measured};
 use penstock_conformance::setting::Tuning;
 use penstock_conformance::stage::PATIENCE;
 use penstock_conformance::stopped::Stopped;
@@ -15,7 +15,7 @@ use penstock_conformance::{Options, Stage};
 use super::{PEER, alone};
 
 const WITHIN: Duration = Duration::from_millis(400);
-const LATE: Duration = Duration::from_millis(100);
+const LATE: Duration = Duration::from_secs(2);
 /// Notifications that are sent: many times what may wait.
 const NOTES: u128 = 2500;
 const NOTE: [u8; 4000] = [7; 4000];
@@ -43,6 +43,7 @@ fn a_full_receiver_costs_bounded_memory_and_nobody_else() {
         let full = stage.target(0).process_id().expect("it is a process of its own");
         let before = [resident(full), resident(std::process::id())];
         let stopped = is_stopped.then(|| Stopped::new(full));
+        let gauge = Gauge::start();
         let begun = Instant::now();
         let notes: Vec<_> =
             (0..NOTES).map(|id| stage.notify(stage.peer(), id, &NOTE, Submit::new().within(WITHIN))).collect();
@@ -55,6 +56,7 @@ fn a_full_receiver_costs_bounded_memory_and_nobody_else() {
             stage.submit(&stage.peers[1], &plan, how).wait().expect("a full peer is no reason for another's to fail");
             begun.elapsed()
         });
+        let sampled = begun.elapsed();
         let mut ends = BTreeMap::new();
         for (id, note) in (0..).zip(&notes) {
             let notified = note.wait().map_or_else(
@@ -66,7 +68,7 @@ fn a_full_receiver_costs_bounded_memory_and_nobody_else() {
             );
             ends.insert(id, notified);
         }
-        let last = begun.elapsed();
+        let (last, stalled) = (begun.elapsed(), gauge.stop());
         let grown = [resident(full), resident(std::process::id())].map(|now| now >> 10);
         let count = |notified: Notified| ends.values().filter(|&&end| end == notified).count();
         let [told, open, late] = [Notified::Yes, Notified::Unknown, Notified::No].map(count);
@@ -76,14 +78,18 @@ fn a_full_receiver_costs_bounded_memory_and_nobody_else() {
              submitted ({submitted:?} for all), another's write took {other:?}, grown by {grown:?} KiB there and here"
         );
         assert!(told + open > 0 && late > 0, "{setting}: {told} told, {late} late");
-        assert!(is_stopped || open == 0, "{setting}: {open} are not known of, although their target could answer");
-        assert!(last <= submitted + WITHIN + LATE + other, "{setting}: {last:?}");
+        assert!(
+            is_stopped || open == 0 || stalled > STALLED_MAX,
+            "{setting}: {open} are not known of, although their target could answer"
+        );
+        assert!(last <= sampled.max(submitted + WITHIN) + LATE, "{setting}: {last:?}");
         assert!(other <= OTHER_WITHIN, "{setting}: {other:?}");
         assert!(grown.iter().all(|kib| kib << 10 <= MEMORY_MAX), "{setting}: {grown:?} KiB");
         assert_eq!(stage.peer().ended(), None);
         drop(stopped);
         // What was told is there, each once; what was not told never comes.
-        let taken = stage.take_notes(0, told + open, Duration::from_millis(300));
+        let mut taken = stage.take_notes(0, told, PATIENCE);
+        taken.extend(stage.take_notes(0, open, Duration::from_millis(300)));
         let ids: BTreeSet<u64> = taken.iter().map(|note| note.id.0).collect();
         assert_eq!(ids.len(), taken.len(), "{setting}: told twice");
         for (id, notified) in &ends {

@@ -308,6 +308,10 @@ fn try_join(one: Engine, two: Engine) -> Result<[Side; 2], JoinError> {
 fn session(rails: usize) -> (ModelNetwork, [Side; 2]) {
     let network = ModelNetwork::new(crate::model::Options::default());
     let mut sides = join(Engine::new(&network, rails, 1), Engine::new(&network, rails, 1));
+    // A session begins with its first rail; threads connect the others.
+    until(&mut sides, "every rail is up", |sides| {
+        sides.iter().all(|side| side.engine.cards.iter().all(|card| card.counts().requests > 0))
+    });
     settle(&mut sides);
     (network, sides)
 }
