@@ -292,13 +292,27 @@ impl Slot {
     /// Asks for the end, for this reason; the first reason stays. Answers whether the caller
     /// finishes the transfer, because no unit was in anybody's hands.
     pub(crate) fn stop(&self, stage: Stage, failure: impl Into<Failure>) -> bool {
-        let [stage, cause, rail] = pack(stage, failure.into());
-        let reason = u32::from_le_bytes([stage, cause, rail, 0]);
-        // SYNC stop: pairs with stop_reason()'s Acquire.
-        let _ = self.stop.compare_exchange(0, reason, Ordering::AcqRel, Ordering::Acquire);
+        self.keep_reason(stage, failure.into());
         // SYNC claims: pairs with claim()'s fetch_add.
         let before = self.claims.fetch_or(STOP, Ordering::AcqRel);
         before & (HANDS_MASK | FINISHED) == 0 && self.take_finish()
+    }
+
+    /// The same, if nobody has claimed anything of it and nobody has asked for its end; else it goes on as it does.
+    pub(crate) fn stop_unclaimed(&self, stage: Stage, failure: impl Into<Failure>) -> bool {
+        // SYNC claims: pairs with claim()'s fetch_add: who claims behind this sees the stop bit, and with this hand is not the last.
+        if self.claims.compare_exchange(0, HAND | STOP, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return false;
+        }
+        self.keep_reason(stage, failure.into());
+        self.release(0)
+    }
+
+    fn keep_reason(&self, stage: Stage, failure: Failure) {
+        let [stage, cause, rail] = pack(stage, failure);
+        let reason = u32::from_le_bytes([stage, cause, rail, 0]);
+        // SYNC stop: pairs with stop_reason()'s Acquire.
+        let _ = self.stop.compare_exchange(0, reason, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Why the transfer was asked to end, if it was.
@@ -459,6 +473,51 @@ mod tests {
         assert!(slot.is_remote_open() && !slot.is_busy_here());
         slot.close_remote();
         assert!(!slot.is_remote_open());
+    }
+
+    #[test]
+    fn what_nobody_has_begun_is_stopped_and_what_somebody_has_goes_on() {
+        let slot = Slot::new();
+        slot.begin(3, None, false);
+        assert!(slot.stop_unclaimed(Stage::Queue, Cause::PeerDraining), "nobody else finishes it");
+        assert_eq!(slot.claim(4, 1), Claim::Nothing);
+        assert_eq!(slot.stop_reason(), Some((Stage::Queue, Cause::PeerDraining.into())));
+        assert!(!slot.stop_unclaimed(Stage::Queue, Cause::PeerDraining), "once");
+        slot.begin(3, None, false);
+        assert_eq!(slot.claim(4, 3), Claim::Units(0, 3));
+        assert!(!slot.stop_unclaimed(Stage::Queue, Cause::PeerDraining));
+        assert_eq!((slot.stop_reason(), slot.moved(300, 4)), (None, false));
+        assert_eq!(slot.claim(4, 3), Claim::Units(3, 1), "who has begun it carries on, also with nothing in hand");
+        assert!(slot.moved(100, 4));
+        slot.begin(3, None, false);
+        assert!(slot.stop(Stage::Move, Cause::Cancelled));
+        assert!(!slot.stop_unclaimed(Stage::Queue, Cause::PeerDraining), "it has an end already");
+        assert_eq!(slot.stop_reason(), Some((Stage::Move, Cause::Cancelled.into())));
+    }
+
+    #[test]
+    fn a_transfer_that_one_refuses_while_another_takes_it_up_is_finished_once() {
+        for round in 0..2000 {
+            let slot = Slot::new();
+            slot.begin(3, None, false);
+            let finishers = AtomicU32::new(0);
+            let finish = |finishes: bool| finishers.fetch_add(u32::from(finishes), Ordering::Relaxed);
+            std::thread::scope(|scope| {
+                scope.spawn(|| finish(slot.stop_unclaimed(Stage::Queue, Cause::PeerDraining)));
+                scope.spawn(|| {
+                    loop {
+                        match slot.claim(20, 7) {
+                            Claim::Units(_, count) => finish(slot.moved(count, 20)),
+                            Claim::Finish => break finish(true),
+                            Claim::Nothing => break 0,
+                        };
+                    }
+                });
+            });
+            let is_stopped = slot.stop_reason().is_some();
+            assert_eq!(finishers.load(Ordering::Relaxed), 1, "round {round}");
+            assert_eq!(slot.bytes(), if is_stopped { 0 } else { 20 }, "round {round}: all of it or nothing");
+        }
     }
 
     #[test]

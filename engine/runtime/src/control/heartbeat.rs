@@ -99,7 +99,9 @@ impl<E: Env> Control<E> {
     pub(super) fn probe_namesake(&mut self, newcomer: u64, name: &str, epoch: u64) -> Option<Moment> {
         let old = self.namesake(name, epoch)?;
         self.probe(old, Waiting::Newcomer(newcomer));
-        Some(self.shared.env.now() + PROBE_WITHIN)
+        // The newcomer has to be answered in its time.
+        let patience = self.shared.config.session.greeting_timeout() / 2;
+        Some(self.shared.env.now() + PROBE_WITHIN.min(patience))
     }
 
     fn namesake(&self, name: &str, epoch: u64) -> Option<u64> {

@@ -62,10 +62,11 @@ impl<E: Env> Worker<E> {
         if !joined(&mut self.lanes, &command.peer).is_some_and(|joined| joined.settled) {
             return self.take_up(command);
         }
-        if command.helps {
-            return self.shared.let_go(command.key); // Who had it first may be in the middle, and does its part.
+        let slot = self.shared.slots.get(command.key).expect("a worker holds its slots");
+        // Another worker may have it, and be in the middle: that one does this one's part.
+        if command.helps || !slot.stop_unclaimed(Stage::Queue, cause) {
+            return self.shared.let_go(command.key);
         }
-        let active = Active::new(command, Default::default());
-        self.shared.stop_and_drop(active, Stage::Queue, cause);
+        self.shared.finish_unannounced(Active::new(command, Default::default()), Stage::Queue, cause);
     }
 }

@@ -179,7 +179,7 @@ fn scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expi
     let failed = output.wait(PATIENCE).unwrap().unwrap_err();
     let took = began.elapsed();
     assert_eq!(failed.cause, FlowCause::Expired);
-    // What it renewed last may be a third of that old, and this machine may be busy.
+    // What it renewed last may be a third of that old when it stops to be turned, and this machine may be busy.
     assert!(took >= TTL / 4 && took < TTL + Duration::from_secs(2), "{took:?}");
     drop(source.take(BLOCKS as usize));
     let mut finished = Finished::default();

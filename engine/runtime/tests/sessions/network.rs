@@ -67,7 +67,7 @@ fn a_wrong_secret_is_told_on_both_sides_and_changes_nothing() {
     let b = start(listening(&folder, "b"));
     let a = start(config(&folder, "a").secret_file(folder.secret(8)));
     let begun = Instant::now();
-    let error = a.connect_address(&address(&b).to_string(), SOON).unwrap_err();
+    let error = a.connect_address(&address(&b).to_string(), 4 * SOON).unwrap_err();
     assert!(matches!(error, ConnectError::WrongSecret { .. }), "{error}");
     assert!(error.to_string().contains("secret file"), "{error}");
     assert!(begun.elapsed() < SOON);
@@ -108,7 +108,7 @@ fn a_name_that_is_taken_is_refused_while_its_bearer_lives() {
     let other = Folder::new("taken-name-2");
     let second = start(config(&other, "twin"));
     let begun = Instant::now();
-    let error = second.connect_address(&address(&b).to_string(), SOON).unwrap_err();
+    let error = second.connect_address(&address(&b).to_string(), 4 * SOON).unwrap_err();
     assert!(matches!(error, ConnectError::Refused { code: RefusalCode::NameTaken, .. }), "{error}");
     assert!(begun.elapsed() < SOON);
     assert_eq!(peer.ended(), None);
