@@ -197,7 +197,7 @@ impl Setting {
     }
 
     /// Whether the engines meet over the network.
-    fn is_between_hosts(&self) -> bool {
+    pub fn is_between_hosts(&self) -> bool {
         is_between_hosts(self.transport.as_str())
     }
 

@@ -279,11 +279,11 @@ impl Target {
             }
         }
         let mut done = 0;
-        for transfer in &taken {
+        for (place, transfer) in taken.iter().enumerate() {
             match transfer.wait() {
                 Ok(_) => done += 1,
-                // Its worker had heard of the drain between the look at the peer and the submission.
-                Err(fault) if (fault.cause, fault.bytes) == (Cause::PeerDraining, 0) => {}
+                // Its worker had heard of the drain between the look at the peer and the submission, which is the last then.
+                Err(fault) if (fault.cause, fault.bytes, place + 1) == (Cause::PeerDraining, 0, taken.len()) => {}
                 Err(fault) => return Err(fault.to_string().into()),
             }
         }

@@ -178,27 +178,28 @@ fn one_peer_does_not_wait_for_anothers_request() {
         let third = folder.engine("third");
         assert!(matches!(refusal(client(&third, server).ask(&third, &Request::Cpu, SOON)), Refusal::Busy { .. }));
         let over = AtomicBool::new(false);
-        let (mut filled, mut wiped, mut answered) = (0, 0, 0);
-        let has_enough = AtomicBool::new(false);
+        let (mut filled, mut wiped, mut most, answered) = (0, 0, 0, AtomicU32::new(0));
         std::thread::scope(|scope| {
-            let (over, has_enough, filled, wiped) = (&over, &has_enough, &mut filled, &mut wiped);
+            let (over, answered, filled, wiped, most) = (&over, &answered, &mut filled, &mut wiped, &mut most);
             scope.spawn(move || {
                 let since = Instant::now();
-                while *wiped < 10 || (!has_enough.load(Ordering::Relaxed) && since.elapsed() < SOON) {
+                // Nobody else may have had a core during the first ones.
+                while *wiped < 10 || (*most <= 3 && since.elapsed() < SOON) {
+                    let before = answered.load(Ordering::Relaxed);
                     let done = heavy.ask(&busy, &Request::Wipe { pool: label.clone() }, SOON);
                     *filled += u32::from(matches!(done, Ok(Answer::Done)));
                     *wiped += 1;
+                    *most = answered.load(Ordering::Relaxed).wrapping_sub(before).max(*most);
                 }
                 over.store(true, Ordering::Relaxed);
             });
             while !over.load(Ordering::Relaxed) {
                 light.echo(&quick, b"ping", SOON).unwrap();
-                answered += 1;
-                has_enough.store(answered > 10, Ordering::Relaxed);
+                answered.fetch_add(1, Ordering::Relaxed);
             }
         });
         assert_eq!(filled, wiped);
-        assert!(answered > 10, "many round trips during requests of the other one, and there were {answered}");
+        assert!(most > 3, "several round trips during one request of the other one, and there were {most}");
     });
 }
 

@@ -79,7 +79,7 @@ pub fn the_other_side_disconnects(setting: &Setting) {
     let mut stage = Stage::sized(setting, 16 << 20);
     let span = Span { local: 0, remote: 0, len: 16 << 20 };
     let plan = Plan::write(&stage.near, &stage.far()).extents(&[span]).build().unwrap();
-    // So many that some are under way however long nobody there runs; few of them move a byte.
+    // So many that some are under way when the goodbye comes, also from a peer that waits for a core.
     let transfers: Vec<_> = (0..200).map(|_| stage.submit(stage.peer(), &plan, Submit::new())).collect();
     stage.tell(0, Command::Disconnect);
     stage.wait_until("the session has ended here", || stage.peer().ended().is_some());

@@ -24,8 +24,8 @@ const INBOX: usize = 64;
 /// What all that waits may take at either end: the inbox, a ring's worth of lines, what both sockets hold, and what the
 /// allocators of two processes keep.
 const MEMORY_MAX: u64 = 16 << 20;
-/// A write of a megabyte to another peer meanwhile.
-const OTHER_WITHIN: Duration = Duration::from_millis(100);
+/// A write of a megabyte to another peer meanwhile: sooner than what waits for the full one ends.
+const OTHER_WITHIN: Duration = Duration::from_millis(300);
 
 fn resident(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it lives");
