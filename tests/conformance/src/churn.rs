@@ -149,7 +149,7 @@ fn settled_holding(stage: &Stage, at_most: Option<Holding>) -> Holding {
     // Looks at everybody who might still write, and lets go of those who cannot.
     assert!(stage.near.revoke(&[(0, 1)], PATIENCE).expect("this engine runs").is_quiesced());
     assert!(stage.engine.quarantined().is_empty());
-    let until = Instant::now() + Duration::from_secs(2);
+    let until = Instant::now() + PATIENCE;
     let mut now = Holding::now();
     let mut still = 0;
     while still < 5 && Instant::now() < until {

@@ -36,7 +36,7 @@ fn the_death_of_a_large_process_is_known_within_100_ms() {
         // A machine that is shared takes its processors away now and then, longer than the promise: what it did
         // to a thread that only slept meanwhile tells, and such a death is judged by another one.
         let (mut seen, mut judged) = (Vec::new(), 0);
-        while judged < deaths && seen.len() < 2 * deaths {
+        while judged < deaths && seen.len() < 2 * deaths + 20 {
             let death = die(&setting, HOARD);
             judged += usize::from(death.stalled <= STALLED_MAX);
             seen.push(death);

@@ -30,7 +30,10 @@ fn a_killed_peer_ends_its_own_transfers_and_nobody_elses() {
     let whole = [Span { local: 0, remote: 0, len: 1 << 20 }];
     let plan = |stage: &Stage, number| Plan::write(&stage.near, &stage.region(number, KV)).extents(&whole).build();
     let to_other = plan(&traffic.stage, other).expect("a sound plan");
-    let transfers: Vec<_> = (0..16).map(|_| traffic.write()).collect();
+    let doomed = plan(&traffic.stage, 0).expect("a sound plan");
+    // More than the quickest emulator has done before the kill.
+    let transfers: Vec<_> =
+        (0..64).map(|_| traffic.stage.submit(traffic.stage.peer(), &doomed, Submit::new())).collect();
     let spared: Vec<_> =
         (0..4).map(|_| traffic.stage.submit(&traffic.stage.peers[other], &to_other, Submit::new())).collect();
     traffic.stage.target(0).kill();
@@ -52,7 +55,7 @@ fn a_killed_peer_ends_its_own_transfers_and_nobody_elses() {
     traffic.stage.replace(0);
     traffic.stage.start_engine(0, "target-0", penstock_conformance::Options::default());
     // Transfers know their plans, and those the memory that is registered.
-    drop((transfers, spared, to_other, traffic));
+    drop((transfers, spared, to_other, doomed, traffic));
     wires::wait_for_resources(&before, TAKEN_BACK_WITHIN);
 }
 

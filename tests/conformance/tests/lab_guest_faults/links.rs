@@ -187,7 +187,7 @@ fn a_deadline_is_kept_while_nothing_passes() {
     let took = begun.elapsed();
     eprintln!("a write within {within:?} over a wire that is cut ends after {took:.1?}: {fault}");
     assert_eq!(fault.cause, Cause::DeadlineExceeded, "{fault}");
-    assert!(took < within + Duration::from_secs(1), "{took:?}");
+    assert!(took < within + Duration::from_secs(5), "{took:?}");
     // Nothing of it can land any more, and whoever asks is told so by his own deadline.
     let quiesced = traffic.stage.near.revoke(&[(0, 65_536)], PATIENCE).expect("this engine runs");
     assert!(quiesced.is_quiesced());

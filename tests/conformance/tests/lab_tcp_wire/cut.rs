@@ -122,8 +122,8 @@ fn a_way_that_breaks_ends_transfers_in_time_and_is_taken_again_at_once() {
         let [_, silent, back] = told;
         eprintln!("{how:?}: transfers {late:?} after their deadline, session over after {silent:?}, back {back:?}");
         assert!(late <= LATE, "{how:?}: {late:?}");
-        // Where only one direction is cut, the other side's question is still heard after a third of the time.
-        assert!(silent <= HEARTBEAT + HEARTBEAT / 3 + LATE, "{how:?}: {silent:?}");
+        // Where only one direction is cut, the other side's question is still heard after a third of the time, and a twelfth, by which it may be late.
+        assert!(silent <= HEARTBEAT + HEARTBEAT / 3 + HEARTBEAT / 12 + 5 * LATE, "{how:?}: {silent:?}");
         assert!(back <= HEALED_WITHIN, "{how:?}: {back:?}");
     }
 }
@@ -131,7 +131,7 @@ fn a_way_that_breaks_ends_transfers_in_time_and_is_taken_again_at_once() {
 #[test]
 fn a_short_break_is_survived_and_no_byte_is_wrong() {
     let Some(_alone) = alone("a_short_break_is_survived_and_no_byte_is_wrong") else { return };
-    let mut hosted = Hosted::new(setting(), "both delay=1ms", 1500, BYTES, Duration::from_secs(5));
+    let mut hosted = Hosted::new(setting(), "both delay=1ms,rate=100mbit", 1500, BYTES, Duration::from_secs(5));
     pattern::fill(hosted.near.window(), 5);
     let transfer = hosted.peer.submit(&hosted.plan(true, BYTES), Submit::new()).unwrap();
     std::thread::sleep(Duration::from_millis(20));

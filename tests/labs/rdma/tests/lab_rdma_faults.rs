@@ -62,7 +62,7 @@ fn host_death(lab: &Lab) -> Outcome {
     let until = Instant::now() + Duration::from_secs(60);
     let moved = loop {
         let moved = Counters::read(&pair.a)?.since(&counters);
-        if moved.sent_bytes(Side::A, 0) > 4 << 20 {
+        if moved.sent_bytes(Side::A, 0) > 8 << 20 {
             break moved;
         }
         if Instant::now() > until {

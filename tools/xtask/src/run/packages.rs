@@ -51,8 +51,11 @@ const FILES: [File; 5] = [
     file("/usr/lib/x86_64-linux-gnu/librdmacm.so.1", "librdmacm1"),
 ];
 
+/// Somebody else may be installing, and a network may fail for a moment.
+const PATIENT: [&str; 4] = ["-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"];
+
 /// Longest time that the package manager may take.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// Installs what is missing, as root and where there is `apt-get`; says what is still missing otherwise. A lab that misses
 /// something then says so itself.
@@ -100,7 +103,7 @@ fn install(packages: &[&str]) -> Result<(), String> {
 fn apt_get(arguments: &[&str]) -> Result<(), String> {
     let mut last = String::new();
     let mut command = Command::new("apt-get");
-    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+    command.args(PATIENT).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
     let ended = process::run(&mut command, LIMIT, |line| last = line.to_owned())?;
     if ended.is_success() { Ok(()) } else { Err(format!("apt-get {}: {last}", arguments.join(" "))) }
 }

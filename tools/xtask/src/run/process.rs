@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 /// How long output may still come after a program has ended: a grandchild may hold its pipe open.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// The same for one that goes on writing.
+const TALKATIVE: Duration = Duration::from_secs(20);
+
 /// How a program ended.
 #[derive(Debug)]
 pub(crate) enum Ended {
@@ -37,15 +40,17 @@ pub(crate) fn run(command: &mut Command, limit: Duration, mut line: impl FnMut(&
     loop {
         match lines.recv_timeout(Duration::from_millis(50)) {
             Ok(text) => line(&text),
+            // Whoever it started may hold its output open.
+            Err(RecvTimeoutError::Timeout) if ended.as_ref().is_some_and(|(_, at)| at.elapsed() > GRACE) => break,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) if ended.is_none() => std::thread::sleep(Duration::from_millis(5)),
             Err(RecvTimeoutError::Disconnected) => break,
         }
+        if ended.as_ref().is_some_and(|(_, at)| at.elapsed() > TALKATIVE) {
+            break;
+        }
         if ended.is_none() {
             ended = poll(&mut child, started, limit)?.map(|how| (how, Instant::now()));
-        }
-        if ended.as_ref().is_some_and(|(_, at)| at.elapsed() > GRACE) {
-            break;
         }
     }
     ended.map(|(how, _)| how).ok_or_else(|| format!("{name} closed its output and never ended"))

@@ -177,7 +177,7 @@ fn breaking_off_gives_everything_back_and_a_reset_leaves_no_completion_of_reques
     };
     for posting in POSTINGS {
         let mut pair = Pair::connected(posting);
-        let piece = pair.a.piece(0, 64 << 10);
+        let piece = pair.a.piece(0, 512 << 10);
         let write = Kind::Write { address: pair.b.address(0), key: pair.b.key() };
         let requests: Vec<_> = (0..20).map(|id| request(id, write, 1)).collect();
         let pieces = vec![piece; 20];

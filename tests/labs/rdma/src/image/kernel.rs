@@ -33,7 +33,8 @@ pub(super) fn unpack(folder: &Path, progress: &dyn Fn(&str)) -> Result<Unpacked,
     progress(&format!("fetching {package}, about 100 MB"));
     let download = folder.join("package");
     fs::create_dir(&download).map_err(LabError::file("make", &download))?;
-    host::run(host::program("apt-get").args(["download", &package]).current_dir(&download), DOWNLOAD_LIMIT)?;
+    let fetch = ["-o", "Acquire::Retries=3", "download", &package];
+    host::run(host::program("apt-get").args(fetch).current_dir(&download), DOWNLOAD_LIMIT)?;
     let archive = only_file(&download)?;
     let root = folder.join("root");
     host::run(host::program("dpkg").arg("-x").arg(&archive).arg(&root), SEARCH_LIMIT)?;
@@ -54,7 +55,7 @@ fn newest_package(progress: &dyn Fn(&str)) -> Result<String, LabError> {
         return Ok(package);
     }
     progress("no kernel is known to the package manager; fetching its lists");
-    host::run(host::program("apt-get").arg("update"), DOWNLOAD_LIMIT)?;
+    host::run(host::program("apt-get").args(["-o", "Acquire::Retries=3", "update"]), DOWNLOAD_LIMIT)?;
     newest_of(&search()?).ok_or_else(|| LabError::NoKernel(format!("apt-cache search {PATTERN} finds nothing")))
 }
 
