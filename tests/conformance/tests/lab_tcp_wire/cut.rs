@@ -21,7 +21,7 @@ const HEARTBEAT: Duration = Duration::from_millis(1500);
 /// A session is had again so soon after the wire is whole.
 const HEALED_WITHIN: Duration = Duration::from_secs(1);
 /// A session with the one who came back, from its call on.
-const REPLACED_WITHIN: Duration = Duration::from_millis(500);
+const REPLACED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How a way between two hosts is broken, and mended.
 #[derive(Debug, Clone, Copy)]
