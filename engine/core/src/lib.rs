@@ -11,6 +11,7 @@
 //! - [`credit`]: the one credit type
 //! - [`plan`]: the compact, validated description of one scatter-gather move
 //! - [`config`]: the configuration, its YAML form and its documentation
+//! - [`planted`]: bugs that builds for the simulation have on purpose
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ pub mod error;
 pub mod ids;
 pub mod limits;
 pub mod plan;
+pub mod planted;
 pub mod rights;
 pub mod time;
 

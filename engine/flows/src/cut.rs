@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use penstock_core::Span;
+use penstock_core::planted::{self, Bug};
 
 use crate::shards::{Lies, Pair, Shared, What};
 
@@ -152,7 +153,7 @@ impl Pair {
     ) -> Result<(), CutError> {
         let inner = shared.inner();
         let mut done = 0;
-        while done < cut.tokens {
+        while done < cut.tokens - u64::from(planted::is(Bug::ToldBeforeBytes) && cut.tokens > 1) {
             let (here, here_token) = at(&cut.here, self.here.block_tokens, done);
             let (there, there_token) = at(&cut.there, self.there.block_tokens, done);
             let left_here = u64::from(self.here.block_tokens) - here_token;
@@ -162,7 +163,12 @@ impl Pair {
             let to = shared.there.block(there) + there_token * shared.there.token;
             let mut put = |token: u64, row: u64, len: u64| {
                 let here = from + token * shared.here.token + row * shared.here.row;
-                pieces.put(here, to + token * shared.there.token + row * shared.there.row, len)
+                pieces.put(
+                    here,
+                    to + token * shared.there.token
+                        + row * if planted::is(Bug::WrongPlaneCut) { shared.here.row } else { shared.there.row },
+                    len,
+                )
             };
             let rows = u64::from(count);
             match inner {

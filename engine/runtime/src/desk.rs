@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use penstock_core::planted::{self, Bug};
 use penstock_core::{Config, Env, Moment, NoteId};
 use penstock_flows::desk::{Broken, RELAY, Settings, part_of};
 use penstock_flows::{Action, Desk, Event, Ticket};
@@ -188,6 +189,9 @@ impl<E: Env> Shared<E> {
     /// A note has come that is a landing.
     #[cold]
     pub(crate) fn landed(&self, peer: &Arc<PeerState>, payload: &[u8]) {
+        if planted::is(Bug::LostNotification) && self.env.now().as_ns() % 7 == 0 {
+            return;
+        }
         self.control.call(ControlCall::Landing { peer: Arc::clone(peer), payload: payload.to_vec() });
     }
 

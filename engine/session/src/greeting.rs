@@ -12,6 +12,7 @@
 //! allow and by what reaches. Either side may answer with `Refuse` instead, in words.
 
 use penstock_core::env::Credentials;
+use penstock_core::planted::{self, Bug};
 
 use crate::frame::{Frame, Hello, Offer, RefusalCode, VERSION_MAX, VERSION_MIN};
 
@@ -156,7 +157,7 @@ impl Greeting {
             Role::Listener => (theirs.expects, self.ours.epoch),
             Role::Caller => (self.ours.expects, theirs.epoch),
         };
-        if expected.0 != 0 && expected.0 != expected.1 {
+        if expected.0 != 0 && expected.0 != expected.1 && !planted::is(Bug::StaleEpochAccepted) {
             return refuse(RefusalCode::Epoch, format!("expected epoch {:x}, found {:x}", expected.0, expected.1));
         }
         let candidates: Vec<String> =

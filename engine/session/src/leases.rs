@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use penstock_core::Moment;
+use penstock_core::planted::{self, Bug};
 
 use crate::control::LEASES_MAX;
 use crate::machine;
@@ -138,7 +139,8 @@ impl Lender {
                 over.push(id);
                 continue;
             };
-            let (before, until) = (lent.until, now + lent.ttl);
+            let (before, until) =
+                (lent.until, if planted::is(Bug::LeaseNotRenewed) { lent.until } else { now + lent.ttl });
             lent.until = until;
             self.due.remove(&(before, id));
             self.due.insert((until, id));
@@ -182,7 +184,9 @@ impl Lender {
     /// Ends what is late, and says when the next one is. Adds each that has ended to `out`, once, with its reader: it
     /// is let go when that reader is in no copy any more, which [`Lender::quiet`] is told.
     pub fn expire(&mut self, now: Moment, out: &mut Vec<(LeaseId, PeerKey)>) -> Option<Moment> {
-        while let Some((_, id)) = self.due.first().copied().filter(|(until, _)| *until <= now) {
+        while let Some((_, id)) =
+            self.due.first().copied().filter(|(until, _)| *until <= now && !planted::is(Bug::LeaseOnTheWrongClock))
+        {
             self.step(id, LeaseEvent::Late);
         }
         let with_reader = |id: LeaseId| self.lent.get(&id).map(|lent| (id, lent.peer));

@@ -208,4 +208,11 @@ mod tests {
         assert_eq!(blame(&[GRANTED; 8]), Invariant::ToldOnceAfterBytes);
         assert_eq!(blame(&[1, POISON]), Invariant::BytesAreTheirOwn);
     }
+
+    #[test]
+    fn every_planted_bug_names_an_invariant() {
+        for bug in penstock_core::planted::Bug::ALL {
+            assert!(Invariant::named(bug.caught_by()).is_some(), "{} names {}", bug.name(), bug.caught_by());
+        }
+    }
 }

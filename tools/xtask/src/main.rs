@@ -3,7 +3,7 @@
 //! - `tidy`: the rules of `docs/STYLE.md` that no compiler keeps
 //! - `licences`: every crate we build with may be used the way we use it
 //! - `test`, `labs`: run the suites and count what passed, failed and was skipped
-//! - `sim`, `mutations`: run many seeds of the simulation, and find its broken variants
+//! - `sim`, `planted`: run many seeds of the simulation, and find the bugs planted in the tree
 //! - `count`: the same count over any one command
 //!
 //! Read `tree` and `source` first: every rule looks at the repository through them.
@@ -29,8 +29,8 @@ usage: cargo run -q -p xtask -- <chore>
   licences             check the licence of every crate in the build
   test [step ...]      run all suites, or only the named steps: unit loom docs
   labs [prefix]        run the labs: tests that need root or a prepared machine
-  sim <seeds>          run so many seeds of the simulation, then its broken variants
-  mutations            find the broken variants of tests/sim/mutations, each by the invariant that it names
+  sim <seeds>          run so many seeds of the simulation, then the planted bugs
+  planted [name ...]   find the bugs of engine/core/src/planted.rs, each by the invariant that it names
   count <command ...>  run one command and count the test results in its output";
 
 fn main() -> ExitCode {
@@ -41,8 +41,8 @@ fn main() -> ExitCode {
         Some("licences") if rest.is_empty() => licences::check(&root()),
         Some("test") => run::suite::test(&root(), rest),
         Some("labs") if rest.len() <= 1 => run::labs::labs(&root(), rest.first().map_or("", String::as_str)),
-        Some("sim") if rest.len() == 1 => run::mutations::sim(&root(), &rest[0]),
-        Some("mutations") if rest.is_empty() => run::mutations::mutations(&root()),
+        Some("sim") if rest.len() == 1 => run::sim::sim(&root(), &rest[0]),
+        Some("planted") => run::sim::planted(&root(), rest),
         Some("count") if !rest.is_empty() => run::count(rest),
         Some("help" | "--help" | "-h") => {
             println!("{HELP}");

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_core::planted::{self, Bug};
 use penstock_core::{EngineName, Moment};
 use penstock_session::control::{Side, TRACE_BYTES_MAX};
 use penstock_session::few::{Few, FewMap};
@@ -475,7 +476,7 @@ impl Desk {
         } else {
             // What has landed and was not taken is let go.
             match self.flow_mut(key) {
-                Some(Flow::Sink(sink)) => sink.legs.abort(now),
+                Some(Flow::Sink(sink)) if !planted::is(Bug::LandedKeptByNobody) => sink.legs.abort(now),
                 Some(Flow::Pull(pulled)) => pulled.pull.legs_mut().abort(now),
                 _ => {}
             }

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use penstock_core::planted::{self, Bug};
 use penstock_core::{EngineName, Epoch, Moment};
 use penstock_session::{PeerKey, Said};
 
@@ -63,7 +64,9 @@ impl LastWords {
         }
         let (until, unheard) = self.unheard.entry(engine).or_insert((now + within, VecDeque::new()));
         *until = now + within;
-        unheard.extend(words);
+        if !planted::is(Bug::LastWordNotSaidAgain) {
+            unheard.extend(words);
+        }
         unheard.drain(..unheard.len().saturating_sub(WORDS_MAX));
     }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use penstock_core::planted::{self, Bug};
 use penstock_session::few::Few;
 use penstock_session::machine::Step;
 
@@ -139,12 +140,21 @@ impl Granting {
             *runs = Runs::default();
             runs.add(from..missing);
         }
+        if planted::is(Bug::GapSkipped) {
+            for runs in self.of_source_mut(source) {
+                runs.add(from..(missing + 1).min(end));
+            }
+            return Some((missing + 1).min(end));
+        }
         Some(missing)
     }
 
     /// Marks a part of a source; what is checked is that no part of it was there.
     pub(crate) fn mark(&mut self, source: usize, part: &PartLanded) {
-        let range = part.from..part.from + part.tokens;
+        let mut range = part.from..part.from + part.tokens;
+        if planted::is(Bug::LegCountedTwice) {
+            range.end = (range.end + part.tokens).min(part.leg_from + part.leg_tokens).max(range.end);
+        }
         match part.layer {
             Some(layer) => {
                 self.of_source_mut(source)[layer as usize].add(range);

@@ -1,6 +1,7 @@
 //! What is known of one rank of the source: whether its session stands, and what it may still write.
 
 use penstock_core::Moment;
+use penstock_core::planted::{self, Bug};
 use penstock_session::control::{Grant, Said};
 use penstock_session::few::Few;
 use penstock_session::machine::Step;
@@ -134,11 +135,12 @@ impl SinkLegs {
         let mut grants = Vec::new();
         for place in 0..self.legs.len() {
             let leg = &mut self.legs[place];
-            if leg.state != Leg::Granted {
+            if leg.state != Leg::Granted && !planted::is(Bug::WholeLegGrantedAgain) {
                 continue;
             }
             // Of a leg of which nobody has said where it begins nothing has landed.
             let from = match leg.agreed {
+                Some(_) if planted::is(Bug::WholeLegGrantedAgain) => Some(leg.from),
                 Some(_) => leg.forget_scattered(at, total),
                 None => Some(settled),
             };

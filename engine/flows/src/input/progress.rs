@@ -1,6 +1,7 @@
 //! What follows from what has landed: which layers and legs are there, whether more memory is needed, and whether all is done.
 
 use penstock_core::Moment;
+use penstock_core::planted::{self, Bug};
 use penstock_session::control::{Ack, Said, SentRows, Side};
 use penstock_session::few::Few;
 
@@ -105,6 +106,9 @@ impl SinkLegs {
                 self.blocks_granted.remove(block);
             }
             self.wishes.push_back(SinkWish::Free { ticket: leg.keep });
+            if planted::is(Bug::DoubleFree) && event == LegEvent::CopiedOut {
+                self.wishes.push_back(SinkWish::Free { ticket: leg.keep });
+            }
         }
     }
 

@@ -36,6 +36,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use penstock_core::Moment;
+use penstock_core::planted::{self, Bug};
 use penstock_session::RequestId;
 
 use crate::action::{Action, Ticket};
@@ -167,7 +168,7 @@ impl Lifecycle {
             }
             _ => {}
         }
-        if self.tracker.ends(request, generation, report) {
+        if self.tracker.ends(request, generation, report) && !planted::is(Bug::RemovalNamesBlocksUnderASwap) {
             // What a swap is at is freed by the swap, and not by whoever reads of the removal.
             self.tracker.let_go(generation, &self.swaps.blocks_of(generation));
         }

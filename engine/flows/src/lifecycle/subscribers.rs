@@ -1,6 +1,7 @@
 //! Bounded queues to whoever wants to know. A queue that is full loses nothing silently: it says how much it has lost, and gives nothing
 //! more until its owner has taken a snapshot.
 
+use penstock_core::planted::{self, Bug};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The most that one queue may be asked to hold.
@@ -83,7 +84,7 @@ impl<T: Clone> Feed<T> {
                 queue.waiting.push_back(notice.clone());
             } else {
                 // What waits is of no use without what follows, and the snapshot says both.
-                queue.lost = queue.waiting.len() as u64 + 1;
+                queue.lost = if planted::is(Bug::LossUnsaid) { 0 } else { queue.waiting.len() as u64 + 1 };
                 queue.waiting = VecDeque::new();
             }
         }

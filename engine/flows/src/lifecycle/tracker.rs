@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use penstock_core::Moment;
+use penstock_core::planted::{self, Bug};
 use penstock_session::RequestId;
 
 use super::blocks::Blocks;
@@ -155,6 +156,8 @@ impl Tracker {
         report: &Report,
         now: Moment,
     ) -> Result<Verdict, LifecycleError> {
+        let newest = planted::is(Bug::EndOfAFormerLife).then(|| self.by_request.get(request).copied()).flatten();
+        let generation = newest.unwrap_or(generation);
         if self.record(request, generation)?.is_none() {
             self.metrics.late += 1;
             return Ok(Verdict::NoOp);
@@ -189,7 +192,9 @@ impl Tracker {
                 self.blocks.hold(cached, &mut evicted);
                 self.blocks.hold(fresh, &mut evicted);
                 record.device.extend(cached.iter().chain(fresh));
-                record.deferral = None;
+                if !planted::is(Bug::DeferralOutlivesItsEnd) {
+                    record.deferral = None;
+                }
             }
             Report::Grown { blocks } | Report::SwapInPrepared { blocks } => {
                 self.blocks.check(blocks, &[])?;

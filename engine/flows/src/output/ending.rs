@@ -1,5 +1,6 @@
 //! How parts end at the source, how a transfer ends early there, and when its blocks are let go.
 
+use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Moment};
 use penstock_session::control::{AbortAck, Fail, Said, Side};
 use penstock_session::transfers::places::{Place, PlaceEvent};
@@ -81,6 +82,11 @@ impl SourceLegs {
     pub fn asked_to_stop(&mut self, sink: u16, number: u32) -> Result<(), LegError> {
         let at = self.sink_at(sink)?;
         self.sinks[at].abort = Some(number);
+        if planted::is(Bug::AbortHeardTooLate) {
+            let ack = AbortAck { head: self.head, number, is_drained: true };
+            self.wishes.push_back(SourceWish::Say { sink, said: Said::AbortAck(ack) });
+            return Ok(());
+        }
         self.fail(FlowCause::Aborted, Side::Sink, Some(at), format!("rank {sink} of the sink gave it up"));
         if !self.sinks[at].under_way.is_empty() {
             let ack = AbortAck { head: self.head, number, is_drained: false };
@@ -100,7 +106,7 @@ impl SourceLegs {
         for at in 0..self.sinks.len() {
             let (sink, is_its_word) = (&self.sinks[at], said_by == Side::Sink && from == Some(at));
             // Who has gone hears it when it comes back.
-            if !is_its_word && sink.place() != Place::Lost {
+            if !planted::is(Bug::FailureKeptToItself) && !is_its_word && sink.place() != Place::Lost {
                 let fail = Fail { head: self.head, cause: cause.code(), words: words.clone(), missing: Vec::new() };
                 self.wishes.push_back(SourceWish::Say { sink: sink.number(), said: Said::Fail(fail) });
             }
@@ -123,7 +129,9 @@ impl SourceLegs {
         if !self.status.is_end() {
             return;
         }
-        for sink in self.sinks.iter_mut().filter(|sink| sink.under_way.is_empty()) {
+        for sink in
+            self.sinks.iter_mut().filter(|sink| planted::is(Bug::LateWriteAfterCancel) || sink.under_way.is_empty())
+        {
             if let Some(number) = sink.abort.take() {
                 let ack = AbortAck { head: self.head, number, is_drained: true };
                 self.wishes.push_back(SourceWish::Say { sink: sink.number(), said: Said::AbortAck(ack) });

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::Moment;
+use penstock_core::planted::{self, Bug};
 use penstock_session::control::{AbortAck, BLOCKS_MAX, Fail, Head, Lend, Said, Side};
 use penstock_session::few::{Few, FewQueue};
 use penstock_session::leases::{GivenBack, LeaseId};
@@ -292,6 +293,10 @@ impl Loans {
                 (FlowCause::Expired, format!("the lease of rank {rank} had ended before it was given back"))
             };
             self.fail(cause, Side::Sink, Some(at), words);
+        }
+        if planted::is(Bug::FanOutFreedAtFirstReader) {
+            let keeps = std::mem::take(&mut self.chunks.keeps).into_iter();
+            self.wishes.extend(keeps.map(|ticket| SourceWish::Free { ticket }));
         }
         if self.readers.iter().all(|reader| reader.state == Lent::Done) {
             self.status.on(StatusEvent::Done);

@@ -38,6 +38,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use penstock_core::planted::{self, Bug};
 use penstock_core::{EngineName, Epoch, Generation, Moment, RegionId};
 use penstock_session::control::{ChunkKind, EXTENTS_MAX, RelayAbort, SCHEMA_BYTES_MAX, Said, WORDS_BYTES_MAX};
 use penstock_session::{PeerKey, RequestId};
@@ -250,7 +251,9 @@ impl Relays {
         }
         // Where both have called each other there are two sessions: what is announced already says in which it comes.
         let sessions: Vec<PeerKey> = lives.filter(|peer| peer.epoch == named.epoch).collect();
-        let announcing = sessions.iter().find(|peer| self.early.get((**peer, named.op)).is_some());
+        let announcing = sessions
+            .iter()
+            .find(|peer| self.early.get((**peer, named.op)).is_some() && !planted::is(Bug::GetWaitsInAnotherSession));
         let life = announcing.or(sessions.first()).copied();
         let from = (life.ok_or(RelayError::Restarted(named.engine))?, named.op);
         if self.tombs.cause(&Grave::Op(from.0, from.1)).is_some() {
@@ -279,6 +282,9 @@ impl Relays {
     ///
     /// From then on the application may be copying: each berth comes back when it says that it has, whatever becomes of the get.
     pub fn pieces(&mut self, get: GetKey) -> Vec<Piece> {
+        if planted::is(Bug::OnePurseForPutsAndGets) && self.held().0 > 1 {
+            return Vec::new();
+        }
         self.gets.pieces(get.0)
     }
 
@@ -321,7 +327,12 @@ impl Relays {
             return;
         }
         let words = cut(words);
-        for (peer, _) in self.peers.iter().filter(|(_, known)| known.is_able) {
+        for (peer, _) in self
+            .peers
+            .iter()
+            .filter(|(_, known)| known.is_able)
+            .take(if planted::is(Bug::AbortToldToOne) { 1 } else { usize::MAX })
+        {
             let said = RelayAbort { request: request.as_str().to_owned(), words: words.to_owned() };
             self.out.act(Action::Say { peer: *peer, said: Said::RelayAbort(said) });
         }

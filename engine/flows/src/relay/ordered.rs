@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use penstock_core::planted::{self, Bug};
 use penstock_core::{EngineName, Moment};
 use penstock_session::control::ChunkKind;
 use penstock_session::{PeerKey, RequestId};
@@ -102,7 +103,9 @@ impl Relays {
         }
         let in_turn = self.early.untaken(request).find(|((peer, _), offer)| {
             let stream = self.streams.incoming.get(&(*peer, offer.stream));
-            offer.stream == 0 || stream.is_some_and(|stream| stream.next() == offer.number)
+            offer.stream == 0
+                || stream
+                    .is_some_and(|stream| stream.next() == offer.number || planted::is(Bug::ChunkBeforeAMissingOne))
         });
         if let Some((key, _)) = in_turn {
             return Some(Next::Chunk(key));

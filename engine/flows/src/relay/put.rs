@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use penstock_core::Moment;
+use penstock_core::planted::{self, Bug};
 use penstock_session::control::{Chunk, ChunkAck, ChunkKind};
 use penstock_session::machine::Step;
 use penstock_session::purse::{Purse, Took, Waiter};
@@ -287,6 +288,9 @@ impl Puts {
         if let Some(ticket) = part.holds.remove(hold).quarantined {
             out.act(Action::Free { ticket });
         }
+        if planted::is(Bug::BerthBackAtFirstReader) {
+            part.holds.clear();
+        }
         if ack.code != 0 {
             put.readers[reader].failed.get_or_insert(FlowCause::of_code(ack.code));
         }
@@ -324,7 +328,9 @@ impl Puts {
         for op in self.numbers(|_| true) {
             let Some(put) = self.ops.get_mut(&op) else { continue };
             for part in put.out.values_mut() {
-                for hold in part.holds.extract_if(.., |hold| hold.gone == Some(watch)) {
+                for hold in
+                    part.holds.extract_if(.., |hold| hold.gone == Some(watch) && !planted::is(Bug::BerthsOfTheDeadKept))
+                {
                     if let Some(ticket) = hold.quarantined {
                         out.act(Action::Free { ticket });
                     }

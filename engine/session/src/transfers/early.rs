@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use penstock_core::Moment;
+use penstock_core::planted::{self, Bug};
 
 use super::{PeerKey, SidedId};
 use crate::control::{Missing, Said};
@@ -139,6 +140,9 @@ impl Early {
 
     /// Keeps this, if there is room.
     pub fn keep(&mut self, id: SidedId, message: EarlyMessage) -> Result<(), EarlyDrop> {
+        if planted::is(Bug::EarlyArrivalDropped) {
+            return Ok(());
+        }
         let bytes = message.body.bytes();
         self.make_room(message.from, bytes).inspect_err(|_| self.dropped += 1)?;
         let share = self.by_peer.entry(message.from).or_default();

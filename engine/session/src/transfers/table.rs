@@ -10,6 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 use penstock_core::Moment;
+use penstock_core::planted::{self, Bug};
 
 use super::PeerKey;
 use super::SidedId;
@@ -394,6 +395,9 @@ impl<T> Transfers<T> {
         if self.finished.len() >= self.bounds.live {
             self.finished.pop_front();
             self.finished_lost += 1;
+        }
+        if planted::is(Bug::FinishedTwice) && how == Ended::Failed {
+            self.finished.push_back((how, request.clone()));
         }
         self.finished.push_back((how, request));
         true

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use penstock_core::planted::{self, Bug};
 use penstock_simulation::deed::{Family, Script};
 use penstock_simulation::oracle::{Invariant, Violated};
 use penstock_simulation::run::perform;
@@ -21,7 +22,9 @@ const USAGE: &str = "penstock-sim: whole engines, ordered by seeds
   --family NAME        only those of this family, as `Streams`; another word says which there are
   --seed S             only this one, and what happens in it
   --keep A,B,...       of that one only the deeds at these places, `none` for none
-  --expect INVARIANT   it has to fail, and by this invariant";
+  --expect INVARIANT   it has to fail, and by this invariant
+  --planted            list the bugs that this build has hooks for, each with the invariant that has to catch it
+  --plant BUG          plant this one; it has to fail by that invariant, unless one seed is run";
 /// Failing seeds that are shortened and shown; others are counted.
 const SHOWN_MAX: usize = 3;
 /// How often it is said how far it is.
@@ -62,6 +65,16 @@ fn options() -> Result<Options, String> {
                 let found = Invariant::named(&name);
                 options.expect = Some(found.ok_or(format!("`{name}` is none of {}", names.join(", ")))?);
             }
+            "--plant" => {
+                let name = value()?;
+                let bug = Bug::named(&name).ok_or(format!("`{name}` is no planted bug; --planted lists them"))?;
+                if !planted::HAS_HOOKS {
+                    return Err("this build has no hooks: build it with RUSTFLAGS=\"--cfg planted\"".to_owned());
+                }
+                planted::plant(bug);
+                let invariant = Invariant::named(bug.caught_by());
+                options.expect = Some(invariant.ok_or(format!("{name} names no invariant: {}", bug.caught_by()))?);
+            }
             _ => return Err(USAGE.to_owned()),
         }
     }
@@ -74,6 +87,11 @@ thread_local! {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().skip(1).eq(["--planted".to_owned()]) {
+        let hooked = Bug::ALL.iter().filter(|_| planted::HAS_HOOKS);
+        hooked.for_each(|bug| println!("{} {}", bug.name(), bug.caught_by()));
+        return ExitCode::SUCCESS;
+    }
     let options = match options() {
         Ok(options) => options,
         Err(words) => {

@@ -4,9 +4,9 @@
 mod binaries;
 mod failures;
 pub(crate) mod labs;
-pub(crate) mod mutations;
 mod packages;
 mod process;
+pub(crate) mod sim;
 mod skips;
 pub(crate) mod suite;
 mod tally;

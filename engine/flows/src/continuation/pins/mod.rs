@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use penstock_core::Moment;
+use penstock_core::planted::{self, Bug};
 use penstock_session::machine::Step;
 use penstock_session::{PeerKey, RequestId};
 
@@ -287,9 +288,13 @@ impl Pins {
     }
 
     fn go(&mut self, key: PinKey, event: PinEvent, why: Miss) {
+        let is_lent = self.uses.values().any(|its| its.pin == key && matches!(its.child, Child::Lease(..)));
         let Some(held) = self.pins.get_mut(&key) else { return };
         let Step::Go(next) = held.state.step(event) else { return };
         held.state = next;
+        if is_lent && planted::is(Bug::PinFreedUnderALease) {
+            self.actions.extend(held.keep.drain(..).map(|ticket| Action::Free { ticket }));
+        }
         held.until = Moment::NEVER;
         let parent = held.parent.clone();
         if self.by_parent.get(&parent) == Some(&key) {

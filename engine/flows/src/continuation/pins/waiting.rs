@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use penstock_core::Moment;
+use penstock_core::planted::{self, Bug};
 use penstock_session::RequestId;
 
 use super::{Ask, Inherited, Pins, WaitKey, Waited};
@@ -52,7 +53,8 @@ impl Pins {
     }
 
     pub(super) fn wake(&mut self, parent: &RequestId, now: Moment) {
-        let (woken, waiting) = self.waiting.drain(..).partition(|waiter| waiter.ask.parent == *parent);
+        let is_heard = !planted::is(Bug::ParentEndsUnheard);
+        let (woken, waiting) = self.waiting.drain(..).partition(|waiter| waiter.ask.parent == *parent && is_heard);
         self.waiting = waiting;
         let woken: VecDeque<Waiter> = woken;
         for waiter in woken {

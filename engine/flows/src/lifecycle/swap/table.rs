@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Direction, Moment};
 use penstock_session::PeerKey;
 use penstock_session::control::BLOCKS_MAX;
@@ -172,7 +173,8 @@ impl Swaps {
             touched.is_written = way == SwapWay::In;
         }
         let (peer, until) = (path.peer, now + within);
-        let (state, moving_now, frees_source) = (Swap::Moving, Move::Running, false);
+        let first = if planted::is(Bug::SwapMovedBeforeItsBytes) { Swap::Moved } else { Swap::Moving };
+        let (state, moving_now, frees_source) = (first, Move::Running, false);
         let entry =
             Entry { generation, way, state, peer, device, source, target, frees_source, moving: moving_now, until };
         self.entries.insert(key, entry);
@@ -210,6 +212,9 @@ impl Swaps {
             }
         }
         let Step::Go(next) = entry.state.step(SwapEvent::RollBack) else { return };
+        if planted::is(Bug::FreedUnderARolledBackSwap) {
+            actions.push_back(Action::Free { ticket: entry.target });
+        }
         entry.state = next;
         if next.is_end() {
             self.over(key, actions);
@@ -375,9 +380,14 @@ impl Swaps {
 
     fn over(&mut self, key: SwapKey, actions: &mut VecDeque<Action>) {
         let Some(entry) = self.take_out(key) else { return };
-        actions.push_back(Action::Free { ticket: entry.target });
+        if !planted::is(Bug::FreedUnderARolledBackSwap) {
+            actions.push_back(Action::Free { ticket: entry.target });
+        }
         if entry.frees_source {
             actions.push_back(Action::Free { ticket: entry.source });
+        }
+        if planted::is(Bug::SourceOfTheDeadKept) && entry.frees_source {
+            actions.pop_back();
         }
         let kept = (!entry.frees_source).then_some(entry.source);
         self.tell(SwapNews::Over { key, kept });
@@ -408,5 +418,8 @@ fn stop(entry: &mut Entry, key: SwapKey, until: Moment, actions: &mut VecDeque<A
 }
 
 fn quarantine(ticket: Ticket, peer: PeerKey) -> Action {
+    if planted::is(Bug::NoQuarantineForALateSwap) {
+        return Action::Free { ticket };
+    }
     Action::Quarantine { ticket, peers: vec![peer], why: "a swap that took too long has not ended" }
 }

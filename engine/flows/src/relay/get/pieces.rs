@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use penstock_core::planted::{self, Bug};
 use penstock_core::{Direction, Moment, Span};
 use penstock_session::purse::{Took, Waiter};
 
@@ -157,6 +158,9 @@ impl Gets {
 
     pub(super) fn give_back(&mut self, berth: u32) {
         self.berths.give_back(berth);
+        if planted::is(Bug::RelayCreditLeak) {
+            return;
+        }
         self.purse.give_back([1], &mut self.served).expect("a credit was taken with the berth");
     }
 

@@ -1,0 +1,128 @@
+//! `xtask sim` and `xtask planted`: many seeds of the simulation, and the bugs planted in the tree that it has to find.
+//!
+//! The bugs are hooks in the source (`engine/core/src/planted.rs`), compiled in under `--cfg planted` only. That build has a folder of
+//! its own; it is made once and runs each bug of its table.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::process;
+use super::tally::Tally;
+
+/// Seeds within which a planted bug has to be found, and that the same build without one has to pass.
+const SEEDS: u64 = 2000;
+/// Longest time of one command.
+const COMMAND_TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// Runs so many seeds, then the planted bugs; ends with the sum of both.
+pub(crate) fn sim(root: &Path, seeds: &str) -> Result<bool, String> {
+    let mut tally = Tally::default();
+    let arguments = ["run", "--quiet", "--locked", "--release", "-p", "penstock-simulation", "--bin", "penstock-sim"];
+    let mut command = Command::new(cargo());
+    command.current_dir(root).args(arguments).args(["--", "--seeds", seeds]);
+    let ended = process::run(&mut command, COMMAND_TIME_MAX, |line| {
+        println!("{line}");
+        tally += Tally::of_sum(line).unwrap_or_default();
+    })?;
+    if !ended.is_success() && tally.failed == 0 {
+        tally += Tally::BROKEN;
+    }
+    tally += find_planted(root, &[])?;
+    println!("{tally}");
+    Ok(tally.is_good())
+}
+
+/// Runs the planted bugs alone: all, or those of these names.
+pub(crate) fn planted(root: &Path, names: &[String]) -> Result<bool, String> {
+    let tally = find_planted(root, names)?;
+    println!("{tally}");
+    Ok(tally.is_good())
+}
+
+fn cargo() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// A planted bug, as the simulation lists it.
+#[derive(Debug, PartialEq, Eq)]
+struct Planted {
+    name: String,
+    caught_by: String,
+}
+
+impl Planted {
+    /// A line of the list: the name, and the invariant that has to catch it.
+    fn of(line: &str) -> Option<Self> {
+        let (name, caught_by) = line.split_once(' ')?;
+        Some(Self { name: name.to_owned(), caught_by: caught_by.trim().to_owned() })
+    }
+}
+
+/// Builds the tree with its hooks, and holds every bug against the invariant that it names.
+fn find_planted(root: &Path, names: &[String]) -> Result<Tally, String> {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("planted");
+    println!("building the simulation with planted bugs");
+    let mut build = Command::new(cargo());
+    let arguments = ["build", "--quiet", "--locked", "--release", "-p", "penstock-simulation", "--bin", "penstock-sim"];
+    build.current_dir(root).args(arguments).env("CARGO_TARGET_DIR", &target).env("RUSTFLAGS", "--cfg planted");
+    // It is built again whenever an engine crate changes, and runs for seconds.
+    for (setting, value) in [("LTO", "off"), ("DEBUG", "0"), ("CODEGEN_UNITS", "16")] {
+        build.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
+    }
+    if !process::run(&mut build, COMMAND_TIME_MAX, |line| println!("{line}"))?.is_success() {
+        println!("FAILED: the simulation with planted bugs does not build");
+        return Ok(Tally::BROKEN);
+    }
+    let program = target.join("release/penstock-sim");
+    let mut bugs = Vec::new();
+    process::run(Command::new(&program).arg("--planted"), COMMAND_TIME_MAX, |line| bugs.extend(Planted::of(line)))?;
+    if bugs.is_empty() {
+        println!("FAILED: the simulation lists no planted bugs: was it built with its hooks?");
+        return Ok(Tally::BROKEN);
+    }
+    if let Some(name) = names.iter().find(|name| bugs.iter().all(|bug| bug.name != **name)) {
+        return Err(format!("`{name}` is no planted bug: engine/core/src/planted.rs lists them"));
+    }
+    let chosen = bugs.iter().filter(|bug| names.is_empty() || names.contains(&bug.name));
+    let mut tally = Tally::default();
+    for bug in std::iter::once(None).chain(chosen.map(Some)) {
+        let (passed, last, took) = run(&program, bug)?;
+        let (name, caught_by) = bug.map_or(("(none planted)", ""), |bug| (&bug.name, &bug.caught_by));
+        let verdict = if passed { "ok" } else { "FAILED" };
+        println!("{verdict:6} {name:36} {caught_by:26} {:5.1} s  {last}", took.as_secs_f64());
+        (tally.passed, tally.failed) = (tally.passed + usize::from(passed), tally.failed + usize::from(!passed));
+    }
+    Ok(tally)
+}
+
+/// Whether a run with this bug ends as it should, and the last line that it printed.
+fn run(program: &Path, bug: Option<&Planted>) -> Result<(bool, String, Duration), String> {
+    let began = Instant::now();
+    let mut command = Command::new(program);
+    command.args(["--seeds", &SEEDS.to_string()]);
+    if let Some(bug) = bug {
+        command.args(["--plant", &bug.name]);
+    }
+    let mut last = String::new();
+    // Progress goes to stderr, and comes in between.
+    let ended = process::run(&mut command, COMMAND_TIME_MAX, |line| {
+        if !line.contains(" seeds in ") || line.contains("halves") {
+            last = line.to_owned();
+        }
+    })?;
+    Ok((ended.is_success(), last, began.elapsed()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_list_names_a_bug_and_what_catches_it() {
+        let bug = Planted::of("double-free freed_once_and_untouched").unwrap();
+        assert_eq!((bug.name.as_str(), bug.caught_by.as_str()), ("double-free", "freed_once_and_untouched"));
+        assert_eq!(Planted::of("building"), None);
+    }
+}
