@@ -130,6 +130,12 @@ bugs! {
     NoQuarantineForALateSwap = "no-quarantine-for-a-late-swap", caught by freed_once_and_untouched;
     /// Nobody is told of a block that is found no more as it was given to somebody else.
     EvictionKeptToItself = "eviction-kept-to-itself", caught by told_once_after_bytes;
+    /// A request that has failed is named at once, while its bytes may still land.
+    FailedBeforeQuiet = "failed-before-quiet", caught by freed_once_and_untouched;
+    /// A block for what goes once is not kept while it may be written.
+    OnceBlockNotHeld = "once-block-not-held", caught by freed_once_and_untouched;
+    /// A block that one transfer writes is granted to another.
+    GrantedTwice = "granted-twice", caught by bytes_are_their_own;
     /// A subscriber whose queue was full is not told that it has lost something.
     LossUnsaid = "loss-unsaid", caught by told_once_after_bytes;
 }

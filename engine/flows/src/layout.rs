@@ -165,6 +165,30 @@ impl Layout {
         self.news.buffers.iter().map(|buffer| buffer.layer.saturating_add(1)).max().unwrap_or(0)
     }
 
+    /// Where these blocks lie in its region, and what goes once in those others, as (offset, length) in ascending order; neighbours are one.
+    pub fn extents(&self, blocks: &[u32], once: &[u32]) -> Vec<(u64, u64)> {
+        let mut extents = Vec::new();
+        for buffer in self.buffers() {
+            let (its, len) = match buffer.form {
+                Form::Once(bytes) => (once, bytes),
+                Form::TokenMajor(rows) | Form::PlaneMajor(rows) => {
+                    let row = u64::from(rows.count) * u64::from(rows.bytes);
+                    (blocks, row * u64::from(self.news.block_tokens))
+                }
+            };
+            extents.extend(its.iter().map(|&block| (buffer.base + u64::from(block) * buffer.stride, len)));
+        }
+        extents.sort_unstable();
+        extents.dedup_by(|later, before| {
+            let meets = later.0 <= before.0 + before.1;
+            if meets {
+                before.1 = before.1.max(later.0 + later.1 - before.0);
+            }
+            meets
+        });
+        extents
+    }
+
     /// Whether one of its buffers goes once for a transfer.
     pub fn has_once(&self) -> bool {
         self.news.buffers.iter().any(|buffer| matches!(buffer.form, Form::Once(_)))
@@ -293,6 +317,16 @@ mod tests {
 
     fn tokens(base: u64, stride: u64, count: u32, bytes: u32) -> Buffer {
         Buffer { layer: 0, base, stride, form: Form::TokenMajor(rows(count, bytes)) }
+    }
+
+    #[test]
+    fn blocks_lie_where_their_buffers_say_and_neighbours_are_one() {
+        let once = Buffer { layer: 0, base: 1000, stride: 10, form: Form::Once(10) };
+        // 16 bytes a block: one buffer behind the other, and once for a transfer.
+        let layout = Layout::check(news(4, 8, vec![tokens(0, 16, 1, 4), tokens(128, 16, 1, 4), once]), 1080).unwrap();
+        assert_eq!(layout.extents(&[3, 1, 2], &[]), [(16, 48), (144, 48)]);
+        assert_eq!(layout.extents(&[7, 0], &[5]), [(0, 16), (112, 32), (240, 16), (1050, 10)]);
+        assert_eq!(layout.extents(&[], &[]), []);
     }
 
     fn fault(news: LayoutNews, region: u64) -> LayoutFault {

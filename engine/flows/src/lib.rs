@@ -11,6 +11,7 @@
 //! - [`partners`]: the peers, and the layouts that both sides have told each other
 //! - [`status`]: what an application sees of a transfer
 //! - [`layout`], [`shards`], [`cut`]: how blocks lie, which lie alike, and any range of the one as pieces of the other
+//! - [`held`]: blocks that a call cannot have
 //! - [`ranks`]: which ranks of both sides have something to say to each other
 //! - `spares`: boxes whose memory is used again
 //! - [`part`] and [`runs`]: what both sides say of legs, and sets of what has come
@@ -27,6 +28,7 @@ pub mod continuation;
 pub mod cut;
 pub mod desk;
 pub mod event;
+pub mod held;
 pub mod input;
 pub mod layout;
 pub mod lifecycle;
@@ -46,6 +48,7 @@ pub use cause::FlowCause;
 pub use cut::{Cut, CutError, Run};
 pub use desk::Desk;
 pub use event::Event;
+pub use held::{BlockHeld, Holder};
 pub use input::{
     Failed, Happening, MemoryPolicy, NoMemory, Piece, Pull, PullWish, Read, Receive, SinkLegs, SinkWish, Totals,
 };

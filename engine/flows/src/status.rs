@@ -41,7 +41,10 @@ penstock_session::machine! {
 }
 
 impl Status {
-    /// The number by which serving engines poll it: 0 is failed, 4 success.
+    /// The number by which serving engines poll it: 0 is failed, 1 bootstrapping, 2 waiting for input, 3 transferring, 4 success.
+    ///
+    /// 3 says that bytes move or have come, and nothing of how many or which: what can be read is told by layers, legs and the tokens received.
+    /// 0 comes as soon as a transfer fails, while its memory may still be touched; when that may be used again is told with the finished requests.
     pub const fn code(self) -> u8 {
         match self {
             Self::Failed => 0,

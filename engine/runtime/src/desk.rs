@@ -189,7 +189,7 @@ impl<E: Env> Shared<E> {
     /// A note has come that is a landing.
     #[cold]
     pub(crate) fn landed(&self, peer: &Arc<PeerState>, payload: &[u8]) {
-        if planted::is(Bug::LostNotification) && self.env.now().as_ns() % 7 == 0 {
+        if planted::is(Bug::LostNotification) && self.env.now().as_ns().is_multiple_of(7) {
             return;
         }
         self.control.call(ControlCall::Landing { peer: Arc::clone(peer), payload: payload.to_vec() });

@@ -171,7 +171,7 @@ impl<E: Env> Peer<E> {
         self.state.caps
     }
 
-    /// Why the session ended, if it has.
+    /// Why the session ended, if it has. That says nothing of memory: a peer that was stopped in the middle of a copy may go on with it.
     pub fn ended(&self) -> Option<Cause> {
         self.state.ended()
     }

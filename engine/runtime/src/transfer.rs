@@ -63,7 +63,8 @@ impl<E: Env> Transfer<E> {
         }
     }
 
-    /// Waits for the end, which comes by the transfer's own deadline.
+    /// Waits for the end, which comes by the transfer's own deadline. Of one that has failed [`Transfer::cancel`] says whether anything can still
+    /// touch memory of either side.
     pub fn wait(&self) -> Result<Completed, Fault> {
         match &self.inner {
             Inner::Ended(completed) => Ok(*completed),

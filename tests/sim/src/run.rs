@@ -21,6 +21,8 @@ use crate::world::World;
 
 /// When the last deed is done everything heals, and all that goes on has to be over within this.
 const OVER_WITHIN: Duration = Duration::from_secs(60);
+/// Who has failed is named so soon: `control.abort_ms` after that at the latest.
+const NAMED_WITHIN: Duration = Duration::from_secs(1);
 /// Within this a failure is known to everybody who is not cut off.
 pub(crate) const KNOWN_WITHIN: Duration = Duration::from_secs(1);
 /// Within this a chunk is handed over to readers that ask for it, however late they do.
@@ -358,7 +360,8 @@ impl<'s, 'w> Run<'s, 'w> {
     }
 
     fn close(mut self) -> Result<Account, Violated> {
-        self.check_finished()?;
+        let fetched = self.fetch_finished();
+        self.check_finished(&fetched)?;
         self.check_all_well()?;
         self.check_handed_over()?;
         if self.is_calm {
@@ -394,18 +397,44 @@ impl<'s, 'w> Run<'s, 'w> {
         Ok(())
     }
 
+    /// What schedulers fetch, once all that has ended is named: what has failed is when nothing touches its memory any more, and soon in any case.
+    fn fetch_finished(&mut self) -> Vec<Finished> {
+        let mut fetched = vec![Finished::default(); self.stage.seats.len()];
+        let until = self.now() + NAMED_WITHIN;
+        loop {
+            for (seat, finished) in self.stage.seats.iter().zip(&mut fetched) {
+                if let Some(node) = seat.node() {
+                    node.drain_finished(finished);
+                }
+            }
+            if self.now() >= until || self.check_finished(&fetched).is_ok() {
+                return fetched;
+            }
+            self.stage.world.step_idly();
+            self.stage.seats.iter_mut().for_each(|seat| seat.look());
+        }
+    }
+
     /// What schedulers fetch is what handles said, each once.
-    fn check_finished(&self) -> Result<(), Violated> {
-        for (number, seat) in self.stage.seats.iter().enumerate() {
-            let Some(node) = seat.node() else { continue };
-            let mut finished = Finished::default();
-            node.drain_finished(&mut finished);
+    fn check_finished(&self, fetched: &[Finished]) -> Result<(), Violated> {
+        for (number, (seat, finished)) in self.stage.seats.iter().zip(fetched).enumerate() {
+            if seat.node().is_none() {
+                continue;
+            }
             let mut told: BTreeMap<&RequestId, bool> = BTreeMap::new();
             let well = finished.sent.iter().chain(&finished.received).map(|request| (request, true));
             for (request, is_well) in well.chain(finished.failed.iter().map(|request| (request, false))) {
                 if told.insert(request, is_well).is_some() {
                     return Err(Violated::new(Invariant::OneEndEach, format!("{request:?} has finished twice")));
                 }
+            }
+            let mut held: Vec<&RequestId> = finished.quarantined.iter().map(|of| &of.request).collect();
+            for request in &finished.released {
+                let Some(at) = held.iter().position(|of| *of == request) else {
+                    let words = format!("{request:?} is released, and nothing of it was quarantined");
+                    return Err(Violated::new(Invariant::OneEndEach, words));
+                };
+                held.remove(at);
             }
             let its = self.actors.iter().filter(|actor| actor.seat == number && !actor.is_dead(&self.stage));
             for actor in its.filter(|actor| actor.admitted.is_some()) {

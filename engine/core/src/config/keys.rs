@@ -423,8 +423,8 @@ pub const KEYS: &[KeyDoc] = &[
         unit: "ms",
         range: Range::Number { min: 1, max: DAY_MS },
         what: "How long the other side may take to say that nothing can land any more; then the blocks are quarantined until it does, \
-               or until it is gone.",
-        more_costs: "An abort whose source is frozen answers later.",
+               or until it is gone, and the failed request is named together with them.",
+        more_costs: "An abort whose source is frozen answers later, and so is a request of it named.",
         less_costs: "Blocks are quarantined that would have come back a moment later.",
     },
     KeyDoc {

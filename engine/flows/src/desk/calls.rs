@@ -13,10 +13,13 @@ use penstock_session::transfers::table::{AdmitError, EntryKey};
 use penstock_session::{PeerKey, RequestId, TransferId};
 
 use super::Desk;
-use super::flow::{Flow, Held, Lent, Pulled, Sink, Source};
+use super::book::PageId;
+use super::flow::{Flow, Held, Lent, Naming, Pulled, Sink, Source};
 use crate::action::{Ticket, Urgency};
 use crate::cause::FlowCause;
+use crate::held::BlockHeld;
 use crate::input::{Happening, MemoryPolicy, NoMemory, Piece, Pull, Receive, SinkLegs};
+use crate::layout::Layout;
 use crate::output::{Lending, Loans, Send, SendFailed, SourceLegs};
 use crate::part::LegError;
 use crate::partners::LayoutKey;
@@ -42,8 +45,8 @@ pub struct Produce {
     pub is_lent: bool,
     /// How long a lease stands without being renewed, if not as long as all do here.
     pub lease_ttl: Option<Duration>,
-    /// The block that has what goes once for a transfer, if the layout has such buffers.
-    pub once: Option<u32>,
+    /// The block that has what goes once for a transfer, if the layout has such buffers, and what it is kept as. An error does not take it.
+    pub once: Option<(u32, Ticket)>,
     /// It goes on in another session when its own breaks.
     pub is_resumable: bool,
     /// How long it may take in all.
@@ -101,6 +104,9 @@ pub enum CallError {
     /// Who needs what of whom cannot be said by the numbers of ranks.
     #[error(transparent)]
     NotSpread(#[from] NotSpread),
+    /// A transfer of this engine has a block.
+    #[error(transparent)]
+    Held(#[from] Box<BlockHeld>),
     /// Two layouts do not fit.
     #[error(transparent)]
     Unfit(#[from] Unfit),
@@ -184,21 +190,26 @@ impl Desk {
         if how.is_lent && how.is_resumable {
             return Err(CallError::NotSent);
         }
+        if let Some((block, _)) = how.once {
+            self.check_once(how.layout, &layout, block)?;
+        }
+        let once = how.once.map(|(block, _)| block);
         // Who has nothing for anybody lends nothing, and has its success with its last chunk.
         if how.is_lent && !sinks.is_empty() {
-            let loans = Loans::new(Lending {
+            let mut loans = Loans::new(Lending {
                 transfer,
                 rank: how.rank,
                 sinks: sinks.clone(),
                 layout,
-                once: how.once,
+                once,
                 is_by_layer: how.is_by_layer,
                 ttl: how.lease_ttl.unwrap_or(self.settings.lease_ttl),
                 deadline: now + how.within,
             })?;
+            how.once.iter().for_each(|(_, keep)| loans.hold(*keep));
             let lent = Lent { loans, places: Places::some(sinks, of), trace: Vec::new() };
             let lent = Flow::Lent(self.memory.lent.put(|| lent));
-            return self.admit(Side::Source, transfer, request, lent, now);
+            return self.admit(Side::Source, transfer, request, (how.layout, lent), now);
         }
         let send = Send {
             transfer,
@@ -207,7 +218,7 @@ impl Desk {
             sinks,
             of,
             layout,
-            once: how.once,
+            once,
             is_by_layer: how.is_by_layer,
             part_bytes: self.settings.part_bytes,
             parts_ahead: self.settings.parts_ahead,
@@ -215,7 +226,7 @@ impl Desk {
             resumes: how.is_resumable.then_some(self.settings.source_waits()),
         };
         send.check()?;
-        let source = self.memory.sources.put(|| Source {
+        let mut source = self.memory.sources.put(|| Source {
             legs: SourceLegs::begin(send),
             gone: BTreeMap::new(),
             spread,
@@ -224,7 +235,17 @@ impl Desk {
             urgency: how.urgency,
             trace: Vec::new(),
         });
-        self.admit(Side::Source, transfer, request, Flow::Source(source), now)
+        how.once.iter().for_each(|(_, keep)| source.legs.hold(*keep));
+        self.admit(Side::Source, transfer, request, (how.layout, Flow::Source(source)), now)
+    }
+
+    /// Whether a block can have what goes once.
+    fn check_once(&self, key: LayoutKey, layout: &Layout, block: u32) -> Result<(), CallError> {
+        if block >= layout.blocks() {
+            return Err(LegError::NoSuchBlock { block, blocks: layout.blocks() }.into());
+        }
+        let page = self.book.page_of(key);
+        page.map_or(Ok(()), |page| self.may_read(page, [block].into_iter())).map_err(Self::is_held)
     }
 
     /// This engine has bytes from others under this name.
@@ -268,12 +289,12 @@ impl Desk {
             let moves = FewMap::new();
             let pulled = Pulled { pull, sources, moves, within: how.within, urgency: how.urgency };
             let pulled = Flow::Pull(self.memory.pulled.put(|| pulled));
-            return self.admit(Side::Sink, transfer, request, pulled, now);
+            return self.admit(Side::Sink, transfer, request, (how.layout, pulled), now);
         }
         receive.check()?;
         let sink = || Sink { legs: SinkLegs::begin(receive), sources, gone: BTreeMap::new() };
         let sink = Flow::Sink(self.memory.sinks.put(sink));
-        self.admit(Side::Sink, transfer, request, sink, now)
+        self.admit(Side::Sink, transfer, request, (how.layout, sink), now)
     }
 
     /// Who of the ranks of a source sends something to this rank of a sink, by the layouts of one label that all of them have told of.
@@ -307,11 +328,27 @@ impl Desk {
         side: Side,
         transfer: TransferId,
         request: RequestId,
-        flow: Flow,
+        (layout, flow): (LayoutKey, Flow),
         now: Moment,
     ) -> Result<EntryKey, CallError> {
-        let held = Held { flow, armed: Moment::NEVER, is_released: false };
+        let held = Held {
+            flow,
+            armed: Moment::NEVER,
+            is_released: false,
+            page: None,
+            is_reading: false,
+            read: 0,
+            naming: Naming::Nothing,
+        };
         let (key, early) = self.transfers.admit(side, transfer, request, held, now)?;
+        let page = self.book.join_layout(layout);
+        if let Some(held) = self.transfers.get_mut(key) {
+            held.page = page;
+            held.is_reading = side == Side::Source;
+            if let (Some(page), Some((_, Some(once)))) = (page, held.flow.read_blocks()) {
+                self.book.read(page, [once].into_iter());
+            }
+        }
         // Nobody has claimed a rank of what is sent from here; of what is received it is known who has the others.
         if side == Side::Sink
             && let Some(held) = self.transfers.get(key)
@@ -331,7 +368,7 @@ impl Desk {
         }
     }
 
-    fn looked_sink(&self, key: EntryKey) -> Option<&SinkLegs> {
+    pub(super) fn looked_sink(&self, key: EntryKey) -> Option<&SinkLegs> {
         match self.flow(key)? {
             Flow::Sink(sink) => Some(&sink.legs),
             Flow::Pull(pulled) => Some(pulled.pull.legs()),
@@ -348,11 +385,15 @@ impl Desk {
         keep: Ticket,
         now: Moment,
     ) -> Result<(), CallError> {
+        if let Some(page) = self.page_of(key) {
+            self.may_read(page, blocks.iter().copied()).map_err(Self::is_held)?;
+        }
         match self.flow_mut(key) {
             Some(Flow::Source(source)) => source.legs.chunk(blocks, tokens, is_last, keep)?,
             Some(Flow::Lent(lent)) => lent.loans.chunk(blocks, tokens, is_last, keep)?,
             _ => return Err(CallError::NoTransfer),
         }
+        self.note_chunk(key);
         self.carry(key, now);
         Ok(())
     }
@@ -377,11 +418,19 @@ impl Desk {
         keep: Ticket,
         now: Moment,
     ) -> Result<u32, CallError> {
+        if let Some(page) = self.page_of(key) {
+            self.may_write(page, blocks.iter().copied().chain(once), Some(key)).map_err(Self::is_held)?;
+        }
         let legs = self.sink(key)?;
         let leg = legs.next_leg();
         legs.grant(leg, blocks, skip, once, keep)?;
+        self.note_granted(key);
         self.carry(key, now);
         Ok(leg)
+    }
+
+    fn page_of(&self, key: EntryKey) -> Option<PageId> {
+        self.transfers.get(key)?.page
     }
 
     /// For how many tokens the sink needs memory now.

@@ -8,7 +8,7 @@ use penstock_session::leases::LeaseId;
 use penstock_session::transfers::table::{Ended, EntryKey};
 
 use super::Desk;
-use super::flow::{Flow, Source};
+use super::flow::{Flow, Naming, Source};
 use super::lending::{self, Borrowed};
 use crate::action::{Action, Moving, Spans};
 use crate::cause::FlowCause;
@@ -21,9 +21,15 @@ impl Desk {
     pub(super) fn carry(&mut self, key: EntryKey, now: Moment) {
         match self.flow(key) {
             Some(Flow::Source(_)) => self.carry_source(key),
-            Some(Flow::Sink(_)) => self.carry_sink(key, now),
+            Some(Flow::Sink(_)) => {
+                self.carry_sink(key, now);
+                self.note_let_go(key);
+            }
             Some(Flow::Lent(_)) => self.carry_lent(key, now),
-            Some(Flow::Pull(_)) => self.carry_pull(key, now),
+            Some(Flow::Pull(_)) => {
+                self.carry_pull(key, now);
+                self.note_let_go(key);
+            }
             None => return,
         }
         self.tell();
@@ -191,8 +197,9 @@ impl Desk {
 
     /// The one way out of the table, however a transfer ended. What it still has under way is kept until that is over.
     fn end_if_over(&mut self, key: EntryKey, now: Moment) {
-        // One whose end is known waits for nothing but to be let go.
+        // One whose end is known waits for nothing but to be named and let go.
         if !self.transfers.is_live(key) {
+            self.name_if_quiet(key, now);
             return self.let_go_if_over(key);
         }
         let Some(flow) = self.flow(key) else { return };
@@ -210,8 +217,35 @@ impl Desk {
         if self.transfers.close(key, how, now) {
             received.into_iter().for_each(|tokens| self.totals.note(tokens));
             self.table_due = self.table_due.min(now + self.settings.transfers.tomb_age);
+            if how == Ended::Failed {
+                let by = now + self.settings.abort_within;
+                self.transfers.get_mut(key).into_iter().for_each(|held| held.naming = Naming::FailedBy(by));
+                self.name_if_quiet(key, now);
+                self.arm(key);
+            } else {
+                // Everybody has everything: what is not known yet of its moves reads nothing any more.
+                self.note_read(key);
+            }
         }
         self.let_go_if_over(key);
+    }
+
+    /// A request that has failed is named when nothing touches its memory any more, so that it can be freed; when the time for that is over,
+    /// with what may still be touched, which is released later.
+    fn name_if_quiet(&mut self, key: EntryKey, now: Moment) {
+        let Some(held) = self.transfers.get_mut(key).filter(|held| held.naming != Naming::Nothing) else { return };
+        if held.flow.is_quiet() {
+            held.naming = Naming::Nothing;
+            self.transfers.name_failed(key, None);
+            self.note_read(key);
+        } else if matches!(held.naming, Naming::FailedBy(by) if by <= now) {
+            held.naming = Naming::Released;
+            let touched = held.flow.touched();
+            self.transfers.name_failed(key, Some(touched));
+        } else {
+            return;
+        }
+        self.arm(key);
     }
 
     /// An ended transfer of which nothing is under way, and which nobody asks for any more.
@@ -225,6 +259,7 @@ impl Desk {
             self.look_at_timers();
         }
         held.flow.each_peer(|peer| self.shares.remove(peer, key));
+        held.page.into_iter().for_each(|page| self.book.leave(page));
         self.memory.drop(held.flow);
     }
 }

@@ -59,13 +59,14 @@ impl Desk {
         let timers: BTreeSet<(Moment, EntryKey)> = self.timers.iter().collect();
         let mut waiting = 0;
         for (key, held) in self.transfers.iter() {
-            let until = held.flow.deadline();
+            let until = held.deadline();
             waiting += usize::from(until != Moment::NEVER);
             if held.armed != until || until != Moment::NEVER && !timers.contains(&(until, key)) {
                 return Err(Broken::Tables(format!("{key:?} waits until {} ns and has no timer", until.as_ns())));
             }
         }
-        let first = self.timers.first().filter(|(at, key)| self.flow(*key).is_none_or(|flow| flow.deadline() != *at));
+        let first =
+            self.timers.first().filter(|(at, key)| self.transfers.get(*key).is_none_or(|held| held.deadline() != *at));
         if let Some((at, _)) = first {
             let words = format!("a timer at {} ns is of no transfer that waits for it", at.as_ns());
             return Err(Broken::Tables(words));

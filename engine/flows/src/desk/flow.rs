@@ -8,7 +8,9 @@ use penstock_session::PeerKey;
 use penstock_session::control::Head;
 use penstock_session::few::FewMap;
 use penstock_session::transfers::places::Places;
+use penstock_session::transfers::table::StillTouched;
 
+use super::book::PageId;
 use crate::action::{MoveId, Urgency};
 use crate::input::{Pull, SinkLegs};
 use crate::output::{Loans, SourceLegs};
@@ -24,6 +26,33 @@ pub(super) struct Held {
     pub(super) armed: Moment,
     /// Nobody will ask for it any more.
     pub(super) is_released: bool,
+    /// Where it is written down who has its blocks.
+    pub(super) page: Option<PageId>,
+    /// A source whose blocks stand there as read, and how many of its chunks' do.
+    pub(super) is_reading: bool,
+    pub(super) read: usize,
+    pub(super) naming: Naming,
+}
+
+/// What is still to be said of the end of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Naming {
+    /// Nothing: it stands, or its request was named.
+    Nothing,
+    /// That it has failed: when nothing touches its memory any more, and at this moment at the latest.
+    FailedBy(Moment),
+    /// That what was quarantined of it is released.
+    Released,
+}
+
+impl Held {
+    /// When something has to be done though nothing happens.
+    pub(super) fn deadline(&self) -> Moment {
+        match self.naming {
+            Naming::FailedBy(by) => self.flow.deadline().min(by),
+            Naming::Nothing | Naming::Released => self.flow.deadline(),
+        }
+    }
 }
 
 /// A transfer, from one of its sides.
@@ -147,6 +176,48 @@ impl Flow {
             Self::Lent(lent) => lent.loans.is_over(),
             Self::Pull(pulled) => pulled.pull.is_over() && pulled.moves.is_empty(),
         }
+    }
+
+    /// Whether it has ended, and nothing of it can touch this engine's memory any more. What has come may not be taken yet.
+    pub(super) fn is_quiet(&self) -> bool {
+        match self {
+            Self::Source(_) | Self::Lent(_) => self.is_over(),
+            Self::Sink(sink) => sink.legs.is_quiet(),
+            Self::Pull(pulled) => pulled.pull.is_quiet() && pulled.moves.is_empty(),
+        }
+    }
+
+    /// The blocks that it reads here, and the one that has what goes once, if it is a source.
+    pub(super) fn read_blocks(&self) -> Option<(&[u32], Option<u32>)> {
+        match self {
+            Self::Source(source) => Some(source.legs.blocks()),
+            Self::Lent(lent) => Some(lent.loans.blocks()),
+            Self::Sink(_) | Self::Pull(_) => None,
+        }
+    }
+
+    /// What of this engine's memory it may still touch.
+    pub(super) fn touched(&self) -> StillTouched {
+        let (layout, blocks, once) = match self {
+            Self::Source(source) => (source.legs.layout(), None, None),
+            Self::Lent(lent) => (lent.loans.layout(), None, None),
+            Self::Sink(sink) => {
+                let (blocks, once) = sink.legs.open_blocks();
+                (sink.legs.layout(), Some(blocks), Some(once))
+            }
+            Self::Pull(pulled) => {
+                let (blocks, once) = pulled.pull.legs().open_blocks();
+                (pulled.pull.legs().layout(), Some(blocks), Some(once))
+            }
+        };
+        let read = self.read_blocks();
+        let mut blocks = blocks.unwrap_or_else(|| read.map_or_else(Vec::new, |(blocks, _)| blocks.to_vec()));
+        let once = once.unwrap_or_else(|| read.and_then(|(_, once)| once).into_iter().collect());
+        let extents = layout.extents(&blocks, &once);
+        blocks.extend(once);
+        blocks.sort_unstable();
+        blocks.dedup();
+        StillTouched { layout: layout.label().to_owned(), blocks, extents }
     }
 
     pub(super) fn deadline(&self) -> Moment {

@@ -9,10 +9,11 @@ use penstock_core::{Cause, Moment};
 use penstock_session::RequestId;
 
 use super::Desk;
+use super::book::{Book, Ground, PageId, Writer};
 use super::names::{self, Part};
 use crate::action::Action;
 use crate::event::Event;
-use crate::lifecycle::{self, Lifecycle, LifecycleError, Swap, SwapAsk, SwapKey, SwapNews};
+use crate::lifecycle::{self, Lifecycle, LifecycleError, Swap, SwapAsk, SwapKey, SwapNews, SwapWay};
 
 /// The most devices whose requests one engine tracks.
 pub const DEVICES_MAX: usize = 64;
@@ -63,6 +64,36 @@ struct Seen {
     end: Option<Swap>,
     /// Nobody will ask for it any more.
     is_released: bool,
+    /// The blocks of the host that it reads or writes, as long as it may.
+    host: Option<HostBlocks>,
+}
+
+/// Blocks of the host that a swap is at.
+#[derive(Debug)]
+struct HostBlocks {
+    page: PageId,
+    way: SwapWay,
+    blocks: Vec<u32>,
+}
+
+impl HostBlocks {
+    fn note(&self, book: &mut Book) {
+        let blocks = self.blocks.iter().copied();
+        match self.way {
+            SwapWay::Out => book.write(self.page, blocks, Writer::Swap),
+            SwapWay::In => book.read(self.page, blocks),
+        }
+    }
+
+    /// Nothing of the swap is there any more.
+    fn let_go(self, book: &mut Book) {
+        let blocks = self.blocks.into_iter();
+        match self.way {
+            SwapWay::Out => book.written(self.page, blocks),
+            SwapWay::In => book.read_no_more(self.page, blocks),
+        }
+        book.leave(self.page);
+    }
 }
 
 /// One device.
@@ -88,7 +119,7 @@ impl std::fmt::Debug for Lives {
 
 impl Device {
     /// Takes what a call or an event has brought about.
-    fn drain(&mut self, actions: &mut VecDeque<Action>) {
+    fn drain(&mut self, actions: &mut VecDeque<Action>, book: &mut Book) {
         while let Some(news) = self.lifecycle.next_news() {
             let (SwapNews::Moved { key }
             | SwapNews::Failed { key, .. }
@@ -102,6 +133,7 @@ impl Device {
                 SwapNews::Over { kept, .. } => {
                     seen.failed = seen.failed.or(Some(SwapFailed::RolledBack));
                     seen.end = Some(Swap::RolledBack);
+                    seen.host.take().into_iter().for_each(|host| host.let_go(book));
                     // Whoever began the swap has these blocks besides.
                     actions.extend(kept.map(|ticket| Action::Free { ticket }));
                     if seen.is_released {
@@ -197,8 +229,22 @@ impl Desk {
         if device.swaps.len() >= device.swaps_most {
             return Err(LifecycleError::TooManySwaps { most: device.swaps_most });
         }
-        let swap = device.lifecycle.swap_begin(request, generation, ask, now)?;
-        device.swaps.insert(swap, Seen { failed: None, end: None, is_released: false });
+        let (path, way) = (&ask.path, ask.way);
+        let base = path.layers.iter().map(|(host, _)| *host).min().unwrap_or(0);
+        let ground = Ground::new(path.host, base, path.strides.0);
+        let blocks: Vec<u32> = ask.pairs.iter().map(|(_, host)| *host).collect();
+        let page = self.book.join(ground);
+        let free = match way {
+            SwapWay::Out => self.may_write(page, blocks.iter().copied(), None),
+            SwapWay::In => self.may_read(page, blocks.iter().copied()),
+        };
+        let device = self.lives.devices.get_mut(&key).ok_or(LifecycleError::NoDevice)?;
+        let begun = free.map_err(|held| LifecycleError::Held(Box::new(held)));
+        let begun = begun.and_then(|()| device.lifecycle.swap_begin(request, generation, ask, now));
+        let swap = begun.inspect_err(|_| self.book.leave(page))?;
+        let host = HostBlocks { page, way, blocks };
+        host.note(&mut self.book);
+        device.swaps.insert(swap, Seen { failed: None, end: None, is_released: false, host: Some(host) });
         self.drain_device(key);
         Ok(swap)
     }
@@ -209,6 +255,7 @@ impl Desk {
         let ticket = device.lifecycle.swap_commit(swap, now)?;
         if let Some(seen) = device.swaps.get_mut(&swap) {
             seen.end = Some(Swap::Committed);
+            seen.host.take().into_iter().for_each(|host| host.let_go(&mut self.book));
         }
         self.drain_device(key);
         // Whoever began the swap has these blocks besides.
@@ -243,7 +290,7 @@ impl Desk {
     fn drain_device(&mut self, key: DeviceKey) {
         let Some(device) = self.lives.devices.get_mut(&key) else { return };
         let before = self.actions.len();
-        device.drain(&mut self.actions);
+        device.drain(&mut self.actions, &mut self.book);
         if device.is_released && device.lifecycle.swaps().0 == 0 {
             self.lives.devices.remove(&key);
         }

@@ -7,6 +7,7 @@
 //! - `calls`: what an application asks for
 //! - `heard`: what peers say of transfers, and what becomes of moves
 //! - `carry`: what transfers want, as actions
+//! - `book`: which blocks are written and read, and for whom
 //! - `check`: whether all of it agrees with itself
 //! - `gates`: what applications put in front of layers
 //! - `moves`: what moves, and of which transfer it is
@@ -24,6 +25,7 @@
 //! - `telling`: the word that something can be fetched
 
 mod abroad;
+mod book;
 mod calls;
 mod carry;
 mod check;
@@ -53,6 +55,7 @@ use penstock_session::transfers::table::{EntryKey, Finished, TableMetrics, Trans
 use penstock_session::{PeerKey, RequestId, Said, TransferId};
 
 use self::abroad::Abroad;
+use self::book::Book;
 pub use self::calls::{CallError, Consume, Produce, Sinks};
 pub use self::check::Broken;
 use self::flow::{Flow, Held, Memory};
@@ -108,6 +111,7 @@ pub struct Desk {
     table_due: Moment,
     /// When memory that a peak has left behind is looked for.
     shrink_at: Moment,
+    book: Book,
     lives: Lives,
     keeping: Keeping,
     abroad: Abroad,
@@ -165,6 +169,7 @@ impl Desk {
             table_due: Moment::NEVER,
             shrink_at: Moment::from_ns(0),
             gates: Gates::default(),
+            book: Book::default(),
             lives: Lives::default(),
             keeping: Keeping::default(),
             abroad: Abroad::default(),
@@ -278,6 +283,9 @@ impl Desk {
     /// This engine has a layout from now on, in a region of so many bytes; its number and generation are chosen here.
     pub fn add_layout(&mut self, news: LayoutNews, region_bytes: u64) -> Result<LayoutKey, LayoutRefused> {
         let (key, said) = self.partners.add(news, region_bytes)?;
+        if let Some(layout) = self.partners.own(key) {
+            self.book.add_layout(key, layout);
+        }
         self.say_to_all(&said);
         Ok(key)
     }
@@ -285,6 +293,7 @@ impl Desk {
     /// This engine has a layout no more. Answers whether it had.
     pub fn remove_layout(&mut self, key: LayoutKey) -> bool {
         let said = self.partners.remove(key);
+        self.book.remove_layout(key);
         said.iter().for_each(|said| self.say_to_all(said));
         said.is_some()
     }
@@ -324,7 +333,8 @@ impl Desk {
         self.transfers.transfer_of(side, request)
     }
 
-    /// Adds the requests that have finished since the last call, each once, and says how many there were.
+    /// Adds the requests that have finished since the last call, or were released, each once, and says how many there were. One that has
+    /// failed is named when nothing touches its memory any more, or when the time for that is over, with what may still be touched.
     pub fn drain_finished(&mut self, out: &mut Finished) -> usize {
         self.transfers.drain_finished(out)
     }
@@ -370,7 +380,7 @@ impl Desk {
     /// A transfer's timer stands where its deadline is.
     fn arm(&mut self, key: EntryKey) {
         let Some(held) = self.transfers.get_mut(key) else { return };
-        let next = held.flow.deadline();
+        let next = held.deadline();
         let before = std::mem::replace(&mut held.armed, next);
         if before == next {
             return;
@@ -415,6 +425,7 @@ impl Desk {
             && self.moves.is_empty()
             && self.watches.is_empty()
             && self.lives.is_empty()
+            && self.book.is_clear()
             && self.keeping.is_empty()
             && self.abroad.is_empty()
             && self.lending.is_empty()

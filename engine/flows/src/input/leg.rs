@@ -60,6 +60,13 @@ penstock_session::machine! {
     }
 }
 
+impl Leg {
+    /// Whether something may still land in its blocks.
+    pub(crate) const fn is_open(self) -> bool {
+        matches!(self, Self::Granted | Self::Stopping | Self::Quarantined)
+    }
+}
+
 /// A leg and what belongs to it.
 #[derive(Debug)]
 pub(crate) struct Granting {

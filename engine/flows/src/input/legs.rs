@@ -63,7 +63,10 @@ pub struct SinkLegs {
     pub(super) settled: u64,
     places: u64,
     pub(super) total: Option<u64>,
-    pub(super) blocks_granted: FewMap<u32, ()>,
+    /// Blocks that are granted and not let go, what goes once among them, and the leg that has each.
+    pub(super) blocks_granted: FewMap<u32, u32>,
+    /// Blocks that were let go since somebody has asked.
+    pub(super) let_go: Few<u32>,
     pub(super) asked_for: Option<u32>,
     /// Why it failed, and the first token that was not there then.
     pub(super) end: Option<(FlowCause, u64)>,
@@ -112,6 +115,7 @@ impl SinkLegs {
             places: 0,
             total: None,
             blocks_granted: FewMap::new(),
+            let_go: Few::new(),
             asked_for: None,
             end: None,
             abort_number: 0,
@@ -198,6 +202,34 @@ impl SinkLegs {
     /// Whether it has ended and everything was let go.
     pub fn is_over(&self) -> bool {
         self.status.is_end() && self.legs.is_empty()
+    }
+
+    /// Whether it has ended and nothing can land in blocks of its legs any more. What has landed may not be taken yet.
+    pub fn is_quiet(&self) -> bool {
+        self.status.is_end() && !self.legs.iter().any(|leg| leg.state.is_open())
+    }
+
+    /// The blocks in which something may still land, in ascending order, and those that take what goes once.
+    pub fn open_blocks(&self) -> (Vec<u32>, Vec<u32>) {
+        let open = || self.legs.iter().filter(|leg| leg.state.is_open());
+        let mut blocks: Vec<u32> = open().flat_map(|leg| leg.blocks.iter().copied()).collect();
+        blocks.sort_unstable();
+        (blocks, open().filter_map(|leg| leg.once).collect())
+    }
+
+    /// The state of the leg that has this block, if one has.
+    pub fn leg_with(&self, block: u32) -> Option<Leg> {
+        self.leg(*self.blocks_granted.get(&block)?)
+    }
+
+    /// The blocks of the leg that was granted last and was not let go, and the one that takes what goes once.
+    pub fn last_granted(&self) -> Option<(&[u32], Option<u32>)> {
+        self.legs.back().map(|leg| (&leg.blocks[..], leg.once))
+    }
+
+    /// The blocks that no leg has any more, since the last call.
+    pub fn take_let_go(&mut self) -> Few<u32> {
+        std::mem::take(&mut self.let_go)
     }
 
     /// The tickets of the legs whose blocks were not let go.
@@ -292,7 +324,11 @@ impl SinkLegs {
         if let Some(block) = once.filter(|&block| block >= self.how.layout.blocks()) {
             return Err(LegError::NoSuchBlock { block, blocks: self.how.layout.blocks() });
         }
-        self.blocks_granted.extend(blocks.iter().map(|&block| (block, ())));
+        self.blocks_granted.extend(blocks.iter().map(|&block| (block, leg)));
+        // What goes once lies beside the rows of its block: the same block may be granted for both.
+        if let Some(block) = once.filter(|block| !self.blocks_granted.contains_key(block)) {
+            self.blocks_granted.insert(block, leg);
+        }
         let from = self.granted_end();
         let layers = self.how.layout.layers() as usize;
         let first_place = self.places;

@@ -134,7 +134,8 @@ pub enum Happening {
         /// How many tokens came.
         tokens: u64,
     },
-    /// It has failed.
+    /// It has failed. That is told at once: bytes may still land in its blocks. These may be written again when an abort of it is answered, or
+    /// when its request is given out as finished.
     Failed(Box<Failed>),
 }
 

@@ -102,8 +102,12 @@ impl SinkLegs {
     pub(super) fn step(&mut self, place: usize, event: LegEvent) {
         let leg = &mut self.legs[place];
         if leg.on(event) {
-            for block in &leg.blocks {
-                self.blocks_granted.remove(block);
+            for block in leg.blocks.iter().chain(&leg.once) {
+                // What goes once may be in a block that another leg has.
+                if self.blocks_granted.get(block) == Some(&leg.number) {
+                    self.blocks_granted.remove(block);
+                    self.let_go.push(*block);
+                }
             }
             self.wishes.push_back(SinkWish::Free { ticket: leg.keep });
             if planted::is(Bug::DoubleFree) && event == LegEvent::CopiedOut {

@@ -115,6 +115,11 @@ impl Pull {
         self.legs.is_over() && self.sources.iter().all(|source| source.reads.is_empty())
     }
 
+    /// Whether it has ended and nothing is read into blocks of its legs any more.
+    pub fn is_quiet(&self) -> bool {
+        self.legs.is_quiet() && self.sources.iter().all(|source| source.reads.is_empty())
+    }
+
     /// Time has passed.
     pub fn expire(&mut self, now: Moment) {
         self.legs.expire(now);

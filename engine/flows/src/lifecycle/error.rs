@@ -6,6 +6,7 @@ use penstock_session::control::BLOCKS_MAX;
 use super::BlockRef;
 use super::request::{Request, RequestEvent};
 use super::swap::Swap;
+use crate::held::BlockHeld;
 
 /// Why a report changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -151,6 +152,9 @@ pub enum LifecycleError {
         /// How many blocks.
         asked: usize,
     },
+    /// A transfer by name, or another swap, has a block of the host's.
+    #[error(transparent)]
+    Held(#[from] Box<BlockHeld>),
     /// The engine carries out the request's swap.
     #[error("the swap of request `{request}` is this engine's: commit it or roll it back by its key")]
     SwapOfOurs {

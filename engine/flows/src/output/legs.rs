@@ -234,7 +234,17 @@ impl SourceLegs {
         self.status.is_end() && self.chunks.keeps.is_empty() && self.sinks.iter().all(|sink| sink.under_way.is_empty())
     }
 
-    /// The tickets of the chunks whose blocks were not let go.
+    /// This is let go with the blocks of the chunks: the block that has what goes once.
+    pub fn hold(&mut self, keep: Ticket) {
+        self.chunks.keeps.push(keep);
+    }
+
+    /// The blocks of all chunks, and the one that has what goes once.
+    pub fn blocks(&self) -> (&[u32], Option<u32>) {
+        (&self.chunks.blocks, self.how.once)
+    }
+
+    /// The tickets of what was not let go.
     pub fn keeps(&self) -> &[Ticket] {
         &self.chunks.keeps
     }

@@ -108,7 +108,7 @@ pub enum SourceWish {
     },
 }
 
-/// How a transfer failed at its source.
+/// How a transfer failed at its source. That is told at once: its blocks may still be read until its request is given out as finished.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{cause}{}", Words(.words))]
 pub struct SendFailed {

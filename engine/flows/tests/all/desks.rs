@@ -8,7 +8,7 @@ use std::time::Duration;
 use penstock_core::{Cause, Direction, EngineName, Epoch, Moment};
 use penstock_flows::action::Urgency;
 use penstock_flows::desk::{CallError, Consume, Produce, Settings, Sinks};
-use penstock_flows::{Action, Desk, Event, Happening, LayoutKey, MoveId, Moving, Spans, Ticket, WatchId};
+use penstock_flows::{Action, BlockHeld, Desk, Event, Happening, LayoutKey, MoveId, Moving, Spans, Ticket, WatchId};
 use penstock_session::control::{Buffer, Form, LayoutNews, Rows, Said};
 use penstock_session::transfers::table::EntryKey;
 use penstock_session::{PeerKey, RequestId, TransferId};
@@ -35,6 +35,9 @@ pub(crate) struct Node {
     /// What was moving when its session was cut, and whether it is proven that it writes nothing any more.
     pub(crate) cut: BTreeMap<MoveId, (usize, Moving, bool)>,
     next_ticket: u64,
+    /// Tickets of blocks that have what goes once: given, and let go.
+    once_given: u64,
+    once_freed: u64,
 }
 
 pub(crate) struct World {
@@ -133,6 +136,8 @@ impl World {
                 stopped: BTreeSet::new(),
                 cut: BTreeMap::new(),
                 next_ticket: 1,
+                once_given: 0,
+                once_freed: 0,
             }
         };
         let mut world = Self {
@@ -313,6 +318,7 @@ impl World {
                 }
             }
             Action::Quarantine { ticket, .. } => self.nodes[at].quarantined.push(ticket),
+            Action::Free { ticket } if ticket.0 >= ONCE => self.nodes[at].once_freed += 1,
             Action::Free { ticket } => {
                 assert!(!self.nodes[at].freed.contains(&ticket), "engine {at} lets {ticket:?} go twice");
                 self.nodes[at].freed.push(ticket);
@@ -400,14 +406,17 @@ impl World {
             is_by_layer: false,
             is_lent: true,
             lease_ttl: None,
-            once: Some(63),
+            once: Some((63, Ticket(ONCE + node.once_given))),
             is_resumable: false,
             within: WITHIN,
             urgency: Urgency::Bulk,
         };
         how(&mut produce);
         let request = RequestId::new(&format!("sent-{number}")).unwrap();
-        node.desk.produce(transfer(number), request, produce, self.now)
+        let produced = node.desk.produce(transfer(number), request, produce, self.now);
+        // An error does not take it.
+        node.once_given += u64::from(produced.is_ok());
+        produced
     }
 
     /// An engine needs them, from these.
@@ -447,12 +456,15 @@ impl World {
         node.desk.consume(transfer(number), request, consume, self.now)
     }
 
-    /// Grants these blocks.
+    /// Grants these blocks, and for what goes once the last one that no other transfer has.
     pub(crate) fn grant(&mut self, at: usize, key: EntryKey, blocks: &[u32]) -> Ticket {
         let (now, node) = (self.now, &mut self.nodes[at]);
         let keep = Ticket(node.next_ticket);
         node.next_ticket += 1;
-        node.desk.grant(key, (blocks.to_vec(), 0), Some(63), keep, now).unwrap();
+        let mut grant = |once: u32| node.desk.grant(key, (blocks.to_vec(), 0), Some(once), keep, now);
+        let is_held = |granted: &Result<u32, CallError>| matches!(granted, Err(CallError::Held(held)) if matches!(**held, BlockHeld::Written { block, .. } if block > 40));
+        let granted = (41..64).rev().map(&mut grant).find(|granted| !is_held(granted));
+        granted.expect("some block is free").unwrap();
         keep
     }
 
@@ -569,9 +581,13 @@ impl World {
             assert_eq!(found, (0, 0, 0, 0, 0), "engine {at}: {metrics:?}");
             let given: BTreeSet<Ticket> = (1..node.next_ticket).map(Ticket).collect();
             assert_eq!(node.freed.iter().copied().collect::<BTreeSet<_>>(), given, "engine {at} lets all go");
+            assert_eq!(node.once_given, node.once_freed, "engine {at} lets what goes once go, once");
         }
     }
 }
+
+/// Tickets from this one on are of blocks that have what goes once at a source.
+const ONCE: u64 = 1 << 40;
 
 /// Places of engines in one session; those of later ones are behind them.
 const PARTIES: u32 = 100;

@@ -126,7 +126,8 @@ impl<E: Env> Control<E> {
         let Some(outcome) = slot.outcome() else { return };
         self.under_way.open.insert(id);
         let result = outcome.failure.map_or_else(|| Ok(slot.bytes()), |(_, failure)| Err(failure.cause));
-        let is_open_there = slot.is_remote_open();
+        // One that has failed may have left the kernel with pages of this engine's: they are read, or another worker is about to learn of it.
+        let is_open_there = slot.is_remote_open() || result.is_err() && slot.is_busy_here();
         self.tell_desk(Event::Ended { id, result, is_open_there });
         if !is_open_there {
             self.let_go_of(id);
@@ -141,12 +142,13 @@ impl<E: Env> Control<E> {
         }
     }
 
-    /// Looks whether what was open at peers is not any more.
+    /// Looks whether what was open at peers, or is still with the kernel, is not any more.
     fn look_at_open(&mut self) {
         let shared = &self.shared;
         let is_closed = |moved: &Moved| {
-            let is_open = shared.slots.get(moved.key).is_some_and(|slot| slot.is_remote_open());
-            !is_open || moved.peer.has_let_go() || moved.peer.is_lost()
+            let slot = shared.slots.get(moved.key);
+            let (is_open, is_busy) = slot.map_or((false, false), |slot| (slot.is_remote_open(), slot.is_busy_here()));
+            !is_busy && (!is_open || moved.peer.has_let_go() || moved.peer.is_lost())
         };
         let UnderWay { moves, open, .. } = &self.under_way;
         let closed: Vec<MoveId> = open.iter().filter(|id| moves.get(id).is_some_and(is_closed)).copied().collect();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_core::planted::{self, Bug};
 use penstock_core::{Env, RegionId};
 use penstock_flows::action::Urgency;
 use penstock_flows::desk::Consume;
@@ -164,16 +165,24 @@ impl<E: Env> Engine<E> {
 
 impl<E: Env> Input<E> {
     /// Grants blocks for the next leg, which are kept until what it brought was taken. Answers its number. Blocks of another pool than
-    /// the layout's are refused.
+    /// the layout's are refused, and so is a block that another transfer of this engine writes, reads, or has brought something to that was
+    /// not taken: the error says which block, and whose it is.
     pub fn grant(&self, blocks: &Blocks) -> Result<u32, FlowError> {
         self.grant_with(blocks, 0, None)
     }
 
-    /// The same, where so many tokens of the first block are here already, and with the block that takes what goes once for a transfer.
-    pub fn grant_with(&self, blocks: &Blocks, skip: u32, once: Option<u32>) -> Result<u32, FlowError> {
+    /// The same, where so many tokens of the first block are here already, and with the block that takes what goes once for a transfer:
+    /// exactly one, of the layout's pool. It is kept as the others are.
+    pub fn grant_with(&self, blocks: &Blocks, skip: u32, once: Option<&Blocks>) -> Result<u32, FlowError> {
         self.ground.check(blocks)?;
         let shared = &self.hub.shared;
-        let keep = shared.desk.keep(blocks.clone());
+        let mut kept = vec![blocks.clone()];
+        let once_block = once.map(|once| self.ground.check_once(once)).transpose()?;
+        if !planted::is(Bug::OnceBlockNotHeld) {
+            kept.extend(once.cloned());
+        }
+        let once = once_block;
+        let keep = shared.desk.keep_all(kept);
         let indices = blocks.indices().to_vec();
         let granted = shared.call_desk(|desk, now| desk.grant(self.key, (indices, skip), once, keep, now));
         Ok(granted.inspect_err(|_| shared.desk.free(keep))?)
@@ -229,7 +238,8 @@ impl<E: Env> Input<E> {
         self.hub.shared.look_at_desk(|desk| desk.received(self.key)).unwrap_or(0)
     }
 
-    /// How far it is.
+    /// How far it is. That it has failed is known at once, while bytes may still land: its memory may be used again when [`Input::abort`] answers
+    /// true, or [`Engine::drain_finished`] names its request.
     pub fn status(&self) -> Status {
         self.hub.shared.look_at_desk(|desk| desk.status(self.key)).unwrap_or(Status::Failed)
     }
@@ -278,8 +288,8 @@ impl<E: Env> Input<E> {
         self.hub.shared.call_desk(|desk, now| desk.fail(self.key, FlowCause::SinkFailed, words, now));
     }
 
-    /// Gives it up, and waits until nothing can land in its blocks any more. Answers whether that is proven; if not, they are quarantined
-    /// until it is.
+    /// Gives it up, lets go of what has come and was not taken, and waits until nothing can land in its blocks any more. Answers whether that is
+    /// proven; if not, they are quarantined until it is. One that has failed already can be waited for by this, too.
     pub fn abort(&self, within: Duration) -> bool {
         self.hub.shared.call_desk(|desk, now| desk.fail(self.key, FlowCause::Aborted, "the sink gave it up", now));
         self.hub.wait_for_desk(within, |desk| desk.is_over(self.key).then_some(())).is_some()

@@ -116,6 +116,15 @@ impl Ground {
             _ => Ok(()),
         }
     }
+
+    /// The same of a block for what goes once, which is exactly one. Answers its number.
+    pub(super) fn check_once(&self, once: &Blocks) -> Result<u32, FlowError> {
+        self.check(once)?;
+        match once.indices() {
+            [block] => Ok(*block),
+            blocks => Err(ForeignMemory::Once { blocks: blocks.len() }.into()),
+        }
+    }
 }
 
 impl<E: Env> Engine<E> {

@@ -30,9 +30,9 @@ pub use penstock_flows::desk::{Broken, CallError, Metrics};
 pub use penstock_flows::input::{Failed, Happening, MemoryPolicy, NoMemory};
 pub use penstock_flows::lifecycle::LifecycleError;
 pub use penstock_flows::output::SendFailed;
-pub use penstock_flows::{FlowCause, LayoutRefused, LegError, Status};
+pub use penstock_flows::{BlockHeld, FlowCause, Holder, LayoutRefused, LegError, Status};
 pub use penstock_session::control::{Buffer, Form, Missing, Rows, Side};
-pub use penstock_session::transfers::table::Finished;
+pub use penstock_session::transfers::table::{Finished, QuarantinedRequest};
 pub use penstock_session::{IdError, RequestId, TransferId};
 
 pub use self::gate::Gate;
@@ -171,6 +171,12 @@ pub enum ForeignMemory {
         /// The pool's label.
         label: String,
     },
+    /// What goes once has one block.
+    #[error("what goes once for a transfer lies in one block, and {blocks} were given; take one for it by itself")]
+    Once {
+        /// How many were given.
+        blocks: usize,
+    },
     /// Blocks are not of the same size.
     #[error("blocks have {here} bytes in the one pool and {there} in the other; make both alike")]
     BlockBytes {
@@ -200,7 +206,13 @@ impl<E: Env> Engine<E> {
         self.hub.shared.look_at_desk(|desk| desk.transfer_of(side, request))
     }
 
-    /// Adds the requests that have finished since the last call, each once, and says how many there were.
+    /// Adds the requests that have finished since the last call, or were released, each once, and says how many there were.
+    ///
+    /// Why a transfer has failed is told at once, by its handle. Its request is named here when nothing can touch its memory any more: that may be
+    /// freed then, whether it is a pool's or was [registered](Engine::register). If somebody may still touch it `control.abort_ms` after the failure
+    /// (a peer that is stopped, a reader whose lease stands), the request is named together with what is
+    /// [quarantined](Finished::quarantined), which is not to be used before it stands in [`Finished::released`]. The
+    /// [event fd](Engine::event_fd) is readable when there is something of either. So it is also where the handle was dropped before.
     pub fn drain_finished(&self, finished: &mut Finished) -> usize {
         self.hub.shared.call_desk(|desk, _| desk.drain_finished(finished))
     }

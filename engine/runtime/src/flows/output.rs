@@ -21,6 +21,8 @@ use crate::worker::Priority;
 pub struct Send<'a, E: Env> {
     layout: &'a Layout<E>,
     how: Produce,
+    /// Where what goes once is.
+    once: Option<Blocks>,
 }
 
 impl<'a, E: Env> Send<'a, E> {
@@ -38,7 +40,7 @@ impl<'a, E: Env> Send<'a, E> {
             within: WITHIN,
             urgency: Urgency::Bulk,
         };
-        Self { layout, how }
+        Self { layout, how, once: None }
     }
 
     /// This engine's rank among those that have the bytes, and how many there are.
@@ -98,10 +100,10 @@ impl<'a, E: Env> Send<'a, E> {
         self
     }
 
-    /// The block that has what goes once for a transfer.
+    /// The block that has what goes once for a transfer: exactly one, of the layout's pool. It is kept as blocks of chunks are.
     #[must_use]
-    pub fn once(mut self, block: u32) -> Self {
-        self.how.once = Some(block);
+    pub fn once(mut self, block: &Blocks) -> Self {
+        self.once = Some(block.clone());
         self
     }
 
@@ -143,7 +145,14 @@ impl<E: Env> Engine<E> {
             return Err(FlowError::ForeignLayout { label: how.layout.label().to_owned() });
         }
         let ground = how.layout.ground.clone();
-        let key = shared.call_desk(|desk, now| desk.produce(transfer, request.clone(), how.how, now))?;
+        let Send { how: mut produce, once, .. } = how;
+        if let Some(once) = once {
+            let block = ground.check_once(&once)?;
+            produce.once = Some((block, shared.desk.keep(once)));
+        }
+        let keep = produce.once.map(|(_, keep)| keep);
+        let key = shared.call_desk(|desk, now| desk.produce(transfer, request.clone(), produce, now));
+        let key = key.inspect_err(|_| keep.into_iter().for_each(|keep| shared.desk.free(keep)))?;
         Ok(Output { hub: Arc::clone(&self.hub), key, ground })
     }
 }
@@ -184,7 +193,8 @@ impl<E: Env> Output<E> {
         self.hub.shared.look_at_desk(|desk| desk.status(self.key)).unwrap_or(Status::Failed)
     }
 
-    /// How it ended, if it has: all ranks have everything, or why not.
+    /// How it ended, if it has: all ranks have everything, or why not. After a failure its blocks may still be read; they may be written again
+    /// when [`Output::abort`] answers true, or [`Engine::drain_finished`] names its request.
     pub fn poll(&self) -> Option<Result<(), SendFailed>> {
         self.hub.shared.look_at_desk(|desk| ended(desk, self.key))
     }

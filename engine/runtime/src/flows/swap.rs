@@ -52,7 +52,8 @@ impl<E: Env> Swap<E> {
         answer(self.status())
     }
 
-    /// Waits until its bytes are there, so that it can be committed, or never will be.
+    /// Waits until its bytes are there, so that it can be committed, or never will be. After a failure its blocks may still be touched: they may be
+    /// used again when it is [over](Swap::wait_over).
     pub fn wait(&self, within: Duration) -> Result<Result<(), SwapFailed>, FlowError> {
         let look = |desk: &penstock_flows::Desk| match desk.swap_status(self.lives.key, self.key) {
             Some(status) => answer(status),

@@ -351,7 +351,7 @@ fn blocks_of_another_pool_than_the_layouts_are_refused_and_nothing_is_kept_of_th
     source.assert_all_free();
     assert_eq!(child.copy_tail(&[(&sink.layout, &sink.take(1))]), Ok(8));
     output.chunk(&own, 16, false).unwrap();
-    input.grant(&own).unwrap();
+    input.grant(&sink.take(1)).unwrap();
     drop((output, input));
 
     // Memory of the caller's own has no pool: it is the caller who numbers its blocks. A region of another engine is no layout's.

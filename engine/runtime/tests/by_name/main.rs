@@ -7,4 +7,5 @@ mod ends;
 mod flows;
 mod lifecycle;
 mod pull;
+mod quiet;
 mod relay;

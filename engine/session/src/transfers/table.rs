@@ -4,6 +4,9 @@
 //! end takes however it comes about: it takes out both directions of the map, leaves a tombstone, and puts the request
 //! among those that are finished. So nothing has to remember to clean up. What is kept of one that has ended stays in its place until
 //! [`Transfers::let_go`], and words for it come there.
+//!
+//! Whoever is told that a request is finished frees what it had. So one that has failed is put there by [`Transfers::name_failed`], when
+//! nothing touches its memory any more, or with what may still be touched.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -131,16 +134,50 @@ pub enum Route {
 }
 
 /// Requests that are finished, each given out once.
+///
+/// A request whose next transfer begins before the failure of the one before was given out is named for each of them: where memory is freed by
+/// these lists, such an attempt needs a request id of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Finished {
-    /// Their bytes were sent, and all readers have them.
+    /// Their bytes were sent, and all readers have them: nothing reads them any more.
     pub sent: Vec<RequestId>,
-    /// Their bytes were received.
+    /// Their bytes were received, and nothing is written there any more.
     pub received: Vec<RequestId>,
-    /// Neither.
+    /// Neither. Nothing can touch their memory any more, but for what stands in `quarantined`. Why one has failed was told when it did, by its
+    /// handle; here it is named as soon as that is so, and at the latest `control.abort_ms` after it has failed.
     pub failed: Vec<RequestId>,
+    /// What may still be touched of requests that are named in `failed` by the same call: it is not to be used before `released`.
+    pub quarantined: Vec<QuarantinedRequest>,
+    /// Requests of which something was quarantined as they were named: by now nothing can touch it any more.
+    pub released: Vec<RequestId>,
     /// How many more there were that nobody has asked for in time.
     pub lost: u64,
+}
+
+/// Memory of a request that has failed, which somebody may still touch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuarantinedRequest {
+    /// The request.
+    pub request: RequestId,
+    /// Its transfer.
+    pub transfer: TransferId,
+    /// The label of the layout that its blocks are of.
+    pub layout: String,
+    /// The blocks, in ascending order.
+    pub blocks: Vec<u32>,
+    /// Where these lie in the layout's region, as (offset, length) in bytes, in ascending order.
+    pub extents: Vec<(u64, u64)>,
+}
+
+/// What may still be touched of a transfer, by the label of its layout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StillTouched {
+    /// The label.
+    pub layout: String,
+    /// The blocks, in ascending order.
+    pub blocks: Vec<u32>,
+    /// Where these lie in the layout's region, as (offset, length) in bytes, in ascending order.
+    pub extents: Vec<(u64, u64)>,
 }
 
 /// What there is.
@@ -178,7 +215,25 @@ struct Entry<T> {
     transfer: TransferId,
     /// Of one that is live.
     request: Option<RequestId>,
+    /// Of one that has failed, as long as something is still to be said of that.
+    failed: Option<Failure>,
     value: T,
+}
+
+/// What is still to be said of a request that has failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Failure {
+    /// That it has.
+    Unnamed(RequestId),
+    /// That what was quarantined of it is released.
+    Unreleased(RequestId),
+}
+
+/// What is said of a finished request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Said {
+    Ended(Ended),
+    Released,
 }
 
 impl<T> Entry<T> {
@@ -214,7 +269,9 @@ pub struct Transfers<T> {
     early: Early,
     tomb_hits: u64,
     refused: u64,
-    finished: VecDeque<(Ended, RequestId)>,
+    finished: VecDeque<(Said, RequestId)>,
+    /// Beside them: what may still be touched.
+    quarantined: VecDeque<QuarantinedRequest>,
     finished_lost: u64,
     /// Of those, how many have been told of.
     finished_lost_told: u64,
@@ -246,6 +303,7 @@ impl<T> Transfers<T> {
             tomb_hits: 0,
             refused: 0,
             finished: VecDeque::new(),
+            quarantined: VecDeque::new(),
             finished_lost: 0,
             finished_lost_told: 0,
             shrink_at: Moment::from_ns(0),
@@ -270,7 +328,8 @@ impl<T> Transfers<T> {
         }
         let key = EntryKey { index, serial: self.next_serial };
         let (name, called) = (keyed.of_name(&(side, transfer)), keyed.of_name(&(side, &request)));
-        entries[index as usize] = Some(Entry { serial: key.serial, side, transfer, request: Some(request), value });
+        entries[index as usize] =
+            Some(Entry { serial: key.serial, side, transfer, request: Some(request), failed: None, value });
         self.by_name.insert(name, index, |index| sum_of(*keyed, entries, index, Entry::sum));
         self.by_request.insert(called, index, |index| sum_of(*keyed, entries, index, Entry::request_sum));
         self.next_serial += 1;
@@ -357,6 +416,16 @@ impl<T> Transfers<T> {
         self.called(side, request).and_then(|index| self.at(index)).map(|entry| entry.transfer)
     }
 
+    /// The side, the name and the request of one of which something is kept; the request only while something is to be said of it.
+    pub fn holder_names(&self, key: EntryKey) -> Option<(Side, TransferId, Option<&RequestId>)> {
+        let entry = self.entry(key)?;
+        let request = entry.request.as_ref().or(match &entry.failed {
+            Some(Failure::Unnamed(request) | Failure::Unreleased(request)) => Some(request),
+            None => None,
+        });
+        Some((entry.side, entry.transfer, request))
+    }
+
     /// All names of a live transfer.
     pub fn names(&self, key: EntryKey) -> Option<(Side, TransferId, &RequestId)> {
         let entry = self.entry(key)?;
@@ -382,8 +451,9 @@ impl<T> Transfers<T> {
         })
     }
 
-    /// Ends one: the only way to an end. Both directions are gone, a tombstone is set, and the request is finished. What is kept of it
-    /// stays until it is let go, and so long nobody else has its name. Answers whether it was live.
+    /// Ends one: the only way to an end. Both directions are gone, and a tombstone is set. The request is finished, unless it has failed: then
+    /// it is when [`Transfers::name_failed`] says so. What is kept of it stays until it is let go, and so long nobody else has its name.
+    /// Answers whether it was live.
     pub fn close(&mut self, key: EntryKey, how: Ended, now: Moment) -> bool {
         let entry = self.entries.get_mut(key.index as usize).and_then(Option::as_mut);
         let Some(entry) = entry.filter(|entry| entry.serial == key.serial) else { return false };
@@ -392,20 +462,55 @@ impl<T> Transfers<T> {
         self.live -= 1;
         self.by_request.remove(self.keyed.of_name(&(side, &request)), key.index);
         self.tombs.set((side, transfer), how, now);
+        if how == Ended::Failed && !planted::is(Bug::FailedBeforeQuiet) {
+            entry.failed = Some(Failure::Unnamed(request));
+        } else {
+            self.finish(Said::Ended(how), request);
+        }
+        true
+    }
+
+    /// One that has failed is finished: nothing touches its memory any more, but for what is said here. Said again, with nothing, it is
+    /// released. Answers whether anything was left to be said.
+    pub fn name_failed(&mut self, key: EntryKey, touched: Option<StillTouched>) -> bool {
+        let entry = self.entries.get_mut(key.index as usize).and_then(Option::as_mut);
+        let Some(entry) = entry.filter(|entry| entry.serial == key.serial) else { return false };
+        match (entry.failed.take(), touched) {
+            (None, _) => return false,
+            (Some(Failure::Unnamed(request)), None) => {
+                if planted::is(Bug::FinishedTwice) {
+                    self.finish(Said::Ended(Ended::Failed), request.clone());
+                }
+                self.finish(Said::Ended(Ended::Failed), request);
+            }
+            (Some(Failure::Unnamed(request)), Some(StillTouched { layout, blocks, extents })) => {
+                entry.failed = Some(Failure::Unreleased(request.clone()));
+                let transfer = entry.transfer;
+                self.finish(Said::Ended(Ended::Failed), request.clone());
+                if self.quarantined.len() >= self.bounds.live {
+                    self.quarantined.pop_front();
+                }
+                self.quarantined.push_back(QuarantinedRequest { request, transfer, layout, blocks, extents });
+            }
+            (Some(Failure::Unreleased(request)), None) => self.finish(Said::Released, request),
+            (still, Some(_)) => entry.failed = still,
+        }
+        true
+    }
+
+    fn finish(&mut self, said: Said, request: RequestId) {
         if self.finished.len() >= self.bounds.live {
             self.finished.pop_front();
             self.finished_lost += 1;
         }
-        if planted::is(Bug::FinishedTwice) && how == Ended::Failed {
-            self.finished.push_back((how, request.clone()));
-        }
-        self.finished.push_back((how, request));
-        true
+        self.finished.push_back((said, request));
     }
 
     /// Nothing is kept any more of one that has ended: late words find its tombstone.
     pub fn let_go(&mut self, key: EntryKey) -> Option<T> {
         self.entry(key).filter(|entry| entry.request.is_none())?;
+        // Of what is not kept any more nothing is touched.
+        self.name_failed(key, None);
         let Entry { side, transfer, value, .. } = self.entries.get_mut(key.index as usize)?.take()?;
         self.free.push(key.index);
         self.by_name.remove(self.keyed.of_name(&(side, transfer)), key.index);
@@ -448,16 +553,18 @@ impl<T> Transfers<T> {
         }
     }
 
-    /// Adds the requests that have finished since the last call, each once, and says how many there were.
+    /// Adds the requests that have finished since the last call, or were released, each once, and says how many there were.
     pub fn drain_finished(&mut self, out: &mut Finished) -> usize {
         let count = self.finished.len();
-        for (how, request) in self.finished.drain(..) {
-            match how {
-                Ended::Sent => out.sent.push(request),
-                Ended::Received => out.received.push(request),
-                Ended::Failed => out.failed.push(request),
+        for (said, request) in self.finished.drain(..) {
+            match said {
+                Said::Ended(Ended::Sent) => out.sent.push(request),
+                Said::Ended(Ended::Received) => out.received.push(request),
+                Said::Ended(Ended::Failed) => out.failed.push(request),
+                Said::Released => out.released.push(request),
             }
         }
+        out.quarantined.extend(self.quarantined.drain(..));
         out.lost += self.finished_lost - std::mem::replace(&mut self.finished_lost_told, self.finished_lost);
         count
     }

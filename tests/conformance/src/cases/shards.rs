@@ -195,10 +195,11 @@ impl End {
         let lies = self.buffers(one)[4];
         let offset = lies.base + u64::from(once.indices()[0]) * lies.stride;
         self.pool.window().write_from(offset, &bytes).expect("the block is of the pool");
-        let how = Send::from(&self.layouts[number]).rank(self.rank, self.ranks).to(sinks).once(once.indices()[0]);
+        let how = Send::from(&self.layouts[number]).rank(self.rank, self.ranks).to(sinks).once(&once);
         let how = if one.is_by_layer { how.by_layer() } else { how };
         let request = RequestId::new(&format!("source {} of {number}", self.rank)).unwrap();
         let output = self.engine.produce(transfer(number), &request, how).expect("ranks are spread");
+        drop(once);
         let first = 128;
         for (from, tokens, is_last) in [(0, first, false), (first, TOKENS - first, true)] {
             let blocks = self.take(tokens.div_ceil(u64::from(self.block_tokens(one))));
@@ -209,7 +210,6 @@ impl End {
             [1, 2, 0].into_iter().for_each(|layer| output.layer(layer).expect("it stands"));
         }
         output.wait(PATIENCE).expect("it ends").expect("every rank has everything");
-        drop(once);
         output
     }
 
@@ -224,8 +224,7 @@ impl End {
         let mut assembled: Vec<Vec<u8>> = (0..5).map(|buffer| vec![0; room(buffer)]).collect();
         // Two legs, the first of which ends inside a block of 64.
         let first_leg = 112_u64.div_ceil(u64::from(self.block_tokens(one)));
-        let once = self.take(1);
-        input.grant_with(&self.take(first_leg), 0, Some(once.indices()[0])).expect("it stands");
+        input.grant_with(&self.take(first_leg), 0, Some(&self.take(1))).expect("it stands");
         loop {
             match input.next(PATIENCE).expect("it goes on") {
                 Happening::NeedsMemory { tokens, .. } => {
@@ -245,7 +244,7 @@ impl End {
             }
         }
         assert_eq!(input.status(), Status::Success);
-        drop((input, once));
+        drop(input);
         for (buffer, lies) in self.buffers(one).iter().enumerate() {
             let found = &assembled[buffer];
             let Some(rows) = rows_of(lies.form) else {

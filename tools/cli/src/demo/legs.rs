@@ -40,10 +40,10 @@ pub(crate) fn send(node: &Node, part: &Part) -> Result<Ending, Flaw> {
     let blocks = embed.take(tokens.div_ceil(EMBED_TOKENS))?;
     let record = embed.pool.memory().block_bytes();
     let window = embed.pool.window();
-    let once = blocks.indices()[0];
+    let once = embed.take(1)?;
     let behind = EMBED_TOKENS * (EMBEDDING + PLANES * PLACE);
-    window.write_from(u64::from(once) * record + behind, &whole[2])?;
-    let how = Send::from(&embed.layout).once(once).within(PATIENCE);
+    window.write_from(u64::from(once.indices()[0]) * record + behind, &whole[2])?;
+    let how = Send::from(&embed.layout).once(&once).within(PATIENCE);
     let output = engine.produce(part.transfer, &request, how)?;
     let says = format!("{}: {tokens} embeddings", short(&request));
     voice.event(
@@ -63,7 +63,7 @@ pub(crate) fn send(node: &Node, part: &Part) -> Result<Ending, Flaw> {
         }
     }
     output.chunk(&blocks, tokens, true)?;
-    drop(blocks);
+    drop((blocks, once));
     output.wait(PATIENCE)?.map_err(Flaw::Sent)?;
     node.see_finished(&request, part.transfer, |finished| finished.sent)?;
     voice.event(act, "finished", &format!("{} was sent", short(&request)), json!({ "request": request.as_str() }));
@@ -95,8 +95,8 @@ pub(crate) fn receive(node: &Node, part: &Part) -> Result<Ending, Flaw> {
     };
     let grant = |is_first: bool| -> Result<(), Flaw> {
         let blocks = embed.take(LEG / EMBED_TOKENS)?;
-        let once = is_first.then(|| blocks.indices()[0]);
-        let leg = input.grant_with(&blocks, 0, once)?;
+        let once = if is_first { Some(embed.take(1)?) } else { None };
+        let leg = input.grant_with(&blocks, 0, once.as_ref())?;
         let says = format!("leg {leg}: {} blocks are granted", blocks.len());
         voice.event(act, "grant", &says, json!({ "leg": leg, "blocks": blocks.len() }));
         Ok(())

@@ -36,6 +36,17 @@ impl Folder {
     /// Starts an engine that meets the others of this folder, over this transport. The first one has the device at one end of the wire
     /// of an RDMA guest, where that is the way, and all others the one at its other end.
     pub(crate) fn engine(&self, name: &str, transport: TransportName, progress: Progress) -> Engine {
+        self.engine_with(name, transport, progress, |config| config)
+    }
+
+    /// The same, with a configuration that is changed before it starts.
+    pub(crate) fn engine_with(
+        &self,
+        name: &str,
+        transport: TransportName,
+        progress: Progress,
+        change: impl FnOnce(Config) -> Config,
+    ) -> Engine {
         let config = Config::default()
             .named(name)
             .directory(&self.path)
@@ -53,7 +64,7 @@ impl Folder {
                 .greeting_timeout(EMULATED),
             _ => config,
         };
-        Engine::start(config).unwrap()
+        Engine::start(change(config)).unwrap()
     }
 }
 

@@ -130,6 +130,7 @@ enum Deed {
     Route { side: Side, transfer: u8, from: u32 },
     End { side: Side, transfer: u8, how: Ended, is_kept: bool },
     LetGo { side: Side, transfer: u8 },
+    Name { side: Side, transfer: u8, is_touched: bool },
     EndAgain,
     Forget { peer: u32 },
     Pass { ns: u64 },
@@ -149,6 +150,7 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => Just(Deed::EndAgain),
         1 => (0..3_u32).prop_map(|peer| Deed::Forget { peer }),
         3 => (1..40_u64).prop_map(|ns| Deed::Pass { ns }),
+        3 => (side(), 0..5_u8, any::<bool>()).prop_map(|(side, transfer, is_touched)| Deed::Name { side, transfer, is_touched }),
         2 => Just(Deed::Expire),
         1 => Just(Deed::Drain),
     ]
@@ -162,9 +164,13 @@ type Waiting = ((Side, u8), u32, u32, u64);
 struct Model {
     live: BTreeMap<(Side, u8), (u8, EntryKey)>,
     closed: BTreeMap<(Side, u8), EntryKey>,
+    /// Those of them that have failed and of which something is to be said: that they have, or that they are released.
+    unsaid: BTreeMap<(Side, u8), (bool, u8)>,
+    quarantined: Vec<u8>,
     early: Vec<Waiting>,
     tombs: Vec<((Side, u8), u64, Ended)>,
-    finished: Vec<(Ended, u8)>,
+    /// None is a release.
+    finished: Vec<(Option<Ended>, u8)>,
     lost: u64,
     dropped: u64,
     delivered: u64,
@@ -175,6 +181,38 @@ struct Model {
 impl Model {
     fn tomb(&self, id: (Side, u8), now: u64) -> Option<&((Side, u8), u64, Ended)> {
         self.tombs.iter().find(|(other, ended, _)| *other == id && now - ended < TOMB_AGE)
+    }
+
+    fn finish(&mut self, how: Option<Ended>, name: u8) {
+        if self.finished.len() >= 4 {
+            self.finished.remove(0);
+            self.lost += 1;
+        }
+        self.finished.push((how, name));
+    }
+
+    /// What is still to be said of one is said.
+    fn name(&mut self, id: (Side, u8), is_touched: bool) -> bool {
+        match self.unsaid.get(&id).copied() {
+            None => return false,
+            Some((true, _)) if is_touched => {}
+            Some((true, name)) => {
+                self.unsaid.remove(&id);
+                self.finish(None, name);
+            }
+            Some((false, name)) => {
+                self.unsaid.remove(&id);
+                self.finish(Some(Ended::Failed), name);
+                if is_touched {
+                    self.unsaid.insert(id, (true, name));
+                    if self.quarantined.len() >= 4 {
+                        self.quarantined.remove(0);
+                    }
+                    self.quarantined.push(name);
+                }
+            }
+        }
+        true
     }
 
     fn drop_early(&mut self, is_dropped: impl Fn(&Waiting) -> bool) {
@@ -303,6 +341,7 @@ proptest! {
                     let standing = model.live.get(&(side, id)).and_then(|(_, key)| table.let_go(*key));
                     prop_assert_eq!(standing, None, "nothing of what is live is let go");
                     let Some(key) = model.closed.remove(&(side, id)) else { continue };
+                    model.name((side, id), false);
                     prop_assert!(!table.is_live(key) && table.names(key).is_none() && table.get(key) == Some(&id));
                     prop_assert_eq!((table.let_go(key), table.let_go(key)), (Some(id), None));
                 }
@@ -311,7 +350,13 @@ proptest! {
                     if is_kept {
                         prop_assert!(table.close(key, how, moment) && !table.close(key, how, moment), "once");
                         model.closed.insert((side, id), key);
+                        if how == Ended::Failed {
+                            model.unsaid.insert((side, id), (false, name));
+                        } else {
+                            model.finish(Some(how), name);
+                        }
                     } else {
+                        model.finish(Some(how), name);
                         prop_assert_eq!(table.end(key, how, moment), Some(id));
                     }
                     last_ended = Some(key);
@@ -319,11 +364,13 @@ proptest! {
                         model.tombs.remove(0);
                     }
                     model.tombs.push(((side, id), now, how));
-                    if model.finished.len() >= 4 {
-                        model.finished.remove(0);
-                        model.lost += 1;
-                    }
-                    model.finished.push((how, name));
+                }
+                Deed::Name { side, transfer: id, is_touched } => {
+                    let Some(key) = model.closed.get(&(side, id)).copied() else { continue };
+                    let extents = vec![(0, 8)];
+                    let touched = StillTouched { layout: "kv".to_owned(), blocks: vec![0], extents };
+                    let found = table.name_failed(key, is_touched.then_some(touched));
+                    prop_assert_eq!(found, model.name((side, id), is_touched));
                 }
                 Deed::EndAgain => {
                     let again = last_ended.and_then(|key| table.end(key, Ended::Sent, moment));
@@ -351,13 +398,17 @@ proptest! {
                 Deed::Drain => {
                     let mut finished = Finished::default();
                     prop_assert_eq!(table.drain_finished(&mut finished), model.finished.len());
-                    let of = |how: Ended| -> Vec<RequestId> {
+                    let of = |how: Option<Ended>| -> Vec<RequestId> {
                         let ended = model.finished.iter().filter(|(other, _)| *other == how);
                         ended.map(|(_, name)| request(*name)).collect()
                     };
-                    prop_assert_eq!(&finished.sent, &of(Ended::Sent));
-                    prop_assert_eq!(&finished.received, &of(Ended::Received));
-                    prop_assert_eq!(&finished.failed, &of(Ended::Failed));
+                    prop_assert_eq!(&finished.sent, &of(Some(Ended::Sent)));
+                    prop_assert_eq!(&finished.received, &of(Some(Ended::Received)));
+                    prop_assert_eq!(&finished.failed, &of(Some(Ended::Failed)));
+                    prop_assert_eq!(&finished.released, &of(None));
+                    let quarantined: Vec<RequestId> = finished.quarantined.into_iter().map(|of| of.request).collect();
+                    let expected: Vec<RequestId> = model.quarantined.drain(..).map(request).collect();
+                    prop_assert_eq!(quarantined, expected);
                     prop_assert_eq!(finished.lost, model.lost);
                     model.finished.clear();
                     model.lost = 0;

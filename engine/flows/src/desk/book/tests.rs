@@ -1,0 +1,360 @@
+use std::time::Duration;
+
+use penstock_core::{EngineName, Epoch, Moment};
+use penstock_session::control::{Able, AbortAck, Buffer, Form, Head, LayoutNews, Rows, Said, Seal, SentRows, Side};
+use penstock_session::landing::Landing;
+use penstock_session::transfers::table::{Finished, QuarantinedRequest};
+use penstock_session::{PeerKey, RequestId, TransferId};
+
+use super::super::{Consume, Produce, Settings, Sinks};
+use super::*;
+use crate::action::{Action, Ticket, Urgency};
+use crate::cause::FlowCause;
+use crate::event::Event;
+use crate::status::Status;
+
+const NOW: Moment = Moment::from_ns(1);
+const PEER: PeerKey = PeerKey { party: 3, epoch: Epoch(7) };
+const ROWS: Rows = Rows { first: 0, count: 1, of: 1, bytes: 8 };
+
+/// Two layers of 8 blocks one behind the other, from there on in region 1.
+fn news(label: &str, base: u64) -> LayoutNews {
+    let buffer = |layer: u32| {
+        let base = base + u64::from(layer) * 1024;
+        Buffer { layer, base, stride: 128, form: Form::TokenMajor(ROWS) }
+    };
+    LayoutNews {
+        number: 0,
+        generation: 1,
+        label: label.to_owned(),
+        region: 1,
+        region_generation: 1,
+        block_tokens: 16,
+        blocks: 8,
+        rank: 0,
+        ranks: 1,
+        buffers: (0..2).map(buffer).collect(),
+    }
+}
+
+struct Case {
+    desk: Desk,
+    layout: LayoutKey,
+    tickets: u64,
+}
+
+fn id(number: u8) -> TransferId {
+    TransferId::from_bytes([number; 16])
+}
+
+fn request(number: u8) -> RequestId {
+    RequestId::new(&format!("r-{number}")).unwrap()
+}
+
+impl Case {
+    fn new() -> Self {
+        let mut desk = Desk::new(Settings::default(), [11, 1, 2]);
+        desk.handle(Event::Joined { peer: PEER, name: EngineName::new("prefill-0").unwrap() }, NOW);
+        let able = Able { version_min: 1, version_max: 1, tag: 5, credits: 1 };
+        desk.handle(Event::Said { peer: PEER, said: Said::Able(able) }, NOW);
+        let layout = desk.add_layout(news("kv", 0), 1 << 20).unwrap();
+        Self { desk, layout, tickets: 0 }
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        Ticket(self.tickets)
+    }
+
+    fn consume_in(&mut self, layout: LayoutKey, number: u8, is_pull: bool) -> EntryKey {
+        let consume = Consume {
+            layout,
+            rank: (0, 1),
+            sources: vec![(0, PEER)],
+            begin: 0,
+            is_pull,
+            is_resumable: false,
+            memory: None,
+            within: Duration::from_secs(9),
+            urgency: Urgency::Bulk,
+            trace: Vec::new(),
+        };
+        self.desk.consume(id(number), request(number), consume, NOW).unwrap()
+    }
+
+    fn consume(&mut self, number: u8) -> EntryKey {
+        self.consume_in(self.layout, number, false)
+    }
+
+    fn try_produce(&mut self, number: u8, once: Option<u32>) -> Result<EntryKey, CallError> {
+        let produce = Produce {
+            layout: self.layout,
+            rank: (0, 1),
+            sinks: Sinks::Sharing(1),
+            is_by_layer: false,
+            is_lent: number.is_multiple_of(2),
+            is_resumable: false,
+            lease_ttl: None,
+            once: once.map(|block| (block, self.ticket())),
+            within: Duration::from_secs(9),
+            urgency: Urgency::Bulk,
+        };
+        self.desk.produce(id(number), request(number), produce, NOW)
+    }
+
+    fn produce(&mut self, number: u8) -> EntryKey {
+        self.try_produce(number, None).unwrap()
+    }
+
+    fn grant(&mut self, key: EntryKey, blocks: &[u32]) -> Result<u32, CallError> {
+        let keep = self.ticket();
+        self.desk.grant(key, (blocks.to_vec(), 0), None, keep, NOW)
+    }
+
+    fn chunk(&mut self, key: EntryKey, blocks: &[u32]) -> Result<(), CallError> {
+        let keep = self.ticket();
+        self.desk.chunk(key, (blocks, blocks.len() as u64 * 16), false, keep, NOW)
+    }
+
+    /// All of a leg of one block is there, and there is more.
+    fn land(&mut self, number: u8) {
+        let landing = Landing {
+            transfer: id(number),
+            source: 0,
+            rank: 0,
+            number: 0,
+            leg: 0,
+            layer: None,
+            leg_from: 0,
+            leg_tokens: 16,
+            from: 0,
+            tokens: 16,
+            total: None,
+        };
+        self.desk.handle(Event::Landing { peer: PEER, bytes: landing.encode() }, NOW);
+    }
+
+    fn said(&mut self, said: Said, now: Moment) {
+        self.desk.handle(Event::Said { peer: PEER, said }, now);
+    }
+
+    /// The source says that nothing lands any more.
+    fn drained(&mut self, number: u8, now: Moment) {
+        let head = Head { transfer: id(number), side: Side::Source, rank: 0, ranks: 1 };
+        self.said(Said::AbortAck(AbortAck { head, number: 1, is_drained: true }), now);
+    }
+
+    fn finished(&mut self) -> Finished {
+        let mut finished = Finished::default();
+        self.desk.drain_finished(&mut finished);
+        finished
+    }
+
+    /// Whether it was told since the last look that something can be fetched.
+    fn was_told(&mut self) -> bool {
+        std::iter::from_fn(|| self.desk.poll_action()).filter(|action| *action == Action::Tell).count() > 0
+    }
+
+    fn assert_nothing_is_left(mut self, keys: &[EntryKey]) {
+        keys.iter().for_each(|key| self.desk.release(*key, NOW));
+        self.desk.handle(Event::Left { peer: PEER, cause: penstock_core::Cause::PeerClosed }, NOW);
+        for action in std::iter::from_fn(|| self.desk.poll_action()).collect::<Vec<_>>() {
+            if let Action::Watch { id, .. } = action {
+                self.desk.handle(Event::Quiet { id }, NOW);
+            }
+        }
+        assert!(self.desk.book.is_clear(), "{:?}", self.desk.book);
+        assert_eq!(self.desk.check(), Ok(()));
+        while self.desk.poll_action().is_some() {}
+        assert!(self.desk.is_empty());
+    }
+}
+
+fn sink(number: u8) -> Holder {
+    Holder::Transfer { side: Side::Sink, transfer: id(number), request: Some(request(number)) }
+}
+
+fn source(number: u8) -> Holder {
+    Holder::Transfer { side: Side::Source, transfer: id(number), request: Some(request(number)) }
+}
+
+fn held<T: std::fmt::Debug>(result: Result<T, CallError>) -> BlockHeld {
+    match result {
+        Err(CallError::Held(held)) => *held,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_block_is_written_for_one_transfer_alone_and_who_asks_for_it_too_hears_whose_it_is() {
+    let mut case = Case::new();
+    let (one, other) = (case.consume(1), case.consume_in(case.layout, 2, true));
+    case.grant(one, &[1, 2]).unwrap();
+    let error = held(case.grant(other, &[3, 2]));
+    assert_eq!(error, BlockHeld::Written { block: 2, by: sink(1) });
+    let words = error.to_string();
+    assert!(words.contains("block 2") && words.contains("r-1") && words.contains(&id(1).to_string()), "{words}");
+    case.grant(other, &[3]).unwrap();
+    // Within one transfer it is the transfer's to refuse.
+    assert!(matches!(case.grant(one, &[2]), Err(CallError::Leg(crate::part::LegError::BlockTwice { block: 2 }))));
+    let reader = case.produce(4);
+    assert_eq!(held(case.chunk(reader, &[0, 3])), BlockHeld::Written { block: 3, by: sink(2) });
+    case.chunk(reader, &[0]).unwrap();
+    case.assert_nothing_is_left(&[one, other, reader]);
+}
+
+#[test]
+fn many_read_a_block_and_nobody_writes_it_until_all_of_them_are_done() {
+    let mut case = Case::new();
+    let (pushed, lent, writer) = (case.produce(1), case.produce(2), case.consume(3));
+    case.chunk(pushed, &[5]).unwrap();
+    case.chunk(lent, &[4, 5]).unwrap();
+    assert!(matches!(held(case.grant(writer, &[6, 5])), BlockHeld::Read { block: 5, .. }));
+    assert_eq!(held(case.grant(writer, &[4])), BlockHeld::Read { block: 4, by: source(2) });
+    case.desk.fail(pushed, FlowCause::SourceFailed, "x", NOW);
+    assert_eq!(held(case.grant(writer, &[5])), BlockHeld::Read { block: 5, by: source(2) });
+    case.desk.fail(lent, FlowCause::SourceFailed, "x", NOW);
+    case.grant(writer, &[5, 4]).unwrap();
+    case.assert_nothing_is_left(&[pushed, lent, writer]);
+}
+
+#[test]
+fn what_came_is_handed_on_while_its_leg_has_it_and_overwritten_when_that_was_taken() {
+    let mut case = Case::new();
+    let (first, next, other) = (case.consume(1), case.produce(2), case.consume(3));
+    case.grant(first, &[1]).unwrap();
+    assert!(matches!(held(case.chunk(next, &[1])), BlockHeld::Written { block: 1, .. }), "it is not there");
+    case.land(1);
+    assert_eq!(held(case.grant(other, &[1])), BlockHeld::Untaken { block: 1, by: sink(1) });
+    case.chunk(next, &[1]).unwrap();
+    case.desk.taken(first, 0, NOW).unwrap();
+    assert_eq!(held(case.grant(other, &[1])), BlockHeld::Read { block: 1, by: source(2) });
+    case.desk.fail(next, FlowCause::Aborted, "x", NOW);
+    case.grant(other, &[1]).unwrap();
+    case.assert_nothing_is_left(&[first, next, other]);
+}
+
+#[test]
+fn a_block_of_a_transfer_that_has_failed_is_nobody_elses_before_nothing_can_land_there() {
+    let mut case = Case::new();
+    let (one, other) = (case.consume(1), case.consume(2));
+    case.grant(one, &[1]).unwrap();
+    case.desk.fail(one, FlowCause::SinkFailed, "x", NOW);
+    assert_eq!(held(case.grant(other, &[1])), BlockHeld::Written { block: 1, by: sink(1) });
+    case.drained(1, NOW);
+    case.grant(other, &[1]).unwrap();
+    case.assert_nothing_is_left(&[one, other]);
+}
+
+#[test]
+fn layouts_that_lie_elsewhere_have_other_blocks_and_those_that_lie_alike_the_same() {
+    let mut case = Case::new();
+    let apart = case.desk.add_layout(news("apart", 4096), 1 << 20).unwrap();
+    let alike = case.desk.add_layout(news("alike", 0), 1 << 20).unwrap();
+    let (one, two, three) = (case.consume(1), case.consume_in(apart, 2, false), case.consume_in(alike, 3, false));
+    case.grant(one, &[1]).unwrap();
+    case.grant(two, &[1]).unwrap();
+    assert_eq!(held(case.grant(three, &[1])), BlockHeld::Written { block: 1, by: sink(1) });
+    // Withdrawn while it is used.
+    case.desk.remove_layout(case.layout);
+    assert!(matches!(held(case.grant(three, &[1])), BlockHeld::Written { .. }));
+    case.assert_nothing_is_left(&[one, two, three]);
+}
+
+#[test]
+fn what_goes_once_has_a_block_that_others_do_not_have() {
+    let mut case = Case::new();
+    let rows = news("rows", 8192);
+    let once = Buffer { layer: 1, base: 16_384, stride: 64, form: Form::Once(64) };
+    let layout = LayoutNews { buffers: vec![rows.buffers[0], once], ..rows };
+    case.layout = case.desk.add_layout(layout, 1 << 20).unwrap();
+    let (one, other) = (case.consume(1), case.consume(2));
+    let keep = case.ticket();
+    // The rows of a block and what goes once there lie beside each other.
+    case.desk.grant(one, (vec![1, 2], 0), Some(2), keep, NOW).unwrap();
+    let keep = case.ticket();
+    let granted = case.desk.grant(other, (vec![3], 0), Some(1), keep, NOW);
+    assert_eq!(held(granted), BlockHeld::Written { block: 1, by: sink(1) });
+    let keep = case.ticket();
+    case.desk.grant(other, (vec![3], 0), Some(4), keep, NOW).unwrap();
+    assert!(matches!(held(case.try_produce(3, Some(4))), BlockHeld::Written { block: 4, .. }));
+    let reader = case.try_produce(3, Some(5)).unwrap();
+    assert_eq!(held(case.grant(one, &[5])), BlockHeld::Read { block: 5, by: source(3) });
+    let error = case.try_produce(4, Some(8)).unwrap_err().to_string();
+    assert!(error.contains("block 8 is not in the layout"), "{error}");
+    case.assert_nothing_is_left(&[one, other, reader]);
+}
+
+#[test]
+fn a_request_that_has_failed_is_named_when_nothing_can_land_any_more() {
+    let mut case = Case::new();
+    let key = case.consume(1);
+    case.grant(key, &[1]).unwrap();
+    case.desk.fail(key, FlowCause::SinkFailed, "x", NOW);
+    assert_eq!(case.desk.status(key), Some(Status::Failed));
+    assert!(
+        matches!(case.desk.next_happening(key), Some(crate::input::Happening::Failed(_))),
+        "the cause comes at once"
+    );
+    assert_eq!(case.finished(), Finished::default(), "bytes may land");
+    assert!(case.was_told());
+    // Whoever drops the handle is told no earlier.
+    case.desk.release(key, NOW);
+    assert_eq!(case.finished(), Finished::default());
+    while case.desk.poll_action().is_some() {}
+    case.drained(1, NOW);
+    assert!(case.was_told(), "it can be fetched");
+    assert_eq!(case.finished(), Finished { failed: vec![request(1)], ..Finished::default() });
+    assert_eq!(case.finished(), Finished::default(), "once");
+    case.assert_nothing_is_left(&[]);
+}
+
+#[test]
+fn after_the_time_for_that_it_is_named_with_what_is_quarantined_and_released_later() {
+    let late = NOW + Settings::default().abort_within;
+    for is_released in [false, true] {
+        let mut case = Case::new();
+        let key = case.consume(1);
+        case.grant(key, &[2, 1, 5]).unwrap();
+        case.desk.fail(key, FlowCause::SinkFailed, "x", NOW);
+        assert_eq!(case.desk.deadline(), late);
+        if is_released {
+            case.desk.release(key, NOW);
+        }
+        while case.desk.poll_action().is_some() {}
+        case.desk.expire(late);
+        assert!(case.was_told());
+        let quarantined = QuarantinedRequest {
+            request: request(1),
+            transfer: id(1),
+            layout: "kv".to_owned(),
+            blocks: vec![1, 2, 5],
+            extents: vec![(128, 256), (640, 128), (1152, 256), (1664, 128)],
+        };
+        let expected = Finished { failed: vec![request(1)], quarantined: vec![quarantined], ..Finished::default() };
+        assert_eq!(case.finished(), expected);
+        case.desk.expire(late + Duration::from_secs(60));
+        assert_eq!(case.finished(), Finished::default(), "nothing is freed because time has passed");
+        while case.desk.poll_action().is_some() {}
+        case.drained(1, late);
+        assert!(case.was_told());
+        assert_eq!(case.finished(), Finished { released: vec![request(1)], ..Finished::default() });
+        let kept = if is_released { vec![] } else { vec![key] };
+        case.assert_nothing_is_left(&kept);
+    }
+}
+
+#[test]
+fn who_has_failed_before_anything_was_granted_is_named_at_once_and_so_is_success() {
+    let mut case = Case::new();
+    let (failed, well) = (case.consume(1), case.consume(2));
+    case.desk.fail(failed, FlowCause::SinkFailed, "x", NOW);
+    case.grant(well, &[1]).unwrap();
+    case.land(2);
+    let head = Head { transfer: id(2), side: Side::Source, rank: 0, ranks: 1 };
+    let rows = [SentRows { buffers: 2, first: 0, count: 1 }].into_iter().collect();
+    case.said(Said::Seal(Seal { head, parts: 1, tokens: 16, legs: 1, rows }), NOW);
+    let finished = case.finished();
+    assert_eq!((finished.failed, finished.received), (vec![request(1)], vec![request(2)]));
+    case.assert_nothing_is_left(&[failed, well]);
+}

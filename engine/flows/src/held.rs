@@ -1,0 +1,68 @@
+//! Blocks that cannot be had, as a transfer or a swap of this engine has them.
+
+use std::fmt;
+
+use penstock_session::control::Side;
+use penstock_session::{RequestId, TransferId};
+
+/// Who has a block of this engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// A transfer.
+    Transfer {
+        /// On which side of it this engine is.
+        side: Side,
+        /// Its name.
+        transfer: TransferId,
+        /// What this side's scheduler calls it, unless it was told that it has ended.
+        request: Option<RequestId>,
+    },
+    /// A swap.
+    Swap,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Transfer { transfer, request: Some(request), .. } => write!(out, "request {request:?} ({transfer})"),
+            Self::Transfer { transfer, request: None, .. } => write!(out, "{transfer}, which has ended"),
+            Self::Swap => write!(out, "a swap"),
+        }
+    }
+}
+
+/// Why a block is not taken: a transfer of this engine has it. Nothing has changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BlockHeld {
+    /// Bytes may land in it.
+    #[error(
+        "block {block} is being written for {by}: one transfer writes a block, alone; give another one, or wait until the leg that has it \
+        is there, or until nothing of it can land any more"
+    )]
+    Written {
+        /// The block.
+        block: u32,
+        /// For whom.
+        by: Holder,
+    },
+    /// What came there was not taken.
+    #[error(
+        "block {block} has what came for {by}, and that was not taken: take its leg, or drop its handle, before others write there"
+    )]
+    Untaken {
+        /// The block.
+        block: u32,
+        /// For whom it came.
+        by: Holder,
+    },
+    /// It is read.
+    #[error(
+        "block {block} is read for {by}: give another one, or wait until that has ended and nothing reads it any more"
+    )]
+    Read {
+        /// The block.
+        block: u32,
+        /// For whom.
+        by: Holder,
+    },
+}
