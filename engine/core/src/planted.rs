@@ -136,6 +136,12 @@ bugs! {
     OnceBlockNotHeld = "once-block-not-held", caught by freed_once_and_untouched;
     /// A block that one transfer writes is granted to another.
     GrantedTwice = "granted-twice", caught by bytes_are_their_own;
+    /// A layer that is ready for the tokens of one chunk is taken to be ready for those of all that follow.
+    LayerReadyForAllChunks = "layer-ready-for-all-chunks", caught by bytes_are_their_own;
+    /// A fence in front of a layer that was ready for some tokens before is taken to be open.
+    FenceIgnoredAfterFirstChunk = "fence-ignored-after-first-chunk", caught by bytes_are_their_own;
+    /// A chunk that begins inside a block goes on there whatever blocks it names, which are all taken to be further ones.
+    ChunkGoesOnInAFreshBlock = "chunk-goes-on-in-a-fresh-block", caught by bytes_are_their_own;
     /// A subscriber whose queue was full is not told that it has lost something.
     LossUnsaid = "loss-unsaid", caught by told_once_after_bytes;
 }

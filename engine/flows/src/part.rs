@@ -206,13 +206,33 @@ pub enum LegError {
     /// A chunk behind the last one.
     #[error("the last chunk was given before: a transfer has no tokens behind it")]
     AfterLast,
-    /// Too few blocks for the tokens.
-    #[error("{tokens} tokens do not lie in blocks for {room}")]
+    /// A chunk with other blocks than those in which its tokens lie.
+    #[error(
+        "a chunk of {tokens} tokens that begins {inside} tokens into a block lies in {needed} blocks, and {given} were named: name exactly \
+         those, and a block that the chunk before has not filled again, first"
+    )]
     ChunkBlocks {
-        /// All tokens so far.
+        /// Tokens of the chunk.
         tokens: u64,
-        /// Tokens of all blocks so far.
-        room: u64,
+        /// Tokens of chunks before it in its first block.
+        inside: u64,
+        /// In how many blocks it lies.
+        needed: u64,
+        /// How many were named.
+        given: u64,
+    },
+    /// A chunk that goes on in a block that the one before has not filled, and does not name it.
+    #[error(
+        "a chunk begins {inside} tokens into block {expected}, which the chunk before has not filled, and block {found} was named first: \
+         name block {expected} again, before the others"
+    )]
+    ChunkBegins {
+        /// Tokens of chunks before it in its first block.
+        inside: u64,
+        /// The block in which it begins.
+        expected: u32,
+        /// The block that was named first.
+        found: u32,
     },
     /// Too much is lent.
     #[error("at most {most} blocks are lent in one transfer: use larger blocks, or several transfers")]
@@ -227,8 +247,21 @@ pub enum LegError {
         from: u64,
     },
     /// A layer that does not go by itself.
-    #[error("layers of this transfer do not go by themselves, so nothing can wait for one: produce it with `by_layer`")]
+    #[error("layers of this transfer do not go by themselves, but with their chunk: produce it with `Send::by_layer`")]
     NotByLayer,
+    /// A layer that is said to be ready beyond what chunks have given.
+    #[error(
+        "layer {layer} cannot be ready for the first {tokens} tokens, as chunks have given {given}: give the chunk first, then say that its \
+         layers are ready"
+    )]
+    LayerAhead {
+        /// The layer.
+        layer: u32,
+        /// For how many tokens it was said to be ready.
+        tokens: u64,
+        /// How many tokens chunks have given.
+        given: u64,
+    },
     /// Too much is said to be there.
     #[error("rank {rank} cannot have everything: not all of it was moved")]
     AckEarly {

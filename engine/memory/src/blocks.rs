@@ -1,6 +1,7 @@
 //! Handing out a pool's blocks in constant time, counted, with generations.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,7 +30,7 @@ pub enum TakeError {
     },
 }
 
-/// Why a block could not be retained or released. Nothing was changed.
+/// Why blocks could not be retained or released. Nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
     /// The block is free already: one release too many.
@@ -54,6 +55,17 @@ pub enum BlockError {
     /// The block has 2^32 - 1 holders already.
     #[error("block {0} has as many holders as can be counted")]
     TooManyHolders(u32),
+    /// A handle has fewer blocks.
+    #[error("blocks {} to {} of a handle were asked for, which has {len}", .places.0, .places.1)]
+    NoSuchPlaces {
+        /// Which were asked for, counted from 0.
+        places: (usize, usize),
+        /// How many the handle has.
+        len: usize,
+    },
+    /// Blocks of two pools.
+    #[error("the handles hold blocks of two pools, which number theirs each by itself: chain blocks of one pool")]
+    TwoPools,
 }
 
 /// What a release did.
@@ -323,6 +335,43 @@ impl Blocks {
     /// The memory of the `i`-th block.
     pub fn window(&self, i: usize) -> Option<Window> {
         self.held.allocator.window.slice(self.offset(i)?, self.held.allocator.block_bytes)
+    }
+
+    /// Those at these places, in the same order, as a handle of their own. They are held by both handles, and free when both are gone.
+    pub fn slice(&self, places: Range<usize>) -> Result<Self, BlockError> {
+        if places.start > places.end || places.end > self.len() {
+            return Err(BlockError::NoSuchPlaces { places: (places.start, places.end), len: self.len() });
+        }
+        Self::retained(self.allocator(), self.ids().skip(places.start).take(places.len()))
+    }
+
+    /// These and behind them those of another handle, as a handle of its own that holds all of them once more.
+    ///
+    /// ```
+    /// # use penstock_memory::{BlockError, HostMemory, PoolSpec};
+    /// # fn chained(pool: &std::sync::Arc<penstock_memory::BlockAllocator>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let (first, fresh) = (pool.take(2)?, pool.take(3)?);
+    /// // The last block of `first`, and the fresh ones.
+    /// let both = first.slice(1..2)?.chain(&fresh)?;
+    /// assert_eq!(both.len(), 4);
+    /// assert_eq!(both.indices()[0], first.indices()[1]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn chain(&self, next: &Self) -> Result<Self, BlockError> {
+        if !Arc::ptr_eq(self.allocator(), next.allocator()) {
+            return Err(BlockError::TwoPools);
+        }
+        Self::retained(self.allocator(), self.ids().chain(next.ids()))
+    }
+
+    /// Each of these blocks once more, all or none.
+    fn retained(allocator: &Arc<BlockAllocator>, ids: impl Iterator<Item = BlockId>) -> Result<Self, BlockError> {
+        let mut held = Vec::with_capacity(ids.size_hint().0);
+        let retained = ids.map(|id| allocator.retain(id).map(|()| id)).try_for_each(|id| id.map(|id| held.push(id)));
+        // Dropped as an error is answered, it releases those that were retained before.
+        let held = Self::new(Arc::clone(allocator), held);
+        retained.map(|()| held)
     }
 
     /// The allocator they came from.

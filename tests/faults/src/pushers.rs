@@ -35,9 +35,11 @@ pub fn push(folder: &Path, name: &str, transport: &str) {
         let take = |tokens: &u64| pool.take(tokens.div_ceil(BLOCK_TOKENS) as usize).expect("there are as many");
         let blocks: Vec<Blocks> = chunks.iter().map(take).collect();
         fill(&pool, &blocks.iter().flat_map(|blocks| blocks.indices()).copied().collect::<Vec<_>>(), number, tokens);
-        (0..layers).for_each(|layer| output.layer(layer as u32).expect("it stands"));
+        let mut given = 0;
         for (blocks, tokens) in blocks.iter().zip(chunks) {
             output.chunk(blocks, tokens, false).expect("it stands");
+            given += tokens;
+            (0..layers).for_each(|layer| output.layer(layer as u32, given).expect("it stands"));
         }
         outputs.push(output);
         "pushes".to_owned()

@@ -77,10 +77,10 @@ fn a_killed_reader_costs_its_lease_at_most(label: &str, transport: TransportName
     for number in 0..8 {
         let (output, reader) = lender.lend(number);
         assert!(lender.pool.take(1).is_err(), "everything is lent");
-        output.layer(0).unwrap();
+        output.layer(0, TOKENS).unwrap();
         if number % 2 == 0 {
             // It may have everything before it is killed, but for the second layer.
-            output.layer(1).unwrap();
+            output.layer(1, TOKENS).unwrap();
         }
         std::thread::sleep(Duration::from_micros(random.below(20_000)));
         let killed = Instant::now();
@@ -119,7 +119,7 @@ fn a_reader_that_is_stopped_in_mid_pull_gets_expired_and_its_blocks_are_never_fr
     let mut random = Random::new(11);
     for number in 0..4 {
         let (output, mut reader) = lender.lend(number);
-        output.layer(0).unwrap();
+        output.layer(0, TOKENS).unwrap();
         std::thread::sleep(Duration::from_micros(random.below(8_000)));
         let stopped = Stopped::new(&reader);
         let since = Instant::now();

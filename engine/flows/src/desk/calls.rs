@@ -376,7 +376,8 @@ impl Desk {
         }
     }
 
-    /// The source has computed so many tokens more, in these blocks. An error takes neither the blocks nor the ticket.
+    /// The source has computed so many tokens more, in these blocks, as for [`SourceLegs::chunk`]. An error takes neither the blocks nor the
+    /// ticket.
     pub fn chunk(
         &mut self,
         key: EntryKey,
@@ -398,7 +399,7 @@ impl Desk {
         Ok(())
     }
 
-    /// A layer of the source is ready up to a token.
+    /// A layer of the source is ready for the first so many tokens, which chunks have given.
     pub fn layer(&mut self, key: EntryKey, layer: u32, tokens: u64, now: Moment) -> Result<(), CallError> {
         match self.flow_mut(key) {
             Some(Flow::Source(source)) => source.legs.ready(layer, tokens)?,

@@ -3,16 +3,16 @@
 //! One gate may stand in front of several layers of several transfers. One that is gone without having been opened will never be: what
 //! waits for it fails at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use penstock_core::Moment;
+use penstock_core::planted::{self, Bug};
 use penstock_session::transfers::table::EntryKey;
 
 use super::Desk;
 use super::calls::CallError;
 use super::flow::Flow;
 use crate::cause::FlowCause;
-use crate::part::LegError;
 
 /// The most gates of an engine.
 const GATES_MAX: usize = 65_536;
@@ -25,8 +25,8 @@ pub struct GateId(pub u64);
 
 #[derive(Debug)]
 enum Gate {
-    /// These layers of these transfers wait for it.
-    Shut(BTreeSet<(EntryKey, u32)>),
+    /// These layers of these transfers wait for it, each with so many of the first tokens.
+    Shut(BTreeMap<(EntryKey, u32), u64>),
     Open,
 }
 
@@ -51,36 +51,43 @@ impl Desk {
         }
         self.gates.last += 1;
         let id = GateId(self.gates.last);
-        self.gates.gates.insert(id, Gate::Shut(BTreeSet::new()));
+        self.gates.gates.insert(id, Gate::Shut(BTreeMap::new()));
         Ok(id)
     }
 
-    /// A layer of the source is ready, of all tokens that were or will be given, when this gate is opened. It may be open already.
-    pub fn layer_after(&mut self, key: EntryKey, layer: u32, gate: GateId, now: Moment) -> Result<(), CallError> {
-        let (is_by_layer, layers, status) = match self.flow(key) {
+    /// A layer of the source is ready for the first so many tokens, which chunks have given, when this gate is opened. It may be open
+    /// already. Gates in front of more tokens of the same layer may follow.
+    pub fn layer_after(
+        &mut self,
+        key: EntryKey,
+        (layer, tokens): (u32, u64),
+        gate: GateId,
+        now: Moment,
+    ) -> Result<(), CallError> {
+        let (ready, status) = match self.flow(key) {
             Some(Flow::Source(source)) => {
-                (source.legs.is_by_layer(), source.legs.layout().layers(), source.legs.status())
+                source.legs.check_ready(layer, tokens)?;
+                (source.legs.ready_tokens(layer), source.legs.status())
             }
-            Some(Flow::Lent(lent)) => (lent.loans.is_by_layer(), lent.loans.layout().layers(), lent.loans.status()),
+            Some(Flow::Lent(lent)) => {
+                lent.loans.check_ready(layer, tokens)?;
+                (lent.loans.ready_tokens(layer), lent.loans.status())
+            }
             _ => return Err(CallError::NoTransfer),
         };
-        if !is_by_layer {
-            return Err(LegError::NotByLayer.into());
-        }
-        if layer >= layers {
-            return Err(LegError::NoSuchLayer { layer, layers }.into());
-        }
+        let is_ignored = planted::is(Bug::FenceIgnoredAfterFirstChunk) && ready > 0;
         match self.gates.gates.get_mut(&gate) {
             None => Err(CallError::NoGate),
-            // What has ended waits for nothing: the call that follows says so.
-            Some(Gate::Shut(waiting)) if !status.is_end() => {
-                if waiting.len() >= WAITING_MAX {
+            Some(Gate::Shut(_)) if status.is_end() || tokens <= ready => Ok(()),
+            Some(Gate::Shut(waiting)) if !is_ignored => {
+                if waiting.len() >= WAITING_MAX && !waiting.contains_key(&(key, layer)) {
                     return Err(CallError::Full { what: "layers behind one gate", most: WAITING_MAX });
                 }
-                waiting.insert((key, layer));
+                let waits = waiting.entry((key, layer)).or_insert(0);
+                *waits = tokens.max(*waits);
                 Ok(())
             }
-            Some(Gate::Open | Gate::Shut(_)) => self.layer(key, layer, u64::MAX, now),
+            Some(Gate::Open | Gate::Shut(_)) => self.layer(key, layer, tokens, now),
         }
     }
 
@@ -88,18 +95,26 @@ impl Desk {
     pub(super) fn open_gate(&mut self, gate: GateId, now: Moment) {
         let Some(state) = self.gates.gates.get_mut(&gate) else { return };
         let Gate::Shut(waiting) = std::mem::replace(state, Gate::Open) else { return };
-        for (key, layer) in waiting {
+        for ((key, layer), tokens) in waiting {
             // One that has ended meanwhile needs it no more.
-            let _ = self.layer(key, layer, u64::MAX, now);
+            let _ = self.layer(key, layer, tokens, now);
         }
     }
 
     /// Nobody can open a gate any more. What waits for it will not come.
     pub fn remove_gate(&mut self, gate: GateId, now: Moment) {
         let Some(Gate::Shut(waiting)) = self.gates.gates.remove(&gate) else { return };
-        for (key, layer) in waiting {
-            if self.status(key).is_some_and(|status| !status.is_end()) {
-                let words = format!("the gate in front of layer {layer} was dropped and never opened");
+        for ((key, layer), tokens) in waiting {
+            let ready = match self.flow(key) {
+                Some(Flow::Source(source)) => source.legs.ready_tokens(layer),
+                Some(Flow::Lent(lent)) => lent.loans.ready_tokens(layer),
+                _ => continue,
+            };
+            // What another gate has opened, or the application said itself, does not wait for this one.
+            if ready < tokens && self.status(key).is_some_and(|status| !status.is_end()) {
+                let words = format!(
+                    "the gate in front of the first {tokens} tokens of layer {layer} was dropped and never opened"
+                );
                 self.fail(key, FlowCause::SourceFailed, &words, now);
             }
         }

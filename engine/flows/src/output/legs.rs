@@ -90,7 +90,7 @@ pub struct SourceLegs {
     /// Where each rank of the sink is, and what it was sent: the one book of that.
     pub(super) sinks: Places<Sink>,
     pub(super) chunks: Chunks,
-    /// Up to which token is ready: all layers, or each.
+    /// How many of the first tokens are ready: in all layers, or in each.
     ready: Few<u64>,
     pub(super) begin: Option<u64>,
     /// Legs that have started and are not sent to everybody.
@@ -254,8 +254,8 @@ impl SourceLegs {
         self.wishes.pop_front()
     }
 
-    /// The source has computed a chunk: so many tokens more, and the blocks that they need beyond those given before. An error takes neither
-    /// the blocks nor the ticket.
+    /// The source has computed a chunk: so many tokens more, and all blocks in which they lie, in their order. A chunk that begins inside a
+    /// block names that block again, first; one of no tokens names none. An error takes neither the blocks nor the ticket.
     pub fn chunk(&mut self, blocks: &[u32], tokens: u64, is_last: bool, keep: Ticket) -> Result<(), LegError> {
         self.may_go_on()?;
         self.chunks.add(&self.how.layout, (blocks, tokens), is_last, keep)?;
@@ -269,17 +269,27 @@ impl SourceLegs {
         Ok(())
     }
 
-    /// A layer is ready up to a token. Where layers do not go by themselves it is so with its chunk.
+    /// A layer is ready for the first so many tokens, which chunks have given. Fewer than before change nothing.
     pub fn ready(&mut self, layer: u32, tokens: u64) -> Result<(), LegError> {
-        self.may_go_on()?;
-        let layers = self.how.layout.layers();
-        if layer >= layers {
-            return Err(LegError::NoSuchLayer { layer, layers });
-        }
-        if let Some(ready) = self.ready.get_mut(layer as usize).filter(|_| self.how.is_by_layer) {
+        self.check_ready(layer, tokens)?;
+        let tokens = if planted::is(Bug::LayerReadyForAllChunks) { u64::MAX } else { tokens };
+        if let Some(ready) = self.ready.get_mut(layer as usize) {
             *ready = tokens.max(*ready);
         }
         Ok(())
+    }
+
+    /// Whether a layer can be said to be ready for the first so many tokens. Of what has succeeded it can, and nothing follows from it.
+    pub(crate) fn check_ready(&self, layer: u32, tokens: u64) -> Result<(), LegError> {
+        if let Some(failed) = &self.failed {
+            return Err(LegError::Ended(failed.cause));
+        }
+        self.chunks.check_ready(&self.how.layout, self.how.is_by_layer, (layer, tokens))
+    }
+
+    /// For how many tokens a layer is ready.
+    pub(crate) fn ready_tokens(&self, layer: u32) -> u64 {
+        self.ready.get(layer as usize).copied().unwrap_or(0)
     }
 
     /// A rank of the sink has granted a leg. The same again changes nothing, and says so by `false`.

@@ -219,7 +219,8 @@ impl Loans {
     /// The source has computed a chunk, as for [`SourceLegs::chunk`](super::SourceLegs::chunk).
     pub fn chunk(&mut self, blocks: &[u32], tokens: u64, is_last: bool, keep: Ticket) -> Result<(), LegError> {
         self.may_go_on()?;
-        if self.chunks.blocks.len() + blocks.len() > LENT_BLOCKS_MAX {
+        let again = usize::from(self.chunks.begun(&self.how.layout).is_some() && !blocks.is_empty());
+        if self.chunks.blocks.len() + blocks.len() - again > LENT_BLOCKS_MAX {
             return Err(LegError::TooManyLent { most: LENT_BLOCKS_MAX });
         }
         self.chunks.add(&self.how.layout, (blocks, tokens), is_last, keep)?;
@@ -238,14 +239,28 @@ impl Loans {
         }
     }
 
-    /// A layer is ready up to a token. Where layers are not lent by themselves it is so with its chunk.
+    /// A layer is ready for the first so many tokens, as for [`SourceLegs::ready`](super::SourceLegs::ready).
     pub fn ready(&mut self, layer: u32, tokens: u64) -> Result<(), LegError> {
-        self.may_go_on()?;
-        let layers = self.how.layout.layers();
-        let ready = self.ready.get_mut(layer as usize).ok_or(LegError::NoSuchLayer { layer, layers })?;
-        *ready = tokens.max(*ready);
+        self.check_ready(layer, tokens)?;
+        let tokens = if planted::is(Bug::LayerReadyForAllChunks) { u64::MAX } else { tokens };
+        if let Some(ready) = self.ready.get_mut(layer as usize) {
+            *ready = tokens.max(*ready);
+        }
         self.tell_readers();
         Ok(())
+    }
+
+    /// Whether a layer can be said to be ready for the first so many tokens.
+    pub(crate) fn check_ready(&self, layer: u32, tokens: u64) -> Result<(), LegError> {
+        if let Some(failed) = &self.failed {
+            return Err(LegError::Ended(failed.cause));
+        }
+        self.chunks.check_ready(&self.how.layout, self.how.is_by_layer, (layer, tokens))
+    }
+
+    /// For how many tokens a layer is ready.
+    pub(crate) fn ready_tokens(&self, layer: u32) -> u64 {
+        self.ready.get(layer as usize).copied().unwrap_or(0)
     }
 
     /// A rank of the sink will read from this token on. The same again changes nothing.
@@ -446,18 +461,19 @@ impl Loans {
     }
 
     /// Up to which token, of how many layers, and whether that is all, if that is more than a reader knows. A reader is told of tokens
-    /// that are there in all layers that it was told of: what it may read is only ever more.
+    /// that are ready in all layers that it was told of: what it may read is only ever more. As long as it knows of no layer, the first one
+    /// says how many.
     fn news(&self, reader: &Reader) -> Option<(u64, u32, bool)> {
         if self.chunks.tokens < reader.tokens {
             // What it needs begins behind what is computed.
             return None;
         }
-        let known = &self.ready[..reader.layers as usize];
-        let tokens = known.iter().copied().fold(self.chunks.tokens, u64::min).max(reader.tokens);
-        let layers = self.ready.iter().take_while(|&&ready| ready >= tokens.min(self.chunks.tokens)).count() as u32;
+        let known = self.ready.iter().take(reader.layers.max(1) as usize);
+        let tokens = known.copied().fold(self.chunks.tokens, u64::min).max(reader.tokens);
+        let layers = self.ready.iter().take_while(|&&ready| ready >= tokens).count() as u32;
         let layers = layers.max(reader.layers);
         let is_sealed = self.chunks.total.is_some_and(|total| tokens >= total) && layers as usize == self.ready.len();
-        let is_more = tokens > reader.tokens && layers > 0 || layers > reader.layers && self.chunks.tokens > 0;
+        let is_more = tokens > reader.tokens && layers > 0 || layers > reader.layers && reader.layers > 0;
         (is_more || is_sealed && !reader.is_sealed).then_some((tokens, layers, is_sealed))
     }
 }

@@ -311,7 +311,7 @@ fn defect_001_an_empty_block_list_divides_by_zero() {
     assert_eq!(world.sinks[0].book.grant(0, vec![], 0, Some(1), Ticket(1)), Err(LegError::NoBlocks));
     assert_eq!(
         world.sources[0].book.chunk(&[], 1, false, Ticket(2)),
-        Err(LegError::ChunkBlocks { tokens: 1, room: 0 })
+        Err(LegError::ChunkBlocks { tokens: 1, inside: 0, needed: 1, given: 0 })
     );
     world.sources[0].book.chunk(&[], 0, false, Ticket(3)).unwrap();
     world.chunk_all();

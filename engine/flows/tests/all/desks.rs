@@ -458,36 +458,52 @@ impl World {
 
     /// Grants these blocks, and for what goes once the last one that no other transfer has.
     pub(crate) fn grant(&mut self, at: usize, key: EntryKey, blocks: &[u32]) -> Ticket {
+        self.grant_skipping(at, key, blocks, 0)
+    }
+
+    pub(crate) fn grant_skipping(&mut self, at: usize, key: EntryKey, blocks: &[u32], skip: u32) -> Ticket {
         let (now, node) = (self.now, &mut self.nodes[at]);
         let keep = Ticket(node.next_ticket);
         node.next_ticket += 1;
-        let mut grant = |once: u32| node.desk.grant(key, (blocks.to_vec(), 0), Some(once), keep, now);
+        let mut grant = |once: u32| node.desk.grant(key, (blocks.to_vec(), skip), Some(once), keep, now);
         let is_held = |granted: &Result<u32, CallError>| matches!(granted, Err(CallError::Held(held)) if matches!(**held, BlockHeld::Written { block, .. } if block > 40));
         let granted = (41..64).rev().map(&mut grant).find(|granted| !is_held(granted));
         granted.expect("some block is free").unwrap();
         keep
     }
 
-    /// Computes tokens from there on, into these blocks beyond those given before, and gives them as a chunk.
+    /// Computes these tokens into the blocks of all, and gives them as a chunk with those of the blocks in which they lie.
     pub(crate) fn chunk(
         &mut self,
         at: usize,
         key: EntryKey,
-        (all, fresh): (&[u32], &[u32]),
+        (all, its): (&[u32], &[u32]),
         tokens: std::ops::Range<u64>,
         is_last: bool,
     ) -> Ticket {
-        self.fill(at, key, all, tokens.clone());
-        let (now, node) = (self.now, &mut self.nodes[at]);
-        let keep = Ticket(node.next_ticket);
-        node.next_ticket += 1;
-        node.desk.chunk(key, (fresh, tokens.end - tokens.start), is_last, keep, now).unwrap();
-        keep
+        self.compute(at, all, None, tokens.clone());
+        self.give(at, key, (its, tokens.end - tokens.start), is_last).unwrap()
     }
 
-    fn fill(&mut self, at: usize, _: EntryKey, blocks: &[u32], tokens: std::ops::Range<u64>) {
+    /// Gives a chunk whose bytes may not be computed yet.
+    pub(crate) fn give(
+        &mut self,
+        at: usize,
+        key: EntryKey,
+        chunk: (&[u32], u64),
+        is_last: bool,
+    ) -> Result<Ticket, CallError> {
+        let (now, node) = (self.now, &mut self.nodes[at]);
+        let keep = Ticket(node.next_ticket);
+        node.desk.chunk(key, chunk, is_last, keep, now)?;
+        node.next_ticket += 1;
+        Ok(keep)
+    }
+
+    /// Computes these tokens of a layer, or of all.
+    pub(crate) fn compute(&mut self, at: usize, blocks: &[u32], layer: Option<u32>, tokens: std::ops::Range<u64>) {
         for token in tokens {
-            self.each_byte(at, blocks, token, |memory, at, value| memory[at] = value);
+            self.each_byte_at(at, blocks, layer, (token, token), |memory, at, value| memory[at] = value);
         }
     }
 
@@ -496,21 +512,18 @@ impl World {
         let mut is_so = true;
         for token in tokens {
             let from = token - first;
-            self.each_byte_at(at, blocks, from, token, |memory, at, value| is_so &= memory[at] == value);
+            self.each_byte_at(at, blocks, None, (from, token), |memory, at, value| is_so &= memory[at] == value);
         }
         is_so
     }
 
-    fn each_byte(&mut self, at: usize, blocks: &[u32], token: u64, each: impl FnMut(&mut Vec<u8>, usize, u8)) {
-        self.each_byte_at(at, blocks, token, token, each);
-    }
-
-    fn each_byte_at(
+    /// Each byte of a token in a layer, or in all, with what it has to be. The token lies so many tokens behind the beginning of the blocks.
+    pub(crate) fn each_byte_at(
         &mut self,
         at: usize,
         blocks: &[u32],
-        place_of: u64,
-        token: u64,
+        layer: Option<u32>,
+        (place_of, token): (u64, u64),
         mut each: impl FnMut(&mut Vec<u8>, usize, u8),
     ) {
         let node = &mut self.nodes[at];
@@ -519,7 +532,7 @@ impl World {
         for (number, buffer) in buffers.iter().enumerate() {
             let (rows, bytes) = rows_of(buffer.form);
             let is_once = matches!(buffer.form, Form::Once(_));
-            if is_once && token != 0 {
+            if is_once && token != 0 || layer.is_some_and(|layer| layer != buffer.layer) {
                 continue;
             }
             let block = if is_once { 63 } else { blocks[(place_of / block_tokens) as usize] };

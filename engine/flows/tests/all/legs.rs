@@ -351,11 +351,17 @@ impl World {
     /// A chunk of the source behind so many tokens, on all ranks.
     pub(crate) fn chunk(&mut self, before: u64, tokens: u64, is_last: bool) {
         let size = u64::from(self.setup.source_block);
-        let blocks: Vec<u32> =
-            (before.div_ceil(size)..(before + tokens).div_ceil(size)).map(|block| block as u32).collect();
+        let blocks: Vec<u32> = blocks_of(before..before + tokens, size).map(|block| block as u32).collect();
         for at in 0..self.sources.len() {
             let keep = self.ticket();
             self.sources[at].book.chunk(&blocks, tokens, is_last, keep).unwrap();
+        }
+    }
+
+    /// Layers are ready for the first so many tokens on all ranks, where they go by themselves.
+    pub(crate) fn ready(&mut self, layers: [u32; 2], tokens: u64) {
+        for source in self.sources.iter_mut().filter(|_| self.setup.is_by_layer) {
+            layers.iter().for_each(|&layer| source.book.ready(layer, tokens).unwrap());
         }
     }
 
@@ -680,4 +686,9 @@ pub(crate) fn refused(leg: u32, expected: u32) -> Refused {
 
 pub(crate) fn head(side: Side, rank: u16) -> Head {
     Head { transfer: transfer(), side, rank, ranks: 1 }
+}
+
+/// The places of all blocks in which these tokens lie.
+pub(crate) fn blocks_of(tokens: std::ops::Range<u64>, size: u64) -> std::ops::Range<u64> {
+    if tokens.is_empty() { 0..0 } else { tokens.start / size..tokens.end.div_ceil(size) }
 }

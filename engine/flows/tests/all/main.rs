@@ -22,6 +22,7 @@ mod machines_lives;
 mod models_lives;
 mod protocol;
 mod pulls;
+mod readiness;
 mod refused;
 mod relays;
 mod resuming;

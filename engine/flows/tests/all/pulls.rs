@@ -66,13 +66,21 @@ fn what_is_lent_is_read_over_unequal_ranks_and_blocks() {
             world.run();
         }
         let theirs = blocks(tokens.div_ceil(sources.1.into()) as u32, 1);
-        let split = first.div_ceil(sources.1.into()) as usize;
+        let (split, begun) = (first.div_ceil(sources.1.into()) as usize, (first / u64::from(sources.1)) as usize);
         for (at, &output) in outputs.iter().enumerate() {
             world.chunk(at, output, (&theirs, &theirs[..split]), 0..first, false);
             let now = world.now;
-            world.desk(at).layer(output, 0, u64::MAX, now).unwrap();
+            world.desk(at).layer(output, 0, first, now).unwrap();
             world.run();
-            world.chunk(at, output, (&theirs, &theirs[split..]), first..tokens, true);
+            world.chunk(at, output, (&theirs, &theirs[begun..]), first..tokens, true);
+            world.run();
+        }
+        for (at, &input) in inputs.iter().enumerate() {
+            assert_eq!(world.told(sources.0 + at, input), [], "nothing of the second chunk is ready");
+        }
+        for (at, &output) in outputs.iter().enumerate() {
+            let now = world.now;
+            world.desk(at).layer(output, 0, tokens, now).unwrap();
             world.run();
         }
         for (at, &input) in inputs.iter().enumerate() {
@@ -84,7 +92,7 @@ fn what_is_lent_is_read_over_unequal_ranks_and_blocks() {
         for (at, &output) in outputs.iter().enumerate() {
             for layer in [2, 1] {
                 let now = world.now;
-                world.desk(at).layer(output, layer, u64::MAX, now).unwrap();
+                world.desk(at).layer(output, layer, tokens, now).unwrap();
                 world.run();
             }
         }

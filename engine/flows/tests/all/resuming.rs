@@ -27,6 +27,7 @@ struct Broken {
     inputs: Vec<EntryKey>,
     /// How many tokens there are in all, and how many of them each source has computed.
     tokens: u64,
+    is_by_layer: bool,
     computed: Vec<u64>,
     /// How many tokens each sink has taken over, leg by leg.
     taken: Vec<BTreeMap<u32, u64>>,
@@ -83,6 +84,7 @@ impl Broken {
             outputs,
             inputs,
             tokens,
+            is_by_layer,
             computed: vec![0; all.len()],
             taken: vec![BTreeMap::new(); many],
             granted: vec![Vec::new(); many],
@@ -112,15 +114,22 @@ impl Broken {
         let to = self.tokens.min(from + tokens);
         if from < to && !has_ended {
             let all: Vec<u32> = (0..to.div_ceil(4) as u32).collect();
-            let fresh = &all[from.div_ceil(4) as usize..];
-            self.world.chunk(source, self.outputs[source], (&all, fresh), from..to, to == self.tokens);
+            let its = &all[from as usize / 4..];
+            if !self.is_by_layer {
+                self.world.compute(source, &all, None, from..to);
+            }
+            self.world.give(source, self.outputs[source], (its, to - from), to == self.tokens).unwrap();
             self.computed[source] = to;
         }
     }
 
-    /// A layer is ready as far as it is computed, which says nothing where layers go with their chunk.
+    /// A layer of what was given is computed, and ready, where layers do not go with their chunk.
     fn layer(&mut self, source: usize, layer: u32) {
         let (now, computed) = (self.world.now, self.computed[source]);
+        if self.is_by_layer {
+            let all: Vec<u32> = (0..computed.div_ceil(4) as u32).collect();
+            self.world.compute(source, &all, Some(layer), 0..computed);
+        }
         // One that has ended takes none.
         let _ = self.world.desk(source).layer(self.outputs[source], layer, computed, now);
     }

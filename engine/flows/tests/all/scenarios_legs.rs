@@ -294,14 +294,10 @@ fn any_ranks_blocks_and_orders_give_the_same_bytes() {
         world.repeats = seed % 3 == 0;
         let first = world.random(tokens as usize) as u64;
         world.chunk(0, first, false);
-        for layer in 0..2 {
-            world.sources.iter_mut().for_each(|source| source.book.ready(layer, first / 2).unwrap());
-        }
+        world.ready([0, 1], first / 2);
         world.run();
         world.chunk(first, tokens - first, true);
-        for layer in [1, 0] {
-            world.sources.iter_mut().for_each(|source| source.book.ready(layer, tokens).unwrap());
-        }
+        world.ready([1, 0], tokens);
         world.run();
         world.assert_done();
     }
@@ -313,9 +309,7 @@ fn any_end_at_any_moment_leaves_nothing() {
     for (seed, shape) in (1..60).flat_map(|seed| SHAPES.map(|shape| (seed, shape))) {
         let mut world = World::new(sharded(shape, seed));
         world.chunk_all();
-        for layer in 0..2 {
-            world.sources.iter_mut().for_each(|source| source.book.ready(layer, 1000).unwrap());
-        }
+        world.ready([0, 1], world.setup.tokens);
         let steps = world.random(60);
         for _ in 0..steps {
             if world.setup.grants.is_some() {

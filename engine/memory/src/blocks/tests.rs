@@ -53,6 +53,33 @@ fn misuse_is_told_apart() {
 }
 
 #[test]
+fn what_is_sliced_and_chained_is_held_by_each_handle_until_the_last_is_gone() {
+    let blocks = allocator(8);
+    let (first, second) = (blocks.take(3).unwrap(), blocks.take(2).unwrap());
+    let both = first.slice(2..3).unwrap().chain(&second).unwrap();
+    assert_eq!(both.indices(), [2, 3, 4]);
+    assert_eq!(blocks.holders(first.get(2).unwrap()), Ok(2));
+    drop((first, second));
+    assert_eq!(blocks.free(), 5, "blocks 2 to 4 are held");
+    assert!(both.slice(1..1).unwrap().is_empty());
+    assert_eq!(both.slice(0..4).unwrap_err(), BlockError::NoSuchPlaces { places: (0, 4), len: 3 });
+    #[allow(clippy::reversed_empty_ranges)]
+    let reversed = both.slice(2..1);
+    assert_eq!(reversed.unwrap_err(), BlockError::NoSuchPlaces { places: (2, 1), len: 3 });
+    assert_eq!(both.chain(&allocator(1).take(1).unwrap()).unwrap_err(), BlockError::TwoPools);
+    let twice = both.chain(&both).unwrap();
+    assert_eq!((twice.len(), blocks.holders(twice.get(0).unwrap())), (6, Ok(3)));
+    drop((both, twice));
+    assert_eq!(blocks.free(), 8);
+    // A block that somebody has released by hand cannot be held any more, and those before it are not either.
+    let held = blocks.take(2).unwrap();
+    let gone = held.get(1).unwrap();
+    blocks.release(gone).unwrap();
+    assert_eq!(held.slice(0..2).unwrap_err(), BlockError::DoubleFree(gone));
+    assert_eq!(blocks.holders(held.get(0).unwrap()), Ok(1));
+}
+
+#[test]
 fn releasing_by_hand_what_a_handle_still_holds_harms_nobody_else() {
     let blocks = allocator(1);
     let held = blocks.take(1).unwrap();

@@ -68,7 +68,11 @@ impl<'a, E: Env> Send<'a, E> {
         self
     }
 
-    /// Each layer goes by itself, when [`Output::layer`] says that it is ready.
+    /// Each layer goes by itself, as far as [`Output::layer`] says that it is ready: a chunk names its blocks, and nothing of a layer is read
+    /// from them before. Without it all layers of a chunk are ready when [`Output::chunk`] is called.
+    ///
+    /// Of what is [lent](Send::lend), a sink is told of tokens that are ready in all layers that it knows of, and of further layers when
+    /// they are ready for as many.
     #[must_use]
     pub fn by_layer(mut self) -> Self {
         self.how.is_by_layer = true;
@@ -100,7 +104,8 @@ impl<'a, E: Env> Send<'a, E> {
         self
     }
 
-    /// The block that has what goes once for a transfer: exactly one, of the layout's pool. It is kept as blocks of chunks are.
+    /// The block that has what goes once for a transfer: exactly one, of the layout's pool. It is kept as blocks of chunks are,
+    /// and is ready with the first token of its layer.
     #[must_use]
     pub fn once(mut self, block: &Blocks) -> Self {
         self.once = Some(block.clone());
@@ -158,8 +163,30 @@ impl<E: Env> Engine<E> {
 }
 
 impl<E: Env> Output<E> {
-    /// So many tokens more are computed, in these blocks beyond those given before; they are kept until nobody reads them any more.
-    /// The last chunk says that it is the last. Blocks of another pool than the layout's are refused.
+    /// So many tokens more, behind those of the chunks before, and the blocks in which they lie, in the order of their tokens. They are
+    /// computed, or will be before [`Output::layer`] says so where the transfer goes [by layer](Send::by_layer).
+    ///
+    /// Tokens lie one behind the other, without a gap: the first of a chunk follows the last of the chunk before. If that has not filled its
+    /// last block, this chunk begins inside that block and names it again, first. So its list has exactly
+    /// (tokens already in its first block + its tokens) / tokens of a block, rounded up, blocks; a chunk of no tokens has none. Any other
+    /// list is refused with both numbers, or with both blocks where another one is named first, and then nothing of the chunk is taken.
+    ///
+    /// The blocks are kept until nothing reads them any more, one that two chunks name for both of them. Blocks of another pool than the
+    /// layout's are refused. The last chunk says that it is the last; it may have no tokens.
+    ///
+    /// ```no_run
+    /// # use penstock::flows::{FlowError, Output};
+    /// # use penstock::{Pool, SystemEnv};
+    /// # fn two_chunks(output: &Output<SystemEnv>, pool: &Pool<SystemEnv>) -> Result<(), Box<dyn std::error::Error>> {
+    /// // 100 tokens in blocks of 16: six whole blocks, and four tokens of the seventh.
+    /// let first = pool.take(7)?;
+    /// output.chunk(&first, 100, false)?;
+    /// // The next 50 begin at token 4 of that seventh block, and 4 + 50 tokens lie in four blocks: it, and three fresh ones.
+    /// let second = first.slice(6..7)?.chain(&pool.take(3)?)?;
+    /// output.chunk(&second, 50, true)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn chunk(&self, blocks: &Blocks, tokens: u64, is_last: bool) -> Result<(), FlowError> {
         self.ground.check(blocks)?;
         let shared = &self.hub.shared;
@@ -169,18 +196,40 @@ impl<E: Env> Output<E> {
         Ok(())
     }
 
-    /// A layer is ready, of all tokens that were or will be given.
-    pub fn layer(&self, layer: u32) -> Result<(), FlowError> {
-        Ok(self.hub.shared.call_desk(|desk, now| desk.layer(self.key, layer, u64::MAX, now))?)
+    /// A layer is ready for the first so many tokens of the transfer, counted from its start over all chunks. Nothing of a layer goes
+    /// before, and of a later chunk nothing before this is called for it again, with more tokens.
+    ///
+    /// More tokens than chunks have given so far are refused with both numbers. Fewer than before change nothing. The transfer goes
+    /// [by layer](Send::by_layer); of any other it is an error, as its bytes went with their chunk.
+    ///
+    /// ```no_run
+    /// # use penstock::flows::Output;
+    /// # use penstock::{Blocks, SystemEnv};
+    /// # fn two_chunks(output: &Output<SystemEnv>, blocks: [&Blocks; 2]) -> Result<(), Box<dyn std::error::Error>> {
+    /// output.chunk(blocks[0], 64, false)?;
+    /// // Layer 0 of these 64 tokens is computed, then layer 1.
+    /// output.layer(0, 64)?;
+    /// output.layer(1, 64)?;
+    /// output.chunk(blocks[1], 32, true)?;
+    /// // And now of the 32 behind them.
+    /// output.layer(0, 96)?;
+    /// output.layer(1, 96)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn layer(&self, layer: u32, tokens: u64) -> Result<(), FlowError> {
+        Ok(self.hub.shared.call_desk(|desk, now| desk.layer(self.key, layer, tokens, now))?)
     }
 
-    /// A layer is ready, of all tokens that were or will be given, as soon as this gate is opened. It may be open already. The transfer goes
-    /// [by layer](Send::by_layer).
-    pub fn layer_after(&self, layer: u32, gate: &Gate<E>) -> Result<(), FlowError> {
+    /// As [`Output::layer`], as soon as this gate is opened. It may be open already.
+    ///
+    /// Each chunk has a gate of its own: the next one for the same layer is given with more tokens. A gate opens the tokens that it was given
+    /// with, and those before them, and says nothing about later chunks.
+    pub fn layer_after(&self, layer: u32, tokens: u64, gate: &Gate<E>) -> Result<(), FlowError> {
         if !Arc::ptr_eq(&gate.hub, &self.hub) {
             return Err(FlowError::ForeignGate);
         }
-        Ok(self.hub.shared.call_desk(|desk, now| desk.layer_after(self.key, layer, gate.id, now))?)
+        Ok(self.hub.shared.call_desk(|desk, now| desk.layer_after(self.key, (layer, tokens), gate.id, now))?)
     }
 
     /// The [trace context](super::Receive::trace) of the sink: that of the rank that asked first, or nothing before one has.

@@ -350,7 +350,7 @@ fn blocks_of_another_pool_than_the_layouts_are_refused_and_nothing_is_kept_of_th
     drop(foreign);
     source.assert_all_free();
     assert_eq!(child.copy_tail(&[(&sink.layout, &sink.take(1))]), Ok(8));
-    output.chunk(&own, 16, false).unwrap();
+    output.chunk(&own, 48, false).unwrap();
     input.grant(&sink.take(1)).unwrap();
     drop((output, input));
 
@@ -361,7 +361,7 @@ fn blocks_of_another_pool_than_the_layouts_are_refused_and_nothing_is_kept_of_th
     let layout = sink.engine.layout(&region, spec("own")).unwrap();
     let transfer = TransferId::mint(UUID, 41, 0).unwrap();
     let output = sink.engine.produce(transfer, &id("q"), Send::from(&layout)).unwrap();
-    output.chunk(&own, 16, false).unwrap();
+    output.chunk(&own, 48, false).unwrap();
     let foreign = source.engine.layout(&region, spec("own")).map(drop);
     assert_eq!(foreign, Err(FlowError::ForeignRegion { label: "own".to_owned() }));
 }

@@ -8,4 +8,5 @@ mod flows;
 mod lifecycle;
 mod pull;
 mod quiet;
+mod readiness;
 mod relay;

@@ -21,9 +21,9 @@ impl Both {
         input.grant(&sink.take(1)).unwrap();
         source.compute(&output, number, tokens);
         if by_layer {
-            output.layer(0).unwrap();
+            output.layer(0, tokens).unwrap();
             std::thread::sleep(Duration::from_millis(5));
-            output.layer(1).unwrap();
+            output.layer(1, tokens).unwrap();
         }
         let mut layers = [0, 1].map(|buffer| vec![0; input.assembled_bytes(buffer, tokens).unwrap() as usize]);
         loop {
@@ -106,8 +106,8 @@ fn layers_of_two_transfers_wait_for_one_gate_that_another_thread_opens() {
         let input = sink.engine.consume(transfer, &request("b"), how).unwrap();
         input.grant(&sink.take(2)).unwrap();
         source.compute(&output, number, 100);
-        output.layer(0).unwrap();
-        output.layer_after(1, &gate).unwrap();
+        output.layer(0, 100).unwrap();
+        output.layer_after(1, 100, &gate).unwrap();
         (number, output, input)
     });
     let pushed = halves[1].2.next(PATIENCE).unwrap();
@@ -144,13 +144,13 @@ fn a_gate_that_nobody_can_open_any_more_ends_both_sides_in_words() {
     let input = sink.engine.consume(transfer, &request, Receive::into(&sink.layout).from(0, there).pull()).unwrap();
     input.grant(&sink.take(1)).unwrap();
     source.compute(&output, 1, 64);
-    let error = output.layer_after(0, &foreign).unwrap_err().to_string();
+    let error = output.layer_after(0, 64, &foreign).unwrap_err().to_string();
     assert!(error.contains("another engine"), "{error}");
-    output.layer_after(0, &gate).unwrap();
+    output.layer_after(0, 64, &gate).unwrap();
     drop(gate);
     let Happening::Failed(failed) = input.next(PATIENCE).unwrap() else { panic!("it cannot go on") };
     assert_eq!(failed.cause, FlowCause::SourceFailed);
-    assert!(failed.words.contains("layer 0 was dropped and never opened"), "{}", failed.words);
+    assert!(failed.words.contains("the first 64 tokens of layer 0 was dropped and never opened"), "{}", failed.words);
     assert_eq!(failed.blocks.len(), 1);
     assert_eq!(output.wait(PATIENCE).unwrap().unwrap_err().words, failed.words);
     drop((input, output));
@@ -172,7 +172,7 @@ fn scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expi
     let input = sink.engine.consume(transfer, &request, Receive::into(&sink.layout).from(0, &there).pull()).unwrap();
     input.grant(&sink.take(2)).unwrap();
     source.compute(&output, 1, 100);
-    output.layer(0).unwrap();
+    output.layer(0, 100).unwrap();
     // As long as it is turned, the lease stands.
     assert!(input.next(2 * ttl).is_err(), "layer 1 is not there");
     assert_eq!((output.status(), sink.engine.control_metrics().borrowed), (Status::Transferring, 1));

@@ -362,8 +362,9 @@ pub fn scenario_06_a_cut_at_token_1000_gives_the_same_bytes(setting: &Setting) {
     let (first, second) = (both.take(&both.source, 63), both.take(&both.source, 62));
     both.source.fill(1, &[first.indices(), second.indices()].concat(), 2_000);
     output.chunk(&first, 1_000, false).expect("it stands");
-    output.chunk(&second, 1_000, true).expect("it stands");
-    drop((first, second));
+    let begun = first.slice(62..63).and_then(|begun| begun.chain(&second)).expect("they are of one pool");
+    output.chunk(&begun, 1_000, true).expect("it stands");
+    drop((first, second, begun));
     assert_eq!(both.receive(&input, 1, 2_000, 16), 1);
     both.until("the source ends", || output.poll()).expect("the sink has everything");
     drop((output, input));
@@ -451,7 +452,7 @@ pub fn scenario_09_a_source_that_fails_in_mid_layer_is_known_in_a_second(setting
     let blocks = granted.indices().to_vec();
     input.grant(&granted).unwrap();
     both.give(&output, 1, 200);
-    output.layer(0).unwrap();
+    output.layer(0, 200).unwrap();
     let layer = || input.try_next().filter(|what| matches!(what, Happening::Layer { layer: 0, .. }));
     both.until("the first layer is there", layer);
     let since = Instant::now();

@@ -207,7 +207,7 @@ impl End {
             output.chunk(&blocks, tokens, is_last).expect("it stands");
         }
         if one.is_by_layer {
-            [1, 2, 0].into_iter().for_each(|layer| output.layer(layer).expect("it stands"));
+            [1, 2, 0].into_iter().for_each(|layer| output.layer(layer, TOKENS).expect("it stands"));
         }
         output.wait(PATIENCE).expect("it ends").expect("every rank has everything");
         output

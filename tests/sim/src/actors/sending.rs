@@ -13,6 +13,8 @@ pub(super) struct Sending {
     pub(super) output: Output<SimEnv>,
     /// Blocks that were not given in a chunk yet.
     pub(super) blocks: Vec<Blocks>,
+    /// The block in which the last chunk has ended, if it has not filled it.
+    begun: Option<Blocks>,
     /// The blocks of all tokens.
     pub(super) indices: Vec<u32>,
     pub(super) given: u64,
@@ -53,7 +55,7 @@ impl Actor {
         };
         let output = node.produce(self.transfer, &self.request, how).map_err(|error| self.refused(&error))?;
         let ready = [!self.spec.is_by_layer; LAYERS];
-        let sending = Sending { output, blocks, indices, given: 0, chunks_given: 0, ready };
+        let sending = Sending { output, blocks, begun: None, indices, given: 0, chunks_given: 0, ready };
         Ok(Some(Doing::Sending(sending)))
     }
 }
@@ -76,6 +78,7 @@ impl Sending {
                 let failure = result.err().map(|failed| format!("{:?}: {}", failed.cause, failed.words));
                 let at = end.as_ref().map_or(now, |end| end.at);
                 *end = Some(End { at, failure });
+                self.begun = None;
                 return Ok(());
             }
         }
@@ -84,7 +87,7 @@ impl Sending {
             if !self.ready[layer] && course.layers[layer] {
                 self.write(case, layer, 0..self.given, seat);
                 self.ready[layer] = true;
-                let _ = self.output.layer(layer as u32);
+                let _ = self.output.layer(layer as u32, self.given);
             }
         }
         while self.chunks_given < course.chunks.min(spec.chunks) {
@@ -99,9 +102,21 @@ impl Sending {
             let its = std::mem::replace(&mut self.blocks, rest);
             let tokens = until - std::mem::replace(&mut self.given, until);
             let pool = seat.pool().expect("it lives");
-            let its = joined(its, pool);
+            let fresh = joined(its, pool);
+            // A block that the chunk before has not filled is named again, first.
+            let its = match &self.begun {
+                Some(begun) if tokens > 0 => begun.chain(&fresh).expect("they are of one pool"),
+                _ => fresh,
+            };
+            if tokens > 0 {
+                let is_begun = until % u64::from(seat.player().block_tokens) > 0 && self.chunks_given < spec.chunks;
+                self.begun = is_begun.then(|| its.slice(its.len() - 1..its.len()).expect("it is held"));
+            }
             // It may have ended since it was looked at.
             let _ = self.output.chunk(&its, tokens, self.chunks_given == spec.chunks);
+            for layer in (0..LAYERS).filter(|&layer| spec.is_by_layer && self.ready[layer]) {
+                let _ = self.output.layer(layer as u32, until);
+            }
         }
         Ok(())
     }

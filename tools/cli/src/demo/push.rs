@@ -42,7 +42,7 @@ pub(crate) fn send(node: &Node, part: &Part, (lends, pause_after): (bool, Option
             &format!("layer {layer} is computed{}", if lends { "" } else { ", and goes" }),
             json!({ "layer": layer }),
         );
-        output.layer(layer)?;
+        output.layer(layer, tokens)?;
         if !is_lease_told && engine.control_metrics().lent > 0 {
             voice.event(act, "lent", "lent under a lease", json!({}));
             is_lease_told = true;

@@ -9,6 +9,7 @@ use super::*;
 use crate::action::{Action, Ticket, Urgency};
 use crate::desk::Settings;
 use crate::event::Event;
+use crate::part::LegError;
 use crate::partners::LayoutKey;
 use crate::status::Status;
 
@@ -106,8 +107,8 @@ fn layers_of_several_transfers_go_when_their_gate_is_opened_and_once() {
     let [first, second] = [0, 0].map(|_| desk.add_gate().unwrap());
     for key in keys.into_iter().chain([lent]) {
         for (layer, gate) in [(0, first), (1, second), (2, second)] {
-            desk.layer_after(key, layer, gate, NOW).unwrap();
-            desk.layer_after(key, layer, gate, NOW).unwrap();
+            desk.layer_after(key, (layer, 16), gate, NOW).unwrap();
+            desk.layer_after(key, (layer, 16), gate, NOW).unwrap();
         }
     }
     assert_eq!(wanted(&mut desk), (0, 0));
@@ -118,12 +119,12 @@ fn layers_of_several_transfers_go_when_their_gate_is_opened_and_once() {
     open(&mut desk, second);
     assert_eq!(wanted(&mut desk), (4, 3));
     let late = produce(&mut desk, layout, 4, true, false);
-    desk.layer_after(late, 0, first, NOW).unwrap();
+    desk.layer_after(late, (0, 16), first, NOW).unwrap();
     assert_eq!(wanted(&mut desk), (1, 0), "a gate that is open keeps nothing");
     desk.remove_gate(first, NOW);
     desk.remove_gate(second, NOW);
     assert_eq!(desk.status(late), Some(Status::Transferring), "nothing waits for a gate that was opened");
-    assert_eq!((desk.gates.len(), desk.layer_after(late, 1, first, NOW)), (0, Err(CallError::NoGate)));
+    assert_eq!((desk.gates.len(), desk.layer_after(late, (1, 16), first, NOW)), (0, Err(CallError::NoGate)));
 }
 
 #[test]
@@ -131,9 +132,9 @@ fn what_waits_for_a_gate_that_was_never_opened_fails_at_once_with_the_reason() {
     let (mut desk, layout) = desk();
     let [one, other, ended] = [1, 2, 3].map(|name| produce(&mut desk, layout, name, true, false));
     let [gate, kept] = [0, 0].map(|_| desk.add_gate().unwrap());
-    desk.layer_after(one, 2, gate, NOW).unwrap();
-    desk.layer_after(other, 2, kept, NOW).unwrap();
-    desk.layer_after(ended, 1, gate, NOW).unwrap();
+    desk.layer_after(one, (2, 16), gate, NOW).unwrap();
+    desk.layer_after(other, (2, 16), kept, NOW).unwrap();
+    desk.layer_after(ended, (1, 16), gate, NOW).unwrap();
     desk.fail(ended, FlowCause::SourceFailed, "first", NOW);
     desk.remove_gate(gate, NOW);
     let failed = desk.send_failure(one).unwrap();
@@ -152,9 +153,9 @@ fn a_gate_that_would_hold_nothing_back_is_refused() {
     let whole = produce(&mut desk, layout, 1, false, false);
     let by_layer = produce(&mut desk, layout, 2, true, false);
     let gate = desk.add_gate().unwrap();
-    assert_eq!(desk.layer_after(whole, 0, gate, NOW), Err(LegError::NotByLayer.into()), "its bytes have gone");
+    assert_eq!(desk.layer_after(whole, (0, 16), gate, NOW), Err(LegError::NotByLayer.into()), "its bytes have gone");
     let error = LegError::NoSuchLayer { layer: 3, layers: 3 };
-    assert_eq!(desk.layer_after(by_layer, 3, gate, NOW), Err(error.into()));
+    assert_eq!(desk.layer_after(by_layer, (3, 16), gate, NOW), Err(error.into()));
     for _ in 1..GATES_MAX {
         desk.add_gate().unwrap();
     }
