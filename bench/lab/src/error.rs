@@ -4,10 +4,10 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use penstock::Fault;
+use penstock::{Cause, Fault, SubmitError};
 
 use crate::pattern::Mismatch;
-use crate::service::ServiceError;
+use crate::service::{self, ServiceError};
 use crate::workload::WorkloadError;
 
 /// Why something was not measured.
@@ -70,7 +70,18 @@ impl fmt::Display for LabError {
             Self::NoMemory { bytes } => {
                 write!(f, "the system does not give {bytes} bytes of addresses; see vm.overcommit_memory and ulimit -v")
             }
-            Self::Refused { doing, source } => write!(f, "cannot {doing}: {source}"),
+            Self::Refused { doing, source } => match source.downcast_ref::<SubmitError>() {
+                Some(SubmitError::Draining { peer, cause: Cause::PeerDraining }) => {
+                    f.write_str(&service::client::closing(peer))
+                }
+                Some(SubmitError::PeerGone { peer, cause: Cause::PeerClosed }) => {
+                    f.write_str(&service::client::closing(peer))
+                }
+                _ => write!(f, "cannot {doing}: {source}"),
+            },
+            Self::Transfer(Fault { peer: Some(peer), cause: Cause::PeerClosed | Cause::PeerDraining, .. }) => {
+                f.write_str(&service::client::closing(peer))
+            }
             Self::Transfer(fault) => write!(f, "a transfer failed: {fault}"),
             Self::Target { why } => write!(f, "the target process failed: {why}"),
             Self::Silent { doing, waited } => {

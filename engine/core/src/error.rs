@@ -78,7 +78,7 @@ coded! {
         /// The peer said goodbye.
         PeerClosed = 6: "the peer closed the session; connect again",
         /// The session broke.
-        PeerLost = 7: "the peer is gone; if it is restarted, connect again",
+        PeerLost = 7: "the peer does not answer any more: its process, its host or the network between failed; connect again when it is back",
         /// What the peer left in shared memory makes no sense.
         PeerCorrupt = 8: "the peer's shared memory holds nonsense, its session was ended; restart the peer",
         /// This engine is shutting down.

@@ -184,6 +184,11 @@ impl<E: Env> Engine<E> {
         self.hub.shared.bound.clone()
     }
 
+    /// The addresses at which its descriptor says that it is reached: for a wildcard those of this host.
+    pub fn advertised(&self) -> Vec<SocketAddr> {
+        self.hub.shared.card.addresses.iter().filter_map(|address| address.parse().ok()).collect()
+    }
+
     /// The transports of `transports.allow`: which are offered to peers, and why the others are not.
     pub fn transports(&self) -> &[TransportReport] {
         &self.hub.shared.reports

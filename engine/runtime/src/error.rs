@@ -36,10 +36,7 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// Other hosts cannot connect.
-    #[error(
-        "cannot listen for other hosts at {address}: {source}; set `session.listen` to addresses of this host with free \
-         ports, port 0 takes any"
-    )]
+    #[error("cannot listen for other hosts at {address}: {source}; {}", listening_advice(source))]
     Network {
         /// Where.
         address: String,
@@ -80,6 +77,24 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
+}
+
+/// What to do where an address cannot be listened at.
+fn listening_advice(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind;
+    let is_out_of_files = matches!(
+        error.raw_os_error().map(rustix::io::Errno::from_raw_os_error),
+        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
+    );
+    match error.kind() {
+        _ if is_out_of_files => "let the process open more files (`ulimit -n`)",
+        ErrorKind::AddrInUse => "another program listens there: name a free port in `session.listen`, port 0 takes any",
+        ErrorKind::PermissionDenied => {
+            "ports below 1024 take root or CAP_NET_BIND_SERVICE: name a higher one in `session.listen`, port 0 takes any"
+        }
+        ErrorKind::AddrNotAvailable => "name addresses of this host in `session.listen`; `ip address` shows them",
+        _ => "set `session.listen` to addresses of this host with free ports, port 0 takes any",
+    }
 }
 
 /// Why a peer could not be reached.
@@ -139,11 +154,19 @@ pub enum ConnectError {
         text: String,
     },
     /// The connection ended before the session stood.
-    #[error("the connection to `{name}` ended during the greeting ({reason}); was it stopped just now? connect again")]
+    #[error("the connection to `{name}` ended before the session stood ({reason}); connect again")]
     Lost {
         /// The engine's name.
         name: String,
         /// What was seen.
+        reason: String,
+    },
+    /// Another program answered.
+    #[error("what answers at {address} is not Penstock ({reason}); check the address and the port")]
+    NotPenstock {
+        /// Where it was called.
+        address: String,
+        /// What was wrong with its answer.
         reason: String,
     },
     /// The two sides do not share a secret.

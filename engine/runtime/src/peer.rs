@@ -176,6 +176,12 @@ impl<E: Env> Peer<E> {
         self.state.ended()
     }
 
+    /// What was seen of it last, if its session ended with `PeerLost`, in words: for how long there was no answer, or how
+    /// its connection ended. None where only a worker saw the end of a lane.
+    pub fn loss(&self) -> Option<&str> {
+        self.state.loss().filter(|_| self.state.ended() == Some(Cause::PeerLost))
+    }
+
     /// Why it takes nothing new although the session stands, if so: this engine drains, or the peer does.
     pub fn draining(&self) -> Option<Cause> {
         self.state.draining()

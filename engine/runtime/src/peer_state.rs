@@ -45,6 +45,8 @@ pub(crate) struct PeerState {
     pub(crate) inbox_credits: Credits,
     /// The cause that ended the session, zero while it stands.
     ended: AtomicU8,
+    /// What was seen of it last, where it ended without a goodbye.
+    loss: OnceLock<String>,
     /// All of this engine's workers have left it: their lanes are dropped.
     left: AtomicBool,
     /// It has said goodbye: its workers have left this engine, and their lanes are dropped.
@@ -150,6 +152,7 @@ impl PeerState {
             inbox_credits: Credits::new(parts.inbox_credits),
             sight: parts.sight,
             ended: AtomicU8::new(0),
+            loss: OnceLock::new(),
             left: AtomicBool::new(false),
             let_go: AtomicBool::new(false),
             lost: AtomicBool::new(false),
@@ -179,6 +182,16 @@ impl PeerState {
 
     fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is seen of a peer that is lost, before its session ends with that cause.
+    pub(crate) fn note_loss(&self, what: impl FnOnce() -> String) {
+        self.loss.get_or_init(what);
+    }
+
+    /// What was seen of a peer that was lost, if anything was.
+    pub(crate) fn loss(&self) -> Option<&str> {
+        self.loss.get().map(String::as_str)
     }
 
     /// Why the session ended, if it did.

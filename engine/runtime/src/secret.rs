@@ -18,7 +18,7 @@ pub enum SecretFileError {
     /// The named file is not there.
     #[error(
         "there is no secret file {}; copy it from another host of the group, or leave `session.secret_file` and \
-         {SECRET_VARIABLE} unset and one is made", .0.display()
+         {SECRET_VARIABLE} unset on the host that serves, and one is made there", .0.display()
     )]
     Missing(PathBuf),
     /// Others may read it or write to it.
@@ -53,6 +53,12 @@ pub enum SecretFileError {
     /// Nothing says where the user's own files are.
     #[error("there is no place for a secret: set `session.secret_file`, {SECRET_VARIABLE}, XDG_CONFIG_HOME or HOME")]
     NoPlace,
+    /// The user's own folder is not there.
+    #[error(
+        "there is no place for a secret: HOME is {}, which is no folder; set `session.secret_file`, {SECRET_VARIABLE}, or HOME",
+        .0.display()
+    )]
+    NoHome(PathBuf),
     /// The system refused.
     #[error("cannot {what} the secret file {}: {reason}", path.display())]
     System {
@@ -83,8 +89,18 @@ impl Place {
         }
         let absolute = |path: &PathBuf| path.is_absolute();
         let own = variable("XDG_CONFIG_HOME").filter(absolute);
-        let own = own.or_else(|| Some(variable("HOME").filter(absolute)?.join(".config")));
-        Ok(Self::Own(own.ok_or(SecretFileError::NoPlace)?.join("penstock").join("secret")))
+        let own = match own {
+            Some(own) => own,
+            None => {
+                let home = variable("HOME").filter(absolute).ok_or(SecretFileError::NoPlace)?;
+                if !home.is_dir() {
+                    // Nobody lives there: what is made there is not found again.
+                    return Err(SecretFileError::NoHome(home));
+                }
+                home.join(".config")
+            }
+        };
+        Ok(Self::Own(own.join("penstock").join("secret")))
     }
 
     /// The secret there. `random` fills what it is given with unpredictable bytes.

@@ -177,7 +177,7 @@ fn strangers_who_dawdle_delay_nobody() {
     times.sort_unstable();
     assert!(times[times.len() / 2] < SECOND / 2, "{times:?}");
     // Most were ended to make room; their own ends are still here.
-    assert!(b.network_statistics().crowded >= 160, "{:?}", b.network_statistics());
+    assert!(b.network_statistics().crowded >= 120, "{:?}", b.network_statistics());
     drop(dawdlers);
     until("all is closed", || descriptors() <= before + 2);
 }

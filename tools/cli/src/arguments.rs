@@ -15,6 +15,7 @@ use penstock_lab::perf;
 
 pub(crate) use self::demo::{DemoCommand, NodeOptions, Over, PdOptions};
 pub(crate) use self::network::{CardOptions, NetworkOptions};
+use self::network::{file, host};
 use crate::selftest::Sabotage;
 
 const LONG_ABOUT: &str = "\
@@ -33,7 +34,7 @@ Exit status:
 Environment:
   PENSTOCK_LOG  what to log to standard error, e.g. `info` or `penstock=debug`; overrules -v
   TMPDIR        where a folder for sockets is made until two processes have met
-  PENSTOCK_SECRET_FILE  the secret that hosts share; otherwise ~/.config/penstock/secret, made at first use
+  PENSTOCK_SECRET_FILE  the secret that hosts share; otherwise ~/.config/penstock/secret, made by the first `penstock serve`
 
 Examples:
   penstock selftest                        does it work here, and how fast?
@@ -130,12 +131,15 @@ Examples:
 const SERVE_AFTER: &str = "\
 It starts an engine that engines of other hosts with the same secret can test against, and does for them what perf, ping \
 and doctor ask: makes pools of up to --memory-mib together, fills and verifies them, sends notes back, has this host \
-examined. What a peer was given is taken back when it is gone. It ends by SIGINT, SIGTERM or --for, after at most a few \
-seconds in which what is under way may finish.
+examined. What a peer was given is taken back when it is gone. It ends by SIGINT, SIGTERM or --for: its \
+peers are told so, and what is under way has three seconds to finish.
 
---json prints one object a line, each with an `event`: serving (name, release, addresses, secret_file, pool_bytes_max, \
+--json prints one object a line, each with an `event`: serving (name, release, addresses that others use, the \
+best first, this_host_only, listens_at, secret_file, secret_made, pool_bytes_max, \
 rdma: offered, why_not, devices; null where it is not allowed), \
-came (peer, transport, address or null), went (peer, why), ended (drained).
+came (peer, transport, address or null), went (peer, why), ended (drained, told, broken_off).
+
+Whom it turns away it logs to standard error, with the address and why; at most eight lines a second.
 
 Exit status: 0 if it ended when it was asked to, 1 if it could not start, 2 for arguments or a configuration that make no \
 sense.
@@ -279,7 +283,7 @@ pub(crate) struct SelftestOptions {
 #[derive(Debug, Args)]
 pub(crate) struct PerfOptions {
     /// Where `penstock serve` runs the target [default: this host; port 7400]
-    #[arg(value_name = "HOST[:PORT]")]
+    #[arg(value_name = "HOST[:PORT]", value_parser = host)]
     pub(crate) host: Option<String>,
     /// A workload's name, or the path of a YAML file that describes one
     #[arg(short, long, value_name = "NAME|FILE", default_value = "kv16")]
@@ -364,7 +368,7 @@ pub(crate) struct ServeOptions {
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// The file with the secret that hosts share [default: your own, made at first use]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file)]
     pub(crate) secret_file: Option<PathBuf>,
     /// The configuration of the engine; the other options overrule it
     #[arg(long, value_name = "FILE")]
@@ -386,7 +390,7 @@ pub(crate) struct ServeOptions {
 #[derive(Debug, Args)]
 pub(crate) struct PingOptions {
     /// Where `penstock serve` runs [default port: 7400]
-    #[arg(value_name = "HOST[:PORT]")]
+    #[arg(value_name = "HOST[:PORT]", value_parser = host)]
     pub(crate) host: String,
     /// So many round trips [default: until it is interrupted]
     #[arg(short, long, value_parser = rounds)]
@@ -453,7 +457,8 @@ impl clap::builder::TypedValueParser for SubjectParser {
             && (word.contains(is_of_hosts) || word == "localhost")
             && !word.starts_with('-')
         {
-            return Ok(Subject::Host(word.to_owned()));
+            let wrong = |why| clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{word}: {why}"));
+            return host(word).map(Subject::Host).map_err(wrong);
         }
         let words = PossibleValuesParser::new(self.listed()).parse_ref(command, argument, value)?;
         Ok(Subject::Topic(Topic::find(&words).expect("the parser accepts words of topics only")))

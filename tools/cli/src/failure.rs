@@ -9,7 +9,7 @@ use penstock_lab::perf::PerfError;
 use penstock_lab::service::ServiceError;
 
 use crate::demo;
-use crate::network::Unreached;
+use crate::network::{NoSecret, Unreached};
 use crate::selftest::Flaw;
 
 /// How the command ends; the numbers are documented in its help.
@@ -52,6 +52,8 @@ pub(crate) enum Failure {
     Start(StartError),
     /// Another host could not be reached.
     Reach(Unreached),
+    /// There is no secret here to share with it.
+    NoSecret(NoSecret),
     /// The other host did not do what it was asked.
     Service(ServiceError),
     /// Signals cannot be waited for.
@@ -69,7 +71,7 @@ impl Failure {
             Self::Perf(PerfError::Workload(_) | PerfError::Option { .. }) => Ended::Misasked,
             Self::Start(StartError::Config(_) | StartError::Name(_)) => Ended::Misasked,
             Self::Perf(_) | Self::Output(_) | Self::Target(_) | Self::Node(_) => Ended::Badly,
-            Self::Start(_) | Self::Reach(_) | Self::Service(_) | Self::Signals(_) => Ended::Badly,
+            Self::Start(_) | Self::Reach(_) | Self::NoSecret(_) | Self::Service(_) | Self::Signals(_) => Ended::Badly,
         }
     }
 }
@@ -100,6 +102,7 @@ impl fmt::Display for Failure {
             Self::Node(flaw) => flaw.fmt(f),
             Self::Start(error) => error.fmt(f),
             Self::Reach(unreached) => unreached.fmt(f),
+            Self::NoSecret(missing) => write!(f, "{missing}\n  {}", missing.advice()),
             Self::Service(error) => error.fmt(f),
             Self::Signals(error) => write!(f, "cannot wait for signals ({error}); does a filter forbid sigaction?"),
         }

@@ -7,13 +7,14 @@
 //! - `perf`: one workload, measured beside its floor
 //! - `doctor`: what this host can do, and what mends the rest; `reach`: whether another one is reached, step by step
 //! - `demo`: a proxy and two processes hand over requests by name, as a timeline
-//! - `serve`: the other side of all that goes to another host; `ping`: round trips to it; `network`: the way there
+//! - `serve`: the other side of all that goes to another host; `ping`: round trips to it; `network`: the way there; `addresses`: the way here
 //! - `config`: files checked, keys explained
 //! - `console`, `failure`, `folder`: how the command speaks, how it fails, and where its engines meet
 //! - `logging`: what `-v` and `PENSTOCK_LOG` show
 
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod arguments;
 mod config;
 mod console;

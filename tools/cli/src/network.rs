@@ -3,13 +3,14 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use penstock::config::TransportName;
 use penstock::{Config, ConnectError, Engine};
+use penstock_lab::LabError;
 use penstock_lab::ends::network::unique_name;
 use penstock_lab::service::{About, Client};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -55,7 +56,7 @@ pub(crate) struct Unreached {
 impl Unreached {
     /// What to do next, beyond what the engine says.
     pub(crate) fn advice(&self) -> Option<String> {
-        let host = self.host.rsplit_once(':').map_or(self.host.as_str(), |(host, _)| host);
+        let host = without_port(&self.host);
         match &self.error {
             ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } | ConnectError::Lost { .. } => {
                 Some(format!(
@@ -64,9 +65,12 @@ impl Unreached {
                     self.host
                 ))
             }
+            ConnectError::NotPenstock { .. } => {
+                Some(format!("call the address and port that `penstock serve` says when it starts on {host}"))
+            }
             ConnectError::WrongSecret { .. } => Some(format!(
-                "copy the secret of the one that serves: `scp {host}:.config/penstock/secret ~/.config/penstock/secret`; or \
-                 name it with --secret-file"
+                "copy the secret of the one that serves: `{}`; or name it with --secret-file",
+                copying(&self.host, None)
             )),
             _ => None,
         }
@@ -75,7 +79,12 @@ impl Unreached {
 
 impl fmt::Display for Unreached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot reach {}: {}", self.host, self.error)?;
+        match &self.error {
+            ConnectError::Unreachable { path, reason, .. } => {
+                write!(f, "cannot reach {}: nobody answers at {path} ({reason})", self.host)?;
+            }
+            error => write!(f, "cannot reach {}: {error}", self.host)?,
+        }
         match self.advice() {
             Some(advice) => write!(f, "\n  {advice}"),
             None => Ok(()),
@@ -83,22 +92,74 @@ impl fmt::Display for Unreached {
     }
 }
 
+fn without_port(host: &str) -> &str {
+    host.rsplit_once(':').map_or(host, |(host, _)| host)
+}
+
+/// The command that copies the secret of a host to here.
+fn copying(host: &str, to: Option<&Path>) -> String {
+    let to = to.map_or_else(|| "~/.config/penstock/secret".to_owned(), |to| to.display().to_string());
+    format!("scp {}:.config/penstock/secret {to}", without_port(host))
+}
+
+/// There is no secret here to share with the host that is to be called. Nothing was made: a new one would be another than its.
+#[derive(Debug)]
+pub(crate) struct NoSecret {
+    pub(crate) host: String,
+    pub(crate) file: PathBuf,
+}
+
+impl NoSecret {
+    /// What to do next.
+    pub(crate) fn advice(&self) -> String {
+        let folder = self.file.parent().map(|folder| folder.display().to_string()).unwrap_or_default();
+        format!(
+            "copy the secret of the one that serves: `mkdir -p -m 700 {folder} && {}`; or name it with --secret-file",
+            copying(&self.host, Some(&self.file))
+        )
+    }
+
+    /// Looks for the secret that an engine with this configuration shares.
+    pub(crate) fn check(host: &str, config: &Config) -> Result<(), Self> {
+        match secret_file(config) {
+            // What is wrong with one that is there says the engine.
+            Some(file) if matches!(file.try_exists(), Ok(false)) => Err(Self { host: host.to_owned(), file }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for NoSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no secret here yet that {} could share: {} is not there", self.host, self.file.display())
+    }
+}
+
+/// Why a measurement to this host failed, with what to do next where the host was not reached.
+pub(crate) fn explained(error: LabError, host: Option<&str>) -> Failure {
+    if let (LabError::Refused { source, .. }, Some(host)) = (&error, host)
+        && let Some(error) = source.downcast_ref::<ConnectError>()
+    {
+        return Failure::Reach(Unreached { host: host.to_owned(), error: error.clone() });
+    }
+    Failure::Perf(error)
+}
+
 /// An engine that reaches other hosts, and nobody here.
 pub(crate) fn engine(what: &str, options: &NetworkOptions) -> Result<Engine, Failure> {
     let config = Config::default().named(unique_name(what)).transports([TransportName::Tcp]).tcp_io(options.io.into());
+    // A server that many call at once needs longer than the engine's own bounds for the streams of a session.
+    let config = config.connect_timeout(CONNECT);
     let config = match options.streams {
         Some(streams) => config.tcp_streams(streams),
         None => config,
     };
-    let config = match &options.secret_file {
-        Some(file) => config.secret_file(file),
-        None => config,
-    };
-    Ok(Engine::start(config)?)
+    Ok(Engine::start(options.configured(config))?)
 }
 
 /// Connects to the engine that serves at this address, and hears who it is.
 pub(crate) fn call(what: &str, host: &str, options: &NetworkOptions) -> Result<Line, Failure> {
+    NoSecret::check(host, &options.configured(Config::default())).map_err(Failure::NoSecret)?;
     let engine = engine(what, options)?;
     let peer = engine.connect_address(host, CONNECT);
     let peer = peer.map_err(|error| Failure::Reach(Unreached { host: host.to_owned(), error }))?;

@@ -12,7 +12,7 @@ use penstock_lab::workload::Mergeable;
 use crate::arguments::{PerfLimit, PerfOptions, Transport};
 use crate::console::{self, Progress, figure};
 use crate::failure::{Ended, Failure};
-use crate::network;
+use crate::network::{self, NoSecret};
 
 /// More rounds than fit into any time that is asked for.
 const ROUNDS_MAX: usize = 1_000_000;
@@ -30,7 +30,7 @@ pub(crate) fn run(options: &PerfOptions) -> Result<Ended, Failure> {
     let progress = Progress::new();
     let there = asked.network.host.as_ref().map(|host| format!(" to {host}")).unwrap_or_default();
     progress.say(&format!("measuring {} over {}{there}", asked.workload.name, asked.transport));
-    let report = perf::run(&asked)?;
+    let report = perf::run(&asked).map_err(|error| network::explained(error, asked.network.host.as_deref()))?;
     drop(progress);
     if options.json {
         console::print_json(&report)?
@@ -52,6 +52,10 @@ fn asked(options: &PerfOptions) -> Result<Options, Failure> {
     // Looked at here, so that what is wrong with it is said once and not by both ends.
     let mut cards = options.config.as_ref().map_or_else(|| Ok(Config::default()), Config::load)?;
     options.network.cards.overrule(&mut cards)?;
+    if let Some(host) = &options.host {
+        let host = network::with_port(host);
+        NoSecret::check(&host, &options.network.configured(cards.clone())).map_err(Failure::NoSecret)?;
+    }
     asked.network = Network {
         io: options.network.io.into(),
         streams: options.network.streams,

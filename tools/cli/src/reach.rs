@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use penstock::config::PagesChoice;
-use penstock::{ConnectError, Plan, PoolSpec, Submit};
+use penstock::{Config, ConnectError, Plan, PoolSpec, Submit};
 use penstock_doctor::{By, Host, Mend, Status, Topic};
 use penstock_lab::layout::{Layout, LayoutSpec};
 use penstock_lab::service::{Answer, Client, Request, ServiceError};
@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::arguments::NetworkOptions;
 use crate::console::{self, Progress};
 use crate::failure::{Ended, Failure};
-use crate::network::{self, ANSWER, CONNECT, Unreached};
+use crate::network::{self, ANSWER, CONNECT, NoSecret, Unreached};
 
 /// What of this host the way to another one stands on.
 const TOPICS: [Topic; 6] =
@@ -94,6 +94,9 @@ impl Way<'_> {
         let addresses = self.step("name", found)?;
         let found = knock(&addresses);
         self.step("port", found)?;
+        if let Err(missing) = NoSecret::check(self.host, &options.configured(Config::default())) {
+            return self.stop("secret", &missing.to_string(), &missing.advice());
+        }
         let engine = match network::engine("doctor", options) {
             Ok(engine) => engine,
             Err(failure) => return self.stop("engine", &failure.to_string(), "mend that on this host"),

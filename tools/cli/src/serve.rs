@@ -1,15 +1,17 @@
 //! `penstock serve`: an engine that engines of other hosts can test against.
 
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
 use penstock::{Config, Engine, StartError, TransportReport};
 use penstock_doctor::Host;
 use penstock_lab::ends::network::unique_name;
-use penstock_lab::service::{Event, Limits, Server};
+use penstock_lab::service::{self, Event, Limits, Server};
 use serde_json::json;
 
+use crate::addresses::Reached;
 use crate::arguments::ServeOptions;
 use crate::console;
 use crate::failure::{Ended, Failure};
@@ -21,14 +23,18 @@ const PEERS: usize = 64;
 /// How long what is under way may take to finish in the end.
 const DRAIN: Duration = Duration::from_secs(3);
 
+/// How long a greeting may take, where nothing else is configured: many clients of one busy host come at the same time.
+const GREETING: Duration = Duration::from_secs(5);
+
 /// Serves until it is asked to end.
 pub(crate) fn run(options: &ServeOptions) -> Result<Ended, Failure> {
     let over = Over::watch()?;
     let until = options.lasting.map(|lasting| Instant::now() + lasting);
     let config = config(options)?;
+    let secret = Shared::before(&config);
     let (engine, config) = start(config, options)?;
     let pool_bytes = options.memory_mib.map_or_else(|| available() / 4, |mib| mib << 20);
-    console::print(&greeting(&engine, &config, pool_bytes, options))?;
+    console::print(&greeting(&engine, &secret, pool_bytes, options))?;
     let doctor = || {
         let host = Host::this(std::env::current_exe().ok(), &config);
         serde_json::to_value(penstock_doctor::examine(&host, &[])).unwrap_or_default()
@@ -36,17 +42,32 @@ pub(crate) fn run(options: &ServeOptions) -> Result<Ended, Failure> {
     let server = Server::new(&engine, Limits { pool_bytes, peers: PEERS }, &doctor);
     let is_over = || over.is_set() || until.is_some_and(|until| Instant::now() >= until);
     // A reader that has left is no reason to stop serving.
-    server.serve(is_over, |event| drop(console::print(&line(&event, options.json))));
-    let drained = engine.drain(DRAIN).is_ok_and(|drained| drained.is_complete());
+    let ended = server.serve(is_over, DRAIN, |event| drop(console::print(&line(&event, options.json))));
     drop(engine);
-    console::print(&farewell(drained, options.json))?;
+    console::print(&farewell(&ended, options.json))?;
     Ok(Ended::Well)
+}
+
+/// The secret that hosts share.
+struct Shared {
+    file: Option<PathBuf>,
+    /// It was not there before this engine started.
+    is_fresh: bool,
+}
+
+impl Shared {
+    /// As it is before the engine starts, which makes the user's own.
+    fn before(config: &Config) -> Self {
+        let file = network::secret_file(config);
+        let is_fresh = file.as_ref().is_some_and(|file| !file.exists());
+        Self { file, is_fresh }
+    }
 }
 
 fn config(options: &ServeOptions) -> Result<Config, Failure> {
     let mut config = match &options.config {
         Some(file) => Config::load(file)?,
-        None => Config::default(),
+        None => Config::default().greeting_timeout(GREETING).connect_timeout(network::CONNECT),
     };
     options.cards.overrule(&mut config)?;
     let config = match (&options.name, &config.engine.name) {
@@ -94,9 +115,10 @@ fn available() -> u64 {
     kib.map_or(1 << 30, |kib| kib.saturating_mul(1024))
 }
 
-fn greeting(engine: &Engine, config: &Config, pool_bytes: u64, options: &ServeOptions) -> String {
-    let addresses: Vec<String> = engine.addresses().iter().map(ToString::to_string).collect();
-    let secret = network::secret_file(config);
+fn greeting(engine: &Engine, secret: &Shared, pool_bytes: u64, options: &ServeOptions) -> String {
+    let reached = Reached::of(&engine.advertised());
+    let in_words = |addresses: &[SocketAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let (addresses, listens_at) = (in_words(&reached.addresses), in_words(&engine.addresses()));
     let rdma = engine.transports().iter().find(|report| report.name == TransportName::Verbs.as_str());
     if options.json {
         let serving = json!({
@@ -104,7 +126,10 @@ fn greeting(engine: &Engine, config: &Config, pool_bytes: u64, options: &ServeOp
             "name": engine.name().as_str(),
             "release": env!("CARGO_PKG_VERSION"),
             "addresses": addresses,
-            "secret_file": secret,
+            "this_host_only": reached.is_this_host_only,
+            "listens_at": listens_at,
+            "secret_file": secret.file,
+            "secret_made": secret.is_fresh,
             "pool_bytes_max": pool_bytes,
             "rdma": rdma.map(|rdma| json!({ "offered": rdma.missing.is_none(), "why_not": rdma.missing, "devices": rdma.details })),
         });
@@ -113,7 +138,10 @@ fn greeting(engine: &Engine, config: &Config, pool_bytes: u64, options: &ServeOp
     let mut text = format!("serving as {}, release {}\n", engine.name(), env!("CARGO_PKG_VERSION"));
     let mut row = |label: &str, words: &str| text.push_str(&format!("  {label:<14}{words}\n"));
     for (place, address) in addresses.iter().enumerate() {
-        row(if place == 0 { "listens at" } else { "" }, address);
+        row(if place == 0 { "reached at" } else { "" }, address);
+    }
+    if reached.is_this_host_only {
+        row("", "by this host alone: no address of another network is listened at (--listen)");
     }
     match rdma {
         None => row("RDMA", "not allowed (`transports.allow`)"),
@@ -125,31 +153,28 @@ fn greeting(engine: &Engine, config: &Config, pool_bytes: u64, options: &ServeOp
         }
     }
     row("for others", &format!("up to {} MiB of pools (--memory-mib)", pool_bytes >> 20));
-    if let Some(secret) = &secret {
-        row("secret", &secret.display().to_string());
-        row("share it", &share(secret));
+    if let Some(file) = &secret.file {
+        let made = if secret.is_fresh { ", made just now: no other host has it yet" } else { "" };
+        row("secret", &format!("{}{made}", file.display()));
+        if !reached.is_this_host_only {
+            row("share it", &share(file));
+        }
     }
-    let reached = reached_at(&addresses);
-    row("then, there", &format!("penstock ping {reached}"));
-    row("", &format!("penstock perf {reached} --workload w2"));
-    if rdma.is_some_and(|rdma| rdma.missing.is_none()) {
-        text.push_str(&format!("  {:<14}penstock perf {reached} --workload w2 --transport verbs\n", ""));
+    if let Some(best) = reached.best() {
+        row(if reached.is_this_host_only { "then, here" } else { "then, there" }, &format!("penstock ping {best}"));
+        row("", &format!("penstock perf {best} --workload w2"));
+        if rdma.is_some_and(|rdma| rdma.missing.is_none()) {
+            row("", &format!("penstock perf {best} --workload w2 --transport verbs"));
+        }
     }
     text.push_str("  Ctrl-C ends it.\n");
     text
 }
 
-/// An address that another host may use, the first that is not this host's own loopback.
-fn reached_at(addresses: &[String]) -> &str {
-    let is_loopback = |address: &str| address.starts_with("127.") || address.starts_with("[::1]");
-    let other = addresses.iter().find(|address| !is_loopback(address) && !address.starts_with('['));
-    other.or_else(|| addresses.iter().find(|address| !is_loopback(address))).or(addresses.first()).map_or("HOST", |a| a)
-}
-
-/// The line that copies the secret to another host, to where it is looked for there.
+/// The line that copies the secret to another host, to where it is looked for there. One that is there already stays.
 fn share(secret: &Path) -> String {
     let path = secret.display();
-    format!("ssh OTHER 'umask 077; mkdir -p .config/penstock; cat > .config/penstock/secret' < '{path}'")
+    format!("ssh OTHER 'umask 077; mkdir -p .config/penstock; set -C; cat > .config/penstock/secret' < '{path}'")
 }
 
 fn line(event: &Event, json: bool) -> String {
@@ -172,10 +197,25 @@ fn line(event: &Event, json: bool) -> String {
     }
 }
 
-fn farewell(drained: bool, json: bool) -> String {
-    match (json, drained) {
-        (true, _) => format!("{}\n", json!({ "event": "ended", "drained": drained })),
-        (false, true) => "ended: everybody has left in good order\n".to_owned(),
-        (false, false) => format!("ended: some peers had not finished after {} s\n", DRAIN.as_secs()),
+fn farewell(ended: &service::Ended, json: bool) -> String {
+    let drained = ended.broken_off.is_empty();
+    let names: Vec<&str> = ended.broken_off.iter().map(|name| name.as_str()).collect();
+    if json {
+        let ended = json!({ "event": "ended", "drained": drained, "told": ended.told, "broken_off": names });
+        return format!("{ended}\n");
+    }
+    let peers = if ended.told == 1 { "1 peer was".to_owned() } else { format!("{} peers were", ended.told) };
+    match (ended.told, drained) {
+        (0, true) => "ended: no peer was connected\n".to_owned(),
+        (_, true) => {
+            format!("ended: {peers} told so; what was under way has finished, what was to follow has not begun\n")
+        }
+        (_, false) => {
+            let seconds = DRAIN.as_secs();
+            format!(
+                "ended: {peers} told so; broken off after {seconds} s with something under way: {}\n",
+                names.join(", ")
+            )
+        }
     }
 }

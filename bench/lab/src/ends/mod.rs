@@ -247,7 +247,10 @@ impl Folder {
                 Ok(()) => break path,
                 // Left by a process of this number that was killed.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && number < 1000 => {}
-                Err(error) => return Err(LabError::refused("make a folder for the sockets")(error)),
+                Err(error) => {
+                    let error = std::io::Error::new(error.kind(), format!("{}: {error}; see TMPDIR", path.display()));
+                    return Err(LabError::refused("make a folder for the sockets")(error));
+                }
             }
         };
         let folder = Self(path);

@@ -50,7 +50,8 @@ pub struct Network {
 impl Network {
     /// What a configuration of an end begins with.
     pub fn base(&self) -> Result<Config, ConfigError> {
-        let mut config = self.config.as_ref().map_or_else(|| Ok(Config::default()), Config::load)?;
+        let usual = || Ok(Config::default().connect_timeout(CONNECT));
+        let mut config = self.config.as_ref().map_or_else(usual, Config::load)?;
         config.session.listen.clear();
         Ok(config)
     }

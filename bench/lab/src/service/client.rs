@@ -10,6 +10,9 @@ use super::message::{ANSWER_BYTES_MAX, About, Answer, Kind, Refusal, Request};
 
 /// The longest wait before the session is looked at again.
 const GLANCE: Duration = Duration::from_millis(50);
+/// The shortest and the longest pause before something is asked again of one that has enough to do.
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
+const AGAIN_AFTER_MAX: Duration = Duration::from_secs(1);
 
 /// Why a request has no answer that can be used.
 #[derive(Debug)]
@@ -28,6 +31,13 @@ pub enum ServiceError {
         peer: String,
         /// Why.
         cause: Cause,
+        /// What was seen of it last, in words, if it was lost.
+        loss: Option<String>,
+    },
+    /// The peer ends, and has said so.
+    Closing {
+        /// Who.
+        peer: String,
     },
     /// The request could not be sent.
     NotSent(Box<dyn std::error::Error + Send + Sync>),
@@ -53,9 +63,13 @@ impl fmt::Display for ServiceError {
             Self::Silent { peer, within } => {
                 write!(f, "`{peer}` did not answer within {within:?}; is it `penstock serve` that runs there?")
             }
-            Self::Ended { peer, cause } => {
+            Self::Ended { peer, loss: Some(loss), .. } => {
+                write!(f, "the session with `{peer}` ended: {loss}; does `penstock serve` still run there?")
+            }
+            Self::Ended { peer, cause, loss: None } => {
                 write!(f, "the session with `{peer}` ended ({cause}); does `penstock serve` still run there?")
             }
+            Self::Closing { peer } => write!(f, "{}", closing(peer)),
             Self::NotSent(source) => write!(f, "the request could not be sent: {source}"),
             Self::Refused { peer, refusal } => write!(f, "`{peer}` refused: {refusal}"),
             Self::Garbled { peer, why } => {
@@ -72,6 +86,11 @@ impl std::error::Error for ServiceError {
             _ => None,
         }
     }
+}
+
+/// What is said of a peer that ends its sessions in good order.
+pub(crate) fn closing(peer: &dyn fmt::Display) -> String {
+    format!("`{peer}` is shutting down: the server was asked to end, and takes nothing new")
 }
 
 /// One who asks. All notifications of its engine are its own.
@@ -92,8 +111,24 @@ impl Client {
         &self.peer
     }
 
-    /// Asks and waits for the answer. A refusal is an error.
+    /// Asks and waits for the answer. A refusal is an error; who has enough to do is asked again as long as there is time.
     pub fn ask(&mut self, engine: &Engine, request: &Request, within: Duration) -> Result<Answer, ServiceError> {
+        let deadline = Instant::now() + within;
+        let mut pause = AGAIN_AFTER;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.ask_once(engine, request, left) {
+                Err(ServiceError::Refused { refusal: Refusal::Busy { .. }, .. }) if left > pause => {
+                    std::thread::sleep(pause);
+                    pause = (2 * pause).min(AGAIN_AFTER_MAX);
+                }
+                Err(ServiceError::Silent { peer, .. }) => return Err(ServiceError::Silent { peer, within }),
+                answered => return answered,
+            }
+        }
+    }
+
+    fn ask_once(&mut self, engine: &Engine, request: &Request, within: Duration) -> Result<Answer, ServiceError> {
         let deadline = Instant::now() + within;
         let number = self.number();
         let bytes = serde_json::to_vec(request).map_err(|error| ServiceError::NotSent(error.into()))?;
@@ -183,8 +218,13 @@ impl Client {
     }
 
     fn look(&self) -> Result<(), ServiceError> {
+        if self.peer.draining() == Some(Cause::PeerDraining) {
+            return Err(ServiceError::Closing { peer: self.name() });
+        }
         match self.peer.ended() {
-            Some(cause) => Err(ServiceError::Ended { peer: self.name(), cause }),
+            Some(cause) => {
+                Err(ServiceError::Ended { peer: self.name(), cause, loss: self.peer.loss().map(str::to_owned) })
+            }
             None => Ok(()),
         }
     }

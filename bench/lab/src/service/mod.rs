@@ -15,4 +15,4 @@ mod tenant;
 
 pub use self::client::{Client, ServiceError};
 pub use self::message::{About, Answer, Refusal, Request};
-pub use self::server::{Event, Limits, Server};
+pub use self::server::{Ended, Event, Limits, Server};

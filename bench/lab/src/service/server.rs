@@ -8,7 +8,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use penstock::limits::NOTE_BYTES_MAX;
-use penstock::{Engine, EngineName, Epoch, Notification, Peer, Submit, SystemEnv};
+use penstock::{Cause, Engine, EngineName, Epoch, Notification, Peer, Submit, SystemEnv};
 
 use super::message::{self, Answer, Kind, Refusal};
 use super::tenant::{House, Purse, Tenant};
@@ -48,6 +48,15 @@ pub enum Event {
     },
 }
 
+/// How a server has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Peers that had a session when it was asked to end.
+    pub told: usize,
+    /// Those of which something was under way until the time was over, and was broken off.
+    pub broken_off: Vec<EngineName>,
+}
+
 /// Serves the peers of an engine.
 pub struct Server<'a> {
     engine: &'a Engine,
@@ -61,9 +70,10 @@ impl<'a> Server<'a> {
         Self { engine, limits, doctor }
     }
 
-    /// Serves until `is_over` says so, which is asked at least twenty times a second; tells what it sees. Everything made
-    /// for others is taken back before it answers.
-    pub fn serve(&self, is_over: impl Fn() -> bool, mut tell: impl FnMut(Event)) {
+    /// Serves until `is_over` says so, which is asked at least twenty times a second; tells what it sees. Then its peers hear
+    /// that it ends, and what is under way has `finish_within` to come to its end: only then is taken back what was made for
+    /// them, and the engine takes nothing new for ever.
+    pub fn serve(&self, is_over: impl Fn() -> bool, finish_within: Duration, mut tell: impl FnMut(Event)) -> Ended {
         let house = House {
             engine: self.engine,
             purse: Purse::of(self.limits.pool_bytes),
@@ -81,7 +91,8 @@ impl<'a> Server<'a> {
                     desk.take(note, &mut tell);
                 }
             }
-        });
+            desk.end(finish_within, &mut tell)
+        })
     }
 }
 
@@ -121,10 +132,45 @@ impl<'s, 'e> Desk<'s, 'e> {
             guest.requests = None;
             let is_done = guest.thread.as_ref().is_none_or(ScopedJoinHandle::is_finished);
             if is_done {
-                tell(Event::Went { peer: name.clone(), why: cause.to_string() });
+                let why = match (cause, guest.peer.loss()) {
+                    (Cause::PeerClosed, _) => "it said goodbye".to_owned(),
+                    (_, Some(loss)) => loss.to_owned(),
+                    (cause, None) => cause.to_string(),
+                };
+                tell(Event::Went { peer: name.clone(), why });
             }
             !is_done
         });
+    }
+
+    /// Tells all that this server ends, and waits for what is under way.
+    fn end(&mut self, within: Duration, tell: &mut impl FnMut(Event)) -> Ended {
+        let until = Instant::now() + within;
+        let told = self.guests.values().filter(|guest| guest.peer.ended().is_none()).count();
+        let mut taken = Vec::new();
+        loop {
+            let drained = self.house.engine.drain(LOOK);
+            // Peers may wait for room to say something: what they say is not answered any more.
+            self.house.engine.notifications(&mut taken);
+            taken.clear();
+            self.look(true, tell);
+            let broken_off = match drained {
+                Ok(drained) if drained.is_complete() => Vec::new(),
+                Ok(_) if Instant::now() < until => continue,
+                Ok(drained) => drained.peers,
+                Err(_) => Vec::new(),
+            };
+            for guest in self.guests.values().filter(|guest| broken_off.contains(guest.peer.name())) {
+                guest.peer.disconnect(LOOK);
+            }
+            // Whose threads have nothing more to do than to take back what their peers had.
+            self.guests.values_mut().for_each(|guest| guest.requests = None);
+            while self.guests.values().any(|guest| guest.thread.as_ref().is_some_and(|thread| !thread.is_finished())) {
+                std::thread::sleep(LOOK / 10);
+            }
+            self.look(true, tell);
+            return Ended { told, broken_off };
+        }
     }
 
     fn take(&mut self, note: Notification, tell: &mut impl FnMut(Event)) {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock::config::{PagesChoice, TransportName};
-use penstock::{Config, Engine, Plan, PoolSpec, Submit};
+use penstock::{Cause, Config, Engine, Plan, PoolSpec, Span, Submit, SubmitError};
 use penstock_lab::layout::{Layout, LayoutSpec};
 use penstock_lab::service::{Answer, Client, Event, Limits, Refusal, Request, Server, ServiceError};
 use penstock_lab::workload::Workload;
@@ -52,7 +52,7 @@ fn serving(test: impl FnOnce(&Folder, &Engine)) -> Vec<Event> {
     let server = Server::new(&engine, LIMITS, &doctor);
     std::thread::scope(|scope| {
         // SYNC over: pairs with Over's Release
-        scope.spawn(|| server.serve(|| over.load(Ordering::Acquire), |event| seen.push(event)));
+        scope.spawn(|| server.serve(|| over.load(Ordering::Acquire), SOON, |event| seen.push(event)));
         let _over = Over(&over);
         test(&folder, &engine);
     });
@@ -176,7 +176,9 @@ fn one_peer_does_not_wait_for_anothers_request() {
         light.about(&quick, SOON).unwrap();
         // A third one is over the limit and is told so.
         let third = folder.engine("third");
-        assert!(matches!(refusal(client(&third, server).ask(&third, &Request::Cpu, SOON)), Refusal::Busy { .. }));
+        let begun = Instant::now();
+        let answer = client(&third, server).ask(&third, &Request::Cpu, Duration::from_millis(300));
+        assert!(matches!(refusal(answer), Refusal::Busy { .. }) && begun.elapsed() > Duration::from_millis(100));
         let over = AtomicBool::new(false);
         let (mut filled, mut wiped, mut most, answered) = (0, 0, 0, AtomicU32::new(0));
         std::thread::scope(|scope| {
@@ -200,6 +202,62 @@ fn one_peer_does_not_wait_for_anothers_request() {
         });
         assert_eq!(filled, wiped);
         assert!(most > 3, "several round trips during one request of the other one, and there were {most}");
+    });
+}
+
+#[test]
+fn who_comes_when_there_are_enough_is_served_when_one_has_left() {
+    serving(|folder, server| {
+        let (first, second, third) = (folder.engine("first"), folder.engine("second"), folder.engine("third"));
+        let kept = [client(&first, server), client(&second, server)];
+        for (engine, mut client) in [&first, &second].into_iter().zip(kept) {
+            client.about(engine, SOON).unwrap();
+        }
+        let waits = std::thread::spawn({
+            let mut client = client(&third, server);
+            move || client.about(&third, SOON).map(|about| about.name)
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!waits.is_finished(), "two are served, as many as may be");
+        drop(first);
+        assert_eq!(waits.join().unwrap().unwrap(), "server");
+    });
+}
+
+#[test]
+fn a_server_that_ends_says_so_before_it_takes_anything_back() {
+    let folder = Folder::new();
+    let server = folder.engine("server");
+    let near = folder.engine("near");
+    let (over, doctor) = (AtomicBool::new(false), || serde_json::Value::Null);
+    let serves = Server::new(&server, LIMITS, &doctor);
+    std::thread::scope(|scope| {
+        // SYNC over: pairs with the Release below
+        let ended = scope.spawn(|| serves.serve(|| over.load(Ordering::Acquire), SOON, drop));
+        let mut client = client(&near, &server);
+        let make = Request::Pool { bytes: 1 << 20, pages: PagesChoice::Small };
+        let Ok(Answer::Pool { label, .. }) = client.ask(&near, &make, SOON) else { panic!("no pool") };
+        let ours = near.pool(PoolSpec::host(1 << 20).label("near")).unwrap();
+        let remote = client.peer().wait_region(&label, SOON).unwrap();
+        let plan = Plan::write(&ours, &remote).extents(&[Span { local: 0, remote: 0, len: 1 << 20 }]).build().unwrap();
+        over.store(true, Ordering::Release); // SYNC over: pairs with the Acquire above
+        // All that was begun comes to its end; what follows hears that the server ends, never that its memory is gone.
+        let refused = loop {
+            match client.peer().submit(&plan, Submit::new()) {
+                Ok(transfer) => assert_eq!(transfer.wait().expect("it was under way").bytes, 1 << 20),
+                Err(refused) => break refused,
+            }
+        };
+        let is_told = matches!(
+            refused,
+            SubmitError::Draining { cause: Cause::PeerDraining, .. }
+                | SubmitError::PeerGone { cause: Cause::PeerClosed, .. }
+        );
+        assert!(is_told, "{refused}");
+        let asked = client.about(&near, SOON);
+        assert!(matches!(&asked, Err(ServiceError::Closing { peer }) if peer == "server"), "{asked:?}");
+        let ended = ended.join().unwrap();
+        assert_eq!((ended.told, ended.broken_off.len()), (1, 0));
     });
 }
 

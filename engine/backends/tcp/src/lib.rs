@@ -14,7 +14,7 @@
 //! - `incoming`, `target`, `notes`: what arrives, what a peer may do, notes and the room for them
 //! - `touch`: what a lane shows while memory is touched
 //! - `streams`, `hub`, `driver`: streams on their way to their workers, and what a worker asks the kernel for all of them
-//! - `io`: what moves bytes between sockets and memory
+//! - `io`: what moves bytes between sockets and memory; `retries`: how often the kernel sends what was lost
 
 mod channel;
 mod driver;
@@ -28,6 +28,7 @@ pub mod offer;
 mod op;
 mod outgoing;
 pub mod registrar;
+mod retries;
 mod stream;
 mod streams;
 mod target;
@@ -38,4 +39,5 @@ pub mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use retries::bound_retries;
 pub use transport::TcpTransport;

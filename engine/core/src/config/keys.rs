@@ -339,7 +339,7 @@ pub const KEYS: &[KeyDoc] = &[
         unit: "ms",
         range: Range::Number { min: 50, max: DAY_MS },
         what: "How long a peer on another host may be silent before its session ends with `PeerLost`. Asked after a \
-               third of it, and only if nothing else was heard. A session over `verbs` stands as long without any rail, but \
+               sixth of it, and only if nothing else was heard; an answer has five sixths. A session over `verbs` stands as long without any rail, but \
                at least 5 s.",
         more_costs: "A peer that has vanished without a word is noticed later; transfers end by their deadlines all the same.",
         less_costs: "A peer that is stopped, or inline and makes no progress for so long, is taken for lost.",

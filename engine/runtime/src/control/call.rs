@@ -8,7 +8,7 @@ use std::time::Duration;
 use penstock_core::env::{Address, Stream};
 use penstock_core::limits::PEERS_MAX;
 use penstock_core::{Cause, EngineName, Env, Moment};
-use penstock_session::{Channel, Secret};
+use penstock_session::{Channel, OpeningCode, Secret};
 use penstock_transport::Reach;
 
 use super::greet::Greeter;
@@ -69,6 +69,30 @@ impl Way {
 /// A transport that does not join two engines, and why not.
 pub(super) type Apart = (&'static str, String);
 
+/// The shortest and the longest pause before a call is tried again at an engine that has too much to do.
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
+const AGAIN_AFTER_MAX: Duration = Duration::from_secs(1);
+
+/// Calls that wait, and until when: whoever was called has too much to do for now.
+#[derive(Default)]
+pub(super) struct Later(Vec<(Moment, Call)>);
+
+impl Later {
+    /// When the next is tried again.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        self.0.iter().map(|(at, _)| *at).min()
+    }
+}
+
+/// Whether the other engine said that it can be called again soon.
+fn is_for_later(error: &ConnectError) -> bool {
+    match error {
+        ConnectError::RateLimited { .. } => true,
+        ConnectError::TurnedAway { code, .. } => *code == OpeningCode::Busy,
+        _ => false,
+    }
+}
+
 /// A call that is under way.
 pub(super) struct Call {
     pub(super) answer: Arc<Pending>,
@@ -82,6 +106,8 @@ pub(super) struct Call {
     /// Transports that turned out not to join the two, and why: they are not offered again.
     pub(super) apart: Vec<Apart>,
     until: Moment,
+    /// How often it was told to try again.
+    put_off: u32,
     /// The failure that says most so far.
     failed: Option<ConnectError>,
 }
@@ -102,7 +128,7 @@ impl Call {
                 ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } | ConnectError::Lost { .. }
             )
         };
-        if self.failed.as_ref().is_none_or(says_little) {
+        if self.failed.as_ref().is_none_or(|error| says_little(error) || is_for_later(error)) {
             self.failed = Some(error);
         }
     }
@@ -143,6 +169,7 @@ impl<E: Env> Control<E> {
             secret: wanted.secret,
             apart: Vec::new(),
             until: self.shared.env.now() + within.unwrap_or(configured),
+            put_off: 0,
             failed: None,
         };
         self.call_next(call);
@@ -191,11 +218,50 @@ impl<E: Env> Control<E> {
     /// A greeting has failed: what it had reserved is given back, and the next way is tried.
     pub(super) fn greeting_failed(&mut self, greeter: Greeter, error: impl FnOnce(String) -> ConnectError) {
         if let Some(mut call) = greeter.give_back(&self.shared) {
-            call.fail(error(call.name.clone()));
+            let error = error(call.name.clone());
             if self.stopping {
                 call.ways.clear();
+            } else if is_for_later(&error)
+                && let Some(at) = self.again_at(&call)
+            {
+                call.fail(error);
+                call.put_off += 1;
+                call.ways.push_front(call.way.clone());
+                return self.later.0.push((at, *call));
             }
+            call.fail(error);
             self.call_next(*call);
+        }
+    }
+
+    /// When a call that was put off is tried again, if there is time: after twice the pause before, half of it by chance, so that
+    /// calls that came together do not come together again.
+    fn again_at(&self, call: &Call) -> Option<Moment> {
+        let pause = AGAIN_AFTER.saturating_mul(1 << call.put_off.min(10)).min(AGAIN_AFTER_MAX);
+        let part = (self.shared.env.random() % 512) as u32;
+        let at = self.shared.env.now() + pause / 2 + pause * part / 1024;
+        (at < call.until).then_some(at)
+    }
+
+    /// Tries the calls again whose time has come.
+    pub(super) fn call_again(&mut self) {
+        let now = self.shared.env.now();
+        if self.later.deadline().is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        let (due, kept) = std::mem::take(&mut self.later.0).into_iter().partition(|(at, _)| *at <= now);
+        self.later.0 = kept;
+        let due: Vec<(Moment, Call)> = due;
+        for (_, call) in due {
+            self.call_next(call);
+        }
+    }
+
+    /// This engine stops: calls that wait are answered with what they were told.
+    pub(super) fn give_up_later(&mut self) {
+        for (_, mut call) in std::mem::take(&mut self.later.0) {
+            call.ways.clear();
+            self.call_next(call);
         }
     }
 }

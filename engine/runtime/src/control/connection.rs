@@ -137,7 +137,7 @@ impl<S: Stream> Connection<S> {
                 Ok(sent) => sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
                     // The other side has closed. Why, it may have said before: that is still to be read, and
                     // reading finds the end.
                     self.unsent.clear();
@@ -170,6 +170,11 @@ impl<S: Stream> Connection<S> {
     /// Reads a little: all that a stranger may say at once.
     pub(super) fn read_little(&mut self) -> Result<(), Broken> {
         self.read_at_most(LITTLE_BYTES, 1)
+    }
+
+    /// Reads a little and forgets it: of one that is sent away.
+    pub(super) fn skip_little(&mut self) -> io::Result<usize> {
+        self.stream.receive(&mut [0; LITTLE_BYTES], &mut Vec::new())
     }
 
     fn read_at_most(&mut self, most: usize, times: usize) -> Result<(), Broken> {

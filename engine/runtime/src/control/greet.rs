@@ -98,7 +98,11 @@ impl Greeter {
     /// Why there is no session, when the connection has ended.
     pub(super) fn why_lost(&self, was_heard: bool, broken: &Broken) -> impl FnOnce(String) -> ConnectError + use<> {
         let path = self.call.as_ref().map(|call| call.way.address().to_string()).unwrap_or_default();
-        let (reason, is_io) = (broken.to_string(), matches!(broken, Broken::Io(_)));
+        let is_io = matches!(broken, Broken::Io(_));
+        let reason = match broken {
+            Broken::Closed if !was_heard => "it was closed without a word".to_owned(),
+            _ => broken.to_string(),
+        };
         let sealed = match broken {
             Broken::Sealed(error) => Some(error.clone()),
             _ => None,
@@ -112,6 +116,9 @@ impl Greeter {
                 ConnectError::RateLimited { name, text }
             }
             Some(ChannelError::Refused { code, text }) => ConnectError::TurnedAway { name, code, text },
+            Some(ChannelError::EarlyTooLong(_) | ChannelError::TooShort(_)) => {
+                ConnectError::NotPenstock { address: path, reason: "it does not speak this protocol".to_owned() }
+            }
             _ if is_io && !was_heard => ConnectError::Unreachable { name, path, reason },
             _ => ConnectError::Lost { name, reason },
         }
@@ -430,7 +437,11 @@ impl<E: Env> Control<E> {
                 self.greeting_failed(*greeter, |name| ConnectError::Refused { name, code, text });
             }
             GreetingError::Refuse { code, text } => {
-                tracing::warn!(%text, "a greeting was refused");
+                let whom = greeter.theirs().map_or("somebody", |theirs| theirs.name.as_str());
+                match &talk.line {
+                    Some(line) => tracing::warn!(peer = whom, address = %line.remote, %text, "a greeting was refused"),
+                    None => tracing::warn!(peer = whom, %text, "a greeting was refused"),
+                }
                 let frame = Frame::Refuse { code, text: text.clone() };
                 // Said once, not waited for: a stranger may not even be reading.
                 let _ = talk.connection.send(&frame, Vec::new());
@@ -444,7 +455,12 @@ impl<E: Env> Control<E> {
             && greeter.reach == Reach::Network
             && !connection.was_heard()
         {
-            let broken = Broken::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer came in time"));
+            // What was written went into a connection that stands.
+            let words = match connection.has_unsent() {
+                true => "no answer came in time",
+                false => "it takes connections and says nothing: another program, or one that stands still",
+            };
+            let broken = Broken::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, words));
             return self.broke(token, &broken);
         }
         let text = "the greeting was not finished in time".to_owned();

@@ -1,7 +1,8 @@
 //! Signs of life: a peer on another host that says nothing is asked, and given up when it does not answer.
 //!
-//! Nothing but the control channel is looked at. Whoever was heard within a third of the time is not asked, so of two
-//! engines that are quiet only one asks. Questions that are nearly due go with the next one: an idle engine
+//! Nothing but the control channel is looked at. A peer that was heard within a sixth of the time is not asked, so of two
+//! engines that are quiet only one asks. An unanswered question has five sixths of it: an outage that is shorter by the time in
+//! which TCP sends again ends no session, whenever it begins. Questions that are nearly due go with the next one: an idle engine
 //! with a thousand peers wakes as often as one with a single peer.
 
 use std::sync::Arc;
@@ -36,17 +37,20 @@ enum Waiting {
 
 /// Questions are due at multiples of this part of the heartbeat.
 const GRAINS: u32 = 12;
+/// The part of the heartbeat after which a silent peer is asked.
+const ASKED_AFTER: u32 = 6;
 
 /// When this line is looked at next: to ask, or to give it up.
 pub(super) fn deadline(line: &Line, heartbeat: Duration) -> Moment {
     match line.asked {
         None => {
             let grain = u64::try_from((heartbeat / GRAINS).as_nanos()).unwrap_or(u64::MAX).max(1);
-            let due = (line.heard + heartbeat / 3).as_ns();
+            let due = (line.heard + heartbeat / ASKED_AFTER).as_ns();
             Moment::from_ns(due.div_ceil(grain).saturating_mul(grain))
         }
-        // An engine that has itself stood still gives its peers time to be heard.
-        Some(asked) => (line.heard + heartbeat).max(asked + heartbeat / 3),
+        // What was silent before it was asked had nothing to say: only the question shows that packets are lost. An engine that
+        // has itself stood still gives its peers time to be heard.
+        Some(asked) => (line.heard + heartbeat).max(asked + (heartbeat - heartbeat / ASKED_AFTER)),
     }
 }
 
@@ -72,6 +76,7 @@ impl<E: Env> Control<E> {
             return self.say(token, &Frame::Ping { number: 0 });
         }
         let silent = now.since(line.heard);
+        peer.note_loss(|| format!("no answer for {:.1} s", silent.as_secs_f64()));
         tracing::info!(peer = %peer.name, ?silent, "a peer on another host gives no sign of life");
         self.leave(token, Cause::PeerLost, None);
         self.mute(token);
@@ -146,5 +151,38 @@ impl<E: Env> Control<E> {
         // Which lets the newcomer go on.
         self.leave(old, Cause::PeerLost, None);
         self.mute(old);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEARTBEAT: Duration = Duration::from_secs(5);
+
+    fn line(heard: Moment, asked: Option<Moment>) -> Line {
+        let mut line = Line::new(std::net::SocketAddr::from(([10, 77, 0, 2], 7400)), heard);
+        line.asked = asked;
+        line
+    }
+
+    #[test]
+    fn an_outage_of_three_fifths_of_the_heartbeat_ends_no_session_whenever_it_begins() {
+        let outage = HEARTBEAT * 3 / 5;
+        // When the kernel sends a question for the first time and again, the pauses doubling as they do where nothing bounds them.
+        let sent = [0, 200, 600, 1_400, 3_000, 6_200].map(Duration::from_millis);
+        for phase in 0..50 {
+            let heard = Moment::from_ns(phase * 10_000_000);
+            let asked = deadline(&line(heard, None), HEARTBEAT);
+            assert!(asked.since(heard) <= HEARTBEAT / ASKED_AFTER + HEARTBEAT / GRAINS);
+            let given_up = deadline(&line(heard, Some(asked)), HEARTBEAT);
+            assert!(given_up.since(heard) >= HEARTBEAT, "not before the bound");
+            assert!(given_up.since(heard) <= HEARTBEAT + HEARTBEAT / GRAINS, "and hardly after it");
+            for millis in 0..=asked.since(heard).as_millis() as u64 {
+                let begun = heard + Duration::from_millis(millis);
+                let passed = sent.iter().map(|after| asked + *after).find(|&at| at < begun || at >= begun + outage);
+                assert!(passed.is_some_and(|at| at < given_up), "begun {millis} ms after it was heard");
+            }
+        }
     }
 }

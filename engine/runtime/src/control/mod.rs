@@ -5,7 +5,7 @@
 //!
 //! - [`connection`]: frames and descriptors over one stream
 //! - [`call`]: calling an engine, at one address after the other
-//! - [`network`], [`opening`], [`limits`]: connections of strangers, and how many are heard
+//! - [`network`], [`opening`], [`limits`]: connections of strangers, and how many are heard; [`away`]: those that come to nothing
 //! - [`greet`]: from a connection to a session; [`names`]: those whose name is taken
 //! - [`streams`]: the data streams of sessions between hosts
 //! - [`announce`]: what each peer knows of our regions and counters
@@ -18,6 +18,7 @@
 
 mod announce;
 mod asides;
+mod away;
 mod call;
 mod connection;
 mod desk;
@@ -45,6 +46,8 @@ use penstock_session::{Channel, Frame};
 use penstock_transport::Asides;
 
 use self::announce::Announced;
+use self::away::AwayLog;
+use self::call::Later;
 pub(crate) use self::call::Wanted;
 use self::connection::{Broken, Connection};
 use self::desk::UnderWay;
@@ -105,6 +108,9 @@ pub(crate) struct Control<E: Env> {
     /// When connections are taken again; none while they are.
     accept_again: Option<Moment>,
     limits: Limits,
+    away_log: AwayLog,
+    /// Calls that were told to try again.
+    later: Later,
     probes: Vec<Probe>,
     last_probe: u64,
     /// By token, so that whoever came first is served first, in every run alike.
@@ -140,6 +146,8 @@ impl<E: Env> Control<E> {
             listeners,
             accept_again: None,
             limits: Limits::new(shared.config.session.accepts_per_second),
+            away_log: AwayLog::default(),
+            later: Later::default(),
             probes: Vec::new(),
             last_probe: 0,
             talks: BTreeMap::new(),
@@ -162,7 +170,7 @@ impl<E: Env> Control<E> {
                 tracing::warn!("sessions are dropped without a goodbye: a worker does not leave its peer");
                 return;
             }
-            let others = [self.stop_by, self.look_at, self.accept_again, self.desk_deadline()];
+            let others = [self.stop_by, self.look_at, self.accept_again, self.later.deadline(), self.desk_deadline()];
             let deadline = self.next_deadline().into_iter().chain(others.into_iter().flatten()).min();
             self.turn(deadline.map(|deadline| deadline.since(now)));
         }
@@ -201,6 +209,7 @@ impl<E: Env> Control<E> {
         }
         self.turn_desk();
         self.accept_again();
+        self.call_again();
         self.look_at_lives();
         self.advance_draining();
         // After the sockets: a goodbye heard just now must not wait for the next thing to happen.
@@ -241,6 +250,7 @@ impl<E: Env> Control<E> {
         self.stop_by = Some(self.shared.env.now() + self.shared.config.session.shutdown_timeout() + STOP_GRACE);
         self.listeners.clear();
         self.accept_again = None;
+        self.give_up_later();
         let tokens: Vec<u64> = self.talks.keys().copied().collect();
         for token in tokens {
             match self.talks.get(&token).map(|talk| &talk.phase) {
@@ -404,6 +414,7 @@ impl<E: Env> Control<E> {
             }
             (Some(Phase::Opening(_) | Phase::Dialing(_)), _) => drop(self.remove(token)),
             (Some(Phase::Open { peer, .. }), _) => {
+                peer.note_loss(|| broken.to_string());
                 tracing::info!(peer = %peer.name, %broken, "a session is lost");
                 let cause = if matches!(broken, Broken::Wire(_) | Broken::Sealed(_)) {
                     self.shared.knocks.garbled.add(1);
@@ -447,7 +458,7 @@ impl<E: Env> Control<E> {
         for token in late {
             let Some(talk) = self.talks.get(&token) else { continue };
             match &talk.phase {
-                Phase::Opening(_) => self.turn_away(token, None),
+                Phase::Opening(_) => self.opening_expired(token),
                 Phase::Dialing(_) => self.dialing_expired(token),
                 Phase::Greeting(greeter) if greeter.is_held_no_longer(now) => self.give_up_namesake(token),
                 Phase::Greeting(_) => self.greeting_expired(token),

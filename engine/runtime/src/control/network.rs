@@ -7,7 +7,7 @@ use std::time::Duration;
 use penstock_core::Env;
 use penstock_core::Moment;
 use penstock_core::env::{Listener, Reactor, Stream};
-use penstock_session::StreamKey;
+use penstock_session::{OpeningCode, Refusal, StreamKey};
 use penstock_transport::Streams;
 
 use super::greet::Greeter;
@@ -17,8 +17,8 @@ use super::{Control, GREETINGS_MAX, LISTENER, Phase, Talk};
 
 /// Connections accepted before anything else is looked at.
 const ACCEPTS_PER_TURN: usize = 16;
-/// Strangers from one source that may be heard at once.
-const OPENINGS_PER_SOURCE_MAX: usize = 32;
+/// Strangers from one source that may be heard at once, beside the streams that sessions with it expect.
+const OPENINGS_PER_SOURCE_MAX: usize = 64;
 /// How long nobody is accepted once the system has nothing left to accept with.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
@@ -110,13 +110,19 @@ impl<E: Env> Control<E> {
         self.open(stream, Phase::Opening(Box::new(Opening::new(until, is_limited))), Some(line), None);
     }
 
-    /// Ends the strangers that are one too many: of this source its oldest, of all the oldest of the source that has most.
+    /// Ends the strangers that are one too many: of this source its oldest, of all the oldest of the source that has most. They
+    /// are told to try again.
     fn make_room(&mut self, source: Source) {
         let openings: Vec<(u64, Source)> = self.openings().collect();
         let count = |of: Source| openings.iter().filter(|(_, source)| *source == of).count();
-        let loudest = if count(source) >= OPENINGS_PER_SOURCE_MAX {
+        // A session that stands must not lose its streams to calls that come at the same time.
+        let expected = |of: &dyn Fn(Source) -> bool| -> usize {
+            let lines = self.talks.values().filter_map(|talk| talk.line.as_ref());
+            lines.filter(|line| line.streams.is_some() && of(line.source())).map(|line| line.missing).sum()
+        };
+        let loudest = if count(source) >= OPENINGS_PER_SOURCE_MAX + expected(&|of| of == source) {
             Some(source)
-        } else if openings.len() >= GREETINGS_MAX {
+        } else if openings.len() >= GREETINGS_MAX + expected(&|_| true) {
             // Of sources that are equally loud the one that came first, never whoever came just now.
             openings.iter().rev().map(|&(_, source)| source).max_by_key(|&source| count(source))
         } else {
@@ -126,7 +132,8 @@ impl<E: Env> Control<E> {
             && let Some(&(oldest, _)) = openings.iter().find(|(_, source)| *source == loudest)
         {
             self.shared.knocks.crowded.add(1);
-            self.remove(oldest);
+            let text = format!("{} connections from its address have not shown yet whose they are", count(loudest));
+            self.send_away(oldest, &text, Some(Refusal::new(OpeningCode::Busy, text.as_str())));
         }
     }
 

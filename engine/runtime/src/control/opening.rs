@@ -56,35 +56,39 @@ impl<E: Env> Control<E> {
             let mut bytes = [0; STREAM_OPENING_BYTES];
             let wanted = &mut bytes[..whole.saturating_sub(*taken).max(1)];
             let read = match connection.stream.receive(wanted, &mut Vec::new()) {
-                Ok(0) => return self.turn_away(token, None),
+                Ok(0) if *taken == 0 => return self.left_silently(token),
+                Ok(0) => return self.turn_away(token, "it left before it said what it is", None),
                 Ok(read) => read,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(_) => return self.turn_away(token, None),
+                Err(_) if *taken == 0 => return self.left_silently(token),
+                Err(_) => return self.turn_away(token, "it left before it said what it is", None),
             };
             *taken += read;
             match decoder.push(&bytes[..read]) {
                 Ok(None) => {}
                 Ok(Some((penstock_session::Opening::Channel { .. }, _))) if opening.is_limited => {
-                    // What is not read would make the system throw the answer away.
-                    let _ = connection.read_little();
                     self.shared.knocks.limited.add(1);
                     let most = self.shared.config.session.accepts_per_second;
                     let text = format!("more than {most} connections a second from one address");
-                    return self.turn_away(token, Some(Refusal::new(OpeningCode::RateLimited, text)));
+                    let refusal = Refusal::new(OpeningCode::RateLimited, text.clone());
+                    return self.turn_away(token, &text, Some(refusal));
                 }
                 Ok(Some((penstock_session::Opening::Channel { .. }, _))) => {
                     return self.begin_handshake(token);
                 }
                 Ok(Some((penstock_session::Opening::Stream(claim), _))) => return self.claim(token, claim),
-                Err(error) => return self.turn_away(token, refusal_of(&error)),
+                Err(error) => return self.turn_away(token, &error.to_string(), refusal_of(&error)),
             }
         }
     }
 
     fn begin_handshake(&mut self, token: u64) {
         let shared = std::sync::Arc::clone(&self.shared);
-        let Ok(secret) = shared.secret() else { return self.turn_away(token, None) };
+        let secret = match shared.secret() {
+            Ok(secret) => secret,
+            Err(error) => return self.turn_away(token, &error.to_string(), None),
+        };
         let Some(Talk { connection, phase: Phase::Opening(opening), .. }) = self.talks.get_mut(&token) else { return };
         connection.seal(Channel::listener(&secret, &mut random_bytes(&shared)));
         opening.awaits = Awaits::Confirmation;
@@ -98,32 +102,38 @@ impl<E: Env> Control<E> {
             if let Some(line) = &mut talk.line {
                 line.key = talk.connection.stream_key();
             }
-            let Phase::Opening(opening) = &talk.phase else { return };
-            let greeter = Greeter::listener_until(&self.shared, Reach::Network, opening.until);
+            // It has shown that it is no stranger, and has the time of one that is greeted.
+            let greeter = Greeter::listener(&self.shared, Reach::Network);
             talk.phase = Phase::Greeting(Box::new(greeter));
             return self.serve_read(token, read);
         }
         match read {
             Ok(()) => self.rewatch(token),
             Err(Broken::Sealed(error)) => {
-                if error == ChannelError::WrongSecret {
-                    self.shared.knocks.wrong_secret.add(1);
-                    tracing::warn!("a caller does not share this engine's secret");
-                }
-                self.turn_away(token, error.refusal());
+                let why = match error {
+                    ChannelError::WrongSecret => {
+                        self.shared.knocks.wrong_secret.add(1);
+                        "it does not share this engine's secret".to_owned()
+                    }
+                    ref other => other.to_string(),
+                };
+                self.turn_away(token, &why, error.refusal());
             }
-            Err(_) => self.turn_away(token, None),
+            Err(broken) => self.turn_away(token, &broken.to_string(), None),
         }
     }
 
-    /// Ends a stranger's connection, with a word about why where that helps.
-    pub(super) fn turn_away(&mut self, token: u64, refusal: Option<Refusal>) {
-        self.shared.knocks.refused.add(1);
-        if let Some(mut talk) = self.remove(token)
-            && let Some(refusal) = refusal
-        {
-            talk.connection.send_plain(refusal.encode());
-        }
+    /// A stranger's time is over. One of this protocol may try again: either side may have been busy.
+    pub(super) fn opening_expired(&mut self, token: u64) {
+        let Some(Talk { phase: Phase::Opening(opening), .. }) = self.talks.get(&token) else { return };
+        let within = self.shared.config.session.greeting_timeout_ms;
+        let why = match opening.awaits {
+            Awaits::Opening(_, 0) => format!("it said nothing within {within} ms"),
+            Awaits::Opening(..) | Awaits::Confirmation => format!("it did not show within {within} ms who it is"),
+            Awaits::Session(_) => format!("its session did not stand within {within} ms"),
+        };
+        let refusal = Refusal::new(OpeningCode::Busy, format!("the handshake was not finished within {within} ms"));
+        self.turn_away(token, &why, Some(refusal));
     }
 
     /// A stream has come of which its session is not known to stand yet: nothing of it is read until then.

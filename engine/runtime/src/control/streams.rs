@@ -140,7 +140,7 @@ impl<E: Env> Control<E> {
         let Some((session, is_open)) = found.map(|(&token, talk)| (token, matches!(talk.phase, Phase::Open { .. })))
         else {
             self.shared.knocks.stray_streams.add(1);
-            return self.turn_away(token, None);
+            return self.turn_away(token, "it is a stream of no session of this engine", None);
         };
         if let Some(Talk { line: Some(line), phase: Phase::Opening(opening), .. }) = self.talks.get(&token)
             && !opening.is_limited

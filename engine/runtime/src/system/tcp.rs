@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
@@ -39,11 +40,16 @@ pub(super) fn connect(remote: SocketAddr) -> io::Result<TcpStream> {
     }
 }
 
-/// Has the kernel end a connection whose other end says nothing for about so long: bytes that are not
-/// acknowledged, and probes that are not answered when there are no bytes.
+/// The longest pause between two attempts of the kernel to send the same bytes, the least that it can be told.
+const RETRY_WITHIN: Duration = Duration::from_secs(1);
+
+/// Has the kernel probe a quiet connection, and end one whose other end acknowledges nothing for twice so long: the control
+/// channel's questions end a session before, and what is lost in an outage that is shorter is sent again after it.
 pub(super) fn bound_silence(stream: &TcpStream, bound: Duration) -> io::Result<()> {
-    let bound_ms = u32::try_from(bound.as_millis()).unwrap_or(u32::MAX);
+    let bound_ms = u32::try_from(2 * bound.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_user_timeout(stream, bound_ms)?;
+    // Where the kernel cannot be told, its pauses double, and an outage of 3 s is noticed to be over after up to 6.2 s.
+    let _ = penstock_tcp::bound_retries(stream.as_fd(), RETRY_WITHIN);
     // The kernel counts whole seconds and takes up to a few hours.
     let step = Duration::from_secs((bound.as_secs() / u64::from(PROBES + 1)).clamp(1, 7200));
     sockopt::set_socket_keepalive(stream, true)?;

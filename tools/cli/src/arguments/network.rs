@@ -13,8 +13,8 @@ use crate::failure::Failure;
 /// How another host is reached.
 #[derive(Debug, Args)]
 pub(crate) struct NetworkOptions {
-    /// The file with the secret that hosts share [default: your own, made at first use]
-    #[arg(long, value_name = "FILE")]
+    /// The file with the secret that hosts share [default: your own, copied from the host that serves]
+    #[arg(long, value_name = "FILE", value_parser = file)]
     pub(crate) secret_file: Option<PathBuf>,
     /// What moves bytes between sockets and memory here
     #[arg(long, value_enum, default_value = "auto")]
@@ -24,6 +24,39 @@ pub(crate) struct NetworkOptions {
     pub(crate) streams: Option<usize>,
     #[command(flatten)]
     pub(crate) cards: CardOptions,
+}
+
+impl NetworkOptions {
+    /// The configuration with the secret that was named, if one was.
+    pub(crate) fn configured(&self, config: Config) -> Config {
+        match &self.secret_file {
+            Some(file) => config.secret_file(file),
+            None => config,
+        }
+    }
+}
+
+/// A file, by a path that means the same wherever it is used: an engine takes no others.
+pub(crate) fn file(text: &str) -> Result<PathBuf, String> {
+    std::path::absolute(text).map_err(|error| error.to_string())
+}
+
+/// Another host: a name or an address, with a port or without.
+pub(crate) fn host(text: &str) -> Result<String, String> {
+    let is_address = |text: &str| text.parse::<std::net::IpAddr>().is_ok();
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    if is_address(bare) {
+        return Ok(text.to_owned());
+    }
+    let (host, port) = text.rsplit_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+    if host.is_empty() {
+        return Err("there is no host in it; give HOST or HOST:PORT".to_owned());
+    }
+    match port {
+        None => Ok(text.to_owned()),
+        Some(port) if port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(text.to_owned()),
+        Some(port) => Err(format!("`{port}` is no port; ports are whole numbers from 1 to 65535")),
+    }
 }
 
 /// Which RDMA devices are used, and how.

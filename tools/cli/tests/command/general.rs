@@ -41,7 +41,7 @@ fn the_version_is_one_line() {
 fn a_test_of_cards_that_are_not_here_says_what_is_missing() {
     if std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut entries| entries.next().is_some()) {
         let test = "a_test_of_cards_that_are_not_here_says_what_is_missing";
-        return crate::readme::skip(test, "this machine has RDMA cards");
+        return crate::run::skip(test, "this machine has RDMA cards");
     }
     let ran = penstock(&["selftest", "--quick", "--transport", "verbs"]);
     assert!(ran.status == 1 && ran.out.contains("RDMA device"), "{ran:?}");

@@ -135,14 +135,43 @@ fn the_doctor_goes_there_step_by_step() {
     assert_eq!(run(&folder, &["doctor", &serving.address, "limits"]).status, 2, "a host or topics");
 }
 
+/// A secret that others have not.
+fn write_secret(folder: &Folder, name: &str, digits: &str) -> String {
+    let path = folder.write(name, &digits.repeat(32));
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    path
+}
+
+#[test]
+fn without_a_secret_none_is_made_and_it_is_said_where_one_is() {
+    let (folder, stranger) = (Folder::new(), Folder::new());
+    let serving = Serving::start(&folder, &[]);
+    let named = ["ping", &serving.address, "-c", "1", "--secret-file", "none.secret"];
+    for arguments in
+        [&["ping", &serving.address, "-c", "1"][..], &["perf", &serving.address, "--pool-mib", "1"], &named]
+    {
+        let ran = run(&stranger, arguments);
+        assert_eq!((ran.status, ran.out.as_str()), (1, ""), "{ran:?}");
+        assert!(ran.err.contains("there is no secret here yet"), "{ran:?}");
+        assert!(ran.err.contains("scp 127.0.0.1:.config/penstock/secret "), "{ran:?}");
+    }
+    let report = run(&stranger, &["doctor", &serving.address, "--json"]).json();
+    let last = report["steps"].as_array().unwrap().last().unwrap();
+    assert_eq!((&last["name"], &last["status"]), (&"secret".into(), &"broken".into()), "{report}");
+    assert!(last["mends"][0]["advice"].as_str().unwrap().contains("scp"), "{last}");
+    assert!(!stranger.path().join("home").exists(), "nothing was made");
+}
+
 #[test]
 fn another_secret_is_refused_and_said_to_be() {
     let (folder, stranger) = (Folder::new(), Folder::new());
+    std::fs::create_dir_all(stranger.path().join("home/penstock")).unwrap();
+    write_secret(&stranger, "home/penstock/secret", "4d");
     let serving = Serving::start(&folder, &[]);
     for arguments in [&["ping", &serving.address, "-c", "1"][..], &["perf", &serving.address, "--pool-mib", "1"]] {
         let ran = run(&stranger, arguments);
         assert_eq!((ran.status, ran.out.as_str()), (1, ""), "{ran:?}");
-        assert!(ran.err.contains("secret"), "{ran:?}");
+        assert!(ran.err.contains("does not share this engine's secret") && ran.err.contains("scp "), "{ran:?}");
     }
     let report = run(&stranger, &["doctor", &serving.address, "--json"]).json();
     let last = report["steps"].as_array().unwrap().last().unwrap();
@@ -156,8 +185,87 @@ fn another_secret_is_refused_and_said_to_be() {
 }
 
 #[test]
+fn a_file_with_a_secret_can_be_named_by_a_relative_path() {
+    let folder = Folder::new();
+    write_secret(&folder, "lab.secret", "7b");
+    let serving = Serving::start(&folder, &["--secret-file", "lab.secret"]);
+    let ran = run(&folder, &["ping", &serving.address, "-c", "1", "--within", "10", "--secret-file", "lab.secret"]);
+    assert_eq!((ran.status, ran.err.as_str()), (0, ""), "{ran:?}");
+}
+
+#[test]
+fn what_is_no_host_is_refused_as_an_argument() {
+    for command in ["ping", "perf", "doctor"] {
+        for (host, words) in [("10.77.0.1:99999", "from 1 to 65535"), (":7400", "no host"), ("gpu-b:x", "no port")] {
+            let ran = crate::run::penstock(&[command, host]);
+            assert!(ran.status == 2 && ran.err.contains(words), "{command} {host}: {ran:?}");
+        }
+    }
+}
+
+#[test]
+fn another_program_that_answers_is_called_one() {
+    let folder = Folder::new();
+    write_secret(&folder, "lab.secret", "7b");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let there = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let ran = run(&folder, &["ping", &there, "-c", "1", "--secret-file", "lab.secret"]);
+    assert!(ran.status == 1 && ran.err.contains(&format!("what answers at {there} is not Penstock")), "{ran:?}");
+    let ran = run(&folder, &["perf", &there, "--pool-mib", "1", "--secret-file", "lab.secret"]);
+    assert!(ran.status == 1 && ran.err.contains("is not Penstock") && ran.err.contains("penstock serve"), "{ran:?}");
+}
+
+#[test]
+fn serve_says_what_it_made_and_who_can_reach_it() {
+    let folder = Folder::new();
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--memory-mib", "64", "--for", "0.1"];
+    let ran = run(&folder, &serve);
+    assert_eq!(ran.status, 0, "{ran:?}");
+    for words in [
+        "by this host alone",
+        "then, here    penstock ping 127.0.0.1:",
+        "made just now",
+        "\nended: no peer was connected\n",
+    ] {
+        assert!(ran.out.contains(words), "{words}: {ran:?}");
+    }
+    assert!(!run(&folder, &serve).out.contains("made just now"));
+    // Nobody lives there, and where there is no room for a folder: neither is made, and both are said.
+    for (home, words) in [
+        ("/nonexistent-home", "HOME is /nonexistent-home, which is no folder"),
+        ("/proc", "/proc/.config/penstock/secret"),
+    ] {
+        let ran = finish(
+            folder.command(&serve).env("HOME", home).env_remove("XDG_CONFIG_HOME").env_remove("PENSTOCK_SECRET_FILE"),
+        );
+        assert!(ran.status == 1 && ran.err.contains(words), "{home}: {ran:?}");
+    }
+    assert!(!std::path::Path::new("/nonexistent-home").exists());
+}
+
+#[test]
+fn a_port_that_cannot_be_had_comes_with_what_mends_it() {
+    let folder = Folder::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
+    for (listen, words) in
+        [(taken.1.as_str(), "another program listens there"), ("192.0.2.1:7400", "addresses of this host")]
+    {
+        let ran = run(&folder, &["serve", "--listen", listen, "--for", "0.1"]);
+        assert!(ran.status == 1 && ran.err.contains(words), "{listen}: {ran:?}");
+    }
+}
+
+#[test]
 fn nobody_there_and_no_such_host_are_told_apart() {
     let folder = Folder::new();
+    std::fs::create_dir_all(folder.path().join("home/penstock")).unwrap();
+    write_secret(&folder, "home/penstock/secret", "4d");
     // Bound by nobody: the listener that had it is gone.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let start = Instant::now();
@@ -185,6 +293,23 @@ fn a_server_that_is_killed_in_the_middle_ends_a_measurement_soon() {
     let start = Instant::now();
     assert_eq!(wait(&mut perf), Some(1));
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_server_that_is_asked_to_end_in_the_middle_says_so() {
+    let folder = Folder::new();
+    let tiny = folder.write("tiny.yaml", TINY);
+    let mut serving = Serving::start(&folder, &[]);
+    let perf = with_home(&folder, &["perf", &serving.address, "-w", &tiny, "--pool-mib", "8", "-t", "50"]);
+    let perf = std::thread::spawn(move || finish(&mut { perf }));
+    serving.event("came");
+    std::thread::sleep(Duration::from_millis(500));
+    serving.signal("TERM");
+    let ended = serving.event("ended");
+    assert_eq!((&ended["drained"], &ended["told"]), (&true.into(), &1.into()), "{ended}");
+    assert_eq!(wait(&mut serving.child), Some(0));
+    let ran = perf.join().unwrap();
+    assert!(ran.status == 1 && ran.err.contains("is shutting down") && !ran.err.contains("revoked"), "{ran:?}");
 }
 
 #[test]

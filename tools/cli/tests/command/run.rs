@@ -37,9 +37,15 @@ impl Folder {
     /// The command, not started yet.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_penstock"));
-        command.args(arguments).current_dir(&self.0).env("TMPDIR", self.0.join("tmp")).env("XDG_RUNTIME_DIR", &self.0);
-        command.env_remove("PENSTOCK_LOG").stdin(Stdio::null());
+        command.args(arguments);
+        self.furnish(&mut command);
         command
+    }
+
+    /// Has a command run in this folder, with its temporary things and its sockets here.
+    pub(crate) fn furnish(&self, command: &mut Command) {
+        command.current_dir(&self.0).env("TMPDIR", self.0.join("tmp")).env("XDG_RUNTIME_DIR", &self.0);
+        command.env_remove("PENSTOCK_LOG").stdin(Stdio::null());
     }
 
     /// What is left in the folder for temporary things.
@@ -52,6 +58,15 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Reports that a test did not run, and why.
+pub(crate) fn skip(test: &str, reason: &str) {
+    use std::io::Write;
+    if let Some(path) = std::env::var_os("PENSTOCK_SKIPS") {
+        let mut file = fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        writeln!(file, "{test}: {reason}").unwrap();
     }
 }
 

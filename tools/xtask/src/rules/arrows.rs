@@ -123,7 +123,11 @@ const PLACES: &[Place] = &[
     place("penstock-lab", "bench/lab", LAB),
     // Looks whether the libraries open, and which cards would be used, in the way in which the transport will.
     place("penstock-doctor", "tools/doctor", &["penstock", "penstock-verbs", "penstock-verbs-sys"]),
-    place("penstock-cli", "tools/cli", &["penstock", "penstock-doctor", "penstock-lab"]),
+    // Its labs are between two hosts.
+    Place {
+        tests_may_use: &["penstock-wire"],
+        ..place("penstock-cli", "tools/cli", &["penstock", "penstock-doctor", "penstock-lab"])
+    },
     // Labs are tests of this crate; one of them runs the engines of others as the lab does.
     Place {
         tests_may_use: &["penstock-lab", "penstock-wire"],

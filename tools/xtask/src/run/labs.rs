@@ -20,10 +20,11 @@ struct Home {
     runs: &'static [&'static str],
 }
 
-const HOMES: [Home; 5] = [
+const HOMES: [Home; 6] = [
     Home { package: "penstock-conformance", folder: "tests/conformance", labs: "lab_", runs: &[] },
     Home { package: "penstock-lab", folder: "bench/lab", labs: "lab_", runs: &[] },
     Home { package: "penstock-wire", folder: "tests/wire", labs: "lab_", runs: &[] },
+    Home { package: "penstock-cli", folder: "tools/cli", labs: "lab_", runs: &[] },
     Home { package: "penstock-verbs-sys", folder: "ffi/verbs-sys", labs: "lab_", runs: &[] },
     Home {
         package: "penstock-lab-rdma",
@@ -110,7 +111,7 @@ mod tests {
         assert_eq!(packages_of("lab_rdma_guest"), ["penstock-lab-rdma"]);
         assert_eq!(
             packages_of("lab_tcp"),
-            ["penstock-conformance", "penstock-lab", "penstock-wire", "penstock-verbs-sys"]
+            ["penstock-conformance", "penstock-lab", "penstock-wire", "penstock-cli", "penstock-verbs-sys"]
         );
     }
 }

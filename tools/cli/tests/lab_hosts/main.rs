@@ -1,0 +1,9 @@
+//! Labs: the command between two hosts, which are network namespaces joined by a wire.
+
+#[path = "../command/run.rs"]
+mod run;
+
+mod ends;
+mod examples;
+mod stage;
+mod words;
