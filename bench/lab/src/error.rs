@@ -28,6 +28,17 @@ pub enum LabError {
         /// Bytes asked for.
         bytes: u64,
     },
+    /// Its pools take more memory than this host has left.
+    TooLarge {
+        /// How many pools of it are on this host.
+        pools: u64,
+        /// Bytes of each.
+        each: u64,
+        /// Bytes that are left, of the machine or of a control group.
+        left: u64,
+    },
+    /// This process ends: nothing is begun any more.
+    Ending,
     /// The engine, or the system, refused something.
     Refused {
         /// What was tried.
@@ -82,6 +93,20 @@ impl fmt::Display for LabError {
             Self::Transfer(Fault { peer: Some(peer), cause: Cause::PeerClosed | Cause::PeerDraining, .. }) => {
                 f.write_str(&service::client::closing(peer))
             }
+            Self::TooLarge { pools, each, left } => {
+                let (each, left) = (each.div_ceil(1 << 20), left >> 20);
+                let what = if *pools == 1 {
+                    format!("a pool of {each} MiB")
+                } else {
+                    format!("{pools} pools of {each} MiB each")
+                };
+                write!(
+                    f,
+                    "{what} and what belongs to them do not fit into the {left} MiB that this host has left, of which a tenth stays \
+                     free; ask for less: smaller pools (--pool-mib), fewer transfers at once (-P) or a smaller workload"
+                )
+            }
+            Self::Ending => f.write_str("this process is about to end"),
             Self::Transfer(fault) => write!(f, "a transfer failed: {fault}"),
             Self::Target { why } => write!(f, "the target process failed: {why}"),
             Self::Silent { doing, waited } => {
@@ -105,6 +130,8 @@ impl Error for LabError {
             Self::Service(error) => Some(error),
             Self::Option { .. }
             | Self::NoMemory { .. }
+            | Self::TooLarge { .. }
+            | Self::Ending
             | Self::Target { .. }
             | Self::Silent { .. }
             | Self::Corrupt(_) => None,

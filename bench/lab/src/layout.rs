@@ -1,6 +1,7 @@
 //! Where the blocks of a workload lie: pools with room for several sets of them, dealt from a shuffled
 //! free list, so that each round moves other memory and the cache is not what is measured.
 
+use penstock::Span;
 use penstock::memory::Window;
 use penstock_micro::scatter::shuffle;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,26 @@ pub struct LayoutSpec {
     pub seed: u64,
 }
 
+/// Places for blocks in a layer beyond which a layout is refused: their numbers are shuffled in memory, which takes some
+/// 50 bytes and a cache miss for each.
+pub const PLACES_MAX: u64 = 1 << 23;
+
+impl LayoutSpec {
+    /// Places for blocks in each layer. The workload must have been checked.
+    pub fn places(&self) -> u64 {
+        let place = u128::from(self.workload.stride_bytes()) * u128::from(self.workload.layers);
+        let needed = u128::from(self.workload.blocks) * self.concurrency as u128;
+        let places = u128::from(self.pool_bytes_min).div_ceil(place.max(1)).max(needed);
+        u64::try_from(places).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes of each pool, known before anything is allocated. The workload must have been checked.
+    pub fn pool_bytes(&self) -> u64 {
+        let place = u128::from(self.workload.stride_bytes()) * u128::from(self.workload.layers);
+        u64::try_from(u128::from(self.places()) * place).unwrap_or(u64::MAX)
+    }
+}
+
 /// The sets of blocks of one workload in a pair of pools.
 #[derive(Debug)]
 pub struct Layout {
@@ -38,10 +59,7 @@ impl Layout {
     /// The layout of this specification.
     pub fn new(spec: &LayoutSpec) -> Self {
         let workload = spec.workload.clone();
-        let bytes_per_place = workload.stride_bytes() * u64::from(workload.layers);
-        let needed = u64::from(workload.blocks) * spec.concurrency as u64;
-        let places = spec.pool_bytes_min.div_ceil(bytes_per_place).max(needed);
-        let places = u32::try_from(places).expect("a checked workload has less than a TiB of 8-byte blocks");
+        let places = u32::try_from(spec.places()).expect("a checked workload has less than a TiB of 8-byte blocks");
         let local = shuffled(places, workload.mergeable, spec.seed);
         let remote = shuffled(places, workload.mergeable, !spec.seed);
         let pairs: Vec<(u32, u32)> = local.into_iter().zip(remote).collect();
@@ -87,23 +105,38 @@ impl Layout {
         pattern::wipe(pool);
     }
 
+    /// The blocks of one set in the order in which they are checked: layer by layer.
+    pub fn spans(&self, set: usize) -> impl Iterator<Item = Span> + '_ {
+        let (stride, len) = (self.workload.stride_bytes(), self.workload.block_bytes);
+        (0..u64::from(self.workload.layers)).map(|layer| layer * self.layer_bytes()).flat_map(move |base| {
+            let span = move |&(local, remote): &(u32, u32)| Span {
+                local: base + u64::from(local) * stride,
+                remote: base + u64::from(remote) * stride,
+                len,
+            };
+            self.sets[set].iter().map(span)
+        })
+    }
+
     /// Whether every block of every set arrived in `pool` from the source with the pattern.
     /// Answers how many bytes were looked at.
     pub fn check(&self, pool: &Window, destination: Destination) -> Result<u64, Mismatch> {
-        let stride = self.workload.stride_bytes();
+        self.check_first(pool, destination, u64::MAX)
+    }
+
+    /// As [`Layout::check`], of the first so many bytes: set after set, each in the order of [`Layout::spans`]. A multiple of 8.
+    pub fn check_first(&self, pool: &Window, destination: Destination, bytes: u64) -> Result<u64, Mismatch> {
         let mut reader = pattern::Reader::new(pool, self.seed);
-        for (bases, pairs) in
-            self.batches().iter().flatten().flat_map(|base| self.sets.iter().map(move |set| (base, set)))
-        {
-            for pair in pairs {
-                let local = bases.0 + u64::from(pair.0) * stride;
-                let remote = bases.1 + u64::from(pair.1) * stride;
-                let (from, to) = match destination {
-                    Destination::Remote => (local, remote),
-                    Destination::Local => (remote, local),
-                };
-                reader.check(from, to, self.workload.block_bytes)?;
+        for span in (0..self.sets.len()).flat_map(|set| self.spans(set)) {
+            let left = bytes - reader.bytes();
+            if left == 0 {
+                break;
             }
+            let (from, to) = match destination {
+                Destination::Remote => (span.local, span.remote),
+                Destination::Local => (span.remote, span.local),
+            };
+            reader.check(from, to, span.len.min(left))?;
         }
         Ok(reader.bytes())
     }
@@ -156,6 +189,29 @@ mod tests {
     }
 
     #[test]
+    fn the_size_of_a_layout_is_known_before_it_is_made() {
+        for (name, pool_bytes_min, concurrency) in [("kv16", 64 << 20, 1), ("w4", 0, 3), ("w5-rows", 1 << 28, 1)] {
+            let spec = LayoutSpec { concurrency, ..spec(name, pool_bytes_min) };
+            assert_eq!(spec.pool_bytes(), Layout::new(&spec).pool_bytes(), "{name}");
+        }
+        assert_eq!(LayoutSpec { concurrency: usize::MAX, ..spec("w1", 0) }.pool_bytes(), u64::MAX);
+    }
+
+    #[test]
+    fn the_spans_of_a_set_are_what_its_batches_move() {
+        let layout = Layout::new(&spec("w4", 0));
+        let spans: Vec<Span> = layout.spans(0).collect();
+        let bases = layout.batches().concat();
+        assert_eq!(spans.len(), bases.len() * layout.sets()[0].len());
+        let stride = layout.workload().stride_bytes();
+        let of_pair = |base: &(u64, u64), pair: &(u32, u32)| {
+            (base.0 + u64::from(pair.0) * stride, base.1 + u64::from(pair.1) * stride)
+        };
+        let moved = bases.iter().flat_map(|base| layout.sets()[0].iter().map(move |pair| of_pair(base, pair)));
+        assert!(moved.eq(spans.iter().map(|span| (span.local, span.remote))));
+    }
+
+    #[test]
     fn layers_are_dealt_to_batches() {
         let layout = Layout::new(&spec("w4", 0));
         let batches = layout.batches();
@@ -201,6 +257,12 @@ mod tests {
         }
         let bytes = layout.sets().len() as u64 * 5 * 3 * 64;
         assert_eq!(layout.check(&remote, Destination::Remote), Ok(bytes));
+        let first = layout.spans(0).next().unwrap();
+        remote.write_from(first.remote + 8, &[0]).unwrap();
+        assert_eq!(layout.check_first(&remote, Destination::Remote, 8), Ok(8), "what is behind is not looked at");
+        assert_eq!(layout.check_first(&remote, Destination::Remote, 16).unwrap_err().offset, first.remote + 8);
+        local.read_into(first.local, &mut block).unwrap();
+        remote.write_from(first.remote, &block).unwrap();
         let somewhere = u64::from(layout.sets()[1][2].1) * 64 + 63;
         let mut byte = [0];
         remote.read_into(somewhere, &mut byte).unwrap();

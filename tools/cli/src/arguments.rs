@@ -54,13 +54,18 @@ For each transport two engines connect (in two processes; `local`: in one), writ
 16 KiB blocks, notify, count, cancel and revoke. Every byte is looked at. The table shows
 
   kv16 p50   the median time of one transfer of 1,000 scattered blocks of 16 KiB
-  GB/s       what that is, in 10^9 bytes a second
+  GB/s p50   what that median is, in 10^9 bytes a second
   vs floor   that time over the time of the bare copy kernel, taken in the same run
   verified   whether everything was right; if not, what was not is listed below the table
 
+--json has that rate as `gbps_p50`, and as `gbps` that of all measured transfers together: their bytes over their time.
+
+Ctrl-C or SIGTERM ends it after the step under way: what was tested by then is printed, the rest is not verified, and \
+nothing is left behind.
+
 It takes a few seconds and 400 MB of memory (--quick: about one second and 100 MB).
 
-Exit status: 0 if everything tested is right, 1 if anything is not, 2 for arguments that make no sense.
+Exit status: 0 if everything tested is right, 1 if anything is not or it was interrupted, 2 for arguments that make no sense.
 
 Examples:
   penstock selftest
@@ -71,16 +76,37 @@ const PERF_AFTER: &str = "\
 Without HOST both ends run on this host: the initiator here, the target in a process of its own (`local`: here too; \
 `tcp`: over loopback). With HOST the target is there, where `penstock serve` runs, and the floor is left out: no thread \
 here reaches its memory. \
-Each round moves the workload once, through other blocks than the round before. In turns with it bare \
-threads copy the same blocks with the same kernel: that is the floor. At the end every byte is looked at.
+Each round moves the workload once, through other blocks than the round before. Without HOST bare threads copy the same \
+blocks with the same kernel, in turns with it: that is the floor.
 
---json prints one object: transport, op, workload, bytes, blocks, rounds, min_us, p50_us, p90_us, p99_us, \
-gbps (10^9 bytes a second), post_us_p50 (the engine's own part of a round, without the copies), \
-cpu_s_per_gb, floor_us (null with HOST), verified, path; over the network also address, and with HOST served_by.
+  moved     all bytes that were confirmed, and the time they took. With HOST that is the time from the first round's \
+beginning to the last one's end; without, the rounds alone, as the floor has its turns between them
+  rate      the one over the other: what iperf3 would call the bitrate
+  time      of single rounds; `rate p50` is the rate of the middle one
+  cpu       of both processes for 10^9 bytes. Of a `penstock serve` that serves others at the same time it is a part: \
+what its process uses is measured, and dealt out every half second among all that measure, by the bytes each has moved. \
+What it does to fill and to verify is left out
+
+-t is kept on a slow link as well. A round that takes long there is moved in slices of about a tenth of a second, so that what \
+is under way at the end can be waited for; it counts in `moved`, not among the rounds. Nothing else of size crosses the \
+link: both sides make the bytes from a seed, and whoever has received them looks at every byte where it arrived. Making and \
+verifying the pools is not part of -t, and takes longer for larger ones (--pool-mib).
+
+While it measures, a line a second on standard error says what was moved (--interval). Ctrl-C, SIGTERM, or a peer that goes \
+away cuts it off: what was measured by then is printed, marked `cut off`, and nothing is left behind.
+
+Pools that this host has no memory for, both of them together where both are here, are refused before they are made; with \
+HOST it is asked first whether it lends as much.
+
+--json prints one object: transport, op, workload, bytes, blocks, rounds, bytes_total, elapsed_s, min_us, p50_us, p90_us, p99_us, \
+gbps (bytes_total over elapsed_s, in 10^9 bytes a second), gbps_p50 (bytes over p50_us), post_us_p50 (the engine's own part of a \
+round, without the copies), cpu_s_per_gb, floor_us (null with HOST), verified, bytes_verified, cut_off (null, `interrupted`, or \
+why), path; over the network also address, and with HOST served_by. What follows from whole rounds is null if none came to \
+its end.
 
 Pools smaller than several times the last-level cache measure the cache: see --pool-mib.
 
-Exit status: 0 if the bytes were verified, 1 if they are wrong or nothing could be measured, 2 for arguments \
+Exit status: 0 if the bytes were verified, 1 if they are wrong, it was cut off or nothing could be measured, 2 for arguments \
 or a workload file that make no sense.
 
 Examples:
@@ -314,11 +340,14 @@ pub(crate) struct PerfOptions {
     /// Transfers in flight at the same time
     #[arg(short = 'P', long, value_name = "TRANSFERS", default_value_t = 1)]
     pub(crate) concurrency: usize,
-    /// Least size of each of the two pools
-    #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
-    pub(crate) pool_mib: u64,
+    /// Least size of each of the two pools [default: 512, with HOST 256; less for blocks of a few bytes]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub(crate) pool_mib: Option<u64>,
     #[command(flatten)]
     pub(crate) limit: PerfLimit,
+    /// How often a line on standard error says what was moved meanwhile; 0 for never, as with --json
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = pause)]
+    pub(crate) interval: Duration,
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub(crate) json: bool,

@@ -44,6 +44,12 @@ impl Progress {
             let _ = write!(std::io::stderr(), "\r\x1b[K{what} …");
         }
     }
+
+    /// A line on standard error that stays, also where nobody watches.
+    pub(crate) fn note(&self, line: &str) {
+        let clear = if self.shown { "\r\x1b[K" } else { "" };
+        let _ = writeln!(std::io::stderr(), "{clear}{line}");
+    }
 }
 
 impl Drop for Progress {

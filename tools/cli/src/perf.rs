@@ -1,21 +1,32 @@
 //! `penstock perf`: one workload, measured beside its floor and verified.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use penstock::Config;
 use penstock_lab::Workload;
 use penstock_lab::ends::network::Network;
 use penstock_lab::measure::Limit;
-use penstock_lab::perf::{self, Options, Report};
+use penstock_lab::perf::{self, CutOff, Options, Report, Watch};
 use penstock_lab::workload::Mergeable;
 
 use crate::arguments::{PerfLimit, PerfOptions, Transport};
 use crate::console::{self, Progress, figure};
 use crate::failure::{Ended, Failure};
-use crate::network::{self, NoSecret};
+use crate::network::{self, NoSecret, Over};
 
 /// More rounds than fit into any time that is asked for.
 const ROUNDS_MAX: usize = 1_000_000;
+
+/// The least size of either pool where none is named, in bytes: no time in which a link is idle is spent on pages that it will not
+/// come to. And how many places for blocks of a layer it is limited to.
+const POOL_BYTES: u64 = 512 << 20;
+const POOL_BYTES_THERE: u64 = 256 << 20;
+const PLACES: u64 = 1 << 20;
+
+/// How often it is looked whether somebody has interrupted what is not measured yet.
+const GLANCE: Duration = Duration::from_millis(20);
 
 /// Longest time of a measurement of which only the rounds are given.
 const ROUNDS_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
@@ -27,17 +38,75 @@ pub(crate) fn run(options: &PerfOptions) -> Result<Ended, Failure> {
         return Ok(Ended::Well);
     }
     let asked = asked(options)?;
+    let over = Over::watch()?;
+    let has_begun = end_before_it_begins(&over)?;
     let progress = Progress::new();
     let there = asked.network.host.as_ref().map(|host| format!(" to {host}")).unwrap_or_default();
-    progress.say(&format!("measuring {} over {}{there}", asked.workload.name, asked.transport));
-    let report = perf::run(&asked).map_err(|error| network::explained(error, asked.network.host.as_deref()))?;
+    progress.say(&format!("preparing {} over {}{there}", asked.workload.name, asked.transport));
+    let mut tell = |event| match event {
+        perf::Progress::Begun => {
+            has_begun.store(true, Ordering::Relaxed);
+            progress.say(&format!("measuring {} over {}{there}", asked.workload.name, asked.transport));
+        }
+        perf::Progress::Interval(interval) => progress.note(&of_interval(&interval)),
+    };
+    let interval = Some(options.interval).filter(|interval| !interval.is_zero() && !options.json);
+    let measured = perf::run_watched(&asked, &mut Watch { is_over: &|| over.is_set(), interval, tell: &mut tell });
+    let report = match measured {
+        // What failed meanwhile was swept away, and the other thread says so.
+        Err(_) if over.is_set() && !has_begun.load(Ordering::Relaxed) => loop {
+            std::thread::sleep(GLANCE);
+        },
+        measured => measured.map_err(|error| network::explained(error, asked.network.host.as_deref()))?,
+    };
     drop(progress);
     if options.json {
         console::print_json(&report)?
     } else {
         console::print(&shown(&report))?
     }
-    Ok(if report.verified { Ended::Well } else { Ended::Badly })
+    if let Some(CutOff::Failed(why)) = &report.cut_off {
+        console::complain(&format!("cut off: {why}"));
+    }
+    Ok(if report.verified && report.cut_off.is_none() { Ended::Well } else { Ended::Badly })
+}
+
+/// Until there is something to show, whoever interrupts waits for nothing: what was made so far is removed, and the process ends.
+fn end_before_it_begins(over: &Over) -> Result<Arc<AtomicBool>, Failure> {
+    let has_begun = Arc::new(AtomicBool::new(false));
+    let (over, begun) = (over.clone(), Arc::clone(&has_begun));
+    let watch = move || {
+        while !begun.load(Ordering::Relaxed) {
+            if over.is_set() {
+                perf::sweep();
+                console::complain(&"interrupted before anything was measured");
+                std::process::exit(1);
+            }
+            std::thread::sleep(GLANCE);
+        }
+    };
+    std::thread::Builder::new().name("interrupt".to_owned()).spawn(watch).map_err(Failure::Signals)?;
+    Ok(has_begun)
+}
+
+/// A line for one interval.
+fn of_interval(interval: &perf::Interval) -> String {
+    let (from, to) = (interval.from.as_secs_f64(), interval.to.as_secs_f64());
+    let rounds = interval.rounds;
+    let rounds = if rounds == 1 { "1 round".to_owned() } else { format!("{rounds} rounds") };
+    format!("{from:>7.1} –{to:>6.1} s  {:>9}  {}, {rounds}", size(interval.bytes), rate(interval.gbps()))
+}
+
+/// A rate in bytes, and in bits as networks have it.
+fn rate(gbps: f64) -> String {
+    let bits = match gbps * 8.0 {
+        gigabits @ 1.0.. => format!("{} Gbit/s", figure(gigabits)),
+        gigabits => format!("{} Mbit/s", figure(gigabits * 1e3)),
+    };
+    match gbps {
+        0.1.. => format!("{} GB/s ({bits})", figure(gbps)),
+        _ => format!("{} MB/s ({bits})", figure(gbps * 1e3)),
+    }
 }
 
 fn asked(options: &PerfOptions) -> Result<Options, Failure> {
@@ -72,7 +141,15 @@ fn asked(options: &PerfOptions) -> Result<Options, Failure> {
     asked.workers = options.workers;
     asked.cores.clone_from(&options.cores);
     asked.concurrency = options.concurrency;
-    asked.pool_bytes_min = options.pool_mib << 20;
+    asked.pool_bytes_min = match options.pool_mib {
+        Some(mib) => mib << 20,
+        // So many places that blocks of a few bytes do not take longer to prepare than to measure.
+        None => {
+            let usual = if options.host.is_some() { POOL_BYTES_THERE } else { POOL_BYTES };
+            (asked.workload.stride_bytes() * u64::from(asked.workload.layers)).saturating_mul(PLACES).min(usual)
+        }
+    };
+    asked.is_sharp = true;
     asked.sabotage = options.sabotage;
     match options.limit {
         PerfLimit { seconds: Some(within), .. } => asked.limit = Limit { rounds: ROUNDS_MAX, within },
@@ -107,39 +184,62 @@ fn listed(workloads: &[Workload]) -> String {
 fn shown(report: &Report) -> String {
     let time = console::time;
     let own_ns = report.post_us_p50 * 1e3 / report.blocks.max(1) as f64;
-    let (floor, vs_floor) = if report.floor_us.is_nan() {
+    let cpu = match (report.cpu_s_per_gb, &report.served_by) {
+        (unknown, _) if unknown.is_nan() => "unknown: the other process is gone".to_owned(),
+        (cpu, None) => format!("{} s a GB, both processes", figure(cpu)),
+        (cpu, Some(_)) => format!("{} s a GB, this process and its part of the one that serves", figure(cpu)),
+    };
+    let (floor, vs_floor) = if report.served_by.is_some() {
         ("none: no thread here reaches the memory of another host".to_owned(), "–".to_owned())
+    } else if report.floor_us.is_nan() || report.p50_us.is_nan() {
+        ("none: it was cut off before".to_owned(), "–".to_owned())
     } else {
         let floor = format!("{} p50: the copy kernel alone, on as many bare threads, in turns", time(report.floor_us));
         (floor, format!("{:.2}×", report.p50_us / report.floor_us))
     };
+    let times = format!(
+        "{} p50, {} least, {} p90, {} p99",
+        time(report.p50_us),
+        time(report.min_us),
+        time(report.p90_us),
+        time(report.p99_us)
+    );
+    let own_cost = format!("{} a round without the copies, {} ns a block", time(report.post_us_p50), figure(own_ns));
+    let none = || "none: no round came to its end".to_owned();
+    let (is_known, total) = (report.rounds > 0, report.elapsed_s * 1e6);
+    let verified = match (report.verified, &report.cut_off) {
+        (true, None) => "yes, every byte".to_owned(),
+        (true, Some(_)) => format!("yes, {} that had arrived", size(report.bytes_verified)),
+        (false, None) => "NO".to_owned(),
+        (false, Some(_)) => "NO: cut off".to_owned(),
+    };
     let rows = [
         ("path", report.path.clone()),
-        (
-            "time",
-            format!(
-                "{} p50, {} least, {} p90, {} p99",
-                time(report.p50_us),
-                time(report.min_us),
-                time(report.p90_us),
-                time(report.p99_us)
-            ),
-        ),
-        ("rate", format!("{} GB/s", figure(report.gbps))),
+        ("moved", format!("{} in {}", size(report.bytes_total), time(total))),
+        ("rate", rate(report.gbps)),
+        ("time", if is_known { times } else { none() }),
+        ("rate p50", if is_known { rate(report.gbps_p50) } else { none() }),
         ("floor", floor),
         ("vs floor", vs_floor),
-        ("own cost", format!("{} a round without the copies, {} ns a block", time(report.post_us_p50), figure(own_ns))),
-        ("cpu", format!("{} s a GB, both processes", figure(report.cpu_s_per_gb))),
-        ("verified", if report.verified { "yes, every byte" } else { "NO" }.to_owned()),
+        ("own cost", if is_known { own_cost } else { none() }),
+        ("cpu", cpu),
+        ("verified", verified),
     ];
+    let cut_off = report.cut_off.iter().map(|why| ("cut off", why.to_string()));
     let (bytes, blocks) = (size(report.bytes), report.blocks);
     let title = format!(
-        "{} over {}, {}: {blocks} blocks, {bytes} a round, {} rounds\n\n",
-        report.workload, report.transport, report.op, report.rounds
+        "{} over {}, {}: {blocks} block{}, {bytes} a round, {} round{}\n\n",
+        report.workload,
+        report.transport,
+        report.op,
+        if blocks == 1 { "" } else { "s" },
+        report.rounds,
+        if report.rounds == 1 { "" } else { "s" }
     );
     let address = report.address.iter().map(|address| ("address", address.clone()));
     let served = report.served_by.iter().map(|served| ("served by", served.clone()));
-    let rows: Vec<_> = address.chain(served).chain(rows).map(|(label, value)| vec![label.to_owned(), value]).collect();
+    let rows: Vec<_> =
+        cut_off.chain(address).chain(served).chain(rows).map(|(label, value)| vec![label.to_owned(), value]).collect();
     title + &console::table(&rows, &[])
 }
 
@@ -158,6 +258,18 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_have_figures_at_any_speed() {
+        for (gbps, text) in [
+            (3.333, "3.33 GB/s (26.7 Gbit/s)"),
+            (0.1175, "0.117 GB/s (940 Mbit/s)"),
+            (0.001175, "1.18 MB/s (9.40 Mbit/s)"),
+            (0.0, "0.000 MB/s (0.000 Mbit/s)"),
+        ] {
+            assert_eq!(rate(gbps), text);
+        }
+    }
 
     #[test]
     fn sizes_are_as_people_write_them() {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::network::Network;
 use super::own::Own;
+use super::sweep::Making;
 use crate::error::LabError;
 
 /// What both ends call their pool.
@@ -90,8 +91,19 @@ impl EndSpec {
 
     /// Starts the engine and makes its pool and its counter.
     pub fn start(&self) -> Result<End, LabError> {
+        let engine = self.start_engine()?;
+        self.furnish(engine)
+    }
+
+    /// Starts the engine alone, which takes hardly any memory.
+    pub fn start_engine(&self) -> Result<Engine, LabError> {
         let config = self.config().map_err(LabError::refused("read a configuration"))?;
-        let engine = Engine::start(config).map_err(LabError::refused("start an engine"))?;
+        let _making = Making::begin()?;
+        Engine::start(config).map_err(LabError::refused("start an engine"))
+    }
+
+    /// Makes the pool and the counter of an engine that was started alone.
+    pub fn furnish(&self, engine: Engine) -> Result<End, LabError> {
         let pages = match self.pages {
             PagesChoice::Auto => Pages::Auto,
             PagesChoice::Small => Pages::Small,

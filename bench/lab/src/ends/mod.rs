@@ -4,6 +4,7 @@
 //! - [`network`]: what ends need that meet over the network, and the end that another host serves
 //! - [`wire`]: what the initiator asks of a target process, and what that answers
 //! - [`target`]: the target process; [`process`]: its handle on this side
+//! - [`sweep()`]: what a process removes that ends in the middle of it
 //! - [`rally`]: the two ends sending each other one small write after the other; [`hops`]: the floor of a rally of
 //!   sleepers; [`stream`]: the floor between hosts, a bare socket between the two processes
 
@@ -14,6 +15,7 @@ pub mod own;
 pub mod process;
 pub mod rally;
 pub mod stream;
+mod sweep;
 pub mod target;
 pub mod wire;
 
@@ -30,6 +32,8 @@ use penstock::{Peer, RemoteRegion, SystemEnv, Window};
 use self::end::{ARRIVALS, End, EndSpec, LABEL};
 use self::network::{Network, Served};
 use self::process::TargetProcess;
+use self::sweep::Making;
+pub use self::sweep::sweep;
 use self::wire::{Command, Reply, TargetSpec};
 use crate::error::LabError;
 use crate::service::Request;
@@ -81,8 +85,6 @@ pub struct Ends {
     /// What the target calls its arrival counter.
     pub counter: String,
     target: Target,
-    /// Removed last, when no engine has a socket in it any more.
-    _folder: Folder,
 }
 
 enum Target {
@@ -92,7 +94,8 @@ enum Target {
 }
 
 impl Ends {
-    /// Starts both ends and connects them.
+    /// Starts both ends and connects them. The folder in which they meet is gone when they have: whoever is killed later leaves
+    /// nothing behind.
     pub fn open(spec: &EndsSpec) -> Result<Self, LabError> {
         let folder = Folder::create()?;
         let end = |name: &str, progress: Progress, workers: usize, cores: &[usize]| EndSpec {
@@ -109,12 +112,12 @@ impl Ends {
         };
         if let Some(host) = &spec.network.host {
             let near = end(&network::unique_name("perf"), spec.progress, spec.workers, &spec.cores);
-            return Self::open_there(folder, &near, host);
+            return Self::open_there(&near, host);
         }
         let near = end("initiator", spec.progress, spec.workers, &spec.cores);
         let far = end("target", spec.target_progress, 1, &[]);
         if spec.transport == TransportName::Local {
-            return Self::open_here(folder, &near, &far);
+            return Self::open_here(&near, &far);
         }
         let far = EndSpec { network: spec.network.of_target(), ..far };
         let target = TargetSpec { end: far, stay_on: spec.target_cores.clone() };
@@ -124,18 +127,10 @@ impl Ends {
         let peer = near.engine.connect(&ready.card, CONNECT).map_err(LabError::refused("connect to the target"))?;
         let remote = peer.wait_region(LABEL, CONNECT).map_err(LabError::refused("find the target's pool"))?;
         let far = process.map_pool(&ready)?;
-        Ok(Self {
-            near,
-            peer,
-            remote,
-            far,
-            counter: ARRIVALS.to_owned(),
-            target: Target::Process(process),
-            _folder: folder,
-        })
+        Ok(Self { near, peer, remote, far, counter: ARRIVALS.to_owned(), target: Target::Process(process) })
     }
 
-    fn open_here(folder: Folder, near: &EndSpec, far: &EndSpec) -> Result<Self, LabError> {
+    fn open_here(near: &EndSpec, far: &EndSpec) -> Result<Self, LabError> {
         let (target, near) = (far.start()?, near.start()?);
         let connecting = near.engine.connect_begin(&target.engine.descriptor());
         let connecting = connecting.map_err(LabError::refused("connect to the target"))?;
@@ -156,25 +151,20 @@ impl Ends {
         };
         let remote = peer.wait_region(LABEL, CONNECT).map_err(LabError::refused("find the target's pool"))?;
         let far = target.pool.window().clone();
-        Ok(Self {
-            near,
-            peer,
-            remote,
-            far,
-            counter: ARRIVALS.to_owned(),
-            target: Target::Here(Box::new(target)),
-            _folder: folder,
-        })
+        Ok(Self { near, peer, remote, far, counter: ARRIVALS.to_owned(), target: Target::Here(Box::new(target)) })
     }
 
-    fn open_there(folder: Folder, near: &EndSpec, host: &str) -> Result<Self, LabError> {
+    fn open_there(near: &EndSpec, host: &str) -> Result<Self, LabError> {
         let request = Request::Pool { bytes: near.pool_bytes, pages: near.pages };
-        let near = near.start()?;
-        let peer = near.engine.connect_address(host, network::CONNECT);
+        // No pool is made here before the other host has promised one.
+        let engine = near.start_engine()?;
+        let peer = engine.connect_address(host, network::CONNECT);
         let peer = peer.map_err(LabError::refused("connect to the other host"))?;
-        let (served, remote, counter) = Served::open(&near, peer.clone(), &request)?;
+        let asked = network::Asked::begin(&engine, peer.clone(), &request)?;
+        let near = near.furnish(engine)?;
+        let (served, remote, counter) = asked.finish(&near.engine)?;
         let far = near.pool.window().clone();
-        Ok(Self { near, peer, remote, far, counter, target: Target::Served(Box::new(served)), _folder: folder })
+        Ok(Self { near, peer, remote, far, counter, target: Target::Served(Box::new(served)) })
     }
 
     /// Whether the target's memory can be reached from here without the engine.
@@ -220,11 +210,21 @@ impl Ends {
         }
     }
 
-    /// CPU time that the target's process has used so far, apart from this one's.
+    /// The initiator, its way to the target, the target's pool, and the engine that serves it on another host.
+    pub(crate) fn parts(&mut self) -> (&End, &Peer<SystemEnv>, &RemoteRegion<SystemEnv>, Option<&mut Served>) {
+        let served = match &mut self.target {
+            Target::Served(served) => Some(&mut **served),
+            Target::Here(_) | Target::Process(_) => None,
+        };
+        (&self.near, &self.peer, &self.remote, served)
+    }
+
+    /// CPU time that the target's process has used so far, apart from this one's. That of another host serves others as well: what of it is
+    /// whose is asked by [`Served::charge`].
     pub fn target_cpu(&mut self) -> Result<Duration, LabError> {
         match &self.target {
-            Target::Here(_) => Ok(Duration::ZERO),
-            Target::Process(_) | Target::Served(_) => match self.ask(&Command::Cpu)? {
+            Target::Here(_) | Target::Served(_) => Ok(Duration::ZERO),
+            Target::Process(_) => match self.ask(&Command::Cpu)? {
                 Reply::Cpu { nanos } => Ok(Duration::from_nanos(nanos)),
                 other => Err(other.unexpected()),
             },
@@ -238,6 +238,7 @@ pub(crate) struct Folder(PathBuf);
 impl Folder {
     pub(crate) fn create() -> Result<Self, LabError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
+        let mut making = Making::begin()?;
         let mut builder = std::fs::DirBuilder::new();
         builder.mode(0o700);
         let path = loop {
@@ -253,6 +254,7 @@ impl Folder {
                 }
             }
         };
+        making.has_folder(&path);
         let folder = Self(path);
         folder.make_secret().map_err(LabError::refused("make a secret for the two ends"))?;
         Ok(folder)
@@ -276,5 +278,6 @@ impl Drop for Folder {
     fn drop(&mut self) {
         // A folder that cannot be removed is empty and in the system's folder for such.
         let _ = std::fs::remove_dir_all(&self.0);
+        sweep::folder_is_gone(&self.0);
     }
 }

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use penstock::config::{ConfigError, TcpIo, VerbsConnect};
-use penstock::{Config, Peer, RemoteRegion, SystemEnv};
+use penstock::{Config, Engine, Peer, RemoteRegion, SystemEnv};
 use serde::{Deserialize, Serialize};
 
 use super::end::End;
 use super::wire::{Command, Reply};
 use crate::error::LabError;
-use crate::service::{About, Answer, Client, Request};
+use crate::layout::LayoutSpec;
+use crate::service::{About, Answer, Client, Request, ServiceError};
 
 /// How long the other host may take to come into touch: its name is looked up, and a lost packet is sent again.
 pub const CONNECT: Duration = Duration::from_secs(10);
@@ -92,28 +93,78 @@ pub fn unique_name(what: &str) -> String {
     format!("{what}-{:08x}", random as u32)
 }
 
+/// What refuses a pool does so at once; longer than this only making one takes.
+const REFUSAL: Duration = Duration::from_millis(250);
+
+/// A pool that another host makes.
+pub(super) struct Asked {
+    client: Client,
+    about: About,
+    number: u32,
+    answer: Option<Answer>,
+}
+
+impl Asked {
+    /// Has the peer make a pool, and waits until it has made it or has not refused it.
+    pub(super) fn begin(engine: &Engine, peer: Peer<SystemEnv>, request: &Request) -> Result<Self, LabError> {
+        let mut client = Client::new(peer);
+        let about = client.about(engine, CONNECT)?;
+        let number = client.begin(request, CONNECT)?;
+        let answer = match client.answer(engine, number, REFUSAL) {
+            Ok(answer) => Some(answer),
+            Err(ServiceError::Silent { .. }) => None,
+            Err(refused) => return Err(refused.into()),
+        };
+        Ok(Self { client, about, number, answer })
+    }
+
+    /// Waits until it is made. Answers it, with the pool as plans name it, and the label of its counter.
+    pub(super) fn finish(mut self, engine: &Engine) -> Result<(Served, RemoteRegion<SystemEnv>, String), LabError> {
+        let answer = match self.answer {
+            Some(answer) => answer,
+            None => self.client.answer(engine, self.number, ANSWER)?,
+        };
+        let (label, counter) = match answer {
+            Answer::Pool { label, counter, .. } => (label, counter),
+            other => return Err(self.client.unexpected(&other).into()),
+        };
+        let peer = self.client.peer();
+        let remote = peer.wait_region(&label, CONNECT).map_err(LabError::refused("find the target's pool"))?;
+        Ok((Served { client: self.client, about: self.about, pool: label }, remote, counter))
+    }
+}
+
 /// The target on another host.
-pub(super) struct Served {
+pub(crate) struct Served {
     client: Client,
     about: About,
     pool: String,
 }
 
 impl Served {
-    /// Has the peer make a pool. Answers it, with the pool as plans name it, and the label of its counter.
-    pub(super) fn open(
-        near: &End,
-        peer: Peer<SystemEnv>,
-        request: &Request,
-    ) -> Result<(Self, RemoteRegion<SystemEnv>, String), LabError> {
-        let mut client = Client::new(peer);
-        let about = client.about(&near.engine, CONNECT)?;
-        let (label, counter) = match client.ask(&near.engine, request, ANSWER)? {
-            Answer::Pool { label, counter, .. } => (label, counter),
-            other => return Err(client.unexpected(&other).into()),
-        };
-        let remote = client.peer().wait_region(&label, CONNECT).map_err(LabError::refused("find the target's pool"))?;
-        Ok((Self { client, about, pool: label }, remote, counter))
+    /// Says how many bytes this side has moved since it said so first, which begins a measurement. Answers the part of the server's CPU
+    /// time that is charged to it.
+    pub(crate) fn charge(&mut self, near: &End, moved: u64, is_last: bool) -> Result<Duration, LabError> {
+        match self.client.ask(&near.engine, &Request::Charge { moved, is_last }, ANSWER)? {
+            Answer::Cpu { nanos } => Ok(Duration::from_nanos(nanos)),
+            other => Err(self.client.unexpected(&other).into()),
+        }
+    }
+
+    /// The same in passing.
+    pub(crate) fn mention(&mut self, near: &End, moved: u64) {
+        // Where there is no room for it the next one says as much.
+        let _ = self.client.mention(&near.engine, &Request::Charge { moved, is_last: false });
+    }
+
+    /// Has the first so many bytes of the blocks looked at. Answers how many were.
+    pub(crate) fn check_first(&mut self, near: &End, layout: &LayoutSpec, bytes: u64) -> Result<u64, LabError> {
+        let request = Request::Check { pool: self.pool.clone(), layout: layout.clone(), first_bytes: Some(bytes) };
+        match self.client.ask(&near.engine, &request, ANSWER)? {
+            Answer::Checked { bytes } => Ok(bytes),
+            Answer::Wrong(mismatch) => Err(LabError::Corrupt(mismatch)),
+            other => Err(self.client.unexpected(&other).into()),
+        }
     }
 
     /// Who serves.
@@ -127,7 +178,7 @@ impl Served {
         let request = match command {
             Command::Fill(layout) => Request::Fill { pool, layout: layout.clone() },
             Command::Wipe(_) => Request::Wipe { pool },
-            Command::Check(layout) => Request::Check { pool, layout: layout.clone() },
+            Command::Check(layout) => Request::Check { pool, layout: layout.clone(), first_bytes: None },
             Command::Cpu => Request::Cpu,
             _ => {
                 let mend = "a target on another host is filled, wiped and checked; the rest needs both ends here";

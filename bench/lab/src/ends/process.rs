@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -12,6 +13,7 @@ use penstock::memory::{PageKind, map_foreign_pool};
 use penstock::{Rights, Window};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::sweep::{self, Making};
 use super::target::ARGUMENT;
 use super::wire::{Command, Ready, Reply, TargetSpec};
 use crate::error::LabError;
@@ -37,13 +39,18 @@ impl TargetProcess {
             None => std::env::current_exe().map_err(LabError::refused("find this program's own file"))?,
         };
         let spec = serde_json::to_string(spec).map_err(LabError::refused("write down the target"))?;
+        let mut making = Making::begin()?;
         let mut child = std::process::Command::new(program)
             .arg(ARGUMENT)
             .arg(spec)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // What a terminal sends to all of its foreground is for the initiator, which ends its target itself.
+            .process_group(0)
             .spawn()
             .map_err(LabError::refused("start the target process"))?;
+        making.has_target(pid_of(&child));
+        drop(making);
         let commands = child.stdin.take();
         let output = child.stdout.take().expect("its output was asked to be a pipe");
         let (sender, replies) = channel();
@@ -135,7 +142,7 @@ impl TargetProcess {
 
     fn signal(&self, signal: Signal) {
         // Our own child, whom nobody has waited for: its id is still its own. If it has ended, there is nobody to stop.
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+        if let Some(pid) = pid_of(&self.child) {
             let _ = kill_process(pid, signal);
         }
     }
@@ -143,6 +150,11 @@ impl TargetProcess {
     /// Ends it: closes its input, and kills it if that is not enough.
     fn end(&mut self, patience: Duration) {
         self.commands = None;
+        self.wait_or_kill(patience);
+        sweep::target_is_gone(pid_of(&self.child));
+    }
+
+    fn wait_or_kill(&mut self, patience: Duration) {
         let start = Instant::now();
         while start.elapsed() < patience {
             match self.child.try_wait() {
@@ -154,6 +166,10 @@ impl TargetProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn pid_of(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
 impl Drop for TargetProcess {

@@ -1,6 +1,6 @@
 //! How things are measured: contenders in turns, medians and ratios of one run, pinned threads.
 //!
-//! - [`interleave`]: A B A B, each round begun by another contender
+//! - [`interleave`], [`interleave_until`]: A B A B, each round begun by another contender
 //! - [`median`], [`ratio`], [`difference`]: what is said about the rounds
 //! - [`cores`]: where threads run; [`clock`]: how much of a CPU they used
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub struct Limit {
     /// Rounds, if the time suffices.
     pub rounds: usize,
-    /// No round begins after this time, but one is always measured.
+    /// No round begins after this time, of which the warm-up is a part, but one is always measured.
     pub within: Duration,
 }
 
@@ -24,23 +24,42 @@ pub struct Limit {
 pub fn interleave<E, C: Copy>(
     limit: Limit,
     contenders: &[C],
-    mut take: impl FnMut(C) -> Result<f64, E>,
+    take: impl FnMut(C) -> Result<f64, E>,
 ) -> Result<Vec<Vec<f64>>, E> {
-    let mut times = vec![Vec::with_capacity(limit.rounds); contenders.len()];
-    for &contender in contenders {
-        take(contender)?; // Warm: first touches are not what is measured.
+    match interleave_until(limit, contenders, take) {
+        (times, None) => Ok(times),
+        (_, Some(error)) => Err(error),
     }
+}
+
+/// As [`interleave`]; where a turn fails, the times of the turns before it are answered with its error.
+pub fn interleave_until<E, C: Copy>(
+    limit: Limit,
+    contenders: &[C],
+    mut take: impl FnMut(C) -> Result<f64, E>,
+) -> (Vec<Vec<f64>>, Option<E>) {
+    // Its end is a matter of time as well, where there are more rounds than time.
+    let mut times = vec![Vec::with_capacity(limit.rounds.min(4096)); contenders.len()];
     let start = Instant::now();
+    for &contender in contenders {
+        // Warm: first touches are not what is measured.
+        if let Err(error) = take(contender) {
+            return (times, Some(error));
+        }
+    }
     for round in 0..limit.rounds {
         for turn in 0..contenders.len() {
             let which = (round + turn) % contenders.len();
-            times[which].push(take(contenders[which])?);
+            match take(contenders[which]) {
+                Ok(time) => times[which].push(time),
+                Err(error) => return (times, Some(error)),
+            }
         }
         if start.elapsed() >= limit.within {
             break;
         }
     }
-    Ok(times)
+    (times, None)
 }
 
 /// The middle one; the mean of the middle two of an even number. Not a number if there are none.
@@ -123,6 +142,18 @@ mod tests {
         let times = interleave(limit, &['a', 'b'], take).unwrap();
         assert_eq!(times, [[97.0; 4], [98.0; 4]]);
         assert_eq!(order, "ababbaabba", "the first two warm up");
+    }
+
+    #[test]
+    fn what_was_measured_before_a_failure_is_kept() {
+        let mut turns = 0;
+        let take = |_| {
+            turns += 1;
+            if turns == 6 { Err("no more") } else { Ok(1.0) }
+        };
+        let limit = Limit { rounds: 9, within: Duration::MAX };
+        let (times, error) = interleave_until(limit, &['a', 'b'], take);
+        assert_eq!((times, error), (vec![vec![1.0], vec![1.0, 1.0]], Some("no more")));
     }
 
     #[test]

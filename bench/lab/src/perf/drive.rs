@@ -1,16 +1,18 @@
 //! Everything prepared for the rounds of one measurement, and the rounds themselves.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
 use penstock::memory::copy::hint_for;
-use penstock::{Direction, Plan, RemoteCounter, Span, Submit, SubmitError, SystemEnv, Transfer};
+use penstock::{Direction, Plan, RemoteCounter, RemoteRegion, Span, SystemEnv};
 
 use super::SETTLE;
+use super::mover::{Halt, Line, Mover};
 use super::options::{Op, Options};
+use super::pace::{Cutter, Pace};
 use super::post;
+use super::watch::Meter;
 use crate::ends::end::End;
 use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
@@ -33,7 +35,8 @@ pub(super) struct Bench {
     pub(super) ends: Ends,
     op: Op,
     concurrency: usize,
-    layout: LayoutSpec,
+    spec: LayoutSpec,
+    layout: Layout,
     sets: Vec<Prepared>,
     arrivals: Option<RemoteCounter>,
     /// The set that is moved next, by whoever is next.
@@ -67,31 +70,92 @@ impl Bench {
         let batches = layout.batches();
         let sets = layout.sets().iter().map(|pairs| prepare_set(&ends, options, &batches, pairs));
         let sets = sets.collect::<Result<Vec<_>, LabError>>()?;
+        // The destination is fresh memory, in which no word is one of the pattern.
         match options.op {
             Op::Write => layout.fill(ends.near.pool.window()),
             Op::Read => expect_done(ends.ask(&Command::Fill(spec.clone()))?)?,
         }
         let (op, concurrency, cpu) = (options.op, options.concurrency, Duration::ZERO);
-        let mut bench = Self { ends, op, concurrency, layout: spec, sets, arrivals, next: 0, cpu };
-        bench.wipe()?;
-        Ok(bench)
+        Ok(Self { ends, op, concurrency, spec, layout, sets, arrivals, next: 0, cpu })
     }
 
     /// Sets that a round moves: at least as many as make up the concurrency.
     pub(super) fn sets_per_round(&self) -> usize {
-        self.concurrency.div_ceil(self.layout.workload.batches as usize)
+        self.concurrency.div_ceil(self.spec.workload.batches as usize)
+    }
+
+    /// Bytes that a round moves.
+    pub(super) fn bytes_per_round(&self) -> u64 {
+        self.sets_per_round() as u64 * self.spec.workload.bytes()
     }
 
     /// One round of the engine.
-    pub(super) fn engine_round(&mut self) -> Result<Round, LabError> {
+    pub(super) fn engine_round(&mut self, meter: &mut Meter<'_, '_>) -> Result<Round, Halt> {
         let sets = self.take_sets();
         let cpu = clock::process_cpu();
+        meter.turn_begins();
+        let (near, peer, ..) = self.ends.parts();
+        let mut line = Line { near, peer, served: None, arrivals: self.arrivals };
+        let mut mover = Mover::new(&mut line, meter);
         let plans = sets.iter().flat_map(|&set| &self.sets[set].plans);
-        let round = move_all(&self.ends, plans, self.concurrency, self.arrivals)?;
+        let moved = move_whole(&mut mover, plans, self.concurrency);
+        if moved.is_err() {
+            mover.cancel();
+        }
+        meter.turn_ends();
+        meter.pulse(None);
         // The kernel counts a thread's time when it sleeps or at a tick, not at the moment of asking.
         std::thread::sleep(SETTLE);
         self.cpu += clock::process_cpu() - cpu;
-        Ok(round)
+        meter.rounds += u64::from(moved.is_ok());
+        moved
+    }
+
+    /// Rounds to another host, one right after the other, until the time is over. Answers the bytes that landed well from the
+    /// first one on, as they follow each other in the layout, and why it ended before its time, if it did.
+    pub(super) fn rounds_there(
+        &mut self,
+        most: u64,
+        meter: &mut Meter<'_, '_>,
+        mut ended: impl FnMut(Round),
+    ) -> (u64, Option<Halt>) {
+        let (mut pace, mut in_order) = (Pace::new(), 0);
+        meter.turn_begins();
+        let halt = loop {
+            if meter.rounds >= most || meter.is_over() {
+                break None;
+            }
+            let (sets, bytes, begun) = (self.take_sets(), self.bytes_per_round(), Instant::now());
+            let (near, peer, remote, served) = self.ends.parts();
+            let mut line = Line { near, peer, served, arrivals: self.arrivals };
+            let mut mover = Mover::new(&mut line, meter);
+            let moved = if pace.is_whole() {
+                let plans = sets.iter().flat_map(|&set| &self.sets[set].plans);
+                move_whole(&mut mover, plans, self.concurrency)
+            } else {
+                let spans = sets.iter().flat_map(|&set| self.layout.spans(set));
+                let plan = Slicer { near, remote, op: self.op };
+                move_sliced(&mut mover, Cutter::new(spans), &plan, self.concurrency, &mut pace)
+            };
+            if moved.is_err() {
+                mover.cancel();
+            }
+            in_order += mover.in_order;
+            let halted = match moved {
+                Ok(round) => {
+                    ended(round);
+                    pace.round_ended(bytes, begun.elapsed());
+                    mover.meter.rounds += 1;
+                    mover.pulse().err()
+                }
+                Err(halt) => Some(halt),
+            };
+            if halted.is_some() {
+                break halted;
+            }
+        };
+        meter.turn_ends();
+        (in_order, halt)
     }
 
     /// What a floor copies in its next round.
@@ -129,9 +193,9 @@ impl Bench {
 
     fn wipe(&mut self) -> Result<(), LabError> {
         match self.op {
-            Op::Write => expect_done(self.ends.ask(&Command::Wipe(self.layout.clone()))?),
+            Op::Write => expect_done(self.ends.ask(&Command::Wipe(self.spec.clone()))?),
             Op::Read => {
-                Layout::new(&self.layout).wipe(self.ends.near.pool.window());
+                self.layout.wipe(self.ends.near.pool.window());
                 Ok(())
             }
         }
@@ -139,29 +203,52 @@ impl Bench {
 
     /// Wipes the destination, has the engine move every set once more, and has every byte looked at
     /// by whoever's memory it is in: the floors wrote the same places before.
-    pub(super) fn verify(&mut self, sabotage: bool) -> Result<u64, LabError> {
+    pub(super) fn verify(&mut self, sabotage: bool, meter: &mut Meter<'_, '_>) -> Result<u64, LabError> {
         self.wipe()?;
+        let (near, peer, ..) = self.ends.parts();
+        let mut line = Line { near, peer, served: None, arrivals: self.arrivals };
         for set in &self.sets {
-            move_all(&self.ends, &set.plans, self.concurrency, self.arrivals)?;
+            let moved = move_whole(&mut Mover::new(&mut line, meter), &set.plans, self.concurrency);
+            match moved {
+                Ok(_) => {}
+                Err(Halt::Cut) => return Ok(0),
+                Err(Halt::Failed(error)) => return Err(error),
+            }
         }
         if sabotage {
             self.spoil_one_byte()?;
         }
         match self.op {
-            Op::Write => match self.ends.ask(&Command::Check(self.layout.clone()))? {
+            Op::Write => match self.ends.ask(&Command::Check(self.spec.clone()))? {
                 Reply::Checked { bytes } => Ok(bytes),
                 other => Err(other.unexpected()),
             },
+            Op::Read => self.layout.check(self.ends.near.pool.window(), Destination::Local).map_err(LabError::Corrupt),
+        }
+    }
+
+    /// Has the bytes looked at that measured rounds have brought to where they are, or from there: so many, from the first
+    /// block of the layout on.
+    pub(super) fn verify_there(&mut self, bytes: u64, sabotage: bool) -> Result<u64, LabError> {
+        if sabotage {
+            self.spoil_one_byte()?;
+        }
+        match self.op {
             Op::Read => {
-                let layout = Layout::new(&self.layout);
-                layout.check(self.ends.near.pool.window(), Destination::Local).map_err(LabError::Corrupt)
+                let window = self.ends.near.pool.window();
+                self.layout.check_first(window, Destination::Local, bytes).map_err(LabError::Corrupt)
+            }
+            Op::Write => {
+                let (near, _, _, served) = self.ends.parts();
+                let Some(served) = served else { return Ok(0) };
+                served.check_first(near, &self.spec, bytes)
             }
         }
     }
 
     fn spoil_one_byte(&self) -> Result<(), LabError> {
-        let last = self.sets.last().and_then(|set| set.spans.spans().last().copied());
-        let span = last.expect("a layout has at least one set");
+        // The first: a measurement that is cut off may not have come to the last.
+        let span = self.layout.spans(0).next().expect("a layout has at least one set, and that a block");
         let (pool, offset) = match self.op {
             Op::Write => (&self.ends.far, span.remote),
             Op::Read => (self.ends.near.pool.window(), span.local),
@@ -221,58 +308,67 @@ fn expect_done(reply: Reply) -> Result<(), LabError> {
 }
 
 /// Moves all plans with so many of them in flight.
-fn move_all<'a>(
-    ends: &Ends,
-    plans: impl IntoIterator<Item = &'a Plan>,
+fn move_whole<'p>(
+    mover: &mut Mover<'_, '_, '_, '_, '_>,
+    plans: impl IntoIterator<Item = &'p Plan>,
     concurrency: usize,
-    arrivals: Option<RemoteCounter>,
-) -> Result<Round, LabError> {
-    let mut how = Submit::new();
-    if let Some(counter) = arrivals {
-        how = how.count(counter);
-    }
-    let mut flying: VecDeque<Transfer<SystemEnv>> = VecDeque::with_capacity(concurrency);
-    let mut submitting = Duration::ZERO;
-    let start = Instant::now();
+) -> Result<Round, Halt> {
+    let (start, submitting) = (Instant::now(), mover.submitting);
     for plan in plans {
-        if flying.len() == concurrency {
-            land(&ends.near, flying.pop_front())?;
+        if mover.flying() == concurrency {
+            mover.land()?;
         }
-        let begun = Instant::now();
-        let transfer = loop {
-            match ends.peer.submit(plan, how) {
-                Ok(transfer) => break transfer,
-                Err(SubmitError::Full { .. }) => land(&ends.near, flying.pop_front())?,
-                Err(refused) => return Err(LabError::refused("submit a plan")(refused)),
-            }
-        };
-        // An inline engine that has moved it already did more than submit.
-        if transfer.poll().is_none() || ends.near.is_threaded() {
-            submitting += begun.elapsed();
-        }
-        flying.push_back(transfer);
+        mover.submit(plan)?;
     }
-    while !flying.is_empty() {
-        land(&ends.near, flying.pop_front())?;
-    }
-    Ok(Round { total_ns: start.elapsed().as_nanos() as f64, submit_ns: submitting.as_nanos() as f64 })
+    mover.land_all()?;
+    let submit_ns = (mover.submitting - submitting).as_nanos() as f64;
+    Ok(Round { total_ns: start.elapsed().as_nanos() as f64, submit_ns })
 }
 
-/// Waits for the end of a transfer, as an application of that kind of engine does it.
-fn land(near: &End, transfer: Option<Transfer<SystemEnv>>) -> Result<(), LabError> {
-    let Some(transfer) = transfer else {
-        near.turn()?;
-        return Ok(());
-    };
-    if near.is_threaded() {
-        transfer.wait()?;
-        return Ok(());
+/// Makes plans of slices.
+struct Slicer<'a> {
+    near: &'a End,
+    remote: &'a RemoteRegion<SystemEnv>,
+    op: Op,
+}
+
+impl Slicer<'_> {
+    fn plan(&self, spans: &[Span]) -> Result<Plan, LabError> {
+        let builder = match self.op {
+            Op::Write => Plan::write(&self.near.pool, self.remote),
+            Op::Read => Plan::read(&self.near.pool, self.remote),
+        };
+        builder.extents(spans).build().map_err(LabError::refused("plan a slice"))
     }
+}
+
+/// Moves spans in slices. When the time is over no slice begins, and what is under way is waited for.
+fn move_sliced(
+    mover: &mut Mover<'_, '_, '_, '_, '_>,
+    mut cutter: Cutter<impl Iterator<Item = Span>>,
+    slicer: &Slicer<'_>,
+    concurrency: usize,
+    pace: &mut Pace,
+) -> Result<Round, Halt> {
+    let start = Instant::now();
     loop {
-        if let Some(ended) = transfer.poll() {
-            ended?;
-            return Ok(());
+        let at_once = pace.at_once(concurrency);
+        while mover.flying() >= at_once {
+            if let Some(landed) = mover.land()? {
+                pace.landed(landed, Instant::now());
+            }
         }
-        near.engine.progress().map_err(LabError::refused("turn an inline engine"))?;
+        if mover.meter.is_over() {
+            mover.land_all()?;
+            return Err(Halt::Cut);
+        }
+        let slice = cutter.next(pace.slice_bytes(at_once));
+        if slice.is_empty() {
+            break;
+        }
+        mover.submit(&slicer.plan(&slice)?)?;
+        mover.pulse()?;
     }
+    mover.land_all()?;
+    Ok(Round { total_ns: start.elapsed().as_nanos() as f64, submit_ns: mover.submitting.as_nanos() as f64 })
 }

@@ -2,7 +2,9 @@
 //! that the bytes arrived.
 //!
 //! - [`options`]: what to measure; [`report`]: what came out
-//! - `drive`: pools, plans and rounds; `post`: the engine's own part of a round
+//! - [`watch`]: what is told while it goes on, and how it is cut off
+//! - `drive`: pools, plans and rounds; `mover`: plans on their way; `pace`: how much at once to another host
+//! - `post`: the engine's own part of a round; `room`: whether there is memory for it
 //!
 //! A program that calls [`run`] over shm hands the arguments after [`TARGET_ARGUMENT`] to [`target_main`]
 //! when that is its first one:
@@ -27,20 +29,30 @@
 //! ```
 
 mod drive;
+mod mover;
 pub mod options;
+mod pace;
 mod post;
 pub mod report;
+mod room;
+pub mod watch;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::drive::Bench;
+use self::mover::Halt;
 pub use self::options::{Op, Options};
-pub use self::report::{Report, Samples};
+pub use self::report::{CutOff, Report, Samples};
+use self::report::{Measured, Thinned};
+use self::watch::Meter;
+pub use self::watch::{Interval, Progress, Watch};
+pub use crate::ends::sweep;
 pub use crate::ends::target::{ARGUMENT as TARGET_ARGUMENT, main as target_main};
 pub use crate::error::LabError as PerfError;
 use crate::floor::{Crew, Means};
+use crate::measure::clock;
 use crate::measure::cores::Stay;
-use crate::measure::interleave;
+use crate::measure::interleave_until;
 
 /// Measures. The rounds of the engine and of its floors take turns; with [`Options::verify`] every byte is
 /// looked at in the end.
@@ -49,18 +61,20 @@ pub fn run(options: &Options) -> Result<Report, PerfError> {
 }
 
 /// Measures as [`run`] does, and gives guests their turn in each round. What a guest answers stands in
-/// [`Samples::guests`] in its place.
+/// [`Samples::guests`] in its place. Anything that ends it before its time is an error.
 pub fn run_beside(options: &Options, guests: &mut [Guest<'_>]) -> Result<Report, PerfError> {
-    options.check()?;
-    let _stay = (!options.progress.is_threaded()).then(|| Stay::on(&options.cores));
-    let mut bench = Bench::prepare(options)?;
-    let target_cpu = bench.ends.target_cpu()?;
-    let samples = measure(&mut bench, options, guests)?;
-    // The warm-up's CPU time is counted as well: one round more than there are samples.
-    let rounds = samples.engine.len() as u32;
-    let cpu = (bench.cpu + bench.ends.target_cpu()? - target_cpu) * rounds / (rounds + 1);
-    let verified = options.verify && bench.verify(options.sabotage)? > 0;
-    Ok(Report::new(options, bench.sets_per_round() as u64, &bench.ends, verified).with_samples(samples, cpu))
+    let mut watch = Watch { is_over: &|| false, interval: None, tell: &mut |_| () };
+    let (report, failed) = measure(options, guests, &mut watch)?;
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(report),
+    }
+}
+
+/// Measures as [`run`] does while somebody looks on. Once it has begun it has a report, however it ends: [`Report::cut_off`] says whether
+/// that was before its time. Only wrong bytes have none.
+pub fn run_watched(options: &Options, watch: &mut Watch<'_>) -> Result<Report, PerfError> {
+    measure(options, &mut [], watch).map(|(report, _)| report)
 }
 
 /// Somebody else who moves the same workload once when asked, in nanoseconds.
@@ -69,6 +83,10 @@ pub type Guest<'a> = &'a mut dyn FnMut() -> f64;
 /// A pause before each turn: an adaptive worker has fallen asleep by then and takes nothing from a floor's
 /// thread on its core.
 const SETTLE: Duration = Duration::from_micros(300);
+
+/// Rounds of the engine's own part alone, where nothing takes turns with it, and how long they may take.
+const POST_ROUNDS: usize = 31;
+const POST_WITHIN: Duration = Duration::from_millis(50);
 
 /// What takes turns in a measurement.
 #[derive(Debug, Clone, Copy)]
@@ -79,37 +97,127 @@ enum Turn {
     Guest(usize),
 }
 
-fn measure(bench: &mut Bench, options: &Options, guests: &mut [Guest<'_>]) -> Result<Samples, PerfError> {
+/// The report, and what failed in the middle of it.
+fn measure(
+    options: &Options,
+    guests: &mut [Guest<'_>],
+    watch: &mut Watch<'_>,
+) -> Result<(Report, Option<PerfError>), PerfError> {
+    options.check()?;
+    room::refuse_too_large(options)?;
+    let _stay = (!options.progress.is_threaded()).then(|| Stay::on(&options.cores));
+    let mut bench = Bench::prepare(options)?;
+    let (measured, halt) = if bench.ends.is_here() {
+        measure_here(&mut bench, options, guests, watch)?
+    } else {
+        measure_there(&mut bench, options, watch)?
+    };
+    let is_over = watch.is_over;
+    let (mut cut_off, failed) = match halt {
+        None => (None, None),
+        Some(Halt::Cut) if !is_over() => (None, None),
+        Some(Halt::Cut) => (Some(CutOff::Interrupted), None),
+        Some(Halt::Failed(error)) => (Some(CutOff::Failed(error.to_string())), Some(error)),
+    };
+    // What a lost target has nobody can ask, and what was interrupted is not moved a second time.
+    let verified = match (options.verify && failed.is_none(), bench.ends.is_here()) {
+        (false, _) => 0,
+        (true, false) => bench.verify_there(measured.in_order, options.sabotage)?,
+        (true, true) if cut_off.is_some() => 0,
+        (true, true) => {
+            let mut unheard = |_| ();
+            let mut nobody = Watch { is_over, interval: None, tell: &mut unheard };
+            let mut meter = Meter::begin(&mut nobody, Duration::MAX, false);
+            let verified = bench.verify(options.sabotage, &mut meter)?;
+            cut_off = (verified == 0).then_some(CutOff::Interrupted);
+            verified
+        }
+    };
+    let report = Report::new(options, bench.sets_per_round() as u64, &bench.ends).with(measured, verified, cut_off);
+    Ok((report, failed))
+}
+
+/// Between two ends of this host: the engine, its floors and guests take turns.
+fn measure_here(
+    bench: &mut Bench,
+    options: &Options,
+    guests: &mut [Guest<'_>],
+    watch: &mut Watch<'_>,
+) -> Result<(Measured, Option<Halt>), PerfError> {
+    let target_cpu = bench.ends.target_cpu()?;
     let mut crew = Crew::new(options.workers, &options.cores);
-    let is_here = bench.ends.is_here();
-    let mut submit = Vec::new();
+    let (mut submit, mut warmed) = (Vec::new(), None);
     let invited = (0..guests.len()).map(Turn::Guest);
+    let mut meter = Meter::begin(watch, options.limit.within, options.is_sharp).with_one_round();
     let mut take = |turn: Turn| {
+        if meter.is_interrupted() {
+            return Err(Halt::Cut);
+        }
         std::thread::sleep(SETTLE);
         match turn {
             Turn::Engine => {
-                let round = bench.engine_round()?;
-                submit.push(round.submit_ns);
+                let round = bench.engine_round(&mut meter)?;
+                if warmed.is_none() {
+                    warmed = Some(meter.bytes);
+                    meter.restart();
+                } else {
+                    submit.push(round.submit_ns);
+                }
                 Ok(round.total_ns)
             }
             Turn::Floor(means) => {
                 let work = bench.floor_work();
-                work.iter().try_fold(0.0, |sum, work| Ok(sum + crew.copy(work, means)?))
+                Ok(work.iter().try_fold(0.0, |sum, work| Ok::<_, PerfError>(sum + crew.copy(work, means)?))?)
             }
             Turn::Post => Ok(bench.post_round()),
             Turn::Guest(index) => Ok(guests[index]()),
         }
     };
-    // What bare threads copy must be in their reach.
-    let floors = if is_here { &[Turn::Floor(Means::Kernel), Turn::Floor(Means::Plain)][..] } else { &[] };
+    let floors = [Turn::Floor(Means::Kernel), Turn::Floor(Means::Plain)];
     let own = [Turn::Engine, Turn::Post];
-    let turns: Vec<Turn> = own.iter().chain(floors).copied().chain(invited).collect();
-    let mut times = interleave::<PerfError, _>(options.limit, &turns, &mut take)?;
+    let turns: Vec<Turn> = own.into_iter().chain(floors).chain(invited).collect();
+    let (mut times, halt) = interleave_until(options.limit, &turns, &mut take);
     let guests = times.split_off(own.len() + floors.len());
     let mut times = times.into_iter();
     let mut next = || times.next().unwrap_or_default();
     let (engine, post, kernel, plain) = (next(), next(), next(), next());
-    // The first was the warm-up's.
-    submit.remove(0);
-    Ok(Samples { engine, kernel, plain, submit, post, guests })
+    let (bytes, rounds, elapsed) = (meter.bytes, meter.rounds, meter.moving);
+    // A target that has gone says nothing any more; then nobody knows what it used.
+    let cpu = bench.ends.target_cpu().ok().map(|now| bench.cpu + now.saturating_sub(target_cpu));
+    let samples = Samples { engine, kernel, plain, submit, post, guests };
+    let measured =
+        Measured { samples, bytes, rounds, elapsed, cpu, cpu_bytes: bytes + warmed.unwrap_or(0), in_order: 0 };
+    Ok((measured, halt))
+}
+
+/// To another host: one round right after the other, as what is measured is the way there.
+fn measure_there(
+    bench: &mut Bench,
+    options: &Options,
+    watch: &mut Watch<'_>,
+) -> Result<(Measured, Option<Halt>), PerfError> {
+    charge(bench, 0, false)?;
+    let cpu = clock::process_cpu();
+    let mut meter = Meter::begin(watch, options.limit.within, options.is_sharp);
+    let (mut engine, mut submit) = (Thinned::new(), Thinned::new());
+    let (in_order, halt) = bench.rounds_there(options.limit.rounds as u64, &mut meter, |round| {
+        engine.push(round.total_ns);
+        submit.push(round.submit_ns);
+    });
+    let (bytes, rounds, elapsed) = (meter.bytes, meter.rounds, meter.moving);
+    let cpu = clock::process_cpu() - cpu;
+    let is_lost = matches!(halt, Some(Halt::Failed(_)));
+    let there = if is_lost { None } else { charge(bench, bytes, true).ok() };
+    let mut samples = Samples { engine: engine.into_times(), submit: submit.into_times(), ..Samples::default() };
+    let begun = Instant::now();
+    while samples.post.len() < POST_ROUNDS && (samples.post.is_empty() || begun.elapsed() < POST_WITHIN) {
+        samples.post.push(bench.post_round());
+    }
+    let cpu = there.map(|there| there + cpu);
+    Ok((Measured { samples, bytes, rounds, elapsed, cpu, cpu_bytes: bytes, in_order }, halt))
+}
+
+fn charge(bench: &mut Bench, moved: u64, is_last: bool) -> Result<Duration, PerfError> {
+    let (near, _, _, served) = bench.ends.parts();
+    served.map_or(Ok(Duration::ZERO), |served| served.charge(near, moved, is_last))
 }

@@ -59,6 +59,8 @@ pub struct Options {
     pub pool_bytes_min: u64,
     /// How many rounds.
     pub limit: Limit,
+    /// Whether a round that is still under way at the end of the time is cancelled, once one has ended; to another host also the first one.
+    pub is_sharp: bool,
     /// What the shuffles and the pattern begin with.
     pub seed: u64,
     /// Whether to look at every byte at the end.
@@ -87,6 +89,7 @@ impl Options {
             pages: PagesChoice::Small,
             pool_bytes_min: 512 << 20,
             limit: Limit { rounds: 31, within: Duration::from_secs(20) },
+            is_sharp: false,
             seed: 1,
             verify: true,
             sabotage: false,

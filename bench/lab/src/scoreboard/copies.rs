@@ -49,8 +49,11 @@ fn rows_of(rivals: &[Rival<Pair>], report: &Report, unit: (&'static str, f64), w
 }
 
 pub(super) fn describe(report: &Report, who: &str) -> String {
-    let Report { gbps, rounds, min_us, cpu_s_per_gb, .. } = report;
-    format!("{who}, {gbps:.2} GB/s, {cpu_s_per_gb:.3} CPU s/GB, {rounds} rounds, min {min_us:.0} us, bytes verified")
+    let Report { gbps, gbps_p50, rounds, min_us, cpu_s_per_gb, .. } = report;
+    format!(
+        "{who}, {gbps_p50:.2} GB/s by the median round, {gbps:.2} by all, {cpu_s_per_gb:.3} CPU s/GB, {rounds} rounds, min {min_us:.0} us, \
+         bytes verified"
+    )
 }
 
 /// M3.

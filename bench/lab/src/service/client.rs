@@ -129,7 +129,12 @@ impl Client {
     }
 
     fn ask_once(&mut self, engine: &Engine, request: &Request, within: Duration) -> Result<Answer, ServiceError> {
-        let deadline = Instant::now() + within;
+        let number = self.begin(request, within)?;
+        self.answer(engine, number, within)
+    }
+
+    /// Asks; [`Client::answer`] waits for what is answered. Of what nobody waits for nothing is kept.
+    pub fn begin(&mut self, request: &Request, within: Duration) -> Result<u32, ServiceError> {
         let number = self.number();
         let bytes = serde_json::to_vec(request).map_err(|error| ServiceError::NotSent(error.into()))?;
         if bytes.len() > NOTE_BYTES_MAX {
@@ -139,7 +144,13 @@ impl Client {
             );
             return Err(ServiceError::NotSent(why.into()));
         }
-        self.send(Kind::Request.id(number), &bytes, deadline)?;
+        self.send(Kind::Request.id(number), &bytes, Instant::now() + within)?;
+        Ok(number)
+    }
+
+    /// Waits for the answer to the request of this number. A refusal is an error. One that is silent can be waited for again.
+    pub fn answer(&mut self, engine: &Engine, number: u32, within: Duration) -> Result<Answer, ServiceError> {
+        let deadline = Instant::now() + within;
         let mut whole = Vec::new();
         loop {
             let (kind, part) = self.receive(engine, number, &[Kind::Part, Kind::Last], (deadline, within))?;
@@ -156,6 +167,17 @@ impl Client {
             Ok(answer) => Ok(answer),
             Err(error) => Err(self.garbled(&error.to_string())),
         }
+    }
+
+    /// Asks something whose answer is of no use, without any wait, and throws away what was answered before. Answers whether there was
+    /// room for it.
+    pub fn mention(&mut self, engine: &Engine, request: &Request) -> bool {
+        engine.notifications(&mut self.notes);
+        self.notes.clear();
+        let id = Kind::Request.id(self.number());
+        let Ok(bytes) = serde_json::to_vec(request) else { return false };
+        // Dropped: nobody waits for it.
+        bytes.len() <= NOTE_BYTES_MAX && self.peer.notify(id, &bytes, Submit::new()).map(drop).is_ok()
     }
 
     /// Asks who answers.

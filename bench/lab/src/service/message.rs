@@ -95,6 +95,9 @@ pub enum Request {
         pool: String,
         /// Where the blocks lie, and what the pattern begins with.
         layout: LayoutSpec,
+        /// Only in the first so many bytes of the blocks, set after set and layer after layer; in all where absent.
+        #[serde(default)]
+        first_bytes: Option<u64>,
     },
     /// Take a pool back.
     Drop {
@@ -103,6 +106,14 @@ pub enum Request {
     },
     /// How much CPU time the process has used.
     Cpu,
+    /// What part of the server's CPU time is this peer's: the first one begins, more of them say how far it has come, so that
+    /// the time can be dealt out among all that measure by the bytes they move.
+    Charge {
+        /// Bytes that it has moved since the first one.
+        moved: u64,
+        /// Whether it has ended.
+        is_last: bool,
+    },
     /// What the doctor finds on this host.
     Doctor,
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::{Scope, ScopedJoinHandle};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use penstock::limits::NOTE_BYTES_MAX;
 use penstock::{Cause, Engine, EngineName, Epoch, Notification, Peer, Submit, SystemEnv};
 
+use super::charge::Ledger;
 use super::message::{self, Answer, Kind, Refusal};
 use super::tenant::{House, Purse, Tenant};
 
@@ -79,6 +81,7 @@ impl<'a> Server<'a> {
             purse: Purse::of(self.limits.pool_bytes),
             next: AtomicU64::new(1),
             doctor: self.doctor,
+            ledger: Mutex::new(Ledger::new()),
         };
         std::thread::scope(|scope| {
             let mut desk = Desk { scope, house: &house, limits: self.limits, guests: HashMap::new(), looked: None };

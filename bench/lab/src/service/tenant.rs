@@ -2,21 +2,21 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use penstock::config::PagesChoice;
 use penstock::region::Pool;
 use penstock::{Counter, Engine, Pages, Peer, PoolSpec, Rights, Submit, SubmitError, SystemEnv};
 
+use super::charge::Ledger;
 use super::message::{self, About, Answer, Refusal, Request};
-use crate::layout::{Destination, Layout, LayoutSpec};
+use crate::layout::{Destination, Layout, LayoutSpec, PLACES_MAX};
 use crate::measure::clock;
 use crate::results::machine::Machine;
 
 /// Pools of one peer.
 const POOLS_MAX: usize = 8;
-/// Places for blocks of one layout: their numbers are shuffled in memory, twice 4 bytes for each.
-const PLACES_MAX: u128 = 1 << 23;
 /// How long taking a pool back waits for a peer that still writes into it.
 const TAKE_BACK: Duration = Duration::from_secs(2);
 /// How long an answer waits for room at whoever asked.
@@ -58,12 +58,22 @@ pub(super) struct House<'a> {
     pub(super) next: AtomicU64,
     /// Has this host examined.
     pub(super) doctor: &'a (dyn Fn() -> serde_json::Value + Sync),
+    /// Whose part of this process's CPU time is which, by numbers of tenants.
+    pub(super) ledger: Mutex<Ledger<u64>>,
+}
+
+impl House<'_> {
+    fn ledger(&self) -> MutexGuard<'_, Ledger<u64>> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// One peer, served.
 pub(super) struct Tenant<'a> {
     house: &'a House<'a>,
     peer: Peer<SystemEnv>,
+    /// Its number in the ledger: the name of one that is gone may come again.
+    number: u64,
     pools: Vec<Given>,
 }
 
@@ -78,7 +88,8 @@ struct Given {
 
 impl<'a> Tenant<'a> {
     pub(super) fn new(house: &'a House<'a>, peer: Peer<SystemEnv>) -> Self {
-        Self { house, peer, pools: Vec::new() }
+        let number = house.next.fetch_add(1, Ordering::Relaxed);
+        Self { house, peer, number, pools: Vec::new() }
     }
 
     /// Does what it is asked until nobody can ask any more.
@@ -87,7 +98,9 @@ impl<'a> Tenant<'a> {
             if self.peer.ended().is_some() {
                 continue; // Nobody waits for it.
             }
+            let before = clock::thread_cpu();
             let done = message::request_of(&bytes).and_then(|request| self.perform(&request));
+            self.house.ledger().set_aside(clock::thread_cpu() - before);
             say(&self.peer, number, &done.unwrap_or_else(Answer::Refused));
         }
     }
@@ -105,9 +118,12 @@ impl<'a> Tenant<'a> {
                 crate::pattern::wipe(self.find(pool)?.pool.window());
                 Ok(Answer::Done)
             }
-            Request::Check { pool, layout } => {
+            Request::Check { pool, layout, first_bytes } => {
                 let given = self.find(pool)?;
-                let checked = fitting(layout, given.bytes)?.check(given.pool.window(), Destination::Remote);
+                let layout = fitting(layout, given.bytes)?;
+                // What is looked at are words.
+                let first = first_bytes.unwrap_or(u64::MAX) / 8 * 8;
+                let checked = layout.check_first(given.pool.window(), Destination::Remote, first);
                 Ok(checked.map_or_else(Answer::Wrong, |bytes| Answer::Checked { bytes }))
             }
             Request::Drop { pool } => {
@@ -118,6 +134,11 @@ impl<'a> Tenant<'a> {
                 Ok(Answer::Done)
             }
             Request::Cpu => Ok(Answer::Cpu { nanos: clock::process_cpu().as_nanos() as u64 }),
+            Request::Charge { moved, is_last } => {
+                let process = clock::process_cpu();
+                let charged = self.house.ledger().report(self.number, *moved, *is_last, Instant::now(), process);
+                Ok(Answer::Cpu { nanos: charged.as_nanos() as u64 })
+            }
             Request::Doctor => Ok(Answer::Doctor((self.house.doctor)())),
         }
     }
@@ -159,6 +180,7 @@ impl<'a> Tenant<'a> {
 
 impl Drop for Tenant<'_> {
     fn drop(&mut self) {
+        self.house.ledger().forget(&self.number, Instant::now(), clock::process_cpu());
         for given in self.pools.drain(..) {
             take_back(&self.house.purse, given);
         }
@@ -181,14 +203,10 @@ fn fitting(spec: &LayoutSpec, pool_bytes: u64) -> Result<Layout, Refusal> {
     if let Err(wrong) = spec.workload.check() {
         return Err(Refusal::Layout { why: wrong.to_string() });
     }
-    let workload = &spec.workload;
-    let place = u128::from(workload.stride_bytes()) * u128::from(workload.layers);
-    let needed = u128::from(workload.blocks) * spec.concurrency as u128;
-    let places = u128::from(spec.pool_bytes_min).div_ceil(place.max(1)).max(needed);
-    if places > PLACES_MAX {
+    if spec.places() > PLACES_MAX {
         return refuse("it has more than 8 million places for blocks; use larger blocks or a smaller pool");
     }
-    if places * place > u128::from(pool_bytes) {
+    if spec.pool_bytes() > pool_bytes {
         return refuse("it is larger than the pool");
     }
     Ok(Layout::new(spec))
@@ -212,7 +230,7 @@ fn about(house: &House<'_>) -> About {
 /// Sends an answer. Whoever takes none waits alone: its own thread is the one that ends up here.
 pub(super) fn say(peer: &Peer<SystemEnv>, number: u32, answer: &Answer) {
     for (id, bytes) in message::notes_of(number, answer) {
-        let deadline = std::time::Instant::now() + SAY;
+        let deadline = Instant::now() + SAY;
         loop {
             match peer.notify(id, &bytes, Submit::new().within(SAY)) {
                 // The next part follows when this one has arrived, so that a slow peer has one note under way.
@@ -220,7 +238,7 @@ pub(super) fn say(peer: &Peer<SystemEnv>, number: u32, answer: &Answer) {
                     Ok(_) => break,
                     Err(_) => return,
                 },
-                Err(SubmitError::Full { .. }) if std::time::Instant::now() < deadline => {
+                Err(SubmitError::Full { .. }) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(_) => return,

@@ -35,6 +35,8 @@ impl Companion {
         command.arg0("penstock").args(["__selftest-target", "--transport", transport.as_str(), "--directory"]);
         command.arg(directory);
         command.args(quick.then_some("--quick")).args((0..verbose).map(|_| "-v"));
+        // What a terminal sends to all of its foreground is for this process, which ends the other one itself.
+        command.process_group(0);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(Flaw::Companion)?;
         let errands = child.stdin.take();
         let stdout = child.stdout.take().expect("its standard output was asked for");

@@ -19,6 +19,8 @@ pub(crate) enum Flaw {
     Transfer(Fault),
     Access(AccessError),
     Copy(CopyError),
+    /// Somebody has asked for the end.
+    Interrupted,
     /// The folder for the rendezvous sockets cannot be made.
     Folder(std::io::Error),
     /// Another transport than the one under test was chosen.
@@ -88,6 +90,7 @@ impl fmt::Display for Flaw {
             Self::Transfer(fault) => write!(f, "a transfer failed: {fault}"),
             Self::Access(error) => error.fmt(f),
             Self::Copy(error) => write!(f, "the bare copy failed: {error}"),
+            Self::Interrupted => f.write_str("it was interrupted before its end"),
             Self::Folder(error) => {
                 write!(f, "cannot make a folder for sockets ({error}); set TMPDIR to a folder you may write to")
             }

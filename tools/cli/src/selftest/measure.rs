@@ -18,14 +18,16 @@ pub(crate) struct Figures {
     pub(crate) p50_us: f64,
     /// The same of the bare copy, measured in turns with it; bytes that go through sockets are no such copy.
     pub(crate) floor_us: Option<f64>,
-    /// Bytes of one transfer over its median time, in 10^9 bytes a second.
+    /// Bytes of all transfers over the time that all of them took, in 10^9 bytes a second.
     pub(crate) gbps: f64,
+    /// Bytes of one transfer over its median time.
+    pub(crate) gbps_p50: f64,
     /// `p50_us` over `floor_us`.
     pub(crate) vs_floor: Option<f64>,
 }
 
-/// Measures transfers and bare copies in turns, and has everything looked at afterwards.
-pub(crate) fn kv16(pair: &mut Pair, quick: bool) -> Result<Figures, Flaw> {
+/// Measures transfers and bare copies in turns, and has everything looked at afterwards; ends when `is_over` says so.
+pub(crate) fn kv16(pair: &mut Pair, quick: bool, is_over: &dyn Fn() -> bool) -> Result<Figures, Flaw> {
     let rounds = pair.layout.sets * if quick { 4 } else { 16 };
     let aside = pair.engine.pool(PoolSpec::host(pair.layout.bytes()).block(BLOCK_BYTES).label("floor"))?;
     let (near, aside) = (pair.near.window().clone(), aside.window().clone());
@@ -38,6 +40,9 @@ pub(crate) fn kv16(pair: &mut Pair, quick: bool) -> Result<Figures, Flaw> {
     let plans = pair.writes()?;
     let (mut ours, mut floor) = (Vec::with_capacity(rounds), Vec::with_capacity(rounds));
     for round in 0..rounds {
+        if is_over() {
+            return Err(Flaw::Interrupted);
+        }
         let set = round % plans.len();
         // Another one, far enough away that neither finds what the other has just read in the cache.
         let aside_set = (round + plans.len() / 2) % plans.len();
@@ -50,11 +55,14 @@ pub(crate) fn kv16(pair: &mut Pair, quick: bool) -> Result<Figures, Flaw> {
     }
     let has_floor = !pair.is_between_hosts();
     steps::write_everything(pair, 5, false)?;
+    let all: Duration = ours.iter().sum();
+    let (count, bytes) = (ours.len() as f64, plans[0].bytes() as f64);
     let (ours, floor) = (median(ours), median(floor));
     Ok(Figures {
         p50_us: ours.as_secs_f64() * 1e6,
         floor_us: has_floor.then_some(floor.as_secs_f64() * 1e6),
-        gbps: plans[0].bytes() as f64 / ours.as_secs_f64().max(1e-9) / 1e9,
+        gbps: count * bytes / all.as_secs_f64().max(1e-9) / 1e9,
+        gbps_p50: bytes / ours.as_secs_f64().max(1e-9) / 1e9,
         vs_floor: has_floor.then_some(ours.as_secs_f64() / floor.as_secs_f64().max(1e-9)),
     })
 }

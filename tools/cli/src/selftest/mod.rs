@@ -34,6 +34,7 @@ use crate::arguments::{SelftestOptions, TargetOptions, Transport};
 use crate::console::{self, Progress};
 use crate::failure::{Ended, Failure};
 use crate::folder::Folder;
+use crate::network::Over;
 
 /// What the names of folders begin with.
 const FOLDER_PREFIX: &str = "penstock-selftest-";
@@ -59,15 +60,19 @@ pub(crate) enum Sabotage {
 
 /// Tests all transports that were asked for and prints what came of it.
 pub(crate) fn run(options: &SelftestOptions, verbose: u8) -> Result<Ended, Failure> {
+    let over = Over::watch()?;
     let progress = Progress::new();
     let chosen = |transport: &Transport| options.transport.is_none_or(|only| only == *transport);
-    let run = Run { options, verbose, progress: &progress };
+    let run = Run { options, verbose, progress: &progress, over: &over };
     // What not every host has is tested when it is asked for.
     let usual = Transport::USUAL.into_iter().filter(chosen);
     let asked = options.transport.filter(|only| !Transport::USUAL.contains(only));
-    let rows = usual.chain(asked).map(|transport| run.over(transport)).collect();
+    let rows: Vec<Row> = usual.chain(asked).map_while(|transport| run.over(transport)).collect();
     drop(progress);
-    let report = Report::new(rows, options.transport.is_none(), options.quick);
+    let mut report = Report::new(rows, options.transport.is_none(), options.quick);
+    if over.is_set() {
+        report.cut_off();
+    }
     if options.json {
         console::print_json(&report)?
     } else {
@@ -87,43 +92,53 @@ struct Run<'a> {
     options: &'a SelftestOptions,
     verbose: u8,
     progress: &'a Progress,
+    over: &'a Over,
 }
 
 impl Run<'_> {
-    /// Tests one transport. The first thing that is wrong ends it: what follows would only repeat it.
-    fn over(&self, transport: Transport) -> Row {
+    /// Tests one transport, unless somebody has asked for the end. The first thing that is wrong ends it: what follows would only
+    /// repeat it.
+    fn over(&self, transport: Transport) -> Option<Row> {
+        if self.over.is_set() {
+            return None;
+        }
         let mut row = Row::of(transport);
+        self.fill(&mut row, transport);
+        Some(row)
+    }
+
+    fn fill(&self, row: &mut Row, transport: Transport) {
         let say = |what: &str| self.progress.say(&format!("{}: {what}", transport.as_str()));
         say("connecting");
         let mut pair = match self.connect(transport) {
             Ok(pair) => pair,
             Err(flaw) => {
                 row.add(Check::of("connect", Err(flaw)));
-                return row;
+                return;
             }
         };
         row.path = Some(pair.path());
         row.add(Check::of("connect", Ok(())));
         for (name, step) in steps::STEPS {
             say(name);
-            if !row.add(Check::of(name, step(&mut pair, self.options.sabotage))) {
-                return row;
+            let went = if self.over.is_set() { Err(Flaw::Interrupted) } else { step(&mut pair, self.options.sabotage) };
+            if !row.add(Check::of(name, went)) {
+                return;
             }
         }
         say("measuring");
-        match measure::kv16(&mut pair, self.options.quick) {
+        match measure::kv16(&mut pair, self.options.quick, &|| self.over.is_set()) {
             Ok(figures) => {
                 row.figures = Some(figures);
                 row.add(Check::of("measure", Ok(())));
             }
             Err(flaw) => {
                 row.add(Check::of("measure", Err(flaw)));
-                return row;
+                return;
             }
         }
         say("leaving");
         row.add(Check::of("leave", pair.leave()));
-        row
     }
 
     fn connect(&self, transport: Transport) -> Result<Pair, Flaw> {

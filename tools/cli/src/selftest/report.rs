@@ -20,6 +20,9 @@ pub(crate) struct Report {
     version: &'static str,
     ok: bool,
     quick: bool,
+    /// Somebody has asked for the end before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cut_off: Option<&'static str>,
     transports: Vec<Row>,
     absent: Vec<Absent>,
 }
@@ -79,7 +82,7 @@ impl Row {
         let figures = match &self.figures {
             Some(figures) => {
                 let vs_floor = figures.vs_floor.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}×"));
-                [console::time(figures.p50_us), format!("{:.1}", figures.gbps), vs_floor]
+                [console::time(figures.p50_us), format!("{:.1}", figures.gbps_p50), vs_floor]
             }
             None => ["–", "–", "–"].map(str::to_owned),
         };
@@ -92,7 +95,12 @@ impl Report {
     pub(crate) fn new(transports: Vec<Row>, all: bool, quick: bool) -> Self {
         let ok = !transports.is_empty() && transports.iter().all(|row| row.verified);
         let absent = ABSENT.iter().filter(|_| all).map(|&(transport, reason)| Absent { transport, reason }).collect();
-        Self { version: env!("CARGO_PKG_VERSION"), ok, quick, transports, absent }
+        Self { version: env!("CARGO_PKG_VERSION"), ok, quick, cut_off: None, transports, absent }
+    }
+
+    /// It was ended before everything was tested: nothing is well that was not.
+    pub(crate) fn cut_off(&mut self) {
+        (self.ok, self.cut_off) = (false, Some("interrupted"));
     }
 
     pub(crate) fn ok(&self) -> bool {
@@ -100,7 +108,7 @@ impl Report {
     }
 
     pub(crate) fn to_text(&self) -> String {
-        let head = ["transport", "path", "kv16 p50", "GB/s", "vs floor", "verified"].map(str::to_owned).to_vec();
+        let head = ["transport", "path", "kv16 p50", "GB/s p50", "vs floor", "verified"].map(str::to_owned).to_vec();
         let rows = self.transports.iter().map(Row::cells);
         let absent = self.absent.iter().map(|absent| vec![absent.transport.to_owned(), absent.reason.to_owned()]);
         let rows: Vec<_> = std::iter::once(head).chain(rows).chain(absent).collect();
@@ -111,6 +119,9 @@ impl Report {
                     text.push_str(&format!("\n{}, {}: {flaw}\n", row.transport, check.name));
                 }
             }
+        }
+        if let Some(why) = self.cut_off {
+            text.push_str(&format!("\ncut off: {why}; what is not listed was not tested\n"));
         }
         if self.quick {
             text.push_str("\n--quick: everything was tested, but the figures come from few rounds and small pools\n");

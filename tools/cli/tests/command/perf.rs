@@ -1,6 +1,10 @@
 //! `penstock perf`.
 
-use crate::run::{Folder, finish, penstock};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::run::{Folder, finish, penstock, wait};
 
 /// A few blocks, so that it takes no time even without optimisation.
 const TINY: &str = "name: tiny\nwhat: a test\nblock_bytes: 4096\nblocks: 64\nlayers: 2\n";
@@ -31,15 +35,20 @@ fn a_workload_of_ones_own_is_measured_and_verified() {
             "bytes",
             "blocks",
             "rounds",
+            "bytes_total",
+            "elapsed_s",
             "min_us",
             "p50_us",
             "p90_us",
             "p99_us",
             "gbps",
+            "gbps_p50",
             "post_us_p50",
             "cpu_s_per_gb",
             "floor_us",
             "verified",
+            "bytes_verified",
+            "cut_off",
             "path",
         ];
         let mut found: Vec<&str> = report.as_object().unwrap().keys().map(String::as_str).collect();
@@ -53,6 +62,11 @@ fn a_workload_of_ones_own_is_measured_and_verified() {
         );
         let sets = if arguments.contains(&"-P") { 2 } else { 1 };
         assert_eq!((&report["bytes"], &report["blocks"]), (&(sets * 64 * 2 * 4096).into(), &(sets * 64 * 2).into()));
+        let number = |key: &str| report[key].as_f64().unwrap();
+        assert_eq!(number("bytes_total"), 5.0 * number("bytes"), "{report}");
+        assert!((number("gbps") * number("elapsed_s") * 1e9 / number("bytes_total") - 1.0).abs() < 1e-6, "{report}");
+        assert!((number("gbps_p50") * number("p50_us") * 1e3 / number("bytes") - 1.0).abs() < 1e-6, "{report}");
+        assert!(report["cut_off"].is_null() && number("bytes_verified") > 0.0, "{report}");
         assert!(["p50_us", "floor_us", "gbps"].iter().all(|key| report[key].as_f64().unwrap() > 0.0), "{report}");
     }
 }
@@ -131,4 +145,126 @@ fn options_for_rdma_devices_are_refused_where_they_mean_nothing() {
     }
     let ran = finish(&mut folder.command(&["doctor", "127.0.0.1:1", "--devices", "mlx5_0"]));
     assert!(ran.status == 2 && ran.err.contains("reached over TCP"), "{ran:?}");
+}
+
+#[test]
+fn intervals_are_told_beside_the_table_and_not_with_json() {
+    let folder = Folder::new();
+    let tiny = folder.write("tiny.yaml", TINY);
+    let common = ["perf", "--transport", "local", "--workload", &tiny, "--pool-mib", "8", "-t", "0.5", "-i", "0.1"];
+    let ran = finish(&mut folder.command(&common));
+    assert!(ran.status == 0 && ran.err.lines().count() >= 3, "{ran:?}");
+    assert!(ran.err.lines().all(|line| line.contains(" s  ") && line.contains("bit/s), ")), "{ran:?}");
+    let ran = finish(&mut folder.command(&[&common[..], &["--json"]].concat()));
+    assert_eq!((ran.status, ran.err.as_str()), (0, ""), "{ran:?}");
+    assert!(ran.json()["gbps"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn blocks_of_a_few_bytes_are_measured_as_quickly_as_others() {
+    let folder = Folder::new();
+    let small = folder.write("small.yaml", "{name: small, what: a test, block_bytes: 8, blocks: 1, layers: 1}\n");
+    let start = Instant::now();
+    let ran = finish(&mut folder.command(&["perf", "--workload", &small, "--rounds", "50", "--json"]));
+    assert_eq!((ran.status, &ran.json()["verified"]), (0, &true.into()), "{ran:?}");
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    let ran = finish(&mut folder.command(&["perf", "--workload", &small, "--pool-mib", "512", "--rounds", "1"]));
+    assert!(ran.status == 2 && ran.err.contains("8 million places"), "{ran:?}");
+}
+
+#[test]
+fn pools_larger_than_all_memory_are_refused_at_once() {
+    let folder = Folder::new();
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+    let mib = total.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() >> 10;
+    // Each of the two would find room, alone.
+    let half = (mib * 6 / 10).to_string();
+    let start = Instant::now();
+    for arguments in [&["-P", "1000", "--pool-mib", &half][..], &["--pool-mib", &half], &["--pool-mib", "1048576"]] {
+        let ran = finish(&mut folder.command(&[&["perf", "-t", "1"], arguments].concat()));
+        assert_eq!((ran.status, ran.out.as_str()), (1, ""), "{ran:?}");
+        assert!(ran.err.contains("MiB that this host has left") && ran.err.contains("--pool-mib"), "{ran:?}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert_eq!(folder.left_behind(), Vec::<String>::new());
+}
+
+#[test]
+fn a_measurement_that_is_interrupted_says_what_it_has_and_leaves_nothing() {
+    let folder = Folder::new();
+    let tiny = folder.write("tiny.yaml", TINY);
+    for (transport, signal) in [("shm", "INT"), ("tcp", "TERM"), ("local", "INT")] {
+        let arguments =
+            ["perf", "--workload", &tiny, "--pool-mib", "8", "--transport", transport, "-t", "60", "-i", "0.1"];
+        let (status, out, err) = interrupted(&folder, &arguments, signal);
+        assert_eq!(status, Some(1), "{out}{err}");
+        assert!(out.contains("\ncut off   interrupted\n") && out.contains("\nrate  "), "{out}{err}");
+        assert!(out.ends_with("\nverified  NO: cut off\n"), "{out}");
+        assert_eq!(folder.left_behind(), Vec::<String>::new(), "{transport}");
+    }
+}
+
+#[test]
+fn one_that_is_interrupted_before_it_begins_leaves_nothing_either() {
+    let folder = Folder::new();
+    let tiny = folder.write("tiny.yaml", TINY);
+    for moment_ms in [0, 2, 5, 10, 20, 40] {
+        let arguments = ["perf", "--workload", &tiny, "--pool-mib", "64", "-t", "60", "--json"];
+        let mut child = folder.command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(moment_ms));
+        signal(&child, "TERM");
+        // By the signal itself, where it came before the command could look out for it.
+        assert!(matches!(wait(&mut child), Some(1) | None));
+        assert_eq!(folder.left_behind(), Vec::<String>::new(), "{moment_ms} ms");
+    }
+}
+
+#[test]
+fn a_target_that_is_killed_costs_nothing_of_what_was_measured() {
+    let folder = Folder::new();
+    let tiny = folder.write("tiny.yaml", TINY);
+    let arguments = ["perf", "--workload", &tiny, "--pool-mib", "8", "-t", "60", "-i", "0.1"];
+    let mut child = started(&folder, &arguments);
+    let mut err = first_interval(&mut child);
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let target = std::fs::read_to_string(children).unwrap().trim().to_owned();
+    assert!(Command::new("sh").args(["-c", &format!("kill -9 {target}")]).status().unwrap().success());
+    let status = wait(&mut child);
+    let mut out = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    err.read_to_string(&mut String::new()).unwrap();
+    assert_eq!(status, Some(1), "{out}");
+    assert!(out.contains("\ncut off   ") && out.contains("gone") && out.contains("\nrate  "), "{out}");
+    assert_eq!(folder.left_behind(), Vec::<String>::new());
+}
+
+fn started(folder: &Folder, arguments: &[&str]) -> Child {
+    folder.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits until it has measured for an interval.
+fn first_interval(child: &mut Child) -> BufReader<ChildStderr> {
+    let mut err = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    err.read_line(&mut line).unwrap();
+    assert!(line.contains("bit/s"), "{line}");
+    err
+}
+
+/// Runs until something was measured, and is asked to end.
+fn interrupted(folder: &Folder, arguments: &[&str], name: &str) -> (Option<i32>, String, String) {
+    let mut child = started(folder, arguments);
+    let mut err = first_interval(&mut child);
+    signal(&child, name);
+    let status = wait(&mut child);
+    let (mut out, mut rest) = (String::new(), String::new());
+    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    err.read_to_string(&mut rest).unwrap();
+    (status, out, rest)
+}
+
+fn signal(child: &Child, name: &str) {
+    let kill = format!("kill -s {name} {}", child.id());
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
 }

@@ -16,7 +16,7 @@ fn all_transports_of_this_host_pass() {
     assert_eq!(names, ["local", "shm", "tcp"]);
     for row in rows {
         assert_eq!(row["verified"], true, "{row}");
-        assert!(["p50_us", "gbps"].iter().all(|key| row[key].as_f64().unwrap() > 0.0), "{row}");
+        assert!(["p50_us", "gbps", "gbps_p50"].iter().all(|key| row[key].as_f64().unwrap() > 0.0), "{row}");
         // Sockets have no bare copy beside them.
         let has_floor = row["transport"] != "tcp";
         assert!(["floor_us", "vs_floor"].iter().all(|key| row[key].is_f64() == has_floor), "{row}");
@@ -73,6 +73,27 @@ fn the_other_process_ends_with_its_input() {
     assert_eq!(folder.left_behind(), Vec::<String>::new());
     let ran = finish(&mut folder.command(&arguments));
     assert_eq!(ran.status, 0, "without any input there is nothing to do: {ran:?}");
+}
+
+#[test]
+fn one_that_is_interrupted_says_so_and_leaves_nothing() {
+    let folder = Folder::new();
+    for moment_ms in [10, 50, 100, 300] {
+        let mut child = folder.command(&["selftest", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(moment_ms));
+        let kill = format!("kill -s INT {}", child.id());
+        assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        // By the signal itself, where it came before the command could look out for it.
+        let status = wait(&mut child);
+        assert!(matches!(status, Some(1) | None), "{status:?}");
+        let mut out = String::new();
+        std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut out).unwrap();
+        if status.is_some() {
+            let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+            assert_eq!((&report["ok"], &report["cut_off"]), (&false.into(), &"interrupted".into()), "{report}");
+        }
+        assert_eq!(folder.left_behind(), Vec::<String>::new(), "{moment_ms} ms");
+    }
 }
 
 /// Not even a test that is killed leaves a process behind.
