@@ -144,6 +144,10 @@ bugs! {
     ChunkGoesOnInAFreshBlock = "chunk-goes-on-in-a-fresh-block", caught by bytes_are_their_own;
     /// A subscriber whose queue was full is not told that it has lost something.
     LossUnsaid = "loss-unsaid", caught by told_once_after_bytes;
+    /// A session is said to be complete before the peer has said what it can do.
+    ConnectedBeforeAble = "connected-before-able", caught by answers_come_in_time;
+    /// A source that refuses what a rank of its sink can never mend goes on waiting for it.
+    OwnRefusalUnheard = "own-refusal-unheard", caught by answers_come_in_time;
 }
 
 /// The bug of this process: its place in [`Bug::ALL`] plus one, 0 for none.
@@ -188,7 +192,7 @@ mod tests {
 
     #[test]
     fn only_builds_with_hooks_have_bugs() {
-        assert_eq!(is(Bug::ALL[0]), false);
+        assert!(!is(Bug::ALL[0]));
         plant(Bug::ALL[0]);
         assert_eq!(is(Bug::ALL[0]), HAS_HOOKS);
     }

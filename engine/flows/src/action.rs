@@ -6,6 +6,8 @@ use penstock_core::{Direction, Generation, RegionId, Span};
 use penstock_session::PeerKey;
 use penstock_session::control::Said;
 
+use crate::desk::Report;
+
 /// Something that is being moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MoveId(pub u64);
@@ -129,6 +131,11 @@ pub enum Action {
     Free {
         /// What.
         ticket: Ticket,
+    },
+    /// A transfer has ended, and somebody wants to hear of it: see [`Desk::report`](crate::Desk::report).
+    Report {
+        /// How.
+        report: Box<Report>,
     },
     /// Something can be fetched: wake whoever waits.
     Tell,

@@ -10,12 +10,18 @@ use crate::desk::GateId;
 /// Something has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A session has begun. A peer that does not speak of transfers never says [`Able`](penstock_session::control::Able).
+    /// A session has begun. What the peer says next, as far as it concerns this layer, is [`Able`](penstock_session::control::Able), or it is
+    /// [`Event::Unable`].
     Joined {
         /// With whom.
         peer: PeerKey,
         /// What it is called.
         name: EngineName,
+    },
+    /// A peer has said everything that it says when a session begins, and not that it speaks of transfers: its release is older.
+    Unable {
+        /// Who.
+        peer: PeerKey,
     },
     /// A peer has said something.
     Said {

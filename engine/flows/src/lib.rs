@@ -55,7 +55,7 @@ pub use input::{
 pub use layout::{Layout, LayoutError, LayoutFault};
 pub use output::{Lending, Loans, Part, Send, SendFailed, SourceLegs, SourceWish};
 pub use part::{LegError, PartLanded};
-pub use partners::{LayoutKey, LayoutRefused};
+pub use partners::{LayoutKey, LayoutRefused, Silence};
 pub use ranks::{NotSpread, RankOf, Spread};
 pub use shards::{Difference, Pair, Unfit};
 pub use status::Status;

@@ -44,13 +44,43 @@ pub enum LayoutRefused {
     Wrong(#[from] LayoutError),
 }
 
+/// Why a call cannot name a peer. What transfers, parents and chunks answer says the same of it, in these words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Silence {
+    /// Its session is over.
+    #[error("is gone; connect again when it is back, and name the peer that this gives")]
+    Gone,
+    /// Its session is not complete.
+    #[error("has not said yet what it can do; name it when `connect` has answered, or `Engine::peers` has it")]
+    NotYet,
+    /// It speaks no version of this layer that is spoken here, or none at all.
+    #[error("is of a release that does not speak of transfers by name; upgrade it, or use plans")]
+    NotSpoken,
+}
+
+/// What a peer has said of what it can do.
+#[derive(Debug)]
+enum Ability {
+    /// Nothing.
+    Unsaid,
+    /// That it speaks of transfers in a version that is spoken here.
+    Able,
+    /// That it does not, or everything else and not this.
+    Lacks,
+}
+
 /// One peer.
 #[derive(Debug)]
 struct Partner {
     name: EngineName,
-    /// Its words, if it speaks of transfers in a version that is spoken here.
-    able: Option<Able>,
+    ability: Ability,
     layouts: BTreeMap<u32, Arc<Layout>>,
+}
+
+impl Partner {
+    fn is_able(&self) -> bool {
+        matches!(self.ability, Ability::Able)
+    }
 }
 
 /// All of them, and this engine's own layouts.
@@ -68,7 +98,7 @@ pub(crate) struct Partners {
 impl Partners {
     /// A session has begun.
     pub(crate) fn joined(&mut self, peer: PeerKey, name: EngineName) {
-        self.partners.insert(peer, Partner { name, able: None, layouts: BTreeMap::new() });
+        self.partners.insert(peer, Partner { name, ability: Ability::Unsaid, layouts: BTreeMap::new() });
     }
 
     /// A session is over. Answers with whom it was, if that is known.
@@ -82,28 +112,45 @@ impl Partners {
         self.partners.get(&peer).map(|partner| &partner.name)
     }
 
-    /// Whether a peer speaks of transfers.
-    pub(crate) fn is_able_now(&self, peer: PeerKey) -> bool {
-        self.partners.get(&peer).is_some_and(|partner| partner.able.is_some())
+    /// Whether a peer speaks of transfers, and if not, why not.
+    pub(crate) fn speaks(&self, peer: PeerKey) -> Result<(), Silence> {
+        match self.partners.get(&peer).map(|partner| &partner.ability) {
+            Some(Ability::Able) => Ok(()),
+            Some(Ability::Unsaid) => Err(Silence::NotYet),
+            Some(Ability::Lacks) => Err(Silence::NotSpoken),
+            None => Err(Silence::Gone),
+        }
+    }
+
+    /// A peer has said everything that it says when a session begins, and nothing of transfers.
+    pub(crate) fn is_unable(&mut self, peer: PeerKey) {
+        if let Some(partner) = self.partners.get_mut(&peer)
+            && matches!(partner.ability, Ability::Unsaid)
+        {
+            partner.ability = Ability::Lacks;
+        }
     }
 
     /// A peer speaks of transfers. Answers what it is to hear first.
-    pub(crate) fn is_able(&mut self, peer: PeerKey, able: Able) -> Vec<Said> {
+    pub(crate) fn is_able(&mut self, peer: PeerKey, able: &Able) -> Vec<Said> {
         let Some(partner) = self.partners.get_mut(&peer) else { return Vec::new() };
         let (min, max) = CONTROL_VERSIONS;
         let is_spoken = able.version_min <= max && able.version_max >= min;
         // Said once: what follows is under the words that were said then.
-        if !is_spoken || able.tag == 0 || partner.able.is_some() {
+        if !is_spoken && matches!(partner.ability, Ability::Unsaid) {
+            partner.ability = Ability::Lacks;
+        }
+        if !is_spoken || able.tag == 0 || matches!(partner.ability, Ability::Able) {
             self.refused += u64::from(is_spoken);
             return Vec::new();
         }
-        partner.able = Some(able);
+        partner.ability = Ability::Able;
         self.own.values().map(|own| Said::LayoutNews(own.news().clone())).collect()
     }
 
     /// Peers that speak of transfers.
     pub(crate) fn able(&self) -> impl Iterator<Item = PeerKey> + '_ {
-        self.partners.iter().filter(|(_, partner)| partner.able.is_some()).map(|(peer, _)| *peer)
+        self.partners.iter().filter(|(_, partner)| partner.is_able()).map(|(peer, _)| *peer)
     }
 
     /// A layout of this engine; its number and generation are chosen here. Answers what is to be told to all.
@@ -139,7 +186,7 @@ impl Partners {
 
     /// A peer has said that it has a layout. Whether all of it lies in its region is seen when it is used.
     pub(crate) fn learn(&mut self, peer: PeerKey, news: LayoutNews) {
-        let Some(partner) = self.partners.get_mut(&peer).filter(|partner| partner.able.is_some()) else {
+        let Some(partner) = self.partners.get_mut(&peer).filter(|partner| partner.is_able()) else {
             self.refused += 1;
             return;
         };

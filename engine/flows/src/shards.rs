@@ -68,6 +68,14 @@ pub struct Unfit {
     pub why: Difference,
 }
 
+impl Unfit {
+    /// The same for whoever stands elsewhere: what is meant by "here" and by "there", and what differs first, as words may be cut.
+    pub fn between(&self, here: &str, there: &str) -> String {
+        let why = self.why.to_string().replace(" here", &format!(" {here}")).replace(" there", &format!(" {there}"));
+        format!("{why} (layout {:?} {here}, {:?} {there})", self.here, self.there)
+    }
+}
+
 /// What differs between two layouts so that nothing can be moved between them. Numbers are first this engine's, then the peer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Difference {

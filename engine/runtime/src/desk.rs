@@ -4,13 +4,13 @@
 //! was decided, and frames leave in that order.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Config, Env, Moment, NoteId};
-use penstock_flows::desk::{Broken, RELAY, Settings, part_of};
+use penstock_flows::desk::{Broken, RELAY, Reported, Settings, part_of};
 use penstock_flows::{Action, Desk, Event, Ticket};
 use penstock_memory::Blocks;
 use penstock_session::PeerKey;
@@ -31,6 +31,8 @@ pub(crate) struct DeskShell {
     tellings: AtomicU64,
     /// Notes whose number begins with it are landings.
     tag: u64,
+    /// Of which ends the desk reports, as bits.
+    reported: AtomicU8,
     kept: Mutex<Kept>,
 }
 
@@ -49,7 +51,14 @@ impl DeskShell {
     pub(crate) fn new(config: &Config, random: [u64; 3]) -> Self {
         let desk = Desk::new(Settings::of(config), random);
         let tag = desk.tag();
-        Self { desk: Mutex::new(desk), told: Condvar::new(), tellings: AtomicU64::new(0), tag, kept: Mutex::default() }
+        Self {
+            desk: Mutex::new(desk),
+            told: Condvar::new(),
+            tellings: AtomicU64::new(0),
+            tag,
+            reported: AtomicU8::new(0),
+            kept: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Desk> {
@@ -145,6 +154,14 @@ impl DeskShell {
     /// Something has happened.
     pub(crate) fn handle(&self, event: Event, now: Moment) {
         self.lock().handle(event, now);
+    }
+
+    /// Of which ends of transfers [`Action::Report`] is wanted.
+    pub(crate) fn report(&self, reported: Reported) {
+        let bits = u8::from(reported.failures) | u8::from(reported.successes) << 1;
+        if self.reported.swap(bits, Ordering::Relaxed) != bits {
+            self.lock().report(reported);
+        }
     }
 
     /// When something has to be done though nothing happens.

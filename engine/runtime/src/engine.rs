@@ -10,6 +10,7 @@ use std::time::Duration;
 use penstock_core::config::{Config, PagesChoice};
 use penstock_core::env::{Address, Listener, Reactor};
 use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
+use penstock_flows::Event;
 use penstock_memory::{HostMemory, PoolSpec, Registry, fork};
 use penstock_ring::mpsc;
 use penstock_session::Card;
@@ -18,10 +19,12 @@ use penstock_transport::host::Commons;
 use penstock_transport::{Driver, Reach, Transport};
 
 use crate::control::{Control, Wanted};
+use crate::desk::key_of;
 use crate::error::{ConnectError, RegionError, StartError};
 use crate::hub::{Hub, Inline};
 use crate::inbox::Notification;
 use crate::peer::Peer;
+use crate::peer_state::PeerState;
 use crate::quiesce::Quarantined;
 use crate::region::{LocalRegion, Pool};
 use crate::shared::{ControlCall, Pending, Port, Shared, SharedParts};
@@ -258,11 +261,9 @@ impl<E: Env> Engine<E> {
 
     pub(crate) fn begin(&self, mut wanted: Wanted) -> Result<Connecting<E>, ConnectError> {
         let shared = &self.hub.shared;
-        let answer = Arc::new(Pending::default());
         let name = wanted.name.clone();
         if let Some(peer) = shared.peers.with_epoch(wanted.epoch) {
-            answer.answer(Ok(peer));
-            return Ok(Connecting { hub: Arc::clone(&self.hub), answer, name });
+            return Ok(self.found(name, peer));
         }
         if !shared.reaches(Reach::Host) {
             wanted.socket = None;
@@ -281,17 +282,26 @@ impl<E: Env> Engine<E> {
                 Err(error) => return Err(error.into()),
             }
         }
+        let answer = Arc::new(Pending::default());
         shared.control.call(ControlCall::Connect { wanted, answer: Arc::clone(&answer) });
         Ok(Connecting { hub: Arc::clone(&self.hub), answer, name })
     }
 
-    /// All peers with a standing session, whoever connected.
+    /// A session that stands already, and may not be complete.
+    pub(crate) fn found(&self, name: String, peer: Arc<PeerState>) -> Connecting<E> {
+        let answer = Arc::new(Pending::default());
+        answer.answer(Ok(peer));
+        Connecting { hub: Arc::clone(&self.hub), answer, name }
+    }
+
+    /// All peers with a standing session, whoever connected. One that has called this engine is among them as soon as it is known what it
+    /// can do and what it has, so that any call may name it; not later than its own `connect` returns.
     pub fn peers(&self) -> Vec<Peer<E>> {
         if fork::in_child() {
             return Vec::new(); // None of them is the child's, and the table may be locked for ever.
         }
-        let standing = self.hub.shared.peers.standing();
-        standing.into_iter().map(|state| Peer { hub: Arc::clone(&self.hub), state }).collect()
+        let standing = self.hub.shared.peers.standing().into_iter().filter(|state| state.is_complete());
+        standing.map(|state| Peer { hub: Arc::clone(&self.hub), state }).collect()
     }
 
     /// One turn of an inline engine; answers whether anything happened. Others work by themselves.
@@ -422,16 +432,30 @@ pub struct Connecting<E: Env> {
 }
 
 impl<E: Env> Connecting<E> {
-    /// The answer, once there is one. A peer is ready when what it had to offer is known.
+    /// The answer, once there is one. A peer is ready when what it can do and what it had to offer is known: its regions, its counters and
+    /// its layouts.
     pub fn poll(&self) -> Option<Result<Peer<E>, ConnectError>> {
         match self.answer.peek()? {
             Ok(state) => match state.refusal(&self.name) {
                 Some(error) => Some(Err(error)),
-                None if state.is_introduced() => Some(Ok(Peer { hub: Arc::clone(&self.hub), state })),
-                None => None,
+                None if state.is_complete() => Some(Ok(Peer { hub: Arc::clone(&self.hub), state })),
+                None => state.ended().map(|cause| Err(self.lost(cause))),
             },
             Err(error) => Some(Err(error)),
         }
+    }
+
+    /// The time is over. A peer whose regions are known, and that has not said what it can do, is of a release that says nothing of it.
+    fn at_the_end(&self) -> Option<Result<Peer<E>, ConnectError>> {
+        let state = self.answer.peek()?.ok().filter(|state| state.is_introduced() && state.ended().is_none())?;
+        if state.landing_tag().is_none() {
+            self.hub.shared.call_desk(|desk, now| desk.handle(Event::Unable { peer: key_of(&state) }, now));
+        }
+        Some(Ok(Peer { hub: Arc::clone(&self.hub), state }))
+    }
+
+    fn lost(&self, cause: Cause) -> ConnectError {
+        ConnectError::Lost { name: self.name.clone(), reason: format!("before its session was complete, {cause}") }
     }
 
     /// Waits for the answer, at most so long.
@@ -442,17 +466,13 @@ impl<E: Env> Connecting<E> {
         if self.hub.is_inline() {
             self.hub.progress().map_err(ConnectError::Call)?;
             self.hub.wait_until(until, || self.poll().is_some());
-            return self.poll().unwrap_or_else(|| Err(timed_out()));
+            return self.poll().or_else(|| self.at_the_end()).unwrap_or_else(|| Err(timed_out()));
         }
         self.answer.sleep(within);
         let state = self.answer.peek().ok_or_else(timed_out)??;
         let peer = Peer { hub: Arc::clone(&self.hub), state };
-        let introduced = peer.wait_for_news(until.since(env.now()), || peer.state.is_introduced());
-        match peer.state.refusal(&self.name) {
-            Some(error) => Err(error),
-            None if introduced => Ok(peer),
-            None => Err(timed_out()),
-        }
+        peer.wait_for_news(until.since(env.now()), || peer.state.is_complete());
+        self.poll().or_else(|| self.at_the_end()).unwrap_or_else(|| Err(timed_out()))
     }
 }
 

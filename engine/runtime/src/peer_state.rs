@@ -93,8 +93,10 @@ struct Book {
     counter_places: HashMap<u32, (String, u32)>,
     /// Descriptors that were announced and are not mapped yet.
     tokens: usize,
-    /// The first announcement has come: what existed at connecting is known.
+    /// The first announcement has come: regions and counters that existed at connecting are known.
     introduced: bool,
+    /// It is known what it can do, and its layouts that existed at connecting are: no call that names it has to wait for anything.
+    complete: bool,
     /// The revision of the peer's log that the announcements reflect.
     revision: u64,
 }
@@ -377,6 +379,17 @@ impl PeerState {
 
     pub(crate) fn counter(&self, label: &str) -> Option<CounterRef> {
         self.book().counters.get(label).copied()
+    }
+
+    /// Its session is complete.
+    pub(crate) fn completed(&self) {
+        self.book().complete = true;
+        self.news.notify_all();
+    }
+
+    /// Whether its session is complete, or was before it ended.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.book().complete
     }
 
     pub(crate) fn is_introduced(&self) -> bool {

@@ -181,7 +181,7 @@ impl<E: Env> Engine<E> {
         let shared = &self.hub.shared;
         shared.check_usable().map_err(ConnectError::Call)?;
         if let Some(state) = shared.peers.with_name(name) {
-            return Ok(Peer { hub: std::sync::Arc::clone(&self.hub), state });
+            return self.found(name.to_string(), state).wait(until.since(shared.env.now()));
         }
         let wanted = find(until)?;
         if wanted.socket.is_none() {

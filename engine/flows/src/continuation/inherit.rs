@@ -5,6 +5,8 @@ use blake2::{Blake2s, Digest};
 use penstock_core::Cause;
 use penstock_session::control::BLOCKS_MAX;
 
+use crate::partners::Silence;
+
 /// What two requests have to agree in before one may have blocks of the other. Digests of the caller's own making.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Isolation {
@@ -118,9 +120,15 @@ pub enum Miss {
     /// No answer came in time.
     #[error("the other engine has not answered in time")]
     Late,
-    /// The other engine is gone.
-    #[error("the other engine is gone")]
+    /// The session with the other engine is over.
+    #[error("the other engine {}", Silence::Gone)]
     PeerLost,
+    /// The session with the other engine is not complete.
+    #[error("the other engine {}", Silence::NotYet)]
+    NotYet,
+    /// The other engine does not speak of transfers by name, and so of no parents.
+    #[error("the other engine {}", Silence::NotSpoken)]
+    NotSpoken,
     /// What it answered makes no sense.
     #[error("what the other engine answered makes no sense: is it of another release?")]
     Senseless,
@@ -130,6 +138,16 @@ pub enum Miss {
     /// A reason that this release does not know.
     #[error("the other engine gave reason {0}, which this release does not know")]
     Other(u16),
+}
+
+impl From<Silence> for Miss {
+    fn from(silence: Silence) -> Self {
+        match silence {
+            Silence::Gone => Self::PeerLost,
+            Silence::NotYet => Self::NotYet,
+            Silence::NotSpoken => Self::NotSpoken,
+        }
+    }
 }
 
 impl Miss {

@@ -133,9 +133,7 @@ impl Desk {
         within: Duration,
         now: Moment,
     ) -> Result<AskKey, Miss> {
-        if !self.is_able(peer) {
-            return Err(Miss::PeerLost);
-        }
+        self.speaks(peer)?;
         let ask = self.abroad.asks.ask(peer, parent, isolation, tokens, within, now);
         self.drain_abroad(now);
         ask

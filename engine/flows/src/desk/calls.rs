@@ -22,7 +22,7 @@ use crate::input::{Happening, MemoryPolicy, NoMemory, Piece, Pull, Receive, Sink
 use crate::layout::Layout;
 use crate::output::{Lending, Loans, Send, SendFailed, SourceLegs};
 use crate::part::LegError;
-use crate::partners::LayoutKey;
+use crate::partners::{LayoutKey, Silence};
 use crate::ranks::{NotSpread, Spread};
 use crate::shards::{Pair, Unfit};
 use crate::status::Status;
@@ -111,17 +111,32 @@ pub enum CallError {
     #[error(transparent)]
     Unfit(#[from] Unfit),
     /// A rank of the source has told of no such layout.
-    #[error("rank {rank} of the source has told of no layout {label:?}; wait for it with `Peer::wait_layout`")]
+    #[error(
+        "rank {rank} of the source has told of no layout {label:?} (of these: {known}); wait for one that is made after the session \
+         began with `Peer::wait_layout`"
+    )]
     NoSuchLayout {
         /// Which rank.
         rank: u16,
         /// The layout.
         label: String,
+        /// The labels of those that it has told of.
+        known: String,
+    },
+    /// The session with a source is over.
+    #[error("rank {rank} of the source {}", Silence::Gone)]
+    PeerLost {
+        /// Which.
+        rank: u16,
+    },
+    /// The session with a source is not complete.
+    #[error("rank {rank} of the source {}", Silence::NotYet)]
+    NotYet {
+        /// Which.
+        rank: u16,
     },
     /// A source does not speak of transfers by name.
-    #[error(
-        "rank {rank} of the source is an engine that does not speak of transfers by name; upgrade it, or use plans"
-    )]
+    #[error("rank {rank} of the source {}", Silence::NotSpoken)]
     NotSpoken {
         /// Which.
         rank: u16,
@@ -155,6 +170,16 @@ pub enum CallError {
         /// The most.
         most: usize,
     },
+}
+
+impl CallError {
+    fn of(silence: Silence, rank: u16) -> Self {
+        match silence {
+            Silence::Gone => Self::PeerLost { rank },
+            Silence::NotYet => Self::NotYet { rank },
+            Silence::NotSpoken => Self::NotSpoken { rank },
+        }
+    }
 }
 
 impl Desk {
@@ -257,8 +282,8 @@ impl Desk {
         now: Moment,
     ) -> Result<EntryKey, CallError> {
         let layout = Arc::clone(self.partners.own(how.layout).ok_or(CallError::NoLayout)?);
-        if let Some(&(rank, _)) = how.sources.iter().find(|(_, peer)| !self.is_able(*peer)) {
-            return Err(CallError::NotSpoken { rank });
+        for &(rank, peer) in &how.sources {
+            self.speaks(peer).map_err(|silence| CallError::of(silence, rank))?;
         }
         if how.trace.len() > TRACE_BYTES_MAX {
             return Err(CallError::Trace(how.trace.len()));
@@ -309,11 +334,12 @@ impl Desk {
         let ranks = u16::try_from(peers.len()).ok().filter(|&ranks| ranks > 0).ok_or(LegError::Sources)?;
         let mut found: Vec<(u16, PeerKey)> = Vec::new();
         for (number, &peer) in (0..).zip(peers) {
-            if !self.is_able(peer) {
-                return Err(CallError::NotSpoken { rank: number });
-            }
-            let theirs = self.partners.theirs(peer, label);
-            let theirs = theirs.ok_or_else(|| CallError::NoSuchLayout { rank: number, label: label.to_owned() })?;
+            self.speaks(peer).map_err(|silence| CallError::of(silence, number))?;
+            let theirs = self.partners.theirs(peer, label).ok_or_else(|| CallError::NoSuchLayout {
+                rank: number,
+                label: label.to_owned(),
+                known: self.labels_of(peer).join(", "),
+            })?;
             let spread = Spread::of(theirs, (number, ranks))?;
             if spread.sources_of(ours, rank).contains(&number) {
                 Pair::spread(theirs, ours, &spread, number, rank)?;
@@ -535,7 +561,7 @@ impl Desk {
         if let Some(held) = self.transfers.get_mut(key) {
             held.is_released = true;
         }
-        self.let_go_if_over(key);
+        self.let_go_if_over(key, now);
     }
 }
 

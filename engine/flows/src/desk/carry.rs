@@ -200,7 +200,7 @@ impl Desk {
         // One whose end is known waits for nothing but to be named and let go.
         if !self.transfers.is_live(key) {
             self.name_if_quiet(key, now);
-            return self.let_go_if_over(key);
+            return self.let_go_if_over(key, now);
         }
         let Some(flow) = self.flow(key) else { return };
         let how = match (flow.status(), flow) {
@@ -214,6 +214,9 @@ impl Desk {
             (Ended::Received, Flow::Pull(pulled)) => Some(pulled.pull.legs().received()),
             _ => None,
         };
+        if self.reported.successes || how == Ended::Failed && self.reported.failures {
+            self.report_end(key);
+        }
         if self.transfers.close(key, how, now) {
             received.into_iter().for_each(|tokens| self.totals.note(tokens));
             self.table_due = self.table_due.min(now + self.settings.transfers.tomb_age);
@@ -227,7 +230,7 @@ impl Desk {
                 self.note_read(key);
             }
         }
-        self.let_go_if_over(key);
+        self.let_go_if_over(key, now);
     }
 
     /// A request that has failed is named when nothing touches its memory any more, so that it can be freed; when the time for that is over,
@@ -249,7 +252,7 @@ impl Desk {
     }
 
     /// An ended transfer of which nothing is under way, and which nobody asks for any more.
-    pub(super) fn let_go_if_over(&mut self, key: EntryKey) {
+    pub(super) fn let_go_if_over(&mut self, key: EntryKey, now: Moment) {
         if !self.transfers.get(key).is_some_and(|held| held.is_released && held.flow.is_over()) {
             return;
         }
@@ -260,6 +263,7 @@ impl Desk {
         }
         held.flow.each_peer(|peer| self.shares.remove(peer, key));
         held.page.into_iter().for_each(|page| self.book.leave(page));
+        self.remember_why(&held.flow, now);
         self.memory.drop(held.flow);
     }
 }

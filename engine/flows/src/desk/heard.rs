@@ -14,11 +14,15 @@ use penstock_session::{PeerKey, Said, TransferId};
 
 use super::Desk;
 use super::flow::{Flow, Sink};
+use super::refusing::unfit;
 use crate::action::{MoveId, Urgency, WatchId};
 use crate::cause::FlowCause;
 use crate::part::{LegError, PartLanded, bounded};
 use crate::partners::LayoutKey;
 use crate::shards::Pair;
+
+/// What both sides have to be told where one pushes and the other pulls.
+const BOTH_OR_NEITHER: &str = "give it `Send::lend` on one side and `Receive::pull` on the other, or neither";
 
 /// What whoever has said something waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +38,7 @@ enum Waits {
 
 /// Why a word was not taken: it is answered, or only counted.
 #[derive(Clone, Copy)]
-enum NotTaken {
+pub(super) enum NotTaken {
     Answered {
         leg: u32,
         code: FlowCause,
@@ -117,7 +121,10 @@ impl Desk {
     /// Who speaks of a transfer that has ended here, and of which nothing is left, hears that.
     fn answer_late(&mut self, peer: PeerKey, transfer: TransferId, waits: Waits) {
         match waits {
-            Waits::ForBytes => self.say_unknown(peer, transfer, FlowCause::Aborted, "it has ended there"),
+            Waits::ForBytes => match self.epitaphs.of(transfer).map(|(cause, words)| (cause, words.to_owned())) {
+                Some((cause, words)) => self.say_unknown(peer, transfer, cause, &words),
+                None => self.say_unknown(peer, transfer, FlowCause::Aborted, "it has ended there"),
+            },
             Waits::ForQuiet { number } => {
                 self.say(peer, Said::AbortAck(AbortAck { head: nobody(transfer), number, is_drained: true }));
             }
@@ -265,9 +272,14 @@ impl Desk {
     /// A rank of the sink will read.
     fn claimed(&mut self, key: EntryKey, peer: PeerKey, claim: &Claim) -> Result<(), NotTaken> {
         let refuse = || NotTaken::Answered { leg: 0, code: FlowCause::Refused, expected: 0 };
-        let Some(Flow::Lent(lent)) = self.flow_mut(key) else { return Err(refuse()) };
-        let Head { rank, ranks, .. } = claim.head;
-        lent.places.claim(rank, ranks, peer, false).map_err(|_| refuse())?;
+        let Head { transfer, rank, ranks, .. } = claim.head;
+        let Some(Flow::Lent(lent)) = self.flow_mut(key) else {
+            let words = format!("{transfer}: the source does not lend, and the sink pulls; {BOTH_OR_NEITHER}");
+            return Err(self.refuse(key, peer, claim.head, (FlowCause::Refused, words)));
+        };
+        if let Err(error) = lent.places.claim(rank, ranks, peer, false) {
+            return Err(self.not_a_rank(key, peer, claim.head, error));
+        }
         if let Some(failed) = lent.loans.failure() {
             let (head, cause, words) = (*lent.loans.head(), failed.cause.code(), failed.words.clone());
             self.say(peer, Said::Fail(Fail { head, cause, words, missing: Vec::new() }));
@@ -281,28 +293,39 @@ impl Desk {
 
     /// A source lends.
     fn lent(&mut self, key: EntryKey, peer: PeerKey, lend: &Lend, now: Moment) -> Result<(), NotTaken> {
-        let refuse = |code| NotTaken::Answered { leg: 0, code, expected: 0 };
+        let refuse = || NotTaken::Answered { leg: 0, code: FlowCause::Refused, expected: 0 };
         let theirs = LayoutKey { number: lend.layout, generation: lend.layout_generation };
         let held = self.transfers.get_mut(key).map(|held| &mut held.flow);
-        let Some(Flow::Pull(pulled)) = held else { return Err(refuse(FlowCause::Refused)) };
+        let Some(Flow::Pull(pulled)) = held else { return Err(refuse()) };
         if pulled.sources.get(&lend.head.rank) != Some(&peer) {
             return Err(NotTaken::Counted);
         }
+        let transfer = lend.head.transfer;
         let fits = match self.partners.pair(peer, theirs, pulled.pull.legs().layout()) {
-            Some(pair) => pair.map_err(|unfit| unfit.to_string()),
-            None => Err("the source has withdrawn its layout".to_owned()),
+            Some(pair) => pair.map_err(|error| unfit(transfer, &error, ("at the sink", "at the source"))),
+            None => Err((FlowCause::Unfit, format!("{transfer}: the source has withdrawn its layout"))),
         };
         let (cause, words) = match fits {
             Ok(pair) => match pulled.pull.lent(lend.head.rank, &pair, lend, now) {
                 // What has ended is told of by the failure that ended it.
                 Ok(()) | Err(LegError::Ended(_) | LegError::Done) => return Ok(()),
-                Err(error) => (FlowCause::Refused, error.to_string()),
+                Err(error) => (FlowCause::Refused, format!("{transfer}: {error}")),
             },
-            Err(unfit) => (FlowCause::Unfit, unfit),
+            Err(refusal) => refusal,
         };
-        // The source only hears that it was refused: whoever waits here has to hear why.
+        // The source hears the same, in the words of this failure.
         pulled.pull.fail_here(cause, &words, now);
-        Err(refuse(cause))
+        Err(NotTaken::Counted)
+    }
+
+    /// Who says something of a rank that it cannot have. Where both sides count ranks otherwise, none of them will ever be served.
+    fn not_a_rank(&mut self, key: EntryKey, peer: PeerKey, theirs: Head, error: PlaceError) -> NotTaken {
+        let words = format!("{}: {error}", theirs.transfer);
+        match error {
+            PlaceError::Disagrees { .. } => self.refuse(key, peer, theirs, (FlowCause::Refused, words)),
+            PlaceError::NothingFor { .. } => self.turn_away(peer, theirs.transfer, (FlowCause::Unfit, words)),
+            _ => self.turn_away(peer, theirs.transfer, (FlowCause::Refused, words)),
+        }
     }
 
     /// A rank of the sink has room.
@@ -311,15 +334,18 @@ impl Desk {
         let refuse = |code, expected| NotTaken::Answered { leg, code, expected };
         let theirs = LayoutKey { number: grant.layout, generation: grant.layout_generation };
         let held = self.transfers.get_mut(key).map(|held| &mut held.flow);
-        let Some(Flow::Source(source)) = held else { return Err(refuse(FlowCause::Refused, 0)) };
-        let Head { rank, ranks, .. } = grant.head;
+        let head = grant.head;
+        let Head { transfer, rank, ranks, .. } = head;
+        let Some(Flow::Source(source)) = held else {
+            let words = format!("{transfer}: the source lends, and the sink waits to be sent it; {BOTH_OR_NEITHER}");
+            return Err(self.refuse(key, peer, head, (FlowCause::Refused, words)));
+        };
         // Who goes on is the engine that was there before, in the same life: another one is refused.
         let resumes = grant.resumes && source.legs.peer(rank) == Some(peer);
         let claimed = source.legs.claim(rank, ranks, peer, resumes);
-        claimed.map_err(|error| match error {
-            PlaceError::NothingFor { .. } => refuse(FlowCause::Unfit, 0),
-            _ => refuse(FlowCause::Refused, 0),
-        })?;
+        if let Err(error) = claimed {
+            return Err(self.not_a_rank(key, peer, head, error));
+        }
         if let Some(failed) = source.legs.failure() {
             // Who is late to a failure hears of it, in its own words.
             let (head, cause, words) = (*source.legs.head(), failed.cause.code(), failed.words.clone());
@@ -334,7 +360,17 @@ impl Desk {
                 .map(|theirs| Pair::spread(ours, theirs, spread, source.legs.head().rank, rank).map(Arc::new)),
             None => self.partners.pair(peer, theirs, ours),
         };
-        let pair = pair.and_then(Result::ok).ok_or(refuse(FlowCause::Unfit, 0))?;
+        let pair = match pair {
+            Some(Ok(pair)) => pair,
+            Some(Err(error)) => {
+                let refusal = unfit(transfer, &error, ("at the source", "at the sink"));
+                return Err(self.refuse(key, peer, head, refusal));
+            }
+            None => {
+                let words = format!("{transfer}: the sink has withdrawn its layout");
+                return Err(self.refuse(key, peer, head, (FlowCause::Unfit, words)));
+            }
+        };
         let (urgency, trace) = (grant.urgency, grant.trace.clone());
         match source.legs.granted(rank, &pair, grant) {
             Ok(_) => {
@@ -345,6 +381,10 @@ impl Desk {
                     source.trace = trace.into();
                 }
                 Ok(())
+            }
+            // What both sides were told to do does not go together.
+            Err(error @ (LegError::OnceMissing | LegError::Begin { .. } | LegError::Total { .. })) => {
+                Err(self.refuse(key, peer, head, (FlowCause::Refused, format!("{transfer}: {error}"))))
             }
             Err(error) => Err(refuse(FlowCause::Refused, error.expected())),
         }
@@ -455,6 +495,6 @@ impl Flow {
 }
 
 /// Who speaks for a source that has no such transfer, and so no rank of it: for all ranks that are of the same engine.
-fn nobody(transfer: TransferId) -> Head {
+pub(super) fn nobody(transfer: TransferId) -> Head {
     Head { transfer, side: Side::Source, rank: 0, ranks: 0 }
 }

@@ -17,6 +17,8 @@
 //! - `abroad`: the same of other engines, and for them
 //! - `pins`: what is kept of requests that have ended
 //! - `relays`: chunks between stages
+//! - `refusing`: what a source refuses by itself, and what is remembered of how it failed
+//! - `reports`: how transfers ended, for a log
 //! - `shares`: in which transfers each peer has a part
 //! - `resume`: transfers whose session broke, and that go on in another one
 //! - `last_words`: what a sink says last, which a session may have taken with it
@@ -38,7 +40,9 @@ mod lives;
 mod moves;
 mod names;
 mod pins;
+mod refusing;
 mod relays;
+mod reports;
 mod resume;
 mod settings;
 mod shares;
@@ -68,8 +72,10 @@ pub use self::lives::{DEVICES_MAX, DeviceKey, SwapFailed, SwapStatus};
 use self::moves::Moves;
 use self::names::Part;
 use self::pins::Keeping;
+use self::refusing::Epitaphs;
 use self::relays::first_of;
 pub use self::relays::{RELAY, RelayMetrics, part_of};
+pub use self::reports::{HowEnded, Report, Reported};
 pub use self::settings::Settings;
 use self::shares::Shares;
 use self::telling::Telling;
@@ -78,7 +84,7 @@ use crate::action::{Action, MoveId, WatchId};
 use crate::event::Event;
 use crate::input::Totals;
 use crate::layout::Layout;
-use crate::partners::{LayoutKey, LayoutRefused, Partners};
+use crate::partners::{LayoutKey, LayoutRefused, Partners, Silence};
 use crate::relay::Relays;
 
 /// Frames of this layer that a peer may send before they are answered: said to peers, and counted by none of this version.
@@ -107,6 +113,10 @@ pub struct Desk {
     last_watch: u64,
     /// What was said lately, and may have to be said again.
     last_words: LastWords,
+    /// Why sources failed that are let go of.
+    epitaphs: Epitaphs,
+    /// Of which ends somebody wants to hear.
+    reported: Reported,
     /// When something of the tables is too old at the earliest.
     table_due: Moment,
     /// When memory that a peak has left behind is looked for.
@@ -166,6 +176,8 @@ impl Desk {
             watches: BTreeMap::new(),
             last_watch: 0,
             last_words: LastWords::default(),
+            epitaphs: Epitaphs::default(),
+            reported: Reported::default(),
             table_due: Moment::NEVER,
             shrink_at: Moment::from_ns(0),
             gates: Gates::default(),
@@ -198,6 +210,7 @@ impl Desk {
                 let able = Able { version_min, version_max, tag: self.tag, credits: CONTROL_CREDITS };
                 self.say(peer, Said::Able(able));
             }
+            Event::Unable { peer } => self.partners.is_unable(peer),
             Event::Said { peer, said } => self.hear(peer, said, now),
             Event::Landing { peer, bytes } => self.landing(peer, &bytes, now),
             Event::Left { peer, .. } => {
@@ -231,7 +244,7 @@ impl Desk {
     fn hear(&mut self, peer: PeerKey, said: Said, now: Moment) {
         match said {
             Said::Able(able) => {
-                for said in self.partners.is_able(peer, able) {
+                for said in self.partners.is_able(peer, &able) {
                     self.say(peer, said);
                 }
                 self.is_back(peer, now);
@@ -320,7 +333,12 @@ impl Desk {
 
     /// Whether a peer speaks of transfers.
     pub fn is_able(&self, peer: PeerKey) -> bool {
-        self.partners.is_able_now(peer)
+        self.partners.speaks(peer).is_ok()
+    }
+
+    /// Why a call cannot name a peer, if it cannot.
+    pub fn speaks(&self, peer: PeerKey) -> Result<(), Silence> {
+        self.partners.speaks(peer)
     }
 
     /// What this side's scheduler calls a live transfer.

@@ -45,7 +45,10 @@ impl Desk {
     /// Tells the relay of what has happened. Whether nobody else is concerned.
     pub(super) fn relayed(&mut self, event: &Event, now: Moment) -> bool {
         let is_its_own = match event {
-            Event::Joined { .. } | Event::Left { .. } | Event::Said { said: Said::Able(_), .. } => false,
+            Event::Joined { .. }
+            | Event::Unable { .. }
+            | Event::Left { .. }
+            | Event::Said { said: Said::Able(_), .. } => false,
             Event::Said { said: Said::Chunk(_) | Said::ChunkAck(_) | Said::RelayAbort(_), .. } => true,
             Event::Ended { id, .. } | Event::Closed { id } if part_of(id.0) == RELAY => true,
             Event::Quiet { id } if part_of(id.0) == RELAY => true,

@@ -257,6 +257,14 @@ impl SinkLegs {
         !self.happenings.is_empty()
     }
 
+    /// How it failed, if it did and its application has not been told yet.
+    pub fn failed(&self) -> Option<&Failed> {
+        self.happenings.iter().find_map(|happening| match happening {
+            Happening::Failed(failed) => Some(&**failed),
+            _ => None,
+        })
+    }
+
     /// What the application is to know next.
     pub fn next_happening(&mut self) -> Option<Happening> {
         self.happenings.pop_front()

@@ -71,6 +71,12 @@ impl SourceLegs {
         self.fail(cause, Side::Source, None, words.into());
     }
 
+    /// What a rank of the sink says can never become right.
+    pub fn refused_here(&mut self, sink: u16, cause: FlowCause, words: String) {
+        let from = self.sink_at(sink).ok();
+        self.fail(cause, Side::Source, from, words);
+    }
+
     /// A rank of the sink has said that it failed.
     pub fn failed_there(&mut self, sink: u16, fail: &Fail) -> Result<(), LegError> {
         let at = self.sink_at(sink)?;

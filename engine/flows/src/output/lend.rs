@@ -365,6 +365,12 @@ impl Loans {
         self.fail(cause, Side::Source, None, words.into());
     }
 
+    /// What a rank of the sink says can never become right.
+    pub fn refused_here(&mut self, rank: u16, cause: FlowCause, words: String) {
+        let from = self.reader_at(rank).ok();
+        self.fail(cause, Side::Source, from, words);
+    }
+
     /// A rank of the sink has said that it failed.
     pub fn failed_there(&mut self, rank: u16, fail: &Fail) -> Result<(), LegError> {
         let at = self.reader_at(rank)?;

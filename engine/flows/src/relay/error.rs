@@ -1,5 +1,7 @@
 //! Why something cannot be begun.
 
+use std::time::Duration;
+
 use penstock_core::EngineName;
 use penstock_session::control::{EXTENTS_MAX, SCHEMA_BYTES_MAX};
 use penstock_session::{PeerKey, RequestId};
@@ -7,21 +9,25 @@ use penstock_session::{PeerKey, RequestId};
 use super::metadata::MetadataError;
 use crate::FlowCause;
 use crate::cause::Words;
+use crate::partners::Silence;
 
 /// Why a call of a relay was refused; nothing has changed then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RelayError {
-    /// There is no session with this peer.
-    #[error("there is no session with party {} in its epoch {}: connect to it first", .0.party, .0.epoch)]
-    NotJoined(PeerKey),
+    /// The session with this peer is over.
+    #[error("party {} of epoch {} {}", .0.party, .0.epoch, Silence::Gone)]
+    PeerLost(PeerKey),
+    /// The session with this peer is not complete.
+    #[error("party {} of epoch {} {}", .0.party, .0.epoch, Silence::NotYet)]
+    NotYet(PeerKey),
     /// There is no session with this engine.
     #[error("there is no session with {0}, which has the bytes: connect to it first")]
     Unknown(EngineName),
     /// The engine has been restarted since.
     #[error("{0} has been restarted since it gave this metadata, and what it had is gone: let it put again")]
     Restarted(EngineName),
-    /// The peer does not speak of chunks.
-    #[error("party {} does not speak of chunks: upgrade the engine there", .0.party)]
+    /// The peer does not speak of transfers by name, and so of no chunks.
+    #[error("party {} of epoch {} {}", .0.party, .0.epoch, Silence::NotSpoken)]
     NotSpoken(PeerKey),
     /// A put without readers.
     #[error("a put has at least one reader and at most {most}, and this has {found}")]
@@ -85,6 +91,12 @@ pub enum RelayError {
     /// What has been put has ended here.
     #[error("this was fetched or given up here already: a retry is another put")]
     Over,
+    /// What has been put was announced here, and nobody asked for it in time.
+    #[error(
+        "this was announced here, and nobody asked for it within the {} ms for which announcements are kept, so it was \
+         refused: let it put again and ask sooner, or keep them for longer with `RelaySpec::early`", .0.as_millis()
+    )]
+    TooLate(Duration),
     /// Somebody fetches it already.
     #[error("this is being fetched here already: one get reads it for all of this engine")]
     Claimed,

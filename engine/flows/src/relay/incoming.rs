@@ -17,6 +17,7 @@ use super::stream::{Outgoing, Stream, StreamEvent};
 use super::tombs::Grave;
 use super::{Known, PARTS_MAX, RelayError, RelayFailed, Relays, Source, cut};
 use crate::action::{Action, WatchId};
+use crate::partners::Silence;
 use crate::{Event, FlowCause};
 
 /// How long all parts but the last are, as one part says that was checked by itself: all of them have to say the same.
@@ -63,12 +64,19 @@ impl Relays {
     pub fn handle(&mut self, event: &Event, now: Moment) -> bool {
         let is_mine = match event {
             Event::Joined { peer, name } => {
-                self.peers.insert(*peer, Known { name: name.clone(), is_able: false });
+                self.peers.insert(*peer, Known { name: name.clone(), speaks: Err(Silence::NotYet) });
                 true
             }
             Event::Said { peer, said: Said::Able(able) } => {
                 if let Some(known) = self.peers.get_mut(peer) {
-                    known.is_able = able.version_min <= CONTROL_VERSIONS.1 && able.version_max >= CONTROL_VERSIONS.0;
+                    let is_spoken = able.version_min <= CONTROL_VERSIONS.1 && able.version_max >= CONTROL_VERSIONS.0;
+                    known.speaks = if is_spoken { Ok(()) } else { Err(Silence::NotSpoken) };
+                }
+                true
+            }
+            Event::Unable { peer } => {
+                if let Some(known) = self.peers.get_mut(peer).filter(|known| known.speaks == Err(Silence::NotYet)) {
+                    known.speaks = Err(Silence::NotSpoken);
                 }
                 true
             }
@@ -109,6 +117,7 @@ impl Relays {
         }
         while let Some(key) = self.early.overdue(now) {
             self.out.counts.early_refused += 1;
+            self.tombs.bury(Grave::Unasked(key.0, key.1), FlowCause::Deadline, now);
             self.refuse_offer(key, FlowCause::Deadline, now);
         }
         self.tombs.expire(now);
@@ -418,7 +427,7 @@ impl Relays {
         now: Moment,
     ) -> Result<(), RelayError> {
         let Some(outgoing) = self.streams.outgoing.get(&stream) else { return Err(RelayError::StreamEnded(stream)) };
-        let here = |peer: &&PeerKey| self.peers.get(peer).is_some_and(|known| known.is_able);
+        let here = |peer: &&PeerKey| self.peers.get(peer).is_some_and(|known| known.speaks.is_ok());
         let opening = Opening {
             request: outgoing.request.clone(),
             stream: Some((stream, outgoing.chunks)),

@@ -56,6 +56,7 @@ pub use stream::{Stream, StreamKey};
 
 use crate::FlowCause;
 use crate::action::{Action, RegionRef, Ticket, WatchId};
+use crate::partners::Silence;
 use early::{Early, Frame};
 use get::Gets;
 use join::{JoinEvent, Joins};
@@ -72,7 +73,7 @@ pub const PARTS_MAX: u32 = 65_536;
 #[derive(Debug)]
 struct Known {
     name: EngineName,
-    is_able: bool,
+    speaks: Result<(), Silence>,
 }
 
 /// The bounds of one that is not open.
@@ -256,6 +257,9 @@ impl Relays {
             .find(|peer| self.early.get((**peer, named.op)).is_some() && !planted::is(Bug::GetWaitsInAnotherSession));
         let life = announcing.or(sessions.first()).copied();
         let from = (life.ok_or(RelayError::Restarted(named.engine))?, named.op);
+        if self.tombs.cause(&Grave::Unasked(from.0, from.1)).is_some() {
+            return Err(RelayError::TooLate(self.early_age));
+        }
         if self.tombs.cause(&Grave::Op(from.0, from.1)).is_some() {
             return Err(RelayError::Over);
         }
@@ -330,7 +334,7 @@ impl Relays {
         for (peer, _) in self
             .peers
             .iter()
-            .filter(|(_, known)| known.is_able)
+            .filter(|(_, known)| known.speaks.is_ok())
             .take(if planted::is(Bug::AbortToldToOne) { 1 } else { usize::MAX })
         {
             let said = RelayAbort { request: request.as_str().to_owned(), words: words.to_owned() };
@@ -473,9 +477,11 @@ impl Relays {
         }
         let mut seen = BTreeSet::new();
         for peer in readers {
-            let known = self.peers.get(peer).ok_or(RelayError::NotJoined(*peer))?;
-            if !known.is_able {
-                return Err(RelayError::NotSpoken(*peer));
+            match self.peers.get(peer).map_or(Err(Silence::Gone), |known| known.speaks) {
+                Ok(()) => {}
+                Err(Silence::Gone) => return Err(RelayError::PeerLost(*peer)),
+                Err(Silence::NotYet) => return Err(RelayError::NotYet(*peer)),
+                Err(Silence::NotSpoken) => return Err(RelayError::NotSpoken(*peer)),
             }
             if !seen.insert(peer) {
                 return Err(RelayError::ReaderTwice(*peer));

@@ -25,6 +25,10 @@ use super::out::{Alarm, Out};
 use crate::FlowCause;
 use crate::action::{Action, Ticket, WatchId};
 
+/// What a reader means that says that its time was over.
+const READER_LATE: &str =
+    "the reader had not asked for it while announcements are kept there, or did not fetch it in the time of its get";
+
 #[derive(Debug)]
 struct Reader {
     peer: PeerKey,
@@ -152,7 +156,9 @@ impl PutOp {
     /// Why it cannot be said to have succeeded.
     fn first_failed(&self) -> Option<RelayFailed> {
         let reader = self.readers.iter().find(|reader| reader.failed.is_some())?;
-        Some(RelayFailed::new(reader.failed?, Some(reader.peer), ""))
+        let cause = reader.failed?;
+        let words = if cause == FlowCause::Deadline { READER_LATE } else { "" };
+        Some(RelayFailed::new(cause, Some(reader.peer), words))
     }
 
     fn frame(&self, op: u64, part: u32, kind: ChunkKind, places: &[Place], header: &[u8]) -> Chunk {

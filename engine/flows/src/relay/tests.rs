@@ -81,7 +81,7 @@ fn what_cannot_be_put_is_refused_with_the_reason_and_changes_nothing() {
     let able = peer(0);
     let mut refused = |what: ToPut| relay.put(what, now).unwrap_err();
     assert_eq!(refused(to_put(&[])), RelayError::Readers { found: 0, most: READERS_MAX });
-    assert_eq!(refused(to_put(&[peer(7)])), RelayError::NotJoined(peer(7)));
+    assert_eq!(refused(to_put(&[peer(7)])), RelayError::PeerLost(peer(7)));
     assert_eq!(refused(to_put(&[peer(1)])), RelayError::NotSpoken(peer(1)), "it speaks newer versions only");
     assert_eq!(refused(to_put(&[able, able])), RelayError::ReaderTwice(able));
     let long = vec![0; SCHEMA_BYTES_MAX + 1];

@@ -17,6 +17,8 @@ pub(super) enum Grave {
     Cleaned(RequestId),
     /// What a peer calls by this number.
     Op(PeerKey, u64),
+    /// The same, of which nobody has asked for in time.
+    Unasked(PeerKey, u64),
     /// A stream of a peer.
     Stream(PeerKey, u32),
     /// A chunk of this request that a peer calls by this number: a join that begins later would wait for it.

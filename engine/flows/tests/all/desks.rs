@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penstock_core::{Cause, Direction, EngineName, Epoch, Moment};
 use penstock_flows::action::Urgency;
-use penstock_flows::desk::{CallError, Consume, Produce, Settings, Sinks};
+use penstock_flows::desk::{CallError, Consume, Produce, Report, Settings, Sinks};
 use penstock_flows::{Action, BlockHeld, Desk, Event, Happening, LayoutKey, MoveId, Moving, Spans, Ticket, WatchId};
 use penstock_session::control::{Buffer, Form, LayoutNews, Rows, Said};
 use penstock_session::transfers::table::EntryKey;
@@ -28,6 +28,8 @@ pub(crate) struct Node {
     pub(crate) block_tokens: u32,
     pub(crate) freed: Vec<Ticket>,
     pub(crate) quarantined: Vec<Ticket>,
+    /// How its transfers ended, where that is reported.
+    pub(crate) reports: Vec<Report>,
     pub(crate) watches: Vec<(WatchId, PeerKey)>,
     /// What it has wanted moved while that is held up.
     pub(crate) moving: BTreeMap<MoveId, (PeerKey, Moving)>,
@@ -131,6 +133,7 @@ impl World {
                 block_tokens,
                 freed: Vec::new(),
                 quarantined: Vec::new(),
+                reports: Vec::new(),
                 watches: Vec::new(),
                 moving: BTreeMap::new(),
                 stopped: BTreeSet::new(),
@@ -323,6 +326,7 @@ impl World {
                 assert!(!self.nodes[at].freed.contains(&ticket), "engine {at} lets {ticket:?} go twice");
                 self.nodes[at].freed.push(ticket);
             }
+            Action::Report { report } => self.nodes[at].reports.push(*report),
             Action::Tell => {}
         }
     }

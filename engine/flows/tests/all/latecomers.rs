@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use penstock_core::Cause;
-use penstock_flows::desk::Settings;
-use penstock_flows::{Event, FlowCause};
-use penstock_session::control::Side;
+use penstock_core::{Cause, EngineName, Epoch};
+use penstock_flows::continuation::{Isolation, Miss};
+use penstock_flows::desk::{CallError, HowEnded, Reported, Settings};
+use penstock_flows::{Event, FlowCause, Happening, Silence};
+use penstock_session::control::{Able, Said, Side};
+use penstock_session::{PeerKey, RequestId};
 
-use crate::desks::{World, peer};
+use crate::desks::{World, peer, transfer};
 
 const LAYOUTS: [(u16, u16, u32); 2] = [(0, 1, 16), (0, 1, 64)];
 
@@ -30,7 +32,8 @@ fn who_asks_for_what_has_failed_and_was_let_go_of_hears_so_at_once() {
         let keep = world.grant(1, input, &[3]);
         world.run();
         let failed = world.failure(1, input);
-        assert_eq!((failed.cause, failed.said_by, failed.blocks), (FlowCause::Aborted, Side::Source, vec![3]));
+        assert_eq!((failed.cause, failed.said_by, failed.blocks), (FlowCause::SourceFailed, Side::Source, vec![3]));
+        assert_eq!(failed.words, "the model ran out of memory", "as whoever was there heard it");
         assert_eq!(world.nodes[1].freed, [keep], "what was let go of moves nothing, and says so");
         assert_eq!(world.nodes[1].quarantined, []);
         world.assert_nothing_is_left();
@@ -109,5 +112,94 @@ fn a_lost_peer_ends_its_own_transfers_and_nothing_is_remembered_of_it() {
     world.run();
     for node in &world.nodes {
         assert!(node.desk.is_empty(), "{:?}", node.desk.metrics());
+    }
+}
+
+/// What a peer can do, and that its session is over, are said in the same words by all parts.
+#[test]
+fn who_is_gone_who_has_said_nothing_yet_and_who_cannot_are_three_answers() {
+    let mut world = World::new(&LAYOUTS);
+    let now = world.now;
+    let there = |party| PeerKey { party, epoch: Epoch(77) };
+    let (quiet, old) = (there(8), there(9));
+    for peer in [quiet, old] {
+        let name = EngineName::new(&format!("engine-{}", peer.party)).unwrap();
+        world.handle(1, Event::Joined { peer, name });
+    }
+    world.handle(1, Event::Unable { peer: old });
+    // A release that is too new says so itself.
+    let newer = there(10);
+    world.handle(1, Event::Joined { peer: newer, name: EngineName::new("newer").unwrap() });
+    let able = Able { version_min: 90, version_max: 99, tag: 1, credits: 1 };
+    world.handle(1, Event::Said { peer: newer, said: Said::Able(able) });
+    let gone = there(11);
+    let expected =
+        [(gone, Silence::Gone), (quiet, Silence::NotYet), (old, Silence::NotSpoken), (newer, Silence::NotSpoken)];
+    for (peer, silence) in expected {
+        let words = silence.to_string();
+        let consumed = world.try_consume(1, 1, &[], |how| how.sources = vec![(0, peer)]).unwrap_err();
+        let parent = RequestId::new("parent").unwrap();
+        let isolation = Isolation::default();
+        let asked = world.desk(1).ask_parent(peer, &parent, &isolation, 33, Duration::from_secs(1), now).unwrap_err();
+        let typed = match silence {
+            Silence::Gone => consumed == CallError::PeerLost { rank: 0 } && asked == Miss::PeerLost,
+            Silence::NotYet => consumed == CallError::NotYet { rank: 0 } && asked == Miss::NotYet,
+            Silence::NotSpoken => consumed == CallError::NotSpoken { rank: 0 } && asked == Miss::NotSpoken,
+        };
+        assert!(typed, "{consumed:?} {asked:?}");
+        for said in [consumed.to_string(), asked.to_string()] {
+            assert!(said.ends_with(&words), "{said}");
+        }
+    }
+    for peer in [quiet, old, newer] {
+        world.handle(1, Event::Left { peer, cause: Cause::PeerClosed });
+        assert_eq!(world.desk(1).speaks(peer), Err(Silence::Gone));
+    }
+}
+
+/// One for each side and each end, with both names, and of nothing that nobody wants to hear of.
+#[test]
+fn ends_are_reported_to_whoever_wants_to_hear_of_them() {
+    let wanted = [(false, false), (true, false), (true, true)];
+    for (failures, successes) in wanted {
+        let mut world = World::new(&LAYOUTS);
+        for at in 0..2 {
+            world.desk(at).report(Reported { failures, successes });
+        }
+        for (number, is_pull) in [(1, false), (2, true)] {
+            let output = world.produce(0, number, |how| how.is_lent = is_pull);
+            let input = world.consume(1, number, &[0], |how| how.is_pull = is_pull);
+            world.grant(1, input, &[number.into()]);
+            world.chunk(0, output, (&[number.into()], &[number.into()]), 0..16, true);
+            world.run();
+        }
+        for (number, is_pull) in [(3, false), (4, true)] {
+            let output = world.produce(0, number, |how| how.is_lent = is_pull);
+            let input = world.consume(1, number, &[0], |how| how.is_pull = is_pull);
+            world.grant(1, input, &[number.into()]);
+            world.run();
+            let now = world.now;
+            world.desk(0).fail(output, FlowCause::SourceFailed, "oom", now);
+            world.run();
+            assert!(matches!(world.told(1, input)[..], [Happening::Failed(_)]));
+        }
+        let well = |tokens| HowEnded::Well { tokens };
+        let failed =
+            HowEnded::Failed { cause: FlowCause::SourceFailed, said_by: Side::Source, words: "oom".to_owned() };
+        for (at, side, tokens) in [(0, Side::Source, None), (1, Side::Sink, Some(16))] {
+            let ends = [(1, well(tokens)), (2, well(tokens)), (3, failed.clone()), (4, failed.clone())];
+            let is_wanted = |how: &HowEnded| if matches!(how, HowEnded::Well { .. }) { successes } else { failures };
+            let expected: Vec<_> = ends
+                .into_iter()
+                .filter(|(_, how)| is_wanted(how))
+                .map(|(number, how)| (side, transfer(number), vec![peer(1 - at)], how))
+                .collect();
+            let reports = world.nodes[at].reports.iter();
+            let found: Vec<_> = reports
+                .map(|report| (report.side, report.transfer, report.peers.clone(), report.how.clone()))
+                .collect();
+            assert_eq!(found, expected);
+            assert!(world.nodes[at].reports.iter().all(|report| !report.request.as_str().is_empty()));
+        }
     }
 }

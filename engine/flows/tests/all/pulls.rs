@@ -414,14 +414,18 @@ fn a_push_and_a_pull_of_one_name_refuse_each_other_in_words() {
     let failed = world.failure(1, input);
     assert_eq!(failed.cause, FlowCause::Refused);
     assert!(failed.words.contains("does not lend"), "{}", failed.words);
-    let now = world.now;
-    world.desk(0).fail(output, FlowCause::Aborted, "", now);
+    let ended = world.desk(0).send_failure(output).expect("nobody would come");
+    assert_eq!((ended.cause, ended.said_by, &ended.words), (FlowCause::Refused, Side::Source, &failed.words));
 
-    world.produce(0, 2, |_| {});
+    let output = world.produce(0, 2, |_| {});
     let input = world.consume(1, 2, &[0], |how| how.is_pull = false);
     world.grant(1, input, &[1]);
     world.run();
-    assert_eq!(world.failure(1, input).cause, FlowCause::Refused);
+    let failed = world.failure(1, input);
+    assert_eq!(failed.cause, FlowCause::Refused);
+    assert!(failed.words.contains("waits to be sent"), "{}", failed.words);
+    let ended = world.desk(0).send_failure(output).expect("nobody would come");
+    assert_eq!((ended.cause, ended.said_by, &ended.words), (FlowCause::Refused, Side::Source, &failed.words));
 }
 
 #[test]
@@ -509,7 +513,7 @@ fn what_is_lent_wrongly_is_refused_and_nothing_of_it_is_read() {
             world.run();
             let found = (world.nodes[1].moving.len(), world.desk(1).metrics().refused);
             assert_eq!(found, (moving, 1), "{lend:?}");
-            assert_eq!(world.count(1, |said| matches!(said, Said::Refused(_))), 1);
+            assert_eq!(world.count(1, |said| matches!(said, Said::Fail(_))), 1);
         }
     }
 }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use penstock_flows::desk::{Consume, Sinks};
-use penstock_flows::{Event, FlowCause, Happening};
+use penstock_flows::{Event, FlowCause, Happening, LayoutKey};
 use penstock_session::PeerKey;
-use penstock_session::control::{Abort, Head, Lend, Said, Side};
+use penstock_session::control::{Abort, Form, Head, Lend, Rows, Said, Side};
+use penstock_session::transfers::table::EntryKey;
 
-use crate::desks::{World, peer, transfer};
+use crate::desks::{World, news, peer, transfer};
 
 /// A source and two sinks.
 const LAYOUTS: [(u16, u16, u32); 3] = [(0, 1, 16), (0, 1, 16), (0, 1, 16)];
@@ -61,11 +62,108 @@ fn who_has_a_part_in_another_session_is_not_told_that_nothing_lands() {
     assert_eq!((answers(&world), world.desk(0).metrics().refused), (1, 2), "who never had one is");
 }
 
+/// The source has failed by itself, of which its sink has the same cause and words: they name the transfer and have these in them.
+fn both_know_why(world: &mut World, output: EntryKey, input: EntryKey, cause: FlowCause, parts: &[&str]) {
+    let ended = world.desk(0).send_failure(output).expect("it does not wait for its deadline").clone();
+    assert_eq!((ended.cause, ended.said_by), (cause, Side::Source), "{ended:?}");
+    let failed = world.failure(1, input);
+    assert_eq!((failed.cause, failed.said_by, &failed.words), (cause, Side::Source, &ended.words));
+    let name = transfer(1).to_string();
+    for part in parts.iter().chain(&[name.as_str()]) {
+        assert!(ended.words.contains(part), "{part}: {}", ended.words);
+    }
+    assert_eq!(world.nodes[1].quarantined, []);
+    let now = world.now;
+    world.desk(1).release(input, now);
+    world.desk(0).release(output, now);
+    world.run();
+    world.assert_nothing_is_left();
+}
+
 #[test]
-fn ranks_that_are_counted_otherwise_get_their_blocks_back() {
+fn who_counts_ranks_otherwise_than_its_source_ends_at_once_and_so_does_the_source() {
+    for is_lent in [false, true] {
+        let mut world = World::new(&LAYOUTS);
+        let output = world.produce(0, 1, |how| (how.is_lent, how.sinks) = (is_lent, Sinks::Sharing(1)));
+        world.chunk(0, output, (&[1, 2, 3], &[1, 2, 3]), 0..40, true);
+        let input = world.consume(1, 1, &[0], |how| (how.is_pull, how.rank) = (is_lent, (0, 2)));
+        let keep = world.grant(1, input, &[7, 8, 9]);
+        world.run();
+        assert_eq!(world.nodes[1].freed, [keep]);
+        both_know_why(&mut world, output, input, FlowCause::Refused, &["1 ranks", "has 2"]);
+    }
+}
+
+/// A layout whose first buffer has rows of so many bytes, under a label of its own.
+fn other_layout(world: &mut World, at: usize, bytes: u32) -> LayoutKey {
+    let (mut news, end) = news(0, 1, 16, 64);
+    news.label = "other".to_owned();
+    for buffer in &mut news.buffers[..1] {
+        buffer.form = Form::TokenMajor(Rows { first: 0, count: 8, of: 8, bytes });
+        buffer.stride = 8 * 16 * u64::from(bytes);
+        buffer.base = end;
+    }
+    let key = world.desk(at).add_layout(news, end + 64 * 8 * 16 * u64::from(bytes)).unwrap();
+    world.run();
+    key
+}
+
+#[test]
+fn layouts_that_do_not_fit_end_both_sides_at_once_with_the_buffer_and_both_numbers() {
+    let numbers = ["a row of buffer 0 has 6 bytes at the source and 12 at the sink"];
+    for is_spread in [false, true] {
+        let mut world = World::new(&LAYOUTS);
+        let sinks = if is_spread { Sinks::Sharing(1) } else { Sinks::These(vec![0], 1) };
+        let output = world.produce(0, 1, |how| (how.is_lent, how.sinks) = (false, sinks));
+        let layout = other_layout(&mut world, 1, 12);
+        let input = world.consume(1, 1, &[0], |how| (how.is_pull, how.layout) = (false, layout));
+        let keep = world.grant(1, input, &[7, 8, 9]);
+        world.run();
+        assert_eq!(world.nodes[1].freed, [keep]);
+        both_know_why(&mut world, output, input, FlowCause::Unfit, &numbers);
+    }
+    // Of what is lent it is the sink that sees it first.
     let mut world = World::new(&LAYOUTS);
-    world.produce(0, 1, |how| (how.is_lent, how.sinks) = (false, Sinks::Sharing(1)));
-    ends_with_its_blocks(&mut world, |how| how.rank = (0, 2));
+    let output = world.produce(0, 1, |how| how.is_lent = true);
+    world.chunk(0, output, (&[1, 2, 3], &[1, 2, 3]), 0..40, true);
+    let layout = other_layout(&mut world, 1, 12);
+    let input = world.consume(1, 1, &[0], |how| how.layout = layout);
+    world.grant(1, input, &[7, 8, 9]);
+    world.run();
+    let ended = world.desk(0).send_failure(output).expect("it does not wait for its deadline").clone();
+    let failed = world.failure(1, input);
+    assert_eq!((ended.cause, ended.said_by), (FlowCause::Unfit, Side::Sink), "{ended:?}");
+    assert_eq!((failed.cause, &failed.words), (FlowCause::Unfit, &ended.words));
+    let all = ["a row of buffer 0 has 12 bytes at the sink and 6 at the source", &transfer(1).to_string()];
+    assert!(all.iter().all(|part| ended.words.contains(part)), "{}", ended.words);
+}
+
+/// What cannot be granted to a source that has what goes once, and no block for it, is known to both.
+#[test]
+fn a_rank_that_begins_behind_the_end_ends_both_sides_at_once() {
+    let mut world = World::new(&LAYOUTS);
+    let output = world.produce(0, 1, |how| how.is_lent = false);
+    world.chunk(0, output, (&[1, 2, 3], &[1, 2, 3]), 0..40, true);
+    let input = world.consume(1, 1, &[0], |how| (how.is_pull, how.begin) = (false, 48));
+    world.grant(1, input, &[7, 8, 9]);
+    world.run();
+    both_know_why(&mut world, output, input, FlowCause::Refused, &["48", "40"]);
+}
+
+/// Whoever has the rank is served, and whoever wants it, too, hears why it is not.
+#[test]
+fn a_second_claimant_hears_whose_the_rank_is() {
+    let mut world = World::new(&LAYOUTS);
+    let output = world.produce(0, 1, |how| how.is_lent = false);
+    let first = world.consume(1, 1, &[0], |how| how.is_pull = false);
+    world.grant(1, first, &[4, 5, 6]);
+    world.run();
+    let second = world.consume(2, 1, &[0], |how| how.is_pull = false);
+    world.grant(2, second, &[4, 5, 6]);
+    world.run();
+    let failed = world.failure(2, second);
+    assert!(failed.words.contains("rank 0 was claimed by peer"), "{}", failed.words);
+    assert_eq!(world.desk(0).send_failure(output), None);
 }
 
 /// Also who lends ends then, with its own blocks back: nobody will read them.
@@ -75,12 +173,12 @@ fn who_waits_for_a_push_of_what_is_lent_gets_its_blocks_back_and_so_does_the_len
     let output = world.produce(0, 1, |how| how.is_lent = true);
     let keep = world.chunk(0, output, (&[1, 2, 3], &[1, 2, 3]), 0..40, true);
     ends_with_its_blocks(&mut world, |_| {});
-    let failed = world.desk(0).send_failure(output).expect("its sink has given it up");
-    assert_eq!((failed.cause, failed.said_by, failed.sink), (FlowCause::Aborted, Side::Sink, Some(0)));
+    let failed = world.desk(0).send_failure(output).expect("nobody would come to read it");
+    assert_eq!((failed.cause, failed.said_by, failed.sink), (FlowCause::Refused, Side::Source, Some(0)));
     assert_eq!(world.nodes[0].freed, [keep]);
 }
 
-/// Its own words are quicker than the refusal.
+/// Its own words follow what was refused, and are quicker than the refusal.
 #[test]
 fn who_gives_up_a_push_of_what_is_lent_before_it_is_refused_gets_its_blocks_back() {
     let mut world = World::new(&LAYOUTS);
@@ -92,7 +190,7 @@ fn who_gives_up_a_push_of_what_is_lent_before_it_is_refused_gets_its_blocks_back
     world.desk(2).fail(input, FlowCause::SinkFailed, "no", now);
     world.run();
     assert_eq!((&world.nodes[2].freed[..], &world.nodes[2].quarantined[..]), (&[keep][..], &[][..]));
-    assert_eq!(world.desk(0).send_failure(output).unwrap().cause, FlowCause::SinkFailed);
+    assert_eq!(world.desk(0).send_failure(output).unwrap().cause, FlowCause::Refused);
     assert_eq!(world.nodes[0].freed, [source]);
     assert_eq!(world.desk(0).metrics().refused, 1, "its grant, and nothing else");
 }
@@ -138,7 +236,7 @@ fn a_pull_of_a_layout_that_does_not_fit_says_so_at_once() {
     world.run();
     let failed = world.failure(1, input);
     assert_eq!((failed.cause, failed.said_by), (FlowCause::Unfit, Side::Sink));
-    assert_eq!((world.count(1, |said| matches!(said, Said::Refused(_))), &world.nodes[1].freed[..]), (1, &[keep][..]));
+    assert_eq!((world.count(1, |said| matches!(said, Said::Fail(_))), &world.nodes[1].freed[..]), (1, &[keep][..]));
 }
 
 #[test]

@@ -179,6 +179,7 @@ impl World {
                     self.engines[at].freed.push(ticket);
                 }
                 Action::Tell => self.engines[at].tellings += 1,
+                Action::Report { .. } => {}
             }
         }
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use penstock_core::Env;
 use penstock_core::limits::{FRAME_TOKENS_MAX, WITHDRAWALS_KEPT};
+use penstock_core::{Env, Moment};
 use penstock_memory::Region;
 use penstock_ring::Withdrawal;
 use penstock_ring::gate::Withdrawals;
@@ -15,6 +15,7 @@ use penstock_transport::host::PostsView;
 use penstock_transport::{Exported, Tokens};
 
 use super::connection::Broken;
+use super::introduce::Introduction;
 use super::{Control, Phase, Talk};
 use crate::peer_state::PeerState;
 
@@ -38,6 +39,12 @@ pub(super) struct Announced {
     is_joined: bool,
     /// What the peer has said of transfers before that: its own announcement may be quicker.
     early: Option<Box<Said>>,
+    /// Whether the session is complete.
+    pub(super) introduction: Introduction,
+    /// When it is taken for complete, whatever the peer answers.
+    pub(super) introduced_by: Option<Moment>,
+    /// The number under which the peer has asked, if it is answered when the session is complete.
+    pub(super) asked: Option<u64>,
 }
 
 impl<E: Env> Control<E> {

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use penstock_core::{Cause, Env, Moment, NoteId};
 use penstock_flows::action::{RegionRef, Urgency};
+use penstock_flows::desk::{HowEnded, Report, Reported};
 use penstock_flows::{Action, Event, MoveId, Moving, Spans, Ticket, WatchId};
 use penstock_ring::Key;
+use penstock_session::control::Side;
 use penstock_session::{Frame, PeerKey, Said};
 use penstock_transport::Note;
 
@@ -163,6 +165,10 @@ impl<E: Env> Control<E> {
         if self.shared.desk.deadline() <= self.shared.env.now() {
             self.shared.desk.expire(self.shared.env.now());
         }
+        self.shared.desk.report(Reported {
+            failures: tracing::enabled!(tracing::Level::INFO),
+            successes: tracing::enabled!(tracing::Level::DEBUG),
+        });
         self.look_at_open();
         self.look_at_watches();
         let mut held_up = std::mem::take(&mut self.under_way.held_up);
@@ -181,10 +187,32 @@ impl<E: Env> Control<E> {
                         self.shared.quarantine.release_proven();
                     }
                 }
+                Action::Report { report } => self.report(&report),
                 Action::Tell => {
                     self.shared.desk.tell();
                     self.shared.application.ring();
                 }
+            }
+        }
+    }
+
+    /// Writes down how a transfer by name has ended: one line for each of its sides.
+    fn report(&self, report: &Report) {
+        let Report { side, transfer, request, peers, how } = report;
+        let name = |peer: &PeerKey| match self.shared.peers.known(*peer) {
+            Some(state) => state.name.to_string(),
+            None => format!("party {} of epoch {}", peer.party, peer.epoch),
+        };
+        let peers: Vec<String> = peers.iter().map(name).collect();
+        let peers = peers.join(", ");
+        let side = if *side == Side::Source { "source" } else { "sink" };
+        match how {
+            HowEnded::Failed { cause, said_by, words } => {
+                let said_by = if *said_by == Side::Source { "source" } else { "sink" };
+                tracing::info!(%transfer, %request, peers, side, said_by, %cause, words, "a transfer has failed");
+            }
+            HowEnded::Well { tokens } => {
+                tracing::debug!(%transfer, %request, peers, side, tokens, "a transfer has ended well");
             }
         }
     }
@@ -200,7 +228,11 @@ impl<E: Env> Control<E> {
         };
         // Whoever has left meanwhile hears nothing.
         if let Some(token) = self.talks.iter().find(|(_, talk)| is_theirs(talk)).map(|(&token, _)| token) {
+            let is_first = matches!(said, Said::Able(_));
             self.say(token, &Frame::Control(said));
+            if is_first {
+                self.told_what_it_can_do(token);
+            }
         }
     }
 

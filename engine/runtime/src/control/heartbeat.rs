@@ -28,11 +28,13 @@ pub(super) struct Probe {
     waiting: Waiting,
 }
 
-enum Waiting {
+pub(super) enum Waiting {
     /// A greeting that is held until it is known whether its name is taken.
     Newcomer(u64),
     /// Somebody who measures.
     Caller(Arc<Echo>),
+    /// A session that is not complete.
+    Introduction,
 }
 
 /// Questions are due at multiples of this part of the heartbeat.
@@ -82,7 +84,7 @@ impl<E: Env> Control<E> {
         self.mute(token);
     }
 
-    fn probe(&mut self, token: u64, waiting: Waiting) {
+    pub(super) fn probe(&mut self, token: u64, waiting: Waiting) {
         self.last_probe += 1;
         let number = self.last_probe;
         self.probes.push(Probe { number, token, asked: self.shared.env.now(), waiting });
@@ -125,6 +127,7 @@ impl<E: Env> Control<E> {
         match probe.waiting {
             Waiting::Newcomer(newcomer) => self.refuse_newcomer(newcomer),
             Waiting::Caller(echo) => echo.came(self.shared.env.now().since(probe.asked)),
+            Waiting::Introduction => self.introduced(token),
         }
     }
 
@@ -137,6 +140,8 @@ impl<E: Env> Control<E> {
             match probe.waiting {
                 Waiting::Newcomer(newcomer) => self.newcomer_may_go_on(newcomer),
                 Waiting::Caller(echo) => echo.latch.arrive(),
+                // Whoever waits for the session sees that it has ended.
+                Waiting::Introduction => {}
             }
         }
     }

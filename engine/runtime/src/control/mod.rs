@@ -8,7 +8,7 @@
 //! - [`network`], [`opening`], [`limits`]: connections of strangers, and how many are heard; [`away`]: those that come to nothing
 //! - [`greet`]: from a connection to a session; [`names`]: those whose name is taken
 //! - [`streams`]: the data streams of sessions between hosts
-//! - [`announce`]: what each peer knows of our regions and counters
+//! - [`announce`]: what each peer knows of our regions and counters; [`introduce`]: when a session is complete
 //! - [`asides`]: what lanes say to each other over the control channel
 //! - [`drain`]: how all of them come to rest
 //! - [`leave`]: how a session ends
@@ -26,6 +26,7 @@ mod drain;
 mod greet;
 mod heartbeat;
 mod held_up;
+mod introduce;
 mod known;
 mod leave;
 mod life;
@@ -113,6 +114,8 @@ pub(crate) struct Control<E: Env> {
     later: Later,
     probes: Vec<Probe>,
     last_probe: u64,
+    /// Who has asked for an answer in this turn, and under which number.
+    questions: Vec<(u64, u64)>,
     /// By token, so that whoever came first is served first, in every run alike.
     talks: BTreeMap<u64, Talk<E>>,
     next_token: u64,
@@ -150,6 +153,7 @@ impl<E: Env> Control<E> {
             later: Later::default(),
             probes: Vec::new(),
             last_probe: 0,
+            questions: Vec::new(),
             talks: BTreeMap::new(),
             announced: (0, 0, 0),
             told: 0,
@@ -208,6 +212,7 @@ impl<E: Env> Control<E> {
             }
         }
         self.turn_desk();
+        self.answer_questions();
         self.accept_again();
         self.call_again();
         self.look_at_lives();
@@ -342,7 +347,11 @@ impl<E: Env> Control<E> {
             Phase::Greeting(_) => self.greet(token, frame, tokens),
             Phase::Open { peer, .. } => {
                 let makes_sense = match frame {
-                    Frame::Regions(regions) => announce::learn(peer, regions, tokens),
+                    Frame::Regions(regions) => {
+                        let makes_sense = announce::learn(peer, regions, tokens);
+                        self.heard_regions(token);
+                        makes_sense
+                    }
                     Frame::RegionsGone(gone) => {
                         peer.forget_regions(gone.revision, &gone.gone);
                         true
@@ -356,7 +365,7 @@ impl<E: Env> Control<E> {
                     Frame::Settled => self.heard_settled(token),
                     Frame::Rested => self.heard_rested(token),
                     Frame::Ping { number } => {
-                        self.say(token, &Frame::Pong { number });
+                        self.questions.push((token, number));
                         true
                     }
                     Frame::Pong { number } => {
@@ -436,10 +445,10 @@ impl<E: Env> Control<E> {
             (Phase::Dialing(dialing), _) => Some(dialing.until),
             (Phase::Greeting(greeter), _) => Some(greeter.until()),
             (Phase::Leaving(leaving), _) => leaving.deadline(),
-            (Phase::Open { .. }, None) => None,
-            (Phase::Open { .. }, Some(line)) => {
+            (Phase::Open { announced, .. }, None) => announced.introduced_by,
+            (Phase::Open { announced, .. }, Some(line)) => {
                 let pulse = heartbeat::deadline(line, self.shared.heartbeat());
-                Some(line.streams_by.map_or(pulse, |streams_by| streams_by.min(pulse)))
+                [line.streams_by, announced.introduced_by].into_iter().flatten().chain([pulse]).min()
             }
         }
     }
@@ -463,6 +472,9 @@ impl<E: Env> Control<E> {
                 Phase::Greeting(greeter) if greeter.is_held_no_longer(now) => self.give_up_namesake(token),
                 Phase::Greeting(_) => self.greeting_expired(token),
                 Phase::Leaving(_) => self.leaving_expired(token),
+                Phase::Open { announced, .. } if announced.introduced_by.is_some_and(|by| by <= now) => {
+                    self.introduction_expired(token);
+                }
                 Phase::Open { .. } => match &talk.line {
                     Some(line) if line.streams_by.is_some_and(|by| by <= now) => self.streams_expired(token),
                     _ => self.pulse(token),

@@ -212,3 +212,65 @@ fn blocks_are_waited_for_until_they_are_let_go_and_not_for_ever() {
         assert_eq!(waits.join().unwrap(), BLOCKS as usize);
     });
 }
+
+/// What both sides were told differently ends both at once, for the same reason: neither waits for its deadline.
+fn what_can_never_fit_ends_both_sides_at_once(transport: TransportName) {
+    let Both { source, sink, there, .. } = &both(transport);
+    let spec = |bytes: u32| {
+        let rows = |at: u64| (at, penstock::flows::Rows { first: 0, count: 4, of: 4, bytes });
+        let [one, other] = [rows(0), rows(64 * 16 * 4 * u64::from(bytes))];
+        penstock::flows::LayoutSpec::new("other", 16, 64).token_major(0, one.0, one.1).token_major(1, other.0, other.1)
+    };
+    let other = sink.engine.layout(&sink.pool, spec(16)).unwrap();
+    let ends = |number: u32, send: Send<'_, _>, receive: Receive<'_, _>, cause: FlowCause, parts: &[&str]| {
+        let transfer = TransferId::mint(UUID, number, 0).unwrap();
+        let [sent, received] = ["a", "b"].map(|half| RequestId::new(&format!("{half}-{number}")).unwrap());
+        let output = source.engine.produce(transfer, &sent, send).unwrap();
+        let since = Instant::now();
+        let input = sink.engine.consume(transfer, &received, receive.from(0, there)).unwrap();
+        let _ = input.grant(&sink.take(2));
+        let Happening::Failed(failed) = input.next(PATIENCE).unwrap() else { panic!("it cannot go on") };
+        let ended = output.wait(PATIENCE).unwrap().unwrap_err();
+        assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
+        assert_eq!((failed.cause, ended.cause, &failed.words), (cause, cause, &ended.words));
+        for part in parts.iter().chain(&[transfer.to_string().as_str()]) {
+            assert!(failed.words.contains(part), "{part}: {}", failed.words);
+        }
+    };
+    let (from, into) = (&source.layout, &sink.layout);
+    let bytes = ["buffer 0 has 32 bytes at the source and 16 at the sink"];
+    ends(1, Send::from(from), Receive::into(&other), FlowCause::Unfit, &bytes);
+    let ranks = ["the source was made for 1 ranks and the sink says that it has 2"];
+    ends(2, Send::from(from), Receive::into(into).rank(0, 2), FlowCause::Refused, &ranks);
+    ends(3, Send::from(from).lend(), Receive::into(into), FlowCause::Refused, &["Send::lend"]);
+    ends(4, Send::from(from), Receive::into(into).pull(), FlowCause::Refused, &["Receive::pull"]);
+    source.assert_all_free();
+    sink.assert_all_free();
+}
+
+#[test]
+fn what_can_never_fit_ends_both_sides_at_once_over_mapped_pools() {
+    what_can_never_fit_ends_both_sides_at_once(TransportName::Shm);
+}
+
+#[test]
+fn what_can_never_fit_ends_both_sides_at_once_over_connections() {
+    what_can_never_fit_ends_both_sides_at_once(TransportName::Tcp);
+}
+
+/// Its source has failed and is let go of before it asks.
+#[test]
+fn who_asks_late_hears_why_its_source_has_failed() {
+    let Both { source, sink, there, .. } = &both(TransportName::Shm);
+    let transfer = TransferId::mint(UUID, 1, 0).unwrap();
+    let input = {
+        let how = Receive::into(&sink.layout).from(0, there);
+        sink.engine.consume(transfer, &RequestId::new("b").unwrap(), how).unwrap()
+    };
+    let output = source.engine.produce(transfer, &RequestId::new("a").unwrap(), Send::from(&source.layout)).unwrap();
+    output.fail("cuda oom in layer 17");
+    drop(output);
+    input.grant(&sink.take(1)).unwrap();
+    let Happening::Failed(failed) = input.next(PATIENCE).unwrap() else { panic!("its source has failed") };
+    assert_eq!((failed.cause, &failed.words[..]), (FlowCause::SourceFailed, "cuda oom in layer 17"));
+}

@@ -2,6 +2,7 @@
 //!
 //! One program, as each is compiled and linked by itself.
 
+mod at_once;
 mod continuation;
 mod ends;
 mod flows;

@@ -61,7 +61,7 @@ impl Actor {
         let input = match node.consume(self.transfer, &self.request, how) {
             Ok(input) => input,
             // The session was over, and nobody had told.
-            Err(FlowError::Call(CallError::NotSpoken { .. })) => return Ok(None),
+            Err(FlowError::Call(CallError::PeerLost { .. })) => return Ok(None),
             Err(error) => return Err(self.refused(&error)),
         };
         let room = self.spec.tokens - self.spec.begin;

@@ -645,7 +645,7 @@ impl Speaker {
         let input = match node.consume(transfer, &request(self.turn, "here"), how) {
             Ok(input) => input,
             // The session was over, and nobody had told.
-            Err(FlowError::Call(CallError::NotSpoken { .. })) => return Ok(Phase::Asking(had)),
+            Err(FlowError::Call(CallError::PeerLost { .. })) => return Ok(Phase::Asking(had)),
             Err(error) => return Err(self.violated(Invariant::OneEndEach, error.to_string())),
         };
         self.is_admitted = true;

@@ -184,7 +184,7 @@ impl Sending {
                 Ok(())
             }
             // The session was over, and nobody had told.
-            Err(FlowError::Call(CallError::NotSpoken { .. })) => Ok(()),
+            Err(FlowError::Call(CallError::PeerLost { .. })) => Ok(()),
             Err(error) => Err(broken(Invariant::OneEndEach, &who(self.life), error.to_string())),
         }
     }

@@ -102,8 +102,6 @@ const WITHIN: Duration = Duration::from_secs(30);
 const ABORT: Duration = Duration::from_millis(500);
 /// How many ended requests, chunks and streams are remembered, and for how long.
 const TOMBS: (usize, Duration) = (16_384, Duration::from_secs(60));
-/// How long a session that has just begun may take until the peer has said that it speaks of chunks.
-const ABLE_WITHIN: Duration = Duration::from_secs(1);
 
 /// What a relay is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -344,18 +342,13 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    /// These peers as the desk knows them, as soon as they have said that they speak of chunks.
-    pub(super) fn readers(&self, peers: &[&Peer<E>], within: Duration) -> Result<Vec<PeerKey>, FlowError> {
+    /// These peers as the desk knows them.
+    pub(super) fn readers(&self, peers: &[&Peer<E>]) -> Result<Vec<PeerKey>, FlowError> {
         self.hub.shared.check_usable().map_err(FlowError::Engine)?;
         if let Some(foreign) = peers.iter().find(|peer| !Arc::ptr_eq(&peer.hub, &self.hub)) {
             return Err(FlowError::ForeignPeer { peer: foreign.state.name.clone() });
         }
-        let keys: Vec<PeerKey> = peers.iter().map(|peer| key_of(&peer.state)).collect();
-        let has_ended = || peers.iter().any(|peer| peer.state.ended().is_some());
-        self.hub.wait_for_desk(within.min(ABLE_WITHIN), |desk| {
-            (keys.iter().all(|key| desk.is_able(*key)) || has_ended()).then_some(())
-        });
-        Ok(keys)
+        Ok(peers.iter().map(|peer| key_of(&peer.state)).collect())
     }
 }
 

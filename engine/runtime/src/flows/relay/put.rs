@@ -114,7 +114,7 @@ impl<E: Env> Relay<E> {
     /// Hands something out to these readers, for a request. What can be written at once is, and its readers are told, before this returns;
     /// what waits for berths, or goes in parts, goes on while any handle of this relay is waited for or polled.
     pub fn put(&self, what: Put<'_, E>, request: &RequestId, to: &[&Peer<E>]) -> Result<RelayOp<E>, FlowError> {
-        let readers = self.inner.readers(to, what.within)?;
+        let readers = self.inner.readers(to)?;
         self.inner.put(what, |relays, Prepared { source, schema, header, within }, now| {
             relays.put(ToPut { request: request.clone(), source, readers, schema, header, within }, now)
         })

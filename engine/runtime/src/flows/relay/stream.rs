@@ -30,7 +30,7 @@ pub struct Join<E: Env> {
 impl<E: Env> Relay<E> {
     /// Begins a stream of chunks of a request to these readers.
     pub fn stream(&self, request: &RequestId, to: &[&Peer<E>]) -> Result<Stream<E>, FlowError> {
-        let readers = self.inner.readers(to, WITHIN)?;
+        let readers = self.inner.readers(to)?;
         let key = self.inner.call(|relays, _| relays.stream(request, &readers))?;
         Ok(Stream { inner: Arc::clone(&self.inner), key })
     }
