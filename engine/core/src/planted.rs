@@ -142,6 +142,12 @@ bugs! {
     FenceIgnoredAfterFirstChunk = "fence-ignored-after-first-chunk", caught by bytes_are_their_own;
     /// A chunk that begins inside a block goes on there whatever blocks it names, which are all taken to be further ones.
     ChunkGoesOnInAFreshBlock = "chunk-goes-on-in-a-fresh-block", caught by bytes_are_their_own;
+    /// A put keeps the blocks that the pool has at its bytes, and not those of the layout that was named.
+    PutHoldsOtherBlocks = "put-holds-other-blocks", caught by bytes_are_their_own;
+    /// Blocks of which nobody gave a handle are pinned, and so lent.
+    PinOfBlocksNotHeld = "pin-of-blocks-not-held", caught by bytes_are_their_own;
+    /// A part of a request's blocks is swapped, and the request is said to be swapped.
+    PartOfARequestSwapped = "part-of-a-request-swapped", caught by bytes_are_their_own;
     /// A subscriber whose queue was full is not told that it has lost something.
     LossUnsaid = "loss-unsaid", caught by told_once_after_bytes;
     /// A session is said to be complete before the peer has said what it can do.

@@ -8,6 +8,8 @@ use penstock_session::control::{Able, BUFFERS_MAX, CONTROL_VERSIONS, LayoutGone,
 use penstock_session::frame::LABEL_BYTES_MAX;
 use penstock_session::{PeerKey, Said};
 
+use crate::action::RegionRef;
+use crate::geometry::{Clash, Stripe, clash_of};
 use crate::layout::{Layout, LayoutError};
 use crate::shards::{Pair, Unfit};
 
@@ -42,6 +44,30 @@ pub enum LayoutRefused {
     /// It is none.
     #[error(transparent)]
     Wrong(#[from] LayoutError),
+    /// A byte of its region would have two numbers: whoever holds a block by the one would not hold it by the other.
+    #[error(
+        "block {} of the layout `{label}` has bytes that are block {} of the layout `{other}` of the same region; lay both out so that every byte has one block's number, or give each a region of its own", clash.block, clash.other
+    )]
+    Renumbered {
+        /// What is refused.
+        label: String,
+        /// What is there.
+        other: String,
+        /// The blocks.
+        clash: Clash,
+    },
+    /// The same, of a layout that is gone while blocks are held.
+    #[error(
+        "block {} of the layout `{label}` has bytes that were block {} of the layout `{other}`, and not all blocks of that are given back: lay the pool out anew when all its blocks are free", clash.block, clash.other
+    )]
+    StillHeld {
+        /// What is refused.
+        label: String,
+        /// What was there.
+        other: String,
+        /// The blocks.
+        clash: Clash,
+    },
 }
 
 /// Why a call cannot name a peer. What transfers, parents and chunks answer says the same of it, in these words.
@@ -88,6 +114,8 @@ impl Partner {
 pub(crate) struct Partners {
     partners: BTreeMap<PeerKey, Partner>,
     own: BTreeMap<u32, Arc<Layout>>,
+    /// Layouts of this engine that are gone, by whose numbers blocks may still be held.
+    gone: Vec<Arc<Layout>>,
     last_generation: u32,
     /// Layouts of peers with those of this engine that were found to fit: every grant asks, and the answer is always the same.
     pairs: BTreeMap<(PeerKey, LayoutKey, LayoutKey), Arc<Pair>>,
@@ -166,15 +194,48 @@ impl Partners {
         let number = free.ok_or(LayoutRefused::TooMany)?;
         let key = LayoutKey { number, generation: self.last_generation.wrapping_add(1) };
         let news = LayoutNews { number, generation: key.generation, ..news };
-        self.own.insert(number, Arc::new(Layout::check(news.clone(), region_bytes)?));
+        let layout = Layout::check(news.clone(), region_bytes)?;
+        if let Some((other, clash)) = self.numbered_otherwise(layout.region(), &layout.stripes()) {
+            let (label, other) = (layout.label().to_owned(), other.label().to_owned());
+            return Err(LayoutRefused::Renumbered { label, other, clash });
+        }
+        let gone = self.gone.iter().filter(|gone| gone.region() == layout.region());
+        let before = gone.filter_map(|gone| Some((gone, clash_of(&layout.stripes(), &gone.stripes())?))).next();
+        if let Some((other, clash)) = before {
+            let (label, other) = (layout.label().to_owned(), other.label().to_owned());
+            return Err(LayoutRefused::StillHeld { label, other, clash });
+        }
+        self.own.insert(number, Arc::new(layout));
         self.last_generation = key.generation;
         Ok((key, Said::LayoutNews(news)))
+    }
+
+    /// This engine's layouts of a region.
+    pub(crate) fn own_of(&self, region: RegionRef) -> impl Iterator<Item = &Arc<Layout>> {
+        self.own.values().filter(move |own| own.region() == region)
+    }
+
+    /// No block of a region is held by the numbers of layouts that are gone.
+    pub(crate) fn forget_gone(&mut self, region: RegionRef) {
+        self.gone.retain(|gone| gone.region() != region);
+    }
+
+    /// A layout of this region that gives a byte another block's number than these stripes do.
+    pub(crate) fn numbered_otherwise(&self, region: RegionRef, stripes: &[Stripe]) -> Option<(&Arc<Layout>, Clash)> {
+        self.own_of(region).find_map(|own| Some((own, clash_of(stripes, &own.stripes())?)))
     }
 
     /// A layout of this engine is gone. Answers what is to be told to all, if it was there.
     pub(crate) fn remove(&mut self, key: LayoutKey) -> Option<Said> {
         self.own.get(&key.number).filter(|own| own.news().generation == key.generation)?;
-        self.own.remove(&key.number);
+        let gone = self.own.remove(&key.number)?;
+        let is_as = |other: &Arc<Layout>| other.region() == gone.region() && other.stripes() == gone.stripes();
+        if !self.gone.iter().any(is_as) {
+            if self.gone.len() >= LAYOUTS_MAX {
+                self.gone.remove(0);
+            }
+            self.gone.push(gone);
+        }
         self.pairs.retain(|(.., ours), _| *ours != key);
         Some(Said::LayoutGone(LayoutGone { number: key.number, generation: key.generation }))
     }

@@ -11,7 +11,7 @@ use crate::window::Window;
 /// One use of one block: the generation tells it from earlier and later uses of the same index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId {
-    /// Which block of the pool; it starts at `index * block_bytes`.
+    /// Which block of the pool. It starts at `index * block_bytes`, unless a layout has it elsewhere.
     pub index: u32,
     /// Which use of it.
     pub generation: u32,
@@ -157,6 +157,19 @@ impl BlockAllocator {
         }
     }
 
+    /// A further handle of these blocks, in this order: of some of what a handle holds, or of what several hold together.
+    pub fn share(self: &Arc<Self>, ids: &[BlockId]) -> Result<Blocks, BlockError> {
+        let mut held = Vec::with_capacity(ids.len());
+        for id in ids {
+            if let Err(error) = self.retain(*id) {
+                drop(Blocks::new(Arc::clone(self), held));
+                return Err(error);
+            }
+            held.push(*id);
+        }
+        Ok(Blocks::new(Arc::clone(self), held))
+    }
+
     /// Takes a holder away; the last one frees the block and starts its next generation.
     pub fn release(&self, id: BlockId) -> Result<Released, BlockError> {
         let released = self.release_count(id)?;
@@ -177,7 +190,12 @@ impl BlockAllocator {
         let total = u64::from(self.total());
         let first = (offset / self.block_bytes).min(total);
         let end = if len == 0 { first } else { offset.saturating_add(len).div_ceil(self.block_bytes).min(total) };
-        let held = (first as u32..end as u32).filter_map(|index| {
+        self.retain_all(first as u32..end as u32)
+    }
+
+    /// Retains those of these blocks that are in use.
+    fn retain_all(self: &Arc<Self>, indices: impl Iterator<Item = u32>) -> Blocks {
+        let held = indices.filter_map(|index| {
             let (generation, _) = parts(self.slot(index).ok()?.load(Ordering::Relaxed));
             let id = BlockId { index, generation };
             self.retain(id).is_ok().then_some(id)
@@ -190,12 +208,16 @@ impl BlockAllocator {
     pub fn withhold_range(self: &Arc<Self>, offset: u64, len: u64) -> Vec<Blocks> {
         let first = offset / self.block_bytes;
         let end = offset.saturating_add(len).div_ceil(self.block_bytes);
-        let inside = |index: &u32| (first..end).contains(&u64::from(*index));
+        self.withhold(|index| (first..end).contains(&u64::from(index)))
+    }
+
+    /// The same of all blocks of these numbers, wherever their bytes lie.
+    pub fn withhold(self: &Arc<Self>, is_one: impl Fn(u32) -> bool) -> Vec<Blocks> {
         let (used, taken): (Blocks, Vec<u32>) = {
-            // Nobody takes a block of the range while it is looked through.
+            // Nobody takes one of them while they are looked through.
             let mut free = self.free_list();
-            let used = self.retain_range(offset, len);
-            let (taken, kept) = free.drain(..).partition(inside);
+            let used = self.retain_all((0..self.total()).filter(|index| is_one(*index)));
+            let (taken, kept) = free.drain(..).partition(|index| is_one(*index));
             *free = kept;
             (used, taken)
         };
@@ -326,13 +348,14 @@ impl Blocks {
         self.held.ids()
     }
 
-    /// Where the `i`-th block starts in its pool, in bytes.
+    /// Where the `i`-th block starts in its pool, in bytes: its index times the bytes of a block.
+    /// Where a layout says otherwise, these are other blocks' bytes.
     pub fn offset(&self, i: usize) -> Option<u64> {
         let index = *self.held.indices.get(i)?;
         Some(u64::from(index) * self.held.allocator.block_bytes)
     }
 
-    /// The memory of the `i`-th block.
+    /// The memory of the `i`-th block, if it lies at its [`offset`](Self::offset).
     pub fn window(&self, i: usize) -> Option<Window> {
         self.held.allocator.window.slice(self.offset(i)?, self.held.allocator.block_bytes)
     }

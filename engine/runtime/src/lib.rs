@@ -66,7 +66,7 @@ pub use penstock_core::{
     Cause, Config, Direction, EngineName, Env, Epoch, Fault, NoteId, Notified, Rights, Span, Stage, env, limits,
     plan::Strided, time::Moment,
 };
-pub use penstock_memory::{self as memory, Blocks, HostMemory, Pages, PoolSpec, Window};
+pub use penstock_memory::{self as memory, BlockId, Blocks, HostMemory, Pages, PoolSpec, Window};
 pub use penstock_session as session;
 pub use penstock_transport::{self as transport, Caps, lane::Handle};
 

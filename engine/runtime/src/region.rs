@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::{Cause, Env, Rights};
+use penstock_flows::Layout;
+use penstock_flows::action::RegionRef;
+use penstock_flows::geometry::{Stripe, clash_of};
 use penstock_memory::{Blocks, Deregistered, Region, TakeError, Window};
 
 use crate::counter::Counter;
@@ -127,13 +130,32 @@ impl<E: Env> LocalRegion<E> {
     }
 
     fn settle(&self, extents: &[(u64, u64)], within: Duration) -> Hold {
-        let keep = || -> Vec<Blocks> {
-            let blocks = |pool: &Arc<penstock_memory::Pool>| {
-                extents.iter().flat_map(|&(offset, len)| pool.blocks().withhold_range(offset, len)).collect()
-            };
-            self.region.pool().map(blocks).unwrap_or_default()
-        };
+        let keep = || self.withhold(extents);
         self.hub.settle(&Subject { label: self.label(), region: Some(&self.region), extents, keep: &keep }, within)
+    }
+}
+
+impl<E: Env> LocalRegion<E> {
+    /// Keeps all blocks of a pool that have bytes in these extents out of use: by the pool's own numbers, and by those of layouts of it that
+    /// have others.
+    fn withhold(&self, extents: &[(u64, u64)]) -> Vec<Blocks> {
+        let Some(pool) = self.region.pool() else { return Vec::new() };
+        let ranges = extents.iter().flat_map(|&(offset, len)| pool.blocks().withhold_range(offset, len));
+        let mut kept: Vec<Blocks> = ranges.collect();
+        for layout in self.layouts_otherwise(pool) {
+            let has_some = |index| extents.iter().any(|&(offset, len)| layout.has_bytes_in(index, offset, len));
+            kept.extend(pool.blocks().withhold(|index| index < layout.blocks() && has_some(index)));
+        }
+        kept
+    }
+
+    /// Layouts of it that give bytes the numbers of other blocks than the pool does.
+    fn layouts_otherwise(&self, pool: &penstock_memory::Pool) -> Vec<Arc<Layout>> {
+        let at = RegionRef { region: self.region.id(), generation: self.region.generation() };
+        let (len, blocks) = (pool.block_bytes(), pool.blocks_total());
+        let own = [Stripe { base: 0, stride: len, len, blocks }];
+        let is_other = |layout: &&Arc<Layout>| clash_of(&own, &layout.stripes()).is_some();
+        self.hub.shared.look_at_desk(|desk| desk.layouts_in(at).filter(is_other).cloned().collect())
     }
 }
 
@@ -185,5 +207,35 @@ impl<E: Env> Deref for Pool<E> {
 
     fn deref(&self) -> &LocalRegion<E> {
         &self.region
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_core::Config;
+    use penstock_memory::PoolSpec;
+    use penstock_session::control::Rows;
+
+    use crate::engine::Engine;
+    use crate::flows::LayoutSpec;
+
+    #[test]
+    fn what_is_taken_back_is_withheld_by_the_numbers_of_its_layouts_too() {
+        let folder = std::env::temp_dir().join(format!("penstock-withheld-{}", std::process::id()));
+        let engine = Engine::start(Config::default().named("withheld").directory(&folder)).unwrap();
+        let pool = engine.pool(PoolSpec::host(8 * 2048).block(2048).label("kv")).unwrap();
+        // One layer behind the other: block 5 lies in bytes that the pool has as blocks 2 and 6.
+        let rows = Rows { first: 0, count: 1, of: 1, bytes: 64 };
+        let spec = LayoutSpec::new("kv", 16, 8).token_major(0, 0, rows).token_major(1, 8 * 1024, rows);
+        let layout = engine.layout(&pool, spec).unwrap();
+        let extents = [0, 1].map(|buffer| layout.extent(buffer, 5).unwrap());
+        let held = pool.take(6).unwrap();
+        let withheld = pool.withhold(&extents);
+        drop(held);
+        let free = pool.take(5).unwrap();
+        assert!(free.indices().iter().all(|index| ![2, 5, 6].contains(index)), "{free:?}");
+        assert!(pool.take(1).is_err(), "what may still be written to is nobody's");
+        drop((withheld, free, layout, engine));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

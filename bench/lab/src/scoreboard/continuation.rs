@@ -134,13 +134,14 @@ impl Side {
     }
 
     /// Where a token of a layer is, in blocks of which the first begins with token 0.
-    fn at(blocks: &[u32], token: u64, layer: u32) -> u64 {
-        let block = u64::from(blocks[(token / TOKENS) as usize]);
-        block * BLOCK + u64::from(layer) * TOKENS * ROW + token % TOKENS * ROW
+    fn at(&self, blocks: &[u32], token: u64, layer: u32) -> u64 {
+        let block = blocks[(token / TOKENS) as usize];
+        self.layout.offset(layer as usize, block, (token % TOKENS) as u32).expect("the block is of this layout")
     }
 
     /// Each row of these tokens, with what is to be in it.
     fn each_row(
+        &self,
         blocks: &[u32],
         tokens: std::ops::Range<u64>,
         mut row: impl FnMut(u64, &[u8]) -> Result<(), LabError>,
@@ -153,14 +154,14 @@ impl Side {
                     word = word.rotate_left(29).wrapping_mul(STAMP);
                     piece.copy_from_slice(&word.to_le_bytes());
                 }
-                row(Self::at(blocks, token, layer), &bytes)?;
+                row(self.at(blocks, token, layer), &bytes)?;
             }
         }
         Ok(())
     }
 
     fn compute(&self, blocks: &[u32], tokens: std::ops::Range<u64>) -> Result<(), LabError> {
-        Self::each_row(blocks, tokens, |at, bytes| {
+        self.each_row(blocks, tokens, |at, bytes| {
             self.pool.window().write_from(at, bytes).map_err(LabError::refused("compute a token"))
         })
     }
@@ -174,7 +175,7 @@ impl Side {
 
     fn check(&self, blocks: &[u32], tokens: u64) -> Result<(), LabError> {
         let mut found = [0; ROW as usize];
-        Self::each_row(blocks, 0..tokens, |at, bytes| {
+        self.each_row(blocks, 0..tokens, |at, bytes| {
             self.pool.window().read_into(at, &mut found).map_err(LabError::refused("read a token"))?;
             let wrong =
                 || LabError::refused("continue a request")(format!("wrong bytes have come to {at} of the pool"));
@@ -321,7 +322,7 @@ mod tests {
         both.take_turn(Turn::Whole).unwrap();
         let blocks = both.sink.sets[both.set()].indices().to_vec();
         both.sink.check(&blocks, CHILD).unwrap();
-        both.sink.pool.window().write_from(Side::at(&blocks, CHILD - 1, LAYERS - 1) + ROW - 1, &[0x5a]).unwrap();
+        both.sink.pool.window().write_from(both.sink.at(&blocks, CHILD - 1, LAYERS - 1) + ROW - 1, &[0x5a]).unwrap();
         assert!(both.sink.check(&blocks, CHILD).is_err());
     }
 }

@@ -8,13 +8,15 @@
 //! - [`pins`]: what is kept, for how long, and who has it
 //! - [`abroad`]: parents of other engines
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use penstock_core::planted::{self, Bug};
 use penstock_core::{EngineName, Moment};
 use penstock_session::RequestId;
 
 use crate::action::Ticket;
-use crate::lifecycle::{Lifecycle, LifecycleError, Report, Verdict};
+use crate::lifecycle::{BlockRef, Lifecycle, LifecycleError, Report, Verdict};
 
 pub mod abroad;
 mod blobs;
@@ -162,6 +164,60 @@ pub enum PinError {
         /// How many blocks.
         blocks: usize,
     },
+    /// A block that no handle holds.
+    #[error(
+        "block {block} of group {group} is in none of the handles that were given, so it could be another request's by the time that it is inherited: give handles of all blocks that the groups name, of one pool for each group; of inherited ones `Inherited::blocks` gives them"
+    )]
+    NotHeld {
+        /// Which group.
+        group: usize,
+        /// Which block.
+        block: u32,
+    },
+    /// A block that is not the parent's.
+    #[error(
+        "block {block} of group {group} is not one that request `{request}` has of the device: name the blocks that were reported of it"
+    )]
+    NotOfParent {
+        /// Which group.
+        group: usize,
+        /// Which block.
+        block: u32,
+        /// The request that ends.
+        request: RequestId,
+    },
+    /// One request ends, and another one is to be the parent.
+    #[error(
+        "request `{request}` ends, and `{parent}` is to be the parent: its parent is the request that ends, so name that"
+    )]
+    OtherParent {
+        /// The request that ends.
+        request: RequestId,
+        /// What was named.
+        parent: RequestId,
+    },
+    /// Blocks of other sizes than the layout's.
+    #[error(
+        "blocks of group {group} have {found} tokens, and those of the layout {layout}: name the group's layout, or its size"
+    )]
+    BlockTokens {
+        /// Which group.
+        group: usize,
+        /// Tokens of a block of the group.
+        found: u32,
+        /// Tokens of a block of the layout.
+        layout: u32,
+    },
+    /// A block that the layout has not.
+    #[error("block {block} of group {group} is not one of the {blocks} of the layout: name blocks of this layout")]
+    NoSuchBlock {
+        /// Which group.
+        group: usize,
+        /// Which block.
+        block: u32,
+        /// How many the layout has.
+        blocks: u32,
+    },
     /// The blob is too large.
     #[error("a blob of {found} bytes is more than the {most} that all may have")]
     BlobTooLarge {
@@ -213,22 +269,57 @@ pub struct Finished {
     pub pin: Option<Result<PinKey, PinError>>,
 }
 
-/// Reports what may be the end of a request, by whatever way it ends, and keeps its blocks before anybody can free them. Nothing is kept
-/// if the report is refused or ends nothing. If it cannot be kept, the request has ended all the same, and the tickets are the caller's.
+/// What is to be kept of a parent.
+#[derive(Debug)]
+pub struct Keep {
+    /// The parent.
+    pub parent: Parent,
+    /// Its blocks of the device in the use that is held, of each group; or which of its blocks nobody holds.
+    pub blocks: Result<Vec<Vec<BlockRef>>, PinError>,
+    /// What holds them.
+    pub tickets: Vec<Ticket>,
+    /// For how long.
+    pub ttl: Duration,
+}
+
+/// Reports what may be the end of a request, by whatever way it ends, and keeps its blocks before anybody can free them: blocks that it had,
+/// and that are held. The notice of its end does not name them, as they are not free. Nothing is kept if the report is refused or ends
+/// nothing. If it cannot be kept, the request has ended all the same, and the tickets are the caller's.
 pub fn finish(
     lifecycle: &mut Lifecycle,
     pins: &mut Pins,
     end: (&RequestId, u64, &Report),
-    kept: (Parent, Vec<Ticket>, Duration),
+    Keep { parent, blocks, tickets, ttl }: Keep,
     now: Moment,
 ) -> Result<Finished, LifecycleError> {
     let (request, generation, report) = end;
-    let (parent, keep, ttl) = kept;
-    let ends = lifecycle.tracker().ends(request, generation, report);
-    let pin = ends.then(|| pins.pin(parent, keep, ttl, now));
-    if let Some(Err(_)) = pin {
-        pins.ended(request, now);
+    let tracker = lifecycle.tracker();
+    let ends = tracker.ends(request, generation, report);
+    let has = tracker.device_blocks(request, generation);
+    let checked = blocks.and_then(|blocks| match not_of(has, &blocks) {
+        _ if *request != parent.request => {
+            Err(PinError::OtherParent { request: request.clone(), parent: parent.request.clone() })
+        }
+        Some((group, block)) => Err(PinError::NotOfParent { group, block, request: request.clone() }),
+        None => Ok(blocks),
+    });
+    let checked = match checked {
+        Err(_) if planted::is(Bug::PinOfBlocksNotHeld) => Ok(Vec::new()),
+        checked => checked,
+    };
+    let pin = ends.then(|| checked.and_then(|blocks| Ok((pins.pin(parent, tickets, ttl, now)?, blocks))));
+    match &pin {
+        Some(Ok((_, blocks))) => lifecycle.keep_from_removal(generation, blocks.iter().flatten()),
+        Some(Err(_)) => pins.ended(request, now),
+        None => {}
     }
     let verdict = lifecycle.report(request, generation, report, now)?;
-    Ok(Finished { verdict, pin })
+    Ok(Finished { verdict, pin: pin.map(|pin| pin.map(|(key, _)| key)) })
+}
+
+/// A block among these that a request has not.
+fn not_of(has: &[BlockRef], blocks: &[Vec<BlockRef>]) -> Option<(usize, u32)> {
+    let has: BTreeSet<&BlockRef> = has.iter().collect();
+    let other = |blocks: &Vec<BlockRef>| blocks.iter().find(|block| !has.contains(block)).map(|block| block.index);
+    blocks.iter().enumerate().find_map(|(group, blocks)| Some((group, other(blocks)?)))
 }

@@ -232,7 +232,7 @@ impl Desk {
         let (path, way) = (&ask.path, ask.way);
         let base = path.layers.iter().map(|(host, _)| *host).min().unwrap_or(0);
         let ground = Ground::new(path.host, base, path.strides.0);
-        let blocks: Vec<u32> = ask.pairs.iter().map(|(_, host)| *host).collect();
+        let blocks: Vec<u32> = ask.pairs.iter().map(|(_, host)| host.index).collect();
         let page = self.book.join(ground);
         let free = match way {
             SwapWay::Out => self.may_write(page, blocks.iter().copied(), None),

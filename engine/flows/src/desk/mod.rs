@@ -80,8 +80,9 @@ pub use self::settings::Settings;
 use self::shares::Shares;
 use self::telling::Telling;
 use self::timers::Timers;
-use crate::action::{Action, MoveId, WatchId};
+use crate::action::{Action, MoveId, RegionRef, WatchId};
 use crate::event::Event;
+use crate::geometry::Stripe;
 use crate::input::Totals;
 use crate::layout::Layout;
 use crate::partners::{LayoutKey, LayoutRefused, Partners, Silence};
@@ -314,6 +315,21 @@ impl Desk {
     /// A layout of this engine.
     pub fn layout(&self, key: LayoutKey) -> Option<&Arc<Layout>> {
         self.partners.own(key)
+    }
+
+    /// This engine's layouts of a region.
+    pub fn layouts_in(&self, region: RegionRef) -> impl Iterator<Item = &Arc<Layout>> {
+        self.partners.own_of(region)
+    }
+
+    /// The label of a layout of this region that gives a byte another block's number than these stripes do.
+    pub fn layout_otherwise(&self, region: RegionRef, stripes: &[Stripe]) -> Option<&str> {
+        self.partners.numbered_otherwise(region, stripes).map(|(layout, _)| layout.label())
+    }
+
+    /// No block of a region is held any more by the numbers of layouts that are gone: it can be laid out otherwise.
+    pub fn forget_gone_layouts(&mut self, region: RegionRef) {
+        self.partners.forget_gone(region);
     }
 
     /// A layout of a peer's, by its label.

@@ -1,14 +1,13 @@
 //! What is kept of requests that have ended, for their children, as the desk keeps it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 
 use penstock_core::Moment;
 use penstock_session::RequestId;
 
 use super::{Desk, DeviceKey};
-use crate::action::{Action, Ticket};
-use crate::continuation::{self, Finished, Home, Inherited, Miss, Parent, PinError, Pins, WaitKey};
+use crate::action::Action;
+use crate::continuation::{self, Finished, Home, Inherited, Keep, Miss, PinError, Pins, WaitKey};
 use crate::lifecycle::{LifecycleError, Report};
 
 /// The pins of one engine, once somebody has asked for them.
@@ -75,7 +74,7 @@ impl Desk {
         &mut self,
         device: DeviceKey,
         end: (&RequestId, u64, &Report),
-        kept: (Parent, Vec<Ticket>, Duration),
+        kept: Keep,
         now: Moment,
     ) -> Result<Finished, LifecycleError> {
         let Some(mut pins) = self.keeping.pins.take() else { return Err(LifecycleError::NoDevice) };
@@ -114,10 +113,13 @@ impl Desk {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use penstock_core::EngineName;
 
     use super::*;
-    use crate::continuation::{Ask, Child, Group, Isolation, Waited};
+    use crate::action::Ticket;
+    use crate::continuation::{Ask, Child, Group, Isolation, Parent, Waited};
     use crate::desk::Settings;
     use crate::lifecycle;
 
@@ -140,6 +142,10 @@ mod tests {
         Parent { request: request(name), isolation: Isolation::default(), groups: vec![group], blob: vec![] }
     }
 
+    fn keep(ticket: Ticket) -> Keep {
+        Keep { parent: parent("a"), blocks: Ok(vec![vec![]]), tickets: vec![ticket], ttl: TTL }
+    }
+
     fn ask(child: &str, parent: &str) -> Ask {
         let child = Child::Request(request(child));
         Ask { child, parent: request(parent), isolation: Isolation::default(), tokens: 32, hashes: None }
@@ -156,8 +162,7 @@ mod tests {
         let device = desk.open_device(lifecycle::Settings::default()).unwrap();
         let life = desk.call_device(device, |lives| lives.tracker_mut().open(request("a"), 1)).unwrap();
         let end = request("a");
-        let finished =
-            desk.finish_and_pin(device, (&end, life, &Report::Removed), (parent("a"), vec![Ticket(7)], TTL), NOW);
+        let finished = desk.finish_and_pin(device, (&end, life, &Report::Removed), keep(Ticket(7)), NOW);
         assert!(matches!(finished, Ok(Finished { pin: Some(Ok(_)), verdict: lifecycle::Verdict::Remove })));
         assert_eq!(desk.deadline(), NOW + TTL);
         let child = desk.call_pins(|pins| pins.inherit(&ask("b", "a"), NOW)).unwrap().unwrap();
@@ -169,8 +174,7 @@ mod tests {
         assert_eq!(freed(&mut desk), [Ticket(7)]);
         assert_eq!(desk.metrics().pins.pins, 0);
         // A second report of the same end keeps nothing.
-        let late =
-            desk.finish_and_pin(device, (&end, life, &Report::Aborted), (parent("a"), vec![Ticket(8)], TTL), NOW);
+        let late = desk.finish_and_pin(device, (&end, life, &Report::Aborted), keep(Ticket(8)), NOW);
         assert!(matches!(late, Ok(Finished { pin: None, verdict: lifecycle::Verdict::NoOp })));
     }
 

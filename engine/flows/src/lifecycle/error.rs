@@ -129,6 +129,28 @@ pub enum LifecycleError {
         /// Which.
         block: BlockRef,
     },
+    /// What is swapped is not what the request has.
+    #[error(
+        "{asked} of the {has} blocks of request `{request}` were given, and a swap takes all of them or none, in either direction: give one handle of them all, as `BlockAllocator::share` makes it of several, or report that the request has dropped its blocks"
+    )]
+    PartOfRequest {
+        /// Whose.
+        request: RequestId,
+        /// How many were given.
+        asked: usize,
+        /// How many it has, of the device or, swapped out, of the host.
+        has: usize,
+    },
+    /// The request is not in this block of the host.
+    #[error(
+        "use {} of block {} of the host is not what request `{request}` was swapped out to: keep those blocks until it is swapped in, and give them", block.generation, block.index
+    )]
+    NotSwappedTo {
+        /// Whose.
+        request: RequestId,
+        /// The block of the host.
+        block: BlockRef,
+    },
     /// A block of the host is named twice.
     #[error("block {block} of the host is named twice in one swap")]
     HostBlockTwice {

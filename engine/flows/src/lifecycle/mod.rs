@@ -32,7 +32,7 @@
 //! - [`swap`]: the transfers between the device's pool and the host's
 //! - [`error`]: why a report changes nothing
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use penstock_core::Moment;
@@ -73,7 +73,8 @@ pub struct Removed {
     pub request: RequestId,
     /// In which life.
     pub generation: u64,
-    /// The blocks of the device that it still had: none that have been somebody else's since, and none that a swap is at.
+    /// The blocks of the device that it still had: none that have been somebody else's since, none that a swap is at, and none that are
+    /// kept for its children.
     pub device: Vec<BlockRef>,
 }
 
@@ -125,6 +126,8 @@ impl Default for Settings {
 pub struct Lifecycle {
     tracker: Tracker,
     swaps: Swaps,
+    /// To which blocks of the host requests were swapped out by swaps of this engine, by their generation.
+    hosts: BTreeMap<u64, Vec<BlockRef>>,
     actions: VecDeque<Action>,
     /// What there was to be fetched when somebody was last woken for it.
     told: (u64, u64),
@@ -135,7 +138,7 @@ impl Lifecycle {
     /// its own.
     pub fn new(settings: Settings, first_id: u64) -> Self {
         let swaps = Swaps::new(settings.swaps, settings.grace, first_id);
-        Self { tracker: Tracker::new(settings), swaps, actions: VecDeque::new(), told: (0, 0) }
+        Self { tracker: Tracker::new(settings), swaps, hosts: BTreeMap::new(), actions: VecDeque::new(), told: (0, 0) }
     }
 
     /// Who lives, and who is told.
@@ -173,10 +176,20 @@ impl Lifecycle {
             self.tracker.let_go(generation, &self.swaps.blocks_of(generation));
         }
         let verdict = self.tracker.report(request, generation, report, now)?;
+        if verdict != Verdict::NoOp || matches!(report, Report::SwapOutCommitted | Report::SwapInCommitted) {
+            // It has nothing in the host any more, or what its scheduler has put there by itself.
+            self.hosts.remove(&generation);
+        }
         if verdict != Verdict::NoOp {
             self.swaps.drop_request(generation, now, &mut self.actions);
         }
         Ok(verdict)
+    }
+
+    /// What a request is about to leave behind is not free with its end: others keep these blocks.
+    pub(crate) fn keep_from_removal<'a>(&mut self, generation: u64, blocks: impl Iterator<Item = &'a BlockRef>) {
+        let indices: BTreeSet<u32> = blocks.map(|block| block.index).collect();
+        self.tracker.let_go(generation, &indices);
     }
 
     /// Begins a swap, and says so of the request. Lends it both tickets: one of them, or both, come back by [`Action::Free`].
@@ -192,6 +205,7 @@ impl Lifecycle {
         }
         self.swaps.check(&ask)?;
         let blocks: Vec<BlockRef> = ask.pairs.iter().map(|(block, _)| *block).collect();
+        let asked = blocks.len();
         let report = match ask.way {
             SwapWay::Out => {
                 let held: BTreeSet<&BlockRef> = self.tracker.device_blocks(request, generation).iter().collect();
@@ -203,12 +217,36 @@ impl Lifecycle {
                 if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
                     return Err(LifecycleError::BlockTwice { block: twice[0] });
                 }
+                if asked < held.len() && !planted::is(Bug::PartOfARequestSwapped) {
+                    return Err(LifecycleError::PartOfRequest { request: request.clone(), asked, has: held.len() });
+                }
                 Report::SwapOutPrepared
             }
-            SwapWay::In => Report::SwapInPrepared { blocks },
+            SwapWay::In => {
+                self.check_host(request, generation, &ask)?;
+                Report::SwapInPrepared { blocks }
+            }
         };
         self.tracker.report(request, generation, &report, now)?;
         Ok(self.swaps.begin(generation, ask, now, &mut self.actions))
+    }
+
+    /// Whether all that the request has of the host comes back, and nothing else. Of what its scheduler has swapped out by itself only the
+    /// number is known.
+    fn check_host(&self, request: &RequestId, generation: u64, ask: &SwapAsk) -> Result<(), LifecycleError> {
+        if self.tracker.state(request, generation)? != Request::Swapped || planted::is(Bug::PartOfARequestSwapped) {
+            return Ok(());
+        }
+        let (asked, has) = (ask.pairs.len(), self.tracker.swapped_blocks(generation));
+        if asked != has {
+            return Err(LifecycleError::PartOfRequest { request: request.clone(), asked, has });
+        }
+        let Some(hosts) = self.hosts.get(&generation) else { return Ok(()) };
+        let hosts: BTreeSet<&BlockRef> = hosts.iter().collect();
+        match ask.pairs.iter().find(|(_, block)| !hosts.contains(block)) {
+            Some((_, block)) => Err(LifecycleError::NotSwappedTo { request: request.clone(), block: *block }),
+            None => Ok(()),
+        }
     }
 
     /// The state of a swap that is not over.
@@ -221,15 +259,19 @@ impl Lifecycle {
     pub fn swap_commit(&mut self, key: SwapKey, now: Moment) -> Result<Ticket, LifecycleError> {
         let entry = self.swaps.get(key).ok_or(LifecycleError::NoSuchSwap)?;
         let (state, generation) = (entry.state, entry.generation);
-        let report = match entry.way {
-            SwapWay::Out => Report::SwapOutCommitted,
-            SwapWay::In => Report::SwapInCommitted,
+        let (report, host) = match entry.way {
+            SwapWay::Out => (Report::SwapOutCommitted, Some(entry.host.clone())),
+            SwapWay::In => (Report::SwapInCommitted, None),
         };
         if state != Swap::Moved {
             return Err(LifecycleError::NotMoved { state });
         }
         let request = self.tracker.request_of(generation).ok_or(LifecycleError::NoSuchSwap)?;
         self.tracker.report(&request, generation, &report, now)?;
+        match host {
+            Some(host) => drop(self.hosts.insert(generation, host)),
+            None => drop(self.hosts.remove(&generation)),
+        }
         self.swaps.commit(key, &mut self.actions).ok_or(LifecycleError::NotMoved { state })
     }
 

@@ -48,6 +48,8 @@ struct Record {
     next: u32,
     /// Its blocks of the device.
     device: Vec<BlockRef>,
+    /// How many of them were swapped out last.
+    swapped: usize,
     deferral: Option<(Option<DeferSite>, Moment)>,
 }
 
@@ -96,7 +98,7 @@ impl Tracker {
         self.next += 1;
         self.by_request.insert(request.clone(), generation);
         let (live, state) = ((0..sequences).collect(), Request::Queued);
-        let record = Record { request, state, live, next: sequences, device: Vec::new(), deferral: None };
+        let record = Record { request, state, live, next: sequences, device: Vec::new(), swapped: 0, deferral: None };
         self.lives.insert(generation, record);
         Ok(generation)
     }
@@ -115,6 +117,11 @@ impl Tracker {
     pub fn device_blocks(&self, request: &RequestId, generation: u64) -> &[BlockRef] {
         let record = self.record(request, generation).ok().flatten();
         record.map_or(&[], |record| record.device.as_slice())
+    }
+
+    /// How many blocks a request had when it was swapped out last.
+    pub(super) fn swapped_blocks(&self, generation: u64) -> usize {
+        self.lives.get(&generation).map_or(0, |record| record.swapped)
     }
 
     /// Whether this report would end the request.
@@ -205,7 +212,11 @@ impl Tracker {
                 self.blocks.check_hashes(blocks, &record.device)?;
                 self.blocks.register(blocks, &mut evicted);
             }
-            Report::SwapOutCommitted | Report::SwapInRolledBack { .. } => {
+            Report::SwapOutCommitted => {
+                record.swapped = record.device.len();
+                self.blocks.release(&mut std::mem::take(&mut record.device));
+            }
+            Report::SwapInRolledBack { .. } => {
                 self.blocks.release(&mut std::mem::take(&mut record.device));
             }
             _ => {}

@@ -84,6 +84,9 @@ fn swaps_that_make_no_sense_are_refused_and_nothing_changes() {
     let mut stranger = good.clone();
     stranger.pairs[1].0.generation += 1;
     cases.push((stranger.clone(), LifecycleError::BlockNotHeld { block: stranger.pairs[1].0 }));
+    let mut part = good.clone();
+    part.pairs.pop();
+    cases.push((part, LifecycleError::PartOfRequest { request: id("a"), asked: 2, has: 3 }));
     let mut nothing = good.clone();
     nothing.pairs.clear();
     cases.push((nothing, LifecycleError::NothingToSwap));
@@ -103,6 +106,41 @@ fn swaps_that_make_no_sense_are_refused_and_nothing_changes() {
     node.say("a", Report::Aborted);
     let over = node.lives.swap_begin(&id("a"), generation, good, node.now);
     assert_eq!(over, Err(LifecycleError::LifeOver { request: id("a"), generation }));
+}
+
+/// Of what its scheduler has swapped by itself only the number is known, and of what was swapped here also where it went.
+#[test]
+fn what_is_swapped_in_is_what_was_swapped_out() {
+    let mut node = Node::new();
+    node.swapped("a", 3);
+    let generation = node.generations[&id("a")];
+    let begin = |node: &mut Node, ask| node.lives.swap_begin(&id("a"), generation, ask, node.now);
+    let part = |asked: usize| Err(LifecycleError::PartOfRequest { request: id("a"), asked, has: 3 });
+    let (two, three, four) = (node.blocks.take(2), node.blocks.take(3), node.blocks.take(4));
+    assert_eq!(begin(&mut node, ask(SwapWay::In, &two)), part(2));
+    assert_eq!(begin(&mut node, ask(SwapWay::In, &four)), part(4));
+    let move_all = |node: &mut Node, ask| {
+        let key = begin(node, ask).unwrap();
+        let id = moved(&node.actions());
+        node.handle(Event::Ended { id, result: Ok(0), is_open_there: false });
+        node.lives.swap_commit(key, node.now).unwrap();
+        node.actions();
+    };
+    move_all(&mut node, ask(SwapWay::In, &three));
+    move_all(&mut node, ask(SwapWay::Out, &three));
+    let mut other = ask(SwapWay::In, &node.blocks.take(3));
+    other.pairs[1].1.generation += 1;
+    let block = other.pairs[1].1;
+    assert_eq!(begin(&mut node, other.clone()), Err(LifecycleError::NotSwappedTo { request: id("a"), block }));
+    assert_eq!(node.state("a"), Request::Swapped);
+    other.pairs[1].1.generation -= 1;
+    move_all(&mut node, other);
+    // Its scheduler takes over again: where it went is not known here any more.
+    node.say("a", Report::SwapOutPrepared);
+    node.say("a", Report::SwapOutCommitted);
+    let mut elsewhere = ask(SwapWay::In, &node.blocks.take(3));
+    elsewhere.pairs.iter_mut().for_each(|(_, host)| host.index += 10);
+    move_all(&mut node, elsewhere);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What goes wrong where a child goes on from its parent's blocks, one test each.
 
-use penstock_flows::continuation::{Ask, Child, Group, Isolation, Miss, Parent, Pin, PinError, Settings, finish};
+use penstock_flows::continuation::{Ask, Child, Group, Isolation, Keep, Miss, Parent, Pin, PinError, Settings, finish};
 use penstock_flows::lifecycle::{Report, Request, Verdict};
 
 use crate::lives::parents::*;
@@ -52,7 +52,10 @@ fn defect_003_retention_is_void_as_the_parent_frees_first() {
     let device = node.active("a", 3);
     let generation = node.generations[&id("a")];
     let groups = vec![Group { blocks: device.iter().map(|block| block.index).collect(), ..group(40, 0) }];
-    let kept = || (Parent { groups: groups.clone(), ..parent("a", 40) }, vec![], TTL);
+    let kept = || {
+        let parent = Parent { groups: groups.clone(), ..parent("a", 40) };
+        Keep { parent, blocks: Ok(vec![device.clone()]), tickets: vec![], ttl: TTL }
+    };
     // Not an end: nothing is kept of a request that lives on.
     let seen = (&id("a"), generation, &Report::Finished);
     let not_yet = finish(&mut node.lives, &mut keeper.pins, seen, kept(), node.now).unwrap();
@@ -62,6 +65,7 @@ fn defect_003_retention_is_void_as_the_parent_frees_first() {
     let ended = (&id("a"), generation, &Report::Removed);
     let finished = finish(&mut node.lives, &mut keeper.pins, ended, kept(), node.now).unwrap();
     assert_eq!((finished.verdict, node.state("a")), (Verdict::Remove, Request::Freed));
+    assert_eq!(node.removed()[0].device, [], "what is kept is not free");
     let pin = finished.pin.unwrap().unwrap();
     let inherited = keeper.inherit("b", "a", 41).unwrap();
     assert_eq!((inherited.tokens, keeper.pins.state(pin)), (32, Some(Pin::Used)));
@@ -112,7 +116,8 @@ fn defect_003_aborts_bypass_the_cache() {
         let (mut node, mut keeper) = (Node::new(), Keeper::new(Settings::default()));
         node.active(name, 3);
         let generation = node.generations[&id(name)];
-        let (end, kept) = ((&id(name), generation, &report), (parent(name, 40), vec![], TTL));
+        let kept = Keep { parent: parent(name, 40), blocks: Ok(vec![vec![]]), tickets: vec![], ttl: TTL };
+        let end = (&id(name), generation, &report);
         let finished = finish(&mut node.lives, &mut keeper.pins, end, kept, node.now).unwrap();
         assert!(matches!(finished.pin, Some(Ok(_))), "{finished:?}");
         assert_eq!(keeper.inherit("x", name, 41).unwrap().tokens, 32);

@@ -159,7 +159,7 @@ pub(crate) fn ask(way: SwapWay, device: &[BlockRef]) -> SwapAsk {
         strides: (4096, 4096),
         layers: vec![(0, 0)],
     };
-    let pairs = device.iter().zip(100..).map(|(block, host)| (*block, host)).collect();
+    let pairs = device.iter().zip(100..).map(|(block, index)| (*block, BlockRef { index, generation: 1 })).collect();
     SwapAsk { way, path, pairs, source: SOURCE, target: TARGET, within: WITHIN }
 }
 

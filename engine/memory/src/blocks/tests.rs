@@ -105,6 +105,22 @@ fn a_retained_range_stays_out_of_reuse() {
 }
 
 #[test]
+fn blocks_of_several_handles_are_shared_by_one() {
+    let blocks = allocator(8);
+    let (first, second) = (blocks.take(3).unwrap(), blocks.take(2).unwrap());
+    let ids: Vec<BlockId> = [second.get(1), first.get(0)].into_iter().flatten().collect();
+    let both = blocks.share(&ids).unwrap();
+    assert_eq!(both.indices(), [4, 0]);
+    drop((first, second));
+    assert_eq!(blocks.free(), 6);
+    // All or none: a use that is over is nobody's to share.
+    drop(both);
+    let anew = blocks.take(8).unwrap();
+    assert!(matches!(blocks.share(&[anew.get(0).unwrap(), ids[1]]), Err(BlockError::Stale { .. })));
+    assert_eq!(blocks.holders(anew.get(0).unwrap()), Ok(1));
+}
+
+#[test]
 fn a_withheld_range_is_nobodys_used_or_free() {
     let blocks = allocator(8);
     let held = blocks.take(2).unwrap();
@@ -116,6 +132,9 @@ fn a_withheld_range_is_nobodys_used_or_free() {
     assert!(blocks.take(1).is_err(), "what is withheld is not free");
     drop((withheld, rest));
     assert_eq!(blocks.free(), 8);
+    let withheld = blocks.withhold(|index| index % 4 == 3);
+    assert_eq!(withheld.iter().map(Blocks::len).sum::<usize>(), 2);
+    assert!(blocks.take(7).is_err());
 }
 
 #[test]

@@ -4,11 +4,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use penstock_core::{Cause, Env};
-use penstock_flows::LayoutKey;
+use penstock_flows::action::RegionRef;
+use penstock_flows::{Layout as FlowLayout, LayoutKey};
 use penstock_memory::{BlockAllocator, Blocks};
 use penstock_session::control::{Buffer, Form, LayoutNews, Rows};
 
-use super::{FlowError, ForeignMemory};
+use super::{CallError, FlowError, ForeignMemory, LayoutRefused};
 use crate::desk::key_of;
 use crate::engine::Engine;
 use crate::hub::Hub;
@@ -85,11 +86,15 @@ impl LayoutSpec {
 }
 
 /// How blocks lie in a region of this engine. Peers know it by its label until it is dropped.
+///
+/// Block `i` of the layout is the one that its pool hands out as number `i` ([`Blocks::indices`]), and lies where the layout says, in one
+/// piece for each buffer. [`Blocks::offset`] and [`Blocks::window`] know nothing of layouts: they are right only where all that a layout
+/// has of a block lies within the pool's own block of that number.
 pub struct Layout<E: Env> {
     pub(crate) hub: Arc<Hub<E>>,
     pub(crate) key: LayoutKey,
     pub(super) ground: Ground,
-    label: String,
+    pub(super) of: Arc<FlowLayout>,
 }
 
 /// What a layout's blocks are taken from: the pool that its region is, or memory that has no blocks of its own. Numbers of blocks mean
@@ -128,7 +133,10 @@ impl Ground {
 }
 
 impl<E: Env> Engine<E> {
-    /// Tells all peers how blocks lie in a region. Where it is a pool's, only blocks of that pool are taken for this layout.
+    /// Tells all peers how blocks lie in a region. Where it is a pool's, only blocks of that pool are taken for this layout. Several layouts
+    /// of a region have to give each byte the number of the same block: one that does not is refused
+    /// ([`LayoutRefused::Renumbered`](super::LayoutRefused::Renumbered)), also after the other was dropped, until all blocks of the pool are
+    /// free ([`LayoutRefused::StillHeld`](super::LayoutRefused::StillHeld)).
     pub fn layout(&self, region: &LocalRegion<E>, spec: LayoutSpec) -> Result<Layout<E>, FlowError> {
         let shared = &self.hub.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
@@ -137,9 +145,20 @@ impl<E: Env> Engine<E> {
         }
         let mut news = spec.news;
         (news.region, news.region_generation) = (region.region.id().0, region.region.generation().0);
-        let (label, bytes) = (news.label.clone(), region.bytes());
-        let key = shared.call_desk(|desk, _| desk.add_layout(news, bytes))?;
-        Ok(Layout { hub: Arc::clone(&self.hub), key, ground: Ground::of(region), label })
+        let bytes = region.bytes();
+        // Of memory of the caller's own it is the caller who knows.
+        let is_free = region.region.pool().is_none_or(|pool| pool.blocks().free() == pool.blocks_total() as usize);
+        let at = RegionRef { region: region.region.id(), generation: region.region.generation() };
+        let added = shared.call_desk(|desk, _| {
+            if is_free {
+                desk.forget_gone_layouts(at);
+            }
+            let key = desk.add_layout(news, bytes)?;
+            Ok::<_, LayoutRefused>((key, desk.layout(key).map(Arc::clone)))
+        });
+        let (key, of) = added?;
+        let of = of.ok_or(CallError::NoLayout)?;
+        Ok(Layout { hub: Arc::clone(&self.hub), key, ground: Ground::of(region), of })
     }
 }
 
@@ -169,7 +188,65 @@ impl<E: Env> Peer<E> {
 impl<E: Env> Layout<E> {
     /// The label by which peers know it.
     pub fn label(&self) -> &str {
-        &self.label
+        self.of.label()
+    }
+
+    /// Its buffers, by whose place here they are named.
+    pub fn buffers(&self) -> &[Buffer] {
+        self.of.buffers()
+    }
+
+    /// Tokens of a block.
+    pub fn block_tokens(&self) -> u32 {
+        self.of.block_tokens()
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> u32 {
+        self.of.blocks()
+    }
+
+    /// Where a token of a block begins in a buffer, in bytes of the region: for [`LocalRegion::window`] and for
+    /// [extents](super::relay::Extents).
+    ///
+    /// In a token-major buffer all rows of the token lie there, one behind the other. In a plane-major one it is the token's first row,
+    /// its next one lies [`row_stride`](Self::row_stride) bytes behind it, and the same row of the next token right behind this one. What
+    /// goes once for a transfer has one place, that of token 0. Nothing for a buffer, a block or a token that is not there.
+    ///
+    /// ```
+    /// # use penstock::{Config, Engine, PoolSpec};
+    /// # use penstock::flows::{LayoutSpec, Rows};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = std::env::temp_dir().join(format!("penstock-doc-layout-{}", std::process::id()));
+    /// # let engine = Engine::start(Config::default().named("decode-0").directory(&folder))?;
+    /// // Embeddings of 64 bytes, and behind all of them three planes of positions, of four bytes.
+    /// let (hidden, positions) = (Rows { first: 0, count: 1, of: 1, bytes: 64 }, Rows { first: 0, count: 3, of: 3, bytes: 4 });
+    /// let pool = engine.pool(PoolSpec::host(32 * 16 * 76).block(16 * 76).label("embeddings"))?;
+    /// let spec = LayoutSpec::new("embeddings", 16, 32).token_major(0, 0, hidden).plane_major(0, 32 * 16 * 64, positions);
+    /// let layout = engine.layout(&pool, spec)?;
+    /// // Token 5 of block 2, and its position of plane 1.
+    /// assert_eq!(layout.offset(0, 2, 5), Some((2 * 16 + 5) * 64));
+    /// let first = layout.offset(1, 2, 5).ok_or("it is there")?;
+    /// let plane = layout.row_stride(1).ok_or("it has planes")?;
+    /// assert_eq!((first + plane, plane), (32 * 16 * 64 + 2 * 16 * 12 + 16 * 4 + 5 * 4, 16 * 4));
+    /// # drop((layout, pool, engine));
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn offset(&self, buffer: usize, block: u32, token: u32) -> Option<u64> {
+        self.of.offset(buffer, block, token)
+    }
+
+    /// Bytes from one row of a token to its next row: those of one row in a token-major buffer, those of a block's plane in a plane-major one.
+    /// Nothing for what goes once.
+    pub fn row_stride(&self, buffer: usize) -> Option<u64> {
+        self.of.row_stride(buffer)
+    }
+
+    /// Where a block lies in a buffer, and how many bytes it has there.
+    pub fn extent(&self, buffer: usize, block: u32) -> Option<(u64, u64)> {
+        self.of.stripe(buffer)?.extent(block)
     }
 }
 

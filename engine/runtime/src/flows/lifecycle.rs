@@ -61,12 +61,13 @@ use std::time::Duration;
 
 use penstock_core::{Cause, Env, Moment};
 use penstock_flows::desk::{Desk, DeviceKey};
+use penstock_flows::geometry::{Stripe, clash_of};
 pub use penstock_flows::lifecycle::{
     BlockRef, DeferSite, Deferral, Evicted, Eviction, Lag, Removed, Report, Request, Settings as LifecycleSettings,
     SubscribeError, Subscriber, SwapWay, TrackerMetrics, Verdict,
 };
 use penstock_flows::lifecycle::{Lifecycle as Lives, LifecycleError, SwapPath};
-use penstock_memory::Blocks;
+use penstock_memory::{BlockAllocator, Blocks};
 use penstock_session::RequestId;
 
 use super::stand_in::StandIn;
@@ -100,7 +101,8 @@ impl<'a, E: Env> LifecycleSpec<'a, E> {
     }
 
     /// Where block 0 of each layer begins, of the host and of the device, and the bytes of a layer of a block; where nothing is said a
-    /// block lies in one piece.
+    /// block lies in one piece. All layers of a block have to lie where its pool has the block: one layer behind the other is refused
+    /// ([`ForeignMemory::Layers`]).
     #[must_use]
     pub fn layers(mut self, bases: &[(u64, u64)], bytes: u64) -> Self {
         (self.layers, self.block_bytes) = (bases.to_vec(), bytes);
@@ -143,6 +145,15 @@ impl<E: Env> Engine<E> {
         if strides.0 != strides.1 {
             return Err(ForeignMemory::BlockBytes { here: strides.0, there: strides.1 }.into());
         }
+        for (memory, bases) in [
+            (host.memory(), layers.iter().map(|(host, _)| *host).collect::<Vec<_>>()),
+            (device.pool().memory(), layers.iter().map(|(_, device)| *device).collect()),
+        ] {
+            let whole = stripes_of(memory.blocks(), memory.block_bytes(), &[0]);
+            if clash_of(&whole, &stripes_of(memory.blocks(), block_bytes, &bases)).is_some() {
+                return Err(ForeignMemory::Layers { label: memory.label().to_owned() }.into());
+            }
+        }
         let host_at =
             penstock_flows::action::RegionRef { region: ours.region.id(), generation: ours.region.generation() };
         let peer = key_of(&theirs.state);
@@ -153,11 +164,34 @@ impl<E: Env> Engine<E> {
     }
 }
 
+/// Blocks of a pool, one each as many bytes as the pool has it, of which so many lie behind each of these bases.
+fn stripes_of(pool: &BlockAllocator, len: u64, bases: &[u64]) -> Vec<Stripe> {
+    let (stride, blocks) = (pool.block_bytes(), pool.total());
+    bases.iter().map(|&base| Stripe { base, stride, len, blocks }).collect()
+}
+
 impl<E: Env> Inner<E> {
     pub(super) fn call<R>(&self, call: impl FnOnce(&mut Desk, DeviceKey, Moment) -> R) -> Result<R, FlowError> {
         let shared = &self.hub.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
         Ok(shared.call_desk(|desk, now| call(desk, self.key, now)))
+    }
+
+    /// What the device's blocks are taken from.
+    pub(super) fn device_pool(&self) -> &Arc<BlockAllocator> {
+        self.device.pool().memory().blocks()
+    }
+
+    /// Refuses a swap where a layout means other bytes by the host's blocks than the swap does.
+    fn check_numbers(&self) -> Result<(), FlowError> {
+        let SwapPath { host, block_bytes, layers, .. } = &self.path;
+        let bases: Vec<u64> = layers.iter().map(|(base, _)| *base).collect();
+        let stripes = stripes_of(self.host.memory().blocks(), *block_bytes, &bases);
+        let other = self.hub.shared.look_at_desk(|desk| desk.layout_otherwise(*host, &stripes).map(str::to_owned));
+        match other {
+            Some(layout) => Err(ForeignMemory::OtherNumbers { label: self.host.label().to_owned(), layout }.into()),
+            None => Ok(()),
+        }
     }
 
     fn lives<R>(&self, call: impl FnOnce(&mut Lives, Moment) -> Result<R, LifecycleError>) -> Result<R, FlowError> {
@@ -218,7 +252,9 @@ impl<E: Env> Lifecycle<E> {
     }
 
     /// Begins to move a request's blocks, of the device and of the host in pairs, and reports that to the request. Out, the device's
-    /// blocks are the request's own; in, they are fresh.
+    /// blocks are all that the request has, in whatever order; in, they are fresh, as many as went out, and the host's are those that went
+    /// out to, still held. A part of them is refused ([`LifecycleError::PartOfRequest`]). Of a request that was allocated in several steps, or
+    /// shares blocks with others, one handle of all is made by [`share`](penstock_memory::BlockAllocator::share).
     pub fn swap(
         &self,
         way: SwapWay,
@@ -237,6 +273,7 @@ impl<E: Env> Lifecycle<E> {
         if device.len() != host.len() {
             return Err(ForeignMemory::Pairs { device: device.len(), host: host.len() }.into());
         }
+        self.inner.check_numbers()?;
         Swap::begin(&self.inner, way, request, (device, host), path, within)
     }
 

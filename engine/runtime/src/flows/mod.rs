@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use penstock_core::Env;
 pub use penstock_flows::desk::{Broken, CallError, Metrics};
+pub use penstock_flows::geometry::Clash;
 pub use penstock_flows::input::{Failed, Happening, MemoryPolicy, NoMemory};
 pub use penstock_flows::lifecycle::LifecycleError;
 pub use penstock_flows::output::SendFailed;
@@ -176,6 +177,75 @@ pub enum ForeignMemory {
     Once {
         /// How many were given.
         blocks: usize,
+    /// Extents of a pool without the blocks that they lie in.
+    #[error(
+        "`{label}` is a pool, whose blocks would not be kept and could be given out again: name those that the extents lie in, by `Extents::of_layout` or `Extents::blocks`, or without a layout by `Extents::of_pool`"
+    )]
+    IsPool {
+        /// The pool's label.
+        label: String,
+    },
+    /// A byte of a block that no handle holds.
+    #[error(
+        "byte {offset} of `{label}` is of block {block}, of which no handle was given, so that it could be given out again: give handles of all blocks that the extents lie in"
+    )]
+    Unheld {
+        /// The label of the pool or the layout.
+        label: String,
+        /// The byte.
+        offset: u64,
+        /// Its block.
+        block: u32,
+    },
+    /// A byte of no block.
+    #[error(
+        "byte {offset} of `{label}` is of no block: give parts of blocks; `Layout::offset` and `Layout::extent` say where those lie"
+    )]
+    NoBlock {
+        /// The label of the pool or the layout.
+        label: String,
+        /// The byte.
+        offset: u64,
+    },
+    /// A block that the layout has not.
+    #[error(
+        "the layout `{label}` has {blocks} blocks, and block {block} is none of them: give blocks below that number"
+    )]
+    NoSuchBlock {
+        /// The layout's label.
+        label: String,
+        /// The block.
+        block: u32,
+        /// How many there are.
+        blocks: u32,
+    },
+    /// A layout numbers the blocks of a pool otherwise than the pool does.
+    #[error(
+        "the layout `{layout}` numbers blocks otherwise than their place in pool `{label}` does, so the wrong ones would be meant: for puts and gets name the layout, by `Extents::of_layout`; for swaps lay out each block in one piece, where the pool has it"
+    )]
+    OtherNumbers {
+        /// The pool's label.
+        label: String,
+        /// The layout's.
+        layout: String,
+    },
+    /// A parent's block is not of the layout's pool.
+    #[error(
+        "block {block} of the parent is of another pool than the layout `{label}`: give for each group the layout that its blocks are in"
+    )]
+    ParentBlocks {
+        /// The layout's label.
+        label: String,
+        /// The block.
+        block: u32,
+    },
+    /// Layers of a block lie where the pool has other blocks.
+    #[error(
+        "layers of a block lie where pool `{label}` has other blocks: a swap would be at memory that nobody gave it; let all layers of a block lie within the block"
+    )]
+    Layers {
+        /// The pool's label.
+        label: String,
     },
     /// Blocks are not of the same size.
     #[error("blocks have {here} bytes in the one pool and {there} in the other; make both alike")]

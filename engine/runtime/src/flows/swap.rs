@@ -34,7 +34,7 @@ impl<E: Env> Swap<E> {
             SwapWay::In => (host, device),
         };
         let [source, target] = [read, written].map(|blocks| desk.keep(blocks.clone()));
-        let pairs = block_refs(device).into_iter().zip(host.indices().iter().copied()).collect();
+        let pairs = block_refs(device).into_iter().zip(block_refs(host)).collect();
         let ask = SwapAsk { way, path: path.clone(), pairs, source, target, within };
         let begun = lives.call(|desk, key, now| desk.begin_swap(key, request, ask, now)).and_then(|begun| Ok(begun?));
         let key = begun.inspect_err(|_| [source, target].into_iter().for_each(|ticket| desk.free(ticket)))?;

@@ -9,28 +9,28 @@ use penstock::flows::{
 };
 use penstock::{Blocks, Cause, HostMemory, Rights, SystemEnv};
 
-use crate::ends::{BLOCKS, Both, End, Folder, PATIENCE, TOKEN, UUID};
+use crate::ends::{BLOCKS, Both, End, Folder, PATIENCE, ROWS, TOKEN, UUID};
 
 /// Bytes of a block of 16 tokens.
-const BLOCK: u64 = 2 * 16 * TOKEN;
+pub(crate) const BLOCK: u64 = 2 * 16 * TOKEN;
 /// A model makes the same of a token wherever it computes it.
-const MODEL: u8 = 1;
+pub(crate) const MODEL: u8 = 1;
 
-fn id(name: &str) -> RequestId {
+pub(crate) fn id(name: &str) -> RequestId {
     RequestId::new(name).unwrap()
 }
 
-fn tenant(number: u8) -> Isolation {
+pub(crate) fn tenant(number: u8) -> Isolation {
     Isolation { tenant: [number; 16], ..Isolation::default() }
 }
 
-fn parent(name: &str, blocks: &Blocks, computed: u64) -> Parent {
+pub(crate) fn parent(name: &str, blocks: &Blocks, computed: u64) -> Parent {
     let group = Group { block_tokens: 16, computed, block_bytes: BLOCK, ..Group::of(blocks) };
     Parent { request: id(name), isolation: tenant(1), groups: vec![group], blob: name.as_bytes().to_vec() }
 }
 
 /// Two engines with blocks of 16 tokens, of which the sink pins.
-fn both(transport: TransportName) -> (Both, Pins<SystemEnv>) {
+pub(crate) fn both(transport: TransportName) -> (Both, Pins<SystemEnv>) {
     let both = crate::ends::both_with(transport, 16);
     let pins = both.sink.engine.pins(2, PinSettings::default()).unwrap();
     (both, pins)
@@ -149,7 +149,8 @@ fn scenario_14_a_hundred_failed_allocations_leave_every_count_as_it_was() {
         assert_eq!((sink.engine.control_metrics().pins.uses, sink.pool.memory().blocks().free()), before);
     }
     drop(everything);
-    pins.unpin(pins.pin(parent("c", &sink.take(1), 16), &[], PATIENCE).unwrap()).unwrap();
+    let other = sink.take(1);
+    pins.unpin(pins.pin(parent("c", &other, 16), &[&other], PATIENCE).unwrap()).unwrap();
 }
 
 /// Who may not know hears that there is no parent, and others why they get nothing.
@@ -357,7 +358,7 @@ fn blocks_of_another_pool_than_the_layouts_are_refused_and_nothing_is_kept_of_th
     // Memory of the caller's own has no pool: it is the caller who numbers its blocks. A region of another engine is no layout's.
     let memory = HostMemory::from_vec(vec![0; 65_536]).unwrap();
     let region = sink.engine.register(memory, "own", Rights::READ_WRITE).unwrap();
-    let spec = |label: &str| LayoutSpec::new(label, 16, 16).token_major(0, 0, crate::ends::ROWS);
+    let spec = |label: &str| LayoutSpec::new(label, 16, 16).token_major(0, 0, ROWS);
     let layout = sink.engine.layout(&region, spec("own")).unwrap();
     let transfer = TransferId::mint(UUID, 41, 0).unwrap();
     let output = sink.engine.produce(transfer, &id("q"), Send::from(&layout)).unwrap();

@@ -16,16 +16,16 @@ use crate::ends::{Folder, PATIENCE};
 const BLOCK: u64 = 64 << 10;
 
 /// A scheduler with a device of so many blocks, and a host with as many. Fields end in this order.
-struct Node {
-    removals: Removals<SystemEnv>,
-    lives: Lifecycle<SystemEnv>,
-    device: StandIn,
-    host: Pool<SystemEnv>,
-    engine: Engine,
+pub(crate) struct Node {
+    pub(crate) removals: Removals<SystemEnv>,
+    pub(crate) lives: Lifecycle<SystemEnv>,
+    pub(crate) device: StandIn,
+    pub(crate) host: Pool<SystemEnv>,
+    pub(crate) engine: Engine,
     _folder: Folder,
 }
 
-fn node(progress: Progress, blocks: u32, grace: Duration) -> Node {
+pub(crate) fn node(progress: Progress, blocks: u32, grace: Duration) -> Node {
     let folder = Folder::new();
     let engine = folder.engine("decode-0", TransportName::Local, progress);
     let spec = PoolSpec::host(u64::from(blocks) * BLOCK).block(BLOCK).label("host").rights(Rights::READ_WRITE);
@@ -38,14 +38,14 @@ fn node(progress: Progress, blocks: u32, grace: Duration) -> Node {
 }
 
 /// Each byte of each block of a request.
-fn fill(blocks: &Blocks, number: u8) {
+pub(crate) fn fill(blocks: &Blocks, number: u8) {
     for at in 0..blocks.len() {
         let words: Vec<u8> = (0..BLOCK).map(|byte| (byte / 251) as u8 ^ byte as u8 ^ number ^ at as u8).collect();
         blocks.window(at).unwrap().write_from(0, &words).unwrap();
     }
 }
 
-fn assert_filled(blocks: &Blocks, number: u8) {
+pub(crate) fn assert_filled(blocks: &Blocks, number: u8) {
     for at in 0..blocks.len() {
         let mut found = vec![0; BLOCK as usize];
         blocks.window(at).unwrap().read_into(0, &mut found).unwrap();
@@ -56,7 +56,7 @@ fn assert_filled(blocks: &Blocks, number: u8) {
 
 impl Node {
     /// A request that is computed, in so many blocks of the device.
-    fn active(&self, name: &str, number: u8, count: usize) -> (RequestId, u64, Blocks) {
+    pub(crate) fn active(&self, name: &str, number: u8, count: usize) -> (RequestId, u64, Blocks) {
         let request = RequestId::new(name).unwrap();
         let life = self.lives.open(&request, 1).unwrap();
         let blocks = self.device.take(count).unwrap();
@@ -67,15 +67,15 @@ impl Node {
         (request, life, blocks)
     }
 
-    fn say(&self, request: &RequestId, life: u64, report: Report) -> Verdict {
+    pub(crate) fn say(&self, request: &RequestId, life: u64, report: Report) -> Verdict {
         self.lives.report(request, life, &report).unwrap()
     }
 
-    fn state(&self, request: &RequestId, life: u64) -> Request {
+    pub(crate) fn state(&self, request: &RequestId, life: u64) -> Request {
         self.lives.state(request, life).unwrap()
     }
 
-    fn swap(
+    pub(crate) fn swap(
         &self,
         way: SwapWay,
         of: (&RequestId, u64),
@@ -93,7 +93,7 @@ impl Node {
     }
 
     /// Waits until so many blocks of both pools are free: what a swap lets go is freed by the control loop.
-    fn assert_free(&self, device: u32, host: u32) {
+    pub(crate) fn assert_free(&self, device: u32, host: u32) {
         let since = Instant::now();
         let free = || (self.device.pool().memory().blocks().free(), self.host.memory().blocks().free());
         while free() != (device as usize, host as usize) {
@@ -174,16 +174,11 @@ fn a_late_swap_is_stopped(way: SwapWay) {
         let device = node.device.take(1024).unwrap();
         let fresh = block_refs(&device);
         let host = node.host.take(1024).unwrap();
-        match way {
-            SwapWay::Out => {
-                node.say(&request, life, Report::Allocated { fresh, cached: vec![] });
-            }
-            SwapWay::In => {
-                let first = vec![fresh[0]];
-                node.say(&request, life, Report::Allocated { fresh: first, cached: vec![] });
-                node.say(&request, life, Report::SwapOutPrepared);
-                node.say(&request, life, Report::SwapOutCommitted);
-            }
+        node.say(&request, life, Report::Allocated { fresh, cached: vec![] });
+        if way == SwapWay::In {
+            // Its scheduler has taken it to the host by itself.
+            node.say(&request, life, Report::SwapOutPrepared);
+            node.say(&request, life, Report::SwapOutCommitted);
         }
         let swap = node.swap(way, (&request, life), &device, &host, Duration::from_micros(200));
         match swap.wait(PATIENCE).unwrap() {
@@ -407,6 +402,12 @@ fn what_cannot_be_swapped_is_refused_with_what_is_wrong() {
     let pool = node.engine.pool(PoolSpec::host(1 << 20).block(4096).label("small")).unwrap();
     let unlike = node.engine.lifecycle(LifecycleSpec::between(&pool, &node.device)).map(drop).unwrap_err();
     assert_eq!(unlike, FlowError::Memory(ForeignMemory::BlockBytes { here: 4096, there: BLOCK }));
+    // One layer behind the other: the second one of a block lies in another block.
+    let behind = LifecycleSpec::between(&node.host, &node.device).layers(&[(0, 0), (4 * BLOCK, BLOCK / 2)], BLOCK / 2);
+    let behind = node.engine.lifecycle(behind).map(drop).unwrap_err();
+    assert_eq!(behind, FlowError::Memory(ForeignMemory::Layers { label: "host".to_owned() }));
+    let within = LifecycleSpec::between(&node.host, &node.device).layers(&[(0, 0), (BLOCK / 2, BLOCK / 2)], BLOCK / 2);
+    drop(node.engine.lifecycle(within).unwrap());
     let folder = Folder::new();
     let other = folder.engine("other", TransportName::Shm, Progress::Adaptive);
     let foreign = other.lifecycle(LifecycleSpec::between(&node.host, &node.device)).map(drop).unwrap_err();

@@ -88,7 +88,7 @@ impl End {
     /// Writes tokens of a transfer to the blocks that have them.
     fn fill(&self, name: u32, blocks: &[u32], tokens: u64) {
         let block_tokens = u64::from(self.block_tokens);
-        for (buffer, lies) in buffers(self.block_tokens).iter().enumerate() {
+        for (buffer, lies) in self.layout.buffers().iter().enumerate() {
             let mut bytes = vec![0; each(lies.form).count() * self.block_tokens as usize];
             for (place, &block) in blocks.iter().enumerate() {
                 let first = place as u64 * block_tokens;
@@ -98,7 +98,7 @@ impl End {
                             value(name, buffer, token, row, byte);
                     }
                 }
-                let offset = lies.base + u64::from(block) * lies.stride;
+                let (offset, _) = self.layout.extent(buffer, block).expect("the block is of the layout");
                 self.pool.window().write_from(offset, &bytes).expect("the block is of the pool");
             }
         }

@@ -6,7 +6,7 @@ use penstock::flows::{
     BlockRef, Evicted, Eviction, Evictions, Lag, Lifecycle, LifecycleSettings, LifecycleSpec, Removals, Removed,
     RequestId, StandIn,
 };
-use penstock::{Blocks, Pool};
+use penstock::{BlockId, Blocks, Pool};
 
 use super::book::{Found, Gone, Queue};
 use super::content::broken;
@@ -122,9 +122,9 @@ impl Device {
     /// A handle of the block that is found by this hash, if it is of the blocks that are in somebody's keeping.
     pub(super) fn find(&self, hash: u64) -> Option<(BlockRef, Blocks)> {
         let block = self.found.block(hash)?;
-        let (allocator, bytes) = (self.pool().memory().blocks(), self.pool().memory().block_bytes());
-        let held = allocator.retain_range(u64::from(block.index) * bytes, bytes);
-        (penstock::flows::block_refs(&held) == [block]).then_some((block, held))
+        let id = BlockId { index: block.index, generation: block.generation };
+        let held = self.pool().memory().blocks().share(&[id]).ok()?;
+        Some((block, held))
     }
 
     /// A life is over, and subscribers have to be told so.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use penstock::flows::relay::{Dtype, Item, Put, RelayError, RelayOp, Stream};
+use penstock::flows::relay::{Dtype, Extents, Item, Put, RelayError, RelayOp, Stream};
 use penstock::flows::{FlowError, RequestId};
 use penstock::{Moment, Peer};
 
@@ -213,14 +213,15 @@ impl Putter {
         if form == Form::Blocks {
             let seat = &mut stage.seats[self.seat];
             // Its blocks are the engine's as soon as they are put.
-            if let (Some((_blocks, extents)), Some(pool)) = (lie(seat, bytes, UNREADY, now)?, seat.pool()) {
+            if let (Some((blocks, extents)), Some(pool)) = (lie(seat, bytes, UNREADY, now)?, seat.pool()) {
                 let mut from = 0;
                 for &(offset, len) in &extents {
                     let part = &content[from..from + len as usize];
                     pool.window().write_from(offset, part).expect("a block is in its pool");
                     from += part.len();
                 }
-                return Ok(put(Put::extents(pool, &extents)).map(|op| (op, form)));
+                let layout = seat.layout().expect("it has a pool");
+                return Ok(put(Put::extents(Extents::of_layout(layout, &[&blocks], &extents))).map(|op| (op, form)));
             }
             return Ok(put(Put::bytes(&content)).map(|op| (op, Form::Flat)));
         }

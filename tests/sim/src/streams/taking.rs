@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock::flows::FlowError;
-use penstock::flows::relay::{Destination, Fetch};
+use penstock::flows::relay::{Destination, Extents, Fetch};
 use penstock::{Blocks, Moment};
 
 use super::content::{Lying, Made, Name, compare, lie};
@@ -36,9 +36,9 @@ impl Taking {
         now: Moment,
     ) -> Result<Option<Self>, Violated> {
         let lying = if is_into_blocks { lie(seat, made.bytes.len(), GRANTED, now)? } else { None };
-        let (Some(relay), Some(pool)) = (seat.relay(), seat.pool()) else { return Ok(None) };
+        let (Some(relay), Some(layout)) = (seat.relay(), seat.layout()) else { return Ok(None) };
         let into = match &lying {
-            Some((_, extents)) => Destination::extents(pool, extents),
+            Some((blocks, extents)) => Destination::extents(Extents::of_layout(layout, &[blocks], extents)),
             None => Destination::memory(),
         };
         match relay.get(metadata, into.within(within)) {

@@ -98,7 +98,7 @@ pub(crate) fn expected(part: &Part) -> String {
 }
 
 pub(crate) fn at(kv: &Kind, block: u32, layer: u32, token: u64) -> u64 {
-    u64::from(block) * kv.pool.memory().block_bytes() + u64::from(layer) * KV_TOKENS * ROW + token * ROW
+    kv.layout.offset(layer as usize, block, token as u32).expect("the block is of this layout")
 }
 
 pub(crate) fn free_again(node: &Node, act: u32, says: &str) -> Result<(), Flaw> {

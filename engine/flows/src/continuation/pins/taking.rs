@@ -6,6 +6,7 @@ use penstock_session::RequestId;
 use penstock_session::machine::Step;
 
 use super::{Ask, Child, Inherited, PinEvent, PinKey, Pins, Use, UseKey};
+use crate::action::Ticket;
 use crate::continuation::inherit::{
     CopyTail, Isolation, Miss, blocks_of, compare, reach, tail, tokens_sayable, whole_tokens,
 };
@@ -129,6 +130,18 @@ impl Pins {
         let of_it = self.by_child.range(first..).take_while(|(other, _)| other == child);
         let keys: Vec<UseKey> = of_it.map(|(_, key)| *key).collect();
         keys.into_iter().filter(|key| self.give_up(*key)).count()
+    }
+
+    /// What keeps the blocks that a child has.
+    pub fn tickets_of(&self, key: UseKey) -> &[Ticket] {
+        let held = self.uses.get(&key).and_then(|its| self.pins.get(&its.pin));
+        held.map_or(&[], |held| held.keep.as_slice())
+    }
+
+    /// Tokens of a block of each group of the parent of a child.
+    pub fn block_tokens_of(&self, key: UseKey) -> Vec<u32> {
+        let held = self.uses.get(&key).and_then(|its| self.pins.get(&its.pin));
+        held.map(|held| held.groups.iter().map(|group| group.block_tokens).collect()).unwrap_or_default()
     }
 
     /// What a child has to copy into blocks of its own, so that it can write behind what it has inherited: for each group, as many of

@@ -49,7 +49,7 @@ impl Node {
             strides: (4096, 4096),
             layers: vec![(0, 0)],
         };
-        let pairs = vec![(BLOCK, 9)];
+        let pairs = vec![(BLOCK, BlockRef { index: 9, generation: 1 })];
         let within = Duration::from_secs(1);
         let ask = SwapAsk { way: SwapWay::Out, path, pairs, source: SOURCE, target: TARGET, within };
         let key = self.desk.begin_swap(self.device, (&self.request, self.life), ask, NOW).unwrap();

@@ -92,8 +92,9 @@ pub struct SwapAsk {
     pub way: SwapWay,
     /// Between which pools.
     pub path: SwapPath,
-    /// Blocks of the device, and of the host. Out, the request's; in, ones that are fresh.
-    pub pairs: Vec<(BlockRef, u32)>,
+    /// Blocks of the device, and of the host. Out, all that the request has of the device; in, fresh ones, and all that it was swapped out
+    /// to.
+    pub pairs: Vec<(BlockRef, BlockRef)>,
     /// What is read.
     pub source: Ticket,
     /// What is written.

@@ -31,6 +31,8 @@ pub(in crate::lifecycle) struct Entry {
     pub(in crate::lifecycle) state: Swap,
     peer: PeerKey,
     device: Vec<u32>,
+    /// Blocks of the host.
+    pub(in crate::lifecycle) host: Vec<BlockRef>,
     source: Ticket,
     target: Ticket,
     frees_source: bool,
@@ -131,7 +133,7 @@ impl Swaps {
         if ask.pairs.len() > BLOCKS_MAX {
             return Err(LifecycleError::SwapTooLarge { asked: ask.pairs.len() });
         }
-        let mut hosts: Vec<u32> = ask.pairs.iter().map(|(_, host)| *host).collect();
+        let mut hosts: Vec<u32> = ask.pairs.iter().map(|(_, host)| host.index).collect();
         hosts.sort_unstable();
         if let Some(twice) = hosts.windows(2).find(|two| two[0] == two[1]) {
             return Err(LifecycleError::HostBlockTwice { block: twice[0] });
@@ -157,7 +159,7 @@ impl Swaps {
             block_bytes: path.block_bytes,
             strides: path.strides,
             layers: path.layers,
-            blocks: pairs.iter().map(|(device, host)| (*host, device.index)).collect(),
+            blocks: pairs.iter().map(|(device, host)| (host.index, device.index)).collect(),
         }));
         let direction = match way {
             SwapWay::Out => Direction::Read,
@@ -167,6 +169,7 @@ impl Swaps {
         let at_most = within + self.grace.max(MOVE_GRACE);
         let moving = Moving { direction, spans, within: at_most, urgency: Urgency::Urgent, landing: None };
         let device: Vec<u32> = pairs.iter().map(|(device, _)| device.index).collect();
+        let host = pairs.into_iter().map(|(_, host)| host).collect();
         for index in &device {
             let touched = self.device.entry(*index).or_default();
             touched.swaps += 1;
@@ -175,8 +178,19 @@ impl Swaps {
         let (peer, until) = (path.peer, now + within);
         let first = if planted::is(Bug::SwapMovedBeforeItsBytes) { Swap::Moved } else { Swap::Moving };
         let (state, moving_now, frees_source) = (first, Move::Running, false);
-        let entry =
-            Entry { generation, way, state, peer, device, source, target, frees_source, moving: moving_now, until };
+        let entry = Entry {
+            generation,
+            way,
+            state,
+            peer,
+            device,
+            host,
+            source,
+            target,
+            frees_source,
+            moving: moving_now,
+            until,
+        };
         self.entries.insert(key, entry);
         self.last.insert(generation, key);
         actions.push_back(Action::Move { id: MoveId(key.0), peer, moving });

@@ -71,7 +71,7 @@ use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Env, RegionId};
-use penstock_flows::continuation::{Ask, Child, Inherited as Given, Pins as Keeper};
+use penstock_flows::continuation::{Ask, Child, Inherited as Given, Keep, Pins as Keeper};
 pub use penstock_flows::continuation::{
     Finished as Ended, Group, Home, Isolation, Metrics as PinMetrics, Miss, Parent, PinError, PinKey,
     Settings as PinSettings,
@@ -80,13 +80,15 @@ use penstock_flows::{Cut, Pair, Run};
 use penstock_memory::{Blocks, Window};
 use penstock_session::RequestId;
 
+use self::held::{OfGroup, held_of};
 pub use self::waiting::{Inheriting, InheritingFrom};
 use super::lifecycle::Lifecycle;
-use super::{CallError, FlowError, Layout, Report};
+use super::{CallError, FlowError, ForeignMemory, Layout, Report};
 use crate::engine::Engine;
 use crate::hub::Hub;
 use crate::peer::Peer;
 
+mod held;
 mod waiting;
 
 /// A group of blocks that a parent has.
@@ -152,8 +154,12 @@ impl<E: Env> Pins<E> {
     }
 
     /// Keeps the blocks of a request that ends, so long at most; they go back when no child has them. To be called before any of them is
-    /// dropped.
+    /// dropped, with handles of all blocks that its groups name: of its own, and of those that it has inherited ([`Inherited::blocks`]). What
+    /// no handle holds is refused ([`PinError::NotHeld`]).
     pub fn pin(&self, parent: Parent, blocks: &[&Blocks], ttl: Duration) -> Result<PinKey, FlowError> {
+        if !planted::is(Bug::PinOfBlocksNotHeld) {
+            held_of(blocks_of(&parent), blocks)?;
+        }
         let keep: Vec<_> = blocks.iter().map(|blocks| self.hub.shared.desk.keep((*blocks).clone())).collect();
         let tickets = keep.clone();
         let pinned = self.call(|pins, now| pins.pin(parent, keep, ttl, now)).and_then(|pinned| Ok(pinned?));
@@ -172,6 +178,7 @@ impl<E: Env> Pins<E> {
             return Err(FlowError::ForeignLayout { label: layout.label().to_owned() });
         }
         blocks.iter().try_for_each(|blocks| layout.ground.check(blocks))?;
+        parent.groups.iter().enumerate().try_for_each(|(number, group)| check_layout(number, group, layout))?;
         let pin = self.pin(parent, blocks, ttl)?;
         self.hub.shared.call_desk(|desk, _| desk.lend_pin(pin, layout.key));
         Ok(pin)
@@ -192,7 +199,8 @@ impl<E: Env> Pins<E> {
     }
 
     /// Reports what may be the end of a request of a device, and keeps its blocks in the same step: whoever is told of the end can
-    /// inherit already. Nothing is kept if it was no end.
+    /// inherit already. Nothing is kept if it was no end. Blocks of the device that are kept have to be the request's as it was reported
+    /// ([`PinError::NotOfParent`]), and are not among those that [`Removed`](super::Removed) names.
     pub fn finish(
         &self,
         lives: &Lifecycle<E>,
@@ -203,12 +211,16 @@ impl<E: Env> Pins<E> {
         let shared = &self.hub.shared;
         if !Arc::ptr_eq(&lives.inner.hub, &self.hub) {
             let label = "of the lifecycle".to_owned();
-            return Err(super::ForeignMemory::Pool { label }.into());
+            return Err(ForeignMemory::Pool { label }.into());
         }
+        let device = lives.inner.device_pool();
+        let held = held_of(blocks_of(&parent), blocks);
+        let held = held.map(|groups| groups.iter().map(|group| group.refs_in(device)).collect());
         let keep: Vec<_> = blocks.iter().map(|blocks| shared.desk.keep((*blocks).clone())).collect();
         let tickets = keep.clone();
         let end = (request, life, report);
-        let finished = lives.inner.call(|desk, key, now| desk.finish_and_pin(key, end, (parent, keep, ttl), now));
+        let keep = Keep { parent, blocks: held, tickets: keep, ttl };
+        let finished = lives.inner.call(|desk, key, now| desk.finish_and_pin(key, end, keep, now));
         let finished = finished.and_then(|finished| Ok(finished?));
         if !matches!(&finished, Ok(Ended { pin: Some(Ok(_)), .. })) {
             tickets.into_iter().for_each(|ticket| shared.desk.free(ticket));
@@ -276,6 +288,23 @@ impl<E: Env> Pins<E> {
     }
 }
 
+/// The blocks of each of its groups.
+fn blocks_of(parent: &Parent) -> impl Iterator<Item = &[u32]> {
+    parent.groups.iter().map(|group| group.blocks.as_slice())
+}
+
+/// Whether a group's blocks are such as the layout has.
+fn check_layout<E: Env>(number: usize, group: &Group, layout: &Layout<E>) -> Result<(), PinError> {
+    let (found, tokens, blocks) = (group.block_tokens, layout.block_tokens(), layout.blocks());
+    if found != tokens {
+        return Err(PinError::BlockTokens { group: number, found, layout: tokens });
+    }
+    match group.blocks.iter().find(|block| **block >= blocks) {
+        Some(&block) => Err(PinError::NoSuchBlock { group: number, block, blocks }),
+        None => Ok(()),
+    }
+}
+
 fn ask(
     parent: &RequestId,
     isolation: &Isolation,
@@ -315,6 +344,23 @@ impl<E: Env> Inherited<E> {
         &self.given.groups
     }
 
+    /// A handle of the blocks of each group that has some: with its own, those that a pin of the child itself takes.
+    pub fn blocks(&self) -> Vec<Blocks> {
+        let kept = self.kept();
+        let kept: Vec<&Blocks> = kept.iter().collect();
+        let groups = held_of(self.given.groups.iter().map(Vec::as_slice), &kept).unwrap_or_default();
+        groups.iter().filter_map(OfGroup::share).collect()
+    }
+
+    /// What the parent's pin keeps, which stands as long as this does.
+    fn kept(&self) -> Vec<Blocks> {
+        let shared = &self.hub.shared;
+        let tickets = |desk: &penstock_flows::Desk| {
+            desk.pins().map(|pins| pins.tickets_of(self.given.key).to_vec()).unwrap_or_default()
+        };
+        shared.look_at_desk(tickets).into_iter().filter_map(|ticket| shared.desk.hold(ticket)).flatten().collect()
+    }
+
     /// The first token that the child has not: behind the whole blocks, and behind what was copied.
     pub fn begin(&self) -> u64 {
         self.given.tokens + self.copied.load(Ordering::Acquire) // SYNC tail: pairs with copy_tail()
@@ -334,6 +380,7 @@ impl<E: Env> Inherited<E> {
         let fresh: Vec<Vec<u32>> = own.iter().map(|(_, blocks)| blocks.indices().to_vec()).collect();
         let plan = shared.look_at_desk(|desk| desk.pins().and_then(|pins| pins.tail_plan(self.given.key, &fresh)));
         let plan = plan.ok_or(FlowError::TailRoom { groups: self.given.groups.len() })?;
+        self.check_tail(own, plan.iter().map(|piece| (piece.group as usize, piece.from)))?;
         for piece in plan {
             // The plan names only groups of which there are fresh blocks.
             let Some((layout, _)) = own.get(piece.group as usize) else { continue };
@@ -343,6 +390,28 @@ impl<E: Env> Inherited<E> {
         }
         self.copied.store(self.given.tail_tokens, Ordering::Release); // SYNC tail: pairs with begin()
         Ok(self.given.tail_tokens)
+    }
+
+    /// Whether each layout is the one that the parent's blocks of its group are in.
+    fn check_tail(
+        &self,
+        own: &[(&Layout<E>, &Blocks)],
+        pieces: impl Iterator<Item = (usize, u32)>,
+    ) -> Result<(), FlowError> {
+        let of_parent = |desk: &penstock_flows::Desk| desk.pins().map(|pins| pins.block_tokens_of(self.given.key));
+        let tokens = self.hub.shared.look_at_desk(of_parent).unwrap_or_default();
+        let kept = self.kept();
+        for (group, block) in pieces {
+            let (Some((layout, _)), Some(&found)) = (own.get(group), tokens.get(group)) else { continue };
+            if found != layout.block_tokens() {
+                return Err(PinError::BlockTokens { group, found, layout: layout.block_tokens() }.into());
+            }
+            let is_there = |blocks: &Blocks| blocks.indices().contains(&block) && layout.ground.check(blocks).is_ok();
+            if !kept.iter().any(is_there) {
+                return Err(ForeignMemory::ParentBlocks { label: layout.label().to_owned(), block }.into());
+            }
+        }
+        Ok(())
     }
 
     fn copy(&self, layout: &Layout<E>, from: u32, to: u32, tokens: u64) -> Result<(), FlowError> {

@@ -7,16 +7,14 @@ use penstock_core::Env;
 use penstock_flows::Desk;
 use penstock_flows::relay::{self as flow, GetKey, Metadata};
 
+use super::extents::{Extents, Kept};
 use super::{FlowError, Inner, Payload, Relay, RelayError, RelayFailed, WITHIN};
-use crate::region::LocalRegion;
 
 /// Where a get puts bytes, and how long it may take.
 pub struct Destination<'a, E: Env> {
     extents: Option<Extents<'a, E>>,
     within: Duration,
 }
-
-type Extents<'a, E> = (&'a LocalRegion<E>, &'a [(u64, u64)]);
 
 impl<E: Env> Default for Destination<'_, E> {
     fn default() -> Self {
@@ -30,10 +28,10 @@ impl<'a, E: Env> Destination<'a, E> {
         Self { extents: None, within: WITHIN }
     }
 
-    /// Straight into these parts of a region of this engine, offsets and lengths, as many bytes as there are. Blocks of a pool that lie
-    /// there are kept until nothing can land in them; other memory is to be left alone until the get has [rested](Fetch::rest).
-    pub fn extents(region: &'a LocalRegion<E>, extents: &'a [(u64, u64)]) -> Self {
-        Self { extents: Some((region, extents)), within: WITHIN }
+    /// Straight into these parts of a region of this engine, as many bytes as there are. The blocks that they lie in are kept until nothing
+    /// can land in them; registered memory is to be left alone until the get has [rested](Fetch::rest).
+    pub fn extents(extents: Extents<'a, E>) -> Self {
+        Self { extents: Some(extents), within: WITHIN }
     }
 
     /// How long it may take in all.
@@ -60,8 +58,8 @@ impl<E: Env> Relay<E> {
         let Destination { extents, within } = into;
         let (to, room, keep) = match extents {
             None => (flow::Destination::Berths, Some(room_for(metadata, inner.largest)?), None),
-            Some((region, extents)) => {
-                let (extents, keep) = inner.keep(region, extents)?;
+            Some(extents) => {
+                let Kept { places: extents, keep, .. } = inner.keep(extents)?;
                 (flow::Destination::Extents { extents, keep }, None, Some(keep))
             }
         };

@@ -61,10 +61,12 @@
 //! ```
 //!
 //! - [`put`](mod@put): what is handed out; [`get`](mod@get): what is fetched
+//! - [`extents`]: parts of this engine's own memory, and what is kept of it
 //! - [`stream`](mod@stream): chunks behind each other, and what arrives
 //! - [`payload`]: items in a buffer
 //! - `work`: the copies
 
+pub mod extents;
 pub mod get;
 pub mod payload;
 pub mod put;
@@ -83,6 +85,7 @@ pub use penstock_flows::relay::{EarlyBounds, Metadata, RelayCounts, RelayError, 
 use penstock_memory::PoolSpec;
 use penstock_session::{PeerKey, RequestId};
 
+pub use self::extents::Extents;
 pub use self::get::{Destination, Fetch};
 pub use self::payload::{Dtype, Field, Item, Payload, PayloadError, Schema};
 pub use self::put::{Put, RelayOp};

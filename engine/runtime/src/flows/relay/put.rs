@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::{Env, Moment};
-use penstock_flows::Ticket;
 use penstock_flows::relay::payload::Item;
-use penstock_flows::relay::{Place, PutKey, Relays, Source, ToPut};
+use penstock_flows::relay::{PutKey, Relays, Source, ToPut};
 use penstock_session::RequestId;
 
+use super::extents::{Extents, Kept};
 use super::work::Content;
-use super::{FlowError, Inner, PayloadError, Relay, RelayError, RelayFailed, Schema, WITHIN, region_of};
+use super::{FlowError, Inner, PayloadError, Relay, RelayError, RelayFailed, Schema, WITHIN};
 use crate::peer::Peer;
-use crate::region::LocalRegion;
 
 /// What is to be put.
 pub struct Put<'a, E: Env> {
@@ -24,7 +23,7 @@ pub struct Put<'a, E: Env> {
 
 pub(super) enum Data<'a, E: Env> {
     Content(Content<'a>),
-    Extents { region: &'a LocalRegion<E>, extents: &'a [(u64, u64)], is_ready: bool },
+    Extents { extents: Extents<'a, E>, is_ready: bool },
 }
 
 impl<'a, E: Env> Put<'a, E> {
@@ -57,11 +56,10 @@ impl<'a, E: Env> Put<'a, E> {
         Ok(Self { schema: schema.encode(), ..put })
     }
 
-    /// These parts of a region of this engine, offsets and lengths, that peers may read. Nothing is copied: readers read them where they
-    /// are. Blocks of a pool that lie there are kept until the last one has; other memory is to be left as it is until the put has
-    /// [rested](RelayOp::rest).
-    pub fn extents(region: &'a LocalRegion<E>, extents: &'a [(u64, u64)]) -> Self {
-        Self::of(Data::Extents { region, extents, is_ready: true })
+    /// These parts of a region of this engine, that peers may read. Nothing is copied: readers read them where they are. The blocks that
+    /// they lie in are kept until the last one has; registered memory is to be left as it is until the put has [rested](RelayOp::rest).
+    pub fn extents(extents: Extents<'a, E>) -> Self {
+        Self::of(Data::Extents { extents, is_ready: true })
     }
 
     /// The bytes of these extents are not there yet: nobody is told of them before [`RelayOp::ready`], such as behind a device's fence.
@@ -131,12 +129,13 @@ impl<E: Env> Inner<E> {
         let Put { data, schema, header, within } = what;
         let (source, content, keep) = match data {
             Data::Content(content) => (Source::Berths { bytes: content.bytes() }, Some(content), None),
-            Data::Extents { region, extents, is_ready } => {
+            Data::Extents { extents, is_ready } => {
                 self.hub.shared.check_usable().map_err(FlowError::Engine)?;
+                let Kept { region, places: extents, keep } = self.keep(extents)?;
                 if !region.rights().allows_read() {
+                    self.hub.shared.desk.free(keep);
                     return Err(FlowError::NotReadable { label: region.label().to_owned() });
                 }
-                let (extents, keep) = self.keep(region, extents)?;
                 (Source::Extents { extents, keep, is_ready }, None, Some(keep))
             }
         };
@@ -151,29 +150,6 @@ impl<E: Env> Inner<E> {
             self.begin_put(key, content);
         }
         Ok(op)
-    }
-
-    /// Parts of a region as the desk names them, and what keeps them.
-    pub(super) fn keep(
-        &self,
-        region: &LocalRegion<E>,
-        extents: &[(u64, u64)],
-    ) -> Result<(Vec<Place>, Ticket), FlowError> {
-        let label = || region.label().to_owned();
-        if !Arc::ptr_eq(&region.hub, &self.hub) {
-            return Err(FlowError::ForeignRegion { label: label() });
-        }
-        let bytes = region.bytes();
-        let is_outside = |&&(offset, len): &&(u64, u64)| offset.checked_add(len).is_none_or(|end| end > bytes);
-        if let Some(&(offset, len)) = extents.iter().find(is_outside) {
-            return Err(FlowError::Outside { label: label(), offset, len, bytes });
-        }
-        let place = |&(offset, len): &(u64, u64)| Place { region: region_of(region), offset, len };
-        let blocks = region.region.pool().map(|pool| {
-            extents.iter().map(|&(offset, len)| pool.blocks().retain_range(offset, len)).collect::<Vec<_>>()
-        });
-        let keep = self.hub.shared.desk.keep_all(blocks.unwrap_or_default());
-        Ok((extents.iter().map(place).collect(), keep))
     }
 }
 

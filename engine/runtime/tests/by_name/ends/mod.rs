@@ -120,8 +120,8 @@ impl End {
     }
 
     fn at(&self, blocks: &[u32], token: u64, layer: u32) -> u64 {
-        let (tokens, block) = (u64::from(self.tokens), blocks[(token / u64::from(self.tokens)) as usize]);
-        (u64::from(block) * 2 * tokens + u64::from(layer) * tokens + token % tokens) * TOKEN
+        let (block, place) = (blocks[(token / u64::from(self.tokens)) as usize], token % u64::from(self.tokens));
+        self.layout.offset(layer as usize, block, place as u32).unwrap()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Chunks between engines of one process, over real transports.
 
+mod blocks;
 mod common;
 mod streams;
 
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{Net, PATIENCE, pattern, request};
 use penstock::config::TransportName::{self, Local, Shm, Tcp, Verbs};
 use penstock::flows::FlowError;
-use penstock::flows::relay::{Arrival, Destination, Dtype, Item, Put, RelayError, RelaySpec};
+use penstock::flows::relay::{Arrival, Destination, Dtype, Extents, Item, Put, RelayError, RelaySpec};
 use penstock::flows::{FlowCause, relay};
 use penstock::{PoolSpec, Rights};
 
@@ -36,6 +37,8 @@ over_all! {
     defect_004_the_first_reader_of_a_fan_out_frees_it,
     items_come_out_as_they_were_packed,
     extents_go_into_extents_without_berths,
+    what_a_put_reads_is_nobody_elses_until_it_is_read,
+    what_a_get_writes_is_nobody_elses_until_it_is_there,
     defect_004_cleanup_does_nothing,
     defect_004_get_ignores_its_timeout_and_leaks,
     a_join_has_a_chunk_of_each_source,
@@ -137,15 +140,19 @@ fn extents_go_into_extents_without_berths(transport: TransportName) {
     let (from, to) = (pool(0, Rights::READ), pool(1, Rights::NONE));
     let whole = pattern(8, 300_000);
     let (blocks, place) = (from.take(256).unwrap(), [(4096, 100_000), (200_000, 200_000)]);
-    let put = net.relay(0).put(Put::extents(&from, &place).not_ready(), &request("own"), &[&net.peer(0, 1)]).unwrap();
+    let put = Put::extents(Extents::of_pool(&from, &[&blocks], &place)).not_ready();
+    let put = net.relay(0).put(put, &request("own"), &[&net.peer(0, 1)]).unwrap();
     drop(blocks);
     let there = [(0, 250_000), (1_000_000, 48_576), (500_000, 1_424)];
-    let fetch = net.relay(1).get(put.metadata(), Destination::extents(&to, &there)).unwrap();
+    let own = to.take(256).unwrap();
+    let into = Destination::extents(Extents::of_pool(&to, &[&own], &there));
+    let fetch = net.relay(1).get(put.metadata(), into).unwrap();
+    drop(own);
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!((fetch.poll(), net.metrics(1).early), (None, 0), "nobody is told of bytes that are not there");
     from.window().write_from(4096, &whole[..100_000]).unwrap();
     from.window().write_from(200_000, &whole[100_000..]).unwrap();
-    assert!(from.take(200).is_err(), "its blocks are kept");
+    assert!(from.take(1).is_err() && to.take(1).is_err(), "the blocks are kept");
     put.ready();
     fetch.wait(PATIENCE).unwrap().unwrap();
     let mut found = vec![0; 300_000];
@@ -158,11 +165,14 @@ fn extents_go_into_extents_without_berths(transport: TransportName) {
     assert_eq!(put.wait(PATIENCE).unwrap(), Ok(()));
     drop((put, fetch));
     net.rests();
-    net.until("the blocks come back", || from.take(256).is_ok());
-    let outside = net.relay(0).put(Put::extents(&from, &[(1 << 20, 1)]), &request("own"), &[&net.peer(0, 1)]);
+    net.until("the blocks come back", || from.take(256).is_ok() && to.take(256).is_ok());
+    let outside = Put::extents(Extents::of_pool(&from, &[], &[(1 << 20, 1)]));
+    let outside = net.relay(0).put(outside, &request("own"), &[&net.peer(0, 1)]);
     assert!(matches!(outside.map(drop).unwrap_err(), FlowError::Outside { offset: 0x10_0000, len: 1, .. }));
-    let hidden = net.relay(1).put(Put::extents(&to, &[(0, 1)]), &request("own"), &[&net.peer(1, 0)]);
+    let hidden = Put::extents(Extents::of_pool(&to, &[&to.take(1).unwrap()], &[(0, 1)])).not_ready();
+    let hidden = net.relay(1).put(hidden, &request("own"), &[&net.peer(1, 0)]);
     assert!(matches!(hidden.map(drop).unwrap_err(), FlowError::NotReadable { .. }));
+    net.until("nothing of it is kept", || to.take(256).is_ok());
 }
 
 /// An abort reaches all engines, and nothing is left of the request on any.
@@ -197,7 +207,8 @@ fn defect_004_cleanup_does_nothing(transport: TransportName) {
 fn defect_004_get_ignores_its_timeout_and_leaks(transport: TransportName) {
     let net = Net::new(transport, &["a", "b"], small);
     let pool = net.engine(0).pool(PoolSpec::host(4096).label("never").rights(Rights::READ)).unwrap();
-    let never = Put::extents(&pool, &[(0, 100)]).not_ready();
+    let blocks = pool.take(1).unwrap();
+    let never = Put::extents(Extents::of_pool(&pool, &[&blocks], &[(0, 100)])).not_ready();
     let put = net.relay(0).put(never, &request("never"), &[&net.peer(0, 1)]).unwrap();
     let within = Duration::from_secs(1);
     let since = Instant::now();
@@ -232,6 +243,7 @@ fn a_join_has_a_chunk_of_each_source(transport: TransportName) {
     net.rests();
 }
 
+use blocks::{what_a_get_writes_is_nobody_elses_until_it_is_there, what_a_put_reads_is_nobody_elses_until_it_is_read};
 use streams::{
     a_stream_ends_behind_its_chunks_and_a_failure_comes_at_once,
     scenario_13_streams_both_ways_with_two_credits_do_not_deadlock,
