@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use penstock::{Cause, Fault, SubmitError};
+use penstock::{Cause, Fault, Peer, SubmitError, SystemEnv};
 
 use crate::pattern::Mismatch;
 use crate::service::{self, ServiceError};
@@ -48,6 +48,13 @@ pub enum LabError {
     },
     /// A transfer ended with a fault.
     Transfer(Fault),
+    /// The session with the target was lost.
+    Lost {
+        /// With whom.
+        peer: String,
+        /// What was seen of it last, in words.
+        loss: String,
+    },
     /// The target process could not do what it was asked.
     Target {
         /// Its words.
@@ -70,6 +77,21 @@ impl LabError {
     /// Wraps what was refused: `map_err(LabError::refused("start an engine"))`.
     pub(crate) fn refused<E: Into<Box<dyn Error + Send + Sync>>>(doing: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::Refused { doing, source: source.into() }
+    }
+
+    /// The same, or what was seen of a peer that was lost, where that is why.
+    pub(crate) fn or_loss_of(self, peer: &Peer<SystemEnv>) -> Self {
+        let is_lost = match &self {
+            Self::Transfer(fault) => fault.cause == Cause::PeerLost,
+            Self::Refused { source, .. } => {
+                matches!(source.downcast_ref(), Some(SubmitError::PeerGone { cause: Cause::PeerLost, .. }))
+            }
+            _ => false,
+        };
+        match peer.loss().filter(|_| is_lost) {
+            Some(loss) => Self::Lost { peer: peer.name().to_string(), loss: loss.to_owned() },
+            None => self,
+        }
     }
 }
 
@@ -108,6 +130,7 @@ impl fmt::Display for LabError {
             }
             Self::Ending => f.write_str("this process is about to end"),
             Self::Transfer(fault) => write!(f, "a transfer failed: {fault}"),
+            Self::Lost { peer, loss } => write!(f, "the session with `{peer}` was lost: {loss}"),
             Self::Target { why } => write!(f, "the target process failed: {why}"),
             Self::Silent { doing, waited } => {
                 write!(
@@ -132,6 +155,7 @@ impl Error for LabError {
             | Self::NoMemory { .. }
             | Self::TooLarge { .. }
             | Self::Ending
+            | Self::Lost { .. }
             | Self::Target { .. }
             | Self::Silent { .. }
             | Self::Corrupt(_) => None,

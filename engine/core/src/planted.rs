@@ -148,6 +148,8 @@ bugs! {
     PinOfBlocksNotHeld = "pin-of-blocks-not-held", caught by bytes_are_their_own;
     /// A part of a request's blocks is swapped, and the request is said to be swapped.
     PartOfARequestSwapped = "part-of-a-request-swapped", caught by bytes_are_their_own;
+    /// The first grant of a continuation may skip any number of tokens of its first block, whatever was copied there.
+    TailOverwritten = "tail-overwritten", caught by bytes_are_their_own;
     /// A subscriber whose queue was full is not told that it has lost something.
     LossUnsaid = "loss-unsaid", caught by told_once_after_bytes;
     /// A session is said to be complete before the peer has said what it can do.

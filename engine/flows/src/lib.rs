@@ -10,10 +10,9 @@
 //! - [`desk`]: where it all comes together, one for each engine
 //! - [`partners`]: the peers, and the layouts that both sides have told each other
 //! - [`status`]: what an application sees of a transfer
-//! - [`layout`], [`shards`], [`cut`]: how blocks lie, which lie alike, and any range of the one as pieces of the other
-//! - [`held`]: blocks that a call cannot have
 //! - [`layout`], [`geometry`], [`shards`], [`cut`]: how blocks lie, where each of their bytes is, which lie alike, and any range of the
 //!   one as pieces of the other
+//! - [`held`]: blocks that a call cannot have
 //! - [`ranks`]: which ranks of both sides have something to say to each other
 //! - `spares`: boxes whose memory is used again
 //! - [`part`] and [`runs`]: what both sides say of legs, and sets of what has come
@@ -30,8 +29,8 @@ pub mod continuation;
 pub mod cut;
 pub mod desk;
 pub mod event;
-pub mod held;
 pub mod geometry;
+pub mod held;
 pub mod input;
 pub mod layout;
 pub mod lifecycle;

@@ -74,6 +74,17 @@ pub enum LegError {
         /// Tokens of a block.
         block_tokens: u32,
     },
+    /// A first grant that writes over tokens that are here already, or leaves a gap behind them.
+    #[error(
+        "the first grant skips {said} tokens, and {expected} of those that were inherited are in its first block: grant with \
+         `Inherited::skip`, or begin with `Receive::begin` where the blocks are no continuation"
+    )]
+    Tail {
+        /// How many are there.
+        expected: u32,
+        /// How many are to be skipped.
+        said: u32,
+    },
     /// A room that the blocks do not have.
     #[error("the blocks of leg {leg} have room for {room} tokens, not for {said}")]
     Capacity {

@@ -77,7 +77,7 @@ pub enum Silence {
     #[error("is gone; connect again when it is back, and name the peer that this gives")]
     Gone,
     /// Its session is not complete.
-    #[error("has not said yet what it can do; name it when `connect` has answered, or `Engine::peers` has it")]
+    #[error("has not said yet what it can do; try again when it answers, as `Peer::ping` tells")]
     NotYet,
     /// It speaks no version of this layer that is spoken here, or none at all.
     #[error("is of a release that does not speak of transfers by name; upgrade it, or use plans")]

@@ -157,17 +157,10 @@ impl BlockAllocator {
         }
     }
 
-    /// A further handle of these blocks, in this order: of some of what a handle holds, or of what several hold together.
+    /// A further handle of these blocks, in this order, all or none. [`Blocks::slice`] and [`Blocks::chain`] make one of
+    /// what handles hold.
     pub fn share(self: &Arc<Self>, ids: &[BlockId]) -> Result<Blocks, BlockError> {
-        let mut held = Vec::with_capacity(ids.len());
-        for id in ids {
-            if let Err(error) = self.retain(*id) {
-                drop(Blocks::new(Arc::clone(self), held));
-                return Err(error);
-            }
-            held.push(*id);
-        }
-        Ok(Blocks::new(Arc::clone(self), held))
+        Blocks::retained(self, ids.iter().copied())
     }
 
     /// Takes a holder away; the last one frees the block and starts its next generation.

@@ -10,7 +10,6 @@ use std::time::Duration;
 use penstock_core::config::{Config, PagesChoice};
 use penstock_core::env::{Address, Listener, Reactor};
 use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
-use penstock_flows::Event;
 use penstock_memory::{HostMemory, PoolSpec, Registry, fork};
 use penstock_ring::mpsc;
 use penstock_session::Card;
@@ -19,7 +18,6 @@ use penstock_transport::host::Commons;
 use penstock_transport::{Driver, Reach, Transport};
 
 use crate::control::{Control, Wanted};
-use crate::desk::key_of;
 use crate::error::{ConnectError, RegionError, StartError};
 use crate::hub::{Hub, Inline};
 use crate::inbox::Notification;
@@ -445,12 +443,9 @@ impl<E: Env> Connecting<E> {
         }
     }
 
-    /// The time is over. A peer whose regions are known, and that has not said what it can do, is of a release that says nothing of it.
+    /// The time is over. With a peer whose regions are known plans can be moved, although it has not answered what else it can do.
     fn at_the_end(&self) -> Option<Result<Peer<E>, ConnectError>> {
         let state = self.answer.peek()?.ok().filter(|state| state.is_introduced() && state.ended().is_none())?;
-        if state.landing_tag().is_none() {
-            self.hub.shared.call_desk(|desk, now| desk.handle(Event::Unable { peer: key_of(&state) }, now));
-        }
         Some(Ok(Peer { hub: Arc::clone(&self.hub), state }))
     }
 

@@ -12,6 +12,7 @@
 //! - [`stage`]: an engine here, engines there, and their sessions
 //! - [`pattern`]: bytes that can be recognised
 //! - [`cases`]: what is promised, one function each; [`suite`](mod@suite): the list of them
+//! - [`processes`]: transfers by name between whole engines in two processes
 //! - [`burst`]: transfers that are interrupted while they move
 //! - [`bystander`], [`rogue`]: a peer that must not notice anything, and one that breaks every rule
 //! - [`stranger`]: the same over the network
@@ -31,6 +32,7 @@ pub mod death;
 pub mod folder;
 pub mod gauge;
 pub mod pattern;
+pub mod processes;
 pub mod remote;
 pub mod rogue;
 pub mod setting;

@@ -120,6 +120,17 @@ impl Rogue {
         said
     }
 
+    /// The number of the next question that is asked.
+    pub fn question(&mut self) -> u64 {
+        loop {
+            match self.hear(PATIENCE) {
+                Heard::Frame(Frame::Ping { number }, _) => return number,
+                Heard::Frame(..) => {}
+                other => panic!("nothing is asked but {other:?}"),
+            }
+        }
+    }
+
     /// Says hello and hears the engine's hello and offer.
     pub fn greet(mut self, card: &Card) -> Greeted {
         self.send(&Frame::Hello(hello(card)), &[]);
@@ -191,8 +202,21 @@ impl Greeted {
         self.rogue.send(&frame, &tokens);
     }
 
-    /// Completes the greeting honestly.
-    pub fn join(mut self) -> Intruder {
+    /// Completes the greeting honestly, and the session as an engine does that knows of no transfers by name.
+    pub fn join(self) -> Intruder {
+        let mut intruder = self.join_silently();
+        let none = penstock::session::Regions { revision: 0, news: Vec::new() };
+        intruder.rogue.send(&Frame::Regions(none), &[]);
+        // It is asked before anything is known of it, and once more behind its regions.
+        for _ in 0..2 {
+            let number = intruder.rogue.question();
+            intruder.rogue.send(&Frame::Pong { number }, &[]);
+        }
+        intruder
+    }
+
+    /// Completes the greeting honestly, and says nothing more.
+    pub fn join_silently(mut self) -> Intruder {
         let (offering, own) = self.honest();
         self.offer(&offering);
         let Heard::Frame(Frame::Regions(regions), pools) = self.rogue.hear(PATIENCE) else {

@@ -64,6 +64,8 @@ pub enum Memory {
     #[default]
     Pools,
     /// Memory that its engine did not allocate, at odd addresses.
+    ///
+    /// In cases of transfers by name both engines have it.
     Caller,
     /// The memory under [`KV`](crate::stage::KV) is not allocated by its engine, everything else is.
     Mixed,
@@ -125,14 +127,17 @@ pub struct Setting {
     pub cards: Cards,
     /// How queues of those are connected.
     pub connect: VerbsConnect,
+    /// The most bytes of a part of a transfer by name, where it is not the default.
+    pub part_bytes: Option<u64>,
 }
 
 impl Setting {
     /// Engines with so many adaptive workers.
     pub const fn adaptive(transport: TransportName, workers: usize, place: Place) -> Self {
         let (progress, memory) = (Progress::Adaptive, Memory::Pools);
-        let (io, cards, connect) = (TcpIo::Auto, Cards::Machines, VerbsConnect::Exchange);
-        Self { transport, progress, workers, place, memory, process_vm: true, io, streams: 1, cards, connect }
+        let (io, cards, connect, part_bytes) = (TcpIo::Auto, Cards::Machines, VerbsConnect::Exchange, None);
+        let process_vm = true;
+        Self { transport, progress, workers, place, memory, process_vm, io, streams: 1, cards, connect, part_bytes }
     }
 
     /// Engines without threads.
@@ -182,6 +187,18 @@ impl Setting {
         Self { connect, ..self }
     }
 
+    /// The same with parts of transfers by name of so many bytes at most.
+    #[must_use]
+    pub const fn parts(self, bytes: u64) -> Self {
+        Self { part_bytes: Some(bytes), ..self }
+    }
+
+    /// The same without threads.
+    #[must_use]
+    pub const fn without_threads(self) -> Self {
+        Self { progress: Progress::Inline, workers: 1, ..self }
+    }
+
     /// Why no case can be run under this setting here, if none can.
     pub fn why_not(&self) -> Option<String> {
         let Cards::Wired { rails } = self.cards else { return None };
@@ -226,6 +243,7 @@ impl Setting {
             port: if self.is_between_hosts() { port_of(folder, name) } else { 0 },
             cards: self.cards,
             connect: self.connect.as_str().to_owned(),
+            part_bytes: self.part_bytes,
             tuning: Tuning::default(),
         }
     }
@@ -262,7 +280,8 @@ impl fmt::Display for Setting {
             Cards::Wired { rails } => write!(f, "/{rails} wires")?,
             Cards::Model { rails, manner } => write!(f, "/{rails} rails, {manner:?}")?,
         }
-        f.write_str(if self.connect == VerbsConnect::Exchange { "" } else { "/cm" })
+        f.write_str(if self.connect == VerbsConnect::Exchange { "" } else { "/cm" })?;
+        self.part_bytes.map_or(Ok(()), |bytes| write!(f, "/parts of {bytes} bytes"))
     }
 }
 
@@ -312,6 +331,8 @@ pub struct EngineSpec {
     pub cards: Cards,
     /// How queues of those are connected.
     pub connect: String,
+    /// The most bytes of a part of a transfer by name, where it is not the default.
+    pub part_bytes: Option<u64>,
     /// What this case changes.
     pub tuning: Tuning,
 }
@@ -364,6 +385,9 @@ impl EngineSpec {
             let host = self.tuning.host.unwrap_or(Ipv4Addr::LOCALHOST.into());
             config = config.listen([SocketAddr::from((host, self.port))]);
             config = config.secret_file(folder.join(SECRET)).directory_file(folder.join(DIRECTORY));
+        }
+        if let Some(bytes) = self.part_bytes {
+            config.legs.part_bytes = bytes;
         }
         if let Some(count) = self.tuning.notifications_per_peer {
             config = config.notifications_per_peer(count);

@@ -76,8 +76,18 @@ impl Target {
     }
 
     fn peer(&self, name: &str) -> Result<Peer, Refusal> {
-        let mut peers = self.engine()?.peers().into_iter();
-        Ok(peers.find(|peer| peer.name().as_str() == name).ok_or_else(|| format!("there is no peer {name}"))?)
+        let (engine, since) = (self.engine()?, Instant::now());
+        // What makes a session complete may be on its way.
+        loop {
+            if let Some(found) = engine.peers().into_iter().find(|peer| peer.name().as_str() == name) {
+                return Ok(found);
+            }
+            if since.elapsed() > Duration::from_secs(1) {
+                return Err(format!("there is no peer {name}").into());
+            }
+            let _ = engine.progress_all();
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 
     fn obey(&mut self, command: Command) -> Result<Reply, Refusal> {

@@ -4,7 +4,7 @@ mod forbid;
 
 use forbid::forbid_process_vm;
 use penstock::config::TransportName;
-use penstock_conformance::{Memory, Place, Setting, Stage, suite};
+use penstock_conformance::{Memory, Place, Setting, Stage, suite, suite_by_name};
 
 const THERE: Place = Place::Process(env!("CARGO_BIN_EXE_penstock-conformance-peer"));
 
@@ -14,6 +14,7 @@ const fn caller(setting: Setting) -> Setting {
 
 suite!(one_worker: caller(Setting::adaptive(TransportName::Shm, 1, THERE)));
 suite!(inline: caller(Setting::inline(TransportName::Shm, THERE)));
+suite_by_name!(by_name: caller(Setting::adaptive(TransportName::Shm, 1, THERE)));
 suite!(mixed: Setting::adaptive(TransportName::Shm, 2, THERE).with(Memory::Mixed).without_process_vm());
 
 // Both engines allow it, and the kernel does not: the filter is this thread's, its engine's and its child's.

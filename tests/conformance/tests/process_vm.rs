@@ -1,13 +1,14 @@
 //! The suite between two processes of one host, with memory on the other side that no pool holds.
 
 use penstock::config::TransportName;
-use penstock_conformance::{Memory, Place, Setting, Stage, suite};
+use penstock_conformance::{Memory, Place, Setting, Stage, suite, suite_by_name};
 
 const THERE: Place = Place::Process(env!("CARGO_BIN_EXE_penstock-conformance-peer"));
 
 suite!(one_worker: Setting::adaptive(TransportName::Shm, 1, THERE).with(Memory::Caller));
 suite!(inline: Setting::inline(TransportName::Shm, THERE).with(Memory::Caller));
 suite!(mixed: Setting::adaptive(TransportName::Shm, 2, THERE).with(Memory::Mixed));
+suite_by_name!(by_name: Setting::adaptive(TransportName::Shm, 1, THERE).with(Memory::Caller));
 
 /// Without this the suites above could pass by another way.
 #[test]

@@ -21,6 +21,7 @@ suite!(epoll_two_workers_three_streams: workers(2, TcpIo::Epoll).streams(3));
 suite!(epoll_inline: no_threads(TcpIo::Epoll));
 suite_by_name!(uring_by_name: workers(1, TcpIo::IoUring));
 suite_by_name!(epoll_inline_by_name: no_threads(TcpIo::Epoll));
+suite_by_name!(small_parts_by_name: workers(1, TcpIo::Epoll).parts(64 << 10));
 
 /// Without this the suites above could pass by another way.
 #[test]

@@ -53,6 +53,10 @@ pub struct Script {
     pub lives: Vec<Life>,
     /// What happens, by time.
     pub deeds: Vec<Deed>,
+    /// Nobody has met anybody before it begins: everything is said at the first instant of a session.
+    pub is_hasty: bool,
+    /// Whoever was called says something as soon as the session is there, and calls nobody itself.
+    pub takes_callers: bool,
 }
 
 /// What a run is about.
@@ -115,6 +119,12 @@ pub struct Player {
     pub has_planes: bool,
     /// Its rank among those that have or need the same, and of how many.
     pub rank: (u16, u16),
+    /// Its layers lie one behind the other, each with a part of every block.
+    pub is_layer_major: bool,
+    /// Its blocks lie in memory of its application's, and only their numbers are a pool's.
+    pub owns_memory: bool,
+    /// A block has room for what goes once for a transfer.
+    pub has_once: bool,
 }
 
 /// Something to be moved by name.
@@ -138,8 +148,14 @@ pub struct Case {
     pub lease: Option<Duration>,
     /// Both sides wait for another session when theirs breaks.
     pub is_resumable: bool,
-    /// Each layer goes by itself.
+    /// Each layer goes by itself, chunk by chunk, in any order.
     pub is_by_layer: bool,
+    /// What was computed of a layer is behind a fence, which opens later.
+    pub has_fences: bool,
+    /// Where it fails its memory is given to somebody else as soon as that is allowed, and what has landed is not looked at.
+    pub gives_at_once: bool,
+    /// Its sink asks for it in a way that its source cannot follow.
+    pub is_misfit: bool,
     /// So long after the others the last chunk is computed.
     pub late: Duration,
     /// How long it may take.
@@ -202,7 +218,7 @@ pub enum Act {
         /// Which case.
         case: usize,
     },
-    /// A layer of it is ready.
+    /// All its sources have computed a layer of one chunk more.
     Layer {
         /// Which case.
         case: usize,
@@ -397,11 +413,14 @@ impl Script {
             devices: None,
             lives: Vec::new(),
             deeds: Vec::new(),
+            is_hasty: false,
+            takes_callers: false,
         };
         for number in 0..count {
             script.play(number, &mut random);
         }
         script.disturb(&mut random);
+        script.vary();
         script.deeds.sort_by_key(|deed| deed.after);
         script
     }
@@ -430,6 +449,7 @@ impl Script {
     /// The deeds of one case.
     pub(crate) fn play(&mut self, number: usize, random: &mut Random) {
         let start = micros(random.below(3000));
+        let mut whim = self.whim(1 + number as u64);
         for half in self.halves(number) {
             // Now and then one comes late, or with all others at once.
             let late = micros(if random.once_in(6) { random.below(40_000) } else { random.below(400) });
@@ -444,11 +464,53 @@ impl Script {
             self.add(after, Act::Chunk { case: number });
         }
         if self.cases[number].is_by_layer {
+            // Whatever the order of both layers, and of chunks: a layer may be computed long after its chunk was given.
             for layer in 0..2 {
-                let after = start + micros(random.below(2000));
+                let mut after = start + micros(random.below(2000));
                 self.add(after, Act::Layer { case: number, layer });
+                for _ in 1..self.cases[number].chunks {
+                    after += micros(whim.below(1500));
+                    self.add(after, Act::Layer { case: number, layer });
+                }
             }
         }
+    }
+
+    /// A generator of its own for one thing: it changes nothing of what others give.
+    pub(crate) fn whim(&self, of: u64) -> Random {
+        Random::new(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ of << 32 ^ 0x51de)
+    }
+
+    /// How memory lies, whose it is, and what else an application may do or leave.
+    fn vary(&mut self) {
+        let mut whim = self.whim(0);
+        let has_lives = !self.lives.is_empty();
+        let moves_only = !has_lives && !self.has_stages() && self.turns.is_empty();
+        let has_once = moves_only && self.players.len() == 2 && whim.once_in(4);
+        for player in &mut self.players {
+            player.is_layer_major = !has_lives && whim.once_in(3);
+            player.owns_memory = moves_only && whim.once_in(4);
+            player.has_once = has_once;
+        }
+        for case in &mut self.cases {
+            case.has_fences = whim.once_in(3);
+            case.gives_at_once = whim.once_in(2);
+            case.is_misfit = moves_only && whim.once_in(24);
+        }
+        for player in &mut self.players {
+            player.is_layer_major &= !crate::calls::off('g');
+            player.owns_memory &= !crate::calls::off('w');
+            player.has_once &= !crate::calls::off('o');
+        }
+        for case in &mut self.cases {
+            case.is_misfit &= !crate::calls::off('m');
+            case.is_by_layer &= !(crate::calls::off('a') && case.chunks > 1);
+        }
+        // Whoever gives up a request tells those it has met.
+        let gives_up = self.deeds.iter().any(|deed| matches!(deed.act, Act::GiveUp { .. }));
+        let meets_by_itself = !has_lives && !gives_up && self.streams.is_empty() && self.joins.is_empty();
+        self.is_hasty = meets_by_itself && whim.once_in(4);
+        self.takes_callers = whim.once_in(3);
     }
 
     /// What goes wrong.
@@ -545,7 +607,7 @@ impl Script {
                     for _ in 0..again.chunks {
                         self.add(at + span + micros(random.below(3000)), Act::Chunk { case });
                     }
-                    for layer in 0..2 {
+                    for layer in (0..2).flat_map(|layer| (0..again.chunks).map(move |_| layer)) {
                         self.add(at + span, Act::Layer { case, layer });
                     }
                 }
@@ -594,6 +656,9 @@ fn players(family: Family, random: &mut Random) -> Vec<Player> {
         block_tokens: sizes[side],
         has_planes: random.once_in(3),
         rank,
+        is_layer_major: false,
+        owns_memory: false,
+        has_once: false,
     };
     let mut all: Vec<Player> = (0..sources).map(|rank| player(u64::from(rank), (rank, sources), 0)).collect();
     all.extend((0..sinks).map(|rank| player(u64::from(sources + rank), (rank, sinks), 1)));
@@ -627,6 +692,9 @@ fn case(family: Family, is_pair: bool, random: &mut Random) -> Case {
         lease: random.once_in(3).then_some(LEASE),
         is_resumable: false,
         is_by_layer,
+        has_fences: false,
+        gives_at_once: false,
+        is_misfit: false,
         late: micros(if random.once_in(6) { random.below(150_000) } else { 0 }),
         within: Duration::from_millis(if random.once_in(8) { 30 } else { 2000 }),
     }

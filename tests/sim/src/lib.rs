@@ -45,11 +45,13 @@
 #![forbid(unsafe_code)]
 
 pub mod actors;
+mod calls;
 pub mod chunks;
 pub mod deed;
 pub mod env;
 pub mod faults;
 pub mod leases;
+mod ledger;
 pub mod links;
 pub mod lives;
 mod network;

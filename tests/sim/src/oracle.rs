@@ -1,11 +1,6 @@
 //! What has to hold in every run, and what free blocks look like.
 
-use std::collections::VecDeque;
 use std::fmt;
-
-use penstock::{Blocks, Pool};
-
-use crate::env::SimEnv;
 
 /// What is broken when a run fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,64 +109,6 @@ pub fn blame(found: &[u8]) -> Invariant {
         Invariant::ToldOnceAfterBytes
     } else {
         Invariant::BytesAreTheirOwn
-    }
-}
-
-/// The free blocks of a pool. Each is taken as soon as it is free, and poisoned; whoever needs one gets the one that has rested
-/// longest.
-#[derive(Default)]
-pub struct Ledger {
-    free: VecDeque<Blocks>,
-}
-
-impl Ledger {
-    /// Takes in what has become free.
-    pub fn look(&mut self, pool: &Pool<SimEnv>) {
-        while let Ok(block) = pool.take(1) {
-            let at = u64::from(block.indices()[0]) * pool.memory().block_bytes();
-            pool.window().fill(at, pool.memory().block_bytes(), POISON).expect("a block is in its pool");
-            self.free.push_back(block);
-        }
-    }
-
-    /// How many are free.
-    pub fn free(&self) -> usize {
-        self.free.len()
-    }
-
-    /// Gives so many, full of this byte, if there are as many.
-    pub fn take(&mut self, pool: &Pool<SimEnv>, count: usize, full_of: u8) -> Result<Option<Blocks>, Violated> {
-        self.look(pool);
-        if self.free.len() < count {
-            return Ok(None);
-        }
-        for block in self.free.drain(..count) {
-            untouched(pool, &block)?;
-        }
-        let blocks = pool.take(count).expect("as many were free a moment ago");
-        for &index in blocks.indices() {
-            let bytes = pool.memory().block_bytes();
-            pool.window().fill(u64::from(index) * bytes, bytes, full_of).expect("a block is in its pool");
-        }
-        Ok(Some(blocks))
-    }
-
-    /// Looks whether any free block was touched.
-    pub fn check(&self, pool: &Pool<SimEnv>) -> Result<(), Violated> {
-        self.free.iter().try_for_each(|block| untouched(pool, block))
-    }
-}
-
-fn untouched(pool: &Pool<SimEnv>, block: &Blocks) -> Result<(), Violated> {
-    let (index, bytes) = (block.indices()[0], pool.memory().block_bytes());
-    let mut found = vec![0; bytes as usize];
-    pool.window().read_into(u64::from(index) * bytes, &mut found).expect("a block is in its pool");
-    match found.iter().position(|&byte| byte != POISON) {
-        None => Ok(()),
-        Some(at) => {
-            let words = format!("byte {at} of block {index} of `{}` was written while it was free", pool.label());
-            Err(Violated::new(Invariant::FreedOnceAndUntouched, words))
-        }
     }
 }
 

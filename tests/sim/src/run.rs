@@ -6,10 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use penstock::Moment;
-use penstock::flows::{Finished, RequestId, Status};
+use penstock::flows::{RequestId, Status};
 
 use crate::actors::turns::Turns;
-use crate::actors::{Actor, Course, Wish};
+use crate::actors::{Actor, Course, Wish, is_reader};
+use crate::calls::{self, Ended};
 use crate::chunks::{Handler, request};
 use crate::deed::{Act, HEARTBEAT, Half, RESUME, Script};
 use crate::lives::Lives;
@@ -21,7 +22,7 @@ use crate::world::World;
 
 /// When the last deed is done everything heals, and all that goes on has to be over within this.
 const OVER_WITHIN: Duration = Duration::from_secs(60);
-/// Who has failed is named so soon: `control.abort_ms` after that at the latest.
+/// What has failed is fetched so soon: `control.abort_ms` after that at the latest.
 const NAMED_WITHIN: Duration = Duration::from_secs(1);
 /// Within this a failure is known to everybody who is not cut off.
 pub(crate) const KNOWN_WITHIN: Duration = Duration::from_secs(1);
@@ -29,6 +30,10 @@ pub(crate) const KNOWN_WITHIN: Duration = Duration::from_secs(1);
 const HANDED_OVER_WITHIN: Duration = Duration::from_millis(200);
 /// Steps in which something has happened, from one look at all tables to the next.
 const LOOKS: u32 = 48;
+/// A scheduler asks once in so many steps what has finished.
+const DRAIN_ONCE_IN: usize = 8;
+/// Once in so many steps somebody grants what another transfer has.
+const GRANT_AGAIN_ONCE_IN: usize = 8;
 /// An application looks once in so many steps.
 pub(crate) const TURN_ONCE_IN: usize = 4;
 
@@ -75,6 +80,10 @@ struct Run<'s, 'w> {
     /// Schedulers of requests.
     lives: Lives,
     courses: Vec<Course>,
+    /// What each engine has said to have finished, in this life of it.
+    finished: Vec<BTreeMap<RequestId, bool>>,
+    /// How many transfers have been begun over blocks of others, and given up at once.
+    readers: usize,
     stage: Stage<'w>,
     random: Random,
     began: Moment,
@@ -105,6 +114,8 @@ impl<'s, 'w> Run<'s, 'w> {
             streams: Streams::new(script, outlook),
             lives: Lives::default(),
             courses: vec![Course::default(); script.cases.len()],
+            readers: 0,
+            finished: vec![BTreeMap::new(); script.players.len()],
             stage,
             random: Random::new(script.seed ^ 0xac70_7500),
             began: world.now(),
@@ -133,9 +144,11 @@ impl<'s, 'w> Run<'s, 'w> {
             let before = self.now();
             happened += u32::from(self.stage.world.step_idly());
             self.listen(self.now().since(before));
-            self.stage.seats.iter_mut().for_each(|seat| seat.look());
+            self.stage.seats.iter_mut().try_for_each(|seat| seat.look())?;
             self.meet_again()?;
             self.turn_actors()?;
+            self.drain()?;
+            self.grant_again()?;
             self.turn_handlers()?;
             let Self { turns, stage, random, .. } = self;
             turns.turn(self.is_calm, stage, || random.once_in(TURN_ONCE_IN))?;
@@ -148,7 +161,8 @@ impl<'s, 'w> Run<'s, 'w> {
             }
             self.check_times()?;
             let is_over = || {
-                let are_gone = self.actors.iter().all(|actor| actor.is_gone) && self.turns.are_over();
+                let is_over = |actor: &Actor| actor.is_gone && !actor.is_to_finish(&self.stage);
+                let are_gone = self.actors.iter().all(is_over) && self.turns.are_over();
                 let are_gone = are_gone && self.lives.are_over();
                 are_gone && self.handlers.iter().all(|side| side.is_gone) && self.streams.are_over()
             };
@@ -156,7 +170,8 @@ impl<'s, 'w> Run<'s, 'w> {
                 return Ok(());
             }
             if healed_at.is_some_and(|at| self.now().since(at) > OVER_WITHIN) {
-                let left = self.actors.iter().find(|actor| !actor.is_gone).map(|actor| (actor.case, actor.half));
+                let is_left = |actor: &&Actor| !actor.is_gone || actor.is_to_finish(&self.stage);
+                let left = self.actors.iter().find(is_left).map(|actor| (actor.case, actor.half, &actor.end));
                 let words = format!("{left:?} is not over {OVER_WITHIN:?} after everything has healed");
                 return Err(Violated::new(Invariant::AnswersComeInTime, words));
             }
@@ -186,12 +201,13 @@ impl<'s, 'w> Run<'s, 'w> {
                 self.actors.push(actor);
             }
             Act::Chunk { case } => self.courses[case].chunks += 1,
-            Act::Layer { case, layer } => self.courses[case].layers[layer as usize] = true,
+            Act::Layer { case, layer } => self.courses[case].layers[layer as usize] += 1,
             Act::Fail { case, half } => self.wish(case, half, Wish::Fail),
             Act::Abort { case, half } => self.wish(case, half, Wish::Abort),
             Act::Drop { case, half } => self.wish(case, half, Wish::Drop),
             Act::Crash { player, death } => {
                 self.stage.crash(player, death);
+                self.finished[player].clear();
                 let dead = self.actors.iter_mut().filter(|actor| actor.seat == player);
                 dead.for_each(Actor::die);
                 self.handlers.iter_mut().filter(|side| side.seat == player).for_each(Handler::forget);
@@ -268,6 +284,55 @@ impl<'s, 'w> Run<'s, 'w> {
         Ok(())
     }
 
+    /// Schedulers ask what has finished; what has belongs to somebody else.
+    fn drain(&mut self) -> Result<(), Violated> {
+        for seat in 0..self.stage.seats.len() {
+            let has_ended = |actor: &Actor| actor.is_gone || actor.end.is_some();
+            let may_finish = |actor: &Actor| actor.seat == seat && has_ended(actor) && actor.is_to_finish(&self.stage);
+            let is_asked = self.actors.iter().any(may_finish) && self.stage.seats[seat].is_awake();
+            if is_asked && self.random.once_in(DRAIN_ONCE_IN) {
+                self.drain_one(seat)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn drain_one(&mut self, seat: usize) -> Result<(), Violated> {
+        for told in calls::finished(&self.stage.seats[seat]) {
+            let its = self.actors.iter_mut().filter(|actor| actor.seat == seat && actor.request == told.request);
+            let its = its.filter(|actor| actor.is_to_finish(&self.stage)).collect::<Vec<_>>();
+            its.into_iter().for_each(|actor| actor.has_finished(&told, &mut self.stage));
+            let so_far = self.finished[seat].get(&told.request);
+            let is_right = match told.how {
+                Ended::Released => so_far == Some(&false),
+                _ => so_far.is_none(),
+            };
+            if !is_right {
+                let words = format!("{:?} has finished, well: {so_far:?}, and then as {:?}", told.request, told.how);
+                return Err(Violated::new(Invariant::OneEndEach, words));
+            }
+            self.finished[seat].insert(told.request, told.how == Ended::Well);
+        }
+        Ok(())
+    }
+
+    /// Somebody asks an engine to have blocks of one transfer in another one as well, which is refused.
+    fn grant_again(&mut self) -> Result<(), Violated> {
+        if calls::off('c') || self.actors.len() < 2 || !self.random.once_in(GRANT_AGAIN_ONCE_IN) {
+            return Ok(());
+        }
+        let have = |actor: &&Actor| actor.kept().is_some() && self.stage.seats[actor.seat].is_awake();
+        let Some(one) = self.actors.iter().find(have) else { return Ok(()) };
+        let is_other = |actor: &&Actor| actor.seat == one.seat && (actor.case, actor.half) != (one.case, one.half);
+        let Some(taken) = one.kept().cloned() else { return Ok(()) };
+        self.actors.iter().filter(is_other).try_for_each(|other| other.grant_again(&taken, &mut self.stage))?;
+        if matches!(one.half, Half::Source(_)) {
+            self.readers += 1;
+            one.read_again(self.readers, &taken, &self.stage)?;
+        }
+        Ok(())
+    }
+
     /// Engines whose transfers may be resumed do not stay apart: who has everything has to say so in the next session, too.
     fn meet_again(&mut self) -> Result<(), Violated> {
         for at in 0..self.actors.len() {
@@ -278,7 +343,7 @@ impl<'s, 'w> Run<'s, 'w> {
                 continue;
             }
             for source in self.script.sides(case).0 {
-                self.stage.meet_again(seat, source)?;
+                self.stage.meet(seat, source)?;
             }
         }
         Ok(())
@@ -360,8 +425,8 @@ impl<'s, 'w> Run<'s, 'w> {
     }
 
     fn close(mut self) -> Result<Account, Violated> {
-        let fetched = self.fetch_finished();
-        self.check_finished(&fetched)?;
+        self.fetch_finished()?;
+        self.check_finished()?;
         self.check_all_well()?;
         self.check_handed_over()?;
         if self.is_calm {
@@ -397,45 +462,28 @@ impl<'s, 'w> Run<'s, 'w> {
         Ok(())
     }
 
-    /// What schedulers fetch, once all that has ended is named: what has failed is when nothing touches its memory any more, and soon in any case.
-    fn fetch_finished(&mut self) -> Vec<Finished> {
-        let mut fetched = vec![Finished::default(); self.stage.seats.len()];
+    /// Waits until all that has ended is fetched: what has failed is when nothing touches its memory any more, and soon in any case.
+    fn fetch_finished(&mut self) -> Result<(), Violated> {
         let until = self.now() + NAMED_WITHIN;
         loop {
-            for (seat, finished) in self.stage.seats.iter().zip(&mut fetched) {
-                if let Some(node) = seat.node() {
-                    node.drain_finished(finished);
-                }
-            }
-            if self.now() >= until || self.check_finished(&fetched).is_ok() {
-                return fetched;
+            (0..self.stage.seats.len()).try_for_each(|seat| self.drain_one(seat))?;
+            if self.now() >= until || self.check_finished().is_ok() {
+                return Ok(());
             }
             self.stage.world.step_idly();
-            self.stage.seats.iter_mut().for_each(|seat| seat.look());
+            self.stage.seats.iter_mut().try_for_each(|seat| seat.look())?;
         }
     }
 
     /// What schedulers fetch is what handles said, each once.
-    fn check_finished(&self, fetched: &[Finished]) -> Result<(), Violated> {
-        for (number, (seat, finished)) in self.stage.seats.iter().zip(fetched).enumerate() {
-            if seat.node().is_none() {
-                continue;
+    fn check_finished(&self) -> Result<(), Violated> {
+        for (number, seat) in self.stage.seats.iter().enumerate() {
+            let Some(node) = seat.node() else { continue };
+            if node.control_metrics().transfers.finished_lost > 0 {
+                return Err(Violated::new(Invariant::OneEndEach, "some have finished, and nobody is told"));
             }
-            let mut told: BTreeMap<&RequestId, bool> = BTreeMap::new();
-            let well = finished.sent.iter().chain(&finished.received).map(|request| (request, true));
-            for (request, is_well) in well.chain(finished.failed.iter().map(|request| (request, false))) {
-                if told.insert(request, is_well).is_some() {
-                    return Err(Violated::new(Invariant::OneEndEach, format!("{request:?} has finished twice")));
-                }
-            }
-            let mut held: Vec<&RequestId> = finished.quarantined.iter().map(|of| &of.request).collect();
-            for request in &finished.released {
-                let Some(at) = held.iter().position(|of| *of == request) else {
-                    let words = format!("{request:?} is released, and nothing of it was quarantined");
-                    return Err(Violated::new(Invariant::OneEndEach, words));
-                };
-                held.remove(at);
-            }
+            let mut told: BTreeMap<&RequestId, bool> =
+                self.finished[number].iter().map(|(request, is_well)| (request, *is_well)).collect();
             let its = self.actors.iter().filter(|actor| actor.seat == number && !actor.is_dead(&self.stage));
             for actor in its.filter(|actor| actor.admitted.is_some()) {
                 let said = actor.end.as_ref().map(|end| end.failure.is_none());
@@ -458,6 +506,7 @@ impl<'s, 'w> Run<'s, 'w> {
                     return Err(Violated::new(Invariant::OneEndEach, words));
                 }
             }
+            told.retain(|request, is_well| *is_well || !is_reader(request));
             if let Some(request) = told.keys().next() {
                 return Err(Violated::new(
                     Invariant::OneEndEach,
@@ -473,7 +522,7 @@ impl<'s, 'w> Run<'s, 'w> {
     fn check_all_well(&self) -> Result<(), Violated> {
         for (number, case) in self.script.cases.iter().enumerate() {
             let is_to_end_well = self.is_calm || self.spares_engines && case.is_resumable;
-            if !is_to_end_well {
+            if !is_to_end_well || case.is_misfit {
                 continue;
             }
             let (sources, sinks) = self.script.sides(number);
@@ -482,8 +531,8 @@ impl<'s, 'w> Run<'s, 'w> {
             let Some(last) = its.iter().map(|actor| actor.begun).max() else { continue };
             let first = its.iter().map(|actor| actor.begun).min().unwrap_or(last);
             let course = &self.courses[number];
-            let is_computed =
-                course.chunks >= case.chunks && (!case.is_by_layer || course.layers.iter().all(|&layer| layer));
+            let is_computed = course.chunks >= case.chunks
+                && (!case.is_by_layer || course.layers.iter().all(|&layers| layers >= case.chunks));
             let is_complete = halves.len() == sources.len() + sinks.len() && is_computed;
             // Some have very little time, and some come late.
             if !is_complete || case.within < KNOWN_WITHIN || last.since(first) > KNOWN_WITHIN {

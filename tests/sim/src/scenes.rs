@@ -36,6 +36,9 @@ impl Script {
             lease: is_pull.then_some(LEASE),
             is_resumable: false,
             is_by_layer: random.once_in(3),
+            has_fences: false,
+            gives_at_once: false,
+            is_misfit: false,
             late,
             within: Duration::from_secs(2),
         };

@@ -5,20 +5,24 @@ use std::time::Duration;
 
 use penstock::flows::relay::{Relay, RelaySpec};
 use penstock::flows::{Buffer, Form, Layout, LayoutSpec, RequestId, Rows};
-use penstock::{Blocks, Connecting, Epoch, Moment, Peer, Pool, PoolSpec, Rights};
+use penstock::memory::BlockId;
+use penstock::{Blocks, Connecting, Epoch, HostMemory, LocalRegion, Moment, Peer, Pool, PoolSpec, Rights};
 
 use crate::deed::{HEARTBEAT, Player, RESUME, Script};
 use crate::env::{Identity, SimEnv};
 use crate::faults::Death;
+use crate::ledger::{Ground, Ledger, Shape};
 use crate::lives::device::Device;
 use crate::lives::spec::Devices;
-use crate::oracle::{Invariant, Ledger, Violated};
+use crate::oracle::{Invariant, Violated};
 use crate::world::{Node, PIDS, World};
 
 /// Rows of a token, over all ranks, and bytes of a row. There are two layers.
 pub const ROWS: u32 = 4;
 /// Bytes of a row of one token.
 pub const ROW_BYTES: u32 = 8;
+/// Bytes that go once for a transfer, where there are such.
+pub const ONCE_BYTES: u32 = 24;
 /// Blocks of a pool.
 pub const BLOCKS: u32 = 64;
 /// Layers of a block.
@@ -43,6 +47,8 @@ pub struct Stage<'w> {
     are_stages: bool,
     /// Each has one of these.
     devices: Option<Devices>,
+    /// Who was called has met as well as who calls.
+    takes_callers: bool,
 }
 
 /// The place of an engine, whether it lives or not. Fields end in this order.
@@ -58,6 +64,8 @@ pub struct Seat {
     device: Option<Device>,
     ledger: Ledger,
     pool: Option<Pool<SimEnv>>,
+    /// Memory of its own, where its blocks lie in that, and not in its pool.
+    region: Option<LocalRegion<SimEnv>>,
     node: Option<Node>,
     /// How its former life was reached, and until when whoever looks for it finds that.
     stale: Option<(Epoch, Vec<u8>, Moment)>,
@@ -81,17 +89,54 @@ impl Player {
         u64::from(self.block_tokens * self.rows().count * ROW_BYTES)
     }
 
+    /// Bytes of a block that lies in one piece.
     fn block_bytes(&self) -> u64 {
-        self.layer_bytes() * LAYERS as u64
+        self.layer_bytes() * LAYERS as u64 + if self.has_once { u64::from(ONCE_BYTES) } else { 0 }
     }
 
-    /// Where the bytes of a row of a token begin, in a block.
+    /// Where the bytes of a row of a token begin, in a block that lies in one piece.
     pub fn place(&self, layer: usize, token: u32, row: u32) -> u64 {
+        layer as u64 * self.layer_bytes() + self.place_in_layer(layer, token, row)
+    }
+
+    fn place_in_layer(&self, layer: usize, token: u32, row: u32) -> u64 {
         let index = match self.has_planes && layer == 1 {
             true => row * self.block_tokens + token,
             false => token * self.rows().count + row,
         };
-        layer as u64 * self.layer_bytes() + u64::from(index * ROW_BYTES)
+        u64::from(index * ROW_BYTES)
+    }
+
+    /// Where a part of block 0 begins, and how far it is to the next block: a layer, or what goes once behind all layers.
+    fn part(&self, part: usize) -> (u64, u64) {
+        let (layer, blocks) = (self.layer_bytes(), u64::from(BLOCKS));
+        let len = if part < LAYERS { layer } else { u64::from(ONCE_BYTES) };
+        match self.is_layer_major {
+            true => (part as u64 * layer * blocks, len),
+            false => (part as u64 * layer, self.block_bytes()),
+        }
+    }
+
+    /// How its blocks lie in its memory.
+    pub(crate) fn shape(&self) -> Shape {
+        if !self.is_layer_major {
+            return Shape::whole(self.block_bytes());
+        }
+        let part = |part: usize, len| (self.part(part).0, self.part(part).1, len);
+        let once = if self.has_once { u64::from(ONCE_BYTES) } else { 0 };
+        Shape::of([part(0, self.layer_bytes()), part(1, self.layer_bytes()), part(LAYERS, once)])
+    }
+
+    /// Where the bytes of a row of a token of a block begin, in its memory.
+    pub fn at(&self, block: u32, layer: usize, token: u32, row: u32) -> u64 {
+        let (base, stride) = self.part(layer);
+        base + stride * u64::from(block) + self.place_in_layer(layer, token, row)
+    }
+
+    /// Where what goes once begins, in its memory, if it is in this block.
+    pub fn once_at(&self, block: u32) -> u64 {
+        let (base, stride) = self.part(LAYERS);
+        base + stride * u64::from(block)
     }
 
     fn spec(&self) -> LayoutSpec {
@@ -101,10 +146,18 @@ impl Player {
             } else {
                 Form::TokenMajor(self.rows())
             };
-            Buffer { layer: layer as u32, base: layer as u64 * self.layer_bytes(), stride: self.block_bytes(), form }
+            let (base, stride) = self.part(layer);
+            Buffer { layer: layer as u32, base, stride, form }
         };
         let (rank, ranks) = self.rank;
-        LayoutSpec::new(LABEL, self.block_tokens, BLOCKS).rank(rank, ranks).buffer(buffer(0)).buffer(buffer(1))
+        let spec = LayoutSpec::new(LABEL, self.block_tokens, BLOCKS).rank(rank, ranks);
+        let spec = spec.buffer(buffer(0)).buffer(buffer(1));
+        if !self.has_once {
+            return spec;
+        }
+        let (base, stride) = self.part(LAYERS);
+        let form = Form::Once(u64::from(ONCE_BYTES));
+        spec.buffer(Buffer { layer: LAYERS as u32 - 1, base, stride, form })
     }
 }
 
@@ -163,10 +216,44 @@ impl Seat {
         self.pool.as_ref()
     }
 
+    /// Its blocks, and where they lie, while it lives.
+    pub(crate) fn ground(&self) -> Option<Ground<'_>> {
+        ground_of(self.pool.as_ref(), self.region.as_ref(), self.player.shape())
+    }
+
+    /// Where its blocks lie, while it lives.
+    pub fn region(&self) -> Option<&LocalRegion<SimEnv>> {
+        self.ground().map(|ground| ground.region)
+    }
+
+    /// Writes what belongs into a row of a token of one of its blocks.
+    pub fn write_row(&self, (block, layer): (u32, usize), token: u32, row: u32, bytes: &[u8]) {
+        let region = self.region().expect("it lives");
+        let at = self.player.at(block, layer, token, row);
+        region.window().write_from(at, bytes).expect("a block is in its region");
+    }
+
+    /// What stands in a row of a token of one of its blocks.
+    pub fn read_row(&self, (block, layer): (u32, usize), token: u32, row: u32) -> [u8; ROW_BYTES as usize] {
+        let region = self.region().expect("it lives");
+        let (mut found, at) = ([0; ROW_BYTES as usize], self.player.at(block, layer, token, row));
+        region.window().read_into(at, &mut found).expect("a block is in its region");
+        found
+    }
+
     /// Takes so many blocks, full of this byte, if it has as many.
     pub fn take(&mut self, count: usize, full_of: u8, now: Moment) -> Result<Option<Blocks>, Violated> {
-        let Some(pool) = self.pool.as_ref().filter(|_| now >= self.starved_until) else { return Ok(None) };
-        self.ledger.take(pool, count, full_of)
+        let Self { pool, region, player, ledger, .. } = self;
+        let Some(ground) = ground_of(pool.as_ref(), region.as_ref(), player.shape()) else { return Ok(None) };
+        if now < self.starved_until { Ok(None) } else { ledger.take(ground, count, full_of) }
+    }
+
+    /// Its engine has said that nothing touches these blocks any more: somebody else has them now, and watches them.
+    pub fn give_away(&mut self, ids: &[BlockId]) {
+        let Self { pool, region, player, ledger, .. } = self;
+        if let Some(ground) = ground_of(pool.as_ref(), region.as_ref(), player.shape()) {
+            ledger.give_away(ids, ground);
+        }
     }
 
     /// How many blocks it could give.
@@ -175,19 +262,20 @@ impl Seat {
     }
 
     /// Takes in blocks that have become free.
-    pub fn look(&mut self) {
-        if let Some(pool) = &self.pool
-            && pool.memory().blocks().free() > 0
+    pub fn look(&mut self) -> Result<(), Violated> {
+        let Self { pool, region, player, ledger, .. } = self;
+        if let Some(ground) = ground_of(pool.as_ref(), region.as_ref(), player.shape())
+            && ground.pool.memory().blocks().free() > 0
         {
-            self.ledger.look(pool);
+            ledger.look(ground)?;
         }
-        self.device.iter_mut().for_each(Device::look);
+        self.device.iter_mut().try_for_each(Device::look)
     }
 
     /// Looks whether what the engine keeps agrees with itself, and whether free blocks were touched.
     pub fn check(&self) -> Result<(), Violated> {
-        let (Some(node), Some(pool)) = (&self.node, &self.pool) else { return Ok(()) };
-        self.ledger.check(pool)?;
+        let (Some(node), Some(ground)) = (&self.node, self.ground()) else { return Ok(()) };
+        self.ledger.check(ground)?;
         self.device.iter().try_for_each(Device::check)?;
         node.check_control().map_err(|broken| {
             let invariant = match broken {
@@ -227,6 +315,14 @@ impl Seat {
     }
 }
 
+fn ground_of<'a>(
+    pool: Option<&'a Pool<SimEnv>>,
+    region: Option<&'a LocalRegion<SimEnv>>,
+    shape: Shape,
+) -> Option<Ground<'a>> {
+    pool.map(|pool| Ground { pool, region: region.unwrap_or(pool), shape })
+}
+
 impl<'w> Stage<'w> {
     /// Everybody has started, and met whom they have to do with.
     pub fn open(world: &'w World, script: &Script) -> Result<Self, Violated> {
@@ -241,6 +337,7 @@ impl<'w> Stage<'w> {
             device: None,
             ledger: Ledger::default(),
             pool: None,
+            region: None,
             node: None,
             stale: None,
             life: 0,
@@ -248,8 +345,14 @@ impl<'w> Stage<'w> {
             starved_until: Moment::from_ns(0),
         });
         let are_stages = script.has_stages();
-        let mut stage =
-            Self { world, seats: seats.collect(), disturbed: world.now(), are_stages, devices: script.devices };
+        let mut stage = Self {
+            world,
+            seats: seats.collect(),
+            disturbed: world.now(),
+            are_stages,
+            devices: script.devices,
+            takes_callers: script.takes_callers,
+        };
         (0..stage.seats.len()).for_each(|number| stage.start(number));
         let mut pairs = Vec::new();
         for case in 0..script.cases.len() {
@@ -266,7 +369,7 @@ impl<'w> Stage<'w> {
         pairs.sort_unstable();
         pairs.dedup();
         let until = world.now() + Duration::from_secs(5);
-        let mut have_met = false;
+        let mut have_met = script.is_hasty;
         while !have_met {
             have_met = true;
             for &(from, to) in &pairs {
@@ -303,10 +406,15 @@ impl<'w> Stage<'w> {
             let spec = RelaySpec::new().berths(BERTH_BYTES, 2, 2);
             seat.relay = Some(node.relay(spec).expect("a relay of four small berths can be opened"));
         }
-        seat.layout = Some(node.layout(&pool, player.spec()).expect("the layout fits its pool"));
+        if player.owns_memory {
+            let memory = HostMemory::from_vec(vec![0; bytes as usize]).expect("some kilobytes can be registered");
+            seat.region = Some(node.register(memory, "own", Rights::READ_WRITE).expect("it can be registered"));
+        }
+        let region = seat.region.as_ref().unwrap_or(&pool);
+        seat.layout = Some(node.layout(region, player.spec()).expect("the layout fits its memory"));
         seat.device = self.devices.as_ref().map(|devices| Device::open(&node, &pool, devices));
         (seat.ledger, seat.pool, seat.node) = (Ledger::default(), Some(pool), Some(node));
-        seat.look();
+        seat.look().expect("nothing was given away yet");
     }
 
     /// An engine that has died begins again; for so long others find what was known of its former life.
@@ -353,19 +461,25 @@ impl<'w> Stage<'w> {
         }
     }
 
-    /// The peer that sits there, as this one knows it, once they have met and the peer has said how its blocks lie. It does not wait.
+    /// The peer that sits there, as this one knows it, at the first instant at which they have met. It does not wait.
     pub fn meet(&mut self, from: usize, to: usize) -> Result<Option<Peer<SimEnv>>, Violated> {
-        let met = self.meet_again(from, to)?;
-        Ok(met.filter(|peer| peer.layouts().iter().any(|label| label == LABEL)))
+        let met = self.meet_now(from, to)?;
+        Ok(met.filter(|peer| !crate::calls::off('f') || peer.layouts().iter().any(|label| label == LABEL)))
     }
 
-    /// The same, as soon as they have met.
-    pub fn meet_again(&mut self, from: usize, to: usize) -> Result<Option<Peer<SimEnv>>, Violated> {
+    /// It
+    pub fn meet_now(&mut self, from: usize, to: usize) -> Result<Option<Peer<SimEnv>>, Violated> {
         if let Some(peer) = self.seats[from].peers.get(&to) {
             if peer.ended().is_none() {
                 return Ok(Some(peer.clone()));
             }
             self.seats[from].peers.remove(&to);
+        }
+        if self.takes_callers
+            && let Some(peer) = self.caller(from, to)
+        {
+            self.seats[from].peers.insert(to, peer.clone());
+            return Ok(Some(peer));
         }
         let now = self.world.now();
         let is_called = self.seats[from].calling.contains_key(&to);
@@ -394,6 +508,15 @@ impl<'w> Stage<'w> {
             }
         }
         Ok(None)
+    }
+
+    /// A session that the other one has begun.
+    fn caller(&self, from: usize, to: usize) -> Option<Peer<SimEnv>> {
+        let (node, epoch) = (self.seats[from].node()?, self.seats[to].node()?.epoch());
+        let is_it = |peer: &Peer<SimEnv>| {
+            peer.name().as_str() == self.seats[to].name && peer.epoch() == epoch && peer.ended().is_none()
+        };
+        node.peers().into_iter().find(is_it)
     }
 
     /// An engine gives up a request: whatever it puts and fetches for it, and what others do.
@@ -438,7 +561,7 @@ impl<'w> Stage<'w> {
     pub fn close(mut self) -> Result<(), Violated> {
         let until = self.world.now() + Duration::from_secs(40);
         loop {
-            self.seats.iter_mut().for_each(Seat::look);
+            self.seats.iter_mut().try_for_each(Seat::look)?;
             let Some(left) = self.seats.iter().find_map(Seat::leftovers) else { break };
             if self.world.now() >= until {
                 return Err(Violated::new(Invariant::NothingIsLeft, left));
@@ -473,6 +596,7 @@ impl Seat {
         self.relay = None;
         self.device = None;
         self.ledger = Ledger::default();
+        self.region = None;
         self.pool = None;
         self.frozen_until = None;
     }

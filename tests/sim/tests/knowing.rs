@@ -13,7 +13,16 @@ const SEEDS: u64 = 20;
 /// A source on one host, a sink on another, and a transfer that never has all its bytes. The link between them is cut, and healed when
 /// neither believes in the other any more.
 fn cut_at(seed: u64, cut: Duration, begin: Duration) -> Result<Account, Violated> {
-    let player = |host, rank| Player { host, clock: Clock::default(), block_tokens: 8, has_planes: false, rank };
+    let player = |host, rank| Player {
+        host,
+        clock: Clock::default(),
+        block_tokens: 8,
+        has_planes: false,
+        rank,
+        is_layer_major: false,
+        owns_memory: false,
+        has_once: false,
+    };
     let case = Case {
         is_reversed: false,
         tokens: 64,
@@ -25,6 +34,9 @@ fn cut_at(seed: u64, cut: Duration, begin: Duration) -> Result<Account, Violated
         lease: None,
         is_resumable: false,
         is_by_layer: false,
+        has_fences: false,
+        gives_at_once: false,
+        is_misfit: false,
         late: Duration::ZERO,
         within: Duration::from_secs(5),
     };
@@ -49,6 +61,8 @@ fn cut_at(seed: u64, cut: Duration, begin: Duration) -> Result<Account, Violated
             deed(cut, Act::Cut { from: 0, to: 1, is_both: true }),
             deed(cut.max(begin) + 3 * HEARTBEAT, Act::Heal),
         ],
+        is_hasty: false,
+        takes_callers: false,
     };
     let mut keep: Vec<usize> = (0..script.deeds.len()).collect();
     keep.sort_by_key(|&place| script.deeds[place].after);

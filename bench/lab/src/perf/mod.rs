@@ -117,7 +117,10 @@ fn measure(
         None => (None, None),
         Some(Halt::Cut) if !is_over() => (None, None),
         Some(Halt::Cut) => (Some(CutOff::Interrupted), None),
-        Some(Halt::Failed(error)) => (Some(CutOff::Failed(error.to_string())), Some(error)),
+        Some(Halt::Failed(error)) => {
+            let error = error.or_loss_of(&bench.ends.peer);
+            (Some(CutOff::Failed(error.to_string())), Some(error))
+        }
     };
     // What a lost target has nobody can ask, and what was interrupted is not moved a second time.
     let verified = match (options.verify && failed.is_none(), bench.ends.is_here()) {

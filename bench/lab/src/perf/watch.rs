@@ -197,7 +197,6 @@ mod tests {
         assert!(meter.is_over() && !meter.is_cut(), "what is under way has a moment");
         std::thread::sleep(GRACE);
         assert!(meter.is_cut());
-        drop(meter);
         let meter = Meter::begin(&mut watch, Duration::MAX, true);
         assert!(!meter.is_over() && !meter.is_cut());
         is_over.set(true);

@@ -232,6 +232,7 @@ impl Pair {
             rank: (0, 1),
             sources: vec![(0, self.sink.other)],
             begin: 0,
+            tail: None,
             is_pull: false,
             is_resumable: false,
             memory: None,

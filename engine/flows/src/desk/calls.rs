@@ -75,6 +75,8 @@ pub struct Consume {
     pub sources: Vec<(u16, PeerKey)>,
     /// The first token that is needed: those before it are here already.
     pub begin: u64,
+    /// How many of those are in the first block that is granted, where that is known: the first grant skips just these.
+    pub tail: Option<u64>,
     /// This engine reads what the sources lend; otherwise they send it.
     pub is_pull: bool,
     /// It goes on in another session when its own breaks.
@@ -296,6 +298,7 @@ impl Desk {
             sources: how.sources.iter().map(|(rank, _)| *rank).collect(),
             layout,
             begin: how.begin,
+            tail: how.tail,
             tokens_default: self.totals.tokens(),
             memory: how.memory.unwrap_or(self.settings.memory),
             ahead: if how.is_pull { LEGS_READ_MAX } else { self.settings.legs_ahead },

@@ -128,6 +128,7 @@ fn what_transfers_came_to_lately_decides_how_much_memory_is_asked_for_where_that
                 rank: (0, 1),
                 sources: vec![(0, PEER)],
                 begin: 0,
+                tail: None,
                 is_pull: false,
                 is_resumable: false,
                 memory: None,

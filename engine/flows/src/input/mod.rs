@@ -52,6 +52,8 @@ pub struct Receive {
     pub layout: Arc<Layout>,
     /// The first token that is needed: those before it are here already.
     pub begin: u64,
+    /// How many of the tokens before are in the first block that is granted, where that is known: the first grant skips just these.
+    pub tail: Option<u64>,
     /// For how many tokens memory is asked for while nobody knows how many come.
     pub tokens_default: u64,
     /// What is done when there is none.

@@ -131,7 +131,7 @@ pub enum LifecycleError {
     },
     /// What is swapped is not what the request has.
     #[error(
-        "{asked} of the {has} blocks of request `{request}` were given, and a swap takes all of them or none, in either direction: give one handle of them all, as `BlockAllocator::share` makes it of several, or report that the request has dropped its blocks"
+        "{asked} of the {has} blocks of request `{request}` were given, and a swap takes all of them or none, in either direction: give one handle of them all, as `Blocks::chain` makes it of several, or report that the request has dropped its blocks"
     )]
     PartOfRequest {
         /// Whose.

@@ -70,7 +70,7 @@ impl Chunks {
 
     /// The block in which the next token lies, if tokens that were given lie in it too.
     pub(super) fn begun(&self, layout: &Layout) -> Option<u32> {
-        self.blocks.last().copied().filter(|_| self.tokens % u64::from(layout.block_tokens()) > 0)
+        self.blocks.last().copied().filter(|_| !self.tokens.is_multiple_of(u64::from(layout.block_tokens())))
     }
 
     /// Whether a layer can be said to be ready for the first so many tokens.

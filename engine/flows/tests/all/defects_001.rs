@@ -322,26 +322,26 @@ fn defect_001_an_empty_block_list_divides_by_zero() {
 
 #[test]
 fn defect_001_a_rejected_resume_only_logs() {
-    // Both sides end, with the reason, and everything comes back.
+    // The source itself refuses the second leg: it names a block that the sink's layout has not.
     let mut world = with_a_first_leg(Setup::embedding(2000));
     world.grant(0, 8).unwrap();
     world.collect();
-    let place = world.wire.iter().position(|message| matches!(message, crate::legs::Message::ToSource { .. })).unwrap();
-    let crate::legs::Message::ToSource { said: Said::Grant(grant), .. } = &mut world.wire[place] else {
-        panic!("it is a grant")
-    };
-    grant.leg = 7;
-    world.run();
-    let refused = world.sinks[0].seen.iter().find_map(|happening| match happening {
-        Happening::Failed(failed) => Some((failed.cause, failed.said_by, failed.source, failed.words.clone())),
+    let grant = world.wire.iter_mut().find_map(|message| match message {
+        crate::legs::Message::ToSource { said: Said::Grant(grant), .. } => Some(grant),
         _ => None,
     });
-    assert_eq!(refused, None, "the leg that the answer names was never granted here");
-    world.sinks[0].book.refused_there(0, &crate::legs::refused(1, 1), world.now).unwrap();
+    let grant = grant.expect("it was said");
+    assert_eq!(grant.leg, 1);
+    grant.blocks[0] = 1_000_000;
     world.run();
-    let Some(Happening::Failed(failed)) = world.sinks[0].seen.last() else { panic!("{:?}", world.sinks[0].seen) };
+    // Both sides have ended, the sink with the reason that the source gave.
+    let ends: Vec<_> = world.sinks[0].seen.iter().filter(|happening| is_end(happening)).collect();
+    let [Happening::Failed(failed)] = ends[..] else { panic!("{ends:?}") };
     assert_eq!((failed.cause, failed.said_by, failed.source), (FlowCause::Refused, Side::Source, Some(0)));
-    assert_eq!(world.sources[0].book.failure().map(|failed| failed.said_by), Some(Side::Sink));
+    assert!(failed.words.contains("leg 1"), "{failed:?}");
+    let there = world.sources[0].book.failure().expect("the source has failed, too");
+    assert_eq!((there.cause, there.said_by, there.sink), (FlowCause::Aborted, Side::Sink, Some(0)));
+    // What the first leg brought stays until it is taken, and everything comes back.
     world.take(0, 0).unwrap();
     world.collect();
     world.assert_nothing_is_left();
@@ -442,4 +442,8 @@ fn defect_001_cached_data_is_a_view_of_freed_memory() {
     world.run();
     assert_eq!(world.sinks[0].book.assembly(1, 1999), Err(LegError::Room { room: 1999, needed: 2000 }));
     finish(&mut world, 1..2);
+}
+
+fn is_end(happening: &Happening) -> bool {
+    matches!(happening, Happening::Failed(_) | Happening::Done { .. })
 }

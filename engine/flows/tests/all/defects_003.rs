@@ -93,17 +93,39 @@ fn defect_003_the_snapshot_is_taken_after_the_free() {
     assert_eq!(keeper.inherit("x", "a", 705), Err(Miss::NoParent), "nobody knows of it any more");
 }
 
-/// What the front end calls a request was looked up among the names that the scheduler gives.
+/// What the front end calls a request was looked up among the names that the scheduler gives. Here two requests are called crosswise: the
+/// front end's name of each is the scheduler's name of the other.
 #[test]
 fn defect_003_external_and_internal_ids_are_mixed() {
     let mut keeper = Keeper::new(Settings::default());
-    keeper.pin(parent("cmpl-7-of-decode", 700)).unwrap();
-    let outside = penstock_session::TransferId::from_bytes([7; 16]);
-    assert_eq!(keeper.inherit("b", &outside.to_string(), 705), Err(Miss::NoParent));
-    assert_eq!(keeper.inherit("b", "cmpl-7-of-prefill", 705), Err(Miss::NoParent));
+    // The scheduler's name of each, the front end's, and its first block.
+    let requests = [("cmpl-7", "cmpl-8", 0), ("cmpl-8", "cmpl-7", 100)];
+    for (internal, external, first) in requests {
+        let kept =
+            Parent { groups: vec![group(700, first)], blob: external.as_bytes().to_vec(), ..parent(internal, 700) };
+        keeper.pin(kept).unwrap();
+    }
+    for (internal, external, first) in requests {
+        let own = keeper.inherit("b", internal, 705).unwrap();
+        assert_eq!(own.groups[0], (first..first + 43).collect::<Vec<_>>(), "the blocks of {internal}");
+        let (blob, _) = keeper.pins.blob(&id(internal), &isolation(1)).unwrap();
+        assert_eq!(blob, external.as_bytes(), "what was left with {internal}");
+        keeper.pins.give_up(own.key);
+    }
+    // When one of them is over, its front end's name is still the other's.
+    keeper.pins.give_up_all(&Child::Request(id("b")));
+    keeper.pins.ended(&id("cmpl-7"), keeper.now);
+    let other = keeper.inherit("b", "cmpl-8", 705).unwrap();
+    assert_eq!(other.groups[0][0], 100);
+    keeper.pins.give_up(other.key);
+    // The name that both engines have for a transfer is no request's, nor is the name that it has at the other engine.
+    let transfer = penstock_session::TransferId::from_bytes([7; 16]);
+    for unknown in [&transfer.to_string(), "cmpl-7-of-prefill", "cmpl-77", "cmpl-", "7", "CMPL-8"] {
+        assert_eq!(keeper.inherit("b", unknown, 705), Err(Miss::NoParent), "{unknown}");
+    }
     // A child is found by its own name and by no other, so whoever is called like its parent is a child like any.
-    let own = keeper.inherit("cmpl-7-of-decode", "cmpl-7-of-decode", 705).unwrap();
-    let other = keeper.inherit("b", "cmpl-7-of-decode", 705).unwrap();
+    let own = keeper.inherit("cmpl-8", "cmpl-8", 705).unwrap();
+    let other = keeper.inherit("b", "cmpl-8", 705).unwrap();
     assert_ne!(own.key, other.key);
     assert_eq!(keeper.pins.give_up_all(&Child::Request(id("b"))), 1);
     assert_eq!(keeper.pins.metrics().uses, 1);

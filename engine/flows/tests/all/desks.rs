@@ -448,6 +448,7 @@ impl World {
             rank: (layout.news().rank, layout.news().ranks),
             sources: (0..).zip(sources).map(|(rank, &source)| (rank, peer(source))).collect(),
             begin: 0,
+            tail: None,
             is_pull: true,
             is_resumable: false,
             memory: None,

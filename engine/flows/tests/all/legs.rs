@@ -30,6 +30,7 @@ pub(crate) enum Kind {
 pub(crate) struct Setup {
     pub(crate) tokens: u64,
     pub(crate) begin: u64,
+    pub(crate) tail: Option<u64>,
     pub(crate) kinds: Vec<(u32, Kind)>,
     pub(crate) source_ranks: u16,
     pub(crate) sink_ranks: u16,
@@ -52,6 +53,7 @@ impl Setup {
         Self {
             tokens,
             begin: 0,
+            tail: None,
             kinds: vec![
                 (0, Kind::Heads { of: 1, bytes: 12 }),
                 (0, Kind::Planes { count: 3, bytes: 4 }),
@@ -261,6 +263,7 @@ impl World {
                 sources: of(None, Some(at)).into(),
                 layout: Arc::clone(layout),
                 begin: setup.begin,
+                tail: setup.tail,
                 tokens_default: setup.tokens_default,
                 memory: setup.memory,
                 ahead: setup.ahead,

@@ -178,6 +178,23 @@ fn who_waits_for_a_push_of_what_is_lent_gets_its_blocks_back_and_so_does_the_len
     assert_eq!(world.nodes[0].freed, [keep]);
 }
 
+/// The lender has failed by what it refused to the first rank. The second one cannot know that.
+#[test]
+fn a_rank_that_waits_for_a_push_after_another_was_refused_hears_of_it_at_once() {
+    let mut world = World::new(&[(0, 1, 16), (0, 2, 16), (1, 2, 16)]);
+    let output = world.produce(0, 1, |how| (how.is_lent, how.sinks) = (true, Sinks::Sharing(2)));
+    world.chunk(0, output, (&[1, 2, 3], &[1, 2, 3]), 0..40, true);
+    for rank in [0, 1] {
+        let at = usize::from(rank) + 1;
+        let input = world.consume(at, 1, &[0], |how| (how.is_pull, how.rank) = (false, (rank, 2)));
+        let keep = world.grant(at, input, &[7, 8, 9]);
+        world.run();
+        assert_eq!(world.failure(at, input).cause, FlowCause::Refused, "rank {rank}");
+        assert_eq!(world.nodes[at].freed, [keep]);
+    }
+    assert_eq!(world.desk(0).send_failure(output).unwrap().sink, Some(0));
+}
+
 /// Its own words follow what was refused, and are quicker than the refusal.
 #[test]
 fn who_gives_up_a_push_of_what_is_lent_before_it_is_refused_gets_its_blocks_back() {

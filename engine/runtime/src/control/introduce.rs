@@ -3,7 +3,7 @@
 //! No frame says that. What this engine can do is said to the peer, and a [`Frame::Ping`] behind it: whoever
 //! answers that has said before what it can do itself, and what layouts it has, as answers leave behind everything else. A peer that
 //! answers a question which was asked when its first regions were known, and has not said by then what it can do, is of a release
-//! that does not speak of transfers. So is one that answers no questions at all until the time for connecting is over.
+//! that does not speak of transfers. Of one that answers no questions at all nobody knows: after a while its session is good for plans.
 
 use std::sync::Arc;
 
@@ -16,6 +16,9 @@ use super::heartbeat::Waiting;
 use super::{Control, Phase, Talk};
 use crate::desk::key_of;
 use crate::peer_state::PeerState;
+
+/// How many times the time for connecting a peer has until its session is taken for complete although it has not answered.
+const PATIENCE: u32 = 5;
 
 /// How far one session has come with that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,19 +57,20 @@ impl<E: Env> Control<E> {
         if planted::is(Bug::ConnectedBeforeAble) {
             peer.completed();
         }
-        let by = self.shared.env.now() + self.shared.config.session.connect_timeout();
+        let by = self.shared.env.now() + PATIENCE * self.shared.config.session.connect_timeout();
         if let Some(Talk { phase: Phase::Open { announced, .. }, .. }) = self.talks.get_mut(&token) {
             announced.introduced_by.get_or_insert(by);
         }
         self.probe(token, Waiting::Introduction);
     }
 
-    /// The peer has had its time to answer: what has come by now is all that it had to say.
+    /// The peer has had its time to answer. What it can do may still come.
     pub(super) fn introduction_expired(&mut self, token: u64) {
-        if let Some((introduction, _)) = self.introduction(token) {
-            *introduction = Introduction::AskedAgain;
-            self.introduced(token);
-        }
+        let Some((introduction, peer)) = self.introduction(token) else { return };
+        *introduction = Introduction::Over;
+        let peer = Arc::clone(peer);
+        tracing::warn!(peer = %peer.name, "a peer has not answered, and has not said whether it speaks of transfers by name");
+        self.complete(token, &peer);
     }
 
     /// Regions of the peer are known.
@@ -95,6 +99,10 @@ impl<E: Env> Control<E> {
             tracing::info!(peer = %peer.name, "a peer does not speak of transfers by name: its release is older");
             self.tell_desk(Event::Unable { peer: key_of(&peer) });
         }
+        self.complete(token, &peer);
+    }
+
+    fn complete(&mut self, token: u64, peer: &PeerState) {
         peer.completed();
         if let Some(Talk { phase: Phase::Open { announced, .. }, .. }) = self.talks.get_mut(&token) {
             announced.introduced_by = None;

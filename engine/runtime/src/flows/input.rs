@@ -37,6 +37,7 @@ impl<'a, E: Env> Receive<'a, E> {
             rank: (0, 1),
             sources: Vec::new(),
             begin: 0,
+            tail: None,
             is_pull: false,
             is_resumable: false,
             memory: None,
@@ -94,11 +95,14 @@ impl<'a, E: Env> Receive<'a, E> {
         self
     }
 
-    /// Goes on from what was inherited: only what is behind that is needed. If a part of a block was copied, the first grant
-    /// [skips](Inherited::skip) it.
+    /// Goes on from what was inherited, and [copied](Inherited::copy_tail) until now: only what is behind that is needed. If a part of a block
+    /// was copied, the first grant [skips](Inherited::skip) it. A first grant that skips another number of tokens is refused.
     #[must_use]
     pub fn continuation_of(self, inherited: &Inherited<E>) -> Self {
-        self.begin(inherited.begin())
+        let begin = inherited.begin();
+        let mut goes_on = self.begin(begin);
+        goes_on.how.tail = Some(begin - inherited.tokens());
+        goes_on
     }
 
     /// What is done when there is no memory for the next leg; `legs.memory` of the configuration says it otherwise.

@@ -254,7 +254,7 @@ impl<E: Env> Lifecycle<E> {
     /// Begins to move a request's blocks, of the device and of the host in pairs, and reports that to the request. Out, the device's
     /// blocks are all that the request has, in whatever order; in, they are fresh, as many as went out, and the host's are those that went
     /// out to, still held. A part of them is refused ([`LifecycleError::PartOfRequest`]). Of a request that was allocated in several steps, or
-    /// shares blocks with others, one handle of all is made by [`share`](penstock_memory::BlockAllocator::share).
+    /// shares blocks with others, one handle of all is made by [`Blocks::chain`].
     pub fn swap(
         &self,
         way: SwapWay,

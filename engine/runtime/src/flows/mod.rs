@@ -177,6 +177,7 @@ pub enum ForeignMemory {
     Once {
         /// How many were given.
         blocks: usize,
+    },
     /// Extents of a pool without the blocks that they lie in.
     #[error(
         "`{label}` is a pool, whose blocks would not be kept and could be given out again: name those that the extents lie in, by `Extents::of_layout` or `Extents::blocks`, or without a layout by `Extents::of_pool`"

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
 use penstock::flows::{
-    FlowError, ForeignMemory, Group, Happening, Inherited, Isolation, LayoutSpec, LifecycleSpec, Miss, Parent,
-    ParentBlocks, PinError, PinSettings, Pins, Receive, Report, RequestId, Send, TransferId, Verdict, block_refs,
+    Finished, FlowError, ForeignMemory, Group, Happening, Inherited, Isolation, LayoutSpec, LifecycleSpec, Miss,
+    Parent, ParentBlocks, PinError, PinSettings, Pins, Receive, Report, RequestId, Send, Side, TransferId, Verdict,
+    block_refs,
 };
 use penstock::{Blocks, Cause, HostMemory, Rights, SystemEnv};
 
@@ -109,6 +110,40 @@ fn a_child_asks_for_what_is_not_here(transport: TransportName) {
     assert_eq!((metrics.pins, metrics.uses, metrics.inherited), (1, 0, 2));
     let blob = pins.blob(&id("turn-1"), &tenant(1)).unwrap().unwrap();
     assert_eq!((blob.bytes.as_slice(), blob.home.engine.as_str(), blob.home.rank), (&b"turn-1"[..], "decode-0", 2));
+}
+
+/// Tokens that were copied are neither written over nor followed by a gap.
+#[test]
+fn the_first_grant_of_a_continuation_skips_what_was_copied_and_nothing_else() {
+    let (both, pins) = both(TransportName::Local);
+    let Both { source, sink, there, .. } = &both;
+    let blocks = sink.take(3);
+    pins.pin(parent("a", &blocks, 40), &[&blocks], PATIENCE).unwrap();
+    let child = pins.inherit(&id("a"), &tenant(1), &id("b"), 60).unwrap().unwrap();
+    let own = sink.take(2);
+    let consume = |number: u32| {
+        let transfer = TransferId::mint(UUID, number, 0).unwrap();
+        let how = Receive::into(&sink.layout).from(0, there).continuation_of(&child);
+        sink.engine.consume(transfer, &id(&format!("c-{number}")), how).unwrap()
+    };
+    let before = consume(1);
+    let copied = child.copy_tail(&[(&sink.layout, &own)]).unwrap();
+    assert_eq!((copied, child.skip()), (8, 8));
+    // It goes on from where the child was when it began.
+    let error = before.grant_with(&own, child.skip(), None).unwrap_err().to_string();
+    assert!(error.contains("skips 8 tokens, and 0 of those"), "{error}");
+    before.grant(&sink.take(1)).unwrap();
+    drop(before);
+    let input = consume(2);
+    for refused in [input.grant(&own), input.grant_with(&own, 7, None)] {
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("and 8 of those") && error.contains("`Inherited::skip`"), "{error}");
+    }
+    input.grant_with(&own, child.skip(), None).unwrap();
+    // Later grants begin where they like.
+    input.grant_with(&sink.take(1), 3, None).unwrap();
+    drop((input, child, own, blocks));
+    source.assert_all_free();
 }
 
 #[test]
@@ -256,6 +291,63 @@ fn defect_003_retention_is_void_as_the_parent_frees_first() {
     assert_eq!((again.verdict, again.pin), (Verdict::NoOp, None), "that was no end");
     drop(blocks);
     assert_eq!(stand_in.pool().memory().blocks().free(), 6, "pinned");
+}
+
+/// Two requests whose names are crossed: each is called at the one engine what the other is called at the other engine, and the transfers
+/// have names of their own. Every look-up finds the request that has the name here.
+#[test]
+fn defect_003_external_and_internal_ids_are_mixed() {
+    let (both, pins) = both(TransportName::Local);
+    let Both { source, sink, there, .. } = &both;
+    let theirs = source.engine.pins(0, PinSettings::default()).unwrap();
+    // The name of each transfer, its request's here and there, and its bytes.
+    let requests = [(1, "cmpl-7", "cmpl-8", 11), (2, "cmpl-8", "cmpl-7", 22)];
+    let running: Vec<_> = requests
+        .iter()
+        .map(|&(number, here, far, _)| {
+            let transfer = TransferId::mint(UUID, number, 0).unwrap();
+            let output = source.engine.produce(transfer, &id(far), Send::from(&source.layout)).unwrap();
+            let how = Receive::into(&sink.layout).from(0, there);
+            (transfer, output, sink.engine.consume(transfer, &id(here), how).unwrap())
+        })
+        .collect();
+    for (&(_, here, far, _), (transfer, ..)) in requests.iter().zip(&running) {
+        assert_eq!(source.engine.request_of(Side::Source, *transfer), Some(id(far)));
+        assert_eq!(sink.engine.request_of(Side::Sink, *transfer), Some(id(here)));
+        assert_eq!(source.engine.transfer_of(Side::Source, &id(far)), Some(*transfer));
+        assert_eq!(sink.engine.transfer_of(Side::Sink, &id(here)), Some(*transfer));
+        assert_eq!(sink.engine.request_of(Side::Source, *transfer), None, "it has another side here");
+    }
+    for (&(_, here, far, number), (_, output, input)) in requests.iter().zip(&running) {
+        let (given, granted) = (source.take(2), sink.take(2));
+        source.fill(given.indices(), number, 0, 0..32);
+        output.chunk(&given, 32, true).unwrap();
+        input.grant(&granted).unwrap();
+        while !matches!(input.next(PATIENCE).unwrap(), Happening::Done { tokens: 32 }) {}
+        output.wait(PATIENCE).unwrap().unwrap();
+        sink.assert_tokens(granted.indices(), number, 32);
+        // Each side keeps its blocks under its own name.
+        pins.pin(parent(here, &granted, 32), &[&granted], PATIENCE).unwrap();
+        theirs.pin_for_all(parent(far, &given, 32), &source.layout, &[&given], PATIENCE).unwrap();
+    }
+    for &(_, here, far, number) in &requests {
+        let own = pins.inherit(&id(here), &tenant(1), &id("child"), 33).unwrap().unwrap();
+        sink.assert_tokens(&own.groups()[0], number, 32);
+        assert_eq!(pins.blob(&id(here), &tenant(1)).unwrap().unwrap().bytes, here.as_bytes());
+        let fresh = sink.take(2);
+        let asked = (&id(far), &tenant(1));
+        let given = pins.inherit_from(there, asked, 33, (&sink.layout, &fresh), PATIENCE).unwrap();
+        assert_eq!(given, Ok(32), "as it is called there");
+        sink.assert_tokens(fresh.indices(), number, 32);
+    }
+    for (transfer, ..) in &running {
+        let named = pins.inherit(&id(&transfer.to_string()), &tenant(1), &id("child"), 33).unwrap();
+        assert_eq!(named.map(drop), Err(Miss::NoParent), "the transfer's name is no request's");
+    }
+    let (mut sent, mut received) = (Finished::default(), Finished::default());
+    source.engine.drain_finished(&mut sent);
+    sink.engine.drain_finished(&mut received);
+    assert_eq!((sent.sent, received.received), (vec![id("cmpl-8"), id("cmpl-7")], vec![id("cmpl-7"), id("cmpl-8")]));
 }
 
 /// What another engine has kept is read into one's own blocks, and counts because its lease stood until then.

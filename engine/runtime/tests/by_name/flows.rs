@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
-use penstock::flows::{Finished, FlowCause, Happening, Receive, RequestId, Send, Side, Status, TransferId};
+use penstock::flows::{
+    Buffer, Finished, FlowCause, Form, Happening, LayoutSpec, Receive, RequestId, Rows, Send, Side, Status, TransferId,
+};
 
 use crate::ends::{BLOCKS, Both, PATIENCE, TOKEN, UUID, assert_bytes, both};
 
@@ -216,12 +218,14 @@ fn blocks_are_waited_for_until_they_are_let_go_and_not_for_ever() {
 /// What both sides were told differently ends both at once, for the same reason: neither waits for its deadline.
 fn what_can_never_fit_ends_both_sides_at_once(transport: TransportName) {
     let Both { source, sink, there, .. } = &both(transport);
-    let spec = |bytes: u32| {
-        let rows = |at: u64| (at, penstock::flows::Rows { first: 0, count: 4, of: 4, bytes });
-        let [one, other] = [rows(0), rows(64 * 16 * 4 * u64::from(bytes))];
-        penstock::flows::LayoutSpec::new("other", 16, 64).token_major(0, one.0, one.1).token_major(1, other.0, other.1)
+    // Rows of half as many bytes, in the same blocks.
+    let half = |layer: u32| {
+        let rows = Rows { first: 0, count: 4, of: 4, bytes: 16 };
+        let (stride, form) = (sink.pool.memory().block_bytes(), Form::TokenMajor(rows));
+        Buffer { layer, base: u64::from(layer) * 16 * 4 * 16, stride, form }
     };
-    let other = sink.engine.layout(&sink.pool, spec(16)).unwrap();
+    let spec = LayoutSpec::new("other", 16, 64).buffer(half(0)).buffer(half(1));
+    let other = sink.engine.layout(&sink.pool, spec).unwrap();
     let ends = |number: u32, send: Send<'_, _>, receive: Receive<'_, _>, cause: FlowCause, parts: &[&str]| {
         let transfer = TransferId::mint(UUID, number, 0).unwrap();
         let [sent, received] = ["a", "b"].map(|half| RequestId::new(&format!("{half}-{number}")).unwrap());

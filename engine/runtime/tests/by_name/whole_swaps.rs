@@ -45,8 +45,7 @@ fn a_part_of_what_a_request_has_is_not_swapped() {
 
     // One handle of all that it has goes out, and comes back.
     fill(&first, 1);
-    let ids: Vec<_> = first.ids().chain(grown.ids()).collect();
-    let all = node.device.pool().memory().blocks().share(&ids).unwrap();
+    let all = first.chain(&grown).unwrap();
     drop((first, grown, host, one));
     let host = node.host.take(3).unwrap();
     let swap = node.swap(SwapWay::Out, (&request, life), &all, &host, PATIENCE);
@@ -59,8 +58,7 @@ fn a_part_of_what_a_request_has_is_not_swapped() {
     let swap = node.swap(SwapWay::In, (&request, life), &again, &host, PATIENCE);
     swap.wait(PATIENCE).unwrap().unwrap();
     swap.commit().unwrap();
-    let pool = node.device.pool().memory().blocks();
-    let [two, one] = [0..2, 2..3].map(|range| pool.share(&again.ids().collect::<Vec<_>>()[range]).unwrap());
+    let [two, one] = [0..2, 2..3].map(|places| again.slice(places).unwrap());
     assert_filled(&two, 1);
     assert_filled(&one, 2);
 }

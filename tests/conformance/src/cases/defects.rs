@@ -59,7 +59,7 @@ pub fn defect_001_cached_data_is_a_view_of_freed_memory(setting: &Setting) {
     assert_eq!(input.assemble(&mut [one, other], 200), Ok(1));
     // Its blocks are free again, and the next request writes into them.
     let next = both.take(&both.sink, u64::from(both.sink.blocks));
-    both.sink.pool.window().fill(0, 2 * TOKEN_BYTES * u64::from(SINK_TOKENS), 0xee).expect("they are of the pool");
+    both.sink.window().fill(0, 2 * TOKEN_BYTES * u64::from(SINK_TOKENS), 0xee).expect("they are of the pool");
     assert_whole(&found, 1, 200);
     let [one, other] = &mut found;
     assert_eq!(input.assemble(&mut [one, other], 200), Ok(0), "nothing is handed over twice");

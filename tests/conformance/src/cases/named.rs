@@ -7,16 +7,17 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use penstock::config::TransportName;
 use penstock::flows::{
     Buffer, Finished, FlowCause, Form, Happening, Input, Layout, LayoutSpec, MemoryPolicy, NoMemory, Output, Receive,
     RequestId, Rows, Send, Side, Status, TransferId,
 };
 use penstock::session::{Card, Frame};
-use penstock::{Blocks, PoolSpec, Rights, SystemEnv};
+use penstock::{Blocks, HostMemory, LocalRegion, PoolSpec, Rights, SystemEnv, Window};
 
 use crate::folder::Folder;
 use crate::rogue;
-use crate::setting::SOURCE;
+use crate::setting::{Memory, SOURCE};
 use crate::stage::{KV, PATIENCE};
 use crate::{Engine, Peer, Pool, Setting};
 
@@ -32,6 +33,8 @@ const HEADS: Rows = Rows { first: 0, count: 2, of: 2, bytes: 16 };
 const PLANES: Rows = Rows { first: 0, count: 3, of: 3, bytes: 8 };
 pub(super) const TOKEN_BYTES: u64 = 56;
 const MIB: u64 = 1 << 20;
+/// Bytes of a block of a pool that only numbers blocks.
+const NUMBER_BYTES: u64 = 64;
 
 /// What a byte of a token is, wherever it lies.
 fn value(name: u32, buffer: usize, token: u64, row: u32, byte: u32) -> u8 {
@@ -66,7 +69,10 @@ fn each(form: Form) -> impl Iterator<Item = (u32, u32)> {
 /// One engine with a pool and a layout. Fields end in this order.
 pub(super) struct End {
     pub(super) layout: Layout<SystemEnv>,
+    /// The blocks: of the memory itself, or of a pool that numbers those of the caller's memory.
     pub(super) pool: Pool,
+    /// Where they lie.
+    region: LocalRegion<SystemEnv>,
     engine: Engine,
     block_tokens: u32,
     pub(super) blocks: u32,
@@ -77,12 +83,29 @@ impl End {
         let engine = setting.spec(folder.path(), name).start().expect("the engine starts");
         let block = TOKEN_BYTES * u64::from(block_tokens);
         let blocks = blocks.max((MIB / block) as u32);
-        let pool = PoolSpec::host(u64::from(blocks) * block).block(block).label(KV).rights(Rights::READ_WRITE);
-        let pool = engine.pool(pool).expect("there is memory for a pool");
+        let bytes = u64::from(blocks) * block;
+        let (pool, region) = if setting.memory == Memory::Caller {
+            // At an odd address.
+            let memory = HostMemory::from_vec(vec![0; bytes as usize + 1]).expect("there is memory");
+            let memory = memory.part(1, bytes).expect("all bytes but the first");
+            let region = engine.register(memory, KV, Rights::READ_WRITE).expect("there is room for a region");
+            let pool = PoolSpec::host(u64::from(blocks) * NUMBER_BYTES).block(NUMBER_BYTES).label("numbers");
+            (engine.pool(pool).expect("there is memory for a pool"), region)
+        } else {
+            let pool = PoolSpec::host(bytes).block(block).label(KV).rights(Rights::READ_WRITE);
+            let pool = engine.pool(pool).expect("there is memory for a pool");
+            let region = LocalRegion::clone(&pool);
+            (pool, region)
+        };
         let spec =
             buffers(block_tokens).into_iter().fold(LayoutSpec::new(KV, block_tokens, blocks), LayoutSpec::buffer);
-        let layout = engine.layout(&pool, spec).expect("the layout is sound");
-        Self { layout, pool, engine, block_tokens, blocks }
+        let layout = engine.layout(&region, spec).expect("the layout is sound");
+        Self { layout, pool, region, engine, block_tokens, blocks }
+    }
+
+    /// The memory in which blocks lie.
+    pub(super) fn window(&self) -> &Window {
+        self.region.window()
     }
 
     /// Writes tokens of a transfer to the blocks that have them.
@@ -99,13 +122,39 @@ impl End {
                     }
                 }
                 let (offset, _) = self.layout.extent(buffer, block).expect("the block is of the layout");
-                self.pool.window().write_from(offset, &bytes).expect("the block is of the pool");
+                self.window().write_from(offset, &bytes).expect("the block is of the pool");
             }
         }
     }
 
+    /// These blocks have the first so many tokens of a transfer.
+    fn assert_has(&self, name: u32, blocks: &[u32], tokens: u64) {
+        let block_tokens = u64::from(self.block_tokens);
+        for (buffer, lies) in buffers(self.block_tokens).iter().enumerate() {
+            let mut bytes = vec![0; each(lies.form).count() * self.block_tokens as usize];
+            for (place, &block) in blocks.iter().enumerate() {
+                self.window().read_into(lies.base + u64::from(block) * lies.stride, &mut bytes).expect("it lies there");
+                let first = place as u64 * block_tokens;
+                for token in first..tokens.min(first + block_tokens) {
+                    for (row, byte) in each(lies.form) {
+                        let found = bytes[at(lies.form, block_tokens, token - first, row, byte) as usize];
+                        let expected = value(name, buffer, token, row, byte);
+                        assert_eq!(found, expected, "buffer {buffer}, token {token}, row {row}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// All blocks are free, each once.
     fn is_free(&self) -> bool {
-        self.pool.take(self.blocks as usize).is_ok()
+        let Ok(all) = self.pool.take(self.blocks as usize) else { return false };
+        let mut indices = all.indices().to_vec();
+        indices.sort_unstable();
+        indices.dedup();
+        assert_eq!(indices.len(), self.blocks as usize, "a block came back twice");
+        assert!(self.pool.take(1).is_err(), "more blocks came back than there are");
+        true
     }
 }
 
@@ -127,6 +176,11 @@ impl Both {
         let there = join(&sink.engine, &source.engine, &[&source.engine, &sink.engine]);
         let both = Self { there, sink, source, setting: *setting, folder };
         both.until("the layout is told", || both.there.layouts().contains(&KV.to_owned()).then_some(()));
+        // Without this a suite over the caller's memory could pass by another way.
+        if setting.memory == Memory::Caller && setting.transport == TransportName::Shm {
+            let far = both.until("the region is told", || both.there.region(KV).ok());
+            assert_eq!(far.way(), if setting.process_vm { "process_vm" } else { "bounce" }, "{}", far.why());
+        }
         both
     }
 
@@ -311,35 +365,64 @@ pub fn scenario_02_a_live_id_of_a_second_owner_is_refused_and_the_first_is_unaff
     both.assert_nothing_is_left();
 }
 
-/// Two ranks of a sink: the source's blocks are held until both have everything, however long the other one takes.
+/// Two ranks of a sink: the source's blocks are held until both have everything. The first rank has said so, and another engine that
+/// claims to be that rank gets nothing, while the second rank has not been heard: then nothing is free, and nothing has ended.
 pub fn scenario_03_memory_is_held_until_all_distinct_ranks_have_acked(setting: &Setting) {
     let both = Both::open(setting, 8, 4);
-    let second = End::start(setting, &both.folder, "sink-1", SINK_TOKENS, 4);
-    let all = [&both.source.engine, &both.sink.engine, &second.engine];
-    let there = join(&second.engine, &both.source.engine, &all);
-    until(&all, "the layout is told", || there.layouts().contains(&KV.to_owned()).then_some(()));
+    // The second rank says what it has only when this thread turns its engine.
+    let second = End::start(&setting.without_threads(), &both.folder, "sink-1", SINK_TOKENS, 4);
+    let third = End::start(setting, &both.folder, "sink-2", SINK_TOKENS, 4);
+    let all = [&both.source.engine, &both.sink.engine, &third.engine, &second.engine];
+    let but_the_second = &all[..3];
+    let [to_second, to_third] = [&second, &third].map(|end| {
+        let there = join(&end.engine, &both.source.engine, &all);
+        until(&all, "the layout is told", || there.layouts().contains(&KV.to_owned()).then_some(()));
+        there
+    });
     let request = |name: &str| RequestId::new(name).unwrap();
     let how = Send::from(&both.source.layout).to_ranks(&[0, 1], 2);
     let output = both.source.engine.produce(transfer(1), &request("cmpl-source"), how).unwrap();
     both.give(&output, 1, 100);
-    let ends = [(&both.sink, &both.there), (&second, &there)];
-    let input = |rank: usize| {
-        let (end, peer) = ends[rank];
-        let how = Receive::into(&end.layout).rank(rank as u16, 2).from(0, peer);
-        end.engine.consume(transfer(1), &request("cmpl-sink"), how).unwrap()
+    let consume = |end: &End, peer: &Peer, rank: u16| {
+        let how = Receive::into(&end.layout).rank(rank, 2).from(0, peer);
+        let input = end.engine.consume(transfer(1), &request("cmpl-sink"), how).unwrap();
+        (input, end.pool.take(1).expect("nobody else has any"))
     };
-    let inputs = [input(0), input(1)];
-    // A leg goes when both have granted it; one has everything and lets go, the other has not looked.
-    let blocks = [0, 1].map(|rank| ends[rank].0.pool.take(1).expect("nobody else has any"));
-    inputs[0].grant(&blocks[0]).unwrap();
-    std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(inputs[0].try_next(), None, "nothing goes before the other rank has room");
-    inputs[1].grant(&blocks[1]).unwrap();
-    for input in &inputs {
-        assert!(output.poll().is_none_or(|ended| ended.is_ok()));
-        let done = || input.try_next().filter(|what| matches!(what, Happening::Done { .. }));
-        until(&all, "a rank has everything", done);
+    let given = both.source.pool.memory().blocks().free();
+    let is_held = || both.source.pool.memory().blocks().free() == given && output.poll().is_none();
+    let while_turning = |engines: &[&Engine], time: Duration, what: &str| {
+        let since = Instant::now();
+        until(engines, what, || (!is_held() || since.elapsed() > time).then_some(()));
+        assert!(is_held(), "{what}: the source's blocks are free, or it has ended: {:?}", output.poll());
+    };
+
+    // A leg goes when both have granted it.
+    let (first, blocks) = consume(&both.sink, &both.there, 0);
+    first.grant(&blocks).unwrap();
+    while_turning(&all, Duration::from_millis(20), "one of two has granted");
+    assert_eq!(first.try_next(), None, "nothing goes before the other rank has room");
+    let (other, blocks) = consume(&second, &to_second, 1);
+    other.grant(&blocks).unwrap();
+    let mut is_whole = false;
+    while !is_whole {
+        // Its grant is said, and nothing that it could have heard since: the leg has not gone.
+        second.engine.progress_all().expect("this thread made the engine");
+        let since = Instant::now();
+        is_whole = until(but_the_second, "the first rank has everything, or a moment is over", || {
+            let is_whole = matches!(first.try_next(), Some(Happening::Done { tokens: 100 }));
+            (is_whole || since.elapsed() > Duration::from_millis(50)).then_some(is_whole)
+        });
     }
+    while_turning(but_the_second, Duration::from_millis(20), "the first of two ranks has everything");
+    // Whoever says that it is the first rank, too, is not the second one.
+    let (imposter, blocks) = consume(&third, &to_third, 0);
+    imposter.grant(&blocks).unwrap();
+    let ended = until(but_the_second, "the first rank's double has ended", || imposter.try_next());
+    assert!(matches!(&ended, Happening::Failed(failed) if failed.cause != FlowCause::Deadline), "{ended:?}");
+    while_turning(but_the_second, Duration::from_millis(20), "one rank was claimed twice");
+
+    let done = || other.try_next().filter(|what| matches!(what, Happening::Done { tokens: 100 }));
+    until(&all, "the second rank has everything", done);
     until(&all, "the source ends", || output.poll()).expect("both have everything");
     until(&all, "the source's blocks are free", || both.source.is_free().then_some(()));
 }
@@ -354,20 +437,47 @@ pub fn scenario_05_ten_legs_match(setting: &Setting) {
     in_legs(setting, 10_000, 8, 10);
 }
 
-/// A cut inside a block of both sides' sizes: 1,000 is neither 16 nor 128 times anything.
+/// A cut inside a block of both sides' sizes: 1,000 is neither 16 nor 128 times anything. Once the first 1,000 tokens are at the sink before
+/// the others are computed, and once they are there from elsewhere and only the others are asked for.
 pub fn scenario_06_a_cut_at_token_1000_gives_the_same_bytes(setting: &Setting) {
+    const CUT: u64 = 1_000;
+    const TOKENS: u64 = 2_000;
     let both = Both::open(setting, 126, 17);
     let (output, input) = (both.produce(1), both.consume(1, MemoryPolicy::Wait));
     // The first chunk ends at 1,000, and what comes behind it begins inside of its last block.
     let (first, second) = (both.take(&both.source, 63), both.take(&both.source, 62));
-    both.source.fill(1, &[first.indices(), second.indices()].concat(), 2_000);
-    output.chunk(&first, 1_000, false).expect("it stands");
+    let given = [first.indices(), second.indices()].concat();
     let begun = first.slice(62..63).and_then(|begun| begun.chain(&second)).expect("they are of one pool");
-    output.chunk(&begun, 1_000, true).expect("it stands");
-    drop((first, second, begun));
-    assert_eq!(both.receive(&input, 1, 2_000, 16), 1);
+    let granted = both.take(&both.sink, 16);
+    input.grant(&granted).expect("it stands");
+    both.source.fill(1, &given, CUT);
+    output.chunk(&first, CUT, false).expect("it stands");
+    both.until("the first 1,000 have come", || (input.received() == CUT).then_some(()));
+    both.sink.assert_has(1, granted.indices(), CUT);
+    both.source.fill(1, &given, TOKENS);
+    output.chunk(&begun, CUT, true).expect("it stands");
+    assert_eq!(both.next(&input), Happening::Done { tokens: TOKENS });
+    both.sink.assert_has(1, granted.indices(), TOKENS);
     both.until("the source ends", || output.poll()).expect("the sink has everything");
     drop((output, input));
+
+    // The same from token 1,000 on, of which the sink has 104 in the first block of its leg; nothing of those is touched.
+    both.sink.window().fill(0, u64::from(both.sink.blocks) * TOKEN_BYTES * u64::from(SINK_TOKENS), 0).expect("its own");
+    both.sink.fill(1, granted.indices(), CUT);
+    let kept = CUT / u64::from(SINK_TOKENS);
+    let rest = granted.slice(kept as usize..16).expect("there are as many");
+    let output = both.produce(2);
+    let request = RequestId::new("cmpl-sink-2").unwrap();
+    let how = Receive::into(&both.sink.layout).from(0, &both.there).begin(CUT);
+    let input = both.sink.engine.consume(transfer(2), &request, how).expect("it is admitted");
+    input.grant_with(&rest, (CUT % u64::from(SINK_TOKENS)) as u32, None).expect("it stands");
+    let all = first.chain(&second).expect("they are of one pool");
+    output.chunk(&all, TOKENS, true).expect("it stands");
+    let ended = both.next(&input);
+    assert_eq!(ended, Happening::Done { tokens: TOKENS - CUT });
+    both.sink.assert_has(1, granted.indices(), TOKENS);
+    both.until("the source ends", || output.poll()).expect("the sink has everything");
+    drop((output, input, first, second, begun, granted, rest, all));
     both.assert_nothing_is_left();
 }
 
@@ -377,21 +487,54 @@ fn in_legs(setting: &Setting, tokens: u64, leg_blocks: u64, legs: u32) {
     both.assert_nothing_is_left();
 }
 
-/// Without memory for a leg a sink waits, takes what there is, or fails, as it was told to; what has come stays.
+/// Without memory for its second leg a sink waits, takes what there is, or fails, as it was told to; what the first leg brought stays, and
+/// each block comes back once.
 pub fn scenario_07_no_memory_for_a_leg_is_met_as_configured(setting: &Setting) {
-    let both = Both::open(setting, 16, 2);
+    const TOKENS: u64 = 400;
+    let first_leg = u64::from(SINK_TOKENS);
+    let both = Both::open(setting, 32, 4);
     for (name, policy) in [(1, MemoryPolicy::Wait), (2, MemoryPolicy::Shrink), (3, MemoryPolicy::Fail)] {
         let (output, input) = (both.produce(name), both.consume(name, policy));
-        both.give(&output, name, 200);
+        both.give(&output, name, TOKENS);
+        let first = both.take(&both.sink, 1);
+        input.grant(&first).expect("it stands");
+        let is_there =
+            |what: &Happening| matches!(what, Happening::Leg { leg: 0, confirmed, .. } if *confirmed == first_leg);
+        both.until("the first leg is there", || input.try_next().filter(&is_there));
+        let needs = || input.try_next().filter(|what| matches!(what, Happening::NeedsMemory { leg: 1, .. }));
+        both.until("memory is needed for the second", needs);
+        both.sink.assert_has(name, first.indices(), first_leg);
+        let mut found =
+            [0, 1].map(|buffer| vec![0; input.assembled_bytes(buffer, TOKENS).expect("there are two") as usize]);
+        let mut rest = |leg_blocks: u64| loop {
+            match both.next(&input) {
+                Happening::NeedsMemory { .. } => {
+                    let _ = input.grant(&both.take(&both.sink, leg_blocks)).expect("it stands");
+                }
+                happening => {
+                    let [one, other] = &mut found;
+                    input.assemble(&mut [one, other], TOKENS).expect("it has landed");
+                    if let Happening::Done { tokens } = happening {
+                        return tokens;
+                    }
+                }
+            }
+        };
         match policy {
             MemoryPolicy::Wait => {
                 assert_eq!(input.no_memory(0), Ok(NoMemory::Wait));
-                assert_eq!(both.receive(&input, name, 200, 2), 1, "it was not lost");
+                assert_eq!(input.status(), Status::Transferring);
+                both.sink.assert_has(name, first.indices(), first_leg);
+                drop(first);
+                input.grant(&both.take(&both.sink, 3)).expect("it stands");
+                assert_eq!(rest(3), TOKENS, "it was not lost");
             }
             MemoryPolicy::Shrink => {
                 assert_eq!(input.no_memory(0), Ok(NoMemory::Wait));
                 assert_eq!(input.no_memory(1), Ok(NoMemory::Take { blocks: 1 }));
-                assert_eq!(both.receive(&input, name, 200, 1), 2);
+                drop(first);
+                input.grant(&both.take(&both.sink, 1)).expect("it stands");
+                assert_eq!(rest(1), TOKENS);
             }
             MemoryPolicy::Fail => {
                 assert_eq!(input.no_memory(0), Ok(NoMemory::Failed));
@@ -400,45 +543,77 @@ pub fn scenario_07_no_memory_for_a_leg_is_met_as_configured(setting: &Setting) {
                     _ => None,
                 });
                 assert_eq!((failed.cause, failed.said_by), (FlowCause::NoMemory, Side::Sink));
+                assert_eq!((failed.blocks, failed.missing.len()), (vec![], 0), "the first leg is whole");
                 let there = both.until("the source hears of it", || output.poll()).unwrap_err();
                 assert_eq!((there.cause, there.said_by), (FlowCause::NoMemory, Side::Sink), "{there:?}");
+                both.sink.assert_has(name, first.indices(), first_leg);
+                drop((first, input, output));
+                both.assert_nothing_is_left();
                 continue;
             }
         }
+        assert_whole(&found, name, TOKENS);
         both.until("the source ends", || output.poll()).expect("the sink has everything");
+        drop((input, output));
+        both.assert_nothing_is_left();
     }
-    both.assert_nothing_is_left();
 }
 
-/// Blocks of a sink that gives up come back when it is proven that nothing can land in them any more.
+/// Blocks of a sink that gives up come back when it is proven that nothing can land in them any more, and not a moment before: whoever
+/// takes them writes to them at once.
 pub fn scenario_08_an_aborting_sink_gets_its_blocks_when_nothing_can_land_any_more(setting: &Setting) {
     let tokens = setting.large() / 4 / TOKEN_BYTES;
     let blocks = |of: u32| tokens.div_ceil(u64::from(of)) as u32;
     let both = Both::open(setting, blocks(SOURCE_TOKENS), blocks(SINK_TOKENS));
-    let (output, input) = (both.produce(1), both.consume(1, MemoryPolicy::Wait));
-    let granted = both.take(&both.sink, u64::from(both.sink.blocks));
-    input.grant(&granted).unwrap();
-    drop(granted);
-    let given = both.take(&both.source, u64::from(both.source.blocks));
-    output.chunk(&given, tokens, true).unwrap();
-    drop(given);
-    // In the middle of it, or before, or behind: at any time.
-    let _ = input.abort(Duration::ZERO);
-    let ended = both.until("the source ends", || output.poll());
-    if let Err(failed) = ended {
-        assert_eq!((failed.cause, failed.said_by), (FlowCause::Aborted, Side::Sink), "{failed:?}");
-    }
-    drop((output, input));
-    both.assert_nothing_is_left();
-    // What is written now is not touched by what was under way.
-    both.sink.pool.window().fill(0, u64::from(both.sink.blocks) * TOKEN_BYTES * u64::from(SINK_TOKENS), 0x5a).unwrap();
-    both.until("a moment has passed", {
+    let all = both.sink.blocks;
+    let bytes = u64::from(all) * TOKEN_BYTES * u64::from(SINK_TOKENS);
+    let mut unproven = 0;
+    for name in 1..=4 {
+        let (output, input) = (both.produce(name), both.consume(name, MemoryPolicy::Wait));
+        let granted = both.take(&both.sink, u64::from(all));
+        both.sink.window().fill(0, bytes, 0).unwrap();
+        input.grant(&granted).unwrap();
+        drop(granted);
+        let given = both.take(&both.source, u64::from(both.source.blocks));
+        both.source
+            .window()
+            .fill(0, u64::from(both.source.blocks) * TOKEN_BYTES * u64::from(SOURCE_TOKENS), 0x11)
+            .unwrap();
+        output.chunk(&given, tokens, true).unwrap();
+        drop(given);
+        // In the middle of it: the first bytes are there, whichever block they are in.
+        let stride = TOKEN_BYTES * u64::from(SINK_TOKENS);
+        both.until("the first bytes are there", || {
+            let mut byte = [0];
+            (0..u64::from(all))
+                .any(|block| {
+                    both.sink.window().read_into(block * stride, &mut byte).unwrap();
+                    byte != [0]
+                })
+                .then_some(())
+        });
+        let is_proven = input.abort(Duration::ZERO);
+        unproven += u32::from(!is_proven);
+        // Nobody is told of it between the two looks: who gets the blocks before can be told that nothing lands any more.
+        let next = both.until("the blocks are free", || {
+            let taken = both.sink.pool.take(all as usize).ok()?;
+            assert!(input.abort(Duration::ZERO), "its blocks are free, and something may land in them");
+            Some(taken)
+        });
+        both.sink.window().fill(0, bytes, 0x5a).unwrap();
         let since = Instant::now();
-        move || (since.elapsed() > Duration::from_millis(20)).then_some(())
-    });
-    let mut found = vec![0; (u64::from(both.sink.blocks) * TOKEN_BYTES * u64::from(SINK_TOKENS)) as usize];
-    both.sink.pool.window().read_into(0, &mut found).unwrap();
-    assert!(found.iter().all(|&byte| byte == 0x5a), "something has landed in blocks that were free");
+        both.until("a moment has passed", || (since.elapsed() > Duration::from_millis(20)).then_some(()));
+        let mut found = vec![0; bytes as usize];
+        both.sink.window().read_into(0, &mut found).unwrap();
+        assert!(found.iter().all(|&byte| byte == 0x5a), "something has landed in blocks that were free");
+        if let Err(failed) = both.until("the source ends", || output.poll()) {
+            assert_eq!((failed.cause, failed.said_by), (FlowCause::Aborted, Side::Sink), "{failed:?}");
+        }
+        drop((output, input, next));
+        both.assert_nothing_is_left();
+    }
+    // Where the sink alone can stop whoever writes, that is proven at once.
+    assert!(unproven > 0 || !setting.is_between_hosts(), "no abort came in the middle of a transfer");
 }
 
 /// A source that fails in the middle of its layers is known at the sink within a second, in its own words, with what has not come.

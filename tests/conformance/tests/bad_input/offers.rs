@@ -1,16 +1,23 @@
 //! Offers and announcements that are not what they must be.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use penstock::Rights;
+use penstock::config::TransportName;
+use penstock::flows::relay::{Put, RelayError, RelaySpec};
+use penstock::flows::{CallError, FlowError, Isolation, LayoutSpec, Miss, PinSettings, Receive, RequestId, Rows};
 use penstock::memory::{Access, MemoryError, PageKind, Segment, map_foreign_pool};
+use penstock::session::card::Card;
 use penstock::session::control::{ChunkAck, Head, Seal};
 use penstock::session::{Frame, RefusalCode, RegionNews, Regions, Said, Side, TransferId};
 use penstock::transport::Tokens;
 use penstock::transport::host::{mail_bytes, posts_bytes};
+use penstock::{Config, Engine, PoolSpec, Rights};
 use penstock_conformance::bystander::{Arena, attack};
 use penstock_conformance::command::{Command, Reply};
+use penstock_conformance::folder::Folder;
 use penstock_conformance::rogue::{Heard, Intruder, Offering, Rogue, encoded, hello};
 use penstock_conformance::stage::PATIENCE;
 use rustix::event::{EventfdFlags, eventfd};
@@ -288,4 +295,55 @@ fn an_engine_s_posts_cannot_be_written_by_hand() {
         assert!(open(POSTS, posts_bytes(workers), Access::ReadWrite).is_err(), "the posts are sealed against writers");
         open(MAIL, mail_bytes(workers), Access::ReadWrite).unwrap();
     });
+}
+
+/// A peer that knows of no transfers by name, and one of which nobody knows as it does not answer, are two: neither can be named in calls
+/// of transfers, and both can in plans.
+#[test]
+fn a_peer_without_transfers_by_name_and_one_that_does_not_answer_are_told_apart() {
+    let folder = Folder::fresh();
+    let config = Config::default().named("engine").directory(folder.path()).transports([TransportName::Shm]);
+    let engine = Engine::start(config.connect_timeout(Duration::from_millis(60))).unwrap();
+    let pool = engine.pool(PoolSpec::host(4096).block(4096).label("kv").rights(Rights::READ_WRITE)).unwrap();
+    let rows = Rows { first: 0, count: 1, of: 1, bytes: 256 };
+    let layout = engine.layout(&pool, LayoutSpec::new("kv", 16, 1).token_major(0, 0, rows)).unwrap();
+    let pins = engine.pins(0, PinSettings::default()).unwrap();
+    let relay = engine.relay(RelaySpec::new().berths(4096, 1, 1)).unwrap();
+    let card = Card::decode(&engine.descriptor()).unwrap();
+    for is_silent in [false, true] {
+        let greeted = Rogue::connect(Path::new(&card.socket)).greet(&card);
+        let since = Instant::now();
+        let intruder = if is_silent { greeted.join_silently() } else { greeted.join() };
+        let peer = loop {
+            assert!(since.elapsed() < PATIENCE, "its session is complete in the end");
+            if let Some(peer) = engine.peers().pop() {
+                break peer;
+            }
+        };
+        assert_eq!(since.elapsed() >= Duration::from_millis(300), is_silent, "{:?}", since.elapsed());
+        let (transfer, id) = (TransferId::from_bytes([1; 16]), RequestId::new("r").unwrap());
+        let consumed = engine.consume(transfer, &id, Receive::into(&layout).from(0, &peer)).map(drop).unwrap_err();
+        let own = pool.take(1).unwrap();
+        let parent = (&id, &Isolation::default());
+        let missed = pins.inherit_from(&peer, parent, 33, (&layout, &own), PATIENCE).unwrap().unwrap_err();
+        let put = relay.put(Put::bytes(b"some"), &id, &[&peer]).map(drop).unwrap_err();
+        let typed = match is_silent {
+            true => {
+                consumed == FlowError::Call(CallError::NotYet { rank: 0 })
+                    && missed == Miss::NotYet
+                    && matches!(put, FlowError::Relay(RelayError::NotYet(_)))
+            }
+            false => {
+                consumed == FlowError::Call(CallError::NotSpoken { rank: 0 })
+                    && missed == Miss::NotSpoken
+                    && matches!(put, FlowError::Relay(RelayError::NotSpoken(_)))
+            }
+        };
+        assert!(typed, "{consumed} {missed} {put}");
+        drop(intruder);
+        let gone = || engine.consume(transfer, &id, Receive::into(&layout).from(0, &peer)).map(drop);
+        while gone() != Err(FlowError::Call(CallError::PeerLost { rank: 0 })) {
+            assert!(since.elapsed() < PATIENCE, "{:?}", gone());
+        }
+    }
 }

@@ -6,8 +6,11 @@ pub mod turns;
 
 use std::time::Duration;
 
-use penstock::flows::{FlowError, RequestId, Status, TransferId};
-use penstock::{Moment, Peer};
+use penstock::flows::{FlowError, RequestId, Send, Status, TransferId};
+use penstock::memory::BlockId;
+use penstock::{Blocks, Moment, Peer};
+
+use crate::calls::{Ended, Told};
 
 use crate::deed::{Case, Half, Script};
 use crate::env::SimEnv;
@@ -17,6 +20,19 @@ use crate::random::Random;
 use crate::stage::{LAYERS, Stage};
 use receiving::Receiving;
 use sending::Sending;
+
+/// Some keep what they gave for so long.
+const KEPT_FOR: Duration = Duration::from_millis(1);
+
+/// Cases, turns and lives have other numbers.
+const READERS: usize = 1 << 16;
+/// What transfers are called that begin over blocks of others, and are given up.
+const READER: &str = "reader";
+
+/// Whether a request is one of those.
+pub(crate) fn is_reader(request: &RequestId) -> bool {
+    request.as_str().starts_with(READER)
+}
 
 const UUID: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
 
@@ -62,6 +78,15 @@ pub struct Actor {
     /// Its application is done with it, and has dropped it.
     pub is_gone: bool,
     drop_at: Option<Moment>,
+    /// What its engine was given of its memory, and may not be done with.
+    memory: Vec<BlockId>,
+    /// What of that may be touched although it has failed, until its engine says otherwise.
+    quarantined: Vec<BlockId>,
+    is_quarantined: bool,
+    /// Its engine has said that nothing touches that any more.
+    is_quiet: bool,
+    /// Its engine has said that the request has finished, and how.
+    pub finished: Option<bool>,
 }
 
 /// A source, as a sink has met it.
@@ -110,8 +135,8 @@ enum Doing {
 pub struct Course {
     /// Chunks that are computed.
     pub chunks: u64,
-    /// Layers that are ready.
-    pub layers: [bool; LAYERS],
+    /// Of so many chunks each layer is computed.
+    pub layers: [u64; LAYERS],
 }
 
 fn end_error(words: String) -> Violated {
@@ -144,11 +169,19 @@ impl Actor {
             epochs: Vec::new(),
             heard_by: Vec::new(),
             has_spoken: false,
-            lease: script.cases[case].lease.filter(|_| is_lent_to_one).map(LeaseWatch::new),
+            lease: script.cases[case]
+                .lease
+                .filter(|_| is_lent_to_one && !script.cases[case].is_misfit)
+                .map(LeaseWatch::new),
             end: None,
             wish: None,
             is_gone: stage.seats[seat].node().is_none(),
             drop_at: None,
+            memory: Vec::new(),
+            quarantined: Vec::new(),
+            is_quarantined: false,
+            is_quiet: false,
+            finished: None,
         }
     }
 
@@ -284,21 +317,26 @@ impl Actor {
             return Ok(());
         }
         if let Some(wish) = self.wish.take() {
-            self.give_up(wish, now);
+            self.is_quiet |= self.give_up(wish, now);
             if self.is_gone {
                 return Ok(());
             }
+            self.give_away(stage);
         }
         let before = self.end.clone();
         match &mut self.doing {
             Doing::Waiting => {}
-            Doing::Sending(sending) => sending.turn(self.case, &self.spec, course, &mut self.end, stage, self.seat)?,
+            Doing::Sending(sending) => {
+                sending.turn(self.case, &self.spec, course, &mut self.end, stage, self.seat, random)?;
+                self.memory.append(&mut sending.ids);
+            }
             Doing::Receiving(receiving) => {
                 receiving.turn(self.case, &self.spec, &mut self.end, stage, self.seat, random)?;
                 if self.end.is_none() {
                     receiving.go_on(self.case, self.seat, &mut self.heard_by, stage)?;
                 }
                 self.has_spoken |= receiving.has_granted;
+                self.memory.append(&mut receiving.ids);
             }
         }
         self.has_spoken |= self.end.is_some();
@@ -307,6 +345,7 @@ impl Actor {
             lease.lent(now);
         }
         self.check_end(before.as_ref())?;
+        self.give_away(stage);
         if self.end.is_some() && self.is_done_with() {
             let at = *self.drop_at.get_or_insert(now + Duration::from_micros(random.below(20_000) as u64));
             if now >= at {
@@ -339,21 +378,98 @@ impl Actor {
         }
     }
 
-    fn give_up(&mut self, wish: Wish, now: Moment) {
+    /// Answers whether nothing of it moves any more, as far as is known at once.
+    fn give_up(&mut self, wish: Wish, now: Moment) -> bool {
         match (wish, &mut self.doing) {
             (Wish::Drop, _) => {
                 // Nobody is left who could be told how it ended.
                 self.end.get_or_insert(End { at: now, failure: Some("dropped".to_owned()) });
                 self.has_spoken = true;
                 self.forget();
+                false
             }
-            (Wish::Fail, Doing::Sending(sending)) => sending.output.fail("simulated"),
-            (Wish::Fail, Doing::Receiving(receiving)) => receiving.input.fail("simulated"),
-            (Wish::Abort, Doing::Sending(sending)) => drop(sending.output.abort(Duration::ZERO)),
-            (Wish::Abort, Doing::Receiving(receiving)) => {
-                receiving.abort();
+            (Wish::Fail, Doing::Sending(sending)) => {
+                sending.output.fail("simulated");
+                false
             }
-            (_, Doing::Waiting) => {}
+            (Wish::Fail, Doing::Receiving(receiving)) => {
+                receiving.input.fail("simulated");
+                false
+            }
+            (Wish::Abort, Doing::Sending(sending)) => sending.output.abort(Duration::ZERO),
+            (Wish::Abort, Doing::Receiving(receiving)) => receiving.abort(),
+            (_, Doing::Waiting) => false,
+        }
+    }
+
+    /// Its engine has said that it has finished, or that what was still touched of it is not any more.
+    pub(crate) fn has_finished(&mut self, told: &Told, stage: &mut Stage<'_>) {
+        if told.how == Ended::Released {
+            self.memory.append(&mut self.quarantined);
+            self.is_quarantined = false;
+        } else {
+            self.finished = Some(told.how == Ended::Well);
+            let is_touched = |id: &BlockId| told.quarantined.contains(&id.index);
+            (self.quarantined, self.memory) = std::mem::take(&mut self.memory).into_iter().partition(is_touched);
+            self.is_quarantined = !told.quarantined.is_empty();
+        }
+        self.is_quiet = true;
+        if let Doing::Receiving(receiving) = &mut self.doing
+            && told.how == Ended::Failed
+            && self.spec.gives_at_once
+        {
+            receiving.let_go();
+        }
+        self.give_away(stage);
+    }
+
+    /// Nothing touches its memory any more, and it needs nothing of it: somebody else has it now.
+    fn give_away(&mut self, stage: &mut Stage<'_>) {
+        let is_needed = matches!(&self.doing, Doing::Receiving(_)) && (self.end.is_none() || !self.is_done_with());
+        if self.is_quiet && !is_needed && !self.memory.is_empty() {
+            stage.seats[self.seat].give_away(&std::mem::take(&mut self.memory));
+        }
+    }
+
+    /// Whether its engine has to say yet that it has finished, or that what was quarantined of it is free.
+    pub fn is_to_finish(&self, stage: &Stage<'_>) -> bool {
+        self.admitted.is_some() && (self.finished.is_none() || self.is_quarantined) && !self.is_dead(stage)
+    }
+
+    /// Blocks that it has given to its engine, which are no other transfer's.
+    pub fn kept(&self) -> Option<&Blocks> {
+        let kept = match &self.doing {
+            Doing::Receiving(receiving) => &receiving.kept,
+            Doing::Sending(sending) => &sending.kept,
+            Doing::Waiting => &None,
+        };
+        let lives = self.end.is_none() && matches!(self.status(), Some(status) if !status.is_end());
+        kept.as_ref().filter(|_| lives).map(|(blocks, _)| blocks)
+    }
+
+    /// Several transfers may read the same blocks: another one begins with those that this one has given, and is given up.
+    pub fn read_again(&self, number: usize, taken: &Blocks, stage: &Stage<'_>) -> Result<(), Violated> {
+        let seat = &stage.seats[self.seat];
+        let (Some(node), Some(layout)) = (seat.node(), seat.layout()) else { return Ok(()) };
+        if seat.player().has_once {
+            return Ok(());
+        }
+        let transfer = TransferId::mint(UUID, (READERS + number) as u32, 0).expect("the text is a UUID");
+        let request = RequestId::new(&format!("{READER} {number}")).expect("the text is short");
+        let how = Send::from(layout).rank(seat.player().rank.0, seat.player().rank.1).within(self.spec.within);
+        let tokens = taken.len() as u64 * u64::from(seat.player().block_tokens);
+        let given = node.produce(transfer, &request, how).and_then(|output| output.chunk(taken, tokens, true));
+        given.map_err(|error| end_error(format!("case {}: what it sends is not read twice: {error}", self.case)))
+    }
+
+    /// Asks for what its engine has to refuse: to have blocks that another transfer has.
+    pub fn grant_again(&self, taken: &Blocks, stage: &mut Stage<'_>) -> Result<(), Violated> {
+        match &self.doing {
+            Doing::Receiving(receiving) if self.end.is_none() && receiving.may_grant() => {
+                let now = stage.world.now();
+                receiving.grant_again(self.case, taken, &mut stage.seats[self.seat], now)
+            }
+            _ => Ok(()),
         }
     }
 

@@ -4,14 +4,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use penstock::flows::{CallError, FlowError, Happening, Input, NoMemory, Receive, Status};
-use penstock::{Moment, Peer};
+use penstock::memory::BlockId;
+use penstock::{Blocks, Moment, Peer};
 
-use super::{Actor, Doing, End, HeardBy, end_error};
+use super::sending::once_bytes;
+use super::{Actor, Doing, End, HeardBy, KEPT_FOR, end_error};
+use crate::calls;
 use crate::deed::{Case, Script};
 use crate::env::SimEnv;
 use crate::oracle::{EMPTY, GRANTED, Invariant, Violated, blame, byte};
 use crate::random::Random;
-use crate::stage::{LAYERS, ROW_BYTES, Stage};
+use crate::stage::{LAYERS, ROW_BYTES, Seat, Stage};
 
 pub(super) struct Receiving {
     pub(super) input: Input<SimEnv>,
@@ -30,6 +33,10 @@ pub(super) struct Receiving {
     lost: BTreeSet<u16>,
     /// Tokens that were here when it was last looked.
     received: u64,
+    /// What its engine was given of its memory since it was last looked.
+    pub(super) ids: Vec<BlockId>,
+    /// What it granted last, for a while, and as long as nothing of it was told.
+    pub(super) kept: Option<(Blocks, Moment)>,
 }
 
 impl Actor {
@@ -48,7 +55,7 @@ impl Actor {
             .begin(self.spec.begin)
             .memory(self.spec.memory)
             .within(self.spec.within);
-        if self.spec.is_pull {
+        if self.spec.is_pull != self.spec.is_misfit {
             how = how.pull();
         }
         if self.spec.is_resumable {
@@ -60,12 +67,16 @@ impl Actor {
         let node = seat.node().expect("it lives");
         let input = match node.consume(self.transfer, &self.request, how) {
             Ok(input) => input,
-            // The session was over, and nobody had told.
-            Err(FlowError::Call(CallError::PeerLost { .. })) => return Ok(None),
-            Err(error) => return Err(self.refused(&error)),
+            Err(_) if self.spec.is_misfit => return Ok(None),
+            Err(error) => {
+                let is_over = |peer: &&Peer<SimEnv>| peer.ended().is_some();
+                let peer = peers.iter().find(is_over).unwrap_or(&peers[0]);
+                calls::check_session(&error, peer, &format!("case {} {:?}", self.case, self.half))?;
+                return Ok(None);
+            }
         };
         let room = self.spec.tokens - self.spec.begin;
-        let layers = (0..LAYERS).map(|layer| {
+        let layers = (0..LAYERS + usize::from(seat.player().has_once)).map(|layer| {
             let bytes = input.assembled_bytes(layer, room).expect("the layout has this buffer");
             vec![EMPTY; bytes as usize]
         });
@@ -81,6 +92,8 @@ impl Actor {
             take_at: None,
             lost: BTreeSet::new(),
             received: 0,
+            ids: Vec::new(),
+            kept: None,
         };
         let heard_by = |(seat, peer)| HeardBy { seat, peer, span: Duration::ZERO, is_resumed: false };
         self.heard_by = sources.into_iter().zip(peers).map(heard_by).collect();
@@ -109,6 +122,9 @@ impl Receiving {
             }
             self.hear(case, spec, happening, end, now, random)?;
         }
+        if self.kept.as_ref().is_some_and(|(_, until)| now >= *until) {
+            self.kept = None;
+        }
         if self.take_at.is_some_and(|at| now >= at) {
             self.take_at = None;
             self.assemble(case, spec, stage, seat, end.as_ref())?;
@@ -133,9 +149,15 @@ impl Receiving {
     }
 
     /// Gives it up. What has landed and was not taken is let go as well.
-    pub(super) fn abort(&mut self) {
-        (self.tokens_told, self.take_at, self.is_aborted) = (0, None, true);
-        self.input.abort(Duration::ZERO);
+    /// Answers whether nothing can land any more.
+    pub(super) fn abort(&mut self) -> bool {
+        self.let_go();
+        self.input.abort(Duration::ZERO)
+    }
+
+    /// Its memory is somebody else's: what has landed there and was not taken is lost.
+    pub(super) fn let_go(&mut self) {
+        (self.tokens_told, self.take_at, self.is_aborted, self.kept) = (0, None, true, None);
     }
 
     /// Goes on with sources whose session broke, as soon as they are met again. One that was started anew is another one, with which
@@ -149,7 +171,7 @@ impl Receiving {
     ) -> Result<(), Violated> {
         for rank in self.lost.clone() {
             let source = &mut sources[usize::from(rank)];
-            let Some(peer) = stage.meet_again(seat, source.seat)? else { continue };
+            let Some(peer) = stage.meet(seat, source.seat)? else { continue };
             let is_same = peer.epoch().0 == self.epochs[usize::from(rank)];
             let words = match self.input.resume(&peer) {
                 Ok(()) if is_same => {
@@ -192,6 +214,9 @@ impl Receiving {
                 Err(Violated::new(Invariant::ToldOnceAfterBytes, words))
             }
         };
+        if matches!(happening, Happening::Leg { .. } | Happening::Done { .. } | Happening::Failed(_)) {
+            self.kept = None;
+        }
         let mut soon = || Some(now + Duration::from_micros(random.below(3000) as u64));
         match happening {
             Happening::Layer { leg, layer } => once(leg, Some(layer))?,
@@ -213,7 +238,8 @@ impl Receiving {
                 *end = Some(End { at: now, failure: None });
             }
             Happening::Failed(failed) => {
-                self.take_at = self.take_at.or_else(&mut soon);
+                self.take_at = self.take_at.or_else(&mut soon).filter(|_| !spec.gives_at_once);
+                self.is_aborted |= spec.gives_at_once;
                 *end = Some(End { at: now, failure: Some(format!("{:?}: {}", failed.cause, failed.words)) });
             }
         }
@@ -241,11 +267,45 @@ impl Receiving {
                 _ => return Ok(()),
             },
         };
+        // What goes once comes with the first leg.
+        let once = if seat.player().has_once && !self.has_granted { seat.take(1, GRANTED, now)? } else { None };
         // It may have ended since it was looked at.
-        if self.input.grant_with(&blocks, skip as u32, None).is_ok() {
+        if self.input.grant_with(&blocks, skip as u32, once.as_ref()).is_ok() {
             (self.needs_memory, self.has_granted) = (false, true);
+            self.ids.extend(blocks.ids().chain(once.iter().flat_map(Blocks::ids)));
+            self.kept = random.once_in(3).then(|| (blocks, now + KEPT_FOR));
         }
         Ok(())
+    }
+
+    /// Blocks that another transfer of this engine has are refused: for a leg, and for what goes once.
+    pub(super) fn grant_again(
+        &self,
+        case: usize,
+        taken: &Blocks,
+        seat: &mut Seat,
+        now: Moment,
+    ) -> Result<(), Violated> {
+        let of = |words: &str| {
+            let words = format!("case {case}: blocks that another transfer has are granted{words}");
+            Err(Violated::new(Invariant::BytesAreTheirOwn, words))
+        };
+        if self.input.grant(taken).is_ok() {
+            return of("");
+        }
+        if !seat.player().has_once || self.has_granted {
+            return Ok(());
+        }
+        let Some(own) = seat.take(1, GRANTED, now)? else { return Ok(()) };
+        if self.input.grant_with(&own, 0, Some(taken)).is_ok() {
+            return of(" for what goes once");
+        }
+        Ok(())
+    }
+
+    /// Whether it would grant something now.
+    pub(super) fn may_grant(&self) -> bool {
+        self.needs_memory && self.input.wanted().is_some()
     }
 
     /// Copies out what has landed, and looks at every byte of it.
@@ -290,6 +350,13 @@ impl Receiving {
             there += u64::from(found_rows == rows.count as usize * LAYERS);
         }
         let is_whole = !self.is_aborted && end.is_some_and(|end| end.failure.is_none());
+        if let Some(found) = self.layers.get(LAYERS) {
+            let is_empty = found.iter().all(|&byte| byte == EMPTY) && !is_whole;
+            if !is_empty && *found != once_bytes(case, self.epochs[0]) {
+                let words = format!("case {case} has {found:02x?} of what goes once");
+                return Err(Violated::new(blame(found), words));
+            }
+        }
         if there < self.tokens_told || (is_whole && there < room) {
             let words = format!("case {case} was told of {} tokens, and {there} of {room} are there", self.tokens_told);
             return Err(Violated::new(Invariant::ToldOnceAfterBytes, words));

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use penstock::flows::{
-    CallError, FlowError, Group, Happening, Inherited, Inheriting, InheritingFrom, Input, Isolation, Miss, Output,
-    Parent, ParentBlocks, PinKey, PinSettings, Pins, Receive, RequestId, Send, TransferId,
+    Group, Happening, Inherited, Inheriting, InheritingFrom, Input, Isolation, Miss, Output, Parent, ParentBlocks,
+    PinKey, PinSettings, Pins, Receive, RequestId, Send, TransferId,
 };
 use penstock::{Blocks, Moment, Peer};
 
 use super::UUID;
-use super::sending::joined;
+use crate::calls;
 use crate::deed::Script;
 use crate::env::SimEnv;
 use crate::leases::{LeaseWatch, Talk};
@@ -89,7 +89,7 @@ enum Phase {
     /// It waits for a parent that runs here.
     Inheriting(Inheriting<SimEnv>, Moment),
     /// It reads of a parent on another engine.
-    Reading(InheritingFrom<SimEnv>, Blocks, Moment),
+    Reading(InheritingFrom<SimEnv>, Peer<SimEnv>, Blocks, Moment),
     /// It knows what it has, and asks for the rest.
     Asking(Had),
     Receiving(Had, Input<SimEnv>, Moment),
@@ -310,12 +310,13 @@ impl Computer {
         let (node, layout) = (seat.node().expect("it lives"), seat.layout().expect("it lives"));
         for token in 0..tokens {
             let block = blocks.indices()[(token / size) as usize];
-            each_row(seat, block, token % size, |at, layer, row| {
+            for (layer, row) in rows_of(seat) {
+                let number = seat.player().rows().first + row;
                 let bytes: [u8; ROW_BYTES as usize] = std::array::from_fn(|place| {
-                    byte(TURNS + self.turn, node.epoch().0, layer, token, row, place as u32)
+                    byte(TURNS + self.turn, node.epoch().0, layer, token, number, place as u32)
                 });
-                seat.pool().expect("it lives").window().write_from(at, &bytes).expect("a block is in its pool");
-            });
+                seat.write_row((block, layer), (token % size) as u32, row, &bytes);
+            }
         }
         let transfer = TransferId::mint(UUID, (TURNS + self.turn) as u32, 0).expect("the text is a UUID");
         let output = node.produce(transfer, &request(self.turn, "computed"), Send::from(layout).within(within));
@@ -327,16 +328,12 @@ impl Computer {
     }
 }
 
-/// Where the rows of a token are, in a block.
-fn each_row(seat: &Seat, block: u32, token: u64, mut row_at: impl FnMut(u64, usize, u32)) {
-    let (player, pool) = (seat.player(), seat.pool().expect("it lives"));
-    let (rows, begin) = (player.rows(), u64::from(block) * pool.memory().block_bytes());
-    for (layer, row) in (0..LAYERS).flat_map(|layer| (0..rows.count).map(move |row| (layer, row))) {
-        row_at(begin + player.place(layer, token as u32, row), layer, rows.first + row);
-    }
+/// All rows of a token of a seat: in which layer, and which row of it.
+fn rows_of(seat: &Seat) -> impl Iterator<Item = (usize, u32)> + use<> {
+    let count = seat.player().rows().count;
+    (0..LAYERS).flat_map(move |layer| (0..count).map(move |row| (layer, row)))
 }
 
-/// Looks whether these tokens of a turn, in these blocks, are what was computed in this epoch.
 fn check_bytes(
     seat: &Seat,
     blocks: &[u32],
@@ -346,15 +343,16 @@ fn check_bytes(
     let size = u64::from(seat.player().block_tokens);
     let mut wrong = None;
     for token in tokens {
-        each_row(seat, blocks[(token / size) as usize], token % size, |at, layer, row| {
-            let mut found = [0; ROW_BYTES as usize];
-            seat.pool().expect("it lives").window().read_into(at, &mut found).expect("a block is in its pool");
+        let block = blocks[(token / size) as usize];
+        for (layer, row) in rows_of(seat) {
+            let found = seat.read_row((block, layer), (token % size) as u32, row);
+            let row = seat.player().rows().first + row;
             let is_right =
                 (0..).zip(&found).all(|(place, found)| *found == byte(TURNS + turn, epoch, layer, token, row, place));
             if !is_right {
                 wrong.get_or_insert((token, layer, row, found));
             }
-        });
+        }
     }
     match wrong {
         None => Ok(()),
@@ -403,12 +401,16 @@ impl Speaker {
                 }
                 None => self.waits_for(Phase::Inheriting(asks, until), until, stage)?,
             },
-            Phase::Reading(mut asks, own, until) => match asks.poll() {
+            Phase::Reading(mut asks, peer, own, until) => match asks.poll() {
                 Some(given) => {
                     drop(asks);
+                    if given == Err(Miss::PeerLost) && peer.ended().is_none() {
+                        let words = "its parent's engine is said to be gone, and the session with it stands";
+                        return Err(self.violated(Invariant::AnswersComeInTime, words));
+                    }
                     self.has_read(given, own, kept, is_calm, stage)?
                 }
-                None => self.waits_for(Phase::Reading(asks, own, until), until, stage)?,
+                None => self.waits_for(Phase::Reading(asks, peer, own, until), until, stage)?,
             },
             Phase::Asking(had) => self.ask(had, stage)?,
             Phase::Receiving(had, input, until) => self.receive(had, input, until, kept, running, stage)?,
@@ -479,7 +481,7 @@ impl Speaker {
         };
         let into = (seat.layout().expect("it lives"), &blocks);
         let asks = pins(seat).inherit_from_begin(&peer, (&name, &its), self.spec.tokens, into, self.spec.within);
-        Ok(Phase::Reading(asks.expect("its engine lives"), blocks, now + self.spec.within))
+        Ok(Phase::Reading(asks.expect("its engine lives"), peer, blocks, now + self.spec.within))
     }
 
     /// What a parent's application has left is told to its own, and to nobody else.
@@ -574,11 +576,11 @@ impl Speaker {
         stage: &Stage<'_>,
     ) -> Result<Phase, Violated> {
         let parent = self.spec.parent.unwrap_or_default();
-        let (lender, seat) = (&stage.seats[self.of.at], &stage.seats[self.seat]);
+        let lender = &stage.seats[self.of.at];
         let whole = self.whole(u64::from(lender.player().block_tokens));
         let is_own = self.of.domain == self.spec.domain;
         let kept = kept.get(&parent);
-        let mut had = Had { inherited: None, begin: 0, own: split(own, seat), epochs: (0, 0) };
+        let mut had = Had { inherited: None, begin: 0, own: split(&own), epochs: (0, 0) };
         match (given, kept) {
             (Ok(tokens), Some(kept)) if is_own && tokens == whole => {
                 (had.begin, had.epochs.0) = (tokens, kept.epoch);
@@ -619,7 +621,7 @@ impl Speaker {
                 }
                 had.begin = inherited.begin();
             }
-            had.own = split(own, seat);
+            had.own = split(&own);
             let begin = had.begin;
             self.check(&had, begin, stage)?;
         }
@@ -644,16 +646,21 @@ impl Speaker {
         let node = seat.node().expect("it lives");
         let input = match node.consume(transfer, &request(self.turn, "here"), how) {
             Ok(input) => input,
-            // The session was over, and nobody had told.
-            Err(FlowError::Call(CallError::PeerLost { .. })) => return Ok(Phase::Asking(had)),
-            Err(error) => return Err(self.violated(Invariant::OneEndEach, error.to_string())),
+            Err(error) => {
+                calls::check_session(&error, peer, &format!("turn {}", self.turn))?;
+                return Ok(Phase::Asking(had));
+            }
         };
         self.is_admitted = true;
         had.epochs.1 = peer.epoch().0;
         // What was read stands in the first of its own blocks, what was inherited does not.
         let first = had.begin - had.inherited.as_ref().map_or(0, Inherited::tokens);
         let rest = had.own.split_off((first / size) as usize);
-        let rest = joined(rest, seat.pool().expect("it lives"));
+        let rest = joined(&rest);
+        if first % size > 0 && had.inherited.is_some() && input.grant(&rest).is_ok() {
+            let words = format!("a first grant may write over {} tokens that were copied", first % size);
+            return Err(self.violated(Invariant::BytesAreTheirOwn, words));
+        }
         // It may have ended since.
         let _ = input.grant_with(&rest, (first % size) as u32, None);
         had.own.push(rest);
@@ -725,6 +732,9 @@ impl Speaker {
         };
         let own: Vec<&Blocks> = had.own.iter().collect();
         let layout = seat.layout().expect("it lives");
+        if !calls::off('p') && pins(seat).pin_for_all(parent.clone(), layout, &own[1..], self.spec.kept).is_ok() {
+            return Err(self.violated(Invariant::BytesAreTheirOwn, "blocks are lent of which nobody has a handle"));
+        }
         let key = pins(seat).pin_for_all(parent, layout, &own, self.spec.kept);
         let key = key.map_err(|error| self.violated(Invariant::OneEndEach, error.to_string()))?;
         running.remove(&self.turn);
@@ -744,13 +754,12 @@ impl Speaker {
 }
 
 /// The blocks of a handle one by one, in their order.
-fn split(blocks: Blocks, seat: &Seat) -> Vec<Blocks> {
-    let order = blocks.indices().to_vec();
-    drop(blocks);
-    let pool = seat.pool().expect("it lives");
-    let mut single: BTreeMap<u32, Blocks> = (0..order.len())
-        .map(|_| pool.take(1).expect("it was let go just now"))
-        .map(|block| (block.indices()[0], block))
-        .collect();
-    order.iter().map(|index| single.remove(index).expect("what was let go last is taken first")).collect()
+fn split(blocks: &Blocks) -> Vec<Blocks> {
+    (0..blocks.len()).map(|at| blocks.slice(at..at + 1).expect("it has as many")).collect()
+}
+
+/// One handle of several blocks.
+fn joined(blocks: &[Blocks]) -> Blocks {
+    let (first, others) = blocks.split_first().expect("a turn has tokens that are to come");
+    others.iter().fold(first.clone(), |all, next| all.chain(next).expect("they are of one pool"))
 }

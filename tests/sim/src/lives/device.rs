@@ -12,7 +12,8 @@ use super::book::{Found, Gone, Queue};
 use super::content::broken;
 use super::spec::Devices;
 use crate::env::SimEnv;
-use crate::oracle::{Invariant, Ledger, Violated};
+use crate::ledger::{Ground, Ledger};
+use crate::oracle::{Invariant, Violated};
 use crate::world::Node;
 
 /// As many notices as nobody leaves lying who looks after each step.
@@ -66,7 +67,7 @@ impl Device {
         let (cache, found, ledger) = (VecDeque::new(), Found::default(), Ledger::default());
         let (live, epoch) = (BTreeMap::new(), node.epoch().0);
         let mut device = Self { removals, evictions, lives, cache, found, live, epoch, ledger, memory };
-        device.look();
+        device.look().expect("nothing was given away yet");
         device
     }
 
@@ -93,7 +94,7 @@ impl Device {
     /// Takes so many blocks, full of this byte. What nobody but the cache has is given up for it.
     pub(super) fn take(&mut self, count: usize, full_of: u8) -> Result<Option<Blocks>, Violated> {
         loop {
-            if let Some(blocks) = self.ledger.take(self.memory.pool(), count, full_of)? {
+            if let Some(blocks) = self.ledger.take(Ground::of(self.memory.pool()), count, full_of)? {
                 return Ok(Some(blocks));
             }
             if !self.give_up_oldest()? {
@@ -196,15 +197,16 @@ impl Device {
     }
 
     /// Takes in blocks that have become free.
-    pub fn look(&mut self) {
-        if self.memory.pool().memory().blocks().free() > 0 {
-            self.ledger.look(self.memory.pool());
+    pub fn look(&mut self) -> Result<(), Violated> {
+        match self.memory.pool().memory().blocks().free() {
+            0 => Ok(()),
+            _ => self.ledger.look(Ground::of(self.memory.pool())),
         }
     }
 
     /// Looks whether free blocks were touched.
     pub fn check(&self) -> Result<(), Violated> {
-        self.ledger.check(self.memory.pool())
+        self.ledger.check(Ground::of(self.memory.pool()))
     }
 
     /// What it has of things that should not be there when all is over.

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use penstock::flows::{CallError, FlowError, Happening, Input, Output, Receive, RequestId, Send, TransferId};
+use penstock::flows::{Happening, Input, Output, Receive, RequestId, Send, TransferId};
 use penstock::{Blocks, Moment};
 
 use super::content::{Content, broken};
 use super::request::Parcel;
 use super::spec::Life;
+use crate::calls;
 use crate::deed::Script;
 use crate::env::SimEnv;
 use crate::oracle::{GRANTED, Invariant, Violated};
@@ -183,9 +184,7 @@ impl Sending {
                 self.sink = Side::Running((input, blocks));
                 Ok(())
             }
-            // The session was over, and nobody had told.
-            Err(FlowError::Call(CallError::PeerLost { .. })) => Ok(()),
-            Err(error) => Err(broken(Invariant::OneEndEach, &who(self.life), error.to_string())),
+            Err(error) => calls::check_session(&error, &peer, &who(self.life)),
         }
     }
 }

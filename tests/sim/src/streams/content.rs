@@ -102,11 +102,18 @@ pub(super) type Lying = (Blocks, Vec<(u64, u64)>);
 
 /// Takes as many blocks as these bytes need, full of `full_of`, if there are as many.
 pub(super) fn lie(seat: &mut Seat, bytes: usize, full_of: u8, now: Moment) -> Result<Option<Lying>, Violated> {
-    let Some(each) = seat.pool().map(|pool| pool.memory().block_bytes()).filter(|_| bytes > 0) else { return Ok(None) };
-    let bytes = bytes as u64;
-    let Some(blocks) = seat.take(bytes.div_ceil(each) as usize, full_of, now)? else { return Ok(None) };
-    let places = (0..).step_by(each as usize).zip(blocks.indices());
-    let extents = places.map(|(at, &index)| (u64::from(index) * each, each.min(bytes - at))).collect();
+    let (shape, mut left) = (seat.player().shape(), bytes as u64);
+    if left == 0 {
+        return Ok(None);
+    }
+    let Some(blocks) = seat.take(left.div_ceil(shape.bytes()) as usize, full_of, now)? else { return Ok(None) };
+    let parts = blocks.indices().iter().flat_map(|&index| shape.parts(index));
+    let extents = parts.map_while(|(at, len)| {
+        let len = len.min(left);
+        left -= len;
+        (len > 0).then_some((at, len))
+    });
+    let extents = extents.collect();
     Ok(Some((blocks, extents)))
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use penstock_wire::{Direction, Family};
 
-use crate::stage::{Running, Stage};
+use crate::stage::{Running, Serving, Stage};
 
 const CLIENTS: usize = 64;
 
@@ -48,16 +48,29 @@ fn an_outage_without_end_is_told_as_what_it_is() {
     let Some(mut stage) = Stage::new("an_outage_without_end_is_told_as_what_it_is") else { return };
     let (serving, there) = (stage.serve(&["--memory-mib", "256"]), stage.there(Family::V4));
     let running = Running::begin(stage.here(&["ping", &there, "-i", "0.1"]));
-    serving.out.wait_for(" came over ");
-    std::thread::sleep(Duration::from_millis(500));
+    let perf = Running::begin(stage.here(&["perf", &there, "-w", "tiny.yaml", "--pool-mib", "8", "-t", "50"]));
+    wait_for_two(&serving);
+    std::thread::sleep(Duration::from_millis(700));
     stage.hosts.cut(Direction::Both).unwrap();
     let begun = Instant::now();
     let ran = running.end();
     assert!(begun.elapsed() > Duration::from_secs(4), "it ended {:?} after the cut", begun.elapsed());
     assert!(ran.status == 1 && ran.err.contains("no answer for 5."), "{ran:?}");
     assert!(!ran.err.contains("gone") && !ran.err.contains("restarted"), "{ran:?}");
+    let ran = perf.end();
+    assert!(ran.status == 1 && ran.err.contains("no answer for 5."), "{ran:?}");
+    assert!(!ran.err.contains("gone") && !ran.err.contains("restarted"), "{ran:?}");
     let out = serving.out.wait_for(" went: ");
     assert!(out.contains(" went: no answer for 5."), "{out}");
+}
+
+/// Waits until two clients are there.
+fn wait_for_two(serving: &Serving) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while serving.out.get().matches(" came over ").count() < 2 {
+        assert!(Instant::now() < until, "{}", serving.out.get());
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -66,11 +79,7 @@ fn a_server_that_is_asked_to_end_under_load_says_so() {
     let (serving, there) = (stage.serve(&["--memory-mib", "256"]), stage.there(Family::V4));
     let perf = Running::begin(stage.here(&["perf", &there, "-w", "tiny.yaml", "--pool-mib", "8", "-t", "50"]));
     let ping = Running::begin(stage.here(&["ping", &there, "-i", "0.01"]));
-    let until = Instant::now() + Duration::from_secs(20);
-    while serving.out.get().matches(" came over ").count() < 2 {
-        assert!(Instant::now() < until, "{}", serving.out.get());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for_two(&serving);
     std::thread::sleep(Duration::from_millis(700));
     let begun = Instant::now();
     let (out, _) = serving.end();

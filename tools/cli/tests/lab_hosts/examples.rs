@@ -88,6 +88,7 @@ fn shortened(example: &str, there: &str) -> String {
         "serve" if !has("--for") => " --for 1",
         "ping" if !has("-c") => " -c 2",
         "selftest" if !has("--quick") => " --quick",
+        "perf" if !has("--list") && !has("-t") && !has("--rounds") => " -t 1 --pool-mib 64",
         "perf" if !has("--list") && !has("--pool-mib") => " --pool-mib 64",
         _ => "",
     };

@@ -2,7 +2,7 @@
 //! the other.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ struct Namespace(String);
 impl Drop for Namespace {
     fn drop(&mut self) {
         // Its devices go with it.
-        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).output();
     }
 }
 
@@ -42,10 +42,7 @@ impl Link {
     /// A link, with a rate as `tc` has it; none where labs cannot run.
     pub(crate) fn new(test: &str, rate: Option<&str>) -> Option<Self> {
         if let Some(reason) = why_not() {
-            if let Some(path) = std::env::var_os("PENSTOCK_SKIPS") {
-                let mut notes = fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
-                writeln!(notes, "{test}: {reason}").unwrap();
-            }
+            crate::run::skip(test, &reason);
             return None;
         }
         static MADE: AtomicU32 = AtomicU32::new(0);

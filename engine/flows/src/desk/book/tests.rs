@@ -72,6 +72,7 @@ impl Case {
             rank: (0, 1),
             sources: vec![(0, PEER)],
             begin: 0,
+            tail: None,
             is_pull,
             is_resumable: false,
             memory: None,

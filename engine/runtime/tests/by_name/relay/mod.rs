@@ -40,6 +40,7 @@ over_all! {
     what_a_put_reads_is_nobody_elses_until_it_is_read,
     what_a_get_writes_is_nobody_elses_until_it_is_there,
     defect_004_cleanup_does_nothing,
+    an_abort_reaches_all_engines_and_leaves_nothing,
     defect_004_get_ignores_its_timeout_and_leaks,
     a_join_has_a_chunk_of_each_source,
     scenario_13_streams_both_ways_with_two_credits_do_not_deadlock,
@@ -175,8 +176,64 @@ fn extents_go_into_extents_without_berths(transport: TransportName) {
     net.until("nothing of it is kept", || to.take(256).is_ok());
 }
 
-/// An abort reaches all engines, and nothing is left of the request on any.
+/// A reader that is through with a request cleans up: what it has not fetched is refused, what it is fetching is given up, its blocks and
+/// all berths come back, and what comes late finds a tombstone. What it puts itself goes on, and so do other requests.
 fn defect_004_cleanup_does_nothing(transport: TransportName) {
+    let net = Net::new(transport, &["a", "b"], small);
+    let (name, whole) = (request("gone"), pattern(9, BERTH));
+    let (to, back) = (net.peer(0, 1), net.peer(1, 0));
+    // One payload waits in its berth until it is fetched.
+    let unread = net.relay(0).put(Put::bytes(&whole), &name, &[&to]).unwrap();
+    net.until("it was announced", || net.metrics(1).early == 1);
+    // Another one is being fetched, into blocks that nobody else holds.
+    let pool =
+        |at: usize| net.engine(at).pool(PoolSpec::host(1 << 16).block(4096).label("own").rights(Rights::READ)).unwrap();
+    let (from, into) = (pool(0), pool(1));
+    let never = Put::extents(Extents::of_pool(&from, &[&from.take(2).unwrap()], &[(0, 8192)])).not_ready();
+    let reading = net.relay(0).put(never, &name, &[&to]).unwrap();
+    let blocks = into.take(16).unwrap();
+    let place = Destination::extents(Extents::of_pool(&into, &[&blocks], &[(0, 8192)]));
+    let fetch = net.relay(1).get(reading.metadata(), place).unwrap();
+    drop(blocks);
+    assert!(into.take(16).is_err(), "blocks of a get are kept");
+    let own = net.relay(1).put(Put::bytes(&whole), &name, &[&back]).unwrap();
+    net.until("its own was announced", || net.metrics(0).early == 1);
+
+    net.relay(1).cleanup(&name);
+    net.relay(1).cleanup(&name);
+    reading.ready();
+    for given_up in [unread.wait(PATIENCE).unwrap(), reading.wait(PATIENCE).unwrap()] {
+        assert_eq!(given_up.unwrap_err().cause, FlowCause::Aborted);
+    }
+    assert_eq!(fetch.wait(PATIENCE).unwrap().map(drop).unwrap_err().cause, FlowCause::Aborted);
+    assert!(fetch.rest(PATIENCE));
+    net.until("the blocks of the get come back", || into.take(16).is_ok());
+    net.until("nothing is kept of it", || net.metrics(1).early == 0 && net.metrics(1).gets == 0);
+    // Both berths are free: two payloads of another request, each as large as a berth, are there at the same time.
+    let others =
+        [1, 2].map(|seed| net.relay(0).put(Put::bytes(&pattern(seed, BERTH)), &request("next"), &[&to]).unwrap());
+    net.until("both were announced", || net.metrics(1).early == 2);
+    for (seed, put) in (1..).zip(&others) {
+        let got = net.relay(1).get(put.metadata(), Destination::memory()).unwrap().wait(PATIENCE).unwrap().unwrap();
+        assert!(got.bytes == pattern(seed, BERTH));
+        assert_eq!(put.wait(PATIENCE).unwrap(), Ok(()));
+    }
+    // What comes late is refused, and nobody waits for it.
+    let late = net.relay(0).put(Put::bytes(&whole), &name, &[&to]).unwrap();
+    assert_eq!(late.wait(PATIENCE).unwrap().unwrap_err().cause, FlowCause::Aborted);
+    assert_eq!((net.metrics(1).counts.late, net.metrics(1).early), (2, 0), "the one that was ready late, and this one");
+    let again = net.relay(1).get(late.metadata(), Destination::memory()).map(drop).unwrap_err();
+    assert!(matches!(again, FlowError::Relay(RelayError::Ended { .. })), "{again}");
+    // What this engine puts for others goes on.
+    let got = net.relay(0).get(own.metadata(), Destination::memory()).unwrap().wait(PATIENCE).unwrap().unwrap();
+    assert!(got.bytes == whole);
+    assert_eq!(own.wait(PATIENCE).unwrap(), Ok(()));
+    drop((unread, reading, fetch, late, own, others));
+    net.rests();
+}
+
+/// An abort reaches all engines, and nothing is left of the request on any.
+fn an_abort_reaches_all_engines_and_leaves_nothing(transport: TransportName) {
     let net = Net::new(transport, &["a", "b", "c"], small);
     let name = request("gone");
     let whole = pattern(9, BERTH);
@@ -411,4 +468,18 @@ fn engines_without_threads_hand_over_as_others_do() {
     drop((puts, stream));
     net.turn_until(|| (0..2).all(|at| net.metrics(at).is_idle));
     assert!((0..2).all(|at| net.relay(at).close(PATIENCE)));
+}
+
+/// What nobody asks for while it is kept is refused: both sides hear that, and not that somebody has fetched it.
+#[test]
+fn what_is_asked_for_too_late_is_told_apart_from_what_was_fetched() {
+    let early = relay::EarlyBounds { messages: 16, bytes: 1 << 20, age: Duration::from_millis(100) };
+    let net = Net::new(Shm, &["a", "b"], || small().early(early));
+    let put = net.relay(0).put(Put::bytes(b"some"), &request("late"), &[&net.peer(0, 1)]).unwrap();
+    let failed = put.wait(PATIENCE).unwrap().unwrap_err();
+    assert_eq!(failed.cause, FlowCause::Deadline);
+    assert!(failed.words.contains("had not asked for it"), "{failed}");
+    let late = net.relay(1).get(put.metadata(), Destination::memory()).map(drop).unwrap_err();
+    assert!(matches!(late, FlowError::Relay(RelayError::TooLate(_))), "{late}");
+    assert!(late.to_string().contains("100 ms"), "{late}");
 }

@@ -301,14 +301,21 @@ impl Request {
     fn go_on(&mut self, now: Moment, seat: &mut Seat) -> Result<Option<Parcel>, Violated> {
         let Some(step) = self.wishes.front().copied() else { return Ok(None) };
         let is_active = self.state == Some(State::Active);
-        // Blocks of several handles cannot be given to one swap.
-        let is_whole = self.cached.is_empty() && self.device.len() == 1;
+        // What others may have as well is not swapped.
+        let is_own = self.cached.is_empty();
+        match step {
+            Step::Out(within) if is_active && self.held.len() > 1 => self.swap_part(SwapWay::Out, within, now, seat)?,
+            Step::In(within) if !is_active && self.host.as_ref().is_some_and(|host| host.len() > 1) => {
+                self.swap_part(SwapWay::In, within, now, seat)?;
+            }
+            _ => {}
+        }
         match step {
             Step::Grow if is_active => {
                 let Some(block) = device_of(seat).take(1, UNREADY)? else { return Ok(None) };
                 self.grow(block, seat)?;
             }
-            Step::Out(within) if is_active && is_whole => {
+            Step::Out(within) if is_active && is_own => {
                 self.check_bytes(seat)?;
                 let Some(host) = seat.take(self.held.len(), GRANTED, now)? else {
                     // There is nowhere to go.
@@ -316,7 +323,8 @@ impl Request {
                     self.wishes.pop_front();
                     return Ok(None);
                 };
-                let device = self.device[0].clone();
+                let chained = |all: Blocks, next: &Blocks| all.chain(next).expect("they are of one pool");
+                let device = self.device[1..].iter().fold(self.device[0].clone(), chained);
                 self.state = Some(State::SwappingOut);
                 self.begin_swap(SwapWay::Out, device, host, within, now, seat)?;
             }

@@ -10,7 +10,7 @@ use super::{Request, device_of};
 use crate::lives::device::Device;
 use crate::lives::spec::Step;
 use crate::lives::swapping::{Came, Swapping};
-use crate::oracle::{Invariant, Violated};
+use crate::oracle::{GRANTED, Invariant, Violated};
 use crate::stage::Seat;
 
 impl Request {
@@ -31,6 +31,42 @@ impl Request {
         let (read, written) = if way == SwapWay::Out { (device, host) } else { (host, device) };
         self.swap = Some(Swapping::new(who, way, swap, (&read, written), refs, (now, within)));
         Ok(())
+    }
+
+    /// Some of its blocks cannot go without the others: it would be there, and what stayed behind would be nobody's.
+    pub(super) fn swap_part(
+        &mut self,
+        way: SwapWay,
+        within: Duration,
+        now: Moment,
+        seat: &mut Seat,
+    ) -> Result<(), Violated> {
+        // What it was given first, before it grew; or all but its last.
+        let (device, host) = match way {
+            SwapWay::Out => {
+                let first = self.cached.iter().chain(&self.device).next().filter(|first| !first.is_empty());
+                let Some(first) = first.cloned() else { return Ok(()) };
+                let len = first.len().min(self.held.len() - 1);
+                let part = first.slice(0..len).expect("it has as many");
+                (Some(part), seat.take(len, GRANTED, now)?)
+            }
+            SwapWay::In => {
+                let part = self.host.as_ref().and_then(|host| host.slice(0..host.len() - 1).ok());
+                (device_of(seat).take(part.as_ref().map_or(0, Blocks::len), GRANTED)?, part)
+            }
+        };
+        if crate::calls::off('e') {
+            return Ok(());
+        }
+        let (Some(device), Some(host)) = (device, host) else { return Ok(()) };
+        let its = (&self.id, self.generation);
+        match device_of(seat).lives.swap(way, its, &device, &host, within) {
+            Err(_) => Ok(()),
+            Ok(_) => {
+                let words = format!("{} of its blocks are swapped {way:?} without the others", device.len());
+                Err(self.broken(Invariant::BytesAreTheirOwn, words))
+            }
+        }
     }
 
     /// A swap that the engine carries out is not ended by words of others.
