@@ -76,7 +76,7 @@ impl<'a> Course<'a> {
         if tokens == 0 {
             return;
         }
-        self.blocks.extend_from_slice(&blocks.indices()[usize::from(self.given % 16 > 0)..]);
+        self.blocks.extend_from_slice(&blocks.indices()[usize::from(!self.given.is_multiple_of(16))..]);
         self.given += tokens;
         self.last = Some(blocks);
     }

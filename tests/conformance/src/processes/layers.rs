@@ -25,7 +25,7 @@ const STEP_US: u64 = 1_000;
 pub(super) fn receive(side: &mut Side, end: &End, peer: &Peer, (round, name, tokens): (u32, u32, u64)) {
     let of_block = u64::from(end.geometry.block_tokens);
     let blocks = tokens.div_ceil(of_block) as usize;
-    let first = (blocks > 1).then(|| 1 + side.random.below(blocks as u64 - 1) as usize).unwrap_or(blocks);
+    let first = if blocks > 1 { 1 + side.random.below(blocks as u64 - 1) as usize } else { blocks };
     let mut indices = Vec::new();
     let how = Receive::into(&end.layout).from(0, peer).within(WITHIN);
     let input = end.engine.consume(transfer(name), &request(name), how).expect("the name is new");

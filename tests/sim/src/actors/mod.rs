@@ -327,11 +327,11 @@ impl Actor {
         match &mut self.doing {
             Doing::Waiting => {}
             Doing::Sending(sending) => {
-                sending.turn(self.case, &self.spec, course, &mut self.end, stage, self.seat, random)?;
+                sending.turn((self.case, &self.spec), course, &mut self.end, stage, self.seat, random)?;
                 self.memory.append(&mut sending.ids);
             }
             Doing::Receiving(receiving) => {
-                receiving.turn(self.case, &self.spec, &mut self.end, stage, self.seat, random)?;
+                receiving.turn((self.case, &self.spec), &mut self.end, stage, self.seat, random)?;
                 if self.end.is_none() {
                     receiving.go_on(self.case, self.seat, &mut self.heard_by, stage)?;
                 }

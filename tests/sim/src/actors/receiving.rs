@@ -106,8 +106,7 @@ impl Actor {
 impl Receiving {
     pub(super) fn turn(
         &mut self,
-        case: usize,
-        spec: &Case,
+        (case, spec): (usize, &Case),
         end: &mut Option<End>,
         stage: &mut Stage<'_>,
         seat: usize,

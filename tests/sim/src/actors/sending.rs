@@ -100,8 +100,7 @@ pub(super) fn once_bytes(case: usize, epoch: u64) -> Vec<u8> {
 impl Sending {
     pub(super) fn turn(
         &mut self,
-        case: usize,
-        spec: &Case,
+        (case, spec): (usize, &Case),
         course: &Course,
         end: &mut Option<End>,
         stage: &mut Stage<'_>,

@@ -657,7 +657,7 @@ impl Speaker {
         let first = had.begin - had.inherited.as_ref().map_or(0, Inherited::tokens);
         let rest = had.own.split_off((first / size) as usize);
         let rest = joined(&rest);
-        if first % size > 0 && had.inherited.is_some() && input.grant(&rest).is_ok() {
+        if !first.is_multiple_of(size) && had.inherited.is_some() && input.grant(&rest).is_ok() {
             let words = format!("a first grant may write over {} tokens that were copied", first % size);
             return Err(self.violated(Invariant::BytesAreTheirOwn, words));
         }
