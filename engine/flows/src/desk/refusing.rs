@@ -69,6 +69,16 @@ impl Desk {
             return NotTaken::Answered { leg: 0, code: cause, expected: 0 };
         }
         let Head { transfer, rank, ranks, .. } = theirs;
+        let failed = match self.flow(key) {
+            Some(Flow::Source(source)) => source.legs.failure(),
+            Some(Flow::Lent(lent)) => lent.loans.failure(),
+            _ => None,
+        };
+        if let Some(failed) = failed {
+            // Who is late to a failure hears of it, in its own words.
+            let failed = (failed.cause, failed.words.clone());
+            return self.turn_away(peer, transfer, failed);
+        }
         let is_told = match self.flow_mut(key) {
             Some(Flow::Source(source)) if source.legs.peer(rank).is_none_or(|of| of == peer) => {
                 // Who is none of its ranks hears it apart.

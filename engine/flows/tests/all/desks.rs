@@ -471,7 +471,7 @@ impl World {
         let keep = Ticket(node.next_ticket);
         node.next_ticket += 1;
         let mut grant = |once: u32| node.desk.grant(key, (blocks.to_vec(), skip), Some(once), keep, now);
-        let is_held = |granted: &Result<u32, CallError>| matches!(granted, Err(CallError::Held(held)) if matches!(**held, BlockHeld::Written { block, .. } if block > 40));
+        let is_held = |granted: &Result<u32, CallError>| matches!(granted, Err(CallError::Held(held)) if matches!(**held, BlockHeld::Written { block, .. } | BlockHeld::Untaken { block, .. } if block > 40));
         let granted = (41..64).rev().map(&mut grant).find(|granted| !is_held(granted));
         granted.expect("some block is free").unwrap();
         keep

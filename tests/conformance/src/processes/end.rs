@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use penstock::flows::{Layout, LayoutSpec, RequestId, Rows, TransferId};
+use penstock::flows::{Buffer, Form, Layout, LayoutSpec, RequestId, Rows, TransferId};
 use penstock::region::LocalRegion;
 use penstock::{Blocks, HostMemory, PoolSpec, Rights, SystemEnv, Window};
 
@@ -13,8 +13,7 @@ use crate::{Engine, Peer, Pool};
 
 const UUID: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
 
-/// How blocks lie: layer after layer, as in the first program of the connectors' guide. The number of a block and its byte offset
-/// divided by the bytes of a block are not the same here.
+/// How blocks lie.
 #[derive(Debug, Clone, Copy)]
 pub struct Geometry {
     /// Layers.
@@ -27,11 +26,15 @@ pub struct Geometry {
     pub token_bytes: u32,
     /// Bytes that each block has for what goes once for a transfer; 0 for a layout without.
     pub once_bytes: u64,
+    /// All blocks of a layer, then those of the next, as in the first program of the connectors' guide: the number of a block and its byte
+    /// offset divided by the bytes of a block are not the same. Otherwise all layers of a block lie behind each other.
+    pub is_layer_major: bool,
 }
 
 impl Geometry {
     /// Small blocks in two layers.
-    pub const SMALL: Self = Self { layers: 2, blocks: 64, block_tokens: 16, token_bytes: 256, once_bytes: 0 };
+    pub const SMALL: Self =
+        Self { layers: 2, blocks: 64, block_tokens: 16, token_bytes: 256, once_bytes: 0, is_layer_major: true };
 
     /// Bytes of all blocks in one layer.
     pub fn layer_bytes(self) -> u64 {
@@ -55,15 +58,30 @@ impl Geometry {
 
     /// Where the part of a block for what goes once begins.
     pub fn once_offset(self, block: u32) -> u64 {
-        u64::from(self.layers) * self.layer_bytes() + u64::from(block) * self.once_bytes
+        self.base(self.layers) + u64::from(block) * self.stride(self.once_bytes)
+    }
+
+    /// Where the first block begins in a layer.
+    fn base(self, layer: u32) -> u64 {
+        u64::from(layer) * if self.is_layer_major { self.layer_bytes() } else { self.layer_block_bytes() }
+    }
+
+    /// From one block to the next, where it has so many bytes.
+    fn stride(self, bytes: u64) -> u64 {
+        if self.is_layer_major { bytes } else { self.block_bytes() }
     }
 
     pub(super) fn spec(self) -> LayoutSpec {
         let rows = Rows { first: 0, count: 1, of: 1, bytes: self.token_bytes };
         let spec = LayoutSpec::new(KV, self.block_tokens, self.blocks);
-        let spec = (0..self.layers)
-            .fold(spec, |spec, layer| spec.token_major(layer, u64::from(layer) * self.layer_bytes(), rows));
-        if self.once_bytes == 0 { spec } else { spec.once(0, self.once_offset(0), self.once_bytes) }
+        let buffer = |layer, form, base, bytes| Buffer { layer, form, base, stride: self.stride(bytes) };
+        let spec = (0..self.layers).fold(spec, |spec, layer| {
+            spec.buffer(buffer(layer, Form::TokenMajor(rows), self.base(layer), self.layer_block_bytes()))
+        });
+        if self.once_bytes == 0 {
+            return spec;
+        }
+        spec.buffer(buffer(0, Form::Once(self.once_bytes), self.once_offset(0), self.once_bytes))
     }
 
     /// Writes tokens of a layer of a transfer; the first of the blocks begins with token 0.
@@ -89,8 +107,8 @@ impl Geometry {
 
     /// Where a token of a block begins in a layer.
     pub fn offset(self, layer: u32, block: u32, token: u32) -> u64 {
-        u64::from(layer) * self.layer_bytes()
-            + u64::from(block) * self.layer_block_bytes()
+        self.base(layer)
+            + u64::from(block) * self.stride(self.layer_block_bytes())
             + u64::from(token) * u64::from(self.token_bytes)
     }
 }

@@ -19,7 +19,8 @@ const WATCHED: Duration = Duration::from_millis(4);
 const MIDDLE_US: u64 = 4_000;
 
 /// 15 MiB in one layer.
-const LARGE: Geometry = Geometry { layers: 1, blocks: 240, block_tokens: 64, token_bytes: 1024, once_bytes: 0 };
+const LARGE: Geometry =
+    Geometry { layers: 1, blocks: 240, block_tokens: 64, token_bytes: 1024, once_bytes: 0, is_layer_major: true };
 const TOKENS: u64 = 240 * 64;
 
 /// How a round is ended in its middle.
@@ -147,8 +148,14 @@ pub mod registered_memory_is_quiet_when_drain_finished_names_its_request {
 pub mod a_once_block_is_free_when_nothing_can_land_in_it {
     use super::*;
 
-    const ONCE: Geometry =
-        Geometry { layers: 1, blocks: 65, block_tokens: 64, token_bytes: 4096, once_bytes: 64 << 10 };
+    const ONCE: Geometry = Geometry {
+        layers: 1,
+        blocks: 65,
+        block_tokens: 64,
+        token_bytes: 4096,
+        once_bytes: 64 << 10,
+        is_layer_major: true,
+    };
     const TOKENS: u64 = 64 * 64;
     /// Instants of an abort: most of the transfer goes in so many microseconds.
     const MIDDLE_US: u64 = 4_000;

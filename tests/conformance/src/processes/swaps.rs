@@ -12,6 +12,8 @@ use crate::stage::PATIENCE;
 /// What the next owner of the device's blocks writes to them.
 const NEXT_OWNER: u8 = 0x66;
 const TOKENS: u64 = 3 * 16;
+/// What is swapped of a block is its own memory.
+const LAYERS_OF_A_BLOCK: Geometry = Geometry { is_layer_major: false, ..Geometry::SMALL };
 
 /// A request of three blocks, of which the third came by [`Report::Grown`], is swapped out whole or not at all: its blocks of the device are
 /// given away then, and the other process has the bytes of all three from the host.
@@ -20,16 +22,16 @@ pub mod a_request_that_has_grown_is_not_swapped_in_part {
 
     /// The scheduler, which is the source of what it has swapped out.
     pub fn test(side: &mut Side) {
-        let geometry = Geometry::SMALL;
+        let geometry = LAYERS_OF_A_BLOCK;
         // The device is a stand-in, which is reached over `local`.
         let is_far = side.spec.transport == TransportName::Tcp.as_str();
         let own = if is_far { TransportName::Tcp } else { TransportName::Shm };
         let engine = Engine::start(side.spec.config().transports([TransportName::Local, own])).expect("it starts");
         let device = engine.stand_in(geometry.blocks, geometry.block_bytes()).expect("there is memory");
         let end = End::pooled(engine, geometry);
-        let layer_bytes = geometry.layer_bytes();
+        let layer_bytes = geometry.layer_block_bytes();
         let spec = LifecycleSpec::between(&end.pool, &device);
-        let spec = spec.layers(&[(0, 0), (layer_bytes, layer_bytes)], geometry.layer_block_bytes());
+        let spec = spec.layers(&[(0, 0), (layer_bytes, layer_bytes)], layer_bytes);
         let lives = end.engine.lifecycle(spec).expect("both have blocks of one size");
         let peer = side.connect(&end);
         for round in 0..side.rounds {
@@ -79,7 +81,7 @@ pub mod a_request_that_has_grown_is_not_swapped_in_part {
 
     /// The sink.
     pub fn child(side: &mut Side) {
-        let end = side.pooled(Geometry::SMALL);
+        let end = side.pooled(LAYERS_OF_A_BLOCK);
         let peer = side.accept(&end);
         for round in 0..side.rounds {
             side.line.expect("go");
