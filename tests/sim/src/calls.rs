@@ -68,8 +68,3 @@ pub(crate) fn check_session(error: &FlowError, peer: &Peer<SimEnv>, who: &str) -
     let invariant = if is_of_session { Invariant::AnswersComeInTime } else { Invariant::OneEndEach };
     Err(Violated::new(invariant, format!("{who} is refused in a session that stands: {error}")))
 }
-
-pub(crate) fn off(what: char) -> bool {
-    static OFF: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    OFF.get_or_init(|| std::env::var("OFF").unwrap_or_default()).contains(what)
-}

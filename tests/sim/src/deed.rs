@@ -497,15 +497,6 @@ impl Script {
             case.gives_at_once = whim.once_in(2);
             case.is_misfit = moves_only && whim.once_in(24);
         }
-        for player in &mut self.players {
-            player.is_layer_major &= !crate::calls::off('g');
-            player.owns_memory &= !crate::calls::off('w');
-            player.has_once &= !crate::calls::off('o');
-        }
-        for case in &mut self.cases {
-            case.is_misfit &= !crate::calls::off('m');
-            case.is_by_layer &= !(crate::calls::off('a') && case.chunks > 1);
-        }
         // Whoever gives up a request tells those it has met.
         let gives_up = self.deeds.iter().any(|deed| matches!(deed.act, Act::GiveUp { .. }));
         let meets_by_itself = !has_lives && !gives_up && self.streams.is_empty() && self.joins.is_empty();

@@ -318,7 +318,7 @@ impl<'s, 'w> Run<'s, 'w> {
 
     /// Somebody asks an engine to have blocks of one transfer in another one as well, which is refused.
     fn grant_again(&mut self) -> Result<(), Violated> {
-        if calls::off('c') || self.actors.len() < 2 || !self.random.once_in(GRANT_AGAIN_ONCE_IN) {
+        if self.actors.len() < 2 || !self.random.once_in(GRANT_AGAIN_ONCE_IN) {
             return Ok(());
         }
         let have = |actor: &&Actor| actor.kept().is_some() && self.stage.seats[actor.seat].is_awake();

@@ -463,12 +463,6 @@ impl<'w> Stage<'w> {
 
     /// The peer that sits there, as this one knows it, at the first instant at which they have met. It does not wait.
     pub fn meet(&mut self, from: usize, to: usize) -> Result<Option<Peer<SimEnv>>, Violated> {
-        let met = self.meet_now(from, to)?;
-        Ok(met.filter(|peer| !crate::calls::off('f') || peer.layouts().iter().any(|label| label == LABEL)))
-    }
-
-    /// It
-    pub fn meet_now(&mut self, from: usize, to: usize) -> Result<Option<Peer<SimEnv>>, Violated> {
         if let Some(peer) = self.seats[from].peers.get(&to) {
             if peer.ended().is_none() {
                 return Ok(Some(peer.clone()));

@@ -8,7 +8,6 @@ use penstock::memory::BlockId;
 use penstock::{Blocks, Moment};
 
 use super::{Actor, Course, Doing, End, KEPT_FOR, end_error};
-use crate::calls;
 use crate::deed::{Case, Script};
 use crate::env::SimEnv;
 use crate::oracle::{Invariant, UNREADY, Violated, byte};
@@ -123,7 +122,7 @@ impl Sending {
             self.kept = None;
         }
         while self.chunks_given < course.chunks.min(spec.chunks) {
-            if !calls::off('d') && self.given > 0 && random.once_in(3) {
+            if self.given > 0 && random.once_in(3) {
                 self.give_wrongly(case, spec, &mut stage.seats[seat], now, random)?;
             }
             self.give(case, spec, &stage.seats[seat], now, random);

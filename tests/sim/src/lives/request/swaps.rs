@@ -55,9 +55,6 @@ impl Request {
                 (device_of(seat).take(part.as_ref().map_or(0, Blocks::len), GRANTED)?, part)
             }
         };
-        if crate::calls::off('e') {
-            return Ok(());
-        }
         let (Some(device), Some(host)) = (device, host) else { return Ok(()) };
         let its = (&self.id, self.generation);
         match device_of(seat).lives.swap(way, its, &device, &host, within) {
