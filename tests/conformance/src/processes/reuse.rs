@@ -15,13 +15,24 @@ const NEXT_AT_SINK: u8 = 0x66;
 const NEXT_AT_SOURCE: u8 = 0x77;
 /// How long what was given to the next request is looked at.
 const WATCHED: Duration = Duration::from_millis(4);
-/// The instant at which a transfer is ended is below this, in microseconds: in the middle of most.
-const MIDDLE_US: u64 = 4_000;
 
 /// 15 MiB in one layer.
 const LARGE: Geometry =
     Geometry { layers: 1, blocks: 240, block_tokens: 64, token_bytes: 1024, once_bytes: 0, is_layer_major: true };
 const TOKENS: u64 = 240 * 64;
+
+/// The microseconds within which a transfer is ended. How long one takes is for the machine to say: later after one that was cut off, sooner after one that had
+/// everything.
+struct Middle(u64);
+
+impl Middle {
+    const MAX: u64 = 4_000;
+    const MIN: u64 = 20;
+
+    fn after(self, was_cut: bool) -> Self {
+        Self(if was_cut { self.0 * 5 / 4 } else { self.0 / 2 }.clamp(Self::MIN, Self::MAX))
+    }
+}
 
 /// How a round is ended in its middle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +72,7 @@ pub mod registered_memory_is_quiet_when_drain_finished_names_its_request {
         let end = End::registered(side.start(), LARGE);
         let peer = side.connect(&end);
         let all: Vec<u32> = (0..LARGE.blocks).collect();
-        let mut cut = 0;
+        let (mut cut, mut middle) = (0, Middle(Middle::MAX));
         for round in 0..side.rounds {
             let numbers = end.take_all();
             end.fill(&all, 0);
@@ -74,7 +85,7 @@ pub mod registered_memory_is_quiet_when_drain_finished_names_its_request {
             // The middle is behind the first byte that lands.
             let since = Instant::now();
             while all.iter().all(|&block| end.byte(LARGE.offset(0, block, 0)) == 0) && since.elapsed() < PATIENCE {}
-            side.pause(MIDDLE_US);
+            side.pause(middle.0);
             match Ended::of(round) {
                 Ended::SinkFails => input.fail("the scheduler preempts it"),
                 Ended::SinkAborts => drop(input.abort(Duration::ZERO)),
@@ -82,6 +93,7 @@ pub mod registered_memory_is_quiet_when_drain_finished_names_its_request {
             }
             let (has_failed, quarantined) = named(&end, &request(round));
             cut += u32::from(has_failed);
+            middle = middle.after(has_failed);
             // What is quarantined is not for the next request yet.
             let is_free = |block: &u32| quarantined.iter().all(|extent| !overlaps(*extent, LARGE, *block));
             let free: Vec<u32> = all.iter().copied().filter(is_free).collect();
@@ -157,14 +169,12 @@ pub mod a_once_block_is_free_when_nothing_can_land_in_it {
         is_layer_major: true,
     };
     const TOKENS: u64 = 64 * 64;
-    /// Instants of an abort: most of the transfer goes in so many microseconds.
-    const MIDDLE_US: u64 = 4_000;
 
     /// The sink.
     pub fn test(side: &mut Side) {
         let end = side.pooled(ONCE);
         let peer = side.connect(&end);
-        let mut cut = 0;
+        let (mut cut, mut middle) = (0, Middle(Middle::MAX));
         for round in 0..side.rounds {
             let (once, blocks) = (end.take(1), end.take(64));
             end.fill(once.indices(), 0);
@@ -179,8 +189,10 @@ pub mod a_once_block_is_free_when_nothing_can_land_in_it {
             let first = end.geometry.offset(0, first, 0);
             let since = Instant::now();
             while end.byte(first) == 0 && since.elapsed() < PATIENCE {}
-            side.pause(MIDDLE_US);
-            cut += u32::from(input.status() != Status::Success);
+            side.pause(middle.0);
+            let is_cut = input.status() != Status::Success;
+            cut += u32::from(is_cut);
+            middle = middle.after(is_cut);
             let _ = input.abort(Duration::ZERO);
             // Whatever is free now has a new owner, who writes to all of it.
             let next = end.take_free();
