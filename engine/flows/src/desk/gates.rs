@@ -2,8 +2,11 @@
 //!
 //! One gate may stand in front of several layers of several transfers. One that is gone without having been opened will never be: what
 //! waits for it fails at once.
+//!
+//! Gates in front of different numbers of tokens of one layer may open in any order, as events of several streams do: nothing goes as long as a gate in front of it,
+//! or of fewer tokens, is shut.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use penstock_core::Moment;
 use penstock_core::planted::{self, Bug};
@@ -26,14 +29,32 @@ pub struct GateId(pub u64);
 #[derive(Debug)]
 enum Gate {
     /// These layers of these transfers wait for it, each with so many of the first tokens.
-    Shut(BTreeMap<(EntryKey, u32), u64>),
+    Shut(BTreeSet<(EntryKey, u32, u64)>),
     Open,
+}
+
+/// What stands in front of one layer of a transfer, by numbers of first tokens.
+#[derive(Debug, Default)]
+struct Fenced {
+    shut: BTreeSet<(u64, GateId)>,
+    /// Opened, behind one that is shut.
+    opened: BTreeSet<u64>,
+}
+
+impl Fenced {
+    /// How many tokens all of whose gates are open, if that has come to more.
+    fn ready(&mut self) -> Option<u64> {
+        let limit = self.shut.first().map_or(u64::MAX, |(tokens, _)| *tokens);
+        let held = self.opened.split_off(&limit);
+        std::mem::replace(&mut self.opened, held).last().copied()
+    }
 }
 
 /// The gates of an engine.
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     gates: BTreeMap<GateId, Gate>,
+    fenced: BTreeMap<(EntryKey, u32), Fenced>,
     last: u64,
 }
 
@@ -51,7 +72,7 @@ impl Desk {
         }
         self.gates.last += 1;
         let id = GateId(self.gates.last);
-        self.gates.gates.insert(id, Gate::Shut(BTreeMap::new()));
+        self.gates.gates.insert(id, Gate::Shut(BTreeSet::new()));
         Ok(id)
     }
 
@@ -80,11 +101,15 @@ impl Desk {
             None => Err(CallError::NoGate),
             Some(Gate::Shut(_)) if status.is_end() || tokens <= ready => Ok(()),
             Some(Gate::Shut(waiting)) if !is_ignored => {
-                if waiting.len() >= WAITING_MAX && !waiting.contains_key(&(key, layer)) {
+                if waiting.len() >= WAITING_MAX && !waiting.contains(&(key, layer, tokens)) {
                     return Err(CallError::Full { what: "layers behind one gate", most: WAITING_MAX });
                 }
-                let waits = waiting.entry((key, layer)).or_insert(0);
-                *waits = tokens.max(*waits);
+                waiting.insert((key, layer, tokens));
+                self.gates.fenced.entry((key, layer)).or_default().shut.insert((tokens, gate));
+                Ok(())
+            }
+            Some(Gate::Open) if self.gates.fenced.contains_key(&(key, layer)) => {
+                self.opened((key, layer, tokens), gate, now);
                 Ok(())
             }
             Some(Gate::Open | Gate::Shut(_)) => self.layer(key, layer, tokens, now),
@@ -95,28 +120,50 @@ impl Desk {
     pub(super) fn open_gate(&mut self, gate: GateId, now: Moment) {
         let Some(state) = self.gates.gates.get_mut(&gate) else { return };
         let Gate::Shut(waiting) = std::mem::replace(state, Gate::Open) else { return };
-        for ((key, layer), tokens) in waiting {
+        waiting.into_iter().for_each(|waited| self.opened(waited, gate, now));
+    }
+
+    /// A gate is open in front of so many tokens of a layer, which go if none is shut before.
+    fn opened(&mut self, (key, layer, tokens): (EntryKey, u32, u64), gate: GateId, now: Moment) {
+        if let Some(fenced) = self.gates.fenced.get_mut(&(key, layer)) {
+            fenced.shut.remove(&(tokens, gate));
+            fenced.opened.insert(tokens);
+        }
+        self.advance((key, layer), now);
+    }
+
+    fn advance(&mut self, of: (EntryKey, u32), now: Moment) {
+        let Some(fenced) = self.gates.fenced.get_mut(&of) else { return };
+        let ready = fenced.ready();
+        if fenced.shut.is_empty() {
+            self.gates.fenced.remove(&of);
+        }
+        if let Some(tokens) = ready {
             // One that has ended meanwhile needs it no more.
-            let _ = self.layer(key, layer, tokens, now);
+            let _ = self.layer(of.0, of.1, tokens, now);
         }
     }
 
     /// Nobody can open a gate any more. What waits for it will not come.
     pub fn remove_gate(&mut self, gate: GateId, now: Moment) {
         let Some(Gate::Shut(waiting)) = self.gates.gates.remove(&gate) else { return };
-        for ((key, layer), tokens) in waiting {
+        for (key, layer, tokens) in waiting {
             let ready = match self.flow(key) {
                 Some(Flow::Source(source)) => source.legs.ready_tokens(layer),
                 Some(Flow::Lent(lent)) => lent.loans.ready_tokens(layer),
-                _ => continue,
+                _ => u64::MAX,
             };
-            // What another gate has opened, or the application said itself, does not wait for this one.
+            // What the application said itself does not wait for it.
             if ready < tokens && self.status(key).is_some_and(|status| !status.is_end()) {
                 let words = format!(
                     "the gate in front of the first {tokens} tokens of layer {layer} was dropped and never opened"
                 );
                 self.fail(key, FlowCause::SourceFailed, &words, now);
             }
+            if let Some(fenced) = self.gates.fenced.get_mut(&(key, layer)) {
+                fenced.shut.remove(&(tokens, gate));
+            }
+            self.advance((key, layer), now);
         }
     }
 }

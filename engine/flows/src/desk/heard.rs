@@ -318,11 +318,19 @@ impl Desk {
         Err(NotTaken::Counted)
     }
 
-    /// Who says something of a rank that it cannot have. Where both sides count ranks otherwise, none of them will ever be served.
+    /// Who says something of a rank that it cannot have. Where both sides count ranks otherwise, none of them will ever be served; unless others
+    /// count as the source does, and are served already.
     fn not_a_rank(&mut self, key: EntryKey, peer: PeerKey, theirs: Head, error: PlaceError) -> NotTaken {
         let words = format!("{}: {error}", theirs.transfer);
+        let serves_others = match self.flow(key) {
+            Some(Flow::Source(source)) => source.legs.peers().any(|of| of != peer),
+            Some(Flow::Lent(lent)) => lent.places.iter().filter_map(|rank| rank.peer()).any(|of| of != peer),
+            _ => false,
+        };
         match error {
-            PlaceError::Disagrees { .. } => self.refuse(key, peer, theirs, (FlowCause::Refused, words)),
+            PlaceError::Disagrees { .. } if !serves_others => {
+                self.refuse(key, peer, theirs, (FlowCause::Refused, words))
+            }
             PlaceError::NothingFor { .. } => self.turn_away(peer, theirs.transfer, (FlowCause::Unfit, words)),
             _ => self.turn_away(peer, theirs.transfer, (FlowCause::Refused, words)),
         }

@@ -94,6 +94,26 @@ fn who_counts_ranks_otherwise_than_its_source_ends_at_once_and_so_does_the_sourc
     }
 }
 
+/// Somebody who counts otherwise is turned away, and ends nothing of those who count as the source does.
+#[test]
+fn who_counts_ranks_otherwise_ends_no_transfer_of_others() {
+    for is_lent in [false, true] {
+        let mut world = World::new(&[(0, 1, 16), (0, 2, 16), (2, 4, 16)]);
+        let output = world.produce(0, 1, |how| (how.is_lent, how.sinks) = (is_lent, Sinks::Sharing(2)));
+        let input = world.consume(1, 1, &[0], |how| (how.is_pull, how.rank) = (is_lent, (0, 2)));
+        world.grant(1, input, &[7, 8, 9]);
+        world.run();
+        let stranger = world.consume(2, 1, &[0], |how| (how.is_pull, how.rank) = (is_lent, (2, 4)));
+        let keep = world.grant(2, stranger, &[7, 8, 9]);
+        world.run();
+        let failed = world.failure(2, stranger);
+        assert!(failed.words.contains("has 4"), "{}", failed.words);
+        assert_eq!(world.nodes[2].freed, [keep]);
+        assert_eq!(world.desk(0).send_failure(output), None);
+        assert_eq!(world.told(1, input), []);
+    }
+}
+
 /// A layout whose first buffer has rows of so many bytes, under a label of its own.
 fn other_layout(world: &mut World, at: usize, bytes: u32) -> LayoutKey {
     let (mut news, end) = news(0, 1, 16, 64);

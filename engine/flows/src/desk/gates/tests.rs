@@ -161,3 +161,50 @@ fn a_gate_that_would_hold_nothing_back_is_refused() {
     }
     assert_eq!(desk.add_gate(), Err(CallError::Full { what: "gates", most: GATES_MAX }));
 }
+
+/// Events of two streams: the later tokens of a layer are there first.
+#[test]
+fn a_gate_that_is_shut_keeps_back_what_gates_behind_it_have_opened() {
+    for is_lent in [false, true] {
+        let (mut desk, layout) = desk();
+        let key = produce(&mut desk, layout, 1, true, is_lent);
+        let [first, same, second] = [0, 0, 0].map(|_| desk.add_gate().unwrap());
+        for (tokens, gate) in [(16, second), (8, first), (8, same)] {
+            desk.layer_after(key, (0, tokens), gate, NOW).unwrap();
+        }
+        open(&mut desk, second);
+        open(&mut desk, first);
+        assert_eq!(wanted(&mut desk), (0, 0), "another gate in front of the first 8 tokens is shut");
+        open(&mut desk, same);
+        let expected = if is_lent { (0, 1) } else { (1, 0) };
+        assert_eq!(wanted(&mut desk), expected, "all 16 at once");
+        [first, same, second].into_iter().for_each(|gate| desk.remove_gate(gate, NOW));
+        assert_eq!((desk.send_failure(key), desk.gates.fenced.len()), (None, 0));
+    }
+}
+
+#[test]
+fn a_gate_that_is_dropped_ends_what_gates_behind_it_have_opened() {
+    let (mut desk, layout) = desk();
+    let [waits, said] = [1, 2].map(|name| produce(&mut desk, layout, name, true, false));
+    let [first, open_already, second] = [0, 0, 0].map(|_| desk.add_gate().unwrap());
+    open(&mut desk, open_already);
+    for key in [waits, said] {
+        desk.layer_after(key, (0, 8), first, NOW).unwrap();
+        desk.layer_after(key, (0, 12), open_already, NOW).unwrap();
+        desk.layer_after(key, (0, 16), second, NOW).unwrap();
+    }
+    open(&mut desk, second);
+    assert_eq!(wanted(&mut desk), (0, 0));
+    // The application's own word is not behind a gate.
+    desk.layer(said, 0, 8, NOW).unwrap();
+    desk.remove_gate(first, NOW);
+    let failed = desk.send_failure(waits).expect("nobody says that its first tokens are there");
+    assert!(failed.words.contains("the first 8 tokens of layer 0 was dropped"), "{}", failed.words);
+    assert_eq!((desk.send_failure(said), desk.gates.fenced.len()), (None, 0));
+    let ready = |key| match desk.flow(key) {
+        Some(Flow::Source(source)) => source.legs.ready_tokens(0),
+        _ => panic!("it is a source"),
+    };
+    assert_eq!((ready(said), ready(waits)), (16, 0));
+}
