@@ -80,7 +80,7 @@ impl Unfit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Difference {
     /// Their numbers of buffers.
-    #[error("one has {0} buffers, the other {1}: declare the same buffers in the same order on both sides")]
+    #[error("{0} buffers here and {1} there: declare the same ones in the same order on both sides")]
     Buffers(usize, usize),
     /// The layers of a buffer.
     #[error("buffer {buffer} is of layer {here} here and of layer {there} there")]

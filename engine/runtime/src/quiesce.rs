@@ -25,7 +25,11 @@ use penstock_transport::host::{Busy, Commons};
 
 use crate::hub::Hub;
 use crate::peer_state::PeerState;
-use crate::shared::Shared;
+use crate::shared::{ControlCall, Shared};
+
+/// How often the engine looks by itself whether what is quarantined is quiet: a quarter of its age, within these bounds.
+const LOOKS_MIN: Duration = Duration::from_millis(1);
+const LOOKS_MAX: Duration = Duration::from_millis(100);
 
 /// Whether anything can still touch this engine's memory.
 #[derive(Debug)]
@@ -379,6 +383,12 @@ impl Quarantine {
         self.lock().retain(|entry| !entry.is_released());
     }
 
+    /// When it is worth to look again whether a proof has come: soon for what is young, seldom for what will hardly ever be proven.
+    pub(crate) fn look_again(&self, now: Moment) -> Option<Moment> {
+        let waits = self.lock().iter().map(|entry| now.since(entry.since()) / 4).min()?;
+        Some(now + waits.clamp(LOOKS_MIN, LOOKS_MAX))
+    }
+
     /// What is still quarantined at this moment.
     pub(crate) fn list(&self) -> Vec<Quarantined> {
         let mut entries = self.lock();
@@ -422,7 +432,10 @@ impl<E: Env> Hub<E> {
         }
         self.shared.ports[0].statistics.quarantines.add_shared(1);
         let now = self.shared.env.now();
-        Hold::Quarantined(self.shared.quarantine.insert(subject, kept, witnesses, now))
+        let held = self.shared.quarantine.insert(subject, kept, witnesses, now);
+        // It looks whether the proof has come, also if nobody else does.
+        self.shared.control.call(ControlCall::Desk);
+        Hold::Quarantined(held)
     }
 
     /// Waits until all of them have settled, at most `within`; those that have stay in no list. Cards that are not done
@@ -446,7 +459,10 @@ impl<E: Env> Hub<E> {
     /// What a cancelled transfer touches, until no unit of it is in anybody's hands.
     pub(crate) fn quarantine_hands(&self, are_empty: Box<dyn Fn() -> bool + Send + Sync>) -> Quarantined {
         let subject = Subject { label: "a cancelled transfer", region: None, extents: &[], keep: &Vec::new };
-        self.shared.quarantine.insert(&subject, Vec::new(), vec![Witness::Hands(are_empty)], self.shared.env.now())
+        let witnesses = vec![Witness::Hands(are_empty)];
+        let held = self.shared.quarantine.insert(&subject, Vec::new(), witnesses, self.shared.env.now());
+        self.shared.control.call(ControlCall::Desk);
+        held
     }
 
     /// What a forked child may say about its parent's transfers.

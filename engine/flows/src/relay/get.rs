@@ -17,6 +17,7 @@ use penstock_session::purse::{Purse, Waiter};
 use penstock_session::{PeerKey, RequestId};
 
 pub use self::machine::{Destination, Get, GetEvent, GetKey, Piece};
+use super::LATE;
 use super::berths::{Berths, Place, Pool, bytes_of, slice};
 use super::early::{Frame, OfferKey};
 use super::error::{RelayError, RelayFailed};
@@ -342,7 +343,7 @@ impl Gets {
     pub(super) fn late(&mut self, number: u64, now: Moment, out: &mut Out) {
         let Some(get) = self.ops.get_mut(&number) else { return };
         if get.is_going() {
-            return self.stop(number, GetEvent::Late, RelayFailed::new(FlowCause::Deadline, None, ""), now, out);
+            return self.stop(number, GetEvent::Late, RelayFailed::new(FlowCause::Deadline, None, LATE), now, out);
         }
         get.fire(GetEvent::Late);
         for running in get.running.values_mut() {

@@ -15,7 +15,7 @@ use super::out::Alarm;
 use super::put::Opening;
 use super::stream::{Outgoing, Stream, StreamEvent};
 use super::tombs::Grave;
-use super::{Known, PARTS_MAX, RelayError, RelayFailed, Relays, Source, cut};
+use super::{Known, LATE, PARTS_MAX, RelayError, RelayFailed, Relays, Source, cut};
 use crate::action::{Action, WatchId};
 use crate::partners::Silence;
 use crate::{Event, FlowCause};
@@ -109,7 +109,7 @@ impl Relays {
                 Alarm::Put(op) => self.puts.late(op, now, &mut self.out),
                 Alarm::Get(number) => self.gets.late(number, now, &mut self.out),
                 Alarm::Join(key) => {
-                    self.joins.late(key, RelayFailed::new(FlowCause::Deadline, None, ""), &mut self.out);
+                    self.joins.late(key, RelayFailed::new(FlowCause::Deadline, None, LATE), &mut self.out);
                 }
                 Alarm::Stream(peer, stream) => self.bury_stream((peer, stream), FlowCause::Deadline, now),
             }

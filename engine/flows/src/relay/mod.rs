@@ -65,6 +65,9 @@ use put::{Opening, Puts};
 use stream::{StreamEvent, Streams};
 use tombs::{Grave, Tombs};
 
+/// What is said of whatever ends by its own deadline.
+const LATE: &str = "its time was over, and not all of it had come";
+
 /// The most readers of one put.
 pub const READERS_MAX: usize = 1024;
 /// The most parts of one put.

@@ -19,6 +19,7 @@ use penstock_session::purse::{Purse, Took, Waiter};
 use penstock_session::{PeerKey, RequestId};
 
 pub use self::machine::{Put, PutEvent, PutKey, Source, ToFill};
+use super::LATE;
 use super::berths::{Berths, Place, Pool};
 use super::error::{RelayError, RelayFailed};
 use super::out::{Alarm, Out};
@@ -351,7 +352,7 @@ impl Puts {
     pub(super) fn late(&mut self, op: u64, now: Moment, out: &mut Out) {
         let Some(put) = self.ops.get_mut(&op) else { return };
         if put.state != Put::Draining {
-            self.stop(op, PutEvent::Late, RelayFailed::new(FlowCause::Deadline, None, ""), true, now, out);
+            self.stop(op, PutEvent::Late, RelayFailed::new(FlowCause::Deadline, None, LATE), true, now, out);
             return self.go_on(now, out);
         }
         put.fire(PutEvent::Late);

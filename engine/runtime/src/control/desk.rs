@@ -34,6 +34,8 @@ pub(super) struct UnderWay {
     /// Those that could not begin for want of room, or of news that are under way.
     held_up: HeldUp<Moving>,
     watches: Vec<Watch>,
+    /// When it is looked again whether what is quarantined is quiet.
+    quarantine_at: Option<Moment>,
 }
 
 /// A question whether a peer is quiet.
@@ -171,6 +173,7 @@ impl<E: Env> Control<E> {
         });
         self.look_at_open();
         self.look_at_watches();
+        self.look_at_quarantine();
         let mut held_up = std::mem::take(&mut self.under_way.held_up);
         held_up.begin(|id, peer, moving| self.try_move(id, peer, moving));
         self.under_way.held_up = held_up;
@@ -285,6 +288,18 @@ impl<E: Env> Control<E> {
         self.look_at_watches();
     }
 
+    /// Blocks that were quarantined come back by themselves.
+    fn look_at_quarantine(&mut self) {
+        let now = self.shared.env.now();
+        if self.under_way.quarantine_at.is_some_and(|at| at > now) {
+            return;
+        }
+        if self.under_way.quarantine_at.is_some() {
+            self.shared.quarantine.release_proven();
+        }
+        self.under_way.quarantine_at = self.shared.quarantine.look_again(now);
+    }
+
     fn look_at_watches(&mut self) {
         let now = self.shared.env.now();
         let mut quiet = Vec::new();
@@ -330,8 +345,9 @@ impl<E: Env> Control<E> {
         let UnderWay { open, held_up, watches, .. } = &self.under_way;
         let is_looked_at = !held_up.is_empty() || !watches.is_empty() || !open.is_empty();
         let look = is_looked_at.then(|| self.shared.env.now() + LOOKS);
+        let look = look.into_iter().chain(self.under_way.quarantine_at);
         let deadline = self.shared.desk.deadline();
-        look.into_iter().chain((deadline != Moment::NEVER).then_some(deadline)).min()
+        look.chain((deadline != Moment::NEVER).then_some(deadline)).min()
     }
 }
 

@@ -67,7 +67,7 @@ pub mod pins_of_blocks_that_are_not_held_are_refused {
                 let parent = parent(&end, 2 * round, indices.to_vec());
                 let refused = pins.pin_for_all(parent, &end.layout, held, PATIENCE).map(drop);
                 let words = refused.map_or_else(|refused| refused.to_string(), |()| "Ok".to_owned());
-                let is_named = not_held.iter().any(|block| words.contains(&block.to_string()));
+                let is_named = not_held.iter().any(|block| words.contains(&format!("block {block} ")));
                 side.note_unless(round, is_named, || format!("{what} ({not_held:?}): {words}"));
             };
             refuse("blocks that are not given", blocks.indices(), blocks.indices(), &[]);
