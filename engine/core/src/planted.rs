@@ -150,6 +150,9 @@ bugs! {
     PartOfARequestSwapped = "part-of-a-request-swapped", caught by bytes_are_their_own;
     /// The first grant of a continuation may skip any number of tokens of its first block, whatever was copied there.
     TailOverwritten = "tail-overwritten", caught by bytes_are_their_own;
+    /// The first grant of a continuation may begin with any block, whichever the last tokens were copied into, and grants may name those
+    /// that were filled.
+    TailElsewhere = "tail-elsewhere", caught by bytes_are_their_own;
     /// A subscriber whose queue was full is not told that it has lost something.
     LossUnsaid = "loss-unsaid", caught by told_once_after_bytes;
     /// A session is said to be complete before the peer has said what it can do.

@@ -52,7 +52,7 @@ pub use desk::Desk;
 pub use event::Event;
 pub use held::{BlockHeld, Holder};
 pub use input::{
-    Failed, Happening, MemoryPolicy, NoMemory, Piece, Pull, PullWish, Read, Receive, SinkLegs, SinkWish, Totals,
+    Failed, Happening, MemoryPolicy, NoMemory, Piece, Pull, PullWish, Read, Receive, SinkLegs, SinkWish, Tail, Totals,
 };
 pub use layout::{Layout, LayoutError, LayoutFault};
 pub use output::{Lending, Loans, Part, Send, SendFailed, SourceLegs, SourceWish};

@@ -77,13 +77,33 @@ pub enum LegError {
     /// A first grant that writes over tokens that are here already, or leaves a gap behind them.
     #[error(
         "the first grant skips {said} tokens, and {expected} of those that were inherited are in its first block: grant with \
-         `Inherited::skip`, or begin with `Receive::begin` where the blocks are no continuation"
+         `Inherited::skip_in`, or begin with `Receive::begin` where the blocks are no continuation"
     )]
     Tail {
         /// How many are there.
         expected: u32,
         /// How many are to be skipped.
         said: u32,
+    },
+    /// A first grant that begins with another block than the one into which tokens were copied.
+    #[error(
+        "the first grant begins with block {found}, and the last tokens that were copied are in block {expected}: grant that one \
+         first, of the child's own blocks the one at `Inherited::full_in`"
+    )]
+    TailBlock {
+        /// In which they are.
+        expected: u32,
+        /// Which was granted first.
+        found: u32,
+    },
+    /// A block that what was copied has filled.
+    #[error(
+        "block {block} is full of tokens that were copied of a parent: grant the child's own blocks from the one at \
+         `Inherited::full_in` on"
+    )]
+    TailFull {
+        /// Which.
+        block: u32,
     },
     /// A room that the blocks do not have.
     #[error("the blocks of leg {leg} have room for {room} tokens, not for {said}")]

@@ -174,6 +174,16 @@ pub enum PinError {
         /// Which block.
         block: u32,
     },
+    /// Blocks that several of the pools could have.
+    #[error(
+        "block {block} of group {group} has the same number in several of the pools whose handles were given, and which is meant is not said: give one handle for each group, in the order of the groups; `Blocks::chain` makes one of several"
+    )]
+    SeveralPools {
+        /// Which group.
+        group: usize,
+        /// Its first block.
+        block: u32,
+    },
     /// A block that is not the parent's.
     #[error(
         "block {block} of group {group} is not one that request `{request}` has of the device: name the blocks that were reported of it"

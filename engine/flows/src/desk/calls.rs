@@ -18,7 +18,7 @@ use super::flow::{Flow, Held, Lent, Naming, Pulled, Sink, Source};
 use crate::action::{Ticket, Urgency};
 use crate::cause::FlowCause;
 use crate::held::BlockHeld;
-use crate::input::{Happening, MemoryPolicy, NoMemory, Piece, Pull, Receive, SinkLegs};
+use crate::input::{Happening, MemoryPolicy, NoMemory, Piece, Pull, Receive, SinkLegs, Tail};
 use crate::layout::Layout;
 use crate::output::{Lending, Loans, Send, SendFailed, SourceLegs};
 use crate::part::LegError;
@@ -75,8 +75,8 @@ pub struct Consume {
     pub sources: Vec<(u16, PeerKey)>,
     /// The first token that is needed: those before it are here already.
     pub begin: u64,
-    /// How many of those are in the first block that is granted, where that is known: the first grant skips just these.
-    pub tail: Option<u64>,
+    /// What of those stands behind whole blocks of a parent, in blocks that are granted, where that is known.
+    pub tail: Option<Tail>,
     /// This engine reads what the sources lend; otherwise they send it.
     pub is_pull: bool,
     /// It goes on in another session when its own breaks.

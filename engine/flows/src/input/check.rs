@@ -1,5 +1,6 @@
 //! Whether what is said of legs makes sense at their sink: everything is looked at before anything changes.
 
+use penstock_core::planted::{self, Bug};
 use penstock_session::control::{BLOCKS_MAX, Seal};
 
 use super::leg::Leg;
@@ -37,6 +38,27 @@ impl SinkLegs {
             return Err(LegError::BlockTwice { block });
         }
         Ok(blocks.len() as u64 * u64::from(block_tokens) - u64::from(skip))
+    }
+
+    /// Whether a grant leaves alone what was copied, and the first one begins right behind it.
+    pub(super) fn check_tail(&self, leg: u32, blocks: &[u32], skip: u32) -> Result<(), LegError> {
+        let Some(tail) = &self.how.tail else { return Ok(()) };
+        let expected = (tail.tokens % u64::from(self.how.layout.block_tokens())) as u32;
+        if leg == 0 && skip != expected && !planted::is(Bug::TailOverwritten) {
+            return Err(LegError::Tail { expected, said: skip });
+        }
+        if planted::is(Bug::TailElsewhere) {
+            return Ok(());
+        }
+        match (tail.ends_in.first(), blocks.first()) {
+            (Some(&expected), Some(&found)) if leg == 0 && !tail.ends_in.contains(&found) => {
+                Err(LegError::TailBlock { expected, found })
+            }
+            _ => match blocks.iter().find(|block| tail.full.contains(block)) {
+                Some(&block) => Err(LegError::TailFull { block }),
+                None => Ok(()),
+            },
+        }
     }
 
     pub(super) fn source_at(&self, rank: u16) -> Result<usize, LegError> {

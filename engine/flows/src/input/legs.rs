@@ -1,7 +1,6 @@
 //! The book of all legs of one transfer at its sink.
 
 use penstock_core::Moment;
-use penstock_core::planted::{self, Bug};
 use penstock_session::control::{BLOCKS_MAX, Grant, Head, Said, Seal, SentRows, Side};
 use penstock_session::few::{Few, FewMap, FewQueue};
 
@@ -327,10 +326,7 @@ impl SinkLegs {
             return Err(LegError::TooManyAhead { most: self.how.ahead });
         }
         let capacity = self.room_of(&blocks, skip)?;
-        let expected = self.how.tail.map_or(skip, |tail| (tail % u64::from(self.how.layout.block_tokens())) as u32);
-        if leg == 0 && skip != expected && !planted::is(Bug::TailOverwritten) {
-            return Err(LegError::Tail { expected, said: skip });
-        }
+        self.check_tail(leg, &blocks, skip)?;
         if leg == 0 && once.is_none() && self.how.layout.has_once() {
             return Err(LegError::OnceMissing);
         }

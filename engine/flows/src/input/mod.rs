@@ -37,6 +37,17 @@ use crate::action::Ticket;
 use crate::cause::{FlowCause, Words};
 use crate::layout::Layout;
 
+/// What was copied of a parent behind its whole blocks, into blocks of the sink's own. The first grant begins in the middle of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tail {
+    /// How many tokens.
+    pub tokens: u64,
+    /// The block in which they end, if that is not full: one for each group of the layout. Nothing where it is not known.
+    pub ends_in: Vec<u32>,
+    /// Those that are full.
+    pub full: Vec<u32>,
+}
+
 /// How a transfer is to be received.
 #[derive(Debug, Clone)]
 pub struct Receive {
@@ -52,8 +63,8 @@ pub struct Receive {
     pub layout: Arc<Layout>,
     /// The first token that is needed: those before it are here already.
     pub begin: u64,
-    /// How many of the tokens before are in the first block that is granted, where that is known: the first grant skips just these.
-    pub tail: Option<u64>,
+    /// What stands behind whole blocks of a parent, in blocks that are granted, where that is known.
+    pub tail: Option<Tail>,
     /// For how many tokens memory is asked for while nobody knows how many come.
     pub tokens_default: u64,
     /// What is done when there is none.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use penstock_core::{Cause, Moment};
 use penstock_flows::{
     FlowCause, Happening, Layout, LegError, MemoryPolicy, Pair, Part, Receive, Send, SinkLegs, SinkWish, SourceLegs,
-    SourceWish, Spread, Ticket,
+    SourceWish, Spread, Tail, Ticket,
 };
 use penstock_session::TransferId;
 use penstock_session::control::{Buffer, Form, Grant, Head, LayoutNews, Refused, Rows, Said, SentRows, Side};
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
 pub(crate) struct Setup {
     pub(crate) tokens: u64,
     pub(crate) begin: u64,
-    pub(crate) tail: Option<u64>,
+    pub(crate) tail: Option<Tail>,
     pub(crate) kinds: Vec<(u32, Kind)>,
     pub(crate) source_ranks: u16,
     pub(crate) sink_ranks: u16,
@@ -263,7 +263,7 @@ impl World {
                 sources: of(None, Some(at)).into(),
                 layout: Arc::clone(layout),
                 begin: setup.begin,
-                tail: setup.tail,
+                tail: setup.tail.clone(),
                 tokens_default: setup.tokens_default,
                 memory: setup.memory,
                 ahead: setup.ahead,

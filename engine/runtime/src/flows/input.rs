@@ -95,13 +95,15 @@ impl<'a, E: Env> Receive<'a, E> {
         self
     }
 
-    /// Goes on from what was inherited, and [copied](Inherited::copy_tail) until now: only what is behind that is needed. If a part of a block
-    /// was copied, the first grant [skips](Inherited::skip) it. A first grant that skips another number of tokens is refused.
+    /// Goes on from what was inherited, and [copied](Inherited::copy_tail) into blocks of this layout until now: only what is behind that is
+    /// needed. The first grant begins with the block in which that ends, behind those that are [full](Inherited::full_in), and
+    /// [skips](Inherited::skip_in) what is in it. A first grant that begins with another block or skips another number of tokens is refused,
+    /// and so is any grant of a block that is full.
     #[must_use]
     pub fn continuation_of(self, inherited: &Inherited<E>) -> Self {
-        let begin = inherited.begin();
-        let mut goes_on = self.begin(begin);
-        goes_on.how.tail = Some(begin - inherited.tokens());
+        let tail = inherited.tail_in(self.layout);
+        let mut goes_on = self.begin(inherited.tokens() + tail.tokens);
+        goes_on.how.tail = Some(tail);
         goes_on
     }
 

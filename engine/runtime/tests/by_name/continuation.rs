@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
 use penstock::flows::{
-    Finished, FlowError, ForeignMemory, Group, Happening, Inherited, Isolation, LayoutSpec, LifecycleSpec, Miss,
-    Parent, ParentBlocks, PinError, PinSettings, Pins, Receive, Report, RequestId, Send, Side, TransferId, Verdict,
-    block_refs,
+    CallError, Finished, FlowError, ForeignMemory, Group, Happening, Inherited, Isolation, LayoutSpec, LegError,
+    LifecycleSpec, Miss, Parent, ParentBlocks, PinError, PinSettings, Pins, Receive, Report, RequestId, Send, Side,
+    TransferId, Verdict, block_refs,
 };
-use penstock::{Blocks, Cause, HostMemory, Rights, SystemEnv};
+use penstock::{Blocks, Cause, HostMemory, PoolSpec, Rights, SystemEnv};
 
 use crate::ends::{BLOCKS, Both, End, Folder, PATIENCE, ROWS, TOKEN, UUID};
 
@@ -137,13 +137,94 @@ fn the_first_grant_of_a_continuation_skips_what_was_copied_and_nothing_else() {
     let input = consume(2);
     for refused in [input.grant(&own), input.grant_with(&own, 7, None)] {
         let error = refused.unwrap_err().to_string();
-        assert!(error.contains("and 8 of those") && error.contains("`Inherited::skip`"), "{error}");
+        assert!(error.contains("and 8 of those") && error.contains("`Inherited::skip_in`"), "{error}");
     }
+    // So many tokens are in that block, and not in another one.
+    let other = sink.take(2);
+    let (expected, found) = (own.indices()[0], other.indices()[0]);
+    let error = input.grant_with(&other, child.skip(), None).unwrap_err();
+    assert_eq!(error, FlowError::Call(CallError::Leg(LegError::TailBlock { expected, found })));
+    let error = error.to_string();
+    assert!(error.contains(&format!("begins with block {found}, and")), "{error}");
+    assert!(error.contains(&format!("are in block {expected}: grant that one")), "{error}");
     input.grant_with(&own, child.skip(), None).unwrap();
     // Later grants begin where they like.
     input.grant_with(&sink.take(1), 3, None).unwrap();
-    drop((input, child, own, blocks));
+    drop((input, child, own, other, blocks));
     source.assert_all_free();
+}
+
+/// What stands behind the whole blocks of all groups may be whole blocks of one of them.
+#[test]
+fn groups_of_several_block_sizes_go_on_each_behind_what_was_copied_of_it() {
+    let (both, pins) = both(TransportName::Local);
+    let Both { source, sink, there, .. } = &both;
+    let wide = sink.engine.pool(PoolSpec::host(16 * BLOCK).block(4 * BLOCK).label("wide")).unwrap();
+    let wide_layout = LayoutSpec::new("wide", 64, 4).token_major(0, 0, ROWS);
+    let wide_layout = sink.engine.layout(&wide, wide_layout).unwrap();
+    let (blocks, wides) = (sink.take(7), wide.take(2).unwrap());
+    sink.fill(blocks.indices(), MODEL, 0, 0..100);
+    let mut kept = parent("a", &blocks, 100);
+    kept.groups.push(Group { block_tokens: 64, computed: 100, block_bytes: 4 * BLOCK, ..Group::of(&wides) });
+    pins.pin(kept, &[&blocks, &wides], PATIENCE).unwrap();
+    let child = pins.inherit(&id("a"), &tenant(1), &id("b"), 121).unwrap().unwrap();
+    assert_eq!((child.tokens(), child.tail_tokens()), (64, 36));
+    assert_eq!((child.full_in(&sink.layout), child.skip_in(&sink.layout)), (0, 0));
+    let (own, own_wide) = (sink.take(4), wide.take(1).unwrap());
+    assert_eq!(child.copy_tail(&[(&sink.layout, &own), (&wide_layout, &own_wide)]), Ok(36));
+    assert_eq!(child.begin(), 100);
+    assert_eq!((child.full_in(&wide_layout), child.skip_in(&wide_layout)), (0, 36));
+    // Two blocks of 16 tokens are full, and 4 tokens are in a third one.
+    let (full, skip) = (child.full_in(&sink.layout), child.skip_in(&sink.layout));
+    assert_eq!((full, skip), (2, 4));
+
+    let transfer = TransferId::mint(UUID, 1, 0).unwrap();
+    let output = source.engine.produce(transfer, &id("p"), Send::from(&source.layout)).unwrap();
+    let given = source.take(8);
+    source.fill(given.indices(), MODEL, 0, 0..121);
+    output.chunk(&given, 121, true).unwrap();
+    let how = Receive::into(&sink.layout).from(0, there).continuation_of(&child);
+    let input = sink.engine.consume(transfer, &id("b"), how).unwrap();
+    let refused = |blocks: &Blocks, skip: u32, words: &str| {
+        let error = input.grant_with(blocks, skip, None).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    };
+    let first = own.indices()[0];
+    refused(&own, child.skip(), "36");
+    refused(&own, skip, &format!("begins with block {first}, and"));
+    let back = own.slice(2..4).unwrap().chain(&own.slice(0..1).unwrap()).unwrap();
+    refused(&back, skip, &format!("block {first} is full of tokens"));
+    refused(&own.slice(2..4).unwrap(), 0, "skips 0 tokens, and 4 of those");
+    input.grant_with(&own.slice(full..own.len()).unwrap(), skip, None).unwrap();
+    let came = loop {
+        if let Happening::Done { tokens } = input.next(PATIENCE).unwrap() {
+            break tokens;
+        }
+    };
+    assert_eq!(came, 21);
+    let blocks: Vec<u32> = child.groups()[0].iter().chain(own.indices()).copied().collect();
+    sink.assert_tokens(&blocks, MODEL, 121);
+}
+
+/// Nothing is known of a layout into which nothing was copied.
+#[test]
+fn a_layout_of_which_nothing_was_copied_goes_on_behind_the_whole_blocks() {
+    let (both, pins) = both(TransportName::Local);
+    let Both { sink, there, .. } = &both;
+    let wide = sink.engine.pool(PoolSpec::host(16 * BLOCK).block(BLOCK).label("wide")).unwrap();
+    let other = sink.engine.layout(&wide, LayoutSpec::new("other", 16, 16).token_major(0, 0, ROWS)).unwrap();
+    let blocks = sink.take(3);
+    pins.pin(parent("a", &blocks, 40), &[&blocks], PATIENCE).unwrap();
+    let child = pins.inherit(&id("a"), &tenant(1), &id("b"), 60).unwrap().unwrap();
+    assert_eq!(child.copy_tail(&[(&sink.layout, &sink.take(1))]), Ok(8));
+    assert_eq!((child.skip_in(&sink.layout), child.skip_in(&other)), (8, 0));
+    let transfer = TransferId::mint(UUID, 1, 0).unwrap();
+    let how = Receive::into(&other).from(0, there).continuation_of(&child);
+    let input = sink.engine.consume(transfer, &id("b"), how).unwrap();
+    let own = wide.take(2).unwrap();
+    let error = input.grant_with(&own, 8, None).unwrap_err();
+    assert_eq!(error, FlowError::Call(CallError::Leg(LegError::Tail { expected: 0, said: 8 })));
+    input.grant(&own).unwrap();
 }
 
 #[test]

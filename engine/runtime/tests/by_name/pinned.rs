@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
 use penstock::flows::{
-    FlowError, ForeignMemory, LayoutSpec, LifecycleSpec, Parent, PinError, PinSettings, Report, Verdict, block_refs,
+    FlowError, ForeignMemory, Group, LayoutSpec, LifecycleSpec, Parent, ParentBlocks, PinError, PinSettings, Report,
+    Verdict, block_refs,
 };
 use penstock::{Blocks, PoolSpec};
 
@@ -157,4 +158,88 @@ fn what_a_request_leaves_to_its_children_is_what_it_had() {
     let other = PinError::OtherParent { request: id("c"), parent: id("a") };
     assert_eq!(finish("c", fourth, parent("a", &blocks, 32), &[&blocks]).0, Err(other));
     assert_eq!(pins.metrics().unwrap().pins, 1);
+}
+
+/// Of blocks of two kinds: of 16 tokens, and of 32.
+fn of_two_pools(name: &str, kv: &Blocks, state: &Blocks) -> Parent {
+    let state = Group { block_tokens: 32, computed: 32, block_bytes: BLOCK, ..Group::of(state) };
+    let mut parent = parent(name, kv, 32);
+    parent.groups.push(state);
+    parent
+}
+
+/// Every pool numbers from 0: blocks of a group are those of its own pool, whatever others have of the same numbers.
+#[test]
+fn groups_of_two_pools_are_held_each_in_its_own() {
+    let (both, pins) = both(TransportName::Local);
+    let pool = |label: &str| both.sink.engine.pool(PoolSpec::host(4 * BLOCK).block(BLOCK).label(label)).unwrap();
+    let (kv, states) = (pool("full"), pool("state"));
+    let (blocks, state) = (kv.take(2).unwrap(), states.take(1).unwrap());
+    assert_eq!((blocks.indices(), state.indices()), (&[0, 1][..], &[0][..]));
+    let turn_1 = pins.pin(of_two_pools("turn-1", &blocks, &state), &[&blocks, &state], PATIENCE).unwrap();
+    let second = pins.inherit(&id("turn-1"), &tenant(1), &id("turn-2"), 33).unwrap().unwrap();
+    let held = second.blocks();
+    let ids = |held: &[Blocks]| held.iter().map(|blocks| blocks.ids().collect()).collect::<Vec<Vec<_>>>();
+    assert_eq!(ids(&held), ids(&[blocks.clone(), state.clone()]));
+    let pools = [kv.memory(), states.memory()].map(|pool| std::sync::Arc::as_ptr(pool.blocks()));
+    assert_eq!([0, 1].map(|group| std::sync::Arc::as_ptr(held[group].allocator())), pools);
+    // The next turn's own pin keeps both, when the first one's is gone.
+    pins.pin(of_two_pools("turn-2", &held[0], &held[1]), &[&held[0], &held[1]], PATIENCE).unwrap();
+    drop((second, held, blocks, state));
+    pins.unpin(turn_1).unwrap();
+    let third = pins.inherit(&id("turn-2"), &tenant(1), &id("turn-3"), 33).unwrap().unwrap();
+    assert_eq!(pins.metrics().unwrap().pins, 1);
+    assert_eq!([&kv, &states].map(|pool| pool.memory().blocks().free()), [2, 3]);
+    assert_eq!(third.groups(), [vec![0, 1], vec![0]]);
+}
+
+/// Which of two pools is meant is said by the order of the handles, or not at all.
+#[test]
+fn a_group_that_two_pools_could_have_is_refused() {
+    let (both, pins) = both(TransportName::Local);
+    let pool = |label: &str| both.sink.engine.pool(PoolSpec::host(4 * BLOCK).block(BLOCK).label(label)).unwrap();
+    let (kv, states) = (pool("full"), pool("state"));
+    let (blocks, more, state) = (kv.take(2).unwrap(), kv.take(1).unwrap(), states.take(1).unwrap());
+    let pin = |handles: &[&Blocks]| pins.pin(of_two_pools("a", &blocks, &state), handles, PATIENCE);
+    for handles in [&[&state, &blocks][..], &[&blocks, &state, &more], &[&state, &blocks, &more]] {
+        let why = pin(handles).unwrap_err();
+        assert_eq!(why, FlowError::from(PinError::SeveralPools { group: 1, block: 0 }));
+        assert!(why.to_string().contains("one handle for each group, in the order of the groups"), "{why}");
+    }
+    let joined = blocks.chain(&more).unwrap();
+    pin(&[&joined, &state]).unwrap();
+    // Blocks that no group names are not kept.
+    drop((joined, more));
+    assert_eq!([&kv, &states].map(|pool| pool.memory().blocks().free()), [2, 3]);
+}
+
+/// A request's blocks of the device stand in its report: they are found there, whatever else is held.
+#[test]
+fn a_request_that_ends_leaves_its_blocks_of_the_device_and_of_another_pool() {
+    let (both, pins) = both(TransportName::Local);
+    let sink = &both.sink;
+    let host = sink.engine.pool(PoolSpec::host(4 * BLOCK).block(BLOCK).label("state")).unwrap();
+    let stand_in = sink.engine.stand_in(8, BLOCK).unwrap();
+    let lives = sink.engine.lifecycle(LifecycleSpec::between(&sink.pool, &stand_in)).unwrap();
+    let removals = lives.removals(8).unwrap();
+    let state = host.take(4).unwrap();
+    let end = |name: &str, blocks: &Blocks, kept: Parent, held: &[&Blocks]| {
+        let life = lives.open(&id(name), 1).unwrap();
+        let report = Report::Allocated { fresh: block_refs(blocks), cached: vec![] };
+        lives.report(&id(name), life, &report).unwrap();
+        let ended = pins.finish(&lives, (&id(name), life), &Report::Removed, (kept, held, PATIENCE)).unwrap();
+        let mut removed = Vec::new();
+        removals.take(&mut removed).unwrap();
+        (ended.pin.unwrap().map(drop), removed.remove(0).device)
+    };
+    let (blocks, others) = (stand_in.take(2).unwrap(), stand_in.take(1).unwrap());
+    let several = PinError::SeveralPools { group: 0, block: 0 };
+    let answer = end("a", &blocks, parent("a", &blocks, 32), &[&state, &blocks]);
+    assert_eq!(answer, (Err(several), block_refs(&blocks)), "what was refused is not kept");
+    // In their order each group has its own.
+    let foreign = PinError::NotOfParent { group: 0, block: 2, request: id("b") };
+    assert_eq!(end("b", &blocks, of_two_pools("b", &others, &state), &[&others, &state]).0, Err(foreign));
+    let state = state.slice(0..1).unwrap();
+    let answer = end("c", &blocks, of_two_pools("c", &blocks, &state), &[&blocks, &state]);
+    assert_eq!(answer, (Ok(()), vec![]), "all of the device's are kept");
 }

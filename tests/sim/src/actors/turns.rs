@@ -656,8 +656,14 @@ impl Speaker {
         // What was read stands in the first of its own blocks, what was inherited does not.
         let first = had.begin - had.inherited.as_ref().map_or(0, Inherited::tokens);
         let rest = had.own.split_off((first / size) as usize);
+        let backwards = joined(&rest.iter().rev().cloned().collect::<Vec<_>>());
         let rest = joined(&rest);
-        if !first.is_multiple_of(size) && had.inherited.is_some() && input.grant(&rest).is_ok() {
+        let has_tail = !first.is_multiple_of(size) && had.inherited.is_some();
+        if has_tail && rest.len() > 1 && input.grant_with(&backwards, (first % size) as u32, None).is_ok() {
+            let words = format!("a first grant may begin with another block than the one with {} tokens", first % size);
+            return Err(self.violated(Invariant::BytesAreTheirOwn, words));
+        }
+        if has_tail && input.grant(&rest).is_ok() {
             let words = format!("a first grant may write over {} tokens that were copied", first % size);
             return Err(self.violated(Invariant::BytesAreTheirOwn, words));
         }

@@ -7,54 +7,79 @@ use penstock_flows::continuation::PinError;
 use penstock_flows::lifecycle::BlockRef;
 use penstock_memory::{BlockAllocator, BlockId, Blocks};
 
-/// The blocks of one group.
-pub(super) struct OfGroup {
-    /// Their pool; nothing if there are no blocks.
-    pub(super) pool: Option<Arc<BlockAllocator>>,
-    pub(super) ids: Vec<BlockId>,
+/// The blocks of one group, in its order; nothing if there are none.
+pub(super) type OfGroup = Option<Blocks>;
+
+/// As reports name the blocks of a group, if they are of this pool.
+pub(super) fn refs_in(group: &OfGroup, pool: &Arc<BlockAllocator>) -> Vec<BlockRef> {
+    let its = group.iter().filter(|blocks| Arc::ptr_eq(blocks.allocator(), pool));
+    its.flat_map(Blocks::ids).map(|id| BlockRef { index: id.index, generation: id.generation }).collect()
 }
 
-impl OfGroup {
-    /// As reports name them, if they are of this pool.
-    pub(super) fn refs_in(&self, pool: &Arc<BlockAllocator>) -> Vec<BlockRef> {
-        let is_its = self.pool.as_ref().is_some_and(|its| Arc::ptr_eq(its, pool));
-        let ids = self.ids.iter().filter(|_| is_its);
-        ids.map(|id| BlockRef { index: id.index, generation: id.generation }).collect()
-    }
-
-    /// A handle of them.
-    pub(super) fn share(&self) -> Option<Blocks> {
-        self.pool.as_ref()?.share(&self.ids).ok()
-    }
-}
-
-/// Finds the blocks of each group among what these handles hold: all of a group in one pool.
+/// Finds the blocks of each group among what these handles hold: all of a group in one pool, and a handle of them. As every pool numbers
+/// from 0, several can have those of a group: then it is the handle at the group's own place that has them, or it is not said which.
 pub(super) fn held_of<'a>(
     groups: impl Iterator<Item = &'a [u32]>,
     handles: &[&Blocks],
 ) -> Result<Vec<OfGroup>, PinError> {
-    let mut pools: Vec<(&Arc<BlockAllocator>, BTreeMap<u32, BlockId>)> = Vec::new();
-    for blocks in handles {
-        let its = pools.iter().position(|(pool, _)| Arc::ptr_eq(pool, blocks.allocator()));
-        let its = its.unwrap_or_else(|| {
-            pools.push((blocks.allocator(), BTreeMap::new()));
-            pools.len() - 1
-        });
-        pools[its].1.extend(blocks.ids().map(|id| (id.index, id)));
+    let groups: Vec<&[u32]> = groups.collect();
+    let mut held: Vec<Held<'_>> = handles.iter().map(|blocks| Held::of(blocks)).collect();
+    let is_in_order =
+        held.len() == groups.len() && groups.iter().zip(&held).all(|(group, held)| held.has(group) == Ok(()));
+    if is_in_order {
+        let each = groups.iter().zip(&held).enumerate();
+        return each.map(|(number, (group, held))| held.share(number, group)).collect();
     }
-    let of_group = |(group, blocks): (usize, &[u32])| {
-        let mut furthest = 0;
-        for (pool, held) in &pools {
-            let ids: Vec<BlockId> = blocks.iter().map_while(|block| held.get(block).copied()).collect();
-            if ids.len() == blocks.len() {
-                return Ok(OfGroup { pool: Some(Arc::clone(pool)), ids });
+    held = pools_of(held);
+    let of_group = |(group, blocks): (usize, &&[u32])| {
+        let mut having = held.iter().filter(|held| held.has(blocks) == Ok(()));
+        match (having.next(), having.next(), blocks.first()) {
+            (_, _, None) => Ok(None),
+            (Some(_), Some(_), Some(&block)) => Err(PinError::SeveralPools { group, block }),
+            (Some(held), None, _) => held.share(group, blocks),
+            (None, _, Some(&first)) => {
+                let furthest = held.iter().filter_map(|held| held.has(blocks).err()).max();
+                let block = furthest.and_then(|place| blocks.get(place).copied()).unwrap_or(first);
+                Err(PinError::NotHeld { group, block })
             }
-            furthest = furthest.max(ids.len());
-        }
-        match blocks.get(furthest) {
-            Some(&block) => Err(PinError::NotHeld { group, block }),
-            None => Ok(OfGroup { pool: None, ids: Vec::new() }),
         }
     };
-    groups.enumerate().map(of_group).collect()
+    groups.iter().enumerate().map(of_group).collect()
+}
+
+/// What is held of one pool.
+struct Held<'a> {
+    pool: &'a Arc<BlockAllocator>,
+    ids: BTreeMap<u32, BlockId>,
+}
+
+/// Those of the same pool are one.
+fn pools_of(handles: Vec<Held<'_>>) -> Vec<Held<'_>> {
+    let mut pools: Vec<Held<'_>> = Vec::new();
+    for held in handles {
+        match pools.iter_mut().find(|other| Arc::ptr_eq(other.pool, held.pool)) {
+            Some(other) => other.ids.extend(held.ids),
+            None => pools.push(held),
+        }
+    }
+    pools
+}
+
+impl<'a> Held<'a> {
+    fn of(blocks: &'a Blocks) -> Self {
+        Self { pool: blocks.allocator(), ids: blocks.ids().map(|id| (id.index, id)).collect() }
+    }
+
+    /// Whether all of these are among them; if not, the place of the first one that is not.
+    fn has(&self, blocks: &[u32]) -> Result<(), usize> {
+        blocks.iter().position(|block| !self.ids.contains_key(block)).map_or(Ok(()), Err)
+    }
+
+    /// A handle of these.
+    fn share(&self, group: usize, blocks: &[u32]) -> Result<OfGroup, PinError> {
+        let Some(&block) = blocks.first() else { return Ok(None) };
+        let ids: Vec<BlockId> = blocks.iter().filter_map(|block| self.ids.get(block).copied()).collect();
+        // A handle's blocks are held, unless somebody has released one by its number.
+        self.pool.share(&ids).map(Some).map_err(|_| PinError::NotHeld { group, block })
+    }
 }

@@ -65,22 +65,22 @@
 //! # }
 //! ```
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Env, RegionId};
+use penstock_flows::action::Ticket;
 use penstock_flows::continuation::{Ask, Child, Inherited as Given, Keep, Pins as Keeper};
 pub use penstock_flows::continuation::{
     Finished as Ended, Group, Home, Isolation, Metrics as PinMetrics, Miss, Parent, PinError, PinKey,
     Settings as PinSettings,
 };
-use penstock_flows::{Cut, Pair, Run};
+use penstock_flows::{Cut, LayoutKey, Pair, Run, Tail};
 use penstock_memory::{Blocks, Window};
 use penstock_session::RequestId;
 
-use self::held::{OfGroup, held_of};
+use self::held::{OfGroup, held_of, refs_in};
 pub use self::waiting::{Inheriting, InheritingFrom};
 use super::lifecycle::Lifecycle;
 use super::{CallError, FlowError, ForeignMemory, Layout, Report};
@@ -155,15 +155,23 @@ impl<E: Env> Pins<E> {
 
     /// Keeps the blocks of a request that ends, so long at most; they go back when no child has them. To be called before any of them is
     /// dropped, with handles of all blocks that its groups name: of its own, and of those that it has inherited ([`Inherited::blocks`]). What
-    /// no handle holds is refused ([`PinError::NotHeld`]).
+    /// no handle holds is refused ([`PinError::NotHeld`]). Where groups are of several pools, which all number from 0, give one handle for
+    /// each group, in their order ([`Blocks::chain`] makes one of several): what could be of two pools otherwise is refused
+    /// ([`PinError::SeveralPools`]).
     pub fn pin(&self, parent: Parent, blocks: &[&Blocks], ttl: Duration) -> Result<PinKey, FlowError> {
-        if !planted::is(Bug::PinOfBlocksNotHeld) {
-            held_of(blocks_of(&parent), blocks)?;
-        }
-        let keep: Vec<_> = blocks.iter().map(|blocks| self.hub.shared.desk.keep((*blocks).clone())).collect();
+        let held = match held_of(blocks_of(&parent), blocks) {
+            Err(_) if planted::is(Bug::PinOfBlocksNotHeld) => as_given(blocks),
+            held => held?,
+        };
+        let keep = self.keep(held);
         let tickets = keep.clone();
         let pinned = self.call(|pins, now| pins.pin(parent, keep, ttl, now)).and_then(|pinned| Ok(pinned?));
         pinned.inspect_err(|_| tickets.into_iter().for_each(|ticket| self.hub.shared.desk.free(ticket)))
+    }
+
+    /// Keeps the blocks of each group by a ticket of its own, in their order: from then on nobody has to find them by their numbers.
+    fn keep(&self, groups: Vec<OfGroup>) -> Vec<Ticket> {
+        groups.into_iter().map(|group| self.hub.shared.desk.keep_all(group.into_iter().collect())).collect()
     }
 
     /// The same, of blocks in this layout, of whose pool they have to be, which children on other engines may read too: see [`Pins::inherit_from`].
@@ -200,7 +208,7 @@ impl<E: Env> Pins<E> {
 
     /// Reports what may be the end of a request of a device, and keeps its blocks in the same step: whoever is told of the end can
     /// inherit already. Nothing is kept if it was no end. Blocks of the device that are kept have to be the request's as it was reported
-    /// ([`PinError::NotOfParent`]), and are not among those that [`Removed`](super::Removed) names.
+    /// ([`PinError::NotOfParent`]), and are not among those that [`Removed`](super::Removed) names. Handles are given as to [`Pins::pin`].
     pub fn finish(
         &self,
         lives: &Lifecycle<E>,
@@ -215,11 +223,14 @@ impl<E: Env> Pins<E> {
         }
         let device = lives.inner.device_pool();
         let held = held_of(blocks_of(&parent), blocks);
-        let held = held.map(|groups| groups.iter().map(|group| group.refs_in(device)).collect());
-        let keep: Vec<_> = blocks.iter().map(|blocks| shared.desk.keep((*blocks).clone())).collect();
+        let (refs, held) = match held {
+            Ok(held) => (Ok(held.iter().map(|group| refs_in(group, device)).collect()), held),
+            Err(why) => (Err(why), as_given(blocks)),
+        };
+        let keep = self.keep(held);
         let tickets = keep.clone();
         let end = (request, life, report);
-        let keep = Keep { parent, blocks: held, tickets: keep, ttl };
+        let keep = Keep { parent, blocks: refs, tickets: keep, ttl };
         let finished = lives.inner.call(|desk, key, now| desk.finish_and_pin(key, end, keep, now));
         let finished = finished.and_then(|finished| Ok(finished?));
         if !matches!(&finished, Ok(Ended { pin: Some(Ok(_)), .. })) {
@@ -293,6 +304,11 @@ fn blocks_of(parent: &Parent) -> impl Iterator<Item = &[u32]> {
     parent.groups.iter().map(|group| group.blocks.as_slice())
 }
 
+/// All that handles hold, whatever the groups name.
+fn as_given(blocks: &[&Blocks]) -> Vec<OfGroup> {
+    blocks.iter().map(|blocks| Some((*blocks).clone())).collect()
+}
+
 /// Whether a group's blocks are such as the layout has.
 fn check_layout<E: Env>(number: usize, group: &Group, layout: &Layout<E>) -> Result<(), PinError> {
     let (found, tokens, blocks) = (group.block_tokens, layout.block_tokens(), layout.blocks());
@@ -320,13 +336,22 @@ fn ask(
 pub struct Inherited<E: Env> {
     hub: Arc<Hub<E>>,
     given: Given,
-    /// Tokens behind the whole blocks that were copied.
-    copied: AtomicU64,
+    /// Where the tokens behind the whole blocks were copied to, of each group.
+    copied: Mutex<Vec<Copied>>,
+}
+
+/// What was copied of one group.
+struct Copied {
+    layout: LayoutKey,
+    /// Tokens of a block of it.
+    block_tokens: u32,
+    /// The child's own blocks into which it was copied, in their order.
+    blocks: Vec<u32>,
 }
 
 impl<E: Env> Inherited<E> {
     fn new(hub: &Arc<Hub<E>>, given: Given) -> Self {
-        Self { hub: Arc::clone(hub), given, copied: AtomicU64::new(0) }
+        Self { hub: Arc::clone(hub), given, copied: Mutex::new(Vec::new()) }
     }
 
     /// How many tokens the child need not compute: whole blocks.
@@ -347,32 +372,63 @@ impl<E: Env> Inherited<E> {
     /// A handle of the blocks of each group that has some: with its own, those that a pin of the child itself takes.
     pub fn blocks(&self) -> Vec<Blocks> {
         let kept = self.kept();
-        let kept: Vec<&Blocks> = kept.iter().collect();
-        let groups = held_of(self.given.groups.iter().map(Vec::as_slice), &kept).unwrap_or_default();
-        groups.iter().filter_map(OfGroup::share).collect()
+        let groups = self.given.groups.iter().zip(&kept).filter(|(group, _)| !group.is_empty());
+        groups.filter_map(|(group, kept)| kept.as_ref()?.slice(0..group.len()).ok()).collect()
     }
 
-    /// What the parent's pin keeps, which stands as long as this does.
-    fn kept(&self) -> Vec<Blocks> {
+    /// What the parent's pin keeps of each group, which stands as long as this does.
+    fn kept(&self) -> Vec<OfGroup> {
         let shared = &self.hub.shared;
         let tickets = |desk: &penstock_flows::Desk| {
             desk.pins().map(|pins| pins.tickets_of(self.given.key).to_vec()).unwrap_or_default()
         };
-        shared.look_at_desk(tickets).into_iter().filter_map(|ticket| shared.desk.hold(ticket)).flatten().collect()
+        let tickets = shared.look_at_desk(tickets).into_iter();
+        tickets.map(|ticket| shared.desk.hold(ticket).and_then(|mut held| held.pop())).collect()
     }
 
     /// The first token that the child has not: behind the whole blocks, and behind what was copied.
     pub fn begin(&self) -> u64 {
-        self.given.tokens + self.copied.load(Ordering::Acquire) // SYNC tail: pairs with copy_tail()
+        self.given.tokens + if self.copied().is_empty() { 0 } else { self.given.tail_tokens }
     }
 
-    /// How many tokens of the child's first own block are there: what [`Input::grant_with`](super::Input::grant_with) skips.
+    /// How many tokens were copied behind the whole blocks. Where blocks of all groups are of one size they are in the child's first own
+    /// block, and it is what [`Input::grant_with`](super::Input::grant_with) skips; see [`skip_in`](Self::skip_in) for groups of several.
     pub fn skip(&self) -> u32 {
         (self.begin() - self.given.tokens) as u32
     }
 
+    /// So many of the child's own blocks of this layout are full of what was copied: the first grant names none of them, and begins with
+    /// the one behind.
+    pub fn full_in(&self, layout: &Layout<E>) -> usize {
+        (self.tail_in(layout).tokens / u64::from(layout.block_tokens())) as usize
+    }
+
+    /// How many tokens were copied into the block behind those: what [`Input::grant_with`](super::Input::grant_with) skips.
+    pub fn skip_in(&self, layout: &Layout<E>) -> u32 {
+        (self.tail_in(layout).tokens % u64::from(layout.block_tokens())) as u32
+    }
+
+    /// What was copied into blocks of this layout: nothing, where it was of another group's layout only.
+    pub(super) fn tail_in(&self, layout: &Layout<E>) -> Tail {
+        let mut tail = Tail::default();
+        let copied = self.copied();
+        let is_its = |copied: &&Copied| copied.layout == layout.key && Arc::ptr_eq(&layout.hub, &self.hub);
+        for copied in copied.iter().filter(is_its) {
+            tail.tokens = self.given.tail_tokens;
+            let full = (tail.tokens / u64::from(copied.block_tokens.max(1))) as usize;
+            tail.full.extend(copied.blocks.iter().take(full));
+            tail.ends_in.extend(copied.blocks.get(full));
+        }
+        tail
+    }
+
+    fn copied(&self) -> MutexGuard<'_, Vec<Copied>> {
+        self.copied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Copies what the parent has in a block that is not whole into the first of these, which are the child's own; of each group with its
-    /// layout. Answers how many tokens that were: none if there is nothing to copy.
+    /// layout. Answers how many tokens that were: none if there is nothing to copy. Where blocks of other groups are longer they may be
+    /// several blocks of a group. What was copied last counts, for what [goes on from it](super::Receive::continuation_of).
     pub fn copy_tail(&self, own: &[(&Layout<E>, &Blocks)]) -> Result<u64, FlowError> {
         let shared = &self.hub.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
@@ -381,14 +437,22 @@ impl<E: Env> Inherited<E> {
         let plan = shared.look_at_desk(|desk| desk.pins().and_then(|pins| pins.tail_plan(self.given.key, &fresh)));
         let plan = plan.ok_or(FlowError::TailRoom { groups: self.given.groups.len() })?;
         self.check_tail(own, plan.iter().map(|piece| (piece.group as usize, piece.from)))?;
+        let into = |(layout, _): &(&Layout<E>, &Blocks)| Copied {
+            layout: layout.key,
+            block_tokens: layout.block_tokens(),
+            blocks: Vec::new(),
+        };
+        let mut copied: Vec<Copied> = own.iter().map(into).collect();
         for piece in plan {
             // The plan names only groups of which there are fresh blocks.
             let Some((layout, _)) = own.get(piece.group as usize) else { continue };
             if !planted::is(Bug::TailNotCopied) {
                 self.copy(layout, piece.from, piece.to, u64::from(piece.tokens))?;
             }
+            copied[piece.group as usize].blocks.push(piece.to);
         }
-        self.copied.store(self.given.tail_tokens, Ordering::Release); // SYNC tail: pairs with begin()
+        copied.retain(|copied| !copied.blocks.is_empty());
+        *self.copied() = copied;
         Ok(self.given.tail_tokens)
     }
 
@@ -407,7 +471,7 @@ impl<E: Env> Inherited<E> {
                 return Err(PinError::BlockTokens { group, found, layout: layout.block_tokens() }.into());
             }
             let is_there = |blocks: &Blocks| blocks.indices().contains(&block) && layout.ground.check(blocks).is_ok();
-            if !kept.iter().any(is_there) {
+            if !kept.get(group).and_then(Option::as_ref).is_some_and(is_there) {
                 return Err(ForeignMemory::ParentBlocks { label: layout.label().to_owned(), block }.into());
             }
         }
