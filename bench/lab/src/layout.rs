@@ -11,6 +11,8 @@ use crate::workload::{Mergeable, Workload};
 
 /// More sets than this take long to prepare and rotate through no more memory that matters.
 const SETS_MAX: usize = 256;
+/// How many bytes are looked at before it is asked again whether to go on, at most.
+const ASK_BYTES: u64 = 1 << 20;
 
 /// Everything that a layout follows from; both ends compute the same one from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,20 +128,88 @@ impl Layout {
 
     /// As [`Layout::check`], of the first so many bytes: set after set, each in the order of [`Layout::spans`]. A multiple of 8.
     pub fn check_first(&self, pool: &Window, destination: Destination, bytes: u64) -> Result<u64, Mismatch> {
+        self.check_stretch(pool, destination, Stretch { from: 0, bytes }, &|| false)
+    }
+
+    /// As [`Layout::check`], of one stretch, whose numbers are multiples of 8; ends early where `is_over`, which is asked at least
+    /// once a MiB, says so.
+    pub fn check_stretch(
+        &self,
+        pool: &Window,
+        destination: Destination,
+        stretch: Stretch,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<u64, Mismatch> {
+        let all = self.bytes();
+        let from = stretch.from % all;
+        let end = from + stretch.bytes.min(all);
         let mut reader = pattern::Reader::new(pool, self.seed);
-        for span in (0..self.sets.len()).flat_map(|set| self.spans(set)) {
-            let left = bytes - reader.bytes();
-            if left == 0 {
+        for (begin, end) in [(from, end.min(all)), (0, end.saturating_sub(all))] {
+            self.check_between(&mut reader, destination, (begin, end), is_over)?;
+        }
+        Ok(reader.bytes())
+    }
+
+    fn check_between(
+        &self,
+        reader: &mut pattern::Reader<'_>,
+        destination: Destination,
+        (begin, end): (u64, u64),
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), Mismatch> {
+        let of_set = self.workload.bytes();
+        let (first, mut asked) = (begin / of_set, 0);
+        let mut place = first * of_set;
+        for span in (first as usize..self.sets.len()).flat_map(|set| self.spans(set)) {
+            if place >= end {
                 break;
             }
+            let (mut done, len) = (begin.saturating_sub(place).min(span.len), span.len.min(end - place));
             let (from, to) = match destination {
                 Destination::Remote => (span.local, span.remote),
                 Destination::Local => (span.remote, span.local),
             };
-            reader.check(from, to, span.len.min(left))?;
+            while done < len {
+                if reader.bytes() >= asked {
+                    if is_over() {
+                        return Ok(());
+                    }
+                    asked = reader.bytes() + ASK_BYTES / 2;
+                }
+                let piece = (len - done).min(ASK_BYTES / 2);
+                reader.check(from + done, to + done, piece)?;
+                done += piece;
+            }
+            place += span.len;
         }
-        Ok(reader.bytes())
+        Ok(())
     }
+
+    /// Bytes of all sets.
+    pub fn bytes(&self) -> u64 {
+        self.sets.len() as u64 * self.workload.bytes()
+    }
+
+    /// What stands at its destination when the sets were moved one after the other, over and over: so many bytes were begun, and
+    /// so many of those have landed well, in their order. The destination of the others is undefined, even where the pass before
+    /// had brought the same bytes: what of a cancelled transfer has left is followed by whatever fills its place.
+    pub fn standing(&self, landed: u64, begun: u64) -> Stretch {
+        let all = self.bytes();
+        if begun <= all {
+            return Stretch { from: 0, bytes: landed };
+        }
+        Stretch { from: begun % all, bytes: all.saturating_sub(begun - landed) }
+    }
+}
+
+/// Bytes of the blocks of all sets as they follow each other: set after set, each in the order of [`Layout::spans`], and the first
+/// one again behind the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stretch {
+    /// Where it begins.
+    pub from: u64,
+    /// How long it is; no more than all is looked at.
+    pub bytes: u64,
 }
 
 /// Which side's bytes are changed.
@@ -218,6 +288,41 @@ mod tests {
         assert_eq!((batches.len(), batches[0].len()), (32, 1));
         assert_eq!(batches[31][0].0 + layout.layer_bytes(), layout.pool_bytes());
         assert_eq!(layout.sets().len(), 1, "a pool is never too small for one set");
+    }
+
+    #[test]
+    fn what_was_begun_and_has_not_landed_does_not_stand() {
+        let workload = Workload::parse("{name: x, what: y, block_bytes: 64, blocks: 5, layers: 2}", "a test").unwrap();
+        let layout = Layout::new(&LayoutSpec { workload, pool_bytes_min: 4096, concurrency: 1, seed: 3 });
+        let all = layout.bytes();
+        assert!(all > 1280 && all.is_multiple_of(640), "{all}");
+        let pool = || HostMemory::from_vec(vec![0; layout.pool_bytes() as usize]).unwrap().window().clone();
+        let (local, remote) = (pool(), pool());
+        layout.fill(&local);
+        let places: Vec<Span> = (0..layout.sets().len()).flat_map(|set| layout.spans(set)).collect();
+        let (mut block, blocks) = ([0; 64], places.len() as u64);
+        for landed in (0..2 * blocks + 3).map(|count| count * 64) {
+            for under_way in [0, 64, 192, 640] {
+                layout.wipe(&remote);
+                for place in 0..landed / 64 {
+                    let span = places[(place % blocks) as usize];
+                    local.read_into(span.local, &mut block).unwrap();
+                    remote.write_from(span.remote, &block).unwrap();
+                }
+                for place in landed / 64..(landed + under_way) / 64 {
+                    remote.write_from(places[(place % blocks) as usize].remote + 8, &[0; 56]).unwrap();
+                }
+                let stands = layout.standing(landed, landed + under_way);
+                let looked = layout.check_stretch(&remote, Destination::Remote, stands, &|| false);
+                let expected = landed.min(all - (landed + under_way).saturating_sub(all).min(under_way));
+                assert_eq!(looked, Ok(expected), "{landed} of {all}, then {under_way}");
+                let more = Stretch { bytes: stands.bytes + 64, ..stands };
+                let looked = layout.check_stretch(&remote, Destination::Remote, more, &|| false);
+                assert_eq!(looked.is_err(), stands.bytes < all, "{landed} of {all}, then {under_way}");
+            }
+        }
+        let whole = Stretch { from: 0, bytes: all };
+        assert_eq!(layout.check_stretch(&remote, Destination::Remote, whole, &|| true), Ok(0));
     }
 
     #[test]

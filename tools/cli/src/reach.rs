@@ -232,7 +232,7 @@ fn write(engine: &penstock::Engine, client: &mut Client) -> Result<String, Wrong
         moved += transfer.wait().map_err(|error| wrong("not written", &error))?.bytes;
     }
     let took = start.elapsed();
-    match client.ask(engine, &Request::Check { pool, layout: spec, first_bytes: None }, ANSWER) {
+    match client.ask(engine, &Request::Check { pool, layout: spec, first_bytes: None, from_byte: 0 }, ANSWER) {
         Ok(Answer::Checked { bytes }) if bytes == moved => {
             let gbps = moved as f64 / took.as_secs_f64() / 1e9;
             Ok(format!("{} MiB arrived and are right, {} GB/s", moved >> 20, console::figure(gbps)))

@@ -1,7 +1,7 @@
 //! What two ends need that meet over the network, and the end that another host serves.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock::config::{ConfigError, TcpIo, VerbsConnect};
 use penstock::{Config, Engine, Peer, RemoteRegion, SystemEnv};
@@ -10,13 +10,15 @@ use serde::{Deserialize, Serialize};
 use super::end::End;
 use super::wire::{Command, Reply};
 use crate::error::LabError;
-use crate::layout::LayoutSpec;
-use crate::service::{About, Answer, Client, Request, ServiceError};
+use crate::layout::{LayoutSpec, Stretch};
+use crate::service::{About, Answer, Client, Refusal, Request, ServiceError};
 
 /// How long the other host may take to come into touch: its name is looked up, and a lost packet is sent again.
 pub const CONNECT: Duration = Duration::from_secs(10);
 /// How long it may take for anything: filling gigabytes is the longest. If it dies, the session's end says so sooner.
 const ANSWER: Duration = Duration::from_secs(120);
+/// The longest wait before it is looked whether to go on waiting.
+const GLANCE: Duration = Duration::from_millis(50);
 
 /// What ends do that meet over the network.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,13 +159,51 @@ impl Served {
         let _ = self.client.mention(&near.engine, &Request::Charge { moved, is_last: false });
     }
 
-    /// Has the first so many bytes of the blocks looked at. Answers how many were.
-    pub(crate) fn check_first(&mut self, near: &End, layout: &LayoutSpec, bytes: u64) -> Result<u64, LabError> {
-        let request = Request::Check { pool: self.pool.clone(), layout: layout.clone(), first_bytes: Some(bytes) };
-        match self.client.ask(&near.engine, &request, ANSWER)? {
-            Answer::Checked { bytes } => Ok(bytes),
-            Answer::Wrong(mismatch) => Err(LabError::Corrupt(mismatch)),
-            other => Err(self.client.unexpected(&other).into()),
+    /// Has a stretch of the blocks looked at. Answers how many bytes were; none where `is_over` said so before the answer came.
+    pub(crate) fn check(
+        &mut self,
+        near: &End,
+        layout: &LayoutSpec,
+        stretch: Stretch,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Option<u64>, LabError> {
+        let (pool, layout) = (self.pool.clone(), layout.clone());
+        let request = Request::Check { pool, layout, first_bytes: Some(stretch.bytes), from_byte: stretch.from };
+        match self.ask_until(near, &request, is_over)? {
+            None => Ok(None),
+            Some(Answer::Checked { bytes }) => Ok(Some(bytes)),
+            Some(Answer::Wrong(mismatch)) => Err(LabError::Corrupt(mismatch)),
+            Some(other) => Err(self.client.unexpected(&other).into()),
+        }
+    }
+
+    /// Asks and waits for the answer; none where `is_over` said so before.
+    fn ask_until(
+        &mut self,
+        near: &End,
+        request: &Request,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Option<Answer>, LabError> {
+        let until = Instant::now() + ANSWER;
+        let mut number = self.client.begin(request, ANSWER)?;
+        loop {
+            match self.client.answer(&near.engine, number, GLANCE) {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(ServiceError::Silent { peer, .. }) if Instant::now() >= until => {
+                    return Err(ServiceError::Silent { peer, within: ANSWER }.into());
+                }
+                Err(ServiceError::Silent { .. } | ServiceError::Refused { refusal: Refusal::Busy { .. }, .. })
+                    if is_over() =>
+                {
+                    return Ok(None);
+                }
+                Err(ServiceError::Silent { .. }) => {}
+                Err(ServiceError::Refused { refusal: Refusal::Busy { .. }, .. }) if Instant::now() < until => {
+                    std::thread::sleep(GLANCE);
+                    number = self.client.begin(request, ANSWER)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 
@@ -178,7 +218,7 @@ impl Served {
         let request = match command {
             Command::Fill(layout) => Request::Fill { pool, layout: layout.clone() },
             Command::Wipe(_) => Request::Wipe { pool },
-            Command::Check(layout) => Request::Check { pool, layout: layout.clone(), first_bytes: None },
+            Command::Check(layout) => Request::Check { pool, layout: layout.clone(), first_bytes: None, from_byte: 0 },
             Command::Cpu => Request::Cpu,
             _ => {
                 let mend = "a target on another host is filled, wiped and checked; the rest needs both ends here";

@@ -18,7 +18,7 @@ use crate::ends::wire::{Command, Reply};
 use crate::ends::{Ends, EndsSpec};
 use crate::error::LabError;
 use crate::floor::Work;
-use crate::layout::{Destination, Layout, LayoutSpec};
+use crate::layout::{Destination, Layout, LayoutSpec, Stretch};
 use crate::measure::clock;
 use crate::raw::CheckedSpans;
 
@@ -111,15 +111,15 @@ impl Bench {
         moved
     }
 
-    /// Rounds to another host, one right after the other, until the time is over. Answers the bytes that landed well from the
-    /// first one on, as they follow each other in the layout, and why it ended before its time, if it did.
+    /// Rounds to another host, one right after the other, until the time is over. Answers where the bytes stand that landed well, and
+    /// why it ended before its time, if it did.
     pub(super) fn rounds_there(
         &mut self,
         most: u64,
         meter: &mut Meter<'_, '_>,
         mut ended: impl FnMut(Round),
-    ) -> (u64, Option<Halt>) {
-        let (mut pace, mut in_order) = (Pace::new(), 0);
+    ) -> (Stretch, Option<Halt>) {
+        let (mut pace, mut begun_bytes, mut in_order) = (Pace::new(), 0, 0);
         meter.turn_begins();
         let halt = loop {
             if meter.rounds >= most || meter.is_over() {
@@ -140,7 +140,7 @@ impl Bench {
             if moved.is_err() {
                 mover.cancel();
             }
-            in_order += mover.in_order;
+            (begun_bytes, in_order) = (begun_bytes + mover.begun, in_order + mover.in_order);
             let halted = match moved {
                 Ok(round) => {
                     ended(round);
@@ -155,7 +155,7 @@ impl Bench {
             }
         };
         meter.turn_ends();
-        (in_order, halt)
+        (self.layout.standing(in_order, begun_bytes), halt)
     }
 
     /// What a floor copies in its next round.
@@ -223,25 +223,36 @@ impl Bench {
                 Reply::Checked { bytes } => Ok(bytes),
                 other => Err(other.unexpected()),
             },
-            Op::Read => self.layout.check(self.ends.near.pool.window(), Destination::Local).map_err(LabError::Corrupt),
+            Op::Read => {
+                let looked = self.layout.check(self.ends.near.pool.window(), Destination::Local);
+                looked.map_err(LabError::Corrupt)
+            }
         }
     }
 
-    /// Has the bytes looked at that measured rounds have brought to where they are, or from there: so many, from the first
-    /// block of the layout on.
-    pub(super) fn verify_there(&mut self, bytes: u64, sabotage: bool) -> Result<u64, LabError> {
+    /// Has the bytes looked at that measured rounds have brought to where they are, or from there. Answers how many; none where
+    /// `is_over` said so before.
+    pub(super) fn verify_there(
+        &mut self,
+        stands: Stretch,
+        sabotage: bool,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Option<u64>, LabError> {
         if sabotage {
             self.spoil_one_byte()?;
         }
         match self.op {
             Op::Read => {
                 let window = self.ends.near.pool.window();
-                self.layout.check_first(window, Destination::Local, bytes).map_err(LabError::Corrupt)
+                let looked = self.layout.check_stretch(window, Destination::Local, stands, is_over);
+                looked
+                    .map(|bytes| (bytes == stands.bytes.min(self.layout.bytes())).then_some(bytes))
+                    .map_err(LabError::Corrupt)
             }
             Op::Write => {
                 let (near, _, _, served) = self.ends.parts();
-                let Some(served) = served else { return Ok(0) };
-                served.check_first(near, &self.spec, bytes)
+                let Some(served) = served else { return Ok(None) };
+                served.check(near, &self.spec, stands, is_over)
             }
         }
     }

@@ -50,6 +50,7 @@ pub use crate::ends::sweep;
 pub use crate::ends::target::{ARGUMENT as TARGET_ARGUMENT, main as target_main};
 pub use crate::error::LabError as PerfError;
 use crate::floor::{Crew, Means};
+use crate::layout::Stretch;
 use crate::measure::clock;
 use crate::measure::cores::Stay;
 use crate::measure::interleave_until;
@@ -125,7 +126,7 @@ fn measure(
     // What a lost target has nobody can ask, and what was interrupted is not moved a second time.
     let verified = match (options.verify && failed.is_none(), bench.ends.is_here()) {
         (false, _) => 0,
-        (true, false) => bench.verify_there(measured.in_order, options.sabotage)?,
+        (true, false) => bench.verify_there(measured.stands, options.sabotage, &|| false)?.unwrap_or(0),
         (true, true) if cut_off.is_some() => 0,
         (true, true) => {
             let mut unheard = |_| ();
@@ -188,8 +189,8 @@ fn measure_here(
     // A target that has gone says nothing any more; then nobody knows what it used.
     let cpu = bench.ends.target_cpu().ok().map(|now| bench.cpu + now.saturating_sub(target_cpu));
     let samples = Samples { engine, kernel, plain, submit, post, guests };
-    let measured =
-        Measured { samples, bytes, rounds, elapsed, cpu, cpu_bytes: bytes + warmed.unwrap_or(0), in_order: 0 };
+    let stands = Stretch { from: 0, bytes: 0 };
+    let measured = Measured { samples, bytes, rounds, elapsed, cpu, cpu_bytes: bytes + warmed.unwrap_or(0), stands };
     Ok((measured, halt))
 }
 
@@ -203,7 +204,7 @@ fn measure_there(
     let cpu = clock::process_cpu();
     let mut meter = Meter::begin(watch, options.limit.within, options.is_sharp);
     let (mut engine, mut submit) = (Thinned::new(), Thinned::new());
-    let (in_order, halt) = bench.rounds_there(options.limit.rounds as u64, &mut meter, |round| {
+    let (stands, halt) = bench.rounds_there(options.limit.rounds as u64, &mut meter, |round| {
         engine.push(round.total_ns);
         submit.push(round.submit_ns);
     });
@@ -217,7 +218,7 @@ fn measure_there(
         samples.post.push(bench.post_round());
     }
     let cpu = there.map(|there| there + cpu);
-    Ok((Measured { samples, bytes, rounds, elapsed, cpu, cpu_bytes: bytes, in_order }, halt))
+    Ok((Measured { samples, bytes, rounds, elapsed, cpu, cpu_bytes: bytes, stands }, halt))
 }
 
 fn charge(bench: &mut Bench, moved: u64, is_last: bool) -> Result<Duration, PerfError> {

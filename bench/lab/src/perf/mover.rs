@@ -62,13 +62,15 @@ pub(super) struct Mover<'l, 'a, 'm, 'w, 'x> {
     flying: VecDeque<Flying>,
     /// Spent in submit calls that only queue.
     pub(super) submitting: Duration,
-    /// Bytes of the transfers that landed well, which they did in their order.
+    /// Bytes of the transfers that were submitted.
+    pub(super) begun: u64,
+    /// Bytes of those that landed well, which they did in their order.
     pub(super) in_order: u64,
 }
 
 impl<'l, 'a, 'm, 'w, 'x> Mover<'l, 'a, 'm, 'w, 'x> {
     pub(super) fn new(line: &'l mut Line<'a>, meter: &'m mut Meter<'w, 'x>) -> Self {
-        Self { line, meter, flying: VecDeque::new(), submitting: Duration::ZERO, in_order: 0 }
+        Self { line, meter, flying: VecDeque::new(), submitting: Duration::ZERO, begun: 0, in_order: 0 }
     }
 
     /// Transfers under way.
@@ -95,6 +97,7 @@ impl<'l, 'a, 'm, 'w, 'x> Mover<'l, 'a, 'm, 'w, 'x> {
             self.submitting += since.elapsed();
         }
         self.flying.push_back(Flying { transfer, since });
+        self.begun += plan.bytes();
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 
 use super::options::Options;
 use crate::ends::Ends;
+use crate::layout::Stretch;
 use crate::measure::{least, median};
 
 /// Longer rounds are counted as this long.
@@ -112,8 +113,8 @@ pub(super) struct Measured {
     pub(super) cpu: Option<Duration>,
     /// Bytes that were moved for it.
     pub(super) cpu_bytes: u64,
-    /// Bytes that landed well from the first block of the layout on, each behind the one before.
-    pub(super) in_order: u64,
+    /// Where the bytes stand that landed well, of a target on another host.
+    pub(super) stands: Stretch,
 }
 
 /// Times of rounds, of which so many are kept at most: when there are more, every second one is.
@@ -263,7 +264,8 @@ pub(crate) fn example() -> Report {
     };
     let (bytes, elapsed) = (4 * 16_000, Duration::from_micros(10));
     let cpu = Some(Duration::from_micros(64));
-    let measured = Measured { samples, bytes, rounds: 4, elapsed, cpu, cpu_bytes: bytes, in_order: 0 };
+    let measured =
+        Measured { samples, bytes, rounds: 4, elapsed, cpu, cpu_bytes: bytes, stands: Stretch { from: 0, bytes: 0 } };
     report.with(measured, bytes, None)
 }
 
@@ -319,7 +321,15 @@ mod tests {
         let report = example();
         let samples = Samples { engine: vec![1_000.0, 1_000.0, 998_000.0], ..Samples::default() };
         let (bytes, elapsed) = (3 * 16_000, Duration::from_millis(1));
-        let measured = Measured { samples, bytes, rounds: 3, elapsed, cpu: None, cpu_bytes: bytes, in_order: 0 };
+        let measured = Measured {
+            samples,
+            bytes,
+            rounds: 3,
+            elapsed,
+            cpu: None,
+            cpu_bytes: bytes,
+            stands: Stretch { from: 0, bytes: 0 },
+        };
         let report = report.with(measured, bytes, None);
         assert_eq!((report.gbps, report.gbps_p50), (0.048, 16.0));
         assert!(report.cpu_s_per_gb.is_nan());
@@ -329,7 +339,15 @@ mod tests {
     fn without_a_whole_round_there_are_bytes_and_a_rate() {
         let (bytes, elapsed) = (8_000, Duration::from_micros(8));
         let (samples, cpu) = (Samples::default(), Some(Duration::from_micros(8)));
-        let measured = Measured { samples, bytes, rounds: 0, elapsed, cpu, cpu_bytes: bytes, in_order: 0 };
+        let measured = Measured {
+            samples,
+            bytes,
+            rounds: 0,
+            elapsed,
+            cpu,
+            cpu_bytes: bytes,
+            stands: Stretch { from: 0, bytes: 0 },
+        };
         let report = example().with(measured, 0, Some(CutOff::Interrupted));
         let value = serde_json::to_value(&report).unwrap();
         assert_eq!((&value["gbps"], &value["bytes_total"]), (&1.0.into(), &8_000.into()));

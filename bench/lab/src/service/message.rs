@@ -95,9 +95,12 @@ pub enum Request {
         pool: String,
         /// Where the blocks lie, and what the pattern begins with.
         layout: LayoutSpec,
-        /// Only in the first so many bytes of the blocks, set after set and layer after layer; in all where absent.
+        /// Only in so many bytes of the blocks, set after set and layer after layer; in all where absent.
         #[serde(default)]
         first_bytes: Option<u64>,
+        /// Where those begin. Behind the last block the first one follows again.
+        #[serde(default)]
+        from_byte: u64,
     },
     /// Take a pool back.
     Drop {

@@ -11,7 +11,7 @@ use penstock::{Counter, Engine, Pages, Peer, PoolSpec, Rights, Submit, SubmitErr
 
 use super::charge::Ledger;
 use super::message::{self, About, Answer, Refusal, Request};
-use crate::layout::{Destination, Layout, LayoutSpec, PLACES_MAX};
+use crate::layout::{Destination, Layout, LayoutSpec, PLACES_MAX, Stretch};
 use crate::measure::clock;
 use crate::results::machine::Machine;
 
@@ -118,12 +118,14 @@ impl<'a> Tenant<'a> {
                 crate::pattern::wipe(self.find(pool)?.pool.window());
                 Ok(Answer::Done)
             }
-            Request::Check { pool, layout, first_bytes } => {
+            Request::Check { pool, layout, first_bytes, from_byte } => {
                 let given = self.find(pool)?;
                 let layout = fitting(layout, given.bytes)?;
                 // What is looked at are words.
-                let first = first_bytes.unwrap_or(u64::MAX) / 8 * 8;
-                let checked = layout.check_first(given.pool.window(), Destination::Remote, first);
+                let word = |bytes: u64| bytes / 8 * 8;
+                let stretch = Stretch { from: word(*from_byte), bytes: word(first_bytes.unwrap_or(u64::MAX)) };
+                let (window, is_gone) = (given.pool.window(), || self.peer.ended().is_some());
+                let checked = layout.check_stretch(window, Destination::Remote, stretch, &is_gone);
                 Ok(checked.map_or_else(Answer::Wrong, |bytes| Answer::Checked { bytes }))
             }
             Request::Drop { pool } => {

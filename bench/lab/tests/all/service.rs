@@ -89,7 +89,7 @@ fn a_pool_is_made_filled_written_looked_at_and_given_back() {
         let arrivals = client.peer().wait_counter(&counter, SOON).unwrap();
         layout.fill(ours.window());
         assert_eq!(client.ask(&near, &Request::Wipe { pool: label.clone() }, SOON).unwrap(), Answer::Done);
-        let check = Request::Check { pool: label.clone(), layout: spec(32 << 20), first_bytes: None };
+        let check = Request::Check { pool: label.clone(), layout: spec(32 << 20), first_bytes: None, from_byte: 0 };
         assert!(matches!(client.ask(&near, &check, SOON).unwrap(), Answer::Wrong(_)), "nothing has arrived yet");
         for pairs in layout.sets() {
             let plan = Plan::write(&ours, &remote).blocks(pairs).block_bytes(16 << 10).strides(16 << 10, 16 << 10);

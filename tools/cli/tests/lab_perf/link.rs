@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::run::{Folder, Ran, finish, wait};
 
@@ -90,6 +91,16 @@ impl Link {
         let mut child = self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let err = BufReader::new(child.stderr.take().unwrap());
         Running { child, err }
+    }
+
+    /// Lets hardly anything through for a while, from the client's side.
+    pub(crate) fn is_dead_for(&self, time: Duration) {
+        let of_client = |arguments: &[&str]| run("tc", &[&["-n", &self.client.0], arguments].concat());
+        let shape =
+            ["qdisc", "add", "dev", "perf0", "root", "tbf", "rate", "100bit", "burst", "2kb", "latency", "50ms"];
+        of_client(&shape);
+        std::thread::sleep(time);
+        of_client(&["qdisc", "del", "dev", "perf0", "root"]);
     }
 
     /// Ends the server where it stands.
