@@ -68,7 +68,7 @@ pub(crate) fn run(options: &PerfOptions) -> Result<Ended, Failure> {
     if let Some(CutOff::Failed(why)) = &report.cut_off {
         console::complain(&format!("cut off: {why}"));
     }
-    Ok(if report.verified && report.cut_off.is_none() { Ended::Well } else { Ended::Badly })
+    Ok(if report.verified == Some(true) && report.cut_off.is_none() { Ended::Well } else { Ended::Badly })
 }
 
 /// Until there is something to show, whoever interrupts waits for nothing: what was made so far is removed, and the process ends.
@@ -208,10 +208,11 @@ fn shown(report: &Report) -> String {
     let none = || "none: no round came to its end".to_owned();
     let (is_known, total) = (report.rounds > 0, report.elapsed_s * 1e6);
     let verified = match (report.verified, &report.cut_off) {
-        (true, None) => "yes, every byte".to_owned(),
-        (true, Some(_)) => format!("yes, {} that had arrived", size(report.bytes_verified)),
-        (false, None) => "NO".to_owned(),
-        (false, Some(_)) => "NO: cut off".to_owned(),
+        (Some(true), None) => "yes, every byte".to_owned(),
+        (Some(true), Some(_)) => format!("yes, {} that had arrived", size(report.bytes_verified)),
+        (Some(false), _) => "NO".to_owned(),
+        (None, Some(_)) => "not looked at: cut off before".to_owned(),
+        (None, None) => "not looked at".to_owned(),
     };
     let rows = [
         ("path", report.path.clone()),

@@ -202,8 +202,8 @@ impl Bench {
     }
 
     /// Wipes the destination, has the engine move every set once more, and has every byte looked at
-    /// by whoever's memory it is in: the floors wrote the same places before.
-    pub(super) fn verify(&mut self, sabotage: bool, meter: &mut Meter<'_, '_>) -> Result<u64, LabError> {
+    /// by whoever's memory it is in: the floors wrote the same places before. Answers how many; none where it was interrupted.
+    pub(super) fn verify(&mut self, sabotage: bool, meter: &mut Meter<'_, '_>) -> Result<Option<u64>, LabError> {
         self.wipe()?;
         let (near, peer, ..) = self.ends.parts();
         let mut line = Line { near, peer, served: None, arrivals: self.arrivals };
@@ -211,7 +211,7 @@ impl Bench {
             let moved = move_whole(&mut Mover::new(&mut line, meter), &set.plans, self.concurrency);
             match moved {
                 Ok(_) => {}
-                Err(Halt::Cut) => return Ok(0),
+                Err(Halt::Cut) => return Ok(None),
                 Err(Halt::Failed(error)) => return Err(error),
             }
         }
@@ -220,12 +220,12 @@ impl Bench {
         }
         match self.op {
             Op::Write => match self.ends.ask(&Command::Check(self.spec.clone()))? {
-                Reply::Checked { bytes } => Ok(bytes),
+                Reply::Checked { bytes } => Ok(Some(bytes)),
                 other => Err(other.unexpected()),
             },
             Op::Read => {
                 let looked = self.layout.check(self.ends.near.pool.window(), Destination::Local);
-                looked.map_err(LabError::Corrupt)
+                looked.map(Some).map_err(LabError::Corrupt)
             }
         }
     }

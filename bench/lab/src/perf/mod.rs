@@ -89,6 +89,9 @@ const SETTLE: Duration = Duration::from_micros(300);
 const POST_ROUNDS: usize = 31;
 const POST_WITHIN: Duration = Duration::from_millis(50);
 
+/// How long somebody who has interrupted a measurement waits at most for what had arrived to be looked at.
+const LAST_LOOK: Duration = Duration::from_secs(3);
+
 /// What takes turns in a measurement.
 #[derive(Debug, Clone, Copy)]
 enum Turn {
@@ -114,31 +117,52 @@ fn measure(
         measure_there(&mut bench, options, watch)?
     };
     let is_over = watch.is_over;
-    let (mut cut_off, failed) = match halt {
+    let (mut cut_off, mut failed) = match halt {
         None => (None, None),
         Some(Halt::Cut) if !is_over() => (None, None),
         Some(Halt::Cut) => (Some(CutOff::Interrupted), None),
-        Some(Halt::Failed(error)) => {
-            let error = error.or_loss_of(&bench.ends.peer);
-            (Some(CutOff::Failed(error.to_string())), Some(error))
-        }
+        Some(Halt::Failed(error)) => cut_off_by(error, &bench),
     };
     // What a lost target has nobody can ask, and what was interrupted is not moved a second time.
-    let verified = match (options.verify && failed.is_none(), bench.ends.is_here()) {
-        (false, _) => 0,
-        (true, false) => bench.verify_there(measured.stands, options.sabotage, &|| false)?.unwrap_or(0),
-        (true, true) if cut_off.is_some() => 0,
-        (true, true) => {
-            let mut unheard = |_| ();
-            let mut nobody = Watch { is_over, interval: None, tell: &mut unheard };
-            let mut meter = Meter::begin(&mut nobody, Duration::MAX, false);
-            let verified = bench.verify(options.sabotage, &mut meter)?;
-            cut_off = (verified == 0).then_some(CutOff::Interrupted);
-            verified
+    let is_looked_at = options.verify && failed.is_none() && (cut_off.is_none() || !bench.ends.is_here());
+    let mut verified = None;
+    if is_looked_at {
+        match verify(&mut bench, options, measured.stands, is_over) {
+            Ok(looked_at) => verified = looked_at,
+            Err(wrong @ PerfError::Corrupt(_)) => return Err(wrong),
+            // What was measured stands all the same.
+            Err(error) => (cut_off, failed) = cut_off_by(error, &bench),
         }
-    };
+        if verified.is_none() && cut_off.is_none() {
+            cut_off = Some(CutOff::Interrupted);
+        }
+    }
     let report = Report::new(options, bench.sets_per_round() as u64, &bench.ends).with(measured, verified, cut_off);
     Ok((report, failed))
+}
+
+fn cut_off_by(error: PerfError, bench: &Bench) -> (Option<CutOff>, Option<PerfError>) {
+    let error = error.or_loss_of(&bench.ends.peer);
+    (Some(CutOff::Failed(error.to_string())), Some(error))
+}
+
+/// Has the bytes looked at. Answers how many; none where somebody asked for the end meanwhile. Who had asked for it before waits only
+/// a moment.
+fn verify(
+    bench: &mut Bench,
+    options: &Options,
+    stands: Stretch,
+    is_over: &dyn Fn() -> bool,
+) -> Result<Option<u64>, PerfError> {
+    let (was_over, begun) = (is_over(), Instant::now());
+    let is_over = || if was_over { begun.elapsed() >= LAST_LOOK } else { is_over() };
+    if !bench.ends.is_here() {
+        return bench.verify_there(stands, options.sabotage, &is_over);
+    }
+    let mut unheard = |_| ();
+    let mut nobody = Watch { is_over: &is_over, interval: None, tell: &mut unheard };
+    let mut meter = Meter::begin(&mut nobody, Duration::MAX, false);
+    bench.verify(options.sabotage, &mut meter)
 }
 
 /// Between two ends of this host: the engine, its floors and guests take turns.

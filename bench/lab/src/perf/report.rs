@@ -59,8 +59,9 @@ pub struct Report {
     /// by as many bare threads in the same run, in microseconds. Not a number (`null`) where the target is on another
     /// host, whose memory no thread here can reach.
     pub floor_us: f64,
-    /// Whether every byte was looked at and found right. A wrong one is an error and no report.
-    pub verified: bool,
+    /// Whether the bytes that were looked at are right; absent (`null`) where none were looked at. Of wrong bytes there is an error and no
+    /// report, so it is never `false` in one.
+    pub verified: Option<bool>,
     /// Bytes that were looked at where they arrived: on this host every block of the pools, after one more pass of each; on
     /// another one every block that a measured round has come to.
     pub bytes_verified: u64,
@@ -189,7 +190,7 @@ impl Report {
             post_us_p50: 0.0,
             cpu_s_per_gb: 0.0,
             floor_us: 0.0,
-            verified: false,
+            verified: None,
             bytes_verified: 0,
             cut_off: None,
             path: ends.peer.path().to_owned(),
@@ -200,7 +201,7 @@ impl Report {
     }
 
     /// Fills in everything that follows from the rounds and from the look at the bytes.
-    pub(super) fn with(mut self, measured: Measured, bytes_verified: u64, cut_off: Option<CutOff>) -> Self {
+    pub(super) fn with(mut self, measured: Measured, verified: Option<u64>, cut_off: Option<CutOff>) -> Self {
         let Measured { samples, bytes, rounds, elapsed, cpu, cpu_bytes, .. } = measured;
         (self.rounds, self.bytes_total, self.elapsed_s) = (rounds, bytes, elapsed.as_secs_f64());
         self.min_us = least(&samples.engine) / 1e3;
@@ -220,7 +221,9 @@ impl Report {
         self.post_us_p50 = (median(&samples.submit) + median(&samples.post)) / 1e3;
         self.cpu_s_per_gb = cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64() / (cpu_bytes as f64 / 1e9));
         self.floor_us = median(&samples.kernel) / 1e3;
-        (self.verified, self.bytes_verified, self.cut_off) = (bytes_verified > 0, bytes_verified, cut_off);
+        let bytes_verified = verified.unwrap_or(0);
+        self.verified = (bytes_verified > 0).then_some(true);
+        (self.bytes_verified, self.cut_off) = (bytes_verified, cut_off);
         self.samples = samples;
         self
     }
@@ -246,7 +249,7 @@ pub(crate) fn example() -> Report {
         post_us_p50: 0.0,
         cpu_s_per_gb: 0.0,
         floor_us: 0.0,
-        verified: false,
+        verified: None,
         bytes_verified: 0,
         cut_off: None,
         path: "same host".to_owned(),
@@ -266,7 +269,7 @@ pub(crate) fn example() -> Report {
     let cpu = Some(Duration::from_micros(64));
     let measured =
         Measured { samples, bytes, rounds: 4, elapsed, cpu, cpu_bytes: bytes, stands: Stretch { from: 0, bytes: 0 } };
-    report.with(measured, bytes, None)
+    report.with(measured, Some(bytes), None)
 }
 
 #[cfg(test)]
@@ -330,7 +333,7 @@ mod tests {
             cpu_bytes: bytes,
             stands: Stretch { from: 0, bytes: 0 },
         };
-        let report = report.with(measured, bytes, None);
+        let report = report.with(measured, Some(bytes), None);
         assert_eq!((report.gbps, report.gbps_p50), (0.048, 16.0));
         assert!(report.cpu_s_per_gb.is_nan());
     }
@@ -348,11 +351,11 @@ mod tests {
             cpu_bytes: bytes,
             stands: Stretch { from: 0, bytes: 0 },
         };
-        let report = example().with(measured, 0, Some(CutOff::Interrupted));
+        let report = example().with(measured, None, Some(CutOff::Interrupted));
         let value = serde_json::to_value(&report).unwrap();
         assert_eq!((&value["gbps"], &value["bytes_total"]), (&1.0.into(), &8_000.into()));
         assert!(["p50_us", "min_us", "p99_us", "gbps_p50"].iter().all(|key| value[key].is_null()), "{value}");
-        assert_eq!((&value["cut_off"], &value["verified"]), (&"interrupted".into(), &false.into()));
+        assert_eq!((&value["cut_off"], &value["verified"]), (&"interrupted".into(), &serde_json::Value::Null));
     }
 
     #[test]

@@ -200,7 +200,7 @@ fn a_measurement_that_is_interrupted_says_what_it_has_and_leaves_nothing() {
         let (status, out, err) = interrupted(&folder, &arguments, signal);
         assert_eq!(status, Some(1), "{out}{err}");
         assert!(out.contains("\ncut off   interrupted\n") && out.contains("\nrate  "), "{out}{err}");
-        assert!(out.ends_with("\nverified  NO: cut off\n"), "{out}");
+        assert!(out.ends_with("\nverified  not looked at: cut off before\n"), "{out}");
         assert_eq!(folder.left_behind(), Vec::<String>::new(), "{transport}");
     }
 }

@@ -141,7 +141,10 @@ fn a_server_that_is_killed_costs_nothing_of_what_was_measured() {
     link.kill_server();
     let ran = running.end();
     assert!(ran.status == 1 && ran.out.contains("\ncut off    ") && ran.out.contains(" Mbit/s)\n"), "{ran:?}");
-    assert!(ran.out.ends_with("\nverified   NO: cut off\n") && ran.err.contains("penstock: cut off: "), "{ran:?}");
+    assert!(
+        ran.out.ends_with("\nverified   not looked at: cut off before\n") && ran.err.contains("penstock: cut off: "),
+        "{ran:?}"
+    );
     assert_eq!(link.folder.left_behind(), Vec::<String>::new());
 }
 
