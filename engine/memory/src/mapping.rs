@@ -11,6 +11,9 @@ use rustix::mm::{self, Advice, MapFlags, MremapFlags, ProtFlags};
 /// Bytes of a huge page that this crate aligns to and asks for.
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
+/// How much is backed by one call of the kernel: signals are not taken before it is over, and threads that map something else wait.
+const POPULATE_STEP_BYTES: u64 = 16 * HUGE_PAGE_BYTES;
+
 /// Bytes of a base page on this machine.
 pub(crate) fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
@@ -84,11 +87,15 @@ impl Mapping {
             Access::Read => Advice::LinuxPopulateRead,
             Access::ReadWrite => Advice::LinuxPopulateWrite,
         };
+        let mut done = 0;
         let errno = loop {
-            // SAFETY: population leaves the contents alone; the range was found inside this mapping.
-            let done = unsafe { mm::madvise(self.base.as_ptr().add(from as usize).cast(), len as usize, advice) };
-            match done {
-                Ok(()) => return Ok(()),
+            if done == len {
+                return Ok(());
+            }
+            let (at, step) = ((from + done) as usize, (len - done).min(POPULATE_STEP_BYTES));
+            // SAFETY: population leaves the contents alone; the range was found inside this mapping, and this is a part of it.
+            match unsafe { mm::madvise(self.base.as_ptr().add(at).cast(), step as usize, advice) } {
+                Ok(()) => done += step,
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(errno) => break errno,
             }
