@@ -79,8 +79,15 @@ impl LabError {
         move |source| Self::Refused { doing, source: source.into() }
     }
 
-    /// The same, or what was seen of a peer that was lost, where that is why.
+    /// The same, or what was seen of a peer that was lost, or that it is shutting down, where that is why.
     pub(crate) fn or_loss_of(self, peer: &Peer<SystemEnv>) -> Self {
+        // Plans, transfers and requests each have their own words for it.
+        let may_be_why =
+            matches!(self, Self::Refused { .. } | Self::Transfer(_) | Self::Service(ServiceError::Ended { .. }));
+        let is_closing = || peer.draining() == Some(Cause::PeerDraining) || peer.ended() == Some(Cause::PeerClosed);
+        if may_be_why && is_closing() {
+            return Self::Service(ServiceError::Closing { peer: peer.name().to_string() });
+        }
         let is_lost = match &self {
             Self::Transfer(fault) => fault.cause == Cause::PeerLost,
             Self::Refused { source, .. } => {

@@ -69,7 +69,7 @@ impl Bench {
         };
         let batches = layout.batches();
         let sets = layout.sets().iter().map(|pairs| prepare_set(&ends, options, &batches, pairs));
-        let sets = sets.collect::<Result<Vec<_>, LabError>>()?;
+        let sets = sets.collect::<Result<Vec<_>, LabError>>().map_err(|error| error.or_loss_of(&ends.peer))?;
         // The destination is fresh memory, in which no word is one of the pattern.
         match options.op {
             Op::Write => layout.fill(ends.near.pool.window()),
