@@ -166,7 +166,8 @@ best first, this_host_only, listens_at, secret_file, secret_made, pool_bytes_max
 rdma: offered, why_not, devices; null where it is not allowed), \
 came (peer, transport, address or null), went (peer, why), ended (drained, told, broken_off).
 
-Whom it turns away it logs to standard error, with the address and why; at most eight lines a second.
+Whom it turns away, and whom it refuses a pool, it logs to standard error, with the address and why; at most eight lines a \
+second of each.
 
 Exit status: 0 if it ended when it was asked to, 1 if it could not start, 2 for arguments or a configuration that make no \
 sense.

@@ -42,7 +42,11 @@ pub(crate) fn run(options: &ServeOptions) -> Result<Ended, Failure> {
     let server = Server::new(&engine, Limits { pool_bytes, peers: PEERS }, &doctor);
     let is_over = || over.is_set() || until.is_some_and(|until| Instant::now() >= until);
     // A reader that has left is no reason to stop serving.
-    let ended = server.serve(is_over, DRAIN, |event| drop(console::print(&line(&event, options.json))));
+    let mut refusals = Refusals { second: Instant::now(), said: 0 };
+    let ended = server.serve(is_over, DRAIN, |event| {
+        refusals.say(&event);
+        drop(console::print(&line(&event, options.json)));
+    });
     drop(engine);
     console::print(&farewell(&ended, options.json))?;
     Ok(Ended::Well)
@@ -177,6 +181,28 @@ fn share(secret: &Path) -> String {
     format!("ssh OTHER 'umask 077; mkdir -p .config/penstock; set -C; cat > .config/penstock/secret' < '{path}'")
 }
 
+/// Says whom it refuses something, at most eight times a second.
+struct Refusals {
+    second: Instant,
+    said: u32,
+}
+
+impl Refusals {
+    const MOST: u32 = 8;
+
+    fn say(&mut self, event: &Event) {
+        let Event::Refused { peer, address, refusal } = event else { return };
+        if self.second.elapsed() >= Duration::from_secs(1) {
+            (self.second, self.said) = (Instant::now(), 0);
+        }
+        self.said += 1;
+        if self.said <= Self::MOST {
+            let from = address.map(|address| format!(" from {address}")).unwrap_or_default();
+            console::complain(&format!("refused {peer}{from}: {refusal}"));
+        }
+    }
+}
+
 fn line(event: &Event, json: bool) -> String {
     match (event, json) {
         (Event::Came { peer, transport, address }, true) => {
@@ -190,6 +216,8 @@ fn line(event: &Event, json: bool) -> String {
             let from = address.map(|address| format!(" from {address}")).unwrap_or_default();
             format!("{peer} came over {transport}{from}\n")
         }
+        // On standard error: [`refused`].
+        (Event::Refused { .. }, _) => String::new(),
         (Event::Went { peer, why }, true) => {
             format!("{}\n", json!({ "event": "went", "peer": peer.as_str(), "why": why }))
         }

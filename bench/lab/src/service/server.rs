@@ -41,6 +41,15 @@ pub enum Event {
         /// From where, if over the network.
         address: Option<SocketAddr>,
     },
+    /// A peer was refused a pool, or everything as there are too many.
+    Refused {
+        /// Its name.
+        peer: EngineName,
+        /// From where it asked, if over the network.
+        address: Option<SocketAddr>,
+        /// Why.
+        refusal: Refusal,
+    },
     /// A peer has gone, with all that it was given.
     Went {
         /// Its name.
@@ -82,6 +91,7 @@ impl<'a> Server<'a> {
             next: AtomicU64::new(1),
             doctor: self.doctor,
             ledger: Mutex::new(Ledger::new()),
+            refused: Mutex::new(Vec::new()),
         };
         std::thread::scope(|scope| {
             let mut desk = Desk { scope, house: &house, limits: self.limits, guests: HashMap::new(), looked: None };
@@ -122,6 +132,7 @@ impl<'s, 'e> Desk<'s, 'e> {
             return;
         }
         self.looked = Some(Instant::now());
+        self.house.take_refused().into_iter().for_each(&mut *tell);
         for peer in self.house.engine.peers() {
             let key = (peer.name().clone(), peer.epoch());
             if peer.ended().is_none() && !self.guests.contains_key(&key) {
@@ -213,7 +224,9 @@ impl<'s, 'e> Desk<'s, 'e> {
         let Some(guest) = self.guest(name) else { return };
         if guest.requests.is_none() {
             if served >= most {
-                return refuse(&guest.peer, number, &format!("{most} peers"));
+                let what = format!("{most} peers");
+                house.has_refused(&guest.peer, Refusal::Busy { what: what.clone() });
+                return refuse(&guest.peer, number, &what);
             }
             let (sender, receiver) = sync_channel(WAITING_MAX);
             let tenant = Tenant::new(house, guest.peer.clone());

@@ -11,6 +11,7 @@ use penstock::{Counter, Engine, Pages, Peer, PoolSpec, Rights, Submit, SubmitErr
 
 use super::charge::Ledger;
 use super::message::{self, About, Answer, Refusal, Request};
+use super::server::Event;
 use crate::layout::{Destination, Layout, LayoutSpec, PLACES_MAX, Stretch};
 use crate::measure::clock;
 use crate::results::machine::Machine;
@@ -19,6 +20,8 @@ use crate::results::machine::Machine;
 const POOLS_MAX: usize = 8;
 /// How long taking a pool back waits for a peer that still writes into it.
 const TAKE_BACK: Duration = Duration::from_secs(2);
+/// Refusals between two looks that are told of.
+const REFUSED_MAX: usize = 64;
 /// How long an answer waits for room at whoever asked.
 const SAY: Duration = Duration::from_secs(5);
 
@@ -60,9 +63,23 @@ pub(super) struct House<'a> {
     pub(super) doctor: &'a (dyn Fn() -> serde_json::Value + Sync),
     /// Whose part of this process's CPU time is which, by numbers of tenants.
     pub(super) ledger: Mutex<Ledger<u64>>,
+    /// Who was refused, and is not told of yet.
+    pub(super) refused: Mutex<Vec<Event>>,
 }
 
 impl House<'_> {
+    /// Somebody was refused. Of too many at once the rest is not told of.
+    pub(super) fn has_refused(&self, peer: &Peer<SystemEnv>, refusal: Refusal) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.len() < REFUSED_MAX {
+            refused.push(Event::Refused { peer: peer.name().clone(), address: peer.address(), refusal });
+        }
+    }
+
+    pub(super) fn take_refused(&self) -> Vec<Event> {
+        std::mem::take(&mut *self.refused.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn ledger(&self) -> MutexGuard<'_, Ledger<u64>> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,7 +125,9 @@ impl<'a> Tenant<'a> {
     fn perform(&mut self, request: &Request) -> Result<Answer, Refusal> {
         match request {
             Request::About => Ok(Answer::About(about(self.house))),
-            Request::Pool { bytes, pages } => self.make(*bytes, *pages),
+            Request::Pool { bytes, pages } => {
+                self.make(*bytes, *pages).inspect_err(|refusal| self.house.has_refused(&self.peer, refusal.clone()))
+            }
             Request::Fill { pool, layout } => {
                 let given = self.find(pool)?;
                 fitting(layout, given.bytes)?.fill(given.pool.window());
