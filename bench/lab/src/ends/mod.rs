@@ -36,7 +36,6 @@ use self::sweep::Making;
 pub use self::sweep::sweep;
 use self::wire::{Command, Reply, TargetSpec};
 use crate::error::LabError;
-use crate::service::Request;
 
 /// How long engines may take to find each other.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -155,12 +154,11 @@ impl Ends {
     }
 
     fn open_there(near: &EndSpec, host: &str) -> Result<Self, LabError> {
-        let request = Request::Pool { bytes: near.pool_bytes, pages: near.pages };
         // No pool is made here before the other host has promised one.
         let engine = near.start_engine()?;
         let peer = engine.connect_address(host, network::CONNECT);
         let peer = peer.map_err(LabError::refused("connect to the other host"))?;
-        let asked = network::Asked::begin(&engine, peer.clone(), &request)?;
+        let asked = network::Asked::begin(&engine, peer.clone(), near.pool_bytes, near.pages)?;
         let near = near.furnish(engine)?;
         let (served, remote, counter) = asked.finish(&near.engine)?;
         let far = near.pool.window().clone();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use penstock::config::{ConfigError, TcpIo, VerbsConnect};
+use penstock::config::{ConfigError, PagesChoice, TcpIo, VerbsConnect};
 use penstock::{Config, Engine, Peer, RemoteRegion, SystemEnv};
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +11,8 @@ use super::end::End;
 use super::wire::{Command, Reply};
 use crate::error::LabError;
 use crate::layout::{LayoutSpec, Stretch};
+use crate::perf::room::refuse_pools;
+use crate::service::tenant::machine_mark;
 use crate::service::{About, Answer, Client, Refusal, Request, ServiceError};
 
 /// How long the other host may take to come into touch: its name is looked up, and a lost packet is sent again.
@@ -107,10 +109,20 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Has the peer make a pool, and waits until it has made it or has not refused it.
-    pub(super) fn begin(engine: &Engine, peer: Peer<SystemEnv>, request: &Request) -> Result<Self, LabError> {
+    /// Has the peer make a pool of so many bytes, and waits until it has made it or has not refused it. Refuses it first where the peer is
+    /// on this very machine, which has no room for two.
+    pub(super) fn begin(
+        engine: &Engine,
+        peer: Peer<SystemEnv>,
+        bytes: u64,
+        pages: PagesChoice,
+    ) -> Result<Self, LabError> {
         let mut client = Client::new(peer);
         let about = client.about(engine, CONNECT)?;
+        if about.machine.is_some() && about.machine == machine_mark() {
+            refuse_pools(2, bytes, 0)?;
+        }
+        let request = &Request::Pool { bytes, pages };
         let number = client.begin(request, CONNECT)?;
         let answer = match client.answer(engine, number, REFUSAL) {
             Ok(answer) => Some(answer),

@@ -34,7 +34,7 @@ pub mod options;
 mod pace;
 mod post;
 pub mod report;
-mod room;
+pub(crate) mod room;
 pub mod watch;
 
 use std::time::{Duration, Instant};

@@ -16,17 +16,23 @@ pub(super) fn refuse_too_large(options: &Options) -> Result<(), LabError> {
     let pools = if options.network.host.is_some() { 1 } else { 2 };
     let spec = options.layout();
     let beside = spec.places().saturating_mul(PLACE_BYTES);
-    let asked = spec.pool_bytes().saturating_mul(pools).saturating_add(beside);
-    // The rest of the system lives on the last tenth.
-    if let Some(left) = left().filter(|left| asked > left / 10 * 9) {
-        return Err(LabError::TooLarge { pools, each: spec.pool_bytes(), left });
-    }
+    refuse_pools(pools, spec.pool_bytes(), beside)?;
     if spec.places() > PLACES_MAX {
         let mend =
             "its pool has more than 8 million places for blocks; use larger blocks or a smaller pool (--pool-mib)";
         return Err(LabError::Option { option: "the workload", mend });
     }
     Ok(())
+}
+
+/// Refuses so many pools of this host that are more than there is, with so many bytes beside them.
+pub(crate) fn refuse_pools(pools: u64, each: u64, beside: u64) -> Result<(), LabError> {
+    let asked = each.saturating_mul(pools).saturating_add(beside);
+    // The rest of the system lives on the last tenth.
+    match left().filter(|left| asked > left / 10 * 9) {
+        Some(left) => Err(LabError::TooLarge { pools, each, left }),
+        None => Ok(()),
+    }
 }
 
 /// Bytes that this process and its children can still have, if the system says so: what the machine has, and every control group above.
@@ -77,6 +83,7 @@ mod tests {
         assert!(refused.to_string().contains("--pool-mib"), "{refused}");
         options.network.host = Some("another:1".to_owned());
         assert!(refuse_too_large(&options).is_ok(), "the other one is made elsewhere");
+        assert!(refuse_pools(1, left / 10 * 6, 0).is_ok() && refuse_pools(2, left / 10 * 6, 0).is_err());
         options.pool_bytes_min = u64::MAX / 2;
         assert!(refuse_too_large(&options).is_err());
     }

@@ -173,6 +173,9 @@ pub struct About {
     pub kernel: String,
     /// Its host's memory, in GiB.
     pub memory_gib: f64,
+    /// The mark of its machine, by which one that is called by its own address is known.
+    #[serde(default)]
+    pub machine: Option<u64>,
     /// Bytes of pools that it makes for all peers together.
     pub pool_bytes_max: u64,
     /// The transports it allows.

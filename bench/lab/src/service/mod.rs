@@ -13,7 +13,7 @@ mod charge;
 pub mod client;
 pub mod message;
 pub mod server;
-mod tenant;
+pub(crate) mod tenant;
 
 pub use self::client::{Client, ServiceError};
 pub use self::message::{About, Answer, Refusal, Request};
