@@ -77,7 +77,7 @@ fn host_death(lab: &Lab) -> Outcome {
     let told = cut.elapsed();
     let last = perf.lines.iter().rev().find(|line| !line.text.is_empty()).map_or("", |line| line.text.as_str());
     lab.note(&format!("{:.1} s after the host died: {last}", told.as_secs_f64()));
-    if perf.end.is_success() || !last.contains("gone") {
+    if perf.end.is_success() || !last.contains("was lost") {
         return Err(format!("it {}, saying {last}", perf.end).into());
     }
     if told > TOLD_WITHIN {
