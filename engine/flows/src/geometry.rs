@@ -42,7 +42,7 @@ impl Stripe {
     }
 
     /// The blocks that have some of these bytes, as a range: first, and one behind the last.
-    fn blocks_in(&self, offset: u64, len: u64) -> std::ops::Range<u32> {
+    pub(crate) fn blocks_in(&self, offset: u64, len: u64) -> std::ops::Range<u32> {
         let end = offset.saturating_add(len);
         if len == 0 || end <= self.base {
             return 0..0;

@@ -19,6 +19,17 @@ pub enum Holder {
     },
     /// A swap.
     Swap,
+    /// What is kept of a request that has ended.
+    Pin {
+        /// The request.
+        request: RequestId,
+    },
+    /// A child into whose blocks its parent's are copied.
+    Child,
+    /// A chunk that is handed to another stage.
+    Put,
+    /// A chunk that is fetched.
+    Get,
 }
 
 impl fmt::Display for Holder {
@@ -27,11 +38,15 @@ impl fmt::Display for Holder {
             Self::Transfer { transfer, request: Some(request), .. } => write!(out, "request {request:?} ({transfer})"),
             Self::Transfer { transfer, request: None, .. } => write!(out, "{transfer}, which has ended"),
             Self::Swap => write!(out, "a swap"),
+            Self::Pin { request } => write!(out, "the pin of request {request:?}"),
+            Self::Child => write!(out, "a child that copies its parent's blocks there"),
+            Self::Put => write!(out, "a put of the relay"),
+            Self::Get => write!(out, "a get of the relay"),
         }
     }
 }
 
-/// Why a block is not taken: a transfer of this engine has it. Nothing has changed.
+/// Why a block is not taken: somebody of this engine has it. Nothing has changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BlockHeld {
     /// Bytes may land in it.

@@ -16,6 +16,7 @@ use penstock_core::{EngineName, Moment};
 use penstock_session::RequestId;
 
 use crate::action::Ticket;
+use crate::held::BlockHeld;
 use crate::lifecycle::{BlockRef, Lifecycle, LifecycleError, Report, Verdict};
 
 pub mod abroad;
@@ -206,6 +207,9 @@ pub enum PinError {
         /// What was named.
         parent: RequestId,
     },
+    /// A block that something is being written to.
+    #[error(transparent)]
+    Held(Box<BlockHeld>),
     /// Blocks of other sizes than the layout's.
     #[error(
         "blocks of group {group} have {found} tokens, and those of the layout {layout}: name the group's layout, or its size"

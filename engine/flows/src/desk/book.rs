@@ -1,42 +1,27 @@
-//! Which blocks are written and read by whom in this engine: any number of transfers read a block, and one writes it, alone.
+//! Which blocks are written and read by whom in this engine: any number read a block, and one writes it, alone.
 //!
-//! A block is known by where it lies: by the region, and by where its number leads in the layout's first buffer. So two layouts that lie in
-//! different parts of a region have nothing to do with each other, and two that number the same memory alike are one.
+//! A block is known by where it lies. What numbers blocks of a region alike, in the same stripes, has one page; pages whose stripes have
+//! bytes in common know each other, and a block is looked up in each of them. So layouts that lie in different parts of a region have
+//! nothing to do with each other, and those that have a part in common have the blocks of that part in common.
 
 use std::collections::BTreeMap;
 
 use penstock_core::planted::{self, Bug};
 use penstock_session::transfers::table::EntryKey;
 
+use self::ground::Ground;
+pub use self::uses::{Access, Placed, UseKey, User};
+use self::uses::{ExtentsUse, Use};
 use super::Desk;
 use super::calls::CallError;
 use super::flow::Flow;
-use crate::action::RegionRef;
 use crate::held::{BlockHeld, Holder};
 use crate::input::{Leg, SinkLegs};
 use crate::layout::Layout;
 use crate::partners::LayoutKey;
 
-/// How blocks are numbered somewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ground {
-    region: RegionRef,
-    base: u64,
-    stride: u64,
-}
-
-impl Ground {
-    /// Blocks of a region, the first of which begins there.
-    pub(super) fn new(region: RegionRef, base: u64, stride: u64) -> Self {
-        Self { region, base, stride }
-    }
-
-    fn of(layout: &Layout) -> Self {
-        let first = layout.buffers().iter().min_by_key(|buffer| buffer.base);
-        let (base, stride) = first.map_or((0, 0), |first| (first.base, first.stride));
-        Self::new(layout.region(), base, stride)
-    }
-}
+pub(super) mod ground;
+mod uses;
 
 /// A place in the book where the blocks of one ground stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,15 +35,28 @@ struct Block {
     readers: u32,
 }
 
+/// How many puts and gets are at some of a block's bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Marks {
+    writers: u32,
+    readers: u32,
+}
+
 /// Not a place of a transfer: a swap writes it.
 const SWAP: u32 = u32::MAX;
+/// Nor is this: somebody else does.
+const USE: u32 = u32::MAX - 1;
 
 #[derive(Debug)]
 struct Page {
     ground: Ground,
-    /// Layouts, transfers and swaps of it.
+    /// Layouts, transfers, swaps and others of it.
     users: usize,
     blocks: Vec<Block>,
+    /// Nothing as long as nobody has put or got anything there.
+    marks: Vec<Marks>,
+    /// Pages that may have bytes of these blocks.
+    near: Vec<PageId>,
 }
 
 /// Who writes.
@@ -68,6 +66,8 @@ pub(super) enum Writer {
     Transfer(EntryKey),
     /// A swap.
     Swap,
+    /// Somebody else.
+    Use,
 }
 
 impl Writer {
@@ -75,6 +75,7 @@ impl Writer {
         match self {
             Self::Transfer(key) => key.place() as u32 + 1,
             Self::Swap => SWAP,
+            Self::Use => USE,
         }
     }
 }
@@ -83,8 +84,12 @@ impl Writer {
 #[derive(Debug, Default)]
 pub(super) struct Book {
     pages: Vec<Option<Page>>,
-    by_ground: BTreeMap<Ground, u32>,
     by_layout: BTreeMap<LayoutKey, PageId>,
+    last_use: u64,
+    /// Whatever is neither a transfer nor a swap and has whole blocks.
+    uses: BTreeMap<UseKey, Use>,
+    /// Puts and gets, which have bytes.
+    extents: BTreeMap<UseKey, ExtentsUse>,
 }
 
 impl Book {
@@ -109,18 +114,35 @@ impl Book {
 
     /// Somebody has blocks of this ground from now on.
     pub(super) fn join(&mut self, ground: Ground) -> PageId {
-        let at = *self.by_ground.entry(ground).or_insert_with(|| {
-            let free = self.pages.iter().position(Option::is_none).unwrap_or(self.pages.len());
-            if free == self.pages.len() {
-                self.pages.push(None);
-            }
-            self.pages[free] = Some(Page { ground, users: 0, blocks: Vec::new() });
-            free as u32
-        });
-        if let Some(page) = self.page_mut(PageId(at)) {
+        let there = self.pages.iter().position(|page| page.as_ref().is_some_and(|page| page.ground == ground));
+        let id = match there {
+            Some(at) => PageId(at as u32),
+            None => self.begin_page(ground),
+        };
+        if let Some(page) = self.page_mut(id) {
             page.users += 1;
         }
-        PageId(at)
+        id
+    }
+
+    fn begin_page(&mut self, ground: Ground) -> PageId {
+        let free = self.pages.iter().position(Option::is_none).unwrap_or(self.pages.len());
+        if free == self.pages.len() {
+            self.pages.push(None);
+        }
+        let id = PageId(free as u32);
+        let mut near = Vec::new();
+        for (at, page) in self.pages.iter_mut().enumerate() {
+            if let Some(page) =
+                page.as_mut().filter(|page| page.ground.may_meet(&ground) && !planted::is(Bug::BlockOfOneLayout))
+            {
+                page.near.push(id);
+                near.push(PageId(at as u32));
+            }
+        }
+        self.pages[free] = Some(Page { ground, users: 0, blocks: Vec::new(), marks: Vec::new(), near });
+        self.mark_page(id);
+        id
     }
 
     /// Somebody has none any more.
@@ -128,9 +150,9 @@ impl Book {
         let Some(known) = self.page_mut(page) else { return };
         known.users -= 1;
         if known.users == 0 {
-            let ground = known.ground;
-            self.by_ground.remove(&ground);
             self.pages[page.0 as usize] = None;
+            self.pages.iter_mut().flatten().for_each(|other| other.near.retain(|near| *near != page));
+            self.unmark_page(page);
         }
     }
 
@@ -149,6 +171,18 @@ impl Book {
 
     fn at(&self, page: PageId, block: u32) -> Block {
         self.page(page).and_then(|page| page.blocks.get(block as usize)).copied().unwrap_or_default()
+    }
+
+    /// What of a block stands in its page, and in those that may have bytes of it.
+    fn around(&self, page: PageId, block: u32) -> impl Iterator<Item = (PageId, Block)> + '_ {
+        let near = self.page(page).map_or(&[][..], |page| &page.near);
+        std::iter::once(page).chain(near.iter().copied()).map(move |at| (at, self.at(at, block)))
+    }
+
+    /// Whether these two pages mean some of the same bytes by a block.
+    fn meet_at(&self, page: PageId, other: PageId, block: u32) -> bool {
+        let both = self.page(page).zip(self.page(other));
+        page == other || both.is_some_and(|(page, other)| page.ground.meet_at(&other.ground, block))
     }
 
     fn change(&mut self, page: PageId, blocks: impl Iterator<Item = u32>, change: impl Fn(&mut Block)) {
@@ -185,52 +219,73 @@ impl Book {
 
     /// Whether nobody has anything.
     pub(super) fn is_clear(&self) -> bool {
-        let mut blocks = self.pages.iter().flatten().flat_map(|page| &page.blocks);
+        let pages = || self.pages.iter().flatten();
+        let (mut blocks, mut marks) = (pages().flat_map(|page| &page.blocks), pages().flat_map(|page| &page.marks));
         blocks.all(|block| (block.writer, block.readers) == (0, 0))
+            && marks.all(|marks| (marks.writers, marks.readers) == (0, 0))
+            && self.uses.is_empty()
+            && self.extents.is_empty()
     }
 }
 
 impl Desk {
-    /// Whether these can be written for this transfer, or for a swap: nobody reads them, and nobody else writes them.
+    /// Whether these can be written for this transfer, or for somebody else: nobody reads them, and nobody else writes them.
     pub(super) fn may_write(
         &self,
         page: PageId,
-        blocks: impl Iterator<Item = u32>,
+        mut blocks: impl Iterator<Item = u32>,
         writer: Option<EntryKey>,
     ) -> Result<(), BlockHeld> {
         // What is granted twice within a transfer is its own to refuse.
-        let own = writer.map_or(SWAP, |key| Writer::Transfer(key).mark());
-        let is_own = |at: Block| at.writer == 0 || at.writer == own && writer.is_some();
-        let mut looked = blocks.map(|block| (block, self.book.at(page, block)));
-        match looked.find(|(_, at)| at.readers > 0 || !is_own(*at)) {
-            None => Ok(()),
-            Some(_) if planted::is(Bug::GrantedTwice) => Ok(()),
-            Some((block, at)) if at.readers > 0 => Err(BlockHeld::Read { block, by: self.reader_of(page, block) }),
-            Some((block, at)) => match self.writer_of(at.writer) {
-                (by, Some(legs)) if legs.leg_with(block) == Some(Leg::Landed) => Err(BlockHeld::Untaken { block, by }),
-                (by, _) => Err(BlockHeld::Written { block, by }),
-            },
+        let own = writer.map(|key| Writer::Transfer(key).mark());
+        blocks.try_for_each(|block| {
+            for (at, found) in self.book.around(page, block) {
+                let is_free = found.readers == 0 && (found.writer == 0 || at == page && Some(found.writer) == own);
+                if is_free || planted::is(Bug::GrantedTwice) || !self.book.meet_at(page, at, block) {
+                    continue;
+                }
+                return Err(self.why_not_written(at, block, found));
+            }
+            self.no_extents_at(page, block, Access::Write)
+        })
+    }
+
+    fn why_not_written(&self, page: PageId, block: u32, at: Block) -> BlockHeld {
+        if at.readers > 0 {
+            return BlockHeld::Read { block, by: self.reader_of(page, block) };
+        }
+        match self.writer_of(page, block, at.writer) {
+            (by, Some(legs)) if legs.leg_with(block) == Some(Leg::Landed) => BlockHeld::Untaken { block, by },
+            (by, _) => BlockHeld::Written { block, by },
         }
     }
 
     /// Whether these can be read: what is written there is there.
-    pub(super) fn may_read(&self, page: PageId, blocks: impl Iterator<Item = u32>) -> Result<(), BlockHeld> {
-        for block in blocks {
-            let at = self.book.at(page, block);
-            if at.writer == 0 {
-                continue;
+    pub(super) fn may_read(&self, page: PageId, mut blocks: impl Iterator<Item = u32>) -> Result<(), BlockHeld> {
+        blocks.try_for_each(|block| {
+            for (at, found) in self.book.around(page, block) {
+                if found.writer == 0 || planted::is(Bug::GrantedTwice) || !self.book.meet_at(page, at, block) {
+                    continue;
+                }
+                self.is_there(at, block, found.writer)?;
             }
-            let (by, legs) = self.writer_of(at.writer);
-            let is_there = legs.is_some_and(|legs| legs.leg_with(block) == Some(Leg::Landed));
-            if !is_there && !planted::is(Bug::GrantedTwice) {
-                return Err(BlockHeld::Written { block, by });
-            }
+            self.no_extents_at(page, block, Access::Read)
+        })
+    }
+
+    /// Whether what this one writes is there.
+    fn is_there(&self, page: PageId, block: u32, writer: u32) -> Result<(), BlockHeld> {
+        match self.writer_of(page, block, writer) {
+            (_, Some(legs)) if legs.leg_with(block) == Some(Leg::Landed) => Ok(()),
+            (by, _) => Err(BlockHeld::Written { block, by }),
         }
-        Ok(())
     }
 
     /// Who writes, and its legs.
-    fn writer_of(&self, mark: u32) -> (Holder, Option<&SinkLegs>) {
+    fn writer_of(&self, page: PageId, block: u32, mark: u32) -> (Holder, Option<&SinkLegs>) {
+        if mark == USE {
+            return (self.user_of(page, block, Access::Write).unwrap_or(Holder::Swap), None);
+        }
         let key = if mark == SWAP { None } else { self.transfers.key_at(mark as usize - 1) };
         (self.holder(key), key.and_then(|key| self.looked_sink(key)))
     }
@@ -241,7 +296,10 @@ impl Desk {
             let has = |(blocks, once): (&[u32], Option<u32>)| blocks.contains(&block) || once == Some(block);
             held.is_reading && held.page == Some(page) && held.flow.read_blocks().is_some_and(has)
         });
-        self.holder(its.map(|(key, _)| key))
+        match its {
+            Some((key, _)) => self.holder(Some(key)),
+            None => self.user_of(page, block, Access::Read).unwrap_or(Holder::Swap),
+        }
     }
 
     fn holder(&self, key: Option<EntryKey>) -> Holder {

@@ -9,10 +9,12 @@ use penstock_core::{Cause, Moment};
 use penstock_session::RequestId;
 
 use super::Desk;
-use super::book::{Book, Ground, PageId, Writer};
+use super::book::ground::Ground;
+use super::book::{Book, PageId, Writer};
 use super::names::{self, Part};
 use crate::action::Action;
 use crate::event::Event;
+use crate::geometry::Stripe;
 use crate::lifecycle::{self, Lifecycle, LifecycleError, Swap, SwapAsk, SwapKey, SwapNews, SwapWay};
 
 /// The most devices whose requests one engine tracks.
@@ -230,8 +232,13 @@ impl Desk {
             return Err(LifecycleError::TooManySwaps { most: device.swaps_most });
         }
         let (path, way) = (&ask.path, ask.way);
-        let base = path.layers.iter().map(|(host, _)| *host).min().unwrap_or(0);
-        let ground = Ground::new(path.host, base, path.strides.0);
+        let stripe = |(base, _): &(u64, u64)| Stripe {
+            base: *base,
+            stride: path.strides.0,
+            len: path.block_bytes,
+            blocks: u32::MAX,
+        };
+        let ground = Ground::new(path.host, path.layers.iter().map(stripe));
         let blocks: Vec<u32> = ask.pairs.iter().map(|(_, host)| host.index).collect();
         let page = self.book.join(ground);
         let free = match way {

@@ -60,6 +60,7 @@ use penstock_session::{PeerKey, RequestId, Said, TransferId};
 
 use self::abroad::Abroad;
 use self::book::Book;
+pub use self::book::{Access, Placed, UseKey, User};
 pub use self::calls::{CallError, Consume, Produce, Sinks};
 pub use self::check::Broken;
 use self::flow::{Flow, Held, Memory};
@@ -286,7 +287,13 @@ impl Desk {
         if self.telling.is_next(self.actions.is_empty()) {
             return Some(Action::Tell);
         }
-        let Some(action) = self.actions.pop_front() else { return self.relays.poll_action() };
+        let Some(action) = self.actions.pop_front() else {
+            let action = self.relays.poll_action();
+            if let Some(Action::Free { ticket }) = action {
+                self.book.let_go(ticket);
+            }
+            return action;
+        };
         if self.actions.is_empty() {
             // What comes next goes where this was, and not through all of the memory that a burst has left behind.
             self.actions.clear();

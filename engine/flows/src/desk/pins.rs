@@ -1,13 +1,16 @@
 //! What is kept of requests that have ended, for their children, as the desk keeps it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use penstock_core::Moment;
+use penstock_core::planted::{self, Bug};
 use penstock_session::RequestId;
 
-use super::{Desk, DeviceKey};
-use crate::action::Action;
-use crate::continuation::{self, Finished, Home, Inherited, Keep, Miss, PinError, Pins, WaitKey};
+use super::book::Book;
+use super::{Access, Desk, DeviceKey, Placed, User};
+use crate::action::{Action, Ticket};
+use crate::continuation::{self, Finished, Home, Inherited, Keep, Miss, Parent, PinError, PinKey, Pins, WaitKey};
 use crate::lifecycle::{LifecycleError, Report};
 
 /// The pins of one engine, once somebody has asked for them.
@@ -25,10 +28,15 @@ impl std::fmt::Debug for Keeping {
 }
 
 impl Keeping {
-    fn drain(&mut self, actions: &mut VecDeque<Action>) {
+    fn drain(&mut self, actions: &mut VecDeque<Action>, book: &mut Book) {
         let Some(pins) = &mut self.pins else { return };
         self.answers.extend(std::iter::from_fn(|| pins.next_answer()));
-        actions.extend(std::iter::from_fn(|| pins.poll_action()));
+        while let Some(action) = pins.poll_action() {
+            if let Action::Free { ticket } = action {
+                book.let_go(ticket);
+            }
+            actions.push_back(action);
+        }
     }
 
     pub(super) fn deadline(&self) -> Moment {
@@ -60,8 +68,33 @@ impl Desk {
     /// Calls what keeps blocks of requests that have ended; nothing if nobody has opened it.
     pub fn call_pins<R>(&mut self, call: impl FnOnce(&mut Pins) -> R) -> Option<R> {
         let answer = self.keeping.pins.as_mut().map(call);
-        self.keeping.drain(&mut self.actions);
+        self.keeping.drain(&mut self.actions, &mut self.book);
         answer
+    }
+
+    /// Keeps the blocks of a request that ends, as for [`Pins::pin`]: nobody writes to them until they are let go. Blocks that are being
+    /// written are refused. Nothing if nobody has opened it.
+    pub fn pin(
+        &mut self,
+        parent: Parent,
+        tickets: Vec<Ticket>,
+        placed: Vec<(Placed, Vec<u32>)>,
+        ttl: Duration,
+        now: Moment,
+    ) -> Option<Result<PinKey, PinError>> {
+        if !planted::is(Bug::PinnedWhileWritten)
+            && let Err(held) = self.may_use(&placed, Access::Read)
+        {
+            return Some(Err(PinError::Held(Box::new(held))));
+        }
+        let (user, ticket) = (User::Pin(parent.request.clone()), tickets.first().copied());
+        let pinned = self.call_pins(|pins| pins.pin(parent, tickets, ttl, now))?;
+        if let (Ok(_), Some(ticket)) = (&pinned, ticket)
+            && !planted::is(Bug::PinnedWhileWritten)
+        {
+            self.note_kept(ticket, placed, &user);
+        }
+        Some(pinned)
     }
 
     /// Looks at it.
@@ -74,13 +107,23 @@ impl Desk {
         &mut self,
         device: DeviceKey,
         end: (&RequestId, u64, &Report),
-        kept: Keep,
+        mut kept: Keep,
+        placed: Vec<(Placed, Vec<u32>)>,
         now: Moment,
     ) -> Result<Finished, LifecycleError> {
+        if kept.blocks.is_ok()
+            && let Err(held) = self.may_use(&placed, Access::Read)
+        {
+            kept.blocks = Err(PinError::Held(Box::new(held)));
+        }
+        let (user, ticket) = (User::Pin(kept.parent.request.clone()), kept.tickets.first().copied());
         let Some(mut pins) = self.keeping.pins.take() else { return Err(LifecycleError::NoDevice) };
         let finished = self.call_device(device, |lives| continuation::finish(lives, &mut pins, end, kept, now));
         self.keeping.pins = Some(pins);
-        self.keeping.drain(&mut self.actions);
+        self.keeping.drain(&mut self.actions, &mut self.book);
+        if let (Ok(Finished { pin: Some(Ok(_)), .. }), Some(ticket)) = (&finished, ticket) {
+            self.note_kept(ticket, placed, &user);
+        }
         finished
     }
 
@@ -162,7 +205,7 @@ mod tests {
         let device = desk.open_device(lifecycle::Settings::default()).unwrap();
         let life = desk.call_device(device, |lives| lives.tracker_mut().open(request("a"), 1)).unwrap();
         let end = request("a");
-        let finished = desk.finish_and_pin(device, (&end, life, &Report::Removed), keep(Ticket(7)), NOW);
+        let finished = desk.finish_and_pin(device, (&end, life, &Report::Removed), keep(Ticket(7)), vec![], NOW);
         assert!(matches!(finished, Ok(Finished { pin: Some(Ok(_)), verdict: lifecycle::Verdict::Remove })));
         assert_eq!(desk.deadline(), NOW + TTL);
         let child = desk.call_pins(|pins| pins.inherit(&ask("b", "a"), NOW)).unwrap().unwrap();
@@ -174,7 +217,7 @@ mod tests {
         assert_eq!(freed(&mut desk), [Ticket(7)]);
         assert_eq!(desk.metrics().pins.pins, 0);
         // A second report of the same end keeps nothing.
-        let late = desk.finish_and_pin(device, (&end, life, &Report::Aborted), keep(Ticket(8)), NOW);
+        let late = desk.finish_and_pin(device, (&end, life, &Report::Aborted), keep(Ticket(8)), vec![], NOW);
         assert!(matches!(late, Ok(Finished { pin: None, verdict: lifecycle::Verdict::NoOp })));
     }
 

@@ -402,6 +402,11 @@ impl Relays {
         self.puts.keeps().chain(self.gets.keeps()).chain(self.out.let_go())
     }
 
+    /// Whether this ticket is let go, and that was not carried out yet.
+    pub fn is_let_go(&self, ticket: Ticket) -> bool {
+        self.out.let_go().any(|its| its == ticket)
+    }
+
     /// Early frames and their bytes, and tombstones.
     pub fn kept(&self) -> (usize, usize, usize) {
         let (frames, bytes) = self.early.kept();

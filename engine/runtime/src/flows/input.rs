@@ -171,8 +171,9 @@ impl<E: Env> Engine<E> {
 
 impl<E: Env> Input<E> {
     /// Grants blocks for the next leg, which are kept until what it brought was taken. Answers its number. Blocks of another pool than
-    /// the layout's are refused, and so is a block that another transfer of this engine writes, reads, or has brought something to that was
-    /// not taken: the error says which block, and whose it is.
+    /// the layout's are refused, and so is a block that anything else of this engine writes or reads (a transfer, a swap, a pin, a put, a get,
+    /// a child that copies its parent's blocks), or that a transfer has brought something to that was not taken: the error says which block,
+    /// and whose it is. What another layout of the region has of the same memory counts.
     pub fn grant(&self, blocks: &Blocks) -> Result<u32, FlowError> {
         self.grant_with(blocks, 0, None)
     }

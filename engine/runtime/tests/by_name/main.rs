@@ -12,4 +12,5 @@ mod pull;
 mod quiet;
 mod readiness;
 mod relay;
+mod used;
 mod whole_swaps;

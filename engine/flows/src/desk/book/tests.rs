@@ -204,6 +204,13 @@ fn a_block_is_written_for_one_transfer_alone_and_who_asks_for_it_too_hears_whose
     case.assert_nothing_is_left(&[one, other, reader]);
 }
 
+impl BlockHeld {
+    fn block(&self) -> u32 {
+        let (Self::Written { block, .. } | Self::Untaken { block, .. } | Self::Read { block, .. }) = self;
+        *block
+    }
+}
+
 #[test]
 fn many_read_a_block_and_nobody_writes_it_until_all_of_them_are_done() {
     let mut case = Case::new();
@@ -260,6 +267,34 @@ fn layouts_that_lie_elsewhere_have_other_blocks_and_those_that_lie_alike_the_sam
     case.desk.remove_layout(case.layout);
     assert!(matches!(held(case.grant(three, &[1])), BlockHeld::Written { .. }));
     case.assert_nothing_is_left(&[one, two, three]);
+}
+
+#[test]
+fn layouts_that_have_some_memory_in_common_have_these_blocks_in_common_and_others_not() {
+    let mut case = Case::new();
+    // The second layer of `kv` alone, and its first one alone.
+    let part = |case: &mut Case, label: &str, layer: usize| {
+        let whole = news(label, 0);
+        case.desk.add_layout(LayoutNews { buffers: vec![whole.buffers[layer]], ..whole }, 1 << 20).unwrap()
+    };
+    let (upper, lower) = (part(&mut case, "upper", 1), part(&mut case, "lower", 0));
+    let (whole, above, below) = (case.consume(1), case.consume_in(upper, 2, false), case.consume_in(lower, 3, false));
+    case.grant(whole, &[1]).unwrap();
+    assert_eq!(held(case.grant(above, &[1])), BlockHeld::Written { block: 1, by: sink(1) });
+    assert_eq!(held(case.grant(below, &[1])), BlockHeld::Written { block: 1, by: sink(1) });
+    // Two layers of one block lie apart, and whoever has both meets both.
+    case.grant(above, &[2]).unwrap();
+    case.grant(below, &[2]).unwrap();
+    assert_eq!(held(case.grant(whole, &[2])).block(), 2);
+    let reader = case.produce(4);
+    assert_eq!(held(case.chunk(reader, &[2])).block(), 2);
+    case.chunk(reader, &[5]).unwrap();
+    assert_eq!(held(case.grant(above, &[5])), BlockHeld::Read { block: 5, by: source(4) });
+    // One that comes while they are at it.
+    let late = part(&mut case, "late", 1);
+    let late = case.consume_in(late, 5, false);
+    assert_eq!(held(case.grant(late, &[1])), BlockHeld::Written { block: 1, by: sink(1) });
+    case.assert_nothing_is_left(&[whole, above, below, reader, late]);
 }
 
 #[test]
@@ -358,4 +393,49 @@ fn who_has_failed_before_anything_was_granted_is_named_at_once_and_so_is_success
     let finished = case.finished();
     assert_eq!((finished.failed, finished.received), (vec![request(1)], vec![request(2)]));
     case.assert_nothing_is_left(&[failed, well]);
+}
+
+/// Puts and gets go by bytes: parts of a block that lie apart, and layouts that come later.
+#[test]
+fn bytes_are_written_by_one_alone_whatever_layout_they_are_looked_at_by() {
+    let mut case = Case::new();
+    let region = case.desk.layout(case.layout).unwrap().region();
+    let begin = |case: &mut Case, extents: &[(u64, u64)], access: Access, user: User| {
+        let ticket = case.ticket();
+        case.desk.begin_extents_use(ticket, (region, extents), (access, true), user).map(|()| ticket)
+    };
+    // The first half of block 1 in layer 0, and its second half.
+    let get = begin(&mut case, &[(128, 64)], Access::Write, User::Get).unwrap();
+    let other = begin(&mut case, &[(192, 64)], Access::Write, User::Get).unwrap();
+    let again = begin(&mut case, &[(160, 8)], Access::Read, User::Put);
+    assert_eq!(again, Err(BlockHeld::Written { block: 1, by: Holder::Get }));
+    let (one, reader) = (case.consume(1), case.produce(2));
+    assert_eq!(held(case.grant(one, &[0, 1])), BlockHeld::Written { block: 1, by: Holder::Get });
+    assert_eq!(held(case.chunk(reader, &[1])), BlockHeld::Written { block: 1, by: Holder::Get });
+    // Layer 1 is not touched, and layer 0 is, by whatever layout.
+    let of_layer = |case: &mut Case, label: &str, layer: usize| {
+        let whole = news(label, 0);
+        let key = case.desk.add_layout(LayoutNews { buffers: vec![whole.buffers[layer]], ..whole }, 1 << 20).unwrap();
+        case.consume_in(key, 3 + layer as u8, false)
+    };
+    let (lower, upper) = (of_layer(&mut case, "lower", 0), of_layer(&mut case, "upper", 1));
+    assert_eq!(held(case.grant(lower, &[1])), BlockHeld::Written { block: 1, by: Holder::Get });
+    case.grant(upper, &[1]).unwrap();
+    case.desk.end_kept_use(get);
+    assert_eq!(held(case.grant(lower, &[1])).block(), 1);
+    case.desk.end_kept_use(other);
+    case.grant(lower, &[1]).unwrap();
+    // Many read, and nobody writes there.
+    let puts = [0, 1].map(|_| begin(&mut case, &[(256, 128)], Access::Read, User::Put).unwrap());
+    case.chunk(reader, &[2]).unwrap();
+    assert!(matches!(held(case.grant(one, &[2])), BlockHeld::Read { block: 2, .. }));
+    let get = begin(&mut case, &[(300, 1)], Access::Write, User::Get);
+    assert_eq!(get, Err(BlockHeld::Read { block: 2, by: source(2) }));
+    puts.into_iter().for_each(|put| case.desk.end_kept_use(put));
+    let child = case.desk.begin_use(case.layout, vec![6], Access::Write, User::Child).unwrap();
+    assert_eq!(held(case.grant(one, &[6])), BlockHeld::Written { block: 6, by: Holder::Child });
+    let get = begin(&mut case, &[(6 * 128, 1)], Access::Write, User::Get);
+    assert_eq!(get, Err(BlockHeld::Written { block: 6, by: Holder::Child }));
+    case.desk.end_use(child);
+    case.assert_nothing_is_left(&[one, reader, lower, upper]);
 }

@@ -70,14 +70,16 @@ use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Env, RegionId};
-use penstock_flows::action::Ticket;
+use penstock_flows::action::{RegionRef, Ticket};
 use penstock_flows::continuation::{Ask, Child, Inherited as Given, Keep, Pins as Keeper};
 pub use penstock_flows::continuation::{
     Finished as Ended, Group, Home, Isolation, Metrics as PinMetrics, Miss, Parent, PinError, PinKey,
     Settings as PinSettings,
 };
+use penstock_flows::desk::{Access, Placed, UseKey, User};
+use penstock_flows::geometry::Stripe;
 use penstock_flows::{Cut, LayoutKey, Pair, Run, Tail};
-use penstock_memory::{Blocks, Window};
+use penstock_memory::{Blocks, Region, Window};
 use penstock_session::RequestId;
 
 use self::held::{OfGroup, held_of, refs_in};
@@ -155,18 +157,52 @@ impl<E: Env> Pins<E> {
 
     /// Keeps the blocks of a request that ends, so long at most; they go back when no child has them. To be called before any of them is
     /// dropped, with handles of all blocks that its groups name: of its own, and of those that it has inherited ([`Inherited::blocks`]). What
-    /// no handle holds is refused ([`PinError::NotHeld`]). Where groups are of several pools, which all number from 0, give one handle for
-    /// each group, in their order ([`Blocks::chain`] makes one of several): what could be of two pools otherwise is refused
-    /// ([`PinError::SeveralPools`]).
+    /// no handle holds is refused ([`PinError::NotHeld`]), and so is what is still being written ([`PinError::Held`]): what a transfer brings
+    /// is there when its leg has landed. Nothing is written to the blocks before they are let go. Where groups are of several pools, which
+    /// all number from 0, give one handle for each group, in their order ([`Blocks::chain`] makes one of several): what could be of two
+    /// pools otherwise is refused ([`PinError::SeveralPools`]).
     pub fn pin(&self, parent: Parent, blocks: &[&Blocks], ttl: Duration) -> Result<PinKey, FlowError> {
-        let held = match held_of(blocks_of(&parent), blocks) {
-            Err(_) if planted::is(Bug::PinOfBlocksNotHeld) => as_given(blocks),
-            held => held?,
-        };
+        let held = self.held_of(&parent, blocks)?;
+        let placed = self.placed(&held);
+        self.pin_placed(parent, held, placed, ttl)
+    }
+
+    fn held_of(&self, parent: &Parent, blocks: &[&Blocks]) -> Result<Vec<OfGroup>, FlowError> {
+        match held_of(blocks_of(parent), blocks) {
+            Err(_) if planted::is(Bug::PinOfBlocksNotHeld) => Ok(as_given(blocks)),
+            held => Ok(held?),
+        }
+    }
+
+    fn pin_placed(
+        &self,
+        parent: Parent,
+        held: Vec<OfGroup>,
+        placed: Vec<(Placed, Vec<u32>)>,
+        ttl: Duration,
+    ) -> Result<PinKey, FlowError> {
+        let shared = &self.hub.shared;
         let keep = self.keep(held);
         let tickets = keep.clone();
-        let pinned = self.call(|pins, now| pins.pin(parent, keep, ttl, now)).and_then(|pinned| Ok(pinned?));
-        pinned.inspect_err(|_| tickets.into_iter().for_each(|ticket| self.hub.shared.desk.free(ticket)))
+        let pinned = shared.check_usable().map_err(FlowError::Engine).and_then(|()| {
+            let pinned = shared.call_desk(|desk, now| desk.pin(parent, keep, placed, ttl, now));
+            Ok(pinned.ok_or(FlowError::Engine(Cause::EngineClosed))??)
+        });
+        pinned.inspect_err(|_| tickets.into_iter().for_each(|ticket| shared.desk.free(ticket)))
+    }
+
+    /// Where the blocks of these groups lie in memory of this engine.
+    fn placed(&self, groups: &[OfGroup]) -> Vec<(Placed, Vec<u32>)> {
+        let placed = |blocks: &Blocks| {
+            let pool = blocks.allocator();
+            let is_its = |region: &Arc<Region>| region.pool().is_some_and(|its| Arc::ptr_eq(its.blocks(), pool));
+            let region = self.hub.shared.registry.iter().find(is_its)?;
+            let at = RegionRef { region: region.id(), generation: region.generation() };
+            let len = pool.block_bytes();
+            let whole = Stripe { base: 0, stride: len, len, blocks: pool.total() };
+            Some((Placed::Pool(at, whole), blocks.indices().to_vec()))
+        };
+        groups.iter().flatten().filter_map(placed).collect()
     }
 
     /// Keeps the blocks of each group by a ticket of its own, in their order: from then on nobody has to find them by their numbers.
@@ -187,14 +223,17 @@ impl<E: Env> Pins<E> {
         }
         blocks.iter().try_for_each(|blocks| layout.ground.check(blocks))?;
         parent.groups.iter().enumerate().try_for_each(|(number, group)| check_layout(number, group, layout))?;
-        let pin = self.pin(parent, blocks, ttl)?;
+        let held = self.held_of(&parent, blocks)?;
+        let placed = blocks_of(&parent).map(|blocks| (Placed::Layout(layout.key), blocks.to_vec())).collect();
+        let pin = self.pin_placed(parent, held, placed, ttl)?;
         self.hub.shared.call_desk(|desk, _| desk.lend_pin(pin, layout.key));
         Ok(pin)
     }
 
     /// Reads as many whole blocks as a child of so many tokens can have of a parent of another engine, as it is called there, into the
     /// child's own blocks of this layout. Answers how many tokens are in them now; they count only because the other engine has said
-    /// afterwards that its blocks stood until then.
+    /// afterwards that its blocks stood until then. Until the answer nobody else of this engine is at the child's blocks; those that somebody
+    /// is at are refused ([`CallError::Held`]).
     pub fn inherit_from(
         &self,
         peer: &Peer<E>,
@@ -223,6 +262,7 @@ impl<E: Env> Pins<E> {
         }
         let device = lives.inner.device_pool();
         let held = held_of(blocks_of(&parent), blocks);
+        let placed = held.as_ref().map(|held| self.placed(held)).unwrap_or_default();
         let (refs, held) = match held {
             Ok(held) => (Ok(held.iter().map(|group| refs_in(group, device)).collect()), held),
             Err(why) => (Err(why), as_given(blocks)),
@@ -231,7 +271,7 @@ impl<E: Env> Pins<E> {
         let tickets = keep.clone();
         let end = (request, life, report);
         let keep = Keep { parent, blocks: refs, tickets: keep, ttl };
-        let finished = lives.inner.call(|desk, key, now| desk.finish_and_pin(key, end, keep, now));
+        let finished = lives.inner.call(|desk, key, now| desk.finish_and_pin(key, end, keep, placed, now));
         let finished = finished.and_then(|finished| Ok(finished?));
         if !matches!(&finished, Ok(Ended { pin: Some(Ok(_)), .. })) {
             tickets.into_iter().for_each(|ticket| shared.desk.free(ticket));
@@ -437,6 +477,7 @@ impl<E: Env> Inherited<E> {
         let plan = shared.look_at_desk(|desk| desk.pins().and_then(|pins| pins.tail_plan(self.given.key, &fresh)));
         let plan = plan.ok_or(FlowError::TailRoom { groups: self.given.groups.len() })?;
         self.check_tail(own, plan.iter().map(|piece| (piece.group as usize, piece.from)))?;
+        let _writing = self.begin_tail(own, plan.iter().map(|piece| (piece.group as usize, piece.to)))?;
         let into = |(layout, _): &(&Layout<E>, &Blocks)| Copied {
             layout: layout.key,
             block_tokens: layout.block_tokens(),
@@ -454,6 +495,16 @@ impl<E: Env> Inherited<E> {
         copied.retain(|copied| !copied.blocks.is_empty());
         *self.copied() = copied;
         Ok(self.given.tail_tokens)
+    }
+
+    /// Nobody else is at the blocks into which a tail is copied, until this is dropped.
+    fn begin_tail(
+        &self,
+        own: &[(&Layout<E>, &Blocks)],
+        pieces: impl Iterator<Item = (usize, u32)>,
+    ) -> Result<Vec<Writing<E>>, FlowError> {
+        let of = |(group, block): (usize, u32)| own.get(group).map(|(layout, _)| (layout.key, block));
+        pieces.filter_map(of).map(|(layout, block)| Writing::begin(&self.hub, layout, vec![block])).collect()
     }
 
     /// Whether each layout is the one that the parent's blocks of its group are in.
@@ -492,6 +543,28 @@ impl<E: Env> Inherited<E> {
         let cut = Cut { layers: 0..pair.layers(), here, there, tokens, once: None };
         pair.cut(&cut, &mut spans).map_err(|_| CallError::NoLayout)?;
         spans.iter().try_for_each(|span| copy_within(region.window(), span.remote, span.local, span.len))
+    }
+}
+
+/// Blocks of a child into which its parent's are copied: nobody else of this engine is at them, until this is dropped.
+struct Writing<E: Env> {
+    hub: Arc<Hub<E>>,
+    key: UseKey,
+}
+
+impl<E: Env> Writing<E> {
+    fn begin(hub: &Arc<Hub<E>>, layout: LayoutKey, blocks: Vec<u32>) -> Result<Self, FlowError> {
+        let begun = hub.shared.change_desk(|desk| desk.begin_use(layout, blocks, Access::Write, User::Child));
+        let key = begun.map_err(|held| CallError::Held(Box::new(held)))?;
+        Ok(Self { hub: Arc::clone(hub), key })
+    }
+}
+
+impl<E: Env> Drop for Writing<E> {
+    fn drop(&mut self) {
+        if !penstock_memory::fork::in_child() {
+            self.hub.shared.change_desk(|desk| desk.end_use(self.key));
+        }
     }
 }
 

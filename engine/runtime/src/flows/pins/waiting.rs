@@ -13,7 +13,7 @@ use penstock_flows::{Cut, Layout as FlowLayout, LayoutKey, Pair, Run};
 use penstock_memory::Blocks;
 use penstock_session::RequestId;
 
-use super::{Inherited, Isolation, Miss, Pins, ask};
+use super::{Inherited, Isolation, Miss, Pins, Writing, ask};
 use crate::desk::key_of;
 use crate::flows::{CallError, FlowError, Layout};
 use crate::peer::{Peer, Submit};
@@ -115,6 +115,8 @@ pub struct InheritingFrom<E: Env> {
     own: Blocks,
     until: Moment,
     stage: Stage<E>,
+    /// Nobody else is at its own blocks until it has its answer.
+    writing: Option<Writing<E>>,
 }
 
 impl<E: Env> Pins<E> {
@@ -135,6 +137,7 @@ impl<E: Env> Pins<E> {
         layout.ground.check(own)?;
         let until = shared.env.now() + within;
         let ours = shared.look_at_desk(|desk| desk.layout(layout.key).cloned()).ok_or(CallError::NoLayout)?;
+        let writing = Some(Writing::begin(&self.hub, layout.key, own.indices().to_vec())?);
         // One token at least is the child's to compute, and no more is lent than there is room for.
         let room = own.len() as u64 * u64::from(ours.block_tokens());
         let (to, tokens) = (key_of(&peer.state), tokens.min(room + 1));
@@ -143,7 +146,7 @@ impl<E: Env> Pins<E> {
             Ok(ask) => Stage::Asked(ask),
             Err(miss) => Stage::Over(Err(miss)),
         };
-        Ok(InheritingFrom { pins: self.clone(), peer: peer.clone(), ours, own: own.clone(), until, stage })
+        Ok(InheritingFrom { pins: self.clone(), peer: peer.clone(), ours, own: own.clone(), until, stage, writing })
     }
 }
 
@@ -155,7 +158,11 @@ impl<E: Env> InheritingFrom<E> {
                 Stage::Asked(ask) => self.asked(*ask),
                 Stage::Reads(lent, transfer) => self.reads(lent, transfer),
                 Stage::Returned(lent) => self.returned(lent),
-                Stage::Over(answer) => return Some(*answer),
+                Stage::Over(answer) => {
+                    let answer = *answer;
+                    self.writing = None;
+                    return Some(answer);
+                }
             };
             self.stage = next?;
         }

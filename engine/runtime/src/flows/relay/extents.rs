@@ -6,9 +6,10 @@ use std::sync::Arc;
 use penstock_core::Env;
 use penstock_core::planted::{self, Bug};
 use penstock_flows::action::RegionRef;
+use penstock_flows::desk::{Access, User};
 use penstock_flows::geometry::Stripe;
 use penstock_flows::relay::Place;
-use penstock_flows::{Layout as FlowLayout, Ticket};
+use penstock_flows::{Desk, Layout as FlowLayout, Ticket};
 use penstock_memory::{BlockAllocator, Blocks, Region};
 
 use super::{FlowError, Inner};
@@ -101,8 +102,14 @@ pub(super) struct Kept {
 }
 
 impl<E: Env> Inner<E> {
-    /// Parts of a region as the desk names them, and what keeps them until they are quiet.
-    pub(super) fn keep(&self, extents: Extents<'_, E>) -> Result<Kept, FlowError> {
+    /// Parts of a region as the desk names them, and what keeps them until they are quiet. Others that have them in a way that stands against
+    /// this one are a refusal; with what is not ready that is looked at by nobody, as it may still be written.
+    pub(super) fn keep(
+        &self,
+        extents: Extents<'_, E>,
+        (access, is_ready): (Access, bool),
+        user: User,
+    ) -> Result<Kept, FlowError> {
         let region = self.checked(&extents)?;
         let Extents { blocks, parts, .. } = extents;
         let held = match region.pool().filter(|_| planted::is(Bug::PutHoldsOtherBlocks)) {
@@ -111,7 +118,19 @@ impl<E: Env> Inner<E> {
         };
         let at = RegionRef { region: region.id(), generation: region.generation() };
         let places = parts.iter().map(|&(offset, len)| Place { region: at, offset, len }).collect();
-        Ok(Kept { places, keep: self.hub.shared.desk.keep_all(held), region })
+        let keep = self.hub.shared.desk.keep_all(held);
+        if !planted::is(Bug::RelayedWhileHeld) {
+            let begin = |desk: &mut Desk| desk.begin_extents_use(keep, (at, &parts), (access, is_ready), user);
+            let begun = self.hub.shared.change_desk(begin).map_err(|held| CallError::Held(Box::new(held)));
+            begun.inspect_err(|_| self.hub.shared.desk.free(keep))?;
+        }
+        Ok(Kept { places, keep, region })
+    }
+
+    /// What was kept for something that has not begun.
+    pub(super) fn keep_no_more(&self, keep: Ticket) {
+        self.hub.shared.change_desk(|desk| desk.end_kept_use(keep));
+        self.hub.shared.desk.free(keep);
     }
 
     /// The region of these extents, all of which lie in blocks that are held.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use penstock_core::Env;
 use penstock_flows::Desk;
+use penstock_flows::desk::{Access, User};
 use penstock_flows::relay::{self as flow, GetKey, Metadata};
 
 use super::extents::{Extents, Kept};
@@ -29,7 +30,8 @@ impl<'a, E: Env> Destination<'a, E> {
     }
 
     /// Straight into these parts of a region of this engine, as many bytes as there are. The blocks that they lie in are kept until nothing
-    /// can land in them; registered memory is to be left alone until the get has [rested](Fetch::rest).
+    /// can land in them; registered memory is to be left alone until the get has [rested](Fetch::rest). Until then nobody else of this engine
+    /// reads or writes those blocks: what others have is refused ([`CallError::Held`](crate::flows::CallError::Held)).
     pub fn extents(extents: Extents<'a, E>) -> Self {
         Self { extents: Some(extents), within: WITHIN }
     }
@@ -59,12 +61,12 @@ impl<E: Env> Relay<E> {
         let (to, room, keep) = match extents {
             None => (flow::Destination::Berths, Some(room_for(metadata, inner.largest)?), None),
             Some(extents) => {
-                let Kept { places: extents, keep, .. } = inner.keep(extents)?;
+                let Kept { places: extents, keep, .. } = inner.keep(extents, (Access::Write, true), User::Get)?;
                 (flow::Destination::Extents { extents, keep }, None, Some(keep))
             }
         };
         let begun = inner.call(|relays, now| relays.get(metadata, to, within, now));
-        let let_go = |_: &_| keep.into_iter().for_each(|keep| shared.desk.free(keep));
+        let let_go = |_: &_| keep.into_iter().for_each(|keep| inner.keep_no_more(keep));
         let key = begun.inspect_err(let_go)?;
         let is_own = room.is_some();
         if let Some(room) = room {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::{Env, Moment};
+use penstock_flows::Ticket;
+use penstock_flows::desk::{Access, User};
 use penstock_flows::relay::payload::Item;
 use penstock_flows::relay::{PutKey, Relays, Source, ToPut};
 use penstock_session::RequestId;
@@ -58,11 +60,14 @@ impl<'a, E: Env> Put<'a, E> {
 
     /// These parts of a region of this engine, that peers may read. Nothing is copied: readers read them where they are. The blocks that
     /// they lie in are kept until the last one has; registered memory is to be left as it is until the put has [rested](RelayOp::rest).
+    /// Until then nothing of this engine writes to those blocks: what is being written is refused, and so is who wants to write there
+    /// ([`CallError::Held`](crate::flows::CallError::Held)).
     pub fn extents(extents: Extents<'a, E>) -> Self {
         Self::of(Data::Extents { extents, is_ready: true })
     }
 
     /// The bytes of these extents are not there yet: nobody is told of them before [`RelayOp::ready`], such as behind a device's fence.
+    /// Until then anything may write to them, and it is for the caller to know when all of that is there.
     #[must_use]
     pub fn not_ready(mut self) -> Self {
         if let Data::Extents { is_ready, .. } = &mut self.data {
@@ -106,6 +111,8 @@ pub struct RelayOp<E: Env> {
     inner: Arc<Inner<E>>,
     pub(super) key: PutKey,
     metadata: Vec<u8>,
+    /// What keeps the extents, if it has some.
+    keep: Option<Ticket>,
 }
 
 impl<E: Env> Relay<E> {
@@ -131,9 +138,9 @@ impl<E: Env> Inner<E> {
             Data::Content(content) => (Source::Berths { bytes: content.bytes() }, Some(content), None),
             Data::Extents { extents, is_ready } => {
                 self.hub.shared.check_usable().map_err(FlowError::Engine)?;
-                let Kept { region, places: extents, keep } = self.keep(extents)?;
+                let Kept { region, places: extents, keep } = self.keep(extents, (Access::Read, is_ready), User::Put)?;
                 if !region.rights().allows_read() {
-                    self.hub.shared.desk.free(keep);
+                    self.keep_no_more(keep);
                     return Err(FlowError::NotReadable { label: region.label().to_owned() });
                 }
                 (Source::Extents { extents, keep, is_ready }, None, Some(keep))
@@ -143,9 +150,9 @@ impl<E: Env> Inner<E> {
             let key = begin(relays, Prepared { source, schema, header, within }, now)?;
             Ok((key, relays.metadata(key).expect("it has begun just now")))
         });
-        let let_go = |_: &_| keep.into_iter().for_each(|keep| self.hub.shared.desk.free(keep));
+        let let_go = |_: &_| keep.into_iter().for_each(|keep| self.keep_no_more(keep));
         let (key, metadata) = begun.inspect_err(let_go)?;
-        let op = RelayOp { inner: Arc::clone(self), key, metadata };
+        let op = RelayOp { inner: Arc::clone(self), key, metadata, keep };
         if let Some(content) = content {
             self.begin_put(key, content);
         }
@@ -162,7 +169,10 @@ impl<E: Env> RelayOp<E> {
     /// The bytes of extents that were [not ready](Put::not_ready) are there: readers are told. A put that has ended meanwhile stays as it is.
     pub fn ready(&self) {
         // Whatever it answers, nobody waits for it any more.
-        let _ = self.inner.hub.shared.call_desk(|desk, now| desk.relays_mut().filled(self.key, 0, now));
+        let _ = self.inner.hub.shared.call_desk(|desk, now| {
+            self.keep.into_iter().for_each(|keep| desk.use_is_ready(keep));
+            desk.relays_mut().filled(self.key, 0, now)
+        });
     }
 
     /// How it ended, if it has: every reader has everything, or why not. Brings what is to be copied forward.
