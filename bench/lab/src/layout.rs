@@ -300,25 +300,28 @@ mod tests {
         let (local, remote) = (pool(), pool());
         layout.fill(&local);
         let places: Vec<Span> = (0..layout.sets().len()).flat_map(|set| layout.spans(set)).collect();
-        let (mut block, blocks) = ([0; 64], places.len() as u64);
-        for landed in (0..2 * blocks + 3).map(|count| count * 64) {
-            for under_way in [0, 64, 192, 640] {
+        let (mut block, blocks) = ([0; 64], places.len());
+        for landed in 0..2 * blocks + 3 {
+            for under_way in [0, 1, 3, 10] {
+                let mut stood = vec![false; blocks];
                 layout.wipe(&remote);
-                for place in 0..landed / 64 {
-                    let span = places[(place % blocks) as usize];
+                for place in 0..landed {
+                    let span = places[place % blocks];
+                    stood[place % blocks] = true;
                     local.read_into(span.local, &mut block).unwrap();
                     remote.write_from(span.remote, &block).unwrap();
                 }
-                for place in landed / 64..(landed + under_way) / 64 {
-                    remote.write_from(places[(place % blocks) as usize].remote + 8, &[0; 56]).unwrap();
+                for place in landed..landed + under_way {
+                    stood[place % blocks] = false;
+                    remote.write_from(places[place % blocks].remote + 8, &[0; 56]).unwrap();
                 }
-                let stands = layout.standing(landed, landed + under_way);
+                let stands = layout.standing(64 * landed as u64, 64 * (landed + under_way) as u64);
                 let looked = layout.check_stretch(&remote, Destination::Remote, stands, &|| false);
-                let expected = landed.min(all - (landed + under_way).saturating_sub(all).min(under_way));
-                assert_eq!(looked, Ok(expected), "{landed} of {all}, then {under_way}");
+                let expected = 64 * stood.iter().filter(|&&stood| stood).count() as u64;
+                assert_eq!(looked, Ok(expected), "{landed} of {blocks}, then {under_way}");
                 let more = Stretch { bytes: stands.bytes + 64, ..stands };
                 let looked = layout.check_stretch(&remote, Destination::Remote, more, &|| false);
-                assert_eq!(looked.is_err(), stands.bytes < all, "{landed} of {all}, then {under_way}");
+                assert_eq!(looked.is_err(), stands.bytes < all, "{landed} of {blocks}, then {under_way}");
             }
         }
         let whole = Stretch { from: 0, bytes: all };
