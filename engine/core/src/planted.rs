@@ -136,12 +136,6 @@ bugs! {
     OnceBlockNotHeld = "once-block-not-held", caught by freed_once_and_untouched;
     /// A block that one transfer writes is granted to another.
     GrantedTwice = "granted-twice", caught by bytes_are_their_own;
-    /// A block of one layout is nobody's in another one that has some of the same memory.
-    BlockOfOneLayout = "block-of-one-layout", caught by bytes_are_their_own;
-    /// Blocks that something is written to are pinned, and what is pinned is written to.
-    PinnedWhileWritten = "pinned-while-written", caught by bytes_are_their_own;
-    /// A get writes to blocks that others have, and a put reads what is being written.
-    RelayedWhileHeld = "relayed-while-held", caught by bytes_are_their_own;
     /// A layer that is ready for the tokens of one chunk is taken to be ready for those of all that follow.
     LayerReadyForAllChunks = "layer-ready-for-all-chunks", caught by bytes_are_their_own;
     /// A fence in front of a layer that was ready for some tokens before is taken to be open.

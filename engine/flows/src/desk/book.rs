@@ -133,9 +133,7 @@ impl Book {
         let id = PageId(free as u32);
         let mut near = Vec::new();
         for (at, page) in self.pages.iter_mut().enumerate() {
-            if let Some(page) =
-                page.as_mut().filter(|page| page.ground.may_meet(&ground) && !planted::is(Bug::BlockOfOneLayout))
-            {
+            if let Some(page) = page.as_mut().filter(|page| page.ground.may_meet(&ground)) {
                 page.near.push(id);
                 near.push(PageId(at as u32));
             }

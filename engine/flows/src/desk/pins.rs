@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use penstock_core::Moment;
-use penstock_core::planted::{self, Bug};
 use penstock_session::RequestId;
 
 use super::book::Book;
@@ -82,16 +81,12 @@ impl Desk {
         ttl: Duration,
         now: Moment,
     ) -> Option<Result<PinKey, PinError>> {
-        if !planted::is(Bug::PinnedWhileWritten)
-            && let Err(held) = self.may_use(&placed, Access::Read)
-        {
+        if let Err(held) = self.may_use(&placed, Access::Read) {
             return Some(Err(PinError::Held(Box::new(held))));
         }
         let (user, ticket) = (User::Pin(parent.request.clone()), tickets.first().copied());
         let pinned = self.call_pins(|pins| pins.pin(parent, tickets, ttl, now))?;
-        if let (Ok(_), Some(ticket)) = (&pinned, ticket)
-            && !planted::is(Bug::PinnedWhileWritten)
-        {
+        if let (Ok(_), Some(ticket)) = (&pinned, ticket) {
             self.note_kept(ticket, placed, &user);
         }
         Some(pinned)

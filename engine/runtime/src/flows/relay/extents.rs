@@ -119,11 +119,9 @@ impl<E: Env> Inner<E> {
         let at = RegionRef { region: region.id(), generation: region.generation() };
         let places = parts.iter().map(|&(offset, len)| Place { region: at, offset, len }).collect();
         let keep = self.hub.shared.desk.keep_all(held);
-        if !planted::is(Bug::RelayedWhileHeld) {
-            let begin = |desk: &mut Desk| desk.begin_extents_use(keep, (at, &parts), (access, is_ready), user);
-            let begun = self.hub.shared.change_desk(begin).map_err(|held| CallError::Held(Box::new(held)));
-            begun.inspect_err(|_| self.hub.shared.desk.free(keep))?;
-        }
+        let begin = |desk: &mut Desk| desk.begin_extents_use(keep, (at, &parts), (access, is_ready), user);
+        let begun = self.hub.shared.change_desk(begin).map_err(|held| CallError::Held(Box::new(held)));
+        begun.inspect_err(|_| self.hub.shared.desk.free(keep))?;
         Ok(Kept { places, keep, region })
     }
 
