@@ -42,12 +42,12 @@ impl Drop for Namespace {
 impl Link {
     /// A link, with a rate as `tc` has it; none where labs cannot run.
     pub(crate) fn new(test: &str, rate: Option<&str>) -> Option<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(reason) = why_not() {
             crate::run::skip(test, &reason);
             return None;
         }
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = |side: &str| format!("penstock-perf-{}-{number}-{side}", std::process::id());
         let (server, client) = (name("a"), name("b"));
