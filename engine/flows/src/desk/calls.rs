@@ -436,6 +436,7 @@ impl Desk {
             _ => return Err(CallError::NoTransfer),
         }
         self.carry(key, now);
+        self.advance((key, layer), now);
         Ok(())
     }
 

@@ -42,8 +42,12 @@ struct Fenced {
 }
 
 impl Fenced {
-    /// How many tokens all of whose gates are open, if that has come to more.
-    fn ready(&mut self) -> Option<u64> {
+    /// How many tokens all of whose gates are open, if that has come to more. Gates in front of what was said to be ready are of no account.
+    fn ready(&mut self, said: u64) -> Option<u64> {
+        self.shut = match said.checked_add(1) {
+            Some(behind) => self.shut.split_off(&(behind, GateId(0))),
+            None => BTreeSet::new(),
+        };
         let limit = self.shut.first().map_or(u64::MAX, |(tokens, _)| *tokens);
         let held = self.opened.split_off(&limit);
         std::mem::replace(&mut self.opened, held).last().copied()
@@ -132,9 +136,11 @@ impl Desk {
         self.advance((key, layer), now);
     }
 
-    fn advance(&mut self, of: (EntryKey, u32), now: Moment) {
+    /// What was opened behind a gate goes when that one is open, too, or the application has said itself that its tokens are ready.
+    pub(super) fn advance(&mut self, of: (EntryKey, u32), now: Moment) {
+        let said = self.said_ready(of);
         let Some(fenced) = self.gates.fenced.get_mut(&of) else { return };
-        let ready = fenced.ready();
+        let ready = fenced.ready(said);
         if fenced.shut.is_empty() {
             self.gates.fenced.remove(&of);
         }
@@ -144,15 +150,20 @@ impl Desk {
         }
     }
 
+    /// For how many tokens a layer was said to be ready; of a transfer that is gone, for all.
+    fn said_ready(&self, (key, layer): (EntryKey, u32)) -> u64 {
+        match self.flow(key) {
+            Some(Flow::Source(source)) => source.legs.ready_tokens(layer),
+            Some(Flow::Lent(lent)) => lent.loans.ready_tokens(layer),
+            _ => u64::MAX,
+        }
+    }
+
     /// Nobody can open a gate any more. What waits for it will not come.
     pub fn remove_gate(&mut self, gate: GateId, now: Moment) {
         let Some(Gate::Shut(waiting)) = self.gates.gates.remove(&gate) else { return };
         for (key, layer, tokens) in waiting {
-            let ready = match self.flow(key) {
-                Some(Flow::Source(source)) => source.legs.ready_tokens(layer),
-                Some(Flow::Lent(lent)) => lent.loans.ready_tokens(layer),
-                _ => u64::MAX,
-            };
+            let ready = self.said_ready((key, layer));
             // What the application said itself does not wait for it.
             if ready < tokens && self.status(key).is_some_and(|status| !status.is_end()) {
                 let words = format!(

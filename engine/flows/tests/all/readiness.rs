@@ -28,6 +28,8 @@ struct Course {
     total: Option<u64>,
     /// For how many of the first tokens each layer is ready.
     ready: [u64; LAYERS as usize],
+    /// For how many tokens gates in front of it were opened, behind one that is shut.
+    opened: [Vec<u64>; LAYERS as usize],
     /// Gates that are not open: what waits for each.
     gates: Vec<(GateId, Vec<(u32, u64)>)>,
     /// Legs: the first token, the blocks, how many tokens of the first are skipped.
@@ -59,6 +61,7 @@ impl Course {
             given: 0,
             total: None,
             ready: [0; LAYERS as usize],
+            opened: Default::default(),
             gates: Vec::new(),
             legs: Vec::new(),
             granted: 0,
@@ -135,6 +138,7 @@ impl Course {
         let expected = self.expected(layer, tokens);
         if expected.is_ok() {
             self.compute(layer, tokens);
+            self.settle(layer);
         }
         let now = self.world.now;
         assert_eq!(self.world.desk(0).layer(self.output, layer, tokens, now), expected);
@@ -146,6 +150,17 @@ impl Course {
         if *ready < tokens {
             self.world.compute(0, &all, Some(layer), *ready..tokens);
             *ready = tokens;
+        }
+    }
+
+    /// What was opened is ready when no gate before it is shut.
+    fn settle(&mut self, layer: u32) {
+        let ready = self.ready[layer as usize];
+        let waiting = self.gates.iter().flat_map(|(_, waiting)| waiting);
+        let shut = waiting.filter(|(of, tokens)| *of == layer && *tokens > ready).map(|(_, tokens)| *tokens).min();
+        let opened = self.opened[layer as usize].iter().copied();
+        if let Some(tokens) = opened.filter(|tokens| shut.is_none_or(|shut| *tokens < shut)).max() {
+            self.compute(layer, tokens);
         }
     }
 
@@ -180,7 +195,8 @@ impl Course {
         }
         let (gate, waiting) = self.gates.remove(gate % self.gates.len());
         for (layer, tokens) in waiting {
-            self.compute(layer, tokens);
+            self.opened[layer as usize].push(tokens);
+            self.settle(layer);
         }
         self.world.handle(0, penstock_flows::Event::Gate { gate });
         // Nothing waits for it any more, so nothing ends with it.
@@ -379,7 +395,7 @@ fn each_fence_of_a_layer_opens_its_own_tokens() {
     }
 }
 
-/// The later chunk's fence may be opened first, which says that what is before it is ready too.
+/// The later chunk's fence may be opened first: it waits for the one before, and for no other word.
 #[test]
 fn a_fence_that_is_dropped_behind_one_that_was_opened_ends_nothing() {
     for is_lent in [false, true] {
@@ -389,6 +405,9 @@ fn a_fence_that_is_dropped_behind_one_that_was_opened_ends_nothing() {
         course.chunk(5, false);
         course.fence(0, 11, 1);
         course.open(1);
+        assert_eq!(course.ready[0], 0);
+        course.layer(0, 6);
+        assert_eq!(course.ready[0], 11);
         course.forget(0);
         assert!(course.gates.is_empty());
         course.finish();
