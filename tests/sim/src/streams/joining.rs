@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use penstock::flows::relay::{Announced, Join, Put, RelayError, RelayOp};
 use penstock::flows::{FlowError, RequestId};
-use penstock::{EngineName, Epoch, Moment};
+use penstock::{EngineName, Epoch, Moment, Peer};
 
 use super::content::{Made, Name, made};
 use super::spec::{Form, Joining, joined};
@@ -32,6 +32,10 @@ pub(super) struct Giver {
     op: Option<RelayOp<SimEnv>>,
     /// For which life of its reader it was put.
     reader: Option<Epoch>,
+    /// In which session.
+    peer: Option<Peer<SimEnv>>,
+    /// When something was disturbed for the last time before its session was over and its chunk with it.
+    cut_at: Option<Moment>,
     /// How its chunk ends, once it is put.
     pub(super) wait: Option<Wait>,
     /// Its application has dropped it.
@@ -55,6 +59,8 @@ impl Giver {
             begun,
             op: None,
             reader: None,
+            peer: None,
+            cut_at: None,
             wait: None,
             has_withdrawn: false,
             is_gone,
@@ -63,7 +69,7 @@ impl Giver {
 
     /// Its engine is dead, or its application drops it.
     pub(super) fn forget(&mut self) {
-        self.op = None;
+        (self.op, self.peer) = (None, None);
         self.is_gone = true;
     }
 
@@ -74,7 +80,11 @@ impl Giver {
             return Ok(());
         }
         if let (Some(op), Some(wait)) = (&self.op, &mut self.wait) {
+            let had_ended = wait.end.is_some();
             wait.look(op.poll(), now, stage.disturbed)?;
+            if !had_ended && wait.failed_at().is_some() && self.peer.as_ref().is_some_and(|of| of.ended().is_some()) {
+                self.cut_at = Some(stage.disturbed);
+            }
             if wait.is_settled(now) {
                 self.forget();
             }
@@ -97,6 +107,7 @@ impl Giver {
                 self.wait = Some(Wait::new(format!("{name:?}"), now, self.spec.given_within));
                 self.op = Some(op);
                 self.reader = Some(peer.epoch());
+                self.peer = Some(peer);
                 Ok(())
             }
             // A session was over, and nobody had told.
@@ -105,9 +116,11 @@ impl Giver {
         }
     }
 
-    /// Since when its chunk is known to be lost for this life of its reader: another one was never told of it.
-    pub(super) fn failed_at(&self, reader: Epoch) -> Option<Moment> {
-        self.wait.as_ref().filter(|_| self.reader == Some(reader))?.failed_at()
+    /// Since when its chunk is known to be lost for this life of its reader, which waits since then: another one was never told of it. Where the
+    /// session broke before, and is known to be over here only now, its reader has heard of that before it began to wait.
+    pub(super) fn failed_at(&self, reader: Epoch, since: Moment) -> Option<Moment> {
+        let is_told = self.cut_at.is_none_or(|cut| cut > since) && self.reader == Some(reader);
+        self.wait.as_ref().filter(|_| is_told)?.failed_at().filter(|failed| *failed > since)
     }
 }
 

@@ -183,7 +183,7 @@ impl<'s> Streams<'s> {
             let Some(since) = joiner.waits_since().filter(|_| stage.seats[joiner.seat()].is_awake()) else { continue };
             let Some(node) = stage.seats[joiner.seat()].node() else { continue };
             let its = self.givers.iter().filter(|giver| giver.join == joiner.join);
-            let lost = its.filter_map(|giver| giver.failed_at(node.epoch())).filter(|failed| *failed > since);
+            let lost = its.filter_map(|giver| giver.failed_at(node.epoch(), since));
             if let Some(failed) = lost.min().filter(|failed| is_late(*failed, since)) {
                 return told(format!("a source of join {} failed at {failed:?}, and it goes on", joiner.join));
             }
