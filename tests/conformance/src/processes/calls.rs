@@ -1,7 +1,7 @@
-//! The calls of the public API whose form the cases do not depend on, in one place.
+//! Calls of the public API that more than one case makes.
 
 use penstock::flows::relay::{Destination, Extents, Fetch, Put, Relay, RelayOp};
-use penstock::flows::{Finished, FlowError, Gate, Input, Output, RequestId, Send};
+use penstock::flows::{Finished, FlowError, RequestId};
 use penstock::{Blocks, SystemEnv};
 
 use super::end::End;
@@ -10,26 +10,6 @@ use crate::Peer;
 /// Where a token of a block begins in the memory of a layout.
 pub fn offset(end: &End, layer: u32, block: u32, token: u32) -> u64 {
     end.layout.offset(layer as usize, block, token).expect("the token is of the layout")
-}
-
-/// A layer is ready for the first so many tokens.
-pub fn layer(output: &Output<SystemEnv>, layer: u32, tokens: u64) -> Result<(), FlowError> {
-    output.layer(layer, tokens)
-}
-
-/// A layer is ready for the first so many tokens when the gate opens.
-pub fn layer_after(
-    output: &Output<SystemEnv>,
-    layer: u32,
-    tokens: u64,
-    gate: &Gate<SystemEnv>,
-) -> Result<(), FlowError> {
-    output.layer_after(layer, tokens, gate)
-}
-
-/// Grants blocks with one that takes what goes once.
-pub fn grant_once(input: &Input<SystemEnv>, blocks: &Blocks, once: &Blocks) -> Result<u32, FlowError> {
-    input.grant_with(blocks, 0, Some(once))
 }
 
 /// Puts blocks of a layout where they lie.
@@ -41,11 +21,6 @@ pub fn put_blocks(
     to: &Peer,
 ) -> Result<RelayOp<SystemEnv>, FlowError> {
     relay.put(Put::extents(Extents::blocks(&end.layout, &[blocks])), request, &[to])
-}
-
-/// The block that has what goes once.
-pub fn send_once<'a>(how: Send<'a, SystemEnv>, once: &Blocks) -> Send<'a, SystemEnv> {
-    how.once(once)
 }
 
 /// What `drain_finished` has named.

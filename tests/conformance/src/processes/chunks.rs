@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use penstock::flows::Send;
 
+use super::Side;
 use super::end::{Geometry, request, transfer};
 use super::layers::{WITHIN, end_well, receive};
-use super::{Side, calls};
 
 /// A chunk that begins inside a block names that block again, first. Any other list is refused, with how many blocks it has and how many
 /// it has to have, or which one is missing; a refusal changes nothing.
@@ -68,7 +68,7 @@ pub mod chunks_end_anywhere_in_a_block_and_other_lists_are_refused {
                 side.note(round, right.map_err(|refused| format!("the right list: {refused}")));
                 if is_by_layer {
                     for layer in 0..end.geometry.layers {
-                        let said = calls::layer(&output, layer, chunk.end);
+                        let said = output.layer(layer, chunk.end);
                         side.note(round, said.map_err(|refused| refused.to_string()));
                     }
                 }

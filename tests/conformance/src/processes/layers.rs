@@ -6,8 +6,8 @@ use std::time::Duration;
 use penstock::SystemEnv;
 use penstock::flows::{Happening, Output, Receive, Send};
 
+use super::Side;
 use super::end::{End, Geometry, request, transfer};
-use super::{Side, calls};
 use crate::Peer;
 use crate::stage::PATIENCE;
 
@@ -114,7 +114,7 @@ pub mod chunks_written_late_come_layer_by_layer_as_they_were_written {
                     for part in [chunk.start..cut, cut..chunk.end] {
                         side.pause(STEP_US);
                         end.compute(round, layer, &blocks, part.clone());
-                        let said = calls::layer(&output, layer, part.end);
+                        let said = output.layer(layer, part.end);
                         side.note(round, said.map_err(|refused| format!("{} tokens: {refused}", part.end)));
                     }
                 }
@@ -149,7 +149,7 @@ pub mod fences_that_open_late_hold_back_the_tokens_of_every_chunk {
                 give(&end, &output, &mut blocks, chunk, number == 2);
                 for layer in 0..end.geometry.layers {
                     let fence = Gate::shut(&end.engine).expect("there is room for a gate");
-                    calls::layer_after(&output, layer, chunk.end, &fence).expect("so many tokens were given");
+                    output.layer_after(layer, chunk.end, &fence).expect("so many tokens were given");
                     fences.push((layer, chunk.clone(), fence));
                 }
             }
@@ -186,7 +186,7 @@ pub mod a_layer_is_refused_without_by_layer_and_beyond_its_chunks {
             side.line.say(&tokens.to_string());
             let how = Send::from(&end.layout).within(WITHIN);
             let output = end.engine.produce(transfer(name), &request(name), how).expect("the name is new");
-            for refused in [calls::layer(&output, 0, tokens), calls::layer_after(&output, 0, tokens, &fence)] {
+            for refused in [output.layer(0, tokens), output.layer_after(0, tokens, &fence)] {
                 let words = refused.map_or_else(|refused| refused.to_string(), |()| "Ok".to_owned());
                 side.note_unless(round, words.contains("by_layer"), || format!("without by_layer: {words}"));
             }
@@ -201,7 +201,7 @@ pub mod a_layer_is_refused_without_by_layer_and_beyond_its_chunks {
             let output = end.engine.produce(transfer(name), &request(name), how).expect("the name is new");
             let mut blocks = Vec::new();
             give(&end, &output, &mut blocks, &(0..tokens), true);
-            for refused in [calls::layer(&output, 0, tokens + 1), calls::layer_after(&output, 0, tokens + 1, &fence)] {
+            for refused in [output.layer(0, tokens + 1), output.layer_after(0, tokens + 1, &fence)] {
                 let words = refused.map_or_else(|refused| refused.to_string(), |()| "Ok".to_owned());
                 let has_both = [tokens, tokens + 1].iter().all(|count| words.contains(&count.to_string()));
                 side.note_unless(round, has_both, || format!("one token more than {tokens}: {words}"));
@@ -210,7 +210,7 @@ pub mod a_layer_is_refused_without_by_layer_and_beyond_its_chunks {
             for layer in 0..end.geometry.layers {
                 end.compute(name, layer, &blocks, 0..tokens);
                 // Without what is to refuse the calls above everything has gone, and this has nothing to do any more.
-                let said = calls::layer(&output, layer, tokens).map_err(|refused| refused.to_string());
+                let said = output.layer(layer, tokens).map_err(|refused| refused.to_string());
                 side.note(round, said);
             }
             end_well(side, round, &output);

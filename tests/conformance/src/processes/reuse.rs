@@ -183,7 +183,7 @@ pub mod a_once_block_is_free_when_nothing_can_land_in_it {
             end.fill(&[first], 0);
             let how = Receive::into(&end.layout).from(0, &peer);
             let input = end.engine.consume(transfer(round), &request(round), how).expect("the name is new");
-            calls::grant_once(&input, &blocks, &once).expect("it stands");
+            input.grant_with(&blocks, 0, Some(&once)).expect("it stands");
             drop((blocks, once));
             side.line.say("go");
             // The middle is behind the first bytes that land.
@@ -217,7 +217,7 @@ pub mod a_once_block_is_free_when_nothing_can_land_in_it {
             end.fill(once.indices(), SENT);
             end.fill(blocks.indices(), SENT);
             side.line.expect("go");
-            let how = calls::send_once(Send::from(&end.layout), &once);
+            let how = Send::from(&end.layout).once(&once);
             let output = end.engine.produce(transfer(round), &request(round), how).expect("the name is new");
             // The sink may have given it up already.
             let _ = output.chunk(&blocks, TOKENS, true);
