@@ -57,7 +57,7 @@ pub enum BlockHeld {
     Written {
         /// The block.
         block: u32,
-        /// For whom.
+        /// Whoever has it: what has to end before it is free.
         by: Holder,
     },
     /// What came there was not taken.
@@ -77,7 +77,7 @@ pub enum BlockHeld {
     Read {
         /// The block.
         block: u32,
-        /// For whom.
+        /// Whoever has it: what has to end before it is free.
         by: Holder,
     },
 }

@@ -140,7 +140,7 @@ pub enum PinError {
     /// Blocks of nothing.
     #[error("blocks of group {group} have no tokens or no bytes: give the sizes of the cache")]
     EmptyBlocks {
-        /// Which group.
+        /// The group, by its place in `Parent::groups`.
         group: usize,
     },
     /// Tokens without data.
@@ -148,7 +148,7 @@ pub enum PinError {
         "group {group} is said to have {computed} tokens computed, and its blocks hold {room}: count only tokens whose data is there"
     )]
     NoDataOf {
-        /// Which group.
+        /// The group, by its place in `Parent::groups`.
         group: usize,
         /// What is said.
         computed: u64,
@@ -158,7 +158,7 @@ pub enum PinError {
     /// More hashes than blocks.
     #[error("group {group} has {hashes} hashes and only {blocks} blocks: give one for each whole block")]
     Hashes {
-        /// Which group.
+        /// The group, by its place in `Parent::groups`.
         group: usize,
         /// How many hashes.
         hashes: usize,
@@ -170,9 +170,9 @@ pub enum PinError {
         "block {block} of group {group} is in none of the handles that were given, so it could be another request's by the time that it is inherited: give handles of all blocks that the groups name, of one pool for each group; of inherited ones `Inherited::blocks` gives them"
     )]
     NotHeld {
-        /// Which group.
+        /// The group, by its place in `Parent::groups`.
         group: usize,
-        /// Which block.
+        /// The block, by its number in its pool.
         block: u32,
     },
     /// Blocks that several of the pools could have.
@@ -180,7 +180,7 @@ pub enum PinError {
         "block {block} of group {group} has the same number in several of the pools whose handles were given, and which is meant is not said: give one handle for each group, in the order of the groups; `Blocks::chain` makes one of several"
     )]
     SeveralPools {
-        /// Which group.
+        /// The group, by its place in `Parent::groups`.
         group: usize,
         /// Its first block.
         block: u32,
@@ -190,9 +190,9 @@ pub enum PinError {
         "block {block} of group {group} is not one that request `{request}` has of the device: name the blocks that were reported of it"
     )]
     NotOfParent {
-        /// Which group.
+        /// The group, by its place in `Parent::groups`.
         group: usize,
-        /// Which block.
+        /// The block, by its number in its pool.
         block: u32,
         /// The request that ends.
         request: RequestId,
@@ -215,7 +215,7 @@ pub enum PinError {
         "blocks of group {group} have {found} tokens, and those of the layout {layout}: name the group's layout, or its size"
     )]
     BlockTokens {
-        /// Which group.
+        /// The group, by its place in `Parent::groups`.
         group: usize,
         /// Tokens of a block of the group.
         found: u32,
@@ -225,9 +225,9 @@ pub enum PinError {
     /// A block that the layout has not.
     #[error("block {block} of group {group} is not one of the {blocks} of the layout: name blocks of this layout")]
     NoSuchBlock {
-        /// Which group.
+        /// The group, by its place in `Parent::groups`.
         group: usize,
-        /// Which block.
+        /// The block, by its number in its pool.
         block: u32,
         /// How many the layout has.
         blocks: u32,

@@ -134,7 +134,7 @@ pub enum LifecycleError {
         "{asked} of the {has} blocks of request `{request}` were given, and a swap takes all of them or none, in either direction: give one handle of them all, as `Blocks::chain` makes it of several, or report that the request has dropped its blocks"
     )]
     PartOfRequest {
-        /// Whose.
+        /// The request that was to be swapped.
         request: RequestId,
         /// How many were given.
         asked: usize,
@@ -146,7 +146,7 @@ pub enum LifecycleError {
         "use {} of block {} of the host is not what request `{request}` was swapped out to: keep those blocks until it is swapped in, and give them", block.generation, block.index
     )]
     NotSwappedTo {
-        /// Whose.
+        /// The request that was to be swapped.
         request: RequestId,
         /// The block of the host.
         block: BlockRef,
@@ -180,7 +180,7 @@ pub enum LifecycleError {
     /// The engine carries out the request's swap.
     #[error("the swap of request `{request}` is this engine's: commit it or roll it back by its key")]
     SwapOfOurs {
-        /// Whose.
+        /// The request that the call named.
         request: RequestId,
     },
     /// There are enough devices.
