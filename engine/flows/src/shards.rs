@@ -1,5 +1,7 @@
 //! Which layouts fit each other: bytes of the same rows, whatever the size of blocks and however the rows are spread over ranks.
 
+use std::fmt;
+
 use penstock_session::control::{Buffer, Form, Rows, SentRows};
 
 use crate::action::RegionRef;
@@ -71,19 +73,16 @@ pub struct Unfit {
 impl Unfit {
     /// The same for whoever stands elsewhere: what is meant by "here" and by "there", and what differs first, as words may be cut.
     pub fn between(&self, here: &str, there: &str) -> String {
-        let why = self.why.to_string().replace(" here", &format!(" {here}")).replace(" there", &format!(" {there}"));
-        format!("{why} (layout {:?} {here}, {:?} {there})", self.here, self.there)
+        format!("{} (layout {:?} {here}, {:?} {there})", self.why.between(here, there), self.here, self.there)
     }
 }
 
 /// What differs between two layouts so that nothing can be moved between them. Numbers are first this engine's, then the peer's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
     /// Their numbers of buffers.
-    #[error("{0} buffers here and {1} there: declare the same ones in the same order on both sides")]
     Buffers(usize, usize),
     /// The layers of a buffer.
-    #[error("buffer {buffer} is of layer {here} here and of layer {there} there")]
     Layers {
         /// Which buffer.
         buffer: usize,
@@ -93,13 +92,11 @@ pub enum Difference {
         there: u32,
     },
     /// One goes once for a transfer, the other with every token.
-    #[error("buffer {buffer} goes once for a transfer on one side only")]
     Forms {
         /// Which buffer.
         buffer: usize,
     },
     /// The bytes of what goes once.
-    #[error("buffer {buffer} goes once and has {here} bytes here and {there} there")]
     Once {
         /// Which buffer.
         buffer: usize,
@@ -109,9 +106,6 @@ pub enum Difference {
         there: u64,
     },
     /// Bytes of a row of one token.
-    #[error(
-        "a row of buffer {buffer} has {here} bytes here and {there} there: both sides need the same element type and size"
-    )]
     RowBytes {
         /// Which buffer.
         buffer: usize,
@@ -121,7 +115,6 @@ pub enum Difference {
         there: u32,
     },
     /// Rows on all ranks together.
-    #[error("buffer {buffer} has {here} rows on all ranks here and {there} there")]
     RowsInAll {
         /// Which buffer.
         buffer: usize,
@@ -131,10 +124,6 @@ pub enum Difference {
         there: u32,
     },
     /// No row is on both.
-    #[error(
-        "buffer {buffer} has rows {} to {} here and {} to {} there, none in common: these two ranks have nothing to say to each other",
-        here.0, here.1, there.0, there.1
-    )]
     NothingShared {
         /// Which buffer.
         buffer: usize,
@@ -144,7 +133,6 @@ pub enum Difference {
         there: (u32, u32),
     },
     /// No source has a row that is needed.
-    #[error("row {row} of buffer {buffer} is in none of the sources: name the rank that has it")]
     Uncovered {
         /// Which buffer.
         buffer: usize,
@@ -152,17 +140,60 @@ pub enum Difference {
         row: u32,
     },
     /// Others of the source send all of it.
-    #[error("other ranks of the source send all that these two have in common: do not name this one")]
     ForOthers,
     /// One token would be too many pieces.
-    #[error(
-        "a token is {pieces} pieces, more than can be moved at once: let one side have its rows as the other has them"
-    )]
     TooFine {
         /// How many.
         pieces: u64,
     },
 }
+
+impl Difference {
+    /// What differs, in the words that mean this engine's side and the peer's.
+    fn between(&self, ours: &str, theirs: &str) -> String {
+        match self {
+            Self::Buffers(here, there) => {
+                format!(
+                    "{here} buffers {ours} and {there} {theirs}: declare the same ones in the same order on both sides"
+                )
+            }
+            Self::Layers { buffer, here, there } => {
+                format!("buffer {buffer} is of layer {here} {ours} and of layer {there} {theirs}")
+            }
+            Self::Forms { buffer } => format!("buffer {buffer} goes once for a transfer on one side only"),
+            Self::Once { buffer, here, there } => {
+                format!("buffer {buffer} goes once and has {here} bytes {ours} and {there} {theirs}")
+            }
+            Self::RowBytes { buffer, here, there } => format!(
+                "a row of buffer {buffer} has {here} bytes {ours} and {there} {theirs}: both sides need the same element type and size"
+            ),
+            Self::RowsInAll { buffer, here, there } => {
+                format!("buffer {buffer} has {here} rows on all ranks {ours} and {there} {theirs}")
+            }
+            Self::NothingShared { buffer, here: (first, end), there: (first_there, end_there) } => format!(
+                "buffer {buffer} has rows {first} to {end} {ours} and {first_there} to {end_there} {theirs}, none in common: these two ranks \
+                 have nothing to say to each other"
+            ),
+            Self::Uncovered { buffer, row } => {
+                format!("row {row} of buffer {buffer} is in none of the sources: name the rank that has it")
+            }
+            Self::ForOthers => {
+                "other ranks of the source send all that these two have in common: do not name this one".to_owned()
+            }
+            Self::TooFine { pieces } => format!(
+                "a token is {pieces} pieces, more than can be moved at once: let one side have its rows as the other has them"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.between("here", "there"))
+    }
+}
+
+impl std::error::Error for Difference {}
 
 impl Pair {
     /// Looks whether bytes of a layout of this engine and of one of a peer's are the same rows.

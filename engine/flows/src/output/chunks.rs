@@ -18,9 +18,16 @@ pub(super) struct Chunks {
     /// How many tokens there are in all, once the last chunk is there.
     pub(super) total: Option<u64>,
     pub(super) keeps: Few<Ticket>,
+    /// How many of the first tokens are ready: in each layer, or in all where one entry stands for them.
+    pub(super) ready: Few<u64>,
 }
 
 impl Chunks {
+    /// None yet. Where layers are not said to be ready one by one, whatever is given is.
+    pub(super) fn new(is_by_layer: bool, slots: usize) -> Self {
+        Self { ready: Few::of(if is_by_layer { 0 } else { u64::MAX }, slots), ..Self::default() }
+    }
+
     /// So many tokens more, and all blocks in which they lie: one that the chunk before has begun and not filled is named again, first.
     /// An error takes neither the blocks nor the ticket.
     pub(super) fn add(
@@ -90,5 +97,18 @@ impl Chunks {
         } else {
             Ok(())
         }
+    }
+
+    /// A layer is ready for the first so many tokens. Fewer than before change nothing.
+    pub(super) fn set_ready(&mut self, layer: u32, tokens: u64) {
+        let tokens = if planted::is(Bug::LayerReadyForAllChunks) { u64::MAX } else { tokens };
+        if let Some(ready) = self.ready.get_mut(layer as usize) {
+            *ready = tokens.max(*ready);
+        }
+    }
+
+    /// For how many tokens a layer is ready.
+    pub(super) fn ready_tokens(&self, layer: u32) -> u64 {
+        self.ready.get(layer as usize).copied().unwrap_or(0)
     }
 }

@@ -90,8 +90,6 @@ pub struct SourceLegs {
     /// Where each rank of the sink is, and what it was sent: the one book of that.
     pub(super) sinks: Places<Sink>,
     pub(super) chunks: Chunks,
-    /// How many of the first tokens are ready: in all layers, or in each.
-    ready: Few<u64>,
     pub(super) begin: Option<u64>,
     /// Legs that have started and are not sent to everybody.
     pub(super) started: FewQueue<Started>,
@@ -149,8 +147,7 @@ impl SourceLegs {
             head: Head { transfer: how.transfer, side: Side::Source, rank: how.rank, ranks: how.ranks },
             status: Status::Bootstrapping,
             sinks: Places::keeping(how.sinks.iter().copied(), how.of, sink),
-            chunks: Chunks::default(),
-            ready: Few::of(if how.is_by_layer { 0 } else { u64::MAX }, slots),
+            chunks: Chunks::new(how.is_by_layer, slots),
             begin: None,
             started: FewQueue::new(),
             past: VecDeque::new(),
@@ -272,10 +269,7 @@ impl SourceLegs {
     /// A layer is ready for the first so many tokens, which chunks have given. Fewer than before change nothing.
     pub fn ready(&mut self, layer: u32, tokens: u64) -> Result<(), LegError> {
         self.check_ready(layer, tokens)?;
-        let tokens = if planted::is(Bug::LayerReadyForAllChunks) { u64::MAX } else { tokens };
-        if let Some(ready) = self.ready.get_mut(layer as usize) {
-            *ready = tokens.max(*ready);
-        }
+        self.chunks.set_ready(layer, tokens);
         Ok(())
     }
 
@@ -289,7 +283,7 @@ impl SourceLegs {
 
     /// For how many tokens a layer is ready.
     pub(crate) fn ready_tokens(&self, layer: u32) -> u64 {
-        self.ready.get(layer as usize).copied().unwrap_or(0)
+        self.chunks.ready_tokens(layer)
     }
 
     /// A rank of the sink has granted a leg. The same again changes nothing, and says so by `false`.
@@ -336,7 +330,7 @@ impl SourceLegs {
         if self.status.is_end() || self.started.is_empty() {
             return None;
         }
-        for slot in 0..self.ready.len() {
+        for slot in 0..self.chunks.ready.len() {
             for at in 0..self.sinks.len() {
                 match self.cut_part(slot, at) {
                     Ok(Some(part)) => return Some(part),
@@ -392,7 +386,7 @@ impl SourceLegs {
     fn cut_part(&mut self, slot: usize, at: usize) -> Result<Option<Part>, CutError> {
         let sink = &self.sinks[at];
         let from = sink.cursors[slot];
-        let ready = self.chunks.tokens.min(self.ready[slot]);
+        let ready = self.chunks.tokens.min(self.chunks.ready[slot]);
         let is_in = |leg: &&Started| leg.has(from) && from < ready && !sink.is_held();
         let Some(leg) = self.started.iter().find(is_in).copied() else { return Ok(None) };
         let Some((pair, grant)) = sink.grants.get(&leg.number) else { return Ok(None) };

@@ -109,8 +109,6 @@ pub struct Loans {
     status: Status,
     readers: Few<Reader>,
     chunks: Chunks,
-    /// Up to which token each layer is ready.
-    ready: Few<u64>,
     failed: Option<SendFailed>,
     wishes: FewQueue<SourceWish>,
 }
@@ -131,13 +129,11 @@ impl Loans {
         let reader =
             |rank| Reader { rank, state: Lent::Unclaimed, lease: None, tokens: 0, layers: 0, is_sealed: false };
         let readers = sinks.into_iter().map(reader);
-        let ready = Few::of(if how.is_by_layer { 0 } else { u64::MAX }, how.layout.layers() as usize);
         Ok(Self {
             head,
             status: Status::Bootstrapping,
             readers: readers.collect(),
-            chunks: Chunks::default(),
-            ready,
+            chunks: Chunks::new(how.is_by_layer, how.layout.layers() as usize),
             failed: None,
             wishes: FewQueue::new(),
             how,
@@ -242,10 +238,7 @@ impl Loans {
     /// A layer is ready for the first so many tokens, as for [`SourceLegs::ready`](super::SourceLegs::ready).
     pub fn ready(&mut self, layer: u32, tokens: u64) -> Result<(), LegError> {
         self.check_ready(layer, tokens)?;
-        let tokens = if planted::is(Bug::LayerReadyForAllChunks) { u64::MAX } else { tokens };
-        if let Some(ready) = self.ready.get_mut(layer as usize) {
-            *ready = tokens.max(*ready);
-        }
+        self.chunks.set_ready(layer, tokens);
         self.tell_readers();
         Ok(())
     }
@@ -260,7 +253,7 @@ impl Loans {
 
     /// For how many tokens a layer is ready.
     pub(crate) fn ready_tokens(&self, layer: u32) -> u64 {
-        self.ready.get(layer as usize).copied().unwrap_or(0)
+        self.chunks.ready_tokens(layer)
     }
 
     /// A rank of the sink will read from this token on. The same again changes nothing.
@@ -474,11 +467,12 @@ impl Loans {
             // What it needs begins behind what is computed.
             return None;
         }
-        let known = self.ready.iter().take(reader.layers.max(1) as usize);
+        let known = self.chunks.ready.iter().take(reader.layers.max(1) as usize);
         let tokens = known.copied().fold(self.chunks.tokens, u64::min).max(reader.tokens);
-        let layers = self.ready.iter().take_while(|&&ready| ready >= tokens).count() as u32;
+        let layers = self.chunks.ready.iter().take_while(|&&ready| ready >= tokens).count() as u32;
         let layers = layers.max(reader.layers);
-        let is_sealed = self.chunks.total.is_some_and(|total| tokens >= total) && layers as usize == self.ready.len();
+        let is_sealed =
+            self.chunks.total.is_some_and(|total| tokens >= total) && layers as usize == self.chunks.ready.len();
         let is_more = tokens > reader.tokens && layers > 0 || layers > reader.layers && reader.layers > 0;
         (is_more || is_sealed && !reader.is_sealed).then_some((tokens, layers, is_sealed))
     }
