@@ -6,7 +6,6 @@ use penstock::flows::{Buffer, Form, Layout, LayoutSpec, RequestId, Rows, Transfe
 use penstock::region::LocalRegion;
 use penstock::{Blocks, HostMemory, PoolSpec, Rights, SystemEnv, Window};
 
-use super::calls;
 use crate::pattern;
 use crate::stage::{KV, PATIENCE};
 use crate::{Engine, Peer, Pool};
@@ -260,7 +259,12 @@ impl End {
     pub fn extents(&self, blocks: &[u32]) -> Vec<(u64, u64)> {
         let geometry = self.geometry;
         let layers = (0..geometry.layers).flat_map(|layer| {
-            blocks.iter().map(move |&block| (calls::offset(self, layer, block, 0), geometry.layer_block_bytes()))
+            blocks.iter().map(move |&block| {
+                (
+                    self.layout.offset(layer as usize, block, 0).expect("the block is of the layout"),
+                    geometry.layer_block_bytes(),
+                )
+            })
         });
         let once = blocks.iter().map(|&block| (geometry.once_offset(block), geometry.once_bytes));
         layers.chain(once.filter(|&(_, len)| len > 0)).collect()

@@ -1,11 +1,11 @@
 //! Puts out of blocks where they lie, and gets into them.
 
-use penstock::flows::relay::{Destination, Relay, RelaySpec};
+use penstock::flows::relay::{Destination, Extents, Put, Relay, RelaySpec};
 use penstock::{Blocks, SystemEnv};
 
+use super::Side;
 use super::end::{End, Geometry, request};
 use super::line::{from_word, to_word};
-use super::{Side, calls};
 use crate::stage::PATIENCE;
 
 const BLOCKS: usize = 3;
@@ -15,6 +15,11 @@ const NEXT_OWNER: u8 = 0x66;
 
 fn relay(end: &End) -> Relay<SystemEnv> {
     end.engine.relay(RelaySpec::new().berths(64 << 10, 2, 2)).expect("it is the first one")
+}
+
+/// Where blocks lie.
+fn extents<'a>(end: &'a End, blocks: &Blocks) -> Extents<'a, SystemEnv> {
+    Extents::blocks(&end.layout, &[blocks])
 }
 
 /// The next owner takes what is free and writes to it.
@@ -54,7 +59,9 @@ pub mod blocks_of_a_put_are_given_to_nobody_before_it_was_read {
             let before = end.take(side.random.below(50) as usize);
             let blocks = end.take(BLOCKS);
             end.compute_all(round, blocks.indices(), 0..TOKENS);
-            let put = calls::put_blocks(&relay, &end, &blocks, &request(round), &peer).expect("they are of the pool");
+            let put = relay
+                .put(Put::extents(extents(&end, &blocks)), &request(round), &[&peer])
+                .expect("they are of the pool");
             drop((before, blocks));
             let next = next_owner(&end);
             side.note_unless(round, next.len() <= 64 - BLOCKS, || format!("{} of 64 blocks are free", next.len()));
@@ -100,7 +107,8 @@ pub mod blocks_of_a_get_are_given_to_nobody_before_it_has_landed {
             let before = end.take(side.random.below(50) as usize);
             let blocks = end.take(BLOCKS);
             let indices = blocks.indices().to_vec();
-            let fetch = calls::get_blocks(&relay, &end, &blocks, &metadata).expect("they are of the pool");
+            let fetch =
+                relay.get(&metadata, Destination::extents(extents(&end, &blocks))).expect("they are of the pool");
             drop((before, blocks));
             let next = next_owner(&end);
             side.line.say("ready");
@@ -125,8 +133,8 @@ pub mod blocks_of_a_get_are_given_to_nobody_before_it_has_landed {
         for round in 0..side.rounds {
             let blocks = end.take(BLOCKS);
             end.compute_all(round, blocks.indices(), 0..TOKENS);
-            let put = calls::put_blocks_later(&relay, &end, &blocks, &request(round), &peer);
-            let put = put.expect("they are of the pool");
+            let later = Put::extents(extents(&end, &blocks)).not_ready();
+            let put = relay.put(later, &request(round), &[&peer]).expect("they are of the pool");
             side.line.say(&to_word(put.metadata()));
             side.line.expect("ready");
             put.ready();

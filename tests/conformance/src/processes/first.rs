@@ -1,11 +1,10 @@
 //! The first call after a session stands.
 
-use penstock::flows::relay::{Destination, Relay, RelaySpec};
+use penstock::flows::relay::{Destination, Extents, Put, Relay, RelaySpec};
 use penstock::flows::{Group, Happening, Input, Isolation, Parent, PinSettings, Pins, Receive, Send};
 use penstock::{Blocks, SystemEnv};
 
 use super::Side;
-use super::calls;
 use super::end::{End, Geometry, request, transfer};
 use super::layers::{WITHIN, end_well};
 use super::line::{from_word, to_word};
@@ -86,7 +85,11 @@ pub mod the_first_calls_after_connect_and_reconnect_are_served {
                 _ => {
                     let blocks = end.take(1);
                     end.compute_all(PUT, blocks.indices(), 0..16);
-                    match calls::put_blocks(relay, end, &blocks, &request(PUT + name), peer) {
+                    match relay.put(
+                        Put::extents(Extents::blocks(&end.layout, &[&blocks])),
+                        &request(PUT + name),
+                        &[peer],
+                    ) {
                         Ok(begun) => put = Some(begun),
                         Err(refused) => side.note(round, Err(format!("put, session {session}: {refused}"))),
                     }

@@ -71,6 +71,21 @@ fn chunks(side: &mut Side) -> Vec<Range<u64>> {
     vec![0..one, one..one + two, one + two..one + two + three]
 }
 
+/// A source that pushes three chunks in each round, layer by layer; how is the case's to say.
+fn source(side: &mut Side, give_all: impl Fn(&mut Side, &End, &Output<SystemEnv>, u32, &[Range<u64>])) {
+    let end = side.pooled(Geometry::SMALL);
+    side.accept(&end);
+    for round in 0..side.rounds {
+        let chunks = chunks(side);
+        side.line.say(&chunks[2].end.to_string());
+        let how = Send::from(&end.layout).by_layer().within(WITHIN);
+        let output = end.engine.produce(transfer(round), &request(round), how).expect("the name is new");
+        give_all(side, &end, &output, round, &chunks);
+        end_well(side, round, &output);
+    }
+    end.assert_nothing_is_left();
+}
+
 /// Gives a chunk, in blocks in which nothing is computed yet, and lets go of them.
 fn give(end: &End, output: &Output<SystemEnv>, blocks: &mut Vec<u32>, chunk: &Range<u64>, is_last: bool) {
     let tokens = chunk.end - chunk.start;
@@ -97,16 +112,10 @@ pub mod chunks_written_late_come_layer_by_layer_as_they_were_written {
 
     /// The source.
     pub fn child(side: &mut Side) {
-        let end = side.pooled(Geometry::SMALL);
-        side.accept(&end);
-        for round in 0..side.rounds {
-            let chunks = chunks(side);
-            side.line.say(&chunks[2].end.to_string());
-            let how = Send::from(&end.layout).by_layer().within(WITHIN);
-            let output = end.engine.produce(transfer(round), &request(round), how).expect("the name is new");
+        source(side, |side, end, output, round, chunks| {
             let mut blocks = Vec::new();
             for (number, chunk) in chunks.iter().enumerate() {
-                give(&end, &output, &mut blocks, chunk, number == 2);
+                give(end, output, &mut blocks, chunk, number == 2);
                 // The last chunk is computed in two parts.
                 let cut =
                     if number == 2 { chunk.start + side.random.below(chunk.end - chunk.start) } else { chunk.end };
@@ -119,9 +128,7 @@ pub mod chunks_written_late_come_layer_by_layer_as_they_were_written {
                     }
                 }
             }
-            end_well(side, round, &output);
-        }
-        end.assert_nothing_is_left();
+        });
     }
 }
 
@@ -137,16 +144,10 @@ pub mod fences_that_open_late_hold_back_the_tokens_of_every_chunk {
 
     /// The source.
     pub fn child(side: &mut Side) {
-        let end = side.pooled(Geometry::SMALL);
-        side.accept(&end);
-        for round in 0..side.rounds {
-            let chunks = chunks(side);
-            side.line.say(&chunks[2].end.to_string());
-            let how = Send::from(&end.layout).by_layer().within(WITHIN);
-            let output = end.engine.produce(transfer(round), &request(round), how).expect("the name is new");
+        source(side, |side, end, output, round, chunks| {
             let (mut blocks, mut fences) = (Vec::new(), Vec::new());
             for (number, chunk) in chunks.iter().enumerate() {
-                give(&end, &output, &mut blocks, chunk, number == 2);
+                give(end, output, &mut blocks, chunk, number == 2);
                 for layer in 0..end.geometry.layers {
                     let fence = Gate::shut(&end.engine).expect("there is room for a gate");
                     output.layer_after(layer, chunk.end, &fence).expect("so many tokens were given");
@@ -158,9 +159,7 @@ pub mod fences_that_open_late_hold_back_the_tokens_of_every_chunk {
                 end.compute(round, *layer, &blocks, chunk.clone());
                 fence.open();
             }
-            end_well(side, round, &output);
-        }
-        end.assert_nothing_is_left();
+        });
     }
 }
 

@@ -5,7 +5,7 @@
 //! and output. What a round finds wrong is noted, and the case fails at its end with how many rounds it was: what is wrong here is wrong
 //! in some rounds only.
 //!
-//! - [`end`]: an engine, its memory and its layout; [`calls`]: calls of the public API whose form the cases do not depend on
+//! - [`end`]: an engine, its memory and its layout
 //! - [`layers`]: layer-wise pushes; [`chunks`]: chunks that end inside a block
 //! - [`extents`]: puts and gets of blocks where they lie; [`reuse`]: memory that is reused at once
 //! - [`grants`]: blocks that another transfer holds; [`pins`]: pins of blocks that nobody holds; [`swaps`]: requests that have grown
@@ -13,7 +13,6 @@
 
 #![allow(clippy::print_stderr, reason = "what a case has found before it panicked is what a reader looks for")]
 
-pub mod calls;
 pub mod chunks;
 pub mod end;
 pub mod extents;

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::flows::{Receive, RequestId, Send, Status};
+use penstock::flows::{Finished, Receive, RequestId, Send, Status};
 
+use super::Side;
 use super::end::{End, Geometry, request, transfer};
-use super::{Side, calls};
 use crate::stage::PATIENCE;
 
 /// What a request's memory has at the source.
@@ -49,13 +49,15 @@ impl Ended {
     }
 }
 
-/// Waits until this engine names the request, and answers the memory that may still be touched.
+/// Waits until this engine names the request, and answers whether it failed, and what memory of it may still be touched.
 fn named(end: &End, request: &RequestId) -> (bool, Vec<(u64, u64)>) {
     let since = Instant::now();
     loop {
-        let ended = calls::drain(end);
-        if ended.requests.contains(request) {
-            return (ended.has_failed, ended.quarantined);
+        let mut finished = Finished::default();
+        end.engine.drain_finished(&mut finished);
+        let has_failed = finished.failed.contains(request);
+        if has_failed || finished.received.contains(request) || finished.sent.contains(request) {
+            return (has_failed, finished.quarantined.into_iter().flat_map(|request| request.extents).collect());
         }
         assert!(since.elapsed() < PATIENCE, "no end of {request}: {:?}", end.engine.control_metrics());
         std::thread::yield_now();
