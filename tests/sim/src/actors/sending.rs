@@ -3,7 +3,7 @@
 //! Where layers go by themselves a chunk is given before it is computed: its bytes are written when the course says so, a layer of a chunk
 //! at a time, and what is told of it first.
 
-use penstock::flows::{Gate, Output, Send};
+use penstock::flows::{CallError, FlowError, Gate, LegError, Output, Send};
 use penstock::memory::BlockId;
 use penstock::{Blocks, Moment};
 
@@ -177,7 +177,10 @@ impl Sending {
         }
         let Some(others) = seat.take(count as usize, UNREADY, now)? else { return Ok(()) };
         match self.output.chunk(&others, end - begin, self.chunks_given + 1 == spec.chunks) {
-            Err(_) => Ok(()),
+            Err(FlowError::Call(CallError::Leg(LegError::ChunkBlocks { .. } | LegError::ChunkBegins { .. }))) => Ok(()),
+            // It may have ended since it was looked at.
+            Err(_) if self.output.status().is_end() => Ok(()),
+            Err(error) => Err(end_error(format!("case {case}: blocks that are not a chunk's are refused: {error}"))),
             Ok(()) => {
                 let words = format!(
                     "case {case}: {count} blocks are taken for tokens {begin} to {end} of {size} a block, which do not lie there"
