@@ -38,6 +38,22 @@ fn another_user_is_turned_away_in_words() {
     });
 }
 
+#[test]
+fn an_engine_of_root_does_not_take_another_users_folder() {
+    if let Some(reason) = skip::lab_reason() {
+        return skip::report("an_engine_of_root_does_not_take_another_users_folder", reason);
+    }
+    let folder = Folder::fresh();
+    let target = Folder::fresh();
+    std::os::unix::fs::symlink(target.path().join("made"), folder.path().join("loader.lock")).unwrap();
+    chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let config = penstock::Config::default().named("loader").directory(folder.path());
+    let refused = penstock::Engine::start(config).unwrap_err().to_string();
+    assert!(refused.contains(&format!("belongs to user {NOBODY}")) && refused.contains("engine.directory"), "{refused}");
+    let made: Vec<_> = std::fs::read_dir(target.path()).unwrap().collect();
+    assert!(made.is_empty(), "root made a file where the other user's link leads: {made:?}");
+}
+
 fn allow(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }

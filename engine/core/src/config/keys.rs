@@ -106,7 +106,8 @@ pub const KEYS: &[KeyDoc] = &[
         unit: "",
         range: Range::Folder,
         what: "The folder of the rendezvous sockets. Only engines that share it find each other. \
-               `null`: `$XDG_RUNTIME_DIR/penstock`, or `/tmp/penstock-<uid>` where that is not set.",
+               It belongs to the user that the engines run as, and only that user can write to it; a symbolic link is not followed. \
+               `null`: `$XDG_RUNTIME_DIR/penstock`, or where that is not set `/tmp/penstock-<uid>`, and for root `/run/penstock`.",
         more_costs: "A folder of your own must be given to every engine, and only one user may be able to write to it.",
         less_costs: "With the default, engines in containers that have a runtime folder each do not meet.",
     },

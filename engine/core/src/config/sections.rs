@@ -355,7 +355,7 @@ impl EngineConfig {
         EngineName::new(&(name + &suffix))
     }
 
-    /// The configured folder, or `<runtime_dir>/penstock`, or `/tmp/penstock-<uid>`.
+    /// The configured folder, or `<runtime_dir>/penstock`, or for root `/run/penstock`, or `/tmp/penstock-<uid>`.
     ///
     /// `runtime_dir` is the user's runtime folder (`XDG_RUNTIME_DIR`), where there is one; a
     /// relative one is ignored, as its specification asks.
@@ -363,6 +363,8 @@ impl EngineConfig {
         match (&self.directory, runtime_dir.map(Path::new).filter(|path| path.is_absolute())) {
             (Some(directory), _) => directory.clone(),
             (None, Some(runtime)) => runtime.join("penstock"),
+            // Nobody else can have made it before, which in /tmp anybody can.
+            (None, None) if uid == 0 => PathBuf::from("/run/penstock"),
             (None, None) => PathBuf::from(format!("/tmp/penstock-{uid}")),
         }
     }

@@ -448,6 +448,8 @@ mod code {
         let runtime = Some(OsStr::new("/run/user/7"));
         assert_eq!(engine.directory_or(runtime, 7), Path::new("/run/user/7/penstock"));
         assert_eq!(engine.directory_or(None, 7), Path::new("/tmp/penstock-7"));
+        assert_eq!(engine.directory_or(None, 0), Path::new("/run/penstock"));
+        assert_eq!(engine.directory_or(runtime, 0), Path::new("/run/user/7/penstock"));
         assert_eq!(engine.directory_or(Some(OsStr::new("relative")), 7), Path::new("/tmp/penstock-7"));
         assert_eq!(Config::default().directory("/a").engine.directory_or(runtime, 7), Path::new("/a"));
     }

@@ -42,7 +42,10 @@ fn place(host: &Host, folder: &Path) -> Finding {
     let shown = folder.display();
     let broken =
         |found: String| Finding::broken(TOPIC, NAME, found).means("no engine starts: it cannot make its socket");
-    let there = match fs::metadata(host.at(folder)) {
+    let there = match fs::symlink_metadata(host.at(folder)) {
+        Ok(there) if there.is_symlink() => {
+            return broken(format!("{shown} is a symbolic link")).mend(Mend::advice(By::You, OTHER_FOLDER));
+        }
         Ok(there) if !there.is_dir() => {
             return broken(format!("{shown} is no folder")).mend(Mend::advice(By::You, OTHER_FOLDER));
         }
@@ -51,7 +54,7 @@ fn place(host: &Host, folder: &Path) -> Finding {
         Err(error) => return broken(format!("{shown}: {error}")).mend(Mend::advice(By::You, OTHER_FOLDER)),
     };
     let user = host.system().user();
-    if there.uid() != user && user != 0 {
+    if there.uid() != user {
         return broken(format!("{shown} belongs to user {}, and this is user {user}", there.uid()))
             .mend(Mend::advice(By::You, OTHER_FOLDER))
             .mend(host.as_root(&format!("chown {user} {shown}")));
@@ -60,12 +63,10 @@ fn place(host: &Host, folder: &Path) -> Finding {
         return refused(host, folder, &error);
     }
     let mode = there.mode() & 0o7777;
-    let others_write = mode & 0o022 != 0;
-    let is_sticky = mode & 0o1000 != 0;
-    if others_write && !is_sticky {
-        return Finding::limited(TOPIC, NAME, format!("{shown} can be written by others (mode {mode:04o})"))
-            .means("they can take sockets away and put their own there; whoever connects still sees whose they are")
-            .mend(Mend::you(format!("chmod 700 {shown}")));
+    if mode & 0o022 != 0 {
+        return broken(format!("{shown} can be written by others (mode {mode:04o})"))
+            .mend(Mend::you(format!("chmod go-w {shown}")))
+            .mend(Mend::advice(By::You, OTHER_FOLDER));
     }
     Finding::ok(TOPIC, NAME, format!("{shown} (mode {mode:04o})"))
 }

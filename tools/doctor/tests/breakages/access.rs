@@ -64,7 +64,20 @@ fn a_folder_that_cannot_be_written_or_made_is_named() {
 #[test]
 fn a_folder_that_others_can_write_is_named() {
     let host = with_folder(0o777);
-    assert_finding(&host.one(Topic::Folder, "place"), Status::Limited, "mode 0777", &format!("chmod 700 {FOLDER}"));
+    assert_finding(&host.one(Topic::Folder, "place"), Status::Broken, "mode 0777", &format!("chmod go-w {FOLDER}"));
+    let host = with_folder(0o1777);
+    let finding = host.one(Topic::Folder, "place");
+    assert_finding(&finding, Status::Broken, "mode 1777", "chmod go-w");
+    assert!(finding.mends[1].text().contains("set `engine.directory`"), "{finding:?}");
+}
+
+#[test]
+fn a_folder_that_is_a_link_is_named() {
+    let host = with_folder(0o700);
+    std::fs::rename(host.at(FOLDER), host.at("/elsewhere")).unwrap();
+    std::os::unix::fs::symlink("/elsewhere", host.at(FOLDER)).unwrap();
+    let finding = host.one(Topic::Folder, "place");
+    assert_finding(&finding, Status::Broken, "is a symbolic link", "set `engine.directory`");
 }
 
 #[test]
