@@ -10,7 +10,8 @@
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Result};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{Ordering, fence};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -60,7 +61,8 @@ pub(super) enum Failed {
 }
 
 pub(super) struct Uring {
-    ring: IoUring,
+    /// Dropped by hand: a forked child has not got its memory.
+    ring: ManuallyDrop<IoUring>,
     manner: Manner,
     /// Readable when the kernel has something, while `is_awaited`.
     event: OwnedFd,
@@ -105,7 +107,7 @@ impl Uring {
         ring.submitter().register_eventfd(event.as_raw_fd())?;
         ring.completion().disable_eventfd();
         Ok(Self {
-            ring,
+            ring: ManuallyDrop::new(ring),
             manner,
             event,
             is_awaited: false,
@@ -394,6 +396,14 @@ impl Drop for Uring {
     fn drop(&mut self) {
         self.hear_until(LAST_WORD, Flights::is_empty);
         self.flights.give_up(|_| {});
+        if fork::in_child() {
+            // Whatever lies where the ring's memory was is the child's own, and not to be unmapped.
+            // SAFETY: the descriptor is the ring's own, and the ring is neither used nor dropped afterwards.
+            drop(unsafe { OwnedFd::from_raw_fd(self.ring.as_raw_fd()) });
+        } else {
+            // SAFETY: this is the one place that drops it, and nothing uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.ring) };
+        }
     }
 }
 

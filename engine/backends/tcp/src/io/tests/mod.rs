@@ -1,6 +1,7 @@
 //! Every test runs on each kind that there is.
 
 mod forbidden;
+mod forked;
 mod zero_copy;
 
 use std::io::{ErrorKind, Read, Write};
