@@ -63,6 +63,12 @@ pub trait Stream: Send {
     /// Who is at the other end, where the operating system knows.
     fn credentials(&self) -> io::Result<Credentials>;
 
+    /// What becomes readable once the very process at the other end is dead, whatever process has its id then; none where the system cannot
+    /// tell. An error says that it is gone.
+    fn end_of_process(&self) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+
     /// The address at the other end of a connection between hosts; none on one host.
     fn remote(&self) -> Option<SocketAddr> {
         None
@@ -181,9 +187,4 @@ pub trait Env: Clone + Send + Sync + 'static {
 
     /// Which process this is: the same number exactly in one address space, never zero.
     fn process(&self) -> u64;
-
-    /// What becomes readable once the process with this id is dead, in an environment in which the operating system does not know it.
-    fn end_of(&self, _pid: u32) -> Option<OwnedFd> {
-        None
-    }
 }

@@ -1,7 +1,7 @@
 //! Another process of this host: who it is, and whether it still lives.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -32,8 +32,8 @@ pub enum Unseen {
 }
 
 impl ProcessWatch {
-    /// Watches the process with this id, which is known to live at this moment. Zero is the id of a
-    /// process that cannot be seen from this pid namespace.
+    /// Watches the process with this id, which is known to live at this moment: of one that was only told of, an id may mean
+    /// another process by now ([`socket_process`]). Zero is the id of a process that cannot be seen from this pid namespace.
     pub fn of(pid: u32) -> Self {
         if pid == std::process::id() {
             return Self::Ourselves;
@@ -82,6 +82,31 @@ pub fn socket_credentials(socket: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     Ok((found.uid, u32::try_from(found.pid).unwrap_or(0)))
 }
 
+/// The pidfd of the very process that made the other end of a Unix socket, whatever process has its id by now. None where the kernel cannot
+/// tell (before Linux 6.5). An error says that the process is gone.
+pub fn socket_process(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let mut found: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into a live integer of that size.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut found).cast(),
+            &raw mut len,
+        )
+    };
+    if status == 0 {
+        // SAFETY: the kernel has made this descriptor for this call; nobody else has it.
+        return Ok(Some(unsafe { OwnedFd::from_raw_fd(found) }));
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(None),
+        error => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
@@ -113,6 +138,9 @@ mod tests {
         let (uid, pid) = socket_credentials(here.as_fd()).unwrap();
         assert_eq!((uid, pid), (rustix::process::geteuid().as_raw(), std::process::id()));
         let file = std::fs::File::open("/proc/self/status").unwrap();
-        assert!(socket_credentials(file.as_fd()).is_err());
+        assert!(socket_credentials(file.as_fd()).is_err() && socket_process(file.as_fd()).is_err());
+        if let Some(descriptor) = socket_process(here.as_fd()).unwrap() {
+            assert!(!ProcessWatch::by(pid, descriptor).is_dead());
+        }
     }
 }

@@ -49,7 +49,10 @@ fn an_engine_of_root_does_not_take_another_users_folder() {
     chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     let config = penstock::Config::default().named("loader").directory(folder.path());
     let refused = penstock::Engine::start(config).unwrap_err().to_string();
-    assert!(refused.contains(&format!("belongs to user {NOBODY}")) && refused.contains("engine.directory"), "{refused}");
+    assert!(
+        refused.contains(&format!("belongs to user {NOBODY}")) && refused.contains("engine.directory"),
+        "{refused}"
+    );
     let made: Vec<_> = std::fs::read_dir(target.path()).unwrap().collect();
     assert!(made.is_empty(), "root made a file where the other user's link leads: {made:?}");
 }

@@ -155,10 +155,6 @@ impl Env for SimEnv {
     fn process(&self) -> u64 {
         self.identity.process
     }
-
-    fn end_of(&self, pid: u32) -> Option<OwnedFd> {
-        self.core.lock().end_of(pid)
-    }
 }
 
 /// One end of a stream in memory.
@@ -195,6 +191,12 @@ impl Stream for SimStream {
 
     fn credentials(&self) -> io::Result<Credentials> {
         self.core.lock().network.other_credentials(self.end)
+    }
+
+    fn end_of_process(&self) -> io::Result<Option<OwnedFd>> {
+        let mut world = self.core.lock();
+        let pid = world.network.other_credentials(self.end)?.pid;
+        Ok(world.end_of(pid))
     }
 
     fn remote(&self) -> Option<SocketAddr> {

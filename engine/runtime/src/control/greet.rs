@@ -173,12 +173,16 @@ fn unseen() -> Arc<ProcessWatch> {
     Arc::new(ProcessWatch::Unseen(Unseen::NotOpened))
 }
 
-/// Watches the process with this id as the environment of this one knows it. Zero is nobody's.
-fn watch_of<E: Env>(env: &E, here: u32, there: u32) -> ProcessWatch {
-    if there == here && here != 0 {
-        return ProcessWatch::Ourselves;
+/// Watches the process at the other end of a stream, whose id is said to be this. Zero is nobody's here.
+fn watch_of(stream: &impl Stream, here: u32, there: u32) -> ProcessWatch {
+    if there == 0 || there == here {
+        return ProcessWatch::of(there);
     }
-    env.end_of(there).map_or_else(|| ProcessWatch::of(there), |end| ProcessWatch::by(there, end))
+    match stream.end_of_process() {
+        Ok(Some(end)) => ProcessWatch::by(there, end),
+        Ok(None) => ProcessWatch::of(there),
+        Err(_) => ProcessWatch::Unseen(Unseen::NotOpened),
+    }
 }
 
 impl<E: Env> Control<E> {
@@ -190,7 +194,7 @@ impl<E: Env> Control<E> {
             _ if greeter.reach == Reach::Network => Ok(()),
             Ok(there) => {
                 let here = self.shared.env.credentials();
-                greeter.process = Arc::new(watch_of(&self.shared.env, here.pid, there.pid));
+                greeter.process = Arc::new(watch_of(&connection.stream, here.pid, there.pid));
                 Greeting::check_user(here, there)
             }
             Err(error) => return self.broke(token, &error.into()),

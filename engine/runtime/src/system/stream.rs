@@ -103,6 +103,11 @@ impl Stream for SystemStream {
         Ok(Credentials { uid, pid })
     }
 
+    fn end_of_process(&self) -> io::Result<Option<OwnedFd>> {
+        let Kind::Local(stream) = &self.0 else { return Ok(None) };
+        penstock_memory::process::socket_process(stream.as_fd())
+    }
+
     fn remote(&self) -> Option<SocketAddr> {
         match &self.0 {
             Kind::Local(_) => None,
