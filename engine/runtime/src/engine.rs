@@ -260,7 +260,7 @@ impl<E: Env> Engine<E> {
     pub(crate) fn begin(&self, mut wanted: Wanted) -> Result<Connecting<E>, ConnectError> {
         let shared = &self.hub.shared;
         let name = wanted.name.clone();
-        if let Some(peer) = shared.peers.with_epoch(wanted.epoch) {
+        if let Some(peer) = shared.peers.with_epoch(wanted.epoch, &wanted.name) {
             return Ok(self.found(name, peer));
         }
         if !shared.reaches(Reach::Host) {

@@ -317,9 +317,12 @@ impl Peers {
         table.standing.get(&key.party).filter(is_it).or_else(|| table.departed.iter().find(is_it)).cloned()
     }
 
-    pub(crate) fn with_epoch(&self, epoch: u64) -> Option<Arc<PeerState>> {
+    /// The standing session with this life of the engine of this name. Zero is no life: whoever asks with it does not know which.
+    pub(crate) fn with_epoch(&self, epoch: u64, name: &str) -> Option<Arc<PeerState>> {
         let table = self.lock();
-        table.standing.values().find(|peer| peer.epoch.0 == epoch && peer.ended().is_none()).cloned()
+        let is_it =
+            |peer: &&Arc<PeerState>| peer.epoch.0 == epoch && peer.name.as_str() == name && peer.ended().is_none();
+        table.standing.values().find(is_it).filter(|_| epoch != 0).cloned()
     }
 
     /// The session with the engine of this name, if it stands.

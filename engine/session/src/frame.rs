@@ -33,6 +33,9 @@ pub(crate) const ASIDE: u16 = OPTIONAL_KINDS + 0x41;
 /// The longest words of one [`Frame::Aside`], in bytes.
 pub const ASIDE_BYTES_MAX: usize = 4096;
 
+/// The longest words of a refusal, in bytes.
+pub const REFUSAL_BYTES_MAX: usize = 4096;
+
 /// The most cards of one frame.
 pub const CARDS_MAX: usize = 64;
 
@@ -236,6 +239,11 @@ pub enum Frame {
 }
 
 impl Frame {
+    /// A refusal whose words fit into a frame, whatever was to be said.
+    pub fn refuse(code: RefusalCode, text: &str) -> Self {
+        Self::Refuse { code, text: text[..text.floor_char_boundary(REFUSAL_BYTES_MAX)].to_owned() }
+    }
+
     /// The number of this kind of frame on the wire.
     pub const fn kind(&self) -> u16 {
         match self {

@@ -147,6 +147,9 @@ impl Greeting {
         if let Err(error) = penstock_core::EngineName::new(&theirs.name) {
             return refuse(RefusalCode::Garbled, format!("the other engine's name is unusable: {error}"));
         }
+        if theirs.epoch == 0 {
+            return refuse(RefusalCode::Garbled, "epoch 0 is no engine's".to_owned());
+        }
         if theirs.workers == 0 || usize::from(theirs.workers) > penstock_core::limits::WORKERS_MAX {
             return refuse(RefusalCode::Garbled, format!("{} workers are not possible", theirs.workers));
         }
@@ -160,8 +163,13 @@ impl Greeting {
         if expected.0 != 0 && expected.0 != expected.1 && !planted::is(Bug::StaleEpochAccepted) {
             return refuse(RefusalCode::Epoch, format!("expected epoch {:x}, found {:x}", expected.0, expected.1));
         }
-        let candidates: Vec<String> =
-            theirs.transports.iter().filter(|name| self.ours.transports.contains(name)).cloned().collect();
+        // Each of this side's own at most once, however often the other names it.
+        let mut candidates: Vec<String> = Vec::new();
+        for name in theirs.transports.iter().filter(|name| self.ours.transports.contains(name)) {
+            if !candidates.contains(name) {
+                candidates.push(name.clone());
+            }
+        }
         self.theirs = Some(theirs);
         self.state = State::AwaitOffer;
         Ok(match self.role {

@@ -132,8 +132,13 @@ impl Rogue {
     }
 
     /// Says hello and hears the engine's hello and offer.
-    pub fn greet(mut self, card: &Card) -> Greeted {
-        self.send(&Frame::Hello(hello(card)), &[]);
+    pub fn greet(self, card: &Card) -> Greeted {
+        self.greet_as(hello(card))
+    }
+
+    /// The same with this hello.
+    pub fn greet_as(mut self, ours: Hello) -> Greeted {
+        self.send(&Frame::Hello(ours), &[]);
         let Heard::Frame(Frame::Hello(theirs), _) = self.hear(PATIENCE) else { panic!("no hello came") };
         let Heard::Frame(Frame::Offer(offer), tokens) = self.hear(PATIENCE) else { panic!("no offer came") };
         Greeted { rogue: self, theirs, tokens, offer }

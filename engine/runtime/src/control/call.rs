@@ -144,7 +144,7 @@ pub(super) fn random_bytes<E: Env>(shared: &Shared<E>) -> impl FnMut(&mut [u8]) 
 
 impl<E: Env> Control<E> {
     pub(super) fn connect(&mut self, wanted: Wanted, answer: Arc<Pending>) {
-        if let Some(peer) = self.shared.peers.with_epoch(wanted.epoch) {
+        if let Some(peer) = self.shared.peers.with_epoch(wanted.epoch, &wanted.name) {
             return answer.answer(Ok(peer));
         }
         if self.shared.is_draining() {

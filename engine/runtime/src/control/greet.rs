@@ -25,6 +25,9 @@ use crate::error::ConnectError;
 use crate::peer_state::{PeerParts, PeerState};
 use crate::shared::{Shared, WorkerCall};
 
+/// How many of a caller's transports are named when none of them joins the two.
+const TRANSPORTS_NAMED: usize = 8;
+
 /// One greeting and what it has reserved.
 pub(super) struct Greeter {
     greeting: Greeting,
@@ -250,7 +253,7 @@ impl<E: Env> Control<E> {
         greeter.party = Some(party);
         let theirs = greeter.greeting.theirs().expect("its hello was taken just now");
         let (here, there) = sides(&shared, party, theirs, &greeter.process);
-        let mut reasons = vec![format!("the caller allows {:?}", theirs.transports)];
+        let mut reasons = vec![allowed_in_words(&theirs.transports)];
         reasons.extend(shared.reports.iter().filter_map(|report| {
             let missing =
                 report.missing.as_ref().filter(|_| theirs.transports.iter().any(|name| name == report.name))?;
@@ -306,7 +309,7 @@ impl<E: Env> Control<E> {
             return Err(Refusal(RefusalCode::Epoch, text));
         }
         if reach == Reach::Network
-            && let Some(peer) = shared.peers.with_epoch(theirs_hello.epoch)
+            && let Some(peer) = shared.peers.with_epoch(theirs_hello.epoch, &theirs_hello.name)
         {
             // It was called by an address, and who answers is connected already.
             self.found_again(token, peer);
@@ -446,7 +449,7 @@ impl<E: Env> Control<E> {
                     Some(line) => tracing::warn!(peer = whom, address = %line.remote, %text, "a greeting was refused"),
                     None => tracing::warn!(peer = whom, %text, "a greeting was refused"),
                 }
-                let frame = Frame::Refuse { code, text: text.clone() };
+                let frame = Frame::refuse(code, &text);
                 // Said once, not waited for: a stranger may not even be reading.
                 let _ = talk.connection.send(&frame, Vec::new());
                 self.greeting_failed(*greeter, |name| ConnectError::RefusedHere { name, text });
@@ -481,6 +484,13 @@ impl<E: Env> Control<E> {
         let text = "the engine is shutting down".to_owned();
         self.end_greeting(token, GreetingError::Refuse { code: RefusalCode::Closing, text });
     }
+}
+
+/// What a caller allows, as far as words need it: it may name as many as it likes.
+fn allowed_in_words(transports: &[String]) -> String {
+    let (first, rest) = transports.split_at(transports.len().min(TRANSPORTS_NAMED));
+    let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+    format!("the caller allows {first:?}{more}")
 }
 
 fn offer(transport: &dyn Transport, here: Here, there: There) -> Result<Offering, Refusal> {

@@ -151,6 +151,7 @@ fn hellos_that_cannot_be_are_refused() {
         refused_hello(arena, RefusalCode::Garbled, "name", |hello| hello.name = "../../etc".to_owned());
         refused_hello(arena, RefusalCode::Garbled, "name", |hello| hello.name.clear());
         refused_hello(arena, RefusalCode::Garbled, "name", |hello| hello.name = "x".repeat(5000));
+        refused_hello(arena, RefusalCode::Garbled, "epoch", |hello| hello.epoch = 0);
         refused_hello(arena, RefusalCode::Garbled, "workers", |hello| hello.workers = 0);
         refused_hello(arena, RefusalCode::Garbled, "workers", |hello| hello.workers = u16::MAX);
         refused_hello(arena, RefusalCode::Garbled, "place", |hello| hello.party = 1024);
@@ -160,6 +161,19 @@ fn hellos_that_cannot_be_are_refused() {
             hello.transports = vec!["carrier-pigeon".to_owned(); 500];
         });
         refused_hello(arena, RefusalCode::NoTransport, "another host", |hello| hello.host ^= 1);
+        // One reason for each transport, however often it is named: the refusal fits into a frame.
+        refused_hello(
+            arena,
+            RefusalCode::NoTransport,
+            "49992 more; shm: the other engine is on another host",
+            |hello| {
+                hello.host ^= 1;
+                hello.transports = vec!["shm".to_owned(); 50_000];
+            },
+        );
+        refused_hello(arena, RefusalCode::NoTransport, "the caller allows", |hello| {
+            hello.transports = vec!["x".repeat(20_000); 10];
+        });
     });
 }
 
