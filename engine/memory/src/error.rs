@@ -85,6 +85,17 @@ pub enum MemoryError {
         /// Bytes the memfd really has.
         found: u64,
     },
+    /// A memfd that came from a peer has no pages for some of its bytes.
+    #[error(
+        "the memfd has pages for {backed} of its {bytes} B: the rest would be taken from this process's memory; the peer must fill it \
+         before sending it"
+    )]
+    Sparse {
+        /// Bytes that there must be pages for.
+        bytes: u64,
+        /// Bytes that there are.
+        backed: u64,
+    },
     /// A piece of a pool that does not fit the pool.
     #[error(
         "a piece of {len} B at {offset} does not fit a pool of {bytes} B (whole pages inside it, in order, one beside the other)"

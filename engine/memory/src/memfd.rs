@@ -71,6 +71,14 @@ pub(crate) fn verify(
     Ok(())
 }
 
+/// Checks that a peer's memfd has pages for so many bytes. Touching one that has none would give it this process's.
+pub(crate) fn verify_backed(fd: BorrowedFd<'_>, bytes: u64, what: &'static str) -> Result<(), MemoryError> {
+    let found = fs::fstat(fd).map_err(|errno| MemoryError::System { call: "fstat", what, source: errno.into() })?;
+    // Pages that are swapped out are counted, too.
+    let backed = (found.st_blocks as u64).saturating_mul(512);
+    if backed < bytes { Err(MemoryError::Sparse { bytes, backed }) } else { Ok(()) }
+}
+
 /// True when the descriptor is backed by explicitly reserved huge pages.
 pub(crate) fn is_huge_tlb(fd: BorrowedFd<'_>) -> bool {
     const HUGETLBFS_MAGIC: u64 = 0x958458f6;

@@ -127,29 +127,30 @@ impl Pool {
 }
 
 /// Maps a pool of another process on this host after checking that it is a memfd of exactly
-/// `bytes` bytes that can neither shrink nor grow. Without the right to write, the mapping is read
+/// `bytes` bytes that can neither shrink nor grow and has all of its pages. Without the right to write, the mapping is read
 /// only, and a pool that is not sealed against writers is refused: its owner promised what it
 /// did not enforce.
 pub fn map_foreign_pool(fd: OwnedFd, bytes: u64, rights: Rights, pages: PageKind) -> Result<Window, MemoryError> {
-    let mapping = map_unpopulated(&fd, bytes, rights, pages)?;
+    let mapping = map_unpopulated(&fd, bytes, (rights, pages), bytes)?;
     let access = if rights.allows_write() { Access::ReadWrite } else { Access::Read };
     let refused = |call, source| memfd::system_error(call, WHAT, bytes, source);
     mapping.populate(fd.as_fd(), access).map_err(|source| refused("madvise(populate)", source))?;
     Ok(window_over(Arc::new(mapping), access))
 }
 
-/// As [`map_foreign_pool`], with its checks, and without touching a page.
+/// As [`map_foreign_pool`], with its checks, and without touching a page. So many of its bytes must have their pages.
 pub(crate) fn map_unpopulated(
     fd: &OwnedFd,
     bytes: u64,
-    rights: Rights,
-    pages: PageKind,
+    (rights, pages): (Rights, PageKind),
+    backed: u64,
 ) -> Result<Mapping, MemoryError> {
     if bytes == 0 {
         return Err(MemoryError::Empty { what: WHAT });
     }
     let writable = rights.allows_write();
     memfd::verify(fd.as_fd(), bytes, !writable, WHAT)?;
+    memfd::verify_backed(fd.as_fd(), backed, WHAT)?;
     let access = if writable { Access::ReadWrite } else { Access::Read };
     let aligned = pages != PageKind::Small || memfd::is_huge_tlb(fd.as_fd());
     let refused = |call, source| memfd::system_error(call, WHAT, bytes, source);

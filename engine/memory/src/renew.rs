@@ -222,12 +222,15 @@ pub fn map_foreign_pieces(
             return Err(misplaced());
         }
         memfd::verify(fd.as_fd(), len, !writable, WHAT)?;
+        memfd::verify_backed(fd.as_fd(), len, WHAT)?;
         from = end;
     }
     if round_up(bytes, page) != Some(bytes) {
         return Err(MemoryError::PieceMisplaced { offset: 0, len: bytes, bytes });
     }
-    let mapping = crate::pool::map_unpopulated(&fd, bytes, rights, pages)?;
+    // What lies under the pieces may be given back already.
+    let own = bytes - pieces.iter().map(|piece| piece.len).sum::<u64>();
+    let mapping = crate::pool::map_unpopulated(&fd, bytes, (rights, pages), own)?;
     let access = if writable { Access::ReadWrite } else { Access::Read };
     let refused = |call, source| memfd::system_error(call, WHAT, bytes, source);
     for piece in pieces {

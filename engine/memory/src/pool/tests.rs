@@ -126,6 +126,27 @@ fn what_is_no_sealed_memfd_of_the_announced_size_is_refused() {
     assert!(map_foreign_pool(dup(pool.fd()), 0, Rights::READ_WRITE, PageKind::Small).is_err());
 }
 
+/// Whoever touches a page first pays for it: a pool that its owner has not filled would be filled on this process's account.
+#[test]
+fn a_pool_without_all_of_its_pages_is_refused_and_not_filled() {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    for filled in [0, MIB, 64 * MIB - page_bytes()] {
+        let sparse = rustix::fs::memfd_create("sparse", flags).unwrap();
+        rustix::fs::ftruncate(&sparse, 64 * MIB).unwrap();
+        if filled > 0 {
+            rustix::fs::fallocate(&sparse, FallocateFlags::empty(), 0, filled).unwrap();
+        }
+        rustix::fs::fcntl_add_seals(&sparse, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+        let refused = map_foreign_pool(dup(sparse.as_fd()), 64 * MIB, Rights::READ_WRITE, PageKind::Small);
+        let backed = rustix::fs::fstat(&sparse).unwrap().st_blocks as u64 * 512;
+        assert_eq!(backed, filled, "this process has filled it");
+        assert!(matches!(refused, Err(MemoryError::Sparse { backed, .. }) if backed == filled));
+    }
+    // What its owner has filled may have been swapped out, or come in pages of another size: it is taken.
+    let pool = Pool::create(PoolSpec::host(4 * MIB)).unwrap();
+    map_foreign_pool(dup(pool.fd()), 4 * MIB, Rights::READ_WRITE, pool.pages().got).unwrap();
+}
+
 #[test]
 fn segments_are_zeroed_shared_and_sealed() {
     let mine = Segment::create("ring", 100).unwrap();

@@ -122,6 +122,7 @@ fn a_piece_of_a_peer_is_checked_before_it_is_mapped() {
     let page = page_bytes();
     let sealed = |bytes: u64| {
         let fd = memfd::create("piece", bytes, false, "a test").unwrap();
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes).unwrap();
         memfd::seal(fd.as_fd(), false, "a test").unwrap();
         fd
     };
@@ -147,4 +148,10 @@ fn a_piece_of_a_peer_is_checked_before_it_is_mapped() {
     assert!(matches!(map(vec![short]), Err(MemoryError::WrongSize { .. })));
     let open = Piece { offset: 0, len: page, fd: memfd::create("piece", page, false, "a test").unwrap() };
     assert!(matches!(map(vec![open]), Err(MemoryError::Unsealed { .. })));
+    let sparse = memfd::create("piece", 2 * page, false, "a test").unwrap();
+    memfd::seal(sparse.as_fd(), false, "a test").unwrap();
+    let blocks = || rustix::fs::fstat(&sparse).unwrap().st_blocks;
+    let piece = Piece { offset: 0, len: 2 * page, fd: sparse.try_clone().unwrap() };
+    assert!(matches!(map(vec![piece]), Err(MemoryError::Sparse { backed: 0, .. })));
+    assert_eq!(blocks(), 0, "its pages were taken from this process");
 }

@@ -164,7 +164,7 @@ fn announce(intruder: &mut Intruder, news: Vec<RegionNews>, tokens: &[BorrowedFd
 }
 
 #[test]
-fn announced_pools_that_are_not_sealed_are_refused_when_named() {
+fn announced_pools_that_are_not_sealed_or_not_filled_are_refused_when_named() {
     attack("announced pools", |arena| {
         let mut intruder = Rogue::connect(&arena.socket()).greet(&arena.card).join();
         let bytes = 1 << 16;
@@ -176,6 +176,7 @@ fn announced_pools_that_are_not_sealed_are_refused_when_named() {
         for (id, (label, len, rights, token, words)) in [
             ("unsealed", bytes, both, Some(unsealed.as_fd()), "seal"),
             ("too long", bytes + 4096, both, Some(sealed.as_fd()), "announced"),
+            ("sparse", bytes, both, Some(sealed.as_fd()), "has pages for 0 of its"),
             ("a file", bytes, both, Some(file.as_fd()), "memfd"),
             ("no memory", bytes, both, None, "did not come"),
         ]
