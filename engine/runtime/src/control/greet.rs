@@ -178,13 +178,12 @@ fn unseen() -> Arc<ProcessWatch> {
 
 /// Watches the process at the other end of a stream, whose id is said to be this. Zero is nobody's here.
 fn watch_of(stream: &impl Stream, here: u32, there: u32) -> ProcessWatch {
-    if there == 0 || there == here {
-        return ProcessWatch::of(there);
-    }
-    match stream.end_of_process() {
-        Ok(Some(end)) => ProcessWatch::by(there, end),
-        Ok(None) => ProcessWatch::of(there),
-        Err(_) => ProcessWatch::Unseen(Unseen::NotOpened),
+    match (there, stream.end_of_process()) {
+        (0, _) => ProcessWatch::Unseen(Unseen::OtherPidNamespace),
+        _ if there == here => ProcessWatch::Ourselves,
+        (_, Ok(Some(end))) => ProcessWatch::by(there, end),
+        (_, Ok(None)) => ProcessWatch::of(there),
+        (_, Err(_)) => ProcessWatch::Unseen(Unseen::NotOpened),
     }
 }
 

@@ -53,9 +53,9 @@ fn a_folder_that_everybody_can_write_is_named() {
     std::fs::create_dir(&folder).unwrap();
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
     let found = Found::of(&mut place.command(&["folder"]));
-    let mend = format!("chmod 700 {}", folder.display());
-    found.assert("folder", "place", "limited", "can be written by others (mode 0777)", &mend);
-    assert_eq!(found.status, 0);
+    let mend = format!("chmod go-w {}", folder.display());
+    found.assert("folder", "place", "broken", "can be written by others (mode 0777)", &mend);
+    assert_eq!(found.status, 1);
     let mended = Found::of(&mut place.mended(&own_mend(found.find("folder", "place")), "folder"));
     assert_eq!(mended.find("folder", "place")["status"], "ok");
 }
