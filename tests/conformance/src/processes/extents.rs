@@ -17,7 +17,7 @@ fn relay(end: &End) -> Relay<SystemEnv> {
     end.engine.relay(RelaySpec::new().berths(64 << 10, 2, 2)).expect("it is the first one")
 }
 
-/// Where blocks lie.
+/// The bytes of these blocks in every buffer of the layout: what a put reads, or a get writes.
 fn extents<'a>(end: &'a End, blocks: &Blocks) -> Extents<'a, SystemEnv> {
     Extents::blocks(&end.layout, &[blocks])
 }
