@@ -298,7 +298,8 @@ impl<E: Env> Engine<E> {
         if fork::in_child() {
             return Vec::new(); // None of them is the child's, and the table may be locked for ever.
         }
-        let standing = self.hub.shared.peers.standing().into_iter().filter(|state| state.is_complete());
+        let standing = self.hub.shared.peers.standing().into_iter();
+        let standing = standing.filter(|state| state.is_complete() && state.ended().is_none());
         standing.map(|state| Peer { hub: Arc::clone(&self.hub), state }).collect()
     }
 
