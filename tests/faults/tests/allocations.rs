@@ -17,7 +17,7 @@ use penstock_faults::pair::{PATIENCE, config, connect, submit, turn_until};
 const CHILD: &str = env!("CARGO_BIN_EXE_penstock-faults-child");
 /// Until every slot, queue and buffer has been used.
 const WARM_ROUNDS: u64 = 200;
-const ROUNDS: u64 = 1_000;
+const ROUNDS: u64 = 400;
 /// Transfers under way at the same time.
 const DEPTH: usize = 4;
 /// Transfers that an engine may have at most.

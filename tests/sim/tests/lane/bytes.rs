@@ -11,7 +11,7 @@ use crate::stage::{
 
 #[test]
 fn blocks_that_are_written_land_where_they_belong_and_are_told_of() {
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let stage = Stage::open(world, Weather::default());
         fill(&stage.near, 1);
         let pairs = stage.pairs(0);
@@ -29,7 +29,7 @@ fn blocks_that_are_written_land_where_they_belong_and_are_told_of() {
 
 #[test]
 fn blocks_that_are_read_come_whole() {
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let stage = Stage::open(world, storm());
         fill(&stage.far, 2);
         let pairs = stage.pairs(0);
@@ -66,23 +66,23 @@ fn there_and_back(world: &World, weather: Weather) {
 
 #[test]
 fn one_packet_in_twenty_may_vanish() {
-    replay(0..200, |world| there_and_back(world, Weather { lost: 50, ..Weather::default() }));
+    replay(0..100, |world| there_and_back(world, Weather { lost: 50, ..Weather::default() }));
 }
 
 #[test]
 fn packets_may_come_twice() {
-    replay(0..200, |world| there_and_back(world, Weather { doubled: 300, ..Weather::default() }));
+    replay(0..100, |world| there_and_back(world, Weather { doubled: 300, ..Weather::default() }));
 }
 
 #[test]
 fn packets_may_overtake_each_other() {
     let delays = Weather { delay_min: Duration::ZERO, delay_max: Duration::from_millis(3), ..Weather::default() };
-    replay(0..200, |world| there_and_back(world, delays));
+    replay(0..100, |world| there_and_back(world, delays));
 }
 
 #[test]
 fn the_one_direction_may_be_worse_than_the_other() {
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let bad = Weather { lost: 300, ..storm() };
         let (from, to) = if world.seed() % 2 == 0 { (1, 2) } else { (2, 1) };
         world.set_weather_between(from, to, bad);
@@ -92,7 +92,7 @@ fn the_one_direction_may_be_worse_than_the_other() {
 
 #[test]
 fn many_transfers_in_both_directions_do_not_disturb_each_other() {
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let stage = Stage::open(world, storm());
         let back = stage.target.peers().remove(0);
         world.wait(SOON, || back.region("up").is_err() && back.region("kv").is_ok()).unwrap();
@@ -122,7 +122,7 @@ fn many_transfers_in_both_directions_do_not_disturb_each_other() {
 #[test]
 fn withdrawn_memory_is_not_touched_any_more() {
     let ends = Ends::default();
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let mut random = Random::new(!world.seed());
         let stage = Stage::open(world, storm());
         fill(&stage.near, 7);
@@ -159,7 +159,7 @@ fn withdrawn_memory_is_not_touched_any_more() {
 
 #[test]
 fn a_plan_over_withdrawn_memory_is_refused_and_not_told() {
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let stage = Stage::open(world, storm());
         fill(&stage.far, 8);
         let plans = [stage.write(&[(0, 3), (1, 4)]), stage.read(&[(0, 3), (1, 4)])];
@@ -182,7 +182,7 @@ fn a_plan_over_withdrawn_memory_is_refused_and_not_told() {
 #[test]
 fn a_cancelled_write_carries_nothing_that_was_written_later() {
     let ends = Ends::default();
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let mut random = Random::new(!world.seed());
         let stage = Stage::open(world, storm());
         fill(&stage.near, 9);
@@ -210,7 +210,7 @@ fn a_cancelled_write_carries_nothing_that_was_written_later() {
 #[test]
 fn memory_of_the_reader_that_is_taken_back_is_not_touched_any_more() {
     let ends = Ends::default();
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let mut random = Random::new(!world.seed());
         let stage = Stage::open(world, storm());
         fill(&stage.far, 10);

@@ -13,7 +13,7 @@ use crate::stage::{
 
 #[test]
 fn a_partition_that_heals_is_survived() {
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let mut random = Random::new(!world.seed());
         let stage = Stage::open(world, storm());
         fill(&stage.near, 21);
@@ -42,7 +42,7 @@ fn a_partition_that_heals_is_survived() {
 #[test]
 fn a_partition_that_lasts_ends_in_peer_lost_on_both_sides() {
     let ends = Ends::default();
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let stage = Stage::open(world, storm());
         let back = stage.target.peers().remove(0);
         let transfer = stage.submit(&stage.write(&stage.pairs(0)), Submit::new());
@@ -78,7 +78,7 @@ fn a_partition_that_lasts_ends_in_peer_lost_on_both_sides() {
 #[test]
 fn an_engine_that_is_killed_is_lost_at_once() {
     let ends = Ends::default();
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let stage = Stage::open(world, storm());
         let Stage { world, source, target, near, far, peer } = stage;
         let remote = peer.region("kv").unwrap();
@@ -103,7 +103,7 @@ fn an_engine_that_is_killed_is_lost_at_once() {
 
 #[test]
 fn an_engine_whose_host_lost_power_is_lost_in_time() {
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let stage = Stage::open(world, storm());
         let Stage { world, source, target, near, far, peer } = stage;
         let remote = peer.region("kv").unwrap();
@@ -123,7 +123,7 @@ fn an_engine_whose_host_lost_power_is_lost_in_time() {
 /// Packets of the old life are still on their way when the engine is back under its name, and at its address.
 #[test]
 fn a_new_life_takes_nothing_that_was_meant_for_the_old_one() {
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let stage = Stage::open(world, Weather::default());
         fill(&stage.near, 23);
         let slow = Weather { delay_min: Duration::from_millis(5), delay_max: Duration::from_millis(60), ..storm() };
@@ -163,7 +163,7 @@ fn a_new_life_takes_nothing_that_was_meant_for_the_old_one() {
 
 #[test]
 fn an_engine_that_stands_still_for_a_moment_loses_nothing() {
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let stage = Stage::open(world, storm());
         fill(&stage.near, 24);
         let pairs = stage.pairs(0);
@@ -186,7 +186,7 @@ fn an_engine_that_stands_still_for_a_moment_loses_nothing() {
 #[test]
 fn an_engine_that_stands_still_for_long_is_lost_and_both_go_on() {
     let ends = Ends::default();
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let stage = Stage::open(world, storm());
         let transfer = stage.submit(&stage.write(&stage.pairs(0)), Submit::new());
         world.run_for(a_while(world.seed() * 5));
@@ -211,7 +211,7 @@ fn an_engine_that_stands_still_for_long_is_lost_and_both_go_on() {
 /// Its turns stop, its clock does not: when it goes on it has to ask before it gives anybody up.
 #[test]
 fn who_stood_still_for_long_finds_a_peer_that_waited_for_nothing() {
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let stage = Stage::open(world, Weather::default());
         let back = stage.target.peers().remove(0);
         // Both stand still: a whole machine was stopped and goes on.

@@ -10,7 +10,7 @@ use crate::stage::{
 /// One transfer a block, each with a note that names it. Whenever a note is there its block is.
 #[test]
 fn every_note_comes_once_and_behind_its_bytes() {
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let stage = Stage::open(world, storm());
         fill(&stage.near, 11);
         let pairs = stage.pairs(0);
@@ -49,7 +49,7 @@ fn every_note_comes_once_and_behind_its_bytes() {
 
 #[test]
 fn every_counter_goes_up_once_for_each_transfer() {
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         let stage = Stage::open(world, storm());
         fill(&stage.near, 12);
         let counter = stage.far.counter("arrivals").unwrap();
@@ -70,7 +70,7 @@ fn every_counter_goes_up_once_for_each_transfer() {
 /// The inbox is smaller than what is sent: what has no room waits, and nothing else waits behind it.
 #[test]
 fn notes_wait_for_room_and_bytes_do_not_wait_for_notes() {
-    replay(0..200, |world| {
+    replay(0..100, |world| {
         world.set_weather(storm());
         let identity = |host| penstock_simulation::Identity::on(host);
         let target = world.start_as(identity(FAR), config(FAR, "target").notifications_per_peer(2)).unwrap();
