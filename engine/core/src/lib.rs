@@ -9,12 +9,14 @@
 //! - [`time`]: moments and durations as plain numbers
 //! - [`env`](mod@env): the one door through which time, randomness, threads and sockets enter
 //! - [`credit`]: the one credit type
+//! - [`address`]: which registered range an address lies in
 //! - [`plan`]: the compact, validated description of one scatter-gather move
 //! - [`config`]: the configuration, its YAML form and its documentation
 //! - [`planted`]: bugs that builds for the simulation have on purpose
 
 #![forbid(unsafe_code)]
 
+pub mod address;
 pub mod config;
 pub mod credit;
 pub mod env;

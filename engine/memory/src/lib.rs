@@ -53,7 +53,7 @@ pub use pool::{Pool, map_foreign_pool};
 pub use pool_spec::{DEFAULT_BLOCK_BYTES, Pages, PoolSpec};
 pub use process::{ProcessWatch, Unseen};
 pub use region::{Origin, Region};
-pub use registry::{Deregistered, RegionError, Registry};
+pub use registry::{Changes, Deregistered, RegionError, Registry};
 pub use renew::{OldPages, PIECES_MAX, Piece, Pieces, map_foreign_pieces};
 pub use segment::Segment;
 pub use window::Window;

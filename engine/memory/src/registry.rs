@@ -1,6 +1,8 @@
 //! The registry: which regions an engine has, by id, by label and by content.
 
-use std::collections::HashMap;
+mod addresses;
+
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -11,6 +13,11 @@ use crate::host::HostMemory;
 use crate::pool::Pool;
 use crate::region::{Origin, Region};
 use crate::window::Window;
+
+use self::addresses::Addresses;
+
+/// Changes that are kept. Who is further behind looks at all regions.
+const CHANGES_KEPT: usize = 4096;
 
 /// Why an id names no region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +57,18 @@ pub enum Deregistered {
 pub struct Registry {
     revision: AtomicU64,
     tables: RwLock<Tables>,
+    addresses: Addresses,
+}
+
+/// What has changed since a revision.
+#[derive(Debug)]
+pub struct Changes {
+    /// The revision that this leads to.
+    pub revision: u64,
+    /// Whether all regions are listed, because the revision is older than what is kept: what is not listed is gone.
+    pub is_all: bool,
+    /// Each id that changed, once, in the order of the latest change; None: no region has it any more.
+    pub list: Vec<(RegionId, Option<Arc<Region>>)>,
 }
 
 #[derive(Debug, Default)]
@@ -57,12 +76,16 @@ struct Tables {
     slots: Vec<Slot>,
     vacant: Vec<u32>,
     by_content: HashMap<Content, u32, FastHash>,
+    /// The slots that the latest revisions changed, the newest last.
+    changes: VecDeque<u32>,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
     /// Of the region here, or of the next one where there is none.
     generation: u32,
+    /// The revision that changed it last.
+    changed_at: u64,
     live: Option<Live>,
 }
 
@@ -126,7 +149,7 @@ impl Registry {
         let region = Arc::new(Region::new(name, label, rights, window, origin()));
         slot.live = Some(Live { region: Arc::clone(&region), registrations: 1 });
         tables.by_content.insert(content, index);
-        self.changed();
+        self.changed(&mut tables, index);
         Ok(region)
     }
 
@@ -169,7 +192,7 @@ impl Registry {
         let content = Content::of(&region.window, &region.label, region.rights);
         tables.by_content.remove(&content);
         region.withdraw();
-        self.changed();
+        self.changed(&mut tables, id.0);
         Ok(Deregistered::Last(region))
     }
 
@@ -181,7 +204,7 @@ impl Registry {
         let next = Generation(slot.generation.checked_add(1).ok_or(RegionError::NoIdLeft)?);
         slot.generation = next.0;
         region.renewed(next);
-        self.changed();
+        self.changed(&mut tables, id.0);
         Ok(next)
     }
 
@@ -207,10 +230,49 @@ impl Registry {
         self.revision.load(Ordering::Acquire)
     }
 
+    /// What has changed after this revision.
+    pub fn changes_since(&self, revision: u64) -> Changes {
+        let tables = self.read();
+        let now = self.revision.load(Ordering::Relaxed); // It changes under the lock only.
+        let behind = usize::try_from(now.saturating_sub(revision)).unwrap_or(usize::MAX);
+        let is_all = behind > tables.changes.len();
+        let mut list: Vec<(u64, u32)> = if is_all {
+            let live = tables.slots.iter().zip(0..).filter(|(slot, _)| slot.live.is_some());
+            live.map(|(slot, index)| (slot.changed_at, index)).collect()
+        } else {
+            let latest = tables.changes.iter().skip(tables.changes.len() - behind).zip(now - behind as u64 + 1..);
+            // A slot that changed again is listed for that.
+            latest
+                .filter(|&(&index, at)| tables.slots[index as usize].changed_at == at)
+                .map(|(&index, at)| (at, index))
+                .collect()
+        };
+        list.sort_unstable();
+        let region = |index: u32| tables.slots[index as usize].live.as_ref().map(|live| Arc::clone(&live.region));
+        let list = list.into_iter().map(|(_, index)| (RegionId(index), region(index))).collect();
+        Changes { revision: now, is_all, list }
+    }
+
+    /// The region to use for `bytes` at an address of this process, or for the first of them: the newest that
+    /// covers all of them, else the one that covers most. Only those that can be written to, if so asked.
+    pub fn find_at(&self, address: u64, bytes: u64, writable: bool) -> Option<Arc<Region>> {
+        self.addresses.find(self, address, bytes, writable)
+    }
+
+    /// A region close to an address that none covers.
+    pub fn nearest(&self, address: u64) -> Option<Arc<Region>> {
+        self.addresses.nearest(self, address)
+    }
+
     /// Called with the write lock held, so that a reader who sees the number sees the change.
-    fn changed(&self) {
+    fn changed(&self, tables: &mut Tables, index: u32) {
+        if tables.changes.len() == CHANGES_KEPT {
+            tables.changes.pop_front();
+        }
+        tables.changes.push_back(index);
         // SYNC registry-revision: pairs with revision()'s Acquire.
-        self.revision.fetch_add(1, Ordering::Release);
+        let before = self.revision.fetch_add(1, Ordering::Release);
+        tables.slots[index as usize].changed_at = before + 1;
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Tables> {

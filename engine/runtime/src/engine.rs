@@ -21,7 +21,7 @@ use crate::control::{Control, Wanted};
 use crate::error::{ConnectError, RegionError, StartError};
 use crate::hub::{Hub, Inline};
 use crate::inbox::Notification;
-use crate::peer::Peer;
+use crate::peer::{Peer, covers};
 use crate::peer_state::PeerState;
 use crate::quiesce::Quarantined;
 use crate::region::{LocalRegion, Pool};
@@ -218,6 +218,25 @@ impl<E: Env> Engine<E> {
         self.usable()?;
         let region = self.hub.shared.registry.register_host(memory, label, rights)?;
         Ok(self.announce(region))
+    }
+
+    /// All regions of this engine, in the order of their last change.
+    pub fn regions(&self) -> Vec<LocalRegion<E>> {
+        if fork::in_child() {
+            return Vec::new(); // The registry may be locked for ever.
+        }
+        let list = self.hub.shared.registry.changes_since(0).list.into_iter();
+        list.filter_map(|(_, region)| Some(LocalRegion { hub: Arc::clone(&self.hub), region: region? })).collect()
+    }
+
+    /// The region of this engine that has these bytes at this address; of several the newest.
+    pub fn region_at(&self, address: u64, bytes: u64) -> Option<LocalRegion<E>> {
+        if fork::in_child() {
+            return None;
+        }
+        let region = self.hub.shared.registry.find_at(address, bytes, false)?;
+        let range = (region.window().base_address(), region.bytes());
+        covers(range, address, bytes).then(|| LocalRegion { hub: Arc::clone(&self.hub), region })
     }
 
     fn announce(&self, region: Arc<penstock_memory::Region>) -> LocalRegion<E> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_core::config::ConfigError;
 use penstock_core::ids::NameError;
-use penstock_core::plan::PlanError as ShapeError;
+use penstock_core::plan::{PlanError as ShapeError, Side};
 use penstock_core::{Cause, EngineName};
 use penstock_memory::MemoryError;
 use penstock_session::OpeningCode;
@@ -12,6 +12,7 @@ use penstock_session::card::CardError;
 use penstock_session::frame::RefusalCode;
 use penstock_transport::ImportError;
 
+use crate::plan::Near;
 use crate::secret::SecretFileError;
 
 /// Why an engine did not start.
@@ -349,6 +350,45 @@ pub enum PlanError {
     /// The local regions belong to different engines.
     #[error("one plan joins one engine with one peer, but its local regions belong to two engines of this process")]
     TwoEngines,
+    /// Bytes of an entry lie in no region that stands.
+    #[error(
+        "entry {entry}: no region {} has the {bytes} bytes from {side} address {address:#x} on{}; register them, or check the \
+         address and the length",
+        owner(peer.as_ref()), near.as_ref().map_or(String::new(), |near| format!(" (the nearest is {near})"))
+    )]
+    NoRegion {
+        /// Index of the entry.
+        entry: usize,
+        /// On which side.
+        side: Side,
+        /// The first address that is in no region.
+        address: u64,
+        /// Bytes of the entry from there on.
+        bytes: u64,
+        /// Whose regions were looked at, if not this engine's.
+        peer: Option<EngineName>,
+        /// The region that is closest to the address, if there is any.
+        near: Option<Near>,
+    },
+    /// Bytes of an entry lie in regions only that may not be used in this way.
+    #[error(
+        "entry {entry}: {side} address {address:#x} is in region {near}, which {} may not be {}: register it with that right",
+        owner(peer.as_ref()), if *is_write { "written" } else { "read" }
+    )]
+    NoRight {
+        /// Index of the entry.
+        entry: usize,
+        /// On which side.
+        side: Side,
+        /// The first address of it.
+        address: u64,
+        /// Whose region it is, if not this engine's.
+        peer: Option<EngineName>,
+        /// The region.
+        near: Near,
+        /// Whether it was to be written.
+        is_write: bool,
+    },
     /// The regions belong to different peers.
     #[error("one plan joins one engine with one peer, but its regions belong to `{first}` and `{second}`")]
     TwoPeers {
@@ -357,6 +397,10 @@ pub enum PlanError {
         /// Another remote region's owner.
         second: EngineName,
     },
+}
+
+fn owner(peer: Option<&EngineName>) -> String {
+    peer.map_or("of this engine".to_owned(), |peer| format!("of peer `{peer}`"))
 }
 
 /// Why a transfer was not taken.

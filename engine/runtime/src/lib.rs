@@ -76,7 +76,7 @@ pub use self::engine::{Armed, Connecting, Engine};
 pub use self::error::{ConnectError, PlanError, RegionError, RenewError, StartError, SubmitError};
 pub use self::inbox::Notification;
 pub use self::peer::{Peer, RemoteCounter, RemoteRegion, Submit};
-pub use self::plan::{Plan, PlanBuilder};
+pub use self::plan::{AddressedPlan, Near, Plan, PlanBuilder};
 pub use self::quiesce::{Answer, Hold, Quarantined, RemoteHold};
 pub use self::region::{LocalRegion, Pool};
 pub use self::secret::SecretFileError;

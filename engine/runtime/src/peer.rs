@@ -194,7 +194,7 @@ impl<E: Env> Peer<E> {
             Some(entry) if !self.state.is_up_to_date(&entry) => {
                 Err(RegionError::NewsUnderWay { peer: self.state.name.clone() })
             }
-            Some(entry) => Ok(RemoteRegion { peer: Arc::clone(&self.state), entry, _env: std::marker::PhantomData }),
+            Some(entry) => Ok(self.remote(entry)),
             None => Err(RegionError::Unknown {
                 peer: self.state.name.clone(),
                 label: label.to_owned(),
@@ -208,6 +208,31 @@ impl<E: Env> Peer<E> {
         refuse_in_child()?;
         self.wait_for_news(within, || self.state.region(label).is_some_and(|entry| self.state.is_up_to_date(&entry)));
         self.region(label)
+    }
+
+    /// All regions that the peer has announced.
+    pub fn regions(&self) -> Vec<RemoteRegion<E>> {
+        if refuse_in_child().is_err() {
+            return Vec::new();
+        }
+        self.state.regions().into_iter().map(|entry| self.remote(entry)).collect()
+    }
+
+    /// The region of the peer that has these bytes at this address of the peer's; of several the newest.
+    pub fn region_at(&self, address: u64, bytes: u64) -> Option<RemoteRegion<E>> {
+        refuse_in_child().ok()?;
+        let entry = self.state.region_at(address, bytes, |entry| covers(entry.range(), address, bytes))?;
+        Some(self.remote(entry))
+    }
+
+    fn remote(&self, entry: Arc<RemoteEntry>) -> RemoteRegion<E> {
+        RemoteRegion { peer: Arc::clone(&self.state), entry, _env: std::marker::PhantomData }
+    }
+
+    /// Waits until everything that the peer had registered before this call is known here, at most so long.
+    pub fn refresh(&self, within: Duration) -> Result<(), Cause> {
+        // A peer announces what is new before it answers.
+        self.ping(within).map(|_| ())
     }
 
     /// A counter that the peer has announced.
@@ -334,6 +359,7 @@ impl<E: Env> Peer<E> {
     fn queue(&self, plan: Option<&Plan>, how: &Submit<'_>, handle: Option<Handle>) -> Result<Transfer<E>, SubmitError> {
         let Submit { counter, note, within, priority } = *how;
         let shared = &self.hub.shared;
+        let plan = plan.filter(|plan| plan.inner.shape.units() > 0); // One of no entries only tells.
         let within = within.unwrap_or(shared.config.transfers.timeout());
         let submission = Submission { plan, counter, note, handle, within, priority, is_watched: false };
         let key = shared.submit(&self.state, submission)?;
@@ -344,6 +370,11 @@ impl<E: Env> Peer<E> {
 /// What the peer has announced is under a lock that a thread of the parent may have held at the fork.
 pub(crate) fn refuse_in_child() -> Result<(), RegionError> {
     if penstock_memory::fork::in_child() { Err(RegionError::Call(Cause::Forked)) } else { Ok(()) }
+}
+
+/// Whether a range has all of these bytes.
+pub(crate) fn covers((base, len): (u64, u64), address: u64, bytes: u64) -> bool {
+    address.checked_sub(base).and_then(|inside| len.checked_sub(inside)).is_some_and(|left| left >= bytes.max(1))
 }
 
 /// What came of the quick way: two words, so that they travel in registers.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use penstock_core::address::AddressIndex;
 use penstock_core::limits::{COUNTERS_MAX, REGIONS_PER_PEER_MAX, TOKENS_PER_PEER_MAX};
 use penstock_core::{Cause, Credits, EngineName, Epoch, Generation, RegionId, Rights};
 use penstock_memory::ProcessWatch;
@@ -88,6 +89,8 @@ pub(crate) struct PeerParts {
 #[derive(Default)]
 struct Book {
     regions: HashMap<u32, Arc<RemoteEntry>>,
+    /// The same by the addresses at which the peer has them.
+    by_address: AddressIndex<Arc<RemoteEntry>>,
     counters: HashMap<String, CounterRef>,
     /// The label and generation of the counter at each place of the peer's table.
     counter_places: HashMap<u32, (String, u32)>,
@@ -104,11 +107,16 @@ struct Book {
 impl Book {
     fn forget(&mut self, id: u32) {
         // Locked means that it is being mapped at this moment; then the mapper counts its token off.
-        if let Some(entry) = self.regions.remove(&id)
-            && let Ok(mut tokens) = entry.tokens.try_lock()
-        {
+        let Some(entry) = self.regions.remove(&id) else { return };
+        self.by_address.remove(entry.range(), id);
+        if let Ok(mut tokens) = entry.tokens.try_lock() {
             self.tokens -= std::mem::take(&mut *tokens).len();
         }
+    }
+
+    fn learn(&mut self, entry: Arc<RemoteEntry>) {
+        self.by_address.insert(entry.range(), entry.news.id, Arc::clone(&entry));
+        self.regions.insert(entry.news.id, entry);
     }
 }
 
@@ -131,6 +139,11 @@ impl RemoteEntry {
 
     pub(crate) fn rights(&self) -> Rights {
         Rights::from(self.news.rights)
+    }
+
+    /// Its first address in the peer, and its length.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        (self.news.base, self.news.bytes)
     }
 }
 
@@ -310,7 +323,7 @@ impl PeerState {
                 return false;
             }
             let entry = RemoteEntry { tokens: Mutex::new(tokens), memory: OnceLock::new(), news };
-            book.regions.insert(entry.news.id, Arc::new(entry));
+            book.learn(Arc::new(entry));
         }
         book.revision = book.revision.max(revision);
         self.sight.hear(revision);
@@ -371,6 +384,31 @@ impl PeerState {
         found.cloned()
     }
 
+    /// The region to use for `bytes` at an address of the peer, or for the first of them, among those that stand and will
+    /// do: the newest that covers all of them, else the one that covers most.
+    pub(crate) fn region_at(
+        &self,
+        address: u64,
+        bytes: u64,
+        will_do: impl Fn(&RemoteEntry) -> bool,
+    ) -> Option<Arc<RemoteEntry>> {
+        let book = self.book();
+        let stands = |entry: &Arc<RemoteEntry>| will_do(entry) && self.stands(&book, entry).is_ok();
+        book.by_address.find(address, bytes, stands).cloned()
+    }
+
+    /// A region close to an address that none covers.
+    pub(crate) fn nearest_region(&self, address: u64) -> Option<Arc<RemoteEntry>> {
+        self.book().by_address.nearest(address).cloned()
+    }
+
+    /// Every announced region, by its number.
+    pub(crate) fn regions(&self) -> Vec<Arc<RemoteEntry>> {
+        let mut regions: Vec<_> = self.book().regions.values().cloned().collect();
+        regions.sort_unstable_by_key(|entry| entry.news.id);
+        regions
+    }
+
     pub(crate) fn labels(&self) -> Vec<String> {
         let mut labels: Vec<String> = self.book().regions.values().map(|entry| entry.news.label.clone()).collect();
         labels.sort_unstable();
@@ -405,30 +443,29 @@ impl PeerState {
     /// Whether the region still stands, as far as can be known at this moment: announced, and not
     /// deregistered since in the peer's own log.
     pub(crate) fn check_standing(&self, entry: &RemoteEntry) -> Result<(), RegionError> {
+        self.stands(&self.book(), entry)
+    }
+
+    fn stands(&self, book: &Book, entry: &RemoteEntry) -> Result<(), RegionError> {
         let gone = || RegionError::Stale { label: entry.news.label.clone() };
         let renewed = || RegionError::Renewed { label: entry.news.label.clone() };
-        let reflected = {
-            let book = self.book();
-            let known = book.regions.get(&entry.news.id);
-            match known.map(|known| &**known) {
-                Some(known) if known.news.generation == entry.news.generation => {}
-                // Renewed memory is where it was; what is registered anew may be there, too, but is not told to be renewed.
-                Some(RemoteEntry { news, .. })
-                    if news.label == entry.news.label
-                        && news.base == entry.news.base
-                        && self.registrar.is_renewed(&news.path) =>
-                {
-                    return Err(renewed());
-                }
-                _ => return Err(gone()),
+        match book.regions.get(&entry.news.id).map(|known| &**known) {
+            Some(known) if known.news.generation == entry.news.generation => {}
+            // Renewed memory is where it was; what is registered anew may be there, too, but is not told to be renewed.
+            Some(RemoteEntry { news, .. })
+                if news.label == entry.news.label
+                    && news.base == entry.news.base
+                    && self.registrar.is_renewed(&news.path) =>
+            {
+                return Err(renewed());
             }
-            book.revision
-        };
-        if self.sight.deregistered() <= reflected {
+            _ => return Err(gone()),
+        }
+        if self.sight.deregistered() <= book.revision {
             return Ok(());
         }
         // Something was deregistered that the announcements do not reflect yet: is it this one?
-        let Ok(since) = self.sight.withdrawals_since(reflected) else {
+        let Ok(since) = self.sight.withdrawals_since(book.revision) else {
             return Err(RegionError::NewsUnderWay { peer: self.name.clone() });
         };
         let of_this = |withdrawal: &&Withdrawal| {

@@ -1,10 +1,12 @@
 //! Plans: what to move, checked once, submitted as often as one likes.
 
+mod addressed;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use penstock_core::limits::{UNITS_AT_ONCE, UNITS_AT_ONCE_BY_KERNEL};
-use penstock_core::plan::{self, Reach, RegionKey, Shape, Strided};
+use penstock_core::plan::{self, Reach, RegionKey, Section, Shape, Strided};
 use penstock_core::{Cause, Direction, Env, Generation, RegionId, Span};
 use penstock_memory::copy::{Hint, hint_for};
 use penstock_memory::{Blocks, Window};
@@ -13,10 +15,12 @@ use penstock_transport::host::{is_renewal, withdrawn_bytes};
 use penstock_transport::{Batch, RemoteMemory, Revisions};
 
 use crate::error::{PlanError, RegionError};
-use crate::peer::RemoteRegion;
+use crate::peer::{Peer, RemoteRegion};
 use crate::peer_state::{PeerState, RemoteEntry};
 use crate::region::LocalRegion;
 use crate::shared::Shared;
+
+pub use self::addressed::{AddressedPlan, Near};
 
 /// A validated move between this engine's memory and one peer's.
 ///
@@ -121,6 +125,22 @@ impl Plan {
     /// Begins a plan that reads from the peer's `remote` to `local`.
     pub fn read<'a, E: Env>(local: &LocalRegion<E>, remote: &RemoteRegion<E>) -> PlanBuilder<'a> {
         PlanBuilder::new(Direction::Read).between(local, remote)
+    }
+
+    /// Begins a plan that writes by address: each entry is (local address, remote address, bytes).
+    ///
+    /// Any registered region that covers an address will do, with its owner's right where it is the peer's;
+    /// of several the newest. An entry may run over regions that adjoin, an entry of no bytes is dropped, and a
+    /// plan of no entries only tells. Destinations may overlap: which of the bytes stay is then undefined.
+    ///
+    /// A remote address is what the peer calls it: [`RemoteRegion::base`] and an offset.
+    pub fn write_addresses<'a, E: Env>(peer: &'a Peer<E>, entries: &'a [(u64, u64, u64)]) -> AddressedPlan<'a, E> {
+        AddressedPlan::new(Direction::Write, peer, entries)
+    }
+
+    /// The same for a plan that reads from the peer.
+    pub fn read_addresses<'a, E: Env>(peer: &'a Peer<E>, entries: &'a [(u64, u64, u64)]) -> AddressedPlan<'a, E> {
+        AddressedPlan::new(Direction::Read, peer, entries)
     }
 
     /// Which way the bytes go.
@@ -265,25 +285,35 @@ impl<'a> PlanBuilder<'a> {
         for pair in &pairs {
             pair.check(&peer, engine)?;
         }
+        // Sections come in the order of the pairs that they are of.
+        let mut from = 0;
         let sides = shape.sections().iter().map(|section| {
-            let of_section = |pair: &&Pair| {
-                (pair.local.id(), pair.near) == (section.local().region, section.local().generation)
-                    && (pair.remote.id(), pair.remote.generation())
-                        == (section.remote().region, section.remote().generation)
-            };
-            let pair = pairs.iter().find(of_section).expect("every section comes from a pair");
-            let local = pair.local.window().clone();
-            Ok(Sides { local, local_key: section.local(), remote: pair.import()? })
+            from += pairs[from..].iter().position(|pair| pair.has(section)).expect("every section comes from a pair");
+            let (local, remote) = (pairs[from].local.window().clone(), pairs[from].import()?);
+            Ok(Sides { local, local_key: section.local(), remote })
         });
         let sides = sides.collect::<Result<Box<[Sides]>, PlanError>>()?;
         // The oldest revision of all pairs: what was withdrawn later is looked at once more.
-        let seen = |of: fn(&Pair) -> u64| AtomicU64::new(pairs.iter().map(of).min().unwrap_or(0));
-        let (seen_here, seen_there) = (seen(|pair| pair.here), seen(|pair| pair.there));
+        let seen = |of: fn(&Pair) -> u64| pairs.iter().map(of).min().unwrap_or(0);
+        let seen = Revisions { here: seen(|pair| pair.here), there: seen(|pair| pair.there) };
+        Ok(Plan::new(shape, (peer, engine), sides, seen, kept))
+    }
+}
+
+impl Plan {
+    fn new(
+        shape: Shape,
+        (peer, engine): (Arc<PeerState>, u64),
+        sides: Box<[Sides]>,
+        seen: Revisions,
+        kept: Vec<Blocks>,
+    ) -> Self {
         let hint = hint_for(shape.bytes());
         let is_synchronous = sides.iter().all(|side| side.remote.is_synchronous());
         let by_kernel = sides.iter().any(|side| matches!(side.remote, RemoteMemory::Foreign(_)));
         let units_at_once = if by_kernel { UNITS_AT_ONCE_BY_KERNEL } else { UNITS_AT_ONCE };
         let flat = flatten(&shape);
+        let (seen_here, seen_there) = (AtomicU64::new(seen.here), AtomicU64::new(seen.there));
         let inner = PlanInner {
             shape,
             peer,
@@ -297,7 +327,7 @@ impl<'a> PlanBuilder<'a> {
             seen_there,
             _kept: kept,
         };
-        Ok(Plan { inner: Arc::new(inner) })
+        Self { inner: Arc::new(inner) }
     }
 }
 
@@ -318,10 +348,21 @@ impl Pair {
         Ok(self.peer.check_standing(&self.remote)?)
     }
 
-    fn import(&self) -> Result<RemoteMemory, PlanError> {
-        let imported = self.peer.import(&self.remote);
-        Ok(imported.map_err(|source| RegionError::Import { label: self.remote.news.label.clone(), source })?)
+    /// Whether the section goes between these two regions.
+    fn has(&self, section: &Section) -> bool {
+        let remote = (self.remote.id(), self.remote.generation());
+        (self.local.id(), self.near) == (section.local().region, section.local().generation)
+            && remote == (section.remote().region, section.remote().generation)
     }
+
+    fn import(&self) -> Result<RemoteMemory, PlanError> {
+        import(&self.peer, &self.remote)
+    }
+}
+
+fn import(peer: &PeerState, entry: &RemoteEntry) -> Result<RemoteMemory, PlanError> {
+    let imported = peer.import(entry);
+    Ok(imported.map_err(|source| RegionError::Import { label: entry.news.label.clone(), source })?)
 }
 
 /// All spans of a plan that is one unit of a few, else none.

@@ -35,6 +35,16 @@ pub enum Command {
         /// The seed of its pattern.
         seed: u64,
     },
+    /// Register memory that the engine did not allocate as two regions that adjoin, which peers may read and write:
+    /// each half with the pattern as it is in the whole. The second one's label ends with `-2`.
+    Halves {
+        /// The first one's label.
+        label: String,
+        /// Bytes of both.
+        bytes: u64,
+        /// The seed of the pattern.
+        seed: u64,
+    },
     /// Make a pool of so many bytes that no peer may touch.
     Hoard {
         /// Bytes.

@@ -218,6 +218,11 @@ impl Stage {
         &mut self.targets[number]
     }
 
+    /// Ends the session with the first target.
+    pub fn disconnect_first(&self) {
+        assert!(self.peer().disconnect(PATIENCE), "the session ends");
+    }
+
     /// Lets an inline engine here make progress; for others a moment passes.
     pub fn turn(&self) {
         if !self.setting.is_inline() || !self.engine.progress_all().expect("this thread started the engine") {

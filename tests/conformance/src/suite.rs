@@ -87,6 +87,8 @@ macro_rules! for_every_case {
             shapes: layers_times_blocks, blocks_with_strides, strided_runs, plain_extents,
                 several_region_pairs_in_one_plan, pools_and_caller_memory_in_one_plan, a_plan_is_used_a_thousand_times,
                 a_plan_is_submitted_again_while_it_moves;
+            addresses: entries_lie_in_any_regions, repeated_destinations_and_plans_of_nothing,
+                what_lies_in_no_region_is_named, regions_are_found_by_address_after_a_refresh;
             notes: an_empty_notification_arrives, payloads_arrive_in_full, a_notification_that_is_too_long_is_refused,
                 a_notification_comes_after_all_its_bytes, counters_count_arrivals,
                 a_counter_and_a_notification_go_together, many_counters_come_and_go, a_transfer_without_a_notification_tells_nobody;

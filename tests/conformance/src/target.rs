@@ -109,6 +109,15 @@ impl Target {
                 self.regions.insert(label, region);
                 Reply::Done
             }
+            Command::Halves { label, bytes, seed } => {
+                let memory = HostMemory::from_vec(pattern::bytes(seed, 0, bytes as usize))?;
+                for (offset, label) in [(0, label.clone()), (bytes / 2, format!("{label}-2"))] {
+                    let half = memory.part(offset, bytes / 2).ok_or("there is no half")?;
+                    let region = self.engine()?.register(half, &label, Rights::READ_WRITE)?;
+                    self.regions.insert(label, region);
+                }
+                Reply::Done
+            }
             Command::Hoard { bytes } => {
                 let spec = PoolSpec::host(bytes).rights(Rights::NONE).label("hoard");
                 self.pools.insert("hoard".to_owned(), self.engine()?.pool(spec)?);

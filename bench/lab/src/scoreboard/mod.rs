@@ -2,13 +2,15 @@
 //!
 //! - [`row`]: one figure against one comparator; [`table`]: rows for people
 //! - `arrival` (M1), `hot` (M2), `copies` (M3, M4, M6), `words` (M5), `prepare` (M7), `between` (M8),
-//!   `crossing` (M9), `devices` (M10, by itself or in a `guest`), `wake` (M12), `foreground` (M13), `register` (M15), `caller` (D1), `faulty` (F1, F2),
+//!   `crossing` (M9), `devices` (M10, by itself or in a `guest`), `wake` (M12), `foreground` (M13), `register` (M15),
+//!   `addresses` (A1), `caller` (D1), `faulty` (F1, F2),
 //!   `control` (C1), `continuation` (C2)
 //! - `rivals`: engines of others in the same rounds
 //!
 //! A metric is a function that measures and answers rows: one for each comparator. A comparator that is absent
 //! still has its row, with the reason and without a verdict.
 
+mod addresses;
 mod arrival;
 mod between;
 mod caller;
@@ -143,6 +145,7 @@ pub const METRICS: &[Metric] = &[
         foreground::measure,
     ),
     metric("M15", "registering 10,000 views, and going on registering", register::measure),
+    metric("A1", "plans by address, and registering beside a connected peer", addresses::measure),
     metric("D1", "kv16 between memory that the applications allocated themselves", caller::measure),
     metric("F1", "five peers beside a dead, a stopped and a slow one", faulty::measure),
     metric("F2", "five peers beside a dead, a stopped and a slow one, over TCP", faulty::measure_over_tcp),
@@ -156,7 +159,7 @@ pub fn choose(ids: &[String]) -> Result<Vec<Metric>, LabError> {
     if !ids.iter().all(known) {
         return Err(LabError::Option {
             option: "only",
-            mend: "give ids of the scoreboard: M1 to M10, M12, M13, M15, D1, F1, F2, C1, C2",
+            mend: "give ids of the scoreboard: M1 to M10, M12, M13, M15, A1, D1, F1, F2, C1, C2",
         });
     }
     let chosen =

@@ -160,7 +160,7 @@ impl Draft {
 
 /// Adds a span, or makes the last one longer. Both ends are tried: lists of free blocks often
 /// come back in falling order.
-fn push_joined(runs: &mut Vec<Span>, next: Span) {
+pub(super) fn push_joined(runs: &mut Vec<Span>, next: Span) {
     if let Some(last) = runs.last_mut() {
         if last.local + last.len == next.local && last.remote + last.len == next.remote {
             last.len += next.len;

@@ -13,7 +13,8 @@
 //! workers may share one transfer by claiming unit numbers from a counter.
 //!
 //! Read in this order: `builder` (what callers say), `lower` (how it becomes sections), `overlap`
-//! (why destinations are disjoint), `shape` (what remains), `units` (how it is handed out).
+//! (why destinations are disjoint), `shape` (what remains), `units` (how it is handed out);
+//! [`Addressed`] makes a shape of addresses instead.
 //!
 //! ```
 //! use penstock_core::plan::{Direction, Reach, Shape, Span};
@@ -38,6 +39,7 @@
 //! # Ok::<(), penstock_core::plan::PlanError>(())
 //! ```
 
+mod addressed;
 mod builder;
 mod error;
 mod lower;
@@ -50,6 +52,7 @@ mod tests;
 
 use std::fmt;
 
+pub use addressed::{Addressed, Found, Unplaced};
 pub use builder::{Builder, Reach, Strided};
 pub use error::{Item, Place, PlanError, Side};
 pub use shape::{RegionKey, Rows, Section, Shape};

@@ -1,5 +1,6 @@
 //! Properties of plans, against a model that expands everything and compares everything.
 
+mod addressed;
 mod edges;
 mod limits;
 mod model;

@@ -112,3 +112,46 @@ fn ten_thousand_registrations_are_quick() {
     let least = (0..5).map(|_| time_registrations(10_000)).min().unwrap();
     assert!(least < Duration::from_millis(20), "{least:?}");
 }
+
+#[test]
+fn what_changed_since_a_revision_is_listed_once_and_all_where_too_much_did() {
+    let registry = Registry::new();
+    let list = |since: u64| {
+        let Changes { revision, is_all, list } = registry.changes_since(since);
+        assert_eq!(revision, registry.revision());
+        (is_all, list.into_iter().map(|(id, region)| (id.0, region.is_some())).collect::<Vec<_>>())
+    };
+    assert_eq!(list(0), (false, vec![]));
+    let regions: Vec<_> = (1..4).map(|page| register(&registry, page << 12, "kv")).collect();
+    let seen = registry.revision();
+    assert_eq!(list(0), (false, vec![(0, true), (1, true), (2, true)]));
+    let _ = registry.deregister(regions[0].id(), regions[0].generation()).unwrap();
+    registry.renew(regions[1].id(), regions[1].generation()).unwrap();
+    assert_eq!(list(seen), (false, vec![(0, false), (1, true)]));
+    let _ = register(&registry, 9 << 12, "kv"); // In the first one's place.
+    assert_eq!(list(seen), (false, vec![(1, true), (0, true)]));
+    assert_eq!(list(registry.revision()), (false, vec![]));
+    for page in 0..CHANGES_KEPT {
+        let region = register(&registry, (page + 100) << 12, "kv");
+        let _ = registry.deregister(region.id(), region.generation()).unwrap();
+    }
+    assert_eq!(list(seen), (true, vec![(2, true), (1, true), (0, true)]), "by their last change, without what is gone");
+}
+
+#[test]
+fn a_region_is_found_by_address_as_long_as_it_stands() {
+    let registry = Registry::new();
+    let find = |address, bytes| registry.find_at(address, bytes, true).map(|region| region.id().0);
+    assert_eq!((find(0x1000, 1), registry.nearest(0x1000).map(|region| region.id().0)), (None, None));
+    let old = registry.register_host(view(0x1000, 0x3000), "all", Rights::READ).unwrap();
+    let new = register(&registry, 0x2000, "view");
+    assert_eq!((find(0x1000, 1), find(0x2000, 8), find(0x2000, 65)), (Some(0), Some(1), Some(0)));
+    assert_eq!((find(0x3fff, 4096), find(0x4000, 1)), (Some(0), None));
+    let _ = registry.deregister(new.id(), new.generation()).unwrap();
+    assert_eq!(find(0x2000, 8), Some(0));
+    let _ = registry.deregister(old.id(), old.generation()).unwrap();
+    assert_eq!(find(0x2000, 8), None);
+    let weak = Arc::downgrade(&old);
+    drop((old, new));
+    assert!(weak.upgrade().is_none(), "the index keeps no memory");
+}

@@ -1,12 +1,13 @@
 //! What each peer knows of our regions and counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::limits::{FRAME_TOKENS_MAX, WITHDRAWALS_KEPT};
 use penstock_core::{Env, Moment};
-use penstock_memory::Region;
+use penstock_memory::registry::Changes;
+use penstock_memory::{Region, Registry};
 use penstock_ring::Withdrawal;
 use penstock_ring::gate::Withdrawals;
 use penstock_session::frame::LABEL_BYTES_MAX;
@@ -31,8 +32,12 @@ const COUNTERS_PER_FRAME: usize = 512;
 pub(super) struct Announced {
     /// The generation of each announced region.
     regions: BTreeMap<u32, u32>,
+    /// The registry's revision that they reflect.
+    registry: u64,
     /// The generation of each announced counter.
     counters: BTreeMap<u32, u32>,
+    /// The counters' revision that they reflect.
+    counted: u64,
     /// How far the log of withdrawn memory was told, to who cannot look into it.
     log: Option<u64>,
     /// The desk knows that the session stands.
@@ -88,8 +93,13 @@ impl<E: Env> Control<E> {
         for (frame, descriptors) in announced.next_frames(&shared.registry, revision, peer) {
             sent = sent.and_then(|()| connection.send(&frame, descriptors));
         }
-        for frame in announced.next_counters(shared.counters.news()) {
-            sent = sent.and_then(|()| connection.send(&frame, Vec::new()));
+        // Read before the counters: what changes meanwhile is looked at once more.
+        let counted = shared.counters.revision();
+        if announced.counted != counted {
+            announced.counted = counted;
+            for frame in announced.next_counters(shared.counters.news()) {
+                sent = sent.and_then(|()| connection.send(&frame, Vec::new()));
+            }
         }
         let joined = (!std::mem::replace(&mut announced.is_joined, true)).then(|| Arc::clone(peer));
         let early = announced.early.take();
@@ -118,31 +128,30 @@ impl Announced {
         None
     }
 
-    fn next_frames(
-        &mut self,
-        registry: &penstock_memory::Registry,
-        revision: u64,
-        peer: &PeerState,
-    ) -> Vec<(Frame, Tokens)> {
+    fn next_frames(&mut self, registry: &Registry, revision: u64, peer: &PeerState) -> Vec<(Frame, Tokens)> {
         let mut frames = Vec::new();
-        let live: BTreeMap<u32, Arc<Region>> = registry.iter().map(|region| (region.id().0, region)).collect();
-        // An id with a new generation is no loss: the news takes the place of the old, without a gap between.
+        let Changes { revision: seen, is_all, list } = registry.changes_since(self.registry);
+        self.registry = seen;
         let mut gone = Vec::new();
-        self.regions.retain(|&id, &mut generation| {
-            let stays = live.contains_key(&id);
-            if !stays {
-                gone.push((id, generation));
+        if is_all {
+            let live: HashSet<u32> = list.iter().map(|(id, _)| id.0).collect();
+            gone.extend(self.regions.extract_if(.., |id, _| !live.contains(id)));
+        }
+        // An id with a new generation is no loss: the news takes the place of the old, without a gap between.
+        let mut fresh = Vec::new();
+        for (id, region) in list {
+            match region {
+                None => gone.extend(self.regions.remove_entry(&id.0)),
+                Some(region) if self.regions.get(&id.0) == Some(&region.generation().0) => {}
+                Some(region) => fresh.push(region),
             }
-            stays
-        });
-        let known = self.regions.clone();
-        let fresh = live.values().filter(|region| known.get(&region.id().0) != Some(&region.generation().0));
+        }
         if !gone.is_empty() {
             frames.push((Frame::RegionsGone(RegionsGone { revision, gone }), Vec::new()));
         }
         let (mut news, mut tokens) = (Vec::new(), Tokens::new());
         for region in fresh {
-            let (described, own) = describe(region, peer);
+            let (described, own) = describe(&region, peer);
             self.regions.insert(described.id, described.generation);
             if news.len() == REGIONS_PER_FRAME || tokens.len() + own.len() > FRAME_TOKENS_MAX {
                 let news = std::mem::take(&mut news);

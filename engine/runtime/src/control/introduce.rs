@@ -115,6 +115,10 @@ impl<E: Env> Control<E> {
     /// Who has called this engine, and can do what it can, is answered when the session is complete here: so it is complete on both sides
     /// when it is for the caller. The first question alone waits for that.
     pub(super) fn answer_questions(&mut self) {
+        if !self.questions.is_empty() {
+            // What was registered before it asked is known to it when it is answered.
+            self.announce_changes();
+        }
         for (token, number) in std::mem::take(&mut self.questions) {
             let Some(Talk { phase: Phase::Open { peer, announced, .. }, .. }) = self.talks.get_mut(&token) else {
                 continue;

@@ -2,6 +2,7 @@
 //!
 //! - [`bytes`]: single extents, of any alignment and length, in both directions
 //! - [`shapes`]: every form of a plan
+//! - [`addresses`]: plans and regions by address
 //! - [`notes`]: notifications and counters
 //! - [`pressure`]: too much of something, many peers at once, priorities
 //! - [`ends`]: deadlines and cancelling
@@ -14,6 +15,7 @@
 //! - [`defects`]: transfers by name where others are known to go wrong
 //! - [`shards`]: transfers by name between unequal ranks
 
+pub mod addresses;
 pub mod bytes;
 pub mod defects;
 pub mod draining;
