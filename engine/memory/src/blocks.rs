@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::fork;
+use crate::fork::Maker;
 use crate::window::Window;
 
 /// One use of one block: the generation tells it from earlier and later uses of the same index.
@@ -86,6 +86,7 @@ pub struct BlockAllocator {
     block_bytes: u64,
     slots: Box<[Slot]>,
     free: Mutex<Vec<u32>>,
+    maker: Maker,
 }
 
 /// Generation in the high half, holders in the low; no holders means free.
@@ -105,7 +106,7 @@ impl BlockAllocator {
         let slots = (0..total).map(|_| Slot(AtomicU64::new(word(0, 0)))).collect();
         // Popped from the end, so a fresh pool hands out its blocks in order.
         let free = Mutex::new((0..total).rev().collect());
-        Self { window, block_bytes, slots, free }
+        Self { window, block_bytes, slots, free, maker: Maker::this_process() }
     }
 
     /// Bytes of a block.
@@ -405,7 +406,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if fork::in_child() {
+        if self.allocator.maker.is_ancestor() {
             return; // The pool is the parent's, and a thread of it may have held the lock at the fork.
         }
         // In reverse, so that the next taker gets them in the order this one had them. A refusal

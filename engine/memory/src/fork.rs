@@ -1,42 +1,71 @@
-//! Knowing that this is a forked child, at the cost of a load.
+//! Knowing what a fork has copied, at the cost of two loads.
 //!
 //! A child inherits every mapping and none of the threads: whatever it did to an engine would
-//! corrupt its parent's. So every entry point asks [`in_child`] first.
+//! corrupt its parent's. So whatever must not be used in a child remembers its [`Maker`], and every
+//! entry point asks [`Maker::is_ancestor`] first. What the child makes itself has the child as its
+//! maker and works as anywhere else.
 
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
-const ORIGINAL: u32 = 1;
+/// The word that says which process this is: its number, or zero in a child that has none yet.
+static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+/// Used where a page that forks wipe cannot be had; zeroed by a fork handler instead.
+static HANDLED: AtomicU32 = AtomicU32::new(0);
+/// The number that the next process of this family takes. A child goes on from its parent's.
+static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// What [`in_child`] reads until [`arm`] was called: always the original.
-static UNARMED: AtomicU32 = AtomicU32::new(ORIGINAL);
-/// Used where a page that forks wipe cannot be had; reset by a fork handler instead.
-static HANDLED: AtomicU32 = AtomicU32::new(ORIGINAL);
-static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const UNARMED).cast_mut());
-static ARMED: OnceLock<()> = OnceLock::new();
+/// The process that made something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Maker(u32);
 
-/// True in every forked descendant of the process that first called [`arm`]; false before.
-#[inline]
-pub fn in_child() -> bool {
-    // Relaxed is enough: a fork is no other thread, and the mark never moves after arm().
-    let mark = MARK.load(Ordering::Relaxed);
-    // SAFETY: MARK only ever holds one of the two statics or the page that `wiped_page` leaked.
-    unsafe { &*mark }.load(Ordering::Relaxed) != ORIGINAL
+impl Maker {
+    /// This process.
+    pub fn this_process() -> Self {
+        let word = word();
+        let number = word.load(Ordering::Relaxed);
+        if number != 0 {
+            return Self(number);
+        }
+        // Relaxed throughout: a fork is no other thread, and the numbers order nothing else.
+        let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
+        match word.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => Self(fresh),
+            Err(other_thread) => Self(other_thread),
+        }
+    }
+
+    /// Whether this process is a forked descendant of the one that made it.
+    #[inline]
+    pub fn is_ancestor(self) -> bool {
+        word().load(Ordering::Relaxed) != self.0
+    }
 }
 
-/// Marks this process as the original. Repeating it, also in a child, changes nothing.
-pub fn arm() {
-    ARMED.get_or_init(|| {
-        let mark = wiped_page().unwrap_or_else(|| {
-            // SAFETY: the handler only stores to a static, which is allowed after fork.
-            unsafe { libc::pthread_atfork(None, None, Some(mark_child)) };
-            (&raw const HANDLED).cast_mut()
-        });
-        MARK.store(mark, Ordering::Relaxed);
+#[inline]
+fn word() -> &'static AtomicU32 {
+    let word = WORD.load(Ordering::Acquire); // SYNC fork-word: pairs with find_word()
+    if word.is_null() {
+        return find_word();
+    }
+    // SAFETY: WORD only ever holds the static or the page that `wiped_page` leaked.
+    unsafe { &*word }
+}
+
+/// No lock, which a fork might catch in the hands of another thread.
+#[cold]
+fn find_word() -> &'static AtomicU32 {
+    let found = wiped_page().unwrap_or_else(|| {
+        // SAFETY: the handler only stores to a static, which is allowed after fork.
+        unsafe { libc::pthread_atfork(None, None, Some(forget_number)) };
+        (&raw const HANDLED).cast_mut()
     });
+    // SYNC fork-word: pairs with word(). The page of a thread that comes second stays unused.
+    let first = WORD.compare_exchange(ptr::null_mut(), found, Ordering::AcqRel, Ordering::Acquire);
+    // SAFETY: as in word().
+    unsafe { &*first.map_or_else(|first| first, |_| found) }
 }
 
 /// A page that the kernel zeroes in a child, however the child was made.
@@ -51,36 +80,101 @@ fn wiped_page() -> Option<*mut AtomicU32> {
             let _ = mm::munmap(page, len);
             return None;
         }
-        let mark = page.cast::<AtomicU32>();
-        (*mark).store(ORIGINAL, Ordering::Relaxed);
-        Some(mark)
+        Some(page.cast::<AtomicU32>())
     }
 }
 
-extern "C" fn mark_child() {
+extern "C" fn forget_number() {
     HANDLED.store(0, Ordering::Relaxed);
+}
+
+/// A value that each process makes for itself: a child never sees its parent's, nor a lock in it that
+/// the fork has caught.
+#[derive(Debug)]
+pub struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
+
+#[derive(Debug)]
+struct Made<T> {
+    maker: Maker,
+    value: T,
+}
+
+impl<T: Send + Sync> PerProcess<T> {
+    /// For a static.
+    #[allow(clippy::new_without_default, reason = "a static needs a constant")]
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// This process's value, made at its first use. Of several threads that come first one's is kept.
+    pub fn get(&'static self, make: impl FnOnce() -> T) -> &'static T {
+        let before = self.0.load(Ordering::Acquire); // SYNC per-process: pairs with the exchange below
+        // SAFETY: it is null or a box that was leaked below and is never freed.
+        if let Some(made) = unsafe { before.as_ref() }
+            && !made.maker.is_ancestor()
+        {
+            return &made.value;
+        }
+        let own = Box::into_raw(Box::new(Made { maker: Maker::this_process(), value: make() }));
+        // SYNC per-process: pairs with the load above
+        match self.0.compare_exchange(before, own, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: leaked with this; what a parent made before is left alone.
+            Ok(_) => unsafe { &(*own).value },
+            Err(first) => {
+                // SAFETY: it was made above and nobody else has seen it.
+                drop(unsafe { Box::from_raw(own) });
+                // SAFETY: another thread of this process put it there in the same way.
+                unsafe { &(*first).value }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
-    #[test]
-    fn only_the_child_sees_itself_as_one() {
-        arm();
-        arm();
-        assert!(!in_child());
-        // SAFETY: the child makes only async-signal-safe calls: a load and _exit.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
+    /// Answers what a forked child answers.
+    fn in_a_child(child: impl FnOnce() -> i32) -> i32 {
+        // SAFETY: the child makes only calls that need no lock of the parent's, and ends by _exit.
+        let id = unsafe { libc::fork() };
+        if id == 0 {
             // SAFETY: _exit ends the child without running anything of the parent's.
-            unsafe { libc::_exit(i32::from(in_child())) };
+            unsafe { libc::_exit(child()) };
         }
         let mut status = 0;
         // SAFETY: waits for the child made above and writes its status.
-        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        unsafe { libc::waitpid(id, &raw mut status, 0) };
         assert!(libc::WIFEXITED(status));
-        assert_eq!(libc::WEXITSTATUS(status), 1);
-        assert!(!in_child());
+        libc::WEXITSTATUS(status)
+    }
+
+    #[test]
+    fn each_process_of_a_family_is_another_maker() {
+        let mine = Maker::this_process();
+        assert!(!mine.is_ancestor() && Maker::this_process() == mine);
+        let answer = in_a_child(|| {
+            let before = mine.is_ancestor();
+            let own = Maker::this_process();
+            let grandchild = in_a_child(|| i32::from(mine.is_ancestor() && own.is_ancestor()));
+            i32::from(before && mine.is_ancestor() && !own.is_ancestor() && grandchild == 1)
+        });
+        assert_eq!(answer, 1);
+        assert!(!mine.is_ancestor());
+    }
+
+    #[test]
+    fn a_child_makes_its_own_value_though_a_thread_of_the_parent_holds_the_lock() {
+        static COUNT: PerProcess<Mutex<u32>> = PerProcess::new();
+        let mut held = COUNT.get(Mutex::default).lock().unwrap();
+        *held += 1;
+        let answer = in_a_child(|| {
+            let count = COUNT.get(Mutex::default);
+            *count.lock().unwrap() += 5;
+            *COUNT.get(Mutex::default).lock().unwrap() as i32
+        });
+        assert_eq!((answer, *held), (5, 1));
     }
 }

@@ -17,8 +17,8 @@ impl HostMemory {
     ///
     /// # Safety
     /// The range is readable and writable, belongs to one allocation or mapping, and stays so
-    /// until the deregistration of its region was answered `Quiesced` or its quarantine was
-    /// released: until then peers, devices and copying threads may read and write it at any time.
+    /// until the deregistration of its region was answered `Quiesced`, the engine was closed and
+    /// did not name it, or its quarantine was released: until then peers, devices and copying threads may read and write it at any time.
     /// Meanwhile the caller's own references to the bytes must tolerate that.
     pub unsafe fn from_raw(base: *mut u8, len: usize) -> Result<Self, MemoryError> {
         let base = NonNull::new(base).ok_or(MemoryError::NullBase)?;

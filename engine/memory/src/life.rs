@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use penstock_ring::life::{LIFE_BYTES, LOCK_BYTES, LOCK_OFFSET};
 use penstock_ring::{LifePublisher, ThreadBound};
 
-use crate::fork;
+use crate::fork::Maker;
 use crate::segment::Segment;
 use crate::window::Window;
 
@@ -57,6 +57,7 @@ pub struct LifeLock {
     lock: NonNull<libc::pthread_mutex_t>,
     publisher: LifePublisher,
     holder: ThreadBound<()>,
+    maker: Maker,
 }
 
 // SAFETY: the pointer is used by the holding thread only, which `holder` checks; everything else may
@@ -81,7 +82,7 @@ impl LifeLock {
         }
         let window = ManuallyDrop::new(window);
         // From here on the drop below lets go.
-        let held = Self { window, lock, publisher, holder: ThreadBound::new(()) };
+        let held = Self { window, lock, publisher, holder: ThreadBound::new(()), maker: Maker::this_process() };
         let word = held.marked_word().ok_or(LifeError::NotListed)?;
         held.publisher.holds(word);
         Ok(held)
@@ -105,7 +106,7 @@ impl LifeLock {
 impl Drop for LifeLock {
     fn drop(&mut self) {
         // A forked child holds a copy of this value and nothing of the lock, which is its parent's.
-        if fork::in_child() || !self.holder.is_mine() {
+        if self.maker.is_ancestor() || !self.holder.is_mine() {
             return; // The window is not dropped either.
         }
         self.publisher.lets_go();
@@ -241,7 +242,6 @@ mod tests {
 
     #[test]
     fn a_forked_child_neither_lets_go_nor_leaves_a_mark() {
-        fork::arm();
         let (segment, view) = segment();
         let lock = LifeLock::take(&segment, 128).unwrap();
         // SAFETY: the child drops its copy, which only loads, and leaves by _exit; the parent waits for it.

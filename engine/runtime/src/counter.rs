@@ -122,7 +122,7 @@ impl<E: Env> Counter<E> {
 
     /// Waits until at least `count` arrivals were counted. Answers whether they were.
     pub fn wait(&self, count: u64, within: Duration) -> bool {
-        if penstock_memory::fork::in_child() {
+        if self.hub.shared.is_inherited() {
             return self.value() >= count;
         }
         let env = &self.hub.shared.env;
@@ -158,7 +158,7 @@ impl<E: Env> Counter<E> {
 
 impl<E: Env> Drop for Counter<E> {
     fn drop(&mut self) {
-        if penstock_memory::fork::in_child() {
+        if self.hub.shared.is_inherited() {
             return; // The mail is the parent's as well, and its counter goes on.
         }
         self.hub.shared.counters.close(self.index);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use penstock_core::config::{Config, PagesChoice};
 use penstock_core::env::{Address, Listener, Reactor};
 use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
-use penstock_memory::{HostMemory, PoolSpec, Registry, fork};
+use penstock_memory::{HostMemory, PoolSpec, Registry};
 use penstock_ring::mpsc;
 use penstock_session::Card;
 use penstock_session::card::ADDRESSES_MAX;
@@ -35,7 +35,8 @@ use crate::worker::Worker;
 ///
 /// With threads it works by itself; an inline engine (`workers.progress: inline`) works only inside
 /// its own calls and in [`Engine::progress`], on the thread that started it. Dropping the engine says
-/// goodbye to its peers and leaves nothing behind.
+/// goodbye to its peers and leaves nothing behind, but for memory that a peer which was stopped might still
+/// touch: see [`Engine::close`].
 pub struct Engine<E: Env = SystemEnv> {
     pub(crate) hub: Arc<Hub<E>>,
     /// What [`Engine::arm`] has seen.
@@ -80,7 +81,6 @@ impl<E: Env> Engine<E> {
         M: FnOnce(&Arc<Commons>, &Arc<Registry>) -> std::io::Result<Vec<Arc<dyn Transport>>>,
     {
         config.validate()?;
-        fork::arm();
         let program = std::env::args().next().unwrap_or_default();
         let program = PathBuf::from(program).file_name().map(|name| name.to_string_lossy().into_owned());
         let name = config.engine.name_or(&program.unwrap_or_default(), std::process::id())?;
@@ -222,7 +222,7 @@ impl<E: Env> Engine<E> {
 
     /// All regions of this engine, in the order of their last change.
     pub fn regions(&self) -> Vec<LocalRegion<E>> {
-        if fork::in_child() {
+        if self.hub.shared.is_inherited() {
             return Vec::new(); // The registry may be locked for ever.
         }
         let list = self.hub.shared.registry.changes_since(0).list.into_iter();
@@ -231,7 +231,7 @@ impl<E: Env> Engine<E> {
 
     /// The region of this engine that has these bytes at this address; of several the newest.
     pub fn region_at(&self, address: u64, bytes: u64) -> Option<LocalRegion<E>> {
-        if fork::in_child() {
+        if self.hub.shared.is_inherited() {
             return None;
         }
         let region = self.hub.shared.registry.find_at(address, bytes, false)?;
@@ -314,7 +314,7 @@ impl<E: Env> Engine<E> {
     /// All peers with a standing session, whoever connected. One that has called this engine is among them as soon as it is known what it
     /// can do and what it has, so that any call may name it; not later than its own `connect` returns.
     pub fn peers(&self) -> Vec<Peer<E>> {
-        if fork::in_child() {
+        if self.hub.shared.is_inherited() {
             return Vec::new(); // None of them is the child's, and the table may be locked for ever.
         }
         let standing = self.hub.shared.peers.standing().into_iter();
@@ -335,7 +335,7 @@ impl<E: Env> Engine<E> {
 
     /// Takes all notifications that have arrived, in the order they did, and answers how many.
     pub fn notifications(&self, taken: &mut Vec<Notification>) -> usize {
-        if fork::in_child() {
+        if self.hub.shared.is_inherited() {
             return 0; // They are the parent's to take.
         }
         let shared = &self.hub.shared;
@@ -348,7 +348,7 @@ impl<E: Env> Engine<E> {
 
     /// Waits until there is a notification to take, at most so long. Answers whether there is.
     pub fn wait_notification(&self, within: Duration) -> bool {
-        if fork::in_child() {
+        if self.hub.shared.is_inherited() {
             return false;
         }
         let shared = &self.hub.shared;
@@ -413,10 +413,26 @@ impl<E: Env> Engine<E> {
 
     /// Memory of this engine that a stopped or unreachable party might still touch.
     pub fn quarantined(&self) -> Vec<Quarantined> {
-        if fork::in_child() {
+        if self.hub.shared.is_inherited() {
             return Vec::new();
         }
         self.hub.shared.quarantine.list()
+    }
+
+    /// Ends the engine: lets transfers that run end for half of the time, says goodbye to its peers, and takes all of its memory back.
+    ///
+    /// Answers by its deadline which memory a peer that was stopped, or a card, might still touch; none as a rule. Such memory of the
+    /// caller's own must not be reused before [`Quarantined::is_released`] says so, which needs no engine any more. What Penstock
+    /// owns (pools, [`HostMemory::from_vec`]) is kept by the answer, and leaked with a warning if the answer is dropped before.
+    /// Dropping the engine does the same within `session.shutdown_timeout_ms` and tells nobody: so close it where memory of your own
+    /// is registered.
+    #[must_use = "what is quarantined may not be reused"]
+    pub fn close(self, within: Duration) -> Vec<Quarantined> {
+        if self.hub.shared.is_inherited() {
+            return Vec::new();
+        }
+        self.hub.shut_down(Some(within));
+        self.hub.shared.quarantine.list().into_iter().filter(|held| !held.ranges().is_empty()).collect()
     }
 
     /// Transfers between submission and the drop of their handle, and those of which it is still to be proven that nothing lands any more.
@@ -428,7 +444,7 @@ impl<E: Env> Engine<E> {
 
 impl<E: Env> Drop for Engine<E> {
     fn drop(&mut self) {
-        self.hub.shut_down();
+        self.hub.shut_down(None);
     }
 }
 
@@ -547,7 +563,7 @@ fn spawn<E: Env>(
             Ok(thread) => threads.push(thread),
             Err(error) => {
                 // Those that run already are told to stop.
-                Hub::threaded(Arc::clone(shared), threads).shut_down();
+                Hub::threaded(Arc::clone(shared), threads).shut_down(None);
                 return Err(error);
             }
         }

@@ -16,6 +16,8 @@ use crate::worker::Worker;
 const TURNS_PER_CONTROL: u32 = 256;
 /// The longest pause between two looks of a blocking call that nobody wakes.
 const PAUSE_MAX: Duration = Duration::from_micros(50);
+/// What an engine that is dropped gives goodbyes beyond the time that transfers have.
+const STOP_GRACE: Duration = Duration::from_secs(1);
 /// Looks that a blocking call takes before it pauses for longer than a moment.
 const EAGER_LOOKS: u32 = 200;
 
@@ -82,7 +84,7 @@ impl<E: Env> Hub<E> {
     #[inline(always)]
     pub(crate) fn with_inline<R>(&self, f: impl FnOnce(&mut Inline<E>) -> R) -> Option<Result<R, Cause>> {
         let bound = self.inline.as_ref()?;
-        if penstock_memory::fork::in_child() {
+        if self.shared.is_inherited() {
             return Some(Err(Cause::Forked));
         }
         Some(bound.with(f).map_err(refused))
@@ -130,16 +132,23 @@ impl<E: Env> Hub<E> {
         latch.sleep(within)
     }
 
-    /// Says goodbye to every peer, ends every transfer, and joins the threads.
-    pub(crate) fn shut_down(&self) {
+    /// Says goodbye to every peer, ends every transfer, joins the threads, and takes all memory back: within so long, or
+    /// within what the configuration says.
+    pub(crate) fn shut_down(&self, within: Option<Duration>) {
         let shared = &self.shared;
         // SYNC closing: pairs with is_closing()'s Acquire.
-        if shared.closing.swap(true, std::sync::atomic::Ordering::AcqRel) || penstock_memory::fork::in_child() {
+        if shared.closing.swap(true, std::sync::atomic::Ordering::AcqRel) || self.shared.is_inherited() {
             return;
         }
-        let until = shared.env.now() + shared.config.session.shutdown_timeout();
-        self.wait_until(until, || !shared.has_running());
-        shared.control.call(ControlCall::Stop);
+        let (now, patience) = (shared.env.now(), shared.config.session.shutdown_timeout());
+        // Goodbyes need some of the time.
+        let (ended_by, until) = match within {
+            Some(within) => (now + within / 2, now + within),
+            None if self.is_inline() => (now + patience, now + patience),
+            None => (now + patience, now + 2 * patience + STOP_GRACE),
+        };
+        self.wait_until(ended_by, || !shared.has_running());
+        shared.control.call(ControlCall::Stop { until });
         if self.is_inline() {
             // From another thread the loop cannot be turned; its sockets close with it, unsaid.
             let stopped = || self.with_inline(|inline| inline.control.is_stopped()) != Some(Ok(false));
@@ -149,19 +158,24 @@ impl<E: Env> Hub<E> {
                 // Handles may keep the rest for long, and end in another thread, which cannot let go.
                 inline.life = None;
             });
-            return shared.forget_all();
+        } else {
+            self.stop_threads();
         }
+        self.take_back_all(if within.is_some() { until } else { shared.env.now() });
+        shared.forget_all();
+    }
+
+    fn stop_threads(&self) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         // The control loop is the first thread: it needs the workers to leave their peers.
         let mut threads = threads.drain(..);
         if let Some(control) = threads.next() {
             join(control);
         }
-        for port in &shared.ports {
+        for port in &self.shared.ports {
             port.call(WorkerCall::Stop);
         }
         threads.for_each(join);
-        shared.forget_all();
     }
 }
 

@@ -189,7 +189,7 @@ impl<E: Env> Peer<E> {
 
     /// A region that the peer has announced.
     pub fn region(&self, label: &str) -> Result<RemoteRegion<E>, RegionError> {
-        refuse_in_child()?;
+        self.hub.shared.refuse_inherited()?;
         match self.state.region(label) {
             Some(entry) if !self.state.is_up_to_date(&entry) => {
                 Err(RegionError::NewsUnderWay { peer: self.state.name.clone() })
@@ -205,14 +205,14 @@ impl<E: Env> Peer<E> {
 
     /// As [`Peer::region`], waiting for the announcement.
     pub fn wait_region(&self, label: &str, within: Duration) -> Result<RemoteRegion<E>, RegionError> {
-        refuse_in_child()?;
+        self.hub.shared.refuse_inherited()?;
         self.wait_for_news(within, || self.state.region(label).is_some_and(|entry| self.state.is_up_to_date(&entry)));
         self.region(label)
     }
 
     /// All regions that the peer has announced.
     pub fn regions(&self) -> Vec<RemoteRegion<E>> {
-        if refuse_in_child().is_err() {
+        if self.hub.shared.is_inherited() {
             return Vec::new();
         }
         self.state.regions().into_iter().map(|entry| self.remote(entry)).collect()
@@ -220,7 +220,7 @@ impl<E: Env> Peer<E> {
 
     /// The region of the peer that has these bytes at this address of the peer's; of several the newest.
     pub fn region_at(&self, address: u64, bytes: u64) -> Option<RemoteRegion<E>> {
-        refuse_in_child().ok()?;
+        self.hub.shared.refuse_inherited().ok()?;
         let entry = self.state.region_at(address, bytes, |entry| covers(entry.range(), address, bytes))?;
         Some(self.remote(entry))
     }
@@ -237,7 +237,7 @@ impl<E: Env> Peer<E> {
 
     /// A counter that the peer has announced.
     pub fn counter(&self, label: &str) -> Option<RemoteCounter> {
-        refuse_in_child().ok()?;
+        self.hub.shared.refuse_inherited().ok()?;
         let counter = self.state.counter(label)?;
         // Closed since it was announced?
         self.state.sight.counter_stands(counter).then_some(RemoteCounter { counter })
@@ -245,7 +245,7 @@ impl<E: Env> Peer<E> {
 
     /// As [`Peer::counter`], waiting for the announcement.
     pub fn wait_counter(&self, label: &str, within: Duration) -> Option<RemoteCounter> {
-        refuse_in_child().ok()?;
+        self.hub.shared.refuse_inherited().ok()?;
         self.wait_for_news(within, || self.counter(label).is_some());
         self.counter(label)
     }
@@ -365,11 +365,6 @@ impl<E: Env> Peer<E> {
         let key = shared.submit(&self.state, submission)?;
         Ok(Transfer::pending(Arc::clone(&self.hub), Arc::clone(&self.state), key, within))
     }
-}
-
-/// What the peer has announced is under a lock that a thread of the parent may have held at the fork.
-pub(crate) fn refuse_in_child() -> Result<(), RegionError> {
-    if penstock_memory::fork::in_child() { Err(RegionError::Call(Cause::Forked)) } else { Ok(()) }
 }
 
 /// Whether a range has all of these bytes.

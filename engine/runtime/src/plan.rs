@@ -9,6 +9,7 @@ use penstock_core::limits::{UNITS_AT_ONCE, UNITS_AT_ONCE_BY_KERNEL};
 use penstock_core::plan::{self, Reach, RegionKey, Section, Shape, Strided};
 use penstock_core::{Cause, Direction, Env, Generation, RegionId, Span};
 use penstock_memory::copy::{Hint, hint_for};
+use penstock_memory::fork::Maker;
 use penstock_memory::{Blocks, Window};
 use penstock_ring::Withdrawal;
 use penstock_transport::host::{is_renewal, withdrawn_bytes};
@@ -172,6 +173,7 @@ impl Plan {
 /// A pair of regions named in a plan, with what resolving it needs.
 struct Pair {
     engine: u64,
+    maker: Maker,
     local: Arc<penstock_memory::Region>,
     /// The local region's generation as it is in the shape.
     near: Generation,
@@ -223,6 +225,7 @@ impl<'a> PlanBuilder<'a> {
         self.shape = self.shape.between(near, far);
         self.pairs.push(Pair {
             engine: shared.epoch.0,
+            maker: shared.maker,
             local: Arc::clone(local),
             near: generation,
             here,
@@ -277,8 +280,10 @@ impl<'a> PlanBuilder<'a> {
 
     /// Checks everything once and makes the plan.
     pub fn build(self) -> Result<Plan, PlanError> {
-        crate::peer::refuse_in_child()?;
         let Self { shape, pairs, kept } = self;
+        if pairs.first().is_some_and(|pair| pair.maker.is_ancestor()) {
+            return Err(RegionError::Call(Cause::Forked).into());
+        }
         let shape = shape.build()?;
         let first = pairs.first().expect("a builder begins with a pair of regions");
         let (peer, engine) = (Arc::clone(&first.peer), first.engine);

@@ -18,7 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{EngineName, Env, Moment, RegionId};
+use penstock_core::{EngineName, Env, Moment, RegionId, Rights};
+use penstock_memory::fork::Maker;
 use penstock_memory::{Blocks, OldPages, Region};
 use penstock_ring::Withdrawal;
 use penstock_transport::host::{Busy, Commons};
@@ -77,7 +78,8 @@ pub struct Answer {
 /// Memory that somebody might still touch.
 ///
 /// Blocks of a pool that lie in it are kept out of reuse by themselves; caller memory must be kept
-/// by its owner until [`Quarantined::is_released`] says so.
+/// by its owner until [`Quarantined::is_released`] says so, which needs no engine. Memory that Penstock owns is never freed
+/// before: if the last of these handles goes first, it is leaked.
 #[derive(Clone)]
 pub struct Quarantined(Arc<Entry>);
 
@@ -87,9 +89,11 @@ struct Entry {
     region: Option<Arc<Region>>,
     extents: Vec<(u64, u64)>,
     since: Moment,
-    witnesses: Vec<Witness>,
+    /// Shared with the other regions of an engine that ended.
+    witnesses: Arc<[Witness]>,
     released: AtomicBool,
     kept: Mutex<Kept>,
+    maker: Maker,
 }
 
 /// What waits for the proof.
@@ -189,6 +193,10 @@ impl Witness {
         }
     }
 
+    fn who(&self) -> &str {
+        self.peer().map_or("a worker of this engine", |peer| peer.as_str())
+    }
+
     fn peer(&self) -> Option<&EngineName> {
         match self {
             Self::Peer { peer, .. }
@@ -210,9 +218,10 @@ impl Quarantined {
             region: None,
             extents: Vec::new(),
             since,
-            witnesses: vec![Witness::Owner { peer: Arc::clone(peer), is_quiet }],
+            witnesses: [Witness::Owner { peer: Arc::clone(peer), is_quiet }].into(),
             released: AtomicBool::new(false),
             kept: Mutex::default(),
+            maker: Maker::this_process(),
         }))
     }
 
@@ -319,6 +328,13 @@ impl Quarantined {
         &self.0.extents
     }
 
+    /// The same as (address, length) in this process; empty for what is not a region of this engine's.
+    pub fn ranges(&self) -> Vec<(u64, u64)> {
+        let Some(region) = &self.0.region else { return Vec::new() };
+        let base = region.window().base_address();
+        self.0.extents.iter().map(|&(offset, len)| (base + offset, len)).collect()
+    }
+
     /// Who might still touch it; none stands for a worker of this engine.
     pub fn suspects(&self) -> Vec<Option<EngineName>> {
         self.0.witnesses.iter().map(|witness| witness.peer().cloned()).collect()
@@ -328,6 +344,25 @@ impl Quarantined {
 impl Entry {
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let Some(region) = self.region.take().filter(|_| !*self.released.get_mut()) else { return };
+        // A forked child has memory of its own in its place, and nothing to look at.
+        if self.maker.is_ancestor() || self.witnesses.iter().all(Witness::has_settled) {
+            return;
+        }
+        let peers: Vec<&str> = self.witnesses.iter().map(Witness::who).collect();
+        let (address, bytes) = (region.window().base_address(), region.bytes());
+        tracing::warn!(
+            region = self.label,
+            peers = peers.join(", "),
+            "{bytes} bytes at {address:#x} are never given back: they might still be written or read"
+        );
+        // Whatever owns the memory is never dropped.
+        std::mem::forget(region.window().clone());
     }
 }
 
@@ -359,7 +394,7 @@ impl Quarantine {
         &self,
         subject: &Subject<'_>,
         blocks: Vec<Blocks>,
-        witnesses: Vec<Witness>,
+        witnesses: impl Into<Arc<[Witness]>>,
         since: Moment,
     ) -> Quarantined {
         let entry = Quarantined(Arc::new(Entry {
@@ -367,9 +402,10 @@ impl Quarantine {
             region: subject.region.cloned(),
             extents: subject.extents.to_vec(),
             since,
-            witnesses,
+            witnesses: witnesses.into(),
             released: AtomicBool::new(false),
             kept: Mutex::new(Kept { blocks, ..Kept::default() }),
+            maker: Maker::this_process(),
         }));
         let mut entries = self.lock();
         // Those whose proof has come give their blocks back, also if nobody asks.
@@ -427,7 +463,7 @@ impl<E: Env> Hub<E> {
             return Hold::Quiesced;
         }
         for witness in &witnesses {
-            let peer = witness.peer().map_or("a worker of this engine", |peer| peer.as_str());
+            let peer = witness.who();
             tracing::warn!(region = subject.label, peer, "stopped in the middle of a copy: memory is quarantined");
         }
         self.shared.ports[0].statistics.quarantines.add_shared(1);
@@ -454,6 +490,30 @@ impl<E: Env> Hub<E> {
             }
             false
         })
+    }
+
+    /// Takes all memory back from everyone, for good, and quarantines what might still be touched when the time is over:
+    /// every region, since nobody can say where a peer is that was stopped.
+    pub(crate) fn take_back_all(&self, until: Moment) {
+        let shared = &self.shared;
+        let regions: Vec<Arc<Region>> = shared.registry.iter().collect();
+        for region in &regions {
+            shared.commons.posts.withdraw_region(region.id().0, region.generation().0);
+        }
+        let mut witnesses = self.witnesses();
+        if self.wait_for_witnesses(&mut witnesses, until.since(shared.env.now())) {
+            return;
+        }
+        let (witnesses, now) = (Arc::<[Witness]>::from(witnesses), shared.env.now());
+        let by_peers_alone = witnesses.iter().all(|witness| matches!(witness, Witness::Peer { .. }));
+        for region in regions {
+            if by_peers_alone && region.rights() == Rights::NONE {
+                continue;
+            }
+            let extents = [(0, region.bytes())];
+            let subject = Subject { label: region.label(), region: Some(&region), extents: &extents, keep: &Vec::new };
+            drop(shared.quarantine.insert(&subject, Vec::new(), Arc::clone(&witnesses), now));
+        }
     }
 
     /// What a cancelled transfer touches, until no unit of it is in anybody's hands.
@@ -523,7 +583,7 @@ impl<E: Env> Shared<E> {
     ) {
         let subject = Subject { label: why, region: None, extents: &[], keep: &Vec::new };
         let word = |peer| Witness::Word { peer, said: Arc::clone(said) };
-        let witnesses = peers.into_iter().map(word).collect();
+        let witnesses: Vec<Witness> = peers.into_iter().map(word).collect();
         self.ports[0].statistics.quarantines.add_shared(1);
         let blocks = if planted::is(Bug::QuarantineReleasedByHope) { Vec::new() } else { blocks };
         self.quarantine.insert(&subject, blocks, witnesses, self.env.now());
@@ -578,9 +638,10 @@ mod tests {
             region: None,
             extents: vec![(0, 4096)],
             since: Moment::NEVER,
-            witnesses: vec![Witness::Hands(Box::new(|| true))],
+            witnesses: [Witness::Hands(Box::new(|| true))].into(),
             released: AtomicBool::new(false),
             kept: Mutex::default(),
+            maker: Maker::this_process(),
         }));
         let renewing = held.renewing().expect("nobody has asked for the proof yet");
         assert!(!held.is_released(), "what is written into the blocks now would be lost");
@@ -599,9 +660,10 @@ mod tests {
             region: None,
             extents: Vec::new(),
             since: Moment::NEVER,
-            witnesses: vec![Witness::Hands(Box::new(move || seen.load(Ordering::Relaxed)))],
+            witnesses: [Witness::Hands(Box::new(move || seen.load(Ordering::Relaxed)))].into(),
             released: AtomicBool::new(false),
             kept: Mutex::default(),
+            maker: Maker::this_process(),
         }));
         held.keep(pool.blocks().take(2).unwrap());
         assert!(!held.is_released());

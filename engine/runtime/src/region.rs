@@ -107,7 +107,7 @@ impl<E: Env> LocalRegion<E> {
     /// lent may be freed, and its windows may not be used any more. A region registered several
     /// times stands until its last registration ends; until then the answer is `StillRegistered`.
     pub fn deregister(&self, within: Duration) -> Result<Hold, RegionError> {
-        if penstock_memory::fork::in_child() {
+        if self.hub.shared.is_inherited() {
             return Err(RegionError::Call(Cause::Forked));
         }
         let shared = &self.hub.shared;

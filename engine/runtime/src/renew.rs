@@ -77,7 +77,7 @@ impl<E: Env> Pool<E> {
     pub fn renew(&self, held: &Quarantined, within: Duration) -> Result<(), RenewError> {
         let shared = &self.hub.shared;
         shared.check_usable().map_err(RenewError::Call)?;
-        if penstock_memory::fork::in_child() {
+        if self.hub.shared.is_inherited() {
             return Err(RenewError::Call(Cause::Forked));
         }
         let label = || self.label().to_owned();

@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, TryRecvError};
 use std::time::Duration;
 
 use penstock_core::Env;
+use penstock_memory::fork::PerProcess;
 use penstock_session::card::ADDRESSES_MAX;
 
 use crate::hub::Hub;
@@ -13,7 +14,11 @@ use crate::hub::Hub;
 /// Look-ups that may be under way in this process: each one that nobody waits for any more still has a thread.
 const LOOKUPS_MAX: usize = 8;
 
-static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+static LOOKUPS: PerProcess<AtomicUsize> = PerProcess::new();
+
+fn lookups() -> &'static AtomicUsize {
+    LOOKUPS.get(AtomicUsize::default)
+}
 
 /// Counts one look-up for as long as it runs.
 struct Counted;
@@ -21,13 +26,13 @@ struct Counted;
 impl Counted {
     fn take() -> Option<Self> {
         let one_more = |running: usize| (running < LOOKUPS_MAX).then_some(running + 1);
-        LOOKUPS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok().map(|_| Self)
+        lookups().fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok().map(|_| Self)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        LOOKUPS.fetch_sub(1, Ordering::Relaxed);
+        lookups().fetch_sub(1, Ordering::Relaxed);
     }
 }
 

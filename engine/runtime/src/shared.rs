@@ -10,7 +10,8 @@ use std::time::Duration;
 use crossbeam_queue::SegQueue;
 use penstock_core::env::Waker;
 use penstock_core::limits::PEERS_MAX;
-use penstock_core::{Cause, Config, EngineName, Env, Epoch};
+use penstock_core::{Cause, Config, EngineName, Env, Epoch, Moment};
+use penstock_memory::fork::Maker;
 use penstock_memory::{LifeLock, Registry};
 use penstock_ring::{Key, Slab, mpsc};
 use penstock_session::{Card, PeerBook, PeerKey, Secret};
@@ -21,7 +22,7 @@ use crate::control::Wanted;
 use crate::counter::CounterBook;
 use crate::desk::DeskShell;
 use crate::ending::Endings;
-use crate::error::ConnectError;
+use crate::error::{ConnectError, RegionError};
 use crate::flows::stand_in::StandIns;
 use crate::inbox::Inbox;
 use crate::peer_state::PeerState;
@@ -44,6 +45,7 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) bound: Vec<SocketAddr>,
     /// Which process this is; the same for all engines in it.
     pub(crate) process: u64,
+    pub(crate) maker: Maker,
     pub(crate) registry: Arc<Registry>,
     pub(crate) commons: Arc<Commons>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
@@ -141,8 +143,8 @@ pub(crate) enum ControlCall {
     Desk,
     /// Let every session come to its end.
     Drain,
-    /// Say goodbye to all and return.
-    Stop,
+    /// Say goodbye to all, and return then or at this moment.
+    Stop { until: Moment },
 }
 
 impl ControlPort {
@@ -390,6 +392,7 @@ impl<E: Env> Shared<E> {
             card,
             bound,
             process,
+            maker: Maker::this_process(),
             registry,
             commons,
             transports,
@@ -501,10 +504,21 @@ impl<E: Env> Shared<E> {
         Path::new(&self.card.socket).with_file_name(format!("{name}.sock")).display().to_string()
     }
 
+    /// Whether this process is a forked child of the engine's: none of its locks may be taken, since a thread of the parent may have
+    /// held them at the fork.
+    #[inline]
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.maker.is_ancestor()
+    }
+
+    pub(crate) fn refuse_inherited(&self) -> Result<(), RegionError> {
+        if self.is_inherited() { Err(RegionError::Call(Cause::Forked)) } else { Ok(()) }
+    }
+
     /// Whether calls can be made at all from here.
     #[inline]
     pub(crate) fn check_usable(&self) -> Result<(), Cause> {
-        if penstock_memory::fork::in_child() {
+        if self.is_inherited() {
             return Err(Cause::Forked);
         }
         if self.is_closing() {

@@ -138,7 +138,7 @@ impl<E: Env> Pending<E> {
     }
 
     fn wait_within(&self, within: Duration) -> Option<Result<Completed, Fault>> {
-        if penstock_memory::fork::in_child() {
+        if self.hub.shared.is_inherited() {
             return Some(Err(Fault::new(Stage::Queue, Cause::Forked).with_peer(&self.peer.name)));
         }
         let env = &self.hub.shared.env;
@@ -154,7 +154,7 @@ impl<E: Env> Pending<E> {
 
     fn cancel(&self, within: Duration) -> Answer {
         let shared = &self.hub.shared;
-        if penstock_memory::fork::in_child() {
+        if self.hub.shared.is_inherited() {
             let held = self.hub.quarantine_forked();
             return Answer { local: Hold::Quarantined(held), remote: RemoteHold::Unknown };
         }

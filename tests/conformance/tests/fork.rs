@@ -1,10 +1,14 @@
 //! After a fork every call in the child is a typed error, and the parent does not notice.
 //!
-//! A program of its own with a single test, so that few threads can hold a lock while it forks.
+//! What a child makes by itself works as anywhere else. A program of its own, so that few threads can hold a lock of the C library or
+//! of the standard library while it forks.
+#![allow(clippy::print_stderr, reason = "a child has no other way to say what went wrong")]
 
 use std::fmt::Display;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use penstock::config::TransportName::Shm;
+use penstock::config::TransportName::{self, Local, Shm};
 use penstock::{HostMemory, NoteId, Plan, PoolSpec, Rights, Submit};
 use penstock_conformance::command::{Command, Reply};
 use penstock_conformance::stage::PATIENCE;
@@ -19,6 +23,8 @@ fn in_a_child(child: impl FnOnce() -> u8) -> i32 {
     // uses nothing but this thread's data and the allocator, which the C library keeps usable after fork.
     let id = unsafe { libc::fork() };
     if id == 0 {
+        // SAFETY: a child that hangs is ended by the signal.
+        unsafe { libc::alarm(60) };
         let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(u8::MAX);
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(answer.into()) };
@@ -80,6 +86,101 @@ fn every_call_in_a_forked_child_is_a_typed_error() {
         stage.wait_until("the old session is over", || stage.engine.peers().is_empty());
         stage.order(0, Command::Connect { descriptor: stage.engine.descriptor() });
         stage.wait_until("the parent's socket still works", || stage.engine.peers().len() == 1);
+    }
+}
+
+/// What a child does with engines of its own: two that meet in its process, and one of them writes to a target in another.
+fn use_own_engines(
+    setting: &Setting,
+    folder: &std::path::Path,
+    target: &[u8],
+    inherited: &Stage,
+) -> Result<(), String> {
+    let fail = |what: &dyn Display| what.to_string();
+    let start = |name: &str, transport: &[TransportName]| {
+        let spec = setting.spec(folder, name);
+        let config = spec.config().transports(transport.iter().copied());
+        penstock::Engine::start(config).map_err(|error| fail(&error))
+    };
+    let (one, two) = (start("child-one", &[Local, Shm])?, start("child-two", &[Local])?);
+    let pool = |engine: &penstock::Engine| {
+        let spec = PoolSpec::host(1 << 20).block(4096).label("kv").rights(Rights::READ_WRITE);
+        engine.pool(spec).map_err(|error| fail(&error))
+    };
+    let (near, far) = (pool(&one)?, pool(&two)?);
+    near.window().fill(0, 8192, 0x77).map_err(|error| fail(&error))?;
+    for (card, expected) in [(two.descriptor(), "local"), (target.to_vec(), "shm")] {
+        let connecting = one.connect_begin(&card).map_err(|error| fail(&error))?;
+        let until = Instant::now() + PATIENCE;
+        let peer = loop {
+            if let Some(peer) = connecting.poll() {
+                break peer.map_err(|error| fail(&error))?;
+            }
+            for engine in [&one, &two] {
+                engine.progress_all().map_err(|cause| fail(&cause))?;
+            }
+            if Instant::now() > until {
+                return Err("no session".to_owned());
+            }
+        };
+        if peer.transport() != expected {
+            return Err(format!("{} in place of {expected}", peer.transport()));
+        }
+        let remote = peer.wait_region("kv", PATIENCE).map_err(|error| fail(&error))?;
+        let plan =
+            Plan::write(&near, &remote).blocks(&[(1, 5)]).block_bytes(4096).build().map_err(|error| fail(&error))?;
+        let sent = peer.submit(&plan, Submit::new()).map_err(|error| fail(&error))?;
+        sent.wait().map_err(|fault| fail(&fault))?;
+    }
+    let mut found = [0; 4096];
+    far.window().read_into(5 * 4096, &mut found).map_err(|error| fail(&error))?;
+    if found != [0x77; 4096] {
+        return Err("the bytes are not there".to_owned());
+    }
+    if !says_forked(inherited.engine.arm()) {
+        return Err("the parent's engine is still the parent's alone".to_owned());
+    }
+    // An inline engine's peer in the same thread hears no goodbye.
+    drop((near, far));
+    let held = [one.close(Duration::from_millis(400)), two.close(Duration::from_millis(400))].concat();
+    if held.is_empty() { Ok(()) } else { Err(format!("{held:?}")) }
+}
+
+#[test]
+fn a_forked_child_starts_engines_of_its_own_though_its_parent_has_some() {
+    for setting in [Setting::adaptive(Shm, 1, THERE), Setting::inline(Shm, THERE)] {
+        let mut stage = Stage::open(&setting);
+        let target = stage.descriptor(0);
+        // Meanwhile the parent meets in its own process again and again: a fork may catch any of its locks.
+        let stop = AtomicBool::new(false);
+        let folder = stage.folder.path().to_owned();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let start = |name: &str| {
+                    let config = Setting::adaptive(Local, 1, Place::Here).spec(&folder, name).config();
+                    penstock::Engine::start(config).expect("an engine of the parent")
+                };
+                let (one, two) = (start("parent-one"), start("parent-two"));
+                while !stop.load(Ordering::Relaxed) {
+                    let peer = one.connect(&two.descriptor(), PATIENCE).expect("they meet");
+                    peer.disconnect(PATIENCE);
+                }
+            });
+            for round in 0..8 {
+                let answer = in_a_child(|| match use_own_engines(&setting, &folder, &target, &stage) {
+                    Ok(()) => 0,
+                    Err(what) => {
+                        eprintln!("{setting}, round {round}: {what}");
+                        1
+                    }
+                });
+                assert_eq!(answer, 0, "{setting}, round {round}");
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        let mut far = stage.models().1;
+        far[5 * 4096..6 * 4096].fill(0x77);
+        stage.assert_far(0, "kv", &far);
     }
 }
 

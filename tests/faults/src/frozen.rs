@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
 use penstock::{Blocks, Cause, Engine, Hold, Peer, Plan, Pool, PoolSpec, Quarantined, Rights, Submit};
-use penstock::{SystemEnv, Transfer};
+use penstock::{SubmitError, SystemEnv, Transfer};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::child::{Child, from_word, say, to_word};
@@ -317,15 +317,17 @@ impl Writer {
 
     fn build(&self) -> Result<Plan, penstock::PlanError> {
         let blocks: Vec<(u32, u32)> = (0..WRITTEN as u32).map(|block| (block, block)).collect();
-        Plan::write(&self.data, &self.board).blocks(&blocks).build()
+        Plan::write(&self.data, &self.board).blocks(&blocks).block_bytes(BLOCK_BYTES).build()
     }
 }
 
 fn write_until_it_fails(peer: &Peer<SystemEnv>, plan: &Plan) -> String {
     loop {
-        let end = end_of(&submit(peer, plan, Submit::new()));
-        if end != "done" {
-            return end;
+        match peer.submit(plan, Submit::new()).as_ref().map(end_of) {
+            Ok(end) if end == "done" => {}
+            Ok(end) => return end,
+            Err(SubmitError::Full { .. }) => std::thread::yield_now(),
+            Err(refused) => return refused.to_string(), // The owner's engine has ended.
         }
     }
 }

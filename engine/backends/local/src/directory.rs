@@ -2,9 +2,10 @@
 //! descriptors is here a number in a table of the process.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use penstock_memory::Region;
+use penstock_memory::fork::{Maker, PerProcess};
 use penstock_ring::Place;
 use penstock_transport::host::{Commons, HandOvers};
 
@@ -23,14 +24,17 @@ struct Tables {
     parcels: HashMap<u64, Parcel>,
 }
 
-static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
+static TABLES: PerProcess<Mutex<Tables>> = PerProcess::new();
 
 fn tables() -> MutexGuard<'static, Tables> {
-    TABLES.lock().unwrap_or_else(PoisonError::into_inner)
+    TABLES.get(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A parcel that nobody has collected yet; dropped, it is taken back.
-pub(crate) struct Deposit(u64);
+pub(crate) struct Deposit {
+    number: u64,
+    maker: Maker,
+}
 
 impl Deposit {
     pub(crate) fn make(parcel: Parcel) -> Self {
@@ -38,17 +42,20 @@ impl Deposit {
         tables.next += 1;
         let number = tables.next;
         tables.parcels.insert(number, parcel);
-        Self(number)
+        Self { number, maker: Maker::this_process() }
     }
 
     pub(crate) fn number(&self) -> u64 {
-        self.0
+        self.number
     }
 }
 
 impl Drop for Deposit {
     fn drop(&mut self) {
-        tables().parcels.remove(&self.0);
+        // In a child the number may be another's.
+        if !self.maker.is_ancestor() {
+            tables().parcels.remove(&self.number);
+        }
     }
 }
 

@@ -66,8 +66,6 @@ use crate::shared::{ControlCall, Shared};
 
 /// The token of the first listener; those of the others follow.
 const LISTENER: u64 = 0;
-/// How long past its configured time a stop may take: goodbyes have a time of their own.
-const STOP_GRACE: Duration = Duration::from_secs(1);
 /// Strangers that may be greeted at once; more are turned away unheard until some are done, between hosts in favour
 /// of the latest.
 const GREETINGS_MAX: usize = 256;
@@ -246,13 +244,13 @@ impl<E: Env> Control<E> {
             ControlCall::Landing { peer, payload } => self.landed(&peer, payload),
             ControlCall::Desk => {} // It is turned in every turn.
             ControlCall::Left => {} // Whoever waits for it is looked at every turn.
-            ControlCall::Stop => self.stop(),
+            ControlCall::Stop { until } => self.stop(until),
         }
     }
 
-    fn stop(&mut self) {
+    fn stop(&mut self, until: Moment) {
         self.stopping = true;
-        self.stop_by = Some(self.shared.env.now() + self.shared.config.session.shutdown_timeout() + STOP_GRACE);
+        self.stop_by = Some(until);
         self.listeners.clear();
         self.accept_again = None;
         self.give_up_later();

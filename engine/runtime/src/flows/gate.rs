@@ -36,7 +36,7 @@ impl<E: Env> Gate<E> {
 
 impl<E: Env> Drop for Gate<E> {
     fn drop(&mut self) {
-        if !penstock_memory::fork::in_child() {
+        if !self.hub.shared.is_inherited() {
             self.hub.shared.call_desk(|desk, now| desk.remove_gate(self.id, now));
         }
     }

@@ -305,7 +305,7 @@ impl<E: Env> Input<E> {
 
 impl<E: Env> Drop for Input<E> {
     fn drop(&mut self) {
-        if !penstock_memory::fork::in_child() {
+        if !self.hub.shared.is_inherited() {
             self.hub.shared.call_desk(|desk, now| desk.release(self.key, now));
         }
     }

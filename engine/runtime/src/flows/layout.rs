@@ -252,7 +252,7 @@ impl<E: Env> Layout<E> {
 
 impl<E: Env> Drop for Layout<E> {
     fn drop(&mut self) {
-        if !penstock_memory::fork::in_child() {
+        if !self.hub.shared.is_inherited() {
             self.hub.shared.call_desk(|desk, _| desk.remove_layout(self.key));
         }
     }

@@ -208,7 +208,7 @@ impl<E: Env> Inner<E> {
 
 impl<E: Env> Drop for Inner<E> {
     fn drop(&mut self) {
-        if !penstock_memory::fork::in_child() {
+        if !self.hub.shared.is_inherited() {
             self.hub.shared.call_desk(|desk, now| desk.release_device(self.key, now));
         }
     }

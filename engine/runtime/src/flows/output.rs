@@ -275,7 +275,7 @@ fn ended(desk: &penstock_flows::Desk, key: EntryKey) -> Option<Result<(), SendFa
 
 impl<E: Env> Drop for Output<E> {
     fn drop(&mut self) {
-        if !penstock_memory::fork::in_child() {
+        if !self.hub.shared.is_inherited() {
             self.hub.shared.call_desk(|desk, now| desk.release(self.key, now));
         }
     }

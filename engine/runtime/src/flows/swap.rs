@@ -98,7 +98,7 @@ fn answer(status: SwapStatus) -> Option<Result<(), SwapFailed>> {
 
 impl<E: Env> Drop for Swap<E> {
     fn drop(&mut self) {
-        if !penstock_memory::fork::in_child() {
+        if !self.lives.hub.shared.is_inherited() {
             self.lives.hub.shared.call_desk(|desk, now| desk.release_swap(self.lives.key, self.key, now));
         }
     }

@@ -11,7 +11,7 @@ use penstock_transport::Revisions;
 
 use super::{Plan, Sides, import};
 use crate::error::{PlanError, RegionError};
-use crate::peer::{Peer, refuse_in_child};
+use crate::peer::Peer;
 use crate::peer_state::RemoteEntry;
 
 /// A plan by address that is yet to be built.
@@ -64,7 +64,7 @@ impl<'a, E: Env> AddressedPlan<'a, E> {
 
     /// Finds the regions, checks everything once and makes the plan.
     pub fn build(self) -> Result<Plan, PlanError> {
-        refuse_in_child()?;
+        self.peer.hub.shared.refuse_inherited()?;
         let (shared, peer) = (&self.peer.hub.shared, &self.peer.state);
         if let Some(cause) = peer.ended() {
             return Err(RegionError::Call(cause).into());

@@ -13,6 +13,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use penstock_core::env::{Address, Listener};
+use penstock_memory::fork::Maker;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, openat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -32,6 +33,7 @@ pub(super) struct LocalListener {
     path: PathBuf,
     lock_path: PathBuf,
     _lock: File,
+    maker: Maker,
 }
 
 impl LocalListener {
@@ -41,7 +43,8 @@ impl LocalListener {
         let lock = folder.take_lock(&lock_path)?;
         folder.remove(path)?;
         let socket = bind_for_one_user(path)?;
-        let listener = Self { socket: socket.into(), folder, path: path.to_owned(), lock_path, _lock: lock };
+        let maker = Maker::this_process();
+        let listener = Self { socket: socket.into(), folder, path: path.to_owned(), lock_path, _lock: lock, maker };
         listener.folder.check_has(path)?;
         Ok(listener)
     }
@@ -159,7 +162,7 @@ fn bind_for_one_user(path: &Path) -> io::Result<OwnedFd> {
 
 impl Drop for LocalListener {
     fn drop(&mut self) {
-        if penstock_memory::fork::in_child() {
+        if self.maker.is_ancestor() {
             return; // They are the parent's.
         }
         // Both are ours while we hold the lock; a failure leaves files that the next owner takes over.

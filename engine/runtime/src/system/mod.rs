@@ -6,12 +6,12 @@ mod stream;
 mod tcp;
 
 use std::io;
-use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use penstock_core::Moment;
 use penstock_core::env::{Address, Credentials, Env};
+use penstock_memory::fork::PerProcess;
 use rustix::thread::CpuSet;
 
 pub use self::listen::SystemListener;
@@ -90,7 +90,7 @@ impl Env for SystemEnv {
     }
 
     fn process(&self) -> u64 {
-        static MARK: OnceLock<u64> = OnceLock::new();
-        *MARK.get_or_init(|| self.random() | 1)
+        static MARK: PerProcess<u64> = PerProcess::new();
+        *MARK.get(|| self.random() | 1)
     }
 }

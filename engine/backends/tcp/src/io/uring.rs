@@ -17,7 +17,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use penstock_memory::fork;
+use penstock_memory::fork::Maker;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::manner::{MANNERS, Manner};
@@ -70,6 +70,7 @@ pub(super) struct Uring {
     is_awaited: bool,
     /// The thread that took the first turn.
     owner: Option<ThreadId>,
+    maker: Maker,
     /// Polls that are to be handed over.
     arm: Vec<u64>,
     /// Polls that are to end.
@@ -112,6 +113,7 @@ impl Uring {
             event,
             is_awaited: false,
             owner: None,
+            maker: Maker::this_process(),
             arm: Vec::new(),
             cancel: Vec::new(),
             aside: VecDeque::new(),
@@ -366,7 +368,7 @@ impl Uring {
     fn hear_until(&mut self, within: Duration, is_so: impl Fn(&Flights) -> bool) -> bool {
         let since = Instant::now();
         // A forked child has neither the ring nor its memory.
-        let may_ask = self.owner == Some(thread::current().id()) && !fork::in_child();
+        let may_ask = self.owner == Some(thread::current().id()) && !self.maker.is_ancestor();
         while !is_so(&self.flights) {
             if !may_ask || since.elapsed() > within || self.enter().is_err() {
                 return false;
@@ -396,7 +398,7 @@ impl Drop for Uring {
     fn drop(&mut self) {
         self.hear_until(LAST_WORD, Flights::is_empty);
         self.flights.give_up(|_| {});
-        if fork::in_child() {
+        if self.maker.is_ancestor() {
             // Whatever lies where the ring's memory was is the child's own, and not to be unmapped.
             // SAFETY: the descriptor is the ring's own, and the ring is neither used nor dropped afterwards.
             drop(unsafe { OwnedFd::from_raw_fd(self.ring.as_raw_fd()) });

@@ -7,7 +7,6 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use penstock_memory::fork;
 use penstock_verbs_sys::verbs::*;
 
 use super::card::Parts;
@@ -205,7 +204,7 @@ fn forget_life(kept: &mut VecDeque<Done>, queue: u32) {
 
 impl Drop for DeskParts {
     fn drop(&mut self) {
-        if fork::in_child() {
+        if self.device.maker.is_ancestor() {
             return;
         }
         let verbs = self.device.verbs;

@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use penstock_memory::fork;
+use penstock_memory::fork::Maker;
 use penstock_verbs_sys::Cm;
 use penstock_verbs_sys::cm::*;
 
@@ -48,6 +48,7 @@ pub(super) struct Manager {
     /// Where it is called.
     at: SocketAddr,
     traffic_class: u8,
+    maker: Maker,
     channel: Channel,
     listener: Option<NonNull<rdma_cm_id>>,
     /// Also held while events are taken and acknowledged, so that an identifier that is gone from here has none left.
@@ -125,7 +126,8 @@ impl Manager {
         })?;
         do_not_wait(channel.descriptor()).map_err(|error| refused("fcntl", card, error))?;
         let (card, at) = (card.to_owned(), SocketAddr::new(address, 0));
-        let mut manager = Self { cm, card, at, traffic_class, channel, listener: None, inner: Mutex::default() };
+        let (maker, listener, inner) = (channel.maker, None, Mutex::default());
+        let mut manager = Self { cm, card, at, traffic_class, maker, channel, listener, inner };
         let listener = manager.identifier()?;
         manager.listener = Some(listener);
         let (mut place, listener) = (Place::of(at), listener.as_ptr());
@@ -297,7 +299,7 @@ impl Inner {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        if fork::in_child() {
+        if self.maker.is_ancestor() {
             return;
         }
         // Calls that nobody has taken; all others keep the manager.
@@ -317,6 +319,7 @@ impl Drop for Manager {
 /// What events come through. It goes after all its identifiers.
 struct Channel {
     cm: &'static Cm,
+    maker: Maker,
     raw: NonNull<rdma_event_channel>,
 }
 
@@ -324,7 +327,7 @@ impl Channel {
     fn open(cm: &'static Cm) -> io::Result<Self> {
         // SAFETY: asks nothing of its caller.
         let raw = NonNull::new(unsafe { cm.rdma_create_event_channel() });
-        raw.map(|raw| Self { cm, raw }).ok_or_else(io::Error::last_os_error)
+        raw.map(|raw| Self { cm, maker: Maker::this_process(), raw }).ok_or_else(io::Error::last_os_error)
     }
 
     fn descriptor(&self) -> i32 {
@@ -335,7 +338,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        if !fork::in_child() {
+        if !self.maker.is_ancestor() {
             // SAFETY: all its identifiers are gone, each of which keeps what has the channel.
             unsafe { self.cm.rdma_destroy_event_channel(self.raw.as_ptr()) };
         }
@@ -381,7 +384,7 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        if fork::in_child() {
+        if self.manager.maker.is_ancestor() {
             return;
         }
         // From here on its events are nobody's. None is taken and not acknowledged meanwhile: that is done under the lock.

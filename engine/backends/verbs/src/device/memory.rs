@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use penstock_memory::{Window, fork};
+use penstock_memory::Window;
 use penstock_verbs_sys::verbs::*;
 
 use super::open::{Device, complain};
@@ -191,7 +191,7 @@ impl Registration for Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if fork::in_child() {
+        if self.device.maker.is_ancestor() {
             return;
         }
         // Before the key is free to be another's.

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Once;
 
-use penstock_memory::fork;
+use penstock_memory::fork::Maker;
 use penstock_verbs_sys::Verbs;
 use penstock_verbs_sys::verbs::*;
 
@@ -63,6 +63,7 @@ pub(super) struct Device {
     pub(super) card: String,
     context: NonNull<ibv_context>,
     domain: NonNull<ibv_pd>,
+    pub(super) maker: Maker,
 }
 
 // SAFETY: every function of the library may be called from any thread.
@@ -94,7 +95,7 @@ impl Device {
             unsafe { verbs.ibv_close_device(context.as_ptr()) };
             return Err(error);
         };
-        let opened = Self { verbs, card: card.to_owned(), context, domain };
+        let opened = Self { verbs, card: card.to_owned(), context, domain, maker: Maker::this_process() };
         opened.make_events_wait_for_nobody()?;
         Ok(opened)
     }
@@ -163,7 +164,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         // A forked child shares the descriptor: what it destroyed would be its parent's.
-        if fork::in_child() {
+        if self.maker.is_ancestor() {
             return;
         }
         // SAFETY: whatever was made in the domain kept this alive and is destroyed, so nothing uses it.

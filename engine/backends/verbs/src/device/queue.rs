@@ -6,7 +6,6 @@ use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Weak};
 
-use penstock_memory::fork;
 use penstock_verbs_sys::verbs::*;
 
 use self::post::are_any_uneven;
@@ -376,7 +375,7 @@ impl Queue for DeviceQueue {
 
 impl Drop for DeviceQueue {
     fn drop(&mut self) {
-        if fork::in_child() || self.is_destroyed {
+        if self.desk.device.maker.is_ancestor() || self.is_destroyed {
             return;
         }
         if let Err(error) = self.destroy() {

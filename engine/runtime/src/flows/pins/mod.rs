@@ -562,7 +562,7 @@ impl<E: Env> Writing<E> {
 
 impl<E: Env> Drop for Writing<E> {
     fn drop(&mut self) {
-        if !penstock_memory::fork::in_child() {
+        if !self.hub.shared.is_inherited() {
             self.hub.shared.change_desk(|desk| desk.end_use(self.key));
         }
     }
@@ -583,7 +583,7 @@ fn copy_within(window: &Window, from: u64, to: u64, len: u64) -> Result<(), Flow
 
 impl<E: Env> Drop for Inherited<E> {
     fn drop(&mut self) {
-        if !penstock_memory::fork::in_child() {
+        if !self.hub.shared.is_inherited() {
             self.hub.shared.call_desk(|desk, _| desk.call_pins(|pins| pins.give_up(self.given.key)));
         }
     }

@@ -81,7 +81,7 @@ impl<E: Env> Inheriting<E> {
 
 impl<E: Env> Drop for Inheriting<E> {
     fn drop(&mut self) {
-        if penstock_memory::fork::in_child() {
+        if self.pins.hub.shared.is_inherited() {
             return;
         }
         let shared = &self.pins.hub.shared;
@@ -290,7 +290,7 @@ impl<E: Env> InheritingFrom<E> {
 
 impl<E: Env> Drop for InheritingFrom<E> {
     fn drop(&mut self) {
-        if penstock_memory::fork::in_child() {
+        if self.pins.hub.shared.is_inherited() {
             return;
         }
         let shared = &self.pins.hub.shared;

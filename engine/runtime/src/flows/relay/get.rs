@@ -122,7 +122,7 @@ fn ended(desk: &Desk, key: GetKey) -> Option<Result<(), RelayFailed>> {
 
 impl<E: Env> Drop for Fetch<E> {
     fn drop(&mut self) {
-        if !penstock_memory::fork::in_child() {
+        if !self.inner.hub.shared.is_inherited() {
             self.inner.let_go_get(self.key);
         }
     }

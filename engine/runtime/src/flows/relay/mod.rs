@@ -295,7 +295,7 @@ impl<E: Env> Relay<E> {
     pub fn close(&self, within: Duration) -> bool {
         let Inner { hub, puts, gets, is_taken_back, .. } = &*self.inner;
         let shared = &hub.shared;
-        if penstock_memory::fork::in_child() {
+        if self.inner.hub.shared.is_inherited() {
             return false;
         }
         if is_taken_back.load(Ordering::Relaxed) {
@@ -357,7 +357,7 @@ impl<E: Env> Inner<E> {
 
 impl<E: Env> Drop for Inner<E> {
     fn drop(&mut self) {
-        if !penstock_memory::fork::in_child() {
+        if !self.hub.shared.is_inherited() {
             self.close_desk();
         }
     }

@@ -197,7 +197,7 @@ impl<E: Env> RelayOp<E> {
 
 impl<E: Env> Drop for RelayOp<E> {
     fn drop(&mut self) {
-        if !penstock_memory::fork::in_child() {
+        if !self.inner.hub.shared.is_inherited() {
             self.inner.let_go_put(self.key);
         }
     }

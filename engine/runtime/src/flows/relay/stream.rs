@@ -103,7 +103,7 @@ impl<E: Env> Join<E> {
 
 impl<E: Env> Drop for Join<E> {
     fn drop(&mut self) {
-        if !penstock_memory::fork::in_child() {
+        if !self.inner.hub.shared.is_inherited() {
             self.inner.hub.shared.call_desk(|desk, _| desk.relays_mut().let_go_join(self.key));
         }
     }
@@ -150,7 +150,7 @@ fn ended(desk: &Desk, key: StreamKey) -> Option<Result<(), RelayFailed>> {
 
 impl<E: Env> Drop for Stream<E> {
     fn drop(&mut self) {
-        if !penstock_memory::fork::in_child() {
+        if !self.inner.hub.shared.is_inherited() {
             self.inner.hub.shared.call_desk(|desk, now| desk.relays_mut().let_go_stream(self.key, now));
         }
     }

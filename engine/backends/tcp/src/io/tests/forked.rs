@@ -2,8 +2,6 @@
 
 use std::ptr;
 
-use penstock_memory::fork;
-
 use super::{Manner, Uring};
 
 /// Where the rings of this process lie.
@@ -38,7 +36,6 @@ fn fill(ranges: &[(usize, usize)], taken: &mut [bool]) {
 /// What a child maps where the ring was is its own: the end of the ring there takes nothing of it away.
 #[test]
 fn a_ring_that_ends_in_a_forked_child_unmaps_nothing() {
-    fork::arm();
     let Some(mut uring) = [Manner::Deferred, Manner::Cooperative, Manner::Interrupting]
         .into_iter()
         .find_map(|manner| Uring::in_manner(manner).ok())
