@@ -81,6 +81,9 @@ impl<E: Env> Engine<E> {
         M: FnOnce(&Arc<Commons>, &Arc<Registry>) -> std::io::Result<Vec<Arc<dyn Transport>>>,
     {
         config.validate()?;
+        if config.session.secret.is_some() {
+            crate::secret::given(config.session.secret.as_ref())?; // Whether or not it is ever needed.
+        }
         let program = std::env::args().next().unwrap_or_default();
         let program = PathBuf::from(program).file_name().map(|name| name.to_string_lossy().into_owned());
         let name = config.engine.name_or(&program.unwrap_or_default(), std::process::id())?;

@@ -173,7 +173,7 @@ pub enum ConnectError {
     /// The two sides do not share a secret.
     #[error(
         "`{name}` at {address} does not share this engine's secret; copy one host's secret file to the other (see \
-         `session.secret_file`)"
+         `session.secret_file`), or give both the same PENSTOCK_SECRET"
     )]
     WrongSecret {
         /// The engine's name.

@@ -1,12 +1,16 @@
-//! The file with the secret that hosts share: where it is, who may read it, and how the first one is made.
+//! The secret that hosts share: given itself, or in a file; where that is, who may read it, and how the first one is made.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use penstock_core::config::HiddenText;
 use penstock_session::secret::SECRET_TEXT_BYTES_MAX;
 use penstock_session::{Secret, SecretError};
+
+/// The variable that is the secret itself, where the configuration does not give it. It comes before all files.
+pub const SECRET_ITSELF_VARIABLE: &str = "PENSTOCK_SECRET";
 
 /// The variable that names the file where the configuration does not.
 pub const SECRET_VARIABLE: &str = "PENSTOCK_SECRET_FILE";
@@ -50,8 +54,18 @@ pub enum SecretFileError {
         /// What is wrong.
         source: SecretError,
     },
+    /// What was given as the secret itself is none.
+    #[error("what {from} says is not usable as a secret: {source}")]
+    Given {
+        /// Where it was given.
+        from: &'static str,
+        /// What is wrong.
+        source: SecretError,
+    },
     /// Nothing says where the user's own files are.
-    #[error("there is no place for a secret: set `session.secret_file`, {SECRET_VARIABLE}, XDG_CONFIG_HOME or HOME")]
+    #[error(
+        "there is no place for a secret: set {SECRET_ITSELF_VARIABLE}, `session.secret_file`, {SECRET_VARIABLE}, XDG_CONFIG_HOME or HOME"
+    )]
     NoPlace,
     /// The user's own folder is not there.
     #[error(
@@ -69,6 +83,19 @@ pub enum SecretFileError {
         /// What the system said.
         reason: String,
     },
+}
+
+/// The secret itself, if it is given: by the configuration, else by the environment.
+pub(crate) fn given(configured: Option<&HiddenText>) -> Result<Option<Secret>, SecretFileError> {
+    let (text, from) = match configured {
+        Some(hidden) => (Some(hidden.reveal().to_owned()), "the configuration"),
+        None => {
+            let text = std::env::var_os(SECRET_ITSELF_VARIABLE).filter(|text| !text.is_empty());
+            (text.map(|text| text.to_string_lossy().into_owned()), SECRET_ITSELF_VARIABLE)
+        }
+    };
+    let parsed = text.map(|text| Secret::parse(&text)).transpose();
+    parsed.map_err(|source| SecretFileError::Given { from, source })
 }
 
 /// Where a secret is looked for.

@@ -28,7 +28,7 @@ use crate::inbox::Inbox;
 use crate::peer_state::PeerState;
 use crate::quiesce::Quarantine;
 use crate::renew::Renewals;
-use crate::secret::{Place, SecretFileError};
+use crate::secret::{Place, SecretFileError, given};
 use crate::slot::Slot;
 use crate::statistics::{Knocks, WorkerStatistics};
 use crate::transports::TransportReport;
@@ -424,7 +424,7 @@ impl<E: Env> Shared<E> {
         taken.inspect_err(|error| tracing::warn!(%error, "peers hear of a death of this process late")).ok()
     }
 
-    /// What this engine shares with others between hosts: read at its first use.
+    /// What this engine shares with others between hosts: looked for at its first use.
     pub(crate) fn secret(&self) -> Result<Arc<Secret>, SecretFileError> {
         let mut kept = self.secret.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(secret) = &*kept {
@@ -435,8 +435,11 @@ impl<E: Env> Shared<E> {
                 part.copy_from_slice(&self.env.random().to_ne_bytes()[..part.len()]);
             }
         };
-        let place = Place::find(self.config.session.secret_file.as_deref())?;
-        let secret = Arc::new(place.secret(&mut random)?);
+        let secret = match given(self.config.session.secret.as_ref())? {
+            Some(secret) => secret,
+            None => Place::find(self.config.session.secret_file.as_deref())?.secret(&mut random)?,
+        };
+        let secret = Arc::new(secret);
         *kept = Some(Arc::clone(&secret));
         Ok(secret)
     }

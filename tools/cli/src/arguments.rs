@@ -34,7 +34,8 @@ Exit status:
 Environment:
   PENSTOCK_LOG  what to log to standard error, e.g. `info` or `penstock=debug`; overrules -v
   TMPDIR        where a folder for sockets is made until two processes have met
-  PENSTOCK_SECRET_FILE  the secret that hosts share; otherwise ~/.config/penstock/secret, made by the first `penstock serve`
+  PENSTOCK_SECRET       the secret that hosts share, itself: 64 hexadecimal digits. No file is looked for then
+  PENSTOCK_SECRET_FILE  a file with the secret that hosts share; otherwise ~/.config/penstock/secret, made by the first `penstock serve`
 
 Examples:
   penstock selftest                        does it work here, and how fast?

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use penstock::config::TransportName;
+use penstock::secret::{SECRET_ITSELF_VARIABLE, SECRET_VARIABLE};
 use penstock::{Config, ConnectError, Engine};
 use penstock_lab::LabError;
 use penstock_lab::ends::network::unique_name;
@@ -189,15 +190,18 @@ impl Over {
     }
 }
 
-/// Where the secret is that hosts share, as the engine looks for it.
+/// Where the secret is that hosts share, as the engine looks for it. None where no file is sought: the environment says it itself.
 pub(crate) fn secret_file(config: &Config) -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if variable(SECRET_ITSELF_VARIABLE).is_some() {
+        return None;
+    }
     let own = || {
         let folder = variable("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
         let folder = folder.or_else(|| Some(variable("HOME").filter(|path| path.is_absolute())?.join(".config")));
         Some(folder?.join("penstock").join("secret"))
     };
-    config.session.secret_file.clone().or_else(|| variable("PENSTOCK_SECRET_FILE")).or_else(own)
+    config.session.secret_file.clone().or_else(|| variable(SECRET_VARIABLE)).or_else(own)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
+use penstock::secret::SECRET_ITSELF_VARIABLE;
 use penstock::{Config, Engine, StartError, TransportReport};
 use penstock_doctor::Host;
 use penstock_lab::ends::network::unique_name;
@@ -163,6 +164,8 @@ fn greeting(engine: &Engine, secret: &Shared, pool_bytes: u64, options: &ServeOp
         if !reached.is_this_host_only {
             row("share it", &share(file));
         }
+    } else if std::env::var_os(SECRET_ITSELF_VARIABLE).is_some() {
+        row("secret", &format!("that of {SECRET_ITSELF_VARIABLE}: the same on the other hosts"));
     }
     if let Some(best) = reached.best() {
         row(if reached.is_this_host_only { "then, here" } else { "then, there" }, &format!("penstock ping {best}"));

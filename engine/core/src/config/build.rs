@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::sections::{Config, PagesChoice, ProcessVmChoice, Progress, TcpIo, TransportName, VerbsConnect};
+use super::sections::{Config, HiddenText, PagesChoice, ProcessVmChoice, Progress, TcpIo, TransportName, VerbsConnect};
 
 impl Config {
     /// Gives the engine a name.
@@ -100,6 +100,14 @@ impl Config {
     #[must_use]
     pub fn listen(mut self, addresses: impl IntoIterator<Item = impl ToString>) -> Self {
         self.session.listen = addresses.into_iter().map(|address| address.to_string()).collect();
+        self
+    }
+
+    /// Sets the secret that hosts share, itself: 64 hexadecimal digits. No file is looked for then, and the secret is never printed,
+    /// logged or written as YAML.
+    #[must_use]
+    pub fn secret(mut self, digits: impl Into<String>) -> Self {
+        self.session.secret = Some(HiddenText::new(digits));
         self
     }
 

@@ -330,7 +330,8 @@ pub const KEYS: &[KeyDoc] = &[
         unit: "",
         range: Range::Folder,
         what: "The file with the secret that hosts share, readable by this user only. `null`: the file that the variable \
-               `PENSTOCK_SECRET_FILE` names, or else the user's own, made at first use.",
+               `PENSTOCK_SECRET_FILE` names, or else the user's own, made at first use. None is looked for where the secret itself \
+               is given: by `Config::secret` in a program, or else by the variable `PENSTOCK_SECRET`, as 64 hexadecimal digits.",
         more_costs: "Every host of a group needs the same one.",
         less_costs: "The user's own is known on one host, unless it is copied.",
     },

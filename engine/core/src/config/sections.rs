@@ -196,6 +196,9 @@ pub struct SessionConfig {
     pub listen: Vec<String>,
     /// The addresses that the engine's descriptor names; empty: those it listens at.
     pub advertise: Vec<String>,
+    /// The secret that hosts share, itself. It comes before all files, and is no part of the YAML.
+    #[serde(skip)]
+    pub secret: Option<HiddenText>,
     /// The file with the secret that hosts share; `None`: the user's own.
     #[serde(serialize_with = "folder_as_text")]
     pub secret_file: Option<PathBuf>,
@@ -206,6 +209,28 @@ pub struct SessionConfig {
     /// The file that says where engines are; `None`: there is none.
     #[serde(serialize_with = "folder_as_text")]
     pub directory_file: Option<PathBuf>,
+}
+
+/// A text that is never shown: no way of printing it leads to what it says.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HiddenText(String);
+
+impl HiddenText {
+    /// Hides a text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// What it says.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for HiddenText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HiddenText(..)")
+    }
 }
 
 /// How much is kept of transfers by name, and how long.
@@ -301,6 +326,7 @@ impl Default for SessionConfig {
             shutdown_timeout_ms: 1_000,
             listen: Vec::new(),
             advertise: Vec::new(),
+            secret: None,
             secret_file: None,
             heartbeat_ms: 5_000,
             accepts_per_second: 512,

@@ -408,6 +408,17 @@ mod code {
     }
 
     #[test]
+    fn a_secret_is_no_part_of_what_is_shown_or_written() {
+        let digits = "5ec4e7".repeat(11)[..64].to_owned();
+        let config = Config::default().secret(&digits);
+        let shown = [format!("{config:?}"), format!("{config:#?}"), config.to_yaml()];
+        assert!(shown.iter().all(|text| !text.contains("5ec4e7")), "{shown:?}");
+        assert_eq!(config.session.secret.as_ref().map(HiddenText::reveal), Some(digits.as_str()));
+        config.validate().unwrap();
+        assert!(Config::parse("session: { secret: ab }", "written").is_err(), "a file is no place for it");
+    }
+
+    #[test]
     fn what_a_file_may_not_say_code_may_not_either() {
         let refused = |config: Config| config.validate().unwrap_err().to_string();
         assert_eq!(
@@ -548,6 +559,7 @@ mod properties {
                     shutdown_timeout_ms: session.2,
                     listen,
                     advertise,
+                    secret: None,
                     secret_file: secret_file.map(PathBuf::from),
                     heartbeat_ms,
                     accepts_per_second,

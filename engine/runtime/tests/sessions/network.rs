@@ -100,6 +100,23 @@ fn a_secret_that_cannot_be_used_is_refused_where_it_is_needed() {
 }
 
 #[test]
+fn a_secret_given_itself_comes_before_all_files() {
+    let folder = Folder::new("given");
+    let (digits, none) = ("5e".repeat(32), folder.0.join("none"));
+    let with = |name: &str, secret: &str| config(&folder, name).secret_file(&none).secret(secret);
+    let b = start(with("b", &digits).listen(["127.0.0.1:0"]));
+    call(&start(with("a", &digits)), &b);
+    let error = start(with("c", &"07".repeat(32))).connect_address(&address(&b).to_string(), SOON).unwrap_err();
+    assert!(matches!(error, ConnectError::WrongSecret { .. }), "{error}");
+    assert!(!none.exists(), "no file is made");
+    for bad in ["", "5e", &"5g".repeat(32)] {
+        let refused = penstock::Engine::start(with("d", bad)).unwrap_err();
+        assert!(matches!(refused, StartError::Secret(SecretFileError::Given { .. })), "{refused}");
+        assert!(!refused.to_string().contains("5g"), "{refused}");
+    }
+}
+
+#[test]
 fn a_name_that_is_taken_is_refused_while_its_bearer_lives() {
     let folder = Folder::new("taken-name");
     let b = start(listening(&folder, "b"));

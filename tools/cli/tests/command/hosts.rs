@@ -12,6 +12,8 @@ use crate::run::{Folder, LIMIT, Ran, finish, wait};
 /// A few blocks, so that it takes no time even without optimisation.
 const TINY: &str = "name: tiny\nwhat: a test\nblock_bytes: 4096\nblocks: 64\nlayers: 2\n";
 
+const SERVE: [&str; 6] = ["serve", "--listen", "127.0.0.1:0", "--memory-mib", "64", "--json"];
+
 /// `penstock serve` at a free port of this host; ended with this value.
 struct Serving {
     child: Child,
@@ -21,8 +23,11 @@ struct Serving {
 
 impl Serving {
     fn start(folder: &Folder, more: &[&str]) -> Self {
-        let arguments = [&["serve", "--listen", "127.0.0.1:0", "--memory-mib", "64", "--json"], more].concat();
-        let mut child = with_home(folder, &arguments).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        Self::spawn(with_home(folder, &[&SERVE[..], more].concat()))
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
         let output = child.stdout.take().unwrap();
         let (sender, lines) = channel();
         std::thread::spawn(move || {
@@ -64,7 +69,10 @@ impl Drop for Serving {
 /// The command of a user whose own secret is in this folder.
 fn with_home(folder: &Folder, arguments: &[&str]) -> Command {
     let mut command = folder.command(arguments);
-    command.env("XDG_CONFIG_HOME", folder.path().join("home")).env_remove("PENSTOCK_SECRET_FILE");
+    command
+        .env("XDG_CONFIG_HOME", folder.path().join("home"))
+        .env_remove("PENSTOCK_SECRET_FILE")
+        .env_remove("PENSTOCK_SECRET");
     command
 }
 
@@ -241,11 +249,38 @@ fn serve_says_what_it_made_and_who_can_reach_it() {
         ("/proc", "/proc/.config/penstock/secret"),
     ] {
         let ran = finish(
-            folder.command(&serve).env("HOME", home).env_remove("XDG_CONFIG_HOME").env_remove("PENSTOCK_SECRET_FILE"),
+            folder
+                .command(&serve)
+                .env("HOME", home)
+                .env_remove("XDG_CONFIG_HOME")
+                .env_remove("PENSTOCK_SECRET_FILE")
+                .env_remove("PENSTOCK_SECRET"),
         );
         assert!(ran.status == 1 && ran.err.contains(words), "{home}: {ran:?}");
     }
     assert!(!std::path::Path::new("/nonexistent-home").exists());
+}
+
+#[test]
+fn a_secret_in_the_environment_needs_no_file_and_is_never_shown() {
+    let folder = Folder::new();
+    let digits = "5ec4e7".repeat(11)[..64].to_owned();
+    let with = |secret: &str, arguments: &[&str]| {
+        let mut command = with_home(&folder, arguments);
+        command.env("HOME", "/nonexistent-home").env_remove("XDG_CONFIG_HOME");
+        command.env("PENSTOCK_SECRET", secret).env("PENSTOCK_LOG", "trace");
+        command
+    };
+    let serving = Serving::spawn(with(&digits, &[&SERVE[..], &["--name", "other"]].concat()));
+    let ping = ["ping", &serving.address, "-c", "1", "--within", "10"];
+    let ran = finish(&mut with(&digits, &ping));
+    assert_eq!(ran.status, 0, "{ran:?}");
+    assert!(!format!("{ran:?}").contains(&digits[..16]), "{ran:?}");
+    let ran = finish(&mut with(&"00".repeat(32), &ping));
+    assert!(ran.status != 0 && ran.err.contains("does not share"), "{ran:?}");
+    let ran = finish(&mut with(&digits[..63], &ping));
+    assert!(ran.status != 0 && ran.err.contains("what PENSTOCK_SECRET says"), "{ran:?}");
+    assert!(!format!("{ran:?}").contains(&digits[..16]), "{ran:?}");
 }
 
 #[test]

@@ -86,7 +86,10 @@ impl Stage {
         let mut command = self.hosts.command(side, program);
         command.args(arguments);
         self.folder.furnish(&mut command);
-        command.env("XDG_CONFIG_HOME", self.folder.path().join("home")).env_remove("PENSTOCK_SECRET_FILE");
+        command
+            .env("XDG_CONFIG_HOME", self.folder.path().join("home"))
+            .env_remove("PENSTOCK_SECRET_FILE")
+            .env_remove("PENSTOCK_SECRET");
         command
     }
 

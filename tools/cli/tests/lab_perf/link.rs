@@ -173,7 +173,11 @@ fn within(side: &Namespace, folder: &Folder, arguments: &[&str]) -> Command {
     command.args(["netns", "exec", &side.0, env!("CARGO_BIN_EXE_penstock")]).args(arguments);
     command.current_dir(folder.path()).env("TMPDIR", folder.path().join("tmp"));
     command.env("XDG_RUNTIME_DIR", folder.path()).env("XDG_CONFIG_HOME", folder.path().join("home"));
-    command.env_remove("PENSTOCK_LOG").env_remove("PENSTOCK_SECRET_FILE").stdin(Stdio::null());
+    command
+        .env_remove("PENSTOCK_LOG")
+        .env_remove("PENSTOCK_SECRET_FILE")
+        .env_remove("PENSTOCK_SECRET")
+        .stdin(Stdio::null());
     command
 }
 
