@@ -314,7 +314,7 @@ impl<E: Env> Engine<E> {
         Connecting { hub: Arc::clone(&self.hub), answer, name }
     }
 
-    /// All peers with a standing session, whoever connected. One that has called this engine is among them as soon as it is known what it
+    /// All peers with a standing session, whoever connected, this engine itself once. One that has called this engine is among them as soon as it is known what it
     /// can do and what it has, so that any call may name it; not later than its own `connect` returns.
     pub fn peers(&self) -> Vec<Peer<E>> {
         if self.hub.shared.is_inherited() {
@@ -322,6 +322,8 @@ impl<E: Env> Engine<E> {
         }
         let standing = self.hub.shared.peers.standing().into_iter();
         let standing = standing.filter(|state| state.is_complete() && state.ended().is_none());
+        // A session with oneself has both its ends here.
+        let standing = standing.filter(|state| state.epoch != self.epoch() || state.was_called());
         standing.map(|state| Peer { hub: Arc::clone(&self.hub), state }).collect()
     }
 

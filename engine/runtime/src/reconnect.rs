@@ -29,6 +29,9 @@ impl<E: Env> Engine<E> {
     /// have told of. No descriptor is needed; any life of it will do.
     pub fn connect_name(&self, name: &str, within: Duration) -> Result<Peer<E>, ConnectError> {
         let name = EngineName::new(name)?;
+        if name == *self.name() {
+            return self.connect(&self.descriptor(), within); // Nobody else has it.
+        }
         let socket = self.hub.shared.socket_of(&name);
         self.insist(&name, within, |until| self.find(&name, &socket, until))
     }

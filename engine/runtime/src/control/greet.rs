@@ -30,7 +30,7 @@ const TRANSPORTS_NAMED: usize = 8;
 
 /// One greeting and what it has reserved.
 pub(super) struct Greeter {
-    greeting: Greeting,
+    pub(super) greeting: Greeting,
     until: Moment,
     /// Our place for the peer, once one is reserved.
     party: Option<u32>,

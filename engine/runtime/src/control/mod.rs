@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use penstock_core::env::Reactor;
 use penstock_core::{Cause, Env, Moment};
-use penstock_session::{Channel, Frame};
+use penstock_session::{Channel, Frame, Role};
 use penstock_transport::Asides;
 
 use self::announce::Announced;
@@ -94,6 +94,16 @@ struct Talk<E: Env> {
 impl<E: Env> Talk<E> {
     fn new(stream: E::Stream, phase: Phase, line: Option<Line>) -> Self {
         Self { connection: Connection::new(stream), phase, line: line.map(Box::new) }
+    }
+
+    /// Whether it is a session, or about to be one, in which the peer called this engine.
+    fn peer_called(&self) -> bool {
+        match &self.phase {
+            Phase::Opening(_) | Phase::Dialing(_) => false,
+            Phase::Greeting(greeter) => greeter.greeting.role() == Role::Listener,
+            Phase::Open { peer, .. } => !peer.was_called(),
+            Phase::Leaving(leaving) => !leaving.peer.was_called(),
+        }
     }
 }
 

@@ -134,7 +134,8 @@ impl<E: Env> Control<E> {
     pub(super) fn claim(&mut self, token: u64, claim: StreamToken) {
         let of_session = |talk: &Talk<E>| {
             let key = talk.line.as_ref().and_then(|line| line.key.as_ref());
-            key.is_some_and(|key| key.session_id() == claim.session && key.verify(&claim))
+            // Of a session with oneself both ends have the key.
+            talk.peer_called() && key.is_some_and(|key| key.session_id() == claim.session && key.verify(&claim))
         };
         let found = self.talks.iter().find(|(_, talk)| of_session(talk));
         let Some((session, is_open)) = found.map(|(&token, talk)| (token, matches!(talk.phase, Phase::Open { .. })))
