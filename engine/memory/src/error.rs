@@ -24,6 +24,16 @@ pub enum MemoryError {
         /// Bytes offered.
         len: u64,
     },
+    /// Nothing is mapped there, or nobody may read it.
+    #[error(
+        "not all of {bytes} B at {base:#x} is memory that this process may read: check address and length, and that it is still allocated"
+    )]
+    NotMapped {
+        /// First address offered.
+        base: u64,
+        /// Bytes offered.
+        bytes: u64,
+    },
     /// A pool's block size cannot be used.
     #[error(
         "block size {block_bytes} B does not fit a pool of {bytes} B: choose 1 B up to the pool's size, and at most 2^32 - 1 blocks"

@@ -1,15 +1,18 @@
-//! The one unsafe door by which a caller's own memory comes in.
+//! The unsafe doors by which a caller's own memory comes in: one that believes the caller, and one that asks the kernel.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::MemoryError;
+use crate::mapped;
 use crate::window::Window;
 
 /// Memory of this process that Penstock did not allocate.
 #[derive(Debug)]
 pub struct HostMemory {
     window: Window,
+    /// Whether the kernel may be asked if this process can write there.
+    is_probed: bool,
 }
 
 impl HostMemory {
@@ -21,18 +24,29 @@ impl HostMemory {
     /// did not name it, or its quarantine was released: until then peers, devices and copying threads may read and write it at any time.
     /// Meanwhile the caller's own references to the bytes must tolerate that.
     pub unsafe fn from_raw(base: *mut u8, len: usize) -> Result<Self, MemoryError> {
-        let base = NonNull::new(base).ok_or(MemoryError::NullBase)?;
-        if len == 0 {
-            return Err(MemoryError::Empty { what: "host memory" });
-        }
-        let first = base.as_ptr() as usize;
-        // An object larger than isize::MAX cannot exist; pointer arithmetic relies on it.
-        if first.checked_add(len).is_none() || isize::try_from(len).is_err() {
-            return Err(MemoryError::AddressOverflow { base: first as u64, len: len as u64 });
-        }
+        let base = checked(base, len)?;
         // SAFETY: the caller promises that the range stays valid for as long as it can be used.
         let window = unsafe { Window::new(base, len as u64, true, Arc::new(())) };
-        Ok(Self { window })
+        Ok(Self { window, is_probed: false })
+    }
+
+    /// The same for an address that may be wrong: the kernel is asked, in under a microsecond. What is not mapped, or cannot be
+    /// read, is an error. Whether it can be written is asked where that is needed: at a registration with that right,
+    /// and when a plan is built that reads into it. So memory that is mapped read-only can be sent from.
+    ///
+    /// Every page is asked for; of what may be done there the first and the last page tell.
+    ///
+    /// # Safety
+    /// As of [`HostMemory::from_raw`], from this call on, for what is mapped there now.
+    pub unsafe fn probed(base: *mut u8, len: usize) -> Result<Self, MemoryError> {
+        let base = checked(base, len)?;
+        let first = base.as_ptr() as usize;
+        if !mapped::is_readable(first, len) {
+            return Err(MemoryError::NotMapped { base: first as u64, bytes: len as u64 });
+        }
+        // SAFETY: the range is mapped and readable, and the caller promises that it stays so.
+        let window = unsafe { Window::new(base, len as u64, false, Arc::new(())) };
+        Ok(Self { window, is_probed: true })
     }
 
     /// Owns `bytes`; they are freed with the last window over them.
@@ -50,7 +64,7 @@ impl HostMemory {
         // SAFETY: `owned` keeps the allocation until the last clone of the Arc is gone, and the
         // box was leaked, so no reference to its bytes is left.
         let window = unsafe { Window::new(base, len, true, Arc::new(owned)) };
-        Ok(Self { window })
+        Ok(Self { window, is_probed: false })
     }
 
     /// Only the `len` bytes at `offset` of it, or `None` if it has not got them. The rest is kept, and not
@@ -59,13 +73,31 @@ impl HostMemory {
         if len == 0 {
             return None;
         }
-        Some(Self { window: self.window.slice(offset, len)? })
+        Some(Self { window: self.window.slice(offset, len)?, is_probed: self.is_probed })
     }
 
     /// The memory.
     pub fn window(&self) -> &Window {
         &self.window
     }
+
+    pub(crate) fn is_probed(&self) -> bool {
+        self.is_probed
+    }
+}
+
+/// The base of memory that could exist.
+fn checked(base: *mut u8, len: usize) -> Result<NonNull<u8>, MemoryError> {
+    let base = NonNull::new(base).ok_or(MemoryError::NullBase)?;
+    if len == 0 {
+        return Err(MemoryError::Empty { what: "host memory" });
+    }
+    let first = base.as_ptr() as usize;
+    // An object larger than isize::MAX cannot exist; pointer arithmetic relies on it.
+    if first.checked_add(len).is_none() || isize::try_from(len).is_err() {
+        return Err(MemoryError::AddressOverflow { base: first as u64, len: len as u64 });
+    }
+    Ok(base)
 }
 
 /// A leaked box, freed on drop; a pointer rather than a `Box`, which would claim exclusive access.
@@ -102,6 +134,24 @@ mod tests {
             ));
         }
         assert!(HostMemory::from_vec(Vec::new()).is_err());
+    }
+
+    #[test]
+    fn what_is_not_memory_is_refused_at_the_probed_door() {
+        let bytes = [1_u8, 2, 3];
+        // SAFETY: nothing is used but the array, which outlives its window and is not written.
+        unsafe {
+            for wrong in [8_usize, 1 << 46, usize::MAX >> 1] {
+                let refused = HostMemory::probed(wrong as *mut u8, 4096);
+                assert!(matches!(refused, Err(MemoryError::NotMapped { .. })), "{refused:?}");
+            }
+            assert!(matches!(HostMemory::probed(ptr::null_mut(), 8), Err(MemoryError::NullBase)));
+            let taken = HostMemory::probed(bytes.as_ptr().cast_mut(), 3).unwrap();
+            assert!(!taken.window().is_writable() && taken.is_probed());
+            let mut out = [0; 3];
+            taken.window().read_into(0, &mut out).unwrap();
+            assert_eq!(out, bytes);
+        }
     }
 
     #[test]

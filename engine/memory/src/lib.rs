@@ -4,7 +4,8 @@
 //! [`Window`]: an address range with bounds and rights, kept alive by its owner. Read in this
 //! order:
 //!
-//! - [`window`]: the one type that names memory; `host`: the unsafe door for the caller's own
+//! - [`window`]: the one type that names memory; `host`: the unsafe doors for the caller's own (`mapped`: what the kernel
+//!   says of it)
 //! - [`segment`]: sealed shared memory for rings (with `mapping` and `memfd` below it); `share`: what of
 //!   it others are given
 //! - [`pool`]: memory that Penstock allocates; `pool_spec` says what it should be, `pages` what
@@ -26,6 +27,7 @@ pub mod fork;
 mod hash;
 pub mod host;
 pub mod life;
+mod mapped;
 mod mapping;
 mod memfd;
 mod numa;

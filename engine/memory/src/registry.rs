@@ -11,7 +11,7 @@ use penstock_core::{Generation, RegionId, Rights};
 use crate::hash::FastHash;
 use crate::host::HostMemory;
 use crate::pool::Pool;
-use crate::region::{Origin, Region};
+use crate::region::{Origin, Region, landing};
 use crate::window::Window;
 
 use self::addresses::Addresses;
@@ -37,6 +37,11 @@ pub enum RegionError {
         /// The generation the id has, or will have when it is next used.
         current: Generation,
     },
+    /// Peers were to have the right to write memory that this process itself may only read.
+    #[error(
+        "the memory is mapped read-only, and peers were to write it: register it without that right, or map it writable"
+    )]
+    ReadOnly,
     /// 2^32 regions are registered.
     #[error("no region id is left: take back registrations that are no longer used")]
     NoIdLeft,
@@ -120,19 +125,24 @@ impl Registry {
     /// Registers memory the caller brought. Ranges may overlap; the same range, label and rights
     /// again give the same region, counted.
     pub fn register_host(&self, memory: HostMemory, label: &str, rights: Rights) -> Result<Arc<Region>, RegionError> {
-        self.register(memory.window().clone(), label, rights, || Origin::Host)
+        let window = memory.window().clone();
+        if !rights.allows_write() || window.is_writable() {
+            return self.register((window, memory.is_probed()), label, rights, || Origin::Host);
+        }
+        let landing = memory.is_probed().then(|| landing(&window)).flatten().ok_or(RegionError::ReadOnly)?;
+        self.register((landing, true), label, rights, || Origin::Host)
     }
 
     /// Registers a pool under its own label and rights; again gives the same region, counted.
     pub fn register_pool(&self, pool: Arc<Pool>) -> Result<Arc<Region>, RegionError> {
         let (window, rights) = (pool.window().clone(), pool.rights());
         let origin = Arc::clone(&pool);
-        self.register(window, pool.label(), rights, || Origin::Pool(origin))
+        self.register((window, false), pool.label(), rights, || Origin::Pool(origin))
     }
 
     fn register(
         &self,
-        window: Window,
+        (window, is_probed): (Window, bool),
         label: &str,
         rights: Rights,
         origin: impl FnOnce() -> Origin,
@@ -146,7 +156,7 @@ impl Registry {
         let index = tables.vacant_slot()?;
         let slot = &mut tables.slots[index as usize];
         let name = (RegionId(index), Generation(slot.generation));
-        let region = Arc::new(Region::new(name, label, rights, window, origin()));
+        let region = Arc::new(Region::new(name, label, rights, (window, is_probed), origin()));
         slot.live = Some(Live { region: Arc::clone(&region), registrations: 1 });
         tables.by_content.insert(content, index);
         self.changed(&mut tables, index);

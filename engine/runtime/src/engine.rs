@@ -1,5 +1,6 @@
 //! An engine: one name, one epoch, its workers, its memory and its peers.
 
+use std::borrow::Borrow;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use penstock_core::config::{Config, PagesChoice};
 use penstock_core::env::{Address, Listener, Reactor};
-use penstock_core::{Cause, EngineName, Env, Epoch, Rights};
+use penstock_core::{Cause, EngineName, Env, Epoch, Fault, Rights};
 use penstock_memory::{HostMemory, PoolSpec, Registry};
 use penstock_ring::mpsc;
 use penstock_session::Card;
@@ -28,6 +29,7 @@ use crate::region::{LocalRegion, Pool};
 use crate::shared::{ControlCall, Pending, Port, Shared, SharedParts};
 use crate::statistics::{NetworkStatistics, Statistics, WorkerStatistics};
 use crate::system::SystemEnv;
+use crate::transfer::{Completed, Transfer};
 use crate::transports::{self, Opened, TransportReport};
 use crate::worker::Worker;
 
@@ -362,6 +364,20 @@ impl<E: Env> Engine<E> {
             return self.hub.wait_until(until, || !shared.inbox.is_empty());
         }
         shared.inbox.sleep(within)
+    }
+
+    /// Which of these transfers have ended, each by its place in the list, and how; `ended` is emptied first. One look at each; an inline
+    /// engine makes one turn before.
+    pub fn poll_many<T: Borrow<Transfer<E>>>(
+        &self,
+        transfers: &[T],
+        ended: &mut Vec<(usize, Result<Completed, Fault>)>,
+    ) -> Result<usize, Cause> {
+        self.hub.progress()?;
+        ended.clear();
+        let end = |(place, transfer): (usize, &T)| Some((place, transfer.borrow().poll()?));
+        ended.extend(transfers.iter().enumerate().filter_map(end));
+        Ok(ended.len())
     }
 
     /// A descriptor for `poll` or `epoll`: readable when something happened after [`Engine::arm`].

@@ -288,6 +288,12 @@ pub enum RegionError {
         /// The region's length.
         bytes: u64,
     },
+    /// Memory that this process may not write was to be read into.
+    #[error("region `{label}` is mapped read-only and cannot be read into; read into other memory")]
+    ReadOnly {
+        /// The region's label.
+        label: String,
+    },
     /// A label that does not fit a frame.
     #[error("a label may have at most {} bytes, this one has {bytes}", penstock_session::frame::LABEL_BYTES_MAX)]
     LabelTooLong {

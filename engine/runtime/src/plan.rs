@@ -10,8 +10,9 @@ use penstock_core::plan::{self, Reach, RegionKey, Section, Shape, Strided};
 use penstock_core::{Cause, Direction, Env, Generation, RegionId, Span};
 use penstock_memory::copy::{Hint, hint_for};
 use penstock_memory::fork::Maker;
-use penstock_memory::{Blocks, Window};
+use penstock_memory::{Blocks, Region, Window};
 use penstock_ring::Withdrawal;
+use penstock_ring::gate::Withdrawals;
 use penstock_transport::host::{is_renewal, withdrawn_bytes};
 use penstock_transport::{Batch, RemoteMemory, Revisions};
 
@@ -56,6 +57,30 @@ pub(crate) struct Sides {
     pub(crate) local: Window,
     pub(crate) local_key: RegionKey,
     pub(crate) remote: RemoteMemory,
+    /// The regions themselves.
+    region: Arc<Region>,
+    entry: Arc<RemoteEntry>,
+}
+
+impl Sides {
+    fn new(
+        section: &Section,
+        region: &Arc<Region>,
+        peer: &PeerState,
+        entry: &Arc<RemoteEntry>,
+        direction: Direction,
+    ) -> Result<Self, PlanError> {
+        let local = match direction {
+            Direction::Write => region.window().clone(),
+            Direction::Read => {
+                region.landing().ok_or_else(|| RegionError::ReadOnly { label: region.label().to_owned() })?
+            }
+        };
+        let remote = peer.import(entry);
+        let remote = remote.map_err(|source| RegionError::Import { label: entry.news.label.clone(), source })?;
+        let (region, entry) = (Arc::clone(region), Arc::clone(entry));
+        Ok(Self { local, local_key: section.local(), remote, region, entry })
+    }
 }
 
 /// The most spans that a plan keeps expanded.
@@ -108,6 +133,27 @@ impl PlanInner {
             true => Err(Cause::MemoryRenewed),
             false => Ok(()),
         }
+    }
+
+    /// Whether the regions of this engine stand, where the log does not reach back to the plan and nothing but whole regions was withdrawn
+    /// since.
+    #[cold]
+    fn local_regions_stand(&self) -> Result<(), Cause> {
+        let stands = |side: &Sides| side.region.is_live() && side.region.generation() == side.local_key.generation;
+        if self.sides.iter().all(stands) { Ok(()) } else { Err(Cause::RevokedHere) }
+    }
+
+    /// The same of the peer's.
+    #[cold]
+    fn remote_regions_stand(&self) -> Result<(), Cause> {
+        self.sides.iter().try_for_each(|side| {
+            self.peer.check_standing(&side.entry).map_err(|error| match error {
+                RegionError::Renewed { .. } => Cause::MemoryRenewed,
+                // More is under way than the log keeps.
+                RegionError::NewsUnderWay { .. } => Cause::PlanTooOld,
+                _ => Cause::RevokedByPeer,
+            })
+        })
     }
 
     /// Remembers that nothing withdrawn up to these revisions concerns this plan.
@@ -174,7 +220,7 @@ impl Plan {
 struct Pair {
     engine: u64,
     maker: Maker,
-    local: Arc<penstock_memory::Region>,
+    local: Arc<Region>,
     /// The local region's generation as it is in the shape.
     near: Generation,
     here: u64,
@@ -205,7 +251,7 @@ impl<'a> PlanBuilder<'a> {
     pub(crate) fn between_parts<E: Env>(
         mut self,
         shared: &Shared<E>,
-        local: &Arc<penstock_memory::Region>,
+        local: &Arc<Region>,
         peer: &Arc<PeerState>,
         entry: &Arc<RemoteEntry>,
     ) -> Self {
@@ -294,8 +340,8 @@ impl<'a> PlanBuilder<'a> {
         let mut from = 0;
         let sides = shape.sections().iter().map(|section| {
             from += pairs[from..].iter().position(|pair| pair.has(section)).expect("every section comes from a pair");
-            let (local, remote) = (pairs[from].local.window().clone(), pairs[from].import()?);
-            Ok(Sides { local, local_key: section.local(), remote })
+            let pair = &pairs[from];
+            Sides::new(section, &pair.local, &pair.peer, &pair.remote, shape.direction())
         });
         let sides = sides.collect::<Result<Box<[Sides]>, PlanError>>()?;
         // The oldest revision of all pairs: what was withdrawn later is looked at once more.
@@ -359,15 +405,6 @@ impl Pair {
         (self.local.id(), self.near) == (section.local().region, section.local().generation)
             && remote == (section.remote().region, section.remote().generation)
     }
-
-    fn import(&self) -> Result<RemoteMemory, PlanError> {
-        import(&self.peer, &self.remote)
-    }
-}
-
-fn import(peer: &PeerState, entry: &RemoteEntry) -> Result<RemoteMemory, PlanError> {
-    let imported = peer.import(entry);
-    Ok(imported.map_err(|source| RegionError::Import { label: entry.news.label.clone(), source })?)
 }
 
 /// All spans of a plan that is one unit of a few, else none.
@@ -389,8 +426,19 @@ pub(crate) fn check_withdrawn(
     here: &penstock_transport::host::PostsView,
     expected: Revisions,
 ) -> Result<Revisions, Cause> {
-    let ours = here.withdrawals_since(expected.here).map_err(|_| Cause::PlanTooOld)?;
-    let theirs = plan.peer.sight.withdrawals_since(expected.there).map_err(|_| Cause::PlanTooOld)?;
+    let sight = &plan.peer.sight;
+    // Read first: what is withdrawn from here on is looked at once more.
+    let now = Revisions { here: here.revision(), there: sight.revision() };
+    let nothing = |revision| Withdrawals { revision, list: Vec::new() };
+    let ours = here.withdrawals_since(expected.here).or_else(|_| match here.has_revoked_since(expected.here) {
+        true => Err(Cause::PlanTooOld),
+        false => plan.local_regions_stand().map(|()| nothing(now.here)),
+    })?;
+    let theirs =
+        sight.withdrawals_since(expected.there).or_else(|_| match sight.has_revoked_since(expected.there) {
+            true => Err(Cause::PlanTooOld),
+            false => plan.remote_regions_stand().map(|()| nothing(now.there)),
+        })?;
     let is_local = |gone: &Withdrawal| {
         let (region, generation) = (RegionId(gone.region), Generation(gone.generation));
         plan.shape.touches_local(region, generation, gone.offset, withdrawn_bytes(gone))

@@ -53,6 +53,8 @@ struct Copied {
     steps: VecDeque<Withdrawal>,
     /// The revision of its last deregistration of a whole region, or renewal of a part of one.
     deregistered: u64,
+    /// The same of the last withdrawal of anything but a whole region. What was not told may have been one.
+    revoked: u64,
 }
 
 impl Told {
@@ -73,11 +75,15 @@ impl Told {
         let mut log = self.log();
         if self.copied.load(Ordering::Relaxed) != since {
             log.steps.clear();
+            log.revoked = log.revoked.max(since);
         }
         for (step, withdrawal) in list.enumerate() {
             if withdrawal.len == WHOLE_REGION || is_renewal(&withdrawal) {
                 // Before the revision below: who finds that and then looks here, under the lock, finds this too.
                 log.deregistered = log.deregistered.max(since.saturating_add(step as u64 + 1));
+            }
+            if withdrawal.len != WHOLE_REGION {
+                log.revoked = log.revoked.max(since.saturating_add(step as u64 + 1));
             }
             log.steps.push_back(withdrawal);
         }
@@ -149,6 +155,14 @@ impl Sight {
         match self {
             Self::Shared(commons) => commons.posts.deregistered(),
             Self::Told(told) | Self::Fenced(told, _) => told.log().deregistered,
+        }
+    }
+
+    /// Whether the peer may have withdrawn anything but whole regions after revision `since`.
+    pub fn has_revoked_since(&self, since: u64) -> bool {
+        match self {
+            Self::Shared(commons) => commons.posts.has_revoked_since(since),
+            Self::Told(told) | Self::Fenced(told, _) => told.log().revoked > since,
         }
     }
 

@@ -45,6 +45,11 @@ pub enum Command {
         /// The seed of the pattern.
         seed: u64,
     },
+    /// Register and deregister small memory so many times.
+    ComeAndGo {
+        /// How often.
+        times: u64,
+    },
     /// Make a pool of so many bytes that no peer may touch.
     Hoard {
         /// Bytes.

@@ -100,7 +100,7 @@ macro_rules! for_every_case {
                 cancel_before_it_moves, cancel_while_it_moves, cancel_while_bytes_land_here,
                 cancel_while_its_notification_waits,
                 cancel_after_its_end, a_dropped_handle_detaches;
-            withdrawal: revoke_while_a_transfer_moves, revoke_spares_plans_that_do_not_touch_it,
+            withdrawal: revoke_while_a_transfer_moves, revoke_spares_plans_that_do_not_touch_it, a_plan_outlives_regions_that_come_and_go,
                 revoke_while_it_is_read,
                 revoke_of_the_own_side, the_own_side_is_taken_back_while_bytes_land_there,
                 deregister_while_a_transfer_moves, a_stale_generation_is_refused,
@@ -108,7 +108,7 @@ macro_rules! for_every_case {
             rights: rights_are_checked_when_a_plan_is_built, caller_memory_works_on_this_side,
                 caller_memory_on_the_other_side_is_as_caps_say, a_handle_changes_hands_as_caps_say,
                 a_plan_for_one_peer_is_refused_by_another;
-            waiting: no_end_is_slept_through, no_arrival_is_slept_through, arming_is_truthful,
+            waiting: one_call_looks_at_many_transfers, no_end_is_slept_through, no_arrival_is_slept_through, arming_is_truthful,
                 blocking_waits_keep_their_time, a_target_that_rests_receives_bytes, statistics_add_up;
             sessions: disconnect_and_connect_again, leaving_is_quick, the_other_side_disconnects, a_restarted_engine_is_another_one,
                 a_killed_process_ends_its_session_only, a_second_engine_of_the_same_name_is_refused,

@@ -118,6 +118,16 @@ impl Target {
                 }
                 Reply::Done
             }
+            Command::ComeAndGo { times } => {
+                for _ in 0..times {
+                    let memory = HostMemory::from_vec(vec![0; 64])?;
+                    let region = self.engine()?.register(memory, "passing", Rights::READ_WRITE)?;
+                    if !region.deregister(CALL_MAX)?.is_quiesced() {
+                        return Err("it is not quiesced".into());
+                    }
+                }
+                Reply::Done
+            }
             Command::Hoard { bytes } => {
                 let spec = PoolSpec::host(bytes).rights(Rights::NONE).label("hoard");
                 self.pools.insert("hoard".to_owned(), self.engine()?.pool(spec)?);

@@ -12,7 +12,7 @@ use penstock_ring::Withdrawal;
 use penstock_ring::gate::Withdrawals;
 use penstock_session::frame::LABEL_BYTES_MAX;
 use penstock_session::{CounterNews, Frame, RegionNews, Regions, RegionsGone, Said, Withdrawn};
-use penstock_transport::host::PostsView;
+use penstock_transport::host::{PostsView, WHOLE_REGION};
 use penstock_transport::{Exported, Tokens};
 
 use super::connection::Broken;
@@ -24,6 +24,10 @@ use crate::peer_state::PeerState;
 const PATH_BYTES_MAX: usize = 256;
 /// Regions in one frame; each may carry a descriptor.
 const REGIONS_PER_FRAME: usize = FRAME_TOKENS_MAX;
+/// Steps at the end of the log that are looked at while others may be added.
+const LOG_END: u64 = WITHDRAWALS_KEPT as u64 / 2;
+/// The most steps that are told without what they withdrew.
+const STEPS_MADE_UP_MAX: usize = 64 * WITHDRAWALS_KEPT;
 /// Counters in one frame.
 const COUNTERS_PER_FRAME: usize = 512;
 
@@ -87,8 +91,9 @@ impl<E: Env> Control<E> {
         let revision = shared.renewals.announceable(shared.commons.posts.view().revision());
         let mut sent = Ok(());
         if !peer.sight.can_write() {
-            let frame = announced.next_withdrawals(shared.commons.posts.view());
-            sent = sent.and_then(|()| connection.send(&frame, Vec::new()));
+            for frame in announced.next_withdrawals(shared.commons.posts.view()) {
+                sent = sent.and_then(|()| connection.send(&frame, Vec::new()));
+            }
         }
         for (frame, descriptors) in announced.next_frames(&shared.registry, revision, peer) {
             sent = sent.and_then(|()| connection.send(&frame, descriptors));
@@ -172,17 +177,25 @@ impl Announced {
     }
 
     /// What was withdrawn since the last time; at the first time, how far it has come.
-    fn next_withdrawals(&mut self, view: &PostsView) -> Frame {
+    fn next_withdrawals(&mut self, view: &PostsView) -> Vec<Frame> {
         let now = view.revision();
         let since = self.log.unwrap_or(now);
         // Who is too far behind begins anew, and finds its older plans too old.
         let (since, new) = match view.withdrawals_since(since) {
             Ok(new) => (since, new),
-            Err(_) => (now, Withdrawals { revision: now, list: Vec::new() }),
+            Err(_) => whole_regions_since(since, view)
+                .map_or((now, Withdrawals { revision: now, list: Vec::new() }), |new| (since, new)),
         };
         self.log = Some(new.revision);
-        let list = new.list.iter().map(|step| (step.region, step.generation, step.offset, step.len)).collect();
-        Frame::Withdrawn(Withdrawn { since, list })
+        let told = |step: &Withdrawal| (step.region, step.generation, step.offset, step.len);
+        let frame = |(part, steps): (usize, &[Withdrawal])| {
+            let since = since + (part * WITHDRAWALS_KEPT) as u64;
+            Frame::Withdrawn(Withdrawn { since, list: steps.iter().map(told).collect() })
+        };
+        if new.list.is_empty() {
+            return vec![frame((0, &[]))];
+        }
+        new.list.chunks(WITHDRAWALS_KEPT).enumerate().map(frame).collect()
     }
 
     fn next_counters(&mut self, news: Vec<CounterNews>) -> Vec<Frame> {
@@ -191,6 +204,19 @@ impl Announced {
         self.counters.extend(fresh.iter().map(|counter| (counter.id, counter.generation)));
         fresh.chunks(COUNTERS_PER_FRAME).map(|part| Frame::Counters(part.to_vec())).collect()
     }
+}
+
+/// What was withdrawn after `since`, where that is more than the log keeps: if it was whole regions alone, the steps that are
+/// lost are told as the end of none. Which regions are gone the peer is told by itself, and its plans over others go on.
+fn whole_regions_since(since: u64, view: &PostsView) -> Option<Withdrawals> {
+    let kept = view.withdrawals_since(view.revision().saturating_sub(LOG_END)).ok()?;
+    let lost = usize::try_from((kept.revision - kept.list.len() as u64).checked_sub(since)?).ok()?;
+    if lost > STEPS_MADE_UP_MAX || view.has_revoked_since(since) {
+        return None;
+    }
+    let none = Withdrawal { region: u32::MAX, generation: 0, offset: 0, len: WHOLE_REGION };
+    let list = std::iter::repeat_n(none, lost).chain(kept.list).collect();
+    Some(Withdrawals { revision: kept.revision, list })
 }
 
 /// A region in words, and its descriptors: its own first.

@@ -9,7 +9,7 @@ use penstock_core::{Direction, Env};
 use penstock_memory::{Blocks, Region};
 use penstock_transport::Revisions;
 
-use super::{Plan, Sides, import};
+use super::{Plan, Sides};
 use crate::error::{PlanError, RegionError};
 use crate::peer::Peer;
 use crate::peer_state::RemoteEntry;
@@ -93,8 +93,7 @@ impl<'a, E: Env> AddressedPlan<'a, E> {
         addressed.entries(self.entries).map_err(|unplaced| self.explain(unplaced))?;
         let shape = addressed.build()?;
         let sides = shape.sections().iter().map(|section| {
-            let local = locals[&section.local()].window().clone();
-            Ok(Sides { local, local_key: section.local(), remote: import(peer, &remotes[&section.remote()])? })
+            Sides::new(section, &locals[&section.local()], peer, &remotes[&section.remote()], self.direction)
         });
         let sides = sides.collect::<Result<Box<[Sides]>, PlanError>>()?;
         Ok(Plan::new(shape, (Arc::clone(peer), shared.epoch.0), sides, seen, self.kept))

@@ -4,7 +4,7 @@
 //! can raise or clear a hazard, or withdraw memory.
 //!
 //! ```text
-//! line 0     revision of the last deregistration or renewal
+//! line 0     revision of the last deregistration or renewal; one more than that of the last withdrawal of anything but a whole region
 //! lines      departures: for each party, how many sessions at that place have ended here
 //! lines      gate: revision and the log of withdrawals
 //! lines      life: the lock that the kernel marks when the engine's thread dies
@@ -25,6 +25,7 @@ use penstock_ring::{
 
 use crate::link::JoinError;
 
+const REVOKED_OFFSET: usize = 8;
 const DEPARTURES_OFFSET: usize = LINE_BYTES;
 const GATE_OFFSET: usize = (DEPARTURES_OFFSET + PEERS_MAX * 8).next_multiple_of(LINE_BYTES);
 const LIFE_OFFSET: usize = (GATE_OFFSET + GateWriter::BYTES).next_multiple_of(LINE_BYTES);
@@ -70,6 +71,7 @@ pub struct Posts {
     workers: usize,
     gate: Mutex<GateWriter>,
     deregistered: Publisher,
+    revoked: Publisher,
     view: PostsView,
 }
 
@@ -80,8 +82,10 @@ impl Posts {
         let place = segment.place();
         let gate = GateWriter::mapped(&place, GATE_OFFSET).expect("the gate lies inside the segment");
         let deregistered = Publisher::mapped(&place, 0).expect("the segment has a first word");
+        let revoked = Publisher::mapped(&place, REVOKED_OFFSET).expect("the segment has a first line");
+        revoked.publish(1);
         let view = PostsView::over(place.clone(), workers).expect("these are our own, whole posts");
-        Ok(Self { segment, place, workers, gate: Mutex::new(gate), deregistered, view })
+        Ok(Self { segment, place, workers, gate: Mutex::new(gate), deregistered, revoked, view })
     }
 
     /// The segment, to be passed to peers.
@@ -97,7 +101,9 @@ impl Posts {
 
     /// Withdraws memory: whoever copies from now on, by the returned revision, will see it.
     pub fn withdraw(&self, withdrawals: &[Withdrawal]) -> u64 {
-        self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner).withdraw(withdrawals)
+        let mut gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.revoked.publish(gate.revision() + withdrawals.len() as u64 + 1);
+        gate.withdraw(withdrawals)
     }
 
     /// Withdraws a whole region for good.
@@ -112,7 +118,9 @@ impl Posts {
     pub fn withdraw_renewed(&self, region: u32, generation: u32, ranges: &[(u64, u64)]) -> u64 {
         let mut gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // As for a whole region: whoever builds a plan has to look into the log until the news has come.
-        self.deregistered.publish(gate.revision() + ranges.len() as u64);
+        let revision = gate.revision() + ranges.len() as u64;
+        self.deregistered.publish(revision);
+        self.revoked.publish(revision + 1);
         let withdrawal = |&(offset, len)| Withdrawal { region, generation, offset, len: len | RENEWED };
         gate.withdraw(&ranges.iter().map(withdrawal).collect::<Vec<_>>())
     }
@@ -143,6 +151,7 @@ pub struct PostsView {
     workers: usize,
     gate: GateReader,
     deregistered: Published,
+    revoked: Published,
     life: LifeView,
 }
 
@@ -162,8 +171,10 @@ impl PostsView {
         }
         let gate = GateReader::mapped(&place, GATE_OFFSET).map_err(|_| JoinError::Garbled("its posts hold no gate"))?;
         let deregistered = Published::mapped(&place, 0).map_err(|_| JoinError::Garbled("its posts are empty"))?;
+        let revoked =
+            Published::mapped(&place, REVOKED_OFFSET).map_err(|_| JoinError::Garbled("its posts are empty"))?;
         let life = LifeView::mapped(&place, LIFE_OFFSET).map_err(|_| JoinError::Garbled("its posts hold no life"))?;
-        Ok(Self { place, workers, gate, deregistered, life })
+        Ok(Self { place, workers, gate, deregistered, revoked, life })
     }
 
     /// The gate's revision now.
@@ -180,6 +191,12 @@ impl PostsView {
     /// The revision of the last deregistration of a whole region, or renewal of a part of one.
     pub fn deregistered(&self) -> u64 {
         self.deregistered.read()
+    }
+
+    /// Whether anything but whole regions may have been withdrawn after revision `since`.
+    pub fn has_revoked_since(&self, since: u64) -> bool {
+        // Zero: an engine that does not say.
+        self.revoked.read().checked_sub(1).is_none_or(|revoked| revoked > since)
     }
 
     /// How many sessions at this place have ended on the owner's side. Another number than at the

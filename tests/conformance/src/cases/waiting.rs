@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::{Armed, NoteId, Plan, Span, Submit};
+use penstock::{Armed, Cause, Fault, NoteId, Plan, Span, Stage as FaultStage, Submit};
 
 use crate::command::{Command, Reply};
-use crate::stage::{PATIENCE, Stage, all_end_well};
+use crate::stage::{KV, PATIENCE, Stage, all_end_well, apply};
 use crate::target::wait_readable;
-use crate::{Engine, Setting};
+use crate::{Engine, Setting, Transfer};
 
 /// Sleeping on the event fd between two looks, every end of a transfer is noticed.
 pub fn no_end_is_slept_through(setting: &Setting) {
@@ -135,4 +135,36 @@ pub fn statistics_add_up(setting: &Setting) {
     assert!(after.withdrawals_seen > before.withdrawals_seen, "a withdrawal made somebody look");
     assert_eq!(stage.take_notes(0, 20, PATIENCE).len(), 20);
     stage.ask(0, Command::SleepForNotes { count: 0, within_ms: 1 });
+}
+
+/// One call tells which of many transfers have ended, and how, each by its place.
+pub fn one_call_looks_at_many_transfers(setting: &Setting) {
+    let mut stage = Stage::open(setting);
+    let plan =
+        |block| Plan::write(&stage.near, &stage.far()).blocks(&[(block, block)]).block_bytes(4096).build().unwrap();
+    let (good, revoked) = (plan(1), plan(2));
+    assert!(stage.near.revoke(&[(2 * 4096, 4096)], PATIENCE).unwrap().is_quiesced());
+    let plans: Vec<&Plan> = (0..60).map(|place| if place % 3 == 0 { &revoked } else { &good }).collect();
+    let transfers: Vec<_> = plans.iter().map(|plan| stage.submit(stage.peer(), plan, Submit::new())).collect();
+    let (mut ended, mut counts) = (vec![(7, Err(Fault::new(FaultStage::Queue, Cause::NotEnded)))], Vec::new());
+    stage.wait_until("all have ended", || {
+        let count = stage.engine.poll_many(&transfers, &mut ended).unwrap();
+        assert_eq!(count, ended.len());
+        counts.push(count);
+        count == transfers.len()
+    });
+    assert!(counts.is_sorted(), "what has ended stays so: {counts:?}");
+    for (place, (index, end)) in ended.iter().enumerate() {
+        assert_eq!(*index, place);
+        match end {
+            Ok(completed) => assert!(place % 3 != 0 && completed.bytes == 4096),
+            Err(fault) => assert!(place % 3 == 0 && fault.cause == Cause::RevokedHere, "{fault}"),
+        }
+    }
+    let some: Vec<&Transfer> = transfers.iter().skip(1).step_by(3).collect();
+    assert_eq!(stage.engine.poll_many(&some, &mut ended), Ok(20));
+    assert!(ended.iter().all(|(_, end)| end.is_ok()));
+    let (near, mut there) = stage.models();
+    apply(Span { local: 4096, remote: 4096, len: 4096 }, &near, &mut there, true);
+    stage.assert_far(0, KV, &there);
 }

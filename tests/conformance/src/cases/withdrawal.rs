@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use penstock::transport::Trust;
-use penstock::{Cause, Hold, Plan, RegionError, Rights, Span, Submit};
+use penstock::{Cause, Hold, HostMemory, Plan, RegionError, Rights, Span, Submit};
 
 use crate::burst;
 use crate::command::{Command, Reply};
 use crate::pattern;
-use crate::stage::{FAR_SEED, KV, NEAR_SEED, PATIENCE, Stage};
-use crate::{Setting, Transfer};
+use crate::stage::{FAR_SEED, KV, NEAR_SEED, PATIENCE, Stage, apply};
+use crate::{RemoteRegion, Setting, Transfer};
 
 fn revoke(extents: &[(u64, u64)]) -> Command {
     Command::Revoke { label: KV.to_owned(), extents: extents.to_vec(), within_ms: 5000 }
@@ -76,6 +76,36 @@ pub fn revoke_spares_plans_that_do_not_touch_it(setting: &Setting) {
     assert_eq!(fault.cause, Cause::PlanTooOld);
     let fresh = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 4)]).block_bytes(4096).build().unwrap();
     assert_eq!(stage.submit(stage.peer(), &fresh, Submit::new()).wait().unwrap().bytes, 4096);
+}
+
+/// Regions that come and go on either side, more than the log keeps, leave a plan over others as it is; its own region's end does not.
+pub fn a_plan_outlives_regions_that_come_and_go(setting: &Setting) {
+    let mut stage = Stage::open(setting);
+    stage.make_pool(0, "other", 1 << 20, 4096, Rights::READ_WRITE);
+    let other = stage.region(0, "other");
+    let plan = |far: &RemoteRegion| Plan::write(&stage.near, far).blocks(&[(0, 4)]).block_bytes(4096).build().unwrap();
+    let (plan, ending) = (plan(&stage.far()), plan(&other));
+    let come_and_go = || {
+        for _ in 0..300 {
+            let memory = HostMemory::from_vec(vec![0; 64]).unwrap();
+            let region = stage.engine.register(memory, "passing", Rights::NONE).unwrap();
+            assert!(region.deregister(PATIENCE).unwrap().is_quiesced());
+        }
+    };
+    come_and_go();
+    let (near, mut far) = stage.models();
+    apply(Span { local: 0, remote: 4 * 4096, len: 4096 }, &near, &mut far, true);
+    assert_eq!(stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap().bytes, 4096);
+    come_and_go();
+    stage.order(0, Command::ComeAndGo { times: 300 });
+    let gone = stage.ask(0, Command::Deregister { label: "other".to_owned(), within_ms: 5000 });
+    assert_eq!(gone, Reply::Quiesced(true));
+    stage.order(0, Command::ComeAndGo { times: 300 });
+    stage.peer().refresh(PATIENCE).unwrap();
+    assert_eq!(stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap().bytes, 4096);
+    let fault = stage.submit(stage.peer(), &ending, Submit::new()).wait().unwrap_err();
+    assert_eq!(fault.cause, Cause::RevokedByPeer);
+    stage.assert_far(0, KV, &far);
 }
 
 /// The initiator takes its own memory back: its transfers end typed.
