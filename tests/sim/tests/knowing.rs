@@ -1,4 +1,5 @@
-//! Who has to know of a failure, and who cannot: what the oracle of `make sim` says of links that are cut early and late.
+//! Who has to know of a failure, and who cannot: what the oracle of `make sim` says of links that are cut early and late. And of a sink
+//! that does not wait for memory: what it may fail by.
 
 use std::time::Duration;
 
@@ -9,28 +10,31 @@ use penstock_simulation::run::{Account, perform};
 use penstock_simulation::{Clock, Weather};
 
 const SEEDS: u64 = 20;
+/// Blocks that an engine has.
+const BLOCKS: u64 = penstock_simulation::stage::BLOCKS as u64;
 
-/// A source on one host, a sink on another, and a transfer that never has all its bytes. The link between them is cut, and healed when
-/// neither believes in the other any more.
-fn cut_at(seed: u64, cut: Duration, begin: Duration) -> Result<Account, Violated> {
-    let player = |host, rank| Player {
+fn player(host: u64) -> Player {
+    Player {
         host,
         clock: Clock::default(),
         block_tokens: 8,
         has_planes: false,
-        rank,
+        rank: (0, 1),
         is_layer_major: false,
         owns_memory: false,
         has_once: false,
-    };
-    let case = Case {
+    }
+}
+
+fn case(tokens: u64, within: Duration) -> Case {
+    Case {
         is_reversed: false,
-        tokens: 64,
+        tokens,
         begin: 0,
-        chunks: 2,
+        chunks: 1,
         leg_blocks: 4,
         memory: MemoryPolicy::Wait,
-        is_pull: seed.is_multiple_of(2),
+        is_pull: false,
         lease: None,
         is_resumable: false,
         is_by_layer: false,
@@ -38,15 +42,20 @@ fn cut_at(seed: u64, cut: Duration, begin: Duration) -> Result<Account, Violated
         gives_at_once: false,
         is_misfit: false,
         late: Duration::ZERO,
-        within: Duration::from_secs(5),
-    };
-    let deed = |after, act| Deed { after, act };
+        within,
+    }
+}
+
+/// Two engines on two hosts, of which each does what is said, in this order.
+fn performed(seed: u64, cases: Vec<Case>, deeds: &[(Duration, Act)]) -> Result<Account, Violated> {
+    let mut deeds: Vec<Deed> = deeds.iter().map(|&(after, act)| Deed { after, act }).collect();
+    deeds.sort_by_key(|deed| deed.after);
     let script = Script {
         seed,
         family: Family::Faults,
         weather: Weather::default(),
-        players: vec![player(1, (0, 1)), player(2, (0, 1))],
-        cases: vec![case],
+        players: vec![player(1), player(2)],
+        cases,
         chunks: Vec::new(),
         turns: Vec::new(),
         streams: Vec::new(),
@@ -54,19 +63,44 @@ fn cut_at(seed: u64, cut: Duration, begin: Duration) -> Result<Account, Violated
         joins: Vec::new(),
         devices: None,
         lives: Vec::new(),
-        deeds: vec![
-            deed(Duration::ZERO, Act::Begin { case: 0, half: Half::Source(0) }),
-            deed(cut.min(begin), Act::Chunk { case: 0 }),
-            deed(begin, Act::Begin { case: 0, half: Half::Sink(0) }),
-            deed(cut, Act::Cut { from: 0, to: 1, is_both: true }),
-            deed(cut.max(begin) + 3 * HEARTBEAT, Act::Heal),
-        ],
+        deeds,
         is_hasty: false,
         takes_callers: false,
     };
-    let mut keep: Vec<usize> = (0..script.deeds.len()).collect();
-    keep.sort_by_key(|&place| script.deeds[place].after);
-    perform(&script, &keep)
+    perform(&script, &(0..script.deeds.len()).collect::<Vec<usize>>())
+}
+
+/// A source on one host, a sink on another, and a transfer that never has all its bytes. The link between them is cut, and healed when
+/// neither believes in the other any more.
+fn cut_at(seed: u64, cut: Duration, begin: Duration) -> Result<Account, Violated> {
+    let is_pull = seed.is_multiple_of(2);
+    let case = Case { chunks: 2, is_pull, ..case(64, Duration::from_secs(5)) };
+    let deeds = [
+        (Duration::ZERO, Act::Begin { case: 0, half: Half::Source(0) }),
+        (cut.min(begin), Act::Chunk { case: 0 }),
+        (begin, Act::Begin { case: 0, half: Half::Sink(0) }),
+        (cut, Act::Cut { from: 0, to: 1, is_both: true }),
+        (cut.max(begin) + 3 * HEARTBEAT, Act::Heal),
+    ];
+    performed(seed, vec![case], &deeds)
+}
+
+/// A sink that fails where there is no memory. Its engine has a transfer of its own, of so many tokens, which goes the other way and whose
+/// sink begins when the first has come to its end.
+fn beside_a_source_of(seed: u64, tokens: u64) -> Result<Account, Violated> {
+    let within = Duration::from_secs(2);
+    let other = Case { is_reversed: true, ..case(tokens, within) };
+    let strict = Case { memory: MemoryPolicy::Fail, ..case(64, within) };
+    let (soon, later) = (Duration::from_millis(5), Duration::from_millis(100));
+    let deeds = [
+        (Duration::ZERO, Act::Begin { case: 0, half: Half::Source(0) }),
+        (Duration::ZERO, Act::Chunk { case: 0 }),
+        (soon, Act::Begin { case: 1, half: Half::Source(0) }),
+        (soon, Act::Chunk { case: 1 }),
+        (soon, Act::Begin { case: 1, half: Half::Sink(0) }),
+        (later, Act::Begin { case: 0, half: Half::Sink(0) }),
+    ];
+    performed(seed, vec![other, strict], &deeds)
 }
 
 #[test]
@@ -85,5 +119,16 @@ fn a_sink_that_was_heard_of_fails_with_its_source() {
         let account = cut_at(seed, Duration::from_millis(50), Duration::from_millis(2));
         let account = account.unwrap_or_else(|violated| panic!("seed {seed}: {violated}"));
         assert_eq!((account.well, account.failed), (0, 2), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_sink_that_does_not_wait_fails_with_its_source_where_others_have_filled_its_pool_and_not_otherwise() {
+    for seed in 0..SEEDS {
+        for (tokens, expected) in [(BLOCKS * 8, (2, 2)), (64, (4, 0))] {
+            let account = beside_a_source_of(seed, tokens);
+            let account = account.unwrap_or_else(|violated| panic!("seed {seed}, {tokens} tokens: {violated}"));
+            assert_eq!((account.well, account.failed), expected, "seed {seed}, {tokens} tokens");
+        }
     }
 }

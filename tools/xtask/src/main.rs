@@ -29,7 +29,7 @@ usage: cargo run -q -p xtask -- <chore>
   licences             check the licence of every crate in the build
   test [step ...]      run all suites, or only the named steps: unit loom docs
   labs [prefix]        run the labs: tests that need root or a prepared machine
-  sim <seeds>          run so many seeds of the simulation, then the planted bugs
+  sim <seeds>          run so many seeds of the simulation and 1,000 fresh ones, then the planted bugs
   planted [name ...]   find the bugs of engine/core/src/planted.rs, each by the invariant that it names
   count <command ...>  run one command and count the test results in its output";
 

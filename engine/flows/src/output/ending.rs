@@ -5,7 +5,7 @@ use penstock_core::{Cause, Moment};
 use penstock_session::control::{AbortAck, Fail, Said, Side};
 use penstock_session::transfers::places::{Place, PlaceEvent};
 
-use super::legs::SourceLegs;
+use super::legs::{Rank, SourceLegs};
 use super::{SendFailed, SourceWish};
 use crate::cause::FlowCause;
 use crate::part::{LegError, bounded};
@@ -20,7 +20,9 @@ impl SourceLegs {
         if !is_open_there {
             self.sinks[at].under_way.remove(&number);
         }
-        if let Some(cause) = result.err().filter(|&cause| !self.may_be_sent_again(at, cause, now)) {
+        // A rank that has everything has acknowledged this part too: how it ended here changes nothing for the other ranks.
+        let has_all = self.sinks[at].has_all();
+        if let Some(cause) = result.err().filter(|&cause| !has_all && !self.may_be_sent_again(at, cause, now)) {
             let words = format!("part {number} to rank {sink} could not be moved");
             self.fail(FlowCause::Moving(cause), Side::Source, None, words);
         }

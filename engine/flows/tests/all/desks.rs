@@ -359,6 +359,21 @@ impl World {
         self.handle(at, Event::Ended { id, result, is_open_there: false });
     }
 
+    /// The bytes of everything that moves to this engine are there, and it is told so; at the engine that moves them nothing has ended yet.
+    pub(crate) fn land_moves(&mut self, at: usize, to: usize) {
+        let moving = self.nodes[at].moving.iter().filter(|(_, (peer, _))| party(*peer) == to);
+        for (id, (_, moving)) in moving.map(|(id, moving)| (*id, moving.clone())).collect::<Vec<_>>() {
+            self.copy(at, to, &moving);
+            let held = self.nodes[at].moving.get_mut(&id).expect("it is under way");
+            if let Spans::Cut { spans, .. } = &mut held.1.spans {
+                spans.clear();
+            }
+            if let Some((_, bytes)) = held.1.landing.take() {
+                self.handle(to, Event::Landing { peer: self.peer_of(to, at), bytes });
+            }
+        }
+    }
+
     /// All moves that are held up end: those that were stopped without their bytes.
     pub(crate) fn end_moves(&mut self, at: usize) {
         for id in self.nodes[at].moving.keys().copied().collect::<Vec<_>>() {

@@ -10,6 +10,7 @@ mod defects_002;
 mod defects_003;
 mod defects_004;
 mod desks;
+mod early_leavers;
 mod endings_legs;
 mod joins;
 mod latecomers;

@@ -14,6 +14,7 @@ use penstock_session::{Frame, PeerKey, Said};
 use penstock_transport::Note;
 
 use super::held_up::{HeldUp, Waits};
+use super::life::is_loss;
 use super::{Control, Phase, Talk};
 use crate::desk::key_of;
 use crate::error::{PlanError, RegionError, SubmitError};
@@ -135,6 +136,18 @@ impl<E: Env> Control<E> {
         self.tell_desk(Event::Ended { id, result, is_open_there });
         if !is_open_there {
             self.let_go_of(id);
+        }
+    }
+
+    /// A transfer of the desk's that failed with its lane may have been acknowledged by then: what its peer sent before is read first.
+    pub(super) fn hear_before_failure(&mut self, key: Key) {
+        let outcome = self.shared.slots.get(key).and_then(|slot| slot.outcome());
+        if !outcome.is_some_and(|outcome| outcome.failure.is_some_and(|(_, failure)| is_loss(failure.cause))) {
+            return;
+        }
+        let moved = self.under_way.by_key.get(&key).and_then(|id| self.under_way.moves.get(id));
+        if let Some(token) = moved.map(|moved| Arc::clone(&moved.peer)).and_then(|peer| self.token_of(&peer)) {
+            self.hear_out(token);
         }
     }
 

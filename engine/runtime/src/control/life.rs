@@ -7,6 +7,8 @@
 //!
 //! A mark ends the session and proves nothing about memory: other threads of the dying process may still be
 //! in the middle of a copy. That proof stays with hazards, departures and the process's descriptor.
+//!
+//! What a peer sent before it died counts: it is read before the session ends by any of these signs.
 
 use std::time::Duration;
 
@@ -17,6 +19,11 @@ use super::{Control, Phase, Talk};
 /// How long a death may go unnoticed at most. Each look wakes a thread: every 20 ms would cost an idle engine
 /// 0.14 % of a core, where 0.1 % is what idling may cost.
 const LOOK_EVERY: Duration = Duration::from_millis(40);
+
+/// Whether a transfer or a lane that ends with this cause may be the first sign that its peer is gone.
+pub(super) fn is_loss(cause: Cause) -> bool {
+    matches!(cause, Cause::PeerLost | Cause::PeerClosed | Cause::RailLost)
+}
 
 impl<E: Env> Control<E> {
     /// Ends the sessions of peers whose lives are marked as over, if it is time to look.
@@ -37,8 +44,17 @@ impl<E: Env> Control<E> {
             if let Some(Talk { phase: Phase::Open { peer, .. }, .. }) = self.talks.get(&token) {
                 tracing::info!(peer = %peer.name, "the thread that stood for a peer has died");
             }
+            self.hear_out(token);
             self.leave(token, Cause::PeerLost, None);
             self.mute(token);
+        }
+    }
+
+    /// Reads what a peer sent before its loss was noticed, ahead of the end of the session. A worker may see the lane break before this loop
+    /// has read the control channel, where a sink that exits as soon as it has everything has acknowledged that.
+    pub(super) fn hear_out(&mut self, token: u64) {
+        if matches!(self.talks.get(&token), Some(Talk { phase: Phase::Open { .. }, .. })) {
+            self.serve(token);
         }
     }
 }

@@ -239,6 +239,9 @@ impl<E: Env> Control<E> {
             ControlCall::Announce => self.shared.control.looks_at_changes(),
             ControlCall::Broken { peer, cause } => {
                 if let Some(token) = self.token_of(&peer) {
+                    if life::is_loss(cause) {
+                        self.hear_out(token);
+                    }
                     self.leave(token, cause, None);
                     if cause == Cause::PeerLost {
                         self.mute(token); // The dead say no goodbye.
@@ -250,7 +253,10 @@ impl<E: Env> Control<E> {
                 None => left.arrive(),
             },
             ControlCall::Drain => self.drain(),
-            ControlCall::Ended(key) => self.move_ended(key),
+            ControlCall::Ended(key) => {
+                self.hear_before_failure(key);
+                self.move_ended(key);
+            }
             ControlCall::Landing { peer, payload } => self.landed(&peer, payload),
             ControlCall::Desk => {} // It is turned in every turn.
             ControlCall::Left => {} // Whoever waits for it is looked at every turn.

@@ -6,6 +6,7 @@ mod at_once;
 mod continuation;
 mod ends;
 mod flows;
+mod leaving;
 mod lifecycle;
 mod pinned;
 mod pull;

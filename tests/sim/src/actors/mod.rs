@@ -69,6 +69,8 @@ pub struct Actor {
     heard_by: Vec<HeardBy>,
     /// A sink has said something of itself to its sources, if they can be reached.
     has_spoken: bool,
+    /// A sink whose pool had too few blocks, and that was to fail then.
+    pub lacked_memory: bool,
     /// What a source lends to its only sink.
     lease: Option<LeaseWatch>,
     /// How it ended.
@@ -169,6 +171,7 @@ impl Actor {
             epochs: Vec::new(),
             heard_by: Vec::new(),
             has_spoken: false,
+            lacked_memory: false,
             lease: script.cases[case]
                 .lease
                 .filter(|_| is_lent_to_one && !script.cases[case].is_misfit)
@@ -336,6 +339,7 @@ impl Actor {
                     receiving.go_on(self.case, self.seat, &mut self.heard_by, stage)?;
                 }
                 self.has_spoken |= receiving.has_granted;
+                self.lacked_memory |= receiving.lacked_memory;
                 self.memory.append(&mut receiving.ids);
             }
         }

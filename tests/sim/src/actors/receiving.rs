@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use penstock::flows::{CallError, FlowError, Happening, Input, NoMemory, Receive, Status};
+use penstock::flows::{CallError, FlowError, Happening, Input, MemoryPolicy, NoMemory, Receive, Status};
 use penstock::memory::BlockId;
 use penstock::{Blocks, Moment, Peer};
 
@@ -26,6 +26,8 @@ pub(super) struct Receiving {
     /// It was given up: what it is told of that it does not know yet was let go.
     pub(super) is_aborted: bool,
     pub(super) needs_memory: bool,
+    /// Its pool had too few blocks when it was to grant some, and it was to fail then.
+    pub(super) lacked_memory: bool,
     pub(super) has_granted: bool,
     /// What has landed is copied out then.
     pub(super) take_at: Option<Moment>,
@@ -88,6 +90,7 @@ impl Actor {
             tokens_told: 0,
             is_aborted: false,
             needs_memory: true,
+            lacked_memory: false,
             has_granted: false,
             take_at: None,
             lost: BTreeSet::new(),
@@ -263,6 +266,10 @@ impl Receiving {
                     Some(blocks) => blocks,
                     None => return Ok(()),
                 },
+                Ok(NoMemory::Failed) => {
+                    self.lacked_memory = spec.memory == MemoryPolicy::Fail;
+                    return Ok(());
+                }
                 _ => return Ok(()),
             },
         };

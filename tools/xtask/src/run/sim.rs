@@ -1,8 +1,10 @@
-//! `xtask sim` and `xtask planted`: many seeds of the simulation, and the bugs planted in the tree that it has to find.
+//! `xtask sim` and `xtask planted`: many seeds of the simulation, fixed ones and fresh ones, and the bugs planted in the tree that it has to find.
 //!
 //! The bugs are hooks in the source (`engine/core/src/planted.rs`), compiled in under `--cfg planted` only. That build has a folder of
 //! its own; it is made once and runs each bug of its table.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,15 +14,31 @@ use super::tally::Tally;
 
 /// Seeds within which a planted bug has to be found, and that the same build without one has to pass.
 const SEEDS: u64 = 2000;
+/// Seeds that each run adds to the fixed ones. Those that everybody runs find nothing new in a tree that has passed them.
+const FRESH_SEEDS: u64 = 1000;
+/// Where the first of them lies.
+const FRESH_FROM: u64 = 1_000_000_000;
+const FRESH_UP_TO: u64 = 1_000_000_000_000;
 /// Longest time of one command.
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// Runs so many seeds, then the planted bugs; ends with the sum of both.
+/// Runs so many seeds from 0 on, then fresh ones, then the planted bugs; ends with the sum of all.
 pub(crate) fn sim(root: &Path, seeds: &str) -> Result<bool, String> {
+    let mut tally = run_seeds(root, &["--seeds", seeds])?;
+    let (base, fresh) = (fresh_base(RandomState::new().hash_one(seeds)), FRESH_SEEDS.to_string());
+    println!("{fresh} fresh seeds from {base} on; all of them again: penstock-sim --from {base} --seeds {fresh}");
+    tally += run_seeds(root, &["--from", &base.to_string(), "--seeds", &fresh])?;
+    tally += find_planted(root, &[])?;
+    println!("{tally}");
+    Ok(tally.is_good())
+}
+
+/// Runs the simulation with these options, and counts what it says to have run.
+fn run_seeds(root: &Path, options: &[&str]) -> Result<Tally, String> {
     let mut tally = Tally::default();
     let arguments = ["run", "--quiet", "--locked", "--release", "-p", "penstock-simulation", "--bin", "penstock-sim"];
     let mut command = Command::new(cargo());
-    command.current_dir(root).args(arguments).args(["--", "--seeds", seeds]);
+    command.current_dir(root).args(arguments).arg("--").args(options);
     let ended = process::run(&mut command, COMMAND_TIME_MAX, |line| {
         println!("{line}");
         tally += Tally::of_sum(line).unwrap_or_default();
@@ -28,9 +46,12 @@ pub(crate) fn sim(root: &Path, seeds: &str) -> Result<bool, String> {
     if !ended.is_success() && tally.failed == 0 {
         tally += Tally::BROKEN;
     }
-    tally += find_planted(root, &[])?;
-    println!("{tally}");
-    Ok(tally.is_good())
+    Ok(tally)
+}
+
+/// The first of the fresh seeds. Those from 0 on are run by everybody, so it is far behind them; and short enough to be typed.
+fn fresh_base(random: u64) -> u64 {
+    FRESH_FROM + random % (FRESH_UP_TO - FRESH_FROM)
 }
 
 /// Runs the planted bugs alone: all, or those of these names.
@@ -117,7 +138,18 @@ fn run(program: &Path, bug: Option<&Planted>) -> Result<(bool, String, Duration)
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[test]
+    fn fresh_seeds_are_none_of_the_fixed_ones_and_others_each_time() {
+        for random in [0, 1, FRESH_UP_TO, u64::MAX] {
+            assert!((FRESH_FROM..FRESH_UP_TO).contains(&fresh_base(random)), "{random}");
+        }
+        let bases: BTreeSet<u64> = (0..20).map(|_| fresh_base(RandomState::new().hash_one(""))).collect();
+        assert!(bases.len() > 1, "{bases:?}");
+    }
 
     #[test]
     fn a_line_of_the_list_names_a_bug_and_what_catches_it() {
