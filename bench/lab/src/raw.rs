@@ -98,6 +98,16 @@ impl Untouched {
     }
 }
 
+impl Untouched {
+    /// The same by the door that asks the kernel.
+    pub fn probed(&self, offset: usize, len: usize) -> Option<HostMemory> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        // SAFETY: as for `view`.
+        let probed = || unsafe { HostMemory::probed(self.base.add(offset).as_ptr(), len).ok() };
+        inside.then(probed).flatten()
+    }
+}
+
 /// Memory of another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Foreign {

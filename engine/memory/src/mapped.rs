@@ -2,8 +2,8 @@
 //! or `ENOMEM` where an access of this process's own would end it.
 //!
 //! All pages of a range are asked whether anything is mapped there; whether it may be read or written is
-//! asked at its two ends, which are almost always in one mapping: 0.2 µs and twice 0.1 µs, no page is read
-//! and none is changed but for the first and the last.
+//! asked at its two ends, which are almost always in one mapping: 0.2 µs for the range, then 0.1 µs an
+//! end for reading and 0.4 µs for writing. No page but the first and the last is faulted in, and none is changed.
 
 use std::sync::atomic::AtomicU32;
 
@@ -15,14 +15,17 @@ pub(crate) fn is_readable(base: usize, len: usize) -> bool {
     is_mapped(base, len) && ends(base, len).into_iter().all(may_be_read)
 }
 
-/// The same of writing.
+/// Whether these bytes, which are mapped, may be written, as far as their ends tell.
 pub(crate) fn is_writable(base: usize, len: usize) -> bool {
-    is_mapped(base, len) && ends(base, len).into_iter().all(may_be_written)
+    ends(base, len).into_iter().all(may_be_written)
 }
 
-/// The aligned words with the first and the last byte. Words do not cross pages, so that the bytes beside are in the same mapping.
-fn ends(base: usize, len: usize) -> [usize; 2] {
-    [base, base + (len - 1)].map(|address| address & !(size_of::<u64>() - 1))
+/// The aligned words with the first and the last byte, one of them if both are in one page. Words do not cross pages, so that the
+/// bytes beside are in the same mapping.
+fn ends(base: usize, len: usize) -> impl IntoIterator<Item = usize> {
+    let [first, last] = [base, base + (len - 1)].map(|address| address & !(size_of::<u64>() - 1));
+    let page = |address: usize| address / rustix::param::page_size();
+    std::iter::once(first).chain((page(first) != page(last)).then_some(last))
 }
 
 fn is_mapped(base: usize, len: usize) -> bool {
@@ -95,9 +98,10 @@ mod tests {
         for (base, len) in [(at, 8 * PAGE), (at + 1, 1), (at + PAGE - 1, 2), (at + 8 * PAGE - 1, 1), (at + 3, 5)] {
             assert!(is_readable(base, len) && is_writable(base, len), "{len} bytes");
         }
-        for (base, len) in [(8, 16), (0, 1), (usize::MAX - 100, 50), (1 << 47, PAGE), (at, 1 << 40)] {
+        for (base, len) in [(8, 16), (0, 1), (usize::MAX - 100, 50), (1 << 47, PAGE)] {
             assert!(!is_readable(base, len) && !is_writable(base, len), "{base:#x}, {len} bytes");
         }
+        assert!(!is_readable(at, 1 << 40), "too long");
         // A hole between.
         // SAFETY: a page of this mapping, to which nobody has a reference.
         unsafe { munmap((at + 3 * PAGE) as *mut _, PAGE) }.unwrap();

@@ -1,6 +1,6 @@
 //! What this engine knows of a peer, shared by handles, workers and the control loop.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -89,6 +89,8 @@ pub(crate) struct PeerParts {
 #[derive(Default)]
 struct Book {
     regions: HashMap<u32, Arc<RemoteEntry>>,
+    /// The same by label.
+    by_label: BTreeSet<(String, u32)>,
     /// The same by the addresses at which the peer has them.
     by_address: AddressIndex<Arc<RemoteEntry>>,
     counters: HashMap<String, CounterRef>,
@@ -109,6 +111,7 @@ impl Book {
         // Locked means that it is being mapped at this moment; then the mapper counts its token off.
         let Some(entry) = self.regions.remove(&id) else { return };
         self.by_address.remove(entry.range(), id);
+        self.by_label.remove(&(entry.news.label.clone(), id));
         if let Ok(mut tokens) = entry.tokens.try_lock() {
             self.tokens -= std::mem::take(&mut *tokens).len();
         }
@@ -116,6 +119,7 @@ impl Book {
 
     fn learn(&mut self, entry: Arc<RemoteEntry>) {
         self.by_address.insert(entry.range(), entry.news.id, Arc::clone(&entry));
+        self.by_label.insert((entry.news.label.clone(), entry.news.id));
         self.regions.insert(entry.news.id, entry);
     }
 }
@@ -380,8 +384,8 @@ impl PeerState {
     /// The first announced region with this label.
     pub(crate) fn region(&self, label: &str) -> Option<Arc<RemoteEntry>> {
         let book = self.book();
-        let found = book.regions.values().filter(|entry| entry.news.label == label).min_by_key(|entry| entry.news.id);
-        found.cloned()
+        let (first, id) = book.by_label.range((label.to_owned(), 0)..).next()?;
+        (first == label).then(|| book.regions.get(id).cloned()).flatten()
     }
 
     /// The region to use for `bytes` at an address of the peer, or for the first of them, among those that stand and will
@@ -410,9 +414,7 @@ impl PeerState {
     }
 
     pub(crate) fn labels(&self) -> Vec<String> {
-        let mut labels: Vec<String> = self.book().regions.values().map(|entry| entry.news.label.clone()).collect();
-        labels.sort_unstable();
-        labels
+        self.book().by_label.iter().map(|(label, _)| label.clone()).collect()
     }
 
     pub(crate) fn counter(&self, label: &str) -> Option<CounterRef> {

@@ -40,6 +40,8 @@ pub(crate) struct PlanInner {
     pub(crate) engine: u64,
     /// For each section of the shape, the memory of both sides.
     pub(crate) sides: Box<[Sides]>,
+    /// The regions themselves, for each section.
+    regions: Box<[Regions]>,
     pub(crate) hint: Hint,
     /// Whether every post of it has moved its bytes when it returns.
     pub(crate) is_synchronous: bool,
@@ -53,33 +55,30 @@ pub(crate) struct PlanInner {
     _kept: Vec<Blocks>,
 }
 
+/// A region of this engine and one of the peer.
+type Regions = (Arc<Region>, Arc<RemoteEntry>);
+
 pub(crate) struct Sides {
     pub(crate) local: Window,
     pub(crate) local_key: RegionKey,
     pub(crate) remote: RemoteMemory,
-    /// The regions themselves.
-    region: Arc<Region>,
-    entry: Arc<RemoteEntry>,
 }
 
 impl Sides {
-    fn new(
+    fn of(
         section: &Section,
-        region: &Arc<Region>,
+        (region, entry): &Regions,
         peer: &PeerState,
-        entry: &Arc<RemoteEntry>,
         direction: Direction,
     ) -> Result<Self, PlanError> {
         let local = match direction {
-            Direction::Write => region.window().clone(),
-            Direction::Read => {
-                region.landing().ok_or_else(|| RegionError::ReadOnly { label: region.label().to_owned() })?
-            }
+            Direction::Write => Some(region.window().clone()),
+            Direction::Read => region.landing(),
         };
+        let local = local.ok_or_else(|| RegionError::ReadOnly { label: region.label().to_owned() })?;
         let remote = peer.import(entry);
         let remote = remote.map_err(|source| RegionError::Import { label: entry.news.label.clone(), source })?;
-        let (region, entry) = (Arc::clone(region), Arc::clone(entry));
-        Ok(Self { local, local_key: section.local(), remote, region, entry })
+        Ok(Self { local, local_key: section.local(), remote })
     }
 }
 
@@ -139,15 +138,18 @@ impl PlanInner {
     /// since.
     #[cold]
     fn local_regions_stand(&self) -> Result<(), Cause> {
-        let stands = |side: &Sides| side.region.is_live() && side.region.generation() == side.local_key.generation;
-        if self.sides.iter().all(stands) { Ok(()) } else { Err(Cause::RevokedHere) }
+        let mut sections = self.shape.sections().iter().zip(&self.regions);
+        let stands = |(section, (region, _)): (&Section, &Regions)| {
+            region.is_live() && region.generation() == section.local().generation
+        };
+        if sections.all(stands) { Ok(()) } else { Err(Cause::RevokedHere) }
     }
 
     /// The same of the peer's.
     #[cold]
     fn remote_regions_stand(&self) -> Result<(), Cause> {
-        self.sides.iter().try_for_each(|side| {
-            self.peer.check_standing(&side.entry).map_err(|error| match error {
+        self.regions.iter().try_for_each(|(_, entry)| {
+            self.peer.check_standing(entry).map_err(|error| match error {
                 RegionError::Renewed { .. } => Cause::MemoryRenewed,
                 // More is under way than the log keeps.
                 RegionError::NewsUnderWay { .. } => Cause::PlanTooOld,
@@ -338,27 +340,30 @@ impl<'a> PlanBuilder<'a> {
         }
         // Sections come in the order of the pairs that they are of.
         let mut from = 0;
-        let sides = shape.sections().iter().map(|section| {
+        let regions = shape.sections().iter().map(|section| {
             from += pairs[from..].iter().position(|pair| pair.has(section)).expect("every section comes from a pair");
-            let pair = &pairs[from];
-            Sides::new(section, &pair.local, &pair.peer, &pair.remote, shape.direction())
+            (Arc::clone(&pairs[from].local), Arc::clone(&pairs[from].remote))
         });
-        let sides = sides.collect::<Result<Box<[Sides]>, PlanError>>()?;
+        let regions = regions.collect();
         // The oldest revision of all pairs: what was withdrawn later is looked at once more.
         let seen = |of: fn(&Pair) -> u64| pairs.iter().map(of).min().unwrap_or(0);
         let seen = Revisions { here: seen(|pair| pair.here), there: seen(|pair| pair.there) };
-        Ok(Plan::new(shape, (peer, engine), sides, seen, kept))
+        Plan::new(shape, (peer, engine), regions, seen, kept)
     }
 }
 
 impl Plan {
+    /// A plan of checked numbers, with the regions of each section.
     fn new(
         shape: Shape,
         (peer, engine): (Arc<PeerState>, u64),
-        sides: Box<[Sides]>,
+        regions: Box<[Regions]>,
         seen: Revisions,
         kept: Vec<Blocks>,
-    ) -> Self {
+    ) -> Result<Self, PlanError> {
+        let sides = shape.sections().iter().zip(&regions);
+        let sides = sides.map(|(section, regions)| Sides::of(section, regions, &peer, shape.direction()));
+        let sides = sides.collect::<Result<Box<[Sides]>, PlanError>>()?;
         let hint = hint_for(shape.bytes());
         let is_synchronous = sides.iter().all(|side| side.remote.is_synchronous());
         let by_kernel = sides.iter().any(|side| matches!(side.remote, RemoteMemory::Foreign(_)));
@@ -370,6 +375,7 @@ impl Plan {
             peer,
             engine,
             sides,
+            regions,
             hint,
             is_synchronous,
             units_at_once,
@@ -378,7 +384,7 @@ impl Plan {
             seen_there,
             _kept: kept,
         };
-        Self { inner: Arc::new(inner) }
+        Ok(Self { inner: Arc::new(inner) })
     }
 }
 

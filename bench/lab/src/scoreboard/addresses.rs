@@ -1,9 +1,13 @@
 //! A1: what callers pay that think in addresses: plans by address, and registering beside a connected peer.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
 use penstock::{Config, Engine, LocalRegion, Peer, Plan, Rights, SystemEnv};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::row::{Goal, Row};
 use super::{Effort, Pins};
@@ -22,9 +26,13 @@ const PLAN_MOST_US: f64 = 1000.0;
 /// Regions that stand when one more is registered.
 const FEW: usize = 10;
 const MANY: usize = 10_000;
-/// The most that registering one more may take, and until the peer knows of it, in microseconds.
-const CALL_MOST_US: f64 = 5.0;
+/// The most that registering one more may take beyond waking the control loop, and until the peer knows of it, in microseconds.
+const CALL_OVER_MOST_US: f64 = 5.0;
 const KNOWN_MOST_US: f64 = 300.0;
+/// Long enough for whoever has nothing to do to fall asleep.
+const PAUSE: Duration = Duration::from_micros(300);
+/// The most that asking the kernel may take, in microseconds.
+const PROBE_MOST_US: f64 = 1.0;
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// The order of the entries.
@@ -32,6 +40,20 @@ const WITHIN: Duration = Duration::from_secs(5);
 enum Turn {
     LayerByLayer,
     BlockByBlock,
+}
+
+/// What takes turns where one more is registered.
+#[derive(Debug, Clone, Copy)]
+enum More {
+    Register,
+    Wake,
+}
+
+/// How memory comes in.
+#[derive(Debug, Clone, Copy)]
+enum Door {
+    Probed,
+    Believed,
 }
 
 /// Two connected engines and memory that is registered in parts.
@@ -72,6 +94,7 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>, LabError> {
     for regions in [FEW, MANY] {
         rows.extend(one_more(effort, regions)?);
     }
+    rows.push(probed(effort)?);
     Ok(rows)
 }
 
@@ -111,14 +134,52 @@ fn plans(effort: &Effort) -> Result<Vec<Row>, LabError> {
     Ok(vec![row(&times[0], "layer by layer"), row(&times[1], "block by block")])
 }
 
+/// Registering at addresses that may be wrong, beside believing them.
+fn probed(effort: &Effort) -> Result<Row, LabError> {
+    let pair = Pair::open(FEW * BLOCK_BYTES)?;
+    let _stay = Stay::on(&Pins::choose().near);
+    let repeats = effort.repeat(100);
+    let times = interleave(effort.limit_of_short(), &[Door::Probed, Door::Believed], |door| {
+        let mut taken = Duration::ZERO;
+        for round in 0..repeats {
+            let at = round as usize % FEW * BLOCK_BYTES;
+            let start = Instant::now();
+            let memory = match door {
+                Door::Probed => pair.memory.probed(at, BLOCK_BYTES),
+                Door::Believed => pair.memory.view(at, BLOCK_BYTES),
+            };
+            let region = pair.near.register(memory.expect("it is memory"), "view", Rights::READ_WRITE);
+            taken += start.elapsed();
+            let answer = region.map_err(LabError::refused("register a view"))?.deregister(WITHIN);
+            debug_assert!(answer.is_ok_and(|answer| answer.is_quiesced()), "nobody copies");
+        }
+        Ok::<_, LabError>(taken.as_nanos() as f64 / repeats as f64)
+    })?;
+    let against = ("the same, believed", &times[1][..]);
+    let row = Row::compared("local", (&times[0], "us", 1e3), against, Goal::OverAtMost(PROBE_MOST_US));
+    Ok(row.noted("registering 4 KiB to be read and written, at an address that is asked for"))
+}
+
 /// Registering one more region where so many stand and a peer is connected.
 fn one_more(effort: &Effort, regions: usize) -> Result<Vec<Row>, LabError> {
-    let pair = Pair::open((regions + 1) * BLOCK_BYTES)?;
+    // Threads stay where they are made. The control loops must not take the caller's core from it as they wake.
+    let pins = Pins::choose();
+    let pair = {
+        let _stay = Stay::on(&pins.far);
+        Pair::open((regions + 1) * BLOCK_BYTES)?
+    };
+    let _stay = Stay::on(&pins.near);
     let standing = (0..regions).map(|index| pair.register(&pair.far, index, BLOCK_BYTES));
     let _standing = standing.collect::<Result<Vec<_>, LabError>>()?;
     pair.refresh()?;
+    let sleeper = Sleeper::start(&pins.far)?;
     let mut known = Vec::new();
-    let called = interleave(effort.limit_of_short(), &[()], |()| {
+    let called = interleave(effort.limit_of_short(), &[More::Register, More::Wake], |turn| {
+        if matches!(turn, More::Wake) {
+            return sleeper.wake();
+        }
+        // Everybody is asleep again.
+        std::thread::sleep(PAUSE);
         let start = Instant::now();
         let region = pair.register(&pair.far, regions, BLOCK_BYTES)?;
         let called = start.elapsed();
@@ -135,9 +196,51 @@ fn one_more(effort: &Effort, regions: usize) -> Result<Vec<Row>, LabError> {
         pair.refresh()?;
         Ok(called.as_nanos() as f64)
     })?;
-    let row = |times: &[f64], most: f64, what: &str| {
-        let note = format!("one more region beside {regions}, a peer connected: {what}");
-        Row::alone("local", median(times) / 1e3, "us", Goal::AtMost(most)).noted(&note)
-    };
-    Ok(vec![row(&called[0], CALL_MOST_US, "the call"), row(&known, KNOWN_MOST_US, "until the peer knows it")])
+    let note = format!("one more region beside {regions}, a peer connected");
+    let against = ("an eventfd that wakes a thread", &called[1][..]);
+    let call = Row::compared("local", (&called[0], "us", 1e3), against, Goal::OverAtMost(CALL_OVER_MOST_US));
+    let known = Row::alone("local", median(&known) / 1e3, "us", Goal::AtMost(KNOWN_MOST_US));
+    Ok(vec![call.noted(&format!("{note}: the call")), known.noted(&format!("{note}: until the peer knows it"))])
+}
+
+/// A thread that sleeps until an eventfd is written: what the control loop does, and nothing else.
+struct Sleeper {
+    bell: Arc<OwnedFd>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Sleeper {
+    fn start(cores: &[usize]) -> Result<Self, LabError> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| LabError::Target { why: error.to_string() })?;
+        let (bell, is_over) = (Arc::new(bell), Arc::new(AtomicBool::new(false)));
+        let (waits_at, ends, cores) = (Arc::clone(&bell), Arc::clone(&is_over), cores.to_vec());
+        let body = move || {
+            let _stay = Stay::on(&cores);
+            while !ends.load(Ordering::Relaxed) {
+                let _ = rustix::io::read(&*waits_at, &mut [0_u8; 8]);
+            }
+        };
+        Ok(Self { bell, thread: Some(std::thread::spawn(body)), is_over })
+    }
+
+    /// How long the write takes, in nanoseconds, once the thread is asleep.
+    fn wake(&self) -> Result<f64, LabError> {
+        std::thread::sleep(PAUSE);
+        let start = Instant::now();
+        let written = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
+        let taken = start.elapsed();
+        written.map_err(|error| LabError::Target { why: error.to_string() })?;
+        Ok(taken.as_nanos() as f64)
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }

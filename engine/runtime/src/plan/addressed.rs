@@ -9,7 +9,7 @@ use penstock_core::{Direction, Env};
 use penstock_memory::{Blocks, Region};
 use penstock_transport::Revisions;
 
-use super::{Plan, Sides};
+use super::Plan;
 use crate::error::{PlanError, RegionError};
 use crate::peer::Peer;
 use crate::peer_state::RemoteEntry;
@@ -92,11 +92,11 @@ impl<'a, E: Env> AddressedPlan<'a, E> {
         let mut addressed = Addressed::new(self.direction, find);
         addressed.entries(self.entries).map_err(|unplaced| self.explain(unplaced))?;
         let shape = addressed.build()?;
-        let sides = shape.sections().iter().map(|section| {
-            Sides::new(section, &locals[&section.local()], peer, &remotes[&section.remote()], self.direction)
-        });
-        let sides = sides.collect::<Result<Box<[Sides]>, PlanError>>()?;
-        Ok(Plan::new(shape, (Arc::clone(peer), shared.epoch.0), sides, seen, self.kept))
+        let regions = shape.sections().iter();
+        let regions =
+            regions.map(|section| (Arc::clone(&locals[&section.local()]), Arc::clone(&remotes[&section.remote()])));
+        let regions = regions.collect();
+        Plan::new(shape, (Arc::clone(peer), shared.epoch.0), regions, seen, self.kept)
     }
 
     fn allows(&self, entry: &RemoteEntry) -> bool {
