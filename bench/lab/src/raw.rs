@@ -91,20 +91,21 @@ impl Untouched {
 
     /// A part of it, as an application registers one array among others.
     pub fn view(&self, offset: usize, len: usize) -> Option<HostMemory> {
-        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        let first = self.at(offset, len)?;
         // SAFETY: the range lies inside one allocation that is never freed and never borrowed.
-        let view = || unsafe { HostMemory::from_raw(self.base.add(offset).as_ptr(), len).ok() };
-        inside.then(view).flatten()
+        unsafe { HostMemory::from_raw(first, len).ok() }
     }
-}
 
-impl Untouched {
     /// The same by the door that asks the kernel.
     pub fn probed(&self, offset: usize, len: usize) -> Option<HostMemory> {
-        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        let first = self.at(offset, len)?;
         // SAFETY: as for `view`.
-        let probed = || unsafe { HostMemory::probed(self.base.add(offset).as_ptr(), len).ok() };
-        inside.then(probed).flatten()
+        unsafe { HostMemory::probed(first, len).ok() }
+    }
+
+    fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        inside.then(|| self.base.as_ptr().wrapping_add(offset))
     }
 }
 

@@ -18,6 +18,8 @@ const TURNS_PER_CONTROL: u32 = 256;
 const PAUSE_MAX: Duration = Duration::from_micros(50);
 /// What an engine that is dropped gives goodbyes beyond the time that transfers have.
 const STOP_GRACE: Duration = Duration::from_secs(1);
+/// How long an engine that is dropped waits for who is seen in a copy: enough for one copy of a peer that runs.
+const LAST_LOOK: Duration = Duration::from_millis(20);
 /// Looks that a blocking call takes before it pauses for longer than a moment.
 const EAGER_LOOKS: u32 = 200;
 
@@ -161,7 +163,7 @@ impl<E: Env> Hub<E> {
         } else {
             self.stop_threads();
         }
-        self.take_back_all(if within.is_some() { until } else { shared.env.now() });
+        self.take_back_all(if within.is_some() { until } else { shared.env.now() + LAST_LOOK });
         shared.forget_all();
     }
 

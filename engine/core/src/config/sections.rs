@@ -216,12 +216,12 @@ pub struct SessionConfig {
 pub struct HiddenText(String);
 
 impl HiddenText {
-    /// Hides a text.
+    /// Takes a text that only [`HiddenText::reveal`] gives back.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// What it says.
+    /// The text itself: never to be logged or put into an error.
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -9,11 +9,11 @@ use super::{Direction, PlanError, RegionKey, Rows, Section, Shape, Side, Span};
 /// A region as a look-up by address answers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// Its name.
+    /// Id and generation, as the section that it ends up in names it.
     pub key: RegionKey,
-    /// Its first address.
+    /// The address of its offset 0, in the process that owns it.
     pub base: u64,
-    /// Its length in bytes.
+    /// Bytes from there on; `base + len` may lie past the end of all addresses.
     pub len: u64,
 }
 
@@ -22,7 +22,7 @@ pub struct Found {
 pub struct Unplaced {
     /// Index of the entry.
     pub entry: usize,
-    /// On which side.
+    /// The side whose address was not found; the local one is looked up first.
     pub side: Side,
     /// The first address of it that no region has.
     pub address: u64,

@@ -26,9 +26,9 @@ pub struct AddressedPlan<'a, E: Env> {
 /// A region that an address may have been meant to be in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Near {
-    /// Its label.
+    /// The label under which it was registered.
     pub label: String,
-    /// Its first address.
+    /// The address of its first byte, in the process that owns it.
     pub base: u64,
     /// Its length in bytes.
     pub bytes: u64,
