@@ -4,15 +4,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::MemoryError;
-use crate::mapped;
+use crate::mapped::{self, Access};
 use crate::window::Window;
 
 /// Memory of this process that Penstock did not allocate.
 #[derive(Debug)]
 pub struct HostMemory {
     window: Window,
-    /// Whether the kernel may be asked if this process can write there.
-    is_probed: bool,
 }
 
 impl HostMemory {
@@ -27,26 +25,28 @@ impl HostMemory {
         let base = checked(base, len)?;
         // SAFETY: the caller promises that the range stays valid for as long as it can be used.
         let window = unsafe { Window::new(base, len as u64, true, Arc::new(())) };
-        Ok(Self { window, is_probed: false })
+        Ok(Self { window })
     }
 
     /// The same for an address that may be wrong: the kernel is asked, in under a microsecond. What is not mapped, or cannot be
-    /// read, is an error. Whether it can be written is asked where that is needed: at a registration with that right,
-    /// and when a plan is built that reads into it. So memory that is mapped read-only can be sent from.
+    /// read, is an error. Memory that is mapped read-only can be sent from; a registration with the right to write,
+    /// and a plan that reads into it, are refused.
     ///
-    /// Every page is asked for; of what may be done there the first and the last page tell.
+    /// From Linux 6.11 on the kernel answers for each page. Before, and where `/proc` is not to be seen, it answers for each whether
+    /// it is mapped; what may be done there the first and the last page tell.
     ///
     /// # Safety
     /// As of [`HostMemory::from_raw`], from this call on, for what is mapped there now.
     pub unsafe fn probed(base: *mut u8, len: usize) -> Result<Self, MemoryError> {
         let base = checked(base, len)?;
         let first = base.as_ptr() as usize;
-        if !mapped::is_readable(first, len) {
+        let access = mapped::access(first, len);
+        if access == Access::Nothing {
             return Err(MemoryError::NotMapped { base: first as u64, bytes: len as u64 });
         }
-        // SAFETY: the range is mapped and readable, and the caller promises that it stays so.
-        let window = unsafe { Window::new(base, len as u64, false, Arc::new(())) };
-        Ok(Self { window, is_probed: true })
+        // SAFETY: the range may be read, and written if the kernel says so; the caller promises that it stays as it is.
+        let window = unsafe { Window::new(base, len as u64, access == Access::Write, Arc::new(())) };
+        Ok(Self { window })
     }
 
     /// Owns `bytes`; they are freed with the last window over them.
@@ -64,7 +64,7 @@ impl HostMemory {
         // SAFETY: `owned` keeps the allocation until the last clone of the Arc is gone, and the
         // box was leaked, so no reference to its bytes is left.
         let window = unsafe { Window::new(base, len, true, Arc::new(owned)) };
-        Ok(Self { window, is_probed: false })
+        Ok(Self { window })
     }
 
     /// Only the `len` bytes at `offset` of it, or `None` if it has not got them. The rest is kept, and not
@@ -73,16 +73,12 @@ impl HostMemory {
         if len == 0 {
             return None;
         }
-        Some(Self { window: self.window.slice(offset, len)?, is_probed: self.is_probed })
+        Some(Self { window: self.window.slice(offset, len)? })
     }
 
     /// The memory.
     pub fn window(&self) -> &Window {
         &self.window
-    }
-
-    pub(crate) fn is_probed(&self) -> bool {
-        self.is_probed
     }
 }
 
@@ -147,7 +143,6 @@ mod tests {
             }
             assert!(matches!(HostMemory::probed(ptr::null_mut(), 8), Err(MemoryError::NullBase)));
             let taken = HostMemory::probed(bytes.as_ptr().cast_mut(), 3).unwrap();
-            assert!(!taken.window().is_writable() && taken.is_probed());
             let mut out = [0; 3];
             taken.window().read_into(0, &mut out).unwrap();
             assert_eq!(out, bytes);

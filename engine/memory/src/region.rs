@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use penstock_core::{Generation, RegionId, Rights};
 
-use crate::mapped;
 use crate::pool::Pool;
 use crate::window::Window;
 
@@ -26,8 +25,6 @@ pub struct Region {
     pub(crate) label: Arc<str>,
     pub(crate) rights: Rights,
     pub(crate) window: Window,
-    /// Whether the kernel may be asked if this process can write there.
-    is_probed: bool,
     pub(crate) origin: Origin,
     withdrawn: AtomicBool,
 }
@@ -37,11 +34,11 @@ impl Region {
         (id, generation): (RegionId, Generation),
         label: Arc<str>,
         rights: Rights,
-        (window, is_probed): (Window, bool),
+        window: Window,
         origin: Origin,
     ) -> Self {
         let (withdrawn, generation) = (AtomicBool::new(false), AtomicU32::new(generation.0));
-        Self { id, generation, label, rights, window, is_probed, origin, withdrawn }
+        Self { id, generation, label, rights, window, origin, withdrawn }
     }
 
     /// Its id, reused after it is gone; only together with the generation a name.
@@ -76,23 +73,6 @@ impl Region {
         &self.window
     }
 
-    /// Its memory for bytes that this engine reads from a peer: None where this process may not write there, which the
-    /// kernel is asked if the caller did not say.
-    pub fn landing(&self) -> Option<Window> {
-        if self.window.is_writable() {
-            return Some(self.window.clone());
-        }
-        if !self.may_be_written() {
-            return None;
-        }
-        landing(&self.window)
-    }
-
-    /// Whether [`Region::landing`] could have an answer: without a look at the memory.
-    pub fn may_be_written(&self) -> bool {
-        self.window.is_writable() || self.is_probed
-    }
-
     /// Bytes it has.
     pub fn bytes(&self) -> u64 {
         self.window.len()
@@ -121,11 +101,4 @@ impl Region {
         // SYNC region-withdrawn: pairs with is_live()'s Acquire.
         self.withdrawn.store(true, Ordering::Release);
     }
-}
-
-/// The window with the right to write, if the kernel says that this process has it.
-pub(crate) fn landing(window: &Window) -> Option<Window> {
-    let is_writable = mapped::is_writable(window.base_address() as usize, window.len() as usize);
-    // SAFETY: the kernel has just said so, and whoever gave the memory promised that it stays as it is.
-    is_writable.then(|| unsafe { window.writable() })
 }

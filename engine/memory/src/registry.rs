@@ -11,7 +11,7 @@ use penstock_core::{Generation, RegionId, Rights};
 use crate::hash::FastHash;
 use crate::host::HostMemory;
 use crate::pool::Pool;
-use crate::region::{Origin, Region, landing};
+use crate::region::{Origin, Region};
 use crate::window::Window;
 
 use self::addresses::Addresses;
@@ -105,14 +105,15 @@ struct Live {
 struct Content {
     base: u64,
     len: u64,
+    is_writable: bool,
     rights: u8,
     label: Arc<str>,
 }
 
 impl Content {
     fn of(window: &Window, label: &Arc<str>, rights: Rights) -> Self {
-        let (base, len) = (window.base_address(), window.len());
-        Self { base, len, rights: rights.into(), label: Arc::clone(label) }
+        let (base, len, is_writable) = (window.base_address(), window.len(), window.is_writable());
+        Self { base, len, is_writable, rights: rights.into(), label: Arc::clone(label) }
     }
 }
 
@@ -126,23 +127,22 @@ impl Registry {
     /// again give the same region, counted.
     pub fn register_host(&self, memory: HostMemory, label: &str, rights: Rights) -> Result<Arc<Region>, RegionError> {
         let window = memory.window().clone();
-        if !rights.allows_write() || window.is_writable() {
-            return self.register((window, memory.is_probed()), label, rights, || Origin::Host);
+        if rights.allows_write() && !window.is_writable() {
+            return Err(RegionError::ReadOnly);
         }
-        let landing = memory.is_probed().then(|| landing(&window)).flatten().ok_or(RegionError::ReadOnly)?;
-        self.register((landing, true), label, rights, || Origin::Host)
+        self.register(window, label, rights, || Origin::Host)
     }
 
     /// Registers a pool under its own label and rights; again gives the same region, counted.
     pub fn register_pool(&self, pool: Arc<Pool>) -> Result<Arc<Region>, RegionError> {
         let (window, rights) = (pool.window().clone(), pool.rights());
         let origin = Arc::clone(&pool);
-        self.register((window, false), pool.label(), rights, || Origin::Pool(origin))
+        self.register(window, pool.label(), rights, || Origin::Pool(origin))
     }
 
     fn register(
         &self,
-        (window, is_probed): (Window, bool),
+        window: Window,
         label: &str,
         rights: Rights,
         origin: impl FnOnce() -> Origin,
@@ -156,7 +156,7 @@ impl Registry {
         let index = tables.vacant_slot()?;
         let slot = &mut tables.slots[index as usize];
         let name = (RegionId(index), Generation(slot.generation));
-        let region = Arc::new(Region::new(name, label, rights, (window, is_probed), origin()));
+        let region = Arc::new(Region::new(name, label, rights, window, origin()));
         slot.live = Some(Live { region: Arc::clone(&region), registrations: 1 });
         tables.by_content.insert(content, index);
         self.changed(&mut tables, index);

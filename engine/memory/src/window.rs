@@ -86,14 +86,6 @@ impl Window {
         Self { writable: false, ..self.clone() }
     }
 
-    /// The same bytes with the right to write them.
-    ///
-    /// # Safety
-    /// They may be written, as of [`Window::new`].
-    pub(crate) unsafe fn writable(&self) -> Self {
-        Self { writable: true, ..self.clone() }
-    }
-
     /// Copies bytes at `offset` into `out`.
     pub fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         self.check(offset, out.len() as u64)?;

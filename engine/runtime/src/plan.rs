@@ -71,11 +71,10 @@ impl Sides {
         peer: &PeerState,
         direction: Direction,
     ) -> Result<Self, PlanError> {
-        let local = match direction {
-            Direction::Write => Some(region.window().clone()),
-            Direction::Read => region.landing(),
-        };
-        let local = local.ok_or_else(|| RegionError::ReadOnly { label: region.label().to_owned() })?;
+        let local = region.window().clone();
+        if direction == Direction::Read && !local.is_writable() {
+            return Err(RegionError::ReadOnly { label: region.label().to_owned() }.into());
+        }
         let remote = peer.import(entry);
         let remote = remote.map_err(|source| RegionError::Import { label: entry.news.label.clone(), source })?;
         Ok(Self { local, local_key: section.local(), remote })

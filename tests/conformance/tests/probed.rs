@@ -70,8 +70,9 @@ fn read_only_memory_is_sent_from_and_neither_read_into_nor_offered_for_writing()
         assert!(matches!(read, PlanError::Region(RegionError::ReadOnly { .. })), "{setting}: {read}");
         let read = Plan::read(&region, &stage.far()).blocks(&[(0, 0)]).block_bytes(4096).build().map(drop).unwrap_err();
         assert!(matches!(read, PlanError::Region(RegionError::ReadOnly { .. })), "{setting}: {read}");
-        // What may be written by now may be read into.
+        // What may be written by now may be read into once it is registered anew.
         mapped.protect(MprotectFlags::READ | MprotectFlags::WRITE);
+        let _anew = stage.engine.register(mapped.probed().unwrap(), "ro", Rights::READ).unwrap();
         let plan = Plan::read_addresses(stage.peer(), &[(address, remote + 60_000, 4096)]).build().unwrap();
         stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap();
         let mut found = [0; 4096];

@@ -142,7 +142,7 @@ impl Regions {
 
 /// What peers and this side's own cards may do with a region.
 fn access(region: &Region) -> Access {
-    let (rights, land) = (region.rights(), region.landing().is_some());
+    let (rights, land) = (region.rights(), region.window().is_writable());
     Access { read: rights.allows_read(), write: rights.allows_write() && land, land }
 }
 

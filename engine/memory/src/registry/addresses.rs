@@ -74,7 +74,7 @@ impl Kept {
             }
             if let Some(region) = region {
                 let range = range_of(&region);
-                self.index.insert(range, id.0, Entry { id, is_writable: region.may_be_written() });
+                self.index.insert(range, id.0, Entry { id, is_writable: region.window().is_writable() });
                 self.ranges.insert(id.0, range);
             }
         }
