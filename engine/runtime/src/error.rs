@@ -377,10 +377,7 @@ pub enum PlanError {
         near: Option<Near>,
     },
     /// Bytes of an entry lie in regions only that may not be used in this way.
-    #[error(
-        "entry {entry}: {side} address {address:#x} is in region {near}, which {} may not be {}: register it with that right",
-        owner(peer.as_ref()), if *is_write { "written" } else { "read" }
-    )]
+    #[error("entry {entry}: {side} address {address:#x} is in region {near}{}", missing(peer.as_ref(), *is_write))]
     NoRight {
         /// Index of the entry.
         entry: usize,
@@ -403,6 +400,15 @@ pub enum PlanError {
         /// Another remote region's owner.
         second: EngineName,
     },
+}
+
+fn missing(peer: Option<&EngineName>, is_write: bool) -> String {
+    let Some(peer) = peer else {
+        return ", which is mapped read-only: read into other memory, or map it writable and register it again"
+            .to_owned();
+    };
+    let access = if is_write { "written" } else { "read" };
+    format!(" of peer `{peer}`, which does not let itself be {access}: it has to be registered with that right")
 }
 
 fn owner(peer: Option<&EngineName>) -> String {

@@ -22,6 +22,8 @@ use crate::peer_state::{PeerState, RemoteEntry};
 use crate::region::LocalRegion;
 use crate::shared::Shared;
 
+pub use penstock_core::plan::Side;
+
 pub use self::addressed::{AddressedPlan, Near};
 
 /// A validated move between this engine's memory and one peer's.

@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::plan::Near;
+use penstock::plan::{Near, Side};
 use penstock::{Cause, HostMemory, NoteId, Plan, PlanError, Rights, Span, Submit, SubmitError};
-use penstock_core::plan::Side;
 
 use crate::command::{Command, Reply};
 use crate::pattern::{self, Random};
