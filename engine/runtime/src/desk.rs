@@ -42,9 +42,31 @@ struct Kept {
     last: u64,
     blocks: BTreeMap<Ticket, Vec<Blocks>>,
     /// Blocks that are quarantined, and where the word is heard that releases them.
-    quarantined: BTreeMap<Ticket, Arc<AtomicBool>>,
+    quarantined: BTreeMap<Ticket, Arc<Word>>,
     /// How often something was let go that is not kept.
     strays: u64,
+}
+
+/// Where the desk says that what it has quarantined is quiet. Its blocks come back no sooner: until then it refuses them to others.
+#[derive(Debug, Default)]
+pub(crate) struct Word {
+    is_said: AtomicBool,
+    /// The engine has ended.
+    is_never_said: AtomicBool,
+}
+
+impl Word {
+    pub(crate) fn is_said(&self) -> bool {
+        self.is_said.load(Ordering::Acquire) // SYNC word: pairs with say()
+    }
+
+    pub(crate) fn is_never_said(&self) -> bool {
+        self.is_never_said.load(Ordering::Acquire) // SYNC never-said: pairs with fall_silent()
+    }
+
+    fn say(&self) {
+        self.is_said.store(true, Ordering::Release); // SYNC word: pairs with is_said()
+    }
 }
 
 impl DeskShell {
@@ -101,7 +123,7 @@ impl DeskShell {
         let blocks = kept.blocks.remove(&ticket);
         let word = kept.quarantined.remove(&ticket);
         match &word {
-            Some(word) => word.store(true, Ordering::Release), // SYNC word: pairs with Witness::has_settled()
+            Some(word) => word.say(),
             None => kept.strays += u64::from(blocks.is_none() && part_of(ticket.0) != RELAY),
         }
         drop(kept);
@@ -117,15 +139,22 @@ impl DeskShell {
     /// The blocks of a ticket, which is quarantined from now on, and where the word is heard that releases them.
     ///
     /// Berths of a relay are its own to keep: what is quarantined of them has no blocks here.
-    pub(crate) fn quarantine(&self, ticket: Ticket) -> Option<(Vec<Blocks>, Arc<AtomicBool>)> {
+    pub(crate) fn quarantine(&self, ticket: Ticket) -> Option<(Vec<Blocks>, Arc<Word>)> {
         let mut kept = self.kept();
         let blocks = match part_of(ticket.0) {
             RELAY => Vec::new(),
             _ => kept.blocks.remove(&ticket)?,
         };
-        let word = Arc::new(AtomicBool::new(false));
+        let word = Arc::new(Word::default());
         kept.quarantined.insert(ticket, Arc::clone(&word));
         Some((blocks, word))
+    }
+
+    /// The engine has ended: nothing more is said.
+    pub(crate) fn fall_silent(&self) {
+        for word in self.kept().quarantined.values() {
+            word.is_never_said.store(true, Ordering::Release); // SYNC never-said: pairs with is_never_said()
+        }
     }
 
     /// Looks whether the desk agrees with itself and with what is kept for it.

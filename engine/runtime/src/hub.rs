@@ -163,6 +163,7 @@ impl<E: Env> Hub<E> {
         } else {
             self.stop_threads();
         }
+        shared.desk.fall_silent();
         self.take_back_all(if within.is_some() { until } else { shared.env.now() + LAST_LOOK });
         shared.forget_all();
     }

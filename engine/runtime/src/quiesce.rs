@@ -24,6 +24,7 @@ use penstock_memory::{Blocks, OldPages, Region};
 use penstock_ring::Withdrawal;
 use penstock_transport::host::{Busy, Commons};
 
+use crate::desk::Word;
 use crate::hub::Hub;
 use crate::peer_state::PeerState;
 use crate::shared::{ControlCall, Shared};
@@ -134,8 +135,8 @@ pub(crate) enum Witness {
     Owner { peer: Arc<PeerState>, is_quiet: Box<dyn Fn() -> bool + Send + Sync> },
     /// A session that is over, until both sides have left it.
     Session { peer: Arc<PeerState> },
-    /// A peer that will say when it is done.
-    Word { peer: Arc<PeerState>, said: Arc<AtomicBool> },
+    /// A peer that will say when it is done, or whose end proves it: the desk hears both.
+    Word { peer: Arc<PeerState>, word: Arc<Word> },
     /// A fork of the engine's process: nothing can be proven from there.
     Fork,
 }
@@ -151,9 +152,8 @@ impl Witness {
             Self::Hands(are_empty) => are_empty(),
             Self::Owner { is_quiet, .. } => is_quiet(),
             Self::Session { peer } => peer.is_over(),
-            Self::Word { peer, said } => {
-                // SYNC word: pairs with DeskShell::let_go()
-                said.load(Ordering::Acquire) || (peer.ended().is_some() && peer.is_gone())
+            Self::Word { peer, word } => {
+                word.is_said() || (word.is_never_said() && peer.ended().is_some() && peer.is_gone())
             }
             Self::Fork => false,
         }
@@ -579,11 +579,11 @@ impl<E: Env> Shared<E> {
         why: &str,
         blocks: Vec<Blocks>,
         peers: Vec<Arc<PeerState>>,
-        said: &Arc<AtomicBool>,
+        word: &Arc<Word>,
     ) {
         let subject = Subject { label: why, region: None, extents: &[], keep: &Vec::new };
-        let word = |peer| Witness::Word { peer, said: Arc::clone(said) };
-        let witnesses: Vec<Witness> = peers.into_iter().map(word).collect();
+        let witness = |peer| Witness::Word { peer, word: Arc::clone(word) };
+        let witnesses: Vec<Witness> = peers.into_iter().map(witness).collect();
         self.ports[0].statistics.quarantines.add_shared(1);
         let blocks = if planted::is(Bug::QuarantineReleasedByHope) { Vec::new() } else { blocks };
         self.quarantine.insert(&subject, blocks, witnesses, self.env.now());

@@ -334,10 +334,10 @@ impl<E: Env> Control<E> {
 
     /// Keeps blocks from everybody until the desk has a proof, or the peer is gone.
     fn quarantine(&mut self, ticket: Ticket, peers: &[PeerKey], why: &'static str) {
-        // Who is not known any more touches nothing: what it had was proven quiet, or is quarantined by itself.
+        // Who is not known any more touches nothing: what it had was proven quiet, or is quarantined by itself. The desk will hear so.
         let known: Vec<_> = peers.iter().filter_map(|&peer| self.shared.peers.known(peer)).collect();
-        if let Some((blocks, word)) = self.shared.desk.quarantine(ticket)
-            && !known.is_empty()
+        if !known.is_empty()
+            && let Some((blocks, word)) = self.shared.desk.quarantine(ticket)
         {
             self.shared.quarantine_until_told(why, blocks, known, &word);
         }

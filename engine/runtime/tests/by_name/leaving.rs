@@ -10,12 +10,12 @@ use penstock::{Blocks, Engine, SystemEnv};
 use rustix::net::{Shutdown, getpeername, getsockname, shutdown};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use crate::ends::{End, Folder, PATIENCE, UUID};
+use crate::ends::{BLOCKS, End, Folder, PATIENCE, UUID};
 
 const TOKENS: u64 = 100;
 
 /// Turns an engine until this is so.
-fn turn_until(what: &str, engines: &[&Engine], is_so: impl Fn() -> bool) {
+fn turn_until(what: &str, engines: &[&Engine], mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
     while !is_so() {
         assert!(since.elapsed() < PATIENCE, "{what}");
@@ -152,4 +152,23 @@ fn a_lease_counts_that_was_given_back_before_the_lane_is_seen_to_break() {
     assert_eq!(input.status(), Status::Transferring, "it does not know whether its lease stood");
     turned.hang_up(Shutdown::Both, |_| true);
     turned.assert_ends_well();
+}
+
+#[test]
+fn blocks_come_back_no_sooner_than_others_may_have_them() {
+    let turned = Turned::begun(false);
+    turned.hang_up(Shutdown::Both, |_| true);
+    let Turned { _folder, source: _source, sink, output: _output, input, blocks, .. } = turned;
+    let (transfer, request) = (TransferId::mint(UUID, 2, 0).unwrap(), RequestId::new("cmpl-c").unwrap());
+    let other = sink.engine.produce(transfer, &request, Send::from(&sink.layout)).unwrap();
+    drop((input, blocks));
+    let mut all = None;
+    turn_until("they are free", &[], || {
+        sink.engine.progress().unwrap();
+        // Whoever asks what is quarantined may be the first to see that it is not any more.
+        let _ = sink.engine.quarantined();
+        all = sink.pool.take(BLOCKS as usize).ok();
+        all.is_some()
+    });
+    other.chunk(&all.unwrap(), u64::from(BLOCKS * sink.tokens), true).unwrap();
 }

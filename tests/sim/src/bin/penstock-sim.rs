@@ -210,6 +210,9 @@ fn many(options: &Options) -> ExitCode {
                                 stop.store(true, Ordering::Relaxed);
                             }
                             let place = place_of(&violated);
+                            if options.expect.is_none() {
+                                eprintln!("seed {seed} breaks {violated}{place}");
+                            }
                             tally.broken.push((seed, violated, place));
                         }
                     }

@@ -24,23 +24,29 @@ const COMMAND_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Runs so many seeds from 0 on, then fresh ones, then the planted bugs; ends with the sum of all.
 pub(crate) fn sim(root: &Path, seeds: &str) -> Result<bool, String> {
-    let mut tally = run_seeds(root, &["--seeds", seeds])?;
+    let mut broken = Vec::new();
+    let mut tally = run_seeds(root, &["--seeds", seeds], &mut broken)?;
     let (base, fresh) = (fresh_base(RandomState::new().hash_one(seeds)), FRESH_SEEDS.to_string());
     println!("{fresh} fresh seeds from {base} on; all of them again: penstock-sim --from {base} --seeds {fresh}");
-    tally += run_seeds(root, &["--from", &base.to_string(), "--seeds", &fresh])?;
+    tally += run_seeds(root, &["--from", &base.to_string(), "--seeds", &fresh], &mut broken)?;
     tally += find_planted(root, &[])?;
+    // The planted bugs have said much since.
+    broken.iter().for_each(|line| println!("{line}"));
     println!("{tally}");
     Ok(tally.is_good())
 }
 
-/// Runs the simulation with these options, and counts what it says to have run.
-fn run_seeds(root: &Path, options: &[&str]) -> Result<Tally, String> {
+/// Runs the simulation with these options, counts what it says to have run, and keeps what it says of seeds that fail.
+fn run_seeds(root: &Path, options: &[&str], broken: &mut Vec<String>) -> Result<Tally, String> {
     let mut tally = Tally::default();
     let arguments = ["run", "--quiet", "--locked", "--release", "-p", "penstock-simulation", "--bin", "penstock-sim"];
     let mut command = Command::new(cargo());
     command.current_dir(root).args(arguments).arg("--").args(options);
     let ended = process::run(&mut command, COMMAND_TIME_MAX, |line| {
         println!("{line}");
+        if line.starts_with("seed ") {
+            broken.push(line.to_owned());
+        }
         tally += Tally::of_sum(line).unwrap_or_default();
     })?;
     if !ended.is_success() && tally.failed == 0 {
