@@ -87,6 +87,29 @@ fn a_frozen_owner_that_has_begun_nothing_gets_nothing_and_the_answer_is_immediat
     owner.finish();
 }
 
+/// Those that wait for a slot end by theirs, too: what the first ones give up makes room for them, which nobody uses.
+#[test]
+fn every_transfer_to_a_frozen_owner_ends_by_its_deadline() {
+    for progress in [Progress::Adaptive, Progress::Inline] {
+        let folder = Folder::new("bounce-late");
+        let owner = Owner::start(CHILD, folder.path(), "owner");
+        let (engine, near) = writer(folder.path(), progress);
+        let peer = meet(&engine, &owner);
+        let plan = whole(&near, &peer);
+        owner.freeze();
+        let within = |number: u64| Duration::from_millis(50 + 5 * (number % 7));
+        let late: Vec<_> = (0..40).map(|number| submit(&peer, &plan, Submit::new().within(within(number)))).collect();
+        for (number, transfer) in late.iter().enumerate() {
+            let ended =
+                transfer.wait_within(SLACK).unwrap_or_else(|| panic!("{progress:?}: {number} goes on: {engine:?}"));
+            assert_eq!(ended.unwrap_err().cause, Cause::DeadlineExceeded, "{progress:?}: {number}");
+        }
+        owner.thaw();
+        drop((late, plan, peer, near, engine));
+        owner.finish();
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Cancel,

@@ -446,35 +446,22 @@ impl<E: Env> Worker<E> {
         if now < self.next_deadline {
             return;
         }
-        let mut next = Moment::NEVER;
+        let is_late = |active: &Active| active.deadline <= now;
         for class in 0..2 {
-            let mut place = 0;
-            while place < self.active[class].len() {
-                let deadline = self.active[class][place].deadline;
-                if deadline <= now {
-                    let active = self.active[class].remove(place).expect("the place is inside");
-                    self.give_up(active, Stage::Move, Cause::DeadlineExceeded, GivenUp::Fully);
-                } else {
-                    next = next.min(deadline);
-                    place += 1;
-                }
+            while let Some(place) = self.active[class].iter().position(is_late) {
+                let active = self.active[class].remove(place).expect("the place is inside");
+                self.give_up(active, Stage::Move, Cause::DeadlineExceeded, GivenUp::Fully);
             }
         }
         let late = Some((Stage::Move, Failure::from(Cause::DeadlineExceeded), GivenUp::Fully));
-        self.give_up_waiting(|_, active| late.filter(|_| active.deadline <= now));
-        next = self.waiting.iter().fold(next, |next, active| next.min(active.deadline));
-        let mut place = 0;
-        while place < self.notifying.len() {
-            let deadline = self.notifying[place].deadline;
-            if deadline <= now {
-                let active = self.notifying.remove(place).expect("the place is inside");
-                self.fail(active, Stage::Notify, Cause::DeadlineExceeded);
-            } else {
-                next = next.min(deadline);
-                place += 1;
-            }
+        self.give_up_waiting(|_, active| late.filter(|_| is_late(active)));
+        while let Some(place) = self.notifying.iter().position(is_late) {
+            let active = self.notifying.remove(place).expect("the place is inside");
+            self.fail(active, Stage::Notify, Cause::DeadlineExceeded);
         }
-        self.next_deadline = next;
+        // Of all, at the end: what one gives up makes room in a lane, and another goes on from where it waited.
+        let all = self.active.iter().flatten().chain(&self.waiting).chain(&self.notifying);
+        self.next_deadline = all.map(|active| active.deadline).min().unwrap_or(Moment::NEVER);
     }
 
     /// Gives a transfer that survived its first turn here a deadline, counted from now.
