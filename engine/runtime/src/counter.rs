@@ -127,8 +127,10 @@ impl<E: Env> Counter<E> {
         }
         let env = &self.hub.shared.env;
         let until = env.now() + within;
+        let is_closing = || self.hub.shared.is_closing();
         if self.hub.is_inline() {
-            return self.hub.wait_until(until, || self.value() >= count);
+            self.hub.wait_until(until, || self.value() >= count || is_closing());
+            return self.value() >= count;
         }
         let cell = self.cell();
         loop {
@@ -137,7 +139,7 @@ impl<E: Env> Counter<E> {
                 return true;
             }
             let left = until.since(env.now());
-            if left.is_zero() {
+            if left.is_zero() || is_closing() {
                 return false;
             }
             cell.add_waiter();

@@ -342,18 +342,23 @@ impl<E: Env> Engine<E> {
 
     /// Takes all notifications that have arrived, in the order they did, and answers how many.
     pub fn notifications(&self, taken: &mut Vec<Notification>) -> usize {
+        self.notifications_at_most(taken, usize::MAX)
+    }
+
+    /// The same, no more than so many: the others stay.
+    pub fn notifications_at_most(&self, taken: &mut Vec<Notification>, most: usize) -> usize {
         if self.hub.shared.is_inherited() {
             return 0; // They are the parent's to take.
         }
         let shared = &self.hub.shared;
-        shared.inbox.take(taken, |starved| {
+        shared.inbox.take(taken, most, |starved| {
             for port in &shared.ports {
                 port.call(crate::shared::WorkerCall::Look { party: starved.party });
             }
         })
     }
 
-    /// Waits until there is a notification to take, at most so long. Answers whether there is.
+    /// Waits until there is a notification to take, at most so long, and not longer than the engine runs. Answers whether there is.
     pub fn wait_notification(&self, within: Duration) -> bool {
         if self.hub.shared.is_inherited() {
             return false;
@@ -361,9 +366,10 @@ impl<E: Env> Engine<E> {
         let shared = &self.hub.shared;
         if self.hub.is_inline() {
             let until = shared.env.now() + within;
-            return self.hub.wait_until(until, || !shared.inbox.is_empty());
+            self.hub.wait_until(until, || !shared.inbox.is_empty() || shared.is_closing());
+            return !shared.inbox.is_empty();
         }
-        shared.inbox.sleep(within)
+        shared.inbox.sleep(within, || shared.is_closing())
     }
 
     /// Which of these transfers have ended, each by its place in the list, and how; `ended` is emptied first. One look at each; an inline
@@ -446,9 +452,9 @@ impl<E: Env> Engine<E> {
     /// caller's own must not be reused before [`Quarantined::is_released`] says so, which needs no engine any more. What Penstock
     /// owns (pools, [`HostMemory::from_vec`]) is kept by the answer, and leaked with a warning if the answer is dropped before.
     /// Dropping the engine does the same within `session.shutdown_timeout_ms` and tells nobody: so close it where memory of your own
-    /// is registered.
+    /// is registered. Calls that other threads wait in end with [`Cause::EngineClosed`], or say that what they wait for has not come.
     #[must_use = "what is quarantined may not be reused"]
-    pub fn close(self, within: Duration) -> Vec<Quarantined> {
+    pub fn close(&self, within: Duration) -> Vec<Quarantined> {
         if self.hub.shared.is_inherited() {
             return Vec::new();
         }

@@ -142,6 +142,7 @@ impl<E: Env> Hub<E> {
         if shared.closing.swap(true, std::sync::atomic::Ordering::AcqRel) || self.shared.is_inherited() {
             return;
         }
+        shared.inbox.wake_all();
         let (now, patience) = (shared.env.now(), shared.config.session.shutdown_timeout());
         // Goodbyes need some of the time.
         let (ended_by, until) = match within {

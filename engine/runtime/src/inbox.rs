@@ -69,10 +69,15 @@ impl Inbox {
 
     /// Appends all that are there to `taken` and gives their credits back. Calls `starved` for a
     /// sender that may have been waiting for them.
-    pub(crate) fn take(&self, taken: &mut Vec<Notification>, mut starved: impl FnMut(&PeerState)) -> usize {
+    pub(crate) fn take(
+        &self,
+        taken: &mut Vec<Notification>,
+        most: usize,
+        mut starved: impl FnMut(&PeerState),
+    ) -> usize {
         let mut held = self.lock();
-        let count = held.len();
-        for Held { notification, sender } in held.drain(..) {
+        let count = held.len().min(most);
+        for Held { notification, sender } in held.drain(..count) {
             taken.push(notification);
             let was_short = sender.inbox_credits.available() == 0;
             sender.inbox_credits.give_back(1).expect("a credit was taken when the notification was put in");
@@ -84,13 +89,20 @@ impl Inbox {
     }
 
     /// Sleeps until there is a notification or the time is over. Answers whether there is one.
-    pub(crate) fn sleep(&self, within: Duration) -> bool {
+    pub(crate) fn sleep(&self, within: Duration, is_over: impl Fn() -> bool) -> bool {
         let held = self.lock();
         let (held, _) = self
             .arrived
-            .wait_timeout_while(held, within, |held| held.is_empty())
+            .wait_timeout_while(held, within, |held| held.is_empty() && !is_over())
             .unwrap_or_else(PoisonError::into_inner);
         !held.is_empty()
+    }
+
+    /// Wakes all who sleep.
+    pub(crate) fn wake_all(&self) {
+        // Whoever is about to sleep has the lock until it does.
+        drop(self.lock());
+        self.arrived.notify_all();
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -401,6 +401,14 @@ impl PeerState {
         book.by_address.find(address, bytes, stands).cloned()
     }
 
+    /// Whether a region is known to have these bytes, of which it is not known now whether it still stands: the peer's news are under way.
+    pub(crate) fn is_news_under_way_at(&self, address: u64, bytes: u64) -> bool {
+        let book = self.book();
+        let is_it =
+            |entry: &Arc<RemoteEntry>| matches!(self.stands(&book, entry), Err(RegionError::NewsUnderWay { .. }));
+        book.by_address.find(address, bytes, is_it).is_some()
+    }
+
     /// A region close to an address that none covers.
     pub(crate) fn nearest_region(&self, address: u64) -> Option<Arc<RemoteEntry>> {
         self.book().by_address.nearest(address).cloned()
@@ -463,10 +471,11 @@ impl PeerState {
             }
             _ => return Err(gone()),
         }
-        if self.sight.deregistered() <= book.revision {
+        let is_untouched = || self.sight.is_untouched_since(entry.news.id, book.revision);
+        if self.sight.deregistered() <= book.revision || is_untouched() {
             return Ok(());
         }
-        // Something was deregistered that the announcements do not reflect yet: is it this one?
+        // Something of it was withdrawn that the announcements do not reflect yet: is it all of it?
         let Ok(since) = self.sight.withdrawals_since(book.revision) else {
             return Err(RegionError::NewsUnderWay { peer: self.name.clone() });
         };

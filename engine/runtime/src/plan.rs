@@ -13,7 +13,7 @@ use penstock_memory::fork::Maker;
 use penstock_memory::{Blocks, Region, Window};
 use penstock_ring::Withdrawal;
 use penstock_ring::gate::Withdrawals;
-use penstock_transport::host::{is_renewal, withdrawn_bytes};
+use penstock_transport::host::{PostsView, is_renewal, withdrawn_bytes};
 use penstock_transport::{Batch, RemoteMemory, Revisions};
 
 use crate::error::{PlanError, RegionError};
@@ -128,34 +128,39 @@ impl PlanInner {
 
     #[cold]
     fn look_for_renewals(&self, expected: Revisions) -> Result<(), Cause> {
-        let theirs = self.peer.sight.withdrawals_since(expected.there).map_err(|_| Cause::PlanTooOld)?;
+        let Ok(theirs) = self.peer.sight.withdrawals_since(expected.there) else {
+            return self.remote_regions_untouched(expected.there);
+        };
         match theirs.list.iter().any(|gone| is_renewal(gone) && self.is_remote(gone)) {
             true => Err(Cause::MemoryRenewed),
             false => Ok(()),
         }
     }
 
-    /// Whether the regions of this engine stand, where the log does not reach back to the plan and nothing but whole regions was withdrawn
-    /// since.
+    /// Whether nothing of this engine's regions was withdrawn since: asked where the log does not reach back to the plan.
     #[cold]
-    fn local_regions_stand(&self) -> Result<(), Cause> {
+    fn local_regions_untouched(&self, here: &PostsView, since: u64) -> Result<(), Cause> {
         let mut sections = self.shape.sections().iter().zip(&self.regions);
-        let stands = |(section, (region, _)): (&Section, &Regions)| {
-            region.is_live() && region.generation() == section.local().generation
-        };
-        if sections.all(stands) { Ok(()) } else { Err(Cause::RevokedHere) }
+        let touched = sections.find(|(section, _)| !here.is_untouched_since(section.local().region.0, since));
+        match touched {
+            None => Ok(()),
+            Some((section, (region, _))) if region.is_live() && region.generation() == section.local().generation => {
+                Err(Cause::PlanTooOld)
+            }
+            Some(_) => Err(Cause::RevokedHere),
+        }
     }
 
     /// The same of the peer's.
     #[cold]
-    fn remote_regions_stand(&self) -> Result<(), Cause> {
-        self.regions.iter().try_for_each(|(_, entry)| {
-            self.peer.check_standing(entry).map_err(|error| match error {
-                RegionError::Renewed { .. } => Cause::MemoryRenewed,
-                // More is under way than the log keeps.
-                RegionError::NewsUnderWay { .. } => Cause::PlanTooOld,
-                _ => Cause::RevokedByPeer,
-            })
+    fn remote_regions_untouched(&self, since: u64) -> Result<(), Cause> {
+        let touched = self.regions.iter().find(|(_, entry)| !self.peer.sight.is_untouched_since(entry.news.id, since));
+        let Some((_, entry)) = touched else { return Ok(()) };
+        Err(match self.peer.check_standing(entry) {
+            Err(RegionError::Renewed { .. }) => Cause::MemoryRenewed,
+            // It stands, but whether what was revoked of it is the plan's nobody can say any more.
+            Ok(()) | Err(RegionError::NewsUnderWay { .. }) => Cause::PlanTooOld,
+            Err(_) => Cause::RevokedByPeer,
         })
     }
 
@@ -428,24 +433,17 @@ fn flatten(shape: &Shape) -> Box<[Span]> {
 
 /// Whether memory withdrawn since `expected` concerns the plan: the cause to end with, or the
 /// revisions up to which it does not.
-pub(crate) fn check_withdrawn(
-    plan: &PlanInner,
-    here: &penstock_transport::host::PostsView,
-    expected: Revisions,
-) -> Result<Revisions, Cause> {
+pub(crate) fn check_withdrawn(plan: &PlanInner, here: &PostsView, expected: Revisions) -> Result<Revisions, Cause> {
     let sight = &plan.peer.sight;
     // Read first: what is withdrawn from here on is looked at once more.
     let now = Revisions { here: here.revision(), there: sight.revision() };
     let nothing = |revision| Withdrawals { revision, list: Vec::new() };
-    let ours = here.withdrawals_since(expected.here).or_else(|_| match here.has_revoked_since(expected.here) {
-        true => Err(Cause::PlanTooOld),
-        false => plan.local_regions_stand().map(|()| nothing(now.here)),
-    })?;
-    let theirs =
-        sight.withdrawals_since(expected.there).or_else(|_| match sight.has_revoked_since(expected.there) {
-            true => Err(Cause::PlanTooOld),
-            false => plan.remote_regions_stand().map(|()| nothing(now.there)),
-        })?;
+    let ours = here
+        .withdrawals_since(expected.here)
+        .or_else(|_| plan.local_regions_untouched(here, expected.here).map(|()| nothing(now.here)))?;
+    let theirs = sight
+        .withdrawals_since(expected.there)
+        .or_else(|_| plan.remote_regions_untouched(expected.there).map(|()| nothing(now.there)))?;
     let is_local = |gone: &Withdrawal| {
         let (region, generation) = (RegionId(gone.region), Generation(gone.generation));
         plan.shape.touches_local(region, generation, gone.offset, withdrawn_bytes(gone))

@@ -4,7 +4,7 @@
 //! other, so what is known here is as old as the last word that came; then the peer itself checks
 //! every operation before it touches a byte, and nothing here has to be proven about it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +13,7 @@ use penstock_core::plan::RegionKey;
 use penstock_ring::gate::Withdrawals;
 use penstock_ring::{Lapped, Life, Withdrawal};
 
-use crate::host::{Busy, PeerCommons, WHOLE_REGION, Withdrawn, is_renewal, stands_after};
+use crate::host::{Busy, PeerCommons, REGION_WORDS, WHOLE_REGION, Withdrawn, is_renewal, stands_after};
 use crate::lane::CounterRef;
 
 /// What this engine can see of a peer.
@@ -53,8 +53,17 @@ struct Copied {
     steps: VecDeque<Withdrawal>,
     /// The revision of its last deregistration of a whole region, or renewal of a part of one.
     deregistered: u64,
-    /// The same of the last withdrawal of anything but a whole region. What was not told may have been one.
-    revoked: u64,
+    /// By region, the revision of the last withdrawal of anything of it.
+    last: HashMap<u32, u64>,
+    /// The revision up to which withdrawals were not told, of whichever regions.
+    untold: u64,
+}
+
+impl Copied {
+    fn is_untouched_since(&self, region: u32, since: u64) -> bool {
+        let last = self.last.get(&(region % REGION_WORDS as u32)).copied().unwrap_or_default();
+        last.max(self.untold) <= since
+    }
 }
 
 impl Told {
@@ -75,16 +84,15 @@ impl Told {
         let mut log = self.log();
         if self.copied.load(Ordering::Relaxed) != since {
             log.steps.clear();
-            log.revoked = log.revoked.max(since);
+            log.untold = log.untold.max(since);
         }
         for (step, withdrawal) in list.enumerate() {
+            let revision = since.saturating_add(step as u64 + 1);
             if withdrawal.len == WHOLE_REGION || is_renewal(&withdrawal) {
                 // Before the revision below: who finds that and then looks here, under the lock, finds this too.
-                log.deregistered = log.deregistered.max(since.saturating_add(step as u64 + 1));
+                log.deregistered = log.deregistered.max(revision);
             }
-            if withdrawal.len != WHOLE_REGION {
-                log.revoked = log.revoked.max(since.saturating_add(step as u64 + 1));
-            }
+            log.last.insert(withdrawal.region % REGION_WORDS as u32, revision);
             log.steps.push_back(withdrawal);
         }
         let excess = log.steps.len().saturating_sub(WITHDRAWALS_KEPT);
@@ -108,7 +116,7 @@ impl Told {
         key: RegionKey,
         extents: impl Iterator<Item = (u64, u64)> + Clone,
     ) -> Result<(), Withdrawn> {
-        stands_after(self.withdrawals_since(since), key, extents)
+        stands_after(self.withdrawals_since(since), || self.log().is_untouched_since(key.region.0, since), key, extents)
     }
 
     fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
@@ -158,11 +166,12 @@ impl Sight {
         }
     }
 
-    /// Whether the peer may have withdrawn anything but whole regions after revision `since`.
-    pub fn has_revoked_since(&self, since: u64) -> bool {
+    /// Whether the peer has withdrawn nothing of this region after revision `since`, as far as it is known here: the answer where its log
+    /// does not reach back. It may be false where that was another region's.
+    pub fn is_untouched_since(&self, region: u32, since: u64) -> bool {
         match self {
-            Self::Shared(commons) => commons.posts.has_revoked_since(since),
-            Self::Told(told) | Self::Fenced(told, _) => told.log().revoked > since,
+            Self::Shared(commons) => commons.posts.is_untouched_since(region, since),
+            Self::Told(told) | Self::Fenced(told, _) => told.log().is_untouched_since(region, since),
         }
     }
 

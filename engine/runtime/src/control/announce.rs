@@ -12,7 +12,7 @@ use penstock_ring::Withdrawal;
 use penstock_ring::gate::Withdrawals;
 use penstock_session::frame::LABEL_BYTES_MAX;
 use penstock_session::{CounterNews, Frame, RegionNews, Regions, RegionsGone, Said, Withdrawn};
-use penstock_transport::host::{PostsView, WHOLE_REGION};
+use penstock_transport::host::Posts;
 use penstock_transport::{Exported, Tokens};
 
 use super::connection::Broken;
@@ -24,10 +24,6 @@ use crate::peer_state::PeerState;
 const PATH_BYTES_MAX: usize = 256;
 /// Regions in one frame; each may carry a descriptor.
 const REGIONS_PER_FRAME: usize = FRAME_TOKENS_MAX;
-/// Steps at the end of the log that are looked at while others may be added.
-const LOG_END: u64 = WITHDRAWALS_KEPT as u64 / 2;
-/// The most steps that are told without what they withdrew.
-const STEPS_MADE_UP_MAX: usize = 64 * WITHDRAWALS_KEPT;
 /// Counters in one frame.
 const COUNTERS_PER_FRAME: usize = 512;
 
@@ -91,7 +87,7 @@ impl<E: Env> Control<E> {
         let revision = shared.renewals.announceable(shared.commons.posts.view().revision());
         let mut sent = Ok(());
         if !peer.sight.can_write() {
-            for frame in announced.next_withdrawals(shared.commons.posts.view()) {
+            for frame in announced.next_withdrawals(&shared.commons.posts) {
                 sent = sent.and_then(|()| connection.send(&frame, Vec::new()));
             }
         }
@@ -177,14 +173,13 @@ impl Announced {
     }
 
     /// What was withdrawn since the last time; at the first time, how far it has come.
-    fn next_withdrawals(&mut self, view: &PostsView) -> Vec<Frame> {
-        let now = view.revision();
+    fn next_withdrawals(&mut self, posts: &Posts) -> Vec<Frame> {
+        let now = posts.view().revision();
         let since = self.log.unwrap_or(now);
         // Who is too far behind begins anew, and finds its older plans too old.
-        let (since, new) = match view.withdrawals_since(since) {
+        let (since, new) = match posts.withdrawals_since(since) {
             Ok(new) => (since, new),
-            Err(_) => whole_regions_since(since, view)
-                .map_or((now, Withdrawals { revision: now, list: Vec::new() }), |new| (since, new)),
+            Err(_) => (now, Withdrawals { revision: now, list: Vec::new() }),
         };
         self.log = Some(new.revision);
         let told = |step: &Withdrawal| (step.region, step.generation, step.offset, step.len);
@@ -204,19 +199,6 @@ impl Announced {
         self.counters.extend(fresh.iter().map(|counter| (counter.id, counter.generation)));
         fresh.chunks(COUNTERS_PER_FRAME).map(|part| Frame::Counters(part.to_vec())).collect()
     }
-}
-
-/// What was withdrawn after `since`, where that is more than the log keeps: if it was whole regions alone, the steps that are
-/// lost are told as the end of none. Which regions are gone the peer is told by itself, and its plans over others go on.
-fn whole_regions_since(since: u64, view: &PostsView) -> Option<Withdrawals> {
-    let kept = view.withdrawals_since(view.revision().saturating_sub(LOG_END)).ok()?;
-    let lost = usize::try_from((kept.revision - kept.list.len() as u64).checked_sub(since)?).ok()?;
-    if lost > STEPS_MADE_UP_MAX || view.has_revoked_since(since) {
-        return None;
-    }
-    let none = Withdrawal { region: u32::MAX, generation: 0, offset: 0, len: WHOLE_REGION };
-    let list = std::iter::repeat_n(none, lost).chain(kept.list).collect();
-    Some(Withdrawals { revision: kept.revision, list })
 }
 
 /// A region in words, and its descriptors: its own first.

@@ -116,6 +116,9 @@ impl<'a, E: Env> AddressedPlan<'a, E> {
                 let near = shared.registry.nearest(address);
                 (covers.map(|region| Near::local(&region)), near.map(|region| Near::local(&region)), None)
             }
+            Side::Remote if peer.is_news_under_way_at(address, bytes) => {
+                return RegionError::NewsUnderWay { peer: peer.name.clone() }.into();
+            }
             Side::Remote => {
                 let covers = peer.region_at(address, bytes, |_| true);
                 let near = peer.nearest_region(address);

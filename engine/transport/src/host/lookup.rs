@@ -53,16 +53,18 @@ pub fn still_stands(
     if view.revision() == since {
         return Ok(());
     }
-    stands_after(view.withdrawals_since(since), key, extents)
+    stands_after(view.withdrawals_since(since), || view.is_untouched_since(key.region.0, since), key, extents)
 }
 
-/// Whether none of these withdrawals concerns these extents of a region.
+/// Whether none of these withdrawals concerns these extents of a region. Where the log does not reach back, it is asked whether the region
+/// is untouched.
 pub(crate) fn stands_after(
     withdrawals: Result<Withdrawals, Lapped>,
+    is_untouched: impl FnOnce() -> bool,
     key: RegionKey,
     extents: impl Iterator<Item = (u64, u64)> + Clone,
 ) -> Result<(), Withdrawn> {
-    let Ok(after) = withdrawals else { return Err(Withdrawn::Unknown) };
+    let Ok(after) = withdrawals else { return if is_untouched() { Ok(()) } else { Err(Withdrawn::Unknown) } };
     match concerning(&after.list, key, extents) {
         None => Ok(()),
         Some(gone) if is_renewal(gone) => Err(Withdrawn::Renewed),

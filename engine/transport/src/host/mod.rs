@@ -21,5 +21,6 @@ pub use lane::{CopyLane, CopyLaneParts, HandOverQueues, HandOvers};
 pub(crate) use lookup::stands_after;
 pub use lookup::{LastRegion, Withdrawn, still_stands};
 pub use mail::{Mail, MailView, mail_bytes};
+pub(crate) use posts::REGION_WORDS;
 pub use posts::{Busy, Posts, PostsView, WHOLE_REGION, is_renewal, posts_bytes, withdrawn_bytes};
 pub use rings::{InboundRings, OutboundRing, ring_segment_bytes};

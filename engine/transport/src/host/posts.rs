@@ -4,14 +4,16 @@
 //! can raise or clear a hazard, or withdraw memory.
 //!
 //! ```text
-//! line 0     revision of the last deregistration or renewal; one more than that of the last withdrawal of anything but a whole region
+//! line 0     revision of the last deregistration or renewal
 //! lines      departures: for each party, how many sessions at that place have ended here
 //! lines      gate: revision and the log of withdrawals
 //! lines      life: the lock that the kernel marks when the engine's thread dies
+//! lines      by region, modulo their number: the revision of the last withdrawal of anything of it
 //! lines      hazards, one for each (party, worker)
 //! ```
 
-use std::sync::Mutex;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use penstock_core::limits::{LINE_BYTES, PEERS_MAX, WITHDRAWALS_KEPT};
 use penstock_memory::{LifeError, LifeLock, MemoryError, Segment};
@@ -25,14 +27,20 @@ use penstock_ring::{
 
 use crate::link::JoinError;
 
-const REVOKED_OFFSET: usize = 8;
 const DEPARTURES_OFFSET: usize = LINE_BYTES;
 const GATE_OFFSET: usize = (DEPARTURES_OFFSET + PEERS_MAX * 8).next_multiple_of(LINE_BYTES);
 const LIFE_OFFSET: usize = (GATE_OFFSET + GateWriter::BYTES).next_multiple_of(LINE_BYTES);
-const HAZARDS_OFFSET: usize = (LIFE_OFFSET + LIFE_BYTES).next_multiple_of(LINE_BYTES);
+const LAST_OFFSET: usize = (LIFE_OFFSET + LIFE_BYTES).next_multiple_of(LINE_BYTES);
+const HAZARDS_OFFSET: usize = (LAST_OFFSET + REGION_WORDS * 8).next_multiple_of(LINE_BYTES);
 
 const _: () = assert!(GATE_ENTRIES == WITHDRAWALS_KEPT, "the limit is what the log keeps");
 const _: () = assert!(HAZARD_BYTES == LINE_BYTES, "hazards are laid out a line each");
+
+/// Withdrawals that the owner itself remembers, to tell peers that cannot look: a peer that misses more finds its older plans too old.
+const TOLD_MAX: usize = 64 * WITHDRAWALS_KEPT;
+
+/// Words for the last withdrawals of regions. Regions that share one are taken for touched where only the other was.
+pub(crate) const REGION_WORDS: usize = 4096;
 
 /// The length of a withdrawal that takes a whole region back for good.
 pub const WHOLE_REGION: u64 = u64::MAX;
@@ -60,6 +68,10 @@ fn departures_offset(party: u32) -> usize {
     DEPARTURES_OFFSET + party as usize * 8
 }
 
+fn last_offset(region: u32) -> usize {
+    LAST_OFFSET + region as usize % REGION_WORDS * 8
+}
+
 fn hazard_offset(workers: usize, party: u32, worker: usize) -> usize {
     HAZARDS_OFFSET + (party as usize * workers + worker) * LINE_BYTES
 }
@@ -69,10 +81,15 @@ pub struct Posts {
     segment: Segment,
     place: Place,
     workers: usize,
-    gate: Mutex<GateWriter>,
+    gate: Mutex<Gate>,
     deregistered: Publisher,
-    revoked: Publisher,
     view: PostsView,
+}
+
+struct Gate {
+    writer: GateWriter,
+    /// The end of the log, more of it than peers see.
+    told: VecDeque<Withdrawal>,
 }
 
 impl Posts {
@@ -80,12 +97,11 @@ impl Posts {
     pub fn create(workers: usize) -> Result<Self, MemoryError> {
         let segment = Segment::create_owner_writes_only("penstock-posts", posts_bytes(workers) as u64)?;
         let place = segment.place();
-        let gate = GateWriter::mapped(&place, GATE_OFFSET).expect("the gate lies inside the segment");
+        let writer = GateWriter::mapped(&place, GATE_OFFSET).expect("the gate lies inside the segment");
         let deregistered = Publisher::mapped(&place, 0).expect("the segment has a first word");
-        let revoked = Publisher::mapped(&place, REVOKED_OFFSET).expect("the segment has a first line");
-        revoked.publish(1);
         let view = PostsView::over(place.clone(), workers).expect("these are our own, whole posts");
-        Ok(Self { segment, place, workers, gate: Mutex::new(gate), deregistered, revoked, view })
+        let gate = Mutex::new(Gate { writer, told: VecDeque::new() });
+        Ok(Self { segment, place, workers, gate, deregistered, view })
     }
 
     /// The segment, to be passed to peers.
@@ -101,28 +117,49 @@ impl Posts {
 
     /// Withdraws memory: whoever copies from now on, by the returned revision, will see it.
     pub fn withdraw(&self, withdrawals: &[Withdrawal]) -> u64 {
-        let mut gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        self.revoked.publish(gate.revision() + withdrawals.len() as u64 + 1);
-        gate.withdraw(withdrawals)
+        self.take_back(&mut self.gate(), withdrawals)
+    }
+
+    /// Who finds the new revision finds the words of the regions, too.
+    fn take_back(&self, gate: &mut Gate, withdrawals: &[Withdrawal]) -> u64 {
+        for (revision, withdrawal) in (gate.writer.revision() + 1..).zip(withdrawals) {
+            let word = Publisher::mapped(&self.place, last_offset(withdrawal.region));
+            word.expect("the words lie inside the segment").publish(revision);
+            gate.told.push_back(*withdrawal);
+        }
+        let excess = gate.told.len().saturating_sub(TOLD_MAX);
+        gate.told.drain(..excess);
+        gate.writer.withdraw(withdrawals)
+    }
+
+    /// What was withdrawn after revision `since`, as the owner remembers it, which is longer than what peers can look up.
+    pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
+        let gate = self.gate();
+        let revision = gate.writer.revision();
+        let missed = usize::try_from(revision.wrapping_sub(since)).ok().filter(|missed| *missed <= gate.told.len());
+        let missed = missed.ok_or(Lapped { known: since, found: revision })?;
+        Ok(Withdrawals { revision, list: gate.told.range(gate.told.len() - missed..).copied().collect() })
+    }
+
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Withdraws a whole region for good.
     pub fn withdraw_region(&self, region: u32, generation: u32) -> u64 {
-        let mut gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut gate = self.gate();
         // Published first: who finds the new revision finds this too, and knows the region is gone.
-        self.deregistered.publish(gate.revision() + 1);
-        gate.withdraw(&[Withdrawal { region, generation, offset: 0, len: WHOLE_REGION }])
+        self.deregistered.publish(gate.writer.revision() + 1);
+        self.take_back(&mut gate, &[Withdrawal { region, generation, offset: 0, len: WHOLE_REGION }])
     }
 
     /// Withdraws ranges, given as (offset, length), that get fresh memory.
     pub fn withdraw_renewed(&self, region: u32, generation: u32, ranges: &[(u64, u64)]) -> u64 {
-        let mut gate = self.gate.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut gate = self.gate();
         // As for a whole region: whoever builds a plan has to look into the log until the news has come.
-        let revision = gate.revision() + ranges.len() as u64;
-        self.deregistered.publish(revision);
-        self.revoked.publish(revision + 1);
+        self.deregistered.publish(gate.writer.revision() + ranges.len() as u64);
         let withdrawal = |&(offset, len)| Withdrawal { region, generation, offset, len: len | RENEWED };
-        gate.withdraw(&ranges.iter().map(withdrawal).collect::<Vec<_>>())
+        self.take_back(&mut gate, &ranges.iter().map(withdrawal).collect::<Vec<_>>())
     }
 
     /// All workers have left the session at this place: none of them copies for it any more.
@@ -151,7 +188,6 @@ pub struct PostsView {
     workers: usize,
     gate: GateReader,
     deregistered: Published,
-    revoked: Published,
     life: LifeView,
 }
 
@@ -171,10 +207,8 @@ impl PostsView {
         }
         let gate = GateReader::mapped(&place, GATE_OFFSET).map_err(|_| JoinError::Garbled("its posts hold no gate"))?;
         let deregistered = Published::mapped(&place, 0).map_err(|_| JoinError::Garbled("its posts are empty"))?;
-        let revoked =
-            Published::mapped(&place, REVOKED_OFFSET).map_err(|_| JoinError::Garbled("its posts are empty"))?;
         let life = LifeView::mapped(&place, LIFE_OFFSET).map_err(|_| JoinError::Garbled("its posts hold no life"))?;
-        Ok(Self { place, workers, gate, deregistered, revoked, life })
+        Ok(Self { place, workers, gate, deregistered, life })
     }
 
     /// The gate's revision now.
@@ -193,10 +227,10 @@ impl PostsView {
         self.deregistered.read()
     }
 
-    /// Whether anything but whole regions may have been withdrawn after revision `since`.
-    pub fn has_revoked_since(&self, since: u64) -> bool {
-        // Zero: an engine that does not say.
-        self.revoked.read().checked_sub(1).is_none_or(|revoked| revoked > since)
+    /// Whether nothing of this region was withdrawn after revision `since`: the answer where the log does not reach back. It may be false where
+    /// that was another region's.
+    pub fn is_untouched_since(&self, region: u32, since: u64) -> bool {
+        Published::mapped(&self.place, last_offset(region)).is_ok_and(|word| word.read() <= since)
     }
 
     /// How many sessions at this place have ended on the owner's side. Another number than at the

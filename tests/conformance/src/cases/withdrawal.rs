@@ -98,6 +98,22 @@ pub fn a_plan_outlives_regions_that_come_and_go(setting: &Setting) {
     assert_eq!(stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap().bytes, 4096);
     come_and_go();
     stage.order(0, Command::ComeAndGo { times: 300 });
+    // At once: what the peer has told of so far may be older than its log reaches.
+    let remote = stage.peer().region_at(stage.far().base(), 4096).expect("it stands all the time");
+    assert_eq!(remote.base(), stage.far().base());
+    let entries = [(stage.near.window().base_address(), remote.base() + 4 * 4096, 4096)];
+    let fresh = Plan::write_addresses(stage.peer(), &entries).build().unwrap();
+    for plan in [&plan, &fresh] {
+        assert_eq!(stage.submit(stage.peer(), plan, Submit::new()).wait().unwrap().bytes, 4096);
+    }
+    // Nor do parts of others, taken back, end it.
+    let parts: Vec<(u64, u64)> = (0..60).map(|part| (part * 8192, 4096)).collect();
+    for _ in 0..5 {
+        let revoke = Command::Revoke { label: "other".to_owned(), extents: parts.clone(), within_ms: 5000 };
+        assert_eq!(stage.ask(0, revoke), Reply::Quiesced(true));
+        stage.peer().refresh(PATIENCE).unwrap();
+    }
+    assert_eq!(stage.submit(stage.peer(), &plan, Submit::new()).wait().unwrap().bytes, 4096);
     let gone = stage.ask(0, Command::Deregister { label: "other".to_owned(), within_ms: 5000 });
     assert_eq!(gone, Reply::Quiesced(true));
     stage.order(0, Command::ComeAndGo { times: 300 });

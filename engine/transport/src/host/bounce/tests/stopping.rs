@@ -158,7 +158,7 @@ fn memory_renewed_after_the_post_is_not_touched_under_its_old_name() {
 }
 
 #[test]
-fn a_question_older_than_the_owners_log_is_refused() {
+fn a_question_older_than_the_owners_log_is_refused_if_its_region_was_touched() {
     let mut two = Two::new();
     let near = two.near.register(vec![7; 64], "near", Rights::NONE);
     let far = two.far.register(vec![1; 64], "far", Rights::READ_WRITE);
@@ -168,8 +168,15 @@ fn a_question_older_than_the_owners_log_is_refused() {
         withdraw(&two.far, &other, 0, 1);
     }
     two.serve().unwrap();
-    assert_eq!(two.collect().unwrap(), [(1, Err(Cause::PlanTooOld))]);
-    assert_eq!(contents(far.window()), vec![1; 64]);
+    assert_eq!(two.collect().unwrap(), [(1, Ok(64))]);
+    assert_eq!(contents(far.window()), vec![7; 64]);
+    two.post(2, Direction::Write, &near, &far, &ONE).unwrap();
+    withdraw(&two.far, &far, 0, 1);
+    for _ in 0..=WITHDRAWALS_KEPT {
+        withdraw(&two.far, &other, 0, 1);
+    }
+    two.serve().unwrap();
+    assert_eq!(two.collect().unwrap(), [(2, Err(Cause::PlanTooOld))]);
 }
 
 #[test]
