@@ -86,14 +86,16 @@ impl<T> AddressIndex<T> {
         best.map(|(_, item)| item)
     }
 
-    /// A range close to an address that none covers: its neighbours of every class are compared.
+    /// The range closest to an address that none covers. Behind it, in each class, that is the next one; before it one that ends last, of
+    /// which none begins more than a class's length before the last.
     pub fn nearest(&self, address: u64) -> Option<&T> {
         let mut best: Option<(u64, &T)> = None;
         for class in self.used_classes() {
             let ranges = &self.classes[class];
-            let before = ranges.range(..=(address, u32::MAX)).next_back();
+            let last = ranges.range(..=(address, u32::MAX)).next_back().map(|(&(base, _), _)| base);
+            let before = last.map(|last| ranges.range((last.saturating_sub(1 << class), 0)..=(address, u32::MAX)));
             let after = ranges.range((address, u32::MAX)..).next();
-            for (&(base, _), range) in before.into_iter().chain(after) {
+            for (&(base, _), range) in before.into_iter().flatten().chain(after) {
                 let distance = match address.checked_sub(base) {
                     Some(inside) => inside.saturating_sub(range.len - 1),
                     None => base - address,
@@ -161,7 +163,12 @@ mod tests {
                     let found = index.find(address, bytes, |&id| will_do(id)).copied();
                     prop_assert_eq!(found, naive(&list, address, bytes, will_do));
                 }
-                prop_assert_eq!(index.nearest(address).is_some(), !list.is_empty());
+                let distance = |(base, len, _): &(u64, u64, u32)| match address.checked_sub(*base) {
+                    Some(inside) => inside.saturating_sub(len - 1),
+                    None => base - address,
+                };
+                let nearest = index.nearest(address).map(|id| list.iter().find(|range| range.2 == *id).map(distance));
+                prop_assert_eq!(nearest.flatten(), list.iter().map(distance).min());
             }
         }
     }

@@ -251,7 +251,7 @@ pub enum RegionError {
         known: String,
     },
     /// The region was deregistered.
-    #[error("region `{label}` was deregistered by its owner; ask for the region that replaced it")]
+    #[error("region `{label}` was deregistered; use the region that replaced it")]
     Stale {
         /// The region's label.
         label: String,

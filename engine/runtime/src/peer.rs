@@ -59,7 +59,7 @@ impl<E: Env> RemoteRegion<E> {
         self.entry.rights()
     }
 
-    /// The way its bytes take from and to here: `mapped`, `process_vm`, or `none`.
+    /// The way its bytes take from and to here: `mapped`, `process_vm`, `bounce` by the peer's own workers, `tcp`, `verbs`, or `none`.
     pub fn way(&self) -> &'static str {
         self.peer.way(&self.entry).name
     }
@@ -110,7 +110,7 @@ impl<'a> Submit<'a> {
         self
     }
 
-    /// The time the transfer may take, from when a worker takes it up.
+    /// The time the transfer may take, from when a worker takes it up: in its next turn, whatever the peer does.
     #[must_use]
     pub fn within(mut self, timeout: Duration) -> Self {
         self.within = Some(timeout);

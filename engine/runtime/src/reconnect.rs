@@ -37,7 +37,8 @@ impl<E: Env> Engine<E> {
     }
 
     /// Connects to whichever engine listens at this address: `host:port`, `10.0.0.7:7400` or `[2001:db8::7]:7400`.
-    /// Its name is learned from itself. This goes over the network on one host, too.
+    /// Its name is learned from itself. This goes over the network on one host, too, unless a session with it stands: that one is found,
+    /// whichever transport it has.
     pub fn connect_address(&self, address: &str, within: Duration) -> Result<Peer<E>, ConnectError> {
         self.hub.shared.check_usable().map_err(ConnectError::Call)?;
         let until = self.hub.shared.env.now() + within;

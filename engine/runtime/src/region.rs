@@ -119,7 +119,8 @@ impl<E: Env> LocalRegion<E> {
                 Ok(Deregistered::Last(_)) => break generation,
                 // Renewed between the two lines above.
                 Err(_) if self.region.generation() != generation => {}
-                Err(refused) => return Err(refused.into()),
+                // Whatever has its number now is another one.
+                Err(_) => return Err(RegionError::Stale { label: self.label().to_owned() }),
             }
         };
         shared.commons.posts.withdraw_region(self.region.id().0, generation.0);

@@ -90,7 +90,8 @@ pub(crate) fn given(configured: Option<&HiddenText>) -> Result<Option<Secret>, S
     let (text, from) = match configured {
         Some(hidden) => (Some(hidden.reveal().to_owned()), "the configuration"),
         None => {
-            let text = std::env::var_os(SECRET_ITSELF_VARIABLE).filter(|text| !text.is_empty());
+            // Empty is an error: a secret that failed to be put there must not become another one.
+            let text = std::env::var_os(SECRET_ITSELF_VARIABLE);
             (text.map(|text| text.to_string_lossy().into_owned()), SECRET_ITSELF_VARIABLE)
         }
     };

@@ -162,6 +162,7 @@ impl<E: Env> Pending<E> {
         let slot = self.slot();
         match self.cancel_here(slot, until) {
             Hold::Quarantined(held) => {
+                self.end_unseen(slot);
                 let remote = RemoteHold::Quarantined(held.clone());
                 Answer { local: Hold::Quarantined(held), remote }
             }
@@ -203,12 +204,16 @@ impl<E: Env> Pending<E> {
         if is_over {
             return RemoteHold::Unknown;
         }
-        // The end does not wait for the peer any longer, either.
-        self.slot().force();
-        self.hub.shared.ports.iter().for_each(|port| port.bell.ring());
+        self.end_unseen(self.slot());
         let pending = self.held();
         let is_quiet = Box::new(move || pending.is_over_there());
         RemoteHold::Quarantined(Quarantined::at_peer(&self.peer, self.hub.shared.env.now(), is_quiet))
+    }
+
+    /// It ends now, although something of it is still under way: whoever asked does not wait for that any longer.
+    fn end_unseen(&self, slot: &Slot) {
+        slot.force();
+        self.hub.shared.ports.iter().for_each(|port| port.bell.ring());
     }
 
     fn is_quiet_there(&self) -> bool {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::config::TransportName::Shm;
+use penstock::config::TransportName::{Shm, Tcp};
 use penstock::{Cause, Notified, Plan, Span, Stage as At, Submit};
 use penstock_conformance::stage::{PATIENCE, apply, fault_of};
 use penstock_conformance::stopped::Stopped;
@@ -64,5 +64,37 @@ fn a_stopped_target_costs_only_what_needs_it() {
         assert!(none.is_empty(), "{setting}: told after its transfer had failed: {none:?}");
         stage.write(span);
         assert_eq!(stage.peer().ended(), None);
+    }
+}
+
+/// Where the kernel still has pages of it, its memory is quarantined; the transfer ends when it is cancelled, all the same.
+#[test]
+fn a_cancelled_transfer_to_a_stopped_peer_ends_and_so_does_its_engine() {
+    const BYTES: u64 = 16 << 20;
+    let no_deadline = Duration::from_secs(3600);
+    for setting in [Setting::adaptive(Tcp, 1, THERE), Setting::inline(Tcp, THERE), Setting::adaptive(Shm, 1, THERE)] {
+        let mut stage = Stage::sized(&setting, BYTES);
+        let plan = Plan::write(&stage.near, &stage.far());
+        let plan = plan.extents(&[Span { local: 0, remote: 0, len: BYTES }]).build().unwrap();
+        let stopped = Stopped::new(stage.target(0).process_id().expect("it is a process of its own"));
+        let writes: Vec<_> =
+            (0..3).map(|_| stage.submit(stage.peer(), &plan, Submit::new().within(no_deadline))).collect();
+        stage.engine.progress_all().unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let begun = Instant::now();
+        let answers: Vec<_> = writes.iter().map(|write| write.cancel(WITHIN)).collect();
+        for write in &writes {
+            // What can be reached without the peer has landed in it.
+            match write.wait_within(LATE).unwrap_or_else(|| panic!("{setting}: it goes on: {answers:?}")) {
+                Err(fault) => assert_eq!(fault.cause, Cause::Cancelled, "{setting}"),
+                Ok(done) => assert_eq!((done.bytes, setting.transport), (BYTES, Shm), "{setting}"),
+            }
+        }
+        assert!(begun.elapsed() < 3 * WITHIN + LATE, "{setting}: {:?}", begun.elapsed());
+        let held = stage.engine.close(WITHIN);
+        assert!(begun.elapsed() < 4 * WITHIN + 2 * LATE, "{setting}: {:?}", begun.elapsed());
+        // It was stopped outside any copy, and what the kernel had of this engine's pages went with its sockets.
+        assert!(held.is_empty(), "{setting}: {held:?}");
+        drop(stopped);
     }
 }

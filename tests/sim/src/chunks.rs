@@ -90,13 +90,26 @@ impl Handler {
     /// Its application drops it before it has ended.
     pub fn drops(&mut self, now: Moment) {
         if !self.is_gone {
-            self.end.get_or_insert((now, Some("dropped".to_owned())));
+            // It may have ended, and nobody has looked.
+            let result = self.poll();
+            let failure = result.unwrap_or_else(|| Some("dropped".to_owned()));
+            self.end.get_or_insert((now, failure));
             self.forget();
         }
     }
 
     fn violated(&self, invariant: Invariant, words: String) -> Violated {
         Violated::new(invariant, format!("chunk {} at {:?}: {words}", self.chunk, self.reader))
+    }
+
+    /// Whether it has ended, and why it failed if it did.
+    fn poll(&self) -> Option<Option<String>> {
+        let result = match &self.side {
+            Side::Waiting => return None,
+            Side::Putting(op) => op.poll(),
+            Side::Fetching(fetch) => fetch.poll(),
+        };
+        result.map(|result| result.err().map(|failed| failed.to_string()))
     }
 
     /// The application looks at it and does what there is to do. Its engine is awake.
@@ -115,15 +128,11 @@ impl Handler {
                 Some(_) => self.fetch(stage),
             };
         }
-        let result = match &self.side {
-            Side::Waiting => return Ok(()),
-            Side::Putting(op) => op.poll(),
-            Side::Fetching(fetch) => fetch.poll(),
-        };
-        let failure = match (result, &self.end) {
+        let failure = match (self.poll(), &self.end) {
+            _ if matches!(self.side, Side::Waiting) => return Ok(()),
             (None, None) => return self.check_time(now),
             (None, Some(end)) => return Err(self.violated(Invariant::OneEndEach, format!("had ended as {end:?}"))),
-            (Some(result), _) => result.err().map(|failed| failed.to_string()),
+            (Some(failure), _) => failure,
         };
         let end = self.end.get_or_insert((now, failure.clone())).clone();
         if end.1 != failure {

@@ -193,7 +193,7 @@ impl Over {
 /// Where the secret is that hosts share, as the engine looks for it. None where no file is sought: the environment says it itself.
 pub(crate) fn secret_file(config: &Config) -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if variable(SECRET_ITSELF_VARIABLE).is_some() {
+    if std::env::var_os(SECRET_ITSELF_VARIABLE).is_some() {
         return None;
     }
     let own = || {

@@ -453,8 +453,10 @@ impl<E: Env> Worker<E> {
                 self.give_up(active, Stage::Move, Cause::DeadlineExceeded, GivenUp::Fully);
             }
         }
-        let late = Some((Stage::Move, Failure::from(Cause::DeadlineExceeded), GivenUp::Fully));
-        self.give_up_waiting(|_, active| late.filter(|_| is_late(active)));
+        self.give_up_waiting(|_, active| {
+            let stage = if active.command.plan.is_some() { Stage::Move } else { Stage::Notify };
+            is_late(active).then_some((stage, Cause::DeadlineExceeded.into(), GivenUp::Fully))
+        });
         while let Some(place) = self.notifying.iter().position(is_late) {
             let active = self.notifying.remove(place).expect("the place is inside");
             self.fail(active, Stage::Notify, Cause::DeadlineExceeded);
