@@ -8,11 +8,14 @@ use penstock::{Moment, Peer};
 
 use super::content::{Log, Logs, Name, items, lie, made};
 use super::spec::{Form, Step, Streaming, streamed};
-use super::wait::Wait;
+use super::wait::{End, Wait};
 use crate::deed::Script;
 use crate::env::SimEnv;
 use crate::oracle::{Invariant, UNREADY, Violated};
 use crate::stage::Stage;
+
+/// How a stream fails of which a reader has not heard the end.
+const UNHEARD: &str = "not every reader heard of its end";
 
 /// A chunk that was put.
 pub(super) struct PutOut {
@@ -116,8 +119,11 @@ impl Putter {
         let said = outgoing.poll();
         if let Some(wait) = &mut self.wait {
             wait.look(said, now, stage.disturbed)?;
-            if let (Some(at), Some(log)) = (wait.failed_at(), logs.get_mut(&(self.stream, self.epoch))) {
-                log.failed_at.get_or_insert(at);
+            // A reader that has left has not heard the end: those that have wait for chunks, and hear of each by its deadline.
+            let is_told = |(_, failure): &&End| failure.as_ref().is_some_and(|words| !words.contains(UNHEARD));
+            let told = wait.end.as_ref().filter(is_told);
+            if let (Some((at, _)), Some(log)) = (told, logs.get_mut(&(self.stream, self.epoch))) {
+                log.failed_at.get_or_insert(*at);
             }
         }
         for put in &mut self.puts {
