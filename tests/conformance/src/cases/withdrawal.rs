@@ -239,7 +239,7 @@ pub fn a_stale_generation_is_refused(setting: &Setting) {
     stage.wait_until("the old region is known to be gone", || stale().is_err());
     stage.wait_until("the new region can be used", || fresh().is_ok());
     let refused = stale().unwrap_err();
-    assert!(refused.to_string().contains("ask for the region that replaced it"), "{refused}");
+    assert!(refused.to_string().contains("use the region that replaced it"), "{refused}");
     let fault = stage.submit(stage.peer(), &old_plan, Submit::new()).wait().unwrap_err();
     assert_eq!(fault.cause, Cause::RevokedByPeer);
     stage.submit(stage.peer(), &fresh().unwrap(), Submit::new()).wait().unwrap();
