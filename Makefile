@@ -5,7 +5,7 @@ XTASK := $(CARGO) run --quiet --locked --package xtask --
 SETUP := tools/xtask/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test sim labs lab-rdma check fuzz bench scoreboard guard fmt clean
+.PHONY: help setup run test sim labs lab-rdma check fuzz bench scoreboard guard header install fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these targets
@@ -67,6 +67,34 @@ guard: ## count the instructions of the hot path (needs valgrind) and hold them 
 	@$(SETUP) --quiet
 	@$(CARGO) build --quiet --locked --release --package penstock-micro --package penstock-lab
 	@$(CARGO) run --quiet --locked --release --package penstock-lab --bin penstock-lab -- guard
+
+# A tool of its own, which takes a minute and a half to build; what it writes is committed.
+CBINDGEN_VERSION := 0.29.2
+CBINDGEN := target/tools/bin/cbindgen
+
+$(CBINDGEN):
+	@$(CARGO) install --quiet --locked --version $(CBINDGEN_VERSION) --root target/tools cbindgen
+
+header: $(CBINDGEN) ## write the C header anew from the sources of ffi/capi
+	@$(CBINDGEN) --quiet --config ffi/capi/cbindgen.toml --output ffi/capi/penstock.h ffi/capi
+	@sed -i 's/^\( *\)# Safety$$/\1The caller sees to it:/' ffi/capi/penstock.h
+
+# Where C and C++ find Penstock: include/penstock.h, lib/libpenstock.{so,a} and lib/pkgconfig/penstock.pc.
+PREFIX ?= /usr/local
+DESTDIR ?=
+LIBRARIES := $(DESTDIR)$(PREFIX)/lib
+SONAME := libpenstock.so.0
+
+install: setup ## build the C library and put it, its header and penstock.pc under PREFIX=/usr/local
+	@echo "building the library; the first time takes a minute or two"
+	@$(CARGO) build --quiet --locked --release --package penstock-capi
+	@install -d $(DESTDIR)$(PREFIX)/include $(LIBRARIES)/pkgconfig
+	@install -m 644 ffi/capi/penstock.h $(DESTDIR)$(PREFIX)/include/penstock.h
+	@strip --strip-debug -o $(LIBRARIES)/$(SONAME) target/release/libpenstock.so
+	@strip --strip-debug -o $(LIBRARIES)/libpenstock.a target/release/libpenstock.a
+	@ln -sf $(SONAME) $(LIBRARIES)/libpenstock.so
+	@sed 's|@PREFIX@|$(PREFIX)|' ffi/capi/penstock.pc.in > $(LIBRARIES)/pkgconfig/penstock.pc
+	@echo "Penstock for C is under $(DESTDIR)$(PREFIX): cc program.c \$$(pkg-config --cflags --libs penstock)"
 
 fmt: ## format all sources
 	@$(CARGO) fmt --all

@@ -19,6 +19,7 @@
 //! | [`spsc`] | ring of 64-byte lines, one producer, one consumer |
 //! | [`mpsc`] | queue of values, many producers, one consumer |
 //! | [`slab`] | preconstructed items behind generational keys |
+//! | [`handles`] | objects behind numbers that anybody may present, for callers without types |
 //! | [`gate`] | hazards and the withdrawal log: how an owner knows that nothing lands any more |
 //! | [`published`] | a number that its owner publishes, readable over read-only mappings |
 //! | [`bounce`] | a slot in which one side asks, the other does and answers |
@@ -33,6 +34,7 @@ pub mod bounce;
 pub mod counter;
 pub mod error;
 pub mod gate;
+pub mod handles;
 #[cfg(not(loom))]
 pub mod life;
 pub mod mpsc;

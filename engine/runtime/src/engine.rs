@@ -249,6 +249,11 @@ impl<E: Env> Engine<E> {
         LocalRegion { hub: Arc::clone(&self.hub), region }
     }
 
+    /// Why calls are refused, if they are: it was closed, or this process is a fork of its own.
+    pub fn ended(&self) -> Option<Cause> {
+        self.hub.shared.check_usable().err()
+    }
+
     fn usable(&self) -> Result<(), RegionError> {
         self.hub.shared.check_usable().map_err(RegionError::Call)
     }

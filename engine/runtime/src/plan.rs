@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use penstock_core::limits::{UNITS_AT_ONCE, UNITS_AT_ONCE_BY_KERNEL};
-use penstock_core::plan::{self, Reach, RegionKey, Section, Shape, Strided};
+use penstock_core::plan::{self, Reach, RegionKey, Section, Shape};
 use penstock_core::{Cause, Direction, Env, Generation, RegionId, Span};
 use penstock_memory::copy::{Hint, hint_for};
 use penstock_memory::fork::Maker;
@@ -22,7 +22,7 @@ use crate::peer_state::{PeerState, RemoteEntry};
 use crate::region::LocalRegion;
 use crate::shared::Shared;
 
-pub use penstock_core::plan::Side;
+pub use penstock_core::plan::{Side, Strided};
 
 pub use self::addressed::{AddressedPlan, Near};
 

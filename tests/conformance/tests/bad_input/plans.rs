@@ -127,7 +127,7 @@ fn stale_generations_are_refused() {
         let gone = Command::Deregister { label: "again".to_owned(), within_ms: 5000 };
         assert_eq!(arena.ask(gone), Reply::Quiesced(true));
         assert_eq!(arena.ask(make()), Reply::Done);
-        refused(Plan::write(pool, &old).blocks(&[(0, 0)]), &["deregistered", "ask for the region"]);
+        refused(Plan::write(pool, &old).blocks(&[(0, 0)]), &["deregistered", "use the region"]);
         let fault = peer.submit(&plan, Submit::new()).unwrap().wait().unwrap_err();
         assert_eq!(fault.cause, penstock::Cause::RevokedByPeer, "{fault}");
         let untouched = pattern::digests(&pattern::bytes(FAR_SEED, 0, 1 << 16));

@@ -119,6 +119,8 @@ const PLACES: &[Place] = &[
         &["penstock-core", "penstock-memory", "penstock-ring", "penstock-transport", "penstock-verbs-sys"],
     ),
     place("penstock", "engine/runtime", ENGINE),
+    // What C sees: handles are a table of `ring`.
+    place("penstock-capi", "ffi/capi", &["penstock", "penstock-ring"]),
     place("penstock-micro", "bench/micro", ALL),
     place("penstock-lab", "bench/lab", LAB),
     // Looks whether the libraries open, and which cards would be used, in the way in which the transport will.

@@ -2,6 +2,7 @@
 //!
 //! - In the folders of [`HOME`], each use stands under its reason: `// SAFETY:` for blocks and
 //!   impls, a `# Safety` section for functions and traits.
+//! - The name of a symbol needs none in `ffi` where it begins with ours: nothing else has it.
 //! - Elsewhere the roots of a crate deny it, and this rule finds it where a lint is switched off.
 //!   Tests and benches may switch the lint off (`#[allow(unsafe_code)]`), and then owe the reason.
 
@@ -67,8 +68,9 @@ fn check_uses(source: &Source) -> Vec<Finding> {
         if word != "unsafe" {
             continue;
         }
-        let used = classify(&source.code_after(index, column + word.len()));
-        if used == Use::Type {
+        let after = source.code_after(index, column + word.len());
+        let used = classify(&after);
+        if used == Use::Type || is_under(&source.path, "ffi") && names_our_symbol(&after) {
             continue;
         }
         if !is_home(&source.path) && !may_allow {
@@ -103,6 +105,13 @@ fn reason_words(used: Use) -> (&'static str, &'static str) {
             ("unsafe without its reason", "put `// SAFETY:` directly above: which invariant, and who keeps it")
         }
     }
+}
+
+/// Whether it is the attribute of a function whose symbol begins with our name.
+fn names_our_symbol(after: &str) -> bool {
+    let item = after.strip_prefix("(no_mangle)]").map(str::trim_start);
+    item.and_then(|item| item.split_once("fn "))
+        .is_some_and(|(before, name)| !before.contains(['{', ';', '#']) && name.starts_with("penstock_"))
 }
 
 /// What `unsafe` introduces, from the code that follows it.
@@ -180,6 +189,18 @@ fn f() {}
     #[test]
     fn every_use_has_its_reason() {
         assert_rule(check, &[("engine/memory/src/a.rs", GOOD)], &[("engine/memory/src/a.rs", BAD)], 6);
+    }
+
+    #[test]
+    fn symbols_of_ours_need_no_reason() {
+        let ours = "#[unsafe(no_mangle)]\npub extern \"C\" fn penstock_abi() {}\n";
+        let others = "#[unsafe(no_mangle)]\npub extern \"C\" fn malloc() {}\n";
+        assert_rule(
+            check,
+            &[("ffi/capi/src/a.rs", ours)],
+            &[("ffi/capi/src/b.rs", others), ("engine/ring/src/a.rs", ours)],
+            2,
+        );
     }
 
     #[test]
