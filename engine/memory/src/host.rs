@@ -35,6 +35,9 @@ impl HostMemory {
     /// From Linux 6.11 on the kernel answers for each page. Before, and where `/proc` is not to be seen, it answers for each whether
     /// it is mapped; what may be done there the first and the last page tell.
     ///
+    /// What is unmapped or protected afterwards, against that promise, ends transfers with [`Cause::MemoryGone`](penstock_core::Cause::MemoryGone)
+    /// where the kernel copies, and the process where its own threads do.
+    ///
     /// # Safety
     /// As of [`HostMemory::from_raw`], from this call on, for what is mapped there now.
     pub unsafe fn probed(base: *mut u8, len: usize) -> Result<Self, MemoryError> {

@@ -218,7 +218,8 @@ impl<E: Env> Engine<E> {
         Ok(Pool::new(self.announce(region), pool))
     }
 
-    /// Registers memory of the caller and announces it to peers by its label. Repeats are cheap.
+    /// Registers memory of the caller and announces it to peers by its label. The same range, label and rights again are the same
+    /// region, counted: it stands until it was deregistered as often. Otherwise ranges may overlap and repeat, each a region of its own.
     pub fn register(&self, memory: HostMemory, label: &str, rights: Rights) -> Result<LocalRegion<E>, RegionError> {
         self.usable()?;
         let region = self.hub.shared.registry.register_host(memory, label, rights)?;

@@ -210,7 +210,7 @@ impl<E: Env> Peer<E> {
         self.region(label)
     }
 
-    /// All regions that the peer has announced.
+    /// All regions that the peer has announced, also after its session has ended.
     pub fn regions(&self) -> Vec<RemoteRegion<E>> {
         if self.hub.shared.is_inherited() {
             return Vec::new();
