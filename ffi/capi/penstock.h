@@ -255,7 +255,7 @@ typedef enum {
      */
     PENSTOCK_FOREIGN_PLAN = 71,
     /*
-     There is no room: take the results of transfers that have ended, then submit again.
+     There is no room: release transfers that have ended, then submit again.
      */
     PENSTOCK_FULL = 72,
     /*
@@ -820,7 +820,7 @@ typedef struct {
      */
     const void *payload;
     /*
-     How many bytes, at most a few KiB (`transfers.note_bytes`).
+     How many bytes, at most 4096 (`PENSTOCK_NOTE_TOO_LONG`).
      */
     size_t payload_bytes;
     /*
@@ -932,7 +932,7 @@ penstock_status penstock_engine_start(const penstock_engine_options *options,
  Ends an engine by the timeout, and releases its handle: lets transfers end for half of the time, says goodbye, takes its memory back. Calls
  that other threads wait in end. Memory that a stopped peer might still touch is put into `list`, a quarantine each, as far as
  `capacity` goes, and how many there are into `count`: do not reuse such memory before `penstock_quarantine_look` says so. Of those that did not fit
- (`PENSTOCK_TRUNCATED`) the memory is never known to be free. Any thread; an inline engine's own.
+ (`PENSTOCK_TRUNCATED`) the memory is never known to be free. An argument that makes no sense ends nothing. Any thread; an inline engine's own.
 
  The caller sees to it:
  Pointers as their types say; `list` has room for `capacity` handles.
@@ -1056,7 +1056,8 @@ penstock_status penstock_progress(penstock_engine engine,
                                   int *worked);
 
 /*
- A descriptor for `poll` or `epoll`, the engine's own: readable when something has happened after `penstock_arm`. Any thread.
+ A descriptor for `poll` or `epoll`, the engine's own: readable when something has happened after `penstock_arm`. A close does not ring it, and
+ closes it: have nobody sleep on it then. Any thread.
 
  The caller sees to it:
  Pointers as their types say.
@@ -1177,7 +1178,7 @@ penstock_status penstock_region_look(penstock_region region, penstock_region_inf
 /*
  Takes back one registration of a region or a pool, and the memory if it was the last, waiting at most so long for whoever is touching it.
  `PENSTOCK_OK`: nothing touches it any more. `PENSTOCK_STILL_REGISTERED`: it was registered more than once.
- `PENSTOCK_QUARANTINED`: a stopped peer might still touch it: `quarantine`, which may be null, can be asked until it does not. Release the region's
+ `PENSTOCK_QUARANTINED`: a stopped peer might still touch it: `quarantine`, which may be null, can be asked until it does not; it is 0 otherwise. Release the region's
  handle afterwards, in any case. Any thread.
 
  The caller sees to it:
@@ -1450,7 +1451,7 @@ penstock_status penstock_peer_counter(penstock_peer peer,
                                       penstock_remote_counter *counter);
 
 /*
- Submits a transfer of a plan. `options` may be null. `PENSTOCK_FULL` is no failure: take results, and submit again. Any thread; an inline
+ Submits a transfer of a plan. `options` may be null. `PENSTOCK_FULL` is no failure: release transfers that have ended, and submit again. Any thread; an inline
  engine's own. Never waits.
 
  The caller sees to it:
@@ -1462,7 +1463,7 @@ penstock_status penstock_submit(penstock_peer peer,
                                 penstock_transfer *transfer);
 
 /*
- Notifies a peer, and moves nothing. Otherwise as `penstock_submit`; the notification of the options is meant in any case.
+ Notifies a peer, and moves nothing. Otherwise as `penstock_submit`; `has_note` has to be set.
 
  The caller sees to it:
  Pointers as their types say.

@@ -52,6 +52,11 @@ impl PoolSpec {
         }
     }
 
+    /// The label that was given.
+    pub fn label_text(&self) -> &str {
+        &self.label
+    }
+
     /// A pool of `bytes` bytes of memory of a device. Making it answers `NotHere`: this build
     /// has no device support.
     pub fn device(_ordinal: u32, bytes: u64) -> Self {

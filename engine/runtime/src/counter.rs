@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_core::Env;
 use penstock_core::limits::COUNTERS_MAX;
+use penstock_core::{Cause, Env};
 use penstock_ring::CounterCell;
 use penstock_session::CounterNews;
 use penstock_transport::host::MailView;
@@ -13,7 +13,7 @@ use rustix::thread::futex;
 use crate::hub::Hub;
 
 /// The longest sleep between two looks at a counter.
-const SLEEP_MAX: Duration = Duration::from_secs(1);
+const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// The counters of one engine.
 pub(crate) struct CounterBook {
@@ -151,6 +151,11 @@ impl<E: Env> Counter<E> {
             }
             cell.remove_waiter();
         }
+    }
+
+    /// Why it does not go up any more, if so: its engine was closed, or this process is a fork.
+    pub fn ended(&self) -> Option<Cause> {
+        self.hub.shared.check_usable().err()
     }
 
     fn cell(&self) -> &CounterCell {

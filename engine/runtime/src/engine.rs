@@ -208,6 +208,7 @@ impl<E: Env> Engine<E> {
     /// Makes a pool, registers it, and announces it to peers by its label.
     pub fn pool(&self, spec: PoolSpec) -> Result<Pool<E>, RegionError> {
         self.usable()?;
+        fits_a_frame(spec.label_text())?;
         let spec = match self.hub.shared.config.memory.pages {
             PagesChoice::Auto => spec,
             PagesChoice::Small => spec.default_pages(penstock_memory::Pages::Small),
@@ -222,6 +223,7 @@ impl<E: Env> Engine<E> {
     /// region, counted: it stands until it was deregistered as often. Otherwise ranges may overlap and repeat, each a region of its own.
     pub fn register(&self, memory: HostMemory, label: &str, rights: Rights) -> Result<LocalRegion<E>, RegionError> {
         self.usable()?;
+        fits_a_frame(label)?;
         let region = self.hub.shared.registry.register_host(memory, label, rights)?;
         Ok(self.announce(region))
     }
@@ -472,6 +474,14 @@ impl<E: Env> Engine<E> {
     pub fn transfers_held(&self) -> usize {
         let slots = &self.hub.shared.slots;
         (0..slots.capacity()).filter(|&index| slots.current_key(index).is_some()).count()
+    }
+}
+
+/// Peers find a region by its label, whole.
+fn fits_a_frame(label: &str) -> Result<(), RegionError> {
+    match label.len() {
+        bytes if bytes > penstock_session::frame::LABEL_BYTES_MAX => Err(RegionError::LabelTooLong { bytes }),
+        _ => Ok(()),
     }
 }
 

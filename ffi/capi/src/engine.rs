@@ -100,7 +100,7 @@ pub unsafe extern "C" fn penstock_engine_start(
 /// Ends an engine by the timeout, and releases its handle: lets transfers end for half of the time, says goodbye, takes its memory back. Calls
 /// that other threads wait in end. Memory that a stopped peer might still touch is put into `list`, a quarantine each, as far as
 /// `capacity` goes, and how many there are into `count`: do not reuse such memory before `penstock_quarantine_look` says so. Of those that did not fit
-/// (`PENSTOCK_TRUNCATED`) the memory is never known to be free. Any thread; an inline engine's own.
+/// (`PENSTOCK_TRUNCATED`) the memory is never known to be free. An argument that makes no sense ends nothing. Any thread; an inline engine's own.
 ///
 /// # Safety
 /// Pointers as their types say; `list` has room for `capacity` handles.
@@ -114,6 +114,8 @@ pub unsafe extern "C" fn penstock_engine_close(
 ) -> penstock_status {
     call(|| {
         let found = find::<Engine>(engine)?;
+        // SAFETY: the caller's promise. Looked at before anything ends.
+        unsafe { put_list(Vec::new(), list, capacity, count) }?;
         let held = found.close(millis(timeout_ms));
         drop(found);
         // Of several threads that close it one releases it.
@@ -343,7 +345,8 @@ pub unsafe extern "C" fn penstock_progress(engine: penstock_engine, worked: *mut
     })
 }
 
-/// A descriptor for `poll` or `epoll`, the engine's own: readable when something has happened after `penstock_arm`. Any thread.
+/// A descriptor for `poll` or `epoll`, the engine's own: readable when something has happened after `penstock_arm`. A close does not ring it, and
+/// closes it: have nobody sleep on it then. Any thread.
 ///
 /// # Safety
 /// Pointers as their types say.

@@ -198,12 +198,32 @@ fn any_handle_in_any_call_is_answered() {
 #[test]
 fn a_close_ends_the_waits_of_other_threads() {
     let engine = engine("waited-for");
+    let (mut pool, mut counter) = (0, 0);
+    let (size, label) = (size_of::<penstock_pool_options>(), CString::new("l".repeat(129)).unwrap());
+    let label = label.as_ptr();
+    let mut options = penstock_pool_options { size, bytes: BLOCK, block_bytes: BLOCK, label, rights: 3, pages: 0 };
+    // SAFETY: the pointers are to locals.
+    unsafe {
+        assert_eq!(
+            penstock_pool_create(engine, &options, &mut pool),
+            PENSTOCK_INVALID_ARGUMENT,
+            "peers would not find it"
+        );
+        options.label = c"kv".as_ptr();
+        assert_eq!(penstock_pool_create(engine, &options, &mut pool), PENSTOCK_OK);
+        assert_eq!(penstock_counter_create(pool, c"layers".as_ptr(), &mut counter), PENSTOCK_OK);
+        let refused = penstock_engine_close(engine, 5_000, null_mut(), 0, null_mut());
+        assert_eq!(refused, PENSTOCK_INVALID_ARGUMENT);
+    }
+    assert_eq!(penstock_wait_notification(engine, 1), PENSTOCK_TIMED_OUT, "what makes no sense ends nothing");
     let waited = std::thread::scope(|scope| {
         let waits = scope.spawn(|| penstock_wait_notification(engine, 60_000));
+        let counts = scope.spawn(|| penstock_counter_wait(counter, 1, 60_000));
         std::thread::sleep(Duration::from_millis(50));
         let (began, mut count) = (Instant::now(), 0);
         // SAFETY: the pointer is to a local.
         let closed = unsafe { penstock_engine_close(engine, 5_000, null_mut(), 0, &mut count) };
+        assert_eq!(counts.join().unwrap(), PENSTOCK_ENGINE_CLOSED);
         let waited = waits.join().unwrap();
         assert!(closed == PENSTOCK_OK && began.elapsed() < Duration::from_secs(10), "{closed:?}");
         waited

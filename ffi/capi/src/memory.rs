@@ -281,7 +281,7 @@ pub struct penstock_range {
 
 /// Takes back one registration of a region or a pool, and the memory if it was the last, waiting at most so long for whoever is touching it.
 /// `PENSTOCK_OK`: nothing touches it any more. `PENSTOCK_STILL_REGISTERED`: it was registered more than once.
-/// `PENSTOCK_QUARANTINED`: a stopped peer might still touch it: `quarantine`, which may be null, can be asked until it does not. Release the region's
+/// `PENSTOCK_QUARANTINED`: a stopped peer might still touch it: `quarantine`, which may be null, can be asked until it does not; it is 0 otherwise. Release the region's
 /// handle afterwards, in any case. Any thread.
 ///
 /// # Safety
@@ -324,17 +324,18 @@ pub unsafe extern "C" fn penstock_revoke(
 /// # Safety
 /// The pointer is null or may be written.
 pub(crate) unsafe fn put_hold(hold: Hold, quarantine: *mut penstock_quarantine) -> Answer {
-    match hold {
-        Hold::Quiesced => Ok(PENSTOCK_OK),
-        Hold::StillRegistered(_) => Ok(PENSTOCK_STILL_REGISTERED),
-        Hold::Quarantined(held) => {
-            if !quarantine.is_null() {
-                // SAFETY: the caller's promise.
-                unsafe { Out::new(quarantine, "quarantine") }?.put(add(held)?);
-            }
-            Ok(PENSTOCK_QUARANTINED)
-        }
+    // SAFETY: the caller's promise.
+    let quarantine = if quarantine.is_null() { None } else { Some(unsafe { Out::new(quarantine, "quarantine") }?) };
+    let (status, handle) = match hold {
+        Hold::Quiesced => (PENSTOCK_OK, 0),
+        Hold::StillRegistered(_) => (PENSTOCK_STILL_REGISTERED, 0),
+        Hold::Quarantined(held) if quarantine.is_some() => (PENSTOCK_QUARANTINED, add(held)?),
+        Hold::Quarantined(_) => (PENSTOCK_QUARANTINED, 0),
+    };
+    if let Some(quarantine) = quarantine {
+        quarantine.put(handle);
     }
+    Ok(status)
 }
 
 /// All memory of an engine that is quarantined now, a fresh handle each. Any thread.

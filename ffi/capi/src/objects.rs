@@ -142,6 +142,12 @@ fn not_found(handle: u64, what: &str, mark: u8) -> Box<Failure> {
 /// Releases one handle of any kind, or none if it is null.
 pub(crate) fn release(handle: u64) -> Answer {
     let objects = objects();
+    if handle >> KIND_SHIFT == <Engine as Kind>::NUMBER
+        && let Ok(engine) = find::<Engine>(handle)
+    {
+        // Others may be in a call of it, which ends by this; what it quarantines is kept for good.
+        let _ = engine.close(engine.config().session.shutdown_timeout());
+    }
     if handle == 0 || mark_of(handle) == objects.mark && objects.table.remove(key_of(handle)) {
         return Ok(PENSTOCK_OK);
     }

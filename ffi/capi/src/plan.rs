@@ -141,6 +141,9 @@ pub unsafe extern "C" fn penstock_plan_create(
         let zeros: penstock_plan_options = unsafe { std::mem::zeroed() };
         // SAFETY: the caller's promise.
         let (options, plan) = unsafe { (read_sized(options, zeros)?, Out::new(plan, "plan")?) };
+        if options.reserved != 0 {
+            return Err(Failure::invalid("`reserved` is not 0"));
+        }
         let (local, remote) = (find_region(local)?, find::<RemoteRegion<SystemEnv>>(remote)?);
         // SAFETY: the caller's promise.
         let (layers, blocks, strided, extents, keep) = unsafe {

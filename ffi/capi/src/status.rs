@@ -80,7 +80,7 @@ pub enum penstock_status {
     PENSTOCK_BAD_PLAN = 70,
     /// The plan was made for another peer or session.
     PENSTOCK_FOREIGN_PLAN = 71,
-    /// There is no room: take the results of transfers that have ended, then submit again.
+    /// There is no room: release transfers that have ended, then submit again.
     PENSTOCK_FULL = 72,
     /// A notification carries less.
     PENSTOCK_NOTE_TOO_LONG = 73,
@@ -172,7 +172,7 @@ pub(crate) const TEXTS: &[(penstock_status, &CStr)] = &[
     (PENSTOCK_NO_COUNTER, c"no counter of this label is known"),
     (PENSTOCK_BAD_PLAN, c"the plan does not fit its regions"),
     (PENSTOCK_FOREIGN_PLAN, c"the plan was made for another peer or session"),
-    (PENSTOCK_FULL, c"there is no room; take results, then submit again"),
+    (PENSTOCK_FULL, c"there is no room; release transfers that have ended, then submit again"),
     (PENSTOCK_NOTE_TOO_LONG, c"the payload of the notification is too long"),
     (PENSTOCK_RESERVED_NOTE, c"the number of the notification is reserved; leave its upper half 0"),
     (PENSTOCK_CANCELLED, c"cancelled by the caller"),

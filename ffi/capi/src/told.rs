@@ -134,8 +134,12 @@ pub unsafe extern "C" fn penstock_counter_value(counter: penstock_counter, value
 #[unsafe(no_mangle)]
 pub extern "C" fn penstock_counter_wait(counter: penstock_counter, value: u64, timeout_ms: u64) -> penstock_status {
     call(|| {
-        let has_come = find::<Counter<SystemEnv>>(counter)?.wait(value, millis(timeout_ms));
-        Ok(if has_come { PENSTOCK_OK } else { PENSTOCK_TIMED_OUT })
+        let counter = find::<Counter<SystemEnv>>(counter)?;
+        match (counter.wait(value, millis(timeout_ms)), counter.ended()) {
+            (true, _) => Ok(PENSTOCK_OK),
+            (false, None) => Ok(PENSTOCK_TIMED_OUT),
+            (false, Some(cause)) => Err(cause.into()),
+        }
     })
 }
 

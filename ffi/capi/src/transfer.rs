@@ -45,7 +45,7 @@ pub struct penstock_submit_options {
     pub note_high: u64,
     /// What the notification carries; copied.
     pub payload: *const c_void,
-    /// How many bytes, at most a few KiB (`transfers.note_bytes`).
+    /// How many bytes, at most 4096 (`PENSTOCK_NOTE_TOO_LONG`).
     pub payload_bytes: usize,
     /// A counter of the peer that goes up by one after all bytes; 0: none.
     pub counter: penstock_remote_counter,
@@ -57,7 +57,7 @@ impl Versioned for penstock_submit_options {
     }
 }
 
-/// Submits a transfer of a plan. `options` may be null. `PENSTOCK_FULL` is no failure: take results, and submit again. Any thread; an inline
+/// Submits a transfer of a plan. `options` may be null. `PENSTOCK_FULL` is no failure: release transfers that have ended, and submit again. Any thread; an inline
 /// engine's own. Never waits.
 ///
 /// # Safety
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn penstock_submit(
     })
 }
 
-/// Notifies a peer, and moves nothing. Otherwise as `penstock_submit`; the notification of the options is meant in any case.
+/// Notifies a peer, and moves nothing. Otherwise as `penstock_submit`; `has_note` has to be set.
 ///
 /// # Safety
 /// Pointers as their types say.

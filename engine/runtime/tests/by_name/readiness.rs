@@ -94,14 +94,22 @@ impl<'a> Course<'a> {
     fn has(&self, layer: u32, token: u64) -> bool {
         let block = u64::from(self.granted[(token / 64) as usize]);
         let at = (block * 128 + u64::from(layer) * 64 + token % 64) * TOKEN;
-        let mut found = [0; TOKEN as usize];
-        self.both.sink.pool.window().read_into(at, &mut found).unwrap();
-        if found == [UNTOUCHED; TOKEN as usize] {
-            return false;
-        }
         let right: [u8; TOKEN as usize] = std::array::from_fn(|at| byte(self.number, layer, token, at as u64));
-        assert_eq!(found, right, "token {token} of layer {layer}, lent: {}", self.is_lent);
-        true
+        let since = Instant::now();
+        loop {
+            let mut found = [0; TOKEN as usize];
+            self.both.sink.pool.window().read_into(at, &mut found).unwrap();
+            if found == [UNTOUCHED; TOKEN as usize] {
+                return false;
+            }
+            if found == right {
+                return true;
+            }
+            // While it lands, a part of it may be seen.
+            let is_landing = since.elapsed() < A_WHILE && found.contains(&UNTOUCHED);
+            assert!(is_landing, "token {token} of layer {layer}, lent: {}: {found:?}, and not {right:?}", self.is_lent);
+            std::thread::yield_now();
+        }
     }
 
     /// So many of the first tokens of each layer come, and none behind them.
