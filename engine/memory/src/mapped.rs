@@ -63,6 +63,9 @@ fn access_by_map(base: usize, len: usize) -> Option<Access> {
             may if may & READABLE != 0 => Access::Read,
             _ => Access::Nothing,
         });
+        if query.end <= next {
+            return None; // Not the map: somebody has closed its descriptor, and another file has the number.
+        }
         next = query.end;
     }
     Some(if may_be_read(word_of(base + (len - 1))) { access } else { Access::Nothing })
