@@ -75,28 +75,28 @@ coded! {
         RevokedHere = 4: "memory of this engine that the plan touches was revoked or deregistered; build a new plan",
         /// The plan is older than the peer's log of withdrawn memory reaches back.
         PlanTooOld = 5: "the plan is older than the log of withdrawn memory reaches; build it again",
-        /// The peer said goodbye.
-        PeerClosed = 6: "the peer closed the session; connect again",
+        /// One of the two sides ended the session with a goodbye.
+        PeerClosed = 6: "the session was closed; connect again",
         /// The session broke.
         PeerLost = 7: "the peer does not answer any more: its process, its host or the network between failed; connect again when it is back",
         /// What the peer left in shared memory makes no sense.
-        PeerCorrupt = 8: "the peer's shared memory holds nonsense, its session was ended; restart the peer",
+        PeerCorrupt = 8: "the peer's shared memory holds nonsense and its session was ended; restart the peer",
         /// This engine is shutting down.
-        EngineClosed = 9: "this engine was shut down",
+        EngineClosed = 9: "this engine was shut down; start another one",
         /// The call came from a forked child.
         Forked = 10: "this process is a fork of the one that started the engine; start an engine in the child",
         /// An inline engine was used from another thread than the one that made it.
         WrongThread = 11: "an inline engine belongs to the thread that made it; use it there, or choose a threaded mode",
         /// No transport can move bytes between these two regions.
-        NoPath = 12: "no transport can move bytes between these two regions",
+        NoPath = 12: "no transport can move bytes between these two regions; `penstock doctor` says what is missing",
         /// A step inside the plan reached outside its region.
-        OutOfBounds = 13: "the plan reaches outside a region",
+        OutOfBounds = 13: "the plan reaches outside a region; build it again",
         /// An inline engine's call was made from inside another of its calls.
-        Reentered = 14: "an inline engine's call was made from inside another call of the same engine",
+        Reentered = 14: "an inline engine's call was made from inside another call of the same engine; make it after that call",
         /// A wait is over and the transfer is not; its memory may not be reused.
         NotEnded = 15: "the transfer has not ended, its worker has not run; cancel it and see what that answers",
         /// Registered memory was freed, or access to it taken away, without deregistering it first.
-        MemoryGone = 16: "memory of the plan is not there any more: it was freed, protected or withheld without deregistering its region first",
+        MemoryGone = 16: "memory of the plan is not there any more: it was freed, protected or withheld without deregistering its region; deregister before that",
         /// This engine drains.
         Draining = 20: "this engine is draining and takes nothing new; use another engine, or start this one anew",
         /// The peer drains.
@@ -106,7 +106,7 @@ coded! {
         /// No answer came over a rail, again and again.
         RailLost = 30: "the peer's card does not answer over this rail; look at the ports, cables and switches between the two, or leave the rail out",
         /// The peer's card refused the memory.
-        AccessRefused = 31: "the peer's card refused the memory of the plan: get the region again and build a new plan, and see that it allows what the plan does",
+        AccessRefused = 31: "the peer's card refused the memory of the plan; get the region again and build a new plan, and see that it allows what the plan does",
         /// The peer took no messages.
         ReceiverNotReady = 32: "the peer's worker took no messages for too long; see whether it is stopped or overloaded",
         /// A card failed.

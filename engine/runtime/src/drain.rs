@@ -41,6 +41,8 @@ impl<E: Env> Engine<E> {
         self.hub.progress()?; // An inline engine's own thread alone can do it.
         let until = shared.env.now() + within;
         shared.draining.store(true, Ordering::Release); // SYNC draining: pairs with is_draining()'s Acquire
+        // Now, and not when the control loop comes to it: who calls this has submitted its last.
+        shared.peers.standing().iter().for_each(|peer| peer.drain(Cause::Draining));
         shared.control.call(ControlCall::Drain);
         self.hub.wait_until(until, || shared.peers.standing().is_empty() && !shared.has_running());
         Ok(Drained {

@@ -323,8 +323,8 @@ pub enum RenewError {
     },
     /// Somebody in this process might still write.
     #[error(
-        "pool `{label}` cannot be renewed: {who} might still write to it by the same addresses; give it longer, or wait for the proof \
-         (Quarantined::is_released); what a card might write ends with its session: disconnect the peer that is named"
+        "pool `{label}` cannot be renewed: {who} might still write to it by the same addresses; give it longer, or wait until what \
+         is quarantined is released; what a card might write ends with its session: disconnect the peer that is named"
     )]
     Inside {
         /// The pool's label.

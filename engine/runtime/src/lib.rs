@@ -64,7 +64,8 @@ mod worker;
 pub use penstock_core::config;
 pub use penstock_core::{
     Cause, Config, Direction, EngineName, Env, Epoch, Fault, NoteId, Notified, Rights, Span, Stage, env, limits,
-    plan::Strided, time::Moment,
+    plan::{PlanError as ShapeError, Strided},
+    time::Moment,
 };
 pub use penstock_memory::{self as memory, BlockId, Blocks, HostMemory, Pages, PoolSpec, Window};
 pub use penstock_session as session;

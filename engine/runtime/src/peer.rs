@@ -195,6 +195,8 @@ impl<E: Env> Peer<E> {
                 Err(RegionError::NewsUnderWay { peer: self.state.name.clone() })
             }
             Some(entry) => Ok(self.remote(entry)),
+            // Announcements end with the engine.
+            None if self.hub.shared.is_closing() => Err(RegionError::Call(Cause::EngineClosed)),
             None => Err(RegionError::Unknown {
                 peer: self.state.name.clone(),
                 label: label.to_owned(),
@@ -268,10 +270,10 @@ impl<E: Env> Peer<E> {
         true
     }
 
-    /// Ends the session from this side, once nothing here touches the peer's memory any more.
+    /// Ends the session from this side, once nothing here touches the peer's memory any more. Answers whether both sides have left.
     pub fn disconnect(&self, within: Duration) -> bool {
-        if self.hub.shared.check_usable() == Err(Cause::Forked) {
-            return false; // The session is the parent's.
+        if self.hub.shared.check_usable().is_err() {
+            return false; // The session is the parent's, or ends with the engine.
         }
         let left = Latch::new(1);
         self.hub

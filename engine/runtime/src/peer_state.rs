@@ -355,11 +355,22 @@ impl PeerState {
             if id as usize >= COUNTERS_MAX || label.len() > LABEL_BYTES_MAX {
                 return false;
             }
-            // A place of the table has one counter at a time.
-            if let Some((old, _)) = book.counter_places.insert(id, (label.clone(), generation)) {
-                book.counters.remove(&old);
+            // A place of the table has one counter at a time, and none at generation 0.
+            if let Some((old, _)) = book.counter_places.insert(id, (label.clone(), generation))
+                && book.counters.get(&old).is_some_and(|counter| counter.index == id)
+            {
+                // Another of the same label, if there is one, is found again.
+                let other = |(id, (label, generation)): (&u32, &(String, u32))| {
+                    (*label == old && *generation != 0).then_some(CounterRef { index: *id, generation: *generation })
+                };
+                match book.counter_places.iter().find_map(other) {
+                    Some(other) => book.counters.insert(old, other),
+                    None => book.counters.remove(&old),
+                };
             }
-            book.counters.insert(label, CounterRef { index: id, generation });
+            if generation != 0 {
+                book.counters.insert(label, CounterRef { index: id, generation });
+            }
         }
         self.news.notify_all();
         true

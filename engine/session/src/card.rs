@@ -55,7 +55,7 @@ struct Plain {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CardError {
     /// Not a card at all.
-    #[error("these bytes are not an engine's descriptor; pass what `Engine::descriptor` gave, unchanged")]
+    #[error("these bytes are not an engine's descriptor; pass on all bytes of a descriptor, unchanged")]
     NotACard,
     /// A version this release does not read.
     #[error("descriptor version {0} is not read here (this release reads {WITHOUT_ADDRESSES} and {WITH_ADDRESSES})")]

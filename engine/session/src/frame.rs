@@ -131,7 +131,7 @@ pub struct Withdrawn {
 pub struct CounterNews {
     /// Its place in the owner's table.
     pub id: u32,
-    /// Which use of that place this is.
+    /// Which use of that place this is; 0: what was there is gone, and the rest says nothing.
     pub generation: u32,
     /// The region it was made for.
     pub region: u32,
@@ -202,7 +202,7 @@ pub enum Frame {
     Regions(Regions),
     /// Regions that are gone.
     RegionsGone(RegionsGone),
-    /// Counters that can be used from now on.
+    /// Counters that can be used from now on, and places whose counter is gone.
     Counters(Vec<CounterNews>),
     /// The sender submits nothing new to the receiver, takes nothing new from it, and leaves when what runs
     /// has ended on both sides. Optional: a release that does not know it goes on until the goodbye.

@@ -116,7 +116,8 @@ macro_rules! for_every_case {
                 a_descriptor_of_nobody_is_refused, a_restarted_engine_is_found_by_its_name,
                 nobody_of_a_name_is_an_answer_in_time;
             draining: both_sides_finish_what_runs, what_is_new_is_refused_and_what_waits_goes_on,
-                a_peer_may_drain_at_the_same_time;
+                a_peer_may_drain_at_the_same_time,
+                a_drain_without_time_takes_nothing_new;
             shards: two_ranks_send_to_four, four_ranks_send_to_two;
         }
     };

@@ -97,7 +97,8 @@ pub enum PlanError {
     /// The regions do not say how long a block is, or do not agree.
     #[error(
         "part {part} of the plan does not say how long a block is, and its regions do not agree \
-         (local {local:?}, remote {remote:?} bytes): give it with block_bytes()"
+         (local {}, remote {}): give the bytes of a block",
+        bytes_or_none(*local), bytes_or_none(*remote)
     )]
     BlockBytesUnknown {
         /// Which part.
@@ -218,4 +219,8 @@ pub enum PlanError {
     /// More bytes or pieces than can be counted.
     #[error("the plan has more bytes or pieces than 64 bits can count: use several smaller plans")]
     TooLarge,
+}
+
+fn bytes_or_none(bytes: Option<u64>) -> String {
+    bytes.map_or("none".to_owned(), |bytes| format!("{bytes} bytes"))
 }

@@ -1,6 +1,6 @@
 //! What each peer knows of our regions and counters.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -194,8 +194,12 @@ impl Announced {
     }
 
     fn next_counters(&mut self, news: Vec<CounterNews>) -> Vec<Frame> {
+        let used: BTreeSet<u32> = news.iter().map(|counter| counter.id).collect();
+        // No use of a place has the generation 0.
+        let gone = |&id: &u32| CounterNews { id, generation: 0, region: 0, label: String::new() };
+        let gone: Vec<CounterNews> = self.counters.keys().filter(|id| !used.contains(id)).map(gone).collect();
         let is_new = |counter: &CounterNews| self.counters.get(&counter.id) != Some(&counter.generation);
-        let fresh: Vec<CounterNews> = news.into_iter().filter(is_new).collect();
+        let fresh: Vec<CounterNews> = news.into_iter().chain(gone).filter(is_new).collect();
         self.counters.extend(fresh.iter().map(|counter| (counter.id, counter.generation)));
         fresh.chunks(COUNTERS_PER_FRAME).map(|part| Frame::Counters(part.to_vec())).collect()
     }

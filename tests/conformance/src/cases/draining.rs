@@ -48,6 +48,21 @@ pub fn both_sides_finish_what_runs(setting: &Setting) {
     assert!(left.is_complete(), "a drained engine stays drained: {left:?}");
 }
 
+/// A drain that has no time to wait still takes nothing new from when it answers.
+pub fn a_drain_without_time_takes_nothing_new(setting: &Setting) {
+    let stage = Stage::open(setting);
+    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 0)]).block_bytes(4096).build().unwrap();
+    stage.engine.drain(Duration::ZERO).unwrap();
+    let refused = stage.peer().submit(&plan, Submit::new()).map(drop).unwrap_err();
+    // With nothing under way the session may be over by now.
+    let causes = [Cause::Draining, Cause::PeerClosed];
+    let is_said = |cause: &Cause| causes.contains(cause);
+    assert!(
+        matches!(&refused, SubmitError::Draining { cause, .. } | SubmitError::PeerGone { cause, .. } if is_said(cause)),
+        "{refused}"
+    );
+}
+
 /// A peer that drains takes nothing new, and says so; a notification that waits for its room goes on, also
 /// past the end of a drain that had too little time.
 pub fn what_is_new_is_refused_and_what_waits_goes_on(setting: &Setting) {

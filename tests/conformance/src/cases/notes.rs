@@ -136,9 +136,10 @@ pub fn many_counters_come_and_go(setting: &Setting) {
         for label in &labels {
             stage.order(0, Command::Counter { region: "kv".to_owned(), label: label.clone() });
         }
-        let mut transfers = Vec::new();
+        let (mut transfers, mut gone) = (Vec::new(), None);
         for (number, label) in labels.iter().enumerate() {
             let counter = stage.peer().wait_counter(label, PATIENCE).expect("the counter is announced");
+            gone = Some(counter);
             for _ in 0..=number % 3 {
                 let how = || Submit::new().count(counter).within(PATIENCE);
                 transfers.push(stage.submit(stage.peer(), &plan, how()));
@@ -155,6 +156,12 @@ pub fn many_counters_come_and_go(setting: &Setting) {
             assert_eq!(stage.ask(0, wait), Reply::Value(count), "{label}");
             stage.order(0, Command::DropCounter { label: label.clone() });
         }
+        // What is gone is not found, and not counted for whoever has it from before.
+        let last = labels.last().unwrap();
+        stage.wait_until("the peer's counter is known to be gone", || stage.peer().counter(last).is_none());
+        let gone = gone.expect("there was a counter");
+        let done = stage.submit(stage.peer(), &plan, Submit::new().count(gone)).wait().unwrap();
+        assert_eq!(done.notified, Notified::No);
     }
 }
 

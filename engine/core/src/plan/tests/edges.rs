@@ -63,7 +63,7 @@ fn block_lengths_come_from_the_regions_only_if_they_agree() {
     assert_eq!(shape.spans().collect::<Vec<_>>(), [(0, span(16, 32, 16))]);
     let unknown = build(local(64).with_block_bytes(16), remote(64)).unwrap_err();
     assert_eq!(unknown, PlanError::BlockBytesUnknown { part: 0, local: Some(16), remote: None });
-    assert!(unknown.to_string().contains("give it with block_bytes()"));
+    assert!(unknown.to_string().contains("give the bytes of a block"));
     assert!(build(local(64).with_block_bytes(16), remote(64).with_block_bytes(32)).is_err());
 }
 
