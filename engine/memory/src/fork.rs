@@ -107,6 +107,7 @@ impl<T: Send + Sync> PerProcess<T> {
     }
 
     /// This process's value, made at its first use. Of several threads that come first one's is kept.
+    #[inline]
     pub fn get(&'static self, make: impl FnOnce() -> T) -> &'static T {
         let before = self.0.load(Ordering::Acquire); // SYNC per-process: pairs with the exchange below
         // SAFETY: it is null or a box that was leaked below and is never freed.
@@ -115,6 +116,12 @@ impl<T: Send + Sync> PerProcess<T> {
         {
             return &made.value;
         }
+        self.make(before, make)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make(&'static self, before: *mut Made<T>, make: impl FnOnce() -> T) -> &'static T {
         let own = Box::into_raw(Box::new(Made { maker: Maker::this_process(), value: make() }));
         // SYNC per-process: pairs with the load above
         match self.0.compare_exchange(before, own, Ordering::AcqRel, Ordering::Acquire) {

@@ -1,60 +1,52 @@
 //! Objects found by number: a number that was given back, or never given out, finds nothing, and an
 //! object is dropped when the last caller that has found it has let go.
 //!
-//! A slot is one word (generation, whether it is live, whether it was removed, how many callers are
-//! inside) beside its object. Finding adds one to the word and looks at what was there; so no lock
-//! is held while a call runs, and a removal waits for nobody.
+//! A slot has its object, the number by which that is found, and a word: generation, whether it was
+//! removed, how many callers are inside. Finding adds one to the word and then looks at the number; so
+//! no lock is held while a call runs, and a removal waits for nobody.
 
-use std::collections::VecDeque;
 use std::ops::Deref;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::sync::{AtomicU64, Ordering, UnsafeCell};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
 
+/// A caller inside.
 const PIN: u64 = 1;
-/// Callers inside.
-const PINS: u64 = (1 << 32) - 1;
-/// There is an object.
-const LIVE: u64 = 1 << 32;
-/// It was removed and goes with the last caller inside.
-const DYING: u64 = 1 << 33;
-const GENERATION_SHIFT: u32 = 36;
+/// The object was removed and goes with the last caller inside.
+const DYING: u64 = 1 << 31;
+const GENERATION_SHIFT: u32 = 32;
+const GENERATIONS: u64 = (1 << 28) - 1;
 
-/// Slots of the first chunk; each further chunk has twice as many as the one before.
-const FIRST: u32 = 64;
-const CHUNKS: usize = 18;
-/// Slots that stay free: a number is not given out again before that many others were.
-const RESTING: usize = 32;
+const INDEX_BITS: u32 = 24;
+/// How far up in a number its tag is: above 24 bits of index and 28 of generation.
+pub const TAG_SHIFT: u32 = INDEX_BITS + 28;
 
-/// The number of an object: 24 bits of index, 28 of generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct HandleKey {
-    /// Which slot.
-    pub index: u32,
-    /// Which object of that slot.
-    pub generation: u32,
-}
+/// Slots that are made together.
+const CHUNK: u32 = if cfg!(loom) { 4 } else { 4096 };
+const CHUNKS: usize = if cfg!(loom) { 1 } else { (1 << INDEX_BITS) / CHUNK as usize };
 
 #[derive(Debug)]
 struct Slot<T> {
     word: AtomicU64,
+    /// The number of the object; 0 while there is none, and once it was removed.
+    number: AtomicU64,
+    /// While it is free: the next free one, as [`HandleTable::free`] has the first.
+    next: AtomicU32,
     object: UnsafeCell<Option<T>>,
 }
 
-/// Objects by number, any number of them up to 2^24.
+type Chunk<T> = [Slot<T>; CHUNK as usize];
+
+/// Objects by number, nearly 2^24 of them. A number has 12 bits that its maker chooses.
 #[derive(Debug)]
 pub struct HandleTable<T> {
     /// Made when they are needed, and never moved.
-    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
-    free: Mutex<Free>,
-}
-
-#[derive(Debug, Default)]
-struct Free {
-    /// In the order in which they were given back.
-    list: VecDeque<u32>,
-    /// How many slots were made.
-    made: u32,
+    chunks: [OnceLock<Box<Chunk<T>>>; CHUNKS],
+    /// The free slot that is taken next, its index and one, 0 where there is none; above it a count, so that nobody takes an old list
+    /// for this one.
+    free: AtomicU64,
+    /// How many chunks were made.
+    made: Mutex<u32>,
 }
 
 // SAFETY: an object is put in and taken out by one thread at a time, and seen by many, as the words arrange.
@@ -62,102 +54,136 @@ unsafe impl<T: Send + Sync> Sync for HandleTable<T> {}
 
 impl<T> Default for HandleTable<T> {
     fn default() -> Self {
-        Self { chunks: std::array::from_fn(|_| OnceLock::new()), free: Mutex::default() }
+        Self { chunks: std::array::from_fn(|_| OnceLock::new()), free: AtomicU64::new(0), made: Mutex::default() }
     }
 }
 
 impl<T> HandleTable<T> {
-    /// Puts an object in. `None` when there are as many as there may be: the object is dropped.
-    pub fn insert(&self, object: T) -> Option<HandleKey> {
+    /// Puts an object in, and answers its number, which begins with a tag that is not 0. `None` when there are as many as there may be: the
+    /// object is dropped.
+    #[inline(always)]
+    pub fn insert(&self, tag: u64, object: T) -> Option<u64> {
         let index = self.take_free()?;
-        let slot = self.slot(index)?;
+        let slot = self.slot(index.into())?;
         // SAFETY: the slot is free and was just taken off the list, so nobody looks at its object.
-        slot.object.with_mut(|place| unsafe { *place = Some(object) });
-        // SYNC handle: pairs with pin(). Callers with old numbers may be counted in the word meanwhile, so it is added to.
-        let before = slot.word.fetch_add(LIVE, Ordering::Release);
-        Some(HandleKey { index, generation: generation_of(before) })
+        slot.object.with_mut(|place| unsafe { place.write(Some(object)) });
+        // Relaxed: the generation changed before the slot came to the list. Callers with old numbers come and go meanwhile.
+        let generation = slot.word.load(Ordering::Relaxed) >> GENERATION_SHIFT;
+        let number = tag << TAG_SHIFT | generation << INDEX_BITS | u64::from(index);
+        slot.number.store(number, Ordering::Release); // SYNC handle: pairs with get()
+        Some(number)
     }
 
     /// The object of this number, kept as long as the answer lives.
-    #[inline]
-    pub fn get(&self, key: HandleKey) -> Option<Pinned<'_, T>> {
-        let slot = self.slot(key.index)?;
-        let before = slot.word.fetch_add(PIN, Ordering::Acquire); // SYNC handle: pairs with insert()
-        let pinned = Pinned { table: self, index: key.index, slot };
-        (before & (LIVE | DYING) == LIVE && generation_of(before) == key.generation).then_some(pinned)
+    #[inline(always)]
+    pub fn get(&self, number: u64) -> Option<Pinned<'_, T>> {
+        let slot = self.slot(number)?;
+        // SYNC handle-gone: pairs with remove(): who is counted in too late to keep the object sees that it has no number.
+        slot.word.fetch_add(PIN, Ordering::Acquire);
+        let pinned = Pinned { table: self, index: index_of(number), slot };
+        let is_it = number != 0 && slot.number.load(Ordering::Acquire) == number; // SYNC handle: pairs with insert()
+        is_it.then_some(pinned)
     }
 
     /// Gives a number back. Of several that do one hears `true`. The object goes now, or with the last caller inside.
-    pub fn remove(&self, key: HandleKey) -> bool {
-        let Some(pinned) = self.get(key) else { return false };
-        // Relaxed: what orders the drop is the last caller's leaving.
-        pinned.slot.word.fetch_or(DYING, Ordering::Relaxed) & DYING == 0
+    #[inline(always)]
+    pub fn remove(&self, number: u64) -> bool {
+        let Some(pinned) = self.get(number) else { return false };
+        // Relaxed: it goes before the word.
+        pinned.slot.number.store(0, Ordering::Relaxed);
+        // SYNC handle-gone: pairs with get().
+        pinned.slot.word.fetch_or(DYING, Ordering::Release) & DYING == 0
     }
 
-    /// How many objects there are.
-    pub fn len(&self) -> usize {
-        let free = self.free();
-        free.made as usize - free.list.len()
+    /// The slot of a number, or of an index.
+    #[inline(always)]
+    fn slot(&self, number: u64) -> Option<&Slot<T>> {
+        let index = index_of(number);
+        Some(&self.chunks.get((index / CHUNK) as usize)?.get()?[(index % CHUNK) as usize])
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    #[inline]
-    fn slot(&self, index: u32) -> Option<&Slot<T>> {
-        let (chunk, at) = chunk_of(index);
-        self.chunks.get(chunk)?.get()?.get(at)
-    }
-
+    #[inline(always)]
     fn take_free(&self) -> Option<u32> {
-        let mut free = self.free();
-        if free.list.len() <= RESTING && self.make_chunk(free.made) {
-            let (from, count) = (free.made, chunk_slots(chunk_of(free.made).0));
-            free.list.extend(from..from + count);
-            free.made += count;
+        let mut first = self.free.load(Ordering::Acquire); // SYNC handle-free: pairs with give_back()
+        loop {
+            let Some(index) = (first as u32).checked_sub(1) else {
+                first = self.make_chunk()?;
+                continue;
+            };
+            // Of a slot that another has taken meanwhile: then the exchange fails.
+            let next = self.slot(index.into())?.next.load(Ordering::Relaxed);
+            // SYNC handle-free: pairs with give_back()
+            match self.free.compare_exchange_weak(first, after(first, next), Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => return Some(index),
+                Err(now) => first = now,
+            }
         }
-        free.list.pop_front()
     }
 
-    fn make_chunk(&self, made: u32) -> bool {
-        let (chunk, _) = chunk_of(made);
-        let slots = || Slot { word: AtomicU64::new(1 << GENERATION_SHIFT), object: UnsafeCell::new(None) };
-        let make = || (0..chunk_slots(chunk)).map(|_| slots()).collect();
-        self.chunks.get(chunk).is_some_and(|of| of.set(make()).is_ok())
+    /// Puts free slots before the others: one, or the first and the last of a chain.
+    #[inline(always)]
+    fn give_back(&self, first: u32, last: &Slot<T>) {
+        let mut before = self.free.load(Ordering::Relaxed);
+        loop {
+            last.next.store(before as u32, Ordering::Relaxed);
+            // SYNC handle-free: pairs with take_free()
+            match self.free.compare_exchange_weak(
+                before,
+                after(before, first + 1),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(now) => before = now,
+            }
+        }
     }
 
-    fn free(&self) -> MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Makes slots, if there are none, and answers what is free then.
+    #[cold]
+    #[inline(never)]
+    fn make_chunk(&self) -> Option<u64> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.free.load(Ordering::Acquire); // SYNC handle-free: pairs with give_back()
+        if now as u32 != 0 {
+            return Some(now); // Another thread has made some, or given one back.
+        }
+        let place = self.chunks.get(*made as usize)?;
+        let first = *made * CHUNK;
+        let slot = |at: u32| Slot {
+            word: AtomicU64::new(0),
+            number: AtomicU64::new(0),
+            next: AtomicU32::new(first + at + 2),
+            object: UnsafeCell::new(None),
+        };
+        let chunk = (0..CHUNK).map(slot).collect::<Box<[Slot<T>]>>().try_into().ok()?;
+        let chunk = place.get_or_init(|| chunk);
+        *made += 1;
+        self.give_back(first, &chunk[CHUNK as usize - 1]);
+        Some(self.free.load(Ordering::Acquire)) // SYNC handle-free: pairs with give_back()
     }
 
     /// The last caller inside a removed object has left; of those that think so one takes it.
-    #[cold]
+    #[inline(never)]
     fn reap(&self, index: u32, slot: &Slot<T>, word: u64) {
-        let next = u64::from(generation_of(word).wrapping_add(1)) << GENERATION_SHIFT;
+        let next = (((word >> GENERATION_SHIFT) + 1) & GENERATIONS) << GENERATION_SHIFT;
         // SYNC handle-last: pairs with Pinned::drop(): all that others did with the object is before.
         if slot.word.compare_exchange(word, next, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return;
         }
         // SAFETY: the number finds nothing any more and nobody was inside, so the object is this thread's alone.
-        let object = slot.object.with_mut(|place| unsafe { (*place).take() });
-        self.free().list.push_back(index);
-        drop(object);
+        slot.object.with_mut(|place| unsafe { *place = None });
+        self.give_back(index, slot);
     }
 }
 
-fn generation_of(word: u64) -> u32 {
-    (word >> GENERATION_SHIFT) as u32
+/// What is free after a change.
+fn after(before: u64, first: u32) -> u64 {
+    ((before >> 32).wrapping_add(1)) << 32 | u64::from(first)
 }
 
-fn chunk_of(index: u32) -> (usize, usize) {
-    let chunk = (index / FIRST + 1).ilog2();
-    (chunk as usize, (index - FIRST * ((1 << chunk) - 1)) as usize)
-}
-
-fn chunk_slots(chunk: usize) -> u32 {
-    FIRST << chunk
+fn index_of(number: u64) -> u32 {
+    number as u32 & ((1 << INDEX_BITS) - 1)
 }
 
 /// An object that was found.
@@ -171,19 +197,18 @@ pub struct Pinned<'a, T> {
 impl<T> Deref for Pinned<'_, T> {
     type Target = T;
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &T {
         // SAFETY: the slot was live when this caller was counted in, and its object stays until the last one has left.
-        let object = self.slot.object.with(|place| unsafe { (*place).as_ref() });
-        object.expect("a live slot has its object")
+        unsafe { self.slot.object.with(|place| (*place).as_ref().unwrap_unchecked()) }
     }
 }
 
 impl<T> Drop for Pinned<'_, T> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         let word = self.slot.word.fetch_sub(PIN, Ordering::Release) - PIN; // SYNC handle-last: pairs with reap()
-        if word & (DYING | PINS) == DYING {
+        if word as u32 == DYING as u32 {
             self.table.reap(self.index, self.slot, word);
         }
     }
@@ -199,20 +224,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn indices_fill_chunks_without_gaps() {
-        let mut expected = (0, 0);
-        for index in 0..10_000 {
-            assert_eq!(chunk_of(index), expected, "{index}");
-            expected.1 += 1;
-            if expected.1 == chunk_slots(expected.0) as usize {
-                expected = (expected.0 + 1, 0);
-            }
-        }
-        let all: u64 = (0..CHUNKS).map(|chunk| u64::from(chunk_slots(chunk))).sum();
-        assert!(all < 1 << 24, "an index has 24 bits");
-    }
-
     proptest! {
         #[test]
         fn a_table_is_a_map_whose_numbers_are_never_found_again(deeds in prop::collection::vec((0..3_u8, 0..40_usize), 1..400)) {
@@ -221,7 +232,8 @@ mod tests {
                 let chosen = map.keys().nth(which).copied();
                 match (deed, chosen) {
                     (0, _) | (_, None) => {
-                        let key = table.insert(number).unwrap();
+                        let key = table.insert(7, number).unwrap();
+                        prop_assert_eq!(key >> TAG_SHIFT, 7);
                         prop_assert!(!gone.contains(&key));
                         prop_assert!(map.insert(key, number).is_none());
                     }
@@ -232,8 +244,8 @@ mod tests {
                     }
                     (_, Some(key)) => prop_assert_eq!(*table.get(key).unwrap(), map[&key]),
                 }
-                prop_assert_eq!(table.len(), map.len());
-                prop_assert!(gone.iter().all(|key| table.get(*key).is_none()));
+                prop_assert!(gone.iter().all(|key| table.get(*key).is_none())
+                    && map.keys().all(|key| table.get(key ^ 1 << TAG_SHIFT).is_none()));
             }
         }
     }
@@ -252,7 +264,7 @@ mod tests {
         let (table, dropped) = (HandleTable::default(), Arc::new(AtomicUsize::new(0)));
         const ROUNDS: usize = 2000;
         for _ in 0..ROUNDS {
-            let key = table.insert(Counted(Arc::clone(&dropped))).unwrap();
+            let key = table.insert(1, Counted(Arc::clone(&dropped))).unwrap();
             let removed = std::thread::scope(|scope| {
                 let threads: Vec<_> = (0..3)
                     .map(|_| {
@@ -269,13 +281,13 @@ mod tests {
             });
             assert_eq!(removed, 1);
         }
-        assert_eq!((dropped.load(Ordering::Relaxed), table.len()), (ROUNDS, 0));
+        assert_eq!(dropped.load(Ordering::Relaxed), ROUNDS);
     }
 
     #[test]
     fn what_was_found_stays_until_it_is_let_go() {
         let (table, dropped) = (HandleTable::default(), Arc::new(AtomicUsize::new(0)));
-        let key = table.insert(Counted(Arc::clone(&dropped))).unwrap();
+        let key = table.insert(1, Counted(Arc::clone(&dropped))).unwrap();
         let found = table.get(key).unwrap();
         assert!(table.remove(key) && table.get(key).is_none());
         assert_eq!(dropped.load(Ordering::Relaxed), 0);
@@ -303,7 +315,7 @@ mod models {
     fn an_object_is_dropped_once_and_after_its_last_use() {
         loom::model(|| {
             let (table, dropped) = (Arc::new(HandleTable::default()), Arc::new(AtomicUsize::new(0)));
-            let key = table.insert(Counted(Arc::clone(&dropped))).unwrap();
+            let key = table.insert(1, Counted(Arc::clone(&dropped))).unwrap();
             let user = {
                 let table = Arc::clone(&table);
                 loom::thread::spawn(move || {
@@ -318,6 +330,27 @@ mod models {
             assert_eq!(here + user.join().unwrap(), 1);
             assert_eq!(dropped.load(Ordering::Relaxed), 1);
             assert!(table.get(key).is_none());
+        });
+    }
+
+    #[test]
+    fn a_slot_is_taken_by_one_at_a_time() {
+        loom::model(|| {
+            let dropped = Arc::new(AtomicUsize::new(0));
+            let table = Arc::new(HandleTable::default());
+            // One is given back while another thread takes two, of which it may be one.
+            let first = table.insert(1, Counted(Arc::clone(&dropped))).unwrap();
+            let other = {
+                let (table, dropped) = (Arc::clone(&table), Arc::clone(&dropped));
+                loom::thread::spawn(move || [(); 2].map(|()| table.insert(1, Counted(Arc::clone(&dropped))).unwrap()))
+            };
+            assert!(table.remove(first));
+            let here = table.insert(1, Counted(Arc::clone(&dropped))).unwrap();
+            let [one, two] = other.join().unwrap();
+            let slots = [here, one, two].map(index_of);
+            assert!(slots[0] != slots[1] && slots[0] != slots[2] && slots[1] != slots[2], "{slots:?}");
+            assert!([one, two, here].iter().all(|number| *number != first && table.get(*number).is_some()));
+            assert_eq!(dropped.load(Ordering::Relaxed), 1);
         });
     }
 }
