@@ -23,6 +23,36 @@
 #define PENSTOCK_ABI 0
 
 /*
+ Nothing is told.
+ */
+#define PENSTOCK_LOG_OFF 0
+
+/*
+ What keeps a part of the engine from its work.
+ */
+#define PENSTOCK_LOG_ERROR 1
+
+/*
+ The same, and what is slower or less than was asked for.
+ */
+#define PENSTOCK_LOG_WARN 2
+
+/*
+ The same, and what begins and ends: sessions, transports that are chosen.
+ */
+#define PENSTOCK_LOG_INFO 3
+
+/*
+ The same, and why.
+ */
+#define PENSTOCK_LOG_DEBUG 4
+
+/*
+ Everything.
+ */
+#define PENSTOCK_LOG_TRACE 5
+
+/*
  Peers may do nothing with a region; it is for this engine's own side of plans.
  */
 #define PENSTOCK_RIGHTS_NONE 0
@@ -223,11 +253,11 @@ typedef enum {
      */
     PENSTOCK_NEWS_UNDER_WAY = 52,
     /*
-     Bytes lie outside the region.
+     Bytes lie outside the region. Also of a plan.
      */
     PENSTOCK_OUT_OF_BOUNDS = 53,
     /*
-     The region does not give that right, or the memory is mapped read-only.
+     The region does not give that right, or the memory is mapped read-only. Also of a plan.
      */
     PENSTOCK_NO_RIGHT = 54,
     /*
@@ -287,7 +317,7 @@ typedef enum {
      */
     PENSTOCK_PLAN_TOO_OLD = 105,
     /*
-     The peer said goodbye.
+     The session was closed, from here or by the peer.
      */
     PENSTOCK_PEER_CLOSED = 106,
     /*
@@ -474,11 +504,11 @@ typedef struct {
      */
     const char *stage;
     /*
-     Why a transfer or a session ended, with what can be done about it.
+     Why a transfer or a session ended, of a status from 100 on.
      */
     const char *cause;
     /*
-     What to do: the part of the text behind its last semicolon, where it has one.
+     What to do about it.
      */
     const char *remedy;
     /*
@@ -486,6 +516,12 @@ typedef struct {
      */
     const char *text;
 } penstock_error;
+
+/*
+ Takes a line of the log: its level, the part of Penstock that says it, and its words, which stay until it returns. Called by any thread, one of the
+ engine's or one that is in a call; several may be in it at once. It must not wait, throw, or call anything of Penstock but `penstock_message`.
+ */
+typedef void (*penstock_log_hook)(void *user, uint32_t level, const char *source, const char *text);
 
 /*
  What a pool is.
@@ -932,7 +968,7 @@ penstock_status penstock_engine_start(const penstock_engine_options *options,
  Ends an engine by the timeout, and releases its handle: lets transfers end for half of the time, says goodbye, takes its memory back. Calls
  that other threads wait in end. Memory that a stopped peer might still touch is put into `list`, a quarantine each, as far as
  `capacity` goes, and how many there are into `count`: do not reuse such memory before `penstock_quarantine_look` says so. Of those that did not fit
- (`PENSTOCK_TRUNCATED`) the memory is never known to be free. An argument that makes no sense ends nothing. Any thread; an inline engine's own.
+ (`PENSTOCK_TRUNCATED`) the memory is never known to be free. An argument that makes no sense ends nothing. Any thread.
 
  The caller sees to it:
  Pointers as their types say; `list` has room for `capacity` handles.
@@ -1093,6 +1129,17 @@ penstock_status penstock_engine_statistics(penstock_engine engine, penstock_stat
  `error` points to a struct whose `size` is set.
  */
 penstock_status penstock_last_error(penstock_error *error);
+
+/*
+ Has the log of this process told to a function, up to a level, in place of the one before; null or `PENSTOCK_LOG_OFF`: to nobody. When this returns, no
+ thread is in the function that was set before. A forked child begins without one. Any thread. Waits only for the function that was set before.
+
+ The caller sees to it:
+ `hook` does as its type says, for as long as it is set; `user` is whatever it is to be given.
+ */
+penstock_status penstock_log(uint32_t level,
+                             penstock_log_hook hook,
+                             void *user);
 
 /*
  Makes a pool of memory that Penstock owns, which peers on one host map, and announces it to peers. Any thread.
@@ -1293,7 +1340,8 @@ penstock_status penstock_peer_path(penstock_peer peer, char *buffer, size_t capa
 penstock_status penstock_peer_state(penstock_peer peer);
 
 /*
- Asks it for a sign of life, and waits for it at most so long. `nanoseconds`, which may be null, is the time there and back. Any thread.
+ Asks it for a sign of life, and waits for it at most so long: `PENSTOCK_TIMED_OUT` if none came. `nanoseconds`, which may be null, is the time
+ there and back. Any thread.
 
  The caller sees to it:
  Pointers as their types say.
@@ -1303,7 +1351,8 @@ penstock_status penstock_peer_ping(penstock_peer peer,
                                    uint64_t *nanoseconds);
 
 /*
- Waits until everything that the peer had registered before this call is known here, at most so long. Any thread.
+ Waits until everything that the peer had registered before this call is known here, at most so long: `PENSTOCK_TIMED_OUT` if the peer has not
+ answered by then. Any thread.
  */
 penstock_status penstock_peer_refresh(penstock_peer peer,
                                       uint64_t timeout_ms);
@@ -1350,7 +1399,8 @@ penstock_status penstock_peer_regions(penstock_peer peer,
 penstock_status penstock_remote_region_look(penstock_remote_region region, penstock_region_info *info);
 
 /*
- Ends the session, and waits at most so long until both sides have left it: `PENSTOCK_TIMED_OUT` if the other has not. Any thread.
+ Ends the session, and waits at most so long until both sides have left it: `PENSTOCK_TIMED_OUT` if the other has not. A session that has ended is
+ left already. Any thread.
  */
 penstock_status penstock_disconnect(penstock_peer peer,
                                     uint64_t timeout_ms);

@@ -32,6 +32,15 @@ impl<T> Out<T> {
         Ok(Self(pointer))
     }
 
+    /// The same; null is none.
+    ///
+    /// # Safety
+    /// As of [`Out::new`].
+    pub(crate) unsafe fn or_none(pointer: *mut T, what: &str) -> Checked<Option<Self>> {
+        // SAFETY: the caller's promise.
+        if pointer.is_null() { Ok(None) } else { unsafe { Self::new(pointer, what) }.map(Some) }
+    }
+
     pub(crate) fn put(self, value: T) {
         // SAFETY: it was neither null nor misaligned, and may be written as its maker was promised.
         unsafe { self.0.write(value) };
@@ -152,9 +161,9 @@ pub(crate) unsafe fn put_list<T>(values: Vec<T>, to: *mut T, capacity: usize, co
 /// # Safety
 /// `to` is null or has room for `capacity` bytes; `length` is null or may be written.
 pub(crate) unsafe fn put_text(text: &str, to: *mut c_char, capacity: usize, length: *mut usize) -> Answer {
-    if !length.is_null() {
-        // SAFETY: the caller's promise.
-        unsafe { Out::new(length, "length") }?.put(text.len());
+    // SAFETY: the caller's promise.
+    if let Some(length) = unsafe { Out::or_none(length, "length") }? {
+        length.put(text.len());
     }
     if capacity == 0 {
         return Ok(PENSTOCK_TRUNCATED);

@@ -100,7 +100,7 @@ pub unsafe extern "C" fn penstock_engine_start(
 /// Ends an engine by the timeout, and releases its handle: lets transfers end for half of the time, says goodbye, takes its memory back. Calls
 /// that other threads wait in end. Memory that a stopped peer might still touch is put into `list`, a quarantine each, as far as
 /// `capacity` goes, and how many there are into `count`: do not reuse such memory before `penstock_quarantine_look` says so. Of those that did not fit
-/// (`PENSTOCK_TRUNCATED`) the memory is never known to be free. An argument that makes no sense ends nothing. Any thread; an inline engine's own.
+/// (`PENSTOCK_TRUNCATED`) the memory is never known to be free. An argument that makes no sense ends nothing. Any thread.
 ///
 /// # Safety
 /// Pointers as their types say; `list` has room for `capacity` handles.
@@ -336,10 +336,11 @@ pub unsafe extern "C" fn penstock_peers(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn penstock_progress(engine: penstock_engine, worked: *mut c_int) -> penstock_status {
     call(|| {
+        // SAFETY: the caller's promise.
+        let worked = unsafe { Out::or_none(worked, "worked") }?;
         let has_worked = find::<Engine>(engine)?.progress()?;
-        if !worked.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { Out::new(worked, "worked") }?.put(c_int::from(has_worked));
+        if let Some(worked) = worked {
+            worked.put(c_int::from(has_worked));
         }
         Ok(PENSTOCK_OK)
     })

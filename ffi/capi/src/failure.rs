@@ -5,7 +5,9 @@ use std::ffi::{CString, c_char};
 use std::fmt::Display;
 
 use penstock::memory::{MemoryError, TakeError};
-use penstock::{Cause, ConnectError, Fault, PlanError, RegionError, RenewError, StartError, SubmitError};
+use penstock::{
+    Cause, ConnectError, EngineName, Fault, PlanError, RegionError, RenewError, ShapeError, StartError, SubmitError,
+};
 
 use crate::arguments::{Versioned, write_sized};
 use crate::status::penstock_status::{self, *};
@@ -16,7 +18,7 @@ pub(crate) struct Failure {
     pub(crate) status: penstock_status,
     peer: String,
     stage: &'static str,
-    cause: &'static str,
+    cause: Option<Cause>,
     text: String,
 }
 
@@ -25,14 +27,25 @@ pub(crate) type Answer = Result<penstock_status, Box<Failure>>;
 
 impl Failure {
     pub(crate) fn new(status: penstock_status, text: impl Display) -> Box<Self> {
-        Box::new(Self { status, peer: String::new(), stage: "", cause: "", text: text.to_string() })
+        Box::new(Self { status, peer: String::new(), stage: "", cause: None, text: text.to_string() })
     }
 
     pub(crate) fn invalid(text: impl Display) -> Box<Self> {
         Self::new(PENSTOCK_INVALID_ARGUMENT, text)
     }
 
-    fn of_peer(mut self: Box<Self>, peer: &impl Display) -> Box<Self> {
+    /// The session with this peer is over, and what was seen of it last, if anything was.
+    pub(crate) fn ended(cause: Cause, peer: &EngineName, loss: Option<&str>) -> Box<Self> {
+        let words = match loss {
+            Some(loss) => format!("peer `{peer}`: {loss}; {cause}"),
+            None => format!("peer `{peer}`: {cause}"),
+        };
+        let mut failure = Self::new(cause.into(), words).of_peer(peer);
+        failure.cause = Some(cause);
+        failure
+    }
+
+    pub(crate) fn of_peer(mut self: Box<Self>, peer: &impl Display) -> Box<Self> {
         self.peer = peer.to_string();
         self
     }
@@ -41,7 +54,7 @@ impl Failure {
 impl From<Cause> for Box<Failure> {
     fn from(cause: Cause) -> Self {
         let mut failure = Failure::new(cause.into(), cause);
-        failure.cause = cause.text();
+        failure.cause = Some(cause);
         failure
     }
 }
@@ -49,7 +62,7 @@ impl From<Cause> for Box<Failure> {
 impl From<Fault> for Box<Failure> {
     fn from(fault: Fault) -> Self {
         let mut failure = Failure::new(fault.cause.into(), &fault);
-        (failure.stage, failure.cause) = (fault.stage.text(), fault.cause.text());
+        (failure.stage, failure.cause) = (fault.stage.text(), Some(fault.cause));
         match &fault.peer {
             Some(peer) => failure.of_peer(peer),
             None => failure,
@@ -193,7 +206,8 @@ impl From<PlanError> for Box<Failure> {
         let status = match error {
             PlanError::Region(error) => return error.into(),
             PlanError::NoRegion { .. } => PENSTOCK_NO_REGION,
-            PlanError::NoRight { .. } => PENSTOCK_NO_RIGHT,
+            PlanError::NoRight { .. } | PlanError::Shape(ShapeError::NotAllowed { .. }) => PENSTOCK_NO_RIGHT,
+            PlanError::Shape(ShapeError::OutOfBounds { .. }) => PENSTOCK_OUT_OF_BOUNDS,
             _ => PENSTOCK_BAD_PLAN,
         };
         let failure = Failure::new(status, &error);
@@ -219,7 +233,7 @@ impl From<SubmitError> for Box<Failure> {
             _ => (PENSTOCK_INTERNAL, None),
         };
         let mut failure = Failure::new(status, &error);
-        failure.cause = cause.map_or("", Cause::text);
+        failure.cause = cause;
         match &error {
             E::ReservedNote { peer } | E::Draining { peer, .. } | E::PeerGone { peer, .. } => failure.of_peer(peer),
             _ => failure,
@@ -240,9 +254,9 @@ pub struct penstock_error {
     pub peer: *const c_char,
     /// Where a transfer ended: "moving bytes".
     pub stage: *const c_char,
-    /// Why a transfer or a session ended, with what can be done about it.
+    /// Why a transfer or a session ended, of a status from 100 on.
     pub cause: *const c_char,
-    /// What to do: the part of the text behind its last semicolon, where it has one.
+    /// What to do about it.
     pub remedy: *const c_char,
     /// The whole in words.
     pub text: *const c_char,
@@ -271,8 +285,9 @@ pub(crate) fn c_text(text: &str) -> CString {
 }
 
 pub(crate) fn remember(failure: &Failure) {
-    let remedy = failure.text.rsplit_once("; ").map_or("", |(_, remedy)| remedy);
-    let texts = [&failure.peer, failure.stage, failure.cause, remedy, &failure.text].map(c_text);
+    let words = failure.cause.map_or("", Cause::text);
+    let (cause, remedy) = words.split_once("; ").unwrap_or((words, failure.status.remedy()));
+    let texts = [&failure.peer, failure.stage, cause, remedy, &failure.text].map(c_text);
     LAST.with_borrow_mut(|last| *last = Some(Last { status: failure.status, texts }));
 }
 

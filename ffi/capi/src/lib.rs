@@ -11,6 +11,7 @@ mod arguments;
 mod call;
 pub mod engine;
 pub mod failure;
+pub mod log;
 pub mod memory;
 mod objects;
 pub mod peer;

@@ -325,7 +325,7 @@ pub unsafe extern "C" fn penstock_revoke(
 /// The pointer is null or may be written.
 pub(crate) unsafe fn put_hold(hold: Hold, quarantine: *mut penstock_quarantine) -> Answer {
     // SAFETY: the caller's promise.
-    let quarantine = if quarantine.is_null() { None } else { Some(unsafe { Out::new(quarantine, "quarantine") }?) };
+    let quarantine = unsafe { Out::or_none(quarantine, "quarantine") }?;
     let (status, handle) = match hold {
         Hold::Quiesced => (PENSTOCK_OK, 0),
         Hold::StillRegistered(_) => (PENSTOCK_STILL_REGISTERED, 0),

@@ -12,16 +12,13 @@ use penstock::{
     Blocks, Connecting, Counter, Engine, LocalRegion, Peer, Plan, Pool, Quarantined, RemoteCounter, RemoteRegion,
     SystemEnv, Transfer,
 };
-use penstock_ring::handles::{HandleKey, HandleTable, Pinned};
+use penstock_ring::handles::{HandleTable, Pinned, TAG_SHIFT};
 
 use crate::failure::{Answer, Failure};
 use crate::status::penstock_status::*;
 use crate::told::Batch;
 
-const INDEX_BITS: u32 = 24;
-const GENERATION_BITS: u32 = 28;
-const MARK_SHIFT: u32 = INDEX_BITS + GENERATION_BITS;
-const KIND_SHIFT: u32 = MARK_SHIFT + 8;
+const KIND_SHIFT: u32 = TAG_SHIFT + 8;
 
 macro_rules! kinds {
     ($($name:ident($type:ty) = $number:literal : $what:literal),+ $(,)?) => {
@@ -32,8 +29,10 @@ macro_rules! kinds {
             const NUMBER: u64 = $number;
             const WHAT: &'static str = $what;
 
-            fn of(object: &Object) -> Option<&Self> {
-                if let Object::$name(own) = object { Some(own) } else { None }
+            #[inline(always)]
+            fn of(object: &Object) -> &Self {
+                let Object::$name(own) = object else { unreachable!("a handle of this kind has another object") };
+                own
             }
 
             fn wrap(self) -> Object {
@@ -47,7 +46,8 @@ macro_rules! kinds {
 pub(crate) trait Kind: Sized {
     const NUMBER: u64;
     const WHAT: &'static str;
-    fn of(object: &Object) -> Option<&Self>;
+    /// The object of a handle of this kind.
+    fn of(object: &Object) -> &Self;
     fn wrap(self) -> Object;
 }
 
@@ -67,14 +67,15 @@ kinds! {
     Batch(Batch) = 13: "a batch of notifications",
 }
 
-struct Objects {
+pub(crate) struct Objects {
     table: HandleTable<Object>,
     /// Tells this process from those that it was forked from.
     mark: u8,
 }
 
 /// A child sees none of its parent's objects, and never drops them.
-fn objects() -> &'static Objects {
+#[inline(always)]
+pub(crate) fn objects() -> &'static Objects {
     static OBJECTS: PerProcess<Objects> = PerProcess::new();
     /// What a child inherits is its parent's number.
     static LAST: AtomicU8 = AtomicU8::new(0);
@@ -91,48 +92,56 @@ pub(crate) struct Found<T: Kind>(Pinned<'static, Object>, PhantomData<T>);
 impl<T: Kind> Deref for Found<T> {
     type Target = T;
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &T {
-        T::of(&self.0).expect("its kind was looked at when it was found")
+        T::of(&self.0)
     }
 }
 
-/// Gives an object a handle.
+impl Objects {
+    /// Gives an object a handle.
+    #[inline(always)]
+    pub(crate) fn add<T: Kind>(&self, object: T) -> Result<u64, Box<Failure>> {
+        let tag = T::NUMBER << (KIND_SHIFT - TAG_SHIFT) | u64::from(self.mark);
+        self.table.insert(tag, object.wrap()).ok_or_else(too_many)
+    }
+
+    /// The object of this kind with this handle. Kind and process are a part of the number, by which alone it is found.
+    #[inline(always)]
+    pub(crate) fn find<T: Kind>(&'static self, handle: u64) -> Result<Found<T>, Box<Failure>> {
+        if handle >> KIND_SHIFT == T::NUMBER
+            && let Some(found) = self.table.get(handle)
+        {
+            return Ok(Found(found, PhantomData));
+        }
+        Err(not_found(handle, T::WHAT))
+    }
+}
+
+/// [`Objects::add`] in this process.
+#[inline]
 pub(crate) fn add<T: Kind>(object: T) -> Result<u64, Box<Failure>> {
-    let objects = objects();
-    let key = objects.table.insert(object.wrap()).ok_or_else(|| {
-        Failure::new(PENSTOCK_TOO_MANY_HANDLES, "there are as many objects as there may be; release some")
-    })?;
-    let name = u64::from(key.generation) << INDEX_BITS | u64::from(key.index);
-    Ok(T::NUMBER << KIND_SHIFT | u64::from(objects.mark) << MARK_SHIFT | name)
+    objects().add(object)
 }
 
-fn key_of(handle: u64) -> HandleKey {
-    let index = (handle & ((1 << INDEX_BITS) - 1)) as u32;
-    HandleKey { index, generation: (handle >> INDEX_BITS & ((1 << GENERATION_BITS) - 1)) as u32 }
-}
-
-fn mark_of(handle: u64) -> u8 {
-    (handle >> MARK_SHIFT) as u8
-}
-
-/// The object of this kind with this handle.
+/// [`Objects::find`] in this process.
 #[inline]
 pub(crate) fn find<T: Kind>(handle: u64) -> Result<Found<T>, Box<Failure>> {
-    let objects = objects();
-    if handle >> KIND_SHIFT == T::NUMBER
-        && mark_of(handle) == objects.mark
-        && let Some(found) = objects.table.get(key_of(handle))
-        && T::of(&found).is_some()
-    {
-        return Ok(Found(found, PhantomData));
-    }
-    Err(not_found(handle, T::WHAT, objects.mark))
+    objects().find(handle)
 }
 
 #[cold]
-fn not_found(handle: u64, what: &str, mark: u8) -> Box<Failure> {
-    if (1..mark).contains(&mark_of(handle)) {
+fn too_many() -> Box<Failure> {
+    Failure::new(PENSTOCK_TOO_MANY_HANDLES, "there are as many objects as there may be; release some")
+}
+
+fn mark_of(handle: u64) -> u8 {
+    (handle >> TAG_SHIFT) as u8
+}
+
+#[cold]
+fn not_found(handle: u64, what: &str) -> Box<Failure> {
+    if (1..objects().mark).contains(&mark_of(handle)) {
         return penstock::Cause::Forked.into();
     }
     let why = if handle == 0 { "it is null" } else { "it was released, is of another kind, or never was one" };
@@ -141,17 +150,16 @@ fn not_found(handle: u64, what: &str, mark: u8) -> Box<Failure> {
 
 /// Releases one handle of any kind, or none if it is null.
 pub(crate) fn release(handle: u64) -> Answer {
-    let objects = objects();
     if handle >> KIND_SHIFT == <Engine as Kind>::NUMBER
         && let Ok(engine) = find::<Engine>(handle)
     {
         // Others may be in a call of it, which ends by this; what it quarantines is kept for good.
         let _ = engine.close(engine.config().session.shutdown_timeout());
     }
-    if handle == 0 || mark_of(handle) == objects.mark && objects.table.remove(key_of(handle)) {
+    if handle == 0 || objects().table.remove(handle) {
         return Ok(PENSTOCK_OK);
     }
-    Err(not_found(handle, "anything", objects.mark))
+    Err(not_found(handle, "anything"))
 }
 
 /// Releases a handle. Zero is nothing, and well. The object goes with its last user: a transfer goes on, and nobody hears how it ends; a plan, blocks

@@ -1,8 +1,9 @@
 //! Peers: sessions with other engines, and what those have.
 
 use std::ffi::c_char;
+use std::time::Duration;
 
-use penstock::{Peer, RemoteRegion, SystemEnv};
+use penstock::{Cause, Peer, RemoteRegion, SystemEnv};
 
 use crate::arguments::{Out, millis, put_text, text, write_sized};
 use crate::call::call;
@@ -68,16 +69,13 @@ pub extern "C" fn penstock_peer_state(peer: penstock_peer) -> penstock_status {
         let peer = find::<Peer<SystemEnv>>(peer)?;
         match (peer.ended(), peer.loss()) {
             (None, _) => Ok(PENSTOCK_OK),
-            (Some(cause), None) => Err(cause.into()),
-            (Some(cause), Some(loss)) => Err(Failure::new(
-                cause.into(),
-                format!("peer `{}`: {loss}; connect again when it is back", peer.name()),
-            )),
+            (Some(cause), loss) => Err(Failure::ended(cause, peer.name(), loss)),
         }
     })
 }
 
-/// Asks it for a sign of life, and waits for it at most so long. `nanoseconds`, which may be null, is the time there and back. Any thread.
+/// Asks it for a sign of life, and waits for it at most so long: `PENSTOCK_TIMED_OUT` if none came. `nanoseconds`, which may be null, is the time
+/// there and back. Any thread.
 ///
 /// # Safety
 /// Pointers as their types say.
@@ -88,21 +86,33 @@ pub unsafe extern "C" fn penstock_peer_ping(
     nanoseconds: *mut u64,
 ) -> penstock_status {
     call(|| {
-        let took = find::<Peer<SystemEnv>>(peer)?.ping(millis(timeout_ms))?;
-        if !nanoseconds.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { Out::new(nanoseconds, "nanoseconds") }?.put(took.as_nanos() as u64);
+        // SAFETY: the caller's promise.
+        let nanoseconds = unsafe { Out::or_none(nanoseconds, "nanoseconds") }?;
+        let Some(took) = heard(&*find(peer)?, timeout_ms)? else { return Ok(PENSTOCK_TIMED_OUT) };
+        if let Some(nanoseconds) = nanoseconds {
+            nanoseconds.put(took.as_nanos() as u64);
         }
         Ok(PENSTOCK_OK)
     })
 }
 
-/// Waits until everything that the peer had registered before this call is known here, at most so long. Any thread.
+/// How long a word to a peer and back took, if it came back in time.
+fn heard(peer: &Peer<SystemEnv>, timeout_ms: u64) -> Result<Option<Duration>, Box<Failure>> {
+    match peer.ping(millis(timeout_ms)) {
+        Ok(took) => Ok(Some(took)),
+        Err(Cause::DeadlineExceeded) => Ok(None),
+        Err(cause) => Err(Failure::ended(cause, peer.name(), peer.loss())),
+    }
+}
+
+/// Waits until everything that the peer had registered before this call is known here, at most so long: `PENSTOCK_TIMED_OUT` if the peer has not
+/// answered by then. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn penstock_peer_refresh(peer: penstock_peer, timeout_ms: u64) -> penstock_status {
     call(|| {
-        find::<Peer<SystemEnv>>(peer)?.refresh(millis(timeout_ms))?;
-        Ok(PENSTOCK_OK)
+        // A peer announces what is new before it answers.
+        let heard = heard(&*find(peer)?, timeout_ms)?;
+        Ok(if heard.is_some() { PENSTOCK_OK } else { PENSTOCK_TIMED_OUT })
     })
 }
 
@@ -145,7 +155,7 @@ pub unsafe extern "C" fn penstock_peer_region_at(
                 "no region of peer `{}` has {bytes} bytes at {address:#x}; refresh, if they are new",
                 peer.name()
             );
-            Failure::new(PENSTOCK_NO_REGION, words)
+            Failure::new(PENSTOCK_NO_REGION, words).of_peer(peer.name())
         };
         region.put(add(peer.region_at(address, bytes).ok_or_else(none)?)?);
         Ok(PENSTOCK_OK)
@@ -184,11 +194,16 @@ pub unsafe extern "C" fn penstock_remote_region_look(
     })
 }
 
-/// Ends the session, and waits at most so long until both sides have left it: `PENSTOCK_TIMED_OUT` if the other has not. Any thread.
+/// Ends the session, and waits at most so long until both sides have left it: `PENSTOCK_TIMED_OUT` if the other has not. A session that has ended is
+/// left already. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn penstock_disconnect(peer: penstock_peer, timeout_ms: u64) -> penstock_status {
     call(|| {
-        let has_left = find::<Peer<SystemEnv>>(peer)?.disconnect(millis(timeout_ms));
-        Ok(if has_left { PENSTOCK_OK } else { PENSTOCK_TIMED_OUT })
+        let peer = find::<Peer<SystemEnv>>(peer)?;
+        match (peer.disconnect(millis(timeout_ms)), peer.ended()) {
+            (true, _) => Ok(PENSTOCK_OK),
+            (false, Some(cause @ (Cause::EngineClosed | Cause::Forked))) => Err(cause.into()),
+            (false, _) => Ok(PENSTOCK_TIMED_OUT),
+        }
     })
 }

@@ -64,9 +64,9 @@ pub enum penstock_status {
     PENSTOCK_STALE_REGION = 51,
     /// The peer has changed its regions and the news is under way: try again.
     PENSTOCK_NEWS_UNDER_WAY = 52,
-    /// Bytes lie outside the region.
+    /// Bytes lie outside the region. Also of a plan.
     PENSTOCK_OUT_OF_BOUNDS = 53,
-    /// The region does not give that right, or the memory is mapped read-only.
+    /// The region does not give that right, or the memory is mapped read-only. Also of a plan.
     PENSTOCK_NO_RIGHT = 54,
     /// Nothing is mapped at that address, or it cannot be read.
     PENSTOCK_NOT_MAPPED = 55,
@@ -96,7 +96,7 @@ pub enum penstock_status {
     PENSTOCK_REVOKED_HERE = 104,
     /// The plan is older than the log of withdrawn memory reaches.
     PENSTOCK_PLAN_TOO_OLD = 105,
-    /// The peer said goodbye.
+    /// The session was closed, from here or by the peer.
     PENSTOCK_PEER_CLOSED = 106,
     /// The session broke.
     PENSTOCK_PEER_LOST = 107,
@@ -180,7 +180,7 @@ pub(crate) const TEXTS: &[(penstock_status, &CStr)] = &[
     (PENSTOCK_REVOKED_BY_PEER, c"the peer revoked memory that the plan touches"),
     (PENSTOCK_REVOKED_HERE, c"memory of this engine that the plan touches was revoked"),
     (PENSTOCK_PLAN_TOO_OLD, c"the plan is too old; build it again"),
-    (PENSTOCK_PEER_CLOSED, c"the peer closed the session"),
+    (PENSTOCK_PEER_CLOSED, c"the session was closed"),
     (PENSTOCK_PEER_LOST, c"the peer does not answer any more"),
     (PENSTOCK_PEER_CORRUPT, c"the peer's shared memory holds nonsense"),
     (PENSTOCK_ENGINE_CLOSED, c"this engine was closed"),
@@ -205,6 +205,45 @@ pub(crate) const TEXTS: &[(penstock_status, &CStr)] = &[
 const CAUSES: c_int = 100;
 
 impl penstock_status {
+    /// What to do about it. Those from 100 on have it in the words of their cause.
+    pub(crate) fn remedy(self) -> &'static str {
+        match self {
+            PENSTOCK_INVALID_ARGUMENT => "give the argument that the text names as the header says",
+            PENSTOCK_BAD_HANDLE => "use a handle until it is released, in calls that take its kind",
+            PENSTOCK_TOO_MANY_HANDLES => "release handles that are not needed any more",
+            PENSTOCK_INTERNAL => "report it, with the log",
+            PENSTOCK_BAD_CONFIG => "change the key that the text names",
+            PENSTOCK_NOT_STARTED => "take away what the text names, and start it again",
+            PENSTOCK_NO_SECRET => "set PENSTOCK_SECRET or `session.secret_file`, the same on all hosts",
+            PENSTOCK_BAD_DESCRIPTOR => "pass on all bytes of penstock_engine_descriptor, as they are",
+            PENSTOCK_NO_ROUTE => "allow a transport in `transports.allow` that both sides have",
+            PENSTOCK_UNREACHABLE => "see whether the other engine runs, and get its descriptor anew",
+            PENSTOCK_CONNECT_TIMED_OUT => "give it more time; see whether the other engine runs and is turned",
+            PENSTOCK_REFUSED => "do on the side that the text names what it says",
+            PENSTOCK_CONNECTION_LOST => "connect again",
+            PENSTOCK_NOT_PENSTOCK => "check the address and the port",
+            PENSTOCK_WRONG_SECRET => "give both sides the same secret",
+            PENSTOCK_UNRESOLVED => "check the name, or use an address with a port",
+            PENSTOCK_NO_REGION => {
+                "register the memory, wait for the peer to announce it, or check label, address and length"
+            }
+            PENSTOCK_STALE_REGION => "get the region again, and build a new plan",
+            PENSTOCK_NEWS_UNDER_WAY => "try again in a moment, or wait with penstock_peer_refresh",
+            PENSTOCK_OUT_OF_BOUNDS => "stay within the region, or register more memory",
+            PENSTOCK_NO_RIGHT => "register the memory with that right, or use other memory",
+            PENSTOCK_NOT_MAPPED => "map the memory before it is registered; check address and length",
+            PENSTOCK_NO_BLOCKS => "release blocks, wait for them with a timeout, or make a larger pool",
+            PENSTOCK_NO_MEMORY => "ask for less, or give the process more",
+            PENSTOCK_NO_COUNTER => "wait for it with a timeout, or check the label",
+            PENSTOCK_BAD_PLAN => "change the item that the text names",
+            PENSTOCK_FOREIGN_PLAN => "build the plan with this session's regions",
+            PENSTOCK_FULL => "release transfers that have ended, then submit again",
+            PENSTOCK_NOTE_TOO_LONG => "send the rest as bytes of the transfer",
+            PENSTOCK_RESERVED_NOTE => "leave `note_high` 0",
+            _ => "",
+        }
+    }
+
     fn of_code(code: c_int) -> Option<Self> {
         TEXTS.iter().map(|(status, _)| *status).find(|status| *status as c_int == code)
     }
@@ -234,6 +273,8 @@ mod tests {
             assert_eq!(status as c_int, CAUSES + c_int::from(cause.code()), "{cause:?}");
         }
         for (status, text) in TEXTS {
+            let is_a_cause = *status as c_int >= CAUSES;
+            assert_eq!(status.remedy().is_empty(), is_a_cause || (*status as c_int) < 10, "{status:?}");
             assert!(!text.is_empty() && penstock_status::of_code(*status as c_int) == Some(*status), "{status:?}");
         }
         assert!(penstock_status::of_code(-1).is_none() && penstock_status::of_code(100).is_none());

@@ -161,7 +161,7 @@ pub unsafe extern "C" fn penstock_peer_counter(
         let none = || {
             let words =
                 format!("peer `{}` has announced no counter `{label}`; wait for it, or check the label", peer.name());
-            Failure::new(PENSTOCK_NO_COUNTER, words)
+            Failure::new(PENSTOCK_NO_COUNTER, words).of_peer(peer.name())
         };
         let found: RemoteCounter = peer.wait_counter(label, millis(timeout_ms)).ok_or_else(none)?;
         counter.put(add(found)?);

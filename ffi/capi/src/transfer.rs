@@ -12,7 +12,7 @@ use crate::call::call;
 use crate::engine::{penstock_engine, penstock_peer, penstock_quarantine};
 use crate::failure::{Answer, Failure};
 use crate::memory::put_hold;
-use crate::objects::{add, find};
+use crate::objects::{add, find, objects};
 use crate::plan::penstock_plan;
 use crate::status::penstock_status::{self, *};
 use crate::told::penstock_remote_counter;
@@ -72,18 +72,18 @@ pub unsafe extern "C" fn penstock_submit(
     call(|| {
         // SAFETY: the caller's promise.
         let transfer = unsafe { Out::new(transfer, "transfer") }?;
-        let (peer, plan) = (find::<Peer<SystemEnv>>(peer)?, find::<Plan>(plan)?);
-        if options.is_null() {
-            transfer.put(add(peer.submit(&plan, Submit::new())?)?);
-            return Ok(PENSTOCK_OK);
-        }
-        // SAFETY: the caller's promise.
-        let (how, note) = unsafe { how(options) }?;
-        let how = match note {
-            Some((id, payload)) => how.notify(id, payload),
-            None => how,
+        let objects = objects();
+        let (peer, plan) = (objects.find::<Peer<SystemEnv>>(peer)?, objects.find::<Plan>(plan)?);
+        let how = if options.is_null() {
+            Submit::new()
+        } else {
+            // SAFETY: the caller's promise.
+            match unsafe { how(options) }? {
+                (how, Some((id, payload))) => how.notify(id, payload),
+                (how, None) => how,
+            }
         };
-        transfer.put(add(peer.submit(&plan, how)?)?);
+        transfer.put(objects.add(peer.submit(&plan, how)?)?);
         Ok(PENSTOCK_OK)
     })
 }
@@ -181,13 +181,17 @@ fn number(notified: Notified) -> u32 {
 
 /// # Safety
 /// The pointer is null or to a struct whose `size` is set.
+#[inline(always)]
 unsafe fn put_end(ended: Result<Completed, Fault>, result: *mut penstock_result) -> Answer {
     if !result.is_null() {
         let (status, bytes, notified) = fields(&ended);
         // SAFETY: the caller's promise.
         unsafe { write_sized(result, penstock_result { size: 0, bytes, status, notified }) }?;
     }
-    ended.map(|_| PENSTOCK_OK).map_err(Into::into)
+    match ended {
+        Ok(_) => Ok(PENSTOCK_OK),
+        Err(fault) => Err(fault.into()),
+    }
 }
 
 /// How a transfer ended, `PENSTOCK_OK` or the cause; `PENSTOCK_PENDING` if it has not. `result` may be null. Makes no progress of an inline engine.

@@ -40,14 +40,17 @@ impl Folder {
         Self(path)
     }
 
-    /// An example, compiled and linked as a user would, by the name under which programs find the library.
-    fn compiled(&self, example: &str) -> PathBuf {
-        let program = self.0.join(example);
-        std::os::unix::fs::symlink(built().join("libpenstock.so"), self.0.join("libpenstock.so.0")).unwrap();
-        let mut cc = Command::new("cc");
-        cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I", HERE, "-o"]).arg(&program);
-        cc.arg(Path::new(HERE).join("examples").join(example).with_extension("c")).arg(self.0.join("libpenstock.so.0"));
-        run(cc.arg(format!("-Wl,-rpath,{}", self.0.display())));
+    /// A program of these sources, compiled and linked as a user would, by the name under which programs find the library.
+    fn compiled(&self, source: &str, options: &[&str]) -> PathBuf {
+        let source = Path::new(HERE).join(source);
+        let (program, library) = (self.0.join("program"), self.0.join("libpenstock.so.0"));
+        let _ = std::fs::remove_file(&library);
+        std::os::unix::fs::symlink(built().join("libpenstock.so"), &library).unwrap();
+        let is_cpp = source.extension().is_some_and(|ending| ending == "cpp");
+        let mut compiler = Command::new(if is_cpp { "c++" } else { "cc" });
+        compiler.arg(if is_cpp { "-std=c++17" } else { "-std=c11" }).args(["-Wall", "-Wextra", "-Werror", "-O1"]);
+        compiler.args(options).args(["-I", HERE, "-o"]).arg(&program).arg(source).arg(&library);
+        run(compiler.arg(format!("-Wl,-rpath,{}", self.0.display())));
         program
     }
 }
@@ -72,15 +75,64 @@ fn run_within_limit(command: &mut Command) -> Output {
     child.wait_with_output().unwrap()
 }
 
-#[test]
-fn two_programs_exchange_blocks() {
-    let folder = Folder::new("pair");
-    let program = folder.compiled("pair");
+/// Notes that a test did not run, for whoever counts.
+fn skipped(test: &str, reason: &str) {
+    use std::io::Write;
+    let Some(notes) = std::env::var_os("PENSTOCK_SKIPS") else { return };
+    let mut notes = std::fs::OpenOptions::new().create(true).append(true).open(notes).unwrap();
+    writeln!(notes, "{test}: {reason}").unwrap();
+}
+
+fn finds(command: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(command).is_file())
+}
+
+/// Runs a program over both transports, and looks for these words.
+fn runs_over_both(program: &Path, words: &str) {
     for transport in ["shm", "tcp"] {
-        let ran = run_within_limit(Command::new(&program).arg(transport));
+        let ran = run_within_limit(Command::new(program).arg(transport));
         let said = String::from_utf8_lossy(&ran.stdout).into_owned();
-        assert!(ran.status.success() && said.contains("there and back"), "{transport}: {ran:?}");
+        assert!(ran.status.success() && said.contains(words), "{transport}: {ran:?}");
     }
+}
+
+#[test]
+fn two_processes_exchange_blocks() {
+    let folder = Folder::new("pair");
+    runs_over_both(&folder.compiled("examples/pair.c", &[]), "64 blocks of 65536 bytes, there and back");
+}
+
+#[test]
+fn layers_go_from_one_engine_to_another_in_cpp() {
+    if !finds("c++") {
+        return skipped("layers_go_from_one_engine_to_another_in_cpp", "needs command:c++");
+    }
+    let folder = Folder::new("layers");
+    runs_over_both(&folder.compiled("examples/layers.cpp", &[]), "4 layers of 32 blocks");
+}
+
+#[test]
+fn nothing_is_read_or_written_beside_what_the_caller_gave() {
+    let folder = Folder::new("address");
+    std::fs::write(folder.0.join("empty.c"), "int main(void) { return 0; }\n").unwrap();
+    let mut probe = Command::new("cc");
+    probe.arg("-fsanitize=address").arg(folder.0.join("empty.c")).arg("-o").arg(folder.0.join("empty"));
+    if !probe.output().is_ok_and(|built| built.status.success()) {
+        let reason = "this C compiler has no address sanitizer";
+        return skipped("nothing_is_read_or_written_beside_what_the_caller_gave", reason);
+    }
+    let options = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    runs_over_both(&folder.compiled("examples/pair.c", &options), "there and back");
+    let borders = run_within_limit(&mut Command::new(folder.compiled("tests/borders.c", &options)));
+    assert!(borders.status.success(), "{borders:?}");
+}
+
+#[test]
+fn engines_that_come_and_go_leave_nothing_behind() {
+    let folder = Folder::new("lives");
+    let ran = run_within_limit(Command::new(folder.compiled("tests/lives.c", &[])).arg("2000"));
+    assert!(ran.status.success(), "{ran:?}");
 }
 
 /// The names of calls in a text, each followed by what begins its parameters.
