@@ -65,7 +65,7 @@ scoreboard: ## measure beside the engines of others and keep the result in bench
 
 guard: ## count the instructions of the hot path (needs valgrind) and hold them to the baseline
 	@$(SETUP) --quiet
-	@$(CARGO) build --quiet --locked --release --package penstock-micro --package penstock-lab
+	@$(CARGO) build --quiet --locked --release --package penstock-micro --package penstock-lab --package penstock-capi
 	@$(CARGO) run --quiet --locked --release --package penstock-lab --bin penstock-lab -- guard
 
 # A tool of its own, which takes a minute and a half to build; what it writes is committed.

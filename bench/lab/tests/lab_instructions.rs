@@ -8,7 +8,7 @@ use penstock_lab::limited;
 
 /// A build of the engine from nothing, on a slow machine.
 const BUILD: Duration = Duration::from_secs(900);
-/// Four cases under callgrind.
+/// Six cases under callgrind.
 const COUNT: Duration = Duration::from_secs(300);
 /// What the deliberate mistake is.
 const PATCH: &str = "bench/baselines/extra-branch.patch";
@@ -39,10 +39,10 @@ fn root() -> &'static Path {
 }
 
 /// Builds the measured program of the sources in `tree`, and answers where it is.
-fn build(tree: &Path, target: &Path) -> PathBuf {
+fn build(tree: &Path, target: &Path, packages: &[&str]) -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(tree).env("CARGO_TARGET_DIR", target);
-    cargo.args(["build", "--quiet", "--release", "--locked", "-p", "penstock-micro", "--bin", "penstock-hot-path"]);
+    cargo.args(["build", "--quiet", "--release", "--locked"]).args(packages.iter().flat_map(|package| ["-p", package]));
     let built = limited::run(&mut cargo, BUILD).unwrap();
     assert!(built.status.success(), "{}", built.complaints);
     target.join("release/penstock-hot-path")
@@ -67,7 +67,7 @@ fn the_hot_path_executes_as_many_instructions_as_the_baseline_says() {
     }
     // Beside the other programs of a release: whoever has built them has built this one nearly as well.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let judged = guard(&build(root(), target));
+    let judged = guard(&build(root(), target, &["penstock-micro", "penstock-capi"]));
     assert!(judged.status.success(), "{}{}", text(&judged.stdout), text(&judged.stderr));
 }
 
@@ -84,7 +84,7 @@ fn one_branch_more_for_each_block_fails_and_the_stage_is_named() {
     patch.current_dir(&tree).env("GIT_CEILING_DIRECTORIES", &place).args(["apply", PATCH]);
     let patched = limited::run(&mut patch, COUNT).unwrap();
     assert!(patched.status.success(), "{PATCH} has to be made anew for these sources: {}", patched.complaints);
-    let judged = guard(&build(&tree, &place.join("target")));
+    let judged = guard(&build(&tree, &place.join("target"), &["penstock-micro"]));
     std::fs::remove_dir_all(&tree).unwrap();
     let (found, words) = (text(&judged.stdout), text(&judged.stderr));
     assert_eq!(judged.status.code(), Some(1), "{found}{words}");

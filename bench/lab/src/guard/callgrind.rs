@@ -23,6 +23,13 @@ pub struct Costs {
     pub foreign: BTreeMap<String, u64>,
 }
 
+impl Costs {
+    /// All of them.
+    pub fn sum(&self) -> u64 {
+        self.own.values().chain(self.foreign.values()).sum()
+    }
+}
+
 /// What the measured program says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
@@ -98,7 +105,7 @@ fn parse(text: &str, own: &str) -> Result<Costs, GuardError> {
             }
         }
     }
-    let sum = costs.own.values().chain(costs.foreign.values()).sum::<u64>();
+    let sum = costs.sum();
     if sum == 0 || total != Some(sum) {
         let found = format!("costs that sum up to {sum} and a summary of {total:?}");
         return Err(GuardError::Garbled { tool: "callgrind", found });

@@ -2,6 +2,7 @@
 //!
 //! - [`callgrind`]: runs the measured program under valgrind and reads what each instruction cost
 //! - [`stages`]: which part of the hot path an instruction belongs to
+//! - [`library`]: the same through the C library
 //! - [`baseline`]: what is expected, and the judgement
 //!
 //! Counts are exact and the same in every run of the same program, so two per cent is a change of the program and
@@ -10,6 +11,7 @@
 pub mod baseline;
 pub mod callgrind;
 mod error;
+mod library;
 pub mod stages;
 
 use std::path::{Path, PathBuf};
@@ -41,7 +43,9 @@ pub fn count(options: &Options) -> Result<Baseline, GuardError> {
     if !program.is_file() {
         return Err(GuardError::NoProgram { program });
     }
-    Baseline::measure(&program)
+    let mut counted = Baseline::measure(&program)?;
+    library::add(&program, &mut counted)?;
+    Ok(counted)
 }
 
 /// Where the baseline is: as asked, or in the repository that the working folder is in.
