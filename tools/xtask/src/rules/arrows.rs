@@ -121,6 +121,8 @@ const PLACES: &[Place] = &[
     place("penstock", "engine/runtime", ENGINE),
     // What C sees: handles are a table of `ring`.
     place("penstock-capi", "ffi/capi", &["penstock", "penstock-ring"]),
+    // Opens the C library at run time, and knows it by its header only.
+    place("penstock-python", "ffi/python", &[]),
     place("penstock-micro", "bench/micro", ALL),
     place("penstock-lab", "bench/lab", LAB),
     // Looks whether the libraries open, and which cards would be used, in the way in which the transport will.

@@ -1,0 +1,59 @@
+//! Penstock from Python: a thin extension over the C library that lies beside it.
+//!
+//! Read `library` for how that is found and opened, `error` for what becomes of a call that failed, `values` for texts and
+//! times; the others are the classes, by thing. What Python programs import is the package `penstock/`.
+
+mod engine;
+mod error;
+mod library;
+mod values;
+
+use std::ffi::{CStr, c_int};
+
+use pyo3::exceptions::PyImportError;
+use pyo3::prelude::*;
+
+use library::library;
+
+/// The release of the library, as "0.1.0".
+#[pyfunction]
+fn version() -> String {
+    // SAFETY: the call takes nothing, and its text lives as long as the program.
+    unsafe { CStr::from_ptr((library().penstock_version)()) }.to_string_lossy().into_owned()
+}
+
+/// The number of the library's ABI: that of the header with which this extension was built.
+#[pyfunction]
+fn abi() -> u32 {
+    // SAFETY: the call takes nothing.
+    unsafe { (library().penstock_abi)() }
+}
+
+/// A status in words: `message(102)` says that a deadline passed. It is `Error.code` of what was raised.
+#[pyfunction]
+fn message(status: c_int) -> String {
+    error::message(status)
+}
+
+/// The file of the library that is in use: `libpenstock.so.0` of this package, never another one.
+#[pyfunction]
+fn library_path() -> &'static std::path::Path {
+    library::path()
+}
+
+/// The extension of the package `penstock`, which exports what is in here.
+#[pymodule]
+mod _penstock {
+    use super::{Bound, PyImportError, PyModule, PyResult};
+
+    #[pymodule_export]
+    use super::engine::Engine;
+    #[pymodule_export]
+    use super::{abi, library_path, message, version};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::library::open().map_err(PyImportError::new_err)?;
+        super::error::add_classes(module)
+    }
+}
