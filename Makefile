@@ -5,7 +5,7 @@ XTASK := $(CARGO) run --quiet --locked --package xtask --
 SETUP := tools/xtask/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test sim labs lab-rdma check fuzz bench scoreboard guard header install fmt clean
+.PHONY: help setup run test sim labs lab-rdma check fuzz bench scoreboard guard header install wheel fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these targets
@@ -95,6 +95,10 @@ install: setup ## build the C library and put it, its header and penstock.pc und
 	@ln -sf $(SONAME) $(LIBRARIES)/libpenstock.so
 	@sed 's|@PREFIX@|$(PREFIX)|' ffi/capi/penstock.pc.in > $(LIBRARIES)/pkgconfig/penstock.pc
 	@echo "Penstock for C is under $(DESTDIR)$(PREFIX): cc program.c \$$(pkg-config --cflags --libs penstock)"
+
+wheel: ## build the Python package for other machines: target/wheels/penstock-*.whl (needs the network once)
+	@$(SETUP) --quiet
+	@ffi/python/wheel.sh
 
 fmt: ## format all sources
 	@$(CARGO) fmt --all
