@@ -14,11 +14,16 @@ const HEADER: &str = "../capi/penstock.h";
 fn main() {
     println!("cargo:rerun-if-changed=build");
     println!("cargo:rerun-if-changed={HEADER}");
-    let text = std::fs::read_to_string(HEADER).unwrap_or_else(|error| panic!("cannot read {HEADER}: {error}"));
-    let header = header::parse(&text).unwrap_or_else(|why| panic!("{HEADER}, {why}"));
-    let folder = std::env::var_os("OUT_DIR").expect("Cargo says where to write");
-    let written = std::fs::write(Path::new(&folder).join("raw.rs"), write(&header));
-    written.expect("Cargo's folder can be written");
+    if let Err(why) = generate() {
+        println!("cargo::error={HEADER}: {why}");
+    }
+}
+
+fn generate() -> Result<(), String> {
+    let text = std::fs::read_to_string(HEADER).map_err(|error| error.to_string())?;
+    let header = header::parse(&text)?;
+    let folder = std::env::var_os("OUT_DIR").ok_or("Cargo does not say where to write")?;
+    std::fs::write(Path::new(&folder).join("raw.rs"), write(&header)).map_err(|error| error.to_string())
 }
 
 /// The module in Rust. Each field and constant is named as in C.

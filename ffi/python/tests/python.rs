@@ -83,24 +83,20 @@ fn package() -> &'static Path {
         let built = own.ancestors().nth(2).expect("it is in the target folder");
         let folder = built.join("python");
         let package = folder.join("penstock");
+        // Who has files of an earlier one open keeps them.
+        let _ = fs::remove_dir_all(&package);
         fs::create_dir_all(&package).unwrap();
         for source in fs::read_dir(Path::new(HERE).join("penstock")).unwrap() {
             let source = source.unwrap();
             if source.file_type().unwrap().is_file() {
-                place(&source.path(), &package.join(source.file_name()));
+                fs::copy(source.path(), package.join(source.file_name())).unwrap();
             }
         }
-        place(&built.join("lib_penstock.so"), &package.join("_penstock.abi3.so"));
-        place(&built.join("libpenstock.so"), &package.join("libpenstock.so.0"));
+        for (object, name) in [("lib_penstock.so", "_penstock.abi3.so"), ("libpenstock.so", "libpenstock.so.0")] {
+            fs::copy(built.join(object), package.join(name)).unwrap();
+        }
         folder
     })
-}
-
-/// Copies a file that others may have open: they keep the one that they have.
-fn place(from: &Path, to: &Path) {
-    let new = to.with_extension(format!("new-{}", std::process::id()));
-    fs::copy(from, &new).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
-    fs::rename(&new, to).unwrap();
 }
 
 /// Runs a program, at most for its limit.

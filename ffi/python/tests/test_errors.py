@@ -3,6 +3,7 @@
 import multiprocessing
 import pickle
 import unittest
+import warnings
 
 import penstock
 
@@ -107,7 +108,10 @@ class Forked(unittest.TestCase):
 
         with penstock.Engine("parent") as engine:
             process = context.Process(target=child)
-            process.start()
+            with warnings.catch_warnings():
+                # Later Pythons warn of forks beside any other thread.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
             process.join(20)
             self.assertEqual(process.exitcode, 0)
             error = answers.get()
