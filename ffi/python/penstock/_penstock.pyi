@@ -3,6 +3,40 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, final
 
+__all__ = [
+    "AccessDenied",
+    "BadConfig",
+    "Cancelled",
+    "Closed",
+    "Deadline",
+    "Draining",
+    "Engine",
+    "Error",
+    "Forked",
+    "Full",
+    "Internal",
+    "InvalidArgument",
+    "NetworkFailed",
+    "NotFound",
+    "NotMapped",
+    "NotReady",
+    "NotStarted",
+    "OutOfBounds",
+    "OutOfMemory",
+    "PeerClosed",
+    "PeerLost",
+    "Refused",
+    "Revoked",
+    "TimedOut",
+    "Unreachable",
+    "Unsupported",
+    "WrongThread",
+    "abi",
+    "library_path",
+    "message",
+    "version",
+]
+
 class Error(Exception):
     code: int
     peer: str | None

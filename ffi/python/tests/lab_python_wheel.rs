@@ -76,9 +76,18 @@ fn the_wheel_is_what_its_tag_says_and_works_by_itself() {
         );
     }
     // The same tests as of the package that Cargo builds.
-    let mut tests = Command::new(&python);
-    tests.current_dir(Path::new(HERE).join("tests")).env("PYTHONDONTWRITEBYTECODE", "1");
-    run(tests.args(["-W", "error", "-m", "unittest", "discover"]));
+    let tests = Path::new(HERE).join("tests");
+    let mut unittest = Command::new(&python);
+    unittest.current_dir(&tests).env("PYTHONDONTWRITEBYTECODE", "1");
+    run(unittest.args(["-W", "error", "-m", "unittest", "discover"]));
+    // Types: what the stubs say is what there is, and programs that follow them pass.
+    let installed = Path::new(library).ancestors().nth(2).unwrap();
+    let mut stubtest = Command::new(tools.join("stubtest"));
+    stubtest.current_dir(&folder.0).env("MYPYPATH", installed).env("PYTHONPATH", installed);
+    run(stubtest.arg("penstock"));
+    let mut mypy = Command::new(tools.join("mypy"));
+    mypy.current_dir(&folder.0).arg("--python-executable").arg(&python);
+    run(mypy.arg("--strict").arg(&tests));
 }
 
 /// The tag that `auditwheel show` has found a wheel to be consistent with.

@@ -7,9 +7,10 @@ import warnings
 
 import penstock
 
-SUBCLASSES = [
+EXPORTED: list[object] = [getattr(penstock, name) for name in penstock.__all__]
+SUBCLASSES: list[type[penstock.Error]] = [
     kind
-    for kind in (getattr(penstock, name) for name in penstock.__all__)
+    for kind in EXPORTED
     if isinstance(kind, type) and issubclass(kind, penstock.Error) and kind is not penstock.Error
 ]
 
@@ -34,7 +35,8 @@ class Classes(unittest.TestCase):
             self.assertTrue(issubclass(kind, other), kind)
 
     def test_one_can_be_raised_by_a_program(self) -> None:
-        for kind in [penstock.Error, *SUBCLASSES]:
+        kinds: list[type[penstock.Error]] = [penstock.Error, *SUBCLASSES]
+        for kind in kinds:
             error = kind("in words")
             self.assertEqual(str(error), "in words")
             fields = (error.code, error.peer, error.stage, error.cause, error.remedy)
@@ -72,7 +74,7 @@ class Fields(unittest.TestCase):
     def test_texts_with_zeros(self) -> None:
         for arguments in ({"name": "a\0b"}, {"yaml": "a\0b"}, {"config": "a\0b"}):
             with self.assertRaisesRegex(penstock.InvalidArgument, next(iter(arguments))):
-                penstock.Engine(**arguments)  # type: ignore[arg-type]
+                penstock.Engine(**arguments)
 
     def test_other_types(self) -> None:
         for value in (1, b"bytes", ["list"]):

@@ -45,6 +45,7 @@ class Exports(unittest.TestCase):
         exported = {name for name in vars(_penstock) if not name.startswith("__")}
         self.assertEqual(set(declared), exported)
         self.assertEqual(set(penstock.__all__), exported)
+        self.assertLessEqual(exported, set(vars(penstock)))
         for name, node in declared.items():
             if isinstance(node, ast.ClassDef) and issubclass(getattr(penstock, name), BaseException):
                 bases = [base.__name__ for base in getattr(penstock, name).__bases__]
