@@ -44,8 +44,8 @@ fn run_module(test: &str, module: &str) {
     };
     let mut command = Command::new(python);
     command.current_dir(Path::new(HERE).join("tests")).env("PYTHONPATH", package());
-    // Compiled modules go beside the package and not into the sources.
-    command.env("PYTHONPYCACHEPREFIX", package().join("cache")).env_remove("LD_LIBRARY_PATH");
+    // No compiled modules among the sources.
+    command.env("PYTHONDONTWRITEBYTECODE", "1").env_remove("LD_LIBRARY_PATH");
     let ran = run_within_limit(command.args(["-X", "faulthandler", "-W", "error", "-m", "unittest", "-v", module]));
     let told = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{module}: {}\n{}\n{told}", ran.status, String::from_utf8_lossy(&ran.stdout));
