@@ -38,6 +38,8 @@ pub(crate) struct Header {
     pub(crate) handles: Vec<String>,
     /// Name and fields of each struct.
     pub(crate) structs: Vec<(String, Vec<Variable>)>,
+    /// Types of functions of the caller's.
+    pub(crate) hooks: Vec<Function>,
     /// Functions.
     pub(crate) functions: Vec<Function>,
     types: BTreeSet<String>,
@@ -122,6 +124,11 @@ impl Header {
             let name = word(handle.strip_suffix(';').ok_or("a type without its end")?)?;
             self.types.insert(name.clone());
             self.handles.push(name);
+        } else if let Some(hook) = line.strip_prefix("typedef void (*") {
+            let (name, parameters) = hook.split_once(")(").ok_or("a type without parameters")?;
+            let hook = self.function(&format!("int {name}({parameters}"))?;
+            self.types.insert(hook.name.clone());
+            self.hooks.push(hook);
         } else {
             let mut whole = line.to_owned();
             if !line.contains('(') {

@@ -48,6 +48,10 @@ fn write(header: &Header) -> String {
     for name in &header.handles {
         out += &format!("pub type {name} = u64;\n");
     }
+    for hook in &header.hooks {
+        let parameters = parameters(hook);
+        out += &format!("pub type {} = Option<unsafe extern \"C\" fn({parameters})>;\n", hook.name);
+    }
     for (name, fields) in &header.structs {
         write_struct(&mut out, name, fields);
     }
@@ -77,10 +81,7 @@ fn write_struct(out: &mut String, name: &str, fields: &[Variable]) {
 
 /// The functions as one struct of pointers.
 fn write_library(out: &mut String, functions: &[Function]) {
-    let kind = |function: &Function| {
-        let list = function.parameters.iter().map(|Variable { name, kind }| format!("{name}: {kind}"));
-        format!("unsafe extern \"C\" fn({}) -> {}", list.collect::<Vec<_>>().join(", "), function.answer)
-    };
+    let kind = |function: &Function| format!("unsafe extern \"C\" fn({}) -> {}", parameters(function), function.answer);
     let fields = functions.iter().map(|function| format!("    pub {}: {},\n", function.name, kind(function)));
     let found = functions.iter().map(|function| {
         format!(
@@ -100,4 +101,9 @@ fn write_library(out: &mut String, functions: &[Function]) {
          // SAFETY: the caller's promise; a pointer to a function is as large as one to data.\n        \
          unsafe {{\n            Ok(Self {{\n{found}            }})\n        }}\n    }}\n}}\n"
     );
+}
+
+fn parameters(function: &Function) -> String {
+    let list = function.parameters.iter().map(|Variable { name, kind }| format!("{name}: {kind}"));
+    list.collect::<Vec<_>>().join(", ")
 }
