@@ -297,6 +297,10 @@ typedef enum {
      */
     PENSTOCK_RESERVED_NOTE = 74,
     /*
+     The counter is another peer's, or of another life of it.
+     */
+    PENSTOCK_FOREIGN_COUNTER = 75,
+    /*
      The caller cancelled it.
      */
     PENSTOCK_CANCELLED = 101,
@@ -403,7 +407,7 @@ typedef struct {
      */
     size_t size;
     /*
-     Its name; null: as the configuration says, else one made of the program and its process.
+     Its name; null: as the configuration says, else one made of the program and its process, for one engine of it.
      */
     const char *name;
     /*
@@ -690,7 +694,8 @@ typedef struct {
 } penstock_extent;
 
 /*
- What a plan over two regions moves: blocks (of each layer, if there are any), strided pieces, or extents; one of the three.
+ What a plan over two regions moves: blocks (of each layer, if there are any), strided pieces, extents, or more than one of the three. Numbers of
+ blocks are those of `penstock_blocks_indices`, and every offset is from the beginning of its region.
  */
 typedef struct {
     /*
@@ -840,7 +845,7 @@ typedef struct {
      */
     uint32_t priority;
     /*
-     Not 0: the peer is notified, once, after all bytes.
+     Not 0: the peer is notified, once, after all bytes. Where it is 0 the fields of the notification are not looked at.
      */
     uint32_t has_note;
     /*
@@ -988,6 +993,16 @@ penstock_status penstock_engine_close(penstock_engine engine,
 penstock_status penstock_engine_name(penstock_engine engine, char *buffer, size_t capacity, size_t *length);
 
 /*
+ Whether it is inline (`workers.progress: inline`): the thread that started it turns it, in calls that wait and by `penstock_progress`. `is_inline` is 1
+ or 0. Any thread.
+
+ The caller sees to it:
+ Pointers as their types say.
+ */
+penstock_status penstock_engine_is_inline(penstock_engine engine,
+                                          int *is_inline);
+
+/*
  Its descriptor: bytes that any means may carry to whoever wants to connect. `length` says how many there are. Any thread.
 
  The caller sees to it:
@@ -1064,7 +1079,8 @@ penstock_status penstock_connect_poll(penstock_connecting connecting,
                                       penstock_peer *peer);
 
 /*
- Connects again to the engine behind a session that has ended, most likely in its next life. Any thread; waits at most so long.
+ Connects again to the engine behind a session that has ended, most likely in its next life. If a session with it stands, or does so as far as is known
+ here, that is the answer: see `penstock_peer_state` first. Any thread; waits at most so long.
 
  The caller sees to it:
  Pointers as their types say.
@@ -1092,8 +1108,9 @@ penstock_status penstock_progress(penstock_engine engine,
                                   int *worked);
 
 /*
- A descriptor for `poll` or `epoll`, the engine's own: readable when something has happened after `penstock_arm`. A close does not ring it, and
- closes it: have nobody sleep on it then. Any thread.
+ A descriptor for `poll` or `epoll`, the engine's own: readable when something has happened after `penstock_arm`, which also resets it, so there is
+ nothing to read. A close does not ring it, and it is closed with the last handle of anything of the engine: have nobody sleep on it then. Any
+ thread.
 
  The caller sees to it:
  Pointers as their types say.
@@ -1108,7 +1125,8 @@ penstock_status penstock_event_fd(penstock_engine engine,
 penstock_status penstock_arm(penstock_engine engine);
 
 /*
- Takes nothing new, and waits at most so long until what goes on has ended: `PENSTOCK_TIMED_OUT` if something has not. Any thread.
+ Takes nothing new from now on, for good, and waits at most so long until what goes on has ended and every session is closed: `PENSTOCK_TIMED_OUT`
+ if something goes on or a session stands. Any thread.
  */
 penstock_status penstock_drain(penstock_engine engine,
                                uint64_t timeout_ms);
@@ -1236,7 +1254,8 @@ penstock_status penstock_deregister(penstock_region region,
                                     penstock_quarantine *quarantine);
 
 /*
- Takes ranges of a region back from all peers, while the region stands. Answers as `penstock_deregister`. Any thread.
+ Takes ranges of a region back from all transfers that are under way and all plans that there are, of peers and of this engine, while the region
+ stands: who makes a plan afterwards may use them again. Answers as `penstock_deregister`. Any thread.
 
  The caller sees to it:
  `ranges` has `count` values.
@@ -1259,12 +1278,14 @@ penstock_status penstock_quarantined(penstock_engine engine,
                                      size_t *count);
 
 /*
- `PENSTOCK_OK` if nothing can touch the memory any more, for good; `PENSTOCK_QUARANTINED` before. Any thread, also after the engine has ended.
+ `PENSTOCK_OK` if nothing can touch the memory any more, for good; `PENSTOCK_QUARANTINED` before. Of a peer's memory `PENSTOCK_PEER_LOST` if the session has
+ ended without a goodbye: nothing more comes from here, and what had left may still land there as long as the peer lives. Any thread, also after the
+ engine has ended.
  */
 penstock_status penstock_quarantine_look(penstock_quarantine quarantine);
 
 /*
- The quarantined memory of this process, by addresses. Any thread, also after the engine has ended.
+ The quarantined memory of this process, by addresses; none for a transfer that was cancelled: that is all memory of its plan. Any thread, also after the engine has ended.
 
  The caller sees to it:
  `list` has room for `capacity` values.
@@ -1275,7 +1296,7 @@ penstock_status penstock_quarantine_ranges(penstock_quarantine quarantine,
                                            size_t *count);
 
 /*
- Who might still touch it, a line each: names of engines; an empty line is a worker of this engine. Any thread.
+ Who might still touch it, a line each: names of engines, or "this engine" for a worker of its own. Any thread.
 
  The caller sees to it:
  `buffer` has room for `capacity` bytes; `length` may be null.
@@ -1501,7 +1522,7 @@ penstock_status penstock_peer_counter(penstock_peer peer,
                                       penstock_remote_counter *counter);
 
 /*
- Submits a transfer of a plan. `options` may be null. `PENSTOCK_FULL` is no failure: release transfers that have ended, and submit again. Any thread; an inline
+ Submits a transfer of a plan. `options` may be null. `PENSTOCK_FULL` is no failure: take the ends of some and release them, or wait until workers have taken up what is queued, then submit again. Any thread; an inline
  engine's own. Never waits.
 
  The caller sees to it:
@@ -1556,7 +1577,7 @@ penstock_status penstock_poll_many(penstock_engine engine,
                                    size_t *ended_count);
 
 /*
- Ends a transfer now, and answers by the timeout whether anything of it can still touch memory. Any thread; an inline engine's own.
+ Ends a transfer now, and answers by the timeout whether anything of it can still touch memory; `penstock_poll` may find it pending for a moment more. Any thread; an inline engine's own.
 
  The caller sees to it:
  `answer` points to a struct whose `size` is set.

@@ -428,6 +428,12 @@ pub enum SubmitError {
     /// The plan was made for another peer, or another life of it.
     #[error("the plan was made for another peer or another session; build it with this one's regions")]
     ForeignPlan,
+    /// The counter is another peer's, or of another life of it.
+    #[error("the counter is not one of peer `{peer}` in this life; look it up at this peer")]
+    ForeignCounter {
+        /// The peer.
+        peer: EngineName,
+    },
     /// More payload than a notification may carry.
     #[error("a notification carries at most {most} bytes, this one has {bytes}; send the rest as data")]
     NoteTooLong {

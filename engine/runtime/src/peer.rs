@@ -79,12 +79,14 @@ impl<E: Env> RemoteRegion<E> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteCounter {
     pub(crate) counter: CounterRef,
+    /// The life of the engine that has it.
+    owner: Epoch,
 }
 
 /// How a transfer is submitted: what the peer shall hear, by when it must have ended, who goes first.
 #[derive(Clone, Copy, Default)]
 pub struct Submit<'a> {
-    counter: Option<CounterRef>,
+    counter: Option<RemoteCounter>,
     note: Option<Note<'a>>,
     within: Option<Duration>,
     priority: Priority,
@@ -106,7 +108,7 @@ impl<'a> Submit<'a> {
     /// A counter of the peer that goes up by one after all bytes.
     #[must_use]
     pub fn count(mut self, counter: RemoteCounter) -> Self {
-        self.counter = Some(counter.counter);
+        self.counter = Some(counter);
         self
     }
 
@@ -195,12 +197,13 @@ impl<E: Env> Peer<E> {
                 Err(RegionError::NewsUnderWay { peer: self.state.name.clone() })
             }
             Some(entry) => Ok(self.remote(entry)),
-            // Announcements end with the engine.
-            None if self.hub.shared.is_closing() => Err(RegionError::Call(Cause::EngineClosed)),
-            None => Err(RegionError::Unknown {
-                peer: self.state.name.clone(),
-                label: label.to_owned(),
-                known: self.state.labels().join(", "),
+            None => Err(match self.hub.shared.check_usable().err().or(self.state.ended()) {
+                Some(cause) => RegionError::Call(cause), // Nothing more is announced.
+                None => RegionError::Unknown {
+                    peer: self.state.name.clone(),
+                    label: label.to_owned(),
+                    known: self.state.labels().join(", "),
+                },
             }),
         }
     }
@@ -242,7 +245,7 @@ impl<E: Env> Peer<E> {
         self.hub.shared.refuse_inherited().ok()?;
         let counter = self.state.counter(label)?;
         // Closed since it was announced?
-        self.state.sight.counter_stands(counter).then_some(RemoteCounter { counter })
+        self.state.sight.counter_stands(counter).then_some(RemoteCounter { counter, owner: self.state.epoch })
     }
 
     /// As [`Peer::counter`], waiting for the announcement.
@@ -336,8 +339,17 @@ impl<E: Env> Peer<E> {
         self.queue(None, &how, Some(handle))
     }
 
+    /// Whether the transfer counts at this peer, if it counts.
+    #[inline]
+    fn has(&self, counter: Option<RemoteCounter>) -> bool {
+        counter.is_none_or(|counter| counter.owner == self.state.epoch)
+    }
+
     #[inline]
     fn check(&self, how: &Submit<'_>) -> Result<(), SubmitError> {
+        if !self.has(how.counter) {
+            return Err(SubmitError::ForeignCounter { peer: self.state.name.clone() });
+        }
         match how.note {
             Some(Note { id, .. }) if self.state.landing_tag().is_some_and(|tag| has_tag(id, tag)) => {
                 Err(SubmitError::ReservedNote { peer: self.state.name.clone() })
@@ -351,7 +363,12 @@ impl<E: Env> Peer<E> {
     #[inline(never)]
     fn move_at_once(&self, plan: &PlanInner, how: &Submit<'_>) -> AtOnce {
         let is_simple = plan.shape.units() == 1 && how.note.is_none() && plan.is_synchronous;
-        if !is_simple || !self.made(plan) || self.hub.shared.is_closing() || !self.state.takes_new() {
+        if !is_simple
+            || !self.made(plan)
+            || !self.has(how.counter)
+            || self.hub.shared.is_closing()
+            || !self.state.takes_new()
+        {
             return AtOnce::NOT;
         }
         let moved = self.hub.with_inline(|inline| move_with(inline, plan, how));
@@ -360,6 +377,7 @@ impl<E: Env> Peer<E> {
 
     fn queue(&self, plan: Option<&Plan>, how: &Submit<'_>, handle: Option<Handle>) -> Result<Transfer<E>, SubmitError> {
         let Submit { counter, note, within, priority } = *how;
+        let counter = counter.map(|counter| counter.counter);
         let shared = &self.hub.shared;
         let plan = plan.filter(|plan| plan.inner.shape.units() > 0); // One of no entries only tells.
         let within = within.unwrap_or(shared.config.transfers.timeout());
@@ -391,7 +409,7 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
     let worker = &mut inline.worker;
     let joined = joined(&mut worker.lanes, &plan.peer)?;
     if let Some(counter) = how.counter {
-        joined.lane.foresee(counter);
+        joined.lane.foresee(counter.counter);
     }
     let bytes = match plan.flat_batch() {
         Some(batch) => match joined.lane.post(&batch) {
@@ -412,7 +430,7 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
     let notified = match how.counter {
         None => Notified::NotAsked,
         Some(counter) => {
-            let arrival = Arrival { counter: Some(counter), ..Arrival::default() };
+            let arrival = Arrival { counter: Some(counter.counter), ..Arrival::default() };
             match joined.lane.announce(&arrival).ok()? {
                 Announced::Told(true) => Notified::Yes,
                 Announced::Told(false) => Notified::No,

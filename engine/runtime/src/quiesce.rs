@@ -120,6 +120,15 @@ impl Drop for Renewing<'_> {
     }
 }
 
+/// What became of what a peer was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RemoteEnd {
+    /// Nothing of it lands any more.
+    Quiet,
+    /// Nobody here can learn it any more.
+    Unknown,
+}
+
 /// Somebody who was seen in the middle of a copy and has not moved since.
 pub(crate) enum Witness {
     /// A worker of this engine, by its hazard.
@@ -132,7 +141,7 @@ pub(crate) enum Witness {
     /// The workers that have units of one transfer in hand.
     Hands(Box<dyn Fn() -> bool + Send + Sync>),
     /// A peer's own workers, which were asked to move what was then given up.
-    Owner { peer: Arc<PeerState>, is_quiet: Box<dyn Fn() -> bool + Send + Sync> },
+    Owner { peer: Arc<PeerState>, end: Box<dyn Fn() -> Option<RemoteEnd> + Send + Sync> },
     /// A session that is over, until both sides have left it.
     Session { peer: Arc<PeerState> },
     /// A peer that will say when it is done, or whose end proves it: the desk hears both.
@@ -150,7 +159,7 @@ impl Witness {
                 peer.is_gone() || peer.sight.fence().is_none_or(|fence| fence.has_passed(*revision))
             }
             Self::Hands(are_empty) => are_empty(),
-            Self::Owner { is_quiet, .. } => is_quiet(),
+            Self::Owner { end, .. } => end().is_some(),
             Self::Session { peer } => peer.is_over(),
             Self::Word { peer, word } => {
                 word.is_said() || (word.is_never_said() && peer.ended().is_some() && peer.is_gone())
@@ -212,21 +221,33 @@ impl Witness {
 impl Quarantined {
     /// A peer's memory that its own workers may still move for a transfer that was given up. It is not
     /// this engine's, so this engine does not list it.
-    pub(crate) fn at_peer(peer: &Arc<PeerState>, since: Moment, is_quiet: Box<dyn Fn() -> bool + Send + Sync>) -> Self {
+    pub(crate) fn at_peer(
+        peer: &Arc<PeerState>,
+        since: Moment,
+        end: Box<dyn Fn() -> Option<RemoteEnd> + Send + Sync>,
+    ) -> Self {
         Self(Arc::new(Entry {
             label: "memory of the peer".to_owned(),
             region: None,
             extents: Vec::new(),
             since,
-            witnesses: [Witness::Owner { peer: Arc::clone(peer), is_quiet }].into(),
+            witnesses: [Witness::Owner { peer: Arc::clone(peer), end }].into(),
             released: AtomicBool::new(false),
             kept: Mutex::default(),
             maker: Maker::this_process(),
         }))
     }
 
-    /// Whether it is proven by now that nothing can touch the memory any more. Of a peer's memory also when its session has ended
-    /// without a goodbye: nothing of this engine reaches it from then on, and nothing more can be learnt here.
+    /// Of a peer's memory: its session has ended without a goodbye. Nothing of this engine reaches it from then on, what had left may still
+    /// land as long as the peer lives, and nothing more can be learnt here.
+    pub fn is_unknown(&self) -> bool {
+        let is_unknown =
+            |witness: &Witness| matches!(witness, Witness::Owner { end, .. } if end() == Some(RemoteEnd::Unknown));
+        self.0.witnesses.iter().any(is_unknown)
+    }
+
+    /// Whether it is proven by now that nothing can touch the memory any more; of a peer's memory also where that is [not
+    /// known](Self::is_unknown) and never will be.
     pub fn is_released(&self) -> bool {
         let entry = &self.0;
         // SYNC released: pairs with the store below

@@ -47,6 +47,11 @@ impl<E: Env> LocalRegion<E> {
         self.region.bytes()
     }
 
+    /// Why calls of its engine are refused, if so.
+    pub fn ended(&self) -> Option<Cause> {
+        self.hub.shared.check_usable().err()
+    }
+
     /// What peers may do to it.
     pub fn rights(&self) -> Rights {
         self.region.rights()
@@ -67,6 +72,9 @@ impl<E: Env> LocalRegion<E> {
         };
         if label.len() > penstock_session::frame::LABEL_BYTES_MAX {
             return Err(RegionError::LabelTooLong { bytes: label.len() });
+        }
+        if !self.region.is_live() {
+            return Err(RegionError::Stale { label: self.region.label().to_owned() });
         }
         let counter = Counter::open(&self.hub, label, self.region.id().0).ok_or(full)?;
         self.hub.shared.control.announce();
@@ -185,7 +193,7 @@ impl<E: Env> Pool<E> {
         if taken.is_err() && count <= self.pool.blocks_total() as usize {
             hub.wait_until(until, || {
                 taken = self.take(count);
-                taken.is_ok()
+                taken.is_ok() || hub.shared.is_closing()
             });
         }
         taken
@@ -213,12 +221,32 @@ impl<E: Env> Deref for Pool<E> {
 
 #[cfg(test)]
 mod tests {
-    use penstock_core::Config;
+    use std::time::Duration;
+
+    use penstock_core::{Cause, Config};
     use penstock_memory::PoolSpec;
     use penstock_session::control::Rows;
 
     use crate::engine::Engine;
     use crate::flows::LayoutSpec;
+
+    #[test]
+    fn a_close_ends_a_wait_for_blocks() {
+        let folder = std::env::temp_dir().join(format!("penstock-waits-for-blocks-{}", std::process::id()));
+        let engine = Engine::start(Config::default().named("waits").directory(&folder)).unwrap();
+        let pool = engine.pool(PoolSpec::host(4096).block(4096)).unwrap();
+        let all = pool.take(1).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| pool.take_within(1, Duration::from_secs(60)).is_err());
+            std::thread::sleep(Duration::from_millis(20));
+            let begun = std::time::Instant::now();
+            assert!(engine.close(Duration::from_secs(5)).is_empty());
+            assert!(waits.join().unwrap() && begun.elapsed() < Duration::from_secs(10));
+        });
+        assert_eq!(pool.ended(), Some(Cause::EngineClosed));
+        drop(all);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn what_is_taken_back_is_withheld_by_the_numbers_of_its_layouts_too() {

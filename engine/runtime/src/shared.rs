@@ -340,6 +340,17 @@ impl Peers {
         table.standing.values().chain(&table.departed).cloned().collect()
     }
 
+    /// The engine has ended: of those that have not said goodbye nothing more is heard.
+    pub(crate) fn lose_all(&self) {
+        let table = self.lock();
+        table
+            .standing
+            .values()
+            .chain(&table.departed)
+            .filter(|peer| !peer.has_let_go())
+            .for_each(|peer| peer.was_lost());
+    }
+
     /// How many places were ever taken: this engine's own workers may be copying for any of them.
     pub(crate) fn places(&self) -> u32 {
         self.lock().taken.len() as u32

@@ -9,7 +9,7 @@ use penstock_transport::Failure;
 
 use crate::hub::Hub;
 use crate::peer_state::PeerState;
-use crate::quiesce::{Answer, Hold, Quarantined, RemoteHold};
+use crate::quiesce::{Answer, Hold, Quarantined, RemoteEnd, RemoteHold};
 use crate::slot::{Outcome, Slot};
 
 /// How long past its own deadline a transfer is waited for: its worker may be descheduled.
@@ -163,8 +163,7 @@ impl<E: Env> Pending<E> {
         match self.cancel_here(slot, until) {
             Hold::Quarantined(held) => {
                 self.end_unseen(slot);
-                let remote = RemoteHold::Quarantined(held.clone());
-                Answer { local: Hold::Quarantined(held), remote }
+                Answer { local: Hold::Quarantined(held), remote: self.quarantine_remote() }
             }
             local => Answer { local, remote: self.settle_remote(until) },
         }
@@ -205,9 +204,20 @@ impl<E: Env> Pending<E> {
             return RemoteHold::Unknown;
         }
         self.end_unseen(self.slot());
+        self.quarantine_remote()
+    }
+
+    fn quarantine_remote(&self) -> RemoteHold {
         let pending = self.held();
-        let is_quiet = Box::new(move || pending.is_over_there());
-        RemoteHold::Quarantined(Quarantined::at_peer(&self.peer, self.hub.shared.env.now(), is_quiet))
+        let end = Box::new(move || {
+            let is_quiet = !pending.slot().is_busy_here() && pending.is_quiet_there();
+            match (is_quiet, pending.peer.is_lost()) {
+                (true, _) => Some(RemoteEnd::Quiet),
+                (false, true) => Some(RemoteEnd::Unknown),
+                (false, false) => None,
+            }
+        });
+        RemoteHold::Quarantined(Quarantined::at_peer(&self.peer, self.hub.shared.env.now(), end))
     }
 
     /// It ends now, although something of it is still under way: whoever asked does not wait for that any longer.

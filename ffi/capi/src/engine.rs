@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 
+use penstock::config::Progress;
 use penstock::{Armed, Config, Connecting, Engine, Peer, Statistics, SystemEnv};
 
 use crate::arguments::{
@@ -44,7 +45,7 @@ pub extern "C" fn penstock_version() -> *const c_char {
 pub struct penstock_engine_options {
     /// `sizeof(penstock_engine_options)`.
     pub size: usize,
-    /// Its name; null: as the configuration says, else one made of the program and its process.
+    /// Its name; null: as the configuration says, else one made of the program and its process, for one engine of it.
     pub name: *const c_char,
     /// A file of the configuration, in YAML; null: none.
     pub config_file: *const c_char,
@@ -160,6 +161,21 @@ pub unsafe extern "C" fn penstock_engine_name(
 ) -> penstock_status {
     // SAFETY: the caller's promise.
     call(|| unsafe { put_text(find::<Engine>(engine)?.name().as_str(), buffer, capacity, length) })
+}
+
+/// Whether it is inline (`workers.progress: inline`): the thread that started it turns it, in calls that wait and by `penstock_progress`. `is_inline` is 1
+/// or 0. Any thread.
+///
+/// # Safety
+/// Pointers as their types say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn penstock_engine_is_inline(engine: penstock_engine, is_inline: *mut c_int) -> penstock_status {
+    call(|| {
+        // SAFETY: the caller's promise.
+        let is_inline = unsafe { Out::new(is_inline, "is_inline") }?;
+        is_inline.put(c_int::from(find::<Engine>(engine)?.config().workers.progress == Progress::Inline));
+        Ok(PENSTOCK_OK)
+    })
 }
 
 /// Its descriptor: bytes that any means may carry to whoever wants to connect. `length` says how many there are. Any thread.
@@ -294,7 +310,8 @@ pub unsafe extern "C" fn penstock_connect_poll(
     })
 }
 
-/// Connects again to the engine behind a session that has ended, most likely in its next life. Any thread; waits at most so long.
+/// Connects again to the engine behind a session that has ended, most likely in its next life. If a session with it stands, or does so as far as is known
+/// here, that is the answer: see `penstock_peer_state` first. Any thread; waits at most so long.
 ///
 /// # Safety
 /// Pointers as their types say.
@@ -346,8 +363,9 @@ pub unsafe extern "C" fn penstock_progress(engine: penstock_engine, worked: *mut
     })
 }
 
-/// A descriptor for `poll` or `epoll`, the engine's own: readable when something has happened after `penstock_arm`. A close does not ring it, and
-/// closes it: have nobody sleep on it then. Any thread.
+/// A descriptor for `poll` or `epoll`, the engine's own: readable when something has happened after `penstock_arm`, which also resets it, so there is
+/// nothing to read. A close does not ring it, and it is closed with the last handle of anything of the engine: have nobody sleep on it then. Any
+/// thread.
 ///
 /// # Safety
 /// Pointers as their types say.
@@ -371,7 +389,8 @@ pub extern "C" fn penstock_arm(engine: penstock_engine) -> penstock_status {
     })
 }
 
-/// Takes nothing new, and waits at most so long until what goes on has ended: `PENSTOCK_TIMED_OUT` if something has not. Any thread.
+/// Takes nothing new from now on, for good, and waits at most so long until what goes on has ended and every session is closed: `PENSTOCK_TIMED_OUT`
+/// if something goes on or a session stands. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn penstock_drain(engine: penstock_engine, timeout_ms: u64) -> penstock_status {
     call(|| {

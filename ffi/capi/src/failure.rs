@@ -227,6 +227,7 @@ impl From<SubmitError> for Box<Failure> {
             E::Call(cause) => return (*cause).into(),
             E::Full { .. } => (PENSTOCK_FULL, None),
             E::ForeignPlan => (PENSTOCK_FOREIGN_PLAN, None),
+            E::ForeignCounter { .. } => (PENSTOCK_FOREIGN_COUNTER, None),
             E::NoteTooLong { .. } => (PENSTOCK_NOTE_TOO_LONG, None),
             E::ReservedNote { .. } => (PENSTOCK_RESERVED_NOTE, None),
             E::Draining { cause, .. } | E::PeerGone { cause, .. } => ((*cause).into(), Some(*cause)),
@@ -235,7 +236,10 @@ impl From<SubmitError> for Box<Failure> {
         let mut failure = Failure::new(status, &error);
         failure.cause = cause;
         match &error {
-            E::ReservedNote { peer } | E::Draining { peer, .. } | E::PeerGone { peer, .. } => failure.of_peer(peer),
+            E::ReservedNote { peer }
+            | E::ForeignCounter { peer }
+            | E::Draining { peer, .. }
+            | E::PeerGone { peer, .. } => failure.of_peer(peer),
             _ => failure,
         }
     }

@@ -6,7 +6,6 @@ use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock};
 
-use penstock::Cause;
 use penstock::memory::fork::PerProcess;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -48,7 +47,7 @@ pub unsafe extern "C" fn penstock_log(level: u32, hook: penstock_log_hook, user:
             return Err(Failure::invalid(format!("{level} is no level: use one of PENSTOCK_LOG_")));
         }
         if IS_INSIDE.get() {
-            return Err(Cause::Reentered.into());
+            return Err(Failure::invalid("the log's function is set from inside itself; set it outside"));
         }
         let hook = hook.filter(|_| level != PENSTOCK_LOG_OFF).map(|call| Hook { level, call, user });
         if hook.is_some() && !is_ours() {

@@ -3,7 +3,9 @@
 use std::ffi::{c_char, c_void};
 
 use penstock::memory::MemoryError;
-use penstock::{Blocks, Engine, Hold, HostMemory, LocalRegion, Pages, Pool, PoolSpec, Quarantined, Rights, SystemEnv};
+use penstock::{
+    Blocks, Cause, Engine, Hold, HostMemory, LocalRegion, Pages, Pool, PoolSpec, Quarantined, Rights, SystemEnv,
+};
 
 use crate::arguments::{Out, Versioned, array, millis, put_list, put_text, read_sized, text_or_none, write_sized};
 use crate::call::call;
@@ -109,7 +111,12 @@ pub unsafe extern "C" fn penstock_pool_take(
     call(|| {
         // SAFETY: the caller's promise.
         let blocks = unsafe { Out::new(blocks, "blocks") }?;
-        blocks.put(add(find::<Pool<SystemEnv>>(pool)?.take_within(count, millis(timeout_ms))?)?);
+        let pool = find::<Pool<SystemEnv>>(pool)?;
+        match (pool.take_within(count, millis(timeout_ms)), pool.ended()) {
+            (Ok(taken), _) => blocks.put(add(taken)?),
+            (Err(_), Some(cause)) => return Err(cause.into()),
+            (Err(none), None) => return Err(none.into()),
+        }
         Ok(PENSTOCK_OK)
     })
 }
@@ -299,7 +306,8 @@ pub unsafe extern "C" fn penstock_deregister(
     })
 }
 
-/// Takes ranges of a region back from all peers, while the region stands. Answers as `penstock_deregister`. Any thread.
+/// Takes ranges of a region back from all transfers that are under way and all plans that there are, of peers and of this engine, while the region
+/// stands: who makes a plan afterwards may use them again. Answers as `penstock_deregister`. Any thread.
 ///
 /// # Safety
 /// `ranges` has `count` values.
@@ -353,16 +361,21 @@ pub unsafe extern "C" fn penstock_quarantined(
     call(|| unsafe { put_handles(find::<Engine>(engine)?.quarantined(), list, capacity, count) })
 }
 
-/// `PENSTOCK_OK` if nothing can touch the memory any more, for good; `PENSTOCK_QUARANTINED` before. Any thread, also after the engine has ended.
+/// `PENSTOCK_OK` if nothing can touch the memory any more, for good; `PENSTOCK_QUARANTINED` before. Of a peer's memory `PENSTOCK_PEER_LOST` if the session has
+/// ended without a goodbye: nothing more comes from here, and what had left may still land there as long as the peer lives. Any thread, also after the
+/// engine has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn penstock_quarantine_look(quarantine: penstock_quarantine) -> penstock_status {
     call(|| {
-        let is_released = find::<Quarantined>(quarantine)?.is_released();
-        Ok(if is_released { PENSTOCK_OK } else { PENSTOCK_QUARANTINED })
+        let quarantine = find::<Quarantined>(quarantine)?;
+        if quarantine.is_unknown() {
+            return Err(Cause::PeerLost.into());
+        }
+        Ok(if quarantine.is_released() { PENSTOCK_OK } else { PENSTOCK_QUARANTINED })
     })
 }
 
-/// The quarantined memory of this process, by addresses. Any thread, also after the engine has ended.
+/// The quarantined memory of this process, by addresses; none for a transfer that was cancelled: that is all memory of its plan. Any thread, also after the engine has ended.
 ///
 /// # Safety
 /// `list` has room for `capacity` values.
@@ -381,7 +394,7 @@ pub unsafe extern "C" fn penstock_quarantine_ranges(
     })
 }
 
-/// Who might still touch it, a line each: names of engines; an empty line is a worker of this engine. Any thread.
+/// Who might still touch it, a line each: names of engines, or "this engine" for a worker of its own. Any thread.
 ///
 /// # Safety
 /// `buffer` has room for `capacity` bytes; `length` may be null.
@@ -395,7 +408,7 @@ pub unsafe extern "C" fn penstock_quarantine_suspects(
     call(|| {
         let suspects = find::<Quarantined>(quarantine)?.suspects();
         let names: Vec<String> =
-            suspects.into_iter().map(|name| name.map_or(String::new(), |name| name.to_string())).collect();
+            suspects.into_iter().map(|name| name.map_or("this engine".to_owned(), |name| name.to_string())).collect();
         // SAFETY: the caller's promise.
         unsafe { put_text(&names.join("\n"), buffer, capacity, length) }
     })

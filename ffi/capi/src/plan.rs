@@ -81,7 +81,8 @@ pub struct penstock_entry {
     pub bytes: u64,
 }
 
-/// What a plan over two regions moves: blocks (of each layer, if there are any), strided pieces, or extents; one of the three.
+/// What a plan over two regions moves: blocks (of each layer, if there are any), strided pieces, extents, or more than one of the three. Numbers of
+/// blocks are those of `penstock_blocks_indices`, and every offset is from the beginning of its region.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct penstock_plan_options {

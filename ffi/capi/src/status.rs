@@ -86,6 +86,8 @@ pub enum penstock_status {
     PENSTOCK_NOTE_TOO_LONG = 73,
     /// The number is one of those by which the peer hears of transfers by name.
     PENSTOCK_RESERVED_NOTE = 74,
+    /// The counter is another peer's, or of another life of it.
+    PENSTOCK_FOREIGN_COUNTER = 75,
     /// The caller cancelled it.
     PENSTOCK_CANCELLED = 101,
     /// Its deadline passed.
@@ -175,6 +177,7 @@ pub(crate) const TEXTS: &[(penstock_status, &CStr)] = &[
     (PENSTOCK_FULL, c"there is no room; release transfers that have ended, then submit again"),
     (PENSTOCK_NOTE_TOO_LONG, c"the payload of the notification is too long"),
     (PENSTOCK_RESERVED_NOTE, c"the number of the notification is reserved; leave its upper half 0"),
+    (PENSTOCK_FOREIGN_COUNTER, c"the counter is not one of this peer"),
     (PENSTOCK_CANCELLED, c"cancelled by the caller"),
     (PENSTOCK_DEADLINE_EXCEEDED, c"the deadline passed"),
     (PENSTOCK_REVOKED_BY_PEER, c"the peer revoked memory that the plan touches"),
@@ -240,6 +243,7 @@ impl penstock_status {
             PENSTOCK_FULL => "release transfers that have ended, then submit again",
             PENSTOCK_NOTE_TOO_LONG => "send the rest as bytes of the transfer",
             PENSTOCK_RESERVED_NOTE => "leave `note_high` 0",
+            PENSTOCK_FOREIGN_COUNTER => "look the counter up at this peer",
             _ => "",
         }
     }

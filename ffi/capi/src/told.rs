@@ -163,8 +163,12 @@ pub unsafe extern "C" fn penstock_peer_counter(
                 format!("peer `{}` has announced no counter `{label}`; wait for it, or check the label", peer.name());
             Failure::new(PENSTOCK_NO_COUNTER, words).of_peer(peer.name())
         };
-        let found: RemoteCounter = peer.wait_counter(label, millis(timeout_ms)).ok_or_else(none)?;
-        counter.put(add(found)?);
+        let found: Option<RemoteCounter> = peer.wait_counter(label, millis(timeout_ms));
+        match (found, peer.ended()) {
+            (Some(found), _) => counter.put(add(found)?),
+            (None, Some(cause)) => return Err(Failure::ended(cause, peer.name(), peer.loss())),
+            (None, None) => return Err(none()),
+        }
         Ok(PENSTOCK_OK)
     })
 }

@@ -37,7 +37,7 @@ pub struct penstock_submit_options {
     pub timeout_ms: u64,
     /// One of `PENSTOCK_PRIORITY_`.
     pub priority: u32,
-    /// Not 0: the peer is notified, once, after all bytes.
+    /// Not 0: the peer is notified, once, after all bytes. Where it is 0 the fields of the notification are not looked at.
     pub has_note: u32,
     /// The number of the notification, which means what the two sides agree on.
     pub note: u64,
@@ -57,7 +57,7 @@ impl Versioned for penstock_submit_options {
     }
 }
 
-/// Submits a transfer of a plan. `options` may be null. `PENSTOCK_FULL` is no failure: release transfers that have ended, and submit again. Any thread; an inline
+/// Submits a transfer of a plan. `options` may be null. `PENSTOCK_FULL` is no failure: take the ends of some and release them, or wait until workers have taken up what is queued, then submit again. Any thread; an inline
 /// engine's own. Never waits.
 ///
 /// # Safety
@@ -306,7 +306,7 @@ impl Versioned for penstock_cancel_answer {
     }
 }
 
-/// Ends a transfer now, and answers by the timeout whether anything of it can still touch memory. Any thread; an inline engine's own.
+/// Ends a transfer now, and answers by the timeout whether anything of it can still touch memory; `penstock_poll` may find it pending for a moment more. Any thread; an inline engine's own.
 ///
 /// # Safety
 /// `answer` points to a struct whose `size` is set.

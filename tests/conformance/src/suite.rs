@@ -91,7 +91,7 @@ macro_rules! for_every_case {
                 what_lies_in_no_region_is_named, regions_are_found_by_address_after_a_refresh;
             notes: an_empty_notification_arrives, payloads_arrive_in_full, a_notification_that_is_too_long_is_refused,
                 a_notification_comes_after_all_its_bytes, counters_count_arrivals,
-                a_counter_and_a_notification_go_together, many_counters_come_and_go, a_transfer_without_a_notification_tells_nobody;
+                a_counter_and_a_notification_go_together, a_counter_of_another_peer_is_refused, many_counters_come_and_go, a_transfer_without_a_notification_tells_nobody;
             pressure: full_is_an_answer_while_handles_are_held, a_tiny_queue_loses_nothing,
                 a_flood_waits_and_disturbs_nobody, small_notifications_do_not_starve_a_large_one,
                 a_burst_is_served_in_turn, three_peers_are_served_at_once, both_sides_write_at_once,

@@ -126,6 +126,25 @@ pub fn a_counter_and_a_notification_go_together(setting: &Setting) {
     assert_eq!(value, Reply::Value(2));
 }
 
+/// A counter is its engine's: no transfer to another counts anything, and nobody is told that it did.
+pub fn a_counter_of_another_peer_is_refused(setting: &Setting) {
+    let mut stage = Stage::with(setting, Options { targets: 2, ..Options::default() });
+    for target in 0..2 {
+        stage.order(target, Command::Counter { region: "kv".to_owned(), label: "arrivals".to_owned() });
+    }
+    let others = stage.peers[1].wait_counter("arrivals", PATIENCE).expect("the counter is announced");
+    let plan = Plan::write(&stage.near, &stage.far()).blocks(&[(0, 1)]).block_bytes(4096).build().unwrap();
+    let how = || Submit::new().count(others);
+    let refused = [stage.peer().submit(&plan, how()).map(drop), stage.peer().notify(NoteId(1), b"", how()).map(drop)];
+    for refused in refused {
+        assert!(matches!(refused, Err(SubmitError::ForeignCounter { .. })), "{refused:?}");
+    }
+    for target in 0..2 {
+        let value = Command::WaitCounter { label: "arrivals".to_owned(), count: 0, within_ms: 0 };
+        assert_eq!(stage.ask(target, value), Reply::Value(0));
+    }
+}
+
 /// Counters come and go: each counts its own arrivals and no other's, however many there have been.
 pub fn many_counters_come_and_go(setting: &Setting) {
     const AT_ONCE: u64 = 40;
