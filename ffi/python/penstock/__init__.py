@@ -2,17 +2,33 @@
 
     import penstock
 
+    # The side that has memory.
     with penstock.Engine("decode-0") as engine:
-        card = engine.descriptor()      # send it to the other side
+        pool = engine.pool(1 << 30, block=65536, label="kv")
+        card = engine.descriptor()              # send it to the other side
+
+    # The side that moves bytes.
+    with penstock.Engine("prefill-0") as engine:
+        kv = engine.register(array, "mine")     # numpy, torch, anything with a buffer
+        peer = engine.connect(card)
+        plan = peer.write_plan(kv, "kv", blocks=[(0, 7), (1, 3)])
+        peer.submit(plan, notify=(1, b"layer 0")).wait()
 
 What fails raises `penstock.Error` or a subclass of it; `python -m penstock` says what is installed.
 """
 
+import atexit as _atexit
+import os as _os
+
 from ._penstock import (
     AccessDenied,
     BadConfig,
+    Blocks,
+    Cancel,
     Cancelled,
     Closed,
+    Completed,
+    Counter,
     Deadline,
     Draining,
     Engine,
@@ -26,19 +42,33 @@ from ._penstock import (
     NotMapped,
     NotReady,
     NotStarted,
+    Notification,
+    Notifications,
     OutOfBounds,
     OutOfMemory,
+    Peer,
     PeerClosed,
     PeerLost,
+    Plan,
+    Pool,
+    Quarantine,
     Refused,
+    Region,
+    RemoteCounter,
+    RemoteRegion,
     Revoked,
     TimedOut,
+    Transfer,
     Unreachable,
     Unsupported,
     WrongThread,
+    _begin_log,
+    _close_all,
+    _forget_all,
     abi,
     library_path,
     message,
+    set_log_level,
     version,
 )
 
@@ -47,8 +77,12 @@ __version__ = version()
 __all__ = [
     "AccessDenied",
     "BadConfig",
+    "Blocks",
+    "Cancel",
     "Cancelled",
     "Closed",
+    "Completed",
+    "Counter",
     "Deadline",
     "Draining",
     "Engine",
@@ -62,18 +96,39 @@ __all__ = [
     "NotMapped",
     "NotReady",
     "NotStarted",
+    "Notification",
+    "Notifications",
     "OutOfBounds",
     "OutOfMemory",
+    "Peer",
     "PeerClosed",
     "PeerLost",
+    "Plan",
+    "Pool",
+    "Quarantine",
     "Refused",
+    "Region",
+    "RemoteCounter",
+    "RemoteRegion",
     "Revoked",
     "TimedOut",
+    "Transfer",
     "Unreachable",
     "Unsupported",
     "WrongThread",
     "abi",
     "library_path",
     "message",
+    "set_log_level",
     "version",
 ]
+
+
+def _in_a_child() -> None:
+    _forget_all()
+    _begin_log()
+
+
+_begin_log()
+_atexit.register(_close_all)
+_os.register_at_fork(after_in_child=_in_a_child)

@@ -1,29 +1,138 @@
 //! `penstock.Engine`.
 
-use std::ffi::CStr;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_int};
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 
-use crate::error::{Failure, call};
-use crate::library::{PENSTOCK_BAD_HANDLE, PENSTOCK_ENGINE_CLOSED, library, penstock_engine, penstock_engine_options};
-use crate::values::{c_text, milliseconds, read_bytes, read_text};
+use crate::error::{Failure, call, invalid};
+use crate::library::*;
+use crate::log;
+use crate::memory::Memory;
+use crate::peer::Peer;
+use crate::quarantine::Quarantine;
+use crate::region::{Pool, Region, rights_of};
+use crate::told::{Notifications, take_notifications};
+use crate::transfer::{Transfer, ended_of};
+use crate::values::{Handle, c_text, milliseconds, read_bytes, read_handles, read_text};
+use crate::waits::{aside, in_slices};
+
+/// How long the end of a program, or of an engine that nobody closed, may take.
+const EXIT_MS: u64 = 500;
+
+/// Engines of this process that are open, for its exit.
+static OPEN: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+/// The program ends: threads that still wait are those that Python ends by force.
+pub(crate) static IS_EXITING: AtomicBool = AtomicBool::new(false);
+
+/// An engine for as long as anything of it is there.
+pub(crate) struct Open {
+    handle: u64,
+    name: String,
+    is_inline: bool,
+    is_closed: AtomicBool,
+    /// Memory of Python objects, by the region that it is registered as.
+    kept: Mutex<HashMap<u64, Arc<Memory>>>,
+}
+
+impl Open {
+    pub(crate) fn is_inline(&self) -> bool {
+        self.is_inline
+    }
+
+    pub(crate) fn keep(&self, region: u64, memory: Arc<Memory>) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(region, memory);
+    }
+
+    pub(crate) fn let_go(&self, region: u64) -> Option<Arc<Memory>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&region)
+    }
+
+    fn check(&self) -> PyResult<()> {
+        match self.is_closed.load(Relaxed) {
+            true => Err(Box::new(Failure::of_status(PENSTOCK_ENGINE_CLOSED)).into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends the engine: what is quarantined, if this is the call that does it.
+    fn close(&self, timeout_ms: u64) -> Result<Vec<Quarantine>, Box<Failure>> {
+        if self.is_closed.swap(true, Relaxed) {
+            return Ok(Vec::new());
+        }
+        OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|open| *open != self.handle);
+        let (mut list, mut count) = (vec![0; 4096], 0);
+        let (place, room) = (list.as_mut_ptr(), list.len());
+        // SAFETY: a list with its room, and the place of a count.
+        let closed = call(|library| unsafe {
+            (library.penstock_engine_close)(self.handle, timeout_ms, place, room, &raw mut count)
+        });
+        let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        let kept: Vec<Arc<Memory>> = kept.into_values().collect();
+        if closed.is_err() || count > room {
+            // Whose memory it is that may still be touched is not known.
+            std::mem::forget(kept.clone());
+        }
+        closed?;
+        let held = list.into_iter().take(count).map(|held| Quarantine::new(Handle::new(held), kept.clone()));
+        Ok(held.collect())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let close = || drop(self.close(EXIT_MS));
+        if Python::try_attach(|py| py.detach(close)).is_none() {
+            close();
+        }
+    }
+}
+
+/// Ends what is open when the program ends, all at once and in a short time: called by `atexit`.
+#[pyfunction(name = "_close_all")]
+pub(crate) fn close_all(py: Python<'_>) {
+    let open = std::mem::take(&mut *OPEN.lock().unwrap_or_else(PoisonError::into_inner));
+    IS_EXITING.store(true, Relaxed);
+    py.detach(|| {
+        std::thread::scope(|scope| {
+            for engine in open {
+                scope.spawn(move || {
+                    let (mut count, none) = (0, std::ptr::null_mut());
+                    // SAFETY: a list without room, and the place of a count.
+                    unsafe { (library().penstock_engine_close)(engine, EXIT_MS, none, 0, &raw mut count) }
+                });
+            }
+        });
+    });
+}
+
+/// A forked child has none of its parent's engines.
+#[pyfunction(name = "_forget_all")]
+pub(crate) fn forget_all() {
+    IS_EXITING.store(false, Relaxed);
+    // Another thread of the parent may have had the lock: then the list stays, and its handles say that they are of the parent.
+    if let Ok(mut open) = OPEN.try_lock() {
+        open.clear();
+    }
+}
 
 /// An engine: one instance in this process, with a name, worker threads, and the memory that is registered with it.
 ///
 /// `name` is what peers know it by; without one it is as the configuration says, or made of the program and its process.
 /// The configuration is the YAML file `config`, the text `yaml`, or all defaults.
 ///
-///     with penstock.Engine("decode-0", yaml="workers: {count: 1}") as engine:
-///         print(engine.name, len(engine.descriptor()))
-#[pyclass(frozen, module = "penstock")]
+///     with penstock.Engine("decode-0") as engine:
+///         pool = engine.pool(1 << 30, block=65536, label="kv")
+///         card = engine.descriptor()      # send it to the other side
+#[pyclass(frozen, module = "penstock", weakref)]
 pub(crate) struct Engine {
-    /// 0 when it is closed.
-    handle: AtomicU64,
-    name: String,
+    open: Arc<Open>,
 }
 
 #[pymethods]
@@ -45,27 +154,57 @@ impl Engine {
             let mut handle = 0;
             // SAFETY: texts that end with a zero or are null, and the place of a handle.
             call(|library| unsafe { (library.penstock_engine_start)(&raw const options, &raw mut handle) })?;
-            // From here on it is released with this object, whatever fails.
-            let mut engine = Self { handle: handle.into(), name: String::new() };
-            engine.name = read_text(|library, buffer, length| {
+            OPEN.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+            // From here on it is closed with this, whatever fails.
+            let (name, is_closed, kept) = (String::new(), AtomicBool::new(false), Mutex::default());
+            let mut open = Open { handle, name, is_inline: false, is_closed, kept };
+            let mut is_inline: c_int = 0;
+            // SAFETY: the place of a number.
+            call(|library| unsafe { (library.penstock_engine_is_inline)(handle, &raw mut is_inline) })?;
+            open.is_inline = is_inline != 0;
+            open.name = read_text(|library, buffer, length| {
                 // SAFETY: a buffer with its size, and the place of a length.
                 unsafe { (library.penstock_engine_name)(handle, buffer.as_mut_ptr().cast(), buffer.len(), length) }
             })?;
-            Ok::<_, Box<Failure>>(engine)
+            Ok::<_, Box<Failure>>(Self { open: Arc::new(open) })
         });
+        log::hand_over(py);
         Ok(started?)
     }
 
     /// What peers know it by.
     #[getter]
     fn name(&self) -> &str {
-        &self.name
+        &self.open.name
+    }
+
+    /// What it is known by in an event loop.
+    #[getter]
+    fn _number(&self) -> u64 {
+        self.open.handle
     }
 
     /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.handle.load(Relaxed) == 0
+        self.open.is_closed.load(Relaxed)
+    }
+
+    /// Whether it makes progress only in calls of the thread that started it (`workers.progress: inline`).
+    #[getter]
+    fn inline(&self) -> bool {
+        self.open.is_inline
+    }
+
+    /// Where other hosts reach it, as a list of "host:port".
+    #[getter]
+    fn addresses(&self) -> PyResult<Vec<String>> {
+        let handle = self.handle()?;
+        let lines = read_text(|library, buffer, length| {
+            // SAFETY: a buffer with its size, and the place of a length.
+            unsafe { (library.penstock_engine_addresses)(handle, buffer.as_mut_ptr().cast(), buffer.len(), length) }
+        })?;
+        Ok(lines.lines().map(str::to_owned).collect())
     }
 
     /// Bytes by which another engine connects to this one: send them any way you like.
@@ -80,31 +219,288 @@ impl Engine {
         Ok(PyBytes::new(py, &bytes?))
     }
 
-    /// Ends the engine within `timeout` seconds: transfers have half of that to end, then peers are told goodbye.
-    /// Closing it again does nothing. The end of a `with` block closes it too.
+    /// Connects to another engine, waiting at most `timeout` seconds: by its descriptor, by `address` ("host:port"), or by `name`, which is
+    /// tried until there is an engine of that name. One that is connected already is found.
     ///
-    ///     engine.close(timeout=5)
-    #[pyo3(signature = (timeout=1.0))]
-    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
-        let timeout = milliseconds(timeout)?;
-        let handle = self.handle.load(Relaxed);
-        if handle == 0 {
-            return Ok(());
-        }
-        let closed = py.detach(|| {
-            // Nothing can be held: an engine of this module has no memory that a peer could touch.
-            let (list, mut held) = (std::ptr::null_mut(), 0);
-            // SAFETY: a list without room, and the place of its length.
-            call(|library| unsafe { (library.penstock_engine_close)(handle, timeout, list, 0, &raw mut held) })
-        });
-        match closed {
-            Err(failure) if failure.status() != PENSTOCK_BAD_HANDLE => Err(failure.into()),
-            // Another thread may have closed it meanwhile.
-            _ => {
-                self.handle.store(0, Relaxed);
-                Ok(())
+    ///     peer = engine.connect(card)
+    ///     peer = engine.connect(address="10.0.0.7:7400", timeout=2)
+    #[pyo3(signature = (descriptor=None, *, address=None, name=None, timeout=10.0))]
+    fn connect(
+        &self,
+        py: Python<'_>,
+        descriptor: Option<Vec<u8>>,
+        address: Option<String>,
+        name: Option<String>,
+        timeout: f64,
+    ) -> PyResult<Peer> {
+        let (engine, timeout) = (self.handle()?, milliseconds(timeout)?);
+        let handle = match (descriptor, address, name) {
+            (Some(bytes), None, None) => aside(py, &self.open, move || {
+                Handle::of(|library, place| {
+                    // SAFETY: bytes with their number, and the place of a handle.
+                    unsafe { (library.penstock_connect)(engine, bytes.as_ptr().cast(), bytes.len(), timeout, place) }
+                })
+            })?,
+            (None, Some(address), None) => {
+                let address = c_text(address, "address")?;
+                aside(py, &self.open, move || {
+                    // SAFETY: a text that ends with a zero, and the place of a handle.
+                    let connect = |library: &Library, place| unsafe {
+                        (library.penstock_connect_address)(engine, address.as_ptr(), timeout, place)
+                    };
+                    Handle::of(connect)
+                })?
             }
+            (None, None, Some(name)) => {
+                let name = c_text(name, "name")?;
+                aside(py, &self.open, move || {
+                    // SAFETY: a text that ends with a zero, and the place of a handle.
+                    let connect = |library: &Library, place| unsafe {
+                        (library.penstock_connect_name)(engine, name.as_ptr(), timeout, place)
+                    };
+                    Handle::of(connect)
+                })?
+            }
+            _ => return Err(invalid("say whom to connect to, in one way: a descriptor, `address` or `name`")),
+        };
+        Ok(Peer::new(&self.open, handle)?)
+    }
+
+    /// Connects again to the engine behind a session that has ended, most likely in its next life, waiting at most `timeout` seconds.
+    #[pyo3(signature = (peer, timeout=10.0))]
+    fn reconnect(&self, py: Python<'_>, peer: &Peer, timeout: f64) -> PyResult<Peer> {
+        let (engine, peer, timeout) = (self.handle()?, peer.handle(), milliseconds(timeout)?);
+        let handle = aside(py, &self.open, move || {
+            // SAFETY: the place of a handle.
+            Handle::of(|library, place| unsafe { (library.penstock_reconnect)(engine, peer, timeout, place) })
+        })?;
+        Ok(Peer::new(&self.open, handle)?)
+    }
+
+    /// All peers with a standing session, whoever connected.
+    #[getter]
+    fn peers(&self) -> PyResult<Vec<Peer>> {
+        let engine = self.handle()?;
+        let peers = read_handles(|library, list, count| {
+            // SAFETY: a list with its room, and the place of a count.
+            unsafe { (library.penstock_peers)(engine, list.as_mut_ptr(), list.len(), count) }
+        })?;
+        peers.into_iter().map(|peer| Ok(Peer::new(&self.open, peer)?)).collect()
+    }
+
+    /// Makes a pool of memory of the engine's own, which peers on one host map, and announces it to peers under `label`. `rights` is what
+    /// peers may do: "r", "w", "rw" or "". `pages` is "auto", "small" or "huge".
+    ///
+    ///     pool = engine.pool(1 << 30, block=65536, label="kv")
+    #[pyo3(signature = (bytes, *, block=0, label=None, rights="rw", pages="auto"))]
+    fn pool(
+        &self,
+        py: Python<'_>,
+        bytes: u64,
+        block: u64,
+        label: Option<String>,
+        rights: &str,
+        pages: &str,
+    ) -> PyResult<Py<Pool>> {
+        let (engine, rights) = (self.handle()?, rights_of(rights)?);
+        let pages = match pages {
+            "auto" => PENSTOCK_PAGES_AUTO,
+            "small" => PENSTOCK_PAGES_SMALL,
+            "huge" => PENSTOCK_PAGES_HUGE,
+            _ => return Err(invalid(&format!("there are no pages `{pages}`: use auto, small or huge"))),
+        };
+        let text = label.clone().map(|label| c_text(label, "label")).transpose()?;
+        let made = py.detach(|| {
+            let label = text.as_deref().map_or(std::ptr::null(), CStr::as_ptr);
+            let options =
+                penstock_pool_options { bytes, block_bytes: block, label, rights, pages, ..Default::default() };
+            // SAFETY: options with their size, whose label ends with a zero or is null, and the place of a handle.
+            Handle::of(|library, place| unsafe { (library.penstock_pool_create)(engine, &raw const options, place) })
+        });
+        log::hand_over(py);
+        Pool::new(py, &self.open, made?, label)
+    }
+
+    /// Registers memory of a Python object, without a copy: a numpy array, a torch tensor on the CPU, anything with the buffer protocol or
+    /// DLPack. It is announced to peers under `label`. The object is kept until the region is deregistered, or the engine ends.
+    ///
+    ///     kv = engine.register(tensor, "kv", rights="r")
+    #[pyo3(signature = (memory, label=None, *, rights="rw"))]
+    fn register(
+        &self,
+        py: Python<'_>,
+        memory: &Bound<'_, PyAny>,
+        label: Option<String>,
+        rights: &str,
+    ) -> PyResult<Region> {
+        let rights = rights_of(rights)?;
+        let memory = Memory::of(memory)?;
+        if memory.is_readonly && rights & PENSTOCK_RIGHTS_WRITE != 0 {
+            let words = "the memory is read-only: peers can be given the right to read it (rights=\"r\"), or none (rights=\"\")";
+            return Err(Box::new(Failure::with_text(PENSTOCK_NO_RIGHT, words)).into());
         }
+        let (address, bytes) = (memory.address as u64, memory.bytes as u64);
+        self.register_at(py, address, bytes, label, rights, Some(Arc::new(memory)))
+    }
+
+    /// Registers memory by its address. Whoever owns it keeps it mapped as it is until the region is deregistered, or the engine
+    /// has ended.
+    ///
+    ///     region = engine.register_address(tensor.data_ptr(), tensor.nbytes, "kv")
+    #[pyo3(signature = (address, bytes, label=None, *, rights="rw"))]
+    fn register_address(
+        &self,
+        py: Python<'_>,
+        address: u64,
+        bytes: u64,
+        label: Option<String>,
+        rights: &str,
+    ) -> PyResult<Region> {
+        self.register_at(py, address, bytes, label, rights_of(rights)?, None)
+    }
+
+    /// The region of this engine that has these bytes at this address; of several the newest.
+    #[pyo3(signature = (address, bytes=1))]
+    fn region_at(&self, address: u64, bytes: u64) -> PyResult<Region> {
+        let engine = self.handle()?;
+        let handle = Handle::of(|library, place| {
+            // SAFETY: the place of a handle.
+            unsafe { (library.penstock_region_at)(engine, address, bytes, place) }
+        })?;
+        Region::new(&self.open, handle, None)
+    }
+
+    /// Notifications of peers, each once, in the order in which they came. A loop takes those that are there now; `async for` waits for more.
+    ///
+    ///     for note in engine.notifications():
+    ///         print(note.peer, note.id, note.payload)
+    fn notifications(slf: Bound<'_, Self>) -> PyResult<Notifications> {
+        slf.get().handle()?;
+        Ok(Notifications::new(slf.unbind()))
+    }
+
+    /// Waits until there is a notification to take: False if none came within `timeout` seconds.
+    #[pyo3(signature = (timeout=30.0))]
+    fn wait_notification(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let (engine, timeout) = (self.handle()?, milliseconds(timeout)?);
+        // SAFETY: any number may be given.
+        let wait = |library: &Library, ms| unsafe { (library.penstock_wait_notification)(engine, ms) };
+        Ok(in_slices(py, timeout, wait)? == PENSTOCK_OK)
+    }
+
+    /// Which of these transfers have ended, and how: a list of (place in the list, `Completed` or the exception).
+    ///
+    ///     for place, end in engine.poll_many(transfers):
+    ///         ...
+    fn poll_many<'py>(
+        &self,
+        py: Python<'py>,
+        transfers: Vec<Py<Transfer>>,
+    ) -> PyResult<Vec<(usize, Bound<'py, PyAny>)>> {
+        let engine = self.handle()?;
+        let handles: Vec<u64> = transfers.iter().map(|transfer| transfer.get().handle()).collect();
+        let poll = || {
+            let (mut ended, mut count) = (vec![penstock_completion::default(); handles.len()], 0);
+            let places = ended.as_mut_ptr();
+            // SAFETY: so many handles, and as many places.
+            call(|library| unsafe {
+                (library.penstock_poll_many)(engine, handles.as_ptr(), handles.len(), places, &raw mut count)
+            })?;
+            ended.truncate(count);
+            Ok::<_, Box<Failure>>(ended)
+        };
+        let ended = if self.open.is_inline { py.detach(poll) } else { poll() };
+        log::hand_over(py);
+        let ends = ended?.into_iter().map(|end| {
+            let transfer = transfers[end.place].get();
+            Ok((end.place, ended_of(py, transfer, end.status, end.bytes, end.notified)?))
+        });
+        ends.collect()
+    }
+
+    /// One turn of an inline engine; others work by themselves. Whether anything happened.
+    fn progress(&self, py: Python<'_>) -> PyResult<bool> {
+        let engine = self.handle()?;
+        let turned = py.detach(|| {
+            let mut worked: c_int = 0;
+            // SAFETY: the place of a number.
+            call(|library| unsafe { (library.penstock_progress)(engine, &raw mut worked) }).map(|_| worked != 0)
+        });
+        log::hand_over(py);
+        Ok(turned?)
+    }
+
+    /// A descriptor for `select`, `poll` or an event loop, the engine's own: readable when something has happened after `arm`. It is closed with
+    /// the engine.
+    fn fileno(&self) -> PyResult<RawFd> {
+        let (engine, mut fd) = (self.handle()?, -1);
+        // SAFETY: the place of a number.
+        call(|library| unsafe { (library.penstock_event_fd)(engine, &raw mut fd) })?;
+        Ok(fd)
+    }
+
+    /// Asks for `fileno()` to become readable, right before sleeping on it. False: something has happened since the last call, so look first.
+    /// One user an engine: an event loop that awaits its transfers is one.
+    fn arm(&self) -> PyResult<bool> {
+        let engine = self.handle()?;
+        // SAFETY: any number may be given.
+        Ok(call(|library| unsafe { (library.penstock_arm)(engine) })? == PENSTOCK_OK)
+    }
+
+    /// Takes nothing new, and waits at most `timeout` seconds until what goes on has ended: False if something has not.
+    #[pyo3(signature = (timeout=30.0))]
+    fn drain(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let (engine, timeout) = (self.handle()?, milliseconds(timeout)?);
+        // SAFETY: any number may be given.
+        let drain = |library: &Library, ms| unsafe { (library.penstock_drain)(engine, ms) };
+        Ok(in_slices(py, timeout, drain)? == PENSTOCK_OK)
+    }
+
+    /// What the workers have done since the start, as a dictionary.
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (engine, mut found) = (self.handle()?, penstock_statistics::default());
+        // SAFETY: a struct with its size.
+        call(|library| unsafe { (library.penstock_engine_statistics)(engine, &raw mut found) })?;
+        let all = PyDict::new(py);
+        for (name, value) in [
+            ("transfers_completed", found.transfers_completed),
+            ("transfers_failed", found.transfers_failed),
+            ("bytes", found.bytes),
+            ("notes_sent", found.notes_sent),
+            ("notes_received", found.notes_received),
+            ("waits_for_room", found.waits_for_room),
+            ("quarantines", found.quarantines),
+            ("turns", found.turns),
+            ("sleeps", found.sleeps),
+        ] {
+            all.set_item(name, value)?;
+        }
+        Ok(all)
+    }
+
+    /// All memory of this engine that is quarantined now.
+    #[getter]
+    fn quarantined(&self) -> PyResult<Vec<Quarantine>> {
+        let engine = self.handle()?;
+        let held = read_handles(|library, list, count| {
+            // SAFETY: a list with its room, and the place of a count.
+            unsafe { (library.penstock_quarantined)(engine, list.as_mut_ptr(), list.len(), count) }
+        })?;
+        // Python objects of it are kept by whoever took the memory back.
+        Ok(held.into_iter().map(|held| Quarantine::new(held, Vec::new())).collect())
+    }
+
+    /// Ends the engine within `timeout` seconds: transfers have half of that to end, then peers are told goodbye. What a stopped peer might still
+    /// touch is answered as a list, and kept until it does not. Closing it again does nothing. The end of a `with` block closes it
+    /// too.
+    ///
+    ///     held = engine.close(timeout=5)
+    #[pyo3(signature = (timeout=1.0))]
+    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<Quarantine>> {
+        let (open, timeout) = (Arc::clone(&self.open), milliseconds(timeout)?);
+        let held = aside(py, &self.open, move || open.close(timeout))?;
+        py.import("penstock._loop")?.call_method1("closed", (self.open.handle,))?;
+        Ok(held)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -113,36 +509,57 @@ impl Engine {
 
     #[pyo3(signature = (*_raised))]
     fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
-        self.close(py, 1.0)
+        self.close(py, 1.0).map(drop)
     }
 
     fn __repr__(&self) -> String {
         let state = if self.closed() { ", closed" } else { "" };
-        format!("<penstock.Engine {:?}{state}>", self.name)
+        format!("<penstock.Engine {:?}{state}>", self.open.name)
     }
 }
 
 impl Engine {
-    /// The handle of an engine that is open.
-    fn handle(&self) -> Result<penstock_engine, Box<Failure>> {
-        match self.handle.load(Relaxed) {
-            0 => Err(Failure::of_status(PENSTOCK_ENGINE_CLOSED).into()),
-            handle => Ok(handle),
+    pub(crate) fn handle(&self) -> PyResult<penstock_engine> {
+        self.open.check()?;
+        Ok(self.open.handle)
+    }
+
+    /// The engine that something belongs to, as an object of its own.
+    pub(crate) fn of(open: &Arc<Open>) -> Self {
+        Self { open: Arc::clone(open) }
+    }
+
+    fn register_at(
+        &self,
+        py: Python<'_>,
+        address: u64,
+        bytes: u64,
+        label: Option<String>,
+        rights: u32,
+        memory: Option<Arc<Memory>>,
+    ) -> PyResult<Region> {
+        let engine = self.handle()?;
+        let text: Option<CString> = label.clone().map(|label| c_text(label, "label")).transpose()?;
+        let made = py.detach(|| {
+            let label = text.as_deref().map_or(std::ptr::null(), CStr::as_ptr);
+            // SAFETY: memory that is kept below, or as its owner has promised; a label that ends with a zero or is null; the place of a handle.
+            Handle::of(|library, place| unsafe {
+                (library.penstock_register)(engine, address as *mut _, bytes as usize, label, rights, place)
+            })
+        });
+        log::hand_over(py);
+        let handle = made?;
+        if let Some(memory) = memory {
+            self.open.keep(handle.number(), memory);
         }
+        Region::new(&self.open, handle, label)
     }
 }
 
-impl Drop for Engine {
-    fn drop(&mut self) {
-        let handle = *self.handle.get_mut();
-        if handle == 0 {
-            return;
-        }
-        // It waits until peers are told, at most for `session.shutdown_timeout_ms`.
-        // SAFETY: any number may be released.
-        let release = || unsafe { (library().penstock_release)(handle) };
-        if Python::try_attach(|py| py.detach(release)).is_none() {
-            release();
-        }
-    }
+/// Notifications that are there now, at most so many.
+pub(crate) fn notifications_of<'py>(py: Python<'py>, engine: &Engine, most: usize) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let handle = engine.handle()?;
+    let taken = take_notifications(py, handle, most);
+    log::hand_over(py);
+    taken
 }

@@ -44,6 +44,7 @@ static CLASSES: &[Class] = &[
             PENSTOCK_FOREIGN_PLAN,
             PENSTOCK_NOTE_TOO_LONG,
             PENSTOCK_RESERVED_NOTE,
+            PENSTOCK_FOREIGN_COUNTER,
         ],
     ),
     class(
@@ -270,7 +271,12 @@ pub(crate) fn call(body: impl FnOnce(&'static Library) -> penstock_status) -> Re
 
 /// An argument that was refused before the library saw it.
 pub(crate) fn invalid(text: &str) -> PyErr {
-    Box::new(Failure { text: text.into(), ..Failure::of_status(PENSTOCK_INVALID_ARGUMENT) }).into()
+    Box::new(Failure::with_text(PENSTOCK_INVALID_ARGUMENT, text)).into()
+}
+
+/// Something that Penstock cannot do, refused before the library saw it.
+pub(crate) fn unsupported(text: &str) -> PyErr {
+    Box::new(Failure::with_text(PENSTOCK_NO_PATH, text)).into()
 }
 
 /// A status in words.
@@ -282,6 +288,15 @@ pub(crate) fn message(status: penstock_status) -> String {
 impl Failure {
     pub(crate) fn status(&self) -> penstock_status {
         self.status
+    }
+
+    pub(crate) fn with_text(status: penstock_status, text: &str) -> Self {
+        Self { text: text.into(), ..Self::of_status(status) }
+    }
+
+    /// A mistake of this module.
+    pub(crate) fn internal(text: &str) -> Self {
+        Self::with_text(PENSTOCK_INTERNAL, text)
     }
 
     /// What is known of a status alone.
@@ -311,7 +326,7 @@ impl Failure {
         }
     }
 
-    fn exception<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    pub(crate) fn exception<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let types = types(py)?;
         let of_status = CLASSES.iter().zip(&types.classes).find(|(class, _)| class.statuses.contains(&self.status));
         let exception = of_status.map_or(&types.error, |(_, kind)| kind).bind(py).call1((&self.text,))?;

@@ -1,12 +1,26 @@
 //! Penstock from Python: a thin extension over the C library that lies beside it.
 //!
 //! Read `library` for how that is found and opened, `error` for what becomes of a call that failed, `values` for texts and
-//! times; the others are the classes, by thing. What Python programs import is the package `penstock/`.
+//! times, `waits` for how they end by Ctrl-C, `memory` and `arrays` for what is read of Python's objects (`buffer` and `dlpack` are their ways to
+//! it), `export` for the way back, `log` for the log; the others are the classes, by thing. What Python programs import is the package `penstock/`.
 
+mod arrays;
+mod buffer;
+mod dlpack;
 mod engine;
 mod error;
+mod export;
 mod library;
+mod log;
+mod memory;
+mod peer;
+mod plan;
+mod quarantine;
+mod region;
+mod told;
+mod transfer;
 mod values;
+mod waits;
 
 use std::ffi::{CStr, c_int};
 
@@ -47,7 +61,21 @@ mod _penstock {
     use super::{Bound, PyImportError, PyModule, PyResult};
 
     #[pymodule_export]
-    use super::engine::Engine;
+    use super::engine::{Engine, close_all, forget_all};
+    #[pymodule_export]
+    use super::log::{begin, set_log_level};
+    #[pymodule_export]
+    use super::peer::Peer;
+    #[pymodule_export]
+    use super::plan::Plan;
+    #[pymodule_export]
+    use super::quarantine::Quarantine;
+    #[pymodule_export]
+    use super::region::{Blocks, Pool, Region, RemoteRegion};
+    #[pymodule_export]
+    use super::told::{Counter, Notification, Notifications, RemoteCounter};
+    #[pymodule_export]
+    use super::transfer::{Cancel, Completed, Transfer};
     #[pymodule_export]
     use super::{abi, library_path, message, version};
 

@@ -27,6 +27,11 @@ macro_rules! modules {
 modules! {
     the_package_is_found_and_its_library_with_it: "test_package",
     engines_start_and_close: "test_engine",
+    memory_is_taken_where_it_is: "test_memory",
+    rows_are_read_from_arrays_and_sequences: "test_arrays",
+    blocks_go_between_two_processes: "test_transfers",
+    waits_end_by_themselves_and_by_others: "test_waits",
+    event_loops_await_transfers: "test_asyncio",
     what_fails_is_an_exception_with_fields: "test_errors",
 }
 

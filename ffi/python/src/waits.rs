@@ -1,0 +1,86 @@
+//! Waits that end with Ctrl-C: in slices between which the interpreter looks at its signals.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+
+use crate::engine::{IS_EXITING, Open};
+use crate::error::{Failure, call};
+use crate::library::{Library, PENSTOCK_TIMED_OUT, penstock_status};
+use crate::log;
+
+/// The longest time between two looks at signals.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Makes a call that waits so many milliseconds and may be made again when they are over, until it answers anything but a time-out.
+pub(crate) fn in_slices(
+    py: Python<'_>,
+    timeout_ms: u64,
+    turn: impl Fn(&'static Library, u64) -> penstock_status + Send + Sync,
+) -> PyResult<penstock_status> {
+    let slice = SLICE.as_millis() as u64;
+    let began = Instant::now();
+    loop {
+        let left = timeout_ms.saturating_sub(began.elapsed().as_millis() as u64);
+        let answer = py.detach(|| rest_at_exit(call(|library| turn(library, left.min(slice)))));
+        log::hand_over(py);
+        let status = answer?;
+        if status != PENSTOCK_TIMED_OUT || left <= slice {
+            return Ok(status);
+        }
+        py.check_signals()?;
+    }
+}
+
+/// Makes a call that cannot be made in slices. In the thread that takes signals it is made by another one; if a signal raises, that
+/// one makes it to its end, and what it answers is dropped. An inline engine knows its own thread only, so there it is not interrupted.
+pub(crate) fn aside<T: Send + 'static>(
+    py: Python<'_>,
+    engine: &Open,
+    body: impl FnOnce() -> Result<T, Box<Failure>> + Send + 'static,
+) -> PyResult<T> {
+    let is_direct = engine.is_inline() || !takes_signals();
+    let answer = if is_direct { py.detach(|| rest_at_exit(body())) } else { by_another_thread(py, body)? };
+    log::hand_over(py);
+    Ok(answer?)
+}
+
+fn by_another_thread<T: Send + 'static>(
+    py: Python<'_>,
+    body: impl FnOnce() -> Result<T, Box<Failure>> + Send + 'static,
+) -> PyResult<Result<T, Box<Failure>>> {
+    let (answer, answered) = mpsc::channel();
+    let run = move || {
+        // Nobody may be waiting any more.
+        let _ = answer.send(body());
+    };
+    std::thread::Builder::new().name("penstock-wait".into()).spawn(run)?;
+    let answered = std::sync::Mutex::new(answered);
+    loop {
+        let wait = || answered.lock().map_or(Err(RecvTimeoutError::Disconnected), |from| from.recv_timeout(SLICE));
+        match py.detach(wait) {
+            Ok(answer) => return Ok(answer),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Box::new(Failure::internal("a thread that waited ended")).into());
+            }
+        }
+    }
+}
+
+/// Where the program ends, its engines are closed under threads that wait. They would raise that, and the interpreter, which is about to end them,
+/// would write it down: they rest instead.
+fn rest_at_exit<T>(answer: T) -> T {
+    while IS_EXITING.load(Relaxed) && !takes_signals() {
+        std::thread::park();
+    }
+    answer
+}
+
+/// Whether this is the thread in which Python runs handlers of signals.
+fn takes_signals() -> bool {
+    // SAFETY: two calls that take nothing.
+    unsafe { libc::gettid() == libc::getpid() }
+}
