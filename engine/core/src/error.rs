@@ -236,7 +236,8 @@ mod tests {
         let fault = Fault::new(Stage::Move, Cause::NoPath).with_rail("mlx5_0/1").with_bytes(7);
         assert_eq!(
             fault.to_string(),
-            "moving bytes on rail `mlx5_0/1`: no transport can move bytes between these two regions; 7 bytes had moved"
+            "moving bytes on rail `mlx5_0/1`: no transport can move bytes between these two regions; `penstock doctor` \
+             says what is missing; 7 bytes had moved"
         );
     }
 }
