@@ -5,7 +5,7 @@ XTASK := $(CARGO) run --quiet --locked --package xtask --
 SETUP := tools/xtask/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test sim labs lab-rdma check fuzz bench scoreboard guard header install wheel fmt clean
+.PHONY: help setup run test sim labs lab-rdma check fuzz bench scoreboard guard cbindgen header install wheel fmt clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these targets
@@ -75,9 +75,13 @@ CBINDGEN := target/tools/bin/cbindgen
 $(CBINDGEN):
 	@$(CARGO) install --quiet --locked --version $(CBINDGEN_VERSION) --root target/tools cbindgen
 
+cbindgen: $(CBINDGEN)
+
+HEADER ?= ffi/capi/penstock.h
+
 header: $(CBINDGEN) ## write the C header anew from the sources of ffi/capi
-	@$(CBINDGEN) --quiet --config ffi/capi/cbindgen.toml --output ffi/capi/penstock.h ffi/capi
-	@sed -i 's/^\( *\)# Safety$$/\1The caller sees to it:/' ffi/capi/penstock.h
+	@$(CBINDGEN) --quiet --config ffi/capi/cbindgen.toml --output $(HEADER) ffi/capi
+	@sed -i 's/^\( *\)# Safety$$/\1The caller sees to it:/' $(HEADER)
 
 # Where C and C++ find Penstock: include/penstock.h, lib/libpenstock.{so,a} and lib/pkgconfig/penstock.pc.
 PREFIX ?= /usr/local

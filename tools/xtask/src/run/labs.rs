@@ -20,12 +20,13 @@ struct Home {
     runs: &'static [&'static str],
 }
 
-const HOMES: [Home; 7] = [
+const HOMES: [Home; 8] = [
     Home { package: "penstock-conformance", folder: "tests/conformance", labs: "lab_", runs: &[] },
     Home { package: "penstock-lab", folder: "bench/lab", labs: "lab_", runs: &[] },
     Home { package: "penstock-wire", folder: "tests/wire", labs: "lab_", runs: &[] },
     Home { package: "penstock-cli", folder: "tools/cli", labs: "lab_", runs: &[] },
     Home { package: "penstock-verbs-sys", folder: "ffi/verbs-sys", labs: "lab_", runs: &[] },
+    Home { package: "penstock-capi", folder: "ffi/capi", labs: "lab_capi_", runs: &[] },
     Home { package: "penstock-python", folder: "ffi/python", labs: "lab_python_", runs: &[] },
     Home {
         package: "penstock-lab-rdma",
@@ -110,6 +111,7 @@ mod tests {
         assert_eq!(packages_of("lab_").len(), HOMES.len());
         assert_eq!(packages_of("lab_rdma"), ["penstock-lab-rdma"]);
         assert_eq!(packages_of("lab_rdma_guest"), ["penstock-lab-rdma"]);
+        assert_eq!(packages_of("lab_capi"), ["penstock-capi"]);
         assert_eq!(packages_of("lab_python"), ["penstock-python"]);
         assert_eq!(
             packages_of("lab_tcp"),
