@@ -19,6 +19,7 @@ What fails raises `penstock.Error` or a subclass of it; `python -m penstock` say
 
 import atexit as _atexit
 import os as _os
+import threading as _threading
 
 from ._penstock import (
     AccessDenied,
@@ -65,6 +66,7 @@ from ._penstock import (
     _begin_log,
     _close_all,
     _forget_all,
+    _set_main_thread,
     abi,
     library_path,
     message,
@@ -124,11 +126,19 @@ __all__ = [
 ]
 
 
-def _in_a_child() -> None:
+def _begin() -> None:
+    _set_main_thread(_threading.main_thread().native_id or 0)
     _forget_all()
     _begin_log()
 
 
-_begin_log()
+def _in_a_child() -> None:
+    # What is left of a fork is the thread that made it.
+    _set_main_thread(_threading.get_native_id())
+    _forget_all()
+    _begin_log()
+
+
+_begin()
 _atexit.register(_close_all)
 _os.register_at_fork(after_in_child=_in_a_child)

@@ -6,7 +6,9 @@ An engine's event fd has one user. While a loop awaits anything of an engine it 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import os
+import threading
+from typing import TYPE_CHECKING, Any
 
 from ._penstock import Closed, Error
 
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
 
 # Of each engine that something is awaited of, by the number of its handle.
 _watches: dict[int, _Watch] = {}
+_lock = threading.Lock()
+
+# How often a look begins anew before others in the loop have their turn.
+_TURNS = 3
 
 
 class _Watch:
@@ -26,7 +32,8 @@ class _Watch:
         self.transfers: dict[asyncio.Future[Completed], Transfer] = {}
         self.listeners: list[asyncio.Future[None]] = []
         self.is_due = False
-        self.fd = engine.fileno()
+        # One of its own: the engine's is closed by whoever closes that, and its number soon means something else.
+        self.fd = os.dup(engine.fileno())
         loop.add_reader(self.fd, self.look)
 
     def look_soon(self) -> None:
@@ -39,7 +46,7 @@ class _Watch:
         """Takes what has happened, and sleeps on the fd again as long as anybody waits."""
         self.is_due = False
         try:
-            while True:
+            for _ in range(_TURNS):
                 if self.engine.inline:
                     self.engine.progress()
                 self.take()
@@ -47,6 +54,7 @@ class _Watch:
                     return self.leave()
                 if self.engine.arm():
                     return None
+            self.look_soon()
         except Error as error:
             self.fail(error)
 
@@ -57,6 +65,8 @@ class _Watch:
         for place, end in self.engine.poll_many([transfer for _, transfer in waiting]):
             future, _ = waiting[place]
             del self.transfers[future]
+            if future.done():
+                continue
             if isinstance(end, BaseException):
                 future.set_exception(end)
             else:
@@ -65,14 +75,26 @@ class _Watch:
         self.listeners = [future for future in self.listeners if not future.done()]
         if self.listeners and self.engine.wait_notification(timeout=0):
             for future in self.listeners:
-                future.set_result(None)
+                if not future.done():
+                    future.set_result(None)
             self.listeners.clear()
+
+    def left(self, future: asyncio.Future[Any]) -> None:
+        """Somebody does not wait any more: they were answered, cancelled, or their coroutine was closed."""
+        if not future.done():
+            future.cancel()
+        if not self.loop.is_closed():
+            self.look_soon()
 
     def leave(self) -> None:
         """Nobody waits any more, so that another loop may."""
-        _watches.pop(self.engine._number, None)
-        if not self.loop.is_closed():
-            self.loop.remove_reader(self.fd)
+        if _watches.get(self.engine._number) is self:
+            del _watches[self.engine._number]
+        if self.fd >= 0:
+            if not self.loop.is_closed():
+                self.loop.remove_reader(self.fd)
+            os.close(self.fd)
+            self.fd = -1
 
     def fail(self, error: Error) -> None:
         """The engine was closed, or belongs to another thread or process."""
@@ -80,13 +102,17 @@ class _Watch:
         waiting = list(self.transfers.items())
         self.transfers.clear()
         for future, transfer in waiting:
-            if not future.done():
-                try:
-                    end = transfer.poll()
-                except Error as words:
-                    future.set_exception(words)
-                else:
-                    future.set_result(end) if end is not None else future.set_exception(error)
+            if future.done():
+                continue
+            try:
+                end = transfer.poll()
+            except Error as words:
+                future.set_exception(words)
+                continue
+            if end is not None:
+                future.set_result(end)
+            else:
+                future.set_exception(error)
         for listener in self.listeners:
             if not listener.done():
                 listener.set_exception(error)
@@ -96,15 +122,18 @@ class _Watch:
 def _watch(engine: Engine) -> _Watch:
     """This loop's watch of an engine."""
     loop = asyncio.get_running_loop()
-    watch = _watches.get(engine._number)
-    if watch is not None and watch.loop is not loop:
-        if not watch.loop.is_closed():
-            raise RuntimeError(f"engine {engine.name!r} is awaited in another event loop; await it in one loop at a time")
-        _watches.pop(engine._number)
-        watch = None
-    if watch is None:
-        watch = _watches[engine._number] = _Watch(engine, loop)
-    return watch
+    with _lock:
+        watch = _watches.get(engine._number)
+        if watch is not None and watch.loop is not loop:
+            if not watch.loop.is_closed():
+                raise RuntimeError(
+                    f"engine {engine.name!r} is awaited in another event loop; await it in one loop at a time"
+                )
+            watch.leave()
+            watch = None
+        if watch is None:
+            watch = _watches[engine._number] = _Watch(engine, loop)
+        return watch
 
 
 async def ended(transfer: Transfer) -> Completed:
@@ -119,9 +148,13 @@ async def ended(transfer: Transfer) -> Completed:
     try:
         return await future
     except asyncio.CancelledError:
-        transfer.cancel(timeout=0)
-        watch.look_soon()
+        try:
+            transfer.cancel(timeout=0)
+        except Error:
+            pass  # It says so to whoever asks the transfer.
         raise
+    finally:
+        watch.left(future)
 
 
 async def next_notification(engine: Engine) -> Notification:
@@ -136,9 +169,8 @@ async def next_notification(engine: Engine) -> Notification:
             watch.look_soon()
             try:
                 await future
-            except asyncio.CancelledError:
-                watch.look_soon()
-                raise
+            finally:
+                watch.left(future)
         except Closed:
             raise StopAsyncIteration from None
 
@@ -146,5 +178,8 @@ async def next_notification(engine: Engine) -> Notification:
 def closed(number: int) -> None:
     """An engine was closed: whoever awaits anything of it hears so."""
     watch = _watches.get(number)
-    if watch is not None and not watch.loop.is_closed():
-        watch.loop.call_soon_threadsafe(watch.look_soon)
+    if watch is not None:
+        try:
+            watch.loop.call_soon_threadsafe(watch.look_soon)
+        except RuntimeError:
+            pass  # The loop was closed.

@@ -5,8 +5,10 @@ use std::ffi::{CStr, CString, c_int};
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering::{self, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -23,19 +25,41 @@ use crate::transfer::{Transfer, ended_of};
 use crate::values::{Handle, c_text, milliseconds, read_bytes, read_handles, read_text};
 use crate::waits::{aside, in_slices};
 
+/// A century, which no wait is longer than.
+const EVER_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
 /// How long the end of a program, or of an engine that nobody closed, may take.
 const EXIT_MS: u64 = 500;
 
-/// Engines of this process that are open, for its exit.
-static OPEN: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+/// Engines of this process that are open, for its exit. Made anew in a forked child, whose parent's may be locked for good.
+static OPEN: AtomicPtr<Mutex<Vec<u64>>> = AtomicPtr::new(std::ptr::null_mut());
 /// The program ends: threads that still wait are those that Python ends by force.
 pub(crate) static IS_EXITING: AtomicBool = AtomicBool::new(false);
+
+fn all_open() -> MutexGuard<'static, Vec<u64>> {
+    // SAFETY: `forget_all` has leaked it, which the package calls before it starts an engine.
+    let open = unsafe { &*OPEN.load(Ordering::Acquire) };
+    open.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How far a close has come.
+#[derive(Default)]
+enum Close {
+    #[default]
+    NotBegun,
+    UnderWay,
+    /// It is over; what is quarantined is for whoever asks first.
+    Over(Vec<Quarantine>),
+}
 
 /// An engine for as long as anything of it is there.
 pub(crate) struct Open {
     handle: u64,
     name: String,
     is_inline: bool,
+    /// The process that it is of.
+    process: u32,
+    close: Mutex<Close>,
+    closed: Condvar,
     is_closed: AtomicBool,
     /// Memory of Python objects, by the region that it is registered as.
     kept: Mutex<HashMap<u64, Arc<Memory>>>,
@@ -47,7 +71,22 @@ impl Open {
     }
 
     pub(crate) fn keep(&self, region: u64, memory: Arc<Memory>) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(region, memory);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_closed.load(Relaxed) {
+            std::mem::forget(memory); // A close came in between, and what it quarantined was told already.
+        } else {
+            kept.insert(region, memory);
+        }
+    }
+
+    /// Whether Python says of any of these bytes that nobody may write them.
+    pub(crate) fn has_readonly(&self, address: u64, bytes: u64) -> bool {
+        let overlaps = |memory: &Memory| {
+            let (first, count) = (memory.address as u64, memory.bytes as u64);
+            first < address.saturating_add(bytes) && address < first.saturating_add(count)
+        };
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.values().any(|memory| memory.is_readonly && overlaps(memory))
     }
 
     pub(crate) fn let_go(&self, region: u64) -> Option<Arc<Memory>> {
@@ -61,25 +100,60 @@ impl Open {
         }
     }
 
-    /// Ends the engine: what is quarantined, if this is the call that does it.
-    fn close(&self, timeout_ms: u64) -> Result<Vec<Quarantine>, Box<Failure>> {
-        if self.is_closed.swap(true, Relaxed) {
-            return Ok(Vec::new());
+    /// Ends the engine, or waits for another thread that does.
+    fn close(&self, timeout_ms: u64) -> Result<(), Box<Failure>> {
+        let mut close = self.close.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Close::NotBegun = *close {
+            *close = Close::UnderWay;
+            drop(close);
+            let held = self.close_now(timeout_ms);
+            *self.close.lock().unwrap_or_else(PoisonError::into_inner) = Close::Over(held?);
+            self.closed.notify_all();
+            Python::try_attach(|py| {
+                let loops = py.import("penstock._loop").and_then(|loops| loops.call_method1("closed", (self.handle,)));
+                loops.map(drop).unwrap_or_else(|error| error.write_unraisable(py, None));
+            });
+            return Ok(());
         }
-        OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|open| *open != self.handle);
+        let until = Instant::now() + Duration::from_millis(timeout_ms.min(EVER_MS));
+        while let Close::UnderWay = *close {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Box::new(Failure::of_status(PENSTOCK_TIMED_OUT)));
+            }
+            close = self.closed.wait_timeout(close, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    /// What a close has quarantined, for whoever asks first.
+    fn held(&self) -> Vec<Quarantine> {
+        match &mut *self.close.lock().unwrap_or_else(PoisonError::into_inner) {
+            Close::Over(held) => std::mem::take(held),
+            _ => Vec::new(),
+        }
+    }
+
+    fn close_now(&self, timeout_ms: u64) -> Result<Vec<Quarantine>, Box<Failure>> {
         let (mut list, mut count) = (vec![0; 4096], 0);
         let (place, room) = (list.as_mut_ptr(), list.len());
         // SAFETY: a list with its room, and the place of a count.
         let closed = call(|library| unsafe {
             (library.penstock_engine_close)(self.handle, timeout_ms, place, room, &raw mut count)
         });
+        all_open().retain(|open| *open != self.handle);
+        self.is_closed.store(true, Relaxed);
         let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
         let kept: Vec<Arc<Memory>> = kept.into_values().collect();
         if closed.is_err() || count > room {
             // Whose memory it is that may still be touched is not known.
             std::mem::forget(kept.clone());
         }
-        closed?;
+        match closed {
+            // The end of the program has closed it.
+            Err(failure) if failure.status() == PENSTOCK_BAD_HANDLE => return Ok(Vec::new()),
+            closed => closed?,
+        };
         let held = list.into_iter().take(count).map(|held| Quarantine::new(Handle::new(held), kept.clone()));
         Ok(held.collect())
     }
@@ -87,6 +161,11 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // A child's copy: what it keeps is its parent's, whose locks it may hold.
+            std::mem::forget(std::mem::take(&mut self.kept));
+            return;
+        }
         let close = || drop(self.close(EXIT_MS));
         if Python::try_attach(|py| py.detach(close)).is_none() {
             close();
@@ -97,7 +176,7 @@ impl Drop for Open {
 /// Ends what is open when the program ends, all at once and in a short time: called by `atexit`.
 #[pyfunction(name = "_close_all")]
 pub(crate) fn close_all(py: Python<'_>) {
-    let open = std::mem::take(&mut *OPEN.lock().unwrap_or_else(PoisonError::into_inner));
+    let open = std::mem::take(&mut *all_open());
     IS_EXITING.store(true, Relaxed);
     py.detach(|| {
         std::thread::scope(|scope| {
@@ -110,16 +189,14 @@ pub(crate) fn close_all(py: Python<'_>) {
             }
         });
     });
+    log::hand_over(py);
 }
 
-/// A forked child has none of its parent's engines.
+/// A process begins without engines, also a forked child.
 #[pyfunction(name = "_forget_all")]
 pub(crate) fn forget_all() {
     IS_EXITING.store(false, Relaxed);
-    // Another thread of the parent may have had the lock: then the list stays, and its handles say that they are of the parent.
-    if let Ok(mut open) = OPEN.try_lock() {
-        open.clear();
-    }
+    OPEN.store(Box::into_raw(Box::default()), Ordering::Release);
 }
 
 /// An engine: one instance in this process, with a name, worker threads, and the memory that is registered with it.
@@ -154,10 +231,18 @@ impl Engine {
             let mut handle = 0;
             // SAFETY: texts that end with a zero or are null, and the place of a handle.
             call(|library| unsafe { (library.penstock_engine_start)(&raw const options, &raw mut handle) })?;
-            OPEN.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+            all_open().push(handle);
             // From here on it is closed with this, whatever fails.
-            let (name, is_closed, kept) = (String::new(), AtomicBool::new(false), Mutex::default());
-            let mut open = Open { handle, name, is_inline: false, is_closed, kept };
+            let mut open = Open {
+                handle,
+                name: String::new(),
+                is_inline: false,
+                process: std::process::id(),
+                close: Mutex::default(),
+                closed: Condvar::new(),
+                is_closed: AtomicBool::new(false),
+                kept: Mutex::default(),
+            };
             let mut is_inline: c_int = 0;
             // SAFETY: the place of a number.
             call(|library| unsafe { (library.penstock_engine_is_inline)(handle, &raw mut is_inline) })?;
@@ -235,7 +320,7 @@ impl Engine {
     ) -> PyResult<Peer> {
         let (engine, timeout) = (self.handle()?, milliseconds(timeout)?);
         let handle = match (descriptor, address, name) {
-            (Some(bytes), None, None) => aside(py, &self.open, move || {
+            (Some(bytes), None, None) => aside(py, &self.open, timeout, move || {
                 Handle::of(|library, place| {
                     // SAFETY: bytes with their number, and the place of a handle.
                     unsafe { (library.penstock_connect)(engine, bytes.as_ptr().cast(), bytes.len(), timeout, place) }
@@ -243,7 +328,7 @@ impl Engine {
             })?,
             (None, Some(address), None) => {
                 let address = c_text(address, "address")?;
-                aside(py, &self.open, move || {
+                aside(py, &self.open, timeout, move || {
                     // SAFETY: a text that ends with a zero, and the place of a handle.
                     let connect = |library: &Library, place| unsafe {
                         (library.penstock_connect_address)(engine, address.as_ptr(), timeout, place)
@@ -253,7 +338,7 @@ impl Engine {
             }
             (None, None, Some(name)) => {
                 let name = c_text(name, "name")?;
-                aside(py, &self.open, move || {
+                aside(py, &self.open, timeout, move || {
                     // SAFETY: a text that ends with a zero, and the place of a handle.
                     let connect = |library: &Library, place| unsafe {
                         (library.penstock_connect_name)(engine, name.as_ptr(), timeout, place)
@@ -270,7 +355,7 @@ impl Engine {
     #[pyo3(signature = (peer, timeout=10.0))]
     fn reconnect(&self, py: Python<'_>, peer: &Peer, timeout: f64) -> PyResult<Peer> {
         let (engine, peer, timeout) = (self.handle()?, peer.handle(), milliseconds(timeout)?);
-        let handle = aside(py, &self.open, move || {
+        let handle = aside(py, &self.open, timeout, move || {
             // SAFETY: the place of a handle.
             Handle::of(|library, place| unsafe { (library.penstock_reconnect)(engine, peer, timeout, place) })
         })?;
@@ -491,16 +576,15 @@ impl Engine {
     }
 
     /// Ends the engine within `timeout` seconds: transfers have half of that to end, then peers are told goodbye. What a stopped peer might still
-    /// touch is answered as a list, and kept until it does not. Closing it again does nothing. The end of a `with` block closes it
+    /// touch is answered as a list, and kept until it does not. Closing it again waits for a close that another thread is at, or that was interrupted, and answers what nobody was told. The end of a `with` block closes it
     /// too.
     ///
     ///     held = engine.close(timeout=5)
     #[pyo3(signature = (timeout=1.0))]
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<Quarantine>> {
         let (open, timeout) = (Arc::clone(&self.open), milliseconds(timeout)?);
-        let held = aside(py, &self.open, move || open.close(timeout))?;
-        py.import("penstock._loop")?.call_method1("closed", (self.open.handle,))?;
-        Ok(held)
+        aside(py, &self.open, timeout, move || open.close(timeout))?;
+        Ok(self.open.held())
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -509,7 +593,11 @@ impl Engine {
 
     #[pyo3(signature = (*_raised))]
     fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
-        self.close(py, 1.0).map(drop)
+        match self.close(py, 1.0) {
+            // A child that leaves its parent's block has nothing to close.
+            Err(_) if self.open.process != std::process::id() => Ok(()),
+            closed => closed.map(drop),
+        }
     }
 
     fn __repr__(&self) -> String {

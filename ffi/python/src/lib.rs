@@ -77,6 +77,8 @@ mod _penstock {
     #[pymodule_export]
     use super::transfer::{Cancel, Completed, Transfer};
     #[pymodule_export]
+    use super::waits::set_main_thread;
+    #[pymodule_export]
     use super::{abi, library_path, message, version};
 
     #[pymodule_init]

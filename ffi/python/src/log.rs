@@ -4,8 +4,10 @@
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::error::{call, invalid};
@@ -34,14 +36,17 @@ fn lines() -> Option<&'static Lines> {
     unsafe { lines.as_ref() }
 }
 
-/// Begins to queue what the library says, from warnings on. A forked child begins again.
+static LEVEL: AtomicU32 = AtomicU32::new(PENSTOCK_LOG_WARN);
+
+/// Begins to queue what the library says, from warnings on. A forked child begins again, at its parent's level.
 #[pyfunction(name = "_begin_log")]
 pub(crate) fn begin() -> PyResult<()> {
     LINES.store(Box::into_raw(Box::default()), Ordering::Release);
-    set(PENSTOCK_LOG_WARN)
+    set(LEVEL.load(Ordering::Relaxed))
 }
 
 fn set(level: u32) -> PyResult<()> {
+    LEVEL.store(level, Ordering::Relaxed);
     // SAFETY: the hook takes any texts, and is there as long as the program.
     call(|library| unsafe { (library.penstock_log)(level, Some(queue), std::ptr::null_mut()) })?;
     Ok(())
@@ -88,9 +93,19 @@ pub(crate) fn hand_over(py: Python<'_>) {
         let queued = lines().and_then(|lines| Some(std::mem::take(&mut *lines.lock().ok()?))).unwrap_or_default();
         for line in queued {
             if let Err(error) = log_one(py, &line) {
-                error.write_unraisable(py, None);
+                not_now(py, error);
             }
         }
+    }
+}
+
+/// What a handler of the log raised is shown. A signal that came meanwhile comes again: it is not the log's to take.
+fn not_now(py: Python<'_>, error: PyErr) {
+    if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+        // SAFETY: the interpreter's lock is held, and the signal is one that Python handles.
+        unsafe { ffi::PyErr_SetInterruptEx(libc::SIGINT) };
+    } else {
+        error.write_unraisable(py, None);
     }
 }
 

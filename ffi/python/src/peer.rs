@@ -10,11 +10,14 @@ use crate::engine::Open;
 use crate::error::{Failure, call};
 use crate::library::*;
 use crate::plan::{Plan, Shape};
-use crate::region::{Blocks, Region, RemoteRegion};
+use crate::region::{Blocks, READ_ONLY, Region, RemoteRegion};
 use crate::told::RemoteCounter;
 use crate::transfer::{Submit, Transfer};
 use crate::values::{Handle, c_text, milliseconds, read_handles, read_text};
 use crate::waits::aside;
+
+/// How long a region that is named by its label is waited for: its announcement may be right behind the session.
+const LABEL_SECONDS: f64 = 1.0;
 
 type Text = unsafe extern "C" fn(penstock_peer, *mut std::ffi::c_char, usize, *mut usize) -> penstock_status;
 
@@ -43,7 +46,7 @@ impl Peer {
     /// A region of it, as it is or by its label.
     fn remote(&self, py: Python<'_>, remote: &Bound<'_, PyAny>) -> PyResult<Py<RemoteRegion>> {
         match remote.cast::<PyString>() {
-            Ok(label) => Py::new(py, self.region(py, label.to_str()?.to_owned(), 0.0)?),
+            Ok(label) => Py::new(py, self.region(py, label.to_str()?.to_owned(), LABEL_SECONDS)?),
             Err(_) => Ok(remote.cast::<RemoteRegion>()?.clone().unbind()),
         }
     }
@@ -92,7 +95,7 @@ impl Peer {
     #[pyo3(signature = (timeout=1.0))]
     fn ping(&self, py: Python<'_>, timeout: f64) -> PyResult<f64> {
         let (peer, timeout) = (self.handle(), milliseconds(timeout)?);
-        let nanoseconds = aside(py, &self.open, move || {
+        let nanoseconds = aside(py, &self.open, timeout, move || {
             let mut nanoseconds = 0;
             // SAFETY: the place of a number.
             let status = call(|library| unsafe { (library.penstock_peer_ping)(peer, timeout, &raw mut nanoseconds) })?;
@@ -105,7 +108,7 @@ impl Peer {
     #[pyo3(signature = (timeout=1.0))]
     fn refresh(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let (peer, timeout) = (self.handle(), milliseconds(timeout)?);
-        aside(py, &self.open, move || {
+        aside(py, &self.open, timeout, move || {
             // SAFETY: any number may be given.
             let status = call(|library| unsafe { (library.penstock_peer_refresh)(peer, timeout) })?;
             if status == PENSTOCK_OK { Ok(()) } else { Err(Box::new(Failure::of_status(status))) }
@@ -118,7 +121,7 @@ impl Peer {
     #[pyo3(signature = (label, timeout=0.0))]
     fn region(&self, py: Python<'_>, label: String, timeout: f64) -> PyResult<RemoteRegion> {
         let (text, timeout, peer) = (c_text(label.clone(), "label")?, milliseconds(timeout)?, self.handle());
-        let handle = aside(py, &self.open, move || {
+        let handle = aside(py, &self.open, timeout, move || {
             Handle::of(|library, place| {
                 // SAFETY: a text that ends with a zero, and the place of a handle.
                 unsafe { (library.penstock_peer_region)(peer, text.as_ptr(), timeout, place) }
@@ -153,7 +156,7 @@ impl Peer {
     #[pyo3(signature = (label, timeout=0.0))]
     fn counter(&self, py: Python<'_>, label: String, timeout: f64) -> PyResult<RemoteCounter> {
         let (text, timeout, peer) = (c_text(label.clone(), "label")?, milliseconds(timeout)?, self.handle());
-        let handle = aside(py, &self.open, move || {
+        let handle = aside(py, &self.open, timeout, move || {
             Handle::of(|library, place| {
                 // SAFETY: a text that ends with a zero, and the place of a handle.
                 unsafe { (library.penstock_peer_counter)(peer, text.as_ptr(), timeout, place) }
@@ -162,7 +165,7 @@ impl Peer {
         Ok(RemoteCounter::new(handle, label))
     }
 
-    /// A plan that writes from `local`, a region or a pool, to `remote`, a region of the peer or its label. What moves is one of three:
+    /// A plan that writes from `local`, a region or a pool, to `remote`, a region of the peer or its label, which is waited for a second at most. What moves is one of three:
     /// `blocks`, rows of (local index, remote index), in each of `layers`, rows of (local offset, remote offset), if there are any; `strided`, rows of
     /// (local offset, remote offset, bytes, local stride, remote stride, count); or `extents`, rows of (local offset, remote offset, bytes).
     ///
@@ -209,6 +212,7 @@ impl Peer {
         extents: Option<&Bound<'_, PyAny>>,
         keep: Option<Vec<Py<Blocks>>>,
     ) -> PyResult<Plan> {
+        local.check_writable()?;
         let remote = self.remote(py, remote)?;
         let shape = Shape::of(layers, blocks, block_bytes, strides, strided, extents, keep)?;
         shape.plan(py, PENSTOCK_READ, local, remote.get())
@@ -274,7 +278,7 @@ impl Peer {
     #[pyo3(signature = (timeout=1.0))]
     fn disconnect(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let (peer, timeout) = (self.handle(), milliseconds(timeout)?);
-        let status = aside(py, &self.open, move || {
+        let status = aside(py, &self.open, timeout, move || {
             // SAFETY: any number may be given.
             call(|library| unsafe { (library.penstock_disconnect)(peer, timeout) })
         })?;
@@ -296,6 +300,11 @@ impl Peer {
         keep: Option<Vec<Py<Blocks>>>,
     ) -> PyResult<Plan> {
         let entries = rows::<3>(entries, "rows")?;
+        if direction == PENSTOCK_READ
+            && entries.iter().any(|&[local, _, bytes]| bytes > 0 && self.open.has_readonly(local, bytes))
+        {
+            return Err(Box::new(Failure::with_text(PENSTOCK_NO_RIGHT, READ_ONLY)).into());
+        }
         let entries: Vec<penstock_entry> =
             entries.into_iter().map(|[local, remote, bytes]| penstock_entry { local, remote, bytes }).collect();
         let keep: Vec<u64> = keep.unwrap_or_default().iter().map(|blocks| blocks.get().handle()).collect();

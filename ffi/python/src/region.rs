@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use crate::arrays::rows;
 use crate::engine::Open;
-use crate::error::{call, invalid};
+use crate::error::{Failure, call, invalid};
 use crate::export;
 use crate::library::*;
 use crate::quarantine::Quarantine;
@@ -61,6 +61,33 @@ impl Region {
     pub(crate) fn handle(&self) -> u64 {
         self.handle.number()
     }
+
+    /// A child has none of its parent's memory.
+    fn check(&self) -> PyResult<()> {
+        let (region, mut info) = (self.handle(), penstock_region_info::default());
+        // SAFETY: a struct with its size.
+        call(|library| unsafe { (library.penstock_region_look)(region, &raw mut info) })?;
+        Ok(())
+    }
+
+    /// Refuses to read into what Python says nobody may write.
+    pub(crate) fn check_writable(&self) -> PyResult<()> {
+        match self.open.has_readonly(self.info.base, self.info.bytes) {
+            true => Err(Box::new(Failure::with_text(PENSTOCK_NO_RIGHT, READ_ONLY)).into()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Why a read is refused.
+pub(crate) const READ_ONLY: &str = "the memory here is read-only: read into other memory";
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // The last handle of a pool unmaps it, which takes its time.
+        let mut handle = Some(std::mem::replace(&mut self.handle, Handle::new(0)));
+        Python::try_attach(|py| py.detach(|| drop(handle.take())));
+    }
 }
 
 #[pymethods]
@@ -104,15 +131,17 @@ impl Region {
     }
 
     /// Takes the memory back from peers, waiting at most `timeout` seconds for whoever is touching it. None: nothing touches it any more. Else a
-    /// `Quarantine`, which keeps the memory until nothing does. A region that was registered more than once stands until the last time.
+    /// `Quarantine`, which keeps the memory until nothing does. The same memory, label and rights that were registered more than once are one region: until the
+    /// last deregistration None says only that this one has ended. If it is interrupted it is carried out all the same, and the memory is kept until the engine ends.
     #[pyo3(signature = (timeout=1.0))]
     fn deregister(&self, py: Python<'_>, timeout: f64) -> PyResult<Option<Quarantine>> {
         let (region, timeout) = (self.handle(), milliseconds(timeout)?);
-        let (held, status) = aside(py, &self.open, move || {
+        let (held, status) = aside(py, &self.open, timeout, move || {
             // SAFETY: the place of a handle.
             Handle::with_status(|library, place| unsafe { (library.penstock_deregister)(region, timeout, place) })
         })?;
-        let kept = self.open.let_go(region);
+        // Of a region that was registered more than once the memory is kept until the engine ends.
+        let kept = if status == PENSTOCK_STILL_REGISTERED { None } else { self.open.let_go(region) };
         Ok((status == PENSTOCK_QUARANTINED).then(|| Quarantine::new(held, kept.into_iter().collect())))
     }
 
@@ -122,7 +151,7 @@ impl Region {
         let ranges = rows::<2>(ranges, "ranges")?;
         let ranges: Vec<_> = ranges.into_iter().map(|[offset, bytes]| penstock_range { offset, bytes }).collect();
         let (region, timeout) = (self.handle(), milliseconds(timeout)?);
-        let (held, status) = aside(py, &self.open, move || {
+        let (held, status) = aside(py, &self.open, timeout, move || {
             Handle::with_status(|library, place| {
                 // SAFETY: so many ranges, and the place of a handle.
                 unsafe { (library.penstock_revoke)(region, ranges.as_ptr(), ranges.len(), timeout, place) }
@@ -170,7 +199,7 @@ impl Pool {
     fn take(slf: Bound<'_, Self>, py: Python<'_>, count: usize, timeout: f64) -> PyResult<Blocks> {
         let (timeout, pool) = (milliseconds(timeout)?, slf.as_super().get());
         let handle = pool.handle();
-        let taken = aside(py, &pool.open, move || {
+        let taken = aside(py, &pool.open, timeout, move || {
             // SAFETY: the place of a handle.
             let blocks =
                 Handle::of(|library, place| unsafe { (library.penstock_pool_take)(handle, count, timeout, place) })?;
@@ -188,16 +217,22 @@ impl Pool {
     fn renew(slf: Bound<'_, Self>, py: Python<'_>, quarantine: &Quarantine, timeout: f64) -> PyResult<()> {
         let (timeout, pool) = (milliseconds(timeout)?, slf.as_super().get());
         let (handle, held) = (pool.handle(), quarantine.handle());
-        aside(py, &pool.open, move || {
+        aside(py, &pool.open, timeout, move || {
             // SAFETY: any numbers may be given.
             call(|library| unsafe { (library.penstock_renew)(handle, held, timeout) }).map(drop)
         })
     }
 
     /// The pool as a numpy array with the pool as its storage, one-dimensional or of a shape.
-    #[pyo3(signature = (dtype="uint8", shape=None))]
-    fn numpy<'py>(slf: Bound<'py, Self>, dtype: &str, shape: Option<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
-        let array = slf.py().import("numpy")?.call_method1("frombuffer", (&slf, dtype))?;
+    #[pyo3(signature = (dtype=None, shape=None), text_signature = "(self, dtype='uint8', shape=None)")]
+    fn numpy<'py>(
+        slf: Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        shape: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let numpy = slf.py().import("numpy")?;
+        let dtype = dtype.map_or_else(|| numpy.getattr("uint8"), Ok)?;
+        let array = numpy.call_method1("frombuffer", (&slf, dtype))?;
         shape.map_or(Ok(array.clone()), |shape| array.call_method1("reshape", (shape,)))
     }
 
@@ -220,10 +255,9 @@ impl Pool {
     /// # Safety
     /// Called by Python with a view to fill.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        let (address, bytes) = {
-            let info = &slf.as_super().get().info;
-            (info.base as usize, info.bytes as usize)
-        };
+        let region = slf.as_super().get();
+        region.check()?;
+        let (address, bytes) = (region.info.base as usize, region.info.bytes as usize);
         // SAFETY: memory of the pool is there as long as its handle, which this object has.
         unsafe { export::fill(slf.into_any(), view, flags, address, bytes, false) }
     }
@@ -295,7 +329,9 @@ impl Block {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let block = slf.get();
         let blocks = block.blocks.get();
-        let info = blocks.pool.bind(slf.py()).as_super().get().info;
+        let region = blocks.pool.bind(slf.py()).as_super().get();
+        region.check()?;
+        let info = region.info;
         let first = u64::from(blocks.indices[block.place]) * info.block_bytes;
         let bytes =
             info.block_bytes.min(info.bytes.checked_sub(first).ok_or_else(|| PyBufferError::new_err("no such block"))?);

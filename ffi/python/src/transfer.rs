@@ -231,8 +231,12 @@ impl Transfer {
 
     /// Whether it has ended, well or not.
     #[getter]
-    fn done(&self) -> bool {
-        self.end().map_or(true, |ended| ended.is_some())
+    fn done(&self) -> PyResult<bool> {
+        match self.end() {
+            Ok(ended) => Ok(ended.is_some()),
+            Err(failure) if failure.status() == PENSTOCK_FORKED => Err(failure.into()),
+            Err(_) => Ok(true),
+        }
     }
 
     /// Waits for the end, at most `timeout` seconds if it is given; then the transfer goes on, and `TimedOut` is raised. A failure is raised.
@@ -265,8 +269,7 @@ impl Transfer {
             let [here, there] = held;
             Ok((answer.local, answer.remote, here, there))
         };
-        let answered = if timeout == 0 { Ok(py.detach(cancel)?) } else { aside(py, &self.open, cancel) };
-        let (local, remote, held_here, held_there) = answered?;
+        let (local, remote, held_here, held_there) = aside(py, &self.open, timeout, cancel)?;
         let quarantine = |held: Handle| match held.number() {
             0 => Ok(None),
             // Python objects of it are kept by their region.

@@ -1,5 +1,6 @@
 //! Waits that end with Ctrl-C: in slices between which the interpreter looks at its signals.
 
+use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -13,6 +14,8 @@ use crate::log;
 
 /// The longest time between two looks at signals.
 const SLICE: Duration = Duration::from_millis(50);
+/// How long a thread rests that the end of the program finds waiting.
+const REST: Duration = Duration::from_secs(1);
 
 /// Makes a call that waits so many milliseconds and may be made again when they are over, until it answers anything but a time-out.
 pub(crate) fn in_slices(
@@ -24,13 +27,13 @@ pub(crate) fn in_slices(
     let began = Instant::now();
     loop {
         let left = timeout_ms.saturating_sub(began.elapsed().as_millis() as u64);
-        let answer = py.detach(|| rest_at_exit(call(|library| turn(library, left.min(slice)))));
-        log::hand_over(py);
-        let status = answer?;
+        let status = py.detach(|| rest_at_exit(call(|library| turn(library, left.min(slice)))))?;
         if status != PENSTOCK_TIMED_OUT || left <= slice {
+            log::hand_over(py);
             return Ok(status);
         }
         py.check_signals()?;
+        log::hand_over(py);
     }
 }
 
@@ -39,9 +42,10 @@ pub(crate) fn in_slices(
 pub(crate) fn aside<T: Send + 'static>(
     py: Python<'_>,
     engine: &Open,
+    timeout_ms: u64,
     body: impl FnOnce() -> Result<T, Box<Failure>> + Send + 'static,
 ) -> PyResult<T> {
-    let is_direct = engine.is_inline() || !takes_signals();
+    let is_direct = timeout_ms == 0 || engine.is_inline() || !takes_signals();
     let answer = if is_direct { py.detach(|| rest_at_exit(body())) } else { by_another_thread(py, body)? };
     log::hand_over(py);
     Ok(answer?)
@@ -71,16 +75,24 @@ fn by_another_thread<T: Send + 'static>(
 }
 
 /// Where the program ends, its engines are closed under threads that wait. They would raise that, and the interpreter, which is about to end them,
-/// would write it down: they rest instead.
+/// would write it down: they rest for a moment, after which whoever still waits for them hears it.
 fn rest_at_exit<T>(answer: T) -> T {
-    while IS_EXITING.load(Relaxed) && !takes_signals() {
-        std::thread::park();
+    if IS_EXITING.load(Relaxed) && !takes_signals() {
+        std::thread::sleep(REST);
     }
     answer
 }
 
-/// Whether this is the thread in which Python runs handlers of signals.
+/// The thread in which Python runs handlers of signals.
+static MAIN_THREAD: AtomicI32 = AtomicI32::new(0);
+
+/// Python says which thread that is, at import and in a forked child.
+#[pyfunction(name = "_set_main_thread")]
+pub(crate) fn set_main_thread(number: i32) {
+    MAIN_THREAD.store(number, Relaxed);
+}
+
 fn takes_signals() -> bool {
-    // SAFETY: two calls that take nothing.
-    unsafe { libc::gettid() == libc::getpid() }
+    // SAFETY: a call that takes nothing.
+    unsafe { libc::gettid() == MAIN_THREAD.load(Relaxed) }
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import tempfile
 import threading
 import unittest
@@ -98,6 +99,25 @@ class Awaiting(unittest.IsolatedAsyncioTestCase):
         await asyncio.sleep(0.05)
         await asyncio.to_thread(self.there.close)
         self.assertEqual(await asyncio.wait_for(listens, 10), 0)
+
+    async def test_a_close_leaves_the_readers_of_others(self) -> None:
+        async def listen() -> None:
+            async for _ in self.there.notifications():
+                pass
+
+        listens = asyncio.ensure_future(listen())
+        await asyncio.sleep(0.05)
+        self.there.close()
+        heard = asyncio.Event()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            # It may well have the number that the engine's had.
+            asyncio.get_running_loop().add_reader(ours, heard.set)
+            await asyncio.sleep(0.05)
+            theirs.send(b"x")
+            await asyncio.wait_for(heard.wait(), 5)
+            asyncio.get_running_loop().remove_reader(ours)
+        await asyncio.wait_for(listens, 5)
 
     async def test_a_second_loop_gets_an_error(self) -> None:
         transfer = await self.stuck()

@@ -177,6 +177,16 @@ class BadInput(unittest.TestCase):
         with self.assertRaises(TypeError):
             self.peer.write_plan(self.pool, 3, blocks=[(0, 1)])  # type: ignore[arg-type]
 
+    def test_what_python_says_is_read_only_is_not_read_into(self) -> None:
+        constant = bytes(BLOCK)
+        region = self.engine.register(constant, "constant", rights="r")
+        with self.assertRaises(penstock.AccessDenied):
+            self.peer.read_plan(region, self.remote, extents=[(0, 0, 16)])
+        with self.assertRaises(penstock.AccessDenied):
+            self.peer.read_addresses([(region.address + 16, self.remote.address, 16)])
+        self.peer.submit(self.peer.write_plan(region, self.remote, extents=[(0, 0, 16)])).wait(5)
+        self.assertEqual(constant, bytes(BLOCK))
+
     def test_arguments_out_of_range(self) -> None:
         plan = self.peer.write_plan(self.pool, self.remote, extents=[(0, BLOCK, 8)])
         for timeout in (-1.0, float("nan")):

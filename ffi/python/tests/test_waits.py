@@ -56,6 +56,54 @@ class ControlC(unittest.TestCase):
             del taken
 
 
+    def test_the_log_does_not_take_it(self) -> None:
+        def raised(wait) -> bool:  # type: ignore[no-untyped-def]
+            try:
+                interrupted(wait)
+            except AssertionError:
+                return False
+            return True
+
+        yaml = 'transports: {allow: [tcp]}\nsession: {listen: ["127.0.0.1:0"]}\n'
+        with penstock.Engine("heard", yaml=yaml) as there, penstock.Engine("hears", yaml=yaml) as here:
+            penstock.set_log_level("trace")
+            try:
+                stop = threading.Event()
+
+                def talk() -> None:
+                    while not stop.is_set():
+                        there.connect(here.descriptor(), timeout=5).disconnect()
+
+                talks = threading.Thread(target=talk)
+                talks.start()
+                try:
+                    self.assertTrue(raised(lambda: here.wait_notification(timeout=10)))
+                finally:
+                    stop.set()
+                    talks.join()
+            finally:
+                penstock.set_log_level("warning")
+
+    def test_a_close_that_was_interrupted_is_waited_for(self) -> None:
+        engine = penstock.Engine("interrupted", yaml=LOCAL)
+        pool = engine.pool(1 << 16, label="kv")
+        peer = engine.connect(engine.descriptor())
+        while True:  # Room for notifications that nobody takes is used up: the close waits for them.
+            try:
+                peer.notify(1, bytes(4096))
+            except penstock.Full:
+                break
+        began = time.monotonic()
+        if interrupted(lambda: engine.close(timeout=4)) < 1:
+            self.assertFalse(engine.closed)
+            with self.assertRaises(penstock.TimedOut):
+                engine.close(timeout=0.05)
+        self.assertEqual(engine.close(timeout=20), [])
+        self.assertTrue(engine.closed)
+        self.assertGreater(time.monotonic() - began, 1, "half of its time is for what goes on")
+        del pool
+
+
 class Threads(unittest.TestCase):
     def test_ten_submit_at_once_and_others_run(self) -> None:
         with penstock.Engine("threads", yaml=LOCAL) as engine:
@@ -112,12 +160,20 @@ def start_own_engine(name: str) -> None:
 class Children(unittest.TestCase):
     def test_a_forked_one_has_engines_of_its_own_only(self) -> None:
         with penstock.Engine("parent", yaml=LOCAL) as engine:
+            pool = engine.pool(1 << 16, block=4096)
+            blocks = pool.take(1)
             child = os.fork()
             if child == 0:
                 try:
                     try:
                         engine.descriptor()
                     except penstock.Forked:
+                        for touch in (lambda: memoryview(pool), lambda: blocks[0]):
+                            try:
+                                touch()
+                                os._exit(2)
+                            except (penstock.Forked, BufferError):
+                                pass
                         start_own_engine("child")
                         os._exit(0)
                 finally:
@@ -161,6 +217,33 @@ class Exit(unittest.TestCase):
         )
         self.assertEqual(said, "ends\n")
         self.assertLess(took, 2 + 1)  # With the start of the interpreter.
+
+
+    def test_a_handler_of_the_exit_may_wait_for_a_thread_and_close(self) -> None:
+        took, said = self.run_to_its_end(
+            """
+            import atexit, threading, weakref
+            stop = threading.Event()
+            threads = []
+            def end():
+                stop.set()
+                threads[0].join(10)
+                print("joined", threads[0].is_alive(), engine.close(), engine.closed)
+            atexit.register(end)        # before the package's own, and so after it
+            import penstock
+            engine = penstock.Engine("at-exit", yaml="transports: {allow: [local]}")
+            def loop():
+                try:
+                    while not stop.is_set():
+                        engine.wait_notification(timeout=0.1)
+                except penstock.Closed:
+                    pass
+            threads.append(threading.Thread(target=loop, daemon=True))
+            threads[0].start()
+            """
+        )
+        self.assertEqual(said, "joined False [] True\n")
+        self.assertLess(took, 5)
 
 
 class Log(unittest.TestCase):
