@@ -74,9 +74,9 @@ class _Watch:
         # They take the notifications themselves: one that is cancelled now would lose what it had been given.
         self.listeners = [future for future in self.listeners if not future.done()]
         if self.listeners and self.engine.wait_notification(timeout=0):
-            for future in self.listeners:
-                if not future.done():
-                    future.set_result(None)
+            for listener in self.listeners:
+                if not listener.done():
+                    listener.set_result(None)
             self.listeners.clear()
 
     def left(self, future: asyncio.Future[Any]) -> None:

@@ -4,6 +4,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, SupportsIndex, final
 
+from typing_extensions import disjoint_base
+
 __all__ = [
     "AccessDenied",
     "BadConfig",
@@ -158,6 +160,7 @@ class Engine:
         /,
     ) -> None: ...
 
+@disjoint_base
 class Region:
     @property
     def label(self) -> str | None: ...
@@ -246,7 +249,7 @@ class Peer:
     def notify(
         self,
         id: int,
-        payload: bytes = b"",
+        payload: bytes = ...,
         *,
         counter: RemoteCounter | None = None,
         timeout: float | None = None,

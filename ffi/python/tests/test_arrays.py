@@ -171,7 +171,7 @@ class Tables(WithPeer):
     def test_of_two_dimensions(self) -> None:
         flat = array.array("Q", [number for row in self.addresses(ROWS) for number in row])
         self.moves(memoryview(flat).cast("B").cast("Q", (3, 3)))
-        self.moves(((ctypes.c_int64 * 3) * 3)(*self.addresses(ROWS)))
+        self.moves(((ctypes.c_int64 * 3) * 3)(*self.addresses(ROWS)))  # type: ignore[misc]
 
     def test_others_are_refused(self) -> None:
         view = memoryview(bytearray(96))
@@ -180,7 +180,7 @@ class Tables(WithPeer):
         self.refused(view.cast("Q", (2, 2, 3)), "has 3 dimensions, not two")
         self.refused(view.cast("d", (4, 3)), "floating-point")
         self.refused(view.cast("?", (32, 3)), "truth values")
-        self.refused(((ctypes.c_int64 * 3) * 2)((1, 2, 3), (4, -5, 6)), "column 1 of `.*` is -5 at index 1")
+        self.refused(((ctypes.c_int64 * 3) * 2)((1, 2, 3), (4, -5, 6)), "column 1 of `.*` is -5 at index 1")  # type: ignore[misc]
 
 
 class Numpy(WithPeer):

@@ -78,8 +78,9 @@ class Awaiting(unittest.IsolatedAsyncioTestCase):
         with self.assertRaises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await transfer
-        self.assertIsNotNone(transfer.cancelled)
-        self.assertEqual(transfer.cancelled.local, "quiesced")
+        answer = transfer.cancelled
+        assert answer is not None
+        self.assertEqual(answer.local, "quiesced")
         with self.assertRaises(penstock.Cancelled):
             await asyncio.wait_for(self.ended(transfer), 5)
 

@@ -59,7 +59,7 @@ class Buffers(WithEngine):
             ]:
                 with self.subTest(type(memory).__name__), self.registered(memory) as region:
                     self.assertEqual(region.bytes, size)
-                    self.assertEqual(region.address, ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+                    self.assertEqual(region.address, ctypes.addressof(ctypes.c_char.from_buffer(memory)))  # type: ignore[arg-type]
 
     def test_memory_that_is_read_only_can_be_read(self) -> None:
         for memory in (b"x" * 10, memoryview(bytearray(10)).toreadonly()):
@@ -74,7 +74,7 @@ class Buffers(WithEngine):
         with self.registered(content), self.registered(numbers):
             for change in (lambda: content.extend(b"more"), content.clear, lambda: numbers.append(1)):
                 with self.assertRaises(BufferError):
-                    change()
+                    change()  # type: ignore[no-untyped-call]
         content.extend(b"more")
         numbers.append(1)
 
@@ -241,7 +241,7 @@ class Torch(WithEngine):
         with self.registered(memory):
             for resize in (lambda: memory.resize_(1 << 20), lambda: memory.untyped_storage().resize_(0)):
                 with self.assertRaises(RuntimeError):
-                    resize()
+                    resize()  # type: ignore[no-untyped-call]
 
 
 class FakeTorch(WithEngine):

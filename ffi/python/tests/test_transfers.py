@@ -4,6 +4,7 @@ Run as a program this is the other process: it owns memory, and does what is wri
 """
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -60,6 +61,15 @@ class Owner:
         self.process.stdin.write(what + "\n")
         self.process.stdin.flush()
         return self.hear()
+
+    def stop(self) -> None:
+        """Stops it, and waits until each of its threads has: a signal takes its time."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        tasks = pathlib.Path(f"/proc/{self.process.pid}/task")
+        limit = time.monotonic() + 5
+        while any(") T " not in (task / "stat").read_text() for task in tasks.iterdir()):
+            assert time.monotonic() < limit
+            time.sleep(0.001)
 
     def __enter__(self) -> Self:
         return self
@@ -131,7 +141,7 @@ class TwoProcesses(unittest.TestCase):
 
     def test_a_stopped_peer_keeps_nobody_waiting(self) -> None:
         def body(engine: penstock.Engine, peer: penstock.Peer, other: Owner) -> None:
-            os.kill(other.process.pid, signal.SIGSTOP)
+            other.stop()
             try:
                 began = time.monotonic()
                 with self.assertRaises(penstock.TimedOut):

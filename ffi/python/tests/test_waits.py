@@ -170,7 +170,7 @@ class Children(unittest.TestCase):
                     except penstock.Forked:
                         for touch in (lambda: memoryview(pool), lambda: blocks[0]):
                             try:
-                                touch()
+                                touch()  # type: ignore[no-untyped-call]
                                 os._exit(2)
                             except (penstock.Forked, BufferError):
                                 pass
@@ -183,8 +183,9 @@ class Children(unittest.TestCase):
 
     def test_multiprocessing(self) -> None:
         with penstock.Engine("parent", yaml=LOCAL):
-            for method in ("fork", "spawn"):
-                context = multiprocessing.get_context(method)
+            contexts = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
+            for context in contexts:
+                method = context.get_start_method()
                 child = context.Process(target=start_own_engine, args=(f"{method}ed",))
                 child.start()
                 child.join(20)
