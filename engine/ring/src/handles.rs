@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
 
-/// A caller inside.
+/// What each caller inside adds to a word.
 const PIN: u64 = 1;
 /// The object was removed and goes with the last caller inside.
 const DYING: u64 = 1 << 31;

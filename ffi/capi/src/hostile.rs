@@ -19,7 +19,7 @@ use crate::transfer::*;
 
 const BLOCK: u64 = 4096;
 const CALLS: u32 = 4000;
-/// Different calls.
+/// How many arms the calls below have.
 const KINDS: u64 = 60;
 /// From here on calls that end engines and sessions are made, too: before, they would leave nothing to do.
 const LATE: u32 = CALLS * 9 / 10;

@@ -102,18 +102,22 @@ impl Open {
 
     /// Ends the engine, or waits for another thread that does.
     fn close(&self, timeout_ms: u64) -> Result<(), Box<Failure>> {
+        if self.process != std::process::id() {
+            return Err(Box::new(Failure::of_status(PENSTOCK_FORKED))); // A lock may be its parent's.
+        }
         let mut close = self.close.lock().unwrap_or_else(PoisonError::into_inner);
         if let Close::NotBegun = *close {
             *close = Close::UnderWay;
             drop(close);
             let held = self.close_now(timeout_ms);
-            *self.close.lock().unwrap_or_else(PoisonError::into_inner) = Close::Over(held?);
+            let (held, answer) = held.map_or_else(|failure| (Vec::new(), Err(failure)), |held| (held, Ok(())));
+            *self.close.lock().unwrap_or_else(PoisonError::into_inner) = Close::Over(held);
             self.closed.notify_all();
             Python::try_attach(|py| {
                 let loops = py.import("penstock._loop").and_then(|loops| loops.call_method1("closed", (self.handle,)));
                 loops.map(drop).unwrap_or_else(|error| error.write_unraisable(py, None));
             });
-            return Ok(());
+            return answer;
         }
         let until = Instant::now() + Duration::from_millis(timeout_ms.min(EVER_MS));
         while let Close::UnderWay = *close {

@@ -174,6 +174,12 @@ class Children(unittest.TestCase):
                                 os._exit(2)
                             except (penstock.Forked, BufferError):
                                 pass
+                        for _ in range(2):
+                            try:
+                                engine.close()
+                                os._exit(3)
+                            except penstock.Forked:
+                                pass
                         start_own_engine("child")
                         os._exit(0)
                 finally:

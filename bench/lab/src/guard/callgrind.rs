@@ -24,7 +24,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// All of them.
+    /// Instructions of the program and its libraries together.
     pub fn sum(&self) -> u64 {
         self.own.values().chain(self.foreign.values()).sum()
     }
