@@ -1,7 +1,7 @@
 //! `xtask sim` and `xtask planted`: many seeds of the simulation, fixed ones and fresh ones, and the bugs planted in the tree that it has to find.
 //!
 //! The bugs are hooks in the source (`engine/core/src/planted.rs`), compiled in under `--cfg planted` only. That build has a folder of
-//! its own; it is made once and runs each bug of its table.
+//! its own. It is made once and runs everything: with no bug planted a hook is a look at one flag.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::process;
 use super::tally::Tally;
 
-/// Seeds within which a planted bug has to be found, and that the same build without one has to pass.
+/// Seeds within which a planted bug has to be found.
 const SEEDS: u64 = 2000;
 /// Seeds that each run adds to the fixed ones. Those that everybody runs find nothing new in a tree that has passed them.
 const FRESH_SEEDS: u64 = 1000;
@@ -24,25 +24,27 @@ const COMMAND_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Runs so many seeds from 0 on, then fresh ones, then the planted bugs; ends with the sum of all.
 pub(crate) fn sim(root: &Path, seeds: &str) -> Result<bool, String> {
+    let Some(program) = build(root)? else { return conclude(Tally::BROKEN) };
     let mut broken = Vec::new();
-    let mut tally = run_seeds(root, &["--seeds", seeds], &mut broken)?;
+    let mut tally = run_seeds(&program, &["--seeds", seeds], &mut broken)?;
     let (base, fresh) = (fresh_base(RandomState::new().hash_one(seeds)), FRESH_SEEDS.to_string());
     println!("{fresh} fresh seeds from {base} on; all of them again: penstock-sim --from {base} --seeds {fresh}");
-    tally += run_seeds(root, &["--from", &base.to_string(), "--seeds", &fresh], &mut broken)?;
-    tally += find_planted(root, &[])?;
+    tally += run_seeds(&program, &["--from", &base.to_string(), "--seeds", &fresh], &mut broken)?;
+    tally += find_planted(&program, &[])?;
     // The planted bugs have said much since.
     broken.iter().for_each(|line| println!("{line}"));
+    conclude(tally)
+}
+
+fn conclude(tally: Tally) -> Result<bool, String> {
     println!("{tally}");
     Ok(tally.is_good())
 }
 
 /// Runs the simulation with these options, counts what it says to have run, and keeps what it says of seeds that fail.
-fn run_seeds(root: &Path, options: &[&str], broken: &mut Vec<String>) -> Result<Tally, String> {
+fn run_seeds(program: &Path, options: &[&str], broken: &mut Vec<String>) -> Result<Tally, String> {
     let mut tally = Tally::default();
-    let arguments = ["run", "--quiet", "--locked", "--release", "-p", "penstock-simulation", "--bin", "penstock-sim"];
-    let mut command = Command::new(cargo());
-    command.current_dir(root).args(arguments).arg("--").args(options);
-    let ended = process::run(&mut command, COMMAND_TIME_MAX, |line| {
+    let ended = process::run(Command::new(program).args(options), COMMAND_TIME_MAX, |line| {
         println!("{line}");
         if line.starts_with("seed ") {
             broken.push(line.to_owned());
@@ -62,9 +64,8 @@ fn fresh_base(random: u64) -> u64 {
 
 /// Runs the planted bugs alone: all, or those of these names.
 pub(crate) fn planted(root: &Path, names: &[String]) -> Result<bool, String> {
-    let tally = find_planted(root, names)?;
-    println!("{tally}");
-    Ok(tally.is_good())
+    let Some(program) = build(root)? else { return conclude(Tally::BROKEN) };
+    conclude(find_planted(&program, names)?)
 }
 
 fn cargo() -> std::ffi::OsString {
@@ -86,25 +87,27 @@ impl Planted {
     }
 }
 
-/// Builds the tree with its hooks, and holds every bug against the invariant that it names.
-fn find_planted(root: &Path, names: &[String]) -> Result<Tally, String> {
+/// Builds the simulation with its hooks. None where that fails, which has been told.
+fn build(root: &Path) -> Result<Option<PathBuf>, String> {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("planted");
     println!("building the simulation with planted bugs");
     let mut build = Command::new(cargo());
     let arguments = ["build", "--quiet", "--locked", "--release", "-p", "penstock-simulation", "--bin", "penstock-sim"];
     build.current_dir(root).args(arguments).env("CARGO_TARGET_DIR", &target).env("RUSTFLAGS", "--cfg planted");
-    // It is built again whenever an engine crate changes, and runs for seconds.
-    for (setting, value) in [("LTO", "off"), ("DEBUG", "0"), ("CODEGEN_UNITS", "16")] {
-        build.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
-    }
+    // Lines are named by nobody. Optimised as it is used: without that each seed takes half as long again.
+    build.env("CARGO_PROFILE_RELEASE_DEBUG", "0");
     if !process::run(&mut build, COMMAND_TIME_MAX, |line| println!("{line}"))?.is_success() {
         println!("FAILED: the simulation with planted bugs does not build");
-        return Ok(Tally::BROKEN);
+        return Ok(None);
     }
-    let program = target.join("release/penstock-sim");
+    Ok(Some(target.join("release/penstock-sim")))
+}
+
+/// Holds every bug, or those of these names, against the invariant that it names.
+fn find_planted(program: &Path, names: &[String]) -> Result<Tally, String> {
     let mut bugs = Vec::new();
-    process::run(Command::new(&program).arg("--planted"), COMMAND_TIME_MAX, |line| bugs.extend(Planted::of(line)))?;
+    process::run(Command::new(program).arg("--planted"), COMMAND_TIME_MAX, |line| bugs.extend(Planted::of(line)))?;
     if bugs.is_empty() {
         println!("FAILED: the simulation lists no planted bugs: was it built with its hooks?");
         return Ok(Tally::BROKEN);
@@ -114,9 +117,9 @@ fn find_planted(root: &Path, names: &[String]) -> Result<Tally, String> {
     }
     let chosen = bugs.iter().filter(|bug| names.is_empty() || names.contains(&bug.name));
     let mut tally = Tally::default();
-    for bug in std::iter::once(None).chain(chosen.map(Some)) {
-        let (passed, last, took) = run(&program, bug)?;
-        let (name, caught_by) = bug.map_or(("(none planted)", ""), |bug| (&bug.name, &bug.caught_by));
+    for bug in chosen {
+        let (passed, last, took) = run(program, bug)?;
+        let Planted { name, caught_by } = bug;
         let verdict = if passed { "ok" } else { "FAILED" };
         println!("{verdict:6} {name:36} {caught_by:26} {:5.1} s  {last}", took.as_secs_f64());
         (tally.passed, tally.failed) = (tally.passed + usize::from(passed), tally.failed + usize::from(!passed));
@@ -125,13 +128,10 @@ fn find_planted(root: &Path, names: &[String]) -> Result<Tally, String> {
 }
 
 /// Whether a run with this bug ends as it should, and the last line that it printed.
-fn run(program: &Path, bug: Option<&Planted>) -> Result<(bool, String, Duration), String> {
+fn run(program: &Path, bug: &Planted) -> Result<(bool, String, Duration), String> {
     let began = Instant::now();
     let mut command = Command::new(program);
-    command.args(["--seeds", &SEEDS.to_string()]);
-    if let Some(bug) = bug {
-        command.args(["--plant", &bug.name]);
-    }
+    command.args(["--seeds", &SEEDS.to_string(), "--plant", &bug.name]);
     let mut last = String::new();
     // Progress goes to stderr, and comes in between.
     let ended = process::run(&mut command, COMMAND_TIME_MAX, |line| {
