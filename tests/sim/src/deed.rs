@@ -104,6 +104,17 @@ impl Family {
         Self::Lives,
         Self::Everything,
     ];
+
+    /// The family of a seed's script.
+    pub fn of(seed: u64) -> Self {
+        Self::ALL[(seed % Self::ALL.len() as u64) as usize]
+    }
+
+    /// The family of this name.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|family| format!("{family:?}") == name);
+        found.ok_or(format!("`{name}` is none of {:?}", Self::ALL))
+    }
 }
 
 /// An engine.
@@ -389,7 +400,7 @@ impl Act {
 impl Script {
     /// What this seed says.
     pub fn of(seed: u64) -> Self {
-        let family = Family::ALL[(seed % Family::ALL.len() as u64) as usize];
+        let family = Family::of(seed);
         let mut random = Random::new(seed ^ 0x5c21_9700_d33d_0000);
         let players = players(family, &mut random);
         let weather = weather(&mut random);

@@ -147,9 +147,10 @@ mod tests {
     }
 
     #[test]
-    fn every_planted_bug_names_an_invariant() {
+    fn every_planted_bug_names_an_invariant_and_a_family() {
         for bug in penstock_core::planted::Bug::ALL {
             assert!(Invariant::named(bug.caught_by()).is_some(), "{} names {}", bug.name(), bug.caught_by());
+            assert!(crate::deed::Family::named(bug.found_in()).is_ok(), "{} names {}", bug.name(), bug.found_in());
         }
     }
 }

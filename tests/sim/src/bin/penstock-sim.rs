@@ -19,12 +19,12 @@ const USAGE: &str = "penstock-sim: whole engines, ordered by seeds
 
   --seeds N            how many seeds to run (10000)
   --from K             the first one (0)
-  --family NAME        only those of this family, as `Streams`; another word says which there are
+  --family NAME        only those of this family, as `Streams`, or `all`; another word says which there are
   --seed S             only this one, and what happens in it
   --keep A,B,...       of that one only the deeds at these places, `none` for none
   --expect INVARIANT   it has to fail, and by this invariant
   --planted            list the bugs that this build has hooks for, each with the invariant that has to catch it
-  --plant BUG          plant this one; it has to fail by that invariant, unless one seed is run";
+  --plant BUG          plant this one; seeds of its family have to fail by that invariant, unless one seed is run";
 /// Failing seeds that are shortened and shown; others are counted.
 const SHOWN_MAX: usize = 3;
 /// How often it is said how far it is.
@@ -50,8 +50,7 @@ fn options() -> Result<Options, String> {
             "--from" => options.from = number(value()?)?,
             "--family" => {
                 let name = value()?;
-                let found = Family::ALL.into_iter().find(|family| format!("{family:?}") == name);
-                options.family = Some(found.ok_or(format!("`{name}` is none of {:?}", Family::ALL))?);
+                options.family = if name == "all" { None } else { Some(Family::named(&name)?) };
             }
             "--seed" => options.seed = Some(number(value()?)?),
             "--keep" => {
@@ -74,6 +73,7 @@ fn options() -> Result<Options, String> {
                 planted::plant(bug);
                 let invariant = Invariant::named(bug.caught_by());
                 options.expect = Some(invariant.ok_or(format!("{name} names no invariant: {}", bug.caught_by()))?);
+                options.family = Some(Family::named(bug.found_in())?);
             }
             _ => return Err(USAGE.to_owned()),
         }
@@ -170,6 +170,7 @@ fn print(script: &Script, keep: &[usize]) {
 
 #[derive(Default)]
 struct Tally {
+    ran: u64,
     well: u64,
     failed: u64,
     events: u64,
@@ -192,13 +193,14 @@ fn many(options: &Options) -> ExitCode {
                     if seed >= end {
                         break;
                     }
-                    let script = Script::of(seed);
-                    if options.family.is_some_and(|family| family != script.family) {
+                    if options.family.is_some_and(|family| family != Family::of(seed)) {
                         continue;
                     }
+                    let script = Script::of(seed);
                     let keep: Vec<usize> = (0..script.deeds.len()).collect();
                     let came = perform(&script, &keep);
                     let mut tally = tally.lock().expect("no thread panics while it counts");
+                    tally.ran += 1;
                     match came {
                         Ok(account) => {
                             tally.well += u64::from(account.well);
@@ -232,27 +234,27 @@ fn many(options: &Options) -> ExitCode {
     let mut tally = tally.into_inner().expect("no thread panics while it counts");
     tally.broken.sort_by_key(|(seed, ..)| *seed);
     match options.expect {
-        Some(expected) => judge(expected, options, &tally),
-        None => report(options, &tally, began.elapsed()),
+        Some(expected) => judge(expected, &tally),
+        None => report(&tally, began.elapsed()),
     }
 }
 
 /// It was to fail by this.
-fn judge(expected: Invariant, options: &Options, tally: &Tally) -> ExitCode {
+fn judge(expected: Invariant, tally: &Tally) -> ExitCode {
     if let Some((seed, violated, _)) = tally.broken.iter().find(|(_, violated, _)| violated.invariant == expected) {
         println!("caught at seed {seed} by {violated}");
         return ExitCode::SUCCESS;
     }
     match tally.broken.first() {
-        None => println!("{} seeds do not break {expected}, nor anything else", options.seeds),
+        None => println!("{} seeds do not break {expected}, nor anything else", tally.ran),
         Some((seed, violated, place)) => {
-            println!("{} seeds do not break {expected}; seed {seed} breaks {violated}{place}", options.seeds);
+            println!("{} seeds do not break {expected}; seed {seed} breaks {violated}{place}", tally.ran);
         }
     }
     ExitCode::FAILURE
 }
 
-fn report(options: &Options, tally: &Tally, took: Duration) -> ExitCode {
+fn report(tally: &Tally, took: Duration) -> ExitCode {
     for (seed, violated, place) in tally.broken.iter().take(SHOWN_MAX) {
         println!("seed {seed} breaks {violated}{place}");
         let script = Script::of(*seed);
@@ -273,7 +275,7 @@ fn report(options: &Options, tally: &Tally, took: Duration) -> ExitCode {
             .collect();
         println!("others: {}", others.join(", "));
     }
-    let (seeds, broken) = (options.seeds, tally.broken.len() as u64);
+    let (seeds, broken) = (tally.ran, tally.broken.len() as u64);
     println!(
         "{seeds} seeds in {:.1} s: {} halves of transfers ended well, {} failed; {} events",
         took.as_secs_f64(),
