@@ -60,6 +60,7 @@ bench: ## measure the engine's smallest parts, each by itself, in a minute
 scoreboard: ## measure beside the engines of others and keep the result in bench/results
 	@$(SETUP) --quiet
 	@$(CARGO) build --quiet --locked --release --package penstock-lab
+	-@ffi/python/wheel.sh
 	-@$(CARGO) run --quiet --locked --release --package penstock-lab --bin penstock-lab -- peers install
 	@$(CARGO) run --quiet --locked --release --package penstock-lab --bin penstock-lab -- scoreboard --save
 

@@ -102,7 +102,8 @@ class Layout:
 class Side:
     """One process of a pair: what every driver can do, whatever moves its bytes.
 
-    A driver derives from it and says how: `register`, `meet`, `prepare`, `move`.
+    A driver derives from it and says how: `register`, `meet`, `prepare`, `move`; and `allocate`, where the memory
+    is its peer's.
     """
 
     def __init__(self):
@@ -117,8 +118,11 @@ class Side:
 
     def do_open(self, length, touch=True):
         """Makes the memory and registers it; answers how the other side reaches it."""
-        self.memory = Memory(length, touch)
+        self.memory = self.allocate(length, touch)
         return {"address": self.register(self.memory)}
+
+    def allocate(self, length, touch):
+        return Memory(length, touch)
 
     def do_meet(self, address):
         self.meet(address)

@@ -86,6 +86,20 @@ fn memory_of_the_applications_own_has_its_rows_whether_or_not_the_engine_reaches
 }
 
 #[test]
+fn without_python_the_same_from_rust_has_its_figures_and_nobody_a_verdict() {
+    let output = lab(&["scoreboard", "--only", "P1", "--json", "--quick", "--no-peers"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), 6, "{text}");
+    for row in &rows {
+        assert!(row["figure"].is_null() && row["met"].is_null(), "{row}");
+        assert!(row["note"].as_str().unwrap().contains("not measured: "), "{row}");
+        assert_eq!(row["against_figure"].is_number(), row["against"] == "the same from Rust", "{row}");
+    }
+}
+
+#[test]
 fn between_hosts_floors_and_peers_have_their_rows_whether_or_not_the_engine_gets_there() {
     let output = lab(&["scoreboard", "--only", "M8,M9", "--json", "--quick", "--no-peers"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -72,6 +72,7 @@ pub const PEERS: &[Peer] = &[
         (&[pin("mooncake-transfer-engine-non-cuda", "0.3.13.post1"), NUMPY], &["libibverbs1", "libnuma1", "libcurl4"]),
         &["import numpy; from mooncake.engine import TransferEngine; TransferEngine()"],
     ),
+    wheels(("python", "numpy, for Penstock's own wheel"), (&[NUMPY], &[]), &["import numpy"]),
     debian(("ucx", "UCX, by ucx_perftest"), pin("ucx-utils", "1.13.1-1"), &["ucx_info", "-v"]),
     debian(("libfabric", "libfabric, by fi_pingpong"), pin("libfabric-bin", "1.17.0-3"), &["fi_info", "--version"]),
     debian(("iperf3", "iperf3, streams over TCP"), pin("iperf3", "3.12-1+deb12u2"), &["iperf3", "--version"]),

@@ -15,6 +15,12 @@ pub enum PeerError {
         /// Which.
         peer: &'static str,
     },
+    /// Our own wheel was not built.
+    #[error("there is no wheel in {folder}: make wheel")]
+    NoWheel {
+        /// Where it is looked for.
+        folder: PathBuf,
+    },
     /// There is no place to put peers in.
     #[error("no folder for peers is known, as neither XDG_CACHE_HOME nor HOME is set: name one with --folder")]
     NoFolder,

@@ -5,6 +5,7 @@
 //! - `debian`, `wheels`: how they get there; `child`: how their programs are run
 //! - [`pair`]: two processes of one of them that move a workload when they are told; [`tools`]: their own programs
 //!   that measure
+//! - `wheel`: our own Python package, for the pair that is ours
 //! - [`command`]: `penstock-lab peers`
 //! - [`error`]: what can go wrong
 
@@ -17,6 +18,7 @@ pub mod pair;
 pub mod perftest;
 pub mod store;
 pub mod tools;
+mod wheel;
 mod wheels;
 
 pub use self::catalog::Peer;

@@ -1,5 +1,6 @@
 //! Two processes of a peer that move a workload when they are told. Between their turns they are stopped, as
-//! some of them keep a core busy while they wait, which would be measured in everybody else's turns.
+//! some of them keep a core busy while they wait, which would be measured in everybody else's turns. Our own sleep by themselves, as
+//! they do in the same turns when they are driven from Rust.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 use super::Peer;
 use super::error::{PeerError, last_words};
 use super::store::{Installed, Store};
+use super::wheel;
 use crate::ends::Folder;
 use crate::layout::{Layout, LayoutSpec};
 use crate::pattern::Mismatch;
@@ -22,6 +24,7 @@ const DRIVERS: &[(&str, &str)] = &[
     ("common.py", include_str!("../../peers/common.py")),
     ("nixl_driver.py", include_str!("../../peers/nixl_driver.py")),
     ("mooncake_driver.py", include_str!("../../peers/mooncake_driver.py")),
+    ("penstock_driver.py", include_str!("../../peers/penstock_driver.py")),
 ];
 
 /// Starting, filling, looking at every byte.
@@ -43,10 +46,13 @@ pub struct Way {
     words: &'static [&'static str],
     /// Its settings: environment variables.
     pub settings: &'static [(&'static str, &'static str)],
+    /// Whether it is Penstock's own wheel that is driven.
+    is_ours: bool,
 }
 
 /// NIXL as it comes.
-pub const NIXL: Way = Way { title: "NIXL, default", peer: "nixl", driver: "nixl_driver.py", words: &[], settings: &[] };
+pub const NIXL: Way =
+    Way { title: "NIXL, default", peer: "nixl", driver: "nixl_driver.py", words: &[], settings: &[], is_ours: false };
 /// NIXL with shared memory allowed in spite of its missing error handling.
 pub const NIXL_TUNED: Way = Way { title: "NIXL, tuned", settings: &[("UCX_POSIX_ERROR_HANDLING", "y")], ..NIXL };
 /// NIXL without its progress threads, where both sides poll anyway: on two cores the threads would take turns with
@@ -57,10 +63,20 @@ pub const NIXL_TUNED_POLLED: Way = Way { words: &["polled"], ..NIXL_TUNED };
 /// NIXL over TCP, as between hosts that have nothing else.
 pub const NIXL_TCP: Way = Way { title: "NIXL, tcp", settings: &[("UCX_TLS", "tcp,self")], ..NIXL };
 /// Mooncake over TCP: the only way of its wheel between two processes without RDMA.
-pub const MOONCAKE: Way =
-    Way { title: "Mooncake, tcp", peer: "mooncake", driver: "mooncake_driver.py", words: &[], settings: &[] };
+pub const MOONCAKE: Way = Way { title: "Mooncake, tcp", peer: "mooncake", driver: "mooncake_driver.py", ..NIXL };
+/// Penstock's own wheel, with one adaptive worker.
+pub const PENSTOCK: Way = Way {
+    title: "Penstock, from Python",
+    peer: "python",
+    driver: "penstock_driver.py",
+    words: &["adaptive"],
+    settings: &[],
+    is_ours: true,
+};
+/// The same with an inline engine.
+pub const PENSTOCK_INLINE: Way = Way { words: &["inline"], ..PENSTOCK };
 
-/// All of them.
+/// All of them but our own.
 pub const WAYS: &[Way] = &[NIXL, NIXL_TUNED, NIXL_POLLED, NIXL_TUNED_POLLED, NIXL_TCP, MOONCAKE];
 
 impl Way {
@@ -83,6 +99,7 @@ pub struct Pair {
     version: String,
     /// CPU time of both processes in all rounds so far, and how many those were.
     cpu: (Duration, u32),
+    is_ours: bool,
     /// Removed last: the drivers are read from it and write what else they say into it.
     _folder: Folder,
 }
@@ -101,6 +118,10 @@ impl Pair {
             let path = folder.path().join(name);
             std::fs::write(&path, text).map_err(PeerError::file("write", &path))?;
         }
+        let mut version = installed.version().to_owned();
+        if way.is_ours {
+            version = wheel::unpack(&installed, folder.path())?;
+        }
         let mut near = Driver::start(&installed, way, &folder, "near")?;
         let mut far = Driver::start(&installed, way, &folder, "far")?;
         let open = json!({"do": "open", "length": memory_bytes, "touch": touch});
@@ -109,7 +130,7 @@ impl Pair {
         let (here, there) = (near.hear("open", PATIENCE)?, far.hear("open", PATIENCE)?);
         near.ask(&json!({"do": "meet", "address": there["address"]}), PATIENCE)?;
         far.ask(&json!({"do": "meet", "address": here["address"]}), PATIENCE)?;
-        Ok(Self { near, far, version: installed.version().to_owned(), cpu: (Duration::ZERO, 0), _folder: folder })
+        Ok(Self { near, far, version, cpu: (Duration::ZERO, 0), is_ours: way.is_ours, _folder: folder })
     }
 
     /// Its version.
@@ -189,8 +210,10 @@ impl Pair {
 
     /// Stops both until their next turn.
     pub fn rest(&self) {
-        self.near.signal(Signal::STOP);
-        self.far.signal(Signal::STOP);
+        if !self.is_ours {
+            self.near.signal(Signal::STOP);
+            self.far.signal(Signal::STOP);
+        }
     }
 
     fn awake<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T, PeerError>) -> Result<T, PeerError> {

@@ -4,7 +4,7 @@
 //! - `arrival` (M1), `hot` (M2), `copies` (M3, M4, M6), `words` (M5), `prepare` (M7), `between` (M8),
 //!   `crossing` (M9), `devices` (M10, by itself or in a `guest`), `wake` (M12), `foreground` (M13), `register` (M15),
 //!   `addresses` (A1), `caller` (D1), `faulty` (F1, F2),
-//!   `control` (C1), `continuation` (C2)
+//!   `control` (C1), `continuation` (C2), `python` (P1)
 //! - `rivals`: engines of others in the same rounds
 //!
 //! A metric is a function that measures and answers rows: one for each comparator. A comparator that is absent
@@ -24,6 +24,7 @@ mod foreground;
 mod guest;
 mod hot;
 mod prepare;
+mod python;
 mod register;
 mod rivals;
 pub mod row;
@@ -151,6 +152,7 @@ pub const METRICS: &[Metric] = &[
     metric("F2", "five peers beside a dead, a stopped and a slow one, over TCP", faulty::measure_over_tcp),
     metric("C1", "a hundred thousand transfers by name, without their bytes, each and on each side", control::measure),
     metric("C2", "705 tokens that go on from 700 kept ones, beside all of them", continuation::measure),
+    metric("P1", "kv16 and 4 KiB from Python, beside the same from Rust", python::measure),
 ];
 
 /// The metrics of these ids, or all if none is named; an unknown one is an error.
@@ -159,7 +161,7 @@ pub fn choose(ids: &[String]) -> Result<Vec<Metric>, LabError> {
     if !ids.iter().all(known) {
         return Err(LabError::Option {
             option: "only",
-            mend: "give ids of the scoreboard: M1 to M10, M12, M13, M15, A1, D1, F1, F2, C1, C2",
+            mend: "give ids of the scoreboard: M1 to M10, M12, M13, M15, A1, D1, F1, F2, C1, C2, P1",
         });
     }
     let chosen =

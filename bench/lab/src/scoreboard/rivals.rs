@@ -35,6 +35,11 @@ impl<T> Rival<T> {
         self.state.is_ok()
     }
 
+    /// What its rows say of it; where it is absent or has failed, why.
+    pub(super) fn about(&self) -> Result<&str, String> {
+        self.state.as_ref().map(|_| self.about.as_str()).map_err(|why| format!("not measured: {why}"))
+    }
+
     /// Its turn. Once it has failed it has no more turns, and its rounds count for nothing.
     pub(super) fn turn(&mut self, act: impl FnOnce(&mut T) -> Result<f64, PeerError>) -> f64 {
         match self.state.as_mut().map(act) {
@@ -49,18 +54,17 @@ impl<T> Rival<T> {
 
     /// Our figures against its own of the same rounds; without a verdict where it is absent, or we have none.
     pub(super) fn row(&self, transport: &str, (figures, unit, per): (&[f64], &str, f64), times: &[f64]) -> Row {
-        match &self.state {
-            Ok(_) if figures.is_empty() => {
-                Row::unreached(transport, (unit, per), (&self.title, times), self.goal).noted(&self.about)
+        match self.about() {
+            Ok(about) if figures.is_empty() => {
+                Row::unreached(transport, (unit, per), (&self.title, times), self.goal).noted(about)
             }
-            Ok(_) => Row::compared(transport, (figures, unit, per), (&self.title, times), self.goal).noted(&self.about),
+            Ok(about) => Row::compared(transport, (figures, unit, per), (&self.title, times), self.goal).noted(about),
             Err(why) if figures.is_empty() => {
-                let row = Row::unreached(transport, (unit, per), (&self.title, &[]), self.goal);
-                row.noted(&format!("not measured: {why}"))
+                Row::unreached(transport, (unit, per), (&self.title, &[]), self.goal).noted(&why)
             }
             Err(why) => {
                 let ours = Row::compared(transport, (figures, unit, per), (&self.title, &[]), self.goal);
-                ours.without_comparator().noted(&format!("not measured: {why}"))
+                ours.without_comparator().noted(&why)
             }
         }
     }

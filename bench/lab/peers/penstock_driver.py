@@ -1,0 +1,84 @@
+"""One side of a pair of Penstock engines, driven through Penstock's own wheel as its users drive it."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from common import Memory, Side, serve
+
+import numpy as np
+import penstock
+
+LABEL = "lab"
+# The page that is moved by itself lies here, in both memories.
+PAGE = (8192, 64 << 10, 4096)
+CONFIG = """
+engine: {{directory: {directory}}}
+transports: {{allow: [shm]}}
+workers: {{progress: {progress}, cores: {cores}}}
+"""
+
+
+class Pool(Memory):
+    """An array whose storage is a pool of the engine."""
+
+    def __init__(self, engine, length):
+        self.pool = engine.pool(length, label=LABEL, pages="small")
+        self.words = self.pool.numpy("uint64")
+        self.wipe()
+
+
+class Penstock(Side):
+    def __init__(self, role, progress):
+        super().__init__()
+        cores = sorted(os.sched_getaffinity(0))
+        # As the lab pins its own two sides: the worker that copies on the last core, everybody else on the one before.
+        near, far = (cores[-1:], cores[-2:-1]) if len(cores) > 1 else ([], [])
+        inline = role == "near" and progress == "inline"
+        config = CONFIG.format(
+            directory=Path(__file__).parent,
+            progress=progress if role == "near" else "adaptive",
+            cores=near if role == "near" and not inline else [],
+        )
+        stay = near if inline else far
+        if stay:
+            os.sched_setaffinity(0, stay)
+        self.role = role
+        self.engine = penstock.Engine(role, yaml=config)
+        self.peer = None
+
+    def do_version(self):
+        return {"version": penstock.version()}
+
+    def allocate(self, length, touch):
+        return Pool(self.engine, length)
+
+    def register(self, memory):
+        return {"descriptor": self.engine.descriptor().hex()}
+
+    def meet(self, address):
+        # The side that moves is the one that connects.
+        if self.role == "near":
+            self.peer = self.engine.connect(bytes.fromhex(address["descriptor"]), timeout=30)
+            self.peer.region(LABEL, timeout=30)
+
+    def prepare(self, local, remote):
+        extents = np.zeros((len(local), 3), dtype=np.uint64)
+        extents[:, 0], extents[:, 1], extents[:, 2] = local, remote, self.layout.block_bytes
+        return self.peer.write_plan(self.memory.pool, LABEL, extents=extents)
+
+    def move(self, plan):
+        self.peer.submit(plan).wait()
+
+    def do_pages(self, repeats):
+        """4 KiB, submitted and waited for, so many times; answers how long one takes."""
+        plan = self.peer.write_plan(self.memory.pool, LABEL, extents=[PAGE])
+        start = time.perf_counter_ns()
+        for _ in range(repeats):
+            self.peer.submit(plan).wait()
+        return {"ns": (time.perf_counter_ns() - start) / repeats}
+
+
+if __name__ == "__main__":
+    serve(Penstock(*sys.argv[1:3]).functions())
