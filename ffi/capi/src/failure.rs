@@ -168,9 +168,11 @@ fn of_registry(error: &penstock::memory::RegionError) -> penstock_status {
 fn of_memory(error: &MemoryError) -> penstock_status {
     match error {
         MemoryError::NotMapped { .. } => PENSTOCK_NOT_MAPPED,
-        MemoryError::NullBase | MemoryError::Empty { .. } | MemoryError::AddressOverflow { .. } => {
-            PENSTOCK_INVALID_ARGUMENT
-        }
+        MemoryError::NullBase
+        | MemoryError::Empty { .. }
+        | MemoryError::AddressOverflow { .. }
+        | MemoryError::BlockSize { .. }
+        | MemoryError::Node { .. } => PENSTOCK_INVALID_ARGUMENT,
         _ => PENSTOCK_NO_MEMORY,
     }
 }

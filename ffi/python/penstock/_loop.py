@@ -81,10 +81,11 @@ class _Watch:
 
     def left(self, future: asyncio.Future[Any]) -> None:
         """Somebody does not wait any more: they were answered, cancelled, or their coroutine was closed."""
+        if self.loop.is_closed():
+            return
         if not future.done():
             future.cancel()
-        if not self.loop.is_closed():
-            self.look_soon()
+        self.look_soon()
 
     def leave(self) -> None:
         """Nobody waits any more, so that another loop may."""
@@ -182,4 +183,4 @@ def closed(number: int) -> None:
         try:
             watch.loop.call_soon_threadsafe(watch.look_soon)
         except RuntimeError:
-            pass  # The loop was closed.
+            watch.leave()  # The loop was closed.

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PySequence, PyString, PyTuple};
+use pyo3::types::{PySequence, PyString, PyTuple};
 
 use crate::buffer::{View, has_buffer};
 use crate::error::invalid;
@@ -14,17 +14,18 @@ use crate::memory::{is_torch_tensor, refused, type_name};
 /// Places for so many items at most are made before the first is read: a sequence may say any length.
 const ROOM_MAX: usize = 1 << 16;
 
-/// Rows of `W` numbers: a two-dimensional integer buffer with `W` columns, `W` one-dimensional ones in a tuple or list, or
-/// a sequence of sequences of `W` ints. One of the `W` columns, but not all, may be an int: it is in every row then.
-/// `what` names the argument.
+/// Rows of `W` numbers: a two-dimensional integer buffer with `W` columns, a tuple of `W` one-dimensional ones, or a list (any
+/// other sequence) of rows, each a sequence of `W` ints. One of the columns, but not all, may be an int: it is in every row then.
+/// A tuple is never rows, and nothing else is columns: what was meant does not hang on how many rows there are. `what` names the
+/// argument.
 pub(crate) fn rows<const W: usize>(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<[u64; W]>> {
     if is_array(object) {
         return table(&Array::of(object, &|| format!("`{what}`"))?, what);
     }
-    if let Some(items) = items(object, W).filter(|items| items.iter().any(is_array))
-        && let Some(columns) = columns(&items, what)?
+    if let Ok(tuple) = object.cast::<PyTuple>()
+        && !tuple.is_empty()
     {
-        return beside_each_other(&columns, what);
+        return beside_each_other(&columns::<W>(tuple, what)?, what);
     }
     let sequence = sequence(object, || format!("`{what}`"), "rows")?;
     let mut rows = Vec::with_capacity(sequence.len()?.min(ROOM_MAX));
@@ -61,12 +62,12 @@ enum Column {
     Number(u64),
 }
 
-/// Items as columns; none if they are rows: then one of them is neither an array nor an int.
-fn columns(items: &[Bound<'_, PyAny>], what: &str) -> PyResult<Option<Vec<Column>>> {
-    let mut columns = Vec::with_capacity(items.len());
-    for (at, item) in items.iter().enumerate() {
+/// The columns that a tuple holds.
+fn columns<const W: usize>(tuple: &Bound<'_, PyTuple>, what: &str) -> PyResult<Vec<Column>> {
+    let mut columns = Vec::with_capacity(W);
+    for (at, item) in tuple.iter().enumerate() {
         let place = || format!("column {at} of `{what}`");
-        let array = if is_array(item) { Some(Array::of(item, &place)?) } else { None };
+        let array = if is_array(&item) { Some(Array::of(&item, &place)?) } else { None };
         match array {
             // Numbers of numpy and torch are arrays without dimensions.
             Some(array) if !array.shape().is_empty() => {
@@ -75,11 +76,22 @@ fn columns(items: &[Bound<'_, PyAny>], what: &str) -> PyResult<Option<Vec<Column
                 }
                 columns.push(Column::Array(array));
             }
-            None if item.cast::<PySequence>().is_ok() && item.cast::<PyString>().is_err() => return Ok(None),
-            _ => columns.push(Column::Number(int(item, place)?)),
+            None if item.cast::<PySequence>().is_ok() && item.cast::<PyString>().is_err() => {
+                return Err(invalid(&format!(
+                    "`{what}` is a tuple with a `{}`: a tuple holds {W} columns, each an array of integers or an int; rows go in a list",
+                    type_name(&item)
+                )));
+            }
+            _ => columns.push(Column::Number(int(&item, place)?)),
         }
     }
-    Ok(Some(columns))
+    if columns.len() != W {
+        return Err(invalid(&format!(
+            "`{what}` is a tuple of {} columns, not of {W}; rows go in a list",
+            columns.len()
+        )));
+    }
+    Ok(columns)
 }
 
 fn beside_each_other<const W: usize>(columns: &[Column], what: &str) -> PyResult<Vec<[u64; W]>> {
@@ -113,7 +125,8 @@ fn beside_each_other<const W: usize>(columns: &[Column], what: &str) -> PyResult
 fn row_of<const W: usize>(row: &Bound<'_, PyAny>, at: usize, what: &str) -> PyResult<[u64; W]> {
     let place = || format!("row {at} of `{what}`");
     let of_width = |width: usize| {
-        if width == W { Ok(()) } else { Err(invalid(&format!("{} has {width} numbers, not {W}", place()))) }
+        let hint = if is_array(row) { "; columns go in a tuple" } else { "" };
+        if width == W { Ok(()) } else { Err(invalid(&format!("{} has {width} numbers, not {W}{hint}", place()))) }
     };
     let mut numbers = [0; W];
     let column = |column: usize| move || format!("column {column} in row {at} of `{what}`");
@@ -141,6 +154,11 @@ fn row_of<const W: usize>(row: &Bound<'_, PyAny>, at: usize, what: &str) -> PyRe
     Ok(numbers)
 }
 
+/// An argument that is a number from 0 on.
+pub(crate) fn number(argument: &Bound<'_, PyAny>) -> PyResult<u64> {
+    int(argument, || format!("the number {}", argument.repr().map_or(String::new(), |words| words.to_string())))
+}
+
 /// An int of Python, or what can be one, as the integers of numpy.
 fn int(number: &Bound<'_, PyAny>, place: impl Fn() -> String) -> PyResult<u64> {
     number.extract().map_err(|error: PyErr| {
@@ -166,14 +184,6 @@ fn sequence<'a, 'py>(
     object.cast::<PySequence>().ok().filter(|_| !is_text).ok_or_else(|| {
         invalid(&format!("{} is `{}`: give a sequence of {of}, or an array of integers", place(), type_name(object)))
     })
-}
-
-/// What is in a tuple or list of so many.
-fn items<'py>(object: &Bound<'py, PyAny>, count: usize) -> Option<Vec<Bound<'py, PyAny>>> {
-    if let Ok(tuple) = object.cast::<PyTuple>() {
-        return (tuple.len() == count).then(|| tuple.iter().collect());
-    }
-    object.cast::<PyList>().ok().filter(|list| list.len() == count).map(|list| list.iter().collect())
 }
 
 fn is_array(object: &Bound<'_, PyAny>) -> bool {

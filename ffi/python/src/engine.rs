@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::error::{Failure, call, invalid};
+use crate::arrays::number;
+use crate::error::{Failure, call, invalid, undisturbed};
 use crate::library::*;
 use crate::log;
 use crate::memory::Memory;
@@ -89,8 +90,16 @@ impl Open {
         kept.values().any(|memory| memory.is_readonly && overlaps(memory))
     }
 
-    pub(crate) fn let_go(&self, region: u64) -> Option<Arc<Memory>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&region)
+    /// The regions that are kept of this memory: one that was registered more than once has several handles.
+    pub(crate) fn kept_at(&self, address: u64, bytes: u64) -> Vec<u64> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |memory: &Memory| (memory.address as u64, memory.bytes as u64) == (address, bytes);
+        kept.iter().filter(|(_, memory)| is_it(memory)).map(|(&region, _)| region).collect()
+    }
+
+    pub(crate) fn let_go(&self, regions: &[u64]) -> Vec<Arc<Memory>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        regions.iter().filter_map(|region| kept.remove(region)).collect()
     }
 
     fn check(&self) -> PyResult<()> {
@@ -115,7 +124,7 @@ impl Open {
             self.closed.notify_all();
             Python::try_attach(|py| {
                 let loops = py.import("penstock._loop").and_then(|loops| loops.call_method1("closed", (self.handle,)));
-                loops.map(drop).unwrap_or_else(|error| error.write_unraisable(py, None));
+                loops.map(drop).unwrap_or_else(|error| log::not_now(py, error));
             });
             return answer;
         }
@@ -171,7 +180,7 @@ impl Drop for Open {
             return;
         }
         let close = || drop(self.close(EXIT_MS));
-        if Python::try_attach(|py| py.detach(close)).is_none() {
+        if Python::try_attach(|py| undisturbed(py, || py.detach(close))).is_none() {
             close();
         }
     }
@@ -259,6 +268,15 @@ impl Engine {
         });
         log::hand_over(py);
         Ok(started?)
+    }
+
+    /// One engine may have several of these objects.
+    fn __eq__(&self, other: &Self) -> bool {
+        self.open.handle == other.open.handle
+    }
+
+    fn __hash__(&self) -> u64 {
+        self.open.handle
     }
 
     /// What peers know it by.
@@ -385,8 +403,8 @@ impl Engine {
     fn pool(
         &self,
         py: Python<'_>,
-        bytes: u64,
-        block: u64,
+        #[pyo3(from_py_with = number)] bytes: u64,
+        #[pyo3(from_py_with = number)] block: u64,
         label: Option<String>,
         rights: &str,
         pages: &str,
@@ -440,8 +458,8 @@ impl Engine {
     fn register_address(
         &self,
         py: Python<'_>,
-        address: u64,
-        bytes: u64,
+        #[pyo3(from_py_with = number)] address: u64,
+        #[pyo3(from_py_with = number)] bytes: u64,
         label: Option<String>,
         rights: &str,
     ) -> PyResult<Region> {
@@ -450,7 +468,11 @@ impl Engine {
 
     /// The region of this engine that has these bytes at this address; of several the newest.
     #[pyo3(signature = (address, bytes=1))]
-    fn region_at(&self, address: u64, bytes: u64) -> PyResult<Region> {
+    fn region_at(
+        &self,
+        #[pyo3(from_py_with = number)] address: u64,
+        #[pyo3(from_py_with = number)] bytes: u64,
+    ) -> PyResult<Region> {
         let engine = self.handle()?;
         let handle = Handle::of(|library, place| {
             // SAFETY: the place of a handle.

@@ -3,11 +3,23 @@
 use std::ffi::{CStr, c_char};
 
 use pyo3::exceptions::PyException;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
 use crate::library::*;
+
+/// Does something while an exception may be on its way, as in destructors: it is on its way again afterwards.
+pub(crate) fn undisturbed<T>(_py: Python<'_>, act: impl FnOnce() -> T) -> T {
+    let (mut kind, mut value, mut trace) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: places for what is on its way; the interpreter's lock is held.
+    unsafe { ffi::PyErr_Fetch(&raw mut kind, &raw mut value, &raw mut trace) };
+    let done = act();
+    // SAFETY: what was fetched, given back once.
+    unsafe { ffi::PyErr_Restore(kind, value, trace) };
+    done
+}
 
 /// From here on a status is a failure.
 const FIRST_FAILURE: penstock_status = 10;

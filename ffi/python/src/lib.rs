@@ -25,6 +25,7 @@ mod waits;
 use std::ffi::{CStr, c_int};
 
 use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 use library::library;
@@ -83,6 +84,10 @@ mod _penstock {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // SAFETY: the interpreter's lock is held.
+        if unsafe { super::ffi::PyInterpreterState_GetID(super::ffi::PyInterpreterState_Get()) } != 0 {
+            return Err(PyImportError::new_err("penstock works in the main interpreter only, not in a subinterpreter"));
+        }
         super::library::open().map_err(PyImportError::new_err)?;
         super::error::add_classes(module)
     }

@@ -99,8 +99,8 @@ pub(crate) fn hand_over(py: Python<'_>) {
     }
 }
 
-/// What a handler of the log raised is shown. A signal that came meanwhile comes again: it is not the log's to take.
-fn not_now(py: Python<'_>, error: PyErr) {
+/// What was raised beside a call is shown, as by a handler of the log. A signal that came meanwhile comes again: it is nobody's to take.
+pub(crate) fn not_now(py: Python<'_>, error: PyErr) {
     if error.is_instance_of::<PyKeyboardInterrupt>(py) {
         // SAFETY: the interpreter's lock is held, and the signal is one that Python handles.
         unsafe { ffi::PyErr_SetInterruptEx(libc::SIGINT) };

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 use crate::buffer::{View, has_buffer};
 use crate::dlpack::Tensor;
-use crate::error::{invalid, unsupported};
+use crate::error::{invalid, undisturbed, unsupported};
 
 /// Memory of a Python object, which stays where it is as long as this lives.
 pub(crate) struct Memory {
@@ -76,6 +76,13 @@ impl Memory {
         if !view.is_contiguous() {
             return Err(not_contiguous(object, "numpy.ascontiguousarray() copies"));
         }
+        let dtype = object.getattr_opt(intern!(object.py(), "dtype"))?;
+        let has_objects = dtype.and_then(|dtype| dtype.getattr("hasobject").ok()?.extract::<bool>().ok());
+        if has_objects == Some(true) {
+            return Err(invalid(
+                "an array of Python objects holds references, and no bytes that others may write or read",
+            ));
+        }
         let raw = view.raw();
         Ok(Self::new(raw.buf.addr(), raw.len.unsigned_abs(), raw.readonly != 0, Keeper::Buffer { _view: view }))
     }
@@ -130,7 +137,7 @@ impl Drop for Memory {
         // SAFETY: it is not used again.
         let keeper = ManuallyDrop::new(unsafe { ManuallyDrop::take(&mut self.keeper) });
         // Without an interpreter nobody can take it back: it stays.
-        let _ = Python::try_attach(|_| drop(ManuallyDrop::into_inner(keeper)));
+        let _ = Python::try_attach(|py| undisturbed(py, || drop(ManuallyDrop::into_inner(keeper))));
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use crate::arrays::number;
 use crate::arrays::rows;
 use crate::engine::Open;
 use crate::error::{Failure, call};
@@ -12,7 +13,7 @@ use crate::library::*;
 use crate::plan::{Plan, Shape};
 use crate::region::{Blocks, READ_ONLY, Region, RemoteRegion};
 use crate::told::RemoteCounter;
-use crate::transfer::{Submit, Transfer};
+use crate::transfer::{Submit, Transfer, id_of};
 use crate::values::{Handle, c_text, milliseconds, read_handles, read_text};
 use crate::waits::aside;
 
@@ -132,7 +133,11 @@ impl Peer {
 
     /// The region of the peer that has these bytes at this address of the peer's; of several the newest.
     #[pyo3(signature = (address, bytes=1))]
-    fn region_at(&self, address: u64, bytes: u64) -> PyResult<RemoteRegion> {
+    fn region_at(
+        &self,
+        #[pyo3(from_py_with = number)] address: u64,
+        #[pyo3(from_py_with = number)] bytes: u64,
+    ) -> PyResult<RemoteRegion> {
         let peer = self.handle();
         let handle = Handle::of(|library, place| {
             // SAFETY: the place of a handle.
@@ -183,7 +188,7 @@ impl Peer {
         remote: &Bound<'_, PyAny>,
         layers: Option<&Bound<'_, PyAny>>,
         blocks: Option<&Bound<'_, PyAny>>,
-        block_bytes: u64,
+        #[pyo3(from_py_with = number)] block_bytes: u64,
         strides: Option<(u64, u64)>,
         strided: Option<&Bound<'_, PyAny>>,
         extents: Option<&Bound<'_, PyAny>>,
@@ -206,7 +211,7 @@ impl Peer {
         remote: &Bound<'_, PyAny>,
         layers: Option<&Bound<'_, PyAny>>,
         blocks: Option<&Bound<'_, PyAny>>,
-        block_bytes: u64,
+        #[pyo3(from_py_with = number)] block_bytes: u64,
         strides: Option<(u64, u64)>,
         strided: Option<&Bound<'_, PyAny>>,
         extents: Option<&Bound<'_, PyAny>>,
@@ -257,14 +262,14 @@ impl Peer {
         submit.plan(py, &self.open, self.handle(), plan.handle())
     }
 
-    /// Tells the peer something, and moves nothing: a number of at most 64 bits, and at most 4,096 bytes.
+    /// Tells the peer something, and moves nothing: a number of at most 128 bits, and at most 4,096 bytes.
     ///
     ///     peer.notify(9, b"done").wait()
     #[pyo3(signature = (id, payload=b"".to_vec(), *, counter=None, timeout=None, urgent=false))]
     fn notify(
         &self,
         py: Python<'_>,
-        id: u128,
+        #[pyo3(from_py_with = id_of)] id: u128,
         payload: Vec<u8>,
         counter: Option<&RemoteCounter>,
         timeout: Option<f64>,

@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyBufferError, PyIndexError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::arrays::rows;
+use crate::arrays::{number, rows};
 use crate::engine::Open;
 use crate::error::{Failure, call, invalid};
 use crate::export;
@@ -136,13 +136,15 @@ impl Region {
     #[pyo3(signature = (timeout=1.0))]
     fn deregister(&self, py: Python<'_>, timeout: f64) -> PyResult<Option<Quarantine>> {
         let (region, timeout) = (self.handle(), milliseconds(timeout)?);
+        // Those of now: what is registered meanwhile is another region, or this one stands.
+        let all = self.open.kept_at(self.info.base, self.info.bytes);
         let (held, status) = aside(py, &self.open, timeout, move || {
             // SAFETY: the place of a handle.
             Handle::with_status(|library, place| unsafe { (library.penstock_deregister)(region, timeout, place) })
         })?;
-        // Of a region that was registered more than once the memory is kept until the engine ends.
-        let kept = if status == PENSTOCK_STILL_REGISTERED { None } else { self.open.let_go(region) };
-        Ok((status == PENSTOCK_QUARANTINED).then(|| Quarantine::new(held, kept.into_iter().collect())))
+        // Of a region that was registered more than once the memory is kept until the last of them.
+        let kept = if status == PENSTOCK_STILL_REGISTERED { Vec::new() } else { self.open.let_go(&all) };
+        Ok((status == PENSTOCK_QUARANTINED).then(|| Quarantine::new(held, kept)))
     }
 
     /// Takes ranges back from all peers while the region stands: rows of (offset, bytes). Answers as `deregister`.
@@ -196,8 +198,13 @@ impl Pool {
 
     /// Takes `count` blocks, waiting at most `timeout` seconds for them. They go back to the pool with the object.
     #[pyo3(signature = (count, timeout=0.0))]
-    fn take(slf: Bound<'_, Self>, py: Python<'_>, count: usize, timeout: f64) -> PyResult<Blocks> {
-        let (timeout, pool) = (milliseconds(timeout)?, slf.as_super().get());
+    fn take(
+        slf: Bound<'_, Self>,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] count: u64,
+        timeout: f64,
+    ) -> PyResult<Blocks> {
+        let (timeout, pool, count) = (milliseconds(timeout)?, slf.as_super().get(), count as usize);
         let handle = pool.handle();
         let taken = aside(py, &pool.open, timeout, move || {
             // SAFETY: the place of a handle.

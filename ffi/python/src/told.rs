@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::arrays::number;
 use crate::engine::{Engine, notifications_of};
 use crate::error::call;
 use crate::library::*;
@@ -127,7 +128,7 @@ impl Counter {
 
     /// Waits until it has come to `value`: False if it has not within `timeout` seconds.
     #[pyo3(signature = (value, timeout=30.0))]
-    fn wait(&self, py: Python<'_>, value: u64, timeout: f64) -> PyResult<bool> {
+    fn wait(&self, py: Python<'_>, #[pyo3(from_py_with = number)] value: u64, timeout: f64) -> PyResult<bool> {
         let (counter, timeout) = (self.handle.number(), milliseconds(timeout)?);
         // SAFETY: any number may be given.
         let wait = |library: &Library, ms| unsafe { (library.penstock_counter_wait)(counter, value, ms) };

@@ -14,6 +14,11 @@ use crate::told::RemoteCounter;
 use crate::values::{Handle, milliseconds};
 use crate::waits::{aside, in_slices};
 
+/// The id of a notification.
+pub(crate) fn id_of(id: &Bound<'_, PyAny>) -> PyResult<u128> {
+    id.extract().map_err(|_| invalid("an id is a number from 0 on, of at most 128 bits"))
+}
+
 /// How a transfer is submitted.
 pub(crate) struct Submit {
     notice: Option<(u128, Vec<u8>)>,
@@ -36,7 +41,9 @@ impl Submit {
                     Ok(both) => both.extract::<(u128, Vec<u8>)>(),
                     Err(_) => notify.extract::<u128>().map(|id| (id, Vec::new())),
                 }
-                .map_err(|_| invalid("`notify` is a number from 0 on, or a tuple of one and bytes"))?,
+                .map_err(|_| {
+                    invalid("`notify` is a number from 0 on of at most 128 bits, or a tuple of one and bytes")
+                })?,
             ),
         };
         let timeout_ms = match timeout {

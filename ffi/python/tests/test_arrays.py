@@ -63,15 +63,20 @@ class Sequences(WithPeer):
         rows = self.addresses(ROWS)
         for argument in (
             rows,
-            tuple(rows),
             [list(row) for row in rows],
             [collections.deque(row) for row in rows],
             collections.deque(rows),
             [array.array("Q", row) for row in rows] + [(rows[0][0], rows[0][1], 0)],
             [array.array("Q", rows[0]), *rows[1:]],
+            [array.array("Q", row) for row in rows],
         ):
             with self.subTest(argument):
                 self.moves(argument)
+
+    def test_a_tuple_is_never_rows_however_many_there_are(self) -> None:
+        rows = self.addresses(ROWS)
+        for tuples in (tuple(rows), tuple(list(row) for row in rows), tuple(rows[:2]), (range(3), range(3), range(3))):
+            self.refused(tuples, "a tuple holds 3 columns, each an array of integers or an int; rows go in a list")
 
     def test_of_what_can_be_an_int(self) -> None:
         class Number:
@@ -126,7 +131,6 @@ class Columns(WithPeer):
     def test_of_arrays(self) -> None:
         local, remote, sizes = self.columns()
         self.moves((local, remote, sizes))
-        self.moves([local, remote, sizes])
         self.moves((memoryview(local), memoryview(remote), memoryview(sizes)))
         for kind in "bBhHiIlLqQ":
             self.moves((local, remote, array.array(kind, sizes)))
@@ -163,8 +167,9 @@ class Columns(WithPeer):
         ]:
             with self.subTest(bad=bad):
                 self.refused((local, remote, bad), words)
-        self.refused((local[:2], remote[:2]), "row 0 of `.*` has 2 numbers, not 3")
-        self.refused((1, 2, 3), "row 0 of `.*` is `int`")
+        self.refused((local[:2], remote[:2]), "`.*` is a tuple of 2 columns, not of 3; rows go in a list")
+        self.refused([local[:2], remote[:2]], "row 0 of `.*` has 2 numbers, not 3; columns go in a tuple")
+        self.refused((1, 2, 3), "no array of them")
 
 
 class Tables(WithPeer):

@@ -171,6 +171,21 @@ class Loops(unittest.TestCase):
             for _ in range(5):
                 self.assertEqual(asyncio.run(once()), BLOCK)
 
+    def test_a_loop_that_was_closed_with_somebody_waiting_keeps_nothing(self) -> None:
+        def count() -> int:
+            return len(os.listdir("/proc/self/fd"))
+
+        before = count()
+        for _ in range(5):
+            engine, loop = penstock.Engine("loops", yaml="transports: {allow: [local]}\n"), asyncio.new_event_loop()
+            task = loop.create_task(anext(engine.notifications()))  # type: ignore[arg-type]
+            loop.run_until_complete(asyncio.sleep(0.01))
+            loop.close()
+            engine.close()
+            task.get_coro().close()  # type: ignore[union-attr]
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.assertLessEqual(count(), before)
+
     def test_an_inline_engine(self) -> None:
         yaml = "transports: {allow: [local]}\nworkers: {progress: inline}\n"
 

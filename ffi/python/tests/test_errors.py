@@ -62,6 +62,32 @@ class Fields(unittest.TestCase):
             self.assertIsNone(error.peer)
             self.assertIsNone(error.stage)
 
+    def test_numbers_that_are_none_here(self) -> None:
+        yaml = "transports: {allow: [local]}\n"
+        with penstock.Engine("numbers", yaml=yaml) as engine:
+            pool = engine.pool(1 << 16, block=4096, label="kv")
+            peer = engine.connect(engine.descriptor())
+            counter = pool.counter("counter")
+            for call in (
+                lambda wrong: engine.pool(wrong),
+                lambda wrong: engine.pool(4096, block=wrong),
+                lambda wrong: pool.take(wrong),
+                lambda wrong: engine.region_at(wrong),
+                lambda wrong: engine.register_address(wrong, 1),
+                lambda wrong: engine.register_address(1, wrong),
+                lambda wrong: peer.region_at(1, wrong),
+                lambda wrong: peer.write_plan(pool, "kv", blocks=[(0, 1)], block_bytes=wrong),
+                lambda wrong: counter.wait(wrong, timeout=0),
+            ):
+                for wrong, words in ((-1, "-1 is negative"), (1 << 64, "is too large"), ("1", "not an int but `str`")):
+                    with self.assertRaisesRegex(penstock.InvalidArgument, words):
+                        call(wrong)  # type: ignore[arg-type]
+            with self.assertRaisesRegex(penstock.InvalidArgument, "does not fit a pool"):
+                engine.pool(4096, block=8192)
+            for wrong in (-1, 1 << 128):
+                with self.assertRaisesRegex(penstock.InvalidArgument, "at most 128 bits"):
+                    peer.notify(wrong)
+
     def test_a_file_that_is_not_there(self) -> None:
         with self.assertRaisesRegex(penstock.BadConfig, "nowhere.yaml"):
             penstock.Engine(config="nowhere.yaml")

@@ -104,6 +104,18 @@ class Buffers(WithEngine):
         gc.collect()
         self.assertIsNone(gone())
 
+    def test_it_is_kept_until_the_last_of_its_registrations_ends(self) -> None:
+        memory = bytearray(4096)
+        first, second = (self.engine.register(memory, "twice") for _ in range(2))
+        self.assertIsNone(first.deregister())
+        with self.assertRaises(BufferError):
+            memory.extend(b"x")
+        self.assertIsNone(second.deregister())
+        memory.extend(b"x")
+        held = self.engine.register(memory, "found")
+        self.assertIsNone(self.engine.region_at(held.address).deregister())
+        memory.extend(b"x")
+
     def test_references_are_given_back(self) -> None:
         content = bytearray(64)
         before = sys.getrefcount(content)
@@ -177,6 +189,10 @@ class Numpy(WithEngine):
         ):
             with self.subTest(dtype=memory.dtype, shape=memory.shape), self.registered(memory) as region:
                 self.assertEqual((region.address, region.bytes), (memory.ctypes.data, memory.nbytes))
+
+    def test_arrays_of_objects_are_refused(self) -> None:
+        for kind in (object, [("number", "u8"), ("object", object)]):
+            self.refused(self.numpy.zeros(8, dtype=kind), "holds references")
 
     def test_arrays_with_gaps_are_refused(self) -> None:
         numpy = self.numpy

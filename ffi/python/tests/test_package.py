@@ -35,6 +35,21 @@ class Exports(unittest.TestCase):
         header = pathlib.Path("../../capi/penstock.h").read_text()
         self.assertIn(f"#define PENSTOCK_ABI {penstock.abi()}\n", header)
 
+    def test_a_subinterpreter_is_told_that_it_cannot_have_it(self) -> None:
+        program = (
+            "import _xxsubinterpreters as interpreters\n"
+            "other = interpreters.create()\n"
+            "try: interpreters.run_string(other, 'import penstock')\n"
+            "except interpreters.RunFailedError as error: print(error)\n"
+        )
+        try:
+            import _xxsubinterpreters  # type: ignore[import-not-found]  # noqa: F401
+        except ImportError:
+            self.skipTest("needs _xxsubinterpreters, as of CPython 3.11 and 3.12")
+        ended = python(program)
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+        self.assertIn("in the main interpreter only", ended.stdout)
+
     def test_statuses_have_words(self) -> None:
         self.assertIn("deadline", penstock.message(102))
         self.assertEqual(penstock.message(99_999), penstock.message(-1))

@@ -56,6 +56,19 @@ class ControlC(unittest.TestCase):
             del taken
 
 
+    def test_an_engine_that_nobody_gets_any_more_takes_no_exception_with_it(self) -> None:
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        for step in range(40):
+            with self.assertRaises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 * (step + 1))
+                # It comes in the middle of one of these calls, or between two.
+                while True:
+                    penstock.Engine(f"interrupted-{step}")
+
     def test_the_log_does_not_take_it(self) -> None:
         def raised(wait) -> bool:  # type: ignore[no-untyped-def]
             try:
