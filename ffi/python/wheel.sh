@@ -50,6 +50,10 @@ cp ffi/python/penstock/*.py ffi/python/penstock/*.pyi ffi/python/penstock/py.typ
 cp "$built/libpenstock.so" "$staged/penstock/libpenstock.so.0"
 cp "$built/lib_penstock.so" "$staged/penstock/_penstock.abi3.so"
 cp LICENSE "$info/licenses/LICENSE"
+"${CARGO:-cargo}" run --quiet --locked --package xtask -- notices penstock-capi penstock-python >"$info/licenses/THIRD-PARTY"
+# The standard library is linked in too.
+cp "$(rustc --print sysroot)/share/doc/rust/COPYRIGHT-library.html" "$info/licenses/RUST-LIBRARY.html" ||
+    fail "the Rust toolchain is without the licences of its library" "use a toolchain that rustup has installed"
 sed "s|@VERSION@|$version|; s|@LICENSE@|$(package license)|" ffi/python/METADATA.in >"$info/METADATA"
 printf 'Wheel-Version: 1.0\nGenerator: wheel.sh\nRoot-Is-Purelib: false\nTag: %s\n' "$tag" >"$info/WHEEL"
 

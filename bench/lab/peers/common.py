@@ -67,11 +67,14 @@ class Layout:
     def __init__(self, seed, block_bytes, stride_bytes, bases, sets):
         self.seed = seed
         self.block_bytes = block_bytes
+        self.stride_bytes = stride_bytes
+        self.bases = bases
+        self.pairs = [np.array(pairs, dtype=np.uint64) for pairs in sets]
         self.sets = []
         local_bases = np.array([base[0] for base in bases], dtype=np.uint64)[:, None]
         remote_bases = np.array([base[1] for base in bases], dtype=np.uint64)[:, None]
-        for pairs in sets:
-            pairs = np.array(pairs, dtype=np.uint64) * np.uint64(stride_bytes)
+        for pairs in self.pairs:
+            pairs = pairs * np.uint64(stride_bytes)
             local = (local_bases + pairs[:, 0][None, :]).ravel()
             remote = (remote_bases + pairs[:, 1][None, :]).ravel()
             self.sets.append((local, remote))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from common import Memory, Side, serve
 
-import numpy as np
 import penstock
 
 LABEL = "lab"
@@ -64,10 +63,12 @@ class Penstock(Side):
             self.peer = self.engine.connect(bytes.fromhex(address["descriptor"]), timeout=30)
             self.peer.region(LABEL, timeout=30)
 
-    def prepare(self, local, remote):
-        extents = np.zeros((len(local), 3), dtype=np.uint64)
-        extents[:, 0], extents[:, 1], extents[:, 2] = local, remote, self.layout.block_bytes
-        return self.peer.write_plan(self.memory.pool, LABEL, extents=extents)
+    def do_prepare(self):
+        layout = self.layout
+        strides = (layout.stride_bytes, layout.stride_bytes)
+        shape = {"layers": layout.bases, "block_bytes": layout.block_bytes, "strides": strides}
+        plan = self.peer.write_plan
+        self.prepared = [plan(self.memory.pool, LABEL, blocks=pairs, **shape) for pairs in layout.pairs]
 
     def move(self, plan):
         self.peer.submit(plan).wait()

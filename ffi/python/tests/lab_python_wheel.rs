@@ -14,6 +14,8 @@ const TOO_MANY_BYTES: u64 = 10 << 20;
 /// What both objects may need of a host: what every glibc has.
 const NEEDED: &[&str] =
     &["libc.so.6", "libpthread.so.0", "libdl.so.2", "libm.so.6", "librt.so.1", "ld-linux-x86-64.so.2"];
+/// Met by tests that need it.
+const NUMPY: &str = "numpy==2.4.6";
 /// The status of `wheel.sh` where the tools cannot be downloaded.
 const NO_TOOLS: i32 = 75;
 
@@ -62,6 +64,15 @@ fn the_wheel_is_what_its_tag_says_and_works_by_itself() {
     run(Command::new("python3").args(["-m", "venv"]).arg(&folder.0));
     let python = folder.0.join("bin/python");
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--no-index"]).arg(&wheel));
+    let numpy = Command::new(&python).args(["-m", "pip", "install", "--quiet", NUMPY]).output().unwrap();
+    if !numpy.status.success() {
+        skip("lab_python_wheel numpy", &format!("{NUMPY} cannot be downloaded: {}", last_line(&numpy.stderr)));
+    }
+    let files = "import importlib.metadata as m; print(*m.files('penstock'), sep='\n')";
+    let files = run(Command::new(&python).args(["-c", files]).current_dir(&folder.0));
+    for licence in ["LICENSE", "THIRD-PARTY", "RUST-LIBRARY.html"] {
+        assert!(files.lines().any(|file| file.ends_with(&format!("dist-info/licenses/{licence}"))), "{files}");
+    }
     let told = run(Command::new(&python).args(["-m", "penstock"]).current_dir(&folder.0));
     let library = told.lines().find_map(|line| line.strip_prefix("library ")).unwrap().trim();
     assert!(Path::new(library).starts_with(&folder.0), "{told}");

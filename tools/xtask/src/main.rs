@@ -2,6 +2,7 @@
 //!
 //! - `tidy`: the rules of `docs/STYLE.md` that no compiler keeps
 //! - `licences`: every crate we build with may be used the way we use it
+//! - `notices`: the licences of what some crates link, to be passed on with them
 //! - `test`, `labs`: run the suites and count what passed, failed and was skipped
 //! - `sim`, `planted`: run many seeds of the simulation, and find the bugs planted in the tree
 //! - `count`: the same count over any one command
@@ -27,6 +28,7 @@ usage: cargo run -q -p xtask -- <chore>
 
   tidy                 check the rules of docs/STYLE.md that the compiler does not
   licences             check the licence of every crate in the build
+  notices <crate ...>  print the licences of all that these crates link
   test [step ...]      run all suites, or only the named steps: unit loom docs
   labs [prefix]        run the labs: tests that need root or a prepared machine
   sim <seeds>          run so many seeds of the simulation and 1,000 fresh ones, then the planted bugs
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.first().map(String::as_str) {
         Some("tidy") if rest.is_empty() => tidy(),
         Some("licences") if rest.is_empty() => licences::check(&root()),
+        Some("notices") if !rest.is_empty() => licences::notices::print(&root(), rest),
         Some("test") => run::suite::test(&root(), rest),
         Some("labs") if rest.len() <= 1 => run::labs::labs(&root(), rest.first().map_or("", String::as_str)),
         Some("sim") if rest.len() == 1 => run::sim::sim(&root(), &rest[0]),

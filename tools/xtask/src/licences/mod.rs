@@ -3,6 +3,7 @@
 //! Looks at everything `cargo metadata` resolves for the workspace: normal, build and test
 //! dependencies, on every platform. Works without a network.
 
+pub(crate) mod notices;
 mod spdx;
 
 use std::collections::{BTreeMap, BTreeSet};
