@@ -178,11 +178,11 @@ class Loops(unittest.TestCase):
         before = count()
         for _ in range(5):
             engine, loop = penstock.Engine("loops", yaml="transports: {allow: [local]}\n"), asyncio.new_event_loop()
-            task = loop.create_task(anext(engine.notifications()))  # type: ignore[arg-type]
+            task = loop.create_task(anext(engine.notifications()))
             loop.run_until_complete(asyncio.sleep(0.01))
             loop.close()
             engine.close()
-            task.get_coro().close()  # type: ignore[union-attr]
+            task.get_coro().close()
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.assertLessEqual(count(), before)
 

@@ -81,7 +81,7 @@ class Fields(unittest.TestCase):
             ):
                 for wrong, words in ((-1, "-1 is negative"), (1 << 64, "is too large"), ("1", "not an int but `str`")):
                     with self.assertRaisesRegex(penstock.InvalidArgument, words):
-                        call(wrong)  # type: ignore[arg-type]
+                        call(wrong)
             with self.assertRaisesRegex(penstock.InvalidArgument, "does not fit a pool"):
                 engine.pool(4096, block=8192)
             for wrong in (-1, 1 << 128):
