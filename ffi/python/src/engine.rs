@@ -63,7 +63,21 @@ pub(crate) struct Open {
     closed: Condvar,
     is_closed: AtomicBool,
     /// Memory of Python objects, by the region that it is registered as.
-    kept: Mutex<HashMap<u64, Arc<Memory>>>,
+    kept: Mutex<HashMap<u64, Kept>>,
+}
+
+/// Memory of a Python object, and as what it is registered.
+struct Kept {
+    memory: Arc<Memory>,
+    label: Option<String>,
+    rights: u32,
+}
+
+impl Kept {
+    fn is_same_region(&self, other: &Self) -> bool {
+        let of = |kept: &Self| (kept.memory.address, kept.memory.bytes, kept.rights);
+        of(self) == of(other) && self.label == other.label
+    }
 }
 
 impl Open {
@@ -71,7 +85,7 @@ impl Open {
         self.is_inline
     }
 
-    pub(crate) fn keep(&self, region: u64, memory: Arc<Memory>) {
+    fn keep(&self, region: u64, memory: Kept) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_closed.load(Relaxed) {
             std::mem::forget(memory); // A close came in between, and what it quarantined was told already.
@@ -87,19 +101,20 @@ impl Open {
             first < address.saturating_add(bytes) && address < first.saturating_add(count)
         };
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.values().any(|memory| memory.is_readonly && overlaps(memory))
+        kept.values().any(|kept| kept.memory.is_readonly && overlaps(&kept.memory))
     }
 
-    /// The regions that are kept of this memory: one that was registered more than once has several handles.
-    pub(crate) fn kept_at(&self, address: u64, bytes: u64) -> Vec<u64> {
+    /// The handles of the region that this is one of: the same memory, label and rights that were registered more than once are one. None
+    /// for a region whose memory is not kept.
+    pub(crate) fn handles_of(&self, region: u64) -> Vec<u64> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |memory: &Memory| (memory.address as u64, memory.bytes as u64) == (address, bytes);
-        kept.iter().filter(|(_, memory)| is_it(memory)).map(|(&region, _)| region).collect()
+        let Some(this) = kept.get(&region) else { return Vec::new() };
+        kept.iter().filter(|(_, other)| other.is_same_region(this)).map(|(&region, _)| region).collect()
     }
 
     pub(crate) fn let_go(&self, regions: &[u64]) -> Vec<Arc<Memory>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        regions.iter().filter_map(|region| kept.remove(region)).collect()
+        regions.iter().filter_map(|region| kept.remove(region)).map(|kept| kept.memory).collect()
     }
 
     fn check(&self) -> PyResult<()> {
@@ -157,7 +172,7 @@ impl Open {
         all_open().retain(|open| *open != self.handle);
         self.is_closed.store(true, Relaxed);
         let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
-        let kept: Vec<Arc<Memory>> = kept.into_values().collect();
+        let kept: Vec<Arc<Memory>> = kept.into_values().map(|kept| kept.memory).collect();
         if closed.is_err() || count > room {
             // Whose memory it is that may still be touched is not known.
             std::mem::forget(kept.clone());
@@ -664,7 +679,7 @@ impl Engine {
         log::hand_over(py);
         let handle = made?;
         if let Some(memory) = memory {
-            self.open.keep(handle.number(), memory);
+            self.open.keep(handle.number(), Kept { memory, label: label.clone(), rights });
         }
         Region::new(&self.open, handle, label)
     }

@@ -137,7 +137,7 @@ impl Region {
     fn deregister(&self, py: Python<'_>, timeout: f64) -> PyResult<Option<Quarantine>> {
         let (region, timeout) = (self.handle(), milliseconds(timeout)?);
         // Those of now: what is registered meanwhile is another region, or this one stands.
-        let all = self.open.kept_at(self.info.base, self.info.bytes);
+        let all = self.open.handles_of(region);
         let (held, status) = aside(py, &self.open, timeout, move || {
             // SAFETY: the place of a handle.
             Handle::with_status(|library, place| unsafe { (library.penstock_deregister)(region, timeout, place) })

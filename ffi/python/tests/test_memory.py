@@ -112,8 +112,15 @@ class Buffers(WithEngine):
             memory.extend(b"x")
         self.assertIsNone(second.deregister())
         memory.extend(b"x")
-        held = self.engine.register(memory, "found")
-        self.assertIsNone(self.engine.region_at(held.address).deregister())
+
+    def test_it_is_kept_by_each_region_that_it_is(self) -> None:
+        memory = bytearray(4096)
+        regions = [self.engine.register(memory, label) for label in ("one", "other")]
+        regions.append(self.engine.register(memory, "one", rights="r"))
+        for region in regions:
+            with self.assertRaises(BufferError):
+                memory.extend(b"x")
+            self.assertIsNone(region.deregister())
         memory.extend(b"x")
 
     def test_references_are_given_back(self) -> None:

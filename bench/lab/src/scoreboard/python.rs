@@ -28,7 +28,7 @@ const RUST: Goal = Goal::RatioAtMost(1.05);
 /// Microseconds over the same from Rust.
 const PAGE_OVER: Goal = Goal::OverAtMost(3.0);
 
-/// What takes turns.
+/// From where the page is moved: each has its turn in every round.
 #[derive(Debug, Clone, Copy)]
 enum Turn {
     Rust,
