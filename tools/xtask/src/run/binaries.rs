@@ -83,9 +83,13 @@ pub(crate) fn cargo(root: &Path) -> Command {
     command
 }
 
-/// Runs `cargo test <arguments> --no-run` and gives the programs it built, or what the compiler said.
+/// Says to tests that the libraries for C and Python are built: in one build with all else, since a build of them alone
+/// would choose other features of what they stand on, and compile it all a second time.
+pub(super) const LIBRARIES_ARE_BUILT: &str = "PENSTOCK_LIBRARIES_ARE_BUILT";
+
+/// Builds tests and libraries and gives the test programs, or what the compiler said.
 pub(crate) fn build(command: &mut Command, arguments: &[&str]) -> Result<Vec<Binary>, String> {
-    command.args(["test", "--quiet"]).args(arguments).args(["--no-run", "--message-format=json-render-diagnostics"]);
+    command.args(["build", "--quiet", "--lib", "--tests", "--message-format=json-render-diagnostics"]).args(arguments);
     let (mut binaries, mut said) = (Vec::new(), Vec::new());
     let ended = process::run(command, BUILD_LIMIT, |line| match serde_json::from_str(line) {
         Ok(message) => binaries.extend(of_message(&message)),
@@ -112,6 +116,7 @@ pub(crate) fn run(binary: &Binary, notes: &Path, environment: &[(&str, &str)]) -
     std::fs::write(notes, "").map_err(|error| format!("cannot write {}: {error}", notes.display()))?;
     let mut command = Command::new(&binary.executable);
     command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder).env("PENSTOCK_SKIPS", notes);
+    command.env(LIBRARIES_ARE_BUILT, "1");
     command.envs(environment.iter().copied());
     let started = Instant::now();
     let mut output = Vec::new();

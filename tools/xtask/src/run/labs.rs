@@ -48,8 +48,7 @@ pub(crate) fn labs(root: &Path, prefix: &str) -> Result<bool, String> {
     packages::provide();
     let homes = homes_of(prefix);
     let packages = homes.iter().flat_map(|home| home.runs.iter().copied().chain([home.package]));
-    let mut arguments: Vec<&str> = packages.flat_map(|package| ["-p", package]).collect();
-    arguments.push("--tests");
+    let arguments: Vec<&str> = packages.flat_map(|package| ["-p", package]).collect();
     let programs = binaries::build(&mut binaries::cargo(root), &arguments)?;
     let notes = notes_file(root)?;
     let list = Listed::write(&notes.with_extension("programs"), &programs)?;

@@ -101,7 +101,7 @@ fn loom(root: &Path) -> Result<Outcome, String> {
         return Err("no crate depends on loom, so there is nothing to model".into());
     }
     let quick = LOOM_PROFILE.iter().flat_map(|setting| ["--config", setting]).collect::<Vec<_>>();
-    let arguments = [&["--release", "--lib", "--tests"], quick.as_slice(), packages.as_slice()].concat();
+    let arguments = [&["--release"], quick.as_slice(), packages.as_slice()].concat();
     let folder = target_folder(&metadata)?.join("loom");
     let mut cargo = binaries::cargo(root);
     cargo.env("CARGO_TARGET_DIR", folder).env("RUSTFLAGS", "--cfg loom");
