@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::io::Read;
 use std::path::Path;
 
 use super::networks::{Network, is_mapped};
@@ -200,9 +201,15 @@ fn numbered(folder: &Path) -> Vec<u32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// A file of one line. Nothing if it is not there or its driver does not answer, as for an unused place of a table.
+/// More than any line of a device has.
+const LINE: usize = 256;
+
+/// A file of one line. Nothing if it is not there or its driver does not answer, as for an unused place of a table. A port has
+/// hundreds of them, so one is opened, read once and closed.
 fn line(file: &Path) -> Option<String> {
-    fs::read_to_string(file).ok().map(|text| text.trim_end().to_owned())
+    let mut bytes = [0; LINE];
+    let len = fs::File::open(file).and_then(|mut file| file.read(&mut bytes)).ok()?;
+    Some(std::str::from_utf8(&bytes[..len]).ok()?.trim_end().to_owned())
 }
 
 /// An address as people write it.
