@@ -47,12 +47,16 @@ fn mix(mut word: u64) -> u64 {
 
 /// `len` bytes of the endless pattern of this seed, from `offset` on.
 pub fn bytes(seed: u64, offset: u64, len: usize) -> Vec<u8> {
-    let word = |index: u64| mix(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mix(index)).to_le_bytes();
-    let first = offset / 8;
-    let last = (offset + len as u64).div_ceil(8);
-    let whole: Vec<u8> = (first..last).flat_map(word).collect();
-    let skip = (offset % 8) as usize;
-    whole[skip..skip + len].to_vec()
+    let key = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let (first, skip) = (offset / 8, (offset % 8) as usize);
+    // Tests fill megabytes, and are built with little optimisation: a plain loop over words.
+    let mut whole = vec![0; (skip + len).next_multiple_of(8)];
+    for (word, index) in whole.as_chunks_mut::<8>().0.iter_mut().zip(first..) {
+        *word = mix(key ^ mix(index)).to_le_bytes();
+    }
+    whole.truncate(skip + len);
+    whole.drain(..skip);
+    whole
 }
 
 /// Fills a window with the pattern of this seed.
@@ -75,11 +79,18 @@ pub fn read(window: &Window) -> Vec<u8> {
 /// One digest for each page of some bytes.
 pub fn digests(bytes: &[u8]) -> Vec<u64> {
     let of_page = |page: &[u8]| {
-        page.chunks(8).fold(page.len() as u64, |sum, chunk| {
+        let mut sum = page.len() as u64;
+        let mut add = |word| sum = (sum ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        let (words, rest) = page.as_chunks();
+        for &word in words {
+            add(word);
+        }
+        if !rest.is_empty() {
             let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            (sum ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-        })
+            word[..rest.len()].copy_from_slice(rest);
+            add(word);
+        }
+        sum
     };
     bytes.chunks(PAGE).map(of_page).collect()
 }

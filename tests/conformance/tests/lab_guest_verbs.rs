@@ -9,7 +9,6 @@ const fn workers(count: usize, rails: u8) -> Setting {
     Setting::adaptive(TransportName::Verbs, count, THERE).wired(rails)
 }
 
-suite!(one_rail: workers(1, 1));
 suite!(two_rails_two_workers_caller_memory: workers(2, 2).with(Memory::Caller));
 suite!(inline: Setting::inline(TransportName::Verbs, THERE).wired(1));
 

@@ -38,7 +38,7 @@ fn refused(lab: &Lab) -> Outcome {
     inside(lab, "refused::", Duration::from_secs(300))
 }
 
-/// Two hundred deaths are among them.
+/// More than a hundred deaths are among them.
 fn killed(lab: &Lab) -> Outcome {
     inside(lab, "killed::", Duration::from_secs(900))
 }
