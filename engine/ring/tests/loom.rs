@@ -255,8 +255,8 @@ fn gate_nothing_lands_after_quiescence() {
             });
             writer.withdraw(&[withdrawal(1)]);
             let seen = view.observe();
-            if let Observation::Busy { party, .. } = seen {
-                assert_eq!(party, 7);
+            if let Observation::Busy { peer_index, .. } = seen {
+                assert_eq!(peer_index, 7);
             }
             while !view.has_moved_since(seen) {
                 thread::yield_now();

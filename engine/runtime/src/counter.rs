@@ -1,4 +1,4 @@
-//! Arrival counters: cells in this engine's mail that peers count up.
+//! Arrival counters: cells in this engine's mailbox that peers count up.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use penstock_core::limits::COUNTERS_MAX;
 use penstock_core::{Cause, Env};
 use penstock_ring::CounterCell;
 use penstock_session::CounterNews;
-use penstock_transport::host::MailView;
+use penstock_transport::host::MailboxView;
 use rustix::thread::futex;
 
 use crate::hub::Hub;
@@ -17,7 +17,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// The counters of one engine.
 pub(crate) struct CounterBook {
-    mail: MailView,
+    mailbox: MailboxView,
     state: Mutex<State>,
 }
 
@@ -33,8 +33,8 @@ struct State {
 }
 
 impl CounterBook {
-    pub(crate) fn new(mail: MailView) -> Self {
-        Self { mail, state: Mutex::default() }
+    pub(crate) fn new(mailbox: MailboxView) -> Self {
+        Self { mailbox, state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -42,7 +42,7 @@ impl CounterBook {
     }
 
     fn cell(&self, index: u32) -> &CounterCell {
-        self.mail.counter(index).expect("the book only gives out indices of its table")
+        self.mailbox.counter(index).expect("the book only gives out indices of its table")
     }
 
     fn open(&self, label: &str, region: u32) -> Option<(u32, u32)> {
@@ -144,7 +144,7 @@ impl<E: Env> Counter<E> {
             }
             cell.add_waiter();
             if cell.value() < count {
-                // Bounded: a peer that scribbles over the mail may silence the wake-up.
+                // Bounded: a peer that scribbles over the mailbox may silence the wake-up.
                 let timeout = futex::Timespec::try_from(left.min(SLEEP_MAX)).ok();
                 // Not private: another process wakes us. Returns at once if a tick came in between.
                 let _ = futex::wait(cell.futex_word(), futex::Flags::empty(), ticks, timeout.as_ref());
@@ -166,7 +166,7 @@ impl<E: Env> Counter<E> {
 impl<E: Env> Drop for Counter<E> {
     fn drop(&mut self) {
         if self.hub.shared.is_inherited() {
-            return; // The mail is the parent's as well, and its counter goes on.
+            return; // The mailbox is the parent's as well, and its counter goes on.
         }
         self.hub.shared.counters.close(self.index);
     }

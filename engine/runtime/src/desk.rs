@@ -228,7 +228,7 @@ pub(crate) fn has_tag(id: NoteId, tag: u64) -> bool {
 
 /// A peer as the desk knows it.
 pub(crate) fn key_of(peer: &PeerState) -> PeerKey {
-    PeerKey { party: peer.party, epoch: peer.epoch }
+    PeerKey { peer_index: peer.peer_index, epoch: peer.epoch }
 }
 
 impl<E: Env> Shared<E> {

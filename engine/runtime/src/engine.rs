@@ -15,7 +15,7 @@ use penstock_memory::{HostMemory, PoolSpec, Registry};
 use penstock_ring::mpsc;
 use penstock_session::Card;
 use penstock_session::card::ADDRESSES_MAX;
-use penstock_transport::host::Commons;
+use penstock_transport::host::EngineSegments;
 use penstock_transport::{Driver, Reach, Transport};
 
 use crate::control::{Control, Wanted};
@@ -80,7 +80,7 @@ impl<E: Env> Engine<E> {
     #[doc(hidden)]
     pub fn start_making<M>(env: E, config: Config, make: M) -> Result<Self, StartError>
     where
-        M: FnOnce(&Arc<Commons>, &Arc<Registry>) -> std::io::Result<Vec<Arc<dyn Transport>>>,
+        M: FnOnce(&Arc<EngineSegments>, &Arc<Registry>) -> std::io::Result<Vec<Arc<dyn Transport>>>,
     {
         config.validate()?;
         if config.session.secret.is_some() {
@@ -93,11 +93,11 @@ impl<E: Env> Engine<E> {
         let folder = config.engine.directory_or(runtime_dir.as_deref(), env.credentials().uid);
         let address = Address::Unix(folder.join(format!("{name}.sock")));
         let workers = if config.workers.progress.is_threaded() { config.workers.count } else { 1 };
-        let commons = Commons::create(workers)?;
+        let segments = EngineSegments::create(workers)?;
         let registry = Arc::new(Registry::new());
         let system = |what| move |source| StartError::System { what, source };
-        let own = make(&commons, &registry).map_err(system("a transport of the caller's own"))?;
-        let Opened { transports, reports } = transports::open(&config, &commons, &registry, own)?;
+        let own = make(&segments, &registry).map_err(system("a transport of the caller's own"))?;
+        let Opened { transports, reports } = transports::open(&config, &segments, &registry, own)?;
         let listening = env.listen(&address);
         let path = address.to_string();
         let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
@@ -112,7 +112,7 @@ impl<E: Env> Engine<E> {
         let (name_text, host) = (name.to_string(), env.host());
         let card = Card { name: name_text, epoch: epoch.0, host, socket: path, addresses: named(&config, &bound) };
         let drivers = drivers(&transports, workers).map_err(system("a transport's way to the kernel"))?;
-        let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &commons, worker)).unzip();
+        let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &segments, worker)).unzip();
         let process = env.process();
         let waker = reactor.waker();
         let parts = SharedParts {
@@ -124,7 +124,7 @@ impl<E: Env> Engine<E> {
             bound,
             process,
             registry,
-            commons,
+            segments,
             transports,
             reports,
             ports,
@@ -152,7 +152,7 @@ impl<E: Env> Engine<E> {
         listeners: Vec<E::Listener>,
         workers: Vec<Worker<E>>,
     ) -> std::io::Result<Self> {
-        for bell in shared.commons.bells() {
+        for bell in shared.segments.bells() {
             reactor.watch_bell(bell.as_fd())?;
         }
         for driver in workers.iter().flat_map(|worker| &worker.drivers) {
@@ -361,7 +361,7 @@ impl<E: Env> Engine<E> {
         let shared = &self.hub.shared;
         shared.inbox.take(taken, most, |starved| {
             for port in &shared.ports {
-                port.call(crate::shared::WorkerCall::Look { party: starved.party });
+                port.call(crate::shared::WorkerCall::Look { peer_index: starved.peer_index });
             }
         })
     }
@@ -398,7 +398,7 @@ impl<E: Env> Engine<E> {
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         match &self.descriptor {
             Some(descriptor) => descriptor.as_fd(),
-            None => self.hub.shared.commons.bells()[0].as_fd(),
+            None => self.hub.shared.segments.bells()[0].as_fd(),
         }
     }
 
@@ -407,14 +407,14 @@ impl<E: Env> Engine<E> {
     pub fn arm(&self) -> Result<Armed, Cause> {
         let shared = &self.hub.shared;
         shared.check_usable()?;
-        let bell = &shared.commons.bells()[0];
+        let bell = &shared.segments.bells()[0];
         // The bell may still sound from the last sleep.
         let _ = rustix::io::read(bell, &mut [0u8; 8]);
-        let sleeper = shared.commons.sleeper(0);
+        let sleeper = shared.segments.sleeper(0);
         sleeper.prepare();
         let worker_is_idle = self.hub.with_inline(|inline| {
             // Its bell wakes the same descriptor and may still sound as well.
-            let _ = rustix::io::read(&shared.commons.bells()[1], &mut [0u8; 8]);
+            let _ = rustix::io::read(&shared.segments.bells()[1], &mut [0u8; 8]);
             inline.worker.sleeper.prepare();
             let worked = inline.worker.turn();
             let may_sleep = inline.worker.drivers.iter_mut().all(|driver| driver.prepare_to_sleep());
@@ -446,7 +446,7 @@ impl<E: Env> Engine<E> {
         sum
     }
 
-    /// Memory of this engine that a stopped or unreachable party might still touch.
+    /// Memory of this engine that a stopped or unreachable peer might still touch.
     pub fn quarantined(&self) -> Vec<Quarantined> {
         if self.hub.shared.is_inherited() {
             return Vec::new();
@@ -581,12 +581,16 @@ fn drivers(transports: &[Arc<dyn Transport>], workers: usize) -> std::io::Result
     (0..workers).map(of).collect()
 }
 
-fn port(config: &Config, commons: &Arc<Commons>, worker: usize) -> (Port, mpsc::Receiver<crate::worker::Command>) {
+fn port(
+    config: &Config,
+    segments: &Arc<EngineSegments>,
+    worker: usize,
+) -> (Port, mpsc::Receiver<crate::worker::Command>) {
     let (commands, queue) = mpsc::channel(config.transfers.queue);
     let port = Port {
         commands,
         calls: crossbeam_queue::SegQueue::new(),
-        bell: commons.ringer(1 + worker),
+        bell: segments.ringer(1 + worker),
         statistics: WorkerStatistics::default(),
     };
     (port, queue)

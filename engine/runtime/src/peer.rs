@@ -245,7 +245,7 @@ impl<E: Env> Peer<E> {
         self.hub.shared.refuse_inherited().ok()?;
         let counter = self.state.counter(label)?;
         // Closed since it was announced?
-        self.state.sight.counter_stands(counter).then_some(RemoteCounter { counter, owner: self.state.epoch })
+        self.state.peer_view.counter_stands(counter).then_some(RemoteCounter { counter, owner: self.state.epoch })
     }
 
     /// As [`Peer::counter`], waiting for the announcement.
@@ -409,7 +409,7 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
     let worker = &mut inline.worker;
     let joined = joined(&mut worker.lanes, &plan.peer)?;
     if let Some(counter) = how.counter {
-        joined.lane.foresee(counter.counter);
+        joined.lane.prefetch(counter.counter);
     }
     let bytes = match plan.flat_batch() {
         Some(batch) => match joined.lane.post(&batch) {
@@ -418,7 +418,7 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
         },
         None => {
             let mut expected = plan.revisions();
-            let here = worker.shared.commons.posts.view();
+            let here = worker.shared.segments.owner_state.view();
             let (lane, spans, at) = (joined.lane.as_mut(), &mut worker.spans, At::start_of(0));
             let (bytes, _, stop) = move_units(plan, (at, 1), lane, here, &mut expected, spans, &mut Grounded);
             if stop.is_some() {

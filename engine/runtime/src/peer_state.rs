@@ -16,7 +16,7 @@ use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
 use penstock_transport::host::{WHOLE_REGION, is_renewal};
 use penstock_transport::lane::CounterRef;
-use penstock_transport::{Caps, ImportError, Registrar, RemoteMemory, RemoteRegion, Sight, Way};
+use penstock_transport::{Caps, ImportError, PeerView, Registrar, RemoteMemory, RemoteRegion, Way};
 
 use crate::error::{ConnectError, RegionError};
 
@@ -25,18 +25,18 @@ pub(crate) struct PeerState {
     pub(crate) name: EngineName,
     pub(crate) epoch: Epoch,
     /// Its place in our table of peers.
-    pub(crate) party: u32,
+    pub(crate) peer_index: u32,
     /// Our place in its table of peers.
-    pub(crate) their_party: u32,
+    pub(crate) index_at_peer: u32,
     pub(crate) transport: &'static str,
     pub(crate) caps: Caps,
     pub(crate) path: String,
     pub(crate) rails: Vec<String>,
-    pub(crate) sight: Sight,
+    pub(crate) peer_view: PeerView,
     pub(crate) registrar: Arc<dyn Registrar>,
     /// Whether the process behind it still lives.
     pub(crate) process: Arc<ProcessWatch>,
-    /// What its posts said about departures from our place when the session began.
+    /// What its owner state said about departures from our place when the session began.
     departures: u64,
     /// Whether we called it, so that our offer was the last word of the greeting.
     we_called: bool,
@@ -70,13 +70,13 @@ pub(crate) struct PeerState {
 pub(crate) struct PeerParts {
     pub(crate) name: EngineName,
     pub(crate) epoch: Epoch,
-    pub(crate) party: u32,
-    pub(crate) their_party: u32,
+    pub(crate) peer_index: u32,
+    pub(crate) index_at_peer: u32,
     pub(crate) transport: &'static str,
     pub(crate) caps: Caps,
     pub(crate) path: String,
     pub(crate) rails: Vec<String>,
-    pub(crate) sight: Sight,
+    pub(crate) peer_view: PeerView,
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) process: Arc<ProcessWatch>,
     pub(crate) we_called: bool,
@@ -156,20 +156,20 @@ impl PeerState {
         Self {
             name: parts.name,
             epoch: parts.epoch,
-            party: parts.party,
-            their_party: parts.their_party,
+            peer_index: parts.peer_index,
+            index_at_peer: parts.index_at_peer,
             transport: parts.transport,
             caps: parts.caps,
             path: parts.path,
             rails: parts.rails,
             registrar: parts.registrar,
             process: parts.process,
-            departures: parts.sight.departures(parts.their_party),
+            departures: parts.peer_view.departures(parts.index_at_peer),
             we_called: parts.we_called,
             refused: OnceLock::new(),
             tag: OnceLock::new(),
             inbox_credits: Credits::new(parts.inbox_credits),
-            sight: parts.sight,
+            peer_view: parts.peer_view,
             ended: AtomicU8::new(0),
             loss: OnceLock::new(),
             left: AtomicBool::new(false),
@@ -250,16 +250,18 @@ impl PeerState {
     }
 
     /// Whether it is proven that nothing of the peer can touch this engine's memory any more, though
-    /// it left without a word: its own posts say that its workers have left this session, or its process
+    /// it left without a word: its own state says that its workers have left this session, or its process
     /// is dead. A quiet hazard alone is no proof: a stopped peer may be about to raise it.
     ///
     /// Cards reach this engine's memory over what its own lanes hold: that ends with the lanes, whatever the peer does.
     pub(crate) fn is_gone(&self) -> bool {
-        match &self.sight {
-            Sight::Shared(_) => self.sight.departures(self.their_party) != self.departures || self.process.is_dead(),
+        match &self.peer_view {
+            PeerView::Shared(_) => {
+                self.peer_view.departures(self.index_at_peer) != self.departures || self.process.is_dead()
+            }
             // Who cannot write by itself is gone with the lanes that read its words.
-            Sight::Told(_) => true,
-            Sight::Fenced(..) => self.left.load(Ordering::Acquire), // SYNC left: pairs with was_left()
+            PeerView::Told(_) => true,
+            PeerView::Fenced(..) => self.left.load(Ordering::Acquire), // SYNC left: pairs with was_left()
         }
     }
 
@@ -268,17 +270,18 @@ impl PeerState {
     pub(crate) fn is_over(&self) -> bool {
         // Nobody says when a process that cannot be seen is dead. Of one whose thread has died, or that nobody can tell of, all that is known
         // is who is in a copy, and for that there are witnesses of their own.
-        let is_out_of_sight = || matches!(*self.process, ProcessWatch::Unseen(_)) && self.sight.life() != Life::Lives;
+        let is_out_of_sight =
+            || matches!(*self.process, ProcessWatch::Unseen(_)) && self.peer_view.life() != Life::Lives;
         // SYNC left: pairs with was_left()
         self.left.load(Ordering::Acquire) && (self.is_gone() || is_out_of_sight())
     }
 
     /// Whether it is proven that nothing that was given up here can touch the peer's memory any more.
     pub(crate) fn has_let_go(&self) -> bool {
-        match &self.sight {
-            Sight::Shared(_) => self.is_gone(),
+        match &self.peer_view {
+            PeerView::Shared(_) => self.is_gone(),
             // What was sent may still be on its way, or wait for the peer's own workers, until the other end is gone.
-            Sight::Told(_) | Sight::Fenced(..) => self.let_go.load(Ordering::Acquire), // SYNC let-go: pairs with said_goodbye()
+            PeerView::Told(_) | PeerView::Fenced(..) => self.let_go.load(Ordering::Acquire), // SYNC let-go: pairs with said_goodbye()
         }
     }
 
@@ -290,7 +293,7 @@ impl PeerState {
 
     /// Its session is over without a goodbye.
     pub(crate) fn was_lost(&self) {
-        if !matches!(self.sight, Sight::Shared(_)) {
+        if !matches!(self.peer_view, PeerView::Shared(_)) {
             self.lost.store(true, Ordering::Release); // SYNC lost: pairs with is_lost()
         }
     }
@@ -307,13 +310,13 @@ impl PeerState {
 
     /// Whether it can die while this process lives, and be seen to.
     pub(crate) fn can_die_alone(&self) -> bool {
-        !self.process.is_ourselves() && self.sight.life() != Life::Unknown
+        !self.process.is_ourselves() && self.peer_view.life() != Life::Unknown
     }
 
     /// Whether the kernel says that the thread that stood for it has died. Its session is over then; its
     /// memory is not proven quiet.
     pub(crate) fn is_marked_dead(&self) -> bool {
-        self.sight.life() == Life::Died
+        self.peer_view.life() == Life::Died
     }
 
     /// Takes new regions, each with its descriptors. Answers whether they are not too many.
@@ -330,7 +333,7 @@ impl PeerState {
             book.learn(Arc::new(entry));
         }
         book.revision = book.revision.max(revision);
-        self.sight.hear(revision);
+        self.peer_view.hear(revision);
         book.introduced = true;
         self.news.notify_all();
         true
@@ -345,7 +348,7 @@ impl PeerState {
             }
         }
         book.revision = book.revision.max(revision);
-        self.sight.hear(revision);
+        self.peer_view.hear(revision);
     }
 
     /// Takes new counters. Answers whether they are not too many, and well named.
@@ -482,12 +485,12 @@ impl PeerState {
             }
             _ => return Err(gone()),
         }
-        let is_untouched = || self.sight.is_untouched_since(entry.news.id, book.revision);
-        if self.sight.deregistered() <= book.revision || is_untouched() {
+        let is_untouched = || self.peer_view.is_untouched_since(entry.news.id, book.revision);
+        if self.peer_view.deregistered() <= book.revision || is_untouched() {
             return Ok(());
         }
         // Something of it was withdrawn that the announcements do not reflect yet: is it all of it?
-        let Ok(since) = self.sight.withdrawals_since(book.revision) else {
+        let Ok(since) = self.peer_view.withdrawals_since(book.revision) else {
             return Err(RegionError::NewsUnderWay { peer: self.name.clone() });
         };
         let of_this = |withdrawal: &&Withdrawal| {

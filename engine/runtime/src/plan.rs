@@ -13,7 +13,7 @@ use penstock_memory::fork::Maker;
 use penstock_memory::{Blocks, Region, Window};
 use penstock_ring::Withdrawal;
 use penstock_ring::gate::Withdrawals;
-use penstock_transport::host::{PostsView, is_renewal, withdrawn_bytes};
+use penstock_transport::host::{OwnerStateView, is_renewal, withdrawn_bytes};
 use penstock_transport::{Batch, RemoteMemory, Revisions};
 
 use crate::error::{PlanError, RegionError};
@@ -123,12 +123,12 @@ impl PlanInner {
     /// moved meanwhile lies in the old ones. Only a copy that was frozen can find that.
     #[inline]
     pub(crate) fn check_renewed(&self, expected: Revisions) -> Result<(), Cause> {
-        if self.peer.sight.revision() == expected.there { Ok(()) } else { self.look_for_renewals(expected) }
+        if self.peer.peer_view.revision() == expected.there { Ok(()) } else { self.look_for_renewals(expected) }
     }
 
     #[cold]
     fn look_for_renewals(&self, expected: Revisions) -> Result<(), Cause> {
-        let Ok(theirs) = self.peer.sight.withdrawals_since(expected.there) else {
+        let Ok(theirs) = self.peer.peer_view.withdrawals_since(expected.there) else {
             return self.remote_regions_untouched(expected.there);
         };
         match theirs.list.iter().any(|gone| is_renewal(gone) && self.is_remote(gone)) {
@@ -139,7 +139,7 @@ impl PlanInner {
 
     /// Whether nothing of this engine's regions was withdrawn since: asked where the log does not reach back to the plan.
     #[cold]
-    fn local_regions_untouched(&self, here: &PostsView, since: u64) -> Result<(), Cause> {
+    fn local_regions_untouched(&self, here: &OwnerStateView, since: u64) -> Result<(), Cause> {
         let mut sections = self.shape.sections().iter().zip(&self.regions);
         let touched = sections.find(|(section, _)| !here.is_untouched_since(section.local().region.0, since));
         match touched {
@@ -154,7 +154,8 @@ impl PlanInner {
     /// The same of the peer's.
     #[cold]
     fn remote_regions_untouched(&self, since: u64) -> Result<(), Cause> {
-        let touched = self.regions.iter().find(|(_, entry)| !self.peer.sight.is_untouched_since(entry.news.id, since));
+        let touched =
+            self.regions.iter().find(|(_, entry)| !self.peer.peer_view.is_untouched_since(entry.news.id, since));
         let Some((_, entry)) = touched else { return Ok(()) };
         Err(match self.peer.check_standing(entry) {
             Err(RegionError::Renewed { .. }) => Cause::MemoryRenewed,
@@ -265,8 +266,8 @@ impl<'a> PlanBuilder<'a> {
     ) -> Self {
         // The revisions are read before anything is checked: what is withdrawn from here on is
         // noticed when the plan is first moved.
-        let here = shared.commons.posts.view().revision();
-        let there = peer.sight.revision();
+        let here = shared.segments.owner_state.view().revision();
+        let there = peer.peer_view.revision();
         let news = &entry.news;
         let generation = local.generation();
         let near = Reach::local(local.id(), generation, local.bytes());
@@ -433,15 +434,19 @@ fn flatten(shape: &Shape) -> Box<[Span]> {
 
 /// Whether memory withdrawn since `expected` concerns the plan: the cause to end with, or the
 /// revisions up to which it does not.
-pub(crate) fn check_withdrawn(plan: &PlanInner, here: &PostsView, expected: Revisions) -> Result<Revisions, Cause> {
-    let sight = &plan.peer.sight;
+pub(crate) fn check_withdrawn(
+    plan: &PlanInner,
+    here: &OwnerStateView,
+    expected: Revisions,
+) -> Result<Revisions, Cause> {
+    let peer_view = &plan.peer.peer_view;
     // Read first: what is withdrawn from here on is looked at once more.
-    let now = Revisions { here: here.revision(), there: sight.revision() };
+    let now = Revisions { here: here.revision(), there: peer_view.revision() };
     let nothing = |revision| Withdrawals { revision, list: Vec::new() };
     let ours = here
         .withdrawals_since(expected.here)
         .or_else(|_| plan.local_regions_untouched(here, expected.here).map(|()| nothing(now.here)))?;
-    let theirs = sight
+    let theirs = peer_view
         .withdrawals_since(expected.there)
         .or_else(|_| plan.remote_regions_untouched(expected.there).map(|()| nothing(now.there)))?;
     let is_local = |gone: &Withdrawal| {

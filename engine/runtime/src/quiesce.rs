@@ -22,7 +22,7 @@ use penstock_core::{EngineName, Env, Moment, RegionId, Rights};
 use penstock_memory::fork::Maker;
 use penstock_memory::{Blocks, OldPages, Region};
 use penstock_ring::Withdrawal;
-use penstock_transport::host::{Busy, Commons};
+use penstock_transport::host::{Busy, EngineSegments};
 
 use crate::desk::Word;
 use crate::hub::Hub;
@@ -39,7 +39,7 @@ const LOOKS_MAX: Duration = Duration::from_millis(100);
 pub enum Hold {
     /// Nothing can.
     Quiesced,
-    /// A stopped or unreachable party might.
+    /// A stopped or unreachable peer might.
     Quarantined(Quarantined),
     /// Only for a deregistration: the region was registered more than once and stands until the
     /// other registrations, so many, have ended too. Peers may still use it.
@@ -132,7 +132,7 @@ pub(crate) enum RemoteEnd {
 /// Somebody who was seen in the middle of a copy and has not moved since.
 pub(crate) enum Witness {
     /// A worker of this engine, by its hazard.
-    Worker { ours: Arc<Commons>, busy: Busy },
+    Worker { ours: Arc<EngineSegments>, busy: Busy },
     /// A peer's worker, by its hazard.
     Peer { peer: Arc<PeerState>, busy: Busy },
     /// The cards of a session, this engine's own and the peer's, until they are done with what began before this
@@ -153,10 +153,10 @@ pub(crate) enum Witness {
 impl Witness {
     pub(crate) fn has_settled(&self) -> bool {
         match self {
-            Self::Worker { ours, busy } => ours.posts.view().has_settled(busy),
-            Self::Peer { peer, busy } => peer.sight.has_settled(busy) || peer.is_gone(),
+            Self::Worker { ours, busy } => ours.owner_state.view().has_settled(busy),
+            Self::Peer { peer, busy } => peer.peer_view.has_settled(busy) || peer.is_gone(),
             Self::Cards { peer, revision } => {
-                peer.is_gone() || peer.sight.fence().is_none_or(|fence| fence.has_passed(*revision))
+                peer.is_gone() || peer.peer_view.fence().is_none_or(|fence| fence.has_passed(*revision))
             }
             Self::Hands(are_empty) => are_empty(),
             Self::Owner { end, .. } => end().is_some(),
@@ -171,7 +171,7 @@ impl Witness {
     /// Whoever can be cut off is.
     pub(crate) fn force(&self) {
         if let Self::Cards { peer, revision } = self
-            && let Some(fence) = peer.sight.fence()
+            && let Some(fence) = peer.peer_view.fence()
         {
             fence.force(*revision);
         }
@@ -468,7 +468,7 @@ impl<E: Env> Hub<E> {
     pub(crate) fn withdraw(&self, region: RegionId, generation: u32, extents: &[(u64, u64)]) {
         let withdrawal = |(offset, len)| Withdrawal { region: region.0, generation, offset, len };
         let list: Vec<Withdrawal> = coalesce(extents).into_iter().map(withdrawal).collect();
-        self.shared.commons.posts.withdraw(&list);
+        self.shared.segments.owner_state.withdraw(&list);
         self.shared.tell_of_withdrawal();
     }
 
@@ -519,7 +519,7 @@ impl<E: Env> Hub<E> {
         let shared = &self.shared;
         let regions: Vec<Arc<Region>> = shared.registry.iter().collect();
         for region in &regions {
-            shared.commons.posts.withdraw_region(region.id().0, region.generation().0);
+            shared.segments.owner_state.withdraw_region(region.id().0, region.generation().0);
         }
         let mut witnesses = self.witnesses();
         if self.wait_for_witnesses(&mut witnesses, until.since(shared.env.now())) {
@@ -556,19 +556,19 @@ impl<E: Env> Hub<E> {
     /// Everyone who is copying into or out of this engine's memory at this moment. What they copy may be older than any
     /// withdrawal made before this was asked.
     pub(crate) fn witnesses(&self) -> Vec<Witness> {
-        let ours = &self.shared.commons;
-        let revision = ours.posts.view().revision();
+        let ours = &self.shared.segments;
+        let revision = ours.owner_state.view().revision();
         let mut busy = Vec::new();
         // Every place that was ever taken: a starved worker may still copy for a peer that is gone.
-        for party in 0..self.shared.peers.places() {
-            ours.posts.view().observe(party, &mut busy);
+        for peer_index in 0..self.shared.peers.places() {
+            ours.owner_state.view().observe(peer_index, &mut busy);
         }
         let mut witnesses: Vec<Witness> =
             busy.drain(..).map(|busy| Witness::Worker { ours: Arc::clone(ours), busy }).collect();
         for peer in self.shared.peers.possible_writers() {
-            peer.sight.observe(peer.their_party, &mut busy);
+            peer.peer_view.observe(peer.index_at_peer, &mut busy);
             witnesses.extend(busy.drain(..).map(|busy| Witness::Peer { peer: Arc::clone(&peer), busy }));
-            if peer.sight.fence().is_some() {
+            if peer.peer_view.fence().is_some() {
                 witnesses.push(Witness::Cards { peer, revision });
             }
         }
@@ -580,16 +580,17 @@ impl<E: Env> Shared<E> {
     /// Who may be copying between this engine's memory and this peer's at this moment.
     pub(crate) fn witnesses_of(&self, peer: &Arc<PeerState>) -> Vec<Witness> {
         let mut busy = Vec::new();
-        self.commons.posts.view().observe(peer.party, &mut busy);
-        let ours = |busy| Witness::Worker { ours: Arc::clone(&self.commons), busy };
+        self.segments.owner_state.view().observe(peer.peer_index, &mut busy);
+        let ours = |busy| Witness::Worker { ours: Arc::clone(&self.segments), busy };
         let mut witnesses: Vec<Witness> = busy.drain(..).map(ours).collect();
-        peer.sight.observe(peer.their_party, &mut busy);
+        peer.peer_view.observe(peer.index_at_peer, &mut busy);
         witnesses.extend(busy.drain(..).map(|busy| Witness::Peer { peer: Arc::clone(peer), busy }));
-        if peer.sight.fence().is_some() {
+        if peer.peer_view.fence().is_some() {
             // Cards answer for what is older than a withdrawal: here is one that concerns nothing.
-            self.commons.posts.withdraw(&[Withdrawal { region: u32::MAX, generation: 0, offset: 0, len: 0 }]);
+            self.segments.owner_state.withdraw(&[Withdrawal { region: u32::MAX, generation: 0, offset: 0, len: 0 }]);
             self.tell_of_withdrawal();
-            witnesses.push(Witness::Cards { peer: Arc::clone(peer), revision: self.commons.posts.view().revision() });
+            witnesses
+                .push(Witness::Cards { peer: Arc::clone(peer), revision: self.segments.owner_state.view().revision() });
         }
         witnesses
     }

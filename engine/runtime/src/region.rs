@@ -131,7 +131,7 @@ impl<E: Env> LocalRegion<E> {
                 Err(_) => return Err(RegionError::Stale { label: self.label().to_owned() }),
             }
         };
-        shared.commons.posts.withdraw_region(self.region.id().0, generation.0);
+        shared.segments.owner_state.withdraw_region(self.region.id().0, generation.0);
         shared.control.announce();
         let hold = self.settle(&[(0, self.bytes())], within);
         shared.forget(self.region.id(), generation);

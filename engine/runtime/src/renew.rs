@@ -98,9 +98,9 @@ impl<E: Env> Pool<E> {
         let generation = region.generation();
         shared.registry.resolve(region.id(), generation)?;
         let ranges = self.pool.renewable(held.extents())?;
-        let posts = &shared.commons.posts;
-        shared.renewals.begin(posts.view().revision());
-        posts.withdraw_renewed(region.id().0, generation.0, &ranges);
+        let owner_state = &shared.segments.owner_state;
+        shared.renewals.begin(owner_state.view().revision());
+        owner_state.withdraw_renewed(region.id().0, generation.0, &ranges);
         // Who does not see the log is told now: cards can say that nothing older lands only once their engines know.
         shared.tell_of_withdrawal();
         let renewed = self.renew_withdrawn(held, &ranges, within);

@@ -15,7 +15,7 @@ use penstock_memory::fork::Maker;
 use penstock_memory::{LifeLock, Registry};
 use penstock_ring::{Key, Slab, mpsc};
 use penstock_session::{Card, PeerBook, PeerKey, Secret};
-use penstock_transport::host::{Bell, Commons};
+use penstock_transport::host::{Bell, EngineSegments};
 use penstock_transport::{Lane, Reach, Transport};
 
 use crate::control::Wanted;
@@ -47,7 +47,7 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) process: u64,
     pub(crate) maker: Maker,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) commons: Arc<Commons>,
+    pub(crate) segments: Arc<EngineSegments>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
     /// Those of the configuration, with those that are not here.
     pub(crate) reports: Vec<TransportReport>,
@@ -99,7 +99,7 @@ pub(crate) enum WorkerCall {
     /// The peer says nothing more: open the latch once all that it said is in the inbox.
     Empty { peer: Arc<PeerState>, emptied: Arc<Latch> },
     /// Room in the inbox came back; this peer's lane may hold notifications.
-    Look { party: u32 },
+    Look { peer_index: u32 },
     /// Finish and return.
     Stop,
 }
@@ -168,15 +168,15 @@ impl ControlPort {
     }
 }
 
-/// Opens once a number of parties have arrived.
+/// Opens once so many threads have arrived.
 pub(crate) struct Latch {
     missing: Mutex<usize>,
     opened: Condvar,
 }
 
 impl Latch {
-    pub(crate) fn new(parties: usize) -> Arc<Self> {
-        Arc::new(Self { missing: Mutex::new(parties), opened: Condvar::new() })
+    pub(crate) fn new(peer_indices: usize) -> Arc<Self> {
+        Arc::new(Self { missing: Mutex::new(peer_indices), opened: Condvar::new() })
     }
 
     pub(crate) fn arrive(&self) {
@@ -287,21 +287,21 @@ impl Peers {
     }
 
     /// Gives a reserved place back unused.
-    pub(crate) fn release(&self, party: u32) {
-        self.lock().taken[party as usize] = false;
+    pub(crate) fn release(&self, peer_index: u32) {
+        self.lock().taken[peer_index as usize] = false;
     }
 
     pub(crate) fn insert(&self, peer: &Arc<PeerState>) {
-        self.lock().standing.insert(peer.party, Arc::clone(peer));
+        self.lock().standing.insert(peer.peer_index, Arc::clone(peer));
     }
 
     /// Takes a peer out, once this engine's workers have left it. If it left without a word, its
     /// place stays taken until it is proven that it has stopped copying.
-    pub(crate) fn remove(&self, party: u32, said_goodbye: bool) {
+    pub(crate) fn remove(&self, peer_index: u32, said_goodbye: bool) {
         let mut table = self.lock();
-        let Some(peer) = table.standing.remove(&party) else { return };
+        let Some(peer) = table.standing.remove(&peer_index) else { return };
         if said_goodbye {
-            table.taken[party as usize] = false;
+            table.taken[peer_index as usize] = false;
         } else {
             table.departed.push(peer);
         }
@@ -315,8 +315,8 @@ impl Peers {
     /// Whoever has this place in this life, or had it and is not proven to touch nothing.
     pub(crate) fn known(&self, key: PeerKey) -> Option<Arc<PeerState>> {
         let table = self.lock();
-        let is_it = |peer: &&Arc<PeerState>| peer.party == key.party && peer.epoch == key.epoch;
-        table.standing.get(&key.party).filter(is_it).or_else(|| table.departed.iter().find(is_it)).cloned()
+        let is_it = |peer: &&Arc<PeerState>| peer.peer_index == key.peer_index && peer.epoch == key.epoch;
+        table.standing.get(&key.peer_index).filter(is_it).or_else(|| table.departed.iter().find(is_it)).cloned()
     }
 
     /// The standing session with this life of the engine of this name. Zero is no life: whoever asks with it does not know which.
@@ -363,7 +363,7 @@ impl PeerTable {
         departed.retain(|peer| {
             let gone = peer.is_gone();
             if gone {
-                taken[peer.party as usize] = false;
+                taken[peer.peer_index as usize] = false;
             }
             !gone
         });
@@ -380,7 +380,7 @@ pub(crate) struct SharedParts<E: Env> {
     pub(crate) bound: Vec<SocketAddr>,
     pub(crate) process: u64,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) commons: Arc<Commons>,
+    pub(crate) segments: Arc<EngineSegments>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
     pub(crate) reports: Vec<TransportReport>,
     pub(crate) ports: Vec<Port>,
@@ -389,13 +389,13 @@ pub(crate) struct SharedParts<E: Env> {
 
 impl<E: Env> Shared<E> {
     pub(crate) fn new(parts: SharedParts<E>) -> Arc<Self> {
-        let SharedParts { env, config, name, epoch, card, bound, process, registry, commons, .. } = parts;
+        let SharedParts { env, config, name, epoch, card, bound, process, registry, segments, .. } = parts;
         let SharedParts { transports, reports, ports, waker, .. } = parts;
         let in_flight = u32::try_from(config.transfers.in_flight).expect("the configuration was validated");
         let desk = DeskShell::new(&config, std::array::from_fn(|_| env.random()));
         Arc::new(Self {
-            application: commons.ringer(0),
-            counters: CounterBook::new(commons.mail.view().clone()),
+            application: segments.ringer(0),
+            counters: CounterBook::new(segments.mailbox.view().clone()),
             env,
             config,
             name,
@@ -405,7 +405,7 @@ impl<E: Env> Shared<E> {
             process,
             maker: Maker::this_process(),
             registry,
-            commons,
+            segments,
             transports,
             reports,
             slots: Slab::new(in_flight, |_| Slot::new()),
@@ -431,7 +431,7 @@ impl<E: Env> Shared<E> {
 
     /// The calling thread stands for this engine from now on, until what this answers is dropped.
     pub(crate) fn live(&self) -> Option<LifeLock> {
-        let taken = self.commons.posts.live();
+        let taken = self.segments.owner_state.live();
         taken.inspect_err(|error| tracing::warn!(%error, "peers hear of a death of this process late")).ok()
     }
 

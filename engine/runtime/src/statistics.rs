@@ -31,7 +31,7 @@ statistics! {
     /// Units of plans moved.
     units,
     /// Batches posted to lanes.
-    posts,
+    owner_state,
     /// Batches that a lane accepted and finished later.
     flights,
     /// The most of them that were under way at once, summed over the workers.

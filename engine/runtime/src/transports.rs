@@ -9,7 +9,7 @@ use penstock_local::LocalTransport;
 use penstock_memory::Registry;
 use penstock_shm::ShmTransport;
 use penstock_tcp::TcpTransport;
-use penstock_transport::host::Commons;
+use penstock_transport::host::EngineSegments;
 use penstock_transport::{Reach, Transport};
 use penstock_verbs::card::Card;
 use penstock_verbs::device::{self, Wanted};
@@ -38,7 +38,7 @@ pub(crate) struct Opened {
 /// name; the others follow.
 pub(crate) fn open(
     config: &Config,
-    commons: &Arc<Commons>,
+    segments: &Arc<EngineSegments>,
     registry: &Arc<Registry>,
     mut own: Vec<Arc<dyn Transport>>,
 ) -> Result<Opened, StartError> {
@@ -48,7 +48,7 @@ pub(crate) fn open(
         let its = own.iter().position(|own| own.name() == report.name).map(|place| own.remove(place));
         let one = match its {
             Some(own) => Ok((own, Vec::new())),
-            None => open_one(name, config, commons, registry)?,
+            None => open_one(name, config, segments, registry)?,
         };
         match one {
             Ok((transport, details)) => {
@@ -77,23 +77,23 @@ type One = Result<(Arc<dyn Transport>, Vec<String>), String>;
 fn open_one(
     name: TransportName,
     config: &Config,
-    commons: &Arc<Commons>,
+    segments: &Arc<EngineSegments>,
     registry: &Arc<Registry>,
 ) -> Result<One, StartError> {
-    let (commons, registry, choices) = (Arc::clone(commons), Arc::clone(registry), &config.transports);
+    let (segments, registry, choices) = (Arc::clone(segments), Arc::clone(registry), &config.transports);
     let failed = |source| StartError::System { what: "a transport; see `transports.tcp_io`", source };
     let transport: Arc<dyn Transport> = match name {
-        TransportName::Local => Arc::new(LocalTransport::new(commons)),
+        TransportName::Local => Arc::new(LocalTransport::new(segments)),
         TransportName::Shm => {
             let process_vm = choices.process_vm == ProcessVmChoice::Auto;
-            Arc::new(ShmTransport::new(commons, registry, process_vm))
+            Arc::new(ShmTransport::new(segments, registry, process_vm))
         }
         TransportName::Verbs => {
             check_manager(choices.verbs_connect, device::has_manager)?;
-            return Ok(verbs(config, commons, registry));
+            return Ok(verbs(config, segments, registry));
         }
         TransportName::Tcp => {
-            let tcp = TcpTransport::new(commons, registry, choices.tcp_io, choices.tcp_streams);
+            let tcp = TcpTransport::new(segments, registry, choices.tcp_io, choices.tcp_streams);
             Arc::new(tcp.map_err(failed)?)
         }
         // A name that the configuration knows and this engine does not is a mistake of ours.
@@ -110,7 +110,7 @@ fn check_manager<E: Display>(connect: VerbsConnect, open: impl FnOnce() -> Resul
     }
 }
 
-fn verbs(config: &Config, commons: Arc<Commons>, registry: Arc<Registry>) -> One {
+fn verbs(config: &Config, segments: Arc<EngineSegments>, registry: Arc<Registry>) -> One {
     let choices = &config.transports;
     let wanted = choices.verbs_devices.iter().map(|name| name.parse());
     let options = device::Options {
@@ -125,7 +125,7 @@ fn verbs(config: &Config, commons: Arc<Commons>, registry: Arc<Registry>) -> One
     let usual = Options::default();
     // Who lets a silent peer stand for longer lets one stand for as long whose rails are gone.
     let patience = usual.patience.max(Duration::from_millis(config.session.heartbeat_ms));
-    let transport = VerbsTransport::new(commons, registry, cards, Options { patience, ..usual });
+    let transport = VerbsTransport::new(segments, registry, cards, Options { patience, ..usual });
     let transport = transport.map_err(|error| error.to_string())?;
     let sentences = found.sentences.iter().map(ToString::to_string);
     Ok((Arc::new(transport), sentences.chain([found.device_memory]).collect()))
@@ -165,9 +165,9 @@ mod tests {
     use super::*;
 
     fn opened(names: &[TransportName]) -> Result<Opened, StartError> {
-        let commons = Commons::create(1).expect("memory");
+        let segments = EngineSegments::create(1).expect("memory");
         let config = Config::default().transports(names.iter().copied());
-        open(&config, &commons, &Arc::new(Registry::new()), Vec::new())
+        open(&config, &segments, &Arc::new(Registry::new()), Vec::new())
     }
 
     #[test]

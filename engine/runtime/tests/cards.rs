@@ -1,4 +1,4 @@
-//! Sessions whose memory is reached by cards: what the runtime does with fences, rails and words aside.
+//! Sessions whose memory is reached by cards: what the runtime does with fences, rails and transport messages.
 
 #[path = "sessions/double.rs"]
 mod double;
@@ -57,10 +57,10 @@ fn one_worker_posts_a_large_transfer_where_its_transport_says_that_one_is_enough
         let whole = [Span { local: 0, remote: 0, len: BYTES }];
         let plan = Plan::write(&here, &remote).extents(&whole).build().unwrap();
         for _ in 0..6 {
-            pair.near.1.posts.lock().unwrap().clear();
+            pair.near.1.owner_state.lock().unwrap().clear();
             let done = pair.peer.submit(&plan, Submit::new().within(SOON)).unwrap().wait().unwrap();
             assert_eq!(done.bytes, BYTES);
-            let workers: BTreeSet<usize> = pair.near.1.posts.lock().unwrap().iter().copied().collect();
+            let workers: BTreeSet<usize> = pair.near.1.owner_state.lock().unwrap().iter().copied().collect();
             assert!(splits || workers.len() == 1, "a transfer was posted by workers {workers:?}");
         }
         if splits {
@@ -164,7 +164,7 @@ fn what_a_card_has_sent_is_open_until_the_other_engine_has_let_go() {
     let plan = Plan::write(&here, &remote).extents(&[Span { local: 0, remote: 0, len: 4096 }]).build().unwrap();
     pair.near.1.keeps.store(true, Ordering::SeqCst);
     let transfer = pair.peer.submit(&plan, Submit::new().within(SOON)).unwrap();
-    until("it is under way", || !pair.near.1.posts.lock().unwrap().is_empty());
+    until("it is under way", || !pair.near.1.owner_state.lock().unwrap().is_empty());
     let Answer { local, remote } = transfer.cancel(SOON / 4);
     assert!(local.is_quiesced(), "{local:?}");
     let RemoteHold::Quarantined(held) = remote else { panic!("it may still land: {remote:?}") };
@@ -274,7 +274,7 @@ fn lanes_talk_aside_from_any_thread_in_order_and_at_length() {
     let pair = pair("asides", 2, false);
     let (near, far) = (pair.near.1.session(), pair.far.1.session());
     let words: Vec<Vec<u8>> = (0..100u8).map(|number| vec![number; usize::from(number) * 41]).collect();
-    let longest = vec![7; penstock::transport::link::ASIDE_BYTES_MAX];
+    let longest = vec![7; penstock::transport::link::TRANSPORT_MESSAGE_BYTES_MAX];
     std::thread::scope(|scope| {
         scope.spawn(|| words.iter().for_each(|words| near.say(words)));
         scope.spawn(|| far.say(&longest));

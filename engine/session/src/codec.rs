@@ -17,8 +17,8 @@ use serde::de::DeserializeOwned;
 
 use crate::card::CARD_BYTES_MAX;
 use crate::frame::{
-    ASIDE, ASIDE_BYTES_MAX, CARD, CARDS_MAX, DRAINING, Frame, KNOWN, OPTIONAL_KINDS, PING, PONG, RESTED, SETTLED,
-    VERSION_MAX, VERSION_MIN, WITHDRAWN,
+    ASIDE, CARD, CARDS_MAX, DRAINING, Frame, KNOWN, OPTIONAL_KINDS, PING, PONG, RESTED, SETTLED,
+    TRANSPORT_MESSAGE_BYTES_MAX, VERSION_MAX, VERSION_MIN, WITHDRAWN,
 };
 
 const MAGIC: [u8; 4] = *b"PNSK";
@@ -62,8 +62,8 @@ pub enum WireError {
     /// A card longer than allowed.
     #[error("a card of {0} bytes in a frame is longer than the {CARD_BYTES_MAX} allowed")]
     CardTooLong(usize),
-    /// Longer words aside than allowed.
-    #[error("{0} bytes said aside in a frame are more than the {ASIDE_BYTES_MAX} allowed")]
+    /// A longer transport message than allowed.
+    #[error("{0} bytes of a transport message in a frame are more than the {TRANSPORT_MESSAGE_BYTES_MAX} allowed")]
     AsideTooLong(usize),
     /// More of something than a frame of this kind may carry.
     #[error("{found} {what} in a frame of kind {kind} are more than the {most} allowed")]
@@ -139,7 +139,9 @@ fn check_limits(frame: &Frame) -> Result<(), WireError> {
     let cards = match frame {
         Frame::Card(card) => std::slice::from_ref(card),
         Frame::Known(cards) => cards.as_slice(),
-        Frame::Aside(words) if words.len() > ASIDE_BYTES_MAX => return Err(WireError::AsideTooLong(words.len())),
+        Frame::Aside(words) if words.len() > TRANSPORT_MESSAGE_BYTES_MAX => {
+            return Err(WireError::AsideTooLong(words.len()));
+        }
         Frame::Control(said) => return said::check(said),
         _ => return Ok(()),
     };

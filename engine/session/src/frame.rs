@@ -31,7 +31,7 @@ pub(crate) const WITHDRAWN: u16 = OPTIONAL_KINDS + 0x40;
 pub(crate) const ASIDE: u16 = OPTIONAL_KINDS + 0x41;
 
 /// The longest words of one [`Frame::Aside`], in bytes.
-pub const ASIDE_BYTES_MAX: usize = 4096;
+pub const TRANSPORT_MESSAGE_BYTES_MAX: usize = 4096;
 
 /// The longest words of a refusal, in bytes.
 pub const REFUSAL_BYTES_MAX: usize = 4096;
@@ -62,7 +62,7 @@ pub struct Hello {
     /// How many workers the sender has, and so how many rings it will fill.
     pub workers: u16,
     /// The place in the sender's table of peers that this session takes.
-    pub party: u32,
+    pub peer_index: u32,
     /// The transports the sender allows, best first.
     pub transports: Vec<String>,
 }

@@ -153,8 +153,11 @@ impl Greeting {
         if theirs.workers == 0 || usize::from(theirs.workers) > penstock_core::limits::WORKERS_MAX {
             return refuse(RefusalCode::Garbled, format!("{} workers are not possible", theirs.workers));
         }
-        if theirs.party as usize >= penstock_core::limits::PEERS_MAX {
-            return refuse(RefusalCode::Garbled, format!("there is no place {} in a table of peers", theirs.party));
+        if theirs.peer_index as usize >= penstock_core::limits::PEERS_MAX {
+            return refuse(
+                RefusalCode::Garbled,
+                format!("there is no place {} in a table of peers", theirs.peer_index),
+            );
         }
         let expected = match self.role {
             Role::Listener => (theirs.expects, self.ours.epoch),

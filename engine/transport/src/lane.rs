@@ -10,7 +10,7 @@ use penstock_core::{Cause, Direction, NoteId, Span};
 use penstock_memory::Window;
 use penstock_memory::copy::Hint;
 
-use crate::remote::{OwnersMemory, RemoteMemory};
+use crate::remote::{RemoteMemory, TargetMediatedMemory};
 
 /// The state of withdrawn memory that a plan was checked against: the revision of this engine's
 /// gate and of the peer's.
@@ -62,7 +62,7 @@ impl Batch<'_> {
     }
 
     /// The initiator's own look at spans that it asks the owner of memory to move; the owner looks again.
-    pub fn check_bounds(&self, spans: &[Span], memory: &OwnersMemory) -> Result<(), PostError> {
+    pub fn check_bounds(&self, spans: &[Span], memory: &TargetMediatedMemory) -> Result<(), PostError> {
         let inside = |offset: u64, len: u64, of: u64| offset.checked_add(len).is_some_and(|end| end <= of);
         let fits = |span: &Span| {
             inside(span.local, span.len, self.local.len())
@@ -86,7 +86,7 @@ pub enum Posted {
 
 /// What giving up an accepted batch answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Abandoned {
+pub enum CancelledOp {
     /// Nothing of it touches any memory any more. No completion will come.
     Quiet,
     /// It does not touch this engine's memory any more, but the peer may still be at it. The
@@ -223,7 +223,7 @@ pub trait Lane: Send {
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError>;
 
     /// A hint: this counter will be counted up once the bytes posted next have landed.
-    fn foresee(&self, counter: CounterRef) {
+    fn prefetch(&self, counter: CounterRef) {
         let _ = counter;
     }
 
@@ -242,9 +242,9 @@ pub trait Lane: Send {
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError>;
 
     /// Gives up an accepted batch: it is not to touch anything any more, as far as this side can help it.
-    fn abandon(&mut self, token: u64) -> Abandoned {
+    fn cancel_op(&mut self, token: u64) -> CancelledOp {
         let _ = token;
-        Abandoned::Quiet
+        CancelledOp::Quiet
     }
 
     /// Whether bytes of a written batch may still be placed at the peer when the batch is reported as moved.

@@ -10,7 +10,7 @@
 //! - [`lane`]: one worker's way to one peer: posting, announcing, polling
 //! - [`driver`]: what one worker does for all its lanes at once
 //! - [`remote`]: a peer's memory, as this process reaches it
-//! - [`sight`]: what this engine can see of a peer's withdrawals and workers
+//! - [`peer_view`]: what this engine can see of a peer's withdrawals and workers
 //! - [`link`]: finding a peer, exchanging offers, joining; registering regions
 //! - [`record`]: the notes and their form in a ring, parsed as the untrusted bytes they are
 //! - [`host`]: what the transports inside one host have in common
@@ -22,19 +22,19 @@ pub mod driver;
 pub mod host;
 pub mod lane;
 pub mod link;
+pub mod peer_view;
 pub mod record;
 pub mod remote;
-pub mod sight;
 
 pub use caps::{Caps, Placement, Trust};
 pub use driver::Driver;
 pub use lane::{
-    Abandoned, Announced, Arrival, Batch, CounterRef, Failure, Lane, LaneFault, Note, PostError, Posted, Proof,
+    Announced, Arrival, Batch, CancelledOp, CounterRef, Failure, Lane, LaneFault, Note, PostError, Posted, Proof,
     Revisions, Sink,
 };
 pub use link::{
-    Asides, Exported, Here, ImportError, JoinError, Link, Reach, Registrar, RemoteRegion, Streams, There, Tokens,
-    Transport, Voice,
+    ControlSender, Exported, Here, ImportError, JoinError, Link, Reach, Registrar, RemoteRegion, Streams, There,
+    Tokens, Transport, TransportMessages,
 };
-pub use remote::{KeyedMemory, OwnersMemory, RemoteMemory, Way};
-pub use sight::{Fence, Sight, Told};
+pub use peer_view::{Fence, PeerView, Told};
+pub use remote::{RdmaMemory, RemoteMemory, TargetMediatedMemory, Way};

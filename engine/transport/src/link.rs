@@ -12,8 +12,8 @@ use penstock_memory::{MemoryError, ProcessWatch, Region};
 use crate::caps::Caps;
 use crate::driver::Driver;
 use crate::lane::{Lane, LaneFault};
+use crate::peer_view::PeerView;
 use crate::remote::{RemoteMemory, Way};
-use crate::sight::Sight;
 
 /// Descriptors that ride with an offer or an announcement, in the order they are sent. They are
 /// shared, because the same pool is announced to many peers.
@@ -31,7 +31,7 @@ pub struct Here {
     /// How many workers this engine has.
     pub workers: usize,
     /// The place this session takes in this engine's table of peers.
-    pub party: u32,
+    pub peer_index: u32,
 }
 
 /// The same about the peer, in its own words, and what the operating system says.
@@ -46,7 +46,7 @@ pub struct There {
     /// How many workers it has.
     pub workers: usize,
     /// The place this session takes in its table of peers.
-    pub party: u32,
+    pub peer_index: u32,
     /// The process at the other end of the socket, as the operating system names it.
     pub watch: Arc<ProcessWatch>,
 }
@@ -173,11 +173,11 @@ pub struct Link {
     /// Imports and exports regions.
     pub registrar: Arc<dyn Registrar>,
     /// What this engine can see of the peer's withdrawals and workers.
-    pub sight: Sight,
+    pub peer_view: PeerView,
     /// Byte streams that the lanes still need, where they need any.
     pub streams: Option<Arc<dyn Streams>>,
     /// Words between the lanes of both sides that go over the control channel.
-    pub asides: Option<Arc<dyn Asides>>,
+    pub transport_messages: Option<Arc<dyn TransportMessages>>,
     /// The names of its rails, where it has any: a [`crate::Failure`] names one by its place.
     pub rails: Vec<String>,
     /// Why this path was chosen, in words.
@@ -195,19 +195,19 @@ pub trait Streams: Send + Sync {
 }
 
 /// Words that lanes exchange over the session's control channel: few, small, in order, for what cannot go over a path that is broken.
-pub trait Asides: Send + Sync {
+pub trait TransportMessages: Send + Sync {
     /// From now on words leave this way. Called once, when the session stands.
-    fn begin(&self, say: Voice);
+    fn begin(&self, say: ControlSender);
 
     /// The peer's lanes have said something. An error says that nobody who keeps to the rules says that.
     fn heard(&self, words: &[u8]) -> Result<(), LaneFault>;
 }
 
 /// Sends words to the peer's lanes: at most [`ASIDE_BYTES_MAX`] at once. Words of a session that has ended go nowhere.
-pub type Voice = Box<dyn Fn(&[u8]) + Send + Sync>;
+pub type ControlSender = Box<dyn Fn(&[u8]) + Send + Sync>;
 
-/// The longest words that go aside at once.
-pub const ASIDE_BYTES_MAX: usize = 4096;
+/// The longest transport message.
+pub const TRANSPORT_MESSAGE_BYTES_MAX: usize = 4096;
 
 /// Why a stream was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -14,14 +14,14 @@ pub enum RemoteMemory {
     /// It is another process's own: the kernel copies, in a system call of this processor.
     Foreign(ForeignMemory),
     /// Only its owner may touch it: the owner is asked, through bounce slots.
-    Owners(OwnersMemory),
+    Owners(TargetMediatedMemory),
     /// A card reaches it, without its owner's processor.
-    Keyed(Arc<KeyedMemory>),
+    Keyed(Arc<RdmaMemory>),
 }
 
 /// Memory that cards reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyedMemory {
+pub struct RdmaMemory {
     /// The region, by its owner's name for it.
     pub key: RegionKey,
     /// Where its owner's cards find its first byte.
@@ -34,7 +34,7 @@ pub struct KeyedMemory {
 
 /// Memory that only its owner may touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OwnersMemory {
+pub struct TargetMediatedMemory {
     /// The region, by its owner's name for it.
     pub key: RegionKey,
     /// Its length in bytes.

@@ -56,9 +56,9 @@ pub fn start(spec: &EngineSpec, rails: u8, manner: Manner) -> Result<Engine, Sta
         if is_managed { network.managed_card_with(change) } else { network.card_with(change) }
     };
     let cards: Vec<_> = (0..rails).map(card).collect();
-    Engine::start_making(SystemEnv, config, |commons, registry| {
-        let (commons, registry) = (Arc::clone(commons), Arc::clone(registry));
-        let made = VerbsTransport::new(commons, registry, cards, VerbsOptions::default());
+    Engine::start_making(SystemEnv, config, |segments, registry| {
+        let (segments, registry) = (Arc::clone(segments), Arc::clone(registry));
+        let made = VerbsTransport::new(segments, registry, cards, VerbsOptions::default());
         let made: Arc<dyn Transport> = Arc::new(made.map_err(io::Error::other)?);
         Ok(vec![made])
     })

@@ -17,7 +17,7 @@ const ALL: &[Span] = &[Span { local: 0, remote: 0, len: BYTES }];
 /// The label under which the peers are known.
 const NAME: &str = "target-0";
 /// Kernel memory and allocator caches settle at slightly different sizes. One leaked mapping of a peer's
-/// mail, the smallest of its segments, would be a hundred times this after a hundred cycles.
+/// mailbox, the smallest of its segments, would be a hundred times this after a hundred cycles.
 const SLACK_BYTES: u64 = 4 << 20;
 
 /// What a process holds, and what lies about on the host that it may have made.

@@ -16,7 +16,7 @@ use penstock::session::frame::{VERSION_MAX, VERSION_MIN};
 use penstock::session::{Card, Decoder, Frame, Hello, Offer, RefusalCode};
 use penstock::transport::Tokens;
 use penstock::transport::host::bounce::Banks;
-use penstock::transport::host::{Commons, MailView, mail_bytes, ring_segment_bytes};
+use penstock::transport::host::{EngineSegments, MailboxView, mailbox_bytes, ring_segment_bytes};
 use penstock_shm::offer;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -163,7 +163,7 @@ pub fn hello(card: &Card) -> Hello {
         host: card.host,
         process: 7,
         workers: 1,
-        party: 0,
+        peer_index: 0,
         transports: vec!["shm".to_owned()],
     }
 }
@@ -174,7 +174,7 @@ pub struct Greeted {
     pub rogue: Rogue,
     /// What the engine said.
     pub theirs: Hello,
-    /// What the engine offered: posts, mail, rings, bells.
+    /// What the engine offered: owner state, mailbox, rings, bells.
     pub tokens: Vec<OwnedFd>,
     offer: Offer,
 }
@@ -185,19 +185,19 @@ pub struct Offering {
     pub transport: String,
     /// The transport's words.
     pub blob: Vec<u8>,
-    /// Posts, mail, rings, slots, the application's bell, the worker's bell.
+    /// Owner state, mailbox, rings, slots, the application's bell, the worker's bell.
     pub tokens: Tokens,
 }
 
 impl Greeted {
     /// An honest offer over fresh memory of the rogue's, and that memory.
     pub fn honest(&self) -> (Offering, Own) {
-        let commons = Commons::create(1).expect("memory for what is shared");
+        let segments = EngineSegments::create(1).expect("memory for what is shared");
         let rings = offer::make_rings(usize::from(self.theirs.workers)).expect("memory for the rings");
         let slots = Banks::create(1).expect("memory for the slots");
-        let tokens = offer::tokens(&commons, &rings, &slots).expect("they can be passed on");
-        let blob = offer::blob(penstock::memory::Beacon::NONE);
-        (Offering { transport: "shm".to_owned(), blob, tokens }, Own { commons, rings, slots })
+        let tokens = offer::tokens(&segments, &rings, &slots).expect("they can be passed on");
+        let blob = offer::blob(penstock::memory::ProbeWords::NONE);
+        (Offering { transport: "shm".to_owned(), blob, tokens }, Own { segments, rings, slots })
     }
 
     /// Makes an offer, whatever it is.
@@ -229,24 +229,24 @@ impl Greeted {
         };
         assert_eq!((self.offer.transport.as_str(), self.tokens.len()), ("shm", 5 + usize::from(self.theirs.workers)));
         let workers = usize::from(self.theirs.workers);
-        // The first are the posts, which can only be read.
+        // The first is the owner state, which can only be read.
         let mut tokens = self.tokens.into_iter().skip(1);
         let mut segment = |bytes: usize| {
             let token = tokens.next().expect("posts, mail, rings, slots, bells");
             Segment::open(token, bytes as u64, Access::ReadWrite).expect("an honest offer can be mapped")
         };
-        let (mail, rings) = (segment(mail_bytes(workers)), segment(ring_segment_bytes(1)));
+        let (mailbox, rings) = (segment(mailbox_bytes(workers)), segment(ring_segment_bytes(1)));
         let slots = segment(Banks::bytes_for(workers) as usize);
         let bells = tokens.collect();
-        let party = self.theirs.party as usize;
-        Intruder { rogue: self.rogue, own, mail, rings, slots, bells, workers, party, regions, pools }
+        let peer_index = self.theirs.peer_index as usize;
+        Intruder { rogue: self.rogue, own, mailbox, rings, slots, bells, workers, peer_index, regions, pools }
     }
 }
 
 /// The rogue's own side of a session.
 pub struct Own {
-    /// Its posts, mail and bells.
-    pub commons: Arc<Commons>,
+    /// Its owner state, mailbox and bells.
+    pub segments: Arc<EngineSegments>,
     /// The rings that the engine fills.
     pub rings: Segment,
     /// The slots that the rogue fills.
@@ -259,8 +259,8 @@ pub struct Intruder {
     pub rogue: Rogue,
     /// What the rogue shares.
     pub own: Own,
-    /// The engine's mail.
-    pub mail: Segment,
+    /// The engine's mailbox.
+    pub mailbox: Segment,
     /// The rings that the rogue fills.
     pub rings: Segment,
     /// The slots that the engine fills.
@@ -268,7 +268,7 @@ pub struct Intruder {
     bells: Vec<OwnedFd>,
     workers: usize,
     /// The rogue's place in the engine's table of peers.
-    pub party: usize,
+    pub peer_index: usize,
     /// What the engine announced first.
     pub regions: penstock::session::Regions,
     /// The descriptors of it.
@@ -277,14 +277,14 @@ pub struct Intruder {
 
 impl Intruder {
     /// The engine's place in the rogue's table of peers, which has no other.
-    pub fn their_party(&self) -> u32 {
+    pub fn index_at_peer(&self) -> u32 {
         0
     }
 
     /// Makes the engine look at its rings.
     pub fn ring(&self) {
-        let mail = MailView::over(self.mail.place(), self.workers).expect("the mail is whole");
-        mail.ready(0).mark(self.party);
+        let mailbox = MailboxView::over(self.mailbox.place(), self.workers).expect("the mail is whole");
+        mailbox.ready(0).mark(self.peer_index);
         for bell in &self.bells {
             // A full counter wakes as well.
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());

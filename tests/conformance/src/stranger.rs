@@ -170,7 +170,7 @@ pub fn hello(card: &Card, name: &str) -> Hello {
         host: card.host,
         process: 7,
         workers: 1,
-        party: 0,
+        peer_index: 0,
         transports: vec!["tcp".to_owned()],
     }
 }

@@ -127,9 +127,9 @@ impl Party {
 
 fn start(config: Config, wire: Severing, cards: &[Arc<ModelCard>]) -> Engine<Severing> {
     let cards: Vec<_> = cards.iter().map(|card| -> Arc<dyn Card> { Arc::clone(card) as _ }).collect();
-    let started = Engine::start_making(wire, config, |commons, registry| {
-        let (commons, registry) = (Arc::clone(commons), Arc::clone(registry));
-        let made = VerbsTransport::new(commons, registry, cards, VerbsOptions::default());
+    let started = Engine::start_making(wire, config, |segments, registry| {
+        let (segments, registry) = (Arc::clone(segments), Arc::clone(registry));
+        let made = VerbsTransport::new(segments, registry, cards, VerbsOptions::default());
         let made: Arc<dyn Transport> = Arc::new(made.map_err(io::Error::other)?);
         Ok(vec![made])
     });
@@ -188,8 +188,8 @@ impl Rails {
     /// # Panics
     /// If this thread has not started them.
     pub fn turn(&self) {
-        for party in [&self.near, &self.far] {
-            party.engine.progress_all().expect("this thread started the engines");
+        for peer_index in [&self.near, &self.far] {
+            peer_index.engine.progress_all().expect("this thread started the engines");
         }
     }
 

@@ -238,7 +238,7 @@ fn sessions_that_come_and_go_leave_cards_as_they_were() {
     let (near, far) = (rails.near.pool("kv", 1 << 20), rails.far.pool("kv", 1 << 20));
     lay(near.window(), 1);
     let counts = |rails: &Rails| -> Vec<_> {
-        let both = [&rails.near, &rails.far].map(|party| party.counts());
+        let both = [&rails.near, &rails.far].map(|peer_index| peer_index.counts());
         both.iter().flatten().map(|counts| (counts.queues, counts.registrations)).collect()
     };
     let mut first = None;

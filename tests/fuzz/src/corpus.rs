@@ -60,7 +60,7 @@ pub fn made() -> Vec<Entry> {
     let cards = cards().into_iter().map(entry("card"));
     let records = records().into_iter().map(entry("record"));
     let rings = scripts().into_iter().map(entry("ring"));
-    let posts = posts().into_iter().map(entry("posts"));
+    let owner_state = owner_state().into_iter().map(entry("owner_state"));
     let openings = hosts::openings().into_iter().map(entry("opening"));
     let channels = hosts::channels().into_iter().map(entry("channel"));
     let secrets = hosts::secrets().into_iter().map(entry("secret"));
@@ -76,7 +76,7 @@ pub fn made() -> Vec<Entry> {
     let landings = transfers::landings().into_iter().map(entry("landing"));
     let schemas = relay::schemas().into_iter().map(entry("schema"));
     let metadata = relay::metadata().into_iter().map(entry("metadata"));
-    let inside = frames.chain(cards).chain(records).chain(rings).chain(posts);
+    let inside = frames.chain(cards).chain(records).chain(rings).chain(owner_state);
     inside.chain(between_hosts).chain(of_streams).chain(landings).chain(schemas).chain(metadata).collect()
 }
 
@@ -90,7 +90,7 @@ fn hello() -> Hello {
         host: 3,
         process: 5,
         workers: 2,
-        party: 1,
+        peer_index: 1,
         transports: vec!["local".to_owned(), "shm".to_owned()],
     }
 }
@@ -274,7 +274,7 @@ fn scripts() -> Vec<(&'static str, Vec<u8>)> {
     scripts.into_iter().map(|(name, script)| (name, script.0)).collect()
 }
 
-fn posts() -> Vec<(&'static str, Vec<u8>)> {
+fn owner_state() -> Vec<(&'static str, Vec<u8>)> {
     let write = |place: u16, word: u64| [place.to_le_bytes().as_slice(), &word.to_le_bytes()].concat();
     // The gate's revision is the first word of the second line, its entries begin a line later.
     let (deregistered, revision, entries, hazards) = (0, 8, 16, 16 + 4 * 256);

@@ -1,6 +1,6 @@
 //! Hostile bytes: what they are thrown at, where they come from, and how they are varied.
 //!
-//! Everything that another process can write is a target: frames, cards, records, rings, posts. A
+//! Everything that another process can write is a target: frames, cards, records, rings, owner state. A
 //! target is a plain function of bytes that panics when a promise is broken, so that the replay in
 //! `make test` and a coverage-guided fuzzer call the very same code.
 //!

@@ -109,8 +109,8 @@ fn rings() {
 }
 
 #[test]
-fn posts() {
-    replay("posts", 60_000);
+fn owner_state() {
+    replay("owner_state", 60_000);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn the_corpus_is_what_this_release_makes() {
 #[test]
 fn every_target_has_a_corpus_and_a_replay() {
     let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-    let inside = ["frame", "card", "record", "ring", "posts"];
+    let inside = ["frame", "card", "record", "ring", "owner_state"];
     let between_hosts = ["opening", "channel", "secret", "directory"];
     let of_transports = ["offer", "path", "question", "wire", "rail", "stream"];
     assert_eq!(names, [inside.as_slice(), &between_hosts, &of_transports, &["landing", "schema", "metadata"]].concat());

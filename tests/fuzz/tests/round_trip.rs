@@ -16,7 +16,7 @@ use proptest::prelude::*;
 fn hello() -> impl Strategy<Value = Frame> {
     let numbers = (any::<(u16, u16, u16, u32)>(), any::<[u64; 4]>());
     (numbers, any::<String>(), vec(any::<String>(), 0..5)).prop_map(|((small, large), name, transports)| {
-        let (version_min, version_max, workers, party) = small;
+        let (version_min, version_max, workers, peer_index) = small;
         let [epoch, expects, host, process] = large;
         Frame::Hello(Hello {
             version_min,
@@ -27,7 +27,7 @@ fn hello() -> impl Strategy<Value = Frame> {
             host,
             process,
             workers,
-            party,
+            peer_index,
             transports,
         })
     })

@@ -146,12 +146,12 @@ impl World {
         let env = SimEnv::new(&self.core, number, identity, random);
         let (is_for_others, patience) = (!config.session.listen.is_empty(), config.session.heartbeat_ms);
         let core = Arc::clone(&self.core);
-        let engine = Engine::start_making(env, config, |commons, registry| {
+        let engine = Engine::start_making(env, config, |segments, registry| {
             if !is_for_others {
                 return Ok(Vec::new());
             }
             let fabric = Arc::new(PacketFabric { core, engine: number });
-            let transport = SimTransport::new(Arc::clone(commons), Arc::clone(registry), fabric)?;
+            let transport = SimTransport::new(Arc::clone(segments), Arc::clone(registry), fabric)?;
             Ok(vec![Arc::new(transport.patient_for(Duration::from_millis(patience)))])
         });
         let engine = Arc::new(engine?);

@@ -78,7 +78,7 @@ fn hostile_hello(random: &mut Random, target: &Node) -> Frame {
         host: odd(random, Identity::default().host),
         process: odd(random, Identity::default().process),
         workers: odd(random, 1) as u16,
-        party: odd(random, 0) as u32,
+        peer_index: odd(random, 0) as u32,
         transports: [&["shm"][..], &["local"], &["local", "shm"], &["pigeon"], &[]][random.below(5)]
             .iter()
             .map(|name| (*name).to_owned())

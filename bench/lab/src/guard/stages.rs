@@ -54,7 +54,7 @@ const TABLE: &[(&str, &str, Stage)] = &[
     ("engine/transport/src/host/lane.rs", "count", Stage::Announce),
     ("engine/transport/src/host/lane.rs", "push", Stage::Announce),
     ("engine/transport/src/record.rs", "", Stage::Announce),
-    ("engine/transport/src/host/mail.rs", "", Stage::Announce),
+    ("engine/transport/src/host/mailbox.rs", "", Stage::Announce),
     ("engine/runtime/src/worker/advance.rs", "announce", Stage::Announce),
     ("engine/runtime/src/worker/advance.rs", "tell", Stage::Announce),
     ("engine/ring/src/counter.rs", "", Stage::Announce),

@@ -156,10 +156,10 @@ struct End {
 }
 
 impl End {
-    fn new(name: &str, party: u32, live: u64) -> Result<Self, LabError> {
+    fn new(name: &str, peer_index: u32, live: u64) -> Result<Self, LabError> {
         let mut settings = Settings::default();
         settings.transfers.live = (live + BATCH) as usize;
-        let mut desk = Desk::new(settings, [7 + u64::from(party), 0x5851_f42d_4c95_7f2d, 0x1405_7b7e_f767_814f]);
+        let mut desk = Desk::new(settings, [7 + u64::from(peer_index), 0x5851_f42d_4c95_7f2d, 0x1405_7b7e_f767_814f]);
         let rows = Rows { first: 0, count: 1, of: 1, bytes: 8 };
         let stride = u64::from(TOKENS) * 8;
         let news = LayoutNews {
@@ -175,7 +175,7 @@ impl End {
             buffers: vec![Buffer { layer: 0, base: 0, stride, form: Form::TokenMajor(rows) }],
         };
         let layout = desk.add_layout(news, u64::from(BLOCKS) * stride).map_err(LabError::refused("make a layout"))?;
-        let other = PeerKey { party, epoch: Epoch(1) };
+        let other = PeerKey { peer_index, epoch: Epoch(1) };
         let name = EngineName::new(name).map_err(LabError::refused("name an engine"))?;
         desk.handle(Event::Joined { peer: other, name }, Moment::from_ns(1));
         Ok(Self { desk, layout, other, heard: Decoder::new() })

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use penstock_memory::Region;
 use penstock_memory::fork::{Maker, PerProcess};
 use penstock_ring::Place;
-use penstock_transport::host::{Commons, HandOvers};
+use penstock_transport::host::{EngineSegments, HandOvers};
 
 /// What one engine offers another of the same process.
 pub(crate) struct Parcel {
-    pub(crate) commons: Arc<Commons>,
+    pub(crate) segments: Arc<EngineSegments>,
     pub(crate) regions: Arc<Regions>,
     pub(crate) rings: Place,
     /// Queues for handles, one beside each ring.

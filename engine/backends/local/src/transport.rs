@@ -6,10 +6,10 @@ use crossbeam_queue::ArrayQueue;
 use penstock_memory::MemoryError;
 use penstock_ring::Place;
 use penstock_transport::host::{
-    Commons, CopyLane, CopyLaneParts, HandOverQueues, HandOvers, InboundRings, ring_segment_bytes,
+    CopyLane, CopyLaneParts, EngineSegments, HandOverQueues, HandOvers, InboundRings, ring_segment_bytes,
 };
 use penstock_transport::link::Offering;
-use penstock_transport::{Caps, Here, JoinError, Link, Placement, Sight, There, Transport, Trust};
+use penstock_transport::{Caps, Here, JoinError, Link, PeerView, Placement, There, Transport, Trust};
 
 use crate::directory::{self, Deposit, Parcel, Regions};
 use crate::registrar::LocalRegistrar;
@@ -19,7 +19,7 @@ const HANDLES_PER_RING: usize = 1024;
 
 /// The transport between two engines of one process.
 pub struct LocalTransport {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     regions: Arc<Regions>,
 }
 
@@ -27,9 +27,9 @@ impl LocalTransport {
     /// The name in `transports.allow`.
     pub const NAME: &'static str = "local";
 
-    /// The transport of the engine with these commons.
-    pub fn new(commons: Arc<Commons>) -> Self {
-        Self { commons, regions: Arc::default() }
+    /// The transport of the engine with these segments.
+    pub fn new(segments: Arc<EngineSegments>) -> Self {
+        Self { segments, regions: Arc::default() }
     }
 }
 
@@ -62,14 +62,14 @@ impl Transport for LocalTransport {
         let rings = Place::heap(ring_segment_bytes(there.workers));
         let handles: Vec<HandOvers> = (0..there.workers).map(|_| Arc::new(ArrayQueue::new(HANDLES_PER_RING))).collect();
         let deposit = Deposit::make(Parcel {
-            commons: Arc::clone(&self.commons),
+            segments: Arc::clone(&self.segments),
             regions: Arc::clone(&self.regions),
             rings: rings.clone(),
             handles: handles.clone(),
         });
         let blob = deposit.number().to_le_bytes().to_vec();
         let ours =
-            Ours { commons: Arc::clone(&self.commons), regions: Arc::clone(&self.regions), rings, handles, deposit };
+            Ours { segments: Arc::clone(&self.segments), regions: Arc::clone(&self.regions), rings, handles, deposit };
         let join = move |blob: &[u8], _tokens| join(ours, here, there, blob);
         Ok(Offering { blob, tokens: Vec::new(), join: Box::new(join) })
     }
@@ -77,7 +77,7 @@ impl Transport for LocalTransport {
 
 /// This side of a session that waits for the other's.
 struct Ours {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     regions: Arc<Regions>,
     rings: Place,
     handles: Vec<HandOvers>,
@@ -91,15 +91,15 @@ fn join(ours: Ours, here: Here, there: There, blob: &[u8]) -> Result<Link, JoinE
         return Err(JoinError::Garbled("it answers with this side's own offer"));
     }
     let parcel = directory::collect(number).ok_or(JoinError::Gone)?;
-    if parcel.commons.workers() != there.workers || parcel.handles.len() != here.workers {
+    if parcel.segments.workers() != there.workers || parcel.handles.len() != here.workers {
         return Err(JoinError::Garbled("the other engine has another number of workers than it said"));
     }
-    let theirs = Arc::new(parcel.commons.seen_from_inside());
+    let theirs = Arc::new(parcel.segments.seen_from_inside());
     let lanes = CopyLane::for_each_worker(CopyLaneParts {
-        ours: &ours.commons,
+        ours: &ours.segments,
         theirs: &theirs,
-        our_party: here.party,
-        their_party: there.party,
+        our_party: here.peer_index,
+        index_at_peer: there.peer_index,
         outbound: &parcel.rings,
         inbound: InboundRings::over(&ours.rings, there.workers)?,
         hand_overs: Some(HandOverQueues { outgoing: parcel.handles, incoming: ours.handles }),
@@ -109,9 +109,9 @@ fn join(ours: Ours, here: Here, there: There, blob: &[u8]) -> Result<Link, JoinE
     Ok(Link {
         lanes,
         registrar: Arc::new(registrar),
-        sight: Sight::Shared(theirs),
+        peer_view: PeerView::Shared(theirs),
         streams: None,
-        asides: None,
+        transport_messages: None,
         rails: Vec::new(),
         path: "same process, one copy".to_owned(),
     })

@@ -1,19 +1,19 @@
 //! What one engine passes to the other, checked before it is used.
 //!
 //! The blob is a fingerprint of the layouts below, since two releases that lay their memory out
-//! differently must not share it, and a beacon by which the other side finds out whether it can reach this
-//! process's memory. The descriptors are, in order: posts, mail, rings, slots, the
+//! differently must not share it, and probe words by which the other side finds out whether it can reach this
+//! process's memory. The descriptors are, in order: owner state, mailbox, rings, slots, the
 //! application's bell, one bell for each worker.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use penstock_core::limits;
-use penstock_memory::{Access, Beacon, MemoryError, Segment};
+use penstock_memory::{Access, MemoryError, ProbeWords, Segment};
 use penstock_ring::Place;
 use penstock_transport::host::bounce::{Banks, SLOT_BYTES, SLOTS};
 use penstock_transport::host::{
-    Commons, MailView, PeerCommons, PostsView, mail_bytes, posts_bytes, ring_segment_bytes,
+    EngineSegments, MailboxView, OwnerStateView, PeerSegments, mailbox_bytes, owner_state_bytes, ring_segment_bytes,
 };
 use penstock_transport::{JoinError, Tokens};
 
@@ -39,9 +39,9 @@ fn fingerprint() -> Vec<u8> {
 }
 
 /// What this side says.
-pub fn blob(beacon: Beacon) -> Vec<u8> {
+pub fn blob(probe_words: ProbeWords) -> Vec<u8> {
     let mut blob = fingerprint();
-    blob.extend(beacon.encode());
+    blob.extend(probe_words.encode());
     blob
 }
 
@@ -51,29 +51,29 @@ pub fn make_rings(senders: usize) -> Result<Segment, MemoryError> {
 }
 
 /// The descriptors of this side: what it has of its own, the rings the peer fills, the slots it fills.
-pub fn tokens(commons: &Commons, rings: &Segment, slots: &Banks) -> Result<Tokens, MemoryError> {
-    let (posts, mail) = (commons.posts.segment(), commons.mail.segment());
-    let mut tokens = vec![posts.share()?, mail.share()?, rings.share()?, slots.segment().share()?];
-    tokens.extend(commons.bells().iter().cloned());
+pub fn tokens(segments: &EngineSegments, rings: &Segment, slots: &Banks) -> Result<Tokens, MemoryError> {
+    let (owner_state, mailbox) = (segments.owner_state.segment(), segments.mailbox.segment());
+    let mut tokens = vec![owner_state.share()?, mailbox.share()?, rings.share()?, slots.segment().share()?];
+    tokens.extend(segments.bells().iter().cloned());
     Ok(tokens)
 }
 
 /// The other side, mapped.
 pub struct Accepted {
-    /// Its commons.
-    pub commons: PeerCommons,
+    /// Its segments.
+    pub segments: PeerSegments,
     /// The rings we fill.
     pub rings: Place,
     /// The slots it fills.
     pub slots: Banks,
     /// How to find out whether its process's memory can be reached.
-    pub beacon: Beacon,
+    pub probe_words: ProbeWords,
 }
 
 /// Checks and maps what a peer with `there` workers passed to us, who have `here`.
 pub fn accept(blob: &[u8], tokens: Vec<OwnedFd>, here: usize, there: usize) -> Result<Accepted, JoinError> {
-    let beacon = match blob.split_last_chunk() {
-        Some((layouts, beacon)) if layouts == fingerprint() => Beacon::decode(beacon),
+    let probe_words = match blob.split_last_chunk() {
+        Some((layouts, probe_words)) if layouts == fingerprint() => ProbeWords::decode(probe_words),
         _ => {
             let why = "the other release lays out shared memory differently; use the same release";
             return Err(JoinError::Garbled(why));
@@ -83,20 +83,20 @@ pub fn accept(blob: &[u8], tokens: Vec<OwnedFd>, here: usize, there: usize) -> R
     let found = tokens.len();
     let mut tokens = tokens.into_iter();
     let mut next = || tokens.next();
-    let (Some(posts), Some(mail), Some(rings), Some(slots)) = (next(), next(), next(), next()) else {
+    let (Some(owner_state), Some(mailbox), Some(rings), Some(slots)) = (next(), next(), next(), next()) else {
         return Err(JoinError::Tokens { expected, found });
     };
     if found != expected {
         return Err(JoinError::Tokens { expected, found });
     }
     let bells = tokens.map(check_bell).collect::<Result<Vec<_>, _>>()?;
-    let posts = Segment::open(posts, posts_bytes(there) as u64, Access::Read)?;
-    let mail = Segment::open(mail, mail_bytes(there) as u64, Access::ReadWrite)?;
+    let owner_state = Segment::open(owner_state, owner_state_bytes(there) as u64, Access::Read)?;
+    let mailbox = Segment::open(mailbox, mailbox_bytes(there) as u64, Access::ReadWrite)?;
     let rings = Segment::open(rings, ring_segment_bytes(here) as u64, Access::ReadWrite)?;
     let slots = Banks::open(slots, there)?;
-    let posts = PostsView::over(posts.place(), there)?;
-    let mail = MailView::over(mail.place(), there)?;
-    Ok(Accepted { commons: PeerCommons::new(posts, mail, bells), rings: rings.place(), slots, beacon })
+    let owner_state = OwnerStateView::over(owner_state.place(), there)?;
+    let mailbox = MailboxView::over(mailbox.place(), there)?;
+    Ok(Accepted { segments: PeerSegments::new(owner_state, mailbox, bells), rings: rings.place(), slots, probe_words })
 }
 
 /// A bell is written to whenever the peer sleeps: it must be an eventfd and nothing else, or a peer

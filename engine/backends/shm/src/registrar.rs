@@ -10,7 +10,7 @@ use penstock_memory::{
     ForeignMemory, ForeignProcess, MemoryError, PageKind, Piece, Pool, Region, WhyNot, map_foreign_pieces,
     map_foreign_pool,
 };
-use penstock_transport::{Exported, ImportError, OwnersMemory, Registrar, RemoteMemory, RemoteRegion, Way};
+use penstock_transport::{Exported, ImportError, Registrar, RemoteMemory, RemoteRegion, TargetMediatedMemory, Way};
 
 /// The path of memory that peers may not touch.
 const NOTHING: u8 = 0;
@@ -53,7 +53,7 @@ impl ShmRegistrar {
             }
             Err(_) => {
                 let key = RegionKey { region: region.id, generation: region.generation };
-                Ok(RemoteMemory::Owners(OwnersMemory { key, bytes: region.bytes }))
+                Ok(RemoteMemory::Owners(TargetMediatedMemory { key, bytes: region.bytes }))
             }
         }
     }

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use penstock_memory::{Beacon, ForeignProcess, MemoryError, Registry, WhyNot};
+use penstock_memory::{ForeignProcess, MemoryError, ProbeWords, Registry, WhyNot};
 use penstock_transport::host::bounce::{Banks, BounceParts};
-use penstock_transport::host::{Commons, CopyLane, CopyLaneParts, InboundRings};
+use penstock_transport::host::{CopyLane, CopyLaneParts, EngineSegments, InboundRings};
 use penstock_transport::link::Offering;
-use penstock_transport::{Caps, Here, JoinError, Link, Placement, Sight, There, Transport, Trust};
+use penstock_transport::{Caps, Here, JoinError, Link, PeerView, Placement, There, Transport, Trust};
 
 use crate::offer::{self, Accepted};
 use crate::registrar::ShmRegistrar;
 
 /// The transport between two processes of one host.
 pub struct ShmTransport {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     process_vm: bool,
 }
@@ -22,10 +22,10 @@ impl ShmTransport {
     /// The name in `transports.allow`.
     pub const NAME: &'static str = "shm";
 
-    /// The transport of the engine with these commons and these regions. `process_vm`: whether the kernel may
+    /// The transport of the engine with these segments and these regions. `process_vm`: whether the kernel may
     /// copy between its process and peers'.
-    pub fn new(commons: Arc<Commons>, registry: Arc<Registry>, process_vm: bool) -> Self {
-        Self { commons, registry, process_vm }
+    pub fn new(segments: Arc<EngineSegments>, registry: Arc<Registry>, process_vm: bool) -> Self {
+        Self { segments, registry, process_vm }
     }
 }
 
@@ -57,34 +57,34 @@ impl Transport for ShmTransport {
     fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
         let rings = offer::make_rings(there.workers)?;
         let slots = Banks::create(here.workers)?;
-        let tokens = offer::tokens(&self.commons, &rings, &slots)?;
-        let (commons, registry) = (Arc::clone(&self.commons), Arc::clone(&self.registry));
+        let tokens = offer::tokens(&self.segments, &rings, &slots)?;
+        let (segments, registry) = (Arc::clone(&self.segments), Arc::clone(&self.registry));
         let process_vm = self.process_vm;
-        let ours = if process_vm { Beacon::of_this_process(here.epoch) } else { Beacon::NONE };
+        let ours = if process_vm { ProbeWords::of_this_process(here.epoch) } else { ProbeWords::NONE };
         let join = move |blob: &[u8], tokens| {
-            let Accepted { commons: theirs, rings: outbound, slots: incoming, beacon } =
+            let Accepted { segments: theirs, rings: outbound, slots: incoming, probe_words } =
                 offer::accept(blob, tokens, here.workers, there.workers)?;
             let theirs = Arc::new(theirs);
             let lanes = CopyLane::for_each_worker(CopyLaneParts {
-                ours: &commons,
+                ours: &segments,
                 theirs: &theirs,
-                our_party: here.party,
-                their_party: there.party,
+                our_party: here.peer_index,
+                index_at_peer: there.peer_index,
                 outbound: &outbound,
                 inbound: InboundRings::over(&rings.place(), there.workers)?,
                 hand_overs: None,
                 bounce: Some(BounceParts { registry, outgoing: slots, incoming }),
             })?;
             let process =
-                if process_vm { ForeignProcess::reach(&there.watch, beacon) } else { Err(WhyNot::SwitchedOff) };
+                if process_vm { ForeignProcess::reach(&there.watch, probe_words) } else { Err(WhyNot::SwitchedOff) };
             let registrar = ShmRegistrar::new(process);
             let path = registrar.path();
             Ok::<_, JoinError>(Link {
                 lanes,
                 registrar: Arc::new(registrar),
-                sight: Sight::Shared(theirs),
+                peer_view: PeerView::Shared(theirs),
                 streams: None,
-                asides: None,
+                transport_messages: None,
                 rails: Vec::new(),
                 path,
             })

@@ -23,7 +23,7 @@ pub(crate) struct Hub {
 
 struct Entry {
     /// The place of its lane among the worker's.
-    party: u32,
+    peer_index: u32,
     arrived: VecDeque<Vec<u8>>,
     /// When the lane wants to be looked at although nothing comes.
     due: Moment,
@@ -52,7 +52,7 @@ impl Hub {
                 }
             }
             if !entry.arrived.is_empty() || entry.due <= now {
-                mark(entry.party as usize);
+                mark(entry.peer_index as usize);
                 any = true;
             }
         }
@@ -68,9 +68,9 @@ pub(crate) struct Port {
 
 impl Port {
     /// A fresh port of the engine of this epoch, for the lane at this place.
-    pub(crate) fn open(hub: &Arc<Hub>, epoch: u64, party: u32) -> Self {
+    pub(crate) fn open(hub: &Arc<Hub>, epoch: u64, peer_index: u32) -> Self {
         let number = hub.fabric.open(epoch);
-        hub.lock().insert(number, Entry { party, arrived: VecDeque::new(), due: Moment::NEVER });
+        hub.lock().insert(number, Entry { peer_index, arrived: VecDeque::new(), due: Moment::NEVER });
         Self { hub: Arc::clone(hub), number }
     }
 
@@ -130,7 +130,7 @@ impl SimDriver {
 impl Driver for SimDriver {
     fn turn(&mut self) -> bool {
         let Self { hub, ready, .. } = self;
-        hub.turn(|party| ready.mark(party))
+        hub.turn(|peer_index| ready.mark(peer_index))
     }
 
     fn prepare_to_sleep(&mut self) -> bool {

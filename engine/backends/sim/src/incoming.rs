@@ -8,7 +8,7 @@ use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
 use penstock_core::plan::RegionKey;
 use penstock_memory::{Registry, Window};
 use penstock_ring::Hazard;
-use penstock_transport::host::{Bell, Commons, LastRegion, PostsView, Withdrawn, still_stands};
+use penstock_transport::host::{Bell, EngineSegments, LastRegion, OwnerStateView, Withdrawn, still_stands};
 use penstock_transport::{CounterRef, LaneFault, Sink};
 use rustix::thread::futex;
 
@@ -32,7 +32,7 @@ impl Touch {
 
 /// What a lane uses of its engine.
 pub(crate) struct Common {
-    pub(crate) commons: Arc<Commons>,
+    pub(crate) segments: Arc<EngineSegments>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) touch: Touch,
     pub(crate) known: LastRegion,
@@ -42,7 +42,7 @@ pub(crate) struct Common {
 impl Common {
     /// Answers whether the counter is still there.
     fn count(&self, counter: CounterRef) -> bool {
-        let cell = self.commons.mail.view().counter(counter.index);
+        let cell = self.segments.mailbox.view().counter(counter.index);
         let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
         if cell.add_one() {
             // Fails only if nobody waits any more.
@@ -65,7 +65,7 @@ enum Wants {
 fn admit(
     wants: Wants,
     request: &Request,
-    view: &PostsView,
+    view: &OwnerStateView,
     registry: &Registry,
     known: &mut LastRegion,
 ) -> Result<Result<Window, Cause>, LaneFault> {
@@ -143,9 +143,9 @@ impl Incoming {
         bytes: &[u8],
         common: &mut Common,
     ) -> Result<Result<(), Cause>, LaneFault> {
-        let Common { commons, registry, touch, known, .. } = common;
+        let Common { segments, registry, touch, known, .. } = common;
         touch.during(|| {
-            let memory = match admit(Wants::Write, request, commons.posts.view(), registry, known)? {
+            let memory = match admit(Wants::Write, request, segments.owner_state.view(), registry, known)? {
                 Ok(memory) => memory,
                 Err(cause) => return Ok(Err(cause)),
             };
@@ -192,7 +192,7 @@ impl Incoming {
     /// The peer asks for bytes.
     pub(crate) fn asked(&mut self, request: Request, common: &mut Common) -> Result<(), LaneFault> {
         self.begin(request.operation)?;
-        let view = common.commons.posts.view();
+        let view = common.segments.owner_state.view();
         // Before anything is looked up: what is withdrawn from now on is seen when the bytes leave.
         let checked = view.revision();
         let operation = request.operation;
@@ -242,7 +242,7 @@ impl Incoming {
 
     /// The next message that the peer is to hear, if there is any.
     pub(crate) fn reply(&mut self, common: &mut Common) -> Option<Vec<u8>> {
-        let view = common.commons.posts.view();
+        let view = common.segments.owner_state.view();
         let done = match self.replies.front_mut()? {
             Reply::Done { operation, result } => (*operation, *result),
             Reply::Answer(answer) => match answer.next(view, &mut common.touch) {
@@ -260,7 +260,7 @@ impl Incoming {
 
 impl Answer {
     /// The next part of it; none: all has left.
-    fn next(&mut self, view: &PostsView, touch: &mut Touch) -> Result<Option<Vec<u8>>, Cause> {
+    fn next(&mut self, view: &OwnerStateView, touch: &mut Touch) -> Result<Option<Vec<u8>>, Cause> {
         if self.at.0 == self.extents.len() {
             return Ok(None);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use penstock_core::limits::UNIT_BYTES;
 use penstock_core::{Cause, Direction, Moment};
 use penstock_ring::ReadyBits;
-use penstock_transport::lane::{Abandoned, Handle};
+use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::record::lines_for;
 use penstock_transport::{
     Announced, Arrival, Batch, Lane, LaneFault, Note, PostError, Posted, RemoteMemory, Revisions, Sink, Told,
@@ -28,7 +28,7 @@ pub(crate) struct SimLane {
     /// Where the lane itself marks that there is something to do.
     pub(crate) ready: ReadyBits,
     /// The place of the peer in our table.
-    pub(crate) party: u32,
+    pub(crate) peer_index: u32,
     pub(crate) port: Port,
     /// The peer's port.
     pub(crate) to: u64,
@@ -57,7 +57,7 @@ impl SimLane {
         let landed = match Message::parse(body).map_err(garbled)? {
             Message::Write { request, bytes, .. } => Some(self.incoming.land(&request, bytes, &mut self.common)?),
             Message::Data { operation, place, bytes } => {
-                let view = self.common.commons.posts.view();
+                let view = self.common.segments.owner_state.view();
                 self.outgoing.land(operation, place, bytes, view, &mut self.common.touch)?;
                 None
             }
@@ -117,7 +117,7 @@ impl SimLane {
                 line.push(message, None, now, packet);
             }
             if line.has_room()
-                && let Some((message, part)) = outgoing.next(common.commons.posts.view(), &mut common.touch)
+                && let Some((message, part)) = outgoing.next(common.segments.owner_state.view(), &mut common.touch)
             {
                 line.push(message, part, now, packet);
                 any = true;
@@ -142,7 +142,7 @@ impl Lane for SimLane {
         };
         // The peer looks itself, with the plan's revision. What it has told meanwhile is looked at here, or a plan that is
         // used for long would fall behind what the peer remembers. Own withdrawals are seen again when bytes move.
-        let here = self.common.commons.posts.view().revision();
+        let here = self.common.segments.owner_state.view().revision();
         let there = self.told.copied().max(batch.expected.there);
         if (Revisions { here, there }) != batch.expected {
             return Err(PostError::Withdrawn(Revisions { here, there }));
@@ -192,11 +192,11 @@ impl Lane for SimLane {
         Err(PostError::Fault(LaneFault(Cause::NoPath)))
     }
 
-    fn abandon(&mut self, token: u64) -> Abandoned {
-        let Some((answer, lines)) = self.outgoing.abandon(token, &mut self.line) else { return Abandoned::Quiet };
+    fn cancel_op(&mut self, token: u64) -> CancelledOp {
+        let Some((answer, lines)) = self.outgoing.cancel_op(token, &mut self.line) else { return CancelledOp::Quiet };
         self.notes.take_back(lines);
         // The rest of it may leave now as what is given up.
-        self.ready.mark(self.party as usize);
+        self.ready.mark(self.peer_index as usize);
         answer
     }
 

@@ -6,8 +6,8 @@ use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, NoteId, Span};
 use penstock_memory::Window;
-use penstock_transport::host::{PostsView, Withdrawn, still_stands};
-use penstock_transport::lane::Abandoned;
+use penstock_transport::host::{OwnerStateView, Withdrawn, still_stands};
+use penstock_transport::lane::CancelledOp;
 use penstock_transport::{CounterRef, Failure, LaneFault, Note, Sink};
 
 use crate::incoming::Touch;
@@ -86,7 +86,7 @@ impl Memories {
     }
 
     /// Its memory, if nothing was withdrawn of it.
-    fn standing(&self, view: &PostsView) -> Result<&Window, Cause> {
+    fn standing(&self, view: &OwnerStateView) -> Result<&Window, Cause> {
         still_stands(view, self.checked, self.key, self.extents()).map_err(Withdrawn::ends_here)?;
         self.local.as_ref().ok_or(Cause::Cancelled)
     }
@@ -120,7 +120,7 @@ impl Outgoing {
     }
 
     /// The next message, if there is anything to send.
-    pub(crate) fn next(&mut self, view: &PostsView, touch: &mut Touch) -> Option<(Vec<u8>, Option<Part>)> {
+    pub(crate) fn next(&mut self, view: &OwnerStateView, touch: &mut Touch) -> Option<(Vec<u8>, Option<Part>)> {
         if self.flying.get(&self.last).is_none_or(|op| op.is_sent) {
             let op = self.waiting.pop_front()?;
             self.last += 1;
@@ -166,7 +166,7 @@ impl Outgoing {
         operation: u64,
         place: u64,
         bytes: &[u8],
-        view: &PostsView,
+        view: &OwnerStateView,
         touch: &mut Touch,
     ) -> Result<(), LaneFault> {
         let op = self.flying.get_mut(&operation).ok_or(CORRUPT)?;
@@ -217,13 +217,13 @@ impl Outgoing {
     }
 
     /// Gives up what goes under this token, if it is here. With the lines of a note that does not leave.
-    pub(crate) fn abandon(&mut self, token: u64, line: &mut Line) -> Option<(Abandoned, u64)> {
+    pub(crate) fn cancel_op(&mut self, token: u64, line: &mut Line) -> Option<(CancelledOp, u64)> {
         if let Some(place) = self.waiting.iter().position(|op| op.token == token) {
             let lines = match self.waiting.remove(place)?.kind {
                 Kind::Announce { lines, .. } => lines,
                 _ => 0,
             };
-            return Some((Abandoned::Quiet, lines));
+            return Some((CancelledOp::Quiet, lines));
         }
         let (&operation, op) = self.flying.iter_mut().find(|(_, op)| op.token == token)?;
         match op.kind {
@@ -239,7 +239,7 @@ impl Outgoing {
             Kind::Read { .. } => op.fail(Cause::Cancelled),
             Kind::Announce { .. } => {}
         }
-        Some((Abandoned::RemoteOpen, 0))
+        Some((CancelledOp::RemoteOpen, 0))
     }
 }
 
@@ -260,7 +260,7 @@ fn write(
     transfer: u64,
     mut at: (usize, u64),
     memories: &Memories,
-    view: &PostsView,
+    view: &OwnerStateView,
     touch: &mut Touch,
     into: &mut Vec<u8>,
 ) -> Result<(usize, u64), Cause> {

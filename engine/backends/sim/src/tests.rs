@@ -8,11 +8,11 @@ use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Generation, Moment, NoteId, RegionId, Rights, Span};
 use penstock_memory::{Hint, HostMemory, ProcessWatch, Region, Registry};
 use penstock_ring::Withdrawal;
-use penstock_transport::host::Commons;
-use penstock_transport::lane::{Abandoned, Handle};
+use penstock_transport::host::EngineSegments;
+use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
-    Batch, CounterRef, Driver, Failure, Here, Lane, Note, OwnersMemory, PostError, RemoteMemory, Revisions, Sink,
-    There, Transport,
+    Batch, CounterRef, Driver, Failure, Here, Lane, Note, PostError, RemoteMemory, Revisions, Sink,
+    TargetMediatedMemory, There, Transport,
 };
 use proptest::prelude::*;
 
@@ -86,7 +86,7 @@ impl Sink for Got {
 }
 
 struct Side {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     puppet: Arc<Puppet>,
     driver: Box<dyn Driver>,
     lane: Box<dyn Lane>,
@@ -99,7 +99,7 @@ struct Side {
 }
 
 fn side() -> Side {
-    let (commons, registry) = (Commons::create(1).unwrap(), Arc::new(Registry::new()));
+    let (segments, registry) = (EngineSegments::create(1).unwrap(), Arc::new(Registry::new()));
     let region = |rights| {
         let memory = HostMemory::from_vec(vec![0x55; BYTES]).unwrap();
         registry.register_host(memory, "", rights).unwrap()
@@ -107,16 +107,16 @@ fn side() -> Side {
     let (region, read_only) = (region(Rights::READ_WRITE), region(Rights::READ));
     let puppet = Arc::new(Puppet(Mutex::default()));
     let fabric = Arc::clone(&puppet) as Arc<dyn Fabric>;
-    let transport = SimTransport::new(Arc::clone(&commons), registry, fabric).unwrap();
-    let here = Here { host: 1, process: 1, epoch: OURS, workers: 1, party: PARTY };
+    let transport = SimTransport::new(Arc::clone(&segments), registry, fabric).unwrap();
+    let here = Here { host: 1, process: 1, epoch: OURS, workers: 1, peer_index: PARTY };
     let watch = Arc::new(ProcessWatch::of(std::process::id()));
-    let there = There { host: 2, process: 2, epoch: THEIRS, workers: 1, party: 0, watch };
+    let there = There { host: 2, process: 2, epoch: THEIRS, workers: 1, peer_index: 0, watch };
     let offering = transport.offer(here, there).unwrap();
     let mut theirs = offering.blob.clone();
     theirs[8] = 6;
     let mut link = (offering.join)(&theirs, Vec::new()).unwrap();
     let (driver, lane) = (transport.driver(0).unwrap().unwrap(), link.lanes.remove(0));
-    Side { commons, puppet, driver, lane, got: Got::default(), fault: None, region, read_only, sequence: 0 }
+    Side { segments, puppet, driver, lane, got: Got::default(), fault: None, region, read_only, sequence: 0 }
 }
 
 impl Side {
@@ -175,7 +175,7 @@ impl Side {
     }
 
     fn post(&mut self, direction: Direction, token: u64, len: u64) -> Result<(), PostError> {
-        let remote = RemoteMemory::Owners(OwnersMemory { key: key_of(&self.region), bytes: 1 << 30 });
+        let remote = RemoteMemory::Owners(TargetMediatedMemory { key: key_of(&self.region), bytes: 1 << 30 });
         let spans = [Span { local: 0, remote: 0, len }];
         let region = Arc::clone(&self.region);
         let batch = Batch {
@@ -246,7 +246,7 @@ fn what_may_not_land_is_refused_and_what_announces_it_is_not_told() {
         ("withdrawn", Cause::RevokedByPeer, &|side| {
             let RegionKey { region, generation } = key_of(&side.region);
             let (region, generation) = (region.0, generation.0);
-            side.commons.posts.withdraw(&[Withdrawal { region, generation, offset: 4, len: 1 }]);
+            side.segments.owner_state.withdraw(&[Withdrawal { region, generation, offset: 4, len: 1 }]);
             request(1, key_of(&side.region), &[(2, 3)])
         }),
     ];
@@ -280,7 +280,7 @@ fn reads_are_answered_within_rights_and_bounds() {
 fn a_note_that_overtakes_its_bytes_waits_for_them_and_comes_once() {
     let mut side = side();
     let key = key_of(&side.region);
-    let counter = CounterRef { index: 0, generation: side.commons.mail.view().counter(0).unwrap().generation() };
+    let counter = CounterRef { index: 0, generation: side.segments.mailbox.view().counter(0).unwrap().generation() };
     let note = Some(Note { id: NoteId(77), payload: b"all of it" });
     let told = Message::Announce { operation: 2, transfer: 9, counter: Some(counter), note };
     let part = |is_last, place| Message::Write { request: request(1, key, &[(place, 1)]), is_last, bytes: b"x" };
@@ -294,7 +294,7 @@ fn a_note_that_overtakes_its_bytes_waits_for_them_and_comes_once() {
         assert_eq!(side.feed(3, &told), None);
     }
     assert_eq!(&side.memory(&side.region)[..2], b"xx");
-    assert_eq!((side.got.notes.len(), side.commons.mail.view().counter(0).unwrap().value()), (1, 1));
+    assert_eq!((side.got.notes.len(), side.segments.mailbox.view().counter(0).unwrap().value()), (1, 1));
     // What comes again is no longer what it was.
     side.region.window().fill(0, BYTES as u64, 0).unwrap();
     assert_eq!(side.feed(1, &part(false, 0)), None);
@@ -377,7 +377,7 @@ fn a_read_lands_within_what_was_asked_for_and_is_whole_when_it_is_done() {
     assert_eq!(failed.got.completed, [(4, Err(Cause::RevokedByPeer))]);
 
     let mut late = asking();
-    assert_eq!(late.lane.abandon(4), Abandoned::RemoteOpen);
+    assert_eq!(late.lane.cancel_op(4), CancelledOp::RemoteOpen);
     assert_eq!(late.say(&data(0, b"abcdefgh")), None);
     assert_eq!(late.memory(&late.region), [0x55; BYTES], "it was given up");
     assert_eq!(late.say(&done(Ok(8))), None);
@@ -388,7 +388,7 @@ fn a_read_lands_within_what_was_asked_for_and_is_whole_when_it_is_done() {
 fn a_write_that_is_given_up_carries_nothing_any_more() {
     let mut unsent = side();
     unsent.post(Direction::Write, 1, 10).unwrap();
-    assert_eq!(unsent.lane.abandon(1), Abandoned::Quiet);
+    assert_eq!(unsent.lane.cancel_op(1), CancelledOp::Quiet);
     unsent.lane.flush().unwrap();
     assert_eq!(unsent.said(), []);
 
@@ -396,7 +396,7 @@ fn a_write_that_is_given_up_carries_nothing_any_more() {
     side.post(Direction::Write, 1, 10).unwrap();
     side.lane.flush().unwrap();
     assert!(matches!(Message::parse(&side.said()[0].1), Ok(Message::Write { is_last: true, .. })));
-    assert_eq!(side.lane.abandon(1), Abandoned::RemoteOpen);
+    assert_eq!(side.lane.cancel_op(1), CancelledOp::RemoteOpen);
     side.puppet.0.lock().unwrap().passed = Duration::from_millis(10);
     side.turn();
     let given_up = Message::GivenUp { operation: 1, transfer: 1, is_last: true, cause: Cause::Cancelled };
@@ -410,7 +410,7 @@ fn memory_of_ones_own_that_was_withdrawn_does_not_leave() {
     let mut side = side();
     side.post(Direction::Write, 1, 10).unwrap();
     let RegionKey { region, generation } = key_of(&side.region);
-    side.commons.posts.withdraw(&[Withdrawal { region: region.0, generation: generation.0, offset: 9, len: 1 }]);
+    side.segments.owner_state.withdraw(&[Withdrawal { region: region.0, generation: generation.0, offset: 9, len: 1 }]);
     side.lane.flush().unwrap();
     let given_up = Message::GivenUp { operation: 1, transfer: 1, is_last: true, cause: Cause::RevokedHere };
     assert_eq!(side.said(), [(1, bytes_of(&given_up))]);
@@ -474,7 +474,7 @@ proptest! {
         prop_assert_eq!(side.memory(&side.read_only), [0x55; BYTES]);
         prop_assert!(side.memory(&side.region).iter().all(|byte| [0x55, 0xaa].contains(byte)));
         let mut busy = Vec::new();
-        side.commons.posts.view().observe(PARTY, &mut busy);
+        side.segments.owner_state.view().observe(PARTY, &mut busy);
         prop_assert_eq!(busy, []);
     }
 }

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_memory::{MemoryError, Registry};
-use penstock_transport::host::{Commons, LastRegion};
+use penstock_transport::host::{EngineSegments, LastRegion};
 use penstock_transport::link::Offering;
-use penstock_transport::{Caps, Driver, Here, JoinError, Link, Placement, Reach, Sight, There, Told, Transport, Trust};
+use penstock_transport::{
+    Caps, Driver, Here, JoinError, Link, PeerView, Placement, Reach, There, Told, Transport, Trust,
+};
 
 use crate::fabric::Fabric;
 use crate::hub::{Hub, Port, SimDriver};
@@ -28,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The transport between simulated hosts. Its engines have one worker each, as engines without threads have.
 pub struct SimTransport {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     hub: Arc<Hub>,
     patience: Duration,
@@ -38,13 +40,13 @@ impl SimTransport {
     /// Its name.
     pub const NAME: &'static str = "sim";
 
-    /// The transport of the engine with these commons and these regions, over this fabric.
-    pub fn new(commons: Arc<Commons>, registry: Arc<Registry>, fabric: Arc<dyn Fabric>) -> io::Result<Self> {
-        if commons.workers() != 1 {
-            let text = format!("`sim` is for engines of one worker, and this one has {}", commons.workers());
+    /// The transport of the engine with these segments and these regions, over this fabric.
+    pub fn new(segments: Arc<EngineSegments>, registry: Arc<Registry>, fabric: Arc<dyn Fabric>) -> io::Result<Self> {
+        if segments.workers() != 1 {
+            let text = format!("`sim` is for engines of one worker, and this one has {}", segments.workers());
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
-        Ok(Self { commons, registry, hub: Arc::new(Hub::new(fabric)), patience: PATIENCE })
+        Ok(Self { segments, registry, hub: Arc::new(Hub::new(fabric)), patience: PATIENCE })
     }
 
     /// Gives a peer up that says nothing for so long while it is spoken to.
@@ -87,20 +89,20 @@ impl Transport for SimTransport {
         if worker != 0 {
             return Ok(None);
         }
-        let ready = self.commons.mail.view().ready(worker);
+        let ready = self.segments.mailbox.view().ready(worker);
         Ok(Some(Box::new(SimDriver::new(Arc::clone(&self.hub), ready)?)))
     }
 
     fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
-        let port = Port::open(&self.hub, here.epoch, here.party);
+        let port = Port::open(&self.hub, here.epoch, here.peer_index);
         let blob = blob(port.number(), here.workers);
-        let (commons, registry, patience) = (Arc::clone(&self.commons), Arc::clone(&self.registry), self.patience);
+        let (segments, registry, patience) = (Arc::clone(&self.segments), Arc::clone(&self.registry), self.patience);
         let join = move |blob: &[u8], tokens: Vec<_>| {
             if !tokens.is_empty() {
                 return Err(JoinError::Tokens { expected: 0, found: tokens.len() });
             }
             let to = accept(blob, there.workers)?;
-            Ok(join(commons, registry, &here, &there, port, to, patience))
+            Ok(join(segments, registry, &here, &there, port, to, patience))
         };
         Ok(Offering { blob, tokens: Vec::new(), join: Box::new(join) })
     }
@@ -133,7 +135,7 @@ fn accept(blob: &[u8], workers: usize) -> Result<u64, JoinError> {
 }
 
 fn join(
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     here: &Here,
     there: &There,
@@ -144,15 +146,15 @@ fn join(
     let told = Arc::new(Told::default());
     let lane = SimLane {
         common: Common {
-            touch: Touch(commons.posts.hazard(here.party, 0)),
+            touch: Touch(segments.owner_state.hazard(here.peer_index, 0)),
             known: LastRegion::default(),
-            application: commons.ringer(0),
+            application: segments.ringer(0),
             registry,
-            commons: Arc::clone(&commons),
+            segments: Arc::clone(&segments),
         },
         told: Arc::clone(&told),
-        ready: commons.mail.view().ready(0),
-        party: here.party,
+        ready: segments.mailbox.view().ready(0),
+        peer_index: here.peer_index,
         to,
         epochs: (here.epoch, there.epoch),
         line: Line::new(patience, port.now()),
@@ -164,9 +166,9 @@ fn join(
     Link {
         lanes: vec![Box::new(lane)],
         registrar: Arc::new(SimRegistrar),
-        sight: Sight::Told(told),
+        peer_view: PeerView::Told(told),
         streams: None,
-        asides: None,
+        transport_messages: None,
         rails: Vec::new(),
         path: "over a simulated network, in packets".to_owned(),
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use penstock_core::Cause;
 use penstock_core::Direction;
 use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
-use penstock_transport::lane::Abandoned;
+use penstock_transport::lane::CancelledOp;
 use penstock_transport::record::lines_for;
-use penstock_transport::{Announced, Arrival, Batch, LaneFault, OwnersMemory, PostError, Posted, Sink};
+use penstock_transport::{Announced, Arrival, Batch, LaneFault, PostError, Posted, Sink, TargetMediatedMemory};
 
 use crate::hub::Inner;
 use crate::notes::Notes;
@@ -49,9 +49,9 @@ impl Channel {
         place: usize,
         fd: Arc<OwnedFd>,
         hub: &mut Inner,
-        party: u32,
+        peer_index: u32,
     ) -> Result<(), LaneFault> {
-        let key = hub.watch(fd.as_fd(), party).map_err(|error| {
+        let key = hub.watch(fd.as_fd(), peer_index).map_err(|error| {
             tracing::warn!(%error, "a stream cannot be watched");
             LaneFault(Cause::PeerLost)
         })?;
@@ -86,7 +86,7 @@ impl Channel {
     }
 
     /// Takes as many of the spans as fit into one message.
-    pub(crate) fn post(&mut self, batch: &Batch<'_>, memory: &OwnersMemory) -> Result<Posted, PostError> {
+    pub(crate) fn post(&mut self, batch: &Batch<'_>, memory: &TargetMediatedMemory) -> Result<Posted, PostError> {
         let (count, bytes) = batch.fitting(PAYLOAD_BYTES_MAX);
         let spans = &batch.spans[..count];
         batch.check_bounds(spans, memory)?;
@@ -147,15 +147,15 @@ impl Channel {
     }
 
     /// Gives up what goes under this token.
-    pub(crate) fn abandon(&mut self, token: u64) -> Option<Abandoned> {
+    pub(crate) fn cancel_op(&mut self, token: u64) -> Option<CancelledOp> {
         let Ledger { ops, notes, ended } = &mut self.ledger;
         if let Some(place) = ended.iter().position(|ended| ended.token == token) {
             notes.take_back(ended.swap_remove(place).lines);
-            return Some(Abandoned::Quiet);
+            return Some(CancelledOp::Quiet);
         }
         for stream in self.streams.iter_mut().flatten() {
-            let Some((answer, id)) = stream.outgoing.abandon(token, ops) else { continue };
-            if answer == Abandoned::Quiet {
+            let Some((answer, id)) = stream.outgoing.cancel_op(token, ops) else { continue };
+            if answer == CancelledOp::Quiet {
                 notes.take_back(ops[id].lines());
                 ops.give_back(id);
             } else {

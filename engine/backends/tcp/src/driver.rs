@@ -24,7 +24,7 @@ impl TcpDriver {
 impl Driver for TcpDriver {
     fn turn(&mut self) -> bool {
         let Self { hub, ready } = self;
-        hub.lock().turn(|party| ready.mark(party))
+        hub.lock().turn(|peer_index| ready.mark(peer_index))
     }
 
     fn prepare_to_sleep(&mut self) -> bool {

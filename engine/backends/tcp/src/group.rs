@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use penstock_core::Cause;
-use penstock_transport::host::{PostsView, still_stands};
+use penstock_transport::host::{OwnerStateView, still_stands};
 
 use crate::io::{HeldPieces, Io, PIECES_MAX, PieceSpace, Pieces, Ticket, ZeroCopy};
 use crate::op::{Kind, OpId, Ops};
@@ -141,7 +141,7 @@ impl Group {
         &mut self,
         way: Way<'_>,
         ops: &mut Ops,
-        view: &PostsView,
+        view: &OwnerStateView,
         touch: &mut Touch,
         space: &mut PieceSpace,
     ) -> io::Result<Sent> {
@@ -273,7 +273,7 @@ impl Group {
     }
 
     /// Memory that was withdrawn since the last look is not touched any more.
-    fn look_again(&mut self, ops: &mut Ops, view: &PostsView) {
+    fn look_again(&mut self, ops: &mut Ops, view: &OwnerStateView) {
         let now = view.revision();
         if now == self.checked {
             return;

@@ -30,7 +30,7 @@ pub(crate) struct Inner {
 struct Entry {
     uses: u32,
     /// The place of its lane among the worker's, if it is in use.
-    party: Option<u32>,
+    peer_index: Option<u32>,
     ready: Readiness,
     /// Sends of it whose pages the kernel has given back.
     released: Vec<Released>,
@@ -63,13 +63,13 @@ impl Hub {
 
 impl Inner {
     /// Watches a stream of this lane from now on. Answers its key.
-    pub(crate) fn watch(&mut self, fd: BorrowedFd<'_>, party: u32) -> io::Result<u64> {
+    pub(crate) fn watch(&mut self, fd: BorrowedFd<'_>, peer_index: u32) -> io::Result<u64> {
         let place = self.free.pop().unwrap_or(self.entries.len() as u32);
         if place as usize == self.entries.len() {
             self.entries.push(Entry::default());
         }
         let entry = &mut self.entries[place as usize];
-        (entry.party, entry.ready) = (Some(party), Readiness::default());
+        (entry.peer_index, entry.ready) = (Some(peer_index), Readiness::default());
         let key = u64::from(entry.uses) << 32 | u64::from(place);
         let watched = self.io.watch(fd, key);
         if watched.is_err() {
@@ -86,7 +86,7 @@ impl Inner {
 
     fn vacate(&mut self, key: u64) {
         if let Some(entry) = self.entries.get_mut(key as u32 as usize) {
-            (entry.uses, entry.party) = (entry.uses.wrapping_add(1), None);
+            (entry.uses, entry.peer_index) = (entry.uses.wrapping_add(1), None);
             entry.released.clear();
             self.free.push(key as u32);
         }
@@ -106,16 +106,16 @@ impl Inner {
     pub(crate) fn turn(&mut self, mut mark: impl FnMut(usize)) -> bool {
         let Self { io, entries, .. } = self;
         let any = io.turn(&mut |key, ready| {
-            let Some((entry, party)) = find(entries, key) else { return };
+            let Some((entry, peer_index)) = find(entries, key) else { return };
             entry.ready.readable |= ready.readable;
             entry.ready.writable |= ready.writable;
             entry.ready.hung_up |= ready.hung_up;
-            mark(party as usize);
+            mark(peer_index as usize);
         });
         while let Some(released) = io.next_released() {
-            let Some((entry, party)) = find(entries, released.key) else { continue };
+            let Some((entry, peer_index)) = find(entries, released.key) else { continue };
             entry.released.push(released);
-            mark(party as usize);
+            mark(peer_index as usize);
         }
         any
     }
@@ -124,6 +124,6 @@ impl Inner {
 /// The stream of this key, unless it was forgotten, and the place of its lane.
 fn find(entries: &mut [Entry], key: u64) -> Option<(&mut Entry, u32)> {
     let entry = entries.get_mut(key as u32 as usize)?;
-    let party = entry.party.filter(|_| u64::from(entry.uses) == key >> 32)?;
-    Some((entry, party))
+    let peer_index = entry.peer_index.filter(|_| u64::from(entry.uses) == key >> 32)?;
+    Some((entry, peer_index))
 }

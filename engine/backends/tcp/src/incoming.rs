@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
 use penstock_memory::Window;
-use penstock_transport::host::{PostsView, Withdrawn, still_stands};
+use penstock_transport::host::{OwnerStateView, Withdrawn, still_stands};
 
 use crate::group::EXTENTS_MAX;
 use crate::io::{Io, PieceSpace, Pieces};
@@ -165,7 +165,7 @@ impl Incoming {
     }
 
     /// Makes of what has arrived what can be made of it.
-    pub(crate) fn digest(&mut self, view: &PostsView, touch: &mut Touch) -> Result<Arrived, WireError> {
+    pub(crate) fn digest(&mut self, view: &OwnerStateView, touch: &mut Touch) -> Result<Arrived, WireError> {
         if let Stage::Head = self.stage {
             let Some(head) = self.staged[self.start..self.end].first_chunk::<HEAD_BYTES>() else {
                 return Ok(Arrived::Nothing);
@@ -205,7 +205,7 @@ impl Incoming {
     }
 
     /// Memory that was withdrawn since the last look is not touched any more.
-    fn look_again(&mut self, view: &PostsView) {
+    fn look_again(&mut self, view: &OwnerStateView) {
         let now = view.revision();
         if now == self.checked {
             return;
@@ -270,7 +270,7 @@ impl Incoming {
     pub(crate) fn receive(
         &mut self,
         (io, fd): (&mut Io, BorrowedFd<'_>),
-        view: &PostsView,
+        view: &OwnerStateView,
         touch: &mut Touch,
         space: &mut PieceSpace,
         discard: &mut [u8],

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use penstock_core::Cause;
 use penstock_ring::ReadyBits;
-use penstock_transport::lane::{Abandoned, Handle};
+use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
     Announced, Arrival, Batch, Lane, LaneFault, Note, PostError, Posted, RemoteMemory, Revisions, Sink,
 };
@@ -22,7 +22,7 @@ pub(crate) struct TcpLane {
     /// Where the driver and the lane itself mark that there is something to do.
     pub(crate) ready: ReadyBits,
     /// The place of the peer in our table.
-    pub(crate) party: u32,
+    pub(crate) peer_index: u32,
     /// The channels of this worker: of all of the session every so many-th.
     pub(crate) channels: Vec<Channel>,
     pub(crate) workers: usize,
@@ -33,7 +33,7 @@ impl TcpLane {
     fn take_arrivals(&mut self) -> Result<(), LaneFault> {
         for (index, fd) in self.arrivals.take() {
             let channel = &mut self.channels[index / self.per_channel / self.workers];
-            channel.attach(index % self.per_channel, fd, &mut self.hub.lock(), self.party)?;
+            channel.attach(index % self.per_channel, fd, &mut self.hub.lock(), self.peer_index)?;
         }
         Ok(())
     }
@@ -53,7 +53,7 @@ impl Lane for TcpLane {
         };
         // The peer looks itself, with the plan's revision. What it has told meanwhile is looked at here, or a plan that is
         // used for long would fall behind what the peer remembers. Own withdrawals are seen again when bytes move.
-        let here = self.common.commons.posts.view().revision();
+        let here = self.common.segments.owner_state.view().revision();
         let there = self.common.told.copied().max(batch.expected.there);
         if (Revisions { here, there }) != batch.expected {
             return Err(PostError::Withdrawn(Revisions { here, there }));
@@ -76,7 +76,7 @@ impl Lane for TcpLane {
             more |= channel.send(&mut hub, &mut self.common, streams)?;
         }
         if more {
-            self.ready.mark(self.party as usize);
+            self.ready.mark(self.peer_index as usize);
         }
         Ok(())
     }
@@ -85,9 +85,9 @@ impl Lane for TcpLane {
         Err(PostError::Fault(LaneFault(Cause::NoPath)))
     }
 
-    fn abandon(&mut self, token: u64) -> Abandoned {
-        let answer = self.channels.iter_mut().find_map(|channel| channel.abandon(token));
-        answer.unwrap_or(Abandoned::Quiet)
+    fn cancel_op(&mut self, token: u64) -> CancelledOp {
+        let answer = self.channels.iter_mut().find_map(|channel| channel.cancel_op(token));
+        answer.unwrap_or(CancelledOp::Quiet)
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {

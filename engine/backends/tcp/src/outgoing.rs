@@ -8,8 +8,8 @@ use std::io;
 
 use penstock_core::Cause;
 use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
-use penstock_transport::host::{PostsView, still_stands};
-use penstock_transport::lane::Abandoned;
+use penstock_transport::host::{OwnerStateView, still_stands};
+use penstock_transport::lane::CancelledOp;
 use penstock_transport::{Failure, LaneFault, Sink};
 
 use crate::group::{Group, Sent, Way};
@@ -127,7 +127,7 @@ impl Outgoing {
         ops: &mut Ops,
         acks: &mut Acks,
         credit: Option<u64>,
-        view: &PostsView,
+        view: &OwnerStateView,
         ended: &mut Vec<Ended>,
     ) -> bool {
         self.group.begin(view.revision());
@@ -152,7 +152,7 @@ impl Outgoing {
         self.group.close()
     }
 
-    fn form_answer(&mut self, ops: &mut Ops, view: &PostsView) -> bool {
+    fn form_answer(&mut self, ops: &mut Ops, view: &OwnerStateView) -> bool {
         let Some(&id) = self.answers.front() else { return false };
         let op = &mut ops[id];
         if self.group.control_bytes() + WORDS_BYTES_MAX > CONTROL_BYTES_MAX
@@ -179,7 +179,7 @@ impl Outgoing {
         true
     }
 
-    fn form_own(&mut self, ops: &mut Ops, view: &PostsView, ended: &mut Vec<Ended>) -> bool {
+    fn form_own(&mut self, ops: &mut Ops, view: &OwnerStateView, ended: &mut Vec<Ended>) -> bool {
         let Some(&id) = self.waiting.front() else { return false };
         let op = &mut ops[id];
         let control = match op.kind {
@@ -237,7 +237,7 @@ impl Outgoing {
         &mut self,
         way: Way<'_>,
         ops: &mut Ops,
-        view: &PostsView,
+        view: &OwnerStateView,
         touch: &mut Touch,
         space: &mut PieceSpace,
     ) -> io::Result<Sent> {
@@ -324,10 +324,10 @@ impl Outgoing {
     }
 
     /// Gives up what goes under this token, if it is here. With the place of a READ whose bytes may be coming in.
-    pub(crate) fn abandon(&mut self, token: u64, ops: &mut Ops) -> Option<(Abandoned, OpId)> {
+    pub(crate) fn cancel_op(&mut self, token: u64, ops: &mut Ops) -> Option<(CancelledOp, OpId)> {
         if let Some(place) = self.waiting.iter().position(|&id| ops[id].token == token) {
             let id = self.waiting.remove(place)?;
-            return Some((Abandoned::Quiet, id));
+            return Some((CancelledOp::Quiet, id));
         }
         let is_it = |&&id: &&OpId| ops[id].token == token && !ops[id].has_ended;
         let id = *self.flying.iter().find(is_it)?;
@@ -335,7 +335,7 @@ impl Outgoing {
             ops[id].spoil(Cause::Cancelled);
         }
         ops[id].memory = None;
-        let answer = if ops[id].in_kernel > 0 { Abandoned::Open } else { Abandoned::RemoteOpen };
+        let answer = if ops[id].in_kernel > 0 { CancelledOp::Open } else { CancelledOp::RemoteOpen };
         Some((answer, id))
     }
 }

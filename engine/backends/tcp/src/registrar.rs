@@ -6,7 +6,7 @@ use std::sync::Arc;
 use penstock_core::Rights;
 use penstock_core::plan::RegionKey;
 use penstock_memory::Region;
-use penstock_transport::{Exported, ImportError, OwnersMemory, Registrar, RemoteMemory, RemoteRegion, Way};
+use penstock_transport::{Exported, ImportError, Registrar, RemoteMemory, RemoteRegion, TargetMediatedMemory, Way};
 
 /// The path of memory that peers may not touch.
 const NOTHING: u8 = 0;
@@ -26,7 +26,7 @@ impl Registrar for TcpRegistrar {
         match (region.path, token) {
             ([OWNERS], None) => {
                 let key = RegionKey { region: region.id, generation: region.generation };
-                Ok(RemoteMemory::Owners(OwnersMemory { key, bytes: region.bytes }))
+                Ok(RemoteMemory::Owners(TargetMediatedMemory { key, bytes: region.bytes }))
             }
             ([NOTHING], None) => Err(ImportError::NoPath("the region gives no rights to peers".to_owned())),
             _ => Err(ImportError::Garbled("its path is not one of tcp")),

@@ -8,7 +8,7 @@ use penstock_core::Cause;
 use penstock_core::Span;
 use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
 use penstock_memory::{Registry, Window};
-use penstock_transport::host::{Bell, Commons, LastRegion, Withdrawn, still_stands};
+use penstock_transport::host::{Bell, EngineSegments, LastRegion, Withdrawn, still_stands};
 use penstock_transport::{CounterRef, LaneFault, Sink, Told};
 use rustix::thread::futex;
 
@@ -35,7 +35,7 @@ const GROUPS_PER_TURN: usize = 8;
 
 /// What all streams of a lane use.
 pub(crate) struct Common {
-    pub(crate) commons: Arc<Commons>,
+    pub(crate) segments: Arc<EngineSegments>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) told: Arc<Told>,
     pub(crate) touch: Touch,
@@ -49,7 +49,7 @@ pub(crate) struct Common {
 impl Common {
     /// Answers whether the counter is still there.
     fn count(&self, counter: CounterRef) -> bool {
-        let cell = self.commons.mail.view().counter(counter.index);
+        let cell = self.segments.mailbox.view().counter(counter.index);
         let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
         if cell.add_one() {
             // Fails only if nobody waits any more.
@@ -164,7 +164,7 @@ impl Stream {
                 }
                 self.tries -= 1;
             }
-            let view = common.commons.posts.view();
+            let view = common.segments.owner_state.view();
             let way = (&mut *io, self.fd.as_fd());
             match self.incoming.receive(way, view, &mut common.touch, &mut common.space, &mut common.discard[..]) {
                 Ok(is_empty) => {
@@ -190,7 +190,7 @@ impl Stream {
 
     fn digest(&mut self, common: &mut Common, ledger: &mut Ledger, sink: &mut dyn Sink) -> Result<(), LaneFault> {
         loop {
-            let arrived = self.incoming.digest(common.commons.posts.view(), &mut common.touch);
+            let arrived = self.incoming.digest(common.segments.owner_state.view(), &mut common.touch);
             match arrived.map_err(garbled)? {
                 Arrived::Nothing => return Ok(()),
                 Arrived::Control => self.open(common, ledger, sink)?,
@@ -205,7 +205,7 @@ impl Stream {
     /// A control block is there: what can be done before its payload is done, and every byte of payload gets its place.
     fn open(&mut self, common: &mut Common, ledger: &mut Ledger, sink: &mut dyn Sink) -> Result<(), LaneFault> {
         let Self { incoming, outgoing, acks, next, .. } = self;
-        let view = common.commons.posts.view();
+        let view = common.segments.owner_state.view();
         // Before anything is looked up: what is withdrawn from now on is seen when the bytes come.
         let now = view.revision();
         let Some((head, control, landings)) = incoming.control() else { return Err(CORRUPT) };
@@ -261,7 +261,7 @@ impl Stream {
     ) -> Result<(), LaneFault> {
         let Self { incoming, outgoing, acks, poisoned, .. } = self;
         let Some((_, control, landings)) = incoming.control() else { return Err(CORRUPT) };
-        let revision = common.commons.posts.view().revision();
+        let revision = common.segments.owner_state.view().revision();
         if landings.count() < PARTS_MAX && spoiled >> landings.count() != 0 {
             return Err(CORRUPT);
         }
@@ -323,7 +323,7 @@ impl Stream {
         if self.is_blocked || self.is_mute {
             return Ok(false);
         }
-        let view = common.commons.posts.view();
+        let view = common.segments.owner_state.view();
         let Ledger { ops, notes, ended } = ledger;
         for _ in 0..(GROUPS_PER_TURN / streams).max(1) {
             if !self.outgoing.is_sending() {

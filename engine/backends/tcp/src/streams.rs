@@ -59,14 +59,14 @@ pub(crate) struct Receiver {
 pub(crate) struct TcpStreams {
     taken: Mutex<Vec<Option<Arc<OwnedFd>>>>,
     per_channel: usize,
-    party: u32,
+    peer_index: u32,
     receivers: Vec<Receiver>,
 }
 
 impl TcpStreams {
     /// So many channels of so many streams, dealt among these workers.
-    pub(crate) fn new(channels: usize, per_channel: usize, party: u32, receivers: Vec<Receiver>) -> Self {
-        Self { taken: Mutex::new(vec![None; channels * per_channel]), per_channel, party, receivers }
+    pub(crate) fn new(channels: usize, per_channel: usize, peer_index: u32, receivers: Vec<Receiver>) -> Self {
+        Self { taken: Mutex::new(vec![None; channels * per_channel]), per_channel, peer_index, receivers }
     }
 }
 
@@ -88,7 +88,7 @@ impl Streams for TcpStreams {
         let stream = Arc::new(stream);
         receiver.arrivals.put(index, Arc::clone(&stream))?;
         taken[index] = Some(stream);
-        receiver.bell.mark_and_ring(&receiver.ready, self.party as usize);
+        receiver.bell.mark_and_ring(&receiver.ready, self.peer_index as usize);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use penstock_core::Cause;
 use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
 use penstock_memory::{Registry, Window};
 use penstock_transport::LaneFault;
-use penstock_transport::host::{LastRegion, PostsView, still_stands};
+use penstock_transport::host::{LastRegion, OwnerStateView, still_stands};
 
 use crate::wire::Request;
 
@@ -26,7 +26,7 @@ pub(crate) enum Wants {
 pub(crate) fn admit(
     wants: Wants,
     request: &Request<'_>,
-    view: &PostsView,
+    view: &OwnerStateView,
     registry: &Registry,
     known: &mut LastRegion,
 ) -> Result<Result<Window, Cause>, LaneFault> {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use penstock_core::config::TcpIo;
 use penstock_memory::{MemoryError, Registry};
-use penstock_transport::host::{Commons, LastRegion};
+use penstock_transport::host::{EngineSegments, LastRegion};
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Caps, Driver, Here, JoinError, Lane, Link, Placement, Reach, Sight, There, Told, Transport, Trust,
+    Caps, Driver, Here, JoinError, Lane, Link, PeerView, Placement, Reach, There, Told, Transport, Trust,
 };
 
 use crate::channel::Channel;
@@ -25,7 +25,7 @@ use crate::touch::Touch;
 
 /// The transport between two hosts.
 pub struct TcpTransport {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     streams: usize,
     /// One for each worker.
@@ -36,10 +36,15 @@ impl TcpTransport {
     /// The name in `transports.allow`.
     pub const NAME: &'static str = "tcp";
 
-    /// The transport of the engine with these commons and these regions, with so many streams to a peer for each worker.
-    pub fn new(commons: Arc<Commons>, registry: Arc<Registry>, choice: TcpIo, streams: usize) -> io::Result<Self> {
-        let hubs = (0..commons.workers()).map(|_| Hub::open(choice).map(Arc::new)).collect::<io::Result<_>>()?;
-        Ok(Self { commons, registry, streams, hubs })
+    /// The transport of the engine with these segments and these regions, with so many streams to a peer for each worker.
+    pub fn new(
+        segments: Arc<EngineSegments>,
+        registry: Arc<Registry>,
+        choice: TcpIo,
+        streams: usize,
+    ) -> io::Result<Self> {
+        let hubs = (0..segments.workers()).map(|_| Hub::open(choice).map(Arc::new)).collect::<io::Result<_>>()?;
+        Ok(Self { segments, registry, streams, hubs })
     }
 }
 
@@ -71,27 +76,27 @@ impl Transport for TcpTransport {
 
     fn driver(&self, worker: usize) -> io::Result<Option<Box<dyn Driver>>> {
         let Some(hub) = self.hubs.get(worker) else { return Ok(None) };
-        let ready = self.commons.mail.view().ready(worker);
+        let ready = self.segments.mailbox.view().ready(worker);
         Ok(Some(Box::new(TcpDriver::new(Arc::clone(hub), ready))))
     }
 
     fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
         let blob = offer::blob(self.streams, here.workers);
-        let (commons, registry) = (Arc::clone(&self.commons), Arc::clone(&self.registry));
+        let (segments, registry) = (Arc::clone(&self.segments), Arc::clone(&self.registry));
         let (hubs, streams) = (self.hubs.clone(), self.streams);
         let join = move |blob: &[u8], tokens: Vec<_>| {
             if !tokens.is_empty() {
                 return Err(JoinError::Tokens { expected: 0, found: tokens.len() });
             }
             let per_channel = offer::accept(blob, streams, there.workers)?;
-            Ok(join(&commons, &registry, &hubs, &here, &there, per_channel))
+            Ok(join(&segments, &registry, &hubs, &here, &there, per_channel))
         };
         Ok(Offering { blob, tokens: Vec::new(), join: Box::new(join) })
     }
 }
 
 fn join(
-    commons: &Arc<Commons>,
+    segments: &Arc<EngineSegments>,
     registry: &Arc<Registry>,
     hubs: &[Arc<Hub>],
     here: &Here,
@@ -104,25 +109,25 @@ fn join(
     let (mut lanes, mut receivers) = (Vec::<Box<dyn Lane>>::with_capacity(workers), Vec::with_capacity(workers));
     for (worker, hub) in hubs.iter().enumerate() {
         let arrivals = Arc::new(Arrivals::default());
-        let ready = commons.mail.view().ready(worker);
+        let ready = segments.mailbox.view().ready(worker);
         let common = Common {
-            commons: Arc::clone(commons),
+            segments: Arc::clone(segments),
             registry: Arc::clone(registry),
             told: Arc::clone(&told),
-            touch: Touch::new(commons.posts.hazard(here.party, worker)),
+            touch: Touch::new(segments.owner_state.hazard(here.peer_index, worker)),
             known: LastRegion::default(),
-            application: commons.ringer(0),
+            application: segments.ringer(0),
             space: PieceSpace::new(),
             discard: Box::new([0; DISCARD_BYTES]),
         };
-        let bell = commons.ringer(1 + worker);
+        let bell = segments.ringer(1 + worker);
         receivers.push(Receiver { arrivals: Arc::clone(&arrivals), ready: ready.clone(), bell });
         lanes.push(Box::new(TcpLane {
             common,
             hub: Arc::clone(hub),
             arrivals,
             ready,
-            party: here.party,
+            peer_index: here.peer_index,
             channels: (worker..channels).step_by(workers).map(|_| Channel::new(per_channel)).collect(),
             workers,
             per_channel,
@@ -133,9 +138,9 @@ fn join(
     Link {
         lanes,
         registrar: Arc::new(TcpRegistrar),
-        sight: Sight::Told(told),
-        streams: Some(Arc::new(TcpStreams::new(channels, per_channel, here.party, receivers))),
-        asides: None,
+        peer_view: PeerView::Told(told),
+        streams: Some(Arc::new(TcpStreams::new(channels, per_channel, here.peer_index, receivers))),
+        transport_messages: None,
         rails: Vec::new(),
         path: format!("over the network by TCP, {channels} channels of {each}, {name}"),
     }

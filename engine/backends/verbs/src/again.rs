@@ -71,7 +71,7 @@ impl Channel {
         if op.is_abandoned {
             return Some(Cause::Cancelled.into());
         }
-        let view = context.commons.posts.view();
+        let view = context.segments.owner_state.view();
         let remote = op.remote.as_ref().map_or(op.key, |remote| remote.key);
         let there = context.told.still_stands(op.there, remote, op.remote_extents());
         // A card refuses memory that was withdrawn like any other: here it is known why.
@@ -107,7 +107,7 @@ impl Channel {
             if op.here >= context.here {
                 continue;
             }
-            let here = still_stands(context.commons.posts.view(), op.here, op.key, op.extents());
+            let here = still_stands(context.segments.owner_state.view(), op.here, op.key, op.extents());
             if let Err(withdrawn) = here {
                 op.failed.get_or_insert(withdrawn.ends_here().into());
             }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Direction};
-use penstock_transport::lane::Abandoned;
+use penstock_transport::lane::CancelledOp;
 use penstock_transport::{
-    Announced, Arrival, Batch, Failure, KeyedMemory, LaneFault, OwnersMemory, PostError, Posted, Sink,
+    Announced, Arrival, Batch, Failure, LaneFault, PostError, Posted, RdmaMemory, Sink, TargetMediatedMemory,
 };
 
 use crate::again::Lot;
@@ -155,12 +155,12 @@ impl Channel {
     pub(crate) fn post(
         &mut self,
         batch: &Batch<'_>,
-        memory: &Arc<KeyedMemory>,
+        memory: &Arc<RdmaMemory>,
         local_keys: &[u32],
     ) -> Result<Posted, PostError> {
         let (fitting, _) = batch.fitting(REQUEST_BYTES_MAX);
         let spans = &batch.spans[..fitting.min(self.spans_max)];
-        batch.check_bounds(spans, &OwnersMemory { key: memory.key, bytes: memory.bytes })?;
+        batch.check_bounds(spans, &TargetMediatedMemory { key: memory.key, bytes: memory.bytes })?;
         let chosen = self.stripe.choose(&self.rails, batch.transfer, batch.whole);
         // What has to go again goes first.
         let Some(rail) = chosen.filter(|_| self.lots.is_empty()) else { return Err(PostError::Full) };
@@ -468,24 +468,24 @@ impl Channel {
     }
 
     /// Gives up what goes under this token.
-    pub(crate) fn abandon(&mut self, token: u64) -> Abandoned {
+    pub(crate) fn cancel_op(&mut self, token: u64) -> CancelledOp {
         if let Some(place) = self.over.iter().position(|over| over.token == token) {
             self.over.remove(place);
-            return Abandoned::Quiet;
+            return CancelledOp::Quiet;
         }
         let is_it = |(_, op): &(OpId, &mut Op)| op.token == token && !op.is_withdrawn && !op.is_abandoned;
-        let Some((id, op)) = self.ops.iter_mut().find(is_it) else { return Abandoned::Quiet };
+        let Some((id, op)) = self.ops.iter_mut().find(is_it) else { return CancelledOp::Quiet };
         op.is_abandoned = true;
         let (kind, rail) = (op.kind, op.rail);
         if self.waits_to_go(id) {
             self.take_back(id);
-            return Abandoned::Quiet;
+            return CancelledOp::Quiet;
         }
         match kind {
-            Kind::Tell => Abandoned::RemoteOpen,
+            Kind::Tell => CancelledOp::RemoteOpen,
             Kind::Write | Kind::Read => {
                 self.rails[rail].abandoned += 1;
-                Abandoned::Open
+                CancelledOp::Open
             }
         }
     }

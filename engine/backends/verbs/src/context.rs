@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use penstock_transport::host::{Bell, Commons};
+use penstock_transport::host::{Bell, EngineSegments};
 use penstock_transport::{CounterRef, Told};
 use rustix::thread::futex;
 
@@ -15,7 +15,7 @@ pub(crate) struct Context<'a> {
     /// What the peer has told of its own.
     pub(crate) told: &'a Told,
     /// Counters and withdrawals of this engine.
-    pub(crate) commons: &'a Commons,
+    pub(crate) segments: &'a EngineSegments,
     /// Wakes the application when a counter has gone up.
     pub(crate) application: &'a Bell,
     /// Hears what is proven of the peer's card.
@@ -42,7 +42,7 @@ pub(crate) trait Witness {
 impl Context<'_> {
     /// Counts up. Answers whether the counter is still there.
     pub(crate) fn count(&self, counter: CounterRef) -> bool {
-        let cell = self.commons.mail.view().counter(counter.index);
+        let cell = self.segments.mailbox.view().counter(counter.index);
         let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
         if cell.add_one() {
             // Fails only if nobody waits any more.

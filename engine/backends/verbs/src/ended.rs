@@ -1,4 +1,4 @@
-//! What a side says aside when a queue's life has ended, parsed as the untrusted bytes it is.
+//! The transport message of a side when a queue's life has ended, parsed as the untrusted bytes it is.
 
 use crate::card::{TOKEN_BYTES, Token};
 

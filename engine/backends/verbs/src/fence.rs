@@ -33,12 +33,12 @@ pub(crate) struct Waker {
     pub(crate) bell: Bell,
     pub(crate) ready: ReadyBits,
     /// The place of the lane among the worker's.
-    pub(crate) party: u32,
+    pub(crate) peer_index: u32,
 }
 
 impl Waker {
     pub(crate) fn wake(&self) {
-        self.bell.mark_and_ring(&self.ready, self.party as usize);
+        self.bell.mark_and_ring(&self.ready, self.peer_index as usize);
     }
 }
 

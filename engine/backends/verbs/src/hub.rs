@@ -73,7 +73,7 @@ struct Inboxes {
 #[derive(Default)]
 struct Inbox {
     /// The place of the lane among the worker's.
-    party: Option<u32>,
+    peer_index: Option<u32>,
     items: VecDeque<Item>,
     /// When the lane is to be polled although nothing has come.
     look: Option<Instant>,
@@ -209,8 +209,8 @@ impl Inboxes {
         if !matches!(item.what, What::Event(_)) || !inbox.items.contains(&item) {
             inbox.items.push_back(item);
         }
-        if let Some(party) = inbox.party {
-            self.ready.mark(party as usize);
+        if let Some(peer_index) = inbox.peer_index {
+            self.ready.mark(peer_index as usize);
         }
     }
 
@@ -222,8 +222,8 @@ impl Inboxes {
         let mut any = false;
         for inbox in self.list.iter_mut().filter(|inbox| inbox.look.is_some_and(|look| look <= now)) {
             inbox.look = None;
-            if let Some(party) = inbox.party {
-                self.ready.mark(party as usize);
+            if let Some(peer_index) = inbox.peer_index {
+                self.ready.mark(peer_index as usize);
                 any = true;
             }
         }
@@ -234,13 +234,13 @@ impl Inboxes {
 
 impl Inner {
     /// A new inbox, of the lane at this place among the worker's.
-    pub(crate) fn new_inbox(&mut self, party: u32) -> u32 {
+    pub(crate) fn new_inbox(&mut self, peer_index: u32) -> u32 {
         let Inboxes { list, free, .. } = &mut self.inboxes;
         let place = free.pop().unwrap_or(list.len() as u32);
         if place as usize == list.len() {
             list.push(Inbox::default());
         }
-        list[place as usize].party = Some(party);
+        list[place as usize].peer_index = Some(peer_index);
         place
     }
 

@@ -8,13 +8,12 @@ use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
 use penstock_ring::LowWater;
 use penstock_ring::gate::NOTHING;
-use penstock_transport::host::{Bell, Commons};
-use penstock_transport::lane::{Abandoned, Handle};
+use penstock_transport::host::{Bell, EngineSegments};
+use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
     Announced, Arrival, Batch, Lane, LaneFault, Note, PostError, Posted, Proof, RemoteMemory, Revisions, Sink, Told,
 };
 
-use crate::asides::LaneAsides;
 use crate::card::{CardError, Done, Outcome};
 use crate::channel::Channel;
 use crate::connecting::Connectors;
@@ -23,16 +22,17 @@ use crate::fence::LaneFence;
 use crate::hub::{Hub, Item, What};
 use crate::regions::{LocalKeys, NoKeys, Regions};
 use crate::slab::SLOT_BYTES;
+use crate::transport_messages::LaneAsides;
 
 /// What one poll sees to at most, so that other lanes have their turn.
 const ITEMS_PER_POLL: usize = 64;
 
 /// What all lanes of a session share.
 pub(crate) struct Common {
-    pub(crate) commons: Arc<Commons>,
+    pub(crate) segments: Arc<EngineSegments>,
     pub(crate) told: Arc<Told>,
     pub(crate) fence: Arc<LaneFence>,
-    pub(crate) asides: Arc<LaneAsides>,
+    pub(crate) transport_messages: Arc<LaneAsides>,
     pub(crate) regions: Arc<Regions>,
     pub(crate) connectors: Arc<Connectors>,
     /// The card of each rail, and how many channels and workers there are.
@@ -81,7 +81,7 @@ impl VerbsLane {
             hub,
             inbox,
             worker,
-            application: common.commons.ringer(0),
+            application: common.segments.ringer(0),
             common: Arc::clone(common),
             low,
             items: VecDeque::new(),
@@ -126,12 +126,12 @@ impl VerbsLane {
     fn with<T>(&mut self, place: usize, call: impl FnOnce(&mut Channel, &Context<'_>) -> T) -> T {
         let Self { channels, common, hub, application, worker, .. } = self;
         let number = (*worker + place * common.workers) as u16;
-        let say = |words: &[u8]| common.asides.say(number, words);
+        let say = |words: &[u8]| common.transport_messages.say(number, words);
         let forget = |rail: u8, queue: u32| hub.lock().forget_queue(common.cards[usize::from(rail)], queue);
         let context = Context {
-            here: common.commons.posts.view().revision(),
+            here: common.segments.owner_state.view().revision(),
             told: &common.told,
-            commons: &common.commons,
+            segments: &common.segments,
             application,
             witness: &*common.fence,
             say: &say,
@@ -219,7 +219,7 @@ impl VerbsLane {
     /// What the peer's lanes say of broken rails.
     fn take_asides(&mut self) -> Result<(), LaneFault> {
         for (place, number) in self.numbers().enumerate() {
-            while let Some(words) = self.common.asides.next(number) {
+            while let Some(words) = self.common.transport_messages.next(number) {
                 self.with(place, |channel, context| channel.aside(&words, context))?;
             }
         }
@@ -282,7 +282,7 @@ impl Lane for VerbsLane {
         self.low.begin(batch.expected.here);
         // No processor of the peer looks at this again: what it has withdrawn is known here, or the peer waits for this lane's fence, which
         // goes behind this batch.
-        let here = self.common.commons.posts.view().revision();
+        let here = self.common.segments.owner_state.view().revision();
         let there = self.common.told.copied().max(batch.expected.there);
         let posted = if (Revisions { here, there }) == batch.expected {
             let place = self.place_of(batch.transfer);
@@ -315,10 +315,10 @@ impl Lane for VerbsLane {
         Err(PostError::Fault(LaneFault(Cause::NoPath)))
     }
 
-    fn abandon(&mut self, token: u64) -> Abandoned {
+    fn cancel_op(&mut self, token: u64) -> CancelledOp {
         // Which channel has it is not told by its name; those that do not have it are quiet.
-        let mut answers = (0..self.channels.len()).map(|place| self.channels[place].abandon(token));
-        let answer = answers.find(|answer| *answer != Abandoned::Quiet).unwrap_or(Abandoned::Quiet);
+        let mut answers = (0..self.channels.len()).map(|place| self.channels[place].cancel_op(token));
+        let answer = answers.find(|answer| *answer != CancelledOp::Quiet).unwrap_or(CancelledOp::Quiet);
         self.settle();
         answer
     }

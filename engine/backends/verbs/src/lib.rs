@@ -11,7 +11,7 @@
 //! - [`transport`]: reaching, offering, joining; [`offer`]: what both sides must agree on; [`pairing`]: which rails are joined
 //! - [`registrar`], `regions`: the way to a peer's memory, and what is registered with which card
 //! - `hub`, `receives`, `driver`: what a worker asks its cards for all its lanes
-//! - `lane`, `fence`, `asides`: one worker's lane, what is proven of the cards that touch this engine's memory, words beside the rails
+//! - `lane`, `fence`, `transport_messages`: one worker's lane, what is proven of the cards that touch this engine's memory, words beside the rails
 //! - [`message`]: what the two ends of a rail say to each other, parsed as the untrusted bytes it is
 //! - `channel`: the rails between two workers; `context`: what their lane lends them; `close`: its end
 //! - `rail`, `stage`, `log`: one queue, what is staged for it, and what is under way on it
@@ -22,7 +22,6 @@
 //! - [`ended`], `repair`, `again`: what is said when a queue has broken, how it is mended, and what then goes again
 
 mod again;
-mod asides;
 pub mod card;
 mod channel;
 mod close;
@@ -52,6 +51,7 @@ mod slab;
 mod stage;
 mod stripe;
 pub mod transport;
+mod transport_messages;
 
 #[cfg(test)]
 mod tests;

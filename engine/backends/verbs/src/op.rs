@@ -6,7 +6,7 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Direction, Generation, NoteId, RegionId, Span};
 use penstock_memory::Window;
-use penstock_transport::{Arrival, Batch, CounterRef, Failure, KeyedMemory, Note, Proof};
+use penstock_transport::{Arrival, Batch, CounterRef, Failure, Note, Proof, RdmaMemory};
 
 use crate::pairing::RAILS_MAX;
 
@@ -38,7 +38,7 @@ pub(crate) struct Op {
     pub(crate) key: RegionKey,
     pub(crate) keys: [u32; RAILS_MAX],
     /// The peer's memory.
-    pub(crate) remote: Option<Arc<KeyedMemory>>,
+    pub(crate) remote: Option<Arc<RdmaMemory>>,
     /// The revisions of both logs up to which nothing withdrawn concerns it: of this engine's and of the peer's.
     pub(crate) here: u64,
     pub(crate) there: u64,
@@ -142,7 +142,7 @@ impl Ops {
     pub(crate) fn take_batch(
         &mut self,
         batch: &Batch<'_>,
-        memory: &Arc<KeyedMemory>,
+        memory: &Arc<RdmaMemory>,
         keys: &[u32],
         (spans, bytes): (usize, u64),
     ) -> OpId {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use penstock_core::Rights;
 use penstock_core::plan::RegionKey;
 use penstock_memory::Region;
-use penstock_transport::{Exported, ImportError, KeyedMemory, Registrar, RemoteMemory, RemoteRegion, Way};
+use penstock_transport::{Exported, ImportError, RdmaMemory, Registrar, RemoteMemory, RemoteRegion, Way};
 
 use crate::pairing::RAILS_MAX;
 use crate::regions::Regions;
@@ -69,7 +69,7 @@ pub fn parse(path: &[u8]) -> Result<Path<'_>, &'static str> {
 }
 
 /// The memory of a region that a peer has announced on a link of so many rails.
-pub fn import(region: &RemoteRegion<'_>, rails: usize) -> Result<KeyedMemory, ImportError> {
+pub fn import(region: &RemoteRegion<'_>, rails: usize) -> Result<RdmaMemory, ImportError> {
     match parse(region.path).map_err(ImportError::Garbled)? {
         Path::Nothing(why) => Err(ImportError::NoPath(why.to_owned())),
         Path::Keyed { base, keys } => {
@@ -80,7 +80,7 @@ pub fn import(region: &RemoteRegion<'_>, rails: usize) -> Result<KeyedMemory, Im
                 return Err(ImportError::Garbled("it does not lie where it is said to"));
             }
             let key = RegionKey { region: region.id, generation: region.generation };
-            Ok(KeyedMemory { key, base, bytes: region.bytes, keys })
+            Ok(RdmaMemory { key, base, bytes: region.bytes, keys })
         }
     }
 }

@@ -159,10 +159,10 @@ impl Channel {
         self.rails[rail].break_off();
     }
 
-    /// The peer's channel of the same number has said something aside.
+    /// A transport message of the peer's channel of the same number.
     pub(crate) fn aside(&mut self, words: &[u8], context: &Context<'_>) -> Result<(), LaneFault> {
         let ended = Ended::parse(words).map_err(|error| {
-            tracing::warn!(%error, "what the peer says aside makes no sense");
+            tracing::warn!(%error, "a transport message of the peer makes no sense");
             CORRUPT
         })?;
         let place = usize::from(ended.rail);

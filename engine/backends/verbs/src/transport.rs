@@ -11,13 +11,12 @@ use penstock_core::limits::WORKERS_MAX;
 use penstock_core::{Generation, RegionId};
 use penstock_memory::{MemoryError, Registry};
 use penstock_ring::LowWater;
-use penstock_transport::host::Commons;
+use penstock_transport::host::EngineSegments;
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Caps, Driver, Here, JoinError, Lane, Link, Placement, Reach, Sight, There, Told, Transport, Trust,
+    Caps, Driver, Here, JoinError, Lane, Link, PeerView, Placement, Reach, There, Told, Transport, Trust,
 };
 
-use crate::asides::LaneAsides;
 use crate::card::{Card, CardError, Connecting, Facts, Meeting, Queue, Token};
 use crate::channel::Channel;
 use crate::connecting::Connectors;
@@ -32,6 +31,7 @@ use crate::rail::RailParts;
 use crate::regions::Regions;
 use crate::registrar::VerbsRegistrar;
 use crate::slab::Slab;
+use crate::transport_messages::LaneAsides;
 
 /// How long whoever joins a session waits for a first rail of each channel: well within the time that a greeting has. Where the network
 /// asks for the peer's address for longer than this the session begins all the same, and ends if no rail comes.
@@ -62,7 +62,7 @@ impl Default for Options {
 
 /// The transport between two hosts with cards.
 pub struct VerbsTransport {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     cards: Vec<Arc<dyn Card>>,
     regions: Arc<Regions>,
     connectors: Arc<Connectors>,
@@ -76,10 +76,10 @@ impl VerbsTransport {
     /// The name in `transports.allow`.
     pub const NAME: &'static str = "verbs";
 
-    /// The transport of the engine with these commons and these regions over these cards, at most [`RAILS_MAX`] of them. If each of them
+    /// The transport of the engine with these segments and these regions over these cards, at most [`RAILS_MAX`] of them. If each of them
     /// has a connection manager, queues are met by those.
     pub fn new(
-        commons: Arc<Commons>,
+        segments: Arc<EngineSegments>,
         registry: Arc<Registry>,
         mut cards: Vec<Arc<dyn Card>>,
         options: Options,
@@ -102,14 +102,14 @@ impl VerbsTransport {
             completions: options.queues * (options.requests + options.grants),
             receives: options.queues * options.grants,
         };
-        let hub = |worker| Hub::open(&cards, size, commons.mail.view().ready(worker)).map(Arc::new);
-        let hubs = (0..commons.workers()).map(hub).collect::<Result<_, _>>()?;
+        let hub = |worker| Hub::open(&cards, size, segments.mailbox.view().ready(worker)).map(Arc::new);
+        let hubs = (0..segments.workers()).map(hub).collect::<Result<_, _>>()?;
         let regions = Arc::new(Regions::new(cards.clone(), registry));
         let by = match cards.iter().all(|card| card.facts().meets_at.is_some()) {
             true => By::Manager,
             false => By::Exchange,
         };
-        Ok(Self { commons, cards, regions, connectors: Arc::default(), options, by, hubs })
+        Ok(Self { segments, cards, regions, connectors: Arc::default(), options, by, hubs })
     }
 
     /// How many registrations of regions this engine's cards hold.
@@ -160,7 +160,7 @@ impl Transport for VerbsTransport {
         // One worker hears for all what happens to cards.
         let events = (worker == 0).then(|| {
             let hubs = self.hubs.iter().enumerate();
-            let hubs = hubs.map(|(worker, hub)| (Arc::clone(hub), self.commons.ringer(1 + worker))).collect();
+            let hubs = hubs.map(|(worker, hub)| (Arc::clone(hub), self.segments.ringer(1 + worker))).collect();
             Events { cards: self.cards.clone(), regions: Arc::clone(&self.regions), hubs }
         });
         Ok(Some(Box::new(VerbsDriver::new(Arc::clone(hub), &self.cards, events)?)))
@@ -193,12 +193,12 @@ struct OfferedLane {
 /// Queues that wait for the other side's offer. Those that are not joined go when this is dropped.
 struct Offered {
     offer: Offer,
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     cards: Vec<Arc<dyn Card>>,
     regions: Arc<Regions>,
     connectors: Arc<Connectors>,
     options: Options,
-    party: u32,
+    peer_index: u32,
     lanes: Vec<OfferedLane>,
     /// Which card each rail of the offer is.
     on: Vec<usize>,
@@ -209,16 +209,17 @@ struct Offered {
 impl Offered {
     /// Makes a queue on each card for each channel.
     fn make(transport: &VerbsTransport, here: &Here, there: &There) -> Result<Self, CardError> {
-        let VerbsTransport { commons, cards, regions, connectors, options, by, hubs } = transport;
-        let lane = |hub: &Arc<Hub>| OfferedLane { hub: Arc::clone(hub), inbox: Some(hub.lock().new_inbox(here.party)) };
+        let VerbsTransport { segments, cards, regions, connectors, options, by, hubs } = transport;
+        let lane =
+            |hub: &Arc<Hub>| OfferedLane { hub: Arc::clone(hub), inbox: Some(hub.lock().new_inbox(here.peer_index)) };
         let mut offered = Self {
             offer: Offer { workers: hubs.len(), grants: options.grants as u32, by: *by, rails: Vec::new() },
-            commons: Arc::clone(commons),
+            segments: Arc::clone(segments),
             cards: cards.clone(),
             regions: Arc::clone(regions),
             connectors: Arc::clone(connectors),
             options: *options,
-            party: here.party,
+            peer_index: here.peer_index,
             lanes: hubs.iter().map(lane).collect(),
             on: Vec::new(),
             queues: Vec::new(),
@@ -304,23 +305,23 @@ impl Offered {
         }
         let on_cards: Vec<usize> = pairs.iter().map(|pair| self.on[pair.first]).collect();
         let lows: Vec<LowWater> = (0..workers).map(|_| LowWater::heap()).collect();
-        let wakers = |commons: &Commons| {
+        let wakers = |segments: &EngineSegments| {
             let waker = |worker| Waker {
-                bell: commons.ringer(1 + worker),
-                ready: commons.mail.view().ready(worker),
-                party: self.party,
+                bell: segments.ringer(1 + worker),
+                ready: segments.mailbox.view().ready(worker),
+                peer_index: self.peer_index,
             };
             (0..workers).map(waker).collect::<Vec<_>>()
         };
-        let here = self.commons.posts.view().revision();
+        let here = self.segments.owner_state.view().revision();
         let own = lows.iter().map(LowWater::view).collect();
-        let fence = LaneFence::new(own, channels, pairs.len(), here, wakers(&self.commons));
-        let asides = LaneAsides::new(channels, wakers(&self.commons));
+        let fence = LaneFence::new(own, channels, pairs.len(), here, wakers(&self.segments));
+        let transport_messages = LaneAsides::new(channels, wakers(&self.segments));
         let common = Arc::new(Common {
-            commons: Arc::clone(&self.commons),
+            segments: Arc::clone(&self.segments),
             told: Arc::new(Told::default()),
             fence: Arc::new(fence),
-            asides: Arc::new(asides),
+            transport_messages: Arc::new(transport_messages),
             regions: Arc::clone(&self.regions),
             connectors: Arc::clone(&self.connectors),
             cards: on_cards,
@@ -347,9 +348,9 @@ impl Offered {
         Ok(Link {
             lanes,
             registrar: Arc::new(registrar),
-            sight: Sight::Fenced(Arc::clone(&common.told), common.fence.clone()),
+            peer_view: PeerView::Fenced(Arc::clone(&common.told), common.fence.clone()),
             streams: None,
-            asides: Some(common.asides.clone()),
+            transport_messages: Some(common.transport_messages.clone()),
             path: path(&ours, &theirs, &pairs, channels),
             rails,
         })

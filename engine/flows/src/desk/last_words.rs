@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn engine(number: u32) -> (PeerKey, EngineName) {
-        (PeerKey { party: number, epoch: Epoch(7) }, EngineName::new(&format!("engine-{number}")).unwrap())
+        (PeerKey { peer_index: number, epoch: Epoch(7) }, EngineName::new(&format!("engine-{number}")).unwrap())
     }
 
     #[test]

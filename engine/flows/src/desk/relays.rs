@@ -92,7 +92,7 @@ mod tests {
     };
 
     const NOW: Moment = Moment::from_ns(1);
-    const PEER: PeerKey = PeerKey { party: 3, epoch: Epoch(7) };
+    const PEER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
 
     fn desk() -> Desk {
         let mut desk = Desk::new(Settings::default(), [11, 1, 2]);

@@ -4,7 +4,7 @@ use penstock_session::control::{Abort, Buffer, Claim, Form, Head, Rows};
 use super::*;
 
 const NOW: Moment = Moment::from_ns(1);
-const PEER: PeerKey = PeerKey { party: 3, epoch: Epoch(7) };
+const PEER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
 
 fn desk() -> Desk {
     let mut desk = Desk::new(Settings::default(), [11, 1, 2]);

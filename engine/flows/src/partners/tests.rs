@@ -3,8 +3,8 @@ use penstock_session::control::{Buffer, Form, Rows};
 
 use super::*;
 
-const PEER: PeerKey = PeerKey { party: 1, epoch: Epoch(1) };
-const OTHER: PeerKey = PeerKey { party: 2, epoch: Epoch(1) };
+const PEER: PeerKey = PeerKey { peer_index: 1, epoch: Epoch(1) };
+const OTHER: PeerKey = PeerKey { peer_index: 2, epoch: Epoch(1) };
 const THEIRS: LayoutKey = LayoutKey { number: 3, generation: 5 };
 
 fn news(label: &str, base: u64) -> LayoutNews {

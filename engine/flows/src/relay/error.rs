@@ -15,10 +15,10 @@ use crate::partners::Silence;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RelayError {
     /// The session with this peer is over.
-    #[error("party {} of epoch {} {}", .0.party, .0.epoch, Silence::Gone)]
+    #[error("peer {} of epoch {} {}", .0.peer_index, .0.epoch, Silence::Gone)]
     PeerLost(PeerKey),
     /// The session with this peer is not complete.
-    #[error("party {} of epoch {} {}", .0.party, .0.epoch, Silence::NotYet)]
+    #[error("peer {} of epoch {} {}", .0.peer_index, .0.epoch, Silence::NotYet)]
     NotYet(PeerKey),
     /// There is no session with this engine.
     #[error("there is no session with {0}, which has the bytes: connect to it first")]
@@ -27,7 +27,7 @@ pub enum RelayError {
     #[error("{0} has been restarted since it gave this metadata, and what it had is gone: let it put again")]
     Restarted(EngineName),
     /// The peer does not speak of transfers by name, and so of no chunks.
-    #[error("party {} of epoch {} {}", .0.party, .0.epoch, Silence::NotSpoken)]
+    #[error("peer {} of epoch {} {}", .0.peer_index, .0.epoch, Silence::NotSpoken)]
     NotSpoken(PeerKey),
     /// A put without readers.
     #[error("a put has at least one reader and at most {most}, and this has {found}")]
@@ -38,7 +38,7 @@ pub enum RelayError {
         most: usize,
     },
     /// A reader is named twice.
-    #[error("party {} is named as a reader twice: name each reader once", .0.party)]
+    #[error("peer {} is named as a reader twice: name each reader once", .0.peer_index)]
     ReaderTwice(PeerKey),
     /// Too many bytes.
     #[error(

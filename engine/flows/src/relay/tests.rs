@@ -48,14 +48,14 @@ fn relay() -> Relays {
     })
 }
 
-fn peer(party: u32) -> PeerKey {
-    PeerKey { party, epoch: Epoch(9) }
+fn peer(peer_index: u32) -> PeerKey {
+    PeerKey { peer_index, epoch: Epoch(9) }
 }
 
 fn joined(able: &[(u16, u16)]) -> Relays {
     let mut relay = relay();
-    for (party, &(version_min, version_max)) in able.iter().enumerate() {
-        let (peer, name) = (peer(party as u32), EngineName::new(&format!("b{party}")).unwrap());
+    for (peer_index, &(version_min, version_max)) in able.iter().enumerate() {
+        let (peer, name) = (peer(peer_index as u32), EngineName::new(&format!("b{peer_index}")).unwrap());
         relay.handle(&crate::Event::Joined { peer, name }, Moment::default());
         let able = penstock_session::control::Able { version_min, version_max, tag: 1, credits: 4 };
         relay.handle(&crate::Event::Said { peer, said: Said::Able(able) }, Moment::default());
@@ -107,8 +107,8 @@ fn what_cannot_be_put_is_refused_with_the_reason_and_changes_nothing() {
 fn a_get_finds_its_chunk_in_whichever_session_it_is_announced() {
     for is_announced_before in [true, false] {
         let (mut relay, now) = (relay(), Moment::default());
-        for party in [0, 1] {
-            let (peer, name) = (peer(party), EngineName::new("b").unwrap());
+        for peer_index in [0, 1] {
+            let (peer, name) = (peer(peer_index), EngineName::new("b").unwrap());
             relay.handle(&crate::Event::Joined { peer, name }, now);
         }
         let chunk = penstock_session::control::Chunk {

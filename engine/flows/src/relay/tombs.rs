@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn the_oldest_goes_first_and_none_outlives_its_time() {
         let mut tombs = Tombs::new(2, Duration::from_nanos(10));
-        let grave = |op| Grave::Op(PeerKey { party: 1, epoch: Epoch(1) }, op);
+        let grave = |op| Grave::Op(PeerKey { peer_index: 1, epoch: Epoch(1) }, op);
         for op in 0..3 {
             tombs.bury(grave(op), FlowCause::Aborted, Moment::from_ns(op));
         }
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn lost_chunks_have_a_quarter_of_the_room_and_each_is_told_once_in_the_order_of_their_numbers() {
         let mut tombs = Tombs::new(8, Duration::from_nanos(10));
-        let (peer, request) = (PeerKey { party: 1, epoch: Epoch(1) }, RequestId::new("r").unwrap());
+        let (peer, request) = (PeerKey { peer_index: 1, epoch: Epoch(1) }, RequestId::new("r").unwrap());
         let now = Moment::from_ns(1);
         for op in [7, 5, 6] {
             tombs.bury(Grave::Lost(peer, request.clone(), op), FlowCause::NoMemory, now);

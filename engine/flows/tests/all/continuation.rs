@@ -15,7 +15,7 @@ use crate::lives::parents::*;
 use crate::lives::{DEVICE, at_ms, id};
 
 const TERMS: Terms = Terms { lease: 40, ttl_ms: 2000, layout: 6, layout_generation: 2 };
-const STRANGER: PeerKey = PeerKey { party: 9, epoch: Epoch(1) };
+const STRANGER: PeerKey = PeerKey { peer_index: 9, epoch: Epoch(1) };
 
 #[test]
 fn the_oldest_pin_makes_room_and_never_one_in_use() {

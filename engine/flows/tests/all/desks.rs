@@ -178,7 +178,7 @@ impl World {
     /// How an engine knows another one in the session that stands, or stood last. Every second session has the name of the one before it.
     pub(crate) fn peer_of(&self, one: usize, other: usize) -> PeerKey {
         let session = self.sessions.get(&pair(one, other)).copied().unwrap_or(0);
-        PeerKey { party: other as u32 + session.div_ceil(2) * PARTIES, ..peer(other) }
+        PeerKey { peer_index: other as u32 + session.div_ceil(2) * PARTIES, ..peer(other) }
     }
 
     fn is_apart(&self, one: usize, other: usize) -> bool {
@@ -238,7 +238,7 @@ impl World {
         for (at, there) in [(one, other), (other, one)] {
             let node = &mut self.nodes[at];
             for (id, (peer, moving)) in std::mem::take(&mut node.moving) {
-                if party(peer) == there {
+                if peer_index(peer) == there {
                     node.cut.insert(id, (there, moving, false));
                 } else {
                     node.moving.insert(id, (peer, moving));
@@ -275,7 +275,7 @@ impl World {
 
     /// One of those that move to somebody ends.
     pub(crate) fn end_some_move(&mut self, at: usize, to: Option<usize>, which: usize, failure: Option<Cause>) {
-        let is_it = |peer: &PeerKey| to.is_none_or(|to| party(*peer) == to);
+        let is_it = |peer: &PeerKey| to.is_none_or(|to| peer_index(*peer) == to);
         let moving = self.nodes[at].moving.iter().filter(|(_, (peer, _))| is_it(peer));
         let ids: Vec<MoveId> = moving.map(|(id, _)| *id).collect();
         if let Some(&id) = ids.get(which % ids.len().max(1)) {
@@ -297,7 +297,7 @@ impl World {
     fn act(&mut self, at: usize, action: Action) {
         match action {
             Action::Say { peer, said } => {
-                let to = party(peer);
+                let to = peer_index(peer);
                 // Whoever has left hears nothing.
                 if !self.is_apart(at, to) && peer == self.peer_of(at, to) {
                     self.said.push((at, to, said.clone()));
@@ -305,7 +305,7 @@ impl World {
                 }
             }
             Action::Move { id, peer, moving } => {
-                if self.is_apart(at, party(peer)) || peer != self.peer_of(at, party(peer)) {
+                if self.is_apart(at, peer_index(peer)) || peer != self.peer_of(at, peer_index(peer)) {
                     return self.handle(at, Event::Ended { id, result: Err(Cause::PeerLost), is_open_there: false });
                 }
                 self.nodes[at].moving.insert(id, (peer, moving));
@@ -350,7 +350,7 @@ impl World {
     /// A move has moved its bytes, or has failed.
     pub(crate) fn end_move(&mut self, at: usize, id: MoveId, failure: Option<Cause>) {
         let (peer, moving) = self.nodes[at].moving.remove(&id).expect("it is under way");
-        let there = party(peer);
+        let there = peer_index(peer);
         let bytes = if failure.is_none() { self.copy(at, there, &moving) } else { 0 };
         if let Some((_, bytes)) = moving.landing.clone().filter(|_| failure.is_none()) {
             self.handle(there, Event::Landing { peer: self.peer_of(there, at), bytes });
@@ -361,7 +361,7 @@ impl World {
 
     /// The bytes of everything that moves to this engine are there, and it is told so; at the engine that moves them nothing has ended yet.
     pub(crate) fn land_moves(&mut self, at: usize, to: usize) {
-        let moving = self.nodes[at].moving.iter().filter(|(_, (peer, _))| party(*peer) == to);
+        let moving = self.nodes[at].moving.iter().filter(|(_, (peer, _))| peer_index(*peer) == to);
         for (id, (_, moving)) in moving.map(|(id, moving)| (*id, moving.clone())).collect::<Vec<_>>() {
             self.copy(at, to, &moving);
             let held = self.nodes[at].moving.get_mut(&id).expect("it is under way");
@@ -384,7 +384,7 @@ impl World {
 
     pub(crate) fn answer_watches(&mut self, at: usize) {
         for (id, peer) in std::mem::take(&mut self.nodes[at].watches) {
-            let cut = self.nodes.get_mut(party(peer)).into_iter().flat_map(|node| node.cut.values_mut());
+            let cut = self.nodes.get_mut(peer_index(peer)).into_iter().flat_map(|node| node.cut.values_mut());
             cut.filter(|(there, ..)| *there == at).for_each(|(_, _, is_proven)| *is_proven = true);
             self.handle(at, Event::Quiet { id });
         }
@@ -626,8 +626,8 @@ const ONCE: u64 = 1 << 40;
 const PARTIES: u32 = 100;
 
 /// Which engine a peer is, in whichever session.
-fn party(peer: PeerKey) -> usize {
-    (peer.party % PARTIES) as usize
+fn peer_index(peer: PeerKey) -> usize {
+    (peer.peer_index % PARTIES) as usize
 }
 
 fn pair(one: usize, other: usize) -> (usize, usize) {
@@ -636,5 +636,5 @@ fn pair(one: usize, other: usize) -> (usize, usize) {
 
 /// An engine, as others know it.
 pub(crate) fn peer(at: usize) -> PeerKey {
-    PeerKey { party: at as u32, epoch: Epoch(at as u64 + 100) }
+    PeerKey { peer_index: at as u32, epoch: Epoch(at as u64 + 100) }
 }

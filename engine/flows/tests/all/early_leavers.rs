@@ -73,7 +73,7 @@ impl FanOut {
 
     /// How many parts to a rank have not ended at the source.
     fn moves_to(&self, at: usize) -> usize {
-        self.world.nodes[0].moving.values().filter(|(peer, _)| peer.party as usize == at).count()
+        self.world.nodes[0].moving.values().filter(|(peer, _)| peer.peer_index as usize == at).count()
     }
 
     fn finish_slow(&mut self) {

@@ -120,10 +120,10 @@ fn a_lost_peer_ends_its_own_transfers_and_nothing_is_remembered_of_it() {
 fn who_is_gone_who_has_said_nothing_yet_and_who_cannot_are_three_answers() {
     let mut world = World::new(&LAYOUTS);
     let now = world.now;
-    let there = |party| PeerKey { party, epoch: Epoch(77) };
+    let there = |peer_index| PeerKey { peer_index, epoch: Epoch(77) };
     let (quiet, old) = (there(8), there(9));
     for peer in [quiet, old] {
-        let name = EngineName::new(&format!("engine-{}", peer.party)).unwrap();
+        let name = EngineName::new(&format!("engine-{}", peer.peer_index)).unwrap();
         world.handle(1, Event::Joined { peer, name });
     }
     world.handle(1, Event::Unable { peer: old });

@@ -16,7 +16,7 @@ use penstock_session::{PeerKey, RequestId};
 
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 pub(crate) const WITHIN: Duration = Duration::from_secs(1);
-pub(crate) const DEVICE: PeerKey = PeerKey { party: 3, epoch: Epoch(77) };
+pub(crate) const DEVICE: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(77) };
 
 pub(crate) fn at_ms(ms: u64) -> Moment {
     Moment::from_ns(ms * 1_000_000)

@@ -45,7 +45,7 @@ pub(crate) fn give(world: &mut World, from: usize, to: usize, words: &[u8]) {
 /// The last part of two of a chunk of the first engine, or the first one.
 fn half(part: u32, op: u64) -> Event {
     let extents = vec![Extent { region: 1, generation: 1, offset: 0, len: 64 }];
-    let peer = penstock_session::PeerKey { party: 0, epoch: penstock_core::Epoch(100) };
+    let peer = penstock_session::PeerKey { peer_index: 0, epoch: penstock_core::Epoch(100) };
     Event::Said {
         peer,
         said: penstock_session::control::Chunk { part, parts: 2, bytes: 128, extents, ..chunk(op) }.into(),

@@ -54,7 +54,7 @@ fn who_has_a_part_in_another_session_is_not_told_that_nothing_lands() {
         Event::Said { peer, said: Said::Abort(Abort { head, number: 7 }) }
     };
     let answers = |world: &World| world.count(0, |said| matches!(said, Said::AbortAck(_)));
-    world.handle(0, abort(PeerKey { party: 9, ..peer(1) }));
+    world.handle(0, abort(PeerKey { peer_index: 9, ..peer(1) }));
     world.run();
     assert_eq!((answers(&world), world.desk(0).metrics().refused), (0, 1));
     world.handle(0, abort(peer(2)));

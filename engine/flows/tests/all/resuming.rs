@@ -353,12 +353,12 @@ fn an_engine_that_was_started_anew_is_another_one() {
     let mut broken = Broken::new(1, 30, false);
     broken.compute();
     broken.cut(0);
-    let (again, now) = (PeerKey { party: 0, epoch: Epoch(7) }, broken.world.now);
+    let (again, now) = (PeerKey { peer_index: 0, epoch: Epoch(7) }, broken.world.now);
     let name = EngineName::new("engine-0").unwrap();
     broken.world.handle(1, Event::Joined { peer: again, name: name.clone() });
     let (key, sink) = (broken.inputs[0], broken.world.desk(1));
     assert_eq!(sink.resume(key, again, now), Err(CallError::Restarted(name)));
-    let stranger = PeerKey { party: 9, epoch: peer(0).epoch };
+    let stranger = PeerKey { peer_index: 9, epoch: peer(0).epoch };
     let name = EngineName::new("engine-9").unwrap();
     sink.handle(Event::Joined { peer: stranger, name: name.clone() }, now);
     assert_eq!(sink.resume(key, stranger, now), Err(CallError::NotBroken(name)));
@@ -380,7 +380,7 @@ fn a_stale_epoch_resumes_nothing() {
     let said: Vec<Said> = broken.world.said.iter().map(|(_, _, said)| said.clone()).filter(grants).collect();
     assert_eq!(said.len(), 2);
     broken.cut(0);
-    let stale = PeerKey { party: 1, epoch: Epoch(7) };
+    let stale = PeerKey { peer_index: 1, epoch: Epoch(7) };
     broken.world.handle(0, Event::Joined { peer: stale, name: EngineName::new("engine-1").unwrap() });
     let refused = broken.world.desk(0).metrics().refused;
     for said in said {

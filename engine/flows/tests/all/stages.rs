@@ -115,7 +115,7 @@ impl World {
 
     pub(crate) fn add(&mut self, settings: RelaySettings) -> usize {
         let number = self.engines.len();
-        let key = PeerKey { party: number as u32, epoch: settings.epoch };
+        let key = PeerKey { peer_index: number as u32, epoch: settings.epoch };
         let name = settings.name.clone();
         let memory = [PUTS, GETS, OWN].map(|region| (region, vec![0; 4096])).into();
         let relay = Relays::new(settings);
@@ -161,7 +161,7 @@ impl World {
     fn look(&mut self, at: usize) {
         self.engines[at].relay.check().unwrap_or_else(|broken| panic!("engine {at}: {broken}"));
         while let Some(action) = self.engines[at].relay.poll_action() {
-            let number = |peer: PeerKey| peer.party as usize;
+            let number = |peer: PeerKey| peer.peer_index as usize;
             match action {
                 Action::Say { peer, said } => self.wires.entry((at, number(peer))).or_default().push_back(said),
                 Action::Move { id, peer, moving } => {

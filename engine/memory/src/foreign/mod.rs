@@ -1,26 +1,26 @@
 //! Memory of another process that nobody mapped here, moved by the kernel (`process_vm_readv`,
 //! `process_vm_writev`).
 //!
-//! - [`beacon`]: two words by which a process lets others prove that they can reach it
+//! - [`probe_words`]: two words by which a process lets others prove that they can reach it
 //! - [`why`]: why they cannot, if they cannot
 //! - `calls`: the system calls and their lists
 //!
 //! The calls name a process by its id, and an id can mean another process later, or the same process can
-//! run another program. So every move looks at the beacon first, and at the pidfd before and after
+//! run another program. So every move looks at the probe words first, and at the pidfd before and after
 //! every call: while the pidfd says that the process lives, the id is still its own. What is left is the
 //! time between the look and the kernel's: within it the process would have to end, be waited for, and all other
 //! ids be used up.
 
-pub mod beacon;
 mod calls;
+pub mod probe_words;
 pub mod why;
 
 use std::sync::Arc;
 
 use penstock_core::{Direction, Span};
 
-pub use self::beacon::Beacon;
 use self::calls::Call;
+pub use self::probe_words::ProbeWords;
 pub use self::why::WhyNot;
 use crate::copy::CopyError;
 use crate::process::{ProcessWatch, Unseen};
@@ -31,14 +31,14 @@ use crate::window::Window;
 pub struct ForeignProcess {
     pid: i32,
     watch: Arc<ProcessWatch>,
-    beacon: Beacon,
+    probe_words: ProbeWords,
 }
 
 impl ForeignProcess {
-    /// Tries to read the probe of the process that offered `beacon` and to write its scratch word; if both
+    /// Tries to read the probe of the process that offered these words and to write its scratch word; if both
     /// succeed, its memory can be reached.
-    pub fn reach(watch: &Arc<ProcessWatch>, beacon: Beacon) -> Result<Arc<Self>, WhyNot> {
-        if beacon == Beacon::NONE {
+    pub fn reach(watch: &Arc<ProcessWatch>, probe_words: ProbeWords) -> Result<Arc<Self>, WhyNot> {
+        if probe_words == ProbeWords::NONE {
             return Err(WhyNot::SwitchedOffThere);
         }
         let pid = match &**watch {
@@ -50,15 +50,15 @@ impl ForeignProcess {
         let pid = i32::try_from(pid).map_err(|_| WhyNot::Gone)?;
         let explain = |errno| why::explain(pid, errno);
         // The value first: nothing is written to a process that is not the right one.
-        if calls::read_word(pid, beacon.probe).map_err(explain)? != beacon.value {
+        if calls::read_word(pid, probe_words.probe).map_err(explain)? != probe_words.value {
             return Err(WhyNot::OtherProcess);
         }
-        calls::write_word(pid, beacon.scratch, beacon.value).map_err(explain)?;
+        calls::write_word(pid, probe_words.scratch, probe_words.value).map_err(explain)?;
         // Still alive after both: the id was its own all the time.
         if watch.is_dead() {
             return Err(WhyNot::Gone);
         }
-        Ok(Arc::new(Self { pid, watch: Arc::clone(watch), beacon }))
+        Ok(Arc::new(Self { pid, watch: Arc::clone(watch), probe_words }))
     }
 
     /// Whether the process has not ended.
@@ -71,8 +71,8 @@ impl ForeignProcess {
         if !self.is_alive() {
             return Err(ForeignError::Gone { moved: 0 });
         }
-        match calls::read_word(self.pid, self.beacon.probe) {
-            Ok(value) if value == self.beacon.value => Ok(()),
+        match calls::read_word(self.pid, self.probe_words.probe) {
+            Ok(value) if value == self.probe_words.value => Ok(()),
             Ok(_) | Err(libc::EFAULT | libc::ESRCH) => Err(ForeignError::Gone { moved: 0 }),
             Err(errno) => Err(ForeignError::from_errno(errno, 0)),
         }

@@ -50,7 +50,7 @@ struct Child {
 
 impl Child {
     fn fork(byte: u8) -> Self {
-        let beacon = Beacon::of_this_process(0x5eed);
+        let probe_words = ProbeWords::of_this_process(0x5eed);
         let memory = Theirs::map(byte);
         let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let ((orders_in, orders), (answers, answers_out)): ((OwnedFd, OwnedFd), (OwnedFd, OwnedFd)) = (pipe(), pipe());
@@ -64,7 +64,7 @@ impl Child {
         }
         assert!(pid > 0);
         let watch = Arc::new(ProcessWatch::of(pid as u32));
-        let process = ForeignProcess::reach(&watch, beacon).expect("a child of the same user can be reached");
+        let process = ForeignProcess::reach(&watch, probe_words).expect("a child of the same user can be reached");
         Self { pid, memory, orders: orders.into(), answers: answers.into(), process }
     }
 
@@ -270,7 +270,7 @@ fn a_process_that_dies_between_two_moves_is_gone() {
         empty(&mut one_byte(&ours, &memory), &child.process, Direction::Write, 5),
         Err(ForeignError::Gone { moved: 5 })
     );
-    let again = ForeignProcess::reach(&Arc::new(ProcessWatch::of(child.pid as u32)), child.process.beacon);
+    let again = ForeignProcess::reach(&Arc::new(ProcessWatch::of(child.pid as u32)), child.process.probe_words);
     assert_eq!(again.map(drop), Err(WhyNot::Gone));
 }
 
@@ -285,15 +285,15 @@ fn one_byte(ours: &Window, memory: &ForeignMemory) -> Call {
 fn a_process_that_has_another_value_at_the_place_is_not_written() {
     let mut child = Child::fork(3);
     let watch = Arc::clone(&child.process.watch);
-    let beacon = child.process.beacon;
+    let probe_words = child.process.probe_words;
     let place = child.memory.0.addr() as u64;
-    let wrong = Beacon { value: beacon.value ^ 1, scratch: place, ..beacon };
+    let wrong = ProbeWords { value: probe_words.value ^ 1, scratch: place, ..probe_words };
     assert_eq!(ForeignProcess::reach(&watch, wrong).map(drop), Err(WhyNot::OtherProcess));
-    let nowhere = Beacon { probe: 8, scratch: place, ..beacon };
+    let nowhere = ProbeWords { probe: 8, scratch: place, ..probe_words };
     assert_eq!(ForeignProcess::reach(&watch, nowhere).map(drop), Err(WhyNot::OtherProcess));
     assert!(child.dump() == vec![3; BYTES], "something was written all the same");
     // As after an exec: alive, with the same id, but another program.
-    let replaced = Arc::new(ForeignProcess { pid: child.pid, watch, beacon: wrong });
+    let replaced = Arc::new(ForeignProcess { pid: child.pid, watch, probe_words: wrong });
     let memory = ForeignMemory::new(&replaced, place, BYTES as u64, true).unwrap();
     let one = [Span { local: 0, remote: 0, len: 1 }];
     assert_eq!(scatter(&here(vec![1; 8]), &memory, Direction::Write, &one), Err(ForeignError::Gone { moved: 0 }));
@@ -331,7 +331,7 @@ fn nothing_moves_when_a_span_is_out_of_bounds_or_the_destination_read_only() {
 fn a_process_may_always_reach_itself() {
     calls::try_own_memory().expect("no filter stands in the way of this test");
     let watch = Arc::new(ProcessWatch::of(std::process::id()));
-    let process = ForeignProcess::reach(&watch, Beacon::of_this_process(1)).unwrap();
+    let process = ForeignProcess::reach(&watch, ProbeWords::of_this_process(1)).unwrap();
     let theirs = here(vec![0; 100]);
     let memory = ForeignMemory::new(&process, theirs.base_address(), 100, true).unwrap();
     let span = [Span { local: 0, remote: 90, len: 10 }];

@@ -14,7 +14,7 @@ const BUSY: u64 = 1;
 const PARTY_SHIFT: u32 = 1;
 const SEQUENCE_SHIFT: u32 = 33;
 
-/// A copying worker's own word: `sequence << 33 | party << 1 | busy`.
+/// A copying worker's own word: `sequence << 33 | peer index << 1 | busy`.
 ///
 /// The sequence counts sections, so that the word differs from every other of the last 2^31; one
 /// that repeats makes an observer wait longer, never less.
@@ -46,12 +46,12 @@ impl Hazard {
         HazardView { word: self.word.clone() }
     }
 
-    /// Begins a section that may write to `party`'s memory. Load its gate's revision after this,
+    /// Begins a section that may write to the memory of `peer_index`. Load its gate's revision after this,
     /// compare, and copy only when it is the plan's.
     #[inline]
-    pub fn enter(&mut self, party: u32) {
+    pub fn enter(&mut self, peer_index: u32) {
         self.sequence = self.sequence.wrapping_add(1);
-        let word = self.sequence << SEQUENCE_SHIFT | u64::from(party) << PARTY_SHIFT | BUSY;
+        let word = self.sequence << SEQUENCE_SHIFT | u64::from(peer_index) << PARTY_SHIFT | BUSY;
         // SYNC quiesce: pairs with the barrier in `GateWriter::withdraw`: the load of the revision
         // that follows cannot pass this store.
         self.word.store_then_barrier(word);
@@ -75,7 +75,7 @@ pub enum Observation {
     /// A section is open.
     Busy {
         /// Whose memory it may write to.
-        party: u32,
+        peer_index: u32,
         /// The word, for [`HazardView::has_moved_since`].
         word: u64,
     },
@@ -102,7 +102,7 @@ impl HazardView {
         if word & BUSY == 0 {
             return Observation::Quiet;
         }
-        Observation::Busy { party: (word >> PARTY_SHIFT) as u32, word }
+        Observation::Busy { peer_index: (word >> PARTY_SHIFT) as u32, word }
     }
 
     /// Whether the section that was observed has ended, and all it copied is visible.

@@ -24,15 +24,15 @@ fn a_hazard_tells_what_it_does() {
     let view = HazardView::mapped(&place.without_writing(), HAZARD_BYTES).unwrap();
     assert_eq!(view.observe(), Observation::Quiet);
     assert!(view.has_moved_since(Observation::Quiet));
-    for party in [0, 7, u32::MAX] {
-        hazard.enter(party);
+    for peer_index in [0, 7, u32::MAX] {
+        hazard.enter(peer_index);
         let busy = view.observe();
-        assert!(matches!(busy, Observation::Busy { party: who, .. } if who == party));
+        assert!(matches!(busy, Observation::Busy { peer_index: who, .. } if who == peer_index));
         assert!(!view.has_moved_since(busy));
         hazard.leave();
         assert_eq!(view.observe(), Observation::Quiet);
         assert!(view.has_moved_since(busy));
-        hazard.enter(party);
+        hazard.enter(peer_index);
         assert!(view.has_moved_since(busy));
         hazard.leave();
     }

@@ -12,7 +12,7 @@ use penstock_ring::Withdrawal;
 use penstock_ring::gate::Withdrawals;
 use penstock_session::frame::LABEL_BYTES_MAX;
 use penstock_session::{CounterNews, Frame, RegionNews, Regions, RegionsGone, Said, Withdrawn};
-use penstock_transport::host::Posts;
+use penstock_transport::host::OwnerState;
 use penstock_transport::{Exported, Tokens};
 
 use super::connection::Broken;
@@ -58,9 +58,9 @@ impl<E: Env> Control<E> {
         let regions = self.shared.registry.revision();
         let counters = self.shared.counters.revision();
         // A deregistration changes the registry first and the log afterwards: both are news.
-        let now = (regions, counters, self.shared.commons.posts.view().deregistered());
+        let now = (regions, counters, self.shared.segments.owner_state.view().deregistered());
         // Who shares no memory with this engine sees nothing of the log: every step of it is news.
-        let log = self.shared.commons.posts.view().revision();
+        let log = self.shared.segments.owner_state.view().revision();
         let all = now != self.announced;
         let told = self.told != log;
         if !all && !told {
@@ -84,10 +84,10 @@ impl<E: Env> Control<E> {
             return; // Who knows what there is may use it at once, and that needs all streams.
         }
         // Read before the registry: whatever is deregistered later has a higher revision.
-        let revision = shared.renewals.announceable(shared.commons.posts.view().revision());
+        let revision = shared.renewals.announceable(shared.segments.owner_state.view().revision());
         let mut sent = Ok(());
-        if !peer.sight.can_write() {
-            for frame in announced.next_withdrawals(&shared.commons.posts) {
+        if !peer.peer_view.can_write() {
+            for frame in announced.next_withdrawals(&shared.segments.owner_state) {
                 sent = sent.and_then(|()| connection.send(&frame, Vec::new()));
             }
         }
@@ -173,11 +173,11 @@ impl Announced {
     }
 
     /// What was withdrawn since the last time; at the first time, how far it has come.
-    fn next_withdrawals(&mut self, posts: &Posts) -> Vec<Frame> {
-        let now = posts.view().revision();
+    fn next_withdrawals(&mut self, owner_state: &OwnerState) -> Vec<Frame> {
+        let now = owner_state.view().revision();
         let since = self.log.unwrap_or(now);
         // Who is too far behind begins anew, and finds its older plans too old.
-        let (since, new) = match posts.withdrawals_since(since) {
+        let (since, new) = match owner_state.withdrawals_since(since) {
             Ok(new) => (since, new),
             Err(_) => (now, Withdrawals { revision: now, list: Vec::new() }),
         };
@@ -232,7 +232,7 @@ pub(super) fn learn_withdrawn(peer: &PeerState, withdrawn: Withdrawn) -> bool {
     let step = |(region, generation, offset, len): (u32, u32, u64, u64)| Withdrawal { region, generation, offset, len };
     let makes_sense = withdrawn.list.len() <= WITHDRAWALS_KEPT;
     if makes_sense {
-        peer.sight.learn(withdrawn.since, withdrawn.list.into_iter().map(step));
+        peer.peer_view.learn(withdrawn.since, withdrawn.list.into_iter().map(step));
     }
     makes_sense
 }

@@ -201,11 +201,11 @@ impl<E: Env> Control<E> {
     fn call_on(&mut self, stream: E::Stream, call: Call, until: Moment) {
         let shared = Arc::clone(&self.shared);
         let (reach, secret) = (call.way.reach(), call.secret.clone());
-        let Some(party) = shared.peers.reserve() else {
+        let Some(peer_index) = shared.peers.reserve() else {
             let text = format!("this engine has {PEERS_MAX} peers, as many as it may have");
             return call.answer.answer(Err(ConnectError::RefusedHere { name: call.name, text }));
         };
-        let greeter = Greeter::caller(&shared, call, party, until);
+        let greeter = Greeter::caller(&shared, call, peer_index, until);
         let line = stream.remote().filter(|_| reach == Reach::Network).map(|remote| {
             let _ = stream.bound_silence(shared.heartbeat());
             Line::new(remote, shared.env.now())

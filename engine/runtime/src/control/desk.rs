@@ -120,7 +120,7 @@ impl<E: Env> Control<E> {
         let was_short = peer.inbox_credits.available() == 0;
         peer.inbox_credits.give_back(1).expect("a credit was taken when the landing came");
         if was_short {
-            self.shared.ports.iter().for_each(|port| port.call(WorkerCall::Look { party: peer.party }));
+            self.shared.ports.iter().for_each(|port| port.call(WorkerCall::Look { peer_index: peer.peer_index }));
         }
     }
 
@@ -217,7 +217,7 @@ impl<E: Env> Control<E> {
         let Report { side, transfer, request, peers, how } = report;
         let name = |peer: &PeerKey| match self.shared.peers.known(*peer) {
             Some(state) => state.name.to_string(),
-            None => format!("party {} of epoch {}", peer.party, peer.epoch),
+            None => format!("peer {} of epoch {}", peer.peer_index, peer.epoch),
         };
         let peers: Vec<String> = peers.iter().map(name).collect();
         let peers = peers.join(", ");

@@ -15,11 +15,11 @@ use penstock_transport::link::Offering;
 use penstock_transport::{Here, JoinError, Link, Reach, There, Transport};
 
 use super::announce::Announced;
-use super::asides::voice;
 use super::call::{Apart, Call, Way};
 use super::connection::Broken;
 use super::drain::Rest;
 use super::names::Held;
+use super::transport_messages::sender;
 use super::{Control, Phase, Talk};
 use crate::error::ConnectError;
 use crate::peer_state::{PeerParts, PeerState};
@@ -33,7 +33,7 @@ pub(super) struct Greeter {
     pub(super) greeting: Greeting,
     until: Moment,
     /// Our place for the peer, once one is reserved.
-    party: Option<u32>,
+    peer_index: Option<u32>,
     /// Our side of the transport, waiting for theirs.
     offering: Option<(Arc<dyn Transport>, Offering)>,
     /// The process at the other end, watched from before it was trusted.
@@ -60,17 +60,17 @@ impl Greeter {
     }
 
     /// An attempt of this call, with a place reserved for whoever answers.
-    pub(super) fn caller<E: Env>(shared: &Shared<E>, call: Call, party: u32, until: Moment) -> Self {
+    pub(super) fn caller<E: Env>(shared: &Shared<E>, call: Call, peer_index: u32, until: Moment) -> Self {
         let reach = call.way.reach();
-        let ours = hello(shared, party, call.epoch, (reach, &call.apart));
+        let ours = hello(shared, peer_index, call.epoch, (reach, &call.apart));
         let mut greeter = Self::new(Greeting::new(Role::Caller, ours), reach, until);
-        greeter.party = Some(party);
+        greeter.peer_index = Some(peer_index);
         greeter.call = Some(Box::new(call));
         greeter
     }
 
     fn new(greeting: Greeting, reach: Reach, until: Moment) -> Self {
-        Self { greeting, until, party: None, offering: None, process: unseen(), reach, call: None, held: None }
+        Self { greeting, until, peer_index: None, offering: None, process: unseen(), reach, call: None, held: None }
     }
 
     pub(super) fn until(&self) -> Moment {
@@ -92,8 +92,8 @@ impl Greeter {
 
     /// Gives back what was reserved, and the call that this was an attempt of.
     pub(super) fn give_back<E: Env>(self, shared: &Shared<E>) -> Option<Box<Call>> {
-        if let Some(party) = self.party {
-            shared.peers.release(party);
+        if let Some(peer_index) = self.peer_index {
+            shared.peers.release(peer_index);
         }
         self.call
     }
@@ -133,7 +133,7 @@ fn reaches_so_far(transport: &Arc<dyn Transport>, reach: Reach) -> bool {
 }
 
 /// What this engine says first; `apart` are transports that it does not offer this time.
-fn hello<E: Env>(shared: &Shared<E>, party: u32, expects: u64, (reach, apart): (Reach, &[Apart])) -> Hello {
+fn hello<E: Env>(shared: &Shared<E>, peer_index: u32, expects: u64, (reach, apart): (Reach, &[Apart])) -> Hello {
     let is_apart = |transport: &Arc<dyn Transport>| apart.iter().any(|(name, _)| *name == transport.name());
     let reaching = shared.transports.iter().filter(|transport| reaches_so_far(transport, reach));
     let offered = reaching.filter(|transport| !is_apart(transport));
@@ -146,18 +146,18 @@ fn hello<E: Env>(shared: &Shared<E>, party: u32, expects: u64, (reach, apart): (
         host: shared.card.host,
         process: shared.process,
         workers: shared.ports.len() as u16,
-        party,
+        peer_index,
         transports: offered.map(|transport| transport.name().to_owned()).collect(),
     }
 }
 
-fn sides<E: Env>(shared: &Shared<E>, party: u32, theirs: &Hello, process: &Arc<ProcessWatch>) -> (Here, There) {
+fn sides<E: Env>(shared: &Shared<E>, peer_index: u32, theirs: &Hello, process: &Arc<ProcessWatch>) -> (Here, There) {
     let here = Here {
         host: shared.card.host,
         process: shared.process,
         epoch: shared.epoch.0,
         workers: shared.ports.len(),
-        party,
+        peer_index,
     };
     let there = There {
         host: theirs.host,
@@ -165,7 +165,7 @@ fn sides<E: Env>(shared: &Shared<E>, party: u32, theirs: &Hello, process: &Arc<P
         process: if matches!(**process, ProcessWatch::Ourselves) { theirs.process } else { 0 },
         epoch: theirs.epoch,
         workers: usize::from(theirs.workers),
-        party: theirs.party,
+        peer_index: theirs.peer_index,
         watch: Arc::clone(process),
     };
     (here, there)
@@ -246,12 +246,12 @@ impl<E: Env> Control<E> {
         if shared.is_draining() {
             return Err(Refusal(RefusalCode::Closing, "the engine is draining".to_owned()));
         }
-        let party = shared.peers.reserve().ok_or_else(|| {
+        let peer_index = shared.peers.reserve().ok_or_else(|| {
             Refusal(RefusalCode::Full, format!("this engine has {PEERS_MAX} peers, as many as it may have"))
         })?;
-        greeter.party = Some(party);
+        greeter.peer_index = Some(peer_index);
         let theirs = greeter.greeting.theirs().expect("its hello was taken just now");
-        let (here, there) = sides(&shared, party, theirs, &greeter.process);
+        let (here, there) = sides(&shared, peer_index, theirs, &greeter.process);
         let mut reasons = vec![allowed_in_words(&theirs.transports)];
         reasons.extend(shared.reports.iter().filter_map(|report| {
             let missing =
@@ -275,7 +275,7 @@ impl<E: Env> Control<E> {
         };
         let chosen = candidates.iter().find_map(offers);
         let (transport, offering) = chosen.ok_or_else(|| Refusal(code, reasons.join("; ")))?;
-        let hello = Frame::Hello(hello(&shared, party, 0, (greeter.reach, &[])));
+        let hello = Frame::Hello(hello(&shared, peer_index, 0, (greeter.reach, &[])));
         let frame = Frame::Offer(Offer { transport: transport.name().to_owned(), blob: offering.blob.clone() });
         let tokens = offering.tokens.clone();
         greeter.offering = Some((transport, offering));
@@ -298,7 +298,7 @@ impl<E: Env> Control<E> {
         let no_transport =
             || Refusal(RefusalCode::NoTransport, format!("transport `{}` is not allowed here", theirs.transport));
         let transport = Arc::clone(chosen.ok_or_else(no_transport)?);
-        let party = greeter.party.expect("a caller reserves its place before it calls");
+        let peer_index = greeter.peer_index.expect("a caller reserves its place before it calls");
         let theirs_hello = greeter.greeting.theirs().expect("its hello came first");
         let called = greeter.call.as_ref();
         if let Some(must_be) = called.and_then(|call| call.must_be.as_ref())
@@ -317,7 +317,7 @@ impl<E: Env> Control<E> {
         // Whether the two have another transport that they can try.
         let is_next = |name: &String| *name != theirs.transport && theirs_hello.transports.contains(name);
         let has_next = ours.iter().any(is_next);
-        let (here, there) = sides(&shared, party, theirs_hello, &greeter.process);
+        let (here, there) = sides(&shared, peer_index, theirs_hello, &greeter.process);
         let reached = transport.reaches(&here, &there);
         reached.map_err(|reason| Refusal(RefusalCode::NoTransport, format!("{}: {reason}", theirs.transport)))?;
         let offering = offer(&*transport, here, there);
@@ -380,13 +380,13 @@ impl<E: Env> Control<E> {
             name,
             socket,
             epoch: Epoch(theirs.epoch),
-            party: greeter.party.expect("a place is reserved before an offer is made"),
-            their_party: theirs.party,
+            peer_index: greeter.peer_index.expect("a place is reserved before an offer is made"),
+            index_at_peer: theirs.peer_index,
             transport: transport.name(),
             caps: transport.caps(),
             path: path_with(link.path, call.as_deref()),
             rails: link.rails,
-            sight: link.sight,
+            peer_view: link.peer_view,
             registrar: link.registrar,
             process: std::mem::replace(&mut greeter.process, unseen()),
             we_called,
@@ -400,11 +400,15 @@ impl<E: Env> Control<E> {
             line.heard = self.shared.env.now();
             self.shared.sessions_between_hosts.fetch_add(1, Ordering::Relaxed);
         }
-        let asides = link.asides;
+        let transport_messages = link.transport_messages;
         // Before there are lanes: they can say something from their first turn on.
-        asides.iter().for_each(|asides| asides.begin(voice(&self.shared, &peer)));
-        *phase =
-            Phase::Open { peer: Arc::clone(&peer), announced: Announced::default(), rest: Rest::default(), asides };
+        transport_messages.iter().for_each(|transport_messages| transport_messages.begin(sender(&self.shared, &peer)));
+        *phase = Phase::Open {
+            peer: Arc::clone(&peer),
+            announced: Announced::default(),
+            rest: Rest::default(),
+            transport_messages,
+        };
         self.shared.peers.insert(&peer);
         for (port, lane) in self.shared.ports.iter().zip(link.lanes) {
             port.call(WorkerCall::Join { peer: Arc::clone(&peer), lane });

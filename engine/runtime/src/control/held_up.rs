@@ -90,8 +90,8 @@ mod tests {
 
     use super::*;
 
-    const fn peer(party: u32) -> PeerKey {
-        PeerKey { party, epoch: Epoch(1) }
+    const fn peer(peer_index: u32) -> PeerKey {
+        PeerKey { peer_index, epoch: Epoch(1) }
     }
 
     /// So many of one peer, each its own number.
@@ -156,8 +156,8 @@ mod tests {
     #[test]
     fn who_waits_for_news_holds_up_its_own_peer_only() {
         let mut held = HeldUp::default();
-        for (id, party) in [(1, 1), (2, 2), (3, 1), (4, 2)] {
-            held.hold(MoveId(id), false, peer(party), (), Waits::ForNews);
+        for (id, peer_index) in [(1, 1), (2, 2), (3, 1), (4, 2)] {
+            held.hold(MoveId(id), false, peer(peer_index), (), Waits::ForNews);
         }
         assert!(!held.is_full());
         let mut tried = Vec::new();

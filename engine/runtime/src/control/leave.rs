@@ -1,6 +1,6 @@
 //! How a session ends: the workers leave, then goodbye is said, then the peer's goodbye is heard.
 //!
-//! A goodbye, or the word about departures in this engine's posts, is a promise: no worker of this
+//! A goodbye, or the word about departures in this engine's owner state, is a promise: no worker of this
 //! engine copies for that peer any more. So it is given only when every worker has said so, however
 //! long that takes; the control loop does not stand still meanwhile.
 
@@ -111,7 +111,7 @@ impl<E: Env> Control<E> {
         if leaving.said.is_some() || !leaving.workers.is_open() {
             return;
         }
-        self.shared.commons.posts.depart(leaving.peer.party);
+        self.shared.segments.owner_state.depart(leaving.peer.peer_index);
         leaving.peer.was_left();
         leaving.said = Some(self.shared.env.now() + GOODBYE_WITHIN);
         if !leaving.mute {
@@ -134,7 +134,7 @@ impl<E: Env> Control<E> {
             if !leaving.heard {
                 leaving.peer.was_lost();
             }
-            self.shared.peers.remove(leaving.peer.party, leaving.heard);
+            self.shared.peers.remove(leaving.peer.peer_index, leaving.heard);
             leaving.waiting.iter().for_each(|latch| latch.arrive());
         }
     }

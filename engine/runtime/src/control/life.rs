@@ -1,7 +1,7 @@
 //! Peers that die without a word.
 //!
 //! The kernel closes the sockets of a killed process only after it has freed its memory, which takes a
-//! second for a large one. It marks the lock in its posts before. So the control loop looks at those words
+//! second for a large one. It marks the lock in its owner state before. So the control loop looks at those words
 //! now and then, as long as there is anybody to look at; a worker whose transfers wait for a peer's room
 //! looks more often, since it is awake for them anyway.
 //!

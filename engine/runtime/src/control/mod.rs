@@ -9,7 +9,7 @@
 //! - [`greet`]: from a connection to a session; [`names`]: those whose name is taken
 //! - [`streams`]: the data streams of sessions between hosts
 //! - [`announce`]: what each peer knows of our regions and counters; [`introduce`]: when a session is complete
-//! - [`asides`]: what lanes say to each other over the control channel
+//! - [`transport_messages`]: messages between lanes over the control channel
 //! - [`drain`]: how all of them come to rest
 //! - [`leave`]: how a session ends
 //! - [`life`]: peers that die without a word; [`heartbeat`]: peers on other hosts that say nothing any more
@@ -17,7 +17,6 @@
 //! - [`desk`]: transfers by name: what their desk hears, and what it wants carried out; [`held_up`]: moves that wait
 
 mod announce;
-mod asides;
 mod away;
 mod call;
 mod connection;
@@ -35,6 +34,7 @@ mod names;
 mod network;
 mod opening;
 mod streams;
+mod transport_messages;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -44,7 +44,7 @@ use std::time::Duration;
 use penstock_core::env::Reactor;
 use penstock_core::{Cause, Env, Moment};
 use penstock_session::{Channel, Frame, Role};
-use penstock_transport::Asides;
+use penstock_transport::TransportMessages;
 
 use self::announce::Announced;
 use self::away::AwayLog;
@@ -79,7 +79,12 @@ enum Phase {
     /// Not yet a session.
     Greeting(Box<Greeter>),
     /// A session.
-    Open { peer: Arc<PeerState>, announced: Announced, rest: Rest, asides: Option<Arc<dyn Asides>> },
+    Open {
+        peer: Arc<PeerState>,
+        announced: Announced,
+        rest: Rest,
+        transport_messages: Option<Arc<dyn TransportMessages>>,
+    },
     /// A session that ends.
     Leaving(Box<Leaving>),
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
-use penstock_transport::host::PostsView;
+use penstock_transport::host::OwnerStateView;
 use penstock_transport::{Announced, Arrival, Batch, Failure, Lane, Note, PostError, Posted, Revisions};
 
 use super::command::{Active, At, Command, GivenUp, Priority, Telling};
@@ -39,7 +39,7 @@ pub(crate) fn move_units(
     plan: &PlanInner,
     (At { unit: mut number, spans: mut from }, count): (At, u64),
     lane: &mut dyn Lane,
-    here: &PostsView,
+    here: &OwnerStateView,
     expected: &mut Revisions,
     spans: &mut [Span; SPANS_PER_POST],
     departures: &mut impl Departures,
@@ -105,13 +105,13 @@ fn set_off(
     stretch: (At, u64),
     joined: &mut Joined,
     (slot, flights, statistics): (&Slot, &mut Flights, &WorkerStatistics),
-    here: &PostsView,
+    here: &OwnerStateView,
     spans: &mut [Span; SPANS_PER_POST],
 ) -> (u64, u64, Option<MoveEnd>) {
     let Active { command, expected, .. } = &mut *current;
     let plan = &command.plan.as_ref().expect("a transfer with units has a plan").inner;
     let units = plan.shape.units();
-    let mut runway = Runway::new(flights, slot, Flight::new(command.key, units, command.peer.party));
+    let mut runway = Runway::new(flights, slot, Flight::new(command.key, units, command.peer.peer_index));
     let moved = move_units(plan, stretch, joined.lane.as_mut(), here, expected, spans, &mut runway);
     let (departed, most) = (runway.departed, runway.most);
     current.flights += departed;
@@ -120,7 +120,7 @@ fn set_off(
     }
     statistics.flights.add(u64::from(departed));
     statistics.flights_most.raise_to(most as u64);
-    flights.unflushed(current.command.peer.party);
+    flights.unflushed(current.command.peer.peer_index);
     if moved.2.is_none() && slot.unclaimed(units) == 0 {
         tell_behind(current, slot, joined, flights);
     }
@@ -170,7 +170,7 @@ impl<E: Env> Worker<E> {
             };
             left -= count;
             let plan = &current.command.plan.as_ref().expect("a transfer with units has a plan").inner;
-            let here = shared.commons.posts.view();
+            let here = shared.segments.owner_state.view();
             let before = current.expected;
             let (bytes, posts, stop) = if is_synchronous {
                 let (lane, expected) = (joined.lane.as_mut(), &mut current.expected);
@@ -182,7 +182,7 @@ impl<E: Env> Worker<E> {
                 let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
                 statistics.withdrawals_seen.add(u64::from(is_withdrawn || current.expected != before));
             }
-            statistics.posts.add(posts);
+            statistics.owner_state.add(posts);
             statistics.bytes.add(bytes);
             match stop {
                 Some(MoveEnd::Full(at)) => {
@@ -318,9 +318,9 @@ impl<E: Env> Worker<E> {
         self.blocked.clear();
         for _ in 0..self.notifying.len() {
             let Some(active) = self.notifying.pop_front() else { break };
-            let party = active.command.peer.party;
+            let peer_index = active.command.peer.peer_index;
             let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
-            if slot.stop_reason().is_none() && self.blocked.contains(&party) {
+            if slot.stop_reason().is_none() && self.blocked.contains(&peer_index) {
                 self.notifying.push_back(active);
                 continue;
             }
@@ -329,7 +329,7 @@ impl<E: Env> Worker<E> {
             if self.notifying.len() == waiting {
                 told = true;
             } else {
-                self.blocked.push(party);
+                self.blocked.push(peer_index);
             }
         }
         told
@@ -382,7 +382,7 @@ fn tell_behind(current: &mut Active, slot: &Slot, joined: &mut Joined, flights: 
     let token = flights.next_token();
     if let Ok(None) = tell(joined, slot, command, token) {
         slot.take_hand();
-        flights.depart(Flight::announcement(command.key, command.units(), command.peer.party));
+        flights.depart(Flight::announcement(command.key, command.units(), command.peer.peer_index));
         current.flights += 1;
         current.telling = Telling::Behind(token);
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use penstock_core::{Cause, Env, Moment, Stage};
 use penstock_ring::Key;
-use penstock_transport::{Abandoned, Failure};
+use penstock_transport::{CancelledOp, Failure};
 
 use super::command::{Active, GivenUp, Telling};
 use super::{Worker, joined};
@@ -27,7 +27,7 @@ pub(crate) struct Flight {
     /// Units of the whole transfer.
     pub(crate) units: u64,
     /// The place of the peer whose lane it is on.
-    pub(crate) party: u32,
+    pub(crate) peer_index: u32,
     standing: Standing,
     is_announcement: bool,
     /// It was left behind while it could still touch this engine's memory.
@@ -48,17 +48,17 @@ enum Standing {
 }
 
 impl Flight {
-    pub(crate) fn new(key: Key, units: u64, party: u32) -> Self {
-        Self { key, units, party, standing: Standing::Wanted, is_announcement: false, is_open_here: false }
+    pub(crate) fn new(key: Key, units: u64, peer_index: u32) -> Self {
+        Self { key, units, peer_index, standing: Standing::Wanted, is_announcement: false, is_open_here: false }
     }
 
     /// What proves that nothing of an ended transfer lands any more.
-    pub(crate) fn proof(key: Key, party: u32) -> Self {
-        Self { standing: Standing::LeftBehind, ..Self::new(key, 0, party) }
+    pub(crate) fn proof(key: Key, peer_index: u32) -> Self {
+        Self { standing: Standing::LeftBehind, ..Self::new(key, 0, peer_index) }
     }
 
-    pub(crate) fn announcement(key: Key, units: u64, party: u32) -> Self {
-        Self { is_announcement: true, ..Self::new(key, units, party) }
+    pub(crate) fn announcement(key: Key, units: u64, peer_index: u32) -> Self {
+        Self { is_announcement: true, ..Self::new(key, units, peer_index) }
     }
 }
 
@@ -136,10 +136,10 @@ impl Flights {
         }
     }
 
-    /// What the lane to this party was given leaves at the end of the turn.
-    pub(super) fn unflushed(&mut self, party: u32) {
-        if !self.unflushed.contains(&party) {
-            self.unflushed.push(party);
+    /// What the lane to this peer was given leaves at the end of the turn.
+    pub(super) fn unflushed(&mut self, peer_index: u32) {
+        if !self.unflushed.contains(&peer_index) {
+            self.unflushed.push(peer_index);
         }
     }
 
@@ -376,31 +376,31 @@ impl<E: Env> Worker<E> {
         let flight = self.flights.get_mut(token).expect("it was found just now");
         let answer = match flight.standing {
             Standing::Wanted => {
-                joined(&mut self.lanes, peer).map_or(Abandoned::Quiet, |joined| joined.lane.abandon(token))
+                joined(&mut self.lanes, peer).map_or(CancelledOp::Quiet, |joined| joined.lane.cancel_op(token))
             }
-            Standing::GivenUp | Standing::LeftBehind | Standing::Forgotten => Abandoned::RemoteOpen,
+            Standing::GivenUp | Standing::LeftBehind | Standing::Forgotten => CancelledOp::RemoteOpen,
         };
         let units = flight.units;
         match answer {
-            Abandoned::Open | Abandoned::RemoteOpen if flight.is_announcement => {
+            CancelledOp::Open | CancelledOp::RemoteOpen if flight.is_announcement => {
                 if how_far != GivenUp::Fully {
                     return (false, None);
                 }
                 flight.standing = Standing::Forgotten;
                 (false, Some(slot.moved(0, units)))
             }
-            Abandoned::Open if how_far == GivenUp::Fully => {
+            CancelledOp::Open if how_far == GivenUp::Fully => {
                 // The transfer ends all the same; its memory is not quiet before the lane says so.
                 slot.hold();
                 (flight.standing, flight.is_open_here) = (Standing::LeftBehind, true);
                 (false, Some(slot.leave_open(units)))
             }
-            Abandoned::Open => (false, None),
-            Abandoned::Quiet => {
+            CancelledOp::Open => (false, None),
+            CancelledOp::Quiet => {
                 self.flights.remove(token);
                 (true, Some(slot.moved(0, units)))
             }
-            Abandoned::RemoteOpen => {
+            CancelledOp::RemoteOpen => {
                 if flight.standing == Standing::Wanted {
                     slot.give_up_hand();
                     flight.standing = Standing::GivenUp;
@@ -463,9 +463,9 @@ impl<E: Env> Worker<E> {
         if joined(&mut self.lanes, peer).is_none() {
             return;
         }
-        self.owe_nothing_to(peer.party);
-        self.lanes[peer.party as usize] = None;
-        while let Some(token) = self.flights.next_where(None, |flight| flight.party == peer.party) {
+        self.owe_nothing_to(peer.peer_index);
+        self.lanes[peer.peer_index as usize] = None;
+        while let Some(token) = self.flights.next_where(None, |flight| flight.peer_index == peer.peer_index) {
             let flight = self.flights.remove(token).expect("it was found just now");
             if flight.standing == Standing::Forgotten {
                 continue;

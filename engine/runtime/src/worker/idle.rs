@@ -60,7 +60,7 @@ impl<E: Env> Worker<E> {
             let is_waited_for = !self.notifying.is_empty();
             let longest = if is_waited_for { LOOK_EVERY } else { SLEEP_MAX };
             let until = self.next_deadline().min(now + longest);
-            let bell = &self.shared.commons.bells()[1 + self.index];
+            let bell = &self.shared.segments.bells()[1 + self.index];
             self.port().statistics.sleeps.add(1);
             sleep_on(bell, &self.drivers, until.since(now));
             if is_waited_for {

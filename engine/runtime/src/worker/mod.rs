@@ -77,7 +77,7 @@ pub(crate) struct Joined {
 
 /// The lane to this very peer: a place has other peers before and after it.
 pub(crate) fn joined<'a>(lanes: &'a mut [Option<Joined>], peer: &Arc<PeerState>) -> Option<&'a mut Joined> {
-    let joined = lanes.get_mut(peer.party as usize)?.as_mut()?;
+    let joined = lanes.get_mut(peer.peer_index as usize)?.as_mut()?;
     Arc::ptr_eq(&joined.peer, peer).then_some(joined)
 }
 
@@ -141,8 +141,8 @@ impl<E: Env> Worker<E> {
             owed: Vec::with_capacity(room),
             landed: Vec::with_capacity(LANDED_AT_FIRST),
             next_deadline: Moment::NEVER,
-            ready: shared.commons.mail.view().ready(index),
-            sleeper: shared.commons.sleeper(1 + index),
+            ready: shared.segments.mailbox.view().ready(index),
+            sleeper: shared.segments.sleeper(1 + index),
             turns: 0,
             next_lane: 0,
             spans: Box::new([Span::default(); SPANS_PER_POST]),
@@ -222,8 +222,8 @@ impl<E: Env> Worker<E> {
     /// What lanes were given in this turn leaves.
     #[inline(never)]
     fn flush(&mut self) {
-        while let Some(party) = self.flights.next_unflushed() {
-            let Some(Some(joined)) = self.lanes.get_mut(party as usize) else { continue };
+        while let Some(peer_index) = self.flights.next_unflushed() {
+            let Some(Some(joined)) = self.lanes.get_mut(peer_index as usize) else { continue };
             if let Err(fault) = joined.lane.flush() {
                 let peer = Arc::clone(&joined.peer);
                 self.break_lane(peer, fault.0);
@@ -253,7 +253,7 @@ impl<E: Env> Worker<E> {
     fn answer(&mut self, call: WorkerCall) {
         match call {
             WorkerCall::Join { peer, lane } => {
-                let place = peer.party as usize;
+                let place = peer.peer_index as usize;
                 if self.lanes.len() <= place {
                     self.lanes.resize_with(place + 1, || None);
                 }
@@ -268,7 +268,7 @@ impl<E: Env> Worker<E> {
             }
             WorkerCall::Settle { peer, settled } => self.settling.push((peer, settled)),
             WorkerCall::Empty { peer, emptied } => self.emptying.push((peer, emptied)),
-            WorkerCall::Look { party } => self.ready.mark(party as usize),
+            WorkerCall::Look { peer_index } => self.ready.mark(peer_index as usize),
             WorkerCall::Stop => self.stopping = true,
         }
     }

@@ -17,7 +17,7 @@ use crate::slot::Slot;
 /// A proof that was not asked of its lane yet, and holds the slot of its transfer.
 pub(super) struct Owed {
     key: Key,
-    party: u32,
+    peer_index: u32,
     whole: u64,
 }
 
@@ -55,10 +55,10 @@ impl<E: Env> Worker<E> {
         if !active.is_unproven || joined(&mut self.lanes, &active.command.peer).is_none() {
             return; // Of a lane that is gone nothing can be proven: the slot goes on saying that it is open.
         }
-        let (key, party) = (active.command.key, active.command.peer.party);
+        let (key, peer_index) = (active.command.key, active.command.peer.peer_index);
         let whole = active.command.plan.as_ref().map_or(0, |plan| plan.inner.shape.bytes());
         self.shared.slots.get(key).expect("a worker holds its slots").hold();
-        self.owed.push(Owed { key, party, whole });
+        self.owed.push(Owed { key, peer_index, whole });
     }
 
     /// Asks the lanes for what is owed, in its order and as far as they have room. Answers whether any had.
@@ -73,21 +73,21 @@ impl<E: Env> Worker<E> {
     }
 
     /// Asks for one. Answers whether it is owed no more.
-    fn prove(&mut self, &Owed { key, party, whole }: &Owed) -> bool {
-        if self.blocked.contains(&party) {
+    fn prove(&mut self, &Owed { key, peer_index, whole }: &Owed) -> bool {
+        if self.blocked.contains(&peer_index) {
             return false;
         }
         let token = self.flights.next_token();
-        let lane = self.lanes.get_mut(party as usize).and_then(Option::as_mut).map(|joined| &mut joined.lane);
+        let lane = self.lanes.get_mut(peer_index as usize).and_then(Option::as_mut).map(|joined| &mut joined.lane);
         let proof = Proof { transfer: transfer_of(key), whole, token };
         match lane.map(|lane| lane.prove(&proof)) {
             Some(Err(PostError::Full)) => {
-                self.blocked.push(party);
+                self.blocked.push(peer_index);
                 return false;
             }
             Some(Ok(Announced::Accepted)) => {
-                self.flights.depart(Flight::proof(key, party));
-                self.flights.unflushed(party);
+                self.flights.depart(Flight::proof(key, peer_index));
+                self.flights.unflushed(peer_index);
             }
             Some(Ok(Announced::Told(_))) => {
                 self.shared.slots.get(key).expect("what is owed holds its slot").close_remote();
@@ -99,11 +99,11 @@ impl<E: Env> Worker<E> {
         true
     }
 
-    /// The lane to this party is gone.
-    pub(super) fn owe_nothing_to(&mut self, party: u32) {
+    /// The lane to this peer is gone.
+    pub(super) fn owe_nothing_to(&mut self, peer_index: u32) {
         let Self { owed, shared, .. } = self;
         owed.retain(|owed| {
-            let is_theirs = owed.party == party;
+            let is_theirs = owed.peer_index == peer_index;
             if is_theirs {
                 shared.let_go(owed.key);
             }

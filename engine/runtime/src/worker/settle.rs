@@ -21,7 +21,7 @@ impl<E: Env> Worker<E> {
     fn empty(&mut self) {
         let mut emptying = std::mem::take(&mut self.emptying);
         emptying.retain(|(peer, emptied)| {
-            if joined(&mut self.lanes, peer).is_none() || !self.poll_lane(peer.party as usize).is_empty {
+            if joined(&mut self.lanes, peer).is_none() || !self.poll_lane(peer.peer_index as usize).is_empty {
                 return true;
             }
             emptied.arrive();

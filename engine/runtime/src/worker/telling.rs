@@ -5,7 +5,7 @@
 //! the transfer still waits for (`Alone`). Either way no memory of this engine is touched for it.
 
 use penstock_core::{Env, Notified, Stage};
-use penstock_transport::{Abandoned, Failure};
+use penstock_transport::{CancelledOp, Failure};
 
 use super::command::{Active, GivenUp, Telling};
 use super::flights::Flight;
@@ -16,11 +16,11 @@ impl<E: Env> Worker<E> {
     /// The announcement of a transfer that has nothing else under way was accepted.
     pub(super) fn wait_until_told(&mut self, mut active: Active) {
         let token = self.flights.next_token();
-        let (key, party) = (active.command.key, active.command.peer.party);
-        self.flights.depart(Flight::announcement(key, active.command.units(), party));
+        let (key, peer_index) = (active.command.key, active.command.peer.peer_index);
+        self.flights.depart(Flight::announcement(key, active.command.units(), peer_index));
         self.shared.slots.get(key).expect("a worker holds its slots").advance_to(Phase::Notifying);
         (active.telling, active.flights, active.stalled) = (Telling::Alone(token), active.flights + 1, false);
-        self.flights.unflushed(party);
+        self.flights.unflushed(peer_index);
         self.wait_for_lane(active);
     }
 
@@ -89,7 +89,7 @@ impl<E: Env> Worker<E> {
         let lane = joined(&mut self.lanes, &active.command.peer).map(|joined| &mut joined.lane);
         // A lane that is gone has told nobody that it knows of; its flights go with it.
         let is_gone = lane.is_none();
-        if lane.is_some_and(|lane| lane.abandon(token) == Abandoned::Quiet) {
+        if lane.is_some_and(|lane| lane.cancel_op(token) == CancelledOp::Quiet) {
             self.flights.remove(token);
             active.telling = Telling::Not;
         } else if is_gone {

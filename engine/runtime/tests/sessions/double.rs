@@ -1,4 +1,4 @@
-//! A transport whose memory is reached by cards, without any: what a lane, a fence and words aside do is up to the test.
+//! A transport whose memory is reached by cards, without any: what a lane, a fence and transport messages do is up to the test.
 
 #![allow(dead_code, unreachable_pub)] // Each of the tests uses a part of it.
 
@@ -10,9 +10,9 @@ use penstock::Cause;
 use penstock::memory::{MemoryError, Region};
 use penstock::transport::link::{Join, Offering};
 use penstock::transport::{
-    Abandoned, Announced, Arrival, Asides, Batch, Caps, Exported, Failure, Fence, Here, ImportError, JoinError,
-    KeyedMemory, Lane, LaneFault, Link, Note, Placement, PostError, Posted, Proof, Reach, Registrar, RemoteMemory,
-    RemoteRegion, Sight, Sink, There, Told, Transport, Trust, Voice, Way, lane,
+    Announced, Arrival, Batch, CancelledOp, Caps, ControlSender, Exported, Failure, Fence, Here, ImportError,
+    JoinError, Lane, LaneFault, Link, Note, PeerView, Placement, PostError, Posted, Proof, RdmaMemory, Reach,
+    Registrar, RemoteMemory, RemoteRegion, Sink, There, Told, Transport, TransportMessages, Trust, Way, lane,
 };
 use penstock_core::plan::RegionKey;
 use penstock_core::{Generation, RegionId};
@@ -28,7 +28,7 @@ pub struct Cards {
 #[derive(Default)]
 pub struct Seen {
     /// The worker of each batch, in their order.
-    pub posts: Mutex<Vec<usize>>,
+    pub owner_state: Mutex<Vec<usize>>,
     /// What batches end with; none: well.
     pub failure: Mutex<Option<Failure>>,
     /// What announcements end with; none: well.
@@ -61,7 +61,7 @@ impl Seen {
     }
 }
 
-/// One session, as its fence and its words aside see it.
+/// One session, as its fence and its transport messages see it.
 #[derive(Default)]
 pub struct Session {
     pub told: Arc<Told>,
@@ -75,13 +75,13 @@ pub struct Session {
     pub news: AtomicUsize,
     /// Lanes that are gone.
     pub dropped: AtomicUsize,
-    voice: OnceLock<Voice>,
+    sender: OnceLock<ControlSender>,
     pub heard: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Session {
     pub fn say(&self, words: &[u8]) {
-        (self.voice.get().unwrap())(words);
+        (self.sender.get().unwrap())(words);
     }
 }
 
@@ -102,9 +102,9 @@ impl Fence for Session {
     }
 }
 
-impl Asides for Session {
-    fn begin(&self, say: Voice) {
-        assert!(self.voice.set(say).is_ok(), "a session begins once");
+impl TransportMessages for Session {
+    fn begin(&self, say: ControlSender) {
+        assert!(self.sender.set(say).is_ok(), "a session begins once");
     }
 
     fn heard(&self, words: &[u8]) -> Result<(), LaneFault> {
@@ -123,7 +123,7 @@ struct Rails {
 
 impl Lane for Rails {
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
-        self.seen.posts.lock().unwrap().push(self.worker);
+        self.seen.owner_state.lock().unwrap().push(self.worker);
         if self.seen.keeps.load(Ordering::SeqCst) {
             return Ok(Posted::Accepted(batch.spans.len()));
         }
@@ -146,9 +146,9 @@ impl Lane for Rails {
         Err(PostError::Refused(Cause::NoPath))
     }
 
-    fn abandon(&mut self, token: u64) -> Abandoned {
+    fn cancel_op(&mut self, token: u64) -> CancelledOp {
         self.ended.retain(|(ended, _)| *ended != token);
-        if self.seen.keeps.load(Ordering::SeqCst) { Abandoned::RemoteOpen } else { Abandoned::Quiet }
+        if self.seen.keeps.load(Ordering::SeqCst) { CancelledOp::RemoteOpen } else { CancelledOp::Quiet }
     }
 
     fn acknowledges_early(&self) -> bool {
@@ -191,7 +191,7 @@ impl Registrar for Keys {
 
     fn import(&self, region: &RemoteRegion<'_>, _: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         let key = RegionKey { region: region.id, generation: region.generation };
-        let memory = KeyedMemory { key, base: region.base, bytes: region.bytes, keys: vec![1, 2] };
+        let memory = RdmaMemory { key, base: region.base, bytes: region.bytes, keys: vec![1, 2] };
         Ok(RemoteMemory::Keyed(Arc::new(memory)))
     }
 
@@ -247,9 +247,10 @@ impl Transport for Cards {
             Ok(Link {
                 lanes: (0..here.workers).map(lane).collect(),
                 registrar: Arc::new(Keys),
-                sight: Sight::Fenced(Arc::clone(&session.told), Arc::clone(&session) as Arc<dyn Fence>),
+                peer_view: PeerView::Fenced(Arc::clone(&session.told), Arc::clone(&session) as Arc<dyn Fence>),
                 streams: None,
-                asides: (!seen.is_silent.load(Ordering::SeqCst)).then_some(session as Arc<dyn Asides>),
+                transport_messages: (!seen.is_silent.load(Ordering::SeqCst))
+                    .then_some(session as Arc<dyn TransportMessages>),
                 rails: vec!["a0/1".to_owned(), "a1/1".to_owned()],
                 path: "for a test".to_owned(),
             })

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use penstock::config::TransportName;
 use penstock::memory::{MemoryError, Region};
 use penstock::transport::{
-    Announced, Arrival, Batch, Caps, Exported, Here, ImportError, Lane, LaneFault, Link, Note, Placement, PostError,
-    Posted, Reach, Registrar, RemoteMemory, RemoteRegion, Sight, Sink, Streams, There, Told, Transport, Trust, Way,
+    Announced, Arrival, Batch, Caps, Exported, Here, ImportError, Lane, LaneFault, Link, Note, PeerView, Placement,
+    PostError, Posted, Reach, Registrar, RemoteMemory, RemoteRegion, Sink, Streams, There, Told, Transport, Trust, Way,
 };
 use penstock::transport::{lane, link};
 use penstock::{Cause, Config, Engine, Peer, SystemEnv};
@@ -130,9 +130,9 @@ impl Transport for Far {
             Ok(Link {
                 lanes: (0..here.workers).map(|_| lane()).collect(),
                 registrar: Arc::new(Nothing),
-                sight: Sight::Told(told),
+                peer_view: PeerView::Told(told),
                 streams: Some(kept),
-                asides: None,
+                transport_messages: None,
                 rails: Vec::new(),
                 path: "for a test".to_owned(),
             })

@@ -12,7 +12,7 @@ fn hello(name: &str, epoch: u64) -> Hello {
         host: 1,
         process: 2,
         workers: 1,
-        party: 0,
+        peer_index: 0,
         transports: vec!["local".to_owned(), "shm".to_owned()],
     }
 }

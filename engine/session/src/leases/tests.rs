@@ -6,8 +6,8 @@ use super::*;
 
 const TTL: Duration = Duration::from_millis(300);
 
-fn peer(party: u32) -> PeerKey {
-    PeerKey { party, epoch: Epoch(1) }
+fn peer(peer_index: u32) -> PeerKey {
+    PeerKey { peer_index, epoch: Epoch(1) }
 }
 
 fn at(ms: u64) -> Moment {
@@ -159,10 +159,10 @@ fn a_lease_of_no_time_keeps_nobody_busy() {
 
 #[derive(Debug, Clone)]
 enum Deed {
-    Lend { party: u32, ttl: u64 },
-    Renew { lease: usize, party: u32 },
-    GiveBack { lease: usize, party: u32 },
-    Gone { party: u32 },
+    Lend { peer_index: u32, ttl: u64 },
+    Renew { lease: usize, peer_index: u32 },
+    GiveBack { lease: usize, peer_index: u32 },
+    Gone { peer_index: u32 },
     Quiet { lease: usize },
     Look,
     Pass { ms: u64 },
@@ -170,10 +170,10 @@ enum Deed {
 
 fn deed() -> impl Strategy<Value = Deed> {
     prop_oneof![
-        2 => (0..3_u32, 1..100_u64).prop_map(|(party, ttl)| Deed::Lend { party, ttl }),
-        3 => (0..12_usize, 0..3_u32).prop_map(|(lease, party)| Deed::Renew { lease, party }),
-        2 => (0..12_usize, 0..3_u32).prop_map(|(lease, party)| Deed::GiveBack { lease, party }),
-        1 => (0..3_u32).prop_map(|party| Deed::Gone { party }),
+        2 => (0..3_u32, 1..100_u64).prop_map(|(peer_index, ttl)| Deed::Lend { peer_index, ttl }),
+        3 => (0..12_usize, 0..3_u32).prop_map(|(lease, peer_index)| Deed::Renew { lease, peer_index }),
+        2 => (0..12_usize, 0..3_u32).prop_map(|(lease, peer_index)| Deed::GiveBack { lease, peer_index }),
+        1 => (0..3_u32).prop_map(|peer_index| Deed::Gone { peer_index }),
         2 => (0..12_usize).prop_map(|lease| Deed::Quiet { lease }),
         2 => Just(Deed::Look),
         4 => (1..60_u64).prop_map(|ms| Deed::Pass { ms }),
@@ -184,7 +184,7 @@ fn deed() -> impl Strategy<Value = Deed> {
 #[derive(Debug, Clone)]
 struct Known {
     id: LeaseId,
-    party: u32,
+    peer_index: u32,
     ttl: u64,
     until: u64,
     is_ended: bool,
@@ -202,8 +202,8 @@ proptest! {
         let mut now = 0;
         for deed in deeds {
             match deed {
-                Deed::Lend { party, ttl } => {
-                    let found = lender.lend(peer(party), Duration::from_millis(ttl), at(now));
+                Deed::Lend { peer_index, ttl } => {
+                    let found = lender.lend(peer(peer_index), Duration::from_millis(ttl), at(now));
                     if known.iter().filter(|lease| !lease.is_free).count() >= 5 {
                         prop_assert_eq!(found, Err(LeaseError::Full { most: 5 }));
                         continue;
@@ -211,22 +211,22 @@ proptest! {
                     let id = found.unwrap();
                     prop_assert!(known.iter().all(|lease| lease.id != id));
                     let (is_ended, is_told, is_free) = (false, false, false);
-                    known.push(Known { id, party, ttl, until: now + ttl, is_ended, is_told, is_free });
+                    known.push(Known { id, peer_index, ttl, until: now + ttl, is_ended, is_told, is_free });
                 }
-                Deed::Renew { lease, party } => {
+                Deed::Renew { lease, peer_index } => {
                     let Some(lease) = known.get_mut(lease) else { continue };
                     let mut over = Vec::new();
-                    lender.renew(peer(party), &[lease.id], at(now), &mut over);
-                    let stands = !lease.is_free && !lease.is_ended && lease.party == party && now < lease.until;
+                    lender.renew(peer(peer_index), &[lease.id], at(now), &mut over);
+                    let stands = !lease.is_free && !lease.is_ended && lease.peer_index == peer_index && now < lease.until;
                     prop_assert_eq!(over.is_empty(), stands);
                     if stands {
                         lease.until = now + lease.ttl;
                     }
                 }
-                Deed::GiveBack { lease, party } => {
+                Deed::GiveBack { lease, peer_index } => {
                     let Some(lease) = known.get_mut(lease) else { continue };
-                    let found = lender.give_back(peer(party), lease.id, at(now));
-                    if lease.is_free || lease.party != party {
+                    let found = lender.give_back(peer(peer_index), lease.id, at(now));
+                    if lease.is_free || lease.peer_index != peer_index {
                         prop_assert_eq!(found, GivenBack::Unknown);
                         continue;
                     }
@@ -234,9 +234,9 @@ proptest! {
                     prop_assert_eq!(found, if stands { GivenBack::InTime } else { GivenBack::TooLate });
                     lease.is_free = true;
                 }
-                Deed::Gone { party } => {
-                    lender.peer_gone(peer(party));
-                    known.iter_mut().filter(|lease| lease.party == party).for_each(|lease| lease.is_ended = true);
+                Deed::Gone { peer_index } => {
+                    lender.peer_gone(peer(peer_index));
+                    known.iter_mut().filter(|lease| lease.peer_index == peer_index).for_each(|lease| lease.is_ended = true);
                 }
                 Deed::Quiet { lease } => {
                     let Some(lease) = known.get_mut(lease) else { continue };
@@ -250,7 +250,7 @@ proptest! {
                     let mut expected = Vec::new();
                     for lease in known.iter_mut().filter(|lease| lease.is_ended && !lease.is_free && !lease.is_told) {
                         lease.is_told = true;
-                        expected.push((lease.id, peer(lease.party)));
+                        expected.push((lease.id, peer(lease.peer_index)));
                     }
                     out.sort();
                     expected.sort();

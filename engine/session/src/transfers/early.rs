@@ -284,8 +284,8 @@ pub(super) mod tests {
         (Side::Sink, TransferId::from_bytes([number; 16]))
     }
 
-    fn peer(party: u32) -> PeerKey {
-        PeerKey { party, epoch: Epoch(7) }
+    fn peer(peer_index: u32) -> PeerKey {
+        PeerKey { peer_index, epoch: Epoch(7) }
     }
 
     /// One that is told from others by its leg.
@@ -307,8 +307,8 @@ pub(super) mod tests {
     #[test]
     fn what_came_is_delivered_once_and_in_its_order() {
         let mut early = early(100, 100_000);
-        for (number, party) in [(1, 1), (2, 2), (3, 1)] {
-            early.keep(id(1), message(party, number, u64::from(number))).unwrap();
+        for (number, peer_index) in [(1, 1), (2, 2), (3, 1)] {
+            early.keep(id(1), message(peer_index, number, u64::from(number))).unwrap();
         }
         early.keep(id(2), message(1, 9, 4)).unwrap();
         assert_eq!(early.deliver(id(1)), [message(1, 1, 1), message(2, 2, 2), message(1, 3, 3)]);

@@ -19,7 +19,7 @@ use penstock_core::Epoch;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerKey {
     /// The place.
-    pub party: u32,
+    pub peer_index: u32,
     /// The epoch.
     pub epoch: Epoch,
 }

@@ -126,7 +126,7 @@ pub enum PlaceError {
     },
     /// Another peer has it.
     #[error(
-        "rank {rank} was claimed by peer {} of epoch {} before; give each reader a rank of its own", by.party, by.epoch
+        "rank {rank} was claimed by peer {} of epoch {} before; give each reader a rank of its own", by.peer_index, by.epoch
     )]
     Claimed {
         /// The rank.

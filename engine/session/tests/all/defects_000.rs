@@ -16,8 +16,8 @@ use penstock_session::transfers::table::{AdmitError, Bounds, Ended, Finished, Ro
 use penstock_session::{Decoder, Frame, IdError, PeerKey, RequestId, Side, TransferId};
 
 const REQUEST: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
-const SOURCE: PeerKey = PeerKey { party: 1, epoch: Epoch(11) };
-const SINK: PeerKey = PeerKey { party: 2, epoch: Epoch(22) };
+const SOURCE: PeerKey = PeerKey { peer_index: 1, epoch: Epoch(11) };
+const SINK: PeerKey = PeerKey { peer_index: 2, epoch: Epoch(22) };
 
 fn now(ms: u64) -> Moment {
     Moment::from_ns(ms * 1_000_000)
@@ -122,7 +122,7 @@ fn scenario_02_a_live_id_of_a_second_owner_is_refused_and_the_first_unaffected()
 
 /// The ranks of a sink, each a process of its own.
 fn reader(rank: u16) -> PeerKey {
-    PeerKey { party: rank.into(), epoch: Epoch(100 + u64::from(rank)) }
+    PeerKey { peer_index: rank.into(), epoch: Epoch(100 + u64::from(rank)) }
 }
 
 /// A rank of the source that four ranks of the sink read from, when everything has landed.

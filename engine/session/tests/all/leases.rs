@@ -9,8 +9,8 @@ use penstock_session::leases::{GivenBack, LeaseId, Lender, Reader};
 use penstock_session::{Decoder, Frame, PeerKey, Side, TransferId};
 
 const TTL: Duration = Duration::from_secs(2);
-const LENDER: PeerKey = PeerKey { party: 1, epoch: Epoch(11) };
-const READER: PeerKey = PeerKey { party: 2, epoch: Epoch(22) };
+const LENDER: PeerKey = PeerKey { peer_index: 1, epoch: Epoch(11) };
+const READER: PeerKey = PeerKey { peer_index: 2, epoch: Epoch(22) };
 
 fn ms(ms: u64) -> Moment {
     Moment::from_ns(ms * 1_000_000)

@@ -68,7 +68,7 @@ fn hello() -> Hello {
         host: 0x1111_2222_3333_4444,
         process: 0x5555_6666_7777_8889,
         workers: 2,
-        party: 300,
+        peer_index: 300,
         transports: vec!["local".to_owned(), "shm".to_owned()],
     }
 }

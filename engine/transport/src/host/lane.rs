@@ -12,14 +12,15 @@ use penstock_ring::{Hazard, Line, Place, ReadyBits};
 use rustix::thread::futex;
 
 use super::bounce::{BounceParts, Incoming, Outgoing, Sender};
-use super::commons::{Bell, Commons, PeerCommons};
 use super::rings::{InboundRings, OutboundRing, outbound};
+use super::segments::{Bell, EngineSegments, PeerSegments};
 use crate::lane::{
-    Abandoned, Announced, Arrival, Batch, CounterRef, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink,
+    Announced, Arrival, Batch, CancelledOp, CounterRef, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions,
+    Sink,
 };
 use crate::link::JoinError;
 use crate::record::{self, Kind};
-use crate::remote::{OwnersMemory, RemoteMemory};
+use crate::remote::{RemoteMemory, TargetMediatedMemory};
 
 /// Records taken from one ring before the worker looks at anything else.
 const RECORDS_PER_POLL: usize = 32;
@@ -29,14 +30,14 @@ pub type HandOvers = Arc<ArrayQueue<Handle>>;
 
 /// What a copying lane is made of.
 pub struct CopyLaneParts<'a> {
-    /// This engine's commons.
-    pub ours: &'a Arc<Commons>,
-    /// The peer's commons.
-    pub theirs: &'a Arc<PeerCommons>,
+    /// This engine's segments.
+    pub ours: &'a Arc<EngineSegments>,
+    /// The peer's segments.
+    pub theirs: &'a Arc<PeerSegments>,
     /// The place of the peer in our table.
     pub our_party: u32,
     /// Our place in the peer's table.
-    pub their_party: u32,
+    pub index_at_peer: u32,
     /// Where we leave our notes: memory of the peer.
     pub outbound: &'a Place,
     /// The rings the peer fills.
@@ -72,30 +73,30 @@ struct Bounce {
 }
 
 impl Bounce {
-    fn new(parts: &BounceParts, theirs: &PeerCommons, their_party: usize, worker: usize, workers: usize) -> Self {
+    fn new(parts: &BounceParts, theirs: &PeerSegments, index_at_peer: usize, worker: usize, workers: usize) -> Self {
         // Dealt as the rings are: the peer's worker `s` is served by our worker `s % workers`.
         let senders = (worker..theirs.workers()).step_by(workers);
         let senders = senders.map(|sender| Sender {
             worker: sender,
-            ready: theirs.mail.ready(sender),
+            ready: theirs.mailbox.ready(sender),
             bell: theirs.bell(1 + sender),
         });
         Self {
             outgoing: Outgoing::new(&parts.outgoing, worker),
-            incoming: Incoming::new(&parts.registry, &parts.incoming, their_party, senders.collect()),
+            incoming: Incoming::new(&parts.registry, &parts.incoming, index_at_peer, senders.collect()),
         }
     }
 }
 
 /// One worker's lane to a peer on this host.
 pub struct CopyLane {
-    ours: Arc<Commons>,
-    theirs: Arc<PeerCommons>,
+    ours: Arc<EngineSegments>,
+    theirs: Arc<PeerSegments>,
     hazard: Hazard,
     outbound: OutboundRing,
     sequence: u64,
     ready: ReadyBits,
-    their_party: usize,
+    index_at_peer: usize,
     receiver: Bell,
     application: Bell,
     inbound: Vec<Inbound>,
@@ -108,7 +109,7 @@ pub struct CopyLane {
 impl CopyLane {
     /// One lane for each worker of this engine.
     pub fn for_each_worker(parts: CopyLaneParts<'_>) -> Result<Vec<Box<dyn Lane>>, JoinError> {
-        let CopyLaneParts { ours, theirs, our_party, their_party, outbound: place, inbound, hand_overs, bounce } =
+        let CopyLaneParts { ours, theirs, our_party, index_at_peer, outbound: place, inbound, hand_overs, bounce } =
             parts;
         let dealt = inbound.deal(ours.workers());
         let lanes = dealt.into_iter().enumerate().map(|(worker, rings)| {
@@ -125,18 +126,18 @@ impl CopyLane {
             let lane = Self {
                 ours: Arc::clone(ours),
                 theirs: Arc::clone(theirs),
-                hazard: ours.posts.hazard(our_party, worker),
+                hazard: ours.owner_state.hazard(our_party, worker),
                 outbound: outbound(place, worker)?,
                 sequence: 0,
-                ready: theirs.mail.ready(receiver),
-                their_party: their_party as usize,
+                ready: theirs.mailbox.ready(receiver),
+                index_at_peer: index_at_peer as usize,
                 receiver: theirs.bell(1 + receiver),
                 application: theirs.bell(0),
                 inbound,
                 handles: hand_overs.as_ref().map(|queues| Arc::clone(&queues.outgoing[worker])),
                 bounce: bounce
                     .as_ref()
-                    .map(|parts| Box::new(Bounce::new(parts, theirs, their_party as usize, worker, ours.workers()))),
+                    .map(|parts| Box::new(Bounce::new(parts, theirs, index_at_peer as usize, worker, ours.workers()))),
                 lines: Box::new([Line::default(); NOTE_LINES_MAX]),
                 payload: Box::new([0; NOTE_BYTES_MAX]),
             };
@@ -148,7 +149,7 @@ impl CopyLane {
     /// Answers whether the counter is still there.
     fn count(&self, counter: CounterRef) -> bool {
         // A counter that is gone, or whose place has a new use, is not touched.
-        let cell = self.theirs.mail.counter(counter.index);
+        let cell = self.theirs.mailbox.counter(counter.index);
         let Some(cell) = cell.filter(|cell| cell.generation() == counter.generation) else { return false };
         if cell.add_one() {
             // Not private: the waiter is another process. Fails only if nobody waits any more.
@@ -178,7 +179,7 @@ impl CopyLane {
         let count = record::write(kind, self.sequence, note.id, note.payload, &mut self.lines);
         self.outbound.push(&self.lines[..count]).map_err(|_| PostError::Full)?;
         self.sequence += 1;
-        self.receiver.mark_and_ring(&self.ready, self.their_party);
+        self.receiver.mark_and_ring(&self.ready, self.index_at_peer);
         Ok(())
     }
 
@@ -186,19 +187,20 @@ impl CopyLane {
     /// a read will be found in one.
     #[cold]
     #[inline(never)]
-    fn ask_owner(&mut self, batch: &Batch<'_>, memory: &OwnersMemory) -> Result<Posted, PostError> {
+    fn ask_owner(&mut self, batch: &Batch<'_>, memory: &TargetMediatedMemory) -> Result<Posted, PostError> {
         let Some(bounce) = &mut self.bounce else {
             return Err(PostError::Fault(LaneFault(Cause::NoPath)));
         };
         bounce.outgoing.reserve()?;
         self.hazard.enter(0);
-        let now = Revisions { here: self.ours.posts.view().revision(), there: self.theirs.posts.revision() };
+        let now =
+            Revisions { here: self.ours.owner_state.view().revision(), there: self.theirs.owner_state.revision() };
         let filled =
             if now == batch.expected { bounce.outgoing.fill(batch, memory) } else { Err(PostError::Withdrawn(now)) };
         self.hazard.leave();
         let spans = filled?;
         bounce.outgoing.send();
-        self.receiver.mark_and_ring(&self.ready, self.their_party);
+        self.receiver.mark_and_ring(&self.ready, self.index_at_peer);
         Ok(Posted::Accepted(spans))
     }
 
@@ -272,7 +274,8 @@ impl Lane for CopyLane {
             return self.ask_owner(batch, memory);
         }
         self.hazard.enter(0);
-        let now = Revisions { here: self.ours.posts.view().revision(), there: self.theirs.posts.revision() };
+        let now =
+            Revisions { here: self.ours.owner_state.view().revision(), there: self.theirs.owner_state.revision() };
         let result = if now == batch.expected {
             // Fences its own non-temporal stores before it returns, so before the hazard clears.
             match batch.remote {
@@ -289,8 +292,8 @@ impl Lane for CopyLane {
     }
 
     #[inline]
-    fn foresee(&self, counter: CounterRef) {
-        if let Some(cell) = self.theirs.mail.counter(counter.index) {
+    fn prefetch(&self, counter: CounterRef) {
+        if let Some(cell) = self.theirs.mailbox.counter(counter.index) {
             cell.prefetch();
         }
     }
@@ -317,8 +320,8 @@ impl Lane for CopyLane {
         self.push(Kind::HandOver, note)
     }
 
-    fn abandon(&mut self, token: u64) -> Abandoned {
-        self.bounce.as_mut().map_or(Abandoned::Quiet, |bounce| bounce.outgoing.abandon(token))
+    fn cancel_op(&mut self, token: u64) -> CancelledOp {
+        self.bounce.as_mut().map_or(CancelledOp::Quiet, |bounce| bounce.outgoing.cancel_op(token))
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {

@@ -11,7 +11,7 @@ use penstock_memory::{Region, Registry};
 use penstock_ring::gate::Withdrawals;
 use penstock_ring::{Lapped, Withdrawal};
 
-use super::posts::{PostsView, is_renewal, withdrawn_bytes};
+use super::owner_state::{OwnerStateView, is_renewal, withdrawn_bytes};
 
 /// Why memory may not be touched any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Withdrawn {
 
 /// Whether anything withdrawn after revision `since` concerns these extents, (offset, length), of a region.
 pub fn still_stands(
-    view: &PostsView,
+    view: &OwnerStateView,
     since: u64,
     key: RegionKey,
     extents: impl Iterator<Item = (u64, u64)> + Clone,

@@ -2,25 +2,25 @@
 //! other bells, bits, counters, hazards and withdrawals, and the lane that copies with this CPU.
 //!
 //! ```text
-//! posts   its owner writes, peers read      hazards, gate            -> no byte lands after "quiesced"
-//! mail    peers write, its owner reads      bells, ready bits, counters
-//! rings   one peer writes, its owner reads  notes
-//! slots   both write, in turns              bytes for memory that only its owner may touch
+//! owner state  its owner writes, peers read      hazards, gate            -> no byte lands after "quiesced"
+//! mailbox      peers write, its owner reads      bells, ready bits, counters
+//! rings        one peer writes, its owner reads  notes
+//! slots        both write, in turns              bytes for memory that only its owner may touch
 //! ```
 
 pub mod bounce;
-mod commons;
 mod lane;
 mod lookup;
-mod mail;
-mod posts;
+mod mailbox;
+mod owner_state;
 mod rings;
+mod segments;
 
-pub use commons::{Bell, Commons, PeerCommons};
 pub use lane::{CopyLane, CopyLaneParts, HandOverQueues, HandOvers};
 pub(crate) use lookup::stands_after;
 pub use lookup::{LastRegion, Withdrawn, still_stands};
-pub use mail::{Mail, MailView, mail_bytes};
-pub(crate) use posts::REGION_WORDS;
-pub use posts::{Busy, Posts, PostsView, WHOLE_REGION, is_renewal, posts_bytes, withdrawn_bytes};
+pub use mailbox::{Mailbox, MailboxView, mailbox_bytes};
+pub(crate) use owner_state::REGION_WORDS;
+pub use owner_state::{Busy, OwnerState, OwnerStateView, WHOLE_REGION, is_renewal, owner_state_bytes, withdrawn_bytes};
 pub use rings::{InboundRings, OutboundRing, ring_segment_bytes};
+pub use segments::{Bell, EngineSegments, PeerSegments};

@@ -13,7 +13,7 @@ use penstock::session::card::Card;
 use penstock::session::control::{ChunkAck, Head, Seal};
 use penstock::session::{Frame, RefusalCode, RegionNews, Regions, Said, Side, TransferId};
 use penstock::transport::Tokens;
-use penstock::transport::host::{mail_bytes, posts_bytes};
+use penstock::transport::host::{mailbox_bytes, owner_state_bytes};
 use penstock::{Config, Engine, PoolSpec, Rights};
 use penstock_conformance::bystander::{Arena, attack};
 use penstock_conformance::command::{Command, Reply};
@@ -286,15 +286,18 @@ fn a_pool_that_may_only_be_read_cannot_be_written_by_hand() {
 
 #[test]
 fn an_engine_s_posts_cannot_be_written_by_hand() {
-    attack("posts", |arena| {
+    attack("owner state", |arena| {
         let greeted = Rogue::connect(&arena.socket()).greet(&arena.card);
         let workers = usize::from(greeted.theirs.workers);
         let open = |place: usize, bytes: usize, access| {
             Segment::open(greeted.tokens[place].try_clone().unwrap(), bytes as u64, access)
         };
-        open(POSTS, posts_bytes(workers), Access::Read).unwrap();
-        assert!(open(POSTS, posts_bytes(workers), Access::ReadWrite).is_err(), "the posts are sealed against writers");
-        open(MAIL, mail_bytes(workers), Access::ReadWrite).unwrap();
+        open(POSTS, owner_state_bytes(workers), Access::Read).unwrap();
+        assert!(
+            open(POSTS, owner_state_bytes(workers), Access::ReadWrite).is_err(),
+            "the owner state is sealed against writers"
+        );
+        open(MAIL, mailbox_bytes(workers), Access::ReadWrite).unwrap();
     });
 }
 

@@ -129,22 +129,22 @@ fn a_head_from_nowhere_ends_its_session_only() {
 
 #[test]
 fn scribbled_mail_costs_time_and_nothing_else() {
-    attack("mail", |arena| {
+    attack("mailbox", |arena| {
         let intruder = intrude(arena);
-        let mail = intruder.mail.window();
+        let mailbox = intruder.mailbox.window();
         let mut random = Random::new(5);
         // The bells and the ready bits; beyond them lie the counters, which a peer may count up anyway.
         let front = 64 * 2 + 128;
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_millis(300) {
             let at = random.below(front / 8) * 8;
-            mail.store_u64(at, random.number()).unwrap();
+            mailbox.store_u64(at, random.number()).unwrap();
             if random.below(64) == 0 {
-                mail.write_from(0, &vec![0; front as usize]).unwrap();
+                mailbox.write_from(0, &vec![0; front as usize]).unwrap();
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        mail.write_from(0, &pattern::bytes(9, 0, mail.len() as usize)).unwrap();
+        mailbox.write_from(0, &pattern::bytes(9, 0, mailbox.len() as usize)).unwrap();
         intruder.ring();
     });
 }
@@ -153,8 +153,8 @@ fn scribbled_mail_costs_time_and_nothing_else() {
 fn a_peer_stuck_in_a_copy_is_told_apart() {
     attack("stuck", |arena| {
         let mut intruder = intrude(arena);
-        let party = intruder.their_party();
-        let mut hazard = intruder.own.commons.posts.hazard(party, 0);
+        let peer_index = intruder.index_at_peer();
+        let mut hazard = intruder.own.segments.owner_state.hazard(peer_index, 0);
         hazard.enter(0);
         let begun = Instant::now();
         let revoke = Command::Revoke { label: KV.to_owned(), extents: vec![(0, 4096)], within_ms: 100 };
@@ -164,8 +164,8 @@ fn a_peer_stuck_in_a_copy_is_told_apart() {
         hazard.leave();
         assert_eq!(arena.ask(revoke), Reply::Quiesced(true), "it has moved on");
         // Noise where it says what was withdrawn concerns nobody but plans over its own memory.
-        let posts = intruder.own.commons.posts.segment().window();
-        posts.write_from(0, &pattern::bytes(4, 0, 4096)).unwrap();
+        let owner_state = intruder.own.segments.owner_state.segment().window();
+        owner_state.write_from(0, &pattern::bytes(4, 0, 4096)).unwrap();
         intruder.rogue.say(&[]);
     });
 }

@@ -154,8 +154,8 @@ fn hellos_that_cannot_be_are_refused() {
         refused_hello(arena, RefusalCode::Garbled, "epoch", |hello| hello.epoch = 0);
         refused_hello(arena, RefusalCode::Garbled, "workers", |hello| hello.workers = 0);
         refused_hello(arena, RefusalCode::Garbled, "workers", |hello| hello.workers = u16::MAX);
-        refused_hello(arena, RefusalCode::Garbled, "place", |hello| hello.party = 1024);
-        refused_hello(arena, RefusalCode::Garbled, "place", |hello| hello.party = u32::MAX);
+        refused_hello(arena, RefusalCode::Garbled, "place", |hello| hello.peer_index = 1024);
+        refused_hello(arena, RefusalCode::Garbled, "place", |hello| hello.peer_index = u32::MAX);
         refused_hello(arena, RefusalCode::NoTransport, "allows", |hello| hello.transports.clear());
         refused_hello(arena, RefusalCode::NoTransport, "allows", |hello| {
             hello.transports = vec!["carrier-pigeon".to_owned(); 500];

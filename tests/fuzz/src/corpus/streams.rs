@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use penstock_core::limits::{FLIGHTS_PER_LANE_MAX, SPANS_PER_POST};
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Generation, NoteId, RegionId, Span};
-use penstock_memory::{Beacon, Hint};
+use penstock_memory::{Hint, ProbeWords};
 use penstock_tcp::wire::{
     Asked, Head, PAYLOAD_BYTES_MAX, put_announcement, put_credit, put_data, put_done, put_refused, put_request,
 };
@@ -131,7 +131,7 @@ pub(super) fn rails() -> Files {
 
 pub(super) fn offers() -> Files {
     let tcp = penstock_tcp::offer::blob(4, 2);
-    let shm = penstock_shm::offer::blob(Beacon { probe: 4096, value: u64::MAX, scratch: 8192 });
+    let shm = penstock_shm::offer::blob(ProbeWords { probe: 4096, value: u64::MAX, scratch: 8192 });
     let with = |place: usize, byte: u8| {
         let mut blob = tcp.clone();
         blob[place] = byte;

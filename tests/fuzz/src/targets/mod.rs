@@ -12,8 +12,8 @@
 //! - [`schema`]: what a chunk says of the items in it
 //! - [`metadata`]: what names a put of another engine
 //! - [`record`]: notes as they lie in a ring
-//! - [`ring`]: a lane over rings and mail that somebody scribbles over
-//! - [`posts`]: a peer's gate and hazards, whatever it writes there
+//! - [`ring`]: a lane over rings and a mailbox that somebody scribbles over
+//! - [`owner_state`]: a peer's gate and hazards, whatever it writes there
 //! - [`offer`]: the offers of the transports
 //! - [`path`]: how a peer says that its regions are reached
 //! - [`question`]: what the owner of memory is asked to move
@@ -29,8 +29,8 @@ pub mod landing;
 pub mod metadata;
 pub mod offer;
 pub mod opening;
+pub mod owner_state;
 pub mod path;
-pub mod posts;
 pub mod question;
 pub mod rail;
 pub mod record;
@@ -70,7 +70,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "card", run: card::run, parse: Some(card::parse), bytes_per_byte: 2, bytes: FEW },
     Target { name: "record", run: record::run, parse: None, bytes_per_byte: 0, bytes: FEW },
     Target { name: "ring", run: ring::run, parse: None, bytes_per_byte: 0, bytes: FEW },
-    Target { name: "posts", run: posts::run, parse: None, bytes_per_byte: 0, bytes: FEW },
+    Target { name: "owner_state", run: owner_state::run, parse: None, bytes_per_byte: 0, bytes: FEW },
     Target { name: "opening", run: opening::run, parse: Some(opening::parse), bytes_per_byte: 2, bytes: FEW },
     Target { name: "channel", run: channel::run, parse: Some(channel::parse), bytes_per_byte: 3, bytes: FEW },
     Target { name: "secret", run: secret::run, parse: Some(secret::parse), bytes_per_byte: 0, bytes: FEW },

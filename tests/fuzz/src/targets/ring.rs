@@ -1,4 +1,4 @@
-//! A lane over rings and mail that somebody scribbles over.
+//! A lane over rings and a mailbox that somebody scribbles over.
 //!
 //! The input is a script: an operation in one byte and its operands, little endian, zero where the
 //! input ends. A peer pushes and takes as it should, writes where it should not, and in between the
@@ -11,7 +11,9 @@ use penstock_core::NoteId;
 use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX, RING_LINES};
 use penstock_ring::spsc::{Consumer, MappedStorage, Producer};
 use penstock_ring::{Line, Place};
-use penstock_transport::host::{Commons, CopyLane, CopyLaneParts, InboundRings, PeerCommons, ring_segment_bytes};
+use penstock_transport::host::{
+    CopyLane, CopyLaneParts, EngineSegments, InboundRings, PeerSegments, ring_segment_bytes,
+};
 use penstock_transport::lane::Handle;
 use penstock_transport::record::{self, Kind};
 use penstock_transport::{Arrival, CounterRef, Failure, Lane, LaneFault, Note, PostError, Sink};
@@ -34,7 +36,7 @@ pub mod op {
     pub const SCRIBBLE_INBOUND: u8 = 6;
     /// The peer writes a word (u16 place, u64 value) of the ring it empties.
     pub const SCRIBBLE_OUTBOUND: u8 = 7;
-    /// The peer writes a word (u16 place, u64 value) of our mail.
+    /// The peer writes a word (u16 place, u64 value) of our mailbox.
     pub const SCRIBBLE_MAIL: u8 = 8;
     /// The peer moves the tail of the ring it fills by so much (i16).
     pub const MOVE_TAIL: u8 = 9;
@@ -111,7 +113,7 @@ impl Guarded {
 struct Bench {
     inbound: Guarded,
     outbound: Guarded,
-    mail: Place,
+    mailbox: Place,
     lane: Box<dyn Lane>,
     /// The peer's ends.
     producer: Producer<MappedStorage>,
@@ -126,10 +128,10 @@ struct Bench {
 }
 
 thread_local! {
-    /// Making these takes system calls; what a script leaves in the mail is one more strange beginning.
-    static COMMONS: (Arc<Commons>, Arc<PeerCommons>) = {
-        let ours = Commons::create(1).expect("a machine that runs tests has memory files");
-        let theirs = Commons::create(1).expect("as above");
+    /// Making these takes system calls; what a script leaves in the mailbox is one more strange beginning.
+    static COMMONS: (Arc<EngineSegments>, Arc<PeerSegments>) = {
+        let ours = EngineSegments::create(1).expect("a machine that runs tests has memory files");
+        let theirs = EngineSegments::create(1).expect("as above");
         (ours, Arc::new(theirs.seen_from_inside()))
     };
 }
@@ -146,7 +148,7 @@ impl Bench {
             ours: &ours,
             theirs: &theirs,
             our_party: 0,
-            their_party: 0,
+            index_at_peer: 0,
             outbound: &outbound.ring,
             inbound: InboundRings::over(&inbound.ring, 1).expect("the ring is fresh"),
             hand_overs: None,
@@ -154,7 +156,7 @@ impl Bench {
         });
         let lane = lanes.expect("the rings are fresh").pop().expect("there is one worker");
         Self {
-            mail: ours.mail.segment().place(),
+            mailbox: ours.mailbox.segment().place(),
             lane,
             producer: Producer::attach(inbound.storage()).expect("the ring is fresh"),
             consumer: Consumer::attach(outbound.storage()),
@@ -189,7 +191,7 @@ impl Bench {
             op::SCRIBBLE_OUTBOUND => {
                 self.keeps_outbound = !scribble(&self.outbound.ring, script) && self.keeps_outbound;
             }
-            op::SCRIBBLE_MAIL => drop(scribble(&self.mail, script)),
+            op::SCRIBBLE_MAIL => drop(scribble(&self.mailbox, script)),
             _ => {
                 let tail = self.inbound.ring.atomic_u64(0).expect("a ring begins with its tail");
                 tail.fetch_add(script.number::<2>() as u16 as i16 as u64, Ordering::Relaxed);

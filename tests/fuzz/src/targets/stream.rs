@@ -15,11 +15,11 @@ use penstock_memory::{Hint, HostMemory, ProcessWatch, Region, Registry};
 use penstock_ring::{ReadyBits, Withdrawal};
 use penstock_tcp::TcpTransport;
 use penstock_tcp::wire::{HEAD_BYTES, Head, Messages, PAYLOAD_BYTES_MAX, TRAILER_BYTES};
-use penstock_transport::host::Commons;
-use penstock_transport::lane::{Abandoned, Handle};
+use penstock_transport::host::EngineSegments;
+use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
-    Arrival, Batch, Driver, Failure, Here, Lane, LaneFault, Note, OwnersMemory, PostError, Posted, RemoteMemory,
-    Revisions, Sink, There, Transport,
+    Arrival, Batch, Driver, Failure, Here, Lane, LaneFault, Note, PostError, Posted, RemoteMemory, Revisions, Sink,
+    TargetMediatedMemory, There, Transport,
 };
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
@@ -172,7 +172,7 @@ impl Guarded {
 }
 
 struct Bench {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     regions: Vec<Guarded>,
     driver: Box<dyn Driver>,
     lane: Box<dyn Lane>,
@@ -182,19 +182,19 @@ struct Bench {
     cut: usize,
     fault: Option<LaneFault>,
     /// What became of what was posted, by token.
-    posted: Posts,
+    posted: Seen,
     transfer: u64,
 }
 
 #[derive(Default)]
-struct Posts {
+struct Seen {
     /// Reported or given up for good; open otherwise.
     are_over: Vec<bool>,
     ended: (usize, usize),
     notes: usize,
 }
 
-impl Posts {
+impl Seen {
     fn token(&self) -> u64 {
         self.are_over.len() as u64
     }
@@ -203,12 +203,12 @@ impl Posts {
 impl Bench {
     fn new() -> Self {
         const HERE: &str = "a machine that runs tests has what an engine needs";
-        let (commons, registry) = (Commons::create(1).expect(HERE), Arc::new(Registry::new()));
+        let (segments, registry) = (EngineSegments::create(1).expect(HERE), Arc::new(Registry::new()));
         let regions: Vec<Guarded> = RIGHTS.iter().map(|&rights| Guarded::new(&registry, rights)).collect();
-        let transport = TcpTransport::new(Arc::clone(&commons), registry, TcpIo::Epoll, 1).expect(HERE);
-        let here = Here { host: 1, process: 1, epoch: 1, workers: 1, party: PARTY };
+        let transport = TcpTransport::new(Arc::clone(&segments), registry, TcpIo::Epoll, 1).expect(HERE);
+        let here = Here { host: 1, process: 1, epoch: 1, workers: 1, peer_index: PARTY };
         let watch = Arc::new(ProcessWatch::of(std::process::id()));
-        let there = There { host: 2, process: 2, epoch: 2, workers: 1, party: PARTY, watch };
+        let there = There { host: 2, process: 2, epoch: 2, workers: 1, peer_index: PARTY, watch };
         assert_eq!(regions[0].key(), RegionKey { region: RegionId(WRITABLE), generation: Generation(GENERATION) });
         let offering = transport.offer(here, there).expect(HERE);
         let link = (offering.join)(&offering.blob, Vec::new()).expect("both are of one release");
@@ -218,14 +218,14 @@ impl Bench {
         Self {
             driver: transport.driver(0).expect(HERE).expect("streams are asked for all at once"),
             lane: link.lanes.into_iter().next().expect("there is one worker"),
-            ready: commons.mail.view().ready(0),
-            commons,
+            ready: segments.mailbox.view().ready(0),
+            segments,
             regions,
             far,
             has_hung_up: false,
             cut: usize::MAX,
             fault: None,
-            posted: Posts::default(),
+            posted: Seen::default(),
             transfer: 0,
         }
     }
@@ -245,12 +245,12 @@ impl Bench {
             op::WRITE => self.post(Direction::Write, script.extent()),
             op::READ => self.post(Direction::Read, script.extent()),
             op::ANNOUNCE => self.announce(script.number::<2>() as usize),
-            op::ABANDON => self.abandon(script.number::<1>()),
+            op::ABANDON => self.cancel_op(script.number::<1>()),
             op::WITHDRAW => {
                 let region = &self.regions[script.number::<1>() as usize % RIGHTS.len()].key();
                 let (offset, len) = script.extent();
                 let (region, generation) = (region.region.0, region.generation.0);
-                self.commons.posts.withdraw(&[Withdrawal { region, generation, offset, len }]);
+                self.segments.owner_state.withdraw(&[Withdrawal { region, generation, offset, len }]);
             }
             op::TAKE => {
                 let mut bytes = [0; 4096];
@@ -277,9 +277,9 @@ impl Bench {
     fn post(&mut self, direction: Direction, (offset, len): (u64, u64)) {
         let local = &self.regions[if direction == Direction::Write { SOURCE } else { SINK }];
         let key = RegionKey { region: RegionId(9), generation: Generation(9) };
-        let remote = RemoteMemory::Owners(OwnersMemory { key, bytes: REGION_BYTES });
+        let remote = RemoteMemory::Owners(TargetMediatedMemory { key, bytes: REGION_BYTES });
         self.transfer += 1;
-        let here = self.commons.posts.view().revision();
+        let here = self.segments.owner_state.view().revision();
         let batch = Batch {
             direction,
             local: local.region.window(),
@@ -311,9 +311,9 @@ impl Bench {
         }
     }
 
-    fn abandon(&mut self, token: u64) {
+    fn cancel_op(&mut self, token: u64) {
         let Some(is_over) = self.posted.are_over.get_mut(token as usize) else { return };
-        if self.lane.abandon(token) == Abandoned::Quiet {
+        if self.lane.cancel_op(token) == CancelledOp::Quiet {
             *is_over = true;
         }
     }
@@ -326,7 +326,7 @@ impl Bench {
             }
             self.driver.turn();
             let mut is_marked = false;
-            self.ready.take_each(|party| is_marked |= party == PARTY as usize);
+            self.ready.take_each(|peer_index| is_marked |= peer_index == PARTY as usize);
             let mut more = Ok(false);
             if is_marked {
                 more = self.lane.poll(&mut self.posted);
@@ -354,7 +354,7 @@ impl Bench {
             assert_eq!(sent[place], 0, "region {place} was written to");
         }
         let (written, read) = (sent[WRITABLE as usize], sent[SINK]);
-        let Posts { ended, notes, .. } = self.posted;
+        let Seen { ended, notes, .. } = self.posted;
         Outcome { fault: self.fault.map(|fault| fault.0), written, read, notes, ended }
     }
 }
@@ -373,7 +373,7 @@ fn group(control: &[u8], spoiled: u64) -> Vec<u8> {
     bytes
 }
 
-impl Sink for Posts {
+impl Sink for Seen {
     fn has_room(&mut self) -> bool {
         // Now there is, now there is not: notes are kept meanwhile.
         self.are_over.len().is_multiple_of(2)

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
 use penstock::memory::{MemoryError, Segment, probe};
-use penstock::transport::host::{mail_bytes, posts_bytes, ring_segment_bytes};
+use penstock::transport::host::{mailbox_bytes, owner_state_bytes, ring_segment_bytes};
 use penstock_verbs_sys::NotHere;
 use rustix::io::Errno;
 use rustix::net::{
@@ -165,7 +165,7 @@ pub(super) fn make(call: Call, place: Place) -> Result<String, Refusal> {
     match call {
         Call::SealedMemory => {
             // As large as the largest that an engine of one worker starts with, for limits that grow with size.
-            let bytes = mail_bytes(1).max(posts_bytes(1)).max(ring_segment_bytes(1)) as u64;
+            let bytes = mailbox_bytes(1).max(owner_state_bytes(1)).max(ring_segment_bytes(1)) as u64;
             Segment::create("penstock-doctor", bytes)?;
             Segment::create_owner_writes_only("penstock-doctor", bytes)?;
         }

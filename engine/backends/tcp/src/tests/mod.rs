@@ -14,12 +14,12 @@ use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Rights, Span};
 use penstock_memory::{Hint, HostMemory, ProcessWatch, Region, Registry};
 use penstock_ring::ReadyBits;
-use penstock_transport::host::Commons;
-use penstock_transport::lane::{Abandoned, Handle};
+use penstock_transport::host::EngineSegments;
+use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Announced, Arrival, Batch, Driver, Failure, Here, Lane, LaneFault, Note, OwnersMemory, PostError, Posted,
-    RemoteMemory, Revisions, Sight, Sink, There, Transport,
+    Announced, Arrival, Batch, Driver, Failure, Here, Lane, LaneFault, Note, PeerView, PostError, Posted, RemoteMemory,
+    Revisions, Sink, TargetMediatedMemory, There, Transport,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
@@ -54,11 +54,11 @@ impl Sink for Got {
 
 /// One side of a session, with one worker.
 struct Side {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     driver: Box<dyn Driver>,
     lane: Option<Box<dyn Lane>>,
-    sight: Sight,
+    peer_view: PeerView,
     ready: ReadyBits,
     got: Got,
     fault: Option<LaneFault>,
@@ -78,7 +78,7 @@ impl Side {
         spans: &[Span],
         (token, transfer): (u64, u64),
     ) -> Result<Posted, PostError> {
-        let remote = RemoteMemory::Owners(OwnersMemory { key: remote, bytes: 1 << 40 });
+        let remote = RemoteMemory::Owners(TargetMediatedMemory { key: remote, bytes: 1 << 40 });
         let batch = Batch {
             direction,
             local: local.window(),
@@ -108,7 +108,7 @@ impl Side {
         let Some(lane) = self.lane.as_mut().filter(|_| self.fault.is_none()) else { return false };
         let mut worked = self.driver.turn();
         let mut is_marked = false;
-        self.ready.take_each(|party| is_marked |= party == PARTY as usize);
+        self.ready.take_each(|peer_index| is_marked |= peer_index == PARTY as usize);
         if is_marked {
             worked = true;
             match lane.poll(&mut self.got) {
@@ -168,7 +168,7 @@ fn narrow_pair() -> (OwnedFd, OwnedFd) {
 
 /// One engine and its offer to another.
 struct Offered {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     transport: TcpTransport,
     offering: Offering,
@@ -181,13 +181,13 @@ fn offer(streams: usize) -> Offered {
 
 /// One side with so many workers, and its offer to another with so many.
 fn offer_of(streams: usize, workers: usize, theirs: usize) -> Offered {
-    let (commons, registry) = (Commons::create(workers).unwrap(), Arc::new(Registry::new()));
-    let transport = TcpTransport::new(Arc::clone(&commons), Arc::clone(&registry), TcpIo::Auto, streams).unwrap();
-    let here = Here { host: 1, process: 1, epoch: 1, workers, party: PARTY };
+    let (segments, registry) = (EngineSegments::create(workers).unwrap(), Arc::new(Registry::new()));
+    let transport = TcpTransport::new(Arc::clone(&segments), Arc::clone(&registry), TcpIo::Auto, streams).unwrap();
+    let here = Here { host: 1, process: 1, epoch: 1, workers, peer_index: PARTY };
     let watch = Arc::new(ProcessWatch::of(std::process::id()));
-    let there = There { host: 2, process: 2, epoch: 2, workers: theirs, party: PARTY, watch };
+    let there = There { host: 2, process: 2, epoch: 2, workers: theirs, peer_index: PARTY, watch };
     let offering = transport.offer(here, there).unwrap();
-    Offered { commons, registry, transport, offering }
+    Offered { segments, registry, transport, offering }
 }
 
 /// A side that has joined with this offer, over these streams.
@@ -197,7 +197,7 @@ fn join(offered: Offered, blob: &[u8], streams: Vec<OwnedFd>) -> Side {
 
 /// A side for each worker.
 fn join_all(offered: Offered, blob: &[u8], streams: Vec<OwnedFd>) -> Vec<Side> {
-    let Offered { commons, registry, transport, offering } = offered;
+    let Offered { segments, registry, transport, offering } = offered;
     let link = (offering.join)(blob, Vec::new()).unwrap();
     let attached = link.streams.as_ref().expect("it needs streams");
     assert_eq!(attached.count(), streams.len());
@@ -206,12 +206,12 @@ fn join_all(offered: Offered, blob: &[u8], streams: Vec<OwnedFd>) -> Vec<Side> {
     }
     let sides = link.lanes.into_iter().enumerate().map(|(worker, lane)| {
         let mut side = Side {
-            commons: Arc::clone(&commons),
+            segments: Arc::clone(&segments),
             registry: Arc::clone(&registry),
             driver: transport.driver(worker).unwrap().expect("it has one"),
             lane: Some(lane),
-            sight: link.sight.clone(),
-            ready: commons.mail.view().ready(worker),
+            peer_view: link.peer_view.clone(),
+            ready: segments.mailbox.view().ready(worker),
             got: Got { room: usize::MAX, ..Got::default() },
             fault: None,
             expected: Revisions::default(),
@@ -264,8 +264,8 @@ const WRITE: Direction = Direction::Write;
 const READ: Direction = Direction::Read;
 
 fn told(side: &Side) -> u64 {
-    match &side.sight {
-        Sight::Told(told) => told.revision(),
-        Sight::Shared(_) | Sight::Fenced(..) => panic!("hosts share nothing"),
+    match &side.peer_view {
+        PeerView::Told(told) => told.revision(),
+        PeerView::Shared(_) | PeerView::Fenced(..) => panic!("hosts share nothing"),
     }
 }

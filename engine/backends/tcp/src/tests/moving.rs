@@ -118,8 +118,8 @@ fn notes_wait_for_room_beside_the_stream() {
 #[test]
 fn a_counter_goes_up_once_and_one_that_is_gone_is_said_to_be() {
     let mut sides = session(vec![tcp_pair()]);
-    let cell = |side: &Side| side.commons.mail.view().counter(7).unwrap().value();
-    let generation = sides[1].commons.mail.view().counter(7).unwrap().generation();
+    let cell = |side: &Side| side.segments.mailbox.view().counter(7).unwrap().value();
+    let generation = sides[1].segments.mailbox.view().counter(7).unwrap().generation();
     for (token, generation, expected) in [(1, generation, Ok(1)), (2, generation + 1, Ok(0))] {
         let counter = Some(CounterRef { index: 7, generation });
         let arrival = Arrival { transfer: token, whole: 0, token, counter, note: None };

@@ -5,7 +5,7 @@ use super::*;
 
 fn withdraw(side: &Side, region: &Region, offset: u64, len: u64) -> u64 {
     let (id, generation) = (region.id().0, region.generation().0);
-    side.commons.posts.withdraw(&[Withdrawal { region: id, generation, offset, len }])
+    side.segments.owner_state.withdraw(&[Withdrawal { region: id, generation, offset, len }])
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_revocation_in_the_middle_of_a_write_stops_it_at_either_end() {
         }
         // The stream is in step.
         let (from, to) = (sides[0].region(vec![5; 64], Rights::NONE), sides[1].region(vec![0; 64], Rights::WRITE));
-        sides[0].expected.here = sides[0].commons.posts.view().revision();
+        sides[0].expected.here = sides[0].segments.owner_state.view().revision();
         sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 64)], (3, 3)).unwrap();
         until(&mut sides, "the next has ended", |sides| sides[0].result(3) == Some(Ok(64)));
         assert_eq!(bytes_of(&to), [5; 64]);
@@ -165,9 +165,9 @@ fn what_has_not_left_is_taken_back_and_what_has_is_waited_for() {
     until(&mut sides, "some of it is there", |_| bytes_of(&to)[0] == 1);
     sides[0].post(READ, &from, key_of(&to), &all, (2, 2)).unwrap();
     sides[0].tell(3, 3, 1, b"never told").unwrap();
-    assert_eq!(sides[0].lane().abandon(3), Abandoned::Quiet);
-    assert_eq!(sides[0].lane().abandon(2), Abandoned::Quiet);
-    assert_eq!(sides[0].lane().abandon(1), Abandoned::RemoteOpen);
+    assert_eq!(sides[0].lane().cancel_op(3), CancelledOp::Quiet);
+    assert_eq!(sides[0].lane().cancel_op(2), CancelledOp::Quiet);
+    assert_eq!(sides[0].lane().cancel_op(1), CancelledOp::RemoteOpen);
     from.window().fill(0, BYTES as u64, 9).unwrap();
     until(&mut sides, "the peer is done with it", |sides| sides[0].result(1).is_some());
     settle(&mut sides);
@@ -179,11 +179,11 @@ fn what_has_not_left_is_taken_back_and_what_has_is_waited_for() {
     sides[0].post(READ, &from, key_of(&to), &all, (4, 4)).unwrap();
     to.window().fill(0, BYTES as u64, 7).unwrap();
     until(&mut sides, "some of it is there", |_| bytes_of(&from)[0] == 7);
-    assert_eq!(sides[0].lane().abandon(4), Abandoned::RemoteOpen);
+    assert_eq!(sides[0].lane().cancel_op(4), CancelledOp::RemoteOpen);
     from.window().fill(0, BYTES as u64, 8).unwrap();
     until(&mut sides, "it has come", |sides| sides[0].result(4).is_some());
     assert!(bytes_of(&from).iter().all(|&byte| byte == 8));
-    assert_eq!(sides[0].lane().abandon(4), Abandoned::Quiet, "it is over");
+    assert_eq!(sides[0].lane().cancel_op(4), CancelledOp::Quiet, "it is over");
 }
 
 #[test]

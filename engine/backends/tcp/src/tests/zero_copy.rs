@@ -29,7 +29,7 @@ fn slow_pair() -> (OwnedFd, OwnedFd) {
 /// Who might touch this side's memory at this moment.
 fn busy(side: &Side) -> Vec<Busy> {
     let mut busy = Vec::new();
-    side.commons.posts.view().observe(PARTY, &mut busy);
+    side.segments.owner_state.view().observe(PARTY, &mut busy);
     busy
 }
 
@@ -87,13 +87,13 @@ fn what_the_kernel_has_is_open_and_seen() {
     turn_one(&mut sides[0], 10);
     let seen = busy(&sides[0]);
     assert_eq!(seen.len(), 1, "whoever wants memory back sees the kernel");
-    assert_eq!(sides[0].lane().abandon(1), Abandoned::Open);
+    assert_eq!(sides[0].lane().cancel_op(1), CancelledOp::Open);
     turn_one(&mut sides[0], 100);
     assert!(sides[0].got.completed.is_empty());
-    assert!(!sides[0].commons.posts.view().has_settled(&seen[0]));
+    assert!(!sides[0].segments.owner_state.view().has_settled(&seen[0]));
     until(&mut sides, "the peer has taken it", |sides| sides[0].result(1).is_some());
     settle(&mut sides);
-    assert!(sides[0].commons.posts.view().has_settled(&seen[0]));
+    assert!(sides[0].segments.owner_state.view().has_settled(&seen[0]));
     assert!(busy(&sides[0]).is_empty());
     // The stream is in step.
     sides[0].post(WRITE, &from, key_of(&to), &all, (2, 2)).unwrap();
@@ -122,11 +122,11 @@ fn who_waits_for_memory_does_not_wait_for_ever_while_much_is_sent() {
         match &seen {
             None if token > 20 && !busy(&sides[0]).is_empty() => {
                 let (id, generation) = (other.id().0, other.generation().0);
-                sides[0].commons.posts.withdraw_region(id, generation);
-                sides[0].expected.here = sides[0].commons.posts.view().revision();
+                sides[0].segments.owner_state.withdraw_region(id, generation);
+                sides[0].expected.here = sides[0].segments.owner_state.view().revision();
                 seen = busy(&sides[0]).pop();
             }
-            Some(seen) if sides[0].commons.posts.view().has_settled(seen) => break,
+            Some(seen) if sides[0].segments.owner_state.view().has_settled(seen) => break,
             _ => {}
         }
         assert!(Instant::now() < deadline, "the kernel never had nothing");
@@ -141,14 +141,14 @@ fn after_a_withdrawal_the_kernel_is_left_with_nothing_more() {
     let other = sides[0].region(vec![2; 4096], Rights::NONE);
     for token in 0..3 {
         if token == 2 {
-            sides[0].commons.posts.withdraw_region(other.id().0, other.generation().0);
-            sides[0].expected.here = sides[0].commons.posts.view().revision();
+            sides[0].segments.owner_state.withdraw_region(other.id().0, other.generation().0);
+            sides[0].expected.here = sides[0].segments.owner_state.view().revision();
         }
         sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (token, token)).unwrap();
         turn_one(&mut sides[0], 10);
     }
-    let answers = [0, 1, 2].map(|token| sides[0].lane().abandon(token));
-    assert_eq!(answers, [Abandoned::Open, Abandoned::Open, Abandoned::RemoteOpen]);
+    let answers = [0, 1, 2].map(|token| sides[0].lane().cancel_op(token));
+    assert_eq!(answers, [CancelledOp::Open, CancelledOp::Open, CancelledOp::RemoteOpen]);
     until(&mut sides, "all have ended", |sides| sides[0].got.completed.len() == 3);
 }
 

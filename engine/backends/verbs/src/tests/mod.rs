@@ -17,10 +17,10 @@ use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Generation, NoteId, RegionId, Span};
 use penstock_memory::{Hint, HostMemory, Window};
 use penstock_ring::{CounterCell, Withdrawal};
-use penstock_transport::host::{Bell, Commons};
+use penstock_transport::host::{Bell, EngineSegments};
 use penstock_transport::lane::Handle;
 use penstock_transport::{
-    Announced, Arrival, Batch, CounterRef, Failure, KeyedMemory, LaneFault, Note, PostError, Posted, Proof,
+    Announced, Arrival, Batch, CounterRef, Failure, LaneFault, Note, PostError, Posted, Proof, RdmaMemory,
     RemoteMemory, Revisions, Sink, Told,
 };
 
@@ -144,8 +144,8 @@ impl Pool {
         self.registrations.iter().map(|registration| registration.local_key()).collect()
     }
 
-    fn keyed(&self) -> Arc<KeyedMemory> {
-        Arc::new(KeyedMemory {
+    fn keyed(&self) -> Arc<RdmaMemory> {
+        Arc::new(RdmaMemory {
             key: self.key,
             base: self.window.base_address(),
             bytes: self.window.len(),
@@ -162,7 +162,7 @@ impl Pool {
 
 /// One engine's side of a channel.
 struct Side {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     application: Bell,
     told: Told,
     proofs: Proofs,
@@ -181,13 +181,13 @@ struct Side {
 /// Calls something of the channel with a context.
 macro_rules! with {
     ($side:expr, |$channel:ident, $context:ident, $got:ident| $call:expr) => {{
-        let Side { commons, application, told, proofs, channel: $channel, got: $got, said, dialer, now, .. } =
+        let Side { segments, application, told, proofs, channel: $channel, got: $got, said, dialer, now, .. } =
             &mut *$side;
         let say = |words: &[u8]| said.borrow_mut().push(words.to_vec());
         let $context = &Context {
-            here: commons.posts.view().revision(),
+            here: segments.owner_state.view().revision(),
             told,
-            commons,
+            segments,
             application,
             witness: proofs,
             say: &say,
@@ -235,7 +235,7 @@ impl Side {
             remote: &RemoteMemory::Keyed(Arc::clone(&keyed)),
             spans,
             hint: Hint::Cached,
-            expected: Revisions { here: self.commons.posts.view().revision(), there: self.told.copied() },
+            expected: Revisions { here: self.segments.owner_state.view().revision(), there: self.told.copied() },
             token,
             transfer,
             whole,
@@ -294,7 +294,7 @@ impl Side {
         self.heed(result);
     }
 
-    /// Hears what the peer said aside.
+    /// Delivers transport messages of the peer.
     fn hear(&mut self, words: &[u8]) {
         let heard = with!(self, |channel, context, got| channel.aside(words, context));
         self.heed(heard);
@@ -308,7 +308,7 @@ impl Side {
     fn withdraw(&mut self, pool: &Pool, offset: u64, len: u64) -> Withdrawal {
         let RegionKey { region, generation } = pool.key;
         let withdrawal = Withdrawal { region: region.0, generation: generation.0, offset, len };
-        self.commons.posts.withdraw(&[withdrawal]);
+        self.segments.owner_state.withdraw(&[withdrawal]);
         withdrawal
     }
 
@@ -329,7 +329,7 @@ impl Side {
     }
 
     fn counter(&self, index: u32) -> &CounterCell {
-        self.commons.mail.view().counter(index).unwrap()
+        self.segments.mailbox.view().counter(index).unwrap()
     }
 
     fn result(&self, token: u64) -> Option<Result<u64, Cause>> {
@@ -401,10 +401,10 @@ impl Half {
         let outbox = Slab::new(&as_cards, shape.rails * shape.grants as usize).unwrap();
         let channel = Channel::new(NUMBER, rails.collect(), outbox, crate::Options::default().patience, now);
         let receives = as_cards.iter().map(|card| Slab::new([card], shape.grants as usize).unwrap()).collect();
-        let commons = Commons::create(1).unwrap();
+        let segments = EngineSegments::create(1).unwrap();
         let mut side = Side {
-            application: commons.ringer(0),
-            commons,
+            application: segments.ringer(0),
+            segments,
             told: Told::default(),
             proofs: Proofs::default(),
             cards,
@@ -460,7 +460,7 @@ fn settle(network: &ModelNetwork, sides: &mut [Side; 2]) {
     }
 }
 
-/// Passes what one side has said aside.
+/// Passes transport messages of one side.
 fn pass_asides(sides: &mut [Side; 2], from: usize) -> bool {
     let said = sides[from].said.take();
     said.iter().for_each(|words| sides[1 - from].hear(words));
@@ -483,7 +483,7 @@ fn pass_time(network: &ModelNetwork, sides: &mut [Side; 2], time: Duration) {
 /// Passes what one side has withdrawn.
 fn pass_news(sides: &mut [Side; 2], from: usize) {
     let since = sides[1 - from].told.copied();
-    let new = sides[from].commons.posts.view().withdrawals_since(since).unwrap();
+    let new = sides[from].segments.owner_state.view().withdrawals_since(since).unwrap();
     sides[1 - from].told.learn(since, new.list.into_iter());
 }
 

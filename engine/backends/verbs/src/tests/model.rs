@@ -16,8 +16,8 @@ enum Step {
     Work(usize),
     /// A side has its turn.
     Turn(usize),
-    /// What a side has said aside arrives.
-    Asides(usize),
+    /// Transport messages of a side arrive.
+    TransportMessages(usize),
     /// So many milliseconds pass.
     Time(u64),
     /// A side's inbox has room for so many more notes.
@@ -64,7 +64,7 @@ fn step() -> impl Strategy<Value = Step> {
         }),
         6 => (1usize..12).prop_map(Step::Work),
         8 => side.clone().prop_map(Step::Turn),
-        4 => side.clone().prop_map(Step::Asides),
+        4 => side.clone().prop_map(Step::TransportMessages),
         1 => prop_oneof![1u64..5, Just(60)].prop_map(Step::Time),
         1 => (side.clone(), 0usize..4).prop_map(|(side, room)| Step::Room(side, room)),
         1 => (side.clone(), 0usize..4).prop_map(|(side, back)| Step::GiveUp(side, back)),
@@ -195,7 +195,7 @@ impl Run {
         let tokens: Vec<_> = transfer.batches.iter().copied().chain(transfer.tell.map(|(token, ..)| token)).collect();
         for token in tokens {
             if self.sides[side].result(token).is_none()
-                && self.sides[side].channel.abandon(token) == penstock_transport::lane::Abandoned::Quiet
+                && self.sides[side].channel.cancel_op(token) == penstock_transport::lane::CancelledOp::Quiet
             {
                 transfer.quiet.push(token);
             }
@@ -228,7 +228,7 @@ impl Run {
                 self.network.step();
             }),
             Step::Turn(side) => self.turn(*side),
-            Step::Asides(side) => {
+            Step::TransportMessages(side) => {
                 pass_asides(&mut self.sides, *side);
             }
             Step::Time(ms) => {

@@ -8,11 +8,11 @@ use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, NoteId, Rights, Span};
 use penstock_memory::{Hint, HostMemory, ProcessWatch, Region, Registry};
 use penstock_ring::{ReadyBits, Withdrawal};
-use penstock_transport::host::Commons;
+use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::Handle;
 use penstock_transport::{
-    Announced, Arrival, Asides, Batch, Driver, Failure, Here, Lane, Link, Note, PostError, Posted, Registrar,
-    RemoteMemory, RemoteRegion, Revisions, Sight, Sink, There, Transport,
+    Announced, Arrival, Batch, Driver, Failure, Here, Lane, Link, Note, PeerView, PostError, Posted, Registrar,
+    RemoteMemory, RemoteRegion, Revisions, Sink, There, Transport, TransportMessages,
 };
 use penstock_verbs::card::Card;
 use penstock_verbs::device::Posting;
@@ -47,17 +47,17 @@ impl Sink for Got {
 }
 
 struct Engine {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     transport: VerbsTransport,
 }
 
 impl Engine {
     fn new(card: &str, posting: Posting) -> Self {
-        let (commons, registry) = (Commons::create(1).expect("memory"), Arc::new(Registry::new()));
+        let (segments, registry) = (EngineSegments::create(1).expect("memory"), Arc::new(Registry::new()));
         let cards: Vec<Arc<dyn Card>> = vec![open(card, posting)];
-        let made = VerbsTransport::new(Arc::clone(&commons), Arc::clone(&registry), cards, Options::default());
-        Self { commons, registry, transport: made.expect("a transport over a card") }
+        let made = VerbsTransport::new(Arc::clone(&segments), Arc::clone(&registry), cards, Options::default());
+        Self { segments, registry, transport: made.expect("a transport over a card") }
     }
 
     fn region(&self, bytes: Vec<u8>) -> Arc<Region> {
@@ -71,8 +71,8 @@ struct Side {
     driver: Box<dyn Driver>,
     ready: ReadyBits,
     registrar: Arc<dyn Registrar>,
-    asides: Arc<dyn Asides>,
-    sight: Sight,
+    transport_messages: Arc<dyn TransportMessages>,
+    peer_view: PeerView,
     said: Arc<Mutex<VecDeque<Vec<u8>>>>,
     got: Got,
     engine: Engine,
@@ -80,15 +80,15 @@ struct Side {
 
 impl Side {
     fn new(engine: Engine, link: Link) -> Self {
-        let Link { mut lanes, registrar, asides, sight, path, rails, .. } = link;
+        let Link { mut lanes, registrar, transport_messages, peer_view, path, rails, .. } = link;
         println!("{path}: {rails:?}");
         Self {
             lane: lanes.pop().expect("one lane"),
             driver: engine.transport.driver(0).expect("a driver").expect("it has one"),
-            ready: engine.commons.mail.view().ready(0),
+            ready: engine.segments.mailbox.view().ready(0),
             registrar,
-            asides: asides.expect("broken rails are talked about"),
-            sight,
+            transport_messages: transport_messages.expect("broken rails are talked about"),
+            peer_view,
             said: Arc::default(),
             got: Got::default(),
             engine,
@@ -97,11 +97,11 @@ impl Side {
 
     fn turn(&mut self) {
         while let Some(words) = self.said.lock().expect("nobody panics").pop_front() {
-            self.asides.heard(&words).expect("what was said is understood");
+            self.transport_messages.heard(&words).expect("what was said is understood");
         }
         self.driver.turn();
         let mut is_marked = false;
-        self.ready.take_each(|party| is_marked |= party == PARTY as usize);
+        self.ready.take_each(|peer_index| is_marked |= peer_index == PARTY as usize);
         if is_marked && self.lane.poll(&mut self.got).expect("no fault") {
             self.ready.mark(PARTY as usize);
         }
@@ -137,9 +137,9 @@ fn session(posting: Posting) -> [Side; 2] {
     let [one, two] = ports().map(|name| Engine::new(&name, posting));
     let offer = |engine: &Engine, number: u64| {
         let watch = Arc::new(ProcessWatch::of(std::process::id()));
-        let here = Here { host: number, process: number, epoch: number, workers: 1, party: PARTY };
+        let here = Here { host: number, process: number, epoch: number, workers: 1, peer_index: PARTY };
         let other = 3 - number;
-        let there = There { host: other, process: other, epoch: other, workers: 1, party: PARTY, watch };
+        let there = There { host: other, process: other, epoch: other, workers: 1, peer_index: PARTY, watch };
         engine.transport.offer(here, there).expect("an offer")
     };
     let (offer_one, offer_two) = (offer(&one, 1), offer(&two, 2));
@@ -149,7 +149,9 @@ fn session(posting: Posting) -> [Side; 2] {
     let sides = [Side::new(one, link_one), Side::new(two, link_two)];
     for at in 0..2 {
         let ear = Arc::clone(&sides[1 - at].said);
-        sides[at].asides.begin(Box::new(move |words| ear.lock().expect("nobody panics").push_back(words.to_vec())));
+        sides[at]
+            .transport_messages
+            .begin(Box::new(move |words| ear.lock().expect("nobody panics").push_back(words.to_vec())));
     }
     sides
 }
@@ -280,12 +282,12 @@ fn two_hundred_resets_under_long_messages_cost_no_receive() {
         tell(&mut sides, 6);
         std::thread::sleep(Duration::from_micros(150 * (round % 20)));
         // The receiver wants memory back at once: its queue is made new, in the middle of a message as a rule.
-        let posts = &sides[1].engine.commons.posts;
-        let since = posts.view().revision();
+        let owner_state = &sides[1].engine.segments.owner_state;
+        let since = owner_state.view().revision();
         let withdrawal = Withdrawal { region: 9, generation: 0, offset: round, len: 1 };
-        let revision = posts.withdraw(&[withdrawal]);
-        sides[0].sight.learn(since, [withdrawal].into_iter());
-        let fence = Arc::clone(sides[1].sight.fence().expect("cards are fenced"));
+        let revision = owner_state.withdraw(&[withdrawal]);
+        sides[0].peer_view.learn(since, [withdrawal].into_iter());
+        let fence = Arc::clone(sides[1].peer_view.fence().expect("cards are fenced"));
         fence.force(revision);
         until(&mut sides, "it is quiet", |_| fence.has_passed(revision));
     }

@@ -9,8 +9,8 @@ use crate::desk::Settings;
 const NOW: Moment = Moment::from_ns(1);
 const WITHIN: Duration = Duration::from_secs(5);
 /// Each as the other knows it.
-const LENDER: PeerKey = PeerKey { party: 3, epoch: Epoch(7) };
-const READER: PeerKey = PeerKey { party: 4, epoch: Epoch(8) };
+const LENDER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
+const READER: PeerKey = PeerKey { peer_index: 4, epoch: Epoch(8) };
 
 /// Two desks that know each other; the lender has pinned 40 tokens of `a` in three blocks.
 struct Two {

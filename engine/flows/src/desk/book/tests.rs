@@ -14,7 +14,7 @@ use crate::event::Event;
 use crate::status::Status;
 
 const NOW: Moment = Moment::from_ns(1);
-const PEER: PeerKey = PeerKey { party: 3, epoch: Epoch(7) };
+const PEER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
 const ROWS: Rows = Rows { first: 0, count: 1, of: 1, bytes: 8 };
 
 /// Two layers of 8 blocks one behind the other, from there on in region 1.

@@ -14,7 +14,7 @@ use crate::partners::LayoutKey;
 use crate::status::Status;
 
 const NOW: Moment = Moment::from_ns(1);
-const PEER: PeerKey = PeerKey { party: 3, epoch: Epoch(7) };
+const PEER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
 
 /// Three layers, so that two gates can stand in front of them.
 fn news() -> LayoutNews {

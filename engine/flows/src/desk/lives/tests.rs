@@ -10,7 +10,7 @@ use crate::lifecycle::{BlockRef, Report, SwapPath, SwapWay};
 
 const NOW: Moment = Moment::from_ns(1);
 const LATE: Moment = Moment::from_ns(2_000_000_000);
-const PEER: PeerKey = PeerKey { party: 3, epoch: Epoch(7) };
+const PEER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
 const BLOCK: BlockRef = BlockRef { index: 5, generation: 1 };
 const SOURCE: Ticket = Ticket(11);
 const TARGET: Ticket = Ticket(22);

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn peer(party: u32, epoch: u64) -> PeerKey {
-    PeerKey { party, epoch: Epoch(epoch) }
+fn peer(peer_index: u32, epoch: u64) -> PeerKey {
+    PeerKey { peer_index, epoch: Epoch(epoch) }
 }
 
 fn sealed(ranks: u16) -> Places {
@@ -130,8 +130,8 @@ proptest! {
         let mut places = Places::new(ranks);
         let mut owners: BTreeMap<u16, PeerKey> = BTreeMap::new();
         let mut ends: BTreeMap<u16, Place> = BTreeMap::new();
-        for (rank, party, epoch, what) in deeds {
-            let (who, before) = (peer(party, epoch), places.clone());
+        for (rank, peer_index, epoch, what) in deeds {
+            let (who, before) = (peer(peer_index, epoch), places.clone());
             let is_theirs = owners.get(&rank) == Some(&who);
             let found = match PlaceEvent::ALL.get(what) {
                 Some(event) => places.on(rank, who, *event),

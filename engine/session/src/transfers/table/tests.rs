@@ -22,8 +22,8 @@ fn request(number: u8) -> RequestId {
     RequestId::new(&format!("cmpl-{number}")).unwrap()
 }
 
-fn peer(party: u32) -> PeerKey {
-    PeerKey { party, epoch: Epoch(1) }
+fn peer(peer_index: u32) -> PeerKey {
+    PeerKey { peer_index, epoch: Epoch(1) }
 }
 
 fn landing(number: u32) -> EarlyBody {

@@ -8,9 +8,9 @@ use penstock_ring::bounce::{Asker, Nonsense, Stage};
 use penstock_ring::{Hazard, Publisher};
 
 use super::{Banks, QUESTION_WORDS, Question, SLOT_BYTES, SLOTS, packed};
-use crate::host::{Commons, Withdrawn, still_stands};
-use crate::lane::{Abandoned, Batch, Failure, LaneFault, PostError, Sink};
-use crate::remote::OwnersMemory;
+use crate::host::{EngineSegments, Withdrawn, still_stands};
+use crate::lane::{Batch, CancelledOp, Failure, LaneFault, PostError, Sink};
+use crate::remote::TargetMediatedMemory;
 
 /// Slots whose bytes are copied into local memory before the worker looks at anything else.
 const LANDINGS_PER_POLL: usize = 4;
@@ -19,7 +19,7 @@ const LANDINGS_PER_POLL: usize = 4;
 pub(crate) struct Outgoing {
     banks: Banks,
     worker: usize,
-    posts: Publisher,
+    owner_state: Publisher,
     asked: u64,
     /// Made with the first question: most sessions never ask one.
     slots: Vec<Slot>,
@@ -64,11 +64,12 @@ struct Landing {
 impl Outgoing {
     pub(crate) fn new(banks: &Banks, worker: usize) -> Self {
         let place = banks.segment().place();
-        let posts = Publisher::mapped(&place, Banks::posts_offset(worker)).expect("workers are bounded by the banks");
+        let owner_state =
+            Publisher::mapped(&place, Banks::posts_offset(worker)).expect("workers are bounded by the banks");
         Self {
             banks: banks.clone(),
             worker,
-            posts,
+            owner_state,
             asked: 0,
             slots: Vec::new(),
             free: Vec::new(),
@@ -118,7 +119,7 @@ impl Outgoing {
 
     /// Fills the free slot that [`Outgoing::reserve`] found, under the caller's hazard. Answers how
     /// many spans it took.
-    pub(crate) fn fill(&mut self, batch: &Batch<'_>, memory: &OwnersMemory) -> Result<usize, PostError> {
+    pub(crate) fn fill(&mut self, batch: &Batch<'_>, memory: &TargetMediatedMemory) -> Result<usize, PostError> {
         let index = *self.free.last().expect("a slot was reserved just now");
         let slot = &mut self.slots[index];
         let (count, bytes) = batch.fitting(SLOT_BYTES);
@@ -154,13 +155,13 @@ impl Outgoing {
         slot.asker.ask(&self.question[..3 + 2 * slot.flight.spans]);
         self.flying.push(index);
         self.asked = self.asked.wrapping_add(1);
-        self.posts.publish(self.asked);
+        self.owner_state.publish(self.asked);
     }
 
     /// Looks what the owner has answered. Answers whether there is more that could be taken now.
     pub(crate) fn collect(
         &mut self,
-        ours: &Commons,
+        ours: &EngineSegments,
         hazard: &mut Hazard,
         sink: &mut dyn Sink,
     ) -> Result<bool, LaneFault> {
@@ -195,18 +196,18 @@ impl Outgoing {
     }
 
     /// Gives up what goes under this token.
-    pub(crate) fn abandon(&mut self, token: u64) -> Abandoned {
+    pub(crate) fn cancel_op(&mut self, token: u64) -> CancelledOp {
         let under = |&&index: &&usize| self.slots[index].flight.token == token;
-        let Some(place) = self.flying.iter().position(|index| under(&index)) else { return Abandoned::Quiet };
+        let Some(place) = self.flying.iter().position(|index| under(&index)) else { return CancelledOp::Quiet };
         let index = self.flying[place];
         let slot = &mut self.slots[index];
         slot.flight.landing = None;
         if slot.asker.withdraw() {
             self.flying.remove(place);
             self.free.push(index);
-            return Abandoned::Quiet;
+            return CancelledOp::Quiet;
         }
-        Abandoned::RemoteOpen
+        CancelledOp::RemoteOpen
     }
 }
 
@@ -227,7 +228,7 @@ impl Flight {
 
 impl Slot {
     /// Copies the bytes of a read to where they belong, unless that was taken back in the meantime.
-    fn land(&mut self, ours: &Commons, hazard: &mut Hazard) -> Result<(), Cause> {
+    fn land(&mut self, ours: &EngineSegments, hazard: &mut Hazard) -> Result<(), Cause> {
         let landing = self.flight.landing.take().expect("only a read lands");
         let spans = &self.spans[..self.flight.spans];
         hazard.enter(0);
@@ -242,8 +243,8 @@ impl Slot {
 }
 
 impl Landing {
-    fn is_allowed(&self, ours: &Commons, spans: &[Span]) -> Result<(), Cause> {
+    fn is_allowed(&self, ours: &EngineSegments, spans: &[Span]) -> Result<(), Cause> {
         let extents = spans.iter().map(|span| (span.local, span.len));
-        still_stands(ours.posts.view(), self.expected, self.key, extents).map_err(Withdrawn::ends_here)
+        still_stands(ours.owner_state.view(), self.expected, self.key, extents).map_err(Withdrawn::ends_here)
     }
 }

@@ -13,7 +13,7 @@ use penstock_ring::bounce::Answerer;
 use penstock_ring::{Hazard, Published, ReadyBits};
 
 use super::{Banks, QUESTION_WORDS, Question, SLOTS};
-use crate::host::{Bell, Commons, LastRegion, still_stands};
+use crate::host::{Bell, EngineSegments, LastRegion, still_stands};
 use crate::lane::LaneFault;
 
 /// Slots served before the worker looks at anything else.
@@ -32,7 +32,7 @@ pub(crate) struct Incoming {
     banks: Banks,
     filled: Vec<Bank>,
     /// Our place in the peer's table.
-    their_party: usize,
+    index_at_peer: usize,
     /// The bank to begin with next time, so that one busy bank does not starve the others.
     first: usize,
     question: Box<[u64; QUESTION_WORDS]>,
@@ -41,7 +41,7 @@ pub(crate) struct Incoming {
 
 struct Bank {
     sender: Sender,
-    posts: Published,
+    owner_state: Published,
     /// How many questions had been asked at the last look.
     seen: u64,
     /// The last look was broken off.
@@ -59,7 +59,7 @@ struct Slot {
 }
 
 impl Incoming {
-    pub(crate) fn new(registry: &Arc<Registry>, banks: &Banks, their_party: usize, senders: Vec<Sender>) -> Self {
+    pub(crate) fn new(registry: &Arc<Registry>, banks: &Banks, index_at_peer: usize, senders: Vec<Sender>) -> Self {
         let place = banks.segment().place();
         let bank = |sender: Sender| {
             let worker = sender.worker;
@@ -69,10 +69,10 @@ impl Incoming {
                 data: banks.data(worker, slot),
                 backed: false,
             };
-            let posts = Published::mapped(&place, Banks::posts_offset(worker)).expect("workers are bounded");
+            let owner_state = Published::mapped(&place, Banks::posts_offset(worker)).expect("workers are bounded");
             Bank {
                 sender,
-                posts,
+                owner_state,
                 seen: 0,
                 unfinished: false,
                 next: 0,
@@ -84,7 +84,7 @@ impl Incoming {
             registry: Arc::clone(registry),
             banks: banks.clone(),
             filled: senders.into_iter().map(bank).collect(),
-            their_party,
+            index_at_peer,
             first: 0,
             question: Box::new([0; QUESTION_WORDS]),
             spans: Box::new([Span::default(); SPANS_PER_POST]),
@@ -92,17 +92,17 @@ impl Incoming {
     }
 
     /// Serves a bounded number of questions. Answers whether there may be more.
-    pub(crate) fn serve(&mut self, ours: &Commons, hazard: &mut Hazard) -> Result<bool, LaneFault> {
+    pub(crate) fn serve(&mut self, ours: &EngineSegments, hazard: &mut Hazard) -> Result<bool, LaneFault> {
         let mut left = SERVED_PER_POLL;
         let banks = self.filled.len();
         for step in 0..banks {
             let place = (self.first + step) % banks;
-            let posts = self.filled[place].posts.read();
+            let owner_state = self.filled[place].owner_state.read();
             let bank = &mut self.filled[place];
-            if posts == bank.seen && !bank.unfinished {
+            if owner_state == bank.seen && !bank.unfinished {
                 continue;
             }
-            bank.seen = posts;
+            bank.seen = owner_state;
             let finished = self.serve_bank(place, &mut left, ours, hazard)?;
             self.filled[place].unfinished = !finished;
             if left == 0 {
@@ -118,10 +118,10 @@ impl Incoming {
         &mut self,
         place: usize,
         left: &mut usize,
-        ours: &Commons,
+        ours: &EngineSegments,
         hazard: &mut Hazard,
     ) -> Result<bool, LaneFault> {
-        let Self { registry, banks, filled, question, spans, their_party, .. } = self;
+        let Self { registry, banks, filled, question, spans, index_at_peer, .. } = self;
         let bank = &mut filled[place];
         let first = bank.next;
         for index in (first..SLOTS).chain(0..first) {
@@ -147,7 +147,7 @@ impl Incoming {
                 Err(cause) => [u64::from(cause.code()), 0],
             };
             slot.answerer.answer(&taken, answer);
-            bank.sender.bell.mark_and_ring(&bank.sender.ready, *their_party);
+            bank.sender.bell.mark_and_ring(&bank.sender.ready, *index_at_peer);
         }
         Ok(true)
     }
@@ -155,14 +155,14 @@ impl Incoming {
 
 /// Moves the bytes of a question if it is allowed; the cause to answer with if not.
 fn checked(
-    ours: &Commons,
+    ours: &EngineSegments,
     registry: &Registry,
     known: &mut LastRegion,
     question: &Question,
     spans: &[Span],
     data: &Window,
 ) -> Result<Result<u64, Cause>, LaneFault> {
-    let view = ours.posts.view();
+    let view = ours.owner_state.view();
     if question.revision > view.revision() {
         return Err(LaneFault(Cause::PeerCorrupt)); // Nobody can have read it.
     }

@@ -16,31 +16,31 @@ impl Crowd {
         let drivers = engines.each_ref().map(|engine| engine.transport.driver(0).unwrap().unwrap());
         let (lanes, registrars, got) = Default::default();
         let mut crowd = Self { engines, drivers, lanes, registrars, got };
-        (0..sessions).for_each(|party| crowd.begin(party));
+        (0..sessions).for_each(|peer_index| crowd.begin(peer_index));
         crowd
     }
 
-    fn begin(&mut self, party: u32) {
-        for (at, link) in links(&self.engines, party).into_iter().enumerate() {
-            let place = party as usize;
+    fn begin(&mut self, peer_index: u32) {
+        for (at, link) in links(&self.engines, peer_index).into_iter().enumerate() {
+            let place = peer_index as usize;
             if self.lanes[at].len() == place {
                 self.lanes[at].push(None);
                 self.got[at].push(Got { room: usize::MAX, ..Got::default() });
             }
             self.lanes[at][place] = link.lanes.into_iter().next();
             self.registrars[at] = Some(link.registrar);
-            self.engines[at].commons.mail.view().ready(0).mark(place);
+            self.engines[at].segments.mailbox.view().ready(0).mark(place);
         }
     }
 
     fn turn(&mut self) {
         for at in 0..2 {
             self.drivers[at].turn();
-            let ready = self.engines[at].commons.mail.view().ready(0);
-            ready.take_each(|party| {
-                let Some(lane) = self.lanes[at].get_mut(party).and_then(Option::as_mut) else { return };
-                if lane.poll(&mut self.got[at][party]).unwrap() {
-                    ready.mark(party);
+            let ready = self.engines[at].segments.mailbox.view().ready(0);
+            ready.take_each(|peer_index| {
+                let Some(lane) = self.lanes[at].get_mut(peer_index).and_then(Option::as_mut) else { return };
+                if lane.poll(&mut self.got[at][peer_index]).unwrap() {
+                    ready.mark(peer_index);
                 }
                 lane.flush().unwrap();
             });
@@ -61,8 +61,8 @@ impl Crowd {
     }
 }
 
-fn links(engines: &[Engine; 2], party: u32) -> [Link; 2] {
-    let offers = engines.each_ref().map(|engine| engine.offer(party, 1));
+fn links(engines: &[Engine; 2], peer_index: u32) -> [Link; 2] {
+    let offers = engines.each_ref().map(|engine| engine.offer(peer_index, 1));
     let blobs = offers.each_ref().map(|offer| offer.blob.clone());
     let mut at = 0;
     offers.map(|offer| {
@@ -81,8 +81,8 @@ fn sixty_four_sessions_keep_their_bytes_and_notes_apart() {
     let [one, two] = crowd.registrars.each_ref().map(|registrar| registrar.as_ref().unwrap());
     let there = one.import(&remote(&to, &two.export(&to).path), None).unwrap();
     for round in 0..4u64 {
-        for party in 0..SESSIONS as usize {
-            let at = party as u64 * 4096 + round * 1024;
+        for peer_index in 0..SESSIONS as usize {
+            let at = peer_index as u64 * 4096 + round * 1024;
             let spans = [span(at, at, 1000)];
             let batch = Batch {
                 direction: WRITE,
@@ -96,21 +96,21 @@ fn sixty_four_sessions_keep_their_bytes_and_notes_apart() {
                 transfer: round,
                 whole: 1000,
             };
-            let note = Some(Note { id: penstock_core::NoteId(party as u128), payload: &round.to_le_bytes() });
+            let note = Some(Note { id: penstock_core::NoteId(peer_index as u128), payload: &round.to_le_bytes() });
             let arrival = Arrival { transfer: round, whole: 1000, token: 100 + round, counter: None, note };
             let deadline = Instant::now() + Duration::from_secs(30);
-            while crowd.lanes[0][party].as_mut().unwrap().post(&batch) != Ok(Posted::Accepted(1)) {
+            while crowd.lanes[0][peer_index].as_mut().unwrap().post(&batch) != Ok(Posted::Accepted(1)) {
                 crowd.turn();
                 assert!(Instant::now() < deadline, "there is never room");
             }
-            assert_eq!(crowd.lanes[0][party].as_mut().unwrap().announce(&arrival), Ok(Announced::Accepted));
-            crowd.lanes[0][party].as_mut().unwrap().flush().unwrap();
+            assert_eq!(crowd.lanes[0][peer_index].as_mut().unwrap().announce(&arrival), Ok(Announced::Accepted));
+            crowd.lanes[0][peer_index].as_mut().unwrap().flush().unwrap();
         }
     }
     crowd.until("all was told", |crowd| crowd.got[0].iter().all(|got| got.completed.len() == 8));
-    for (party, got) in crowd.got[1].iter().enumerate() {
-        let expected: Vec<_> = (0..4u64).map(|round| (party as u128, round.to_le_bytes().to_vec())).collect();
-        assert_eq!(got.notes, expected, "session {party}");
+    for (peer_index, got) in crowd.got[1].iter().enumerate() {
+        let expected: Vec<_> = (0..4u64).map(|round| (peer_index as u128, round.to_le_bytes().to_vec())).collect();
+        assert_eq!(got.notes, expected, "session {peer_index}");
     }
     let (mut expected, source) = (vec![0; bytes], pattern(5, bytes));
     for at in (0..bytes).step_by(1024) {
@@ -128,21 +128,21 @@ fn sessions_that_come_and_go_leave_nothing_behind() {
         let [(given, wanted), _] = receives(&crowd);
         assert_eq!((given, wanted), (3 * 2 * 32, 3 * 2 * 32));
         for round in 0..50u32 {
-            let party = round as usize % 3;
+            let peer_index = round as usize % 3;
             // Whoever goes first has messages under way, both ways.
             for at in 0..2 {
                 let note = Some(Note { id: penstock_core::NoteId(1), payload: &[7; 4096] });
                 let arrival = Arrival { transfer: 1, whole: 0, token: 9, counter: None, note };
-                let lane = crowd.lanes[at][party].as_mut().unwrap();
+                let lane = crowd.lanes[at][peer_index].as_mut().unwrap();
                 while lane.announce(&arrival).is_ok() {}
                 lane.flush().unwrap();
             }
             for _ in 0..round % 5 {
                 crowd.turn();
             }
-            crowd.lanes[round as usize % 2][party] = None;
-            crowd.lanes[1 - round as usize % 2][party] = None;
-            crowd.begin(party as u32);
+            crowd.lanes[round as usize % 2][peer_index] = None;
+            crowd.lanes[1 - round as usize % 2][peer_index] = None;
+            crowd.begin(peer_index as u32);
             crowd.turn();
         }
         for _ in 0..100 {

@@ -84,8 +84,8 @@ fn a_peer_whose_messages_make_no_sense_is_left_and_nothing_else_happens() {
 fn what_a_peer_says_aside_without_sense_ends_its_session() {
     let network = ModelNetwork::new(crate::model::Options::default());
     let (_stranger, mut side) = Stranger::meet(&network);
-    assert_eq!(side.asides.heard(b"\x09\0to nobody"), Err(LaneFault(Cause::PeerCorrupt)));
-    side.asides.heard(b"\0\0what?").unwrap();
+    assert_eq!(side.transport_messages.heard(b"\x09\0to nobody"), Err(LaneFault(Cause::PeerCorrupt)));
+    side.transport_messages.heard(b"\0\0what?").unwrap();
     side.turn();
     assert_eq!(side.fault(), Some(LaneFault(Cause::PeerCorrupt)));
 }

@@ -20,12 +20,13 @@ use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Rights, Span};
 use penstock_memory::{Hint, HostMemory, ProcessWatch, Region, Registry};
 use penstock_ring::{ReadyBits, Withdrawal};
-use penstock_transport::host::Commons;
+use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::Handle;
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Announced, Arrival, Asides, Batch, CounterRef, Driver, Failure, Fence, Here, JoinError, Lane, LaneFault, Link,
-    Note, PostError, Posted, Registrar, RemoteMemory, RemoteRegion, Revisions, Sight, Sink, There, Transport,
+    Announced, Arrival, Batch, CounterRef, Driver, Failure, Fence, Here, JoinError, Lane, LaneFault, Link, Note,
+    PeerView, PostError, Posted, Registrar, RemoteMemory, RemoteRegion, Revisions, Sink, There, Transport,
+    TransportMessages,
 };
 
 use crate::card::Card;
@@ -65,7 +66,7 @@ impl Sink for Got {
 
 /// An engine, with or without sessions.
 struct Engine {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     transport: VerbsTransport,
     cards: Vec<Arc<ModelCard>>,
@@ -77,16 +78,16 @@ impl Engine {
     }
 
     fn with(cards: Vec<Arc<ModelCard>>, workers: usize, options: Options) -> Self {
-        let (commons, registry) = (Commons::create(workers).unwrap(), Arc::new(Registry::new()));
+        let (segments, registry) = (EngineSegments::create(workers).unwrap(), Arc::new(Registry::new()));
         let own = cards.iter().map(|card| Arc::clone(card) as Arc<dyn Card>).collect();
-        let transport = VerbsTransport::new(Arc::clone(&commons), Arc::clone(&registry), own, options).unwrap();
-        Self { commons, registry, transport, cards }
+        let transport = VerbsTransport::new(Arc::clone(&segments), Arc::clone(&registry), own, options).unwrap();
+        Self { segments, registry, transport, cards }
     }
 
-    fn offer(&self, party: u32, theirs: usize) -> Offering {
-        let here = Here { host: 1, process: 1, epoch: 1, workers: self.commons.workers(), party };
+    fn offer(&self, peer_index: u32, theirs: usize) -> Offering {
+        let here = Here { host: 1, process: 1, epoch: 1, workers: self.segments.workers(), peer_index };
         let watch = Arc::new(ProcessWatch::of(std::process::id()));
-        let there = There { host: 2, process: 2, epoch: 2, workers: theirs, party, watch };
+        let there = There { host: 2, process: 2, epoch: 2, workers: theirs, peer_index, watch };
         self.transport.offer(here, there).unwrap()
     }
 
@@ -108,33 +109,33 @@ struct Worker {
 struct Side {
     engine: Engine,
     workers: Vec<Worker>,
-    sight: Sight,
+    peer_view: PeerView,
     registrar: Arc<dyn Registrar>,
-    asides: Arc<dyn Asides>,
+    transport_messages: Arc<dyn TransportMessages>,
     path: String,
     rails: Vec<String>,
     expected: Revisions,
-    /// What the peer said aside and was not heard yet.
+    /// Transport messages of the peer that were not delivered yet.
     said: Arc<Mutex<VecDeque<Vec<u8>>>>,
-    /// What the peer says aside is not heard yet.
+    /// Transport messages of the peer are not delivered yet.
     is_deaf: bool,
 }
 
 impl Side {
     fn new(engine: Engine, link: Link) -> Self {
-        let Link { lanes, registrar, sight, streams, asides, rails, path } = link;
+        let Link { lanes, registrar, peer_view, streams, transport_messages, rails, path } = link;
         assert!(streams.is_none(), "cards need no streams");
         let workers = lanes.into_iter().enumerate().map(|(worker, lane)| Worker {
             driver: engine.transport.driver(worker).unwrap().expect("it has one"),
             lane: Some(lane),
-            ready: engine.commons.mail.view().ready(worker),
+            ready: engine.segments.mailbox.view().ready(worker),
             got: Got { room: usize::MAX, ..Got::default() },
             fault: None,
         });
         let workers = workers.collect();
-        let asides = asides.expect("broken rails are talked about");
+        let transport_messages = transport_messages.expect("broken rails are talked about");
         let (expected, said, is_deaf) = (Revisions::default(), Arc::default(), false);
-        Self { engine, workers, sight, registrar, asides, path, rails, expected, said, is_deaf }
+        Self { engine, workers, peer_view, registrar, transport_messages, path, rails, expected, said, is_deaf }
     }
 
     /// What a peer's plan would name this region by.
@@ -203,18 +204,18 @@ impl Side {
     }
 
     fn fence(&self) -> &dyn Fence {
-        &**self.sight.fence().expect("cards are fenced")
+        &**self.peer_view.fence().expect("cards are fenced")
     }
 
     /// Withdraws a part of a region, and lets the peer know where it is told. Answers the new revision.
     fn withdraw(&mut self, region: &Region, offset: u64, len: u64, peer: Option<&Self>) -> u64 {
-        let view = self.engine.commons.posts.view();
+        let view = self.engine.segments.owner_state.view();
         let before = view.revision();
         let RegionKey { region, generation } = key_of(region);
         let withdrawal = Withdrawal { region: region.0, generation: generation.0, offset, len };
-        let revision = self.engine.commons.posts.withdraw(&[withdrawal]);
+        let revision = self.engine.segments.owner_state.withdraw(&[withdrawal]);
         if let Some(peer) = peer {
-            peer.sight.learn(before, [withdrawal].into_iter());
+            peer.peer_view.learn(before, [withdrawal].into_iter());
         }
         revision
     }
@@ -225,7 +226,7 @@ impl Side {
         if !self.is_deaf {
             let said = std::mem::take(&mut *self.said.lock().unwrap());
             worked = !said.is_empty();
-            said.iter().for_each(|words| self.asides.heard(words).unwrap());
+            said.iter().for_each(|words| self.transport_messages.heard(words).unwrap());
         }
         self.workers.iter_mut().fold(worked, |worked, worker| worker.turn() | worked)
     }
@@ -244,7 +245,7 @@ impl Worker {
         let Some(lane) = self.lane.as_mut().filter(|_| self.fault.is_none()) else { return false };
         let mut worked = self.driver.turn();
         let mut is_marked = false;
-        self.ready.take_each(|party| is_marked |= party == PARTY as usize);
+        self.ready.take_each(|peer_index| is_marked |= peer_index == PARTY as usize);
         if is_marked {
             worked = true;
             match lane.poll(&mut self.got) {
@@ -288,15 +289,15 @@ fn join(one: Engine, two: Engine) -> [Side; 2] {
 }
 
 fn try_join(one: Engine, two: Engine) -> Result<[Side; 2], JoinError> {
-    let (workers_one, workers_two) = (one.commons.workers(), two.commons.workers());
+    let (workers_one, workers_two) = (one.segments.workers(), two.segments.workers());
     let (offer_one, offer_two) = (one.offer(PARTY, workers_two), two.offer(PARTY, workers_one));
     let (blob_one, blob_two) = (offer_one.blob.clone(), offer_two.blob.clone());
     let link_one = (offer_one.join)(&blob_two, Vec::new())?;
     let link_two = (offer_two.join)(&blob_one, Vec::new())?;
     let sides = [Side::new(one, link_one), Side::new(two, link_two)];
     for at in 0..2 {
-        let (ear, bell) = (Arc::clone(&sides[1 - at].said), sides[1 - at].engine.commons.ringer(1));
-        sides[at].asides.begin(Box::new(move |words| {
+        let (ear, bell) = (Arc::clone(&sides[1 - at].said), sides[1 - at].engine.segments.ringer(1));
+        sides[at].transport_messages.begin(Box::new(move |words| {
             ear.lock().unwrap().push_back(words.to_vec());
             bell.ring();
         }));

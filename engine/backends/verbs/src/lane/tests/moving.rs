@@ -69,8 +69,8 @@ fn workers_of_different_numbers_have_a_channel_for_each_pair() {
 #[test]
 fn counters_go_up_once_and_one_that_is_gone_is_said_to_be() {
     let (_network, mut sides) = session(1);
-    let value = |sides: &[Side; 2]| sides[1].engine.commons.mail.view().counter(7).unwrap().value();
-    let generation = sides[1].engine.commons.mail.view().counter(7).unwrap().generation();
+    let value = |sides: &[Side; 2]| sides[1].engine.segments.mailbox.view().counter(7).unwrap().value();
+    let generation = sides[1].engine.segments.mailbox.view().counter(7).unwrap().generation();
     let counter = CounterRef { index: 7, generation };
     for round in 1..=5 {
         assert_eq!(sides[0].count(round, round, counter), Ok(Announced::Accepted));

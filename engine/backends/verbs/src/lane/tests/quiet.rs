@@ -9,7 +9,7 @@ fn a_withdrawal_passes_once_the_peer_has_said_so_on_every_rail() {
     assert!(!sides[1].fence().has_passed(revision), "the peer was not even told");
     let RegionKey { region, generation } = key_of(&region);
     let withdrawal = Withdrawal { region: region.0, generation: generation.0, offset: 0, len: 64 };
-    sides[0].sight.learn(0, [withdrawal].into_iter());
+    sides[0].peer_view.learn(0, [withdrawal].into_iter());
     assert!(!sides[1].fence().has_passed(revision), "told, and not heard");
     until(&mut sides, "the fence has passed", |sides| sides[1].fence().has_passed(revision));
     assert!(!sides[1].fence().has_passed(revision + 1));
@@ -110,7 +110,7 @@ fn a_peer_that_does_not_answer_is_cut_off_and_repaired_when_it_does() {
         // It wakes up. Its control channel tells it first what was withdrawn, and then which rails were cut.
         let RegionKey { region, generation } = key_of(&to);
         let withdrawal = Withdrawal { region: region.0, generation: generation.0, offset: 0, len: 8192 };
-        sides[0].sight.learn(0, [withdrawal].into_iter());
+        sides[0].peer_view.learn(0, [withdrawal].into_iter());
         until(&mut sides, "all have ended", |sides| (0..8).all(|transfer| sides[0].result(transfer).is_some()));
         assert_eq!(sides[0].result(0), Some(Err(Cause::RevokedByPeer)), "over {rails} rails");
         assert!((1..8).all(|transfer| sides[0].result(transfer) == Some(Ok(8192))), "the others are innocent");

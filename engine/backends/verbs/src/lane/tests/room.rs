@@ -12,10 +12,10 @@ fn narrow(network: &ModelNetwork, queues: usize) -> Engine {
 fn a_desk_without_room_refuses_the_offer_and_says_what_is_missing() {
     let network = ModelNetwork::new(crate::model::Options::default());
     let engine = narrow(&network, 2);
-    let offers: Vec<_> = (0..2).map(|party| engine.offer(party, 1)).collect();
-    let here = Here { host: 1, process: 1, epoch: 1, workers: 1, party: 2 };
+    let offers: Vec<_> = (0..2).map(|peer_index| engine.offer(peer_index, 1)).collect();
+    let here = Here { host: 1, process: 1, epoch: 1, workers: 1, peer_index: 2 };
     let watch = Arc::new(ProcessWatch::of(std::process::id()));
-    let there = || There { host: 2, process: 2, epoch: 2, workers: 1, party: 2, watch: Arc::clone(&watch) };
+    let there = || There { host: 2, process: 2, epoch: 2, workers: 1, peer_index: 2, watch: Arc::clone(&watch) };
     let refused = engine.transport.offer(here, there()).err().expect("there is no room").to_string();
     assert!(refused.contains("model0/1 has no room for the completions of one more queue"), "{refused}");
     assert_eq!(engine.cards[0].counts().queues, 2);
@@ -30,8 +30,8 @@ fn a_desk_without_room_refuses_the_offer_and_says_what_is_missing() {
 
 #[test]
 fn an_engine_without_a_card_is_not_offered() {
-    let commons = Commons::create(1).unwrap();
-    let none = VerbsTransport::new(commons, Arc::new(Registry::new()), Vec::new(), Options::default());
+    let segments = EngineSegments::create(1).unwrap();
+    let none = VerbsTransport::new(segments, Arc::new(Registry::new()), Vec::new(), Options::default());
     assert!(none.err().expect("there is none").to_string().contains("penstock doctor"));
 }
 
@@ -39,8 +39,8 @@ fn an_engine_without_a_card_is_not_offered() {
 fn a_card_whose_queues_take_too_little_is_refused() {
     let network = ModelNetwork::new(crate::model::Options::default());
     let small: Arc<dyn Card> = network.card_with(|facts| facts.requests_max = 8);
-    let commons = Commons::create(1).unwrap();
-    let refused = VerbsTransport::new(commons, Arc::new(Registry::new()), vec![small], Options::default());
+    let segments = EngineSegments::create(1).unwrap();
+    let refused = VerbsTransport::new(segments, Arc::new(Registry::new()), vec![small], Options::default());
     let refused = refused.err().expect("it is of no use").to_string();
     assert!(refused.contains("it has 8, 16 are wanted"), "{refused}");
 }

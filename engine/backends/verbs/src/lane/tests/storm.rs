@@ -37,7 +37,7 @@ impl Writer {
                 Ok(_) => (self.under_way, self.next, any) = (self.under_way + 1, self.next + 1, true),
                 Err(PostError::Withdrawn(revisions)) => {
                     // As a plan is looked at again.
-                    let since = side.sight.withdrawals_since(side.expected.there).unwrap();
+                    let since = side.peer_view.withdrawals_since(side.expected.there).unwrap();
                     self.withdrawn.extend(since.list.iter().map(|gone| gone.offset / BLOCK));
                     side.expected = Revisions { there: since.revision, ..revisions };
                 }
@@ -57,8 +57,8 @@ fn storm(rails: usize, seed: u64) {
     let from = one.engine.region(pattern(seed, (BLOCKS * BLOCK) as usize), Rights::NONE);
     let to = two.engine.region(vec![0; (BLOCKS * BLOCK) as usize], Rights::WRITE);
     let there = two.show(&to, &one);
-    let (sight, commons, fence) =
-        (one.sight.clone(), Arc::clone(&two.engine.commons), Arc::clone(two.sight.fence().unwrap()));
+    let (peer_view, segments, fence) =
+        (one.peer_view.clone(), Arc::clone(&two.engine.segments), Arc::clone(two.peer_view.fence().unwrap()));
     for side in [&mut one, &mut two] {
         side.workers[0].ready.mark(PARTY as usize);
     }
@@ -86,12 +86,12 @@ fn storm(rails: usize, seed: u64) {
         if is_deaf {
             set_deaf(true);
         }
-        let since = commons.posts.view().revision();
+        let since = segments.owner_state.view().revision();
         let withdrawal =
             Withdrawal { region: key.region.0, generation: key.generation.0, offset: block * BLOCK, len: BLOCK };
-        let revision = commons.posts.withdraw(&[withdrawal]);
+        let revision = segments.owner_state.withdraw(&[withdrawal]);
         if !is_deaf {
-            sight.learn(since, [withdrawal].into_iter());
+            peer_view.learn(since, [withdrawal].into_iter());
         }
         if is_deaf || block % 3 == 1 {
             fence.force(revision);
@@ -105,7 +105,7 @@ fn storm(rails: usize, seed: u64) {
         sleep(Duration::from_millis(2));
         holds(block + 1);
         if is_deaf {
-            sight.learn(since, [withdrawal].into_iter());
+            peer_view.learn(since, [withdrawal].into_iter());
             set_deaf(false);
             sleep(Duration::from_millis(5));
         }

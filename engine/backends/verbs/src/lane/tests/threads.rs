@@ -25,7 +25,7 @@ impl Running {
     /// Runs a side; this is done once a turn, and answers whether there was anything to do.
     pub(super) fn start(side: Side, each_turn: impl FnMut(&mut Side) -> bool + Send + 'static) -> Self {
         let (stop, (calls, queue)) = (Arc::new(AtomicBool::new(false)), channel());
-        let (bell, flag) = (side.engine.commons.ringer(1), Arc::clone(&stop));
+        let (bell, flag) = (side.engine.segments.ringer(1), Arc::clone(&stop));
         let thread = Some(std::thread::spawn(move || run(side, &flag, &queue, each_turn)));
         Self { thread, stop, bell, calls }
     }
@@ -49,7 +49,7 @@ fn run(
     calls: &Receiver<Call>,
     mut each_turn: impl FnMut(&mut Side) -> bool,
 ) -> (Side, u32) {
-    let sleeper: Sleeper = side.engine.commons.sleeper(1);
+    let sleeper: Sleeper = side.engine.segments.sleeper(1);
     let mut sleeps = 0;
     while !stop.load(Ordering::Relaxed) {
         let mut worked = false;
@@ -76,7 +76,7 @@ fn run(
 }
 
 fn sleep(side: &Side) {
-    let (bell, driver) = (&side.engine.commons.bells()[1], side.workers[0].driver.descriptor());
+    let (bell, driver) = (&side.engine.segments.bells()[1], side.workers[0].driver.descriptor());
     let mut fds = [PollFd::new(bell, PollFlags::IN), PollFd::new(&driver, PollFlags::IN)];
     let timeout = Timespec::try_from(TOO_LONG).unwrap();
     assert_ne!(poll(&mut fds, Some(&timeout)).unwrap(), 0, "nobody has woken it");
@@ -88,8 +88,8 @@ fn workers_that_sleep_are_woken_by_what_comes_and_by_what_they_are_told() {
     const ROUNDS: u64 = 300;
     let network = ModelNetwork::new(crate::model::Options { pace: Pace::Thread, ..Default::default() });
     let [mut one, mut two] = join(Engine::new(&network, 1, 1), Engine::new(&network, 1, 1));
-    let (sight, posts) = (one.sight.clone(), Arc::clone(&two.engine.commons));
-    let fence = Arc::clone(two.sight.fence().unwrap());
+    let (peer_view, segments) = (one.peer_view.clone(), Arc::clone(&two.engine.segments));
+    let fence = Arc::clone(two.peer_view.fence().unwrap());
     for side in [&mut one, &mut two] {
         side.workers[0].ready.mark(PARTY as usize);
     }
@@ -117,10 +117,10 @@ fn workers_that_sleep_are_woken_by_what_comes_and_by_what_they_are_told() {
             std::thread::sleep(Duration::from_millis(1));
         }
         if round % 10 == 0 {
-            let since = posts.posts.view().revision();
+            let since = segments.owner_state.view().revision();
             let withdrawal = Withdrawal { region: 9, generation: 0, offset: round, len: 1 };
-            let revision = posts.posts.withdraw(&[withdrawal]);
-            sight.learn(since, [withdrawal].into_iter());
+            let revision = segments.owner_state.withdraw(&[withdrawal]);
+            peer_view.learn(since, [withdrawal].into_iter());
             while !fence.has_passed(revision) {
                 assert!(Instant::now() < deadline, "the fence of round {round} does not pass");
                 std::thread::sleep(Duration::from_micros(100));

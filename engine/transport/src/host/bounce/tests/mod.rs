@@ -14,9 +14,9 @@ use penstock_ring::Place;
 use proptest::prelude::*;
 
 use super::*;
-use crate::host::{Commons, CopyLane, CopyLaneParts, InboundRings, ring_segment_bytes};
-use crate::lane::{Abandoned, Batch, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
-use crate::remote::{OwnersMemory, RemoteMemory};
+use crate::host::{CopyLane, CopyLaneParts, EngineSegments, InboundRings, ring_segment_bytes};
+use crate::lane::{Batch, CancelledOp, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions, Sink};
+use crate::remote::{RemoteMemory, TargetMediatedMemory};
 
 /// A token and how it ended.
 type Report = (u64, Result<u64, Cause>);
@@ -41,7 +41,7 @@ impl Sink for Reports {
 
 /// One engine's part.
 struct Side {
-    commons: Arc<Commons>,
+    segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     slots: Banks,
     lane: Box<dyn Lane>,
@@ -72,7 +72,7 @@ fn contents(window: &Window) -> Vec<u8> {
 
 impl Two {
     fn new() -> Self {
-        let commons = [Commons::create(1).unwrap(), Commons::create(1).unwrap()];
+        let segments = [EngineSegments::create(1).unwrap(), EngineSegments::create(1).unwrap()];
         let registries = [Arc::new(Registry::new()), Arc::new(Registry::new())];
         let rings = [Place::heap(ring_segment_bytes(1)), Place::heap(ring_segment_bytes(1))];
         let slots = [Banks::create(1).unwrap(), Banks::create(1).unwrap()];
@@ -80,10 +80,10 @@ impl Two {
             let other = 1 - own;
             let theirs = slots[other].segment().fd().try_clone_to_owned().unwrap();
             let parts = CopyLaneParts {
-                ours: &commons[own],
-                theirs: &Arc::new(commons[other].seen_from_inside()),
+                ours: &segments[own],
+                theirs: &Arc::new(segments[other].seen_from_inside()),
                 our_party: 0,
-                their_party: 0,
+                index_at_peer: 0,
                 outbound: &rings[own],
                 inbound: InboundRings::over(&rings[other], 1).unwrap(),
                 hand_overs: None,
@@ -94,14 +94,14 @@ impl Two {
                 }),
             };
             let lane = CopyLane::for_each_worker(parts).unwrap().pop().unwrap();
-            let (commons, registry) = (Arc::clone(&commons[own]), Arc::clone(&registries[own]));
-            Side { commons, registry, slots: slots[own].clone(), lane }
+            let (segments, registry) = (Arc::clone(&segments[own]), Arc::clone(&registries[own]));
+            Side { segments, registry, slots: slots[own].clone(), lane }
         };
         Self { near: side(0), far: side(1) }
     }
 
     fn revisions(&self) -> Revisions {
-        let revision = |side: &Side| side.commons.posts.view().revision();
+        let revision = |side: &Side| side.segments.owner_state.view().revision();
         Revisions { here: revision(&self.near), there: revision(&self.far) }
     }
 
@@ -113,7 +113,7 @@ impl Two {
         remote: &Region,
         spans: &[Span],
     ) -> Result<Posted, PostError> {
-        let memory = RemoteMemory::Owners(OwnersMemory { key: key(remote), bytes: remote.bytes() });
+        let memory = RemoteMemory::Owners(TargetMediatedMemory { key: key(remote), bytes: remote.bytes() });
         self.near.lane.post(&Batch {
             direction,
             local: local.window(),

@@ -15,7 +15,7 @@ fn answerer(two: &Two, slot: usize) -> Answerer {
 
 fn withdraw(side: &Side, region: &Region, offset: u64, len: u64) {
     let (region, generation) = (region.id().0, region.generation().0);
-    side.commons.posts.withdraw(&[Withdrawal { region, generation, offset, len }]);
+    side.segments.owner_state.withdraw(&[Withdrawal { region, generation, offset, len }]);
 }
 
 #[test]
@@ -25,8 +25,8 @@ fn what_is_given_up_before_it_was_begun_never_lands_and_its_slot_is_free() {
     let far = two.far.register(vec![1; 64], "far", Rights::READ_WRITE);
     for token in 0..40 {
         assert_eq!(two.post(token, Direction::Write, &near, &far, &ONE), Ok(Posted::Accepted(1)));
-        assert_eq!(two.near.lane.abandon(token), Abandoned::Quiet);
-        assert_eq!(two.near.lane.abandon(token), Abandoned::Quiet, "what is not there is quiet");
+        assert_eq!(two.near.lane.cancel_op(token), CancelledOp::Quiet);
+        assert_eq!(two.near.lane.cancel_op(token), CancelledOp::Quiet, "what is not there is quiet");
     }
     two.serve().unwrap();
     assert_eq!(two.collect().unwrap(), []);
@@ -42,7 +42,7 @@ fn what_the_owner_has_begun_is_open_until_it_answers_and_a_read_of_it_never_land
         assert_eq!(two.post(5, direction, &near, &far, &ONE), Ok(Posted::Accepted(1)));
         let owner = answerer(&two, 0);
         let taken = owner.take(&mut [0; QUESTION_WORDS]).expect("it was asked");
-        assert_eq!(two.near.lane.abandon(5), Abandoned::RemoteOpen);
+        assert_eq!(two.near.lane.cancel_op(5), CancelledOp::RemoteOpen);
         assert_eq!(two.collect().unwrap(), [], "the owner stands still in the middle");
         two.near.slots.data(0, 0).fill(0, 64, 99).unwrap();
         owner.answer(&taken, [0, 64]);
@@ -62,8 +62,8 @@ fn a_stopped_owner_keeps_its_own_slots_and_no_others() {
         assert_eq!(two.post(token, Direction::Write, &near, &far, &ONE), Ok(Posted::Accepted(1)));
     }
     let taken: Vec<_> = (0..3).map(|slot| answerer(&two, slot).take(&mut [0; QUESTION_WORDS]).unwrap()).collect();
-    let answers: Vec<_> = (0..SLOTS as u64).map(|token| two.near.lane.abandon(token)).collect();
-    assert_eq!(answers.iter().filter(|&&answer| answer == Abandoned::RemoteOpen).count(), taken.len());
+    let answers: Vec<_> = (0..SLOTS as u64).map(|token| two.near.lane.cancel_op(token)).collect();
+    assert_eq!(answers.iter().filter(|&&answer| answer == CancelledOp::RemoteOpen).count(), taken.len());
     for token in 0..(SLOTS - taken.len()) as u64 {
         assert_eq!(two.post(100 + token, Direction::Write, &near, &far, &ONE), Ok(Posted::Accepted(1)));
     }
@@ -122,7 +122,7 @@ fn memory_renewed_after_the_post_is_not_touched_under_its_old_name() {
     let mut two = Two::new();
     let near = two.near.register(vec![7; 64], "near", Rights::NONE);
     let far = two.far.register(vec![1; 64], "far", Rights::READ_WRITE);
-    let old = RemoteMemory::Owners(OwnersMemory { key: key(&far), bytes: 64 });
+    let old = RemoteMemory::Owners(TargetMediatedMemory { key: key(&far), bytes: 64 });
     two.post(1, Direction::Write, &near, &far, &ONE).unwrap();
     two.serve().unwrap();
     assert_eq!(two.collect().unwrap(), [(1, Ok(64))], "the lane knows the region now");
@@ -194,7 +194,7 @@ fn a_read_does_not_land_in_memory_that_was_taken_back_here_meanwhile() {
     assert_eq!(reports, [(1, Err(Cause::RevokedHere)), (2, Ok(64))]);
     assert_eq!((contents(near.window()), contents(spared.window())), (vec![7; 64], vec![1; 64]));
     // A post that was checked before is sent back to look again.
-    let memory = RemoteMemory::Owners(OwnersMemory { key: key(&far), bytes: 64 });
+    let memory = RemoteMemory::Owners(TargetMediatedMemory { key: key(&far), bytes: 64 });
     let now = two.revisions();
     let stale = Batch {
         direction: Direction::Read,

@@ -1,4 +1,4 @@
-//! What this engine can see of a peer's memory matters: its withdrawals, and who of it is copying.
+//! What this engine knows of a peer: which memory it has withdrawn, and which of its workers copy.
 //!
 //! Peers on one host show each other words in shared memory. Peers on different hosts only tell each
 //! other, so what is known here is as old as the last word that came; then the peer itself checks
@@ -13,14 +13,14 @@ use penstock_core::plan::RegionKey;
 use penstock_ring::gate::Withdrawals;
 use penstock_ring::{Lapped, Life, Withdrawal};
 
-use crate::host::{Busy, PeerCommons, REGION_WORDS, WHOLE_REGION, Withdrawn, is_renewal, stands_after};
+use crate::host::{Busy, PeerSegments, REGION_WORDS, WHOLE_REGION, Withdrawn, is_renewal, stands_after};
 use crate::lane::CounterRef;
 
 /// What this engine can see of a peer.
 #[derive(Clone)]
-pub enum Sight {
+pub enum PeerView {
     /// Words of the peer in memory that both map.
-    Shared(Arc<PeerCommons>),
+    Shared(Arc<PeerSegments>),
     /// Only what it has told. It reaches this engine's memory through this engine's own workers.
     Told(Arc<Told>),
     /// Only what it has told, and its card reaches this engine's memory by itself.
@@ -138,12 +138,12 @@ impl Told {
     }
 }
 
-impl Sight {
+impl PeerView {
     /// The revision of the peer's log of withdrawn memory, as far as it is known here.
     #[inline]
     pub fn revision(&self) -> u64 {
         match self {
-            Self::Shared(commons) => commons.posts.revision(),
+            Self::Shared(segments) => segments.owner_state.revision(),
             Self::Told(told) | Self::Fenced(told, _) => told.revision(),
         }
     }
@@ -152,7 +152,7 @@ impl Sight {
     /// refused by the peer, which compares with the revision that a plan was really checked against.
     pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
         match self {
-            Self::Shared(commons) => commons.posts.withdrawals_since(since),
+            Self::Shared(segments) => segments.owner_state.withdrawals_since(since),
             Self::Told(told) | Self::Fenced(told, _) => told.withdrawals_since(since),
         }
     }
@@ -161,7 +161,7 @@ impl Sight {
     /// known here.
     pub fn deregistered(&self) -> u64 {
         match self {
-            Self::Shared(commons) => commons.posts.deregistered(),
+            Self::Shared(segments) => segments.owner_state.deregistered(),
             Self::Told(told) | Self::Fenced(told, _) => told.log().deregistered,
         }
     }
@@ -170,15 +170,15 @@ impl Sight {
     /// does not reach back. It may be false where that was another region's.
     pub fn is_untouched_since(&self, region: u32, since: u64) -> bool {
         match self {
-            Self::Shared(commons) => commons.posts.is_untouched_since(region, since),
+            Self::Shared(segments) => segments.owner_state.is_untouched_since(region, since),
             Self::Told(told) | Self::Fenced(told, _) => told.log().is_untouched_since(region, since),
         }
     }
 
     /// How many sessions at this place of its table have ended on the peer's side.
-    pub fn departures(&self, party: u32) -> u64 {
+    pub fn departures(&self, peer_index: u32) -> u64 {
         match self {
-            Self::Shared(commons) => commons.posts.departures(party),
+            Self::Shared(segments) => segments.owner_state.departures(peer_index),
             Self::Told(_) | Self::Fenced(..) => 0,
         }
     }
@@ -186,7 +186,7 @@ impl Sight {
     /// Whether the thread that stands for the peer lives.
     pub fn life(&self) -> Life {
         match self {
-            Self::Shared(commons) => commons.posts.life(),
+            Self::Shared(segments) => segments.owner_state.life(),
             Self::Told(_) | Self::Fenced(..) => Life::Unknown,
         }
     }
@@ -204,17 +204,17 @@ impl Sight {
         matches!(self, Self::Shared(_))
     }
 
-    /// The peer's workers that are copying for `party` at this moment, appended to `busy`.
-    pub fn observe(&self, party: u32, busy: &mut Vec<Busy>) {
-        if let Self::Shared(commons) = self {
-            commons.posts.observe(party, busy);
+    /// The peer's workers that are copying for `peer_index` at this moment, appended to `busy`.
+    pub fn observe(&self, peer_index: u32, busy: &mut Vec<Busy>) {
+        if let Self::Shared(segments) = self {
+            segments.owner_state.observe(peer_index, busy);
         }
     }
 
     /// Whether a worker of the peer that was seen copying has finished what it was copying then.
     pub fn has_settled(&self, busy: &Busy) -> bool {
         match self {
-            Self::Shared(commons) => commons.posts.has_settled(busy),
+            Self::Shared(segments) => segments.owner_state.has_settled(busy),
             Self::Told(_) | Self::Fenced(..) => true,
         }
     }
@@ -222,8 +222,8 @@ impl Sight {
     /// Whether a counter that was announced still stands, as far as can be known here.
     pub fn counter_stands(&self, counter: CounterRef) -> bool {
         match self {
-            Self::Shared(commons) => {
-                commons.mail.counter(counter.index).is_some_and(|cell| cell.generation() == counter.generation)
+            Self::Shared(segments) => {
+                segments.mailbox.counter(counter.index).is_some_and(|cell| cell.generation() == counter.generation)
             }
             Self::Told(_) | Self::Fenced(..) => true,
         }
@@ -281,16 +281,16 @@ mod tests {
     #[test]
     fn what_ends_a_region_is_known_by_its_revision_and_parts_that_are_taken_back_are_not() {
         let told = Arc::new(Told::default());
-        let sight = Sight::Told(Arc::clone(&told));
+        let peer_view = PeerView::Told(Arc::clone(&told));
         told.learn(7, steps(0..3));
-        assert_eq!((sight.revision(), sight.deregistered()), (10, 0));
+        assert_eq!((peer_view.revision(), peer_view.deregistered()), (10, 0));
         let whole = Withdrawal { region: 1, generation: 0, offset: 0, len: WHOLE_REGION };
         told.learn(10, [whole, Withdrawal { len: 1, ..whole }].into_iter());
-        assert_eq!((sight.revision(), sight.deregistered()), (12, 11));
+        assert_eq!((peer_view.revision(), peer_view.deregistered()), (12, 11));
         let renewed = Withdrawal { len: 4096 | 1 << 63, ..whole };
         assert!(is_renewal(&renewed));
         told.learn(12, [Withdrawal { len: 1, ..whole }, renewed].into_iter());
-        assert_eq!((sight.revision(), sight.deregistered()), (14, 14));
+        assert_eq!((peer_view.revision(), peer_view.deregistered()), (14, 14));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Mail: what an engine's peers write and the engine reads.
+//! Mailbox: what an engine's peers write and the engine reads.
 //!
 //! ```text
 //! lines   bells: one for the application, one for each worker
-//! lines   ready bits: for each worker, one bit for each party
+//! lines   ready bits: for each worker, one bit for each peer index
 //! lines   arrival counters
 //! ```
 //!
@@ -32,22 +32,22 @@ const fn layout(workers: usize) -> Layout {
     Layout { ready, counters, end: counters + CounterTable::bytes_for(COUNTERS_MAX) }
 }
 
-/// Bytes of the mail of an engine with so many workers.
-pub const fn mail_bytes(workers: usize) -> usize {
+/// Bytes of the mailbox of an engine with so many workers.
+pub const fn mailbox_bytes(workers: usize) -> usize {
     layout(workers).end
 }
 
-/// This engine's own mail.
-pub struct Mail {
+/// This engine's own mailbox.
+pub struct Mailbox {
     segment: Segment,
-    view: MailView,
+    view: MailboxView,
 }
 
-impl Mail {
-    /// Fresh mail for an engine with so many workers.
+impl Mailbox {
+    /// A fresh mailbox for an engine with so many workers.
     pub fn create(workers: usize) -> Result<Self, MemoryError> {
-        let segment = Segment::create("penstock-mail", mail_bytes(workers) as u64)?;
-        let view = MailView::over(segment.place(), workers).expect("this is our own, whole mail");
+        let segment = Segment::create("penstock-mail", mailbox_bytes(workers) as u64)?;
+        let view = MailboxView::over(segment.place(), workers).expect("this is our own, whole mailbox");
         Ok(Self { segment, view })
     }
 
@@ -56,8 +56,8 @@ impl Mail {
         &self.segment
     }
 
-    /// The mail as peers see it.
-    pub fn view(&self) -> &MailView {
+    /// The mailbox as peers see it.
+    pub fn view(&self) -> &MailboxView {
         &self.view
     }
 
@@ -67,24 +67,24 @@ impl Mail {
     }
 }
 
-/// An engine's mail as others see it.
+/// An engine's mailbox as its peers see it.
 #[derive(Clone)]
-pub struct MailView {
+pub struct MailboxView {
     place: Place,
     workers: usize,
     counters: CounterTable,
 }
 
-impl MailView {
-    /// Looks at the mail of an engine with so many workers.
+impl MailboxView {
+    /// Looks at the mailbox of an engine with so many workers.
     pub fn over(place: Place, workers: usize) -> Result<Self, JoinError> {
         let layout = layout(workers);
         if place.len() < layout.end {
-            return Err(JoinError::Garbled("its mail is too small for its workers"));
+            return Err(JoinError::Garbled("its mailbox is too small for its workers"));
         }
         let counters = place.slice(layout.counters, CounterTable::bytes_for(COUNTERS_MAX));
         let counters = counters.and_then(|place| CounterTable::mapped(&place, COUNTERS_MAX).ok());
-        let counters = counters.ok_or(JoinError::Garbled("its mail holds no counters"))?;
+        let counters = counters.ok_or(JoinError::Garbled("its mailbox holds no counters"))?;
         Ok(Self { place, workers, counters })
     }
 

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use penstock_core::Cause;
-use penstock_transport::link::ASIDE_BYTES_MAX;
-use penstock_transport::{Asides, LaneFault, Voice};
+use penstock_transport::link::TRANSPORT_MESSAGE_BYTES_MAX;
+use penstock_transport::{ControlSender, LaneFault, TransportMessages};
 
 use crate::fence::Waker;
 
@@ -17,7 +17,7 @@ const UNSAID_MAX: usize = 256;
 
 const NUMBER_BYTES: usize = 2;
 
-/// The asides of one session.
+/// The transport messages of one session.
 pub(crate) struct LaneAsides {
     outgoing: Mutex<Outgoing>,
     /// Of each channel.
@@ -29,7 +29,7 @@ pub(crate) struct LaneAsides {
 enum Outgoing {
     /// The session does not stand yet.
     Waits(Vec<Vec<u8>>),
-    Begun(Voice),
+    Begun(ControlSender),
 }
 
 impl LaneAsides {
@@ -40,7 +40,11 @@ impl LaneAsides {
 
     /// Says this to the peer's channel of the same number.
     pub(crate) fn say(&self, channel: u16, words: &[u8]) {
-        debug_assert!(words.len() + NUMBER_BYTES <= ASIDE_BYTES_MAX, "{} bytes are too long for an aside", words.len());
+        debug_assert!(
+            words.len() + NUMBER_BYTES <= TRANSPORT_MESSAGE_BYTES_MAX,
+            "{} bytes are too long for a transport message",
+            words.len()
+        );
         let numbered = [&channel.to_le_bytes()[..], words].concat();
         match &mut *lock(&self.outgoing) {
             Outgoing::Begun(say) => say(&numbered),
@@ -56,8 +60,8 @@ impl LaneAsides {
     }
 }
 
-impl Asides for LaneAsides {
-    fn begin(&self, say: Voice) {
+impl TransportMessages for LaneAsides {
+    fn begin(&self, say: ControlSender) {
         let mut outgoing = lock(&self.outgoing);
         if let Outgoing::Waits(unsaid) = &*outgoing {
             unsaid.iter().for_each(|words| say(words));
@@ -90,39 +94,42 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use penstock_transport::host::Commons;
+    use penstock_transport::host::EngineSegments;
 
     use super::*;
 
-    fn asides(channels: usize) -> (Arc<Commons>, LaneAsides) {
-        let commons = Commons::create(2).unwrap();
-        let waker =
-            |worker| Waker { bell: commons.ringer(1 + worker), ready: commons.mail.view().ready(worker), party: 5 };
+    fn transport_messages(channels: usize) -> (Arc<EngineSegments>, LaneAsides) {
+        let segments = EngineSegments::create(2).unwrap();
+        let waker = |worker| Waker {
+            bell: segments.ringer(1 + worker),
+            ready: segments.mailbox.view().ready(worker),
+            peer_index: 5,
+        };
         let workers = (0..2).map(waker).collect();
-        (Arc::clone(&commons), LaneAsides::new(channels, workers))
+        (Arc::clone(&segments), LaneAsides::new(channels, workers))
     }
 
     #[test]
     fn what_is_said_before_the_session_stands_is_said_then_in_order() {
-        let (_commons, asides) = asides(2);
-        asides.say(1, b"one");
-        asides.say(0, b"two");
+        let (_commons, transport_messages) = transport_messages(2);
+        transport_messages.say(1, b"one");
+        transport_messages.say(0, b"two");
         let said = Arc::new(Mutex::new(Vec::new()));
         let ear = Arc::clone(&said);
-        asides.begin(Box::new(move |words| ear.lock().unwrap().push(words.to_vec())));
-        asides.say(1, b"three");
+        transport_messages.begin(Box::new(move |words| ear.lock().unwrap().push(words.to_vec())));
+        transport_messages.say(1, b"three");
         assert_eq!(*said.lock().unwrap(), [b"\x01\0one".to_vec(), b"\0\0two".to_vec(), b"\x01\0three".to_vec()]);
     }
 
     #[test]
     fn words_reach_their_channel_and_mark_its_lane() {
-        let (commons, asides) = asides(3);
-        asides.heard(b"\x01\0hello").unwrap();
-        assert_eq!(asides.next(1), Some(b"hello".to_vec()));
-        assert_eq!((asides.next(0), asides.next(1)), (None, None));
+        let (segments, transport_messages) = transport_messages(3);
+        transport_messages.heard(b"\x01\0hello").unwrap();
+        assert_eq!(transport_messages.next(1), Some(b"hello".to_vec()));
+        assert_eq!((transport_messages.next(0), transport_messages.next(1)), (None, None));
         let marked = |worker: usize| {
             let mut found = Vec::new();
-            commons.mail.view().ready(worker).take_each(|place| found.push(place));
+            segments.mailbox.view().ready(worker).take_each(|place| found.push(place));
             found
         };
         assert_eq!((marked(0), marked(1)), (vec![], vec![5]), "the worker of the channel is told, and no other");
@@ -130,13 +137,13 @@ mod tests {
 
     #[test]
     fn a_peer_that_makes_no_sense_or_does_not_stop_is_refused() {
-        let (_commons, asides) = asides(1);
+        let (_commons, transport_messages) = transport_messages(1);
         for bad in [&b""[..], b"\0", b"\x01\0to nobody", b"\xff\xff"] {
-            assert_eq!(asides.heard(bad), Err(LaneFault(Cause::PeerCorrupt)), "{bad:?}");
+            assert_eq!(transport_messages.heard(bad), Err(LaneFault(Cause::PeerCorrupt)), "{bad:?}");
         }
         for _ in 0..WAITING_PER_CHANNEL {
-            asides.heard(b"\0\0again").unwrap();
+            transport_messages.heard(b"\0\0again").unwrap();
         }
-        assert!(asides.heard(b"\0\0again").is_err());
+        assert!(transport_messages.heard(b"\0\0again").is_err());
     }
 }

@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 
 use penstock_core::limits::{PEERS_MAX, WITHDRAWALS_KEPT};
 use penstock_ring::Place;
-use penstock_transport::host::{PostsView, posts_bytes};
+use penstock_transport::host::{OwnerStateView, owner_state_bytes};
 
-/// Whatever lies in a peer's posts, reading them ends, and names no more withdrawals than are kept.
+/// Whatever lies in a peer's owner state, reading them ends, and names no more withdrawals than are kept.
 ///
-/// The input is a list of (place u16, word u64), ten bytes each, written to posts that are otherwise empty.
+/// The input is a list of (place u16, word u64), ten bytes each, written to owner state that are otherwise empty.
 pub fn run(input: &[u8]) {
-    let place = Place::heap(posts_bytes(1));
+    let place = Place::heap(owner_state_bytes(1));
     let words = place.len() / 8;
     let mut known = vec![0, 1, u64::MAX];
     for write in input.chunks_exact(10) {
@@ -20,7 +20,7 @@ pub fn run(input: &[u8]) {
         place.atomic_u64(at * 8).expect("the word lies inside").store(value, Ordering::Relaxed);
         known.extend([value, value.wrapping_sub(1)]);
     }
-    let view = PostsView::over(place.without_writing(), 1).expect("the place is large enough");
+    let view = OwnerStateView::over(place.without_writing(), 1).expect("the place is large enough");
     let _ = (view.revision(), view.deregistered(), view.life());
     known.truncate(16);
     for since in known {
@@ -29,7 +29,7 @@ pub fn run(input: &[u8]) {
         }
     }
     let mut busy = Vec::new();
-    [0, 1, PEERS_MAX as u32 - 1].into_iter().for_each(|party| view.observe(party, &mut busy));
+    [0, 1, PEERS_MAX as u32 - 1].into_iter().for_each(|peer_index| view.observe(peer_index, &mut busy));
     for seen in &busy {
         let _ = view.has_settled(seen);
     }

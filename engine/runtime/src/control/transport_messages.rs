@@ -4,21 +4,24 @@ use std::sync::Arc;
 
 use penstock_core::{Cause, Env};
 use penstock_session::Frame;
-use penstock_session::frame::ASIDE_BYTES_MAX;
-use penstock_transport::link::{self, Voice};
+use penstock_session::frame::TRANSPORT_MESSAGE_BYTES_MAX;
+use penstock_transport::link::{self, ControlSender};
 
 use super::{Control, Phase, Talk};
 use crate::peer_state::PeerState;
 use crate::shared::{ControlCall, Shared};
 
-const _: () = assert!(link::ASIDE_BYTES_MAX <= ASIDE_BYTES_MAX, "what lanes may say at once fits into a frame");
+const _: () = assert!(
+    link::TRANSPORT_MESSAGE_BYTES_MAX <= TRANSPORT_MESSAGE_BYTES_MAX,
+    "what lanes may say at once fits into a frame"
+);
 
 /// Lets the lanes to this peer say something, from any thread, for as long as its session stands.
-pub(super) fn voice<E: Env>(shared: &Arc<Shared<E>>, peer: &Arc<PeerState>) -> Voice {
+pub(super) fn sender<E: Env>(shared: &Arc<Shared<E>>, peer: &Arc<PeerState>) -> ControlSender {
     // Whoever holds the voice is held by the peer, or by the engine.
     let (shared, peer) = (Arc::downgrade(shared), Arc::downgrade(peer));
     Box::new(move |words| {
-        debug_assert!(words.len() <= link::ASIDE_BYTES_MAX, "lanes keep to the length of words");
+        debug_assert!(words.len() <= link::TRANSPORT_MESSAGE_BYTES_MAX, "lanes keep to the length of words");
         let (Some(shared), Some(peer)) = (shared.upgrade(), peer.upgrade()) else { return };
         if peer.ended().is_none() {
             shared.control.call(ControlCall::Aside { peer, words: words.to_vec() });
@@ -37,9 +40,12 @@ impl<E: Env> Control<E> {
 
     /// The peer's lanes have said something. Nonsense, or words where nobody hears any, end the session.
     pub(super) fn heard_aside(&mut self, token: u64, words: &[u8]) {
-        let Some(Talk { phase: Phase::Open { peer, asides, .. }, .. }) = self.talks.get(&token) else { return };
-        let heard =
-            asides.as_ref().map_or(Err(Cause::PeerCorrupt), |asides| asides.heard(words).map_err(|fault| fault.0));
+        let Some(Talk { phase: Phase::Open { peer, transport_messages, .. }, .. }) = self.talks.get(&token) else {
+            return;
+        };
+        let heard = transport_messages.as_ref().map_or(Err(Cause::PeerCorrupt), |transport_messages| {
+            transport_messages.heard(words).map_err(|fault| fault.0)
+        });
         if let Err(cause) = heard {
             tracing::warn!(peer = %peer.name, %cause, "what a peer's lanes say ends the session");
             self.leave(token, cause, None);

@@ -1,4 +1,4 @@
-//! What one engine holds in common with its peers on the same host.
+//! The shared segments of one engine: what it and its peers on the same host read and write.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -7,28 +7,33 @@ use penstock_memory::MemoryError;
 use penstock_ring::{ReadyBits, Ringer, Sleeper};
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::mail::{Mail, MailView};
-use super::posts::{Posts, PostsView};
+use super::mailbox::{Mailbox, MailboxView};
+use super::owner_state::{OwnerState, OwnerStateView};
 
-/// An engine's own side: its posts, its mail and its bells.
-pub struct Commons {
+/// An engine's own side: its state, its mailbox and its bells.
+pub struct EngineSegments {
     /// What it writes and peers read.
-    pub posts: Posts,
+    pub owner_state: OwnerState,
     /// What peers write and it reads.
-    pub mail: Mail,
+    pub mailbox: Mailbox,
     bells: Vec<Arc<OwnedFd>>,
     workers: usize,
 }
 
-impl Commons {
-    /// Fresh commons for an engine with so many workers.
+impl EngineSegments {
+    /// Fresh segments for an engine with so many workers.
     pub fn create(workers: usize) -> Result<Arc<Self>, MemoryError> {
         let bell = || -> Result<Arc<OwnedFd>, MemoryError> {
             let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
             Ok(Arc::new(made.map_err(no_bell)?))
         };
         let bells = (0..=workers).map(|_| bell()).collect::<Result<_, _>>()?;
-        Ok(Arc::new(Self { posts: Posts::create(workers)?, mail: Mail::create(workers)?, bells, workers }))
+        Ok(Arc::new(Self {
+            owner_state: OwnerState::create(workers)?,
+            mailbox: Mailbox::create(workers)?,
+            bells,
+            workers,
+        }))
     }
 
     /// How many workers the engine has.
@@ -43,19 +48,19 @@ impl Commons {
 
     /// The sleeper's side of a bell.
     pub fn sleeper(&self, bell: usize) -> Sleeper {
-        self.mail.sleeper(bell)
+        self.mailbox.sleeper(bell)
     }
 
     /// The ringer's side of a bell.
     pub fn ringer(&self, bell: usize) -> Bell {
-        Bell { ringer: self.mail.view().ringer(bell), descriptor: Arc::clone(&self.bells[bell]) }
+        Bell { ringer: self.mailbox.view().ringer(bell), descriptor: Arc::clone(&self.bells[bell]) }
     }
 
-    /// These commons as a peer in the same process sees them.
-    pub fn seen_from_inside(&self) -> PeerCommons {
-        PeerCommons {
-            posts: self.posts.view().clone(),
-            mail: self.mail.view().clone(),
+    /// These segments as a peer in the same process sees them.
+    pub fn seen_from_inside(&self) -> PeerSegments {
+        PeerSegments {
+            owner_state: self.owner_state.view().clone(),
+            mailbox: self.mailbox.view().clone(),
             bells: self.bells.clone(),
             workers: self.workers,
         }
@@ -108,21 +113,21 @@ impl Bell {
     }
 }
 
-/// A peer's commons, as this engine sees them.
-pub struct PeerCommons {
+/// A peer's segments, as this engine sees them.
+pub struct PeerSegments {
     /// Its withdrawals and its workers' hazards.
-    pub posts: PostsView,
+    pub owner_state: OwnerStateView,
     /// Its ready bits and counters.
-    pub mail: MailView,
+    pub mailbox: MailboxView,
     bells: Vec<Arc<OwnedFd>>,
     workers: usize,
 }
 
-impl PeerCommons {
-    /// A peer's commons from what it passed to us.
-    pub fn new(posts: PostsView, mail: MailView, bells: Vec<Arc<OwnedFd>>) -> Self {
+impl PeerSegments {
+    /// A peer's segments from what it passed to us.
+    pub fn new(owner_state: OwnerStateView, mailbox: MailboxView, bells: Vec<Arc<OwnedFd>>) -> Self {
         let workers = bells.len() - 1;
-        Self { posts, mail, bells, workers }
+        Self { owner_state, mailbox, bells, workers }
     }
 
     /// How many workers the peer has.
@@ -132,6 +137,6 @@ impl PeerCommons {
 
     /// The ringer's side of one of its bells.
     pub fn bell(&self, bell: usize) -> Bell {
-        Bell { ringer: self.mail.ringer(bell), descriptor: Arc::clone(&self.bells[bell]) }
+        Bell { ringer: self.mailbox.ringer(bell), descriptor: Arc::clone(&self.bells[bell]) }
     }
 }

@@ -1,15 +1,15 @@
-//! Posts: what an engine's owner writes and its peers only read.
+//! Owner state: what an engine's owner writes and its peers only read.
 //!
 //! The segment is sealed so that a peer's mapping of it can only be read-only: nobody but its owner
 //! can raise or clear a hazard, or withdraw memory.
 //!
 //! ```text
 //! line 0     revision of the last deregistration or renewal
-//! lines      departures: for each party, how many sessions at that place have ended here
+//! lines      departures: for each peer index, how many sessions at it have ended here
 //! lines      gate: revision and the log of withdrawals
 //! lines      life: the lock that the kernel marks when the engine's thread dies
 //! lines      by region, modulo their number: the revision of the last withdrawal of anything of it
-//! lines      hazards, one for each (party, worker)
+//! lines      hazards, one for each (peer index, worker)
 //! ```
 
 use std::collections::VecDeque;
@@ -59,31 +59,31 @@ pub fn withdrawn_bytes(withdrawal: &Withdrawal) -> u64 {
     if is_renewal(withdrawal) { withdrawal.len & !RENEWED } else { withdrawal.len }
 }
 
-/// Bytes of the posts of an engine with so many workers.
-pub const fn posts_bytes(workers: usize) -> usize {
+/// Bytes of the owner state of an engine with so many workers.
+pub const fn owner_state_bytes(workers: usize) -> usize {
     HAZARDS_OFFSET + PEERS_MAX * workers * LINE_BYTES
 }
 
-fn departures_offset(party: u32) -> usize {
-    DEPARTURES_OFFSET + party as usize * 8
+fn departures_offset(peer_index: u32) -> usize {
+    DEPARTURES_OFFSET + peer_index as usize * 8
 }
 
 fn last_offset(region: u32) -> usize {
     LAST_OFFSET + region as usize % REGION_WORDS * 8
 }
 
-fn hazard_offset(workers: usize, party: u32, worker: usize) -> usize {
-    HAZARDS_OFFSET + (party as usize * workers + worker) * LINE_BYTES
+fn hazard_offset(workers: usize, peer_index: u32, worker: usize) -> usize {
+    HAZARDS_OFFSET + (peer_index as usize * workers + worker) * LINE_BYTES
 }
 
-/// This engine's own posts.
-pub struct Posts {
+/// This engine's own state.
+pub struct OwnerState {
     segment: Segment,
     place: Place,
     workers: usize,
     gate: Mutex<Gate>,
     deregistered: Publisher,
-    view: PostsView,
+    view: OwnerStateView,
 }
 
 struct Gate {
@@ -92,14 +92,14 @@ struct Gate {
     told: VecDeque<Withdrawal>,
 }
 
-impl Posts {
-    /// Fresh posts for an engine with so many workers.
+impl OwnerState {
+    /// Fresh state for an engine with so many workers.
     pub fn create(workers: usize) -> Result<Self, MemoryError> {
-        let segment = Segment::create_owner_writes_only("penstock-posts", posts_bytes(workers) as u64)?;
+        let segment = Segment::create_owner_writes_only("penstock-posts", owner_state_bytes(workers) as u64)?;
         let place = segment.place();
         let writer = GateWriter::mapped(&place, GATE_OFFSET).expect("the gate lies inside the segment");
         let deregistered = Publisher::mapped(&place, 0).expect("the segment has a first word");
-        let view = PostsView::over(place.clone(), workers).expect("these are our own, whole posts");
+        let view = OwnerStateView::over(place.clone(), workers).expect("this is our own, whole state");
         let gate = Mutex::new(Gate { writer, told: VecDeque::new() });
         Ok(Self { segment, place, workers, gate, deregistered, view })
     }
@@ -109,10 +109,10 @@ impl Posts {
         &self.segment
     }
 
-    /// The hazard that `worker` raises while it copies for `party`. One owner at a time.
-    pub fn hazard(&self, party: u32, worker: usize) -> Hazard {
-        let offset = hazard_offset(self.workers, party, worker);
-        Hazard::mapped(&self.place, offset).expect("party and worker are bounded by their tables")
+    /// The hazard that `worker` raises while it copies for `peer_index`. One owner at a time.
+    pub fn hazard(&self, peer_index: u32, worker: usize) -> Hazard {
+        let offset = hazard_offset(self.workers, peer_index, worker);
+        Hazard::mapped(&self.place, offset).expect("peer index and worker are bounded by their tables")
     }
 
     /// Withdraws memory: whoever copies from now on, by the returned revision, will see it.
@@ -163,9 +163,9 @@ impl Posts {
     }
 
     /// All workers have left the session at this place: none of them copies for it any more.
-    pub fn depart(&self, party: u32) {
-        let word =
-            Publisher::mapped(&self.place, departures_offset(party)).expect("parties are bounded by their table");
+    pub fn depart(&self, peer_index: u32) {
+        let word = Publisher::mapped(&self.place, departures_offset(peer_index))
+            .expect("peer indices are bounded by their table");
         word.publish(word.reader().read().wrapping_add(1));
     }
 
@@ -175,15 +175,15 @@ impl Posts {
         LifeLock::take(&self.segment, LIFE_OFFSET)
     }
 
-    /// What a peer sees of these posts; also how this engine sees its own.
-    pub fn view(&self) -> &PostsView {
+    /// What a peer sees of this state; also how this engine sees its own.
+    pub fn view(&self) -> &OwnerStateView {
         &self.view
     }
 }
 
-/// An engine's posts as others see them.
+/// An engine's state as its peers see it.
 #[derive(Clone)]
-pub struct PostsView {
+pub struct OwnerStateView {
     place: Place,
     workers: usize,
     gate: GateReader,
@@ -194,20 +194,22 @@ pub struct PostsView {
 /// A worker that was seen copying between two engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Busy {
-    party: u32,
+    peer_index: u32,
     worker: usize,
     seen: Observation,
 }
 
-impl PostsView {
-    /// Looks at posts of an engine with so many workers.
+impl OwnerStateView {
+    /// Looks at the state of an engine with so many workers.
     pub fn over(place: Place, workers: usize) -> Result<Self, JoinError> {
-        if place.len() < posts_bytes(workers) {
-            return Err(JoinError::Garbled("its posts are too small for its workers"));
+        if place.len() < owner_state_bytes(workers) {
+            return Err(JoinError::Garbled("its owner state is too small for its workers"));
         }
-        let gate = GateReader::mapped(&place, GATE_OFFSET).map_err(|_| JoinError::Garbled("its posts hold no gate"))?;
-        let deregistered = Published::mapped(&place, 0).map_err(|_| JoinError::Garbled("its posts are empty"))?;
-        let life = LifeView::mapped(&place, LIFE_OFFSET).map_err(|_| JoinError::Garbled("its posts hold no life"))?;
+        let gate =
+            GateReader::mapped(&place, GATE_OFFSET).map_err(|_| JoinError::Garbled("its owner state holds no gate"))?;
+        let deregistered = Published::mapped(&place, 0).map_err(|_| JoinError::Garbled("its owner state is empty"))?;
+        let life =
+            LifeView::mapped(&place, LIFE_OFFSET).map_err(|_| JoinError::Garbled("its owner state holds no life"))?;
         Ok(Self { place, workers, gate, deregistered, life })
     }
 
@@ -233,10 +235,10 @@ impl PostsView {
         Published::mapped(&self.place, last_offset(region)).is_ok_and(|word| word.read() <= since)
     }
 
-    /// How many sessions at this place have ended on the owner's side. Another number than at the
+    /// How many sessions at this index have ended on the owner's side. Another number than at the
     /// beginning of a session is the proof that the owner's workers have left it.
-    pub fn departures(&self, party: u32) -> u64 {
-        Published::mapped(&self.place, departures_offset(party)).map_or(0, |word| word.read())
+    pub fn departures(&self, peer_index: u32) -> u64 {
+        Published::mapped(&self.place, departures_offset(peer_index)).map_or(0, |word| word.read())
     }
 
     /// Whether the thread that stands for the owner still lives. Its death ends the session; it is no
@@ -245,23 +247,23 @@ impl PostsView {
         self.life.look()
     }
 
-    /// The workers that are copying for `party` at this moment, appended to `busy`.
-    pub fn observe(&self, party: u32, busy: &mut Vec<Busy>) {
+    /// The workers that are copying for `peer_index` at this moment, appended to `busy`.
+    pub fn observe(&self, peer_index: u32, busy: &mut Vec<Busy>) {
         for worker in 0..self.workers {
-            let seen = self.hazard(party, worker).observe();
+            let seen = self.hazard(peer_index, worker).observe();
             if !matches!(seen, Observation::Quiet) {
-                busy.push(Busy { party, worker, seen });
+                busy.push(Busy { peer_index, worker, seen });
             }
         }
     }
 
     /// Whether a worker that was seen copying has finished what it was copying then.
     pub fn has_settled(&self, busy: &Busy) -> bool {
-        self.hazard(busy.party, busy.worker).has_moved_since(busy.seen)
+        self.hazard(busy.peer_index, busy.worker).has_moved_since(busy.seen)
     }
 
-    fn hazard(&self, party: u32, worker: usize) -> HazardView {
-        let offset = hazard_offset(self.workers, party, worker);
+    fn hazard(&self, peer_index: u32, worker: usize) -> HazardView {
+        let offset = hazard_offset(self.workers, peer_index, worker);
         HazardView::mapped(&self.place, offset).expect("the view's size was checked")
     }
 }

@@ -12,7 +12,7 @@ static SCRATCH: AtomicU64 = AtomicU64::new(0);
 
 /// Where a process's two words are and what the first one holds, as its peers are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Beacon {
+pub struct ProbeWords {
     /// The address of the word to be read.
     pub probe: u64,
     /// What it holds.
@@ -21,11 +21,11 @@ pub struct Beacon {
     pub scratch: u64,
 }
 
-impl Beacon {
+impl ProbeWords {
     /// What is said by a process that does not want to be reached.
     pub const NONE: Self = Self { probe: 0, value: 0, scratch: 0 };
 
-    /// Bytes of an encoded beacon.
+    /// Bytes of encoded probe words.
     pub const BYTES: usize = 24;
 
     /// This process's own; its value becomes `random` if it has none yet.
@@ -48,7 +48,7 @@ impl Beacon {
         bytes
     }
 
-    /// What a peer sent. Any 24 bytes are a beacon; whether it is true is found out by looking.
+    /// What a peer sent. Any 24 bytes are probe words; whether they are true is found out by looking.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Self {
         let word = |place: usize| {
             let word = bytes[place * 8..][..8].try_into();
@@ -64,9 +64,9 @@ mod tests {
 
     #[test]
     fn a_beacon_survives_its_bytes_and_never_changes_its_value() {
-        let first = Beacon::of_this_process(77);
+        let first = ProbeWords::of_this_process(77);
         assert_ne!(first.value, 0);
-        assert_eq!(Beacon::of_this_process(78), first);
-        assert_eq!(Beacon::decode(&first.encode()), first);
+        assert_eq!(ProbeWords::of_this_process(78), first);
+        assert_eq!(ProbeWords::decode(&first.encode()), first);
     }
 }
