@@ -33,7 +33,7 @@ pub const COPY_BYTES_MAX: u64 = UNITS_AT_ONCE_BY_KERNEL * UNIT_BYTES;
 pub const SPANS_PER_POST: usize = 64;
 
 /// The most batches and announcements that one worker's lane to one peer may have under way.
-pub const FLIGHTS_PER_LANE_MAX: usize = 256;
+pub const IN_FLIGHT_PER_LANE_MAX: usize = 256;
 
 /// The most workers of one engine.
 pub const WORKERS_MAX: usize = 16;

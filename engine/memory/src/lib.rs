@@ -46,7 +46,7 @@ pub mod window;
 pub use blocks::{BlockAllocator, BlockError, BlockId, Blocks, Released, TakeError};
 pub use copy::{CopyError, Hint};
 pub use error::{AccessError, MemoryError, MemoryLimit, MissingSeals};
-pub use foreign::{ForeignError, ForeignMemory, ForeignProcess, ProbeWords, WhyNot};
+pub use foreign::{ForeignError, ForeignProcess, ProbeWords, ProcessVmMemory, WhyNot};
 pub use host::HostMemory;
 pub use life::{LifeError, LifeLock};
 pub use mapping::Access;

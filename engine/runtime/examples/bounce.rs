@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         times.sort_unstable();
         println!("{name:<30} median {:>8.2?}  quickest {:>8.2?}", times[ROUNDS / 2], times[0]);
     }
-    println!("under way at once: at most {} slots", near_engine.statistics().flights_most);
+    println!("under way at once: at most {} slots", near_engine.statistics().async_ops_most);
     drop((plans, remote, peer, near, near_engine, _far, far_engine));
     std::fs::remove_dir_all(&folder)?;
     Ok(())

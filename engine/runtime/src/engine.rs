@@ -16,7 +16,7 @@ use penstock_ring::mpsc;
 use penstock_session::Card;
 use penstock_session::card::ADDRESSES_MAX;
 use penstock_transport::host::EngineSegments;
-use penstock_transport::{Driver, Reach, Transport};
+use penstock_transport::{Driver, Scope, Transport};
 
 use crate::control::{Control, Wanted};
 use crate::error::{ConnectError, RegionError, StartError};
@@ -102,7 +102,7 @@ impl<E: Env> Engine<E> {
         let path = address.to_string();
         let listener = listening.map_err(|source| StartError::Listen { path: path.clone(), source })?;
         let mut listeners = vec![listener];
-        let is_network = transports.iter().any(|transport| transport.reach() == Reach::Network);
+        let is_network = transports.iter().any(|transport| transport.scope() == Scope::Network);
         let bound = if is_network { listen_for_others(&env, &config, &mut listeners)? } else { Vec::new() };
         if !is_network && !config.session.listen.is_empty() {
             tracing::warn!("`session.listen` is of no use: `transports.allow` has no transport between hosts");
@@ -216,7 +216,7 @@ impl<E: Env> Engine<E> {
         };
         let pool = Arc::new(penstock_memory::Pool::create(spec)?);
         let region = self.hub.shared.registry.register_pool(Arc::clone(&pool))?;
-        Ok(Pool::new(self.announce(region), pool))
+        Ok(Pool::new(self.advertise(region), pool))
     }
 
     /// Registers memory of the caller and announces it to peers by its label. The same range, label and rights again are the same
@@ -225,7 +225,7 @@ impl<E: Env> Engine<E> {
         self.usable()?;
         fits_a_frame(label)?;
         let region = self.hub.shared.registry.register_host(memory, label, rights)?;
-        Ok(self.announce(region))
+        Ok(self.advertise(region))
     }
 
     /// All regions of this engine, in the order of their last change.
@@ -247,8 +247,8 @@ impl<E: Env> Engine<E> {
         covers(range, address, bytes).then(|| LocalRegion { hub: Arc::clone(&self.hub), region })
     }
 
-    fn announce(&self, region: Arc<penstock_memory::Region>) -> LocalRegion<E> {
-        self.hub.shared.control.announce();
+    fn advertise(&self, region: Arc<penstock_memory::Region>) -> LocalRegion<E> {
+        self.hub.shared.control.advertise();
         LocalRegion { hub: Arc::clone(&self.hub), region }
     }
 
@@ -295,10 +295,10 @@ impl<E: Env> Engine<E> {
         if let Some(peer) = shared.peers.with_epoch(wanted.epoch, &wanted.name) {
             return Ok(self.found(name, peer));
         }
-        if !shared.reaches(Reach::Host) {
+        if !shared.reaches(Scope::Host) {
             wanted.socket = None;
         }
-        if !shared.reaches(Reach::Network) {
+        if !shared.reaches(Scope::Network) {
             wanted.addresses.clear();
         }
         if wanted.socket.is_none() && wanted.addresses.is_empty() {

@@ -78,7 +78,7 @@ pub use self::error::{ConnectError, PlanError, RegionError, RenewError, StartErr
 pub use self::inbox::Notification;
 pub use self::peer::{Peer, RemoteCounter, RemoteRegion, Submit};
 pub use self::plan::{AddressedPlan, Near, Plan, PlanBuilder};
-pub use self::quiesce::{Answer, Hold, Quarantined, RemoteHold};
+pub use self::quiesce::{CancelOutcome, LocalQuiesce, Quarantined, RemoteQuiesce};
 pub use self::region::{LocalRegion, Pool};
 pub use self::secret::SecretFileError;
 pub use self::statistics::{NetworkStatistics, Statistics};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penstock_core::{Cause, EngineName, Env, Epoch, NoteId, Notified, Rights};
 use penstock_transport::lane::Handle;
-use penstock_transport::{Announced, Arrival, Caps, CounterRef, Note, Posted};
+use penstock_transport::{Caps, CounterRef, Note, NotifyPosted, NotifyRequest, Posted};
 
 use crate::desk::has_tag;
 use crate::error::{RegionError, SubmitError};
@@ -16,7 +16,7 @@ use crate::plan::{Plan, PlanInner};
 use crate::shared::{ControlCall, Echo, Latch};
 use crate::submit::Submission;
 use crate::transfer::{Completed, Transfer};
-use crate::worker::{At, Grounded, Priority, joined, move_units};
+use crate::worker::{At, Priority, SyncTracker, joined, move_units};
 
 /// Another engine, with a standing session.
 pub struct Peer<E: Env> {
@@ -60,13 +60,13 @@ impl<E: Env> RemoteRegion<E> {
     }
 
     /// The way its bytes take from and to here: `mapped`, `process_vm`, `bounce` by the peer's own workers, `tcp`, `verbs`, or `none`.
-    pub fn way(&self) -> &'static str {
-        self.peer.way(&self.entry).name
+    pub fn access_path(&self) -> &'static str {
+        self.peer.access_path(&self.entry).name
     }
 
     /// Why that way, in words: where a better one is missing, what would bring it back.
-    pub fn why(&self) -> String {
-        self.peer.way(&self.entry).why
+    pub fn access_reason(&self) -> String {
+        self.peer.access_path(&self.entry).reason
     }
 
     /// Where its owner sees it: a number to pass on, never to be dereferenced here.
@@ -420,7 +420,7 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
             let mut expected = plan.revisions();
             let here = worker.shared.segments.owner_state.view();
             let (lane, spans, at) = (joined.lane.as_mut(), &mut worker.spans, At::start_of(0));
-            let (bytes, _, stop) = move_units(plan, (at, 1), lane, here, &mut expected, spans, &mut Grounded);
+            let (bytes, _, stop) = move_units(plan, (at, 1), lane, here, &mut expected, spans, &mut SyncTracker);
             if stop.is_some() {
                 return None;
             }
@@ -430,12 +430,12 @@ fn move_with<E: Env>(inline: &mut Inline<E>, plan: &PlanInner, how: &Submit<'_>)
     let notified = match how.counter {
         None => Notified::NotAsked,
         Some(counter) => {
-            let arrival = Arrival { counter: Some(counter.counter), ..Arrival::default() };
-            match joined.lane.announce(&arrival).ok()? {
-                Announced::Told(true) => Notified::Yes,
-                Announced::Told(false) => Notified::No,
+            let arrival = NotifyRequest { counter: Some(counter.counter), ..NotifyRequest::default() };
+            match joined.lane.notify(&arrival).ok()? {
+                NotifyPosted::Delivered(true) => Notified::Yes,
+                NotifyPosted::Delivered(false) => Notified::No,
                 // Only plans that are moved at once come here, and their lanes tell at once.
-                Announced::Accepted => Notified::Unknown,
+                NotifyPosted::Accepted => Notified::Unknown,
             }
         }
     };

@@ -16,7 +16,7 @@ use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
 use penstock_transport::host::{WHOLE_REGION, is_renewal};
 use penstock_transport::lane::CounterRef;
-use penstock_transport::{Caps, ImportError, PeerView, Registrar, RemoteMemory, RemoteRegion, Way};
+use penstock_transport::{AccessPath, Caps, ImportError, PeerView, Registrar, RemoteMemory, RemoteRegion};
 
 use crate::error::{ConnectError, RegionError};
 
@@ -260,7 +260,7 @@ impl PeerState {
                 self.peer_view.departures(self.index_at_peer) != self.departures || self.process.is_dead()
             }
             // Who cannot write by itself is gone with the lanes that read its words.
-            PeerView::Told(_) => true,
+            PeerView::Reported(_) => true,
             PeerView::Fenced(..) => self.left.load(Ordering::Acquire), // SYNC left: pairs with was_left()
         }
     }
@@ -281,7 +281,7 @@ impl PeerState {
         match &self.peer_view {
             PeerView::Shared(_) => self.is_gone(),
             // What was sent may still be on its way, or wait for the peer's own workers, until the other end is gone.
-            PeerView::Told(_) | PeerView::Fenced(..) => self.let_go.load(Ordering::Acquire), // SYNC let-go: pairs with said_goodbye()
+            PeerView::Reported(_) | PeerView::Fenced(..) => self.let_go.load(Ordering::Acquire), // SYNC let-go: pairs with said_goodbye()
         }
     }
 
@@ -522,8 +522,8 @@ impl PeerState {
     }
 
     /// How the region's memory would be reached from here.
-    pub(crate) fn way(&self, entry: &RemoteEntry) -> Way {
-        self.registrar.way(&self.described(entry))
+    pub(crate) fn access_path(&self, entry: &RemoteEntry) -> AccessPath {
+        self.registrar.access_path(&self.described(entry))
     }
 
     /// The region's memory as this process reaches it, mapped at the first call.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use penstock_core::limits::{UNITS_AT_ONCE, UNITS_AT_ONCE_BY_KERNEL};
-use penstock_core::plan::{self, Reach, RegionKey, Section, Shape};
+use penstock_core::plan::{self, RegionBounds, RegionKey, Section, Shape};
 use penstock_core::{Cause, Direction, Env, Generation, RegionId, Span};
 use penstock_memory::copy::{Hint, hint_for};
 use penstock_memory::fork::Maker;
@@ -90,7 +90,7 @@ impl PlanInner {
     #[inline]
     pub(crate) fn revisions(&self) -> Revisions {
         // Relaxed: a stale value only costs another look into the log.
-        Revisions { here: self.seen_here.load(Ordering::Relaxed), there: self.seen_there.load(Ordering::Relaxed) }
+        Revisions { local: self.seen_here.load(Ordering::Relaxed), remote: self.seen_there.load(Ordering::Relaxed) }
     }
 
     /// The whole plan as one batch, if it is that small.
@@ -123,13 +123,13 @@ impl PlanInner {
     /// moved meanwhile lies in the old ones. Only a copy that was frozen can find that.
     #[inline]
     pub(crate) fn check_renewed(&self, expected: Revisions) -> Result<(), Cause> {
-        if self.peer.peer_view.revision() == expected.there { Ok(()) } else { self.look_for_renewals(expected) }
+        if self.peer.peer_view.revision() == expected.remote { Ok(()) } else { self.look_for_renewals(expected) }
     }
 
     #[cold]
     fn look_for_renewals(&self, expected: Revisions) -> Result<(), Cause> {
-        let Ok(theirs) = self.peer.peer_view.withdrawals_since(expected.there) else {
-            return self.remote_regions_untouched(expected.there);
+        let Ok(theirs) = self.peer.peer_view.withdrawals_since(expected.remote) else {
+            return self.remote_regions_untouched(expected.remote);
         };
         match theirs.list.iter().any(|gone| is_renewal(gone) && self.is_remote(gone)) {
             true => Err(Cause::MemoryRenewed),
@@ -167,8 +167,8 @@ impl PlanInner {
 
     /// Remembers that nothing withdrawn up to these revisions concerns this plan.
     pub(crate) fn checked(&self, revisions: Revisions) {
-        self.seen_here.fetch_max(revisions.here, Ordering::Relaxed);
-        self.seen_there.fetch_max(revisions.there, Ordering::Relaxed);
+        self.seen_here.fetch_max(revisions.local, Ordering::Relaxed);
+        self.seen_there.fetch_max(revisions.remote, Ordering::Relaxed);
     }
 }
 
@@ -270,8 +270,8 @@ impl<'a> PlanBuilder<'a> {
         let there = peer.peer_view.revision();
         let news = &entry.news;
         let generation = local.generation();
-        let near = Reach::local(local.id(), generation, local.bytes());
-        let far = Reach::remote(entry.id(), entry.generation(), news.bytes, entry.rights());
+        let near = RegionBounds::local(local.id(), generation, local.bytes());
+        let far = RegionBounds::remote(entry.id(), entry.generation(), news.bytes, entry.rights());
         let near = match local.pool() {
             Some(pool) => near.with_block_bytes(pool.block_bytes()),
             None => near,
@@ -354,7 +354,7 @@ impl<'a> PlanBuilder<'a> {
         let regions = regions.collect();
         // The oldest revision of all pairs: what was withdrawn later is looked at once more.
         let seen = |of: fn(&Pair) -> u64| pairs.iter().map(of).min().unwrap_or(0);
-        let seen = Revisions { here: seen(|pair| pair.here), there: seen(|pair| pair.there) };
+        let seen = Revisions { local: seen(|pair| pair.here), remote: seen(|pair| pair.there) };
         Plan::new(shape, (peer, engine), regions, seen, kept)
     }
 }
@@ -373,10 +373,10 @@ impl Plan {
         let sides = sides.collect::<Result<Box<[Sides]>, PlanError>>()?;
         let hint = hint_for(shape.bytes());
         let is_synchronous = sides.iter().all(|side| side.remote.is_synchronous());
-        let by_kernel = sides.iter().any(|side| matches!(side.remote, RemoteMemory::Foreign(_)));
+        let by_kernel = sides.iter().any(|side| matches!(side.remote, RemoteMemory::ProcessVm(_)));
         let units_at_once = if by_kernel { UNITS_AT_ONCE_BY_KERNEL } else { UNITS_AT_ONCE };
         let flat = flatten(&shape);
-        let (seen_here, seen_there) = (AtomicU64::new(seen.here), AtomicU64::new(seen.there));
+        let (seen_here, seen_there) = (AtomicU64::new(seen.local), AtomicU64::new(seen.remote));
         let inner = PlanInner {
             shape,
             peer,
@@ -441,14 +441,14 @@ pub(crate) fn check_withdrawn(
 ) -> Result<Revisions, Cause> {
     let peer_view = &plan.peer.peer_view;
     // Read first: what is withdrawn from here on is looked at once more.
-    let now = Revisions { here: here.revision(), there: peer_view.revision() };
+    let now = Revisions { local: here.revision(), remote: peer_view.revision() };
     let nothing = |revision| Withdrawals { revision, list: Vec::new() };
     let ours = here
-        .withdrawals_since(expected.here)
-        .or_else(|_| plan.local_regions_untouched(here, expected.here).map(|()| nothing(now.here)))?;
+        .withdrawals_since(expected.local)
+        .or_else(|_| plan.local_regions_untouched(here, expected.local).map(|()| nothing(now.local)))?;
     let theirs = peer_view
-        .withdrawals_since(expected.there)
-        .or_else(|_| plan.remote_regions_untouched(expected.there).map(|()| nothing(now.there)))?;
+        .withdrawals_since(expected.remote)
+        .or_else(|_| plan.remote_regions_untouched(expected.remote).map(|()| nothing(now.remote)))?;
     let is_local = |gone: &Withdrawal| {
         let (region, generation) = (RegionId(gone.region), Generation(gone.generation));
         plan.shape.touches_local(region, generation, gone.offset, withdrawn_bytes(gone))
@@ -463,7 +463,7 @@ pub(crate) fn check_withdrawn(
     if theirs.list.iter().any(|gone| plan.is_remote(gone)) {
         return Err(Cause::RevokedByPeer);
     }
-    let checked = Revisions { here: ours.revision, there: theirs.revision };
+    let checked = Revisions { local: ours.revision, remote: theirs.revision };
     plan.checked(checked);
     Ok(checked)
 }

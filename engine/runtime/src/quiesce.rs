@@ -36,7 +36,7 @@ const LOOKS_MAX: Duration = Duration::from_millis(100);
 /// Whether anything can still touch this engine's memory.
 #[derive(Debug)]
 #[must_use = "quarantined memory may not be reused"]
-pub enum Hold {
+pub enum LocalQuiesce {
     /// Nothing can.
     Quiesced,
     /// A stopped or unreachable peer might.
@@ -46,7 +46,7 @@ pub enum Hold {
     StillRegistered(u64),
 }
 
-impl Hold {
+impl LocalQuiesce {
     /// Whether nothing can touch the memory any more.
     pub fn is_quiesced(&self) -> bool {
         matches!(self, Self::Quiesced)
@@ -55,7 +55,7 @@ impl Hold {
 
 /// The same about the peer's memory.
 #[derive(Debug)]
-pub enum RemoteHold {
+pub enum RemoteQuiesce {
     /// Nothing of this transfer can land there any more. Of one that had ended well, and told the peer nothing, it says that all was
     /// acknowledged: over cards the peer's memory may see the last bytes a moment later ([`Placement`](crate::transport::Placement)).
     Quiesced,
@@ -69,11 +69,11 @@ pub enum RemoteHold {
 /// What a cancel answers, once for each owner of memory.
 #[derive(Debug)]
 #[must_use = "quarantined memory may not be reused"]
-pub struct Answer {
+pub struct CancelOutcome {
     /// This engine's memory.
-    pub local: Hold,
+    pub local: LocalQuiesce,
     /// The peer's memory.
-    pub remote: RemoteHold,
+    pub remote: RemoteQuiesce,
 }
 
 /// Memory that somebody might still touch.
@@ -91,7 +91,7 @@ struct Entry {
     extents: Vec<(u64, u64)>,
     since: Moment,
     /// Shared with the other regions of an engine that ended.
-    witnesses: Arc<[Witness]>,
+    witnesses: Arc<[QuiesceCondition]>,
     released: AtomicBool,
     kept: Mutex<Kept>,
     maker: Maker,
@@ -105,7 +105,7 @@ struct Kept {
     /// The pages from before they had.
     old_pages: Option<OldPages>,
     /// Who was seen copying when they got it, and not before.
-    late: Vec<Witness>,
+    late: Vec<QuiesceCondition>,
     /// They are getting it at this moment: a proof that comes now is found afterwards.
     renewing: bool,
 }
@@ -130,7 +130,7 @@ pub(crate) enum RemoteEnd {
 }
 
 /// Somebody who was seen in the middle of a copy and has not moved since.
-pub(crate) enum Witness {
+pub(crate) enum QuiesceCondition {
     /// A worker of this engine, by its hazard.
     Worker { ours: Arc<EngineSegments>, busy: Busy },
     /// A peer's worker, by its hazard.
@@ -150,8 +150,8 @@ pub(crate) enum Witness {
     Fork,
 }
 
-impl Witness {
-    pub(crate) fn has_settled(&self) -> bool {
+impl QuiesceCondition {
+    pub(crate) fn is_met(&self) -> bool {
         match self {
             Self::Worker { ours, busy } => ours.owner_state.view().has_settled(busy),
             Self::Peer { peer, busy } => peer.peer_view.has_settled(busy) || peer.is_gone(),
@@ -231,7 +231,7 @@ impl Quarantined {
             region: None,
             extents: Vec::new(),
             since,
-            witnesses: [Witness::Owner { peer: Arc::clone(peer), end }].into(),
+            witnesses: [QuiesceCondition::Owner { peer: Arc::clone(peer), end }].into(),
             released: AtomicBool::new(false),
             kept: Mutex::default(),
             maker: Maker::this_process(),
@@ -241,8 +241,7 @@ impl Quarantined {
     /// Of a peer's memory: its session has ended without a goodbye. Nothing of this engine reaches it from then on, what had left may still
     /// land as long as the peer lives, and nothing more can be learnt here.
     pub fn is_unknown(&self) -> bool {
-        let is_unknown =
-            |witness: &Witness| matches!(witness, Witness::Owner { end, .. } if end() == Some(RemoteEnd::Unknown));
+        let is_unknown = |witness: &QuiesceCondition| matches!(witness, QuiesceCondition::Owner { end, .. } if end() == Some(RemoteEnd::Unknown));
         self.0.witnesses.iter().any(is_unknown)
     }
 
@@ -255,7 +254,7 @@ impl Quarantined {
             return true;
         }
         let mut kept = entry.kept();
-        if kept.renewing || !entry.witnesses.iter().chain(&kept.late).all(Witness::has_settled) {
+        if kept.renewing || !entry.witnesses.iter().chain(&kept.late).all(QuiesceCondition::is_met) {
             return false;
         }
         let Kept { blocks, old_pages, .. } = std::mem::take(&mut *kept);
@@ -305,27 +304,28 @@ impl Quarantined {
 
     /// Who of those seen at the beginning is within this process and has not moved.
     pub(crate) fn inside(&self) -> Option<String> {
-        self.0.witnesses.iter().filter(|witness| !witness.has_settled()).find_map(Witness::inside)
+        self.0.witnesses.iter().filter(|witness| !witness.is_met()).find_map(QuiesceCondition::inside)
     }
 
     /// Whether cards that might touch it have not said yet that they do not.
     pub(crate) fn waits_for_cards(&self) -> bool {
-        let is_card = |witness: &Witness| matches!(witness, Witness::Cards { .. }) && !witness.has_settled();
+        let is_card =
+            |witness: &QuiesceCondition| matches!(witness, QuiesceCondition::Cards { .. }) && !witness.is_met();
         self.0.witnesses.iter().any(is_card)
     }
 
     /// Whoever might touch it and can be cut off is.
     pub(crate) fn force(&self) {
-        self.0.witnesses.iter().for_each(Witness::force);
+        self.0.witnesses.iter().for_each(QuiesceCondition::force);
     }
 
     /// Whether this one has been known to be frozen from the beginning.
-    pub(crate) fn knows(&self, witness: &Witness) -> bool {
+    pub(crate) fn knows(&self, witness: &QuiesceCondition) -> bool {
         self.0.witnesses.iter().any(|known| known.is_same(witness))
     }
 
     /// The blocks have fresh memory: they are handed out again. Whoever is seen `late` might also write the old pages.
-    pub(crate) fn renewed(&self, old_pages: OldPages, late: Vec<Witness>) {
+    pub(crate) fn renewed(&self, old_pages: OldPages, late: Vec<QuiesceCondition>) {
         let mut kept = self.0.kept();
         let blocks = std::mem::take(&mut kept.blocks);
         // Unless the proof came meanwhile, and nobody needs to wait for another.
@@ -372,10 +372,10 @@ impl Drop for Entry {
     fn drop(&mut self) {
         let Some(region) = self.region.take().filter(|_| !*self.released.get_mut()) else { return };
         // A forked child has memory of its own in its place, and nothing to look at.
-        if self.maker.is_ancestor() || self.witnesses.iter().all(Witness::has_settled) {
+        if self.maker.is_ancestor() || self.witnesses.iter().all(QuiesceCondition::is_met) {
             return;
         }
-        let peers: Vec<&str> = self.witnesses.iter().map(Witness::who).collect();
+        let peers: Vec<&str> = self.witnesses.iter().map(QuiesceCondition::who).collect();
         let (address, bytes) = (region.window().base_address(), region.bytes());
         tracing::warn!(
             region = self.label,
@@ -415,7 +415,7 @@ impl Quarantine {
         &self,
         subject: &Subject<'_>,
         blocks: Vec<Blocks>,
-        witnesses: impl Into<Arc<[Witness]>>,
+        witnesses: impl Into<Arc<[QuiesceCondition]>>,
         since: Moment,
     ) -> Quarantined {
         let entry = Quarantined(Arc::new(Entry {
@@ -473,15 +473,15 @@ impl<E: Env> Hub<E> {
     }
 
     /// Waits until everyone who was copying has finished what it was copying, at most `within`.
-    pub(crate) fn settle(&self, subject: &Subject<'_>, within: Duration) -> Hold {
+    pub(crate) fn settle(&self, subject: &Subject<'_>, within: Duration) -> LocalQuiesce {
         let mut witnesses = self.witnesses();
         if have_settled(&mut witnesses) {
-            return Hold::Quiesced;
+            return LocalQuiesce::Quiesced;
         }
         // From here on nobody gets these blocks before the proof, however long it takes.
         let kept = (subject.keep)();
         if self.wait_for_witnesses(&mut witnesses, within) {
-            return Hold::Quiesced;
+            return LocalQuiesce::Quiesced;
         }
         for witness in &witnesses {
             let peer = witness.who();
@@ -492,12 +492,12 @@ impl<E: Env> Hub<E> {
         let held = self.shared.quarantine.insert(subject, kept, witnesses, now);
         // It looks whether the proof has come, also if nobody else does.
         self.shared.control.call(ControlCall::Desk);
-        Hold::Quarantined(held)
+        LocalQuiesce::Quarantined(held)
     }
 
     /// Waits until all of them have settled, at most `within`; those that have stay in no list. Cards that are not done
     /// after half of that time are cut off, so that the other half is enough for the proof.
-    pub(crate) fn wait_for_witnesses(&self, witnesses: &mut Vec<Witness>, within: Duration) -> bool {
+    pub(crate) fn wait_for_witnesses(&self, witnesses: &mut Vec<QuiesceCondition>, within: Duration) -> bool {
         let now = self.shared.env.now();
         let (force_at, until) = (now + within / 2, now + within);
         let mut is_forced = false;
@@ -507,7 +507,7 @@ impl<E: Env> Hub<E> {
             }
             if !is_forced && self.shared.env.now() >= force_at {
                 is_forced = true;
-                witnesses.iter().for_each(Witness::force);
+                witnesses.iter().for_each(QuiesceCondition::force);
             }
             false
         })
@@ -525,8 +525,8 @@ impl<E: Env> Hub<E> {
         if self.wait_for_witnesses(&mut witnesses, until.since(shared.env.now())) {
             return;
         }
-        let (witnesses, now) = (Arc::<[Witness]>::from(witnesses), shared.env.now());
-        let by_peers_alone = witnesses.iter().all(|witness| matches!(witness, Witness::Peer { .. }));
+        let (witnesses, now) = (Arc::<[QuiesceCondition]>::from(witnesses), shared.env.now());
+        let by_peers_alone = witnesses.iter().all(|witness| matches!(witness, QuiesceCondition::Peer { .. }));
         for region in regions {
             if by_peers_alone && region.rights() == Rights::NONE {
                 continue;
@@ -540,7 +540,7 @@ impl<E: Env> Hub<E> {
     /// What a cancelled transfer touches, until no unit of it is in anybody's hands.
     pub(crate) fn quarantine_hands(&self, are_empty: Box<dyn Fn() -> bool + Send + Sync>) -> Quarantined {
         let subject = Subject { label: "a cancelled transfer", region: None, extents: &[], keep: &Vec::new };
-        let witnesses = vec![Witness::Hands(are_empty)];
+        let witnesses = vec![QuiesceCondition::Hands(are_empty)];
         let held = self.shared.quarantine.insert(&subject, Vec::new(), witnesses, self.shared.env.now());
         self.shared.control.call(ControlCall::Desk);
         held
@@ -550,12 +550,12 @@ impl<E: Env> Hub<E> {
     pub(crate) fn quarantine_forked(&self) -> Quarantined {
         let subject =
             Subject { label: "a transfer of the parent process", region: None, extents: &[], keep: &Vec::new };
-        self.shared.quarantine.insert(&subject, Vec::new(), vec![Witness::Fork], self.shared.env.now())
+        self.shared.quarantine.insert(&subject, Vec::new(), vec![QuiesceCondition::Fork], self.shared.env.now())
     }
 
     /// Everyone who is copying into or out of this engine's memory at this moment. What they copy may be older than any
     /// withdrawal made before this was asked.
-    pub(crate) fn witnesses(&self) -> Vec<Witness> {
+    pub(crate) fn witnesses(&self) -> Vec<QuiesceCondition> {
         let ours = &self.shared.segments;
         let revision = ours.owner_state.view().revision();
         let mut busy = Vec::new();
@@ -563,13 +563,13 @@ impl<E: Env> Hub<E> {
         for peer_index in 0..self.shared.peers.places() {
             ours.owner_state.view().observe(peer_index, &mut busy);
         }
-        let mut witnesses: Vec<Witness> =
-            busy.drain(..).map(|busy| Witness::Worker { ours: Arc::clone(ours), busy }).collect();
+        let mut witnesses: Vec<QuiesceCondition> =
+            busy.drain(..).map(|busy| QuiesceCondition::Worker { ours: Arc::clone(ours), busy }).collect();
         for peer in self.shared.peers.possible_writers() {
             peer.peer_view.observe(peer.index_at_peer, &mut busy);
-            witnesses.extend(busy.drain(..).map(|busy| Witness::Peer { peer: Arc::clone(&peer), busy }));
+            witnesses.extend(busy.drain(..).map(|busy| QuiesceCondition::Peer { peer: Arc::clone(&peer), busy }));
             if peer.peer_view.fence().is_some() {
-                witnesses.push(Witness::Cards { peer, revision });
+                witnesses.push(QuiesceCondition::Cards { peer, revision });
             }
         }
         witnesses
@@ -578,19 +578,21 @@ impl<E: Env> Hub<E> {
 
 impl<E: Env> Shared<E> {
     /// Who may be copying between this engine's memory and this peer's at this moment.
-    pub(crate) fn witnesses_of(&self, peer: &Arc<PeerState>) -> Vec<Witness> {
+    pub(crate) fn witnesses_of(&self, peer: &Arc<PeerState>) -> Vec<QuiesceCondition> {
         let mut busy = Vec::new();
         self.segments.owner_state.view().observe(peer.peer_index, &mut busy);
-        let ours = |busy| Witness::Worker { ours: Arc::clone(&self.segments), busy };
-        let mut witnesses: Vec<Witness> = busy.drain(..).map(ours).collect();
+        let ours = |busy| QuiesceCondition::Worker { ours: Arc::clone(&self.segments), busy };
+        let mut witnesses: Vec<QuiesceCondition> = busy.drain(..).map(ours).collect();
         peer.peer_view.observe(peer.index_at_peer, &mut busy);
-        witnesses.extend(busy.drain(..).map(|busy| Witness::Peer { peer: Arc::clone(peer), busy }));
+        witnesses.extend(busy.drain(..).map(|busy| QuiesceCondition::Peer { peer: Arc::clone(peer), busy }));
         if peer.peer_view.fence().is_some() {
             // Cards answer for what is older than a withdrawal: here is one that concerns nothing.
             self.segments.owner_state.withdraw(&[Withdrawal { region: u32::MAX, generation: 0, offset: 0, len: 0 }]);
             self.tell_of_withdrawal();
-            witnesses
-                .push(Witness::Cards { peer: Arc::clone(peer), revision: self.segments.owner_state.view().revision() });
+            witnesses.push(QuiesceCondition::Cards {
+                peer: Arc::clone(peer),
+                revision: self.segments.owner_state.view().revision(),
+            });
         }
         witnesses
     }
@@ -604,8 +606,8 @@ impl<E: Env> Shared<E> {
         word: &Arc<Word>,
     ) {
         let subject = Subject { label: why, region: None, extents: &[], keep: &Vec::new };
-        let witness = |peer| Witness::Word { peer, word: Arc::clone(word) };
-        let witnesses: Vec<Witness> = peers.into_iter().map(witness).collect();
+        let witness = |peer| QuiesceCondition::Word { peer, word: Arc::clone(word) };
+        let witnesses: Vec<QuiesceCondition> = peers.into_iter().map(witness).collect();
         self.ports[0].statistics.quarantines.add_shared(1);
         let blocks = if planted::is(Bug::QuarantineReleasedByHope) { Vec::new() } else { blocks };
         self.quarantine.insert(&subject, blocks, witnesses, self.env.now());
@@ -613,8 +615,8 @@ impl<E: Env> Shared<E> {
 }
 
 /// Takes out who has settled. Answers whether that was everybody.
-pub(crate) fn have_settled(witnesses: &mut Vec<Witness>) -> bool {
-    witnesses.retain(|witness| !witness.has_settled());
+pub(crate) fn have_settled(witnesses: &mut Vec<QuiesceCondition>) -> bool {
+    witnesses.retain(|witness| !witness.is_met());
     witnesses.is_empty()
 }
 
@@ -660,7 +662,7 @@ mod tests {
             region: None,
             extents: vec![(0, 4096)],
             since: Moment::NEVER,
-            witnesses: [Witness::Hands(Box::new(|| true))].into(),
+            witnesses: [QuiesceCondition::Hands(Box::new(|| true))].into(),
             released: AtomicBool::new(false),
             kept: Mutex::default(),
             maker: Maker::this_process(),
@@ -682,7 +684,7 @@ mod tests {
             region: None,
             extents: Vec::new(),
             since: Moment::NEVER,
-            witnesses: [Witness::Hands(Box::new(move || seen.load(Ordering::Relaxed)))].into(),
+            witnesses: [QuiesceCondition::Hands(Box::new(move || seen.load(Ordering::Relaxed)))].into(),
             released: AtomicBool::new(false),
             kept: Mutex::default(),
             maker: Maker::this_process(),

@@ -8,7 +8,7 @@ use penstock_core::{EngineName, Env, Moment};
 use penstock_session::Directory;
 use penstock_session::directory::DIRECTORY_BYTES_MAX;
 use penstock_session::frame::RefusalCode;
-use penstock_transport::Reach;
+use penstock_transport::Scope;
 
 use crate::control::Wanted;
 use crate::engine::Engine;
@@ -107,7 +107,7 @@ impl<E: Env> Engine<E> {
             }
         }
         wanted.addresses.extend(self.told_addresses(name));
-        if wanted.addresses.is_empty() && !self.hub.shared.reaches(Reach::Host) {
+        if wanted.addresses.is_empty() && !self.hub.shared.reaches(Scope::Host) {
             // Somebody may still tell of it.
             return Err(ConnectError::Unreachable {
                 name: name.to_string(),

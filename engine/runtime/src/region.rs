@@ -13,7 +13,7 @@ use penstock_memory::{Blocks, Deregistered, Region, TakeError, Window};
 use crate::counter::Counter;
 use crate::error::RegionError;
 use crate::hub::Hub;
-use crate::quiesce::{Hold, Subject};
+use crate::quiesce::{LocalQuiesce, Subject};
 
 /// A registered region of this engine.
 ///
@@ -77,7 +77,7 @@ impl<E: Env> LocalRegion<E> {
             return Err(RegionError::Stale { label: self.region.label().to_owned() });
         }
         let counter = Counter::open(&self.hub, label, self.region.id().0).ok_or(full)?;
-        self.hub.shared.control.announce();
+        self.hub.shared.control.advertise();
         Ok(counter)
     }
 
@@ -88,7 +88,7 @@ impl<E: Env> LocalRegion<E> {
     /// Answers by its deadline whether anything can still land. With living, running peers the
     /// answer is never quarantine, given time for one copy of 1 MiB; blocks of a pool that are quarantined stay
     /// allocated until the proof.
-    pub fn revoke(&self, extents: &[(u64, u64)], within: Duration) -> Result<Hold, RegionError> {
+    pub fn revoke(&self, extents: &[(u64, u64)], within: Duration) -> Result<LocalQuiesce, RegionError> {
         self.hub.shared.check_usable().map_err(RegionError::Call)?;
         for &(offset, len) in extents {
             let inside = offset.checked_add(len).is_some_and(|end| end <= self.bytes());
@@ -114,7 +114,7 @@ impl<E: Env> LocalRegion<E> {
     /// Takes the whole region back for good. Once the answer is `Quiesced`, memory that the caller
     /// lent may be freed, and its windows may not be used any more. A region registered several
     /// times stands until its last registration ends; until then the answer is `StillRegistered`.
-    pub fn deregister(&self, within: Duration) -> Result<Hold, RegionError> {
+    pub fn deregister(&self, within: Duration) -> Result<LocalQuiesce, RegionError> {
         if self.hub.shared.is_inherited() {
             return Err(RegionError::Call(Cause::Forked));
         }
@@ -123,7 +123,7 @@ impl<E: Env> LocalRegion<E> {
         let generation = loop {
             let generation = self.region.generation();
             match shared.deregister(&self.region, generation) {
-                Ok(Deregistered::StillUsed(times)) => return Ok(Hold::StillRegistered(times)),
+                Ok(Deregistered::StillUsed(times)) => return Ok(LocalQuiesce::StillRegistered(times)),
                 Ok(Deregistered::Last(_)) => break generation,
                 // Renewed between the two lines above.
                 Err(_) if self.region.generation() != generation => {}
@@ -132,13 +132,13 @@ impl<E: Env> LocalRegion<E> {
             }
         };
         shared.segments.owner_state.withdraw_region(self.region.id().0, generation.0);
-        shared.control.announce();
+        shared.control.advertise();
         let hold = self.settle(&[(0, self.bytes())], within);
         shared.forget(self.region.id(), generation);
         Ok(hold)
     }
 
-    fn settle(&self, extents: &[(u64, u64)], within: Duration) -> Hold {
+    fn settle(&self, extents: &[(u64, u64)], within: Duration) -> LocalQuiesce {
         let keep = || self.withhold(extents);
         self.hub.settle(&Subject { label: self.label(), region: Some(&self.region), extents, keep: &keep }, within)
     }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use penstock_core::{Cause, Env};
 
 use crate::error::RenewError;
-use crate::quiesce::{Quarantined, Witness};
+use crate::quiesce::{Quarantined, QuiesceCondition};
 use crate::region::Pool;
 
 /// What renewals of one engine have to agree about, with each other and with what is announced.
@@ -107,7 +107,7 @@ impl<E: Env> Pool<E> {
         // Also if it failed: until they hear of a generation, peers build no plans over the region.
         let next = shared.registry.renew(region.id(), generation);
         shared.renewals.end();
-        shared.control.announce();
+        shared.control.advertise();
         renewed?;
         next?;
         shared.ports[0].statistics.renewals.add_shared(1);
@@ -137,7 +137,7 @@ impl<E: Env> Pool<E> {
         let mut others = self.hub.witnesses();
         others.retain(|witness| !held.knows(witness));
         self.hub.wait_for_witnesses(&mut others, within);
-        if let Some(who) = others.iter().find_map(Witness::inside) {
+        if let Some(who) = others.iter().find_map(QuiesceCondition::inside) {
             return Err(RenewError::Inside { label: self.label().to_owned(), who });
         }
         let Some(_no_release) = held.renewing() else {

@@ -16,7 +16,7 @@ use penstock_memory::{LifeLock, Registry};
 use penstock_ring::{Key, Slab, mpsc};
 use penstock_session::{Card, PeerBook, PeerKey, Secret};
 use penstock_transport::host::{Bell, EngineSegments};
-use penstock_transport::{Lane, Reach, Transport};
+use penstock_transport::{Lane, Scope, Transport};
 
 use crate::control::Wanted;
 use crate::counter::CounterBook;
@@ -154,7 +154,7 @@ impl ControlPort {
     }
 
     /// Says that regions or counters have changed. Many changes wake the control loop once.
-    pub(crate) fn announce(&self) {
+    pub(crate) fn advertise(&self) {
         // SYNC announce: pairs with looks_at_changes(): it sees the change, or this sees it cleared.
         if !self.announcing.swap(true, Ordering::SeqCst) {
             self.call(ControlCall::Announce);
@@ -466,8 +466,8 @@ impl<E: Env> Shared<E> {
     }
 
     /// Whether any transport reaches so far.
-    pub(crate) fn reaches(&self, reach: Reach) -> bool {
-        self.transports.iter().any(|transport| transport.reach() == reach)
+    pub(crate) fn reaches(&self, reach: Scope) -> bool {
+        self.transports.iter().any(|transport| transport.scope() == reach)
     }
 
     /// What is allowed and not here, and why, to be put behind a sentence; empty if nothing is.
@@ -482,7 +482,7 @@ impl<E: Env> Shared<E> {
     /// Memory was withdrawn: who does not see that is told.
     pub(crate) fn tell_of_withdrawal(&self) {
         if self.sessions_between_hosts.load(Ordering::Relaxed) > 0 {
-            self.control.announce();
+            self.control.advertise();
         }
     }
 

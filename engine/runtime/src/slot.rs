@@ -15,21 +15,21 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_core::limits::{FLIGHTS_PER_LANE_MAX, WORKERS_MAX};
+use penstock_core::limits::{IN_FLIGHT_PER_LANE_MAX, WORKERS_MAX};
 use penstock_core::{Cause, Moment, Notified, Stage};
 use penstock_transport::Failure;
 use rustix::thread::futex;
 
 const STOP: u64 = 1 << 63;
 const FINISHED: u64 = 1 << 62;
-const HAND: u64 = 1 << 49;
-const HANDS_MASK: u64 = (FINISHED - 1) & !(HAND - 1);
+const IN_FLIGHT: u64 = 1 << 49;
+const IN_FLIGHT_MASK: u64 = (FINISHED - 1) & !(IN_FLIGHT - 1);
 const REMOTE: u64 = 1 << 36;
-const REMOTES_MASK: u64 = (HAND - 1) & !(REMOTE - 1);
+const REMOTES_MASK: u64 = (IN_FLIGHT - 1) & !(REMOTE - 1);
 const NEXT_MASK: u64 = REMOTE - 1;
 
 const _: () = assert!(
-    WORKERS_MAX * (2 + FLIGHTS_PER_LANE_MAX) < (HANDS_MASK / HAND) as usize,
+    WORKERS_MAX * (2 + IN_FLIGHT_PER_LANE_MAX) < (IN_FLIGHT_MASK / IN_FLIGHT) as usize,
     "each worker has a unit, another claim and a lane's batches in hand at most"
 );
 
@@ -184,7 +184,7 @@ impl Slot {
     pub(crate) fn claim(&self, units: u64, most: u64) -> Claim {
         // SYNC claims: pairs with stop()'s fetch_or: either this claim sees the stop bit or the
         // stopper sees this hand.
-        let before = self.claims.fetch_add(HAND + most, Ordering::AcqRel);
+        let before = self.claims.fetch_add(IN_FLIGHT + most, Ordering::AcqRel);
         let next = before & NEXT_MASK;
         if before & (STOP | FINISHED) == 0 && next < units {
             if next == 0 {
@@ -207,12 +207,12 @@ impl Slot {
     }
 
     /// One hand more, for a batch that goes on by itself; the caller has one already.
-    pub(crate) fn take_hand(&self) {
-        self.claims.fetch_add(HAND, Ordering::Relaxed); // Released with the caller's own.
+    pub(crate) fn add_in_flight(&self) {
+        self.claims.fetch_add(IN_FLIGHT, Ordering::Relaxed); // Released with the caller's own.
     }
 
     /// A batch is given up that the peer may still be at: its hand becomes a remote one.
-    pub(crate) fn give_up_hand(&self) {
+    pub(crate) fn leave_to_peer(&self) {
         self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the word.
         self.claims.fetch_add(REMOTE, Ordering::Release); // SYNC claims: pairs with is_busy_here()
     }
@@ -228,13 +228,13 @@ impl Slot {
     pub(crate) fn moved_remotely(&self, bytes: u64, units: u64) -> bool {
         self.bytes.fetch_add(bytes, Ordering::Relaxed); // Ordered by the release of the hand below.
         self.close_remote();
-        self.release_hand(HAND + REMOTE, units)
+        self.release_in_flight(IN_FLIGHT + REMOTE, units)
     }
 
     /// The transfer does not wait for a given-up batch any longer, whatever the peer does. Answers
     /// whether the caller finishes it.
     pub(crate) fn leave_remote(&self, units: u64) -> bool {
-        self.release_hand(HAND + REMOTE, units)
+        self.release_in_flight(IN_FLIGHT + REMOTE, units)
     }
 
     /// Asks for the end although the peer may still be at something.
@@ -257,7 +257,7 @@ impl Slot {
     pub(crate) fn leave_open(&self, units: u64) -> bool {
         self.remote_open.fetch_add(1, Ordering::Relaxed); // Released with the hand.
         self.local_open.fetch_add(1, Ordering::Relaxed); // As above.
-        self.release_hand(HAND, units)
+        self.release_in_flight(IN_FLIGHT, units)
     }
 
     /// Such a batch touches nothing any more.
@@ -272,14 +272,14 @@ impl Slot {
     }
 
     fn release(&self, units: u64) -> bool {
-        self.release_hand(HAND, units)
+        self.release_in_flight(IN_FLIGHT, units)
     }
 
     #[inline]
-    fn release_hand(&self, hand: u64, units: u64) -> bool {
+    fn release_in_flight(&self, hand: u64, units: u64) -> bool {
         // SYNC claims: what this worker moved is seen by whoever finishes.
         let before = self.claims.fetch_sub(hand, Ordering::AcqRel);
-        let last_hand = before & HANDS_MASK == HAND;
+        let last_hand = before & IN_FLIGHT_MASK == IN_FLIGHT;
         let at_end = before & STOP != 0 || before & NEXT_MASK >= units;
         last_hand && at_end && self.take_finish()
     }
@@ -295,13 +295,13 @@ impl Slot {
         self.keep_reason(stage, failure.into());
         // SYNC claims: pairs with claim()'s fetch_add.
         let before = self.claims.fetch_or(STOP, Ordering::AcqRel);
-        before & (HANDS_MASK | FINISHED) == 0 && self.take_finish()
+        before & (IN_FLIGHT_MASK | FINISHED) == 0 && self.take_finish()
     }
 
     /// The same, if nobody has claimed anything of it and nobody has asked for its end; else it goes on as it does.
     pub(crate) fn stop_unclaimed(&self, stage: Stage, failure: impl Into<Failure>) -> bool {
         // SYNC claims: pairs with claim()'s fetch_add: who claims behind this sees the stop bit, and with this hand is not the last.
-        if self.claims.compare_exchange(0, HAND | STOP, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        if self.claims.compare_exchange(0, IN_FLIGHT | STOP, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return false;
         }
         self.keep_reason(stage, failure.into());
@@ -326,7 +326,8 @@ impl Slot {
     pub(crate) fn is_busy_here(&self) -> bool {
         let claims = self.claims.load(Ordering::Acquire); // SYNC claims: pairs with release_hand() and give_up_hand()
         // SYNC local-open: pairs with close_local()
-        (claims & HANDS_MASK) / HAND != (claims & REMOTES_MASK) / REMOTE || self.local_open.load(Ordering::Acquire) != 0
+        (claims & IN_FLIGHT_MASK) / IN_FLIGHT != (claims & REMOTES_MASK) / REMOTE
+            || self.local_open.load(Ordering::Acquire) != 0
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -446,11 +447,11 @@ mod tests {
         let slot = Slot::new();
         slot.begin(1, None, false);
         assert_eq!(slot.claim(1, 1), Claim::Units(0, 1));
-        slot.take_hand();
-        slot.take_hand();
+        slot.add_in_flight();
+        slot.add_in_flight();
         assert!(!slot.moved(0, 1), "two batches are under way");
         assert!(!slot.stop(Stage::Move, Cause::Cancelled), "they are in hands");
-        slot.give_up_hand();
+        slot.leave_to_peer();
         assert!(slot.is_busy_here(), "the other one is not given up");
         assert!(!slot.moved(64, 1));
         assert!(!slot.is_busy_here() && slot.is_remote_open(), "only the peer may be at it");
@@ -463,9 +464,9 @@ mod tests {
         let slot = Slot::new();
         slot.begin(1, None, false);
         assert_eq!(slot.claim(1, 1), Claim::Units(0, 1));
-        slot.take_hand();
+        slot.add_in_flight();
         assert!(!slot.moved(0, 1) && !slot.stop(Stage::Move, Cause::Cancelled));
-        slot.give_up_hand();
+        slot.leave_to_peer();
         assert!(!slot.is_forced());
         slot.force();
         assert!(slot.is_forced());

@@ -31,11 +31,11 @@ statistics! {
     /// Units of plans moved.
     units,
     /// Batches posted to lanes.
-    owner_state,
+    posts,
     /// Batches that a lane accepted and finished later.
-    flights,
+    async_ops,
     /// The most of them that were under way at once, summed over the workers.
-    flights_most,
+    async_ops_most,
     /// Bytes moved.
     bytes,
     /// Notifications sent.

@@ -14,7 +14,7 @@ use crate::peer_state::PeerState;
 use crate::plan::Plan;
 use crate::shared::Shared;
 use crate::slot::Outcome;
-use crate::worker::{Announcement, Command, Priority};
+use crate::worker::{Command, NotifySpec, Priority};
 
 /// A transfer of at least so many bytes is split among all workers, where its transport gains from that.
 const SPLIT_BYTES_MIN: u64 = 4 * penstock_core::limits::UNIT_BYTES;
@@ -63,7 +63,7 @@ impl<E: Env> Shared<E> {
             key,
             plan: plan.cloned(),
             peer: Arc::clone(peer),
-            announcement: Announcement { counter, note: note.map(|note| note.id), handle: handle.clone() },
+            notify: NotifySpec { counter, note: note.map(|note| note.id), handle: handle.clone() },
             timeout: within,
             priority,
             is_split: helpers > 1,

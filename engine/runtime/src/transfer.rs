@@ -9,7 +9,7 @@ use penstock_transport::Failure;
 
 use crate::hub::Hub;
 use crate::peer_state::PeerState;
-use crate::quiesce::{Answer, Hold, Quarantined, RemoteEnd, RemoteHold};
+use crate::quiesce::{CancelOutcome, LocalQuiesce, Quarantined, RemoteEnd, RemoteQuiesce};
 use crate::slot::{Outcome, Slot};
 
 /// How long past its own deadline a transfer is waited for: its worker may be descheduled.
@@ -83,7 +83,7 @@ impl<E: Env> Transfer<E> {
     /// Ends it now, and answers by its own deadline whether anything of it can still touch memory,
     /// once for each owner. A transfer that has ended well already is quiesced. One that has not is so when nothing of it lands any more, as
     /// far as the peer's side goes also what was acknowledged before: the peer has to answer for that where a card places its bytes.
-    pub fn cancel(&self, within: Duration) -> Answer {
+    pub fn cancel(&self, within: Duration) -> CancelOutcome {
         match &self.inner {
             Inner::Ended(_) => QUIESCED,
             Inner::Pending(pending) => pending.cancel(within),
@@ -99,7 +99,7 @@ impl<E: Env> Transfer<E> {
     }
 }
 
-const QUIESCED: Answer = Answer { local: Hold::Quiesced, remote: RemoteHold::Quiesced };
+const QUIESCED: CancelOutcome = CancelOutcome { local: LocalQuiesce::Quiesced, remote: RemoteQuiesce::Quiesced };
 
 impl<E: Env> Pending<E> {
     fn slot(&self) -> &Slot {
@@ -152,31 +152,31 @@ impl<E: Env> Pending<E> {
         self.poll()
     }
 
-    fn cancel(&self, within: Duration) -> Answer {
+    fn cancel(&self, within: Duration) -> CancelOutcome {
         let shared = &self.hub.shared;
         if self.hub.shared.is_inherited() {
             let held = self.hub.quarantine_forked();
-            return Answer { local: Hold::Quarantined(held), remote: RemoteHold::Unknown };
+            return CancelOutcome { local: LocalQuiesce::Quarantined(held), remote: RemoteQuiesce::Unknown };
         }
         let until = shared.env.now() + within;
         let slot = self.slot();
         match self.cancel_here(slot, until) {
-            Hold::Quarantined(held) => {
+            LocalQuiesce::Quarantined(held) => {
                 self.end_unseen(slot);
-                Answer { local: Hold::Quarantined(held), remote: self.quarantine_remote() }
+                CancelOutcome { local: LocalQuiesce::Quarantined(held), remote: self.quarantine_remote() }
             }
-            local => Answer { local, remote: self.settle_remote(until) },
+            local => CancelOutcome { local, remote: self.settle_remote(until) },
         }
     }
 
     /// Stops it, and answers whether anything of it can still touch this engine's memory.
-    fn cancel_here(&self, slot: &Slot, until: Moment) -> Hold {
+    fn cancel_here(&self, slot: &Slot, until: Moment) -> LocalQuiesce {
         let shared = &self.hub.shared;
         if slot.outcome().is_some() && !slot.is_busy_here() {
-            return Hold::Quiesced;
+            return LocalQuiesce::Quiesced;
         }
         if shared.stop_transfer(self.key) {
-            return Hold::Quiesced;
+            return LocalQuiesce::Quiesced;
         }
         let is_quiet = || !slot.is_busy_here();
         if !is_quiet() && !self.hub.is_inline() {
@@ -185,29 +185,29 @@ impl<E: Env> Pending<E> {
         // One that has ended may have left the kernel with pages, and another worker may be about to learn that there is
         // nothing left to claim.
         if is_quiet() || self.hub.wait_until(until, is_quiet) {
-            return Hold::Quiesced;
+            return LocalQuiesce::Quiesced;
         }
         // A quiet hazard proves nothing here: the worker may be between two batches of its unit.
         let pending = self.held();
         let is_quiet = move || !pending.slot().is_busy_here() && pending.is_over_there();
-        Hold::Quarantined(self.hub.quarantine_hands(Box::new(is_quiet)))
+        LocalQuiesce::Quarantined(self.hub.quarantine_hands(Box::new(is_quiet)))
     }
 
     /// Whether anything that was given up can still touch the peer's memory: only the peer's own workers could, if
     /// they had begun, or a card.
-    fn settle_remote(&self, until: Moment) -> RemoteHold {
+    fn settle_remote(&self, until: Moment) -> RemoteQuiesce {
         let is_over = self.is_over_there() || self.hub.wait_until(until, || self.is_over_there());
         if self.is_quiet_there() {
-            return RemoteHold::Quiesced;
+            return RemoteQuiesce::Quiesced;
         }
         if is_over {
-            return RemoteHold::Unknown;
+            return RemoteQuiesce::Unknown;
         }
         self.end_unseen(self.slot());
         self.quarantine_remote()
     }
 
-    fn quarantine_remote(&self) -> RemoteHold {
+    fn quarantine_remote(&self) -> RemoteQuiesce {
         let pending = self.held();
         let end = Box::new(move || {
             let is_quiet = !pending.slot().is_busy_here() && pending.is_quiet_there();
@@ -217,7 +217,7 @@ impl<E: Env> Pending<E> {
                 (false, false) => None,
             }
         });
-        RemoteHold::Quarantined(Quarantined::at_peer(&self.peer, self.hub.shared.env.now(), end))
+        RemoteQuiesce::Quarantined(Quarantined::at_peer(&self.peer, self.hub.shared.env.now(), end))
     }
 
     /// It ends now, although something of it is still under way: whoever asked does not wait for that any longer.

@@ -10,8 +10,8 @@ use penstock_memory::Registry;
 use penstock_shm::ShmTransport;
 use penstock_tcp::TcpTransport;
 use penstock_transport::host::EngineSegments;
-use penstock_transport::{Reach, Transport};
-use penstock_verbs::card::Card;
+use penstock_transport::{Scope, Transport};
+use penstock_verbs::adapter::Adapter;
 use penstock_verbs::device::{self, Wanted};
 use penstock_verbs::{Options, VerbsTransport};
 
@@ -120,12 +120,12 @@ fn verbs(config: &Config, segments: Arc<EngineSegments>, registry: Arc<Registry>
         is_managed: choices.verbs_connect == VerbsConnect::Cm,
         ..device::Options::default()
     };
-    let found = device::cards(&options).map_err(|error| error.to_string())?;
-    let cards = found.cards.into_iter().map(|card| card as Arc<dyn Card>).collect();
+    let found = device::adapters(&options).map_err(|error| error.to_string())?;
+    let adapters = found.adapters.into_iter().map(|adapter| adapter as Arc<dyn Adapter>).collect();
     let usual = Options::default();
     // Who lets a silent peer stand for longer lets one stand for as long whose rails are gone.
     let patience = usual.patience.max(Duration::from_millis(config.session.heartbeat_ms));
-    let transport = VerbsTransport::new(segments, registry, cards, Options { patience, ..usual });
+    let transport = VerbsTransport::new(segments, registry, adapters, Options { patience, ..usual });
     let transport = transport.map_err(|error| error.to_string())?;
     let sentences = found.sentences.iter().map(ToString::to_string);
     Ok((Arc::new(transport), sentences.chain([found.device_memory]).collect()))
@@ -154,7 +154,7 @@ impl Opened {
         if !config.transports.verbs_devices.is_empty() {
             return Err(StartError::Devices { why });
         }
-        let reaches_others = self.transports.iter().any(|transport| transport.reach() == Reach::Network);
+        let reaches_others = self.transports.iter().any(|transport| transport.scope() == Scope::Network);
         let is_for_others = !config.session.listen.is_empty() || self.transports.is_empty();
         if is_for_others && !reaches_others { Err(StartError::NoTransport { name, why }) } else { Ok(()) }
     }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use penstock::config::Progress;
 use penstock::transport::Failure;
 use penstock::{
-    Answer, Cause, Engine, Hold, HostMemory, NoteId, Plan, Pool, PoolSpec, RemoteHold, RenewError, Rights, Span, Stage,
-    Submit, SystemEnv,
+    CancelOutcome, Cause, Engine, HostMemory, LocalQuiesce, NoteId, Plan, Pool, PoolSpec, RemoteQuiesce, RenewError,
+    Rights, Span, Stage, Submit, SystemEnv,
 };
 
 use double::{Cards, Seen};
@@ -57,10 +57,10 @@ fn one_worker_posts_a_large_transfer_where_its_transport_says_that_one_is_enough
         let whole = [Span { local: 0, remote: 0, len: BYTES }];
         let plan = Plan::write(&here, &remote).extents(&whole).build().unwrap();
         for _ in 0..6 {
-            pair.near.1.owner_state.lock().unwrap().clear();
+            pair.near.1.posts.lock().unwrap().clear();
             let done = pair.peer.submit(&plan, Submit::new().within(SOON)).unwrap().wait().unwrap();
             assert_eq!(done.bytes, BYTES);
-            let workers: BTreeSet<usize> = pair.near.1.owner_state.lock().unwrap().iter().copied().collect();
+            let workers: BTreeSet<usize> = pair.near.1.posts.lock().unwrap().iter().copied().collect();
             assert!(splits || workers.len() == 1, "a transfer was posted by workers {workers:?}");
         }
         if splits {
@@ -122,7 +122,9 @@ fn a_peer_that_does_not_answer_is_cut_off_after_half_the_time() {
 fn cards_that_cannot_be_cut_off_in_time_leave_a_quarantine_that_ends_with_their_proof() {
     let pair = pair("quarantine", 1, false);
     let (pool, fence) = (pool(&pair.far.0, 1 << 20), pair.far.1.session());
-    let Hold::Quarantined(held) = pool.revoke(&[(0, 4096)], WITHIN / 4).unwrap() else { panic!("nobody has passed") };
+    let LocalQuiesce::Quarantined(held) = pool.revoke(&[(0, 4096)], WITHIN / 4).unwrap() else {
+        panic!("nobody has passed")
+    };
     let names: Vec<String> = held.suspects().iter().map(|name| name.as_ref().unwrap().to_string()).collect();
     assert_eq!(names, ["near"]);
     assert!(!held.is_released());
@@ -147,7 +149,9 @@ fn a_session_that_has_ended_is_looked_at_until_its_lanes_are_gone() {
     let there = pair.far.0.peers().remove(0);
     drop((pair.near, pair.peer));
     until("the session is over here", || there.ended().is_some());
-    let Hold::Quarantined(held) = pool.revoke(&[(0, 4096)], WITHIN / 4).unwrap() else { panic!("the lane is there") };
+    let LocalQuiesce::Quarantined(held) = pool.revoke(&[(0, 4096)], WITHIN / 4).unwrap() else {
+        panic!("the lane is there")
+    };
     assert_eq!(fence.dropped.load(Ordering::SeqCst), 0);
     assert!(!held.is_released());
     pair.far.1.holds_lanes.store(false, Ordering::SeqCst);
@@ -164,10 +168,10 @@ fn what_a_card_has_sent_is_open_until_the_other_engine_has_let_go() {
     let plan = Plan::write(&here, &remote).extents(&[Span { local: 0, remote: 0, len: 4096 }]).build().unwrap();
     pair.near.1.keeps.store(true, Ordering::SeqCst);
     let transfer = pair.peer.submit(&plan, Submit::new().within(SOON)).unwrap();
-    until("it is under way", || !pair.near.1.owner_state.lock().unwrap().is_empty());
-    let Answer { local, remote } = transfer.cancel(SOON / 4);
+    until("it is under way", || !pair.near.1.posts.lock().unwrap().is_empty());
+    let CancelOutcome { local, remote } = transfer.cancel(SOON / 4);
     assert!(local.is_quiesced(), "{local:?}");
-    let RemoteHold::Quarantined(held) = remote else { panic!("it may still land: {remote:?}") };
+    let RemoteQuiesce::Quarantined(held) = remote else { panic!("it may still land: {remote:?}") };
     assert!(!held.is_released());
     drop(pair.far);
     until("who says goodbye has let go", || held.is_released());
@@ -192,25 +196,25 @@ fn what_a_card_has_acknowledged_is_open_until_it_is_proven_to_be_placed() {
         if !is_cancelled {
             assert_eq!(transfer.wait().unwrap_err().cause, Cause::DeadlineExceeded);
         }
-        let Answer { local, remote } = transfer.cancel(WITHIN / 8);
+        let CancelOutcome { local, remote } = transfer.cancel(WITHIN / 8);
         assert!(local.is_quiesced(), "{local:?}");
-        let RemoteHold::Quarantined(held) = remote else { panic!("it may still be placed: {remote:?}") };
+        let RemoteQuiesce::Quarantined(held) = remote else { panic!("it may still be placed: {remote:?}") };
         assert_eq!(transfer.wait().unwrap_err().bytes, 4096, "its end does not wait for the proof");
         assert!(!held.is_released());
         seen.proves_later.store(false, Ordering::SeqCst);
         until("the proof is asked for", || seen.proofs.load(Ordering::SeqCst) == proofs + 1);
         assert!(!held.is_released());
-        assert!(matches!(transfer.cancel(WITHIN / 8).remote, RemoteHold::Quarantined(_)));
+        assert!(matches!(transfer.cancel(WITHIN / 8).remote, RemoteQuiesce::Quarantined(_)));
         seen.keeps_proofs.store(false, Ordering::SeqCst);
         until("the proof has come", || held.is_released());
-        assert!(matches!(transfer.cancel(WITHIN).remote, RemoteHold::Quiesced));
+        assert!(matches!(transfer.cancel(WITHIN).remote, RemoteQuiesce::Quiesced));
         drop((transfer, held));
         until("its place is free", || pair.near.0.transfers_held() == 0);
     }
     // Where the peer answers, a cancel has waited for it.
     let transfer = pair.peer.submit(&plan, Submit::new().notify(NoteId(1), b"never").within(SOON)).unwrap();
     until("its bytes are acknowledged", || transfer.bytes_moved() == 4096);
-    assert!(matches!(transfer.cancel(SOON).remote, RemoteHold::Quiesced));
+    assert!(matches!(transfer.cancel(SOON).remote, RemoteQuiesce::Quiesced));
     assert_eq!(seen.proofs.load(Ordering::SeqCst), 3);
 }
 
@@ -229,7 +233,7 @@ fn a_session_that_ends_lets_go_of_what_was_not_proven() {
         let transfers: Vec<_> = (0..3).map(|_| pair.peer.submit(&plan, how()).unwrap()).collect();
         for transfer in &transfers {
             until("its bytes are acknowledged", || transfer.bytes_moved() == 4096);
-            assert!(matches!(transfer.cancel(WITHIN / 20).remote, RemoteHold::Quarantined(_)));
+            assert!(matches!(transfer.cancel(WITHIN / 20).remote, RemoteQuiesce::Quarantined(_)));
         }
         until("each was asked for", || seen.proofs.load(Ordering::SeqCst) == if is_asked_for { 3 } else { 0 });
         drop(transfers);
@@ -248,8 +252,8 @@ fn what_ends_well_or_carried_nothing_needs_no_proof() {
     let write = Plan::write(&here, &remote).extents(&span).build().unwrap();
     let read = Plan::read(&here, &remote).extents(&span).build().unwrap();
     let is_quiet = |transfer: &penstock::Transfer<SystemEnv>| {
-        let Answer { local, remote } = transfer.cancel(Duration::ZERO);
-        local.is_quiesced() && matches!(remote, RemoteHold::Quiesced)
+        let CancelOutcome { local, remote } = transfer.cancel(Duration::ZERO);
+        local.is_quiesced() && matches!(remote, RemoteQuiesce::Quiesced)
     };
     for how in [Submit::new(), Submit::new().notify(NoteId(1), b"there")] {
         let transfer = pair.peer.submit(&write, how).unwrap();
@@ -345,7 +349,7 @@ fn a_transport_forgets_every_region_once_when_it_is_quiet_or_given_up() {
     let memory = HostMemory::from_vec(vec![0; 8192]).unwrap();
     let register = || far.register(memory.part(0, 8192).unwrap(), "twice", Rights::READ).unwrap();
     let (twice, again) = (register(), register());
-    assert!(matches!(twice.deregister(SOON), Ok(Hold::StillRegistered(1))));
+    assert!(matches!(twice.deregister(SOON), Ok(LocalQuiesce::StillRegistered(1))));
     assert_eq!(forgotten(), [], "it is registered once more");
     let slow = std::thread::spawn(move || again.deregister(SOON).unwrap().is_quiesced());
     std::thread::sleep(WITHIN / 4);
@@ -355,7 +359,7 @@ fn a_transport_forgets_every_region_once_when_it_is_quiet_or_given_up() {
     assert_eq!(forgotten(), [(0, 0)]);
     // The same id in its next use.
     let pool = far.pool(label("quarantined")).unwrap();
-    assert!(matches!(pool.deregister(WITHIN / 8), Ok(Hold::Quarantined(_))));
+    assert!(matches!(pool.deregister(WITHIN / 8), Ok(LocalQuiesce::Quarantined(_))));
     assert_eq!(forgotten(), [(0, 0), (0, 1)]);
     let (kept, other) = (far.pool(label("kept")).unwrap(), far.pool(label("other")).unwrap());
     assert!(pair.peer.wait_region("other", SOON).is_ok());

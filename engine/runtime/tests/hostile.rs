@@ -219,7 +219,7 @@ fn a_region_registered_twice_stands_until_both_ended() {
         .extents(&[Span { local: 0, remote: 0, len: 4096 }])
         .build()
         .unwrap();
-    assert!(matches!(one.deregister(S).unwrap(), Hold::StillRegistered(1)));
+    assert!(matches!(one.deregister(S).unwrap(), LocalQuiesce::StillRegistered(1)));
     assert!(two.deregister(S).unwrap().is_quiesced());
     assert!(p.submit(&plan, Submit::new()).unwrap().wait().is_err());
     assert_eq!(mem[0], 0, "bytes landed after Quiesced");

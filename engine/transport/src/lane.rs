@@ -17,9 +17,9 @@ use crate::remote::{RemoteMemory, TargetMediatedMemory};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Revisions {
     /// Of this engine's own gate.
-    pub here: u64,
+    pub local: u64,
     /// Of the peer's gate.
-    pub there: u64,
+    pub remote: u64,
 }
 
 /// Spans between one pair of regions, to be moved now.
@@ -148,7 +148,7 @@ pub struct CounterRef {
 
 /// What the peer shall hear once all bytes of a transfer have landed.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Arrival<'a> {
+pub struct NotifyRequest<'a> {
     /// The transfer whose batches come before it.
     pub transfer: u64,
     /// Bytes of that whole transfer, as its batches said.
@@ -161,7 +161,7 @@ pub struct Arrival<'a> {
     pub note: Option<Note<'a>>,
 }
 
-impl Arrival<'_> {
+impl NotifyRequest<'_> {
     /// Whether there is nothing to say.
     pub fn is_empty(&self) -> bool {
         self.counter.is_none() && self.note.is_none()
@@ -170,7 +170,7 @@ impl Arrival<'_> {
 
 /// A transfer that goes no further, and of which a lane has carried bytes to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Proof {
+pub struct FlushRequest {
     /// The transfer.
     pub transfer: u64,
     /// Bytes of that whole transfer, as its batches said.
@@ -181,9 +181,9 @@ pub struct Proof {
 
 /// What became of an announcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Announced {
+pub enum NotifyPosted {
     /// The peer was told. Whether its counter, if one was named, was still there to be counted up.
-    Told(bool),
+    Delivered(bool),
     /// It is under way and will be reported by [`Sink::completed`] like a batch: `Ok(1)` if the peer was told
     /// all of it, `Ok(0)` if its counter was gone, a cause if it was not told.
     Accepted,
@@ -231,7 +231,7 @@ pub trait Lane: Send {
     ///
     /// Where [`crate::Caps::ordered`], batches of that transfer may still be under way on this lane: the peer is told
     /// once they have landed, and not at all if one of them fails.
-    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError>;
+    fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError>;
 
     /// The worker has nothing more to post for now: what was accepted leaves.
     fn flush(&mut self) -> Result<(), LaneFault> {
@@ -255,9 +255,9 @@ pub trait Lane: Send {
     /// Proves that nothing of a transfer lands at the peer any more, of which nothing is posted from here on: all that was is placed,
     /// or never will be. Where that takes an answer of the peer it is [`Announced::Accepted`] and reported by [`Sink::completed`]
     /// when it has come; it is not given up, but ends with the lane at the latest.
-    fn prove(&mut self, proof: &Proof) -> Result<Announced, PostError> {
+    fn flush_remote(&mut self, proof: &FlushRequest) -> Result<NotifyPosted, PostError> {
         let _ = proof;
-        Ok(Announced::Told(true))
+        Ok(NotifyPosted::Delivered(true))
     }
 
     /// Takes a bounded number of notifications and completions, and does a bounded part of what the

@@ -29,12 +29,12 @@ pub mod remote;
 pub use caps::{Caps, Placement, Trust};
 pub use driver::Driver;
 pub use lane::{
-    Announced, Arrival, Batch, CancelledOp, CounterRef, Failure, Lane, LaneFault, Note, PostError, Posted, Proof,
-    Revisions, Sink,
+    Batch, CancelledOp, CounterRef, Failure, FlushRequest, Lane, LaneFault, Note, NotifyPosted, NotifyRequest,
+    PostError, Posted, Revisions, Sink,
 };
 pub use link::{
-    ControlSender, Exported, Here, ImportError, JoinError, Link, Reach, Registrar, RemoteRegion, Streams, There,
-    Tokens, Transport, TransportMessages,
+    ControlSender, Exported, Fds, ImportError, JoinError, Link, LocalEnd, Registrar, RemoteEnd, RemoteRegion, Scope,
+    Streams, Transport, TransportMessages,
 };
-pub use peer_view::{Fence, PeerView, Told};
-pub use remote::{RdmaMemory, RemoteMemory, TargetMediatedMemory, Way};
+pub use peer_view::{Fence, PeerView, RemoteGateLog};
+pub use remote::{AccessPath, RdmaMemory, RemoteMemory, TargetMediatedMemory};

@@ -13,15 +13,15 @@ use crate::caps::Caps;
 use crate::driver::Driver;
 use crate::lane::{Lane, LaneFault};
 use crate::peer_view::PeerView;
-use crate::remote::{RemoteMemory, Way};
+use crate::remote::{AccessPath, RemoteMemory};
 
 /// Descriptors that ride with an offer or an announcement, in the order they are sent. They are
 /// shared, because the same pool is announced to many peers.
-pub type Tokens = Vec<Arc<OwnedFd>>;
+pub type Fds = Vec<Arc<OwnedFd>>;
 
 /// What this engine knows of itself when it looks for a way to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Here {
+pub struct LocalEnd {
     /// The host (a digest of the kernel's boot id).
     pub host: u64,
     /// The process.
@@ -36,7 +36,7 @@ pub struct Here {
 
 /// The same about the peer, in its own words, and what the operating system says.
 #[derive(Debug, Clone)]
-pub struct There {
+pub struct RemoteEnd {
     /// The host it says it runs on.
     pub host: u64,
     /// The process it says it is.
@@ -76,9 +76,9 @@ pub struct Exported {
     /// The transport's own words.
     pub path: Vec<u8>,
     /// The descriptor of its memory, if it has one to pass.
-    pub token: Option<Arc<OwnedFd>>,
+    pub fd: Option<Arc<OwnedFd>>,
     /// Descriptors of fresh memory that lies over parts of it. They follow the region's own.
-    pub more: Tokens,
+    pub extra_fds: Fds,
 }
 
 /// Why a peer's region cannot be reached.
@@ -106,7 +106,7 @@ pub enum JoinError {
     Garbled(&'static str),
     /// A descriptor is missing, or there is one too many.
     #[error("the offer names {expected} descriptors and {found} came")]
-    Tokens {
+    Fds {
         /// How many belong to the offer.
         expected: usize,
         /// How many came.
@@ -163,7 +163,7 @@ pub trait Registrar: Send + Sync {
     }
 
     /// The way by which a peer's region would be reached, and why no better one. Nothing is mapped for it.
-    fn way(&self, region: &RemoteRegion<'_>) -> Way;
+    fn access_path(&self, region: &RemoteRegion<'_>) -> AccessPath;
 }
 
 /// A joined session: what the runtime holds of it.
@@ -197,10 +197,10 @@ pub trait Streams: Send + Sync {
 /// Words that lanes exchange over the session's control channel: few, small, in order, for what cannot go over a path that is broken.
 pub trait TransportMessages: Send + Sync {
     /// From now on words leave this way. Called once, when the session stands.
-    fn begin(&self, say: ControlSender);
+    fn start(&self, say: ControlSender);
 
     /// The peer's lanes have said something. An error says that nobody who keeps to the rules says that.
-    fn heard(&self, words: &[u8]) -> Result<(), LaneFault>;
+    fn on_message(&self, words: &[u8]) -> Result<(), LaneFault>;
 }
 
 /// Sends words to the peer's lanes: at most [`ASIDE_BYTES_MAX`] at once. Words of a session that has ended go nowhere.
@@ -225,7 +225,7 @@ pub enum AttachError {
 
 /// How far a transport reaches, and so over which bootstrap channel it is offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum Scope {
     /// Within one host: both sides have met on a Unix socket and can pass descriptors.
     Host,
     /// Between hosts: both sides have met over the network and share a secret.
@@ -240,7 +240,7 @@ pub struct Offering {
     /// What to send.
     pub blob: Vec<u8>,
     /// What to send with it.
-    pub tokens: Tokens,
+    pub fds: Fds,
     /// Joins with the other side's offer.
     pub join: Join,
 }
@@ -254,11 +254,11 @@ pub trait Transport: Send + Sync {
     fn caps(&self) -> Caps;
 
     /// Whether it reaches from here to there; if so why, else why not.
-    fn reaches(&self, here: &Here, there: &There) -> Result<&'static str, &'static str>;
+    fn reaches(&self, here: &LocalEnd, there: &RemoteEnd) -> Result<&'static str, &'static str>;
 
     /// How far it reaches at all.
-    fn reach(&self) -> Reach {
-        Reach::Host
+    fn scope(&self) -> Scope {
+        Scope::Host
     }
 
     /// What this worker has to do for all its lanes at once, where there is anything. Asked once for each
@@ -276,5 +276,5 @@ pub trait Transport: Send + Sync {
     }
 
     /// Prepares this side of a session.
-    fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError>;
+    fn offer(&self, here: LocalEnd, there: RemoteEnd) -> Result<Offering, MemoryError>;
 }

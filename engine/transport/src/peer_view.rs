@@ -22,9 +22,9 @@ pub enum PeerView {
     /// Words of the peer in memory that both map.
     Shared(Arc<PeerSegments>),
     /// Only what it has told. It reaches this engine's memory through this engine's own workers.
-    Told(Arc<Told>),
+    Reported(Arc<RemoteGateLog>),
     /// Only what it has told, and its card reaches this engine's memory by itself.
-    Fenced(Arc<Told>, Arc<dyn Fence>),
+    Fenced(Arc<RemoteGateLog>, Arc<dyn Fence>),
 }
 
 /// What is known of cards that touch this engine's memory for one session: its own and the peer's.
@@ -36,20 +36,20 @@ pub trait Fence: Send + Sync {
     fn force(&self, revision: u64);
 
     /// The peer has told of withdrawals: its cards shall say when everything older has ended.
-    fn told(&self);
+    fn on_withdrawals(&self);
 }
 
 /// What a peer on another host has told of its withdrawals: how far its log has come, and a copy of its end.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct RemoteGateLog {
     revision: AtomicU64,
     copied: AtomicU64,
-    log: Mutex<Copied>,
+    log: Mutex<LogTail>,
 }
 
 /// The end of a peer's log.
 #[derive(Debug, Default)]
-struct Copied {
+struct LogTail {
     steps: VecDeque<Withdrawal>,
     /// The revision of its last deregistration of a whole region, or renewal of a part of one.
     deregistered: u64,
@@ -59,16 +59,16 @@ struct Copied {
     untold: u64,
 }
 
-impl Copied {
+impl LogTail {
     fn is_untouched_since(&self, region: u32, since: u64) -> bool {
         let last = self.last.get(&(region % REGION_WORDS as u32)).copied().unwrap_or_default();
         last.max(self.untold) <= since
     }
 }
 
-impl Told {
+impl RemoteGateLog {
     /// The peer has said that its log of withdrawn memory has come this far.
-    pub fn hear(&self, revision: u64) {
+    pub fn on_revision(&self, revision: u64) {
         // Relaxed: an older value only makes the peer refuse what it need not have.
         self.revision.fetch_max(revision, Ordering::Relaxed);
     }
@@ -100,7 +100,7 @@ impl Told {
         // Under the lock, under which it is read again.
         self.copied.store(until, Ordering::Relaxed);
         drop(log);
-        self.hear(until);
+        self.on_revision(until);
     }
 
     /// Up to which revision its log is known here.
@@ -133,7 +133,7 @@ impl Told {
         }
     }
 
-    fn log(&self) -> MutexGuard<'_, Copied> {
+    fn log(&self) -> MutexGuard<'_, LogTail> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -144,7 +144,7 @@ impl PeerView {
     pub fn revision(&self) -> u64 {
         match self {
             Self::Shared(segments) => segments.owner_state.revision(),
-            Self::Told(told) | Self::Fenced(told, _) => told.revision(),
+            Self::Reported(told) | Self::Fenced(told, _) => told.revision(),
         }
     }
 
@@ -153,7 +153,7 @@ impl PeerView {
     pub fn withdrawals_since(&self, since: u64) -> Result<Withdrawals, Lapped> {
         match self {
             Self::Shared(segments) => segments.owner_state.withdrawals_since(since),
-            Self::Told(told) | Self::Fenced(told, _) => told.withdrawals_since(since),
+            Self::Reported(told) | Self::Fenced(told, _) => told.withdrawals_since(since),
         }
     }
 
@@ -162,7 +162,7 @@ impl PeerView {
     pub fn deregistered(&self) -> u64 {
         match self {
             Self::Shared(segments) => segments.owner_state.deregistered(),
-            Self::Told(told) | Self::Fenced(told, _) => told.log().deregistered,
+            Self::Reported(told) | Self::Fenced(told, _) => told.log().deregistered,
         }
     }
 
@@ -171,7 +171,7 @@ impl PeerView {
     pub fn is_untouched_since(&self, region: u32, since: u64) -> bool {
         match self {
             Self::Shared(segments) => segments.owner_state.is_untouched_since(region, since),
-            Self::Told(told) | Self::Fenced(told, _) => told.log().is_untouched_since(region, since),
+            Self::Reported(told) | Self::Fenced(told, _) => told.log().is_untouched_since(region, since),
         }
     }
 
@@ -179,7 +179,7 @@ impl PeerView {
     pub fn departures(&self, peer_index: u32) -> u64 {
         match self {
             Self::Shared(segments) => segments.owner_state.departures(peer_index),
-            Self::Told(_) | Self::Fenced(..) => 0,
+            Self::Reported(_) | Self::Fenced(..) => 0,
         }
     }
 
@@ -187,7 +187,7 @@ impl PeerView {
     pub fn life(&self) -> Life {
         match self {
             Self::Shared(segments) => segments.owner_state.life(),
-            Self::Told(_) | Self::Fenced(..) => Life::Unknown,
+            Self::Reported(_) | Self::Fenced(..) => Life::Unknown,
         }
     }
 
@@ -195,7 +195,7 @@ impl PeerView {
     pub fn fence(&self) -> Option<&Arc<dyn Fence>> {
         match self {
             Self::Fenced(_, fence) => Some(fence),
-            Self::Shared(_) | Self::Told(_) => None,
+            Self::Shared(_) | Self::Reported(_) => None,
         }
     }
 
@@ -215,7 +215,7 @@ impl PeerView {
     pub fn has_settled(&self, busy: &Busy) -> bool {
         match self {
             Self::Shared(segments) => segments.owner_state.has_settled(busy),
-            Self::Told(_) | Self::Fenced(..) => true,
+            Self::Reported(_) | Self::Fenced(..) => true,
         }
     }
 
@@ -225,7 +225,7 @@ impl PeerView {
             Self::Shared(segments) => {
                 segments.mailbox.counter(counter.index).is_some_and(|cell| cell.generation() == counter.generation)
             }
-            Self::Told(_) | Self::Fenced(..) => true,
+            Self::Reported(_) | Self::Fenced(..) => true,
         }
     }
 
@@ -233,18 +233,18 @@ impl PeerView {
     pub fn learn(&self, since: u64, list: impl ExactSizeIterator<Item = Withdrawal>) {
         match self {
             Self::Shared(_) => {}
-            Self::Told(told) => told.learn(since, list),
+            Self::Reported(told) => told.learn(since, list),
             Self::Fenced(told, fence) => {
                 told.learn(since, list);
-                fence.told();
+                fence.on_withdrawals();
             }
         }
     }
 
     /// Takes the peer's word for how far its log has come.
     pub fn hear(&self, revision: u64) {
-        if let Self::Told(told) | Self::Fenced(told, _) = self {
-            told.hear(revision);
+        if let Self::Reported(told) | Self::Fenced(told, _) = self {
+            told.on_revision(revision);
         }
     }
 }
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_log_that_is_told_reads_like_one_that_is_seen() {
-        let told = Told::default();
+        let told = RemoteGateLog::default();
         told.learn(7, steps(0..0));
         assert_eq!((told.revision(), told.copied()), (7, 7));
         told.learn(7, steps(8..11));
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(told.withdrawals_since(10).unwrap().list, []);
         assert_eq!(told.withdrawals_since(12).unwrap().revision, 12, "it knows more than was told");
         assert!(told.withdrawals_since(6).is_err(), "nobody told what came before");
-        told.hear(20);
+        told.on_revision(20);
         assert_eq!(told.withdrawals_since(10).unwrap().revision, 10, "heard of is not known");
         told.learn(30, steps(31..33));
         assert!(told.withdrawals_since(10).is_err(), "a gap is a gap");
@@ -280,8 +280,8 @@ mod tests {
 
     #[test]
     fn what_ends_a_region_is_known_by_its_revision_and_parts_that_are_taken_back_are_not() {
-        let told = Arc::new(Told::default());
-        let peer_view = PeerView::Told(Arc::clone(&told));
+        let told = Arc::new(RemoteGateLog::default());
+        let peer_view = PeerView::Reported(Arc::clone(&told));
         told.learn(7, steps(0..3));
         assert_eq!((peer_view.revision(), peer_view.deregistered()), (10, 0));
         let whole = Withdrawal { region: 1, generation: 0, offset: 0, len: WHOLE_REGION };
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn what_was_told_is_compared_with_extents() {
-        let told = Told::default();
+        let told = RemoteGateLog::default();
         told.learn(4, [Withdrawal { region: 1, generation: 2, offset: 100, len: 50 }].into_iter());
         let stands = |since, region, generation, offset| {
             let key = RegionKey { region: RegionId(region), generation: Generation(generation) };
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn only_the_end_of_a_log_is_kept() {
-        let told = Told::default();
+        let told = RemoteGateLog::default();
         let many = WITHDRAWALS_KEPT as u64 * 3;
         for step in 0..many {
             told.learn(step, steps(step + 1..step + 2));

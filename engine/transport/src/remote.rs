@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use penstock_core::plan::RegionKey;
-use penstock_memory::{ForeignMemory, Window};
+use penstock_memory::{ProcessVmMemory, Window};
 
 /// A peer's memory, as this process reaches it. Which way it is was decided when the region was
 /// imported; a lane does not choose again.
@@ -12,11 +12,11 @@ pub enum RemoteMemory {
     /// It is mapped here: this processor copies.
     Mapped(Window),
     /// It is another process's own: the kernel copies, in a system call of this processor.
-    Foreign(ForeignMemory),
+    ProcessVm(ProcessVmMemory),
     /// Only its owner may touch it: the owner is asked, through bounce slots.
-    Owners(TargetMediatedMemory),
+    TargetMediated(TargetMediatedMemory),
     /// A card reaches it, without its owner's processor.
-    Keyed(Arc<RdmaMemory>),
+    Rdma(Arc<RdmaMemory>),
 }
 
 /// Memory that cards reach.
@@ -46,27 +46,27 @@ impl RemoteMemory {
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Mapped(window) => window.len(),
-            Self::Foreign(memory) => memory.bytes(),
-            Self::Owners(memory) => memory.bytes,
-            Self::Keyed(memory) => memory.bytes,
+            Self::ProcessVm(memory) => memory.bytes(),
+            Self::TargetMediated(memory) => memory.bytes,
+            Self::Rdma(memory) => memory.bytes,
         }
     }
 
     /// Whether [`crate::Lane::post`] has moved the bytes when it returns.
     pub fn is_synchronous(&self) -> bool {
         match self {
-            Self::Mapped(_) | Self::Foreign(_) => true,
-            Self::Owners(_) | Self::Keyed(_) => false,
+            Self::Mapped(_) | Self::ProcessVm(_) => true,
+            Self::TargetMediated(_) | Self::Rdma(_) => false,
         }
     }
 
     /// The way, in a word: what users and logs are shown.
-    pub fn way(&self) -> &'static str {
+    pub fn access_path(&self) -> &'static str {
         match self {
-            Self::Mapped(_) => Way::MAPPED,
-            Self::Foreign(_) => Way::PROCESS_VM,
-            Self::Owners(_) => Way::BOUNCE,
-            Self::Keyed(_) => Way::VERBS,
+            Self::Mapped(_) => AccessPath::MAPPED,
+            Self::ProcessVm(_) => AccessPath::PROCESS_VM,
+            Self::TargetMediated(_) => AccessPath::BOUNCE,
+            Self::Rdma(_) => AccessPath::VERBS,
         }
     }
 }
@@ -79,14 +79,14 @@ impl From<Window> for RemoteMemory {
 
 /// The way by which a peer's region is reached, in words for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Way {
+pub struct AccessPath {
     /// One of the names below.
     pub name: &'static str,
     /// Why this one: what it costs, or what keeps a better one away.
-    pub why: String,
+    pub reason: String,
 }
 
-impl Way {
+impl AccessPath {
     /// It is mapped here and copied by this processor.
     pub const MAPPED: &'static str = "mapped";
     /// The kernel copies between the two processes.

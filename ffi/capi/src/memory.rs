@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 
 use penstock::memory::MemoryError;
 use penstock::{
-    Blocks, Cause, Engine, Hold, HostMemory, LocalRegion, Pages, Pool, PoolSpec, Quarantined, Rights, SystemEnv,
+    Blocks, Cause, Engine, HostMemory, LocalQuiesce, LocalRegion, Pages, Pool, PoolSpec, Quarantined, Rights, SystemEnv,
 };
 
 use crate::arguments::{Out, Versioned, array, millis, put_list, put_text, read_sized, text_or_none, write_sized};
@@ -331,14 +331,14 @@ pub unsafe extern "C" fn penstock_revoke(
 
 /// # Safety
 /// The pointer is null or may be written.
-pub(crate) unsafe fn put_hold(hold: Hold, quarantine: *mut penstock_quarantine) -> Answer {
+pub(crate) unsafe fn put_hold(hold: LocalQuiesce, quarantine: *mut penstock_quarantine) -> Answer {
     // SAFETY: the caller's promise.
     let quarantine = unsafe { Out::or_none(quarantine, "quarantine") }?;
     let (status, handle) = match hold {
-        Hold::Quiesced => (PENSTOCK_OK, 0),
-        Hold::StillRegistered(_) => (PENSTOCK_STILL_REGISTERED, 0),
-        Hold::Quarantined(held) if quarantine.is_some() => (PENSTOCK_QUARANTINED, add(held)?),
-        Hold::Quarantined(_) => (PENSTOCK_QUARANTINED, 0),
+        LocalQuiesce::Quiesced => (PENSTOCK_OK, 0),
+        LocalQuiesce::StillRegistered(_) => (PENSTOCK_STILL_REGISTERED, 0),
+        LocalQuiesce::Quarantined(held) if quarantine.is_some() => (PENSTOCK_QUARANTINED, add(held)?),
+        LocalQuiesce::Quarantined(_) => (PENSTOCK_QUARANTINED, 0),
     };
     if let Some(quarantine) = quarantine {
         quarantine.put(handle);

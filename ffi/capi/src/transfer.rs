@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use penstock::{
-    Completed, Engine, Fault, NoteId, Notified, Peer, Plan, Priority, RemoteCounter, RemoteHold, Submit, SystemEnv,
+    Completed, Engine, Fault, NoteId, Notified, Peer, Plan, Priority, RemoteCounter, RemoteQuiesce, Submit, SystemEnv,
     Transfer,
 };
 
@@ -328,9 +328,9 @@ pub unsafe extern "C" fn penstock_cancel(
             cancelled.local = PENSTOCK_MEMORY_QUARANTINED;
         }
         match found.remote {
-            RemoteHold::Quiesced => {}
-            RemoteHold::Unknown => cancelled.remote = PENSTOCK_MEMORY_UNKNOWN,
-            RemoteHold::Quarantined(held) => {
+            RemoteQuiesce::Quiesced => {}
+            RemoteQuiesce::Unknown => cancelled.remote = PENSTOCK_MEMORY_UNKNOWN,
+            RemoteQuiesce::Quarantined(held) => {
                 cancelled.remote = PENSTOCK_MEMORY_QUARANTINED;
                 cancelled.remote_quarantine = add(held)?;
             }

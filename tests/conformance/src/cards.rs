@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use penstock::config::VerbsConnect;
 use penstock::transport::Transport;
 use penstock::{StartError, SystemEnv};
-use penstock_verbs::card::{Card, Facts};
+use penstock_verbs::adapter::{Adapter, DeviceAttr};
 use penstock_verbs::model::{ModelNetwork, Options, Pace};
 use penstock_verbs::{Options as VerbsOptions, VerbsTransport};
 
@@ -51,9 +51,9 @@ pub fn start(spec: &EngineSpec, rails: u8, manner: Manner) -> Result<Engine, Sta
     let network = network(Path::new(&spec.folder), manner);
     let config = spec.config();
     let is_managed = config.transports.verbs_connect == VerbsConnect::Cm;
-    let card = |rail| -> Arc<dyn Card> {
-        let change = |facts: &mut Facts| facts.gid[7] = rail;
-        if is_managed { network.managed_card_with(change) } else { network.card_with(change) }
+    let card = |rail| -> Arc<dyn Adapter> {
+        let change = |facts: &mut DeviceAttr| facts.gid[7] = rail;
+        if is_managed { network.managed_adapter_with(change) } else { network.adapter_with(change) }
     };
     let cards: Vec<_> = (0..rails).map(card).collect();
     Engine::start_making(SystemEnv, config, |segments, registry| {

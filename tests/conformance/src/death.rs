@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use penstock::config::TcpIo;
 use penstock::config::TransportName::{Shm, Tcp};
-use penstock::{Cause, Hold, Plan, Quarantined, Span, Submit};
+use penstock::{Cause, LocalQuiesce, Plan, Quarantined, Span, Submit};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::{Command, Reply};
@@ -85,11 +85,11 @@ fn wait_for_bytes(stage: &Stage) {
 }
 
 /// Memory that is quarantined is given back when the process is gone, and not before. Answers whether it was.
-fn check_quarantine(stage: &Stage, held: Hold, process: u32) -> bool {
+fn check_quarantine(stage: &Stage, held: LocalQuiesce, process: u32) -> bool {
     let quarantined = match held {
-        Hold::Quiesced => None,
-        Hold::Quarantined(quarantined) => Some(quarantined),
-        Hold::StillRegistered(times) => panic!("nothing was deregistered, yet {times}"),
+        LocalQuiesce::Quiesced => None,
+        LocalQuiesce::Quarantined(quarantined) => Some(quarantined),
+        LocalQuiesce::StillRegistered(times) => panic!("nothing was deregistered, yet {times}"),
     };
     if let Some(quarantined) = &quarantined {
         let is_released = |quarantined: &Quarantined| {

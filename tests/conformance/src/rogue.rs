@@ -14,7 +14,7 @@ use penstock::memory::{Access, Segment};
 use penstock::session::codec::{self, Received};
 use penstock::session::frame::{VERSION_MAX, VERSION_MIN};
 use penstock::session::{Card, Decoder, Frame, Hello, Offer, RefusalCode};
-use penstock::transport::Tokens;
+use penstock::transport::Fds;
 use penstock::transport::host::bounce::Banks;
 use penstock::transport::host::{EngineSegments, MailboxView, mailbox_bytes, ring_segment_bytes};
 use penstock_shm::offer;
@@ -186,7 +186,7 @@ pub struct Offering {
     /// The transport's words.
     pub blob: Vec<u8>,
     /// Owner state, mailbox, rings, slots, the application's bell, the worker's bell.
-    pub tokens: Tokens,
+    pub tokens: Fds,
 }
 
 impl Greeted {

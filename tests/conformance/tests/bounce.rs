@@ -28,16 +28,16 @@ suite!(filtered: {
 fn the_suites_take_the_way_that_they_are_named_for() {
     let stage = Stage::open(&caller(Setting::adaptive(TransportName::Shm, 1, THERE)));
     let far = stage.far();
-    assert_eq!(far.way(), "bounce", "{}", far.why());
-    assert!(far.why().contains("transports.process_vm is off"), "{}", far.why());
+    assert_eq!(far.access_path(), "bounce", "{}", far.access_reason());
+    assert!(far.access_reason().contains("transports.process_vm is off"), "{}", far.access_reason());
     assert!(stage.peer().path().contains("bounce"), "{}", stage.peer().path());
     drop((far, stage));
     let filtered = std::thread::spawn(|| {
         forbid_process_vm();
         let stage = Stage::open(&Setting::adaptive(TransportName::Shm, 1, THERE).with(Memory::Caller));
         let far = stage.far();
-        assert_eq!(far.way(), "bounce", "{}", far.why());
-        assert!(far.why().contains("seccomp"), "{}", far.why());
+        assert_eq!(far.access_path(), "bounce", "{}", far.access_reason());
+        assert!(far.access_reason().contains("seccomp"), "{}", far.access_reason());
     });
     assert!(filtered.join().is_ok(), "see its message above");
 }

@@ -26,7 +26,12 @@ fn the_suites_take_the_way_that_they_are_named_for() {
             return;
         }
         let stage = Stage::open(&setting);
-        assert_eq!((stage.peer().transport(), stage.far().way()), ("verbs", "verbs"), "{}", stage.far().why());
+        assert_eq!(
+            (stage.peer().transport(), stage.far().access_path()),
+            ("verbs", "verbs"),
+            "{}",
+            stage.far().access_reason()
+        );
         let path = stage.peer().path();
         for rail in 0..rails {
             assert!(path.contains(&format!("rxe_a{rail}")) && path.contains(&format!("rxe_b{rail}")), "{path}");

@@ -15,9 +15,9 @@ suite_by_name!(by_name: Setting::adaptive(TransportName::Shm, 1, THERE).with(Mem
 fn the_suites_take_the_way_that_they_are_named_for() {
     let stage = Stage::open(&Setting::adaptive(TransportName::Shm, 1, THERE).with(Memory::Caller));
     let far = stage.far();
-    assert_eq!(far.way(), "process_vm", "{}", far.why());
-    assert!(far.why().contains("did not allocate"), "{}", far.why());
+    assert_eq!(far.access_path(), "process_vm", "{}", far.access_reason());
+    assert!(far.access_reason().contains("did not allocate"), "{}", far.access_reason());
     assert!(stage.peer().path().contains("process_vm"), "{}", stage.peer().path());
     let stage = Stage::open(&Setting::adaptive(TransportName::Shm, 1, THERE));
-    assert_eq!(stage.far().way(), "mapped");
+    assert_eq!(stage.far().access_path(), "mapped");
 }

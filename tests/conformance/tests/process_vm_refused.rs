@@ -38,8 +38,8 @@ fn expect_refused(config: Config, descriptor: &[u8], words: &str) {
     assert!(peer.path().contains(words), "{}", peer.path());
     let pool = peer.wait_region("pool", PATIENCE).expect("it is announced");
     let brought = peer.wait_region("brought", PATIENCE).expect("it is announced");
-    assert_eq!((pool.way(), brought.way()), ("mapped", "bounce"));
-    assert!(brought.why().contains(words), "{}", brought.why());
+    assert_eq!((pool.access_path(), brought.access_path()), ("mapped", "bounce"));
+    assert!(brought.access_reason().contains(words), "{}", brought.access_reason());
     let plan = Plan::write(&near, &brought).extents(ONE).build().expect("there is another way");
     assert_eq!(peer.submit(&plan, Submit::new()).expect("room").wait().expect("it ends well").bytes, 4096);
     let plan = Plan::write(&near, &pool).extents(ONE).build().expect("pools need no such rights");

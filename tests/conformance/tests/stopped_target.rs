@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use penstock::config::TransportName::{Shm, Tcp};
-use penstock::{Cause, Hold, Notified, Plan, RemoteHold, Span, Stage as At, Submit};
+use penstock::{Cause, LocalQuiesce, Notified, Plan, RemoteQuiesce, Span, Stage as At, Submit};
 use penstock_conformance::stage::{PATIENCE, apply, fault_of};
 use penstock_conformance::stopped::Stopped;
 use penstock_conformance::{Options, Place, Setting, Stage};
@@ -97,10 +97,10 @@ fn a_cancelled_transfer_to_a_stopped_peer_ends_and_so_does_its_engine() {
         assert!(held.is_empty(), "{setting}: {held:?}");
         for answer in answers {
             // No more is learnt of the peer's memory: nobody says that nothing lands there.
-            if let RemoteHold::Quarantined(held) = answer.remote {
+            if let RemoteQuiesce::Quarantined(held) = answer.remote {
                 assert!(held.is_released() && held.is_unknown(), "{setting}: {held:?}");
             }
-            if let Hold::Quarantined(held) = answer.local {
+            if let LocalQuiesce::Quarantined(held) = answer.local {
                 assert!(held.is_released() && !held.is_unknown(), "{setting}: {held:?}");
             }
         }

@@ -28,7 +28,7 @@ suite_by_name!(small_parts_by_name: workers(1, TcpIo::Epoll).parts(64 << 10));
 fn the_suites_take_the_way_that_they_are_named_for() {
     for io in [TcpIo::IoUring, TcpIo::Epoll] {
         let stage = Stage::open(&workers(1, io));
-        assert_eq!(stage.far().way(), "tcp", "{}", stage.far().why());
+        assert_eq!(stage.far().access_path(), "tcp", "{}", stage.far().access_reason());
         assert!(stage.peer().path().contains(io.as_str()), "{}", stage.peer().path());
     }
 }

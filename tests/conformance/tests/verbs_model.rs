@@ -26,7 +26,12 @@ suite_by_name!(two_rails_late_by_name: no_threads().over(2, Manner::Late));
 fn the_suites_take_the_way_that_they_are_named_for() {
     for rails in [1, 2] {
         let stage = Stage::open(&workers(1).over(rails, Manner::Polled));
-        assert_eq!((stage.peer().transport(), stage.far().way()), ("verbs", "verbs"), "{}", stage.far().why());
+        assert_eq!(
+            (stage.peer().transport(), stage.far().access_path()),
+            ("verbs", "verbs"),
+            "{}",
+            stage.far().access_reason()
+        );
         let path = stage.peer().path();
         assert!(path.matches("model").count() >= usize::from(rails), "{path}");
         assert!(!path.contains("rdma_cm"), "{path}");

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
-use penstock::{Blocks, Cause, Engine, Hold, Peer, Plan, Pool, PoolSpec, Quarantined, Rights, Submit};
+use penstock::{Blocks, Cause, Engine, LocalQuiesce, Peer, Plan, Pool, PoolSpec, Quarantined, Rights, Submit};
 use penstock::{SubmitError, SystemEnv, Transfer};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -138,7 +138,7 @@ impl Stage {
             std::thread::sleep(Duration::from_micros(self.random.below(STOP_AFTER_US_MAX)));
             let stopped = Stopped::new(&self.writer);
             match self.revoke() {
-                Hold::Quarantined(held) => return (stopped, held),
+                LocalQuiesce::Quarantined(held) => return (stopped, held),
                 other => assert!(other.is_quiesced(), "a revoke answers nothing else: {other:?}"),
             }
             drop(stopped);
@@ -151,7 +151,7 @@ impl Stage {
     ///
     /// # Panics
     /// If the answer is late, or an error.
-    pub fn revoke(&self) -> Hold {
+    pub fn revoke(&self) -> LocalQuiesce {
         let start = Instant::now();
         let hold = self.pool.revoke(&[written_extent()], REVOKE_WITHIN).expect("the pool stands");
         let took = start.elapsed();

@@ -13,8 +13,8 @@ use penstock::system::{SystemListener, SystemReactor, SystemStream};
 
 use penstock::transport::Transport;
 use penstock::{Config, Engine, Env, Moment, Peer, Plan, Pool, PoolSpec, Rights, Span, SystemEnv, Window};
-use penstock_verbs::card::Card;
-use penstock_verbs::model::{Counts, ModelCard, ModelNetwork, Options, Pace};
+use penstock_verbs::adapter::Adapter;
+use penstock_verbs::model::{Counts, ModelAdapter, ModelNetwork, Options, Pace};
 use penstock_verbs::{Options as VerbsOptions, VerbsTransport};
 
 use crate::folder::Folder;
@@ -91,7 +91,7 @@ pub struct Party {
     /// The engine.
     pub engine: Engine<Severing>,
     /// Its cards, one for each rail.
-    pub cards: Vec<Arc<ModelCard>>,
+    pub cards: Vec<Arc<ModelAdapter>>,
     /// Cuts off its connections.
     pub wire: Severing,
 }
@@ -101,7 +101,7 @@ impl Party {
     ///
     /// # Panics
     /// If it does not start.
-    pub fn start(folder: &Path, name: &str, progress: Progress, cards: &[Arc<ModelCard>]) -> Self {
+    pub fn start(folder: &Path, name: &str, progress: Progress, cards: &[Arc<ModelAdapter>]) -> Self {
         // Over the loopback device, with the secret in the folder: as for streams, which are not allowed then.
         let config = config(folder, name, TransportName::Tcp, progress).transports([TransportName::Local]);
         let config = if progress.is_threaded() { config.workers(1) } else { config };
@@ -125,8 +125,8 @@ impl Party {
     }
 }
 
-fn start(config: Config, wire: Severing, cards: &[Arc<ModelCard>]) -> Engine<Severing> {
-    let cards: Vec<_> = cards.iter().map(|card| -> Arc<dyn Card> { Arc::clone(card) as _ }).collect();
+fn start(config: Config, wire: Severing, cards: &[Arc<ModelAdapter>]) -> Engine<Severing> {
+    let cards: Vec<_> = cards.iter().map(|card| -> Arc<dyn Adapter> { Arc::clone(card) as _ }).collect();
     let started = Engine::start_making(wire, config, |segments, registry| {
         let (segments, registry) = (Arc::clone(segments), Arc::clone(registry));
         let made = VerbsTransport::new(segments, registry, cards, VerbsOptions::default());
@@ -157,7 +157,7 @@ impl Rails {
     /// If they do not come together.
     pub fn open(label: &str, count: u8, (near, far): (Progress, Progress)) -> Self {
         let network = ModelNetwork::new(Options { pace: Pace::Thread, ..Options::default() });
-        let cards = || -> Vec<_> { (0..count).map(|rail| network.card_with(|facts| facts.gid[7] = rail)).collect() };
+        let cards = || -> Vec<_> { (0..count).map(|rail| network.adapter_with(|facts| facts.gid[7] = rail)).collect() };
         let folder = Folder::new(label);
         let far = Party::start(folder.path(), "far", far, &cards());
         let near = Party::start(folder.path(), "near", near, &cards());

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use penstock::config::{ProcessVmChoice, Progress, TransportName};
 use penstock::{
-    Cause, Engine, HostMemory, LocalRegion, Peer, Plan, PoolSpec, RemoteHold, Rights, Span, Submit, SystemEnv,
+    Cause, Engine, HostMemory, LocalRegion, Peer, Plan, PoolSpec, RemoteQuiesce, Rights, Span, Submit, SystemEnv,
 };
 use penstock_faults::folder::Folder;
 use penstock_faults::owner::{OWNED, OWNED_BYTE, OWNED_BYTES, Owner, writer};
@@ -28,8 +28,8 @@ fn whole(near: &LocalRegion<SystemEnv>, peer: &Peer<SystemEnv>) -> Plan {
     Plan::write(near, &remote).extents(&span).build().expect("caller memory of the peer has a way")
 }
 
-fn is_quiet(remote: &RemoteHold) -> bool {
-    matches!(remote, RemoteHold::Quiesced)
+fn is_quiet(remote: &RemoteQuiesce) -> bool {
+    matches!(remote, RemoteQuiesce::Quiesced)
 }
 
 #[test]
@@ -46,8 +46,8 @@ fn bytes_are_exact_and_several_slots_are_under_way_at_once() {
         owner.fill(OWNED_BYTE);
     }
     let statistics = engine.statistics();
-    assert!(statistics.flights >= 5 * OWNED_BYTES / penstock::limits::UNIT_BYTES, "{statistics:?}");
-    assert!(statistics.flights_most >= 2, "gathering and scattering never overlapped: {statistics:?}");
+    assert!(statistics.async_ops >= 5 * OWNED_BYTES / penstock::limits::UNIT_BYTES, "{statistics:?}");
+    assert!(statistics.async_ops_most >= 2, "gathering and scattering never overlapped: {statistics:?}");
     let remote = peer.region(OWNED).unwrap();
     let span = [Span { local: 3, remote: 1, len: OWNED_BYTES - 5 }];
     let read = Plan::read(&near, &remote).extents(&span).build().unwrap();
@@ -70,9 +70,9 @@ fn a_frozen_owner_that_has_begun_nothing_gets_nothing_and_the_answer_is_immediat
     let plan = whole(&near, &peer);
     owner.freeze();
     for _ in 0..3 {
-        let before = engine.statistics().flights;
+        let before = engine.statistics().async_ops;
         let transfer = submit(&peer, &plan, Submit::new());
-        assert!(turn_until(&[&engine], || engine.statistics().flights >= before + 16), "the slots are not filled");
+        assert!(turn_until(&[&engine], || engine.statistics().async_ops >= before + 16), "the slots are not filled");
         let asked = Instant::now();
         let answer = transfer.cancel(PATIENCE);
         assert!(answer.local.is_quiesced() && is_quiet(&answer.remote), "{answer:?}");
@@ -151,7 +151,7 @@ fn freeze_midway(label: &str, by: By) {
         let ended = transfer.wait_within(SLACK);
         assert!(ended.is_some(), "a cancelled transfer does not end");
         submit(&other_peer, &other_plan, Submit::new()).wait().expect("another owner is not concerned");
-        if let RemoteHold::Quarantined(held) = answer.remote {
+        if let RemoteQuiesce::Quarantined(held) = answer.remote {
             assert_eq!(held.suspects().iter().flatten().map(|name| name.as_str()).collect::<Vec<_>>(), [&owner.name]);
             assert!(!held.is_released(), "the owner stands in the middle of a copy");
             owner.thaw();

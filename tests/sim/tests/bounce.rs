@@ -5,7 +5,7 @@ mod common;
 
 use common::{SECOND, STEPS, config, connect, exchange, pool};
 use penstock::config::TransportName;
-use penstock::{Cause, HostMemory, LocalRegion, Plan, RemoteHold, Rights, Span, Submit, Window};
+use penstock::{Cause, HostMemory, LocalRegion, Plan, RemoteQuiesce, Rights, Span, Submit, Window};
 use penstock_simulation::trace::digest;
 use penstock_simulation::{Node, Random, SimEnv, World, replay};
 
@@ -37,7 +37,7 @@ fn tug(world: &World) {
     let (far, near) = (owned(&target), pool(&source, "kv"));
     let peer = connect(world, &source, &target);
     let remote = peer.region("owned").unwrap();
-    assert_eq!(remote.way(), "bounce");
+    assert_eq!(remote.access_path(), "bounce");
     for round in 0..ROUNDS {
         let (here, there) = (1 + round, 101 + round);
         near.window().fill(0, BYTES, here).unwrap();
@@ -53,7 +53,7 @@ fn tug(world: &World) {
             0 => {}
             1 => {
                 let answer = transfer.cancel(SECOND);
-                assert!(answer.local.is_quiesced() && matches!(answer.remote, RemoteHold::Quiesced), "{answer:?}");
+                assert!(answer.local.is_quiesced() && matches!(answer.remote, RemoteQuiesce::Quiesced), "{answer:?}");
             }
             2 => assert!(far.revoke(&[(0, BYTES)], SECOND).unwrap().is_quiesced()),
             _ => assert!(near.revoke(&[(0, BYTES)], SECOND).unwrap().is_quiesced()),
@@ -128,7 +128,7 @@ fn a_stream_that_breaks_ends_what_waits_for_an_owner() {
                 Err(fault) => assert_eq!(fault.cause, Cause::PeerLost),
             }
             let answer = transfer.cancel(SECOND);
-            assert!(answer.local.is_quiesced() && matches!(answer.remote, RemoteHold::Quiesced), "{answer:?}");
+            assert!(answer.local.is_quiesced() && matches!(answer.remote, RemoteQuiesce::Quiesced), "{answer:?}");
         }
         drop(transfers);
         world.run_until(STEPS, || source.peers().is_empty() && target.peers().is_empty()).unwrap();

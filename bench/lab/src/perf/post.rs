@@ -7,7 +7,9 @@ use penstock::limits::SPANS_PER_POST;
 use penstock::memory::Window;
 use penstock::memory::copy::hint_for;
 use penstock::transport::lane::{Handle, LaneFault};
-use penstock::transport::{Announced, Arrival, Batch, Lane, Note, PostError, Posted, RemoteMemory, Revisions, Sink};
+use penstock::transport::{
+    Batch, Lane, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteMemory, Revisions, Sink,
+};
 use penstock::{Cause, Plan, Span};
 
 /// A lane that takes its hazard, looks at the gates and checks every span, and copies nothing.
@@ -24,8 +26,10 @@ struct CacheLine(AtomicU64);
 impl Lane for NoCopy {
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
         self.hazard.0.swap(1, Ordering::SeqCst);
-        let now =
-            Revisions { here: self.gates[0].0.load(Ordering::Acquire), there: self.gates[1].0.load(Ordering::Acquire) };
+        let now = Revisions {
+            local: self.gates[0].0.load(Ordering::Acquire),
+            remote: self.gates[1].0.load(Ordering::Acquire),
+        };
         if now != batch.expected {
             return Err(PostError::Withdrawn(now));
         }
@@ -40,8 +44,8 @@ impl Lane for NoCopy {
         if outside { Err(PostError::OutOfBounds) } else { Ok(Posted::Moved(bytes)) }
     }
 
-    fn announce(&mut self, _: &Arrival<'_>) -> Result<Announced, PostError> {
-        Ok(Announced::Told(true))
+    fn notify(&mut self, _: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError> {
+        Ok(NotifyPosted::Delivered(true))
     }
 
     fn hand_over(&mut self, _: Note<'_>, _: &Handle) -> Result<(), PostError> {

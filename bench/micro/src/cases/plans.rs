@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use penstock_core::limits::SPANS_PER_POST;
-use penstock_core::plan::{Direction, Reach, Shape, Span};
+use penstock_core::plan::{Direction, RegionBounds, Shape, Span};
 use penstock_core::{Generation, RegionId, Rights};
 
 use crate::Refusal;
@@ -57,8 +57,9 @@ impl Grid {
 
     fn shape(self, layers: &[(u64, u64)], pairs: &[(u32, u32)]) -> Result<Shape, Refusal> {
         let bytes = 2 * self.blocks() * self.block_bytes;
-        let near = Reach::local(RegionId(1), Generation(0), bytes).with_block_bytes(self.block_bytes);
-        let far = Reach::remote(RegionId(2), Generation(0), bytes, Rights::WRITE).with_block_bytes(self.block_bytes);
+        let near = RegionBounds::local(RegionId(1), Generation(0), bytes).with_block_bytes(self.block_bytes);
+        let far =
+            RegionBounds::remote(RegionId(2), Generation(0), bytes, Rights::WRITE).with_block_bytes(self.block_bytes);
         Ok(Shape::builder(Direction::Write).between(near, far).layers(layers).blocks(pairs).build()?)
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_memory::Region;
-use penstock_transport::{Exported, ImportError, Registrar, RemoteMemory, RemoteRegion, Way};
+use penstock_transport::{AccessPath, Exported, ImportError, Registrar, RemoteMemory, RemoteRegion};
 
 use crate::directory::{Deposit, Regions};
 
@@ -30,7 +30,7 @@ impl Registrar for LocalRegistrar {
         Ok(found.window().clone().into())
     }
 
-    fn way(&self, _region: &RemoteRegion<'_>) -> Way {
-        Way { name: Way::MAPPED, why: "both engines are in this process".to_owned() }
+    fn access_path(&self, _region: &RemoteRegion<'_>) -> AccessPath {
+        AccessPath { name: AccessPath::MAPPED, reason: "both engines are in this process".to_owned() }
     }
 }

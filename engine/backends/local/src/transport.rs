@@ -9,7 +9,7 @@ use penstock_transport::host::{
     CopyLane, CopyLaneParts, EngineSegments, HandOverQueues, HandOvers, InboundRings, ring_segment_bytes,
 };
 use penstock_transport::link::Offering;
-use penstock_transport::{Caps, Here, JoinError, Link, PeerView, Placement, There, Transport, Trust};
+use penstock_transport::{Caps, JoinError, Link, LocalEnd, PeerView, Placement, RemoteEnd, Transport, Trust};
 
 use crate::directory::{self, Deposit, Parcel, Regions};
 use crate::registrar::LocalRegistrar;
@@ -50,7 +50,7 @@ impl Transport for LocalTransport {
         }
     }
 
-    fn reaches(&self, here: &Here, there: &There) -> Result<&'static str, &'static str> {
+    fn reaches(&self, here: &LocalEnd, there: &RemoteEnd) -> Result<&'static str, &'static str> {
         if here.host == there.host && here.process == there.process {
             Ok("both engines are in this process: one copy, or a handle without any")
         } else {
@@ -58,7 +58,7 @@ impl Transport for LocalTransport {
         }
     }
 
-    fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
+    fn offer(&self, here: LocalEnd, there: RemoteEnd) -> Result<Offering, MemoryError> {
         let rings = Place::heap(ring_segment_bytes(there.workers));
         let handles: Vec<HandOvers> = (0..there.workers).map(|_| Arc::new(ArrayQueue::new(HANDLES_PER_RING))).collect();
         let deposit = Deposit::make(Parcel {
@@ -71,7 +71,7 @@ impl Transport for LocalTransport {
         let ours =
             Ours { segments: Arc::clone(&self.segments), regions: Arc::clone(&self.regions), rings, handles, deposit };
         let join = move |blob: &[u8], _tokens| join(ours, here, there, blob);
-        Ok(Offering { blob, tokens: Vec::new(), join: Box::new(join) })
+        Ok(Offering { blob, fds: Vec::new(), join: Box::new(join) })
     }
 }
 
@@ -84,7 +84,7 @@ struct Ours {
     deposit: Deposit,
 }
 
-fn join(ours: Ours, here: Here, there: There, blob: &[u8]) -> Result<Link, JoinError> {
+fn join(ours: Ours, here: LocalEnd, there: RemoteEnd, blob: &[u8]) -> Result<Link, JoinError> {
     let number = blob.try_into().map(u64::from_le_bytes);
     let number = number.map_err(|_| JoinError::Garbled("a local offer is eight bytes"))?;
     if number == ours.deposit.number() {

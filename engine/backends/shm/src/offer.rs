@@ -15,7 +15,7 @@ use penstock_transport::host::bounce::{Banks, SLOT_BYTES, SLOTS};
 use penstock_transport::host::{
     EngineSegments, MailboxView, OwnerStateView, PeerSegments, mailbox_bytes, owner_state_bytes, ring_segment_bytes,
 };
-use penstock_transport::{JoinError, Tokens};
+use penstock_transport::{Fds, JoinError};
 
 /// Counts changes of any layout in shared memory that the limits do not show.
 const LAYOUT: u32 = 3;
@@ -51,7 +51,7 @@ pub fn make_rings(senders: usize) -> Result<Segment, MemoryError> {
 }
 
 /// The descriptors of this side: what it has of its own, the rings the peer fills, the slots it fills.
-pub fn tokens(segments: &EngineSegments, rings: &Segment, slots: &Banks) -> Result<Tokens, MemoryError> {
+pub fn tokens(segments: &EngineSegments, rings: &Segment, slots: &Banks) -> Result<Fds, MemoryError> {
     let (owner_state, mailbox) = (segments.owner_state.segment(), segments.mailbox.segment());
     let mut tokens = vec![owner_state.share()?, mailbox.share()?, rings.share()?, slots.segment().share()?];
     tokens.extend(segments.bells().iter().cloned());
@@ -84,10 +84,10 @@ pub fn accept(blob: &[u8], tokens: Vec<OwnedFd>, here: usize, there: usize) -> R
     let mut tokens = tokens.into_iter();
     let mut next = || tokens.next();
     let (Some(owner_state), Some(mailbox), Some(rings), Some(slots)) = (next(), next(), next(), next()) else {
-        return Err(JoinError::Tokens { expected, found });
+        return Err(JoinError::Fds { expected, found });
     };
     if found != expected {
-        return Err(JoinError::Tokens { expected, found });
+        return Err(JoinError::Fds { expected, found });
     }
     let bells = tokens.map(check_bell).collect::<Result<Vec<_>, _>>()?;
     let owner_state = Segment::open(owner_state, owner_state_bytes(there) as u64, Access::Read)?;

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use penstock_core::Rights;
 use penstock_core::plan::RegionKey;
 use penstock_memory::{
-    ForeignMemory, ForeignProcess, MemoryError, PageKind, Piece, Pool, Region, WhyNot, map_foreign_pieces,
+    ForeignProcess, MemoryError, PageKind, Piece, Pool, ProcessVmMemory, Region, WhyNot, map_foreign_pieces,
     map_foreign_pool,
 };
-use penstock_transport::{Exported, ImportError, Registrar, RemoteMemory, RemoteRegion, TargetMediatedMemory, Way};
+use penstock_transport::{
+    AccessPath, Exported, ImportError, Registrar, RemoteMemory, RemoteRegion, TargetMediatedMemory,
+};
 
 /// The path of memory that peers may not touch.
 const NOTHING: u8 = 0;
@@ -48,12 +50,12 @@ impl ShmRegistrar {
         match &self.process {
             Ok(process) => {
                 let writable = region.rights.allows_write();
-                let memory = ForeignMemory::new(process, region.base, region.bytes, writable);
-                Ok(RemoteMemory::Foreign(memory.ok_or(ImportError::Garbled("no memory has such addresses"))?))
+                let memory = ProcessVmMemory::new(process, region.base, region.bytes, writable);
+                Ok(RemoteMemory::ProcessVm(memory.ok_or(ImportError::Garbled("no memory has such addresses"))?))
             }
             Err(_) => {
                 let key = RegionKey { region: region.id, generation: region.generation };
-                Ok(RemoteMemory::Owners(TargetMediatedMemory { key, bytes: region.bytes }))
+                Ok(RemoteMemory::TargetMediated(TargetMediatedMemory { key, bytes: region.bytes }))
             }
         }
     }
@@ -106,17 +108,17 @@ impl Registrar for ShmRegistrar {
         Ok(map_foreign_pieces(token, region.bytes, region.rights, pages, &pieces)?.into())
     }
 
-    fn way(&self, region: &RemoteRegion<'_>) -> Way {
+    fn access_path(&self, region: &RemoteRegion<'_>) -> AccessPath {
         match (region.path, &self.process) {
             ([MAPPABLE, _] | [MAPPABLE_IN_PIECES, ..], _) => {
-                Way { name: Way::MAPPED, why: "a pool, which is mapped here".to_owned() }
+                AccessPath { name: AccessPath::MAPPED, reason: "a pool, which is mapped here".to_owned() }
             }
             ([CALLER], Ok(_)) => {
                 let why = "memory that Penstock did not allocate; a trial has shown that the kernel lets this process reach it";
-                Way { name: Way::PROCESS_VM, why: why.to_owned() }
+                AccessPath { name: AccessPath::PROCESS_VM, reason: why.to_owned() }
             }
-            ([CALLER], Err(why)) => Way { name: Way::BOUNCE, why: why.to_string() },
-            _ => Way { name: Way::NONE, why: "the region gives no rights to peers".to_owned() },
+            ([CALLER], Err(why)) => AccessPath { name: AccessPath::BOUNCE, reason: why.to_string() },
+            _ => AccessPath { name: AccessPath::NONE, reason: "the region gives no rights to peers".to_owned() },
         }
     }
 }
@@ -125,14 +127,14 @@ fn export_pool(pool: &Pool) -> Exported {
     let (token, pieces) = pool.share_in_pieces();
     let pages = pool.pages().got.code();
     if pieces.is_empty() {
-        return Exported { path: vec![MAPPABLE, pages], token: Some(token), more: Vec::new() };
+        return Exported { path: vec![MAPPABLE, pages], fd: Some(token), extra_fds: Vec::new() };
     }
     let mut path = vec![MAPPABLE_IN_PIECES, pages];
     for piece in &pieces {
         path.extend(piece.offset.to_le_bytes());
         path.extend(piece.len.to_le_bytes());
     }
-    Exported { path, token: Some(token), more: pieces.into_iter().map(|piece| piece.fd).collect() }
+    Exported { path, fd: Some(token), extra_fds: pieces.into_iter().map(|piece| piece.fd).collect() }
 }
 
 fn piece(place: &[u8; 16], fd: OwnedFd) -> Piece<OwnedFd> {

@@ -6,7 +6,7 @@ use penstock_memory::{ForeignProcess, MemoryError, ProbeWords, Registry, WhyNot}
 use penstock_transport::host::bounce::{Banks, BounceParts};
 use penstock_transport::host::{CopyLane, CopyLaneParts, EngineSegments, InboundRings};
 use penstock_transport::link::Offering;
-use penstock_transport::{Caps, Here, JoinError, Link, PeerView, Placement, There, Transport, Trust};
+use penstock_transport::{Caps, JoinError, Link, LocalEnd, PeerView, Placement, RemoteEnd, Transport, Trust};
 
 use crate::offer::{self, Accepted};
 use crate::registrar::ShmRegistrar;
@@ -46,7 +46,7 @@ impl Transport for ShmTransport {
         }
     }
 
-    fn reaches(&self, here: &Here, there: &There) -> Result<&'static str, &'static str> {
+    fn reaches(&self, here: &LocalEnd, there: &RemoteEnd) -> Result<&'static str, &'static str> {
         if here.host == there.host {
             Ok("both engines are on this host: pools are mapped and written directly")
         } else {
@@ -54,7 +54,7 @@ impl Transport for ShmTransport {
         }
     }
 
-    fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
+    fn offer(&self, here: LocalEnd, there: RemoteEnd) -> Result<Offering, MemoryError> {
         let rings = offer::make_rings(there.workers)?;
         let slots = Banks::create(here.workers)?;
         let tokens = offer::tokens(&self.segments, &rings, &slots)?;
@@ -89,6 +89,6 @@ impl Transport for ShmTransport {
                 path,
             })
         };
-        Ok(Offering { blob: offer::blob(ours), tokens, join: Box::new(join) })
+        Ok(Offering { blob: offer::blob(ours), fds: tokens, join: Box::new(join) })
     }
 }

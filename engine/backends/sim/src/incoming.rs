@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use penstock_core::Cause;
-use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
+use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_core::plan::RegionKey;
 use penstock_memory::{Registry, Window};
 use penstock_ring::Hazard;
@@ -95,7 +95,7 @@ struct Poisoned(VecDeque<(u64, u64, Cause)>);
 
 impl Poisoned {
     fn add(&mut self, operation: u64, transfer: u64, cause: Cause) {
-        while self.0.front().is_some_and(|&(old, ..)| old + FLIGHTS_PER_LANE_MAX as u64 <= operation) {
+        while self.0.front().is_some_and(|&(old, ..)| old + IN_FLIGHT_PER_LANE_MAX as u64 <= operation) {
             self.0.pop_front();
         }
         self.0.push_back((operation, transfer, cause));
@@ -233,7 +233,7 @@ impl Incoming {
 
     /// The number of the peer's operation is the next, and it may have so many under way.
     fn number(&mut self, operation: u64) -> Result<(), LaneFault> {
-        if operation != self.last + 1 || self.replies.len() >= FLIGHTS_PER_LANE_MAX {
+        if operation != self.last + 1 || self.replies.len() >= IN_FLIGHT_PER_LANE_MAX {
             return Err(CORRUPT);
         }
         self.last = operation;

@@ -8,7 +8,8 @@ use penstock_ring::ReadyBits;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::record::lines_for;
 use penstock_transport::{
-    Announced, Arrival, Batch, Lane, LaneFault, Note, PostError, Posted, RemoteMemory, Revisions, Sink, Told,
+    Batch, Lane, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteGateLog, RemoteMemory,
+    Revisions, Sink,
 };
 
 use crate::hub::Port;
@@ -24,7 +25,7 @@ const PACKETS_PER_POLL: usize = 64;
 /// One worker's lane.
 pub(crate) struct SimLane {
     pub(crate) common: Common,
-    pub(crate) told: Arc<Told>,
+    pub(crate) told: Arc<RemoteGateLog>,
     /// Where the lane itself marks that there is something to do.
     pub(crate) ready: ReadyBits,
     /// The place of the peer in our table.
@@ -81,7 +82,7 @@ impl SimLane {
                 self.incoming.announced(&message, &self.common, &mut self.notes, sink)
             }
             (Message::Done { operation, result, revision }, _) => {
-                self.told.hear(revision);
+                self.told.on_revision(revision);
                 self.outgoing.done(operation, result, sink)
             }
             (Message::Credit(lines), _) => self.notes.hear(lines),
@@ -137,15 +138,15 @@ impl SimLane {
 
 impl Lane for SimLane {
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
-        let RemoteMemory::Owners(memory) = batch.remote else {
+        let RemoteMemory::TargetMediated(memory) = batch.remote else {
             return Err(PostError::Fault(LaneFault(Cause::NoPath)));
         };
         // The peer looks itself, with the plan's revision. What it has told meanwhile is looked at here, or a plan that is
         // used for long would fall behind what the peer remembers. Own withdrawals are seen again when bytes move.
         let here = self.common.segments.owner_state.view().revision();
-        let there = self.told.copied().max(batch.expected.there);
-        if (Revisions { here, there }) != batch.expected {
-            return Err(PostError::Withdrawn(Revisions { here, there }));
+        let there = self.told.copied().max(batch.expected.remote);
+        if (Revisions { local: here, remote: there }) != batch.expected {
+            return Err(PostError::Withdrawn(Revisions { local: here, remote: there }));
         }
         let (count, bytes) = batch.fitting(UNIT_BYTES);
         let spans = &batch.spans[..count];
@@ -157,18 +158,18 @@ impl Lane for SimLane {
         let memories = Memories {
             local: Some(batch.local.clone()),
             key: batch.local_key,
-            checked: batch.expected.here,
+            checked: batch.expected.local,
             remote: memory.key,
-            revision: batch.expected.there,
+            revision: batch.expected.remote,
             spans: spans.to_vec(),
         };
         self.outgoing.push(Op::new(kind, batch.token, batch.transfer, Some(memories), bytes));
         Ok(Posted::Accepted(count))
     }
 
-    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
+    fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError> {
         if arrival.is_empty() {
-            return Ok(Announced::Told(true));
+            return Ok(NotifyPosted::Delivered(true));
         }
         // The peer hears of a READ's end when its bytes have landed here, which no order of messages says.
         if !self.outgoing.has_room() || self.outgoing.reads(arrival.transfer) {
@@ -181,7 +182,7 @@ impl Lane for SimLane {
         let note = arrival.note.map(|note| (note.id, note.payload.to_vec()));
         let kind = Kind::Announce { counter: arrival.counter, note, lines };
         self.outgoing.push(Op::new(kind, arrival.token, arrival.transfer, None, 0));
-        Ok(Announced::Accepted)
+        Ok(NotifyPosted::Accepted)
     }
 
     fn flush(&mut self) -> Result<(), LaneFault> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
+use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, NoteId, Span};
 use penstock_memory::Window;
@@ -106,7 +106,7 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     /// Whether one more may set off.
     pub(crate) fn has_room(&self) -> bool {
-        self.waiting.len() + self.flying.len() < FLIGHTS_PER_LANE_MAX
+        self.waiting.len() + self.flying.len() < IN_FLIGHT_PER_LANE_MAX
     }
 
     pub(crate) fn push(&mut self, op: Op) {

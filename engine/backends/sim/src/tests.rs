@@ -11,8 +11,8 @@ use penstock_ring::Withdrawal;
 use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
-    Batch, CounterRef, Driver, Failure, Here, Lane, Note, PostError, RemoteMemory, Revisions, Sink,
-    TargetMediatedMemory, There, Transport,
+    Batch, CounterRef, Driver, Failure, Lane, LocalEnd, Note, PostError, RemoteEnd, RemoteMemory, Revisions, Sink,
+    TargetMediatedMemory, Transport,
 };
 use proptest::prelude::*;
 
@@ -108,9 +108,9 @@ fn side() -> Side {
     let puppet = Arc::new(Puppet(Mutex::default()));
     let fabric = Arc::clone(&puppet) as Arc<dyn Fabric>;
     let transport = SimTransport::new(Arc::clone(&segments), registry, fabric).unwrap();
-    let here = Here { host: 1, process: 1, epoch: OURS, workers: 1, peer_index: PARTY };
+    let here = LocalEnd { host: 1, process: 1, epoch: OURS, workers: 1, peer_index: PARTY };
     let watch = Arc::new(ProcessWatch::of(std::process::id()));
-    let there = There { host: 2, process: 2, epoch: THEIRS, workers: 1, peer_index: 0, watch };
+    let there = RemoteEnd { host: 2, process: 2, epoch: THEIRS, workers: 1, peer_index: 0, watch };
     let offering = transport.offer(here, there).unwrap();
     let mut theirs = offering.blob.clone();
     theirs[8] = 6;
@@ -175,7 +175,7 @@ impl Side {
     }
 
     fn post(&mut self, direction: Direction, token: u64, len: u64) -> Result<(), PostError> {
-        let remote = RemoteMemory::Owners(TargetMediatedMemory { key: key_of(&self.region), bytes: 1 << 30 });
+        let remote = RemoteMemory::TargetMediated(TargetMediatedMemory { key: key_of(&self.region), bytes: 1 << 30 });
         let spans = [Span { local: 0, remote: 0, len }];
         let region = Arc::clone(&self.region);
         let batch = Batch {
@@ -414,7 +414,7 @@ fn memory_of_ones_own_that_was_withdrawn_does_not_leave() {
     side.lane.flush().unwrap();
     let given_up = Message::GivenUp { operation: 1, transfer: 1, is_last: true, cause: Cause::RevokedHere };
     assert_eq!(side.said(), [(1, bytes_of(&given_up))]);
-    assert!(matches!(side.post(Direction::Write, 2, 10), Err(PostError::Withdrawn(Revisions { here: 1, there: 0 }))));
+    assert!(matches!(side.post(Direction::Write, 2, 10), Err(PostError::Withdrawn(Revisions { local: 1, remote: 0 }))));
 }
 
 #[test]

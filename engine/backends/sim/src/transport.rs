@@ -12,7 +12,7 @@ use penstock_memory::{MemoryError, Registry};
 use penstock_transport::host::{EngineSegments, LastRegion};
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Caps, Driver, Here, JoinError, Link, PeerView, Placement, Reach, There, Told, Transport, Trust,
+    Caps, Driver, JoinError, Link, LocalEnd, PeerView, Placement, RemoteEnd, RemoteGateLog, Scope, Transport, Trust,
 };
 
 use crate::fabric::Fabric;
@@ -73,7 +73,7 @@ impl Transport for SimTransport {
         }
     }
 
-    fn reaches(&self, here: &Here, there: &There) -> Result<&'static str, &'static str> {
+    fn reaches(&self, here: &LocalEnd, there: &RemoteEnd) -> Result<&'static str, &'static str> {
         if here.workers == 1 && there.workers == 1 {
             Ok("the engines have met over a simulated network")
         } else {
@@ -81,8 +81,8 @@ impl Transport for SimTransport {
         }
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Network
+    fn scope(&self) -> Scope {
+        Scope::Network
     }
 
     fn driver(&self, worker: usize) -> io::Result<Option<Box<dyn Driver>>> {
@@ -93,18 +93,18 @@ impl Transport for SimTransport {
         Ok(Some(Box::new(SimDriver::new(Arc::clone(&self.hub), ready)?)))
     }
 
-    fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
+    fn offer(&self, here: LocalEnd, there: RemoteEnd) -> Result<Offering, MemoryError> {
         let port = Port::open(&self.hub, here.epoch, here.peer_index);
         let blob = blob(port.number(), here.workers);
         let (segments, registry, patience) = (Arc::clone(&self.segments), Arc::clone(&self.registry), self.patience);
         let join = move |blob: &[u8], tokens: Vec<_>| {
             if !tokens.is_empty() {
-                return Err(JoinError::Tokens { expected: 0, found: tokens.len() });
+                return Err(JoinError::Fds { expected: 0, found: tokens.len() });
             }
             let to = accept(blob, there.workers)?;
             Ok(join(segments, registry, &here, &there, port, to, patience))
         };
-        Ok(Offering { blob, tokens: Vec::new(), join: Box::new(join) })
+        Ok(Offering { blob, fds: Vec::new(), join: Box::new(join) })
     }
 }
 
@@ -137,13 +137,13 @@ fn accept(blob: &[u8], workers: usize) -> Result<u64, JoinError> {
 fn join(
     segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
-    here: &Here,
-    there: &There,
+    here: &LocalEnd,
+    there: &RemoteEnd,
     port: Port,
     to: u64,
     patience: Duration,
 ) -> Link {
-    let told = Arc::new(Told::default());
+    let told = Arc::new(RemoteGateLog::default());
     let lane = SimLane {
         common: Common {
             touch: Touch(segments.owner_state.hazard(here.peer_index, 0)),
@@ -166,7 +166,7 @@ fn join(
     Link {
         lanes: vec![Box::new(lane)],
         registrar: Arc::new(SimRegistrar),
-        peer_view: PeerView::Told(told),
+        peer_view: PeerView::Reported(told),
         streams: None,
         transport_messages: None,
         rails: Vec::new(),

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use penstock_core::Cause;
 use penstock_core::Direction;
-use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
+use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_transport::lane::CancelledOp;
 use penstock_transport::record::lines_for;
-use penstock_transport::{Announced, Arrival, Batch, LaneFault, PostError, Posted, Sink, TargetMediatedMemory};
+use penstock_transport::{
+    Batch, LaneFault, NotifyPosted, NotifyRequest, PostError, Posted, Sink, TargetMediatedMemory,
+};
 
 use crate::hub::Inner;
 use crate::notes::Notes;
@@ -70,7 +72,7 @@ impl Channel {
     fn has_room(&self, bytes: u64) -> bool {
         let under_way = self.ledger.ops.bytes_under_way();
         let count = self.streams.iter().try_fold(0, |count, stream| Some(count + stream.as_ref()?.outgoing.count()));
-        count.is_some_and(|count| count < FLIGHTS_PER_LANE_MAX)
+        count.is_some_and(|count| count < IN_FLIGHT_PER_LANE_MAX)
             && (under_way == 0 || under_way + bytes <= BYTES_UNDER_WAY_MAX)
     }
 
@@ -98,8 +100,8 @@ impl Channel {
         let id = self.ledger.ops.take(kind, bytes);
         let op = &mut self.ledger.ops[id];
         (op.token, op.transfer) = (batch.token, batch.transfer);
-        (op.key, op.checked) = (batch.local_key, batch.expected.here);
-        (op.remote, op.revision) = (memory.key, batch.expected.there);
+        (op.key, op.checked) = (batch.local_key, batch.expected.local);
+        (op.remote, op.revision) = (memory.key, batch.expected.remote);
         op.memory = Some(batch.local.clone());
         op.spans.extend_from_slice(spans);
         if let Some(stream) = &mut self.streams[place] {
@@ -109,7 +111,7 @@ impl Channel {
     }
 
     /// Tells the peer what follows a transfer, behind its last operation.
-    pub(crate) fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
+    pub(crate) fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError> {
         let Ledger { ops, ended, .. } = &self.ledger;
         if !self.has_room(0) || ended.iter().any(|ended| ended.transfer == arrival.transfer) {
             return Err(PostError::Full);
@@ -143,7 +145,7 @@ impl Channel {
         if let Some(stream) = &mut self.streams[place] {
             stream.outgoing.push(id);
         }
-        Ok(Announced::Accepted)
+        Ok(NotifyPosted::Accepted)
     }
 
     /// Gives up what goes under this token.

@@ -6,7 +6,7 @@ use penstock_core::Cause;
 use penstock_ring::ReadyBits;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
-    Announced, Arrival, Batch, Lane, LaneFault, Note, PostError, Posted, RemoteMemory, Revisions, Sink,
+    Batch, Lane, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteMemory, Revisions, Sink,
 };
 
 use crate::channel::Channel;
@@ -48,24 +48,24 @@ impl TcpLane {
 
 impl Lane for TcpLane {
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
-        let RemoteMemory::Owners(memory) = batch.remote else {
+        let RemoteMemory::TargetMediated(memory) = batch.remote else {
             return Err(PostError::Fault(LaneFault(Cause::NoPath)));
         };
         // The peer looks itself, with the plan's revision. What it has told meanwhile is looked at here, or a plan that is
         // used for long would fall behind what the peer remembers. Own withdrawals are seen again when bytes move.
         let here = self.common.segments.owner_state.view().revision();
-        let there = self.common.told.copied().max(batch.expected.there);
-        if (Revisions { here, there }) != batch.expected {
-            return Err(PostError::Withdrawn(Revisions { here, there }));
+        let there = self.common.told.copied().max(batch.expected.remote);
+        if (Revisions { local: here, remote: there }) != batch.expected {
+            return Err(PostError::Withdrawn(Revisions { local: here, remote: there }));
         }
         self.channel_of(batch.transfer).post(batch, memory)
     }
 
-    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
+    fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError> {
         if arrival.is_empty() {
-            return Ok(Announced::Told(true));
+            return Ok(NotifyPosted::Delivered(true));
         }
-        self.channel_of(arrival.transfer).announce(arrival)
+        self.channel_of(arrival.transfer).notify(arrival)
     }
 
     fn flush(&mut self) -> Result<(), LaneFault> {

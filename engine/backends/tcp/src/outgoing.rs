@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use penstock_core::Cause;
-use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
+use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_transport::host::{OwnerStateView, still_stands};
 use penstock_transport::lane::CancelledOp;
 use penstock_transport::{Failure, LaneFault, Sink};
@@ -42,7 +42,7 @@ pub(crate) struct Acks {
 const LOOKS: u32 = 2;
 /// What may have landed without being acknowledged while more and more comes: a part of the sender's window.
 const LANDED_MAX: u64 = 1024 * 1024;
-const DONE_MAX: u64 = FLIGHTS_PER_LANE_MAX as u64 / 4;
+const DONE_MAX: u64 = IN_FLIGHT_PER_LANE_MAX as u64 / 4;
 
 impl Acks {
     /// Whether there is anything it was not told.
@@ -59,7 +59,7 @@ impl Acks {
 
     /// How far the peer may have numbered its operations: whatever was not acknowledged is in its window.
     pub(crate) fn window_end(&self) -> u64 {
-        self.told + FLIGHTS_PER_LANE_MAX as u64
+        self.told + IN_FLIGHT_PER_LANE_MAX as u64
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     /// One with room for all that may be under way, so that nothing allocates afterwards.
     pub(crate) fn new() -> Self {
-        let list = || VecDeque::with_capacity(FLIGHTS_PER_LANE_MAX);
+        let list = || VecDeque::with_capacity(IN_FLIGHT_PER_LANE_MAX);
         Self { waiting: list(), answers: list(), flying: list(), before: 0, heard: 0, last: 0, group: Group::new() }
     }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use penstock_core::Rights;
 use penstock_core::plan::RegionKey;
 use penstock_memory::Region;
-use penstock_transport::{Exported, ImportError, Registrar, RemoteMemory, RemoteRegion, TargetMediatedMemory, Way};
+use penstock_transport::{
+    AccessPath, Exported, ImportError, Registrar, RemoteMemory, RemoteRegion, TargetMediatedMemory,
+};
 
 /// The path of memory that peers may not touch.
 const NOTHING: u8 = 0;
@@ -26,17 +28,17 @@ impl Registrar for TcpRegistrar {
         match (region.path, token) {
             ([OWNERS], None) => {
                 let key = RegionKey { region: region.id, generation: region.generation };
-                Ok(RemoteMemory::Owners(TargetMediatedMemory { key, bytes: region.bytes }))
+                Ok(RemoteMemory::TargetMediated(TargetMediatedMemory { key, bytes: region.bytes }))
             }
             ([NOTHING], None) => Err(ImportError::NoPath("the region gives no rights to peers".to_owned())),
             _ => Err(ImportError::Garbled("its path is not one of tcp")),
         }
     }
 
-    fn way(&self, region: &RemoteRegion<'_>) -> Way {
+    fn access_path(&self, region: &RemoteRegion<'_>) -> AccessPath {
         match region.path {
-            [OWNERS] => Way { name: Way::TCP, why: "the peer is met over the network".to_owned() },
-            _ => Way { name: Way::NONE, why: "the region gives no rights to peers".to_owned() },
+            [OWNERS] => AccessPath { name: AccessPath::TCP, reason: "the peer is met over the network".to_owned() },
+            _ => AccessPath { name: AccessPath::NONE, reason: "the region gives no rights to peers".to_owned() },
         }
     }
 }

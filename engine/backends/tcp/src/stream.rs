@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use penstock_core::Cause;
 use penstock_core::Span;
-use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
+use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_memory::{Registry, Window};
 use penstock_transport::host::{Bell, EngineSegments, LastRegion, Withdrawn, still_stands};
-use penstock_transport::{CounterRef, LaneFault, Sink, Told};
+use penstock_transport::{CounterRef, LaneFault, RemoteGateLog, Sink};
 use rustix::thread::futex;
 
 use crate::group::{Sent, Way};
@@ -37,7 +37,7 @@ const GROUPS_PER_TURN: usize = 8;
 pub(crate) struct Common {
     pub(crate) segments: Arc<EngineSegments>,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) told: Arc<Told>,
+    pub(crate) told: Arc<RemoteGateLog>,
     pub(crate) touch: Touch,
     pub(crate) known: LastRegion,
     pub(crate) application: Bell,
@@ -218,7 +218,7 @@ impl Stream {
                 }
                 Message::Read(request) => {
                     number(next, request.sequence, acks)?;
-                    if outgoing.answers() == FLIGHTS_PER_LANE_MAX {
+                    if outgoing.answers() == IN_FLIGHT_PER_LANE_MAX {
                         return Err(CORRUPT); // It may not have so many under way.
                     }
                     let memory = admit(Wants::Read, &request, view, &common.registry, &mut common.known)?;
@@ -241,7 +241,7 @@ impl Stream {
                 Message::Announce { sequence, .. } => number(next, sequence, acks)?,
                 Message::Done { sequence } => outgoing.done(sequence, &mut ledger.ops, sink)?,
                 Message::Refused { sequence, cause, revision } => {
-                    common.told.hear(revision);
+                    common.told.on_revision(revision);
                     outgoing.refused(sequence, cause, &mut ledger.ops)?;
                 }
                 Message::Credit { lines } => ledger.notes.hear(lines)?,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use penstock_core::Cause;
-use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
+use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_memory::{Registry, Window};
 use penstock_transport::LaneFault;
 use penstock_transport::host::{LastRegion, OwnerStateView, still_stands};
@@ -57,7 +57,7 @@ pub(crate) struct Poisoned(VecDeque<(u64, u64, Cause)>);
 impl Poisoned {
     /// The write of this number did not land.
     pub(crate) fn add(&mut self, sequence: u64, transfer: u64, cause: Cause) {
-        while self.0.front().is_some_and(|&(old, ..)| old + FLIGHTS_PER_LANE_MAX as u64 <= sequence) {
+        while self.0.front().is_some_and(|&(old, ..)| old + IN_FLIGHT_PER_LANE_MAX as u64 <= sequence) {
             self.0.pop_front();
         }
         self.0.push_back((sequence, transfer, cause));

@@ -8,7 +8,8 @@ use penstock_memory::{MemoryError, Registry};
 use penstock_transport::host::{EngineSegments, LastRegion};
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Caps, Driver, Here, JoinError, Lane, Link, PeerView, Placement, Reach, There, Told, Transport, Trust,
+    Caps, Driver, JoinError, Lane, Link, LocalEnd, PeerView, Placement, RemoteEnd, RemoteGateLog, Scope, Transport,
+    Trust,
 };
 
 use crate::channel::Channel;
@@ -66,12 +67,12 @@ impl Transport for TcpTransport {
         }
     }
 
-    fn reaches(&self, _: &Here, _: &There) -> Result<&'static str, &'static str> {
+    fn reaches(&self, _: &LocalEnd, _: &RemoteEnd) -> Result<&'static str, &'static str> {
         Ok("the engines have met over the network")
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Network
+    fn scope(&self) -> Scope {
+        Scope::Network
     }
 
     fn driver(&self, worker: usize) -> io::Result<Option<Box<dyn Driver>>> {
@@ -80,18 +81,18 @@ impl Transport for TcpTransport {
         Ok(Some(Box::new(TcpDriver::new(Arc::clone(hub), ready))))
     }
 
-    fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
+    fn offer(&self, here: LocalEnd, there: RemoteEnd) -> Result<Offering, MemoryError> {
         let blob = offer::blob(self.streams, here.workers);
         let (segments, registry) = (Arc::clone(&self.segments), Arc::clone(&self.registry));
         let (hubs, streams) = (self.hubs.clone(), self.streams);
         let join = move |blob: &[u8], tokens: Vec<_>| {
             if !tokens.is_empty() {
-                return Err(JoinError::Tokens { expected: 0, found: tokens.len() });
+                return Err(JoinError::Fds { expected: 0, found: tokens.len() });
             }
             let per_channel = offer::accept(blob, streams, there.workers)?;
             Ok(join(&segments, &registry, &hubs, &here, &there, per_channel))
         };
-        Ok(Offering { blob, tokens: Vec::new(), join: Box::new(join) })
+        Ok(Offering { blob, fds: Vec::new(), join: Box::new(join) })
     }
 }
 
@@ -99,13 +100,13 @@ fn join(
     segments: &Arc<EngineSegments>,
     registry: &Arc<Registry>,
     hubs: &[Arc<Hub>],
-    here: &Here,
-    there: &There,
+    here: &LocalEnd,
+    there: &RemoteEnd,
     per_channel: usize,
 ) -> Link {
     let workers = hubs.len();
     let channels = workers.max(there.workers);
-    let told = Arc::new(Told::default());
+    let told = Arc::new(RemoteGateLog::default());
     let (mut lanes, mut receivers) = (Vec::<Box<dyn Lane>>::with_capacity(workers), Vec::with_capacity(workers));
     for (worker, hub) in hubs.iter().enumerate() {
         let arrivals = Arc::new(Arrivals::default());
@@ -138,7 +139,7 @@ fn join(
     Link {
         lanes,
         registrar: Arc::new(TcpRegistrar),
-        peer_view: PeerView::Told(told),
+        peer_view: PeerView::Reported(told),
         streams: Some(Arc::new(TcpStreams::new(channels, per_channel, here.peer_index, receivers))),
         transport_messages: None,
         rails: Vec::new(),

@@ -8,17 +8,17 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Direction};
 use penstock_transport::lane::CancelledOp;
 use penstock_transport::{
-    Announced, Arrival, Batch, Failure, LaneFault, PostError, Posted, RdmaMemory, Sink, TargetMediatedMemory,
+    Batch, Failure, LaneFault, NotifyPosted, NotifyRequest, PostError, Posted, RdmaMemory, Sink, TargetMediatedMemory,
 };
 
+use crate::adapter::{AdapterError, Connected, Wc, WorkCompletion};
 use crate::again::Lot;
-use crate::card::{CardError, Connected, Done, Outcome};
 use crate::connecting::Connect;
 use crate::context::Context;
 use crate::inbound::{CORRUPT, Due, Inbox};
 use crate::log::Say;
 use crate::message::{
-    Announcement, Body, Hello, Immediate, MESSAGE_BYTES_MAX, MessageError, PROOFS, Says, low_life, parse,
+    Body, Hello, Immediate, MESSAGE_BYTES_MAX, MessageError, NotifyMessage, PROOFS, Says, low_life, parse,
 };
 use crate::op::{Kind, Op, OpId, Ops};
 use crate::pairing::RAILS_MAX;
@@ -105,7 +105,7 @@ impl Channel {
 
     /// Waits, but not longer than until then, for a rail that is connected; an error if all are refused. Rails that are refused are tried
     /// again, and those that the network lets wait come later.
-    pub(crate) fn is_connected(&mut self, until: Instant) -> Result<(), CardError> {
+    pub(crate) fn is_connected(&mut self, until: Instant) -> Result<(), AdapterError> {
         let mut refused = None;
         loop {
             for place in 0..self.rails.len() {
@@ -125,7 +125,7 @@ impl Channel {
     }
 
     /// Greets the peer on a rail that is connected now for the first time. Answers why one is not.
-    fn is_begun(&mut self, place: usize) -> Option<CardError> {
+    fn is_begun(&mut self, place: usize) -> Option<AdapterError> {
         let rail = &mut self.rails[place];
         // A queue that is lost is told by the next look.
         match rail.is_connected().ok()?? {
@@ -145,7 +145,7 @@ impl Channel {
     }
 
     /// Says on a rail that is connected who is there.
-    pub(crate) fn say_hello(&mut self, rail: usize) -> Result<(), CardError> {
+    pub(crate) fn say_hello(&mut self, rail: usize) -> Result<(), AdapterError> {
         let (channel, grants) = (self.number, self.inbox.rails[rail].grants());
         self.say(rail, Say::Hello, &Body::Hello(Hello { channel, rail: rail as u8, grants }));
         self.rails[rail].ring()
@@ -185,7 +185,7 @@ impl Channel {
     }
 
     /// Tells the peer what follows a transfer, behind what was posted of it.
-    pub(crate) fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
+    pub(crate) fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError> {
         // What is read is here when the card says so, which no order of messages says; and of what has failed nothing is told.
         let is_its = |over: &Over| over.transfer == arrival.transfer && over.result.is_err();
         if self.ops.reads(arrival.transfer) || !self.lots.is_empty() || self.over.iter().any(is_its) {
@@ -221,7 +221,7 @@ impl Channel {
             self.mark(rail, id);
         }
         self.tell(home, id);
-        Ok(Announced::Accepted)
+        Ok(NotifyPosted::Accepted)
     }
 
     /// The rails on which bytes of a transfer of so many may be under way.
@@ -245,7 +245,7 @@ impl Channel {
             let heard = inbox.rails[rail].tell_immediately();
             return rail_here.say_immediately(Say::Tell(id), Says::Count(counter.index as u16), heard, is_its);
         }
-        let announcement = Announcement { number: op.number, marks: op.marks, counter: op.counter, note: op.said() };
+        let announcement = NotifyMessage { number: op.number, marks: op.marks, counter: op.counter, note: op.said() };
         let head = inbox.rails[rail].tell(rail_here.numbers());
         rail_here.say(Say::Tell(id), &Body::Announce(announcement), head, outbox, scratch);
     }
@@ -269,7 +269,7 @@ impl Channel {
     pub(crate) fn flush(&mut self) {
         for rail in &mut self.rails {
             if let Err(error) = rail.ring() {
-                tracing::warn!(%error, rail = rail.facts.name, "a card does not take what is posted");
+                tracing::warn!(%error, rail = rail.attr.name, "a card does not take what is posted");
                 rail.is_unexplained = true;
                 rail.break_off();
             }
@@ -280,27 +280,27 @@ impl Channel {
     pub(crate) fn done(
         &mut self,
         rail: u8,
-        done: &Done,
+        done: &WorkCompletion,
         message: &[u8],
         context: &Context<'_>,
         sink: &mut dyn Sink,
     ) -> Result<(), LaneFault> {
         let rail = usize::from(rail);
-        match done.what {
-            Outcome::Did => {
+        match done.result {
+            Wc::Send => {
                 if let Some(number) = self.rails[rail].number_of(done.id) {
                     self.has_done(rail, number, context, sink);
                 }
                 Ok(())
             }
-            Outcome::Came { immediate, .. } => self.came(rail, immediate, message, context, sink),
-            Outcome::Failed(trouble) => {
+            Wc::Recv { immediate, .. } => self.came(rail, immediate, message, context, sink),
+            Wc::Failed(status) => {
                 if let Some(number) = self.rails[rail].number_of(done.id) {
-                    self.has_failed(rail, number, trouble, context, sink);
+                    self.has_failed(rail, number, status, context, sink);
                 }
                 Ok(())
             }
-            Outcome::Unused => Ok(()),
+            Wc::Unused => Ok(()),
         }
     }
 
@@ -379,7 +379,7 @@ impl Channel {
                 (false, false)
             }
             Body::Answer => (false, false),
-            Body::Announce(announcement) => (self.inbox.announce(rail, announcement, context, sink)?, true),
+            Body::Announce(announcement) => (self.inbox.notify(rail, announcement, context, sink)?, true),
             Body::Mark(number) => (self.inbox.mark(*number, context, sink)?, true),
             Body::Forget(forgotten) => {
                 self.inbox.forget(*forgotten, context, sink)?;

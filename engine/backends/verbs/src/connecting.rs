@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::card::{CardError, Connected, Connecting, Queue};
+use crate::adapter::{AdapterError, ConnectParams, Connected, QueuePair};
 
 /// Threads of one engine: a peer that does not answer holds up others that are to be connected only if there are as many more.
 const THREADS_MAX: usize = 4;
@@ -30,13 +30,13 @@ pub(crate) struct Job(Arc<Mutex<Option<Work>>>);
 
 /// A queue that is being connected.
 pub(crate) struct Work {
-    queue: Box<dyn Queue>,
-    connecting: Connecting,
+    queue: Box<dyn QueuePair>,
+    connecting: ConnectParams,
     back: Sender<Back>,
 }
 
 /// A queue that comes back, and whether it is connected.
-pub(crate) type Back = (Box<dyn Queue>, Result<Connected, CardError>);
+pub(crate) type Back = (Box<dyn QueuePair>, Result<Connected, AdapterError>);
 
 /// A queue that is being connected. If nobody waits for it any more it is given back to its card as soon as the call has returned.
 pub(crate) struct Away {
@@ -50,7 +50,7 @@ fn take(work: &Mutex<Option<Work>>) -> Option<Work> {
 }
 
 impl Job {
-    pub(crate) fn new(queue: Box<dyn Queue>, connecting: Connecting) -> (Self, Away) {
+    pub(crate) fn new(queue: Box<dyn QueuePair>, connecting: ConnectParams) -> (Self, Away) {
         let (sender, back) = channel();
         let work = Arc::new(Mutex::new(Some(Work { queue, connecting, back: sender })));
         (Self(Arc::clone(&work)), Away { back, unbegun: work })
@@ -90,7 +90,7 @@ impl Away {
     }
 
     /// The queue as it was, if nobody has begun to connect it.
-    pub(crate) fn call_back(&self) -> Option<Box<dyn Queue>> {
+    pub(crate) fn call_back(&self) -> Option<Box<dyn QueuePair>> {
         take(&self.unbegun).map(|work| work.queue)
     }
 }
@@ -179,15 +179,15 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::card::{Card, Endpoint};
-    use crate::model::{ModelCard, ModelNetwork};
+    use crate::adapter::{Adapter, QpAddress};
+    use crate::model::{ModelAdapter, ModelNetwork};
 
     const SLOW: Duration = Duration::from_secs(1);
 
-    fn job(card: &ModelCard) -> (Job, Away) {
-        let there = Endpoint { queue: 7, first_packet: 1, gid: [1; 16], lid: 0 };
-        let connecting = Connecting { there, first_packet: 1, mtu: 1024, reads_there: 1, reads_here: 1, meeting: None };
-        Job::new(card.desk(16, 16).unwrap().queue(8).unwrap(), connecting)
+    fn job(adapter: &ModelAdapter) -> (Job, Away) {
+        let there = QpAddress { queue: 7, first_packet: 1, gid: [1; 16], lid: 0 };
+        let connecting = ConnectParams { there, first_packet: 1, mtu: 1024, reads_there: 1, reads_here: 1, cm: None };
+        Job::new(adapter.worker_cq(16, 16).unwrap().queue(8).unwrap(), connecting)
     }
 
     fn wait(away: &Away) -> Back {
@@ -204,19 +204,19 @@ mod tests {
     #[test]
     fn whoever_has_a_queue_connected_does_not_wait_and_gets_it_back() {
         let network = ModelNetwork::by_hand();
-        let card = network.card();
-        card.slow_connects(SLOW);
+        let adapter = network.adapter();
+        adapter.slow_connects(SLOW);
         let connectors = Connectors::default();
         let begun = Instant::now();
-        let jobs: Vec<_> = (0..2 * THREADS_MAX).map(|_| job(&card)).collect();
+        let jobs: Vec<_> = (0..2 * THREADS_MAX).map(|_| job(&adapter)).collect();
         let aways: Vec<_> = jobs.into_iter().map(|(job, away)| (connectors.connect(job), away).1).collect();
         assert!(begun.elapsed() < SLOW, "{:?}", begun.elapsed());
         assert!(aways[0].look().unwrap().is_none());
         let queues: Vec<_> = aways.iter().map(|away| wait(away)).collect();
         assert!(queues.iter().all(|(_, connected)| connected.is_ok()));
         assert!(begun.elapsed() >= 2 * SLOW, "so many threads, two queues each");
-        card.refuse_connects(1);
-        let (job, away) = job(&card);
+        adapter.refuse_connects(1);
+        let (job, away) = job(&adapter);
         connectors.connect(job);
         assert!(wait(&away).1.is_err());
     }
@@ -224,25 +224,25 @@ mod tests {
     #[test]
     fn an_engine_that_ends_leaves_no_queue_behind() {
         let network = ModelNetwork::by_hand();
-        let card = network.card();
-        card.slow_connects(SLOW);
+        let adapter = network.adapter();
+        adapter.slow_connects(SLOW);
         let connectors = Connectors::default();
         for _ in 0..2 * THREADS_MAX {
-            connectors.connect(job(&card).0);
+            connectors.connect(job(&adapter).0);
         }
-        assert!(card.counts().queues > 0);
+        assert!(adapter.counts().queues > 0);
         drop(connectors);
-        assert_eq!(card.counts().queues, 0);
+        assert_eq!(adapter.counts().queues, 0);
     }
 
     #[test]
     fn a_queue_is_called_back_until_it_is_begun() {
         let network = ModelNetwork::by_hand();
-        let card = network.card();
-        card.slow_connects(SLOW);
+        let adapter = network.adapter();
+        adapter.slow_connects(SLOW);
         let connectors = Connectors::default();
         let begun = Instant::now();
-        let jobs: Vec<_> = (0..THREADS_MAX + 1).map(|_| job(&card)).collect();
+        let jobs: Vec<_> = (0..THREADS_MAX + 1).map(|_| job(&adapter)).collect();
         let aways: Vec<_> = jobs.into_iter().map(|(job, away)| (connectors.connect(job), away).1).collect();
         let mut queue = aways[THREADS_MAX].call_back().expect("all threads are busy with the others");
         assert!(begun.elapsed() < SLOW, "{:?}", begun.elapsed());
@@ -254,15 +254,15 @@ mod tests {
     #[test]
     fn a_queue_that_is_lost_is_told() {
         let network = ModelNetwork::by_hand();
-        let (job, away) = job(&network.card());
+        let (job, away) = job(&network.adapter());
         drop(take(&job.0));
         assert!(away.look().is_err());
         let (back, unheard) = channel::<Back>();
         drop(unheard);
-        let card = network.card();
-        let (job, _away) = self::job(&card);
+        let adapter = network.adapter();
+        let (job, _away) = self::job(&adapter);
         job.0.lock().unwrap().as_mut().unwrap().back = back;
         job.run();
-        assert_eq!(card.counts().queues, 0, "nobody wants it");
+        assert_eq!(adapter.counts().queues, 0, "nobody wants it");
     }
 }

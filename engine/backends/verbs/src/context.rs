@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use penstock_transport::host::{Bell, EngineSegments};
-use penstock_transport::{CounterRef, Told};
+use penstock_transport::{CounterRef, RemoteGateLog};
 use rustix::thread::futex;
 
 use crate::connecting::Connect;
@@ -13,13 +13,13 @@ pub(crate) struct Context<'a> {
     /// How far this engine's log of withdrawals has come.
     pub(crate) here: u64,
     /// What the peer has told of its own.
-    pub(crate) told: &'a Told,
+    pub(crate) told: &'a RemoteGateLog,
     /// Counters and withdrawals of this engine.
     pub(crate) segments: &'a EngineSegments,
     /// Wakes the application when a counter has gone up.
     pub(crate) application: &'a Bell,
     /// Hears what is proven of the peer's card.
-    pub(crate) witness: &'a dyn Witness,
+    pub(crate) witness: &'a dyn FenceObserver,
     /// Says something to the peer's channel of the same number, over the session's control channel.
     pub(crate) say: &'a dyn Fn(&[u8]),
     /// The desk forgets the queue of this rail, by its number, which may be another's as soon as it was given back.
@@ -31,7 +31,7 @@ pub(crate) struct Context<'a> {
 }
 
 /// Who keeps account of what can still land in this engine's memory.
-pub(crate) trait Witness {
+pub(crate) trait FenceObserver {
     /// Nothing lands any more over this rail that the peer posted before it knew of this revision of this engine's log.
     fn heard(&self, channel: u16, rail: u8, revision: u64);
 

@@ -11,7 +11,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use crate::card::{Card, Event};
+use crate::adapter::{Adapter, AsyncEvent};
 use crate::hub::{Hub, Inner};
 use crate::regions::Regions;
 
@@ -36,7 +36,7 @@ pub(crate) struct VerbsDriver {
 
 /// Cards' events, which one worker hears for all.
 pub(crate) struct Events {
-    pub(crate) cards: Vec<Arc<dyn Card>>,
+    pub(crate) adapters: Vec<Arc<dyn Adapter>>,
     /// What is registered with them.
     pub(crate) regions: Arc<Regions>,
     /// Of every worker, and what wakes it.
@@ -45,39 +45,43 @@ pub(crate) struct Events {
 
 impl VerbsDriver {
     /// The driver of the worker with this hub.
-    pub(crate) fn new(hub: Arc<Hub>, cards: &[Arc<dyn Card>], events: Option<Events>) -> std::io::Result<Self> {
+    pub(crate) fn new(hub: Arc<Hub>, adapters: &[Arc<dyn Adapter>], events: Option<Events>) -> std::io::Result<Self> {
         let descriptor = epoll::create(CreateFlags::CLOEXEC)?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let watch = |fd: BorrowedFd<'_>| epoll::add(&descriptor, fd, EventData::new_u64(0), EventFlags::IN);
         watch(timer.as_fd())?;
         {
             let inner = hub.lock();
-            (0..cards.len()).try_for_each(|card| watch(inner.desk(card).descriptor()))?;
+            (0..adapters.len()).try_for_each(|adapter| watch(inner.cq(adapter).descriptor()))?;
         }
         if events.is_some() {
-            cards.iter().try_for_each(|card| watch(card.events()))?;
+            adapters.iter().try_for_each(|adapter| watch(adapter.events()))?;
         }
-        let watched = (0..cards.len()).collect();
+        let watched = (0..adapters.len()).collect();
         Ok(Self { hub, descriptor, timer, is_timed: false, watched, events, turns: 0 })
     }
 
     /// Asks the cards what has happened to them, and tells all workers' lanes. Answers whether anything had.
     fn take_events(&mut self) -> bool {
-        let Some(Events { cards, regions, hubs }) = &self.events else { return false };
+        let Some(Events { adapters, regions, hubs }) = &self.events else { return false };
         let mut any = false;
-        for (place, card) in cards.iter().enumerate() {
+        for (place, adapter) in adapters.iter().enumerate() {
             for _ in 0..EVENTS_AT_ONCE {
-                let Some(event) = card.next_event() else { break };
+                let Some(event) = adapter.next_event() else { break };
                 any = true;
-                let name = &card.facts().name;
+                let name = &adapter.attr().name;
                 match event {
-                    Event::Fatal => {
-                        tracing::error!(card = name, "a card has failed");
+                    AsyncEvent::Fatal => {
+                        tracing::error!(adapter = name, "a card has failed");
                         regions.has_failed(place);
                     }
-                    Event::QueueBroken(number) => tracing::debug!(card = name, number, "a queue has broken"),
-                    Event::Met(number) => tracing::trace!(card = name, number, "a meeting has come further"),
-                    Event::PortDown | Event::PortUp | Event::Changed => tracing::info!(card = name, ?event, "a port"),
+                    AsyncEvent::QueueBroken(number) => tracing::debug!(adapter = name, number, "a queue has broken"),
+                    AsyncEvent::CmProgress(number) => {
+                        tracing::trace!(adapter = name, number, "a meeting has come further")
+                    }
+                    AsyncEvent::PortDown | AsyncEvent::PortUp | AsyncEvent::Changed => {
+                        tracing::info!(adapter = name, ?event, "a port")
+                    }
                 }
                 hubs.iter().for_each(|(hub, _)| hub.lock().event(place, event));
             }
@@ -106,14 +110,14 @@ impl VerbsDriver {
 
 /// Descriptors of a card that has failed are readable for good once its device is gone: who slept on them would never sleep.
 fn unwatch_dead(inner: &Inner, watched: &mut Vec<usize>, descriptor: &OwnedFd, events: Option<&Events>) {
-    watched.retain(|&card| {
-        if !inner.is_dead(card) {
+    watched.retain(|&adapter| {
+        if !inner.is_dead(adapter) {
             return true;
         }
-        let of_events = events.map(|events| events.cards[card].events());
-        for fd in of_events.into_iter().chain([inner.desk(card).descriptor()]) {
+        let of_events = events.map(|events| events.adapters[adapter].events());
+        for fd in of_events.into_iter().chain([inner.cq(adapter).descriptor()]) {
             if let Err(error) = epoll::delete(descriptor, fd) {
-                tracing::warn!(%error, card, "a worker goes on being woken by a card that has failed");
+                tracing::warn!(%error, adapter, "a worker goes on being woken by a card that has failed");
             }
         }
         false

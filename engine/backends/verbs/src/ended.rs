@@ -1,6 +1,6 @@
 //! The transport message of a side when a queue's life has ended, parsed as the untrusted bytes it is.
 
-use crate::card::{TOKEN_BYTES, Token};
+use crate::adapter::{TOKEN_BYTES, Token};
 
 /// What this release speaks.
 const VERSION: u8 = 1;

@@ -14,7 +14,7 @@ use penstock_ring::{LowWaterView, ReadyBits};
 use penstock_transport::Fence;
 use penstock_transport::host::Bell;
 
-use crate::context::Witness;
+use crate::context::FenceObserver;
 
 /// One session's fence. Its words are written by the lanes and read by whoever waits for quiet.
 pub(crate) struct LaneFence {
@@ -95,12 +95,12 @@ impl Fence for LaneFence {
         }
     }
 
-    fn told(&self) {
+    fn on_withdrawals(&self) {
         self.wake_all();
     }
 }
 
-impl Witness for LaneFence {
+impl FenceObserver for LaneFence {
     fn heard(&self, channel: u16, rail: u8, revision: u64) {
         self.passes(channel, rail, revision);
     }

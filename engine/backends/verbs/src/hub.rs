@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use penstock_ring::ReadyBits;
 
-use crate::card::{Card, CardError, Desk, Done, Event, Outcome, Queue, QueueMaker};
+use crate::adapter::{Adapter, AdapterError, AsyncEvent, QpFactory, QueuePair, Wc, WorkCompletion, WorkerCq};
 use crate::receives::Receives;
 use crate::slab::Slab;
 
@@ -27,7 +27,7 @@ pub(crate) struct Hub {
 
 /// How large desks are.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct DeskSize {
+pub(crate) struct CqSize {
     pub(crate) completions: usize,
     pub(crate) receives: usize,
 }
@@ -46,14 +46,14 @@ pub(crate) struct Item {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     /// A completion. If it is a message, its bytes are in a slot of this desk until it is given back.
-    Done { desk: u8, done: Done },
+    Done { cq: u8, done: WorkCompletion },
     /// Something has happened to the card, or to the queue.
-    Event(Event),
+    Event(AsyncEvent),
 }
 
 /// What is behind the lock.
 pub(crate) struct Inner {
-    desks: Vec<Place>,
+    cqs: Vec<Place>,
     inboxes: Inboxes,
     /// When a turn began that has looked at the clock.
     now: Option<Instant>,
@@ -81,15 +81,15 @@ struct Inbox {
 
 /// A desk of one card, and its queues.
 struct Place {
-    desk: Box<dyn Desk>,
-    card: Arc<dyn Card>,
+    cq: Box<dyn WorkerCq>,
+    adapter: Arc<dyn Adapter>,
     queues: HashMap<u32, Placed, BuildHasherDefault<NumberHash>>,
-    size: DeskSize,
+    size: CqSize,
     /// Completions that its queues may have.
     completions: usize,
     receives: Receives,
     /// Room for what is taken at once, which a poll that finds nothing does not touch.
-    found: Box<[Done; POLLED_AT_ONCE]>,
+    found: Box<[WorkCompletion; POLLED_AT_ONCE]>,
     /// The desk itself has failed: so have all its queues.
     is_broken: bool,
     /// Its card has failed: it takes no new queues.
@@ -111,8 +111,8 @@ struct Placed {
 
 /// Room for a queue that is about to be made.
 struct Reserved {
-    maker: Arc<dyn QueueMaker>,
-    on: Arc<dyn Card>,
+    maker: Arc<dyn QpFactory>,
+    on: Arc<dyn Adapter>,
     /// Its receives have to be made, too.
     needs_slots: bool,
 }
@@ -137,36 +137,36 @@ impl Hasher for NumberHash {
 
 impl Hub {
     /// A hub with a desk on each card, of the worker with these ready bits.
-    pub(crate) fn open(cards: &[Arc<dyn Card>], wanted: DeskSize, ready: ReadyBits) -> Result<Self, CardError> {
-        let place = |card: &Arc<dyn Card>| {
-            let facts = card.facts();
-            let size = DeskSize {
-                completions: wanted.completions.min(facts.completions_max),
-                receives: wanted.receives.min(facts.receives_max),
+    pub(crate) fn open(adapters: &[Arc<dyn Adapter>], wanted: CqSize, ready: ReadyBits) -> Result<Self, AdapterError> {
+        let place = |adapter: &Arc<dyn Adapter>| {
+            let attr = adapter.attr();
+            let size = CqSize {
+                completions: wanted.completions.min(attr.completions_max),
+                receives: wanted.receives.min(attr.receives_max),
             };
-            let desk = card.desk(size.completions, size.receives)?;
-            let (card, queues, receives) = (Arc::clone(card), HashMap::default(), Receives::default());
-            let found = Box::new([Done::default(); POLLED_AT_ONCE]);
-            Ok(Place { desk, card, queues, size, completions: 0, receives, found, is_broken: false, is_dead: false })
+            let cq = adapter.worker_cq(size.completions, size.receives)?;
+            let (adapter, queues, receives) = (Arc::clone(adapter), HashMap::default(), Receives::default());
+            let found = Box::new([WorkCompletion::default(); POLLED_AT_ONCE]);
+            Ok(Place { cq, adapter, queues, size, completions: 0, receives, found, is_broken: false, is_dead: false })
         };
-        let desks = cards.iter().map(place).collect::<Result<_, CardError>>()?;
+        let cqs = adapters.iter().map(place).collect::<Result<_, AdapterError>>()?;
         let inboxes = Inboxes { list: Vec::new(), free: Vec::new(), ready, earliest: None };
-        Ok(Self { inner: Mutex::new(Inner { desks, inboxes, now: None }) })
+        Ok(Self { inner: Mutex::new(Inner { cqs, inboxes, now: None }) })
     }
 
     /// Makes a queue on the desk of this card, and gives the card the receives that it may need. The worker does not wait meanwhile.
     pub(crate) fn queue(
         &self,
-        card: usize,
+        adapter: usize,
         inbox: u32,
         channel: u16,
         (requests, grants): (usize, usize),
-    ) -> Result<Box<dyn Queue>, CardError> {
-        let Reserved { maker, on, needs_slots } = self.lock().reserve(card, requests, grants)?;
+    ) -> Result<Box<dyn QueuePair>, AdapterError> {
+        let Reserved { maker, on, needs_slots } = self.lock().reserve(adapter, requests, grants)?;
         let slots = if needs_slots { Slab::new([&on], grants).map(Some) } else { Ok(None) };
         let made = slots.and_then(|slots| Ok((maker.queue(requests)?, slots)));
         let mut inner = self.lock();
-        let place = &mut inner.desks[card];
+        let place = &mut inner.cqs[adapter];
         place.receives.unreserve(grants, made.is_ok());
         let (queue, slots) = match made {
             Ok(made) => made,
@@ -181,7 +181,7 @@ impl Hub {
         let seen = place.receives.next();
         place.queues.insert(queue.number(), Placed { inbox, channel, rail: None, requests, grants, seen });
         if let Err(error) = place.supply() {
-            inner.forget_queue(card, queue.number());
+            inner.forget_queue(adapter, queue.number());
             return Err(error);
         }
         Ok(queue)
@@ -254,46 +254,51 @@ impl Inner {
     /// What was taken and will not be seen to.
     pub(crate) fn discard(&mut self, items: &mut VecDeque<Item>) {
         for Item { what, .. } in items.drain(..) {
-            if let What::Done { desk, done: Done { id, what: Outcome::Came { .. }, .. } } = what {
-                self.give_back(desk, &[id]);
+            if let What::Done { cq, done: WorkCompletion { id, result: Wc::Recv { .. }, .. } } = what {
+                self.give_back(cq, &[id]);
             }
         }
     }
 
     /// Sees to it that there is room for another queue. Answers what makes it, and whether its receives have to be made.
-    fn reserve(&mut self, card: usize, requests: usize, grants: usize) -> Result<Reserved, CardError> {
-        let place = &mut self.desks[card];
-        let name = || place.card.facts().name.clone();
+    fn reserve(&mut self, adapter: usize, requests: usize, grants: usize) -> Result<Reserved, AdapterError> {
+        let place = &mut self.cqs[adapter];
+        let name = || place.adapter.attr().name.clone();
         if place.is_dead {
             let why = "it has failed since the engine started".to_owned();
             let mend = "look at the kernel's messages, and start the engine again when it is back".to_owned();
-            return Err(CardError::NotHere { what: name(), why, mend });
+            return Err(AdapterError::NotHere { what: name(), why, mend });
         }
         let has = place.size.completions - place.completions;
         if requests + grants > has {
             let (what, wants) = ("the completions of one more queue", requests + grants);
-            return Err(CardError::NoRoom { card: name(), what, has, wants });
+            return Err(AdapterError::NoRoom { adapter: name(), what, has, wants });
         }
         let has = place.size.receives - place.receives.needed();
         if grants > has {
-            return Err(CardError::NoRoom { card: name(), what: "the receives of one more queue", has, wants: grants });
+            return Err(AdapterError::NoRoom {
+                adapter: name(),
+                what: "the receives of one more queue",
+                has,
+                wants: grants,
+            });
         }
         place.completions += requests + grants;
         let needs_slots = place.receives.reserve(grants);
-        Ok(Reserved { maker: place.desk.maker(), on: Arc::clone(&place.card), needs_slots })
+        Ok(Reserved { maker: place.cq.maker(), on: Arc::clone(&place.adapter), needs_slots })
     }
 
     /// A queue is of this rail.
-    pub(crate) fn assign(&mut self, card: usize, number: u32, rail: u8) {
-        if let Some(placed) = self.desks[card].queues.get_mut(&number) {
+    pub(crate) fn assign(&mut self, adapter: usize, number: u32, rail: u8) {
+        if let Some(placed) = self.cqs[adapter].queues.get_mut(&number) {
             placed.rail = Some(rail);
         }
     }
 
     /// A queue will not be heard of any more. Call it when it is reset, and before it is dropped or given back: its number may be another's then.
-    pub(crate) fn forget_queue(&mut self, card: usize, number: u32) {
+    pub(crate) fn forget_queue(&mut self, adapter: usize, number: u32) {
         self.drain();
-        let place = &mut self.desks[card];
+        let place = &mut self.cqs[adapter];
         if let Some(placed) = place.queues.remove(&number) {
             place.completions -= placed.requests + placed.grants;
             place.receives.wanted -= placed.grants;
@@ -302,9 +307,9 @@ impl Inner {
     }
 
     /// A queue was made new. Call it before it is connected again.
-    pub(crate) fn was_made_new(&mut self, card: usize, number: u32) {
+    pub(crate) fn was_made_new(&mut self, adapter: usize, number: u32) {
         self.drain();
-        let place = &mut self.desks[card];
+        let place = &mut self.cqs[adapter];
         if let Some(placed) = place.queues.get_mut(&number) {
             placed.seen = place.receives.next();
             place.receives.suspect();
@@ -324,9 +329,9 @@ impl Inner {
     /// Asks all cards, and marks the lanes that have something. Answers whether any had.
     pub(crate) fn turn(&mut self) -> bool {
         let mut any = false;
-        for desk in 0..self.desks.len() {
+        for cq in 0..self.cqs.len() {
             for _ in 0..POLLS_PER_TURN {
-                let found = self.poll(desk);
+                let found = self.poll(cq);
                 any |= found > 0;
                 if found < POLLED_AT_ONCE {
                     break;
@@ -342,8 +347,8 @@ impl Inner {
 
     /// Takes all completions that there are.
     pub(crate) fn drain(&mut self) {
-        for desk in 0..self.desks.len() {
-            while self.poll(desk) > 0 {}
+        for cq in 0..self.cqs.len() {
+            while self.poll(cq) > 0 {}
         }
     }
 
@@ -361,36 +366,36 @@ impl Inner {
 
     /// The next completions make the desks' descriptors readable.
     pub(crate) fn arm(&mut self) {
-        for desk in 0..self.desks.len() {
-            if !self.desks[desk].is_broken
-                && let Err(error) = self.desks[desk].desk.arm()
+        for cq in 0..self.cqs.len() {
+            if !self.cqs[cq].is_broken
+                && let Err(error) = self.cqs[cq].cq.arm()
             {
-                self.break_desk(desk, &error);
+                self.break_cq(cq, &error);
             }
         }
     }
 
     /// Whether this card has failed.
-    pub(crate) fn is_dead(&self, card: usize) -> bool {
-        self.desks[card].is_dead
+    pub(crate) fn is_dead(&self, adapter: usize) -> bool {
+        self.cqs[adapter].is_dead
     }
 
     /// The desk on this card.
-    pub(crate) fn desk(&self, card: usize) -> &dyn Desk {
-        &*self.desks[card].desk
+    pub(crate) fn cq(&self, adapter: usize) -> &dyn WorkerCq {
+        &*self.cqs[adapter].cq
     }
 
     /// Takes completions of a desk and puts them where they belong. Answers how many.
-    fn poll(&mut self, desk: usize) -> usize {
-        let place = &mut self.desks[desk];
+    fn poll(&mut self, cq: usize) -> usize {
+        let place = &mut self.cqs[cq];
         if place.is_broken {
             return 0;
         }
-        let count = match place.desk.poll(&mut place.found[..]) {
+        let count = match place.cq.poll(&mut place.found[..]) {
             Ok(0) => return 0,
             Ok(count) => count,
             Err(error) => {
-                self.break_desk(desk, &error);
+                self.break_cq(cq, &error);
                 return 0;
             }
         };
@@ -398,13 +403,13 @@ impl Inner {
         for done in &place.found[..count] {
             let received = place.receives.take(done);
             has_received |= received.is_some();
-            let placed = place.queues.get_mut(&done.queue).filter(|_| done.what != Outcome::Unused);
+            let placed = place.queues.get_mut(&done.queue).filter(|_| done.result != Wc::Unused);
             if let Some(placed) = placed
                 && let Some(rail) = placed.rail
             {
                 placed.seen = placed.seen.max(received.unwrap_or(0));
                 let Placed { inbox, channel, .. } = *placed;
-                let what = What::Done { desk: desk as u8, done: *done };
+                let what = What::Done { cq: cq as u8, done: *done };
                 self.inboxes.put(inbox, Item { channel, rail, what });
             } else if received.is_some() {
                 // Not used, or of a queue that is gone.
@@ -413,47 +418,47 @@ impl Inner {
             }
         }
         if unused > 0 {
-            self.give_back(desk as u8, &slots[..unused]);
+            self.give_back(cq as u8, &slots[..unused]);
         }
         // Which ones were lost is told by those that come after them.
-        if has_received && self.desks[desk].receives.is_suspicious() {
+        if has_received && self.cqs[cq].receives.is_suspicious() {
             let now = self.now();
-            if let Err(error) = self.desks[desk].look_for_lost(now) {
-                self.break_desk(desk, &error);
+            if let Err(error) = self.cqs[cq].look_for_lost(now) {
+                self.break_cq(cq, &error);
             }
         }
         count
     }
 
     /// The bytes of a message.
-    pub(crate) fn read(&self, desk: u8, id: u64, bytes: &mut [u8]) {
-        self.desks[usize::from(desk)].receives.read(id, bytes);
+    pub(crate) fn read(&self, cq: u8, id: u64, bytes: &mut [u8]) {
+        self.cqs[usize::from(cq)].receives.read(id, bytes);
     }
 
     /// These slots may take other messages.
-    pub(crate) fn give_back(&mut self, desk: u8, ids: &[u64]) {
-        let place = &mut self.desks[usize::from(desk)];
+    pub(crate) fn give_back(&mut self, cq: u8, ids: &[u64]) {
+        let place = &mut self.cqs[usize::from(cq)];
         place.receives.give_back(ids);
         if !place.is_broken
             && let Err(error) = place.supply()
         {
-            self.break_desk(usize::from(desk), &error);
+            self.break_cq(usize::from(cq), &error);
         }
     }
 
     /// A desk has failed: all lanes with a queue there hear of it.
-    fn break_desk(&mut self, desk: usize, error: &CardError) {
+    fn break_cq(&mut self, cq: usize, error: &AdapterError) {
         tracing::error!(%error, "a card's desk has failed: its queues are given up");
-        self.desks[desk].is_broken = true;
-        self.event(desk, Event::Fatal);
+        self.cqs[cq].is_broken = true;
+        self.event(cq, AsyncEvent::Fatal);
     }
 
     /// Something has happened to a card, or to a queue of it: its lanes hear of it.
-    pub(crate) fn event(&mut self, card: usize, event: Event) {
-        self.desks[card].is_dead |= event == Event::Fatal;
-        for (&number, &Placed { inbox, channel, rail, .. }) in &self.desks[card].queues {
+    pub(crate) fn event(&mut self, adapter: usize, event: AsyncEvent) {
+        self.cqs[adapter].is_dead |= event == AsyncEvent::Fatal;
+        for (&number, &Placed { inbox, channel, rail, .. }) in &self.cqs[adapter].queues {
             let Some(rail) = rail else { continue };
-            if !matches!(event, Event::QueueBroken(its) | Event::Met(its) if its != number) {
+            if !matches!(event, AsyncEvent::QueueBroken(its) | AsyncEvent::CmProgress(its) if its != number) {
                 self.inboxes.put(inbox, Item { channel, rail, what: What::Event(event) });
             }
         }
@@ -468,27 +473,27 @@ impl Inner {
     /// How many receives the cards have as far as is known, and how many their queues may need.
     #[cfg(test)]
     pub(crate) fn receives(&self) -> (usize, usize) {
-        let counts = self.desks.iter().map(|place| place.receives.counts());
+        let counts = self.cqs.iter().map(|place| place.receives.counts());
         counts.fold((0, 0), |(given, wanted), its| (given + its.0, wanted + its.1))
     }
 
     /// How many there are in all.
     #[cfg(test)]
     pub(crate) fn slots(&self) -> usize {
-        self.desks.iter().map(|place| place.receives.counts().2).sum()
+        self.cqs.iter().map(|place| place.receives.counts().2).sum()
     }
 }
 
 impl Place {
     /// Gives the card as many receives as its queues may need.
-    fn supply(&mut self) -> Result<(), CardError> {
-        self.receives.supply(&mut *self.desk)
+    fn supply(&mut self) -> Result<(), AdapterError> {
+        self.receives.supply(&mut *self.cq)
     }
 
     /// Looks for receives that were lost with a queue.
-    fn look_for_lost(&mut self, now: Instant) -> Result<(), CardError> {
+    fn look_for_lost(&mut self, now: Instant) -> Result<(), AdapterError> {
         let floor = self.queues.values().map(|placed| placed.seen).min().unwrap_or(u64::MAX);
-        self.receives.look(floor, now, &self.card);
+        self.receives.look(floor, now, &self.adapter);
         self.supply()
     }
 }

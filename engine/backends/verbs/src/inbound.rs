@@ -7,7 +7,7 @@ use penstock_core::{Cause, NoteId};
 use penstock_transport::{CounterRef, LaneFault, Note, Sink};
 
 use crate::context::Context;
-use crate::message::{Announcement, Forgotten, Head};
+use crate::message::{Forgotten, Head, NotifyMessage};
 
 pub(crate) const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
 
@@ -194,14 +194,14 @@ impl Inbox {
     }
 
     /// An announcement has come on this rail. Answers whether its counter was gone.
-    pub(crate) fn announce(
+    pub(crate) fn notify(
         &mut self,
         rail: usize,
-        announcement: &Announcement<'_>,
+        announcement: &NotifyMessage<'_>,
         context: &Context<'_>,
         sink: &mut dyn Sink,
     ) -> Result<bool, LaneFault> {
-        let Announcement { number, marks, counter, note } = *announcement;
+        let NotifyMessage { number, marks, counter, note } = *announcement;
         if let Some(counter) = counter {
             self.rails[rail].name(counter);
         }

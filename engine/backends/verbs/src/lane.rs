@@ -11,10 +11,11 @@ use penstock_ring::gate::NOTHING;
 use penstock_transport::host::{Bell, EngineSegments};
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
-    Announced, Arrival, Batch, Lane, LaneFault, Note, PostError, Posted, Proof, RemoteMemory, Revisions, Sink, Told,
+    Batch, FlushRequest, Lane, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted, RemoteGateLog,
+    RemoteMemory, Revisions, Sink,
 };
 
-use crate::card::{CardError, Done, Outcome};
+use crate::adapter::{AdapterError, Wc, WorkCompletion};
 use crate::channel::Channel;
 use crate::connecting::Connectors;
 use crate::context::Context;
@@ -30,13 +31,13 @@ const ITEMS_PER_POLL: usize = 64;
 /// What all lanes of a session share.
 pub(crate) struct Common {
     pub(crate) segments: Arc<EngineSegments>,
-    pub(crate) told: Arc<Told>,
+    pub(crate) told: Arc<RemoteGateLog>,
     pub(crate) fence: Arc<LaneFence>,
     pub(crate) transport_messages: Arc<LaneAsides>,
     pub(crate) regions: Arc<Regions>,
     pub(crate) connectors: Arc<Connectors>,
     /// The card of each rail, and how many channels and workers there are.
-    pub(crate) cards: Vec<usize>,
+    pub(crate) adapters: Vec<usize>,
     pub(crate) workers: usize,
 }
 
@@ -106,7 +107,7 @@ impl VerbsLane {
     }
 
     /// Waits for that at most until then; an error if a channel has no rail.
-    pub(crate) fn is_connected(&mut self, until: Instant) -> Result<(), CardError> {
+    pub(crate) fn is_connected(&mut self, until: Instant) -> Result<(), AdapterError> {
         self.channels.iter_mut().try_for_each(|channel| channel.is_connected(until))
     }
 
@@ -127,7 +128,7 @@ impl VerbsLane {
         let Self { channels, common, hub, application, worker, .. } = self;
         let number = (*worker + place * common.workers) as u16;
         let say = |words: &[u8]| common.transport_messages.say(number, words);
-        let forget = |rail: u8, queue: u32| hub.lock().forget_queue(common.cards[usize::from(rail)], queue);
+        let forget = |rail: u8, queue: u32| hub.lock().forget_queue(common.adapters[usize::from(rail)], queue);
         let context = Context {
             here: common.segments.owner_state.view().revision(),
             told: &common.told,
@@ -157,7 +158,7 @@ impl VerbsLane {
         {
             return Ok(keys);
         }
-        let keys = self.common.regions.keys_of(key, &self.common.cards).map_err(|error| match error {
+        let keys = self.common.regions.keys_of(key, &self.common.adapters).map_err(|error| match error {
             NoKeys::Gone(_) => PostError::Refused(Cause::RevokedHere),
             NoKeys::Card(error) => {
                 tracing::warn!(%error, "memory of this engine cannot be registered with a card");
@@ -182,24 +183,31 @@ impl VerbsLane {
             let place = usize::from(channel);
             match what {
                 What::Event(event) => self.with(place, |channel, context| channel.event(rail, event, context)),
-                What::Done { desk, done } => self.done(place, rail, desk, &done, sink)?,
+                What::Done { cq, done } => self.done(place, rail, cq, &done, sink)?,
             }
         }
         self.give_back();
         Ok(!self.items.is_empty())
     }
 
-    fn done(&mut self, place: usize, rail: u8, desk: u8, done: &Done, sink: &mut dyn Sink) -> Result<(), LaneFault> {
-        let Outcome::Came { bytes, immediate } = done.what else {
+    fn done(
+        &mut self,
+        place: usize,
+        rail: u8,
+        cq: u8,
+        done: &WorkCompletion,
+        sink: &mut dyn Sink,
+    ) -> Result<(), LaneFault> {
+        let Wc::Recv { bytes, immediate } = done.result else {
             return self.with(place, |channel, context| channel.done(rail, done, &[], context, sink));
         };
         let bytes = if immediate.is_some() { 0 } else { (bytes as usize).min(SLOT_BYTES) };
         if bytes > 0 {
-            self.hub.lock().read(desk, done.id, &mut self.message[..bytes]);
+            self.hub.lock().read(cq, done.id, &mut self.message[..bytes]);
         }
-        if self.read.0 != desk {
+        if self.read.0 != cq {
             self.give_back();
-            self.read.0 = desk;
+            self.read.0 = cq;
         }
         self.read.1.push(done.id);
         let message = std::mem::take(&mut self.message);
@@ -242,7 +250,7 @@ impl VerbsLane {
             // What no card has any more is no reason to cut off those that have other things.
             self.with(place, |channel, context| channel.catch_up(context));
             let is_old = self.channels[place].oldest() < forced;
-            for rail in 0..self.common.cards.len() as u8 {
+            for rail in 0..self.common.adapters.len() as u8 {
                 if is_old || !self.common.fence.rail_has_passed(number, rail, forced) {
                     tracing::debug!(channel = number, rail, "cut off: withdrawn memory has to be quiet");
                     self.with(place, |channel, context| channel.cut(rail, context));
@@ -256,7 +264,7 @@ impl VerbsLane {
         for channel in &mut self.channels {
             for rail in channel.made_new.drain(..) {
                 let number = channel.rails[usize::from(rail)].number;
-                self.hub.lock().was_made_new(self.common.cards[usize::from(rail)], number);
+                self.hub.lock().was_made_new(self.common.adapters[usize::from(rail)], number);
             }
         }
         self.low.ended(self.oldest());
@@ -275,20 +283,20 @@ impl VerbsLane {
 
 impl Lane for VerbsLane {
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
-        let RemoteMemory::Keyed(memory) = batch.remote else {
+        let RemoteMemory::Rdma(memory) = batch.remote else {
             return Err(PostError::Fault(LaneFault(Cause::NoPath)));
         };
         let keys = self.local_keys(batch.local_key)?;
-        self.low.begin(batch.expected.here);
+        self.low.begin(batch.expected.local);
         // No processor of the peer looks at this again: what it has withdrawn is known here, or the peer waits for this lane's fence, which
         // goes behind this batch.
         let here = self.common.segments.owner_state.view().revision();
-        let there = self.common.told.copied().max(batch.expected.there);
-        let posted = if (Revisions { here, there }) == batch.expected {
+        let there = self.common.told.copied().max(batch.expected.remote);
+        let posted = if (Revisions { local: here, remote: there }) == batch.expected {
             let place = self.place_of(batch.transfer);
-            self.channels[place].post(batch, memory, keys.first(self.common.cards.len()))
+            self.channels[place].post(batch, memory, keys.first(self.common.adapters.len()))
         } else {
-            Err(PostError::Withdrawn(Revisions { here, there }))
+            Err(PostError::Withdrawn(Revisions { local: here, remote: there }))
         };
         if posted.is_err() {
             self.low.ended(self.oldest());
@@ -296,12 +304,12 @@ impl Lane for VerbsLane {
         posted
     }
 
-    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
+    fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError> {
         if arrival.is_empty() {
-            return Ok(Announced::Told(true));
+            return Ok(NotifyPosted::Delivered(true));
         }
         let place = self.place_of(arrival.transfer);
-        self.channels[place].announce(arrival)
+        self.channels[place].notify(arrival)
     }
 
     fn flush(&mut self) -> Result<(), LaneFault> {
@@ -327,9 +335,9 @@ impl Lane for VerbsLane {
         true
     }
 
-    fn prove(&mut self, proof: &Proof) -> Result<Announced, PostError> {
+    fn flush_remote(&mut self, proof: &FlushRequest) -> Result<NotifyPosted, PostError> {
         let place = self.place_of(proof.transfer);
-        self.channels[place].prove(proof)
+        self.channels[place].flush_remote(proof)
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
@@ -350,12 +358,12 @@ impl Drop for VerbsLane {
         hub.drain();
         for channel in &mut self.channels {
             for (rail, number) in channel.reset() {
-                hub.forget_queue(self.common.cards[usize::from(rail)], number);
+                hub.forget_queue(self.common.adapters[usize::from(rail)], number);
             }
         }
         hub.discard(&mut self.items);
-        let (desk, read) = &self.read;
-        hub.give_back(*desk, read);
+        let (cq, read) = &self.read;
+        hub.give_back(*cq, read);
         hub.drop_inbox(self.inbox);
         drop(hub);
         // Queues that could not be made new are gone now, and with that is proven what there is to prove.

@@ -16,13 +16,13 @@
 //! - `channel`: the rails between two workers; `context`: what their lane lends them; `close`: its end
 //! - `rail`, `stage`, `log`: one queue, what is staged for it, and what is under way on it
 //! - `op`, `stripe`: batches and announcements, and the rails that they take
-//! - `proof`: proof that what cards have completed has landed
+//! - `flush_remote`: proof that what cards have completed has landed
 //! - `inbound`: what the peer says; `slab`: memory for messages
 //! - `connecting`: the threads in which queues are connected again
 //! - [`ended`], `repair`, `again`: what is said when a queue has broken, how it is mended, and what then goes again
 
+pub mod adapter;
 mod again;
-pub mod card;
 mod channel;
 mod close;
 mod connecting;
@@ -31,6 +31,7 @@ pub mod device;
 mod driver;
 pub mod ended;
 mod fence;
+mod flush_remote;
 mod hub;
 mod inbound;
 mod lane;
@@ -41,7 +42,6 @@ pub mod model;
 pub mod offer;
 mod op;
 pub mod pairing;
-mod proof;
 mod rail;
 mod receives;
 mod regions;

@@ -84,7 +84,7 @@ pub enum Body<'a> {
     /// Nothing but its head.
     Answer,
     /// A transfer's bytes are here, once so many marks have come.
-    Announce(Announcement<'a>),
+    Announce(NotifyMessage<'a>),
     /// What an announcement waits for is here, as far as it went over this rail.
     Mark(u16),
     /// An announcement is not to be made.
@@ -106,7 +106,7 @@ pub struct Hello {
 
 /// What is announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Announcement<'a> {
+pub struct NotifyMessage<'a> {
     /// Its number, where it waits for marks.
     pub number: u16,
     /// How many it waits for.
@@ -171,7 +171,7 @@ pub fn encode(head: &Head, body: &Body<'_>, out: &mut [u8; MESSAGE_BYTES_MAX]) -
             writer.put(&[rail, 0]);
             writer.put(&grants.to_le_bytes());
         }
-        Body::Announce(Announcement { number, marks, counter, note }) => {
+        Body::Announce(NotifyMessage { number, marks, counter, note }) => {
             let with = (u8::from(counter.is_some()) * WITH_COUNTER) | (u8::from(note.is_some()) * WITH_NOTE);
             let CounterRef { index, generation } = counter.unwrap_or(CounterRef { index: 0, generation: 0 });
             writer.put(&number.to_le_bytes());
@@ -224,7 +224,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Head, Body<'_>), MessageError> {
     if reader.rest.is_empty() { Ok((head, body)) } else { Err(wrong_length) }
 }
 
-fn announcement<'a>(reader: &mut Reader<'a>) -> Result<Announcement<'a>, MessageError> {
+fn announcement<'a>(reader: &mut Reader<'a>) -> Result<NotifyMessage<'a>, MessageError> {
     let number = announcement_number(reader.u16()?.into())?;
     let [marks, with, nothing @ ..] = *reader.take::<6>()?;
     reserved(with <= WITH_COUNTER | WITH_NOTE && nothing == [0; 4])?;
@@ -241,7 +241,7 @@ fn announcement<'a>(reader: &mut Reader<'a>) -> Result<Announcement<'a>, Message
     if payload.len() > note.map_or(0, |_| NOTE_BYTES_MAX) {
         return Err(reader.wrong_length);
     }
-    Ok(Announcement { number, marks, counter, note })
+    Ok(NotifyMessage { number, marks, counter, note })
 }
 
 fn announcement_number(number: u64) -> Result<u16, MessageError> {
@@ -402,7 +402,7 @@ mod tests {
             announce.prop_map(move |(number, marks, counter, id, has_note)| {
                 let counter = counter.map(|(index, generation)| CounterRef { index, generation });
                 let note = (has_note || counter.is_none()).then_some(Note { id: NoteId(id), payload });
-                Body::Announce(Announcement { number, marks, counter, note })
+                Body::Announce(NotifyMessage { number, marks, counter, note })
             }),
             (0..ANNOUNCEMENTS).prop_map(Body::Mark),
             (0..ANNOUNCEMENTS, any::<u8>(), any::<bool>())
@@ -452,7 +452,7 @@ mod tests {
         let payload = [7; NOTE_BYTES_MAX];
         let note = Some(Note { id: NoteId(u128::MAX), payload: &payload });
         let counter = Some(CounterRef { index: COUNTERS_MAX as u32 - 1, generation: u32::MAX });
-        let body = Body::Announce(Announcement { number: ANNOUNCEMENTS - 1, marks: 7, counter, note });
+        let body = Body::Announce(NotifyMessage { number: ANNOUNCEMENTS - 1, marks: 7, counter, note });
         let mut out = [0; MESSAGE_BYTES_MAX];
         assert_eq!(encode(&Head::default(), &body, &mut out), MESSAGE_BYTES_MAX);
         assert_eq!(parse(&out), Ok((Head::default(), body)));

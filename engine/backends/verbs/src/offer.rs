@@ -11,10 +11,10 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use penstock_core::limits::{COUNTERS_MAX, FLIGHTS_PER_LANE_MAX, NOTE_BYTES_MAX, WORKERS_MAX};
+use penstock_core::limits::{COUNTERS_MAX, IN_FLIGHT_PER_LANE_MAX, NOTE_BYTES_MAX, WORKERS_MAX};
 use penstock_transport::JoinError;
 
-use crate::card::{Endpoint, Facts, GidKind, Token};
+use crate::adapter::{DeviceAttr, GidKind, QpAddress, Token};
 use crate::device::networks::MAPPED_BITS;
 use crate::message::GRANTS_MAX;
 use crate::pairing::RAILS_MAX;
@@ -39,7 +39,7 @@ const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 const FINGERPRINT: u32 = fingerprint(&[
     NOTE_BYTES_MAX as u64,
     SLOT_BYTES as u64,
-    FLIGHTS_PER_LANE_MAX as u64,
+    IN_FLIGHT_PER_LANE_MAX as u64,
     COUNTERS_MAX as u64,
     RAILS_MAX as u64,
 ]);
@@ -107,7 +107,7 @@ pub struct OfferedRail {
     /// Reads that the peer may have under way on one queue.
     pub reads_max: u8,
     /// Where its connection manager is called, if its queues are met by it.
-    pub meets_at: Option<SocketAddr>,
+    pub cm_address: Option<SocketAddr>,
     /// One for each channel.
     pub queues: Vec<OfferedQueue>,
 }
@@ -125,29 +125,29 @@ pub struct OfferedQueue {
 
 impl OfferedRail {
     /// A card by its own facts.
-    pub fn of(facts: &Facts, queues: Vec<OfferedQueue>) -> Self {
-        let end = (0..=facts.name.len().min(NAME_BYTES_MAX)).rev().find(|end| facts.name.is_char_boundary(*end));
+    pub fn of(attr: &DeviceAttr, queues: Vec<OfferedQueue>) -> Self {
+        let end = (0..=attr.name.len().min(NAME_BYTES_MAX)).rev().find(|end| attr.name.is_char_boundary(*end));
         let name =
-            facts.name[..end.unwrap_or(0)].chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+            attr.name[..end.unwrap_or(0)].chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
         Self {
             name,
-            gid: facts.gid,
-            lid: facts.lid,
-            kind: facts.kind,
-            network_bits: facts.network_bits,
-            is_routable: facts.is_routable,
-            mtu: facts.mtu,
-            bandwidth: facts.bandwidth,
-            reads_max: facts.reads_max.max(1),
-            meets_at: facts.meets_at,
+            gid: attr.gid,
+            lid: attr.lid,
+            kind: attr.kind,
+            network_bits: attr.network_bits,
+            is_routable: attr.is_routable,
+            mtu: attr.mtu,
+            bandwidth: attr.bandwidth,
+            reads_max: attr.reads_max.max(1),
+            cm_address: attr.cm_address,
             queues,
         }
     }
 
     /// Where its queue of a channel is.
-    pub fn endpoint(&self, channel: usize) -> Endpoint {
+    pub fn endpoint(&self, channel: usize) -> QpAddress {
         let OfferedQueue { number, first_packet, .. } = self.queues[channel];
-        Endpoint { queue: number, first_packet, gid: self.gid, lid: self.lid }
+        QpAddress { queue: number, first_packet, gid: self.gid, lid: self.lid }
     }
 
     /// Its name and where it is.
@@ -199,7 +199,7 @@ impl Offer {
             blob.extend([number_of(rail.kind), rail.network_bits, u8::from(rail.is_routable), rail.reads_max]);
             blob.push(rail.name.len() as u8);
             blob.extend(rail.name.as_bytes());
-            if let Some(at) = rail.meets_at {
+            if let Some(at) = rail.cm_address {
                 blob.extend(wide(at.ip()).octets());
                 blob.extend(at.port().to_le_bytes());
             }
@@ -282,13 +282,13 @@ fn rail(from: &mut Reader<'_>, by: By, channels: usize) -> Result<OfferedRail, J
     if !MTUS.contains(&mtu) || network_bits > 128 || routable > 1 || reads_max == 0 {
         return Err(JoinError::Garbled("a rail of it is impossible"));
     }
-    let meets_at = match by {
+    let cm_address = match by {
         By::Exchange => None,
-        By::Manager => Some(meets_at(from)?),
+        By::Manager => Some(cm_address(from)?),
     };
     let queues = (0..channels).map(|_| queue(from, by)).collect::<Result<_, _>>()?;
     let (is_routable, name) = (routable == 1, name.to_owned());
-    Ok(OfferedRail { name, gid, lid, kind, network_bits, is_routable, mtu, bandwidth, reads_max, meets_at, queues })
+    Ok(OfferedRail { name, gid, lid, kind, network_bits, is_routable, mtu, bandwidth, reads_max, cm_address, queues })
 }
 
 /// An address as one of IPv6.
@@ -299,7 +299,7 @@ fn wide(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-fn meets_at(from: &mut Reader<'_>) -> Result<SocketAddr, JoinError> {
+fn cm_address(from: &mut Reader<'_>) -> Result<SocketAddr, JoinError> {
     let address = Ipv6Addr::from(from.take::<16>()?).to_canonical();
     let port = u16::from_le_bytes(from.take()?);
     if port == 0 || address.is_unspecified() || address.is_multicast() || address.is_loopback() {
@@ -356,7 +356,7 @@ mod tests {
             mtu: 1024,
             bandwidth: 100_000_000_000,
             reads_max: 16,
-            meets_at: None,
+            cm_address: None,
             queues: queues.clone(),
         };
         Offer { workers: 2, grants: 32, by: By::Exchange, rails: vec![rail("one/1", 1), rail("two/1", 2)] }
@@ -367,7 +367,7 @@ mod tests {
         let mut offer = offer();
         offer.by = By::Manager;
         for (rail, at) in offer.rails.iter_mut().zip(["10.0.0.1:4711", "[fd00::2]:1"]) {
-            rail.meets_at = Some(at.parse().unwrap());
+            rail.cm_address = Some(at.parse().unwrap());
             for (place, queue) in rail.queues.iter_mut().enumerate() {
                 queue.token = Some(Token([place as u8 + 1; 16]));
             }
@@ -399,7 +399,7 @@ mod tests {
     fn a_rail_that_is_met_nowhere_is_refused() {
         let at = |at: &str| {
             let mut offer = managed();
-            offer.rails[1].meets_at = Some(at.parse().unwrap());
+            offer.rails[1].cm_address = Some(at.parse().unwrap());
             Offer::parse(&offer.blob(), 2, 2)
         };
         assert!(at("10.0.0.2:1").is_ok());

@@ -6,7 +6,7 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Direction, Generation, NoteId, RegionId, Span};
 use penstock_memory::Window;
-use penstock_transport::{Arrival, Batch, CounterRef, Failure, Note, Proof, RdmaMemory};
+use penstock_transport::{Batch, CounterRef, Failure, FlushRequest, Note, NotifyRequest, RdmaMemory};
 
 use crate::pairing::RAILS_MAX;
 
@@ -152,14 +152,14 @@ impl Ops {
         (op.memory, op.key) = (Some(batch.local.clone()), batch.local_key);
         op.keys[..keys.len()].copy_from_slice(keys);
         op.remote = Some(Arc::clone(memory));
-        (op.here, op.there) = (batch.expected.here, batch.expected.there);
+        (op.here, op.there) = (batch.expected.local, batch.expected.remote);
         op.spans.extend_from_slice(&batch.spans[..spans]);
-        self.count_in(batch.expected.here);
+        self.count_in(batch.expected.local);
         id
     }
 
     /// A place for what is told of a transfer.
-    pub(crate) fn take_tell(&mut self, arrival: &Arrival<'_>) -> OpId {
+    pub(crate) fn take_tell(&mut self, arrival: &NotifyRequest<'_>) -> OpId {
         let id = self.take(Kind::Tell);
         let op = &mut self.places[id as usize];
         (op.token, op.transfer, op.counter) = (arrival.token, arrival.transfer, arrival.counter);
@@ -171,7 +171,7 @@ impl Ops {
     }
 
     /// A place for what proves that all of a transfer has landed.
-    pub(crate) fn take_proof(&mut self, proof: &Proof) -> OpId {
+    pub(crate) fn take_proof(&mut self, proof: &FlushRequest) -> OpId {
         let id = self.take(Kind::Tell);
         let op = &mut self.places[id as usize];
         (op.token, op.transfer, op.is_proof) = (proof.token, proof.transfer, true);

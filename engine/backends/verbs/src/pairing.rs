@@ -132,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::card::GidKind;
+    use crate::adapter::GidKind;
     use crate::offer::{By, OfferedQueue};
 
     fn rail(name: &str, gid: [u8; 16], network_bits: u8, is_routable: bool) -> OfferedRail {
@@ -146,7 +146,7 @@ mod tests {
             mtu: 4096,
             bandwidth: 1,
             reads_max: 1,
-            meets_at: None,
+            cm_address: None,
             queues: vec![OfferedQueue { number: 1, first_packet: 1, token: None }],
         }
     }

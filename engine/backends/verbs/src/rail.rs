@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use penstock_transport::CounterRef;
 
-use crate::card::{CardError, Connected, Connecting, Facts, IDS, Kept, Kind, Queue, Request, Token};
+use crate::adapter::{
+    AdapterError, ConnectParams, Connected, DeviceAttr, NotDestroyed, Opcode, QueuePair, SendRequest, Token, WR_IDS,
+};
 use crate::connecting::{Away, Connect, Job, Lost};
 use crate::ended::{Ended, NO_QUEUE};
 use crate::log::{Log, Say, What};
@@ -28,18 +30,18 @@ const UNEXPLAINED_MAX: u32 = 2;
 /// Requests of one life are numbered in so many bits of their names, and the life in those between and the one that cards keep to
 /// themselves: of more lives nothing is left when their numbers come again.
 const NUMBER_BITS: u32 = 48;
-const LIVES_NAMED: u32 = (1 << (IDS.trailing_zeros() - NUMBER_BITS)) - 1;
+const LIVES_NAMED: u32 = (1 << (WR_IDS.trailing_zeros() - NUMBER_BITS)) - 1;
 
 /// One rail of a new channel.
 pub(crate) struct RailParts {
     /// Its place among the link's rails; the same number on both sides.
     pub(crate) index: u8,
     /// Made, and not connected.
-    pub(crate) queue: Box<dyn Queue>,
+    pub(crate) queue: Box<dyn QueuePair>,
     /// What its card says of itself.
-    pub(crate) facts: Arc<Facts>,
+    pub(crate) attr: Arc<DeviceAttr>,
     /// How its queue is connected in its first life.
-    pub(crate) connecting: Connecting,
+    pub(crate) connecting: ConnectParams,
     /// Requests that the queue takes.
     pub(crate) requests: usize,
     /// Messages that the peer may send before one is confirmed: receives that the desk has for this queue. A power of two.
@@ -73,7 +75,7 @@ pub(crate) enum Standing {
 
 /// Where a queue is.
 enum Place {
-    Here(Box<dyn Queue>),
+    Here(Box<dyn QueuePair>),
     /// It is being connected.
     Away(Away),
     /// It was lost there.
@@ -88,8 +90,8 @@ pub(crate) struct Rail {
     queue: Place,
     /// The number of the queue.
     pub(crate) number: u32,
-    pub(crate) facts: Arc<Facts>,
-    pub(crate) connecting: Connecting,
+    pub(crate) attr: Arc<DeviceAttr>,
+    pub(crate) connecting: ConnectParams,
     pub(crate) standing: Standing,
     /// The peer was heard in this life.
     pub(crate) is_greeted: bool,
@@ -154,7 +156,7 @@ pub(crate) struct Rail {
 
 impl Rail {
     pub(crate) fn new(parts: RailParts, first_slot: usize, now: Instant) -> Self {
-        let RailParts { index, queue, facts, connecting, requests, grants, granted } = parts;
+        let RailParts { index, queue, attr, connecting, requests, grants, granted } = parts;
         // Numbers go round, and both sides size their memory by these.
         for credits in [grants, granted] {
             assert!(credits.is_power_of_two() && (4..=GRANTS_MAX).contains(&credits), "{credits} credits of a queue");
@@ -163,7 +165,7 @@ impl Rail {
             index,
             number: queue.number(),
             queue: Place::Here(queue),
-            facts,
+            attr,
             connecting,
             standing: Standing::New,
             is_greeted: false,
@@ -222,12 +224,12 @@ impl Rail {
             self.queue = Place::Away(away);
             self.standing = Standing::Connecting;
             // Queues that meet wait for nobody in the call.
-            if self.connecting.meeting.is_some() { job.run() } else { connect.connect(job) }
+            if self.connecting.cm.is_some() { job.run() } else { connect.connect(job) }
         }
     }
 
     /// Whether its queue is connected by now, if that is known.
-    pub(crate) fn is_connected(&mut self) -> Result<Option<Result<Connected, CardError>>, Lost> {
+    pub(crate) fn is_connected(&mut self) -> Result<Option<Result<Connected, AdapterError>>, Lost> {
         let Place::Away(away) = &self.queue else { return Err(Lost) };
         match away.look() {
             Ok(None) => Ok(None),
@@ -257,7 +259,7 @@ impl Rail {
     }
 
     /// It was not to be connected, maybe in part: it is tried again later.
-    pub(crate) fn is_refused(&mut self, now: Instant) -> Result<(), CardError> {
+    pub(crate) fn is_refused(&mut self, now: Instant) -> Result<(), AdapterError> {
         let is_new = self.make_queue_new();
         self.standing = Standing::Idle(now + pause(self.fruitless));
         self.fruitless += 1;
@@ -265,8 +267,8 @@ impl Rail {
     }
 
     /// How far its queue has come that was not connected at once.
-    pub(crate) fn met(&mut self) -> Result<Connected, CardError> {
-        if let Place::Here(queue) = &mut self.queue { queue.met() } else { Ok(Connected::NotYet) }
+    pub(crate) fn met(&mut self) -> Result<Connected, AdapterError> {
+        if let Place::Here(queue) = &mut self.queue { queue.cm_state() } else { Ok(Connected::NotYet) }
     }
 
     /// Who calls with this token is for its queue.
@@ -277,12 +279,12 @@ impl Rail {
     }
 
     /// Its queue is broken off. One that is being connected has nothing under way.
-    pub(crate) fn break_queue(&mut self) -> Result<(), CardError> {
-        if let Place::Here(queue) = &mut self.queue { queue.break_off() } else { Ok(()) }
+    pub(crate) fn break_queue(&mut self) -> Result<(), AdapterError> {
+        if let Place::Here(queue) = &mut self.queue { queue.set_error() } else { Ok(()) }
     }
 
     /// Its queue is made new. One that is being connected is given up, and ends when that call has.
-    pub(crate) fn make_queue_new(&mut self) -> Result<(), CardError> {
+    pub(crate) fn make_queue_new(&mut self) -> Result<(), AdapterError> {
         match &mut self.queue {
             Place::Here(queue) => queue.reset(),
             Place::GivenBack => Ok(()),
@@ -294,9 +296,9 @@ impl Rail {
     }
 
     /// Its queue goes back to its card, and what it is called by is nobody's any more. One that is being connected is given up.
-    pub(crate) fn give_queue_back(&mut self) -> Result<(), CardError> {
+    pub(crate) fn give_queue_back(&mut self) -> Result<(), AdapterError> {
         let Place::Here(queue) = std::mem::replace(&mut self.queue, Place::GivenBack) else { return Ok(()) };
-        queue.give_back().map_err(|Kept { queue, error }| {
+        queue.destroy().map_err(|NotDestroyed { queue, error }| {
             self.queue = Place::Here(queue);
             error
         })
@@ -376,7 +378,7 @@ impl Rail {
     /// Stages spans, as many as there is room for. Answers how many those were, and their bytes.
     pub(crate) fn move_spans(&mut self, ends: &Ends, spans: &[penstock_core::Span]) -> (usize, u64) {
         let (count, bytes, requests) =
-            self.stage.move_spans(ends, spans, (self.id(self.next), self.room()), &self.facts);
+            self.stage.move_spans(ends, spans, (self.id(self.next), self.room()), &self.attr);
         self.next += requests as u64;
         (count, bytes)
     }
@@ -413,15 +415,15 @@ impl Rail {
         let bytes = encode(&head, body, scratch);
         let slot = self.first_slot + (self.sent % self.granted) as usize;
         slab.put(slot, &scratch[..bytes]);
-        let piece = slab.piece(usize::from(self.index), slot, bytes);
-        let request = Request {
+        let sge = slab.sge(usize::from(self.index), slot, bytes);
+        let request = SendRequest {
             id: self.id(self.next),
-            kind: Kind::Send,
-            pieces: 1,
+            opcode: Opcode::Send,
+            sges: 1,
             signalled: true,
-            inline: bytes <= self.facts.inline_max,
+            inline: bytes <= self.attr.inline_max,
         };
-        self.stage.push(request, Some(piece));
+        self.stage.push(request, Some(sge));
         self.next += 1;
         self.sent(say);
         if let Body::Announce(announcement) = body {
@@ -439,12 +441,13 @@ impl Rail {
         let last = self.log.last_of(self.next - 1);
         let is_inside = matches!(last, Some(What::Batch(id)) if self.stage.len() > 0 && inside_of(id));
         match self.stage.last_mut() {
-            Some(Request { kind, .. }) if is_inside && let Kind::Write { address, key } = *kind => {
-                *kind = Kind::WriteAndTell { address, key, immediate };
+            Some(SendRequest { opcode: kind, .. }) if is_inside && let Opcode::Write { address, key } = *kind => {
+                *kind = Opcode::WriteWithImm { address, key, immediate };
             }
             _ => {
-                let kind = Kind::WriteAndTell { address: 0, key: 0, immediate };
-                let request = Request { id: self.id(self.next), kind, pieces: 0, signalled: true, inline: false };
+                let kind = Opcode::WriteWithImm { address: 0, key: 0, immediate };
+                let request =
+                    SendRequest { id: self.id(self.next), opcode: kind, sges: 0, signalled: true, inline: false };
                 self.stage.push(request, None);
                 self.next += 1;
             }
@@ -476,13 +479,13 @@ impl Rail {
     }
 
     /// Rings the doorbell, if there is anything. On an error the queue is to be broken off.
-    pub(crate) fn ring(&mut self) -> Result<(), CardError> {
+    pub(crate) fn ring(&mut self) -> Result<(), AdapterError> {
         if self.stage.len() == 0 {
             return Ok(());
         }
-        let (requests, pieces) = self.stage.lists();
+        let (requests, sges) = self.stage.lists();
         let posted = match &mut self.queue {
-            Place::Here(queue) => queue.post(requests, pieces),
+            Place::Here(queue) => queue.post(requests, sges),
             // What is staged is staged on a queue that is connected.
             Place::Away(_) | Place::Lost | Place::GivenBack => Ok(()),
         };
@@ -544,8 +547,8 @@ impl Rail {
         self.fence = self.fence.map(|(revision, _)| (revision, 0));
         self.life = self.life.wrapping_add(1);
         (self.connecting.there.queue, self.connecting.there.first_packet) = (ended.queue, ended.first_packet);
-        if let (Some(meeting), Some(token)) = (&mut self.connecting.meeting, ended.token) {
-            meeting.token = token;
+        if let (Some(cm), Some(token)) = (&mut self.connecting.cm, ended.token) {
+            cm.token = token;
         }
         self.is_out |= ended.queue == NO_QUEUE;
         self.peer_revision = self.peer_revision.max(ended.revision);

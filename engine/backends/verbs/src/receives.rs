@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::card::{Card, CardError, Desk, Done, Landing, Outcome};
+use crate::adapter::{Adapter, AdapterError, RecvBuffer, Wc, WorkCompletion, WorkerCq};
 use crate::slab::{SLOT_BYTES, Slab};
 
 /// Slots beyond those that queues need, made in the place of such as are probably lost: a quarter of a megabyte of each desk.
@@ -92,24 +92,24 @@ impl Receives {
     }
 
     /// Gives the card as many as its queues may need.
-    pub(crate) fn supply(&mut self, desk: &mut dyn Desk) -> Result<(), CardError> {
+    pub(crate) fn supply(&mut self, cq: &mut dyn WorkerCq) -> Result<(), AdapterError> {
         while self.given < self.wanted {
-            let mut landings = [Landing { id: 0, piece: Default::default() }; GIVEN_AT_ONCE];
-            let count = self.free.len().min(self.wanted - self.given).min(landings.len());
+            let mut recvs = [RecvBuffer { id: 0, sge: Default::default() }; GIVEN_AT_ONCE];
+            let count = self.free.len().min(self.wanted - self.given).min(recvs.len());
             if count == 0 {
                 break;
             }
-            for landing in &mut landings[..count] {
+            for recv in &mut recvs[..count] {
                 let id = self.free.pop().expect("as many as were counted");
                 let (slab, slot) = self.slots[id as usize];
-                let piece = self.slabs[slab as usize].piece(0, slot as usize, SLOT_BYTES);
-                *landing = Landing { id: id.into(), piece };
+                let sge = self.slabs[slab as usize].sge(0, slot as usize, SLOT_BYTES);
+                *recv = RecvBuffer { id: id.into(), sge: sge };
                 self.last += 1;
                 self.given_as[id as usize] = self.last;
                 self.order.push_back((self.last, id));
             }
             self.given += count;
-            desk.supply(&landings[..count])?;
+            cq.post_recv(&recvs[..count])?;
         }
         Ok(())
     }
@@ -126,8 +126,8 @@ impl Receives {
     }
 
     /// A completion is here: if it is one of a receive, the card has one less. Answers its number if it is.
-    pub(crate) fn take(&mut self, done: &Done) -> Option<u64> {
-        let is_received = matches!(done.what, Outcome::Came { .. } | Outcome::Unused);
+    pub(crate) fn take(&mut self, done: &WorkCompletion) -> Option<u64> {
+        let is_received = matches!(done.result, Wc::Recv { .. } | Wc::Unused);
         let given_as = self.given_as.get_mut(done.id as usize).filter(|given| is_received && **given > 0)?;
         let number = std::mem::take(given_as);
         self.taken = self.taken.max(number);
@@ -159,7 +159,7 @@ impl Receives {
     }
 
     /// Looks for what was lost. Below `floor` no queue has one in the middle of a message.
-    pub(crate) fn look(&mut self, floor: u64, now: Instant, card: &Arc<dyn Card>) {
+    pub(crate) fn look(&mut self, floor: u64, now: Instant, adapter: &Arc<dyn Adapter>) {
         let certain = floor.min(self.taken);
         let (lost, missing) = self.missing.drain(..).partition::<Vec<_>, _>(|(number, _)| *number < certain);
         self.missing = missing;
@@ -180,7 +180,7 @@ impl Receives {
                         break;
                     }
                 }
-                if !self.has_another(card) {
+                if !self.has_another(adapter) {
                     break;
                 }
                 self.missing.push((number, id));
@@ -207,14 +207,14 @@ impl Receives {
     }
 
     /// Whether there is a slot to give in the place of one that is missing.
-    fn has_another(&mut self, card: &Arc<dyn Card>) -> bool {
+    fn has_another(&mut self, adapter: &Arc<dyn Adapter>) -> bool {
         if self.free.len() > self.wanted.saturating_sub(self.given) {
             return true;
         }
         if self.spare == SPARE_MAX {
             return false;
         }
-        match Slab::new([card], SPARE_MAX / 4) {
+        match Slab::new([adapter], SPARE_MAX / 4) {
             Ok(slab) => {
                 self.spare += slab.slots();
                 self.add(slab);
@@ -239,7 +239,7 @@ mod tests {
     use std::os::fd::BorrowedFd;
 
     use super::*;
-    use crate::card::QueueMaker;
+    use crate::adapter::QpFactory;
     use crate::model::ModelNetwork;
 
     const WANTED: usize = 8;
@@ -248,21 +248,21 @@ mod tests {
     #[derive(Default)]
     struct Taker(VecDeque<u64>);
 
-    impl Desk for Taker {
-        fn maker(&self) -> Arc<dyn QueueMaker> {
+    impl WorkerCq for Taker {
+        fn maker(&self) -> Arc<dyn QpFactory> {
             unreachable!("nobody asks")
         }
 
-        fn supply(&mut self, receives: &[Landing]) -> Result<(), CardError> {
-            self.0.extend(receives.iter().map(|landing| landing.id));
+        fn post_recv(&mut self, receives: &[RecvBuffer]) -> Result<(), AdapterError> {
+            self.0.extend(receives.iter().map(|recv| recv.id));
             Ok(())
         }
 
-        fn poll(&mut self, _: &mut [Done]) -> Result<usize, CardError> {
+        fn poll(&mut self, _: &mut [WorkCompletion]) -> Result<usize, AdapterError> {
             Ok(0)
         }
 
-        fn arm(&mut self) -> Result<(), CardError> {
+        fn arm(&mut self) -> Result<(), AdapterError> {
             Ok(())
         }
 
@@ -272,7 +272,7 @@ mod tests {
     }
 
     struct Bench {
-        card: Arc<dyn Card>,
+        adapter: Arc<dyn Adapter>,
         taker: Taker,
         receives: Receives,
         now: Instant,
@@ -280,13 +280,13 @@ mod tests {
 
     impl Bench {
         fn new() -> Self {
-            let card: Arc<dyn Card> = ModelNetwork::by_hand().card();
+            let adapter: Arc<dyn Adapter> = ModelNetwork::by_hand().adapter();
             let (mut taker, mut receives) = (Taker::default(), Receives::default());
             assert!(receives.reserve(WANTED));
-            receives.add(Slab::new([&card], WANTED).unwrap());
+            receives.add(Slab::new([&adapter], WANTED).unwrap());
             receives.unreserve(WANTED, true);
             receives.supply(&mut taker).unwrap();
-            Self { card, taker, receives, now: Instant::now() }
+            Self { adapter, taker, receives, now: Instant::now() }
         }
 
         /// A message begins to come.
@@ -296,15 +296,15 @@ mod tests {
 
         /// It is there, and its slot is given again. Answers its number.
         fn end(&mut self, id: u64) -> u64 {
-            let what = Outcome::Came { bytes: 1, immediate: None };
-            let number = self.receives.take(&Done { queue: 1, id, what }).expect("it is one of ours");
+            let what = Wc::Recv { bytes: 1, immediate: None };
+            let number = self.receives.take(&WorkCompletion { queue: 1, id, result: what }).expect("it is one of ours");
             self.receives.give_back(&[id]);
             self.receives.supply(&mut self.taker).unwrap();
             number
         }
 
         fn look(&mut self, floor: u64) {
-            self.receives.look(floor, self.now, &self.card);
+            self.receives.look(floor, self.now, &self.adapter);
             self.receives.supply(&mut self.taker).unwrap();
         }
 

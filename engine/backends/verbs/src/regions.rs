@@ -11,12 +11,12 @@ use penstock_core::plan::RegionKey;
 use penstock_core::{Generation, RegionId};
 use penstock_memory::{Region, RegionError, Registry, Window};
 
-use crate::card::{Access, Card, CardError, Registration};
+use crate::adapter::{AccessFlags, Adapter, AdapterError, Registration};
 use crate::pairing::RAILS_MAX;
 
 /// All registrations of an engine's regions.
 pub(crate) struct Regions {
-    cards: Vec<Arc<dyn Card>>,
+    adapters: Vec<Arc<dyn Adapter>>,
     /// Which of them have failed. They register nothing, and no rail of theirs needs a key.
     dead: Vec<AtomicBool>,
     registry: Arc<Registry>,
@@ -60,23 +60,23 @@ pub(crate) enum NoKeys {
     Gone(#[from] RegionError),
     /// A card does not take it.
     #[error(transparent)]
-    Card(#[from] CardError),
+    Card(#[from] AdapterError),
 }
 
 impl Regions {
-    pub(crate) fn new(cards: Vec<Arc<dyn Card>>, registry: Arc<Registry>) -> Self {
-        let dead = cards.iter().map(|_| AtomicBool::new(false)).collect();
-        Self { cards, dead, registry, table: Mutex::default() }
+    pub(crate) fn new(adapters: Vec<Arc<dyn Adapter>>, registry: Arc<Registry>) -> Self {
+        let dead = adapters.iter().map(|_| AtomicBool::new(false)).collect();
+        Self { adapters, dead, registry, table: Mutex::default() }
     }
 
     /// A card has failed: from now on regions do without it.
-    pub(crate) fn has_failed(&self, card: usize) {
+    pub(crate) fn has_failed(&self, adapter: usize) {
         // Relaxed: who does not see it yet is refused by the card.
-        self.dead[card].store(true, Ordering::Relaxed);
+        self.dead[adapter].store(true, Ordering::Relaxed);
     }
 
-    fn is_dead(&self, card: usize) -> bool {
-        self.dead[card].load(Ordering::Relaxed)
+    fn is_dead(&self, adapter: usize) -> bool {
+        self.dead[adapter].load(Ordering::Relaxed)
     }
 
     /// The keys of the region of this name.
@@ -88,15 +88,16 @@ impl Regions {
     /// The keys of a region under this generation on rails of these cards. It is registered now where it is not yet.
     pub(crate) fn keys(&self, region: &Arc<Region>, generation: Generation, rails: &[usize]) -> Result<Keys, NoKeys> {
         let name = (region.id(), generation);
-        if let Some(keys) = self.lock().get(&name).and_then(|entry| entry.keys(rails, |card| self.is_dead(card))) {
+        if let Some(keys) = self.lock().get(&name).and_then(|entry| entry.keys(rails, |adapter| self.is_dead(adapter)))
+        {
             return Ok(keys);
         }
         // Not under the lock: memory is pinned meanwhile, which may take long. Who comes second drops what it has made.
         let mut made = Vec::with_capacity(rails.len());
-        for &card in rails {
-            let is_there = |entry: &Entry| entry.on[card].is_some();
-            if !self.is_dead(card) && !self.lock().get(&name).is_some_and(is_there) {
-                made.push((card, self.cards[card].register(region.window(), access(region))?));
+        for &adapter in rails {
+            let is_there = |entry: &Entry| entry.on[adapter].is_some();
+            if !self.is_dead(adapter) && !self.lock().get(&name).is_some_and(is_there) {
+                made.push((adapter, self.adapters[adapter].register(region.window(), access(region))?));
             }
         }
         let mut table = self.lock();
@@ -108,9 +109,9 @@ impl Regions {
         }
         let entry = table
             .entry(name)
-            .or_insert_with(|| Entry { window: region.window().clone(), on: vec![None; self.cards.len()] });
-        for (card, registration) in made {
-            entry.on[card].get_or_insert(registration);
+            .or_insert_with(|| Entry { window: region.window().clone(), on: vec![None; self.adapters.len()] });
+        for (adapter, registration) in made {
+            entry.on[adapter].get_or_insert(registration);
         }
         // By now it is registered with all of them but those that have failed.
         Ok(entry.keys(rails, |_| true).expect("no key has to be there"))
@@ -141,18 +142,18 @@ impl Regions {
 }
 
 /// What peers and this side's own cards may do with a region.
-fn access(region: &Region) -> Access {
+fn access(region: &Region) -> AccessFlags {
     let (rights, land) = (region.rights(), region.window().is_writable());
-    Access { read: rights.allows_read(), write: rights.allows_write() && land, land }
+    AccessFlags { read: rights.allows_read(), write: rights.allows_write() && land, land }
 }
 
 impl Entry {
     /// Its keys, if it is registered with all of these cards but those that it may do without, for which the key is zero.
     fn keys(&self, rails: &[usize], may_lack: impl Fn(usize) -> bool) -> Option<Keys> {
         let mut keys = Keys::default();
-        for (rail, &card) in rails.iter().enumerate() {
-            let Some(registration) = &self.on[card] else {
-                if may_lack(card) {
+        for (rail, &adapter) in rails.iter().enumerate() {
+            let Some(registration) = &self.on[adapter] else {
+                if may_lack(adapter) {
                     continue;
                 }
                 return None;

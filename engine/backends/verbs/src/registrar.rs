@@ -11,7 +11,7 @@ use std::sync::Arc;
 use penstock_core::Rights;
 use penstock_core::plan::RegionKey;
 use penstock_memory::Region;
-use penstock_transport::{Exported, ImportError, RdmaMemory, Registrar, RemoteMemory, RemoteRegion, Way};
+use penstock_transport::{AccessPath, Exported, ImportError, RdmaMemory, Registrar, RemoteMemory, RemoteRegion};
 
 use crate::pairing::RAILS_MAX;
 use crate::regions::Regions;
@@ -29,7 +29,7 @@ const WHY_BYTES_MAX: usize = 200;
 pub(crate) struct VerbsRegistrar {
     regions: Arc<Regions>,
     /// The card of each rail of the link.
-    cards: Vec<usize>,
+    adapters: Vec<usize>,
     /// All of them, in words.
     names: String,
 }
@@ -99,16 +99,16 @@ fn keyed(base: u64, keys: &[u32]) -> Vec<u8> {
 
 impl VerbsRegistrar {
     /// The registrar of a link whose rails are of these cards.
-    pub(crate) fn new(regions: Arc<Regions>, cards: Vec<usize>, names: String) -> Self {
-        Self { regions, cards, names }
+    pub(crate) fn new(regions: Arc<Regions>, adapters: Vec<usize>, names: String) -> Self {
+        Self { regions, adapters, names }
     }
 
     fn path(&self, region: &Arc<Region>) -> Vec<u8> {
         let generation = region.generation();
         // With no rights as well: this side's own cards read it and write it, and now is a better moment than under a transfer.
-        match self.regions.keys(region, generation, &self.cards) {
+        match self.regions.keys(region, generation, &self.adapters) {
             _ if region.rights() == Rights::NONE => nothing("the region gives no rights to peers"),
-            Ok(keys) => keyed(region.window().base_address(), &keys.remote[..self.cards.len()]),
+            Ok(keys) => keyed(region.window().base_address(), &keys.remote[..self.adapters.len()]),
             Err(error) => {
                 tracing::warn!(region = region.label(), %error, "memory cannot be offered to a peer's cards");
                 nothing(&error.to_string())
@@ -126,16 +126,16 @@ impl Registrar for VerbsRegistrar {
         if token.is_some() {
             return Err(ImportError::Garbled("a card needs no descriptor"));
         }
-        Ok(RemoteMemory::Keyed(Arc::new(import(region, self.cards.len())?)))
+        Ok(RemoteMemory::Rdma(Arc::new(import(region, self.adapters.len())?)))
     }
 
-    fn way(&self, region: &RemoteRegion<'_>) -> Way {
+    fn access_path(&self, region: &RemoteRegion<'_>) -> AccessPath {
         match parse(region.path) {
             Ok(Path::Keyed { .. }) => {
-                Way { name: Way::VERBS, why: format!("by this side's card, over {}", self.names) }
+                AccessPath { name: AccessPath::VERBS, reason: format!("by this side's card, over {}", self.names) }
             }
-            Ok(Path::Nothing(why)) => Way { name: Way::NONE, why: why.to_owned() },
-            Err(why) => Way { name: Way::NONE, why: why.to_owned() },
+            Ok(Path::Nothing(why)) => AccessPath { name: AccessPath::NONE, reason: why.to_owned() },
+            Err(why) => AccessPath { name: AccessPath::NONE, reason: why.to_owned() },
         }
     }
 }

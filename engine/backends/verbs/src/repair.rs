@@ -20,8 +20,8 @@ use penstock_core::Cause;
 use penstock_ring::gate::NOTHING;
 use penstock_transport::{Failure, LaneFault, Sink};
 
+use crate::adapter::{AdapterError, AsyncEvent, Connected, Token, WcStatus};
 use crate::again::Lot;
-use crate::card::{CardError, Connected, Event, Token, Trouble};
 use crate::channel::Channel;
 use crate::connecting::Lost;
 use crate::context::Context;
@@ -86,28 +86,28 @@ impl Channel {
     }
 
     /// Something has happened to a rail's card.
-    pub(crate) fn event(&mut self, rail: u8, event: Event, context: &Context<'_>) {
+    pub(crate) fn event(&mut self, rail: u8, event: AsyncEvent, context: &Context<'_>) {
         let rail = &mut self.rails[usize::from(rail)];
         match event {
-            Event::PortDown => {
+            AsyncEvent::PortDown => {
                 rail.is_down = true;
                 rail.break_off();
             }
-            Event::PortUp => {
+            AsyncEvent::PortUp => {
                 (rail.is_down, rail.fruitless) = (false, 0);
                 if let Standing::Idle(at) = &mut rail.standing {
                     *at = (*at).min(context.now);
                 }
             }
-            Event::Fatal => {
+            AsyncEvent::Fatal => {
                 rail.is_dead = true;
                 rail.break_off();
             }
-            Event::QueueBroken(number) if number == rail.number => {
+            AsyncEvent::QueueBroken(number) if number == rail.number => {
                 rail.is_unexplained |= rail.standing == Standing::Up;
                 rail.break_off();
             }
-            Event::Met(number) if number == rail.number => {
+            AsyncEvent::CmProgress(number) if number == rail.number => {
                 // One that has not met yet is looked at by itself.
                 if matches!(rail.standing, Standing::Greeting(_) | Standing::Up)
                     && let Err(error) = rail.met()
@@ -116,7 +116,7 @@ impl Channel {
                     rail.break_off();
                 }
             }
-            Event::QueueBroken(_) | Event::Met(_) | Event::Changed => {}
+            AsyncEvent::QueueBroken(_) | AsyncEvent::CmProgress(_) | AsyncEvent::Changed => {}
         }
     }
 
@@ -125,7 +125,7 @@ impl Channel {
         &mut self,
         rail: usize,
         number: u64,
-        trouble: Trouble,
+        status: WcStatus,
         context: &Context<'_>,
         sink: &mut dyn Sink,
     ) {
@@ -134,22 +134,22 @@ impl Channel {
         }
         self.has_done(rail, number - 1, context, sink);
         let its = &mut self.rails[rail];
-        its.is_unexplained = trouble == Trouble::Flushed && (its.is_unexplained || its.standing == Standing::Up);
+        its.is_unexplained = status == WcStatus::Flushed && (its.is_unexplained || its.standing == Standing::Up);
         let what = its.log.of(number);
-        if trouble != Trouble::Flushed {
-            tracing::warn!(%trouble, rail = self.rails[rail].facts.name, ?what, "a request has failed; the rail is repaired");
+        if status != WcStatus::Flushed {
+            tracing::warn!(%status, rail = self.rails[rail].attr.name, ?what, "a request has failed; the rail is repaired");
         }
         if let Some(What::Batch(id)) = what {
             let op = &mut self.ops[id];
-            let (cause, is_its_own) = match trouble {
-                Trouble::Flushed => (None, false),
-                Trouble::Refused => (Some(Cause::AccessRefused), true),
-                Trouble::Memory => (Some(Cause::MemoryGone), true),
-                Trouble::Invalid => (Some(Cause::CardRefused), true),
-                Trouble::Silence => (Some(Cause::RailLost), false),
-                Trouble::NoReceive => (Some(Cause::ReceiverNotReady), false),
-                Trouble::Card => (Some(Cause::CardFailed), false),
-                Trouble::Other(_) => (Some(Cause::CardRefused), false),
+            let (cause, is_its_own) = match status {
+                WcStatus::Flushed => (None, false),
+                WcStatus::Refused => (Some(Cause::AccessRefused), true),
+                WcStatus::Memory => (Some(Cause::MemoryGone), true),
+                WcStatus::Invalid => (Some(Cause::CardRefused), true),
+                WcStatus::Silence => (Some(Cause::RailLost), false),
+                WcStatus::NoReceive => (Some(Cause::ReceiverNotReady), false),
+                WcStatus::Card => (Some(Cause::CardFailed), false),
+                WcStatus::Other(_) => (Some(Cause::CardRefused), false),
             };
             op.tries += u8::from(cause.is_some());
             if let Some(cause) = cause.filter(|_| is_its_own || op.tries == TRIES) {
@@ -168,7 +168,7 @@ impl Channel {
         let place = usize::from(ended.rail);
         let rail = self.rails.get_mut(place).ok_or(CORRUPT)?;
         // Of two that meet, the one that waits says what it is called by.
-        let calls = rail.connecting.meeting.is_some_and(|meeting| meeting.call.is_some());
+        let calls = rail.connecting.cm.is_some_and(|cm| cm.call.is_some());
         if ended.token.is_some() != calls {
             return Err(CORRUPT);
         }
@@ -209,10 +209,7 @@ impl Channel {
                 Standing::New => {}
                 Standing::Up => {
                     if rail.abandoned > 0 && rail.moved.max(*rail.abandoned_since.get_or_insert(now)) + STUCK <= now {
-                        tracing::warn!(
-                            rail = rail.facts.name,
-                            "what was given up does not end; the rail is broken off"
-                        );
+                        tracing::warn!(rail = rail.attr.name, "what was given up does not end; the rail is broken off");
                         rail.break_off();
                         is_breaking = true;
                     } else if rail.abandoned == 0 {
@@ -245,7 +242,7 @@ impl Channel {
                         is_breaking |= self.look_whether_connected(place, context)?;
                     }
                 }
-                Standing::Meeting(since) => is_breaking |= self.look_at_meeting(place, since, now),
+                Standing::Meeting(since) => is_breaking |= self.look_at_cm(place, since, now),
                 Standing::Greeting(since) => {
                     if since + GREETING <= now {
                         rail.break_off();
@@ -272,7 +269,7 @@ impl Channel {
                         self.settle(place, &ended, context, sink)?;
                         is_breaking = true;
                     } else if since + self.patience <= now {
-                        tracing::warn!(rail = rail.facts.name, "the peer does not say what became of a broken rail");
+                        tracing::warn!(rail = rail.attr.name, "the peer does not say what became of a broken rail");
                         return Err(LaneFault(Cause::PeerLost));
                     }
                 }
@@ -293,12 +290,12 @@ impl Channel {
     }
 
     /// Goes on with a rail that is being connected. Answers whether it is to be looked at again at once.
-    fn look_at_meeting(&mut self, place: usize, since: Instant, now: Instant) -> bool {
+    fn look_at_cm(&mut self, place: usize, since: Instant, now: Instant) -> bool {
         let rail = &mut self.rails[place];
         let met = match rail.met() {
             Ok(Connected::NotYet) if now < since + MEETING => return false,
             Ok(Connected::NotYet) => {
-                tracing::warn!(rail = rail.facts.name, "a rail was not connected in time; it is tried again");
+                tracing::warn!(rail = rail.attr.name, "a rail was not connected in time; it is tried again");
                 false
             }
             Ok(Connected::Yes) => {
@@ -307,7 +304,7 @@ impl Channel {
                 said.inspect_err(|error| tracing::warn!(%error, "nothing can be said on a new rail")).is_ok()
             }
             Err(error) => {
-                tracing::warn!(%error, rail = rail.facts.name, "a rail is not connected; it is tried again");
+                tracing::warn!(%error, rail = rail.attr.name, "a rail is not connected; it is tried again");
                 false
             }
         };
@@ -349,10 +346,10 @@ impl Channel {
         }
         let rail = &mut self.rails[place];
         // Each life has a token of its own.
-        let token = match &mut rail.connecting.meeting {
-            Some(meeting) if meeting.call.is_none() => {
+        let token = match &mut rail.connecting.cm {
+            Some(cm) if cm.call.is_none() => {
                 let token = Token::random().map_err(|error| no_token(&error))?;
-                meeting.token = token;
+                cm.token = token;
                 rail.expect(token);
                 Some(token)
             }
@@ -404,7 +401,7 @@ impl Channel {
             let op = &mut ops[id];
             op.breaks = op.breaks.saturating_add(1);
             if op.breaks == BREAKS {
-                tracing::warn!(rail = rail.facts.name, "a batch breaks its rail whenever it is tried; it ends");
+                tracing::warn!(rail = rail.attr.name, "a batch breaks its rail whenever it is tried; it ends");
                 op.failed.get_or_insert(Failure::on(rail.index, Cause::CardRefused));
             }
         }
@@ -468,7 +465,7 @@ impl Channel {
             Ok(None) => return Ok(false),
             Ok(Some(Ok(connected))) => rail.is_begun(connected, context.now),
             Ok(Some(Err(error))) => {
-                tracing::warn!(%error, rail = rail.facts.name, "a rail cannot be connected again; it is tried later");
+                tracing::warn!(%error, rail = rail.attr.name, "a rail cannot be connected again; it is tried later");
                 match rail.is_refused(context.now) {
                     Ok(()) => self.made_new.push(rail.index),
                     Err(error) => is_given_up(rail, &error),
@@ -476,7 +473,7 @@ impl Channel {
                 return Ok(rail.is_dead);
             }
             Err(Lost) => {
-                tracing::error!(rail = rail.facts.name, "a queue was lost while it was connected");
+                tracing::error!(rail = rail.attr.name, "a queue was lost while it was connected");
                 return Err(LaneFault(Cause::CardFailed));
             }
         }
@@ -494,7 +491,7 @@ impl Channel {
         }
         if let Err(error) = self.say_hello(place) {
             let rail = &mut self.rails[place];
-            tracing::warn!(%error, rail = rail.facts.name, "a rail that is connected again takes nothing");
+            tracing::warn!(%error, rail = rail.attr.name, "a rail that is connected again takes nothing");
             rail.break_off();
         }
         Ok(true)
@@ -535,8 +532,8 @@ pub(crate) fn pause(fruitless: u32) -> Duration {
 }
 
 /// A card that does not make a queue new is of no use to its rail any more.
-pub(crate) fn is_given_up(rail: &mut Rail, error: &CardError) {
-    tracing::error!(%error, rail = rail.facts.name, "a queue cannot be made new: its rail is given up");
+pub(crate) fn is_given_up(rail: &mut Rail, error: &AdapterError) {
+    tracing::error!(%error, rail = rail.attr.name, "a queue cannot be made new: its rail is given up");
     rail.is_dead = true;
 }
 

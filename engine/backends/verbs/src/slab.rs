@@ -8,7 +8,7 @@ use std::sync::Arc;
 use penstock_core::limits::NOTE_BYTES_MAX;
 use penstock_memory::{HostMemory, Window};
 
-use crate::card::{Access, Card, CardError, Piece, Registration};
+use crate::adapter::{AccessFlags, Adapter, AdapterError, Registration, Sge};
 
 /// Bytes that a message has beside its payload, at most.
 pub(crate) const HEADER_ROOM: usize = 64;
@@ -26,12 +26,16 @@ pub(crate) struct Slab {
 
 impl Slab {
     /// So many slots, at least one, into which these cards may put messages and from which they may take them.
-    pub(crate) fn new<'a>(cards: impl IntoIterator<Item = &'a Arc<dyn Card>>, slots: usize) -> Result<Self, CardError> {
+    pub(crate) fn new<'a>(
+        adapters: impl IntoIterator<Item = &'a Arc<dyn Adapter>>,
+        slots: usize,
+    ) -> Result<Self, AdapterError> {
         let slots = slots.max(1);
         let memory = HostMemory::from_vec(vec![0; slots * SLOT_BYTES]).expect("it has at least one slot");
         let window = memory.window().clone();
-        let access = Access { land: true, ..Access::default() };
-        let registrations = cards.into_iter().map(|card| card.register(&window, access)).collect::<Result<_, _>>()?;
+        let access = AccessFlags { land: true, ..AccessFlags::default() };
+        let registrations =
+            adapters.into_iter().map(|adapter| adapter.register(&window, access)).collect::<Result<_, _>>()?;
         Ok(Self { window, registrations, slots })
     }
 
@@ -41,10 +45,10 @@ impl Slab {
     }
 
     /// The first bytes of a slot, as a request on this card names them.
-    pub(crate) fn piece(&self, card: usize, slot: usize, bytes: usize) -> Piece {
+    pub(crate) fn sge(&self, adapter: usize, slot: usize, bytes: usize) -> Sge {
         debug_assert!(slot < self.slots && bytes <= SLOT_BYTES, "{bytes} bytes in slot {slot} of {}", self.slots);
         let address = self.window.base_address() + (slot * SLOT_BYTES) as u64;
-        Piece { address, bytes: bytes as u32, key: self.registrations[card].local_key() }
+        Sge { address, bytes: bytes as u32, key: self.registrations[adapter].local_key() }
     }
 
     /// Writes a message into a slot.

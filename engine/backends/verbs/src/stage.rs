@@ -2,7 +2,7 @@
 
 use penstock_core::{Direction, Span};
 
-use crate::card::{Facts, Kind, Piece, Request};
+use crate::adapter::{DeviceAttr, Opcode, SendRequest, Sge};
 
 /// Bytes of one request: half of what reliable connections carry in one.
 pub(crate) const REQUEST_BYTES_MAX: u64 = 1 << 30;
@@ -20,14 +20,14 @@ pub(crate) struct Ends {
 /// Requests that wait for the doorbell, and their pieces.
 #[derive(Default)]
 pub(crate) struct Stage {
-    requests: Vec<Request>,
-    pieces: Vec<Piece>,
+    requests: Vec<SendRequest>,
+    sges: Vec<Sge>,
 }
 
 impl Stage {
     /// With room for so many requests.
     pub(crate) fn with_room(requests: usize) -> Self {
-        Self { requests: Vec::with_capacity(requests), pieces: Vec::with_capacity(2 * requests) }
+        Self { requests: Vec::with_capacity(requests), sges: Vec::with_capacity(2 * requests) }
     }
 
     /// Stages spans, neighbours at the peer as one request, in at most `room` requests, which are numbered from `id` on. The last is
@@ -37,7 +37,7 @@ impl Stage {
         ends: &Ends,
         spans: &[Span],
         (id, room): (u64, usize),
-        facts: &Facts,
+        attr: &DeviceAttr,
     ) -> (usize, u64, usize) {
         let (first, mut bytes, mut next_remote) = (self.requests.len(), 0, u64::MAX);
         let mut of_request = 0;
@@ -46,7 +46,7 @@ impl Stage {
             let goes_on = self.requests.len() > first
                 && next_remote == span.remote
                 && of_request + span.len <= REQUEST_BYTES_MAX
-                && self.go_on(ends, span, facts.pieces_max);
+                && self.go_on(ends, span, attr.sges_max);
             if !goes_on {
                 if self.requests.len() - first == room {
                     break;
@@ -62,7 +62,7 @@ impl Stage {
             last.signalled = true;
         }
         if ends.direction == Direction::Write {
-            self.inline_from(first, facts.inline_max);
+            self.inline_from(first, attr.inline_max);
         }
         (taken, bytes, self.requests.len() - first)
     }
@@ -71,47 +71,47 @@ impl Stage {
         // What reaches beyond the end of all addresses is refused by the peer's card.
         let (address, key) = (ends.remote.0.wrapping_add(span.remote), ends.remote.1);
         let kind = match ends.direction {
-            Direction::Write => Kind::Write { address, key },
-            Direction::Read => Kind::Read { address, key },
+            Direction::Write => Opcode::Write { address, key },
+            Direction::Read => Opcode::Read { address, key },
         };
-        self.requests.push(Request { id, kind, pieces: 1, signalled: false, inline: false });
-        self.pieces.push(piece(ends, span));
+        self.requests.push(SendRequest { id, opcode: kind, sges: 1, signalled: false, inline: false });
+        self.sges.push(sge(ends, span));
     }
 
     /// The span belongs to the request before, if that takes it.
-    fn go_on(&mut self, ends: &Ends, span: &Span, pieces_max: usize) -> bool {
-        let next = piece(ends, span);
-        let (Some(request), Some(last)) = (self.requests.last_mut(), self.pieces.last_mut()) else { return false };
+    fn go_on(&mut self, ends: &Ends, span: &Span, sges_max: usize) -> bool {
+        let next = sge(ends, span);
+        let (Some(request), Some(last)) = (self.requests.last_mut(), self.sges.last_mut()) else { return false };
         if last.address + u64::from(last.bytes) == next.address {
             last.bytes += next.bytes;
             return true;
         }
-        if request.pieces as usize >= pieces_max {
+        if request.sges as usize >= sges_max {
             return false;
         }
-        request.pieces += 1;
-        self.pieces.push(next);
+        request.sges += 1;
+        self.sges.push(next);
         true
     }
 
     fn inline_from(&mut self, first: usize, inline_max: usize) {
-        let mut pieces = &self.pieces[..];
+        let mut sges = &self.sges[..];
         // From behind, since only the pieces of what was staged now are known to be at the end.
         for request in self.requests[first..].iter_mut().rev() {
-            let (rest, its) = pieces.split_at(pieces.len() - request.pieces as usize);
-            request.inline = its.iter().map(|piece| piece.bytes as usize).sum::<usize>() <= inline_max;
-            pieces = rest;
+            let (rest, its) = sges.split_at(sges.len() - request.sges as usize);
+            request.inline = its.iter().map(|sge| sge.bytes as usize).sum::<usize>() <= inline_max;
+            sges = rest;
         }
     }
 
     /// Stages a message, or an immediate without memory.
-    pub(crate) fn push(&mut self, request: Request, piece: Option<Piece>) {
+    pub(crate) fn push(&mut self, request: SendRequest, sge: Option<Sge>) {
         self.requests.push(request);
-        self.pieces.extend(piece);
+        self.sges.extend(sge);
     }
 
     /// The request that was staged last.
-    pub(crate) fn last_mut(&mut self) -> Option<&mut Request> {
+    pub(crate) fn last_mut(&mut self) -> Option<&mut SendRequest> {
         self.requests.last_mut()
     }
 
@@ -121,18 +121,18 @@ impl Stage {
     }
 
     /// What there is, for the doorbell.
-    pub(crate) fn lists(&self) -> (&[Request], &[Piece]) {
-        (&self.requests, &self.pieces)
+    pub(crate) fn lists(&self) -> (&[SendRequest], &[Sge]) {
+        (&self.requests, &self.sges)
     }
 
     /// All has left, or never will.
     pub(crate) fn clear(&mut self) {
         self.requests.clear();
-        self.pieces.clear();
+        self.sges.clear();
     }
 }
 
 /// The local side of a span. Its bytes fit: spans of one request are bounded.
-fn piece(ends: &Ends, span: &Span) -> Piece {
-    Piece { address: ends.local.0 + span.local, bytes: span.len as u32, key: ends.local.1 }
+fn sge(ends: &Ends, span: &Span) -> Sge {
+    Sge { address: ends.local.0 + span.local, bytes: span.len as u32, key: ends.local.1 }
 }

@@ -50,7 +50,7 @@ impl Stripe {
         // Bytes under way over bandwidth, without a division.
         let sooner = |&one: &usize, &other: &usize| {
             let cost =
-                |at: usize, of: usize| u128::from(rails[at].bytes()) * u128::from(rails[of].facts.bandwidth.max(1));
+                |at: usize, of: usize| u128::from(rails[at].bytes()) * u128::from(rails[of].attr.bandwidth.max(1));
             cost(one, other).cmp(&cost(other, one))
         };
         (0..self.rails).filter(is_up).min_by(sooner)

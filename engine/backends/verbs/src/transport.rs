@@ -14,15 +14,16 @@ use penstock_ring::LowWater;
 use penstock_transport::host::EngineSegments;
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Caps, Driver, Here, JoinError, Lane, Link, PeerView, Placement, Reach, There, Told, Transport, Trust,
+    Caps, Driver, JoinError, Lane, Link, LocalEnd, PeerView, Placement, RemoteEnd, RemoteGateLog, Scope, Transport,
+    Trust,
 };
 
-use crate::card::{Card, CardError, Connecting, Facts, Meeting, Queue, Token};
+use crate::adapter::{Adapter, AdapterError, CmConnect, ConnectParams, DeviceAttr, QueuePair, Token};
 use crate::channel::Channel;
 use crate::connecting::Connectors;
 use crate::driver::{Events, VerbsDriver};
 use crate::fence::{LaneFence, Waker};
-use crate::hub::{DeskSize, Hub};
+use crate::hub::{CqSize, Hub};
 use crate::lane::{Common, LaneParts, VerbsLane};
 use crate::message::GRANTS_MAX;
 use crate::offer::{By, GRANTS_MIN, NUMBER_MAX, Offer, OfferedQueue, OfferedRail};
@@ -63,7 +64,7 @@ impl Default for Options {
 /// The transport between two hosts with cards.
 pub struct VerbsTransport {
     segments: Arc<EngineSegments>,
-    cards: Vec<Arc<dyn Card>>,
+    adapters: Vec<Arc<dyn Adapter>>,
     regions: Arc<Regions>,
     connectors: Arc<Connectors>,
     options: Options,
@@ -81,35 +82,39 @@ impl VerbsTransport {
     pub fn new(
         segments: Arc<EngineSegments>,
         registry: Arc<Registry>,
-        mut cards: Vec<Arc<dyn Card>>,
+        mut adapters: Vec<Arc<dyn Adapter>>,
         options: Options,
-    ) -> Result<Self, CardError> {
-        if cards.is_empty() {
+    ) -> Result<Self, AdapterError> {
+        if adapters.is_empty() {
             let (what, why) = ("RDMA".to_owned(), "there is no card that could be used".to_owned());
-            return Err(CardError::NotHere { what, why, mend: "see what `penstock doctor` says of RDMA".to_owned() });
+            return Err(AdapterError::NotHere {
+                what,
+                why,
+                mend: "see what `penstock doctor` says of RDMA".to_owned(),
+            });
         }
-        cards.truncate(RAILS_MAX);
-        for card in &cards {
-            let (has, wants) = (card.facts().requests_max.min(options.requests), REQUESTS_MIN);
+        adapters.truncate(RAILS_MAX);
+        for adapter in &adapters {
+            let (has, wants) = (adapter.attr().requests_max.min(options.requests), REQUESTS_MIN);
             if has < wants {
-                let card = card.facts().name.clone();
-                return Err(CardError::NoRoom { card, what: "the requests of a queue", has, wants });
+                let adapter = adapter.attr().name.clone();
+                return Err(AdapterError::NoRoom { adapter, what: "the requests of a queue", has, wants });
             }
         }
         let grants = options.grants.next_power_of_two().clamp(GRANTS_MIN as usize, GRANTS_MAX as usize);
         let options = Options { grants, ..options };
-        let size = DeskSize {
+        let size = CqSize {
             completions: options.queues * (options.requests + options.grants),
             receives: options.queues * options.grants,
         };
-        let hub = |worker| Hub::open(&cards, size, segments.mailbox.view().ready(worker)).map(Arc::new);
+        let hub = |worker| Hub::open(&adapters, size, segments.mailbox.view().ready(worker)).map(Arc::new);
         let hubs = (0..segments.workers()).map(hub).collect::<Result<_, _>>()?;
-        let regions = Arc::new(Regions::new(cards.clone(), registry));
-        let by = match cards.iter().all(|card| card.facts().meets_at.is_some()) {
+        let regions = Arc::new(Regions::new(adapters.clone(), registry));
+        let by = match adapters.iter().all(|adapter| adapter.attr().cm_address.is_some()) {
             true => By::Manager,
             false => By::Exchange,
         };
-        Ok(Self { segments, cards, regions, connectors: Arc::default(), options, by, hubs })
+        Ok(Self { segments, adapters, regions, connectors: Arc::default(), options, by, hubs })
     }
 
     /// How many registrations of regions this engine's cards hold.
@@ -124,8 +129,8 @@ impl VerbsTransport {
     }
 
     /// The names of its cards, in the order of their choice.
-    pub fn cards(&self) -> impl Iterator<Item = &str> {
-        self.cards.iter().map(|card| card.facts().name.as_str())
+    pub fn adapters(&self) -> impl Iterator<Item = &str> {
+        self.adapters.iter().map(|adapter| adapter.attr().name.as_str())
     }
 }
 
@@ -147,12 +152,12 @@ impl Transport for VerbsTransport {
         }
     }
 
-    fn reaches(&self, _: &Here, _: &There) -> Result<&'static str, &'static str> {
+    fn reaches(&self, _: &LocalEnd, _: &RemoteEnd) -> Result<&'static str, &'static str> {
         Ok("both engines have RDMA cards")
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Network
+    fn scope(&self) -> Scope {
+        Scope::Network
     }
 
     fn driver(&self, worker: usize) -> io::Result<Option<Box<dyn Driver>>> {
@@ -161,25 +166,25 @@ impl Transport for VerbsTransport {
         let events = (worker == 0).then(|| {
             let hubs = self.hubs.iter().enumerate();
             let hubs = hubs.map(|(worker, hub)| (Arc::clone(hub), self.segments.ringer(1 + worker))).collect();
-            Events { cards: self.cards.clone(), regions: Arc::clone(&self.regions), hubs }
+            Events { adapters: self.adapters.clone(), regions: Arc::clone(&self.regions), hubs }
         });
-        Ok(Some(Box::new(VerbsDriver::new(Arc::clone(hub), &self.cards, events)?)))
+        Ok(Some(Box::new(VerbsDriver::new(Arc::clone(hub), &self.adapters, events)?)))
     }
 
     fn forget(&self, region: RegionId, last: Generation) {
         self.regions.forget(region, last);
     }
 
-    fn offer(&self, here: Here, there: There) -> Result<Offering, MemoryError> {
+    fn offer(&self, here: LocalEnd, there: RemoteEnd) -> Result<Offering, MemoryError> {
         let offered = Offered::make(self, &here, &there)?;
         let blob = offered.offer.blob();
         let join = move |blob: &[u8], tokens: Vec<_>| {
             if !tokens.is_empty() {
-                return Err(JoinError::Tokens { expected: 0, found: tokens.len() });
+                return Err(JoinError::Fds { expected: 0, found: tokens.len() });
             }
             offered.join(blob, there.workers)
         };
-        Ok(Offering { blob, tokens: Vec::new(), join: Box::new(join) })
+        Ok(Offering { blob, fds: Vec::new(), join: Box::new(join) })
     }
 }
 
@@ -194,7 +199,7 @@ struct OfferedLane {
 struct Offered {
     offer: Offer,
     segments: Arc<EngineSegments>,
-    cards: Vec<Arc<dyn Card>>,
+    adapters: Vec<Arc<dyn Adapter>>,
     regions: Arc<Regions>,
     connectors: Arc<Connectors>,
     options: Options,
@@ -203,19 +208,19 @@ struct Offered {
     /// Which card each rail of the offer is.
     on: Vec<usize>,
     /// Of each rail of the offer, one for each channel.
-    queues: Vec<Vec<Option<Box<dyn Queue>>>>,
+    queues: Vec<Vec<Option<Box<dyn QueuePair>>>>,
 }
 
 impl Offered {
     /// Makes a queue on each card for each channel.
-    fn make(transport: &VerbsTransport, here: &Here, there: &There) -> Result<Self, CardError> {
-        let VerbsTransport { segments, cards, regions, connectors, options, by, hubs } = transport;
+    fn make(transport: &VerbsTransport, here: &LocalEnd, there: &RemoteEnd) -> Result<Self, AdapterError> {
+        let VerbsTransport { segments, adapters, regions, connectors, options, by, hubs } = transport;
         let lane =
             |hub: &Arc<Hub>| OfferedLane { hub: Arc::clone(hub), inbox: Some(hub.lock().new_inbox(here.peer_index)) };
         let mut offered = Self {
             offer: Offer { workers: hubs.len(), grants: options.grants as u32, by: *by, rails: Vec::new() },
             segments: Arc::clone(segments),
-            cards: cards.clone(),
+            adapters: adapters.clone(),
             regions: Arc::clone(regions),
             connectors: Arc::clone(connectors),
             options: *options,
@@ -227,10 +232,10 @@ impl Offered {
         // Who says to have more is refused when it is joined.
         let channels = hubs.len().max(there.workers.min(WORKERS_MAX));
         let mut failed = None;
-        for (card, its) in cards.iter().enumerate() {
+        for (adapter, its) in adapters.iter().enumerate() {
             // One that has failed, or is full, takes nothing from the others.
-            if let Err(error) = offered.add(card, its.facts(), channels, *by) {
-                tracing::warn!(%error, card = its.facts().name, "a card is left out of a session");
+            if let Err(error) = offered.add(adapter, its.attr(), channels, *by) {
+                tracing::warn!(%error, adapter = its.attr().name, "a card is left out of a session");
                 failed = Some(error);
             }
         }
@@ -241,22 +246,22 @@ impl Offered {
     }
 
     /// Makes a queue on this card for each channel, and makes a rail of it.
-    fn add(&mut self, card: usize, facts: &Facts, channels: usize, by: By) -> Result<(), CardError> {
-        let room = (self.options.requests.min(facts.requests_max), self.options.grants);
+    fn add(&mut self, adapter: usize, attr: &DeviceAttr, channels: usize, by: By) -> Result<(), AdapterError> {
+        let room = (self.options.requests.min(attr.requests_max), self.options.grants);
         let workers = self.lanes.len();
         // From here on what was made is given back with the offer, or below.
-        self.on.push(card);
+        self.on.push(adapter);
         self.queues.push(Vec::with_capacity(channels));
-        let mut rail = OfferedRail::of(facts, Vec::with_capacity(channels));
+        let mut rail = OfferedRail::of(attr, Vec::with_capacity(channels));
         for channel in 0..channels {
             let OfferedLane { hub, inbox } = &self.lanes[channel % workers];
             let inbox = inbox.expect("it is taken over by the lane, and not before");
             let token = match by {
                 By::Exchange => Ok(None),
-                By::Manager => fresh_token(facts).map(Some),
+                By::Manager => fresh_token(attr).map(Some),
             };
             let place = (channel / workers) as u16;
-            let made = token.and_then(|token| Ok((hub.queue(card, inbox, place, room)?, token)));
+            let made = token.and_then(|token| Ok((hub.queue(adapter, inbox, place, room)?, token)));
             match made {
                 Ok((mut queue, token)) => {
                     if let Some(token) = token {
@@ -272,7 +277,7 @@ impl Offered {
             }
         }
         if by == By::Exchange {
-            rail.meets_at = None;
+            rail.cm_address = None;
         }
         self.offer.rails.push(rail);
         Ok(())
@@ -280,11 +285,11 @@ impl Offered {
 
     /// Gives back the queues of the last rail that were not joined.
     fn give_back_last(&mut self) {
-        let (Some(card), Some(queues)) = (self.on.pop(), self.queues.pop()) else { return };
+        let (Some(adapter), Some(queues)) = (self.on.pop(), self.queues.pop()) else { return };
         for (channel, queue) in queues.into_iter().enumerate() {
             // It was never connected.
             let Some(queue) = queue else { continue };
-            self.lanes[channel % self.lanes.len()].hub.lock().forget_queue(card, queue.number());
+            self.lanes[channel % self.lanes.len()].hub.lock().forget_queue(adapter, queue.number());
         }
     }
 
@@ -319,15 +324,15 @@ impl Offered {
         let transport_messages = LaneAsides::new(channels, wakers(&self.segments));
         let common = Arc::new(Common {
             segments: Arc::clone(&self.segments),
-            told: Arc::new(Told::default()),
+            told: Arc::new(RemoteGateLog::default()),
             fence: Arc::new(fence),
             transport_messages: Arc::new(transport_messages),
             regions: Arc::clone(&self.regions),
             connectors: Arc::clone(&self.connectors),
-            cards: on_cards,
+            adapters: on_cards,
             workers,
         });
-        let refused = |error: CardError| JoinError::NoPath(error.to_string());
+        let refused = |error: AdapterError| JoinError::NoPath(error.to_string());
         let mut lanes = Vec::with_capacity(workers);
         for (worker, low) in lows.into_iter().enumerate() {
             let hub = Arc::clone(&self.lanes[worker].hub);
@@ -344,7 +349,7 @@ impl Offered {
         let lanes = lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Lane>).collect();
         let names = |pair: &Pair| format!("{} to {}", ours.rails[pair.first].name, theirs.rails[pair.second].name);
         let rails: Vec<String> = pairs.iter().map(names).collect();
-        let registrar = VerbsRegistrar::new(Arc::clone(&self.regions), common.cards.clone(), rails.join(", "));
+        let registrar = VerbsRegistrar::new(Arc::clone(&self.regions), common.adapters.clone(), rails.join(", "));
         Ok(Link {
             lanes,
             registrar: Arc::new(registrar),
@@ -357,32 +362,38 @@ impl Offered {
     }
 
     /// A channel over the queues of these pairs. Of two sides that meet, one calls.
-    fn channel(&mut self, channel: usize, pairs: &[Pair], theirs: &Offer, calls: bool) -> Result<Channel, CardError> {
+    fn channel(
+        &mut self,
+        channel: usize,
+        pairs: &[Pair],
+        theirs: &Offer,
+        calls: bool,
+    ) -> Result<Channel, AdapterError> {
         let hub = &self.lanes[channel % self.lanes.len()].hub;
-        let cards = pairs.iter().map(|pair| &self.cards[self.on[pair.first]]);
+        let adapters = pairs.iter().map(|pair| &self.adapters[self.on[pair.first]]);
         // First what may be refused: from then on the queues are the channel's.
-        let outbox = Slab::new(cards, theirs.grants as usize * pairs.len())?;
+        let outbox = Slab::new(adapters, theirs.grants as usize * pairs.len())?;
         let mut rails = Vec::with_capacity(pairs.len());
         for (index, pair) in pairs.iter().enumerate() {
             let (mine, other) = (&self.offer.rails[pair.first], &theirs.rails[pair.second]);
             let queue = self.queues[pair.first][channel].take().expect("each queue is of one pair");
-            let card = self.on[pair.first];
-            hub.lock().assign(card, queue.number(), index as u8);
-            let facts = self.cards[card].facts().clone();
+            let adapter = self.on[pair.first];
+            hub.lock().assign(adapter, queue.number(), index as u8);
+            let attr = self.adapters[adapter].attr().clone();
             // What one side may ask for at once the other has to remember.
             let reads = mine.reads_max.min(other.reads_max);
             rails.push(RailParts {
                 index: index as u8,
                 queue,
-                requests: self.options.requests.min(facts.requests_max),
-                facts: Arc::new(facts),
-                connecting: Connecting {
+                requests: self.options.requests.min(attr.requests_max),
+                attr: Arc::new(attr),
+                connecting: ConnectParams {
                     there: other.endpoint(channel),
                     first_packet: mine.queues[channel].first_packet,
                     mtu: mine.mtu.min(other.mtu),
                     reads_there: reads,
                     reads_here: reads,
-                    meeting: meeting(if calls { (other, other.meets_at) } else { (mine, None) }, channel),
+                    cm: cm(if calls { (other, other.cm_address) } else { (mine, None) }, channel),
                 },
                 grants: self.offer.grants,
                 granted: theirs.grants,
@@ -406,18 +417,18 @@ impl Drop for Offered {
 }
 
 /// What a queue that is made now is to be called by.
-fn fresh_token(facts: &Facts) -> Result<Token, CardError> {
-    Token::random().map_err(|source| CardError::Refused {
+fn fresh_token(attr: &DeviceAttr) -> Result<Token, AdapterError> {
+    Token::random().map_err(|source| AdapterError::Refused {
         call: "getrandom",
-        card: facts.name.clone(),
+        adapter: attr.name.clone(),
         source,
         mend: "let this process make that call",
     })
 }
 
 /// How queues of a channel meet, by what the waiting side has offered, if they do.
-fn meeting((waits, call): (&OfferedRail, Option<SocketAddr>), channel: usize) -> Option<Meeting> {
-    waits.queues[channel].token.map(|token| Meeting { call, token })
+fn cm((waits, call): (&OfferedRail, Option<SocketAddr>), channel: usize) -> Option<CmConnect> {
+    waits.queues[channel].token.map(|token| CmConnect { call, token })
 }
 
 /// A number that packets of another queue, or of this one in another life, are unlikely to have.

@@ -61,7 +61,7 @@ impl LaneAsides {
 }
 
 impl TransportMessages for LaneAsides {
-    fn begin(&self, say: ControlSender) {
+    fn start(&self, say: ControlSender) {
         let mut outgoing = lock(&self.outgoing);
         if let Outgoing::Waits(unsaid) = &*outgoing {
             unsaid.iter().for_each(|words| say(words));
@@ -69,7 +69,7 @@ impl TransportMessages for LaneAsides {
         *outgoing = Outgoing::Begun(say);
     }
 
-    fn heard(&self, words: &[u8]) -> Result<(), LaneFault> {
+    fn on_message(&self, words: &[u8]) -> Result<(), LaneFault> {
         const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
         let (number, words) = words.split_first_chunk::<NUMBER_BYTES>().ok_or(CORRUPT)?;
         let channel = usize::from(u16::from_le_bytes(*number));
@@ -116,7 +116,7 @@ mod tests {
         transport_messages.say(0, b"two");
         let said = Arc::new(Mutex::new(Vec::new()));
         let ear = Arc::clone(&said);
-        transport_messages.begin(Box::new(move |words| ear.lock().unwrap().push(words.to_vec())));
+        transport_messages.start(Box::new(move |words| ear.lock().unwrap().push(words.to_vec())));
         transport_messages.say(1, b"three");
         assert_eq!(*said.lock().unwrap(), [b"\x01\0one".to_vec(), b"\0\0two".to_vec(), b"\x01\0three".to_vec()]);
     }
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn words_reach_their_channel_and_mark_its_lane() {
         let (segments, transport_messages) = transport_messages(3);
-        transport_messages.heard(b"\x01\0hello").unwrap();
+        transport_messages.on_message(b"\x01\0hello").unwrap();
         assert_eq!(transport_messages.next(1), Some(b"hello".to_vec()));
         assert_eq!((transport_messages.next(0), transport_messages.next(1)), (None, None));
         let marked = |worker: usize| {
@@ -139,11 +139,11 @@ mod tests {
     fn a_peer_that_makes_no_sense_or_does_not_stop_is_refused() {
         let (_commons, transport_messages) = transport_messages(1);
         for bad in [&b""[..], b"\0", b"\x01\0to nobody", b"\xff\xff"] {
-            assert_eq!(transport_messages.heard(bad), Err(LaneFault(Cause::PeerCorrupt)), "{bad:?}");
+            assert_eq!(transport_messages.on_message(bad), Err(LaneFault(Cause::PeerCorrupt)), "{bad:?}");
         }
         for _ in 0..WAITING_PER_CHANNEL {
-            transport_messages.heard(b"\0\0again").unwrap();
+            transport_messages.on_message(b"\0\0again").unwrap();
         }
-        assert!(transport_messages.heard(b"\0\0again").is_err());
+        assert!(transport_messages.on_message(b"\0\0again").is_err());
     }
 }

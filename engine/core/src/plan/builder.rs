@@ -7,7 +7,7 @@ use crate::rights::Rights;
 
 /// A region as far as a plan needs to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reach {
+pub struct RegionBounds {
     /// Its id, in the engine that owns it.
     pub region: RegionId,
     /// Which use of that id.
@@ -20,7 +20,7 @@ pub struct Reach {
     pub block_bytes: Option<u64>,
 }
 
-impl Reach {
+impl RegionBounds {
     /// A region of this engine, which may always do both to it.
     pub const fn local(region: RegionId, generation: Generation, len: u64) -> Self {
         Self::remote(region, generation, len, Rights::READ_WRITE)
@@ -83,13 +83,13 @@ pub(super) enum Form<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) pair: usize,
-    pub(super) local: Reach,
-    pub(super) remote: Reach,
+    pub(super) local: RegionBounds,
+    pub(super) remote: RegionBounds,
     pub(super) form: Form<'a>,
 }
 
 impl Part<'_> {
-    pub(super) const fn reach(&self, side: Side) -> &Reach {
+    pub(super) const fn bounds_of(&self, side: Side) -> &RegionBounds {
         match side {
             Side::Local => &self.local,
             Side::Remote => &self.remote,
@@ -115,8 +115,8 @@ enum Asked<'a> {
 
 #[derive(Debug)]
 struct Pair<'a> {
-    local: Reach,
-    remote: Reach,
+    local: RegionBounds,
+    remote: RegionBounds,
     asked: Vec<Asked<'a>>,
 }
 
@@ -139,7 +139,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The regions that the forms after this go between.
-    pub fn between(mut self, local: Reach, remote: Reach) -> Self {
+    pub fn between(mut self, local: RegionBounds, remote: RegionBounds) -> Self {
         self.pairs.push(Pair { local, remote, asked: Vec::new() });
         self
     }
@@ -218,7 +218,7 @@ impl<'a> Builder<'a> {
                 Direction::Read => remote.rights.allows_read(),
             };
             if !allowed {
-                let Reach { region, rights, .. } = remote;
+                let RegionBounds { region, rights, .. } = remote;
                 return Err(PlanError::NotAllowed { direction: self.direction, region, rights });
             }
             for asked in asked {
@@ -231,7 +231,7 @@ impl<'a> Builder<'a> {
 }
 
 impl<'a> Asked<'a> {
-    fn resolve(self, part: usize, local: &Reach, remote: &Reach) -> Result<Form<'a>, PlanError> {
+    fn resolve(self, part: usize, local: &RegionBounds, remote: &RegionBounds) -> Result<Form<'a>, PlanError> {
         match self {
             Self::Grid(grid) => grid.resolve(part, local, remote).map(Form::Grid),
             Self::Strided([]) => Err(PlanError::EmptyList { part, list: "strided runs" }),
@@ -243,7 +243,7 @@ impl<'a> Asked<'a> {
 }
 
 impl<'a> GridAsked<'a> {
-    fn resolve(self, part: usize, local: &Reach, remote: &Reach) -> Result<Grid<'a>, PlanError> {
+    fn resolve(self, part: usize, local: &RegionBounds, remote: &RegionBounds) -> Result<Grid<'a>, PlanError> {
         let layers = self.layers.unwrap_or(&[(0, 0)]);
         let blocks = self.blocks.unwrap_or_default();
         for (empty, list) in [(layers.is_empty(), "layers"), (blocks.is_empty(), "blocks")] {

@@ -1,7 +1,7 @@
 //! From what callers said to sections: every item is checked against its region here, and
 //! neighbours that are contiguous on both sides become one run.
 
-use super::builder::{Form, Grid, Part, Reach, Strided};
+use super::builder::{Form, Grid, Part, RegionBounds, Strided};
 use super::overlap::{Footprint, repeated};
 use super::shape::{Rows, Section};
 use super::{Item, Place, PlanError, Side, Span};
@@ -51,7 +51,8 @@ impl Draft {
             let (_, highest) = index_range(blocks, side);
             let farthest = u128::from(side.of(strides)) * u128::from(highest);
             for (layer, &bases) in layers.iter().enumerate() {
-                if u128::from(side.of(bases)) + farthest + u128::from(block_bytes) > u128::from(at.reach(side).len) {
+                if u128::from(side.of(bases)) + farthest + u128::from(block_bytes) > u128::from(at.bounds_of(side).len)
+                {
                     return Err(outside_block(part, at, grid, side, layer));
                 }
             }
@@ -81,7 +82,7 @@ impl Draft {
                 return Err(PlanError::ZeroCount { part, run });
             }
             for side in [Side::Local, Side::Remote] {
-                inside_steps(Item { part, place: Place::Step { run, step: 0 } }, side, at.reach(side), strided)?;
+                inside_steps(Item { part, place: Place::Step { run, step: 0 } }, side, at.bounds_of(side), strided)?;
             }
         }
         let alike = |a: &Strided, b: &Strided| {
@@ -120,7 +121,7 @@ impl Draft {
         for (index, span) in spans.iter().enumerate() {
             let item = Item { part, place: Place::Extent(index) };
             for side in [Side::Local, Side::Remote] {
-                inside(item, side, at.reach(side), u128::from(span.start(side)), span.len)?;
+                inside(item, side, at.bounds_of(side), u128::from(span.start(side)), span.len)?;
             }
             push_joined(&mut self.flat, *span);
         }
@@ -186,7 +187,7 @@ fn index_range(blocks: &[(u32, u32)], side: Side) -> (u32, u32) {
 }
 
 /// Checks one item against one region. Offsets are sums of 64-bit products and cannot overflow 128.
-fn inside(item: Item, side: Side, reach: &Reach, offset: u128, len: u64) -> Result<(), PlanError> {
+fn inside(item: Item, side: Side, reach: &RegionBounds, offset: u128, len: u64) -> Result<(), PlanError> {
     if len == 0 {
         return Err(PlanError::ZeroLength { item });
     }
@@ -203,7 +204,7 @@ fn inside(item: Item, side: Side, reach: &Reach, offset: u128, len: u64) -> Resu
 }
 
 /// Checks a strided run against one region, and names its first step that lies outside.
-fn inside_steps(item: Item, side: Side, reach: &Reach, run: &Strided) -> Result<(), PlanError> {
+fn inside_steps(item: Item, side: Side, reach: &RegionBounds, run: &Strided) -> Result<(), PlanError> {
     let base = u128::from(side.of((run.local, run.remote)));
     inside(item, side, reach, base, run.len)?;
     let stride = side.of((run.local_stride, run.remote_stride));
@@ -229,7 +230,7 @@ fn outside_block(part: usize, at: &Part<'_>, grid: &Grid<'_>, side: Side, layer:
     let refusals = grid.blocks.iter().enumerate().filter_map(|(block, &pair)| {
         let item = Item { part, place: Place::Block { layer, block } };
         let offset = base + u128::from(side.of(pair)) * stride;
-        inside(item, side, at.reach(side), offset, grid.block_bytes).err()
+        inside(item, side, at.bounds_of(side), offset, grid.block_bytes).err()
     });
     refusals.into_iter().next().expect("the caller saw that the farthest block lies outside")
 }

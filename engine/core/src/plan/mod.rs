@@ -53,7 +53,7 @@ mod tests;
 use std::fmt;
 
 pub use addressed::{Addressed, Found, Unplaced};
-pub use builder::{Builder, Reach, Strided};
+pub use builder::{Builder, RegionBounds, Strided};
 pub use error::{Item, Place, PlanError, Side};
 pub use shape::{RegionKey, Rows, Section, Shape};
 pub use units::{UNIT_SPANS_MAX, Unit};

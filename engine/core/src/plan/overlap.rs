@@ -185,7 +185,7 @@ pub(super) fn repeated(
 fn name(parts: &[Part<'_>], side: Side, key: RegionKey, offset: u64) -> PlanError {
     let mut found = Vec::new();
     for (number, part) in parts.iter().enumerate() {
-        if part.reach(side).key() == key {
+        if part.bounds_of(side).key() == key {
             let items = places(part, side, offset).into_iter();
             found.extend(items.map(|place| Item { part: number, place }));
         }

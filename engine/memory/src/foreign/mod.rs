@@ -81,14 +81,14 @@ impl ForeignProcess {
 
 /// Memory of another process, reached by system calls.
 #[derive(Debug, Clone)]
-pub struct ForeignMemory {
+pub struct ProcessVmMemory {
     process: Arc<ForeignProcess>,
     base: u64,
     bytes: u64,
     writable: bool,
 }
 
-impl ForeignMemory {
+impl ProcessVmMemory {
     /// Names `bytes` bytes at `base` of `process`, as its owner announced them; None if there is no such
     /// range of addresses.
     pub fn new(process: &Arc<ForeignProcess>, base: u64, bytes: u64, writable: bool) -> Option<Self> {
@@ -173,7 +173,7 @@ impl ForeignError {
 /// this thread publishes next with a release store. After an error some of the bytes may have moved.
 pub fn scatter(
     local: &Window,
-    remote: &ForeignMemory,
+    remote: &ProcessVmMemory,
     direction: Direction,
     spans: &[Span],
 ) -> Result<u64, ForeignError> {

@@ -68,8 +68,8 @@ impl Child {
         Self { pid, memory, orders: orders.into(), answers: answers.into(), process }
     }
 
-    fn memory(&self) -> ForeignMemory {
-        ForeignMemory::new(&self.process, self.memory.0.addr() as u64, BYTES as u64, true).unwrap()
+    fn memory(&self) -> ProcessVmMemory {
+        ProcessVmMemory::new(&self.process, self.memory.0.addr() as u64, BYTES as u64, true).unwrap()
     }
 
     /// What the child itself says that it has.
@@ -274,7 +274,7 @@ fn a_process_that_dies_between_two_moves_is_gone() {
     assert_eq!(again.map(drop), Err(WhyNot::Gone));
 }
 
-fn one_byte(ours: &Window, memory: &ForeignMemory) -> Call {
+fn one_byte(ours: &Window, memory: &ProcessVmMemory) -> Call {
     let mut call = Call::new();
     // SAFETY: one byte inside the window.
     unsafe { call.push(ours.as_ptr(), memory.base, 1) };
@@ -294,7 +294,7 @@ fn a_process_that_has_another_value_at_the_place_is_not_written() {
     assert!(child.dump() == vec![3; BYTES], "something was written all the same");
     // As after an exec: alive, with the same id, but another program.
     let replaced = Arc::new(ForeignProcess { pid: child.pid, watch, probe_words: wrong });
-    let memory = ForeignMemory::new(&replaced, place, BYTES as u64, true).unwrap();
+    let memory = ProcessVmMemory::new(&replaced, place, BYTES as u64, true).unwrap();
     let one = [Span { local: 0, remote: 0, len: 1 }];
     assert_eq!(scatter(&here(vec![1; 8]), &memory, Direction::Write, &one), Err(ForeignError::Gone { moved: 0 }));
     assert!(child.dump() == vec![3; BYTES]);
@@ -316,14 +316,14 @@ fn nothing_moves_when_a_span_is_out_of_bounds_or_the_destination_read_only() {
         let ended = scatter(&ours, &child.memory(), Direction::Write, &[good, bad]);
         assert!(matches!(ended, Err(ForeignError::Refused(CopyError::OutOfBounds { index: 1, .. }))), "{ended:?}");
     }
-    let read_only = ForeignMemory { writable: false, ..child.memory() };
+    let read_only = ProcessVmMemory { writable: false, ..child.memory() };
     assert_eq!(scatter(&ours, &read_only, Direction::Write, &[good]), Err(CopyError::ReadOnly.into()));
     assert_eq!(scatter(&ours, &read_only, Direction::Read, &[good]), Ok(10));
     let refused = scatter(&ours.read_only(), &child.memory(), Direction::Read, &[good]);
     assert_eq!(refused, Err(CopyError::ReadOnly.into()));
     assert!(child.dump() == vec![6; BYTES]);
     for (base, bytes) in [(u64::MAX, 2), (1 << 63, 8), (1 << 62, 1 << 62)] {
-        assert!(ForeignMemory::new(&child.process, base, bytes, true).is_none(), "{base:#x} + {bytes:#x}");
+        assert!(ProcessVmMemory::new(&child.process, base, bytes, true).is_none(), "{base:#x} + {bytes:#x}");
     }
 }
 
@@ -333,7 +333,7 @@ fn a_process_may_always_reach_itself() {
     let watch = Arc::new(ProcessWatch::of(std::process::id()));
     let process = ForeignProcess::reach(&watch, ProbeWords::of_this_process(1)).unwrap();
     let theirs = here(vec![0; 100]);
-    let memory = ForeignMemory::new(&process, theirs.base_address(), 100, true).unwrap();
+    let memory = ProcessVmMemory::new(&process, theirs.base_address(), 100, true).unwrap();
     let span = [Span { local: 0, remote: 90, len: 10 }];
     assert_eq!(scatter(&here(vec![7; 10]), &memory, Direction::Write, &span), Ok(10));
     assert_eq!(bytes_of(&theirs)[85..], [0, 0, 0, 0, 0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7]);

@@ -9,7 +9,7 @@ use penstock_core::env::{Address, Stream};
 use penstock_core::limits::PEERS_MAX;
 use penstock_core::{Cause, EngineName, Env, Moment};
 use penstock_session::{Channel, OpeningCode, Secret};
-use penstock_transport::Reach;
+use penstock_transport::Scope;
 
 use super::greet::Greeter;
 use super::network::Line;
@@ -51,10 +51,10 @@ pub(super) enum Way {
 }
 
 impl Way {
-    pub(super) fn reach(&self) -> Reach {
+    pub(super) fn reach(&self) -> Scope {
         match self {
-            Self::Socket(_) => Reach::Host,
-            Self::Network(_) => Reach::Network,
+            Self::Socket(_) => Scope::Host,
+            Self::Network(_) => Scope::Network,
         }
     }
 
@@ -206,7 +206,7 @@ impl<E: Env> Control<E> {
             return call.answer.answer(Err(ConnectError::RefusedHere { name: call.name, text }));
         };
         let greeter = Greeter::caller(&shared, call, peer_index, until);
-        let line = stream.remote().filter(|_| reach == Reach::Network).map(|remote| {
+        let line = stream.remote().filter(|_| reach == Scope::Network).map(|remote| {
             let _ = stream.bound_silence(shared.heartbeat());
             Line::new(remote, shared.env.now())
         });

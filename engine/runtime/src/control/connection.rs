@@ -9,7 +9,7 @@ use penstock_core::env::Stream;
 use penstock_core::limits::FRAME_TOKENS_MAX;
 use penstock_session::codec::{self, Received};
 use penstock_session::{Channel, ChannelError, Decoder, Frame, StreamKey, WireError};
-use penstock_transport::Tokens;
+use penstock_transport::Fds;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -43,7 +43,7 @@ pub(super) enum Broken {
 struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
-    tokens: Tokens,
+    tokens: Fds,
 }
 
 /// A stream, what came of a frame so far, and what is still to be sent.
@@ -80,7 +80,7 @@ impl<S: Stream> Connection<S> {
         let channel = self.channel.insert(Box::new(channel));
         let mut bytes = Vec::new();
         channel.take_outgoing(&mut bytes);
-        self.queue(bytes, Tokens::new());
+        self.queue(bytes, Fds::new());
     }
 
     /// Whether the other side has shown that it has the keys.
@@ -103,7 +103,7 @@ impl<S: Stream> Connection<S> {
         self.heard.1
     }
 
-    fn queue(&mut self, bytes: Vec<u8>, tokens: Tokens) {
+    fn queue(&mut self, bytes: Vec<u8>, tokens: Fds) {
         if !bytes.is_empty() {
             self.unsent_bytes += bytes.len();
             self.unsent.push_back(Outgoing { bytes, sent: 0, tokens });
@@ -112,12 +112,12 @@ impl<S: Stream> Connection<S> {
 
     /// Sends these bytes as they are, if they can be sent at once.
     pub(super) fn send_plain(&mut self, bytes: Vec<u8>) {
-        self.queue(bytes, Tokens::new());
+        self.queue(bytes, Fds::new());
         let _ = self.flush();
     }
 
     /// Queues a frame and sends what can be sent.
-    pub(super) fn send(&mut self, frame: &Frame, tokens: Tokens) -> Result<(), Broken> {
+    pub(super) fn send(&mut self, frame: &Frame, tokens: Fds) -> Result<(), Broken> {
         let mut bytes = Vec::new();
         codec::encode(frame, tokens.len(), &mut bytes)?;
         if let Some(channel) = &mut self.channel {
@@ -210,7 +210,7 @@ impl<S: Stream> Connection<S> {
         self.decoder.push(&opened);
         let mut outgoing = Vec::new();
         channel.take_outgoing(&mut outgoing);
-        self.queue(outgoing, Tokens::new());
+        self.queue(outgoing, Fds::new());
         received?;
         self.flush()
     }

@@ -20,7 +20,7 @@ use crate::desk::key_of;
 use crate::error::{PlanError, RegionError, SubmitError};
 use crate::peer_state::PeerState;
 use crate::plan::PlanBuilder;
-use crate::quiesce::{Witness, have_settled};
+use crate::quiesce::{QuiesceCondition, have_settled};
 use crate::shared::{Shared, WorkerCall};
 use crate::submit::Submission;
 use crate::worker::Priority;
@@ -42,7 +42,7 @@ pub(super) struct UnderWay {
 /// A question whether a peer is quiet.
 struct Watch {
     id: WatchId,
-    witnesses: Vec<Witness>,
+    witnesses: Vec<QuiesceCondition>,
     /// When cards that are not done are cut off.
     force_at: Option<Moment>,
 }
@@ -236,7 +236,7 @@ impl<E: Env> Control<E> {
     fn say_to(&mut self, peer: PeerKey, said: Said) {
         if matches!(said, Said::Chunk(_)) {
             // It names memory, which may have been registered a moment ago: the peer has to know that first.
-            self.announce_changes();
+            self.advertise_changes();
         }
         let is_theirs = |talk: &Talk<E>| match &talk.phase {
             Phase::Open { peer: theirs, .. } => key_of(theirs) == peer,
@@ -290,7 +290,7 @@ impl<E: Env> Control<E> {
                 let mut witnesses = self.shared.witnesses_of(&state);
                 if state.ended().is_some() {
                     // Who is quiet may be about to begin, as long as it does not know that the session is over.
-                    witnesses.push(Witness::Session { peer: state });
+                    witnesses.push(QuiesceCondition::Session { peer: state });
                 }
                 witnesses
             }
@@ -323,7 +323,7 @@ impl<E: Env> Control<E> {
             }
             if watch.force_at.is_some_and(|at| at <= now) {
                 watch.force_at = None;
-                watch.witnesses.iter().for_each(Witness::force);
+                watch.witnesses.iter().for_each(QuiesceCondition::force);
             }
             true
         });

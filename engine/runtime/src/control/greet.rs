@@ -12,9 +12,9 @@ use penstock_session::frame::{RefusalCode, VERSION_MAX, VERSION_MIN};
 use penstock_session::greeting::GreetingError;
 use penstock_session::{ChannelError, Frame, Greeting, Hello, Offer, OpeningCode, Outcome, Role};
 use penstock_transport::link::Offering;
-use penstock_transport::{Here, JoinError, Link, Reach, There, Transport};
+use penstock_transport::{JoinError, Link, LocalEnd, RemoteEnd, Scope, Transport};
 
-use super::announce::Announced;
+use super::advertise::Advertised;
 use super::call::{Apart, Call, Way};
 use super::connection::Broken;
 use super::drain::Rest;
@@ -39,7 +39,7 @@ pub(super) struct Greeter {
     /// The process at the other end, watched from before it was trusted.
     process: Arc<ProcessWatch>,
     /// How the two have met, and so what is offered.
-    reach: Reach,
+    reach: Scope,
     /// The call that this is an attempt of.
     call: Option<Box<Call>>,
     /// It waits until it is known whether its name is taken.
@@ -50,11 +50,11 @@ pub(super) struct Greeter {
 struct Refusal(RefusalCode, String);
 
 impl Greeter {
-    pub(super) fn listener<E: Env>(shared: &Shared<E>, reach: Reach) -> Self {
+    pub(super) fn listener<E: Env>(shared: &Shared<E>, reach: Scope) -> Self {
         Self::listener_until(shared, reach, shared.env.now() + shared.config.session.greeting_timeout())
     }
 
-    pub(super) fn listener_until<E: Env>(shared: &Shared<E>, reach: Reach, until: Moment) -> Self {
+    pub(super) fn listener_until<E: Env>(shared: &Shared<E>, reach: Scope, until: Moment) -> Self {
         // The place is filled in once the caller has shown that it is one of us.
         Self::new(Greeting::new(Role::Listener, hello(shared, 0, 0, (reach, &[]))), reach, until)
     }
@@ -69,7 +69,7 @@ impl Greeter {
         greeter
     }
 
-    fn new(greeting: Greeting, reach: Reach, until: Moment) -> Self {
+    fn new(greeting: Greeting, reach: Scope, until: Moment) -> Self {
         Self { greeting, until, peer_index: None, offering: None, process: unseen(), reach, call: None, held: None }
     }
 
@@ -82,7 +82,7 @@ impl Greeter {
         self.held.as_ref().is_some_and(|held| held.until <= now)
     }
 
-    pub(super) fn reach(&self) -> Reach {
+    pub(super) fn reach(&self) -> Scope {
         self.reach
     }
 
@@ -128,12 +128,12 @@ impl Greeter {
     }
 }
 
-fn reaches_so_far(transport: &Arc<dyn Transport>, reach: Reach) -> bool {
-    transport.reach() == reach
+fn reaches_so_far(transport: &Arc<dyn Transport>, reach: Scope) -> bool {
+    transport.scope() == reach
 }
 
 /// What this engine says first; `apart` are transports that it does not offer this time.
-fn hello<E: Env>(shared: &Shared<E>, peer_index: u32, expects: u64, (reach, apart): (Reach, &[Apart])) -> Hello {
+fn hello<E: Env>(shared: &Shared<E>, peer_index: u32, expects: u64, (reach, apart): (Scope, &[Apart])) -> Hello {
     let is_apart = |transport: &Arc<dyn Transport>| apart.iter().any(|(name, _)| *name == transport.name());
     let reaching = shared.transports.iter().filter(|transport| reaches_so_far(transport, reach));
     let offered = reaching.filter(|transport| !is_apart(transport));
@@ -151,15 +151,20 @@ fn hello<E: Env>(shared: &Shared<E>, peer_index: u32, expects: u64, (reach, apar
     }
 }
 
-fn sides<E: Env>(shared: &Shared<E>, peer_index: u32, theirs: &Hello, process: &Arc<ProcessWatch>) -> (Here, There) {
-    let here = Here {
+fn sides<E: Env>(
+    shared: &Shared<E>,
+    peer_index: u32,
+    theirs: &Hello,
+    process: &Arc<ProcessWatch>,
+) -> (LocalEnd, RemoteEnd) {
+    let here = LocalEnd {
         host: shared.card.host,
         process: shared.process,
         epoch: shared.epoch.0,
         workers: shared.ports.len(),
         peer_index,
     };
-    let there = There {
+    let there = RemoteEnd {
         host: theirs.host,
         // Anybody can say that it is in our process; the operating system knows.
         process: if matches!(**process, ProcessWatch::Ourselves) { theirs.process } else { 0 },
@@ -193,7 +198,7 @@ impl<E: Env> Control<E> {
         let Some(Talk { connection, phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) else { return };
         let checked = match connection.stream.credentials() {
             // Nobody knows the user on another host; the secret is what counts there.
-            _ if greeter.reach == Reach::Network => Ok(()),
+            _ if greeter.reach == Scope::Network => Ok(()),
             Ok(there) => {
                 let here = self.shared.env.credentials();
                 greeter.process = Arc::new(watch_of(&connection.stream, here.pid, there.pid));
@@ -277,7 +282,7 @@ impl<E: Env> Control<E> {
         let (transport, offering) = chosen.ok_or_else(|| Refusal(code, reasons.join("; ")))?;
         let hello = Frame::Hello(hello(&shared, peer_index, 0, (greeter.reach, &[])));
         let frame = Frame::Offer(Offer { transport: transport.name().to_owned(), blob: offering.blob.clone() });
-        let tokens = offering.tokens.clone();
+        let tokens = offering.fds.clone();
         greeter.offering = Some((transport, offering));
         let sent = connection.send(&hello, Vec::new()).and_then(|()| connection.send(&frame, tokens));
         self.settle(token, sent);
@@ -307,7 +312,7 @@ impl<E: Env> Control<E> {
             let text = format!("`{}` answers where `{must_be}` is said to be", theirs_hello.name);
             return Err(Refusal(RefusalCode::Epoch, text));
         }
-        if reach == Reach::Network
+        if reach == Scope::Network
             && let Some(peer) = shared.peers.with_epoch(theirs_hello.epoch, &theirs_hello.name)
         {
             // It was called by an address, and who answers is connected already.
@@ -322,7 +327,7 @@ impl<E: Env> Control<E> {
         reached.map_err(|reason| Refusal(RefusalCode::NoTransport, format!("{}: {reason}", theirs.transport)))?;
         let offering = offer(&*transport, here, there);
         let has_none = offering.is_err();
-        let joined = offering.and_then(|Offering { blob, tokens: ours, join }| {
+        let joined = offering.and_then(|Offering { blob, fds: ours, join }| {
             let link = join(&theirs.blob, tokens).map_err(bad_offer)?;
             Ok((Frame::Offer(Offer { transport: transport.name().to_owned(), blob }), ours, link))
         });
@@ -402,10 +407,10 @@ impl<E: Env> Control<E> {
         }
         let transport_messages = link.transport_messages;
         // Before there are lanes: they can say something from their first turn on.
-        transport_messages.iter().for_each(|transport_messages| transport_messages.begin(sender(&self.shared, &peer)));
+        transport_messages.iter().for_each(|transport_messages| transport_messages.start(sender(&self.shared, &peer)));
         *phase = Phase::Open {
             peer: Arc::clone(&peer),
-            announced: Announced::default(),
+            announced: Advertised::default(),
             rest: Rest::default(),
             transport_messages,
         };
@@ -462,7 +467,7 @@ impl<E: Env> Control<E> {
 
     pub(super) fn greeting_expired(&mut self, token: u64) {
         if let Some(Talk { connection, phase: Phase::Greeting(greeter), .. }) = self.talks.get(&token)
-            && greeter.reach == Reach::Network
+            && greeter.reach == Scope::Network
             && !connection.was_heard()
         {
             // What was written went into a connection that stands.
@@ -496,7 +501,7 @@ fn allowed_in_words(transports: &[String]) -> String {
     format!("the caller allows {first:?}{more}")
 }
 
-fn offer(transport: &dyn Transport, here: Here, there: There) -> Result<Offering, Refusal> {
+fn offer(transport: &dyn Transport, here: LocalEnd, there: RemoteEnd) -> Result<Offering, Refusal> {
     let offered = transport.offer(here, there);
     offered.map_err(|error| Refusal(RefusalCode::BadOffer, format!("this side cannot make its offer: {error}")))
 }

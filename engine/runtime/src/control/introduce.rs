@@ -117,7 +117,7 @@ impl<E: Env> Control<E> {
     pub(super) fn answer_questions(&mut self) {
         if !self.questions.is_empty() {
             // What was registered before it asked is known to it when it is answered.
-            self.announce_changes();
+            self.advertise_changes();
         }
         for (token, number) in std::mem::take(&mut self.questions) {
             let Some(Talk { phase: Phase::Open { peer, announced, .. }, .. }) = self.talks.get_mut(&token) else {

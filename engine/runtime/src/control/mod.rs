@@ -8,7 +8,7 @@
 //! - [`network`], [`opening`], [`limits`]: connections of strangers, and how many are heard; [`away`]: those that come to nothing
 //! - [`greet`]: from a connection to a session; [`names`]: those whose name is taken
 //! - [`streams`]: the data streams of sessions between hosts
-//! - [`announce`]: what each peer knows of our regions and counters; [`introduce`]: when a session is complete
+//! - [`advertise`]: what each peer knows of our regions and counters; [`introduce`]: when a session is complete
 //! - [`transport_messages`]: messages between lanes over the control channel
 //! - [`drain`]: how all of them come to rest
 //! - [`leave`]: how a session ends
@@ -16,7 +16,7 @@
 //! - [`known`]: what engines tell each other about where they are
 //! - [`desk`]: transfers by name: what their desk hears, and what it wants carried out; [`held_up`]: moves that wait
 
-mod announce;
+mod advertise;
 mod away;
 mod call;
 mod connection;
@@ -46,7 +46,7 @@ use penstock_core::{Cause, Env, Moment};
 use penstock_session::{Channel, Frame, Role};
 use penstock_transport::TransportMessages;
 
-use self::announce::Announced;
+use self::advertise::Advertised;
 use self::away::AwayLog;
 use self::call::Later;
 pub(crate) use self::call::Wanted;
@@ -81,7 +81,7 @@ enum Phase {
     /// A session.
     Open {
         peer: Arc<PeerState>,
-        announced: Announced,
+        announced: Advertised,
         rest: Rest,
         transport_messages: Option<Arc<dyn TransportMessages>>,
     },
@@ -215,7 +215,7 @@ impl<E: Env> Control<E> {
             worked = true;
             self.answer(call);
         }
-        self.announce_changes();
+        self.advertise_changes();
         let first_talk = LISTENER + self.listeners_made as u64;
         for token in ready {
             if token < first_talk {
@@ -367,7 +367,7 @@ impl<E: Env> Control<E> {
             Phase::Open { peer, .. } => {
                 let makes_sense = match frame {
                     Frame::Regions(regions) => {
-                        let makes_sense = announce::learn(peer, regions, tokens);
+                        let makes_sense = advertise::learn(peer, regions, tokens);
                         self.heard_regions(token);
                         makes_sense
                     }
@@ -399,7 +399,7 @@ impl<E: Env> Control<E> {
                         self.learn_known(token, &cards);
                         true
                     }
-                    Frame::Withdrawn(withdrawn) => announce::learn_withdrawn(peer, withdrawn),
+                    Frame::Withdrawn(withdrawn) => advertise::learn_withdrawn(peer, withdrawn),
                     Frame::Aside(words) => return self.heard_aside(token, &words),
                     Frame::Control(said) => {
                         self.heard_said(token, said);

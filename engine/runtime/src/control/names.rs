@@ -3,7 +3,7 @@
 use penstock_core::{Env, Moment};
 use penstock_session::frame::RefusalCode;
 use penstock_session::greeting::GreetingError;
-use penstock_transport::Reach;
+use penstock_transport::Scope;
 
 use super::{Control, Phase, Talk};
 
@@ -17,7 +17,7 @@ impl<E: Env> Control<E> {
     /// Holds a newcomer whose name has a session here in another life. Answers whether it does.
     pub(super) fn hold(&mut self, token: u64, candidates: &[String]) -> bool {
         let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.talks.get(&token) else { return false };
-        let Some(theirs) = greeter.theirs().filter(|_| greeter.reach() == Reach::Network) else { return false };
+        let Some(theirs) = greeter.theirs().filter(|_| greeter.reach() == Scope::Network) else { return false };
         let (name, epoch) = (theirs.name.clone(), theirs.epoch);
         let Some(until) = self.probe_namesake(token, &name, epoch) else { return false };
         if let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) {

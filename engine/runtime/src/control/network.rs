@@ -60,7 +60,7 @@ impl<E: Env> Control<E> {
                     Some(remote) => self.accept_network(stream, remote),
                     None if self.greetings() >= GREETINGS_MAX => {}
                     None => {
-                        let greeter = Greeter::listener(&self.shared, penstock_transport::Reach::Host);
+                        let greeter = Greeter::listener(&self.shared, penstock_transport::Scope::Host);
                         self.open(stream, Phase::Greeting(Box::new(greeter)), None, None);
                     }
                 },

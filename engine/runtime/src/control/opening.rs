@@ -4,7 +4,7 @@ use penstock_core::env::{Reactor, Stream};
 use penstock_core::{Env, Moment};
 use penstock_session::opening::{CHANNEL_OPENING_BYTES, STREAM_OPENING_BYTES};
 use penstock_session::{Channel, ChannelError, OpeningCode, OpeningDecoder, OpeningError, Refusal, StreamToken};
-use penstock_transport::Reach;
+use penstock_transport::Scope;
 
 use super::call::random_bytes;
 use super::connection::Broken;
@@ -103,7 +103,7 @@ impl<E: Env> Control<E> {
                 line.key = talk.connection.stream_key();
             }
             // It has shown that it is no stranger, and has the time of one that is greeted.
-            let greeter = Greeter::listener(&self.shared, Reach::Network);
+            let greeter = Greeter::listener(&self.shared, Scope::Network);
             talk.phase = Phase::Greeting(Box::new(greeter));
             return self.serve_read(token, read);
         }

@@ -44,7 +44,7 @@ impl<E: Env> Control<E> {
             return;
         };
         let heard = transport_messages.as_ref().map_or(Err(Cause::PeerCorrupt), |transport_messages| {
-            transport_messages.heard(words).map_err(|fault| fault.0)
+            transport_messages.on_message(words).map_err(|fault| fault.0)
         });
         if let Err(cause) = heard {
             tracing::warn!(peer = %peer.name, %cause, "what a peer's lanes say ends the session");

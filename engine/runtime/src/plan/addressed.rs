@@ -70,7 +70,8 @@ impl<'a, E: Env> AddressedPlan<'a, E> {
             return Err(RegionError::Call(cause).into());
         }
         // Read before anything is looked up: what is withdrawn from here on is noticed when the plan is first moved.
-        let seen = Revisions { here: shared.segments.owner_state.view().revision(), there: peer.peer_view.revision() };
+        let seen =
+            Revisions { local: shared.segments.owner_state.view().revision(), remote: peer.peer_view.revision() };
         let mut locals: HashMap<RegionKey, Arc<Region>> = HashMap::new();
         let mut remotes: HashMap<RegionKey, Arc<RemoteEntry>> = HashMap::new();
         let find = |side, address, bytes| match side {

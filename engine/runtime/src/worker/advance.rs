@@ -5,11 +5,11 @@ use std::sync::Arc;
 use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
 use penstock_transport::host::OwnerStateView;
-use penstock_transport::{Announced, Arrival, Batch, Failure, Lane, Note, PostError, Posted, Revisions};
+use penstock_transport::{Batch, Failure, Lane, Note, NotifyPosted, NotifyRequest, PostError, Posted, Revisions};
 
-use super::command::{Active, At, Command, GivenUp, Priority, Telling};
-use super::flights::{Departures, Flight, Flights, Grounded, Runway, transfer_of};
-use super::proof::is_open_from_now;
+use super::command::{Active, At, Command, GivenUp, NotifyState, Priority};
+use super::flush::is_open_from_now;
+use super::in_flight::{AsyncTracker, InFlight, InFlightOps, OpTracker, SyncTracker, transfer_of};
 use super::{Joined, URGENT_UNITS_AT_ONCE, Worker, joined};
 use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
@@ -42,7 +42,7 @@ pub(crate) fn move_units(
     here: &OwnerStateView,
     expected: &mut Revisions,
     spans: &mut [Span; SPANS_PER_POST],
-    departures: &mut impl Departures,
+    departures: &mut impl OpTracker,
 ) -> (u64, u64, Option<MoveEnd>) {
     let end = number + count;
     let (mut bytes, mut posts, mut looks) = (0, 0, 0);
@@ -70,7 +70,7 @@ pub(crate) fn move_units(
                     from += filled;
                 }
                 Ok(Posted::Accepted(accepted)) => {
-                    departures.departed();
+                    departures.accepted();
                     from += accepted;
                 }
                 Err(PostError::Full) => {
@@ -100,29 +100,29 @@ pub(crate) fn move_units(
 
 /// As [`move_units`] over a lane that finishes later, kept out of the way of those that do not.
 #[inline(never)]
-fn set_off(
+fn post_async(
     current: &mut Active,
     stretch: (At, u64),
     joined: &mut Joined,
-    (slot, flights, statistics): (&Slot, &mut Flights, &WorkerStatistics),
+    (slot, in_flight, statistics): (&Slot, &mut InFlightOps, &WorkerStatistics),
     here: &OwnerStateView,
     spans: &mut [Span; SPANS_PER_POST],
 ) -> (u64, u64, Option<MoveEnd>) {
     let Active { command, expected, .. } = &mut *current;
     let plan = &command.plan.as_ref().expect("a transfer with units has a plan").inner;
     let units = plan.shape.units();
-    let mut runway = Runway::new(flights, slot, Flight::new(command.key, units, command.peer.peer_index));
-    let moved = move_units(plan, stretch, joined.lane.as_mut(), here, expected, spans, &mut runway);
-    let (departed, most) = (runway.departed, runway.most);
-    current.flights += departed;
+    let mut tracker = AsyncTracker::new(in_flight, slot, InFlight::new(command.key, units, command.peer.peer_index));
+    let moved = move_units(plan, stretch, joined.lane.as_mut(), here, expected, spans, &mut tracker);
+    let (accepted, most) = (tracker.accepted, tracker.most);
+    current.in_flight += accepted;
     if joined.acknowledges_early {
-        is_open_from_now(current, slot, departed);
+        is_open_from_now(current, slot, accepted);
     }
-    statistics.flights.add(u64::from(departed));
-    statistics.flights_most.raise_to(most as u64);
-    flights.unflushed(current.command.peer.peer_index);
+    statistics.async_ops.add(u64::from(accepted));
+    statistics.async_ops_most.raise_to(most as u64);
+    in_flight.unflushed(current.command.peer.peer_index);
     if moved.2.is_none() && slot.unclaimed(units) == 0 {
-        tell_behind(current, slot, joined, flights);
+        post_notify(current, slot, joined, in_flight);
     }
     moved
 }
@@ -131,7 +131,7 @@ impl<E: Env> Worker<E> {
     /// Moves units of the transfer whose turn it is. Answers whether it has left its class.
     pub(super) fn advance(&mut self, class: Priority) -> bool {
         let (is_alone, waits_behind) = (self.has_one_transfer(), !self.ready.is_empty_below(self.lanes.len()));
-        let Self { shared, active, lanes, spans, flights, .. } = self;
+        let Self { shared, active, lanes, spans, in_flight, .. } = self;
         let current = &mut active[class as usize][0];
         let slot = shared.slots.get(current.command.key).expect("a worker holds its slots");
         let Some(joined) = joined(lanes, &current.command.peer) else {
@@ -174,15 +174,15 @@ impl<E: Env> Worker<E> {
             let before = current.expected;
             let (bytes, posts, stop) = if is_synchronous {
                 let (lane, expected) = (joined.lane.as_mut(), &mut current.expected);
-                move_units(plan, (at, count), lane, here, expected, spans, &mut Grounded)
+                move_units(plan, (at, count), lane, here, expected, spans, &mut SyncTracker)
             } else {
-                set_off(current, (at, count), joined, (slot, flights, statistics), here, spans)
+                post_async(current, (at, count), joined, (slot, in_flight, statistics), here, spans)
             };
             if stop.is_some() || current.expected != before {
                 let is_withdrawn = matches!(stop, Some(MoveEnd::Stop(cause)) if WITHDRAWN.contains(&cause));
                 statistics.withdrawals_seen.add(u64::from(is_withdrawn || current.expected != before));
             }
-            statistics.owner_state.add(posts);
+            statistics.posts.add(posts);
             statistics.bytes.add(bytes);
             match stop {
                 Some(MoveEnd::Full(at)) => {
@@ -207,7 +207,7 @@ impl<E: Env> Worker<E> {
             }
             End::Drop | End::Wait => {
                 let rest = self.take_first(class);
-                if rest.flights > 0 || rest.stalled {
+                if rest.in_flight > 0 || rest.stalled {
                     self.wait_for_lane(rest);
                 } else {
                     self.part_with(rest);
@@ -215,7 +215,7 @@ impl<E: Env> Worker<E> {
             }
             End::Finish => {
                 let done = self.take_first(class);
-                self.announce_or_wait(done);
+                self.notify_or_wait(done);
             }
         }
         true
@@ -259,19 +259,19 @@ impl<E: Env> Worker<E> {
     }
 
     /// All units are accounted for: tell the peer and finish, or wait for its room.
-    pub(super) fn announce_or_wait(&mut self, active: Active) {
-        if active.telling != Telling::Not {
-            return self.finish_told(active);
+    pub(super) fn notify_or_wait(&mut self, active: Active) {
+        if active.notify_state != NotifyState::NotPosted {
+            return self.finish_notified(active);
         }
         // Whoever waits already goes first: a short note must not starve a long one.
         let is_theirs = |waiting: &Active| Arc::ptr_eq(&waiting.command.peer, &active.command.peer);
-        if !active.command.announcement.is_empty() && self.notifying.iter().any(is_theirs) {
+        if !active.command.notify.is_empty() && self.notifying.iter().any(is_theirs) {
             return self.wait_for_room(active);
         }
-        self.announce(active);
+        self.notify(active);
     }
 
-    fn announce(&mut self, active: Active) {
+    fn notify(&mut self, active: Active) {
         let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
         if let Some((stage, failure)) = slot.stop_reason() {
             self.fail(active, stage, failure);
@@ -284,14 +284,14 @@ impl<E: Env> Worker<E> {
             };
         };
         let statistics = &self.shared.ports[self.index].statistics;
-        match tell(joined, slot, &active.command, self.flights.next_token()) {
+        match send_notify(joined, slot, &active.command, self.in_flight.next_token()) {
             Ok(Some(notified)) => {
-                statistics.notes_sent.add(u64::from(active.command.announcement.note.is_some()));
+                statistics.notes_sent.add(u64::from(active.command.notify.note.is_some()));
                 statistics.transfers_completed.add(1);
-                self.needs_no_proof(&active);
+                self.flush_is_not_needed(&active);
                 self.shared.finish(active, Outcome { failure: None, notified });
             }
-            Ok(None) => self.wait_until_told(active),
+            Ok(None) => self.wait_for_notify(active),
             Err(PostError::Fault(fault)) => {
                 self.break_lane(Arc::clone(&active.command.peer), fault.0);
                 self.fail(active, Stage::Notify, fault.0);
@@ -325,7 +325,7 @@ impl<E: Env> Worker<E> {
                 continue;
             }
             let waiting = self.notifying.len();
-            self.announce(active);
+            self.notify(active);
             if self.notifying.len() == waiting {
                 told = true;
             } else {
@@ -348,43 +348,43 @@ enum End {
 }
 
 /// Tells the peer what it shall hear, under this token if that takes longer; then there is no answer yet.
-fn tell(joined: &mut Joined, slot: &Slot, command: &Command, token: u64) -> Result<Option<Notified>, PostError> {
-    let announcement = &command.announcement;
-    if announcement.is_empty() {
+fn send_notify(joined: &mut Joined, slot: &Slot, command: &Command, token: u64) -> Result<Option<Notified>, PostError> {
+    let notify = &command.notify;
+    if notify.is_empty() {
         return Ok(Some(Notified::NotAsked));
     }
     let payload = slot.payload();
-    let note = announcement.note.map(|id| Note { id, payload: &payload });
+    let note = notify.note.map(|id| Note { id, payload: &payload });
     let whole = command.plan.as_ref().map_or(0, |plan| plan.inner.shape.bytes());
-    let arrival = Arrival { transfer: transfer_of(command.key), whole, token, counter: announcement.counter, note };
-    let announced = match (&announcement.handle, note) {
+    let arrival = NotifyRequest { transfer: transfer_of(command.key), whole, token, counter: notify.counter, note };
+    let announced = match (&notify.handle, note) {
         (Some(handle), Some(note)) => {
             joined.lane.hand_over(note, handle)?;
-            joined.lane.announce(&Arrival { note: None, ..arrival })?
+            joined.lane.notify(&NotifyRequest { note: None, ..arrival })?
         }
-        _ => joined.lane.announce(&arrival)?,
+        _ => joined.lane.notify(&arrival)?,
     };
     Ok(match announced {
-        Announced::Told(counted) => Some(if counted || note.is_some() { Notified::Yes } else { Notified::No }),
-        Announced::Accepted => None,
+        NotifyPosted::Delivered(counted) => Some(if counted || note.is_some() { Notified::Yes } else { Notified::No }),
+        NotifyPosted::Accepted => None,
     })
 }
 
 /// Lets the announcement of a transfer follow its batches, all of which are posted, where its lane keeps their order. What
 /// cannot be made now is made when they have landed. The caller has a hand of the transfer.
 #[inline(never)]
-fn tell_behind(current: &mut Active, slot: &Slot, joined: &mut Joined, flights: &mut Flights) {
-    let Active { command, telling, .. } = &*current;
-    let is_meant = command.peer.caps.ordered && !command.is_split && *telling == Telling::Not;
-    if !is_meant || command.announcement.is_empty() || slot.stop_reason().is_some() {
+fn post_notify(current: &mut Active, slot: &Slot, joined: &mut Joined, in_flight: &mut InFlightOps) {
+    let Active { command, notify_state, .. } = &*current;
+    let is_meant = command.peer.caps.ordered && !command.is_split && *notify_state == NotifyState::NotPosted;
+    if !is_meant || command.notify.is_empty() || slot.stop_reason().is_some() {
         return;
     }
-    let token = flights.next_token();
-    if let Ok(None) = tell(joined, slot, command, token) {
-        slot.take_hand();
-        flights.depart(Flight::announcement(command.key, command.units(), command.peer.peer_index));
-        current.flights += 1;
-        current.telling = Telling::Behind(token);
+    let token = in_flight.next_token();
+    if let Ok(None) = send_notify(joined, slot, command, token) {
+        slot.add_in_flight();
+        in_flight.insert(InFlight::notify(command.key, command.units(), command.peer.peer_index));
+        current.in_flight += 1;
+        current.notify_state = NotifyState::Behind(token);
     }
 }
 
@@ -403,7 +403,7 @@ impl<E: Env> Shared<E> {
     }
 
     /// Ends a transfer that has failed; nothing more is announced.
-    pub(crate) fn finish_unannounced(&self, active: Active, stage: Stage, failure: impl Into<Failure>) {
+    pub(crate) fn finish_unnotified(&self, active: Active, stage: Stage, failure: impl Into<Failure>) {
         let notified = active.notified();
         self.ports[0].statistics.transfers_failed.add_shared(1);
         self.finish(active, Outcome { failure: Some((stage, failure.into())), notified });
@@ -415,7 +415,7 @@ impl<E: Env> Shared<E> {
         let key = active.command.key;
         let slot = self.slots.get(key).expect("a worker holds its slots");
         if slot.stop(stage, failure) {
-            self.finish_unannounced(active, stage, failure);
+            self.finish_unnotified(active, stage, failure);
         } else {
             self.let_go(key);
         }

@@ -23,13 +23,13 @@ pub enum Priority {
 
 /// What the peer shall hear when all bytes have landed. The payload is kept with the slot.
 #[derive(Clone, Default)]
-pub(crate) struct Announcement {
+pub(crate) struct NotifySpec {
     pub(crate) counter: Option<CounterRef>,
     pub(crate) note: Option<NoteId>,
     pub(crate) handle: Option<Handle>,
 }
 
-impl Announcement {
+impl NotifySpec {
     pub(crate) fn is_empty(&self) -> bool {
         self.counter.is_none() && self.note.is_none()
     }
@@ -41,7 +41,7 @@ pub(crate) struct Command {
     /// What to move; none for a notification alone.
     pub(crate) plan: Option<Plan>,
     pub(crate) peer: Arc<PeerState>,
-    pub(crate) announcement: Announcement,
+    pub(crate) notify: NotifySpec,
     pub(crate) timeout: Duration,
     pub(crate) priority: Priority,
     /// Other workers have it as well.
@@ -66,22 +66,22 @@ pub(crate) struct Active {
     /// The unit in this worker's hands that its lane had no room for, and how far it came.
     pub(crate) at: Option<At>,
     /// Batches of it that this worker's lane has under way.
-    pub(crate) flights: u32,
+    pub(crate) in_flight: u32,
     /// It waits for room in its lane, not only for batches under way.
     pub(crate) stalled: bool,
     /// How far it was given up here.
     pub(crate) given_up: GivenUp,
     /// How far its announcement is.
-    pub(crate) telling: Telling,
+    pub(crate) notify_state: NotifyState,
     /// Its lane has carried bytes to the peer that may not be placed when they are acknowledged: its slot is open there.
-    pub(crate) is_unproven: bool,
+    pub(crate) needs_flush: bool,
 }
 
 /// How far an announcement is that its lane only accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Telling {
+pub(crate) enum NotifyState {
     /// It was not made yet.
-    Not,
+    NotPosted,
     /// It follows the batches of its transfer on their lane, under this token.
     Behind(u64),
     /// Nothing else of the transfer is under way any more; under this token.
@@ -97,21 +97,21 @@ impl Active {
             expected,
             deadline: Moment::NEVER,
             at: None,
-            flights: 0,
+            in_flight: 0,
             stalled: false,
             given_up: GivenUp::No,
-            telling: Telling::Not,
-            is_unproven: false,
+            notify_state: NotifyState::NotPosted,
+            needs_flush: false,
         }
     }
 
     /// Whether the peer was told, if the transfer ends now.
     pub(crate) fn notified(&self) -> Notified {
-        match self.telling {
-            _ if self.command.announcement.is_empty() => Notified::NotAsked,
-            Telling::Not => Notified::No,
-            Telling::Behind(_) | Telling::Alone(_) => Notified::Unknown,
-            Telling::Ended(notified) => notified,
+        match self.notify_state {
+            _ if self.command.notify.is_empty() => Notified::NotAsked,
+            NotifyState::NotPosted => Notified::No,
+            NotifyState::Behind(_) | NotifyState::Alone(_) => Notified::Unknown,
+            NotifyState::Ended(notified) => notified,
         }
     }
 }

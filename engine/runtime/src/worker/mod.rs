@@ -12,19 +12,19 @@
 //!
 //! - [`command`]: what a submitted transfer looks like here
 //! - [`advance`]: moving a unit, telling the peer, finishing
-//! - [`flights`]: batches that a lane has accepted and will finish later
-//! - [`telling`]: announcements that a lane only accepts
-//! - [`proof`]: transfers that end while what they wrote may not be placed
+//! - [`in_flight`]: batches that a lane has accepted and will finish later
+//! - [`notify`]: notifications that a lane only accepts
+//! - [`flush`]: transfers that end while what they wrote may not be placed
 //! - [`settle`]: sessions that drain
 //! - [`idle`]: what to do when there is nothing to do
 
 mod advance;
 mod command;
-mod flights;
+mod flush;
 mod idle;
-mod proof;
+mod in_flight;
+mod notify;
 mod settle;
-mod telling;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,11 +39,11 @@ use penstock_transport::{Driver, Failure, Lane, Note, Sink};
 pub(crate) use self::advance::move_units;
 pub use self::command::Priority;
 use self::command::{Active, GivenUp};
-pub(crate) use self::command::{Announcement, At, Command};
-use self::flights::Flights;
-pub(crate) use self::flights::Grounded;
+pub(crate) use self::command::{At, Command, NotifySpec};
+use self::flush::PendingFlush;
 use self::idle::Idler;
-use self::proof::Owed;
+use self::in_flight::InFlightOps;
+pub(crate) use self::in_flight::SyncTracker;
 use crate::peer_state::PeerState;
 use crate::shared::{ControlCall, Latch, Port, Shared, WorkerCall};
 
@@ -92,11 +92,11 @@ pub(crate) struct Worker<E: Env> {
     /// Transfers with nothing to post now: batches of them are under way, or their lane is full.
     waiting: VecDeque<Active>,
     /// The batches under way.
-    flights: Flights,
+    in_flight: InFlightOps,
     /// What a lane has reported and is not accounted for yet.
     landed: Vec<(u64, Result<u64, Failure>)>,
     /// Transfers that have ended, and of which it is to be proven that nothing lands any more.
-    owed: Vec<Owed>,
+    pending_flushes: Vec<PendingFlush>,
     /// Transfers whose bytes have landed and whose notification waits for room.
     notifying: VecDeque<Active>,
     /// Sessions that drain, and whom to tell when nothing of them is under way here.
@@ -137,8 +137,8 @@ impl<E: Env> Worker<E> {
             blocked: Vec::with_capacity(8),
             notifying: VecDeque::with_capacity(room),
             waiting: VecDeque::with_capacity(room),
-            flights: Flights::default(),
-            owed: Vec::with_capacity(room),
+            in_flight: InFlightOps::default(),
+            pending_flushes: Vec::with_capacity(room),
             landed: Vec::with_capacity(LANDED_AT_FIRST),
             next_deadline: Moment::NEVER,
             ready: shared.segments.mailbox.view().ready(index),
@@ -181,7 +181,7 @@ impl<E: Env> Worker<E> {
         worked |= self.take_commands();
         worked |= self.advance_active();
         // What was posted leaves before anything else is looked at: a look at a socket costs as much as a third of a send.
-        if self.flights.has_unflushed() {
+        if self.in_flight.has_unflushed() {
             self.flush();
         }
         let polled = self.poll_lanes();
@@ -191,10 +191,10 @@ impl<E: Env> Worker<E> {
         if self.next_deadline != Moment::NEVER {
             self.expire();
         }
-        if !self.owed.is_empty() {
-            worked |= self.prove_owed();
+        if !self.pending_flushes.is_empty() {
+            worked |= self.post_flushes();
         }
-        if self.flights.has_unflushed() {
+        if self.in_flight.has_unflushed() {
             self.flush();
         }
         // Last: what it finds is for the next turn, and what was to leave has left. While lanes have something by themselves
@@ -222,7 +222,7 @@ impl<E: Env> Worker<E> {
     /// What lanes were given in this turn leaves.
     #[inline(never)]
     fn flush(&mut self) {
-        while let Some(peer_index) = self.flights.next_unflushed() {
+        while let Some(peer_index) = self.in_flight.next_unflushed() {
             let Some(Some(joined)) = self.lanes.get_mut(peer_index as usize) else { continue };
             if let Err(fault) = joined.lane.flush() {
                 let peer = Arc::clone(&joined.peer);
@@ -426,7 +426,7 @@ impl<E: Env> Worker<E> {
         for (token, result) in landed.drain(..) {
             // The end of one may find the lane broken, and then everything under way on it has ended.
             if self.lanes[place].is_some() {
-                self.land(token, result);
+                self.on_completion(token, result);
             }
         }
         self.landed = landed;

@@ -67,6 +67,6 @@ impl<E: Env> Worker<E> {
         if command.helps || !slot.stop_unclaimed(Stage::Queue, cause) {
             return self.shared.let_go(command.key);
         }
-        self.shared.finish_unannounced(Active::new(command, Default::default()), Stage::Queue, cause);
+        self.shared.finish_unnotified(Active::new(command, Default::default()), Stage::Queue, cause);
     }
 }

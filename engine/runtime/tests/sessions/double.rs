@@ -10,9 +10,10 @@ use penstock::Cause;
 use penstock::memory::{MemoryError, Region};
 use penstock::transport::link::{Join, Offering};
 use penstock::transport::{
-    Announced, Arrival, Batch, CancelledOp, Caps, ControlSender, Exported, Failure, Fence, Here, ImportError,
-    JoinError, Lane, LaneFault, Link, Note, PeerView, Placement, PostError, Posted, Proof, RdmaMemory, Reach,
-    Registrar, RemoteMemory, RemoteRegion, Sink, There, Told, Transport, TransportMessages, Trust, Way, lane,
+    AccessPath, Batch, CancelledOp, Caps, ControlSender, Exported, Failure, Fence, FlushRequest, ImportError,
+    JoinError, Lane, LaneFault, Link, LocalEnd, Note, NotifyPosted, NotifyRequest, PeerView, Placement, PostError,
+    Posted, RdmaMemory, Registrar, RemoteEnd, RemoteGateLog, RemoteMemory, RemoteRegion, Scope, Sink, Transport,
+    TransportMessages, Trust, lane,
 };
 use penstock_core::plan::RegionKey;
 use penstock_core::{Generation, RegionId};
@@ -28,7 +29,7 @@ pub struct Cards {
 #[derive(Default)]
 pub struct Seen {
     /// The worker of each batch, in their order.
-    pub owner_state: Mutex<Vec<usize>>,
+    pub posts: Mutex<Vec<usize>>,
     /// What batches end with; none: well.
     pub failure: Mutex<Option<Failure>>,
     /// What announcements end with; none: well.
@@ -64,7 +65,7 @@ impl Seen {
 /// One session, as its fence and its transport messages see it.
 #[derive(Default)]
 pub struct Session {
-    pub told: Arc<Told>,
+    pub told: Arc<RemoteGateLog>,
     /// Up to which revision nothing old can land.
     pub passed: AtomicU64,
     /// Whether cutting off works.
@@ -97,17 +98,17 @@ impl Fence for Session {
         }
     }
 
-    fn told(&self) {
+    fn on_withdrawals(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 impl TransportMessages for Session {
-    fn begin(&self, say: ControlSender) {
+    fn start(&self, say: ControlSender) {
         assert!(self.sender.set(say).is_ok(), "a session begins once");
     }
 
-    fn heard(&self, words: &[u8]) -> Result<(), LaneFault> {
+    fn on_message(&self, words: &[u8]) -> Result<(), LaneFault> {
         self.heard.lock().unwrap().push(words.to_vec());
         if words == b"nonsense" { Err(LaneFault(Cause::PeerCorrupt)) } else { Ok(()) }
     }
@@ -123,7 +124,7 @@ struct Rails {
 
 impl Lane for Rails {
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
-        self.seen.owner_state.lock().unwrap().push(self.worker);
+        self.seen.posts.lock().unwrap().push(self.worker);
         if self.seen.keeps.load(Ordering::SeqCst) {
             return Ok(Posted::Accepted(batch.spans.len()));
         }
@@ -132,14 +133,14 @@ impl Lane for Rails {
         Ok(Posted::Accepted(batch.spans.len()))
     }
 
-    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
+    fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError> {
         if self.seen.is_choked.load(Ordering::SeqCst) {
             return Err(PostError::Full);
         }
         // Nobody is told of what has failed.
         let failure = self.seen.failure.lock().unwrap().or(*self.seen.untold.lock().unwrap());
         self.ended.push((arrival.token, failure.map_or(Ok(1), Err)));
-        Ok(Announced::Accepted)
+        Ok(NotifyPosted::Accepted)
     }
 
     fn hand_over(&mut self, _: Note<'_>, _: &lane::Handle) -> Result<(), PostError> {
@@ -155,13 +156,13 @@ impl Lane for Rails {
         true
     }
 
-    fn prove(&mut self, proof: &Proof) -> Result<Announced, PostError> {
+    fn flush_remote(&mut self, proof: &FlushRequest) -> Result<NotifyPosted, PostError> {
         if self.seen.proves_later.load(Ordering::SeqCst) {
             return Err(PostError::Full);
         }
         self.seen.proofs.fetch_add(1, Ordering::SeqCst);
         self.proofs.push(proof.token);
-        Ok(Announced::Accepted)
+        Ok(NotifyPosted::Accepted)
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<bool, LaneFault> {
@@ -192,11 +193,11 @@ impl Registrar for Keys {
     fn import(&self, region: &RemoteRegion<'_>, _: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         let key = RegionKey { region: region.id, generation: region.generation };
         let memory = RdmaMemory { key, base: region.base, bytes: region.bytes, keys: vec![1, 2] };
-        Ok(RemoteMemory::Keyed(Arc::new(memory)))
+        Ok(RemoteMemory::Rdma(Arc::new(memory)))
     }
 
-    fn way(&self, _: &RemoteRegion<'_>) -> Way {
-        Way { name: Way::VERBS, why: "for a test".to_owned() }
+    fn access_path(&self, _: &RemoteRegion<'_>) -> AccessPath {
+        AccessPath { name: AccessPath::VERBS, reason: "for a test".to_owned() }
     }
 }
 
@@ -217,7 +218,7 @@ impl Transport for Cards {
         }
     }
 
-    fn reaches(&self, _: &Here, _: &There) -> Result<&'static str, &'static str> {
+    fn reaches(&self, _: &LocalEnd, _: &RemoteEnd) -> Result<&'static str, &'static str> {
         Ok("for a test")
     }
 
@@ -225,11 +226,11 @@ impl Transport for Cards {
         self.seen.forgotten.lock().unwrap().push((region.0, last.0));
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Network
+    fn scope(&self) -> Scope {
+        Scope::Network
     }
 
-    fn offer(&self, here: Here, _: There) -> Result<Offering, MemoryError> {
+    fn offer(&self, here: LocalEnd, _: RemoteEnd) -> Result<Offering, MemoryError> {
         let seen = Arc::clone(&self.seen);
         if seen.is_full.load(Ordering::SeqCst) {
             return Err(MemoryError::NotHere { what: "a queue", why: "the card is full", mend: "close sessions" });
@@ -255,6 +256,6 @@ impl Transport for Cards {
                 path: "for a test".to_owned(),
             })
         });
-        Ok(Offering { blob: Vec::new(), tokens: Vec::new(), join })
+        Ok(Offering { blob: Vec::new(), fds: Vec::new(), join })
     }
 }

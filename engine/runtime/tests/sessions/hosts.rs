@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use penstock::config::TransportName;
 use penstock::memory::{MemoryError, Region};
 use penstock::transport::{
-    Announced, Arrival, Batch, Caps, Exported, Here, ImportError, Lane, LaneFault, Link, Note, PeerView, Placement,
-    PostError, Posted, Reach, Registrar, RemoteMemory, RemoteRegion, Sink, Streams, There, Told, Transport, Trust, Way,
+    AccessPath, Batch, Caps, Exported, ImportError, Lane, LaneFault, Link, LocalEnd, Note, NotifyPosted, NotifyRequest,
+    PeerView, Placement, PostError, Posted, Registrar, RemoteEnd, RemoteGateLog, RemoteMemory, RemoteRegion, Scope,
+    Sink, Streams, Transport, Trust,
 };
 use penstock::transport::{lane, link};
 use penstock::{Cause, Config, Engine, Peer, SystemEnv};
@@ -29,7 +30,7 @@ pub const STREAMS: usize = 3;
 static ATTACHED: Mutex<Vec<(u64, usize)>> = Mutex::new(Vec::new());
 
 /// What engines were told of revisions, by their epochs.
-static HEARD: Mutex<Vec<(u64, Arc<Told>)>> = Mutex::new(Vec::new());
+static HEARD: Mutex<Vec<(u64, Arc<RemoteGateLog>)>> = Mutex::new(Vec::new());
 
 struct Kept {
     epoch: u64,
@@ -63,7 +64,7 @@ impl Lane for Idle {
         Err(PostError::Refused(Cause::NoPath))
     }
 
-    fn announce(&mut self, _: &Arrival<'_>) -> Result<Announced, PostError> {
+    fn notify(&mut self, _: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError> {
         Err(PostError::Refused(Cause::NoPath))
     }
 
@@ -87,8 +88,8 @@ impl Registrar for Nothing {
         Err(ImportError::NoPath("nothing is moved here".to_owned()))
     }
 
-    fn way(&self, _: &RemoteRegion<'_>) -> Way {
-        Way { name: "none", why: "nothing is moved here".to_owned() }
+    fn access_path(&self, _: &RemoteRegion<'_>) -> AccessPath {
+        AccessPath { name: "none", reason: "nothing is moved here".to_owned() }
     }
 }
 
@@ -112,32 +113,32 @@ impl Transport for Far {
         }
     }
 
-    fn reaches(&self, _: &Here, _: &There) -> Result<&'static str, &'static str> {
+    fn reaches(&self, _: &LocalEnd, _: &RemoteEnd) -> Result<&'static str, &'static str> {
         Ok("for a test")
     }
 
-    fn reach(&self) -> Reach {
-        Reach::Network
+    fn scope(&self) -> Scope {
+        Scope::Network
     }
 
-    fn offer(&self, here: Here, _: There) -> Result<link::Offering, MemoryError> {
+    fn offer(&self, here: LocalEnd, _: RemoteEnd) -> Result<link::Offering, MemoryError> {
         let join: link::Join = Box::new(move |_, _| {
             let streams = (0..STREAMS).map(|_| None).collect();
             let kept = Arc::new(Kept { epoch: here.epoch, streams: Mutex::new(streams) });
-            let told = Arc::new(Told::default());
+            let told = Arc::new(RemoteGateLog::default());
             HEARD.lock().unwrap().push((here.epoch, Arc::clone(&told)));
             let lane = || Box::new(Idle { _streams: Arc::clone(&kept) }) as Box<dyn Lane>;
             Ok(Link {
                 lanes: (0..here.workers).map(|_| lane()).collect(),
                 registrar: Arc::new(Nothing),
-                peer_view: PeerView::Told(told),
+                peer_view: PeerView::Reported(told),
                 streams: Some(kept),
                 transport_messages: None,
                 rails: Vec::new(),
                 path: "for a test".to_owned(),
             })
         });
-        Ok(link::Offering { blob: Vec::new(), tokens: Vec::new(), join })
+        Ok(link::Offering { blob: Vec::new(), fds: Vec::new(), join })
     }
 }
 

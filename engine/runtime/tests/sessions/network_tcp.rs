@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
-use penstock::{Cause, Engine, NoteId, Notified, Plan, PoolSpec, RemoteHold, Rights, Span, Submit};
+use penstock::{Cause, Engine, NoteId, Notified, Plan, PoolSpec, RemoteQuiesce, Rights, Span, Submit};
 
 use crate::hosts::*;
 
@@ -132,7 +132,7 @@ fn bytes_that_a_peer_has_not_taken_yet_may_still_land_there_until_it_has_or_is_l
         std::thread::sleep(Duration::from_millis(50));
         let answer = transfer.cancel(Duration::from_millis(500));
         assert!(answer.local.is_quiesced(), "{answer:?}");
-        let RemoteHold::Quarantined(held) = answer.remote else { panic!("it may still land: {:?}", answer.remote) };
+        let RemoteQuiesce::Quarantined(held) = answer.remote else { panic!("it may still land: {:?}", answer.remote) };
         assert!(!held.is_released(), "nobody there has looked");
         let begun = Instant::now();
         if !is_lost {
@@ -142,7 +142,7 @@ fn bytes_that_a_peer_has_not_taken_yet_may_still_land_there_until_it_has_or_is_l
         assert!(begun.elapsed() < 2 * SOON, "{:?}", begun.elapsed());
         assert_eq!(peer.ended(), is_lost.then_some(Cause::PeerLost));
         let again = transfer.cancel(Duration::from_millis(50)).remote;
-        assert_eq!(matches!(again, RemoteHold::Unknown), is_lost, "{again:?}");
-        assert_eq!(matches!(again, RemoteHold::Quiesced), !is_lost, "{again:?}");
+        assert_eq!(matches!(again, RemoteQuiesce::Unknown), is_lost, "{again:?}");
+        assert_eq!(matches!(again, RemoteQuiesce::Quiesced), !is_lost, "{again:?}");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crossbeam_queue::ArrayQueue;
 use penstock_core::Cause;
 use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX};
-use penstock_memory::{ForeignError, ForeignMemory, Window, copy, foreign};
+use penstock_memory::{ForeignError, ProcessVmMemory, Window, copy, foreign};
 use penstock_ring::spsc::{Consumer, MappedStorage};
 use penstock_ring::{Hazard, Line, Place, ReadyBits};
 use rustix::thread::futex;
@@ -15,8 +15,8 @@ use super::bounce::{BounceParts, Incoming, Outgoing, Sender};
 use super::rings::{InboundRings, OutboundRing, outbound};
 use super::segments::{Bell, EngineSegments, PeerSegments};
 use crate::lane::{
-    Announced, Arrival, Batch, CancelledOp, CounterRef, Handle, Lane, LaneFault, Note, PostError, Posted, Revisions,
-    Sink,
+    Batch, CancelledOp, CounterRef, Handle, Lane, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted,
+    Revisions, Sink,
 };
 use crate::link::JoinError;
 use crate::record::{self, Kind};
@@ -194,7 +194,7 @@ impl CopyLane {
         bounce.outgoing.reserve()?;
         self.hazard.enter(0);
         let now =
-            Revisions { here: self.ours.owner_state.view().revision(), there: self.theirs.owner_state.revision() };
+            Revisions { local: self.ours.owner_state.view().revision(), remote: self.theirs.owner_state.revision() };
         let filled =
             if now == batch.expected { bounce.outgoing.fill(batch, memory) } else { Err(PostError::Withdrawn(now)) };
         self.hazard.leave();
@@ -254,7 +254,7 @@ fn move_mapped(batch: &Batch<'_>, remote: &Window) -> Result<Posted, PostError> 
 
 /// The kernel copies while the hazard is up, as this processor would.
 #[inline(never)]
-fn move_foreign(batch: &Batch<'_>, remote: &ForeignMemory) -> Result<Posted, PostError> {
+fn move_foreign(batch: &Batch<'_>, remote: &ProcessVmMemory) -> Result<Posted, PostError> {
     foreign::scatter(batch.local, remote, batch.direction, batch.spans).map(Posted::Moved).map_err(|error| {
         if let ForeignError::Refused(_) = error {
             return PostError::OutOfBounds;
@@ -270,19 +270,21 @@ fn move_foreign(batch: &Batch<'_>, remote: &ForeignMemory) -> Result<Posted, Pos
 impl Lane for CopyLane {
     #[inline]
     fn post(&mut self, batch: &Batch<'_>) -> Result<Posted, PostError> {
-        if let RemoteMemory::Owners(memory) = batch.remote {
+        if let RemoteMemory::TargetMediated(memory) = batch.remote {
             return self.ask_owner(batch, memory);
         }
         self.hazard.enter(0);
         let now =
-            Revisions { here: self.ours.owner_state.view().revision(), there: self.theirs.owner_state.revision() };
+            Revisions { local: self.ours.owner_state.view().revision(), remote: self.theirs.owner_state.revision() };
         let result = if now == batch.expected {
             // Fences its own non-temporal stores before it returns, so before the hazard clears.
             match batch.remote {
                 RemoteMemory::Mapped(remote) => move_mapped(batch, remote),
-                RemoteMemory::Foreign(remote) => move_foreign(batch, remote),
+                RemoteMemory::ProcessVm(remote) => move_foreign(batch, remote),
                 // Asked above, or a card's: its bytes are not this processor's to move.
-                RemoteMemory::Owners(_) | RemoteMemory::Keyed(_) => Err(PostError::Fault(LaneFault(Cause::NoPath))),
+                RemoteMemory::TargetMediated(_) | RemoteMemory::Rdma(_) => {
+                    Err(PostError::Fault(LaneFault(Cause::NoPath)))
+                }
             }
         } else {
             Err(PostError::Withdrawn(now))
@@ -299,11 +301,11 @@ impl Lane for CopyLane {
     }
 
     #[inline]
-    fn announce(&mut self, arrival: &Arrival<'_>) -> Result<Announced, PostError> {
+    fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError> {
         if let Some(note) = arrival.note {
             self.push(Kind::Note, note)?;
         }
-        Ok(Announced::Told(arrival.counter.is_none_or(|counter| self.count(counter))))
+        Ok(NotifyPosted::Delivered(arrival.counter.is_none_or(|counter| self.count(counter))))
     }
 
     fn hand_over(&mut self, note: Note<'_>, handle: &Handle) -> Result<(), PostError> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::{Answer, Cause, Fault, NoteId, Notified, Plan, RemoteHold, Span, Stage as At, Submit};
+use penstock::{CancelOutcome, Cause, Fault, NoteId, Notified, Plan, RemoteQuiesce, Span, Stage as At, Submit};
 
 use crate::burst;
 use crate::command::Command;
@@ -13,9 +13,9 @@ use crate::{Setting, Transfer};
 /// How much later than promised a busy machine may let something end.
 const SLACK: Duration = Duration::from_secs(2);
 
-fn assert_quiesced(answer: &Answer) {
+fn assert_quiesced(answer: &CancelOutcome) {
     assert!(answer.local.is_quiesced(), "{answer:?}");
-    assert!(matches!(answer.remote, RemoteHold::Quiesced), "{answer:?}");
+    assert!(matches!(answer.remote, RemoteQuiesce::Quiesced), "{answer:?}");
 }
 
 fn drain(stage: &mut Stage, fill: Vec<Transfer>) {

@@ -179,7 +179,12 @@ impl Both {
         // Without this a suite over the caller's memory could pass by another way.
         if setting.memory == Memory::Caller && setting.transport == TransportName::Shm {
             let far = both.until("the region is told", || both.there.region(KV).ok());
-            assert_eq!(far.way(), if setting.process_vm { "process_vm" } else { "bounce" }, "{}", far.why());
+            assert_eq!(
+                far.access_path(),
+                if setting.process_vm { "process_vm" } else { "bounce" },
+                "{}",
+                far.access_reason()
+            );
         }
         both
     }

@@ -143,7 +143,12 @@ pub fn pools_and_caller_memory_in_one_plan(setting: &Setting) {
     let window = brought.window().clone();
     let own = stage.engine.register(brought, "own", Rights::NONE).unwrap();
     let (pool, caller) = (stage.region(0, "pool"), stage.region(0, "brought"));
-    assert!(pool.way() != "none" && caller.way() != "none", "{}; {}", pool.why(), caller.why());
+    assert!(
+        pool.access_path() != "none" && caller.access_path() != "none",
+        "{}; {}",
+        pool.access_reason(),
+        caller.access_reason()
+    );
     let (near, far) = stage.models();
     let mine = pattern::bytes(9, 7, (LEN * 3) as usize);
     let at = |local, remote| [Span { local, remote, len: LEN }];

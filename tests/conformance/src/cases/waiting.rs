@@ -94,7 +94,7 @@ pub fn blocking_waits_keep_their_time(setting: &Setting) {
 /// its notifications when it goes on.
 pub fn a_target_that_rests_receives_bytes(setting: &Setting) {
     let mut stage = Stage::open(setting);
-    if !stage.peer().caps().synchronous || stage.far().way() == "bounce" {
+    if !stage.peer().caps().synchronous || stage.far().access_path() == "bounce" {
         return; // The target's progress is what lands the bytes.
     }
     let (near, _) = stage.models();

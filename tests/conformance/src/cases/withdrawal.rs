@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use penstock::transport::Trust;
-use penstock::{Cause, Hold, HostMemory, Plan, RegionError, Rights, Span, Submit};
+use penstock::{Cause, HostMemory, LocalQuiesce, Plan, RegionError, Rights, Span, Submit};
 
 use crate::burst;
 use crate::command::{Command, Reply};
@@ -258,7 +258,9 @@ pub fn an_answer_comes_by_its_deadline(setting: &Setting) {
         assert!(begun.elapsed() < PATIENCE / 4, "{:?}", begun.elapsed());
         match held {
             // What the peer's card is doing only the peer can say, which takes a moment.
-            Hold::Quarantined(held) if is_hardware => stage.wait_until("the peer has answered", || held.is_released()),
+            LocalQuiesce::Quarantined(held) if is_hardware => {
+                stage.wait_until("the peer has answered", || held.is_released())
+            }
             held => assert!(held.is_quiesced(), "nobody copies: {held:?}"),
         }
     }

@@ -12,7 +12,7 @@ use penstock::memory::{Access, MemoryError, PageKind, Segment, map_foreign_pool}
 use penstock::session::card::Card;
 use penstock::session::control::{ChunkAck, Head, Seal};
 use penstock::session::{Frame, RefusalCode, RegionNews, Regions, Said, Side, TransferId};
-use penstock::transport::Tokens;
+use penstock::transport::Fds;
 use penstock::transport::host::{mailbox_bytes, owner_state_bytes};
 use penstock::{Config, Engine, PoolSpec, Rights};
 use penstock_conformance::bystander::{Arena, attack};
@@ -80,7 +80,7 @@ fn memory_of_the_wrong_size_is_refused() {
 #[test]
 fn what_is_no_memory_at_all_is_refused() {
     attack("no memory", |arena| {
-        let file: Tokens = vec![Arc::new(std::fs::File::open("/proc/self/status").unwrap().into())];
+        let file: Fds = vec![Arc::new(std::fs::File::open("/proc/self/status").unwrap().into())];
         for place in [POSTS, MAIL, RINGS, SLOTS] {
             refused_offer(arena, "refused", |offering| offering.tokens[place] = Arc::clone(&file[0]));
             refused_offer(arena, "refused", |offering| offering.tokens[place] = Arc::clone(&offering.tokens[BELL]));

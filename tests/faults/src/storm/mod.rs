@@ -122,7 +122,7 @@ impl Storm {
         assert!(turn_until(&[&owner.engine, &initiator.engine], || peer.counter("arrivals").is_some()));
         let far_board = peer.region("board").expect("it was there before the peers met");
         if setting.transport == TransportName::Shm {
-            assert_eq!(far_board.way(), setting.way.name(), "{}", far_board.why());
+            assert_eq!(far_board.access_path(), setting.way.name(), "{}", far_board.access_reason());
         }
         Self {
             revoker: setting.owner.is_threaded().then(|| Revoker::start(setting.cores)),

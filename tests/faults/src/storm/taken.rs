@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use penstock::{LocalRegion, RemoteHold, SystemEnv, Transfer, Window};
+use penstock::{LocalRegion, RemoteQuiesce, SystemEnv, Transfer, Window};
 
 use super::board::{Arena, has_come, landed};
 use super::case::{ARENA_BYTES, Case, Cue};
@@ -72,7 +72,7 @@ pub fn cancel(transfer: &Transfer<SystemEnv>) -> Duration {
     let start = Instant::now();
     let answer = transfer.cancel(PATIENCE);
     let took = start.elapsed();
-    let quiesced = answer.local.is_quiesced() && matches!(answer.remote, RemoteHold::Quiesced);
+    let quiesced = answer.local.is_quiesced() && matches!(answer.remote, RemoteQuiesce::Quiesced);
     assert!(quiesced, "cancel: a living engine was quarantined after {took:?}: {answer:?}");
     took
 }
@@ -85,7 +85,7 @@ pub fn cancel_without_a_view(transfer: &Transfer<SystemEnv>) -> Duration {
     let start = Instant::now();
     let answer = transfer.cancel(PATIENCE);
     let took = start.elapsed();
-    let is_fine = answer.local.is_quiesced() && !matches!(answer.remote, RemoteHold::Quarantined(_));
+    let is_fine = answer.local.is_quiesced() && !matches!(answer.remote, RemoteQuiesce::Quarantined(_));
     assert!(is_fine, "cancel: a living engine was quarantined after {took:?}: {answer:?}");
     took
 }

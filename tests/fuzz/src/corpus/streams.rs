@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use penstock_core::limits::{FLIGHTS_PER_LANE_MAX, SPANS_PER_POST};
+use penstock_core::limits::{IN_FLIGHT_PER_LANE_MAX, SPANS_PER_POST};
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Generation, NoteId, RegionId, Span};
 use penstock_memory::{Hint, ProbeWords};
@@ -11,9 +11,9 @@ use penstock_tcp::wire::{
 };
 use penstock_transport::host::bounce::{QUESTION_WORDS, Question, SLOT_BYTES};
 use penstock_transport::{CounterRef, Note};
-use penstock_verbs::card::{GidKind, Token};
+use penstock_verbs::adapter::{GidKind, Token};
 use penstock_verbs::ended::Ended;
-use penstock_verbs::message::{Announcement, Body, Forgotten, Hello, Immediate, MESSAGE_BYTES_MAX, Says, encode};
+use penstock_verbs::message::{Body, Forgotten, Hello, Immediate, MESSAGE_BYTES_MAX, NotifyMessage, Says, encode};
 use penstock_verbs::offer::{By, Offer, OfferedQueue, OfferedRail};
 
 use crate::targets::path::POOL_BYTES;
@@ -105,7 +105,7 @@ pub(super) fn rails() -> Files {
     };
     let counter = Some(CounterRef { index: 7, generation: GENERATION });
     let note = |payload| Some(Note { id: NoteId(1), payload });
-    let announce = |marks, counter, note| message(Body::Announce(Announcement { number: 5, marks, counter, note }));
+    let announce = |marks, counter, note| message(Body::Announce(NotifyMessage { number: 5, marks, counter, note }));
     let (queue, first_packet, token) = (0x11, 0x5a_17b3, None);
     let ended = Ended { rail: 1, life: 2, heard: 9, gone: 1, revision: 4, queue, first_packet, token };
     let waits = Ended { token: Some(Token([7; 16])), ..ended };
@@ -168,7 +168,7 @@ fn cards(count: u8, by: By) -> Vec<u8> {
         mtu: 1024,
         bandwidth: 10_000_000_000,
         reads_max: 16,
-        meets_at: is_met.then(|| SocketAddr::from(([10, 9, place, 1], 4711))),
+        cm_address: is_met.then(|| SocketAddr::from(([10, 9, place, 1], 4711))),
         queues: (17..20).map(queue).collect(),
     };
     Offer { workers: 2, grants: 32, by, rails: (0..count).map(rail).collect() }.blob()
@@ -289,7 +289,7 @@ pub(super) fn streams() -> Files {
     let forbidden =
         say().write(1, READABLE, &[(0, 64)]).write(2, CLOSED, &[(0, 64)]).write(3, WRITABLE, &[(end - 1, 2)]);
     let forbidden = forbidden.read(4, WRITABLE, &[(0, 64)]).read(5, CLOSED, &[(0, 64)]).write(6, 9, &[(0, 64)]);
-    let many = (1..=FLIGHTS_PER_LANE_MAX as u64 + 1).fold(say(), |control, at| control.read(at, READABLE, &[(0, 8)]));
+    let many = (1..=IN_FLIGHT_PER_LANE_MAX as u64 + 1).fold(say(), |control, at| control.read(at, READABLE, &[(0, 8)]));
     let scripts = [
         ("asked", asks(new())),
         ("asked-byte-by-byte", asks(new().cut(1))),

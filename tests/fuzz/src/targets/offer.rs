@@ -26,7 +26,7 @@ pub fn run(input: &[u8]) {
     // Its descriptors are looked at after its bytes: without any, that is as far as it comes.
     match penstock_shm::offer::accept(input, Vec::new(), WORKERS, WORKERS).map(drop) {
         Err(JoinError::Garbled(why)) => assert!(!why.is_empty()),
-        Err(JoinError::Tokens { expected, found: 0 }) => assert_eq!(expected, 4 + 1 + WORKERS),
+        Err(JoinError::Fds { expected, found: 0 }) => assert_eq!(expected, 4 + 1 + WORKERS),
         other => panic!("an offer whose descriptors did not come is answered with {other:?}"),
     }
     match Offer::parse(input, WORKERS, CHANNELS) {

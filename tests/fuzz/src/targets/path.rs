@@ -10,7 +10,7 @@ use penstock_core::{Generation, RegionId, Rights};
 use penstock_memory::{Pool, PoolSpec, Registry, WhyNot};
 use penstock_shm::registrar::ShmRegistrar;
 use penstock_tcp::registrar::TcpRegistrar;
-use penstock_transport::{ImportError, Registrar, RemoteMemory, RemoteRegion, Way};
+use penstock_transport::{AccessPath, ImportError, Registrar, RemoteMemory, RemoteRegion};
 
 /// Bytes of the pool whose descriptor comes.
 pub const POOL_BYTES: u64 = 64 << 10;
@@ -25,7 +25,7 @@ thread_local! {
         let pool = Pool::create(PoolSpec::host(POOL_BYTES)).expect("there is memory for a small pool");
         let region = Registry::new().register_pool(Arc::new(pool)).expect("a fresh registry has room");
         let exported = ShmRegistrar::new(Err(WhyNot::SwitchedOff)).export(&region);
-        exported.token.expect("a pool has a descriptor")
+        exported.fd.expect("a pool has a descriptor")
     };
 }
 
@@ -46,16 +46,16 @@ pub fn run(input: &[u8]) {
             assert!(descriptors > 0 && window.len() == region.bytes && region.bytes <= POOL_BYTES);
             assert!(region.rights.allows_write() || !window.is_writable(), "more is mapped than was given");
         }
-        Ok(RemoteMemory::Owners(memory)) => assert_eq!(memory.bytes, region.bytes),
-        Ok(RemoteMemory::Foreign(_) | RemoteMemory::Keyed(_)) => {
+        Ok(RemoteMemory::TargetMediated(memory)) => assert_eq!(memory.bytes, region.bytes),
+        Ok(RemoteMemory::ProcessVm(_) | RemoteMemory::Rdma(_)) => {
             panic!("no card, and the kernel's copies are switched off")
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
     match TcpRegistrar.import(&region, with(descriptors).pop()) {
-        Ok(RemoteMemory::Owners(memory)) => {
+        Ok(RemoteMemory::TargetMediated(memory)) => {
             assert_eq!((descriptors, memory.bytes), (0, region.bytes));
-            assert_eq!(TcpRegistrar.way(&region).name, Way::TCP);
+            assert_eq!(TcpRegistrar.access_path(&region).name, AccessPath::TCP);
         }
         Ok(_) => panic!("memory of another host is touched from here"),
         Err(error) => assert!(!error.to_string().is_empty()),
@@ -67,7 +67,7 @@ pub fn run(input: &[u8]) {
         }
         Err(error) => assert!(!error.to_string().is_empty() || matches!(error, ImportError::NoPath(_))),
     }
-    assert!(!shm.way(&region).why.is_empty());
+    assert!(!shm.access_path(&region).reason.is_empty());
 }
 
 fn region_of(input: &[u8]) -> Option<(usize, RemoteRegion<'_>)> {

@@ -1,7 +1,7 @@
 //! What the two ends of a rail between cards say to each other: messages, immediates, and words about a queue that has ended.
 
 use penstock_core::limits::{COUNTERS_MAX, NOTE_BYTES_MAX};
-use penstock_verbs::card::{ASKING_BYTES, Token};
+use penstock_verbs::adapter::{ASKING_BYTES, Token};
 use penstock_verbs::ended::Ended;
 use penstock_verbs::message::{
     ANNOUNCEMENTS, Body, HEAD_BYTES, Immediate, MESSAGE_BYTES_MAX, Says, encode, parse as parse_message,

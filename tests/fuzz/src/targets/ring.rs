@@ -16,7 +16,7 @@ use penstock_transport::host::{
 };
 use penstock_transport::lane::Handle;
 use penstock_transport::record::{self, Kind};
-use penstock_transport::{Arrival, CounterRef, Failure, Lane, LaneFault, Note, PostError, Sink};
+use penstock_transport::{CounterRef, Failure, Lane, LaneFault, Note, NotifyRequest, PostError, Sink};
 
 /// The operations of a script.
 pub mod op {
@@ -183,7 +183,7 @@ impl Bench {
             op::COUNT => {
                 let counter =
                     CounterRef { index: script.number::<4>() as u32, generation: script.number::<4>() as u32 };
-                let counted = self.lane.announce(&Arrival { counter: Some(counter), ..Arrival::default() });
+                let counted = self.lane.notify(&NotifyRequest { counter: Some(counter), ..NotifyRequest::default() });
                 assert!(counted.is_ok(), "counting needs no room: {counted:?}");
             }
             op::TAKE => self.take(),
@@ -227,7 +227,7 @@ impl Bench {
     fn announce(&mut self, bytes: u64) -> Result<(), LaneFault> {
         let bytes = (bytes as usize % (NOTE_BYTES_MAX + 1)) as u16;
         let note = Note { id: NoteId(u128::MAX), payload: &payload(bytes) };
-        match self.lane.announce(&Arrival { note: Some(note), ..Arrival::default() }) {
+        match self.lane.notify(&NotifyRequest { note: Some(note), ..NotifyRequest::default() }) {
             Ok(_) => self.announced.push(bytes),
             Err(PostError::Full) => {}
             Err(PostError::Fault(fault)) => {

@@ -18,8 +18,8 @@ use penstock_tcp::wire::{HEAD_BYTES, Head, Messages, PAYLOAD_BYTES_MAX, TRAILER_
 use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::{
-    Arrival, Batch, Driver, Failure, Here, Lane, LaneFault, Note, PostError, Posted, RemoteMemory, Revisions, Sink,
-    TargetMediatedMemory, There, Transport,
+    Batch, Driver, Failure, Lane, LaneFault, LocalEnd, Note, NotifyRequest, PostError, Posted, RemoteEnd, RemoteMemory,
+    Revisions, Sink, TargetMediatedMemory, Transport,
 };
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
@@ -206,9 +206,9 @@ impl Bench {
         let (segments, registry) = (EngineSegments::create(1).expect(HERE), Arc::new(Registry::new()));
         let regions: Vec<Guarded> = RIGHTS.iter().map(|&rights| Guarded::new(&registry, rights)).collect();
         let transport = TcpTransport::new(Arc::clone(&segments), registry, TcpIo::Epoll, 1).expect(HERE);
-        let here = Here { host: 1, process: 1, epoch: 1, workers: 1, peer_index: PARTY };
+        let here = LocalEnd { host: 1, process: 1, epoch: 1, workers: 1, peer_index: PARTY };
         let watch = Arc::new(ProcessWatch::of(std::process::id()));
-        let there = There { host: 2, process: 2, epoch: 2, workers: 1, peer_index: PARTY, watch };
+        let there = RemoteEnd { host: 2, process: 2, epoch: 2, workers: 1, peer_index: PARTY, watch };
         assert_eq!(regions[0].key(), RegionKey { region: RegionId(WRITABLE), generation: Generation(GENERATION) });
         let offering = transport.offer(here, there).expect(HERE);
         let link = (offering.join)(&offering.blob, Vec::new()).expect("both are of one release");
@@ -277,7 +277,7 @@ impl Bench {
     fn post(&mut self, direction: Direction, (offset, len): (u64, u64)) {
         let local = &self.regions[if direction == Direction::Write { SOURCE } else { SINK }];
         let key = RegionKey { region: RegionId(9), generation: Generation(9) };
-        let remote = RemoteMemory::Owners(TargetMediatedMemory { key, bytes: REGION_BYTES });
+        let remote = RemoteMemory::TargetMediated(TargetMediatedMemory { key, bytes: REGION_BYTES });
         self.transfer += 1;
         let here = self.segments.owner_state.view().revision();
         let batch = Batch {
@@ -287,7 +287,7 @@ impl Bench {
             remote: &remote,
             spans: &[Span { local: offset, remote: offset, len }],
             hint: Hint::Cached,
-            expected: Revisions { here, there: 0 },
+            expected: Revisions { local: here, remote: 0 },
             token: self.posted.token(),
             transfer: self.transfer,
             whole: 0,
@@ -303,8 +303,9 @@ impl Bench {
     fn announce(&mut self, bytes: usize) {
         let payload = vec![5; bytes % (NOTE_BYTES_MAX + 1)];
         let note = Some(Note { id: NoteId(7), payload: &payload });
-        let arrival = Arrival { note, token: self.posted.token(), transfer: self.transfer, ..Arrival::default() };
-        match self.lane.announce(&arrival) {
+        let arrival =
+            NotifyRequest { note, token: self.posted.token(), transfer: self.transfer, ..NotifyRequest::default() };
+        match self.lane.notify(&arrival) {
             Ok(_) => self.posted.are_over.push(false),
             Err(PostError::Full) => {}
             Err(other) => panic!("an announcement is refused with {other:?}"),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::{Cause, NoteId, Plan, RemoteHold, Submit};
+use penstock::{Cause, NoteId, Plan, RemoteQuiesce, Submit};
 
 use super::Sabotage;
 use super::errand::{Answer, Errand, Note};
@@ -141,7 +141,7 @@ fn cancel(pair: &mut Pair, sabotage: Option<Sabotage>) -> Result<(), Flaw> {
         std::hint::spin_loop();
     }
     let answer = transfer.cancel(PATIENCE);
-    if !answer.local.is_quiesced() || !matches!(answer.remote, RemoteHold::Quiesced) {
+    if !answer.local.is_quiesced() || !matches!(answer.remote, RemoteQuiesce::Quiesced) {
         return Err(Flaw::NotQuiesced { what: "a cancelled transfer" });
     }
     pair.tell(Errand::Clear)?;

@@ -8,6 +8,7 @@ mod dependencies;
 mod leftovers;
 mod length;
 mod machine_paths;
+mod names;
 mod orderings;
 mod sans_io;
 mod top_level;
@@ -20,7 +21,7 @@ use crate::tree::Tree;
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 /// Every rule, in the order in which they report.
-pub(crate) const ALL: [Rule; 10] = [
+pub(crate) const ALL: [Rule; 11] = [
     top_level::check,
     arrows::check,
     sans_io::check,
@@ -31,6 +32,7 @@ pub(crate) const ALL: [Rule; 10] = [
     config_keys::check,
     dependencies::check,
     machine_paths::check,
+    names::check,
 ];
 
 /// What all rules find.

@@ -22,7 +22,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::manner::{MANNERS, Manner};
 use super::table::{Table, Watched};
-use super::zero_copy::{Flights, HeldPieces, Released, SEND_MARK, Ticket};
+use super::zero_copy::{HeldPieces, Released, SEND_MARK, Ticket, ZeroCopySends};
 use super::{Readiness, Report};
 
 /// Requests handed over in one call.
@@ -77,7 +77,7 @@ pub(super) struct Uring {
     cancel: Vec<u64>,
     /// Answers that were read while another one was looked for.
     aside: VecDeque<cqueue::Entry>,
-    flights: Flights,
+    sends: ZeroCopySends,
     /// Sends whose pages came back, not yet told.
     released: VecDeque<Released>,
     /// Found broken outside of a turn: the next one says so.
@@ -117,7 +117,7 @@ impl Uring {
             arm: Vec::new(),
             cancel: Vec::new(),
             aside: VecDeque::new(),
-            flights: Flights::default(),
+            sends: ZeroCopySends::default(),
             released: VecDeque::new(),
             failed: None,
         })
@@ -283,17 +283,17 @@ impl Uring {
     fn hear_of_send(&mut self, answer: &cqueue::Entry) {
         if !cqueue::more(answer.flags()) {
             let was_copied = cqueue::notif(answer.flags()) && answer.result() as u32 & WAS_COPIED != 0;
-            self.released.extend(self.flights.end(answer.user_data(), was_copied));
+            self.released.extend(self.sends.end(answer.user_data(), was_copied));
         }
     }
 
     /// Pieces for a send without a copy.
     pub(super) fn held_pieces(&mut self) -> Box<HeldPieces> {
-        self.flights.pieces()
+        self.sends.pieces()
     }
 
     pub(super) fn keep(&mut self, held: Box<HeldPieces>) {
-        self.flights.keep(held);
+        self.sends.keep(held);
     }
 
     /// Sends without a copy and without waiting.
@@ -301,14 +301,14 @@ impl Uring {
         if self.owner != Some(thread::current().id()) || self.failed.is_some() || held.bytes() == 0 {
             return Err(ErrorKind::Unsupported.into());
         }
-        let (ticket, message) = self.flights.start(held, fd, key);
+        let (ticket, message) = self.sends.start(held, fd, key);
         let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u32;
         let send = opcode::SendMsgZc::new(types::Fd(fd), message).flags(flags).ioprio(REPORT_USAGE);
         match self.ask(&send.build().user_data(ticket.number())) {
             Ok(answer) => {
                 let last_word = !cqueue::more(answer.flags());
                 if last_word {
-                    self.released.extend(self.flights.end(ticket.number(), true));
+                    self.released.extend(self.sends.end(ticket.number(), true));
                 }
                 let sent = usize::try_from(answer.result()).map_err(|_| not_sent(-answer.result()));
                 // Of what did not go out only the memory is of interest, until the kernel's last word.
@@ -328,7 +328,7 @@ impl Uring {
     /// Nobody wants to hear of this send.
     fn silence(&mut self, ticket: Ticket) {
         self.released.retain(|released| released.ticket != ticket);
-        self.flights.silence(ticket);
+        self.sends.silence(ticket);
     }
 
     /// Hands a request over that is done within the call, and answers what became of it.
@@ -353,23 +353,23 @@ impl Uring {
     /// Nobody wants to hear of the stream's sends. Answers whether there are any.
     pub(super) fn forget_sends(&mut self, fd: RawFd, key: u64) -> bool {
         self.released.retain(|released| released.key != key);
-        self.flights.forget(fd, key)
+        self.sends.forget(fd, key)
     }
 
     /// What this ring will never say: its sends count as let go of, and their memory is not used again.
     pub(super) fn give_up(&mut self) -> VecDeque<Released> {
-        self.flights.give_up(|released| self.released.push_back(released));
+        self.sends.give_up(|released| self.released.push_back(released));
         std::mem::take(&mut self.released)
     }
 }
 
 impl Uring {
     /// Waits, for a bounded time, until this is so, as far as the kernel's answers about sends can make it so.
-    fn hear_until(&mut self, within: Duration, is_so: impl Fn(&Flights) -> bool) -> bool {
+    fn hear_until(&mut self, within: Duration, is_so: impl Fn(&ZeroCopySends) -> bool) -> bool {
         let since = Instant::now();
         // A forked child has neither the ring nor its memory.
         let may_ask = self.owner == Some(thread::current().id()) && !self.maker.is_ancestor();
-        while !is_so(&self.flights) {
+        while !is_so(&self.sends) {
             if !may_ask || since.elapsed() > within || self.enter().is_err() {
                 return false;
             }
@@ -381,7 +381,7 @@ impl Uring {
                     _ => self.hear_of_send(&answer),
                 }
             }
-            if !is_so(&self.flights) {
+            if !is_so(&self.sends) {
                 thread::sleep(Duration::from_micros(100));
             }
         }
@@ -390,14 +390,14 @@ impl Uring {
 
     /// Waits until the kernel has let go of all that was sent on streams that are forgotten.
     pub(super) fn wait_for_pages(&mut self) -> bool {
-        self.hear_until(LAST_WORD, |flights| !flights.has_forgotten())
+        self.hear_until(LAST_WORD, |sends| !sends.has_forgotten())
     }
 }
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        self.hear_until(LAST_WORD, Flights::is_empty);
-        self.flights.give_up(|_| {});
+        self.hear_until(LAST_WORD, ZeroCopySends::is_empty);
+        self.sends.give_up(|_| {});
         if self.maker.is_ancestor() {
             // Whatever lies where the ring's memory was is the child's own, and not to be unmapped.
             // SAFETY: the descriptor is the ring's own, and the ring is neither used nor dropped afterwards.

@@ -172,7 +172,7 @@ impl HeldPieces {
 }
 
 /// A send under way.
-struct Flight {
+struct ZeroCopySend {
     held: Box<HeldPieces>,
     fd: RawFd,
     /// The stream it was sent on, while that is watched.
@@ -181,12 +181,12 @@ struct Flight {
 
 struct Slot {
     generation: u32,
-    flight: Option<Flight>,
+    send: Option<ZeroCopySend>,
 }
 
 /// All sends whose pages the kernel has.
 #[derive(Default)]
-pub(super) struct Flights {
+pub(super) struct ZeroCopySends {
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Lists to be used again.
@@ -194,7 +194,7 @@ pub(super) struct Flights {
     spare: Vec<Box<HeldPieces>>,
 }
 
-impl Flights {
+impl ZeroCopySends {
     pub(super) fn pieces(&mut self) -> Box<HeldPieces> {
         self.spare.pop().unwrap_or_else(HeldPieces::new)
     }
@@ -202,38 +202,38 @@ impl Flights {
     /// Takes a list over, and answers what stands for it and what the kernel is to be given.
     pub(super) fn start(&mut self, held: Box<HeldPieces>, fd: RawFd, key: u64) -> (Ticket, *const libc::msghdr) {
         let place = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, flight: None });
+            self.slots.push(Slot { generation: 0, send: None });
             (self.slots.len() - 1) as u32
         });
         let slot = &mut self.slots[place as usize];
         slot.generation = (slot.generation + 1) % (1 << 31);
         let number = SEND_MARK | u64::from(slot.generation) << 32 | u64::from(place);
-        let flight = slot.flight.insert(Flight { held, fd, key: Some(key) });
-        (Ticket(number), flight.held.message())
+        let send = slot.send.insert(ZeroCopySend { held, fd, key: Some(key) });
+        (Ticket(number), send.held.message())
     }
 
     /// The kernel let go, or never took hold. The memory is held no longer.
     pub(super) fn end(&mut self, number: u64, was_copied: bool) -> Option<Released> {
         let slot = self.slots.get_mut(number as u32 as usize)?;
         let is_current = SEND_MARK | u64::from(slot.generation) << 32 == number & !u64::from(u32::MAX);
-        let flight = slot.flight.take_if(|_| is_current)?;
+        let send = slot.send.take_if(|_| is_current)?;
         self.free.push(number as u32);
-        self.keep(flight.held);
-        Some(Released { key: flight.key?, ticket: Ticket(number), was_copied })
+        self.keep(send.held);
+        Some(Released { key: send.key?, ticket: Ticket(number), was_copied })
     }
 
     /// The stream is forgotten: nobody wants to hear of its sends. Answers whether there are any.
     pub(super) fn forget(&mut self, fd: RawFd, key: u64) -> bool {
-        let flights = self.slots.iter_mut().filter_map(|slot| slot.flight.as_mut());
-        let of_stream = flights.filter(|flight| flight.fd == fd && flight.key == Some(key));
-        of_stream.map(|flight| flight.key = None).count() > 0
+        let sends = self.slots.iter_mut().filter_map(|slot| slot.send.as_mut());
+        let of_stream = sends.filter(|send| send.fd == fd && send.key == Some(key));
+        of_stream.map(|send| send.key = None).count() > 0
     }
 
     /// Nobody wants to hear of this one.
     pub(super) fn silence(&mut self, ticket: Ticket) {
         let slot = self.slots.get_mut(ticket.0 as u32 as usize);
-        if let Some(flight) = slot.and_then(|slot| slot.flight.as_mut()) {
-            flight.key = None;
+        if let Some(send) = slot.and_then(|slot| slot.send.as_mut()) {
+            send.key = None;
         }
     }
 
@@ -245,7 +245,7 @@ impl Flights {
 
     /// Whether there are sends that nobody wants to hear of.
     pub(super) fn has_forgotten(&self) -> bool {
-        self.slots.iter().any(|slot| slot.flight.as_ref().is_some_and(|flight| flight.key.is_none()))
+        self.slots.iter().any(|slot| slot.send.as_ref().is_some_and(|send| send.key.is_none()))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -257,14 +257,14 @@ impl Flights {
     pub(super) fn give_up(&mut self, mut report: impl FnMut(Released)) {
         let mut bytes = 0;
         for (place, slot) in self.slots.iter_mut().enumerate() {
-            let Some(flight) = slot.flight.take() else { continue };
-            bytes += flight.held.bytes();
+            let Some(send) = slot.send.take() else { continue };
+            bytes += send.held.bytes();
             self.free.push(place as u32);
             let ticket = Ticket(SEND_MARK | u64::from(slot.generation) << 32 | place as u64);
-            if let Some(key) = flight.key {
+            if let Some(key) = send.key {
                 report(Released { key, ticket, was_copied: false });
             }
-            mem::forget(flight.held);
+            mem::forget(send.held);
         }
         if bytes > 0 {
             tracing::warn!(bytes, "the kernel did not say whether it still reads this memory: it is never used again");

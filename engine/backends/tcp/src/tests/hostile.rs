@@ -1,6 +1,6 @@
 //! A peer that says what it likes: the lane ends, or goes on, and nothing lands where it may not.
 
-use penstock_core::limits::FLIGHTS_PER_LANE_MAX;
+use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use proptest::prelude::*;
 use rustix::io::{read, write};
 
@@ -62,7 +62,7 @@ fn what_nobody_can_say_ends_the_lane() {
     trailer[end - 8] = 2;
     let mut flipped = said(&|out| put_done(out, 0));
     flipped[HEAD_BYTES] ^= 1;
-    let too_many: Vec<u8> = (1..=FLIGHTS_PER_LANE_MAX as u64 + 1)
+    let too_many: Vec<u8> = (1..=IN_FLIGHT_PER_LANE_MAX as u64 + 1)
         .flat_map(|sequence| group(&request(false, nobody, sequence, &[(0, 8)]), &[]))
         .collect();
     for (what, bytes) in [
@@ -98,7 +98,7 @@ fn what_nobody_can_say_ends_the_lane() {
 fn reads_that_nobody_takes_are_bounded() {
     let (mut side, far) = raw();
     let region = side.region(vec![5; PAYLOAD_BYTES_MAX as usize], Rights::READ);
-    let reads: Vec<u8> = (1..=2 * FLIGHTS_PER_LANE_MAX as u64)
+    let reads: Vec<u8> = (1..=2 * IN_FLIGHT_PER_LANE_MAX as u64)
         .flat_map(|sequence| group(&request(false, key_of(&region), sequence, &[(0, PAYLOAD_BYTES_MAX)]), &[]))
         .collect();
     assert_eq!(feed(&mut side, &far, &reads), Some(Cause::PeerCorrupt));

@@ -18,8 +18,8 @@ use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Announced, Arrival, Batch, Driver, Failure, Here, Lane, LaneFault, Note, PeerView, PostError, Posted, RemoteMemory,
-    Revisions, Sink, TargetMediatedMemory, There, Transport,
+    Batch, Driver, Failure, Lane, LaneFault, LocalEnd, Note, NotifyPosted, NotifyRequest, PeerView, PostError, Posted,
+    RemoteEnd, RemoteMemory, Revisions, Sink, TargetMediatedMemory, Transport,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
@@ -78,7 +78,7 @@ impl Side {
         spans: &[Span],
         (token, transfer): (u64, u64),
     ) -> Result<Posted, PostError> {
-        let remote = RemoteMemory::Owners(TargetMediatedMemory { key: remote, bytes: 1 << 40 });
+        let remote = RemoteMemory::TargetMediated(TargetMediatedMemory { key: remote, bytes: 1 << 40 });
         let batch = Batch {
             direction,
             local: local.window(),
@@ -94,9 +94,9 @@ impl Side {
         self.lane().post(&batch)
     }
 
-    fn tell(&mut self, transfer: u64, token: u64, id: u128, payload: &[u8]) -> Result<Announced, PostError> {
+    fn tell(&mut self, transfer: u64, token: u64, id: u128, payload: &[u8]) -> Result<NotifyPosted, PostError> {
         let note = Some(Note { id: penstock_core::NoteId(id), payload });
-        self.lane().announce(&Arrival { transfer, whole: 0, token, counter: None, note })
+        self.lane().notify(&NotifyRequest { transfer, whole: 0, token, counter: None, note })
     }
 
     fn lane(&mut self) -> &mut Box<dyn Lane> {
@@ -183,9 +183,9 @@ fn offer(streams: usize) -> Offered {
 fn offer_of(streams: usize, workers: usize, theirs: usize) -> Offered {
     let (segments, registry) = (EngineSegments::create(workers).unwrap(), Arc::new(Registry::new()));
     let transport = TcpTransport::new(Arc::clone(&segments), Arc::clone(&registry), TcpIo::Auto, streams).unwrap();
-    let here = Here { host: 1, process: 1, epoch: 1, workers, peer_index: PARTY };
+    let here = LocalEnd { host: 1, process: 1, epoch: 1, workers, peer_index: PARTY };
     let watch = Arc::new(ProcessWatch::of(std::process::id()));
-    let there = There { host: 2, process: 2, epoch: 2, workers: theirs, peer_index: PARTY, watch };
+    let there = RemoteEnd { host: 2, process: 2, epoch: 2, workers: theirs, peer_index: PARTY, watch };
     let offering = transport.offer(here, there).unwrap();
     Offered { segments, registry, transport, offering }
 }
@@ -265,7 +265,7 @@ const READ: Direction = Direction::Read;
 
 fn told(side: &Side) -> u64 {
     match &side.peer_view {
-        PeerView::Told(told) => told.revision(),
+        PeerView::Reported(told) => told.revision(),
         PeerView::Shared(_) | PeerView::Fenced(..) => panic!("hosts share nothing"),
     }
 }

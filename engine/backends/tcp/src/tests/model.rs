@@ -109,7 +109,7 @@ proptest! {
                     prop_assert_eq!(posted, Ok(Posted::Accepted(spans.len())));
                     if *is_told && *is_write {
                         let payload = pattern(token, token as usize % 200);
-                        prop_assert_eq!(sides[here].tell(token, token + 1, token.into(), &payload), Ok(Announced::Accepted));
+                        prop_assert_eq!(sides[here].tell(token, token + 1, token.into(), &payload), Ok(NotifyPosted::Accepted));
                         told[other].push((u128::from(token), payload));
                     }
                     landings[taker].push(landing);

@@ -1,5 +1,5 @@
-use penstock_core::limits::{FLIGHTS_PER_LANE_MAX, RING_LINES};
-use penstock_transport::{CounterRef, Placement, Trust, Way};
+use penstock_core::limits::{IN_FLIGHT_PER_LANE_MAX, RING_LINES};
+use penstock_transport::{AccessPath, CounterRef, Placement, Trust};
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn a_write_lands_and_is_announced_behind_it() {
     let (from, to) = (sides[0].region(pattern(7, 4096), Rights::NONE), sides[1].region(vec![0; 4096], Rights::WRITE));
     let spans = [span(0, 64, 64), span(1000, 2000, 1), span(128, 3000, 1096)];
     assert_eq!(sides[0].post(WRITE, &from, key_of(&to), &spans, (10, 1)), Ok(Posted::Accepted(3)));
-    assert_eq!(sides[0].tell(1, 11, 99, b"there"), Ok(Announced::Accepted));
+    assert_eq!(sides[0].tell(1, 11, 99, b"there"), Ok(NotifyPosted::Accepted));
     until(&mut sides, "the announcement has ended", |sides| sides[0].result(11).is_some());
     assert_eq!((sides[0].result(10), sides[0].result(11)), (Some(Ok(1161)), Some(Ok(1))));
     assert_eq!(sides[1].got.notes, [(99, b"there".to_vec())]);
@@ -50,7 +50,7 @@ fn both_directions_at_once_get_through_the_narrowest_buffers() {
         }
     }
     for side in &mut sides {
-        assert_eq!(side.tell(1, 1000, 5, b"all"), Ok(Announced::Accepted));
+        assert_eq!(side.tell(1, 1000, 5, b"all"), Ok(NotifyPosted::Accepted));
     }
     until(&mut sides, "both are told", |sides| sides.iter().all(|side| side.result(1000).is_some()));
     for at in 0..2 {
@@ -74,13 +74,13 @@ fn a_peer_that_does_not_read_makes_a_lane_full_and_nothing_else() {
         assert!(posted < 1000, "it grows without bound");
     };
     assert_eq!((full, posted), (PostError::Full, 64), "four megabytes are under way");
-    assert_eq!(sides[0].tell(2, 5000, 1, b"still told"), Ok(Announced::Accepted));
+    assert_eq!(sides[0].tell(2, 5000, 1, b"still told"), Ok(NotifyPosted::Accepted));
     until(&mut sides, "all are there", |sides| sides[0].got.completed.len() == 65);
     let mut small = 0;
     while sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 1)], (10_000 + small, 1)).is_ok() {
         small += 1;
     }
-    assert_eq!(small, FLIGHTS_PER_LANE_MAX as u64);
+    assert_eq!(small, IN_FLIGHT_PER_LANE_MAX as u64);
     until(&mut sides, "these too", |sides| sides[0].got.completed.len() == 65 + small as usize);
 }
 
@@ -111,7 +111,7 @@ fn notes_wait_for_room_beside_the_stream() {
     until(&mut sides, "all notes are there", |sides| sides[1].got.notes.len() as u64 == told);
     assert!(sides[1].got.notes.iter().enumerate().all(|(at, (id, _))| *id == at as u128), "in their order, once");
     settle(&mut sides);
-    assert_eq!(sides[0].tell(1, 95_000, 1, &[]), Ok(Announced::Accepted));
+    assert_eq!(sides[0].tell(1, 95_000, 1, &[]), Ok(NotifyPosted::Accepted));
     until(&mut sides, "there is room again", |sides| sides[0].result(95_000) == Some(Ok(1)));
 }
 
@@ -122,8 +122,8 @@ fn a_counter_goes_up_once_and_one_that_is_gone_is_said_to_be() {
     let generation = sides[1].segments.mailbox.view().counter(7).unwrap().generation();
     for (token, generation, expected) in [(1, generation, Ok(1)), (2, generation + 1, Ok(0))] {
         let counter = Some(CounterRef { index: 7, generation });
-        let arrival = Arrival { transfer: token, whole: 0, token, counter, note: None };
-        assert_eq!(sides[0].lane().announce(&arrival), Ok(Announced::Accepted));
+        let arrival = NotifyRequest { transfer: token, whole: 0, token, counter, note: None };
+        assert_eq!(sides[0].lane().notify(&arrival), Ok(NotifyPosted::Accepted));
         until(&mut sides, "it is told", |sides| sides[0].result(token).is_some());
         assert_eq!(sides[0].result(token), Some(expected));
     }
@@ -144,9 +144,9 @@ fn over_several_streams_nothing_is_announced_before_it_is_there() {
     }
     assert_eq!(sides[0].tell(1, 100, 1, b""), Err(PostError::Full), "it is on four streams");
     until(&mut sides, "all have ended", |sides| sides[0].got.completed.len() == 16);
-    assert_eq!(sides[0].tell(1, 100, 1, b""), Ok(Announced::Accepted));
+    assert_eq!(sides[0].tell(1, 100, 1, b""), Ok(NotifyPosted::Accepted));
     sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 64)], (101, 2)).unwrap();
-    assert_eq!(sides[0].tell(2, 102, 2, b""), Ok(Announced::Accepted), "small ones stay on one stream");
+    assert_eq!(sides[0].tell(2, 102, 2, b""), Ok(NotifyPosted::Accepted), "small ones stay on one stream");
     until(&mut sides, "both are told", |sides| sides[1].got.notes.len() == 2);
     assert!(bytes_of(&to) == pattern(3, BYTES as usize));
 }
@@ -210,8 +210,8 @@ fn what_it_says_of_itself() {
         path,
     };
     assert_eq!(link.registrar.import(&region(&[1]), None).unwrap().bytes(), 77);
-    assert_eq!(link.registrar.way(&region(&[1])).name, Way::TCP);
+    assert_eq!(link.registrar.access_path(&region(&[1])).name, AccessPath::TCP);
     assert!(link.registrar.import(&region(&[0]), None).is_err());
     assert!(link.registrar.import(&region(&[]), None).is_err());
-    assert_eq!(link.registrar.way(&region(&[0])).name, Way::NONE);
+    assert_eq!(link.registrar.access_path(&region(&[0])).name, AccessPath::NONE);
 }

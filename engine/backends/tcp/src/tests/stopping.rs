@@ -29,7 +29,7 @@ fn the_target_refuses_what_it_does_not_allow() {
         let posted = sides[0].post(*direction, &from, key_of(region), spans, (token as u64, token as u64));
         assert_eq!(posted, Ok(Posted::Accepted(1)));
         let told = sides[0].tell(token as u64, 100 + token as u64, 1, b"never told");
-        let expected = if *direction == WRITE { Ok(Announced::Accepted) } else { Err(PostError::Full) };
+        let expected = if *direction == WRITE { Ok(NotifyPosted::Accepted) } else { Err(PostError::Full) };
         assert_eq!(told, expected, "a read is announced once it has landed");
     }
     until(&mut sides, "all have ended", |sides| sides[0].got.completed.len() == 8);
@@ -59,10 +59,10 @@ fn what_was_revoked_since_the_plan_is_refused_and_told() {
     assert_eq!(post(&mut sides, 1000, 1), Err(Cause::RevokedByPeer));
     assert_eq!(told(&sides[0]), revision);
     assert_eq!(post(&mut sides, 2048, 2), Ok(512), "the rest of it is as it was");
-    sides[0].expected.there = revision;
+    sides[0].expected.remote = revision;
     assert_eq!(post(&mut sides, 1024, 3), Ok(512), "a plan that was made after it");
     assert_eq!(bytes_of(&to).iter().filter(|&&byte| byte == 1).count(), 1024);
-    sides[0].expected.there = revision + 1;
+    sides[0].expected.remote = revision + 1;
     sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 1)], (4, 4)).unwrap();
     let fault = (0..1000).find_map(|_| {
         for side in &mut sides {
@@ -101,7 +101,7 @@ fn a_revocation_in_the_middle_of_a_write_stops_it_at_either_end() {
         }
         // The stream is in step.
         let (from, to) = (sides[0].region(vec![5; 64], Rights::NONE), sides[1].region(vec![0; 64], Rights::WRITE));
-        sides[0].expected.here = sides[0].segments.owner_state.view().revision();
+        sides[0].expected.local = sides[0].segments.owner_state.view().revision();
         sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 64)], (3, 3)).unwrap();
         until(&mut sides, "the next has ended", |sides| sides[0].result(3) == Some(Ok(64)));
         assert_eq!(bytes_of(&to), [5; 64]);
@@ -138,10 +138,10 @@ fn withdrawn_before_it_left_is_refused_here() {
     let (from, to) = (sides[0].region(vec![1; 64], Rights::NONE), sides[1].region(vec![0; 64], Rights::WRITE));
     sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 64)], (1, 1)).unwrap();
     sides[0].tell(1, 2, 1, b"never told").unwrap();
-    let here = withdraw(&sides[0], &from, 0, 64);
+    let local = withdraw(&sides[0], &from, 0, 64);
     assert_eq!(
         sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 64)], (3, 3)),
-        Err(PostError::Withdrawn(Revisions { here, there: 0 }))
+        Err(PostError::Withdrawn(Revisions { local, remote: 0 }))
     );
     until(&mut sides, "both have ended", |sides| sides[0].got.completed.len() == 2);
     assert_eq!(

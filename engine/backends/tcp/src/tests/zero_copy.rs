@@ -123,7 +123,7 @@ fn who_waits_for_memory_does_not_wait_for_ever_while_much_is_sent() {
             None if token > 20 && !busy(&sides[0]).is_empty() => {
                 let (id, generation) = (other.id().0, other.generation().0);
                 sides[0].segments.owner_state.withdraw_region(id, generation);
-                sides[0].expected.here = sides[0].segments.owner_state.view().revision();
+                sides[0].expected.local = sides[0].segments.owner_state.view().revision();
                 seen = busy(&sides[0]).pop();
             }
             Some(seen) if sides[0].segments.owner_state.view().has_settled(seen) => break,
@@ -142,7 +142,7 @@ fn after_a_withdrawal_the_kernel_is_left_with_nothing_more() {
     for token in 0..3 {
         if token == 2 {
             sides[0].segments.owner_state.withdraw_region(other.id().0, other.generation().0);
-            sides[0].expected.here = sides[0].segments.owner_state.view().revision();
+            sides[0].expected.local = sides[0].segments.owner_state.view().revision();
         }
         sides[0].post(WRITE, &from, key_of(&to), &[span(0, 0, 500_000)], (token, token)).unwrap();
         turn_one(&mut sides[0], 10);

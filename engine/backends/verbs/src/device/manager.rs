@@ -22,7 +22,7 @@ use super::networks::{self, Network};
 use super::open::{complain, do_not_wait};
 use super::seen::is_link_local;
 use super::status::refused;
-use crate::card::{CardError, NotMet, Token};
+use crate::adapter::{AdapterError, CmError, Token};
 
 /// Calls that may wait for the kernel to hand them over. More are turned away by it, and try again.
 const BACKLOG: i32 = 128;
@@ -44,7 +44,7 @@ const REFUSED_BY_US: i32 = 28;
 /// A card's connection manager.
 pub(super) struct Manager {
     cm: &'static Cm,
-    card: String,
+    adapter: String,
     /// Where it is called.
     at: SocketAddr,
     traffic_class: u8,
@@ -99,7 +99,7 @@ pub(super) enum Happened {
     /// It stands.
     Stands,
     /// It does not, or no more.
-    Failed(NotMet),
+    Failed(CmError),
 }
 
 /// Whether the library is here.
@@ -109,25 +109,25 @@ pub(super) fn open() -> Result<&'static Cm, penstock_verbs_sys::NotHere> {
 
 impl Manager {
     /// Has the card that was picked be called, at its own address and a port that is free.
-    pub(super) fn listen(pick: &Pick, card: &str, traffic_class: u8) -> Result<Self, CardError> {
+    pub(super) fn listen(pick: &Pick, adapter: &str, traffic_class: u8) -> Result<Self, AdapterError> {
         let not_here =
-            |why: String, mend: &str| CardError::NotHere { what: card.to_owned(), why, mend: mend.to_owned() };
+            |why: String, mend: &str| AdapterError::NotHere { what: adapter.to_owned(), why, mend: mend.to_owned() };
         let cm = open()
             .map_err(|error| not_here(error.to_string(), "or connect by `transports.verbs_connect: exchange`"))?;
-        let networks = networks::read().map_err(|error| refused("getifaddrs", card, error))?;
+        let networks = networks::read().map_err(|error| refused("getifaddrs", adapter, error))?;
         let address = address_of(pick, &networks).ok_or_else(|| {
             let why = "it has no IP address by which the connection manager could find it".to_owned();
             not_here(why, "give its network device one that is not link-local")
         })?;
-        let last = |call| refused(call, card, io::Error::last_os_error());
+        let last = |call| refused(call, adapter, io::Error::last_os_error());
         let channel = Channel::open(cm).map_err(|error| {
             let why = format!("the kernel's connection manager cannot be reached: {error}");
             not_here(why, "`modprobe rdma_ucm`, and let this user use /dev/infiniband/rdma_cm")
         })?;
-        do_not_wait(channel.descriptor()).map_err(|error| refused("fcntl", card, error))?;
-        let (card, at) = (card.to_owned(), SocketAddr::new(address, 0));
+        do_not_wait(channel.descriptor()).map_err(|error| refused("fcntl", adapter, error))?;
+        let (adapter, at) = (adapter.to_owned(), SocketAddr::new(address, 0));
         let (maker, listener, inner) = (channel.maker, None, Mutex::default());
-        let mut manager = Self { cm, card, at, traffic_class, maker, channel, listener, inner };
+        let mut manager = Self { cm, adapter, at, traffic_class, maker, channel, listener, inner };
         let listener = manager.identifier()?;
         manager.listener = Some(listener);
         let (mut place, listener) = (Place::of(at), listener.as_ptr());
@@ -157,8 +157,8 @@ impl Manager {
         self.at
     }
 
-    pub(super) fn card(&self) -> &str {
-        &self.card
+    pub(super) fn adapter(&self) -> &str {
+        &self.adapter
     }
 
     pub(super) fn cm(&self) -> &'static Cm {
@@ -176,14 +176,14 @@ impl Manager {
     }
 
     /// A new identifier, with the traffic class of this card.
-    fn identifier(&self) -> Result<NonNull<rdma_cm_id>, CardError> {
+    fn identifier(&self) -> Result<NonNull<rdma_cm_id>, AdapterError> {
         let mut id = ptr::null_mut();
         // SAFETY: the channel stands, and the place of an identifier may be written.
         let answer =
             unsafe { self.cm.rdma_create_id(self.channel.raw.as_ptr(), &raw mut id, ptr::null_mut(), RDMA_PS_TCP) };
         let id = NonNull::new(id)
             .filter(|_| answer == 0)
-            .ok_or_else(|| refused("rdma_create_id", &self.card, io::Error::last_os_error()))?;
+            .ok_or_else(|| refused("rdma_create_id", &self.adapter, io::Error::last_os_error()))?;
         if self.traffic_class != 0 {
             let mut class = self.traffic_class;
             let bytes = size_of_val(&class);
@@ -191,14 +191,14 @@ impl Manager {
             // SAFETY: the identifier stands, and the option is one byte, which is read during the call.
             if unsafe { self.cm.rdma_set_option(id.as_ptr(), level, option, (&raw mut class).cast(), bytes) } != 0 {
                 let error = io::Error::last_os_error();
-                tracing::warn!(card = self.card, %error, "the connection manager does not take the traffic class");
+                tracing::warn!(adapter = self.adapter, %error, "the connection manager does not take the traffic class");
             }
         }
         Ok(id)
     }
 
     /// An identifier for a call of this queue.
-    pub(super) fn caller(self: &Arc<Self>, queue: u32) -> Result<Id, CardError> {
+    pub(super) fn caller(self: &Arc<Self>, queue: u32) -> Result<Id, AdapterError> {
         let id = self.identifier()?;
         self.lock().connections.insert(id.as_ptr() as usize, Connection { queue, happened: VecDeque::new() });
         Ok(Id { manager: Arc::clone(self), id })
@@ -239,7 +239,7 @@ impl Manager {
                     return None;
                 }
                 // A call that the library could not take: it has refused it itself.
-                tracing::debug!(card = self.card, %error, "an event of the connection manager was lost");
+                tracing::debug!(adapter = self.adapter, %error, "an event of the connection manager was lost");
                 continue;
             };
             // SAFETY: it came from the call above and was not acknowledged.
@@ -275,13 +275,13 @@ impl Manager {
 
     /// Refuses a call of whoever is not expected.
     fn turn_away(&self, id: *mut rdma_cm_id) {
-        tracing::debug!(card = self.card, "somebody calls who is not expected");
+        tracing::debug!(adapter = self.adapter, "somebody calls who is not expected");
         // SAFETY: the identifier came with a call, and nobody else knows it; its event was acknowledged.
         let answers = unsafe {
             self.cm.rdma_reject(id, NOT_EXPECTED.as_ptr().cast(), NOT_EXPECTED.len() as u8);
             [self.cm.rdma_destroy_id(id)]
         };
-        complain("refusing a call", &self.card, &answers);
+        complain("refusing a call", &self.adapter, &answers);
     }
 }
 
@@ -311,7 +311,7 @@ impl Drop for Manager {
         for id in calls.chain(self.listener) {
             // SAFETY: nobody else knows it, and its events were acknowledged when they were taken.
             let answer = unsafe { self.cm.rdma_destroy_id(id.as_ptr()) };
-            complain("ending the connection manager", &self.card, &[answer]);
+            complain("ending the connection manager", &self.adapter, &[answer]);
         }
     }
 }
@@ -391,7 +391,7 @@ impl Drop for Id {
         self.manager.lock().connections.remove(&(self.get() as usize));
         // SAFETY: it stands, and is used no more.
         let answer = unsafe { self.manager.cm.rdma_destroy_id(self.get()) };
-        complain("ending a connection", &self.manager.card, &[answer]);
+        complain("ending a connection", &self.manager.adapter, &[answer]);
     }
 }
 
@@ -415,18 +415,18 @@ fn happened(event: rdma_cm_event_type, status: i32) -> Option<Happened> {
         RDMA_CM_EVENT_ROUTE_RESOLVED => Happened::WayFound,
         RDMA_CM_EVENT_CONNECT_RESPONSE => Happened::Accepted,
         RDMA_CM_EVENT_ESTABLISHED => Happened::Stands,
-        RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR => Happened::Failed(NotMet::NoWay),
-        RDMA_CM_EVENT_UNREACHABLE => Happened::Failed(NotMet::Silence),
+        RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR => Happened::Failed(CmError::NoWay),
+        RDMA_CM_EVENT_UNREACHABLE => Happened::Failed(CmError::Silence),
         RDMA_CM_EVENT_REJECTED => Happened::Failed(match status {
-            REFUSED_NOBODY => NotMet::NobodyListens,
-            REFUSED_BY_US => NotMet::NotExpected,
-            REFUSED_STALE => NotMet::Ended,
-            status if status == -libc::ECONNREFUSED => NotMet::NobodyListens,
-            status => NotMet::Other(status),
+            REFUSED_NOBODY => CmError::NobodyListens,
+            REFUSED_BY_US => CmError::NotExpected,
+            REFUSED_STALE => CmError::Ended,
+            status if status == -libc::ECONNREFUSED => CmError::NobodyListens,
+            status => CmError::Other(status),
         }),
-        RDMA_CM_EVENT_CONNECT_ERROR => Happened::Failed(NotMet::Other(status)),
-        RDMA_CM_EVENT_DISCONNECTED => Happened::Failed(NotMet::Ended),
-        RDMA_CM_EVENT_DEVICE_REMOVAL => Happened::Failed(NotMet::CardGone),
+        RDMA_CM_EVENT_CONNECT_ERROR => Happened::Failed(CmError::Other(status)),
+        RDMA_CM_EVENT_DISCONNECTED => Happened::Failed(CmError::Ended),
+        RDMA_CM_EVENT_DEVICE_REMOVAL => Happened::Failed(CmError::CardGone),
         _ => return None,
     })
 }
@@ -482,7 +482,7 @@ impl Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card::GidKind;
+    use crate::adapter::GidKind;
 
     #[test]
     fn refusals_and_ends_are_told_apart() {
@@ -490,13 +490,13 @@ mod tests {
             Some(Happened::Failed(why)) => why,
             other => panic!("{other:?}"),
         };
-        assert_eq!(failed(RDMA_CM_EVENT_REJECTED, 8), NotMet::NobodyListens);
-        assert_eq!(failed(RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED), NotMet::NobodyListens);
-        assert_eq!(failed(RDMA_CM_EVENT_REJECTED, 28), NotMet::NotExpected);
-        assert_eq!(failed(RDMA_CM_EVENT_REJECTED, 4), NotMet::Other(4));
-        assert_eq!(failed(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT), NotMet::Silence);
-        assert_eq!(failed(RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV), NotMet::NoWay);
-        assert_eq!(failed(RDMA_CM_EVENT_DISCONNECTED, 0), NotMet::Ended);
+        assert_eq!(failed(RDMA_CM_EVENT_REJECTED, 8), CmError::NobodyListens);
+        assert_eq!(failed(RDMA_CM_EVENT_REJECTED, -libc::ECONNREFUSED), CmError::NobodyListens);
+        assert_eq!(failed(RDMA_CM_EVENT_REJECTED, 28), CmError::NotExpected);
+        assert_eq!(failed(RDMA_CM_EVENT_REJECTED, 4), CmError::Other(4));
+        assert_eq!(failed(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT), CmError::Silence);
+        assert_eq!(failed(RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV), CmError::NoWay);
+        assert_eq!(failed(RDMA_CM_EVENT_DISCONNECTED, 0), CmError::Ended);
         assert_eq!(happened(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0), None);
         assert_eq!(happened(RDMA_CM_EVENT_ADDR_CHANGE, 0), None);
     }

@@ -12,7 +12,7 @@ use penstock_verbs_sys::verbs::*;
 
 use super::open::{Device, complain};
 use super::status::refused;
-use crate::card::{Access, CardError, Piece, Registration};
+use crate::adapter::{AccessFlags, AdapterError, Registration, Sge};
 
 /// How memory is registered on a card.
 #[derive(Debug, Clone, Copy)]
@@ -68,11 +68,11 @@ impl Registered {
         device: &Arc<Device>,
         registrations: &Arc<Registrations>,
         window: &Window,
-        access: Access,
+        access: AccessFlags,
         manner: Manner,
-    ) -> Result<Arc<Self>, CardError> {
+    ) -> Result<Arc<Self>, AdapterError> {
         if !window.is_writable() && (access.write || access.land) {
-            return Err(refused("ibv_reg_mr", &device.card, io::Error::from_raw_os_error(libc::EACCES)));
+            return Err(refused("ibv_reg_mr", &device.adapter, io::Error::from_raw_os_error(libc::EACCES)));
         }
         let len = usize::try_from(window.len()).expect("a window is in this process's memory");
         let on_demand = if manner.is_on_demand { IBV_ACCESS_ON_DEMAND } else { 0 };
@@ -95,7 +95,7 @@ impl Registered {
             }
             None => (None, ""),
         };
-        let region = region.ok_or_else(|| refused("ibv_reg_mr", &device.card, io::Error::last_os_error()))?;
+        let region = region.ok_or_else(|| refused("ibv_reg_mr", &device.adapter, io::Error::last_os_error()))?;
         Ok(Self::keep(device, registrations, region, What::Window(window.clone()), manner))
     }
 
@@ -107,8 +107,8 @@ impl Registered {
         offset: u64,
         len: usize,
         address: u64,
-        access: Access,
-    ) -> Result<Arc<Self>, CardError> {
+        access: AccessFlags,
+    ) -> Result<Arc<Self>, AdapterError> {
         let call = "ibv_reg_dmabuf_mr";
         // SAFETY: the domain stands. The device that shares the memory keeps it until the registration has ended, whatever
         // becomes of the descriptor.
@@ -116,8 +116,8 @@ impl Registered {
             let descriptor = shared.as_raw_fd();
             device.verbs.ibv_reg_dmabuf_mr(device.domain(), offset, len, address, descriptor, rights(access) as i32)
         };
-        let not_here = |why: String, mend: &str| CardError::NotHere {
-            what: format!("a dma-buf on {}", device.card),
+        let not_here = |why: String, mend: &str| AdapterError::NotHere {
+            what: format!("a dma-buf on {}", device.adapter),
             why,
             mend: mend.to_owned(),
         };
@@ -128,7 +128,7 @@ impl Registered {
                 Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EPROTONOSUPPORT | libc::ENOTTY) => {
                     not_here(format!("its driver takes none ({error})"), "copy by way of host memory")
                 }
-                _ => refused(call, &device.card, error),
+                _ => refused(call, &device.adapter, error),
             });
         };
         Ok(Self::keep(device, registrations, region, What::Shared, "a dma-buf"))
@@ -150,18 +150,16 @@ impl Registered {
     }
 
     /// Whether this process may read the bytes of a piece: they are in the window that this keeps mapped.
-    pub(super) fn holds(&self, piece: &Piece) -> bool {
+    pub(super) fn holds(&self, sge: &Sge) -> bool {
         let What::Window(window) = &self.what else { return false };
-        let offset = piece.address.checked_sub(window.base_address());
-        piece.key == self.local_key
-            && offset
-                .and_then(|offset| offset.checked_add(u64::from(piece.bytes)))
-                .is_some_and(|end| end <= window.len())
+        let offset = sge.address.checked_sub(window.base_address());
+        sge.key == self.local_key
+            && offset.and_then(|offset| offset.checked_add(u64::from(sge.bytes))).is_some_and(|end| end <= window.len())
     }
 }
 
 /// What a card may do with memory, in its words. What is written from afar has to be writable from here.
-fn rights(access: Access) -> ibv_access_flags {
+fn rights(access: AccessFlags) -> ibv_access_flags {
     let mut rights = 0;
     if access.read {
         rights |= IBV_ACCESS_REMOTE_READ;
@@ -198,7 +196,7 @@ impl Drop for Registered {
         self.registrations.lock().remove(&self.local_key);
         // SAFETY: the registration stands, and this is the last that knows it. Its window is dropped after this.
         let answer = unsafe { self.device.verbs.ibv_dereg_mr(self.region.as_ptr()) };
-        complain("ending a registration", &self.device.card, &[answer]);
+        complain("ending a registration", &self.device.adapter, &[answer]);
     }
 }
 
@@ -208,10 +206,10 @@ mod tests {
 
     #[test]
     fn what_peers_write_this_side_may_write() {
-        assert_eq!(rights(Access::default()), 0);
-        assert_eq!(rights(Access { read: true, ..Access::default() }), IBV_ACCESS_REMOTE_READ);
-        let written = rights(Access { write: true, ..Access::default() });
+        assert_eq!(rights(AccessFlags::default()), 0);
+        assert_eq!(rights(AccessFlags { read: true, ..AccessFlags::default() }), IBV_ACCESS_REMOTE_READ);
+        let written = rights(AccessFlags { write: true, ..AccessFlags::default() });
         assert_eq!(written, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE);
-        assert_eq!(rights(Access { land: true, ..Access::default() }), IBV_ACCESS_LOCAL_WRITE);
+        assert_eq!(rights(AccessFlags { land: true, ..AccessFlags::default() }), IBV_ACCESS_LOCAL_WRITE);
     }
 }

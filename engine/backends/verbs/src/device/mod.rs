@@ -6,11 +6,11 @@
 //! - `open`: devices; `card`, `desk`, `queue` (and its `post`), `memory`: what the seam asks for; `manager` and `meet`:
 //!   queues that are connected by librdmacm; `status`: the seam's words for what verbs answer
 
-mod card;
+mod adapter;
 pub mod choose;
-mod desk;
+mod cm;
+mod cq;
 mod manager;
-mod meet;
 mod memory;
 pub mod networks;
 mod open;
@@ -25,13 +25,13 @@ use std::sync::Arc;
 
 use penstock_verbs_sys::Verbs;
 
-pub use card::DeviceCard;
+pub use adapter::DeviceAdapter;
 pub use choose::{ChoiceError, Chosen, Sentence};
 pub use queue::Posting;
 pub use seen::SeenDevice;
 pub use wanted::{BadName, Wanted};
 
-use crate::card::CardError;
+use crate::adapter::AdapterError;
 
 /// What is asked of cards.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Found {
     /// The cards, best first.
-    pub cards: Vec<Arc<DeviceCard>>,
+    pub adapters: Vec<Arc<DeviceAdapter>>,
     /// Why each is used, and everything else is not.
     pub sentences: Vec<Sentence>,
     /// What this machine has for memory of other devices, in words.
@@ -94,7 +94,7 @@ pub enum NotHere {
     Choice(#[from] ChoiceError),
     /// None could be opened, or not the ones that were named.
     #[error(transparent)]
-    Card(#[from] CardError),
+    Card(#[from] AdapterError),
 }
 
 /// What a machine has, and what of it would be used.
@@ -123,11 +123,11 @@ pub fn has_manager() -> Result<(), penstock_verbs_sys::NotHere> {
 }
 
 /// Opens the cards of this machine.
-pub fn cards(options: &Options) -> Result<Found, NotHere> {
-    cards_in(Path::new("/sys"), options)
+pub fn adapters(options: &Options) -> Result<Found, NotHere> {
+    adapters_in(Path::new("/sys"), options)
 }
 
-fn cards_in(sys: &Path, options: &Options) -> Result<Found, NotHere> {
+fn adapters_in(sys: &Path, options: &Options) -> Result<Found, NotHere> {
     let no_device = |why: String| NotHere::NoDevice { why };
     let networks = networks::read().unwrap_or_else(|error| {
         tracing::warn!("getifaddrs failed: {error}; cards are not known by their networks");
@@ -144,11 +144,11 @@ fn cards_in(sys: &Path, options: &Options) -> Result<Found, NotHere> {
         device.has_driver = drivers.contains(&device.name);
     }
     let mut chosen = choose::choose(&seen, &options.wanted, &options.nodes)?;
-    let mut cards = Vec::new();
+    let mut adapters = Vec::new();
     let mut refused = None;
     for pick in &chosen.picks {
-        match DeviceCard::open(verbs, pick, options) {
-            Ok(card) => cards.push(Arc::new(card)),
+        match DeviceAdapter::open(verbs, pick, options) {
+            Ok(adapter) => adapters.push(Arc::new(adapter)),
             // Who names a card wants to know; who does not is served by the others.
             Err(error) if !options.wanted.is_empty() => return Err(error.into()),
             Err(error) => {
@@ -160,8 +160,8 @@ fn cards_in(sys: &Path, options: &Options) -> Result<Found, NotHere> {
         }
     }
     match refused {
-        Some(error) if cards.is_empty() => Err(error.into()),
-        _ => Ok(Found { cards, sentences: chosen.sentences, device_memory: device_memory(sys) }),
+        Some(error) if adapters.is_empty() => Err(error.into()),
+        _ => Ok(Found { adapters, sentences: chosen.sentences, device_memory: device_memory(sys) }),
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_machine_without_rdma_says_how_to_get_it() {
         let nothing = std::env::temp_dir().join(format!("penstock-verbs-{}-no-such-folder", std::process::id()));
-        let error = cards_in(&nothing, &Options::default()).expect_err("there is nothing");
+        let error = adapters_in(&nothing, &Options::default()).expect_err("there is nothing");
         assert!(matches!(error, NotHere::NoDevice { .. }), "{error:?}");
         let words = error.to_string();
         assert!(words.contains("modprobe ib_uverbs") && words.contains("rdma link add"), "{words}");

@@ -11,7 +11,7 @@ use penstock_verbs_sys::Verbs;
 use penstock_verbs_sys::verbs::*;
 
 use super::status::{check, refused};
-use crate::card::CardError;
+use crate::adapter::AdapterError;
 
 /// The names of the devices that libibverbs has a driver for.
 pub(super) fn names(verbs: &'static Verbs) -> io::Result<Vec<String>> {
@@ -60,7 +60,7 @@ impl Drop for List {
 pub(super) struct Device {
     pub(super) verbs: &'static Verbs,
     /// For errors: the name of the card.
-    pub(super) card: String,
+    pub(super) adapter: String,
     context: NonNull<ibv_context>,
     domain: NonNull<ibv_pd>,
     pub(super) maker: Maker,
@@ -73,12 +73,12 @@ unsafe impl Sync for Device {}
 
 impl Device {
     /// Opens the device of this name.
-    pub(super) fn open(verbs: &'static Verbs, name: &str, card: &str) -> Result<Self, CardError> {
+    pub(super) fn open(verbs: &'static Verbs, name: &str, adapter: &str) -> Result<Self, AdapterError> {
         keep_registrations_from_children(verbs);
-        let list = List::get(verbs).map_err(|error| refused("ibv_get_device_list", card, error))?;
+        let list = List::get(verbs).map_err(|error| refused("ibv_get_device_list", adapter, error))?;
         let Some(device) = list.devices().find(|device| list.name(*device) == name) else {
-            return Err(CardError::NotHere {
-                what: card.to_owned(),
+            return Err(AdapterError::NotHere {
+                what: adapter.to_owned(),
                 why: "libibverbs does not find it".to_owned(),
                 mend: "install ibverbs-providers (Debian's name), or look whether it was just taken away".to_owned(),
             });
@@ -86,16 +86,16 @@ impl Device {
         // SAFETY: a device of a list that stands.
         let context = unsafe { verbs.ibv_open_device(device) };
         let context =
-            NonNull::new(context).ok_or_else(|| refused("ibv_open_device", card, io::Error::last_os_error()))?;
+            NonNull::new(context).ok_or_else(|| refused("ibv_open_device", adapter, io::Error::last_os_error()))?;
         // SAFETY: the context is open.
         let domain = unsafe { verbs.ibv_alloc_pd(context.as_ptr()) };
         let Some(domain) = NonNull::new(domain) else {
-            let error = refused("ibv_alloc_pd", card, io::Error::last_os_error());
+            let error = refused("ibv_alloc_pd", adapter, io::Error::last_os_error());
             // SAFETY: the context is open and nothing was made in it.
             unsafe { verbs.ibv_close_device(context.as_ptr()) };
             return Err(error);
         };
-        let opened = Self { verbs, card: card.to_owned(), context, domain, maker: Maker::this_process() };
+        let opened = Self { verbs, adapter: adapter.to_owned(), context, domain, maker: Maker::this_process() };
         opened.make_events_wait_for_nobody()?;
         Ok(opened)
     }
@@ -129,35 +129,35 @@ impl Device {
     }
 
     /// What it can do.
-    pub(super) fn attributes(&self) -> Result<ibv_device_attr_ex, CardError> {
+    pub(super) fn attributes(&self) -> Result<ibv_device_attr_ex, AdapterError> {
         let mut attributes = ibv_device_attr_ex::ZERO;
         // SAFETY: the context is open, nothing is asked in particular, and the attributes may be written.
         let answer = unsafe { self.verbs.ibv_query_device_ex(self.context(), std::ptr::null(), &raw mut attributes) };
-        check("ibv_query_device", &self.card, answer)?;
+        check("ibv_query_device", &self.adapter, answer)?;
         Ok(attributes)
     }
 
     /// How a port is.
-    pub(super) fn port(&self, number: u8) -> Result<ibv_port_attr, CardError> {
+    pub(super) fn port(&self, number: u8) -> Result<ibv_port_attr, AdapterError> {
         let mut port = ibv_port_attr::ZERO;
         // SAFETY: the context is open and the attributes may be written.
         let answer = unsafe { self.verbs.ibv_query_port(self.context(), number, &raw mut port) };
-        check("ibv_query_port", &self.card, answer)?;
+        check("ibv_query_port", &self.adapter, answer)?;
         Ok(port)
     }
 
     /// An address of a port.
-    pub(super) fn gid(&self, port: u8, index: u8) -> Result<[u8; 16], CardError> {
+    pub(super) fn gid(&self, port: u8, index: u8) -> Result<[u8; 16], AdapterError> {
         let mut gid = ibv_gid::ZERO;
         // SAFETY: the context is open and the address may be written.
         let answer = unsafe { self.verbs.ibv_query_gid(self.context(), port, i32::from(index), &raw mut gid) };
-        check("ibv_query_gid", &self.card, answer)?;
+        check("ibv_query_gid", &self.adapter, answer)?;
         // SAFETY: all bits of an address mean something as bytes.
         Ok(unsafe { gid.raw })
     }
 
-    fn make_events_wait_for_nobody(&self) -> Result<(), CardError> {
-        do_not_wait(self.events()).map_err(|error| refused("fcntl", &self.card, error))
+    fn make_events_wait_for_nobody(&self) -> Result<(), AdapterError> {
+        do_not_wait(self.events()).map_err(|error| refused("fcntl", &self.adapter, error))
     }
 }
 
@@ -171,7 +171,7 @@ impl Drop for Device {
         let answers = unsafe {
             [self.verbs.ibv_dealloc_pd(self.domain.as_ptr()), self.verbs.ibv_close_device(self.context.as_ptr())]
         };
-        complain("closing it", &self.card, &answers);
+        complain("closing it", &self.adapter, &answers);
     }
 }
 
@@ -186,10 +186,10 @@ pub(super) fn do_not_wait(descriptor: i32) -> io::Result<()> {
 }
 
 /// Says in the log that something could not be destroyed: nobody is left who could be told otherwise.
-pub(super) fn complain(what: &str, card: &str, answers: &[i32]) {
+pub(super) fn complain(what: &str, adapter: &str, answers: &[i32]) {
     for answer in answers.iter().filter(|answer| **answer != 0) {
         let error = io::Error::from_raw_os_error(answer.abs());
-        tracing::error!("{card}: {what} failed: {error}; it is left behind until this process ends");
+        tracing::error!("{adapter}: {what} failed: {error}; it is left behind until this process ends");
     }
 }
 

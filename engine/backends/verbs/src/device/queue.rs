@@ -9,12 +9,14 @@ use std::sync::{Arc, Weak};
 use penstock_verbs_sys::verbs::*;
 
 use self::post::are_any_uneven;
-use super::card::Parts;
-use super::desk::DeskParts;
-use super::meet::Meet;
+use super::adapter::Parts;
+use super::cm::CmConnection;
+use super::cq::CqParts;
 use super::memory::Registered;
 use super::status::{check, refused};
-use crate::card::{CardError, Connected, Connecting, Kept, Piece, PostFailed, Queue, Request, Token};
+use crate::adapter::{
+    AdapterError, ConnectParams, Connected, NotDestroyed, PostSendError, QueuePair, SendRequest, Sge, Token,
+};
 
 /// 4.096 µs times two to this: 67 ms until a packet without an answer is sent again. Cards wait up to four times that, so seven
 /// attempts tell a dead peer after half a second to two; a shorter time takes a switch that is changing its ways for one.
@@ -38,7 +40,7 @@ pub(super) const INLINE_MAX: u32 = 256;
 /// What a queue can have: the same for all of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
-    pub(super) pieces: u32,
+    pub(super) sges: u32,
     pub(super) inline: u32,
     pub(super) posting: Posting,
 }
@@ -57,10 +59,10 @@ const POSTS: ibv_qp_create_send_ops_flags =
     IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ;
 
 const _: () = {
-    assert!(size_of::<Piece>() == size_of::<ibv_sge>() && align_of::<Piece>() == align_of::<ibv_sge>());
-    assert!(std::mem::offset_of!(Piece, address) == std::mem::offset_of!(ibv_sge, addr));
-    assert!(std::mem::offset_of!(Piece, bytes) == std::mem::offset_of!(ibv_sge, length));
-    assert!(std::mem::offset_of!(Piece, key) == std::mem::offset_of!(ibv_sge, lkey));
+    assert!(size_of::<Sge>() == size_of::<ibv_sge>() && align_of::<Sge>() == align_of::<ibv_sge>());
+    assert!(std::mem::offset_of!(Sge, address) == std::mem::offset_of!(ibv_sge, addr));
+    assert!(std::mem::offset_of!(Sge, bytes) == std::mem::offset_of!(ibv_sge, length));
+    assert!(std::mem::offset_of!(Sge, key) == std::mem::offset_of!(ibv_sge, lkey));
 };
 
 /// How far a queue has come.
@@ -75,8 +77,8 @@ enum Life {
 
 /// A queue pair of a real card.
 pub(super) struct DeviceQueue {
-    card: Arc<Parts>,
-    desk: Arc<DeskParts>,
+    adapter: Arc<Parts>,
+    cq: Arc<CqParts>,
     pair: NonNull<ibv_qp>,
     extended: Option<NonNull<ibv_qp_ex>>,
     number: u32,
@@ -87,7 +89,7 @@ pub(super) struct DeviceQueue {
     is_destroyed: bool,
     /// What it is called by, and how far it has come that is connected by the connection manager.
     token: Option<Token>,
-    meet: Option<Meet>,
+    cm: Option<CmConnection>,
     /// Room for lists, if requests may be posted by them, as long as the queue has requests.
     list: Vec<ibv_send_wr>,
     /// The registration that bytes were last taken from at once, and those that are held while they are.
@@ -100,37 +102,37 @@ unsafe impl Send for DeviceQueue {}
 
 impl DeviceQueue {
     pub(super) fn make(
-        card: &Arc<Parts>,
-        desk: &Arc<DeskParts>,
+        adapter: &Arc<Parts>,
+        cq: &Arc<CqParts>,
         shape: Shape,
         requests: usize,
-    ) -> Result<Self, CardError> {
+    ) -> Result<Self, AdapterError> {
         let mut attributes = ibv_qp_init_attr_ex {
-            send_cq: desk.completions(),
-            recv_cq: desk.completions(),
-            srq: desk.receives(),
+            send_cq: cq.completions(),
+            recv_cq: cq.completions(),
+            srq: cq.receives(),
             qp_type: IBV_QPT_RC,
-            pd: desk.domain(),
+            pd: cq.domain(),
             comp_mask: IBV_QP_INIT_ATTR_PD,
             ..ibv_qp_init_attr_ex::ZERO
         };
         attributes.cap.max_send_wr = u32::try_from(requests).unwrap_or(u32::MAX);
-        attributes.cap.max_send_sge = shape.pieces;
+        attributes.cap.max_send_sge = shape.sges;
         attributes.cap.max_inline_data = shape.inline;
         if shape.posting == Posting::Extended {
             attributes.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
             attributes.send_ops_flags = u64::from(POSTS);
         }
-        let verbs = desk.device.verbs;
+        let verbs = cq.device.verbs;
         // SAFETY: the context is open, and domain, completion queue and receive queue are of it.
-        let pair = unsafe { verbs.ibv_create_qp_ex(desk.device.context(), &raw mut attributes) };
+        let pair = unsafe { verbs.ibv_create_qp_ex(cq.device.context(), &raw mut attributes) };
         let pair = NonNull::new(pair)
-            .ok_or_else(|| refused("ibv_create_qp", &desk.device.card, io::Error::last_os_error()))?;
+            .ok_or_else(|| refused("ibv_create_qp", &cq.device.adapter, io::Error::last_os_error()))?;
         // SAFETY: it was just made, and its number does not change.
         let number = unsafe { (*pair.as_ptr()).qp_num };
         let mut made = Self {
-            card: Arc::clone(card),
-            desk: Arc::clone(desk),
+            adapter: Arc::clone(adapter),
+            cq: Arc::clone(cq),
             pair,
             extended: None,
             number,
@@ -139,7 +141,7 @@ impl DeviceQueue {
             life: Life::New,
             is_destroyed: false,
             token: None,
-            meet: None,
+            cm: None,
             list: Vec::new(),
             last: (0, Weak::new()),
             held: Vec::new(),
@@ -148,16 +150,16 @@ impl DeviceQueue {
             Posting::Extended => made.extended = Some(made.extension()?),
             Posting::Classic => {}
         }
-        if made.extended.is_none() || made.card.miscounts_pieces {
+        if made.extended.is_none() || made.adapter.miscounts_pieces {
             made.list.reserve_exact(requests);
         }
         Ok(made)
     }
 
     /// Its functions for extended posting.
-    fn extension(&self) -> Result<NonNull<ibv_qp_ex>, CardError> {
+    fn extension(&self) -> Result<NonNull<ibv_qp_ex>, AdapterError> {
         // SAFETY: the queue pair stands.
-        let extended = unsafe { self.desk.device.verbs.ibv_qp_to_qp_ex(self.pair.as_ptr()) };
+        let extended = unsafe { self.cq.device.verbs.ibv_qp_to_qp_ex(self.pair.as_ptr()) };
         let extended = NonNull::new(extended.unwrap_or(ptr::null_mut()));
         extended
             // SAFETY: it came from the call above, for a queue pair that stands.
@@ -170,26 +172,26 @@ impl DeviceQueue {
         self.inline_max
     }
 
-    fn refused(&self, call: &'static str, number: i32) -> CardError {
-        refused(call, &self.desk.device.card, io::Error::from_raw_os_error(number))
+    fn refused(&self, call: &'static str, number: i32) -> AdapterError {
+        refused(call, &self.cq.device.adapter, io::Error::from_raw_os_error(number))
     }
 
-    fn modify(&self, attributes: &mut ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), CardError> {
+    fn modify(&self, attributes: &mut ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), AdapterError> {
         // SAFETY: the queue pair stands and the attributes do during the call.
-        let answer = unsafe { self.desk.device.verbs.ibv_modify_qp(self.pair.as_ptr(), attributes, mask as i32) };
-        check("ibv_modify_qp", &self.desk.device.card, answer)
+        let answer = unsafe { self.cq.device.verbs.ibv_modify_qp(self.pair.as_ptr(), attributes, mask as i32) };
+        check("ibv_modify_qp", &self.cq.device.adapter, answer)
     }
 
-    fn change_to(&self, state: ibv_qp_state) -> Result<(), CardError> {
+    fn change_to(&self, state: ibv_qp_state) -> Result<(), AdapterError> {
         self.modify(&mut ibv_qp_attr { qp_state: state, ..ibv_qp_attr::ZERO }, IBV_QP_STATE)
     }
 
     /// From new to ready to send.
-    fn walk(&self, connecting: &Connecting) -> Result<(), CardError> {
+    fn walk(&self, connecting: &ConnectParams) -> Result<(), AdapterError> {
         let mut ready_to_connect = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
             pkey_index: PARTITION_INDEX,
-            port_num: self.card.port,
+            port_num: self.adapter.port,
             qp_access_flags: IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
             ..ibv_qp_attr::ZERO
         };
@@ -231,34 +233,34 @@ impl DeviceQueue {
     }
 
     /// Destroys the pair, and with it all that it still had to do.
-    fn destroy(&mut self) -> Result<(), CardError> {
-        if let (Some(manager), Some(token)) = (&self.card.manager, self.token.take()) {
+    fn destroy_qp(&mut self) -> Result<(), AdapterError> {
+        if let (Some(manager), Some(token)) = (&self.adapter.manager, self.token.take()) {
             manager.expect_no_more(&token);
         }
         // If it fails the destruction does the same, without what the card gives back.
-        let _ = self.break_off();
-        let answer = self.desk.end_life(self.number, || {
+        let _ = self.set_error();
+        let answer = self.cq.end_life(self.number, || {
             // SAFETY: it stands, this is the last that knows it, and all its events were acknowledged when they were taken.
-            unsafe { self.desk.device.verbs.ibv_destroy_qp(self.pair.as_ptr()) }
+            unsafe { self.cq.device.verbs.ibv_destroy_qp(self.pair.as_ptr()) }
         });
-        check("ibv_destroy_qp", &self.desk.device.card, answer)?;
+        check("ibv_destroy_qp", &self.cq.device.adapter, answer)?;
         self.is_destroyed = true;
         Ok(())
     }
 
     /// The way of packets to the peer's card.
-    fn way_to(&self, connecting: &Connecting) -> ibv_ah_attr {
+    fn way_to(&self, connecting: &ConnectParams) -> ibv_ah_attr {
         let there = &connecting.there;
         // On Ethernet every packet has a global route; on InfiniBand those that leave their subnet, or whose port asks for it.
-        let leaves = self.card.facts.gid[..8] != there.gid[..8];
-        let is_global = self.card.needs_route || leaves;
-        let mut way = ibv_ah_attr { dlid: there.lid, port_num: self.card.port, ..ibv_ah_attr::ZERO };
+        let leaves = self.adapter.attr.gid[..8] != there.gid[..8];
+        let is_global = self.adapter.needs_route || leaves;
+        let mut way = ibv_ah_attr { dlid: there.lid, port_num: self.adapter.port, ..ibv_ah_attr::ZERO };
         if is_global {
             way.is_global = 1;
             way.grh.dgid = ibv_gid { raw: there.gid };
-            way.grh.sgid_index = self.card.gid_index;
+            way.grh.sgid_index = self.adapter.gid_index;
             way.grh.hop_limit = HOPS;
-            way.grh.traffic_class = self.card.traffic_class;
+            way.grh.traffic_class = self.adapter.traffic_class;
         }
         way
     }
@@ -274,27 +276,27 @@ fn packet_size(bytes: u32) -> Option<ibv_mtu> {
     sizes.iter().find(|(size, _)| *size <= bytes).map(|(_, name)| *name)
 }
 
-impl Queue for DeviceQueue {
+impl QueuePair for DeviceQueue {
     fn number(&self) -> u32 {
         self.number
     }
 
-    fn connect(&mut self, connecting: &Connecting) -> Result<Connected, CardError> {
+    fn connect(&mut self, connecting: &ConnectParams) -> Result<Connected, AdapterError> {
         if self.life != Life::New {
             return Err(self.refused("ibv_modify_qp", libc::EISCONN));
         }
-        if let Some(meeting) = connecting.meeting {
-            let Some(manager) = &self.card.manager else {
+        if let Some(cm) = connecting.cm {
+            let Some(manager) = &self.adapter.manager else {
                 return Err(self.refused("rdma_connect", libc::EOPNOTSUPP));
             };
-            if meeting.call.is_some()
+            if cm.call.is_some()
                 && let Some(token) = self.token.take()
             {
                 manager.expect_no_more(&token);
             }
-            self.meet = Some(Meet::begin(manager, self.number, connecting)?);
+            self.cm = Some(CmConnection::begin(manager, self.number, connecting)?);
             self.life = Life::Meeting;
-            return self.met();
+            return self.cm_state();
         }
         self.life = Life::Connected;
         self.walk(connecting).inspect_err(|_| {
@@ -307,47 +309,47 @@ impl Queue for DeviceQueue {
     }
 
     fn expect(&mut self, token: Token) {
-        let Some(manager) = &self.card.manager else { return };
+        let Some(manager) = &self.adapter.manager else { return };
         if let Some(before) = self.token.replace(token) {
             manager.expect_no_more(&before);
         }
         manager.expect(token, self.number);
     }
 
-    fn met(&mut self) -> Result<Connected, CardError> {
-        let Some(mut meet) = self.meet.take() else {
+    fn cm_state(&mut self) -> Result<Connected, AdapterError> {
+        let Some(mut cm) = self.cm.take() else {
             // By exchange it has not met anybody, and is connected all the same.
             let is_connected = self.life == Life::Connected;
             return if is_connected { Ok(Connected::Yes) } else { Err(self.refused("rdma_connect", libc::ENOTCONN)) };
         };
-        let met = meet.go_on(&|attributes, mask| self.modify(attributes, mask));
-        self.meet = Some(meet);
+        let met = cm.go_on(&|attributes, mask| self.modify(attributes, mask));
+        self.cm = Some(cm);
         if matches!(met, Ok(Connected::Yes)) && self.life == Life::Meeting {
             self.life = Life::Connected;
         }
         met
     }
 
-    fn post(&mut self, requests: &[Request], pieces: &[Piece]) -> Result<(), PostFailed> {
-        let checked = self.check_list(requests, pieces);
-        let posted = checked.map_err(|error| PostFailed { posted: 0, error }).and_then(|()| {
-            let desk = Arc::clone(&self.desk);
-            let _alone = desk.post_alone();
+    fn post(&mut self, requests: &[SendRequest], sges: &[Sge]) -> Result<(), PostSendError> {
+        let checked = self.check_list(requests, sges);
+        let posted = checked.map_err(|error| PostSendError { posted: 0, error }).and_then(|()| {
+            let cq = Arc::clone(&self.cq);
+            let _alone = cq.post_alone();
             match self.extended {
                 // Both ways may follow one another on a queue.
-                Some(pair) if !(self.card.miscounts_pieces && are_any_uneven(requests, pieces)) => {
-                    self.post_extended(pair, requests, pieces)
+                Some(pair) if !(self.adapter.miscounts_pieces && are_any_uneven(requests, sges)) => {
+                    self.post_extended(pair, requests, sges)
                 }
-                _ => self.post_classic(requests, pieces),
+                _ => self.post_classic(requests, sges),
             }
         });
         self.held.clear();
         posted
     }
 
-    fn break_off(&mut self) -> Result<(), CardError> {
+    fn set_error(&mut self) -> Result<(), AdapterError> {
         // The other side hears of it.
-        self.meet = None;
+        self.cm = None;
         match self.life {
             Life::New | Life::Broken => return Ok(()),
             Life::Connected => self.change_to(IBV_QPS_ERR)?,
@@ -360,25 +362,25 @@ impl Queue for DeviceQueue {
         Ok(())
     }
 
-    fn reset(&mut self) -> Result<(), CardError> {
+    fn reset(&mut self) -> Result<(), AdapterError> {
         // Broken first: what the card gives back then is worth having, and a driver's reset may forget it.
-        self.break_off()?;
-        self.desk.end_life(self.number, || self.change_to(IBV_QPS_RESET))?;
+        self.set_error()?;
+        self.cq.end_life(self.number, || self.change_to(IBV_QPS_RESET))?;
         self.life = Life::New;
         Ok(())
     }
 
-    fn give_back(mut self: Box<Self>) -> Result<(), Kept> {
-        self.destroy().map_err(|error| Kept { queue: self, error })
+    fn destroy(mut self: Box<Self>) -> Result<(), NotDestroyed> {
+        self.destroy_qp().map_err(|error| NotDestroyed { queue: self, error })
     }
 }
 
 impl Drop for DeviceQueue {
     fn drop(&mut self) {
-        if self.desk.device.maker.is_ancestor() || self.is_destroyed {
+        if self.cq.device.maker.is_ancestor() || self.is_destroyed {
             return;
         }
-        if let Err(error) = self.destroy() {
+        if let Err(error) = self.destroy_qp() {
             tracing::error!(%error, "a queue is left to the end of the process");
         }
     }

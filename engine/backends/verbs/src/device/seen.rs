@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::Path;
 
 use super::networks::{Network, is_mapped};
-pub use crate::card::GidKind;
+pub use crate::adapter::GidKind;
 
 /// A device.
 #[derive(Debug, Clone, PartialEq, Eq)]

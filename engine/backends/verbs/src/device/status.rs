@@ -4,24 +4,24 @@ use std::io;
 
 use penstock_verbs_sys::verbs::*;
 
-use crate::card::{CardError, Done, IDS, Outcome, Trouble};
+use crate::adapter::{AdapterError, WR_IDS, Wc, WcStatus, WorkCompletion};
 
 /// The bit by which receives are told from requests: a completion that failed says nothing else of what it was.
-pub(super) const RECEIVE: u64 = IDS;
+pub(super) const RECEIVE: u64 = WR_IDS;
 
 /// A call has failed with this error.
-pub(super) fn refused(call: &'static str, card: &str, source: io::Error) -> CardError {
+pub(super) fn refused(call: &'static str, adapter: &str, source: io::Error) -> AdapterError {
     let mend = mend(call, source.raw_os_error().unwrap_or(0));
-    CardError::Refused { call, card: card.to_owned(), source, mend }
+    AdapterError::Refused { call, adapter: adapter.to_owned(), source, mend }
 }
 
 /// A call that answers an error number has answered this one.
-pub(super) fn check(call: &'static str, card: &str, answer: i32) -> Result<(), CardError> {
+pub(super) fn check(call: &'static str, adapter: &str, answer: i32) -> Result<(), AdapterError> {
     match answer {
         0 => Ok(()),
         // Some answer -1 and leave the number in `errno`.
-        -1 => Err(refused(call, card, io::Error::last_os_error())),
-        number => Err(refused(call, card, io::Error::from_raw_os_error(number.abs()))),
+        -1 => Err(refused(call, adapter, io::Error::last_os_error())),
+        number => Err(refused(call, adapter, io::Error::from_raw_os_error(number.abs()))),
     }
 }
 
@@ -54,33 +54,33 @@ fn mend(call: &'static str, number: i32) -> &'static str {
 }
 
 /// A completion, as the seam says it.
-pub(super) fn done(completion: &ibv_wc) -> Done {
+pub(super) fn done(completion: &ibv_wc) -> WorkCompletion {
     let is_receive = completion.wr_id & RECEIVE != 0;
     let what = match (completion.status, is_receive) {
-        (IBV_WC_SUCCESS, false) => Outcome::Did,
+        (IBV_WC_SUCCESS, false) => Wc::Send,
         (IBV_WC_SUCCESS, true) => {
             let immediate = (completion.wc_flags & IBV_WC_WITH_IMM != 0).then(|| u32::from_be(completion.imm_data));
             // The bytes of a write with an immediate are not in the receive.
             let is_write = completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
-            Outcome::Came { bytes: if is_write { 0 } else { completion.byte_len }, immediate }
+            Wc::Recv { bytes: if is_write { 0 } else { completion.byte_len }, immediate }
         }
-        (_, true) => Outcome::Unused,
-        (status, false) => Outcome::Failed(trouble(status)),
+        (_, true) => Wc::Unused,
+        (status, false) => Wc::Failed(wc_status(status)),
     };
-    Done { queue: completion.qp_num, id: completion.wr_id & !RECEIVE, what }
+    WorkCompletion { queue: completion.qp_num, id: completion.wr_id & !RECEIVE, result: what }
 }
 
 /// Why a request failed.
-fn trouble(status: ibv_wc_status) -> Trouble {
+fn wc_status(status: ibv_wc_status) -> WcStatus {
     match status {
-        IBV_WC_WR_FLUSH_ERR => Trouble::Flushed,
-        IBV_WC_REM_ACCESS_ERR => Trouble::Refused,
-        IBV_WC_LOC_PROT_ERR | IBV_WC_LOC_ACCESS_ERR => Trouble::Memory,
-        IBV_WC_RETRY_EXC_ERR | IBV_WC_RESP_TIMEOUT_ERR => Trouble::Silence,
-        IBV_WC_RNR_RETRY_EXC_ERR => Trouble::NoReceive,
-        IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_OP_ERR | IBV_WC_BAD_RESP_ERR => Trouble::Invalid,
-        IBV_WC_FATAL_ERR => Trouble::Card,
-        other => Trouble::Other(other),
+        IBV_WC_WR_FLUSH_ERR => WcStatus::Flushed,
+        IBV_WC_REM_ACCESS_ERR => WcStatus::Refused,
+        IBV_WC_LOC_PROT_ERR | IBV_WC_LOC_ACCESS_ERR => WcStatus::Memory,
+        IBV_WC_RETRY_EXC_ERR | IBV_WC_RESP_TIMEOUT_ERR => WcStatus::Silence,
+        IBV_WC_RNR_RETRY_EXC_ERR => WcStatus::NoReceive,
+        IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_OP_ERR | IBV_WC_BAD_RESP_ERR => WcStatus::Invalid,
+        IBV_WC_FATAL_ERR => WcStatus::Card,
+        other => WcStatus::Other(other),
     }
 }
 
@@ -96,9 +96,9 @@ mod tests {
     fn a_failed_completion_is_told_apart_by_its_name_alone() {
         // What it completes is not said when it failed: the opcode here is that of a receive.
         let request = ibv_wc { opcode: IBV_WC_RECV, ..completion(5, IBV_WC_WR_FLUSH_ERR) };
-        assert_eq!(done(&request), Done { queue: 7, id: 5, what: Outcome::Failed(Trouble::Flushed) });
+        assert_eq!(done(&request), WorkCompletion { queue: 7, id: 5, result: Wc::Failed(WcStatus::Flushed) });
         let receive = completion(5 | RECEIVE, IBV_WC_WR_FLUSH_ERR);
-        assert_eq!(done(&receive), Done { queue: 7, id: 5, what: Outcome::Unused });
+        assert_eq!(done(&receive), WorkCompletion { queue: 7, id: 5, result: Wc::Unused });
     }
 
     #[test]
@@ -110,16 +110,16 @@ mod tests {
             imm_data: 0x0102_0304_u32.to_be(),
             ..completion(1 | RECEIVE, IBV_WC_SUCCESS)
         };
-        assert_eq!(done(&told).what, Outcome::Came { bytes: 0, immediate: Some(0x0102_0304) });
+        assert_eq!(done(&told).result, Wc::Recv { bytes: 0, immediate: Some(0x0102_0304) });
         let message =
             ibv_wc { opcode: IBV_WC_RECV, byte_len: 4096, imm_data: 9, ..completion(1 | RECEIVE, IBV_WC_SUCCESS) };
-        assert_eq!(done(&message).what, Outcome::Came { bytes: 4096, immediate: None });
+        assert_eq!(done(&message).result, Wc::Recv { bytes: 4096, immediate: None });
     }
 
     #[test]
     fn a_status_that_nobody_knows_is_kept() {
-        assert_eq!(done(&completion(0, 4711)).what, Outcome::Failed(Trouble::Other(4711)));
-        assert_eq!(done(&completion(0, IBV_WC_GENERAL_ERR)).what, Outcome::Failed(Trouble::Other(IBV_WC_GENERAL_ERR)));
+        assert_eq!(done(&completion(0, 4711)).result, Wc::Failed(WcStatus::Other(4711)));
+        assert_eq!(done(&completion(0, IBV_WC_GENERAL_ERR)).result, Wc::Failed(WcStatus::Other(IBV_WC_GENERAL_ERR)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use penstock_memory::Window;
 
 use super::memory::Use;
 use super::world::{PACKET_MASK, Posted, State, Stuck, World};
-use crate::card::{Event, Kind, Landing, Outcome, Trouble};
+use crate::adapter::{AsyncEvent, Opcode, RecvBuffer, Wc, WcStatus};
 
 /// What a try to carry something on came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,12 +70,12 @@ impl World {
                     _ => now,
                 };
                 queue.stuck = Some((why, since));
-                let (patience, trouble) = match why {
-                    Stuck::Silence => (silence, Trouble::Silence),
-                    Stuck::NoReceive => (no_receive, Trouble::NoReceive),
+                let (patience, status) = match why {
+                    Stuck::Silence => (silence, WcStatus::Silence),
+                    Stuck::NoReceive => (no_receive, WcStatus::NoReceive),
                 };
                 if now.saturating_sub(since) >= patience {
-                    self.break_queue(name, trouble);
+                    self.break_queue(name, status);
                     return true;
                 }
             }
@@ -88,7 +88,7 @@ impl World {
         let now = self.now;
         let Some(first) = self.queue(name).posted.front() else { return Tried::Later };
         let Some(carried) = first.carried else { return Tried::Later };
-        let (life, is_read) = (first.taken_by, matches!(first.request.kind, Kind::Read { .. }));
+        let (life, is_read) = (first.taken_by, matches!(first.request.opcode, Opcode::Read { .. }));
         let Some(at) = first.answer_at else {
             // It was lost: asked for again, it is there at once.
             let Some(there) = self.peer_of(name).filter(|there| self.queues[there].life == life) else {
@@ -100,7 +100,7 @@ impl World {
             self.queue(name).posted[0].answer_at = Some(now);
             return Tried::Moved;
         };
-        if now < at || self.cards[self.queues[&name].card].is_held {
+        if now < at || self.adapters[self.queues[&name].adapter].is_held {
             return Tried::Later;
         }
         if is_read && carried.is_ok() {
@@ -109,12 +109,12 @@ impl World {
         let first = self.queue(name).posted.pop_front().expect("it was just looked at");
         match carried {
             Ok(()) if first.request.signalled => {
-                self.complete(name, first.request.id, Outcome::Did, Some(first.number));
+                self.complete(name, first.request.id, Wc::Send, Some(first.number));
             }
             Ok(()) => {}
-            Err(trouble) => {
+            Err(status) => {
                 self.queue(name).posted.push_front(first);
-                self.break_queue(name, trouble);
+                self.break_queue(name, status);
             }
         }
         Tried::Moved
@@ -128,19 +128,19 @@ impl World {
         if !self.answers_reach(name, there) {
             return Tried::Stuck(Stuck::Silence);
         }
-        let (here_card, there_card) = (self.queue(name).card, self.queue(there).card);
+        let (here_card, there_card) = (self.queue(name).adapter, self.queue(there).adapter);
         let step = self.options.step_bytes;
         let first = &self.queues[&name].posted[0];
-        let Kind::Read { address, key } = first.request.kind else { return Tried::Later };
+        let Opcode::Read { address, key } = first.request.opcode else { return Tried::Later };
         let (moved, len) = (first.moved, step.min(first.bytes - first.moved));
         let outcome = match self.remote(there_card, Use::RemoteRead, key, address + moved, len) {
-            None => Err(Trouble::Refused),
+            None => Err(WcStatus::Refused),
             Some(window) => {
-                let own = &self.cards[here_card].registrations;
-                first.payload.exchange(own, Direction::Read, moved, len, &window).ok_or(Trouble::Memory)
+                let own = &self.adapters[here_card].registrations;
+                first.payload.exchange(own, Direction::Read, moved, len, &window).ok_or(WcStatus::Memory)
             }
         };
-        self.cards[here_card].bytes_moved += len;
+        self.adapters[here_card].bytes_moved += len;
         match outcome {
             Ok(()) => {
                 let first = &mut self.queue(name).posted[0];
@@ -148,15 +148,15 @@ impl World {
                 if first.moved == first.bytes {
                     let first = self.queue(name).posted.pop_front().expect("it was just looked at");
                     if first.request.signalled {
-                        self.complete(name, first.request.id, Outcome::Did, Some(first.number));
+                        self.complete(name, first.request.id, Wc::Send, Some(first.number));
                     }
                 }
             }
-            Err(trouble) => {
-                if trouble == Trouble::Refused {
+            Err(status) => {
+                if status == WcStatus::Refused {
                     self.break_there(there);
                 }
-                self.break_queue(name, trouble);
+                self.break_queue(name, status);
             }
         }
         Tried::Moved
@@ -166,19 +166,19 @@ impl World {
     fn carry_next(&mut self, name: u64) -> Tried {
         let now = self.now;
         let queue = &self.queues[&name];
-        let card = queue.card;
+        let adapter = queue.adapter;
         let Some(at) = queue.posted.iter().position(|posted| posted.carried.is_none()) else { return Tried::Later };
         // Behind what failed nothing is carried out, and behind a read that is not slow nothing before it has landed.
         let is_behind = queue.posted.iter().take(at).any(|before| {
             before.carried.is_some_and(|carried| carried.is_err())
-                || before.answer_at.is_some_and(|at| at <= now) && matches!(before.request.kind, Kind::Read { .. })
+                || before.answer_at.is_some_and(|at| at <= now) && matches!(before.request.opcode, Opcode::Read { .. })
         });
         let reads =
-            queue.posted.iter().take(at).filter(|before| matches!(before.request.kind, Kind::Read { .. })).count();
+            queue.posted.iter().take(at).filter(|before| matches!(before.request.opcode, Opcode::Read { .. })).count();
         let State::Connected(connecting) = queue.state else { return Tried::Later };
-        let is_full =
-            matches!(queue.posted[at].request.kind, Kind::Read { .. }) && reads >= usize::from(connecting.reads_there);
-        if is_behind || is_full || self.cards[card].is_held || now < queue.posted[at].there_at {
+        let is_full = matches!(queue.posted[at].request.opcode, Opcode::Read { .. })
+            && reads >= usize::from(connecting.reads_there);
+        if is_behind || is_full || self.adapters[adapter].is_held || now < queue.posted[at].there_at {
             return Tried::Later;
         }
         if self.break_by_count(name, queue.posted[at].moved) || self.break_by_key(name, at) {
@@ -191,18 +191,18 @@ impl World {
         if self.queues[&there].packet_in != self.queues[&name].packet_out {
             return stuck(Stuck::Silence);
         }
-        if self.cards[self.queues[&there].card].is_held {
+        if self.adapters[self.queues[&there].adapter].is_held {
             return Tried::Later;
         }
         match self.carry_part(name, there, at) {
             Ok(true) => Tried::Moved,
             Ok(false) => stuck(Stuck::NoReceive),
-            Err(trouble) => {
-                if trouble != Trouble::Memory {
+            Err(status) => {
+                if status != WcStatus::Memory {
                     self.break_there(there);
                 }
                 let posted = &mut self.queue(name).posted[at];
-                posted.carried = Some(Err(trouble));
+                posted.carried = Some(Err(status));
                 posted.answer_at = Some(now);
                 Tried::Moved
             }
@@ -210,56 +210,56 @@ impl World {
     }
 
     /// Moves a part of a request into the peer's card. Answers whether there was a receive where it needed one.
-    fn carry_part(&mut self, name: u64, there: u64, at: usize) -> Result<bool, Trouble> {
-        let (here_card, there_card) = (self.queues[&name].card, self.queues[&there].card);
+    fn carry_part(&mut self, name: u64, there: u64, at: usize) -> Result<bool, WcStatus> {
+        let (here_card, there_card) = (self.queues[&name].adapter, self.queues[&there].adapter);
         let posted = &self.queues[&name].posted[at];
-        let (kind, bytes, moved) = (posted.request.kind, posted.bytes, posted.moved);
+        let (kind, bytes, moved) = (posted.request.opcode, posted.bytes, posted.moved);
         let len = self.options.step_bytes.min(bytes - moved);
         let is_last = moved + len == bytes;
-        let desk = self.queues[&there].desk;
+        let cq = self.queues[&there].cq;
         let window = match kind {
-            Kind::Read { address, key } => {
-                self.remote(there_card, Use::RemoteRead, key, address, bytes).ok_or(Trouble::Refused)?;
+            Opcode::Read { address, key } => {
+                self.remote(there_card, Use::RemoteRead, key, address, bytes).ok_or(WcStatus::Refused)?;
                 self.place(there);
-                let packets = packets_of(bytes, self.cards[here_card].facts.mtu);
+                let packets = packets_of(bytes, self.adapters[here_card].attr.mtu);
                 self.carried(name, there, at, packets);
                 return Ok(true);
             }
-            Kind::Write { address, key } | Kind::WriteAndTell { address, key, .. } if bytes > 0 => {
+            Opcode::Write { address, key } | Opcode::WriteWithImm { address, key, .. } if bytes > 0 => {
                 // All of it is checked, so that what is refused leaves nothing behind.
-                self.remote(there_card, Use::RemoteWrite, key, address, bytes).ok_or(Trouble::Refused)?;
+                self.remote(there_card, Use::RemoteWrite, key, address, bytes).ok_or(WcStatus::Refused)?;
                 self.remote(there_card, Use::RemoteWrite, key, address + moved, len)
             }
-            Kind::Write { .. } | Kind::WriteAndTell { .. } => None,
-            Kind::Send => {
+            Opcode::Write { .. } | Opcode::WriteWithImm { .. } => None,
+            Opcode::Send => {
                 if self.queues[&there].receiving.is_none() {
-                    let Some(landing) = self.take_receive(desk) else { return Ok(false) };
-                    self.queue(there).receiving = Some(landing);
+                    let Some(recv) = self.take_receive(cq) else { return Ok(false) };
+                    self.queue(there).receiving = Some(recv);
                 }
-                let Landing { piece, .. } = self.queues[&there].receiving.expect("it was just seen to");
-                if bytes > u64::from(piece.bytes) {
-                    return Err(Trouble::Invalid);
+                let RecvBuffer { sge, .. } = self.queues[&there].receiving.expect("it was just seen to");
+                if bytes > u64::from(sge.bytes) {
+                    return Err(WcStatus::Invalid);
                 }
-                let own = &self.cards[there_card].registrations;
-                let window = own.range(Use::Landing, piece.key, piece.address + moved, len);
-                Some(window.ok_or(Trouble::Invalid)?)
+                let own = &self.adapters[there_card].registrations;
+                let window = own.range(Use::Landing, sge.key, sge.address + moved, len);
+                Some(window.ok_or(WcStatus::Invalid)?)
             }
         };
         let immediate = match kind {
-            Kind::WriteAndTell { immediate, .. } if is_last => Some(immediate),
+            Opcode::WriteWithImm { immediate, .. } if is_last => Some(immediate),
             _ => None,
         };
-        if immediate.is_some() && self.desks.get(&desk).is_none_or(|desk| desk.receives.is_empty()) {
+        if immediate.is_some() && self.cqs.get(&cq).is_none_or(|cq| cq.receives.is_empty()) {
             return Ok(false);
         }
         if let Some(window) = window {
             self.move_part(name, there, at, len, &window)?;
         }
         if immediate.is_some() {
-            let landing = self.take_receive(desk);
-            self.queue(there).receiving = landing;
+            let recv = self.take_receive(cq);
+            self.queue(there).receiving = recv;
         }
-        let packets = packets_of(len, self.cards[here_card].facts.mtu);
+        let packets = packets_of(len, self.adapters[here_card].attr.mtu);
         if !is_last {
             let queue = self.queue(name);
             queue.posted[at].moved += len;
@@ -268,40 +268,40 @@ impl World {
             queue.packet_in = (queue.packet_in + packets) & PACKET_MASK;
             return Ok(true);
         }
-        if let Some(landing) = self.queue(there).receiving.take() {
+        if let Some(recv) = self.queue(there).receiving.take() {
             self.place(there);
             let bytes = if immediate.is_some() { 0 } else { bytes as u32 };
-            self.complete(there, landing.id, Outcome::Came { bytes, immediate }, None);
+            self.complete(there, recv.id, Wc::Recv { bytes, immediate }, None);
         }
         self.carried(name, there, at, packets);
         Ok(true)
     }
 
-    fn move_part(&mut self, name: u64, there: u64, at: usize, len: u64, window: &Window) -> Result<(), Trouble> {
-        let here_card = self.queues[&name].card;
+    fn move_part(&mut self, name: u64, there: u64, at: usize, len: u64, window: &Window) -> Result<(), WcStatus> {
+        let here_card = self.queues[&name].adapter;
         let Posted { payload, moved, request, .. } = &self.queues[&name].posted[at];
-        let own = &self.cards[here_card].registrations;
-        if self.options.places_late && request.kind != Kind::Send {
-            let copied = payload.copied(own, *moved, len).ok_or(Trouble::Memory)?;
+        let own = &self.adapters[here_card].registrations;
+        if self.options.places_late && request.opcode != Opcode::Send {
+            let copied = payload.copied(own, *moved, len).ok_or(WcStatus::Memory)?;
             self.queue(there).unplaced.push((window.clone(), copied));
         } else {
-            payload.exchange(own, Direction::Write, *moved, len, window).ok_or(Trouble::Memory)?;
+            payload.exchange(own, Direction::Write, *moved, len, window).ok_or(WcStatus::Memory)?;
         }
-        self.cards[here_card].bytes_moved += len;
+        self.adapters[here_card].bytes_moved += len;
         Ok(())
     }
 
     /// A request was carried out: its answer is on its way, or lost.
     fn carried(&mut self, name: u64, there: u64, at: usize, packets: u32) {
-        let (from, to) = (self.queues[&there].card, self.queues[&name].card);
+        let (from, to) = (self.queues[&there].adapter, self.queues[&name].adapter);
         let mut answer_at = self.now + self.delays.get(&(from, to)).copied().unwrap_or_default();
         let is_heard = self.answers_reach(name, there);
         let taken_by = self.queues[&there].life;
-        let read_time = self.cards[to].read_time;
+        let read_time = self.adapters[to].read_time;
         let queue = self.queue(name);
         queue.packet_out = (queue.packet_out + packets) & PACKET_MASK;
         let posted = &mut queue.posted[at];
-        if let Kind::Read { .. } = posted.request.kind {
+        if let Opcode::Read { .. } = posted.request.opcode {
             answer_at += read_time;
         } else {
             posted.moved = posted.bytes;
@@ -317,14 +317,14 @@ impl World {
     fn peer_of(&self, name: u64) -> Option<u64> {
         let queue = &self.queues[&name];
         let State::Connected(connecting) = queue.state else { return None };
-        let card = self.card_of(connecting.there.gid).filter(|card| !self.cards[*card].is_dead)?;
-        let there = *self.numbers.get(&(card, connecting.there.queue))?;
-        let own = self.cards[queue.card].facts.gid;
+        let adapter = self.adapter_of(connecting.there.gid).filter(|adapter| !self.adapters[*adapter].is_dead)?;
+        let there = *self.numbers.get(&(adapter, connecting.there.queue))?;
+        let own = self.adapters[queue.adapter].attr.gid;
         matches!(self.queues[&there].state, State::Connected(its) if its.there.gid == own).then_some(there)
     }
 
     fn requests_reach(&self, name: u64, there: u64) -> bool {
-        let (from, to) = (self.queues[&name].card, self.queues[&there].card);
+        let (from, to) = (self.queues[&name].adapter, self.queues[&there].adapter);
         self.are_up(from, to) && !self.losses.get(&(from, to)).is_some_and(|losses| losses.requests)
     }
 
@@ -332,42 +332,42 @@ impl World {
     fn answers_reach(&self, name: u64, there: u64) -> bool {
         let (here, peer) = (&self.queues[&name], &self.queues[&there]);
         let is_meant = matches!(peer.state, State::Connected(its) if its.there.queue == here.number);
-        let is_lost = self.losses.get(&(peer.card, here.card)).is_some_and(|losses| losses.answers);
-        is_meant && !is_lost && self.are_up(here.card, peer.card)
+        let is_lost = self.losses.get(&(peer.adapter, here.adapter)).is_some_and(|losses| losses.answers);
+        is_meant && !is_lost && self.are_up(here.adapter, peer.adapter)
     }
 
-    fn card_of(&self, gid: [u8; 16]) -> Option<usize> {
-        self.cards.iter().position(|card| card.facts.gid == gid)
+    fn adapter_of(&self, gid: [u8; 16]) -> Option<usize> {
+        self.adapters.iter().position(|adapter| adapter.attr.gid == gid)
     }
 
     fn are_up(&self, one: usize, other: usize) -> bool {
-        self.cards[one].is_up && self.cards[other].is_up
+        self.adapters[one].is_up && self.adapters[other].is_up
     }
 
-    fn remote(&self, card: usize, using: Use, key: u32, address: u64, bytes: u64) -> Option<Window> {
-        self.cards[card].registrations.range(using, key, address, bytes)
+    fn remote(&self, adapter: usize, using: Use, key: u32, address: u64, bytes: u64) -> Option<Window> {
+        self.adapters[adapter].registrations.range(using, key, address, bytes)
     }
 
-    fn take_receive(&mut self, desk: u64) -> Option<Landing> {
-        self.desks.get_mut(&desk)?.receives.pop_front()
+    fn take_receive(&mut self, cq: u64) -> Option<RecvBuffer> {
+        self.cqs.get_mut(&cq)?.receives.pop_front()
     }
 
     /// Breaks the peer's queue, which hears of it as an event.
     fn break_there(&mut self, there: u64) {
-        self.break_queue(there, Trouble::Flushed);
-        let (card, number) = (self.queues[&there].card, self.queues[&there].number);
-        self.event(card, Event::QueueBroken(number));
+        self.break_queue(there, WcStatus::Flushed);
+        let (adapter, number) = (self.queues[&there].adapter, self.queues[&there].number);
+        self.event(adapter, AsyncEvent::QueueBroken(number));
     }
 
     /// Breaks the queue whose turn it is, if somebody has ordered that.
     fn break_by_count(&mut self, name: u64, moved: u64) -> bool {
-        let card = self.queues[&name].card;
-        let Some(left) = self.cards[card].break_after.as_mut().filter(|_| moved == 0) else { return false };
+        let adapter = self.queues[&name].adapter;
+        let Some(left) = self.adapters[adapter].break_after.as_mut().filter(|_| moved == 0) else { return false };
         if *left > 0 {
             *left -= 1;
             return false;
         }
-        self.cards[card].break_after = None;
+        self.adapters[adapter].break_after = None;
         self.break_there(name);
         true
     }
@@ -375,14 +375,14 @@ impl World {
     /// Breaks the queue whose turn it is, if its request is one that nobody is told about.
     fn break_by_key(&mut self, name: u64, at: usize) -> bool {
         let queue = &self.queues[&name];
-        let breaks = match queue.posted[at].request.kind {
-            Kind::Write { key, .. } | Kind::WriteAndTell { key, .. } | Kind::Read { key, .. } => {
-                self.cards[queue.card].break_at == Some(key)
+        let breaks = match queue.posted[at].request.opcode {
+            Opcode::Write { key, .. } | Opcode::WriteWithImm { key, .. } | Opcode::Read { key, .. } => {
+                self.adapters[queue.adapter].break_at == Some(key)
             }
-            Kind::Send => false,
+            Opcode::Send => false,
         };
         if breaks {
-            self.break_queue(name, Trouble::Flushed);
+            self.break_queue(name, WcStatus::Flushed);
         }
         breaks
     }
@@ -391,8 +391,8 @@ impl World {
     pub(super) fn there_at(&self, name: u64) -> Duration {
         let queue = &self.queues[&name];
         let State::Connected(connecting) = queue.state else { return self.now };
-        let to = self.card_of(connecting.there.gid);
-        let delay = to.and_then(|to| self.delays.get(&(queue.card, to)).copied()).unwrap_or_default();
+        let to = self.adapter_of(connecting.there.gid);
+        let delay = to.and_then(|to| self.delays.get(&(queue.adapter, to)).copied()).unwrap_or_default();
         self.now + delay
     }
 }

@@ -6,13 +6,13 @@ use penstock_core::{Direction, Span};
 use penstock_memory::Window;
 use penstock_memory::copy::{Hint, scatter};
 
-use crate::card::{Access, Piece};
+use crate::adapter::{AccessFlags, Sge};
 
 /// What one registration is.
 #[derive(Clone)]
 pub(super) struct Registered {
     window: Window,
-    access: Access,
+    access: AccessFlags,
 }
 
 /// All registrations of a card, by both kinds of key.
@@ -36,7 +36,7 @@ pub(super) enum Use {
 }
 
 impl Registrations {
-    pub(super) fn insert(&mut self, local: u32, remote: u32, window: &Window, access: Access) {
+    pub(super) fn insert(&mut self, local: u32, remote: u32, window: &Window, access: AccessFlags) {
         let registered = Registered { window: window.clone(), access };
         self.local.insert(local, registered.clone());
         self.remote.insert(remote, registered);
@@ -78,14 +78,14 @@ impl Registrations {
 
 /// The bytes of a request on its own side: registered pieces, or what was taken when it was posted.
 pub(super) enum Payload {
-    Pieces(Vec<Piece>),
+    Pieces(Vec<Sge>),
     Taken(Vec<u8>),
 }
 
 impl Payload {
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            Self::Pieces(pieces) => pieces.iter().map(|piece| u64::from(piece.bytes)).sum(),
+            Self::Pieces(sges) => sges.iter().map(|sge| u64::from(sge.bytes)).sum(),
             Self::Taken(bytes) => bytes.len() as u64,
         }
     }
@@ -99,21 +99,21 @@ impl Payload {
         bytes: u64,
         there: &Window,
     ) -> Option<()> {
-        let pieces = match self {
+        let sges = match self {
             Self::Taken(taken) => {
                 let part = taken.get(at as usize..(at + bytes) as usize)?;
                 return there.write_from(0, part).ok();
             }
-            Self::Pieces(pieces) => pieces,
+            Self::Pieces(sges) => sges,
         };
         let using = if direction == Direction::Write { Use::Source } else { Use::Landing };
         let (mut begins, mut done) = (0, 0);
-        for piece in pieces {
-            let ends = begins + u64::from(piece.bytes);
+        for sge in sges {
+            let ends = begins + u64::from(sge.bytes);
             let from = at + done;
             if done < bytes && from < ends {
                 let len = (bytes - done).min(ends - from);
-                let here = own.range(using, piece.key, piece.address + (from - begins), len)?;
+                let here = own.range(using, sge.key, sge.address + (from - begins), len)?;
                 copy(&here, &there.slice(done, len)?, direction, len)?;
                 done += len;
             }

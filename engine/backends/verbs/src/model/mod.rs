@@ -12,10 +12,10 @@
 //! What only a bug on this side can do is *caught*: posting more than a queue has room for, or having more completions than a desk has
 //! room for, panics, at once and in every later call.
 
-mod card;
+mod adapter;
 mod carry;
-mod desk;
-mod meet;
+mod cm;
+mod cq;
 mod memory;
 mod world;
 
@@ -25,9 +25,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub use self::card::{Counts, ModelCard};
+pub use self::adapter::{Counts, ModelAdapter};
 use self::world::World;
-use super::card::{CardError, Facts};
+use super::adapter::{AdapterError, DeviceAttr};
 
 /// The port of every card's connection manager.
 const PORT: u16 = 4711;
@@ -122,20 +122,20 @@ impl ModelNetwork {
     }
 
     /// A new card, as many a real one is.
-    pub fn card(&self) -> Arc<ModelCard> {
-        self.card_with(|_| {})
+    pub fn adapter(&self) -> Arc<ModelAdapter> {
+        self.adapter_with(|_| {})
     }
 
     /// A new card whose facts are changed before it is made.
-    pub fn card_with(&self, change: impl FnOnce(&mut Facts)) -> Arc<ModelCard> {
-        Arc::new(ModelCard::new(Arc::clone(&self.hub), change))
+    pub fn adapter_with(&self, change: impl FnOnce(&mut DeviceAttr)) -> Arc<ModelAdapter> {
+        Arc::new(ModelAdapter::new(Arc::clone(&self.hub), change))
     }
 
     /// A new card whose queues are met by its connection manager. Its facts are changed before it is made.
-    pub fn managed_card_with(&self, change: impl FnOnce(&mut Facts)) -> Arc<ModelCard> {
-        self.card_with(|facts| {
-            change(facts);
-            facts.meets_at = Some(SocketAddr::new(IpAddr::from(facts.gid), PORT));
+    pub fn managed_adapter_with(&self, change: impl FnOnce(&mut DeviceAttr)) -> Arc<ModelAdapter> {
+        self.adapter_with(|attr| {
+            change(attr);
+            attr.cm_address = Some(SocketAddr::new(IpAddr::from(attr.gid), PORT));
         })
     }
 
@@ -166,26 +166,26 @@ impl ModelNetwork {
     }
 
     /// Loses this from now on between two cards, on the way from the first to the second. Nothing, the default, mends it.
-    pub fn lose(&self, from: &ModelCard, to: &ModelCard, losses: Losses) {
+    pub fn lose(&self, from: &ModelAdapter, to: &ModelAdapter, losses: Losses) {
         self.hub.change(|world| {
             world.losses.insert((from.place, to.place), losses);
         });
     }
 
     /// Loses everything between two cards, both ways.
-    pub fn cut(&self, one: &ModelCard, other: &ModelCard) {
+    pub fn cut(&self, one: &ModelAdapter, other: &ModelAdapter) {
         self.lose(one, other, Losses { requests: true, answers: true });
         self.lose(other, one, Losses { requests: true, answers: true });
     }
 
     /// Loses nothing any more between two cards.
-    pub fn mend(&self, one: &ModelCard, other: &ModelCard) {
+    pub fn mend(&self, one: &ModelAdapter, other: &ModelAdapter) {
         self.lose(one, other, Losses::default());
         self.lose(other, one, Losses::default());
     }
 
     /// Makes each way between two cards so long. Requests behind one another travel together.
-    pub fn delay(&self, one: &ModelCard, other: &ModelCard, by: Duration) {
+    pub fn delay(&self, one: &ModelAdapter, other: &ModelAdapter, by: Duration) {
         self.hub.change(|world| {
             world.delays.insert((one.place, other.place), by);
             world.delays.insert((other.place, one.place), by);
@@ -293,8 +293,8 @@ impl Shared {
     }
 }
 
-fn refused(call: &'static str, card: &str, error: rustix::io::Errno, mend: &'static str) -> CardError {
-    CardError::Refused { call, card: card.to_owned(), source: error.into(), mend }
+fn refused(call: &'static str, adapter: &str, error: rustix::io::Errno, mend: &'static str) -> AdapterError {
+    AdapterError::Refused { call, adapter: adapter.to_owned(), source: error.into(), mend }
 }
 
 #[cfg(test)]

@@ -9,10 +9,12 @@ use std::time::Duration;
 use penstock_memory::Window;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::meet::{Expected, Meet};
+use super::cm::{CmConnection, Expected};
 use super::memory::{Payload, Registrations};
 use super::{Losses, Options};
-use crate::card::{Connecting, Done, Event, Facts, Landing, Outcome, Request, Token, Trouble};
+use crate::adapter::{
+    AsyncEvent, ConnectParams, DeviceAttr, RecvBuffer, SendRequest, Token, Wc, WcStatus, WorkCompletion,
+};
 
 /// Packet numbers have 24 bits.
 pub(super) const PACKET_MASK: u32 = (1 << 24) - 1;
@@ -23,16 +25,16 @@ pub(super) struct World {
     pub(super) now: Duration,
     /// The same where somebody makes it pass.
     pub(super) by_hand: Duration,
-    pub(super) cards: Vec<CardState>,
+    pub(super) adapters: Vec<AdapterState>,
     /// All queues of all cards, by a name that is never given out again.
     pub(super) queues: BTreeMap<u64, QueueState>,
     /// The same by card and number.
     pub(super) numbers: BTreeMap<(usize, u32), u64>,
     /// All desks of all cards, likewise.
-    pub(super) desks: BTreeMap<u64, DeskState>,
+    pub(super) cqs: BTreeMap<u64, CqState>,
     /// What queues are called by, and how far those have come that meet others.
     pub(super) expected: BTreeMap<Token, Expected>,
-    pub(super) meets: BTreeMap<u64, Meet>,
+    pub(super) meets: BTreeMap<u64, CmConnection>,
     /// Queues that may have something to do, in turn.
     pub(super) active: VecDeque<u64>,
     pub(super) losses: BTreeMap<(usize, usize), Losses>,
@@ -47,10 +49,10 @@ pub(super) struct World {
     pub(super) caught: Option<String>,
 }
 
-pub(super) struct CardState {
-    pub(super) facts: Facts,
+pub(super) struct AdapterState {
+    pub(super) attr: DeviceAttr,
     pub(super) registrations: Registrations,
-    pub(super) events: VecDeque<Event>,
+    pub(super) events: VecDeque<AsyncEvent>,
     pub(super) sign: Arc<Sign>,
     pub(super) is_up: bool,
     pub(super) is_held: bool,
@@ -67,7 +69,7 @@ pub(super) struct CardState {
     /// The queue of each request to this key of a peer breaks.
     pub(super) break_at: Option<u32>,
     pub(super) refuse_registrations: u64,
-    pub(super) refuse_desks: u64,
+    pub(super) refuse_cqs: u64,
     pub(super) refuse_queues: u64,
     pub(super) refuse_connects: u64,
     pub(super) refuse_resets: u64,
@@ -78,21 +80,21 @@ pub(super) struct CardState {
     pub(super) resets: u64,
 }
 
-pub(super) struct DeskState {
-    pub(super) card: usize,
+pub(super) struct CqState {
+    pub(super) adapter: usize,
     pub(super) completions_max: usize,
     pub(super) receives_max: usize,
     pub(super) done: VecDeque<Entry>,
     /// How many there are in `done`, for polls that need not take the lock.
     pub(super) waiting: Arc<AtomicUsize>,
-    pub(super) receives: VecDeque<Landing>,
+    pub(super) receives: VecDeque<RecvBuffer>,
     pub(super) is_armed: bool,
     pub(super) sign: Arc<Sign>,
 }
 
 /// A completion, and what its polling gives back.
 pub(super) struct Entry {
-    pub(super) done: Done,
+    pub(super) done: WorkCompletion,
     /// The queue that it is of, as it was then.
     pub(super) of: (u64, u64),
     /// How many of that queue's requests have been posted up to the one that it ends; none for a receive.
@@ -100,8 +102,8 @@ pub(super) struct Entry {
 }
 
 pub(super) struct QueueState {
-    pub(super) card: usize,
-    pub(super) desk: u64,
+    pub(super) adapter: usize,
+    pub(super) cq: u64,
     pub(super) number: u32,
     pub(super) requests: usize,
     pub(super) state: State,
@@ -118,7 +120,7 @@ pub(super) struct QueueState {
     /// Since when its first request waits for somebody else.
     pub(super) stuck: Option<(Stuck, Duration)>,
     /// The receive that a message of the peer is going into.
-    pub(super) receiving: Option<Landing>,
+    pub(super) receiving: Option<RecvBuffer>,
     /// What came and is not seen yet.
     pub(super) unplaced: Vec<(Window, Vec<u8>)>,
 }
@@ -126,7 +128,7 @@ pub(super) struct QueueState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     New,
-    Connected(Connecting),
+    Connected(ConnectParams),
     Broken,
 }
 
@@ -137,7 +139,7 @@ pub(super) enum Stuck {
 }
 
 pub(super) struct Posted {
-    pub(super) request: Request,
+    pub(super) request: SendRequest,
     pub(super) payload: Payload,
     pub(super) bytes: u64,
     /// Its number among its queue's requests, from one.
@@ -146,7 +148,7 @@ pub(super) struct Posted {
     pub(super) there_at: Duration,
     pub(super) moved: u64,
     /// What the peer's card has done with it.
-    pub(super) carried: Option<Result<(), Trouble>>,
+    pub(super) carried: Option<Result<(), WcStatus>>,
     /// When whoever posted it hears so, if the answer is on its way.
     pub(super) answer_at: Option<Duration>,
     /// The life of the peer's queue that took it.
@@ -197,10 +199,10 @@ impl World {
             options,
             now: Duration::ZERO,
             by_hand: Duration::ZERO,
-            cards: Vec::new(),
+            adapters: Vec::new(),
             queues: BTreeMap::new(),
             numbers: BTreeMap::new(),
-            desks: BTreeMap::new(),
+            cqs: BTreeMap::new(),
             expected: BTreeMap::new(),
             meets: BTreeMap::new(),
             active: VecDeque::new(),
@@ -226,9 +228,9 @@ impl World {
         panic!("{caught}");
     }
 
-    pub(super) fn new_card(&mut self, facts: Facts) -> usize {
-        self.cards.push(CardState {
-            facts,
+    pub(super) fn new_adapter(&mut self, attr: DeviceAttr) -> usize {
+        self.adapters.push(AdapterState {
+            attr,
             registrations: Registrations::default(),
             events: VecDeque::new(),
             sign: Sign::new(),
@@ -242,7 +244,7 @@ impl World {
             break_after: None,
             break_at: None,
             refuse_registrations: 0,
-            refuse_desks: 0,
+            refuse_cqs: 0,
             refuse_queues: 0,
             refuse_connects: 0,
             refuse_resets: 0,
@@ -252,13 +254,13 @@ impl World {
             bytes_moved: 0,
             resets: 0,
         });
-        self.cards.len() - 1
+        self.adapters.len() - 1
     }
 
-    pub(super) fn new_desk(&mut self, card: usize, completions: usize, receives: usize) -> u64 {
+    pub(super) fn new_cq(&mut self, adapter: usize, completions: usize, receives: usize) -> u64 {
         let name = self.next();
-        let desk = DeskState {
-            card,
+        let cq = CqState {
+            adapter,
             completions_max: completions,
             receives_max: receives,
             done: VecDeque::new(),
@@ -267,19 +269,19 @@ impl World {
             is_armed: false,
             sign: Sign::new(),
         };
-        self.desks.insert(name, desk);
+        self.cqs.insert(name, cq);
         name
     }
 
-    pub(super) fn new_queue(&mut self, card: usize, desk: u64, requests: usize) -> (u64, u32) {
+    pub(super) fn new_queue(&mut self, adapter: usize, cq: u64, requests: usize) -> (u64, u32) {
         // The lowest number that is free: real cards too give numbers out again, and at once.
-        let is_free = |number: &u32| !self.numbers.contains_key(&(card, *number));
+        let is_free = |number: &u32| !self.numbers.contains_key(&(adapter, *number));
         let number = (0x11..).find(is_free).expect("no test has that many queues");
         let (name, life) = (self.next(), self.next());
-        self.numbers.insert((card, number), name);
+        self.numbers.insert((adapter, number), name);
         let queue = QueueState {
-            card,
-            desk,
+            adapter,
+            cq,
             number,
             requests,
             state: State::New,
@@ -302,29 +304,29 @@ impl World {
         self.queues.get_mut(&name).expect("whoever names a queue holds it")
     }
 
-    pub(super) fn event(&mut self, card: usize, event: Event) {
-        let card = &mut self.cards[card];
-        card.events.push_back(event);
-        card.sign.show();
+    pub(super) fn event(&mut self, adapter: usize, event: AsyncEvent) {
+        let adapter = &mut self.adapters[adapter];
+        adapter.events.push_back(event);
+        adapter.sign.show();
     }
 
     /// Puts a completion on the desk of a queue.
-    pub(super) fn complete(&mut self, queue: u64, id: u64, what: Outcome, ends: Option<u64>) {
-        let QueueState { desk: on, number, life, .. } = *self.queue(queue);
-        let desk = self.desks.get_mut(&on).expect("a desk is kept until its queues are gone");
-        if desk.done.len() == desk.completions_max {
-            let room = desk.completions_max;
+    pub(super) fn complete(&mut self, queue: u64, id: u64, what: Wc, ends: Option<u64>) {
+        let QueueState { cq: on, number, life, .. } = *self.queue(queue);
+        let cq = self.cqs.get_mut(&on).expect("a desk is kept until its queues are gone");
+        if cq.done.len() == cq.completions_max {
+            let room = cq.completions_max;
             self.catch(format!("a desk has more completions than it was made for, which are {room}"));
         }
-        desk.done.push_back(Entry { done: Done { queue: number, id, what }, of: (queue, life), ends });
-        desk.waiting.store(desk.done.len(), Ordering::Relaxed);
-        if std::mem::take(&mut desk.is_armed) {
-            desk.sign.show();
+        cq.done.push_back(Entry { done: WorkCompletion { queue: number, id, result: what }, of: (queue, life), ends });
+        cq.waiting.store(cq.done.len(), Ordering::Relaxed);
+        if std::mem::take(&mut cq.is_armed) {
+            cq.sign.show();
         }
     }
 
     /// Breaks a queue: what was posted fails, the first for this reason.
-    pub(super) fn break_queue(&mut self, name: u64, first: Trouble) {
+    pub(super) fn break_queue(&mut self, name: u64, first: WcStatus) {
         self.place(name);
         let queue = self.queue(name);
         if queue.state == State::Broken {
@@ -334,14 +336,14 @@ impl World {
         queue.stuck = None;
         let posted = std::mem::take(&mut queue.posted);
         let receiving = queue.receiving.take();
-        let mut trouble = first;
+        let mut status = first;
         for Posted { request, number, .. } in posted {
-            self.complete(name, request.id, Outcome::Failed(trouble), Some(number));
-            trouble = Trouble::Flushed;
+            self.complete(name, request.id, Wc::Failed(status), Some(number));
+            status = WcStatus::Flushed;
         }
-        let card = self.queue(name).card;
-        if let Some(landing) = receiving.filter(|_| !self.cards[card].loses_receives) {
-            self.complete(name, landing.id, Outcome::Unused, None);
+        let adapter = self.queue(name).adapter;
+        if let Some(recv) = receiving.filter(|_| !self.adapters[adapter].loses_receives) {
+            self.complete(name, recv.id, Wc::Unused, None);
         }
     }
 
@@ -366,10 +368,10 @@ impl World {
 
     /// Takes away what a queue has not been polled for.
     fn clean(&mut self, name: u64) {
-        let QueueState { desk, life, .. } = *self.queue(name);
-        if let Some(desk) = self.desks.get_mut(&desk) {
-            desk.done.retain(|entry| entry.of != (name, life));
-            desk.waiting.store(desk.done.len(), Ordering::Relaxed);
+        let QueueState { cq, life, .. } = *self.queue(name);
+        if let Some(cq) = self.cqs.get_mut(&cq) {
+            cq.done.retain(|entry| entry.of != (name, life));
+            cq.waiting.store(cq.done.len(), Ordering::Relaxed);
         }
     }
 
@@ -377,9 +379,9 @@ impl World {
     pub(super) fn remove_queue(&mut self, name: u64) {
         self.reset(name);
         self.expect(name, None);
-        let QueueState { card, number, .. } = *self.queue(name);
+        let QueueState { adapter, number, .. } = *self.queue(name);
         self.queues.remove(&name);
-        self.numbers.remove(&(card, number));
+        self.numbers.remove(&(adapter, number));
     }
 
     /// Makes all that came over a queue seen.
@@ -391,8 +393,9 @@ impl World {
     }
 
     /// The same for all queues of a card, or of all. Answers whether there was anything.
-    pub(super) fn place_all(&mut self, card: Option<usize>) -> bool {
-        let is_its = |queue: &QueueState| card.is_none_or(|card| queue.card == card) && !queue.unplaced.is_empty();
+    pub(super) fn place_all(&mut self, adapter: Option<usize>) -> bool {
+        let is_its =
+            |queue: &QueueState| adapter.is_none_or(|adapter| queue.adapter == adapter) && !queue.unplaced.is_empty();
         let names: Vec<_> = self.queues.iter().filter(|(_, queue)| is_its(queue)).map(|(name, _)| *name).collect();
         for name in &names {
             self.place(*name);
@@ -409,9 +412,10 @@ impl World {
     }
 
     /// Receives that wait at the desks of a card's queues.
-    pub(super) fn receives_of(&self, card: usize) -> usize {
-        let on: BTreeSet<_> = self.queues.values().filter(|queue| queue.card == card).map(|queue| queue.desk).collect();
-        on.iter().filter_map(|desk| self.desks.get(desk)).map(|desk| desk.receives.len()).sum()
+    pub(super) fn receives_of(&self, adapter: usize) -> usize {
+        let on: BTreeSet<_> =
+            self.queues.values().filter(|queue| queue.adapter == adapter).map(|queue| queue.cq).collect();
+        on.iter().filter_map(|cq| self.cqs.get(cq)).map(|cq| cq.receives.len()).sum()
     }
 
     /// Whether nothing is under way.

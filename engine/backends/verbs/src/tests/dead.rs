@@ -8,7 +8,7 @@ use super::*;
 
 /// The second rail is out on both sides, nothing lands over it any more, and nobody does anything about it. The first one carries.
 fn is_given_up(network: &ModelNetwork, sides: &mut [Side; 2], (source, target): (&Pool, &Pool)) {
-    let resets = |sides: &[Side; 2]| [0, 1].map(|at: usize| sides[at].cards[1].counts().resets);
+    let resets = |sides: &[Side; 2]| [0, 1].map(|at: usize| sides[at].adapters[1].counts().resets);
     let lives = |sides: &[Side; 2]| [0, 1].map(|at: usize| sides[at].channel.rails[1].life);
     let before = (resets(sides), lives(sides));
     for side in sides.iter() {
@@ -54,10 +54,10 @@ fn what_a_failed_card_had_goes_over_the_other_rail_however_they_are_connected() 
         for _ in 0..6 {
             network.step();
         }
-        sides[failing].cards[1].fail();
+        sides[failing].adapters[1].fail();
         pass_time(&network, &mut sides, 1000 * MS);
         sixteen_are_there(&sides, &source, &target);
-        assert_eq!(sides[failing].cards[1].counts().queues, 0);
+        assert_eq!(sides[failing].adapters[1].counts().queues, 0);
         is_given_up(&network, &mut sides, (&source, &target));
     }
 }
@@ -69,11 +69,11 @@ fn a_queue_that_is_not_made_new_is_given_back() {
         let mut sides = connected(&network, TWO);
         let (source, target) = pools(&mut sides);
         post_sixteen(&mut sides[0], &source, &target);
-        sides[failing].cards[1].refuse_resets(1);
+        sides[failing].adapters[1].refuse_resets(1);
         sides[1 - failing].cut(1);
         pass_time(&network, &mut sides, 1000 * MS);
         sixteen_are_there(&sides, &source, &target);
-        assert_eq!(sides[failing].cards[1].counts().queues, 0);
+        assert_eq!(sides[failing].adapters[1].counts().queues, 0);
         is_given_up(&network, &mut sides, (&source, &target));
     }
 }
@@ -83,9 +83,9 @@ fn what_is_on_a_queue_that_is_neither_made_new_nor_taken_back_stays_open_until_i
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, TWO);
     let (source, target) = pools(&mut sides);
-    sides[0].cards[1].break_after(0);
-    sides[0].cards[1].refuse_resets(u64::MAX);
-    sides[0].cards[1].refuse_to_take_back(3);
+    sides[0].adapters[1].break_after(0);
+    sides[0].adapters[1].refuse_resets(u64::MAX);
+    sides[0].adapters[1].refuse_to_take_back(3);
     post_sixteen(&mut sides[0], &source, &target);
     pass_time(&network, &mut sides, 500 * MS);
     assert!(matches!(sides[0].channel.rails[1].standing, Standing::Stuck(_)));
@@ -117,16 +117,16 @@ fn a_card_that_fails_while_its_rail_is_away_is_given_up_too() {
         let network = ModelNetwork::by_hand();
         let mut sides = connected(&network, TWO);
         let (source, target) = pools(&mut sides);
-        sides.iter().for_each(|side| side.cards[1].set_port(false));
+        sides.iter().for_each(|side| side.adapters[1].set_port(false));
         pass_time(&network, &mut sides, 500 * MS);
-        sides[failing].cards[1].fail();
+        sides[failing].adapters[1].fail();
         pass_time(&network, &mut sides, 5000 * MS);
         is_given_up(&network, &mut sides, (&source, &target));
         // While it is being connected.
         let network = ModelNetwork::by_hand();
         let mut sides = dialing(&network, &[1], Waits::InTheNetwork);
         let (source, target) = pools(&mut sides);
-        sides[failing].cards[1].fail();
+        sides[failing].adapters[1].fail();
         pass_time(&network, &mut sides, 500 * MS);
         sides[1].dialer.go_on();
         pass_time(&network, &mut sides, 5000 * MS);
@@ -136,8 +136,8 @@ fn a_card_that_fails_while_its_rail_is_away_is_given_up_too() {
     let network = ModelNetwork::by_hand();
     let mut sides = dialing(&network, &[1], Waits::InTheNetwork);
     let (source, target) = pools(&mut sides);
-    sides[1].cards[1].refuse_connects(1);
-    sides[1].cards[1].refuse_resets(1);
+    sides[1].adapters[1].refuse_connects(1);
+    sides[1].adapters[1].refuse_resets(1);
     sides[1].dialer.go_on();
     pass_time(&network, &mut sides, 3000 * MS);
     is_given_up(&network, &mut sides, (&source, &target));
@@ -149,7 +149,7 @@ fn a_card_that_fails_before_its_rail_is_connected_is_given_up_too() {
         let network = ModelNetwork::by_hand();
         let mut sides = unconnected(&network, TWO);
         let (source, target) = pools(&mut sides);
-        sides[failing].cards[1].fail();
+        sides[failing].adapters[1].fail();
         sides.iter_mut().for_each(|side| side.connect());
         pass_time(&network, &mut sides, 3000 * MS);
         is_given_up(&network, &mut sides, (&source, &target));
@@ -162,7 +162,7 @@ fn both_cards_of_a_rail_may_fail() {
     let mut sides = connected(&network, TWO);
     let (source, target) = pools(&mut sides);
     post_sixteen(&mut sides[0], &source, &target);
-    sides.iter().for_each(|side| side.cards[1].fail());
+    sides.iter().for_each(|side| side.adapters[1].fail());
     pass_time(&network, &mut sides, 1000 * MS);
     sixteen_are_there(&sides, &source, &target);
     is_given_up(&network, &mut sides, (&source, &target));
@@ -173,7 +173,7 @@ fn a_peer_that_has_no_queue_any_more_cannot_have_another_one() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, TWO);
     let number = sides[1].channel.rails[1].number;
-    sides[1].cards[1].fail();
+    sides[1].adapters[1].fail();
     pass_time(&network, &mut sides, 500 * MS);
     assert!(sides[0].proofs.reset.borrow().contains(&(1, NOTHING)));
     let ended = crate::ended::Ended {
@@ -199,7 +199,7 @@ fn a_peer_that_has_no_queue_any_more_cannot_have_another_one() {
 fn where_no_rail_has_a_queue_any_more_the_session_ends_at_once_and_says_whose_card_it_was() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, TWO);
-    sides[0].cards.iter().for_each(|card| card.fail());
+    sides[0].adapters.iter().for_each(|adapter| adapter.fail());
     let begun = sides[0].now;
     while sides.iter().any(|side| side.fault.is_none()) {
         network.advance(10 * MS);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ended::Ended;
 use crate::message::{
-    ANNOUNCEMENTS, Announcement, Body, Forgotten, Head, Hello, Immediate, MESSAGE_BYTES_MAX, Says, encode,
+    ANNOUNCEMENTS, Body, Forgotten, Head, Hello, Immediate, MESSAGE_BYTES_MAX, NotifyMessage, Says, encode,
 };
 
 /// One thing that is said. Numbers are mostly those that are due, or what it says would not be looked at.
@@ -77,8 +77,8 @@ impl Victim {
                 let note = Some(Note { id: NoteId(7), payload: b"note" });
                 let body = match what {
                     0 => Body::Hello(Hello { channel: NUMBER, rail: 0, grants: 8 }),
-                    1 => Body::Announce(Announcement { number, marks, counter, note: None }),
-                    2 => Body::Announce(Announcement { number, marks, counter, note }),
+                    1 => Body::Announce(NotifyMessage { number, marks, counter, note: None }),
+                    2 => Body::Announce(NotifyMessage { number, marks, counter, note }),
                     3 => Body::Mark(number),
                     4 => Body::Forget(Forgotten { number, marks, is_said: index % 2 == 0 }),
                     _ => Body::Fence(u64::from(*index)),

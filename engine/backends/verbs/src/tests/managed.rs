@@ -1,7 +1,7 @@
 //! Rails whose queues meet by the connection manager.
 
 use super::*;
-use crate::card::{CardError, Connected, NotMet};
+use crate::adapter::{AdapterError, CmError, Connected};
 
 const MANAGED: Shape = Shape { is_managed: true, ..SHAPE };
 const TWO: Shape = Shape { rails: 2, ..MANAGED };
@@ -52,12 +52,12 @@ fn a_broken_rail_meets_again_by_a_token_of_its_own() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, MANAGED);
     for (at, breaks) in [(0, 1), (1, 2), (0, 3)] {
-        let token = sides[1].channel.rails[0].connecting.meeting.unwrap().token;
+        let token = sides[1].channel.rails[0].connecting.cm.unwrap().token;
         let number = sides[at].channel.rails[0].number;
-        assert!(sides[at].cards[0].break_queue(number));
+        assert!(sides[at].adapters[0].break_queue(number));
         pass_time(&network, &mut sides, 50 * MS);
         assert_eq!(lives(&sides), [[breaks], [breaks]]);
-        assert_ne!(sides[1].channel.rails[0].connecting.meeting.unwrap().token, token);
+        assert_ne!(sides[1].channel.rails[0].connecting.cm.unwrap().token, token);
         carries(&network, &mut sides, breaks.into());
     }
 }
@@ -66,11 +66,11 @@ fn a_broken_rail_meets_again_by_a_token_of_its_own() {
 fn one_rail_meets_again_while_the_other_carries() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, TWO);
-    sides[1].cards[1].set_port(false);
+    sides[1].adapters[1].set_port(false);
     pass_time(&network, &mut sides, 100 * MS);
     assert!(!sides[0].is_up(1) && sides[0].is_up(0));
     carries(&network, &mut sides, 1);
-    sides[1].cards[1].set_port(true);
+    sides[1].adapters[1].set_port(true);
     pass_time(&network, &mut sides, Duration::from_secs(4));
     assert!(sides.iter().all(|side| side.is_up(1)));
     carries(&network, &mut sides, 2);
@@ -96,7 +96,7 @@ fn who_leaves_is_told_of_by_the_manager_and_not_by_silence() {
 fn a_call_that_nobody_hears_or_answers_ends_in_its_time() {
     let network = ModelNetwork::by_hand();
     let mut sides = unconnected(&network, MANAGED);
-    network.cut(&sides[0].cards[0], &sides[1].cards[0]);
+    network.cut(&sides[0].adapters[0], &sides[1].adapters[0]);
     sides.iter_mut().for_each(|side| side.connect());
     // Neither knows of the other: both come to the end of their patience by themselves.
     for _ in 0..600 {
@@ -113,45 +113,53 @@ fn a_call_that_nobody_hears_or_answers_ends_in_its_time() {
 fn a_call_goes_to_whom_it_is_for_and_to_nobody_else() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, MANAGED);
-    let used = sides[1].channel.rails[0].connecting.meeting.unwrap().token;
+    let used = sides[1].channel.rails[0].connecting.cm.unwrap().token;
     let mut waits = Half::new(&network, MANAGED);
-    let here = waits.cards[0].facts().meets_at;
+    let here = waits.adapters[0].attr().cm_address;
     let token = waits.expect(MANAGED)[0].unwrap().token;
-    let calls = |call, token| -> CardError {
+    let calls = |call, token| -> AdapterError {
         let mut stranger = Half::new(&network, MANAGED);
-        let meeting = Some(Meeting { call, token });
+        let cm = Some(CmConnect { call, token });
         let there = stranger.endpoint(0);
-        let connecting = Connecting { there, first_packet: 1, mtu: 4096, reads_there: 1, reads_here: 1, meeting };
+        let connecting = ConnectParams { there, first_packet: 1, mtu: 4096, reads_there: 1, reads_here: 1, cm: cm };
         stranger.queues[0].connect(&connecting).expect_err("nobody is called so")
     };
-    let not_met = |error: CardError| match error {
-        CardError::NotMet { why, .. } => why,
+    let not_met = |error: AdapterError| match error {
+        AdapterError::Cm { why, .. } => why,
         other => panic!("{other}"),
     };
     let guessed = Token::random().unwrap();
-    assert_eq!(not_met(calls(here, guessed)), NotMet::NotExpected, "a token that nobody has given out");
-    assert_eq!(not_met(calls(sides[1].cards[0].facts().meets_at, used)), NotMet::NotExpected, "a token that was used");
-    assert_eq!(not_met(calls(sides[1].cards[0].facts().meets_at, token)), NotMet::NotExpected, "another card's token");
-    assert_eq!(not_met(calls(Some("[fd00::ff]:9".parse().unwrap()), token)), NotMet::NobodyListens);
+    assert_eq!(not_met(calls(here, guessed)), CmError::NotExpected, "a token that nobody has given out");
+    assert_eq!(
+        not_met(calls(sides[1].adapters[0].attr().cm_address, used)),
+        CmError::NotExpected,
+        "a token that was used"
+    );
+    assert_eq!(
+        not_met(calls(sides[1].adapters[0].attr().cm_address, token)),
+        CmError::NotExpected,
+        "another card's token"
+    );
+    assert_eq!(not_met(calls(Some("[fd00::ff]:9".parse().unwrap()), token)), CmError::NobodyListens);
     carries(&network, &mut sides, 1);
     // None of them has spent it.
     let mut caller = Half::new(&network, MANAGED);
-    let meets = |there: Endpoint, meeting| Connecting {
+    let meets = |there: QpAddress, cm| ConnectParams {
         there,
         first_packet: 1,
         mtu: 4096,
         reads_there: 1,
         reads_here: 1,
-        meeting: Some(meeting),
+        cm: Some(cm),
     };
     let (to, from) = (waits.endpoint(0), caller.endpoint(0));
-    let call = meets(to, Meeting { call: here, token });
+    let call = meets(to, CmConnect { call: here, token });
     assert_eq!(caller.queues[0].connect(&call).unwrap(), Connected::NotYet);
-    let wait = meets(from, Meeting { call: None, token });
+    let wait = meets(from, CmConnect { call: None, token });
     assert_eq!(waits.queues[0].connect(&wait).unwrap(), Connected::NotYet);
-    assert_eq!(caller.queues[0].met().unwrap(), Connected::Yes);
-    assert_eq!(waits.queues[0].met().unwrap(), Connected::Yes);
-    assert_eq!(not_met(calls(here, token)), NotMet::NotExpected, "once");
+    assert_eq!(caller.queues[0].cm_state().unwrap(), Connected::Yes);
+    assert_eq!(waits.queues[0].cm_state().unwrap(), Connected::Yes);
+    assert_eq!(not_met(calls(here, token)), CmError::NotExpected, "once");
 }
 
 #[test]
@@ -171,14 +179,14 @@ fn words_about_a_life_without_the_token_that_it_needs_are_refused() {
 fn a_waiting_queue_that_waits_in_vain_says_so() {
     let network = ModelNetwork::by_hand();
     let mut half = Half::new(&network, MANAGED);
-    let meeting = half.expect(MANAGED)[0];
+    let cm = half.expect(MANAGED)[0];
     let there = half.endpoint(0);
-    let connecting = Connecting { there, first_packet: 1, mtu: 4096, reads_there: 1, reads_here: 1, meeting };
+    let connecting = ConnectParams { there, first_packet: 1, mtu: 4096, reads_there: 1, reads_here: 1, cm: cm };
     assert_eq!(half.queues[0].connect(&connecting).unwrap(), Connected::NotYet);
     network.advance(Duration::from_secs(6));
-    assert_eq!(half.queues[0].met().unwrap(), Connected::NotYet);
+    assert_eq!(half.queues[0].cm_state().unwrap(), Connected::NotYet);
     network.advance(Duration::from_secs(1));
-    let error = half.queues[0].met().unwrap_err();
-    assert!(matches!(error, CardError::NotMet { why: NotMet::Silence, .. }), "{error}");
+    let error = half.queues[0].cm_state().unwrap_err();
+    assert!(matches!(error, AdapterError::Cm { why: CmError::Silence, .. }), "{error}");
     assert!(error.to_string().contains("does not answer"), "{error}");
 }

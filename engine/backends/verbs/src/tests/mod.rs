@@ -1,11 +1,11 @@
 //! Channels of two engines in one thread, over cards of a model.
 
 mod dead;
+mod flush_remote;
 mod hostile;
 mod managed;
 mod model;
 mod moving;
-mod proof;
 mod repair;
 mod striping;
 
@@ -20,17 +20,18 @@ use penstock_ring::{CounterCell, Withdrawal};
 use penstock_transport::host::{Bell, EngineSegments};
 use penstock_transport::lane::Handle;
 use penstock_transport::{
-    Announced, Arrival, Batch, CounterRef, Failure, LaneFault, Note, PostError, Posted, Proof, RdmaMemory,
-    RemoteMemory, Revisions, Sink, Told,
+    Batch, CounterRef, Failure, FlushRequest, LaneFault, Note, NotifyPosted, NotifyRequest, PostError, Posted,
+    RdmaMemory, RemoteGateLog, RemoteMemory, Revisions, Sink,
 };
 
-use crate::card::{
-    Access, Card, Connecting, Desk, Done, Endpoint, Facts, Landing, Meeting, Outcome, Queue, Registration, Token,
+use crate::adapter::{
+    AccessFlags, Adapter, CmConnect, ConnectParams, DeviceAttr, QpAddress, QueuePair, RecvBuffer, Registration, Token,
+    Wc, WorkCompletion, WorkerCq,
 };
 use crate::channel::Channel;
 use crate::connecting::{Connect, Job, Work};
-use crate::context::{Context, Witness};
-use crate::model::{ModelCard, ModelNetwork};
+use crate::context::{Context, FenceObserver};
+use crate::model::{ModelAdapter, ModelNetwork};
 use crate::rail::{RailParts, Standing};
 use crate::slab::{SLOT_BYTES, Slab};
 
@@ -68,7 +69,7 @@ struct Proofs {
     reset: RefCell<Vec<(u8, u64)>>,
 }
 
-impl Witness for Proofs {
+impl FenceObserver for Proofs {
     fn heard(&self, channel: u16, rail: u8, revision: u64) {
         assert_eq!(channel, NUMBER);
         self.heard.borrow_mut().push((rail, revision));
@@ -124,13 +125,13 @@ struct Shape {
     rails: usize,
     requests: usize,
     grants: u32,
-    pieces_max: usize,
+    sges_max: usize,
     inline_max: usize,
     /// Whether the first side calls the other by the connection manager.
     is_managed: bool,
 }
 
-const SHAPE: Shape = Shape { rails: 1, requests: 128, grants: 32, pieces_max: 30, inline_max: 220, is_managed: false };
+const SHAPE: Shape = Shape { rails: 1, requests: 128, grants: 32, sges_max: 30, inline_max: 220, is_managed: false };
 
 /// Memory of one side, registered with all its cards.
 struct Pool {
@@ -164,10 +165,10 @@ impl Pool {
 struct Side {
     segments: Arc<EngineSegments>,
     application: Bell,
-    told: Told,
+    told: RemoteGateLog,
     proofs: Proofs,
-    cards: Vec<Arc<ModelCard>>,
-    desks: Vec<Box<dyn Desk>>,
+    adapters: Vec<Arc<ModelAdapter>>,
+    cqs: Vec<Box<dyn WorkerCq>>,
     receives: Vec<Slab>,
     channel: Channel,
     got: Got,
@@ -208,14 +209,14 @@ impl Side {
     }
 
     fn pool(&mut self, bytes: Vec<u8>) -> Pool {
-        self.pool_with(bytes, Access { read: true, write: true, land: true })
+        self.pool_with(bytes, AccessFlags { read: true, write: true, land: true })
     }
 
-    fn pool_with(&mut self, bytes: Vec<u8>, access: Access) -> Pool {
+    fn pool_with(&mut self, bytes: Vec<u8>, access: AccessFlags) -> Pool {
         let memory = HostMemory::from_vec(bytes).unwrap();
         let window = memory.window().clone();
         self.pools += 1;
-        let registrations = self.cards.iter().map(|card| card.register(&window, access).unwrap()).collect();
+        let registrations = self.adapters.iter().map(|adapter| adapter.register(&window, access).unwrap()).collect();
         Pool { window, key: RegionKey { region: RegionId(self.pools), generation: Generation(0) }, registrations }
     }
 
@@ -232,10 +233,10 @@ impl Side {
             direction,
             local: &local.window,
             local_key: local.key,
-            remote: &RemoteMemory::Keyed(Arc::clone(&keyed)),
+            remote: &RemoteMemory::Rdma(Arc::clone(&keyed)),
             spans,
             hint: Hint::Cached,
-            expected: Revisions { here: self.segments.owner_state.view().revision(), there: self.told.copied() },
+            expected: Revisions { local: self.segments.owner_state.view().revision(), remote: self.told.copied() },
             token,
             transfer,
             whole,
@@ -248,35 +249,35 @@ impl Side {
         (token, transfer, whole): (u64, u64, u64),
         counter: Option<CounterRef>,
         note: Option<(u128, &[u8])>,
-    ) -> Result<Announced, PostError> {
+    ) -> Result<NotifyPosted, PostError> {
         let note = note.map(|(id, payload)| Note { id: NoteId(id), payload });
-        self.channel.announce(&Arrival { transfer, whole, token, counter, note })
+        self.channel.notify(&NotifyRequest { transfer, whole, token, counter, note })
     }
 
     /// Looks at its desks, and does what a lane does. Answers whether there was anything.
     fn turn(&mut self) -> bool {
         let mut worked = false;
-        for rail in 0..self.cards.len() {
-            while let Some(event) = self.cards[rail].next_event() {
+        for rail in 0..self.adapters.len() {
+            while let Some(event) = self.adapters[rail].next_event() {
                 worked = true;
                 with!(self, |channel, context, got| channel.event(rail as u8, event, context));
             }
         }
-        for rail in 0..self.desks.len() {
-            let mut done = [Done::default(); 16];
-            let count = self.desks[rail].poll(&mut done).unwrap();
+        for rail in 0..self.cqs.len() {
+            let mut done = [WorkCompletion::default(); 16];
+            let count = self.cqs[rail].poll(&mut done).unwrap();
             worked |= count > 0;
             for done in &done[..count] {
                 let mut bytes = [0; SLOT_BYTES];
-                let came = match done.what {
-                    Outcome::Came { bytes: came, .. } => came as usize,
+                let came = match done.result {
+                    Wc::Recv { bytes: came, .. } => came as usize,
                     _ => 0,
                 };
                 self.receives[rail].get(done.id as usize % self.receives[rail].slots(), &mut bytes[..came]);
                 let result =
                     with!(self, |channel, context, got| channel.done(rail as u8, done, &bytes[..came], context, got));
                 self.heed(result);
-                if matches!(done.what, Outcome::Came { .. } | Outcome::Unused) {
+                if matches!(done.result, Wc::Recv { .. } | Wc::Unused) {
                     self.supply(rail, done.id as usize);
                 }
             }
@@ -289,7 +290,7 @@ impl Side {
 
     /// A message has come that no card has carried.
     fn come(&mut self, bytes: &[u8], immediate: Option<u32>) {
-        let done = Done { queue: 0, id: 0, what: Outcome::Came { bytes: bytes.len() as u32, immediate } };
+        let done = WorkCompletion { queue: 0, id: 0, result: Wc::Recv { bytes: bytes.len() as u32, immediate } };
         let result = with!(self, |channel, context, got| channel.done(0, &done, bytes, context, got));
         self.heed(result);
     }
@@ -323,8 +324,8 @@ impl Side {
     }
 
     fn supply(&mut self, rail: usize, slot: usize) {
-        let piece = self.receives[rail].piece(0, slot, SLOT_BYTES);
-        let supplied = self.desks[rail].supply(&[Landing { id: slot as u64, piece }]);
+        let sge = self.receives[rail].sge(0, slot, SLOT_BYTES);
+        let supplied = self.cqs[rail].post_recv(&[RecvBuffer { id: slot as u64, sge: sge }]);
         assert!(supplied.is_ok() || self.channel.rails[rail].is_dead, "only a card that has failed takes none");
     }
 
@@ -342,73 +343,74 @@ impl Side {
 
 /// A side that is not joined yet.
 struct Half {
-    cards: Vec<Arc<ModelCard>>,
-    desks: Vec<Box<dyn Desk>>,
-    queues: Vec<Box<dyn Queue>>,
+    adapters: Vec<Arc<ModelAdapter>>,
+    cqs: Vec<Box<dyn WorkerCq>>,
+    queues: Vec<Box<dyn QueuePair>>,
 }
 
 impl Half {
     fn new(network: &ModelNetwork, shape: Shape) -> Self {
-        let card = |_| {
-            let change = |facts: &mut Facts| {
-                (facts.pieces_max, facts.inline_max) = (shape.pieces_max, shape.inline_max);
+        let adapter = |_| {
+            let change = |attr: &mut DeviceAttr| {
+                (attr.sges_max, attr.inline_max) = (shape.sges_max, shape.inline_max);
             };
-            if shape.is_managed { network.managed_card_with(change) } else { network.card_with(change) }
+            if shape.is_managed { network.managed_adapter_with(change) } else { network.adapter_with(change) }
         };
-        let cards: Vec<_> = (0..shape.rails).map(card).collect();
+        let adapters: Vec<_> = (0..shape.rails).map(adapter).collect();
         let receives = shape.grants as usize;
-        let desk = |card: &Arc<ModelCard>| card.desk(shape.requests + receives, receives).unwrap();
-        let mut desks: Vec<_> = cards.iter().map(desk).collect();
-        let queues = desks.iter_mut().map(|desk| desk.queue(shape.requests).unwrap()).collect();
-        Self { cards, desks, queues }
+        let cq = |adapter: &Arc<ModelAdapter>| adapter.worker_cq(shape.requests + receives, receives).unwrap();
+        let mut cqs: Vec<_> = adapters.iter().map(cq).collect();
+        let queues = cqs.iter_mut().map(|cq| cq.queue(shape.requests).unwrap()).collect();
+        Self { adapters, cqs, queues }
     }
 
-    fn endpoint(&self, rail: usize) -> Endpoint {
-        let facts = self.cards[rail].facts();
-        Endpoint { queue: self.queues[rail].number(), first_packet: 100, gid: facts.gid, lid: facts.lid }
+    fn endpoint(&self, rail: usize) -> QpAddress {
+        let attr = self.adapters[rail].attr();
+        QpAddress { queue: self.queues[rail].number(), first_packet: 100, gid: attr.gid, lid: attr.lid }
     }
 
     /// Tokens that its queues expect from now on, if they are to be called.
-    fn expect(&mut self, shape: Shape) -> Vec<Option<Meeting>> {
-        let expect = |queue: &mut Box<dyn Queue>| {
+    fn expect(&mut self, shape: Shape) -> Vec<Option<CmConnect>> {
+        let expect = |queue: &mut Box<dyn QueuePair>| {
             let token = Token::random().unwrap();
             queue.expect(token);
-            Meeting { call: None, token }
+            CmConnect { call: None, token }
         };
         self.queues.iter_mut().map(|queue| shape.is_managed.then(|| expect(queue))).collect()
     }
 
-    fn join(self, there: &[Endpoint], meetings: &[Option<Meeting>], shape: Shape) -> Side {
-        let Self { cards, desks, queues } = self;
+    fn join(self, there: &[QpAddress], meetings: &[Option<CmConnect>], shape: Shape) -> Side {
+        let Self { adapters, cqs, queues } = self;
         let rails = queues.into_iter().enumerate().map(|(rail, queue)| RailParts {
             index: rail as u8,
             queue,
-            facts: Arc::new(cards[rail].facts().clone()),
-            connecting: Connecting {
+            attr: Arc::new(adapters[rail].attr().clone()),
+            connecting: ConnectParams {
                 there: there[rail],
                 first_packet: 100,
                 mtu: 4096,
                 reads_there: 16,
                 reads_here: 16,
-                meeting: meetings[rail],
+                cm: meetings[rail],
             },
             requests: shape.requests,
             grants: shape.grants,
             granted: shape.grants,
         });
-        let as_cards: Vec<Arc<dyn Card>> = cards.iter().map(|card| Arc::clone(card) as Arc<dyn Card>).collect();
+        let as_cards: Vec<Arc<dyn Adapter>> =
+            adapters.iter().map(|adapter| Arc::clone(adapter) as Arc<dyn Adapter>).collect();
         let now = Instant::now();
         let outbox = Slab::new(&as_cards, shape.rails * shape.grants as usize).unwrap();
         let channel = Channel::new(NUMBER, rails.collect(), outbox, crate::Options::default().patience, now);
-        let receives = as_cards.iter().map(|card| Slab::new([card], shape.grants as usize).unwrap()).collect();
+        let receives = as_cards.iter().map(|adapter| Slab::new([adapter], shape.grants as usize).unwrap()).collect();
         let segments = EngineSegments::create(1).unwrap();
         let mut side = Side {
             application: segments.ringer(0),
             segments,
-            told: Told::default(),
+            told: RemoteGateLog::default(),
             proofs: Proofs::default(),
-            cards,
-            desks,
+            adapters,
+            cqs,
             receives,
             channel,
             got: Got { room: usize::MAX, ..Got::default() },
@@ -429,8 +431,8 @@ impl Half {
 fn unconnected(network: &ModelNetwork, shape: Shape) -> [Side; 2] {
     let (near, mut far) = (Half::new(network, shape), Half::new(network, shape));
     let waits = far.expect(shape);
-    let call = |(rail, meeting): (usize, &Option<Meeting>)| {
-        meeting.map(|meeting| Meeting { call: far.cards[rail].facts().meets_at, ..meeting })
+    let call = |(rail, cm): (usize, &Option<CmConnect>)| {
+        cm.map(|cm| CmConnect { call: far.adapters[rail].attr().cm_address, ..cm })
     };
     let calls: Vec<_> = waits.iter().enumerate().map(call).collect();
     let ends = |half: &Half| (0..shape.rails).map(|rail| half.endpoint(rail)).collect::<Vec<_>>();

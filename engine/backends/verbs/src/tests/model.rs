@@ -11,7 +11,7 @@ const BYTES: usize = 1 << 15;
 #[derive(Debug, Clone)]
 enum Step {
     /// A side moves these pieces, in blocks of 16 bytes: where from, how many. So many of them are a batch.
-    Move { side: usize, is_write: bool, pieces: Vec<(u8, u8)>, batch: usize, is_large: bool, tells: (bool, bool) },
+    Move { side: usize, is_write: bool, sges: Vec<(u8, u8)>, batch: usize, is_large: bool, tells: (bool, bool) },
     /// The cards do so much.
     Work(usize),
     /// A side has its turn.
@@ -44,7 +44,7 @@ enum Fault {
 
 fn step() -> impl Strategy<Value = Step> {
     let side = 0usize..2;
-    let pieces = prop::collection::vec((any::<u8>(), 1u8..=64), 1..9);
+    let sges = prop::collection::vec((any::<u8>(), 1u8..=64), 1..9);
     let fault = prop_oneof![
         2 => Just(Fault::Break),
         3 => (0u64..6).prop_map(Fault::BreakAfter),
@@ -57,10 +57,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Fault::PortDown),
         2 => Just(Fault::PortUp),
     ];
-    let moves = (side.clone(), any::<bool>(), pieces, 1usize..4, any::<bool>(), any::<(bool, bool)>());
+    let moves = (side.clone(), any::<bool>(), sges, 1usize..4, any::<bool>(), any::<(bool, bool)>());
     prop_oneof![
-        8 => moves.prop_map(|(side, is_write, pieces, batch, is_large, tells)| {
-            Step::Move { side, is_write, pieces, batch, is_large, tells }
+        8 => moves.prop_map(|(side, is_write, sges, batch, is_large, tells)| {
+            Step::Move { side, is_write, sges, batch, is_large, tells }
         }),
         6 => (1usize..12).prop_map(Step::Work),
         8 => side.clone().prop_map(Step::Turn),
@@ -118,7 +118,7 @@ impl Run {
         &mut self,
         side: usize,
         is_write: bool,
-        pieces: &[(u8, u8)],
+        sges: &[(u8, u8)],
         batch: usize,
         large: bool,
         tells: (bool, bool),
@@ -128,7 +128,7 @@ impl Run {
         let target = self.sides[taker].pool(vec![0; 8 * 64 * 16]);
         let given = self.sources[giver].bytes();
         let (mut spans, mut expected, mut at) = (Vec::new(), vec![0; 8 * 64 * 16], 0u64);
-        for &(from, blocks) in pieces {
+        for &(from, blocks) in sges {
             let (from, len) = (u64::from(from) * 64, u64::from(blocks) * 16);
             expected[at as usize..(at + len) as usize].copy_from_slice(&given[from as usize..(from + len) as usize]);
             spans.push(if is_write { span(from, at, len) } else { span(at, from, len) });
@@ -165,7 +165,7 @@ impl Run {
             let (note, counter) = (tells.0.then_some(u128::from(transfer)), tells.1.then_some(COUNTER));
             let payload = pattern(transfer, transfer as usize * 37 % 700);
             let told = self.sides[side].tell((token, transfer, whole), counter, note.map(|note| (note, &payload[..])));
-            if told == Ok(Announced::Accepted) {
+            if told == Ok(NotifyPosted::Accepted) {
                 begun.tell = Some((token, note, tells.1));
             }
         }
@@ -202,9 +202,9 @@ impl Run {
         }
     }
 
-    fn trouble(&mut self, side: usize, rail: usize, what: Fault) {
-        let rail = rail % self.sides[0].cards.len();
-        let (here, there) = (&self.sides[side].cards[rail], &self.sides[1 - side].cards[rail]);
+    fn status(&mut self, side: usize, rail: usize, what: Fault) {
+        let rail = rail % self.sides[0].adapters.len();
+        let (here, there) = (&self.sides[side].adapters[rail], &self.sides[1 - side].adapters[rail]);
         match what {
             Fault::Break => drop(here.break_queue(self.sides[side].channel.rails[rail].number)),
             Fault::BreakAfter(requests) => here.break_after(requests),
@@ -221,8 +221,8 @@ impl Run {
 
     fn step(&mut self, step: &Step) {
         match step {
-            Step::Move { side, is_write, pieces, batch, is_large, tells } => {
-                self.begin(*side, *is_write, pieces, *batch, *is_large, *tells);
+            Step::Move { side, is_write, sges, batch, is_large, tells } => {
+                self.begin(*side, *is_write, sges, *batch, *is_large, *tells);
             }
             Step::Work(steps) => (0..*steps).for_each(|_| {
                 self.network.step();
@@ -237,18 +237,18 @@ impl Run {
             }
             Step::Room(side, room) => self.sides[*side].got.room += room,
             Step::GiveUp(side, back) => self.give_up(*side, *back),
-            Step::Trouble { side, rail, what } => self.trouble(*side, *rail, *what),
+            Step::Trouble { side, rail, what } => self.status(*side, *rail, *what),
         }
     }
 
     /// All is mended, and everybody has time.
     fn finish(&mut self) {
         for side in 0..2 {
-            for rail in 0..self.sides[side].cards.len() {
+            for rail in 0..self.sides[side].adapters.len() {
                 for what in [Fault::Release, Fault::Mend, Fault::PortUp] {
-                    self.trouble(side, rail, what);
+                    self.status(side, rail, what);
                 }
-                self.sides[side].cards[rail].break_after(u64::MAX);
+                self.sides[side].adapters[rail].break_after(u64::MAX);
             }
             self.sides[side].got.room = usize::MAX / 2;
         }
@@ -263,7 +263,7 @@ impl Run {
                 }
             }
             let is_over = |side: &Side| {
-                let rails = 0..side.cards.len();
+                let rails = 0..side.adapters.len();
                 side.channel.ops.iter().count() == 0 && rails.into_iter().all(|rail| side.is_up(rail))
             };
             if self.sides.iter().all(is_over) {
@@ -331,11 +331,11 @@ fn shape() -> impl Strategy<Value = Shape> {
         prop_oneof![Just(0), Just(100)],
         any::<bool>(),
     )
-        .prop_map(|(rails, requests, grants, pieces_max, inline_max, is_managed)| Shape {
+        .prop_map(|(rails, requests, grants, sges_max, inline_max, is_managed)| Shape {
             rails,
             requests,
             grants,
-            pieces_max,
+            sges_max,
             inline_max,
             is_managed,
         })

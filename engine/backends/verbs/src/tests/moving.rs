@@ -9,7 +9,7 @@ fn neighbours_at_the_target_are_one_request() {
     let mut sides = connected(&network, SHAPE);
     let [near, far] = &mut sides;
     let (source, target) = (near.pool(pattern(1, 1 << 16)), far.pool(vec![0; 1 << 16]));
-    let before = near.cards[0].counts();
+    let before = near.adapters[0].counts();
     // Sixteen blocks from here and there to one extent, and one that stands alone.
     let mut spans: Vec<_> = (0..16).map(|block| span((15 - block) * 1024, 4096 + block * 512, 512)).collect();
     spans.push(span(60_000, 100, 50));
@@ -17,7 +17,7 @@ fn neighbours_at_the_target_are_one_request() {
     assert_eq!(near.channel.oldest(), 0);
     settle(&network, &mut sides);
     let [near, far] = &mut sides;
-    let after = near.cards[0].counts();
+    let after = near.adapters[0].counts();
     assert_eq!((after.lists - before.lists, after.requests - before.requests), (1, 2), "one doorbell");
     assert_eq!(near.result(1), Some(Ok(16 * 512 + 50)));
     assert_eq!(near.channel.oldest(), u64::MAX);
@@ -37,7 +37,7 @@ fn neighbours_at_the_target_are_one_request() {
 #[test]
 fn what_is_read_lands_where_it_belongs() {
     let network = ModelNetwork::by_hand();
-    let mut sides = connected(&network, Shape { pieces_max: 3, ..SHAPE });
+    let mut sides = connected(&network, Shape { sges_max: 3, ..SHAPE });
     let [near, far] = &mut sides;
     let (target, source) = (near.pool(vec![0; 8192]), far.pool(pattern(2, 8192)));
     let spans: Vec<_> = (0..10).map(|block| span((9 - block) * 512, 1024 + block * 256, 256)).collect();
@@ -50,7 +50,7 @@ fn what_is_read_lands_where_it_belongs() {
         let (to, from, len) = (span.local as usize, span.remote as usize, span.len as usize);
         assert_eq!(got[to..to + len], given[from..from + len]);
     }
-    assert_eq!(sides[0].tell((8, 1, 2560), None, Some((1, b"read"))), Ok(Announced::Accepted));
+    assert_eq!(sides[0].tell((8, 1, 2560), None, Some((1, b"read"))), Ok(NotifyPosted::Accepted));
     settle(&network, &mut sides);
     assert_eq!(sides[0].result(8), Some(Ok(1)));
     assert_eq!(sides[1].got.notes, [(1, b"read".to_vec())]);
@@ -64,12 +64,12 @@ fn a_counter_that_was_named_once_travels_inside_the_write() {
     sides[1].counter(9).recycle(4);
     let counter = Some(CounterRef { index: 9, generation: 4 });
     for round in 1..=3 {
-        let before = sides[0].cards[0].counts().requests;
+        let before = sides[0].adapters[0].counts().requests;
         let span = span(0, round * 8, 8);
         sides[0].post(WRITE, &source, &target, &[span], (round, round, 8)).unwrap();
-        assert_eq!(sides[0].tell((10 + round, round, 8), counter, None), Ok(Announced::Accepted));
+        assert_eq!(sides[0].tell((10 + round, round, 8), counter, None), Ok(NotifyPosted::Accepted));
         settle(&network, &mut sides);
-        let requests = sides[0].cards[0].counts().requests - before;
+        let requests = sides[0].adapters[0].counts().requests - before;
         assert_eq!(requests, if round == 1 { 2 } else { 1 }, "round {round}");
         assert_eq!((sides[0].result(round), sides[0].result(10 + round)), (Some(Ok(8)), Some(Ok(1))));
         assert_eq!(sides[1].counter(9).value(), round);
@@ -264,7 +264,7 @@ fn a_fence_follows_all_that_was_posted_and_what_was_read() {
     let (mine, theirs) = (sides[0].pool(pattern(5, 4096)), sides[1].pool(vec![0; 4096]));
     sides[1].withdraw(&theirs, 4000, 1);
     let revision = 1;
-    sides[0].cards[0].slow_reads(Duration::from_millis(5));
+    sides[0].adapters[0].slow_reads(Duration::from_millis(5));
     sides[0].post(READ, &mine, &theirs, &[span(0, 0, 512)], (1, 1, 512)).unwrap();
     sides[0].post(WRITE, &mine, &theirs, &[span(1024, 1024, 512)], (2, 2, 512)).unwrap();
     sides[0].channel.send_fence(revision);
@@ -294,7 +294,7 @@ fn a_read_whose_answer_was_lost_is_over_before_the_fence_is_heard() {
         let old = pattern(7, 4096);
         let (mine, theirs) = (sides[0].pool(vec![0; 4096]), sides[1].pool(old.clone()));
         let losses = Losses { answers: true, ..Losses::default() };
-        network.lose(&sides[1].cards[0], &sides[0].cards[0], losses);
+        network.lose(&sides[1].adapters[0], &sides[0].adapters[0], losses);
         sides[0].post(READ, &mine, &theirs, &[span(0, 0, 512)], (1, 1, 512)).unwrap();
         sides[0].channel.flush();
         network.run();
@@ -304,7 +304,7 @@ fn a_read_whose_answer_was_lost_is_over_before_the_fence_is_heard() {
         sides[0].channel.send_fence(1);
         settle(&network, &mut sides);
         assert!(sides[1].proofs.heard.borrow().is_empty(), "the read may still be done again");
-        network.mend(&sides[1].cards[0], &sides[0].cards[0]);
+        network.mend(&sides[1].adapters[0], &sides[0].adapters[0]);
         if is_repaired {
             sides[0].cut(0);
         }

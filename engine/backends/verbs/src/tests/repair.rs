@@ -26,7 +26,7 @@ fn a_refused_batch_ends_with_its_cause_and_its_neighbours_arrive() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, SHAPE);
     let (source, target) = pools(&mut sides);
-    let closed = sides[1].pool_with(vec![0; 4096], Access { read: true, ..Access::default() });
+    let closed = sides[1].pool_with(vec![0; 4096], AccessFlags { read: true, ..AccessFlags::default() });
     sides[1].counter(1).recycle(1);
     let counter = Some(CounterRef { index: 1, generation: 1 });
     sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
@@ -60,9 +60,9 @@ fn wherever_a_queue_breaks_all_is_told_once() {
             if answers {
                 // Requests happen, and nobody hears it: what landed must not be told again.
                 let losses = Losses { answers: true, ..Losses::default() };
-                network.lose(&sides[1].cards[0], &sides[0].cards[0], losses);
+                network.lose(&sides[1].adapters[0], &sides[0].adapters[0], losses);
             }
-            sides[side].cards[0].break_after(breaks);
+            sides[side].adapters[0].break_after(breaks);
             for number in 0..12 {
                 sides[0].post(WRITE, &source, &target, &[block(number)], (number, number, 1024)).unwrap();
                 let note = (number % 3 == 0).then_some((u128::from(number), &b"it is there"[..]));
@@ -74,7 +74,7 @@ fn wherever_a_queue_breaks_all_is_told_once() {
             }
             network.run();
             if answers {
-                network.mend(&sides[1].cards[0], &sides[0].cards[0]);
+                network.mend(&sides[1].adapters[0], &sides[0].adapters[0]);
                 sides[0].cut(0);
             }
             pass_time(&network, &mut sides, 20 * MS);
@@ -99,9 +99,9 @@ fn a_batch_that_breaks_every_queue_ends_and_its_neighbours_arrive() {
         let (source, target) = pools(&mut sides);
         let cursed = sides[1].pool(vec![0; 4096]);
         for rail in 0..rails {
-            sides[0].cards[rail].break_at(cursed.registrations[rail].remote_key());
+            sides[0].adapters[rail].break_at(cursed.registrations[rail].remote_key());
             // With a delay the answers of what was posted before it are not back when it breaks the queue.
-            network.delay(&sides[0].cards[rail], &sides[1].cards[rail], delay);
+            network.delay(&sides[0].adapters[rail], &sides[1].adapters[rail], delay);
         }
         sides[1].counter(1).recycle(1);
         let counter = Some(CounterRef { index: 1, generation: 1 });
@@ -147,7 +147,7 @@ fn what_was_told_is_not_written_again() {
     let mut sides = connected(&network, SHAPE);
     let (source, target) = pools(&mut sides);
     let losses = Losses { answers: true, ..Losses::default() };
-    network.lose(&sides[1].cards[0], &sides[0].cards[0], losses);
+    network.lose(&sides[1].adapters[0], &sides[0].adapters[0], losses);
     sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
     sides[0].tell((2, 1, 1024), None, Some((1, b""))).unwrap();
     sides[0].channel.flush();
@@ -156,7 +156,7 @@ fn what_was_told_is_not_written_again() {
     assert_eq!(sides[1].got.notes.len(), 1);
     // Whoever was told uses the memory for something else.
     target.window.fill(0, 1024, 0x77).unwrap();
-    network.mend(&sides[1].cards[0], &sides[0].cards[0]);
+    network.mend(&sides[1].adapters[0], &sides[0].adapters[0]);
     sides[0].cut(0);
     settle(&network, &mut sides);
     assert_eq!((sides[0].result(1), sides[0].result(2)), (Some(Ok(1024)), Some(Ok(1))));
@@ -168,7 +168,7 @@ fn nothing_is_reported_before_the_peer_has_ended_it_too() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, SHAPE);
     let (source, target) = pools(&mut sides);
-    sides[0].cards[0].break_after(0);
+    sides[0].adapters[0].break_after(0);
     sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
     sides[0].channel.flush();
     sides[0].channel.cancel_op(1);
@@ -190,7 +190,7 @@ fn what_was_withdrawn_meanwhile_does_not_go_again() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, SHAPE);
     let (source, target) = pools(&mut sides);
-    sides[0].cards[0].break_after(0);
+    sides[0].adapters[0].break_after(0);
     for number in 0..4 {
         sides[0].post(WRITE, &source, &target, &[block(number)], (number, number, 1024)).unwrap();
         sides[0].tell((10 + number, number, 1024), None, Some((number.into(), b""))).unwrap();
@@ -248,15 +248,15 @@ fn what_a_dead_rail_had_goes_over_the_other() {
         sides[0].tell((99, 7, 1 << 20), None, Some((9, b"all"))).unwrap();
         sides[0].channel.flush();
         if held {
-            sides[1].cards[0].hold();
+            sides[1].adapters[0].hold();
         }
         for _ in 0..5 {
             network.step();
         }
-        sides[0].cards[1].set_port(false);
-        sides[1].cards[1].set_port(false);
+        sides[0].adapters[1].set_port(false);
+        sides[1].adapters[1].set_port(false);
         settle(&network, &mut sides);
-        sides[1].cards[0].release();
+        sides[1].adapters[0].release();
         settle(&network, &mut sides);
         assert_eq!(sides[0].result(99), Some(Ok(1)));
         assert!((0..16).all(|token| sides[0].result(token) == Some(Ok(1 << 16))));
@@ -268,7 +268,7 @@ fn what_a_dead_rail_had_goes_over_the_other() {
         assert!(!sides[0].is_up(1));
         let lives = sides[0].channel.rails[1].life;
         assert!((5..30).contains(&lives), "{lives} tries");
-        sides.iter().for_each(|side| side.cards[1].set_port(true));
+        sides.iter().for_each(|side| side.adapters[1].set_port(true));
         pass_time(&network, &mut sides, 1500 * MS);
         assert!(sides[0].is_up(1) && sides[1].is_up(1));
     }
@@ -282,7 +282,7 @@ fn without_any_rail_the_session_ends() {
     // Long quiet times are none without a rail.
     pass_time(&network, &mut sides, 7000 * MS);
     sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
-    sides[0].cards[0].set_port(false);
+    sides[0].adapters[0].set_port(false);
     let begun = sides[0].now;
     while sides[0].fault.is_none() {
         network.advance(10 * MS);
@@ -317,7 +317,7 @@ fn what_is_given_up_ends_soon_although_the_peers_card_stands_still() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, SHAPE);
     let (source, target) = pools(&mut sides);
-    sides[1].cards[0].hold();
+    sides[1].adapters[0].hold();
     sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
     sides[0].tell((2, 1, 1024), None, Some((1, b""))).unwrap();
     sides[0].post(WRITE, &source, &target, &[block(1)], (3, 3, 1024)).unwrap();
@@ -329,7 +329,7 @@ fn what_is_given_up_ends_soon_although_the_peers_card_stands_still() {
     pass_time(&network, &mut sides, 40 * MS);
     assert_eq!(sides[0].result(1), None);
     pass_time(&network, &mut sides, 30 * MS);
-    sides[1].cards[0].release();
+    sides[1].adapters[0].release();
     settle(&network, &mut sides);
     assert_eq!((sides[0].result(1), sides[0].result(2)), (Some(Err(Cause::Cancelled)), Some(Err(Cause::Cancelled))));
     assert_eq!(sides[0].result(3), Some(Ok(1024)), "it was innocent");
@@ -342,7 +342,7 @@ fn what_waits_to_go_again_is_taken_back_at_once() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, SHAPE);
     let (source, target) = pools(&mut sides);
-    sides[0].cards[0].break_after(0);
+    sides[0].adapters[0].break_after(0);
     sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
     sides[0].tell((2, 1, 1024), None, Some((1, b""))).unwrap();
     sides[0].post(WRITE, &source, &target, &[block(1)], (3, 3, 1024)).unwrap();
@@ -374,7 +374,7 @@ fn nothing_is_told_of_a_transfer_that_failed_on_one_of_its_rails() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, TWO);
     let (source, target) = (sides[0].pool(pattern(3, 1 << 20)), sides[1].pool(vec![0; 1 << 20]));
-    let closed = sides[1].pool_with(vec![0; 1 << 16], Access::default());
+    let closed = sides[1].pool_with(vec![0; 1 << 16], AccessFlags::default());
     sides[1].counter(1).recycle(1);
     let counter = Some(CounterRef { index: 1, generation: 1 });
     for bad in 0..16 {
@@ -405,12 +405,12 @@ fn a_batch_that_breaks_every_rail_it_is_on_is_given_up() {
     sides[0].post(WRITE, &source, &target, &[block(0)], (1, 1, 1024)).unwrap();
     for _ in 0..3 {
         sides[0].channel.flush();
-        network.cut(&sides[0].cards[0], &sides[1].cards[0]);
+        network.cut(&sides[0].adapters[0], &sides[1].adapters[0]);
         network.run();
         network.advance(400 * MS);
         sides.iter_mut().for_each(|side| side.now += 400 * MS);
         sides[0].turn();
-        network.mend(&sides[0].cards[0], &sides[1].cards[0]);
+        network.mend(&sides[0].adapters[0], &sides[1].adapters[0]);
         for _ in 0..40 {
             // Up to where it would leave again.
             (0..2).for_each(|at| {
@@ -460,7 +460,7 @@ fn memory_of_this_side_is_quiet_although_the_peer_does_not_say_what_became_of_a_
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, SHAPE);
     let (source, target) = pools(&mut sides);
-    sides[0].cards[0].break_after(0);
+    sides[0].adapters[0].break_after(0);
     for number in 0..3 {
         sides[0].post(WRITE, &source, &target, &[block(number)], (number, number, 1024)).unwrap();
     }
@@ -503,7 +503,7 @@ fn lives_may_be_without_end() {
         let (source, target) = pools(&mut sides);
         sides.iter_mut().for_each(|side| side.channel.rails[0].life = life);
         for number in 0..3 {
-            sides[0].cards[0].break_after(0);
+            sides[0].adapters[0].break_after(0);
             sides[0].post(WRITE, &source, &target, &[block(number)], (number, number, 1024)).unwrap();
             settle(&network, &mut sides);
             assert_eq!(sides[0].result(number), Some(Ok(1024)), "life {}", sides[0].channel.rails[0].life);
@@ -519,7 +519,7 @@ fn fences_survive_a_repair() {
     let (_, target) = pools(&mut sides);
     sides[1].withdraw(&target, 0, 1);
     pass_news(&mut sides, 1);
-    sides[0].cards[0].break_after(0);
+    sides[0].adapters[0].break_after(0);
     sides[0].channel.send_fence(1);
     settle(&network, &mut sides);
     let heard = sides[1].proofs.heard.borrow();
@@ -651,7 +651,7 @@ fn a_rail_that_cannot_be_connected_is_tried_again_after_a_pause_that_begins_then
     let mut sides = dialing(&network, &[1], InTheNetwork);
     // The call has taken longer than any pause.
     pass_time(&network, &mut sides, 1500 * MS);
-    sides[1].cards[1].refuse_connects(1);
+    sides[1].adapters[1].refuse_connects(1);
     sides[1].dialer.go_on();
     let at = sides[1].now;
     sides[1].turn();
@@ -668,5 +668,5 @@ fn a_queue_that_never_comes_back_ends_the_session() {
     sides[1].dialer.begun.take();
     sides[1].turn();
     assert_eq!(sides[1].fault, Some(LaneFault(Cause::CardFailed)));
-    assert_eq!(sides[1].cards[1].counts().queues, 0);
+    assert_eq!(sides[1].adapters[1].counts().queues, 0);
 }

@@ -35,9 +35,9 @@ fn large_transfers_use_all_rails_and_small_ones_take_turns() {
 fn a_faster_rail_takes_more() {
     let network = ModelNetwork::by_hand();
     let mut sides = connected(&network, TWO);
-    let mut facts = (*sides[0].channel.rails[1].facts).clone();
-    facts.bandwidth *= 3;
-    sides[0].channel.rails[1].facts = Arc::new(facts);
+    let mut attr = (*sides[0].channel.rails[1].attr).clone();
+    attr.bandwidth *= 3;
+    sides[0].channel.rails[1].attr = Arc::new(attr);
     let (source, target) = (sides[0].pool(pattern(1, 2 << 20)), sides[1].pool(vec![0; 2 << 20]));
     for block in 0..32 {
         let at = block * BLOCK;
@@ -65,11 +65,11 @@ fn what_is_announced_over_several_rails_is_there_on_all() {
         sides[0].tell((99, transfer, 1 << 20), counter, Some((5, b"all of it"))).unwrap();
         sides[0].got.completed.clear();
         // One rail is far behind the other: nothing is told before both have come.
-        sides[1].cards[slow].hold();
+        sides[1].adapters[slow].hold();
         settle(&network, &mut sides);
         assert_eq!((sides[1].counter(3).value(), sides[1].got.notes.len()), (slow as u64, slow));
         assert_eq!(sides[0].result(99), None);
-        sides[1].cards[slow].release();
+        sides[1].adapters[slow].release();
         while sides[1].got.notes.len() == slow {
             network.step();
             sides[1].turn();
@@ -123,7 +123,7 @@ fn a_rail_that_is_out_is_not_waited_for() {
     sides[0].post(WRITE, &source, &target, &[span(0, 0, 8)], (2, 65, 8)).unwrap();
     settle(&network, &mut sides);
     for side in &sides {
-        side.cards[1].set_port(false);
+        side.adapters[1].set_port(false);
     }
     pass_time(&network, &mut sides, Duration::from_millis(100));
     assert!(sides[0].is_up(0) && !sides[0].is_up(1));

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use penstock_memory::{HostMemory, Window};
-use penstock_verbs::card::{
-    Access, Card, Connecting, Desk, Done, Endpoint, Facts, Kind, Landing, Outcome, Piece, Queue, Registration, Request,
+use penstock_verbs::adapter::{
+    AccessFlags, Adapter, ConnectParams, DeviceAttr, Opcode, QpAddress, QueuePair, RecvBuffer, Registration,
+    SendRequest, Sge, Wc, WorkCompletion, WorkerCq,
 };
-use penstock_verbs::device::{self, DeviceCard, Options, Posting};
+use penstock_verbs::device::{self, DeviceAdapter, Options, Posting};
 
 /// No test waits longer for anything.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
@@ -85,31 +86,31 @@ pub(crate) fn skipped(test: &str, reason: &str) -> Option<MutexGuard<'static, ()
 }
 
 /// Opens a card by its name.
-pub(crate) fn open(name: &str, posting: Posting) -> Arc<DeviceCard> {
+pub(crate) fn open(name: &str, posting: Posting) -> Arc<DeviceAdapter> {
     let options = Options { wanted: vec![name.parse().expect("a name")], posting, ..Options::default() };
-    let found = device::cards(&options).unwrap_or_else(|error| panic!("{name} is opened: {error}"));
-    found.cards.into_iter().next().expect("one card was named")
+    let found = device::adapters(&options).unwrap_or_else(|error| panic!("{name} is opened: {error}"));
+    found.adapters.into_iter().next().expect("one card was named")
 }
 
 /// Opens a card whose queues meet others by the connection manager.
-pub(crate) fn open_managed(name: &str) -> Arc<DeviceCard> {
+pub(crate) fn open_managed(name: &str) -> Arc<DeviceAdapter> {
     let options = Options { wanted: vec![name.parse().expect("a name")], is_managed: true, ..Options::default() };
-    let found = device::cards(&options).unwrap_or_else(|error| panic!("{name} is opened: {error}"));
-    found.cards.into_iter().next().expect("one card was named")
+    let found = device::adapters(&options).unwrap_or_else(|error| panic!("{name} is opened: {error}"));
+    found.adapters.into_iter().next().expect("one card was named")
 }
 
 /// One of the two.
 pub(crate) struct End {
-    pub(crate) queue: Box<dyn Queue>,
-    pub(crate) desk: Box<dyn Desk>,
+    pub(crate) queue: Box<dyn QueuePair>,
+    pub(crate) cq: Box<dyn WorkerCq>,
     pub(crate) registration: Option<Arc<dyn Registration>>,
     pub(crate) memory: HostMemory,
-    pub(crate) card: Arc<DeviceCard>,
-    came: VecDeque<Done>,
+    pub(crate) adapter: Arc<DeviceAdapter>,
+    came: VecDeque<WorkCompletion>,
 }
 
 /// What peers may do with the memory of an end.
-pub(crate) const ALL: Access = Access { read: true, write: true, land: true };
+pub(crate) const ALL: AccessFlags = AccessFlags { read: true, write: true, land: true };
 
 impl End {
     pub(crate) fn new(name: &str, posting: Posting) -> Self {
@@ -117,25 +118,25 @@ impl End {
     }
 
     /// With a desk, a queue and memory of its own.
-    pub(crate) fn on(card: Arc<DeviceCard>) -> Self {
+    pub(crate) fn on(adapter: Arc<DeviceAdapter>) -> Self {
         let memory = HostMemory::from_vec(vec![0; BYTES]).expect("memory");
-        let registration = card.register(memory.window(), ALL).expect("it is registered");
-        let mut desk = card.desk(4 * REQUESTS, RECEIVES).expect("a desk");
-        let queue = desk.queue(REQUESTS).expect("a queue");
-        Self { queue, desk, registration: Some(registration), memory, card, came: VecDeque::new() }
+        let registration = adapter.register(memory.window(), ALL).expect("it is registered");
+        let mut cq = adapter.worker_cq(4 * REQUESTS, RECEIVES).expect("a desk");
+        let queue = cq.queue(REQUESTS).expect("a queue");
+        Self { queue, cq, registration: Some(registration), memory, adapter, came: VecDeque::new() }
     }
 
-    pub(crate) fn facts(&self) -> &Facts {
-        self.card.facts()
+    pub(crate) fn attr(&self) -> &DeviceAttr {
+        self.adapter.attr()
     }
 
     pub(crate) fn window(&self) -> &Window {
         self.memory.window()
     }
 
-    pub(crate) fn piece(&self, offset: u64, bytes: u32) -> Piece {
+    pub(crate) fn sge(&self, offset: u64, bytes: u32) -> Sge {
         let key = self.registration.as_ref().expect("it is registered").local_key();
-        Piece { address: self.address(offset), bytes, key }
+        Sge { address: self.address(offset), bytes, key }
     }
 
     pub(crate) fn address(&self, offset: u64) -> u64 {
@@ -163,23 +164,22 @@ impl End {
 
     /// Gives receives with the names from zero on.
     pub(crate) fn supply(&mut self, count: usize) {
-        let landings: Vec<Landing> = (0..count as u64)
-            .map(|id| Landing { id, piece: self.piece(Self::receive_at(id), RECEIVE_BYTES) })
-            .collect();
-        self.desk.supply(&landings).expect("the desk has room for them");
+        let recvs: Vec<RecvBuffer> =
+            (0..count as u64).map(|id| RecvBuffer { id, sge: self.sge(Self::receive_at(id), RECEIVE_BYTES) }).collect();
+        self.cq.post_recv(&recvs).expect("the desk has room for them");
     }
 
-    pub(crate) fn post(&mut self, requests: &[Request], pieces: &[Piece]) {
-        self.queue.post(requests, pieces).unwrap_or_else(|failed| panic!("it is posted: {failed:?}"));
+    pub(crate) fn post(&mut self, requests: &[SendRequest], sges: &[Sge]) {
+        self.queue.post(requests, sges).unwrap_or_else(|failed| panic!("it is posted: {failed:?}"));
     }
 
     /// The next completion.
-    pub(crate) fn next(&mut self) -> Done {
+    pub(crate) fn next(&mut self) -> WorkCompletion {
         self.take(1)[0]
     }
 
     /// The next so many completions.
-    pub(crate) fn take(&mut self, count: usize) -> Vec<Done> {
+    pub(crate) fn take(&mut self, count: usize) -> Vec<WorkCompletion> {
         let began = Instant::now();
         while self.came.len() < count {
             self.look();
@@ -190,24 +190,24 @@ impl End {
     }
 
     /// The completions that are there.
-    pub(crate) fn poll(&mut self) -> Vec<Done> {
+    pub(crate) fn poll(&mut self) -> Vec<WorkCompletion> {
         self.look();
         self.came.drain(..).collect()
     }
 
     fn look(&mut self) {
-        let mut room = [Done::default(); 32];
-        let count = self.desk.poll(&mut room).expect("it polls");
+        let mut room = [WorkCompletion::default(); 32];
+        let count = self.cq.poll(&mut room).expect("it polls");
         self.came.extend(&room[..count]);
     }
 
-    pub(crate) fn expect(&mut self, id: u64, what: Outcome) {
-        let expected = Done { queue: self.queue.number(), id, what };
+    pub(crate) fn expect(&mut self, id: u64, what: Wc) {
+        let expected = WorkCompletion { queue: self.queue.number(), id, result: what };
         assert_eq!(self.next(), expected);
     }
 
-    pub(crate) fn endpoint(&self, first_packet: u32) -> Endpoint {
-        Endpoint { queue: self.queue.number(), first_packet, gid: self.facts().gid, lid: self.facts().lid }
+    pub(crate) fn endpoint(&self, first_packet: u32) -> QpAddress {
+        QpAddress { queue: self.queue.number(), first_packet, gid: self.attr().gid, lid: self.attr().lid }
     }
 
     /// Waits until the descriptor is readable.
@@ -219,8 +219,8 @@ impl End {
 }
 
 /// A request that is told of.
-pub(crate) fn request(id: u64, kind: Kind, pieces: u32) -> Request {
-    Request { id, kind, pieces, signalled: true, inline: false }
+pub(crate) fn request(id: u64, kind: Opcode, sges: u32) -> SendRequest {
+    SendRequest { id, opcode: kind, sges, signalled: true, inline: false }
 }
 
 /// Both ends of a wire, connected.
@@ -241,7 +241,7 @@ impl Pair {
     pub(crate) fn connected(posting: Posting) -> Self {
         let [a, b] = ports().map(|name| End::new(&name, posting));
         let mut pair = Self::of(a, b);
-        assert!(pair.a.card.posting() == posting || !are_soft(), "the driver of soft devices knows both");
+        assert!(pair.a.adapter.posting() == posting || !are_soft(), "the driver of soft devices knows both");
         pair.connect();
         pair
     }
@@ -250,16 +250,16 @@ impl Pair {
         let (from_a, from_b) = (self.first_packet, self.first_packet ^ 0x55);
         // Another number for each life, so that packets of an earlier one are told apart.
         self.first_packet = (self.first_packet + 0x1000) & 0xff_ffff;
-        let mtu = self.mtu.unwrap_or_else(|| self.a.facts().mtu.min(self.b.facts().mtu));
-        let reads = self.a.facts().reads_max.min(self.b.facts().reads_max);
+        let mtu = self.mtu.unwrap_or_else(|| self.a.attr().mtu.min(self.b.attr().mtu));
+        let reads = self.a.attr().reads_max.min(self.b.attr().reads_max);
         let (a, b) = (self.a.endpoint(from_a), self.b.endpoint(from_b));
-        let connecting = |there, first_packet| Connecting {
+        let connecting = |there, first_packet| ConnectParams {
             there,
             first_packet,
             mtu,
             reads_there: reads,
             reads_here: reads,
-            meeting: None,
+            cm: None,
         };
         self.a.queue.connect(&connecting(b, from_a)).expect("a is connected");
         self.b.queue.connect(&connecting(a, from_b)).expect("b is connected");
@@ -276,10 +276,10 @@ impl Pair {
     pub(crate) fn works(&mut self) {
         let said = format!("it works, packet {}", self.first_packet);
         self.a.fill(0, said.as_bytes());
-        let kind = Kind::Write { address: self.b.address(0), key: self.b.key() };
-        let piece = self.a.piece(0, said.len() as u32);
-        self.a.post(&[request(4711, kind, 1)], &[piece]);
-        self.a.expect(4711, Outcome::Did);
+        let kind = Opcode::Write { address: self.b.address(0), key: self.b.key() };
+        let sge = self.a.sge(0, said.len() as u32);
+        self.a.post(&[request(4711, kind, 1)], &[sge]);
+        self.a.expect(4711, Wc::Send);
         assert_eq!(self.b.bytes(0, said.len()), said.as_bytes());
     }
 }

@@ -1,6 +1,6 @@
 //! What is here: cards, names, facts.
 
-use penstock_verbs::card::Card;
+use penstock_verbs::adapter::Adapter;
 use penstock_verbs::device::{self, ChoiceError, NotHere, Options, Posting};
 
 use crate::ends::{near, open, soft_wire, wire};
@@ -8,15 +8,15 @@ use crate::ends::{near, open, soft_wire, wire};
 #[test]
 fn every_soft_device_is_found_and_says_why_it_is_used() {
     let Some(_wire) = soft_wire("every_soft_device_is_found_and_says_why_it_is_used") else { return };
-    let found = device::cards(&Options::default()).expect("cards");
-    let names: Vec<&str> = found.cards.iter().map(|card| card.facts().name.as_str()).collect();
+    let found = device::adapters(&Options::default()).expect("cards");
+    let names: Vec<&str> = found.adapters.iter().map(|adapter| adapter.attr().name.as_str()).collect();
     assert!(names.contains(&"rxe_a0/1 (a0)") && names.contains(&"rxe_b0/1 (b0)"), "{names:?}");
-    for card in &found.cards {
-        let facts = card.facts();
-        println!("{}: {}\n  {facts:?}", facts.name, card.describe());
-        assert_eq!(facts.gid[..12], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff], "IPv4 before what is link-local");
-        assert_eq!(facts.network_bits, 96 + 24);
-        assert!(facts.is_routable && facts.mtu >= 1024 && facts.inline_max >= 32 && facts.pieces_max >= 30);
+    for adapter in &found.adapters {
+        let attr = adapter.attr();
+        println!("{}: {}\n  {attr:?}", attr.name, adapter.describe());
+        assert_eq!(attr.gid[..12], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff], "IPv4 before what is link-local");
+        assert_eq!(attr.network_bits, 96 + 24);
+        assert!(attr.is_routable && attr.mtu >= 1024 && attr.inline_max >= 32 && attr.sges_max >= 30);
     }
     println!("{}", found.device_memory);
     for sentence in &found.sentences {
@@ -30,18 +30,18 @@ fn every_soft_device_is_found_and_says_why_it_is_used() {
 fn a_name_that_is_not_here_is_told_with_those_that_are() {
     let Some(_wire) = soft_wire("a_name_that_is_not_here_is_told_with_those_that_are") else { return };
     let named = |name: &str| Options { wanted: vec![name.parse().expect("a name")], ..Options::default() };
-    let error = device::cards(&named("mlx5_7")).expect_err("no such card");
+    let error = device::adapters(&named("mlx5_7")).expect_err("no such card");
     assert!(matches!(error, NotHere::Choice(ChoiceError::Unknown { .. })), "{error:?}");
     assert!(error.to_string().contains("rxe_a0"), "{error}");
-    let error = device::cards(&named("rxe_a0:1:77")).expect_err("no such address").to_string();
+    let error = device::adapters(&named("rxe_a0:1:77")).expect_err("no such address").to_string();
     assert!(error.contains("10.77.0.1"), "{error}");
 }
 
 #[test]
 fn a_desk_that_is_too_large_is_refused_with_what_there_is() {
     let Some(_wire) = wire("a_desk_that_is_too_large_is_refused_with_what_there_is") else { return };
-    let card = open(&near(), Posting::Extended);
-    let receives = card.facts().receives_max + 1;
-    let error = card.desk(16, receives).err().expect("too many").to_string();
+    let adapter = open(&near(), Posting::Extended);
+    let receives = adapter.attr().receives_max + 1;
+    let error = adapter.worker_cq(16, receives).err().expect("too many").to_string();
     assert!(error.contains(&receives.to_string()) && error.contains("receives"), "{error}");
 }

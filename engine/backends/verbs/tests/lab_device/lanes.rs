@@ -11,10 +11,10 @@ use penstock_ring::{ReadyBits, Withdrawal};
 use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::Handle;
 use penstock_transport::{
-    Announced, Arrival, Batch, Driver, Failure, Here, Lane, Link, Note, PeerView, PostError, Posted, Registrar,
-    RemoteMemory, RemoteRegion, Revisions, Sink, There, Transport, TransportMessages,
+    Batch, Driver, Failure, Lane, Link, LocalEnd, Note, NotifyPosted, NotifyRequest, PeerView, PostError, Posted,
+    Registrar, RemoteEnd, RemoteMemory, RemoteRegion, Revisions, Sink, Transport, TransportMessages,
 };
-use penstock_verbs::card::Card;
+use penstock_verbs::adapter::Adapter;
 use penstock_verbs::device::Posting;
 use penstock_verbs::{Options, VerbsTransport};
 
@@ -53,10 +53,10 @@ struct Engine {
 }
 
 impl Engine {
-    fn new(card: &str, posting: Posting) -> Self {
+    fn new(adapter: &str, posting: Posting) -> Self {
         let (segments, registry) = (EngineSegments::create(1).expect("memory"), Arc::new(Registry::new()));
-        let cards: Vec<Arc<dyn Card>> = vec![open(card, posting)];
-        let made = VerbsTransport::new(Arc::clone(&segments), Arc::clone(&registry), cards, Options::default());
+        let adapters: Vec<Arc<dyn Adapter>> = vec![open(adapter, posting)];
+        let made = VerbsTransport::new(Arc::clone(&segments), Arc::clone(&registry), adapters, Options::default());
         Self { segments, registry, transport: made.expect("a transport over a card") }
     }
 
@@ -97,7 +97,7 @@ impl Side {
 
     fn turn(&mut self) {
         while let Some(words) = self.said.lock().expect("nobody panics").pop_front() {
-            self.transport_messages.heard(&words).expect("what was said is understood");
+            self.transport_messages.on_message(&words).expect("what was said is understood");
         }
         self.driver.turn();
         let mut is_marked = false;
@@ -137,9 +137,9 @@ fn session(posting: Posting) -> [Side; 2] {
     let [one, two] = ports().map(|name| Engine::new(&name, posting));
     let offer = |engine: &Engine, number: u64| {
         let watch = Arc::new(ProcessWatch::of(std::process::id()));
-        let here = Here { host: number, process: number, epoch: number, workers: 1, peer_index: PARTY };
+        let here = LocalEnd { host: number, process: number, epoch: number, workers: 1, peer_index: PARTY };
         let other = 3 - number;
-        let there = There { host: other, process: other, epoch: other, workers: 1, peer_index: PARTY, watch };
+        let there = RemoteEnd { host: other, process: other, epoch: other, workers: 1, peer_index: PARTY, watch };
         engine.transport.offer(here, there).expect("an offer")
     };
     let (offer_one, offer_two) = (offer(&one, 1), offer(&two, 2));
@@ -151,7 +151,7 @@ fn session(posting: Posting) -> [Side; 2] {
         let ear = Arc::clone(&sides[1 - at].said);
         sides[at]
             .transport_messages
-            .begin(Box::new(move |words| ear.lock().expect("nobody panics").push_back(words.to_vec())));
+            .start(Box::new(move |words| ear.lock().expect("nobody panics").push_back(words.to_vec())));
     }
     sides
 }
@@ -206,9 +206,9 @@ fn a_session_over_real_cards_writes_reads_and_tells() {
         }
         let payload = pattern(12, 4000);
         let note = Some(Note { id: NoteId(99), payload: &payload });
-        let arrival = Arrival { transfer: 1, whole: 1 << 20, token: 77, counter: None, note };
-        let told = sides[0].lane.announce(&arrival).expect("it is told");
-        assert!(matches!(told, Announced::Accepted), "{told:?}");
+        let arrival = NotifyRequest { transfer: 1, whole: 1 << 20, token: 77, counter: None, note };
+        let told = sides[0].lane.notify(&arrival).expect("it is told");
+        assert!(matches!(told, NotifyPosted::Accepted), "{told:?}");
         until(&mut sides, "the note is there and all has ended", |sides| {
             sides[1].got.notes.len() == 1 && sides[0].got.completed.len() == posts as usize + 1
         });
@@ -272,8 +272,8 @@ fn two_hundred_resets_under_long_messages_cost_no_receive() {
         for _ in 0..count {
             told += 1;
             let note = Some(Note { id: NoteId(told.into()), payload: &payload });
-            let arrival = Arrival { transfer: told, whole: 0, token: told, counter: None, note };
-            until(sides, "there is room", |sides| sides[0].lane.announce(&arrival).is_ok());
+            let arrival = NotifyRequest { transfer: told, whole: 0, token: told, counter: None, note };
+            until(sides, "there is room", |sides| sides[0].lane.notify(&arrival).is_ok());
         }
         sides[0].lane.flush().expect("no fault");
         told as usize

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 
 use penstock_memory::HostMemory;
-use penstock_verbs::card::{Access, Card, CardError, Kind, Outcome, Trouble};
+use penstock_verbs::adapter::{AccessFlags, Adapter, AdapterError, Opcode, Wc, WcStatus};
 use penstock_verbs::device::{self, Options};
 
 use crate::ends::{ALL, POSTINGS, Pair, are_soft, near, near_device, open, request, skipped, wire};
@@ -14,22 +14,23 @@ fn the_end_of_a_registration_is_refused_on_both_sides() {
     let Some(_wire) = wire("the_end_of_a_registration_is_refused_on_both_sides") else { return };
     for posting in POSTINGS {
         let mut pair = Pair::connected(posting);
-        let piece = pair.a.piece(0, 64);
-        let write = Kind::Write { address: pair.b.address(0), key: pair.b.key() };
+        let sge = pair.a.sge(0, 64);
+        let write = Opcode::Write { address: pair.b.address(0), key: pair.b.key() };
         pair.b.registration = None;
-        pair.a.post(&[request(1, write, 1)], &[piece]);
-        pair.a.expect(1, Outcome::Failed(Trouble::Refused));
-        pair.b.registration = Some(pair.b.card.register(pair.b.memory.window(), ALL).expect("it is registered again"));
+        pair.a.post(&[request(1, write, 1)], &[sge]);
+        pair.a.expect(1, Wc::Failed(WcStatus::Refused));
+        pair.b.registration =
+            Some(pair.b.adapter.register(pair.b.memory.window(), ALL).expect("it is registered again"));
         pair.repair();
         pair.works();
 
-        let write = Kind::Write { address: pair.b.address(0), key: pair.b.key() };
+        let write = Opcode::Write { address: pair.b.address(0), key: pair.b.key() };
         pair.a.registration = None;
-        pair.a.post(&[request(2, write, 1)], &[piece]);
+        pair.a.post(&[request(2, write, 1)], &[sge]);
         let done = pair.a.next();
         // Soft devices say of what they find wrong themselves that it was flushed.
-        let said = [Trouble::Memory, Trouble::Flushed].map(Outcome::Failed);
-        assert!(done.id == 2 && said.contains(&done.what), "{done:?}");
+        let said = [WcStatus::Memory, WcStatus::Flushed].map(Wc::Failed);
+        assert!(done.id == 2 && said.contains(&done.result), "{done:?}");
     }
 }
 
@@ -37,44 +38,46 @@ fn the_end_of_a_registration_is_refused_on_both_sides() {
 fn what_is_not_allowed_is_refused() {
     let Some(_wire) = wire("what_is_not_allowed_is_refused") else { return };
     let mut pair = Pair::connected(POSTINGS[0]);
-    let piece = pair.a.piece(0, 64);
-    let only = |access: Access, pair: &Pair| pair.b.card.register(pair.b.memory.window(), access).expect("registered");
-    let read_only = only(Access { read: true, ..Access::default() }, &pair);
-    let write = Kind::Write { address: pair.b.address(0), key: read_only.remote_key() };
-    pair.a.post(&[request(1, write, 1)], &[piece]);
-    pair.a.expect(1, Outcome::Failed(Trouble::Refused));
+    let sge = pair.a.sge(0, 64);
+    let only =
+        |access: AccessFlags, pair: &Pair| pair.b.adapter.register(pair.b.memory.window(), access).expect("registered");
+    let read_only = only(AccessFlags { read: true, ..AccessFlags::default() }, &pair);
+    let write = Opcode::Write { address: pair.b.address(0), key: read_only.remote_key() };
+    pair.a.post(&[request(1, write, 1)], &[sge]);
+    pair.a.expect(1, Wc::Failed(WcStatus::Refused));
     pair.repair();
-    let read = Kind::Read { address: pair.b.address(0), key: read_only.remote_key() };
-    pair.a.post(&[request(2, read, 1)], &[piece]);
-    pair.a.expect(2, Outcome::Did);
-    let write_only = only(Access { write: true, ..Access::default() }, &pair);
-    let read = Kind::Read { address: pair.b.address(0), key: write_only.remote_key() };
-    pair.a.post(&[request(3, read, 1)], &[piece]);
-    pair.a.expect(3, Outcome::Failed(Trouble::Refused));
+    let read = Opcode::Read { address: pair.b.address(0), key: read_only.remote_key() };
+    pair.a.post(&[request(2, read, 1)], &[sge]);
+    pair.a.expect(2, Wc::Send);
+    let write_only = only(AccessFlags { write: true, ..AccessFlags::default() }, &pair);
+    let read = Opcode::Read { address: pair.b.address(0), key: write_only.remote_key() };
+    pair.a.post(&[request(3, read, 1)], &[sge]);
+    pair.a.expect(3, Wc::Failed(WcStatus::Refused));
 }
 
 #[test]
 fn memory_that_may_not_be_written_is_registered_to_be_read_only() {
     let Some(_wire) = wire("memory_that_may_not_be_written_is_registered_to_be_read_only") else { return };
-    let card = open(&near(), POSTINGS[0]);
+    let adapter = open(&near(), POSTINGS[0]);
     let memory = HostMemory::from_vec(vec![1; 4096]).expect("memory");
     let window = memory.window().read_only();
-    let registration = card.register(&window, Access { read: true, ..Access::default() }).expect("to be read");
+    let registration =
+        adapter.register(&window, AccessFlags { read: true, ..AccessFlags::default() }).expect("to be read");
     println!("registered: {}", registration.manner());
-    let error = card.register(&window, ALL).err().expect("not to be written");
-    assert!(matches!(&error, CardError::Refused { call: "ibv_reg_mr", .. }), "{error}");
+    let error = adapter.register(&window, ALL).err().expect("not to be written");
+    assert!(matches!(&error, AdapterError::Refused { call: "ibv_reg_mr", .. }), "{error}");
 }
 
 #[test]
 fn paging_on_demand_is_had_where_the_card_offers_it_all() {
     let Some(_wire) = wire("paging_on_demand_is_had_where_the_card_offers_it_all") else { return };
     let options = Options { wanted: vec![near().parse().expect("a name")], is_on_demand: true, ..Options::default() };
-    let found = device::cards(&options).expect("a card");
-    let card = &found.cards[0];
+    let found = device::adapters(&options).expect("a card");
+    let adapter = &found.adapters[0];
     let memory = HostMemory::from_vec(vec![1; 1 << 20]).expect("memory");
-    let registration = card.register(memory.window(), ALL).expect("it is registered, one way or the other");
-    println!("asked to page on demand: {}; {}", registration.manner(), card.describe());
-    assert_eq!(registration.manner().starts_with("paged in on demand"), card.is_on_demand());
+    let registration = adapter.register(memory.window(), ALL).expect("it is registered, one way or the other");
+    println!("asked to page on demand: {}; {}", registration.manner(), adapter.describe());
+    assert_eq!(registration.manner().starts_with("paged in on demand"), adapter.is_on_demand());
 }
 
 /// Memory of this process as a dma-buf, as another device would share its own.
@@ -112,18 +115,18 @@ fn shared(len: usize) -> Option<OwnedFd> {
 fn a_dma_buf_is_registered_or_refused_with_what_to_do_instead() {
     let test = "a_dma_buf_is_registered_or_refused_with_what_to_do_instead";
     let Some(_wire) = wire(test) else { return };
-    let card = open(&near(), POSTINGS[0]);
+    let adapter = open(&near(), POSTINGS[0]);
     let Some(shared) = shared(1 << 20) else {
         assert!(!are_soft(), "the guest's kernel makes dma-bufs");
         // Nobody can make one to try it with: told as skipped, as everything is that could not be tried.
         drop(skipped(test, "needs path:/dev/udmabuf (`modprobe udmabuf`, as root)"));
         return;
     };
-    match card.register_dmabuf(shared.as_fd(), 0, 1 << 20, 0, ALL) {
+    match adapter.register_dmabuf(shared.as_fd(), 0, 1 << 20, 0, ALL) {
         Ok(registration) => assert_eq!(registration.manner(), "a dma-buf"),
         Err(error) => {
             println!("{error}");
-            assert!(matches!(error, CardError::NotHere { .. }), "{error:?}");
+            assert!(matches!(error, AdapterError::NotHere { .. }), "{error:?}");
             assert!(error.to_string().contains("copy by way of host memory"), "{error}");
         }
     }
@@ -137,9 +140,9 @@ fn a_user_who_may_not_lock_memory_is_told_what_to_raise() {
     let test = "a_user_who_may_not_lock_memory_is_told_what_to_raise";
     let Some(_wire) = wire(test) else { return };
     if std::env::var_os(AS_A_USER).is_some() {
-        let card = open(&near(), POSTINGS[0]);
+        let adapter = open(&near(), POSTINGS[0]);
         let memory = HostMemory::from_vec(vec![1; 8 << 20]).expect("memory");
-        let error = card.register(memory.window(), ALL).err().expect("more than may be locked").to_string();
+        let error = adapter.register(memory.window(), ALL).err().expect("more than may be locked").to_string();
         let call = format!("ibv_reg_mr on {}/", near_device());
         assert!(error.contains(&call) && error.contains("ulimit -l"), "{error}");
         println!("{error}");

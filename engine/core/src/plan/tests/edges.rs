@@ -4,12 +4,12 @@ use super::super::*;
 use crate::ids::{Generation, RegionId};
 use crate::rights::Rights;
 
-fn local(len: u64) -> Reach {
-    Reach::local(RegionId(1), Generation(0), len)
+fn local(len: u64) -> RegionBounds {
+    RegionBounds::local(RegionId(1), Generation(0), len)
 }
 
-fn remote(len: u64) -> Reach {
-    Reach::remote(RegionId(2), Generation(0), len, Rights::READ_WRITE)
+fn remote(len: u64) -> RegionBounds {
+    RegionBounds::remote(RegionId(2), Generation(0), len, Rights::READ_WRITE)
 }
 
 fn write(len: u64) -> Builder<'static> {
@@ -58,7 +58,8 @@ fn zero_lengths_and_counts_are_refused() {
 
 #[test]
 fn block_lengths_come_from_the_regions_only_if_they_agree() {
-    let build = |a: Reach, b: Reach| Shape::builder(Direction::Write).between(a, b).blocks(&[(1, 2)]).build();
+    let build =
+        |a: RegionBounds, b: RegionBounds| Shape::builder(Direction::Write).between(a, b).blocks(&[(1, 2)]).build();
     let shape = build(local(64).with_block_bytes(16), remote(64).with_block_bytes(16)).unwrap();
     assert_eq!(shape.spans().collect::<Vec<_>>(), [(0, span(16, 32, 16))]);
     let unknown = build(local(64).with_block_bytes(16), remote(64)).unwrap_err();
@@ -70,8 +71,8 @@ fn block_lengths_come_from_the_regions_only_if_they_agree() {
 #[test]
 fn rights_are_the_peers_to_give() {
     let build = |direction, rights| {
-        let there = Reach { rights, ..remote(64) };
-        let here = Reach { rights: Rights::NONE, ..local(64) };
+        let there = RegionBounds { rights, ..remote(64) };
+        let here = RegionBounds { rights: Rights::NONE, ..local(64) };
         Shape::builder(direction).between(here, there).extents(&[span(0, 0, 8)]).build()
     };
     assert!(build(Direction::Write, Rights::WRITE).is_ok());
@@ -134,7 +135,7 @@ fn cut() -> u64 {
 #[test]
 fn what_cannot_be_counted_is_refused() {
     // Each fits its own destination, together they do not fit a number.
-    let other = Reach { region: RegionId(3), ..remote(u64::MAX) };
+    let other = RegionBounds { region: RegionId(3), ..remote(u64::MAX) };
     let all = [span(0, 0, u64::MAX)];
     let error = write(u64::MAX).extents(&all).between(local(u64::MAX), other).extents(&all).build().unwrap_err();
     assert_eq!(error, PlanError::TooLarge);
@@ -163,7 +164,7 @@ fn one_source_may_go_to_many_places_but_not_many_to_one() {
 #[test]
 fn overlaps_are_found_between_parts_that_write_one_region() {
     let again = |region, generation| {
-        let there = Reach { region: RegionId(region), generation: Generation(generation), ..remote(64) };
+        let there = RegionBounds { region: RegionId(region), generation: Generation(generation), ..remote(64) };
         write(64).extents(&[span(0, 0, 8)]).between(local(64), there).extents(&[span(8, 7, 8)]).build()
     };
     assert!(matches!(again(2, 0), Err(PlanError::Overlap { offset: 7, .. })));

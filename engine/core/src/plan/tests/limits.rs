@@ -11,8 +11,9 @@ use crate::rights::Rights;
 const TIB: u64 = 1 << 40;
 
 fn write() -> Builder<'static> {
-    let local = Reach::local(RegionId(1), Generation(0), TIB);
-    Shape::builder(Direction::Write).between(local, Reach::remote(RegionId(2), Generation(0), TIB, Rights::WRITE))
+    let local = RegionBounds::local(RegionId(1), Generation(0), TIB);
+    Shape::builder(Direction::Write)
+        .between(local, RegionBounds::remote(RegionId(2), Generation(0), TIB, Rights::WRITE))
 }
 
 /// `count` pairs of indices below it, each index once, without neighbours.

@@ -45,8 +45,8 @@ impl Case {
         for (local, remote, forms) in &self.pairs {
             let (local, remote) = (key(Side::Local, *local), key(Side::Remote, *remote));
             builder = builder.between(
-                Reach::local(local.region, local.generation, self.len()),
-                Reach::remote(remote.region, remote.generation, self.len(), self.rights),
+                RegionBounds::local(local.region, local.generation, self.len()),
+                RegionBounds::remote(remote.region, remote.generation, self.len(), self.rights),
             );
             for form in forms {
                 builder = match form {

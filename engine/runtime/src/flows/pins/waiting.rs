@@ -18,7 +18,7 @@ use crate::desk::key_of;
 use crate::flows::{CallError, FlowError, Layout};
 use crate::peer::{Peer, Submit};
 use crate::plan::PlanBuilder;
-use crate::quiesce::{Answer, Hold, RemoteHold};
+use crate::quiesce::{CancelOutcome, LocalQuiesce, RemoteQuiesce};
 use crate::transfer::{GRACE, Transfer};
 
 /// A child that waits for a parent of this engine. Dropped, it waits no more, and what it was given meanwhile goes back.
@@ -224,9 +224,9 @@ impl<E: Env> InheritingFrom<E> {
     /// Nothing more is read. Where a part of it may still be under way, the child's blocks are kept out of reuse until it is not, and the
     /// lease is left to the lender, who waits for that by its own clock.
     fn stop_reading(&self, lent: &Lent, transfer: &Transfer<E>) {
-        let Answer { local, remote } = transfer.cancel(Duration::ZERO);
-        let is_quiet = local.is_quiesced() && matches!(remote, RemoteHold::Quiesced);
-        if let Hold::Quarantined(held) = local {
+        let CancelOutcome { local, remote } = transfer.cancel(Duration::ZERO);
+        let is_quiet = local.is_quiesced() && matches!(remote, RemoteQuiesce::Quiesced);
+        if let LocalQuiesce::Quarantined(held) = local {
             held.keep(self.own.clone());
         }
         self.pins

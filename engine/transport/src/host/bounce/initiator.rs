@@ -19,7 +19,7 @@ const LANDINGS_PER_POLL: usize = 4;
 pub(crate) struct Outgoing {
     banks: Banks,
     worker: usize,
-    owner_state: Publisher,
+    posts: Publisher,
     asked: u64,
     /// Made with the first question: most sessions never ask one.
     slots: Vec<Slot>,
@@ -34,11 +34,11 @@ struct Slot {
     asker: Asker,
     data: Window,
     spans: Box<[Span; SPANS_PER_POST]>,
-    flight: Flight,
+    flight: PendingBatch,
 }
 
 /// What a slot carries.
-struct Flight {
+struct PendingBatch {
     token: u64,
     direction: Direction,
     spans: usize,
@@ -47,7 +47,7 @@ struct Flight {
     landing: Option<Landing>,
 }
 
-impl Default for Flight {
+impl Default for PendingBatch {
     fn default() -> Self {
         Self { token: 0, direction: Direction::Write, spans: 0, bytes: 0, landing: None }
     }
@@ -64,12 +64,11 @@ struct Landing {
 impl Outgoing {
     pub(crate) fn new(banks: &Banks, worker: usize) -> Self {
         let place = banks.segment().place();
-        let owner_state =
-            Publisher::mapped(&place, Banks::posts_offset(worker)).expect("workers are bounded by the banks");
+        let posts = Publisher::mapped(&place, Banks::posts_offset(worker)).expect("workers are bounded by the banks");
         Self {
             banks: banks.clone(),
             worker,
-            owner_state,
+            posts,
             asked: 0,
             slots: Vec::new(),
             free: Vec::new(),
@@ -112,7 +111,7 @@ impl Outgoing {
             asker: asker.expect("slots are bounded by their banks"),
             data: self.banks.data(self.worker, index),
             spans: Box::new([Span::default(); SPANS_PER_POST]),
-            flight: Flight::default(),
+            flight: PendingBatch::default(),
         });
         self.free.push(index);
     }
@@ -126,7 +125,7 @@ impl Outgoing {
         let spans = &batch.spans[..count];
         batch.check_bounds(spans, memory)?;
         let question =
-            Question { direction: batch.direction, hint: batch.hint, key: memory.key, revision: batch.expected.there };
+            Question { direction: batch.direction, hint: batch.hint, key: memory.key, revision: batch.expected.remote };
         question.encode(spans, &mut self.question);
         slot.spans[..count].copy_from_slice(spans);
         packed(&mut slot.spans[..count]);
@@ -141,10 +140,10 @@ impl Outgoing {
                 local: batch.local.clone(),
                 key: batch.local_key,
                 hint: batch.hint,
-                expected: batch.expected.here,
+                expected: batch.expected.local,
             }),
         };
-        slot.flight = Flight { token: batch.token, direction: batch.direction, spans: count, bytes, landing };
+        slot.flight = PendingBatch { token: batch.token, direction: batch.direction, spans: count, bytes, landing };
         Ok(count)
     }
 
@@ -155,7 +154,7 @@ impl Outgoing {
         slot.asker.ask(&self.question[..3 + 2 * slot.flight.spans]);
         self.flying.push(index);
         self.asked = self.asked.wrapping_add(1);
-        self.owner_state.publish(self.asked);
+        self.posts.publish(self.asked);
     }
 
     /// Looks what the owner has answered. Answers whether there is more that could be taken now.
@@ -211,7 +210,7 @@ impl Outgoing {
     }
 }
 
-impl Flight {
+impl PendingBatch {
     /// The owner's answer, in which nothing is believed.
     fn read(&self, cause: u64, bytes: u64) -> Result<Result<u64, Cause>, LaneFault> {
         let corrupt = LaneFault(Cause::PeerCorrupt);

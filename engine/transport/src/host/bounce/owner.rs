@@ -41,7 +41,7 @@ pub(crate) struct Incoming {
 
 struct Bank {
     sender: Sender,
-    owner_state: Published,
+    posts: Published,
     /// How many questions had been asked at the last look.
     seen: u64,
     /// The last look was broken off.
@@ -69,10 +69,10 @@ impl Incoming {
                 data: banks.data(worker, slot),
                 backed: false,
             };
-            let owner_state = Published::mapped(&place, Banks::posts_offset(worker)).expect("workers are bounded");
+            let posts = Published::mapped(&place, Banks::posts_offset(worker)).expect("workers are bounded");
             Bank {
                 sender,
-                owner_state,
+                posts,
                 seen: 0,
                 unfinished: false,
                 next: 0,
@@ -97,12 +97,12 @@ impl Incoming {
         let banks = self.filled.len();
         for step in 0..banks {
             let place = (self.first + step) % banks;
-            let owner_state = self.filled[place].owner_state.read();
+            let posts = self.filled[place].posts.read();
             let bank = &mut self.filled[place];
-            if owner_state == bank.seen && !bank.unfinished {
+            if posts == bank.seen && !bank.unfinished {
                 continue;
             }
-            bank.seen = owner_state;
+            bank.seen = posts;
             let finished = self.serve_bank(place, &mut left, ours, hazard)?;
             self.filled[place].unfinished = !finished;
             if left == 0 {

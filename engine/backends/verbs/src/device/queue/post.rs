@@ -7,27 +7,27 @@ use std::sync::Arc;
 use penstock_verbs_sys::verbs::*;
 
 use super::{DeviceQueue, INLINE_MAX};
-use crate::card::{CardError, IDS, Kind, Piece, PostFailed, Request};
+use crate::adapter::{AdapterError, Opcode, PostSendError, SendRequest, Sge, WR_IDS};
 
 impl DeviceQueue {
     /// Looks whether a list is one, and holds the memory whose bytes are taken at once.
-    pub(super) fn check_list(&mut self, requests: &[Request], pieces: &[Piece]) -> Result<(), CardError> {
+    pub(super) fn check_list(&mut self, requests: &[SendRequest], sges: &[Sge]) -> Result<(), AdapterError> {
         let mut at = 0_usize;
         for request in requests {
-            debug_assert!(request.id < IDS, "the card has a bit of the name to itself");
-            let end = at.saturating_add(request.pieces as usize);
-            let its = pieces.get(at..end).ok_or_else(|| self.refused("post", libc::EINVAL))?;
-            if its.len() > self.card.shape.pieces as usize {
-                let (has, wants) = (self.card.shape.pieces as usize, its.len());
+            debug_assert!(request.id < WR_IDS, "the card has a bit of the name to itself");
+            let end = at.saturating_add(request.sges as usize);
+            let its = sges.get(at..end).ok_or_else(|| self.refused("post", libc::EINVAL))?;
+            if its.len() > self.adapter.shape.sges as usize {
+                let (has, wants) = (self.adapter.shape.sges as usize, its.len());
                 return Err(self.no_room("the pieces of a request", has, wants));
             }
             if request.inline {
-                let bytes: u64 = its.iter().map(|piece| u64::from(piece.bytes)).sum();
+                let bytes: u64 = its.iter().map(|sge| u64::from(sge.bytes)).sum();
                 if bytes > u64::from(self.inline_max) {
                     return Err(self.no_room("bytes in a request", self.inline_max as usize, bytes as usize));
                 }
-                for piece in its {
-                    self.hold(piece)?;
+                for sge in its {
+                    self.hold(sge)?;
                 }
             }
             at = end;
@@ -35,28 +35,28 @@ impl DeviceQueue {
         Ok(())
     }
 
-    fn no_room(&self, what: &'static str, has: usize, wants: usize) -> CardError {
-        CardError::NoRoom { card: self.desk.device.card.clone(), what, has, wants }
+    fn no_room(&self, what: &'static str, has: usize, wants: usize) -> AdapterError {
+        AdapterError::NoRoom { adapter: self.cq.device.adapter.clone(), what, has, wants }
     }
 
     /// A list was not posted whole. Out of memory is what a full queue says, or of space.
-    fn not_posted(&self, call: &'static str, number: i32, posted: usize, wants: usize) -> PostFailed {
+    fn not_posted(&self, call: &'static str, number: i32, posted: usize, wants: usize) -> PostSendError {
         let error = match number {
             libc::ENOMEM | libc::ENOSPC => self.no_room("requests of a queue", self.requests, wants),
             _ => self.refused(call, number),
         };
-        PostFailed { posted, error }
+        PostSendError { posted, error }
     }
 
     /// Keeps the registration of a piece until the post is over, so that its bytes can be read.
-    fn hold(&mut self, piece: &Piece) -> Result<(), CardError> {
-        if self.held.last().is_some_and(|held| held.holds(piece)) {
+    fn hold(&mut self, sge: &Sge) -> Result<(), AdapterError> {
+        if self.held.last().is_some_and(|held| held.holds(sge)) {
             return Ok(());
         }
-        let known = if self.last.0 == piece.key { self.last.1.upgrade() } else { None };
-        let found = known.or_else(|| self.card.registrations.find(piece.key)).filter(|found| found.holds(piece));
+        let known = if self.last.0 == sge.key { self.last.1.upgrade() } else { None };
+        let found = known.or_else(|| self.adapter.registrations.find(sge.key)).filter(|found| found.holds(sge));
         let found = found.ok_or_else(|| self.refused("an inline post", libc::EFAULT))?;
-        self.last = (piece.key, Arc::downgrade(&found));
+        self.last = (sge.key, Arc::downgrade(&found));
         self.held.push(found);
         Ok(())
     }
@@ -65,34 +65,34 @@ impl DeviceQueue {
     pub(super) fn post_extended(
         &self,
         pair: NonNull<ibv_qp_ex>,
-        requests: &[Request],
-        pieces: &[Piece],
-    ) -> Result<(), PostFailed> {
+        requests: &[SendRequest],
+        sges: &[Sge],
+    ) -> Result<(), PostSendError> {
         let pair = pair.as_ptr();
-        let mut rest = pieces;
+        let mut rest = sges;
         // SAFETY: the queue pair stands and offers these. Nobody else is between start and completion: it is borrowed mutably,
         // and what its domain shares is held by the caller. Pieces of requests that are not inline are names of registered memory,
         // which the card looks at; the bytes of inline ones can be read, since their registrations are held.
         unsafe {
             ibv_wr_start(pair);
             for request in requests {
-                let (its, others) = rest.split_at(request.pieces as usize);
+                let (its, others) = rest.split_at(request.sges as usize);
                 rest = others;
                 (*pair).wr_id = request.id;
                 // The call that gives the bytes says that they are inline, but some drivers (rxe) want to read it here.
                 (*pair).wr_flags = flags(request, its);
-                match request.kind {
-                    Kind::Write { address, key } => ibv_wr_rdma_write(pair, key, address),
-                    Kind::WriteAndTell { address, key, immediate } => {
+                match request.opcode {
+                    Opcode::Write { address, key } => ibv_wr_rdma_write(pair, key, address),
+                    Opcode::WriteWithImm { address, key, immediate } => {
                         ibv_wr_rdma_write_imm(pair, key, address, immediate.to_be());
                     }
-                    Kind::Read { address, key } => ibv_wr_rdma_read(pair, key, address),
-                    Kind::Send => ibv_wr_send(pair),
+                    Opcode::Read { address, key } => ibv_wr_rdma_read(pair, key, address),
+                    Opcode::Send => ibv_wr_send(pair),
                 }
                 match its {
                     [] => ibv_wr_set_sge_list(pair, 0, ptr::null()),
-                    [piece] if is_inline(request, its) => {
-                        ibv_wr_set_inline_data(pair, address_of(piece), piece.bytes as usize);
+                    [sge] if is_inline(request, its) => {
+                        ibv_wr_set_inline_data(pair, address_of(sge), sge.bytes as usize);
                     }
                     // Several pieces are put together first: the call that takes a list of them loses the bytes with some drivers
                     // (rxe), and there are few.
@@ -101,7 +101,7 @@ impl DeviceQueue {
                         let bytes = gather(its, &mut together);
                         ibv_wr_set_inline_data(pair, together.as_mut_ptr().cast::<c_void>(), bytes);
                     }
-                    [piece] => ibv_wr_set_sge(pair, piece.key, piece.address, piece.bytes),
+                    [sge] => ibv_wr_set_sge(pair, sge.key, sge.address, sge.bytes),
                     _ => ibv_wr_set_sge_list(pair, its.len(), its.as_ptr().cast::<ibv_sge>()),
                 }
             }
@@ -113,11 +113,11 @@ impl DeviceQueue {
     }
 
     /// Posts a list of requests.
-    pub(super) fn post_classic(&mut self, requests: &[Request], pieces: &[Piece]) -> Result<(), PostFailed> {
+    pub(super) fn post_classic(&mut self, requests: &[SendRequest], sges: &[Sge]) -> Result<(), PostSendError> {
         self.list.clear();
-        let mut rest = pieces;
+        let mut rest = sges;
         for request in requests {
-            let (its, others) = rest.split_at(request.pieces as usize);
+            let (its, others) = rest.split_at(request.sges as usize);
             rest = others;
             let mut wr = ibv_send_wr {
                 wr_id: request.id,
@@ -128,21 +128,21 @@ impl DeviceQueue {
             };
             let there =
                 |address, key| ibv_send_wr_remote { rdma: ibv_send_wr_rdma { remote_addr: address, rkey: key } };
-            match request.kind {
-                Kind::Write { address, key } => {
+            match request.opcode {
+                Opcode::Write { address, key } => {
                     wr.opcode = IBV_WR_RDMA_WRITE;
                     wr.wr = there(address, key);
                 }
-                Kind::WriteAndTell { address, key, immediate } => {
+                Opcode::WriteWithImm { address, key, immediate } => {
                     wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
                     wr.imm_data = immediate.to_be();
                     wr.wr = there(address, key);
                 }
-                Kind::Read { address, key } => {
+                Opcode::Read { address, key } => {
                     wr.opcode = IBV_WR_RDMA_READ;
                     wr.wr = there(address, key);
                 }
-                Kind::Send => wr.opcode = IBV_WR_SEND,
+                Opcode::Send => wr.opcode = IBV_WR_SEND,
             }
             self.list.push(wr);
         }
@@ -165,23 +165,23 @@ impl DeviceQueue {
 }
 
 /// Whether the pieces of any request that the card fetches are of different lengths.
-pub(super) fn are_any_uneven(requests: &[Request], mut pieces: &[Piece]) -> bool {
+pub(super) fn are_any_uneven(requests: &[SendRequest], mut sges: &[Sge]) -> bool {
     requests.iter().any(|request| {
-        let (its, others) = pieces.split_at(request.pieces as usize);
-        pieces = others;
+        let (its, others) = sges.split_at(request.sges as usize);
+        sges = others;
         !request.inline && its.windows(2).any(|pair| pair[0].bytes != pair[1].bytes)
     })
 }
 
-fn flags(request: &Request, its: &[Piece]) -> ibv_send_flags {
+fn flags(request: &SendRequest, its: &[Sge]) -> ibv_send_flags {
     let signalled = if request.signalled { IBV_SEND_SIGNALED } else { 0 };
     let inline = if is_inline(request, its) { IBV_SEND_INLINE } else { 0 };
     signalled | inline
 }
 
 /// Whether bytes are taken at once: a request without any has nothing to take.
-fn is_inline(request: &Request, its: &[Piece]) -> bool {
-    request.inline && its.iter().any(|piece| piece.bytes > 0)
+fn is_inline(request: &SendRequest, its: &[Sge]) -> bool {
+    request.inline && its.iter().any(|sge| sge.bytes > 0)
 }
 
 /// Puts the bytes of pieces one after the other. Answers how many there are.
@@ -189,19 +189,19 @@ fn is_inline(request: &Request, its: &[Piece]) -> bool {
 /// # Safety
 ///
 /// The bytes of all pieces can be read; they may change meanwhile.
-unsafe fn gather(pieces: &[Piece], together: &mut [u8]) -> usize {
+unsafe fn gather(sges: &[Sge], together: &mut [u8]) -> usize {
     let mut at = 0;
-    for piece in pieces {
-        let room = &mut together[at..at + piece.bytes as usize];
+    for sge in sges {
+        let room = &mut together[at..at + sge.bytes as usize];
         // SAFETY: so many bytes can be read, as the caller promises, and so many have room. The room is nobody else's.
-        unsafe { ptr::copy_nonoverlapping(address_of(piece).cast::<u8>(), room.as_mut_ptr(), room.len()) };
+        unsafe { ptr::copy_nonoverlapping(address_of(sge).cast::<u8>(), room.as_mut_ptr(), room.len()) };
         at += room.len();
     }
     at
 }
 
-fn address_of(piece: &Piece) -> *mut c_void {
-    ptr::with_exposed_provenance_mut(piece.address as usize)
+fn address_of(sge: &Sge) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(sge.address as usize)
 }
 
 #[cfg(test)]
@@ -210,15 +210,15 @@ mod tests {
 
     #[test]
     fn only_lists_of_unequal_pieces_are_uneven() {
-        let piece = |bytes| Piece { address: 4096, bytes, key: 1 };
-        let request = |pieces, inline| Request { id: 1, kind: Kind::Send, pieces, signalled: true, inline };
-        let pieces = [piece(8), piece(16), piece(16), piece(16), piece(8)];
+        let sge = |bytes| Sge { address: 4096, bytes, key: 1 };
+        let request = |sges, inline| SendRequest { id: 1, opcode: Opcode::Send, sges, signalled: true, inline };
+        let sges = [sge(8), sge(16), sge(16), sge(16), sge(8)];
         let are_uneven = |cut: &[u32]| {
-            let requests: Vec<Request> = cut.iter().map(|&count| request(count, false)).collect();
-            are_any_uneven(&requests, &pieces)
+            let requests: Vec<SendRequest> = cut.iter().map(|&count| request(count, false)).collect();
+            are_any_uneven(&requests, &sges)
         };
         assert!(!are_uneven(&[]) && !are_uneven(&[1]) && !are_uneven(&[1, 3]) && !are_uneven(&[1, 0, 3, 1]));
         assert!(are_uneven(&[2]) && are_uneven(&[1, 4]) && are_uneven(&[5]));
-        assert!(!are_any_uneven(&[request(5, true)], &pieces), "inline ones are put together here");
+        assert!(!are_any_uneven(&[request(5, true)], &sges), "inline ones are put together here");
     }
 }

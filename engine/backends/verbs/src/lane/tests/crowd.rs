@@ -56,8 +56,8 @@ impl Crowd {
     }
 
     fn counts(&self) -> Vec<(usize, usize)> {
-        let cards = self.engines.iter().flat_map(|engine| &engine.cards);
-        cards.map(|card| (card.counts().queues, card.counts().registrations)).collect()
+        let adapters = self.engines.iter().flat_map(|engine| &engine.adapters);
+        adapters.map(|adapter| (adapter.counts().queues, adapter.counts().registrations)).collect()
     }
 }
 
@@ -97,13 +97,13 @@ fn sixty_four_sessions_keep_their_bytes_and_notes_apart() {
                 whole: 1000,
             };
             let note = Some(Note { id: penstock_core::NoteId(peer_index as u128), payload: &round.to_le_bytes() });
-            let arrival = Arrival { transfer: round, whole: 1000, token: 100 + round, counter: None, note };
+            let arrival = NotifyRequest { transfer: round, whole: 1000, token: 100 + round, counter: None, note };
             let deadline = Instant::now() + Duration::from_secs(30);
             while crowd.lanes[0][peer_index].as_mut().unwrap().post(&batch) != Ok(Posted::Accepted(1)) {
                 crowd.turn();
                 assert!(Instant::now() < deadline, "there is never room");
             }
-            assert_eq!(crowd.lanes[0][peer_index].as_mut().unwrap().announce(&arrival), Ok(Announced::Accepted));
+            assert_eq!(crowd.lanes[0][peer_index].as_mut().unwrap().notify(&arrival), Ok(NotifyPosted::Accepted));
             crowd.lanes[0][peer_index].as_mut().unwrap().flush().unwrap();
         }
     }
@@ -132,9 +132,9 @@ fn sessions_that_come_and_go_leave_nothing_behind() {
             // Whoever goes first has messages under way, both ways.
             for at in 0..2 {
                 let note = Some(Note { id: penstock_core::NoteId(1), payload: &[7; 4096] });
-                let arrival = Arrival { transfer: 1, whole: 0, token: 9, counter: None, note };
+                let arrival = NotifyRequest { transfer: 1, whole: 0, token: 9, counter: None, note };
                 let lane = crowd.lanes[at][peer_index].as_mut().unwrap();
-                while lane.announce(&arrival).is_ok() {}
+                while lane.notify(&arrival).is_ok() {}
                 lane.flush().unwrap();
             }
             for _ in 0..round % 5 {

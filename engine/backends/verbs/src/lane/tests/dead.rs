@@ -6,7 +6,7 @@ const BLOCK: u64 = 64 << 10;
 const BLOCKS: u64 = 64;
 
 fn reset_counts(sides: &[Side; 2]) -> Vec<u64> {
-    sides.iter().flat_map(|side| &side.engine.cards).map(|card| card.counts().resets).collect()
+    sides.iter().flat_map(|side| &side.engine.adapters).map(|adapter| adapter.counts().resets).collect()
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn a_card_that_fails_in_the_middle_ends_nothing_while_another_rail_lives() {
         let from = sides[0].engine.region(pattern(3, bytes), Rights::NONE);
         let to = sides[1].engine.region(vec![0; bytes], Rights::WRITE);
         let there = sides[1].show(&to, &sides[0]);
-        sides[1].engine.cards[1].hold();
+        sides[1].engine.adapters[1].hold();
         for block in 0..BLOCKS {
             until(&mut sides, "there is room", |sides| {
                 // The card that fails stands still with what it has, and the other one goes on.
@@ -26,8 +26,8 @@ fn a_card_that_fails_in_the_middle_ends_nothing_while_another_rail_lives() {
             });
             if block == BLOCKS / 2 {
                 assert!((0..block).any(|token| sides[0].result(token).is_none()), "it has something under way");
-                sides[failing].engine.cards[1].fail();
-                sides[1].engine.cards[1].release();
+                sides[failing].engine.adapters[1].fail();
+                sides[1].engine.adapters[1].release();
             }
         }
         until(&mut sides, "all have ended", |sides| (0..BLOCKS).all(|token| sides[0].result(token).is_some()));
@@ -37,7 +37,7 @@ fn a_card_that_fails_in_the_middle_ends_nothing_while_another_rail_lives() {
         assert!(bytes_of(&to) == bytes_of(&from));
         assert_eq!(sides[1].got().notes, [(9, b"all".to_vec())]);
         // Whoever has the failed card has given its queue back, and the other side leaves the rail alone.
-        assert_eq!(sides[failing].engine.cards[1].counts().queues, 0);
+        assert_eq!(sides[failing].engine.adapters[1].counts().queues, 0);
         let resets = reset_counts(&sides);
         let later = Instant::now() + Duration::from_millis(300);
         until(&mut sides, "time has passed", |_| Instant::now() >= later);
@@ -50,7 +50,7 @@ fn a_card_that_fails_in_the_middle_ends_nothing_while_another_rail_lives() {
             until(&mut sides, "it is quiet", |sides| sides[at].fence().has_passed(revision));
         }
         // New memory and new transfers do without it, each way.
-        let revisions = |at| Revisions { here: 1, there: 1 + u64::from(at > 1) };
+        let revisions = |at| Revisions { local: 1, remote: 1 + u64::from(at > 1) };
         for at in 0..2 {
             sides[at].expected = revisions(at);
             let from = sides[at].engine.region(pattern(7, bytes), Rights::READ);
@@ -67,22 +67,22 @@ fn a_card_that_fails_in_the_middle_ends_nothing_while_another_rail_lives() {
         }
         // The end of the session forgets no queue of somebody else.
         sides.iter_mut().for_each(|side| side.workers[0].lane = None);
-        assert!(sides.iter().flat_map(|side| &side.engine.cards).all(|card| card.counts().queues == 0));
+        assert!(sides.iter().flat_map(|side| &side.engine.adapters).all(|adapter| adapter.counts().queues == 0));
     }
 }
 
 #[test]
 fn the_number_of_a_queue_that_was_given_back_may_be_anothers() {
     let (_network, mut sides) = session(2);
-    let card = Arc::clone(&sides[0].engine.cards[1]);
-    card.refuse_resets(1);
+    let adapter = Arc::clone(&sides[0].engine.adapters[1]);
+    adapter.refuse_resets(1);
     // Queues are numbered alike on all cards of the model, from the lowest number that is free.
     let first = sides[0].engine.offer(PARTY + 1, 1);
     let theirs = crate::offer::Offer::parse(&first.blob, 1, 1).unwrap().rails[1].queues[0].number;
     drop(first);
     let number = theirs - 1;
-    assert!(card.break_queue(number));
-    until(&mut sides, "it is given back", |_| card.counts().queues == 0);
+    assert!(adapter.break_queue(number));
+    until(&mut sides, "it is given back", |_| adapter.counts().queues == 0);
     settle(&mut sides);
     let hub = Arc::clone(sides[0].engine.transport.hub(0));
     let inbox = hub.lock().new_inbox(PARTY + 2);
@@ -90,7 +90,7 @@ fn the_number_of_a_queue_that_was_given_back_may_be_anothers() {
     assert_eq!((other.number(), hub.lock().receives().1), (number, 64), "the desk has forgotten the first one");
     hub.lock().assign(1, number, 0);
     sides[0].workers[0].lane = None;
-    hub.lock().event(1, crate::card::Event::QueueBroken(number));
+    hub.lock().event(1, crate::adapter::AsyncEvent::QueueBroken(number));
     let mut items = VecDeque::new();
     hub.lock().take(inbox, &mut items);
     assert_eq!(items.len(), 1, "it is still heard of");

@@ -7,7 +7,7 @@ const RESETS: u64 = 200;
 /// A session of one rail between cards of small packets, where nothing happens but by hand.
 fn by_hand() -> (ModelNetwork, [Side; 2]) {
     let network = ModelNetwork::new(Network { pace: Pace::ByHand, step_bytes: 1024, ..Network::default() });
-    let engine = || Engine::with(vec![network.card_with(|facts| facts.mtu = 1024)], 1, Options::default());
+    let engine = || Engine::with(vec![network.adapter_with(|attr| attr.mtu = 1024)], 1, Options::default());
     let sides = join(engine(), engine());
     (network, sides)
 }
@@ -28,10 +28,10 @@ fn work(network: &ModelNetwork, sides: &mut [Side; 2], what: &str, mut is_so: im
 #[test]
 fn receives_that_a_card_loses_with_a_broken_queue_are_given_again() {
     let (network, mut sides) = by_hand();
-    let receives = |sides: &[Side; 2]| sides[1].engine.cards[0].counts().receives;
+    let receives = |sides: &[Side; 2]| sides[1].engine.adapters[0].counts().receives;
     let (before, slots) = (receives(&sides), sides[1].engine.transport.hub(0).lock().slots());
     assert!(before > 16);
-    sides[1].engine.cards[0].lose_receives();
+    sides[1].engine.adapters[0].lose_receives();
     for round in 0..RESETS {
         while sides[0].tell(round, round, round.into(), &NOTE).is_err() {
             let mut turns = 0;
@@ -42,7 +42,7 @@ fn receives_that_a_card_loses_with_a_broken_queue_are_given_again() {
         while receives(&sides) == there {
             assert!(network.step(), "it comes");
         }
-        assert!(sides[1].engine.cards[0].break_queue(0x11));
+        assert!(sides[1].engine.adapters[0].break_queue(0x11));
         work(&network, &mut sides, "it is said again", |sides| sides[0].result(round).is_some());
         assert_eq!(sides[0].result(round), Some(Ok(1)));
     }

@@ -24,13 +24,13 @@ use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::Handle;
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Announced, Arrival, Batch, CounterRef, Driver, Failure, Fence, Here, JoinError, Lane, LaneFault, Link, Note,
-    PeerView, PostError, Posted, Registrar, RemoteMemory, RemoteRegion, Revisions, Sink, There, Transport,
-    TransportMessages,
+    Batch, CounterRef, Driver, Failure, Fence, JoinError, Lane, LaneFault, Link, LocalEnd, Note, NotifyPosted,
+    NotifyRequest, PeerView, PostError, Posted, Registrar, RemoteEnd, RemoteMemory, RemoteRegion, Revisions, Sink,
+    Transport, TransportMessages,
 };
 
-use crate::card::Card;
-use crate::model::{ModelCard, ModelNetwork};
+use crate::adapter::Adapter;
+use crate::model::{ModelAdapter, ModelNetwork};
 use crate::{Options, VerbsTransport};
 
 const WRITE: Direction = Direction::Write;
@@ -69,25 +69,25 @@ struct Engine {
     segments: Arc<EngineSegments>,
     registry: Arc<Registry>,
     transport: VerbsTransport,
-    cards: Vec<Arc<ModelCard>>,
+    adapters: Vec<Arc<ModelAdapter>>,
 }
 
 impl Engine {
-    fn new(network: &ModelNetwork, cards: usize, workers: usize) -> Self {
-        Self::with((0..cards).map(|_| network.card()).collect(), workers, Options::default())
+    fn new(network: &ModelNetwork, adapters: usize, workers: usize) -> Self {
+        Self::with((0..adapters).map(|_| network.adapter()).collect(), workers, Options::default())
     }
 
-    fn with(cards: Vec<Arc<ModelCard>>, workers: usize, options: Options) -> Self {
+    fn with(adapters: Vec<Arc<ModelAdapter>>, workers: usize, options: Options) -> Self {
         let (segments, registry) = (EngineSegments::create(workers).unwrap(), Arc::new(Registry::new()));
-        let own = cards.iter().map(|card| Arc::clone(card) as Arc<dyn Card>).collect();
+        let own = adapters.iter().map(|adapter| Arc::clone(adapter) as Arc<dyn Adapter>).collect();
         let transport = VerbsTransport::new(Arc::clone(&segments), Arc::clone(&registry), own, options).unwrap();
-        Self { segments, registry, transport, cards }
+        Self { segments, registry, transport, adapters }
     }
 
     fn offer(&self, peer_index: u32, theirs: usize) -> Offering {
-        let here = Here { host: 1, process: 1, epoch: 1, workers: self.segments.workers(), peer_index };
+        let here = LocalEnd { host: 1, process: 1, epoch: 1, workers: self.segments.workers(), peer_index };
         let watch = Arc::new(ProcessWatch::of(std::process::id()));
-        let there = There { host: 2, process: 2, epoch: 2, workers: theirs, peer_index, watch };
+        let there = RemoteEnd { host: 2, process: 2, epoch: 2, workers: theirs, peer_index, watch };
         self.transport.offer(here, there).unwrap()
     }
 
@@ -141,7 +141,7 @@ impl Side {
     /// What a peer's plan would name this region by.
     fn show(&self, region: &Arc<Region>, to: &Self) -> RemoteMemory {
         let exported = self.registrar.export(region);
-        assert!(exported.token.is_none() && exported.more.is_empty(), "a card needs no descriptor");
+        assert!(exported.fd.is_none() && exported.extra_fds.is_empty(), "a card needs no descriptor");
         to.registrar.import(&remote(region, &exported.path), None).unwrap()
     }
 
@@ -181,15 +181,15 @@ impl Side {
         self.workers[worker].lane().post(&batch)
     }
 
-    fn tell(&mut self, transfer: u64, token: u64, id: u128, payload: &[u8]) -> Result<Announced, PostError> {
+    fn tell(&mut self, transfer: u64, token: u64, id: u128, payload: &[u8]) -> Result<NotifyPosted, PostError> {
         let note = Some(Note { id: penstock_core::NoteId(id), payload });
-        let arrival = Arrival { transfer, whole: 0, token, counter: None, note };
-        self.workers[0].lane().announce(&arrival)
+        let arrival = NotifyRequest { transfer, whole: 0, token, counter: None, note };
+        self.workers[0].lane().notify(&arrival)
     }
 
-    fn count(&mut self, transfer: u64, token: u64, counter: CounterRef) -> Result<Announced, PostError> {
-        let arrival = Arrival { transfer, whole: 0, token, counter: Some(counter), note: None };
-        self.workers[0].lane().announce(&arrival)
+    fn count(&mut self, transfer: u64, token: u64, counter: CounterRef) -> Result<NotifyPosted, PostError> {
+        let arrival = NotifyRequest { transfer, whole: 0, token, counter: Some(counter), note: None };
+        self.workers[0].lane().notify(&arrival)
     }
 
     fn result(&self, token: u64) -> Option<Result<u64, Cause>> {
@@ -226,7 +226,7 @@ impl Side {
         if !self.is_deaf {
             let said = std::mem::take(&mut *self.said.lock().unwrap());
             worked = !said.is_empty();
-            said.iter().for_each(|words| self.transport_messages.heard(words).unwrap());
+            said.iter().for_each(|words| self.transport_messages.on_message(words).unwrap());
         }
         self.workers.iter_mut().fold(worked, |worked, worker| worker.turn() | worked)
     }
@@ -297,7 +297,7 @@ fn try_join(one: Engine, two: Engine) -> Result<[Side; 2], JoinError> {
     let sides = [Side::new(one, link_one), Side::new(two, link_two)];
     for at in 0..2 {
         let (ear, bell) = (Arc::clone(&sides[1 - at].said), sides[1 - at].engine.segments.ringer(1));
-        sides[at].transport_messages.begin(Box::new(move |words| {
+        sides[at].transport_messages.start(Box::new(move |words| {
             ear.lock().unwrap().push_back(words.to_vec());
             bell.ring();
         }));
@@ -311,7 +311,7 @@ fn session(rails: usize) -> (ModelNetwork, [Side; 2]) {
     let mut sides = join(Engine::new(&network, rails, 1), Engine::new(&network, rails, 1));
     // A session begins with its first rail; threads connect the others.
     until(&mut sides, "every rail is up", |sides| {
-        sides.iter().all(|side| side.engine.cards.iter().all(|card| card.counts().requests > 0))
+        sides.iter().all(|side| side.engine.adapters.iter().all(|adapter| adapter.counts().requests > 0))
     });
     settle(&mut sides);
     (network, sides)

@@ -1,5 +1,5 @@
 use penstock_memory::Deregistered;
-use penstock_transport::{ImportError, Placement, Trust, Way};
+use penstock_transport::{AccessPath, ImportError, Placement, Trust};
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn a_write_lands_and_is_announced_behind_it() {
     let there = sides[1].show(&to, &sides[0]);
     let spans = [span(0, 64, 64), span(1000, 2000, 1), span(128, 3000, 1096)];
     assert_eq!(sides[0].post(WRITE, &from, &there, &spans, (10, 1)), Ok(Posted::Accepted(3)));
-    assert_eq!(sides[0].tell(1, 11, 99, b"there"), Ok(Announced::Accepted));
+    assert_eq!(sides[0].tell(1, 11, 99, b"there"), Ok(NotifyPosted::Accepted));
     until(&mut sides, "the announcement has ended", |sides| sides[0].result(11).is_some());
     assert_eq!((sides[0].result(10), sides[0].result(11)), (Some(Ok(1161)), Some(Ok(1))));
     assert_eq!(sides[1].got().notes, [(99, b"there".to_vec())]);
@@ -53,8 +53,8 @@ fn workers_of_different_numbers_have_a_channel_for_each_pair() {
         sides[0].post_of(0, WRITE, &from[0], &shown[1], &spans, (transfer, transfer)).unwrap();
         sides[1].post_of(transfer as usize % 3, READ, &from[1], &shown[0], &spans, (transfer, transfer)).unwrap();
         let note = Some(Note { id: penstock_core::NoteId(transfer.into()), payload: b"done" });
-        let arrival = Arrival { transfer, whole: 64, token: 100 + transfer, counter: None, note };
-        assert_eq!(sides[0].workers[0].lane().announce(&arrival), Ok(Announced::Accepted));
+        let arrival = NotifyRequest { transfer, whole: 64, token: 100 + transfer, counter: None, note };
+        assert_eq!(sides[0].workers[0].lane().notify(&arrival), Ok(NotifyPosted::Accepted));
     }
     until(&mut sides, "all have ended", |sides| {
         let all =
@@ -73,11 +73,11 @@ fn counters_go_up_once_and_one_that_is_gone_is_said_to_be() {
     let generation = sides[1].engine.segments.mailbox.view().counter(7).unwrap().generation();
     let counter = CounterRef { index: 7, generation };
     for round in 1..=5 {
-        assert_eq!(sides[0].count(round, round, counter), Ok(Announced::Accepted));
+        assert_eq!(sides[0].count(round, round, counter), Ok(NotifyPosted::Accepted));
         until(&mut sides, "it was counted", |sides| sides[0].result(round).is_some());
         assert_eq!((sides[0].result(round), value(&sides)), (Some(Ok(1)), round));
     }
-    assert_eq!(sides[0].count(9, 9, CounterRef { index: 7, generation: generation + 1 }), Ok(Announced::Accepted));
+    assert_eq!(sides[0].count(9, 9, CounterRef { index: 7, generation: generation + 1 }), Ok(NotifyPosted::Accepted));
     until(&mut sides, "it was not counted", |sides| sides[0].result(9).is_some());
     assert_eq!((sides[0].result(9), value(&sides)), (Some(Ok(0)), 5));
 }
@@ -86,9 +86,14 @@ fn counters_go_up_once_and_one_that_is_gone_is_said_to_be() {
 fn memory_is_registered_once_for_all_and_until_it_is_forgotten() {
     let (_network, sides) = session(2);
     let engine = &sides[0].engine;
-    let at_first: Vec<_> = engine.cards.iter().map(|card| card.counts().registrations).collect();
+    let at_first: Vec<_> = engine.adapters.iter().map(|adapter| adapter.counts().registrations).collect();
     let counts = || {
-        engine.cards.iter().zip(&at_first).map(|(card, first)| card.counts().registrations - first).collect::<Vec<_>>()
+        engine
+            .adapters
+            .iter()
+            .zip(&at_first)
+            .map(|(adapter, first)| adapter.counts().registrations - first)
+            .collect::<Vec<_>>()
     };
     let (region, other) = (engine.region(vec![0; 100], Rights::READ), engine.region(vec![0; 200], Rights::READ_WRITE));
     let path = sides[0].registrar.export(&region).path;
@@ -117,16 +122,19 @@ fn what_cannot_be_reached_says_why() {
     let private = engine.region(vec![0; 100], Rights::NONE);
     let path = sides[0].registrar.export(&private).path;
     assert!(matches!(peer.registrar.import(&remote(&private, &path), None), Err(ImportError::NoPath(_))));
-    assert_eq!(peer.registrar.way(&remote(&private, &path)).name, Way::NONE);
-    engine.cards[0].refuse_registrations(1);
+    assert_eq!(peer.registrar.access_path(&remote(&private, &path)).name, AccessPath::NONE);
+    engine.adapters[0].refuse_registrations(1);
     let refused = engine.region(vec![0; 100], Rights::READ);
     let path = sides[0].registrar.export(&refused).path;
     let Err(ImportError::NoPath(why)) = peer.registrar.import(&remote(&refused, &path), None) else { panic!() };
     assert!(why.contains("model0/1") && why.contains("ulimit -l"), "{why}");
-    assert_eq!(peer.registrar.way(&remote(&refused, &path)), Way { name: Way::NONE, why });
+    assert_eq!(
+        peer.registrar.access_path(&remote(&refused, &path)),
+        AccessPath { name: AccessPath::NONE, reason: why }
+    );
     let path = sides[0].registrar.export(&refused).path;
     assert!(peer.registrar.import(&remote(&refused, &path), None).is_ok(), "the next peer may be luckier");
-    assert_eq!(peer.registrar.way(&remote(&refused, &path)).name, Way::VERBS);
+    assert_eq!(peer.registrar.access_path(&remote(&refused, &path)).name, AccessPath::VERBS);
 }
 
 #[test]

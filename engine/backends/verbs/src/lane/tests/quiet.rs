@@ -21,15 +21,15 @@ fn what_this_side_has_under_way_keeps_its_own_fence_closed() {
     let from = sides[0].engine.region(pattern(3, 65536), Rights::NONE);
     let to = sides[1].engine.region(vec![0; 65536], Rights::WRITE);
     let there = sides[1].show(&to, &sides[0]);
-    network.cut(&sides[0].engine.cards[0], &sides[1].engine.cards[0]);
+    network.cut(&sides[0].engine.adapters[0], &sides[1].engine.adapters[0]);
     sides[0].post(WRITE, &from, &there, &[span(0, 0, 65536)], (1, 1)).unwrap();
     let [one, two] = &mut sides;
     let revision = one.withdraw(&from, 0, 64, Some(two));
     // Posted against what stands no more.
     let again = one.post(WRITE, &from, &there, &[span(0, 0, 64)], (2, 2));
-    assert_eq!(again, Err(PostError::Withdrawn(Revisions { here: 1, there: 0 })));
+    assert_eq!(again, Err(PostError::Withdrawn(Revisions { local: 1, remote: 0 })));
     assert!(!one.fence().has_passed(revision));
-    network.mend(&sides[0].engine.cards[0], &sides[1].engine.cards[0]);
+    network.mend(&sides[0].engine.adapters[0], &sides[1].engine.adapters[0]);
     until(&mut sides, "it has landed", |sides| sides[0].result(1) == Some(Ok(65536)));
     until(&mut sides, "all is quiet", |sides| sides[0].fence().has_passed(revision));
 }
@@ -43,9 +43,9 @@ fn what_the_peer_has_withdrawn_is_not_posted_to() {
     let [one, two] = &mut sides;
     two.withdraw(&to, 0, 64, Some(one));
     let refused = one.post(WRITE, &from, &there, &[span(0, 0, 64)], (1, 1));
-    assert_eq!(refused, Err(PostError::Withdrawn(Revisions { here: 0, there: 1 })));
+    assert_eq!(refused, Err(PostError::Withdrawn(Revisions { local: 0, remote: 1 })));
     // Looked at again, it concerns something else.
-    one.expected = Revisions { here: 0, there: 1 };
+    one.expected = Revisions { local: 0, remote: 1 };
     one.post(WRITE, &from, &there, &[span(0, 64, 64)], (2, 2)).unwrap();
     until(&mut sides, "it has landed", |sides| sides[0].result(2) == Some(Ok(64)));
     assert!(sides[1].fence().has_passed(1));
@@ -54,12 +54,13 @@ fn what_the_peer_has_withdrawn_is_not_posted_to() {
 #[test]
 fn a_lane_that_is_gone_touches_nothing_and_leaves_nothing() {
     let (_network, mut sides) = session(2);
-    let counts = |sides: &[Side; 2]| sides[0].engine.cards.iter().map(|card| card.counts()).collect::<Vec<_>>();
+    let counts =
+        |sides: &[Side; 2]| sides[0].engine.adapters.iter().map(|adapter| adapter.counts()).collect::<Vec<_>>();
     let from = sides[0].engine.region(pattern(3, 65536), Rights::NONE);
     let to = sides[1].engine.region(vec![0; 65536], Rights::WRITE);
     let there = sides[1].show(&to, &sides[0]);
-    for card in &sides[0].engine.cards {
-        card.hold();
+    for adapter in &sides[0].engine.adapters {
+        adapter.hold();
     }
     sides[0].post(WRITE, &from, &there, &[span(0, 0, 65536)], (1, 1)).unwrap();
     sides[0].workers[0].lane().flush().unwrap();
@@ -68,8 +69,8 @@ fn a_lane_that_is_gone_touches_nothing_and_leaves_nothing() {
     sides[0].workers[0].lane = None;
     assert!(sides[0].fence().has_passed(revision), "its queues are gone");
     assert!(counts(&sides).iter().all(|counts| counts.queues == 0), "{:?}", counts(&sides));
-    for card in &sides[0].engine.cards {
-        card.release();
+    for adapter in &sides[0].engine.adapters {
+        adapter.release();
     }
     for _ in 0..100 {
         sides[1].turn();
@@ -86,7 +87,7 @@ fn a_peer_that_does_not_answer_is_cut_off_and_repaired_when_it_does() {
         let to = sides[1].engine.region(vec![0; 65536], Rights::WRITE);
         let there = sides[1].show(&to, &sides[0]);
         // Its cards stand still with everything on the way, and its worker does nothing.
-        sides[0].engine.cards.iter().for_each(|card| card.hold());
+        sides[0].engine.adapters.iter().for_each(|adapter| adapter.hold());
         for transfer in 0..8u64 {
             let at = transfer * 8192;
             sides[0].post(WRITE, &from, &there, &[span(at, at, 8192)], (transfer, transfer)).unwrap();
@@ -102,7 +103,7 @@ fn a_peer_that_does_not_answer_is_cut_off_and_repaired_when_it_does() {
         }
         // Nothing of it lands from now on, in whatever the owner does with its memory.
         to.window().write_from(0, &[0xee; 8192]).unwrap();
-        sides[0].engine.cards.iter().for_each(|card| card.release());
+        sides[0].engine.adapters.iter().for_each(|adapter| adapter.release());
         for _ in 0..200 {
             sides[1].turn();
         }
@@ -117,7 +118,7 @@ fn a_peer_that_does_not_answer_is_cut_off_and_repaired_when_it_does() {
         assert_eq!(bytes_of(&to)[..8192], [0xee; 8192]);
         assert!(bytes_of(&to)[8192..] == pattern(3, 65536)[8192..]);
         // And all goes on as before.
-        sides[0].expected = Revisions { here: 0, there: 1 };
+        sides[0].expected = Revisions { local: 0, remote: 1 };
         let counted = |sides: &mut [Side; 2], token: u64| {
             until(sides, "the rail takes posts", |sides| {
                 sides[0].post(WRITE, &from, &there, &[span(0, 8192, 64)], (token, token)).is_ok()
@@ -138,7 +139,7 @@ fn what_this_side_has_under_way_is_cut_off_by_force() {
     let from = sides[0].engine.region(pattern(3, 65536), Rights::NONE);
     let to = sides[1].engine.region(vec![0; 65536], Rights::WRITE);
     let there = sides[1].show(&to, &sides[0]);
-    network.cut(&sides[0].engine.cards[0], &sides[1].engine.cards[0]);
+    network.cut(&sides[0].engine.adapters[0], &sides[1].engine.adapters[0]);
     sides[0].post(WRITE, &from, &there, &[span(0, 0, 4096)], (1, 1)).unwrap();
     sides[0].post(WRITE, &from, &there, &[span(8192, 8192, 4096)], (2, 2)).unwrap();
     sides[0].workers[0].lane().flush().unwrap();
@@ -146,7 +147,7 @@ fn what_this_side_has_under_way_is_cut_off_by_force() {
     let revision = one.withdraw(&from, 0, 64, Some(two));
     sides[0].fence().force(revision);
     until(&mut sides, "all is quiet here", |sides| sides[0].fence().has_passed(revision));
-    network.mend(&sides[0].engine.cards[0], &sides[1].engine.cards[0]);
+    network.mend(&sides[0].engine.adapters[0], &sides[1].engine.adapters[0]);
     until(&mut sides, "both have ended", |sides| (1..3).all(|token| sides[0].result(token).is_some()));
     assert_eq!((sides[0].result(1), sides[0].result(2)), (Some(Err(Cause::RevokedHere)), Some(Ok(4096))));
 }

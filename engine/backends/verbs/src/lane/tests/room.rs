@@ -5,7 +5,7 @@ use super::*;
 
 /// A transport with little room and the cards that it is on.
 fn narrow(network: &ModelNetwork, queues: usize) -> Engine {
-    Engine::with(vec![network.card()], 1, Options { queues, ..Options::default() })
+    Engine::with(vec![network.adapter()], 1, Options { queues, ..Options::default() })
 }
 
 #[test]
@@ -13,19 +13,19 @@ fn a_desk_without_room_refuses_the_offer_and_says_what_is_missing() {
     let network = ModelNetwork::new(crate::model::Options::default());
     let engine = narrow(&network, 2);
     let offers: Vec<_> = (0..2).map(|peer_index| engine.offer(peer_index, 1)).collect();
-    let here = Here { host: 1, process: 1, epoch: 1, workers: 1, peer_index: 2 };
+    let here = LocalEnd { host: 1, process: 1, epoch: 1, workers: 1, peer_index: 2 };
     let watch = Arc::new(ProcessWatch::of(std::process::id()));
-    let there = || There { host: 2, process: 2, epoch: 2, workers: 1, peer_index: 2, watch: Arc::clone(&watch) };
+    let there = || RemoteEnd { host: 2, process: 2, epoch: 2, workers: 1, peer_index: 2, watch: Arc::clone(&watch) };
     let refused = engine.transport.offer(here, there()).err().expect("there is no room").to_string();
     assert!(refused.contains("model0/1 has no room for the completions of one more queue"), "{refused}");
-    assert_eq!(engine.cards[0].counts().queues, 2);
+    assert_eq!(engine.adapters[0].counts().queues, 2);
     drop(offers);
-    assert_eq!(engine.cards[0].counts().queues, 0, "what was not joined is given back");
-    let memory = engine.cards[0].counts().registrations;
+    assert_eq!(engine.adapters[0].counts().queues, 0, "what was not joined is given back");
+    let memory = engine.adapters[0].counts().registrations;
     for _ in 0..10 {
         drop(engine.offer(0, 1));
     }
-    assert_eq!(engine.cards[0].counts().registrations, memory, "memory for messages is used again");
+    assert_eq!(engine.adapters[0].counts().registrations, memory, "memory for messages is used again");
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn an_engine_without_a_card_is_not_offered() {
 #[test]
 fn a_card_whose_queues_take_too_little_is_refused() {
     let network = ModelNetwork::new(crate::model::Options::default());
-    let small: Arc<dyn Card> = network.card_with(|facts| facts.requests_max = 8);
+    let small: Arc<dyn Adapter> = network.adapter_with(|attr| attr.requests_max = 8);
     let segments = EngineSegments::create(1).unwrap();
     let refused = VerbsTransport::new(segments, Arc::new(Registry::new()), vec![small], Options::default());
     let refused = refused.err().expect("it is of no use").to_string();
@@ -48,7 +48,7 @@ fn a_card_whose_queues_take_too_little_is_refused() {
 #[test]
 fn cards_that_do_not_reach_each_other_are_named() {
     let network = ModelNetwork::new(crate::model::Options::default());
-    let far = network.card_with(|facts| facts.gid[0] = 0xfc);
+    let far = network.adapter_with(|attr| attr.gid[0] = 0xfc);
     let refused = try_join(Engine::new(&network, 1, 1), Engine::with(vec![far], 1, Options::default()));
     let Err(JoinError::NoPath(why)) = refused else { panic!("they are joined") };
     assert!(why.contains("model0/1 (fc") && why.contains("model1/1 (fd"), "{why}");
@@ -63,7 +63,7 @@ fn what_finds_no_partner_is_not_used_and_named() {
     assert_eq!(sides[0].rails, ["model0/1 to model3/1"]);
     assert!(sides[0].path.contains("without a partner of this engine: model1/1 (fd"), "{}", sides[0].path);
     assert!(sides[1].path.contains("without a partner of the peer: model1/1 (fd"), "{}", sides[1].path);
-    let queues: Vec<_> = sides[0].engine.cards.iter().map(|card| card.counts().queues).collect();
+    let queues: Vec<_> = sides[0].engine.adapters.iter().map(|adapter| adapter.counts().queues).collect();
     assert_eq!(queues, [1, 0, 0], "queues without a partner are given back");
 }
 
@@ -72,9 +72,9 @@ fn an_offer_for_an_impossible_number_of_workers_is_small_and_refused() {
     let network = ModelNetwork::new(crate::model::Options::default());
     let (one, two) = (Engine::new(&network, 1, 1), Engine::new(&network, 1, 1));
     let offer = one.offer(PARTY, 60_000);
-    assert_eq!(one.cards[0].counts().queues, penstock_core::limits::WORKERS_MAX);
+    assert_eq!(one.adapters[0].counts().queues, penstock_core::limits::WORKERS_MAX);
     assert!((offer.join)(&two.offer(PARTY, 1).blob, Vec::new()).is_err());
-    assert_eq!(one.cards[0].counts().queues, 0);
+    assert_eq!(one.adapters[0].counts().queues, 0);
 }
 
 fn is_readable(driver: &dyn Driver) -> bool {
@@ -93,11 +93,11 @@ fn offered(engine: &Engine) -> Vec<String> {
 fn a_card_that_makes_no_queues_is_left_out() {
     let network = ModelNetwork::new(crate::model::Options::default());
     let engine = Engine::new(&network, 3, 1);
-    engine.cards[0].refuse_queues(1);
+    engine.adapters[0].refuse_queues(1);
     let mut sides = join(engine, Engine::new(&network, 1, 1));
     settle(&mut sides);
     assert_eq!(sides[0].rails, ["model1/1 to model3/1"]);
-    let queues: Vec<_> = sides[0].engine.cards.iter().map(|card| card.counts().queues).collect();
+    let queues: Vec<_> = sides[0].engine.adapters.iter().map(|adapter| adapter.counts().queues).collect();
     assert_eq!(queues, [0, 1, 0]);
     let (ours, theirs) = (sides[0].engine.region(pattern(1, 4096), Rights::READ), vec![0; 4096]);
     let theirs = sides[1].engine.region(theirs, Rights::READ_WRITE);
@@ -112,7 +112,7 @@ fn a_card_that_makes_no_queues_is_left_out() {
 #[test]
 fn a_card_that_has_failed_keeps_nobody_awake_and_is_not_offered() {
     let (_network, mut sides) = session(2);
-    sides[0].engine.cards[1].fail();
+    sides[0].engine.adapters[1].fail();
     until(&mut sides, "it was noticed", |sides| !sides[0].workers[0].driver.prepare_to_sleep());
     settle(&mut sides);
     assert!(is_readable(&*sides[0].workers[0].driver), "its device is gone");
@@ -137,7 +137,7 @@ fn a_driver_sleeps_until_something_comes() {
         assert!(!sides[1].workers[0].driver.prepare_to_sleep());
         until(&mut sides, "the note is there", |sides| sides[0].result(1) == Some(Ok(1)));
     }
-    sides[1].engine.cards[0].raise(crate::card::Event::PortDown);
+    sides[1].engine.adapters[0].raise(crate::adapter::AsyncEvent::PortDown);
     assert!(is_readable(&*sides[1].workers[0].driver), "events of a card wake too");
     assert!(!sides[1].workers[0].driver.prepare_to_sleep());
 }
@@ -149,7 +149,7 @@ fn a_session_that_begins_stops_no_write_of_another() {
     let source = sides[0].engine.region(vec![7; 4096], Rights::NONE);
     let target = sides[1].engine.region(vec![0; 4096], Rights::READ_WRITE);
     let remote = sides[1].show(&target, &sides[0]);
-    sides[0].engine.cards[0].slow_queues(SLOW);
+    sides[0].engine.adapters[0].slow_queues(SLOW);
     let hub = Arc::clone(sides[0].engine.transport.hub(0));
     let inbox = hub.lock().new_inbox(PARTY + 1);
     let making = std::thread::spawn(move || {

@@ -37,9 +37,9 @@ impl Writer {
                 Ok(_) => (self.under_way, self.next, any) = (self.under_way + 1, self.next + 1, true),
                 Err(PostError::Withdrawn(revisions)) => {
                     // As a plan is looked at again.
-                    let since = side.peer_view.withdrawals_since(side.expected.there).unwrap();
+                    let since = side.peer_view.withdrawals_since(side.expected.remote).unwrap();
                     self.withdrawn.extend(since.list.iter().map(|gone| gone.offset / BLOCK));
-                    side.expected = Revisions { there: since.revision, ..revisions };
+                    side.expected = Revisions { remote: since.revision, ..revisions };
                 }
                 Err(PostError::Full) => break,
                 Err(error) => panic!("{error:?}"),
@@ -114,7 +114,7 @@ fn storm(rails: usize, seed: u64) {
     holds(BLOCKS - 8);
     let [(one, _), (two, _)] = [one.stop(), two.stop()];
     assert_eq!((one.fault(), two.fault()), (None, None));
-    let moved: u64 = one.engine.cards.iter().map(|card| card.counts().bytes).sum();
+    let moved: u64 = one.engine.adapters.iter().map(|adapter| adapter.counts().bytes).sum();
     assert!(moved > 100 * BLOCK, "only {moved} bytes were moved beside all that");
 }
 

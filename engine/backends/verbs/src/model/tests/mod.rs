@@ -7,22 +7,22 @@ use std::sync::Arc;
 
 use penstock_memory::{HostMemory, Window};
 
-use super::{ModelCard, ModelNetwork};
-use crate::card::{
-    Access, Card, Connecting, Desk, Done, Endpoint, Event, Kind, Landing, Outcome, Piece, Queue, Registration, Request,
-    Trouble,
+use super::{ModelAdapter, ModelNetwork};
+use crate::adapter::{
+    AccessFlags, Adapter, AsyncEvent, ConnectParams, Opcode, QpAddress, QueuePair, RecvBuffer, Registration,
+    SendRequest, Sge, Wc, WcStatus, WorkCompletion, WorkerCq,
 };
 
 /// A card with a desk, a queue on it, and registered memory.
 struct Side {
-    card: Arc<ModelCard>,
-    desk: Box<dyn Desk>,
-    queue: Box<dyn Queue>,
+    adapter: Arc<ModelAdapter>,
+    cq: Box<dyn WorkerCq>,
+    queue: Box<dyn QueuePair>,
     window: Window,
     memory: Arc<dyn Registration>,
 }
 
-const ALL: Access = Access { read: true, write: true, land: true };
+const ALL: AccessFlags = AccessFlags { read: true, write: true, land: true };
 const BYTES: usize = 256 << 10;
 const REQUESTS: usize = 8;
 
@@ -32,20 +32,20 @@ fn window(bytes: usize) -> Window {
 
 impl Side {
     fn new(network: &ModelNetwork) -> Self {
-        let card = network.card();
-        let mut desk = card.desk(64, 32).unwrap();
-        let queue = desk.queue(REQUESTS).unwrap();
+        let adapter = network.adapter();
+        let mut cq = adapter.worker_cq(64, 32).unwrap();
+        let queue = cq.queue(REQUESTS).unwrap();
         let window = window(BYTES);
-        let memory = card.register(&window, ALL).unwrap();
-        Self { card, desk, queue, window, memory }
+        let memory = adapter.register(&window, ALL).unwrap();
+        Self { adapter, cq, queue, window, memory }
     }
 
-    fn endpoint(&self, first_packet: u32) -> Endpoint {
-        Endpoint { queue: self.queue.number(), first_packet, gid: self.card.facts().gid, lid: 0 }
+    fn endpoint(&self, first_packet: u32) -> QpAddress {
+        QpAddress { queue: self.queue.number(), first_packet, gid: self.adapter.attr().gid, lid: 0 }
     }
 
-    fn piece(&self, at: u64, bytes: u32) -> Piece {
-        Piece { address: self.window.base_address() + at, bytes, key: self.memory.local_key() }
+    fn sge(&self, at: u64, bytes: u32) -> Sge {
+        Sge { address: self.window.base_address() + at, bytes, key: self.memory.local_key() }
     }
 
     fn fill(&self, at: u64, bytes: &[u8]) {
@@ -59,44 +59,44 @@ impl Side {
     }
 
     /// Posts one signalled request.
-    fn post(&mut self, id: u64, kind: Kind, pieces: &[Piece]) {
-        self.queue.post(&[request(id, kind, pieces.len())], pieces).unwrap();
+    fn post(&mut self, id: u64, kind: Opcode, sges: &[Sge]) {
+        self.queue.post(&[request(id, kind, sges.len())], sges).unwrap();
     }
 
     /// Receives of 64 bytes at the end of the memory, named from `id` on.
     fn supply(&mut self, id: u64, count: u64) {
-        let landings: Vec<_> = (0..count)
-            .map(|nth| Landing { id: id + nth, piece: self.piece((BYTES as u64) - 64 * (nth + 1), 64) })
+        let recvs: Vec<_> = (0..count)
+            .map(|nth| RecvBuffer { id: id + nth, sge: self.sge((BYTES as u64) - 64 * (nth + 1), 64) })
             .collect();
-        self.desk.supply(&landings).unwrap();
+        self.cq.post_recv(&recvs).unwrap();
     }
 
     /// All completions that are there.
-    fn done(&mut self) -> Vec<(u64, Outcome)> {
-        let mut done = [Done::default(); 64];
-        let count = self.desk.poll(&mut done).unwrap();
-        done[..count].iter().map(|done| (done.id, done.what)).collect()
+    fn done(&mut self) -> Vec<(u64, Wc)> {
+        let mut done = [WorkCompletion::default(); 64];
+        let count = self.cq.poll(&mut done).unwrap();
+        done[..count].iter().map(|done| (done.id, done.result)).collect()
     }
 
-    fn write_to(&self, at: u64) -> Kind {
-        Kind::Write { address: self.window.base_address() + at, key: self.memory.remote_key() }
+    fn write_to(&self, at: u64) -> Opcode {
+        Opcode::Write { address: self.window.base_address() + at, key: self.memory.remote_key() }
     }
 
-    fn tell_to(&self, at: u64, immediate: u32) -> Kind {
-        Kind::WriteAndTell { address: self.window.base_address() + at, key: self.memory.remote_key(), immediate }
+    fn tell_to(&self, at: u64, immediate: u32) -> Opcode {
+        Opcode::WriteWithImm { address: self.window.base_address() + at, key: self.memory.remote_key(), immediate }
     }
 
-    fn read_from(&self, at: u64) -> Kind {
-        Kind::Read { address: self.window.base_address() + at, key: self.memory.remote_key() }
+    fn read_from(&self, at: u64) -> Opcode {
+        Opcode::Read { address: self.window.base_address() + at, key: self.memory.remote_key() }
     }
 }
 
-fn request(id: u64, kind: Kind, pieces: usize) -> Request {
-    Request { id, kind, pieces: pieces as u32, signalled: true, inline: false }
+fn request(id: u64, kind: Opcode, sges: usize) -> SendRequest {
+    SendRequest { id, opcode: kind, sges: sges as u32, signalled: true, inline: false }
 }
 
-fn connecting(there: Endpoint, first_packet: u32) -> Connecting {
-    Connecting { there, first_packet, mtu: 4096, reads_there: 4, reads_here: 4, meeting: None }
+fn connecting(there: QpAddress, first_packet: u32) -> ConnectParams {
+    ConnectParams { there, first_packet, mtu: 4096, reads_there: 4, reads_here: 4, cm: None }
 }
 
 fn connect(one: &mut Side, other: &mut Side, packets: (u32, u32)) {
@@ -115,17 +115,17 @@ fn pair_on(network: ModelNetwork) -> (ModelNetwork, Side, Side) {
     (network, one, other)
 }
 
-const DID: Outcome = Outcome::Did;
-const FLUSHED: Outcome = Outcome::Failed(Trouble::Flushed);
+const DID: Wc = Wc::Send;
+const FLUSHED: Wc = Wc::Failed(WcStatus::Flushed);
 
-fn failed(trouble: Trouble) -> Outcome {
-    Outcome::Failed(trouble)
+fn failed(status: WcStatus) -> Wc {
+    Wc::Failed(status)
 }
 
-fn came(bytes: u32) -> Outcome {
-    Outcome::Came { bytes, immediate: None }
+fn came(bytes: u32) -> Wc {
+    Wc::Recv { bytes, immediate: None }
 }
 
-fn told(immediate: u32) -> Outcome {
-    Outcome::Came { bytes: 0, immediate: Some(immediate) }
+fn told(immediate: u32) -> Wc {
+    Wc::Recv { bytes: 0, immediate: Some(immediate) }
 }

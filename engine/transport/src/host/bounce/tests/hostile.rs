@@ -35,8 +35,8 @@ impl Attacked {
     fn ask(&mut self, asker: &mut Asker, words: &[u64]) -> Result<(), LaneFault> {
         let place = self.two.near.slots.segment().place();
         asker.ask(words);
-        let owner_state = place.atomic_u64(Banks::posts_offset(0)).unwrap();
-        owner_state.fetch_add(1, Ordering::Release); // SYNC bounce-ask: the owner looks when the number changes.
+        let posts = place.atomic_u64(Banks::posts_offset(0)).unwrap();
+        posts.fetch_add(1, Ordering::Release); // SYNC bounce-ask: the owner looks when the number changes.
         self.two.serve()
     }
 

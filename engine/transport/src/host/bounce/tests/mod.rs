@@ -102,7 +102,7 @@ impl Two {
 
     fn revisions(&self) -> Revisions {
         let revision = |side: &Side| side.segments.owner_state.view().revision();
-        Revisions { here: revision(&self.near), there: revision(&self.far) }
+        Revisions { local: revision(&self.near), remote: revision(&self.far) }
     }
 
     fn post(
@@ -113,7 +113,7 @@ impl Two {
         remote: &Region,
         spans: &[Span],
     ) -> Result<Posted, PostError> {
-        let memory = RemoteMemory::Owners(TargetMediatedMemory { key: key(remote), bytes: remote.bytes() });
+        let memory = RemoteMemory::TargetMediated(TargetMediatedMemory { key: key(remote), bytes: remote.bytes() });
         self.near.lane.post(&Batch {
             direction,
             local: local.window(),

@@ -122,7 +122,7 @@ fn memory_renewed_after_the_post_is_not_touched_under_its_old_name() {
     let mut two = Two::new();
     let near = two.near.register(vec![7; 64], "near", Rights::NONE);
     let far = two.far.register(vec![1; 64], "far", Rights::READ_WRITE);
-    let old = RemoteMemory::Owners(TargetMediatedMemory { key: key(&far), bytes: 64 });
+    let old = RemoteMemory::TargetMediated(TargetMediatedMemory { key: key(&far), bytes: 64 });
     two.post(1, Direction::Write, &near, &far, &ONE).unwrap();
     two.serve().unwrap();
     assert_eq!(two.collect().unwrap(), [(1, Ok(64))], "the lane knows the region now");
@@ -194,7 +194,7 @@ fn a_read_does_not_land_in_memory_that_was_taken_back_here_meanwhile() {
     assert_eq!(reports, [(1, Err(Cause::RevokedHere)), (2, Ok(64))]);
     assert_eq!((contents(near.window()), contents(spared.window())), (vec![7; 64], vec![1; 64]));
     // A post that was checked before is sent back to look again.
-    let memory = RemoteMemory::Owners(TargetMediatedMemory { key: key(&far), bytes: 64 });
+    let memory = RemoteMemory::TargetMediated(TargetMediatedMemory { key: key(&far), bytes: 64 });
     let now = two.revisions();
     let stale = Batch {
         direction: Direction::Read,

@@ -19,7 +19,7 @@ use penstock_verbs_sys::verbs::*;
 use super::manager::{Happened, Id, Manager, Place};
 use super::queue::{ANSWER_TIMEOUT, RECEIVE_PAUSE, RETRIES, RETRIES_WITHOUT_RECEIVE};
 use super::status::refused;
-use crate::card::{CardError, Connected, Connecting, NotMet};
+use crate::adapter::{AdapterError, CmError, ConnectParams, Connected};
 
 /// How long the kernel may look for the card that an address leads to, for a way to it, and for an answer; and how long one waits to be
 /// called by who does all that.
@@ -29,11 +29,11 @@ const ANSWER: Duration = Duration::from_secs(3);
 const CALL: Duration = Duration::from_secs(7);
 
 /// A queue on its way.
-pub(super) struct Meet {
+pub(super) struct CmConnection {
     manager: Arc<Manager>,
     /// The queue's number, and what was agreed on.
     queue: u32,
-    connecting: Connecting,
+    connecting: ConnectParams,
     with: String,
     id: Option<Id>,
     step: Step,
@@ -50,17 +50,17 @@ enum Step {
     Confirmation,
     Nothing,
     /// It has failed.
-    Failed(NotMet),
+    Failed(CmError),
 }
 
 /// Changes the states of the queue pair.
-pub(super) type Modify<'a> = &'a dyn Fn(&mut ibv_qp_attr, ibv_qp_attr_mask) -> Result<(), CardError>;
+pub(super) type Modify<'a> = &'a dyn Fn(&mut ibv_qp_attr, ibv_qp_attr_mask) -> Result<(), AdapterError>;
 
-impl Meet {
+impl CmConnection {
     /// Sets out to meet.
-    pub(super) fn begin(manager: &Arc<Manager>, queue: u32, connecting: &Connecting) -> Result<Self, CardError> {
-        let call = connecting.meeting.and_then(|meeting| meeting.call);
-        let mut meet = Self {
+    pub(super) fn begin(manager: &Arc<Manager>, queue: u32, connecting: &ConnectParams) -> Result<Self, AdapterError> {
+        let call = connecting.cm.and_then(|cm| cm.call);
+        let mut cm = Self {
             manager: Arc::clone(manager),
             queue,
             connecting: *connecting,
@@ -76,15 +76,15 @@ impl Meet {
             let (mut from, mut to) = (Place::of(source), Place::of(at));
             // SAFETY: the identifier stands, and both addresses do during the call.
             let answer = unsafe { manager.cm().rdma_resolve_addr(id.get(), from.get(), to.get(), millis(ADDRESS)) };
-            meet.id = Some(id);
-            meet.check("rdma_resolve_addr", answer)?;
-            meet.waits_for(Step::Address, ADDRESS);
+            cm.id = Some(id);
+            cm.check("rdma_resolve_addr", answer)?;
+            cm.waits_for(Step::Address, ADDRESS);
         }
-        Ok(meet)
+        Ok(cm)
     }
 
     /// Goes as far as it can.
-    pub(super) fn go_on(&mut self, modify: Modify<'_>) -> Result<Connected, CardError> {
+    pub(super) fn go_on(&mut self, modify: Modify<'_>) -> Result<Connected, AdapterError> {
         loop {
             if let Step::Failed(why) = self.step {
                 return Err(self.not_met(why));
@@ -124,14 +124,14 @@ impl Meet {
         match self.step {
             Step::Nothing => Ok(Connected::Yes),
             _ if Instant::now() < self.until => Ok(Connected::NotYet),
-            Step::Address | Step::Way => Err(self.fails(NotMet::NoWay)),
-            _ => Err(self.fails(NotMet::Silence)),
+            Step::Address | Step::Way => Err(self.fails(CmError::NoWay)),
+            _ => Err(self.fails(CmError::Silence)),
         }
     }
 
     /// Accepts a call, if there is one. Answers whether there was.
-    fn is_called(&mut self, modify: Modify<'_>) -> Result<bool, CardError> {
-        let Some(token) = self.connecting.meeting.map(|meeting| meeting.token) else { return Ok(false) };
+    fn is_called(&mut self, modify: Modify<'_>) -> Result<bool, AdapterError> {
+        let Some(token) = self.connecting.cm.map(|cm| cm.token) else { return Ok(false) };
         let Some(id) = self.manager.take_call(&token) else { return Ok(false) };
         self.id = Some(id);
         self.change(IBV_QPS_INIT, modify)?;
@@ -145,8 +145,8 @@ impl Meet {
         Ok(true)
     }
 
-    fn call(&mut self) -> Result<(), CardError> {
-        let said = self.connecting.meeting.map(|meeting| meeting.token.asking()).unwrap_or_default();
+    fn call(&mut self) -> Result<(), AdapterError> {
+        let said = self.connecting.cm.map(|cm| cm.token.asking()).unwrap_or_default();
         let mut wishes = self.wishes();
         (wishes.private_data, wishes.private_data_len) = (said.as_ptr().cast(), said.len() as u8);
         // SAFETY: the identifier stands and has a way; the wishes and what is said stand during the call.
@@ -167,7 +167,7 @@ impl Meet {
     }
 
     /// Brings the queue pair into a state as the manager says, with this side's own wishes where it knows no better.
-    fn change(&mut self, state: ibv_qp_state, modify: Modify<'_>) -> Result<(), CardError> {
+    fn change(&mut self, state: ibv_qp_state, modify: Modify<'_>) -> Result<(), AdapterError> {
         let (mut attributes, mut mask) = (ibv_qp_attr { qp_state: state, ..ibv_qp_attr::ZERO }, 0);
         let id = self.get();
         // SAFETY: the identifier stands; attributes and mask may be written.
@@ -193,22 +193,22 @@ impl Meet {
         self.id.as_ref().map_or(ptr::null_mut(), Id::get)
     }
 
-    fn check(&mut self, call: &'static str, answer: i32) -> Result<(), CardError> {
+    fn check(&mut self, call: &'static str, answer: i32) -> Result<(), AdapterError> {
         if answer == 0 {
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        self.step = Step::Failed(NotMet::Other(error.raw_os_error().unwrap_or(0)));
-        Err(refused(call, self.manager.card(), error))
+        self.step = Step::Failed(CmError::Other(error.raw_os_error().unwrap_or(0)));
+        Err(refused(call, self.manager.adapter(), error))
     }
 
-    fn fails(&mut self, why: NotMet) -> CardError {
+    fn fails(&mut self, why: CmError) -> AdapterError {
         self.step = Step::Failed(why);
         self.not_met(why)
     }
 
-    fn not_met(&self, why: NotMet) -> CardError {
-        CardError::NotMet { card: self.manager.card().to_owned(), with: self.with.clone(), why }
+    fn not_met(&self, why: CmError) -> AdapterError {
+        AdapterError::Cm { adapter: self.manager.adapter().to_owned(), with: self.with.clone(), why }
     }
 }
 

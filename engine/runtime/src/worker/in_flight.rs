@@ -15,28 +15,28 @@ use penstock_core::{Cause, Env, Moment, Stage};
 use penstock_ring::Key;
 use penstock_transport::{CancelledOp, Failure};
 
-use super::command::{Active, GivenUp, Telling};
+use super::command::{Active, GivenUp, NotifyState};
 use super::{Worker, joined};
 use crate::peer_state::PeerState;
 use crate::slot::Slot;
 
 /// One accepted batch, or an announcement.
 #[derive(Clone, Copy)]
-pub(crate) struct Flight {
+pub(crate) struct InFlight {
     pub(crate) key: Key,
     /// Units of the whole transfer.
     pub(crate) units: u64,
     /// The place of the peer whose lane it is on.
     pub(crate) peer_index: u32,
-    standing: Standing,
-    is_announcement: bool,
+    state: OpState,
+    is_notify: bool,
     /// It was left behind while it could still touch this engine's memory.
     is_open_here: bool,
 }
 
 /// How an accepted batch stands to its transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum OpState {
     /// It has a hand of it.
     Wanted,
     /// It was given up, and the peer may still be at it; the transfer waits for it all the same.
@@ -47,18 +47,18 @@ enum Standing {
     Forgotten,
 }
 
-impl Flight {
+impl InFlight {
     pub(crate) fn new(key: Key, units: u64, peer_index: u32) -> Self {
-        Self { key, units, peer_index, standing: Standing::Wanted, is_announcement: false, is_open_here: false }
+        Self { key, units, peer_index, state: OpState::Wanted, is_notify: false, is_open_here: false }
     }
 
     /// What proves that nothing of an ended transfer lands any more.
-    pub(crate) fn proof(key: Key, peer_index: u32) -> Self {
-        Self { standing: Standing::LeftBehind, ..Self::new(key, 0, peer_index) }
+    pub(crate) fn flush(key: Key, peer_index: u32) -> Self {
+        Self { state: OpState::LeftBehind, ..Self::new(key, 0, peer_index) }
     }
 
-    pub(crate) fn announcement(key: Key, units: u64, peer_index: u32) -> Self {
-        Self { is_announcement: true, ..Self::new(key, units, peer_index) }
+    pub(crate) fn notify(key: Key, units: u64, peer_index: u32) -> Self {
+        Self { is_notify: true, ..Self::new(key, units, peer_index) }
     }
 }
 
@@ -68,8 +68,8 @@ pub(crate) fn transfer_of(key: Key) -> u64 {
 }
 
 /// The batches under way of one worker, by their tokens: `use of the place << 32 | place`.
-pub(crate) struct Flights {
-    places: Vec<Place>,
+pub(crate) struct InFlightOps {
+    places: Vec<OpSlot>,
     free: Vec<u32>,
     /// Places of the lanes that have accepted what has not left yet.
     unflushed: Vec<u32>,
@@ -78,18 +78,18 @@ pub(crate) struct Flights {
 /// Batches that may be under way before the table has to grow: a few lanes' worth.
 const ROOM: usize = 64;
 
-impl Default for Flights {
+impl Default for InFlightOps {
     fn default() -> Self {
         Self { places: Vec::with_capacity(ROOM), free: Vec::with_capacity(ROOM), unflushed: Vec::with_capacity(8) }
     }
 }
 
-struct Place {
+struct OpSlot {
     uses: u32,
-    flight: Option<Flight>,
+    op: Option<InFlight>,
 }
 
-impl Flights {
+impl InFlightOps {
     /// The token of the next batch, should it be accepted.
     #[inline]
     pub(super) fn next_token(&mut self) -> u64 {
@@ -102,7 +102,7 @@ impl Flights {
     #[cold]
     fn grow(&mut self) -> u64 {
         let place = self.places.len() as u32;
-        self.places.push(Place { uses: 0, flight: None });
+        self.places.push(OpSlot { uses: 0, op: None });
         // Room for every place to be free: giving one back never allocates.
         self.free.reserve(self.places.len());
         self.free.push(place);
@@ -110,29 +110,29 @@ impl Flights {
     }
 
     /// The batch of the next token was accepted.
-    pub(super) fn depart(&mut self, flight: Flight) {
+    pub(super) fn insert(&mut self, op: InFlight) {
         let place = self.free.pop().expect("its token was given out just now");
-        self.places[place as usize].flight = Some(flight);
+        self.places[place as usize].op = Some(op);
     }
 
-    fn get_mut(&mut self, token: u64) -> Option<&mut Flight> {
+    fn get_mut(&mut self, token: u64) -> Option<&mut InFlight> {
         let place = self.places.get_mut(token as u32 as usize)?;
-        place.flight.as_mut().filter(|_| u64::from(place.uses) == token >> 32)
+        place.op.as_mut().filter(|_| u64::from(place.uses) == token >> 32)
     }
 
-    pub(super) fn remove(&mut self, token: u64) -> Option<Flight> {
-        let flight = *self.get_mut(token)?;
+    pub(super) fn remove(&mut self, token: u64) -> Option<InFlight> {
+        let op = *self.get_mut(token)?;
         let place = &mut self.places[token as u32 as usize];
-        place.flight = None;
+        place.op = None;
         place.uses = place.uses.wrapping_add(1);
         self.free.push(token as u32);
-        Some(flight)
+        Some(op)
     }
 
     /// Nobody waits for this announcement any more; its place stays until the lane has done with it.
     pub(super) fn forget(&mut self, token: u64) {
-        if let Some(flight) = self.get_mut(token) {
-            flight.standing = Standing::Forgotten;
+        if let Some(op) = self.get_mut(token) {
+            op.state = OpState::Forgotten;
         }
     }
 
@@ -153,12 +153,12 @@ impl Flights {
     }
 
     /// The next token after this one, by its place, of those whose flight is meant.
-    fn next_where(&self, after: Option<u64>, is_meant: impl Fn(&Flight) -> bool) -> Option<u64> {
+    fn next_where(&self, after: Option<u64>, is_meant: impl Fn(&InFlight) -> bool) -> Option<u64> {
         let first = after.map_or(0, |token| token as u32 as usize + 1);
         (first..self.places.len()).find_map(|index| {
             let place = &self.places[index];
-            let flight = place.flight.as_ref()?;
-            is_meant(flight).then_some(u64::from(place.uses) << 32 | index as u64)
+            let op = place.op.as_ref()?;
+            is_meant(op).then_some(u64::from(place.uses) << 32 | index as u64)
         })
     }
 
@@ -169,19 +169,19 @@ impl Flights {
 }
 
 /// Who is told what of a batch a lane accepts.
-pub(crate) trait Departures {
+pub(crate) trait OpTracker {
     /// The token of the next batch.
     fn token(&mut self) -> u64;
     /// The transfer it belongs to.
     fn transfer(&self) -> u64;
     /// It was accepted under that token.
-    fn departed(&mut self);
+    fn accepted(&mut self);
 }
 
 /// For plans whose lanes have moved everything when they return.
-pub(crate) struct Grounded;
+pub(crate) struct SyncTracker;
 
-impl Departures for Grounded {
+impl OpTracker for SyncTracker {
     fn token(&mut self) -> u64 {
         0
     }
@@ -190,44 +190,44 @@ impl Departures for Grounded {
         0
     }
 
-    fn departed(&mut self) {
+    fn accepted(&mut self) {
         debug_assert!(false, "a lane accepts nothing for memory that it says is synchronous");
     }
 }
 
 /// For one unit of one transfer.
-pub(super) struct Runway<'a> {
-    flights: &'a mut Flights,
+pub(super) struct AsyncTracker<'a> {
+    in_flight: &'a mut InFlightOps,
     slot: &'a Slot,
-    flight: Flight,
+    op: InFlight,
     /// Batches accepted so far.
-    pub(super) departed: u32,
+    pub(super) accepted: u32,
     /// The most that were under way at once.
     pub(super) most: usize,
 }
 
-impl<'a> Runway<'a> {
-    pub(super) fn new(flights: &'a mut Flights, slot: &'a Slot, flight: Flight) -> Self {
-        Self { flights, slot, flight, departed: 0, most: 0 }
+impl<'a> AsyncTracker<'a> {
+    pub(super) fn new(in_flight: &'a mut InFlightOps, slot: &'a Slot, op: InFlight) -> Self {
+        Self { in_flight, slot, op, accepted: 0, most: 0 }
     }
 }
 
-impl Departures for Runway<'_> {
+impl OpTracker for AsyncTracker<'_> {
     #[inline]
     fn token(&mut self) -> u64 {
-        self.flights.next_token()
+        self.in_flight.next_token()
     }
 
     #[inline]
     fn transfer(&self) -> u64 {
-        transfer_of(self.flight.key)
+        transfer_of(self.op.key)
     }
 
-    fn departed(&mut self) {
-        self.slot.take_hand();
-        self.flights.depart(self.flight);
-        self.departed += 1;
-        self.most = self.flights.count();
+    fn accepted(&mut self) {
+        self.slot.add_in_flight();
+        self.in_flight.insert(self.op);
+        self.accepted += 1;
+        self.most = self.in_flight.count();
     }
 }
 
@@ -254,59 +254,59 @@ impl<E: Env> Worker<E> {
     }
 
     /// A lane reports the end of an accepted batch.
-    pub(super) fn land(&mut self, token: u64, result: Result<u64, Failure>) {
-        let Some(flight) = self.flights.remove(token) else {
+    pub(super) fn on_completion(&mut self, token: u64, result: Result<u64, Failure>) {
+        let Some(op) = self.in_flight.remove(token) else {
             debug_assert!(false, "a completion that nobody waits for");
             return;
         };
-        if flight.standing == Standing::Forgotten {
+        if op.state == OpState::Forgotten {
             return;
         }
-        if flight.is_announcement {
-            return self.hear_told(&flight, result);
+        if op.is_notify {
+            return self.on_notify_done(&op, result);
         }
-        let slot = self.shared.slots.get(flight.key).expect("a batch under way holds its slot");
+        let slot = self.shared.slots.get(op.key).expect("a batch under way holds its slot");
         let bytes = result.unwrap_or(0);
-        let finishes = match (flight.standing, result) {
-            (Standing::Forgotten | Standing::LeftBehind, _) => {
-                if flight.is_open_here {
+        let finishes = match (op.state, result) {
+            (OpState::Forgotten | OpState::LeftBehind, _) => {
+                if op.is_open_here {
                     slot.close_local();
                 }
                 slot.close_remote();
-                self.shared.let_go(flight.key);
+                self.shared.let_go(op.key);
                 return;
             }
-            (Standing::GivenUp, _) => slot.moved_remotely(bytes, flight.units),
-            (Standing::Wanted, Ok(_)) => slot.moved(bytes, flight.units),
-            (Standing::Wanted, Err(failure)) => {
+            (OpState::GivenUp, _) => slot.moved_remotely(bytes, op.units),
+            (OpState::Wanted, Ok(_)) => slot.moved(bytes, op.units),
+            (OpState::Wanted, Err(failure)) => {
                 slot.stop(Stage::Move, failure);
-                slot.moved(0, flight.units)
+                slot.moved(0, op.units)
             }
         };
         self.port().statistics.bytes.add(bytes);
-        self.come_down(flight.key, finishes);
+        self.op_completed(op.key, finishes);
     }
 
     /// A batch has given its hand back: finishes the transfer if it was the last.
-    pub(super) fn come_down(&mut self, key: Key, finishes: bool) {
+    pub(super) fn op_completed(&mut self, key: Key, finishes: bool) {
         let is_it = |active: &Active| active.command.key == key;
         if let Some(place) = self.waiting.iter().position(is_it) {
             let active = &mut self.waiting[place];
-            active.flights -= 1;
+            active.in_flight -= 1;
             // It came here with no unit left to claim: without batches there is nothing left to do.
-            let is_over = active.flights == 0 && !active.stalled;
+            let is_over = active.in_flight == 0 && !active.stalled;
             if finishes || is_over {
                 let done = self.waiting.remove(place).expect("the place was found just now");
-                return if finishes { self.announce_or_wait(done) } else { self.part_with(done) };
+                return if finishes { self.notify_or_wait(done) } else { self.part_with(done) };
             }
             return;
         }
         for class in 0..2 {
             if let Some(place) = self.active[class].iter().position(is_it) {
-                self.active[class][place].flights -= 1;
+                self.active[class][place].in_flight -= 1;
                 if finishes {
                     let done = self.active[class].remove(place).expect("the place was found just now");
-                    self.announce_or_wait(done);
+                    self.notify_or_wait(done);
                 }
                 return;
             }
@@ -318,12 +318,12 @@ impl<E: Env> Worker<E> {
     /// it in hand finishes it.
     pub(super) fn give_up(&mut self, mut active: Active, stage: Stage, failure: impl Into<Failure>, how_far: GivenUp) {
         let failure = failure.into();
-        if active.at.is_none() && active.flights == 0 {
-            self.owe_proof(&active);
+        if active.at.is_none() && active.in_flight == 0 {
+            self.require_flush(&active);
             return self.shared.stop_and_drop(active, stage, failure);
         }
-        if let Telling::Alone(token) = active.telling {
-            return self.stop_telling(active, token, (stage, failure), how_far);
+        if let NotifyState::Alone(token) = active.notify_state {
+            return self.stop_notify(active, token, (stage, failure), how_far);
         }
         let shared = Arc::clone(&self.shared);
         let (key, peer) = (active.command.key, Arc::clone(&active.command.peer));
@@ -332,23 +332,21 @@ impl<E: Env> Worker<E> {
         slot.stop(stage, failure);
         let mut finishes = active.at.take().is_some() && slot.moved(0, active.command.units());
         let (mut has_freed, mut last) = (false, None);
-        let is_its = |flight: &Flight| {
-            flight.key == key && !matches!(flight.standing, Standing::LeftBehind | Standing::Forgotten)
-        };
-        while let Some(token) = self.flights.next_where(last, is_its) {
+        let is_its = |op: &InFlight| op.key == key && !matches!(op.state, OpState::LeftBehind | OpState::Forgotten);
+        while let Some(token) = self.in_flight.next_where(last, is_its) {
             last = Some(token);
-            let (freed, ended) = self.give_up_flight(token, slot, &peer, how_far);
+            let (freed, ended) = self.cancel_in_flight(token, slot, &peer, how_far);
             has_freed |= freed;
-            active.flights -= u32::from(ended.is_some());
+            active.in_flight -= u32::from(ended.is_some());
             finishes |= ended.unwrap_or(false);
-            if active.telling == Telling::Behind(token) && self.flights.get_mut(token).is_none() {
-                active.telling = Telling::Not; // Taken back before the peer could hear it.
+            if active.notify_state == NotifyState::Behind(token) && self.in_flight.get_mut(token).is_none() {
+                active.notify_state = NotifyState::NotPosted; // Taken back before the peer could hear it.
             }
         }
         if finishes {
             let (stage, failure) = slot.stop_reason().unwrap_or((stage, failure));
             self.fail(active, stage, failure);
-        } else if active.flights > 0 {
+        } else if active.in_flight > 0 {
             (active.given_up, active.stalled) = (how_far, false);
             if how_far == GivenUp::Fully {
                 active.deadline = Moment::NEVER;
@@ -366,50 +364,50 @@ impl<E: Env> Worker<E> {
 
     /// Gives one batch up. Answers whether its place in the lane is free again, and, if its hand was given
     /// back, whether that was the last.
-    fn give_up_flight(
+    fn cancel_in_flight(
         &mut self,
         token: u64,
         slot: &Slot,
         peer: &Arc<PeerState>,
         how_far: GivenUp,
     ) -> (bool, Option<bool>) {
-        let flight = self.flights.get_mut(token).expect("it was found just now");
-        let answer = match flight.standing {
-            Standing::Wanted => {
+        let op = self.in_flight.get_mut(token).expect("it was found just now");
+        let answer = match op.state {
+            OpState::Wanted => {
                 joined(&mut self.lanes, peer).map_or(CancelledOp::Quiet, |joined| joined.lane.cancel_op(token))
             }
-            Standing::GivenUp | Standing::LeftBehind | Standing::Forgotten => CancelledOp::RemoteOpen,
+            OpState::GivenUp | OpState::LeftBehind | OpState::Forgotten => CancelledOp::RemoteOpen,
         };
-        let units = flight.units;
+        let units = op.units;
         match answer {
-            CancelledOp::Open | CancelledOp::RemoteOpen if flight.is_announcement => {
+            CancelledOp::Open | CancelledOp::RemoteOpen if op.is_notify => {
                 if how_far != GivenUp::Fully {
                     return (false, None);
                 }
-                flight.standing = Standing::Forgotten;
+                op.state = OpState::Forgotten;
                 (false, Some(slot.moved(0, units)))
             }
             CancelledOp::Open if how_far == GivenUp::Fully => {
                 // The transfer ends all the same; its memory is not quiet before the lane says so.
                 slot.hold();
-                (flight.standing, flight.is_open_here) = (Standing::LeftBehind, true);
+                (op.state, op.is_open_here) = (OpState::LeftBehind, true);
                 (false, Some(slot.leave_open(units)))
             }
             CancelledOp::Open => (false, None),
             CancelledOp::Quiet => {
-                self.flights.remove(token);
+                self.in_flight.remove(token);
                 (true, Some(slot.moved(0, units)))
             }
             CancelledOp::RemoteOpen => {
-                if flight.standing == Standing::Wanted {
-                    slot.give_up_hand();
-                    flight.standing = Standing::GivenUp;
+                if op.state == OpState::Wanted {
+                    slot.leave_to_peer();
+                    op.state = OpState::GivenUp;
                 }
                 if how_far != GivenUp::Fully {
                     return (false, None);
                 }
                 slot.hold();
-                flight.standing = Standing::LeftBehind;
+                op.state = OpState::LeftBehind;
                 (false, Some(slot.leave_remote(units)))
             }
         }
@@ -454,7 +452,7 @@ impl<E: Env> Worker<E> {
             is_meant.then_some((Stage::Move, cause.into(), GivenUp::Fully))
         });
         for class in 0..2 {
-            let is_aloft = |active: &Active| is_theirs(active) && (active.flights > 0 || active.at.is_some());
+            let is_aloft = |active: &Active| is_theirs(active) && (active.in_flight > 0 || active.at.is_some());
             while let Some(place) = self.active[class].iter().position(is_aloft) {
                 let active = self.active[class].remove(place).expect("the place was found just now");
                 self.give_up(active, Stage::Move, cause, GivenUp::Fully);
@@ -463,26 +461,26 @@ impl<E: Env> Worker<E> {
         if joined(&mut self.lanes, peer).is_none() {
             return;
         }
-        self.owe_nothing_to(peer.peer_index);
+        self.drop_flushes_to(peer.peer_index);
         self.lanes[peer.peer_index as usize] = None;
-        while let Some(token) = self.flights.next_where(None, |flight| flight.peer_index == peer.peer_index) {
-            let flight = self.flights.remove(token).expect("it was found just now");
-            if flight.standing == Standing::Forgotten {
+        while let Some(token) = self.in_flight.next_where(None, |op| op.peer_index == peer.peer_index) {
+            let op = self.in_flight.remove(token).expect("it was found just now");
+            if op.state == OpState::Forgotten {
                 continue;
             }
-            if flight.standing == Standing::LeftBehind {
-                if flight.is_open_here
-                    && let Some(slot) = self.shared.slots.get(flight.key)
+            if op.state == OpState::LeftBehind {
+                if op.is_open_here
+                    && let Some(slot) = self.shared.slots.get(op.key)
                 {
                     slot.close_local(); // A lane that is gone does not touch this engine's memory.
                 }
                 // Whether the peer is still at it is not known; the slot goes on saying so.
-                self.shared.let_go(flight.key);
+                self.shared.let_go(op.key);
             } else {
                 // A lane that is gone does not touch this engine's memory.
-                let slot = self.shared.slots.get(flight.key).expect("a batch under way holds its slot");
-                let finishes = slot.moved(0, flight.units);
-                self.come_down(flight.key, finishes);
+                let slot = self.shared.slots.get(op.key).expect("a batch under way holds its slot");
+                let finishes = slot.moved(0, op.units);
+                self.op_completed(op.key, finishes);
             }
         }
     }
@@ -494,23 +492,23 @@ mod tests {
 
     #[test]
     fn a_token_names_one_flight_and_no_later_one_of_its_place() {
-        let mut flights = Flights::default();
+        let mut in_flight = InFlightOps::default();
         let key = |index| Key { index, generation: 1 };
-        let first = flights.next_token();
-        flights.depart(Flight::new(key(1), 1, 0));
-        let second = flights.next_token();
-        flights.depart(Flight::new(key(2), 1, 0));
+        let first = in_flight.next_token();
+        in_flight.insert(InFlight::new(key(1), 1, 0));
+        let second = in_flight.next_token();
+        in_flight.insert(InFlight::new(key(2), 1, 0));
         assert_ne!(first, second);
-        assert_eq!(flights.count(), 2);
-        assert_eq!(flights.remove(first).map(|flight| flight.key), Some(key(1)));
-        assert!(flights.remove(first).is_none(), "landed once");
-        let third = flights.next_token();
-        flights.depart(Flight::new(key(3), 1, 0));
+        assert_eq!(in_flight.count(), 2);
+        assert_eq!(in_flight.remove(first).map(|op| op.key), Some(key(1)));
+        assert!(in_flight.remove(first).is_none(), "landed once");
+        let third = in_flight.next_token();
+        in_flight.insert(InFlight::new(key(3), 1, 0));
         assert_eq!(third as u32, first as u32, "the place is used again");
-        assert!(flights.get_mut(first).is_none());
-        assert!(flights.remove(u64::MAX).is_none());
-        let of_two = |flight: &Flight| flight.key == key(2);
-        assert_eq!(flights.next_where(None, of_two), Some(second));
-        assert_eq!(flights.next_where(Some(second), of_two), None);
+        assert!(in_flight.get_mut(first).is_none());
+        assert!(in_flight.remove(u64::MAX).is_none());
+        let of_two = |op: &InFlight| op.key == key(2);
+        assert_eq!(in_flight.next_where(None, of_two), Some(second));
+        assert_eq!(in_flight.next_where(Some(second), of_two), None);
     }
 }

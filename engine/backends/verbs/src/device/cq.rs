@@ -9,47 +9,47 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_verbs_sys::verbs::*;
 
-use super::card::Parts;
+use super::adapter::Parts;
 use super::open::{Device, complain, do_not_wait};
 use super::queue::DeviceQueue;
 use super::status::{RECEIVE, check, done, refused};
-use crate::card::{CardError, Desk, Done, IDS, Landing, Outcome, Queue, QueueMaker};
+use crate::adapter::{AdapterError, QpFactory, QueuePair, RecvBuffer, WR_IDS, Wc, WorkCompletion, WorkerCq};
 
 /// Completions that are taken with one call. What a worker does with one costs more than its share of the call long before this.
 const COMPLETIONS_AT_ONCE: usize = 64;
 
 /// What a desk is made of. Its queues keep it.
-pub(super) struct DeskParts {
+pub(super) struct CqParts {
     pub(super) device: Arc<Device>,
     completions: NonNull<ibv_cq>,
     channel: NonNull<ibv_comp_channel>,
     receives: NonNull<ibv_srq>,
-    domain: DeskDomain,
+    domain: CqDomain,
     taking: Mutex<Taking>,
     posting: Option<Mutex<()>>,
 }
 
 // SAFETY: every function of the library may be called from any thread. What a domain of one thread is used for is behind
 // `posting`, and what is in `taking` is behind that.
-unsafe impl Send for DeskParts {}
+unsafe impl Send for CqParts {}
 // SAFETY: as for Send.
-unsafe impl Sync for DeskParts {}
+unsafe impl Sync for CqParts {}
 
 /// What stands behind completions that are being taken.
 struct Taking {
     /// Completions that were taken for somebody who needed to know that there are no more.
-    kept: VecDeque<Done>,
+    kept: VecDeque<WorkCompletion>,
     /// Room for one call.
     room: Box<[ibv_wc; COMPLETIONS_AT_ONCE]>,
 }
 
 /// In which domain queues are made.
-struct DeskDomain {
+struct CqDomain {
     /// A thread's own, with the protection domain that has it in it.
     own: Option<(NonNull<ibv_td>, NonNull<ibv_pd>)>,
 }
 
-impl DeskDomain {
+impl CqDomain {
     /// One of its own, if the driver has such: its queues have doorbells that no other desk rings.
     fn make(device: &Device) -> Self {
         let mut of_thread = ibv_td_init_attr::ZERO;
@@ -74,15 +74,15 @@ impl DeskDomain {
     }
 }
 
-impl DeskParts {
+impl CqParts {
     /// Makes one with room for so much. `place` is how many desks the card has had before.
     pub(super) fn make(
         device: &Arc<Device>,
         completions: usize,
         receives: usize,
         place: usize,
-    ) -> Result<Self, CardError> {
-        let last = |call| refused(call, &device.card, io::Error::last_os_error());
+    ) -> Result<Self, AdapterError> {
+        let last = |call| refused(call, &device.adapter, io::Error::last_os_error());
         // SAFETY: the context is open.
         let channel = unsafe { device.verbs.ibv_create_comp_channel(device.context()) };
         let channel = NonNull::new(channel).ok_or_else(|| last("ibv_create_comp_channel"))?;
@@ -112,7 +112,7 @@ impl DeskParts {
             }
             return Err(error);
         };
-        let domain = DeskDomain::make(device);
+        let domain = CqDomain::make(device);
         let made = Self {
             device: Arc::clone(device),
             completions: queue,
@@ -124,7 +124,7 @@ impl DeskParts {
         };
         // SAFETY: the channel stands.
         let descriptor = unsafe { (*made.channel.as_ptr()).fd };
-        do_not_wait(descriptor).map_err(|error| refused("fcntl", &device.card, error))?;
+        do_not_wait(descriptor).map_err(|error| refused("fcntl", &device.adapter, error))?;
         Ok(made)
     }
 
@@ -168,7 +168,7 @@ impl DeskParts {
     }
 
     /// Keeps every completion that is there.
-    fn take_all(&self, taking: &mut Taking) -> Result<(), CardError> {
+    fn take_all(&self, taking: &mut Taking) -> Result<(), AdapterError> {
         loop {
             let taken = self.take(&mut taking.room[..])?;
             taking.kept.extend(taking.room[..taken].iter().map(done));
@@ -178,31 +178,31 @@ impl DeskParts {
         }
     }
 
-    fn take(&self, room: &mut [ibv_wc]) -> Result<usize, CardError> {
+    fn take(&self, room: &mut [ibv_wc]) -> Result<usize, AdapterError> {
         let places = i32::try_from(room.len()).unwrap_or(i32::MAX);
         // SAFETY: the queue stands, and so many completions have room.
         let taken = unsafe { ibv_poll_cq(self.completions(), places, room.as_mut_ptr()) };
         match usize::try_from(taken) {
             Ok(taken) => Ok(taken),
             // It answers what it likes below zero: a card that lost its completions is of no use any more.
-            Err(_) => Err(refused("ibv_poll_cq", &self.device.card, io::Error::from_raw_os_error(libc::EIO))),
+            Err(_) => Err(refused("ibv_poll_cq", &self.device.adapter, io::Error::from_raw_os_error(libc::EIO))),
         }
     }
 }
 
 /// What is kept of a queue says nothing of its requests any more, and of its receives that they are free.
-fn forget_life(kept: &mut VecDeque<Done>, queue: u32) {
+fn forget_life(kept: &mut VecDeque<WorkCompletion>, queue: u32) {
     kept.retain_mut(|done| {
         if done.queue != queue {
             return true;
         }
-        let is_receive = matches!(done.what, Outcome::Came { .. } | Outcome::Unused);
-        done.what = Outcome::Unused;
+        let is_receive = matches!(done.result, Wc::Recv { .. } | Wc::Unused);
+        done.result = Wc::Unused;
         is_receive
     });
 }
 
-impl Drop for DeskParts {
+impl Drop for CqParts {
     fn drop(&mut self) {
         if self.device.maker.is_ancestor() {
             return;
@@ -222,49 +222,49 @@ impl Drop for DeskParts {
             }
             answers
         };
-        complain("destroying a desk", &self.device.card, &answers);
+        complain("destroying a desk", &self.device.adapter, &answers);
     }
 }
 
 /// A desk of a real card.
-pub(super) struct DeviceDesk {
-    card: Arc<Parts>,
-    desk: Arc<DeskParts>,
+pub(super) struct DeviceCq {
+    adapter: Arc<Parts>,
+    cq: Arc<CqParts>,
     /// How many receives it was made for.
     receives: usize,
     list: Vec<ibv_recv_wr>,
-    pieces: Vec<ibv_sge>,
+    sges: Vec<ibv_sge>,
 }
 
 // SAFETY: the lists hold pointers into this desk's own memory only while a call uses them.
-unsafe impl Send for DeviceDesk {}
+unsafe impl Send for DeviceCq {}
 
-impl DeviceDesk {
-    pub(super) fn new(card: &Arc<Parts>, desk: DeskParts, receives: usize) -> Self {
-        Self { card: Arc::clone(card), desk: Arc::new(desk), receives, list: Vec::new(), pieces: Vec::new() }
+impl DeviceCq {
+    pub(super) fn new(adapter: &Arc<Parts>, cq: CqParts, receives: usize) -> Self {
+        Self { adapter: Arc::clone(adapter), cq: Arc::new(cq), receives, list: Vec::new(), sges: Vec::new() }
     }
 }
 
-impl Desk for DeviceDesk {
-    fn maker(&self) -> Arc<dyn QueueMaker> {
-        Arc::new(DeviceMaker { card: Arc::clone(&self.card), desk: Arc::clone(&self.desk) })
+impl WorkerCq for DeviceCq {
+    fn maker(&self) -> Arc<dyn QpFactory> {
+        Arc::new(DeviceMaker { adapter: Arc::clone(&self.adapter), cq: Arc::clone(&self.cq) })
     }
 
-    fn supply(&mut self, receives: &[Landing]) -> Result<(), CardError> {
+    fn post_recv(&mut self, receives: &[RecvBuffer]) -> Result<(), AdapterError> {
         if receives.is_empty() {
             return Ok(());
         }
         self.list.clear();
-        self.pieces.clear();
-        self.pieces.extend(receives.iter().map(|landing| ibv_sge {
-            addr: landing.piece.address,
-            length: landing.piece.bytes,
-            lkey: landing.piece.key,
+        self.sges.clear();
+        self.sges.extend(receives.iter().map(|recv| ibv_sge {
+            addr: recv.sge.address,
+            length: recv.sge.bytes,
+            lkey: recv.sge.key,
         }));
-        for (landing, piece) in receives.iter().zip(&mut self.pieces) {
-            debug_assert!(landing.id < IDS, "the card has a bit of the name to itself");
-            let wr_id = landing.id | RECEIVE;
-            self.list.push(ibv_recv_wr { wr_id, next: ptr::null_mut(), sg_list: piece, num_sge: 1 });
+        for (recv, sge) in receives.iter().zip(&mut self.sges) {
+            debug_assert!(recv.id < WR_IDS, "the card has a bit of the name to itself");
+            let wr_id = recv.id | RECEIVE;
+            self.list.push(ibv_recv_wr { wr_id, next: ptr::null_mut(), sg_list: sge, num_sge: 1 });
         }
         for place in 1..self.list.len() {
             let next = &raw mut self.list[place];
@@ -272,17 +272,17 @@ impl Desk for DeviceDesk {
         }
         let mut not_posted = ptr::null_mut();
         // SAFETY: the queue stands, and the list and its pieces do during the call. The card writes the memory under its key only.
-        let answer = unsafe { ibv_post_srq_recv(self.desk.receives(), self.list.as_mut_ptr(), &raw mut not_posted) };
+        let answer = unsafe { ibv_post_srq_recv(self.cq.receives(), self.list.as_mut_ptr(), &raw mut not_posted) };
         // Out of memory is what a full queue says.
         if answer == libc::ENOMEM {
-            let (card, has) = (self.desk.device.card.clone(), self.receives);
-            return Err(CardError::NoRoom { card, what: "receives of a desk", has, wants: receives.len() });
+            let (adapter, has) = (self.cq.device.adapter.clone(), self.receives);
+            return Err(AdapterError::NoRoom { adapter, what: "receives of a desk", has, wants: receives.len() });
         }
-        check("ibv_post_srq_recv", &self.desk.device.card, answer)
+        check("ibv_post_srq_recv", &self.cq.device.adapter, answer)
     }
 
-    fn poll(&mut self, done_here: &mut [Done]) -> Result<usize, CardError> {
-        let mut taking = self.desk.taking.lock().unwrap_or_else(PoisonError::into_inner);
+    fn poll(&mut self, done_here: &mut [WorkCompletion]) -> Result<usize, AdapterError> {
+        let mut taking = self.cq.taking.lock().unwrap_or_else(PoisonError::into_inner);
         if !taking.kept.is_empty() {
             let count = taking.kept.len().min(done_here.len());
             for (place, kept) in done_here.iter_mut().zip(taking.kept.drain(..count)) {
@@ -291,16 +291,16 @@ impl Desk for DeviceDesk {
             return Ok(count);
         }
         let room = done_here.len().min(COMPLETIONS_AT_ONCE);
-        let taken = self.desk.take(&mut taking.room[..room])?;
+        let taken = self.cq.take(&mut taking.room[..room])?;
         for (place, completion) in done_here.iter_mut().zip(&taking.room[..taken]) {
             *place = done(completion);
         }
         Ok(taken)
     }
 
-    fn arm(&mut self) -> Result<(), CardError> {
-        let verbs = self.desk.device.verbs;
-        let channel = self.desk.channel.as_ptr();
+    fn arm(&mut self) -> Result<(), AdapterError> {
+        let verbs = self.cq.device.verbs;
+        let channel = self.cq.channel.as_ptr();
         let (mut queue, mut unused) = (ptr::null_mut(), ptr::null_mut());
         let mut signs = 0;
         // One completion queue makes one sign each time that it is armed.
@@ -310,38 +310,38 @@ impl Desk for DeviceDesk {
         }
         if signs > 0 {
             // SAFETY: the completion queue stands, and so many signs of it were taken.
-            unsafe { verbs.ibv_ack_cq_events(self.desk.completions(), signs) };
+            unsafe { verbs.ibv_ack_cq_events(self.cq.completions(), signs) };
         }
         // SAFETY: the completion queue stands.
-        let answer = unsafe { ibv_req_notify_cq(self.desk.completions(), 0) };
-        check("ibv_req_notify_cq", &self.desk.device.card, answer)?;
+        let answer = unsafe { ibv_req_notify_cq(self.cq.completions(), 0) };
+        check("ibv_req_notify_cq", &self.cq.device.adapter, answer)?;
         // What is kept makes no sign of its own: the caller's poll after this finds it.
         Ok(())
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel stands as long as the desk, and its descriptor with it.
-        unsafe { BorrowedFd::borrow_raw((*self.desk.channel.as_ptr()).fd) }
+        unsafe { BorrowedFd::borrow_raw((*self.cq.channel.as_ptr()).fd) }
     }
 }
 
 /// Makes queues on a desk of a real card.
 struct DeviceMaker {
-    card: Arc<Parts>,
-    desk: Arc<DeskParts>,
+    adapter: Arc<Parts>,
+    cq: Arc<CqParts>,
 }
 
-impl QueueMaker for DeviceMaker {
-    fn queue(&self, requests: usize) -> Result<Box<dyn Queue>, CardError> {
-        Ok(Box::new(DeviceQueue::make(&self.card, &self.desk, self.card.shape, requests)?))
+impl QpFactory for DeviceMaker {
+    fn queue(&self, requests: usize) -> Result<Box<dyn QueuePair>, AdapterError> {
+        Ok(Box::new(DeviceQueue::make(&self.adapter, &self.cq, self.adapter.shape, requests)?))
     }
 }
 
 /// Counts a card's desks, so that each has another interrupt.
 #[derive(Default)]
-pub(super) struct Desks(AtomicI32);
+pub(super) struct CqLimit(AtomicI32);
 
-impl Desks {
+impl CqLimit {
     pub(super) fn next(&self) -> usize {
         usize::try_from(self.0.fetch_add(1, Ordering::Relaxed)).unwrap_or(0)
     }
@@ -350,23 +350,22 @@ impl Desks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card::Trouble;
+    use crate::adapter::WcStatus;
 
     #[test]
     fn of_an_ended_life_only_free_receives_are_kept() {
-        let done = |queue, id, what| Done { queue, id, what };
-        let came = Outcome::Came { bytes: 8, immediate: None };
+        let done = |queue, id, what| WorkCompletion { queue, id, result: what };
+        let came = Wc::Recv { bytes: 8, immediate: None };
         let mut kept = VecDeque::from([
-            done(1, 1, Outcome::Did),
-            done(2, 2, Outcome::Did),
+            done(1, 1, Wc::Send),
+            done(2, 2, Wc::Send),
             done(1, 3, came),
-            done(1, 4, Outcome::Failed(Trouble::Flushed)),
-            done(1, 5, Outcome::Unused),
+            done(1, 4, Wc::Failed(WcStatus::Flushed)),
+            done(1, 5, Wc::Unused),
             done(2, 6, came),
         ]);
         forget_life(&mut kept, 1);
-        let expected =
-            [done(2, 2, Outcome::Did), done(1, 3, Outcome::Unused), done(1, 5, Outcome::Unused), done(2, 6, came)];
+        let expected = [done(2, 2, Wc::Send), done(1, 3, Wc::Unused), done(1, 5, Wc::Unused), done(2, 6, came)];
         assert_eq!(kept, expected);
     }
 }

@@ -7,43 +7,44 @@
 use penstock_core::{Env, Notified, Stage};
 use penstock_transport::{CancelledOp, Failure};
 
-use super::command::{Active, GivenUp, Telling};
-use super::flights::Flight;
+use super::command::{Active, GivenUp, NotifyState};
+use super::in_flight::InFlight;
 use super::{Worker, joined};
 use crate::slot::{Outcome, Phase};
 
 impl<E: Env> Worker<E> {
     /// The announcement of a transfer that has nothing else under way was accepted.
-    pub(super) fn wait_until_told(&mut self, mut active: Active) {
-        let token = self.flights.next_token();
+    pub(super) fn wait_for_notify(&mut self, mut active: Active) {
+        let token = self.in_flight.next_token();
         let (key, peer_index) = (active.command.key, active.command.peer.peer_index);
-        self.flights.depart(Flight::announcement(key, active.command.units(), peer_index));
+        self.in_flight.insert(InFlight::notify(key, active.command.units(), peer_index));
         self.shared.slots.get(key).expect("a worker holds its slots").advance_to(Phase::Notifying);
-        (active.telling, active.flights, active.stalled) = (Telling::Alone(token), active.flights + 1, false);
-        self.flights.unflushed(peer_index);
+        (active.notify_state, active.in_flight, active.stalled) =
+            (NotifyState::Alone(token), active.in_flight + 1, false);
+        self.in_flight.unflushed(peer_index);
         self.wait_for_lane(active);
     }
 
     /// The lane says how an announcement has ended, which nobody has given up.
-    pub(super) fn hear_told(&mut self, flight: &Flight, result: Result<u64, Failure>) {
-        let Some(active) = self.holding(flight) else {
+    pub(super) fn on_notify_done(&mut self, op: &InFlight, result: Result<u64, Failure>) {
+        let Some(active) = self.holding(op) else {
             debug_assert!(false, "a worker keeps the command while its announcement is under way");
             return;
         };
         let notified = match result {
-            Ok(0) if active.command.announcement.note.is_none() => Notified::No, // Its counter was gone.
+            Ok(0) if active.command.notify.note.is_none() => Notified::No, // Its counter was gone.
             Ok(_) => Notified::Yes,
             Err(_) => Notified::No,
         };
         // What lies before it has landed, all of it.
-        let is_proven = result.is_ok() && std::mem::take(&mut active.is_unproven);
-        let was = std::mem::replace(&mut active.telling, Telling::Ended(notified));
-        let slot = self.shared.slots.get(flight.key).expect("an announcement under way holds its slot");
+        let is_proven = result.is_ok() && std::mem::take(&mut active.needs_flush);
+        let was = std::mem::replace(&mut active.notify_state, NotifyState::Ended(notified));
+        let slot = self.shared.slots.get(op.key).expect("an announcement under way holds its slot");
         if is_proven {
             slot.close_remote();
         }
-        if let Telling::Alone(_) = was {
-            let is_it = |active: &Active| active.command.key == flight.key;
+        if let NotifyState::Alone(_) = was {
+            let is_it = |active: &Active| active.command.key == op.key;
             let place = self.waiting.iter().position(is_it).expect("who waits to be told waits there");
             let active = self.waiting.remove(place).expect("the place was found just now");
             return match result {
@@ -54,48 +55,48 @@ impl<E: Env> Worker<E> {
         if let Err(failure) = result {
             slot.stop(Stage::Notify, failure);
         }
-        let finishes = slot.moved(0, flight.units);
-        self.come_down(flight.key, finishes);
+        let finishes = slot.moved(0, op.units);
+        self.op_completed(op.key, finishes);
     }
 
-    fn holding(&mut self, flight: &Flight) -> Option<&mut Active> {
-        let is_it = |active: &&mut Active| active.command.key == flight.key;
+    fn holding(&mut self, op: &InFlight) -> Option<&mut Active> {
+        let is_it = |active: &&mut Active| active.command.key == op.key;
         let Self { active, waiting, .. } = self;
         waiting.iter_mut().chain(active.iter_mut().flatten()).find(is_it)
     }
 
     /// All of a transfer has ended, its announcement with it.
-    pub(super) fn finish_told(&mut self, active: Active) {
+    pub(super) fn finish_notified(&mut self, active: Active) {
         let slot = self.shared.slots.get(active.command.key).expect("a worker holds its slots");
         match slot.stop_reason() {
             // Whoever wanted it to end came too late: the peer has all of it, and was told.
-            Some(_) if active.telling == Telling::Ended(Notified::Yes) => self.finish_well(active),
+            Some(_) if active.notify_state == NotifyState::Ended(Notified::Yes) => self.finish_well(active),
             Some((stage, failure)) => self.fail(active, stage, failure),
             None => self.finish_well(active),
         }
     }
 
     fn finish_well(&mut self, active: Active) {
-        self.needs_no_proof(&active);
+        self.flush_is_not_needed(&active);
         let statistics = &self.shared.ports[self.index].statistics;
-        statistics.notes_sent.add(u64::from(active.command.announcement.note.is_some()));
+        statistics.notes_sent.add(u64::from(active.command.notify.note.is_some()));
         statistics.transfers_completed.add(1);
         let notified = active.notified();
         self.shared.finish(active, Outcome { failure: None, notified });
     }
 
     /// Somebody wants a transfer to end of which only the announcement is under way.
-    pub(super) fn stop_telling(&mut self, mut active: Active, token: u64, why: (Stage, Failure), how_far: GivenUp) {
+    pub(super) fn stop_notify(&mut self, mut active: Active, token: u64, why: (Stage, Failure), how_far: GivenUp) {
         let lane = joined(&mut self.lanes, &active.command.peer).map(|joined| &mut joined.lane);
         // A lane that is gone has told nobody that it knows of; its flights go with it.
         let is_gone = lane.is_none();
         if lane.is_some_and(|lane| lane.cancel_op(token) == CancelledOp::Quiet) {
-            self.flights.remove(token);
-            active.telling = Telling::Not;
+            self.in_flight.remove(token);
+            active.notify_state = NotifyState::NotPosted;
         } else if is_gone {
-            self.flights.remove(token);
+            self.in_flight.remove(token);
         } else if how_far == GivenUp::Fully {
-            self.flights.forget(token);
+            self.in_flight.forget(token);
         } else {
             active.given_up = how_far;
             return self.wait_for_lane(active);

@@ -5,7 +5,7 @@
 //! carried it: that an announcement is not to be made, of which nothing was ever said. The peer has nothing to do for that but
 //! to answer.
 
-use penstock_transport::{Announced, PostError, Proof};
+use penstock_transport::{FlushRequest, NotifyPosted, PostError};
 
 use crate::channel::Channel;
 use crate::log::Say;
@@ -14,7 +14,7 @@ use crate::op::OpId;
 
 impl Channel {
     /// Has the peer hear something behind all that was posted of a transfer.
-    pub(crate) fn prove(&mut self, proof: &Proof) -> Result<Announced, PostError> {
+    pub(crate) fn flush_remote(&mut self, proof: &FlushRequest) -> Result<NotifyPosted, PostError> {
         // What goes again first has no rail yet.
         if !self.lots.is_empty() {
             return Err(PostError::Full);
@@ -22,7 +22,7 @@ impl Channel {
         let carried = self.carried(proof.transfer, proof.whole);
         if carried == 0 {
             // Both sides have ended the lives of the rails that carried it.
-            return Ok(Announced::Told(true));
+            return Ok(NotifyPosted::Delivered(true));
         }
         let carriers = (0..self.rails.len()).filter(|rail| carried & 1 << rail != 0);
         if !carriers.clone().all(|rail| self.rails[rail].takes_proof()) {
@@ -34,7 +34,7 @@ impl Channel {
         for rail in carriers {
             self.say_for_proof(rail, id);
         }
-        Ok(Announced::Accepted)
+        Ok(NotifyPosted::Accepted)
     }
 
     pub(crate) fn say_for_proof(&mut self, rail: usize, id: OpId) {

@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
-use super::card::take_one;
+use super::adapter::take_one;
 use super::memory::Payload;
-use super::world::{DeskState, Posted, Sign, State};
+use super::world::{CqState, Posted, Sign, State};
 use super::{Hub, refused};
-use crate::card::{
-    CardError, Connected, Connecting, Desk, Done, IDS, Kept, Kind, Landing, Outcome, Piece, PostFailed, Queue,
-    QueueMaker, Request, Token, Trouble,
+use crate::adapter::{
+    AdapterError, ConnectParams, Connected, NotDestroyed, Opcode, PostSendError, QpFactory, QueuePair, RecvBuffer,
+    SendRequest, Sge, Token, WR_IDS, Wc, WcStatus, WorkCompletion, WorkerCq,
 };
 
 /// A desk of a model card.
-pub(super) struct ModelDesk {
+pub(super) struct ModelCq {
     held: Arc<Held>,
     waiting: Arc<AtomicUsize>,
     sign: Arc<Sign>,
@@ -25,45 +25,50 @@ pub(super) struct ModelDesk {
 /// What a desk and its queues hold: the desk is gone with the last of them.
 struct Held {
     hub: Arc<Hub>,
-    card: usize,
+    adapter: usize,
     card_name: String,
     name: u64,
 }
 
-impl ModelDesk {
-    pub(super) fn new(hub: &Arc<Hub>, card: usize, card_name: &str, name: u64, state: &DeskState) -> Self {
-        let held = Held { hub: Arc::clone(hub), card, card_name: card_name.to_owned(), name };
+impl ModelCq {
+    pub(super) fn new(hub: &Arc<Hub>, adapter: usize, card_name: &str, name: u64, state: &CqState) -> Self {
+        let held = Held { hub: Arc::clone(hub), adapter, card_name: card_name.to_owned(), name };
         Self { held: Arc::new(held), waiting: Arc::clone(&state.waiting), sign: Arc::clone(&state.sign) }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.hub.lock_quietly().desks.remove(&self.name);
+        self.hub.lock_quietly().cqs.remove(&self.name);
     }
 }
 
-impl Desk for ModelDesk {
-    fn maker(&self) -> Arc<dyn QueueMaker> {
+impl WorkerCq for ModelCq {
+    fn maker(&self) -> Arc<dyn QpFactory> {
         Arc::new(ModelMaker(Arc::clone(&self.held)))
     }
 
-    fn supply(&mut self, receives: &[Landing]) -> Result<(), CardError> {
+    fn post_recv(&mut self, receives: &[RecvBuffer]) -> Result<(), AdapterError> {
         let held = &self.held;
         held.hub.change(|world| {
-            world.cards[held.card].alive("supply")?;
-            let desk = world.desks.get_mut(&held.name).expect("a desk is kept while it is held");
-            let room = desk.receives_max - desk.receives.len();
+            world.adapters[held.adapter].alive("supply")?;
+            let cq = world.cqs.get_mut(&held.name).expect("a desk is kept while it is held");
+            let room = cq.receives_max - cq.receives.len();
             if receives.len() > room {
-                let card = held.card_name.clone();
-                return Err(CardError::NoRoom { card, what: "receives of a desk", has: room, wants: receives.len() });
+                let adapter = held.card_name.clone();
+                return Err(AdapterError::NoRoom {
+                    adapter,
+                    what: "receives of a desk",
+                    has: room,
+                    wants: receives.len(),
+                });
             }
-            desk.receives.extend(receives);
+            cq.receives.extend(receives);
             Ok(())
         })
     }
 
-    fn poll(&mut self, done: &mut [Done]) -> Result<usize, CardError> {
+    fn poll(&mut self, done: &mut [WorkCompletion]) -> Result<usize, AdapterError> {
         let held = &self.held;
         held.hub.help();
         // A completion that is put there at this moment is found by the next poll.
@@ -71,10 +76,10 @@ impl Desk for ModelDesk {
             return Ok(0);
         }
         let mut world = held.hub.lock();
-        let desk = world.desks.get_mut(&held.name).expect("a desk is kept while it is held");
-        let count = done.len().min(desk.done.len());
-        let taken: Vec<_> = desk.done.drain(..count).collect();
-        self.waiting.store(desk.done.len(), Ordering::Relaxed);
+        let cq = world.cqs.get_mut(&held.name).expect("a desk is kept while it is held");
+        let count = done.len().min(cq.done.len());
+        let taken: Vec<_> = cq.done.drain(..count).collect();
+        self.waiting.store(cq.done.len(), Ordering::Relaxed);
         for (place, entry) in done.iter_mut().zip(taken) {
             *place = entry.done;
             let (queue, life) = entry.of;
@@ -86,14 +91,14 @@ impl Desk for ModelDesk {
         Ok(count)
     }
 
-    fn arm(&mut self) -> Result<(), CardError> {
+    fn arm(&mut self) -> Result<(), AdapterError> {
         let held = &self.held;
         held.hub.help_all();
         let mut world = held.hub.lock();
-        world.cards[held.card].alive("arm")?;
-        let desk = world.desks.get_mut(&held.name).expect("a desk is kept while it is held");
-        desk.sign.hide();
-        desk.is_armed = true;
+        world.adapters[held.adapter].alive("arm")?;
+        let cq = world.cqs.get_mut(&held.name).expect("a desk is kept while it is held");
+        cq.sign.hide();
+        cq.is_armed = true;
         Ok(())
     }
 
@@ -105,22 +110,22 @@ impl Desk for ModelDesk {
 /// Makes queues on a desk of a model card.
 struct ModelMaker(Arc<Held>);
 
-impl QueueMaker for ModelMaker {
-    fn queue(&self, requests: usize) -> Result<Box<dyn Queue>, CardError> {
+impl QpFactory for ModelMaker {
+    fn queue(&self, requests: usize) -> Result<Box<dyn QueuePair>, AdapterError> {
         let Self(held) = self;
-        let time = held.hub.lock().cards[held.card].make_time;
+        let time = held.hub.lock().adapters[held.adapter].make_time;
         if !time.is_zero() {
             std::thread::sleep(time);
         }
         let mut world = held.hub.lock();
-        let card = &mut world.cards[held.card];
-        card.alive("queue")?;
-        let has = if take_one(&mut card.refuse_queues) { 0 } else { card.facts.requests_max };
+        let adapter = &mut world.adapters[held.adapter];
+        adapter.alive("queue")?;
+        let has = if take_one(&mut adapter.refuse_queues) { 0 } else { adapter.attr.requests_max };
         if requests > has {
-            let card = held.card_name.clone();
-            return Err(CardError::NoRoom { card, what: "requests of a queue", has, wants: requests });
+            let adapter = held.card_name.clone();
+            return Err(AdapterError::NoRoom { adapter, what: "requests of a queue", has, wants: requests });
         }
-        let (name, number) = world.new_queue(held.card, held.name, requests);
+        let (name, number) = world.new_queue(held.adapter, held.name, requests);
         Ok(Box::new(ModelQueue { held: Arc::clone(held), name, number }))
     }
 }
@@ -132,26 +137,26 @@ struct ModelQueue {
     number: u32,
 }
 
-impl Queue for ModelQueue {
+impl QueuePair for ModelQueue {
     fn number(&self) -> u32 {
         self.number
     }
 
-    fn connect(&mut self, connecting: &Connecting) -> Result<Connected, CardError> {
+    fn connect(&mut self, connecting: &ConnectParams) -> Result<Connected, AdapterError> {
         let held = &self.held;
-        let time = held.hub.lock().cards[held.card].connect_time;
+        let time = held.hub.lock().adapters[held.adapter].connect_time;
         if !time.is_zero() {
             std::thread::sleep(time);
         }
         held.hub.change(|world| {
-            let card = &mut world.cards[held.card];
-            card.alive("connect")?;
-            if take_one(&mut card.refuse_connects) {
+            let adapter = &mut world.adapters[held.adapter];
+            adapter.alive("connect")?;
+            if take_one(&mut adapter.refuse_connects) {
                 return Err(refused("connect", &held.card_name, Errno::TIMEDOUT, "look whether the peer's port is up"));
             }
             world.is_new(self.name)?;
-            if connecting.meeting.is_some() {
-                world.begin_to_meet(self.name, connecting);
+            if connecting.cm.is_some() {
+                world.begin_cm_connect(self.name, connecting);
                 return world.met(self.name);
             }
             world.connect(self.name, connecting);
@@ -163,16 +168,16 @@ impl Queue for ModelQueue {
         self.held.hub.change(|world| world.expect(self.name, Some(token)));
     }
 
-    fn met(&mut self) -> Result<Connected, CardError> {
+    fn cm_state(&mut self) -> Result<Connected, AdapterError> {
         self.held.hub.change(|world| world.met(self.name))
     }
 
-    fn post(&mut self, requests: &[Request], pieces: &[Piece]) -> Result<(), PostFailed> {
+    fn post(&mut self, requests: &[SendRequest], sges: &[Sge]) -> Result<(), PostSendError> {
         let held = &self.held;
-        let refuse = |error| PostFailed { posted: 0, error };
+        let refuse = |error| PostSendError { posted: 0, error };
         held.hub.change(|world| {
-            world.cards[held.card].alive("post").map_err(refuse)?;
-            let facts = world.cards[held.card].facts.clone();
+            world.adapters[held.adapter].alive("post").map_err(refuse)?;
+            let attr = world.adapters[held.adapter].attr.clone();
             let there_at = world.there_at(self.name);
             let queue = world.queue(self.name);
             if queue.state == State::New {
@@ -185,14 +190,14 @@ impl Queue for ModelQueue {
                     "{more} more requests on a queue of {room} where {under_way} have not been polled for"
                 ));
             }
-            let mut rest = pieces;
+            let mut rest = sges;
             let mut listed = Vec::with_capacity(requests.len());
             for request in requests {
-                let Some((own, others)) = rest.split_at_checked(request.pieces as usize) else {
+                let Some((own, others)) = rest.split_at_checked(request.sges as usize) else {
                     world.catch(format!("{request:?} has more pieces than its list"));
                 };
                 rest = others;
-                if let Some(wrong) = wrong_with(request, own, facts.pieces_max, facts.inline_max) {
+                if let Some(wrong) = wrong_with(request, own, attr.sges_max, attr.inline_max) {
                     world.catch(format!("{request:?}: {wrong}"));
                 }
                 let payload = if request.inline { taken(own) } else { Payload::Pieces(own.to_vec()) };
@@ -201,15 +206,15 @@ impl Queue for ModelQueue {
             if !rest.is_empty() {
                 world.catch(format!("{} pieces of a list are nobody's", rest.len()));
             }
-            let card = &mut world.cards[held.card];
-            card.lists_posted += 1;
-            card.requests_posted += requests.len() as u64;
+            let adapter = &mut world.adapters[held.adapter];
+            adapter.lists_posted += 1;
+            adapter.requests_posted += requests.len() as u64;
             for (request, payload) in listed {
                 let queue = world.queue(self.name);
                 queue.count += 1;
                 let (number, bytes) = (queue.count, payload.bytes());
                 if queue.state == State::Broken {
-                    world.complete(self.name, request.id, Outcome::Failed(Trouble::Flushed), Some(number));
+                    world.complete(self.name, request.id, Wc::Failed(WcStatus::Flushed), Some(number));
                     continue;
                 }
                 let (carried, answer_at) = (None, None);
@@ -222,33 +227,33 @@ impl Queue for ModelQueue {
         })
     }
 
-    fn break_off(&mut self) -> Result<(), CardError> {
+    fn set_error(&mut self) -> Result<(), AdapterError> {
         self.held.hub.change(|world| {
             world.leave(self.name);
-            world.cards[self.held.card].alive("break_off")?;
-            world.break_queue(self.name, Trouble::Flushed);
+            world.adapters[self.held.adapter].alive("break_off")?;
+            world.break_queue(self.name, WcStatus::Flushed);
             Ok(())
         })
     }
 
-    fn reset(&mut self) -> Result<(), CardError> {
+    fn reset(&mut self) -> Result<(), AdapterError> {
         self.held.hub.change(|world| {
-            let card = &mut world.cards[self.held.card];
-            card.alive("reset")?;
-            if take_one(&mut card.refuse_resets) {
+            let adapter = &mut world.adapters[self.held.adapter];
+            adapter.alive("reset")?;
+            if take_one(&mut adapter.refuse_resets) {
                 return Err(refused("reset", &self.held.card_name, Errno::IO, "look at the kernel's messages"));
             }
-            card.resets += 1;
+            adapter.resets += 1;
             world.reset(self.name);
             Ok(())
         })
     }
 
-    fn give_back(self: Box<Self>) -> Result<(), Kept> {
+    fn destroy(self: Box<Self>) -> Result<(), NotDestroyed> {
         let held = &self.held;
-        if take_one(&mut held.hub.lock().cards[held.card].refuse_to_take_back) {
+        if take_one(&mut held.hub.lock().adapters[held.adapter].refuse_to_take_back) {
             let error = refused("give back", &held.card_name, Errno::BUSY, "look at the kernel's messages");
-            return Err(Kept { queue: self, error });
+            return Err(NotDestroyed { queue: self, error });
         }
         Ok(())
     }
@@ -261,33 +266,33 @@ impl Drop for ModelQueue {
 }
 
 /// What no card does.
-fn wrong_with(request: &Request, pieces: &[Piece], pieces_max: usize, inline_max: usize) -> Option<String> {
-    let bytes: u64 = pieces.iter().map(|piece| u64::from(piece.bytes)).sum();
-    if request.id >= IDS {
+fn wrong_with(request: &SendRequest, sges: &[Sge], sges_max: usize, inline_max: usize) -> Option<String> {
+    let bytes: u64 = sges.iter().map(|sge| u64::from(sge.bytes)).sum();
+    if request.id >= WR_IDS {
         return Some("a name has no more bits than cards leave to it".to_owned());
     }
-    if pieces.len() > pieces_max {
-        return Some(format!("a request has {pieces_max} pieces at most"));
+    if sges.len() > sges_max {
+        return Some(format!("a request has {sges_max} pieces at most"));
     }
     if request.inline && bytes > inline_max as u64 {
         return Some(format!("{inline_max} bytes at most go inline"));
     }
-    if request.inline && matches!(request.kind, Kind::Read { .. }) {
+    if request.inline && matches!(request.opcode, Opcode::Read { .. }) {
         return Some("a read has no bytes to be taken".to_owned());
     }
     (bytes > 1 << 31).then(|| "a request moves 2 GiB at most".to_owned())
 }
 
 /// The bytes of an inline request, which need not be registered.
-fn taken(pieces: &[Piece]) -> Payload {
+fn taken(sges: &[Sge]) -> Payload {
     let mut bytes = Vec::new();
-    for piece in pieces.iter().filter(|piece| piece.bytes > 0) {
+    for sge in sges.iter().filter(|sge| sge.bytes > 0) {
         let at = bytes.len();
-        bytes.resize(at + piece.bytes as usize, 0);
+        bytes.resize(at + sge.bytes as usize, 0);
         // SAFETY: whoever posts vouches for the memory of its pieces until the request is taken, as for every card; the bytes are
         // copied to memory of their own, and no reference to them is made.
         unsafe {
-            std::ptr::copy_nonoverlapping(piece.address as *const u8, bytes[at..].as_mut_ptr(), piece.bytes as usize);
+            std::ptr::copy_nonoverlapping(sge.address as *const u8, bytes[at..].as_mut_ptr(), sge.bytes as usize);
         }
     }
     Payload::Taken(bytes)

@@ -11,14 +11,14 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::Options;
 use super::choose::Pick;
-use super::desk::{DeskParts, Desks, DeviceDesk};
+use super::cq::{CqLimit, CqParts, DeviceCq};
 use super::manager::Manager;
 use super::memory::{Manner, Registered, Registrations};
 use super::open::Device;
 use super::queue::{DeviceQueue, INLINE_MAX, Posting, Shape};
 use super::seen::is_link_local;
 use super::status::refused;
-use crate::card::{Access, Card, CardError, Desk, Event, Facts, Registration};
+use crate::adapter::{AccessFlags, Adapter, AdapterError, AsyncEvent, DeviceAttr, Registration, WorkerCq};
 
 /// Pieces of one request, at most. What the cards of today take; more would only make the places of requests longer.
 const PIECES_MAX: u32 = 32;
@@ -34,7 +34,7 @@ const EVENTS_AT_ONCE: usize = 64;
 /// What queues and desks of a card need of it.
 pub(super) struct Parts {
     pub(super) device: Arc<Device>,
-    pub(super) facts: Facts,
+    pub(super) attr: DeviceAttr,
     pub(super) port: u8,
     pub(super) gid_index: u8,
     /// Whether every packet needs a global route.
@@ -49,24 +49,24 @@ pub(super) struct Parts {
     /// Becomes readable when something has happened to the device or to a connection, if both are listened to.
     both: Option<OwnedFd>,
     manner: Manner,
-    desks: Desks,
+    cqs: CqLimit,
     has_own_domains: AtomicBool,
 }
 
 /// A real card.
-pub struct DeviceCard {
+pub struct DeviceAdapter {
     parts: Arc<Parts>,
 }
 
-impl std::fmt::Debug for DeviceCard {
+impl std::fmt::Debug for DeviceAdapter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DeviceCard").field("facts", &self.parts.facts).field("shape", &self.parts.shape).finish()
+        f.debug_struct("DeviceCard").field("facts", &self.parts.attr).field("shape", &self.parts.shape).finish()
     }
 }
 
-impl DeviceCard {
+impl DeviceAdapter {
     /// Opens what was chosen.
-    pub(super) fn open(verbs: &'static Verbs, pick: &Pick, options: &Options) -> Result<Self, CardError> {
+    pub(super) fn open(verbs: &'static Verbs, pick: &Pick, options: &Options) -> Result<Self, AdapterError> {
         let behind = pick.network.as_ref().map(|network| format!(" ({network})")).unwrap_or_default();
         let name = format!("{}/{}{behind}", pick.device, pick.port);
         let device = Arc::new(Device::open(verbs, &pick.device, &name)?);
@@ -74,7 +74,7 @@ impl DeviceCard {
         let port = device.port(pick.port)?;
         let gid = device.gid(pick.port, pick.gid_index)?;
         if gid != pick.gid {
-            return Err(CardError::NotHere {
+            return Err(AdapterError::NotHere {
                 what: name,
                 why: format!("its address of index {} has just changed", pick.gid_index),
                 mend: "try again".to_owned(),
@@ -88,9 +88,9 @@ impl DeviceCard {
         let both = both.transpose().map_err(|error| refused("epoll_create", &name, error.into()))?;
         let is_ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET;
         let can = &attributes.orig_attr;
-        let pieces = [can.max_sge, can.max_sge_rd].into_iter().filter(|count| *count > 0).min().unwrap_or(1);
-        let pieces = u32::try_from(pieces).unwrap_or(1).min(PIECES_MAX);
-        let facts = Facts {
+        let sges = [can.max_sge, can.max_sge_rd].into_iter().filter(|count| *count > 0).min().unwrap_or(1);
+        let sges = u32::try_from(sges).unwrap_or(1).min(PIECES_MAX);
+        let attr = DeviceAttr {
             name,
             gid,
             lid: port.lid,
@@ -100,28 +100,28 @@ impl DeviceCard {
             mtu: mtu_bytes(port.active_mtu),
             bandwidth: pick.bandwidth.unwrap_or(BANDWIDTH_UNKNOWN),
             node: pick.node,
-            pieces_max: pieces as usize,
-            requests_max: requests_max(count(can.max_qp_wr), pieces),
+            sges_max: sges as usize,
+            requests_max: requests_max(count(can.max_qp_wr), sges),
             receives_max: count(can.max_srq_wr),
             completions_max: count(can.max_cqe),
             inline_max: 0,
             reads_max: u8::try_from(can.max_qp_rd_atom.min(can.max_qp_init_rd_atom).clamp(0, READS_MAX)).unwrap_or(0),
-            meets_at: manager.as_ref().map(|manager| manager.at()),
+            cm_address: manager.as_ref().map(|manager| manager.at()),
         };
         let parts = Parts {
             device,
-            facts,
+            attr,
             port: pick.port,
             gid_index: pick.gid_index,
             needs_route: is_ethernet || port.flags & IBV_QPF_GRH_REQUIRED != 0,
             traffic_class: options.traffic_class,
-            shape: Shape { pieces, inline: 0, posting: Posting::Classic },
+            shape: Shape { sges, inline: 0, posting: Posting::Classic },
             miscounts_pieces: (can.vendor_id, can.vendor_part_id) == SOFT_ROCE,
             registrations: Arc::default(),
             manager,
             both,
             manner: Manner { is_on_demand: options.is_on_demand && pages_on_demand(&attributes.odp_caps) },
-            desks: Desks::default(),
+            cqs: CqLimit::default(),
             has_own_domains: AtomicBool::new(false),
         };
         Ok(Self { parts: Arc::new(parts.tried(options.posting)?) })
@@ -144,19 +144,19 @@ impl DeviceCard {
 
     /// What people want to know of it beyond its name.
     pub fn describe(&self) -> String {
-        let Facts { pieces_max, inline_max, reads_max, mtu, .. } = self.parts.facts;
+        let DeviceAttr { sges_max, inline_max, reads_max, mtu, .. } = self.parts.attr;
         let posting = match self.posting() {
             Posting::Extended => "straight into the card's queue",
             Posting::Classic => "by lists",
         };
         let domain = if self.has_own_domains() { "doorbells for each worker" } else { "shared doorbells" };
         let memory = if self.is_on_demand() { "memory paged in on demand" } else { "memory pinned" };
-        let meets = match self.parts.facts.meets_at {
+        let meets = match self.parts.attr.cm_address {
             Some(at) => format!(", called at {at} by rdma_cm"),
             None => String::new(),
         };
         format!(
-            "posts {posting}, {domain}, {memory}, {pieces_max} pieces a request, {inline_max} bytes inline, {reads_max} reads, packets of {mtu} bytes{meets}"
+            "posts {posting}, {domain}, {memory}, {sges_max} pieces a request, {inline_max} bytes inline, {reads_max} reads, packets of {mtu} bytes{meets}"
         )
     }
 
@@ -168,8 +168,8 @@ impl DeviceCard {
         offset: u64,
         len: usize,
         address: u64,
-        access: Access,
-    ) -> Result<Arc<dyn Registration>, CardError> {
+        access: AccessFlags,
+    ) -> Result<Arc<dyn Registration>, AdapterError> {
         let Parts { device, registrations, .. } = &*self.parts;
         Ok(Registered::dmabuf(device, registrations, shared, offset, len, address, access)?)
     }
@@ -177,25 +177,25 @@ impl DeviceCard {
 
 impl Parts {
     /// With the best shape of queues that the card really makes.
-    fn tried(mut self, wanted: Posting) -> Result<Self, CardError> {
+    fn tried(mut self, wanted: Posting) -> Result<Self, AdapterError> {
         let mut failed = None;
-        let parts = Arc::new(DeskParts::make(&self.device, 1, 1, 0)?);
+        let parts = Arc::new(CqParts::make(&self.device, 1, 1, 0)?);
         self.has_own_domains = AtomicBool::new(parts.has_own_domain());
         let postings = match wanted {
             Posting::Extended => &[Posting::Extended, Posting::Classic][..],
             Posting::Classic => &[Posting::Classic],
         };
-        let pieces = self.shape.pieces;
+        let sges = self.shape.sges;
         for &posting in postings {
             for inline in [INLINE_MAX, INLINE_MAX / 2, INLINE_MAX / 4, 0] {
-                let shape = Shape { pieces, inline, posting };
+                let shape = Shape { sges, inline, posting };
                 let this = Arc::new(self);
                 let made = DeviceQueue::make(&this, &parts, shape, 1).map(|queue| queue.inline_max());
                 self = Arc::into_inner(this).expect("the queue that kept it was dropped");
                 match made {
                     Ok(inline_max) => {
                         self.shape = shape;
-                        self.facts.inline_max = inline_max as usize;
+                        self.attr.inline_max = inline_max as usize;
                         return Ok(self);
                     }
                     Err(error) => failed = Some(error),
@@ -206,30 +206,30 @@ impl Parts {
     }
 }
 
-impl Card for DeviceCard {
-    fn facts(&self) -> &Facts {
-        &self.parts.facts
+impl Adapter for DeviceAdapter {
+    fn attr(&self) -> &DeviceAttr {
+        &self.parts.attr
     }
 
-    fn register(&self, memory: &Window, access: Access) -> Result<Arc<dyn Registration>, CardError> {
+    fn register(&self, memory: &Window, access: AccessFlags) -> Result<Arc<dyn Registration>, AdapterError> {
         let Parts { device, registrations, manner, .. } = &*self.parts;
         Ok(Registered::window(device, registrations, memory, access, *manner)?)
     }
 
-    fn desk(&self, completions: usize, receives: usize) -> Result<Box<dyn Desk>, CardError> {
-        let Facts { completions_max, receives_max, name, .. } = &self.parts.facts;
+    fn worker_cq(&self, completions: usize, receives: usize) -> Result<Box<dyn WorkerCq>, AdapterError> {
+        let DeviceAttr { completions_max, receives_max, name, .. } = &self.parts.attr;
         let enough = |what, has: usize, wants: usize| {
-            if wants <= has { Ok(()) } else { Err(CardError::NoRoom { card: name.clone(), what, has, wants }) }
+            if wants <= has { Ok(()) } else { Err(AdapterError::NoRoom { adapter: name.clone(), what, has, wants }) }
         };
         enough("completions of a desk", *completions_max, completions)?;
         enough("receives of a desk", *receives_max, receives)?;
-        let desk = DeskParts::make(&self.parts.device, completions, receives, self.parts.desks.next())?;
-        Ok(Box::new(DeviceDesk::new(&self.parts, desk, receives)))
+        let cq = CqParts::make(&self.parts.device, completions, receives, self.parts.cqs.next())?;
+        Ok(Box::new(DeviceCq::new(&self.parts, cq, receives)))
     }
 
-    fn next_event(&self) -> Option<Event> {
+    fn next_event(&self) -> Option<AsyncEvent> {
         if let Some(queue) = self.parts.manager.as_ref().and_then(|manager| manager.next_event()) {
-            return Some(Event::Met(queue));
+            return Some(AsyncEvent::CmProgress(queue));
         }
         let device = &self.parts.device;
         for _ in 0..EVENTS_AT_ONCE {
@@ -271,7 +271,7 @@ impl Parts {
     /// # Safety
     ///
     /// The event came from the library and is not acknowledged yet.
-    unsafe fn tell(&self, event: &ibv_async_event) -> Option<Event> {
+    unsafe fn tell(&self, event: &ibv_async_event) -> Option<AsyncEvent> {
         match about(event.event_type) {
             About::Nobody => None,
             About::Card(told) => Some(told),
@@ -290,21 +290,21 @@ impl Parts {
     /// # Safety
     ///
     /// The queue pair stands.
-    unsafe fn broken(&self, pair: *mut ibv_qp) -> Option<Event> {
+    unsafe fn broken(&self, pair: *mut ibv_qp) -> Option<AsyncEvent> {
         let (mut now, mut made) = (ibv_qp_attr::ZERO, ibv_qp_init_attr::ZERO);
         // SAFETY: it stands, and both may be written.
         let answer = unsafe { self.device.verbs.ibv_query_qp(pair, &raw mut now, IBV_QP_STATE as i32, &raw mut made) };
         // SAFETY: it stands, and its number does not change.
         let number = unsafe { (*pair).qp_num };
-        (answer != 0 || now.qp_state == IBV_QPS_ERR).then_some(Event::QueueBroken(number))
+        (answer != 0 || now.qp_state == IBV_QPS_ERR).then_some(AsyncEvent::QueueBroken(number))
     }
 }
 
 /// What an event is about, and what it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum About {
-    Card(Event),
-    Port(Event),
+    Card(AsyncEvent),
+    Port(AsyncEvent),
     /// It has broken.
     Queue,
     Nobody,
@@ -312,13 +312,13 @@ enum About {
 
 fn about(event: ibv_event_type) -> About {
     match event {
-        IBV_EVENT_PORT_ERR => About::Port(Event::PortDown),
-        IBV_EVENT_PORT_ACTIVE => About::Port(Event::PortUp),
+        IBV_EVENT_PORT_ERR => About::Port(AsyncEvent::PortDown),
+        IBV_EVENT_PORT_ACTIVE => About::Port(AsyncEvent::PortUp),
         IBV_EVENT_GID_CHANGE | IBV_EVENT_LID_CHANGE | IBV_EVENT_PKEY_CHANGE | IBV_EVENT_CLIENT_REREGISTER => {
-            About::Port(Event::Changed)
+            About::Port(AsyncEvent::Changed)
         }
         // Without one of its queues a card is of no more use than without all.
-        IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => About::Card(Event::Fatal),
+        IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => About::Card(AsyncEvent::Fatal),
         IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR | IBV_EVENT_QP_LAST_WQE_REACHED => {
             About::Queue
         }
@@ -343,8 +343,8 @@ fn mtu_bytes(name: ibv_mtu) -> u32 {
 
 /// Requests of a queue. Cards count them in places of 64 bytes, of which one with many pieces needs several: 32 bytes and 16 for
 /// each piece.
-fn requests_max(places: usize, pieces: u32) -> usize {
-    places / (32 + 16 * pieces as usize).div_ceil(64)
+fn requests_max(places: usize, sges: u32) -> usize {
+    places / (32 + 16 * sges as usize).div_ceil(64)
 }
 
 /// Whether the card pages memory in for all that is done here.
@@ -359,13 +359,13 @@ mod tests {
 
     #[test]
     fn events_are_about_what_their_union_holds() {
-        assert_eq!(about(IBV_EVENT_PORT_ERR), About::Port(Event::PortDown));
-        assert_eq!(about(IBV_EVENT_PORT_ACTIVE), About::Port(Event::PortUp));
-        assert_eq!(about(IBV_EVENT_GID_CHANGE), About::Port(Event::Changed));
-        assert_eq!(about(IBV_EVENT_DEVICE_FATAL), About::Card(Event::Fatal));
+        assert_eq!(about(IBV_EVENT_PORT_ERR), About::Port(AsyncEvent::PortDown));
+        assert_eq!(about(IBV_EVENT_PORT_ACTIVE), About::Port(AsyncEvent::PortUp));
+        assert_eq!(about(IBV_EVENT_GID_CHANGE), About::Port(AsyncEvent::Changed));
+        assert_eq!(about(IBV_EVENT_DEVICE_FATAL), About::Card(AsyncEvent::Fatal));
         // Of a completion queue and of a receive queue: neither's field is looked at.
-        assert_eq!(about(IBV_EVENT_CQ_ERR), About::Card(Event::Fatal));
-        assert_eq!(about(IBV_EVENT_SRQ_ERR), About::Card(Event::Fatal));
+        assert_eq!(about(IBV_EVENT_CQ_ERR), About::Card(AsyncEvent::Fatal));
+        assert_eq!(about(IBV_EVENT_SRQ_ERR), About::Card(AsyncEvent::Fatal));
         assert_eq!(about(IBV_EVENT_QP_ACCESS_ERR), About::Queue);
         for harmless in
             [IBV_EVENT_COMM_EST, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_LIMIT_REACHED, IBV_EVENT_WQ_FATAL, 4711]

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::refused;
 use super::world::{PACKET_MASK, QueueState, State, World};
-use crate::card::{CardError, Connected, Connecting, Endpoint, Event, NotMet, Token};
+use crate::adapter::{AdapterError, AsyncEvent, CmError, ConnectParams, Connected, QpAddress, Token};
 
 /// How long a call goes unanswered until it fails.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -31,9 +31,9 @@ pub(super) struct Expected {
 
 /// How far a queue has come.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Meet {
+pub(super) struct CmConnection {
     since: Duration,
-    connecting: Connecting,
+    connecting: ConnectParams,
     step: Step,
 }
 
@@ -50,7 +50,7 @@ enum Step {
     /// It has met this queue.
     Met(u64),
     /// It will meet nobody.
-    Failed(NotMet),
+    Failed(CmError),
 }
 
 impl World {
@@ -61,9 +61,9 @@ impl World {
         for token in old {
             let asked = self.expected.remove(&token).and_then(|expected| expected.asked);
             if let Some(caller) = asked
-                && matches!(self.meets.get(&caller), Some(Meet { step: Step::Calling { .. }, .. }))
+                && matches!(self.meets.get(&caller), Some(CmConnection { step: Step::Calling { .. }, .. }))
             {
-                self.tell(caller, Step::Failed(NotMet::NotExpected));
+                self.tell(caller, Step::Failed(CmError::NotExpected));
             }
         }
         if let Some(token) = token {
@@ -72,25 +72,25 @@ impl World {
     }
 
     /// A queue sets out to meet another.
-    pub(super) fn begin_to_meet(&mut self, name: u64, connecting: &Connecting) {
-        let Some(meeting) = connecting.meeting else { return };
-        let step = match meeting.call {
+    pub(super) fn begin_cm_connect(&mut self, name: u64, connecting: &ConnectParams) {
+        let Some(cm) = connecting.cm else { return };
+        let step = match cm.call {
             Some(at) => {
                 self.expect(name, None);
-                Step::Calling { at, token: meeting.token, was_heard: false }
+                Step::Calling { at, token: cm.token, was_heard: false }
             }
-            None => Step::Waiting(meeting.token),
+            None => Step::Waiting(cm.token),
         };
-        self.meets.insert(name, Meet { since: self.now, connecting: *connecting, step });
+        self.meets.insert(name, CmConnection { since: self.now, connecting: *connecting, step });
     }
 
     /// How far a queue has come.
-    pub(super) fn met(&mut self, name: u64) -> Result<Connected, CardError> {
-        let Some(meet) = self.meets.get(&name).copied() else {
+    pub(super) fn met(&mut self, name: u64) -> Result<Connected, AdapterError> {
+        let Some(cm) = self.meets.get(&name).copied() else {
             let is_connected = matches!(self.queue(name).state, State::Connected(_));
-            return if is_connected { Ok(Connected::Yes) } else { Err(self.not_met(name, NotMet::Ended)) };
+            return if is_connected { Ok(Connected::Yes) } else { Err(self.not_met(name, CmError::Ended)) };
         };
-        match meet.step {
+        match cm.step {
             Step::Calling { at, token, was_heard } => {
                 if !was_heard {
                     self.call(name, at, token);
@@ -103,66 +103,68 @@ impl World {
                 self.tell(name, Step::Met(by));
             }
             // Who has answered has left since, and its word about that was lost.
-            Step::Answered(_) => self.tell(name, Step::Failed(NotMet::Silence)),
+            Step::Answered(_) => self.tell(name, Step::Failed(CmError::Silence)),
             Step::Accepted(_) | Step::Met(_) | Step::Failed(_) => {}
         }
-        let Meet { since, step, .. } = self.meets[&name];
+        let CmConnection { since, step, .. } = self.meets[&name];
         let waits = self.now.saturating_sub(since);
         match step {
             Step::Met(_) => Ok(Connected::Yes),
             Step::Failed(why) => Err(self.not_met(name, why)),
-            Step::Calling { .. } if waits >= ANSWER => Err(self.not_met(name, NotMet::Silence)),
-            Step::Waiting(_) | Step::Accepted(_) if waits >= CALL => Err(self.not_met(name, NotMet::Silence)),
+            Step::Calling { .. } if waits >= ANSWER => Err(self.not_met(name, CmError::Silence)),
+            Step::Waiting(_) | Step::Accepted(_) if waits >= CALL => Err(self.not_met(name, CmError::Silence)),
             Step::Calling { .. } | Step::Answered(_) | Step::Waiting(_) | Step::Accepted(_) => Ok(Connected::NotYet),
         }
     }
 
     /// A queue has met nobody, or leaves whom it has met.
     pub(super) fn leave(&mut self, name: u64) {
-        let Some(meet) = self.meets.remove(&name) else { return };
-        let other = match meet.step {
+        let Some(cm) = self.meets.remove(&name) else { return };
+        let other = match cm.step {
             Step::Answered(other) | Step::Accepted(other) | Step::Met(other) => Some(other),
             Step::Calling { token, .. } => self.expected.get(&token).map(|expected| expected.queue),
             Step::Waiting(_) | Step::Failed(_) => None,
         };
-        let knows_it = |its: &Meet| match its.step {
+        let knows_it = |its: &CmConnection| match its.step {
             Step::Answered(of) | Step::Accepted(of) | Step::Met(of) => of == name,
             Step::Calling { .. } | Step::Waiting(_) | Step::Failed(_) => false,
         };
         if let Some(other) = other.filter(|other| self.meets.get(other).is_some_and(knows_it))
             && self.reaches(name, other)
         {
-            self.tell(other, Step::Failed(NotMet::Ended));
+            self.tell(other, Step::Failed(CmError::Ended));
         }
     }
 
     /// Calls a card, unless it is out of reach.
     fn call(&mut self, name: u64, at: SocketAddr, token: Token) {
-        let Some(there) = self.cards.iter().position(|card| card.facts.meets_at == Some(at) && !card.is_dead) else {
-            return self.tell(name, Step::Failed(NotMet::NobodyListens));
+        let Some(there) =
+            self.adapters.iter().position(|adapter| adapter.attr.cm_address == Some(at) && !adapter.is_dead)
+        else {
+            return self.tell(name, Step::Failed(CmError::NobodyListens));
         };
-        if !self.is_way(self.queues[&name].card, there) {
+        if !self.is_way(self.queues[&name].adapter, there) {
             return;
         }
         match self.expected.get_mut(&token) {
-            Some(Expected { queue, asked: asked @ None }) if self.queues[queue].card == there => {
+            Some(Expected { queue, asked: asked @ None }) if self.queues[queue].adapter == there => {
                 *asked = Some(name);
                 let waiting = *queue;
-                if let Some(Meet { step: Step::Calling { was_heard, .. }, .. }) = self.meets.get_mut(&name) {
+                if let Some(CmConnection { step: Step::Calling { was_heard, .. }, .. }) = self.meets.get_mut(&name) {
                     *was_heard = true;
                 }
-                self.event(there, Event::Met(self.queues[&waiting].number));
+                self.event(there, AsyncEvent::CmProgress(self.queues[&waiting].number));
             }
-            _ => self.tell(name, Step::Failed(NotMet::NotExpected)),
+            _ => self.tell(name, Step::Failed(CmError::NotExpected)),
         }
     }
 
     /// Accepts the call of whoever has called.
     fn accept(&mut self, name: u64, token: Token) {
         let Some(&Expected { asked: Some(caller), .. }) = self.expected.get(&token) else { return };
-        let calls = matches!(self.meets.get(&caller), Some(Meet { step: Step::Calling { .. }, .. }));
+        let calls = matches!(self.meets.get(&caller), Some(CmConnection { step: Step::Calling { .. }, .. }));
         if !calls {
-            return self.tell(name, Step::Failed(NotMet::Ended));
+            return self.tell(name, Step::Failed(CmError::Ended));
         }
         if self.reaches(name, caller) {
             self.connect_with(name, caller);
@@ -173,16 +175,16 @@ impl World {
 
     /// Connects a queue with another that it has heard of.
     fn connect_with(&mut self, name: u64, other: u64) {
-        let QueueState { number, card, .. } = self.queues[&other];
+        let QueueState { number, adapter, .. } = self.queues[&other];
         let first_packet = self.meets[&other].connecting.first_packet;
-        let (gid, lid) = (self.cards[card].facts.gid, self.cards[card].facts.lid);
-        let there = Endpoint { queue: number, first_packet, gid, lid };
-        let connecting = Connecting { there, ..self.meets[&name].connecting };
+        let (gid, lid) = (self.adapters[adapter].attr.gid, self.adapters[adapter].attr.lid);
+        let there = QpAddress { queue: number, first_packet, gid, lid };
+        let connecting = ConnectParams { there, ..self.meets[&name].connecting };
         self.connect(name, &connecting);
     }
 
     /// A queue is connected.
-    pub(super) fn connect(&mut self, name: u64, connecting: &Connecting) {
+    pub(super) fn connect(&mut self, name: u64, connecting: &ConnectParams) {
         let queue = self.queue(name);
         queue.state = State::Connected(*connecting);
         queue.packet_out = connecting.first_packet & PACKET_MASK;
@@ -191,37 +193,37 @@ impl World {
 
     /// A queue has come to this step, of which its card hears.
     fn tell(&mut self, name: u64, step: Step) {
-        if let Some(meet) = self.meets.get_mut(&name) {
-            meet.step = step;
-            let QueueState { card, number, .. } = self.queues[&name];
-            self.event(card, Event::Met(number));
+        if let Some(cm) = self.meets.get_mut(&name) {
+            cm.step = step;
+            let QueueState { adapter, number, .. } = self.queues[&name];
+            self.event(adapter, AsyncEvent::CmProgress(number));
         }
     }
 
     fn reaches(&self, name: u64, other: u64) -> bool {
-        self.is_way(self.queues[&name].card, self.queues[&other].card)
+        self.is_way(self.queues[&name].adapter, self.queues[&other].adapter)
     }
 
     fn is_way(&self, from: usize, to: usize) -> bool {
         let is_lost = self.losses.get(&(from, to)).is_some_and(|losses| losses.requests);
-        self.cards[from].is_up && self.cards[to].is_up && !is_lost
+        self.adapters[from].is_up && self.adapters[to].is_up && !is_lost
     }
 
-    fn not_met(&self, name: u64, why: NotMet) -> CardError {
-        let card = self.cards[self.queues[&name].card].facts.name.clone();
-        let with = match self.meets.get(&name).and_then(|meet| meet.connecting.meeting?.call) {
+    fn not_met(&self, name: u64, why: CmError) -> AdapterError {
+        let adapter = self.adapters[self.queues[&name].adapter].attr.name.clone();
+        let with = match self.meets.get(&name).and_then(|cm| cm.connecting.cm?.call) {
             Some(at) => at.to_string(),
             None => "whoever was to call".to_owned(),
         };
-        CardError::NotMet { card, with, why }
+        AdapterError::Cm { adapter, with, why }
     }
 
     /// Refuses to connect what is connected, or was told to be.
-    pub(super) fn is_new(&mut self, name: u64) -> Result<(), CardError> {
+    pub(super) fn is_new(&mut self, name: u64) -> Result<(), AdapterError> {
         if self.queue(name).state == State::New && !self.meets.contains_key(&name) {
             return Ok(());
         }
-        let card = self.queues[&name].card;
-        Err(refused("connect", &self.cards[card].facts.name, rustix::io::Errno::INVAL, "reset the queue first"))
+        let adapter = self.queues[&name].adapter;
+        Err(refused("connect", &self.adapters[adapter].attr.name, rustix::io::Errno::INVAL, "reset the queue first"))
     }
 }

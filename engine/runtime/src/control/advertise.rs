@@ -13,7 +13,7 @@ use penstock_ring::gate::Withdrawals;
 use penstock_session::frame::LABEL_BYTES_MAX;
 use penstock_session::{CounterNews, Frame, RegionNews, Regions, RegionsGone, Said, Withdrawn};
 use penstock_transport::host::OwnerState;
-use penstock_transport::{Exported, Tokens};
+use penstock_transport::{Exported, Fds};
 
 use super::connection::Broken;
 use super::introduce::Introduction;
@@ -29,7 +29,7 @@ const COUNTERS_PER_FRAME: usize = 512;
 
 /// What one peer was told.
 #[derive(Default)]
-pub(super) struct Announced {
+pub(super) struct Advertised {
     /// The generation of each announced region.
     regions: BTreeMap<u32, u32>,
     /// The registry's revision that they reflect.
@@ -54,7 +54,7 @@ pub(super) struct Announced {
 
 impl<E: Env> Control<E> {
     /// Tells every peer what has changed since the last look.
-    pub(super) fn announce_changes(&mut self) {
+    pub(super) fn advertise_changes(&mut self) {
         let regions = self.shared.registry.revision();
         let counters = self.shared.counters.revision();
         // A deregistration changes the registry first and the log afterwards: both are news.
@@ -119,7 +119,7 @@ impl<E: Env> Control<E> {
     }
 }
 
-impl Announced {
+impl Advertised {
     /// What a peer says of transfers, if the desk may hear it by now. Before that a peer that keeps to its words says one thing.
     pub(super) fn heard(&mut self, said: Said) -> Option<Said> {
         if self.is_joined {
@@ -129,7 +129,7 @@ impl Announced {
         None
     }
 
-    fn next_frames(&mut self, registry: &Registry, revision: u64, peer: &PeerState) -> Vec<(Frame, Tokens)> {
+    fn next_frames(&mut self, registry: &Registry, revision: u64, peer: &PeerState) -> Vec<(Frame, Fds)> {
         let mut frames = Vec::new();
         let Changes { revision: seen, is_all, list } = registry.changes_since(self.registry);
         self.registry = seen;
@@ -150,7 +150,7 @@ impl Announced {
         if !gone.is_empty() {
             frames.push((Frame::RegionsGone(RegionsGone { revision, gone }), Vec::new()));
         }
-        let (mut news, mut tokens) = (Vec::new(), Tokens::new());
+        let (mut news, mut tokens) = (Vec::new(), Fds::new());
         for region in fresh {
             let (described, own) = describe(&region, peer);
             self.regions.insert(described.id, described.generation);
@@ -206,10 +206,10 @@ impl Announced {
 }
 
 /// A region in words, and its descriptors: its own first.
-fn describe(region: &Arc<Region>, peer: &PeerState) -> (RegionNews, Tokens) {
+fn describe(region: &Arc<Region>, peer: &PeerState) -> (RegionNews, Fds) {
     // Read first: memory that is renewed meanwhile is announced once more, under its next generation.
     let generation = region.generation().0;
-    let Exported { path, token, more } = peer.registrar.export(region);
+    let Exported { path, fd: token, extra_fds: more } = peer.registrar.export(region);
     let tokens = token.into_iter().chain(more).collect();
     let mut label = region.label().to_owned();
     label.truncate(label.floor_char_boundary(LABEL_BYTES_MAX));

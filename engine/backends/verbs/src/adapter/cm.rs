@@ -63,7 +63,7 @@ impl Token {
 
 /// How a queue meets its other end. Of the two one calls and the other one waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Meeting {
+pub struct CmConnect {
     /// Where the other end's card is called; none: this one waits to be called.
     pub call: Option<SocketAddr>,
     /// The token of the one that waits.
@@ -81,7 +81,7 @@ pub enum Connected {
 
 /// Why two queues have not met, or are together no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotMet {
+pub enum CmError {
     /// The address leads nowhere from this card.
     #[error("no way leads there from this card")]
     NoWay,
@@ -105,7 +105,7 @@ pub enum NotMet {
     Other(i32),
 }
 
-impl NotMet {
+impl CmError {
     /// What to do about it.
     pub fn mend(self) -> &'static str {
         match self {

@@ -18,7 +18,7 @@
 //! - A receive is taken from the desk's shared queue by each send and each immediate, in the order in which receives were given. A queue
 //!   takes one when a message begins to come, and its messages come one after the other.
 
-mod meeting;
+mod cm;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,11 +27,11 @@ use std::sync::Arc;
 
 use penstock_memory::{MemoryError, Window};
 
-pub use meeting::{ASKING_BYTES, Connected, Meeting, NotMet, TOKEN_BYTES, Token};
+pub use cm::{ASKING_BYTES, CmConnect, CmError, Connected, TOKEN_BYTES, Token};
 
 /// What a card says of itself and of the port that is used of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct DeviceAttr {
     /// Its name for people: device, port, and the network device behind it.
     pub name: String,
     /// The address under which peers' cards find it.
@@ -51,7 +51,7 @@ pub struct Facts {
     /// Its NUMA node, if it has one.
     pub node: Option<u32>,
     /// Pieces of one request.
-    pub pieces_max: usize,
+    pub sges_max: usize,
     /// Requests of one queue.
     pub requests_max: usize,
     /// Receives of a desk.
@@ -63,7 +63,7 @@ pub struct Facts {
     /// Reads that the peer may have under way on one queue.
     pub reads_max: u8,
     /// Where its connection manager is called, if its queues are to be connected by one.
-    pub meets_at: Option<SocketAddr>,
+    pub cm_address: Option<SocketAddr>,
 }
 
 /// What is spoken from an address of a card. Nobody understands another kind than his own.
@@ -89,7 +89,7 @@ impl fmt::Display for GidKind {
 
 /// What peers' cards may do with registered memory. This engine's own card may read and write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Access {
+pub struct AccessFlags {
     /// Peers' cards may read it.
     pub read: bool,
     /// Peers' cards may write it.
@@ -112,24 +112,24 @@ pub trait Registration: Send + Sync {
 
 /// Why a card does not do what it is asked.
 #[derive(Debug, thiserror::Error)]
-pub enum CardError {
+pub enum AdapterError {
     /// The call failed.
-    #[error("{call} on {card} failed: {source}; {mend}")]
+    #[error("{call} on {adapter} failed: {source}; {mend}")]
     Refused {
         /// The call.
         call: &'static str,
         /// The card.
-        card: String,
+        adapter: String,
         /// What the system says.
         source: std::io::Error,
         /// What to do about it.
         mend: &'static str,
     },
     /// It has no more of something.
-    #[error("{card} has no room for {what}: it has {has}, {wants} are wanted")]
+    #[error("{adapter} has no room for {what}: it has {has}, {wants} are wanted")]
     NoRoom {
         /// The card.
-        card: String,
+        adapter: String,
         /// What there is too little of.
         what: &'static str,
         /// How much it has.
@@ -138,14 +138,14 @@ pub enum CardError {
         wants: usize,
     },
     /// Two queues have not met, or are together no more.
-    #[error("{card} and {with}: {why}; {mend}", mend = .why.mend())]
-    NotMet {
+    #[error("{adapter} and {with}: {why}; {mend}", mend = .why.mend())]
+    Cm {
         /// The card.
-        card: String,
+        adapter: String,
         /// Whom its queue was to meet.
         with: String,
         /// Why it has not.
-        why: NotMet,
+        why: CmError,
     },
     /// It does not exist, or is not fit to be used.
     #[error("{what}: {why}; {mend}")]
@@ -159,25 +159,25 @@ pub enum CardError {
     },
 }
 
-impl From<CardError> for MemoryError {
-    fn from(error: CardError) -> Self {
+impl From<AdapterError> for MemoryError {
+    fn from(error: AdapterError) -> Self {
         Self::System { call: "a card", what: "a session over RDMA", source: std::io::Error::other(error.to_string()) }
     }
 }
 
 /// A card, with one port of it.
-pub trait Card: Send + Sync {
+pub trait Adapter: Send + Sync {
     /// What it says of itself.
-    fn facts(&self) -> &Facts;
+    fn attr(&self) -> &DeviceAttr;
 
     /// Registers memory, which must stay mapped until the registration is dropped.
-    fn register(&self, memory: &Window, access: Access) -> Result<Arc<dyn Registration>, CardError>;
+    fn register(&self, memory: &Window, access: AccessFlags) -> Result<Arc<dyn Registration>, AdapterError>;
 
     /// One worker's desk, with room for so many completions and receives.
-    fn desk(&self, completions: usize, receives: usize) -> Result<Box<dyn Desk>, CardError>;
+    fn worker_cq(&self, completions: usize, receives: usize) -> Result<Box<dyn WorkerCq>, AdapterError>;
 
     /// What has happened to it, if something has. Does not wait.
-    fn next_event(&self) -> Option<Event>;
+    fn next_event(&self) -> Option<AsyncEvent>;
 
     /// Becomes readable when [`Card::next_event`] would find something.
     fn events(&self) -> BorrowedFd<'_>;
@@ -185,7 +185,7 @@ pub trait Card: Send + Sync {
 
 /// What happens to a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum AsyncEvent {
     /// Its port carries nothing any more.
     PortDown,
     /// Its port carries again.
@@ -195,56 +195,56 @@ pub enum Event {
     /// This queue, by its number, is broken. Also of one that this side broke off; not every card says it of every queue.
     QueueBroken(u32),
     /// The meeting of this queue, by its number, has come further: [`Queue::met`] says how far.
-    Met(u32),
+    CmProgress(u32),
     /// Its addresses or its port's settings have changed.
     Changed,
 }
 
 /// One worker's part of a card.
-pub trait Desk: Send {
+pub trait WorkerCq: Send {
     /// What makes queues on it, in any thread and while the worker uses the desk.
-    fn maker(&self) -> Arc<dyn QueueMaker>;
+    fn maker(&self) -> Arc<dyn QpFactory>;
 
     /// A new queue that takes so many requests, for whoever can wait for it. It is not connected.
-    fn queue(&mut self, requests: usize) -> Result<Box<dyn Queue>, CardError> {
+    fn queue(&mut self, requests: usize) -> Result<Box<dyn QueuePair>, AdapterError> {
         self.maker().queue(requests)
     }
 
     /// Gives receives to whoever sends next.
-    fn supply(&mut self, receives: &[Landing]) -> Result<(), CardError>;
+    fn post_recv(&mut self, receives: &[RecvBuffer]) -> Result<(), AdapterError>;
 
     /// Takes completions. Answers how many.
-    fn poll(&mut self, done: &mut [Done]) -> Result<usize, CardError>;
+    fn poll(&mut self, done: &mut [WorkCompletion]) -> Result<usize, AdapterError>;
 
     /// Lets the next completion make [`Desk::descriptor`] readable. Poll once more afterwards: what came before makes no sign.
-    fn arm(&mut self) -> Result<(), CardError>;
+    fn arm(&mut self) -> Result<(), AdapterError>;
 
     /// Becomes readable when a completion comes after [`Desk::arm`].
     fn descriptor(&self) -> BorrowedFd<'_>;
 }
 
 /// Makes queues on one desk. That takes a card a millisecond or more.
-pub trait QueueMaker: Send + Sync {
+pub trait QpFactory: Send + Sync {
     /// A new queue that takes so many requests. It is not connected.
-    fn queue(&self, requests: usize) -> Result<Box<dyn Queue>, CardError>;
+    fn queue(&self, requests: usize) -> Result<Box<dyn QueuePair>, AdapterError>;
 }
 
 /// Names of requests and receives are below this: cards keep a bit to themselves.
-pub const IDS: u64 = 1 << 63;
+pub const WR_IDS: u64 = 1 << 63;
 
 /// Memory for one message that is to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Landing {
+pub struct RecvBuffer {
     /// What its completion is named. Below [`IDS`].
     pub id: u64,
     /// The memory.
-    pub piece: Piece,
+    pub sge: Sge,
 }
 
 /// A range of registered memory of this side. Laid out as cards read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
-pub struct Piece {
+pub struct Sge {
     /// Where it begins.
     pub address: u64,
     /// Its bytes.
@@ -255,7 +255,7 @@ pub struct Piece {
 
 /// Where the other end of a queue is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct QpAddress {
     /// The number of the queue.
     pub queue: u32,
     /// The first packet's number from there.
@@ -268,9 +268,9 @@ pub struct Endpoint {
 
 /// How two queues are connected: what both sides have agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Connecting {
+pub struct ConnectParams {
     /// The other end.
-    pub there: Endpoint,
+    pub there: QpAddress,
     /// The first packet's number from here.
     pub first_packet: u32,
     /// Payload of one packet: the smaller of both sides' ports'.
@@ -280,65 +280,65 @@ pub struct Connecting {
     /// Reads that the peer may have under way here.
     pub reads_here: u8,
     /// How it is met, if not by the numbers above.
-    pub meeting: Option<Meeting>,
+    pub cm: Option<CmConnect>,
 }
 
 /// One end of a connected pair.
-pub trait Queue: Send {
+pub trait QueuePair: Send {
     /// Its number on its card.
     fn number(&self) -> u32;
 
     /// Connects it, when it is new or reset. Packets are taken as soon as this has answered yes, perhaps before. It may wait for the network,
     /// up to seconds where that does not know the peer: no worker may wait for it, unless the two are to meet. A queue that waits to be
     /// called does not answer calls before this.
-    fn connect(&mut self, connecting: &Connecting) -> Result<Connected, CardError>;
+    fn connect(&mut self, connecting: &ConnectParams) -> Result<Connected, AdapterError>;
 
     /// Who calls with this token, and nobody else, is for this queue: until it is dropped, calls itself, or expects another one.
     fn expect(&mut self, token: Token);
 
     /// How far it has come that was not connected at once; on an error it is to be broken off. Waits for nobody.
-    fn met(&mut self) -> Result<Connected, CardError>;
+    fn cm_state(&mut self) -> Result<Connected, AdapterError>;
 
     /// Posts requests with one doorbell, their pieces one after the other in `pieces`. On an error the first `posted` of them were taken.
     /// The caller counts what is under way: more than the queue was made for must not be.
-    fn post(&mut self, requests: &[Request], pieces: &[Piece]) -> Result<(), PostFailed>;
+    fn post(&mut self, requests: &[SendRequest], sges: &[Sge]) -> Result<(), PostSendError>;
 
     /// Breaks it: all that was posted and has not completed completes as failed.
-    fn break_off(&mut self) -> Result<(), CardError>;
+    fn set_error(&mut self) -> Result<(), AdapterError>;
 
     /// Makes it new. Nothing of it touches memory any more when this returns.
-    fn reset(&mut self) -> Result<(), CardError>;
+    fn reset(&mut self) -> Result<(), AdapterError>;
 
     /// Gives it back to its card, for good. Nothing of it touches memory any more when this has gone well.
-    fn give_back(self: Box<Self>) -> Result<(), Kept>;
+    fn destroy(self: Box<Self>) -> Result<(), NotDestroyed>;
 }
 
 /// A queue that its card does not take back. It may still do what it was told.
-pub struct Kept {
+pub struct NotDestroyed {
     /// The queue.
-    pub queue: Box<dyn Queue>,
+    pub queue: Box<dyn QueuePair>,
     /// Why.
-    pub error: CardError,
+    pub error: AdapterError,
 }
 
 /// A list was not posted whole.
 #[derive(Debug)]
-pub struct PostFailed {
+pub struct PostSendError {
     /// How many requests of it were.
     pub posted: usize,
     /// Why not all.
-    pub error: CardError,
+    pub error: AdapterError,
 }
 
 /// One thing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct SendRequest {
     /// What its completion is named. Below [`IDS`].
     pub id: u64,
     /// What to do.
-    pub kind: Kind,
+    pub opcode: Opcode,
     /// How many of the list's pieces are its, after those of the requests before it.
-    pub pieces: u32,
+    pub sges: u32,
     /// Whether it completes when it ends well; what fails completes always.
     pub signalled: bool,
     /// Whether its bytes are taken at once, so that their memory may be used again when the post returns. At most
@@ -348,7 +348,7 @@ pub struct Request {
 
 /// What a request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum Opcode {
     /// Puts the pieces into the peer's memory at this address.
     Write {
         /// Where.
@@ -357,7 +357,7 @@ pub enum Kind {
         key: u32,
     },
     /// The same, and takes a receive there that completes with this number. Without pieces it needs no memory.
-    WriteAndTell {
+    WriteWithImm {
         /// Where.
         address: u64,
         /// The remote key of that memory.
@@ -378,42 +378,42 @@ pub enum Kind {
 
 /// What a desk says about something posted or received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Done {
+pub struct WorkCompletion {
     /// The queue's number.
     pub queue: u32,
     /// The name of the request or the receive.
     pub id: u64,
     /// What became of it.
-    pub what: Outcome,
+    pub result: Wc,
 }
 
 /// What became of something posted or received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Wc {
     /// A request, and all that was posted before it on its queue, has ended well.
-    Did,
+    Send,
     /// A message came, of so many bytes, with this number if it was an immediate.
-    Came {
+    Recv {
         /// Its bytes in the receive; none with an immediate, whose bytes are where the peer put them.
         bytes: u32,
         /// The immediate.
         immediate: Option<u32>,
     },
     /// A request has failed, and with it its queue.
-    Failed(Trouble),
+    Failed(WcStatus),
     /// A receive was given back unused, because its queue has broken.
     Unused,
 }
 
-impl Default for Done {
+impl Default for WorkCompletion {
     fn default() -> Self {
-        Self { queue: 0, id: 0, what: Outcome::Unused }
+        Self { queue: 0, id: 0, result: Wc::Unused }
     }
 }
 
 /// Why a request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum WcStatus {
     /// Its queue was broken before its turn.
     Flushed,
     /// The peer's card refused the key, the range or the right.
@@ -432,7 +432,7 @@ pub enum Trouble {
     Other(u32),
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for WcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flushed => f.write_str("its queue was broken before its turn"),
