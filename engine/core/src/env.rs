@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::time::Moment;
+use crate::time::Timestamp;
 
 /// Who is at the other end of a stream, as the operating system says, not as the peer says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +157,7 @@ pub trait Env: Clone + Send + Sync + 'static {
     type Reactor: Reactor<Listener = Self::Listener, Stream = Self::Stream> + 'static;
 
     /// The monotonic clock.
-    fn now(&self) -> Moment;
+    fn now(&self) -> Timestamp;
 
     /// A fresh random number, not predictable by others.
     fn random(&self) -> u64;

@@ -35,4 +35,4 @@ pub use error::{Cause, Fault, Notified, Stage};
 pub use ids::{CounterId, EngineName, Epoch, Generation, NoteId, RegionId};
 pub use plan::{Direction, Span};
 pub use rights::Rights;
-pub use time::Moment;
+pub use time::Timestamp;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 /// A point on an engine's own monotonic clock, in nanoseconds since an arbitrary start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Moment(u64);
+pub struct Timestamp(u64);
 
-impl Moment {
+impl Timestamp {
     /// A moment that never comes.
     pub const NEVER: Self = Self(u64::MAX);
 
@@ -27,7 +27,7 @@ impl Moment {
     }
 }
 
-impl Add<Duration> for Moment {
+impl Add<Duration> for Timestamp {
     type Output = Self;
 
     /// Saturates at [`Moment::NEVER`].
@@ -36,7 +36,7 @@ impl Add<Duration> for Moment {
     }
 }
 
-impl Sub for Moment {
+impl Sub for Timestamp {
     type Output = Duration;
 
     fn sub(self, earlier: Self) -> Duration {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_core::{Direction, Generation, RegionId, Span};
 use penstock_session::PeerKey;
-use penstock_session::control::Said;
+use penstock_session::control::ControlMessage;
 
 use crate::desk::Report;
 
@@ -18,7 +18,7 @@ pub struct WatchId(pub u64);
 
 /// Something that the runtime keeps for a flow, such as blocks or a region: it is let go by its number only, and once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
+pub struct BlocksRef(pub u64);
 
 /// A region, in one use of its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,7 +95,7 @@ pub enum Action {
         /// Whom.
         peer: PeerKey,
         /// What.
-        said: Said,
+        said: ControlMessage,
     },
     /// Move this; its end comes as [`Event::Ended`](crate::Event::Ended), also if it cannot begin.
     Move {
@@ -121,7 +121,7 @@ pub enum Action {
     /// Keep this from everybody until its release is proven: by [`Action::Free`], or by the end of the peer.
     Quarantine {
         /// What.
-        ticket: Ticket,
+        ticket: BlocksRef,
         /// Who may still be at it: it is kept until none of them is.
         peers: Vec<PeerKey>,
         /// Why, for the list of what is quarantined.
@@ -130,7 +130,7 @@ pub enum Action {
     /// Let this go.
     Free {
         /// What.
-        ticket: Ticket,
+        ticket: BlocksRef,
     },
     /// A transfer has ended, and somebody wants to hear of it: see [`Desk::report`](crate::Desk::report).
     Report {

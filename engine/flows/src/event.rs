@@ -2,7 +2,7 @@
 
 use penstock_core::{Cause, EngineName};
 use penstock_session::PeerKey;
-use penstock_session::control::Said;
+use penstock_session::control::ControlMessage;
 
 use crate::action::{MoveId, WatchId};
 use crate::desk::GateId;
@@ -28,7 +28,7 @@ pub enum Event {
         /// Who.
         peer: PeerKey,
         /// What.
-        said: Said,
+        said: ControlMessage,
     },
     /// A note behind bytes has come that is the control layer's.
     Landing {

@@ -45,14 +45,14 @@ pub mod shards;
 mod spares;
 pub mod status;
 
-pub use action::{Action, MoveId, Moving, Spans, Ticket, WatchId};
+pub use action::{Action, BlocksRef, MoveId, Moving, Spans, WatchId};
 pub use cause::FlowCause;
 pub use cut::{Cut, CutError, Run};
-pub use desk::Desk;
+pub use desk::TransferManager;
 pub use event::Event;
 pub use held::{BlockHeld, Holder};
 pub use input::{
-    Failed, Happening, MemoryPolicy, NoMemory, Piece, Pull, PullWish, Read, Receive, SinkLegs, SinkWish, Tail, Totals,
+    Failed, InputEvent, MemoryPolicy, NoMemory, Piece, Pull, PullWish, Read, Receive, SinkLegs, SinkWish, Tail, Totals,
 };
 pub use layout::{Layout, LayoutError, LayoutFault};
 pub use output::{Lending, Loans, Part, Send, SendFailed, SourceLegs, SourceWish};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use penstock_core::EngineName;
-use penstock_session::control::{Able, BUFFERS_MAX, CONTROL_VERSIONS, LayoutGone, LayoutNews};
+use penstock_session::control::{BUFFERS_MAX, CONTROL_VERSIONS, LayoutGone, LayoutNews, PeerFeatures};
 use penstock_session::frame::LABEL_BYTES_MAX;
-use penstock_session::{PeerKey, Said};
+use penstock_session::{ControlMessage, PeerKey};
 
 use crate::action::RegionRef;
 use crate::geometry::{Clash, Stripe, clash_of};
@@ -160,7 +160,7 @@ impl Partners {
     }
 
     /// A peer speaks of transfers. Answers what it is to hear first.
-    pub(crate) fn is_able(&mut self, peer: PeerKey, able: &Able) -> Vec<Said> {
+    pub(crate) fn is_able(&mut self, peer: PeerKey, able: &PeerFeatures) -> Vec<ControlMessage> {
         let Some(partner) = self.partners.get_mut(&peer) else { return Vec::new() };
         let (min, max) = CONTROL_VERSIONS;
         let is_spoken = able.version_min <= max && able.version_max >= min;
@@ -173,7 +173,7 @@ impl Partners {
             return Vec::new();
         }
         partner.ability = Ability::Able;
-        self.own.values().map(|own| Said::LayoutNews(own.news().clone())).collect()
+        self.own.values().map(|own| ControlMessage::LayoutNews(own.news().clone())).collect()
     }
 
     /// Peers that speak of transfers.
@@ -182,7 +182,11 @@ impl Partners {
     }
 
     /// A layout of this engine; its number and generation are chosen here. Answers what is to be told to all.
-    pub(crate) fn add(&mut self, news: LayoutNews, region_bytes: u64) -> Result<(LayoutKey, Said), LayoutRefused> {
+    pub(crate) fn add(
+        &mut self,
+        news: LayoutNews,
+        region_bytes: u64,
+    ) -> Result<(LayoutKey, ControlMessage), LayoutRefused> {
         match news.label.len() {
             1..=LABEL_BYTES_MAX => {}
             bytes => return Err(LayoutRefused::Label(bytes)),
@@ -207,7 +211,7 @@ impl Partners {
         }
         self.own.insert(number, Arc::new(layout));
         self.last_generation = key.generation;
-        Ok((key, Said::LayoutNews(news)))
+        Ok((key, ControlMessage::LayoutNews(news)))
     }
 
     /// This engine's layouts of a region.
@@ -226,7 +230,7 @@ impl Partners {
     }
 
     /// A layout of this engine is gone. Answers what is to be told to all, if it was there.
-    pub(crate) fn remove(&mut self, key: LayoutKey) -> Option<Said> {
+    pub(crate) fn remove(&mut self, key: LayoutKey) -> Option<ControlMessage> {
         self.own.get(&key.number).filter(|own| own.news().generation == key.generation)?;
         let gone = self.own.remove(&key.number)?;
         let is_as = |other: &Arc<Layout>| other.region() == gone.region() && other.stripes() == gone.stripes();
@@ -237,7 +241,7 @@ impl Partners {
             self.gone.push(gone);
         }
         self.pairs.retain(|(.., ours), _| *ours != key);
-        Some(Said::LayoutGone(LayoutGone { number: key.number, generation: key.generation }))
+        Some(ControlMessage::LayoutGone(LayoutGone { number: key.number, generation: key.generation }))
     }
 
     /// A layout of this engine.

@@ -9,9 +9,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{Config, Env, Moment, NoteId};
+use penstock_core::{Config, Env, NoteId, Timestamp};
 use penstock_flows::desk::{Broken, RELAY, Reported, Settings, part_of};
-use penstock_flows::{Action, Desk, Event, Ticket};
+use penstock_flows::{Action, BlocksRef, Event, TransferManager};
 use penstock_memory::Blocks;
 use penstock_session::PeerKey;
 
@@ -23,8 +23,8 @@ use crate::shared::{ControlCall, Shared};
 const SLEEP_MAX: Duration = Duration::from_millis(10);
 
 /// The desk of one engine.
-pub(crate) struct DeskShell {
-    desk: Mutex<Desk>,
+pub(crate) struct TransferManagerShell {
+    desk: Mutex<TransferManager>,
     /// Something can be fetched.
     told: Condvar,
     /// How often that was so.
@@ -40,9 +40,9 @@ pub(crate) struct DeskShell {
 #[derive(Default)]
 struct Kept {
     last: u64,
-    blocks: BTreeMap<Ticket, Vec<Blocks>>,
+    blocks: BTreeMap<BlocksRef, Vec<Blocks>>,
     /// Blocks that are quarantined, and where the word is heard that releases them.
-    quarantined: BTreeMap<Ticket, Arc<Word>>,
+    quarantined: BTreeMap<BlocksRef, Arc<Word>>,
     /// How often something was let go that is not kept.
     strays: u64,
 }
@@ -69,9 +69,9 @@ impl Word {
     }
 }
 
-impl DeskShell {
+impl TransferManagerShell {
     pub(crate) fn new(config: &Config, random: [u64; 3]) -> Self {
-        let desk = Desk::new(Settings::of(config), random);
+        let desk = TransferManager::new(Settings::of(config), random);
         let tag = desk.tag();
         Self {
             desk: Mutex::new(desk),
@@ -83,7 +83,7 @@ impl DeskShell {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Desk> {
+    fn lock(&self) -> MutexGuard<'_, TransferManager> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -98,27 +98,27 @@ impl DeskShell {
     }
 
     /// Keeps blocks until the desk lets them go.
-    pub(crate) fn keep(&self, blocks: Blocks) -> Ticket {
+    pub(crate) fn keep(&self, blocks: Blocks) -> BlocksRef {
         self.keep_all(vec![blocks])
     }
 
     /// The same, of several pools or places.
-    pub(crate) fn keep_all(&self, blocks: Vec<Blocks>) -> Ticket {
+    pub(crate) fn keep_all(&self, blocks: Vec<Blocks>) -> BlocksRef {
         let mut kept = self.kept();
         kept.last += 1;
-        let ticket = Ticket(kept.last);
+        let ticket = BlocksRef(kept.last);
         kept.blocks.insert(ticket, blocks);
         ticket
     }
 
     /// The blocks that are kept, for somebody who looks at them while the desk may let them go.
-    pub(crate) fn hold(&self, ticket: Ticket) -> Option<Vec<Blocks>> {
+    pub(crate) fn hold(&self, ticket: BlocksRef) -> Option<Vec<Blocks>> {
         self.kept().blocks.get(&ticket).cloned()
     }
 
     /// Lets go what is kept, or says that what is quarantined is quiet. Answers whether it was quarantined: then its blocks come back when
     /// the quarantine is looked through.
-    pub(crate) fn let_go(&self, ticket: Ticket) -> bool {
+    pub(crate) fn let_go(&self, ticket: BlocksRef) -> bool {
         let mut kept = self.kept();
         let blocks = kept.blocks.remove(&ticket);
         let word = kept.quarantined.remove(&ticket);
@@ -132,14 +132,14 @@ impl DeskShell {
     }
 
     /// The same, where nothing was quarantined.
-    pub(crate) fn free(&self, ticket: Ticket) {
+    pub(crate) fn free(&self, ticket: BlocksRef) {
         let _ = self.let_go(ticket);
     }
 
     /// The blocks of a ticket, which is quarantined from now on, and where the word is heard that releases them.
     ///
     /// Berths of a relay are its own to keep: what is quarantined of them has no blocks here.
-    pub(crate) fn quarantine(&self, ticket: Ticket) -> Option<(Vec<Blocks>, Arc<Word>)> {
+    pub(crate) fn quarantine(&self, ticket: BlocksRef) -> Option<(Vec<Blocks>, Arc<Word>)> {
         let mut kept = self.kept();
         let blocks = match part_of(ticket.0) {
             RELAY => Vec::new(),
@@ -168,9 +168,9 @@ impl DeskShell {
             return Err(Broken::Blocks(format!("{} times something was let go that was not kept", kept.strays)));
         }
         // Berths of a relay are its own to keep.
-        let is_kept_here = |ticket: &Ticket| part_of(ticket.0) != RELAY;
+        let is_kept_here = |ticket: &BlocksRef| part_of(ticket.0) != RELAY;
         let there = kept.blocks.keys().chain(kept.quarantined.keys()).copied().filter(is_kept_here);
-        let there: BTreeSet<Ticket> = there.collect();
+        let there: BTreeSet<BlocksRef> = there.collect();
         match there.symmetric_difference(&expected).find(|ticket| is_all || !there.contains(ticket)) {
             None => Ok(()),
             Some(ticket) if there.contains(ticket) => {
@@ -181,7 +181,7 @@ impl DeskShell {
     }
 
     /// Something has happened.
-    pub(crate) fn handle(&self, event: Event, now: Moment) {
+    pub(crate) fn handle(&self, event: Event, now: Timestamp) {
         self.lock().handle(event, now);
     }
 
@@ -194,12 +194,12 @@ impl DeskShell {
     }
 
     /// When something has to be done though nothing happens.
-    pub(crate) fn deadline(&self) -> Moment {
+    pub(crate) fn deadline(&self) -> Timestamp {
         self.lock().deadline()
     }
 
     /// Time has passed.
-    pub(crate) fn expire(&self, now: Moment) {
+    pub(crate) fn expire(&self, now: Timestamp) {
         self.lock().expire(now);
     }
 
@@ -242,7 +242,7 @@ impl<E: Env> Shared<E> {
     }
 
     /// Looks at the desk.
-    pub(crate) fn look_at_desk<R>(&self, look: impl FnOnce(&Desk) -> R) -> R {
+    pub(crate) fn look_at_desk<R>(&self, look: impl FnOnce(&TransferManager) -> R) -> R {
         look(&self.desk.lock())
     }
 
@@ -252,12 +252,12 @@ impl<E: Env> Shared<E> {
     }
 
     /// Takes something from the desk that is not carried out by anybody.
-    pub(crate) fn change_desk<R>(&self, change: impl FnOnce(&mut Desk) -> R) -> R {
+    pub(crate) fn change_desk<R>(&self, change: impl FnOnce(&mut TransferManager) -> R) -> R {
         change(&mut self.desk.lock())
     }
 
     /// Calls the desk. What it wants because of that is carried out by the control loop.
-    pub(crate) fn call_desk<R>(&self, call: impl FnOnce(&mut Desk, Moment) -> R) -> R {
+    pub(crate) fn call_desk<R>(&self, call: impl FnOnce(&mut TransferManager, Timestamp) -> R) -> R {
         let now = self.env.now();
         let answer = call(&mut self.desk.lock(), now);
         self.control.call(ControlCall::Desk);
@@ -267,7 +267,7 @@ impl<E: Env> Shared<E> {
 
 impl<E: Env> Hub<E> {
     /// Waits until the desk has what is looked for, at most so long.
-    pub(crate) fn wait_for_desk<R>(&self, within: Duration, look: impl Fn(&Desk) -> Option<R>) -> Option<R> {
+    pub(crate) fn wait_for_desk<R>(&self, within: Duration, look: impl Fn(&TransferManager) -> Option<R>) -> Option<R> {
         let shared = &self.shared;
         let until = shared.env.now() + within;
         if self.is_inline() {

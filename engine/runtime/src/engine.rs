@@ -13,7 +13,7 @@ use penstock_core::env::{Address, Listener, Reactor};
 use penstock_core::{Cause, EngineName, Env, Epoch, Fault, Rights};
 use penstock_memory::{HostMemory, PoolSpec, Registry};
 use penstock_ring::mpsc;
-use penstock_session::Card;
+use penstock_session::EngineDescriptor;
 use penstock_session::card::ADDRESSES_MAX;
 use penstock_transport::host::EngineSegments;
 use penstock_transport::{Driver, Scope, Transport};
@@ -110,7 +110,8 @@ impl<E: Env> Engine<E> {
         let reactor = env.reactor().map_err(system("a reactor"))?;
         let epoch = Epoch(env.random().max(1));
         let (name_text, host) = (name.to_string(), env.host());
-        let card = Card { name: name_text, epoch: epoch.0, host, socket: path, addresses: named(&config, &bound) };
+        let card =
+            EngineDescriptor { name: name_text, epoch: epoch.0, host, socket: path, addresses: named(&config, &bound) };
         let drivers = drivers(&transports, workers).map_err(system("a transport's way to the kernel"))?;
         let (ports, queues): (Vec<_>, Vec<_>) = (0..workers).map(|worker| port(&config, &segments, worker)).unzip();
         let process = env.process();
@@ -265,17 +266,21 @@ impl<E: Env> Engine<E> {
     /// is found, not connected again.
     pub fn connect(&self, descriptor: &[u8], within: Duration) -> Result<Peer<E>, ConnectError> {
         self.hub.shared.check_usable().map_err(ConnectError::Call)?;
-        self.begin_card(Card::decode(descriptor)?, Some(within))?.wait(within)
+        self.begin_card(EngineDescriptor::decode(descriptor)?, Some(within))?.wait(within)
     }
 
     /// Begins to connect. An inline engine that shares its thread with the other one needs this.
     pub fn connect_begin(&self, descriptor: &[u8]) -> Result<Connecting<E>, ConnectError> {
         self.hub.shared.check_usable().map_err(ConnectError::Call)?;
-        self.begin_card(Card::decode(descriptor)?, None)
+        self.begin_card(EngineDescriptor::decode(descriptor)?, None)
     }
 
     /// On one host by the socket, and at the addresses where that is not to be had.
-    pub(crate) fn begin_card(&self, card: Card, within: Option<Duration>) -> Result<Connecting<E>, ConnectError> {
+    pub(crate) fn begin_card(
+        &self,
+        card: EngineDescriptor,
+        within: Option<Duration>,
+    ) -> Result<Connecting<E>, ConnectError> {
         let is_here = card.host == self.hub.shared.card.host;
         let wanted = Wanted {
             epoch: card.epoch,

@@ -8,7 +8,7 @@ use penstock_core::plan::{PlanError as ShapeError, Side};
 use penstock_core::{Cause, EngineName};
 use penstock_memory::MemoryError;
 use penstock_session::OpeningCode;
-use penstock_session::card::CardError;
+use penstock_session::card::DescriptorError;
 use penstock_session::frame::RefusalCode;
 use penstock_transport::ImportError;
 
@@ -104,7 +104,7 @@ fn listening_advice(error: &std::io::Error) -> &'static str {
 pub enum ConnectError {
     /// The bytes are not a descriptor.
     #[error(transparent)]
-    Card(#[from] CardError),
+    Card(#[from] DescriptorError),
     /// There is no way to the other engine.
     #[error(
         "there is no way to `{name}`: on another host an engine is reached by `verbs` or `tcp`, allowed in `transports.allow` on \

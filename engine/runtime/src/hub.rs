@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use penstock_core::{Cause, Env, Moment};
+use penstock_core::{Cause, Env, Timestamp};
 use penstock_memory::LifeLock;
 use penstock_ring::{AccessError, ThreadBound};
 
@@ -106,7 +106,7 @@ impl<E: Env> Hub<E> {
 
     /// Waits until `done`, or until the moment has come. Answers whether it was done. An inline
     /// engine makes progress meanwhile.
-    pub(crate) fn wait_until(&self, until: Moment, mut done: impl FnMut() -> bool) -> bool {
+    pub(crate) fn wait_until(&self, until: Timestamp, mut done: impl FnMut() -> bool) -> bool {
         let mut looks = 0u32;
         loop {
             if done() {

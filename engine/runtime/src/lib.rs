@@ -65,7 +65,7 @@ pub use penstock_core::config;
 pub use penstock_core::{
     Cause, Config, Direction, EngineName, Env, Epoch, Fault, NoteId, Notified, Rights, Span, Stage, env, limits,
     plan::{PlanError as ShapeError, Strided},
-    time::Moment,
+    time::Timestamp,
 };
 pub use penstock_memory::{self as memory, BlockId, Blocks, HostMemory, Pages, PoolSpec, Window};
 pub use penstock_session as session;

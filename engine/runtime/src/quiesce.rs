@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{EngineName, Env, Moment, RegionId, Rights};
+use penstock_core::{EngineName, Env, RegionId, Rights, Timestamp};
 use penstock_memory::fork::Maker;
 use penstock_memory::{Blocks, OldPages, Region};
 use penstock_ring::Withdrawal;
@@ -89,7 +89,7 @@ struct Entry {
     /// The region, if it is one's.
     region: Option<Arc<Region>>,
     extents: Vec<(u64, u64)>,
-    since: Moment,
+    since: Timestamp,
     /// Shared with the other regions of an engine that ended.
     witnesses: Arc<[QuiesceCondition]>,
     released: AtomicBool,
@@ -223,7 +223,7 @@ impl Quarantined {
     /// this engine's, so this engine does not list it.
     pub(crate) fn at_peer(
         peer: &Arc<PeerState>,
-        since: Moment,
+        since: Timestamp,
         end: Box<dyn Fn() -> Option<RemoteEnd> + Send + Sync>,
     ) -> Self {
         Self(Arc::new(Entry {
@@ -294,7 +294,7 @@ impl Quarantined {
     }
 
     /// Since when, by the clock of the engine's environment.
-    pub fn since(&self) -> Moment {
+    pub fn since(&self) -> Timestamp {
         self.0.since
     }
 
@@ -416,7 +416,7 @@ impl Quarantine {
         subject: &Subject<'_>,
         blocks: Vec<Blocks>,
         witnesses: impl Into<Arc<[QuiesceCondition]>>,
-        since: Moment,
+        since: Timestamp,
     ) -> Quarantined {
         let entry = Quarantined(Arc::new(Entry {
             label: subject.label.to_owned(),
@@ -441,7 +441,7 @@ impl Quarantine {
     }
 
     /// When it is worth to look again whether a proof has come: soon for what is young, seldom for what will hardly ever be proven.
-    pub(crate) fn look_again(&self, now: Moment) -> Option<Moment> {
+    pub(crate) fn look_again(&self, now: Timestamp) -> Option<Timestamp> {
         let waits = self.lock().iter().map(|entry| now.since(entry.since()) / 4).min()?;
         Some(now + waits.clamp(LOOKS_MIN, LOOKS_MAX))
     }
@@ -515,7 +515,7 @@ impl<E: Env> Hub<E> {
 
     /// Takes all memory back from everyone, for good, and quarantines what might still be touched when the time is over:
     /// every region, since nobody can say where a peer is that was stopped.
-    pub(crate) fn take_back_all(&self, until: Moment) {
+    pub(crate) fn take_back_all(&self, until: Timestamp) {
         let shared = &self.shared;
         let regions: Vec<Arc<Region>> = shared.registry.iter().collect();
         for region in &regions {
@@ -661,7 +661,7 @@ mod tests {
             label: "a pool".to_owned(),
             region: None,
             extents: vec![(0, 4096)],
-            since: Moment::NEVER,
+            since: Timestamp::NEVER,
             witnesses: [QuiesceCondition::Hands(Box::new(|| true))].into(),
             released: AtomicBool::new(false),
             kept: Mutex::default(),
@@ -683,7 +683,7 @@ mod tests {
             label: "a pool".to_owned(),
             region: None,
             extents: Vec::new(),
-            since: Moment::NEVER,
+            since: Timestamp::NEVER,
             witnesses: [QuiesceCondition::Hands(Box::new(move || seen.load(Ordering::Relaxed)))].into(),
             released: AtomicBool::new(false),
             kept: Mutex::default(),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use penstock_core::{EngineName, Env, Moment};
+use penstock_core::{EngineName, Env, Timestamp};
 use penstock_session::Directory;
 use penstock_session::directory::DIRECTORY_BYTES_MAX;
 use penstock_session::frame::RefusalCode;
@@ -74,7 +74,7 @@ impl<E: Env> Engine<E> {
         name: &EngineName,
         address: SocketAddr,
         was_called: bool,
-        until: Moment,
+        until: Timestamp,
     ) -> Result<Wanted, ConnectError> {
         let mut wanted = self.far(name, self.told_addresses(name), until);
         if was_called && !wanted.addresses.contains(&address) {
@@ -83,7 +83,7 @@ impl<E: Env> Engine<E> {
         Ok(wanted)
     }
 
-    fn far(&self, name: &EngineName, addresses: Vec<SocketAddr>, until: Moment) -> Wanted {
+    fn far(&self, name: &EngineName, addresses: Vec<SocketAddr>, until: Timestamp) -> Wanted {
         Wanted {
             name: name.to_string(),
             epoch: 0,
@@ -96,7 +96,7 @@ impl<E: Env> Engine<E> {
     }
 
     /// Where an engine of this name is to be found at this moment.
-    fn find(&self, name: &EngineName, socket: &str, until: Moment) -> Result<Wanted, ConnectError> {
+    fn find(&self, name: &EngineName, socket: &str, until: Timestamp) -> Result<Wanted, ConnectError> {
         let mut wanted = self.far(name, Vec::new(), until);
         // With nothing else to go by, the socket may still come.
         let is_here = Path::new(socket).exists();
@@ -139,7 +139,7 @@ impl<E: Env> Engine<E> {
         card.into_iter().flat_map(|card| &card.addresses).filter_map(|address| address.parse().ok()).collect()
     }
 
-    fn resolved(&self, address: &str, until: Moment) -> Result<Vec<SocketAddr>, ConnectError> {
+    fn resolved(&self, address: &str, until: Timestamp) -> Result<Vec<SocketAddr>, ConnectError> {
         let left = until.since(self.hub.shared.env.now());
         let found = resolve(&self.hub, address, left);
         found.map_err(|reason| ConnectError::Unresolved { address: address.to_owned(), reason })
@@ -149,7 +149,7 @@ impl<E: Env> Engine<E> {
         &self,
         name: &EngineName,
         within: Duration,
-        find: impl Fn(Moment) -> Result<Wanted, ConnectError>,
+        find: impl Fn(Timestamp) -> Result<Wanted, ConnectError>,
     ) -> Result<Peer<E>, ConnectError> {
         let env = &self.hub.shared.env;
         let until = env.now() + within;
@@ -178,8 +178,8 @@ impl<E: Env> Engine<E> {
     fn attempt(
         &self,
         name: &EngineName,
-        until: Moment,
-        find: &impl Fn(Moment) -> Result<Wanted, ConnectError>,
+        until: Timestamp,
+        find: &impl Fn(Timestamp) -> Result<Wanted, ConnectError>,
         pause_max: &mut Duration,
     ) -> Result<Peer<E>, ConnectError> {
         let shared = &self.hub.shared;

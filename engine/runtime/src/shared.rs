@@ -10,17 +10,17 @@ use std::time::Duration;
 use crossbeam_queue::SegQueue;
 use penstock_core::env::Waker;
 use penstock_core::limits::PEERS_MAX;
-use penstock_core::{Cause, Config, EngineName, Env, Epoch, Moment};
+use penstock_core::{Cause, Config, EngineName, Env, Epoch, Timestamp};
 use penstock_memory::fork::Maker;
 use penstock_memory::{LifeLock, Registry};
 use penstock_ring::{Key, Slab, mpsc};
-use penstock_session::{Card, PeerBook, PeerKey, Secret};
+use penstock_session::{EngineDescriptor, PeerBook, PeerKey, Secret};
 use penstock_transport::host::{Bell, EngineSegments};
 use penstock_transport::{Lane, Scope, Transport};
 
 use crate::control::Wanted;
 use crate::counter::CounterBook;
-use crate::desk::DeskShell;
+use crate::desk::TransferManagerShell;
 use crate::ending::Endings;
 use crate::error::{ConnectError, RegionError};
 use crate::flows::stand_in::StandIns;
@@ -40,7 +40,7 @@ pub(crate) struct Shared<E: Env> {
     pub(crate) config: Config,
     pub(crate) name: EngineName,
     pub(crate) epoch: Epoch,
-    pub(crate) card: Card,
+    pub(crate) card: EngineDescriptor,
     /// Where it listens for other hosts.
     pub(crate) bound: Vec<SocketAddr>,
     /// Which process this is; the same for all engines in it.
@@ -68,7 +68,7 @@ pub(crate) struct Shared<E: Env> {
     next_port: AtomicUsize,
     pub(crate) control: ControlPort,
     /// What the control layer keeps.
-    pub(crate) desk: DeskShell,
+    pub(crate) desk: TransferManagerShell,
     /// Engines of this process that play devices, which an inline engine turns.
     pub(crate) stand_ins: StandIns<E>,
     /// Rings the engine's event fd, for whoever sleeps on it.
@@ -144,7 +144,7 @@ pub(crate) enum ControlCall {
     /// Let every session come to its end.
     Drain,
     /// Say goodbye to all, and return then or at this moment.
-    Stop { until: Moment },
+    Stop { until: Timestamp },
 }
 
 impl ControlPort {
@@ -376,7 +376,7 @@ pub(crate) struct SharedParts<E: Env> {
     pub(crate) config: Config,
     pub(crate) name: EngineName,
     pub(crate) epoch: Epoch,
-    pub(crate) card: Card,
+    pub(crate) card: EngineDescriptor,
     pub(crate) bound: Vec<SocketAddr>,
     pub(crate) process: u64,
     pub(crate) registry: Arc<Registry>,
@@ -392,7 +392,7 @@ impl<E: Env> Shared<E> {
         let SharedParts { env, config, name, epoch, card, bound, process, registry, segments, .. } = parts;
         let SharedParts { transports, reports, ports, waker, .. } = parts;
         let in_flight = u32::try_from(config.transfers.in_flight).expect("the configuration was validated");
-        let desk = DeskShell::new(&config, std::array::from_fn(|_| env.random()));
+        let desk = TransferManagerShell::new(&config, std::array::from_fn(|_| env.random()));
         Arc::new(Self {
             application: segments.ringer(0),
             counters: CounterBook::new(segments.mailbox.view().clone()),

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_core::limits::{IN_FLIGHT_PER_LANE_MAX, WORKERS_MAX};
-use penstock_core::{Cause, Moment, Notified, Stage};
+use penstock_core::{Cause, Notified, Stage, Timestamp};
 use penstock_transport::Failure;
 use rustix::thread::futex;
 
@@ -360,7 +360,7 @@ impl Slot {
     }
 
     /// Sleeps until the transfer is done or `until` has come. Answers whether it is done.
-    pub(crate) fn sleep_until_done(&self, now: impl Fn() -> Moment, until: Moment) -> bool {
+    pub(crate) fn sleep_until_done(&self, now: impl Fn() -> Timestamp, until: Timestamp) -> bool {
         loop {
             let state = self.state.load(Ordering::Acquire); // SYNC finish: pairs with finish()
             if state & !AWAITED == Phase::Done as u32 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::{Cause, Env, Fault, Moment, Notified, Stage};
+use penstock_core::{Cause, Env, Fault, Notified, Stage, Timestamp};
 use penstock_ring::Key;
 use penstock_transport::Failure;
 
@@ -142,7 +142,7 @@ impl<E: Env> Pending<E> {
             return Some(Err(Fault::new(Stage::Queue, Cause::Forked).with_peer(&self.peer.name)));
         }
         let env = &self.hub.shared.env;
-        let until: Moment = env.now() + within;
+        let until: Timestamp = env.now() + within;
         let slot = self.slot();
         if self.hub.is_inline() {
             self.hub.wait_until(until, || slot.outcome().is_some());
@@ -170,7 +170,7 @@ impl<E: Env> Pending<E> {
     }
 
     /// Stops it, and answers whether anything of it can still touch this engine's memory.
-    fn cancel_here(&self, slot: &Slot, until: Moment) -> LocalQuiesce {
+    fn cancel_here(&self, slot: &Slot, until: Timestamp) -> LocalQuiesce {
         let shared = &self.hub.shared;
         if slot.outcome().is_some() && !slot.is_busy_here() {
             return LocalQuiesce::Quiesced;
@@ -195,7 +195,7 @@ impl<E: Env> Pending<E> {
 
     /// Whether anything that was given up can still touch the peer's memory: only the peer's own workers could, if
     /// they had begun, or a card.
-    fn settle_remote(&self, until: Moment) -> RemoteQuiesce {
+    fn settle_remote(&self, until: Timestamp) -> RemoteQuiesce {
         let is_over = self.is_over_there() || self.hub.wait_until(until, || self.is_over_there());
         if self.is_quiet_there() {
             return RemoteQuiesce::Quiesced;

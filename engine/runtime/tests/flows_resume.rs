@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ends::{BLOCKS, Both, PATIENCE, UUID, assert_bytes, both};
 use penstock::config::TransportName;
-use penstock::flows::{FlowCause, Happening, Input, Output, Receive, RequestId, Send, Side, Status, TransferId};
+use penstock::flows::{FlowCause, Input, InputEvent, Output, Receive, RequestId, Send, Side, Status, TransferId};
 use penstock::{Peer, SystemEnv};
 use rustix::net::{Shutdown, SocketAddrAny, getpeername, getsockname, shutdown};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -38,7 +38,7 @@ impl Pair {
         input.grant(&both.sink.take(2)).unwrap();
         both.source.compute_part(&output, 1, 0..BEFORE, false);
         let mut pair = Self { both, output, input, layers };
-        pair.wait(|happening| matches!(happening, Happening::Leg { leg: 0, .. }));
+        pair.wait(|happening| matches!(happening, InputEvent::Leg { leg: 0, .. }));
         pair.assemble();
         // The whole of what is left, of which a part is computed.
         pair.input.grant(&pair.both.sink.take(6)).unwrap();
@@ -52,11 +52,11 @@ impl Pair {
         self.input.assemble(&mut [one, other], TOKENS).unwrap();
     }
 
-    fn wait(&self, is_it: impl Fn(&Happening) -> bool) {
+    fn wait(&self, is_it: impl Fn(&InputEvent) -> bool) {
         loop {
             match self.input.next(PATIENCE).unwrap() {
                 happening if is_it(&happening) => return,
-                Happening::Failed(failed) => panic!("{failed:?}"),
+                InputEvent::Failed(failed) => panic!("{failed:?}"),
                 _ => {}
             }
         }
@@ -64,7 +64,7 @@ impl Pair {
 
     /// The application hears that the session is broken, and both sides wait.
     fn assert_waits(&self) {
-        self.wait(|happening| *happening == Happening::Lost { source: 0 });
+        self.wait(|happening| *happening == InputEvent::Lost { source: 0 });
         assert_eq!((self.input.status(), self.output.status()), (Status::Transferring, Status::Transferring));
         assert_eq!(self.input.received(), BEFORE, "what has come stays");
     }
@@ -79,7 +79,7 @@ impl Pair {
         let peer = self.reconnect();
         self.input.resume(&peer).unwrap();
         self.both.source.compute_part(&self.output, 1, BEFORE..TOKENS, true);
-        self.wait(|happening| matches!(happening, Happening::Done { tokens: TOKENS }));
+        self.wait(|happening| matches!(happening, InputEvent::Done { tokens: TOKENS }));
         self.assemble();
         self.output.wait(PATIENCE).unwrap().unwrap();
         assert_bytes(1, TOKENS, &self.layers);
@@ -105,7 +105,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 /// Has the kernel cut every connection between the two engines, in the middle of whatever they say. Answers how many ends that were.
 fn cut_connections(both: &Both) -> usize {
     let folder = both.folder.path.to_str().unwrap();
-    let card = penstock::session::Card::decode(&both.source.engine.descriptor()).unwrap();
+    let card = penstock::session::EngineDescriptor::decode(&both.source.engine.descriptor()).unwrap();
     let port = |address: &str| address.rsplit(':').next().and_then(|port| port.parse::<u16>().ok());
     let ports: Vec<u16> = card.addresses.iter().filter_map(|address| port(address)).collect();
     let is_theirs = |address: SocketAddrAny| match rustix::net::SocketAddrUnix::try_from(address.clone()) {
@@ -217,8 +217,8 @@ fn an_engine_that_is_started_anew_does_not_go_on() {
     drop(source);
     loop {
         match input.next(PATIENCE).unwrap() {
-            Happening::Lost { source: 0 } => break,
-            Happening::Failed(failed) => panic!("{failed:?}"),
+            InputEvent::Lost { source: 0 } => break,
+            InputEvent::Failed(failed) => panic!("{failed:?}"),
             _ => {}
         }
     }
@@ -249,7 +249,7 @@ fn one_side_alone_does_not_wait_for_long() {
     let begun = Instant::now();
     input.resume(&again).unwrap();
     let failed = loop {
-        if let Happening::Failed(failed) = input.next(PATIENCE).unwrap() {
+        if let InputEvent::Failed(failed) = input.next(PATIENCE).unwrap() {
             break failed;
         }
     };

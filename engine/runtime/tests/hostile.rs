@@ -233,9 +233,10 @@ fn a_listener_that_accepts_nobody_holds_nothing_up() {
     let l = UnixListener::bind(&path).unwrap();
     rustix::net::listen(&l, 0).unwrap();
     let _first = UnixStream::connect(&path).unwrap();
-    let mine = session::Card::decode(&a.descriptor()).unwrap();
+    let mine = session::EngineDescriptor::decode(&a.descriptor()).unwrap();
     let socket = path.display().to_string();
-    let card = session::Card { name: "trap".into(), epoch: 77, host: mine.host, socket, addresses: Vec::new() };
+    let card =
+        session::EngineDescriptor { name: "trap".into(), epoch: 77, host: mine.host, socket, addresses: Vec::new() };
     let t = Instant::now();
     let r = a.connect(&card.encode(), Duration::from_millis(300));
     eprintln!("{:?} after {:?}", r.err().map(|e| e.to_string()), t.elapsed());

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ends::{Both, PATIENCE, UUID, both};
 use penstock::config::TransportName;
-use penstock::flows::{Happening, Receive, RequestId, Send, TransferId};
+use penstock::flows::{InputEvent, Receive, RequestId, Send, TransferId};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -101,7 +101,7 @@ fn each_end_of_a_transfer_is_a_line_on_each_side() {
         let (transfer, output, input) = begin(number.into());
         source.compute(&output, number, 40);
         output.wait(PATIENCE).unwrap().unwrap();
-        while !matches!(input.next(PATIENCE).unwrap(), Happening::Done { .. }) {}
+        while !matches!(input.next(PATIENCE).unwrap(), InputEvent::Done { .. }) {}
         transfer
     };
 
@@ -115,7 +115,7 @@ fn each_end_of_a_transfer_is_a_line_on_each_side() {
         assert!(since.elapsed() < PATIENCE);
     }
     output.fail("the model ran out of memory");
-    while !matches!(input.next(PATIENCE).unwrap(), Happening::Failed(_)) {}
+    while !matches!(input.next(PATIENCE).unwrap(), InputEvent::Failed(_)) {}
     let lines = log.take(2);
     for ((level, line), (side, request, peer)) in
         lines.iter().zip([("sink", "received-2", "prefill-0"), ("source", "sent-2", "decode-0")])

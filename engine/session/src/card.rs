@@ -29,7 +29,7 @@ pub const CARD_BYTES_MAX: usize = 4096;
 
 /// Where an engine is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Card {
+pub struct EngineDescriptor {
     /// The engine's name.
     pub name: String,
     /// The engine's epoch.
@@ -53,7 +53,7 @@ struct Plain {
 
 /// Why bytes are not a card.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CardError {
+pub enum DescriptorError {
     /// Not a card at all.
     #[error("these bytes are not an engine's descriptor; pass on all bytes of a descriptor, unchanged")]
     NotACard,
@@ -72,13 +72,13 @@ pub enum CardError {
 }
 
 /// Whether these addresses may stand in a card.
-pub fn check_addresses(addresses: &[String]) -> Result<(), CardError> {
+pub fn check_addresses(addresses: &[String]) -> Result<(), DescriptorError> {
     if addresses.len() > ADDRESSES_MAX {
-        return Err(CardError::TooManyAddresses(addresses.len()));
+        return Err(DescriptorError::TooManyAddresses(addresses.len()));
     }
     let is_address = |text: &String| text.len() <= ADDRESS_BYTES_MAX && text.parse::<SocketAddr>().is_ok();
     match addresses.iter().position(|text| !is_address(text)) {
-        Some(place) => Err(CardError::Address(place)),
+        Some(place) => Err(DescriptorError::Address(place)),
         None => Ok(()),
     }
 }
@@ -90,7 +90,7 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
     digest.to_le_bytes()
 }
 
-impl Card {
+impl EngineDescriptor {
     /// The card as bytes. Its addresses are as [`check_addresses`] wants them, or nobody reads it.
     pub fn encode(&self) -> Vec<u8> {
         let version = if self.addresses.is_empty() { WITHOUT_ADDRESSES } else { WITH_ADDRESSES };
@@ -106,21 +106,21 @@ impl Card {
     }
 
     /// The card in these bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Self, CardError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, DescriptorError> {
         let head = MAGIC.len() + 2;
         if bytes.len() < head + CHECKSUM_BYTES || bytes.len() > CARD_BYTES_MAX || bytes[..4] != MAGIC {
-            return Err(CardError::NotACard);
+            return Err(DescriptorError::NotACard);
         }
         let version = u16::from_le_bytes([bytes[4], bytes[5]]);
         if version != WITHOUT_ADDRESSES && version != WITH_ADDRESSES {
-            return Err(CardError::Version(version));
+            return Err(DescriptorError::Version(version));
         }
         let (signed, sum) = bytes.split_at(bytes.len() - CHECKSUM_BYTES);
         if checksum(signed) != sum {
-            return Err(CardError::Damaged);
+            return Err(DescriptorError::Damaged);
         }
         let body: Result<(Plain, &[u8]), _> = postcard::take_from_bytes(&signed[head..]);
-        let (Plain { name, epoch, host, socket }, rest) = body.map_err(|_| CardError::Damaged)?;
+        let (Plain { name, epoch, host, socket }, rest) = body.map_err(|_| DescriptorError::Damaged)?;
         let addresses = if version == WITH_ADDRESSES { addresses_of(rest)? } else { none_of(rest)? };
         Ok(Self { name, epoch, host, socket, addresses })
     }
@@ -128,15 +128,15 @@ impl Card {
 
 const ENCODES: &str = "plain data encodes into a growing vector";
 
-fn addresses_of(bytes: &[u8]) -> Result<Vec<String>, CardError> {
-    let (addresses, rest): (Vec<String>, _) = postcard::take_from_bytes(bytes).map_err(|_| CardError::Damaged)?;
+fn addresses_of(bytes: &[u8]) -> Result<Vec<String>, DescriptorError> {
+    let (addresses, rest): (Vec<String>, _) = postcard::take_from_bytes(bytes).map_err(|_| DescriptorError::Damaged)?;
     none_of::<()>(rest)?;
     check_addresses(&addresses)?;
     Ok(addresses)
 }
 
-fn none_of<T: Default>(rest: &[u8]) -> Result<T, CardError> {
-    if rest.is_empty() { Ok(T::default()) } else { Err(CardError::Damaged) }
+fn none_of<T: Default>(rest: &[u8]) -> Result<T, DescriptorError> {
+    if rest.is_empty() { Ok(T::default()) } else { Err(DescriptorError::Damaged) }
 }
 
 #[cfg(test)]

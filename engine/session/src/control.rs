@@ -68,7 +68,7 @@ pub struct Head {
 
 /// The sender speaks of transfers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Able {
+pub struct PeerFeatures {
     /// The oldest version spoken.
     pub version_min: u16,
     /// The newest version spoken.
@@ -181,7 +181,7 @@ pub struct Grant {
 
 /// A source lends what it has, to be read. Said again when there is more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lend {
+pub struct ReadOffer {
     /// Who.
     pub head: Head,
     /// Where the blocks are.
@@ -221,7 +221,7 @@ pub struct SentRows {
 
 /// A source has sent everything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seal {
+pub struct EndOfData {
     /// Who.
     pub head: Head,
     /// How many landings that are for this rank.
@@ -245,7 +245,7 @@ pub struct Ack {
 
 /// A lender says whether a lease stood to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Acked {
+pub struct LeaseVerdict {
     /// Who.
     pub head: Head,
     /// The lease.
@@ -320,7 +320,7 @@ pub struct Renew {
 
 /// A lease has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseOver {
+pub struct LeaseExpired {
     /// The lease.
     pub lease: u64,
     /// Why, as a number of the flows.
@@ -436,7 +436,7 @@ pub struct RelayAbort {
 
 /// A sink will read what a source lends. It is answered by [`Lend`] as soon as there is something to read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claim {
+pub struct PullRequest {
     /// Who.
     pub head: Head,
     /// The first token that is needed.
@@ -447,9 +447,9 @@ pub struct Claim {
 
 /// Everything that can be said of transfers. It is moved from hand to hand, so what is much larger than the rest lies elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum ControlMessage {
     /// The sender speaks of transfers.
-    Able(Able),
+    PeerFeatures(PeerFeatures),
     /// How blocks lie in a region.
     LayoutNews(LayoutNews),
     /// A layout is gone.
@@ -457,13 +457,13 @@ pub enum Said {
     /// A sink has room.
     Grant(Grant),
     /// A source lends.
-    Lend(Box<Lend>),
+    ReadOffer(Box<ReadOffer>),
     /// A source has sent everything.
-    Seal(Seal),
+    EndOfData(EndOfData),
     /// A sink has everything.
     Ack(Ack),
     /// A lender says whether a lease stood to its end.
-    Acked(Acked),
+    LeaseVerdict(LeaseVerdict),
     /// One side has failed.
     Fail(Fail),
     /// The sender wants its memory back.
@@ -475,7 +475,7 @@ pub enum Said {
     /// A reader still reads.
     Renew(Renew),
     /// A lease has ended.
-    LeaseOver(LeaseOver),
+    LeaseExpired(LeaseExpired),
     /// Asks for blocks of a request that has ended.
     PinAsk(PinAsk),
     /// The answer to that.
@@ -487,16 +487,16 @@ pub enum Said {
     /// A request is given up.
     RelayAbort(RelayAbort),
     /// A sink will read.
-    Claim(Claim),
+    PullRequest(PullRequest),
 }
 
-impl From<Lend> for Said {
-    fn from(lend: Lend) -> Self {
-        Self::Lend(Box::new(lend))
+impl From<ReadOffer> for ControlMessage {
+    fn from(lend: ReadOffer) -> Self {
+        Self::ReadOffer(Box::new(lend))
     }
 }
 
-impl From<Chunk> for Said {
+impl From<Chunk> for ControlMessage {
     fn from(chunk: Chunk) -> Self {
         Self::Chunk(Box::new(chunk))
     }
@@ -507,45 +507,45 @@ macro_rules! heads {
     ($said:expr, $($borrowed:tt)+) => {
         match $said {
             Self::Grant(Grant { head, .. })
-            | Self::Seal(Seal { head, .. })
+            | Self::EndOfData(EndOfData { head, .. })
             | Self::Ack(Ack { head, .. })
-            | Self::Acked(Acked { head, .. })
+            | Self::LeaseVerdict(LeaseVerdict { head, .. })
             | Self::Fail(Fail { head, .. })
             | Self::Abort(Abort { head, .. })
             | Self::AbortAck(AbortAck { head, .. })
             | Self::Refused(Refused { head, .. })
-            | Self::Claim(Claim { head, .. }) => Some(head),
-            Self::Lend(lend) => Some($($borrowed)+ lend.head),
+            | Self::PullRequest(PullRequest { head, .. }) => Some(head),
+            Self::ReadOffer(lend) => Some($($borrowed)+ lend.head),
             _ => None,
         }
     };
 }
 
-impl Said {
+impl ControlMessage {
     /// The number of this kind of frame on the wire.
     pub const fn kind(&self) -> u16 {
         FIRST_KIND
             + match self {
-                Self::Able(_) => 0,
+                Self::PeerFeatures(_) => 0,
                 Self::LayoutNews(_) => 1,
                 Self::LayoutGone(_) => 2,
                 Self::Grant(_) => 3,
-                Self::Lend(_) => 4,
-                Self::Seal(_) => 5,
+                Self::ReadOffer(_) => 4,
+                Self::EndOfData(_) => 5,
                 Self::Ack(_) => 6,
-                Self::Acked(_) => 7,
+                Self::LeaseVerdict(_) => 7,
                 Self::Fail(_) => 8,
                 Self::Abort(_) => 9,
                 Self::AbortAck(_) => 10,
                 Self::Refused(_) => 11,
                 Self::Renew(_) => 12,
-                Self::LeaseOver(_) => 13,
+                Self::LeaseExpired(_) => 13,
                 Self::PinAsk(_) => 14,
                 Self::PinAnswer(_) => 15,
                 Self::Chunk(_) => 16,
                 Self::ChunkAck(_) => 17,
                 Self::RelayAbort(_) => 18,
-                Self::Claim(_) => 19,
+                Self::PullRequest(_) => 19,
             }
     }
 

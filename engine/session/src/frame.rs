@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::Said;
+use crate::control::ControlMessage;
 
 /// The oldest version this release speaks.
 pub const VERSION_MIN: u16 = 1;
@@ -233,7 +233,7 @@ pub enum Frame {
     /// said only by transports that have such words on both sides.
     Aside(Vec<u8>),
     /// Something of transfers by name. Optional, and said only to peers that have said that they speak of them.
-    Control(Said),
+    Control(ControlMessage),
     /// The sender has stopped touching the receiver's memory and is leaving.
     Goodbye,
 }

@@ -29,7 +29,7 @@ pub const fn tag_of(note: u128) -> u64 {
 
 /// Bytes of a transfer have landed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Landing {
+pub struct ArrivalNote {
     /// The transfer.
     #[serde(skip)]
     pub transfer: TransferId,
@@ -75,7 +75,7 @@ pub enum LandingError {
     Body,
 }
 
-impl Landing {
+impl ArrivalNote {
     /// The payload.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(LANDING_BYTES_MAX);
@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    const LARGEST: Landing = Landing {
+    const LARGEST: ArrivalNote = ArrivalNote {
         transfer: TransferId::from_bytes([0xff; 16]),
         source: u16::MAX,
         rank: u16::MAX,
@@ -125,22 +125,22 @@ mod tests {
     #[test]
     fn the_largest_is_as_long_as_is_said() {
         assert_eq!(LARGEST.encode().len(), LANDING_BYTES_MAX);
-        assert_eq!(Landing::decode(&LARGEST.encode()), Ok(LARGEST));
+        assert_eq!(ArrivalNote::decode(&LARGEST.encode()), Ok(LARGEST));
     }
 
     #[test]
     fn what_is_no_landing_is_refused_with_the_reason() {
         let mut bytes = LARGEST.encode();
-        assert_eq!(Landing::decode(&[]), Err(LandingError::Empty));
-        assert_eq!(Landing::decode(&bytes[..bytes.len() - 1]), Err(LandingError::Body));
+        assert_eq!(ArrivalNote::decode(&[]), Err(LandingError::Empty));
+        assert_eq!(ArrivalNote::decode(&bytes[..bytes.len() - 1]), Err(LandingError::Body));
         bytes.push(0);
-        assert_eq!(Landing::decode(&bytes), Err(LandingError::TooLong(LANDING_BYTES_MAX + 1)));
+        assert_eq!(ArrivalNote::decode(&bytes), Err(LandingError::TooLong(LANDING_BYTES_MAX + 1)));
         bytes.truncate(20);
         bytes[0] = 2;
-        assert_eq!(Landing::decode(&bytes), Err(LandingError::Version(2)));
-        let mut short = Landing { total: None, ..LARGEST }.encode();
+        assert_eq!(ArrivalNote::decode(&bytes), Err(LandingError::Version(2)));
+        let mut short = ArrivalNote { total: None, ..LARGEST }.encode();
         short.push(7);
-        assert_eq!(Landing::decode(&short), Err(LandingError::Body), "something follows");
+        assert_eq!(ArrivalNote::decode(&short), Err(LandingError::Body), "something follows");
     }
 
     #[test]
@@ -158,9 +158,9 @@ mod tests {
         ) {
             let transfer = TransferId::from_bytes(transfer);
             let landing =
-                Landing { transfer, source, rank, number, leg, layer, leg_from, leg_tokens, from, tokens, total };
+                ArrivalNote { transfer, source, rank, number, leg, layer, leg_from, leg_tokens, from, tokens, total };
             prop_assert!(landing.encode().len() <= LANDING_BYTES_MAX);
-            prop_assert_eq!(Landing::decode(&landing.encode()), Ok(landing));
+            prop_assert_eq!(ArrivalNote::decode(&landing.encode()), Ok(landing));
         }
 
         #[test]
@@ -169,8 +169,8 @@ mod tests {
             if let Some(version) = bytes.first_mut().filter(|_| is_ours) {
                 *version = VERSION;
             }
-            if let Ok(landing) = Landing::decode(&bytes) {
-                prop_assert_eq!(Landing::decode(&landing.encode()), Ok(landing));
+            if let Ok(landing) = ArrivalNote::decode(&bytes) {
+                prop_assert_eq!(ArrivalNote::decode(&landing.encode()), Ok(landing));
             }
         }
     }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
 
 use crate::control::LEASES_MAX;
@@ -89,7 +89,7 @@ struct Lent {
     peer: PeerKey,
     ttl: Duration,
     /// When it ends by time, while it stands.
-    until: Moment,
+    until: Timestamp,
     state: Lease,
 }
 
@@ -101,7 +101,7 @@ pub struct Lender {
     base: u64,
     given: u64,
     lent: BTreeMap<LeaseId, Lent>,
-    due: BTreeSet<(Moment, LeaseId)>,
+    due: BTreeSet<(Timestamp, LeaseId)>,
     /// Those that have ended with their reader since the last look.
     ended: Vec<LeaseId>,
 }
@@ -113,7 +113,7 @@ impl Lender {
     }
 
     /// Lends to this reader, until nobody has renewed it for so long.
-    pub fn lend(&mut self, peer: PeerKey, ttl: Duration, now: Moment) -> Result<LeaseId, LeaseError> {
+    pub fn lend(&mut self, peer: PeerKey, ttl: Duration, now: Timestamp) -> Result<LeaseId, LeaseError> {
         if self.lent.len() >= self.most {
             return Err(LeaseError::Full { most: self.most });
         }
@@ -131,7 +131,7 @@ impl Lender {
     }
 
     /// The reader still reads under these. Adds those that have ended, or never were this reader's, to `over`.
-    pub fn renew(&mut self, peer: PeerKey, leases: &[LeaseId], now: Moment, over: &mut Vec<LeaseId>) {
+    pub fn renew(&mut self, peer: PeerKey, leases: &[LeaseId], now: Timestamp, over: &mut Vec<LeaseId>) {
         for &id in leases {
             // What is late by this clock has ended, whether or not anybody has looked since.
             let stands = |lent: &&mut Lent| lent.state == Lease::Held && now < lent.until;
@@ -148,7 +148,7 @@ impl Lender {
     }
 
     /// The reader is done with it.
-    pub fn give_back(&mut self, peer: PeerKey, id: LeaseId, now: Moment) -> GivenBack {
+    pub fn give_back(&mut self, peer: PeerKey, id: LeaseId, now: Timestamp) -> GivenBack {
         let Some(lent) = self.of(peer, id).map(|lent| *lent) else { return GivenBack::Unknown };
         let is_valid = lent.state == Lease::Held && now < lent.until;
         self.step(id, LeaseEvent::Returned);
@@ -183,7 +183,7 @@ impl Lender {
 
     /// Ends what is late, and says when the next one is. Adds each that has ended to `out`, once, with its reader: it
     /// is let go when that reader is in no copy any more, which [`Lender::quiet`] is told.
-    pub fn expire(&mut self, now: Moment, out: &mut Vec<(LeaseId, PeerKey)>) -> Option<Moment> {
+    pub fn expire(&mut self, now: Timestamp, out: &mut Vec<(LeaseId, PeerKey)>) -> Option<Timestamp> {
         while let Some((_, id)) =
             self.due.first().copied().filter(|(until, _)| *until <= now && !planted::is(Bug::LeaseOnTheWrongClock))
         {
@@ -195,8 +195,8 @@ impl Lender {
     }
 
     /// When the next one ends by time.
-    pub fn deadline(&self) -> Moment {
-        self.due.first().map_or(Moment::NEVER, |(until, _)| *until)
+    pub fn deadline(&self) -> Timestamp {
+        self.due.first().map_or(Timestamp::NEVER, |(until, _)| *until)
     }
 
     /// The reader of a lease that has ended is in no copy any more. Says whether what was lent can be let go: once.
@@ -232,16 +232,16 @@ const RENEWAL_MIN: Duration = Duration::from_millis(10);
 struct Borrowed {
     ttl: Duration,
     /// When it was last renewed from here.
-    renewed: Moment,
-    next: Moment,
+    renewed: Timestamp,
+    next: Timestamp,
 }
 
 impl Borrowed {
-    fn renewed(ttl: Duration, now: Moment) -> Self {
+    fn renewed(ttl: Duration, now: Timestamp) -> Self {
         Self { ttl, renewed: now, next: now + (ttl / 3).max(RENEWAL_MIN) }
     }
 
-    fn is_over(&self, now: Moment) -> bool {
+    fn is_over(&self, now: Timestamp) -> bool {
         now >= self.renewed + self.ttl
     }
 }
@@ -251,7 +251,7 @@ impl Borrowed {
 pub struct Reader {
     most: usize,
     borrowed: BTreeMap<(PeerKey, LeaseId), Borrowed>,
-    due: BTreeSet<(Moment, PeerKey, LeaseId)>,
+    due: BTreeSet<(Timestamp, PeerKey, LeaseId)>,
 }
 
 impl Reader {
@@ -262,7 +262,7 @@ impl Reader {
 
     /// This peer lends, for so long after each renewal. Said again it changes nothing: what counts is when it was
     /// renewed.
-    pub fn hold(&mut self, peer: PeerKey, id: LeaseId, ttl: Duration, now: Moment) -> Result<(), LeaseError> {
+    pub fn hold(&mut self, peer: PeerKey, id: LeaseId, ttl: Duration, now: Timestamp) -> Result<(), LeaseError> {
         if self.borrowed.contains_key(&(peer, id)) {
             return Ok(());
         }
@@ -294,10 +294,10 @@ impl Reader {
     /// to `over`.
     pub fn due(
         &mut self,
-        now: Moment,
+        now: Timestamp,
         renew: &mut Vec<(PeerKey, Vec<LeaseId>)>,
         over: &mut Vec<(PeerKey, LeaseId)>,
-    ) -> Option<Moment> {
+    ) -> Option<Timestamp> {
         while let Some((_, peer, _)) = self.due.first().copied().filter(|(next, ..)| *next <= now) {
             let of_peer = (peer, LeaseId(0))..=(peer, LeaseId(u64::MAX));
             let all: Vec<(LeaseId, Borrowed)> =
@@ -320,13 +320,13 @@ impl Reader {
     }
 
     /// When there is something to renew.
-    pub fn deadline(&self) -> Moment {
-        self.due.first().map_or(Moment::NEVER, |(next, ..)| *next)
+    pub fn deadline(&self) -> Timestamp {
+        self.due.first().map_or(Timestamp::NEVER, |(next, ..)| *next)
     }
 
     /// Whether a read under it should not begin any more: it is not held, or was not renewed for its whole time by this
     /// clock.
-    pub fn is_over(&self, peer: PeerKey, id: LeaseId, now: Moment) -> bool {
+    pub fn is_over(&self, peer: PeerKey, id: LeaseId, now: Timestamp) -> bool {
         self.borrowed.get(&(peer, id)).is_none_or(|borrowed| borrowed.is_over(now))
     }
 

@@ -44,10 +44,10 @@ pub mod purse;
 pub mod secret;
 pub mod transfers;
 
-pub use card::Card;
+pub use card::EngineDescriptor;
 pub use channel::{Channel, ChannelError};
 pub use codec::{Decoder, WireError};
-pub use control::{Said, Side};
+pub use control::{ControlMessage, Side};
 pub use directory::{Directory, DirectoryError, PeerBook};
 pub use frame::{CounterNews, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone, Withdrawn};
 pub use greeting::{Greeting, Outcome, Role};

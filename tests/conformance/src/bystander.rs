@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use penstock::session::Card;
+use penstock::session::EngineDescriptor;
 use penstock::{NoteId, Plan, PoolSpec, Rights, Span, Submit};
 
 use crate::Engine;
@@ -88,7 +88,7 @@ pub struct Arena {
     /// The engine's descriptor, as bytes.
     pub descriptor: Vec<u8>,
     /// The same, decoded.
-    pub card: Card,
+    pub card: EngineDescriptor,
     victim: Remote,
     bystander: Bystander,
     folder: Folder,
@@ -103,7 +103,7 @@ impl Arena {
         let mut victim = Remote::start(Place::Here);
         victim.tell(Command::Start(setting.spec(folder.path(), Self::VICTIM).into()));
         let Reply::Started { descriptor } = victim.hear(PATIENCE) else { panic!("the victim does not start") };
-        let card = Card::decode(&descriptor).expect("an engine's own descriptor");
+        let card = EngineDescriptor::decode(&descriptor).expect("an engine's own descriptor");
         for (label, seed) in [("bystander", 0), (KV, crate::stage::FAR_SEED)] {
             let rights = Rights::READ_WRITE.into();
             victim.tell(Command::Pool { label: label.to_owned(), bytes: 1 << 20, block: 4096, rights, seed });

@@ -13,7 +13,7 @@ use penstock::limits::FRAME_TOKENS_MAX;
 use penstock::memory::{Access, Segment};
 use penstock::session::codec::{self, Received};
 use penstock::session::frame::{VERSION_MAX, VERSION_MIN};
-use penstock::session::{Card, Decoder, Frame, Hello, Offer, RefusalCode};
+use penstock::session::{Decoder, EngineDescriptor, Frame, Hello, Offer, RefusalCode};
 use penstock::transport::Fds;
 use penstock::transport::host::bounce::Banks;
 use penstock::transport::host::{EngineSegments, MailboxView, mailbox_bytes, ring_segment_bytes};
@@ -132,7 +132,7 @@ impl Rogue {
     }
 
     /// Says hello and hears the engine's hello and offer.
-    pub fn greet(self, card: &Card) -> Greeted {
+    pub fn greet(self, card: &EngineDescriptor) -> Greeted {
         self.greet_as(hello(card))
     }
 
@@ -153,7 +153,7 @@ pub fn encoded(frame: &Frame, claimed: usize) -> Vec<u8> {
 }
 
 /// A hello that is in order, as a single worker says it.
-pub fn hello(card: &Card) -> Hello {
+pub fn hello(card: &EngineDescriptor) -> Hello {
     Hello {
         version_min: VERSION_MIN,
         version_max: VERSION_MAX,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use penstock::session::codec::Received;
 use penstock::session::frame::{VERSION_MAX, VERSION_MIN};
 use penstock::session::{
-    Card, Channel, ChannelError, Decoder, Frame, Hello, Offer, RefusalCode, RegionNews, Secret, StreamKey,
+    Channel, ChannelError, Decoder, EngineDescriptor, Frame, Hello, Offer, RefusalCode, RegionNews, Secret, StreamKey,
 };
 use penstock_core::plan::RegionKey;
 use penstock_core::{Generation, RegionId};
@@ -147,7 +147,7 @@ impl Stranger {
     }
 
     /// Completes the greeting honestly, with one worker and under this name. Opens no stream yet.
-    pub fn greet(mut self, card: &Card, name: &str) -> Guest {
+    pub fn greet(mut self, card: &EngineDescriptor, name: &str) -> Guest {
         self.send(&Frame::Hello(hello(card, name)));
         let Said::Frame(Frame::Hello(theirs)) = self.hear(PATIENCE) else { panic!("no hello came") };
         let Said::Frame(Frame::Offer(theirs_offer)) = self.hear(PATIENCE) else { panic!("no offer came") };
@@ -158,7 +158,7 @@ impl Stranger {
 }
 
 /// A hello that is in order, as a single worker says it.
-pub fn hello(card: &Card, name: &str) -> Hello {
+pub fn hello(card: &EngineDescriptor, name: &str) -> Hello {
     let mut epoch = [0; 8];
     random(&mut epoch);
     Hello {

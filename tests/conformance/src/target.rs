@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use penstock::session::{Card, Frame};
+use penstock::session::{EngineDescriptor, Frame};
 use penstock::{
     Armed, Cause, Counter, HostMemory, LocalRegion, NoteId, Plan, PoolSpec, Rights, Span, Submit, SubmitError,
     SystemEnv,
@@ -197,7 +197,7 @@ impl Target {
                 Reply::Done
             }
             Command::Knock { descriptor } => {
-                let card = Card::decode(&descriptor)?;
+                let card = EngineDescriptor::decode(&descriptor)?;
                 let mut rogue = Rogue::connect(Path::new(&card.socket));
                 rogue.send(&Frame::Hello(rogue::hello(&card)), &[]);
                 let (code, text) = rogue.refusal();

@@ -1,7 +1,7 @@
 //! Whoever poses as another engine is not taken for it.
 
 use penstock::config::TransportName;
-use penstock::session::Card;
+use penstock::session::EngineDescriptor;
 use penstock::{Config, Engine, SystemEnv};
 use penstock_conformance::folder::Folder;
 use penstock_conformance::rogue::{Rogue, hello};
@@ -17,7 +17,7 @@ fn engine(folder: &Folder, name: &str) -> Engine<SystemEnv> {
 fn an_engine_is_not_found_in_the_session_of_one_that_says_its_epoch() {
     let folder = Folder::fresh();
     let [victim, honest] = ["victim", "honest"].map(|name| engine(&folder, name));
-    let card = Card::decode(&victim.descriptor()).unwrap();
+    let card = EngineDescriptor::decode(&victim.descriptor()).unwrap();
     let mut lie = hello(&card);
     lie.epoch = honest.epoch().0;
     let rogue = Rogue::connect(&folder.path().join("victim.sock")).greet_as(lie).join();

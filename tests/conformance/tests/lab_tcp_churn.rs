@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use penstock::config::{TcpIo, TransportName};
 use penstock::session::opening::channel_opening;
-use penstock::session::{Card, Frame, Offer, OpeningCode, Refusal, Secret};
+use penstock::session::{EngineDescriptor, Frame, Offer, OpeningCode, Refusal, Secret};
 use penstock::{ConnectError, PoolSpec, Rights};
 use penstock_conformance::churn::{Holding, churn};
 use penstock_conformance::death::{die_far, far_settings};
@@ -65,8 +65,8 @@ impl Pair {
         self.far.addresses()[0]
     }
 
-    fn card(&self) -> Card {
-        Card::decode(&self.far.descriptor()).unwrap()
+    fn card(&self) -> EngineDescriptor {
+        EngineDescriptor::decode(&self.far.descriptor()).unwrap()
     }
 
     fn connect_once(&self) -> Duration {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use penstock::config::{TcpIo, TransportName};
 use penstock::session::frame::RefusalCode;
 use penstock::session::opening::channel_opening;
-use penstock::session::{Card, Frame, OpeningCode, Refusal, Secret, StreamKey};
+use penstock::session::{EngineDescriptor, Frame, OpeningCode, Refusal, Secret, StreamKey};
 use penstock::{ConnectError, PoolSpec, Rights};
 use penstock_conformance::folder::Folder;
 use penstock_conformance::rogue::encoded;
@@ -57,8 +57,8 @@ impl Arena {
         self.engine.addresses()[0]
     }
 
-    fn card(&self) -> Card {
-        Card::decode(&self.engine.descriptor()).unwrap()
+    fn card(&self) -> EngineDescriptor {
+        EngineDescriptor::decode(&self.engine.descriptor()).unwrap()
     }
 
     /// A stranger with the secret and a session that stands.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use penstock::config::{Progress, TransportName};
-use penstock::flows::{Happening, Layout, LayoutSpec, Receive, RequestId, Rows, TransferId};
+use penstock::flows::{InputEvent, Layout, LayoutSpec, Receive, RequestId, Rows, TransferId};
 use penstock::region::Pool;
 use penstock::{Engine, PoolSpec, Rights, SystemEnv};
 
@@ -80,8 +80,8 @@ pub fn read(folder: &Path, name: &str, transport: &str, card: &str) {
     say("reads");
     let end = loop {
         match input.next(6 * PATIENCE) {
-            Ok(Happening::Done { .. }) => break "done".to_owned(),
-            Ok(Happening::Failed(failed)) => break format!("{:?} {}", failed.cause, failed.blocks.len()),
+            Ok(InputEvent::Done { .. }) => break "done".to_owned(),
+            Ok(InputEvent::Failed(failed)) => break format!("{:?} {}", failed.cause, failed.blocks.len()),
             Ok(_) => {}
             Err(error) => break error.to_string(),
         }

@@ -12,7 +12,7 @@ use penstock::env::{Address, Credentials};
 use penstock::system::{SystemListener, SystemReactor, SystemStream};
 
 use penstock::transport::Transport;
-use penstock::{Config, Engine, Env, Moment, Peer, Plan, Pool, PoolSpec, Rights, Span, SystemEnv, Window};
+use penstock::{Config, Engine, Env, Peer, Plan, Pool, PoolSpec, Rights, Span, SystemEnv, Timestamp, Window};
 use penstock_verbs::adapter::Adapter;
 use penstock_verbs::model::{Counts, ModelAdapter, ModelNetwork, Options, Pace};
 use penstock_verbs::{Options as VerbsOptions, VerbsTransport};
@@ -42,7 +42,7 @@ impl Env for Severing {
     type Listener = SystemListener;
     type Reactor = SystemReactor;
 
-    fn now(&self) -> Moment {
+    fn now(&self) -> Timestamp {
         SystemEnv.now()
     }
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
-use penstock::flows::{Failed, FlowCause, Happening, Input, Layout, Missing, Receive, Side};
+use penstock::flows::{Failed, FlowCause, Input, InputEvent, Layout, Missing, Receive, Side};
 use penstock::region::Pool;
 use penstock::{Blocks, Engine, Peer, SystemEnv};
 use penstock_faults::folder::Folder;
@@ -94,12 +94,12 @@ impl Sink {
 fn failure(incoming: &Incoming) -> Failed {
     loop {
         match incoming.input.next(PATIENCE).unwrap() {
-            Happening::Failed(failed) => {
+            InputEvent::Failed(failed) => {
                 assert!(matches!(failed.cause, FlowCause::PeerLost | FlowCause::PeerClosed), "{failed:?}");
                 assert_eq!(failed.said_by, Side::Sink);
                 return *failed;
             }
-            Happening::Done { .. } => panic!("the source was killed before it had said that it has everything"),
+            InputEvent::Done { .. } => panic!("the source was killed before it had said that it has everything"),
             _ => {}
         }
     }

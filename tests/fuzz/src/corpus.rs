@@ -11,7 +11,7 @@ use penstock_core::limits::{LINE_BYTES, NOTE_BYTES_MAX, NOTE_LINES_MAX, RING_LIN
 use penstock_ring::Line;
 use penstock_session::codec::encode;
 use penstock_session::{
-    Card, CounterNews, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone, Withdrawn,
+    CounterNews, EngineDescriptor, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone, Withdrawn,
 };
 use penstock_transport::record::{self, Kind};
 
@@ -167,9 +167,9 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
     all
 }
 
-fn card(name: &str, socket: &str, addresses: &[&str]) -> Card {
+fn card(name: &str, socket: &str, addresses: &[&str]) -> EngineDescriptor {
     let addresses = addresses.iter().map(|&address| address.to_owned()).collect();
-    Card { name: name.to_owned(), epoch: u64::MAX, host: 1, socket: socket.to_owned(), addresses }
+    EngineDescriptor { name: name.to_owned(), epoch: u64::MAX, host: 1, socket: socket.to_owned(), addresses }
 }
 
 fn cards() -> Vec<(&'static str, Vec<u8>)> {

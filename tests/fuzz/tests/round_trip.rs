@@ -7,7 +7,7 @@ use penstock_core::limits::{FRAME_TOKENS_MAX, NOTE_BYTES_MAX, NOTE_LINES_MAX};
 use penstock_ring::Line;
 use penstock_session::codec::{Received, encode};
 use penstock_session::{
-    Card, CounterNews, Decoder, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone,
+    CounterNews, Decoder, EngineDescriptor, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone,
 };
 use penstock_transport::record::{self, Kind};
 use proptest::collection::vec;
@@ -127,8 +127,8 @@ proptest! {
         name in ".{0,80}", epoch: u64, host: u64, socket in ".{0,200}", places in vec(any::<SocketAddr>(), 0..=16),
     ) {
         let addresses = places.iter().map(SocketAddr::to_string).collect();
-        let card = Card { name, epoch, host, socket, addresses };
-        prop_assert_eq!(Card::decode(&card.encode()), Ok(card));
+        let card = EngineDescriptor { name, epoch, host, socket, addresses };
+        prop_assert_eq!(EngineDescriptor::decode(&card.encode()), Ok(card));
     }
 
     #[test]

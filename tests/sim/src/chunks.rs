@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penstock::flows::relay::{Arrival, Destination, Fetch, Put, RelayOp};
 use penstock::flows::{FlowError, RequestId};
-use penstock::{Moment, Peer};
+use penstock::{Peer, Timestamp};
 
 use crate::deed::{Chunk, Script};
 use crate::env::SimEnv;
@@ -19,7 +19,7 @@ use crate::stage::Stage;
 const CHUNKS: usize = 1 << 15;
 
 /// How a side of a chunk ended: when, and why it failed if it did.
-type End = (Moment, Option<String>);
+type End = (Timestamp, Option<String>);
 
 enum Side {
     /// Its engine does not have it yet.
@@ -39,12 +39,12 @@ pub struct Handler {
     life: u32,
     spec: Chunk,
     request: RequestId,
-    begun: Moment,
+    begun: Timestamp,
     /// The epochs of its putter and of its readers, as far as it has to do with them.
     epochs: Vec<u64>,
     side: Side,
     /// Since when its engine has it.
-    admitted: Option<Moment>,
+    admitted: Option<Timestamp>,
     end: Option<End>,
     /// Its application is done with it.
     pub is_gone: bool,
@@ -88,7 +88,7 @@ impl Handler {
     }
 
     /// Its application drops it before it has ended.
-    pub fn drops(&mut self, now: Moment) {
+    pub fn drops(&mut self, now: Timestamp) {
         if !self.is_gone {
             // It may have ended, and nobody has looked.
             let result = self.poll();
@@ -149,7 +149,7 @@ impl Handler {
         Ok(())
     }
 
-    fn check_time(&self, now: Moment) -> Result<(), Violated> {
+    fn check_time(&self, now: Timestamp) -> Result<(), Violated> {
         match self.admitted.filter(|admitted| now > *admitted + self.spec.within + KNOWN_WITHIN) {
             None => Ok(()),
             Some(admitted) => {

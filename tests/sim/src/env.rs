@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use penstock::Moment;
+use penstock::Timestamp;
 use penstock::env::{Address, Credentials, Env, Listener, Reactor, Stream, Waker};
 
 use crate::network::{EndId, Party};
@@ -48,10 +48,10 @@ pub struct Clock {
 
 impl Clock {
     /// What it shows when the world's clock shows this.
-    pub(crate) fn read(&self, world: Moment) -> Moment {
+    pub(crate) fn read(&self, world: Timestamp) -> Timestamp {
         let drift = i128::from(world.as_ns()) * i128::from(self.drift_ppm.max(-999_999)) / 1_000_000;
         let ns = i128::from(world.as_ns()) + drift;
-        Moment::from_ns(u64::try_from(ns).unwrap_or(0)) + self.ahead
+        Timestamp::from_ns(u64::try_from(ns).unwrap_or(0)) + self.ahead
     }
 }
 
@@ -108,7 +108,7 @@ impl Env for SimEnv {
     type Listener = SimListener;
     type Reactor = SimReactor;
 
-    fn now(&self) -> Moment {
+    fn now(&self) -> Timestamp {
         self.core.now_of(self.engine)
     }
 
@@ -341,14 +341,14 @@ mod tests {
 
     #[test]
     fn clocks_are_ahead_and_drift_and_never_go_back() {
-        let at = Moment::from_ns;
+        let at = Timestamp::from_ns;
         let fast = Clock { ahead: Duration::from_nanos(7), drift_ppm: 100 };
         assert_eq!(fast.read(at(1_000_000)), at(1_000_107));
         let slow = Clock { ahead: Duration::ZERO, drift_ppm: -100 };
         assert_eq!(slow.read(at(1_000_000)), at(999_900));
         let stopping = Clock { ahead: Duration::ZERO, drift_ppm: i32::MIN };
         for clock in [fast, slow, stopping] {
-            let reads: Vec<Moment> = (0..3000).map(|ns| clock.read(at(ns * 500))).collect();
+            let reads: Vec<Timestamp> = (0..3000).map(|ns| clock.read(at(ns * 500))).collect();
             assert!(reads.is_sorted(), "{clock:?}");
         }
     }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use penstock::Moment;
+use penstock::Timestamp;
 
 use crate::oracle::{Invariant, Violated};
 
@@ -30,13 +30,13 @@ pub struct Talk {
 pub struct LeaseWatch {
     ttl: Duration,
     /// Since when something is lent.
-    lent: Option<Moment>,
+    lent: Option<Timestamp>,
     /// Since when they talk in both directions without a break.
-    talking: Option<Moment>,
+    talking: Option<Timestamp>,
     /// The last moment of a talk that was long enough for a renewal.
-    talked: Option<Moment>,
+    talked: Option<Timestamp>,
     /// Since when the lender is awake and hears nothing.
-    silent: Option<Moment>,
+    silent: Option<Timestamp>,
 }
 
 impl LeaseWatch {
@@ -46,12 +46,12 @@ impl LeaseWatch {
     }
 
     /// Something is lent from now on, if it was not before.
-    pub fn lent(&mut self, now: Moment) {
+    pub fn lent(&mut self, now: Timestamp) {
         self.lent.get_or_insert(now);
     }
 
     /// Time has passed, and the lease stands. It may have had to end.
-    pub fn stands(&mut self, talk: Talk, now: Moment) -> Result<(), Violated> {
+    pub fn stands(&mut self, talk: Talk, now: Timestamp) -> Result<(), Violated> {
         self.talking = match self.talking {
             _ if !(talk.is_lender_awake && talk.is_reader_heard && talk.is_lender_heard) => None,
             None => Some(now),
@@ -77,7 +77,7 @@ impl LeaseWatch {
     }
 
     /// It has ended by its time.
-    pub fn expired(&self, now: Moment) -> Result<(), Violated> {
+    pub fn expired(&self, now: Timestamp) -> Result<(), Violated> {
         // The last renewal that was heard was sent a third of its time before they last talked, at the latest.
         let renewed = self.talked.map(|talked| talked + self.ttl * 2 / 3);
         let earliest = renewed.into_iter().chain(self.lent.map(|lent| lent + self.ttl)).max();
@@ -97,8 +97,8 @@ mod tests {
     const TALK: Talk = Talk { is_lender_awake: true, is_reader_heard: true, is_lender_heard: true };
     const SILENCE: Talk = Talk { is_reader_heard: false, ..TALK };
 
-    fn at(ms: u64) -> Moment {
-        Moment::from_ns(ms * 1_000_000)
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_ns(ms * 1_000_000)
     }
 
     /// Lent at the beginning, and silent from then on.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock::Moment;
+use penstock::Timestamp;
 use penstock_sim::Fabric;
 
 use crate::links::Links;
@@ -24,7 +24,7 @@ pub(crate) struct Packets {
     next_packet: u64,
     ports: BTreeMap<u64, Port>,
     /// On their way, by the moment at which they are there at the earliest.
-    flying: BTreeMap<(Moment, u64), Flying>,
+    flying: BTreeMap<(Timestamp, u64), Flying>,
 }
 
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Packets {
         from: u64,
         to: u64,
         packet: Vec<u8>,
-        now: Moment,
+        now: Timestamp,
         links: &Links,
         random: &mut Random,
     ) -> What {
@@ -97,12 +97,12 @@ impl Packets {
     }
 
     /// When the next of those on their way is there.
-    pub(crate) fn next_due(&self) -> Option<Moment> {
+    pub(crate) fn next_due(&self) -> Option<Timestamp> {
         self.flying.keys().next().map(|&(due, _)| due)
     }
 
     /// How many may arrive now.
-    pub(crate) fn due(&self, now: Moment) -> usize {
+    pub(crate) fn due(&self, now: Timestamp) -> usize {
         self.flying.range(..=(now, u64::MAX)).count()
     }
 
@@ -130,7 +130,7 @@ pub(crate) struct PacketFabric {
 }
 
 impl Fabric for PacketFabric {
-    fn now(&self) -> Moment {
+    fn now(&self) -> Timestamp {
         self.core.now_of(self.engine)
     }
 
@@ -164,11 +164,11 @@ mod tests {
     use crate::links::Weather;
 
     /// Sends a thousand packets at once; answers what came of them, and when each arrived.
-    fn thousand(weather: Weather, seed: u64) -> (Vec<What>, Vec<Moment>) {
+    fn thousand(weather: Weather, seed: u64) -> (Vec<What>, Vec<Timestamp>) {
         let (mut packets, mut links, mut random) = (Packets::default(), Links::default(), Random::new(seed));
         links.set_usual(weather);
         let (from, to) = (packets.open(0, 1), packets.open(1, 2));
-        let now = Moment::from_ns(5);
+        let now = Timestamp::from_ns(5);
         let send = |_| packets.send(from, to, vec![1], now, &links, &mut random);
         let what = (0..1000).map(send).collect();
         let mut arrived = Vec::new();
@@ -188,7 +188,7 @@ mod tests {
         let (what, arrived) = thousand(fine, 1);
         assert!(what.iter().all(|what| *what == What::Sent));
         assert_eq!(arrived.len(), 1000);
-        assert_eq!((arrived[0], arrived[999]), (Moment::from_ns(15), Moment::from_ns(95)));
+        assert_eq!((arrived[0], arrived[999]), (Timestamp::from_ns(15), Timestamp::from_ns(95)));
         let (what, arrived) = thousand(Weather { lost: 100, ..fine }, 2);
         let lost = what.iter().filter(|what| **what == What::Lost).count();
         assert!((70..130).contains(&lost) && arrived.len() == 1000 - lost, "{lost}");
@@ -200,7 +200,7 @@ mod tests {
     fn nothing_arrives_over_a_link_that_was_cut_or_at_a_port_that_was_closed() {
         let (mut packets, mut links, mut random) = (Packets::default(), Links::default(), Random::new(1));
         let (from, to) = (packets.open(0, 1), packets.open(1, 2));
-        let now = Moment::from_ns(5);
+        let now = Timestamp::from_ns(5);
         assert_eq!(packets.send(from, to, vec![1], now, &links, &mut random), What::Sent);
         links.cut(1, 2);
         assert_eq!(packets.deliver(0, &links), None);

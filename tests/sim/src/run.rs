@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use penstock::Moment;
+use penstock::Timestamp;
 use penstock::flows::{RequestId, Status};
 
 use crate::actors::turns::Turns;
@@ -86,7 +86,7 @@ struct Run<'s, 'w> {
     readers: usize,
     stage: Stage<'w>,
     random: Random,
-    began: Moment,
+    began: Timestamp,
     /// How many deeds are done.
     done: usize,
     /// Everything kept says that all transfers end well.
@@ -126,7 +126,7 @@ impl<'s, 'w> Run<'s, 'w> {
         })
     }
 
-    fn now(&self) -> Moment {
+    fn now(&self) -> Timestamp {
         self.stage.world.now()
     }
 

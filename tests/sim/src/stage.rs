@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock::flows::relay::{Relay, RelaySpec};
 use penstock::flows::{Buffer, Form, Layout, LayoutSpec, RequestId, Rows};
 use penstock::memory::BlockId;
-use penstock::{Blocks, Connecting, Epoch, HostMemory, LocalRegion, Moment, Peer, Pool, PoolSpec, Rights};
+use penstock::{Blocks, Connecting, Epoch, HostMemory, LocalRegion, Peer, Pool, PoolSpec, Rights, Timestamp};
 
 use crate::deed::{HEARTBEAT, Player, RESUME, Script};
 use crate::env::{Identity, SimEnv};
@@ -42,7 +42,7 @@ pub struct Stage<'w> {
     /// Each in its place.
     pub seats: Vec<Seat>,
     /// When something last happened from which transfers may suffer.
-    pub disturbed: Moment,
+    pub disturbed: Timestamp,
     /// They hand chunks to each other.
     are_stages: bool,
     /// Each has one of these.
@@ -58,7 +58,7 @@ pub struct Seat {
     peers: BTreeMap<usize, Peer<SimEnv>>,
     /// Who is called, and which life of it.
     calling: BTreeMap<usize, (Epoch, Connecting<SimEnv>)>,
-    not_before: BTreeMap<usize, Moment>,
+    not_before: BTreeMap<usize, Timestamp>,
     layout: Option<Layout<SimEnv>>,
     relay: Option<Relay<SimEnv>>,
     device: Option<Device>,
@@ -68,13 +68,13 @@ pub struct Seat {
     region: Option<LocalRegion<SimEnv>>,
     node: Option<Node>,
     /// How its former life was reached, and until when whoever looks for it finds that.
-    stale: Option<(Epoch, Vec<u8>, Moment)>,
+    stale: Option<(Epoch, Vec<u8>, Timestamp)>,
     /// How many have had this name before.
     pub life: u32,
     /// It stands still until then.
-    pub frozen_until: Option<Moment>,
+    pub frozen_until: Option<Timestamp>,
     /// It gives out no blocks until then.
-    pub starved_until: Moment,
+    pub starved_until: Timestamp,
 }
 
 impl Player {
@@ -178,7 +178,7 @@ impl Seat {
     }
 
     /// What somebody finds who looks for it: of which life, and how it is reached.
-    fn found(&self, now: Moment) -> Option<(Epoch, Vec<u8>)> {
+    fn found(&self, now: Timestamp) -> Option<(Epoch, Vec<u8>)> {
         let node = self.node.as_ref()?;
         match &self.stale {
             Some((epoch, card, until)) if now < *until => Some((*epoch, card.clone())),
@@ -242,7 +242,7 @@ impl Seat {
     }
 
     /// Takes so many blocks, full of this byte, if it has as many.
-    pub fn take(&mut self, count: usize, full_of: u8, now: Moment) -> Result<Option<Blocks>, Violated> {
+    pub fn take(&mut self, count: usize, full_of: u8, now: Timestamp) -> Result<Option<Blocks>, Violated> {
         let Self { pool, region, player, ledger, .. } = self;
         let Some(ground) = ground_of(pool.as_ref(), region.as_ref(), player.shape()) else { return Ok(None) };
         if now < self.starved_until { Ok(None) } else { ledger.take(ground, count, full_of) }
@@ -257,7 +257,7 @@ impl Seat {
     }
 
     /// How many blocks it could give.
-    pub fn free(&self, now: Moment) -> usize {
+    pub fn free(&self, now: Timestamp) -> usize {
         if now < self.starved_until { 0 } else { self.ledger.free() }
     }
 
@@ -342,7 +342,7 @@ impl<'w> Stage<'w> {
             stale: None,
             life: 0,
             frozen_until: None,
-            starved_until: Moment::from_ns(0),
+            starved_until: Timestamp::from_ns(0),
         });
         let are_stages = script.has_stages();
         let mut stage = Self {

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use penstock::Moment;
+use penstock::Timestamp;
 use penstock::session::codec::encode;
 use penstock::session::{Decoder, Frame};
 
@@ -67,7 +67,7 @@ pub enum What {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// When, by the world's clock.
-    pub at: Moment,
+    pub at: Timestamp,
     /// Which engine, in the order they were started.
     pub engine: usize,
     /// What.

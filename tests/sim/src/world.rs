@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use penstock::config::{Config, PagesChoice, ProcessVmChoice, Progress, TransportName};
-use penstock::{Engine, Moment, StartError};
+use penstock::{Engine, StartError, Timestamp};
 use penstock_sim::SimTransport;
 
 use crate::env::{Clock, Identity, SimEnv};
@@ -58,7 +58,7 @@ pub(crate) struct Core {
 }
 
 pub(crate) struct State {
-    now: Moment,
+    now: Timestamp,
     pub(crate) random: Random,
     pub(crate) network: Network,
     pub(crate) packets: Packets,
@@ -91,7 +91,7 @@ impl World {
     pub fn new(seed: u64) -> Self {
         let state = State {
             // Not zero, so that nobody mistakes the beginning for "never".
-            now: Moment::from_ns(1_000_000_000),
+            now: Timestamp::from_ns(1_000_000_000),
             random: Random::new(seed),
             network: Network::default(),
             packets: Packets::default(),
@@ -186,7 +186,7 @@ impl World {
     }
 
     /// The clock.
-    pub fn now(&self) -> Moment {
+    pub fn now(&self) -> Timestamp {
         self.core.now()
     }
 
@@ -267,12 +267,12 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Timestamp {
         self.lock().now
     }
 
     /// The clock of one engine.
-    pub(crate) fn now_of(&self, engine: usize) -> Moment {
+    pub(crate) fn now_of(&self, engine: usize) -> Timestamp {
         let mut state = self.lock();
         let now = state.now;
         let member = &mut state.members[engine];

@@ -10,7 +10,7 @@ use common::{SECOND, STEPS, config, connect, exchange, pool};
 use penstock::config::TransportName;
 use penstock::env::{Address, Env, Stream};
 use penstock::session::codec::encode;
-use penstock::session::{Card, CounterNews, Frame, Hello, Offer, RefusalCode, RegionsGone};
+use penstock::session::{CounterNews, EngineDescriptor, Frame, Hello, Offer, RefusalCode, RegionsGone};
 use penstock::{Cause, ConnectError, NoteId, Plan, Span, Submit};
 use penstock_simulation::{Identity, Node, Random, SimEnv, World, replay};
 
@@ -103,7 +103,7 @@ fn hostile_frame(random: &mut Random, target: &Node) -> Frame {
 
 /// Says up to eight frames or not even frames, some with descriptors that lead nowhere.
 fn harass(world: &World, stranger: &SimEnv, target: &Node, random: &mut Random) {
-    let card = Card::decode(&target.descriptor()).unwrap();
+    let card = EngineDescriptor::decode(&target.descriptor()).unwrap();
     let mut stream = stranger.connect(&Address::Unix(card.socket.into())).unwrap();
     let nowhere = File::open("/dev/null").unwrap();
     for _ in 0..1 + random.below(8) {
@@ -146,7 +146,7 @@ fn strangers_disturb_nobody() {
 fn a_silent_stranger_is_dropped_in_time() {
     let world = World::new(1);
     let target = world.start(config("target", ANY)).unwrap();
-    let card = Card::decode(&target.descriptor()).unwrap();
+    let card = EngineDescriptor::decode(&target.descriptor()).unwrap();
     let stranger = world.stranger(Identity::default());
     let stream = stranger.connect(&Address::Unix(card.socket.into())).unwrap();
     let before = world.now();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
 use penstock::flows::{
-    Group, Happening, Inherited, Isolation, Layout, LayoutSpec, Parent, ParentBlocks, PinSettings, Pins, Receive,
+    Group, Inherited, InputEvent, Isolation, Layout, LayoutSpec, Parent, ParentBlocks, PinSettings, Pins, Receive,
     RequestId, Rows, Send, TransferId,
 };
 use penstock::region::Pool;
@@ -253,12 +253,12 @@ impl Both {
         input.grant(own).map_err(refused)?;
         let came = loop {
             match input.next(PATIENCE).map_err(refused)? {
-                Happening::Done { tokens } => break tokens,
-                Happening::Failed(failed) => return Err(refused(failed.words)),
-                Happening::Layer { .. }
-                | Happening::Leg { .. }
-                | Happening::NeedsMemory { .. }
-                | Happening::Lost { .. } => {}
+                InputEvent::Done { tokens } => break tokens,
+                InputEvent::Failed(failed) => return Err(refused(failed.words)),
+                InputEvent::Layer { .. }
+                | InputEvent::Leg { .. }
+                | InputEvent::NeedsMemory { .. }
+                | InputEvent::Lost { .. } => {}
             }
         };
         let took = nanos(begun.elapsed());

@@ -16,9 +16,9 @@ use penstock::session::control::LayoutNews;
 use penstock::session::keyed::{Keyed, KeyedMap};
 use penstock::session::transfers::table::{Ended, EntryKey, Finished, Transfers};
 use penstock::session::{Frame, PeerKey, RequestId};
-use penstock::{EngineName, Epoch, Moment};
-use penstock_flows::action::{Action, Ticket, Urgency};
-use penstock_flows::desk::{Consume, Desk, Metrics, Produce, Settings, Sinks};
+use penstock::{EngineName, Epoch, Timestamp};
+use penstock_flows::action::{Action, BlocksRef, Urgency};
+use penstock_flows::desk::{Consume, Metrics, Produce, Settings, Sinks, TransferManager};
 use penstock_flows::{Event, LayoutKey};
 
 use super::row::{Goal, Row};
@@ -148,7 +148,7 @@ impl Names {
 
 /// One desk, and how it hears of the other.
 struct End {
-    desk: Desk,
+    desk: TransferManager,
     layout: LayoutKey,
     /// The other one, as this one knows it.
     other: PeerKey,
@@ -159,7 +159,8 @@ impl End {
     fn new(name: &str, peer_index: u32, live: u64) -> Result<Self, LabError> {
         let mut settings = Settings::default();
         settings.transfers.live = (live + BATCH) as usize;
-        let mut desk = Desk::new(settings, [7 + u64::from(peer_index), 0x5851_f42d_4c95_7f2d, 0x1405_7b7e_f767_814f]);
+        let mut desk =
+            TransferManager::new(settings, [7 + u64::from(peer_index), 0x5851_f42d_4c95_7f2d, 0x1405_7b7e_f767_814f]);
         let rows = Rows { first: 0, count: 1, of: 1, bytes: 8 };
         let stride = u64::from(TOKENS) * 8;
         let news = LayoutNews {
@@ -177,7 +178,7 @@ impl End {
         let layout = desk.add_layout(news, u64::from(BLOCKS) * stride).map_err(LabError::refused("make a layout"))?;
         let other = PeerKey { peer_index, epoch: Epoch(1) };
         let name = EngineName::new(name).map_err(LabError::refused("name an engine"))?;
-        desk.handle(Event::Joined { peer: other, name }, Moment::from_ns(1));
+        desk.handle(Event::Joined { peer: other, name }, Timestamp::from_ns(1));
         Ok(Self { desk, layout, other, heard: Decoder::new() })
     }
 }
@@ -186,7 +187,7 @@ impl End {
 struct Pair {
     source: End,
     sink: End,
-    now: Moment,
+    now: Timestamp,
     wire: Vec<u8>,
     standing: Vec<(Named, [EntryKey; 2])>,
     finished: Finished,
@@ -196,7 +197,7 @@ impl Pair {
     fn new(live: u64) -> Result<Self, LabError> {
         let (source, sink) = (End::new("decode-0", 1, live)?, End::new("prefill-0", 2, live)?);
         let (wire, finished) = (Vec::new(), Finished::default());
-        let mut pair = Self { source, sink, now: Moment::from_ns(1), wire, standing: Vec::new(), finished };
+        let mut pair = Self { source, sink, now: Timestamp::from_ns(1), wire, standing: Vec::new(), finished };
         pair.carry()?;
         Ok(pair)
     }
@@ -296,7 +297,7 @@ impl Pair {
         self.check(is_known, "names to lead to each other")?;
         for (&[source, sink], block) in keys.iter().zip(0..) {
             let refused = LabError::refused("grant a block");
-            let ticket = Ticket(u64::from(block));
+            let ticket = BlocksRef(u64::from(block));
             self.sink.desk.grant(sink, (vec![block], 0), None, ticket, self.now).map_err(refused)?;
             let refused = LabError::refused("give a chunk");
             let chunk = (&[block][..], u64::from(TOKENS));
@@ -364,7 +365,7 @@ impl Pair {
 }
 
 /// Carries out what one end wants. Answers whether it wanted anything.
-fn carry_from(from: &mut End, to: &mut End, wire: &mut Vec<u8>, now: Moment) -> Result<bool, LabError> {
+fn carry_from(from: &mut End, to: &mut End, wire: &mut Vec<u8>, now: Timestamp) -> Result<bool, LabError> {
     let mut has_wanted = false;
     while let Some(action) = from.desk.poll_action() {
         has_wanted = true;
@@ -396,7 +397,7 @@ fn carry_from(from: &mut End, to: &mut End, wire: &mut Vec<u8>, now: Moment) -> 
 /// The tables of both sides, in which nothing is kept of a transfer but its names.
 struct Tables {
     sides: [Transfers<()>; 2],
-    now: Moment,
+    now: Timestamp,
     finished: Finished,
 }
 
@@ -404,7 +405,7 @@ impl Tables {
     /// With so many that stand.
     fn new(standing: u64) -> Result<Self, LabError> {
         let sides = std::array::from_fn(|side| Transfers::new(Settings::default().transfers, (7 + side as u64, 9)));
-        let mut tables = Self { sides, now: Moment::from_ns(1), finished: Finished::default() };
+        let mut tables = Self { sides, now: Timestamp::from_ns(1), finished: Finished::default() };
         let mut names = Names { last: 1 << 41 };
         names.take(standing)?.iter().try_for_each(|named| tables.admit(named).map(drop))?;
         Ok(tables)

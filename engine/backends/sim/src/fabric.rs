@@ -1,13 +1,13 @@
 //! What carries packets between hosts, and tells the time.
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 
 /// What one engine has of the network between hosts.
 ///
 /// A packet may vanish, come twice, late, and in any order. It comes whole or not at all.
 pub trait Fabric: Send + Sync + 'static {
     /// The engine's own clock. It never goes back, and may be fast or slow.
-    fn now(&self) -> Moment;
+    fn now(&self) -> Timestamp;
 
     /// Opens a port for the engine of this epoch. A number is given once in the life of the network.
     fn open(&self, engine: u64) -> u64;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_ring::ReadyBits;
 use penstock_transport::Driver;
 
@@ -26,7 +26,7 @@ struct Entry {
     peer_index: u32,
     arrived: VecDeque<Vec<u8>>,
     /// When the lane wants to be looked at although nothing comes.
-    due: Moment,
+    due: Timestamp,
 }
 
 impl Hub {
@@ -70,7 +70,7 @@ impl Port {
     /// A fresh port of the engine of this epoch, for the lane at this place.
     pub(crate) fn open(hub: &Arc<Hub>, epoch: u64, peer_index: u32) -> Self {
         let number = hub.fabric.open(epoch);
-        hub.lock().insert(number, Entry { peer_index, arrived: VecDeque::new(), due: Moment::NEVER });
+        hub.lock().insert(number, Entry { peer_index, arrived: VecDeque::new(), due: Timestamp::NEVER });
         Self { hub: Arc::clone(hub), number }
     }
 
@@ -78,7 +78,7 @@ impl Port {
         self.number
     }
 
-    pub(crate) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Timestamp {
         self.hub.fabric.now()
     }
 
@@ -97,7 +97,7 @@ impl Port {
     }
 
     /// Its lane is to be looked at by then.
-    pub(crate) fn set_due(&self, due: Moment) {
+    pub(crate) fn set_due(&self, due: Timestamp) {
         if let Some(entry) = self.hub.lock().get_mut(&self.number) {
             entry.due = due;
         }

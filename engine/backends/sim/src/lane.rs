@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use penstock_core::limits::UNIT_BYTES;
-use penstock_core::{Cause, Direction, Moment};
+use penstock_core::{Cause, Direction, Timestamp};
 use penstock_ring::ReadyBits;
 use penstock_transport::lane::{CancelledOp, Handle};
 use penstock_transport::record::lines_for;
@@ -43,7 +43,7 @@ pub(crate) struct SimLane {
 
 impl SimLane {
     /// Takes one packet: its bytes land at once, the rest when all before it have come.
-    fn take(&mut self, packet: &[u8], now: Moment) -> Result<(), LaneFault> {
+    fn take(&mut self, packet: &[u8], now: Timestamp) -> Result<(), LaneFault> {
         let (head, body) = match Head::parse(packet) {
             Ok((head, body)) if (head.to, head.from) == self.epochs => (head, body),
             // Of another life of one of the two, or of nobody: it went astray.
@@ -91,7 +91,7 @@ impl SimLane {
     }
 
     /// Sends what there is room for, repeats what was not heard, and says what has come.
-    fn send(&mut self, now: Moment) -> Result<(), LaneFault> {
+    fn send(&mut self, now: Timestamp) -> Result<(), LaneFault> {
         let Self { common, line, outgoing, incoming, notes, port, .. } = self;
         let (to, (from_epoch, to_epoch)) = (self.to, self.epochs);
         let (until, seen) = line.heard();

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use penstock_core::{Cause, Moment};
+use penstock_core::{Cause, Timestamp};
 use penstock_transport::LaneFault;
 
 use crate::packet::Head;
@@ -36,8 +36,8 @@ struct Pending {
     sequence: u64,
     message: Vec<u8>,
     part: Option<Part>,
-    first: Moment,
-    again: Moment,
+    first: Timestamp,
+    again: Timestamp,
     tries: u32,
     is_heard: bool,
 }
@@ -61,12 +61,12 @@ pub(crate) struct Line {
     /// Something has come since the peer was last told what has.
     owes: bool,
     /// When anything was heard last.
-    heard: Moment,
+    heard: Timestamp,
 }
 
 impl Line {
     /// One that gives the other side up when it says nothing for so long.
-    pub(crate) fn new(patience: Duration, now: Moment) -> Self {
+    pub(crate) fn new(patience: Duration, now: Timestamp) -> Self {
         let (pending, early) = (VecDeque::new(), BTreeMap::new());
         Self { patience, next: 1, pending, until: 0, early, owes: false, heard: now }
     }
@@ -77,7 +77,13 @@ impl Line {
     }
 
     /// Sends a message; it needs room.
-    pub(crate) fn push(&mut self, message: Vec<u8>, part: Option<Part>, now: Moment, mut out: impl FnMut(u64, &[u8])) {
+    pub(crate) fn push(
+        &mut self,
+        message: Vec<u8>,
+        part: Option<Part>,
+        now: Timestamp,
+        mut out: impl FnMut(u64, &[u8]),
+    ) {
         debug_assert!(self.has_room(), "who sends looks for room first");
         out(self.next, &message);
         let (sequence, again) = (self.next, now + REPEAT_AFTER);
@@ -86,7 +92,7 @@ impl Line {
     }
 
     /// Repeats what was not heard of for too long.
-    pub(crate) fn repeat(&mut self, now: Moment, mut out: impl FnMut(u64, &[u8])) -> Result<(), LaneFault> {
+    pub(crate) fn repeat(&mut self, now: Timestamp, mut out: impl FnMut(u64, &[u8])) -> Result<(), LaneFault> {
         if let Some(oldest) = self.pending.front()
             && oldest.tries >= TRIES_MIN
             && now.since(oldest.first.max(self.heard)) >= self.patience
@@ -102,9 +108,9 @@ impl Line {
     }
 
     /// When [`Line::repeat`] has something to do.
-    pub(crate) fn due(&self) -> Moment {
+    pub(crate) fn due(&self) -> Timestamp {
         let waiting = self.pending.iter().filter(|pending| !pending.is_heard);
-        waiting.map(|pending| pending.again).min().unwrap_or(Moment::NEVER)
+        waiting.map(|pending| pending.again).min().unwrap_or(Timestamp::NEVER)
     }
 
     /// Puts something else in the place of messages of an operation that the peer may not have.
@@ -117,7 +123,7 @@ impl Line {
     }
 
     /// Takes what a packet says, and whether its message is a new one.
-    pub(crate) fn hear(&mut self, head: &Head, now: Moment) -> Result<bool, LaneFault> {
+    pub(crate) fn hear(&mut self, head: &Head, now: Timestamp) -> Result<bool, LaneFault> {
         self.heard = now;
         if head.until >= self.next {
             return Err(CORRUPT); // It has heard what was never said.
@@ -172,8 +178,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_millis(500);
 
-    fn at(ms: u64) -> Moment {
-        Moment::from_ns(1_000_000_000 + ms * 1_000_000)
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_ns(1_000_000_000 + ms * 1_000_000)
     }
 
     fn head(sequence: u64, (until, seen): (u64, u64)) -> Head {

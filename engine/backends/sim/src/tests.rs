@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use penstock_core::plan::RegionKey;
-use penstock_core::{Cause, Direction, Generation, Moment, NoteId, RegionId, Rights, Span};
+use penstock_core::{Cause, Direction, Generation, NoteId, RegionId, Rights, Span, Timestamp};
 use penstock_memory::{Hint, HostMemory, ProcessWatch, Region, Registry};
 use penstock_ring::Withdrawal;
 use penstock_transport::host::EngineSegments;
@@ -38,8 +38,8 @@ struct Strings {
 struct Puppet(Mutex<Strings>);
 
 impl Fabric for Puppet {
-    fn now(&self) -> Moment {
-        Moment::from_ns(1) + self.0.lock().unwrap().passed
+    fn now(&self) -> Timestamp {
+        Timestamp::from_ns(1) + self.0.lock().unwrap().passed
     }
 
     fn open(&self, engine: u64) -> u64 {

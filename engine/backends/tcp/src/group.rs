@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use penstock_core::Cause;
 use penstock_transport::host::{OwnerStateView, still_stands};
 
-use crate::io::{HeldPieces, Io, PIECES_MAX, PieceSpace, Pieces, Ticket, ZeroCopy};
+use crate::io::{HeldPieces, Io, PIECES_MAX, PieceSpace, Pieces, ZeroCopy, ZeroCopyId};
 use crate::op::{Kind, OpId, Ops};
 use crate::touch::Touch;
 use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, PAYLOAD_BYTES_MAX, TRAILER_BYTES};
@@ -55,7 +55,7 @@ pub(crate) struct Group {
     checked: u64,
     is_leaving: bool,
     /// Own operations with bytes in sends whose pages the kernel has, of groups that left before as well.
-    pub(crate) pages: Vec<(Ticket, OpId)>,
+    pub(crate) pages: Vec<(ZeroCopyId, OpId)>,
     /// The kernel has met memory that is not there, and did not say where: one range a call from then on.
     is_careful: bool,
 }

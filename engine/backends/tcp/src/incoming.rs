@@ -26,7 +26,7 @@ const STAGED_BYTES: usize = 4096;
 pub(crate) const DISCARD_BYTES: usize = 16 * 1024;
 
 /// Where a part of the payload goes.
-pub(crate) struct Landing {
+pub(crate) struct RecvTarget {
     /// Memory of this engine; without it, or with a cause, the bytes go nowhere.
     pub(crate) memory: Option<Window>,
     /// The name of that memory.
@@ -40,12 +40,12 @@ pub(crate) struct Landing {
 }
 
 /// The parts of one group's payload, in their order.
-pub(crate) struct Landings {
-    parts: Vec<Landing>,
+pub(crate) struct RecvTargets {
+    parts: Vec<RecvTarget>,
     extents: Vec<(u64, u64)>,
 }
 
-impl Landings {
+impl RecvTargets {
     /// None, with room for those of a group as this release sends it.
     fn new() -> Self {
         Self { parts: Vec::with_capacity(PARTS_MAX), extents: Vec::with_capacity(EXTENTS_MAX) }
@@ -65,7 +65,7 @@ impl Landings {
             Ok(memory) => (memory, None),
             Err(cause) => (None, Some(cause)),
         };
-        self.parts.push(Landing { memory, key, refused, read, first, count: self.extents.len() - first });
+        self.parts.push(RecvTarget { memory, key, refused, read, first, count: self.extents.len() - first });
     }
 
     /// How many there are.
@@ -74,7 +74,7 @@ impl Landings {
     }
 
     /// One of them.
-    pub(crate) fn part(&self, place: usize) -> Option<&Landing> {
+    pub(crate) fn part(&self, place: usize) -> Option<&RecvTarget> {
         self.parts.get(place)
     }
 }
@@ -104,7 +104,7 @@ pub(crate) struct Incoming {
     stage: Stage,
     control: Box<[u8]>,
     control_here: usize,
-    landings: Landings,
+    landings: RecvTargets,
     part: usize,
     extent: usize,
     within: u64,
@@ -125,7 +125,7 @@ impl Incoming {
             stage: Stage::Head,
             control: vec![0; CONTROL_BYTES_MAX].into_boxed_slice(),
             control_here: 0,
-            landings: Landings::new(),
+            landings: RecvTargets::new(),
             part: 0,
             extent: 0,
             within: 0,
@@ -137,7 +137,7 @@ impl Incoming {
     }
 
     /// The control block that is there, and where its payload shall go.
-    pub(crate) fn control(&mut self) -> Option<(Head, &[u8], &mut Landings)> {
+    pub(crate) fn control(&mut self) -> Option<(Head, &[u8], &mut RecvTargets)> {
         let (Stage::Control(head) | Stage::Payload(head)) = self.stage else { return None };
         Some((head, &self.control[..head.control as usize], &mut self.landings))
     }
@@ -210,7 +210,7 @@ impl Incoming {
         if now == self.checked {
             return;
         }
-        let Landings { parts, extents } = &mut self.landings;
+        let RecvTargets { parts, extents } = &mut self.landings;
         for landing in parts.iter_mut().skip(self.part).filter(|landing| landing.memory.is_some()) {
             let its = extents[landing.first..landing.first + landing.count].iter().copied();
             if let Err(withdrawn) = still_stands(view, self.checked, landing.key, its) {

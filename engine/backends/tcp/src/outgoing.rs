@@ -13,7 +13,7 @@ use penstock_transport::lane::CancelledOp;
 use penstock_transport::{Failure, LaneFault, Sink};
 
 use crate::group::{Group, Sent, Way};
-use crate::io::{PieceSpace, Ticket};
+use crate::io::{PieceSpace, ZeroCopyId};
 use crate::op::{Ended, Kind, Op, OpId, Ops};
 use crate::touch::Touch;
 use crate::wire::{
@@ -269,7 +269,7 @@ impl Outgoing {
     }
 
     /// The kernel has let go of a send's pages.
-    pub(crate) fn released(&mut self, ticket: Ticket, ops: &mut Ops, sink: &mut dyn Sink) {
+    pub(crate) fn released(&mut self, ticket: ZeroCopyId, ops: &mut Ops, sink: &mut dyn Sink) {
         let pages = &mut self.group.pages;
         while let Some(place) = pages.iter().position(|(of, _)| *of == ticket) {
             let (_, id) = pages.swap_remove(place);

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use penstock_core::Moment;
-use penstock_session::control::{BLOCKS_MAX, PinAnswer, PinAsk, Said};
+use penstock_core::Timestamp;
+use penstock_session::control::{BLOCKS_MAX, ControlMessage, PinAnswer, PinAsk};
 use penstock_session::{PeerKey, RequestId};
 
 use super::inherit::{Isolation, Miss};
@@ -28,7 +28,13 @@ pub struct Terms {
 impl Pins {
     /// Answers another engine. What it gets is its own until [`lease_over`](Self::lease_over); nothing, if the lease is not needed.
     /// A parent that is still running is a miss: nobody waits for it at a distance.
-    pub fn answer_peer(&mut self, peer: PeerKey, ask: &PinAsk, terms: Terms, now: Moment) -> (Said, Option<Inherited>) {
+    pub fn answer_peer(
+        &mut self,
+        peer: PeerKey,
+        ask: &PinAsk,
+        terms: Terms,
+        now: Timestamp,
+    ) -> (ControlMessage, Option<Inherited>) {
         let child = Child::Lease(peer, terms.lease);
         let parent = RequestId::new(&ask.parent).map_err(|_| Miss::NoParent);
         let identity = Identity::Digest(&ask.isolation);
@@ -47,9 +53,9 @@ impl Pins {
         match taken {
             Ok(inherited) => {
                 let (tokens, blocks) = (inherited.tokens, inherited.groups.first().cloned().unwrap_or_default());
-                (Said::PinAnswer(PinAnswer { lease, ttl_ms, tokens, blocks, ..nothing }), Some(inherited))
+                (ControlMessage::PinAnswer(PinAnswer { lease, ttl_ms, tokens, blocks, ..nothing }), Some(inherited))
             }
-            Err(miss) => (Said::PinAnswer(PinAnswer { code: miss.code(), ..nothing }), None),
+            Err(miss) => (ControlMessage::PinAnswer(PinAnswer { code: miss.code(), ..nothing }), None),
         }
     }
 
@@ -79,7 +85,7 @@ pub struct AskKey(u64);
 struct Asked {
     peer: PeerKey,
     tokens: u64,
-    until: Moment,
+    until: Timestamp,
 }
 
 /// Questions to other engines, each answered once, by the engine that was asked or by time.
@@ -106,7 +112,7 @@ impl Asks {
         isolation: &Isolation,
         tokens: u64,
         within: Duration,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<AskKey, Miss> {
         if self.asked.len() + self.answers.len() >= self.most {
             return Err(Miss::Crowded);
@@ -114,14 +120,15 @@ impl Asks {
         self.next += 1;
         let (ask, parent, isolation) = (self.next, parent.as_str().to_owned(), isolation.digest());
         self.asked.insert(ask, Asked { peer, tokens, until: now + within });
-        self.actions.push_back(Action::Say { peer, said: Said::PinAsk(PinAsk { ask, parent, isolation, tokens }) });
+        self.actions
+            .push_back(Action::Say { peer, said: ControlMessage::PinAsk(PinAsk { ask, parent, isolation, tokens }) });
         Ok(AskKey(ask))
     }
 
     /// Something has happened, perhaps an answer.
     pub fn handle(&mut self, event: &Event) {
         match event {
-            Event::Said { peer, said: Said::PinAnswer(answer) } => self.heard(*peer, answer),
+            Event::Said { peer, said: ControlMessage::PinAnswer(answer) } => self.heard(*peer, answer),
             Event::Left { peer, .. } => {
                 let of_it = self.asked.iter().filter(|(_, asked)| asked.peer == *peer);
                 let asks: Vec<u64> = of_it.map(|(ask, _)| *ask).collect();
@@ -159,14 +166,14 @@ impl Asks {
     }
 
     /// Time has passed.
-    pub fn expire(&mut self, now: Moment) {
+    pub fn expire(&mut self, now: Timestamp) {
         let late = self.asked.iter().filter(|(_, asked)| asked.until <= now);
         let late: Vec<u64> = late.map(|(ask, _)| *ask).collect();
         late.into_iter().for_each(|ask| self.settle(ask, Err(Miss::Late)));
     }
 
     /// When time has to be looked at again.
-    pub fn deadline(&self) -> Option<Moment> {
+    pub fn deadline(&self) -> Option<Timestamp> {
         self.asked.values().map(|asked| asked.until).min()
     }
 

@@ -12,10 +12,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{EngineName, Moment};
+use penstock_core::{EngineName, Timestamp};
 use penstock_session::RequestId;
 
-use crate::action::Ticket;
+use crate::action::BlocksRef;
 use crate::held::BlockHeld;
 use crate::lifecycle::{BlockRef, Lifecycle, LifecycleError, Report, Verdict};
 
@@ -291,7 +291,7 @@ pub struct Keep {
     /// Its blocks of the device in the use that is held, of each group; or which of its blocks nobody holds.
     pub blocks: Result<Vec<Vec<BlockRef>>, PinError>,
     /// What holds them.
-    pub tickets: Vec<Ticket>,
+    pub tickets: Vec<BlocksRef>,
     /// For how long.
     pub ttl: Duration,
 }
@@ -304,7 +304,7 @@ pub fn finish(
     pins: &mut Pins,
     end: (&RequestId, u64, &Report),
     Keep { parent, blocks, tickets, ttl }: Keep,
-    now: Moment,
+    now: Timestamp,
 ) -> Result<Finished, LifecycleError> {
     let (request, generation, report) = end;
     let tracker = lifecycle.tracker();

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
-use penstock_session::control::{Ack, Acked, Head, PinAnswer, PinAsk, Side};
+use penstock_session::control::{Ack, Head, LeaseVerdict, PinAnswer, PinAsk, Side};
 use penstock_session::leases::LeaseId;
-use penstock_session::{PeerKey, RequestId, Said, TransferId};
+use penstock_session::{ControlMessage, PeerKey, RequestId, TransferId};
 
-use super::Desk;
+use super::TransferManager;
 use super::lending::{Borrowed, Lent};
 use crate::continuation::abroad::AskKey;
 use crate::continuation::{Asks, Isolation, Lent as LentParent, Miss, PinKey, Terms};
@@ -53,16 +53,16 @@ impl std::fmt::Debug for Abroad {
 }
 
 impl Abroad {
-    pub(super) fn deadline(&self) -> Moment {
-        self.asks.deadline().unwrap_or(Moment::NEVER)
+    pub(super) fn deadline(&self) -> Timestamp {
+        self.asks.deadline().unwrap_or(Timestamp::NEVER)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.deadline() == Moment::NEVER && self.answers.is_empty() && self.returned.is_empty()
+        self.deadline() == Timestamp::NEVER && self.answers.is_empty() && self.returned.is_empty()
     }
 }
 
-impl Desk {
+impl TransferManager {
     /// Other engines may have blocks of this pin, which lie in this layout.
     pub fn lend_pin(&mut self, pin: PinKey, layout: LayoutKey) {
         let Some(pins) = self.keeping.pins.as_ref() else { return };
@@ -72,10 +72,10 @@ impl Desk {
     }
 
     /// Another engine asks for a parent's blocks.
-    pub(super) fn hear_pin_ask(&mut self, peer: PeerKey, ask: &PinAsk, now: Moment) {
+    pub(super) fn hear_pin_ask(&mut self, peer: PeerKey, ask: &PinAsk, now: Timestamp) {
         let answer = match self.answer_ask(peer, ask, now) {
             Ok(said) => said,
-            Err(miss) => Said::PinAnswer(PinAnswer {
+            Err(miss) => ControlMessage::PinAnswer(PinAnswer {
                 ask: ask.ask,
                 code: miss.code(),
                 lease: 0,
@@ -89,7 +89,7 @@ impl Desk {
         self.say(peer, answer);
     }
 
-    fn answer_ask(&mut self, peer: PeerKey, ask: &PinAsk, now: Moment) -> Result<Said, Miss> {
+    fn answer_ask(&mut self, peer: PeerKey, ask: &PinAsk, now: Timestamp) -> Result<ControlMessage, Miss> {
         let parent = RequestId::new(&ask.parent).map_err(|_| Miss::NoParent)?;
         let pins = self.keeping.pins.as_ref().ok_or(Miss::NoParent)?;
         let Some(pin) = pins.pin_of(&parent) else {
@@ -131,7 +131,7 @@ impl Desk {
         isolation: &Isolation,
         tokens: u64,
         within: Duration,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<AskKey, Miss> {
         self.speaks(peer)?;
         let ask = self.abroad.asks.ask(peer, parent, isolation, tokens, within, now);
@@ -140,19 +140,19 @@ impl Desk {
     }
 
     /// Something has happened that may be an answer.
-    pub(super) fn abroad_hears(&mut self, event: &Event, now: Moment) {
+    pub(super) fn abroad_hears(&mut self, event: &Event, now: Timestamp) {
         self.abroad.asks.handle(event);
         self.drain_abroad(now);
     }
 
-    pub(super) fn abroad_expires(&mut self, now: Moment) {
+    pub(super) fn abroad_expires(&mut self, now: Timestamp) {
         if self.abroad.deadline() <= now {
             self.abroad.asks.expire(now);
             self.drain_abroad(now);
         }
     }
 
-    fn drain_abroad(&mut self, now: Moment) {
+    fn drain_abroad(&mut self, now: Timestamp) {
         while let Some((key, answer)) = self.abroad.asks.next_answer() {
             let answer = answer.and_then(|lent| self.borrow_parent(lent, now));
             match answer {
@@ -167,7 +167,7 @@ impl Desk {
     }
 
     /// Takes what another engine lends, if it can be so.
-    fn borrow_parent(&mut self, lent: LentParent, now: Moment) -> Result<LentParent, Miss> {
+    fn borrow_parent(&mut self, lent: LentParent, now: Timestamp) -> Result<LentParent, Miss> {
         let Terms { lease, ttl_ms, layout: number, layout_generation: generation } = lent.terms;
         let layout = self.partners.theirs_at(lent.peer, LayoutKey { number, generation }).ok_or(Miss::Senseless)?;
         let holds = lent.blocks.len() as u64 * u64::from(layout.block_tokens());
@@ -220,7 +220,7 @@ impl Desk {
         self.abroad.returned.insert((peer, lease), Returned { stood: None, is_watched });
         // A lease of no transfer: the lender knows it by its number.
         let head = Head { transfer: TransferId::from_bytes([0; 16]), side: Side::Sink, rank: 0, ranks: 1 };
-        self.say(peer, Said::Ack(Ack { head, lease: Some(lease.0) }));
+        self.say(peer, ControlMessage::Ack(Ack { head, lease: Some(lease.0) }));
     }
 
     /// Whether a lease that was given back stood until then, once that is known. It is said once.
@@ -249,7 +249,7 @@ impl Desk {
     }
 
     /// A lender answers. Says whether that was of a parent's lease.
-    pub(super) fn hear_parent_acked(&mut self, peer: PeerKey, acked: &Acked) -> bool {
+    pub(super) fn hear_parent_acked(&mut self, peer: PeerKey, acked: &LeaseVerdict) -> bool {
         let lease = LeaseId(acked.lease);
         if self.abroad.returned.get(&(peer, lease)).is_none_or(|returned| returned.stood.is_some()) {
             return false;

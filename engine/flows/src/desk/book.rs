@@ -12,7 +12,7 @@ use penstock_session::transfers::table::EntryKey;
 use self::ground::Ground;
 pub use self::uses::{Access, Placed, UseKey, User};
 use self::uses::{ExtentsUse, Use};
-use super::Desk;
+use super::TransferManager;
 use super::calls::CallError;
 use super::flow::Flow;
 use crate::held::{BlockHeld, Holder};
@@ -226,7 +226,7 @@ impl Book {
     }
 }
 
-impl Desk {
+impl TransferManager {
     /// Whether these can be written for this transfer, or for somebody else: nobody reads them, and nobody else writes them.
     pub(super) fn may_write(
         &self,

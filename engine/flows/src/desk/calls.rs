@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{EngineName, Moment};
+use penstock_core::{EngineName, Timestamp};
 use penstock_session::control::{Side, TRACE_BYTES_MAX};
 use penstock_session::few::{Few, FewMap};
 use penstock_session::transfers::places::Places;
 use penstock_session::transfers::table::{AdmitError, EntryKey};
 use penstock_session::{PeerKey, RequestId, TransferId};
 
-use super::Desk;
+use super::TransferManager;
 use super::book::PageId;
 use super::flow::{Flow, Held, Lent, Naming, Pulled, Sink, Source};
-use crate::action::{Ticket, Urgency};
+use crate::action::{BlocksRef, Urgency};
 use crate::cause::FlowCause;
 use crate::held::BlockHeld;
-use crate::input::{Happening, MemoryPolicy, NoMemory, Piece, Pull, Receive, SinkLegs, Tail};
+use crate::input::{InputEvent, MemoryPolicy, NoMemory, Piece, Pull, Receive, SinkLegs, Tail};
 use crate::layout::Layout;
 use crate::output::{Lending, Loans, Send, SendFailed, SourceLegs};
 use crate::part::LegError;
@@ -46,7 +46,7 @@ pub struct Produce {
     /// How long a lease stands without being renewed, if not as long as all do here.
     pub lease_ttl: Option<Duration>,
     /// The block that has what goes once for a transfer, if the layout has such buffers, and what it is kept as. An error does not take it.
-    pub once: Option<(u32, Ticket)>,
+    pub once: Option<(u32, BlocksRef)>,
     /// It goes on in another session when its own breaks.
     pub is_resumable: bool,
     /// How long it may take in all.
@@ -184,14 +184,14 @@ impl CallError {
     }
 }
 
-impl Desk {
+impl TransferManager {
     /// This engine gives bytes to others under this name.
     pub fn produce(
         &mut self,
         transfer: TransferId,
         request: RequestId,
         how: Produce,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<EntryKey, CallError> {
         let layout = Arc::clone(self.partners.own(how.layout).ok_or(CallError::NoLayout)?);
         let (rank, ranks) = how.rank;
@@ -281,7 +281,7 @@ impl Desk {
         transfer: TransferId,
         request: RequestId,
         how: Consume,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<EntryKey, CallError> {
         let layout = Arc::clone(self.partners.own(how.layout).ok_or(CallError::NoLayout)?);
         for &(rank, peer) in &how.sources {
@@ -358,11 +358,11 @@ impl Desk {
         transfer: TransferId,
         request: RequestId,
         (layout, flow): (LayoutKey, Flow),
-        now: Moment,
+        now: Timestamp,
     ) -> Result<EntryKey, CallError> {
         let held = Held {
             flow,
-            armed: Moment::NEVER,
+            armed: Timestamp::NEVER,
             is_released: false,
             page: None,
             is_reading: false,
@@ -412,8 +412,8 @@ impl Desk {
         key: EntryKey,
         (blocks, tokens): (&[u32], u64),
         is_last: bool,
-        keep: Ticket,
-        now: Moment,
+        keep: BlocksRef,
+        now: Timestamp,
     ) -> Result<(), CallError> {
         if let Some(page) = self.page_of(key) {
             self.may_read(page, blocks.iter().copied()).map_err(Self::is_held)?;
@@ -429,7 +429,7 @@ impl Desk {
     }
 
     /// A layer of the source is ready for the first so many tokens, which chunks have given.
-    pub fn layer(&mut self, key: EntryKey, layer: u32, tokens: u64, now: Moment) -> Result<(), CallError> {
+    pub fn layer(&mut self, key: EntryKey, layer: u32, tokens: u64, now: Timestamp) -> Result<(), CallError> {
         match self.flow_mut(key) {
             Some(Flow::Source(source)) => source.legs.ready(layer, tokens)?,
             Some(Flow::Lent(lent)) => lent.loans.ready(layer, tokens)?,
@@ -446,8 +446,8 @@ impl Desk {
         key: EntryKey,
         (blocks, skip): (Vec<u32>, u32),
         once: Option<u32>,
-        keep: Ticket,
-        now: Moment,
+        keep: BlocksRef,
+        now: Timestamp,
     ) -> Result<u32, CallError> {
         if let Some(page) = self.page_of(key) {
             self.may_write(page, blocks.iter().copied().chain(once), Some(key)).map_err(Self::is_held)?;
@@ -470,14 +470,14 @@ impl Desk {
     }
 
     /// The sink has no memory, only so many free blocks.
-    pub fn no_memory(&mut self, key: EntryKey, free_blocks: u32, now: Moment) -> Result<NoMemory, CallError> {
+    pub fn no_memory(&mut self, key: EntryKey, free_blocks: u32, now: Timestamp) -> Result<NoMemory, CallError> {
         let answer = self.sink(key)?.no_memory(free_blocks, now);
         self.carry(key, now);
         Ok(answer)
     }
 
     /// What the sink's application is to know next.
-    pub fn next_happening(&mut self, key: EntryKey) -> Option<Happening> {
+    pub fn next_happening(&mut self, key: EntryKey) -> Option<InputEvent> {
         self.sink(key).ok()?.next_happening()
     }
 
@@ -493,12 +493,17 @@ impl Desk {
 
     /// What a leg brought, as pieces of buffers that have room for so many tokens, and what its blocks are kept as. Whoever copies holds
     /// them meanwhile: the leg may be let go at any time.
-    pub fn assembly(&mut self, key: EntryKey, leg: u32, room_tokens: u64) -> Result<(Ticket, Vec<Piece>), CallError> {
+    pub fn assembly(
+        &mut self,
+        key: EntryKey,
+        leg: u32,
+        room_tokens: u64,
+    ) -> Result<(BlocksRef, Vec<Piece>), CallError> {
         Ok(self.sink(key)?.assembly(leg, room_tokens)?)
     }
 
     /// What a leg brought was copied out, or handed over.
-    pub fn taken(&mut self, key: EntryKey, leg: u32, now: Moment) -> Result<(), CallError> {
+    pub fn taken(&mut self, key: EntryKey, leg: u32, now: Timestamp) -> Result<(), CallError> {
         self.sink(key)?.taken(leg)?;
         self.carry(key, now);
         Ok(())
@@ -538,7 +543,7 @@ impl Desk {
     }
 
     /// The application has failed, or gives it up: both sides end.
-    pub fn fail(&mut self, key: EntryKey, cause: FlowCause, words: &str, now: Moment) {
+    pub fn fail(&mut self, key: EntryKey, cause: FlowCause, words: &str, now: Timestamp) {
         match self.flow_mut(key) {
             Some(Flow::Source(source)) => source.legs.fail_here(cause, words),
             Some(Flow::Lent(lent)) => lent.loans.fail_here(cause, words),
@@ -550,7 +555,7 @@ impl Desk {
     }
 
     /// Nobody will ask for it any more. One that stands is given up; of one that has ended, what was not taken is let go.
-    pub fn release(&mut self, key: EntryKey, now: Moment) {
+    pub fn release(&mut self, key: EntryKey, now: Timestamp) {
         if self.status(key).is_some_and(|status| !status.is_end()) {
             self.fail(key, FlowCause::Aborted, "its handle was dropped", now);
         } else {
@@ -570,6 +575,6 @@ impl Desk {
 }
 
 /// The sink's application gives it up, or has failed.
-fn end_here(legs: &mut SinkLegs, cause: FlowCause, words: &str, now: Moment) {
+fn end_here(legs: &mut SinkLegs, cause: FlowCause, words: &str, now: Timestamp) {
     if cause == FlowCause::Aborted { legs.abort(now) } else { legs.fail_here(cause, words, now) }
 }

@@ -1,13 +1,13 @@
 //! What transfers want, as actions; and the one place where a transfer ends.
 
-use penstock_core::{Direction, Moment};
+use penstock_core::{Direction, Timestamp};
 use penstock_session::PeerKey;
 use penstock_session::few::FewMap;
-use penstock_session::landing::Landing;
+use penstock_session::landing::ArrivalNote;
 use penstock_session::leases::LeaseId;
 use penstock_session::transfers::table::{Ended, EntryKey};
 
-use super::Desk;
+use super::TransferManager;
 use super::flow::{Flow, Naming, Source};
 use super::lending::{self, Borrowed};
 use crate::action::{Action, Moving, Spans};
@@ -16,9 +16,9 @@ use crate::input::{PullWish, Read, SinkWish};
 use crate::output::{Part, SourceWish};
 use crate::status::Status;
 
-impl Desk {
+impl TransferManager {
     /// Does everything that a transfer wants, and lets it end if it has.
-    pub(super) fn carry(&mut self, key: EntryKey, now: Moment) {
+    pub(super) fn carry(&mut self, key: EntryKey, now: Timestamp) {
         match self.flow(key) {
             Some(Flow::Source(_)) => self.carry_source(key),
             Some(Flow::Sink(_)) => {
@@ -57,7 +57,7 @@ impl Desk {
         }
     }
 
-    fn carry_sink(&mut self, key: EntryKey, now: Moment) {
+    fn carry_sink(&mut self, key: EntryKey, now: Timestamp) {
         loop {
             let Self { transfers, actions, .. } = self;
             let Some(Flow::Sink(sink)) = transfers.get_mut(key).map(|held| &mut held.flow) else { return };
@@ -82,7 +82,7 @@ impl Desk {
         }
     }
 
-    fn carry_lent(&mut self, key: EntryKey, now: Moment) {
+    fn carry_lent(&mut self, key: EntryKey, now: Timestamp) {
         loop {
             let Some(Flow::Lent(lent)) = self.flow_mut(key) else { return };
             if let Some(wish) = lent.loans.poll_wish() {
@@ -110,7 +110,7 @@ impl Desk {
         }
     }
 
-    fn carry_pull(&mut self, key: EntryKey, now: Moment) {
+    fn carry_pull(&mut self, key: EntryKey, now: Timestamp) {
         let Some(Flow::Pull(pulled)) = self.flow_mut(key) else { return };
         // A call may have failed it.
         pulled.pull.look(now);
@@ -138,7 +138,7 @@ impl Desk {
     }
 
     /// A lease under which something is still to be read, and that this engine has not renewed in time: what is read now is read in vain.
-    fn late_lease(&self, key: EntryKey, now: Moment) -> Option<(u16, LeaseId)> {
+    fn late_lease(&self, key: EntryKey, now: Timestamp) -> Option<(u16, LeaseId)> {
         let Some(Flow::Pull(pulled)) = self.flow(key) else { return None };
         let is_late = |(rank, lease): &(u16, LeaseId)| {
             pulled.sources.get(rank).is_some_and(|&peer| self.lending.is_over(peer, *lease, now))
@@ -146,7 +146,7 @@ impl Desk {
         pulled.pull.leases().find(is_late)
     }
 
-    fn pull_wish(&mut self, key: EntryKey, wish: PullWish, now: Moment) {
+    fn pull_wish(&mut self, key: EntryKey, wish: PullWish, now: Timestamp) {
         let Some(Flow::Pull(pulled)) = self.flow_mut(key) else { return };
         let peer_of = |rank: u16| pulled.sources.get(&rank).copied();
         match wish {
@@ -196,7 +196,7 @@ impl Desk {
     }
 
     /// The one way out of the table, however a transfer ended. What it still has under way is kept until that is over.
-    fn end_if_over(&mut self, key: EntryKey, now: Moment) {
+    fn end_if_over(&mut self, key: EntryKey, now: Timestamp) {
         // One whose end is known waits for nothing but to be named and let go.
         if !self.transfers.is_live(key) {
             self.name_if_quiet(key, now);
@@ -235,7 +235,7 @@ impl Desk {
 
     /// A request that has failed is named when nothing touches its memory any more, so that it can be freed; when the time for that is over,
     /// with what may still be touched, which is released later.
-    fn name_if_quiet(&mut self, key: EntryKey, now: Moment) {
+    fn name_if_quiet(&mut self, key: EntryKey, now: Timestamp) {
         let Some(held) = self.transfers.get_mut(key).filter(|held| held.naming != Naming::Nothing) else { return };
         if held.flow.is_quiet() {
             held.naming = Naming::Nothing;
@@ -252,12 +252,12 @@ impl Desk {
     }
 
     /// An ended transfer of which nothing is under way, and which nobody asks for any more.
-    pub(super) fn let_go_if_over(&mut self, key: EntryKey, now: Moment) {
+    pub(super) fn let_go_if_over(&mut self, key: EntryKey, now: Timestamp) {
         if !self.transfers.get(key).is_some_and(|held| held.is_released && held.flow.is_over()) {
             return;
         }
         let Some(held) = self.transfers.let_go(key) else { return };
-        if held.armed != Moment::NEVER {
+        if held.armed != Timestamp::NEVER {
             self.timers.disarmed();
             self.look_at_timers();
         }
@@ -281,7 +281,7 @@ impl Source {
     fn moving(&self, part: Part) -> Moving {
         let (local, remote) = part.regions;
         let told = &part.landing;
-        let landing = Landing {
+        let landing = ArrivalNote {
             transfer: self.legs.head().transfer,
             source: self.legs.head().rank,
             rank: part.sink,

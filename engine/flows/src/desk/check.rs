@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_session::transfers::table::EntryKey;
 
 use super::flow::Flow;
-use super::{Desk, RELAY, part_of};
-use crate::action::{Action, MoveId, Ticket};
+use super::{RELAY, TransferManager, part_of};
+use crate::action::{Action, BlocksRef, MoveId};
 
 /// Two things that the desk keeps do not agree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum Broken {
     Credits(String),
 }
 
-impl Desk {
+impl TransferManager {
     /// Looks whether all tables agree with each other. It looks at every transfer.
     pub fn check(&self) -> Result<(), Broken> {
         let tables = |text: String| Err(Broken::Tables(text));
@@ -56,12 +56,12 @@ impl Desk {
 
     /// Every transfer that waits for a moment has a timer, and the first timer is of one that waits for it.
     fn check_timers(&self) -> Result<(), Broken> {
-        let timers: BTreeSet<(Moment, EntryKey)> = self.timers.iter().collect();
+        let timers: BTreeSet<(Timestamp, EntryKey)> = self.timers.iter().collect();
         let mut waiting = 0;
         for (key, held) in self.transfers.iter() {
             let until = held.deadline();
-            waiting += usize::from(until != Moment::NEVER);
-            if held.armed != until || until != Moment::NEVER && !timers.contains(&(until, key)) {
+            waiting += usize::from(until != Timestamp::NEVER);
+            if held.armed != until || until != Timestamp::NEVER && !timers.contains(&(until, key)) {
                 return Err(Broken::Tables(format!("{key:?} waits until {} ns and has no timer", until.as_ns())));
             }
         }
@@ -83,7 +83,7 @@ impl Desk {
     }
 
     /// What is kept for transfers: until its letting go was carried out it counts as kept.
-    pub fn tickets(&self) -> Result<BTreeSet<Ticket>, Broken> {
+    pub fn tickets(&self) -> Result<BTreeSet<BlocksRef>, Broken> {
         let mut kept = BTreeSet::new();
         let of_flows = self.transfers.iter().flat_map(|(_, held)| held.flow.tickets());
         let let_go = self.actions.iter().filter_map(|action| match action {
@@ -91,7 +91,7 @@ impl Desk {
             _ => None,
         });
         // Berths that are quarantined are the relay's own to keep.
-        let is_kept = |ticket: &Ticket| part_of(ticket.0) != RELAY;
+        let is_kept = |ticket: &BlocksRef| part_of(ticket.0) != RELAY;
         for ticket in of_flows.chain(let_go).chain(self.relays.tickets()).filter(is_kept) {
             if !kept.insert(ticket) {
                 return Err(Broken::Blocks(format!("ticket {} is kept or let go twice", ticket.0)));
@@ -102,7 +102,7 @@ impl Desk {
 }
 
 impl Flow {
-    fn tickets(&self) -> Vec<Ticket> {
+    fn tickets(&self) -> Vec<BlocksRef> {
         match self {
             Self::Source(source) => source.legs.keeps().to_vec(),
             Self::Sink(sink) => sink.legs.keeps().collect(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_core::{EngineName, Moment};
+use penstock_core::{EngineName, Timestamp};
 use penstock_session::PeerKey;
 use penstock_session::control::Head;
 use penstock_session::few::FewMap;
@@ -23,7 +23,7 @@ use crate::status::Status;
 pub(super) struct Held {
     pub(super) flow: Flow,
     /// The moment for which it stands among the timers.
-    pub(super) armed: Moment,
+    pub(super) armed: Timestamp,
     /// Nobody will ask for it any more.
     pub(super) is_released: bool,
     /// Where it is written down who has its blocks.
@@ -40,14 +40,14 @@ pub(super) enum Naming {
     /// Nothing: it stands, or its request was named.
     Nothing,
     /// That it has failed: when nothing touches its memory any more, and at this moment at the latest.
-    FailedBy(Moment),
+    FailedBy(Timestamp),
     /// That what was quarantined of it is released.
     Released,
 }
 
 impl Held {
     /// When something has to be done though nothing happens.
-    pub(super) fn deadline(&self) -> Moment {
+    pub(super) fn deadline(&self) -> Timestamp {
         match self.naming {
             Naming::FailedBy(by) => self.flow.deadline().min(by),
             Naming::Nothing | Naming::Released => self.flow.deadline(),
@@ -220,7 +220,7 @@ impl Flow {
         StillTouched { layout: layout.label().to_owned(), blocks, extents }
     }
 
-    pub(super) fn deadline(&self) -> Moment {
+    pub(super) fn deadline(&self) -> Timestamp {
         match self {
             Self::Source(source) => source.legs.deadline(),
             Self::Sink(sink) => sink.legs.deadline(),
@@ -229,7 +229,7 @@ impl Flow {
         }
     }
 
-    pub(super) fn expire(&mut self, now: Moment) {
+    pub(super) fn expire(&mut self, now: Timestamp) {
         match self {
             Self::Source(source) => source.legs.expire(now),
             Self::Sink(sink) => sink.legs.expire(now),

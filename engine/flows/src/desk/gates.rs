@@ -8,11 +8,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
 use penstock_session::transfers::table::EntryKey;
 
-use super::Desk;
+use super::TransferManager;
 use super::calls::CallError;
 use super::flow::Flow;
 use crate::cause::FlowCause;
@@ -68,7 +68,7 @@ impl Gates {
     }
 }
 
-impl Desk {
+impl TransferManager {
     /// A gate that is shut.
     pub fn add_gate(&mut self) -> Result<GateId, CallError> {
         if self.gates.gates.len() >= GATES_MAX {
@@ -87,7 +87,7 @@ impl Desk {
         key: EntryKey,
         (layer, tokens): (u32, u64),
         gate: GateId,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<(), CallError> {
         let (ready, status) = match self.flow(key) {
             Some(Flow::Source(source)) => {
@@ -121,14 +121,14 @@ impl Desk {
     }
 
     /// A gate is opened, by an event. Opened again, it stays open.
-    pub(super) fn open_gate(&mut self, gate: GateId, now: Moment) {
+    pub(super) fn open_gate(&mut self, gate: GateId, now: Timestamp) {
         let Some(state) = self.gates.gates.get_mut(&gate) else { return };
         let Gate::Shut(waiting) = std::mem::replace(state, Gate::Open) else { return };
         waiting.into_iter().for_each(|waited| self.opened(waited, gate, now));
     }
 
     /// A gate is open in front of so many tokens of a layer, which go if none is shut before.
-    fn opened(&mut self, (key, layer, tokens): (EntryKey, u32, u64), gate: GateId, now: Moment) {
+    fn opened(&mut self, (key, layer, tokens): (EntryKey, u32, u64), gate: GateId, now: Timestamp) {
         if let Some(fenced) = self.gates.fenced.get_mut(&(key, layer)) {
             fenced.shut.remove(&(tokens, gate));
             fenced.opened.insert(tokens);
@@ -137,7 +137,7 @@ impl Desk {
     }
 
     /// What was opened behind a gate goes when that one is open, too, or the application has said itself that its tokens are ready.
-    pub(super) fn advance(&mut self, of: (EntryKey, u32), now: Moment) {
+    pub(super) fn advance(&mut self, of: (EntryKey, u32), now: Timestamp) {
         let said = self.said_ready(of);
         let Some(fenced) = self.gates.fenced.get_mut(&of) else { return };
         let ready = fenced.ready(said);
@@ -160,7 +160,7 @@ impl Desk {
     }
 
     /// Nobody can open a gate any more. What waits for it will not come.
-    pub fn remove_gate(&mut self, gate: GateId, now: Moment) {
+    pub fn remove_gate(&mut self, gate: GateId, now: Timestamp) {
         let Some(Gate::Shut(waiting)) = self.gates.gates.remove(&gate) else { return };
         for (key, layer, tokens) in waiting {
             let ready = self.said_ready((key, layer));

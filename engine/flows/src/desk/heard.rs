@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{Cause, Moment};
-use penstock_session::control::{AbortAck, Claim, Fail, Grant, Head, Lend, Refused, Side};
+use penstock_core::{Cause, Timestamp};
+use penstock_session::control::{AbortAck, Fail, Grant, Head, PullRequest, ReadOffer, Refused, Side};
 use penstock_session::few::{Few, FewMap};
-use penstock_session::landing::Landing;
+use penstock_session::landing::ArrivalNote;
 use penstock_session::transfers::early::{EarlyBody, EarlyMessage};
 use penstock_session::transfers::places::{PlaceError, Rank};
 use penstock_session::transfers::table::{EntryKey, Route, SHRINK_PERIOD};
-use penstock_session::{PeerKey, Said, TransferId};
+use penstock_session::{ControlMessage, PeerKey, TransferId};
 
-use super::Desk;
+use super::TransferManager;
 use super::flow::{Flow, Sink};
 use super::refusing::unfit;
 use crate::action::{MoveId, Urgency, WatchId};
@@ -57,9 +57,9 @@ impl From<LegError> for NotTaken {
     }
 }
 
-impl Desk {
+impl TransferManager {
     /// A peer says something of a transfer.
-    pub(super) fn hear_of_transfer(&mut self, peer: PeerKey, said: Said, now: Moment) {
+    pub(super) fn hear_of_transfer(&mut self, peer: PeerKey, said: ControlMessage, now: Timestamp) {
         // Of leases and pins nothing is heard here, and of chunks the relay hears.
         let Some(&head) = said.head() else { return self.refused += 1 };
         match self.transfers.known(head.side.other(), head.transfer) {
@@ -72,8 +72,8 @@ impl Desk {
     }
 
     /// Bytes have landed, a peer says.
-    pub(super) fn landing(&mut self, peer: PeerKey, bytes: &[u8], now: Moment) {
-        let Ok(landing) = Landing::decode(bytes) else { return self.refused += 1 };
+    pub(super) fn landing(&mut self, peer: PeerKey, bytes: &[u8], now: Timestamp) {
+        let Ok(landing) = ArrivalNote::decode(bytes) else { return self.refused += 1 };
         match self.transfers.known(Side::Sink, landing.transfer) {
             Some(key) => {
                 self.take_in_landing(key, peer, &landing, now);
@@ -84,10 +84,10 @@ impl Desk {
     }
 
     /// What was said of a transfer that is not known here, or not any more.
-    fn route(&mut self, side: Side, transfer: TransferId, peer: PeerKey, body: EarlyBody, now: Moment) {
+    fn route(&mut self, side: Side, transfer: TransferId, peer: PeerKey, body: EarlyBody, now: Timestamp) {
         let waits = match &body {
-            EarlyBody::Said(Said::Grant(_) | Said::Claim(_)) => Some(Waits::ForBytes),
-            EarlyBody::Said(Said::Abort(abort)) => Some(Waits::ForQuiet { number: abort.number }),
+            EarlyBody::Said(ControlMessage::Grant(_) | ControlMessage::PullRequest(_)) => Some(Waits::ForBytes),
+            EarlyBody::Said(ControlMessage::Abort(abort)) => Some(Waits::ForQuiet { number: abort.number }),
             _ => None,
         };
         match self.transfers.route(side, transfer, peer, body, now) {
@@ -126,7 +126,7 @@ impl Desk {
                 None => self.say_unknown(peer, transfer, FlowCause::Aborted, "it has ended there"),
             },
             Waits::ForQuiet { number } => {
-                self.say(peer, Said::AbortAck(AbortAck { head: nobody(transfer), number, is_drained: true }));
+                self.say(peer, ControlMessage::AbortAck(AbortAck { head: nobody(transfer), number, is_drained: true }));
             }
         }
     }
@@ -136,18 +136,18 @@ impl Desk {
         let head = nobody(transfer);
         self.say(
             peer,
-            Said::Fail(Fail { head, cause: cause.code(), words: bounded(words.into()), missing: Vec::new() }),
+            ControlMessage::Fail(Fail { head, cause: cause.code(), words: bounded(words.into()), missing: Vec::new() }),
         );
     }
 
     /// What is too old leaves the tables. Who has waited for a transfer that nobody has begun here is told.
-    pub(super) fn expire_tables(&mut self, now: Moment) {
+    pub(super) fn expire_tables(&mut self, now: Timestamp) {
         if now < self.table_due {
             return;
         }
-        self.table_due = self.transfers.expire(now).unwrap_or(Moment::NEVER);
+        self.table_due = self.transfers.expire(now).unwrap_or(Timestamp::NEVER);
         // What is left behind by the last ones is not looked at again.
-        if now >= self.shrink_at || self.table_due == Moment::NEVER {
+        if now >= self.shrink_at || self.table_due == Timestamp::NEVER {
             self.shrink();
             self.shrink_at = now + SHRINK_PERIOD;
         }
@@ -160,27 +160,27 @@ impl Desk {
 
     /// What came before its transfer was known. Nothing is carried out before all of it is heard: the last word may be that nobody
     /// wants the bytes any more.
-    pub(super) fn deliver_early(&mut self, key: EntryKey, early: Vec<EarlyMessage>, now: Moment) {
+    pub(super) fn deliver_early(&mut self, key: EntryKey, early: Vec<EarlyMessage>, now: Timestamp) {
         for EarlyMessage { from, body, .. } in early {
             self.take_in(key, from, body, now);
         }
     }
 
-    fn take_in(&mut self, key: EntryKey, peer: PeerKey, body: EarlyBody, now: Moment) {
+    fn take_in(&mut self, key: EntryKey, peer: PeerKey, body: EarlyBody, now: Timestamp) {
         match body {
             EarlyBody::Said(said) => self.take_in_said(key, peer, said, now),
             EarlyBody::Landing(landing) => self.take_in_landing(key, peer, &landing, now),
         }
     }
 
-    fn take_in_landing(&mut self, key: EntryKey, peer: PeerKey, landing: &Landing, now: Moment) {
+    fn take_in_landing(&mut self, key: EntryKey, peer: PeerKey, landing: &ArrivalNote, now: Timestamp) {
         self.refused += u64::from(self.landed(key, peer, landing, now).is_err());
     }
 
-    fn take_in_said(&mut self, key: EntryKey, peer: PeerKey, said: Said, now: Moment) {
+    fn take_in_said(&mut self, key: EntryKey, peer: PeerKey, said: ControlMessage, now: Timestamp) {
         let Some(&head) = said.head() else { return self.refused += 1 };
         self.follow(key, head.rank, peer);
-        let claims = matches!(said, Said::Grant(_) | Said::Claim(_));
+        let claims = matches!(said, ControlMessage::Grant(_) | ControlMessage::PullRequest(_));
         let taken = self.said(key, peer, said, now);
         // Also a grant that was refused may have claimed its rank.
         if claims && self.flow(key).is_some_and(|flow| flow.has_peer(|of| of == peer)) {
@@ -198,21 +198,23 @@ impl Desk {
     /// Says that what was said makes no sense.
     fn answer(&mut self, peer: PeerKey, key: EntryKey, theirs: Head, (leg, code, expected): (u32, FlowCause, u32)) {
         let head = self.flow(key).map_or(Head { side: theirs.side.other(), ..theirs }, |flow| *flow.head());
-        self.say(peer, Said::Refused(Refused { head, leg, code: code.code(), expected }));
+        self.say(peer, ControlMessage::Refused(Refused { head, leg, code: code.code(), expected }));
     }
 
-    fn said(&mut self, key: EntryKey, peer: PeerKey, said: Said, now: Moment) -> Result<(), NotTaken> {
+    fn said(&mut self, key: EntryKey, peer: PeerKey, said: ControlMessage, now: Timestamp) -> Result<(), NotTaken> {
         let said = &match said {
-            Said::Grant(grant) => return self.granted(key, peer, grant),
-            Said::Claim(claim) => return self.claimed(key, peer, &claim),
-            Said::Lend(lend) => return self.lent(key, peer, &lend, now),
+            ControlMessage::Grant(grant) => return self.granted(key, peer, grant),
+            ControlMessage::PullRequest(claim) => return self.claimed(key, peer, &claim),
+            ControlMessage::ReadOffer(lend) => return self.lent(key, peer, &lend, now),
             said => said,
         };
         let head = said.head().ok_or(NotTaken::Counted)?;
         let not_taken = self.not_taken(key, peer, said);
         match self.flow_mut(key).ok_or(NotTaken::Counted)? {
             Flow::Source(source) => {
-                if matches!(said, Said::Fail(_) | Said::Abort(_)) && source.legs.peer(head.rank).is_none() {
+                if matches!(said, ControlMessage::Fail(_) | ControlMessage::Abort(_))
+                    && source.legs.peer(head.rank).is_none()
+                {
                     // It had not granted anything: it is known from now on, and has failed.
                     source.legs.claim(head.rank, head.ranks, peer, false).map_err(|_| not_taken)?;
                 }
@@ -220,9 +222,9 @@ impl Desk {
                     return Err(not_taken);
                 }
                 match said {
-                    Said::Ack(_) => source.legs.acked(head.rank).map(drop)?,
-                    Said::Fail(fail) => source.legs.failed_there(head.rank, fail)?,
-                    Said::Abort(abort) => source.legs.asked_to_stop(head.rank, abort.number)?,
+                    ControlMessage::Ack(_) => source.legs.acked(head.rank).map(drop)?,
+                    ControlMessage::Fail(fail) => source.legs.failed_there(head.rank, fail)?,
+                    ControlMessage::Abort(abort) => source.legs.asked_to_stop(head.rank, abort.number)?,
                     _ => return Err(NotTaken::Counted),
                 }
             }
@@ -232,25 +234,27 @@ impl Desk {
                 }
             }
             Flow::Lent(lent) => {
-                if matches!(said, Said::Fail(_) | Said::Abort(_)) && lent.places.peer(head.rank).is_none() {
+                if matches!(said, ControlMessage::Fail(_) | ControlMessage::Abort(_))
+                    && lent.places.peer(head.rank).is_none()
+                {
                     lent.places.claim(head.rank, head.ranks, peer, false).map_err(|_| not_taken)?;
                 }
                 if lent.places.peer(head.rank) != Some(peer) {
                     return Err(not_taken);
                 }
                 match said {
-                    Said::Fail(fail) => lent.loans.failed_there(head.rank, fail)?,
-                    Said::Abort(abort) => lent.loans.asked_to_stop(head.rank, abort.number)?,
-                    Said::Refused(_) => lent.loans.refused_there(head.rank)?,
+                    ControlMessage::Fail(fail) => lent.loans.failed_there(head.rank, fail)?,
+                    ControlMessage::Abort(abort) => lent.loans.asked_to_stop(head.rank, abort.number)?,
+                    ControlMessage::Refused(_) => lent.loans.refused_there(head.rank)?,
                     _ => return Err(NotTaken::Counted),
                 }
             }
             Flow::Pull(pulled) => {
                 for rank in speaks_for(&pulled.sources, head, peer)? {
                     match said {
-                        Said::Acked(acked) => pulled.pull.confirmed(rank, acked, now)?,
-                        Said::Fail(fail) => pulled.pull.failed_there(rank, fail, now)?,
-                        Said::Refused(_) => pulled.pull.refused_there(rank, now)?,
+                        ControlMessage::LeaseVerdict(acked) => pulled.pull.confirmed(rank, acked, now)?,
+                        ControlMessage::Fail(fail) => pulled.pull.failed_there(rank, fail, now)?,
+                        ControlMessage::Refused(_) => pulled.pull.refused_there(rank, now)?,
                         _ => return Err(NotTaken::Counted),
                     }
                 }
@@ -261,16 +265,16 @@ impl Desk {
 
     /// What becomes of a word of somebody who is not who it would have to be. The same engine in another session has a part: something of
     /// the session before may be on its way to it.
-    fn not_taken(&self, key: EntryKey, peer: PeerKey, said: &Said) -> NotTaken {
+    fn not_taken(&self, key: EntryKey, peer: PeerKey, said: &ControlMessage) -> NotTaken {
         let has_part = || self.flow(key).is_some_and(|flow| flow.has_peer(|of| of.epoch == peer.epoch));
         match said {
-            Said::Abort(abort) if !has_part() => NotTaken::Quiet { number: abort.number },
+            ControlMessage::Abort(abort) if !has_part() => NotTaken::Quiet { number: abort.number },
             _ => NotTaken::Counted,
         }
     }
 
     /// A rank of the sink will read.
-    fn claimed(&mut self, key: EntryKey, peer: PeerKey, claim: &Claim) -> Result<(), NotTaken> {
+    fn claimed(&mut self, key: EntryKey, peer: PeerKey, claim: &PullRequest) -> Result<(), NotTaken> {
         let refuse = || NotTaken::Answered { leg: 0, code: FlowCause::Refused, expected: 0 };
         let Head { transfer, rank, ranks, .. } = claim.head;
         let Some(Flow::Lent(lent)) = self.flow_mut(key) else {
@@ -282,7 +286,7 @@ impl Desk {
         }
         if let Some(failed) = lent.loans.failure() {
             let (head, cause, words) = (*lent.loans.head(), failed.cause.code(), failed.words.clone());
-            self.say(peer, Said::Fail(Fail { head, cause, words, missing: Vec::new() }));
+            self.say(peer, ControlMessage::Fail(Fail { head, cause, words, missing: Vec::new() }));
             return Ok(());
         }
         if lent.trace.is_empty() {
@@ -292,7 +296,7 @@ impl Desk {
     }
 
     /// A source lends.
-    fn lent(&mut self, key: EntryKey, peer: PeerKey, lend: &Lend, now: Moment) -> Result<(), NotTaken> {
+    fn lent(&mut self, key: EntryKey, peer: PeerKey, lend: &ReadOffer, now: Timestamp) -> Result<(), NotTaken> {
         let refuse = || NotTaken::Answered { leg: 0, code: FlowCause::Refused, expected: 0 };
         let theirs = LayoutKey { number: lend.layout, generation: lend.layout_generation };
         let held = self.transfers.get_mut(key).map(|held| &mut held.flow);
@@ -357,7 +361,7 @@ impl Desk {
         if let Some(failed) = source.legs.failure() {
             // Who is late to a failure hears of it, in its own words.
             let (head, cause, words) = (*source.legs.head(), failed.cause.code(), failed.words.clone());
-            self.say(peer, Said::Fail(Fail { head, cause, words, missing: Vec::new() }));
+            self.say(peer, ControlMessage::Fail(Fail { head, cause, words, missing: Vec::new() }));
             return Ok(());
         }
         let ours = source.legs.layout();
@@ -398,19 +402,19 @@ impl Desk {
         }
     }
 
-    fn landed(&mut self, key: EntryKey, peer: PeerKey, landing: &Landing, now: Moment) -> Result<(), NotTaken> {
+    fn landed(&mut self, key: EntryKey, peer: PeerKey, landing: &ArrivalNote, now: Timestamp) -> Result<(), NotTaken> {
         let Some(Flow::Sink(sink)) = self.flow_mut(key) else { return Err(NotTaken::Counted) };
         if sink.sources.get(&landing.source) != Some(&peer) || landing.rank != sink.legs.head().rank {
             return Err(NotTaken::Counted);
         }
-        let Landing { number, leg, leg_from, leg_tokens, layer, from, tokens, total, .. } = *landing;
+        let ArrivalNote { number, leg, leg_from, leg_tokens, layer, from, tokens, total, .. } = *landing;
         let part = PartLanded { number, leg, leg_from, leg_tokens, layer, from, tokens, total };
         sink.legs.landed(landing.source, &part, now)?;
         Ok(())
     }
 
     /// It is proven.
-    pub(super) fn quiet(&mut self, id: WatchId, now: Moment) {
+    pub(super) fn quiet(&mut self, id: WatchId, now: Timestamp) {
         if self.lease_is_quiet(id, now) {
             return;
         }
@@ -423,7 +427,7 @@ impl Desk {
     }
 
     /// What was to be moved has ended.
-    pub(super) fn move_ended(&mut self, id: MoveId, result: Result<u64, Cause>, is_open_there: bool, now: Moment) {
+    pub(super) fn move_ended(&mut self, id: MoveId, result: Result<u64, Cause>, is_open_there: bool, now: Timestamp) {
         let Some((key, rank, number)) = self.moves.get(id) else { return };
         match self.flow_mut(key) {
             Some(Flow::Source(source)) => {
@@ -447,7 +451,7 @@ impl Desk {
     }
 
     /// What was open there is not any more.
-    pub(super) fn move_closed(&mut self, id: MoveId, now: Moment) {
+    pub(super) fn move_closed(&mut self, id: MoveId, now: Timestamp) {
         let Some((key, rank, number)) = self.moves.remove(id) else { return };
         match self.flow_mut(key) {
             Some(Flow::Source(source)) => {
@@ -472,12 +476,12 @@ fn speaks_for(sources: &FewMap<u16, PeerKey>, head: &Head, peer: PeerKey) -> Res
 }
 
 /// A rank of the source says something to a sink.
-fn heard_by_sink(sink: &mut Sink, rank: u16, said: &Said, now: Moment) -> Result<(), NotTaken> {
+fn heard_by_sink(sink: &mut Sink, rank: u16, said: &ControlMessage, now: Timestamp) -> Result<(), NotTaken> {
     match said {
-        Said::Seal(seal) => sink.legs.sealed(rank, seal, now).map(drop)?,
-        Said::Fail(fail) => sink.legs.failed_there(rank, fail, now)?,
-        Said::AbortAck(ack) => sink.legs.drained(rank, ack.number, ack.is_drained)?,
-        Said::Refused(refused) => sink.legs.refused_there(rank, refused, now)?,
+        ControlMessage::EndOfData(seal) => sink.legs.sealed(rank, seal, now).map(drop)?,
+        ControlMessage::Fail(fail) => sink.legs.failed_there(rank, fail, now)?,
+        ControlMessage::AbortAck(ack) => sink.legs.drained(rank, ack.number, ack.is_drained)?,
+        ControlMessage::Refused(refused) => sink.legs.refused_there(rank, refused, now)?,
         _ => return Err(NotTaken::Counted),
     }
     Ok(())

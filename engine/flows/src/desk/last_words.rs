@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{EngineName, Epoch, Moment};
-use penstock_session::{PeerKey, Said};
+use penstock_core::{EngineName, Epoch, Timestamp};
+use penstock_session::{ControlMessage, PeerKey};
 
-use super::Desk;
+use super::TransferManager;
 use super::flow::Sink;
 use crate::input::SinkWish;
 
@@ -21,7 +21,7 @@ const WORDS_MAX: usize = 8192;
 const ENGINES_MAX: usize = 256;
 
 /// When it was said, and what.
-type Word = (Moment, Said);
+type Word = (Timestamp, ControlMessage);
 
 /// What was said lately.
 #[derive(Debug, Default)]
@@ -29,12 +29,12 @@ pub(super) struct LastWords {
     /// In sessions that stand.
     said: BTreeMap<PeerKey, VecDeque<Word>>,
     /// In sessions that broke, until when, by whom each was with.
-    unheard: BTreeMap<(EngineName, Epoch), (Moment, VecDeque<Word>)>,
+    unheard: BTreeMap<(EngineName, Epoch), (Timestamp, VecDeque<Word>)>,
 }
 
 impl LastWords {
     /// Something is said to a peer that it may have to hear again.
-    fn note(&mut self, peer: PeerKey, said: Said, within: Duration, now: Moment) {
+    fn note(&mut self, peer: PeerKey, said: ControlMessage, within: Duration, now: Timestamp) {
         let words = self.said.entry(peer).or_default();
         while words.front().is_some_and(|(at, _)| now.since(*at) >= within) || words.len() >= WORDS_MAX {
             words.pop_front();
@@ -43,7 +43,7 @@ impl LastWords {
     }
 
     /// A session is over.
-    fn broke(&mut self, peer: PeerKey, name: &EngineName, within: Duration, now: Moment) {
+    fn broke(&mut self, peer: PeerKey, name: &EngineName, within: Duration, now: Timestamp) {
         if let Some(words) = self.said.remove(&peer) {
             self.keep((name.clone(), peer.epoch), words, within, now);
         }
@@ -55,7 +55,7 @@ impl LastWords {
         engine: (EngineName, Epoch),
         words: impl IntoIterator<Item = Word>,
         within: Duration,
-        now: Moment,
+        now: Timestamp,
     ) {
         self.unheard.retain(|_, (until, _)| *until > now);
         if self.unheard.len() >= ENGINES_MAX && !self.unheard.contains_key(&engine) {
@@ -71,7 +71,7 @@ impl LastWords {
     }
 
     /// What an engine may not have heard.
-    fn unheard(&mut self, peer: PeerKey, name: &EngineName, now: Moment) -> VecDeque<Word> {
+    fn unheard(&mut self, peer: PeerKey, name: &EngineName, now: Timestamp) -> VecDeque<Word> {
         let words = self.unheard.remove(&(name.clone(), peer.epoch));
         words.filter(|(until, _)| *until > now).map_or_else(VecDeque::new, |(_, words)| words)
     }
@@ -82,17 +82,17 @@ impl Sink {
     /// why it has failed. That a source waits its sink cannot know, where they were told different things.
     pub(super) fn is_last_word(&self, wish: &SinkWish) -> bool {
         match wish {
-            SinkWish::Say { said: Said::Fail(_), .. } => true,
-            SinkWish::Say { said: Said::Ack(_), .. } => self.legs.is_resumable(),
+            SinkWish::Say { said: ControlMessage::Fail(_), .. } => true,
+            SinkWish::Say { said: ControlMessage::Ack(_), .. } => self.legs.is_resumable(),
             _ => false,
         }
     }
 }
 
-impl Desk {
+impl TransferManager {
     /// A sink says the last that it has to say to an engine: in the session that stands with it, and in the next one if that breaks. `gone` is
     /// whose session is over, as far as the sink knows: the engine may be back, and not resumed.
-    pub(super) fn say_last(&mut self, peer: PeerKey, said: Said, gone: Option<&EngineName>, now: Moment) {
+    pub(super) fn say_last(&mut self, peer: PeerKey, said: ControlMessage, gone: Option<&EngineName>, now: Timestamp) {
         let within = self.settings.resume_within;
         let there = match gone {
             None => Some(peer),
@@ -110,12 +110,12 @@ impl Desk {
         }
     }
 
-    pub(super) fn last_words_broke(&mut self, peer: PeerKey, name: &EngineName, now: Moment) {
+    pub(super) fn last_words_broke(&mut self, peer: PeerKey, name: &EngineName, now: Timestamp) {
         self.last_words.broke(peer, name, self.settings.resume_within, now);
     }
 
     /// A peer is there, perhaps again.
-    pub(super) fn say_last_words_again(&mut self, peer: PeerKey, now: Moment) {
+    pub(super) fn say_last_words_again(&mut self, peer: PeerKey, now: Timestamp) {
         let Some(name) = self.partners.name(peer) else { return };
         for (_, said) in self.last_words.unheard(peer, name, now) {
             self.last_words.note(peer, said.clone(), self.settings.resume_within, now);
@@ -133,10 +133,10 @@ mod tests {
 
     const WITHIN: Duration = Duration::from_secs(10);
 
-    fn word(number: u32) -> Said {
+    fn word(number: u32) -> ControlMessage {
         let transfer = TransferId::from_bytes(u128::from(number).to_le_bytes());
         let head = Head { transfer, side: Side::Sink, rank: u16::MAX, ranks: u16::MAX };
-        Said::Fail(Fail { head, cause: u16::MAX, words: "w".repeat(WORDS_BYTES_MAX), missing: Vec::new() })
+        ControlMessage::Fail(Fail { head, cause: u16::MAX, words: "w".repeat(WORDS_BYTES_MAX), missing: Vec::new() })
     }
 
     fn engine(number: u32) -> (PeerKey, EngineName) {
@@ -145,12 +145,12 @@ mod tests {
 
     #[test]
     fn of_too_many_words_the_newest_are_said_again_and_all_of_them_fit_where_they_wait() {
-        let (mut words, now) = (LastWords::default(), Moment::from_ns(1));
+        let (mut words, now) = (LastWords::default(), Timestamp::from_ns(1));
         let (peer, name) = engine(1);
         (0..WORDS_MAX as u32 + 2).for_each(|number| words.note(peer, word(number), WITHIN, now));
         words.broke(peer, &name, WITHIN, now);
         words.keep((name.clone(), peer.epoch), [(now, word(u32::MAX))], WITHIN, now);
-        let said: Vec<Said> = words.unheard(peer, &name, now).into_iter().map(|(_, said)| said).collect();
+        let said: Vec<ControlMessage> = words.unheard(peer, &name, now).into_iter().map(|(_, said)| said).collect();
         assert_eq!((said.len(), &said[0], said.last()), (WORDS_MAX, &word(3), Some(&word(u32::MAX))));
         let mut bytes = Vec::new();
         said.into_iter().for_each(|said| codec::encode(&Frame::Control(said), 0, &mut bytes).unwrap());
@@ -160,12 +160,12 @@ mod tests {
 
     #[test]
     fn words_are_kept_for_so_long_and_for_so_many_engines() {
-        let (mut words, now) = (LastWords::default(), Moment::from_ns(1));
+        let (mut words, now) = (LastWords::default(), Timestamp::from_ns(1));
         for number in 0..=ENGINES_MAX as u32 {
             let ((peer, name), later) = (engine(number), now + Duration::from_millis(number.into()));
             words.keep((name, peer.epoch), [(later, word(number))], WITHIN, later);
         }
-        let mut heard = |number: u32, now: Moment| {
+        let mut heard = |number: u32, now: Timestamp| {
             let (peer, name) = engine(number);
             words.unheard(peer, &name, now).len()
         };

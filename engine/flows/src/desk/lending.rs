@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_core::Moment;
-use penstock_session::control::{Ack, Acked, Head, LeaseOver, Renew};
+use penstock_core::Timestamp;
+use penstock_session::control::{Ack, Head, LeaseExpired, LeaseVerdict, Renew};
 use penstock_session::leases::{LeaseError, LeaseId, Lender, Reader};
 use penstock_session::transfers::table::EntryKey;
-use penstock_session::{PeerKey, Said};
+use penstock_session::{ControlMessage, PeerKey};
 
-use super::Desk;
+use super::TransferManager;
 use super::flow::Flow;
 use crate::action::{Action, WatchId};
 use crate::cause::FlowCause;
@@ -73,7 +73,7 @@ impl Lending {
     }
 
     /// When something has to be done though nothing happens.
-    pub(super) fn deadline(&self) -> Moment {
+    pub(super) fn deadline(&self) -> Timestamp {
         self.lender.deadline().min(self.reader.deadline())
     }
 
@@ -83,19 +83,19 @@ impl Lending {
     }
 
     /// Whether a read under a lease of a peer's should not begin any more, by this engine's clock.
-    pub(super) fn is_over(&self, peer: PeerKey, lease: LeaseId, now: Moment) -> bool {
+    pub(super) fn is_over(&self, peer: PeerKey, lease: LeaseId, now: Timestamp) -> bool {
         self.reader.is_over(peer, lease, now)
     }
 }
 
-impl Desk {
+impl TransferManager {
     /// Lends something to a peer.
     pub(super) fn lend(
         &mut self,
         peer: PeerKey,
         what: Lent,
         ttl: Duration,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<LeaseId, LeaseError> {
         let lease = self.lending.lender.lend(peer, ttl, now)?;
         self.lending.lent.insert(lease, what);
@@ -103,7 +103,7 @@ impl Desk {
     }
 
     /// What was to be lent is not.
-    pub(super) fn end_lending(&mut self, peer: PeerKey, lease: LeaseId, now: Moment) {
+    pub(super) fn end_lending(&mut self, peer: PeerKey, lease: LeaseId, now: Timestamp) {
         self.lending.lender.give_back(peer, lease, now);
         self.lending.lent.remove(&lease);
     }
@@ -115,7 +115,7 @@ impl Desk {
         lease: LeaseId,
         what: Borrowed,
         ttl: Duration,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<(), LeaseError> {
         self.lending.reader.hold(peer, lease, ttl, now)?;
         self.lending.borrowed.insert((peer, lease), what);
@@ -129,9 +129,10 @@ impl Desk {
     }
 
     /// A reader gives a lease back, and is told whether it stood until now.
-    pub(super) fn hear_given_back(&mut self, peer: PeerKey, ack: &Ack, lease: LeaseId, now: Moment) {
+    pub(super) fn hear_given_back(&mut self, peer: PeerKey, ack: &Ack, lease: LeaseId, now: Timestamp) {
         let how = self.lending.lender.give_back(peer, lease, now);
-        let acked = |head| Said::Acked(Acked { head, lease: lease.0, is_valid: how.is_valid() });
+        let acked =
+            |head| ControlMessage::LeaseVerdict(LeaseVerdict { head, lease: lease.0, is_valid: how.is_valid() });
         let what = if how.frees() { self.lending.lent.remove(&lease) } else { None };
         match what {
             Some(Lent::Rank { key, rank }) => {
@@ -153,7 +154,7 @@ impl Desk {
 
     /// A reader still reads under these. What is lent in a transfer that has ended is not renewed: its reader was told, and has as long as its
     /// lease stands to come to its end.
-    pub(super) fn hear_renew(&mut self, peer: PeerKey, renew: &Renew, now: Moment) {
+    pub(super) fn hear_renew(&mut self, peer: PeerKey, renew: &Renew, now: Timestamp) {
         let has_ended = |lease: &LeaseId| match self.lending.lent.get(lease) {
             Some(&Lent::Rank { key, .. }) => self.flow(key).is_none_or(|flow| flow.status().is_end()),
             _ => false,
@@ -166,17 +167,17 @@ impl Desk {
     }
 
     fn say_over(&mut self, peer: PeerKey, lease: LeaseId) {
-        let over = LeaseOver { lease: lease.0, cause: FlowCause::Expired.code() };
-        self.say(peer, Said::LeaseOver(over));
+        let over = LeaseExpired { lease: lease.0, cause: FlowCause::Expired.code() };
+        self.say(peer, ControlMessage::LeaseExpired(over));
     }
 
     /// A lender says that a lease has ended.
-    pub(super) fn hear_lease_over(&mut self, peer: PeerKey, over: &LeaseOver, now: Moment) {
+    pub(super) fn hear_lease_over(&mut self, peer: PeerKey, over: &LeaseExpired, now: Timestamp) {
         self.borrowed_is_over(peer, LeaseId(over.lease), FlowCause::of_code(over.cause), now);
     }
 
     /// What is read under it is worth nothing. A lease that was given back meanwhile concerns nobody.
-    pub(super) fn borrowed_is_over(&mut self, peer: PeerKey, lease: LeaseId, cause: FlowCause, now: Moment) {
+    pub(super) fn borrowed_is_over(&mut self, peer: PeerKey, lease: LeaseId, cause: FlowCause, now: Timestamp) {
         let what = self.lending.borrowed.remove(&(peer, lease));
         self.lending.reader.let_go(peer, lease);
         match what {
@@ -196,7 +197,7 @@ impl Desk {
     }
 
     /// Ends the leases that are late, and renews those that are read under.
-    pub(super) fn expire_leases(&mut self, now: Moment) {
+    pub(super) fn expire_leases(&mut self, now: Timestamp) {
         let mut ended = Vec::new();
         self.lending.lender.expire(now, &mut ended);
         for (lease, peer) in ended {
@@ -221,13 +222,13 @@ impl Desk {
         self.lending.reader.due(now, &mut renew, &mut over);
         for (peer, leases) in renew {
             let leases = leases.into_iter().map(|lease| lease.0).collect();
-            self.say(peer, Said::Renew(Renew { leases }));
+            self.say(peer, ControlMessage::Renew(Renew { leases }));
         }
         over.into_iter().for_each(|(peer, lease)| self.borrowed_is_over(peer, lease, FlowCause::Expired, now));
     }
 
     /// A peer is gone, with all that it reads, and with all that it has lent.
-    pub(super) fn lose_leases(&mut self, peer: PeerKey, now: Moment) {
+    pub(super) fn lose_leases(&mut self, peer: PeerKey, now: Timestamp) {
         self.lending.lender.peer_gone(peer);
         self.lending.reader.peer_gone(peer);
         let of_peer = (peer, LeaseId(0))..=(peer, LeaseId(u64::MAX));
@@ -237,7 +238,7 @@ impl Desk {
     }
 
     /// The reader of a lease that has ended is in no copy any more. Says whether the watch was of a lease.
-    pub(super) fn lease_is_quiet(&mut self, id: WatchId, now: Moment) -> bool {
+    pub(super) fn lease_is_quiet(&mut self, id: WatchId, now: Timestamp) -> bool {
         let Some(lease) = self.lending.watches.remove(&id) else { return false };
         if !self.lending.lender.quiet(lease) {
             // It was given back meanwhile.

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use penstock_core::{Cause, Moment};
+use penstock_core::{Cause, Timestamp};
 use penstock_session::RequestId;
 
-use super::Desk;
+use super::TransferManager;
 use super::book::ground::Ground;
 use super::book::{Book, PageId, Writer};
 use super::names::{self, Part};
@@ -162,8 +162,8 @@ impl Lives {
         self.devices.contains_key(&key).then_some(key)
     }
 
-    pub(super) fn deadline(&self) -> Moment {
-        self.devices.values().filter_map(|device| device.lifecycle.deadline()).min().unwrap_or(Moment::NEVER)
+    pub(super) fn deadline(&self) -> Timestamp {
+        self.devices.values().filter_map(|device| device.lifecycle.deadline()).min().unwrap_or(Timestamp::NEVER)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -177,7 +177,7 @@ impl Lives {
     }
 }
 
-impl Desk {
+impl TransferManager {
     /// Begins to track the requests of a device.
     pub fn open_device(&mut self, settings: lifecycle::Settings) -> Result<DeviceKey, LifecycleError> {
         let lives = &mut self.lives;
@@ -193,7 +193,7 @@ impl Desk {
     }
 
     /// Nobody reports any more. What is under way is stopped, and the device is forgotten when that is over.
-    pub fn release_device(&mut self, key: DeviceKey, now: Moment) {
+    pub fn release_device(&mut self, key: DeviceKey, now: Timestamp) {
         let Some(device) = self.lives.devices.get_mut(&key) else { return };
         device.is_released = true;
         let swaps: Vec<SwapKey> = device.swaps.keys().copied().collect();
@@ -225,7 +225,7 @@ impl Desk {
         key: DeviceKey,
         (request, generation): (&RequestId, u64),
         ask: SwapAsk,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<SwapKey, LifecycleError> {
         let device = self.lives.devices.get_mut(&key).ok_or(LifecycleError::NoDevice)?;
         if device.swaps.len() >= device.swaps_most {
@@ -257,7 +257,7 @@ impl Desk {
     }
 
     /// Goes on with what a swap has written.
-    pub fn commit_swap(&mut self, key: DeviceKey, swap: SwapKey, now: Moment) -> Result<(), LifecycleError> {
+    pub fn commit_swap(&mut self, key: DeviceKey, swap: SwapKey, now: Timestamp) -> Result<(), LifecycleError> {
         let device = self.lives.devices.get_mut(&key).ok_or(LifecycleError::NoDevice)?;
         let ticket = device.lifecycle.swap_commit(swap, now)?;
         if let Some(seen) = device.swaps.get_mut(&swap) {
@@ -271,7 +271,7 @@ impl Desk {
     }
 
     /// Gives a swap up.
-    pub fn roll_back_swap(&mut self, key: DeviceKey, swap: SwapKey, now: Moment) -> Result<(), LifecycleError> {
+    pub fn roll_back_swap(&mut self, key: DeviceKey, swap: SwapKey, now: Timestamp) -> Result<(), LifecycleError> {
         self.call_device(key, |lifecycle| lifecycle.swap_roll_back(swap, now))
     }
 
@@ -281,7 +281,7 @@ impl Desk {
     }
 
     /// Nobody will ask for it any more. One that is not over is given up.
-    pub fn release_swap(&mut self, key: DeviceKey, swap: SwapKey, now: Moment) {
+    pub fn release_swap(&mut self, key: DeviceKey, swap: SwapKey, now: Timestamp) {
         let Some(device) = self.lives.devices.get_mut(&key) else { return };
         let Some(seen) = device.swaps.get_mut(&swap) else { return };
         seen.is_released = true;
@@ -312,7 +312,7 @@ impl Desk {
     }
 
     /// Something has become of a move or a watch of a device's.
-    pub(super) fn lives_hear(&mut self, id: u64, event: &Event, now: Moment) {
+    pub(super) fn lives_hear(&mut self, id: u64, event: &Event, now: Timestamp) {
         let Some(key) = self.lives.of_name(id) else { return };
         if let Some(device) = self.lives.devices.get_mut(&key) {
             device.lifecycle.handle(event, now);
@@ -321,7 +321,7 @@ impl Desk {
     }
 
     /// Time has passed.
-    pub(super) fn lives_expire(&mut self, now: Moment) {
+    pub(super) fn lives_expire(&mut self, now: Timestamp) {
         let due =
             self.lives.devices.iter().filter(|(_, device)| device.lifecycle.deadline().is_some_and(|at| at <= now));
         let due: Vec<DeviceKey> = due.map(|(key, _)| *key).collect();

@@ -52,11 +52,11 @@ mod timers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use penstock_core::Moment;
-use penstock_session::control::{Able, Ack, CONTROL_VERSIONS, LayoutNews, Side};
+use penstock_core::Timestamp;
+use penstock_session::control::{Ack, CONTROL_VERSIONS, LayoutNews, PeerFeatures, Side};
 use penstock_session::leases::LeaseId;
 use penstock_session::transfers::table::{EntryKey, Finished, TableMetrics, Transfers};
-use penstock_session::{PeerKey, RequestId, Said, TransferId};
+use penstock_session::{ControlMessage, PeerKey, RequestId, TransferId};
 
 use self::abroad::Abroad;
 use self::book::Book;
@@ -94,7 +94,7 @@ const CONTROL_CREDITS: u32 = 64;
 
 /// One engine's desk.
 #[derive(Debug)]
-pub struct Desk {
+pub struct TransferManager {
     /// The upper half of the ids of notes that tell this engine of landed bytes.
     tag: u64,
     settings: Settings,
@@ -120,9 +120,9 @@ pub struct Desk {
     /// Of which ends somebody wants to hear.
     reported: Reported,
     /// When something of the tables is too old at the earliest.
-    table_due: Moment,
+    table_due: Timestamp,
     /// When memory that a peak has left behind is looked for.
-    shrink_at: Moment,
+    shrink_at: Timestamp,
     book: Book,
     lives: Lives,
     keeping: Keeping,
@@ -162,7 +162,7 @@ pub struct Metrics {
     pub relay: RelayMetrics,
 }
 
-impl Desk {
+impl TransferManager {
     /// The desk of an engine. The words are random: the first one is its tag.
     pub fn new(settings: Settings, [tag, one, other]: [u64; 3]) -> Self {
         Self {
@@ -180,8 +180,8 @@ impl Desk {
             last_words: LastWords::default(),
             epitaphs: Epitaphs::default(),
             reported: Reported::default(),
-            table_due: Moment::NEVER,
-            shrink_at: Moment::from_ns(0),
+            table_due: Timestamp::NEVER,
+            shrink_at: Timestamp::from_ns(0),
             gates: Gates::default(),
             book: Book::default(),
             lives: Lives::default(),
@@ -201,7 +201,7 @@ impl Desk {
     }
 
     /// Something has happened.
-    pub fn handle(&mut self, event: Event, now: Moment) {
+    pub fn handle(&mut self, event: Event, now: Timestamp) {
         if self.relayed(&event, now) {
             return;
         }
@@ -209,8 +209,8 @@ impl Desk {
             Event::Joined { peer, name } => {
                 self.partners.joined(peer, name);
                 let (version_min, version_max) = CONTROL_VERSIONS;
-                let able = Able { version_min, version_max, tag: self.tag, credits: CONTROL_CREDITS };
-                self.say(peer, Said::Able(able));
+                let able = PeerFeatures { version_min, version_max, tag: self.tag, credits: CONTROL_CREDITS };
+                self.say(peer, ControlMessage::PeerFeatures(able));
             }
             Event::Unable { peer } => self.partners.is_unable(peer),
             Event::Said { peer, said } => self.hear(peer, said, now),
@@ -231,7 +231,7 @@ impl Desk {
     }
 
     /// Something has become of a move or a watch.
-    fn became(&mut self, id: u64, event: Event, now: Moment) {
+    fn became(&mut self, id: u64, event: Event, now: Timestamp) {
         match (names::part(id), event) {
             (Some(Part::Transfers), Event::Ended { id, result, is_open_there }) => {
                 self.move_ended(id, result, is_open_there, now);
@@ -243,32 +243,32 @@ impl Desk {
         }
     }
 
-    fn hear(&mut self, peer: PeerKey, said: Said, now: Moment) {
+    fn hear(&mut self, peer: PeerKey, said: ControlMessage, now: Timestamp) {
         match said {
-            Said::Able(able) => {
+            ControlMessage::PeerFeatures(able) => {
                 for said in self.partners.is_able(peer, &able) {
                     self.say(peer, said);
                 }
                 self.is_back(peer, now);
             }
-            Said::LayoutNews(news) => self.partners.learn(peer, news),
-            Said::LayoutGone(gone) => self.partners.forget(peer, gone),
-            Said::Renew(renew) => return self.hear_renew(peer, &renew, now),
-            Said::LeaseOver(over) => return self.hear_lease_over(peer, &over, now),
-            Said::Ack(ack @ Ack { lease: Some(lease), .. }) => {
+            ControlMessage::LayoutNews(news) => self.partners.learn(peer, news),
+            ControlMessage::LayoutGone(gone) => self.partners.forget(peer, gone),
+            ControlMessage::Renew(renew) => return self.hear_renew(peer, &renew, now),
+            ControlMessage::LeaseExpired(over) => return self.hear_lease_over(peer, &over, now),
+            ControlMessage::Ack(ack @ Ack { lease: Some(lease), .. }) => {
                 return self.hear_given_back(peer, &ack, LeaseId(lease), now);
             }
-            Said::PinAsk(ask) => return self.hear_pin_ask(peer, &ask, now),
-            Said::PinAnswer(answer) => {
-                self.abroad_hears(&Event::Said { peer, said: Said::PinAnswer(answer) }, now);
+            ControlMessage::PinAsk(ask) => return self.hear_pin_ask(peer, &ask, now),
+            ControlMessage::PinAnswer(answer) => {
+                self.abroad_hears(&Event::Said { peer, said: ControlMessage::PinAnswer(answer) }, now);
             }
-            Said::Acked(acked) if self.hear_parent_acked(peer, &acked) => return,
+            ControlMessage::LeaseVerdict(acked) if self.hear_parent_acked(peer, &acked) => return,
             said => return self.hear_of_transfer(peer, said, now),
         }
         self.tell();
     }
 
-    fn say(&mut self, peer: PeerKey, said: Said) {
+    fn say(&mut self, peer: PeerKey, said: ControlMessage) {
         self.actions.push_back(Action::Say { peer, said });
     }
 
@@ -277,7 +277,7 @@ impl Desk {
         self.telling.is_due = true;
     }
 
-    fn say_to_all(&mut self, said: &Said) {
+    fn say_to_all(&mut self, said: &ControlMessage) {
         let able: Vec<PeerKey> = self.partners.able().collect();
         able.into_iter().for_each(|peer| self.say(peer, said.clone()));
     }
@@ -381,9 +381,9 @@ impl Desk {
     }
 
     /// When something has to be done though nothing happens.
-    pub fn deadline(&self) -> Moment {
-        let timer = self.timers.first().map_or(Moment::NEVER, |(at, _)| at);
-        let relays = self.relays.deadline().unwrap_or(Moment::NEVER);
+    pub fn deadline(&self) -> Timestamp {
+        let timer = self.timers.first().map_or(Timestamp::NEVER, |(at, _)| at);
+        let relays = self.relays.deadline().unwrap_or(Timestamp::NEVER);
         let pins = self.keeping.deadline();
         timer
             .min(self.lending.deadline())
@@ -395,7 +395,7 @@ impl Desk {
     }
 
     /// Time has passed.
-    pub fn expire(&mut self, now: Moment) {
+    pub fn expire(&mut self, now: Timestamp) {
         self.expire_tables(now);
         self.lives_expire(now);
         self.pins_expire(now);
@@ -409,7 +409,7 @@ impl Desk {
         {
             self.timers.take_first();
             if let Some(held) = self.transfers.get_mut(key).filter(|held| held.armed == at) {
-                held.armed = Moment::NEVER;
+                held.armed = Timestamp::NEVER;
                 self.timers.disarmed();
                 held.flow.expire(now);
                 self.carry(key, now);
@@ -426,10 +426,10 @@ impl Desk {
         if before == next {
             return;
         }
-        if next != Moment::NEVER {
+        if next != Timestamp::NEVER {
             self.timers.arm(next, key);
         }
-        if before != Moment::NEVER {
+        if before != Timestamp::NEVER {
             self.timers.disarmed();
             self.look_at_timers();
         }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_session::RequestId;
 
 use super::book::Book;
-use super::{Access, Desk, DeviceKey, Placed, User};
-use crate::action::{Action, Ticket};
+use super::{Access, DeviceKey, Placed, TransferManager, User};
+use crate::action::{Action, BlocksRef};
 use crate::continuation::{self, Finished, Home, Inherited, Keep, Miss, Parent, PinError, PinKey, Pins, WaitKey};
 use crate::lifecycle::{LifecycleError, Report};
 
@@ -38,8 +38,8 @@ impl Keeping {
         }
     }
 
-    pub(super) fn deadline(&self) -> Moment {
-        self.pins.as_ref().and_then(Pins::deadline).unwrap_or(Moment::NEVER)
+    pub(super) fn deadline(&self) -> Timestamp {
+        self.pins.as_ref().and_then(Pins::deadline).unwrap_or(Timestamp::NEVER)
     }
 
     /// Whether nobody has blocks and nobody waits. What is pinned is let go by time.
@@ -52,7 +52,7 @@ impl Keeping {
     }
 }
 
-impl Desk {
+impl TransferManager {
     /// Blocks of requests that end can be kept from now on. A second time changes nothing, and is refused if it says otherwise.
     pub fn open_pins(&mut self, settings: continuation::Settings, home: Home) -> Result<(), PinError> {
         match &self.keeping.pins {
@@ -76,10 +76,10 @@ impl Desk {
     pub fn pin(
         &mut self,
         parent: Parent,
-        tickets: Vec<Ticket>,
+        tickets: Vec<BlocksRef>,
         placed: Vec<(Placed, Vec<u32>)>,
         ttl: Duration,
-        now: Moment,
+        now: Timestamp,
     ) -> Option<Result<PinKey, PinError>> {
         if let Err(held) = self.may_use(&placed, Access::Read) {
             return Some(Err(PinError::Held(Box::new(held))));
@@ -104,7 +104,7 @@ impl Desk {
         end: (&RequestId, u64, &Report),
         mut kept: Keep,
         placed: Vec<(Placed, Vec<u32>)>,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<Finished, LifecycleError> {
         if kept.blocks.is_ok()
             && let Err(held) = self.may_use(&placed, Access::Read)
@@ -142,7 +142,7 @@ impl Desk {
     }
 
     /// Time has passed.
-    pub(super) fn pins_expire(&mut self, now: Moment) {
+    pub(super) fn pins_expire(&mut self, now: Timestamp) {
         if self.keeping.deadline() <= now {
             self.call_pins(|pins| pins.expire(now));
         }
@@ -156,16 +156,16 @@ mod tests {
     use penstock_core::EngineName;
 
     use super::*;
-    use crate::action::Ticket;
+    use crate::action::BlocksRef;
     use crate::continuation::{Ask, Child, Group, Isolation, Parent, Waited};
     use crate::desk::Settings;
     use crate::lifecycle;
 
-    const NOW: Moment = Moment::from_ns(1);
+    const NOW: Timestamp = Timestamp::from_ns(1);
     const TTL: Duration = Duration::from_secs(1);
 
-    fn desk() -> Desk {
-        let mut desk = Desk::new(Settings::default(), [1, 2, 3]);
+    fn desk() -> TransferManager {
+        let mut desk = TransferManager::new(Settings::default(), [1, 2, 3]);
         let home = Home { engine: EngineName::new("decode-0").unwrap(), rank: 3 };
         desk.open_pins(continuation::Settings::default(), home).unwrap();
         desk
@@ -180,7 +180,7 @@ mod tests {
         Parent { request: request(name), isolation: Isolation::default(), groups: vec![group], blob: vec![] }
     }
 
-    fn keep(ticket: Ticket) -> Keep {
+    fn keep(ticket: BlocksRef) -> Keep {
         Keep { parent: parent("a"), blocks: Ok(vec![vec![]]), tickets: vec![ticket], ttl: TTL }
     }
 
@@ -189,7 +189,7 @@ mod tests {
         Ask { child, parent: request(parent), isolation: Isolation::default(), tokens: 32, hashes: None }
     }
 
-    fn freed(desk: &mut Desk) -> Vec<Ticket> {
+    fn freed(desk: &mut TransferManager) -> Vec<BlocksRef> {
         let actions = std::iter::from_fn(|| desk.poll_action());
         actions.filter_map(|action| if let Action::Free { ticket } = action { Some(ticket) } else { None }).collect()
     }
@@ -200,7 +200,7 @@ mod tests {
         let device = desk.open_device(lifecycle::Settings::default()).unwrap();
         let life = desk.call_device(device, |lives| lives.tracker_mut().open(request("a"), 1)).unwrap();
         let end = request("a");
-        let finished = desk.finish_and_pin(device, (&end, life, &Report::Removed), keep(Ticket(7)), vec![], NOW);
+        let finished = desk.finish_and_pin(device, (&end, life, &Report::Removed), keep(BlocksRef(7)), vec![], NOW);
         assert!(matches!(finished, Ok(Finished { pin: Some(Ok(_)), verdict: lifecycle::Verdict::Remove })));
         assert_eq!(desk.deadline(), NOW + TTL);
         let child = desk.call_pins(|pins| pins.inherit(&ask("b", "a"), NOW)).unwrap().unwrap();
@@ -209,10 +209,10 @@ mod tests {
         assert_eq!(freed(&mut desk), [], "its child has it");
         assert_eq!(desk.call_pins(|pins| pins.inherit(&ask("c", "a"), NOW + TTL)), Some(Err(Miss::Expired)));
         desk.call_pins(|pins| pins.give_up(child.key));
-        assert_eq!(freed(&mut desk), [Ticket(7)]);
+        assert_eq!(freed(&mut desk), [BlocksRef(7)]);
         assert_eq!(desk.metrics().pins.pins, 0);
         // A second report of the same end keeps nothing.
-        let late = desk.finish_and_pin(device, (&end, life, &Report::Aborted), keep(Ticket(8)), vec![], NOW);
+        let late = desk.finish_and_pin(device, (&end, life, &Report::Aborted), keep(BlocksRef(8)), vec![], NOW);
         assert!(matches!(late, Ok(Finished { pin: None, verdict: lifecycle::Verdict::NoOp })));
     }
 
@@ -220,7 +220,7 @@ mod tests {
     fn who_waits_for_a_running_parent_is_answered_when_it_ends_or_gives_back_what_it_never_fetched() {
         let mut desk = desk();
         desk.call_pins(|pins| pins.runs(request("a"), Isolation::default())).unwrap().unwrap();
-        let wait = |desk: &mut Desk, child: &str| match desk
+        let wait = |desk: &mut TransferManager, child: &str| match desk
             .call_pins(|pins| pins.inherit_or_wait(ask(child, "a"), NOW + TTL, NOW))
         {
             Some(Waited::Later(key)) => key,
@@ -228,7 +228,7 @@ mod tests {
         };
         let (first, second, third) = (wait(&mut desk, "b"), wait(&mut desk, "c"), wait(&mut desk, "d"));
         desk.stop_waiting(third);
-        desk.call_pins(|pins| pins.pin(parent("a"), vec![Ticket(7)], TTL, NOW)).unwrap().unwrap();
+        desk.call_pins(|pins| pins.pin(parent("a"), vec![BlocksRef(7)], TTL, NOW)).unwrap().unwrap();
         assert!(desk.has_answer(first) && desk.has_answer(second) && !desk.has_answer(third));
         let given = desk.waited(first).unwrap().unwrap();
         assert_eq!((given.tokens, desk.metrics().pins.uses), (16, 2));
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!((desk.waited(second), desk.metrics().pins.uses), (None, 1));
         desk.call_pins(|pins| pins.give_up(given.key));
         desk.expire(NOW + TTL);
-        assert!(freed(&mut desk) == [Ticket(7)] && desk.is_empty());
+        assert!(freed(&mut desk) == [BlocksRef(7)] && desk.is_empty());
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
         let mut desk = desk();
         let home = |rank: u16| Home { engine: EngineName::new("decode-0").unwrap(), rank };
         let settings = continuation::Settings::default();
-        desk.call_pins(|pins| pins.pin(parent("a"), vec![Ticket(7)], TTL, NOW)).unwrap().unwrap();
+        desk.call_pins(|pins| pins.pin(parent("a"), vec![BlocksRef(7)], TTL, NOW)).unwrap().unwrap();
         assert_eq!(desk.open_pins(settings, home(3)), Ok(()));
         let otherwise = Err(PinError::OpenOtherwise { rank: 3 });
         assert_eq!(desk.open_pins(continuation::Settings { count: 1, ..settings }, home(3)), otherwise);
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_where_nobody_has_asked_for_it() {
-        let mut desk = Desk::new(Settings::default(), [1, 2, 3]);
+        let mut desk = TransferManager::new(Settings::default(), [1, 2, 3]);
         assert_eq!(desk.call_pins(|pins| pins.inherit(&ask("b", "a"), NOW)), None);
         assert!(desk.pins().is_none() && desk.is_empty());
     }

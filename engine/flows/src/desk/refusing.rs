@@ -6,13 +6,13 @@
 
 use std::collections::VecDeque;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
-use penstock_session::control::{Fail, Head, Said};
+use penstock_session::control::{ControlMessage, Fail, Head};
 use penstock_session::transfers::table::EntryKey;
 use penstock_session::{PeerKey, TransferId};
 
-use super::Desk;
+use super::TransferManager;
 use super::flow::Flow;
 use super::heard::{NotTaken, nobody};
 use crate::cause::FlowCause;
@@ -27,11 +27,11 @@ const EPITAPHS_MAX: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Epitaphs {
     /// The oldest first.
-    words: VecDeque<(Moment, TransferId, FlowCause, String)>,
+    words: VecDeque<(Timestamp, TransferId, FlowCause, String)>,
 }
 
 impl Epitaphs {
-    fn note(&mut self, until: Moment, transfer: TransferId, failed: &SendFailed, now: Moment) {
+    fn note(&mut self, until: Timestamp, transfer: TransferId, failed: &SendFailed, now: Timestamp) {
         while self.words.front().is_some_and(|(until, ..)| *until <= now) || self.words.len() >= EPITAPHS_MAX {
             self.words.pop_front();
         }
@@ -53,11 +53,14 @@ pub(super) fn unfit(transfer: TransferId, unfit: &Unfit, (here, there): (&str, &
     (FlowCause::Unfit, format!("{transfer}: {}", unfit.between(here, there)))
 }
 
-impl Desk {
+impl TransferManager {
     /// Tells a rank of the sink why it gets nothing, and nobody else: the source serves others.
     pub(super) fn turn_away(&mut self, peer: PeerKey, transfer: TransferId, (cause, words): Refusal) -> NotTaken {
         let head = nobody(transfer);
-        self.say(peer, Said::Fail(Fail { head, cause: cause.code(), words: bounded(words), missing: Vec::new() }));
+        self.say(
+            peer,
+            ControlMessage::Fail(Fail { head, cause: cause.code(), words: bounded(words), missing: Vec::new() }),
+        );
         NotTaken::Counted
     }
 
@@ -97,7 +100,7 @@ impl Desk {
     }
 
     /// A transfer is let go of: of a source that has failed it is remembered why, as long as its name is.
-    pub(super) fn remember_why(&mut self, flow: &Flow, now: Moment) {
+    pub(super) fn remember_why(&mut self, flow: &Flow, now: Timestamp) {
         let failed = match flow {
             Flow::Source(source) => source.legs.failure(),
             Flow::Lent(lent) => lent.loans.failure(),
@@ -120,7 +123,7 @@ mod tests {
 
     #[test]
     fn so_many_failures_are_remembered_for_so_long() {
-        let (mut epitaphs, now) = (Epitaphs::default(), Moment::from_ns(1));
+        let (mut epitaphs, now) = (Epitaphs::default(), Timestamp::from_ns(1));
         let transfer = |number: usize| TransferId::from_bytes((number as u128).to_le_bytes());
         let failed = |number: usize| SendFailed {
             cause: FlowCause::SourceFailed,

@@ -1,9 +1,9 @@
 //! Chunks between stages, as the desk hears of them and has them carried out.
 
-use penstock_core::Moment;
-use penstock_session::Said;
+use penstock_core::Timestamp;
+use penstock_session::ControlMessage;
 
-use super::Desk;
+use super::TransferManager;
 use crate::event::Event;
 use crate::relay::{RelayCounts, Relays};
 
@@ -31,7 +31,7 @@ pub struct RelayMetrics {
     pub counts: RelayCounts,
 }
 
-impl Desk {
+impl TransferManager {
     /// Chunks between stages.
     pub fn relays(&self) -> &Relays {
         &self.relays
@@ -43,13 +43,16 @@ impl Desk {
     }
 
     /// Tells the relay of what has happened. Whether nobody else is concerned.
-    pub(super) fn relayed(&mut self, event: &Event, now: Moment) -> bool {
+    pub(super) fn relayed(&mut self, event: &Event, now: Timestamp) -> bool {
         let is_its_own = match event {
             Event::Joined { .. }
             | Event::Unable { .. }
             | Event::Left { .. }
-            | Event::Said { said: Said::Able(_), .. } => false,
-            Event::Said { said: Said::Chunk(_) | Said::ChunkAck(_) | Said::RelayAbort(_), .. } => true,
+            | Event::Said { said: ControlMessage::PeerFeatures(_), .. } => false,
+            Event::Said {
+                said: ControlMessage::Chunk(_) | ControlMessage::ChunkAck(_) | ControlMessage::RelayAbort(_),
+                ..
+            } => true,
             Event::Ended { id, .. } | Event::Closed { id } if part_of(id.0) == RELAY => true,
             Event::Quiet { id } if part_of(id.0) == RELAY => true,
             _ => return false,
@@ -81,24 +84,24 @@ mod tests {
     use std::time::Duration;
 
     use penstock_core::{EngineName, Epoch, Generation, RegionId};
-    use penstock_session::control::{Able, Chunk, ChunkAck, ChunkKind, Extent};
+    use penstock_session::control::{Chunk, ChunkAck, ChunkKind, Extent, PeerFeatures};
     use penstock_session::{PeerKey, RequestId};
 
     use super::*;
-    use crate::action::{Action, RegionRef, Ticket, WatchId};
+    use crate::action::{Action, BlocksRef, RegionRef, WatchId};
     use crate::desk::Settings;
     use crate::relay::{
         Arrival, Destination, EarlyBounds, Metadata, Place, Pool, RelayError, RelaySettings, Source, ToPut,
     };
 
-    const NOW: Moment = Moment::from_ns(1);
+    const NOW: Timestamp = Timestamp::from_ns(1);
     const PEER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
 
-    fn desk() -> Desk {
-        let mut desk = Desk::new(Settings::default(), [11, 1, 2]);
+    fn desk() -> TransferManager {
+        let mut desk = TransferManager::new(Settings::default(), [11, 1, 2]);
         desk.handle(Event::Joined { peer: PEER, name: EngineName::new("b").unwrap() }, NOW);
-        let able = Able { version_min: 1, version_max: 1, tag: 5, credits: 1 };
-        desk.handle(Event::Said { peer: PEER, said: Said::Able(able) }, NOW);
+        let able = PeerFeatures { version_min: 1, version_max: 1, tag: 5, credits: 1 };
+        desk.handle(Event::Said { peer: PEER, said: ControlMessage::PeerFeatures(able) }, NOW);
         while desk.poll_action().is_some() {}
         desk
     }
@@ -144,7 +147,7 @@ mod tests {
         Event::Said { peer: PEER, said }
     }
 
-    fn put(desk: &mut Desk) -> Result<crate::relay::PutKey, RelayError> {
+    fn put(desk: &mut TransferManager) -> Result<crate::relay::PutKey, RelayError> {
         let what = ToPut {
             request: RequestId::new("r").unwrap(),
             source: Source::Berths { bytes: 64 },
@@ -191,7 +194,7 @@ mod tests {
         let extents = vec![place];
         let what = ToPut {
             request: RequestId::new("r").unwrap(),
-            source: Source::Extents { extents: extents.clone(), keep: Ticket(7), is_ready: true },
+            source: Source::Extents { extents: extents.clone(), keep: BlocksRef(7), is_ready: true },
             readers: vec![PEER],
             schema: Vec::new(),
             header: Vec::new(),
@@ -201,12 +204,13 @@ mod tests {
         desk.handle(chunk(1), NOW);
         let request = RequestId::new("r").unwrap();
         let Some(Arrival::Chunk(announced)) = desk.relays_mut().next_arrival(&request, NOW) else { panic!("a chunk") };
-        let into = Destination::Extents { extents, keep: Ticket(8) };
+        let into = Destination::Extents { extents, keep: BlocksRef(8) };
         let get = desk.relays_mut().get(&announced.metadata, into, Duration::from_secs(1), NOW).unwrap();
-        let kept = |desk: &Desk| desk.tickets().unwrap().into_iter().map(|ticket| ticket.0).collect::<Vec<_>>();
+        let kept =
+            |desk: &TransferManager| desk.tickets().unwrap().into_iter().map(|ticket| ticket.0).collect::<Vec<_>>();
         assert_eq!(kept(&desk), [7, 8]);
         let op = Metadata::parse(&desk.relays().metadata(put).unwrap()).unwrap().op;
-        desk.handle(Event::Said { peer: PEER, said: Said::ChunkAck(ChunkAck { op, part: 0, code: 0 }) }, NOW);
+        desk.handle(Event::Said { peer: PEER, said: ControlMessage::ChunkAck(ChunkAck { op, part: 0, code: 0 }) }, NOW);
         assert!(desk.relays().put_result(put).is_some());
         assert_eq!(kept(&desk), [7, 8], "it is let go, and nobody has carried that out");
         while desk.poll_action().is_some() {}

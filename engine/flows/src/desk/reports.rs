@@ -5,7 +5,7 @@ use penstock_session::few::Few;
 use penstock_session::transfers::table::EntryKey;
 use penstock_session::{PeerKey, RequestId, TransferId};
 
-use super::Desk;
+use super::TransferManager;
 use super::flow::Flow;
 use crate::action::Action;
 use crate::cause::FlowCause;
@@ -54,7 +54,7 @@ pub enum HowEnded {
     },
 }
 
-impl Desk {
+impl TransferManager {
     /// Says of which ends [`Action::Report`] is wanted from now on.
     pub fn report(&mut self, reported: Reported) {
         self.reported = reported;

@@ -4,18 +4,18 @@
 //! and believed nothing of what the one before it was doing.
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{EngineName, Moment};
+use penstock_core::{EngineName, Timestamp};
 use penstock_session::PeerKey;
 use penstock_session::transfers::table::EntryKey;
 
-use super::Desk;
+use super::TransferManager;
 use super::calls::CallError;
 use super::flow::{Flow, Sink};
 use crate::action::{Action, WatchId};
 
-impl Desk {
+impl TransferManager {
     /// A session is over: each of its transfers goes on without it, waits for another, or ends.
-    pub(super) fn lost(&mut self, peer: PeerKey, name: Option<&EngineName>, now: Moment) {
+    pub(super) fn lost(&mut self, peer: PeerKey, name: Option<&EngineName>, now: Timestamp) {
         if let Some(name) = name {
             self.last_words_broke(peer, name, now);
         }
@@ -68,7 +68,7 @@ impl Desk {
 
     /// A sink's transfer whose session broke goes on in this one. What has not come is granted again, as soon as it is proven that nothing
     /// of the old session lands any more and the peer speaks of transfers.
-    pub fn resume(&mut self, key: EntryKey, peer: PeerKey, now: Moment) -> Result<(), CallError> {
+    pub fn resume(&mut self, key: EntryKey, peer: PeerKey, now: Timestamp) -> Result<(), CallError> {
         let name = self.partners.name(peer).cloned().ok_or(CallError::NoSession)?;
         let is_able = self.is_able(peer);
         let Some(Flow::Sink(sink)) = self.flow_mut(key) else { return Err(CallError::NoTransfer) };
@@ -94,7 +94,7 @@ impl Desk {
     }
 
     /// A peer speaks of transfers: what was resumed in its session before that goes on now, and it hears what it may not have heard.
-    pub(super) fn is_back(&mut self, peer: PeerKey, now: Moment) {
+    pub(super) fn is_back(&mut self, peer: PeerKey, now: Timestamp) {
         if !self.is_able(peer) {
             return;
         }

@@ -1,13 +1,13 @@
 use penstock_core::{Cause, EngineName, Epoch};
-use penstock_session::control::{Abort, Buffer, Claim, Form, Head, Rows};
+use penstock_session::control::{Abort, Buffer, Form, Head, PullRequest, Rows};
 
 use super::*;
 
-const NOW: Moment = Moment::from_ns(1);
+const NOW: Timestamp = Timestamp::from_ns(1);
 const PEER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
 
-fn desk() -> Desk {
-    let mut desk = Desk::new(Settings::default(), [11, 1, 2]);
+fn desk() -> TransferManager {
+    let mut desk = TransferManager::new(Settings::default(), [11, 1, 2]);
     desk.handle(Event::Joined { peer: PEER, name: EngineName::new("decode-0").unwrap() }, NOW);
     desk
 }
@@ -30,10 +30,13 @@ fn news(label: &str) -> LayoutNews {
 }
 
 fn able(version_min: u16, version_max: u16, tag: u64) -> Event {
-    Event::Said { peer: PEER, said: Said::Able(Able { version_min, version_max, tag, credits: 1 }) }
+    Event::Said {
+        peer: PEER,
+        said: ControlMessage::PeerFeatures(PeerFeatures { version_min, version_max, tag, credits: 1 }),
+    }
 }
 
-fn said(desk: &mut Desk) -> Vec<Said> {
+fn said(desk: &mut TransferManager) -> Vec<ControlMessage> {
     let actions = std::iter::from_fn(|| desk.poll_action());
     actions.filter_map(|action| if let Action::Say { peer: PEER, said } = action { Some(said) } else { None }).collect()
 }
@@ -42,16 +45,19 @@ fn said(desk: &mut Desk) -> Vec<Said> {
 fn who_joins_is_told_that_this_engine_speaks_of_transfers_and_then_of_its_layouts() {
     let mut desk = desk();
     let first = desk.add_layout(news("kv"), 1 << 20).unwrap();
-    assert_eq!(said(&mut desk), [Said::Able(Able { version_min: 1, version_max: 1, tag: 11, credits: 64 })]);
+    assert_eq!(
+        said(&mut desk),
+        [ControlMessage::PeerFeatures(PeerFeatures { version_min: 1, version_max: 1, tag: 11, credits: 64 })]
+    );
     desk.handle(able(1, 9, 5), NOW);
     let told = LayoutNews { number: first.number, generation: first.generation, ..news("kv") };
-    assert_eq!(said(&mut desk), [Said::LayoutNews(told)]);
+    assert_eq!(said(&mut desk), [ControlMessage::LayoutNews(told)]);
     assert!(desk.is_able(PEER));
     let second = desk.add_layout(news("aux"), 1 << 20).unwrap();
     assert_ne!(first.number, second.number);
     assert!(desk.remove_layout(first) && !desk.remove_layout(first), "once");
-    let kinds: Vec<u16> = said(&mut desk).iter().map(Said::kind).collect();
-    assert_eq!(kinds, [Said::LayoutNews(news("")).kind(), Said::LayoutGone(gone(1, 1)).kind()]);
+    let kinds: Vec<u16> = said(&mut desk).iter().map(ControlMessage::kind).collect();
+    assert_eq!(kinds, [ControlMessage::LayoutNews(news("")).kind(), ControlMessage::LayoutGone(gone(1, 1)).kind()]);
     desk.handle(Event::Left { peer: PEER, cause: Cause::PeerClosed }, NOW);
     desk.add_layout(news("late"), 1 << 20).unwrap();
     assert_eq!(said(&mut desk), [], "nobody is there");
@@ -69,7 +75,7 @@ fn a_release_with_which_nothing_is_in_common_hears_of_nothing() {
     said(&mut desk);
     desk.handle(able(2, 3, 5), NOW);
     assert!(said(&mut desk).is_empty() && !desk.is_able(PEER));
-    desk.handle(Event::Said { peer: PEER, said: Said::LayoutNews(news("theirs")) }, NOW);
+    desk.handle(Event::Said { peer: PEER, said: ControlMessage::LayoutNews(news("theirs")) }, NOW);
     assert_eq!((desk.layout_of(PEER, "theirs"), desk.metrics().refused), (None, 1));
 }
 
@@ -77,19 +83,19 @@ fn a_release_with_which_nothing_is_in_common_hears_of_nothing() {
 fn layouts_of_a_peer_are_known_until_they_are_gone_and_only_so_many() {
     let mut desk = desk();
     desk.handle(able(1, 1, 5), NOW);
-    let mut say = |said: Said| desk.handle(Event::Said { peer: PEER, said }, NOW);
+    let mut say = |said: ControlMessage| desk.handle(Event::Said { peer: PEER, said }, NOW);
     for number in 0..300 {
-        say(Said::LayoutNews(LayoutNews { number, generation: 1, ..news(&format!("layer {number:03}")) }));
+        say(ControlMessage::LayoutNews(LayoutNews { number, generation: 1, ..news(&format!("layer {number:03}")) }));
     }
     // The same label twice, no tokens, a rank beyond all, no buffers.
-    say(Said::LayoutNews(LayoutNews { number: 300, ..news("layer 000") }));
-    say(Said::LayoutNews(LayoutNews { number: 0, block_tokens: 0, ..news("a") }));
-    say(Said::LayoutNews(LayoutNews { number: 0, rank: 1, ..news("a") }));
-    say(Said::LayoutNews(LayoutNews { number: 0, buffers: Vec::new(), ..news("a") }));
-    say(Said::LayoutGone(gone(1, 2)));
-    say(Said::LayoutGone(gone(2, 1)));
+    say(ControlMessage::LayoutNews(LayoutNews { number: 300, ..news("layer 000") }));
+    say(ControlMessage::LayoutNews(LayoutNews { number: 0, block_tokens: 0, ..news("a") }));
+    say(ControlMessage::LayoutNews(LayoutNews { number: 0, rank: 1, ..news("a") }));
+    say(ControlMessage::LayoutNews(LayoutNews { number: 0, buffers: Vec::new(), ..news("a") }));
+    say(ControlMessage::LayoutGone(gone(1, 2)));
+    say(ControlMessage::LayoutGone(gone(2, 1)));
     // Said twice: the first words stand.
-    say(Said::Able(Able { version_min: 1, version_max: 1, tag: 6, credits: 1 }));
+    say(ControlMessage::PeerFeatures(PeerFeatures { version_min: 1, version_max: 1, tag: 6, credits: 1 }));
     assert_eq!(desk.metrics().refused, 44 + 4 + 1);
     assert_eq!(desk.labels_of(PEER).len(), 255);
     assert!(desk.layout_of(PEER, "layer 001").is_some() && desk.layout_of(PEER, "layer 002").is_none());
@@ -118,11 +124,11 @@ fn what_transfers_came_to_lately_decides_how_much_memory_is_asked_for_where_that
         Settings::of(&config)
     };
     for (quantile, then) in [(0, 48), (100, 1)] {
-        let mut desk = Desk::new(config(quantile), [11, 1, 2]);
+        let mut desk = TransferManager::new(config(quantile), [11, 1, 2]);
         desk.handle(Event::Joined { peer: PEER, name: EngineName::new("prefill-0").unwrap() }, NOW);
         desk.handle(able(1, 1, 5), NOW);
         let layout = desk.add_layout(news("kv"), 1 << 20).unwrap();
-        let consume = |desk: &mut Desk, name: u8| {
+        let consume = |desk: &mut TransferManager, name: u8| {
             let how = Consume {
                 layout,
                 rank: (0, 1),
@@ -142,8 +148,13 @@ fn what_transfers_came_to_lately_decides_how_much_memory_is_asked_for_where_that
         let first = consume(&mut desk, 1);
         assert_eq!(desk.wanted(first), Some(48), "nothing is known yet");
         let head = Head { transfer: TransferId::from_bytes([1; 16]), side: Side::Source, rank: 0, ranks: 1 };
-        let seal =
-            Said::Seal(penstock_session::control::Seal { head, parts: 0, tokens: 0, legs: 0, rows: Vec::new().into() });
+        let seal = ControlMessage::EndOfData(penstock_session::control::EndOfData {
+            head,
+            parts: 0,
+            tokens: 0,
+            legs: 0,
+            rows: Vec::new().into(),
+        });
         desk.handle(Event::Said { peer: PEER, said: seal }, NOW);
         let second = consume(&mut desk, 2);
         assert_eq!(desk.wanted(second), Some(then), "of {quantile} percent");
@@ -151,9 +162,12 @@ fn what_transfers_came_to_lately_decides_how_much_memory_is_asked_for_where_that
 }
 
 /// What a sink says of a transfer that nobody has begun here.
-fn claim_and_abort(transfer: TransferId) -> [Said; 2] {
+fn claim_and_abort(transfer: TransferId) -> [ControlMessage; 2] {
     let head = Head { transfer, side: Side::Sink, rank: 0, ranks: 1 };
-    [Said::Claim(Claim { head, from: 0, trace: Vec::new() }), Said::Abort(Abort { head, number: 7 })]
+    [
+        ControlMessage::PullRequest(PullRequest { head, from: 0, trace: Vec::new() }),
+        ControlMessage::Abort(Abort { head, number: 7 }),
+    ]
 }
 
 #[test]
@@ -167,9 +181,9 @@ fn who_waits_for_a_transfer_that_nobody_begins_hears_so_though_nothing_else_happ
     assert_eq!((desk.deadline(), desk.metrics().transfers.early), (due, 1));
     desk.expire(due);
     let answers = said(&mut desk);
-    let [Said::Fail(fail)] = answers.as_slice() else { panic!("{answers:?}") };
+    let [ControlMessage::Fail(fail)] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!((fail.head.transfer, fail.head.ranks, fail.head.side), (transfer, 0, Side::Source));
-    assert_eq!((desk.metrics().transfers.early, desk.deadline()), (0, Moment::NEVER));
+    assert_eq!((desk.metrics().transfers.early, desk.deadline()), (0, Timestamp::NEVER));
 }
 
 #[test]
@@ -182,7 +196,7 @@ fn a_sink_that_gives_up_before_its_source_begins_has_its_answer_at_once_and_then
     desk.handle(Event::Said { peer: PEER, said: claim.clone() }, NOW);
     desk.handle(Event::Said { peer: PEER, said: abort }, NOW);
     let answers = said(&mut desk);
-    let [Said::AbortAck(ack)] = answers.as_slice() else { panic!("{answers:?}") };
+    let [ControlMessage::AbortAck(ack)] = answers.as_slice() else { panic!("{answers:?}") };
     assert!(ack.is_drained && ack.number == 7 && ack.head.transfer == transfer);
     // Of one that has ended here nothing is left: who speaks of it hears that, too.
     let over = TransferId::from_bytes([2; 16]);
@@ -205,6 +219,6 @@ fn a_sink_that_gives_up_before_its_source_begins_has_its_answer_at_once_and_then
         desk.handle(Event::Said { peer: PEER, said: words }, NOW);
     }
     let answers = said(&mut desk);
-    assert!(matches!(answers.as_slice(), [Said::Fail(_), Said::AbortAck(_)]), "{answers:?}");
+    assert!(matches!(answers.as_slice(), [ControlMessage::Fail(_), ControlMessage::AbortAck(_)]), "{answers:?}");
     assert_eq!(desk.check(), Ok(()));
 }

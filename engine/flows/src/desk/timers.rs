@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_session::transfers::table::EntryKey;
 
 /// So many that nobody waits for are no loss.
@@ -15,14 +15,14 @@ const STALE_MIN: usize = 64;
 /// Transfers by the moment that each waits for.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    heap: BinaryHeap<Reverse<(Moment, EntryKey)>>,
+    heap: BinaryHeap<Reverse<(Timestamp, EntryKey)>>,
     /// How many transfers wait for a moment.
     wanted: usize,
 }
 
 impl Timers {
     /// A transfer waits for this moment.
-    pub(super) fn arm(&mut self, at: Moment, key: EntryKey) {
+    pub(super) fn arm(&mut self, at: Timestamp, key: EntryKey) {
         self.heap.push(Reverse((at, key)));
         self.wanted += 1;
     }
@@ -33,7 +33,7 @@ impl Timers {
     }
 
     /// The first of all.
-    pub(super) fn first(&self) -> Option<(Moment, EntryKey)> {
+    pub(super) fn first(&self) -> Option<(Timestamp, EntryKey)> {
         self.heap.peek().map(|Reverse(first)| *first)
     }
 
@@ -43,7 +43,7 @@ impl Timers {
     }
 
     /// Takes out what nobody waits for, until the first is one that somebody waits for; all of it, if it is more than the others.
-    pub(super) fn settle(&mut self, is_wanted: impl Fn(Moment, EntryKey) -> bool) {
+    pub(super) fn settle(&mut self, is_wanted: impl Fn(Timestamp, EntryKey) -> bool) {
         while let Some(Reverse((at, key))) = self.heap.peek()
             && !is_wanted(*at, *key)
         {
@@ -66,7 +66,7 @@ impl Timers {
     }
 
     /// All of them, in no order, and those that nobody waits for.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Moment, EntryKey)> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Timestamp, EntryKey)> + '_ {
         self.heap.iter().map(|Reverse(timer)| *timer)
     }
 

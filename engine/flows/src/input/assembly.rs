@@ -4,7 +4,7 @@ use penstock_session::control::Form;
 
 use super::leg::Leg;
 use super::legs::SinkLegs;
-use crate::action::Ticket;
+use crate::action::BlocksRef;
 use crate::layout::Layout;
 use crate::part::LegError;
 
@@ -26,7 +26,7 @@ impl SinkLegs {
     /// plane-major one has its planes so many tokens apart. The first token of the transfer is token 0.
     ///
     /// Only what has landed and is still there can be assembled; [`SinkLegs::taken`] comes behind the copy. The ticket is that of its blocks.
-    pub fn assembly(&self, leg: u32, room_tokens: u64) -> Result<(Ticket, Vec<Piece>), LegError> {
+    pub fn assembly(&self, leg: u32, room_tokens: u64) -> Result<(BlocksRef, Vec<Piece>), LegError> {
         if leg >= self.next_leg {
             return Err(LegError::NoSuchLeg { leg, next: self.next_leg });
         }

@@ -1,7 +1,7 @@
 //! Whether what is said of legs makes sense at their sink: everything is looked at before anything changes.
 
 use penstock_core::planted::{self, Bug};
-use penstock_session::control::{BLOCKS_MAX, Seal};
+use penstock_session::control::{BLOCKS_MAX, EndOfData};
 
 use super::leg::Leg;
 use super::legs::SinkLegs;
@@ -127,7 +127,7 @@ impl SinkLegs {
         }
     }
 
-    pub(super) fn check_seal(&self, source: u16, seal: &Seal) -> Result<Option<usize>, LegError> {
+    pub(super) fn check_seal(&self, source: u16, seal: &EndOfData) -> Result<Option<usize>, LegError> {
         let at = self.source_at(source)?;
         if self.status.is_end() || self.sources[at].seal.is_some() {
             return Ok(None);

@@ -1,7 +1,7 @@
 //! How a transfer ends early at its sink, and how its blocks come back then.
 
-use penstock_core::Moment;
-use penstock_session::control::{Abort, Fail, MISSING_MAX, Missing, Refused, Said, Side};
+use penstock_core::Timestamp;
+use penstock_session::control::{Abort, ControlMessage, Fail, MISSING_MAX, Missing, Refused, Side};
 
 use super::leg::{Leg, LegEvent};
 use super::legs::SinkLegs;
@@ -13,15 +13,15 @@ use crate::status::StatusEvent;
 
 impl SinkLegs {
     /// When something has to be done though nothing happens.
-    pub fn deadline(&self) -> Moment {
+    pub fn deadline(&self) -> Timestamp {
         if !self.status.is_end() {
             return self.how.deadline.min(self.waits_until());
         }
-        if self.legs.iter().any(|leg| leg.state == Leg::Stopping) { self.abort_by } else { Moment::NEVER }
+        if self.legs.iter().any(|leg| leg.state == Leg::Stopping) { self.abort_by } else { Timestamp::NEVER }
     }
 
     /// Time has passed.
-    pub fn expire(&mut self, now: Moment) {
+    pub fn expire(&mut self, now: Timestamp) {
         if !self.status.is_end() && now >= self.how.deadline {
             let words = match self.wanted() {
                 Some(tokens) => format!("its time was over; no memory for {tokens} more tokens was granted"),
@@ -43,7 +43,7 @@ impl SinkLegs {
     }
 
     /// The application gives it up: what has landed is let go as well.
-    pub fn abort(&mut self, now: Moment) {
+    pub fn abort(&mut self, now: Timestamp) {
         if !self.status.is_end() {
             self.fail(FlowCause::Aborted, Side::Sink, None, "its application gave it up".into(), now);
         }
@@ -51,19 +51,19 @@ impl SinkLegs {
     }
 
     /// The application has failed; what has landed stays until it is taken.
-    pub fn fail_here(&mut self, cause: FlowCause, words: &str, now: Moment) {
+    pub fn fail_here(&mut self, cause: FlowCause, words: &str, now: Timestamp) {
         self.fail(cause, Side::Sink, None, words.into(), now);
     }
 
     /// A source has said that it failed.
-    pub fn failed_there(&mut self, source: u16, fail: &Fail, now: Moment) -> Result<(), LegError> {
+    pub fn failed_there(&mut self, source: u16, fail: &Fail, now: Timestamp) -> Result<(), LegError> {
         let at = self.source_at(source)?;
         self.fail(FlowCause::of_code(fail.cause), Side::Source, Some(at), fail.words.clone(), now);
         Ok(())
     }
 
     /// A source has refused a grant.
-    pub fn refused_there(&mut self, source: u16, refused: &Refused, now: Moment) -> Result<(), LegError> {
+    pub fn refused_there(&mut self, source: u16, refused: &Refused, now: Timestamp) -> Result<(), LegError> {
         let at = self.source_at(source)?;
         let &Refused { leg, code, expected, .. } = refused;
         if leg >= self.next_leg {
@@ -95,7 +95,7 @@ impl SinkLegs {
 
     /// The session with a source is over, which proves nothing of what it still does: the transfer waits for another one, or has failed.
     /// Answers whether a proof is needed that nothing lands any more.
-    pub fn lost(&mut self, source: u16, now: Moment) -> Result<bool, LegError> {
+    pub fn lost(&mut self, source: u16, now: Timestamp) -> Result<bool, LegError> {
         let at = self.source_at(source)?;
         let before = self.sources[at].link;
         if before == Link::Quiet {
@@ -113,7 +113,7 @@ impl SinkLegs {
     }
 
     /// It is proven that nothing of a source's session that is over can land any more.
-    pub fn proven_quiet(&mut self, source: u16, now: Moment) -> Result<(), LegError> {
+    pub fn proven_quiet(&mut self, source: u16, now: Timestamp) -> Result<(), LegError> {
         let at = self.source_at(source)?;
         if self.proves(at) {
             return Ok(());
@@ -126,7 +126,14 @@ impl SinkLegs {
     }
 
     /// The one way in which a transfer fails.
-    pub(super) fn fail(&mut self, cause: FlowCause, said_by: Side, source: Option<usize>, words: String, now: Moment) {
+    pub(super) fn fail(
+        &mut self,
+        cause: FlowCause,
+        said_by: Side,
+        source: Option<usize>,
+        words: String,
+        now: Timestamp,
+    ) {
         if self.status.is_end() {
             return;
         }
@@ -140,11 +147,11 @@ impl SinkLegs {
         self.abort_by = now + self.how.abort_within;
         for at in 0..self.sources.len() {
             let (rank, link) = (self.sources[at].rank, self.sources[at].link);
-            self.sources[at].until = Moment::NEVER;
+            self.sources[at].until = Timestamp::NEVER;
             // Also who is not there is to know: it may wait for the next session, and hears it there.
             if link != Link::Quiet && (said_by == Side::Sink || source != Some(at)) {
                 let fail = Fail { head: self.head, cause: cause.code(), words: words.clone(), missing: Vec::new() };
-                self.wishes.push_back(SinkWish::Say { source: rank, said: Said::Fail(fail) });
+                self.wishes.push_back(SinkWish::Say { source: rank, said: ControlMessage::Fail(fail) });
             }
             if link != Link::Open {
                 self.sources[at].on(LinkEvent::Ask);
@@ -159,7 +166,7 @@ impl SinkLegs {
             // What is read from here is stopped here.
             if !self.is_read {
                 let abort = Abort { head: self.head, number: self.abort_number };
-                self.wishes.push_back(SinkWish::Say { source: rank, said: Said::Abort(abort) });
+                self.wishes.push_back(SinkWish::Say { source: rank, said: ControlMessage::Abort(abort) });
             }
         }
         self.step_all(Leg::Granted, LegEvent::Abort);

@@ -6,7 +6,7 @@ use penstock_core::planted::{self, Bug};
 use penstock_session::few::Few;
 use penstock_session::machine::Step;
 
-use crate::action::Ticket;
+use crate::action::BlocksRef;
 use crate::part::PartLanded;
 use crate::runs::Runs;
 
@@ -80,7 +80,7 @@ pub(crate) struct Granting {
     pub(crate) blocks: Vec<u32>,
     pub(crate) skip: u32,
     pub(crate) once: Option<u32>,
-    pub(crate) keep: Ticket,
+    pub(crate) keep: BlocksRef,
     /// The place of its first block among all that were granted.
     pub(crate) first_place: u64,
     /// What has landed: of each source all layers, one source behind the other.

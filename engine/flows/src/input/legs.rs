@@ -1,13 +1,13 @@
 //! The book of all legs of one transfer at its sink.
 
-use penstock_core::Moment;
-use penstock_session::control::{BLOCKS_MAX, Grant, Head, Said, Seal, SentRows, Side};
+use penstock_core::Timestamp;
+use penstock_session::control::{BLOCKS_MAX, ControlMessage, EndOfData, Grant, Head, SentRows, Side};
 use penstock_session::few::{Few, FewMap, FewQueue};
 
 use super::leg::{Granting, Leg, LegEvent};
 use super::link::Link;
-use super::{Failed, Happening, MemoryPolicy, Receive, SinkWish};
-use crate::action::Ticket;
+use super::{Failed, InputEvent, MemoryPolicy, Receive, SinkWish};
+use crate::action::BlocksRef;
 use crate::cause::FlowCause;
 use crate::layout::Layout;
 use crate::part::{LegError, PartLanded};
@@ -43,7 +43,7 @@ pub(super) struct Source {
     pub(super) sent: Few<SentRows>,
     pub(super) link: Link,
     /// Until when it is waited for, if its session broke.
-    pub(super) until: Moment,
+    pub(super) until: Timestamp,
 }
 
 /// The legs of one transfer at its sink.
@@ -71,9 +71,9 @@ pub struct SinkLegs {
     /// Why it failed, and the first token that was not there then.
     pub(super) end: Option<(FlowCause, u64)>,
     pub(super) abort_number: u32,
-    pub(super) abort_by: Moment,
+    pub(super) abort_by: Timestamp,
     pub(super) wishes: FewQueue<SinkWish>,
-    pub(super) happenings: FewQueue<Happening>,
+    pub(super) happenings: FewQueue<InputEvent>,
     /// Its bytes are read from here: sources are not told of room, and nobody of a leg before all is confirmed.
     pub(super) is_read: bool,
     refused: u64,
@@ -103,7 +103,7 @@ impl SinkLegs {
             seal: None,
             sent: Few::new(),
             link: Link::Open,
-            until: Moment::NEVER,
+            until: Timestamp::NEVER,
         };
         Self {
             head: Head { transfer: how.transfer, side: Side::Sink, rank: how.rank, ranks: how.ranks },
@@ -119,7 +119,7 @@ impl SinkLegs {
             asked_for: None,
             end: None,
             abort_number: 0,
-            abort_by: Moment::NEVER,
+            abort_by: Timestamp::NEVER,
             wishes: FewQueue::new(),
             happenings: FewQueue::new(),
             is_read: false,
@@ -233,7 +233,7 @@ impl SinkLegs {
     }
 
     /// The tickets of the legs whose blocks were not let go.
-    pub fn keeps(&self) -> impl Iterator<Item = Ticket> + '_ {
+    pub fn keeps(&self) -> impl Iterator<Item = BlocksRef> + '_ {
         self.legs.iter().filter(|leg| leg.state != Leg::Freed).map(|leg| leg.keep)
     }
 
@@ -260,13 +260,13 @@ impl SinkLegs {
     /// How it failed, if it did and its application has not been told yet.
     pub fn failed(&self) -> Option<&Failed> {
         self.happenings.iter().find_map(|happening| match happening {
-            Happening::Failed(failed) => Some(&**failed),
+            InputEvent::Failed(failed) => Some(&**failed),
             _ => None,
         })
     }
 
     /// What the application is to know next.
-    pub fn next_happening(&mut self) -> Option<Happening> {
+    pub fn next_happening(&mut self) -> Option<InputEvent> {
         self.happenings.pop_front()
     }
 
@@ -285,7 +285,7 @@ impl SinkLegs {
     }
 
     /// There is no memory, only so many free blocks.
-    pub fn no_memory(&mut self, free_blocks: u32, now: Moment) -> NoMemory {
+    pub fn no_memory(&mut self, free_blocks: u32, now: Timestamp) -> NoMemory {
         let Some(tokens) = self.wanted() else { return NoMemory::Unneeded };
         match self.how.memory {
             MemoryPolicy::Fail => {
@@ -308,7 +308,7 @@ impl SinkLegs {
         blocks: Vec<u32>,
         skip: u32,
         once: Option<u32>,
-        keep: Ticket,
+        keep: BlocksRef,
     ) -> Result<bool, LegError> {
         self.may_go_on()?;
         if leg < self.next_leg {
@@ -360,7 +360,7 @@ impl SinkLegs {
         if !self.is_read {
             // Who is waited for hears of it when it is there again.
             for at in (0..self.sources.len()).filter(|&at| self.sources[at].link == Link::Open) {
-                let (source, said) = (self.sources[at].rank, Said::Grant(self.grant_of(self.legs.len() - 1)));
+                let (source, said) = (self.sources[at].rank, ControlMessage::Grant(self.grant_of(self.legs.len() - 1)));
                 self.wishes.push_back(SinkWish::Say { source, said });
             }
         }
@@ -393,7 +393,7 @@ impl SinkLegs {
     }
 
     /// A part has landed. One that was told before changes nothing, and says so by `false`.
-    pub fn landed(&mut self, source: u16, part: &PartLanded, now: Moment) -> Result<bool, LegError> {
+    pub fn landed(&mut self, source: u16, part: &PartLanded, now: Timestamp) -> Result<bool, LegError> {
         let checked = self.check_part(source, part);
         self.count(checked)?.map_or(Ok(false), |source| {
             self.sources[source].numbers.add(part.number..part.number + 1);
@@ -410,7 +410,7 @@ impl SinkLegs {
     }
 
     /// A source has sent everything. Said again it changes nothing, and says so by `false`.
-    pub fn sealed(&mut self, source: u16, seal: &Seal, now: Moment) -> Result<bool, LegError> {
+    pub fn sealed(&mut self, source: u16, seal: &EndOfData, now: Timestamp) -> Result<bool, LegError> {
         let checked = self.check_seal(source, seal);
         self.count(checked)?.map_or(Ok(false), |source| {
             self.sources[source].seal = Some(seal.parts);
@@ -468,6 +468,6 @@ impl SinkLegs {
     }
 
     pub(super) fn told(&mut self, failed: Failed) {
-        self.happenings.push_back(Happening::Failed(Box::new(failed)));
+        self.happenings.push_back(InputEvent::Failed(Box::new(failed)));
     }
 }

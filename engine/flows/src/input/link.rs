@@ -1,14 +1,14 @@
 //! What is known of one rank of the source: whether its session stands, and what it may still write.
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
-use penstock_session::control::{Grant, Said};
+use penstock_session::control::{ControlMessage, Grant};
 use penstock_session::few::Few;
 use penstock_session::machine::Step;
 
 use super::leg::Leg;
 use super::legs::{SinkLegs, Source};
-use super::{Happening, SinkWish};
+use super::{InputEvent, SinkWish};
 use crate::part::LegError;
 use crate::runs::Runs;
 
@@ -75,7 +75,7 @@ impl Source {
 
 impl SinkLegs {
     /// Whether the end of a session is not the transfer's: what has come stays, and the rest is waited for.
-    pub(super) fn breaks(&mut self, at: usize, now: Moment) -> bool {
+    pub(super) fn breaks(&mut self, at: usize, now: Timestamp) -> bool {
         let Some(within) = self.how.resumes.filter(|_| !self.status.is_end() && now < self.how.deadline) else {
             return false;
         };
@@ -84,7 +84,7 @@ impl SinkLegs {
             source.until = now + within;
         }
         source.on(LinkEvent::Break);
-        self.happenings.push_back(Happening::Lost { source: source.rank });
+        self.happenings.push_back(InputEvent::Lost { source: source.rank });
         true
     }
 
@@ -112,11 +112,11 @@ impl SinkLegs {
     }
 
     /// When a source has been waited for long enough.
-    pub(super) fn waits_until(&self) -> Moment {
+    pub(super) fn waits_until(&self) -> Timestamp {
         if self.how.resumes.is_none() {
-            return Moment::NEVER;
+            return Timestamp::NEVER;
         }
-        self.sources.iter().map(|source| source.until).min().unwrap_or(Moment::NEVER)
+        self.sources.iter().map(|source| source.until).min().unwrap_or(Timestamp::NEVER)
     }
 
     /// Says to a source that is open again what is still needed of it, and counts its landings anew.
@@ -126,7 +126,7 @@ impl SinkLegs {
         }
         let (rank, total, settled) = (self.sources[at].rank, self.total, self.settled);
         let source = &mut self.sources[at];
-        source.until = Moment::NEVER;
+        source.until = Timestamp::NEVER;
         (source.numbers, source.seal) = (Runs::default(), None);
         source.sent = Few::new();
         if self.next_leg == 0 {
@@ -160,7 +160,7 @@ impl SinkLegs {
             blocks: Few::new(),
             trace: Box::default(),
         };
-        let wish = |grant| SinkWish::Say { source: rank, said: Said::Grant(grant) };
+        let wish = |grant| SinkWish::Say { source: rank, said: ControlMessage::Grant(grant) };
         self.wishes.extend(grants.into_iter().chain([last]).map(wish));
     }
 }

@@ -21,9 +21,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_session::TransferId;
-use penstock_session::control::{Missing, Said, Side};
+use penstock_session::control::{ControlMessage, Missing, Side};
 use penstock_session::few::Few;
 
 pub use allocate::{DEFAULT_TOKENS, MemoryPolicy, Totals};
@@ -33,7 +33,7 @@ pub use legs::{NoMemory, SinkLegs};
 pub use link::{Link, LinkEvent};
 pub use pull::{Pull, PullWish, Read};
 
-use crate::action::Ticket;
+use crate::action::BlocksRef;
 use crate::cause::{FlowCause, Words};
 use crate::layout::Layout;
 
@@ -72,7 +72,7 @@ pub struct Receive {
     /// The most legs that are granted and not let go.
     pub ahead: u32,
     /// When it has to be over.
-    pub deadline: Moment,
+    pub deadline: Timestamp,
     /// How long sources may take to say that nothing can land any more.
     pub abort_within: Duration,
     /// How long a source whose session broke is waited for, if it is.
@@ -91,17 +91,17 @@ pub enum SinkWish {
         /// Which.
         source: u16,
         /// What.
-        said: Said,
+        said: ControlMessage,
     },
     /// Let this go; it is wished once for each.
     Free {
         /// What.
-        ticket: Ticket,
+        ticket: BlocksRef,
     },
     /// Keep this from everybody, as these ranks of the source may still be at it. It is freed when all of them are known not to be.
     Quarantine {
         /// What.
-        ticket: Ticket,
+        ticket: BlocksRef,
         /// Who.
         sources: Vec<u16>,
     },
@@ -109,7 +109,7 @@ pub enum SinkWish {
 
 /// What a sink's application is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Happening {
+pub enum InputEvent {
     /// A layer of a leg is there. It can be read. Where the transfer may be resumed, its bytes may be written once more, the same ones, until the
     /// whole leg is there: nothing is to be written into its blocks before that.
     Layer {

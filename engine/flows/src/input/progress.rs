@@ -1,14 +1,14 @@
 //! What follows from what has landed: which layers and legs are there, whether more memory is needed, and whether all is done.
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
-use penstock_session::control::{Ack, Said, SentRows, Side};
+use penstock_session::control::{Ack, ControlMessage, SentRows, Side};
 use penstock_session::few::Few;
 
 use super::leg::{Leg, LegEvent};
 use super::legs::SinkLegs;
 use super::link::LinkEvent;
-use super::{Happening, SinkWish};
+use super::{InputEvent, SinkWish};
 use crate::cause::FlowCause;
 use crate::ranks::not_sent;
 use crate::status::StatusEvent;
@@ -26,7 +26,7 @@ impl SinkLegs {
     }
 
     /// Looks what is complete now.
-    pub(super) fn look(&mut self, now: Moment) {
+    pub(super) fn look(&mut self, now: Timestamp) {
         self.settle_legs();
         let is_told = self.sources.iter().all(|source| source.seal == Some(source.numbers.count()));
         if !is_told {
@@ -48,13 +48,13 @@ impl SinkLegs {
             source.on(LinkEvent::Rest);
             if !self.is_read {
                 let ack = Ack { head: self.head, lease: None };
-                self.wishes.push_back(SinkWish::Say { source: source.rank, said: Said::Ack(ack) });
+                self.wishes.push_back(SinkWish::Say { source: source.rank, said: ControlMessage::Ack(ack) });
             }
         }
         for place in 0..self.legs.len() {
             self.step(place, LegEvent::Spare);
         }
-        self.happenings.push_back(Happening::Done { tokens: total - self.how.begin });
+        self.happenings.push_back(InputEvent::Done { tokens: total - self.how.begin });
         self.forget_freed();
     }
 
@@ -70,7 +70,7 @@ impl SinkLegs {
                 if !leg.told[layer] && leg.has_layer(layer, self.total) {
                     leg.told[layer] = true;
                     if layers > 1 && !self.is_read {
-                        self.happenings.push_back(Happening::Layer { leg: leg.number, layer: layer as u32 });
+                        self.happenings.push_back(InputEvent::Layer { leg: leg.number, layer: layer as u32 });
                     }
                 }
             }
@@ -83,7 +83,7 @@ impl SinkLegs {
             self.status.on(StatusEvent::LegDone);
             if self.total != Some(end) && !self.is_read {
                 let confirmed = self.confirmed() - self.how.begin;
-                let happening = Happening::Leg { leg: number, tokens: end - from, confirmed, total: self.total };
+                let happening = InputEvent::Leg { leg: number, tokens: end - from, confirmed, total: self.total };
                 self.happenings.push_back(happening);
             }
         }
@@ -94,7 +94,7 @@ impl SinkLegs {
         let Some(tokens) = self.wanted().filter(|_| self.next_leg > 0) else { return };
         if self.asked_for != Some(self.next_leg) {
             self.asked_for = Some(self.next_leg);
-            self.happenings.push_back(Happening::NeedsMemory { leg: self.next_leg, tokens });
+            self.happenings.push_back(InputEvent::NeedsMemory { leg: self.next_leg, tokens });
         }
     }
 

@@ -10,8 +10,8 @@ mod view;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::{Cause, Moment, Span};
-use penstock_session::control::{Ack, Acked, Claim, Fail, Lend, Said, Seal, Side};
+use penstock_core::{Cause, Span, Timestamp};
+use penstock_session::control::{Ack, ControlMessage, EndOfData, Fail, LeaseVerdict, PullRequest, ReadOffer, Side};
 use penstock_session::few::{Few, FewQueue};
 use penstock_session::leases::LeaseId;
 
@@ -88,9 +88,11 @@ impl Pull {
     pub fn new(how: Receive, part_bytes: u64, reads_ahead: usize) -> Result<Self, LegError> {
         let (begin, trace, layers) = (how.begin, how.trace.clone(), how.layout.layers());
         let legs = SinkLegs::read(how)?;
-        let claim = Claim { head: *legs.head(), from: begin, trace };
+        let claim = PullRequest { head: *legs.head(), from: begin, trace };
         let sources: Few<View> = legs.sources.iter().map(|source| View::new(source.rank, begin, layers)).collect();
-        let says = sources.iter().map(|source| SinkWish::Say { source: source.rank, said: Said::Claim(claim.clone()) });
+        let says = sources
+            .iter()
+            .map(|source| SinkWish::Say { source: source.rank, said: ControlMessage::PullRequest(claim.clone()) });
         let wishes = says.map(PullWish::Sink).collect();
         Ok(Self { legs, sources, part_bytes, reads_ahead: reads_ahead.max(1), wishes })
     }
@@ -121,7 +123,7 @@ impl Pull {
     }
 
     /// Time has passed.
-    pub fn expire(&mut self, now: Moment) {
+    pub fn expire(&mut self, now: Timestamp) {
         self.legs.expire(now);
         self.look(now);
     }
@@ -147,7 +149,7 @@ impl Pull {
     }
 
     /// A source has lent something, or more. `pair` is this engine's layout with the one that it names.
-    pub fn lent(&mut self, source: u16, pair: &Arc<Pair>, lend: &Lend, now: Moment) -> Result<(), LegError> {
+    pub fn lent(&mut self, source: u16, pair: &Arc<Pair>, lend: &ReadOffer, now: Timestamp) -> Result<(), LegError> {
         let at = self.source_at(source)?;
         self.legs.may_go_on()?;
         if let Some((known, said)) = self.legs.total.zip(lend.total).filter(|(known, said)| known != said) {
@@ -174,7 +176,7 @@ impl Pull {
     }
 
     /// A source has said whether the lease stood until everything was read.
-    pub fn confirmed(&mut self, source: u16, acked: &Acked, now: Moment) -> Result<(), LegError> {
+    pub fn confirmed(&mut self, source: u16, acked: &LeaseVerdict, now: Timestamp) -> Result<(), LegError> {
         let at = self.source_at(source)?;
         if self.sources[at].lease != Some(LeaseId(acked.lease)) || self.sources[at].loan != Loan::Returned {
             return Err(LegError::AckEarly { rank: source });
@@ -189,7 +191,7 @@ impl Pull {
     }
 
     /// A lease has ended before everything was read and confirmed: by the word of its lender, or by this engine's own clock.
-    pub fn over(&mut self, source: u16, cause: FlowCause, now: Moment) -> Result<(), LegError> {
+    pub fn over(&mut self, source: u16, cause: FlowCause, now: Timestamp) -> Result<(), LegError> {
         let at = self.source_at(source)?;
         self.sources[at].on(LoanEvent::Over);
         let words = format!("the lease of the source of rank {source} had ended before everything was read under it");
@@ -199,20 +201,20 @@ impl Pull {
     }
 
     /// A source has said that it failed.
-    pub fn failed_there(&mut self, source: u16, fail: &Fail, now: Moment) -> Result<(), LegError> {
+    pub fn failed_there(&mut self, source: u16, fail: &Fail, now: Timestamp) -> Result<(), LegError> {
         self.legs.failed_there(source, fail, now)?;
         self.look(now);
         Ok(())
     }
 
     /// It fails for something that was found here.
-    pub fn fail_here(&mut self, cause: FlowCause, words: &str, now: Moment) {
+    pub fn fail_here(&mut self, cause: FlowCause, words: &str, now: Timestamp) {
         self.legs.fail_here(cause, words, now);
         self.look(now);
     }
 
     /// A source makes no sense of the claim.
-    pub fn refused_there(&mut self, source: u16, now: Moment) -> Result<(), LegError> {
+    pub fn refused_there(&mut self, source: u16, now: Timestamp) -> Result<(), LegError> {
         let at = self.source_at(source)?;
         let words = "the source does not lend what is to be read: let it lend, or have it pushed".to_owned();
         self.legs.fail(FlowCause::Refused, Side::Source, Some(at), words, now);
@@ -221,7 +223,7 @@ impl Pull {
     }
 
     /// The session with a source is over. What is read from it ends by itself.
-    pub fn lost(&mut self, source: u16, now: Moment) -> Result<(), LegError> {
+    pub fn lost(&mut self, source: u16, now: Timestamp) -> Result<(), LegError> {
         let at = self.source_at(source)?;
         if self.sources[at].loan != Loan::Confirmed {
             let words = format!("the source of rank {source} is gone");
@@ -232,7 +234,7 @@ impl Pull {
     }
 
     /// A read has ended. Where something of it is still open, [`Pull::closed`] follows.
-    pub fn ended(&mut self, source: u16, number: u64, result: Result<u64, Cause>, is_open_there: bool, now: Moment) {
+    pub fn ended(&mut self, source: u16, number: u64, result: Result<u64, Cause>, is_open_there: bool, now: Timestamp) {
         let Ok(at) = self.source_at(source) else { return };
         let Some(reading) = self.sources[at].reads.get_mut(&number) else { return };
         *reading = Reading::Open;
@@ -247,7 +249,7 @@ impl Pull {
     }
 
     /// What was open of a read is not any more.
-    pub fn closed(&mut self, source: u16, number: u64, now: Moment) {
+    pub fn closed(&mut self, source: u16, number: u64, now: Timestamp) {
         let Ok(at) = self.source_at(source) else { return };
         if self.sources[at].reads.get(&number).is_some_and(|&reading| reading != Reading::Moves) {
             self.sources[at].reads.remove(&number);
@@ -256,7 +258,7 @@ impl Pull {
     }
 
     /// Looks what follows: whose lease is given back, whether all is confirmed, and what is stopped as it has failed.
-    pub fn look(&mut self, now: Moment) {
+    pub fn look(&mut self, now: Timestamp) {
         match self.legs.status() {
             Status::Success => {}
             Status::Failed => self.leave(),
@@ -279,7 +281,7 @@ impl Pull {
         let Some(lease) = lease else { return };
         let ack = Ack { head: *self.legs.head(), lease: Some(lease.0) };
         self.wishes.push_back(PullWish::LetGo { source, lease });
-        self.wishes.push_back(PullWish::Sink(SinkWish::Say { source, said: Said::Ack(ack) }));
+        self.wishes.push_back(PullWish::Sink(SinkWish::Say { source, said: ControlMessage::Ack(ack) }));
     }
 
     /// It has failed: what is read is stopped, and each lease is given back when nothing is read under it.
@@ -306,7 +308,7 @@ impl Pull {
     }
 
     /// Everything is here, and is what was lent.
-    fn finish(&mut self, now: Moment) {
+    fn finish(&mut self, now: Timestamp) {
         let total = self.legs.total.unwrap_or(self.legs.how.begin);
         for at in 0..self.sources.len() {
             let rank = self.sources[at].rank;
@@ -328,27 +330,27 @@ impl Pull {
             let pair = self.sources[at].pair.as_ref();
             let rows = pair.map_or_else(Few::new, |pair| pair.sent().iter().copied().collect());
             let (head, legs) = (*self.legs.head(), self.legs.next_leg());
-            let seal = Seal { head, parts: number, tokens: total, legs, rows };
+            let seal = EndOfData { head, parts: number, tokens: total, legs, rows };
             if let Err(error) = self.legs.sealed(rank, &seal, now) {
                 self.inconsistent(&error, now);
             }
         }
     }
 
-    fn landed(&mut self, source: u16, part: &PartLanded, now: Moment) {
+    fn landed(&mut self, source: u16, part: &PartLanded, now: Timestamp) {
         if let Err(error) = self.legs.landed(source, part, now) {
             self.inconsistent(&error, now);
         }
     }
 
     /// What was read does not go with what was granted: nobody is told that it is there.
-    fn inconsistent(&mut self, error: &LegError, now: Moment) {
+    fn inconsistent(&mut self, error: &LegError, now: Timestamp) {
         let words = format!("what was read does not go with what was granted: {error}");
         self.legs.fail(FlowCause::Refused, Side::Sink, None, words, now);
     }
 
     /// The next read, if there is one and not too many are under way.
-    pub fn next_read(&mut self, now: Moment) -> Option<Read> {
+    pub fn next_read(&mut self, now: Timestamp) -> Option<Read> {
         for at in 0..self.sources.len() {
             if self.legs.status().is_end() {
                 return None;

@@ -35,11 +35,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
 use penstock_session::RequestId;
 
-use crate::action::{Action, Ticket};
+use crate::action::{Action, BlocksRef};
 use crate::event::Event;
 
 mod blocks;
@@ -158,7 +158,7 @@ impl Lifecycle {
         request: &RequestId,
         generation: u64,
         report: &Report,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<Verdict, LifecycleError> {
         match report {
             Report::Allocated { fresh, cached } => {
@@ -198,7 +198,7 @@ impl Lifecycle {
         request: &RequestId,
         generation: u64,
         ask: SwapAsk,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<SwapKey, LifecycleError> {
         if self.tracker.state(request, generation)?.is_end() {
             return Err(LifecycleError::LifeOver { request: request.clone(), generation });
@@ -256,7 +256,7 @@ impl Lifecycle {
 
     /// Goes on with what a swap has written: its blocks are the request's, what was read is freed. Gives back the ticket of what was
     /// written.
-    pub fn swap_commit(&mut self, key: SwapKey, now: Moment) -> Result<Ticket, LifecycleError> {
+    pub fn swap_commit(&mut self, key: SwapKey, now: Timestamp) -> Result<BlocksRef, LifecycleError> {
         let entry = self.swaps.get(key).ok_or(LifecycleError::NoSuchSwap)?;
         let (state, generation) = (entry.state, entry.generation);
         let (report, host) = match entry.way {
@@ -276,7 +276,7 @@ impl Lifecycle {
     }
 
     /// Gives a swap up: the request is where it was before, and what was written is freed once nothing can land in it.
-    pub fn swap_roll_back(&mut self, key: SwapKey, now: Moment) -> Result<(), LifecycleError> {
+    pub fn swap_roll_back(&mut self, key: SwapKey, now: Timestamp) -> Result<(), LifecycleError> {
         let entry = self.swaps.get(key).ok_or(LifecycleError::NoSuchSwap)?;
         let (generation, way, is_wanted) = (entry.generation, entry.way, !entry.is_stopped());
         if is_wanted {
@@ -286,7 +286,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    fn tracker_rolls_back(&mut self, generation: u64, way: SwapWay, now: Moment) {
+    fn tracker_rolls_back(&mut self, generation: u64, way: SwapWay, now: Timestamp) {
         let report = match way {
             SwapWay::Out => Report::SwapOutRolledBack { is_lost: false },
             SwapWay::In => Report::SwapInRolledBack { is_lost: false },
@@ -294,7 +294,7 @@ impl Lifecycle {
         self.tracker_takes(generation, &report, now);
     }
 
-    fn tracker_takes(&mut self, generation: u64, report: &Report, now: Moment) {
+    fn tracker_takes(&mut self, generation: u64, report: &Report, now: Timestamp) {
         let Some(request) = self.tracker.request_of(generation) else { return };
         // A swap of ours holds its request in the state in which this can happen; a refusal is counted there.
         let _ = self.tracker.report(&request, generation, report, now);
@@ -306,18 +306,18 @@ impl Lifecycle {
     }
 
     /// Something has happened, perhaps to a swap.
-    pub fn handle(&mut self, event: &Event, now: Moment) {
+    pub fn handle(&mut self, event: &Event, now: Timestamp) {
         let change = self.swaps.handle(event, now, &mut self.actions);
         change.into_iter().for_each(|change| self.apply(&change, now));
     }
 
     /// Time has passed.
-    pub fn expire(&mut self, now: Moment) {
+    pub fn expire(&mut self, now: Timestamp) {
         let changes = self.swaps.expire(now, &mut self.actions);
         changes.iter().for_each(|change| self.apply(change, now));
     }
 
-    fn apply(&mut self, change: &Change, now: Moment) {
+    fn apply(&mut self, change: &Change, now: Timestamp) {
         match *change {
             Change::Failed(generation, way) => self.tracker_rolls_back(generation, way, now),
             Change::TimedOut(generation, SwapWay::Out) => {
@@ -330,7 +330,7 @@ impl Lifecycle {
     }
 
     /// When time has to be looked at again.
-    pub fn deadline(&self) -> Option<Moment> {
+    pub fn deadline(&self) -> Option<Timestamp> {
         self.swaps.deadline()
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
 use penstock_session::RequestId;
 
@@ -21,7 +21,7 @@ pub struct Deferral {
     /// Where its blocks were freed; nothing if its bytes were lost in a rollback.
     pub site: Option<DeferSite>,
     /// Since when.
-    pub since: Moment,
+    pub since: Timestamp,
 }
 
 /// How a tracker is doing.
@@ -50,7 +50,7 @@ struct Record {
     device: Vec<BlockRef>,
     /// How many of them were swapped out last.
     swapped: usize,
-    deferral: Option<(Option<DeferSite>, Moment)>,
+    deferral: Option<(Option<DeferSite>, Timestamp)>,
 }
 
 /// What is known of requests.
@@ -149,7 +149,7 @@ impl Tracker {
         request: &RequestId,
         generation: u64,
         report: &Report,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<Verdict, LifecycleError> {
         let answer = self.take_in(request, generation, report, now);
         self.metrics.refused += u64::from(answer.is_err());
@@ -161,7 +161,7 @@ impl Tracker {
         request: &RequestId,
         generation: u64,
         report: &Report,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<Verdict, LifecycleError> {
         let newest = planted::is(Bug::EndOfAFormerLife).then(|| self.by_request.get(request).copied()).flatten();
         let generation = newest.unwrap_or(generation);

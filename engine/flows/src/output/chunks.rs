@@ -3,7 +3,7 @@
 use penstock_core::planted::{self, Bug};
 use penstock_session::few::{Few, FewMap};
 
-use crate::action::Ticket;
+use crate::action::BlocksRef;
 use crate::layout::Layout;
 use crate::part::LegError;
 use crate::repeated::repeated;
@@ -17,7 +17,7 @@ pub(super) struct Chunks {
     pub(super) tokens: u64,
     /// How many tokens there are in all, once the last chunk is there.
     pub(super) total: Option<u64>,
-    pub(super) keeps: Few<Ticket>,
+    pub(super) keeps: Few<BlocksRef>,
     /// How many of the first tokens are ready: in each layer, or in all where one entry stands for them.
     pub(super) ready: Few<u64>,
 }
@@ -35,7 +35,7 @@ impl Chunks {
         layout: &Layout,
         (blocks, tokens): (&[u32], u64),
         is_last: bool,
-        keep: Ticket,
+        keep: BlocksRef,
     ) -> Result<(), LegError> {
         if self.total.is_some() {
             return Err(LegError::AfterLast);

@@ -1,8 +1,8 @@
 //! How parts end at the source, how a transfer ends early there, and when its blocks are let go.
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{Cause, Moment};
-use penstock_session::control::{AbortAck, Fail, Said, Side};
+use penstock_core::{Cause, Timestamp};
+use penstock_session::control::{AbortAck, ControlMessage, Fail, Side};
 use penstock_session::transfers::places::{Place, PlaceEvent};
 
 use super::legs::{Rank, SourceLegs};
@@ -13,7 +13,7 @@ use crate::status::StatusEvent;
 
 impl SourceLegs {
     /// A part has ended: its bytes are there, or why not. Where the peer may still be at its memory, [`SourceLegs::closed`] follows.
-    pub fn ended(&mut self, sink: u16, number: u64, result: Result<u64, Cause>, is_open_there: bool, now: Moment) {
+    pub fn ended(&mut self, sink: u16, number: u64, result: Result<u64, Cause>, is_open_there: bool, now: Timestamp) {
         let Ok(at) = self.sink_at(sink) else { return };
         let Some(is_over_here) = self.sinks[at].under_way.get_mut(&number) else { return };
         *is_over_here = true;
@@ -56,12 +56,12 @@ impl SourceLegs {
     }
 
     /// When something has to be done though nothing happens.
-    pub fn deadline(&self) -> Moment {
-        if self.status.is_end() { Moment::NEVER } else { self.how.deadline.min(self.broken_until()) }
+    pub fn deadline(&self) -> Timestamp {
+        if self.status.is_end() { Timestamp::NEVER } else { self.how.deadline.min(self.broken_until()) }
     }
 
     /// Time has passed.
-    pub fn expire(&mut self, now: Moment) {
+    pub fn expire(&mut self, now: Timestamp) {
         if now >= self.how.deadline {
             self.fail(FlowCause::Deadline, Side::Source, None, "its time was over at the source".into());
         }
@@ -92,13 +92,13 @@ impl SourceLegs {
         self.sinks[at].abort = Some(number);
         if planted::is(Bug::AbortHeardTooLate) {
             let ack = AbortAck { head: self.head, number, is_drained: true };
-            self.wishes.push_back(SourceWish::Say { sink, said: Said::AbortAck(ack) });
+            self.wishes.push_back(SourceWish::Say { sink, said: ControlMessage::AbortAck(ack) });
             return Ok(());
         }
         self.fail(FlowCause::Aborted, Side::Sink, Some(at), format!("rank {sink} of the sink gave it up"));
         if !self.sinks[at].under_way.is_empty() {
             let ack = AbortAck { head: self.head, number, is_drained: false };
-            self.wishes.push_back(SourceWish::Say { sink, said: Said::AbortAck(ack) });
+            self.wishes.push_back(SourceWish::Say { sink, said: ControlMessage::AbortAck(ack) });
         }
         self.settle();
         Ok(())
@@ -116,7 +116,7 @@ impl SourceLegs {
             // Who has gone hears it when it comes back.
             if !planted::is(Bug::FailureKeptToItself) && !is_its_word && sink.place() != Place::Lost {
                 let fail = Fail { head: self.head, cause: cause.code(), words: words.clone(), missing: Vec::new() };
-                self.wishes.push_back(SourceWish::Say { sink: sink.number(), said: Said::Fail(fail) });
+                self.wishes.push_back(SourceWish::Say { sink: sink.number(), said: ControlMessage::Fail(fail) });
             }
             self.on(at, if is_its_word { PlaceEvent::Abort } else { PlaceEvent::Fault });
             self.look_if_still(at);
@@ -142,7 +142,7 @@ impl SourceLegs {
         {
             if let Some(number) = sink.abort.take() {
                 let ack = AbortAck { head: self.head, number, is_drained: true };
-                self.wishes.push_back(SourceWish::Say { sink: sink.number(), said: Said::AbortAck(ack) });
+                self.wishes.push_back(SourceWish::Say { sink: sink.number(), said: ControlMessage::AbortAck(ack) });
             }
         }
         if self.sinks.iter().all(|sink| sink.under_way.is_empty()) {

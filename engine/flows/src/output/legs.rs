@@ -4,16 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{Cause, Moment};
+use penstock_core::{Cause, Timestamp};
 use penstock_session::PeerKey;
-use penstock_session::control::{Grant, Head, Said, Seal, Side};
+use penstock_session::control::{ControlMessage, EndOfData, Grant, Head, Side};
 use penstock_session::few::{Few, FewMap, FewQueue};
 use penstock_session::machine::Step;
 use penstock_session::transfers::places::{Place, PlaceError, PlaceEvent, Places};
 
 use super::chunks::Chunks;
 use super::{Part, Send, SendFailed, SourceWish};
-use crate::action::Ticket;
+use crate::action::BlocksRef;
 use crate::cause::FlowCause;
 use crate::cut::{Cut, CutError, Run, at_a_block};
 use crate::layout::Layout;
@@ -48,7 +48,7 @@ pub(super) struct Sink {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Broken {
     /// Until when its rank is waited for.
-    pub(super) until: Moment,
+    pub(super) until: Timestamp,
     /// Its sink has said in the next one all that it still needs.
     pub(super) is_told: bool,
     /// A part could not be moved, and what is known of that is that its session does not carry it.
@@ -57,7 +57,7 @@ pub(super) struct Broken {
 
 impl Broken {
     /// It stands.
-    pub(super) const NOT: Self = Self { until: Moment::NEVER, is_told: false, doubt: None };
+    pub(super) const NOT: Self = Self { until: Timestamp::NEVER, is_told: false, doubt: None };
 }
 
 /// A leg that every rank has granted.
@@ -232,7 +232,7 @@ impl SourceLegs {
     }
 
     /// This is let go with the blocks of the chunks: the block that has what goes once.
-    pub fn hold(&mut self, keep: Ticket) {
+    pub fn hold(&mut self, keep: BlocksRef) {
         self.chunks.keeps.push(keep);
     }
 
@@ -242,7 +242,7 @@ impl SourceLegs {
     }
 
     /// The tickets of what was not let go.
-    pub fn keeps(&self) -> &[Ticket] {
+    pub fn keeps(&self) -> &[BlocksRef] {
         &self.chunks.keeps
     }
 
@@ -253,7 +253,7 @@ impl SourceLegs {
 
     /// The source has computed a chunk: so many tokens more, and all blocks in which they lie, in their order. A chunk that begins inside a
     /// block names that block again, first; one of no tokens names none. An error takes neither the blocks nor the ticket.
-    pub fn chunk(&mut self, blocks: &[u32], tokens: u64, is_last: bool, keep: Ticket) -> Result<(), LegError> {
+    pub fn chunk(&mut self, blocks: &[u32], tokens: u64, is_last: bool, keep: BlocksRef) -> Result<(), LegError> {
         self.may_go_on()?;
         self.chunks.add(&self.how.layout, (blocks, tokens), is_last, keep)?;
         if let Some(all) = self.chunks.total {
@@ -460,8 +460,8 @@ impl SourceLegs {
             sink.is_sealed = true;
             let rows = sink.pair.as_ref().map_or_else(Few::new, |pair| pair.sent().iter().copied().collect());
             let (parts, is_still) = (sink.next_number, sink.under_way.is_empty());
-            let seal = Seal { head: self.head, parts, tokens: total, legs: self.legs_used, rows };
-            self.wishes.push_back(SourceWish::Say { sink: sink.number(), said: Said::Seal(seal) });
+            let seal = EndOfData { head: self.head, parts, tokens: total, legs: self.legs_used, rows };
+            self.wishes.push_back(SourceWish::Say { sink: sink.number(), said: ControlMessage::EndOfData(seal) });
             if is_still {
                 self.on(at, PlaceEvent::LastLanded);
             }

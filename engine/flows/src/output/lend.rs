@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
-use penstock_session::control::{AbortAck, BLOCKS_MAX, Fail, Head, Lend, Said, Side};
+use penstock_session::control::{AbortAck, BLOCKS_MAX, ControlMessage, Fail, Head, ReadOffer, Side};
 use penstock_session::few::{Few, FewQueue};
 use penstock_session::leases::{GivenBack, LeaseId};
 use penstock_session::machine::Step;
@@ -16,7 +16,7 @@ use penstock_session::{TransferId, machine};
 
 use super::chunks::Chunks;
 use super::{SendFailed, SourceWish};
-use crate::action::Ticket;
+use crate::action::BlocksRef;
 use crate::cause::FlowCause;
 use crate::layout::Layout;
 use crate::part::{LegError, bounded};
@@ -86,7 +86,7 @@ pub struct Lending {
     /// How long a lease stands without being renewed.
     pub ttl: Duration,
     /// When it has to be over.
-    pub deadline: Moment,
+    pub deadline: Timestamp,
 }
 
 /// One rank of the sink.
@@ -176,7 +176,7 @@ impl Loans {
     }
 
     /// This is let go with the blocks of the chunks: the block that has what goes once.
-    pub fn hold(&mut self, keep: Ticket) {
+    pub fn hold(&mut self, keep: BlocksRef) {
         self.chunks.keeps.push(keep);
     }
 
@@ -186,7 +186,7 @@ impl Loans {
     }
 
     /// The tickets of what was not let go.
-    pub fn keeps(&self) -> &[Ticket] {
+    pub fn keeps(&self) -> &[BlocksRef] {
         &self.chunks.keeps
     }
 
@@ -213,7 +213,7 @@ impl Loans {
     }
 
     /// The source has computed a chunk, as for [`SourceLegs::chunk`](super::SourceLegs::chunk).
-    pub fn chunk(&mut self, blocks: &[u32], tokens: u64, is_last: bool, keep: Ticket) -> Result<(), LegError> {
+    pub fn chunk(&mut self, blocks: &[u32], tokens: u64, is_last: bool, keep: BlocksRef) -> Result<(), LegError> {
         self.may_go_on()?;
         let again = usize::from(self.chunks.begun(&self.how.layout).is_some() && !blocks.is_empty());
         if self.chunks.blocks.len() + blocks.len() - again > LENT_BLOCKS_MAX {
@@ -342,12 +342,12 @@ impl Loans {
     }
 
     /// When something has to be done though nothing happens.
-    pub fn deadline(&self) -> Moment {
-        if self.status.is_end() { Moment::NEVER } else { self.how.deadline }
+    pub fn deadline(&self) -> Timestamp {
+        if self.status.is_end() { Timestamp::NEVER } else { self.how.deadline }
     }
 
     /// Time has passed.
-    pub fn expire(&mut self, now: Moment) {
+    pub fn expire(&mut self, now: Timestamp) {
         if now >= self.how.deadline {
             self.fail(FlowCause::Deadline, Side::Source, None, "its time was over at the source".into());
         }
@@ -376,7 +376,7 @@ impl Loans {
         let at = self.reader_at(rank)?;
         self.fail(FlowCause::Aborted, Side::Sink, Some(at), format!("rank {rank} of the sink gave it up"));
         let ack = AbortAck { head: self.head, number, is_drained: true };
-        self.wishes.push_back(SourceWish::Say { sink: rank, said: Said::AbortAck(ack) });
+        self.wishes.push_back(SourceWish::Say { sink: rank, said: ControlMessage::AbortAck(ack) });
         Ok(())
     }
 
@@ -409,7 +409,7 @@ impl Loans {
             let knows = from == Some(at) && (said_by == Side::Sink || cause == FlowCause::PeerLost);
             if !knows {
                 let fail = Fail { head: self.head, cause: cause.code(), words: words.clone(), missing: Vec::new() };
-                self.wishes.push_back(SourceWish::Say { sink: reader.rank, said: Said::Fail(fail) });
+                self.wishes.push_back(SourceWish::Say { sink: reader.rank, said: ControlMessage::Fail(fail) });
             }
         }
         let sink = from.map(|at| self.readers[at].rank);
@@ -440,7 +440,7 @@ impl Loans {
             let (from, told) = (first * block_tokens, tokens.min(end * block_tokens).max(reader.tokens));
             let is_all = told >= tokens;
             let news = self.how.layout.news();
-            let lend = Lend {
+            let lend = ReadOffer {
                 head: self.head,
                 layout: news.number,
                 layout_generation: news.generation,

@@ -17,15 +17,15 @@ mod resume;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::{Moment, Span};
+use penstock_core::{Span, Timestamp};
 use penstock_session::TransferId;
-use penstock_session::control::{Said, Side};
+use penstock_session::control::{ControlMessage, Side};
 use penstock_session::few::Few;
 
 pub use legs::SourceLegs;
 pub use lend::{Lending, Loans};
 
-use crate::action::{RegionRef, Ticket};
+use crate::action::{BlocksRef, RegionRef};
 use crate::cause::{FlowCause, Words};
 use crate::layout::Layout;
 use crate::part::PartLanded;
@@ -55,7 +55,7 @@ pub struct Send {
     /// The most parts that are under way to one rank.
     pub parts_ahead: usize,
     /// When it has to be over.
-    pub deadline: Moment,
+    pub deadline: Timestamp,
     /// How long a rank whose session broke is waited for, if it is.
     pub resumes: Option<Waiting>,
 }
@@ -92,7 +92,7 @@ pub enum SourceWish {
         /// Which.
         sink: u16,
         /// What.
-        said: Said,
+        said: ControlMessage,
     },
     /// Stop a part that is under way; its end still comes.
     Stop {
@@ -104,7 +104,7 @@ pub enum SourceWish {
     /// Let this go; it is wished once for each.
     Free {
         /// What.
-        ticket: Ticket,
+        ticket: BlocksRef,
     },
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use penstock_core::{Cause, Moment};
+use penstock_core::{Cause, Timestamp};
 use penstock_session::control::{Grant, Side};
 use penstock_session::transfers::places::{Place, PlaceEvent};
 
@@ -18,7 +18,7 @@ use crate::shards::Pair;
 
 impl SourceLegs {
     /// The session with a rank of the sink is over. It is waited for, if it may come back; else the transfer has failed.
-    pub fn lost(&mut self, sink: u16, now: Moment) -> Result<(), LegError> {
+    pub fn lost(&mut self, sink: u16, now: Timestamp) -> Result<(), LegError> {
         let at = self.sink_at(sink)?;
         self.sinks[at].abort = None;
         if self.sinks[at].has_all() {
@@ -43,15 +43,15 @@ impl SourceLegs {
     }
 
     /// When somebody has been waited for long enough.
-    pub(super) fn broken_until(&self) -> Moment {
+    pub(super) fn broken_until(&self) -> Timestamp {
         if self.how.resumes.is_none() {
-            return Moment::NEVER;
+            return Timestamp::NEVER;
         }
-        self.sinks.iter().map(|sink| sink.broken.until).min().unwrap_or(Moment::NEVER)
+        self.sinks.iter().map(|sink| sink.broken.until).min().unwrap_or(Timestamp::NEVER)
     }
 
     /// Time has passed: who has not come back by now is not waited for any more.
-    pub(super) fn expire_broken(&mut self, now: Moment) {
+    pub(super) fn expire_broken(&mut self, now: Timestamp) {
         let Some(at) = self.sinks.iter().position(|sink| sink.broken.until <= now) else { return };
         let rank = self.sinks[at].number();
         let (cause, words) = match self.sinks[at].broken.doubt {
@@ -67,7 +67,7 @@ impl SourceLegs {
 
     /// Whether a part that could not be moved is no failure yet: its session has broken, or seems to, and may be followed by another. One
     /// that breaks is known to after a while; if nothing is known by then, the session stands, and does not carry parts.
-    pub(super) fn may_be_sent_again(&mut self, at: usize, cause: Cause, now: Moment) -> bool {
+    pub(super) fn may_be_sent_again(&mut self, at: usize, cause: Cause, now: Timestamp) -> bool {
         let Some(waits) = self.how.resumes.filter(|_| !self.status.is_end()) else { return false };
         if self.sinks[at].is_broken() {
             return true;

@@ -29,7 +29,7 @@ fn partners() -> (Partners, LayoutKey) {
     let (ours, _) = partners.add(news("kv", 0), 64).unwrap();
     for peer in [PEER, OTHER] {
         partners.joined(peer, EngineName::new("peer").unwrap());
-        partners.is_able(peer, &Able { version_min: 1, version_max: 1, tag: 9, credits: 1 });
+        partners.is_able(peer, &PeerFeatures { version_min: 1, version_max: 1, tag: 9, credits: 1 });
         partners.learn(peer, news("kv", 0));
     }
     (partners, ours)

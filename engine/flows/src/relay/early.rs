@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_session::{PeerKey, RequestId};
 
 use super::berths::Place;
@@ -78,7 +78,7 @@ pub(super) type OfferKey = (PeerKey, u64);
 pub(super) struct Early {
     offers: BTreeMap<OfferKey, Offer>,
     by_request: BTreeMap<(RequestId, u64), OfferKey>,
-    order: VecDeque<(Moment, OfferKey, u64)>,
+    order: VecDeque<(Timestamp, OfferKey, u64)>,
     bounds: EarlyBounds,
     /// What each peer has here: frames and bytes.
     by_peer: BTreeMap<PeerKey, (usize, usize)>,
@@ -99,7 +99,7 @@ impl Early {
     }
 
     /// Keeps a frame of this offer, which is new or must be as the first frame said.
-    pub(super) fn keep(&mut self, key: OfferKey, said: Offer, frame: Frame, now: Moment) -> Kept {
+    pub(super) fn keep(&mut self, key: OfferKey, said: Offer, frame: Frame, now: Timestamp) -> Kept {
         if let Some(known) = self.offers.get(&key) {
             let alike = (&known.request, known.stream, known.number, known.bytes, known.parts, known.part_bytes)
                 == (&said.request, said.stream, said.number, said.bytes, said.parts, said.part_bytes);
@@ -175,12 +175,12 @@ impl Early {
         self.offers.iter().filter(|(key, offer)| which(**key, offer)).map(|(key, _)| *key).collect()
     }
 
-    pub(super) fn deadline(&self) -> Option<Moment> {
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.order.front().map(|(until, ..)| *until)
     }
 
     /// The next one that has been kept for too long.
-    pub(super) fn overdue(&mut self, now: Moment) -> Option<OfferKey> {
+    pub(super) fn overdue(&mut self, now: Timestamp) -> Option<OfferKey> {
         while let Some(&(until, key, came)) = self.order.front()
             && until <= now
         {

@@ -11,7 +11,7 @@ mod pieces;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use penstock_core::{Cause, Moment};
+use penstock_core::{Cause, Timestamp};
 use penstock_session::machine::Step;
 use penstock_session::purse::{Purse, Waiter};
 use penstock_session::{PeerKey, RequestId};
@@ -23,7 +23,7 @@ use super::early::{Frame, OfferKey};
 use super::error::{RelayError, RelayFailed};
 use super::out::{Alarm, Out};
 use crate::FlowCause;
-use crate::action::{Action, MoveId, Ticket};
+use crate::action::{Action, BlocksRef, MoveId};
 
 /// A part that is announced, and what of it is to be read. It is cut into pieces as berths come, however large it is said to be.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ struct Running {
     len: u64,
     berth: Option<u32>,
     moves: BTreeSet<MoveId>,
-    quarantined: Option<Ticket>,
+    quarantined: Option<BlocksRef>,
 }
 
 /// A move, and the piece of the get that it is for.
@@ -81,7 +81,7 @@ pub(super) struct GetOp {
     parts: u32,
     /// Of each part but the last, as the first one that came has said.
     part_bytes: Option<u64>,
-    memory: Option<(Vec<Place>, Ticket)>,
+    memory: Option<(Vec<Place>, BlocksRef)>,
     schema: Vec<u8>,
     header: Vec<u8>,
     seen: BTreeSet<u32>,
@@ -93,7 +93,7 @@ pub(super) struct GetOp {
     running: BTreeMap<u64, Running>,
     ready: BTreeMap<u64, Ready>,
     result: Option<Result<(), RelayFailed>>,
-    until: Moment,
+    until: Timestamp,
     is_peer_gone: bool,
     is_let_go: bool,
 }
@@ -173,7 +173,7 @@ impl Gets {
         request: RequestId,
         size: (u64, u32),
         into: Destination,
-        until: Moment,
+        until: Timestamp,
         out: &mut Out,
     ) -> Result<u64, RelayError> {
         if self.by_offer.contains_key(&from) {
@@ -246,7 +246,7 @@ impl Gets {
         size: (u64, u32),
         part_bytes: u64,
         frame: Frame,
-        now: Moment,
+        now: Timestamp,
         out: &mut Out,
     ) -> bool {
         let Some(get) = self.ops.get_mut(&number) else { return false };
@@ -291,7 +291,7 @@ impl Gets {
         id: MoveId,
         result: Result<u64, Cause>,
         is_open: bool,
-        now: Moment,
+        now: Timestamp,
         out: &mut Out,
     ) -> bool {
         let Some(under_way) = self.moves.get_mut(&id).filter(|under_way| !under_way.is_open) else { return false };
@@ -313,7 +313,7 @@ impl Gets {
     }
 
     /// Nothing of a move can land any more.
-    pub(super) fn closed(&mut self, id: MoveId, now: Moment, out: &mut Out) -> bool {
+    pub(super) fn closed(&mut self, id: MoveId, now: Timestamp, out: &mut Out) -> bool {
         if self.moves.get(&id).is_none_or(|under_way| !under_way.is_open) {
             return false;
         }
@@ -332,7 +332,7 @@ impl Gets {
     }
 
     /// The application has copied a piece out.
-    pub(super) fn taken(&mut self, number: u64, piece: u64, now: Moment, out: &mut Out) -> Result<(), RelayError> {
+    pub(super) fn taken(&mut self, number: u64, piece: u64, now: Timestamp, out: &mut Out) -> Result<(), RelayError> {
         let get = self.ops.get_mut(&number).ok_or(RelayError::NoSuchOperation)?;
         let ready = get.ready.remove(&piece).ok_or(RelayError::NotYours(piece))?;
         self.give_back(ready.berth);
@@ -340,14 +340,14 @@ impl Gets {
         Ok(())
     }
 
-    pub(super) fn late(&mut self, number: u64, now: Moment, out: &mut Out) {
+    pub(super) fn late(&mut self, number: u64, now: Timestamp, out: &mut Out) {
         let Some(get) = self.ops.get_mut(&number) else { return };
         if get.is_going() {
             return self.stop(number, GetEvent::Late, RelayFailed::new(FlowCause::Deadline, None, LATE), now, out);
         }
         get.fire(GetEvent::Late);
         for running in get.running.values_mut() {
-            let ticket = Ticket(out.number());
+            let ticket = BlocksRef(out.number());
             running.quarantined = Some(ticket);
             out.counts.quarantined += 1;
             out.act(Action::Quarantine { ticket, peers: vec![get.from.0], why: "a read has not ended" });
@@ -359,7 +359,7 @@ impl Gets {
         &mut self,
         which: impl Fn(&GetOp) -> bool,
         failed: &RelayFailed,
-        now: Moment,
+        now: Timestamp,
         out: &mut Out,
     ) {
         let going = self.ops.iter().filter(|(_, get)| get.is_going() && which(get));
@@ -369,14 +369,14 @@ impl Gets {
     }
 
     /// A session is over: its moves end by themselves, and nobody hears answers.
-    pub(super) fn left(&mut self, peer: PeerKey, now: Moment, out: &mut Out) {
+    pub(super) fn left(&mut self, peer: PeerKey, now: Timestamp, out: &mut Out) {
         for get in self.ops.values_mut().filter(|get| get.from.0 == peer) {
             get.is_peer_gone = true;
         }
         self.stop_all(|get| get.from.0 == peer, &RelayFailed::new(FlowCause::PeerLost, Some(peer), ""), now, out);
     }
 
-    pub(super) fn let_go(&mut self, number: u64, now: Moment, out: &mut Out) {
+    pub(super) fn let_go(&mut self, number: u64, now: Timestamp, out: &mut Out) {
         let Some(get) = self.ops.get_mut(&number) else { return };
         get.is_let_go = true;
         for ready in std::mem::take(&mut get.ready).into_values() {
@@ -395,7 +395,7 @@ impl Gets {
         self.go_on(now, out);
     }
 
-    pub(super) fn stop(&mut self, number: u64, event: GetEvent, failed: RelayFailed, now: Moment, out: &mut Out) {
+    pub(super) fn stop(&mut self, number: u64, event: GetEvent, failed: RelayFailed, now: Timestamp, out: &mut Out) {
         let Some(get) = self.ops.get_mut(&number).filter(|get| get.is_going()) else { return };
         get.fire(event);
         let cause = failed.cause;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use penstock_core::Moment;
-use penstock_session::control::{CONTROL_VERSIONS, Chunk, ChunkKind, EXTENTS_MAX, SCHEMA_BYTES_MAX, Said};
+use penstock_core::Timestamp;
+use penstock_session::control::{CONTROL_VERSIONS, Chunk, ChunkKind, ControlMessage, EXTENTS_MAX, SCHEMA_BYTES_MAX};
 use penstock_session::{PeerKey, RequestId};
 
 use super::berths::{Place, bytes_of};
@@ -61,13 +61,13 @@ fn checked(chunk: &Chunk) -> Option<(RequestId, Vec<Place>)> {
 
 impl Relays {
     /// Something has happened; whether it was any of this relay's business.
-    pub fn handle(&mut self, event: &Event, now: Moment) -> bool {
+    pub fn handle(&mut self, event: &Event, now: Timestamp) -> bool {
         let is_mine = match event {
             Event::Joined { peer, name } => {
                 self.peers.insert(*peer, Known { name: name.clone(), speaks: Err(Silence::NotYet) });
                 true
             }
-            Event::Said { peer, said: Said::Able(able) } => {
+            Event::Said { peer, said: ControlMessage::PeerFeatures(able) } => {
                 if let Some(known) = self.peers.get_mut(peer) {
                     let is_spoken = able.version_min <= CONTROL_VERSIONS.1 && able.version_max >= CONTROL_VERSIONS.0;
                     known.speaks = if is_spoken { Ok(()) } else { Err(Silence::NotSpoken) };
@@ -103,7 +103,7 @@ impl Relays {
     }
 
     /// Time has passed.
-    pub fn expire(&mut self, now: Moment) {
+    pub fn expire(&mut self, now: Timestamp) {
         while let Some(alarm) = self.out.due(now) {
             match alarm {
                 Alarm::Put(op) => self.puts.late(op, now, &mut self.out),
@@ -124,15 +124,15 @@ impl Relays {
         self.settle(now);
     }
 
-    fn said(&mut self, peer: PeerKey, said: &Said, now: Moment) -> bool {
+    fn said(&mut self, peer: PeerKey, said: &ControlMessage, now: Timestamp) -> bool {
         match said {
-            Said::Chunk(chunk) => self.chunk(peer, chunk, now),
-            Said::ChunkAck(ack) => {
+            ControlMessage::Chunk(chunk) => self.chunk(peer, chunk, now),
+            ControlMessage::ChunkAck(ack) => {
                 if !self.puts.answered(peer, *ack, now, &mut self.out) {
                     self.out.counts.senseless += 1;
                 }
             }
-            Said::RelayAbort(abort) => match RequestId::new(&abort.request) {
+            ControlMessage::RelayAbort(abort) => match RequestId::new(&abort.request) {
                 Ok(request) if self.tombs.cause(&Grave::Request(request.clone())).is_none() => {
                     self.out.counts.aborts += 1;
                     let failed = RelayFailed::new(FlowCause::Aborted, Some(peer), cut(&abort.words));
@@ -146,7 +146,7 @@ impl Relays {
         true
     }
 
-    fn chunk(&mut self, peer: PeerKey, chunk: &Chunk, now: Moment) {
+    fn chunk(&mut self, peer: PeerKey, chunk: &Chunk, now: Timestamp) {
         if !self.peers.contains_key(&peer) {
             self.out.counts.senseless += 1;
             return;
@@ -236,7 +236,7 @@ impl Relays {
         size: (u64, u32),
         part_bytes: u64,
         frame: Frame,
-        now: Moment,
+        now: Timestamp,
     ) {
         if self.gets.get(number).is_some_and(|get| get.request != *request) {
             let failed = RelayFailed::new(
@@ -266,7 +266,7 @@ impl Relays {
     }
 
     /// A stream has ended there. The words are answered at once: no memory is behind them.
-    fn signal_came(&mut self, peer: PeerKey, chunk: &Chunk, now: Moment) {
+    fn signal_came(&mut self, peer: PeerKey, chunk: &Chunk, now: Timestamp) {
         let Ok(request) = RequestId::new(&chunk.request) else { return self.refuse_senseless(peer, chunk) };
         let is_sound = chunk.stream != 0 && chunk.bytes == 0 && chunk.extents.is_empty() && chunk.part == 0;
         if !is_sound || chunk.kind == ChunkKind::Data {
@@ -308,7 +308,7 @@ impl Relays {
     }
 
     /// What the application is told of an offer; from then on it is not told again.
-    pub(super) fn announced(&mut self, key: OfferKey, _now: Moment) -> Option<Announced> {
+    pub(super) fn announced(&mut self, key: OfferKey, _now: Timestamp) -> Option<Announced> {
         let engine = self.peers.get(&key.0)?.name.clone();
         let offer = self.early.get_mut(key)?;
         offer.is_taken = true;
@@ -338,7 +338,7 @@ impl Relays {
     }
 
     /// Chunks of no stream go to the joins that wait for them.
-    pub(super) fn offer_to_joins(&mut self, request: &RequestId, now: Moment) {
+    pub(super) fn offer_to_joins(&mut self, request: &RequestId, now: Timestamp) {
         let name = |peer: &PeerKey| self.peers.get(peer).map(|known| &known.name);
         let wanted = |key: &OfferKey| name(&key.0).is_some_and(|name| self.joins.wants(request, name));
         let offers = self.early.untaken(request).filter(|(_, offer)| offer.stream == 0).map(|(key, _)| key);
@@ -352,7 +352,7 @@ impl Relays {
         }
     }
 
-    fn left(&mut self, peer: PeerKey, now: Moment) {
+    fn left(&mut self, peer: PeerKey, now: Timestamp) {
         let Some(known) = self.peers.remove(&peer) else { return };
         let failed = RelayFailed::new(FlowCause::PeerLost, Some(peer), "");
         self.joins.fail(
@@ -385,7 +385,7 @@ impl Relays {
     }
 
     /// Ends everything of a request, and leaves a tombstone.
-    pub(super) fn end_request(&mut self, request: &RequestId, failed: &RelayFailed, now: Moment) {
+    pub(super) fn end_request(&mut self, request: &RequestId, failed: &RelayFailed, now: Timestamp) {
         self.tombs.bury(Grave::Request(request.clone()), failed.cause, now);
         let streams = self.streams.going(|outgoing| outgoing.request == *request);
         // That one of its streams has failed is said all the same: who reads it may hear of that in no other way.
@@ -400,7 +400,7 @@ impl Relays {
     }
 
     /// Ends all that this engine fetches, or has not fetched yet, of a request.
-    pub(super) fn end_reading(&mut self, request: &RequestId, failed: &RelayFailed, now: Moment) {
+    pub(super) fn end_reading(&mut self, request: &RequestId, failed: &RelayFailed, now: Timestamp) {
         self.gets.stop_all(|get| get.request == *request, failed, now, &mut self.out);
         self.joins.fail(|of, _| of == request, JoinEvent::Abort, failed, &mut self.out);
         for (key, stream) in &self.streams.incoming {
@@ -424,7 +424,7 @@ impl Relays {
         kind: ChunkKind,
         words: &str,
         within: Duration,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<(), RelayError> {
         let Some(outgoing) = self.streams.outgoing.get(&stream) else { return Err(RelayError::StreamEnded(stream)) };
         let here = |peer: &&PeerKey| self.peers.get(peer).is_some_and(|known| known.speaks.is_ok());
@@ -441,7 +441,7 @@ impl Relays {
     }
 
     /// A stream of this engine has failed; the first failure is told to its readers.
-    pub(super) fn fail_stream(&mut self, stream: u32, failed: RelayFailed, within: Duration, now: Moment) {
+    pub(super) fn fail_stream(&mut self, stream: u32, failed: RelayFailed, within: Duration, now: Timestamp) {
         let Some(outgoing) = self.streams.outgoing.get_mut(&stream) else { return };
         if outgoing.state.is_end() || !outgoing.fire(StreamEvent::Fault) {
             return;
@@ -454,7 +454,7 @@ impl Relays {
     }
 
     /// What the books have to say to each other.
-    pub(super) fn settle(&mut self, now: Moment) {
+    pub(super) fn settle(&mut self, now: Timestamp) {
         for ((peer, op), cause) in self.gets.take_over() {
             self.tombs.bury(Grave::Op(peer, op), cause.unwrap_or(FlowCause::Refused), now);
         }

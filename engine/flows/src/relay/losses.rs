@@ -1,6 +1,6 @@
 //! Chunks and streams that nobody gets any more, and who hears of it.
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_session::control::Chunk;
 use penstock_session::{PeerKey, RequestId};
 
@@ -14,7 +14,7 @@ use crate::FlowCause;
 
 impl Relays {
     /// A put was given up by its engine.
-    pub(super) fn given_up_there(&mut self, key: OfferKey, chunk: &Chunk, now: Moment) {
+    pub(super) fn given_up_there(&mut self, key: OfferKey, chunk: &Chunk, now: Timestamp) {
         let words = String::from_utf8_lossy(&chunk.header);
         let failed = RelayFailed::new(FlowCause::SourceFailed, Some(key.0), cut(&words));
         let get = self.get_for(key);
@@ -40,7 +40,7 @@ impl Relays {
     }
 
     /// An offer that nobody gets any more: its parts are answered, and whoever counted on it hears of it.
-    pub(super) fn refuse_offer(&mut self, key: OfferKey, cause: FlowCause, now: Moment) {
+    pub(super) fn refuse_offer(&mut self, key: OfferKey, cause: FlowCause, now: Timestamp) {
         let Some(offer) = self.early.take(key) else { return };
         let (peer, op) = key;
         if self.peers.contains_key(&peer) {
@@ -63,7 +63,7 @@ impl Relays {
     }
 
     /// A stream of a peer has failed: nothing of it that was not handed over yet is.
-    pub(super) fn fail_incoming(&mut self, key: (PeerKey, u32), failed: RelayFailed, now: Moment) {
+    pub(super) fn fail_incoming(&mut self, key: (PeerKey, u32), failed: RelayFailed, now: Timestamp) {
         let Some(stream) = self.streams.incoming.get_mut(&key) else { return };
         // All its chunks were handed over, and its good end is known: nothing is left of it that could fail.
         if stream.is_complete() {
@@ -81,7 +81,7 @@ impl Relays {
         }
     }
 
-    pub(super) fn bury_stream(&mut self, key: (PeerKey, u32), cause: FlowCause, now: Moment) {
+    pub(super) fn bury_stream(&mut self, key: (PeerKey, u32), cause: FlowCause, now: Timestamp) {
         if self.streams.incoming.remove(&key).is_some() {
             self.tombs.bury(Grave::Stream(key.0, key.1), cause, now);
         }
@@ -94,7 +94,7 @@ impl Relays {
 
     /// A chunk of no stream that nobody had yet is gone. It would have gone to the oldest join that lacks one of this engine, so that one
     /// hears of it; where none waits, the next one that begins does.
-    pub(super) fn lost(&mut self, key: OfferKey, request: &RequestId, failed: &RelayFailed, now: Moment) {
+    pub(super) fn lost(&mut self, key: OfferKey, request: &RequestId, failed: &RelayFailed, now: Timestamp) {
         let Some(name) = self.peers.get(&key.0).map(|known| &known.name) else { return };
         let graves = [Grave::Request(request.clone()), Grave::Cleaned(request.clone())];
         let is_over = || self.is_closed || graves.iter().any(|grave| self.tombs.cause(grave).is_some());

@@ -39,8 +39,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{EngineName, Epoch, Generation, Moment, RegionId};
-use penstock_session::control::{ChunkKind, EXTENTS_MAX, RelayAbort, SCHEMA_BYTES_MAX, Said, WORDS_BYTES_MAX};
+use penstock_core::{EngineName, Epoch, Generation, RegionId, Timestamp};
+use penstock_session::control::{
+    ChunkKind, ControlMessage, EXTENTS_MAX, RelayAbort, SCHEMA_BYTES_MAX, WORDS_BYTES_MAX,
+};
 use penstock_session::{PeerKey, RequestId};
 
 pub use berths::{Place, Pool};
@@ -55,7 +57,7 @@ pub use settings::{Arrival, RelaySettings, ToPut};
 pub use stream::{Stream, StreamKey};
 
 use crate::FlowCause;
-use crate::action::{Action, RegionRef, Ticket, WatchId};
+use crate::action::{Action, BlocksRef, RegionRef, WatchId};
 use crate::partners::Silence;
 use early::{Early, Frame};
 use get::Gets;
@@ -159,7 +161,7 @@ impl Relays {
     }
 
     /// Hands something out. It goes on by itself: [`Relays::unwritten`] says what is to be written, [`Relays::put_result`] how it ended.
-    pub fn put(&mut self, what: ToPut, now: Moment) -> Result<PutKey, RelayError> {
+    pub fn put(&mut self, what: ToPut, now: Timestamp) -> Result<PutKey, RelayError> {
         let until = now + what.within;
         let opening = self.checked(what, None)?;
         self.puts.open(opening, until, now, &mut self.out).map(PutKey)
@@ -173,7 +175,7 @@ impl Relays {
         schema: Vec<u8>,
         header: Vec<u8>,
         within: Duration,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<PutKey, RelayError> {
         let ended = RelayError::StreamEnded(stream.0);
         let outgoing = self.streams.outgoing.get(&stream.0).filter(|outgoing| outgoing.state == Stream::Open);
@@ -192,7 +194,7 @@ impl Relays {
 
     /// The application has written this part, or its own memory is ready: readers may be told. Whoever wrote through a device waits for
     /// its fence before.
-    pub fn filled(&mut self, put: PutKey, part: u32, now: Moment) -> Result<(), RelayError> {
+    pub fn filled(&mut self, put: PutKey, part: u32, now: Timestamp) -> Result<(), RelayError> {
         let result = self.puts.filled(put.0, part, now, &mut self.out);
         self.settle(now);
         result
@@ -233,7 +235,7 @@ impl Relays {
     }
 
     /// Nobody asks for this put any more; it goes on by itself, unless the application was still to write.
-    pub fn let_go_put(&mut self, put: PutKey, now: Moment) {
+    pub fn let_go_put(&mut self, put: PutKey, now: Timestamp) {
         self.puts.let_go(put.0, now, &mut self.out);
         self.settle(now);
     }
@@ -244,7 +246,7 @@ impl Relays {
         metadata: &[u8],
         into: Destination,
         within: Duration,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<GetKey, RelayError> {
         let named = Metadata::parse(metadata)?;
         self.may_read(&named.request)?;
@@ -301,7 +303,7 @@ impl Relays {
     }
 
     /// A piece was copied out: its berth may be used again.
-    pub fn taken(&mut self, get: GetKey, piece: u64, now: Moment) -> Result<(), RelayError> {
+    pub fn taken(&mut self, get: GetKey, piece: u64, now: Timestamp) -> Result<(), RelayError> {
         let result = self.gets.taken(get.0, piece, now, &mut self.out);
         self.settle(now);
         result
@@ -323,13 +325,13 @@ impl Relays {
     }
 
     /// Nobody asks for this get any more: what has not come is given up.
-    pub fn let_go_get(&mut self, get: GetKey, now: Moment) {
+    pub fn let_go_get(&mut self, get: GetKey, now: Timestamp) {
         self.gets.let_go(get.0, now, &mut self.out);
         self.settle(now);
     }
 
     /// Gives a request up, here and on all engines that this one knows. A second time changes nothing.
-    pub fn abort(&mut self, request: &RequestId, words: &str, now: Moment) {
+    pub fn abort(&mut self, request: &RequestId, words: &str, now: Timestamp) {
         if self.tombs.cause(&Grave::Request(request.clone())).is_some() {
             return;
         }
@@ -341,14 +343,14 @@ impl Relays {
             .take(if planted::is(Bug::AbortToldToOne) { 1 } else { usize::MAX })
         {
             let said = RelayAbort { request: request.as_str().to_owned(), words: words.to_owned() };
-            self.out.act(Action::Say { peer: *peer, said: Said::RelayAbort(said) });
+            self.out.act(Action::Say { peer: *peer, said: ControlMessage::RelayAbort(said) });
         }
         self.end_request(request, &RelayFailed::new(FlowCause::Aborted, None, words), now);
     }
 
     /// This engine wants nothing more of a request: what was not fetched is refused, what goes on being fetched is given up, and what comes
     /// late finds a tombstone. Puts of it to others go on to their ends.
-    pub fn cleanup(&mut self, request: &RequestId, now: Moment) {
+    pub fn cleanup(&mut self, request: &RequestId, now: Timestamp) {
         let failed = RelayFailed::new(FlowCause::Aborted, None, "the request was cleaned up");
         self.tombs.bury(Grave::Cleaned(request.clone()), FlowCause::Aborted, now);
         self.end_reading(request, &failed, now);
@@ -356,7 +358,7 @@ impl Relays {
     }
 
     /// Ends everything; what peers are at still comes back by their answers.
-    pub fn close(&mut self, now: Moment) {
+    pub fn close(&mut self, now: Timestamp) {
         self.is_closed = true;
         let failed = RelayFailed::new(FlowCause::EngineClosed, None, "");
         self.puts.stop_all(|put| !put.is_bad_news(), &failed, true, now, &mut self.out);
@@ -377,7 +379,7 @@ impl Relays {
     }
 
     /// When [`Relays::expire`] is to be called next.
-    pub fn deadline(&self) -> Option<Moment> {
+    pub fn deadline(&self) -> Option<Timestamp> {
         [self.out.deadline(), self.early.deadline(), self.tombs.deadline()].into_iter().flatten().min()
     }
 
@@ -398,12 +400,12 @@ impl Relays {
     }
 
     /// What the runtime keeps of the application's memory for puts and gets, and tickets that are let go and not carried out yet.
-    pub fn tickets(&self) -> impl Iterator<Item = Ticket> + '_ {
+    pub fn tickets(&self) -> impl Iterator<Item = BlocksRef> + '_ {
         self.puts.keeps().chain(self.gets.keeps()).chain(self.out.let_go())
     }
 
     /// Whether this ticket is let go, and that was not carried out yet.
-    pub fn is_let_go(&self, ticket: Ticket) -> bool {
+    pub fn is_let_go(&self, ticket: BlocksRef) -> bool {
         self.out.let_go().any(|its| its == ticket)
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{EngineName, Moment};
+use penstock_core::{EngineName, Timestamp};
 use penstock_session::control::ChunkKind;
 use penstock_session::{PeerKey, RequestId};
 
@@ -38,7 +38,7 @@ impl Relays {
         stream: StreamKey,
         error: Option<&str>,
         within: Duration,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<(), RelayError> {
         let ended = RelayError::StreamEnded(stream.0);
         let outgoing = self.streams.outgoing.get(&stream.0).filter(|outgoing| outgoing.state == Stream::Open);
@@ -64,7 +64,7 @@ impl Relays {
     }
 
     /// Nobody asks for this stream any more. One that was not ended has failed.
-    pub fn let_go_stream(&mut self, stream: StreamKey, now: Moment) {
+    pub fn let_go_stream(&mut self, stream: StreamKey, now: Timestamp) {
         let Some(outgoing) = self.streams.outgoing.get_mut(&stream.0) else { return };
         outgoing.is_let_go = true;
         if outgoing.state == Stream::Open {
@@ -76,7 +76,7 @@ impl Relays {
     }
 
     /// The next thing of a request for the application: streams in the order of their numbers, everything else as it came.
-    pub fn next_arrival(&mut self, request: &RequestId, now: Moment) -> Option<Arrival> {
+    pub fn next_arrival(&mut self, request: &RequestId, now: Timestamp) -> Option<Arrival> {
         match self.next_of(request)? {
             Next::Failed(peer, stream) => {
                 let failed = self.streams.incoming.get_mut(&(peer, stream))?.failed.take()?;
@@ -119,7 +119,7 @@ impl Relays {
         request: &RequestId,
         sources: &[EngineName],
         within: Duration,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<JoinKey, RelayError> {
         self.may_read(request)?;
         let distinct: BTreeSet<&EngineName> = sources.iter().collect();

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_session::PeerKey;
-use penstock_session::control::{ChunkAck, Said};
+use penstock_session::control::{ChunkAck, ControlMessage};
 
 use crate::FlowCause;
-use crate::action::{Action, Ticket};
+use crate::action::{Action, BlocksRef};
 
 /// Who is to be woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,8 +38,8 @@ pub struct RelayCounts {
 #[derive(Debug, Default)]
 pub(super) struct Out {
     actions: VecDeque<Action>,
-    alarms: BTreeSet<(Moment, Alarm)>,
-    armed: BTreeMap<Alarm, Moment>,
+    alarms: BTreeSet<(Timestamp, Alarm)>,
+    armed: BTreeMap<Alarm, Timestamp>,
     number: u64,
     pub(super) counts: RelayCounts,
 }
@@ -63,11 +63,11 @@ impl Out {
 
     pub(super) fn answer(&mut self, peer: PeerKey, op: u64, part: u32, cause: Option<FlowCause>) {
         let code = cause.map_or(0, FlowCause::code);
-        self.act(Action::Say { peer, said: Said::ChunkAck(ChunkAck { op, part, code }) });
+        self.act(Action::Say { peer, said: ControlMessage::ChunkAck(ChunkAck { op, part, code }) });
     }
 
     /// What is let go by actions that were not carried out yet.
-    pub(super) fn let_go(&self) -> impl Iterator<Item = Ticket> + '_ {
+    pub(super) fn let_go(&self) -> impl Iterator<Item = BlocksRef> + '_ {
         self.actions.iter().filter_map(|action| match action {
             Action::Free { ticket } => Some(*ticket),
             _ => None,
@@ -84,9 +84,9 @@ impl Out {
         self.number - 1
     }
 
-    pub(super) fn arm(&mut self, alarm: Alarm, at: Moment) {
+    pub(super) fn arm(&mut self, alarm: Alarm, at: Timestamp) {
         self.disarm(alarm);
-        if at != Moment::NEVER {
+        if at != Timestamp::NEVER {
             self.alarms.insert((at, alarm));
             self.armed.insert(alarm, at);
         }
@@ -98,12 +98,12 @@ impl Out {
         }
     }
 
-    pub(super) fn deadline(&self) -> Option<Moment> {
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.alarms.first().map(|(at, _)| *at)
     }
 
     /// The next alarm that is due; it is off from then on.
-    pub(super) fn due(&mut self, now: Moment) -> Option<Alarm> {
+    pub(super) fn due(&mut self, now: Timestamp) -> Option<Alarm> {
         let &(at, alarm) = self.alarms.first()?;
         if at > now {
             return None;

@@ -11,7 +11,7 @@ mod parts;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
 use penstock_session::control::{Chunk, ChunkAck, ChunkKind};
 use penstock_session::machine::Step;
@@ -24,7 +24,7 @@ use super::berths::{Berths, Place, Pool};
 use super::error::{RelayError, RelayFailed};
 use super::out::{Alarm, Out};
 use crate::FlowCause;
-use crate::action::{Action, Ticket, WatchId};
+use crate::action::{Action, BlocksRef, WatchId};
 
 /// What a reader means that says that its time was over.
 const READER_LATE: &str =
@@ -43,7 +43,7 @@ struct Reader {
 struct Hold {
     reader: usize,
     gone: Option<WatchId>,
-    quarantined: Option<Ticket>,
+    quarantined: Option<BlocksRef>,
 }
 
 #[derive(Debug)]
@@ -58,7 +58,7 @@ struct Part {
 #[derive(Debug)]
 enum Memory {
     Berths { count: u32 },
-    Extents { extents: Vec<Place>, keep: Ticket, is_ready: bool },
+    Extents { extents: Vec<Place>, keep: BlocksRef, is_ready: bool },
     Nothing,
 }
 
@@ -211,8 +211,8 @@ impl Puts {
     pub(super) fn open(
         &mut self,
         opening: Opening,
-        until: Moment,
-        now: Moment,
+        until: Timestamp,
+        now: Timestamp,
         out: &mut Out,
     ) -> Result<u64, RelayError> {
         let full = RelayError::Full { what: "puts", most: self.most };
@@ -276,7 +276,7 @@ impl Puts {
     }
 
     /// The application has written a part, or its own memory is ready.
-    pub(super) fn filled(&mut self, op: u64, part: u32, now: Moment, out: &mut Out) -> Result<(), RelayError> {
+    pub(super) fn filled(&mut self, op: u64, part: u32, now: Timestamp, out: &mut Out) -> Result<(), RelayError> {
         let put = self.ops.get_mut(&op).ok_or(RelayError::NoSuchOperation)?;
         if !put.out.get(&part).is_some_and(|part| part.is_filling) {
             return Err(RelayError::NotYours(part.into()));
@@ -287,7 +287,7 @@ impl Puts {
     }
 
     /// A reader has a part, or will not have it; whether that makes sense.
-    pub(super) fn answered(&mut self, peer: PeerKey, ack: ChunkAck, now: Moment, out: &mut Out) -> bool {
+    pub(super) fn answered(&mut self, peer: PeerKey, ack: ChunkAck, now: Timestamp, out: &mut Out) -> bool {
         let Some(put) = self.ops.get_mut(&ack.op) else { return false };
         let Some(reader) = put.readers.iter().position(|reader| reader.peer == peer) else { return false };
         let Some(part) = put.out.get_mut(&ack.part) else { return false };
@@ -309,7 +309,7 @@ impl Puts {
     }
 
     /// A session is over: its peer's holds wait for the proof that it is in no copy. Whether there are any.
-    pub(super) fn left(&mut self, peer: PeerKey, watch: WatchId, now: Moment, out: &mut Out) -> bool {
+    pub(super) fn left(&mut self, peer: PeerKey, watch: WatchId, now: Timestamp, out: &mut Out) -> bool {
         let mut is_watched = false;
         for op in self.numbers(|_| true) {
             let Some(put) = self.ops.get_mut(&op) else { continue };
@@ -331,7 +331,7 @@ impl Puts {
     }
 
     /// The peer of that watch is in no copy any more.
-    pub(super) fn quiet(&mut self, watch: WatchId, now: Moment, out: &mut Out) {
+    pub(super) fn quiet(&mut self, watch: WatchId, now: Timestamp, out: &mut Out) {
         for op in self.numbers(|_| true) {
             let Some(put) = self.ops.get_mut(&op) else { continue };
             for part in put.out.values_mut() {
@@ -349,7 +349,7 @@ impl Puts {
     }
 
     /// Its alarm has gone off.
-    pub(super) fn late(&mut self, op: u64, now: Moment, out: &mut Out) {
+    pub(super) fn late(&mut self, op: u64, now: Timestamp, out: &mut Out) {
         let Some(put) = self.ops.get_mut(&op) else { return };
         if put.state != Put::Draining {
             self.stop(op, PutEvent::Late, RelayFailed::new(FlowCause::Deadline, None, LATE), true, now, out);
@@ -357,7 +357,7 @@ impl Puts {
         }
         put.fire(PutEvent::Late);
         for hold in put.out.values_mut().flat_map(|part| part.holds.iter_mut()) {
-            let ticket = Ticket(out.number());
+            let ticket = BlocksRef(out.number());
             hold.quarantined = Some(ticket);
             out.counts.quarantined += 1;
             let (peers, why) = (vec![put.readers[hold.reader].peer], "a reader has not answered");
@@ -371,7 +371,7 @@ impl Puts {
         which: impl Fn(&PutOp) -> bool,
         failed: &RelayFailed,
         is_said: bool,
-        now: Moment,
+        now: Timestamp,
         out: &mut Out,
     ) {
         for op in self.numbers(which) {
@@ -381,7 +381,7 @@ impl Puts {
     }
 
     /// Nobody looks at it any more. What the application was still to write never comes then.
-    pub(super) fn let_go(&mut self, op: u64, now: Moment, out: &mut Out) {
+    pub(super) fn let_go(&mut self, op: u64, now: Timestamp, out: &mut Out) {
         let Some(put) = self.ops.get_mut(&op) else { return };
         put.is_let_go = true;
         let is_from_berths = matches!(put.memory, Memory::Berths { .. });

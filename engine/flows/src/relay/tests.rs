@@ -56,9 +56,9 @@ fn joined(able: &[(u16, u16)]) -> Relays {
     let mut relay = relay();
     for (peer_index, &(version_min, version_max)) in able.iter().enumerate() {
         let (peer, name) = (peer(peer_index as u32), EngineName::new(&format!("b{peer_index}")).unwrap());
-        relay.handle(&crate::Event::Joined { peer, name }, Moment::default());
-        let able = penstock_session::control::Able { version_min, version_max, tag: 1, credits: 4 };
-        relay.handle(&crate::Event::Said { peer, said: Said::Able(able) }, Moment::default());
+        relay.handle(&crate::Event::Joined { peer, name }, Timestamp::default());
+        let able = penstock_session::control::PeerFeatures { version_min, version_max, tag: 1, credits: 4 };
+        relay.handle(&crate::Event::Said { peer, said: ControlMessage::PeerFeatures(able) }, Timestamp::default());
     }
     relay
 }
@@ -77,7 +77,7 @@ fn to_put(readers: &[PeerKey]) -> ToPut {
 #[test]
 fn what_cannot_be_put_is_refused_with_the_reason_and_changes_nothing() {
     let mut relay = joined(&[(1, 1), (2, 3)]);
-    let now = Moment::default();
+    let now = Timestamp::default();
     let able = peer(0);
     let mut refused = |what: ToPut| relay.put(what, now).unwrap_err();
     assert_eq!(refused(to_put(&[])), RelayError::Readers { found: 0, most: READERS_MAX });
@@ -89,7 +89,7 @@ fn what_cannot_be_put_is_refused_with_the_reason_and_changes_nothing() {
     assert_eq!(refused(words), RelayError::TooLong { what: "header", bytes: long.len() });
     let empty = Place { region: pool(3).region, offset: 0, len: 0 };
     for extents in [vec![], vec![empty], vec![Place { len: 1, ..empty }; EXTENTS_MAX + 1]] {
-        let source = Source::Extents { extents, keep: Ticket(1), is_ready: true };
+        let source = Source::Extents { extents, keep: BlocksRef(1), is_ready: true };
         assert_eq!(refused(ToPut { source, ..to_put(&[able]) }), RelayError::Extents);
     }
     assert!(relay.is_empty() && relay.poll_action().is_none());
@@ -106,7 +106,7 @@ fn what_cannot_be_put_is_refused_with_the_reason_and_changes_nothing() {
 #[test]
 fn a_get_finds_its_chunk_in_whichever_session_it_is_announced() {
     for is_announced_before in [true, false] {
-        let (mut relay, now) = (relay(), Moment::default());
+        let (mut relay, now) = (relay(), Timestamp::default());
         for peer_index in [0, 1] {
             let (peer, name) = (peer(peer_index), EngineName::new("b").unwrap());
             relay.handle(&crate::Event::Joined { peer, name }, now);

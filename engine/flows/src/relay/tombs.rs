@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_session::{PeerKey, RequestId};
 
 use crate::FlowCause;
@@ -27,8 +27,8 @@ pub(super) enum Grave {
 
 #[derive(Debug)]
 pub(super) struct Tombs {
-    causes: BTreeMap<Grave, (FlowCause, Moment)>,
-    order: VecDeque<(Moment, Grave)>,
+    causes: BTreeMap<Grave, (FlowCause, Timestamp)>,
+    order: VecDeque<(Timestamp, Grave)>,
     /// How many lost chunks are among them.
     lost: usize,
     most: usize,
@@ -57,7 +57,7 @@ impl Tombs {
     }
 
     /// The first cause stays. Lost chunks, of which a peer says as many as it likes, have a quarter of the room and drive out nothing else.
-    pub(super) fn bury(&mut self, grave: Grave, cause: FlowCause, now: Moment) {
+    pub(super) fn bury(&mut self, grave: Grave, cause: FlowCause, now: Timestamp) {
         let is_lost = matches!(grave, Grave::Lost(..));
         if self.most == 0 || self.causes.contains_key(&grave) || is_lost && self.lost >= self.most.div_ceil(4) {
             return;
@@ -85,11 +85,11 @@ impl Tombs {
         self.forget(&first)
     }
 
-    pub(super) fn deadline(&self) -> Option<Moment> {
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.order.front().map(|(until, _)| *until)
     }
 
-    pub(super) fn expire(&mut self, now: Moment) {
+    pub(super) fn expire(&mut self, now: Timestamp) {
         while let Some((until, _)) = self.order.front()
             && *until <= now
             && let Some((_, grave)) = self.order.pop_front()
@@ -114,14 +114,14 @@ mod tests {
         let mut tombs = Tombs::new(2, Duration::from_nanos(10));
         let grave = |op| Grave::Op(PeerKey { peer_index: 1, epoch: Epoch(1) }, op);
         for op in 0..3 {
-            tombs.bury(grave(op), FlowCause::Aborted, Moment::from_ns(op));
+            tombs.bury(grave(op), FlowCause::Aborted, Timestamp::from_ns(op));
         }
-        tombs.bury(grave(2), FlowCause::Deadline, Moment::from_ns(9));
+        tombs.bury(grave(2), FlowCause::Deadline, Timestamp::from_ns(9));
         assert_eq!((tombs.cause(&grave(0)), tombs.cause(&grave(2))), (None, Some(FlowCause::Aborted)));
-        assert_eq!((tombs.deadline(), tombs.len()), (Some(Moment::from_ns(11)), 2));
-        tombs.expire(Moment::from_ns(11));
+        assert_eq!((tombs.deadline(), tombs.len()), (Some(Timestamp::from_ns(11)), 2));
+        tombs.expire(Timestamp::from_ns(11));
         assert_eq!((tombs.cause(&grave(1)), tombs.len()), (None, 1));
-        tombs.expire(Moment::from_ns(12));
+        tombs.expire(Timestamp::from_ns(12));
         assert_eq!((tombs.deadline(), tombs.len()), (None, 0));
     }
 
@@ -129,7 +129,7 @@ mod tests {
     fn lost_chunks_have_a_quarter_of_the_room_and_each_is_told_once_in_the_order_of_their_numbers() {
         let mut tombs = Tombs::new(8, Duration::from_nanos(10));
         let (peer, request) = (PeerKey { peer_index: 1, epoch: Epoch(1) }, RequestId::new("r").unwrap());
-        let now = Moment::from_ns(1);
+        let now = Timestamp::from_ns(1);
         for op in [7, 5, 6] {
             tombs.bury(Grave::Lost(peer, request.clone(), op), FlowCause::NoMemory, now);
         }
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(tombs.take_lost(peer, &request, 7), None);
         tombs.bury(Grave::Lost(peer, request.clone(), 6), FlowCause::Deadline, now);
         assert_eq!(tombs.lost, 2, "there is room again");
-        tombs.expire(Moment::from_ns(11));
+        tombs.expire(Timestamp::from_ns(11));
         assert_eq!((tombs.lost, tombs.len(), tombs.causes.len()), (0, 0, 0));
     }
 }

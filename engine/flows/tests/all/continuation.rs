@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use penstock_core::{Cause, Epoch};
-use penstock_flows::action::{Action, Ticket};
+use penstock_flows::action::{Action, BlocksRef};
 use penstock_flows::continuation::{
     Asks, Child, Group, Isolation, Miss, Parent, Pin, PinError, Settings, Terms, Waited,
 };
 use penstock_flows::event::Event;
 use penstock_session::PeerKey;
-use penstock_session::control::{BLOCKS_MAX, PinAnswer, PinAsk, Said};
+use penstock_session::control::{BLOCKS_MAX, ControlMessage, PinAnswer, PinAsk};
 
 use crate::lives::parents::*;
 use crate::lives::{DEVICE, at_ms, id};
@@ -43,7 +43,7 @@ fn the_oldest_pin_makes_room_and_never_one_in_use() {
 fn bytes_are_bounded_and_what_can_never_fit_evicts_nobody() {
     // A parent of 700 tokens has 44 blocks of 1000 bytes.
     let mut keeper = Keeper::new(Settings { bytes: 100_000, ..Settings::default() });
-    let tickets: Vec<Ticket> = ["a", "b", "c"].map(|name| keeper.pin(parent(name, 700)).unwrap().1).to_vec();
+    let tickets: Vec<BlocksRef> = ["a", "b", "c"].map(|name| keeper.pin(parent(name, 700)).unwrap().1).to_vec();
     assert_eq!((keeper.freed(), keeper.pins.metrics().bytes), (vec![tickets[0]], 88_000));
     let refused = keeper.pin(parent("huge", 16 * 101)).unwrap_err();
     assert_eq!(refused, PinError::TooLarge { bytes: 101_000, most: 100_000 });
@@ -192,8 +192,8 @@ fn pin_ask(parent: &str, isolation: &Isolation, tokens: u64) -> PinAsk {
     PinAsk { ask: 1, parent: parent.to_owned(), isolation: isolation.digest(), tokens }
 }
 
-fn answer_of(said: Said) -> PinAnswer {
-    let Said::PinAnswer(answer) = said else { panic!("{said:?}") };
+fn answer_of(said: ControlMessage) -> PinAnswer {
+    let ControlMessage::PinAnswer(answer) = said else { panic!("{said:?}") };
     answer
 }
 
@@ -203,7 +203,7 @@ fn a_parent_is_lent_to_another_engine_until_its_lease_is_over() {
     let (pin, ticket) = keeper.pin(parent("a", 700)).unwrap();
     let mut asks = Asks::new(4);
     let key = asks.ask(DEVICE, &id("a"), &isolation(1), 705, TTL, at_ms(1)).unwrap();
-    let Some(Action::Say { peer: DEVICE, said: Said::PinAsk(ask) }) = asks.poll_action() else { panic!() };
+    let Some(Action::Say { peer: DEVICE, said: ControlMessage::PinAsk(ask) }) = asks.poll_action() else { panic!() };
     assert_eq!(ask, pin_ask("a", &isolation(1), 705));
 
     let (said, lent) = keeper.pins.answer_peer(DEVICE, &ask, TERMS, keeper.now);
@@ -304,7 +304,7 @@ fn a_question_is_answered_once_by_sense_by_loss_or_by_time() {
         PinAnswer { ask: 4, tokens: 63, ..good },
     ];
     for answer in senseless {
-        asks.handle(&Event::Said { peer: DEVICE, said: Said::PinAnswer(answer) });
+        asks.handle(&Event::Said { peer: DEVICE, said: ControlMessage::PinAnswer(answer) });
     }
     for key in &keys[..4] {
         assert_eq!(asks.next_answer(), Some((*key, Err(Miss::Senseless))));

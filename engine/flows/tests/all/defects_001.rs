@@ -1,8 +1,8 @@
 //! What goes wrong where transfers in legs are written anew, and does not here.
 
 use penstock_flows::input::Leg;
-use penstock_flows::{FlowCause, Happening, LegError, MemoryPolicy, NoMemory, PartLanded, Ticket};
-use penstock_session::control::{Grant, Said, Side};
+use penstock_flows::{BlocksRef, FlowCause, InputEvent, LegError, MemoryPolicy, NoMemory, PartLanded};
+use penstock_session::control::{ControlMessage, Grant, Side};
 use penstock_session::few::Few;
 
 use crate::legs::{Kind, Setup, World, head};
@@ -96,7 +96,7 @@ fn defect_001_a_resumed_chunk_is_never_queued_again() {
 #[test]
 fn defect_001_every_poll_triggers_the_resume_again() {
     let mut world = with_a_first_leg(Setup { part_bytes: 2000, ..Setup::embedding(2000) });
-    let (blocks, keep) = (vec![30, 31], Ticket(900));
+    let (blocks, keep) = (vec![30, 31], BlocksRef(900));
     for _ in 0..5 {
         // Each poll looks, asks and grants as if it were the first one.
         world.sinks[0].book.expire(world.now);
@@ -106,7 +106,7 @@ fn defect_001_every_poll_triggers_the_resume_again() {
         world.collect();
     }
     let asked =
-        world.sinks[0].seen.iter().filter(|happening| matches!(happening, Happening::NeedsMemory { leg: 1, .. }));
+        world.sinks[0].seen.iter().filter(|happening| matches!(happening, InputEvent::NeedsMemory { leg: 1, .. }));
     assert_eq!(asked.count(), 1);
     assert_eq!(world.grants().len(), 2, "one for each leg");
     let other = world.sinks[0].book.grant(1, vec![32], 0, None, keep);
@@ -120,7 +120,7 @@ fn defect_001_a_monotonic_status_hides_a_third_leg() {
     world.run();
     world.assert_done();
     let legs = world.sinks[0].seen.iter().filter_map(|happening| match happening {
-        Happening::Leg { leg, confirmed, .. } => Some((*leg, *confirmed)),
+        InputEvent::Leg { leg, confirmed, .. } => Some((*leg, *confirmed)),
         _ => None,
     });
     assert_eq!(legs.collect::<Vec<_>>(), [(0, 256), (1, 512), (2, 768), (3, 1024)]);
@@ -308,12 +308,12 @@ fn defect_001_init_and_resume_are_told_apart_by_count() {
 #[test]
 fn defect_001_an_empty_block_list_divides_by_zero() {
     let mut world = World::new(Setup::embedding(2000));
-    assert_eq!(world.sinks[0].book.grant(0, vec![], 0, Some(1), Ticket(1)), Err(LegError::NoBlocks));
+    assert_eq!(world.sinks[0].book.grant(0, vec![], 0, Some(1), BlocksRef(1)), Err(LegError::NoBlocks));
     assert_eq!(
-        world.sources[0].book.chunk(&[], 1, false, Ticket(2)),
+        world.sources[0].book.chunk(&[], 1, false, BlocksRef(2)),
         Err(LegError::ChunkBlocks { tokens: 1, inside: 0, needed: 1, given: 0 })
     );
-    world.sources[0].book.chunk(&[], 0, false, Ticket(3)).unwrap();
+    world.sources[0].book.chunk(&[], 0, false, BlocksRef(3)).unwrap();
     world.chunk_all();
     world.setup.grants = Some(8);
     world.run();
@@ -327,7 +327,7 @@ fn defect_001_a_rejected_resume_only_logs() {
     world.grant(0, 8).unwrap();
     world.collect();
     let grant = world.wire.iter_mut().find_map(|message| match message {
-        crate::legs::Message::ToSource { said: Said::Grant(grant), .. } => Some(grant),
+        crate::legs::Message::ToSource { said: ControlMessage::Grant(grant), .. } => Some(grant),
         _ => None,
     });
     let grant = grant.expect("it was said");
@@ -336,7 +336,7 @@ fn defect_001_a_rejected_resume_only_logs() {
     world.run();
     // Both sides have ended, the sink with the reason that the source gave.
     let ends: Vec<_> = world.sinks[0].seen.iter().filter(|happening| is_end(happening)).collect();
-    let [Happening::Failed(failed)] = ends[..] else { panic!("{ends:?}") };
+    let [InputEvent::Failed(failed)] = ends[..] else { panic!("{ends:?}") };
     assert_eq!((failed.cause, failed.said_by, failed.source), (FlowCause::Refused, Side::Source, Some(0)));
     assert!(failed.words.contains("leg 1"), "{failed:?}");
     let there = world.sources[0].book.failure().expect("the source has failed, too");
@@ -397,7 +397,7 @@ fn defect_001_entries_leak_on_failure() {
         }
         world.sources[0].book.fail_here(FlowCause::SourceFailed, "the model has run out of memory");
         world.run();
-        let Some(Happening::Failed(failed)) = world.sinks[0].seen.last() else { panic!("{:?}", world.sinks[0].seen) };
+        let Some(InputEvent::Failed(failed)) = world.sinks[0].seen.last() else { panic!("{:?}", world.sinks[0].seen) };
         assert_eq!((failed.cause, failed.said_by), (FlowCause::SourceFailed, Side::Source));
         assert_eq!(failed.words, "the model has run out of memory");
         world.sinks[0].book.abort(world.now);
@@ -418,7 +418,7 @@ fn defect_001_abort_is_never_sent() {
         }
         world.sinks[0].book.abort(world.now);
         world.collect();
-        assert!(world.said.iter().any(|said| matches!(said, Said::Abort(_))));
+        assert!(world.said.iter().any(|said| matches!(said, ControlMessage::Abort(_))));
         assert_eq!(world.sinks[0].freed.len(), 0, "no block is free before the answer");
         assert_eq!(world.sinks[0].book.leg(0), Some(Leg::Stopping));
         world.run();
@@ -444,6 +444,6 @@ fn defect_001_cached_data_is_a_view_of_freed_memory() {
     finish(&mut world, 1..2);
 }
 
-fn is_end(happening: &Happening) -> bool {
-    matches!(happening, Happening::Failed(_) | Happening::Done { .. })
+fn is_end(happening: &InputEvent) -> bool {
+    matches!(happening, InputEvent::Failed(_) | InputEvent::Done { .. })
 }

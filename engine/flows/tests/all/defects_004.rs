@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use penstock_core::{Cause, EngineName};
-use penstock_flows::action::Ticket;
+use penstock_flows::action::BlocksRef;
 use penstock_flows::relay::{Arrival, Destination, Get, Place, Put, RelayError, Source, ToPut};
 use penstock_flows::{Event, FlowCause};
-use penstock_session::control::{ChunkAck, Said};
+use penstock_session::control::{ChunkAck, ControlMessage};
 
 use crate::stages::{ABORT, BERTH, LATER, OWN, SOON, World, pattern, region, request, settings};
 
@@ -66,21 +66,21 @@ fn defect_004_a_global_mark_is_drained_by_the_wrong_waiter() {
     assert_eq!(world.engines[0].relay.put_result(second), Some(&Ok(())));
     assert_eq!(world.engines[0].relay.put_result(first), None);
     // Neither by an answer of somebody who is no reader of it, nor by one that was given before.
-    let Some(Said::ChunkAck(said)) = ack_of(&world, first) else { panic!("it has an answer") };
+    let Some(ControlMessage::ChunkAck(said)) = ack_of(&world, first) else { panic!("it has an answer") };
     for (peer, said) in [(world.key(2), said), (world.key(1), ChunkAck { part: 1, ..said })] {
-        world.event(0, Event::Said { peer, said: Said::ChunkAck(said) });
+        world.event(0, Event::Said { peer, said: ControlMessage::ChunkAck(said) });
     }
     assert_eq!((world.engines[0].relay.put_result(first), world.engines[0].relay.counts().senseless), (None, 2));
     let peer = world.key(1);
-    world.event(0, Event::Said { peer, said: Said::ChunkAck(said) });
-    world.event(0, Event::Said { peer, said: Said::ChunkAck(said) });
+    world.event(0, Event::Said { peer, said: ControlMessage::ChunkAck(said) });
+    world.event(0, Event::Said { peer, said: ControlMessage::ChunkAck(said) });
     assert_eq!(world.engines[0].relay.put_result(first), Some(&Ok(())));
     assert_eq!((world.engines[0].relay.held().0, world.engines[0].relay.counts().senseless), (0, 3));
 }
 
-fn ack_of(world: &World, put: penstock_flows::relay::PutKey) -> Option<Said> {
+fn ack_of(world: &World, put: penstock_flows::relay::PutKey) -> Option<ControlMessage> {
     let op = penstock_flows::relay::Metadata::parse(&world.metadata(0, put)).ok()?.op;
-    Some(Said::ChunkAck(ChunkAck { op, part: 0, code: 0 }))
+    Some(ControlMessage::ChunkAck(ChunkAck { op, part: 0, code: 0 }))
 }
 
 /// The deadline of a put ends the wait: its berth stays with the reader that is at it, and nobody else writes there.
@@ -271,7 +271,7 @@ fn defect_004_device_data_is_published_without_a_fence() {
     let whole = pattern(1, 200);
     let extents: Vec<Place> =
         [(512, 150), (0, 50)].map(|(offset, len)| Place { region: region(OWN), offset, len }).into();
-    let source = Source::Extents { extents: extents.clone(), keep: Ticket(1), is_ready: false };
+    let source = Source::Extents { extents: extents.clone(), keep: BlocksRef(1), is_ready: false };
     let readers = vec![world.key(1)];
     let what = ToPut { request: request("r"), source, readers, schema: Vec::new(), header: Vec::new(), within: LATER };
     let put = world.call(0, |relay, now| relay.put(what, now)).unwrap();
@@ -290,7 +290,7 @@ fn defect_004_device_data_is_published_without_a_fence() {
     world.copy_out(1, get, &mut found);
     world.run();
     assert_eq!(found, whole);
-    assert_eq!((world.engines[0].freed.clone(), world.engines[0].relay.held().0), (vec![Ticket(1)], 0));
+    assert_eq!((world.engines[0].freed.clone(), world.engines[0].relay.held().0), (vec![BlocksRef(1)], 0));
 }
 
 /// Seven berths of bytes go through two, and through readers' berths of another size.

@@ -5,11 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use penstock_core::{Cause, Direction, EngineName, Epoch, Moment};
+use penstock_core::{Cause, Direction, EngineName, Epoch, Timestamp};
 use penstock_flows::action::Urgency;
 use penstock_flows::desk::{CallError, Consume, Produce, Report, Settings, Sinks};
-use penstock_flows::{Action, BlockHeld, Desk, Event, Happening, LayoutKey, MoveId, Moving, Spans, Ticket, WatchId};
-use penstock_session::control::{Buffer, Form, LayoutNews, Rows, Said};
+use penstock_flows::{
+    Action, BlockHeld, BlocksRef, Event, InputEvent, LayoutKey, MoveId, Moving, Spans, TransferManager, WatchId,
+};
+use penstock_session::control::{Buffer, ControlMessage, Form, LayoutNews, Rows};
 use penstock_session::transfers::table::EntryKey;
 use penstock_session::{PeerKey, RequestId, TransferId};
 
@@ -22,12 +24,12 @@ pub(crate) fn transfer(number: u8) -> TransferId {
 
 /// One engine's desk, its memory, and what it has let go.
 pub(crate) struct Node {
-    pub(crate) desk: Desk,
+    pub(crate) desk: TransferManager,
     pub(crate) layout: LayoutKey,
     pub(crate) memory: Vec<u8>,
     pub(crate) block_tokens: u32,
-    pub(crate) freed: Vec<Ticket>,
-    pub(crate) quarantined: Vec<Ticket>,
+    pub(crate) freed: Vec<BlocksRef>,
+    pub(crate) quarantined: Vec<BlocksRef>,
     /// How its transfers ended, where that is reported.
     pub(crate) reports: Vec<Report>,
     pub(crate) watches: Vec<(WatchId, PeerKey)>,
@@ -44,10 +46,10 @@ pub(crate) struct Node {
 
 pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
-    pub(crate) now: Moment,
-    wire: VecDeque<(usize, usize, Said)>,
+    pub(crate) now: Timestamp,
+    wire: VecDeque<(usize, usize, ControlMessage)>,
     /// Everything that was said: by whom, to whom.
-    pub(crate) said: Vec<(usize, usize, Said)>,
+    pub(crate) said: Vec<(usize, usize, ControlMessage)>,
     /// Moves and watches are not answered by themselves.
     pub(crate) holds_moves: bool,
     pub(crate) holds_watches: bool,
@@ -123,7 +125,7 @@ impl World {
 
     pub(crate) fn with(settings: Settings, layouts: &[(u16, u16, u32)]) -> Self {
         let node = |(at, &(rank, ranks, block_tokens)): (usize, &(u16, u16, u32))| {
-            let mut desk = Desk::new(settings, [at as u64 + 10, 1, 2]);
+            let mut desk = TransferManager::new(settings, [at as u64 + 10, 1, 2]);
             let (news, bytes) = news(rank, ranks, block_tokens, 64);
             let layout = desk.add_layout(news, bytes).unwrap();
             Node {
@@ -145,7 +147,7 @@ impl World {
         };
         let mut world = Self {
             nodes: layouts.iter().enumerate().map(node).collect(),
-            now: Moment::from_ns(1),
+            now: Timestamp::from_ns(1),
             wire: VecDeque::new(),
             said: Vec::new(),
             holds_moves: false,
@@ -165,7 +167,7 @@ impl World {
         world
     }
 
-    pub(crate) fn desk(&mut self, at: usize) -> &mut Desk {
+    pub(crate) fn desk(&mut self, at: usize) -> &mut TransferManager {
         &mut self.nodes[at].desk
     }
 
@@ -215,7 +217,7 @@ impl World {
     }
 
     /// Delivers everything up to such a word, which is said and not heard. Answers whether there was one.
-    pub(crate) fn run_until(&mut self, is: impl Fn(&Said) -> bool) -> bool {
+    pub(crate) fn run_until(&mut self, is: impl Fn(&ControlMessage) -> bool) -> bool {
         loop {
             self.act_all();
             if self.wire.iter().any(|(_, _, said)| is(said)) {
@@ -425,7 +427,7 @@ impl World {
             is_by_layer: false,
             is_lent: true,
             lease_ttl: None,
-            once: Some((63, Ticket(ONCE + node.once_given))),
+            once: Some((63, BlocksRef(ONCE + node.once_given))),
             is_resumable: false,
             within: WITHIN,
             urgency: Urgency::Bulk,
@@ -477,13 +479,13 @@ impl World {
     }
 
     /// Grants these blocks, and for what goes once the last one that no other transfer has.
-    pub(crate) fn grant(&mut self, at: usize, key: EntryKey, blocks: &[u32]) -> Ticket {
+    pub(crate) fn grant(&mut self, at: usize, key: EntryKey, blocks: &[u32]) -> BlocksRef {
         self.grant_skipping(at, key, blocks, 0)
     }
 
-    pub(crate) fn grant_skipping(&mut self, at: usize, key: EntryKey, blocks: &[u32], skip: u32) -> Ticket {
+    pub(crate) fn grant_skipping(&mut self, at: usize, key: EntryKey, blocks: &[u32], skip: u32) -> BlocksRef {
         let (now, node) = (self.now, &mut self.nodes[at]);
-        let keep = Ticket(node.next_ticket);
+        let keep = BlocksRef(node.next_ticket);
         node.next_ticket += 1;
         let mut grant = |once: u32| node.desk.grant(key, (blocks.to_vec(), skip), Some(once), keep, now);
         let is_held = |granted: &Result<u32, CallError>| matches!(granted, Err(CallError::Held(held)) if matches!(**held, BlockHeld::Written { block, .. } | BlockHeld::Untaken { block, .. } if block > 40));
@@ -500,7 +502,7 @@ impl World {
         (all, its): (&[u32], &[u32]),
         tokens: std::ops::Range<u64>,
         is_last: bool,
-    ) -> Ticket {
+    ) -> BlocksRef {
         self.compute(at, all, None, tokens.clone());
         self.give(at, key, (its, tokens.end - tokens.start), is_last).unwrap()
     }
@@ -512,9 +514,9 @@ impl World {
         key: EntryKey,
         chunk: (&[u32], u64),
         is_last: bool,
-    ) -> Result<Ticket, CallError> {
+    ) -> Result<BlocksRef, CallError> {
         let (now, node) = (self.now, &mut self.nodes[at]);
-        let keep = Ticket(node.next_ticket);
+        let keep = BlocksRef(node.next_ticket);
         node.desk.chunk(key, chunk, is_last, keep, now)?;
         node.next_ticket += 1;
         Ok(keep)
@@ -579,7 +581,7 @@ impl World {
     }
 
     /// Everything that a sink's application is told.
-    pub(crate) fn told(&mut self, at: usize, key: EntryKey) -> Vec<Happening> {
+    pub(crate) fn told(&mut self, at: usize, key: EntryKey) -> Vec<InputEvent> {
         let desk = &mut self.nodes[at].desk;
         std::iter::from_fn(|| desk.next_happening(key)).collect()
     }
@@ -587,7 +589,7 @@ impl World {
     pub(crate) fn failure(&mut self, at: usize, key: EntryKey) -> penstock_flows::Failed {
         let told = self.told(at, key);
         let mut failures = told.into_iter().filter_map(|happening| match happening {
-            Happening::Failed(failed) => Some(failed),
+            InputEvent::Failed(failed) => Some(failed),
             _ => None,
         });
         let failed = failures.next().expect("it has failed");
@@ -596,7 +598,7 @@ impl World {
     }
 
     /// How often something of a kind was said by an engine.
-    pub(crate) fn count(&self, by: usize, is: impl Fn(&Said) -> bool) -> usize {
+    pub(crate) fn count(&self, by: usize, is: impl Fn(&ControlMessage) -> bool) -> usize {
         self.said.iter().filter(|(from, _, said)| *from == by && is(said)).count()
     }
 
@@ -612,7 +614,7 @@ impl World {
             let metrics = node.desk.metrics();
             let found = (metrics.transfers.live, metrics.moving, metrics.lent, metrics.borrowed, node.watches.len());
             assert_eq!(found, (0, 0, 0, 0, 0), "engine {at}: {metrics:?}");
-            let given: BTreeSet<Ticket> = (1..node.next_ticket).map(Ticket).collect();
+            let given: BTreeSet<BlocksRef> = (1..node.next_ticket).map(BlocksRef).collect();
             assert_eq!(node.freed.iter().copied().collect::<BTreeSet<_>>(), given, "engine {at} lets all go");
             assert_eq!(node.once_given, node.once_freed, "engine {at} lets what goes once go, once");
         }

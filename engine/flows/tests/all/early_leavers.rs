@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_core::Cause;
 use penstock_flows::Status;
 use penstock_flows::desk::{Settings, Sinks};
-use penstock_session::control::Said;
+use penstock_session::control::ControlMessage;
 use penstock_session::transfers::table::EntryKey;
 
 use crate::desks::World;
@@ -104,8 +104,8 @@ impl FanOut {
     }
 }
 
-fn is_ack(said: &Said) -> bool {
-    matches!(said, Said::Ack(_))
+fn is_ack(said: &ControlMessage) -> bool {
+    matches!(said, ControlMessage::Ack(_))
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use penstock_core::{Cause, Moment};
+use penstock_core::{Cause, Timestamp};
 use penstock_flows::input::Leg;
-use penstock_flows::{FlowCause, Happening, LegError, PartLanded, SinkWish, SourceWish, Status, Ticket};
-use penstock_session::control::{Fail, Grant, Missing, Said, Seal, Side};
+use penstock_flows::{BlocksRef, FlowCause, InputEvent, LegError, PartLanded, SinkWish, SourceWish, Status};
+use penstock_session::control::{ControlMessage, EndOfData, Fail, Grant, Missing, Side};
 use proptest::prelude::*;
 
 use crate::legs::{ABORT_WITHIN, Kind, Setup, World, head};
@@ -32,7 +32,7 @@ fn wishes(world: &mut World, sink: usize) -> Vec<SinkWish> {
 
 fn failed(world: &World, sink: usize) -> &penstock_flows::Failed {
     let mut failures = world.sinks[sink].seen.iter().filter_map(|happening| match happening {
-        Happening::Failed(failed) => Some(failed),
+        InputEvent::Failed(failed) => Some(failed),
         _ => None,
     });
     failures.next_back().expect("it has failed")
@@ -45,10 +45,10 @@ fn blocks_of_an_abort_that_nobody_answers_are_quarantined_and_come_back_by_the_a
     let (book, by) = (&mut world.sinks[0].book, world.now + ABORT_WITHIN);
     assert_eq!((book.leg(0), book.leg(1)), (Some(Leg::Landed), Some(Leg::Stopping)));
     assert_eq!(book.deadline(), by);
-    book.expire(Moment::from_ns(by.as_ns() - 1));
+    book.expire(Timestamp::from_ns(by.as_ns() - 1));
     assert_eq!(book.leg(1), Some(Leg::Stopping));
     book.expire(by);
-    assert_eq!((book.leg(1), book.deadline()), (Some(Leg::Quarantined), Moment::NEVER));
+    assert_eq!((book.leg(1), book.deadline()), (Some(Leg::Quarantined), Timestamp::NEVER));
     world.collect();
     let ticket = *world.sinks[0].granted.keys().last().unwrap();
     assert_eq!((world.sinks[0].quarantined.as_slice(), world.sinks[0].freed.len()), ([ticket].as_slice(), 0));
@@ -78,7 +78,7 @@ fn blocks_that_a_lost_source_may_be_at_wait_for_the_proof() {
         world
             .wire
             .iter()
-            .all(|message| !matches!(message, crate::legs::Message::ToSource { said: Said::Abort(_), .. }))
+            .all(|message| !matches!(message, crate::legs::Message::ToSource { said: ControlMessage::Abort(_), .. }))
     );
     assert_eq!(world.sinks[0].book.confirmed(), 1024, "a transfer that goes on elsewhere goes on from there");
     world.sinks[0].book.lost(0, now).unwrap();
@@ -100,7 +100,9 @@ fn blocks_come_back_when_all_sources_are_quiet_and_not_before() {
     let said = wishes(&mut world, 0);
     let ticket = *world.sinks[0].granted.keys().last().unwrap();
     assert!(said.contains(&SinkWish::Quarantine { ticket, sources: vec![0, 1] }));
-    let told = |wish: &&SinkWish| matches!(wish, SinkWish::Say { source: 1, said: Said::Fail(_) | Said::Abort(_) });
+    let told = |wish: &&SinkWish| {
+        matches!(wish, SinkWish::Say { source: 1, said: ControlMessage::Fail(_) | ControlMessage::Abort(_) })
+    };
     assert_eq!(said.iter().filter(told).count(), 2, "the other source is told at once");
     world.sinks[0].book.drained(1, 1, true).unwrap();
     assert_eq!((wishes(&mut world, 0), world.sinks[0].book.leg(1)), (vec![], Some(Leg::Quarantined)));
@@ -119,11 +121,11 @@ fn a_source_answers_an_abort_when_no_part_of_it_can_land() {
     let book = &mut world.sources[0].book;
     let parts: Vec<u64> = std::iter::from_fn(|| book.next_part()).map(|part| part.landing.number).collect();
     assert_eq!(parts, [0, 1, 2], "parts end with blocks, and have 500 tokens at most");
-    book.ended(0, 0, Ok(12_000), true, Moment::from_ns(1));
+    book.ended(0, 0, Ok(12_000), true, Timestamp::from_ns(1));
     book.asked_to_stop(0, 5).unwrap();
     let ack = |is_drained| {
         let ack = penstock_session::control::AbortAck { head: head(Side::Source, 0), number: 5, is_drained };
-        SourceWish::Say { sink: 0, said: Said::AbortAck(ack) }
+        SourceWish::Say { sink: 0, said: ControlMessage::AbortAck(ack) }
     };
     let stop = |number| SourceWish::Stop { sink: 0, number };
     let take = |book: &mut penstock_flows::SourceLegs| -> Vec<SourceWish> {
@@ -131,8 +133,8 @@ fn a_source_answers_an_abort_when_no_part_of_it_can_land() {
     };
     assert_eq!(take(book), [stop(1), stop(2), ack(false)], "the one that has ended here is not stopped again");
     assert_eq!(book.next_part(), None);
-    book.ended(0, 1, Err(Cause::Cancelled), false, Moment::from_ns(1));
-    book.ended(0, 2, Err(Cause::Cancelled), true, Moment::from_ns(1));
+    book.ended(0, 1, Err(Cause::Cancelled), false, Timestamp::from_ns(1));
+    book.ended(0, 2, Err(Cause::Cancelled), true, Timestamp::from_ns(1));
     book.closed(0, 2);
     assert_eq!(take(book), [], "the peer may still be at the first");
     book.closed(0, 0);
@@ -140,7 +142,7 @@ fn a_source_answers_an_abort_when_no_part_of_it_can_land() {
     assert_eq!(wishes[0], ack(true));
     assert!(matches!(wishes[..], [_, SourceWish::Free { .. }]), "{wishes:?}");
     book.asked_to_stop(0, 6).unwrap();
-    let Some(SourceWish::Say { said: Said::AbortAck(again), .. }) = book.poll_wish() else {
+    let Some(SourceWish::Say { said: ControlMessage::AbortAck(again), .. }) = book.poll_wish() else {
         panic!("it is answered again")
     };
     assert_eq!((again.number, again.is_drained, book.is_over()), (6, true, true));
@@ -154,7 +156,7 @@ fn a_part_that_could_not_be_moved_fails_the_transfer_for_all_ranks() {
         world.deliver_one();
         world.collect();
     }
-    world.sources[0].book.ended(1, 1, Err(Cause::RevokedByPeer), false, Moment::from_ns(1));
+    world.sources[0].book.ended(1, 1, Err(Cause::RevokedByPeer), false, Timestamp::from_ns(1));
     world.wire.retain(|message| !matches!(message, crate::legs::Message::Move { part, .. } if part.sink == 1));
     world.run();
     for sink in 0..2 {
@@ -201,7 +203,7 @@ fn words_of_a_failure_are_bounded_where_a_letter_ends() {
 fn a_seal_that_counts_more_than_came_is_no_success() {
     // All landings that were counted are there, and tokens are not: whoever says so is wrong, and nobody reads a hole.
     let mut world = in_the_second_leg(Setup::embedding(2000));
-    let seal = Seal { head: head(Side::Source, 0), parts: 1, tokens: 2000, legs: 2, rows: Vec::new().into() };
+    let seal = EndOfData { head: head(Side::Source, 0), parts: 1, tokens: 2000, legs: 2, rows: Vec::new().into() };
     assert_eq!(world.sinks[0].book.sealed(0, &seal, world.now), Ok(true));
     world.collect();
     assert_eq!(failed(&world, 0).cause, FlowCause::Refused);
@@ -209,7 +211,7 @@ fn a_seal_that_counts_more_than_came_is_no_success() {
 
     let mut world = in_the_second_leg(Setup::embedding(2000));
     let mut refusal = |parts, tokens| {
-        world.sinks[0].book.sealed(0, &Seal { parts, tokens, ..seal.clone() }, Moment::from_ns(2)).unwrap_err()
+        world.sinks[0].book.sealed(0, &EndOfData { parts, tokens, ..seal.clone() }, Timestamp::from_ns(2)).unwrap_err()
     };
     assert_eq!(refusal(0, 2000), LegError::Sealed { number: 0, parts: 0 });
     assert_eq!(refusal(2, 1999), LegError::Total { known: 2000, said: 1999 });
@@ -325,7 +327,7 @@ proptest! {
         let mut parts = 0;
         let mut before = (node.book.status(), 0);
         for saying in sayings {
-            let now = Moment::from_ns(5);
+            let now = Timestamp::from_ns(5);
             let book = &mut node.book;
             match saying {
                 Saying::Landed { leg, at, tokens, layer, wrong } => {
@@ -339,7 +341,7 @@ proptest! {
                 }
                 Saying::Sealed { tokens, parts: said } => {
                     let rows = crate::legs::all_rows(&node.layout);
-                    let seal = Seal { head: head(Side::Source, 0), parts: said.unwrap_or(parts), tokens: tokens.unwrap_or(12), legs: 1, rows: rows.into() };
+                    let seal = EndOfData { head: head(Side::Source, 0), parts: said.unwrap_or(parts), tokens: tokens.unwrap_or(12), legs: 1, rows: rows.into() };
                     if book.sealed(0, &seal, now) == Ok(true) && book.status() == Status::Success {
                         prop_assert!(book.confirmed() >= seal.tokens, "it is not done before all of it is there");
                     }
@@ -356,8 +358,8 @@ proptest! {
                     }
                     let from = legs.last().map_or(0, |&(from, tokens)| from + tokens);
                     let room = blocks.len() as u64 * 4 - u64::from(skip.min(4));
-                    if book.grant(leg, blocks, skip, once, Ticket(given)) == Ok(true) {
-                        live.insert(Ticket(given));
+                    if book.grant(leg, blocks, skip, once, BlocksRef(given)) == Ok(true) {
+                        live.insert(BlocksRef(given));
                         legs.push((from, room));
                     }
                 }
@@ -376,7 +378,7 @@ proptest! {
                 Saying::Refused(leg) => {
                     let _ = book.refused_there(0, &crate::legs::refused(leg, 0), now);
                 }
-                Saying::Expire(ns) => book.expire(Moment::from_ns(ns)),
+                Saying::Expire(ns) => book.expire(Timestamp::from_ns(ns)),
                 Saying::Abort => book.abort(now),
             }
             while let Some(wish) = node.book.poll_wish() {
@@ -390,7 +392,7 @@ proptest! {
             before = (node.book.status(), node.book.confirmed());
         }
         // At the end everything comes back, once.
-        let now = Moment::from_ns(6);
+        let now = Timestamp::from_ns(6);
         node.book.abort(now);
         node.book.proven_quiet(0, now).unwrap();
         while let Some(wish) = node.book.poll_wish() {
@@ -443,7 +445,7 @@ proptest! {
                 prop_assert!(sent[at] <= room[0].min(room[1]), "the least room decides");
                 prop_assert!(part.landing.tokens > 0 && part.landing.from + part.landing.tokens <= 30);
                 if part.landing.number % 8 < 7 {
-                    book.ended(part.sink, part.landing.number, Ok(part.bytes), part.landing.number % 8 == 0, Moment::from_ns(1));
+                    book.ended(part.sink, part.landing.number, Ok(part.bytes), part.landing.number % 8 == 0, Timestamp::from_ns(1));
                 }
             }
             if let Some((what, rank, number)) = others.next() {
@@ -455,16 +457,16 @@ proptest! {
                         let _ = book.asked_to_stop(rank, number as u32);
                     }
                     2 if number < 3 => {
-                        let _ = book.lost(rank, Moment::from_ns(1));
+                        let _ = book.lost(rank, Timestamp::from_ns(1));
                     }
-                    3 => book.ended(rank, number, Ok(1), false, Moment::from_ns(1)),
+                    3 => book.ended(rank, number, Ok(1), false, Timestamp::from_ns(1)),
                     4 => book.closed(rank, number),
-                    5 if number < 3 => book.ended(rank, number, Err(Cause::RevokedByPeer), true, Moment::from_ns(1)),
+                    5 if number < 3 => book.ended(rank, number, Err(Cause::RevokedByPeer), true, Timestamp::from_ns(1)),
                     6 => {
                         let _ = book.ready(number as u32, number);
                     }
                     7 => {
-                        let _ = book.chunk(&[3, 4, 5, 6], 15, number < 20, Ticket(1000));
+                        let _ = book.chunk(&[3, 4, 5, 6], 15, number < 20, BlocksRef(1000));
                     }
                     _ => {}
                 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use penstock_core::{Cause, EngineName, Epoch};
 use penstock_flows::continuation::{Isolation, Miss};
 use penstock_flows::desk::{CallError, HowEnded, Reported, Settings};
-use penstock_flows::{Event, FlowCause, Happening, Silence};
-use penstock_session::control::{Able, Said, Side};
+use penstock_flows::{Event, FlowCause, InputEvent, Silence};
+use penstock_session::control::{ControlMessage, PeerFeatures, Side};
 use penstock_session::{PeerKey, RequestId};
 
 use crate::desks::{World, peer, transfer};
@@ -130,8 +130,8 @@ fn who_is_gone_who_has_said_nothing_yet_and_who_cannot_are_three_answers() {
     // A release that is too new says so itself.
     let newer = there(10);
     world.handle(1, Event::Joined { peer: newer, name: EngineName::new("newer").unwrap() });
-    let able = Able { version_min: 90, version_max: 99, tag: 1, credits: 1 };
-    world.handle(1, Event::Said { peer: newer, said: Said::Able(able) });
+    let able = PeerFeatures { version_min: 90, version_max: 99, tag: 1, credits: 1 };
+    world.handle(1, Event::Said { peer: newer, said: ControlMessage::PeerFeatures(able) });
     let gone = there(11);
     let expected =
         [(gone, Silence::Gone), (quiet, Silence::NotYet), (old, Silence::NotSpoken), (newer, Silence::NotSpoken)];
@@ -181,7 +181,7 @@ fn ends_are_reported_to_whoever_wants_to_hear_of_them() {
             let now = world.now;
             world.desk(0).fail(output, FlowCause::SourceFailed, "oom", now);
             world.run();
-            assert!(matches!(world.told(1, input)[..], [Happening::Failed(_)]));
+            assert!(matches!(world.told(1, input)[..], [InputEvent::Failed(_)]));
         }
         let well = |tokens| HowEnded::Well { tokens };
         let failed =

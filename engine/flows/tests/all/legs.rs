@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::{Cause, Moment};
+use penstock_core::{Cause, Timestamp};
 use penstock_flows::{
-    FlowCause, Happening, Layout, LegError, MemoryPolicy, Pair, Part, Receive, Send, SinkLegs, SinkWish, SourceLegs,
-    SourceWish, Spread, Tail, Ticket,
+    BlocksRef, FlowCause, InputEvent, Layout, LegError, MemoryPolicy, Pair, Part, Receive, Send, SinkLegs, SinkWish,
+    SourceLegs, SourceWish, Spread, Tail,
 };
 use penstock_session::TransferId;
-use penstock_session::control::{Buffer, Form, Grant, Head, LayoutNews, Refused, Rows, Said, SentRows, Side};
+use penstock_session::control::{Buffer, ControlMessage, Form, Grant, Head, LayoutNews, Refused, Rows, SentRows, Side};
 
 /// A buffer as both sides know it.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +80,7 @@ pub(crate) struct SourceNode {
     pub(crate) layout: Arc<Layout>,
     pub(crate) memory: Vec<u8>,
     pub(crate) book: SourceLegs,
-    pub(crate) freed: Vec<Ticket>,
+    pub(crate) freed: Vec<BlocksRef>,
 }
 
 pub(crate) struct SinkNode {
@@ -89,10 +89,10 @@ pub(crate) struct SinkNode {
     pub(crate) memory: Vec<u8>,
     pub(crate) book: SinkLegs,
     pub(crate) free: BTreeSet<u32>,
-    pub(crate) granted: BTreeMap<Ticket, Vec<u32>>,
-    pub(crate) freed: Vec<Ticket>,
-    pub(crate) quarantined: Vec<Ticket>,
-    pub(crate) seen: Vec<Happening>,
+    pub(crate) granted: BTreeMap<BlocksRef, Vec<u32>>,
+    pub(crate) freed: Vec<BlocksRef>,
+    pub(crate) quarantined: Vec<BlocksRef>,
+    pub(crate) seen: Vec<InputEvent>,
     pub(crate) assembled: Vec<Vec<u8>>,
     pub(crate) taken: Vec<u32>,
     pub(crate) errors: Vec<LegError>,
@@ -100,8 +100,8 @@ pub(crate) struct SinkNode {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Message {
-    ToSource { source: usize, sink: usize, said: Said },
-    ToSink { source: usize, sink: usize, said: Said },
+    ToSource { source: usize, sink: usize, said: ControlMessage },
+    ToSink { source: usize, sink: usize, said: ControlMessage },
     Move { source: usize, sink: usize, part: Part },
     Landed { source: usize, sink: usize, part: Part },
     Ended { source: usize, sink: u16, number: u64, result: Result<u64, Cause> },
@@ -120,7 +120,7 @@ impl Message {
 
 pub(crate) struct World {
     pub(crate) setup: Setup,
-    pub(crate) now: Moment,
+    pub(crate) now: Timestamp,
     pub(crate) sources: Vec<SourceNode>,
     pub(crate) sinks: Vec<SinkNode>,
     pub(crate) pairs: BTreeMap<(usize, usize), Arc<Pair>>,
@@ -128,14 +128,14 @@ pub(crate) struct World {
     /// Everything that was moved, in order.
     pub(crate) moved: Vec<Part>,
     /// Every grant that was said.
-    pub(crate) said: Vec<Said>,
+    pub(crate) said: Vec<ControlMessage>,
     /// Grants, landings and seals come again, some of them.
     pub(crate) repeats: bool,
     next_ticket: u64,
     random: u64,
 }
 
-pub(crate) const DEADLINE: Moment = Moment::from_ns(10_000_000_000);
+pub(crate) const DEADLINE: Timestamp = Timestamp::from_ns(10_000_000_000);
 pub(crate) const ABORT_WITHIN: Duration = Duration::from_millis(500);
 
 pub(crate) fn transfer() -> TransferId {
@@ -292,7 +292,7 @@ impl World {
             }
         };
         let mut world = Self {
-            now: Moment::from_ns(1),
+            now: Timestamp::from_ns(1),
             sources: layouts.iter().enumerate().map(source).collect(),
             sinks: sinks.iter().enumerate().map(sink).collect(),
             pairs,
@@ -341,9 +341,9 @@ impl World {
         (self.random >> 33) as usize % below.max(1)
     }
 
-    pub(crate) fn ticket(&mut self) -> Ticket {
+    pub(crate) fn ticket(&mut self) -> BlocksRef {
         self.next_ticket += 1;
-        Ticket(self.next_ticket)
+        BlocksRef(self.next_ticket)
     }
 
     /// All tokens of the source at once, on all ranks.
@@ -430,7 +430,7 @@ impl World {
         }
     }
 
-    fn free(&mut self, sink: usize, ticket: Ticket) {
+    fn free(&mut self, sink: usize, ticket: BlocksRef) {
         let node = &mut self.sinks[sink];
         let blocks = node.granted.remove(&ticket).expect("a ticket is let go once, and only one that was given");
         assert!(!node.freed.contains(&ticket));
@@ -471,8 +471,8 @@ impl World {
         let repeatable = matches!(
             message,
             Message::Landed { .. }
-                | Message::ToSource { said: Said::Grant(_), .. }
-                | Message::ToSink { said: Said::Seal(_), .. }
+                | Message::ToSource { said: ControlMessage::Grant(_), .. }
+                | Message::ToSink { said: ControlMessage::EndOfData(_), .. }
         );
         if self.repeats && repeatable && self.random(2) == 0 {
             self.wire.push(message.clone());
@@ -506,11 +506,11 @@ impl World {
         }
     }
 
-    fn say_to_source(&mut self, source: usize, sink: usize, said: Said) {
+    fn say_to_source(&mut self, source: usize, sink: usize, said: ControlMessage) {
         let rank = self.sinks[sink].rank;
         let book = &mut self.sources[source].book;
         match said {
-            Said::Grant(grant) => {
+            ControlMessage::Grant(grant) => {
                 let leg = grant.leg;
                 let granted = book.granted(rank, &self.pairs[&(source, sink)], grant);
                 let is_news = |error: &LegError| !matches!(error, LegError::Ended(_) | LegError::Done);
@@ -521,24 +521,24 @@ impl World {
                         code: FlowCause::Refused.code(),
                         expected: error.expected(),
                     };
-                    self.wire.push(Message::ToSink { source, sink, said: Said::Refused(refused) });
+                    self.wire.push(Message::ToSink { source, sink, said: ControlMessage::Refused(refused) });
                 }
             }
-            Said::Ack(_) => drop(book.acked(rank).unwrap()),
-            Said::Fail(fail) => book.failed_there(rank, &fail).unwrap(),
-            Said::Abort(abort) => book.asked_to_stop(rank, abort.number).unwrap(),
+            ControlMessage::Ack(_) => drop(book.acked(rank).unwrap()),
+            ControlMessage::Fail(fail) => book.failed_there(rank, &fail).unwrap(),
+            ControlMessage::Abort(abort) => book.asked_to_stop(rank, abort.number).unwrap(),
             other => panic!("a sink does not say {other:?}"),
         }
     }
 
-    fn say_to_sink(&mut self, source: usize, sink: usize, said: Said) {
+    fn say_to_sink(&mut self, source: usize, sink: usize, said: ControlMessage) {
         let (rank, now) = (self.sources[source].rank, self.now);
         let node = &mut self.sinks[sink];
         let done = match said {
-            Said::Seal(seal) => node.book.sealed(rank, &seal, now).map(drop),
-            Said::Fail(fail) => node.book.failed_there(rank, &fail, now),
-            Said::AbortAck(ack) => node.book.drained(rank, ack.number, ack.is_drained),
-            Said::Refused(refused) => node.book.refused_there(rank, &refused, now),
+            ControlMessage::EndOfData(seal) => node.book.sealed(rank, &seal, now).map(drop),
+            ControlMessage::Fail(fail) => node.book.failed_there(rank, &fail, now),
+            ControlMessage::AbortAck(ack) => node.book.drained(rank, ack.number, ack.is_drained),
+            ControlMessage::Refused(refused) => node.book.refused_there(rank, &refused, now),
             other => panic!("a source does not say {other:?}"),
         };
         node.errors.extend(done.err());
@@ -613,7 +613,7 @@ impl World {
         let room = tokens - begin;
         for node in &self.sinks {
             assert_eq!(node.book.status().code(), 4, "{:?} {:?}", node.seen, node.errors);
-            assert_eq!(node.seen.last(), Some(&Happening::Done { tokens: room }));
+            assert_eq!(node.seen.last(), Some(&InputEvent::Done { tokens: room }));
             for (number, buffer) in node.layout.buffers().iter().enumerate() {
                 let found = &node.assembled[number];
                 let Some(rows) = rows_of(buffer.form) else {
@@ -666,12 +666,15 @@ impl World {
 
     /// How many grants a sink has said.
     pub(crate) fn grants(&self) -> Vec<&Grant> {
-        self.said.iter().filter_map(|said| if let Said::Grant(grant) = said { Some(grant) } else { None }).collect()
+        self.said
+            .iter()
+            .filter_map(|said| if let ControlMessage::Grant(grant) = said { Some(grant) } else { None })
+            .collect()
     }
 
     /// How often a sink was told that a leg is there and more are needed.
     pub(crate) fn partial(&self, sink: usize) -> usize {
-        self.sinks[sink].seen.iter().filter(|happening| matches!(happening, Happening::Leg { .. })).count()
+        self.sinks[sink].seen.iter().filter(|happening| matches!(happening, InputEvent::Leg { .. })).count()
     }
 }
 

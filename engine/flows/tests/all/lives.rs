@@ -5,8 +5,8 @@ pub(crate) mod parents;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_core::{Epoch, Generation, Moment, RegionId};
-use penstock_flows::action::{Action, MoveId, RegionRef, Ticket, WatchId};
+use penstock_core::{Epoch, Generation, RegionId, Timestamp};
+use penstock_flows::action::{Action, BlocksRef, MoveId, RegionRef, WatchId};
 use penstock_flows::event::Event;
 use penstock_flows::lifecycle::{
     BlockRef, Lifecycle, LifecycleError, Removed, Report, Request, Settings, Subscriber, SwapAsk, SwapPath, SwapWay,
@@ -18,8 +18,8 @@ pub(crate) const GRACE: Duration = Duration::from_millis(500);
 pub(crate) const WITHIN: Duration = Duration::from_secs(1);
 pub(crate) const DEVICE: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(77) };
 
-pub(crate) fn at_ms(ms: u64) -> Moment {
-    Moment::from_ns(ms * 1_000_000)
+pub(crate) fn at_ms(ms: u64) -> Timestamp {
+    Timestamp::from_ns(ms * 1_000_000)
 }
 
 pub(crate) fn id(name: &str) -> RequestId {
@@ -60,7 +60,7 @@ pub(crate) struct Node {
     pub(crate) lives: Lifecycle,
     pub(crate) blocks: Allocator,
     pub(crate) removals: Subscriber,
-    pub(crate) now: Moment,
+    pub(crate) now: Timestamp,
     pub(crate) generations: BTreeMap<RequestId, u64>,
 }
 
@@ -146,8 +146,8 @@ pub(crate) fn region(number: u32) -> RegionRef {
     RegionRef { region: RegionId(number), generation: Generation(1) }
 }
 
-pub(crate) const SOURCE: Ticket = Ticket(11);
-pub(crate) const TARGET: Ticket = Ticket(22);
+pub(crate) const SOURCE: BlocksRef = BlocksRef(11);
+pub(crate) const TARGET: BlocksRef = BlocksRef(22);
 
 /// A swap of these blocks of the device, against blocks of the host from 100 on.
 pub(crate) fn ask(way: SwapWay, device: &[BlockRef]) -> SwapAsk {
@@ -179,11 +179,11 @@ pub(crate) fn watched(actions: &[Action]) -> WatchId {
     watches[0]
 }
 
-pub(crate) fn freed(actions: &[Action]) -> Vec<Ticket> {
+pub(crate) fn freed(actions: &[Action]) -> Vec<BlocksRef> {
     actions.iter().filter_map(|a| if let Action::Free { ticket } = a { Some(*ticket) } else { None }).collect()
 }
 
-pub(crate) fn quarantined(actions: &[Action]) -> Vec<Ticket> {
+pub(crate) fn quarantined(actions: &[Action]) -> Vec<BlocksRef> {
     let ticket = |a: &Action| if let Action::Quarantine { ticket, .. } = a { Some(*ticket) } else { None };
     actions.iter().filter_map(ticket).collect()
 }

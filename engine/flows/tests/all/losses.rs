@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_flows::relay::{Arrival, JoinKey, RelayError, Source, Stream};
 use penstock_flows::{Event, FlowCause};
-use penstock_session::control::{ChunkAck, ChunkKind, Extent, Said};
+use penstock_session::control::{ChunkAck, ChunkKind, ControlMessage, Extent};
 
 use crate::relays::{arrival, chunk, names};
 use crate::stages::{BERTH, LATER, SOON, World, pattern, request, settings};
@@ -199,7 +199,8 @@ fn only_readers_who_lack_something_hear_that_a_put_was_given_up() {
     assert_eq!(world.engines[0].relay.put_result(small), None, "the other reader has nothing yet");
     world.wait(LATER);
     let told = |world: &World, reader: usize| {
-        let is_it = |said: &&Said| matches!(said, Said::Chunk(chunk) if chunk.kind == ChunkKind::Error);
+        let is_it =
+            |said: &&ControlMessage| matches!(said, ControlMessage::Chunk(chunk) if chunk.kind == ChunkKind::Error);
         world.wires.get(&(0, reader)).map_or(0, |words| words.iter().filter(is_it).count())
     };
     // The large one waited for the berths of the small one, so both lack it.
@@ -294,7 +295,7 @@ fn who_announces_more_than_is_kept_leaves_room_for_others() {
         let peer = world.key(from);
         world.event(1, Event::Said { peer, said });
         match world.wires.entry((1, from)).or_default().pop_back() {
-            Some(Said::ChunkAck(ChunkAck { op: of, code, .. })) if of == op => Some(FlowCause::of_code(code)),
+            Some(ControlMessage::ChunkAck(ChunkAck { op: of, code, .. })) if of == op => Some(FlowCause::of_code(code)),
             _ => None,
         }
     };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use penstock_core::Cause;
-use penstock_flows::action::{Action, MoveId, Ticket, WatchId};
+use penstock_flows::action::{Action, BlocksRef, MoveId, WatchId};
 use penstock_flows::continuation::{Child, CopyTail, Group, Inherited, Settings, UseKey, whole_tokens};
 use penstock_flows::event::Event;
 use penstock_flows::lifecycle::{BlockRef, DeferSite, Report, SwapKey, SwapWay, Verdict};
@@ -85,13 +85,13 @@ struct Outside {
     opened: BTreeSet<(String, u64)>,
     removed: BTreeSet<(String, u64)>,
     swaps: Vec<SwapKey>,
-    moves: Vec<(MoveId, [Ticket; 2])>,
-    watches: Vec<(WatchId, [Ticket; 2])>,
+    moves: Vec<(MoveId, [BlocksRef; 2])>,
+    watches: Vec<(WatchId, [BlocksRef; 2])>,
     /// Lent to swaps whose move may still land.
-    at_risk: BTreeSet<Ticket>,
-    lent: BTreeSet<Ticket>,
-    freed: BTreeSet<Ticket>,
-    last_ended: Option<[Ticket; 2]>,
+    at_risk: BTreeSet<BlocksRef>,
+    lent: BTreeSet<BlocksRef>,
+    freed: BTreeSet<BlocksRef>,
+    last_ended: Option<[BlocksRef; 2]>,
     tickets: u64,
 }
 
@@ -170,7 +170,7 @@ impl World {
         let Self { node, outside } = self;
         let device = if is_in { fresh_blocks(node, 2) } else { node.device(name) };
         let Some(device) = Some(device).filter(|device| !device.is_empty()) else { return };
-        let tickets = [Ticket(outside.tickets), Ticket(outside.tickets + 1)];
+        let tickets = [BlocksRef(outside.tickets), BlocksRef(outside.tickets + 1)];
         outside.tickets += 2;
         let way = if is_in { SwapWay::In } else { SwapWay::Out };
         let mut ask = ask(way, &device);

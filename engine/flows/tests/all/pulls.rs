@@ -5,8 +5,10 @@ use std::time::Duration;
 use penstock_core::Cause;
 use penstock_flows::action::Urgency;
 use penstock_flows::desk::{CallError, Sinks};
-use penstock_flows::{Event, FlowCause, Happening, Status};
-use penstock_session::control::{Ack, Acked, Fail, Head, LeaseOver, Lend, Renew, Said, Side, TRACE_BYTES_MAX};
+use penstock_flows::{Event, FlowCause, InputEvent, Status};
+use penstock_session::control::{
+    Ack, ControlMessage, Fail, Head, LeaseExpired, LeaseVerdict, ReadOffer, Renew, Side, TRACE_BYTES_MAX,
+};
 
 use crate::desks::{TTL, World, peer, transfer};
 
@@ -20,12 +22,12 @@ fn all_of(ranks: u16) -> Sinks {
     Sinks::These((0..ranks).collect(), ranks)
 }
 
-fn is_lend(said: &Said) -> bool {
-    matches!(said, Said::Lend(_))
+fn is_lend(said: &ControlMessage) -> bool {
+    matches!(said, ControlMessage::ReadOffer(_))
 }
 
-fn is_renew(said: &Said) -> bool {
-    matches!(said, Said::Renew(_))
+fn is_renew(said: &ControlMessage) -> bool {
+    matches!(said, ControlMessage::Renew(_))
 }
 
 /// One source of 16 tokens a block and one sink of 64, 100 tokens lent, with the reads held up.
@@ -85,7 +87,7 @@ fn what_is_lent_is_read_over_unequal_ranks_and_blocks() {
         }
         for (at, &input) in inputs.iter().enumerate() {
             let told = world.told(sources.0 + at, input);
-            let needs = Happening::NeedsMemory { leg: 1, tokens: tokens - u64::from(sinks.1) };
+            let needs = InputEvent::NeedsMemory { leg: 1, tokens: tokens - u64::from(sinks.1) };
             assert_eq!(told, [needs], "of what has come nothing is told before the end");
             world.grant(sources.0 + at, input, &ours[1..]);
         }
@@ -97,7 +99,7 @@ fn what_is_lent_is_read_over_unequal_ranks_and_blocks() {
             }
         }
         for (at, &input) in inputs.iter().enumerate() {
-            assert_eq!(world.told(sources.0 + at, input), [Happening::Done { tokens }]);
+            assert_eq!(world.told(sources.0 + at, input), [InputEvent::Done { tokens }]);
             assert!(world.has(sources.0 + at, &ours, 0, 0..tokens), "the bytes are the source's");
             for leg in 0..2 {
                 let now = world.now;
@@ -121,11 +123,13 @@ fn a_child_reads_only_what_it_does_not_have() {
     let theirs = blocks(7, 0);
     world.chunk(0, output, (&theirs, &theirs), 0..100, true);
     world.run();
-    let lends =
-        world.said.iter().filter_map(|(_, _, said)| if let Said::Lend(lend) = said { Some(lend) } else { None });
+    let lends = world
+        .said
+        .iter()
+        .filter_map(|(_, _, said)| if let ControlMessage::ReadOffer(lend) = said { Some(lend) } else { None });
     let told: Vec<(u64, u64, usize)> = lends.map(|lend| (lend.from, lend.tokens, lend.blocks.len())).collect();
     assert_eq!(told, [(32, 68, 5)], "blocks before those that are needed are not named");
-    assert_eq!(world.told(1, input), [Happening::Done { tokens: 63 }]);
+    assert_eq!(world.told(1, input), [InputEvent::Done { tokens: 63 }]);
     assert!(world.has(1, &[5, 6], 37, 37..100));
     let now = world.now;
     world.desk(1).taken(input, 0, now).unwrap();
@@ -140,7 +144,7 @@ fn a_transfer_of_no_tokens_is_done_without_a_grant() {
     let output = world.produce(0, 1, |_| {});
     world.chunk(0, output, (&[], &[]), 0..0, true);
     world.run();
-    assert_eq!(world.told(1, input), [Happening::Done { tokens: 0 }], "its claim was kept until the source was there");
+    assert_eq!(world.told(1, input), [InputEvent::Done { tokens: 0 }], "its claim was kept until the source was there");
     world.assert_nothing_is_left();
 }
 
@@ -165,7 +169,7 @@ fn a_reader_renews_every_third_of_the_time_in_one_frame_a_lender() {
     world.end_moves(1);
     world.run();
     for input in inputs {
-        assert_eq!(world.told(1, input), [Happening::Done { tokens: 16 }]);
+        assert_eq!(world.told(1, input), [InputEvent::Done { tokens: 16 }]);
         let now = world.now;
         world.desk(1).taken(input, 0, now).unwrap();
     }
@@ -177,9 +181,11 @@ fn a_reader_renews_every_third_of_the_time_in_one_frame_a_lender() {
 #[test]
 fn a_reader_that_renews_for_ever_does_not_hold_what_has_ended() {
     let (mut world, output, _) = in_mid_pull();
-    let lend =
-        world.said.iter().find_map(|(_, _, said)| if let Said::Lend(lend) = said { Some(lend.lease) } else { None });
-    let renew = Said::Renew(Renew { leases: vec![lend.unwrap()] });
+    let lend = world
+        .said
+        .iter()
+        .find_map(|(_, _, said)| if let ControlMessage::ReadOffer(lend) = said { Some(lend.lease) } else { None });
+    let renew = ControlMessage::Renew(Renew { leases: vec![lend.unwrap()] });
     // As long as the transfer stands the lease does.
     for _ in 0..5 {
         world.pass(TTL / 2);
@@ -219,21 +225,27 @@ fn scenario_10_a_lease_expires_once_and_a_later_read_gets_expired() {
     // The reader wakes up, reads on, and asks.
     world.mute.clear();
     let now = world.now;
-    let lease =
-        world.said.iter().find_map(|(_, _, said)| if let Said::Lend(lend) = said { Some(lend.lease) } else { None });
+    let lease = world
+        .said
+        .iter()
+        .find_map(|(_, _, said)| if let ControlMessage::ReadOffer(lend) = said { Some(lend.lease) } else { None });
     let head = Head { transfer: transfer(1), side: Side::Sink, rank: 0, ranks: 1 };
-    let late = Said::Ack(Ack { head, lease });
+    let late = ControlMessage::Ack(Ack { head, lease });
     world.desk(0).handle(Event::Said { peer: peer(1), said: late }, now);
     world.run();
-    let answers: Vec<&Said> =
-        world.said.iter().map(|(_, _, said)| said).filter(|said| matches!(said, Said::Acked(_))).collect();
-    assert!(matches!(answers[..], [Said::Acked(Acked { is_valid: false, .. })]), "{answers:?}");
+    let answers: Vec<&ControlMessage> = world
+        .said
+        .iter()
+        .map(|(_, _, said)| said)
+        .filter(|said| matches!(said, ControlMessage::LeaseVerdict(_)))
+        .collect();
+    assert!(matches!(answers[..], [ControlMessage::LeaseVerdict(LeaseVerdict { is_valid: false, .. })]), "{answers:?}");
     world.holds_moves = false;
     world.end_moves(1);
     world.run();
     assert_eq!(world.failure(1, input).cause, FlowCause::Expired, "never stale bytes");
     world.pass(2 * TTL);
-    let over = world.count(0, |said| matches!(said, Said::LeaseOver(_)));
+    let over = world.count(0, |said| matches!(said, ControlMessage::LeaseExpired(_)));
     assert_eq!(over, 1, "it has expired once");
     world.assert_nothing_is_left();
 }
@@ -250,9 +262,10 @@ fn an_acknowledgement_that_is_late_is_answered_and_everything_that_was_read_is_w
     assert!(world.has(1, &[9, 4], 0, 0..100));
     world.pass(2 * TTL);
     world.mute.clear();
-    let lease = world.said.iter().find_map(|(_, _, said)| if let Said::Ack(ack) = said { ack.lease } else { None });
+    let lease =
+        world.said.iter().find_map(|(_, _, said)| if let ControlMessage::Ack(ack) = said { ack.lease } else { None });
     let head = Head { transfer: transfer(1), side: Side::Sink, rank: 0, ranks: 1 };
-    world.handle(0, Event::Said { peer: peer(1), said: Said::Ack(Ack { head, lease }) });
+    world.handle(0, Event::Said { peer: peer(1), said: ControlMessage::Ack(Ack { head, lease }) });
     world.run();
     let failed = world.failure(1, input);
     assert_eq!((failed.cause, failed.said_by, failed.source), (FlowCause::Expired, Side::Source, Some(0)));
@@ -347,13 +360,13 @@ fn a_sink_that_gives_it_up_returns_its_lease_when_nothing_is_read_any_more() {
     assert_eq!(world.desk(0).send_failure(output).unwrap().said_by, Side::Sink);
     assert_eq!((world.nodes[0].freed.len(), world.nodes[1].freed.len()), (0, 0));
     assert_eq!(
-        world.count(1, |said| matches!(said, Said::Ack(_) | Said::Abort(_))),
+        world.count(1, |said| matches!(said, ControlMessage::Ack(_) | ControlMessage::Abort(_))),
         0,
         "nobody is asked to stop but itself"
     );
     world.end_moves(1);
     world.run();
-    assert_eq!(world.count(1, |said| matches!(said, Said::Ack(_))), 1);
+    assert_eq!(world.count(1, |said| matches!(said, ControlMessage::Ack(_))), 1);
     world.assert_nothing_is_left();
 }
 
@@ -382,26 +395,27 @@ fn scenario_03_memory_that_is_lent_is_held_until_all_distinct_ranks_have_acked()
     let theirs = blocks(7, 0);
     world.chunk(0, output, (&theirs, &theirs), 0..100, true);
     world.run();
-    assert_eq!(world.told(1, first), [Happening::Done { tokens: 100 }], "who has everything does not wait for others");
+    assert_eq!(world.told(1, first), [InputEvent::Done { tokens: 100 }], "who has everything does not wait for others");
     let leases: Vec<u64> = world
         .said
         .iter()
-        .filter_map(|(_, _, said)| if let Said::Lend(lend) = said { Some(lend.lease) } else { None })
+        .filter_map(|(_, _, said)| if let ControlMessage::ReadOffer(lend) = said { Some(lend.lease) } else { None })
         .collect();
     assert_eq!(leases.len(), 2);
     // The one that has it says so again, for itself and for the other; and so does a stranger.
     for (from, rank, lease) in [(1, 0, leases[0]), (1, 1, leases[1]), (3, 1, leases[1])] {
         let head = Head { transfer: transfer(1), side: Side::Sink, rank, ranks: 2 };
-        world.handle(0, Event::Said { peer: peer(from), said: Said::Ack(Ack { head, lease: Some(lease) }) });
-        world.handle(0, Event::Said { peer: peer(from), said: Said::Ack(Ack { head, lease: None }) });
+        world.handle(0, Event::Said { peer: peer(from), said: ControlMessage::Ack(Ack { head, lease: Some(lease) }) });
+        world.handle(0, Event::Said { peer: peer(from), said: ControlMessage::Ack(Ack { head, lease: None }) });
         world.run();
         assert_eq!((world.desk(0).status(output), world.nodes[0].freed.len()), (Some(Status::Transferring), 0));
     }
-    let valid = |said: &Said| matches!(said, Said::Acked(Acked { is_valid: true, .. }));
+    let valid =
+        |said: &ControlMessage| matches!(said, ControlMessage::LeaseVerdict(LeaseVerdict { is_valid: true, .. }));
     assert_eq!(world.count(0, valid), 1);
     world.grant(2, second, &[1, 2]);
     world.run();
-    assert_eq!(world.told(2, second).last(), Some(&Happening::Done { tokens: 100 }));
+    assert_eq!(world.told(2, second).last(), Some(&InputEvent::Done { tokens: 100 }));
     assert_eq!((world.desk(0).status(output), world.nodes[0].freed.len()), (Some(Status::Success), 1));
 }
 
@@ -448,7 +462,7 @@ fn a_sink_without_enough_memory_waits_and_ends_in_time() {
     let theirs = blocks(7, 0);
     world.chunk(0, output, (&theirs, &theirs), 0..100, true);
     world.run();
-    assert_eq!(world.told(1, input), [Happening::NeedsMemory { leg: 1, tokens: 36 }]);
+    assert_eq!(world.told(1, input), [InputEvent::NeedsMemory { leg: 1, tokens: 36 }]);
     world.pass(Duration::from_secs(29));
     assert_eq!(world.desk(0).metrics().lent, 1, "its lease is renewed while it waits");
     world.pass(Duration::from_secs(1));
@@ -461,7 +475,7 @@ fn a_sink_without_enough_memory_waits_and_ends_in_time() {
 #[test]
 fn what_is_lent_wrongly_is_refused_and_nothing_of_it_is_read() {
     let head = Head { transfer: transfer(1), side: Side::Source, rank: 0, ranks: 1 };
-    let right = Lend {
+    let right = ReadOffer {
         head,
         layout: 0,
         layout_generation: 1,
@@ -476,25 +490,25 @@ fn what_is_lent_wrongly_is_refused_and_nothing_of_it_is_read() {
         blocks: vec![1, 2, 3],
     };
     let wrong = [
-        Lend { layout_generation: 9, ..right.clone() },
-        Lend { from: 8, ..right.clone() },
-        Lend { from: u64::MAX, ..right.clone() },
-        Lend { from: 16, ..right.clone() },
-        Lend { tokens: 49, ..right.clone() },
-        Lend { tokens: u64::MAX, ..right.clone() },
-        Lend { layers: 4, ..right.clone() },
-        Lend { total: Some(39), ..right.clone() },
-        Lend { blocks: vec![1, 2, 64], ..right.clone() },
-        Lend { once: None, ..right.clone() },
-        Lend { once: Some(64), ..right.clone() },
-        Lend { blocks: vec![1; 65], ..right.clone() },
+        ReadOffer { layout_generation: 9, ..right.clone() },
+        ReadOffer { from: 8, ..right.clone() },
+        ReadOffer { from: u64::MAX, ..right.clone() },
+        ReadOffer { from: 16, ..right.clone() },
+        ReadOffer { tokens: 49, ..right.clone() },
+        ReadOffer { tokens: u64::MAX, ..right.clone() },
+        ReadOffer { layers: 4, ..right.clone() },
+        ReadOffer { total: Some(39), ..right.clone() },
+        ReadOffer { blocks: vec![1, 2, 64], ..right.clone() },
+        ReadOffer { once: None, ..right.clone() },
+        ReadOffer { once: Some(64), ..right.clone() },
+        ReadOffer { blocks: vec![1; 65], ..right.clone() },
     ];
     let then = [
-        Lend { lease: 6, ..right.clone() },
-        Lend { once: Some(62), ..right.clone() },
-        Lend { blocks: vec![1, 2, 4], ..right.clone() },
-        Lend { from: 64, ..right.clone() },
-        Lend { blocks: Vec::new(), tokens: 49, ..right.clone() },
+        ReadOffer { lease: 6, ..right.clone() },
+        ReadOffer { once: Some(62), ..right.clone() },
+        ReadOffer { blocks: vec![1, 2, 4], ..right.clone() },
+        ReadOffer { from: 64, ..right.clone() },
+        ReadOffer { blocks: Vec::new(), tokens: 49, ..right.clone() },
     ];
     for is_first in [true, false] {
         for lend in if is_first { &wrong[..] } else { &then[..] } {
@@ -513,7 +527,7 @@ fn what_is_lent_wrongly_is_refused_and_nothing_of_it_is_read() {
             world.run();
             let found = (world.nodes[1].moving.len(), world.desk(1).metrics().refused);
             assert_eq!(found, (moving, 1), "{lend:?}");
-            assert_eq!(world.count(1, |said| matches!(said, Said::Fail(_))), 1);
+            assert_eq!(world.count(1, |said| matches!(said, ControlMessage::Fail(_))), 1);
         }
     }
 }
@@ -522,13 +536,13 @@ fn what_is_lent_wrongly_is_refused_and_nothing_of_it_is_read() {
 fn words_of_leases_that_nobody_has_change_nothing() {
     let (mut world, output, input) = in_mid_pull();
     let stranger = [
-        Said::LeaseOver(LeaseOver { lease: 12345, cause: 8 }),
-        Said::Acked(Acked {
+        ControlMessage::LeaseExpired(LeaseExpired { lease: 12345, cause: 8 }),
+        ControlMessage::LeaseVerdict(LeaseVerdict {
             head: Head { transfer: transfer(1), side: Side::Source, rank: 0, ranks: 1 },
             lease: 12345,
             is_valid: true,
         }),
-        Said::Acked(Acked {
+        ControlMessage::LeaseVerdict(LeaseVerdict {
             head: Head { transfer: transfer(1), side: Side::Source, rank: 7, ranks: 1 },
             lease: 12345,
             is_valid: false,
@@ -539,12 +553,12 @@ fn words_of_leases_that_nobody_has_change_nothing() {
     }
     let head = Head { transfer: transfer(1), side: Side::Source, rank: 0, ranks: 1 };
     let fail = Fail { head, cause: 1, words: String::new(), missing: Vec::new() };
-    world.handle(1, Event::Said { peer: peer(5), said: Said::Fail(fail) });
+    world.handle(1, Event::Said { peer: peer(5), said: ControlMessage::Fail(fail) });
     world.run();
     world.holds_moves = false;
     world.end_moves(1);
     world.run();
-    assert_eq!(world.told(1, input), [Happening::Done { tokens: 100 }]);
+    assert_eq!(world.told(1, input), [InputEvent::Done { tokens: 100 }]);
     assert_eq!(world.desk(0).status(output), Some(Status::Success));
 }
 
@@ -620,7 +634,7 @@ fn what_a_sink_asks_for_travels_with_its_first_word() {
         world.holds_moves = false;
         (0..2).for_each(|at| world.end_moves(at));
         world.run();
-        assert!(world.told(1, input).contains(&Happening::Done { tokens: 100 }));
+        assert!(world.told(1, input).contains(&InputEvent::Done { tokens: 100 }));
         let now = world.now;
         world.desk(1).release(input, now);
         world.assert_nothing_is_left();

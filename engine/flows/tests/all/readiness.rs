@@ -436,11 +436,12 @@ fn what_is_refused_is_said_with_both_numbers_and_with_what_to_do() {
     let error = desk.layer(course.output, 1, 21, now).unwrap_err().to_string();
     assert!(error.contains("first 21 tokens") && error.contains("have given 20"), "{error}");
     let [one, begun] = [course.blocks[2], course.blocks[1]];
-    let error = desk.chunk(course.output, (&[one], 16), false, penstock_flows::Ticket(9), now).unwrap_err().to_string();
+    let error =
+        desk.chunk(course.output, (&[one], 16), false, penstock_flows::BlocksRef(9), now).unwrap_err().to_string();
     assert!(error.contains(&format!("4 tokens into block {begun}")), "{error}");
     assert!(error.contains(&format!("block {one} was named first")), "{error}");
     let error =
-        desk.chunk(course.output, (&[begun], 16), false, penstock_flows::Ticket(9), now).unwrap_err().to_string();
+        desk.chunk(course.output, (&[begun], 16), false, penstock_flows::BlocksRef(9), now).unwrap_err().to_string();
     assert!(
         error.contains("16 tokens that begins 4 tokens into a block lies in 2 blocks, and 1 were named"),
         "{error}"

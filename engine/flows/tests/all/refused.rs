@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use penstock_flows::desk::{Consume, Sinks};
-use penstock_flows::{Event, FlowCause, Happening, LayoutKey};
+use penstock_flows::{Event, FlowCause, InputEvent, LayoutKey};
 use penstock_session::PeerKey;
-use penstock_session::control::{Abort, Form, Head, Lend, Rows, Said, Side};
+use penstock_session::control::{Abort, ControlMessage, Form, Head, ReadOffer, Rows, Side};
 use penstock_session::transfers::table::EntryKey;
 
 use crate::desks::{World, news, peer, transfer};
@@ -38,7 +38,7 @@ fn a_second_claimant_of_a_rank_gets_its_blocks_back_and_the_first_everything() {
     ends_with_its_blocks(&mut world, |_| {});
     world.chunk(0, output, (&[1, 2, 3], &[1, 2, 3]), 0..40, true);
     world.run();
-    assert!(world.told(1, first).contains(&Happening::Done { tokens: 40 }));
+    assert!(world.told(1, first).contains(&InputEvent::Done { tokens: 40 }));
     assert!(world.has(1, &[4, 5, 6], 0, 0..40));
 }
 
@@ -51,9 +51,9 @@ fn who_has_a_part_in_another_session_is_not_told_that_nothing_lands() {
     world.run();
     let abort = |peer: PeerKey| {
         let head = Head { transfer: transfer(1), side: Side::Sink, rank: 0, ranks: 1 };
-        Event::Said { peer, said: Said::Abort(Abort { head, number: 7 }) }
+        Event::Said { peer, said: ControlMessage::Abort(Abort { head, number: 7 }) }
     };
-    let answers = |world: &World| world.count(0, |said| matches!(said, Said::AbortAck(_)));
+    let answers = |world: &World| world.count(0, |said| matches!(said, ControlMessage::AbortAck(_)));
     world.handle(0, abort(PeerKey { peer_index: 9, ..peer(1) }));
     world.run();
     assert_eq!((answers(&world), world.desk(0).metrics().refused), (0, 1));
@@ -243,7 +243,7 @@ fn who_reads_is_not_disturbed_by_one_who_waits_for_a_push() {
     ends_with_its_blocks(&mut world, |_| {});
     world.chunk(0, output, (&[1, 2, 3], &[1, 2, 3]), 0..40, true);
     world.run();
-    assert!(world.told(1, reader).contains(&Happening::Done { tokens: 40 }));
+    assert!(world.told(1, reader).contains(&InputEvent::Done { tokens: 40 }));
     assert!(world.has(1, &[4, 5, 6], 0, 0..40));
 }
 
@@ -255,7 +255,7 @@ fn a_pull_of_a_layout_that_does_not_fit_says_so_at_once() {
     let keep = world.grant(1, input, &[7]);
     world.run();
     let head = Head { transfer: transfer(1), side: Side::Source, rank: 0, ranks: 1 };
-    let lend = Lend {
+    let lend = ReadOffer {
         head,
         layout: 99,
         layout_generation: 1,
@@ -273,7 +273,10 @@ fn a_pull_of_a_layout_that_does_not_fit_says_so_at_once() {
     world.run();
     let failed = world.failure(1, input);
     assert_eq!((failed.cause, failed.said_by), (FlowCause::Unfit, Side::Sink));
-    assert_eq!((world.count(1, |said| matches!(said, Said::Fail(_))), &world.nodes[1].freed[..]), (1, &[keep][..]));
+    assert_eq!(
+        (world.count(1, |said| matches!(said, ControlMessage::Fail(_))), &world.nodes[1].freed[..]),
+        (1, &[keep][..])
+    );
 }
 
 #[test]

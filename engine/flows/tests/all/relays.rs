@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use penstock_core::EngineName;
 use penstock_flows::relay::{Arrival, Metadata, Put, RelayError, Source, Stream};
 use penstock_flows::{Event, FlowCause};
-use penstock_session::control::{Chunk, ChunkAck, ChunkKind, Extent, RelayAbort, Said};
+use penstock_session::control::{Chunk, ChunkAck, ChunkKind, ControlMessage, Extent, RelayAbort};
 
 use crate::stages::{BERTH, Dice, LATER, SOON, World, pattern, request, settings};
 
@@ -357,13 +357,13 @@ fn what_makes_no_sense_is_refused_counted_and_changes_nothing() {
         world.event(1, Event::Said { peer, said: said.into() });
         assert_eq!(world.engines[1].relay.counts().senseless, number as u64 + 1, "{told}");
         let answer = world.wires.get_mut(&(1, 0)).unwrap().pop_back();
-        let Some(Said::ChunkAck(ChunkAck { op: 1, code, .. })) = answer else { panic!("{told}: {answer:?}") };
+        let Some(ControlMessage::ChunkAck(ChunkAck { op: 1, code, .. })) = answer else { panic!("{told}: {answer:?}") };
         assert_eq!(FlowCause::of_code(code), FlowCause::Refused);
     }
     let before = world.engines[1].relay.counts().senseless;
     for said in [
-        Said::ChunkAck(ChunkAck { op: 9, part: 0, code: 0 }),
-        Said::RelayAbort(RelayAbort { request: String::new(), words: String::new() }),
+        ControlMessage::ChunkAck(ChunkAck { op: 9, part: 0, code: 0 }),
+        ControlMessage::RelayAbort(RelayAbort { request: String::new(), words: String::new() }),
     ] {
         world.event(1, Event::Said { peer, said });
     }
@@ -379,7 +379,11 @@ fn parts_that_would_leave_a_gap_are_refused_counted_and_fail_the_get() {
         Chunk { part, parts: 3, bytes: 100, extents, ..chunk(5) }.into()
     };
     let refused = |world: &mut World| match world.wires.get_mut(&(1, 0)).unwrap().pop_back() {
-        Some(Said::ChunkAck(ChunkAck { op: 5, part, code })) if FlowCause::of_code(code) == FlowCause::Refused => part,
+        Some(ControlMessage::ChunkAck(ChunkAck { op: 5, part, code }))
+            if FlowCause::of_code(code) == FlowCause::Refused =>
+        {
+            part
+        }
         answer => panic!("{answer:?}"),
     };
     for unlike in [(1, 49), (2, 2)] {
@@ -576,7 +580,7 @@ fn a_get_that_is_let_go_of_while_it_waits_for_its_own_berth_keeps_none() {
     assert_eq!(world.engines[1].relay.get_state(get), None);
 }
 
-fn anything() -> impl Strategy<Value = Said> {
+fn anything() -> impl Strategy<Value = ControlMessage> {
     let extent = (0u32..3, prop_oneof![0u64..200, Just(u64::MAX - 10)], prop_oneof![0u64..70, Just(64), any::<u64>()]);
     let extent = extent.prop_map(|(region, offset, len)| Extent { region, generation: 1, offset, len });
     let kind = prop_oneof![4 => Just(ChunkKind::Data), 1 => Just(ChunkKind::Done), 1 => Just(ChunkKind::Error)];
@@ -586,8 +590,10 @@ fn anything() -> impl Strategy<Value = Said> {
         (words, numbers).prop_map(|((request, extents, header, kind), (op, stream, number, part, parts, bytes))| {
             Chunk { request, extents, header, kind, op, stream, number, part, parts, bytes, ..chunk(0) }.into()
         });
-    let ack = (0u64..5, 0u32..3, 0u16..20).prop_map(|(op, part, code)| Said::ChunkAck(ChunkAck { op, part, code }));
-    let abort = ("[rs]{0,1}", ".{0,300}").prop_map(|(request, words)| Said::RelayAbort(RelayAbort { request, words }));
+    let ack =
+        (0u64..5, 0u32..3, 0u16..20).prop_map(|(op, part, code)| ControlMessage::ChunkAck(ChunkAck { op, part, code }));
+    let abort = ("[rs]{0,1}", ".{0,300}")
+        .prop_map(|(request, words)| ControlMessage::RelayAbort(RelayAbort { request, words }));
     prop_oneof![8 => chunk, 3 => ack, 1 => abort]
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use penstock_core::{Cause, EngineName, Epoch};
 use penstock_flows::desk::{CallError, Settings, Sinks};
-use penstock_flows::{Event, FlowCause, Happening, Status, Ticket};
+use penstock_flows::{BlocksRef, Event, FlowCause, InputEvent, Status};
 use penstock_session::PeerKey;
-use penstock_session::control::{Said, Side};
+use penstock_session::control::{ControlMessage, Side};
 use penstock_session::transfers::table::EntryKey;
 use proptest::prelude::*;
 
@@ -37,12 +37,12 @@ struct Broken {
     poisoned: Vec<BTreeSet<u32>>,
     /// The blocks of each leg that was not taken, and of each ticket that was not let go, by sink.
     legs: Vec<BTreeMap<u32, Vec<u32>>>,
-    kept: Vec<BTreeMap<Ticket, Vec<u32>>>,
-    told: Vec<Vec<Happening>>,
+    kept: Vec<BTreeMap<BlocksRef, Vec<u32>>>,
+    told: Vec<Vec<InputEvent>>,
 }
 
-fn grants(said: &Said) -> bool {
-    matches!(said, Said::Grant(grant) if grant.resumes)
+fn grants(said: &ControlMessage) -> bool {
+    matches!(said, ControlMessage::Grant(grant) if grant.resumes)
 }
 
 impl Broken {
@@ -231,17 +231,17 @@ impl Broken {
     fn assert_told_once(&mut self) {
         self.listen();
         for (told, taken) in self.told.iter().zip(&self.taken) {
-            let is_end = |told: &&Happening| matches!(told, Happening::Done { .. } | Happening::Failed(_));
+            let is_end = |told: &&InputEvent| matches!(told, InputEvent::Done { .. } | InputEvent::Failed(_));
             assert_eq!(told.iter().filter(is_end).count(), 1, "{told:?}");
             let legs = told.iter().filter_map(|told| match told {
-                Happening::Leg { leg, tokens, .. } => Some((*leg, *tokens)),
+                InputEvent::Leg { leg, tokens, .. } => Some((*leg, *tokens)),
                 _ => None,
             });
             let legs: Vec<(u32, u64)> = legs.collect();
             let once: BTreeSet<u32> = legs.iter().map(|(leg, _)| *leg).collect();
             assert_eq!(once.len(), legs.len(), "no leg is told of twice");
             assert!(legs.iter().all(|(leg, tokens)| taken.get(leg).is_none_or(|taken| taken == tokens)));
-            let layers: Vec<_> = told.iter().filter(|told| matches!(told, Happening::Layer { .. })).collect();
+            let layers: Vec<_> = told.iter().filter(|told| matches!(told, InputEvent::Layer { .. })).collect();
             assert!((1..layers.len()).all(|at| !layers[..at].contains(&layers[at])), "no layer is told of twice");
         }
     }
@@ -296,11 +296,11 @@ fn a_transfer_goes_on_in_the_next_session_from_what_the_sink_has() {
     assert!(moving.len() >= 2, "it goes in several parts");
     broken.world.end_move(0, moving[0], None);
     broken.world.run();
-    let came = broken.world.count(0, |said| matches!(said, Said::Seal(_)));
+    let came = broken.world.count(0, |said| matches!(said, ControlMessage::EndOfData(_)));
     assert_eq!(came, 0);
     broken.cut(0);
     broken.listen();
-    assert_eq!(broken.told[0].last(), Some(&Happening::Lost { source: 0 }));
+    assert_eq!(broken.told[0].last(), Some(&InputEvent::Lost { source: 0 }));
     assert_eq!(broken.status(0), Status::Transferring);
     broken.world.holds_moves = false;
     broken.join(0);
@@ -312,7 +312,7 @@ fn a_transfer_goes_on_in_the_next_session_from_what_the_sink_has() {
         .said
         .iter()
         .filter_map(|(_, _, said)| match said {
-            Said::Grant(grant) if grant.resumes => Some((grant.from, grant.blocks.len())),
+            ControlMessage::Grant(grant) if grant.resumes => Some((grant.from, grant.blocks.len())),
             _ => None,
         })
         .collect();
@@ -377,7 +377,7 @@ fn a_stale_epoch_resumes_nothing() {
     broken.join(0);
     broken.resume(0).unwrap();
     assert!(broken.world.run_until(grants));
-    let said: Vec<Said> = broken.world.said.iter().map(|(_, _, said)| said.clone()).filter(grants).collect();
+    let said: Vec<ControlMessage> = broken.world.said.iter().map(|(_, _, said)| said.clone()).filter(grants).collect();
     assert_eq!(said.len(), 2);
     broken.cut(0);
     let stale = PeerKey { peer_index: 1, epoch: Epoch(7) };
@@ -434,7 +434,7 @@ fn an_acknowledgement_that_was_lost_is_said_again() {
     let mut broken = Broken::new(1, 30, false);
     broken.compute();
     broken.grant(0, ROOM);
-    assert!(broken.world.run_until(|said| matches!(said, Said::Ack(_))));
+    assert!(broken.world.run_until(|said| matches!(said, ControlMessage::Ack(_))));
     broken.cut(0);
     assert_eq!(broken.status(0), Status::Success);
     assert_ne!(broken.world.desk(0).status(broken.outputs[0]), Some(Status::Success));
@@ -581,7 +581,7 @@ fn an_abort_is_answered_by_a_source_that_had_failed_before_the_grant() {
     let mut broken = Broken::new(1, 30, false);
     broken.compute();
     broken.grant(0, ROOM);
-    assert!(broken.world.run_until(|said| matches!(said, Said::Grant(_))));
+    assert!(broken.world.run_until(|said| matches!(said, ControlMessage::Grant(_))));
     let (output, now) = (broken.outputs[0], broken.world.now);
     broken.world.desk(0).fail(output, FlowCause::SourceFailed, "no memory", now);
     broken.world.run();
@@ -761,7 +761,7 @@ impl Broken {
             Some(failed.cause.code())
         });
         let told = self.told.iter().flatten().filter_map(|told| match told {
-            Happening::Failed(failed) => Some(failed.cause.code()),
+            InputEvent::Failed(failed) => Some(failed.cause.code()),
             _ => None,
         });
         let found: Vec<u16> = failures.chain(told).collect();

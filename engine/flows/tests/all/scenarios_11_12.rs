@@ -1,10 +1,10 @@
 //! Words that make no sense, and words of a life that is over: counted, and nobody else is disturbed.
 
 use penstock_core::{Cause, EngineName, Epoch};
-use penstock_flows::{Event, FlowCause, Happening};
+use penstock_flows::{Event, FlowCause, InputEvent};
 use penstock_session::PeerKey;
-use penstock_session::control::{Able, Abort, Ack, Head, Said, Seal, Side};
-use penstock_session::landing::Landing;
+use penstock_session::control::{Abort, Ack, ControlMessage, EndOfData, Head, PeerFeatures, Side};
+use penstock_session::landing::ArrivalNote;
 
 use crate::desks::{World, peer, transfer};
 
@@ -26,7 +26,7 @@ fn push(world: &mut World, number: u8, meanwhile: impl FnOnce(&mut World)) {
     world.run();
     world.chunk(0, output, (&[1, 2, 3], &[1, 2, 3]), 0..40, true);
     world.run();
-    assert!(world.told(1, input).contains(&Happening::Done { tokens: 40 }));
+    assert!(world.told(1, input).contains(&InputEvent::Done { tokens: 40 }));
     assert!(world.has(1, &[5, 6, 7], 0, 0..40));
     let now = world.now;
     world.desk(0).release(output, now);
@@ -41,18 +41,18 @@ fn scenario_11_what_makes_no_sense_is_counted_and_everybody_else_is_served() {
     push(&mut world, 1, |world| {
         let mut refused = 0;
         // Its own words again, in a version to come; ends that are not its; bytes that are no landing; and of a rank that cannot be.
-        let said = |said: Said| Event::Said { peer: peer(STRANGER), said };
+        let said = |said: ControlMessage| Event::Said { peer: peer(STRANGER), said };
         let nonsense = [
-            said(Said::Able(Able { version_min: 90, version_max: 99, tag: 1, credits: 1 })),
-            said(Said::Ack(Ack { head: head(Side::Sink, 1), lease: None })),
-            said(Said::Seal(Seal {
+            said(ControlMessage::PeerFeatures(PeerFeatures { version_min: 90, version_max: 99, tag: 1, credits: 1 })),
+            said(ControlMessage::Ack(Ack { head: head(Side::Sink, 1), lease: None })),
+            said(ControlMessage::EndOfData(EndOfData {
                 head: head(Side::Source, 1),
                 parts: 1,
                 tokens: 3,
                 legs: 1,
                 rows: Vec::new().into(),
             })),
-            said(Said::Abort(Abort { head: Head { rank: u16::MAX, ..head(Side::Sink, 1) }, number: 1 })),
+            said(ControlMessage::Abort(Abort { head: Head { rank: u16::MAX, ..head(Side::Sink, 1) }, number: 1 })),
             Event::Landing { peer: peer(STRANGER), bytes: b"not a landing at all".to_vec() },
             Event::Landing { peer: peer(STRANGER), bytes: Vec::new() },
         ];
@@ -71,7 +71,7 @@ fn scenario_11_what_makes_no_sense_is_counted_and_everybody_else_is_served() {
     world.grant(1, input, &[9]);
     world.chunk(STRANGER, output, (&[1], &[1]), 0..10, true);
     world.run();
-    assert!(world.told(1, input).contains(&Happening::Done { tokens: 10 }));
+    assert!(world.told(1, input).contains(&InputEvent::Done { tokens: 10 }));
 }
 
 #[test]
@@ -93,7 +93,10 @@ fn scenario_12_a_restarted_peer_is_another_one() {
     world.handle(1, Event::Joined { peer: again, name });
     world.handle(
         1,
-        Event::Said { peer: again, said: Said::Able(Able { version_min: 1, version_max: 1, tag: 1, credits: 1 }) },
+        Event::Said {
+            peer: again,
+            said: ControlMessage::PeerFeatures(PeerFeatures { version_min: 1, version_max: 1, tag: 1, credits: 1 }),
+        },
     );
 
     // What the first life has still said of the transfer that is over changes nothing.
@@ -101,7 +104,7 @@ fn scenario_12_a_restarted_peer_is_another_one() {
     let (_, landing) = moving.landing.unwrap();
     let seal = |number: u8| {
         let (head, rows) = (head(Side::Source, number), Vec::new());
-        Said::Seal(Seal { head, parts: 1, tokens: 40, legs: 1, rows: rows.into() })
+        ControlMessage::EndOfData(EndOfData { head, parts: 1, tokens: 40, legs: 1, rows: rows.into() })
     };
     for life in [peer(0), again] {
         world.handle(1, Event::Landing { peer: life, bytes: landing.clone() });
@@ -111,7 +114,7 @@ fn scenario_12_a_restarted_peer_is_another_one() {
     // Nor has it a part in what the second life is asked for.
     let second = world.consume(1, 2, &[0], |how| (how.is_pull, how.sources) = (false, vec![(0, again)]));
     world.grant(1, second, &[9, 10, 11]);
-    let mut of_second = Landing::decode(&landing).unwrap();
+    let mut of_second = ArrivalNote::decode(&landing).unwrap();
     of_second.transfer = transfer(2);
     let before = world.desk(1).metrics().refused;
     world.handle(1, Event::Landing { peer: peer(0), bytes: of_second.encode() });

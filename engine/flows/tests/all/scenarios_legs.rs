@@ -1,8 +1,8 @@
 //! What a transfer in legs has to do, from both sides.
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_flows::input::Leg;
-use penstock_flows::{FlowCause, Happening, LegError, MemoryPolicy, NoMemory};
+use penstock_flows::{FlowCause, InputEvent, LegError, MemoryPolicy, NoMemory};
 use penstock_session::control::Side;
 
 use crate::legs::{Kind, Setup, World};
@@ -16,9 +16,9 @@ fn scenario_04_two_thousand_tokens_in_two_legs_match() {
         world.run();
         assert_eq!(world.sinks[0].book.status().code(), 3, "a part of it is there");
         assert_eq!(world.sinks[0].book.confirmed(), 1024);
-        let leg = Happening::Leg { leg: 0, tokens: 1024, confirmed: 1024, total: Some(2000) };
+        let leg = InputEvent::Leg { leg: 0, tokens: 1024, confirmed: 1024, total: Some(2000) };
         assert!(world.sinks[0].seen.contains(&leg), "{:?}", world.sinks[0].seen);
-        assert!(world.sinks[0].seen.contains(&Happening::NeedsMemory { leg: 1, tokens: 976 }));
+        assert!(world.sinks[0].seen.contains(&InputEvent::NeedsMemory { leg: 1, tokens: 976 }));
         world.take(0, 0).unwrap();
         world.collect();
         world.grant(0, 8).unwrap();
@@ -39,7 +39,7 @@ fn scenario_04_five_hundred_tokens_are_one_leg_and_no_partial_one() {
     world.take(0, 0).unwrap();
     world.collect();
     world.assert_done();
-    assert_eq!(world.sinks[0].seen, [Happening::Done { tokens: 500 }]);
+    assert_eq!(world.sinks[0].seen, [InputEvent::Done { tokens: 500 }]);
     assert_eq!(world.grants().len(), 1);
 }
 
@@ -123,14 +123,14 @@ fn scenario_07_waiting_for_memory_ends_by_the_deadline_and_what_came_stays() {
     world.now = crate::legs::DEADLINE;
     world.sinks[0].book.expire(crate::legs::DEADLINE);
     world.run();
-    let Some(Happening::Failed(failed)) = world.sinks[0].seen.last() else { panic!("{:?}", world.sinks[0].seen) };
+    let Some(InputEvent::Failed(failed)) = world.sinks[0].seen.last() else { panic!("{:?}", world.sinks[0].seen) };
     assert_eq!((failed.cause, failed.blocks.len()), (FlowCause::Deadline, 0));
     assert!(failed.words.contains("no memory for 976 more tokens"), "{}", failed.words);
     assert_eq!(world.sinks[0].book.confirmed(), 1024);
     world.take(0, 0).unwrap();
     world.collect();
     world.assert_nothing_is_left();
-    assert_eq!(world.sinks[0].book.deadline(), Moment::NEVER);
+    assert_eq!(world.sinks[0].book.deadline(), Timestamp::NEVER);
 }
 
 #[test]
@@ -183,12 +183,12 @@ fn nothing_at_all_is_done_with_a_grant_and_without_one() {
             world.run();
         } else {
             let (head, rows) = (crate::legs::head(Side::Source, 0), Vec::new());
-            let seal = penstock_session::control::Seal { head, parts: 0, tokens: 0, legs: 0, rows: rows.into() };
+            let seal = penstock_session::control::EndOfData { head, parts: 0, tokens: 0, legs: 0, rows: rows.into() };
             assert_eq!(world.sinks[0].book.sealed(0, &seal, world.now), Ok(true));
             world.collect();
         }
         assert_eq!(world.sinks[0].book.status().code(), 4);
-        assert_eq!(world.sinks[0].seen, [Happening::Done { tokens: 0 }]);
+        assert_eq!(world.sinks[0].seen, [InputEvent::Done { tokens: 0 }]);
         assert!(world.sinks[0].book.is_over(), "a leg that nothing was for comes back");
         assert!(world.moved.is_empty());
     }
@@ -246,7 +246,7 @@ fn layers_go_when_they_are_ready_and_are_told_when_they_are_there() {
     assert!(world.moved.is_empty(), "no gate is open");
     world.sources[0].book.ready(1, 300).unwrap();
     world.run();
-    assert_eq!(world.sinks[0].seen, [Happening::Layer { leg: 0, layer: 1 }]);
+    assert_eq!(world.sinks[0].seen, [InputEvent::Layer { leg: 0, layer: 1 }]);
     assert_eq!(world.sources[0].book.ready(3, 300), Err(LegError::NoSuchLayer { layer: 3, layers: 3 }));
     world.sources[0].book.ready(0, 300).unwrap();
     world.sources[0].book.ready(2, 300).unwrap();

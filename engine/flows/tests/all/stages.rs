@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use penstock_core::{Cause, EngineName, Epoch, Generation, Moment, RegionId};
-use penstock_flows::action::{MoveId, Moving, RegionRef, Spans, Ticket, WatchId};
+use penstock_core::{Cause, EngineName, Epoch, Generation, RegionId, Timestamp};
+use penstock_flows::action::{BlocksRef, MoveId, Moving, RegionRef, Spans, WatchId};
 use penstock_flows::relay::{
     Destination, EarlyBounds, GetKey, Place, Pool, PutKey, RelayError, RelaySettings, Relays, Source, ToPut,
 };
 use penstock_flows::{Action, Event};
-use penstock_session::control::{Able, Said};
+use penstock_session::control::{ControlMessage, PeerFeatures};
 use penstock_session::{PeerKey, RequestId};
 
 pub(crate) const BERTH: u64 = 64;
@@ -27,8 +27,8 @@ pub(crate) struct Engine {
     pub(crate) name: EngineName,
     pub(crate) key: PeerKey,
     pub(crate) memory: BTreeMap<u32, Vec<u8>>,
-    pub(crate) freed: Vec<Ticket>,
-    pub(crate) quarantined: Vec<(Ticket, PeerKey)>,
+    pub(crate) freed: Vec<BlocksRef>,
+    pub(crate) quarantined: Vec<(BlocksRef, PeerKey)>,
     pub(crate) tellings: usize,
 }
 
@@ -43,10 +43,10 @@ pub(crate) struct Under {
 
 pub(crate) struct World {
     pub(crate) engines: Vec<Engine>,
-    pub(crate) wires: BTreeMap<(usize, usize), VecDeque<Said>>,
+    pub(crate) wires: BTreeMap<(usize, usize), VecDeque<ControlMessage>>,
     pub(crate) moves: Vec<Under>,
     pub(crate) watches: Vec<(usize, WatchId, PeerKey)>,
-    pub(crate) now: Moment,
+    pub(crate) now: Timestamp,
 }
 
 /// Numbers that one seed decides.
@@ -100,7 +100,7 @@ impl World {
             wires: BTreeMap::new(),
             moves: Vec::new(),
             watches: Vec::new(),
-            now: Moment::from_ns(1),
+            now: Timestamp::from_ns(1),
         };
         for settings in all {
             world.add(settings);
@@ -129,9 +129,9 @@ impl World {
     pub(crate) fn meet(&mut self, here: usize, there: usize) {
         for (at, peer) in [(here, there), (there, here)] {
             let (peer, name) = (self.engines[peer].key, self.engines[peer].name.clone());
-            let able = Able { version_min: 1, version_max: 1, tag: 7, credits: 64 };
+            let able = PeerFeatures { version_min: 1, version_max: 1, tag: 7, credits: 64 };
             self.event(at, Event::Joined { peer, name });
-            self.event(at, Event::Said { peer, said: Said::Able(able) });
+            self.event(at, Event::Said { peer, said: ControlMessage::PeerFeatures(able) });
         }
     }
 
@@ -152,7 +152,7 @@ impl World {
     }
 
     /// Calls an engine's relay, and carries out what it wants.
-    pub(crate) fn call<T>(&mut self, at: usize, call: impl FnOnce(&mut Relays, Moment) -> T) -> T {
+    pub(crate) fn call<T>(&mut self, at: usize, call: impl FnOnce(&mut Relays, Timestamp) -> T) -> T {
         let result = call(&mut self.engines[at].relay, self.now);
         self.look(at);
         result

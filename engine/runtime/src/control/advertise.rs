@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::limits::{FRAME_TOKENS_MAX, WITHDRAWALS_KEPT};
-use penstock_core::{Env, Moment};
+use penstock_core::{Env, Timestamp};
 use penstock_memory::registry::Changes;
 use penstock_memory::{Region, Registry};
 use penstock_ring::Withdrawal;
 use penstock_ring::gate::Withdrawals;
 use penstock_session::frame::LABEL_BYTES_MAX;
-use penstock_session::{CounterNews, Frame, RegionNews, Regions, RegionsGone, Said, Withdrawn};
+use penstock_session::{ControlMessage, CounterNews, Frame, RegionNews, Regions, RegionsGone, Withdrawn};
 use penstock_transport::host::OwnerState;
 use penstock_transport::{Exported, Fds};
 
@@ -43,11 +43,11 @@ pub(super) struct Advertised {
     /// The desk knows that the session stands.
     is_joined: bool,
     /// What the peer has said of transfers before that: its own announcement may be quicker.
-    early: Option<Box<Said>>,
+    early: Option<Box<ControlMessage>>,
     /// Whether the session is complete.
     pub(super) introduction: Introduction,
     /// When it is taken for complete, whatever the peer answers.
-    pub(super) introduced_by: Option<Moment>,
+    pub(super) introduced_by: Option<Timestamp>,
     /// The number under which the peer has asked, if it is answered when the session is complete.
     pub(super) asked: Option<u64>,
 }
@@ -121,7 +121,7 @@ impl<E: Env> Control<E> {
 
 impl Advertised {
     /// What a peer says of transfers, if the desk may hear it by now. Before that a peer that keeps to its words says one thing.
-    pub(super) fn heard(&mut self, said: Said) -> Option<Said> {
+    pub(super) fn heard(&mut self, said: ControlMessage) -> Option<ControlMessage> {
         if self.is_joined {
             return Some(said);
         }

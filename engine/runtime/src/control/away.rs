@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use penstock_core::{Env, Moment};
+use penstock_core::{Env, Timestamp};
 use penstock_session::Refusal;
 
 use super::opening::Awaits;
@@ -16,14 +16,14 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// How many lines about connections are logged, and how many were left out.
 #[derive(Debug, Default)]
 pub(super) struct AwayLog {
-    since: Moment,
+    since: Timestamp,
     lines: u32,
     left_out: u64,
 }
 
 impl AwayLog {
     /// Whether there is a line for one more now, and then how many had none since the last.
-    fn take(&mut self, now: Moment) -> Option<u64> {
+    fn take(&mut self, now: Timestamp) -> Option<u64> {
         if self.lines == 0 || now.since(self.since) >= WINDOW {
             (self.since, self.lines) = (now, 0);
         }
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_flood_gets_some_lines_and_a_count() {
         let mut log = AwayLog::default();
-        let at = |millis: u64| Moment::from_ns(millis * 1_000_000);
+        let at = |millis: u64| Timestamp::from_ns(millis * 1_000_000);
         let lines: Vec<_> = (0..100).filter_map(|_| log.take(at(5))).collect();
         assert_eq!(lines, vec![0; LINES_MAX as usize]);
         assert_eq!(log.take(at(900)), None);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penstock_core::env::{Address, Stream};
 use penstock_core::limits::PEERS_MAX;
-use penstock_core::{Cause, EngineName, Env, Moment};
+use penstock_core::{Cause, EngineName, Env, Timestamp};
 use penstock_session::{Channel, OpeningCode, Secret};
 use penstock_transport::Scope;
 
@@ -75,11 +75,11 @@ const AGAIN_AFTER_MAX: Duration = Duration::from_secs(1);
 
 /// Calls that wait, and until when: whoever was called has too much to do for now.
 #[derive(Default)]
-pub(super) struct Later(Vec<(Moment, Call)>);
+pub(super) struct Later(Vec<(Timestamp, Call)>);
 
 impl Later {
     /// When the next is tried again.
-    pub(super) fn deadline(&self) -> Option<Moment> {
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.0.iter().map(|(at, _)| *at).min()
     }
 }
@@ -105,7 +105,7 @@ pub(super) struct Call {
     secret: Option<Arc<Secret>>,
     /// Transports that turned out not to join the two, and why: they are not offered again.
     pub(super) apart: Vec<Apart>,
-    until: Moment,
+    until: Timestamp,
     /// How often it was told to try again.
     put_off: u32,
     /// The failure that says most so far.
@@ -198,7 +198,7 @@ impl<E: Env> Control<E> {
         call.answer.answer(Err(error));
     }
 
-    fn call_on(&mut self, stream: E::Stream, call: Call, until: Moment) {
+    fn call_on(&mut self, stream: E::Stream, call: Call, until: Timestamp) {
         let shared = Arc::clone(&self.shared);
         let (reach, secret) = (call.way.reach(), call.secret.clone());
         let Some(peer_index) = shared.peers.reserve() else {
@@ -236,7 +236,7 @@ impl<E: Env> Control<E> {
 
     /// When a call that was put off is tried again, if there is time: after twice the pause before, half of it by chance, so that
     /// calls that came together do not come together again.
-    fn again_at(&self, call: &Call) -> Option<Moment> {
+    fn again_at(&self, call: &Call) -> Option<Timestamp> {
         let pause = AGAIN_AFTER.saturating_mul(1 << call.put_off.min(10)).min(AGAIN_AFTER_MAX);
         let part = (self.shared.env.random() % 512) as u32;
         let at = self.shared.env.now() + pause / 2 + pause * part / 1024;
@@ -251,7 +251,7 @@ impl<E: Env> Control<E> {
         }
         let (due, kept) = std::mem::take(&mut self.later.0).into_iter().partition(|(at, _)| *at <= now);
         self.later.0 = kept;
-        let due: Vec<(Moment, Call)> = due;
+        let due: Vec<(Timestamp, Call)> = due;
         for (_, call) in due {
             self.call_next(call);
         }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::{Cause, Env, Moment, NoteId};
+use penstock_core::{Cause, Env, NoteId, Timestamp};
 use penstock_flows::action::{RegionRef, Urgency};
 use penstock_flows::desk::{HowEnded, Report, Reported};
-use penstock_flows::{Action, Event, MoveId, Moving, Spans, Ticket, WatchId};
+use penstock_flows::{Action, BlocksRef, Event, MoveId, Moving, Spans, WatchId};
 use penstock_ring::Key;
 use penstock_session::control::Side;
-use penstock_session::{Frame, PeerKey, Said};
+use penstock_session::{ControlMessage, Frame, PeerKey};
 use penstock_transport::Note;
 
 use super::held_up::{HeldUp, Waits};
@@ -27,7 +27,7 @@ use crate::worker::Priority;
 
 /// What is under way for the desk.
 #[derive(Default)]
-pub(super) struct UnderWay {
+pub(super) struct ActiveMoves {
     moves: BTreeMap<MoveId, Moved>,
     by_key: BTreeMap<Key, MoveId>,
     /// Those that have ended, and of which something may be open at their peers.
@@ -36,7 +36,7 @@ pub(super) struct UnderWay {
     held_up: HeldUp<Moving>,
     watches: Vec<Watch>,
     /// When it is looked again whether what is quarantined is quiet.
-    quarantine_at: Option<Moment>,
+    quarantine_at: Option<Timestamp>,
 }
 
 /// A question whether a peer is quiet.
@@ -44,7 +44,7 @@ struct Watch {
     id: WatchId,
     witnesses: Vec<QuiesceCondition>,
     /// When cards that are not done are cut off.
-    force_at: Option<Moment>,
+    force_at: Option<Timestamp>,
 }
 
 /// How long cards may take until they are cut off, of a peer that has to be quiet.
@@ -101,10 +101,10 @@ impl<E: Env> Control<E> {
     }
 
     /// A peer has said something that is the desk's.
-    pub(super) fn heard_said(&mut self, token: u64, said: Said) {
+    pub(super) fn heard_said(&mut self, token: u64, said: ControlMessage) {
         let Some(Talk { phase: Phase::Open { peer, announced, .. }, .. }) = self.talks.get_mut(&token) else { return };
         let Some(said) = announced.heard(said) else { return };
-        if let Said::Able(able) = &said {
+        if let ControlMessage::PeerFeatures(able) = &said {
             peer.speaks_of_transfers(able.tag);
         }
         let peer = key_of(peer);
@@ -167,7 +167,7 @@ impl<E: Env> Control<E> {
             let (is_open, is_busy) = slot.map_or((false, false), |slot| (slot.is_remote_open(), slot.is_busy_here()));
             !is_busy && (!is_open || moved.peer.has_let_go() || moved.peer.is_lost())
         };
-        let UnderWay { moves, open, .. } = &self.under_way;
+        let ActiveMoves { moves, open, .. } = &self.under_way;
         let closed: Vec<MoveId> = open.iter().filter(|id| moves.get(id).is_some_and(is_closed)).copied().collect();
         for id in closed {
             self.let_go_of(id);
@@ -233,8 +233,8 @@ impl<E: Env> Control<E> {
         }
     }
 
-    fn say_to(&mut self, peer: PeerKey, said: Said) {
-        if matches!(said, Said::Chunk(_)) {
+    fn say_to(&mut self, peer: PeerKey, said: ControlMessage) {
+        if matches!(said, ControlMessage::Chunk(_)) {
             // It names memory, which may have been registered a moment ago: the peer has to know that first.
             self.advertise_changes();
         }
@@ -244,7 +244,7 @@ impl<E: Env> Control<E> {
         };
         // Whoever has left meanwhile hears nothing.
         if let Some(token) = self.talks.iter().find(|(_, talk)| is_theirs(talk)).map(|(&token, _)| token) {
-            let is_first = matches!(said, Said::Able(_));
+            let is_first = matches!(said, ControlMessage::PeerFeatures(_));
             self.say(token, &Frame::Control(said));
             if is_first {
                 self.told_what_it_can_do(token);
@@ -333,7 +333,7 @@ impl<E: Env> Control<E> {
     }
 
     /// Keeps blocks from everybody until the desk has a proof, or the peer is gone.
-    fn quarantine(&mut self, ticket: Ticket, peers: &[PeerKey], why: &'static str) {
+    fn quarantine(&mut self, ticket: BlocksRef, peers: &[PeerKey], why: &'static str) {
         // Who is not known any more touches nothing: what it had was proven quiet, or is quarantined by itself. The desk will hear so.
         let known: Vec<_> = peers.iter().filter_map(|&peer| self.shared.peers.known(peer)).collect();
         if !known.is_empty()
@@ -354,13 +354,13 @@ impl<E: Env> Control<E> {
     }
 
     /// When the desk is turned although nothing happens.
-    pub(super) fn desk_deadline(&self) -> Option<Moment> {
-        let UnderWay { open, held_up, watches, .. } = &self.under_way;
+    pub(super) fn desk_deadline(&self) -> Option<Timestamp> {
+        let ActiveMoves { open, held_up, watches, .. } = &self.under_way;
         let is_looked_at = !held_up.is_empty() || !watches.is_empty() || !open.is_empty();
         let look = is_looked_at.then(|| self.shared.env.now() + LOOKS);
         let look = look.into_iter().chain(self.under_way.quarantine_at);
         let deadline = self.shared.desk.deadline();
-        look.chain((deadline != Moment::NEVER).then_some(deadline)).min()
+        look.chain((deadline != Timestamp::NEVER).then_some(deadline)).min()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use penstock_core::env::Stream;
 use penstock_core::limits::PEERS_MAX;
-use penstock_core::{EngineName, Env, Epoch, Moment};
+use penstock_core::{EngineName, Env, Epoch, Timestamp};
 use penstock_memory::{ProcessWatch, Unseen};
 use penstock_session::frame::{RefusalCode, VERSION_MAX, VERSION_MIN};
 use penstock_session::greeting::GreetingError;
@@ -31,7 +31,7 @@ const TRANSPORTS_NAMED: usize = 8;
 /// One greeting and what it has reserved.
 pub(super) struct Greeter {
     pub(super) greeting: Greeting,
-    until: Moment,
+    until: Timestamp,
     /// Our place for the peer, once one is reserved.
     peer_index: Option<u32>,
     /// Our side of the transport, waiting for theirs.
@@ -54,13 +54,13 @@ impl Greeter {
         Self::listener_until(shared, reach, shared.env.now() + shared.config.session.greeting_timeout())
     }
 
-    pub(super) fn listener_until<E: Env>(shared: &Shared<E>, reach: Scope, until: Moment) -> Self {
+    pub(super) fn listener_until<E: Env>(shared: &Shared<E>, reach: Scope, until: Timestamp) -> Self {
         // The place is filled in once the caller has shown that it is one of us.
         Self::new(Greeting::new(Role::Listener, hello(shared, 0, 0, (reach, &[]))), reach, until)
     }
 
     /// An attempt of this call, with a place reserved for whoever answers.
-    pub(super) fn caller<E: Env>(shared: &Shared<E>, call: Call, peer_index: u32, until: Moment) -> Self {
+    pub(super) fn caller<E: Env>(shared: &Shared<E>, call: Call, peer_index: u32, until: Timestamp) -> Self {
         let reach = call.way.reach();
         let ours = hello(shared, peer_index, call.epoch, (reach, &call.apart));
         let mut greeter = Self::new(Greeting::new(Role::Caller, ours), reach, until);
@@ -69,16 +69,16 @@ impl Greeter {
         greeter
     }
 
-    fn new(greeting: Greeting, reach: Scope, until: Moment) -> Self {
+    fn new(greeting: Greeting, reach: Scope, until: Timestamp) -> Self {
         Self { greeting, until, peer_index: None, offering: None, process: unseen(), reach, call: None, held: None }
     }
 
-    pub(super) fn until(&self) -> Moment {
+    pub(super) fn until(&self) -> Timestamp {
         self.held.as_ref().map_or(self.until, |held| held.until.min(self.until))
     }
 
     /// Whether whoever has its name was asked, and had its time to answer.
-    pub(super) fn is_held_no_longer(&self, now: Moment) -> bool {
+    pub(super) fn is_held_no_longer(&self, now: Timestamp) -> bool {
         self.held.as_ref().is_some_and(|held| held.until <= now)
     }
 

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::{Cause, Env, Moment};
+use penstock_core::{Cause, Env, Timestamp};
 use penstock_session::Frame;
 
 use super::network::Line;
@@ -24,7 +24,7 @@ pub(super) struct Probe {
     number: u64,
     /// The talk that was asked.
     token: u64,
-    asked: Moment,
+    asked: Timestamp,
     waiting: Waiting,
 }
 
@@ -43,12 +43,12 @@ const GRAINS: u32 = 12;
 const ASKED_AFTER: u32 = 6;
 
 /// When this line is looked at next: to ask, or to give it up.
-pub(super) fn deadline(line: &Line, heartbeat: Duration) -> Moment {
+pub(super) fn deadline(line: &Line, heartbeat: Duration) -> Timestamp {
     match line.asked {
         None => {
             let grain = u64::try_from((heartbeat / GRAINS).as_nanos()).unwrap_or(u64::MAX).max(1);
             let due = (line.heard + heartbeat / ASKED_AFTER).as_ns();
-            Moment::from_ns(due.div_ceil(grain).saturating_mul(grain))
+            Timestamp::from_ns(due.div_ceil(grain).saturating_mul(grain))
         }
         // What was silent before it was asked had nothing to say: only the question shows that packets are lost. An engine that
         // has itself stood still gives its peers time to be heard.
@@ -103,7 +103,7 @@ impl<E: Env> Control<E> {
 
     /// Whether an engine of this name has a standing session between hosts, in another life. It is asked whether it
     /// lives then, and the answer must be there at the moment this answers.
-    pub(super) fn probe_namesake(&mut self, newcomer: u64, name: &str, epoch: u64) -> Option<Moment> {
+    pub(super) fn probe_namesake(&mut self, newcomer: u64, name: &str, epoch: u64) -> Option<Timestamp> {
         let old = self.namesake(name, epoch)?;
         self.probe(old, Waiting::Newcomer(newcomer));
         // The newcomer has to be answered in its time.
@@ -165,7 +165,7 @@ mod tests {
 
     const HEARTBEAT: Duration = Duration::from_secs(5);
 
-    fn line(heard: Moment, asked: Option<Moment>) -> Line {
+    fn line(heard: Timestamp, asked: Option<Timestamp>) -> Line {
         let mut line = Line::new(std::net::SocketAddr::from(([10, 77, 0, 2], 7400)), heard);
         line.asked = asked;
         line
@@ -177,7 +177,7 @@ mod tests {
         // When the kernel sends a question for the first time and again, the pauses doubling as they do where nothing bounds them.
         let sent = [0, 200, 600, 1_400, 3_000, 6_200].map(Duration::from_millis);
         for phase in 0..50 {
-            let heard = Moment::from_ns(phase * 10_000_000);
+            let heard = Timestamp::from_ns(phase * 10_000_000);
             let asked = deadline(&line(heard, None), HEARTBEAT);
             assert!(asked.since(heard) <= HEARTBEAT / ASKED_AFTER + HEARTBEAT / GRAINS);
             let given_up = deadline(&line(heard, Some(asked)), HEARTBEAT);

@@ -3,15 +3,15 @@
 use penstock_core::Env;
 use penstock_session::card::CARD_BYTES_MAX;
 use penstock_session::directory::Learned;
-use penstock_session::{Card, Frame};
+use penstock_session::{EngineDescriptor, Frame};
 
 use super::{Control, Phase, Talk};
 
 /// Cards in one frame, so that the largest ones fit.
 const CARDS_PER_FRAME: usize = 32;
 
-fn encode(cards: &[Card]) -> Vec<Vec<u8>> {
-    cards.iter().map(Card::encode).filter(|card| card.len() <= CARD_BYTES_MAX).collect()
+fn encode(cards: &[EngineDescriptor]) -> Vec<Vec<u8>> {
+    cards.iter().map(EngineDescriptor::encode).filter(|card| card.len() <= CARD_BYTES_MAX).collect()
 }
 
 impl<E: Env> Control<E> {
@@ -29,7 +29,7 @@ impl<E: Env> Control<E> {
     pub(super) fn learn_card(&mut self, token: u64, bytes: &[u8]) {
         let Some(peer) = self.network_peer(token) else { return };
         // A later release may write cards that this one does not read: no harm.
-        let Ok(card) = Card::decode(bytes) else { return };
+        let Ok(card) = EngineDescriptor::decode(bytes) else { return };
         if card.name != peer.name.as_str() || card.epoch != peer.epoch.0 {
             return;
         }
@@ -49,7 +49,7 @@ impl<E: Env> Control<E> {
             return;
         }
         let mut book = self.shared.book();
-        for card in cards.iter().filter_map(|bytes| Card::decode(bytes).ok()) {
+        for card in cards.iter().filter_map(|bytes| EngineDescriptor::decode(bytes).ok()) {
             if card.name != self.shared.name.as_str() {
                 book.learn_hearsay(card);
             }

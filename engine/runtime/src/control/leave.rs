@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use penstock_core::{Cause, Env, Moment};
+use penstock_core::{Cause, Env, Timestamp};
 use penstock_flows::Event;
 use penstock_session::Frame;
 
@@ -26,7 +26,7 @@ pub(super) struct Leaving {
     /// Opens when every worker of this engine has left the peer.
     workers: Arc<Latch>,
     /// Our goodbye is said; by then theirs must have come.
-    said: Option<Moment>,
+    said: Option<Timestamp>,
     /// Theirs was heard: they touch nothing of ours any more.
     heard: bool,
     /// The connection is over: theirs will not come.
@@ -36,7 +36,7 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    pub(super) fn deadline(&self) -> Option<Moment> {
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.said
     }
 }

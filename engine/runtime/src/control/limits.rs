@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 
 /// Sources that are remembered.
 const SOURCES_MAX: usize = 4096;
@@ -35,7 +35,7 @@ pub(super) struct Limits {
 struct Bucket {
     /// In billionths of a connection.
     level: u64,
-    at: Moment,
+    at: Timestamp,
 }
 
 const ONE: u64 = 1_000_000_000;
@@ -49,13 +49,13 @@ impl Limits {
         self.per_second.saturating_mul(ONE)
     }
 
-    fn level(&self, bucket: &Bucket, now: Moment) -> u64 {
+    fn level(&self, bucket: &Bucket, now: Timestamp) -> u64 {
         let nanos = u64::try_from(now.since(bucket.at).as_nanos()).unwrap_or(u64::MAX);
         bucket.level.saturating_add(nanos.saturating_mul(self.per_second)).min(self.full())
     }
 
     /// Whether a connection from there is heard now.
-    pub(super) fn take(&mut self, source: Source, now: Moment) -> bool {
+    pub(super) fn take(&mut self, source: Source, now: Timestamp) -> bool {
         let level = match self.sources.get(&source) {
             Some(bucket) => self.level(bucket, now),
             None => {
@@ -76,7 +76,7 @@ impl Limits {
         }
     }
 
-    fn make_room(&mut self, now: Moment) {
+    fn make_room(&mut self, now: Timestamp) {
         if self.sources.len() < SOURCES_MAX {
             return;
         }
@@ -98,8 +98,8 @@ mod tests {
         Source::of(IpAddr::from((0x0a00_0000 + last).to_be_bytes()))
     }
 
-    fn at(millis: u64) -> Moment {
-        Moment::from_ns(millis * 1_000_000)
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_ns(millis * 1_000_000)
     }
 
     #[test]

@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::env::Reactor;
-use penstock_core::{Cause, Env, Moment};
+use penstock_core::{Cause, Env, Timestamp};
 use penstock_session::{Channel, Frame, Role};
 use penstock_transport::TransportMessages;
 
@@ -51,7 +51,7 @@ use self::away::AwayLog;
 use self::call::Later;
 pub(crate) use self::call::Wanted;
 use self::connection::{Broken, Connection};
-use self::desk::UnderWay;
+use self::desk::ActiveMoves;
 use self::drain::Rest;
 use self::greet::Greeter;
 use self::heartbeat::Probe;
@@ -120,7 +120,7 @@ pub(crate) struct Control<E: Env> {
     /// How many there were: tokens below are theirs.
     listeners_made: usize,
     /// When connections are taken again; none while they are.
-    accept_again: Option<Moment>,
+    accept_again: Option<Timestamp>,
     limits: Limits,
     away_log: AwayLog,
     /// Calls that were told to try again.
@@ -138,11 +138,11 @@ pub(crate) struct Control<E: Env> {
     told: u64,
     stopping: bool,
     /// When a stop ends at the latest.
-    stop_by: Option<Moment>,
+    stop_by: Option<Timestamp>,
     /// When the peers' lives are looked at next; none while there is nobody to look at.
-    look_at: Option<Moment>,
+    look_at: Option<Timestamp>,
     /// What is under way for the desk.
-    under_way: UnderWay,
+    under_way: ActiveMoves,
 }
 
 impl<E: Env> Control<E> {
@@ -173,7 +173,7 @@ impl<E: Env> Control<E> {
             stopping: false,
             stop_by: None,
             look_at: None,
-            under_way: UnderWay::default(),
+            under_way: ActiveMoves::default(),
         })
     }
 
@@ -269,7 +269,7 @@ impl<E: Env> Control<E> {
         }
     }
 
-    fn stop(&mut self, until: Moment) {
+    fn stop(&mut self, until: Timestamp) {
         self.stopping = true;
         self.stop_by = Some(until);
         self.listeners.clear();
@@ -458,7 +458,7 @@ impl<E: Env> Control<E> {
         }
     }
 
-    fn deadline_of(&self, talk: &Talk<E>) -> Option<Moment> {
+    fn deadline_of(&self, talk: &Talk<E>) -> Option<Timestamp> {
         match (&talk.phase, &talk.line) {
             (Phase::Opening(opening), _) => Some(opening.until),
             (Phase::Dialing(dialing), _) => Some(dialing.until),
@@ -472,7 +472,7 @@ impl<E: Env> Control<E> {
         }
     }
 
-    fn next_deadline(&self) -> Option<Moment> {
+    fn next_deadline(&self) -> Option<Timestamp> {
         self.talks.values().filter_map(|talk| self.deadline_of(talk)).min()
     }
 

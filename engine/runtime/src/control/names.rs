@@ -1,6 +1,6 @@
 //! Engines that call under a name that has a session here: held until it is known whether that one still lives.
 
-use penstock_core::{Env, Moment};
+use penstock_core::{Env, Timestamp};
 use penstock_session::frame::RefusalCode;
 use penstock_session::greeting::GreetingError;
 use penstock_transport::Scope;
@@ -10,7 +10,7 @@ use super::{Control, Phase, Talk};
 /// A greeting that waits for somebody else's sign of life.
 pub(super) struct Held {
     candidates: Vec<String>,
-    pub(super) until: Moment,
+    pub(super) until: Timestamp,
 }
 
 impl<E: Env> Control<E> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::Env;
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::env::{Listener, Reactor, Stream};
 use penstock_session::{OpeningCode, Refusal, StreamKey};
 use penstock_transport::Streams;
@@ -26,22 +26,22 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 pub(super) struct Line {
     pub(super) remote: SocketAddr,
     /// When something was heard last.
-    pub(super) heard: Moment,
+    pub(super) heard: Timestamp,
     /// When a sign of life was asked for since then.
-    pub(super) asked: Option<Moment>,
+    pub(super) asked: Option<Timestamp>,
     /// Makes and judges the tokens of the session's streams.
     pub(super) key: Option<StreamKey>,
     /// Takes the session's streams.
     pub(super) streams: Option<Arc<dyn Streams>>,
     /// Streams that have not come yet, and by when they must have.
     pub(super) missing: usize,
-    pub(super) streams_by: Option<Moment>,
+    pub(super) streams_by: Option<Timestamp>,
     /// Which of them this side has not begun to open.
     pub(super) to_dial: std::ops::Range<u16>,
 }
 
 impl Line {
-    pub(super) fn new(remote: SocketAddr, now: Moment) -> Self {
+    pub(super) fn new(remote: SocketAddr, now: Timestamp) -> Self {
         Self { remote, heard: now, asked: None, key: None, streams: None, missing: 0, streams_by: None, to_dial: 0..0 }
     }
 

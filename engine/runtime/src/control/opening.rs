@@ -1,7 +1,7 @@
 //! Strangers: connections between hosts that have not shown yet whose they are.
 
 use penstock_core::env::{Reactor, Stream};
-use penstock_core::{Env, Moment};
+use penstock_core::{Env, Timestamp};
 use penstock_session::opening::{CHANNEL_OPENING_BYTES, STREAM_OPENING_BYTES};
 use penstock_session::{Channel, ChannelError, OpeningCode, OpeningDecoder, OpeningError, Refusal, StreamToken};
 use penstock_transport::Scope;
@@ -13,7 +13,7 @@ use super::{Control, Phase, Talk};
 
 /// A connection, from its first byte until it is known whose it is.
 pub(super) struct Opening {
-    pub(super) until: Moment,
+    pub(super) until: Timestamp,
     pub(super) awaits: Awaits,
     /// Too many came from there: only a stream of a session that stands is taken.
     pub(super) is_limited: bool,
@@ -29,7 +29,7 @@ pub(super) enum Awaits {
 }
 
 impl Opening {
-    pub(super) fn new(until: Moment, is_limited: bool) -> Self {
+    pub(super) fn new(until: Timestamp, is_limited: bool) -> Self {
         Self { until, awaits: Awaits::Opening(OpeningDecoder::new(), 0), is_limited }
     }
 }

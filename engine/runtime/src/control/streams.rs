@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_core::env::{Address, Reactor, Stream};
-use penstock_core::{Cause, Env, Moment};
+use penstock_core::{Cause, Env, Timestamp};
 use penstock_session::StreamToken;
 use penstock_session::opening::STREAM_OPENING_BYTES;
 
@@ -22,7 +22,7 @@ pub(super) struct Dialing {
     index: u16,
     token: [u8; STREAM_OPENING_BYTES],
     sent: usize,
-    pub(super) until: Moment,
+    pub(super) until: Timestamp,
 }
 
 impl<E: Env> Control<E> {

@@ -14,7 +14,7 @@ use penstock_session::{PeerKey, RequestId, TransferId};
 
 use super::layout::Ground;
 use super::output::urgency;
-use super::{CallError, FlowError, Happening, Inherited, Layout, MemoryPolicy, NoMemory, WITHIN};
+use super::{CallError, FlowError, Inherited, InputEvent, Layout, MemoryPolicy, NoMemory, WITHIN};
 use crate::desk::key_of;
 use crate::engine::Engine;
 use crate::hub::Hub;
@@ -206,7 +206,7 @@ impl<E: Env> Input<E> {
     }
 
     /// What has happened, if anything has that was not told yet.
-    pub fn try_next(&self) -> Option<Happening> {
+    pub fn try_next(&self) -> Option<InputEvent> {
         let shared = &self.hub.shared;
         // Who only looks wakes nobody.
         let is_there = shared.look_at_desk(|desk| desk.has_happening(self.key));
@@ -214,7 +214,7 @@ impl<E: Env> Input<E> {
     }
 
     /// What happens next, at most so long.
-    pub fn next(&self, within: Duration) -> Result<Happening, FlowError> {
+    pub fn next(&self, within: Duration) -> Result<InputEvent, FlowError> {
         let shared = &self.hub.shared;
         let until = shared.env.now() + within;
         loop {

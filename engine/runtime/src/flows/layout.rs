@@ -165,8 +165,9 @@ impl<E: Env> Engine<E> {
 impl<E: Env> Peer<E> {
     /// The labels of the layouts that the peer has told of.
     pub fn layouts(&self) -> Vec<String> {
-        let look =
-            |desk: &penstock_flows::Desk| desk.labels_of(key_of(&self.state)).into_iter().map(str::to_owned).collect();
+        let look = |desk: &penstock_flows::TransferManager| {
+            desk.labels_of(key_of(&self.state)).into_iter().map(str::to_owned).collect()
+        };
         self.hub.shared.look_at_desk(look)
     }
 

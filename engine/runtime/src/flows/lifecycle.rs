@@ -59,8 +59,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::{Cause, Env, Moment};
-use penstock_flows::desk::{Desk, DeviceKey};
+use penstock_core::{Cause, Env, Timestamp};
+use penstock_flows::desk::{DeviceKey, TransferManager};
 use penstock_flows::geometry::{Stripe, clash_of};
 pub use penstock_flows::lifecycle::{
     BlockRef, DeferSite, Deferral, Evicted, Eviction, Lag, Removed, Report, Request, Settings as LifecycleSettings,
@@ -171,7 +171,10 @@ fn stripes_of(pool: &BlockAllocator, len: u64, bases: &[u64]) -> Vec<Stripe> {
 }
 
 impl<E: Env> Inner<E> {
-    pub(super) fn call<R>(&self, call: impl FnOnce(&mut Desk, DeviceKey, Moment) -> R) -> Result<R, FlowError> {
+    pub(super) fn call<R>(
+        &self,
+        call: impl FnOnce(&mut TransferManager, DeviceKey, Timestamp) -> R,
+    ) -> Result<R, FlowError> {
         let shared = &self.hub.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
         Ok(shared.call_desk(|desk, now| call(desk, self.key, now)))
@@ -194,7 +197,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    fn lives<R>(&self, call: impl FnOnce(&mut Lives, Moment) -> Result<R, LifecycleError>) -> Result<R, FlowError> {
+    fn lives<R>(&self, call: impl FnOnce(&mut Lives, Timestamp) -> Result<R, LifecycleError>) -> Result<R, FlowError> {
         Ok(self.call(|desk, key, now| desk.call_device(key, |lives| call(lives, now)))??)
     }
 

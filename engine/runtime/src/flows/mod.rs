@@ -28,7 +28,7 @@ use std::time::Duration;
 use penstock_core::Env;
 pub use penstock_flows::desk::{Broken, CallError, Metrics};
 pub use penstock_flows::geometry::Clash;
-pub use penstock_flows::input::{Failed, Happening, MemoryPolicy, NoMemory};
+pub use penstock_flows::input::{Failed, InputEvent, MemoryPolicy, NoMemory};
 pub use penstock_flows::lifecycle::LifecycleError;
 pub use penstock_flows::output::SendFailed;
 pub use penstock_flows::{BlockHeld, FlowCause, Holder, LayoutRefused, LegError, Status};

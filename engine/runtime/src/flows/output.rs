@@ -265,7 +265,7 @@ impl<E: Env> Output<E> {
     }
 }
 
-fn ended(desk: &penstock_flows::Desk, key: EntryKey) -> Option<Result<(), SendFailed>> {
+fn ended(desk: &penstock_flows::TransferManager, key: EntryKey) -> Option<Result<(), SendFailed>> {
     match desk.status(key)? {
         Status::Success => Some(Ok(())),
         Status::Failed => desk.send_failure(key).cloned().map(Err),

@@ -55,7 +55,7 @@ impl<E: Env> Swap<E> {
     /// Waits until its bytes are there, so that it can be committed, or never will be. After a failure its blocks may still be touched: they may be
     /// used again when it is [over](Swap::wait_over).
     pub fn wait(&self, within: Duration) -> Result<Result<(), SwapFailed>, FlowError> {
-        let look = |desk: &penstock_flows::Desk| match desk.swap_status(self.lives.key, self.key) {
+        let look = |desk: &penstock_flows::TransferManager| match desk.swap_status(self.lives.key, self.key) {
             Some(status) => answer(status),
             None => Some(Err(SwapFailed::RolledBack)),
         };
@@ -78,7 +78,7 @@ impl<E: Env> Swap<E> {
 
     /// Waits until nothing of it can land any more and its blocks were let go. Answers whether that is so.
     pub fn wait_over(&self, within: Duration) -> bool {
-        let look = |desk: &penstock_flows::Desk| {
+        let look = |desk: &penstock_flows::TransferManager| {
             let status = desk.swap_status(self.lives.key, self.key);
             status.is_none_or(|status| status.is_over()).then_some(())
         };

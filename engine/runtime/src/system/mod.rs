@@ -9,7 +9,7 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::env::{Address, Credentials, Env};
 use penstock_memory::fork::PerProcess;
 use rustix::thread::CpuSet;
@@ -28,9 +28,9 @@ impl Env for SystemEnv {
     type Reactor = SystemReactor;
 
     #[inline]
-    fn now(&self) -> Moment {
+    fn now(&self) -> Timestamp {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        Moment::from_ns(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+        Timestamp::from_ns(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
     }
 
     fn random(&self) -> u64 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use penstock_core::limits::SPANS_PER_POST;
-use penstock_core::{Cause, Env, Moment, Notified, Span, Stage};
+use penstock_core::{Cause, Env, Notified, Span, Stage, Timestamp};
 use penstock_transport::host::OwnerStateView;
 use penstock_transport::{Batch, Failure, Lane, Note, NotifyPosted, NotifyRequest, PostError, Posted, Revisions};
 
@@ -252,7 +252,7 @@ impl<E: Env> Worker<E> {
     /// Gives a transfer that survived its first turn its deadline.
     fn arm_first(&mut self, class: Priority) {
         let active = &self.active[class as usize][0];
-        if active.deadline == Moment::NEVER {
+        if active.deadline == Timestamp::NEVER {
             let deadline = self.arm(active.command.timeout);
             self.active[class as usize][0].deadline = deadline;
         }
@@ -305,7 +305,7 @@ impl<E: Env> Worker<E> {
 
     fn wait_for_room(&mut self, mut active: Active) {
         self.shared.slots.get(active.command.key).expect("a worker holds its slots").advance_to(Phase::Notifying);
-        if active.deadline == Moment::NEVER {
+        if active.deadline == Timestamp::NEVER {
             active.deadline = self.arm(active.command.timeout);
         }
         self.notifying.push_back(active);

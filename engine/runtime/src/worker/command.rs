@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::{Moment, NoteId, Notified};
+use penstock_core::{NoteId, Notified, Timestamp};
 use penstock_ring::Key;
 use penstock_transport::lane::Handle;
 use penstock_transport::{CounterRef, Revisions};
@@ -62,7 +62,7 @@ pub(crate) struct Active {
     /// The state of withdrawn memory it was last checked against.
     pub(crate) expected: Revisions,
     /// Armed when it survives its first turn.
-    pub(crate) deadline: Moment,
+    pub(crate) deadline: Timestamp,
     /// The unit in this worker's hands that its lane had no room for, and how far it came.
     pub(crate) at: Option<At>,
     /// Batches of it that this worker's lane has under way.
@@ -95,7 +95,7 @@ impl Active {
         Self {
             command,
             expected,
-            deadline: Moment::NEVER,
+            deadline: Timestamp::NEVER,
             at: None,
             in_flight: 0,
             stalled: false,

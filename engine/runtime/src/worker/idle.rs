@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::config::Progress;
-use penstock_core::{Cause, Env, Moment};
+use penstock_core::{Cause, Env, Timestamp};
 use penstock_transport::Driver;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(15);
 pub(super) struct Idler {
     progress: Progress,
     spin: Duration,
-    idle_since: Option<Moment>,
+    idle_since: Option<Timestamp>,
 }
 
 impl Idler {
@@ -52,7 +52,7 @@ impl Idler {
 
 impl<E: Env> Worker<E> {
     /// Sleeps until somebody rings, a deadline comes, or the longest sleep is over.
-    fn sleep(&mut self, now: Moment) {
+    fn sleep(&mut self, now: Timestamp) {
         self.sleeper.prepare();
         // Room that came back before the flag was up rang nobody: look once more.
         let may_sleep = self.drivers.iter_mut().all(|driver| driver.prepare_to_sleep());

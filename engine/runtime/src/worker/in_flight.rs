@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use penstock_core::{Cause, Env, Moment, Stage};
+use penstock_core::{Cause, Env, Stage, Timestamp};
 use penstock_ring::Key;
 use penstock_transport::{CancelledOp, Failure};
 
@@ -234,7 +234,7 @@ impl OpTracker for AsyncTracker<'_> {
 impl<E: Env> Worker<E> {
     /// Keeps a transfer that has nothing to post now: batches of it are under way, or its lane is full.
     pub(super) fn wait_for_lane(&mut self, mut active: Active) {
-        if active.deadline == Moment::NEVER {
+        if active.deadline == Timestamp::NEVER {
             active.deadline = self.arm(active.command.timeout);
         }
         self.waiting.push_back(active);
@@ -349,7 +349,7 @@ impl<E: Env> Worker<E> {
         } else if active.in_flight > 0 {
             (active.given_up, active.stalled) = (how_far, false);
             if how_far == GivenUp::Fully {
-                active.deadline = Moment::NEVER;
+                active.deadline = Timestamp::NEVER;
                 self.waiting.push_back(active);
             } else {
                 self.wait_for_lane(active);

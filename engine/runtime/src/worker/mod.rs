@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::limits::SPANS_PER_POST;
-use penstock_core::{Cause, Env, Moment, Span, Stage};
+use penstock_core::{Cause, Env, Span, Stage, Timestamp};
 use penstock_ring::{ReadyBits, Sleeper, mpsc};
 use penstock_transport::lane::Handle;
 use penstock_transport::{Driver, Failure, Lane, Note, Sink};
@@ -108,7 +108,7 @@ pub(crate) struct Worker<E: Env> {
     /// Peers found without room in one round of retries.
     blocked: Vec<u32>,
     /// The earliest deadline of all transfers here.
-    next_deadline: Moment,
+    next_deadline: Timestamp,
     ready: ReadyBits,
     pub(crate) sleeper: Sleeper,
     turns: u64,
@@ -140,7 +140,7 @@ impl<E: Env> Worker<E> {
             in_flight: InFlightOps::default(),
             pending_flushes: Vec::with_capacity(room),
             landed: Vec::with_capacity(LANDED_AT_FIRST),
-            next_deadline: Moment::NEVER,
+            next_deadline: Timestamp::NEVER,
             ready: shared.segments.mailbox.view().ready(index),
             sleeper: shared.segments.sleeper(1 + index),
             turns: 0,
@@ -188,7 +188,7 @@ impl<E: Env> Worker<E> {
         if !self.waiting.is_empty() {
             worked |= self.give_up_waiting(Self::stop_to_see);
         }
-        if self.next_deadline != Moment::NEVER {
+        if self.next_deadline != Timestamp::NEVER {
             self.expire();
         }
         if !self.pending_flushes.is_empty() {
@@ -246,7 +246,7 @@ impl<E: Env> Worker<E> {
     }
 
     /// When a sleep must end at the latest.
-    pub(crate) fn next_deadline(&self) -> Moment {
+    pub(crate) fn next_deadline(&self) -> Timestamp {
         self.next_deadline
     }
 
@@ -463,11 +463,11 @@ impl<E: Env> Worker<E> {
         }
         // Of all, at the end: what one gives up makes room in a lane, and another goes on from where it waited.
         let all = self.active.iter().flatten().chain(&self.waiting).chain(&self.notifying);
-        self.next_deadline = all.map(|active| active.deadline).min().unwrap_or(Moment::NEVER);
+        self.next_deadline = all.map(|active| active.deadline).min().unwrap_or(Timestamp::NEVER);
     }
 
     /// Gives a transfer that survived its first turn here a deadline, counted from now.
-    fn arm(&mut self, after: Duration) -> Moment {
+    fn arm(&mut self, after: Duration) -> Timestamp {
         let deadline = self.shared.env.now() + after;
         self.next_deadline = self.next_deadline.min(deadline);
         deadline

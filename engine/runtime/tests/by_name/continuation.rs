@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
 use penstock::flows::{
-    CallError, Finished, FlowError, ForeignMemory, Group, Happening, Inherited, Isolation, LayoutSpec, LegError,
+    CallError, Finished, FlowError, ForeignMemory, Group, Inherited, InputEvent, Isolation, LayoutSpec, LegError,
     LifecycleSpec, Miss, Parent, ParentBlocks, PinError, PinSettings, Pins, Receive, Report, RequestId, Send, Side,
     TransferId, Verdict, block_refs,
 };
@@ -57,8 +57,8 @@ impl Both {
         input.grant_with(own, skip, None).unwrap();
         let came = loop {
             match input.next(PATIENCE).unwrap() {
-                Happening::Done { tokens } => break tokens,
-                Happening::Failed(failed) => panic!("{failed:?}"),
+                InputEvent::Done { tokens } => break tokens,
+                InputEvent::Failed(failed) => panic!("{failed:?}"),
                 _ => {}
             }
         };
@@ -197,7 +197,7 @@ fn groups_of_several_block_sizes_go_on_each_behind_what_was_copied_of_it() {
     refused(&own.slice(2..4).unwrap(), 0, "skips 0 tokens, and 4 of those");
     input.grant_with(&own.slice(full..own.len()).unwrap(), skip, None).unwrap();
     let came = loop {
-        if let Happening::Done { tokens } = input.next(PATIENCE).unwrap() {
+        if let InputEvent::Done { tokens } = input.next(PATIENCE).unwrap() {
             break tokens;
         }
     };
@@ -404,7 +404,7 @@ fn defect_003_external_and_internal_ids_are_mixed() {
         source.fill(given.indices(), number, 0, 0..32);
         output.chunk(&given, 32, true).unwrap();
         input.grant(&granted).unwrap();
-        while !matches!(input.next(PATIENCE).unwrap(), Happening::Done { tokens: 32 }) {}
+        while !matches!(input.next(PATIENCE).unwrap(), InputEvent::Done { tokens: 32 }) {}
         output.wait(PATIENCE).unwrap().unwrap();
         sink.assert_tokens(granted.indices(), number, 32);
         // Each side keeps its blocks under its own name.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
 use penstock::flows::{
-    Buffer, Finished, FlowCause, Form, Happening, LayoutSpec, Receive, RequestId, Rows, Send, Side, Status, TransferId,
+    Buffer, Finished, FlowCause, Form, InputEvent, LayoutSpec, Receive, RequestId, Rows, Send, Side, Status, TransferId,
 };
 
 use crate::ends::{BLOCKS, Both, PATIENCE, TOKEN, UUID, assert_bytes, both};
@@ -25,21 +25,21 @@ impl Both {
         input.grant(&sink.take(leg_blocks)).unwrap();
         loop {
             match input.next(PATIENCE).unwrap() {
-                Happening::Leg { .. } => {
+                InputEvent::Leg { .. } => {
                     let [one, other] = &mut layers;
                     assert_eq!(input.assemble(&mut [one, other], tokens).unwrap(), 1);
                 }
-                Happening::NeedsMemory { .. } => {
+                InputEvent::NeedsMemory { .. } => {
                     input.grant(&sink.take(leg_blocks)).unwrap();
                 }
-                Happening::Layer { .. } => {}
-                Happening::Done { tokens: came } => {
+                InputEvent::Layer { .. } => {}
+                InputEvent::Done { tokens: came } => {
                     let [one, other] = &mut layers;
                     assert_eq!((came, input.assemble(&mut [one, other], tokens).unwrap()), (tokens, 1));
                     break;
                 }
-                Happening::Failed(failed) => panic!("{failed:?}"),
-                Happening::Lost { source } => panic!("rank {source} is gone"),
+                InputEvent::Failed(failed) => panic!("{failed:?}"),
+                InputEvent::Lost { source } => panic!("rank {source} is gone"),
             }
         }
         output.wait(PATIENCE).unwrap().unwrap();
@@ -102,7 +102,7 @@ fn what_is_assembled_is_of_the_transfer_though_it_is_given_up_meanwhile() {
         input.grant(&blocks).unwrap();
         drop(blocks);
         source.compute(&output, number, tokens);
-        while !matches!(input.next(PATIENCE).unwrap(), Happening::Done { .. }) {}
+        while !matches!(input.next(PATIENCE).unwrap(), InputEvent::Done { .. }) {}
         output.wait(PATIENCE).unwrap().unwrap();
         let mut layers = [vec![0; room], vec![0; room]];
         let assembled = std::thread::scope(|scope| {
@@ -143,7 +143,7 @@ fn a_source_that_fails_is_known_at_once_with_its_words() {
     let begun = Instant::now();
     output.fail("the model ran out of memory");
     let failed = loop {
-        if let Happening::Failed(failed) = input.next(PATIENCE).unwrap() {
+        if let InputEvent::Failed(failed) = input.next(PATIENCE).unwrap() {
             break failed;
         }
     };
@@ -233,7 +233,7 @@ fn what_can_never_fit_ends_both_sides_at_once(transport: TransportName) {
         let since = Instant::now();
         let input = sink.engine.consume(transfer, &received, receive.from(0, there)).unwrap();
         let _ = input.grant(&sink.take(2));
-        let Happening::Failed(failed) = input.next(PATIENCE).unwrap() else { panic!("it cannot go on") };
+        let InputEvent::Failed(failed) = input.next(PATIENCE).unwrap() else { panic!("it cannot go on") };
         let ended = output.wait(PATIENCE).unwrap().unwrap_err();
         assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
         assert_eq!((failed.cause, ended.cause, &failed.words), (cause, cause, &ended.words));
@@ -275,6 +275,6 @@ fn who_asks_late_hears_why_its_source_has_failed() {
     output.fail("cuda oom in layer 17");
     drop(output);
     input.grant(&sink.take(1)).unwrap();
-    let Happening::Failed(failed) = input.next(PATIENCE).unwrap() else { panic!("its source has failed") };
+    let InputEvent::Failed(failed) = input.next(PATIENCE).unwrap() else { panic!("its source has failed") };
     assert_eq!((failed.cause, &failed.words[..]), (FlowCause::SourceFailed, "cuda oom in layer 17"));
 }

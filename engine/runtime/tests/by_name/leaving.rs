@@ -27,7 +27,7 @@ fn turn_until(what: &str, engines: &[&Engine], mut is_so: impl FnMut() -> bool) 
 
 /// The connections that were made to this engine, at their other side, and the address that each has there.
 fn made_to(engine: &Engine) -> Vec<(OwnedFd, SocketAddr)> {
-    let card = penstock::session::Card::decode(&engine.descriptor()).unwrap();
+    let card = penstock::session::EngineDescriptor::decode(&engine.descriptor()).unwrap();
     let addresses: Vec<SocketAddr> = card.addresses.iter().map(|address| address.parse().unwrap()).collect();
     let process = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
     let entries = std::fs::read_dir("/proc/self/fd").unwrap().flatten();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
-use penstock::flows::{Finished, FlowCause, Gate, Happening, Receive, RequestId, Send, Status, TransferId};
+use penstock::flows::{Finished, FlowCause, Gate, InputEvent, Receive, RequestId, Send, Status, TransferId};
 
 use crate::ends::{BLOCKS, Both, End, Folder, PATIENCE, UUID, both};
 
@@ -28,10 +28,10 @@ impl Both {
         let mut layers = [0, 1].map(|buffer| vec![0; input.assembled_bytes(buffer, tokens).unwrap() as usize]);
         loop {
             match input.next(PATIENCE).unwrap() {
-                Happening::NeedsMemory { tokens, .. } => {
+                InputEvent::NeedsMemory { tokens, .. } => {
                     input.grant(&sink.take(tokens.div_ceil(64) as usize)).unwrap();
                 }
-                Happening::Done { tokens: came } => {
+                InputEvent::Done { tokens: came } => {
                     assert_eq!(came, tokens);
                     let [one, other] = &mut layers;
                     input.assemble(&mut [one, other], tokens).unwrap();
@@ -111,7 +111,7 @@ fn layers_of_two_transfers_wait_for_one_gate_that_another_thread_opens() {
         (number, output, input)
     });
     let pushed = halves[1].2.next(PATIENCE).unwrap();
-    assert_eq!(pushed, Happening::Layer { leg: 0, layer: 0 });
+    assert_eq!(pushed, InputEvent::Layer { leg: 0, layer: 0 });
     for (_, output, input) in &halves {
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!((input.try_next(), output.poll()), (None, None), "layer 1 waits");
@@ -121,7 +121,7 @@ fn layers_of_two_transfers_wait_for_one_gate_that_another_thread_opens() {
         gate
     });
     for (number, output, input) in &halves {
-        while input.next(PATIENCE).unwrap() != (Happening::Done { tokens: 100 }) {}
+        while input.next(PATIENCE).unwrap() != (InputEvent::Done { tokens: 100 }) {}
         let mut layers = [0, 1].map(|buffer| vec![0; input.assembled_bytes(buffer, 100).unwrap() as usize]);
         let [one, other] = &mut layers;
         input.assemble(&mut [one, other], 100).unwrap();
@@ -148,7 +148,7 @@ fn a_gate_that_nobody_can_open_any_more_ends_both_sides_in_words() {
     assert!(error.contains("another engine"), "{error}");
     output.layer_after(0, 64, &gate).unwrap();
     drop(gate);
-    let Happening::Failed(failed) = input.next(PATIENCE).unwrap() else { panic!("it cannot go on") };
+    let InputEvent::Failed(failed) = input.next(PATIENCE).unwrap() else { panic!("it cannot go on") };
     assert_eq!(failed.cause, FlowCause::SourceFailed);
     assert!(failed.words.contains("the first 64 tokens of layer 0 was dropped and never opened"), "{}", failed.words);
     assert_eq!(failed.blocks.len(), 1);
@@ -187,7 +187,7 @@ fn scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expi
     assert_eq!((source.engine.drain_finished(&mut finished), finished.failed.len()), (1, 1), "once");
     // It goes on, and asks: never stale bytes.
     let failed = match input.next(PATIENCE).unwrap() {
-        Happening::Failed(failed) => failed,
+        InputEvent::Failed(failed) => failed,
         other => panic!("{other:?}"),
     };
     assert_eq!((failed.cause, failed.blocks.len()), (FlowCause::Expired, 2));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use penstock::config::{ProcessVmChoice, Progress, TransportName};
 use penstock::flows::{
-    BlockHeld, CallError, Finished, FlowError, Happening, Input, Layout, LayoutSpec, Output, Receive, RequestId, Rows,
+    BlockHeld, CallError, Finished, FlowError, Input, InputEvent, Layout, LayoutSpec, Output, Receive, RequestId, Rows,
     Send, Status, TransferId,
 };
 use penstock::region::Pool;
@@ -288,7 +288,7 @@ fn what_is_quarantined_is_named_with_its_extents_and_released_when_the_source_ha
             Some(input)
         };
         if let Some(input) = &input {
-            assert!(matches!(input.next(PATIENCE).unwrap(), Happening::Layer { .. } | Happening::Failed(_)));
+            assert!(matches!(input.next(PATIENCE).unwrap(), InputEvent::Layer { .. } | InputEvent::Failed(_)));
             assert_eq!(input.status(), Status::Failed, "that it has failed is known at once");
         }
         let mut finished = Finished::default();
@@ -436,7 +436,7 @@ fn a_block_is_granted_to_one_transfer_alone_and_handed_on_when_it_is_there() {
         let here = source.take(3);
         source.fill(here.indices(), OLD);
         output.chunk(&here, 48, true).unwrap();
-        while !matches!(inputs[0].next(PATIENCE).unwrap(), Happening::Done { .. }) {}
+        while !matches!(inputs[0].next(PATIENCE).unwrap(), InputEvent::Done { .. }) {}
         handed.chunk(&blocks, 48, true).unwrap();
         let held = refused(inputs[1].grant(&blocks));
         assert!(matches!(held, BlockHeld::Read { .. }), "{held}");
@@ -444,7 +444,7 @@ fn a_block_is_granted_to_one_transfer_alone_and_handed_on_when_it_is_there() {
         let input = source.engine.consume(next, &home, Receive::into(&source.layout).from(0, &back)).unwrap();
         let fresh = source.take(3);
         input.grant(&fresh).unwrap();
-        while !matches!(input.next(PATIENCE).unwrap(), Happening::Done { .. }) {}
+        while !matches!(input.next(PATIENCE).unwrap(), InputEvent::Done { .. }) {}
         assert_eq!(source.others(fresh.indices(), OLD), 0);
         handed.wait(PATIENCE).unwrap().unwrap();
         let held = refused(inputs[1].grant(&blocks));

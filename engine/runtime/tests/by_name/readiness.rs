@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
-use penstock::flows::{Gate, Happening, Input, Output, Receive, RequestId, Send, Status, TransferId};
+use penstock::flows::{Gate, Input, InputEvent, Output, Receive, RequestId, Send, Status, TransferId};
 use penstock::{Blocks, SystemEnv};
 
 use crate::ends::{BLOCKS, Both, PATIENCE, TOKEN, UUID, assert_bytes, both, byte};
@@ -139,7 +139,7 @@ impl<'a> Course<'a> {
     /// All of it is there, and right, and nothing is kept of it.
     fn ends(self) {
         let tokens = self.given;
-        while self.input.next(PATIENCE).unwrap() != (Happening::Done { tokens }) {}
+        while self.input.next(PATIENCE).unwrap() != (InputEvent::Done { tokens }) {}
         let mut layers = [0, 1].map(|buffer| vec![0; self.input.assembled_bytes(buffer, tokens).unwrap() as usize]);
         let [one, other] = &mut layers;
         self.input.assemble(&mut [one, other], tokens).unwrap();

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use penstock::config::TransportName;
 use penstock::flows::relay::{Destination, Extents, Put, Relay, RelaySpec};
-use penstock::flows::{FlowError, Happening, LayoutSpec, Receive, Send, TransferId};
+use penstock::flows::{FlowError, InputEvent, LayoutSpec, Receive, Send, TransferId};
 use penstock::{Blocks, Peer, SystemEnv};
 
 use crate::continuation::{both, id, parent, tenant};
@@ -63,7 +63,7 @@ fn what_is_written_is_not_pinned_and_what_is_pinned_is_not_written() {
     let given = source.take(2);
     source.fill(given.indices(), 1, 0, 0..32);
     output.chunk(&given, 32, true).unwrap();
-    while !matches!(input.next(PATIENCE).unwrap(), Happening::Done { tokens: 32 }) {}
+    while !matches!(input.next(PATIENCE).unwrap(), InputEvent::Done { tokens: 32 }) {}
     // What has landed is there, taken or not; and many keep it.
     let lent = pins.pin_for_all(parent("a", &blocks, 32), &sink.layout, &[&blocks], PATIENCE).unwrap();
     let kept = pins.pin(parent("b", &blocks, 32), &[&blocks], PATIENCE).unwrap();
@@ -146,7 +146,7 @@ fn a_put_reads_what_nobody_writes() {
     let given = sink.take(2);
     sink.fill(given.indices(), 9, 0, 0..32);
     output.chunk(&given, 32, true).unwrap();
-    while !matches!(input.next(PATIENCE).unwrap(), Happening::Done { tokens: 32 }) {}
+    while !matches!(input.next(PATIENCE).unwrap(), InputEvent::Done { tokens: 32 }) {}
     input.taken(0).unwrap();
     later.ready();
     let other = source.engine.consume(transfer(2), &id("d"), Receive::into(&source.layout).from(0, &back)).unwrap();

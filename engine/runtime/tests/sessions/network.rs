@@ -37,7 +37,7 @@ fn two_engines_meet_at_an_address_and_at_a_descriptor() {
 #[test]
 fn a_descriptor_names_what_is_advertised_or_all_of_this_host() {
     let folder = Folder::new("card");
-    let card = |engine: &E| penstock::session::Card::decode(&engine.descriptor()).unwrap();
+    let card = |engine: &E| penstock::session::EngineDescriptor::decode(&engine.descriptor()).unwrap();
     let a = start(config(&folder, "a").listen(["0.0.0.0:0"]));
     let port = address(&a).port();
     assert_ne!(port, 0);
@@ -215,7 +215,7 @@ fn an_address_that_fails_is_followed_by_the_next() {
     let mut b = listening(&folder, "b");
     b.session.advertise = vec![free.to_string(), silent.local_addr().unwrap().to_string()];
     let b = start(b);
-    let mut card = penstock::session::Card::decode(&b.descriptor()).unwrap();
+    let mut card = penstock::session::EngineDescriptor::decode(&b.descriptor()).unwrap();
     card.addresses.push(address(&b).to_string());
     card.host = 1;
     let a = start(config(&folder, "a"));

@@ -49,7 +49,7 @@ fn a_socket_that_is_gone_leaves_the_addresses() {
     let all = [TransportName::Local, TransportName::Shm, TransportName::Tcp];
     let b = Engine::start(config(&folder, "b").transports(all).listen(["127.0.0.1:0"])).unwrap();
     let a = Engine::start(config(&folder, "a").transports(all)).unwrap();
-    let mut card = penstock::session::Card::decode(&b.descriptor()).unwrap();
+    let mut card = penstock::session::EngineDescriptor::decode(&b.descriptor()).unwrap();
     card.socket = folder.0.join("nowhere.sock").display().to_string();
     let peer = a.connect(&card.encode(), SOON).unwrap();
     assert_eq!(peer.transport(), "tcp");

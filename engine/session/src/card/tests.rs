@@ -1,7 +1,7 @@
 use super::*;
 
-fn card() -> Card {
-    Card {
+fn card() -> EngineDescriptor {
+    EngineDescriptor {
         name: "decode-0".to_owned(),
         epoch: 42,
         host: u64::MAX,
@@ -10,8 +10,8 @@ fn card() -> Card {
     }
 }
 
-fn at(addresses: &[&str]) -> Card {
-    Card { addresses: addresses.iter().map(|&text| text.to_owned()).collect(), ..card() }
+fn at(addresses: &[&str]) -> EngineDescriptor {
+    EngineDescriptor { addresses: addresses.iter().map(|&text| text.to_owned()).collect(), ..card() }
 }
 
 /// Closes a changed card with a checksum that fits.
@@ -25,7 +25,7 @@ fn closed(mut bytes: Vec<u8>) -> Vec<u8> {
 #[test]
 fn a_card_comes_out_as_it_went_in() {
     for card in [card(), at(&["10.0.0.7:4711"]), at(&["[fe80::1%3]:1", "[::]:65535", "127.0.0.1:0"])] {
-        assert_eq!(Card::decode(&card.encode()), Ok(card));
+        assert_eq!(EngineDescriptor::decode(&card.encode()), Ok(card));
     }
 }
 
@@ -37,23 +37,23 @@ fn a_card_is_written_in_the_lowest_version_that_can_say_it() {
 
 #[test]
 fn addresses_are_checked() {
-    let wrong = |addresses: &[&str]| Card::decode(&at(addresses).encode()).unwrap_err();
-    assert_eq!(wrong(&["host:1"]), CardError::Address(0), "names are looked up by nobody");
-    assert_eq!(wrong(&["10.0.0.1:1", "10.0.0.1"]), CardError::Address(1));
-    assert_eq!(wrong(&["::1:80:x"]), CardError::Address(0));
-    assert_eq!(wrong(&[&format!("[::1]:{}80", "0".repeat(64))]), CardError::Address(0));
-    assert_eq!(wrong(&["1.1.1.1:1"; 17]), CardError::TooManyAddresses(17));
-    assert!(Card::decode(&at(&["1.1.1.1:1"; 16]).encode()).is_ok());
+    let wrong = |addresses: &[&str]| EngineDescriptor::decode(&at(addresses).encode()).unwrap_err();
+    assert_eq!(wrong(&["host:1"]), DescriptorError::Address(0), "names are looked up by nobody");
+    assert_eq!(wrong(&["10.0.0.1:1", "10.0.0.1"]), DescriptorError::Address(1));
+    assert_eq!(wrong(&["::1:80:x"]), DescriptorError::Address(0));
+    assert_eq!(wrong(&[&format!("[::1]:{}80", "0".repeat(64))]), DescriptorError::Address(0));
+    assert_eq!(wrong(&["1.1.1.1:1"; 17]), DescriptorError::TooManyAddresses(17));
+    assert!(EngineDescriptor::decode(&at(&["1.1.1.1:1"; 16]).encode()).is_ok());
 }
 
 #[test]
 fn what_is_not_a_card_is_told_from_a_damaged_one() {
     let bytes = card().encode();
-    assert_eq!(Card::decode(b""), Err(CardError::NotACard));
-    assert_eq!(Card::decode(b"PNSK and so on, and so on"), Err(CardError::NotACard));
-    assert_eq!(Card::decode(&bytes[..13]), Err(CardError::NotACard), "too short for any card");
-    assert_eq!(Card::decode(&bytes[..bytes.len() - 1]), Err(CardError::Damaged));
-    assert_eq!(Card::decode(&[bytes.as_slice(), b"\0"].concat()), Err(CardError::Damaged));
+    assert_eq!(EngineDescriptor::decode(b""), Err(DescriptorError::NotACard));
+    assert_eq!(EngineDescriptor::decode(b"PNSK and so on, and so on"), Err(DescriptorError::NotACard));
+    assert_eq!(EngineDescriptor::decode(&bytes[..13]), Err(DescriptorError::NotACard), "too short for any card");
+    assert_eq!(EngineDescriptor::decode(&bytes[..bytes.len() - 1]), Err(DescriptorError::Damaged));
+    assert_eq!(EngineDescriptor::decode(&[bytes.as_slice(), b"\0"].concat()), Err(DescriptorError::Damaged));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn every_flipped_bit_is_noticed() {
     for place in 0..bytes.len() * 8 {
         let mut flipped = bytes.clone();
         flipped[place / 8] ^= 1 << (place % 8);
-        assert!(Card::decode(&flipped).is_err(), "bit {place}");
+        assert!(EngineDescriptor::decode(&flipped).is_err(), "bit {place}");
     }
 }
 
@@ -71,7 +71,7 @@ fn another_version_is_named() {
     for version in [0, 3] {
         let mut bytes = card().encode();
         bytes[4] = version;
-        assert_eq!(Card::decode(&closed(bytes)), Err(CardError::Version(version.into())));
+        assert_eq!(EngineDescriptor::decode(&closed(bytes)), Err(DescriptorError::Version(version.into())));
     }
 }
 
@@ -80,7 +80,7 @@ fn a_body_of_the_other_version_is_refused() {
     for (card, version) in [(card(), 2), (at(&["10.0.0.7:4711"]), 1)] {
         let mut bytes = card.encode();
         bytes[4] = version;
-        assert_eq!(Card::decode(&closed(bytes)), Err(CardError::Damaged));
+        assert_eq!(EngineDescriptor::decode(&closed(bytes)), Err(DescriptorError::Damaged));
     }
 }
 
@@ -88,14 +88,14 @@ fn a_body_of_the_other_version_is_refused() {
 fn a_right_checksum_does_not_excuse_a_wrong_body() {
     let mut bytes = card().encode();
     bytes[6] = 0xff;
-    assert_eq!(Card::decode(&closed(bytes)), Err(CardError::Damaged), "a name longer than the card");
+    assert_eq!(EngineDescriptor::decode(&closed(bytes)), Err(DescriptorError::Damaged), "a name longer than the card");
     let mut bytes = card().encode();
     bytes.insert(6 + 30, b'x');
-    assert!(Card::decode(&closed(bytes)).is_err(), "more than a card");
+    assert!(EngineDescriptor::decode(&closed(bytes)).is_err(), "more than a card");
 }
 
 #[test]
 fn a_card_longer_than_allowed_is_refused_unread() {
-    let long = Card { socket: "s".repeat(CARD_BYTES_MAX), ..card() }.encode();
-    assert_eq!(Card::decode(&long), Err(CardError::NotACard));
+    let long = EngineDescriptor { socket: "s".repeat(CARD_BYTES_MAX), ..card() }.encode();
+    assert_eq!(EngineDescriptor::decode(&long), Err(DescriptorError::NotACard));
 }

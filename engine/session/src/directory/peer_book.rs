@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use penstock_core::EngineName;
 
-use crate::card::{Card, check_addresses};
+use crate::card::{EngineDescriptor, check_addresses};
 
 /// The most cards that are kept.
 pub const PEERS_KEPT_MAX: usize = 1024;
@@ -25,7 +25,7 @@ pub enum Learned {
 }
 
 struct Entry {
-    card: Card,
+    card: EngineDescriptor,
     /// Whether the engine itself told it, in a session that may still stand.
     is_own: bool,
     /// How many cards had been taken in before: tells which was told longest ago.
@@ -52,16 +52,16 @@ impl PeerBook {
 
     /// Takes the card that an engine told of itself, inside its session. When there is no room the hearsay that
     /// was told longest ago makes some.
-    pub fn learn_own(&mut self, card: Card) -> Learned {
+    pub fn learn_own(&mut self, card: EngineDescriptor) -> Learned {
         self.learn(card, true)
     }
 
     /// Takes a card that somebody else told.
-    pub fn learn_hearsay(&mut self, card: Card) -> Learned {
+    pub fn learn_hearsay(&mut self, card: EngineDescriptor) -> Learned {
         self.learn(card, false)
     }
 
-    fn learn(&mut self, card: Card, is_own: bool) -> Learned {
+    fn learn(&mut self, card: EngineDescriptor, is_own: bool) -> Learned {
         let Ok(name) = EngineName::new(&card.name) else { return Learned::Unusable };
         if check_addresses(&card.addresses).is_err() {
             return Learned::Unusable;
@@ -101,12 +101,12 @@ impl PeerBook {
     }
 
     /// Where this engine is, as far as is known.
-    pub fn find(&self, name: &str) -> Option<&Card> {
+    pub fn find(&self, name: &str) -> Option<&EngineDescriptor> {
         self.entries.get(&EngineName::new(name).ok()?).map(|entry| &entry.card)
     }
 
     /// The cards that a peer may be told: what engines said of themselves, but for the one it is told to.
-    pub fn to_tell(&self, except: &str) -> Vec<Card> {
+    pub fn to_tell(&self, except: &str) -> Vec<EngineDescriptor> {
         let own = self.entries.values().filter(|entry| entry.is_own && entry.card.name != except);
         own.map(|entry| entry.card.clone()).collect()
     }

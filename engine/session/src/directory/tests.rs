@@ -1,5 +1,5 @@
 use super::*;
-use crate::card::Card;
+use crate::card::EngineDescriptor;
 
 fn parse(text: &str) -> Result<Directory, DirectoryError> {
     Directory::parse(text)
@@ -43,8 +43,14 @@ fn a_directory_has_so_many_engines_and_no_more() {
     assert_eq!(parse(&lines(over)), Err(DirectoryError::TooManyEntries(over)));
 }
 
-fn card(name: &str, epoch: u64) -> Card {
-    Card { name: name.to_owned(), epoch, host: 1, socket: String::new(), addresses: vec!["10.0.0.7:4711".to_owned()] }
+fn card(name: &str, epoch: u64) -> EngineDescriptor {
+    EngineDescriptor {
+        name: name.to_owned(),
+        epoch,
+        host: 1,
+        socket: String::new(),
+        addresses: vec!["10.0.0.7:4711".to_owned()],
+    }
 }
 
 #[test]
@@ -82,7 +88,7 @@ fn only_what_engines_said_themselves_is_told_further() {
 fn what_no_engine_could_be_is_not_kept() {
     let mut book = PeerBook::new();
     assert_eq!(book.learn_own(card("../up", 1)), Learned::Unusable);
-    let lost = Card { addresses: vec!["nowhere".to_owned()], ..card("a", 1) };
+    let lost = EngineDescriptor { addresses: vec!["nowhere".to_owned()], ..card("a", 1) };
     assert_eq!(book.learn_hearsay(lost), Learned::Unusable);
     assert!(book.is_empty());
 }

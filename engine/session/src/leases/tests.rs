@@ -10,11 +10,11 @@ fn peer(peer_index: u32) -> PeerKey {
     PeerKey { peer_index, epoch: Epoch(1) }
 }
 
-fn at(ms: u64) -> Moment {
-    Moment::from_ns(ms * 1_000_000)
+fn at(ms: u64) -> Timestamp {
+    Timestamp::from_ns(ms * 1_000_000)
 }
 
-fn ended(lender: &mut Lender, now: Moment) -> Vec<LeaseId> {
+fn ended(lender: &mut Lender, now: Timestamp) -> Vec<LeaseId> {
     let mut out = Vec::new();
     lender.expire(now, &mut out);
     out.into_iter().map(|(id, _)| id).collect()
@@ -275,7 +275,7 @@ proptest! {
     ) {
         let mut lender = Lender::new(8, 1);
         let mut reader = Reader::new(8);
-        let theirs = |ms: u64| Moment::from_ns(offset + ms * speed * 1000);
+        let theirs = |ms: u64| Timestamp::from_ns(offset + ms * speed * 1000);
         let id = lender.lend(peer(1), TTL, at(0)).unwrap();
         let mut arrivals: Vec<u64> = Vec::new();
         let (mut last_renewal, mut held) = (0, false);

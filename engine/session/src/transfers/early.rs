@@ -5,13 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
 
 use super::{PeerKey, SidedId};
-use crate::control::{Missing, Said};
+use crate::control::{ControlMessage, Missing};
 use crate::keyed::{Keyed, KeyedMap, shrink};
-use crate::landing::Landing;
+use crate::landing::ArrivalNote;
 
 /// How much is kept of what comes early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,9 +28,9 @@ pub struct EarlyBounds {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EarlyBody {
     /// A frame.
-    Said(Said),
+    Said(ControlMessage),
     /// A landing.
-    Landing(Landing),
+    Landing(ArrivalNote),
 }
 
 /// Something that came before its transfer was known here.
@@ -41,7 +41,7 @@ pub struct EarlyMessage {
     /// What.
     pub body: EarlyBody,
     /// When.
-    pub came: Moment,
+    pub came: Timestamp,
 }
 
 /// Why something early was not kept.
@@ -77,19 +77,19 @@ impl EarlyBody {
         let list = |blocks: &[u32]| size_of_val(blocks);
         let apart = match self {
             Self::Landing(_) => 0,
-            Self::Said(Said::Grant(grant)) => list(&grant.blocks) + grant.trace.len(),
-            Self::Said(Said::Lend(lend)) => list(&lend.blocks),
-            Self::Said(Said::Claim(claim)) => claim.trace.len(),
-            Self::Said(Said::Fail(fail)) => fail.words.len() + fail.missing.len() * size_of::<Missing>(),
-            Self::Said(Said::LayoutNews(news)) => news.label.len() + size_of_val(news.buffers.as_slice()),
-            Self::Said(Said::Renew(renew)) => size_of_val(renew.leases.as_slice()),
-            Self::Said(Said::PinAsk(ask)) => ask.parent.len(),
-            Self::Said(Said::PinAnswer(answer)) => list(&answer.blocks),
-            Self::Said(Said::Chunk(chunk)) => {
+            Self::Said(ControlMessage::Grant(grant)) => list(&grant.blocks) + grant.trace.len(),
+            Self::Said(ControlMessage::ReadOffer(lend)) => list(&lend.blocks),
+            Self::Said(ControlMessage::PullRequest(claim)) => claim.trace.len(),
+            Self::Said(ControlMessage::Fail(fail)) => fail.words.len() + fail.missing.len() * size_of::<Missing>(),
+            Self::Said(ControlMessage::LayoutNews(news)) => news.label.len() + size_of_val(news.buffers.as_slice()),
+            Self::Said(ControlMessage::Renew(renew)) => size_of_val(renew.leases.as_slice()),
+            Self::Said(ControlMessage::PinAsk(ask)) => ask.parent.len(),
+            Self::Said(ControlMessage::PinAnswer(answer)) => list(&answer.blocks),
+            Self::Said(ControlMessage::Chunk(chunk)) => {
                 let lists = size_of_val(chunk.extents.as_slice()) + chunk.schema.len() + chunk.header.len();
                 chunk.request.len() + lists
             }
-            Self::Said(Said::RelayAbort(abort)) => abort.request.len() + abort.words.len(),
+            Self::Said(ControlMessage::RelayAbort(abort)) => abort.request.len() + abort.words.len(),
             Self::Said(_) => 0,
         };
         size_of::<EarlyMessage>() + apart
@@ -215,7 +215,7 @@ impl Early {
     }
 
     /// Drops what is old enough, and says when the next is.
-    pub fn expire(&mut self, now: Moment) -> Option<Moment> {
+    pub fn expire(&mut self, now: Timestamp) -> Option<Timestamp> {
         while let Some((&number, (id, message))) = self.kept.first_key_value() {
             let until = message.came + self.bounds.age;
             if until > now {
@@ -289,14 +289,30 @@ pub(super) mod tests {
     }
 
     /// One that is told from others by its leg.
-    pub(crate) fn landing(leg: u32) -> Landing {
+    pub(crate) fn landing(leg: u32) -> ArrivalNote {
         let transfer = TransferId::from_bytes([1; 16]);
         let (source, rank, number, layer, total) = (0, 0, 0, None, None);
-        Landing { transfer, source, rank, number, leg, layer, leg_from: 0, leg_tokens: 1, from: 0, tokens: 1, total }
+        ArrivalNote {
+            transfer,
+            source,
+            rank,
+            number,
+            leg,
+            layer,
+            leg_from: 0,
+            leg_tokens: 1,
+            from: 0,
+            tokens: 1,
+            total,
+        }
     }
 
     fn message(from: u32, number: u8, came: u64) -> EarlyMessage {
-        EarlyMessage { from: peer(from), body: EarlyBody::Landing(landing(number.into())), came: Moment::from_ns(came) }
+        EarlyMessage {
+            from: peer(from),
+            body: EarlyBody::Landing(landing(number.into())),
+            came: Timestamp::from_ns(came),
+        }
     }
 
     fn early(messages: usize, bytes: usize) -> Early {
@@ -336,7 +352,7 @@ pub(super) mod tests {
     fn long_messages_count_by_their_bytes() {
         let one = message(1, 0, 0).body.bytes();
         let mut early = early(100, 2 * one + 10);
-        let renew = EarlyBody::Said(Said::Renew(Renew { leases: vec![0; 1000] }));
+        let renew = EarlyBody::Said(ControlMessage::Renew(Renew { leases: vec![0; 1000] }));
         assert!(renew.bytes() >= 8000);
         let long = EarlyMessage { body: renew, ..message(1, 0, 0) };
         assert_eq!(early.keep(id(1), long), Err(EarlyDrop::Bytes { held: 0, free: 2 * one + 10 }));
@@ -351,14 +367,14 @@ pub(super) mod tests {
         early.keep(id(1), message(1, 1, 0)).unwrap();
         early.keep(id(1), message(2, 2, 50)).unwrap();
         early.keep(id(2), message(3, 3, 60)).unwrap();
-        assert_eq!(early.expire(Moment::from_ns(99)), Some(Moment::from_ns(100)));
-        assert_eq!((early.expire(Moment::from_ns(100)), early.len()), (Some(Moment::from_ns(150)), 2));
+        assert_eq!(early.expire(Timestamp::from_ns(99)), Some(Timestamp::from_ns(100)));
+        assert_eq!((early.expire(Timestamp::from_ns(100)), early.len()), (Some(Timestamp::from_ns(150)), 2));
         assert_eq!((early.take_unwanted(), early.take_unwanted()), (vec![(id(1), peer(1))], vec![]));
         early.forget(peer(2));
         assert_eq!((early.deliver(id(1)), early.len(), early.dropped()), (Vec::new(), 1, 2));
         early.forget(peer(9));
         early.keep(id(2), message(3, 4, 60)).unwrap();
-        assert_eq!((early.expire(Moment::from_ns(160)), early.dropped()), (None, 4));
+        assert_eq!((early.expire(Timestamp::from_ns(160)), early.dropped()), (None, 4));
         assert_eq!(early.take_unwanted(), [(id(2), peer(3))], "who has said two things is told once");
         assert!(early.is_empty() && early.bytes() == 0 && early.by_name.is_empty() && early.by_peer.is_empty());
     }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
 
 use super::PeerKey;
@@ -275,7 +275,7 @@ pub struct Transfers<T> {
     finished_lost: u64,
     /// Of those, how many have been told of.
     finished_lost_told: u64,
-    shrink_at: Moment,
+    shrink_at: Timestamp,
 }
 
 impl<T> fmt::Debug for Transfers<T> {
@@ -306,7 +306,7 @@ impl<T> Transfers<T> {
             quarantined: VecDeque::new(),
             finished_lost: 0,
             finished_lost_told: 0,
-            shrink_at: Moment::from_ns(0),
+            shrink_at: Timestamp::from_ns(0),
         }
     }
 
@@ -317,7 +317,7 @@ impl<T> Transfers<T> {
         transfer: TransferId,
         request: RequestId,
         value: T,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<(EntryKey, Vec<EarlyMessage>), AdmitError> {
         let checked = self.check_admission(side, transfer, &request, now);
         checked.inspect_err(|_| self.refused += 1)?;
@@ -343,7 +343,7 @@ impl<T> Transfers<T> {
         side: Side,
         transfer: TransferId,
         request: &RequestId,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<(), AdmitError> {
         let holder = self.holder(side, transfer);
         if let Some(by) = holder.and_then(|index| self.at(index)?.request.as_ref()) {
@@ -454,7 +454,7 @@ impl<T> Transfers<T> {
     /// Ends one: the only way to an end. Both directions are gone, and a tombstone is set. The request is finished, unless it has failed: then
     /// it is when [`Transfers::name_failed`] says so. What is kept of it stays until it is let go, and so long nobody else has its name.
     /// Answers whether it was live.
-    pub fn close(&mut self, key: EntryKey, how: Ended, now: Moment) -> bool {
+    pub fn close(&mut self, key: EntryKey, how: Ended, now: Timestamp) -> bool {
         let entry = self.entries.get_mut(key.index as usize).and_then(Option::as_mut);
         let Some(entry) = entry.filter(|entry| entry.serial == key.serial) else { return false };
         let Some(request) = entry.request.take() else { return false };
@@ -518,7 +518,7 @@ impl<T> Transfers<T> {
     }
 
     /// Ends one of which nothing is to be kept. Ending it again does nothing.
-    pub fn end(&mut self, key: EntryKey, how: Ended, now: Moment) -> Option<T> {
+    pub fn end(&mut self, key: EntryKey, how: Ended, now: Timestamp) -> Option<T> {
         if self.close(key, how, now) { self.let_go(key) } else { None }
     }
 
@@ -539,7 +539,7 @@ impl<T> Transfers<T> {
     }
 
     /// Something has come for a transfer, from this peer. Whether the peer may speak for it is for the transfer to say.
-    pub fn route(&mut self, side: Side, transfer: TransferId, from: PeerKey, body: EarlyBody, now: Moment) -> Route {
+    pub fn route(&mut self, side: Side, transfer: TransferId, from: PeerKey, body: EarlyBody, now: Timestamp) -> Route {
         if let Some(key) = self.known(side, transfer) {
             return Route::Known(key, body);
         }
@@ -586,7 +586,7 @@ impl<T> Transfers<T> {
     }
 
     /// Forgets what is old enough, and says when there is something to forget again.
-    pub fn expire(&mut self, now: Moment) -> Option<Moment> {
+    pub fn expire(&mut self, now: Timestamp) -> Option<Timestamp> {
         let next = [self.early.expire(now), self.tombs.expire(now)];
         if now >= self.shrink_at {
             self.shrink();

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 
 use super::SidedId;
 use super::table::Ended;
@@ -21,7 +21,7 @@ struct Tomb {
     how: Ended,
     /// Half of what its name sums up to, so that it is forgotten without summing again.
     sum: u32,
-    at: Moment,
+    at: Timestamp,
 }
 
 /// When there are too many, so large a part of them is forgotten at once: looks into a table that no cache holds, of which none waits for another.
@@ -48,7 +48,7 @@ impl Tombs {
     }
 
     /// How the last one of this name has ended and how long ago, if that is remembered.
-    pub fn look(&self, id: SidedId, now: Moment) -> Option<(Ended, Duration)> {
+    pub fn look(&self, id: SidedId, now: Timestamp) -> Option<(Ended, Duration)> {
         let sum = spread(self.half_sum(&id));
         let number = self.index.find(sum, |number| self.at(number).is_some_and(|tomb| tomb.id == id))?;
         let tomb = self.at(number)?;
@@ -65,7 +65,7 @@ impl Tombs {
     }
 
     /// The one of this name has ended.
-    pub fn set(&mut self, id: SidedId, how: Ended, now: Moment) {
+    pub fn set(&mut self, id: SidedId, how: Ended, now: Timestamp) {
         if self.most == 0 {
             return;
         }
@@ -84,7 +84,7 @@ impl Tombs {
     }
 
     /// Forgets those that are old enough, and says when the next one is.
-    pub fn expire(&mut self, now: Moment) -> Option<Moment> {
+    pub fn expire(&mut self, now: Timestamp) -> Option<Timestamp> {
         while let Some(tomb) = self.order.front() {
             let until = tomb.at + self.age;
             if until > now {
@@ -154,11 +154,11 @@ mod tests {
     }
 
     fn set(tombs: &mut Tombs, number: u8, how: Ended, now: u64) {
-        tombs.set(id(number), how, Moment::from_ns(now));
+        tombs.set(id(number), how, Timestamp::from_ns(now));
     }
 
     fn ended(tombs: &Tombs, id: SidedId, now: u64) -> Option<(Ended, u64)> {
-        tombs.look(id, Moment::from_ns(now)).map(|(how, ago)| (how, ago.as_nanos() as u64))
+        tombs.look(id, Timestamp::from_ns(now)).map(|(how, ago)| (how, ago.as_nanos() as u64))
     }
 
     #[test]
@@ -170,8 +170,8 @@ mod tests {
         assert_eq!(ended(&tombs, id(2), 60), Some((Ended::Failed, 0)), "and how they ended");
         assert_eq!(ended(&tombs, (Side::Source, id(1).1), 109), None);
         assert_eq!(ended(&tombs, id(1), 110), None, "whether or not anybody has looked meanwhile");
-        assert_eq!(tombs.expire(Moment::from_ns(110)), Some(Moment::from_ns(160)));
-        assert_eq!((tombs.len(), tombs.expire(Moment::from_ns(160)), tombs.is_empty()), (1, None, true));
+        assert_eq!(tombs.expire(Timestamp::from_ns(110)), Some(Timestamp::from_ns(160)));
+        assert_eq!((tombs.len(), tombs.expire(Timestamp::from_ns(160)), tombs.is_empty()), (1, None, true));
         assert!(tombs.index.is_empty());
     }
 
@@ -190,9 +190,9 @@ mod tests {
         set(&mut tombs, 1, Ended::Sent, 10);
         set(&mut tombs, 1, Ended::Received, 110);
         assert_eq!((tombs.len(), tombs.index.len()), (2, 1));
-        tombs.expire(Moment::from_ns(115));
+        tombs.expire(Timestamp::from_ns(115));
         assert_eq!(ended(&tombs, id(1), 120), Some((Ended::Received, 10)));
-        assert_eq!(tombs.expire(Moment::from_ns(210)), None);
+        assert_eq!(tombs.expire(Timestamp::from_ns(210)), None);
         assert!(tombs.index.is_empty() && tombs.is_empty());
     }
 
@@ -219,7 +219,7 @@ mod tests {
                 set(&mut tombs, number, Ended::Sent, now);
                 plain.push((number, now));
                 plain.drain(..plain.len().saturating_sub(most));
-                tombs.expire(Moment::from_ns(now));
+                tombs.expire(Timestamp::from_ns(now));
                 plain.retain(|(_, at)| at + 100 > now);
                 if shrinks {
                     tombs.shrink();

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use penstock_core::{Epoch, Moment};
+use penstock_core::{Epoch, Timestamp};
 use penstock_session::codec::encode;
 use penstock_session::control::{
-    Able, Abort, AbortAck, Ack, Acked, CONTROL_VERSIONS, Claim, Fail, Grant, Head, Lend, Refused, Said, Seal,
+    Abort, AbortAck, Ack, CONTROL_VERSIONS, ControlMessage, EndOfData, Fail, Grant, Head, LeaseVerdict, PeerFeatures,
+    PullRequest, ReadOffer, Refused,
 };
-use penstock_session::landing::{Landing, LandingError};
+use penstock_session::landing::{ArrivalNote, LandingError};
 use penstock_session::machine::Step;
 use penstock_session::transfers::early::{EarlyBody, EarlyBounds, EarlyMessage};
 use penstock_session::transfers::places::{Place, PlaceError, PlaceEvent, Places};
@@ -19,8 +20,8 @@ const REQUEST: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
 const SOURCE: PeerKey = PeerKey { peer_index: 1, epoch: Epoch(11) };
 const SINK: PeerKey = PeerKey { peer_index: 2, epoch: Epoch(22) };
 
-fn now(ms: u64) -> Moment {
-    Moment::from_ns(ms * 1_000_000)
+fn now(ms: u64) -> Timestamp {
+    Timestamp::from_ns(ms * 1_000_000)
 }
 
 fn table() -> Transfers<&'static str> {
@@ -42,12 +43,18 @@ fn head(side: Side) -> Head {
     Head { transfer: transfer(), side, rank: 0, ranks: 1 }
 }
 
-fn seal() -> Said {
-    Said::Seal(Seal { head: head(Side::Source), parts: 1, tokens: 16, legs: 1, rows: Vec::new().into() })
+fn seal() -> ControlMessage {
+    ControlMessage::EndOfData(EndOfData {
+        head: head(Side::Source),
+        parts: 1,
+        tokens: 16,
+        legs: 1,
+        rows: Vec::new().into(),
+    })
 }
 
-fn grant() -> Said {
-    Said::Grant(Grant {
+fn grant() -> ControlMessage {
+    ControlMessage::Grant(Grant {
         head: head(Side::Sink),
         leg: 0,
         layout: 0,
@@ -63,14 +70,14 @@ fn grant() -> Said {
     })
 }
 
-fn landing() -> Landing {
+fn landing() -> ArrivalNote {
     let (source, rank, number, leg, leg_from, from) = (0, 0, 0, 0, 0, 0);
     let (transfer, layer, leg_tokens, tokens, total) = (transfer(), Some(0), 16, 16, None);
-    Landing { transfer, source, rank, number, leg, layer, leg_from, leg_tokens, from, tokens, total }
+    ArrivalNote { transfer, source, rank, number, leg, layer, leg_from, leg_tokens, from, tokens, total }
 }
 
 /// Over the wire and back.
-fn carried(said: &Said) -> Said {
+fn carried(said: &ControlMessage) -> ControlMessage {
     let mut bytes = Vec::new();
     encode(&Frame::Control(said.clone()), 0, &mut bytes).unwrap();
     let mut decoder = Decoder::new();
@@ -82,7 +89,7 @@ fn carried(said: &Said) -> Said {
 }
 
 /// Brings what a peer has said to the transfer that it names, on the other side of it.
-fn hear<T>(table: &mut Transfers<T>, from: PeerKey, said: &Said, at: Moment) -> Route {
+fn hear<T>(table: &mut Transfers<T>, from: PeerKey, said: &ControlMessage, at: Timestamp) -> Route {
     let said = carried(said);
     let head = *said.head().unwrap();
     table.route(head.side.other(), head.transfer, from, EarlyBody::Said(said), at)
@@ -306,7 +313,7 @@ fn defect_000_messages_have_no_version_sender_or_rank() {
     let said = [
         grant(),
         seal(),
-        Said::Lend(Box::new(Lend {
+        ControlMessage::ReadOffer(Box::new(ReadOffer {
             head: source,
             layout: 0,
             layout_generation: 0,
@@ -320,13 +327,13 @@ fn defect_000_messages_have_no_version_sender_or_rank() {
             ttl_ms: 1,
             blocks: Vec::new(),
         })),
-        Said::Ack(Ack { head: sink, lease: None }),
-        Said::Acked(Acked { head: source, lease, is_valid: true }),
-        Said::Fail(Fail { head: source, cause: 1, words: String::new(), missing: Vec::new() }),
-        Said::Abort(Abort { head: sink, number }),
-        Said::AbortAck(AbortAck { head: source, number, is_drained: true }),
-        Said::Refused(Refused { head: source, leg: 0, code: 1, expected: 0 }),
-        Said::Claim(Claim { head: sink, from: 0, trace: Vec::new() }),
+        ControlMessage::Ack(Ack { head: sink, lease: None }),
+        ControlMessage::LeaseVerdict(LeaseVerdict { head: source, lease, is_valid: true }),
+        ControlMessage::Fail(Fail { head: source, cause: 1, words: String::new(), missing: Vec::new() }),
+        ControlMessage::Abort(Abort { head: sink, number }),
+        ControlMessage::AbortAck(AbortAck { head: source, number, is_drained: true }),
+        ControlMessage::Refused(Refused { head: source, leg: 0, code: 1, expected: 0 }),
+        ControlMessage::PullRequest(PullRequest { head: sink, from: 0, trace: Vec::new() }),
     ];
     for said in said {
         let found = *carried(&said).head().unwrap();
@@ -334,11 +341,11 @@ fn defect_000_messages_have_no_version_sender_or_rank() {
         assert_eq!(Some(&found), said.head());
     }
     let (version_min, version_max) = CONTROL_VERSIONS;
-    let able = Said::Able(Able { version_min, version_max, tag: 1, credits: 1 });
+    let able = ControlMessage::PeerFeatures(PeerFeatures { version_min, version_max, tag: 1, credits: 1 });
     assert_eq!(carried(&able), able);
     let mut later = landing().encode();
     later[0] += 1;
-    assert_eq!(Landing::decode(&later), Err(LandingError::Version(2)), "and is never guessed");
+    assert_eq!(ArrivalNote::decode(&later), Err(LandingError::Version(2)), "and is never guessed");
 }
 
 #[test]

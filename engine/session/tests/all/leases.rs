@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use penstock_core::{Epoch, Moment};
+use penstock_core::{Epoch, Timestamp};
 use penstock_session::codec::encode;
-use penstock_session::control::{Ack, Acked, Head, Renew, Said};
+use penstock_session::control::{Ack, ControlMessage, Head, LeaseVerdict, Renew};
 use penstock_session::leases::{GivenBack, LeaseId, Lender, Reader};
 use penstock_session::{Decoder, Frame, PeerKey, Side, TransferId};
 
@@ -12,12 +12,12 @@ const TTL: Duration = Duration::from_secs(2);
 const LENDER: PeerKey = PeerKey { peer_index: 1, epoch: Epoch(11) };
 const READER: PeerKey = PeerKey { peer_index: 2, epoch: Epoch(22) };
 
-fn ms(ms: u64) -> Moment {
-    Moment::from_ns(ms * 1_000_000)
+fn ms(ms: u64) -> Timestamp {
+    Timestamp::from_ns(ms * 1_000_000)
 }
 
 /// Over the wire and back.
-fn carried(said: Said) -> Said {
+fn carried(said: ControlMessage) -> ControlMessage {
     let mut bytes = Vec::new();
     encode(&Frame::Control(said), 0, &mut bytes).unwrap();
     let mut decoder = Decoder::new();
@@ -33,27 +33,28 @@ fn head(side: Side) -> Head {
 }
 
 /// The reader says that it is done, and hears whether what it has read is worth anything.
-fn acknowledge(lender: &mut Lender, lease: LeaseId, now: Moment) -> (bool, GivenBack) {
-    let Said::Ack(Ack { lease: Some(said), .. }) =
-        carried(Said::Ack(Ack { head: head(Side::Sink), lease: Some(lease.0) }))
+fn acknowledge(lender: &mut Lender, lease: LeaseId, now: Timestamp) -> (bool, GivenBack) {
+    let ControlMessage::Ack(Ack { lease: Some(said), .. }) =
+        carried(ControlMessage::Ack(Ack { head: head(Side::Sink), lease: Some(lease.0) }))
     else {
         panic!("another word came out")
     };
     let back = lender.give_back(READER, LeaseId(said), now);
-    let acked = Acked { head: head(Side::Source), lease: said, is_valid: back.is_valid() };
-    match carried(Said::Acked(acked)) {
-        Said::Acked(acked) => (acked.is_valid, back),
+    let acked = LeaseVerdict { head: head(Side::Source), lease: said, is_valid: back.is_valid() };
+    match carried(ControlMessage::LeaseVerdict(acked)) {
+        ControlMessage::LeaseVerdict(acked) => (acked.is_valid, back),
         other => panic!("{other:?} came instead"),
     }
 }
 
 /// Both sides look at what is due, and say it. What the lender ends is given out.
-fn turn(lender: &mut Lender, reader: &mut Reader, now: Moment) -> Vec<LeaseId> {
+fn turn(lender: &mut Lender, reader: &mut Reader, now: Timestamp) -> Vec<LeaseId> {
     let (mut renew, mut over, mut ended) = (Vec::new(), Vec::new(), Vec::new());
     reader.due(now, &mut renew, &mut Vec::new());
     for (to, leases) in renew {
         assert_eq!(to, LENDER);
-        let Said::Renew(renew) = carried(Said::Renew(Renew { leases: leases.iter().map(|lease| lease.0).collect() }))
+        let ControlMessage::Renew(renew) =
+            carried(ControlMessage::Renew(Renew { leases: leases.iter().map(|lease| lease.0).collect() }))
         else {
             panic!("another word came out")
         };

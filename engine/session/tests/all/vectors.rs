@@ -10,15 +10,15 @@ use std::path::PathBuf;
 
 use penstock_session::codec::{Received, encode};
 use penstock_session::control::{
-    Able, Abort, AbortAck, Ack, Acked, Buffer, Chunk, ChunkAck, ChunkKind, Claim, Extent, Fail, Form, Grant, Head,
-    LayoutGone, LayoutNews, LeaseOver, Lend, Missing, PinAnswer, PinAsk, Refused, RelayAbort, Renew, Rows, Said, Seal,
-    SentRows,
+    Abort, AbortAck, Ack, Buffer, Chunk, ChunkAck, ChunkKind, ControlMessage, EndOfData, Extent, Fail, Form, Grant,
+    Head, LayoutGone, LayoutNews, LeaseExpired, LeaseVerdict, Missing, PeerFeatures, PinAnswer, PinAsk, PullRequest,
+    ReadOffer, Refused, RelayAbort, Renew, Rows, SentRows,
 };
 use penstock_session::frame::OPTIONAL_KINDS;
-use penstock_session::landing::Landing;
+use penstock_session::landing::ArrivalNote;
 use penstock_session::{
-    Card, Channel, CounterNews, Decoder, Frame, Hello, Offer, OpeningCode, Refusal, RefusalCode, RegionNews, Regions,
-    RegionsGone, Secret, Side, StreamKey, StreamToken, TransferId, Withdrawn,
+    Channel, CounterNews, Decoder, EngineDescriptor, Frame, Hello, Offer, OpeningCode, Refusal, RefusalCode,
+    RegionNews, Regions, RegionsGone, Secret, Side, StreamKey, StreamToken, TransferId, Withdrawn,
 };
 
 /// The releases that added words, oldest first.
@@ -205,8 +205,8 @@ fn grant() -> Grant {
     }
 }
 
-fn lend() -> Lend {
-    Lend {
+fn lend() -> ReadOffer {
+    ReadOffer {
         head: source(),
         layout: 3,
         layout_generation: 1,
@@ -222,9 +222,9 @@ fn lend() -> Lend {
     }
 }
 
-fn seal() -> Seal {
+fn seal() -> EndOfData {
     let rows = vec![SentRows { buffers: 16, first: 4, count: 4 }, SentRows { buffers: 1, first: 0, count: 1 }];
-    Seal { head: source(), parts: 40, tokens: 2000, legs: 3, rows: rows.into() }
+    EndOfData { head: source(), parts: 40, tokens: 2000, legs: 3, rows: rows.into() }
 }
 
 fn chunk() -> Chunk {
@@ -245,8 +245,8 @@ fn chunk() -> Chunk {
     }
 }
 
-fn landing() -> Landing {
-    Landing {
+fn landing() -> ArrivalNote {
+    ArrivalNote {
         transfer: transfer(),
         source: 1,
         rank: 300,
@@ -262,7 +262,7 @@ fn landing() -> Landing {
 }
 
 /// What came with the fourth: everything that is said of transfers by name.
-fn said() -> Vec<(&'static str, &'static str, Said)> {
+fn said() -> Vec<(&'static str, &'static str, ControlMessage)> {
     let (request, isolation) = ("cmpl-1a".to_owned(), [0x5a; 32]);
     let missing = vec![Missing { layer: 3, first: 0, count: 12 }, Missing { layer: 4, first: 300, count: 1 }];
     let fail = Fail { head: source(), cause: 5, words: "the model ran out of memory".to_owned(), missing };
@@ -276,44 +276,64 @@ fn said() -> Vec<(&'static str, &'static str, Said)> {
         tokens: 688,
         blocks: vec![10, 11, 200],
     };
-    let able = Able { version_min: 1, version_max: 1, tag: 0x0123_4567_89ab_cdef, credits: 64 };
+    let able = PeerFeatures { version_min: 1, version_max: 1, tag: 0x0123_4567_89ab_cdef, credits: 64 };
     vec![
-        ("able", "kind 8050, optional: the sender speaks of transfers", Said::Able(able)),
-        ("layout-news", "kind 8051, optional: a layout with a buffer of each form", Said::LayoutNews(layout())),
-        ("layout-gone", "kind 8052, optional", Said::LayoutGone(LayoutGone { number: 3, generation: 1 })),
-        ("grant", "kind 8053, optional: a leg that goes on inside a block", Said::Grant(grant())),
+        ("able", "kind 8050, optional: the sender speaks of transfers", ControlMessage::PeerFeatures(able)),
+        (
+            "layout-news",
+            "kind 8051, optional: a layout with a buffer of each form",
+            ControlMessage::LayoutNews(layout()),
+        ),
+        ("layout-gone", "kind 8052, optional", ControlMessage::LayoutGone(LayoutGone { number: 3, generation: 1 })),
+        ("grant", "kind 8053, optional: a leg that goes on inside a block", ControlMessage::Grant(grant())),
         ("lend", "kind 8054, optional: eight layers can be read", lend().into()),
-        ("seal", "kind 8055, optional: half of the rows of 16 buffers, and what goes once", Said::Seal(seal())),
-        ("ack", "kind 8056, optional: of bytes that were sent", Said::Ack(Ack { head: sink(), lease: None })),
-        ("ack-lease", "kind 8056, optional: of bytes that were read", Said::Ack(Ack { head: sink(), lease: Some(77) })),
-        ("acked", "kind 8057, optional", Said::Acked(Acked { head: source(), lease: 77, is_valid: true })),
-        ("fail", "kind 8058, optional: two runs of blocks did not arrive", Said::Fail(fail)),
-        ("abort", "kind 8059, optional", Said::Abort(Abort { head: sink(), number: 4 })),
-        ("abort-ack", "kind 805a, optional", Said::AbortAck(AbortAck { head: source(), number: 4, is_drained: true })),
+        (
+            "seal",
+            "kind 8055, optional: half of the rows of 16 buffers, and what goes once",
+            ControlMessage::EndOfData(seal()),
+        ),
+        ("ack", "kind 8056, optional: of bytes that were sent", ControlMessage::Ack(Ack { head: sink(), lease: None })),
+        (
+            "ack-lease",
+            "kind 8056, optional: of bytes that were read",
+            ControlMessage::Ack(Ack { head: sink(), lease: Some(77) }),
+        ),
+        (
+            "acked",
+            "kind 8057, optional",
+            ControlMessage::LeaseVerdict(LeaseVerdict { head: source(), lease: 77, is_valid: true }),
+        ),
+        ("fail", "kind 8058, optional: two runs of blocks did not arrive", ControlMessage::Fail(fail)),
+        ("abort", "kind 8059, optional", ControlMessage::Abort(Abort { head: sink(), number: 4 })),
+        (
+            "abort-ack",
+            "kind 805a, optional",
+            ControlMessage::AbortAck(AbortAck { head: source(), number: 4, is_drained: true }),
+        ),
         (
             "refused",
             "kind 805b, optional: a leg out of order",
-            Said::Refused(Refused { head: source(), leg: 5, code: 10, expected: 3 }),
+            ControlMessage::Refused(Refused { head: source(), leg: 5, code: 10, expected: 3 }),
         ),
-        ("renew", "kind 805c, optional", Said::Renew(Renew { leases: vec![77, 1 << 63] })),
-        ("lease-over", "kind 805d, optional", Said::LeaseOver(LeaseOver { lease: 77, cause: 8 })),
+        ("renew", "kind 805c, optional", ControlMessage::Renew(Renew { leases: vec![77, 1 << 63] })),
+        ("lease-over", "kind 805d, optional", ControlMessage::LeaseExpired(LeaseExpired { lease: 77, cause: 8 })),
         (
             "pin-ask",
             "kind 805e, optional",
-            Said::PinAsk(PinAsk { ask: 6, parent: request.clone(), isolation, tokens: 705 }),
+            ControlMessage::PinAsk(PinAsk { ask: 6, parent: request.clone(), isolation, tokens: 705 }),
         ),
-        ("pin-answer", "kind 805f, optional", Said::PinAnswer(answer)),
+        ("pin-answer", "kind 805f, optional", ControlMessage::PinAnswer(answer)),
         ("chunk", "kind 8060, optional: the second part of two", chunk().into()),
-        ("chunk-ack", "kind 8061, optional", Said::ChunkAck(ChunkAck { op: 300, part: 1, code: 0 })),
+        ("chunk-ack", "kind 8061, optional", ControlMessage::ChunkAck(ChunkAck { op: 300, part: 1, code: 0 })),
         (
             "relay-abort",
             "kind 8062, optional",
-            Said::RelayAbort(RelayAbort { request, words: "the client is gone".to_owned() }),
+            ControlMessage::RelayAbort(RelayAbort { request, words: "the client is gone".to_owned() }),
         ),
         (
             "claim",
             "kind 8063, optional: a sink that has the first 688 tokens",
-            Said::Claim(Claim { head: sink(), from: 688, trace: b"00-4bf92f35".to_vec() }),
+            ControlMessage::PullRequest(PullRequest { head: sink(), from: 688, trace: b"00-4bf92f35".to_vec() }),
         ),
     ]
 }
@@ -322,14 +342,14 @@ fn withdrawn() -> Withdrawn {
     Withdrawn { since: 300, list: vec![(7, 2, 1 << 20, 16 << 10), (4_000_000_000, 0, 0, u64::MAX)] }
 }
 
-fn card() -> Card {
+fn card() -> EngineDescriptor {
     let socket = "/run/user/1000/penstock/prefill-0.sock".to_owned();
     let (epoch, host) = (0x0123_4567_89ab_cdef, 0x1111_2222_3333_4444);
-    Card { name: "prefill-0".to_owned(), epoch, host, socket, addresses: Vec::new() }
+    EngineDescriptor { name: "prefill-0".to_owned(), epoch, host, socket, addresses: Vec::new() }
 }
 
-fn between_hosts() -> Card {
-    Card { addresses: vec!["10.0.0.7:4711".to_owned(), "[2001:db8::7]:4711".to_owned()], ..card() }
+fn between_hosts() -> EngineDescriptor {
+    EngineDescriptor { addresses: vec!["10.0.0.7:4711".to_owned(), "[2001:db8::7]:4711".to_owned()], ..card() }
 }
 
 /// A channel with nothing random in it: what its sides say, in the order in which they say it.
@@ -431,11 +451,11 @@ fn cards_openings_names_landings_and_sealed_messages_are_written_as_they_were() 
     for vector in bare() {
         assert_eq!(read(vector.release, vector.name), vector.bytes, "{} {}", vector.release, vector.name);
     }
-    assert_eq!(Card::decode(&read("0.1", "card")), Ok(card()));
-    assert_eq!(Card::decode(&read("0.2", "card")), Ok(between_hosts()));
+    assert_eq!(EngineDescriptor::decode(&read("0.1", "card")), Ok(card()));
+    assert_eq!(EngineDescriptor::decode(&read("0.2", "card")), Ok(between_hosts()));
     let refusal = Refusal::decode(&read("0.2", "opening-refusal"));
     assert_eq!(refusal, Ok(Refusal::new(OpeningCode::RateLimited, "too often")));
-    assert_eq!(Landing::decode(&read("0.4", "landing")), Ok(landing()));
+    assert_eq!(ArrivalNote::decode(&read("0.4", "landing")), Ok(landing()));
     let stream = read("0.2", "opening-stream");
     let token = StreamToken::decode(stream.as_slice().try_into().unwrap()).unwrap();
     assert!(StreamKey::derive(&[0x77; 32]).verify(&token));

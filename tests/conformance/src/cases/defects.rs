@@ -1,6 +1,6 @@
 //! Transfers by name, where other engines are known to go wrong with bytes: each case has the name of what goes wrong there.
 
-use penstock::flows::{FlowCause, Happening, MemoryPolicy, Send, Side, Status, TransferId};
+use penstock::flows::{FlowCause, InputEvent, MemoryPolicy, Send, Side, Status, TransferId};
 
 use super::named::{Both, SINK_TOKENS, TOKEN_BYTES, UUID, assert_whole};
 use crate::Setting;
@@ -53,7 +53,7 @@ pub fn defect_001_cached_data_is_a_view_of_freed_memory(setting: &Setting) {
     let (output, input) = (both.produce(1), both.consume(1, MemoryPolicy::Wait));
     both.give(&output, 1, 200);
     input.grant(&both.take(&both.sink, 2)).expect("it stands");
-    while !matches!(both.next(&input), Happening::Done { .. }) {}
+    while !matches!(both.next(&input), InputEvent::Done { .. }) {}
     let mut found = [0, 1].map(|buffer| vec![0; input.assembled_bytes(buffer, 200).expect("there are two") as usize]);
     let [one, other] = &mut found;
     assert_eq!(input.assemble(&mut [one, other], 200), Ok(1));

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
 use penstock::flows::{
-    Buffer, Finished, FlowCause, Form, Happening, Input, Layout, LayoutSpec, MemoryPolicy, NoMemory, Output, Receive,
+    Buffer, Finished, FlowCause, Form, Input, InputEvent, Layout, LayoutSpec, MemoryPolicy, NoMemory, Output, Receive,
     RequestId, Rows, Send, Side, Status, TransferId,
 };
-use penstock::session::{Card, Frame};
+use penstock::session::{EngineDescriptor, Frame};
 use penstock::{Blocks, HostMemory, LocalRegion, PoolSpec, Rights, SystemEnv, Window};
 
 use crate::folder::Folder;
@@ -225,7 +225,7 @@ impl Both {
         self.until("blocks are free", || end.pool.take(count as usize).ok())
     }
 
-    pub(super) fn next(&self, input: &Input<SystemEnv>) -> Happening {
+    pub(super) fn next(&self, input: &Input<SystemEnv>) -> InputEvent {
         self.until("something happens at the sink", || input.try_next())
     }
 
@@ -233,8 +233,8 @@ impl Both {
     pub(super) fn done(&self, input: &Input<SystemEnv>, tokens: u64) {
         loop {
             match self.next(input) {
-                Happening::Layer { .. } => {}
-                last => return assert_eq!(last, Happening::Done { tokens }),
+                InputEvent::Layer { .. } => {}
+                last => return assert_eq!(last, InputEvent::Done { tokens }),
             }
         }
     }
@@ -250,20 +250,20 @@ impl Both {
         grant();
         loop {
             match self.next(input) {
-                Happening::NeedsMemory { .. } => grant(),
-                Happening::Leg { leg, confirmed, .. } => {
+                InputEvent::NeedsMemory { .. } => grant(),
+                InputEvent::Leg { leg, confirmed, .. } => {
                     assert!(leg == legs && confirmed > confirmed_before, "leg {leg} to {confirmed}");
                     (legs, confirmed_before) = (legs + 1, confirmed);
                     let [one, other] = &mut found;
                     assert_eq!(input.assemble(&mut [one, other], tokens).expect("it has landed"), 1);
                 }
-                Happening::Done { tokens: came } => {
+                InputEvent::Done { tokens: came } => {
                     assert_eq!(came, tokens);
                     let [one, other] = &mut found;
                     input.assemble(&mut [one, other], tokens).expect("it has landed");
                     break;
                 }
-                Happening::Layer { .. } => {}
+                InputEvent::Layer { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -345,7 +345,7 @@ pub fn scenario_01_a_completion_before_the_mapping_is_delivered_once(setting: &S
         });
         let mut ends = 0;
         while ends == 0 {
-            ends += usize::from(matches!(both.next(&input), Happening::Done { tokens: 100 }));
+            ends += usize::from(matches!(both.next(&input), InputEvent::Done { tokens: 100 }));
         }
         both.until("the source ends", || output.poll()).expect("the sink has everything");
         assert_eq!(input.try_next(), None, "an end is told once");
@@ -424,7 +424,7 @@ pub fn scenario_03_memory_is_held_until_all_distinct_ranks_have_acked(setting: &
         second.engine.progress_all().expect("this thread made the engine");
         let since = Instant::now();
         is_whole = until(but_the_second, "the first rank has everything, or a moment is over", || {
-            let is_whole = matches!(first.try_next(), Some(Happening::Done { tokens: 100 }));
+            let is_whole = matches!(first.try_next(), Some(InputEvent::Done { tokens: 100 }));
             (is_whole || since.elapsed() > Duration::from_millis(50)).then_some(is_whole)
         });
     }
@@ -433,10 +433,10 @@ pub fn scenario_03_memory_is_held_until_all_distinct_ranks_have_acked(setting: &
     let (imposter, blocks) = consume(&third, &to_third, 0);
     imposter.grant(&blocks).unwrap();
     let ended = until(but_the_second, "the first rank's double has ended", || imposter.try_next());
-    assert!(matches!(&ended, Happening::Failed(failed) if failed.cause != FlowCause::Deadline), "{ended:?}");
+    assert!(matches!(&ended, InputEvent::Failed(failed) if failed.cause != FlowCause::Deadline), "{ended:?}");
     while_turning(but_the_second, Duration::from_millis(20), "one rank was claimed twice");
 
-    let done = || other.try_next().filter(|what| matches!(what, Happening::Done { tokens: 100 }));
+    let done = || other.try_next().filter(|what| matches!(what, InputEvent::Done { tokens: 100 }));
     until(&all, "the second rank has everything", done);
     until(&all, "the source ends", || output.poll()).expect("both have everything");
     until(&all, "the source's blocks are free", || both.source.is_free().then_some(()));
@@ -513,22 +513,22 @@ pub fn scenario_07_no_memory_for_a_leg_is_met_as_configured(setting: &Setting) {
         let first = both.take(&both.sink, 1);
         input.grant(&first).expect("it stands");
         let is_there =
-            |what: &Happening| matches!(what, Happening::Leg { leg: 0, confirmed, .. } if *confirmed == first_leg);
+            |what: &InputEvent| matches!(what, InputEvent::Leg { leg: 0, confirmed, .. } if *confirmed == first_leg);
         both.until("the first leg is there", || input.try_next().filter(&is_there));
-        let needs = || input.try_next().filter(|what| matches!(what, Happening::NeedsMemory { leg: 1, .. }));
+        let needs = || input.try_next().filter(|what| matches!(what, InputEvent::NeedsMemory { leg: 1, .. }));
         both.until("memory is needed for the second", needs);
         both.sink.assert_has(name, first.indices(), first_leg);
         let mut found =
             [0, 1].map(|buffer| vec![0; input.assembled_bytes(buffer, TOKENS).expect("there are two") as usize]);
         let mut rest = |leg_blocks: u64| loop {
             match both.next(&input) {
-                Happening::NeedsMemory { .. } => {
+                InputEvent::NeedsMemory { .. } => {
                     let _ = input.grant(&both.take(&both.sink, leg_blocks)).expect("it stands");
                 }
                 happening => {
                     let [one, other] = &mut found;
                     input.assemble(&mut [one, other], TOKENS).expect("it has landed");
-                    if let Happening::Done { tokens } = happening {
+                    if let InputEvent::Done { tokens } = happening {
                         return tokens;
                     }
                 }
@@ -553,7 +553,7 @@ pub fn scenario_07_no_memory_for_a_leg_is_met_as_configured(setting: &Setting) {
             MemoryPolicy::Fail => {
                 assert_eq!(input.no_memory(0), Ok(NoMemory::Failed));
                 let failed = both.until("the sink ends", || match input.try_next()? {
-                    Happening::Failed(failed) => Some(failed),
+                    InputEvent::Failed(failed) => Some(failed),
                     _ => None,
                 });
                 assert_eq!((failed.cause, failed.said_by), (FlowCause::NoMemory, Side::Sink));
@@ -642,12 +642,12 @@ pub fn scenario_09_a_source_that_fails_in_mid_layer_is_known_in_a_second(setting
     input.grant(&granted).unwrap();
     both.give(&output, 1, 200);
     output.layer(0, 200).unwrap();
-    let layer = || input.try_next().filter(|what| matches!(what, Happening::Layer { layer: 0, .. }));
+    let layer = || input.try_next().filter(|what| matches!(what, InputEvent::Layer { layer: 0, .. }));
     both.until("the first layer is there", layer);
     let since = Instant::now();
     output.fail("the model ran out of memory in layer 1");
     let failed = both.until("the sink hears of it", || match input.try_next()? {
-        Happening::Failed(failed) => Some(failed),
+        InputEvent::Failed(failed) => Some(failed),
         _ => None,
     });
     assert!(since.elapsed() < KNOWN_WITHIN, "{:?}", since.elapsed());
@@ -700,7 +700,7 @@ fn of_the_future() -> Vec<u8> {
 
 /// Says this at each door of an engine.
 fn knock(engine: &Engine, words: &[u8]) -> Vec<Stranger> {
-    let card = Card::decode(&engine.descriptor()).expect("an engine's own descriptor");
+    let card = EngineDescriptor::decode(&engine.descriptor()).expect("an engine's own descriptor");
     let here = UnixStream::connect(&card.socket).expect("it listens");
     here.set_nonblocking(true).expect("a socket");
     let mut strangers = vec![Stranger::Here(here)];
@@ -748,7 +748,7 @@ pub fn scenario_12_a_restarted_peer_is_another_one(setting: &Setting) {
     let Both { there, sink, source, setting, folder } = both;
     drop((output, source));
     let failed = until(&[&sink.engine], "the sink hears of its end", || match input.try_next()? {
-        Happening::Failed(failed) => Some(failed),
+        InputEvent::Failed(failed) => Some(failed),
         _ => None,
     });
     assert!(

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use penstock::flows::{
-    Buffer, Form, Happening, Layout, LayoutSpec, Output, Receive, RequestId, Rows, Send, Status, TransferId,
+    Buffer, Form, InputEvent, Layout, LayoutSpec, Output, Receive, RequestId, Rows, Send, Status, TransferId,
 };
 use penstock::{Blocks, PoolSpec, Rights, SystemEnv};
 
@@ -227,19 +227,19 @@ impl End {
         input.grant_with(&self.take(first_leg), 0, Some(&self.take(1))).expect("it stands");
         loop {
             match input.next(PATIENCE).expect("it goes on") {
-                Happening::NeedsMemory { tokens, .. } => {
+                InputEvent::NeedsMemory { tokens, .. } => {
                     let blocks = tokens.min(TOKENS).div_ceil(u64::from(self.block_tokens(one)));
                     input.grant(&self.take(blocks)).expect("it stands");
                 }
-                happening @ (Happening::Leg { .. } | Happening::Done { .. }) => {
+                happening @ (InputEvent::Leg { .. } | InputEvent::Done { .. }) => {
                     let mut buffers: Vec<&mut [u8]> = assembled.iter_mut().map(Vec::as_mut_slice).collect();
                     input.assemble(&mut buffers, TOKENS).expect("what landed can be copied out");
                     // Not by the status: the last leg may have landed behind the look at those that had.
-                    if matches!(happening, Happening::Done { .. }) {
+                    if matches!(happening, InputEvent::Done { .. }) {
                         break;
                     }
                 }
-                Happening::Failed(failed) => panic!("{failed:?}"),
+                InputEvent::Failed(failed) => panic!("{failed:?}"),
                 _ => {}
             }
         }

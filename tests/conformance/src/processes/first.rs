@@ -1,7 +1,7 @@
 //! The first call after a session stands.
 
 use penstock::flows::relay::{Destination, Extents, Put, Relay, RelaySpec};
-use penstock::flows::{Group, Happening, Input, Isolation, Parent, PinSettings, Pins, Receive, Send};
+use penstock::flows::{Group, Input, InputEvent, Isolation, Parent, PinSettings, Pins, Receive, Send};
 use penstock::{Blocks, SystemEnv};
 
 use super::Side;
@@ -207,8 +207,8 @@ pub mod the_first_calls_after_connect_and_reconnect_are_served {
     fn received(end: &End, input: &Input<SystemEnv>, (name, blocks): (u32, &[u32])) -> Result<(), String> {
         loop {
             match input.next(PATIENCE).expect("it ends") {
-                Happening::Done { .. } => return end.check(name, blocks, TOKENS),
-                Happening::Failed(failed) => return Err(failed.to_string()),
+                InputEvent::Done { .. } => return end.check(name, blocks, TOKENS),
+                InputEvent::Failed(failed) => return Err(failed.to_string()),
                 _ => {}
             }
         }

@@ -13,7 +13,7 @@ const TOKENS: u64 = 40;
 /// let go of them the second may have them.
 pub mod blocks_granted_to_a_live_transfer_are_refused_to_another {
     use super::*;
-    use penstock::flows::Happening;
+    use penstock::flows::InputEvent;
 
     /// The sink.
     pub fn test(side: &mut Side) {
@@ -40,8 +40,8 @@ pub mod blocks_granted_to_a_live_transfer_are_refused_to_another {
                 }
                 let ended = loop {
                     match input.next(PATIENCE).expect("it ends") {
-                        Happening::Done { .. } => break end.check(name, blocks.indices(), TOKENS),
-                        Happening::Failed(failed) => break Err(failed.to_string()),
+                        InputEvent::Done { .. } => break end.check(name, blocks.indices(), TOKENS),
+                        InputEvent::Failed(failed) => break Err(failed.to_string()),
                         _ => {}
                     }
                 };

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use penstock::SystemEnv;
-use penstock::flows::{Happening, Output, Receive, Send};
+use penstock::flows::{InputEvent, Output, Receive, Send};
 
 use super::Side;
 use super::end::{End, Geometry, request, transfer};
@@ -38,16 +38,16 @@ pub(super) fn receive(side: &mut Side, end: &End, peer: &Peer, (round, name, tok
     let cut = (first as u64 * of_block).min(tokens);
     loop {
         match input.next(PATIENCE).expect("the transfer ends") {
-            Happening::Layer { leg, layer } => {
+            InputEvent::Layer { leg, layer } => {
                 let part = if leg == 0 { 0..cut } else { cut..tokens };
                 let wrong = end.wrong_tokens(name, layer, &indices, part);
                 side.note_unless(round, wrong == 0, || format!("{wrong} tokens of layer {layer} when it is told of"));
             }
-            Happening::Done { tokens: came } => {
+            InputEvent::Done { tokens: came } => {
                 side.note_unless(round, came == tokens, || format!("{came} of {tokens} tokens came"));
                 return side.note(round, end.check(name, &indices, tokens));
             }
-            Happening::Failed(failed) => return side.note(round, Err(failed.to_string())),
+            InputEvent::Failed(failed) => return side.note(round, Err(failed.to_string())),
             _ => {}
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use penstock::SystemEnv;
-use penstock::flows::{Buffer, Form, Happening, Layout, LayoutSpec, Receive, Rows, Send};
+use penstock::flows::{Buffer, Form, InputEvent, Layout, LayoutSpec, Receive, Rows, Send};
 
 use super::Side;
 use super::end::{Geometry, request, transfer};
@@ -70,8 +70,8 @@ pub mod a_source_that_refuses_ends_both_sides_at_once {
                     }
                     loop {
                         match input.next(PATIENCE).expect("it ends") {
-                            Happening::Failed(failed) => break failed.to_string(),
-                            Happening::Done { .. } => break "success".to_owned(),
+                            InputEvent::Failed(failed) => break failed.to_string(),
+                            InputEvent::Done { .. } => break "success".to_owned(),
                             _ => {}
                         }
                     }

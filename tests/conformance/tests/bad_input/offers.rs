@@ -9,9 +9,9 @@ use penstock::config::TransportName;
 use penstock::flows::relay::{Put, RelayError, RelaySpec};
 use penstock::flows::{CallError, FlowError, Isolation, LayoutSpec, Miss, PinSettings, Receive, RequestId, Rows};
 use penstock::memory::{Access, MemoryError, PageKind, Segment, map_foreign_pool};
-use penstock::session::card::Card;
-use penstock::session::control::{ChunkAck, Head, Seal};
-use penstock::session::{Frame, RefusalCode, RegionNews, Regions, Said, Side, TransferId};
+use penstock::session::card::EngineDescriptor;
+use penstock::session::control::{ChunkAck, EndOfData, Head};
+use penstock::session::{ControlMessage, Frame, RefusalCode, RegionNews, Regions, Side, TransferId};
 use penstock::transport::Fds;
 use penstock::transport::host::{mailbox_bytes, owner_state_bytes};
 use penstock::{Config, Engine, PoolSpec, Rights};
@@ -240,9 +240,14 @@ fn words_of_transfers_that_nobody_knows_end_no_session_and_broken_ones_do() {
         let head = Head { transfer: TransferId::from_bytes([7; 16]), side: Side::Source, rank: 9, ranks: 3 };
         let mut intruder = Rogue::connect(&arena.socket()).greet(&arena.card).join();
         assert_eq!(arena.ask(Command::Watch { peer: "rogue".to_owned() }), Reply::Done);
-        let seal =
-            Said::Seal(Seal { head, parts: u64::MAX, tokens: u64::MAX, legs: u32::MAX, rows: Vec::new().into() });
-        for said in [seal.clone(), seal, Said::ChunkAck(ChunkAck { op: 1, part: 2, code: 3 })] {
+        let seal = ControlMessage::EndOfData(EndOfData {
+            head,
+            parts: u64::MAX,
+            tokens: u64::MAX,
+            legs: u32::MAX,
+            rows: Vec::new().into(),
+        });
+        for said in [seal.clone(), seal, ControlMessage::ChunkAck(ChunkAck { op: 1, part: 2, code: 3 })] {
             intruder.rogue.send(&Frame::Control(said), &[]);
         }
         intruder.rogue.send(&Frame::Ping { number: 77 }, &[]);
@@ -254,7 +259,7 @@ fn words_of_transfers_that_nobody_knows_end_no_session_and_broken_ones_do() {
             }
         }
         // One more byte behind a body is another body.
-        let mut broken = encoded(&Frame::Control(Said::ChunkAck(ChunkAck { op: 1, part: 2, code: 3 })), 0);
+        let mut broken = encoded(&Frame::Control(ControlMessage::ChunkAck(ChunkAck { op: 1, part: 2, code: 3 })), 0);
         broken[8] += 1;
         broken.push(0);
         intruder.rogue.say(&broken);
@@ -313,7 +318,7 @@ fn a_peer_without_transfers_by_name_and_one_that_does_not_answer_are_told_apart(
     let layout = engine.layout(&pool, LayoutSpec::new("kv", 16, 1).token_major(0, 0, rows)).unwrap();
     let pins = engine.pins(0, PinSettings::default()).unwrap();
     let relay = engine.relay(RelaySpec::new().berths(4096, 1, 1)).unwrap();
-    let card = Card::decode(&engine.descriptor()).unwrap();
+    let card = EngineDescriptor::decode(&engine.descriptor()).unwrap();
     for is_silent in [false, true] {
         let greeted = Rogue::connect(Path::new(&card.socket)).greet(&card);
         let since = Instant::now();

@@ -1,11 +1,11 @@
 //! What is said of transfers by name, and what goes behind their bytes.
 
 use penstock_session::control::{
-    Able, Ack, Buffer, Chunk, ChunkKind, Claim, Extent, FIRST_KIND, Fail, Form, Grant, Head, LayoutNews, Lend, Missing,
-    PinAnswer, PinAsk, RelayAbort, Renew, Rows, Said, Seal, SentRows,
+    Ack, Buffer, Chunk, ChunkKind, ControlMessage, EndOfData, Extent, FIRST_KIND, Fail, Form, Grant, Head, LayoutNews,
+    Missing, PeerFeatures, PinAnswer, PinAsk, PullRequest, ReadOffer, RelayAbort, Renew, Rows, SentRows,
 };
 use penstock_session::few::Few;
-use penstock_session::landing::Landing;
+use penstock_session::landing::ArrivalNote;
 use penstock_session::{Side, TransferId};
 
 fn head(side: Side) -> Head {
@@ -47,8 +47,8 @@ fn grant(blocks: usize) -> Grant {
     }
 }
 
-fn lend() -> Lend {
-    Lend {
+fn lend() -> ReadOffer {
+    ReadOffer {
         head: head(Side::Source),
         layout: 3,
         layout_generation: 1,
@@ -82,7 +82,7 @@ fn chunk() -> Chunk {
 }
 
 /// Frames, by name.
-pub(super) fn said() -> Vec<(&'static str, Said)> {
+pub(super) fn said() -> Vec<(&'static str, ControlMessage)> {
     let missing = vec![Missing { layer: 3, first: 0, count: 12 }, Missing { layer: 4, first: 300, count: 1 }];
     let fail = Fail { head: head(Side::Source), cause: 5, words: "out of memory".to_owned(), missing };
     let (request, words) = ("cmpl-1a".to_owned(), "the client is gone".to_owned());
@@ -97,14 +97,14 @@ pub(super) fn said() -> Vec<(&'static str, Said)> {
         blocks: vec![10, 11, 200],
     };
     vec![
-        ("able", Said::Able(Able { version_min: 1, version_max: 1, tag: 7, credits: 64 })),
-        ("layout-news", Said::LayoutNews(layout())),
-        ("grant", Said::Grant(grant(4))),
-        ("grant-long", Said::Grant(grant(1000))),
+        ("able", ControlMessage::PeerFeatures(PeerFeatures { version_min: 1, version_max: 1, tag: 7, credits: 64 })),
+        ("layout-news", ControlMessage::LayoutNews(layout())),
+        ("grant", ControlMessage::Grant(grant(4))),
+        ("grant-long", ControlMessage::Grant(grant(1000))),
         ("lend", lend().into()),
         (
             "seal",
-            Said::Seal(Seal {
+            ControlMessage::EndOfData(EndOfData {
                 head: head(Side::Source),
                 parts: 40,
                 tokens: 2000,
@@ -112,14 +112,24 @@ pub(super) fn said() -> Vec<(&'static str, Said)> {
                 rows: vec![SentRows { buffers: 17, first: 4, count: 4 }].into(),
             }),
         ),
-        ("ack", Said::Ack(Ack { head: head(Side::Sink), lease: Some(77) })),
-        ("fail", Said::Fail(fail)),
-        ("renew", Said::Renew(Renew { leases: vec![77, 1 << 63] })),
-        ("pin-ask", Said::PinAsk(PinAsk { ask: 6, parent: request.clone(), isolation: [0x5a; 32], tokens: 705 })),
-        ("pin-answer", Said::PinAnswer(answer)),
+        ("ack", ControlMessage::Ack(Ack { head: head(Side::Sink), lease: Some(77) })),
+        ("fail", ControlMessage::Fail(fail)),
+        ("renew", ControlMessage::Renew(Renew { leases: vec![77, 1 << 63] })),
+        (
+            "pin-ask",
+            ControlMessage::PinAsk(PinAsk { ask: 6, parent: request.clone(), isolation: [0x5a; 32], tokens: 705 }),
+        ),
+        ("pin-answer", ControlMessage::PinAnswer(answer)),
         ("chunk", chunk().into()),
-        ("relay-abort", Said::RelayAbort(RelayAbort { request, words })),
-        ("claim", Said::Claim(Claim { head: head(Side::Sink), from: 688, trace: b"00-4bf92f35".to_vec() })),
+        ("relay-abort", ControlMessage::RelayAbort(RelayAbort { request, words })),
+        (
+            "claim",
+            ControlMessage::PullRequest(PullRequest {
+                head: head(Side::Sink),
+                from: 688,
+                trace: b"00-4bf92f35".to_vec(),
+            }),
+        ),
     ]
 }
 
@@ -140,7 +150,7 @@ pub(super) fn greedy(header: impl Fn(u16, u32) -> Vec<u8>) -> [(&'static str, Ve
 
 /// Landings.
 pub(super) fn landings() -> Vec<(&'static str, Vec<u8>)> {
-    let usual = Landing {
+    let usual = ArrivalNote {
         transfer: TransferId::from_bytes([0x6b; 16]),
         source: 1,
         rank: 3,
@@ -153,7 +163,7 @@ pub(super) fn landings() -> Vec<(&'static str, Vec<u8>)> {
         tokens: 1024,
         total: None,
     };
-    let large = Landing { number: u64::MAX, layer: None, total: Some(u64::MAX), from: u64::MAX, ..usual };
+    let large = ArrivalNote { number: u64::MAX, layer: None, total: Some(u64::MAX), from: u64::MAX, ..usual };
     let mut later = usual.encode();
     later[0] = 2;
     vec![("usual", usual.encode()), ("large", large.encode()), ("later", later)]

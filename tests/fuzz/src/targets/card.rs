@@ -1,6 +1,6 @@
 //! An engine's portable descriptor.
 
-use penstock_session::Card;
+use penstock_session::EngineDescriptor;
 
 /// Bytes before the body and after it.
 const HEAD_BYTES: usize = 6;
@@ -25,13 +25,13 @@ pub fn run(input: &[u8]) {
 
 /// Decodes one card.
 pub fn parse(input: &[u8]) {
-    drop(Card::decode(input));
+    drop(EngineDescriptor::decode(input));
 }
 
 fn check(input: &[u8]) {
-    if let Ok(card) = Card::decode(input) {
+    if let Ok(card) = EngineDescriptor::decode(input) {
         let bytes = card.encode();
-        assert_eq!(Card::decode(&bytes).as_ref(), Ok(&card), "a card changes on its way");
+        assert_eq!(EngineDescriptor::decode(&bytes).as_ref(), Ok(&card), "a card changes on its way");
         assert_eq!(card.encode(), bytes, "one card has two encodings");
     }
 }

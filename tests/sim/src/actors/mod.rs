@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use penstock::flows::{FlowError, RequestId, Send, Status, TransferId};
 use penstock::memory::BlockId;
-use penstock::{Blocks, Moment, Peer};
+use penstock::{Blocks, Peer, Timestamp};
 
 use crate::calls::{Ended, Told};
 
@@ -40,7 +40,7 @@ const UUID: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
     /// When.
-    pub at: Moment,
+    pub at: Timestamp,
     /// Its cause in words, where it failed.
     pub failure: Option<String>,
 }
@@ -59,9 +59,9 @@ pub struct Actor {
     /// What this side's scheduler calls it.
     pub request: RequestId,
     /// When its application began it; the engine may have refused so far.
-    pub begun: Moment,
+    pub begun: Timestamp,
     /// Since when the engine has it.
-    pub admitted: Option<Moment>,
+    pub admitted: Option<Timestamp>,
     doing: Doing,
     /// Of its engine, for a source; of its sources, for a sink.
     epochs: Vec<u64>,
@@ -79,7 +79,7 @@ pub struct Actor {
     wish: Option<Wish>,
     /// Its application is done with it, and has dropped it.
     pub is_gone: bool,
-    drop_at: Option<Moment>,
+    drop_at: Option<Timestamp>,
     /// What its engine was given of its memory, and may not be done with.
     memory: Vec<BlockId>,
     /// What of that may be touched although it has failed, until its engine says otherwise.
@@ -383,7 +383,7 @@ impl Actor {
     }
 
     /// Answers whether nothing of it moves any more, as far as is known at once.
-    fn give_up(&mut self, wish: Wish, now: Moment) -> bool {
+    fn give_up(&mut self, wish: Wish, now: Timestamp) -> bool {
         match (wish, &mut self.doing) {
             (Wish::Drop, _) => {
                 // Nobody is left who could be told how it ended.

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use penstock::flows::{CallError, FlowError, Happening, Input, MemoryPolicy, NoMemory, Receive, Status};
+use penstock::flows::{CallError, FlowError, Input, InputEvent, MemoryPolicy, NoMemory, Receive, Status};
 use penstock::memory::BlockId;
-use penstock::{Blocks, Moment, Peer};
+use penstock::{Blocks, Peer, Timestamp};
 
 use super::sending::once_bytes;
 use super::{Actor, Doing, End, HeardBy, KEPT_FOR, end_error};
@@ -30,7 +30,7 @@ pub(super) struct Receiving {
     pub(super) lacked_memory: bool,
     pub(super) has_granted: bool,
     /// What has landed is copied out then.
-    pub(super) take_at: Option<Moment>,
+    pub(super) take_at: Option<Timestamp>,
     /// Ranks of the source whose session broke, and that are waited for.
     lost: BTreeSet<u16>,
     /// Tokens that were here when it was last looked.
@@ -38,7 +38,7 @@ pub(super) struct Receiving {
     /// What its engine was given of its memory since it was last looked.
     pub(super) ids: Vec<BlockId>,
     /// What it granted last, for a while, and as long as nothing of it was told.
-    pub(super) kept: Option<(Blocks, Moment)>,
+    pub(super) kept: Option<(Blocks, Timestamp)>,
 }
 
 impl Actor {
@@ -204,9 +204,9 @@ impl Receiving {
         &mut self,
         case: usize,
         spec: &Case,
-        happening: Happening,
+        happening: InputEvent,
         end: &mut Option<End>,
-        now: Moment,
+        now: Timestamp,
         random: &mut Random,
     ) -> Result<(), Violated> {
         let mut once = |leg, layer| match self.told.insert((leg, layer)) {
@@ -216,20 +216,20 @@ impl Receiving {
                 Err(Violated::new(Invariant::ToldOnceAfterBytes, words))
             }
         };
-        if matches!(happening, Happening::Leg { .. } | Happening::Done { .. } | Happening::Failed(_)) {
+        if matches!(happening, InputEvent::Leg { .. } | InputEvent::Done { .. } | InputEvent::Failed(_)) {
             self.kept = None;
         }
         let mut soon = || Some(now + Duration::from_micros(random.below(3000) as u64));
         match happening {
-            Happening::Layer { leg, layer } => once(leg, Some(layer))?,
-            Happening::Leg { leg, tokens, .. } => {
+            InputEvent::Layer { leg, layer } => once(leg, Some(layer))?,
+            InputEvent::Leg { leg, tokens, .. } => {
                 once(leg, None)?;
                 self.tokens_told += if self.is_aborted { 0 } else { tokens };
                 self.take_at = self.take_at.or_else(&mut soon);
             }
-            Happening::NeedsMemory { .. } => self.needs_memory = true,
-            Happening::Lost { source } => drop(self.lost.insert(source)),
-            Happening::Done { tokens } => {
+            InputEvent::NeedsMemory { .. } => self.needs_memory = true,
+            InputEvent::Lost { source } => drop(self.lost.insert(source)),
+            InputEvent::Done { tokens } => {
                 if tokens != spec.tokens - spec.begin {
                     let words = format!("case {case} is done with {tokens} tokens of {}", spec.tokens - spec.begin);
                     return Err(Violated::new(Invariant::ToldOnceAfterBytes, words));
@@ -239,7 +239,7 @@ impl Receiving {
                 self.take_at = self.take_at.or_else(&mut soon);
                 *end = Some(End { at: now, failure: None });
             }
-            Happening::Failed(failed) => {
+            InputEvent::Failed(failed) => {
                 self.take_at = self.take_at.or_else(&mut soon).filter(|_| !spec.gives_at_once);
                 self.is_aborted |= spec.gives_at_once;
                 *end = Some(End { at: now, failure: Some(format!("{:?}: {}", failed.cause, failed.words)) });
@@ -290,7 +290,7 @@ impl Receiving {
         case: usize,
         taken: &Blocks,
         seat: &mut Seat,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<(), Violated> {
         let look = |granted: Result<u32, FlowError>, what: &str| match granted {
             Err(FlowError::Call(CallError::Held(_))) => Ok(()),

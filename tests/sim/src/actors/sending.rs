@@ -5,7 +5,7 @@
 
 use penstock::flows::{CallError, FlowError, Gate, LegError, Output, Send};
 use penstock::memory::BlockId;
-use penstock::{Blocks, Moment};
+use penstock::{Blocks, Timestamp};
 
 use super::{Actor, Course, Doing, End, KEPT_FOR, end_error};
 use crate::deed::{Case, Script};
@@ -29,7 +29,7 @@ pub(super) struct Sending {
     /// What its engine was given of its memory since it was last looked.
     pub(super) ids: Vec<BlockId>,
     /// What it gave last, for a while.
-    pub(super) kept: Option<(Blocks, Moment)>,
+    pub(super) kept: Option<(Blocks, Timestamp)>,
 }
 
 /// So many tokens are there with this chunk.
@@ -137,7 +137,7 @@ impl Sending {
     }
 
     /// Gives the next chunk.
-    fn give(&mut self, case: usize, spec: &Case, seat: &Seat, now: Moment, random: &mut Random) {
+    fn give(&mut self, case: usize, spec: &Case, seat: &Seat, now: Timestamp, random: &mut Random) {
         self.chunks_given += 1;
         let (begin, end) = (self.given, until(spec, self.chunks_given));
         if !spec.is_by_layer {
@@ -165,7 +165,7 @@ impl Sending {
         case: usize,
         spec: &Case,
         seat: &mut Seat,
-        now: Moment,
+        now: Timestamp,
         random: &mut Random,
     ) -> Result<(), Violated> {
         let size = u64::from(seat.player().block_tokens);

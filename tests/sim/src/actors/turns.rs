@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use penstock::flows::{
-    Group, Happening, Inherited, Inheriting, InheritingFrom, Input, Isolation, Miss, Output, Parent, ParentBlocks,
+    Group, Inherited, Inheriting, InheritingFrom, Input, InputEvent, Isolation, Miss, Output, Parent, ParentBlocks,
     PinKey, PinSettings, Pins, Receive, RequestId, Send, TransferId,
 };
-use penstock::{Blocks, Moment, Peer};
+use penstock::{Blocks, Peer, Timestamp};
 
 use super::UUID;
 use crate::calls;
@@ -50,8 +50,8 @@ struct Kept {
     /// In which life of its engine.
     life: u32,
     blocks: Vec<u32>,
-    since: Moment,
-    until: Moment,
+    since: Timestamp,
+    until: Timestamp,
     /// It was let go before its time.
     is_let_go: bool,
 }
@@ -62,7 +62,7 @@ struct Computer {
     seat: usize,
     life: u32,
     spec: Turn,
-    begun: Moment,
+    begun: Timestamp,
     output: Option<Output<SimEnv>>,
     end: Option<bool>,
     is_gone: bool,
@@ -76,7 +76,7 @@ struct Speaker {
     spec: Turn,
     /// Its parent, if it has one.
     of: Turn,
-    begun: Moment,
+    begun: Timestamp,
     phase: Phase,
     /// Its transfer was taken in, and ended so.
     is_admitted: bool,
@@ -87,14 +87,14 @@ struct Speaker {
 enum Phase {
     Waiting,
     /// It waits for a parent that runs here.
-    Inheriting(Inheriting<SimEnv>, Moment),
+    Inheriting(Inheriting<SimEnv>, Timestamp),
     /// It reads of a parent on another engine.
-    Reading(InheritingFrom<SimEnv>, Peer<SimEnv>, Blocks, Moment),
+    Reading(InheritingFrom<SimEnv>, Peer<SimEnv>, Blocks, Timestamp),
     /// It knows what it has, and asks for the rest.
     Asking(Had),
-    Receiving(Had, Input<SimEnv>, Moment),
+    Receiving(Had, Input<SimEnv>, Timestamp),
     /// It has everything, until then.
-    Holding(Had, Moment),
+    Holding(Had, Timestamp),
 }
 
 /// What a turn has of its parent, and its own.
@@ -428,7 +428,7 @@ impl Speaker {
         Ok(())
     }
 
-    fn waits_for(&self, phase: Phase, until: Moment, stage: &Stage<'_>) -> Result<Phase, Violated> {
+    fn waits_for(&self, phase: Phase, until: Timestamp, stage: &Stage<'_>) -> Result<Phase, Violated> {
         if stage.world.now() > until.max(stage.disturbed) + KNOWN_WITHIN {
             return Err(self.violated(Invariant::AnswersComeInTime, "has asked for its parent, and has no answer"));
         }
@@ -436,7 +436,12 @@ impl Speaker {
     }
 
     /// Who waits for a parent hears of its end.
-    fn check_waited(&self, miss: Option<&Miss>, kept: &BTreeMap<usize, Kept>, until: Moment) -> Result<(), Violated> {
+    fn check_waited(
+        &self,
+        miss: Option<&Miss>,
+        kept: &BTreeMap<usize, Kept>,
+        until: Timestamp,
+    ) -> Result<(), Violated> {
         let its = self.spec.parent.and_then(|parent| kept.get(&parent)).filter(|kept| kept.life == self.life);
         match its {
             Some(kept) if miss == Some(&Miss::Running) && kept.since + ABOUT < until => {
@@ -677,7 +682,7 @@ impl Speaker {
         &mut self,
         had: Had,
         input: Input<SimEnv>,
-        until: Moment,
+        until: Timestamp,
         kept: &mut BTreeMap<usize, Kept>,
         running: &mut BTreeMap<usize, usize>,
         stage: &Stage<'_>,
@@ -685,7 +690,7 @@ impl Speaker {
         let now = stage.world.now();
         while let Some(happening) = input.try_next() {
             match happening {
-                Happening::Done { tokens } => {
+                InputEvent::Done { tokens } => {
                     self.end = Some(true);
                     if tokens != self.spec.tokens - had.begin {
                         let words = format!("{tokens} tokens came behind {} of {}", had.begin, self.spec.tokens);
@@ -697,7 +702,7 @@ impl Speaker {
                     }
                     return Ok(Phase::Holding(had, now + self.spec.holds));
                 }
-                Happening::Failed(_) => {
+                InputEvent::Failed(_) => {
                     self.end = Some(false);
                     self.check(&had, had.begin, stage)?;
                     self.stops_running(running, stage);

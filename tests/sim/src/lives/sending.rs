@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use penstock::flows::{Happening, Input, Output, Receive, RequestId, Send, TransferId};
-use penstock::{Blocks, Moment};
+use penstock::flows::{Input, InputEvent, Output, Receive, RequestId, Send, TransferId};
+use penstock::{Blocks, Timestamp};
 
 use super::content::{Content, broken};
 use super::request::Parcel;
@@ -32,7 +32,7 @@ pub(super) struct Sending {
     /// In which lives of their engines both sides are.
     lives: (u32, u32),
     content: Content,
-    begun: Moment,
+    begun: Timestamp,
     source: Side<Output<SimEnv>>,
     sink: Side<(Input<SimEnv>, Blocks)>,
 }
@@ -129,7 +129,7 @@ impl Sending {
                 let seat = &stage.seats[self.spec.to];
                 while let Some(happening) = input.try_next() {
                     let is_well = match happening {
-                        Happening::Done { tokens } => {
+                        InputEvent::Done { tokens } => {
                             let from = stage.seats[self.spec.at].player();
                             if tokens != self.content.tokens(from) {
                                 return Err(broken(
@@ -142,7 +142,7 @@ impl Sending {
                             self.content.check_sent(from, to, blocks.indices(), &name)?;
                             true
                         }
-                        Happening::Failed(_) => false,
+                        InputEvent::Failed(_) => false,
                         _ => continue,
                     };
                     self.sink = Side::Over(Some(is_well));

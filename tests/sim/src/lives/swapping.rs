@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock::flows::{BlockRef, Swap, SwapFailed, SwapState, SwapWay};
-use penstock::{Blocks, Moment};
+use penstock::{Blocks, Timestamp};
 
 use super::content::broken;
 use crate::env::SimEnv;
@@ -38,13 +38,13 @@ pub(super) struct Swapping {
     pub(super) device: Vec<BlockRef>,
     /// Whether somebody has its blocks, on both sides.
     are_kept: [Box<dyn Fn() -> bool>; 2],
-    begun: Moment,
-    until: Moment,
-    moved_at: Option<Moment>,
+    begun: Timestamp,
+    until: Timestamp,
+    moved_at: Option<Timestamp>,
     /// Why it has failed, once that is told.
     failed: Option<SwapFailed>,
     /// Since when nobody wants it any more.
-    given_up: Option<Moment>,
+    given_up: Option<Timestamp>,
 }
 
 impl Swapping {
@@ -54,7 +54,7 @@ impl Swapping {
         swap: Swap<SimEnv>,
         (read, written): (&Blocks, Blocks),
         device: Vec<BlockRef>,
-        (begun, within): (Moment, Duration),
+        (begun, within): (Timestamp, Duration),
     ) -> Self {
         let are_kept = [is_kept(read), is_kept(&written)];
         let (written, until) = (Some(written), begun + within);
@@ -66,7 +66,7 @@ impl Swapping {
     }
 
     /// What has become of it. What was told once stays so.
-    pub(super) fn look(&mut self, now: Moment, disturbed: Moment, is_cut: bool) -> Result<Came, Violated> {
+    pub(super) fn look(&mut self, now: Timestamp, disturbed: Timestamp, is_cut: bool) -> Result<Came, Violated> {
         match (self.swap.poll(), self.moved_at) {
             (None, None) if now > self.begun.max(disturbed) + KNOWN_WITHIN => {
                 Err(self.broken(Invariant::AnswersComeInTime, "nothing hinders it, and it is not over"))
@@ -92,7 +92,7 @@ impl Swapping {
     }
 
     /// Since when its bytes are there.
-    pub(super) fn moved_at(&self, now: Moment) -> Moment {
+    pub(super) fn moved_at(&self, now: Timestamp) -> Timestamp {
         self.moved_at.unwrap_or(now)
     }
 
@@ -113,7 +113,7 @@ impl Swapping {
     }
 
     /// Gives it up.
-    pub(super) fn roll_back(&mut self, now: Moment) -> Result<(), Violated> {
+    pub(super) fn roll_back(&mut self, now: Timestamp) -> Result<(), Violated> {
         let before = self.swap.status();
         let said = self.swap.roll_back(Duration::ZERO);
         let status = self.swap.status();
@@ -127,7 +127,7 @@ impl Swapping {
     }
 
     /// Its request wants nothing of it any more: what it writes to is the swap's alone.
-    pub(super) fn is_given_up(&mut self, failed: Option<SwapFailed>, now: Moment) {
+    pub(super) fn is_given_up(&mut self, failed: Option<SwapFailed>, now: Timestamp) {
         (self.written, self.failed, self.given_up) = (None, failed, Some(now));
     }
 
@@ -137,7 +137,7 @@ impl Swapping {
     }
 
     /// Nobody wants it: that is so soon, and stays so.
-    pub(super) fn check_over(&self, now: Moment, disturbed: Moment) -> Result<(), Violated> {
+    pub(super) fn check_over(&self, now: Timestamp, disturbed: Timestamp) -> Result<(), Violated> {
         let (status, since) = (self.swap.status(), self.given_up.unwrap_or(self.begun));
         if self.failed.is_some() && status.failed != self.failed {
             let words = format!("it has failed as {:?}, and is {status:?}", self.failed);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use penstock::flows::relay::{Announced, Dtype, Item, Schema};
-use penstock::{Blocks, Moment};
+use penstock::{Blocks, Timestamp};
 
 use super::spec::Form;
 use crate::oracle::{Invariant, Violated, byte};
@@ -45,7 +45,7 @@ pub(super) struct Log {
     /// It has said that these were all.
     pub(super) is_finished: bool,
     /// Since when it is known to have failed.
-    pub(super) failed_at: Option<Moment>,
+    pub(super) failed_at: Option<Timestamp>,
 }
 
 /// By stream, and by epoch of its putter.
@@ -101,7 +101,7 @@ pub(super) fn made(name: Name, bytes: usize, form: Form, metadata: &[u8]) -> Mad
 pub(super) type Lying = (Blocks, Vec<(u64, u64)>);
 
 /// Takes as many blocks as these bytes need, full of `full_of`, if there are as many.
-pub(super) fn lie(seat: &mut Seat, bytes: usize, full_of: u8, now: Moment) -> Result<Option<Lying>, Violated> {
+pub(super) fn lie(seat: &mut Seat, bytes: usize, full_of: u8, now: Timestamp) -> Result<Option<Lying>, Violated> {
     let (shape, mut left) = (seat.player().shape(), bytes as u64);
     if left == 0 {
         return Ok(None);

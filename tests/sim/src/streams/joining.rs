@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use penstock::flows::relay::{Announced, Join, Put, RelayError, RelayOp};
 use penstock::flows::{FlowError, RequestId};
-use penstock::{EngineName, Epoch, Moment, Peer};
+use penstock::{EngineName, Epoch, Peer, Timestamp};
 
 use super::content::{Made, Name, made};
 use super::spec::{Form, Joining, joined};
@@ -28,14 +28,14 @@ pub(super) struct Giver {
     pub(super) seat: usize,
     spec: Joining,
     bytes: usize,
-    begun: Moment,
+    begun: Timestamp,
     op: Option<RelayOp<SimEnv>>,
     /// For which life of its reader it was put.
     reader: Option<Epoch>,
     /// In which session.
     peer: Option<Peer<SimEnv>>,
     /// When something was disturbed for the last time before its session was over and its chunk with it.
-    cut_at: Option<Moment>,
+    cut_at: Option<Timestamp>,
     /// How its chunk ends, once it is put.
     pub(super) wait: Option<Wait>,
     /// Its application has dropped it.
@@ -118,7 +118,7 @@ impl Giver {
 
     /// Since when its chunk is known to be lost for this life of its reader, which waits since then: another one was never told of it. Where the
     /// session broke before, and is known to be over here only now, its reader has heard of that before it began to wait.
-    pub(super) fn failed_at(&self, reader: Epoch, since: Moment) -> Option<Moment> {
+    pub(super) fn failed_at(&self, reader: Epoch, since: Timestamp) -> Option<Timestamp> {
         let is_told = self.cut_at.is_none_or(|cut| cut > since) && self.reader == Some(reader);
         self.wait.as_ref().filter(|_| is_told)?.failed_at().filter(|failed| *failed > since)
     }
@@ -132,7 +132,7 @@ pub(super) struct Joiner {
     request: RequestId,
     handle: Option<Join<SimEnv>>,
     /// Since when its engine has it, and how it ends.
-    pub(super) wait: Option<(Moment, Wait)>,
+    pub(super) wait: Option<(Timestamp, Wait)>,
     takings: Vec<Taking>,
     fetched: Vec<bool>,
     /// Its application is done with it.
@@ -242,7 +242,7 @@ impl Joiner {
     }
 
     /// How it is waited for, if it has begun and has not ended.
-    pub(super) fn waits_since(&self) -> Option<Moment> {
+    pub(super) fn waits_since(&self) -> Option<Timestamp> {
         let (since, wait) = self.wait.as_ref()?;
         (!self.is_gone && wait.end.is_none()).then_some(*since)
     }

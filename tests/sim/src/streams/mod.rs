@@ -17,7 +17,7 @@ mod wait;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock::Moment;
+use penstock::Timestamp;
 
 use crate::deed::{HEARTBEAT, Script};
 use crate::oracle::{Invariant, Violated};
@@ -55,7 +55,7 @@ pub struct Streams<'s> {
     logs: Logs,
     given: Given,
     /// Requests that were given up, and since when.
-    aborted: BTreeMap<usize, Moment>,
+    aborted: BTreeMap<usize, Timestamp>,
 }
 
 impl<'s> Streams<'s> {
@@ -108,7 +108,7 @@ impl<'s> Streams<'s> {
     }
 
     /// An engine has died: its handles go.
-    pub fn crashed(&mut self, player: usize, now: Moment) {
+    pub fn crashed(&mut self, player: usize, now: Timestamp) {
         for putter in self.putters.iter_mut().filter(|putter| putter.seat == player) {
             putter.forget(&mut self.logs, now);
         }
@@ -169,7 +169,7 @@ impl<'s> Streams<'s> {
     pub fn check_times(&self, stage: &Stage<'_>) -> Result<(), Violated> {
         let now = stage.world.now();
         let patience = KNOWN_WITHIN + if self.outlook.is_audible { Duration::ZERO } else { 4 * HEARTBEAT };
-        let is_late = |failed: Moment, since: Moment| now > failed.max(since).max(stage.disturbed) + patience;
+        let is_late = |failed: Timestamp, since: Timestamp| now > failed.max(since).max(stage.disturbed) + patience;
         let told = |words: String| Err(Violated::new(Invariant::AnswersComeInTime, words));
         for (&of, failed) in self.logs.iter().filter_map(|(of, log)| Some((of, log.failed_at?))) {
             let its = self.readers.iter().filter(|reader| reader.goes_on(of));

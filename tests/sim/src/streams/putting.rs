@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use penstock::flows::relay::{Dtype, Extents, Item, Put, RelayError, RelayOp, Stream};
 use penstock::flows::{FlowError, RequestId};
-use penstock::{Moment, Peer};
+use penstock::{Peer, Timestamp};
 
 use super::content::{Log, Logs, Name, items, lie, made};
 use super::spec::{Form, Step, Streaming, streamed};
@@ -34,9 +34,9 @@ pub(super) struct Putter {
     pub(super) seat: usize,
     spec: Streaming,
     request: RequestId,
-    begun: Moment,
+    begun: Timestamp,
     /// When something was last asked of it.
-    fed: Moment,
+    fed: Timestamp,
     todo: VecDeque<Step>,
     outgoing: Option<Stream<SimEnv>>,
     /// How the stream ends, as soon as there is one.
@@ -73,7 +73,7 @@ impl Putter {
     }
 
     /// This is to be done next.
-    pub(super) fn feed(&mut self, step: Step, now: Moment) {
+    pub(super) fn feed(&mut self, step: Step, now: Timestamp) {
         if !self.is_gone {
             self.todo.push_back(step);
             self.fed = now;
@@ -81,7 +81,7 @@ impl Putter {
     }
 
     /// Its engine is dead, or its application has dropped all of it.
-    pub(super) fn forget(&mut self, logs: &mut Logs, now: Moment) {
+    pub(super) fn forget(&mut self, logs: &mut Logs, now: Timestamp) {
         // One that was not finished has failed by that.
         if let Some(log) = logs.get_mut(&(self.stream, self.epoch)).filter(|_| !self.is_gone)
             && self.wait.as_ref().is_some_and(|wait| !wait.is_well())

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use penstock::Moment;
+use penstock::Timestamp;
 use penstock::flows::relay::{Announced, Arrival, RelayError};
 use penstock::flows::{FlowError, RequestId};
 use penstock::session::PeerKey;
@@ -33,17 +33,17 @@ pub(super) struct Reader {
     pub(super) life: u32,
     request: RequestId,
     /// When it began.
-    pub(super) begun: Moment,
+    pub(super) begun: Timestamp,
     feeds: BTreeMap<(PeerKey, u32), Feed>,
     /// Numbers that it was told of or has asked for, by stream and epoch of its putter.
     seen: BTreeMap<(usize, u64), BTreeSet<u64>>,
     /// What it was told of and has not asked for, and since when.
-    lying: Vec<(Name, Vec<u8>, Moment)>,
+    lying: Vec<(Name, Vec<u8>, Timestamp)>,
     takings: Vec<Taking>,
     /// What it has asked for, and how that failed if it did.
     asked: BTreeMap<Name, Option<String>>,
     /// Since when it knows that the request was given up.
-    aborted_at: Option<Moment>,
+    aborted_at: Option<Timestamp>,
     /// It wants nothing more.
     pub(super) has_stopped: bool,
     /// Its application is done with it.
@@ -139,7 +139,7 @@ impl Reader {
         Ok(())
     }
 
-    fn arrived(&mut self, arrival: Arrival, script: &Script, logs: &Logs, now: Moment) -> Result<(), Violated> {
+    fn arrived(&mut self, arrival: Arrival, script: &Script, logs: &Logs, now: Timestamp) -> Result<(), Violated> {
         match arrival {
             Arrival::Chunk(announced) => self.announced(announced, script, logs, now),
             Arrival::Done { peer, stream } => self.done((peer, stream), script, logs),
@@ -159,7 +159,13 @@ impl Reader {
     }
 
     /// A chunk is told of once, in its turn, and before its stream ends.
-    fn announced(&mut self, announced: Announced, script: &Script, logs: &Logs, now: Moment) -> Result<(), Violated> {
+    fn announced(
+        &mut self,
+        announced: Announced,
+        script: &Script,
+        logs: &Logs,
+        now: Timestamp,
+    ) -> Result<(), Violated> {
         let (Some(name), Some((stream, number))) = (Name::of(&announced), announced.stream) else {
             return Err(self.violated(Invariant::BytesAreTheirOwn, format!("{announced:?} is of no stream")));
         };

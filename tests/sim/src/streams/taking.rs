@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock::flows::FlowError;
 use penstock::flows::relay::{Destination, Extents, Fetch};
-use penstock::{Blocks, Moment};
+use penstock::{Blocks, Timestamp};
 
 use super::content::{Lying, Made, Name, compare, lie};
 use super::wait::Wait;
@@ -33,7 +33,7 @@ impl Taking {
         is_into_blocks: bool,
         within: Duration,
         seat: &mut Seat,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<Option<Self>, Violated> {
         let lying = if is_into_blocks { lie(seat, made.bytes.len(), GRANTED, now)? } else { None };
         let (Some(relay), Some(layout)) = (seat.relay(), seat.layout()) else { return Ok(None) };

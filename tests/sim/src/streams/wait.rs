@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock::Moment;
+use penstock::Timestamp;
 
 use crate::oracle::{Invariant, Violated};
 use crate::run::KNOWN_WITHIN;
@@ -11,7 +11,7 @@ use crate::run::KNOWN_WITHIN;
 const LOOKED_AT: Duration = Duration::from_millis(2);
 
 /// How something ended: when, and why it failed if it did.
-pub(super) type End = (Moment, Option<String>);
+pub(super) type End = (Timestamp, Option<String>);
 
 /// Something that is waited for.
 #[derive(Debug)]
@@ -19,14 +19,14 @@ pub(super) struct Wait {
     /// What it is called where it is told of.
     pub(super) name: String,
     /// Until when it has to end, if that is known.
-    until: Option<Moment>,
+    until: Option<Timestamp>,
     /// How it ended.
     pub(super) end: Option<End>,
 }
 
 impl Wait {
     /// Since now, at most so long.
-    pub(super) fn new(name: String, now: Moment, within: Duration) -> Self {
+    pub(super) fn new(name: String, now: Timestamp, within: Duration) -> Self {
         Self { name, until: Some(now + within), end: None }
     }
 
@@ -36,7 +36,7 @@ impl Wait {
     }
 
     /// From now on at most so long.
-    pub(super) fn ends_within(&mut self, within: Duration, now: Moment) {
+    pub(super) fn ends_within(&mut self, within: Duration, now: Timestamp) {
         self.until = Some(now + within);
     }
 
@@ -44,8 +44,8 @@ impl Wait {
     pub(super) fn look<E: ToString>(
         &mut self,
         said: Option<Result<(), E>>,
-        now: Moment,
-        disturbed: Moment,
+        now: Timestamp,
+        disturbed: Timestamp,
     ) -> Result<bool, Violated> {
         let said = said.map(|result| result.err().map(|error| error.to_string()));
         match (&self.end, said) {
@@ -68,7 +68,7 @@ impl Wait {
     }
 
     /// It ended, and was looked at for long enough.
-    pub(super) fn is_settled(&self, now: Moment) -> bool {
+    pub(super) fn is_settled(&self, now: Timestamp) -> bool {
         self.end.as_ref().is_some_and(|(at, _)| now.since(*at) > LOOKED_AT)
     }
 
@@ -78,7 +78,7 @@ impl Wait {
     }
 
     /// Since when it has failed.
-    pub(super) fn failed_at(&self) -> Option<Moment> {
+    pub(super) fn failed_at(&self) -> Option<Timestamp> {
         self.end.as_ref().filter(|(_, failure)| failure.is_some()).map(|(at, _)| *at)
     }
 }

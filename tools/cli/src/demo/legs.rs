@@ -1,7 +1,7 @@
 //! What one stage has embedded goes to another one in legs of what that has room for: embeddings token by token, positions plane by
 //! plane, and once what is about all of them.
 
-use penstock::flows::{Happening, Receive, Send};
+use penstock::flows::{InputEvent, Receive, Send};
 use serde_json::json;
 
 use super::content;
@@ -104,16 +104,16 @@ pub(crate) fn receive(node: &Node, part: &Part) -> Result<Ending, Flaw> {
     grant(true)?;
     let came = loop {
         match input.next(PATIENCE)? {
-            Happening::Leg { leg, tokens, total, .. } => {
+            InputEvent::Leg { leg, tokens, total, .. } => {
                 assemble(&mut whole, total.ok_or(Flaw::NoTotal)?)?;
                 let says = format!("leg {leg}: {tokens} tokens are here");
                 voice.event(act, "leg", &says, json!({ "leg": leg, "tokens": tokens, "total": total }));
             }
-            Happening::NeedsMemory { .. } => grant(false)?,
+            InputEvent::NeedsMemory { .. } => grant(false)?,
             // Neither side has asked for it to outlive its session.
-            Happening::Layer { .. } | Happening::Lost { .. } => {}
-            Happening::Done { tokens } => break tokens,
-            Happening::Failed(failed) => return Err(Flaw::Received(failed)),
+            InputEvent::Layer { .. } | InputEvent::Lost { .. } => {}
+            InputEvent::Done { tokens } => break tokens,
+            InputEvent::Failed(failed) => return Err(Flaw::Received(failed)),
         }
     };
     assemble(&mut whole, came)?;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use penstock::flows::{Failed, Happening, Receive, Send, Side};
+use penstock::flows::{Failed, InputEvent, Receive, Send, Side};
 use serde_json::json;
 
 use super::content;
@@ -124,11 +124,11 @@ pub(crate) fn receive(node: &Node, part: &Part, (reads, will_be_killed): (bool, 
     drop(blocks);
     let came = loop {
         match input.next(PATIENCE)? {
-            Happening::Layer { layer, .. } => {
+            InputEvent::Layer { layer, .. } => {
                 voice.event(act, "landed", &format!("layer {layer} has landed"), json!({ "layer": layer }));
             }
-            Happening::Done { tokens } => break tokens,
-            Happening::Failed(failed) if will_be_killed => {
+            InputEvent::Done { tokens } => break tokens,
+            InputEvent::Failed(failed) if will_be_killed => {
                 tell_failed(node, act, &failed, request.as_str());
                 input.abort(PATIENCE).then_some(()).ok_or(Flaw::NotQuiet)?;
                 node.see_finished(&request, part.transfer, |finished| finished.failed)?;
@@ -136,9 +136,9 @@ pub(crate) fn receive(node: &Node, part: &Part, (reads, will_be_killed): (bool, 
                 free_again(node, act, "nothing lands any more; all blocks free")?;
                 return Ok(Ending::Survived);
             }
-            Happening::Failed(failed) => return Err(Flaw::Received(failed)),
+            InputEvent::Failed(failed) => return Err(Flaw::Received(failed)),
             // Neither side has asked for it to outlive its session.
-            Happening::Leg { .. } | Happening::NeedsMemory { .. } | Happening::Lost { .. } => {}
+            InputEvent::Leg { .. } | InputEvent::NeedsMemory { .. } | InputEvent::Lost { .. } => {}
         }
     };
     if will_be_killed {

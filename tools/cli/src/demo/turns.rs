@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use penstock::flows::{
-    Group, Happening, Input, Isolation, Parent, ParentBlocks, PinKey, PinSettings, Pins, Receive, RequestId, Send,
+    Group, Input, InputEvent, Isolation, Parent, ParentBlocks, PinKey, PinSettings, Pins, Receive, RequestId, Send,
 };
 use penstock::{Blocks, SystemEnv};
 use serde_json::json;
@@ -120,13 +120,13 @@ fn received(
     voice.event(act, "grant", &format!("{} blocks are granted", blocks.len()), json!({ "blocks": blocks.len() }));
     let came = loop {
         match input.next(PATIENCE)? {
-            Happening::Done { tokens } => break tokens,
-            Happening::Failed(failed) => return Err(Flaw::Received(failed)),
+            InputEvent::Done { tokens } => break tokens,
+            InputEvent::Failed(failed) => return Err(Flaw::Received(failed)),
             // Neither side has asked for it to outlive its session.
-            Happening::Layer { .. }
-            | Happening::Leg { .. }
-            | Happening::NeedsMemory { .. }
-            | Happening::Lost { .. } => {}
+            InputEvent::Layer { .. }
+            | InputEvent::Leg { .. }
+            | InputEvent::NeedsMemory { .. }
+            | InputEvent::Lost { .. } => {}
         }
     };
     node.see_finished(request, part.transfer, |finished| finished.received)?;

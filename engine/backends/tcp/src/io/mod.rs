@@ -33,7 +33,7 @@ use self::table::{Table, Watched};
 use self::uring::{Failed, Uring};
 #[cfg(test)]
 pub(crate) use self::zero_copy::ALWAYS;
-pub(crate) use self::zero_copy::{HeldPieces, Released, Ticket, ZeroCopy};
+pub(crate) use self::zero_copy::{HeldPieces, Released, ZeroCopy, ZeroCopyId};
 
 /// Who is told what is ready: the key of a stream, and for what.
 type Report<'a> = &'a mut dyn FnMut(u64, Readiness);
@@ -294,7 +294,7 @@ impl Io {
         fd: BorrowedFd<'_>,
         key: u64,
         held: Box<HeldPieces>,
-    ) -> Result<(usize, Ticket)> {
+    ) -> Result<(usize, ZeroCopyId)> {
         let Some(uring) = &mut self.uring else { return Err(ErrorKind::Unsupported.into()) };
         let bytes = held.bytes();
         let sent = uring.send_without_copy(fd.as_raw_fd(), held, key);

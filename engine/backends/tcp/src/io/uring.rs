@@ -22,7 +22,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::manner::{MANNERS, Manner};
 use super::table::{Table, Watched};
-use super::zero_copy::{HeldPieces, Released, SEND_MARK, Ticket, ZeroCopySends};
+use super::zero_copy::{HeldPieces, Released, SEND_MARK, ZeroCopyId, ZeroCopySends};
 use super::{Readiness, Report};
 
 /// Requests handed over in one call.
@@ -297,7 +297,12 @@ impl Uring {
     }
 
     /// Sends without a copy and without waiting.
-    pub(super) fn send_without_copy(&mut self, fd: RawFd, held: Box<HeldPieces>, key: u64) -> Result<(usize, Ticket)> {
+    pub(super) fn send_without_copy(
+        &mut self,
+        fd: RawFd,
+        held: Box<HeldPieces>,
+        key: u64,
+    ) -> Result<(usize, ZeroCopyId)> {
         if self.owner != Some(thread::current().id()) || self.failed.is_some() || held.bytes() == 0 {
             return Err(ErrorKind::Unsupported.into());
         }
@@ -326,7 +331,7 @@ impl Uring {
     }
 
     /// Nobody wants to hear of this send.
-    fn silence(&mut self, ticket: Ticket) {
+    fn silence(&mut self, ticket: ZeroCopyId) {
         self.released.retain(|released| released.ticket != ticket);
         self.sends.silence(ticket);
     }

@@ -20,9 +20,9 @@ pub(super) const SEND_MARK: u64 = 1 << 63;
 
 /// A send whose pages the kernel has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct ZeroCopyId(u64);
 
-impl Ticket {
+impl ZeroCopyId {
     pub(super) fn number(self) -> u64 {
         self.0
     }
@@ -33,7 +33,7 @@ impl Ticket {
 pub(crate) struct Released {
     /// The key of the stream it was sent on.
     pub(crate) key: u64,
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: ZeroCopyId,
     /// It had copied them.
     pub(crate) was_copied: bool,
 }
@@ -51,7 +51,7 @@ pub(crate) enum ZeroCopy {
     #[default]
     Untried,
     /// One send is under way that will show it; others copy until then.
-    Trying(Ticket),
+    Trying(ZeroCopyId),
     On,
     /// Whatever the kernel says: what it does with its copies is tried by that.
     #[cfg(test)]
@@ -85,7 +85,7 @@ impl ZeroCopy {
     }
 
     /// A send went out without a copy.
-    pub(crate) fn sent(&mut self, ticket: Ticket) {
+    pub(crate) fn sent(&mut self, ticket: ZeroCopyId) {
         if *self == Self::Untried {
             *self = Self::Trying(ticket);
         }
@@ -200,7 +200,7 @@ impl ZeroCopySends {
     }
 
     /// Takes a list over, and answers what stands for it and what the kernel is to be given.
-    pub(super) fn start(&mut self, held: Box<HeldPieces>, fd: RawFd, key: u64) -> (Ticket, *const libc::msghdr) {
+    pub(super) fn start(&mut self, held: Box<HeldPieces>, fd: RawFd, key: u64) -> (ZeroCopyId, *const libc::msghdr) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, send: None });
             (self.slots.len() - 1) as u32
@@ -209,7 +209,7 @@ impl ZeroCopySends {
         slot.generation = (slot.generation + 1) % (1 << 31);
         let number = SEND_MARK | u64::from(slot.generation) << 32 | u64::from(place);
         let send = slot.send.insert(ZeroCopySend { held, fd, key: Some(key) });
-        (Ticket(number), send.held.message())
+        (ZeroCopyId(number), send.held.message())
     }
 
     /// The kernel let go, or never took hold. The memory is held no longer.
@@ -219,7 +219,7 @@ impl ZeroCopySends {
         let send = slot.send.take_if(|_| is_current)?;
         self.free.push(number as u32);
         self.keep(send.held);
-        Some(Released { key: send.key?, ticket: Ticket(number), was_copied })
+        Some(Released { key: send.key?, ticket: ZeroCopyId(number), was_copied })
     }
 
     /// The stream is forgotten: nobody wants to hear of its sends. Answers whether there are any.
@@ -230,7 +230,7 @@ impl ZeroCopySends {
     }
 
     /// Nobody wants to hear of this one.
-    pub(super) fn silence(&mut self, ticket: Ticket) {
+    pub(super) fn silence(&mut self, ticket: ZeroCopyId) {
         let slot = self.slots.get_mut(ticket.0 as u32 as usize);
         if let Some(send) = slot.and_then(|slot| slot.send.as_mut()) {
             send.key = None;
@@ -260,7 +260,7 @@ impl ZeroCopySends {
             let Some(send) = slot.send.take() else { continue };
             bytes += send.held.bytes();
             self.free.push(place as u32);
-            let ticket = Ticket(SEND_MARK | u64::from(slot.generation) << 32 | place as u64);
+            let ticket = ZeroCopyId(SEND_MARK | u64::from(slot.generation) << 32 | place as u64);
             if let Some(key) = send.key {
                 report(Released { key, ticket, was_copied: false });
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
 use penstock_session::machine::Step;
 use penstock_session::{PeerKey, RequestId};
@@ -11,7 +11,7 @@ use penstock_session::{PeerKey, RequestId};
 use super::blobs::Blobs;
 use super::inherit::{Group, Isolation, Miss};
 use super::{GROUPS_MAX, Home, MEDIA_MAX, Metrics, Parent, PinError, Settings};
-use crate::action::{Action, Ticket};
+use crate::action::{Action, BlocksRef};
 
 mod taking;
 mod waiting;
@@ -117,9 +117,9 @@ struct Held {
     isolation: Isolation,
     digest: [u8; 32],
     groups: Vec<Group>,
-    keep: Vec<Ticket>,
+    keep: Vec<BlocksRef>,
     bytes: u64,
-    until: Moment,
+    until: Timestamp,
     uses: BTreeSet<UseKey>,
 }
 
@@ -199,7 +199,7 @@ impl Pins {
     }
 
     /// It has ended and nothing of it is kept. Whoever waited for it is told.
-    pub fn ended(&mut self, parent: &RequestId, now: Moment) {
+    pub fn ended(&mut self, parent: &RequestId, now: Timestamp) {
         if self.running.remove(parent).is_some() {
             self.wake(parent, now);
         }
@@ -207,7 +207,13 @@ impl Pins {
 
     /// Keeps the blocks of a request that ends, for its children. To be called before any of them is freed: see [`finish`](super::finish).
     /// What was kept of a request of the same name makes way. An error keeps nothing and changes nothing.
-    pub fn pin(&mut self, parent: Parent, keep: Vec<Ticket>, ttl: Duration, now: Moment) -> Result<PinKey, PinError> {
+    pub fn pin(
+        &mut self,
+        parent: Parent,
+        keep: Vec<BlocksRef>,
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<PinKey, PinError> {
         let bytes = self.check(&parent)?;
         self.expire(now);
         let before = self.by_parent.get(&parent.request).copied();
@@ -295,7 +301,7 @@ impl Pins {
         if is_lent && planted::is(Bug::PinFreedUnderALease) {
             self.actions.extend(held.keep.drain(..).map(|ticket| Action::Free { ticket }));
         }
-        held.until = Moment::NEVER;
+        held.until = Timestamp::NEVER;
         let parent = held.parent.clone();
         if self.by_parent.get(&parent) == Some(&key) {
             self.by_parent.remove(&parent);
@@ -321,7 +327,7 @@ impl Pins {
     }
 
     /// Time has passed.
-    pub fn expire(&mut self, now: Moment) {
+    pub fn expire(&mut self, now: Timestamp) {
         let over = self.pins.iter().filter(|(_, held)| held.until <= now);
         let over: Vec<PinKey> = over.map(|(key, _)| *key).collect();
         for key in over {
@@ -335,10 +341,10 @@ impl Pins {
     }
 
     /// When time has to be looked at again.
-    pub fn deadline(&self) -> Option<Moment> {
+    pub fn deadline(&self) -> Option<Timestamp> {
         let pins = self.pins.values().map(|held| held.until);
         let waiters = self.waiting.iter().map(|waiter| waiter.until);
-        pins.chain(waiters).filter(|until| *until != Moment::NEVER).min()
+        pins.chain(waiters).filter(|until| *until != Timestamp::NEVER).min()
     }
 
     /// The next thing that is to be done.

@@ -1,12 +1,12 @@
 //! What children take, and give back.
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
 use penstock_session::RequestId;
 use penstock_session::machine::Step;
 
 use super::{Ask, Child, Inherited, PinEvent, PinKey, Pins, Use, UseKey};
-use crate::action::Ticket;
+use crate::action::BlocksRef;
 use crate::continuation::inherit::{
     CopyTail, Isolation, Miss, blocks_of, compare, reach, tail, tokens_sayable, whole_tokens,
 };
@@ -20,7 +20,7 @@ pub(in crate::continuation) enum Identity<'a> {
 impl Pins {
     /// Gives a child as many whole blocks of its parent as it can have: all groups or none. What a child that asks again gets is its own
     /// too, and stays when what it has had before is given back.
-    pub fn inherit(&mut self, ask: &Ask, now: Moment) -> Result<Inherited, Miss> {
+    pub fn inherit(&mut self, ask: &Ask, now: Timestamp) -> Result<Inherited, Miss> {
         let identity = Identity::Known(&ask.isolation);
         self.take(&ask.parent, &identity, ask.tokens, ask.hashes.as_deref(), &ask.child, now)
     }
@@ -32,7 +32,7 @@ impl Pins {
         tokens: u64,
         hashes: Option<&[Vec<u64>]>,
         child: &Child,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<Inherited, Miss> {
         self.expire(now);
         let taken = self.try_take(parent, identity, tokens, hashes, child);
@@ -133,7 +133,7 @@ impl Pins {
     }
 
     /// What keeps the blocks that a child has.
-    pub fn tickets_of(&self, key: UseKey) -> &[Ticket] {
+    pub fn tickets_of(&self, key: UseKey) -> &[BlocksRef] {
         let held = self.uses.get(&key).and_then(|its| self.pins.get(&its.pin));
         held.map_or(&[], |held| held.keep.as_slice())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
 use penstock_session::RequestId;
 
@@ -13,13 +13,13 @@ use crate::continuation::inherit::Miss;
 pub(super) struct Waiter {
     pub(super) key: WaitKey,
     pub(super) ask: Ask,
-    pub(super) until: Moment,
+    pub(super) until: Timestamp,
 }
 
 impl Pins {
     /// The same for a child that can wait until then for a parent that is running. Who asks again while it waits has its place from then on,
     /// under a key of its own: whoever asked before hears nothing any more, and may leave without taking the place along.
-    pub fn inherit_or_wait(&mut self, ask: Ask, until: Moment, now: Moment) -> Waited {
+    pub fn inherit_or_wait(&mut self, ask: Ask, until: Timestamp, now: Timestamp) -> Waited {
         let answer = self.inherit(&ask, now);
         if answer != Err(Miss::Running) || until <= now {
             return Waited::Now(answer);
@@ -52,7 +52,7 @@ impl Pins {
         }
     }
 
-    pub(super) fn wake(&mut self, parent: &RequestId, now: Moment) {
+    pub(super) fn wake(&mut self, parent: &RequestId, now: Timestamp) {
         let is_heard = !planted::is(Bug::ParentEndsUnheard);
         let (woken, waiting) = self.waiting.drain(..).partition(|waiter| waiter.ask.parent == *parent && is_heard);
         self.waiting = waiting;

@@ -1,12 +1,12 @@
 use penstock_core::{Cause, EngineName, Epoch};
-use penstock_session::control::{Buffer, Form, LayoutNews, LeaseOver, Rows};
+use penstock_session::control::{Buffer, Form, LayoutNews, LeaseExpired, Rows};
 
 use super::*;
-use crate::action::{Action, Ticket};
+use crate::action::{Action, BlocksRef};
 use crate::continuation::{self, Group, Home, Parent};
 use crate::desk::Settings;
 
-const NOW: Moment = Moment::from_ns(1);
+const NOW: Timestamp = Timestamp::from_ns(1);
 const WITHIN: Duration = Duration::from_secs(5);
 /// Each as the other knows it.
 const LENDER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
@@ -14,9 +14,9 @@ const READER: PeerKey = PeerKey { peer_index: 4, epoch: Epoch(8) };
 
 /// Two desks that know each other; the lender has pinned 40 tokens of `a` in three blocks.
 struct Two {
-    lender: Desk,
-    reader: Desk,
-    now: Moment,
+    lender: TransferManager,
+    reader: TransferManager,
+    now: Timestamp,
 }
 
 fn parent() -> RequestId {
@@ -25,7 +25,7 @@ fn parent() -> RequestId {
 
 impl Two {
     fn new() -> Self {
-        let [mut lender, mut reader] = [1, 2].map(|number| Desk::new(Settings::default(), [number, 2, 3]));
+        let [mut lender, mut reader] = [1, 2].map(|number| TransferManager::new(Settings::default(), [number, 2, 3]));
         let name = |name: &str| EngineName::new(name).unwrap();
         lender.handle(Event::Joined { peer: READER, name: name("decode-1") }, NOW);
         reader.handle(Event::Joined { peer: LENDER, name: name("decode-0") }, NOW);
@@ -47,7 +47,7 @@ impl Two {
         let group = Group { block_tokens: 16, blocks: vec![5, 1, 6], computed: 40, block_bytes: 64, hashes: vec![] };
         let (isolation, groups, blob) = (Isolation::default(), vec![group], Vec::new());
         let parent = Parent { request: parent(), isolation, groups, blob };
-        let pinned = lender.call_pins(|pins| pins.pin(parent, vec![Ticket(7)], Duration::from_secs(60), NOW));
+        let pinned = lender.call_pins(|pins| pins.pin(parent, vec![BlocksRef(7)], Duration::from_secs(60), NOW));
         lender.lend_pin(pinned.unwrap().unwrap(), layout);
         let mut two = Self { lender, reader, now: NOW };
         two.carry();
@@ -108,10 +108,10 @@ fn what_is_over_when_somebody_asks_for_something_else_is_freed() {
     two.now = NOW + Duration::from_secs(61);
     let (isolation, nobody) = (Isolation::default(), RequestId::new("nobody").unwrap());
     let ask = PinAsk { ask: 1, parent: nobody.as_str().to_owned(), isolation: isolation.digest(), tokens: 100 };
-    two.lender.handle(Event::Said { peer: READER, said: Said::PinAsk(ask) }, two.now);
+    two.lender.handle(Event::Said { peer: READER, said: ControlMessage::PinAsk(ask) }, two.now);
     assert_eq!(two.lender.metrics().pins.pins, 0, "its time was over");
     let freed = std::iter::from_fn(|| two.lender.poll_action());
-    assert!(freed.into_iter().any(|action| matches!(action, Action::Free { ticket: Ticket(7) })));
+    assert!(freed.into_iter().any(|action| matches!(action, Action::Free { ticket: BlocksRef(7) })));
 }
 
 #[test]
@@ -208,8 +208,8 @@ fn a_late_answer_and_words_of_leases_that_nobody_has_change_nothing() {
     assert_eq!(two.reader.parent_lent(ask), Some(Err(Miss::Late)));
     two.carry();
     assert_eq!(two.uses(), (1, 1, 0), "until its lease ends by itself");
-    let over = LeaseOver { lease: 77, cause: 8 };
-    two.reader.handle(Event::Said { peer: LENDER, said: Said::LeaseOver(over) }, two.now);
+    let over = LeaseExpired { lease: 77, cause: 8 };
+    two.reader.handle(Event::Said { peer: LENDER, said: ControlMessage::LeaseExpired(over) }, two.now);
     two.now = two.now + Settings::default().lease_ttl;
     two.lender.expire(two.now);
     two.carry();
@@ -226,6 +226,6 @@ fn a_late_answer_and_words_of_leases_that_nobody_has_change_nothing() {
         tokens: 32,
         blocks: vec![1, 99],
     };
-    two.reader.handle(Event::Said { peer: LENDER, said: Said::PinAnswer(terms) }, two.now);
+    two.reader.handle(Event::Said { peer: LENDER, said: ControlMessage::PinAnswer(terms) }, two.now);
     assert_eq!(two.reader.parent_lent(ask), Some(Err(Miss::Senseless)));
 }

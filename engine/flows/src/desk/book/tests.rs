@@ -1,19 +1,21 @@
 use std::time::Duration;
 
-use penstock_core::{EngineName, Epoch, Moment};
-use penstock_session::control::{Able, AbortAck, Buffer, Form, Head, LayoutNews, Rows, Said, Seal, SentRows, Side};
-use penstock_session::landing::Landing;
+use penstock_core::{EngineName, Epoch, Timestamp};
+use penstock_session::control::{
+    AbortAck, Buffer, ControlMessage, EndOfData, Form, Head, LayoutNews, PeerFeatures, Rows, SentRows, Side,
+};
+use penstock_session::landing::ArrivalNote;
 use penstock_session::transfers::table::{Finished, QuarantinedRequest};
 use penstock_session::{PeerKey, RequestId, TransferId};
 
 use super::super::{Consume, Produce, Settings, Sinks};
 use super::*;
-use crate::action::{Action, Ticket, Urgency};
+use crate::action::{Action, BlocksRef, Urgency};
 use crate::cause::FlowCause;
 use crate::event::Event;
 use crate::status::Status;
 
-const NOW: Moment = Moment::from_ns(1);
+const NOW: Timestamp = Timestamp::from_ns(1);
 const PEER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
 const ROWS: Rows = Rows { first: 0, count: 1, of: 1, bytes: 8 };
 
@@ -38,7 +40,7 @@ fn news(label: &str, base: u64) -> LayoutNews {
 }
 
 struct Case {
-    desk: Desk,
+    desk: TransferManager,
     layout: LayoutKey,
     tickets: u64,
 }
@@ -53,17 +55,17 @@ fn request(number: u8) -> RequestId {
 
 impl Case {
     fn new() -> Self {
-        let mut desk = Desk::new(Settings::default(), [11, 1, 2]);
+        let mut desk = TransferManager::new(Settings::default(), [11, 1, 2]);
         desk.handle(Event::Joined { peer: PEER, name: EngineName::new("prefill-0").unwrap() }, NOW);
-        let able = Able { version_min: 1, version_max: 1, tag: 5, credits: 1 };
-        desk.handle(Event::Said { peer: PEER, said: Said::Able(able) }, NOW);
+        let able = PeerFeatures { version_min: 1, version_max: 1, tag: 5, credits: 1 };
+        desk.handle(Event::Said { peer: PEER, said: ControlMessage::PeerFeatures(able) }, NOW);
         let layout = desk.add_layout(news("kv", 0), 1 << 20).unwrap();
         Self { desk, layout, tickets: 0 }
     }
 
-    fn ticket(&mut self) -> Ticket {
+    fn ticket(&mut self) -> BlocksRef {
         self.tickets += 1;
-        Ticket(self.tickets)
+        BlocksRef(self.tickets)
     }
 
     fn consume_in(&mut self, layout: LayoutKey, number: u8, is_pull: bool) -> EntryKey {
@@ -119,7 +121,7 @@ impl Case {
 
     /// All of a leg of one block is there, and there is more.
     fn land(&mut self, number: u8) {
-        let landing = Landing {
+        let landing = ArrivalNote {
             transfer: id(number),
             source: 0,
             rank: 0,
@@ -135,14 +137,14 @@ impl Case {
         self.desk.handle(Event::Landing { peer: PEER, bytes: landing.encode() }, NOW);
     }
 
-    fn said(&mut self, said: Said, now: Moment) {
+    fn said(&mut self, said: ControlMessage, now: Timestamp) {
         self.desk.handle(Event::Said { peer: PEER, said }, now);
     }
 
     /// The source says that nothing lands any more.
-    fn drained(&mut self, number: u8, now: Moment) {
+    fn drained(&mut self, number: u8, now: Timestamp) {
         let head = Head { transfer: id(number), side: Side::Source, rank: 0, ranks: 1 };
-        self.said(Said::AbortAck(AbortAck { head, number: 1, is_drained: true }), now);
+        self.said(ControlMessage::AbortAck(AbortAck { head, number: 1, is_drained: true }), now);
     }
 
     fn finished(&mut self) -> Finished {
@@ -329,7 +331,7 @@ fn a_request_that_has_failed_is_named_when_nothing_can_land_any_more() {
     case.desk.fail(key, FlowCause::SinkFailed, "x", NOW);
     assert_eq!(case.desk.status(key), Some(Status::Failed));
     assert!(
-        matches!(case.desk.next_happening(key), Some(crate::input::Happening::Failed(_))),
+        matches!(case.desk.next_happening(key), Some(crate::input::InputEvent::Failed(_))),
         "the cause comes at once"
     );
     assert_eq!(case.finished(), Finished::default(), "bytes may land");
@@ -389,7 +391,7 @@ fn who_has_failed_before_anything_was_granted_is_named_at_once_and_so_is_success
     case.land(2);
     let head = Head { transfer: id(2), side: Side::Source, rank: 0, ranks: 1 };
     let rows = [SentRows { buffers: 2, first: 0, count: 1 }].into_iter().collect();
-    case.said(Said::Seal(Seal { head, parts: 1, tokens: 16, legs: 1, rows }), NOW);
+    case.said(ControlMessage::EndOfData(EndOfData { head, parts: 1, tokens: 16, legs: 1, rows }), NOW);
     let finished = case.finished();
     assert_eq!((finished.failed, finished.received), (vec![request(1)], vec![request(2)]));
     case.assert_nothing_is_left(&[failed, well]);

@@ -3,8 +3,8 @@
 use penstock_session::RequestId;
 
 use super::ground::Ground;
-use super::{Block, Book, Desk, Marks, PageId, Writer};
-use crate::action::{RegionRef, Ticket};
+use super::{Block, Book, Marks, PageId, TransferManager, Writer};
+use crate::action::{BlocksRef, RegionRef};
 use crate::geometry::Stripe;
 use crate::held::{BlockHeld, Holder};
 use crate::partners::LayoutKey;
@@ -55,7 +55,7 @@ pub enum Placed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UseKey {
     /// Until what is kept under this ticket is let go.
-    Kept(Ticket, u32),
+    Kept(BlocksRef, u32),
     /// Until somebody says so.
     Called(u64),
 }
@@ -180,7 +180,7 @@ impl Book {
     }
 
     /// What was kept under this ticket is let go.
-    pub(in crate::desk) fn let_go(&mut self, ticket: Ticket) {
+    pub(in crate::desk) fn let_go(&mut self, ticket: BlocksRef) {
         let all = UseKey::Kept(ticket, 0)..=UseKey::Kept(ticket, u32::MAX);
         let uses = self.uses.range(all.clone()).map(|(key, _)| *key);
         let its: Vec<UseKey> = uses.chain(self.extents.range(all).map(|(key, _)| *key)).collect();
@@ -188,7 +188,7 @@ impl Book {
     }
 }
 
-impl Desk {
+impl TransferManager {
     /// Whether no put or get is at a block of this page in a way that stands against this access.
     pub(super) fn no_extents_at(&self, page: PageId, block: u32, access: Access) -> Result<(), BlockHeld> {
         let marks = self.book.page(page).and_then(|page| page.marks.get(block as usize)).copied().unwrap_or_default();
@@ -250,7 +250,7 @@ impl Desk {
     }
 
     /// Somebody has them from now on, until what is kept under this ticket is let go.
-    pub(in crate::desk) fn note_kept(&mut self, ticket: Ticket, placed: Vec<(Placed, Vec<u32>)>, user: &User) {
+    pub(in crate::desk) fn note_kept(&mut self, ticket: BlocksRef, placed: Vec<(Placed, Vec<u32>)>, user: &User) {
         for (number, (of, blocks)) in (0..).zip(placed) {
             self.note_blocks(UseKey::Kept(ticket, number), (of, blocks), Access::Read, user.clone());
         }
@@ -289,7 +289,7 @@ impl Desk {
     /// nothing.
     pub fn begin_extents_use(
         &mut self,
-        ticket: Ticket,
+        ticket: BlocksRef,
         (region, extents): (RegionRef, &[(u64, u64)]),
         (access, is_ready): (Access, bool),
         user: User,
@@ -342,7 +342,7 @@ impl Desk {
     }
 
     /// What was not ready is.
-    pub fn use_is_ready(&mut self, ticket: Ticket) {
+    pub fn use_is_ready(&mut self, ticket: BlocksRef) {
         let key = UseKey::Kept(ticket, 0);
         let Some(of) = self.book.extents.remove(&key) else { return };
         let of = if of.is_ready { of } else { self.book.mark_extents(ExtentsUse { is_ready: true, ..of }) };
@@ -350,7 +350,7 @@ impl Desk {
     }
 
     /// What was kept under this ticket was let go by somebody else than the desk.
-    pub fn end_kept_use(&mut self, ticket: Ticket) {
+    pub fn end_kept_use(&mut self, ticket: BlocksRef) {
         self.book.let_go(ticket);
     }
 }

@@ -1,19 +1,19 @@
 use std::time::Duration;
 
 use penstock_core::{EngineName, Epoch};
-use penstock_session::control::{Able, Buffer, Form, Grant, Head, LayoutNews, Rows, Said, Side};
+use penstock_session::control::{Buffer, ControlMessage, Form, Grant, Head, LayoutNews, PeerFeatures, Rows, Side};
 use penstock_session::{PeerKey, RequestId, TransferId};
 
 use super::super::{Produce, Sinks};
 use super::*;
-use crate::action::{Action, Ticket, Urgency};
+use crate::action::{Action, BlocksRef, Urgency};
 use crate::desk::Settings;
 use crate::event::Event;
 use crate::part::LegError;
 use crate::partners::LayoutKey;
 use crate::status::Status;
 
-const NOW: Moment = Moment::from_ns(1);
+const NOW: Timestamp = Timestamp::from_ns(1);
 const PEER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
 
 /// Three layers, so that two gates can stand in front of them.
@@ -34,18 +34,18 @@ fn news() -> LayoutNews {
     }
 }
 
-fn desk() -> (Desk, LayoutKey) {
-    let mut desk = Desk::new(Settings::default(), [11, 1, 2]);
+fn desk() -> (TransferManager, LayoutKey) {
+    let mut desk = TransferManager::new(Settings::default(), [11, 1, 2]);
     desk.handle(Event::Joined { peer: PEER, name: EngineName::new("decode-0").unwrap() }, NOW);
-    let able = Able { version_min: 1, version_max: 1, tag: 5, credits: 1 };
-    desk.handle(Event::Said { peer: PEER, said: Said::Able(able) }, NOW);
-    desk.handle(Event::Said { peer: PEER, said: Said::LayoutNews(news()) }, NOW);
+    let able = PeerFeatures { version_min: 1, version_max: 1, tag: 5, credits: 1 };
+    desk.handle(Event::Said { peer: PEER, said: ControlMessage::PeerFeatures(able) }, NOW);
+    desk.handle(Event::Said { peer: PEER, said: ControlMessage::LayoutNews(news()) }, NOW);
     let layout = desk.add_layout(news(), 1 << 20).unwrap();
     (desk, layout)
 }
 
 /// A transfer of one block, granted, of which only the layers are missing.
-fn produce(desk: &mut Desk, layout: LayoutKey, name: u8, is_by_layer: bool, is_lent: bool) -> EntryKey {
+fn produce(desk: &mut TransferManager, layout: LayoutKey, name: u8, is_by_layer: bool, is_lent: bool) -> EntryKey {
     let transfer = TransferId::from_bytes([name; 16]);
     let produce = Produce {
         layout,
@@ -62,9 +62,9 @@ fn produce(desk: &mut Desk, layout: LayoutKey, name: u8, is_by_layer: bool, is_l
     let key = desk.produce(transfer, RequestId::new(&format!("r-{name}")).unwrap(), produce, NOW).unwrap();
     let head = Head { transfer, side: Side::Sink, rank: 0, ranks: 1 };
     let said = if is_lent {
-        Said::Claim(penstock_session::control::Claim { head, from: 0, trace: Vec::new() })
+        ControlMessage::PullRequest(penstock_session::control::PullRequest { head, from: 0, trace: Vec::new() })
     } else {
-        Said::Grant(Grant {
+        ControlMessage::Grant(Grant {
             head,
             leg: 0,
             layout: 0,
@@ -80,22 +80,22 @@ fn produce(desk: &mut Desk, layout: LayoutKey, name: u8, is_by_layer: bool, is_l
         })
     };
     desk.handle(Event::Said { peer: PEER, said }, NOW);
-    desk.chunk(key, (&[u32::from(name)], 16), true, Ticket(name.into()), NOW).unwrap();
+    desk.chunk(key, (&[u32::from(name)], 16), true, BlocksRef(name.into()), NOW).unwrap();
     key
 }
 
 /// How many parts are to be moved, and how many layers were lent, since the last look.
-fn wanted(desk: &mut Desk) -> (usize, u32) {
+fn wanted(desk: &mut TransferManager) -> (usize, u32) {
     let actions: Vec<Action> = std::iter::from_fn(|| desk.poll_action()).collect();
     let moves = actions.iter().filter(|action| matches!(action, Action::Move { .. })).count();
     let lent = actions.iter().filter_map(|action| match action {
-        Action::Say { said: Said::Lend(lend), .. } => Some(lend.layers),
+        Action::Say { said: ControlMessage::ReadOffer(lend), .. } => Some(lend.layers),
         _ => None,
     });
     (moves, lent.max().unwrap_or(0))
 }
 
-fn open(desk: &mut Desk, gate: GateId) {
+fn open(desk: &mut TransferManager, gate: GateId) {
     desk.handle(Event::Gate { gate }, NOW);
 }
 
@@ -143,7 +143,7 @@ fn what_waits_for_a_gate_that_was_never_opened_fails_at_once_with_the_reason() {
     assert_eq!(desk.send_failure(ended).unwrap().words, "first");
     assert_eq!(desk.send_failure(other), None);
     let said: Vec<Action> = std::iter::from_fn(|| desk.poll_action()).collect();
-    let told = said.iter().filter(|action| matches!(action, Action::Say { said: Said::Fail(_), .. })).count();
+    let told = said.iter().filter(|action| matches!(action, Action::Say { said: ControlMessage::Fail(_), .. })).count();
     assert_eq!(told, 2, "the sinks hear of it at once");
 }
 

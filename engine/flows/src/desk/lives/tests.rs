@@ -1,22 +1,22 @@
 use std::time::Duration;
 
-use penstock_core::{Epoch, Generation, Moment, RegionId};
+use penstock_core::{Epoch, Generation, RegionId, Timestamp};
 use penstock_session::{PeerKey, RequestId};
 
 use super::*;
-use crate::action::{MoveId, RegionRef, Ticket, WatchId};
+use crate::action::{BlocksRef, MoveId, RegionRef, WatchId};
 use crate::desk::Settings;
 use crate::lifecycle::{BlockRef, Report, SwapPath, SwapWay};
 
-const NOW: Moment = Moment::from_ns(1);
-const LATE: Moment = Moment::from_ns(2_000_000_000);
+const NOW: Timestamp = Timestamp::from_ns(1);
+const LATE: Timestamp = Timestamp::from_ns(2_000_000_000);
 const PEER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
 const BLOCK: BlockRef = BlockRef { index: 5, generation: 1 };
-const SOURCE: Ticket = Ticket(11);
-const TARGET: Ticket = Ticket(22);
+const SOURCE: BlocksRef = BlocksRef(11);
+const TARGET: BlocksRef = BlocksRef(22);
 
 struct Node {
-    desk: Desk,
+    desk: TransferManager,
     device: DeviceKey,
     request: RequestId,
     life: u64,
@@ -24,7 +24,7 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        let mut desk = Desk::new(Settings::default(), [1, 2, 3]);
+        let mut desk = TransferManager::new(Settings::default(), [1, 2, 3]);
         let device = desk.open_device(lifecycle::Settings::default()).unwrap();
         let request = RequestId::new("cmpl-1").unwrap();
         let life = desk.call_device(device, |lives| lives.tracker_mut().open(request.clone(), 1)).unwrap();
@@ -64,7 +64,7 @@ impl Node {
         std::iter::from_fn(|| self.desk.poll_action()).filter_map(|action| pick(&action)).collect()
     }
 
-    fn freed(&mut self) -> Vec<Ticket> {
+    fn freed(&mut self) -> Vec<BlocksRef> {
         self.actions(|action| if let Action::Free { ticket } = action { Some(*ticket) } else { None })
     }
 
@@ -154,7 +154,7 @@ fn a_move_that_notices_first_that_time_is_over_drops_the_request_as_the_swap_doe
 
 #[test]
 fn so_many_devices_have_requests_each_with_names_of_its_own() {
-    let mut desk = Desk::new(Settings::default(), [1, 2, 3]);
+    let mut desk = TransferManager::new(Settings::default(), [1, 2, 3]);
     let keys: Vec<DeviceKey> =
         (0..DEVICES_MAX).map(|_| desk.open_device(lifecycle::Settings::default()).unwrap()).collect();
     let full = desk.open_device(lifecycle::Settings::default());

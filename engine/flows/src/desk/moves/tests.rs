@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_session::control::Side;
 use penstock_session::transfers::table::Transfers;
 use penstock_session::{RequestId, TransferId};
@@ -12,7 +12,7 @@ use crate::desk::Settings;
 fn key() -> EntryKey {
     let mut table = Transfers::new(Settings::default().transfers, (1, 2));
     let (transfer, request) = (TransferId::from_bytes([1; 16]), RequestId::new("r").unwrap());
-    table.admit(Side::Sink, transfer, request, (), Moment::from_ns(1)).unwrap().0
+    table.admit(Side::Sink, transfer, request, (), Timestamp::from_ns(1)).unwrap().0
 }
 
 proptest! {

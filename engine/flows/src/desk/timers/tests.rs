@@ -16,7 +16,7 @@ fn keys(count: usize) -> Vec<EntryKey> {
     let mut key = |number: usize| {
         let transfer = TransferId::from_bytes((number as u128).to_le_bytes());
         let request = RequestId::new(&number.to_string()).unwrap();
-        table.admit(Side::Sink, transfer, request, (), Moment::NEVER).unwrap().0
+        table.admit(Side::Sink, transfer, request, (), Timestamp::NEVER).unwrap().0
     };
     (0..count).map(&mut key).collect()
 }
@@ -25,11 +25,11 @@ fn keys(count: usize) -> Vec<EntryKey> {
 #[derive(Default)]
 struct World {
     timers: Timers,
-    armed: BTreeMap<EntryKey, Moment>,
+    armed: BTreeMap<EntryKey, Timestamp>,
 }
 
 impl World {
-    fn arm(&mut self, key: EntryKey, at: Option<Moment>) {
+    fn arm(&mut self, key: EntryKey, at: Option<Timestamp>) {
         let before = match at {
             Some(at) => {
                 self.timers.arm(at, key);
@@ -46,7 +46,7 @@ impl World {
         timers.settle(|at, key| armed.get(&key) == Some(&at));
     }
 
-    fn pop(&mut self) -> Option<(Moment, EntryKey)> {
+    fn pop(&mut self) -> Option<(Timestamp, EntryKey)> {
         let first = self.timers.first()?;
         self.timers.take_first();
         self.armed.remove(&first.1);
@@ -64,7 +64,7 @@ proptest! {
         let keys = keys(20);
         let (mut world, mut ordered) = (World::default(), BTreeSet::new());
         for (which, at, comes_up) in deeds {
-            let at = at.map(Moment::from_ns);
+            let at = at.map(Timestamp::from_ns);
             if comes_up {
                 prop_assert_eq!(world.pop(), ordered.pop_first());
             } else if world.armed.get(&keys[which]).copied() != at {
@@ -83,12 +83,12 @@ proptest! {
 fn what_nobody_waits_for_does_not_pile_up_behind_one_that_somebody_waits_for() {
     let keys = keys(1000);
     let mut world = World::default();
-    world.arm(keys[0], Some(Moment::from_ns(1)));
+    world.arm(keys[0], Some(Timestamp::from_ns(1)));
     for at in 2..100_000 {
         let key = keys[1 + at as usize % 999];
-        world.arm(key, Some(Moment::from_ns(at)));
+        world.arm(key, Some(Timestamp::from_ns(at)));
         world.arm(key, None);
         assert!(world.timers.heap.len() <= STALE_MIN + 2);
     }
-    assert_eq!(world.timers.first(), Some((Moment::from_ns(1), keys[0])));
+    assert_eq!(world.timers.first(), Some((Timestamp::from_ns(1), keys[0])));
 }

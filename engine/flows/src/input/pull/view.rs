@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use penstock_session::control::Lend;
+use penstock_session::control::ReadOffer;
 use penstock_session::leases::LeaseId;
 use penstock_session::machine;
 use penstock_session::machine::Step;
@@ -116,7 +116,7 @@ impl View {
     }
 
     /// Takes in what is lent, if it makes sense: what is there only ever gets more. Says whether it is the first.
-    pub(super) fn merge(&mut self, pair: &Arc<Pair>, lend: &Lend) -> Result<bool, LegError> {
+    pub(super) fn merge(&mut self, pair: &Arc<Pair>, lend: &ReadOffer) -> Result<bool, LegError> {
         let wrong = LegError::Lent { from: lend.from };
         let is_first = self.pair.is_none();
         let named = ((lend.layout, lend.layout_generation), Some(LeaseId(lend.lease)), lend.once);

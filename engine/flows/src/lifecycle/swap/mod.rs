@@ -11,7 +11,7 @@ use penstock_core::Cause;
 use penstock_session::PeerKey;
 
 use super::BlockRef;
-use crate::action::{RegionRef, Ticket};
+use crate::action::{BlocksRef, RegionRef};
 
 pub(super) mod table;
 
@@ -96,9 +96,9 @@ pub struct SwapAsk {
     /// to.
     pub pairs: Vec<(BlockRef, BlockRef)>,
     /// What is read.
-    pub source: Ticket,
+    pub source: BlocksRef,
     /// What is written.
-    pub target: Ticket,
+    pub target: BlocksRef,
     /// How long it may take.
     pub within: Duration,
 }
@@ -137,6 +137,6 @@ pub enum SwapNews {
         /// Which.
         key: SwapKey,
         /// What was read, if it goes back to whoever began the swap and was not freed.
-        kept: Option<Ticket>,
+        kept: Option<BlocksRef>,
     },
 }

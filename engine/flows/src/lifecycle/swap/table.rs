@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{Cause, Direction, Moment};
+use penstock_core::{Cause, Direction, Timestamp};
 use penstock_session::PeerKey;
 use penstock_session::control::BLOCKS_MAX;
 use penstock_session::machine::Step;
 
 use super::{Swap, SwapAsk, SwapEvent, SwapKey, SwapNews, SwapWay};
-use crate::action::{Action, MoveId, Moving, Spans, Ticket, Urgency, WatchId, WholeBlocks};
+use crate::action::{Action, BlocksRef, MoveId, Moving, Spans, Urgency, WatchId, WholeBlocks};
 use crate::event::Event;
 use crate::lifecycle::{BlockRef, LifecycleError};
 
@@ -33,12 +33,12 @@ pub(in crate::lifecycle) struct Entry {
     device: Vec<u32>,
     /// Blocks of the host.
     pub(in crate::lifecycle) host: Vec<BlockRef>,
-    source: Ticket,
-    target: Ticket,
+    source: BlocksRef,
+    target: BlocksRef,
     frees_source: bool,
     moving: Move,
     /// When it is late.
-    until: Moment,
+    until: Timestamp,
 }
 
 impl Entry {
@@ -147,7 +147,7 @@ impl Swaps {
         &mut self,
         generation: u64,
         ask: SwapAsk,
-        now: Moment,
+        now: Timestamp,
         actions: &mut VecDeque<Action>,
     ) -> SwapKey {
         let key = SwapKey(self.next);
@@ -202,7 +202,7 @@ impl Swaps {
     }
 
     /// Goes on with what was written. Gives the ticket of that back.
-    pub(in crate::lifecycle) fn commit(&mut self, key: SwapKey, actions: &mut VecDeque<Action>) -> Option<Ticket> {
+    pub(in crate::lifecycle) fn commit(&mut self, key: SwapKey, actions: &mut VecDeque<Action>) -> Option<BlocksRef> {
         let entry = self.entries.get_mut(&key)?;
         let Step::Go(next) = entry.state.step(SwapEvent::Commit) else { return None };
         entry.state = next;
@@ -215,7 +215,7 @@ impl Swaps {
         &mut self,
         key: SwapKey,
         frees_source: bool,
-        now: Moment,
+        now: Timestamp,
         actions: &mut VecDeque<Action>,
     ) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
@@ -238,7 +238,12 @@ impl Swaps {
     }
 
     /// The request of these swaps has no use for them any more.
-    pub(in crate::lifecycle) fn drop_request(&mut self, generation: u64, now: Moment, actions: &mut VecDeque<Action>) {
+    pub(in crate::lifecycle) fn drop_request(
+        &mut self,
+        generation: u64,
+        now: Timestamp,
+        actions: &mut VecDeque<Action>,
+    ) {
         let of_it = self.entries.iter().filter(|(_, entry)| entry.generation == generation);
         let keys: Vec<SwapKey> = of_it.map(|(key, _)| *key).collect();
         keys.into_iter().for_each(|key| self.roll_back(key, true, now, actions));
@@ -248,7 +253,7 @@ impl Swaps {
     pub(in crate::lifecycle) fn handle(
         &mut self,
         event: &Event,
-        now: Moment,
+        now: Timestamp,
         actions: &mut VecDeque<Action>,
     ) -> Option<Change> {
         match event {
@@ -276,7 +281,7 @@ impl Swaps {
     }
 
     /// What was open there is not any more.
-    fn closed(&mut self, key: SwapKey, now: Moment, actions: &mut VecDeque<Action>) -> Option<Change> {
+    fn closed(&mut self, key: SwapKey, now: Timestamp, actions: &mut VecDeque<Action>) -> Option<Change> {
         let Move::Open { watch, result } = self.entries.get(&key)?.moving else { return None };
         self.watches.remove(&watch);
         self.settle(key, result, now, actions)
@@ -287,7 +292,7 @@ impl Swaps {
         &mut self,
         key: SwapKey,
         result: Result<(), Cause>,
-        now: Moment,
+        now: Timestamp,
         actions: &mut VecDeque<Action>,
     ) -> Option<Change> {
         let change = result.err().and_then(|cause| self.fail(key, cause, now));
@@ -298,7 +303,7 @@ impl Swaps {
             entry.state = next;
         }
         if entry.state == Swap::Moved {
-            entry.until = Moment::NEVER;
+            entry.until = Timestamp::NEVER;
             self.tell(SwapNews::Moved { key });
         } else if entry.state.is_end() {
             self.over(key, actions);
@@ -306,7 +311,7 @@ impl Swaps {
         change
     }
 
-    fn fail(&mut self, key: SwapKey, cause: Cause, now: Moment) -> Option<Change> {
+    fn fail(&mut self, key: SwapKey, cause: Cause, now: Timestamp) -> Option<Change> {
         let entry = self.entries.get_mut(&key)?;
         let Step::Go(next) = entry.state.step(SwapEvent::Fault) else { return None };
         entry.state = next;
@@ -324,7 +329,7 @@ impl Swaps {
     }
 
     /// Time has passed.
-    pub(in crate::lifecycle) fn expire(&mut self, now: Moment, actions: &mut VecDeque<Action>) -> Vec<Change> {
+    pub(in crate::lifecycle) fn expire(&mut self, now: Timestamp, actions: &mut VecDeque<Action>) -> Vec<Change> {
         let late = self.entries.iter().filter(|(_, entry)| entry.until <= now);
         let late: Vec<SwapKey> = late.map(|(key, _)| *key).collect();
         let mut changes = Vec::new();
@@ -338,7 +343,7 @@ impl Swaps {
                 changes.push(Change::TimedOut(entry.generation, entry.way));
                 self.tell(SwapNews::TimedOut { key });
             } else {
-                entry.until = Moment::NEVER;
+                entry.until = Timestamp::NEVER;
                 actions.push_back(quarantine(entry.target, entry.peer));
                 if entry.frees_source {
                     actions.push_back(quarantine(entry.source, entry.peer));
@@ -350,8 +355,8 @@ impl Swaps {
     }
 
     /// When time has to be looked at again.
-    pub(in crate::lifecycle) fn deadline(&self) -> Option<Moment> {
-        self.entries.values().map(|entry| entry.until).filter(|until| *until != Moment::NEVER).min()
+    pub(in crate::lifecycle) fn deadline(&self) -> Option<Timestamp> {
+        self.entries.values().map(|entry| entry.until).filter(|until| *until != Timestamp::NEVER).min()
     }
 
     pub(in crate::lifecycle) fn next_news(&mut self) -> Option<SwapNews> {
@@ -424,14 +429,14 @@ impl Swaps {
 }
 
 /// Stops a move that has not ended, and says by when it should have.
-fn stop(entry: &mut Entry, key: SwapKey, until: Moment, actions: &mut VecDeque<Action>) {
+fn stop(entry: &mut Entry, key: SwapKey, until: Timestamp, actions: &mut VecDeque<Action>) {
     entry.until = until;
     if matches!(entry.moving, Move::Running) {
         actions.push_back(Action::Stop { id: MoveId(key.0) });
     }
 }
 
-fn quarantine(ticket: Ticket, peer: PeerKey) -> Action {
+fn quarantine(ticket: BlocksRef, peer: PeerKey) -> Action {
     if planted::is(Bug::NoQuarantineForALateSwap) {
         return Action::Free { ticket };
     }

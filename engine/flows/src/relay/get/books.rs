@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Get, GetOp, Gets, Piece, Ready};
 use crate::FlowCause;
-use crate::action::Ticket;
+use crate::action::BlocksRef;
 use crate::relay::berths::Pool;
 use crate::relay::early::OfferKey;
 use crate::relay::error::RelayFailed;
@@ -72,7 +72,7 @@ impl Gets {
     }
 
     /// What is kept of the application's memory until nothing can land there any more.
-    pub(in crate::relay) fn keeps(&self) -> impl Iterator<Item = Ticket> + '_ {
+    pub(in crate::relay) fn keeps(&self) -> impl Iterator<Item = BlocksRef> + '_ {
         self.ops.values().filter_map(|get| get.memory.as_ref().map(|(_, keep)| *keep))
     }
 

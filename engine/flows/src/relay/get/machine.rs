@@ -2,7 +2,7 @@
 
 use penstock_session::machine;
 
-use crate::action::Ticket;
+use crate::action::BlocksRef;
 use crate::relay::berths::Place;
 
 machine! {
@@ -69,7 +69,7 @@ pub enum Destination {
         /// Where, as many bytes as there are.
         extents: Vec<Place>,
         /// What keeps that memory; let go when nothing can land there any more.
-        keep: Ticket,
+        keep: BlocksRef,
     },
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use penstock_core::planted::{self, Bug};
-use penstock_core::{Direction, Moment, Span};
+use penstock_core::{Direction, Span, Timestamp};
 use penstock_session::purse::{Took, Waiter};
 
 use super::{Cut, Get, GetEvent, Gets, Ready, Running, UnderWay};
@@ -14,7 +14,7 @@ use crate::relay::error::RelayFailed;
 use crate::relay::out::{Alarm, Out};
 
 impl Gets {
-    pub(super) fn go_on(&mut self, now: Moment, out: &mut Out) {
+    pub(super) fn go_on(&mut self, now: Timestamp, out: &mut Out) {
         while !self.served.is_empty() {
             let Waiter(number) = self.served.remove(0);
             let Some(get) = self.ops.get_mut(&number) else { continue };
@@ -28,7 +28,7 @@ impl Gets {
     }
 
     /// Begins what can begin.
-    pub(super) fn advance(&mut self, number: u64, now: Moment, out: &mut Out) {
+    pub(super) fn advance(&mut self, number: u64, now: Timestamp, out: &mut Out) {
         while let Some(get) = self.ops.get_mut(&number).filter(|get| get.is_going() && !get.is_in_line)
             && !get.todo.is_empty()
         {
@@ -54,7 +54,7 @@ impl Gets {
         }
     }
 
-    pub(super) fn begin(&mut self, number: u64, cut: Cut, berth: Option<u32>, now: Moment, out: &mut Out) {
+    pub(super) fn begin(&mut self, number: u64, cut: Cut, berth: Option<u32>, now: Timestamp, out: &mut Out) {
         let Some(get) = self.ops.get_mut(&number) else { return };
         let here = match (&get.memory, berth) {
             (Some((extents, _)), _) => slice(extents, cut.from, cut.len),

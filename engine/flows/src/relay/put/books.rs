@@ -6,7 +6,7 @@ use penstock_session::control::ChunkKind;
 use penstock_session::purse::Unbalanced;
 
 use super::{Memory, Part, Put, PutOp, Puts, ToFill, Torn};
-use crate::action::Ticket;
+use crate::action::BlocksRef;
 use crate::relay::berths::Pool;
 use crate::relay::error::RelayFailed;
 
@@ -80,7 +80,7 @@ impl Puts {
     }
 
     /// What is kept of the application's memory for those that have not ended.
-    pub(in crate::relay) fn keeps(&self) -> impl Iterator<Item = Ticket> + '_ {
+    pub(in crate::relay) fn keeps(&self) -> impl Iterator<Item = BlocksRef> + '_ {
         self.ops.values().filter(|put| !put.state.is_end()).filter_map(|put| match put.memory {
             Memory::Extents { keep, .. } => Some(keep),
             _ => None,

@@ -2,7 +2,7 @@
 
 use penstock_session::machine;
 
-use crate::action::Ticket;
+use crate::action::BlocksRef;
 use crate::relay::berths::Place;
 
 machine! {
@@ -63,7 +63,7 @@ pub enum Source {
         /// Where.
         extents: Vec<Place>,
         /// What keeps that memory; let go when no reader can be at it any more.
-        keep: Ticket,
+        keep: BlocksRef,
         /// Whether the bytes are there. If not, `filled` says it, such as behind a device's fence.
         is_ready: bool,
     },

@@ -1,6 +1,6 @@
 //! The parts of a put: told of, answered, and taken back.
 
-use penstock_core::Moment;
+use penstock_core::Timestamp;
 use penstock_session::control::ChunkKind;
 use penstock_session::purse::Waiter;
 
@@ -15,14 +15,14 @@ impl Puts {
     }
 
     /// Begins those that credits have come for.
-    pub(super) fn go_on(&mut self, now: Moment, out: &mut Out) {
+    pub(super) fn go_on(&mut self, now: Timestamp, out: &mut Out) {
         while !self.served.is_empty() {
             let Waiter(op) = self.served.remove(0);
             self.begin(op, now, out);
         }
     }
 
-    pub(super) fn begin(&mut self, op: u64, now: Moment, out: &mut Out) {
+    pub(super) fn begin(&mut self, op: u64, now: Timestamp, out: &mut Out) {
         let Some(put) = self.ops.get_mut(&op) else { return };
         put.fire(PutEvent::Credits);
         if let Memory::Berths { count } = put.memory {
@@ -42,7 +42,7 @@ impl Puts {
     }
 
     /// Tells the readers of a part that is written.
-    pub(super) fn publish(&mut self, op: u64, number: u32, now: Moment, out: &mut Out) {
+    pub(super) fn publish(&mut self, op: u64, number: u32, now: Timestamp, out: &mut Out) {
         let Some(put) = self.ops.get_mut(&op) else { return };
         let Some(berth) = put.out.get(&number).map(|part| part.berth) else { return };
         if put.is_going() {
@@ -70,7 +70,7 @@ impl Puts {
         self.settle(op, number, now, out);
     }
 
-    pub(super) fn stop_if_unread(&mut self, op: u64, now: Moment, out: &mut Out) {
+    pub(super) fn stop_if_unread(&mut self, op: u64, now: Timestamp, out: &mut Out) {
         if let Some(put) = self.ops.get(&op)
             && !put.has_readers()
             && let Some(failed) = put.first_failed()
@@ -85,7 +85,7 @@ impl Puts {
         event: PutEvent,
         failed: RelayFailed,
         is_said: bool,
-        now: Moment,
+        now: Timestamp,
         out: &mut Out,
     ) {
         let Some(put) = self.ops.get_mut(&op) else { return };
@@ -139,7 +139,7 @@ impl Puts {
         returned.expect("whoever was served has its credits");
     }
 
-    pub(super) fn settle_all(&mut self, op: u64, now: Moment, out: &mut Out) {
+    pub(super) fn settle_all(&mut self, op: u64, now: Timestamp, out: &mut Out) {
         let parts: Vec<u32> = self.ops.get(&op).map(|put| put.out.keys().copied().collect()).unwrap_or_default();
         for part in parts {
             self.settle(op, part, now, out);
@@ -147,7 +147,7 @@ impl Puts {
     }
 
     /// Looks whether anybody is still at a part: its berth takes the next one, or comes back.
-    pub(super) fn settle(&mut self, op: u64, number: u32, _now: Moment, out: &mut Out) {
+    pub(super) fn settle(&mut self, op: u64, number: u32, _now: Timestamp, out: &mut Out) {
         let Some(put) = self.ops.get_mut(&op) else { return };
         if put.out.get(&number).is_none_or(|part| part.is_filling || !part.holds.is_empty()) {
             return;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use penstock_core::{EngineName, Moment};
-use penstock_flows::action::{Action, Ticket};
+use penstock_core::{EngineName, Timestamp};
+use penstock_flows::action::{Action, BlocksRef};
 use penstock_flows::continuation::{
     Ask, Child, Group, Home, Inherited, Isolation, Miss, Parent, PinError, PinKey, Pins, Settings,
 };
@@ -35,7 +35,7 @@ pub(crate) fn ask(child: &str, of: &str, tokens: u64) -> Ask {
 
 pub(crate) struct Keeper {
     pub(crate) pins: Pins,
-    pub(crate) now: Moment,
+    pub(crate) now: Timestamp,
     next_ticket: u64,
 }
 
@@ -45,9 +45,9 @@ impl Keeper {
         Self { pins: Pins::new(settings, home), now: at_ms(1), next_ticket: 0 }
     }
 
-    pub(crate) fn pin(&mut self, parent: Parent) -> Result<(PinKey, Ticket), PinError> {
+    pub(crate) fn pin(&mut self, parent: Parent) -> Result<(PinKey, BlocksRef), PinError> {
         self.next_ticket += 1;
-        let ticket = Ticket(self.next_ticket);
+        let ticket = BlocksRef(self.next_ticket);
         let key = self.pins.pin(parent, vec![ticket], TTL, self.now);
         self.pins.check_counts().unwrap();
         Ok((key?, ticket))
@@ -69,7 +69,7 @@ impl Keeper {
         self.pins.check_counts().unwrap();
     }
 
-    pub(crate) fn freed(&mut self) -> Vec<Ticket> {
+    pub(crate) fn freed(&mut self) -> Vec<BlocksRef> {
         let actions = std::iter::from_fn(|| self.pins.poll_action());
         actions.filter_map(|action| if let Action::Free { ticket } = action { Some(ticket) } else { None }).collect()
     }

@@ -70,7 +70,7 @@ use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Env, RegionId};
-use penstock_flows::action::{RegionRef, Ticket};
+use penstock_flows::action::{BlocksRef, RegionRef};
 use penstock_flows::continuation::{Ask, Child, Inherited as Given, Keep, Pins as Keeper};
 pub use penstock_flows::continuation::{
     Finished as Ended, Group, Home, Isolation, Metrics as PinMetrics, Miss, Parent, PinError, PinKey,
@@ -138,7 +138,7 @@ pub struct Blob {
 }
 
 impl<E: Env> Pins<E> {
-    fn call<R>(&self, call: impl FnOnce(&mut Keeper, penstock_core::Moment) -> R) -> Result<R, FlowError> {
+    fn call<R>(&self, call: impl FnOnce(&mut Keeper, penstock_core::Timestamp) -> R) -> Result<R, FlowError> {
         let shared = &self.hub.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
         let answer = shared.call_desk(|desk, now| desk.call_pins(|pins| call(pins, now)));
@@ -206,7 +206,7 @@ impl<E: Env> Pins<E> {
     }
 
     /// Keeps the blocks of each group by a ticket of its own, in their order: from then on nobody has to find them by their numbers.
-    fn keep(&self, groups: Vec<OfGroup>) -> Vec<Ticket> {
+    fn keep(&self, groups: Vec<OfGroup>) -> Vec<BlocksRef> {
         groups.into_iter().map(|group| self.hub.shared.desk.keep_all(group.into_iter().collect())).collect()
     }
 
@@ -419,7 +419,7 @@ impl<E: Env> Inherited<E> {
     /// What the parent's pin keeps of each group, which stands as long as this does.
     fn kept(&self) -> Vec<OfGroup> {
         let shared = &self.hub.shared;
-        let tickets = |desk: &penstock_flows::Desk| {
+        let tickets = |desk: &penstock_flows::TransferManager| {
             desk.pins().map(|pins| pins.tickets_of(self.given.key).to_vec()).unwrap_or_default()
         };
         let tickets = shared.look_at_desk(tickets).into_iter();
@@ -513,7 +513,8 @@ impl<E: Env> Inherited<E> {
         own: &[(&Layout<E>, &Blocks)],
         pieces: impl Iterator<Item = (usize, u32)>,
     ) -> Result<(), FlowError> {
-        let of_parent = |desk: &penstock_flows::Desk| desk.pins().map(|pins| pins.block_tokens_of(self.given.key));
+        let of_parent =
+            |desk: &penstock_flows::TransferManager| desk.pins().map(|pins| pins.block_tokens_of(self.given.key));
         let tokens = self.hub.shared.look_at_desk(of_parent).unwrap_or_default();
         let kept = self.kept();
         for (group, block) in pieces {

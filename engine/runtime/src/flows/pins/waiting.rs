@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::{Cause, Direction, Env, Moment};
+use penstock_core::{Cause, Direction, Env, Timestamp};
 use penstock_flows::continuation::abroad::AskKey;
 use penstock_flows::continuation::{Lent, Waited};
 use penstock_flows::{Cut, Layout as FlowLayout, LayoutKey, Pair, Run};
@@ -25,7 +25,7 @@ use crate::transfer::{GRACE, Transfer};
 pub struct Inheriting<E: Env> {
     pins: Pins<E>,
     waited: Waited,
-    until: Moment,
+    until: Timestamp,
 }
 
 impl<E: Env> Pins<E> {
@@ -113,7 +113,7 @@ pub struct InheritingFrom<E: Env> {
     peer: Peer<E>,
     ours: Arc<FlowLayout>,
     own: Blocks,
-    until: Moment,
+    until: Timestamp,
     stage: Stage<E>,
     /// Nobody else is at its own blocks until it has its answer.
     writing: Option<Writing<E>>,

@@ -9,7 +9,7 @@ use penstock_flows::action::RegionRef;
 use penstock_flows::desk::{Access, User};
 use penstock_flows::geometry::Stripe;
 use penstock_flows::relay::Place;
-use penstock_flows::{Desk, Layout as FlowLayout, Ticket};
+use penstock_flows::{BlocksRef, Layout as FlowLayout, TransferManager};
 use penstock_memory::{BlockAllocator, Blocks, Region};
 
 use super::{FlowError, Inner};
@@ -98,7 +98,7 @@ fn handles(blocks: &[&Blocks]) -> Vec<Blocks> {
 pub(super) struct Kept {
     pub(super) region: Arc<Region>,
     pub(super) places: Vec<Place>,
-    pub(super) keep: Ticket,
+    pub(super) keep: BlocksRef,
 }
 
 impl<E: Env> Inner<E> {
@@ -119,14 +119,14 @@ impl<E: Env> Inner<E> {
         let at = RegionRef { region: region.id(), generation: region.generation() };
         let places = parts.iter().map(|&(offset, len)| Place { region: at, offset, len }).collect();
         let keep = self.hub.shared.desk.keep_all(held);
-        let begin = |desk: &mut Desk| desk.begin_extents_use(keep, (at, &parts), (access, is_ready), user);
+        let begin = |desk: &mut TransferManager| desk.begin_extents_use(keep, (at, &parts), (access, is_ready), user);
         let begun = self.hub.shared.change_desk(begin).map_err(|held| CallError::Held(Box::new(held)));
         begun.inspect_err(|_| self.hub.shared.desk.free(keep))?;
         Ok(Kept { places, keep, region })
     }
 
     /// What was kept for something that has not begun.
-    pub(super) fn keep_no_more(&self, keep: Ticket) {
+    pub(super) fn keep_no_more(&self, keep: BlocksRef) {
         self.hub.shared.change_desk(|desk| desk.end_kept_use(keep));
         self.hub.shared.desk.free(keep);
     }

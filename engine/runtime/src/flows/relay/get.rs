@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::Env;
-use penstock_flows::Desk;
+use penstock_flows::TransferManager;
 use penstock_flows::desk::{Access, User};
 use penstock_flows::relay::{self as flow, GetKey, Metadata};
 
@@ -98,7 +98,7 @@ impl<E: Env> Fetch<E> {
         if let Err(failed) = self.inner.wait(within, |desk| ended(desk, self.key))? {
             return Ok(Err(failed));
         }
-        let words = |desk: &Desk| {
+        let words = |desk: &TransferManager| {
             desk.relays().words(self.key).map(|(schema, header)| (schema.to_vec(), header.to_vec())).unwrap_or_default()
         };
         let (schema, header) = self.inner.hub.shared.look_at_desk(words);
@@ -109,13 +109,13 @@ impl<E: Env> Fetch<E> {
     /// Waits until nothing can land in its memory any more, which after a failure may take longer than its end. Answers whether that is so.
     pub fn rest(&self, within: Duration) -> bool {
         let has_ended =
-            |desk: &Desk| desk.relays().get_state(self.key).is_none_or(|state| state.is_end()).then_some(());
+            |desk: &TransferManager| desk.relays().get_state(self.key).is_none_or(|state| state.is_end()).then_some(());
         self.inner.wait(within, has_ended).is_ok()
     }
 }
 
 /// How a get has ended for its application: well when the last piece was copied out.
-fn ended(desk: &Desk, key: GetKey) -> Option<Result<(), RelayFailed>> {
+fn ended(desk: &TransferManager, key: GetKey) -> Option<Result<(), RelayFailed>> {
     let result = desk.relays().get_result(key)?;
     (result.is_err() || !desk.relays().has_pieces(key)).then(|| result.clone())
 }

@@ -77,7 +77,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use penstock_core::{Cause, Env, Moment, Rights};
+use penstock_core::{Cause, Env, Rights, Timestamp};
 use penstock_flows::action::RegionRef;
 pub use penstock_flows::desk::RelayMetrics;
 use penstock_flows::relay::{self as flow, RelaySettings, Relays};
@@ -320,7 +320,7 @@ impl<E: Env> Inner<E> {
     /// Calls the desk's relay, as long as it is this one.
     pub(super) fn call<R>(
         &self,
-        call: impl FnOnce(&mut Relays, Moment) -> Result<R, RelayError>,
+        call: impl FnOnce(&mut Relays, Timestamp) -> Result<R, RelayError>,
     ) -> Result<R, RelayError> {
         self.hub.shared.call_desk(|desk, now| match self.is_closed.load(Ordering::Relaxed) {
             true => Err(RelayError::Closed),
@@ -329,7 +329,7 @@ impl<E: Env> Inner<E> {
     }
 
     /// The same for what ends something: a closed one has ended everything already.
-    fn change(&self, change: impl FnOnce(&mut Relays, Moment)) {
+    fn change(&self, change: impl FnOnce(&mut Relays, Timestamp)) {
         self.hub.shared.call_desk(|desk, now| {
             if !self.is_closed.load(Ordering::Relaxed) {
                 change(desk.relays_mut(), now);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_core::{Env, Moment};
-use penstock_flows::Ticket;
+use penstock_core::{Env, Timestamp};
+use penstock_flows::BlocksRef;
 use penstock_flows::desk::{Access, User};
 use penstock_flows::relay::payload::Item;
 use penstock_flows::relay::{PutKey, Relays, Source, ToPut};
@@ -112,7 +112,7 @@ pub struct RelayOp<E: Env> {
     pub(super) key: PutKey,
     metadata: Vec<u8>,
     /// What keeps the extents, if it has some.
-    keep: Option<Ticket>,
+    keep: Option<BlocksRef>,
 }
 
 impl<E: Env> Relay<E> {
@@ -131,7 +131,7 @@ impl<E: Env> Inner<E> {
     pub(super) fn put(
         self: &Arc<Self>,
         what: Put<'_, E>,
-        begin: impl FnOnce(&mut Relays, Prepared, Moment) -> Result<PutKey, RelayError>,
+        begin: impl FnOnce(&mut Relays, Prepared, Timestamp) -> Result<PutKey, RelayError>,
     ) -> Result<RelayOp<E>, FlowError> {
         let Put { data, schema, header, within } = what;
         let (source, content, keep) = match data {
@@ -188,7 +188,7 @@ impl<E: Env> RelayOp<E> {
 
     /// Waits until nobody is at its memory any more, which after a failure may take longer than its end. Answers whether that is so.
     pub fn rest(&self, within: Duration) -> bool {
-        let has_ended = |desk: &penstock_flows::Desk| {
+        let has_ended = |desk: &penstock_flows::TransferManager| {
             desk.relays().put_state(self.key).is_none_or(|state| state.is_end()).then_some(())
         };
         self.inner.wait(within, has_ended).is_ok()

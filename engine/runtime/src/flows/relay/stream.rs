@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use penstock_core::{EngineName, Env};
-use penstock_flows::Desk;
+use penstock_flows::TransferManager;
 pub use penstock_flows::relay::{Announced, Arrival};
 use penstock_flows::relay::{JoinKey, Stream as State, StreamKey};
 use penstock_session::RequestId;
@@ -76,7 +76,7 @@ impl<E: Env> Relay<E> {
 }
 
 /// Whether something of a request is to be told: what has arrived, or that nothing does any more.
-fn has_news(desk: &Desk, request: &RequestId) -> bool {
+fn has_news(desk: &TransferManager, request: &RequestId) -> bool {
     desk.relays().has_arrival(request) || desk.relays().may_read(request).is_err()
 }
 
@@ -140,7 +140,7 @@ impl<E: Env> Stream<E> {
     }
 }
 
-fn ended(desk: &Desk, key: StreamKey) -> Option<Result<(), RelayFailed>> {
+fn ended(desk: &TransferManager, key: StreamKey) -> Option<Result<(), RelayFailed>> {
     match desk.relays().stream_state(key)? {
         (State::Done, _) => Some(Ok(())),
         (State::Error, failed) => failed.cloned().map(Err),

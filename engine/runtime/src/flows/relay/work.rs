@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_core::Env;
-use penstock_flows::Desk;
+use penstock_flows::TransferManager;
 use penstock_flows::relay::{GetKey, PutKey};
 use penstock_memory::Window;
 
@@ -165,7 +165,11 @@ impl<E: Env> Inner<E> {
     }
 
     /// Waits until the desk has what is looked for, and copies meanwhile.
-    pub(super) fn wait<R>(&self, within: Duration, look: impl Fn(&Desk) -> Option<R>) -> Result<R, FlowError> {
+    pub(super) fn wait<R>(
+        &self,
+        within: Duration,
+        look: impl Fn(&TransferManager) -> Option<R>,
+    ) -> Result<R, FlowError> {
         let shared = &self.hub.shared;
         let until = shared.env.now() + within;
         loop {
@@ -179,7 +183,7 @@ impl<E: Env> Inner<E> {
             }
             let puts: Vec<PutKey> = lock(&self.work.puts).keys().copied().collect();
             let gets: Vec<GetKey> = lock(&self.work.gets).keys().copied().collect();
-            let has_work = |desk: &Desk| {
+            let has_work = |desk: &TransferManager| {
                 let relays = desk.relays();
                 puts.iter().any(|put| relays.is_to_fill(*put)) || gets.iter().any(|get| relays.has_pieces(*get))
             };

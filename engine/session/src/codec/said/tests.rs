@@ -13,7 +13,7 @@ use crate::transfers::id::TransferId;
 /// How many kinds there are.
 const KINDS: u16 = 20;
 
-fn encoded(said: &Said) -> Result<Vec<u8>, WireError> {
+fn encoded(said: &ControlMessage) -> Result<Vec<u8>, WireError> {
     let mut bytes = Vec::new();
     encode(&Frame::Control(said.clone()), 0, &mut bytes).map(|()| bytes)
 }
@@ -24,13 +24,13 @@ fn decoded(bytes: &[u8]) -> Result<Option<Received>, WireError> {
     decoder.next_frame()
 }
 
-fn comes_through(said: &Said) {
+fn comes_through(said: &ControlMessage) {
     let bytes = encoded(said).unwrap();
     assert_eq!(decoded(&bytes), Ok(Some(Received { frame: Frame::Control(said.clone()), tokens: 0 })));
 }
 
 /// What somebody says who does not keep the limits.
-fn unchecked(said: &Said) -> Vec<u8> {
+fn unchecked(said: &ControlMessage) -> Vec<u8> {
     let mut body = Vec::new();
     put(&mut body, said);
     raw(said.kind(), &body)
@@ -77,12 +77,12 @@ fn buffer() -> impl Strategy<Value = Buffer> {
     })
 }
 
-fn layout_news() -> impl Strategy<Value = Said> {
+fn layout_news() -> impl Strategy<Value = ControlMessage> {
     let numbers = (any::<[u32; 6]>(), any::<(u16, u16)>());
     (numbers, text(LABEL_BYTES_MAX), vec(buffer(), 0..20)).prop_map(|((numbers, (rank, ranks)), label, buffers)| {
         let [number, generation, region, region_generation, block_tokens, blocks] = numbers;
         let placed = (region, region_generation);
-        Said::LayoutNews(LayoutNews {
+        ControlMessage::LayoutNews(LayoutNews {
             number,
             generation,
             label,
@@ -97,7 +97,7 @@ fn layout_news() -> impl Strategy<Value = Said> {
     })
 }
 
-fn grant() -> impl Strategy<Value = Said> {
+fn grant() -> impl Strategy<Value = ControlMessage> {
     let rest = (any::<Option<u32>>(), any::<bool>(), any::<u8>(), vec(any::<u8>(), 0..=TRACE_BYTES_MAX));
     (head(), any::<[u32; 4]>(), any::<(u64, u64)>(), rest, blocks()).prop_map(|(head, numbers, span, rest, blocks)| {
         let [leg, layout, layout_generation, skip] = numbers;
@@ -116,15 +116,15 @@ fn grant() -> impl Strategy<Value = Said> {
             blocks: blocks.into(),
             trace: trace.into(),
         };
-        Said::Grant(grant)
+        ControlMessage::Grant(grant)
     })
 }
 
-fn lend() -> impl Strategy<Value = Said> {
+fn lend() -> impl Strategy<Value = ControlMessage> {
     let numbers = (any::<[u32; 4]>(), any::<[u64; 3]>(), any::<Option<u64>>(), any::<(bool, Option<u32>)>());
     (head(), numbers, blocks()).prop_map(|(head, (small, [from, tokens, lease], total, (is_sealed, once)), blocks)| {
         let [layout, layout_generation, layers, ttl_ms] = small;
-        let lend = Lend {
+        let lend = ReadOffer {
             head,
             layout,
             layout_generation,
@@ -142,7 +142,7 @@ fn lend() -> impl Strategy<Value = Said> {
     })
 }
 
-fn chunk() -> impl Strategy<Value = Said> {
+fn chunk() -> impl Strategy<Value = ControlMessage> {
     let extent = (any::<(u32, u32)>(), any::<(u64, u64)>());
     let extents = vec(extent, 0..20).prop_map(|list| {
         let extent = |((region, generation), (offset, len))| Extent { region, generation, offset, len };
@@ -158,47 +158,51 @@ fn chunk() -> impl Strategy<Value = Said> {
     })
 }
 
-fn short() -> impl Strategy<Value = Said> {
+fn short() -> impl Strategy<Value = ControlMessage> {
     let able =
         (any::<(u16, u16)>(), 1..=u64::MAX, any::<u32>()).prop_map(|((version_min, version_max), tag, credits)| {
-            Said::Able(Able { version_min, version_max, tag, credits })
+            ControlMessage::PeerFeatures(PeerFeatures { version_min, version_max, tag, credits })
         });
-    let gone = any::<(u32, u32)>().prop_map(|(number, generation)| Said::LayoutGone(LayoutGone { number, generation }));
+    let gone = any::<(u32, u32)>()
+        .prop_map(|(number, generation)| ControlMessage::LayoutGone(LayoutGone { number, generation }));
     let rows = any::<(u32, u32, u32)>().prop_map(|(buffers, first, count)| SentRows { buffers, first, count });
     let seal =
         (head(), any::<(u64, u64)>(), any::<u32>(), vec(rows, 0..4)).prop_map(|(head, (parts, tokens), legs, rows)| {
-            Said::Seal(Seal { head, parts, tokens, legs, rows: rows.into() })
+            ControlMessage::EndOfData(EndOfData { head, parts, tokens, legs, rows: rows.into() })
         });
-    let ack = (head(), any::<Option<u64>>()).prop_map(|(head, lease)| Said::Ack(Ack { head, lease }));
+    let ack = (head(), any::<Option<u64>>()).prop_map(|(head, lease)| ControlMessage::Ack(Ack { head, lease }));
     let acked = (head(), any::<u64>(), any::<bool>())
-        .prop_map(|(head, lease, is_valid)| Said::Acked(Acked { head, lease, is_valid }));
-    let abort = (head(), any::<u32>()).prop_map(|(head, number)| Said::Abort(Abort { head, number }));
+        .prop_map(|(head, lease, is_valid)| ControlMessage::LeaseVerdict(LeaseVerdict { head, lease, is_valid }));
+    let abort = (head(), any::<u32>()).prop_map(|(head, number)| ControlMessage::Abort(Abort { head, number }));
     let abort_ack = (head(), any::<u32>(), any::<bool>())
-        .prop_map(|(head, number, is_drained)| Said::AbortAck(AbortAck { head, number, is_drained }));
+        .prop_map(|(head, number, is_drained)| ControlMessage::AbortAck(AbortAck { head, number, is_drained }));
     let refused = (head(), any::<(u32, u16, u32)>())
-        .prop_map(|(head, (leg, code, expected))| Said::Refused(Refused { head, leg, code, expected }));
-    let over = any::<(u64, u16)>().prop_map(|(lease, cause)| Said::LeaseOver(LeaseOver { lease, cause }));
-    let chunk_ack = any::<(u64, u32, u16)>().prop_map(|(op, part, code)| Said::ChunkAck(ChunkAck { op, part, code }));
+        .prop_map(|(head, (leg, code, expected))| ControlMessage::Refused(Refused { head, leg, code, expected }));
+    let over =
+        any::<(u64, u16)>().prop_map(|(lease, cause)| ControlMessage::LeaseExpired(LeaseExpired { lease, cause }));
+    let chunk_ack =
+        any::<(u64, u32, u16)>().prop_map(|(op, part, code)| ControlMessage::ChunkAck(ChunkAck { op, part, code }));
     prop_oneof![able, gone, seal, ack, acked, abort, abort_ack, refused, over, chunk_ack]
 }
 
 /// Anything that may be said.
-fn said() -> impl Strategy<Value = Said> {
+fn said() -> impl Strategy<Value = ControlMessage> {
     let run = any::<[u32; 3]>().prop_map(|[layer, first, count]| Missing { layer, first, count });
     let fail = (head(), any::<u16>(), text(WORDS_BYTES_MAX), vec(run, 0..20))
-        .prop_map(|(head, cause, words, missing)| Said::Fail(Fail { head, cause, words, missing }));
-    let renew = vec(any::<u64>(), 0..40).prop_map(|leases| Said::Renew(Renew { leases }));
-    let ask = (any::<(u64, u64)>(), text(REQUEST_BYTES_MAX), any::<[u8; 32]>())
-        .prop_map(|((ask, tokens), parent, isolation)| Said::PinAsk(PinAsk { ask, parent, isolation, tokens }));
+        .prop_map(|(head, cause, words, missing)| ControlMessage::Fail(Fail { head, cause, words, missing }));
+    let renew = vec(any::<u64>(), 0..40).prop_map(|leases| ControlMessage::Renew(Renew { leases }));
+    let ask = (any::<(u64, u64)>(), text(REQUEST_BYTES_MAX), any::<[u8; 32]>()).prop_map(
+        |((ask, tokens), parent, isolation)| ControlMessage::PinAsk(PinAsk { ask, parent, isolation, tokens }),
+    );
     let answer = (any::<[u64; 3]>(), any::<[u32; 3]>(), any::<u16>(), blocks()).prop_map(
         |([ask, lease, tokens], [ttl_ms, layout, layout_generation], code, blocks)| {
-            Said::PinAnswer(PinAnswer { ask, code, lease, ttl_ms, layout, layout_generation, tokens, blocks })
+            ControlMessage::PinAnswer(PinAnswer { ask, code, lease, ttl_ms, layout, layout_generation, tokens, blocks })
         },
     );
     let abort = (text(REQUEST_BYTES_MAX), text(WORDS_BYTES_MAX))
-        .prop_map(|(request, words)| Said::RelayAbort(RelayAbort { request, words }));
+        .prop_map(|(request, words)| ControlMessage::RelayAbort(RelayAbort { request, words }));
     let claim = (head(), any::<u64>(), vec(any::<u8>(), 0..TRACE_BYTES_MAX))
-        .prop_map(|(head, from, trace)| Said::Claim(Claim { head, from, trace }));
+        .prop_map(|(head, from, trace)| ControlMessage::PullRequest(PullRequest { head, from, trace }));
     Union::new_weighted(vec![
         (10, short().boxed()),
         (1, layout_news().boxed()),
@@ -241,8 +245,8 @@ proptest! {
 
 const HEAD: Head = Head { transfer: TransferId::from_bytes([7; 16]), side: Side::Sink, rank: 1, ranks: 2 };
 
-fn granted(blocks: usize, trace: usize) -> Said {
-    Said::Grant(Grant {
+fn granted(blocks: usize, trace: usize) -> ControlMessage {
+    ControlMessage::Grant(Grant {
         head: HEAD,
         leg: 0,
         layout: 0,
@@ -258,10 +262,10 @@ fn granted(blocks: usize, trace: usize) -> Said {
     })
 }
 
-fn lent(blocks: usize) -> Said {
+fn lent(blocks: usize) -> ControlMessage {
     let (layout, layout_generation) = (0, 0);
     let blocks = vec![u32::MAX; blocks];
-    Said::Lend(Box::new(Lend {
+    ControlMessage::ReadOffer(Box::new(ReadOffer {
         head: HEAD,
         layout,
         layout_generation,
@@ -277,10 +281,10 @@ fn lent(blocks: usize) -> Said {
     }))
 }
 
-fn news(label: usize, buffers: usize) -> Said {
+fn news(label: usize, buffers: usize) -> ControlMessage {
     let rows = Rows { first: u32::MAX, count: u32::MAX, of: u32::MAX, bytes: u32::MAX };
     let buffer = Buffer { layer: u32::MAX, base: u64::MAX, stride: u64::MAX, form: Form::PlaneMajor(rows) };
-    Said::LayoutNews(LayoutNews {
+    ControlMessage::LayoutNews(LayoutNews {
         number: 0,
         generation: 0,
         label: "l".repeat(label),
@@ -294,14 +298,14 @@ fn news(label: usize, buffers: usize) -> Said {
     })
 }
 
-fn failed(words: usize, runs: usize) -> Said {
+fn failed(words: usize, runs: usize) -> ControlMessage {
     let missing = vec![Missing { layer: u32::MAX, first: u32::MAX, count: u32::MAX }; runs];
-    Said::Fail(Fail { head: HEAD, cause: 1, words: "w".repeat(words), missing })
+    ControlMessage::Fail(Fail { head: HEAD, cause: 1, words: "w".repeat(words), missing })
 }
 
-fn answered(blocks: usize) -> Said {
+fn answered(blocks: usize) -> ControlMessage {
     let blocks = vec![u32::MAX; blocks];
-    Said::PinAnswer(PinAnswer {
+    ControlMessage::PinAnswer(PinAnswer {
         ask: 0,
         code: 0,
         lease: 0,
@@ -313,9 +317,9 @@ fn answered(blocks: usize) -> Said {
     })
 }
 
-fn offered(request: usize, extents: usize, schema: usize, header: usize) -> Said {
+fn offered(request: usize, extents: usize, schema: usize, header: usize) -> ControlMessage {
     let extent = Extent { region: u32::MAX, generation: u32::MAX, offset: u64::MAX, len: u64::MAX };
-    Said::Chunk(Box::new(Chunk {
+    ControlMessage::Chunk(Box::new(Chunk {
         op: 0,
         request: "r".repeat(request),
         stream: 0,
@@ -333,17 +337,20 @@ fn offered(request: usize, extents: usize, schema: usize, header: usize) -> Said
 
 #[test]
 fn every_limit_is_kept_by_who_says_it_and_by_who_hears_it() {
-    let ask = |bytes: usize| Said::PinAsk(PinAsk { ask: 0, parent: "p".repeat(bytes), isolation: [0; 32], tokens: 0 });
+    let ask = |bytes: usize| {
+        ControlMessage::PinAsk(PinAsk { ask: 0, parent: "p".repeat(bytes), isolation: [0; 32], tokens: 0 })
+    };
     let sealed = |runs: usize| {
         let rows = vec![SentRows { buffers: u32::MAX, first: u32::MAX, count: u32::MAX }; runs];
         let head = Head { transfer: TransferId::from_bytes([0; 16]), side: Side::Source, rank: 0, ranks: 0 };
-        Said::Seal(Seal { head, parts: 0, tokens: 0, legs: 0, rows: rows.into() })
+        ControlMessage::EndOfData(EndOfData { head, parts: 0, tokens: 0, legs: 0, rows: rows.into() })
     };
-    let renew = |leases: usize| Said::Renew(Renew { leases: vec![u64::MAX; leases] });
+    let renew = |leases: usize| ControlMessage::Renew(Renew { leases: vec![u64::MAX; leases] });
     let abort = |request: usize, words: usize| {
-        Said::RelayAbort(RelayAbort { request: "r".repeat(request), words: "w".repeat(words) })
+        ControlMessage::RelayAbort(RelayAbort { request: "r".repeat(request), words: "w".repeat(words) })
     };
-    let claim = |bytes: usize| Said::Claim(Claim { head: HEAD, from: u64::MAX, trace: vec![0; bytes] });
+    let claim =
+        |bytes: usize| ControlMessage::PullRequest(PullRequest { head: HEAD, from: u64::MAX, trace: vec![0; bytes] });
     // As much as is allowed, one more of something, and how much is allowed of that.
     let pairs = [
         (granted(BLOCKS_MAX, TRACE_BYTES_MAX), granted(BLOCKS_MAX + 1, 0), BLOCKS_MAX),
@@ -382,7 +389,7 @@ fn every_limit_is_kept_by_who_says_it_and_by_who_hears_it() {
 
 #[test]
 fn a_tag_that_users_could_have_is_refused() {
-    let able = |tag| Said::Able(Able { version_min: 1, version_max: 1, tag, credits: 1 });
+    let able = |tag| ControlMessage::PeerFeatures(PeerFeatures { version_min: 1, version_max: 1, tag, credits: 1 });
     comes_through(&able(1));
     assert!(matches!(encoded(&able(0)), Err(WireError::Zero { .. })));
     assert!(matches!(decoded(&unchecked(&able(0))), Err(WireError::Zero { kind: FIRST_KIND, .. })));

@@ -38,7 +38,7 @@ fn numbers(messages: Vec<EarlyMessage>) -> Vec<u32> {
     messages.into_iter().map(number).collect()
 }
 
-const START: Moment = Moment::from_ns(0);
+const START: Timestamp = Timestamp::from_ns(0);
 
 #[test]
 fn both_directions_come_and_go_together() {
@@ -81,7 +81,7 @@ fn a_key_is_never_anothers() {
     let mut table = Transfers::new(bounds(), (1, 2));
     let (first, _) = table.admit(Side::Sink, transfer(1), request(1), 1, START).unwrap();
     table.end(first, Ended::Received, START);
-    table.expire(Moment::from_ns(10_000_000_000));
+    table.expire(Timestamp::from_ns(10_000_000_000));
     let (second, _) = table.admit(Side::Sink, transfer(2), request(2), 2, START).unwrap();
     assert_eq!(first.index, second.index, "the place is the same");
     assert_eq!((table.end(first, Ended::Failed, START), table.get(first), table.get(second)), (None, None, Some(&2)));
@@ -116,7 +116,7 @@ fn memory_of_a_peak_is_given_back() {
     let (kept, others) = keys.split_at(100);
     others.iter().for_each(|key| assert!(table.end(*key, Ended::Failed, START).is_some()));
     table.drain_finished(&mut Finished::default());
-    table.expire(Moment::from_ns(1));
+    table.expire(Timestamp::from_ns(1));
     assert!(table.tombs.places() < 1000 && table.by_name.capacity() < 1000 && table.by_request.capacity() < 1000);
     assert!(table.entries.capacity() < 1000 && table.free.capacity() < 1000 && table.finished.capacity() < 1000);
     assert!(kept.iter().all(|key| table.get(*key).is_some()));
@@ -234,7 +234,7 @@ fn a_hundred_thousand_leave_nothing_behind() {
     let (mut finished, mut ended) = (Finished::default(), 0);
     let mut standing = VecDeque::new();
     for number in 0..ALL {
-        let now = Moment::from_ns(u64::from(number) * 10_000);
+        let now = Timestamp::from_ns(u64::from(number) * 10_000);
         // Every tenth is spoken of before it is known.
         let is_early = number % 10 == 0;
         if is_early {
@@ -259,7 +259,7 @@ fn a_hundred_thousand_leave_nothing_behind() {
             table.expire(now);
         }
     }
-    let (peak, now) = (table.metrics(), Moment::from_ns(u64::from(ALL) * 10_000));
+    let (peak, now) = (table.metrics(), Timestamp::from_ns(u64::from(ALL) * 10_000));
     standing.into_iter().for_each(|(key, _)| assert!(table.end(key, Ended::Sent, now).is_some()));
     table.drain_finished(&mut finished);
     let count = finished.sent.len() + finished.received.len() + finished.failed.len();
@@ -282,7 +282,7 @@ proptest! {
         let mut model = Model::default();
         let (mut now, mut sent, mut last_ended, mut answered_live) = (0, 0_u32, None, 0_u64);
         for deed in deeds {
-            let moment = Moment::from_ns(now);
+            let moment = Timestamp::from_ns(now);
             match deed {
                 Deed::Admit { side, transfer: id, request: name } => {
                     let found = table.admit(side, transfer(id), request(name), id, moment);
@@ -393,7 +393,7 @@ proptest! {
                     model.tombs.retain(|(_, ended, _)| ended + TOMB_AGE > now);
                     let early = model.early.iter().map(|waiting| waiting.3 + AGE);
                     let tombs = model.tombs.iter().map(|(_, ended, _)| ended + TOMB_AGE);
-                    prop_assert_eq!(next, early.chain(tombs).min().map(Moment::from_ns));
+                    prop_assert_eq!(next, early.chain(tombs).min().map(Timestamp::from_ns));
                 }
                 Deed::Drain => {
                     let mut finished = Finished::default();

@@ -44,7 +44,7 @@ struct PendingBatch {
     spans: usize,
     bytes: u64,
     /// Where the bytes of a read go, unless it was given up.
-    landing: Option<Landing>,
+    landing: Option<PendingRead>,
 }
 
 impl Default for PendingBatch {
@@ -53,7 +53,7 @@ impl Default for PendingBatch {
     }
 }
 
-struct Landing {
+struct PendingRead {
     local: Window,
     key: RegionKey,
     hint: Hint,
@@ -136,7 +136,7 @@ impl Outgoing {
                 gathered.map_err(|_: CopyError| PostError::OutOfBounds)?;
                 None
             }
-            Direction::Read => Some(Landing {
+            Direction::Read => Some(PendingRead {
                 local: batch.local.clone(),
                 key: batch.local_key,
                 hint: batch.hint,
@@ -241,7 +241,7 @@ impl Slot {
     }
 }
 
-impl Landing {
+impl PendingRead {
     fn is_allowed(&self, ours: &EngineSegments, spans: &[Span]) -> Result<(), Cause> {
         let extents = spans.iter().map(|span| (span.local, span.len));
         still_stands(ours.owner_state.view(), self.expected, self.key, extents).map_err(Withdrawn::ends_here)

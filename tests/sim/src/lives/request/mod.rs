@@ -8,7 +8,7 @@ use penstock::flows::lifecycle::Request as State;
 use penstock::flows::{
     BlockRef, DeferSite, FlowError, LifecycleError, Report, RequestId, SwapWay, Verdict, block_refs,
 };
-use penstock::{Blocks, Moment};
+use penstock::{Blocks, Timestamp};
 
 use super::book::Gone;
 use super::content::{Content, broken};
@@ -48,8 +48,8 @@ pub(super) struct Request {
     /// Blocks of swaps that nobody can ask any more.
     let_go: Vec<BlockRef>,
     wishes: VecDeque<Step>,
-    begun: Moment,
-    ended: Moment,
+    begun: Timestamp,
+    ended: Timestamp,
     /// It is over, and nothing of it is.
     pub(super) is_gone: bool,
     /// How its swaps ended.
@@ -170,7 +170,7 @@ impl Request {
     }
 
     /// A life begins, unless the last one of this request has not ended.
-    fn open(&mut self, now: Moment, device: &mut Device) -> Result<(), Violated> {
+    fn open(&mut self, now: Timestamp, device: &mut Device) -> Result<(), Violated> {
         let lives = device.lives_of(&self.id);
         match (device.lives.open(&self.id, self.spec.sequences), lives) {
             (Ok(generation), None) => {
@@ -213,7 +213,7 @@ impl Request {
     }
 
     /// What does not wait for anything. Answers whether there was something of that kind.
-    fn do_at_once(&mut self, now: Moment, seat: &mut Seat) -> Result<bool, Violated> {
+    fn do_at_once(&mut self, now: Timestamp, seat: &mut Seat) -> Result<bool, Violated> {
         let Some(step) = self.wishes.front().copied() else { return Ok(false) };
         let Some(state) = self.state else { return Ok(false) };
         self.check_bytes(seat)?;
@@ -298,7 +298,7 @@ impl Request {
     }
 
     /// It runs, or is on the host, and its scheduler goes on.
-    fn go_on(&mut self, now: Moment, seat: &mut Seat) -> Result<Option<Parcel>, Violated> {
+    fn go_on(&mut self, now: Timestamp, seat: &mut Seat) -> Result<Option<Parcel>, Violated> {
         let Some(step) = self.wishes.front().copied() else { return Ok(None) };
         let is_active = self.state == Some(State::Active);
         // What others may have as well is not swapped.
@@ -368,7 +368,7 @@ impl Request {
     }
 
     /// Its blocks are freed, and it waits again.
-    fn preempt(&mut self, site: DeferSite, state: State, now: Moment, device: &mut Device) -> Result<(), Violated> {
+    fn preempt(&mut self, site: DeferSite, state: State, now: Timestamp, device: &mut Device) -> Result<(), Violated> {
         let is_possible = match site {
             DeferSite::ScheduleRollback => !matches!(state, State::Queued | State::SwappingOut),
             DeferSite::NoSwapBuffers => state != State::Queued,
@@ -392,7 +392,7 @@ impl Request {
     }
 
     /// The request wants nothing of its swap any more, and has no bytes.
-    fn give_up_for_good(&mut self, now: Moment) {
+    fn give_up_for_good(&mut self, now: Timestamp) {
         if let Some(mut swap) = self.swap.take() {
             swap.is_given_up(None, now);
             self.outcomes.push(false);
@@ -410,7 +410,7 @@ impl Request {
     }
 
     /// It is over: told first, freed then. Answers whether it could be.
-    fn end(&mut self, step: Step, now: Moment, device: &mut Device) -> Result<bool, Violated> {
+    fn end(&mut self, step: Step, now: Timestamp, device: &mut Device) -> Result<bool, Violated> {
         let report = match step {
             Step::Remove => Report::Removed,
             Step::EndSequence => {

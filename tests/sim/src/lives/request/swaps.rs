@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock::flows::lifecycle::Request as State;
 use penstock::flows::{FlowError, LifecycleError, Report, SwapWay, block_refs};
-use penstock::{Blocks, Moment};
+use penstock::{Blocks, Timestamp};
 
 use super::{Request, device_of};
 use crate::lives::device::Device;
@@ -20,7 +20,7 @@ impl Request {
         device: Blocks,
         host: Blocks,
         within: Duration,
-        now: Moment,
+        now: Timestamp,
         seat: &mut Seat,
     ) -> Result<(), Violated> {
         let its = (&self.id, self.generation);
@@ -38,7 +38,7 @@ impl Request {
         &mut self,
         way: SwapWay,
         within: Duration,
-        now: Moment,
+        now: Timestamp,
         seat: &mut Seat,
     ) -> Result<(), Violated> {
         // What it was given first, before it grew; or all but its last.
@@ -80,7 +80,12 @@ impl Request {
     }
 
     /// The swap is looked at, and gone on with when its bytes are there.
-    pub(super) fn look_at_swap(&mut self, now: Moment, disturbed: Moment, seat: &mut Seat) -> Result<(), Violated> {
+    pub(super) fn look_at_swap(
+        &mut self,
+        now: Timestamp,
+        disturbed: Timestamp,
+        seat: &mut Seat,
+    ) -> Result<(), Violated> {
         let Some(mut swap) = self.swap.take() else { return Ok(()) };
         let is_cut = device_of(seat).is_unreachable();
         let came = swap.look(now, disturbed, is_cut)?;
@@ -133,7 +138,7 @@ impl Request {
         }
     }
 
-    pub(super) fn give_up_swap(&mut self, step: Step, now: Moment) -> Result<(), Violated> {
+    pub(super) fn give_up_swap(&mut self, step: Step, now: Timestamp) -> Result<(), Violated> {
         let Some(mut swap) = self.swap.take() else { return Ok(()) };
         if step == Step::RollBack {
             swap.roll_back(now)?;

@@ -10,7 +10,7 @@ use rustix::net::sockopt;
 
 use super::super::manner::Manner;
 use super::super::uring::Uring;
-use super::super::zero_copy::{Released, Ticket, ZERO_COPY_BYTES_MIN, ZeroCopy};
+use super::super::zero_copy::{Released, ZERO_COPY_BYTES_MIN, ZeroCopy, ZeroCopyId};
 use super::{Io, LONG, contents, is_readable, narrow_pair, pair, settle, turn, window};
 
 const KEY: u64 = 77;
@@ -22,7 +22,7 @@ fn ring() -> Option<Io> {
     Some(io)
 }
 
-fn send(io: &mut Io, stream: &TcpStream, window: &Window) -> std::io::Result<(usize, Ticket)> {
+fn send(io: &mut Io, stream: &TcpStream, window: &Window) -> std::io::Result<(usize, ZeroCopyId)> {
     let mut held = io.held_pieces().expect("there is a ring");
     held.push_window(window, 0, window.len()).unwrap();
     assert_eq!(held.bytes() as u64, window.len());
