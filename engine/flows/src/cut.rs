@@ -8,7 +8,7 @@ use std::ops::Range;
 use penstock_core::Span;
 use penstock_core::planted::{self, Bug};
 
-use crate::shards::{Lies, Pair, Shared, What};
+use crate::shards::{Lies, ShardMatch, ShardPair, SharedBuffer};
 
 /// The most pieces of one cut. What would be more is moved in parts.
 pub const CUT_SPANS_MAX: usize = 1 << 20;
@@ -69,7 +69,7 @@ fn place(is_here: bool) -> &'static str {
     if is_here { "here" } else { "there" }
 }
 
-impl Pair {
+impl ShardPair {
     /// Adds the pieces of a range of tokens to `out`, and says how many bytes they are. An error adds none.
     pub fn cut(&self, cut: &Cut<'_>, out: &mut Vec<Span>) -> Result<u64, CutError> {
         self.check(cut)?;
@@ -77,8 +77,8 @@ impl Pair {
         let mut pieces = Pieces { out, begin, bytes: 0 };
         for shared in self.shared.iter().filter(|shared| cut.layers.contains(&shared.layer)) {
             let done = match shared.what {
-                What::Rows { count, bytes, .. } => self.cut_rows(shared, count, bytes, cut, &mut pieces),
-                What::Once { bytes } => match cut.once {
+                ShardMatch::Rows { count, bytes, .. } => self.cut_rows(shared, count, bytes, cut, &mut pieces),
+                ShardMatch::Once { bytes } => match cut.once {
                     Some((here, there)) => pieces.put(shared.here.block(here), shared.there.block(there), bytes),
                     None => Ok(()),
                 },
@@ -100,12 +100,12 @@ impl Pair {
     /// Bytes in these layers of what goes once for a transfer.
     pub fn once_bytes(&self, layers: &Range<u32>) -> u64 {
         let of_layers = self.shared.iter().filter(|shared| layers.contains(&shared.layer));
-        of_layers.map(|shared| if let What::Once { bytes } = shared.what { bytes } else { 0 }).sum()
+        of_layers.map(|shared| if let ShardMatch::Once { bytes } = shared.what { bytes } else { 0 }).sum()
     }
 
     /// The most pieces that one token, and what goes once with it, can be.
     pub fn token_spans(&self) -> u64 {
-        self.shared.iter().map(Shared::token_spans).sum()
+        self.shared.iter().map(SharedBuffer::token_spans).sum()
     }
 
     /// The most tokens of a part that has at most so many bytes and can be cut at once; at least one, as a token is never cut.
@@ -145,7 +145,7 @@ impl Pair {
 
     fn cut_rows(
         &self,
-        shared: &Shared,
+        shared: &SharedBuffer,
         count: u32,
         bytes: u64,
         cut: &Cut<'_>,
@@ -207,9 +207,9 @@ enum Inner {
     Nothing,
 }
 
-impl Shared {
+impl SharedBuffer {
     fn inner(&self) -> Inner {
-        let What::Rows { count, bytes, .. } = self.what else { return Inner::Nothing };
+        let ShardMatch::Rows { count, bytes, .. } = self.what else { return Inner::Nothing };
         let both = |is: fn(&Lies, u64) -> bool| is(&self.here, bytes) && is(&self.there, bytes);
         if count == 1 && both(|lies, bytes| lies.token == bytes) {
             Inner::Tokens
@@ -224,8 +224,8 @@ impl Shared {
 
     fn token_bytes(&self) -> u64 {
         match self.what {
-            What::Rows { count, bytes, .. } => u64::from(count) * bytes,
-            What::Once { .. } => 0,
+            ShardMatch::Rows { count, bytes, .. } => u64::from(count) * bytes,
+            ShardMatch::Once { .. } => 0,
         }
     }
 
@@ -235,10 +235,10 @@ impl Shared {
 
     fn spans_most(&self, tokens: u64, stretches: u64) -> u64 {
         match (self.what, self.inner()) {
-            (What::Once { .. }, _) => 1,
-            (What::Rows { .. }, Inner::Rows) => tokens,
-            (What::Rows { count, .. }, Inner::Tokens) => stretches.saturating_mul(count.into()),
-            (What::Rows { count, .. }, Inner::Nothing) => tokens.saturating_mul(count.into()),
+            (ShardMatch::Once { .. }, _) => 1,
+            (ShardMatch::Rows { .. }, Inner::Rows) => tokens,
+            (ShardMatch::Rows { count, .. }, Inner::Tokens) => stretches.saturating_mul(count.into()),
+            (ShardMatch::Rows { count, .. }, Inner::Nothing) => tokens.saturating_mul(count.into()),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::layout::Layout;
 
 /// Blocks of one buffer: `blocks` pieces of `len` bytes, one each `stride` bytes from `base` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stripe {
+pub struct ShardStripe {
     /// Where block 0 begins.
     pub base: u64,
     /// Bytes from one block to the next.
@@ -26,7 +26,7 @@ pub struct Clash {
     pub other: u32,
 }
 
-impl Stripe {
+impl ShardStripe {
     /// Where a block lies: its offset, and its bytes.
     pub fn extent(&self, block: u32) -> Option<(u64, u64)> {
         (block < self.blocks).then(|| (self.base + u64::from(block) * self.stride, self.len))
@@ -91,29 +91,29 @@ impl Stripe {
 }
 
 /// A byte to which these numberings of one region give different numbers.
-pub fn clash_of(one: &[Stripe], other: &[Stripe]) -> Option<Clash> {
+pub fn clash_of(one: &[ShardStripe], other: &[ShardStripe]) -> Option<Clash> {
     one.iter().find_map(|here| other.iter().find_map(|there| here.clash(there)))
 }
 
 impl Layout {
     /// Where the blocks of a buffer lie.
-    pub fn stripe(&self, buffer: usize) -> Option<Stripe> {
+    pub fn stripe(&self, buffer: usize) -> Option<ShardStripe> {
         self.buffers().get(buffer).map(|of| self.stripe_of(of))
     }
 
     /// Where the blocks of all buffers lie.
-    pub fn stripes(&self) -> Vec<Stripe> {
+    pub fn stripes(&self) -> Vec<ShardStripe> {
         self.buffers().iter().map(|of| self.stripe_of(of)).collect()
     }
 
-    fn stripe_of(&self, buffer: &Buffer) -> Stripe {
+    fn stripe_of(&self, buffer: &Buffer) -> ShardStripe {
         let len = match buffer.form {
             Form::Once(bytes) => bytes,
             Form::TokenMajor(rows) | Form::PlaneMajor(rows) => {
                 u64::from(self.block_tokens()) * u64::from(rows.count) * u64::from(rows.bytes)
             }
         };
-        Stripe { base: buffer.base, stride: buffer.stride, len, blocks: self.blocks() }
+        ShardStripe { base: buffer.base, stride: buffer.stride, len, blocks: self.blocks() }
     }
 
     /// Where a token of a block begins in a buffer, in bytes of the region: its first row. What goes once for a transfer has one place,
@@ -201,15 +201,15 @@ mod tests {
     /// It would be tried for a quarter of an hour, number by number.
     #[test]
     fn one_large_block_before_many_small_ones_has_no_byte_of_theirs() {
-        let large = Stripe { base: 1 << 60, stride: 1, len: 1 << 40, blocks: 1 };
-        let small = Stripe { base: 0, stride: 1, len: 1, blocks: 64 };
+        let large = ShardStripe { base: 1 << 60, stride: 1, len: 1 << 40, blocks: 1 };
+        let small = ShardStripe { base: 0, stride: 1, len: 1, blocks: 64 };
         assert_eq!(clash_of(&[large], &[small]), None);
         assert_eq!(clash_of(&[small], &[large]), None);
     }
 
     #[test]
     fn one_layer_behind_the_other_is_no_record_of_all_layers() {
-        let stripe = |base, stride, len| Stripe { base, stride, len, blocks: 64 };
+        let stripe = |base, stride, len| ShardStripe { base, stride, len, blocks: 64 };
         let pool = [stripe(0, 128, 128)];
         let behind = [stripe(0, 64, 64), stripe(64 * 64, 64, 64)];
         let records = [stripe(0, 128, 64), stripe(64, 128, 64)];
@@ -225,14 +225,14 @@ mod tests {
         fn a_clash_is_a_byte_of_two_numbers(
             one in (0_u64..60, 1_u64..20, 1_u64..20, 1_u32..6), other in (0_u64..60, 1_u64..20, 1_u64..20, 1_u32..6),
         ) {
-            let stripe = |(base, stride, len, blocks): (u64, u64, u64, u32)| Stripe {
+            let stripe = |(base, stride, len, blocks): (u64, u64, u64, u32)| ShardStripe {
                 base,
                 stride,
                 len: if blocks == 1 { len } else { len.min(stride) },
                 blocks,
             };
             let (one, other) = (stripe(one), stripe(other));
-            let numbers = |of: &Stripe| {
+            let numbers = |of: &ShardStripe| {
                 let mut owner = vec![None; 300];
                 for block in 0..of.blocks {
                     let (offset, len) = of.extent(block).unwrap();

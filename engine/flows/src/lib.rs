@@ -52,12 +52,13 @@ pub use desk::TransferManager;
 pub use event::Event;
 pub use held::{BlockHeld, Holder};
 pub use input::{
-    Failed, InputEvent, MemoryPolicy, NoMemory, Piece, Pull, PullWish, Read, Receive, SinkLegs, SinkWish, Tail, Totals,
+    AssemblyPiece, Failed, InputEvent, MemoryPolicy, NoMemory, Pull, PullWish, Read, Receive, SinkLegs, SinkWish, Tail,
+    Totals,
 };
 pub use layout::{Layout, LayoutError, LayoutFault};
-pub use output::{Lending, Loans, Part, Send, SendFailed, SourceLegs, SourceWish};
+pub use output::{LendOptions, Loans, Part, Send, SendFailed, SourceLegs, SourceWish};
 pub use part::{LegError, PartLanded};
 pub use partners::{LayoutKey, LayoutRefused, Silence};
 pub use ranks::{NotSpread, RankOf, Spread};
-pub use shards::{Difference, Pair, Unfit};
+pub use shards::{Difference, ShardPair, Unfit};
 pub use status::Status;

@@ -9,9 +9,9 @@ use penstock_session::frame::LABEL_BYTES_MAX;
 use penstock_session::{ControlMessage, PeerKey};
 
 use crate::action::RegionRef;
-use crate::geometry::{Clash, Stripe, clash_of};
+use crate::geometry::{Clash, ShardStripe, clash_of};
 use crate::layout::{Layout, LayoutError};
-use crate::shards::{Pair, Unfit};
+use crate::shards::{ShardPair, Unfit};
 
 /// The most layouts that an engine has, or is told by one peer, at a time.
 pub const LAYOUTS_MAX: usize = 256;
@@ -118,7 +118,7 @@ pub(crate) struct Partners {
     gone: Vec<Arc<Layout>>,
     last_generation: u32,
     /// Layouts of peers with those of this engine that were found to fit: every grant asks, and the answer is always the same.
-    pairs: BTreeMap<(PeerKey, LayoutKey, LayoutKey), Arc<Pair>>,
+    pairs: BTreeMap<(PeerKey, LayoutKey, LayoutKey), Arc<ShardPair>>,
     /// Words of peers that made no sense and changed nothing.
     refused: u64,
 }
@@ -225,7 +225,11 @@ impl Partners {
     }
 
     /// A layout of this region that gives a byte another block's number than these stripes do.
-    pub(crate) fn numbered_otherwise(&self, region: RegionRef, stripes: &[Stripe]) -> Option<(&Arc<Layout>, Clash)> {
+    pub(crate) fn numbered_otherwise(
+        &self,
+        region: RegionRef,
+        stripes: &[ShardStripe],
+    ) -> Option<(&Arc<Layout>, Clash)> {
         self.own_of(region).find_map(|own| Some((own, clash_of(stripes, &own.stripes())?)))
     }
 
@@ -293,12 +297,17 @@ impl Partners {
     }
 
     /// A layout of this engine, which may be withdrawn meanwhile, with one of a peer's, if that has told of it.
-    pub(crate) fn pair(&mut self, peer: PeerKey, key: LayoutKey, ours: &Layout) -> Option<Result<Arc<Pair>, Unfit>> {
+    pub(crate) fn pair(
+        &mut self,
+        peer: PeerKey,
+        key: LayoutKey,
+        ours: &Layout,
+    ) -> Option<Result<Arc<ShardPair>, Unfit>> {
         let of = (peer, key, LayoutKey { number: ours.news().number, generation: ours.news().generation });
         if let Some(pair) = self.pairs.get(&of) {
             return Some(Ok(Arc::clone(pair)));
         }
-        let pair = match Pair::of(ours, self.theirs_at(peer, key)?) {
+        let pair = match ShardPair::of(ours, self.theirs_at(peer, key)?) {
             Ok(pair) => Arc::new(pair),
             Err(unfit) => return Some(Err(unfit)),
         };

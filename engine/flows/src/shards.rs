@@ -11,17 +11,17 @@ use crate::ranks::Spread;
 
 /// Two layouts that fit: this engine's and a peer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pair {
-    pub(crate) here: Side,
-    pub(crate) there: Side,
-    pub(crate) shared: Vec<Shared>,
+pub struct ShardPair {
+    pub(crate) here: ShardSide,
+    pub(crate) there: ShardSide,
+    pub(crate) shared: Vec<SharedBuffer>,
     /// What a source says of it at the end.
     sent: Vec<SentRows>,
 }
 
 /// One side of a pair.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Side {
+pub(crate) struct ShardSide {
     pub(crate) region: RegionRef,
     pub(crate) block_tokens: u32,
     pub(crate) blocks: u32,
@@ -29,16 +29,16 @@ pub(crate) struct Side {
 
 /// One buffer that both sides have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shared {
+pub(crate) struct SharedBuffer {
     pub(crate) layer: u32,
-    pub(crate) what: What,
+    pub(crate) what: ShardMatch,
     pub(crate) here: Lies,
     pub(crate) there: Lies,
 }
 
 /// What the two have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum ShardMatch {
     /// So many rows of so many bytes of each token, and the first of them.
     Rows { first: u32, count: u32, bytes: u64 },
     /// So many bytes once for a transfer.
@@ -195,7 +195,7 @@ impl fmt::Display for Difference {
 
 impl std::error::Error for Difference {}
 
-impl Pair {
+impl ShardPair {
     /// Looks whether bytes of a layout of this engine and of one of a peer's are the same rows.
     pub fn of(here: &Layout, there: &Layout) -> Result<Self, Unfit> {
         Self::where_sent(here, there, |_| true, false)
@@ -221,7 +221,7 @@ impl Pair {
         let tokens = (here.block_tokens(), there.block_tokens());
         let (mut shared, mut sent) = (Vec::new(), Vec::new());
         for (buffer, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
-            match Shared::of(buffer, ours, theirs, tokens) {
+            match SharedBuffer::of(buffer, ours, theirs, tokens) {
                 Ok(one) if is_sent(buffer) => {
                     sent.push(one.rows());
                     shared.push(one);
@@ -237,7 +237,7 @@ impl Pair {
         }
         let sent = sent.chunk_by(|one, other| one == other);
         let sent = sent.map(|run| SentRows { buffers: run.len() as u32, first: run[0].0, count: run[0].1 }).collect();
-        let pair = Self { here: Side::of(here), there: Side::of(there), shared, sent };
+        let pair = Self { here: ShardSide::of(here), there: ShardSide::of(there), shared, sent };
         let pieces = pair.token_spans();
         if pieces > CUT_SPANS_MAX as u64 {
             return Err(unfit(Difference::TooFine { pieces }));
@@ -271,9 +271,9 @@ impl Pair {
 
     /// Whether whole blocks can be moved as they are: blocks of both sides are of the same tokens, rows and form.
     pub fn is_even(&self) -> bool {
-        let is_alike = |one: &Shared| match one.what {
-            What::Once { .. } => true,
-            What::Rows { count, bytes, .. } => {
+        let is_alike = |one: &SharedBuffer| match one.what {
+            ShardMatch::Once { .. } => true,
+            ShardMatch::Rows { count, bytes, .. } => {
                 let whole = u64::from(count) * bytes * u64::from(self.here.block_tokens);
                 let is_whole = |lies: &Lies| whole == block_bytes(lies, count, bytes, self.here.block_tokens);
                 (one.here.token, one.here.row) == (one.there.token, one.there.row) && is_whole(&one.here)
@@ -309,7 +309,7 @@ impl Pair {
 
     /// Whether something goes once for a transfer.
     pub fn has_once(&self) -> bool {
-        self.shared.iter().any(|shared| matches!(shared.what, What::Once { .. }))
+        self.shared.iter().any(|shared| matches!(shared.what, ShardMatch::Once { .. }))
     }
 }
 
@@ -325,18 +325,18 @@ fn rows_of(buffer: &Buffer) -> Option<Rows> {
     }
 }
 
-impl Side {
+impl ShardSide {
     fn of(layout: &Layout) -> Self {
         Self { region: layout.region(), block_tokens: layout.block_tokens(), blocks: layout.blocks() }
     }
 }
 
-impl Shared {
+impl SharedBuffer {
     /// The first row, and how many; what goes once is one row.
     fn rows(&self) -> (u32, u32) {
         match self.what {
-            What::Rows { first, count, .. } => (first, count),
-            What::Once { .. } => (0, 1),
+            ShardMatch::Rows { first, count, .. } => (first, count),
+            ShardMatch::Once { .. } => (0, 1),
         }
     }
 
@@ -347,7 +347,7 @@ impl Shared {
         let once = |buffer: &Buffer| Lies { base: buffer.base, stride: buffer.stride, token: 0, row: 0 };
         let (here, there) = match (ours.form, theirs.form) {
             (Form::Once(here), Form::Once(there)) if here == there => {
-                let what = What::Once { bytes: here };
+                let what = ShardMatch::Once { bytes: here };
                 return Ok(Self { layer: ours.layer, what, here: once(ours), there: once(theirs) });
             }
             (Form::Once(here), Form::Once(there)) => return Err(Difference::Once { buffer, here, there }),
@@ -370,7 +370,7 @@ impl Shared {
         }
         Ok(Self {
             layer: ours.layer,
-            what: What::Rows { first, count: end - first, bytes: u64::from(a.bytes) },
+            what: ShardMatch::Rows { first, count: end - first, bytes: u64::from(a.bytes) },
             here: here.lies(ours, tokens.0, first),
             there: there.lies(theirs, tokens.1, first),
         })
@@ -435,7 +435,7 @@ mod tests {
     }
 
     fn why(here: &[(u32, Form)], there: &[(u32, Form)]) -> Difference {
-        Pair::of(&layout("ours", 16, here), &layout("theirs", 64, there)).unwrap_err().why
+        ShardPair::of(&layout("ours", 16, here), &layout("theirs", 64, there)).unwrap_err().why
     }
 
     #[test]
@@ -451,7 +451,8 @@ mod tests {
         assert_eq!(why(&[(0, whole)], &[(0, heads(0, 4, 8))]), Difference::RowsInAll { buffer: 0, here: 4, there: 8 });
         let nothing = Difference::NothingShared { buffer: 0, here: (0, 2), there: (2, 4) };
         assert_eq!(why(&[(0, heads(0, 2, 4))], &[(0, heads(2, 2, 4))]), nothing);
-        let said = Pair::of(&layout("ours", 16, &[(0, heads(0, 2, 4))]), &layout("theirs", 16, &[(0, heads(2, 2, 4))]));
+        let said =
+            ShardPair::of(&layout("ours", 16, &[(0, heads(0, 2, 4))]), &layout("theirs", 16, &[(0, heads(2, 2, 4))]));
         let said = said.unwrap_err().to_string();
         assert!(said.contains("\"ours\"") && said.contains("\"theirs\"") && said.contains("rows 0 to 2"), "{said}");
     }
@@ -465,37 +466,37 @@ mod tests {
             let news = layout("kv", 4, &[(0, heads(0, 1, 1))]).news().clone();
             Layout::check(LayoutNews { blocks: 1, buffers: buffers.collect(), ..news }, 1 << 24).unwrap()
         };
-        let found = Pair::of(&buffers(Form::TokenMajor), &buffers(Form::PlaneMajor)).unwrap_err().why;
+        let found = ShardPair::of(&buffers(Form::TokenMajor), &buffers(Form::PlaneMajor)).unwrap_err().why;
         assert_eq!(found, Difference::TooFine { pieces: 300 << 12 });
-        Pair::of(&buffers(Form::TokenMajor), &buffers(Form::TokenMajor)).unwrap();
+        ShardPair::of(&buffers(Form::TokenMajor), &buffers(Form::TokenMajor)).unwrap();
     }
 
     #[test]
     fn only_blocks_that_are_alike_are_even() {
         let whole = layout("a", 16, &[(0, heads(0, 4, 4)), (0, Form::Once(8))]);
-        assert!(Pair::of(&whole, &whole).unwrap().is_even());
+        assert!(ShardPair::of(&whole, &whole).unwrap().is_even());
         let half = layout("b", 16, &[(0, heads(0, 2, 4)), (0, Form::Once(8))]);
-        assert!(!Pair::of(&whole, &half).unwrap().is_even());
-        assert!(!Pair::of(&half, &whole).unwrap().is_even());
-        assert!(Pair::of(&half, &half).unwrap().is_even());
+        assert!(!ShardPair::of(&whole, &half).unwrap().is_even());
+        assert!(!ShardPair::of(&half, &whole).unwrap().is_even());
+        assert!(ShardPair::of(&half, &half).unwrap().is_even());
         let larger = layout("c", 64, &[(0, heads(0, 4, 4)), (0, Form::Once(8))]);
-        assert!(!Pair::of(&whole, &larger).unwrap().is_even());
+        assert!(!ShardPair::of(&whole, &larger).unwrap().is_even());
         let planes = Form::PlaneMajor(Rows { first: 0, count: 4, of: 4, bytes: 8 });
         let planes = layout("d", 16, &[(0, planes), (0, Form::Once(8))]);
-        assert!(!Pair::of(&whole, &planes).unwrap().is_even());
-        assert!(Pair::of(&planes, &planes).unwrap().is_even());
+        assert!(!ShardPair::of(&whole, &planes).unwrap().is_even());
+        assert!(ShardPair::of(&planes, &planes).unwrap().is_even());
     }
 
     #[test]
     fn a_row_that_no_source_has_is_named() {
         let part = |first, count| layout("part", 16, &[(0, heads(first, count, 8))]);
         let sink = layout("sink", 64, &[(0, heads(2, 4, 8))]);
-        Pair::covers(&sink, &[&part(4, 4), &part(0, 4)]).unwrap();
-        let found = Pair::covers(&sink, &[&part(0, 4)]).unwrap_err().why;
+        ShardPair::covers(&sink, &[&part(4, 4), &part(0, 4)]).unwrap();
+        let found = ShardPair::covers(&sink, &[&part(0, 4)]).unwrap_err().why;
         assert_eq!(found, Difference::Uncovered { buffer: 0, row: 4 });
-        let found = Pair::covers(&sink, &[&part(3, 5)]).unwrap_err().why;
+        let found = ShardPair::covers(&sink, &[&part(3, 5)]).unwrap_err().why;
         assert_eq!(found, Difference::Uncovered { buffer: 0, row: 2 });
-        let found = Pair::covers(&sink, &[&part(2, 1), &part(4, 4)]).unwrap_err().why;
+        let found = ShardPair::covers(&sink, &[&part(2, 1), &part(4, 4)]).unwrap_err().why;
         assert_eq!(found, Difference::Uncovered { buffer: 0, row: 3 });
     }
 }

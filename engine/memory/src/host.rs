@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::MemoryError;
-use crate::mapped::{self, Access};
+use crate::mapped::{self, PageAccess};
 use crate::window::Window;
 
 /// Memory of this process that Penstock did not allocate.
@@ -44,11 +44,11 @@ impl HostMemory {
         let base = checked(base, len)?;
         let first = base.as_ptr() as usize;
         let access = mapped::access(first, len);
-        if access == Access::Nothing {
+        if access == PageAccess::Nothing {
             return Err(MemoryError::NotMapped { base: first as u64, bytes: len as u64 });
         }
         // SAFETY: the range may be read, and written if the kernel says so; the caller promises that it stays as it is.
-        let window = unsafe { Window::new(base, len as u64, access == Access::Write, Arc::new(())) };
+        let window = unsafe { Window::new(base, len as u64, access == PageAccess::Write, Arc::new(())) };
         Ok(Self { window })
     }
 

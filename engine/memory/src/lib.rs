@@ -56,6 +56,6 @@ pub use pool_spec::{DEFAULT_BLOCK_BYTES, Pages, PoolSpec};
 pub use process::{ProcessWatch, Unseen};
 pub use region::{Origin, Region};
 pub use registry::{Changes, Deregistered, RegionError, Registry};
-pub use renew::{OldPages, PIECES_MAX, Piece, Pieces, map_foreign_pieces};
+pub use renew::{FreshPiece, OldPages, PIECES_MAX, Pieces, map_foreign_pieces};
 pub use segment::Segment;
 pub use window::Window;

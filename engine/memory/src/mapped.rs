@@ -21,14 +21,14 @@ const WRITABLE: u64 = 2;
 
 /// What this process may do with all bytes of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Access {
+pub(crate) enum PageAccess {
     Nothing,
     Read,
     Write,
 }
 
 /// What may be done with these bytes; who may write may read. `len` is not zero.
-pub(crate) fn access(base: usize, len: usize) -> Access {
+pub(crate) fn access(base: usize, len: usize) -> PageAccess {
     access_by_map(base, len).unwrap_or_else(|| access_by_ends(base, len))
 }
 
@@ -47,37 +47,37 @@ struct MapQuery {
 }
 
 /// As the map of the process has it; None if this kernel, or what keeps this process from `/proc`, does not let it be asked.
-fn access_by_map(base: usize, len: usize) -> Option<Access> {
+fn access_by_map(base: usize, len: usize) -> Option<PageAccess> {
     static MAP: PerProcess<Option<File>> = PerProcess::new();
     let map = MAP.get(|| File::open("/proc/self/maps").ok()).as_ref()?;
     let (mut next, end) = (base as u64, (base + len) as u64);
-    let mut access = Access::Write;
+    let mut access = PageAccess::Write;
     while next < end {
         let mut query = MapQuery { size: size_of::<MapQuery>() as u64, address: next, ..MapQuery::default() };
         // SAFETY: the kernel reads and writes no more than the struct has bytes, by its own size.
         if unsafe { libc::ioctl(map.as_raw_fd(), PROCMAP_QUERY, &raw mut query) } != 0 {
-            return (errno() == libc::ENOENT).then_some(Access::Nothing);
+            return (errno() == libc::ENOENT).then_some(PageAccess::Nothing);
         }
         access = access.min(match query.may {
-            may if may & WRITABLE != 0 => Access::Write,
-            may if may & READABLE != 0 => Access::Read,
-            _ => Access::Nothing,
+            may if may & WRITABLE != 0 => PageAccess::Write,
+            may if may & READABLE != 0 => PageAccess::Read,
+            _ => PageAccess::Nothing,
         });
         if query.end <= next {
             return None; // Not the map: somebody has closed its descriptor, and another file has the number.
         }
         next = query.end;
     }
-    Some(if may_be_read(word_of(base + (len - 1))) { access } else { Access::Nothing })
+    Some(if may_be_read(word_of(base + (len - 1))) { access } else { PageAccess::Nothing })
 }
 
 /// As each page being mapped, and its ends, tell. The ends are almost always in one mapping.
-fn access_by_ends(base: usize, len: usize) -> Access {
+fn access_by_ends(base: usize, len: usize) -> PageAccess {
     match () {
-        () if !is_mapped(base, len) => Access::Nothing,
-        () if ends(base, len).into_iter().all(may_be_written) => Access::Write,
-        () if ends(base, len).into_iter().all(may_be_read) => Access::Read,
-        () => Access::Nothing,
+        () if !is_mapped(base, len) => PageAccess::Nothing,
+        () if ends(base, len).into_iter().all(may_be_written) => PageAccess::Write,
+        () if ends(base, len).into_iter().all(may_be_read) => PageAccess::Read,
+        () => PageAccess::Nothing,
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     /// Both ways of asking, of which the first is not there before Linux 6.11.
-    fn both(base: usize, len: usize) -> Access {
+    fn both(base: usize, len: usize) -> PageAccess {
         let (by_ends, by_map) = (access_by_ends(base, len), access_by_map(base, len));
         assert!(by_map.is_none_or(|by_map| by_map == by_ends), "{base:#x}, {len} bytes: {by_map:?} and {by_ends:?}");
         assert_eq!(access(base, len), by_ends);
@@ -169,17 +169,17 @@ mod tests {
         let pages = Pages::new();
         let at = pages.0;
         for (base, len) in [(at, 8 * PAGE), (at + 1, 1), (at + PAGE - 1, 2), (at + 8 * PAGE - 1, 1), (at + 3, 5)] {
-            assert_eq!(both(base, len), Access::Write, "{len} bytes");
+            assert_eq!(both(base, len), PageAccess::Write, "{len} bytes");
         }
         for (base, len) in [(8, 16), (0, 1), (usize::MAX - 100, 50), (1 << 47, PAGE), (at, 1 << 40)] {
-            assert_eq!(both(base, len), Access::Nothing, "{base:#x}, {len} bytes");
+            assert_eq!(both(base, len), PageAccess::Nothing, "{base:#x}, {len} bytes");
         }
         // A hole between.
         // SAFETY: a page of this mapping, to which nobody has a reference.
         unsafe { munmap((at + 3 * PAGE) as *mut _, PAGE) }.unwrap();
         let answers = [(at, 8), (at, 3), (at + 4 * PAGE, 4)].map(|(base, pages)| both(base, pages * PAGE));
-        assert_eq!(answers, [Access::Nothing, Access::Write, Access::Write]);
-        assert_eq!([both(at + 3 * PAGE - 1, 2), both(at + 4 * PAGE - 1, 2)], [Access::Nothing; 2]);
+        assert_eq!(answers, [PageAccess::Nothing, PageAccess::Write, PageAccess::Write]);
+        assert_eq!([both(at + 3 * PAGE - 1, 2), both(at + 4 * PAGE - 1, 2)], [PageAccess::Nothing; 2]);
     }
 
     #[test]
@@ -187,17 +187,18 @@ mod tests {
         let pages = Pages::new();
         let at = pages.0 + 7 * PAGE;
         pages.protect(7, MprotectFlags::READ);
-        assert_eq!([both(at + 5, 100), both(pages.0, 8 * PAGE)], [Access::Read; 2]);
+        assert_eq!([both(at + 5, 100), both(pages.0, 8 * PAGE)], [PageAccess::Read; 2]);
         pages.protect(7, MprotectFlags::empty());
-        assert_eq!([both(at, 1), both(pages.0, 8 * PAGE)], [Access::Nothing; 2]);
+        assert_eq!([both(at, 1), both(pages.0, 8 * PAGE)], [PageAccess::Nothing; 2]);
         let text = what_is_mapped_answers_and_what_is_not_ends_nobody as *const () as usize;
-        assert_eq!(both(text, 16), Access::Read);
+        assert_eq!(both(text, 16), PageAccess::Read);
     }
 
     #[test]
     fn the_map_tells_of_the_pages_between() {
         let pages = Pages::new();
-        for (flags, access) in [(MprotectFlags::READ, Access::Read), (MprotectFlags::empty(), Access::Nothing)] {
+        for (flags, access) in [(MprotectFlags::READ, PageAccess::Read), (MprotectFlags::empty(), PageAccess::Nothing)]
+        {
             pages.protect(3, flags);
             assert!(access_by_map(pages.0, 8 * PAGE).is_none_or(|answer| answer == access), "{access:?}");
         }
@@ -211,7 +212,7 @@ mod tests {
         // SAFETY: fresh memory at an address of the kernel's choice, which stays until the process ends.
         let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 3 * PAGE, prot, MapFlags::SHARED, &file, 0) }.unwrap();
         let at = at as usize;
-        assert_eq!([both(at, 2 * PAGE), both(at, 2 * PAGE + 1)], [Access::Write, Access::Nothing]);
+        assert_eq!([both(at, 2 * PAGE), both(at, 2 * PAGE + 1)], [PageAccess::Write, PageAccess::Nothing]);
     }
 
     #[test]
@@ -226,7 +227,7 @@ mod tests {
                 }
             });
             while !writer.is_finished() {
-                assert_eq!(both(base, 8192), Access::Write);
+                assert_eq!(both(base, 8192), PageAccess::Write);
             }
         });
         assert!(

@@ -32,7 +32,7 @@ pub const PIECES_MAX: usize = 15;
 
 /// Memory over a part of a pool, with its descriptor.
 #[derive(Debug, Clone)]
-pub struct Piece<D> {
+pub struct FreshPiece<D> {
     /// Where it begins in the pool, in bytes.
     pub offset: u64,
     /// Its length and that of its descriptor, in bytes.
@@ -41,7 +41,7 @@ pub struct Piece<D> {
     pub fd: D,
 }
 
-impl<D> Piece<D> {
+impl<D> FreshPiece<D> {
     fn end(&self) -> u64 {
         self.offset + self.len
     }
@@ -52,7 +52,7 @@ impl<D> Piece<D> {
 }
 
 /// The pieces of one pool.
-pub type Pieces = Vec<Piece<Arc<OwnedFd>>>;
+pub type Pieces = Vec<FreshPiece<Arc<OwnedFd>>>;
 
 /// Pages that a pool has turned away from. Somebody may still write them; nobody reads them.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Pool {
                 _ => ranges.push((start, end - start)),
             }
         }
-        let stays = |piece: &&Piece<_>| !ranges.iter().any(|&(offset, len)| piece.meets(offset, offset + len));
+        let stays = |piece: &&FreshPiece<_>| !ranges.iter().any(|&(offset, len)| piece.meets(offset, offset + len));
         if pieces.iter().filter(stays).count() + ranges.len() > PIECES_MAX {
             return Err(MemoryError::NotHere {
                 what: "another piece of fresh memory",
@@ -141,7 +141,7 @@ impl Pool {
             replaced.map_err(|source| memfd::system_error("mremap", WHAT, len, source))?;
             old.ranges.extend(gaps(&pieces, offset, offset + len));
             pieces.retain(|piece| !piece.meets(offset, offset + len));
-            pieces.push(Piece { offset, len, fd: Arc::new(fd) });
+            pieces.push(FreshPiece { offset, len, fd: Arc::new(fd) });
             pieces.sort_unstable_by_key(|piece| piece.offset);
         }
         Ok(old)
@@ -176,14 +176,14 @@ impl Pool {
 }
 
 /// The range with all pieces that it meets.
-fn widen<D>(pieces: &[Piece<D>], start: u64, end: u64) -> (u64, u64) {
+fn widen<D>(pieces: &[FreshPiece<D>], start: u64, end: u64) -> (u64, u64) {
     // Pieces do not overlap, so those met at first are all there are.
     let met = pieces.iter().filter(|piece| piece.meets(start, end));
     met.fold((start, end), |(low, high), piece| (low.min(piece.offset), high.max(piece.end())))
 }
 
 /// The parts of a range that no piece covers.
-fn gaps<D>(pieces: &[Piece<D>], start: u64, end: u64) -> Vec<(u64, u64)> {
+fn gaps<D>(pieces: &[FreshPiece<D>], start: u64, end: u64) -> Vec<(u64, u64)> {
     let (mut at, mut gaps) = (start, Vec::new());
     for piece in pieces.iter().filter(|piece| piece.meets(start, end)) {
         if at < piece.offset {
@@ -205,7 +205,7 @@ pub fn map_foreign_pieces(
     bytes: u64,
     rights: Rights,
     pages: PageKind,
-    pieces: &[Piece<OwnedFd>],
+    pieces: &[FreshPiece<OwnedFd>],
 ) -> Result<Window, MemoryError> {
     let page = page_bytes();
     if pieces.len() > PIECES_MAX || pages == PageKind::HugeTlb || memfd::is_huge_tlb(fd.as_fd()) {
@@ -215,7 +215,7 @@ pub fn map_foreign_pieces(
         return Err(MemoryError::PieceMisplaced { offset: first.offset, len: first.len, bytes });
     }
     let (writable, mut from) = (rights.allows_write(), 0);
-    for &Piece { offset, len, ref fd } in pieces {
+    for &FreshPiece { offset, len, ref fd } in pieces {
         let misplaced = || MemoryError::PieceMisplaced { offset, len, bytes };
         let end = offset.checked_add(len).filter(|&end| end <= bytes).ok_or_else(misplaced)?;
         if len == 0 || offset < from || !offset.is_multiple_of(page) || !len.is_multiple_of(page) {

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use penstock_ring::Place;
+use penstock_ring::SharedRange;
 
 use crate::error::MemoryError;
 use crate::memfd;
@@ -14,7 +14,7 @@ use crate::segment::Segment;
 
 impl Segment {
     /// The segment as a place for rings, gates and counters. It stays mapped as long as the place.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> SharedRange {
         let window = self.window().clone();
         let base = NonNull::new(window.as_ptr()).expect("a mapping is never at address zero");
         let (len, writable) = (window.len() as usize, window.is_writable());
@@ -23,9 +23,9 @@ impl Segment {
         // other than the atomic words of places.
         unsafe {
             if writable {
-                Place::new(base, len, Arc::new(window))
+                SharedRange::new(base, len, Arc::new(window))
             } else {
-                Place::read_only(base, len, Arc::new(window))
+                SharedRange::read_only(base, len, Arc::new(window))
             }
         }
     }

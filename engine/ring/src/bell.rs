@@ -14,9 +14,9 @@
 
 #[cfg(not(loom))]
 use crate::error::RingError;
+use crate::shared::SharedRef;
 #[cfg(not(loom))]
-use crate::place::Place;
-use crate::shared::Shared;
+use crate::shared_range::SharedRange;
 use crate::sync::{AtomicU32, Ordering, WithBarrier, full_barrier};
 
 const AWAKE: u32 = 0;
@@ -28,18 +28,18 @@ pub const BELL_BYTES: usize = 64;
 /// The side that sleeps.
 #[derive(Debug)]
 pub struct Sleeper {
-    flag: Shared<AtomicU32>,
+    flag: SharedRef<AtomicU32>,
 }
 
 /// A side that brings work.
 #[derive(Clone, Debug)]
 pub struct Ringer {
-    flag: Shared<AtomicU32>,
+    flag: SharedRef<AtomicU32>,
 }
 
 /// A bell inside this process.
 pub fn pair() -> (Sleeper, Ringer) {
-    let sleeper = Sleeper { flag: Shared::heap(AtomicU32::new(AWAKE)) };
+    let sleeper = Sleeper { flag: SharedRef::heap(AtomicU32::new(AWAKE)) };
     let ringer = sleeper.ringer();
     (sleeper, ringer)
 }
@@ -47,7 +47,7 @@ pub fn pair() -> (Sleeper, Ringer) {
 impl Sleeper {
     /// The bell at `offset` bytes of `place`.
     #[cfg(not(loom))]
-    pub fn mapped(place: &Place, offset: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, offset: usize) -> Result<Self, RingError> {
         Ok(Self { flag: place.cell(offset)? })
     }
 
@@ -75,7 +75,7 @@ impl Sleeper {
 impl Ringer {
     /// The bell at `offset` bytes of `place`.
     #[cfg(not(loom))]
-    pub fn mapped(place: &Place, offset: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, offset: usize) -> Result<Self, RingError> {
         Ok(Self { flag: place.cell(offset)? })
     }
 
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_two_sides_meet_in_a_place() {
-        let place = Place::heap(2 * BELL_BYTES);
+        let place = SharedRange::heap(2 * BELL_BYTES);
         let sleeper = Sleeper::mapped(&place, BELL_BYTES).unwrap();
         let ringer = Ringer::mapped(&place, BELL_BYTES).unwrap();
         sleeper.prepare();

@@ -22,9 +22,9 @@
 
 #[cfg(not(loom))]
 use crate::error::RingError;
+use crate::shared::SharedRef;
 #[cfg(not(loom))]
-use crate::place::Place;
-use crate::shared::Shared;
+use crate::shared_range::SharedRange;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Words of an answer.
@@ -52,7 +52,7 @@ pub struct Nonsense;
 
 /// How far a question has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum BounceStage {
     /// Nobody has begun.
     Posted,
     /// The other end is at it.
@@ -64,32 +64,32 @@ pub enum Stage {
 /// The end that asks. One for each slot.
 #[derive(Debug)]
 pub struct Asker {
-    words: Shared<[AtomicU64]>,
+    words: SharedRef<[AtomicU64]>,
     sequence: u64,
 }
 
 /// The end that answers. One for each slot.
 #[derive(Debug)]
 pub struct Answerer {
-    words: Shared<[AtomicU64]>,
+    words: SharedRef<[AtomicU64]>,
 }
 
 /// A slot inside this process, for questions of so many words.
 pub fn pair(question_words: usize) -> (Asker, Answerer) {
     let words = slot_bytes(question_words) / size_of::<u64>();
-    let words = Shared::heap_slice((0..words).map(|_| AtomicU64::new(0)));
+    let words = SharedRef::heap_slice((0..words).map(|_| AtomicU64::new(0)));
     (Asker { words: words.clone(), sequence: 0 }, Answerer { words })
 }
 
 #[cfg(not(loom))]
-fn mapped(place: &Place, offset: usize, question_words: usize) -> Result<Shared<[AtomicU64]>, RingError> {
+fn mapped(place: &SharedRange, offset: usize, question_words: usize) -> Result<SharedRef<[AtomicU64]>, RingError> {
     place.cells(offset, slot_bytes(question_words) / size_of::<u64>())
 }
 
 impl Asker {
     /// The asking end of the slot at `offset` bytes of a place, all zeroes at first.
     #[cfg(not(loom))]
-    pub fn mapped(place: &Place, offset: usize, question_words: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, offset: usize, question_words: usize) -> Result<Self, RingError> {
         Ok(Self { words: mapped(place, offset, question_words)?, sequence: 0 })
     }
 
@@ -109,16 +109,16 @@ impl Asker {
     }
 
     /// How far the question has come. When it is done, the bytes that go with it are this end's again.
-    pub fn look(&self) -> Result<Stage, Nonsense> {
+    pub fn look(&self) -> Result<BounceStage, Nonsense> {
         // SYNC bounce-answer: pairs with `Answerer::answer`.
         let word = self.words[STATE_AT].load(Ordering::Acquire);
         if word == self.word(DONE) {
             let answer = |index: usize| self.words[ANSWER_AT + index].load(Ordering::Relaxed);
-            return Ok(Stage::Done(std::array::from_fn(answer)));
+            return Ok(BounceStage::Done(std::array::from_fn(answer)));
         }
         match word {
-            _ if word == self.word(TAKEN) => Ok(Stage::Taken),
-            _ if word == self.word(POSTED) => Ok(Stage::Posted),
+            _ if word == self.word(TAKEN) => Ok(BounceStage::Taken),
+            _ if word == self.word(POSTED) => Ok(BounceStage::Posted),
             _ => Err(Nonsense),
         }
     }
@@ -147,7 +147,7 @@ pub struct Taken {
 impl Answerer {
     /// The answering end of the slot at `offset` bytes of a place.
     #[cfg(not(loom))]
-    pub fn mapped(place: &Place, offset: usize, question_words: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, offset: usize, question_words: usize) -> Result<Self, RingError> {
         Ok(Self { words: mapped(place, offset, question_words)? })
     }
 
@@ -189,14 +189,14 @@ mod tests {
         assert!(answerer.take(&mut question).is_none(), "nothing was asked yet");
         for round in 1..4 {
             asker.ask(&[round, 2, 3]);
-            assert_eq!(asker.look(), Ok(Stage::Posted));
+            assert_eq!(asker.look(), Ok(BounceStage::Posted));
             let taken = answerer.take(&mut question).unwrap();
             assert_eq!(question, [round, 2, 3]);
             assert!(answerer.take(&mut question).is_none(), "taken once");
-            assert_eq!(asker.look(), Ok(Stage::Taken));
+            assert_eq!(asker.look(), Ok(BounceStage::Taken));
             assert!(!asker.withdraw(), "what has begun is not taken back");
             answerer.answer(&taken, [round, 9]);
-            assert_eq!(asker.look(), Ok(Stage::Done([round, 9])));
+            assert_eq!(asker.look(), Ok(BounceStage::Done([round, 9])));
             asker.free();
             assert!(answerer.take(&mut question).is_none());
         }
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn any_other_word_is_nonsense_and_harms_nobody() {
-        let place = Place::heap(slot_bytes(2));
+        let place = SharedRange::heap(slot_bytes(2));
         let mut asker = Asker::mapped(&place, 0, 2).unwrap();
         let answerer = Answerer::mapped(&place, 0, 2).unwrap();
         let word = place.atomic_u64(0).unwrap();

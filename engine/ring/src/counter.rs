@@ -15,9 +15,9 @@
 
 #[cfg(not(loom))]
 use crate::error::RingError;
+use crate::shared::SharedRef;
 #[cfg(not(loom))]
-use crate::place::{Overlay, Place};
-use crate::shared::Shared;
+use crate::shared_range::{Overlay, SharedRange};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, WithBarrier};
 
 /// One counter, as it lies in memory.
@@ -140,7 +140,7 @@ impl CounterCell {
 /// Counters side by side.
 #[derive(Clone, Debug)]
 pub struct CounterTable {
-    cells: Shared<[CounterCell]>,
+    cells: SharedRef<[CounterCell]>,
 }
 
 impl CounterTable {
@@ -154,12 +154,12 @@ impl CounterTable {
 
     /// `count` counters inside this process.
     pub fn heap(count: usize) -> Self {
-        Self { cells: Shared::heap_slice((0..count).map(|_| CounterCell::default())) }
+        Self { cells: SharedRef::heap_slice((0..count).map(|_| CounterCell::default())) }
     }
 
     /// The `count` counters at the start of `place`.
     #[cfg(not(loom))]
-    pub fn mapped(place: &Place, count: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, count: usize) -> Result<Self, RingError> {
         Ok(Self { cells: place.cells(0, count)? })
     }
 
@@ -175,7 +175,7 @@ impl CounterTable {
     }
 
     /// One counter that keeps its memory alive by itself; `None` beyond the end.
-    pub fn shared_cell(&self, index: usize) -> Option<Shared<CounterCell>> {
+    pub fn shared_cell(&self, index: usize) -> Option<SharedRef<CounterCell>> {
         self.cells.element(index)
     }
 }
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn counts_and_tells_of_sleepers() {
-        let place = Place::heap(CounterTable::bytes_for(3));
+        let place = SharedRange::heap(CounterTable::bytes_for(3));
         let table = CounterTable::mapped(&place, 3).unwrap();
         assert_eq!(table.count(), 3);
         assert!(table.cell(3).is_none());

@@ -38,11 +38,11 @@ pub mod handles;
 #[cfg(not(loom))]
 pub mod life;
 pub mod mpsc;
-#[cfg(not(loom))]
-pub mod place;
 pub mod published;
 pub mod ready;
 pub mod shared;
+#[cfg(not(loom))]
+pub mod shared_range;
 pub mod slab;
 pub mod spsc;
 pub mod thread_bound;
@@ -55,11 +55,11 @@ pub use error::{Corrupt, Full, RingError, StaleKey};
 pub use gate::{GateReader, GateWriter, Hazard, HazardView, Lapped, LowWater, LowWaterView, Observation, Withdrawal};
 #[cfg(not(loom))]
 pub use life::{Life, LifePublisher, LifeView};
-#[cfg(not(loom))]
-pub use place::Place;
 pub use published::{Published, Publisher};
 pub use ready::ReadyBits;
-pub use shared::Shared;
+pub use shared::SharedRef;
+#[cfg(not(loom))]
+pub use shared_range::SharedRange;
 pub use slab::{Key, Slab};
-pub use spsc::Line;
-pub use thread_bound::{AccessError, ThreadBound};
+pub use spsc::RingLine;
+pub use thread_bound::{ThreadBound, ThreadBoundError};

@@ -12,13 +12,13 @@
 use std::sync::atomic::AtomicU32;
 
 use crate::error::RingError;
-use crate::place::Place;
 use crate::published::{Published, Publisher};
-use crate::shared::Shared;
-use crate::spsc::Line;
+use crate::shared::SharedRef;
+use crate::shared_range::SharedRange;
+use crate::spsc::RingLine;
 use crate::sync::Ordering;
 
-const LINE_BYTES: usize = size_of::<Line>();
+const LINE_BYTES: usize = size_of::<RingLine>();
 /// Bytes that a life takes in shared memory.
 pub const LIFE_BYTES: usize = 2 * LINE_BYTES;
 /// Where the lock begins in them.
@@ -49,7 +49,7 @@ pub struct LifePublisher {
 
 impl LifePublisher {
     /// The life at `offset` bytes of a place that this process writes.
-    pub fn mapped(place: &Place, offset: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, offset: usize) -> Result<Self, RingError> {
         Ok(Self { at: Publisher::mapped(place, offset)? })
     }
 
@@ -68,12 +68,12 @@ impl LifePublisher {
 #[derive(Clone, Debug)]
 pub struct LifeView {
     at: Published,
-    words: Shared<[AtomicU32]>,
+    words: SharedRef<[AtomicU32]>,
 }
 
 impl LifeView {
     /// The life at `offset` bytes of a place that its owner writes.
-    pub fn mapped(place: &Place, offset: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, offset: usize) -> Result<Self, RingError> {
         Ok(Self {
             at: Published::mapped(place, offset)?,
             words: place.readable_cells(offset, LIFE_BYTES / size_of::<AtomicU32>())?,
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_marked_word_means_death_and_nonsense_means_nothing() {
-        let place = Place::heap(LIFE_BYTES);
+        let place = SharedRange::heap(LIFE_BYTES);
         let view = LifeView::mapped(&place.without_writing(), 0).unwrap();
         assert_eq!(view.look(), Life::Unknown);
         let owner = LifePublisher::mapped(&place, 0).unwrap();

@@ -2,32 +2,32 @@
 
 #[cfg(not(loom))]
 use crate::error::RingError;
+use crate::shared::SharedRef;
 #[cfg(not(loom))]
-use crate::place::Place;
-use crate::shared::Shared;
+use crate::shared_range::SharedRange;
 use crate::sync::{AtomicU64, Ordering, load_acquire_read_only};
 
 /// The owner's end.
 #[derive(Debug)]
 pub struct Publisher {
-    word: Shared<AtomicU64>,
+    word: SharedRef<AtomicU64>,
 }
 
 /// Everybody else's end.
 #[derive(Clone, Debug)]
 pub struct Published {
-    word: Shared<AtomicU64>,
+    word: SharedRef<AtomicU64>,
 }
 
 impl Publisher {
     /// A number of this process, zero.
     pub fn heap() -> Self {
-        Self { word: Shared::heap(AtomicU64::new(0)) }
+        Self { word: SharedRef::heap(AtomicU64::new(0)) }
     }
 
     /// The number at `offset` bytes of a place that this process writes.
     #[cfg(not(loom))]
-    pub fn mapped(place: &Place, offset: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, offset: usize) -> Result<Self, RingError> {
         Ok(Self { word: place.cell(offset)? })
     }
 
@@ -45,7 +45,7 @@ impl Publisher {
 impl Published {
     /// The number at `offset` bytes of a place that its owner writes.
     #[cfg(not(loom))]
-    pub fn mapped(place: &Place, offset: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, offset: usize) -> Result<Self, RingError> {
         Ok(Self { word: place.readable_cell(offset)? })
     }
 
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_read_only_place_is_readable_and_not_writable() {
-        let place = Place::heap(64);
+        let place = SharedRange::heap(64);
         let publisher = Publisher::mapped(&place, 8).unwrap();
         let reader = Published::mapped(&place.without_writing(), 8).unwrap();
         assert_eq!(reader.read(), 0);

@@ -13,9 +13,9 @@
 use crate::bell::Ringer;
 #[cfg(not(loom))]
 use crate::error::RingError;
+use crate::shared::SharedRef;
 #[cfg(not(loom))]
-use crate::place::Place;
-use crate::shared::Shared;
+use crate::shared_range::SharedRange;
 use crate::sync::{AtomicU64, Ordering, WithBarrier, full_barrier, glance};
 
 const BITS: usize = u64::BITS as usize;
@@ -23,7 +23,7 @@ const BITS: usize = u64::BITS as usize;
 /// Bits that producers mark and one consumer takes.
 #[derive(Clone, Debug)]
 pub struct ReadyBits {
-    words: Shared<[AtomicU64]>,
+    words: SharedRef<[AtomicU64]>,
     bits: usize,
 }
 
@@ -31,12 +31,12 @@ impl ReadyBits {
     /// `bits` clear bits inside this process.
     pub fn heap(bits: usize) -> Self {
         let words = (0..bits.div_ceil(BITS)).map(|_| AtomicU64::new(0));
-        Self { words: Shared::heap_slice(words), bits }
+        Self { words: SharedRef::heap_slice(words), bits }
     }
 
     /// The bits at `offset` bytes of `place`, 64 a word.
     #[cfg(not(loom))]
-    pub fn mapped(place: &Place, offset: usize, bits: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, offset: usize, bits: usize) -> Result<Self, RingError> {
         Ok(Self { words: place.cells(offset, bits.div_ceil(BITS))?, bits })
     }
 
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn bits_that_do_not_exist_are_ignored() {
-        let place = Place::heap(ReadyBits::bytes_for(65));
+        let place = SharedRange::heap(ReadyBits::bytes_for(65));
         let ready = ReadyBits::mapped(&place, 0, 65).unwrap();
         place.atomic_u64(8).unwrap().store(u64::MAX, Ordering::Relaxed);
         assert_eq!(taken(&ready), [64]);
@@ -179,7 +179,7 @@ mod tests {
     fn no_mark_is_lost_between_threads() {
         const ROUNDS: u64 = 50_000;
         let ready = ReadyBits::heap(1);
-        let work = Shared::heap(AtomicU64::new(0));
+        let work = SharedRef::heap(AtomicU64::new(0));
         let (marker, source) = (ready.clone(), work.clone());
         let thread = std::thread::spawn(move || {
             for round in 1..=ROUNDS {

@@ -12,12 +12,12 @@ use std::sync::Arc;
 /// A reference-counted pointer to atomics, wherever they live.
 ///
 /// Dereferences to the overlay. Cloning costs one reference count, so clone at set-up only.
-pub struct Shared<T: ?Sized> {
+pub struct SharedRef<T: ?Sized> {
     at: NonNull<T>,
     keep: Arc<dyn Any + Send + Sync>,
 }
 
-impl<T: Send + Sync + 'static> Shared<T> {
+impl<T: Send + Sync + 'static> SharedRef<T> {
     /// Moves `value` to the heap.
     pub fn heap(value: T) -> Self {
         let keep = Arc::new(value);
@@ -25,22 +25,22 @@ impl<T: Send + Sync + 'static> Shared<T> {
     }
 
     /// Moves the values to the heap, side by side.
-    pub fn heap_slice(values: impl IntoIterator<Item = T>) -> Shared<[T]> {
+    pub fn heap_slice(values: impl IntoIterator<Item = T>) -> SharedRef<[T]> {
         let values: Box<[T]> = values.into_iter().collect();
         let keep = Arc::new(values);
-        Shared { at: NonNull::from(&**keep), keep }
+        SharedRef { at: NonNull::from(&**keep), keep }
     }
 }
 
-impl<T> Shared<[T]> {
+impl<T> SharedRef<[T]> {
     /// One element, or `None` beyond the end.
-    pub fn element(&self, index: usize) -> Option<Shared<T>> {
+    pub fn element(&self, index: usize) -> Option<SharedRef<T>> {
         let at = NonNull::from(self.get(index)?);
-        Some(Shared { at, keep: Arc::clone(&self.keep) })
+        Some(SharedRef { at, keep: Arc::clone(&self.keep) })
     }
 }
 
-impl<T: ?Sized> Shared<T> {
+impl<T: ?Sized> SharedRef<T> {
     /// Overlays memory that `keep` keeps valid.
     ///
     /// # Safety
@@ -52,7 +52,7 @@ impl<T: ?Sized> Shared<T> {
     }
 }
 
-impl<T: ?Sized> Deref for Shared<T> {
+impl<T: ?Sized> Deref for SharedRef<T> {
     type Target = T;
 
     #[inline(always)]
@@ -63,13 +63,13 @@ impl<T: ?Sized> Deref for Shared<T> {
     }
 }
 
-impl<T: ?Sized> Clone for Shared<T> {
+impl<T: ?Sized> Clone for SharedRef<T> {
     fn clone(&self) -> Self {
         Self { at: self.at, keep: Arc::clone(&self.keep) }
     }
 }
 
-impl<T: ?Sized> fmt::Debug for Shared<T> {
+impl<T: ?Sized> fmt::Debug for SharedRef<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Shared").field(&self.at).finish()
     }
@@ -77,6 +77,6 @@ impl<T: ?Sized> fmt::Debug for Shared<T> {
 
 // SAFETY: it hands out `&T` only, which may cross threads when `T: Sync`; the last owner may drop
 // `keep` on any thread, which its own bounds allow.
-unsafe impl<T: ?Sized + Sync> Send for Shared<T> {}
+unsafe impl<T: ?Sized + Sync> Send for SharedRef<T> {}
 // SAFETY: as above.
-unsafe impl<T: ?Sized + Sync> Sync for Shared<T> {}
+unsafe impl<T: ?Sized + Sync> Sync for SharedRef<T> {}

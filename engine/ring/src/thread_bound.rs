@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a [`ThreadBound`] value could not be touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccessError {
+pub enum ThreadBoundError {
     /// The calling thread did not create it.
     WrongThread,
     /// The calling thread is inside `with` already.
     Reentered,
 }
 
-impl Display for AccessError {
+impl Display for ThreadBoundError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::WrongThread => "bound to another thread: call from the thread that created it",
@@ -23,7 +23,7 @@ impl Display for AccessError {
     }
 }
 
-impl Error for AccessError {}
+impl Error for ThreadBoundError {}
 
 /// Holds a `T` that is usable only on the thread that created it, at a few nanoseconds a check.
 /// May be dropped anywhere, and there is no way to bind it anew.
@@ -48,12 +48,12 @@ impl<T> ThreadBound<T> {
 
     /// Runs `f` on the value, when called by its thread and not from within another `with`.
     #[inline(always)]
-    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Result<R, AccessError> {
+    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Result<R, ThreadBoundError> {
         if self.owner != thread_number() {
-            return Err(AccessError::WrongThread);
+            return Err(ThreadBoundError::WrongThread);
         }
         if self.entered.replace(true) {
-            return Err(AccessError::Reentered);
+            return Err(ThreadBoundError::Reentered);
         }
         let _leave = Leave(&self.entered);
         // SAFETY: this is the owning thread, and the flag was clear, so no other reference exists
@@ -119,7 +119,7 @@ mod tests {
         assert!(bound.is_mine());
         thread::scope(|scope| {
             let other = scope.spawn(|| (bound.with(|_| ()), bound.is_mine()));
-            assert_eq!(other.join().unwrap(), (Err(AccessError::WrongThread), false));
+            assert_eq!(other.join().unwrap(), (Err(ThreadBoundError::WrongThread), false));
         });
     }
 
@@ -129,7 +129,7 @@ mod tests {
         for _ in 0..50 {
             thread::scope(|scope| {
                 let answer = scope.spawn(|| bound.with(|_| ())).join().unwrap();
-                assert_eq!(answer, Err(AccessError::WrongThread));
+                assert_eq!(answer, Err(ThreadBoundError::WrongThread));
             });
         }
         assert_eq!(bound.into_inner(), 1);
@@ -142,7 +142,7 @@ mod tests {
             text.push('a');
             bound.with(|_| ())
         });
-        assert_eq!(inner, Ok(Err(AccessError::Reentered)));
+        assert_eq!(inner, Ok(Err(ThreadBoundError::Reentered)));
         let panicked = catch_unwind(AssertUnwindSafe(|| bound.with(|_| panic!("test"))));
         assert!(panicked.is_err());
         assert_eq!(bound.with(|text| text.len()), Ok(1));

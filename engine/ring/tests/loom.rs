@@ -8,8 +8,8 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use penstock_ring::{
-    CounterCell, Full, GateWriter, Hazard, Line, LowWater, Observation, ReadyBits, Shared, Slab, Withdrawal, bell,
-    bounce, gate, mpsc, spsc,
+    CounterCell, Full, GateWriter, Hazard, LowWater, Observation, ReadyBits, RingLine, SharedRef, Slab, Withdrawal,
+    bell, bounce, gate, mpsc, spsc,
 };
 
 /// Five find nothing more and take ten times as long; without a bound only the slab's model does
@@ -46,8 +46,8 @@ impl<T: Copy> Plain<T> {
     }
 }
 
-fn line(value: u64) -> Line {
-    Line([value; 8])
+fn line(value: u64) -> RingLine {
+    RingLine([value; 8])
 }
 
 // Rings
@@ -444,7 +444,7 @@ struct Futex {
 #[test]
 fn counter_wakes_its_waiter_and_shows_the_bytes() {
     model(|| {
-        let cell = Shared::heap(CounterCell::default());
+        let cell = SharedRef::heap(CounterCell::default());
         let futex = Arc::new(Futex::default());
         let bytes = Arc::new(Plain::new(0u64));
         let (counted, kernel, target) = (cell.clone(), Arc::clone(&futex), Arc::clone(&bytes));
@@ -499,11 +499,11 @@ fn bounce_is_withdrawn_or_answered_and_never_both() {
         }
         loop {
             match asker.look().unwrap() {
-                bounce::Stage::Done(answer) => {
+                bounce::BounceStage::Done(answer) => {
                     assert_eq!((answer, bytes.read()), ([10, 0], 11));
                     break;
                 }
-                stage => assert_ne!(stage, bounce::Stage::Posted, "withdrawing failed because it was taken"),
+                stage => assert_ne!(stage, bounce::BounceStage::Posted, "withdrawing failed because it was taken"),
             }
             thread::yield_now();
         }
@@ -533,7 +533,7 @@ fn bounce_slots_are_used_again() {
         if asker.withdraw() {
             bytes.write(2);
             asker.ask(&[2, 2]);
-            if let bounce::Stage::Done(answer) = asker.look().unwrap() {
+            if let bounce::BounceStage::Done(answer) = asker.look().unwrap() {
                 assert_eq!(answer, [2, 2]);
             }
         }

@@ -10,7 +10,7 @@ use penstock_session::CounterNews;
 use penstock_transport::host::MailboxView;
 use rustix::thread::futex;
 
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 
 /// The longest sleep between two looks at a counter.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
@@ -98,13 +98,13 @@ impl CounterBook {
 /// An arrival counter of this engine: goes up by one for each transfer that names it, once all its
 /// bytes have landed. Closed when dropped.
 pub struct Counter<E: Env> {
-    hub: Arc<Hub<E>>,
+    hub: Arc<EngineInner<E>>,
     label: String,
     index: u32,
 }
 
 impl<E: Env> Counter<E> {
-    pub(crate) fn open(hub: &Arc<Hub<E>>, label: &str, region: u32) -> Option<Self> {
+    pub(crate) fn open(hub: &Arc<EngineInner<E>>, label: &str, region: u32) -> Option<Self> {
         let (index, _) = hub.shared.counters.open(label, region)?;
         Some(Self { hub: Arc::clone(hub), label: label.to_owned(), index })
     }

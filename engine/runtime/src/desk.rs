@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Config, Env, NoteId, Timestamp};
-use penstock_flows::desk::{Broken, RELAY, Reported, Settings, part_of};
+use penstock_flows::desk::{Inconsistency, RELAY, Reported, Settings, part_of};
 use penstock_flows::{Action, BlocksRef, Event, TransferManager};
 use penstock_memory::Blocks;
 use penstock_session::PeerKey;
 
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 use crate::peer_state::PeerState;
 use crate::shared::{ControlCall, Shared};
 
@@ -158,14 +158,14 @@ impl TransferManagerShell {
     }
 
     /// Looks whether the desk agrees with itself and with what is kept for it.
-    fn check(&self) -> Result<(), Broken> {
+    fn check(&self) -> Result<(), Inconsistency> {
         let desk = self.lock();
         desk.check()?;
         let (expected, is_all) = (desk.tickets()?, desk.keeps_for_transfers_only());
         drop(desk);
         let kept = self.kept();
         if kept.strays > 0 {
-            return Err(Broken::Blocks(format!("{} times something was let go that was not kept", kept.strays)));
+            return Err(Inconsistency::Blocks(format!("{} times something was let go that was not kept", kept.strays)));
         }
         // Berths of a relay are its own to keep.
         let is_kept_here = |ticket: &BlocksRef| part_of(ticket.0) != RELAY;
@@ -174,9 +174,9 @@ impl TransferManagerShell {
         match there.symmetric_difference(&expected).find(|ticket| is_all || !there.contains(ticket)) {
             None => Ok(()),
             Some(ticket) if there.contains(ticket) => {
-                Err(Broken::Blocks(format!("ticket {} is kept and no transfer has it", ticket.0)))
+                Err(Inconsistency::Blocks(format!("ticket {} is kept and no transfer has it", ticket.0)))
             }
-            Some(ticket) => Err(Broken::Blocks(format!("ticket {} is of a transfer and is not kept", ticket.0))),
+            Some(ticket) => Err(Inconsistency::Blocks(format!("ticket {} is of a transfer and is not kept", ticket.0))),
         }
     }
 
@@ -247,7 +247,7 @@ impl<E: Env> Shared<E> {
     }
 
     /// Looks whether what the control layer keeps agrees with itself.
-    pub(crate) fn check_desk(&self) -> Result<(), Broken> {
+    pub(crate) fn check_desk(&self) -> Result<(), Inconsistency> {
         self.desk.check()
     }
 
@@ -265,7 +265,7 @@ impl<E: Env> Shared<E> {
     }
 }
 
-impl<E: Env> Hub<E> {
+impl<E: Env> EngineInner<E> {
     /// Waits until the desk has what is looked for, at most so long.
     pub(crate) fn wait_for_desk<R>(&self, within: Duration, look: impl Fn(&TransferManager) -> Option<R>) -> Option<R> {
         let shared = &self.shared;

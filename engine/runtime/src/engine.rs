@@ -20,13 +20,13 @@ use penstock_transport::{Driver, Scope, Transport};
 
 use crate::control::{Control, Wanted};
 use crate::error::{ConnectError, RegionError, StartError};
-use crate::hub::{Hub, Inline};
+use crate::hub::{EngineInner, Inline};
 use crate::inbox::Notification;
 use crate::peer::{Peer, covers};
 use crate::peer_state::PeerState;
 use crate::quiesce::Quarantined;
 use crate::region::{LocalRegion, Pool};
-use crate::shared::{ControlCall, Pending, Port, Shared, SharedParts};
+use crate::shared::{ControlCall, Pending, Shared, SharedParts, WorkerPort};
 use crate::statistics::{NetworkStatistics, Statistics, WorkerStatistics};
 use crate::system::SystemEnv;
 use crate::transfer::{Completed, Transfer};
@@ -40,7 +40,7 @@ use crate::worker::Worker;
 /// goodbye to its peers and leaves nothing behind, but for memory that a peer which was stopped might still
 /// touch: see [`Engine::close`].
 pub struct Engine<E: Env = SystemEnv> {
-    pub(crate) hub: Arc<Hub<E>>,
+    pub(crate) hub: Arc<EngineInner<E>>,
     /// What [`Engine::arm`] has seen.
     seen: AtomicU64,
     /// The descriptor of an inline engine's reactor; others use the application's bell.
@@ -162,7 +162,7 @@ impl<E: Env> Engine<E> {
         let descriptor = reactor.descriptor().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let control = Control::new(shared, reactor, listeners)?;
         let worker = workers.into_iter().next().expect("an inline engine has one worker");
-        let hub = Hub::inline(Arc::clone(shared), Inline::new(worker, control));
+        let hub = EngineInner::inline(Arc::clone(shared), Inline::new(worker, control));
         Ok(Self { hub, seen: AtomicU64::new(0), descriptor })
     }
 
@@ -508,7 +508,7 @@ impl<E: Env> std::fmt::Debug for Engine<E> {
 
 /// A connect that is under way.
 pub struct Connecting<E: Env> {
-    hub: Arc<Hub<E>>,
+    hub: Arc<EngineInner<E>>,
     answer: Arc<Pending>,
     name: String,
 }
@@ -590,9 +590,9 @@ fn port(
     config: &Config,
     segments: &Arc<EngineSegments>,
     worker: usize,
-) -> (Port, mpsc::Receiver<crate::worker::Command>) {
+) -> (WorkerPort, mpsc::Receiver<crate::worker::Command>) {
     let (commands, queue) = mpsc::channel(config.transfers.queue);
-    let port = Port {
+    let port = WorkerPort {
         commands,
         calls: crossbeam_queue::SegQueue::new(),
         bell: segments.ringer(1 + worker),
@@ -606,7 +606,7 @@ fn spawn<E: Env>(
     shared: &Arc<Shared<E>>,
     control: Control<E>,
     workers: Vec<Worker<E>>,
-) -> std::io::Result<Arc<Hub<E>>> {
+) -> std::io::Result<Arc<EngineInner<E>>> {
     let env = &shared.env;
     let mut threads = vec![env.spawn("penstock-control", None, Box::new(move || control.run()))?];
     for (index, worker) in workers.into_iter().enumerate() {
@@ -615,10 +615,10 @@ fn spawn<E: Env>(
             Ok(thread) => threads.push(thread),
             Err(error) => {
                 // Those that run already are told to stop.
-                Hub::threaded(Arc::clone(shared), threads).shut_down(None);
+                EngineInner::threaded(Arc::clone(shared), threads).shut_down(None);
                 return Err(error);
             }
         }
     }
-    Ok(Hub::threaded(Arc::clone(shared), threads))
+    Ok(EngineInner::threaded(Arc::clone(shared), threads))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penstock_core::{Cause, Env, Timestamp};
 use penstock_memory::LifeLock;
-use penstock_ring::{AccessError, ThreadBound};
+use penstock_ring::{ThreadBound, ThreadBoundError};
 
 use crate::control::Control;
 use crate::shared::{ControlCall, Latch, Shared, WorkerCall};
@@ -24,7 +24,7 @@ const LAST_LOOK: Duration = Duration::from_millis(20);
 const EAGER_LOOKS: u32 = 200;
 
 /// The shared state of one engine and, without threads, the loop itself.
-pub(crate) struct Hub<E: Env> {
+pub(crate) struct EngineInner<E: Env> {
     pub(crate) shared: Arc<Shared<E>>,
     inline: Option<ThreadBound<Inline<E>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -61,14 +61,14 @@ impl<E: Env> Inline<E> {
     }
 }
 
-fn refused(error: AccessError) -> Cause {
+fn refused(error: ThreadBoundError) -> Cause {
     match error {
-        AccessError::WrongThread => Cause::WrongThread,
-        AccessError::Reentered => Cause::Reentered,
+        ThreadBoundError::WrongThread => Cause::WrongThread,
+        ThreadBoundError::Reentered => Cause::Reentered,
     }
 }
 
-impl<E: Env> Hub<E> {
+impl<E: Env> EngineInner<E> {
     pub(crate) fn inline(shared: Arc<Shared<E>>, inline: Inline<E>) -> Arc<Self> {
         Arc::new(Self { shared, inline: Some(ThreadBound::new(inline)), threads: Mutex::default() })
     }

@@ -10,7 +10,7 @@ use penstock_transport::{Caps, CounterRef, Note, NotifyPosted, NotifyRequest, Po
 
 use crate::desk::has_tag;
 use crate::error::{RegionError, SubmitError};
-use crate::hub::{Hub, Inline};
+use crate::hub::{EngineInner, Inline};
 use crate::peer_state::{PeerState, RemoteEntry};
 use crate::plan::{Plan, PlanInner};
 use crate::shared::{ControlCall, Echo, Latch};
@@ -20,7 +20,7 @@ use crate::worker::{At, Priority, SyncTracker, joined, move_units};
 
 /// Another engine, with a standing session.
 pub struct Peer<E: Env> {
-    pub(crate) hub: Arc<Hub<E>>,
+    pub(crate) hub: Arc<EngineInner<E>>,
     pub(crate) state: Arc<PeerState>,
 }
 

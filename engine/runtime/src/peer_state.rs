@@ -16,7 +16,7 @@ use penstock_session::frame::{LABEL_BYTES_MAX, RefusalCode};
 use penstock_session::{CounterNews, RegionNews};
 use penstock_transport::host::{WHOLE_REGION, is_renewal};
 use penstock_transport::lane::CounterRef;
-use penstock_transport::{AccessPath, Caps, ImportError, PeerView, Registrar, RemoteMemory, RemoteRegion};
+use penstock_transport::{AccessPath, AdvertisedRegion, Caps, ImportError, PeerView, Registrar, RemoteMemory};
 
 use crate::error::{ConnectError, RegionError};
 
@@ -509,8 +509,8 @@ impl PeerState {
         !matches!(self.check_standing(entry), Err(RegionError::Renewed { .. }))
     }
 
-    fn described<'a>(&self, entry: &'a RemoteEntry) -> RemoteRegion<'a> {
-        RemoteRegion {
+    fn described<'a>(&self, entry: &'a RemoteEntry) -> AdvertisedRegion<'a> {
+        AdvertisedRegion {
             epoch: self.epoch.0,
             id: entry.id(),
             generation: entry.generation(),

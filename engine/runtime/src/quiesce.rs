@@ -25,7 +25,7 @@ use penstock_ring::Withdrawal;
 use penstock_transport::host::{Busy, EngineSegments};
 
 use crate::desk::Word;
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 use crate::peer_state::PeerState;
 use crate::shared::{ControlCall, Shared};
 
@@ -122,7 +122,7 @@ impl Drop for Renewing<'_> {
 
 /// What became of what a peer was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RemoteEnd {
+pub(crate) enum RemoteQuiesceState {
     /// Nothing of it lands any more.
     Quiet,
     /// Nobody here can learn it any more.
@@ -141,7 +141,7 @@ pub(crate) enum QuiesceCondition {
     /// The workers that have units of one transfer in hand.
     Hands(Box<dyn Fn() -> bool + Send + Sync>),
     /// A peer's own workers, which were asked to move what was then given up.
-    Owner { peer: Arc<PeerState>, end: Box<dyn Fn() -> Option<RemoteEnd> + Send + Sync> },
+    Owner { peer: Arc<PeerState>, end: Box<dyn Fn() -> Option<RemoteQuiesceState> + Send + Sync> },
     /// A session that is over, until both sides have left it.
     Session { peer: Arc<PeerState> },
     /// A peer that will say when it is done, or whose end proves it: the desk hears both.
@@ -224,7 +224,7 @@ impl Quarantined {
     pub(crate) fn at_peer(
         peer: &Arc<PeerState>,
         since: Timestamp,
-        end: Box<dyn Fn() -> Option<RemoteEnd> + Send + Sync>,
+        end: Box<dyn Fn() -> Option<RemoteQuiesceState> + Send + Sync>,
     ) -> Self {
         Self(Arc::new(Entry {
             label: "memory of the peer".to_owned(),
@@ -241,7 +241,7 @@ impl Quarantined {
     /// Of a peer's memory: its session has ended without a goodbye. Nothing of this engine reaches it from then on, what had left may still
     /// land as long as the peer lives, and nothing more can be learnt here.
     pub fn is_unknown(&self) -> bool {
-        let is_unknown = |witness: &QuiesceCondition| matches!(witness, QuiesceCondition::Owner { end, .. } if end() == Some(RemoteEnd::Unknown));
+        let is_unknown = |witness: &QuiesceCondition| matches!(witness, QuiesceCondition::Owner { end, .. } if end() == Some(RemoteQuiesceState::Unknown));
         self.0.witnesses.iter().any(is_unknown)
     }
 
@@ -463,7 +463,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) keep: &'a dyn Fn() -> Vec<Blocks>,
 }
 
-impl<E: Env> Hub<E> {
+impl<E: Env> EngineInner<E> {
     /// Withdraws ranges of a region from everyone.
     pub(crate) fn withdraw(&self, region: RegionId, generation: u32, extents: &[(u64, u64)]) {
         let withdrawal = |(offset, len)| Withdrawal { region: region.0, generation, offset, len };

@@ -7,12 +7,12 @@ use std::time::Duration;
 use penstock_core::{Cause, Env, Rights};
 use penstock_flows::Layout;
 use penstock_flows::action::RegionRef;
-use penstock_flows::geometry::{Stripe, clash_of};
+use penstock_flows::geometry::{ShardStripe, clash_of};
 use penstock_memory::{Blocks, Deregistered, Region, TakeError, Window};
 
 use crate::counter::Counter;
 use crate::error::RegionError;
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 use crate::quiesce::{LocalQuiesce, Subject};
 
 /// A registered region of this engine.
@@ -20,7 +20,7 @@ use crate::quiesce::{LocalQuiesce, Subject};
 /// Dropping the handle does not deregister: peers may use the region until
 /// [`LocalRegion::deregister`] is called or the engine ends.
 pub struct LocalRegion<E: Env> {
-    pub(crate) hub: Arc<Hub<E>>,
+    pub(crate) hub: Arc<EngineInner<E>>,
     pub(crate) region: Arc<Region>,
 }
 
@@ -162,7 +162,7 @@ impl<E: Env> LocalRegion<E> {
     fn layouts_otherwise(&self, pool: &penstock_memory::Pool) -> Vec<Arc<Layout>> {
         let at = RegionRef { region: self.region.id(), generation: self.region.generation() };
         let (len, blocks) = (pool.block_bytes(), pool.blocks_total());
-        let own = [Stripe { base: 0, stride: len, len, blocks }];
+        let own = [ShardStripe { base: 0, stride: len, len, blocks }];
         let is_other = |layout: &&Arc<Layout>| clash_of(&own, &layout.stripes()).is_some();
         self.hub.shared.look_at_desk(|desk| desk.layouts_in(at).filter(is_other).cloned().collect())
     }

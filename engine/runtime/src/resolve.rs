@@ -9,7 +9,7 @@ use penstock_core::Env;
 use penstock_memory::fork::PerProcess;
 use penstock_session::card::ADDRESSES_MAX;
 
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 
 /// Look-ups that may be under way in this process: each one that nobody waits for any more still has a thread.
 const LOOKUPS_MAX: usize = 8;
@@ -37,7 +37,7 @@ impl Drop for Counted {
 }
 
 /// The addresses that `text` (`host:port`) stands for, or why there are none, in words.
-pub(crate) fn resolve<E: Env>(hub: &Hub<E>, text: &str, within: Duration) -> Result<Vec<SocketAddr>, String> {
+pub(crate) fn resolve<E: Env>(hub: &EngineInner<E>, text: &str, within: Duration) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = text.parse() {
         return Ok(vec![address]);
     }

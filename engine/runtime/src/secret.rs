@@ -101,14 +101,14 @@ pub(crate) fn given(configured: Option<&HiddenText>) -> Result<Option<Secret>, S
 
 /// Where a secret is looked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SecretPath {
     /// Somebody named this file: it must be there.
     Named(PathBuf),
     /// The user's own: made at first use.
     Own(PathBuf),
 }
 
-impl Place {
+impl SecretPath {
     /// By the configuration, else by the environment's variables.
     pub(crate) fn find(configured: Option<&Path>) -> Result<Self, SecretFileError> {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -220,11 +220,11 @@ mod tests {
             Self(path)
         }
 
-        fn file(&self, name: &str, text: &str, mode: u32) -> Place {
+        fn file(&self, name: &str, text: &str, mode: u32) -> SecretPath {
             let path = self.0.join(name);
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            Place::Named(path)
+            SecretPath::Named(path)
         }
     }
 
@@ -248,13 +248,13 @@ mod tests {
     fn a_named_file_is_there_readable_by_its_owner_only_and_a_secret() {
         let folder = Folder::new("named");
         let line = "ab".repeat(32);
-        let read = |place: &Place| place.secret(&mut counting());
+        let read = |place: &SecretPath| place.secret(&mut counting());
         assert_eq!(read(&folder.file("good", &line, 0o600)).unwrap().to_text().trim(), line);
         assert!(matches!(read(&folder.file("open", &line, 0o640)), Err(SecretFileError::Exposed { mode: 0o640, .. })));
         assert!(matches!(read(&folder.file("short", "ab", 0o600)), Err(SecretFileError::Malformed { .. })));
         assert!(matches!(read(&folder.file("long", &"#".repeat(9999), 0o600)), Err(SecretFileError::Malformed { .. })));
-        assert!(matches!(read(&Place::Named(folder.0.join("none"))), Err(SecretFileError::Missing(_))));
-        assert!(matches!(read(&Place::Named(folder.0.clone())), Err(SecretFileError::System { .. })));
+        assert!(matches!(read(&SecretPath::Named(folder.0.join("none"))), Err(SecretFileError::Missing(_))));
+        assert!(matches!(read(&SecretPath::Named(folder.0.clone())), Err(SecretFileError::System { .. })));
         let advice = read(&folder.file("open", &line, 0o644)).unwrap_err().to_string();
         assert!(advice.contains("chmod 600"), "{advice}");
     }
@@ -263,7 +263,7 @@ mod tests {
     fn another_users_file_is_refused() {
         let folder = Folder::new("foreign");
         let place = folder.file("theirs", &"ab".repeat(32), 0o600);
-        let Place::Named(path) = &place else { unreachable!() };
+        let SecretPath::Named(path) = &place else { unreachable!() };
         if std::os::unix::fs::chown(path, Some(4242), None).is_err() {
             return; // Only root can give a file away.
         }
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn the_users_own_is_made_once_by_whoever_is_first() {
         let folder = Folder::new("own");
-        let place = Place::Own(folder.0.join("config").join("penstock").join("secret"));
+        let place = SecretPath::Own(folder.0.join("config").join("penstock").join("secret"));
         let barrier = std::sync::Barrier::new(8);
         let texts: Vec<String> = std::thread::scope(|scope| {
             let one = |seed: u8| {
@@ -294,7 +294,7 @@ mod tests {
             all.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(texts.iter().all(|text| *text == texts[0]));
-        let Place::Own(path) = &place else { unreachable!() };
+        let SecretPath::Own(path) = &place else { unreachable!() };
         assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing else is left");

@@ -28,7 +28,7 @@ use crate::inbox::Inbox;
 use crate::peer_state::PeerState;
 use crate::quiesce::Quarantine;
 use crate::renew::Renewals;
-use crate::secret::{Place, SecretFileError, given};
+use crate::secret::{SecretFileError, SecretPath, given};
 use crate::slot::Slot;
 use crate::statistics::{Knocks, WorkerStatistics};
 use crate::transports::TransportReport;
@@ -64,7 +64,7 @@ pub(crate) struct Shared<E: Env> {
     /// What this engine shares with others between hosts, once it was needed.
     secret: Mutex<Option<Arc<Secret>>>,
     book: Mutex<PeerBook>,
-    pub(crate) ports: Vec<Port>,
+    pub(crate) ports: Vec<WorkerPort>,
     next_port: AtomicUsize,
     pub(crate) control: ControlPort,
     /// What the control layer keeps.
@@ -81,7 +81,7 @@ pub(crate) struct Shared<E: Env> {
 }
 
 /// Where one worker takes its work from.
-pub(crate) struct Port {
+pub(crate) struct WorkerPort {
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) calls: SegQueue<WorkerCall>,
     pub(crate) bell: Bell,
@@ -104,7 +104,7 @@ pub(crate) enum WorkerCall {
     Stop,
 }
 
-impl Port {
+impl WorkerPort {
     pub(crate) fn call(&self, call: WorkerCall) {
         self.calls.push(call);
         self.bell.ring();
@@ -126,7 +126,7 @@ pub(crate) enum ControlCall {
     /// Ask a peer for a sign of life.
     Ping { peer: Arc<PeerState>, echo: Arc<Echo> },
     /// A lane has something to say to the peer's over the control channel.
-    Aside { peer: Arc<PeerState>, words: Vec<u8> },
+    TransportMessage { peer: Arc<PeerState>, words: Vec<u8> },
     /// Regions or counters have changed.
     Announce,
     /// A lane found its session broken.
@@ -383,7 +383,7 @@ pub(crate) struct SharedParts<E: Env> {
     pub(crate) segments: Arc<EngineSegments>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
     pub(crate) reports: Vec<TransportReport>,
-    pub(crate) ports: Vec<Port>,
+    pub(crate) ports: Vec<WorkerPort>,
     pub(crate) waker: Arc<dyn Waker>,
 }
 
@@ -448,7 +448,7 @@ impl<E: Env> Shared<E> {
         };
         let secret = match given(self.config.session.secret.as_ref())? {
             Some(secret) => secret,
-            None => Place::find(self.config.session.secret_file.as_deref())?.secret(&mut random)?,
+            None => SecretPath::find(self.config.session.secret_file.as_deref())?.secret(&mut random)?,
         };
         let secret = Arc::new(secret);
         *kept = Some(Arc::clone(&secret));

@@ -48,12 +48,12 @@ pub(crate) enum Phase {
 
 /// How a transfer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub(crate) struct TransferOutcome {
     pub(crate) failure: Option<(Stage, Failure)>,
     pub(crate) notified: Notified,
 }
 
-impl Outcome {
+impl TransferOutcome {
     fn pack(self) -> u64 {
         let [stage, cause, rail] = self.failure.map_or([0; 3], |(stage, failure)| pack(stage, failure));
         u64::from_le_bytes([stage, cause, rail, self.notified.code(), 0, 0, 0, 0])
@@ -79,7 +79,7 @@ fn unpack([stage, cause, rail]: [u8; 3]) -> Option<(Stage, Failure)> {
 
 /// What a worker got when it asked for a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum UnitClaim {
     /// So many units from the first one on are in its hands now, as one.
     Units(u64, u64),
     /// There is nothing more to claim, and others finish the transfer.
@@ -181,7 +181,7 @@ impl Slot {
     }
 
     /// Takes the next of `units` units into the caller's hands, at least one and at most `most` of them.
-    pub(crate) fn claim(&self, units: u64, most: u64) -> Claim {
+    pub(crate) fn claim(&self, units: u64, most: u64) -> UnitClaim {
         // SYNC claims: pairs with stop()'s fetch_or: either this claim sees the stop bit or the
         // stopper sees this hand.
         let before = self.claims.fetch_add(IN_FLIGHT + most, Ordering::AcqRel);
@@ -190,9 +190,9 @@ impl Slot {
             if next == 0 {
                 self.advance_to(Phase::Moving);
             }
-            return Claim::Units(next, most.min(units - next));
+            return UnitClaim::Units(next, most.min(units - next));
         }
-        if self.release(units) { Claim::Finish } else { Claim::Nothing }
+        if self.release(units) { UnitClaim::Finish } else { UnitClaim::Nothing }
     }
 
     /// The claimed units have moved so many bytes. Answers whether the caller finishes the transfer.
@@ -344,7 +344,7 @@ impl Slot {
     }
 
     /// Publishes how the transfer ended, and wakes whoever sleeps on it.
-    pub(crate) fn finish(&self, outcome: Outcome) {
+    pub(crate) fn finish(&self, outcome: TransferOutcome) {
         self.outcome.store(outcome.pack(), Ordering::Relaxed);
         // SYNC finish: pairs with phase()'s Acquire and with the mark in sleep_until_done().
         let before = self.state.swap(Phase::Done as u32, Ordering::AcqRel);
@@ -355,8 +355,8 @@ impl Slot {
     }
 
     /// How it ended, once it is done.
-    pub(crate) fn outcome(&self) -> Option<Outcome> {
-        (self.phase() == Phase::Done).then(|| Outcome::unpack(self.outcome.load(Ordering::Relaxed)))
+    pub(crate) fn outcome(&self) -> Option<TransferOutcome> {
+        (self.phase() == Phase::Done).then(|| TransferOutcome::unpack(self.outcome.load(Ordering::Relaxed)))
     }
 
     /// Sleeps until the transfer is done or `until` has come. Answers whether it is done.
@@ -389,12 +389,12 @@ mod tests {
     fn units_are_claimed_once_and_finished_once() {
         let slot = Slot::new();
         slot.begin(1, None, false);
-        assert_eq!(slot.claim(2, 1), Claim::Units(0, 1));
-        assert_eq!(slot.claim(2, 1), Claim::Units(1, 1));
-        assert_eq!(slot.claim(2, 1), Claim::Nothing, "two units are still in hands");
+        assert_eq!(slot.claim(2, 1), UnitClaim::Units(0, 1));
+        assert_eq!(slot.claim(2, 1), UnitClaim::Units(1, 1));
+        assert_eq!(slot.claim(2, 1), UnitClaim::Nothing, "two units are still in hands");
         assert!(!slot.moved(10, 2));
         assert!(slot.moved(20, 2), "the last hand finishes");
-        assert_eq!(slot.claim(2, 1), Claim::Nothing, "nobody finishes twice");
+        assert_eq!(slot.claim(2, 1), UnitClaim::Nothing, "nobody finishes twice");
         assert_eq!(slot.bytes(), 30);
     }
 
@@ -402,13 +402,13 @@ mod tests {
     fn several_units_are_one_hand_and_never_more_than_there_are() {
         let slot = Slot::new();
         slot.begin(1, None, false);
-        assert_eq!(slot.claim(10, 8), Claim::Units(0, 8));
+        assert_eq!(slot.claim(10, 8), UnitClaim::Units(0, 8));
         assert_eq!(slot.unclaimed(10), 2);
-        assert_eq!(slot.claim(10, 8), Claim::Units(8, 2));
+        assert_eq!(slot.claim(10, 8), UnitClaim::Units(8, 2));
         assert_eq!(slot.unclaimed(10), 0);
         assert!(!slot.moved(8, 10));
         assert!(slot.moved(2, 10), "the last hand finishes");
-        assert_eq!(slot.claim(10, 8), Claim::Nothing);
+        assert_eq!(slot.claim(10, 8), UnitClaim::Nothing);
     }
 
     #[test]
@@ -418,14 +418,14 @@ mod tests {
         assert!(slot.stop(Stage::Queue, Cause::Cancelled));
         assert!(!slot.stop(Stage::Queue, Cause::DeadlineExceeded), "finished once");
         assert_eq!(slot.stop_reason(), Some((Stage::Queue, Cause::Cancelled.into())), "the first reason stays");
-        assert_eq!(slot.claim(5, 3), Claim::Nothing);
+        assert_eq!(slot.claim(5, 3), UnitClaim::Nothing);
     }
 
     #[test]
     fn the_rail_of_the_first_reason_is_kept() {
         let slot = Slot::new();
         slot.begin(1, None, false);
-        assert_eq!(slot.claim(5, 1), Claim::Units(0, 1));
+        assert_eq!(slot.claim(5, 1), UnitClaim::Units(0, 1));
         slot.stop(Stage::Move, Failure::on(3, Cause::PeerLost));
         slot.stop(Stage::Move, Failure::on(1, Cause::NoPath));
         assert_eq!(slot.stop_reason(), Some((Stage::Move, Failure::on(3, Cause::PeerLost))));
@@ -435,7 +435,7 @@ mod tests {
     fn stopping_waits_for_the_unit_in_hands() {
         let slot = Slot::new();
         slot.begin(1, None, false);
-        assert_eq!(slot.claim(5, 1), Claim::Units(0, 1));
+        assert_eq!(slot.claim(5, 1), UnitClaim::Units(0, 1));
         assert!(!slot.stop(Stage::Move, Cause::Cancelled));
         assert!(slot.is_busy_here());
         assert!(slot.moved(7, 5), "the hand that was left finishes");
@@ -446,7 +446,7 @@ mod tests {
     fn a_batch_under_way_holds_the_end_up() {
         let slot = Slot::new();
         slot.begin(1, None, false);
-        assert_eq!(slot.claim(1, 1), Claim::Units(0, 1));
+        assert_eq!(slot.claim(1, 1), UnitClaim::Units(0, 1));
         slot.add_in_flight();
         slot.add_in_flight();
         assert!(!slot.moved(0, 1), "two batches are under way");
@@ -463,7 +463,7 @@ mod tests {
     fn a_transfer_may_end_while_the_peer_is_at_it_and_says_so() {
         let slot = Slot::new();
         slot.begin(1, None, false);
-        assert_eq!(slot.claim(1, 1), Claim::Units(0, 1));
+        assert_eq!(slot.claim(1, 1), UnitClaim::Units(0, 1));
         slot.add_in_flight();
         assert!(!slot.moved(0, 1) && !slot.stop(Stage::Move, Cause::Cancelled));
         slot.leave_to_peer();
@@ -481,14 +481,14 @@ mod tests {
         let slot = Slot::new();
         slot.begin(3, None, false);
         assert!(slot.stop_unclaimed(Stage::Queue, Cause::PeerDraining), "nobody else finishes it");
-        assert_eq!(slot.claim(4, 1), Claim::Nothing);
+        assert_eq!(slot.claim(4, 1), UnitClaim::Nothing);
         assert_eq!(slot.stop_reason(), Some((Stage::Queue, Cause::PeerDraining.into())));
         assert!(!slot.stop_unclaimed(Stage::Queue, Cause::PeerDraining), "once");
         slot.begin(3, None, false);
-        assert_eq!(slot.claim(4, 3), Claim::Units(0, 3));
+        assert_eq!(slot.claim(4, 3), UnitClaim::Units(0, 3));
         assert!(!slot.stop_unclaimed(Stage::Queue, Cause::PeerDraining));
         assert_eq!((slot.stop_reason(), slot.moved(300, 4)), (None, false));
-        assert_eq!(slot.claim(4, 3), Claim::Units(3, 1), "who has begun it carries on, also with nothing in hand");
+        assert_eq!(slot.claim(4, 3), UnitClaim::Units(3, 1), "who has begun it carries on, also with nothing in hand");
         assert!(slot.moved(100, 4));
         slot.begin(3, None, false);
         assert!(slot.stop(Stage::Move, Cause::Cancelled));
@@ -508,9 +508,9 @@ mod tests {
                 scope.spawn(|| {
                     loop {
                         match slot.claim(20, 7) {
-                            Claim::Units(_, count) => finish(slot.moved(count, 20)),
-                            Claim::Finish => break finish(true),
-                            Claim::Nothing => break 0,
+                            UnitClaim::Units(_, count) => finish(slot.moved(count, 20)),
+                            UnitClaim::Finish => break finish(true),
+                            UnitClaim::Nothing => break 0,
                         };
                     }
                 });
@@ -526,8 +526,8 @@ mod tests {
         let rails = [Failure::from(Cause::PeerLost), Failure::on(0, Cause::PeerLost), Failure::on(254, Cause::NoPath)];
         for failure in rails.map(|failure| Some((Stage::Move, failure))).into_iter().chain([None]) {
             for &notified in Notified::ALL {
-                let outcome = Outcome { failure, notified };
-                assert_eq!(Outcome::unpack(outcome.pack()), outcome);
+                let outcome = TransferOutcome { failure, notified };
+                assert_eq!(TransferOutcome::unpack(outcome.pack()), outcome);
             }
         }
     }
@@ -542,10 +542,10 @@ mod tests {
                 scope.spawn(|| {
                     loop {
                         let finishes = match slot.claim(10_000, 7) {
-                            Claim::Units(_, count) => slot.moved(count, 10_000),
-                            Claim::Finish => true,
-                            Claim::Nothing if slot.claims.load(Ordering::Acquire) & FINISHED != 0 => break,
-                            Claim::Nothing => false,
+                            UnitClaim::Units(_, count) => slot.moved(count, 10_000),
+                            UnitClaim::Finish => true,
+                            UnitClaim::Nothing if slot.claims.load(Ordering::Acquire) & FINISHED != 0 => break,
+                            UnitClaim::Nothing => false,
                         };
                         if finishes {
                             finishers.fetch_add(1, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use crate::error::SubmitError;
 use crate::peer_state::PeerState;
 use crate::plan::Plan;
 use crate::shared::Shared;
-use crate::slot::Outcome;
+use crate::slot::TransferOutcome;
 use crate::worker::{Command, NotifySpec, Priority};
 
 /// A transfer of at least so many bytes is split among all workers, where its transport gains from that.
@@ -89,7 +89,7 @@ impl<E: Env> Shared<E> {
         if self.ports[first].commands.is_closed() && slot.stop(Stage::Queue, Cause::EngineClosed) {
             // The engine was dropped in between: nobody will take it from the queue.
             let notified = if note.is_some() || counter.is_some() { Notified::No } else { Notified::NotAsked };
-            slot.finish(Outcome { failure: Some((Stage::Queue, Cause::EngineClosed.into())), notified });
+            slot.finish(TransferOutcome { failure: Some((Stage::Queue, Cause::EngineClosed.into())), notified });
         }
         Ok(key)
     }
@@ -101,7 +101,10 @@ impl<E: Env> Shared<E> {
         let slot = self.slots.get(key).expect("the caller holds its slot");
         if slot.outcome().is_none() && slot.stop(Stage::Move, Cause::Cancelled) {
             // No unit is in anybody's hands and none will be: this caller ends it.
-            slot.finish(Outcome { failure: Some((Stage::Move, Cause::Cancelled.into())), notified: Notified::No });
+            slot.finish(TransferOutcome {
+                failure: Some((Stage::Move, Cause::Cancelled.into())),
+                notified: Notified::No,
+            });
             self.ports[0].statistics.transfers_failed.add_shared(1);
             self.completed_one(key, slot.is_watched());
             return true;

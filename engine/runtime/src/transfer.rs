@@ -7,10 +7,10 @@ use penstock_core::{Cause, Env, Fault, Notified, Stage, Timestamp};
 use penstock_ring::Key;
 use penstock_transport::Failure;
 
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 use crate::peer_state::PeerState;
-use crate::quiesce::{CancelOutcome, LocalQuiesce, Quarantined, RemoteEnd, RemoteQuiesce};
-use crate::slot::{Outcome, Slot};
+use crate::quiesce::{CancelOutcome, LocalQuiesce, Quarantined, RemoteQuiesce, RemoteQuiesceState};
+use crate::slot::{Slot, TransferOutcome};
 
 /// How long past its own deadline a transfer is waited for: its worker may be descheduled.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ enum Inner<E: Env> {
 }
 
 struct Pending<E: Env> {
-    hub: Arc<Hub<E>>,
+    hub: Arc<EngineInner<E>>,
     peer: Arc<PeerState>,
     key: Key,
     timeout: Duration,
@@ -50,7 +50,7 @@ impl<E: Env> Transfer<E> {
         Self { inner: Inner::Ended(completed) }
     }
 
-    pub(crate) fn pending(hub: Arc<Hub<E>>, peer: Arc<PeerState>, key: Key, timeout: Duration) -> Self {
+    pub(crate) fn pending(hub: Arc<EngineInner<E>>, peer: Arc<PeerState>, key: Key, timeout: Duration) -> Self {
         Self { inner: Inner::Pending(Pending { hub, peer, key, timeout }) }
     }
 
@@ -110,7 +110,7 @@ impl<E: Env> Pending<E> {
         self.slot().outcome().map(|outcome| self.read(outcome))
     }
 
-    fn read(&self, Outcome { failure, notified }: Outcome) -> Result<Completed, Fault> {
+    fn read(&self, TransferOutcome { failure, notified }: TransferOutcome) -> Result<Completed, Fault> {
         let bytes = self.slot().bytes();
         match failure {
             None => Ok(Completed { bytes, notified }),
@@ -212,8 +212,8 @@ impl<E: Env> Pending<E> {
         let end = Box::new(move || {
             let is_quiet = !pending.slot().is_busy_here() && pending.is_quiet_there();
             match (is_quiet, pending.peer.is_lost()) {
-                (true, _) => Some(RemoteEnd::Quiet),
-                (false, true) => Some(RemoteEnd::Unknown),
+                (true, _) => Some(RemoteQuiesceState::Quiet),
+                (false, true) => Some(RemoteQuiesceState::Unknown),
                 (false, false) => None,
             }
         });

@@ -12,8 +12,8 @@ use penstock_tcp::TcpTransport;
 use penstock_transport::host::EngineSegments;
 use penstock_transport::{Scope, Transport};
 use penstock_verbs::adapter::Adapter;
-use penstock_verbs::device::{self, Wanted};
-use penstock_verbs::{Options, VerbsTransport};
+use penstock_verbs::device::{self, WantedDevice};
+use penstock_verbs::{VerbsOptions, VerbsTransport};
 
 use crate::error::StartError;
 
@@ -114,7 +114,7 @@ fn verbs(config: &Config, segments: Arc<EngineSegments>, registry: Arc<Registry>
     let choices = &config.transports;
     let wanted = choices.verbs_devices.iter().map(|name| name.parse());
     let options = device::Options {
-        wanted: wanted.collect::<Result<Vec<Wanted>, _>>().map_err(|error| error.to_string())?,
+        wanted: wanted.collect::<Result<Vec<WantedDevice>, _>>().map_err(|error| error.to_string())?,
         nodes: nodes_of(&config.workers.cores),
         is_on_demand: choices.verbs_on_demand,
         is_managed: choices.verbs_connect == VerbsConnect::Cm,
@@ -122,10 +122,10 @@ fn verbs(config: &Config, segments: Arc<EngineSegments>, registry: Arc<Registry>
     };
     let found = device::adapters(&options).map_err(|error| error.to_string())?;
     let adapters = found.adapters.into_iter().map(|adapter| adapter as Arc<dyn Adapter>).collect();
-    let usual = Options::default();
+    let usual = VerbsOptions::default();
     // Who lets a silent peer stand for longer lets one stand for as long whose rails are gone.
     let patience = usual.patience.max(Duration::from_millis(config.session.heartbeat_ms));
-    let transport = VerbsTransport::new(segments, registry, adapters, Options { patience, ..usual });
+    let transport = VerbsTransport::new(segments, registry, adapters, VerbsOptions { patience, ..usual });
     let transport = transport.map_err(|error| error.to_string())?;
     let sentences = found.sentences.iter().map(ToString::to_string);
     Ok((Arc::new(transport), sentences.chain([found.device_memory]).collect()))

@@ -38,7 +38,7 @@ impl Pair {
         input.grant(&both.sink.take(2)).unwrap();
         both.source.compute_part(&output, 1, 0..BEFORE, false);
         let mut pair = Self { both, output, input, layers };
-        pair.wait(|happening| matches!(happening, InputEvent::Leg { leg: 0, .. }));
+        pair.wait(|event| matches!(event, InputEvent::Leg { leg: 0, .. }));
         pair.assemble();
         // The whole of what is left, of which a part is computed.
         pair.input.grant(&pair.both.sink.take(6)).unwrap();
@@ -55,7 +55,7 @@ impl Pair {
     fn wait(&self, is_it: impl Fn(&InputEvent) -> bool) {
         loop {
             match self.input.next(PATIENCE).unwrap() {
-                happening if is_it(&happening) => return,
+                event if is_it(&event) => return,
                 InputEvent::Failed(failed) => panic!("{failed:?}"),
                 _ => {}
             }
@@ -64,7 +64,7 @@ impl Pair {
 
     /// The application hears that the session is broken, and both sides wait.
     fn assert_waits(&self) {
-        self.wait(|happening| *happening == InputEvent::Lost { source: 0 });
+        self.wait(|event| *event == InputEvent::Lost { source: 0 });
         assert_eq!((self.input.status(), self.output.status()), (Status::Transferring, Status::Transferring));
         assert_eq!(self.input.received(), BEFORE, "what has come stays");
     }
@@ -79,7 +79,7 @@ impl Pair {
         let peer = self.reconnect();
         self.input.resume(&peer).unwrap();
         self.both.source.compute_part(&self.output, 1, BEFORE..TOKENS, true);
-        self.wait(|happening| matches!(happening, InputEvent::Done { tokens: TOKENS }));
+        self.wait(|event| matches!(event, InputEvent::Done { tokens: TOKENS }));
         self.assemble();
         self.output.wait(PATIENCE).unwrap().unwrap();
         assert_bytes(1, TOKENS, &self.layers);

@@ -105,7 +105,7 @@ struct Open {
 }
 
 /// One end of a sealed stream of bytes.
-pub struct Channel {
+pub struct SecureChannel {
     state: State,
     /// The beginning of a message that has not come whole: at most one message and its length.
     incoming: Vec<u8>,
@@ -115,7 +115,7 @@ pub struct Channel {
     waiting: Vec<u8>,
 }
 
-impl fmt::Debug for Channel {
+impl fmt::Debug for SecureChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
             State::AwaitSecond(_) => "awaits the second message",
@@ -129,7 +129,7 @@ impl fmt::Debug for Channel {
     }
 }
 
-impl Channel {
+impl SecureChannel {
     /// The side that connected. What it sends begins with [`channel_opening`]. `random` fills what it is
     /// given with unpredictable bytes.
     pub fn caller(secret: &Secret, random: &mut dyn FnMut(&mut [u8])) -> Self {

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::card::CARD_BYTES_MAX;
 use crate::frame::{
-    ASIDE, CARD, CARDS_MAX, DRAINING, Frame, KNOWN, OPTIONAL_KINDS, PING, PONG, RESTED, SETTLED,
+    CARD, CARDS_MAX, DRAINING, Frame, KNOWN, OPTIONAL_KINDS, PING, PONG, RESTED, SETTLED, TRANSPORT_MESSAGE,
     TRANSPORT_MESSAGE_BYTES_MAX, VERSION_MAX, VERSION_MIN, WITHDRAWN,
 };
 
@@ -64,7 +64,7 @@ pub enum WireError {
     CardTooLong(usize),
     /// A longer transport message than allowed.
     #[error("{0} bytes of a transport message in a frame are more than the {TRANSPORT_MESSAGE_BYTES_MAX} allowed")]
-    AsideTooLong(usize),
+    TransportMessageTooLong(usize),
     /// More of something than a frame of this kind may carry.
     #[error("{found} {what} in a frame of kind {kind} are more than the {most} allowed")]
     TooMuch {
@@ -121,7 +121,7 @@ pub fn encode(frame: &Frame, tokens: usize, out: &mut Vec<u8>) -> Result<(), Wir
         Frame::Card(card) => put(out, card),
         Frame::Known(cards) => put(out, cards),
         Frame::Withdrawn(withdrawn) => put(out, withdrawn),
-        Frame::Aside(words) => put(out, words),
+        Frame::TransportMessage(words) => put(out, words),
         Frame::Control(said) => said::put(out, said),
         Frame::Goodbye | Frame::Draining | Frame::Settled | Frame::Rested => {}
     }
@@ -139,8 +139,8 @@ fn check_limits(frame: &Frame) -> Result<(), WireError> {
     let cards = match frame {
         Frame::Card(card) => std::slice::from_ref(card),
         Frame::Known(cards) => cards.as_slice(),
-        Frame::Aside(words) if words.len() > TRANSPORT_MESSAGE_BYTES_MAX => {
-            return Err(WireError::AsideTooLong(words.len()));
+        Frame::TransportMessage(words) if words.len() > TRANSPORT_MESSAGE_BYTES_MAX => {
+            return Err(WireError::TransportMessageTooLong(words.len()));
         }
         Frame::Control(said) => return said::check(said),
         _ => return Ok(()),
@@ -330,7 +330,7 @@ fn decode_body(kind: u16, body: &[u8]) -> Result<Option<Frame>, WireError> {
         CARD => Frame::Card(get(kind, body)?),
         KNOWN => Frame::Known(get(kind, body)?),
         WITHDRAWN => Frame::Withdrawn(get(kind, body)?),
-        ASIDE => Frame::Aside(get(kind, body)?),
+        TRANSPORT_MESSAGE => Frame::TransportMessage(get(kind, body)?),
         7 | DRAINING | SETTLED | RESTED => return Err(WireError::Trailing { kind, bytes: body.len() }),
         kind if kind >= OPTIONAL_KINDS => match said::get(kind, body)? {
             Some(said) => Frame::Control(said),

@@ -54,7 +54,7 @@ impl Side {
 
 /// Who says it, of which transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Head {
+pub struct TransferHead {
     /// The transfer.
     #[serde(skip)]
     pub transfer: TransferId,
@@ -154,7 +154,7 @@ pub struct LayoutGone {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Who.
-    pub head: Head,
+    pub head: TransferHead,
     /// The number of the leg, from 0.
     pub leg: u32,
     /// Where the blocks are.
@@ -183,7 +183,7 @@ pub struct Grant {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadOffer {
     /// Who.
-    pub head: Head,
+    pub head: TransferHead,
     /// Where the blocks are.
     pub layout: u32,
     /// Which use of that number.
@@ -223,7 +223,7 @@ pub struct SentRows {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndOfData {
     /// Who.
-    pub head: Head,
+    pub head: TransferHead,
     /// How many landings that are for this rank.
     pub parts: u64,
     /// How many tokens.
@@ -238,7 +238,7 @@ pub struct EndOfData {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {
     /// Who.
-    pub head: Head,
+    pub head: TransferHead,
     /// The lease that is given back, if it was read under one.
     pub lease: Option<u64>,
 }
@@ -247,7 +247,7 @@ pub struct Ack {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseVerdict {
     /// Who.
-    pub head: Head,
+    pub head: TransferHead,
     /// The lease.
     pub lease: u64,
     /// It stood: what was read is what was lent.
@@ -269,7 +269,7 @@ pub struct Missing {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fail {
     /// Who.
-    pub head: Head,
+    pub head: TransferHead,
     /// Why, as a number of the flows.
     pub cause: u16,
     /// Why, in words.
@@ -282,7 +282,7 @@ pub struct Fail {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abort {
     /// Who.
-    pub head: Head,
+    pub head: TransferHead,
     /// Its own count, which the answer names.
     pub number: u32,
 }
@@ -291,7 +291,7 @@ pub struct Abort {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AbortAck {
     /// Who.
-    pub head: Head,
+    pub head: TransferHead,
     /// The number of the abort.
     pub number: u32,
     /// Nothing can land any more. If not, the same is said again when it is so.
@@ -302,7 +302,7 @@ pub struct AbortAck {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
     /// Who.
-    pub head: Head,
+    pub head: TransferHead,
     /// The leg that was named.
     pub leg: u32,
     /// Why, as a number of the flows.
@@ -438,7 +438,7 @@ pub struct RelayAbort {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PullRequest {
     /// Who.
-    pub head: Head,
+    pub head: TransferHead,
     /// The first token that is needed.
     pub from: u64,
     /// A trace context, as its tool writes it.
@@ -550,12 +550,12 @@ impl ControlMessage {
     }
 
     /// The transfer that it names, if it names one.
-    pub fn head(&self) -> Option<&Head> {
+    pub fn head(&self) -> Option<&TransferHead> {
         heads!(self, &)
     }
 
     /// The same, to be changed.
-    pub(crate) fn head_mut(&mut self) -> Option<&mut Head> {
+    pub(crate) fn head_mut(&mut self) -> Option<&mut TransferHead> {
         heads!(self, &mut)
     }
 }

@@ -28,7 +28,7 @@ pub(crate) const PONG: u16 = OPTIONAL_KINDS + 0x21;
 pub(crate) const CARD: u16 = OPTIONAL_KINDS + 0x30;
 pub(crate) const KNOWN: u16 = OPTIONAL_KINDS + 0x31;
 pub(crate) const WITHDRAWN: u16 = OPTIONAL_KINDS + 0x40;
-pub(crate) const ASIDE: u16 = OPTIONAL_KINDS + 0x41;
+pub(crate) const TRANSPORT_MESSAGE: u16 = OPTIONAL_KINDS + 0x41;
 
 /// The longest words of one [`Frame::Aside`], in bytes.
 pub const TRANSPORT_MESSAGE_BYTES_MAX: usize = 4096;
@@ -101,7 +101,7 @@ pub struct RegionNews {
 
 /// New regions, and how recent the news is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Regions {
+pub struct RegionsAdvertised {
     /// The revision of the sender's log of withdrawn memory that this and all earlier frames reflect.
     pub revision: u64,
     /// The regions.
@@ -119,7 +119,7 @@ pub struct RegionsGone {
 
 /// The next part of the sender's log of withdrawn memory, for peers that cannot look into it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Withdrawn {
+pub struct WithdrawnRanges {
     /// The revision after which the list begins.
     pub since: u64,
     /// One of each revision after that, as (region, generation, offset, length).
@@ -199,7 +199,7 @@ pub enum Frame {
     /// What the transport needs.
     Offer(Offer),
     /// Regions that can be used from now on.
-    Regions(Regions),
+    Regions(RegionsAdvertised),
     /// Regions that are gone.
     RegionsGone(RegionsGone),
     /// Counters that can be used from now on, and places whose counter is gone.
@@ -228,10 +228,10 @@ pub enum Frame {
     /// Cards of engines that the sender knows. Optional.
     Known(Vec<Vec<u8>>),
     /// What the sender has withdrawn. Optional: who does not hear it is refused later, when it matters.
-    Withdrawn(Withdrawn),
+    Withdrawn(WithdrawnRanges),
     /// Words of the transport of this session, from its lanes there to those here: they are read by them. Optional, and
     /// said only by transports that have such words on both sides.
-    Aside(Vec<u8>),
+    TransportMessage(Vec<u8>),
     /// Something of transfers by name. Optional, and said only to peers that have said that they speak of them.
     Control(ControlMessage),
     /// The sender has stopped touching the receiver's memory and is leaving.
@@ -262,7 +262,7 @@ impl Frame {
             Self::Card(_) => CARD,
             Self::Known(_) => KNOWN,
             Self::Withdrawn(_) => WITHDRAWN,
-            Self::Aside(_) => ASIDE,
+            Self::TransportMessage(_) => TRANSPORT_MESSAGE,
             Self::Control(said) => said.kind(),
         }
     }

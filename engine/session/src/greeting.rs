@@ -27,7 +27,7 @@ pub enum Role {
 
 /// What a received frame led to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum HelloOutcome {
     /// The listener must answer with its own `Hello` and an `Offer` for this transport.
     Choose {
         /// Names the caller allows and this side allows too, in the caller's order.
@@ -118,15 +118,15 @@ impl Greeting {
     }
 
     /// Takes one frame of the other side.
-    pub fn handle(&mut self, frame: Frame) -> Result<Outcome, GreetingError> {
+    pub fn handle(&mut self, frame: Frame) -> Result<HelloOutcome, GreetingError> {
         match (self.state, frame) {
             (_, Frame::Refuse { code, text }) => Err(GreetingError::Refused { code, text }),
             (State::AwaitHello, Frame::Hello(theirs)) => self.handle_hello(theirs),
             (State::AwaitOffer, Frame::Offer(offer)) => {
                 self.state = State::Established;
                 Ok(match self.role {
-                    Role::Caller => Outcome::JoinAndOffer(offer),
-                    Role::Listener => Outcome::Join(offer),
+                    Role::Caller => HelloOutcome::JoinAndOffer(offer),
+                    Role::Listener => HelloOutcome::Join(offer),
                 })
             }
             (state, frame) => {
@@ -136,7 +136,7 @@ impl Greeting {
         }
     }
 
-    fn handle_hello(&mut self, theirs: Hello) -> Result<Outcome, GreetingError> {
+    fn handle_hello(&mut self, theirs: Hello) -> Result<HelloOutcome, GreetingError> {
         if theirs.version_min > VERSION_MAX || theirs.version_max < VERSION_MIN {
             let text = format!(
                 "the other engine speaks versions {} to {}, this one {VERSION_MIN} to {VERSION_MAX}",
@@ -176,8 +176,8 @@ impl Greeting {
         self.theirs = Some(theirs);
         self.state = State::AwaitOffer;
         Ok(match self.role {
-            Role::Listener => Outcome::Choose { candidates },
-            Role::Caller => Outcome::Wait,
+            Role::Listener => HelloOutcome::Choose { candidates },
+            Role::Caller => HelloOutcome::Wait,
         })
     }
 }

@@ -45,12 +45,14 @@ pub mod secret;
 pub mod transfers;
 
 pub use card::EngineDescriptor;
-pub use channel::{Channel, ChannelError};
+pub use channel::{ChannelError, SecureChannel};
 pub use codec::{Decoder, WireError};
 pub use control::{ControlMessage, Side};
 pub use directory::{Directory, DirectoryError, PeerBook};
-pub use frame::{CounterNews, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone, Withdrawn};
-pub use greeting::{Greeting, Outcome, Role};
+pub use frame::{
+    CounterNews, Frame, Hello, Offer, RefusalCode, RegionNews, RegionsAdvertised, RegionsGone, WithdrawnRanges,
+};
+pub use greeting::{Greeting, HelloOutcome, Role};
 pub use opening::{Opening, OpeningCode, OpeningDecoder, OpeningError, Refusal, RefusalError, StreamKey, StreamToken};
 pub use secret::{Secret, SecretError};
 pub use transfers::PeerKey;

@@ -12,7 +12,7 @@ mod tests;
 
 /// Somebody who may have to wait, under a number that the owner of the purse has chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Waiter(pub u64);
+pub struct CreditWaiter(pub u64);
 
 /// What came of asking for credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,14 +65,14 @@ pub enum Unbalanced {
 
 /// Several stocks and one line.
 #[derive(Debug)]
-pub struct Purse<const N: usize> {
+pub struct CreditPool<const N: usize> {
     stocks: [Credits; N],
     held: [u64; N],
-    line: VecDeque<(Waiter, [u64; N])>,
+    line: VecDeque<(CreditWaiter, [u64; N])>,
     line_max: usize,
 }
 
-impl<const N: usize> Purse<N> {
+impl<const N: usize> CreditPool<N> {
     /// Full stocks of these sizes, and a line of at most so many.
     pub fn new(limits: [u64; N], line_max: usize) -> Self {
         Self { stocks: limits.map(Credits::new), held: [0; N], line: VecDeque::new(), line_max }
@@ -94,7 +94,7 @@ impl<const N: usize> Purse<N> {
     }
 
     /// Takes all of this, or puts `who` at the end of the line. Who stands in line already goes on standing there.
-    pub fn take(&mut self, who: Waiter, want: [u64; N]) -> Took {
+    pub fn take(&mut self, who: CreditWaiter, want: [u64; N]) -> Took {
         if let Some(stock) = (0..N).find(|&stock| want[stock] > self.stocks[stock].limit()) {
             return Took::Never { stock, limit: self.stocks[stock].limit() };
         }
@@ -112,7 +112,7 @@ impl<const N: usize> Purse<N> {
     }
 
     /// Gives this back, and says who has been served by it, in their order. Nothing changes if more comes back than is taken.
-    pub fn give_back(&mut self, credits: [u64; N], served: &mut Vec<Waiter>) -> Result<(), Unbalanced> {
+    pub fn give_back(&mut self, credits: [u64; N], served: &mut Vec<CreditWaiter>) -> Result<(), Unbalanced> {
         if let Some(stock) = (0..N).find(|&stock| credits[stock] > self.held[stock]) {
             return Err(Unbalanced::GivenTwice { stock, given: credits[stock], held: self.held[stock] });
         }
@@ -127,7 +127,7 @@ impl<const N: usize> Purse<N> {
     }
 
     /// Takes a waiter that has given up out of the line; whether it was there. Those behind it may be served by that.
-    pub fn leave(&mut self, who: Waiter, served: &mut Vec<Waiter>) -> bool {
+    pub fn leave(&mut self, who: CreditWaiter, served: &mut Vec<CreditWaiter>) -> bool {
         let Some(place) = self.line.iter().position(|(waiter, _)| *waiter == who) else { return false };
         self.line.remove(place);
         self.serve(served);
@@ -152,7 +152,7 @@ impl<const N: usize> Purse<N> {
         want.iter().zip(&self.stocks).all(|(&count, stock)| count <= stock.available())
     }
 
-    fn serve(&mut self, served: &mut Vec<Waiter>) {
+    fn serve(&mut self, served: &mut Vec<CreditWaiter>) {
         while let Some(&(waiter, want)) = self.line.front()
             && self.take_all(want)
         {

@@ -33,8 +33,8 @@ pub use lane::{
     PostError, Posted, Revisions, Sink,
 };
 pub use link::{
-    ControlSender, Exported, Fds, ImportError, JoinError, Link, LocalEnd, Registrar, RemoteEnd, RemoteRegion, Scope,
-    Streams, Transport, TransportMessages,
+    AdvertisedRegion, ControlSender, Exported, Fds, ImportError, JoinError, Link, LocalEnd, Registrar, RemoteEnd,
+    Scope, Streams, Transport, TransportMessages,
 };
 pub use peer_view::{Fence, PeerView, RemoteGateLog};
 pub use remote::{AccessPath, RdmaMemory, RemoteMemory, TargetMediatedMemory};

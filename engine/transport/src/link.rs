@@ -53,7 +53,7 @@ pub struct RemoteEnd {
 
 /// A peer's region, as announced.
 #[derive(Debug, Clone, Copy)]
-pub struct RemoteRegion<'a> {
+pub struct AdvertisedRegion<'a> {
     /// The peer's epoch.
     pub epoch: u64,
     /// The region's id.
@@ -148,12 +148,12 @@ pub trait Registrar: Send + Sync {
     }
 
     /// The memory of a peer's region, as this process reaches it.
-    fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError>;
+    fn import(&self, region: &AdvertisedRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError>;
 
     /// As [`Registrar::import`], of a region that came with more descriptors than its own.
     fn import_with(
         &self,
-        region: &RemoteRegion<'_>,
+        region: &AdvertisedRegion<'_>,
         token: Option<OwnedFd>,
         more: Vec<OwnedFd>,
     ) -> Result<RemoteMemory, ImportError> {
@@ -163,7 +163,7 @@ pub trait Registrar: Send + Sync {
     }
 
     /// The way by which a peer's region would be reached, and why no better one. Nothing is mapped for it.
-    fn access_path(&self, region: &RemoteRegion<'_>) -> AccessPath;
+    fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath;
 }
 
 /// A joined session: what the runtime holds of it.

@@ -13,7 +13,7 @@ use penstock_core::plan::RegionKey;
 use penstock_ring::gate::Withdrawals;
 use penstock_ring::{Lapped, Life, Withdrawal};
 
-use crate::host::{Busy, PeerSegments, REGION_WORDS, WHOLE_REGION, Withdrawn, is_renewal, stands_after};
+use crate::host::{Busy, PeerSegments, PlanWithdrawn, REGION_WORDS, WHOLE_REGION, is_renewal, stands_after};
 use crate::lane::CounterRef;
 
 /// What this engine can see of a peer.
@@ -115,7 +115,7 @@ impl RemoteGateLog {
         since: u64,
         key: RegionKey,
         extents: impl Iterator<Item = (u64, u64)> + Clone,
-    ) -> Result<(), Withdrawn> {
+    ) -> Result<(), PlanWithdrawn> {
         stands_after(self.withdrawals_since(since), || self.log().is_untouched_since(key.region.0, since), key, extents)
     }
 
@@ -301,11 +301,11 @@ mod tests {
             let key = RegionKey { region: RegionId(region), generation: Generation(generation) };
             told.still_stands(since, key, [(0, 10), (offset, 10)].into_iter())
         };
-        assert_eq!(stands(4, 1, 2, 95), Err(Withdrawn::Revoked));
+        assert_eq!(stands(4, 1, 2, 95), Err(PlanWithdrawn::Revoked));
         assert_eq!((stands(5, 1, 2, 95), stands(9, 1, 2, 95)), (Ok(()), Ok(())), "it was known then");
         assert_eq!((stands(4, 1, 2, 90), stands(4, 1, 2, 150), stands(4, 2, 2, 95)), (Ok(()), Ok(()), Ok(())));
-        assert_eq!((stands(4, 1, 3, 95), stands(4, 1, 1, 95)), (Ok(()), Err(Withdrawn::Revoked)));
-        assert_eq!(stands(3, 2, 2, 0), Err(Withdrawn::Unknown));
+        assert_eq!((stands(4, 1, 3, 95), stands(4, 1, 1, 95)), (Ok(()), Err(PlanWithdrawn::Revoked)));
+        assert_eq!(stands(3, 2, 2, 0), Err(PlanWithdrawn::Unknown));
     }
 
     #[test]

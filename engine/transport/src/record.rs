@@ -15,14 +15,14 @@
 
 use penstock_core::NoteId;
 use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_INLINE_BYTES, NOTE_LINES_MAX};
-use penstock_ring::Line;
+use penstock_ring::RingLine;
 
 const MAGIC: u64 = 0x5053;
 const LINE_BYTES: usize = penstock_core::limits::LINE_BYTES;
 
 /// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordKind {
     /// A notification.
     Note,
     /// A notification that goes with a handle handed over beside the ring.
@@ -31,9 +31,9 @@ pub enum Kind {
 
 /// A record's header, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Head {
+pub struct RecordHead {
     /// What it is.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// Lines of the whole record, at least one.
     pub lines: usize,
     /// Bytes of payload.
@@ -86,12 +86,18 @@ pub const fn lines_for(bytes: usize) -> usize {
 ///
 /// # Panics
 /// If the payload is longer than [`NOTE_BYTES_MAX`]; the caller has checked that.
-pub fn write(kind: Kind, sequence: u64, id: NoteId, payload: &[u8], lines: &mut [Line; NOTE_LINES_MAX]) -> usize {
+pub fn write(
+    kind: RecordKind,
+    sequence: u64,
+    id: NoteId,
+    payload: &[u8],
+    lines: &mut [RingLine; NOTE_LINES_MAX],
+) -> usize {
     assert!(payload.len() <= NOTE_BYTES_MAX, "the length was checked when the note was submitted");
     let count = lines_for(payload.len());
     let kind = match kind {
-        Kind::Note => 1,
-        Kind::HandOver => 2,
+        RecordKind::Note => 1,
+        RecordKind::HandOver => 2,
     };
     let (first, rest) = payload.split_at(payload.len().min(NOTE_INLINE_BYTES));
     let head = &mut lines[0].0;
@@ -107,7 +113,7 @@ pub fn write(kind: Kind, sequence: u64, id: NoteId, payload: &[u8], lines: &mut 
 }
 
 /// Reads a record's header.
-pub fn parse(line: &Line, sequence: u64) -> Result<Head, RecordError> {
+pub fn parse(line: &RingLine, sequence: u64) -> Result<RecordHead, RecordError> {
     let word = line.0[0];
     let (magic, kind, lines, bytes) = (word as u16, (word >> 16) as u8, (word >> 24) as u8, (word >> 32) as u16);
     if u64::from(magic) != MAGIC {
@@ -117,8 +123,8 @@ pub fn parse(line: &Line, sequence: u64) -> Result<Head, RecordError> {
         return Err(RecordError::Reserved);
     }
     let kind = match kind {
-        1 => Kind::Note,
-        2 => Kind::HandOver,
+        1 => RecordKind::Note,
+        2 => RecordKind::HandOver,
         other => return Err(RecordError::Kind(other)),
     };
     if usize::from(bytes) > NOTE_BYTES_MAX {
@@ -132,11 +138,11 @@ pub fn parse(line: &Line, sequence: u64) -> Result<Head, RecordError> {
         return Err(RecordError::Sequence { expected: sequence, found: line.0[1] });
     }
     let id = NoteId(u128::from(line.0[2]) | u128::from(line.0[3]) << 64);
-    Ok(Head { kind, lines: expected, bytes: bytes.into(), id })
+    Ok(RecordHead { kind, lines: expected, bytes: bytes.into(), id })
 }
 
 /// Copies the payload bytes of line `place` of a record to where they belong in `payload`.
-pub fn unpack(place: usize, line: &Line, payload: &mut [u8]) {
+pub fn unpack(place: usize, line: &RingLine, payload: &mut [u8]) {
     let (start, words) = match place {
         0 => (0, &line.0[4..8]),
         place => (NOTE_INLINE_BYTES + (place - 1) * LINE_BYTES, &line.0[..]),

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use penstock_core::NoteId;
 use penstock_core::limits::{LINE_BYTES, NOTE_LINES_MAX};
-use penstock_ring::Line;
-use penstock_transport::record::{Head, Kind, parse, unpack, write};
+use penstock_ring::RingLine;
+use penstock_transport::record::{RecordHead, RecordKind, parse, unpack, write};
 
 /// The release whose records these are.
 const RELEASE: &str = "0.1";
@@ -17,7 +17,7 @@ const RELEASE: &str = "0.1";
 struct Vector {
     name: &'static str,
     about: &'static str,
-    kind: Kind,
+    kind: RecordKind,
     sequence: u64,
     id: NoteId,
     payload: Vec<u8>,
@@ -34,11 +34,11 @@ fn vectors() -> Vec<Vector> {
         payload: (1..=bytes).collect(),
     };
     vec![
-        vector("note-empty", "a note without payload, the first of its ring", Kind::Note, 0, 0),
-        vector("note-inline", "a note that fills its first line", Kind::Note, 1, 32),
-        vector("note-two-lines", "a note of one byte more than fits in its first line", Kind::Note, 2, 33),
-        vector("note-three-lines", "a note that ends inside a word", Kind::Note, u64::MAX, 100),
-        vector("hand-over", "a note that goes with a handle", Kind::HandOver, 3, 5),
+        vector("note-empty", "a note without payload, the first of its ring", RecordKind::Note, 0, 0),
+        vector("note-inline", "a note that fills its first line", RecordKind::Note, 1, 32),
+        vector("note-two-lines", "a note of one byte more than fits in its first line", RecordKind::Note, 2, 33),
+        vector("note-three-lines", "a note that ends inside a word", RecordKind::Note, u64::MAX, 100),
+        vector("hand-over", "a note that goes with a handle", RecordKind::HandOver, 3, 5),
     ]
 }
 
@@ -48,15 +48,15 @@ impl Vector {
         folder.join(format!("{}.hex", self.name))
     }
 
-    fn lines(&self) -> Vec<Line> {
-        let mut lines = [Line::default(); NOTE_LINES_MAX];
+    fn lines(&self) -> Vec<RingLine> {
+        let mut lines = [RingLine::default(); NOTE_LINES_MAX];
         let count = write(self.kind, self.sequence, self.id, &self.payload, &mut lines);
         lines[..count].to_vec()
     }
 
     /// One line of text for each line of the record, in the order of its bytes in memory.
     fn text(&self) -> String {
-        let bytes = |line: &Line| -> String {
+        let bytes = |line: &RingLine| -> String {
             line.0.iter().flat_map(|word| word.to_le_bytes()).map(|byte| format!("{byte:02x}")).collect()
         };
         let lines: Vec<String> = self.lines().iter().map(bytes).collect();
@@ -64,12 +64,12 @@ impl Vector {
     }
 }
 
-fn lines_of(text: &str) -> Vec<Line> {
+fn lines_of(text: &str) -> Vec<RingLine> {
     let byte = |line: &str, place: usize| u8::from_str_radix(&line[2 * place..2 * place + 2], 16).unwrap();
     let line = |text: &str| {
         assert_eq!(text.len(), 2 * LINE_BYTES);
         let word = |word: usize| u64::from_le_bytes(std::array::from_fn(|place| byte(text, 8 * word + place)));
-        Line(std::array::from_fn(word))
+        RingLine(std::array::from_fn(word))
     };
     text.lines().filter(|line| !line.starts_with('#')).map(line).collect()
 }
@@ -97,7 +97,7 @@ fn records_are_written_and_read_as_they_were() {
         let text = std::fs::read_to_string(vector.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
         let lines = lines_of(&text);
         assert_eq!(lines, vector.lines(), "{name} is written differently now");
-        let head = Head { kind, lines: lines.len(), bytes: payload.len(), id };
+        let head = RecordHead { kind, lines: lines.len(), bytes: payload.len(), id };
         assert_eq!(parse(&lines[0], sequence), Ok(head), "{name}");
         let mut found = vec![0; payload.len()];
         lines.iter().enumerate().for_each(|(place, line)| unpack(place, line, &mut found));

@@ -10,7 +10,7 @@ use penstock::transport::Transport;
 use penstock::{StartError, SystemEnv};
 use penstock_verbs::adapter::{Adapter, DeviceAttr};
 use penstock_verbs::model::{ModelNetwork, Options, Pace};
-use penstock_verbs::{Options as VerbsOptions, VerbsTransport};
+use penstock_verbs::{VerbsOptions, VerbsTransport};
 
 use crate::Engine;
 use crate::setting::{EngineSpec, Manner};

@@ -210,7 +210,7 @@ impl Greeted {
     /// Completes the greeting honestly, and the session as an engine does that knows of no transfers by name.
     pub fn join(self) -> Intruder {
         let mut intruder = self.join_silently();
-        let none = penstock::session::Regions { revision: 0, news: Vec::new() };
+        let none = penstock::session::RegionsAdvertised { revision: 0, news: Vec::new() };
         intruder.rogue.send(&Frame::Regions(none), &[]);
         // It is asked before anything is known of it, and once more behind its regions.
         for _ in 0..2 {
@@ -270,7 +270,7 @@ pub struct Intruder {
     /// The rogue's place in the engine's table of peers.
     pub peer_index: usize,
     /// What the engine announced first.
-    pub regions: penstock::session::Regions,
+    pub regions: penstock::session::RegionsAdvertised,
     /// The descriptors of it.
     pub pools: Vec<OwnedFd>,
 }

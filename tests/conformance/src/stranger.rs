@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use penstock::session::codec::Received;
 use penstock::session::frame::{VERSION_MAX, VERSION_MIN};
 use penstock::session::{
-    Channel, ChannelError, Decoder, EngineDescriptor, Frame, Hello, Offer, RefusalCode, RegionNews, Secret, StreamKey,
+    ChannelError, Decoder, EngineDescriptor, Frame, Hello, Offer, RefusalCode, RegionNews, Secret, SecureChannel,
+    StreamKey,
 };
 use penstock_core::plan::RegionKey;
 use penstock_core::{Generation, RegionId};
@@ -50,7 +51,7 @@ pub enum Said {
 /// A connection to an engine's port, with the handshake under way.
 pub struct Stranger {
     stream: TcpStream,
-    channel: Channel,
+    channel: SecureChannel,
     decoder: Decoder,
     /// Whatever it said, as it went over the network.
     pub said: Vec<u8>,
@@ -59,7 +60,7 @@ pub struct Stranger {
 impl Stranger {
     /// Connects, and sends the first message of the handshake.
     pub fn call(to: SocketAddr, secret: &Secret) -> io::Result<Self> {
-        let channel = Channel::caller(secret, &mut random);
+        let channel = SecureChannel::caller(secret, &mut random);
         let mut stranger = Self { stream: TcpStream::connect(to)?, channel, decoder: Decoder::new(), said: Vec::new() };
         stranger.stream.set_nodelay(true)?;
         stranger.flush();

@@ -15,7 +15,7 @@ use penstock::transport::Transport;
 use penstock::{Config, Engine, Env, Peer, Plan, Pool, PoolSpec, Rights, Span, SystemEnv, Timestamp, Window};
 use penstock_verbs::adapter::Adapter;
 use penstock_verbs::model::{Counts, ModelAdapter, ModelNetwork, Options, Pace};
-use penstock_verbs::{Options as VerbsOptions, VerbsTransport};
+use penstock_verbs::{VerbsOptions, VerbsTransport};
 
 use crate::folder::Folder;
 use crate::pair::{PATIENCE, config};

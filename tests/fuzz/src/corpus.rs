@@ -8,12 +8,13 @@ use std::path::PathBuf;
 
 use penstock_core::NoteId;
 use penstock_core::limits::{LINE_BYTES, NOTE_BYTES_MAX, NOTE_LINES_MAX, RING_LINES};
-use penstock_ring::Line;
+use penstock_ring::RingLine;
 use penstock_session::codec::encode;
 use penstock_session::{
-    CounterNews, EngineDescriptor, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone, Withdrawn,
+    CounterNews, EngineDescriptor, Frame, Hello, Offer, RefusalCode, RegionNews, RegionsAdvertised, RegionsGone,
+    WithdrawnRanges,
 };
-use penstock_transport::record::{self, Kind};
+use penstock_transport::record::{self, RecordKind};
 
 use crate::targets::ring::op;
 
@@ -117,16 +118,17 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
     };
     let counter = CounterNews { id: 4, generation: 2, region: 0, label: "arrivals".to_owned() };
     let refusal = Frame::Refuse { code: RefusalCode::Epoch, text: "the engine was restarted".to_owned() };
-    let regions = Regions { revision: 9, news: vec![region(0, Some(0)), region(1, None), region(2, Some(1))] };
+    let regions =
+        RegionsAdvertised { revision: 9, news: vec![region(0, Some(0)), region(1, None), region(2, Some(1))] };
     let offer = Offer { transport: "shm".to_owned(), blob: vec![1, 0, 0, 0, 64, 0, 0, 0, 0, 4, 0, 0] };
     let known = vec![card("a", "", &["10.0.0.7:4711"]).encode(), card("b", "/b", &[]).encode(), Vec::new()];
-    let withdrawn = Withdrawn { since: 300, list: vec![(7, 2, 4096, 4096), (8, 0, 0, u64::MAX)] };
+    let withdrawn = WithdrawnRanges { since: 300, list: vec![(7, 2, 4096, 4096), (8, 0, 0, u64::MAX)] };
     let mut all = vec![
         ("hello", bytes_of(Frame::Hello(hello()), 0)),
         ("refuse", bytes_of(refusal, 0)),
         ("offer", bytes_of(Frame::Offer(offer), 6)),
         ("regions", bytes_of(Frame::Regions(regions), 2)),
-        ("regions-none", bytes_of(Frame::Regions(Regions { revision: 9, news: Vec::new() }), 0)),
+        ("regions-none", bytes_of(Frame::Regions(RegionsAdvertised { revision: 9, news: Vec::new() }), 0)),
         ("regions-gone", bytes_of(Frame::RegionsGone(RegionsGone { revision: 9, gone: vec![(0, 1), (300, 2)] }), 0)),
         ("counters", bytes_of(Frame::Counters(vec![counter.clone(), counter]), 0)),
         ("goodbye", bytes_of(Frame::Goodbye, 0)),
@@ -135,7 +137,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("own-card", bytes_of(Frame::Card(card("decode-0", "/run/penstock/decode-0.sock", &[]).encode()), 0)),
         ("known-cards", bytes_of(Frame::Known(known), 0)),
         ("withdrawn", bytes_of(Frame::Withdrawn(withdrawn), 0)),
-        ("aside", bytes_of(Frame::Aside(b"rail 1, life 2, ended".to_vec()), 0)),
+        ("aside", bytes_of(Frame::TransportMessage(b"rail 1, life 2, ended".to_vec()), 0)),
     ];
     all.extend(transfers::said().into_iter().map(|(name, said)| (name, bytes_of(Frame::Control(said), 0))));
     let conversation = all.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
@@ -186,24 +188,24 @@ fn cards() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-fn bytes_of(lines: &[Line]) -> Vec<u8> {
+fn bytes_of(lines: &[RingLine]) -> Vec<u8> {
     lines.iter().flat_map(|line| line.0).flat_map(u64::to_le_bytes).collect()
 }
 
 fn records() -> Vec<(&'static str, Vec<u8>)> {
     let record = |kind, bytes: usize| {
         let payload: Vec<u8> = (0..bytes).map(|place| place as u8).collect();
-        let mut lines = [Line::default(); NOTE_LINES_MAX];
+        let mut lines = [RingLine::default(); NOTE_LINES_MAX];
         let count = record::write(kind, 77, NoteId(u128::MAX - 5), &payload, &mut lines);
         bytes_of(&lines[..count])
     };
     vec![
-        ("empty", record(Kind::Note, 0)),
-        ("inline", record(Kind::Note, 32)),
-        ("two-lines", record(Kind::Note, 33)),
-        ("some-lines", record(Kind::Note, 300)),
-        ("longest", record(Kind::Note, NOTE_BYTES_MAX)),
-        ("hand-over", record(Kind::HandOver, 8)),
+        ("empty", record(RecordKind::Note, 0)),
+        ("inline", record(RecordKind::Note, 32)),
+        ("two-lines", record(RecordKind::Note, 33)),
+        ("some-lines", record(RecordKind::Note, 300)),
+        ("longest", record(RecordKind::Note, NOTE_BYTES_MAX)),
+        ("hand-over", record(RecordKind::HandOver, 8)),
         ("zeroes", vec![0; LINE_BYTES]),
     ]
 }

@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 
 use penstock_core::NoteId;
 use penstock_core::limits::{FRAME_TOKENS_MAX, NOTE_BYTES_MAX, NOTE_LINES_MAX};
-use penstock_ring::Line;
+use penstock_ring::RingLine;
 use penstock_session::codec::{Received, encode};
 use penstock_session::{
-    CounterNews, Decoder, EngineDescriptor, Frame, Hello, Offer, RefusalCode, RegionNews, Regions, RegionsGone,
+    CounterNews, Decoder, EngineDescriptor, Frame, Hello, Offer, RefusalCode, RegionNews, RegionsAdvertised,
+    RegionsGone,
 };
-use penstock_transport::record::{self, Kind};
+use penstock_transport::record::{self, RecordKind};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -78,8 +79,8 @@ fn counter() -> impl Strategy<Value = CounterNews> {
 fn frame() -> impl Strategy<Value = Frame> {
     let offer = (any::<String>(), vec(any::<u8>(), 0..200))
         .prop_map(|(transport, blob)| Frame::Offer(Offer { transport, blob }));
-    let regions =
-        (any::<u64>(), vec(region(), 0..6)).prop_map(|(revision, news)| Frame::Regions(Regions { revision, news }));
+    let regions = (any::<u64>(), vec(region(), 0..6))
+        .prop_map(|(revision, news)| Frame::Regions(RegionsAdvertised { revision, news }));
     let gone = (any::<u64>(), vec(any::<(u32, u32)>(), 0..50))
         .prop_map(|(revision, gone)| Frame::RegionsGone(RegionsGone { revision, gone }));
     let counters = vec(counter(), 0..6).prop_map(Frame::Counters);
@@ -133,8 +134,8 @@ proptest! {
 
     #[test]
     fn notes_come_through(id: u128, sequence: u64, payload in vec(any::<u8>(), 0..=NOTE_BYTES_MAX), hands_over: bool) {
-        let kind = if hands_over { Kind::HandOver } else { Kind::Note };
-        let mut lines = [Line::default(); NOTE_LINES_MAX];
+        let kind = if hands_over { RecordKind::HandOver } else { RecordKind::Note };
+        let mut lines = [RingLine::default(); NOTE_LINES_MAX];
         let count = record::write(kind, sequence, NoteId(id), &payload, &mut lines);
         let head = record::parse(&lines[0], sequence).expect("this is a record");
         prop_assert_eq!((head.kind, head.lines, head.bytes, head.id), (kind, count, payload.len(), NoteId(id)));

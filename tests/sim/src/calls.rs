@@ -1,7 +1,7 @@
 //! Calls of the public interface that more than one application here makes alike.
 
 use penstock::Peer;
-use penstock::flows::{CallError, Finished, FlowError, RequestId};
+use penstock::flows::{CallError, FinishedTransfer, FlowError, RequestId};
 
 use crate::env::SimEnv;
 use crate::oracle::{Invariant, Violated};
@@ -31,9 +31,9 @@ pub(crate) struct Told {
 /// Requests of a seat that have finished since it was last asked.
 pub(crate) fn finished(seat: &Seat) -> Vec<Told> {
     let Some(node) = seat.node() else { return Vec::new() };
-    let mut finished = Finished::default();
+    let mut finished = FinishedTransfer::default();
     node.drain_finished(&mut finished);
-    let Finished { sent, received, failed, quarantined, released, .. } = finished;
+    let FinishedTransfer { sent, received, failed, quarantined, released, .. } = finished;
     let well = sent.into_iter().chain(received).map(|request| (request, true));
     let all = well.chain(failed.into_iter().map(|request| (request, false)));
     let still = |request: &RequestId| {

@@ -279,7 +279,7 @@ impl Seat {
         self.device.iter().try_for_each(Device::check)?;
         node.check_control().map_err(|broken| {
             let invariant = match broken {
-                penstock::flows::Broken::Blocks(_) => Invariant::FreedOnceAndUntouched,
+                penstock::flows::Inconsistency::Blocks(_) => Invariant::FreedOnceAndUntouched,
                 _ => Invariant::CreditsAreConserved,
             };
             Violated::new(invariant, format!("`{}`: {broken}", self.name))

@@ -29,7 +29,7 @@ pub use self::way::Way;
 
 /// Whether this is how a port of an RDMA device is named; else why not.
 pub fn check_device(name: &str) -> Result<(), String> {
-    name.parse::<penstock_verbs::device::Wanted>().map(drop).map_err(|error| error.to_string())
+    name.parse::<penstock_verbs::device::WantedDevice>().map(drop).map_err(|error| error.to_string())
 }
 
 /// Examines these topics of a host; all of them if none is named.

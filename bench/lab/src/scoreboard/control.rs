@@ -14,7 +14,7 @@ use penstock::flows::{Buffer, Form, Rows, Side, TransferId};
 use penstock::session::codec::{Decoder, encode};
 use penstock::session::control::LayoutNews;
 use penstock::session::keyed::{Keyed, KeyedMap};
-use penstock::session::transfers::table::{Ended, EntryKey, Finished, Transfers};
+use penstock::session::transfers::table::{Ended, EntryKey, FinishedTransfer, Transfers};
 use penstock::session::{Frame, PeerKey, RequestId};
 use penstock::{EngineName, Epoch, Timestamp};
 use penstock_flows::action::{Action, BlocksRef, Urgency};
@@ -190,13 +190,13 @@ struct Pair {
     now: Timestamp,
     wire: Vec<u8>,
     standing: Vec<(Named, [EntryKey; 2])>,
-    finished: Finished,
+    finished: FinishedTransfer,
 }
 
 impl Pair {
     fn new(live: u64) -> Result<Self, LabError> {
         let (source, sink) = (End::new("decode-0", 1, live)?, End::new("prefill-0", 2, live)?);
-        let (wire, finished) = (Vec::new(), Finished::default());
+        let (wire, finished) = (Vec::new(), FinishedTransfer::default());
         let mut pair = Self { source, sink, now: Timestamp::from_ns(1), wire, standing: Vec::new(), finished };
         pair.carry()?;
         Ok(pair)
@@ -280,7 +280,7 @@ impl Pair {
             // Whoever asks for them keeps them, or not.
             let ended = self.finished.sent.len() + self.finished.received.len();
             self.check(ended as u64 == 2 * BATCH, "every transfer to end well")?;
-            self.finished = Finished::default();
+            self.finished = FinishedTransfer::default();
         }
         Ok(took.as_nanos() as f64)
     }
@@ -344,7 +344,7 @@ impl Pair {
             self.sink.desk.release(sink, self.now);
             self.carry()?;
         }
-        let mut finished = Finished::default();
+        let mut finished = FinishedTransfer::default();
         for end in [&mut self.source, &mut self.sink] {
             end.desk.drain_finished(&mut finished);
             end.desk.expire(self.now + Duration::from_secs(120));
@@ -398,14 +398,14 @@ fn carry_from(from: &mut End, to: &mut End, wire: &mut Vec<u8>, now: Timestamp) 
 struct Tables {
     sides: [Transfers<()>; 2],
     now: Timestamp,
-    finished: Finished,
+    finished: FinishedTransfer,
 }
 
 impl Tables {
     /// With so many that stand.
     fn new(standing: u64) -> Result<Self, LabError> {
         let sides = std::array::from_fn(|side| Transfers::new(Settings::default().transfers, (7 + side as u64, 9)));
-        let mut tables = Self { sides, now: Timestamp::from_ns(1), finished: Finished::default() };
+        let mut tables = Self { sides, now: Timestamp::from_ns(1), finished: FinishedTransfer::default() };
         let mut names = Names { last: 1 << 41 };
         names.take(standing)?.iter().try_for_each(|named| tables.admit(named).map(drop))?;
         Ok(tables)

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use penstock_ring::{CounterTable, Hazard, Line, Slab, mpsc, spsc};
+use penstock_ring::{CounterTable, Hazard, RingLine, Slab, mpsc, spsc};
 use rustix::thread::futex;
 
 use crate::Refusal;
@@ -25,7 +25,7 @@ fn ring() -> Result<Body, Refusal> {
     Ok(Box::new(move |times| {
         for _ in 0..times {
             for number in 0..LINES {
-                producer.push(&[Line([number; 8])])?;
+                producer.push(&[RingLine([number; 8])])?;
             }
             while consumer.available()? > 0 {
                 black_box(consumer.peek(0));

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use penstock_memory::Region;
 use penstock_memory::fork::{Maker, PerProcess};
-use penstock_ring::Place;
+use penstock_ring::SharedRange;
 use penstock_transport::host::{EngineSegments, HandOvers};
 
 /// What one engine offers another of the same process.
 pub(crate) struct Parcel {
     pub(crate) segments: Arc<EngineSegments>,
     pub(crate) regions: Arc<Regions>,
-    pub(crate) rings: Place,
+    pub(crate) rings: SharedRange,
     /// Queues for handles, one beside each ring.
     pub(crate) handles: Vec<HandOvers>,
 }

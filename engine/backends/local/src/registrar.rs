@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use penstock_memory::Region;
-use penstock_transport::{AccessPath, Exported, ImportError, Registrar, RemoteMemory, RemoteRegion};
+use penstock_transport::{AccessPath, AdvertisedRegion, Exported, ImportError, Registrar, RemoteMemory};
 
 use crate::directory::{Deposit, Regions};
 
@@ -22,7 +22,7 @@ impl Registrar for LocalRegistrar {
         Exported::default()
     }
 
-    fn import(&self, region: &RemoteRegion<'_>, _token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
+    fn import(&self, region: &AdvertisedRegion<'_>, _token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         let found = self.theirs.find(region.id.0, region.generation.0).ok_or(ImportError::Gone)?;
         if found.window().len() != region.bytes {
             return Err(ImportError::Garbled("its length is not the one announced"));
@@ -30,7 +30,7 @@ impl Registrar for LocalRegistrar {
         Ok(found.window().clone().into())
     }
 
-    fn access_path(&self, _region: &RemoteRegion<'_>) -> AccessPath {
+    fn access_path(&self, _region: &AdvertisedRegion<'_>) -> AccessPath {
         AccessPath { name: AccessPath::MAPPED, reason: "both engines are in this process".to_owned() }
     }
 }

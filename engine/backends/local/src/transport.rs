@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use penstock_memory::MemoryError;
-use penstock_ring::Place;
+use penstock_ring::SharedRange;
 use penstock_transport::host::{
     CopyLane, CopyLaneParts, EngineSegments, HandOverQueues, HandOvers, InboundRings, ring_segment_bytes,
 };
@@ -59,7 +59,7 @@ impl Transport for LocalTransport {
     }
 
     fn offer(&self, here: LocalEnd, there: RemoteEnd) -> Result<Offering, MemoryError> {
-        let rings = Place::heap(ring_segment_bytes(there.workers));
+        let rings = SharedRange::heap(ring_segment_bytes(there.workers));
         let handles: Vec<HandOvers> = (0..there.workers).map(|_| Arc::new(ArrayQueue::new(HANDLES_PER_RING))).collect();
         let deposit = Deposit::make(Parcel {
             segments: Arc::clone(&self.segments),
@@ -79,7 +79,7 @@ impl Transport for LocalTransport {
 struct Ours {
     segments: Arc<EngineSegments>,
     regions: Arc<Regions>,
-    rings: Place,
+    rings: SharedRange,
     handles: Vec<HandOvers>,
     deposit: Deposit,
 }

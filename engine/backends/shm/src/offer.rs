@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use penstock_core::limits;
 use penstock_memory::{Access, MemoryError, ProbeWords, Segment};
-use penstock_ring::Place;
+use penstock_ring::SharedRange;
 use penstock_transport::host::bounce::{Banks, SLOT_BYTES, SLOTS};
 use penstock_transport::host::{
     EngineSegments, MailboxView, OwnerStateView, PeerSegments, mailbox_bytes, owner_state_bytes, ring_segment_bytes,
@@ -63,7 +63,7 @@ pub struct Accepted {
     /// Its segments.
     pub segments: PeerSegments,
     /// The rings we fill.
-    pub rings: Place,
+    pub rings: SharedRange,
     /// The slots it fills.
     pub slots: Banks,
     /// How to find out whether its process's memory can be reached.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use penstock_core::Rights;
 use penstock_core::plan::RegionKey;
 use penstock_memory::{
-    ForeignProcess, MemoryError, PageKind, Piece, Pool, ProcessVmMemory, Region, WhyNot, map_foreign_pieces,
+    ForeignProcess, FreshPiece, MemoryError, PageKind, Pool, ProcessVmMemory, Region, WhyNot, map_foreign_pieces,
     map_foreign_pool,
 };
 use penstock_transport::{
-    AccessPath, Exported, ImportError, Registrar, RemoteMemory, RemoteRegion, TargetMediatedMemory,
+    AccessPath, AdvertisedRegion, Exported, ImportError, Registrar, RemoteMemory, TargetMediatedMemory,
 };
 
 /// The path of memory that peers may not touch.
@@ -46,7 +46,7 @@ impl ShmRegistrar {
     }
 
     /// The one place where it is decided how memory is reached that the peer brought itself.
-    fn way_to_caller_memory(&self, region: &RemoteRegion<'_>) -> Result<RemoteMemory, ImportError> {
+    fn way_to_caller_memory(&self, region: &AdvertisedRegion<'_>) -> Result<RemoteMemory, ImportError> {
         match &self.process {
             Ok(process) => {
                 let writable = region.rights.allows_write();
@@ -75,7 +75,7 @@ impl Registrar for ShmRegistrar {
         path.first() == Some(&MAPPABLE_IN_PIECES)
     }
 
-    fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
+    fn import(&self, region: &AdvertisedRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         match (region.path, token) {
             ([MAPPABLE, pages], Some(token)) => {
                 let pages =
@@ -91,7 +91,7 @@ impl Registrar for ShmRegistrar {
 
     fn import_with(
         &self,
-        region: &RemoteRegion<'_>,
+        region: &AdvertisedRegion<'_>,
         token: Option<OwnedFd>,
         more: Vec<OwnedFd>,
     ) -> Result<RemoteMemory, ImportError> {
@@ -104,11 +104,11 @@ impl Registrar for ShmRegistrar {
         if !rest.is_empty() || places.len() != more.len() {
             return Err(ImportError::Garbled("its pieces and its descriptors do not belong together"));
         }
-        let pieces: Vec<Piece<OwnedFd>> = places.iter().zip(more).map(|(place, fd)| piece(place, fd)).collect();
+        let pieces: Vec<FreshPiece<OwnedFd>> = places.iter().zip(more).map(|(place, fd)| piece(place, fd)).collect();
         Ok(map_foreign_pieces(token, region.bytes, region.rights, pages, &pieces)?.into())
     }
 
-    fn access_path(&self, region: &RemoteRegion<'_>) -> AccessPath {
+    fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath {
         match (region.path, &self.process) {
             ([MAPPABLE, _] | [MAPPABLE_IN_PIECES, ..], _) => {
                 AccessPath { name: AccessPath::MAPPED, reason: "a pool, which is mapped here".to_owned() }
@@ -137,8 +137,8 @@ fn export_pool(pool: &Pool) -> Exported {
     Exported { path, fd: Some(token), extra_fds: pieces.into_iter().map(|piece| piece.fd).collect() }
 }
 
-fn piece(place: &[u8; 16], fd: OwnedFd) -> Piece<OwnedFd> {
+fn piece(place: &[u8; 16], fd: OwnedFd) -> FreshPiece<OwnedFd> {
     // Both halves of one word; whatever they say is checked before anything is mapped.
     let word = u128::from_le_bytes(*place);
-    Piece { offset: word as u64, len: (word >> 64) as u64, fd }
+    FreshPiece { offset: word as u64, len: (word >> 64) as u64, fd }
 }

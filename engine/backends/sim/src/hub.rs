@@ -61,12 +61,12 @@ impl Hub {
 }
 
 /// One side's end of a session. It is closed when it is dropped.
-pub(crate) struct Port {
+pub(crate) struct SimPort {
     hub: Arc<Hub>,
     number: u64,
 }
 
-impl Port {
+impl SimPort {
     /// A fresh port of the engine of this epoch, for the lane at this place.
     pub(crate) fn open(hub: &Arc<Hub>, epoch: u64, peer_index: u32) -> Self {
         let number = hub.fabric.open(epoch);
@@ -104,7 +104,7 @@ impl Port {
     }
 }
 
-impl Drop for Port {
+impl Drop for SimPort {
     fn drop(&mut self) {
         self.hub.fabric.close(self.number);
         self.hub.lock().remove(&self.number);

@@ -8,7 +8,7 @@ use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_core::plan::RegionKey;
 use penstock_memory::{Registry, Window};
 use penstock_ring::Hazard;
-use penstock_transport::host::{Bell, EngineSegments, LastRegion, OwnerStateView, Withdrawn, still_stands};
+use penstock_transport::host::{Bell, EngineSegments, LastRegion, OwnerStateView, PlanWithdrawn, still_stands};
 use penstock_transport::{CounterRef, LaneFault, Sink};
 use rustix::thread::futex;
 
@@ -267,7 +267,7 @@ impl Answer {
         let mut bytes = Vec::with_capacity(PAYLOAD_BYTES_MAX);
         touch.during(|| {
             let stands = still_stands(view, self.checked, self.key, self.extents.iter().copied());
-            stands.map_err(Withdrawn::told_to_peer)?;
+            stands.map_err(PlanWithdrawn::told_to_peer)?;
             while let Some(&(offset, len)) = self.extents.get(self.at.0)
                 && bytes.len() < PAYLOAD_BYTES_MAX
             {

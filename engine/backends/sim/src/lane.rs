@@ -12,7 +12,7 @@ use penstock_transport::{
     Revisions, Sink,
 };
 
-use crate::hub::Port;
+use crate::hub::SimPort;
 use crate::incoming::{Common, Incoming};
 use crate::line::{Kept, Line};
 use crate::notes::Notes;
@@ -30,7 +30,7 @@ pub(crate) struct SimLane {
     pub(crate) ready: ReadyBits,
     /// The place of the peer in our table.
     pub(crate) peer_index: u32,
-    pub(crate) port: Port,
+    pub(crate) port: SimPort,
     /// The peer's port.
     pub(crate) to: u64,
     /// The epochs of this engine and of the peer.

@@ -26,7 +26,7 @@ const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
 
 /// Which operation a message belongs to that its sender may give up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct FramePart {
     pub(crate) operation: u64,
     pub(crate) is_last: bool,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Part {
 struct Pending {
     sequence: u64,
     message: Vec<u8>,
-    part: Option<Part>,
+    part: Option<FramePart>,
     first: Timestamp,
     again: Timestamp,
     tries: u32,
@@ -80,7 +80,7 @@ impl Line {
     pub(crate) fn push(
         &mut self,
         message: Vec<u8>,
-        part: Option<Part>,
+        part: Option<FramePart>,
         now: Timestamp,
         mut out: impl FnMut(u64, &[u8]),
     ) {
@@ -114,7 +114,7 @@ impl Line {
     }
 
     /// Puts something else in the place of messages of an operation that the peer may not have.
-    pub(crate) fn replace(&mut self, operation: u64, mut with: impl FnMut(Part) -> Vec<u8>) {
+    pub(crate) fn replace(&mut self, operation: u64, mut with: impl FnMut(FramePart) -> Vec<u8>) {
         for pending in self.pending.iter_mut().filter(|pending| !pending.is_heard) {
             if let Some(part) = pending.part.filter(|part| part.operation == operation) {
                 pending.message = with(part);
@@ -221,7 +221,7 @@ mod tests {
     fn a_message_that_was_given_up_is_repeated_as_what_is_in_its_place() {
         let mut line = Line::new(PATIENCE, at(0));
         for (number, operation) in [(1u8, 7), (2, 7), (3, 8)] {
-            line.push(vec![number], Some(Part { operation, is_last: number == 2 }), at(0), |_, _| {});
+            line.push(vec![number], Some(FramePart { operation, is_last: number == 2 }), at(0), |_, _| {});
         }
         line.hear(&head(0, (1, 0)), at(1)).unwrap();
         line.replace(7, |part| vec![90 + u8::from(part.is_last)]);

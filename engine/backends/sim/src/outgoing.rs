@@ -6,12 +6,12 @@ use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, NoteId, Span};
 use penstock_memory::Window;
-use penstock_transport::host::{OwnerStateView, Withdrawn, still_stands};
+use penstock_transport::host::{OwnerStateView, PlanWithdrawn, still_stands};
 use penstock_transport::lane::CancelledOp;
 use penstock_transport::{CounterRef, Failure, LaneFault, Note, Sink};
 
 use crate::incoming::Touch;
-use crate::line::{Line, Part};
+use crate::line::{FramePart, Line};
 use crate::packet::{Message, PAYLOAD_BYTES_MAX, Request};
 
 const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
@@ -87,7 +87,7 @@ impl Memories {
 
     /// Its memory, if nothing was withdrawn of it.
     fn standing(&self, view: &OwnerStateView) -> Result<&Window, Cause> {
-        still_stands(view, self.checked, self.key, self.extents()).map_err(Withdrawn::ends_here)?;
+        still_stands(view, self.checked, self.key, self.extents()).map_err(PlanWithdrawn::ends_here)?;
         self.local.as_ref().ok_or(Cause::Cancelled)
     }
 }
@@ -120,7 +120,7 @@ impl Outgoing {
     }
 
     /// The next message, if there is anything to send.
-    pub(crate) fn next(&mut self, view: &OwnerStateView, touch: &mut Touch) -> Option<(Vec<u8>, Option<Part>)> {
+    pub(crate) fn next(&mut self, view: &OwnerStateView, touch: &mut Touch) -> Option<(Vec<u8>, Option<FramePart>)> {
         if self.flying.get(&self.last).is_none_or(|op| op.is_sent) {
             let op = self.waiting.pop_front()?;
             self.last += 1;
@@ -135,13 +135,13 @@ impl Outgoing {
                     Ok(at) => {
                         op.at = at;
                         op.is_sent = at.0 == memories.spans.len();
-                        Part { operation, is_last: op.is_sent }
+                        FramePart { operation, is_last: op.is_sent }
                     }
                     Err(cause) => {
                         op.fail(cause);
                         op.is_sent = true;
                         given_up(op, operation, true, &mut message);
-                        Part { operation, is_last: true }
+                        FramePart { operation, is_last: true }
                     }
                 };
                 return Some((message, Some(part)));

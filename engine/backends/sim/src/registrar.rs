@@ -7,7 +7,7 @@ use penstock_core::Rights;
 use penstock_core::plan::RegionKey;
 use penstock_memory::Region;
 use penstock_transport::{
-    AccessPath, Exported, ImportError, Registrar, RemoteMemory, RemoteRegion, TargetMediatedMemory,
+    AccessPath, AdvertisedRegion, Exported, ImportError, Registrar, RemoteMemory, TargetMediatedMemory,
 };
 
 /// The path of memory that peers may not touch.
@@ -27,7 +27,7 @@ impl Registrar for SimRegistrar {
         Exported { path: vec![kind], ..Exported::default() }
     }
 
-    fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
+    fn import(&self, region: &AdvertisedRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         match (region.path, token) {
             ([OWNERS], None) => {
                 let key = RegionKey { region: region.id, generation: region.generation };
@@ -38,7 +38,7 @@ impl Registrar for SimRegistrar {
         }
     }
 
-    fn access_path(&self, region: &RemoteRegion<'_>) -> AccessPath {
+    fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath {
         match region.path {
             [OWNERS] => AccessPath { name: SIM, reason: "the peer is met over a simulated network".to_owned() },
             _ => AccessPath { name: AccessPath::NONE, reason: "the region gives no rights to peers".to_owned() },

@@ -16,7 +16,7 @@ use penstock_transport::{
 };
 
 use crate::fabric::Fabric;
-use crate::hub::{Hub, Port, SimDriver};
+use crate::hub::{Hub, SimDriver, SimPort};
 use crate::incoming::{Common, Incoming, Touch};
 use crate::lane::SimLane;
 use crate::line::Line;
@@ -94,7 +94,7 @@ impl Transport for SimTransport {
     }
 
     fn offer(&self, here: LocalEnd, there: RemoteEnd) -> Result<Offering, MemoryError> {
-        let port = Port::open(&self.hub, here.epoch, here.peer_index);
+        let port = SimPort::open(&self.hub, here.epoch, here.peer_index);
         let blob = blob(port.number(), here.workers);
         let (segments, registry, patience) = (Arc::clone(&self.segments), Arc::clone(&self.registry), self.patience);
         let join = move |blob: &[u8], tokens: Vec<_>| {
@@ -139,7 +139,7 @@ fn join(
     registry: Arc<Registry>,
     here: &LocalEnd,
     there: &RemoteEnd,
-    port: Port,
+    port: SimPort,
     to: u64,
     patience: Duration,
 ) -> Link {

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use penstock_core::Cause;
 use penstock_transport::host::{OwnerStateView, still_stands};
 
-use crate::io::{HeldPieces, Io, PIECES_MAX, PieceSpace, Pieces, ZeroCopy, ZeroCopyId};
+use crate::io::{HeldPieces, Io, IoPieces, PIECES_MAX, PieceSpace, ZeroCopy, ZeroCopyId};
 use crate::op::{Kind, OpId, Ops};
 use crate::touch::Touch;
 use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, PAYLOAD_BYTES_MAX, TRAILER_BYTES};
@@ -31,7 +31,7 @@ pub(crate) enum Sent {
 }
 
 /// How a group gets to its stream.
-pub(crate) struct Way<'a> {
+pub(crate) struct StreamPath<'a> {
     pub(crate) io: &'a mut Io,
     pub(crate) fd: BorrowedFd<'a>,
     pub(crate) key: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Way<'a> {
 }
 
 /// One group.
-pub(crate) struct Group {
+pub(crate) struct FrameGroup {
     /// Head and control block.
     pub(crate) head: Vec<u8>,
     head_sent: usize,
@@ -60,7 +60,7 @@ pub(crate) struct Group {
     is_careful: bool,
 }
 
-impl Group {
+impl FrameGroup {
     /// One with room for the largest: pages that are never touched cost nothing.
     pub(crate) fn new() -> Self {
         Self {
@@ -139,7 +139,7 @@ impl Group {
     /// Sends as much as goes in one call.
     pub(crate) fn send(
         &mut self,
-        way: Way<'_>,
+        way: StreamPath<'_>,
         ops: &mut Ops,
         view: &OwnerStateView,
         touch: &mut Touch,
@@ -174,13 +174,13 @@ impl Group {
     /// Sends by copying: all that is left, or only what comes before the payload.
     fn send_copied(
         &mut self,
-        way: Way<'_>,
+        way: StreamPath<'_>,
         only_head: bool,
         ops: &mut Ops,
         space: &mut PieceSpace,
     ) -> io::Result<Sent> {
         let trailer = self.spoiled(ops).to_le_bytes();
-        let mut pieces = Pieces::new(space);
+        let mut pieces = IoPieces::new(space);
         let gathered = if only_head {
             pieces.more_follows();
             pieces.push_bytes(&self.head[self.head_sent..]).is_ok()
@@ -236,7 +236,7 @@ impl Group {
     /// Sends payload without a copy. Its operations do not end before the kernel has let go.
     fn send_pages(
         &mut self,
-        way: Way<'_>,
+        way: StreamPath<'_>,
         held: Box<HeldPieces>,
         ops: &mut Ops,
         touch: &mut Touch,
@@ -296,7 +296,7 @@ impl Group {
     }
 
     /// What is left of it, as far as one call takes it. Answers false if an extent leaves its memory, which was checked.
-    fn gather<'a>(&'a self, ops: &'a Ops, trailer: &'a [u8; TRAILER_BYTES], pieces: &mut Pieces<'a>) -> bool {
+    fn gather<'a>(&'a self, ops: &'a Ops, trailer: &'a [u8; TRAILER_BYTES], pieces: &mut IoPieces<'a>) -> bool {
         if pieces.push_bytes(&self.head[self.head_sent..]).is_err() {
             return false;
         }

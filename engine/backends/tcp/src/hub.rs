@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use penstock_core::config::TcpIo;
 
-use crate::io::{Io, Readiness, Released};
+use crate::io::{Io, Readiness, SendReleased};
 
 /// One worker's hub.
 pub(crate) struct Hub {
@@ -33,7 +33,7 @@ struct Entry {
     peer_index: Option<u32>,
     ready: Readiness,
     /// Sends of it whose pages the kernel has given back.
-    released: Vec<Released>,
+    released: Vec<SendReleased>,
 }
 
 impl Hub {
@@ -98,7 +98,7 @@ impl Inner {
     }
 
     /// Takes one of the stream's sends that the kernel has let go of.
-    pub(crate) fn take_released(&mut self, key: u64) -> Option<Released> {
+    pub(crate) fn take_released(&mut self, key: u64) -> Option<SendReleased> {
         self.entries.get_mut(key as u32 as usize)?.released.pop()
     }
 

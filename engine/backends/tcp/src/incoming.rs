@@ -10,13 +10,13 @@ use std::os::fd::BorrowedFd;
 use penstock_core::Cause;
 use penstock_core::plan::RegionKey;
 use penstock_memory::Window;
-use penstock_transport::host::{OwnerStateView, Withdrawn, still_stands};
+use penstock_transport::host::{OwnerStateView, PlanWithdrawn, still_stands};
 
 use crate::group::EXTENTS_MAX;
-use crate::io::{Io, PieceSpace, Pieces};
+use crate::io::{Io, IoPieces, PieceSpace};
 use crate::op::OpId;
 use crate::touch::Touch;
-use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, TRAILER_BYTES, WireError};
+use crate::wire::{CONTROL_BYTES_MAX, HEAD_BYTES, Head, PARTS_MAX, TRAILER_BYTES, TcpWireError};
 
 /// Bytes of the next control block that are received with the end of a payload: what of it is payload again is
 /// copied once more, so it is a compromise between calls and copies.
@@ -165,7 +165,7 @@ impl Incoming {
     }
 
     /// Makes of what has arrived what can be made of it.
-    pub(crate) fn digest(&mut self, view: &OwnerStateView, touch: &mut Touch) -> Result<Arrived, WireError> {
+    pub(crate) fn digest(&mut self, view: &OwnerStateView, touch: &mut Touch) -> Result<Arrived, TcpWireError> {
         if let Stage::Head = self.stage {
             let Some(head) = self.staged[self.start..self.end].first_chunk::<HEAD_BYTES>() else {
                 return Ok(Arrived::Nothing);
@@ -214,7 +214,7 @@ impl Incoming {
         for landing in parts.iter_mut().skip(self.part).filter(|landing| landing.memory.is_some()) {
             let its = extents[landing.first..landing.first + landing.count].iter().copied();
             if let Err(withdrawn) = still_stands(view, self.checked, landing.key, its) {
-                let ends = if landing.read.is_some() { Withdrawn::ends_here } else { Withdrawn::told_to_peer };
+                let ends = if landing.read.is_some() { PlanWithdrawn::ends_here } else { PlanWithdrawn::told_to_peer };
                 landing.refused.get_or_insert(ends(withdrawn));
                 landing.memory = None;
             }
@@ -279,7 +279,7 @@ impl Incoming {
         (self.start, self.end) = (0, self.end - self.start);
         touch.enter();
         self.look_again(view);
-        let mut pieces = Pieces::new(space);
+        let mut pieces = IoPieces::new(space);
         let gathered = self.gather(&mut pieces, discard);
         let wanted = pieces.bytes();
         let got = if gathered { io.receive(fd, &mut pieces) } else { Err(io::ErrorKind::InvalidData.into()) };
@@ -308,7 +308,7 @@ impl Incoming {
     }
 
     /// Room for what comes next. Answers false if an extent leaves its memory, which was checked.
-    fn gather<'a>(&'a mut self, pieces: &mut Pieces<'a>, discard: &'a mut [u8]) -> bool {
+    fn gather<'a>(&'a mut self, pieces: &mut IoPieces<'a>, discard: &'a mut [u8]) -> bool {
         match self.stage {
             Stage::Head => {}
             Stage::Control(head) => {

@@ -197,7 +197,7 @@ impl std::ops::IndexMut<OpId> for Ops {
 
 /// An operation that ended before it left, to be reported at the next look at the lane.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ended {
+pub(crate) struct OpEnded {
     pub(crate) token: u64,
     pub(crate) transfer: u64,
     pub(crate) cause: Cause,

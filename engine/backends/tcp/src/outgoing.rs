@@ -12,9 +12,9 @@ use penstock_transport::host::{OwnerStateView, still_stands};
 use penstock_transport::lane::CancelledOp;
 use penstock_transport::{Failure, LaneFault, Sink};
 
-use crate::group::{Group, Sent, Way};
+use crate::group::{FrameGroup, Sent, StreamPath};
 use crate::io::{PieceSpace, ZeroCopyId};
-use crate::op::{Ended, Kind, Op, OpId, Ops};
+use crate::op::{Kind, Op, OpEnded, OpId, Ops};
 use crate::touch::Touch;
 use crate::wire::{
     Asked, CONTROL_BYTES_MAX, WORDS_BYTES_MAX, announcement_bytes, put_announcement, put_credit, put_data, put_done,
@@ -77,14 +77,22 @@ pub(crate) struct Outgoing {
     heard: u64,
     /// The last number in the group that is leaving, or has left last.
     last: u64,
-    group: Group,
+    group: FrameGroup,
 }
 
 impl Outgoing {
     /// One with room for all that may be under way, so that nothing allocates afterwards.
     pub(crate) fn new() -> Self {
         let list = || VecDeque::with_capacity(IN_FLIGHT_PER_LANE_MAX);
-        Self { waiting: list(), answers: list(), flying: list(), before: 0, heard: 0, last: 0, group: Group::new() }
+        Self {
+            waiting: list(),
+            answers: list(),
+            flying: list(),
+            before: 0,
+            heard: 0,
+            last: 0,
+            group: FrameGroup::new(),
+        }
     }
 
     /// Own operations that have not ended, and those whose number still stands.
@@ -128,7 +136,7 @@ impl Outgoing {
         acks: &mut Acks,
         credit: Option<u64>,
         view: &OwnerStateView,
-        ended: &mut Vec<Ended>,
+        ended: &mut Vec<OpEnded>,
     ) -> bool {
         self.group.begin(view.revision());
         while let Some((sequence, cause, revision)) = acks.refused.pop_front() {
@@ -179,7 +187,7 @@ impl Outgoing {
         true
     }
 
-    fn form_own(&mut self, ops: &mut Ops, view: &OwnerStateView, ended: &mut Vec<Ended>) -> bool {
+    fn form_own(&mut self, ops: &mut Ops, view: &OwnerStateView, ended: &mut Vec<OpEnded>) -> bool {
         let Some(&id) = self.waiting.front() else { return false };
         let op = &mut ops[id];
         let control = match op.kind {
@@ -217,7 +225,7 @@ impl Outgoing {
     }
 
     /// What was to be said behind an operation that has failed is not said.
-    fn end_announcements(&mut self, transfer: u64, cause: Cause, ops: &mut Ops, ended: &mut Vec<Ended>) {
+    fn end_announcements(&mut self, transfer: u64, cause: Cause, ops: &mut Ops, ended: &mut Vec<OpEnded>) {
         self.waiting.retain(|&id| {
             let is_meant = ops[id].kind == Kind::Announce && ops[id].transfer == transfer;
             if is_meant {
@@ -235,7 +243,7 @@ impl Outgoing {
     /// Sends of the group that is leaving what goes in one call.
     pub(crate) fn send(
         &mut self,
-        way: Way<'_>,
+        way: StreamPath<'_>,
         ops: &mut Ops,
         view: &OwnerStateView,
         touch: &mut Touch,
@@ -348,8 +356,8 @@ fn end_if_over(op: &mut Op, sink: &mut dyn Sink) {
     }
 }
 
-fn end_unsent(id: OpId, ops: &mut Ops, cause: Cause, ended: &mut Vec<Ended>) {
+fn end_unsent(id: OpId, ops: &mut Ops, cause: Cause, ended: &mut Vec<OpEnded>) {
     let op = &ops[id];
-    ended.push(Ended { token: op.token, transfer: op.transfer, cause, lines: op.lines() });
+    ended.push(OpEnded { token: op.token, transfer: op.transfer, cause, lines: op.lines() });
     ops.give_back(id);
 }

@@ -8,19 +8,19 @@ use penstock_core::Cause;
 use penstock_core::Span;
 use penstock_core::limits::IN_FLIGHT_PER_LANE_MAX;
 use penstock_memory::{Registry, Window};
-use penstock_transport::host::{Bell, EngineSegments, LastRegion, Withdrawn, still_stands};
+use penstock_transport::host::{Bell, EngineSegments, LastRegion, PlanWithdrawn, still_stands};
 use penstock_transport::{CounterRef, LaneFault, RemoteGateLog, Sink};
 use rustix::thread::futex;
 
-use crate::group::{Sent, Way};
+use crate::group::{Sent, StreamPath};
 use crate::incoming::{Arrived, DISCARD_BYTES, Incoming};
-use crate::io::{Io, PieceSpace, Readiness, Released, ZeroCopy};
+use crate::io::{Io, PieceSpace, Readiness, SendReleased, ZeroCopy};
 use crate::notes::Notes;
-use crate::op::{Ended, Kind, OpId, Ops};
+use crate::op::{Kind, OpEnded, OpId, Ops};
 use crate::outgoing::{Acks, Outgoing};
 use crate::target::{Poisoned, Wants, admit};
 use crate::touch::Touch;
-use crate::wire::{Message, Messages, PARTS_MAX, Request, WireError};
+use crate::wire::{Message, Messages, PARTS_MAX, Request, TcpWireError};
 
 const CORRUPT: LaneFault = LaneFault(Cause::PeerCorrupt);
 
@@ -65,7 +65,7 @@ pub(crate) struct Ledger {
     pub(crate) ops: Ops,
     pub(crate) notes: Notes,
     /// Operations that ended before they left.
-    pub(crate) ended: Vec<Ended>,
+    pub(crate) ended: Vec<OpEnded>,
 }
 
 /// One stream.
@@ -124,7 +124,7 @@ impl Stream {
     }
 
     /// The kernel has let go of a send's pages.
-    pub(crate) fn released(&mut self, released: &Released, touch: &mut Touch, ops: &mut Ops, sink: &mut dyn Sink) {
+    pub(crate) fn released(&mut self, released: &SendReleased, touch: &mut Touch, ops: &mut Ops, sink: &mut dyn Sink) {
         self.zero_copy.heard(released);
         touch.released();
         self.outgoing.released(released.ticket, ops, sink);
@@ -232,7 +232,7 @@ impl Stream {
                         Ok(bytes) if u64::from(bytes) == op.bytes => {
                             op.is_landing = true;
                             let stands = still_stands(view, op.checked, op.key, op.extents());
-                            let memory = stands.map(|()| op.memory.clone()).map_err(Withdrawn::ends_here);
+                            let memory = stands.map(|()| op.memory.clone()).map_err(PlanWithdrawn::ends_here);
                             landings.push(memory, op.key, Some(id), op.extents());
                         }
                         Ok(_) => return Err(CORRUPT),
@@ -335,7 +335,7 @@ impl Stream {
                 }
             }
             loop {
-                let way = Way { io, fd: self.fd.as_fd(), key: self.key, zero_copy: &mut self.zero_copy };
+                let way = StreamPath { io, fd: self.fd.as_fd(), key: self.key, zero_copy: &mut self.zero_copy };
                 match self.outgoing.send(way, ops, view, &mut common.touch, &mut common.space) {
                     Ok(Sent::All) => break,
                     Ok(Sent::Some) => {}
@@ -385,7 +385,7 @@ fn answer(request: &Request<'_>, memory: Result<Window, Cause>, checked: u64, op
     id
 }
 
-fn garbled(error: WireError) -> LaneFault {
+fn garbled(error: TcpWireError) -> LaneFault {
     tracing::warn!(%error, "a peer's stream makes no sense");
     CORRUPT
 }

@@ -48,7 +48,7 @@ impl Arrivals {
 }
 
 /// The worker that a stream goes to.
-pub(crate) struct Receiver {
+pub(crate) struct StreamReceiver {
     pub(crate) arrivals: Arc<Arrivals>,
     pub(crate) ready: ReadyBits,
     pub(crate) bell: Bell,
@@ -60,12 +60,12 @@ pub(crate) struct TcpStreams {
     taken: Mutex<Vec<Option<Arc<OwnedFd>>>>,
     per_channel: usize,
     peer_index: u32,
-    receivers: Vec<Receiver>,
+    receivers: Vec<StreamReceiver>,
 }
 
 impl TcpStreams {
     /// So many channels of so many streams, dealt among these workers.
-    pub(crate) fn new(channels: usize, per_channel: usize, peer_index: u32, receivers: Vec<Receiver>) -> Self {
+    pub(crate) fn new(channels: usize, per_channel: usize, peer_index: u32, receivers: Vec<StreamReceiver>) -> Self {
         Self { taken: Mutex::new(vec![None; channels * per_channel]), per_channel, peer_index, receivers }
     }
 }

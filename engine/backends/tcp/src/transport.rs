@@ -21,7 +21,7 @@ use crate::lane::TcpLane;
 use crate::offer;
 use crate::registrar::TcpRegistrar;
 use crate::stream::Common;
-use crate::streams::{Arrivals, Receiver, TcpStreams};
+use crate::streams::{Arrivals, StreamReceiver, TcpStreams};
 use crate::touch::Touch;
 
 /// The transport between two hosts.
@@ -122,7 +122,7 @@ fn join(
             discard: Box::new([0; DISCARD_BYTES]),
         };
         let bell = segments.ringer(1 + worker);
-        receivers.push(Receiver { arrivals: Arc::clone(&arrivals), ready: ready.clone(), bell });
+        receivers.push(StreamReceiver { arrivals: Arc::clone(&arrivals), ready: ready.clone(), bell });
         lanes.push(Box::new(TcpLane {
             common,
             hub: Arc::clone(hub),

@@ -78,7 +78,7 @@ pub const FINGERPRINT: u32 = {
 
 /// Why bytes are not what should stand there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum WireError {
+pub enum TcpWireError {
     /// Not the mark of a group.
     #[error("a stream holds {0:#010x} where a group should begin")]
     Magic(u32),
@@ -131,18 +131,18 @@ pub struct Head {
 
 impl Head {
     /// Reads a head.
-    pub fn parse(bytes: &[u8; HEAD_BYTES]) -> Result<Self, WireError> {
+    pub fn parse(bytes: &[u8; HEAD_BYTES]) -> Result<Self, TcpWireError> {
         let at =
             |place: usize| u32::from_le_bytes([bytes[place], bytes[place + 1], bytes[place + 2], bytes[place + 3]]);
         let (magic, control, payload, checksum) = (at(0), at(4), at(8), at(12));
         if magic != MAGIC {
-            return Err(WireError::Magic(magic));
+            return Err(TcpWireError::Magic(magic));
         }
         let is_sized = control > 0
             && control as usize <= CONTROL_BYTES_MAX
             && (control as usize).is_multiple_of(WORD)
             && u64::from(payload) <= PAYLOAD_BYTES_MAX;
-        if is_sized { Ok(Self { control, payload, checksum }) } else { Err(WireError::Size { control, payload }) }
+        if is_sized { Ok(Self { control, payload, checksum }) } else { Err(TcpWireError::Size { control, payload }) }
     }
 
     /// Writes the head of a group with this control block.
@@ -157,12 +157,12 @@ impl Head {
     }
 
     /// Reads the whole control block: what comes of it makes sense to its end, and fits the head.
-    pub fn open<'a>(&self, control: &'a [u8]) -> Result<Messages<'a>, WireError> {
+    pub fn open<'a>(&self, control: &'a [u8]) -> Result<Messages<'a>, TcpWireError> {
         if control.len() != self.control as usize {
-            return Err(WireError::Size { control: self.control, payload: self.payload });
+            return Err(TcpWireError::Size { control: self.control, payload: self.payload });
         }
         if checksum(control, self.payload) != self.checksum {
-            return Err(WireError::Checksum);
+            return Err(TcpWireError::Checksum);
         }
         let (mut parts, mut messages) = (0, 0);
         for message in (Messages { rest: control }) {
@@ -171,7 +171,7 @@ impl Head {
             messages += bytes;
         }
         if messages != u64::from(self.payload) || parts > PARTS_MAX {
-            return Err(WireError::Payload { messages, group: self.payload });
+            return Err(TcpWireError::Payload { messages, group: self.payload });
         }
         Ok(Messages { rest: control })
     }
@@ -287,25 +287,25 @@ impl<'a> Messages<'a> {
         Self { rest: control }
     }
 
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8], WireError> {
-        let (taken, rest) = self.rest.split_at_checked(bytes).ok_or(WireError::Length)?;
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], TcpWireError> {
+        let (taken, rest) = self.rest.split_at_checked(bytes).ok_or(TcpWireError::Length)?;
         self.rest = rest;
         Ok(taken)
     }
 
-    fn word(&mut self) -> Result<u64, WireError> {
-        let (bytes, rest) = self.rest.split_first_chunk::<WORD>().ok_or(WireError::Length)?;
+    fn word(&mut self) -> Result<u64, TcpWireError> {
+        let (bytes, rest) = self.rest.split_first_chunk::<WORD>().ok_or(TcpWireError::Length)?;
         self.rest = rest;
         Ok(u64::from_le_bytes(*bytes))
     }
 
-    fn message(&mut self) -> Result<Message<'a>, WireError> {
+    fn message(&mut self) -> Result<Message<'a>, TcpWireError> {
         let first = self.word()?;
         let (kind, argument, reserved, count) =
             (first as u8, (first >> 8) as u8, (first >> 16) as u16, (first >> 32) as u32);
         let takes = |argument_used: bool, count_used: bool| {
             let is_clean = reserved == 0 && (argument_used || argument == 0) && (count_used || count == 0);
-            if is_clean { Ok(()) } else { Err(WireError::Reserved) }
+            if is_clean { Ok(()) } else { Err(TcpWireError::Reserved) }
         };
         match kind {
             WRITE | READ => {
@@ -319,7 +319,7 @@ impl<'a> Messages<'a> {
                 let bytes = match cause_of(argument)? {
                     None if count > 0 => Ok(count),
                     Some(cause) if count == 0 => Err(cause),
-                    _ => return Err(WireError::Length),
+                    _ => return Err(TcpWireError::Length),
                 };
                 Ok(Message::Data { sequence, bytes })
             }
@@ -334,13 +334,13 @@ impl<'a> Messages<'a> {
                 Ok(Message::Refused { sequence: self.word()?, cause, revision: self.word()? })
             }
             CREDIT => takes(false, false).and_then(|()| Ok(Message::Credit { lines: self.word()? })),
-            other => Err(WireError::Kind(other)),
+            other => Err(TcpWireError::Kind(other)),
         }
     }
 
-    fn request(&mut self, count: u32) -> Result<Request<'a>, WireError> {
+    fn request(&mut self, count: u32) -> Result<Request<'a>, TcpWireError> {
         if count == 0 || count as usize > SPANS_PER_POST {
-            return Err(WireError::Length);
+            return Err(TcpWireError::Length);
         }
         let (sequence, transfer, name, revision) = (self.word()?, self.word()?, self.word()?, self.word()?);
         let key = RegionKey { region: RegionId(name as u32), generation: Generation((name >> 32) as u32) };
@@ -349,24 +349,24 @@ impl<'a> Messages<'a> {
         let mut bytes = 0u64;
         for (offset, len) in request.extents() {
             if len == 0 || offset.checked_add(len).is_none() {
-                return Err(WireError::Extent);
+                return Err(TcpWireError::Extent);
             }
             bytes = bytes.saturating_add(len);
         }
         if bytes > PAYLOAD_BYTES_MAX {
-            return Err(WireError::Length);
+            return Err(TcpWireError::Length);
         }
         request.bytes = bytes;
         Ok(request)
     }
 
-    fn announcement(&mut self, flags: u8, bytes: usize) -> Result<Message<'a>, WireError> {
+    fn announcement(&mut self, flags: u8, bytes: usize) -> Result<Message<'a>, TcpWireError> {
         let (has_note, has_counter) = (flags & HAS_NOTE != 0, flags & HAS_COUNTER != 0);
         if flags & !(HAS_NOTE | HAS_COUNTER) != 0 {
-            return Err(WireError::Reserved);
+            return Err(TcpWireError::Reserved);
         }
         if bytes > NOTE_BYTES_MAX || flags == 0 {
-            return Err(WireError::Length);
+            return Err(TcpWireError::Length);
         }
         let (sequence, transfer, low, high, counter) =
             (self.word()?, self.word()?, self.word()?, self.word()?, self.word()?);
@@ -374,7 +374,7 @@ impl<'a> Messages<'a> {
         let padded = self.take(bytes.next_multiple_of(WORD))?;
         let (payload, padding) = padded.split_at(bytes);
         if !is_clean || padding.iter().any(|&byte| byte != 0) {
-            return Err(WireError::Reserved);
+            return Err(TcpWireError::Reserved);
         }
         let counter = CounterRef { index: counter as u32, generation: (counter >> 32) as u32 };
         let note = Note { id: NoteId(u128::from(low) | u128::from(high) << 64), payload };
@@ -388,7 +388,7 @@ impl<'a> Messages<'a> {
 }
 
 impl<'a> Iterator for Messages<'a> {
-    type Item = Result<Message<'a>, WireError>;
+    type Item = Result<Message<'a>, TcpWireError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
@@ -402,10 +402,10 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-fn cause_of(code: u8) -> Result<Option<Cause>, WireError> {
+fn cause_of(code: u8) -> Result<Option<Cause>, TcpWireError> {
     match code {
         0 => Ok(None),
-        code => Cause::from_code(code).map(Some).ok_or(WireError::Cause(code)),
+        code => Cause::from_code(code).map(Some).ok_or(TcpWireError::Cause(code)),
     }
 }
 

@@ -11,7 +11,7 @@ use penstock_transport::host::still_stands;
 
 use crate::channel::{Channel, Over};
 use crate::context::Context;
-use crate::log::{Say, What};
+use crate::log::{MessageKind, Say};
 use crate::message::{Body, Forgotten};
 use crate::op::{Kind, OpId};
 use crate::rail::{Rail, Standing};
@@ -20,7 +20,7 @@ use crate::stage::Ends;
 /// What has to go again.
 pub(crate) struct Lot {
     /// In its order.
-    pub(crate) items: VecDeque<What>,
+    pub(crate) items: VecDeque<MessageKind>,
     /// How much of the peer's log has to be known before.
     pub(crate) revision: u64,
     /// The rail over which the first of it has gone: the rest follows.
@@ -46,17 +46,17 @@ impl Channel {
         let mut at = 0;
         while let Some(&what) = self.lots[lot].items.get(at) {
             let failure = match what {
-                What::Batch(id) => self.why_not(id, context),
-                What::Said(Say::Tell(id) | Say::Mark(id))
+                MessageKind::Batch(id) => self.why_not(id, context),
+                MessageKind::Said(Say::Tell(id) | Say::Mark(id))
                     if self.ops[id].is_abandoned && !self.ops[id].is_withdrawn =>
                 {
                     self.withdraw(id, Some(Cause::Cancelled.into()));
                     continue;
                 }
-                What::Said(_) => None,
+                MessageKind::Said(_) => None,
             };
             match (what, failure) {
-                (What::Batch(id), Some(failure)) => {
+                (MessageKind::Batch(id), Some(failure)) => {
                     self.lots[lot].items.remove(at);
                     self.end_batch(id, Some(failure));
                 }
@@ -97,8 +97,8 @@ impl Channel {
         }
         let Self { rails, lots, ops, .. } = self;
         let waits = lots.iter().flat_map(|lot| &lot.items).filter_map(|what| match what {
-            What::Batch(id) => Some(*id),
-            What::Said(_) => None,
+            MessageKind::Batch(id) => Some(*id),
+            MessageKind::Said(_) => None,
         });
         let has_ended = |rail: &&Rail| matches!(rail.standing, Standing::Ended(_));
         let ended = rails.iter().filter(has_ended).flat_map(|rail| rail.log.batches());
@@ -121,8 +121,8 @@ impl Channel {
         while let Some(&what) = self.lots[lot].items.front() {
             let Some(rail) = self.rail_for(self.lots[lot].over) else { return };
             let has_gone = match what {
-                What::Batch(id) => self.post_again(rail, id),
-                What::Said(say) => self.rails[rail].takes_message() && self.say_again(rail, say),
+                MessageKind::Batch(id) => self.post_again(rail, id),
+                MessageKind::Said(say) => self.rails[rail].takes_message() && self.say_again(rail, say),
             };
             if !has_gone {
                 return;
@@ -177,8 +177,7 @@ impl Channel {
 
     /// Whether this waits to go again, or a part of what is told.
     pub(crate) fn waits_to_go(&self, id: OpId) -> bool {
-        let is_its =
-            |what: &What| matches!(*what, What::Batch(its) | What::Said(Say::Tell(its) | Say::Mark(its)) if its == id);
+        let is_its = |what: &MessageKind| matches!(*what, MessageKind::Batch(its) | MessageKind::Said(Say::Tell(its) | Say::Mark(its)) if its == id);
         self.lots.iter().any(|lot| lot.items.iter().any(is_its))
     }
 
@@ -187,7 +186,7 @@ impl Channel {
         if self.ops[id].kind == Kind::Tell {
             return self.withdraw(id, None);
         }
-        self.lots.iter_mut().for_each(|lot| lot.items.retain(|what| *what != What::Batch(id)));
+        self.lots.iter_mut().for_each(|lot| lot.items.retain(|what| *what != MessageKind::Batch(id)));
         self.end_batch(id, None);
     }
 
@@ -210,11 +209,11 @@ impl Channel {
         let (mut marks, mut is_said) = (self.ops[id].marks, true);
         for lot in &mut self.lots {
             lot.items.retain(|what| match *what {
-                What::Said(Say::Tell(its)) if its == id => {
+                MessageKind::Said(Say::Tell(its)) if its == id => {
                     is_said = false;
                     false
                 }
-                What::Said(Say::Mark(its)) if its == id => {
+                MessageKind::Said(Say::Mark(its)) if its == id => {
                     marks -= 1;
                     false
                 }
@@ -226,7 +225,7 @@ impl Channel {
         op.unheard -= (op.marks - marks) + u8::from(!is_said);
         let (token, transfer, number, is_open) = (op.token, op.transfer, op.number, op.unheard > 0);
         if op.marks > 0 && (marks > 0 || is_said) {
-            let forget = What::Said(Say::Forget(Forgotten { number, marks, is_said }));
+            let forget = MessageKind::Said(Say::Forget(Forgotten { number, marks, is_said }));
             self.lots.push(Lot { items: [forget].into(), revision: 0, over: None });
         }
         if let Some(failure) = failure {

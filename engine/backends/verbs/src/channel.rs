@@ -15,16 +15,16 @@ use crate::adapter::{AdapterError, Connected, Wc, WorkCompletion};
 use crate::again::Lot;
 use crate::connecting::Connect;
 use crate::context::Context;
-use crate::inbound::{CORRUPT, Due, Inbox};
+use crate::inbound::{CORRUPT, Due, InboundMessages};
 use crate::log::Say;
 use crate::message::{
-    Body, Hello, Immediate, MESSAGE_BYTES_MAX, MessageError, NotifyMessage, PROOFS, Says, low_life, parse,
+    Body, Immediate, MESSAGE_BYTES_MAX, MessageError, NotifyMessage, PROOFS, RailHello, Says, low_life, parse,
 };
 use crate::op::{Kind, Op, OpId, Ops};
 use crate::pairing::RAILS_MAX;
 use crate::rail::{REQUESTS_KEPT, Rail, RailParts, Standing};
 use crate::repair::is_given_up;
-use crate::slab::Slab;
+use crate::slab::RegisteredSlots;
 use crate::stage::{Ends, REQUEST_BYTES_MAX};
 use crate::stripe::{Rails, Stripe};
 
@@ -32,10 +32,10 @@ use crate::stripe::{Rails, Stripe};
 pub(crate) struct Channel {
     pub(crate) number: u16,
     pub(crate) rails: Vec<Rail>,
-    pub(crate) inbox: Inbox,
+    pub(crate) inbox: InboundMessages,
     pub(crate) ops: Ops,
     pub(crate) stripe: Stripe,
-    outbox: Slab,
+    outbox: RegisteredSlots,
     scratch: Box<[u8; MESSAGE_BYTES_MAX]>,
     /// Spans of one batch: whatever rail it has to go over later, its queue takes them.
     spans_max: usize,
@@ -66,9 +66,15 @@ const FIRST_LOOKS: Duration = Duration::from_micros(200);
 
 impl Channel {
     /// Of these rails. In the outbox there is a slot for each message that may be under way, registered with the rails' cards in their order.
-    pub(crate) fn new(number: u16, rails: Vec<RailParts>, outbox: Slab, patience: Duration, now: Instant) -> Self {
+    pub(crate) fn new(
+        number: u16,
+        rails: Vec<RailParts>,
+        outbox: RegisteredSlots,
+        patience: Duration,
+        now: Instant,
+    ) -> Self {
         assert!((1..=RAILS_MAX).contains(&rails.len()), "a channel of {} rails", rails.len());
-        let inbox = Inbox::new(rails.iter().map(|parts| parts.grants));
+        let inbox = InboundMessages::new(rails.iter().map(|parts| parts.grants));
         let room = rails.iter().map(|parts| parts.requests.saturating_sub(REQUESTS_KEPT)).min().unwrap_or(0);
         assert!(room > 0, "a queue takes a few requests more than are kept for messages");
         let stripe = Stripe::new(rails.len());
@@ -147,7 +153,7 @@ impl Channel {
     /// Says on a rail that is connected who is there.
     pub(crate) fn say_hello(&mut self, rail: usize) -> Result<(), AdapterError> {
         let (channel, grants) = (self.number, self.inbox.rails[rail].grants());
-        self.say(rail, Say::Hello, &Body::Hello(Hello { channel, rail: rail as u8, grants }));
+        self.say(rail, Say::Hello, &Body::Hello(RailHello { channel, rail: rail as u8, grants }));
         self.rails[rail].ring()
     }
 
@@ -396,7 +402,7 @@ impl Channel {
         self.inbox.rails[rail].hear(is_gone, is_wanted)
     }
 
-    fn greeted(&mut self, rail: usize, hello: &Hello) -> Result<(), LaneFault> {
+    fn greeted(&mut self, rail: usize, hello: &RailHello) -> Result<(), LaneFault> {
         let is_meant = hello.channel == self.number && usize::from(hello.rail) == rail;
         if !is_meant || hello.grants != self.rails[rail].granted() {
             return Err(CORRUPT);

@@ -26,10 +26,10 @@ pub(crate) trait Connect {
 }
 
 /// A queue that is to be connected, as long as nobody has called it back.
-pub(crate) struct Job(Arc<Mutex<Option<Work>>>);
+pub(crate) struct Job(Arc<Mutex<Option<ConnectWork>>>);
 
 /// A queue that is being connected.
-pub(crate) struct Work {
+pub(crate) struct ConnectWork {
     queue: Box<dyn QueuePair>,
     connecting: ConnectParams,
     back: Sender<Back>,
@@ -42,22 +42,22 @@ pub(crate) type Back = (Box<dyn QueuePair>, Result<Connected, AdapterError>);
 pub(crate) struct Away {
     back: Receiver<Back>,
     /// The job, until it is begun.
-    unbegun: Arc<Mutex<Option<Work>>>,
+    unbegun: Arc<Mutex<Option<ConnectWork>>>,
 }
 
-fn take(work: &Mutex<Option<Work>>) -> Option<Work> {
+fn take(work: &Mutex<Option<ConnectWork>>) -> Option<ConnectWork> {
     work.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 impl Job {
     pub(crate) fn new(queue: Box<dyn QueuePair>, connecting: ConnectParams) -> (Self, Away) {
         let (sender, back) = channel();
-        let work = Arc::new(Mutex::new(Some(Work { queue, connecting, back: sender })));
+        let work = Arc::new(Mutex::new(Some(ConnectWork { queue, connecting, back: sender })));
         (Self(Arc::clone(&work)), Away { back, unbegun: work })
     }
 
     /// From here on it cannot be called back, unless it was already.
-    pub(crate) fn begin(self) -> Option<Work> {
+    pub(crate) fn begin(self) -> Option<ConnectWork> {
         take(&self.0)
     }
 
@@ -69,7 +69,7 @@ impl Job {
     }
 }
 
-impl Work {
+impl ConnectWork {
     /// Connects it, however long that takes.
     pub(crate) fn run(self) {
         let Self { mut queue, connecting, back } = self;

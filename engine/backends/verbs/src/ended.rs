@@ -16,7 +16,7 @@ pub const NO_QUEUE: u32 = 0;
 
 /// A life of a queue has ended, on the side that says so: nothing of it touches this side's memory any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
+pub struct QueueEnded {
     /// The number of the rail.
     pub rail: u8,
     /// Which life.
@@ -49,7 +49,7 @@ pub enum EndedError {
     Reserved,
 }
 
-impl Ended {
+impl QueueEnded {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; ENDED_BYTES];
@@ -109,11 +109,11 @@ mod tests {
             first_packet in 0u32..1 << 24,
             token in any::<Option<[u8; TOKEN_BYTES]>>().prop_map(|token| token.map(Token)),
         ) {
-            let ended = Ended { rail, life, heard, gone, revision, queue, first_packet, token };
+            let ended = QueueEnded { rail, life, heard, gone, revision, queue, first_packet, token };
             let words = ended.encode();
-            prop_assert_eq!(Ended::parse(&words), Ok(ended));
-            prop_assert_eq!(Ended::parse(&words[1..]), Err(EndedError::Length(words.len() - 1)));
-            prop_assert!(Ended::parse(&[&words[..], &[0]].concat()).is_err());
+            prop_assert_eq!(QueueEnded::parse(&words), Ok(ended));
+            prop_assert_eq!(QueueEnded::parse(&words[1..]), Err(EndedError::Length(words.len() - 1)));
+            prop_assert!(QueueEnded::parse(&[&words[..], &[0]].concat()).is_err());
         }
 
         #[test]
@@ -123,7 +123,7 @@ mod tests {
         ) {
             let mut bytes = bytes;
             bytes[0] = version;
-            if let Ok(ended) = Ended::parse(&bytes) {
+            if let Ok(ended) = QueueEnded::parse(&bytes) {
                 prop_assert_eq!(ended.encode(), bytes);
             }
         }

@@ -25,18 +25,18 @@ pub(crate) struct LaneFence {
     rails: usize,
     /// Rails that have not come so far are to be cut off.
     forced: AtomicU64,
-    workers: Vec<Waker>,
+    workers: Vec<FenceWaker>,
 }
 
 /// How a worker is told to look at its lane.
-pub(crate) struct Waker {
+pub(crate) struct FenceWaker {
     pub(crate) bell: Bell,
     pub(crate) ready: ReadyBits,
     /// The place of the lane among the worker's.
     pub(crate) peer_index: u32,
 }
 
-impl Waker {
+impl FenceWaker {
     pub(crate) fn wake(&self) {
         self.bell.mark_and_ring(&self.ready, self.peer_index as usize);
     }
@@ -45,7 +45,13 @@ impl Waker {
 impl LaneFence {
     /// The fence of a session in which nothing was posted yet, when this engine's log is at `here`: what the peer will post is not
     /// older, because it does not know of older memory.
-    pub(crate) fn new(own: Vec<LowWaterView>, channels: usize, rails: usize, here: u64, workers: Vec<Waker>) -> Self {
+    pub(crate) fn new(
+        own: Vec<LowWaterView>,
+        channels: usize,
+        rails: usize,
+        here: u64,
+        workers: Vec<FenceWaker>,
+    ) -> Self {
         let heard = (0..channels * rails).map(|_| AtomicU64::new(here)).collect();
         Self { own, heard, rails, forced: AtomicU64::new(0), workers }
     }
@@ -79,7 +85,7 @@ impl LaneFence {
     }
 
     pub(crate) fn wake_all(&self) {
-        self.workers.iter().for_each(Waker::wake);
+        self.workers.iter().for_each(FenceWaker::wake);
     }
 }
 

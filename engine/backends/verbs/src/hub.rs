@@ -12,7 +12,7 @@ use penstock_ring::ReadyBits;
 
 use crate::adapter::{Adapter, AdapterError, AsyncEvent, QpFactory, QueuePair, Wc, WorkCompletion, WorkerCq};
 use crate::receives::Receives;
-use crate::slab::Slab;
+use crate::slab::RegisteredSlots;
 
 /// Completions that are taken at once.
 const POLLED_AT_ONCE: usize = 64;
@@ -34,17 +34,17 @@ pub(crate) struct CqSize {
 
 /// Something for a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Item {
+pub(crate) struct HubItem {
     /// The place of the channel in its lane.
     pub(crate) channel: u16,
     /// The rail of the link.
     pub(crate) rail: u8,
-    pub(crate) what: What,
+    pub(crate) what: HubEvent,
 }
 
 /// What it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum HubEvent {
     /// A completion. If it is a message, its bytes are in a slot of this desk until it is given back.
     Done { cq: u8, done: WorkCompletion },
     /// Something has happened to the card, or to the queue.
@@ -74,7 +74,7 @@ struct Inboxes {
 struct Inbox {
     /// The place of the lane among the worker's.
     peer_index: Option<u32>,
-    items: VecDeque<Item>,
+    items: VecDeque<HubItem>,
     /// When the lane is to be polled although nothing has come.
     look: Option<Instant>,
 }
@@ -163,7 +163,7 @@ impl Hub {
         (requests, grants): (usize, usize),
     ) -> Result<Box<dyn QueuePair>, AdapterError> {
         let Reserved { maker, on, needs_slots } = self.lock().reserve(adapter, requests, grants)?;
-        let slots = if needs_slots { Slab::new([&on], grants).map(Some) } else { Ok(None) };
+        let slots = if needs_slots { RegisteredSlots::new([&on], grants).map(Some) } else { Ok(None) };
         let made = slots.and_then(|slots| Ok((maker.queue(requests)?, slots)));
         let mut inner = self.lock();
         let place = &mut inner.cqs[adapter];
@@ -203,10 +203,10 @@ impl Hub {
 
 impl Inboxes {
     /// Something is there for a lane.
-    fn put(&mut self, inbox: u32, item: Item) {
+    fn put(&mut self, inbox: u32, item: HubItem) {
         let inbox = &mut self.list[inbox as usize];
         // A port may go up and down without end: that it has is enough.
-        if !matches!(item.what, What::Event(_)) || !inbox.items.contains(&item) {
+        if !matches!(item.what, HubEvent::Event(_)) || !inbox.items.contains(&item) {
             inbox.items.push_back(item);
         }
         if let Some(peer_index) = inbox.peer_index {
@@ -252,9 +252,9 @@ impl Inner {
     }
 
     /// What was taken and will not be seen to.
-    pub(crate) fn discard(&mut self, items: &mut VecDeque<Item>) {
-        for Item { what, .. } in items.drain(..) {
-            if let What::Done { cq, done: WorkCompletion { id, result: Wc::Recv { .. }, .. } } = what {
+    pub(crate) fn discard(&mut self, items: &mut VecDeque<HubItem>) {
+        for HubItem { what, .. } in items.drain(..) {
+            if let HubEvent::Done { cq, done: WorkCompletion { id, result: Wc::Recv { .. }, .. } } = what {
                 self.give_back(cq, &[id]);
             }
         }
@@ -409,8 +409,8 @@ impl Inner {
             {
                 placed.seen = placed.seen.max(received.unwrap_or(0));
                 let Placed { inbox, channel, .. } = *placed;
-                let what = What::Done { cq: cq as u8, done: *done };
-                self.inboxes.put(inbox, Item { channel, rail, what });
+                let what = HubEvent::Done { cq: cq as u8, done: *done };
+                self.inboxes.put(inbox, HubItem { channel, rail, what });
             } else if received.is_some() {
                 // Not used, or of a queue that is gone.
                 slots[unused] = done.id;
@@ -459,13 +459,13 @@ impl Inner {
         for (&number, &Placed { inbox, channel, rail, .. }) in &self.cqs[adapter].queues {
             let Some(rail) = rail else { continue };
             if !matches!(event, AsyncEvent::QueueBroken(its) | AsyncEvent::CmProgress(its) if its != number) {
-                self.inboxes.put(inbox, Item { channel, rail, what: What::Event(event) });
+                self.inboxes.put(inbox, HubItem { channel, rail, what: HubEvent::Event(event) });
             }
         }
     }
 
     /// Takes what waits for a lane, which has seen to all that it took before.
-    pub(crate) fn take(&mut self, inbox: u32, items: &mut VecDeque<Item>) {
+    pub(crate) fn take(&mut self, inbox: u32, items: &mut VecDeque<HubItem>) {
         debug_assert!(items.is_empty(), "what was taken before was not seen to");
         std::mem::swap(&mut self.inboxes.list[inbox as usize].items, items);
     }

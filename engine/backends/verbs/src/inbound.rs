@@ -151,7 +151,7 @@ impl Inbound {
 }
 
 /// What has come and is not done with, on all rails of a channel.
-pub(crate) struct Inbox {
+pub(crate) struct InboundMessages {
     pub(crate) rails: Vec<Inbound>,
     open: Vec<Open>,
     held: VecDeque<Held>,
@@ -176,7 +176,7 @@ struct Held {
     payload: Vec<u8>,
 }
 
-impl Inbox {
+impl InboundMessages {
     /// For rails on which the peer may send so many messages before one is confirmed.
     pub(crate) fn new(grants: impl Iterator<Item = u32>) -> Self {
         Self { rails: grants.map(Inbound::new).collect(), open: Vec::new(), held: VecDeque::new() }

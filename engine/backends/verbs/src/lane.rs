@@ -20,7 +20,7 @@ use crate::channel::Channel;
 use crate::connecting::Connectors;
 use crate::context::Context;
 use crate::fence::LaneFence;
-use crate::hub::{Hub, Item, What};
+use crate::hub::{Hub, HubEvent, HubItem};
 use crate::regions::{LocalKeys, NoKeys, Regions};
 use crate::slab::SLOT_BYTES;
 use crate::transport_messages::LaneAsides;
@@ -52,7 +52,7 @@ pub(crate) struct VerbsLane {
     application: Bell,
     low: LowWater,
     /// What was taken from the hub and not seen to.
-    items: VecDeque<Item>,
+    items: VecDeque<HubItem>,
     /// Slots that were read, of this desk.
     read: (u8, Vec<u64>),
     message: Box<[u8]>,
@@ -179,11 +179,11 @@ impl VerbsLane {
             self.hub.lock().take(self.inbox, &mut self.items);
         }
         for _ in 0..ITEMS_PER_POLL {
-            let Some(Item { channel, rail, what }) = self.items.pop_front() else { break };
+            let Some(HubItem { channel, rail, what }) = self.items.pop_front() else { break };
             let place = usize::from(channel);
             match what {
-                What::Event(event) => self.with(place, |channel, context| channel.event(rail, event, context)),
-                What::Done { cq, done } => self.done(place, rail, cq, &done, sink)?,
+                HubEvent::Event(event) => self.with(place, |channel, context| channel.event(rail, event, context)),
+                HubEvent::Done { cq, done } => self.done(place, rail, cq, &done, sink)?,
             }
         }
         self.give_back();
@@ -228,7 +228,7 @@ impl VerbsLane {
     fn take_asides(&mut self) -> Result<(), LaneFault> {
         for (place, number) in self.numbers().enumerate() {
             while let Some(words) = self.common.transport_messages.next(number) {
-                self.with(place, |channel, context| channel.aside(&words, context))?;
+                self.with(place, |channel, context| channel.on_transport_message(&words, context))?;
             }
         }
         Ok(())

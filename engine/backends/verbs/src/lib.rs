@@ -56,4 +56,4 @@ mod transport_messages;
 #[cfg(test)]
 mod tests;
 
-pub use transport::{Options, VerbsTransport};
+pub use transport::{VerbsOptions, VerbsTransport};

@@ -9,7 +9,7 @@ use crate::op::OpId;
 
 /// What was posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum MessageKind {
     /// Bytes.
     Batch(OpId),
     /// A message.
@@ -36,7 +36,7 @@ pub(crate) enum Say {
 struct Item {
     /// The number of its last request.
     last: u64,
-    what: What,
+    what: MessageKind,
     is_over: bool,
 }
 
@@ -57,12 +57,12 @@ impl Log {
     }
 
     /// Something is posted; its last request has this number.
-    pub(crate) fn push(&mut self, last: u64, what: What) {
+    pub(crate) fn push(&mut self, last: u64, what: MessageKind) {
         self.items.push_back(Item { last, what, is_over: false });
     }
 
     /// What was posted last, if all of it is over when this request is.
-    pub(crate) fn last_of(&self, request: u64) -> Option<What> {
+    pub(crate) fn last_of(&self, request: u64) -> Option<MessageKind> {
         self.items.back().filter(|item| item.last == request).map(|item| item.what)
     }
 
@@ -72,7 +72,7 @@ impl Log {
             let at = self.not_done.max(self.gone);
             let item = self.items.get_mut((at - self.gone) as usize).filter(|item| item.last <= request)?;
             self.not_done = at + 1;
-            if let What::Batch(id) = item.what {
+            if let MessageKind::Batch(id) = item.what {
                 item.is_over = true;
                 self.shorten();
                 return Some(id);
@@ -81,7 +81,7 @@ impl Log {
     }
 
     /// What this request, all before which are done, belongs to.
-    pub(crate) fn of(&self, request: u64) -> Option<What> {
+    pub(crate) fn of(&self, request: u64) -> Option<MessageKind> {
         let at = (self.not_done.max(self.gone) - self.gone) as usize;
         self.items.get(at).filter(|item| item.last >= request).map(|item| item.what)
     }
@@ -92,7 +92,7 @@ impl Log {
             let at = self.not_heard.max(self.gone);
             let item = self.items.get_mut((at - self.gone) as usize)?;
             self.not_heard = at + 1;
-            if let What::Said(say) = item.what {
+            if let MessageKind::Said(say) = item.what {
                 item.is_over = true;
                 self.shorten();
                 return Some(say);
@@ -111,7 +111,7 @@ impl Log {
     pub(crate) fn next_landed(&mut self, lands_in_order: impl Fn(OpId) -> bool) -> Option<OpId> {
         let before = (self.not_heard.saturating_sub(self.gone) as usize).min(self.items.len());
         self.items.iter_mut().take(before).find_map(|item| match item.what {
-            What::Batch(id) if !item.is_over && lands_in_order(id) => {
+            MessageKind::Batch(id) if !item.is_over && lands_in_order(id) => {
                 item.is_over = true;
                 Some(id)
             }
@@ -122,13 +122,13 @@ impl Log {
     /// The batches that have not ended.
     pub(crate) fn batches(&self) -> impl Iterator<Item = OpId> + '_ {
         self.items.iter().filter_map(|item| match item.what {
-            What::Batch(id) if !item.is_over => Some(id),
-            What::Batch(_) | What::Said(_) => None,
+            MessageKind::Batch(id) if !item.is_over => Some(id),
+            MessageKind::Batch(_) | MessageKind::Said(_) => None,
         })
     }
 
     /// Takes all that has not ended, in its order.
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = What> + '_ {
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = MessageKind> + '_ {
         self.gone += self.items.len() as u64;
         self.items.drain(..).filter(|item| !item.is_over).map(|item| item.what)
     }
@@ -141,25 +141,25 @@ mod tests {
     #[test]
     fn batches_and_messages_end_at_their_own_paces() {
         let mut log = Log::default();
-        log.push(2, What::Batch(7));
-        log.push(3, What::Said(Say::Answer));
-        log.push(5, What::Batch(8));
-        log.push(5, What::Said(Say::Tell(1)));
-        log.push(6, What::Said(Say::Fence(9)));
-        assert_eq!(log.last_of(6), Some(What::Said(Say::Fence(9))));
+        log.push(2, MessageKind::Batch(7));
+        log.push(3, MessageKind::Said(Say::Answer));
+        log.push(5, MessageKind::Batch(8));
+        log.push(5, MessageKind::Said(Say::Tell(1)));
+        log.push(6, MessageKind::Said(Say::Fence(9)));
+        assert_eq!(log.last_of(6), Some(MessageKind::Said(Say::Fence(9))));
         assert_eq!(log.next_done(1), None);
-        assert_eq!(log.of(1), Some(What::Batch(7)));
+        assert_eq!(log.of(1), Some(MessageKind::Batch(7)));
         assert_eq!(log.next_done(4), Some(7));
         assert_eq!(log.next_done(4), None);
-        assert_eq!(log.of(5), Some(What::Batch(8)));
+        assert_eq!(log.of(5), Some(MessageKind::Batch(8)));
         assert_eq!(log.next_heard(), Some(Say::Answer));
         assert_eq!(log.next_heard(), Some(Say::Tell(1)));
         assert_eq!(log.next_landed(|_| false), None);
         assert_eq!(log.next_landed(|id| id == 8), Some(8), "it lies before what was heard");
         assert_eq!(log.next_landed(|_| true), None);
-        assert_eq!(log.take().collect::<Vec<_>>(), [What::Said(Say::Fence(9))]);
-        log.push(1, What::Batch(1));
-        log.push(2, What::Said(Say::Hello));
+        assert_eq!(log.take().collect::<Vec<_>>(), [MessageKind::Said(Say::Fence(9))]);
+        log.push(1, MessageKind::Batch(1));
+        log.push(2, MessageKind::Said(Say::Hello));
         assert_eq!(log.next_heard(), Some(Say::Hello));
         assert_eq!(log.next_done(2), Some(1));
         assert_eq!(log.take().count(), 0);

@@ -80,7 +80,7 @@ pub struct Head {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body<'a> {
     /// The first on a queue: who is there.
-    Hello(Hello),
+    Hello(RailHello),
     /// Nothing but its head.
     Answer,
     /// A transfer's bytes are here, once so many marks have come.
@@ -95,7 +95,7 @@ pub enum Body<'a> {
 
 /// Who is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hello {
+pub struct RailHello {
     /// The number of the channel.
     pub channel: u16,
     /// The number of the rail.
@@ -166,7 +166,7 @@ pub fn encode(head: &Head, body: &Body<'_>, out: &mut [u8; MESSAGE_BYTES_MAX]) -
     writer.put(&head.gone.to_le_bytes());
     match *body {
         Body::Answer => {}
-        Body::Hello(Hello { channel, rail, grants }) => {
+        Body::Hello(RailHello { channel, rail, grants }) => {
             writer.put(&channel.to_le_bytes());
             writer.put(&[rail, 0]);
             writer.put(&grants.to_le_bytes());
@@ -207,7 +207,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Head, Body<'_>), MessageError> {
             let channel = reader.u16()?;
             let [rail, nothing] = *reader.take::<2>()?;
             reserved(nothing == 0)?;
-            Body::Hello(Hello { channel, rail, grants: reader.u32()? })
+            Body::Hello(RailHello { channel, rail, grants: reader.u32()? })
         }
         ANSWER => Body::Answer,
         ANNOUNCE => Body::Announce(announcement(&mut reader)?),
@@ -393,7 +393,7 @@ mod tests {
         let counter = prop::option::of((0..COUNTERS_MAX as u32, any::<u32>()));
         let announce = (0..ANNOUNCEMENTS, any::<u8>(), counter, any::<u128>(), any::<bool>());
         prop_oneof![
-            (any::<u16>(), any::<u8>(), any::<u32>()).prop_map(|(channel, rail, grants)| Body::Hello(Hello {
+            (any::<u16>(), any::<u8>(), any::<u32>()).prop_map(|(channel, rail, grants)| Body::Hello(RailHello {
                 channel,
                 rail,
                 grants

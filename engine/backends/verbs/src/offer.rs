@@ -74,7 +74,7 @@ impl By {
 
 /// An engine's offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
+pub struct VerbsOffer {
     /// How many workers it has.
     pub workers: usize,
     /// How many messages it may be sent on each queue before it answers: a power of two.
@@ -180,7 +180,7 @@ fn show_network(gid: &[u8; 16], bits: u8) -> String {
     }
 }
 
-impl Offer {
+impl VerbsOffer {
     /// The offer as it is sent.
     pub fn blob(&self) -> Vec<u8> {
         let channels = self.rails.first().map_or(0, |rail| rail.queues.len());
@@ -343,7 +343,7 @@ mod tests {
 
     use super::*;
 
-    fn offer() -> Offer {
+    fn offer() -> VerbsOffer {
         let queue = |number, first_packet| OfferedQueue { number, first_packet, token: None };
         let queues = vec![queue(17, 99), queue(18, 0)];
         let rail = |name: &str, last| OfferedRail {
@@ -359,11 +359,11 @@ mod tests {
             cm_address: None,
             queues: queues.clone(),
         };
-        Offer { workers: 2, grants: 32, by: By::Exchange, rails: vec![rail("one/1", 1), rail("two/1", 2)] }
+        VerbsOffer { workers: 2, grants: 32, by: By::Exchange, rails: vec![rail("one/1", 1), rail("two/1", 2)] }
     }
 
     /// The same of an engine whose queues are met by the connection manager.
-    fn managed() -> Offer {
+    fn managed() -> VerbsOffer {
         let mut offer = offer();
         offer.by = By::Manager;
         for (rail, at) in offer.rails.iter_mut().zip(["10.0.0.1:4711", "[fd00::2]:1"]) {
@@ -377,8 +377,8 @@ mod tests {
 
     #[test]
     fn an_offer_is_read_as_it_was_written() {
-        assert_eq!(Offer::parse(&offer().blob(), 2, 2).unwrap(), offer());
-        assert_eq!(Offer::parse(&managed().blob(), 2, 2).unwrap(), managed());
+        assert_eq!(VerbsOffer::parse(&offer().blob(), 2, 2).unwrap(), offer());
+        assert_eq!(VerbsOffer::parse(&managed().blob(), 2, 2).unwrap(), managed());
         assert_eq!(offer().rails[0].in_words(), "one/1 (fe80::102:304:506:701/64, RoCE v1)");
         assert_eq!(offer().rails[0].network(), "fe80::/64 (RoCE v1)");
     }
@@ -387,11 +387,11 @@ mod tests {
     fn an_offer_that_is_cut_short_or_has_more_is_refused() {
         for good in [offer().blob(), managed().blob()] {
             for end in 0..good.len() {
-                assert!(Offer::parse(&good[..end], 2, 2).is_err(), "cut at {end}");
+                assert!(VerbsOffer::parse(&good[..end], 2, 2).is_err(), "cut at {end}");
             }
-            assert!(Offer::parse(&[&good[..], &[0]].concat(), 2, 2).is_err());
-            assert!(Offer::parse(&good, 1, 2).is_err());
-            assert!(Offer::parse(&good, 2, 3).is_err());
+            assert!(VerbsOffer::parse(&[&good[..], &[0]].concat(), 2, 2).is_err());
+            assert!(VerbsOffer::parse(&good, 1, 2).is_err());
+            assert!(VerbsOffer::parse(&good, 2, 3).is_err());
         }
     }
 
@@ -400,7 +400,7 @@ mod tests {
         let at = |at: &str| {
             let mut offer = managed();
             offer.rails[1].cm_address = Some(at.parse().unwrap());
-            Offer::parse(&offer.blob(), 2, 2)
+            VerbsOffer::parse(&offer.blob(), 2, 2)
         };
         assert!(at("10.0.0.2:1").is_ok());
         for nowhere in ["10.0.0.2:0", "0.0.0.0:1", "[::]:1", "224.0.0.1:1", "[ff02::1]:1", "127.0.0.1:1", "[::1]:1"] {
@@ -408,15 +408,15 @@ mod tests {
         }
         let mut other = managed().blob();
         other[3] = 2;
-        assert!(Offer::parse(&other, 2, 2).is_err(), "another way to connect");
+        assert!(VerbsOffer::parse(&other, 2, 2).is_err(), "another way to connect");
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        let change = |change: fn(&mut Offer)| {
+        let change = |change: fn(&mut VerbsOffer)| {
             let mut offer = offer();
             change(&mut offer);
-            Offer::parse(&offer.blob(), 2, 2)
+            VerbsOffer::parse(&offer.blob(), 2, 2)
         };
         assert!(change(|_| ()).is_ok());
         assert!(change(|offer| offer.rails.clear()).is_err());
@@ -430,7 +430,7 @@ mod tests {
             let mut blob = offer().blob();
             // Behind the head, the address, the bandwidth, the packets and the number in a subnet.
             blob[20 + 16 + 8 + 4 + 2] = kind;
-            let read = Offer::parse(&blob, 2, 2).map(|offer| offer.rails[0].kind);
+            let read = VerbsOffer::parse(&blob, 2, 2).map(|offer| offer.rails[0].kind);
             assert_eq!(read.ok(), KINDS.get(usize::from(kind)).copied());
         }
         assert!(change(|offer| offer.rails[1].reads_max = 0).is_err());
@@ -441,13 +441,13 @@ mod tests {
         let one = offer().rails.remove(0);
         let mut many = offer();
         many.rails = vec![one; RAILS_MAX + 1];
-        assert!(Offer::parse(&many.blob(), 2, 2).is_err());
+        assert!(VerbsOffer::parse(&many.blob(), 2, 2).is_err());
     }
 
     proptest! {
         #[test]
         fn any_bytes_give_an_offer_or_a_reason(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = Offer::parse(&bytes, 1, 1);
+            let _ = VerbsOffer::parse(&bytes, 1, 1);
         }
 
         #[test]
@@ -455,7 +455,7 @@ mod tests {
             let mut blob = if is_managed { managed() } else { offer() }.blob();
             let at = at % blob.len();
             blob[at] ^= 1 << bit;
-            if let Ok(read) = Offer::parse(&blob, 2, 2) {
+            if let Ok(read) = VerbsOffer::parse(&blob, 2, 2) {
                 prop_assert_eq!(read.blob(), blob, "what is read is what was there");
             }
         }

@@ -4,14 +4,14 @@
 
 use std::fmt;
 
-use crate::offer::{Offer, OfferedRail};
+use crate::offer::{OfferedRail, VerbsOffer};
 
 /// The most rails of a link, and the most that are chosen without names: more are more queues for every session.
 pub const RAILS_MAX: usize = 8;
 
 /// Two rails that are joined, by their places in the offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pair {
+pub struct RailPair {
     /// Of the side that was named first.
     pub first: usize,
     /// Of the other.
@@ -39,18 +39,18 @@ impl fmt::Display for Why {
 }
 
 /// Joins rails of one network first, then in order those that packets are routed between. Each is used once.
-pub fn pair(first: &[OfferedRail], second: &[OfferedRail]) -> Vec<Pair> {
-    let mut pairs: Vec<Pair> = Vec::new();
+pub fn pair(first: &[OfferedRail], second: &[OfferedRail]) -> Vec<RailPair> {
+    let mut pairs: Vec<RailPair> = Vec::new();
     for why in [Why::SameNetwork, Why::Routed] {
         for (one, mine) in first.iter().enumerate() {
-            let is_free = |at: usize, pairs: &[Pair]| pairs.iter().all(|pair| pair.second != at);
+            let is_free = |at: usize, pairs: &[RailPair]| pairs.iter().all(|pair| pair.second != at);
             if pairs.len() == RAILS_MAX || pairs.iter().any(|pair| pair.first == one) {
                 continue;
             }
             let mut others = second.iter().enumerate();
             let found = others.find(|(at, theirs)| is_free(*at, &pairs) && way(mine, theirs) == Some(why));
             if let Some((other, _)) = found {
-                pairs.push(Pair { first: one, second: other, why });
+                pairs.push(RailPair { first: one, second: other, why });
             }
         }
     }
@@ -59,16 +59,16 @@ pub fn pair(first: &[OfferedRail], second: &[OfferedRail]) -> Vec<Pair> {
 }
 
 /// As [`pair`], from this side: which of the two is first follows from the offers themselves.
-pub fn pair_from_here(here: &Offer, there: &Offer) -> Vec<Pair> {
+pub fn pair_from_here(here: &VerbsOffer, there: &VerbsOffer) -> Vec<RailPair> {
     if is_first(here, there) {
         return pair(&here.rails, &there.rails);
     }
     let turned = pair(&there.rails, &here.rails).into_iter();
-    turned.map(|pair| Pair { first: pair.second, second: pair.first, why: pair.why }).collect()
+    turned.map(|pair| RailPair { first: pair.second, second: pair.first, why: pair.why }).collect()
 }
 
 /// Whether this side is the first of the two, which follows from the offers themselves: it also is the one that calls.
-pub(crate) fn is_first(here: &Offer, there: &Offer) -> bool {
+pub(crate) fn is_first(here: &VerbsOffer, there: &VerbsOffer) -> bool {
     here.order() <= there.order()
 }
 
@@ -227,7 +227,7 @@ mod tests {
     proptest! {
         #[test]
         fn both_sides_agree_and_use_each_rail_once(one in rails(), other in rails()) {
-            let [one, other] = [one, other].map(|rails| Offer { workers: 1, grants: 8, by: By::Exchange, rails });
+            let [one, other] = [one, other].map(|rails| VerbsOffer { workers: 1, grants: 8, by: By::Exchange, rails });
             let (here, there) = (pair_from_here(&one, &other), pair_from_here(&other, &one));
             let turned: Vec<_> = there.iter().map(|pair| (pair.second, pair.first, pair.why)).collect();
             let straight: Vec<_> = here.iter().map(|pair| (pair.first, pair.second, pair.why)).collect();

@@ -9,13 +9,13 @@ use crate::adapter::{
     AdapterError, ConnectParams, Connected, DeviceAttr, NotDestroyed, Opcode, QueuePair, SendRequest, Token, WR_IDS,
 };
 use crate::connecting::{Away, Connect, Job, Lost};
-use crate::ended::{Ended, NO_QUEUE};
-use crate::log::{Log, Say, What};
+use crate::ended::{NO_QUEUE, QueueEnded};
+use crate::log::{Log, MessageKind, Say};
 use crate::message::{Body, GRANTS_MAX, Head, Immediate, MESSAGE_BYTES_MAX, Says, encode, low_life};
 use crate::op::OpId;
 use crate::repair::pause;
-use crate::slab::Slab;
-use crate::stage::{Ends, Stage};
+use crate::slab::RegisteredSlots;
+use crate::stage::{Ends, PostingBatch};
 
 /// Requests of a queue that are kept for messages, so that what was heard can always be said.
 pub(crate) const REQUESTS_KEPT: usize = 4;
@@ -99,7 +99,7 @@ pub(crate) struct Rail {
     pub(crate) life: u32,
     /// Room of the queue.
     requests: usize,
-    stage: Stage,
+    stage: PostingBatch,
     /// Requests are numbered from one on in each life: the next one, the last one for which the doorbell was rung, and the last one
     /// that is known to be done. The last one that reads.
     next: u64,
@@ -134,8 +134,8 @@ pub(crate) struct Rail {
     pub(crate) abandoned_since: Option<Instant>,
     /// What the peer has said about the end of this life, and of the next, which it may have begun before this side has; and how much
     /// of its log has to be known before one begins.
-    pub(crate) peer_ended: Option<Ended>,
-    pub(crate) next_ended: Option<Ended>,
+    pub(crate) peer_ended: Option<QueueEnded>,
+    pub(crate) next_ended: Option<QueueEnded>,
     pub(crate) peer_revision: u64,
     pub(crate) waits_for_news: bool,
     /// How far this engine's log had come when the peer was told of an end, and up to where it was vouched that nothing old lands.
@@ -171,7 +171,7 @@ impl Rail {
             is_greeted: false,
             life: 0,
             requests,
-            stage: Stage::with_room(requests),
+            stage: PostingBatch::with_room(requests),
             next: 1,
             rung: 0,
             done: 0,
@@ -386,7 +386,7 @@ impl Rail {
     /// What was staged just now is this batch.
     pub(crate) fn carry(&mut self, id: OpId, bytes: u64, reads: bool) {
         self.bytes += bytes;
-        self.log.push(self.next - 1, What::Batch(id));
+        self.log.push(self.next - 1, MessageKind::Batch(id));
         if reads {
             self.last_read = self.next - 1;
         }
@@ -409,7 +409,7 @@ impl Rail {
         say: Say,
         body: &Body<'_>,
         head: Head,
-        slab: &Slab,
+        slab: &RegisteredSlots,
         scratch: &mut [u8; MESSAGE_BYTES_MAX],
     ) {
         let bytes = encode(&head, body, scratch);
@@ -439,7 +439,7 @@ impl Rail {
     pub(crate) fn say_immediately(&mut self, say: Say, says: Says, heard: u32, inside_of: impl FnOnce(OpId) -> bool) {
         let immediate = Immediate::new(self.life, (self.sent, heard), says).encode();
         let last = self.log.last_of(self.next - 1);
-        let is_inside = matches!(last, Some(What::Batch(id)) if self.stage.len() > 0 && inside_of(id));
+        let is_inside = matches!(last, Some(MessageKind::Batch(id)) if self.stage.len() > 0 && inside_of(id));
         match self.stage.last_mut() {
             Some(SendRequest { opcode: kind, .. }) if is_inside && let Opcode::Write { address, key } = *kind => {
                 *kind = Opcode::WriteWithImm { address, key, immediate };
@@ -457,7 +457,7 @@ impl Rail {
 
     fn sent(&mut self, say: Say) {
         self.sent = self.sent.wrapping_add(1);
-        self.log.push(self.next - 1, What::Said(say));
+        self.log.push(self.next - 1, MessageKind::Said(say));
     }
 
     /// The life and the number of the next message.
@@ -536,7 +536,7 @@ impl Rail {
     }
 
     /// Both sides have ended its life: the next begins with what the peer has heard, and with nothing under way.
-    pub(crate) fn begin_again(&mut self, ended: &Ended, notes_lost: u32, at: Instant) {
+    pub(crate) fn begin_again(&mut self, ended: &QueueEnded, notes_lost: u32, at: Instant) {
         self.stage.clear();
         (self.next, self.rung, self.done, self.last_read) = (1, 0, 0, 0);
         (self.failed, self.came_back, self.bytes) = (None, 0, 0);

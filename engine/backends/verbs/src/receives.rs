@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::adapter::{Adapter, AdapterError, RecvBuffer, Wc, WorkCompletion, WorkerCq};
-use crate::slab::{SLOT_BYTES, Slab};
+use crate::slab::{RegisteredSlots, SLOT_BYTES};
 
 /// Slots beyond those that queues need, made in the place of such as are probably lost: a quarter of a megabyte of each desk.
 const SPARE_MAX: usize = 64;
@@ -32,7 +32,7 @@ const GIVEN_AT_ONCE: usize = 64;
 /// The receives of a desk.
 #[derive(Default)]
 pub(crate) struct Receives {
-    slabs: Vec<Slab>,
+    slabs: Vec<RegisteredSlots>,
     /// Which slab and which slot of it a name means.
     slots: Vec<(u32, u32)>,
     /// The number under which each is given, zero if it is not.
@@ -81,7 +81,7 @@ impl Receives {
     }
 
     /// More slots.
-    pub(crate) fn add(&mut self, slab: Slab) {
+    pub(crate) fn add(&mut self, slab: RegisteredSlots) {
         let place = self.slabs.len() as u32;
         for slot in 0..slab.slots() as u32 {
             self.free.push(self.slots.len() as u32);
@@ -214,7 +214,7 @@ impl Receives {
         if self.spare == SPARE_MAX {
             return false;
         }
-        match Slab::new([adapter], SPARE_MAX / 4) {
+        match RegisteredSlots::new([adapter], SPARE_MAX / 4) {
             Ok(slab) => {
                 self.spare += slab.slots();
                 self.add(slab);
@@ -283,7 +283,7 @@ mod tests {
             let adapter: Arc<dyn Adapter> = ModelNetwork::by_hand().adapter();
             let (mut taker, mut receives) = (Taker::default(), Receives::default());
             assert!(receives.reserve(WANTED));
-            receives.add(Slab::new([&adapter], WANTED).unwrap());
+            receives.add(RegisteredSlots::new([&adapter], WANTED).unwrap());
             receives.unreserve(WANTED, true);
             receives.supply(&mut taker).unwrap();
             Self { adapter, taker, receives, now: Instant::now() }

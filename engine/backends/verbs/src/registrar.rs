@@ -11,7 +11,7 @@ use std::sync::Arc;
 use penstock_core::Rights;
 use penstock_core::plan::RegionKey;
 use penstock_memory::Region;
-use penstock_transport::{AccessPath, Exported, ImportError, RdmaMemory, Registrar, RemoteMemory, RemoteRegion};
+use penstock_transport::{AccessPath, AdvertisedRegion, Exported, ImportError, RdmaMemory, Registrar, RemoteMemory};
 
 use crate::pairing::RAILS_MAX;
 use crate::regions::Regions;
@@ -69,7 +69,7 @@ pub fn parse(path: &[u8]) -> Result<Path<'_>, &'static str> {
 }
 
 /// The memory of a region that a peer has announced on a link of so many rails.
-pub fn import(region: &RemoteRegion<'_>, rails: usize) -> Result<RdmaMemory, ImportError> {
+pub fn import(region: &AdvertisedRegion<'_>, rails: usize) -> Result<RdmaMemory, ImportError> {
     match parse(region.path).map_err(ImportError::Garbled)? {
         Path::Nothing(why) => Err(ImportError::NoPath(why.to_owned())),
         Path::Keyed { base, keys } => {
@@ -122,14 +122,14 @@ impl Registrar for VerbsRegistrar {
         Exported { path: self.path(region), ..Exported::default() }
     }
 
-    fn import(&self, region: &RemoteRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
+    fn import(&self, region: &AdvertisedRegion<'_>, token: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         if token.is_some() {
             return Err(ImportError::Garbled("a card needs no descriptor"));
         }
         Ok(RemoteMemory::Rdma(Arc::new(import(region, self.adapters.len())?)))
     }
 
-    fn access_path(&self, region: &RemoteRegion<'_>) -> AccessPath {
+    fn access_path(&self, region: &AdvertisedRegion<'_>) -> AccessPath {
         match parse(region.path) {
             Ok(Path::Keyed { .. }) => {
                 AccessPath { name: AccessPath::VERBS, reason: format!("by this side's card, over {}", self.names) }

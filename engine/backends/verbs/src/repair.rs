@@ -25,9 +25,9 @@ use crate::again::Lot;
 use crate::channel::Channel;
 use crate::connecting::Lost;
 use crate::context::Context;
-use crate::ended::{Ended, NO_QUEUE, next_first_packet};
+use crate::ended::{NO_QUEUE, QueueEnded, next_first_packet};
 use crate::inbound::CORRUPT;
-use crate::log::{Say, What};
+use crate::log::{MessageKind, Say};
 use crate::op::Kind;
 use crate::rail::{Rail, Standing};
 
@@ -139,7 +139,7 @@ impl Channel {
         if status != WcStatus::Flushed {
             tracing::warn!(%status, rail = self.rails[rail].attr.name, ?what, "a request has failed; the rail is repaired");
         }
-        if let Some(What::Batch(id)) = what {
+        if let Some(MessageKind::Batch(id)) = what {
             let op = &mut self.ops[id];
             let (cause, is_its_own) = match status {
                 WcStatus::Flushed => (None, false),
@@ -160,8 +160,8 @@ impl Channel {
     }
 
     /// A transport message of the peer's channel of the same number.
-    pub(crate) fn aside(&mut self, words: &[u8], context: &Context<'_>) -> Result<(), LaneFault> {
-        let ended = Ended::parse(words).map_err(|error| {
+    pub(crate) fn on_transport_message(&mut self, words: &[u8], context: &Context<'_>) -> Result<(), LaneFault> {
+        let ended = QueueEnded::parse(words).map_err(|error| {
             tracing::warn!(%error, "a transport message of the peer makes no sense");
             CORRUPT
         })?;
@@ -361,7 +361,7 @@ impl Channel {
         rail.is_on_purpose |= rail.peer_ended.is_some(); // The peer's, or its rail's failure, which counts there.
         rail.vouched = rail.vouched.max(context.here);
         let inbound = &mut self.inbox.rails[place];
-        let ended = Ended {
+        let ended = QueueEnded {
             rail: rail.index,
             life: rail.life,
             heard: inbound.heard(),
@@ -381,7 +381,7 @@ impl Channel {
     fn settle(
         &mut self,
         place: usize,
-        ended: &Ended,
+        ended: &QueueEnded,
         context: &Context<'_>,
         sink: &mut dyn Sink,
     ) -> Result<(), LaneFault> {
@@ -410,13 +410,13 @@ impl Channel {
         let mut fence = None;
         for what in rail.log.take() {
             match what {
-                What::Said(Say::Hello | Say::Answer) => continue,
-                What::Said(Say::Fence(revision)) => {
+                MessageKind::Said(Say::Hello | Say::Answer) => continue,
+                MessageKind::Said(Say::Fence(revision)) => {
                     fence = Some(revision);
                     continue;
                 }
-                What::Said(Say::Tell(id)) => notes_lost += u32::from(ops[id].note.is_some()),
-                What::Batch(_) | What::Said(Say::Mark(_) | Say::Forget(_)) => {}
+                MessageKind::Said(Say::Tell(id)) => notes_lost += u32::from(ops[id].note.is_some()),
+                MessageKind::Batch(_) | MessageKind::Said(Say::Mark(_) | Say::Forget(_)) => {}
             }
             items.push(what);
         }

@@ -17,14 +17,14 @@ pub(crate) const HEADER_ROOM: usize = 64;
 pub(crate) const SLOT_BYTES: usize = NOTE_BYTES_MAX + HEADER_ROOM;
 
 /// Slots, registered with one or more cards.
-pub(crate) struct Slab {
+pub(crate) struct RegisteredSlots {
     window: Window,
     /// In the order of the cards that it was made for.
     registrations: Vec<Arc<dyn Registration>>,
     slots: usize,
 }
 
-impl Slab {
+impl RegisteredSlots {
     /// So many slots, at least one, into which these cards may put messages and from which they may take them.
     pub(crate) fn new<'a>(
         adapters: impl IntoIterator<Item = &'a Arc<dyn Adapter>>,

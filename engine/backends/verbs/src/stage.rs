@@ -19,12 +19,12 @@ pub(crate) struct Ends {
 
 /// Requests that wait for the doorbell, and their pieces.
 #[derive(Default)]
-pub(crate) struct Stage {
+pub(crate) struct PostingBatch {
     requests: Vec<SendRequest>,
     sges: Vec<Sge>,
 }
 
-impl Stage {
+impl PostingBatch {
     /// With room for so many requests.
     pub(crate) fn with_room(requests: usize) -> Self {
         Self { requests: Vec::with_capacity(requests), sges: Vec::with_capacity(2 * requests) }

@@ -22,16 +22,16 @@ use crate::adapter::{Adapter, AdapterError, CmConnect, ConnectParams, DeviceAttr
 use crate::channel::Channel;
 use crate::connecting::Connectors;
 use crate::driver::{Events, VerbsDriver};
-use crate::fence::{LaneFence, Waker};
+use crate::fence::{FenceWaker, LaneFence};
 use crate::hub::{CqSize, Hub};
 use crate::lane::{Common, LaneParts, VerbsLane};
 use crate::message::GRANTS_MAX;
-use crate::offer::{By, GRANTS_MIN, NUMBER_MAX, Offer, OfferedQueue, OfferedRail};
-use crate::pairing::{self, Pair, RAILS_MAX};
+use crate::offer::{By, GRANTS_MIN, NUMBER_MAX, OfferedQueue, OfferedRail, VerbsOffer};
+use crate::pairing::{self, RAILS_MAX, RailPair};
 use crate::rail::RailParts;
 use crate::regions::Regions;
 use crate::registrar::VerbsRegistrar;
-use crate::slab::Slab;
+use crate::slab::RegisteredSlots;
 use crate::transport_messages::LaneAsides;
 
 /// How long whoever joins a session waits for a first rail of each channel: well within the time that a greeting has. Where the network
@@ -43,7 +43,7 @@ const REQUESTS_MIN: usize = 16;
 
 /// What queues and desks are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct VerbsOptions {
     /// Requests that one queue takes, at least 16: more keep a longer way full, and take more of the card.
     pub requests: usize,
     /// Messages that a peer may send on one queue before it is answered: more make bursts of notifications faster, at 4 KiB of pinned
@@ -55,7 +55,7 @@ pub struct Options {
     pub patience: Duration,
 }
 
-impl Default for Options {
+impl Default for VerbsOptions {
     fn default() -> Self {
         Self { requests: 128, grants: 32, queues: 256, patience: Duration::from_secs(5) }
     }
@@ -67,7 +67,7 @@ pub struct VerbsTransport {
     adapters: Vec<Arc<dyn Adapter>>,
     regions: Arc<Regions>,
     connectors: Arc<Connectors>,
-    options: Options,
+    options: VerbsOptions,
     by: By,
     /// One for each worker.
     hubs: Vec<Arc<Hub>>,
@@ -83,7 +83,7 @@ impl VerbsTransport {
         segments: Arc<EngineSegments>,
         registry: Arc<Registry>,
         mut adapters: Vec<Arc<dyn Adapter>>,
-        options: Options,
+        options: VerbsOptions,
     ) -> Result<Self, AdapterError> {
         if adapters.is_empty() {
             let (what, why) = ("RDMA".to_owned(), "there is no card that could be used".to_owned());
@@ -102,7 +102,7 @@ impl VerbsTransport {
             }
         }
         let grants = options.grants.next_power_of_two().clamp(GRANTS_MIN as usize, GRANTS_MAX as usize);
-        let options = Options { grants, ..options };
+        let options = VerbsOptions { grants, ..options };
         let size = CqSize {
             completions: options.queues * (options.requests + options.grants),
             receives: options.queues * options.grants,
@@ -197,12 +197,12 @@ struct OfferedLane {
 
 /// Queues that wait for the other side's offer. Those that are not joined go when this is dropped.
 struct Offered {
-    offer: Offer,
+    offer: VerbsOffer,
     segments: Arc<EngineSegments>,
     adapters: Vec<Arc<dyn Adapter>>,
     regions: Arc<Regions>,
     connectors: Arc<Connectors>,
-    options: Options,
+    options: VerbsOptions,
     peer_index: u32,
     lanes: Vec<OfferedLane>,
     /// Which card each rail of the offer is.
@@ -218,7 +218,7 @@ impl Offered {
         let lane =
             |hub: &Arc<Hub>| OfferedLane { hub: Arc::clone(hub), inbox: Some(hub.lock().new_inbox(here.peer_index)) };
         let mut offered = Self {
-            offer: Offer { workers: hubs.len(), grants: options.grants as u32, by: *by, rails: Vec::new() },
+            offer: VerbsOffer { workers: hubs.len(), grants: options.grants as u32, by: *by, rails: Vec::new() },
             segments: Arc::clone(segments),
             adapters: adapters.clone(),
             regions: Arc::clone(regions),
@@ -296,9 +296,9 @@ impl Offered {
     fn join(mut self, blob: &[u8], workers_there: usize) -> Result<Link, JoinError> {
         let workers = self.lanes.len();
         let channels = workers.max(workers_there);
-        let theirs = Offer::parse(blob, workers_there, channels)?;
+        let theirs = VerbsOffer::parse(blob, workers_there, channels)?;
         // As the other side reads it.
-        let ours = Offer::parse(&self.offer.blob(), workers, channels)?;
+        let ours = VerbsOffer::parse(&self.offer.blob(), workers, channels)?;
         if ours.by != theirs.by {
             let (here, there) = (ours.by.as_str(), theirs.by.as_str());
             return Err(JoinError::Setting { key: "transports.verbs_connect", here, there });
@@ -311,7 +311,7 @@ impl Offered {
         let on_cards: Vec<usize> = pairs.iter().map(|pair| self.on[pair.first]).collect();
         let lows: Vec<LowWater> = (0..workers).map(|_| LowWater::heap()).collect();
         let wakers = |segments: &EngineSegments| {
-            let waker = |worker| Waker {
+            let waker = |worker| FenceWaker {
                 bell: segments.ringer(1 + worker),
                 ready: segments.mailbox.view().ready(worker),
                 peer_index: self.peer_index,
@@ -347,7 +347,7 @@ impl Offered {
         let until = Instant::now() + CONNECT_WITHIN;
         lanes.iter_mut().try_for_each(|lane| lane.is_connected(until)).map_err(refused)?;
         let lanes = lanes.into_iter().map(|lane| Box::new(lane) as Box<dyn Lane>).collect();
-        let names = |pair: &Pair| format!("{} to {}", ours.rails[pair.first].name, theirs.rails[pair.second].name);
+        let names = |pair: &RailPair| format!("{} to {}", ours.rails[pair.first].name, theirs.rails[pair.second].name);
         let rails: Vec<String> = pairs.iter().map(names).collect();
         let registrar = VerbsRegistrar::new(Arc::clone(&self.regions), common.adapters.clone(), rails.join(", "));
         Ok(Link {
@@ -365,14 +365,14 @@ impl Offered {
     fn channel(
         &mut self,
         channel: usize,
-        pairs: &[Pair],
-        theirs: &Offer,
+        pairs: &[RailPair],
+        theirs: &VerbsOffer,
         calls: bool,
     ) -> Result<Channel, AdapterError> {
         let hub = &self.lanes[channel % self.lanes.len()].hub;
         let adapters = pairs.iter().map(|pair| &self.adapters[self.on[pair.first]]);
         // First what may be refused: from then on the queues are the channel's.
-        let outbox = Slab::new(adapters, theirs.grants as usize * pairs.len())?;
+        let outbox = RegisteredSlots::new(adapters, theirs.grants as usize * pairs.len())?;
         let mut rails = Vec::with_capacity(pairs.len());
         for (index, pair) in pairs.iter().enumerate() {
             let (mine, other) = (&self.offer.rails[pair.first], &theirs.rails[pair.second]);
@@ -437,8 +437,8 @@ pub(crate) fn first_packet() -> u32 {
 }
 
 /// Which rails, why, and what is not used.
-fn path(ours: &Offer, theirs: &Offer, pairs: &[Pair], channels: usize) -> String {
-    let rail = |pair: &Pair| {
+fn path(ours: &VerbsOffer, theirs: &VerbsOffer, pairs: &[RailPair], channels: usize) -> String {
+    let rail = |pair: &RailPair| {
         let (mine, other) = (&ours.rails[pair.first], &theirs.rails[pair.second]);
         format!("{} to {} ({})", mine.name, other.name, pair.why)
     };

@@ -7,7 +7,7 @@ use penstock_core::Cause;
 use penstock_transport::link::TRANSPORT_MESSAGE_BYTES_MAX;
 use penstock_transport::{ControlSender, LaneFault, TransportMessages};
 
-use crate::fence::Waker;
+use crate::fence::FenceWaker;
 
 /// Words of one channel that wait for its worker: each rail is repaired in a few words, one repair after the other.
 const WAITING_PER_CHANNEL: usize = 64;
@@ -22,7 +22,7 @@ pub(crate) struct LaneAsides {
     outgoing: Mutex<Outgoing>,
     /// Of each channel.
     incoming: Vec<Mutex<VecDeque<Vec<u8>>>>,
-    workers: Vec<Waker>,
+    workers: Vec<FenceWaker>,
 }
 
 /// What goes to the peer.
@@ -33,7 +33,7 @@ enum Outgoing {
 }
 
 impl LaneAsides {
-    pub(crate) fn new(channels: usize, workers: Vec<Waker>) -> Self {
+    pub(crate) fn new(channels: usize, workers: Vec<FenceWaker>) -> Self {
         let incoming = (0..channels).map(|_| Mutex::default()).collect();
         Self { outgoing: Mutex::new(Outgoing::Waits(Vec::new())), incoming, workers }
     }
@@ -100,7 +100,7 @@ mod tests {
 
     fn transport_messages(channels: usize) -> (Arc<EngineSegments>, LaneAsides) {
         let segments = EngineSegments::create(2).unwrap();
-        let waker = |worker| Waker {
+        let waker = |worker| FenceWaker {
             bell: segments.ringer(1 + worker),
             ready: segments.mailbox.view().ready(worker),
             peer_index: 5,

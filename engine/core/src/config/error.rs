@@ -32,7 +32,7 @@ pub enum ConfigError {
     #[error("{origin}: a configuration has at most {limit} bytes, this is longer: is it the right file?")]
     TooLarge {
         /// Which file.
-        origin: Origin,
+        origin: ConfigOrigin,
         /// The most bytes that are read.
         limit: usize,
     },
@@ -40,13 +40,13 @@ pub enum ConfigError {
     #[error("{origin}: this is not UTF-8 text: is it the right file? (if so, save it as UTF-8)")]
     NotText {
         /// The first bad byte.
-        origin: Origin,
+        origin: ConfigOrigin,
     },
     /// The text is not YAML.
     #[error("{origin}: this is not valid YAML: {reason}")]
     Syntax {
         /// Where the parser stopped.
-        origin: Origin,
+        origin: ConfigOrigin,
         /// What the parser said.
         reason: String,
     },
@@ -54,7 +54,7 @@ pub enum ConfigError {
     #[error("{origin}: expected {expected}, found {found}")]
     Shape {
         /// Where it stands.
-        origin: Origin,
+        origin: ConfigOrigin,
         /// What belongs there.
         expected: &'static str,
         /// What was found.
@@ -64,7 +64,7 @@ pub enum ConfigError {
     #[error("{origin}: there is no key `{key}`{suggestion}")]
     UnknownKey {
         /// Where it stands.
-        origin: Origin,
+        origin: ConfigOrigin,
         /// The key's full path, as written.
         key: String,
         /// What may have been meant.
@@ -74,7 +74,7 @@ pub enum ConfigError {
     #[error("{origin}: `{key}` is given twice: remove one of the two")]
     Duplicate {
         /// Where the second one stands.
-        origin: Origin,
+        origin: ConfigOrigin,
         /// The key's full path.
         key: String,
     },
@@ -82,7 +82,7 @@ pub enum ConfigError {
     #[error("{origin}: `{key}` must be {expected}; found {found}")]
     BadValue {
         /// Where the value stands.
-        origin: Origin,
+        origin: ConfigOrigin,
         /// The key's full path.
         key: &'static str,
         /// What the key accepts.
@@ -94,7 +94,7 @@ pub enum ConfigError {
     #[error("{origin}: {conflict}")]
     Conflict {
         /// Where the value stands.
-        origin: Origin,
+        origin: ConfigOrigin,
         /// What does not go together.
         conflict: Conflict,
     },
@@ -144,7 +144,7 @@ impl Conflict {
 
 /// Where a configuration, or a part of it, came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum ConfigOrigin {
     /// Set by calls.
     Code,
     /// A text as a whole.
@@ -160,7 +160,7 @@ pub enum Origin {
     },
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ConfigOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Code => f.write_str("configuration made in code"),

@@ -73,7 +73,7 @@ pub enum Range {
 
 /// The part of a value that its range does not accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum RefusedKey {
     Whole,
     /// This element of the list.
     Item(usize),
@@ -522,7 +522,7 @@ impl KeyDoc {
 
 impl Range {
     /// What of this value is not accepted, if anything.
-    pub(super) fn refused(&self, value: &Value) -> Option<Refused> {
+    pub(super) fn refused(&self, value: &Value) -> Option<RefusedKey> {
         match (self, value) {
             (Self::SomeOf(words), Value::Sequence(items)) => {
                 first_refused(items, words.len(), 1, |item| is_one_of(item, words))
@@ -537,7 +537,7 @@ impl Range {
                 first_refused(items, *count_max, 0, |item| item.as_u64().is_some_and(|core| core <= *core_max))
             }
             _ if self.accepts_one(value) => None,
-            _ => Some(Refused::Whole),
+            _ => Some(RefusedKey::Whole),
         }
     }
 
@@ -578,14 +578,14 @@ fn is_usable_folder(path: &str) -> bool {
     Path::new(path).is_absolute() && !path.contains(['\0', char::REPLACEMENT_CHARACTER])
 }
 
-fn first_refused(items: &[Value], most: usize, least: usize, accepts: impl Fn(&Value) -> bool) -> Option<Refused> {
+fn first_refused(items: &[Value], most: usize, least: usize, accepts: impl Fn(&Value) -> bool) -> Option<RefusedKey> {
     // Before the look for repeated items: it is quadratic, and this bounds it.
     if items.len() < least || items.len() > most {
         let wrong = items.iter().position(|item| !accepts(item));
-        return Some(wrong.map_or(Refused::Whole, Refused::Item));
+        return Some(wrong.map_or(RefusedKey::Whole, RefusedKey::Item));
     }
     let repeated = |at: usize| items[..at].contains(&items[at]);
-    (0..items.len()).find(|&at| !accepts(&items[at]) || repeated(at)).map(Refused::Item)
+    (0..items.len()).find(|&at| !accepts(&items[at]) || repeated(at)).map(RefusedKey::Item)
 }
 
 impl fmt::Display for Range {

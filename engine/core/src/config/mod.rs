@@ -33,7 +33,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-pub use error::{ConfigError, Conflict, Origin};
+pub use error::{ConfigError, ConfigOrigin, Conflict};
 pub use keys::{KEYS, KeyDoc, Range};
 pub use nearest::Suggestion;
 pub use read::CONFIG_BYTES_MAX;

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use serde_yaml::{Mapping, Value};
 
-use super::error::{ConfigError, Origin};
-use super::keys::{KEYS, KeyDoc, Refused};
+use super::error::{ConfigError, ConfigOrigin};
+use super::keys::{KEYS, KeyDoc, RefusedKey};
 use super::nearest::Suggestion;
 use super::rules::conflict;
 use super::sections::Config;
-use super::tree::{self, Node, Position, Step, short};
+use super::tree::{self, Node, PathStep, Position, short};
 
 /// The most bytes of a configuration: several times the commented default.
 pub const CONFIG_BYTES_MAX: usize = 128 * 1024;
@@ -43,7 +43,8 @@ impl Config {
             Err(error) => {
                 let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
                 let column = 1 + good.chars().rev().take_while(|&c| c != '\n').count();
-                let origin = Origin::Place { source: source_name.into(), line: 1 + good.matches('\n').count(), column };
+                let origin =
+                    ConfigOrigin::Place { source: source_name.into(), line: 1 + good.matches('\n').count(), column };
                 Err(ConfigError::NotText { origin })
             }
         }
@@ -59,7 +60,7 @@ impl Config {
 }
 
 fn too_large(source_name: &str) -> ConfigError {
-    ConfigError::TooLarge { origin: Origin::Source(source_name.into()), limit: CONFIG_BYTES_MAX }
+    ConfigError::TooLarge { origin: ConfigOrigin::Source(source_name.into()), limit: CONFIG_BYTES_MAX }
 }
 
 /// A text that is being read, for the sake of the positions in errors.
@@ -83,7 +84,7 @@ impl Source<'_> {
         for (name, index, node) in self.entries(&root, &[], "")? {
             let Some(section) = KeyDoc::sections().into_iter().find(|section| *section == name) else {
                 let suggestion = Suggestion::for_section(name);
-                return Err(self.unknown(&[Step::Key(index)], name, suggestion));
+                return Err(self.unknown(&[PathStep::Key(index)], name, suggestion));
             };
             let keys = self.section(section, index, node, &mut paths)?;
             values.insert(section.into(), keys.into());
@@ -103,15 +104,15 @@ impl Source<'_> {
         section: &'static str,
         at: usize,
         node: &Node,
-        paths: &mut Vec<(&'static str, [Step; 2])>,
+        paths: &mut Vec<(&'static str, [PathStep; 2])>,
     ) -> Result<Mapping, ConfigError> {
         let mut values = Mapping::new();
-        for (name, index, node) in self.entries(node, &[Step::Value(at)], section)? {
+        for (name, index, node) in self.entries(node, &[PathStep::Value(at)], section)? {
             let Some(doc) = KEYS.iter().find(|doc| doc.parts() == (section, name)) else {
                 let (key, suggestion) = (format!("{section}.{name}"), Suggestion::for_key(section, name));
-                return Err(self.unknown(&[Step::Value(at), Step::Key(index)], &key, suggestion));
+                return Err(self.unknown(&[PathStep::Value(at), PathStep::Key(index)], &key, suggestion));
             };
-            let path = [Step::Value(at), Step::Value(index)];
+            let path = [PathStep::Value(at), PathStep::Value(index)];
             values.insert(name.into(), self.value(doc, node, path)?);
             paths.push((doc.key, path));
         }
@@ -119,14 +120,14 @@ impl Source<'_> {
     }
 
     /// The value of one key, if its range accepts it.
-    fn value(&self, doc: &KeyDoc, node: &Node, path: [Step; 2]) -> Result<Value, ConfigError> {
-        let bad = |path: &[Step], node: &Node| ConfigError::BadValue {
+    fn value(&self, doc: &KeyDoc, node: &Node, path: [PathStep; 2]) -> Result<Value, ConfigError> {
+        let bad = |path: &[PathStep], node: &Node| ConfigError::BadValue {
             origin: self.place(tree::locate(self.text, path)),
             key: doc.key,
             expected: doc.range,
             found: node.describe(),
         };
-        let bad_item = |index: usize, item: &Node| bad(&[path[0], path[1], Step::Item(index)], item);
+        let bad_item = |index: usize, item: &Node| bad(&[path[0], path[1], PathStep::Item(index)], item);
         let value = match node {
             Node::Scalar(value) => value.clone(),
             Node::List(items) => {
@@ -140,15 +141,15 @@ impl Source<'_> {
         };
         match (doc.range.refused(&value), node) {
             (None, _) => Ok(value),
-            (Some(Refused::Item(index)), Node::List(items)) => Err(bad_item(index, &items[index])),
+            (Some(RefusedKey::Item(index)), Node::List(items)) => Err(bad_item(index, &items[index])),
             (Some(_), _) => Err(bad(&path, node)),
         }
     }
 
     /// The entries of a group of keys: words, none of them twice. Nothing at all is an empty group,
     /// so that every key below a section can be commented out.
-    fn entries<'n>(&self, node: &'n Node, path: &[Step], section: &str) -> Result<Entries<'n>, ConfigError> {
-        let shape = |path: &[Step], expected, node: &Node| ConfigError::Shape {
+    fn entries<'n>(&self, node: &'n Node, path: &[PathStep], section: &str) -> Result<Entries<'n>, ConfigError> {
+        let shape = |path: &[PathStep], expected, node: &Node| ConfigError::Shape {
             origin: self.place(tree::locate(self.text, path)),
             expected,
             found: node.describe(),
@@ -161,7 +162,7 @@ impl Source<'_> {
         };
         let mut found: Entries<'n> = Vec::new();
         for (index, (key, value)) in entries.iter().enumerate() {
-            let here = [path, &[Step::Key(index)]].concat();
+            let here = [path, &[PathStep::Key(index)]].concat();
             let Node::Scalar(Value::String(name)) = key else {
                 return Err(shape(&here, "the name of a key or section", key));
             };
@@ -176,7 +177,7 @@ impl Source<'_> {
         Ok(found)
     }
 
-    fn check_conflicts(&self, config: &Config, paths: &[(&'static str, [Step; 2])]) -> Result<(), ConfigError> {
+    fn check_conflicts(&self, config: &Config, paths: &[(&'static str, [PathStep; 2])]) -> Result<(), ConfigError> {
         let Some(conflict) = conflict(config) else {
             return Ok(());
         };
@@ -186,15 +187,15 @@ impl Source<'_> {
         Err(ConfigError::Conflict { origin: self.place(position), conflict })
     }
 
-    fn unknown(&self, path: &[Step], key: &str, suggestion: Suggestion) -> ConfigError {
+    fn unknown(&self, path: &[PathStep], key: &str, suggestion: Suggestion) -> ConfigError {
         ConfigError::UnknownKey { origin: self.place(tree::locate(self.text, path)), key: short(key), suggestion }
     }
 
-    fn place(&self, position: Option<Position>) -> Origin {
+    fn place(&self, position: Option<Position>) -> ConfigOrigin {
         let source = self.name.to_owned();
         match position {
-            Some((line, column)) => Origin::Place { source, line, column },
-            None => Origin::Source(source),
+            Some((line, column)) => ConfigOrigin::Place { source, line, column },
+            None => ConfigOrigin::Source(source),
         }
     }
 }

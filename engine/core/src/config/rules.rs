@@ -2,8 +2,8 @@
 
 use serde_yaml::Value;
 
-use super::error::{ConfigError, Conflict, Origin};
-use super::keys::{KEYS, Refused};
+use super::error::{ConfigError, ConfigOrigin, Conflict};
+use super::keys::{KEYS, RefusedKey};
 use super::sections::{Config, Progress};
 use super::tree::describe;
 
@@ -20,14 +20,19 @@ impl Config {
             let value = values.get(section).and_then(|section| section.get(name)).unwrap_or(&Value::Null);
             if let Some(refused) = doc.range.refused(value) {
                 let found = match (refused, value) {
-                    (Refused::Item(index), Value::Sequence(items)) => describe(&items[index]),
+                    (RefusedKey::Item(index), Value::Sequence(items)) => describe(&items[index]),
                     _ => describe(value),
                 };
-                return Err(ConfigError::BadValue { origin: Origin::Code, key: doc.key, expected: doc.range, found });
+                return Err(ConfigError::BadValue {
+                    origin: ConfigOrigin::Code,
+                    key: doc.key,
+                    expected: doc.range,
+                    found,
+                });
             }
         }
         match conflict(self) {
-            Some(conflict) => Err(ConfigError::Conflict { origin: Origin::Code, conflict }),
+            Some(conflict) => Err(ConfigError::Conflict { origin: ConfigOrigin::Code, conflict }),
             None => Ok(()),
         }
     }

@@ -29,7 +29,7 @@ pub(super) enum Node {
 
 /// One step from a node to a node below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PathStep {
     /// The key of the entry with this index.
     Key(usize),
     /// The value of the entry with this index.
@@ -60,7 +60,7 @@ pub(super) fn read(text: &str) -> Result<Node, NotYaml> {
 }
 
 /// The position of a node of a text that [`read`] accepted.
-pub(super) fn locate(text: &str, path: &[Step]) -> Option<Position> {
+pub(super) fn locate(text: &str, path: &[PathStep]) -> Option<Position> {
     let found = Locator { path }.deserialize(serde_yaml::Deserializer::from_str(text));
     found.err().and_then(|error| position(&error))
 }
@@ -180,7 +180,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
 
 /// Walks a path and fails at its end, so that the parser tells where that is.
 struct Locator<'a> {
-    path: &'a [Step],
+    path: &'a [PathStep],
 }
 
 impl<'de> DeserializeSeed<'de> for Locator<'_> {
@@ -200,7 +200,7 @@ impl<'de> Visitor<'de> for Locator<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        let Some((&Step::Item(index), path)) = self.path.split_first() else {
+        let Some((&PathStep::Item(index), path)) = self.path.split_first() else {
             return Err(A::Error::custom("here"));
         };
         for _ in 0..index {
@@ -213,11 +213,11 @@ impl<'de> Visitor<'de> for Locator<'_> {
         let Some((&step, path)) = self.path.split_first() else {
             return Err(A::Error::custom("here"));
         };
-        let (Step::Key(index) | Step::Value(index) | Step::Item(index)) = step;
+        let (PathStep::Key(index) | PathStep::Value(index) | PathStep::Item(index)) = step;
         for _ in 0..index {
             map.next_entry::<IgnoredAny, IgnoredAny>()?;
         }
-        if matches!(step, Step::Key(_)) {
+        if matches!(step, PathStep::Key(_)) {
             return map.next_key_seed(Locator { path }).map(drop);
         }
         map.next_key::<IgnoredAny>()?;

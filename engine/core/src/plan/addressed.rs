@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::lower::push_joined;
-use super::{Direction, PlanError, RegionKey, Rows, Section, Shape, Side, Span};
+use super::{Direction, PlanError, PlanRows, RegionKey, Section, Shape, Side, Span};
 
 /// A region as a look-up by address answers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl<F: FnMut(Side, u64, u64) -> Option<Found>> Addressed<F> {
     /// Makes the plan: one section for each pair of regions.
     pub fn build(self) -> Result<Shape, PlanError> {
         let sections = self.groups.into_iter().map(|Group { local, remote, runs }| {
-            Section::new(local, remote, Rows::List([(0, 0)].into()), runs.into()).ok_or(PlanError::TooLarge)
+            Section::new(local, remote, PlanRows::List([(0, 0)].into()), runs.into()).ok_or(PlanError::TooLarge)
         });
         let sections = sections.collect::<Result<Vec<Section>, PlanError>>()?;
         Shape::new(self.direction, sections, self.entries).ok_or(PlanError::TooLarge)

@@ -73,7 +73,7 @@ pub(super) struct Grid<'a> {
 
 /// One list the caller gave, resolved.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Form<'a> {
+pub(super) enum PlanForm<'a> {
     Grid(Grid<'a>),
     Strided(&'a [Strided]),
     Extents(&'a [Span]),
@@ -81,14 +81,14 @@ pub(super) enum Form<'a> {
 
 /// A form and the regions it goes between.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part<'a> {
+pub(super) struct PlanPart<'a> {
     pub(super) pair: usize,
     pub(super) local: RegionBounds,
     pub(super) remote: RegionBounds,
-    pub(super) form: Form<'a>,
+    pub(super) form: PlanForm<'a>,
 }
 
-impl Part<'_> {
+impl PlanPart<'_> {
     pub(super) const fn bounds_of(&self, side: Side) -> &RegionBounds {
         match side {
             Side::Local => &self.local,
@@ -204,7 +204,7 @@ impl<'a> Builder<'a> {
         self.ask(Asked::Grid(fresh))
     }
 
-    pub(super) fn resolve(self) -> Result<Vec<Part<'a>>, PlanError> {
+    pub(super) fn resolve(self) -> Result<Vec<PlanPart<'a>>, PlanError> {
         if self.homeless {
             return Err(PlanError::NoRegions);
         }
@@ -223,7 +223,7 @@ impl<'a> Builder<'a> {
             }
             for asked in asked {
                 let form = asked.resolve(parts.len(), &local, &remote)?;
-                parts.push(Part { pair: number, local, remote, form });
+                parts.push(PlanPart { pair: number, local, remote, form });
             }
         }
         Ok(parts)
@@ -231,13 +231,13 @@ impl<'a> Builder<'a> {
 }
 
 impl<'a> Asked<'a> {
-    fn resolve(self, part: usize, local: &RegionBounds, remote: &RegionBounds) -> Result<Form<'a>, PlanError> {
+    fn resolve(self, part: usize, local: &RegionBounds, remote: &RegionBounds) -> Result<PlanForm<'a>, PlanError> {
         match self {
-            Self::Grid(grid) => grid.resolve(part, local, remote).map(Form::Grid),
+            Self::Grid(grid) => grid.resolve(part, local, remote).map(PlanForm::Grid),
             Self::Strided([]) => Err(PlanError::EmptyList { part, list: "strided runs" }),
-            Self::Strided(runs) => Ok(Form::Strided(runs)),
+            Self::Strided(runs) => Ok(PlanForm::Strided(runs)),
             Self::Extents([]) => Err(PlanError::EmptyList { part, list: "extents" }),
-            Self::Extents(spans) => Ok(Form::Extents(spans)),
+            Self::Extents(spans) => Ok(PlanForm::Extents(spans)),
         }
     }
 }

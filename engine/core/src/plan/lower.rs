@@ -1,9 +1,9 @@
 //! From what callers said to sections: every item is checked against its region here, and
 //! neighbours that are contiguous on both sides become one run.
 
-use super::builder::{Form, Grid, Part, RegionBounds, Strided};
+use super::builder::{Grid, PlanForm, PlanPart, RegionBounds, Strided};
 use super::overlap::{Footprint, repeated};
-use super::shape::{Rows, Section};
+use super::shape::{PlanRows, Section};
 use super::{Item, Place, PlanError, Side, Span};
 
 /// So few steps of a strided run are written out beside plain extents: a section of their own
@@ -28,13 +28,13 @@ pub(super) struct Draft {
 
 impl Draft {
     /// Checks every item of `parts` against its regions and merges neighbours.
-    pub(super) fn lower(parts: &[Part<'_>], destination: Side) -> Result<Self, PlanError> {
+    pub(super) fn lower(parts: &[PlanPart<'_>], destination: Side) -> Result<Self, PlanError> {
         let mut draft = Self { sections: Vec::new(), footprints: Vec::new(), blocks: 0, flat: Vec::new(), destination };
         for (number, part) in parts.iter().enumerate() {
             match part.form {
-                Form::Grid(grid) => draft.grid(number, part, &grid)?,
-                Form::Strided(runs) => draft.strided(number, part, runs)?,
-                Form::Extents(spans) => draft.extents(number, part, spans)?,
+                PlanForm::Grid(grid) => draft.grid(number, part, &grid)?,
+                PlanForm::Strided(runs) => draft.strided(number, part, runs)?,
+                PlanForm::Extents(spans) => draft.extents(number, part, spans)?,
             }
             // The next part can only share a section of extents if it goes between the same pair.
             if parts.get(number + 1).is_none_or(|next| next.pair != part.pair) {
@@ -44,7 +44,7 @@ impl Draft {
         Ok(draft)
     }
 
-    fn grid(&mut self, part: usize, at: &Part<'_>, grid: &Grid<'_>) -> Result<(), PlanError> {
+    fn grid(&mut self, part: usize, at: &PlanPart<'_>, grid: &Grid<'_>) -> Result<(), PlanError> {
         self.flush(at)?;
         let Grid { layers, blocks, block_bytes, strides } = *grid;
         for side in [Side::Local, Side::Remote] {
@@ -73,10 +73,10 @@ impl Draft {
             repeated: repeated(blocks.iter().map(|&pair| side.of(pair)), blocks.len(), lowest, highest),
         };
         self.count(layers.len() as u64, blocks.len() as u64)?;
-        self.section(at, Rows::List(layers.into()), runs, footprint)
+        self.section(at, PlanRows::List(layers.into()), runs, footprint)
     }
 
-    fn strided(&mut self, part: usize, at: &Part<'_>, runs: &[Strided]) -> Result<(), PlanError> {
+    fn strided(&mut self, part: usize, at: &PlanPart<'_>, runs: &[Strided]) -> Result<(), PlanError> {
         for (run, strided) in runs.iter().enumerate() {
             if strided.count == 0 {
                 return Err(PlanError::ZeroCount { part, run });
@@ -104,19 +104,19 @@ impl Draft {
             } else if members > 1 && shape.count <= members.max(SHARED_STEPS_MAX) {
                 let rows = group.iter().map(|run| (run.local, run.remote)).collect();
                 let once = steps(&Strided { local: 0, remote: 0, ..shape }).collect();
-                self.ladders(at, Rows::List(rows), once, &shape)?;
+                self.ladders(at, PlanRows::List(rows), once, &shape)?;
             } else {
                 for run in group {
                     let (first, strides) = ((run.local, run.remote), (run.local_stride, run.remote_stride));
                     let once = vec![Span { local: 0, remote: 0, len: run.len }];
-                    self.ladders(at, Rows::Strided { first, strides, count: run.count }, once, run)?;
+                    self.ladders(at, PlanRows::Strided { first, strides, count: run.count }, once, run)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn extents(&mut self, part: usize, at: &Part<'_>, spans: &[Span]) -> Result<(), PlanError> {
+    fn extents(&mut self, part: usize, at: &PlanPart<'_>, spans: &[Span]) -> Result<(), PlanError> {
         self.flat.reserve(spans.len());
         for (index, span) in spans.iter().enumerate() {
             let item = Item { part, place: Place::Extent(index) };
@@ -129,7 +129,13 @@ impl Draft {
     }
 
     /// A section of strided runs that share the steps of `shape`.
-    fn ladders(&mut self, at: &Part<'_>, rows: Rows, runs: Vec<Span>, shape: &Strided) -> Result<(), PlanError> {
+    fn ladders(
+        &mut self,
+        at: &PlanPart<'_>,
+        rows: PlanRows,
+        runs: Vec<Span>,
+        shape: &Strided,
+    ) -> Result<(), PlanError> {
         self.flush(at)?;
         let stride = self.destination.of((shape.local_stride, shape.remote_stride));
         let footprint = Footprint::Grid { stride, len: shape.len, lowest: 0, highest: shape.count - 1, repeated: None };
@@ -137,15 +143,21 @@ impl Draft {
     }
 
     /// Makes a section of the extents at hand.
-    fn flush(&mut self, at: &Part<'_>) -> Result<(), PlanError> {
+    fn flush(&mut self, at: &PlanPart<'_>) -> Result<(), PlanError> {
         if self.flat.is_empty() {
             return Ok(());
         }
         let runs = std::mem::take(&mut self.flat);
-        self.section(at, Rows::List([(0, 0)].into()), runs, Footprint::Solid)
+        self.section(at, PlanRows::List([(0, 0)].into()), runs, Footprint::Solid)
     }
 
-    fn section(&mut self, at: &Part<'_>, rows: Rows, runs: Vec<Span>, prints: Footprint) -> Result<(), PlanError> {
+    fn section(
+        &mut self,
+        at: &PlanPart<'_>,
+        rows: PlanRows,
+        runs: Vec<Span>,
+        prints: Footprint,
+    ) -> Result<(), PlanError> {
         let section = Section::new(at.local.key(), at.remote.key(), rows, runs.into()).ok_or(PlanError::TooLarge)?;
         self.sections.push(section);
         self.footprints.push(prints);
@@ -225,7 +237,7 @@ fn inside_steps(item: Item, side: Side, reach: &RegionBounds, run: &Strided) -> 
 
 /// Names the first block of a layer that lies outside; there is one.
 #[cold]
-fn outside_block(part: usize, at: &Part<'_>, grid: &Grid<'_>, side: Side, layer: usize) -> PlanError {
+fn outside_block(part: usize, at: &PlanPart<'_>, grid: &Grid<'_>, side: Side, layer: usize) -> PlanError {
     let (base, stride) = (u128::from(side.of(grid.layers[layer])), u128::from(side.of(grid.strides)));
     let refusals = grid.blocks.iter().enumerate().filter_map(|(block, &pair)| {
         let item = Item { part, place: Place::Block { layer, block } };

@@ -55,7 +55,7 @@ use std::fmt;
 pub use addressed::{Addressed, Found, Unplaced};
 pub use builder::{Builder, RegionBounds, Strided};
 pub use error::{Item, Place, PlanError, Side};
-pub use shape::{RegionKey, Rows, Section, Shape};
+pub use shape::{PlanRows, RegionKey, Section, Shape};
 pub use units::{UNIT_SPANS_MAX, Unit};
 
 /// Which way the bytes go.

@@ -6,9 +6,9 @@
 //! proven, and sorting them proves the rest: O(layers + blocks) and a sort of the layers. Only
 //! where hulls meet are the pieces behind them written out and sorted.
 
-use super::builder::{Form, Part, Strided};
+use super::builder::{PlanForm, PlanPart, Strided};
 use super::lower::Draft;
-use super::shape::{Rows, Section};
+use super::shape::{PlanRows, Section};
 use super::{Item, Place, PlanError, RegionKey, Side};
 
 /// How many pieces are written out at most where hulls meet: 64 MiB of working memory.
@@ -56,7 +56,7 @@ pub(super) enum Survey {
 }
 
 /// Refuses a draft that writes a byte twice.
-pub(super) fn refuse(draft: &Draft, parts: &[Part<'_>], side: Side) -> Result<(), PlanError> {
+pub(super) fn refuse(draft: &Draft, parts: &[PlanPart<'_>], side: Side) -> Result<(), PlanError> {
     let key = |&section: &usize| draft.sections[section].key(side);
     let mut order: Vec<usize> = (0..draft.sections.len()).collect();
     order.sort_by_key(key);
@@ -111,8 +111,8 @@ fn add_hulls(hulls: &mut Vec<Hull>, index: usize, draft: &Draft, side: Side) -> 
         return None;
     };
     let mut bases: Vec<u64> = match section.rows() {
-        Rows::List(rows) => rows.iter().map(|&bases| side.of(bases)).collect(),
-        Rows::Strided { first, .. } => vec![side.of(*first)],
+        PlanRows::List(rows) => rows.iter().map(|&bases| side.of(bases)).collect(),
+        PlanRows::Strided { first, .. } => vec![side.of(*first)],
     };
     bases.sort_unstable();
     if let Some(twice) = repeated {
@@ -182,7 +182,7 @@ pub(super) fn repeated(
 
 /// Makes the error for a byte that is written twice. All items are in bounds by now.
 #[cold]
-fn name(parts: &[Part<'_>], side: Side, key: RegionKey, offset: u64) -> PlanError {
+fn name(parts: &[PlanPart<'_>], side: Side, key: RegionKey, offset: u64) -> PlanError {
     let mut found = Vec::new();
     for (number, part) in parts.iter().enumerate() {
         if part.bounds_of(side).key() == key {
@@ -197,9 +197,9 @@ fn name(parts: &[Part<'_>], side: Side, key: RegionKey, offset: u64) -> PlanErro
 }
 
 /// The first items of a part that write a byte, two of them if there are two.
-fn places(part: &Part<'_>, side: Side, offset: u64) -> Vec<Place> {
+fn places(part: &PlanPart<'_>, side: Side, offset: u64) -> Vec<Place> {
     match part.form {
-        Form::Grid(grid) => {
+        PlanForm::Grid(grid) => {
             let stride = side.of(grid.strides);
             let layers = grid.layers.iter().enumerate().filter_map(|(layer, &bases)| {
                 let within = offset.checked_sub(side.of(bases))?;
@@ -211,13 +211,13 @@ fn places(part: &Part<'_>, side: Side, offset: u64) -> Vec<Place> {
             };
             layers.flat_map(blocks).take(2).collect()
         }
-        Form::Strided(runs) => {
+        PlanForm::Strided(runs) => {
             let steps = |(run, strided): (usize, &Strided)| {
                 steps_at(strided, side, offset).take(2).map(move |step| Place::Step { run, step })
             };
             runs.iter().enumerate().flat_map(steps).take(2).collect()
         }
-        Form::Extents(spans) => {
+        PlanForm::Extents(spans) => {
             let writes = spans
                 .iter()
                 .enumerate()

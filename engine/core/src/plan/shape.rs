@@ -16,7 +16,7 @@ pub struct RegionKey {
 
 /// Where the rows of a section begin, as (local, remote) offsets in bytes.
 #[derive(Debug)]
-pub enum Rows {
+pub enum PlanRows {
     /// One by one.
     List(Box<[(u64, u64)]>),
     /// At regular distances.
@@ -30,7 +30,7 @@ pub enum Rows {
     },
 }
 
-impl Rows {
+impl PlanRows {
     /// How many rows there are, at least one.
     pub fn count(&self) -> u64 {
         match self {
@@ -61,7 +61,7 @@ struct Extent {
 pub struct Section {
     local: RegionKey,
     remote: RegionKey,
-    rows: Rows,
+    rows: PlanRows,
     runs: Box<[Span]>,
     /// From the first byte of a row that is touched to past the last, local and remote.
     hulls: (Extent, Extent),
@@ -72,7 +72,7 @@ pub struct Section {
 
 impl Section {
     /// A section of checked rows and runs; None if its bytes or pieces cannot be counted.
-    pub(super) fn new(local: RegionKey, remote: RegionKey, rows: Rows, runs: Box<[Span]>) -> Option<Self> {
+    pub(super) fn new(local: RegionKey, remote: RegionKey, rows: PlanRows, runs: Box<[Span]>) -> Option<Self> {
         let row_bytes = runs.iter().try_fold(0_u64, |sum, run| sum.checked_add(run.len))?;
         let bytes = row_bytes.checked_mul(rows.count())?;
         rows.count().checked_mul(runs.len() as u64)?;
@@ -96,7 +96,7 @@ impl Section {
     }
 
     /// Where the rows begin.
-    pub const fn rows(&self) -> &Rows {
+    pub const fn rows(&self) -> &PlanRows {
         &self.rows
     }
 
@@ -153,8 +153,8 @@ impl Section {
             }
         };
         match &self.rows {
-            Rows::List(rows) => rows.iter().any(|&bases| row_touches(side.of(bases))),
-            Rows::Strided { first, strides, count } => {
+            PlanRows::List(rows) => rows.iter().any(|&bases| row_touches(side.of(bases))),
+            PlanRows::Strided { first, strides, count } => {
                 // The first row that ends after `start` decides: rows only go up.
                 let (base, stride) = (side.of(*first), side.of(*strides));
                 let row = match start.checked_sub(base + hull.end) {
@@ -283,8 +283,8 @@ impl Shape {
     pub fn heap_bytes(&self) -> usize {
         let section = |section: &Section| {
             let rows = match &section.rows {
-                Rows::List(rows) => size_of_val(&**rows),
-                Rows::Strided { .. } => 0,
+                PlanRows::List(rows) => size_of_val(&**rows),
+                PlanRows::Strided { .. } => 0,
             };
             rows + size_of_val(&*section.runs) + section.cuts.heap_bytes()
         };

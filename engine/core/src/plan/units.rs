@@ -1,7 +1,7 @@
 //! How a plan is handed out: units of bounded cost, found by number, expanded span by span.
 
 use super::Span;
-use super::shape::{Rows, Section};
+use super::shape::{PlanRows, Section};
 use crate::limits::{SPANS_PER_POST, UNIT_BYTES};
 
 /// The most spans of a unit. Tiny blocks cost by the piece and not by the byte: 64 KiB of them
@@ -19,12 +19,12 @@ pub(super) enum Cuts {
     /// So many whole rows are one unit.
     Rows(u64),
     /// Every row is cut in the same way, at these places; the last one is the row's end.
-    Within(Box<[Cut]>),
+    Within(Box<[UnitCut]>),
 }
 
 /// A place within a row where a unit begins.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cut {
+pub(super) struct UnitCut {
     /// The number of that unit within the row.
     unit: u64,
     /// The run it begins with. If the next cut's unit is not the next unit, this run alone is cut
@@ -41,23 +41,23 @@ impl Cuts {
             return Self::Rows(rows);
         }
         let mut cuts = Vec::new();
-        let mut open = Cut { unit: 0, run: 0, bytes: 0 };
+        let mut open = UnitCut { unit: 0, run: 0, bytes: 0 };
         let mut bytes = 0;
         for (run, span) in runs.iter().enumerate() {
             let full = bytes - open.bytes + span.len > UNIT_BYTES || run - open.run == UNIT_SPANS_MAX;
             if full && run > open.run {
                 cuts.push(open);
-                open = Cut { unit: open.unit + 1, run, bytes };
+                open = UnitCut { unit: open.unit + 1, run, bytes };
             }
             bytes += span.len;
             if span.len > UNIT_BYTES {
                 cuts.push(open);
-                open = Cut { unit: open.unit + span.len.div_ceil(UNIT_BYTES), run: run + 1, bytes };
+                open = UnitCut { unit: open.unit + span.len.div_ceil(UNIT_BYTES), run: run + 1, bytes };
             }
         }
         if open.run < runs.len() {
             cuts.push(open);
-            open = Cut { unit: open.unit + 1, run: runs.len(), bytes };
+            open = UnitCut { unit: open.unit + 1, run: runs.len(), bytes };
         }
         cuts.push(open);
         Self::Within(cuts.into())
@@ -87,7 +87,7 @@ fn cut_bytes(len: u64) -> u64 {
 
 /// The index of the cut whose units include this one.
 #[inline]
-fn find(cuts: &[Cut], unit: u64) -> usize {
+fn find(cuts: &[UnitCut], unit: u64) -> usize {
     // Rows of blocks of one length have as many units after every cut, so a proportion is right at once.
     let last = cuts.len() - 1;
     let guess = ((unit.wrapping_mul(last as u64) / cuts[last].unit) as usize).min(last - 1);
@@ -103,7 +103,7 @@ fn find(cuts: &[Cut], unit: u64) -> usize {
 #[derive(Debug, Clone, Copy)]
 pub struct Unit<'a> {
     section: usize,
-    rows: &'a Rows,
+    rows: &'a PlanRows,
     first_row: u64,
     row_count: u64,
     /// The runs of each of the rows.
@@ -211,12 +211,12 @@ impl<'a> Unit<'a> {
         let count = (self.row_count as usize - from).min(out.len());
         let out = &mut out[..count];
         match self.rows {
-            Rows::List(rows) => {
+            PlanRows::List(rows) => {
                 for (slot, &bases) in out.iter_mut().zip(&rows[row as usize..]) {
                     *slot = place(bases);
                 }
             }
-            Rows::Strided { strides, .. } => {
+            PlanRows::Strided { strides, .. } => {
                 let Span { mut local, mut remote, len } = place(self.rows.base(row));
                 for slot in out {
                     *slot = Span { local, remote, len };

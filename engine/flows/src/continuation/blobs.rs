@@ -7,7 +7,7 @@ use penstock_session::RequestId;
 use super::inherit::{Isolation, Miss};
 
 /// What is remembered of one parent.
-pub(super) struct Memory {
+pub(super) struct BlobMemory {
     pub(super) isolation: Isolation,
     pub(super) blob: Vec<u8>,
     /// Why there is nothing to be inherited, once that is so.
@@ -21,7 +21,7 @@ pub(super) struct Blobs {
     bytes_most: usize,
     bytes: usize,
     next: u64,
-    by_parent: BTreeMap<RequestId, Memory>,
+    by_parent: BTreeMap<RequestId, BlobMemory>,
     by_age: BTreeMap<u64, RequestId>,
 }
 
@@ -42,7 +42,7 @@ impl Blobs {
         let age = self.next;
         self.next += 1;
         self.by_age.insert(age, parent.clone());
-        self.by_parent.insert(parent, Memory { isolation, blob, gone: None, age });
+        self.by_parent.insert(parent, BlobMemory { isolation, blob, gone: None, age });
         while self.by_parent.len() > self.most || self.bytes > self.bytes_most {
             let Some(oldest) = self.by_age.values().next().cloned() else { break };
             self.forget(&oldest);
@@ -56,7 +56,7 @@ impl Blobs {
         }
     }
 
-    pub(super) fn get(&self, parent: &RequestId) -> Option<&Memory> {
+    pub(super) fn get(&self, parent: &RequestId) -> Option<&BlobMemory> {
         self.by_parent.get(parent)
     }
 
@@ -74,7 +74,7 @@ impl Blobs {
     /// Whether its own counts agree.
     pub(super) fn agrees(&self) -> bool {
         let bytes: usize = self.by_parent.values().map(|memory| memory.blob.len()).sum();
-        let is_by_age = |(parent, memory): (&RequestId, &Memory)| self.by_age.get(&memory.age) == Some(parent);
+        let is_by_age = |(parent, memory): (&RequestId, &BlobMemory)| self.by_age.get(&memory.age) == Some(parent);
         let is_bounded = self.by_parent.len() <= self.most && self.bytes <= self.bytes_most;
         bytes == self.bytes
             && is_bounded

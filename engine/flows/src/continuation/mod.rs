@@ -17,7 +17,7 @@ use penstock_session::RequestId;
 
 use crate::action::BlocksRef;
 use crate::held::BlockHeld;
-use crate::lifecycle::{BlockRef, Lifecycle, LifecycleError, Report, Verdict};
+use crate::lifecycle::{BlockRef, Lifecycle, LifecycleError, SchedulerReport, Verdict};
 
 pub mod abroad;
 mod blobs;
@@ -57,7 +57,7 @@ pub struct Home {
 
 /// How much may be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub struct PinSettings {
     /// The most pins.
     pub count: usize,
     /// The most bytes of their blocks.
@@ -76,7 +76,7 @@ pub struct Settings {
     pub blob_bytes: usize,
 }
 
-impl Default for Settings {
+impl Default for PinSettings {
     fn default() -> Self {
         Self {
             count: 1024,
@@ -93,7 +93,7 @@ impl Default for Settings {
 
 /// How it is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Metrics {
+pub struct PinMetrics {
     /// Pins.
     pub pins: usize,
     /// Bytes of their blocks.
@@ -302,7 +302,7 @@ pub struct Keep {
 pub fn finish(
     lifecycle: &mut Lifecycle,
     pins: &mut Pins,
-    end: (&RequestId, u64, &Report),
+    end: (&RequestId, u64, &SchedulerReport),
     Keep { parent, blocks, tickets, ttl }: Keep,
     now: Timestamp,
 ) -> Result<Finished, LifecycleError> {

@@ -88,7 +88,7 @@ fn reference(here: &Layout, there: &Layout, cut: &Cut<'_>) -> BTreeMap<u64, u64>
 
 /// Copies by the pieces, and compares every byte of the memory there.
 fn copies_like_the_reference(here: &(Layout, u64), there: &(Layout, u64), cut: &Cut<'_>) -> Vec<Span> {
-    let pair = Pair::of(&here.0, &there.0).unwrap();
+    let pair = ShardPair::of(&here.0, &there.0).unwrap();
     let mut spans = Vec::new();
     let moved = pair.cut(cut, &mut spans).unwrap();
     let pattern = |place: u64| (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8 | 1;
@@ -134,7 +134,7 @@ fn tokens_976_over_8_blocks_of_128_match() {
 fn tokens_1000_of_blocks_of_128_in_two_cuts_are_what_one_cut_is() {
     let forms = [(0, Form::TokenMajor(rows(0, 2, 2, 4))), (1, Form::PlaneMajor(rows(0, 3, 3, 8)))];
     let both = layout(128, 16, &forms);
-    let pair = Pair::of(&both.0, &both.0).unwrap();
+    let pair = ShardPair::of(&both.0, &both.0).unwrap();
     let source: Vec<u32> = (0..16).rev().collect();
     let sink: Vec<u32> = (0..16).collect();
     let whole = Cut { layers: 0..2, here: run(&source, 0), there: run(&sink, 0), tokens: 2000, once: None };
@@ -155,7 +155,7 @@ fn tokens_1000_of_blocks_of_128_in_two_cuts_are_what_one_cut_is() {
 #[test]
 fn nothing_of_nothing_is_nothing() {
     let both = layout(16, 4, &[(0, Form::TokenMajor(rows(0, 1, 1, 8))), (0, Form::Once(9))]);
-    let pair = Pair::of(&both.0, &both.0).unwrap();
+    let pair = ShardPair::of(&both.0, &both.0).unwrap();
     let mut out = Vec::new();
     let mut cut = Cut { layers: 0..1, here: run(&[], 0), there: run(&[], 0), tokens: 0, once: None };
     assert_eq!(pair.cut(&cut, &mut out), Ok(0));
@@ -171,7 +171,7 @@ fn nothing_of_nothing_is_nothing() {
 #[test]
 fn what_cannot_be_cut_is_named_and_adds_nothing() {
     let small = layout(16, 4, &[(0, Form::TokenMajor(rows(0, 1, 1, 8)))]);
-    let pair = Pair::of(&small.0, &small.0).unwrap();
+    let pair = ShardPair::of(&small.0, &small.0).unwrap();
     let mut out = Vec::new();
     let mut refusal = |here, there, tokens, once| {
         let error = pair.cut(&Cut { layers: 0..1, here, there, tokens, once }, &mut out).unwrap_err();
@@ -194,7 +194,7 @@ fn what_cannot_be_cut_is_named_and_adds_nothing() {
 fn too_many_pieces_are_refused_and_a_part_has_as_many_as_fit() {
     let tokens = layout(64, 400, &[(0, Form::TokenMajor(rows(0, 64, 64, 1)))]);
     let planes = layout(64, 400, &[(0, Form::PlaneMajor(rows(0, 64, 64, 1)))]);
-    let pair = Pair::of(&tokens.0, &planes.0).unwrap();
+    let pair = ShardPair::of(&tokens.0, &planes.0).unwrap();
     let blocks: Vec<u32> = (0..400).collect();
     let mut out = Vec::new();
     let mut cut = Cut { layers: 0..1, here: run(&blocks, 0), there: run(&blocks, 0), tokens: 400 * 64, once: None };
@@ -299,7 +299,7 @@ proptest! {
             let mut sources = Vec::new();
             for rank in 0..ranks.0 {
                 let here = layout(16, ours.len() as u32, &[(0, kind.form(true, rank, ranks.0))]);
-                let Ok(pair) = Pair::of(&here.0, &there.0) else { continue };
+                let Ok(pair) = ShardPair::of(&here.0, &there.0) else { continue };
                 let mut spans = Vec::new();
                 let cut = Cut { layers: 0..1, here: run(&ours, from), there: run(&theirs, 0), tokens, once: None };
                 pair.cut(&cut, &mut spans).unwrap();
@@ -308,7 +308,7 @@ proptest! {
                 }
                 sources.push(here.0);
             }
-            Pair::covers(&there.0, &sources.iter().collect::<Vec<_>>()).unwrap();
+            ShardPair::covers(&there.0, &sources.iter().collect::<Vec<_>>()).unwrap();
             let row = u64::from(8 / ranks.1) * 3;
             prop_assert_eq!(filled.iter().map(|&byte| u64::from(byte)).sum::<u64>(), tokens * row);
             prop_assert!(filled.iter().all(|&byte| byte <= 1));

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
-use penstock_session::control::{Ack, Head, LeaseVerdict, PinAnswer, PinAsk, Side};
+use penstock_session::control::{Ack, LeaseVerdict, PinAnswer, PinAsk, Side, TransferHead};
 use penstock_session::leases::LeaseId;
 use penstock_session::{ControlMessage, PeerKey, RequestId, TransferId};
 
 use super::TransferManager;
-use super::lending::{Borrowed, Lent};
+use super::lending::{Borrowed, LeasedItem};
 use crate::continuation::abroad::AskKey;
 use crate::continuation::{Asks, Isolation, Lent as LentParent, Miss, PinKey, Terms};
 use crate::event::Event;
@@ -100,7 +100,7 @@ impl TransferManager {
         };
         let layout = self.abroad.layouts.get(&pin).copied().ok_or(Miss::NoParent)?;
         let ttl = self.settings.lease_ttl;
-        let lease = self.lend(peer, Lent::Pin { peer }, ttl, now).map_err(|_| Miss::Crowded)?;
+        let lease = self.lend(peer, LeasedItem::Pin { peer }, ttl, now).map_err(|_| Miss::Crowded)?;
         let terms = Terms {
             lease: lease.0,
             ttl_ms: u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX),
@@ -219,7 +219,7 @@ impl TransferManager {
         }
         self.abroad.returned.insert((peer, lease), Returned { stood: None, is_watched });
         // A lease of no transfer: the lender knows it by its number.
-        let head = Head { transfer: TransferId::from_bytes([0; 16]), side: Side::Sink, rank: 0, ranks: 1 };
+        let head = TransferHead { transfer: TransferId::from_bytes([0; 16]), side: Side::Sink, rank: 0, ranks: 1 };
         self.say(peer, ControlMessage::Ack(Ack { head, lease: Some(lease.0) }));
     }
 

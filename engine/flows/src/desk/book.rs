@@ -10,7 +10,7 @@ use penstock_core::planted::{self, Bug};
 use penstock_session::transfers::table::EntryKey;
 
 use self::ground::Ground;
-pub use self::uses::{Access, Placed, UseKey, User};
+pub use self::uses::{BlockAccess, BlockUseKey, Placed, User};
 use self::uses::{ExtentsUse, Use};
 use super::TransferManager;
 use super::calls::CallError;
@@ -87,9 +87,9 @@ pub(super) struct Book {
     by_layout: BTreeMap<LayoutKey, PageId>,
     last_use: u64,
     /// Whatever is neither a transfer nor a swap and has whole blocks.
-    uses: BTreeMap<UseKey, Use>,
+    uses: BTreeMap<BlockUseKey, Use>,
     /// Puts and gets, which have bytes.
-    extents: BTreeMap<UseKey, ExtentsUse>,
+    extents: BTreeMap<BlockUseKey, ExtentsUse>,
 }
 
 impl Book {
@@ -244,7 +244,7 @@ impl TransferManager {
                 }
                 return Err(self.why_not_written(at, block, found));
             }
-            self.no_extents_at(page, block, Access::Write)
+            self.no_extents_at(page, block, BlockAccess::Write)
         })
     }
 
@@ -267,7 +267,7 @@ impl TransferManager {
                 }
                 self.is_there(at, block, found.writer)?;
             }
-            self.no_extents_at(page, block, Access::Read)
+            self.no_extents_at(page, block, BlockAccess::Read)
         })
     }
 
@@ -282,7 +282,7 @@ impl TransferManager {
     /// Who writes, and its legs.
     fn writer_of(&self, page: PageId, block: u32, mark: u32) -> (Holder, Option<&SinkLegs>) {
         if mark == USE {
-            return (self.user_of(page, block, Access::Write).unwrap_or(Holder::Swap), None);
+            return (self.user_of(page, block, BlockAccess::Write).unwrap_or(Holder::Swap), None);
         }
         let key = if mark == SWAP { None } else { self.transfers.key_at(mark as usize - 1) };
         (self.holder(key), key.and_then(|key| self.looked_sink(key)))
@@ -296,7 +296,7 @@ impl TransferManager {
         });
         match its {
             Some((key, _)) => self.holder(Some(key)),
-            None => self.user_of(page, block, Access::Read).unwrap_or(Holder::Swap),
+            None => self.user_of(page, block, BlockAccess::Read).unwrap_or(Holder::Swap),
         }
     }
 

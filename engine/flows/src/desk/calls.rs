@@ -14,17 +14,17 @@ use penstock_session::{PeerKey, RequestId, TransferId};
 
 use super::TransferManager;
 use super::book::PageId;
-use super::flow::{Flow, Held, Lent, Naming, Pulled, Sink, Source};
+use super::flow::{Flow, Held, LentTransfer, Naming, Pulled, SinkTransfer, SourceTransfer};
 use crate::action::{BlocksRef, Urgency};
 use crate::cause::FlowCause;
 use crate::held::BlockHeld;
-use crate::input::{InputEvent, MemoryPolicy, NoMemory, Piece, Pull, Receive, SinkLegs, Tail};
+use crate::input::{AssemblyPiece, InputEvent, MemoryPolicy, NoMemory, Pull, Receive, SinkLegs, Tail};
 use crate::layout::Layout;
-use crate::output::{Lending, Loans, Send, SendFailed, SourceLegs};
+use crate::output::{LendOptions, Loans, Send, SendFailed, SourceLegs};
 use crate::part::LegError;
 use crate::partners::{LayoutKey, Silence};
 use crate::ranks::{NotSpread, Spread};
-use crate::shards::{Pair, Unfit};
+use crate::shards::{ShardPair, Unfit};
 use crate::status::Status;
 
 /// The most legs of a transfer that is read: none is let go before all is confirmed.
@@ -223,7 +223,7 @@ impl TransferManager {
         let once = how.once.map(|(block, _)| block);
         // Who has nothing for anybody lends nothing, and has its success with its last chunk.
         if how.is_lent && !sinks.is_empty() {
-            let mut loans = Loans::new(Lending {
+            let mut loans = Loans::new(LendOptions {
                 transfer,
                 rank: how.rank,
                 sinks: sinks.clone(),
@@ -234,7 +234,7 @@ impl TransferManager {
                 deadline: now + how.within,
             })?;
             how.once.iter().for_each(|(_, keep)| loans.hold(*keep));
-            let lent = Lent { loans, places: Places::some(sinks, of), trace: Vec::new() };
+            let lent = LentTransfer { loans, places: Places::some(sinks, of), trace: Vec::new() };
             let lent = Flow::Lent(self.memory.lent.put(|| lent));
             return self.admit(Side::Source, transfer, request, (how.layout, lent), now);
         }
@@ -253,7 +253,7 @@ impl TransferManager {
             resumes: how.is_resumable.then_some(self.settings.source_waits()),
         };
         send.check()?;
-        let mut source = self.memory.sources.put(|| Source {
+        let mut source = self.memory.sources.put(|| SourceTransfer {
             legs: SourceLegs::begin(send),
             gone: BTreeMap::new(),
             spread,
@@ -320,7 +320,7 @@ impl TransferManager {
             return self.admit(Side::Sink, transfer, request, (how.layout, pulled), now);
         }
         receive.check()?;
-        let sink = || Sink { legs: SinkLegs::begin(receive), sources, gone: BTreeMap::new() };
+        let sink = || SinkTransfer { legs: SinkLegs::begin(receive), sources, gone: BTreeMap::new() };
         let sink = Flow::Sink(self.memory.sinks.put(sink));
         self.admit(Side::Sink, transfer, request, (how.layout, sink), now)
     }
@@ -345,7 +345,7 @@ impl TransferManager {
             })?;
             let spread = Spread::of(theirs, (number, ranks))?;
             if spread.sources_of(ours, rank).contains(&number) {
-                Pair::spread(theirs, ours, &spread, number, rank)?;
+                ShardPair::spread(theirs, ours, &spread, number, rank)?;
                 found.push((number, peer));
             }
         }
@@ -477,13 +477,13 @@ impl TransferManager {
     }
 
     /// What the sink's application is to know next.
-    pub fn next_happening(&mut self, key: EntryKey) -> Option<InputEvent> {
-        self.sink(key).ok()?.next_happening()
+    pub fn next_input_event(&mut self, key: EntryKey) -> Option<InputEvent> {
+        self.sink(key).ok()?.next_input_event()
     }
 
     /// Whether the sink's application has not been told of something.
-    pub fn has_happening(&self, key: EntryKey) -> bool {
-        self.looked_sink(key).is_none_or(SinkLegs::has_happening)
+    pub fn has_input_event(&self, key: EntryKey) -> bool {
+        self.looked_sink(key).is_none_or(SinkLegs::has_input_event)
     }
 
     /// The legs whose bytes are here and were not taken, in their order.
@@ -498,7 +498,7 @@ impl TransferManager {
         key: EntryKey,
         leg: u32,
         room_tokens: u64,
-    ) -> Result<(BlocksRef, Vec<Piece>), CallError> {
+    ) -> Result<(BlocksRef, Vec<AssemblyPiece>), CallError> {
         Ok(self.sink(key)?.assembly(leg, room_tokens)?)
     }
 

@@ -8,7 +8,7 @@ use penstock_session::leases::LeaseId;
 use penstock_session::transfers::table::{Ended, EntryKey};
 
 use super::TransferManager;
-use super::flow::{Flow, Naming, Source};
+use super::flow::{Flow, Naming, SourceTransfer};
 use super::lending::{self, Borrowed};
 use crate::action::{Action, Moving, Spans};
 use crate::cause::FlowCause;
@@ -100,7 +100,7 @@ impl TransferManager {
             }
             let Some(rank) = lent.loans.wants_lease() else { return };
             let (Some(peer), ttl) = (lent.places.peer(rank), lent.loans.ttl()) else { return };
-            let lease = self.lend(peer, lending::Lent::Rank { key, rank }, ttl, now);
+            let lease = self.lend(peer, lending::LeasedItem::Rank { key, rank }, ttl, now);
             let Some(Flow::Lent(lent)) = self.flow_mut(key) else { return };
             match lease {
                 // It is the rank that wanted one.
@@ -268,7 +268,7 @@ impl TransferManager {
     }
 }
 
-impl Source {
+impl SourceTransfer {
     /// What it wants, as an action of the desk.
     fn action(&self, wish: SourceWish) -> Option<Action> {
         match wish {

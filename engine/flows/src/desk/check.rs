@@ -11,7 +11,7 @@ use crate::action::{Action, BlocksRef, MoveId};
 
 /// Two things that the desk keeps do not agree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum Inconsistency {
     /// A table says something that another one does not.
     #[error("tables disagree: {0}")]
     Tables(String),
@@ -25,12 +25,12 @@ pub enum Broken {
 
 impl TransferManager {
     /// Looks whether all tables agree with each other. It looks at every transfer.
-    pub fn check(&self) -> Result<(), Broken> {
-        let tables = |text: String| Err(Broken::Tables(text));
-        self.transfers.check().map_err(Broken::Tables)?;
-        self.relays.check().map_err(Broken::Credits)?;
+    pub fn check(&self) -> Result<(), Inconsistency> {
+        let tables = |text: String| Err(Inconsistency::Tables(text));
+        self.transfers.check().map_err(Inconsistency::Tables)?;
+        self.relays.check().map_err(Inconsistency::Credits)?;
         let of_pins = || self.pins().map_or(Ok(()), |pins| pins.check_counts());
-        self.check_lives().and_then(|()| of_pins()).map_err(|words| Broken::Tables(words.to_owned()))?;
+        self.check_lives().and_then(|()| of_pins()).map_err(|words| Inconsistency::Tables(words.to_owned()))?;
         for (id, (key, sink, number)) in self.moves.iter() {
             match self.flow(key) {
                 Some(Flow::Source(source)) if source.moves.get(&(sink, number)) == Some(&id) => {}
@@ -55,24 +55,30 @@ impl TransferManager {
     }
 
     /// Every transfer that waits for a moment has a timer, and the first timer is of one that waits for it.
-    fn check_timers(&self) -> Result<(), Broken> {
+    fn check_timers(&self) -> Result<(), Inconsistency> {
         let timers: BTreeSet<(Timestamp, EntryKey)> = self.timers.iter().collect();
         let mut waiting = 0;
         for (key, held) in self.transfers.iter() {
             let until = held.deadline();
             waiting += usize::from(until != Timestamp::NEVER);
             if held.armed != until || until != Timestamp::NEVER && !timers.contains(&(until, key)) {
-                return Err(Broken::Tables(format!("{key:?} waits until {} ns and has no timer", until.as_ns())));
+                return Err(Inconsistency::Tables(format!(
+                    "{key:?} waits until {} ns and has no timer",
+                    until.as_ns()
+                )));
             }
         }
         let first =
             self.timers.first().filter(|(at, key)| self.transfers.get(*key).is_none_or(|held| held.deadline() != *at));
         if let Some((at, _)) = first {
             let words = format!("a timer at {} ns is of no transfer that waits for it", at.as_ns());
-            return Err(Broken::Tables(words));
+            return Err(Inconsistency::Tables(words));
         }
         if waiting != self.timers.wanted() {
-            return Err(Broken::Tables(format!("{waiting} transfers wait, and {} are counted", self.timers.wanted())));
+            return Err(Inconsistency::Tables(format!(
+                "{waiting} transfers wait, and {} are counted",
+                self.timers.wanted()
+            )));
         }
         Ok(())
     }
@@ -83,7 +89,7 @@ impl TransferManager {
     }
 
     /// What is kept for transfers: until its letting go was carried out it counts as kept.
-    pub fn tickets(&self) -> Result<BTreeSet<BlocksRef>, Broken> {
+    pub fn tickets(&self) -> Result<BTreeSet<BlocksRef>, Inconsistency> {
         let mut kept = BTreeSet::new();
         let of_flows = self.transfers.iter().flat_map(|(_, held)| held.flow.tickets());
         let let_go = self.actions.iter().filter_map(|action| match action {
@@ -94,7 +100,7 @@ impl TransferManager {
         let is_kept = |ticket: &BlocksRef| part_of(ticket.0) != RELAY;
         for ticket in of_flows.chain(let_go).chain(self.relays.tickets()).filter(is_kept) {
             if !kept.insert(ticket) {
-                return Err(Broken::Blocks(format!("ticket {} is kept or let go twice", ticket.0)));
+                return Err(Inconsistency::Blocks(format!("ticket {} is kept or let go twice", ticket.0)));
             }
         }
         Ok(kept)

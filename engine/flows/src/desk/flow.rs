@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use penstock_core::{EngineName, Timestamp};
 use penstock_session::PeerKey;
-use penstock_session::control::Head;
+use penstock_session::control::TransferHead;
 use penstock_session::few::FewMap;
 use penstock_session::transfers::places::Places;
 use penstock_session::transfers::table::StillTouched;
@@ -59,18 +59,18 @@ impl Held {
 #[derive(Debug)]
 pub(super) enum Flow {
     /// This engine has the bytes, and sends them.
-    Source(Boxed<Source>),
+    Source(Boxed<SourceTransfer>),
     /// This engine needs them, and is sent them.
-    Sink(Boxed<Sink>),
+    Sink(Boxed<SinkTransfer>),
     /// This engine has the bytes, and lends them.
-    Lent(Boxed<Lent>),
+    Lent(Boxed<LentTransfer>),
     /// This engine needs them, and reads them.
     Pull(Boxed<Pulled>),
 }
 
 /// This engine has the bytes, and sends them.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct SourceTransfer {
     /// What was sent to each rank of the sink, and whose that is.
     pub(super) legs: SourceLegs,
     /// Who had the ranks whose session is over.
@@ -89,7 +89,7 @@ pub(super) struct Source {
 
 /// This engine needs them, and is sent them.
 #[derive(Debug)]
-pub(super) struct Sink {
+pub(super) struct SinkTransfer {
     pub(super) legs: SinkLegs,
     /// Who each rank of the source is.
     pub(super) sources: FewMap<u16, PeerKey>,
@@ -99,7 +99,7 @@ pub(super) struct Sink {
 
 /// This engine has the bytes, and lends them.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct LentTransfer {
     pub(super) loans: Loans,
     /// Whose each rank of the sink is.
     pub(super) places: Places,
@@ -123,9 +123,9 @@ pub(super) struct Pulled {
 /// Memory for those that come.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    pub(super) sources: Spares<Source>,
-    pub(super) sinks: Spares<Sink>,
-    pub(super) lent: Spares<Lent>,
+    pub(super) sources: Spares<SourceTransfer>,
+    pub(super) sinks: Spares<SinkTransfer>,
+    pub(super) lent: Spares<LentTransfer>,
     pub(super) pulled: Spares<Pulled>,
 }
 
@@ -150,7 +150,7 @@ impl Memory {
 }
 
 impl Flow {
-    pub(super) fn head(&self) -> &Head {
+    pub(super) fn head(&self) -> &TransferHead {
         match self {
             Self::Source(source) => source.legs.head(),
             Self::Sink(sink) => sink.legs.head(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Timestamp};
-use penstock_session::control::{AbortAck, Fail, Grant, Head, PullRequest, ReadOffer, Refused, Side};
+use penstock_session::control::{AbortAck, Fail, Grant, PullRequest, ReadOffer, Refused, Side, TransferHead};
 use penstock_session::few::{Few, FewMap};
 use penstock_session::landing::ArrivalNote;
 use penstock_session::transfers::early::{EarlyBody, EarlyMessage};
@@ -13,13 +13,13 @@ use penstock_session::transfers::table::{EntryKey, Route, SHRINK_PERIOD};
 use penstock_session::{ControlMessage, PeerKey, TransferId};
 
 use super::TransferManager;
-use super::flow::{Flow, Sink};
+use super::flow::{Flow, SinkTransfer};
 use super::refusing::unfit;
 use crate::action::{MoveId, Urgency, WatchId};
 use crate::cause::FlowCause;
 use crate::part::{LegError, PartLanded, bounded};
 use crate::partners::LayoutKey;
-use crate::shards::Pair;
+use crate::shards::ShardPair;
 
 /// What both sides have to be told where one pushes and the other pulls.
 const BOTH_OR_NEITHER: &str = "give it `Send::lend` on one side and `Receive::pull` on the other, or neither";
@@ -196,8 +196,14 @@ impl TransferManager {
     }
 
     /// Says that what was said makes no sense.
-    fn answer(&mut self, peer: PeerKey, key: EntryKey, theirs: Head, (leg, code, expected): (u32, FlowCause, u32)) {
-        let head = self.flow(key).map_or(Head { side: theirs.side.other(), ..theirs }, |flow| *flow.head());
+    fn answer(
+        &mut self,
+        peer: PeerKey,
+        key: EntryKey,
+        theirs: TransferHead,
+        (leg, code, expected): (u32, FlowCause, u32),
+    ) {
+        let head = self.flow(key).map_or(TransferHead { side: theirs.side.other(), ..theirs }, |flow| *flow.head());
         self.say(peer, ControlMessage::Refused(Refused { head, leg, code: code.code(), expected }));
     }
 
@@ -276,7 +282,7 @@ impl TransferManager {
     /// A rank of the sink will read.
     fn claimed(&mut self, key: EntryKey, peer: PeerKey, claim: &PullRequest) -> Result<(), NotTaken> {
         let refuse = || NotTaken::Answered { leg: 0, code: FlowCause::Refused, expected: 0 };
-        let Head { transfer, rank, ranks, .. } = claim.head;
+        let TransferHead { transfer, rank, ranks, .. } = claim.head;
         let Some(Flow::Lent(lent)) = self.flow_mut(key) else {
             let words = format!("{transfer}: the source does not lend, and the sink pulls; {BOTH_OR_NEITHER}");
             return Err(self.refuse(key, peer, claim.head, (FlowCause::Refused, words)));
@@ -324,7 +330,7 @@ impl TransferManager {
 
     /// Who says something of a rank that it cannot have. Where both sides count ranks otherwise, none of them will ever be served; unless others
     /// count as the source does, and are served already.
-    fn not_a_rank(&mut self, key: EntryKey, peer: PeerKey, theirs: Head, error: PlaceError) -> NotTaken {
+    fn not_a_rank(&mut self, key: EntryKey, peer: PeerKey, theirs: TransferHead, error: PlaceError) -> NotTaken {
         let words = format!("{}: {error}", theirs.transfer);
         let serves_others = match self.flow(key) {
             Some(Flow::Source(source)) => source.legs.peers().any(|of| of != peer),
@@ -347,7 +353,7 @@ impl TransferManager {
         let theirs = LayoutKey { number: grant.layout, generation: grant.layout_generation };
         let held = self.transfers.get_mut(key).map(|held| &mut held.flow);
         let head = grant.head;
-        let Head { transfer, rank, ranks, .. } = head;
+        let TransferHead { transfer, rank, ranks, .. } = head;
         let Some(Flow::Source(source)) = held else {
             let words = format!("{transfer}: the source lends, and the sink waits to be sent it; {BOTH_OR_NEITHER}");
             return Err(self.refuse(key, peer, head, (FlowCause::Refused, words)));
@@ -369,7 +375,7 @@ impl TransferManager {
             Some(spread) => self
                 .partners
                 .theirs_at(peer, theirs)
-                .map(|theirs| Pair::spread(ours, theirs, spread, source.legs.head().rank, rank).map(Arc::new)),
+                .map(|theirs| ShardPair::spread(ours, theirs, spread, source.legs.head().rank, rank).map(Arc::new)),
             None => self.partners.pair(peer, theirs, ours),
         };
         let pair = match pair {
@@ -469,14 +475,14 @@ impl TransferManager {
 }
 
 /// For which ranks of a source a peer speaks: who has no rank of a transfer, as it knows of none, for all that were thought to be its.
-fn speaks_for(sources: &FewMap<u16, PeerKey>, head: &Head, peer: PeerKey) -> Result<Few<u16>, NotTaken> {
+fn speaks_for(sources: &FewMap<u16, PeerKey>, head: &TransferHead, peer: PeerKey) -> Result<Few<u16>, NotTaken> {
     let is_its = |rank: &u16| head.ranks == 0 || *rank == head.rank;
     let ranks: Few<u16> = sources.iter().filter(|(_, of)| **of == peer).map(|(rank, _)| *rank).filter(is_its).collect();
     if ranks.is_empty() { Err(NotTaken::Counted) } else { Ok(ranks) }
 }
 
 /// A rank of the source says something to a sink.
-fn heard_by_sink(sink: &mut Sink, rank: u16, said: &ControlMessage, now: Timestamp) -> Result<(), NotTaken> {
+fn heard_by_sink(sink: &mut SinkTransfer, rank: u16, said: &ControlMessage, now: Timestamp) -> Result<(), NotTaken> {
     match said {
         ControlMessage::EndOfData(seal) => sink.legs.sealed(rank, seal, now).map(drop)?,
         ControlMessage::Fail(fail) => sink.legs.failed_there(rank, fail, now)?,
@@ -507,6 +513,6 @@ impl Flow {
 }
 
 /// Who speaks for a source that has no such transfer, and so no rank of it: for all ranks that are of the same engine.
-pub(super) fn nobody(transfer: TransferId) -> Head {
-    Head { transfer, side: Side::Source, rank: 0, ranks: 0 }
+pub(super) fn nobody(transfer: TransferId) -> TransferHead {
+    TransferHead { transfer, side: Side::Source, rank: 0, ranks: 0 }
 }

@@ -10,7 +10,7 @@ use penstock_core::{EngineName, Epoch, Timestamp};
 use penstock_session::{ControlMessage, PeerKey};
 
 use super::TransferManager;
-use super::flow::Sink;
+use super::flow::SinkTransfer;
 use crate::input::SinkWish;
 
 /// The most words that are kept for one engine: the longest have some 300 bytes, and so many of them less than a third of what may wait for a
@@ -77,7 +77,7 @@ impl LastWords {
     }
 }
 
-impl Sink {
+impl SinkTransfer {
     /// Whether what it wants is to say something that is never said otherwise: that it has everything, where a source may wait for it, or
     /// why it has failed. That a source waits its sink cannot know, where they were told different things.
     pub(super) fn is_last_word(&self, wish: &SinkWish) -> bool {
@@ -126,7 +126,7 @@ impl TransferManager {
 
 #[cfg(test)]
 mod tests {
-    use penstock_session::control::{Fail, Head, Side, WORDS_BYTES_MAX};
+    use penstock_session::control::{Fail, Side, TransferHead, WORDS_BYTES_MAX};
     use penstock_session::{Frame, TransferId, codec};
 
     use super::*;
@@ -135,7 +135,7 @@ mod tests {
 
     fn word(number: u32) -> ControlMessage {
         let transfer = TransferId::from_bytes(u128::from(number).to_le_bytes());
-        let head = Head { transfer, side: Side::Sink, rank: u16::MAX, ranks: u16::MAX };
+        let head = TransferHead { transfer, side: Side::Sink, rank: u16::MAX, ranks: u16::MAX };
         ControlMessage::Fail(Fail { head, cause: u16::MAX, words: "w".repeat(WORDS_BYTES_MAX), missing: Vec::new() })
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use penstock_core::Timestamp;
-use penstock_session::control::{Ack, Head, LeaseExpired, LeaseVerdict, Renew};
+use penstock_session::control::{Ack, LeaseExpired, LeaseVerdict, Renew, TransferHead};
 use penstock_session::leases::{LeaseError, LeaseId, Lender, Reader};
 use penstock_session::transfers::table::EntryKey;
 use penstock_session::{ControlMessage, PeerKey};
@@ -19,7 +19,7 @@ use crate::continuation::Miss;
 
 /// What is lent under a lease of this engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lent {
+pub(super) enum LeasedItem {
     /// Blocks of a transfer, to this rank of its sink.
     Rank { key: EntryKey, rank: u16 },
     /// Blocks of a request that has ended, to this engine.
@@ -39,7 +39,7 @@ pub(super) enum Borrowed {
 #[derive(Debug)]
 pub(super) struct Lending {
     lender: Lender,
-    lent: BTreeMap<LeaseId, Lent>,
+    lent: BTreeMap<LeaseId, LeasedItem>,
     reader: Reader,
     borrowed: BTreeMap<(PeerKey, LeaseId), Borrowed>,
     /// Leases that have ended, whose readers are to be proven quiet.
@@ -93,7 +93,7 @@ impl TransferManager {
     pub(super) fn lend(
         &mut self,
         peer: PeerKey,
-        what: Lent,
+        what: LeasedItem,
         ttl: Duration,
         now: Timestamp,
     ) -> Result<LeaseId, LeaseError> {
@@ -135,7 +135,7 @@ impl TransferManager {
             |head| ControlMessage::LeaseVerdict(LeaseVerdict { head, lease: lease.0, is_valid: how.is_valid() });
         let what = if how.frees() { self.lending.lent.remove(&lease) } else { None };
         match what {
-            Some(Lent::Rank { key, rank }) => {
+            Some(LeasedItem::Rank { key, rank }) => {
                 if let Some(Flow::Lent(lent)) = self.flow_mut(key) {
                     let (head, taken) = (*lent.loans.head(), lent.loans.given_back(rank, lease, how));
                     self.refused += u64::from(taken.is_err());
@@ -144,8 +144,8 @@ impl TransferManager {
                 self.carry(key, now);
             }
             what => {
-                self.say(peer, acked(Head { side: ack.head.side.other(), ..ack.head }));
-                if let Some(Lent::Pin { peer }) = what {
+                self.say(peer, acked(TransferHead { side: ack.head.side.other(), ..ack.head }));
+                if let Some(LeasedItem::Pin { peer }) = what {
                     self.pin_is_back(peer, lease);
                 }
             }
@@ -156,7 +156,7 @@ impl TransferManager {
     /// lease stands to come to its end.
     pub(super) fn hear_renew(&mut self, peer: PeerKey, renew: &Renew, now: Timestamp) {
         let has_ended = |lease: &LeaseId| match self.lending.lent.get(lease) {
-            Some(&Lent::Rank { key, .. }) => self.flow(key).is_none_or(|flow| flow.status().is_end()),
+            Some(&LeasedItem::Rank { key, .. }) => self.flow(key).is_none_or(|flow| flow.status().is_end()),
             _ => false,
         };
         let leases: Vec<LeaseId> =
@@ -207,7 +207,7 @@ impl TransferManager {
             self.actions.push_back(Action::Watch { id, peer });
             self.say_over(peer, lease);
             match self.lending.lent.get(&lease).copied() {
-                Some(Lent::Rank { key, rank }) => {
+                Some(LeasedItem::Rank { key, rank }) => {
                     if let Some(Flow::Lent(lent)) = self.flow_mut(key) {
                         // It was one of its ranks when it was lent.
                         let _ = lent.loans.expired(rank);
@@ -215,7 +215,7 @@ impl TransferManager {
                     self.carry(key, now);
                 }
                 // Its blocks stay until its reader is quiet.
-                Some(Lent::Pin { .. }) | None => {}
+                Some(LeasedItem::Pin { .. }) | None => {}
             }
         }
         let (mut renew, mut over) = (Vec::new(), Vec::new());
@@ -245,14 +245,14 @@ impl TransferManager {
             return true;
         }
         match self.lending.lent.remove(&lease) {
-            Some(Lent::Rank { key, rank }) => {
+            Some(LeasedItem::Rank { key, rank }) => {
                 if let Some(Flow::Lent(lent)) = self.flow_mut(key) {
                     // It was one of its ranks when it was lent.
                     let _ = lent.loans.quiet(rank);
                 }
                 self.carry(key, now);
             }
-            Some(Lent::Pin { peer }) => self.pin_is_back(peer, lease),
+            Some(LeasedItem::Pin { peer }) => self.pin_is_back(peer, lease),
             None => {}
         }
         true

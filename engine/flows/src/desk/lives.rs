@@ -11,10 +11,10 @@ use penstock_session::RequestId;
 use super::TransferManager;
 use super::book::ground::Ground;
 use super::book::{Book, PageId, Writer};
-use super::names::{self, Part};
+use super::names::{self, IdPart};
 use crate::action::Action;
 use crate::event::Event;
-use crate::geometry::Stripe;
+use crate::geometry::ShardStripe;
 use crate::lifecycle::{self, Lifecycle, LifecycleError, Swap, SwapAsk, SwapKey, SwapNews, SwapWay};
 
 /// The most devices whose requests one engine tracks.
@@ -179,14 +179,14 @@ impl Lives {
 
 impl TransferManager {
     /// Begins to track the requests of a device.
-    pub fn open_device(&mut self, settings: lifecycle::Settings) -> Result<DeviceKey, LifecycleError> {
+    pub fn open_device(&mut self, settings: lifecycle::LifecycleSettings) -> Result<DeviceKey, LifecycleError> {
         let lives = &mut self.lives;
         if lives.devices.len() >= DEVICES_MAX || lives.last >= DEVICES_EVER {
             return Err(LifecycleError::TooManyDevices { most: DEVICES_MAX });
         }
         lives.last += 1;
         let key = DeviceKey(lives.last);
-        let lifecycle = Lifecycle::new(settings, names::first(Part::Lives) + (key.0 << NUMBER_BITS));
+        let lifecycle = Lifecycle::new(settings, names::first(IdPart::Lives) + (key.0 << NUMBER_BITS));
         let swaps_most = settings.swaps;
         lives.devices.insert(key, Device { lifecycle, swaps: BTreeMap::new(), swaps_most, is_released: false });
         Ok(key)
@@ -232,7 +232,7 @@ impl TransferManager {
             return Err(LifecycleError::TooManySwaps { most: device.swaps_most });
         }
         let (path, way) = (&ask.path, ask.way);
-        let stripe = |(base, _): &(u64, u64)| Stripe {
+        let stripe = |(base, _): &(u64, u64)| ShardStripe {
             base: *base,
             stride: path.strides.0,
             len: path.block_bytes,

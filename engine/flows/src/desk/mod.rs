@@ -55,14 +55,14 @@ use std::sync::Arc;
 use penstock_core::Timestamp;
 use penstock_session::control::{Ack, CONTROL_VERSIONS, LayoutNews, PeerFeatures, Side};
 use penstock_session::leases::LeaseId;
-use penstock_session::transfers::table::{EntryKey, Finished, TableMetrics, Transfers};
+use penstock_session::transfers::table::{EntryKey, FinishedTransfer, TableMetrics, Transfers};
 use penstock_session::{ControlMessage, PeerKey, RequestId, TransferId};
 
 use self::abroad::Abroad;
 use self::book::Book;
-pub use self::book::{Access, Placed, UseKey, User};
+pub use self::book::{BlockAccess, BlockUseKey, Placed, User};
 pub use self::calls::{CallError, Consume, Produce, Sinks};
-pub use self::check::Broken;
+pub use self::check::Inconsistency;
 use self::flow::{Flow, Held, Memory};
 pub use self::gates::GateId;
 use self::gates::Gates;
@@ -71,7 +71,7 @@ use self::lending::Lending;
 use self::lives::Lives;
 pub use self::lives::{DEVICES_MAX, DeviceKey, SwapFailed, SwapStatus};
 use self::moves::Moves;
-use self::names::Part;
+use self::names::IdPart;
 use self::pins::Keeping;
 use self::refusing::Epitaphs;
 use self::relays::first_of;
@@ -83,7 +83,7 @@ use self::telling::Telling;
 use self::timers::Timers;
 use crate::action::{Action, MoveId, RegionRef, WatchId};
 use crate::event::Event;
-use crate::geometry::Stripe;
+use crate::geometry::ShardStripe;
 use crate::input::Totals;
 use crate::layout::Layout;
 use crate::partners::{LayoutKey, LayoutRefused, Partners, Silence};
@@ -151,7 +151,7 @@ pub struct Metrics {
     /// Those among them whose blocks are quarantined.
     pub swaps_quarantined: usize,
     /// What is kept of requests that have ended, and who has it.
-    pub pins: crate::continuation::Metrics,
+    pub pins: crate::continuation::PinMetrics,
     /// Leases that this engine has given and that have not ended for good.
     pub lent: usize,
     /// Leases under which it reads.
@@ -233,12 +233,12 @@ impl TransferManager {
     /// Something has become of a move or a watch.
     fn became(&mut self, id: u64, event: Event, now: Timestamp) {
         match (names::part(id), event) {
-            (Some(Part::Transfers), Event::Ended { id, result, is_open_there }) => {
+            (Some(IdPart::Transfers), Event::Ended { id, result, is_open_there }) => {
                 self.move_ended(id, result, is_open_there, now);
             }
-            (Some(Part::Transfers), Event::Closed { id }) => self.move_closed(id, now),
-            (Some(Part::Transfers), Event::Quiet { id }) => self.quiet(id, now),
-            (Some(Part::Lives), event) => self.lives_hear(id, &event, now),
+            (Some(IdPart::Transfers), Event::Closed { id }) => self.move_closed(id, now),
+            (Some(IdPart::Transfers), Event::Quiet { id }) => self.quiet(id, now),
+            (Some(IdPart::Lives), event) => self.lives_hear(id, &event, now),
             _ => {}
         }
     }
@@ -330,7 +330,7 @@ impl TransferManager {
     }
 
     /// The label of a layout of this region that gives a byte another block's number than these stripes do.
-    pub fn layout_otherwise(&self, region: RegionRef, stripes: &[Stripe]) -> Option<&str> {
+    pub fn layout_otherwise(&self, region: RegionRef, stripes: &[ShardStripe]) -> Option<&str> {
         self.partners.numbered_otherwise(region, stripes).map(|(layout, _)| layout.label())
     }
 
@@ -376,7 +376,7 @@ impl TransferManager {
 
     /// Adds the requests that have finished since the last call, or were released, each once, and says how many there were. One that has
     /// failed is named when nothing touches its memory any more, or when the time for that is over, with what may still be touched.
-    pub fn drain_finished(&mut self, out: &mut Finished) -> usize {
+    pub fn drain_finished(&mut self, out: &mut FinishedTransfer) -> usize {
         self.transfers.drain_finished(out)
     }
 

@@ -2,7 +2,7 @@
 
 /// A part of the desk that has moves and watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum IdPart {
     /// Legs and pulls.
     Transfers,
     /// Swaps.
@@ -14,16 +14,16 @@ pub(super) enum Part {
 const SHIFT: u32 = 62;
 
 /// Whose this name is; nobody's are those that were never given.
-pub(super) fn part(id: u64) -> Option<Part> {
-    [Part::Transfers, Part::Lives, Part::Relays].into_iter().find(|part| first(*part) >> SHIFT == id >> SHIFT)
+pub(super) fn part(id: u64) -> Option<IdPart> {
+    [IdPart::Transfers, IdPart::Lives, IdPart::Relays].into_iter().find(|part| first(*part) >> SHIFT == id >> SHIFT)
 }
 
 /// The number from which a part names.
-pub(super) const fn first(part: Part) -> u64 {
+pub(super) const fn first(part: IdPart) -> u64 {
     match part {
-        Part::Transfers => 0,
-        Part::Lives => 1 << SHIFT,
-        Part::Relays => 2 << SHIFT,
+        IdPart::Transfers => 0,
+        IdPart::Lives => 1 << SHIFT,
+        IdPart::Relays => 2 << SHIFT,
     }
 }
 

@@ -7,10 +7,10 @@ use penstock_core::Timestamp;
 use penstock_session::RequestId;
 
 use super::book::Book;
-use super::{Access, DeviceKey, Placed, TransferManager, User};
+use super::{BlockAccess, DeviceKey, Placed, TransferManager, User};
 use crate::action::{Action, BlocksRef};
 use crate::continuation::{self, Finished, Home, Inherited, Keep, Miss, Parent, PinError, PinKey, Pins, WaitKey};
-use crate::lifecycle::{LifecycleError, Report};
+use crate::lifecycle::{LifecycleError, SchedulerReport};
 
 /// The pins of one engine, once somebody has asked for them.
 #[derive(Default)]
@@ -47,14 +47,14 @@ impl Keeping {
         self.pins.as_ref().is_none_or(Pins::is_empty) && self.answers.is_empty()
     }
 
-    pub(super) fn metrics(&self) -> continuation::Metrics {
+    pub(super) fn metrics(&self) -> continuation::PinMetrics {
         self.pins.as_ref().map(Pins::metrics).unwrap_or_default()
     }
 }
 
 impl TransferManager {
     /// Blocks of requests that end can be kept from now on. A second time changes nothing, and is refused if it says otherwise.
-    pub fn open_pins(&mut self, settings: continuation::Settings, home: Home) -> Result<(), PinError> {
+    pub fn open_pins(&mut self, settings: continuation::PinSettings, home: Home) -> Result<(), PinError> {
         match &self.keeping.pins {
             Some(pins) => pins.is_as(&settings, &home),
             None => {
@@ -81,7 +81,7 @@ impl TransferManager {
         ttl: Duration,
         now: Timestamp,
     ) -> Option<Result<PinKey, PinError>> {
-        if let Err(held) = self.may_use(&placed, Access::Read) {
+        if let Err(held) = self.may_use(&placed, BlockAccess::Read) {
             return Some(Err(PinError::Held(Box::new(held))));
         }
         let (user, ticket) = (User::Pin(parent.request.clone()), tickets.first().copied());
@@ -101,13 +101,13 @@ impl TransferManager {
     pub fn finish_and_pin(
         &mut self,
         device: DeviceKey,
-        end: (&RequestId, u64, &Report),
+        end: (&RequestId, u64, &SchedulerReport),
         mut kept: Keep,
         placed: Vec<(Placed, Vec<u32>)>,
         now: Timestamp,
     ) -> Result<Finished, LifecycleError> {
         if kept.blocks.is_ok()
-            && let Err(held) = self.may_use(&placed, Access::Read)
+            && let Err(held) = self.may_use(&placed, BlockAccess::Read)
         {
             kept.blocks = Err(PinError::Held(Box::new(held)));
         }
@@ -167,7 +167,7 @@ mod tests {
     fn desk() -> TransferManager {
         let mut desk = TransferManager::new(Settings::default(), [1, 2, 3]);
         let home = Home { engine: EngineName::new("decode-0").unwrap(), rank: 3 };
-        desk.open_pins(continuation::Settings::default(), home).unwrap();
+        desk.open_pins(continuation::PinSettings::default(), home).unwrap();
         desk
     }
 
@@ -197,10 +197,11 @@ mod tests {
     #[test]
     fn a_parent_is_pinned_by_the_report_that_ends_it_and_let_go_by_time_once_no_child_has_it() {
         let mut desk = desk();
-        let device = desk.open_device(lifecycle::Settings::default()).unwrap();
+        let device = desk.open_device(lifecycle::LifecycleSettings::default()).unwrap();
         let life = desk.call_device(device, |lives| lives.tracker_mut().open(request("a"), 1)).unwrap();
         let end = request("a");
-        let finished = desk.finish_and_pin(device, (&end, life, &Report::Removed), keep(BlocksRef(7)), vec![], NOW);
+        let finished =
+            desk.finish_and_pin(device, (&end, life, &SchedulerReport::Removed), keep(BlocksRef(7)), vec![], NOW);
         assert!(matches!(finished, Ok(Finished { pin: Some(Ok(_)), verdict: lifecycle::Verdict::Remove })));
         assert_eq!(desk.deadline(), NOW + TTL);
         let child = desk.call_pins(|pins| pins.inherit(&ask("b", "a"), NOW)).unwrap().unwrap();
@@ -212,7 +213,8 @@ mod tests {
         assert_eq!(freed(&mut desk), [BlocksRef(7)]);
         assert_eq!(desk.metrics().pins.pins, 0);
         // A second report of the same end keeps nothing.
-        let late = desk.finish_and_pin(device, (&end, life, &Report::Aborted), keep(BlocksRef(8)), vec![], NOW);
+        let late =
+            desk.finish_and_pin(device, (&end, life, &SchedulerReport::Aborted), keep(BlocksRef(8)), vec![], NOW);
         assert!(matches!(late, Ok(Finished { pin: None, verdict: lifecycle::Verdict::NoOp })));
     }
 
@@ -243,11 +245,11 @@ mod tests {
     fn pins_that_are_open_are_opened_again_only_as_they_are() {
         let mut desk = desk();
         let home = |rank: u16| Home { engine: EngineName::new("decode-0").unwrap(), rank };
-        let settings = continuation::Settings::default();
+        let settings = continuation::PinSettings::default();
         desk.call_pins(|pins| pins.pin(parent("a"), vec![BlocksRef(7)], TTL, NOW)).unwrap().unwrap();
         assert_eq!(desk.open_pins(settings, home(3)), Ok(()));
         let otherwise = Err(PinError::OpenOtherwise { rank: 3 });
-        assert_eq!(desk.open_pins(continuation::Settings { count: 1, ..settings }, home(3)), otherwise);
+        assert_eq!(desk.open_pins(continuation::PinSettings { count: 1, ..settings }, home(3)), otherwise);
         assert_eq!(desk.open_pins(settings, home(4)), otherwise);
         assert_eq!(desk.metrics().pins.pins, 1, "what is kept stays");
     }

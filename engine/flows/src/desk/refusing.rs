@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
-use penstock_session::control::{ControlMessage, Fail, Head};
+use penstock_session::control::{ControlMessage, Fail, TransferHead};
 use penstock_session::transfers::table::EntryKey;
 use penstock_session::{PeerKey, TransferId};
 
@@ -46,16 +46,16 @@ impl Epitaphs {
 }
 
 /// What is refused to a rank of the sink: why, and in words that both sides understand.
-pub(super) type Refusal = (FlowCause, String);
+pub(super) type RankRefusal = (FlowCause, String);
 
 /// In words of both sides, whose "here" are different ones.
-pub(super) fn unfit(transfer: TransferId, unfit: &Unfit, (here, there): (&str, &str)) -> Refusal {
+pub(super) fn unfit(transfer: TransferId, unfit: &Unfit, (here, there): (&str, &str)) -> RankRefusal {
     (FlowCause::Unfit, format!("{transfer}: {}", unfit.between(here, there)))
 }
 
 impl TransferManager {
     /// Tells a rank of the sink why it gets nothing, and nobody else: the source serves others.
-    pub(super) fn turn_away(&mut self, peer: PeerKey, transfer: TransferId, (cause, words): Refusal) -> NotTaken {
+    pub(super) fn turn_away(&mut self, peer: PeerKey, transfer: TransferId, (cause, words): RankRefusal) -> NotTaken {
         let head = nobody(transfer);
         self.say(
             peer,
@@ -66,12 +66,18 @@ impl TransferManager {
 
     /// What a rank of the sink says can never become right: the source fails, and so does whoever said it. A rank that another engine has
     /// is not disturbed by that.
-    pub(super) fn refuse(&mut self, key: EntryKey, peer: PeerKey, theirs: Head, refusal: Refusal) -> NotTaken {
+    pub(super) fn refuse(
+        &mut self,
+        key: EntryKey,
+        peer: PeerKey,
+        theirs: TransferHead,
+        refusal: RankRefusal,
+    ) -> NotTaken {
         let (cause, words) = refusal;
         if planted::is(Bug::OwnRefusalUnheard) {
             return NotTaken::Answered { leg: 0, code: cause, expected: 0 };
         }
-        let Head { transfer, rank, ranks, .. } = theirs;
+        let TransferHead { transfer, rank, ranks, .. } = theirs;
         let failed = match self.flow(key) {
             Some(Flow::Source(source)) => source.legs.failure(),
             Some(Flow::Lent(lent)) => lent.loans.failure(),

@@ -91,7 +91,8 @@ mod tests {
     use crate::action::{Action, BlocksRef, RegionRef, WatchId};
     use crate::desk::Settings;
     use crate::relay::{
-        Arrival, Destination, EarlyBounds, Metadata, Place, Pool, RelayError, RelaySettings, Source, ToPut,
+        Arrival, Destination, EarlyFrameBounds, Metadata, PutSource, RelayError, RelaySettings, StagingPlace,
+        StagingPool, ToPut,
     };
 
     const NOW: Timestamp = Timestamp::from_ns(1);
@@ -109,7 +110,7 @@ mod tests {
     fn settings() -> RelaySettings {
         let pool = |region| {
             let region = RegionRef { region: RegionId(region), generation: Generation(1) };
-            Pool { region, base: 0, berth_bytes: 64, berths: 2 }
+            StagingPool { region, base: 0, berth_bytes: 64, berths: 2 }
         };
         RelaySettings {
             name: EngineName::new("a").unwrap(),
@@ -119,7 +120,7 @@ mod tests {
             each: 2,
             control: 1,
             most: 4,
-            early: EarlyBounds { messages: 4, bytes: 4096, age: Duration::from_secs(1) },
+            early: EarlyFrameBounds { messages: 4, bytes: 4096, age: Duration::from_secs(1) },
             tombs: 4,
             tomb: Duration::from_secs(1),
             abort: Duration::from_millis(50),
@@ -150,7 +151,7 @@ mod tests {
     fn put(desk: &mut TransferManager) -> Result<crate::relay::PutKey, RelayError> {
         let what = ToPut {
             request: RequestId::new("r").unwrap(),
-            source: Source::Berths { bytes: 64 },
+            source: PutSource::Berths { bytes: 64 },
             readers: vec![PEER],
             schema: Vec::new(),
             header: Vec::new(),
@@ -190,11 +191,12 @@ mod tests {
     fn what_is_kept_for_puts_and_gets_is_accounted_for_until_it_is_let_go() {
         let mut desk = desk();
         desk.relays_mut().open(settings()).unwrap();
-        let place = Place { region: RegionRef { region: RegionId(5), generation: Generation(1) }, offset: 0, len: 64 };
+        let place =
+            StagingPlace { region: RegionRef { region: RegionId(5), generation: Generation(1) }, offset: 0, len: 64 };
         let extents = vec![place];
         let what = ToPut {
             request: RequestId::new("r").unwrap(),
-            source: Source::Extents { extents: extents.clone(), keep: BlocksRef(7), is_ready: true },
+            source: PutSource::Extents { extents: extents.clone(), keep: BlocksRef(7), is_ready: true },
             readers: vec![PEER],
             schema: Vec::new(),
             header: Vec::new(),
@@ -254,7 +256,7 @@ mod tests {
             let request = RequestId::new("s").unwrap();
             let what = ToPut {
                 request,
-                source: Source::Berths { bytes: 0 },
+                source: PutSource::Berths { bytes: 0 },
                 readers: vec![PEER],
                 schema: Vec::new(),
                 header: Vec::new(),

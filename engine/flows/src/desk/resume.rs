@@ -10,7 +10,7 @@ use penstock_session::transfers::table::EntryKey;
 
 use super::TransferManager;
 use super::calls::CallError;
-use super::flow::{Flow, Sink};
+use super::flow::{Flow, SinkTransfer};
 use crate::action::{Action, WatchId};
 
 impl TransferManager {
@@ -127,6 +127,6 @@ impl TransferManager {
 }
 
 /// The ranks of the source that a peer is.
-fn ranks_of(sink: &Sink, peer: PeerKey) -> Vec<u16> {
+fn ranks_of(sink: &SinkTransfer, peer: PeerKey) -> Vec<u16> {
     sink.sources.iter().filter(|(_, of)| **of == peer).map(|(rank, _)| *rank).collect()
 }

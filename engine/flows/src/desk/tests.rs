@@ -1,5 +1,5 @@
 use penstock_core::{Cause, EngineName, Epoch};
-use penstock_session::control::{Abort, Buffer, Form, Head, PullRequest, Rows};
+use penstock_session::control::{Abort, Buffer, Form, PullRequest, Rows, TransferHead};
 
 use super::*;
 
@@ -147,7 +147,7 @@ fn what_transfers_came_to_lately_decides_how_much_memory_is_asked_for_where_that
         };
         let first = consume(&mut desk, 1);
         assert_eq!(desk.wanted(first), Some(48), "nothing is known yet");
-        let head = Head { transfer: TransferId::from_bytes([1; 16]), side: Side::Source, rank: 0, ranks: 1 };
+        let head = TransferHead { transfer: TransferId::from_bytes([1; 16]), side: Side::Source, rank: 0, ranks: 1 };
         let seal = ControlMessage::EndOfData(penstock_session::control::EndOfData {
             head,
             parts: 0,
@@ -163,7 +163,7 @@ fn what_transfers_came_to_lately_decides_how_much_memory_is_asked_for_where_that
 
 /// What a sink says of a transfer that nobody has begun here.
 fn claim_and_abort(transfer: TransferId) -> [ControlMessage; 2] {
-    let head = Head { transfer, side: Side::Sink, rank: 0, ranks: 1 };
+    let head = TransferHead { transfer, side: Side::Sink, rank: 0, ranks: 1 };
     [
         ControlMessage::PullRequest(PullRequest { head, from: 0, trace: Vec::new() }),
         ControlMessage::Abort(Abort { head, number: 7 }),

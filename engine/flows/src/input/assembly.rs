@@ -10,7 +10,7 @@ use crate::part::LegError;
 
 /// Bytes of a leg's blocks, and where they belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub struct AssemblyPiece {
     /// The buffer, by its place in the layout.
     pub buffer: usize,
     /// Where the bytes are in the layout's region.
@@ -26,7 +26,7 @@ impl SinkLegs {
     /// plane-major one has its planes so many tokens apart. The first token of the transfer is token 0.
     ///
     /// Only what has landed and is still there can be assembled; [`SinkLegs::taken`] comes behind the copy. The ticket is that of its blocks.
-    pub fn assembly(&self, leg: u32, room_tokens: u64) -> Result<(BlocksRef, Vec<Piece>), LegError> {
+    pub fn assembly(&self, leg: u32, room_tokens: u64) -> Result<(BlocksRef, Vec<AssemblyPiece>), LegError> {
         if leg >= self.next_leg {
             return Err(LegError::NoSuchLeg { leg, next: self.next_leg });
         }
@@ -90,17 +90,17 @@ impl Layout {
     }
 }
 
-struct Pieces(Vec<Piece>);
+struct Pieces(Vec<AssemblyPiece>);
 
 impl Pieces {
     fn put(&mut self, buffer: usize, region_offset: u64, offset: u64, len: u64) {
-        let continues = |last: &&mut Piece| {
+        let continues = |last: &&mut AssemblyPiece| {
             last.buffer == buffer && (last.region_offset + last.len, last.offset + last.len) == (region_offset, offset)
         };
         if let Some(last) = self.0.last_mut().filter(continues) {
             last.len += len;
             return;
         }
-        self.0.push(Piece { buffer, region_offset, offset, len });
+        self.0.push(AssemblyPiece { buffer, region_offset, offset, len });
     }
 }

@@ -1,7 +1,7 @@
 //! The book of all legs of one transfer at its sink.
 
 use penstock_core::Timestamp;
-use penstock_session::control::{BLOCKS_MAX, ControlMessage, EndOfData, Grant, Head, SentRows, Side};
+use penstock_session::control::{BLOCKS_MAX, ControlMessage, EndOfData, Grant, SentRows, Side, TransferHead};
 use penstock_session::few::{Few, FewMap, FewQueue};
 
 use super::leg::{Granting, Leg, LegEvent};
@@ -33,7 +33,7 @@ pub enum NoMemory {
 
 /// One rank of the source.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct SourceRank {
     pub(super) rank: u16,
     /// The landings that have come.
     pub(super) numbers: Runs,
@@ -53,9 +53,9 @@ pub(super) struct Source {
 #[derive(Debug)]
 pub struct SinkLegs {
     pub(super) how: Receive,
-    pub(super) head: Head,
+    pub(super) head: TransferHead,
     pub(super) status: Status,
-    pub(super) sources: Few<Source>,
+    pub(super) sources: Few<SourceRank>,
     /// Legs that were not let go, and those behind them.
     pub(super) legs: FewQueue<Granting>,
     pub(super) next_leg: u32,
@@ -97,7 +97,7 @@ impl SinkLegs {
     /// The same, where that was checked.
     #[inline]
     pub(crate) fn begin(how: Receive) -> Self {
-        let source = |&rank: &u16| Source {
+        let source = |&rank: &u16| SourceRank {
             rank,
             numbers: Runs::default(),
             seal: None,
@@ -106,7 +106,7 @@ impl SinkLegs {
             until: Timestamp::NEVER,
         };
         Self {
-            head: Head { transfer: how.transfer, side: Side::Sink, rank: how.rank, ranks: how.ranks },
+            head: TransferHead { transfer: how.transfer, side: Side::Sink, rank: how.rank, ranks: how.ranks },
             status: Status::Bootstrapping,
             sources: how.sources.iter().map(source).collect(),
             legs: FewQueue::new(),
@@ -140,7 +140,7 @@ impl SinkLegs {
     }
 
     /// Who says it, of which transfer.
-    pub fn head(&self) -> &Head {
+    pub fn head(&self) -> &TransferHead {
         &self.head
     }
 
@@ -253,20 +253,20 @@ impl SinkLegs {
     }
 
     /// Whether the application does not know of something yet.
-    pub fn has_happening(&self) -> bool {
+    pub fn has_input_event(&self) -> bool {
         !self.happenings.is_empty()
     }
 
     /// How it failed, if it did and its application has not been told yet.
     pub fn failed(&self) -> Option<&Failed> {
-        self.happenings.iter().find_map(|happening| match happening {
+        self.happenings.iter().find_map(|event| match event {
             InputEvent::Failed(failed) => Some(&**failed),
             _ => None,
         })
     }
 
     /// What the application is to know next.
-    pub fn next_happening(&mut self) -> Option<InputEvent> {
+    pub fn next_input_event(&mut self) -> Option<InputEvent> {
         self.happenings.pop_front()
     }
 

@@ -7,7 +7,7 @@ use penstock_session::few::Few;
 use penstock_session::machine::Step;
 
 use super::leg::Leg;
-use super::legs::{SinkLegs, Source};
+use super::legs::{SinkLegs, SourceRank};
 use super::{InputEvent, SinkWish};
 use crate::part::LegError;
 use crate::runs::Runs;
@@ -64,7 +64,7 @@ impl Link {
     }
 }
 
-impl Source {
+impl SourceRank {
     /// Goes where the event leads; says whether that is elsewhere.
     pub(super) fn on(&mut self, event: LinkEvent) -> bool {
         let Step::Go(next) = self.link.step(event) else { return false };

@@ -27,7 +27,7 @@ use penstock_session::control::{ControlMessage, Missing, Side};
 use penstock_session::few::Few;
 
 pub use allocate::{DEFAULT_TOKENS, MemoryPolicy, Totals};
-pub use assembly::Piece;
+pub use assembly::AssemblyPiece;
 pub use leg::{Leg, LegEvent};
 pub use legs::{NoMemory, SinkLegs};
 pub use link::{Link, LinkEvent};

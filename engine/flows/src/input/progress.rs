@@ -83,8 +83,8 @@ impl SinkLegs {
             self.status.on(StatusEvent::LegDone);
             if self.total != Some(end) && !self.is_read {
                 let confirmed = self.confirmed() - self.how.begin;
-                let happening = InputEvent::Leg { leg: number, tokens: end - from, confirmed, total: self.total };
-                self.happenings.push_back(happening);
+                let event = InputEvent::Leg { leg: number, tokens: end - from, confirmed, total: self.total };
+                self.happenings.push_back(event);
             }
         }
     }

@@ -25,7 +25,7 @@ use crate::action::RegionRef;
 use crate::cause::FlowCause;
 use crate::cut::{Cut, CutError, Run};
 use crate::part::{LegError, PartLanded};
-use crate::shards::Pair;
+use crate::shards::ShardPair;
 use crate::status::{Status, StatusEvent};
 
 /// Something to be read from one source.
@@ -149,7 +149,13 @@ impl Pull {
     }
 
     /// A source has lent something, or more. `pair` is this engine's layout with the one that it names.
-    pub fn lent(&mut self, source: u16, pair: &Arc<Pair>, lend: &ReadOffer, now: Timestamp) -> Result<(), LegError> {
+    pub fn lent(
+        &mut self,
+        source: u16,
+        pair: &Arc<ShardPair>,
+        lend: &ReadOffer,
+        now: Timestamp,
+    ) -> Result<(), LegError> {
         let at = self.source_at(source)?;
         self.legs.may_go_on()?;
         if let Some((known, said)) = self.legs.total.zip(lend.total).filter(|(known, said)| known != said) {

@@ -16,7 +16,7 @@ struct Known {
 }
 
 /// The blocks of a device.
-pub(super) struct Blocks {
+pub(super) struct BlockTable {
     most: u32,
     known: BTreeMap<u32, Known>,
     by_hash: BTreeMap<u64, BlockRef>,
@@ -27,7 +27,7 @@ fn is_later(one: u32, other: u32) -> bool {
     one.wrapping_sub(other).cast_signed() > 0
 }
 
-impl Blocks {
+impl BlockTable {
     pub(super) fn new(most: u32) -> Self {
         Self { most, known: BTreeMap::new(), by_hash: BTreeMap::new() }
     }

@@ -50,7 +50,7 @@ pub mod swap;
 pub mod tracker;
 
 pub use error::LifecycleError;
-pub use request::{DeferSite, Report, Request, RequestEvent, Verdict};
+pub use request::{DeferSite, Request, RequestEvent, SchedulerReport, Verdict};
 pub use subscribers::{Lag, SubscribeError, Subscriber};
 pub use swap::{Swap, SwapAsk, SwapKey, SwapNews, SwapPath, SwapWay};
 pub use tracker::{Deferral, Tracker, TrackerMetrics};
@@ -100,7 +100,7 @@ pub enum Eviction {
 
 /// How much may be tracked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub struct LifecycleSettings {
     /// The most requests that live at once.
     pub requests: usize,
     /// The most sequences of a request that live at once.
@@ -115,7 +115,7 @@ pub struct Settings {
     pub grace: Duration,
 }
 
-impl Default for Settings {
+impl Default for LifecycleSettings {
     fn default() -> Self {
         let grace = Duration::from_millis(500);
         Self { requests: 65_536, sequences: 4096, blocks: 1 << 24, subscribers: 64, swaps: 1024, grace }
@@ -136,7 +136,7 @@ pub struct Lifecycle {
 impl Lifecycle {
     /// One that knows of nobody. Its moves and watches are numbered from `first_id`: whoever joins several flows gives each a range of
     /// its own.
-    pub fn new(settings: Settings, first_id: u64) -> Self {
+    pub fn new(settings: LifecycleSettings, first_id: u64) -> Self {
         let swaps = Swaps::new(settings.swaps, settings.grace, first_id);
         Self { tracker: Tracker::new(settings), swaps, hosts: BTreeMap::new(), actions: VecDeque::new(), told: (0, 0) }
     }
@@ -157,15 +157,17 @@ impl Lifecycle {
         &mut self,
         request: &RequestId,
         generation: u64,
-        report: &Report,
+        report: &SchedulerReport,
         now: Timestamp,
     ) -> Result<Verdict, LifecycleError> {
         match report {
-            Report::Allocated { fresh, cached } => {
+            SchedulerReport::Allocated { fresh, cached } => {
                 self.swaps.check_free(fresh, false)?;
                 self.swaps.check_free(cached, true)?;
             }
-            Report::Grown { blocks } | Report::SwapInPrepared { blocks } => self.swaps.check_free(blocks, false)?,
+            SchedulerReport::Grown { blocks } | SchedulerReport::SwapInPrepared { blocks } => {
+                self.swaps.check_free(blocks, false)?
+            }
             settling if settling.settles_swap() && self.swaps.current(generation).is_some() => {
                 return Err(LifecycleError::SwapOfOurs { request: request.clone() });
             }
@@ -176,7 +178,9 @@ impl Lifecycle {
             self.tracker.let_go(generation, &self.swaps.blocks_of(generation));
         }
         let verdict = self.tracker.report(request, generation, report, now)?;
-        if verdict != Verdict::NoOp || matches!(report, Report::SwapOutCommitted | Report::SwapInCommitted) {
+        if verdict != Verdict::NoOp
+            || matches!(report, SchedulerReport::SwapOutCommitted | SchedulerReport::SwapInCommitted)
+        {
             // It has nothing in the host any more, or what its scheduler has put there by itself.
             self.hosts.remove(&generation);
         }
@@ -220,11 +224,11 @@ impl Lifecycle {
                 if asked < held.len() && !planted::is(Bug::PartOfARequestSwapped) {
                     return Err(LifecycleError::PartOfRequest { request: request.clone(), asked, has: held.len() });
                 }
-                Report::SwapOutPrepared
+                SchedulerReport::SwapOutPrepared
             }
             SwapWay::In => {
                 self.check_host(request, generation, &ask)?;
-                Report::SwapInPrepared { blocks }
+                SchedulerReport::SwapInPrepared { blocks }
             }
         };
         self.tracker.report(request, generation, &report, now)?;
@@ -260,8 +264,8 @@ impl Lifecycle {
         let entry = self.swaps.get(key).ok_or(LifecycleError::NoSuchSwap)?;
         let (state, generation) = (entry.state, entry.generation);
         let (report, host) = match entry.way {
-            SwapWay::Out => (Report::SwapOutCommitted, Some(entry.host.clone())),
-            SwapWay::In => (Report::SwapInCommitted, None),
+            SwapWay::Out => (SchedulerReport::SwapOutCommitted, Some(entry.host.clone())),
+            SwapWay::In => (SchedulerReport::SwapInCommitted, None),
         };
         if state != Swap::Moved {
             return Err(LifecycleError::NotMoved { state });
@@ -288,13 +292,13 @@ impl Lifecycle {
 
     fn tracker_rolls_back(&mut self, generation: u64, way: SwapWay, now: Timestamp) {
         let report = match way {
-            SwapWay::Out => Report::SwapOutRolledBack { is_lost: false },
-            SwapWay::In => Report::SwapInRolledBack { is_lost: false },
+            SwapWay::Out => SchedulerReport::SwapOutRolledBack { is_lost: false },
+            SwapWay::In => SchedulerReport::SwapInRolledBack { is_lost: false },
         };
         self.tracker_takes(generation, &report, now);
     }
 
-    fn tracker_takes(&mut self, generation: u64, report: &Report, now: Timestamp) {
+    fn tracker_takes(&mut self, generation: u64, report: &SchedulerReport, now: Timestamp) {
         let Some(request) = self.tracker.request_of(generation) else { return };
         // A swap of ours holds its request in the state in which this can happen; a refusal is counted there.
         let _ = self.tracker.report(&request, generation, report, now);
@@ -321,10 +325,10 @@ impl Lifecycle {
         match *change {
             Change::Failed(generation, way) => self.tracker_rolls_back(generation, way, now),
             Change::TimedOut(generation, SwapWay::Out) => {
-                self.tracker_takes(generation, &Report::Rolled(DeferSite::SwapOutTimeout), now);
+                self.tracker_takes(generation, &SchedulerReport::Rolled(DeferSite::SwapOutTimeout), now);
             }
             Change::TimedOut(generation, SwapWay::In) => {
-                self.tracker_takes(generation, &Report::Rolled(DeferSite::SwapInTimeout), now);
+                self.tracker_takes(generation, &SchedulerReport::Rolled(DeferSite::SwapInTimeout), now);
             }
         }
     }

@@ -121,7 +121,7 @@ pub enum DeferSite {
 
 /// What a scheduler says of a request. Blocks are blocks of the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Report {
+pub enum SchedulerReport {
     /// It was put into a queue.
     Queued,
     /// It got its first blocks.
@@ -184,7 +184,7 @@ pub enum Report {
     Aborted,
 }
 
-impl Report {
+impl SchedulerReport {
     /// What it means to the machine. A sequence's report means nothing to it by itself.
     pub(super) fn event(&self) -> Option<RequestEvent> {
         Some(match self {

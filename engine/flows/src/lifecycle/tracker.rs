@@ -6,10 +6,10 @@ use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
 use penstock_session::RequestId;
 
-use super::blocks::Blocks;
-use super::request::{DeferSite, Report, Request, RequestEvent, Verdict, judge};
+use super::blocks::BlockTable;
+use super::request::{DeferSite, Request, RequestEvent, SchedulerReport, Verdict, judge};
 use super::subscribers::{Feed, Lag, SubscribeError, Subscriber};
-use super::{BlockRef, Evicted, Eviction, LifecycleError, Removed, Settings};
+use super::{BlockRef, Evicted, Eviction, LifecycleError, LifecycleSettings, Removed};
 
 /// A free that is put off until the request is allocated again or ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,11 +58,11 @@ struct Record {
 /// Each life of a request has a generation, a number that no other life in this tracker has. Its end is told once to everybody who
 /// asked for removals, before the call returns that reports it: so whoever frees blocks after that call cannot be too early.
 pub struct Tracker {
-    settings: Settings,
+    settings: LifecycleSettings,
     next: u64,
     lives: BTreeMap<u64, Record>,
     by_request: BTreeMap<RequestId, u64>,
-    blocks: Blocks,
+    blocks: BlockTable,
     removals: Feed<Removed>,
     evictions: Feed<Evicted>,
     metrics: TrackerMetrics,
@@ -70,13 +70,13 @@ pub struct Tracker {
 
 impl Tracker {
     /// One that knows of nobody.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: LifecycleSettings) -> Self {
         Self {
             settings,
             next: 1,
             lives: BTreeMap::new(),
             by_request: BTreeMap::new(),
-            blocks: Blocks::new(settings.blocks),
+            blocks: BlockTable::new(settings.blocks),
             removals: Feed::new(settings.subscribers),
             evictions: Feed::new(settings.subscribers),
             metrics: TrackerMetrics::default(),
@@ -125,11 +125,11 @@ impl Tracker {
     }
 
     /// Whether this report would end the request.
-    pub fn ends(&self, request: &RequestId, generation: u64, report: &Report) -> bool {
+    pub fn ends(&self, request: &RequestId, generation: u64, report: &SchedulerReport) -> bool {
         let Ok(Some(record)) = self.record(request, generation) else { return false };
         match report {
-            Report::Removed | Report::Aborted => true,
-            Report::SequenceEnded { sequence } => record.live.len() == 1 && record.live.contains(sequence),
+            SchedulerReport::Removed | SchedulerReport::Aborted => true,
+            SchedulerReport::SequenceEnded { sequence } => record.live.len() == 1 && record.live.contains(sequence),
             _ => false,
         }
     }
@@ -148,7 +148,7 @@ impl Tracker {
         &mut self,
         request: &RequestId,
         generation: u64,
-        report: &Report,
+        report: &SchedulerReport,
         now: Timestamp,
     ) -> Result<Verdict, LifecycleError> {
         let answer = self.take_in(request, generation, report, now);
@@ -160,7 +160,7 @@ impl Tracker {
         &mut self,
         request: &RequestId,
         generation: u64,
-        report: &Report,
+        report: &SchedulerReport,
         now: Timestamp,
     ) -> Result<Verdict, LifecycleError> {
         let newest = planted::is(Bug::EndOfAFormerLife).then(|| self.by_request.get(request).copied()).flatten();
@@ -171,14 +171,14 @@ impl Tracker {
         }
         let record = self.lives.get_mut(&generation).expect("it was found above");
         let event = match report {
-            Report::SequenceForked { sequence } => {
+            SchedulerReport::SequenceForked { sequence } => {
                 return fork(record, *sequence, self.settings.sequences).map(|()| Verdict::NoOp);
             }
-            Report::SequenceEnded { sequence } if *sequence >= record.next => {
+            SchedulerReport::SequenceEnded { sequence } if *sequence >= record.next => {
                 let (request, sequence) = (request.clone(), *sequence);
                 return Err(LifecycleError::NoSuchSequence { request, sequence, next: record.next });
             }
-            Report::SequenceEnded { sequence } => {
+            SchedulerReport::SequenceEnded { sequence } => {
                 let is_last = record.live.len() == 1 && record.live.contains(sequence);
                 if !is_last {
                     record.live.remove(sequence);
@@ -194,7 +194,7 @@ impl Tracker {
         };
         let mut evicted = Vec::new();
         match report {
-            Report::Allocated { fresh, cached } => {
+            SchedulerReport::Allocated { fresh, cached } => {
                 self.blocks.check(fresh, cached)?;
                 self.blocks.hold(cached, &mut evicted);
                 self.blocks.hold(fresh, &mut evicted);
@@ -203,20 +203,20 @@ impl Tracker {
                     record.deferral = None;
                 }
             }
-            Report::Grown { blocks } | Report::SwapInPrepared { blocks } => {
+            SchedulerReport::Grown { blocks } | SchedulerReport::SwapInPrepared { blocks } => {
                 self.blocks.check(blocks, &[])?;
                 self.blocks.hold(blocks, &mut evicted);
                 record.device.extend(blocks);
             }
-            Report::Registered { blocks } => {
+            SchedulerReport::Registered { blocks } => {
                 self.blocks.check_hashes(blocks, &record.device)?;
                 self.blocks.register(blocks, &mut evicted);
             }
-            Report::SwapOutCommitted => {
+            SchedulerReport::SwapOutCommitted => {
                 record.swapped = record.device.len();
                 self.blocks.release(&mut std::mem::take(&mut record.device));
             }
-            Report::SwapInRolledBack { .. } => {
+            SchedulerReport::SwapInRolledBack { .. } => {
                 self.blocks.release(&mut std::mem::take(&mut record.device));
             }
             _ => {}
@@ -225,7 +225,7 @@ impl Tracker {
         match verdict {
             Verdict::NoOp => {}
             Verdict::Defer => {
-                let site = if let Report::Rolled(site) = report { Some(*site) } else { None };
+                let site = if let SchedulerReport::Rolled(site) = report { Some(*site) } else { None };
                 record.deferral = record.deferral.or(Some((site, now)));
                 self.blocks.release(&mut std::mem::take(&mut record.device));
             }

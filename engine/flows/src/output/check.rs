@@ -2,9 +2,9 @@
 
 use penstock_session::control::{BLOCKS_MAX, Grant};
 
-use super::legs::{LEGS_AHEAD_MAX, Rank, SourceLegs};
+use super::legs::{LEGS_AHEAD_MAX, SinkRank, SourceLegs};
 use crate::part::LegError;
-use crate::shards::Pair;
+use crate::shards::ShardPair;
 use crate::status::Status;
 
 impl SourceLegs {
@@ -21,7 +21,7 @@ impl SourceLegs {
     }
 
     /// Whether a grant of the next leg makes sense; `false` if it was said before.
-    pub(super) fn check_grant(&self, at: usize, pair: &Pair, grant: &Grant) -> Result<bool, LegError> {
+    pub(super) fn check_grant(&self, at: usize, pair: &ShardPair, grant: &Grant) -> Result<bool, LegError> {
         self.may_go_on()?;
         let known = &self.sinks[at];
         let leg = grant.leg;
@@ -54,7 +54,7 @@ impl SourceLegs {
 
     /// Whether a grant of a rank that goes on in another session makes sense: it names a leg that was granted before, or the next one, and
     /// has room for what that takes.
-    pub(super) fn check_resumed(&self, at: usize, pair: &Pair, grant: &Grant) -> Result<(), LegError> {
+    pub(super) fn check_resumed(&self, at: usize, pair: &ShardPair, grant: &Grant) -> Result<(), LegError> {
         self.may_go_on()?;
         let (known, leg) = (&self.sinks[at], grant.leg);
         if known.broken.is_told || leg > known.next_leg || grant.blocks.is_empty() && leg != known.next_leg {
@@ -80,7 +80,7 @@ impl SourceLegs {
     }
 
     /// Whether the blocks of a grant are there, and have the room that it says.
-    fn check_room(&self, at: usize, pair: &Pair, grant: &Grant) -> Result<(), LegError> {
+    fn check_room(&self, at: usize, pair: &ShardPair, grant: &Grant) -> Result<(), LegError> {
         let leg = grant.leg;
         if self.sinks[at].grants.len() == LEGS_AHEAD_MAX {
             return Err(LegError::TooManyAhead { most: LEGS_AHEAD_MAX as u32 });

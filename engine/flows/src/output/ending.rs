@@ -5,7 +5,7 @@ use penstock_core::{Cause, Timestamp};
 use penstock_session::control::{AbortAck, ControlMessage, Fail, Side};
 use penstock_session::transfers::places::{Place, PlaceEvent};
 
-use super::legs::{Rank, SourceLegs};
+use super::legs::{SinkRank, SourceLegs};
 use super::{SendFailed, SourceWish};
 use crate::cause::FlowCause;
 use crate::part::{LegError, bounded};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Cause, Timestamp};
 use penstock_session::PeerKey;
-use penstock_session::control::{ControlMessage, EndOfData, Grant, Head, Side};
+use penstock_session::control::{ControlMessage, EndOfData, Grant, Side, TransferHead};
 use penstock_session::few::{Few, FewMap, FewQueue};
 use penstock_session::machine::Step;
 use penstock_session::transfers::places::{Place, PlaceError, PlaceEvent, Places};
@@ -19,7 +19,7 @@ use crate::cut::{Cut, CutError, Run, at_a_block};
 use crate::layout::Layout;
 use crate::part::{LegError, PartLanded};
 use crate::repeated::repeated;
-use crate::shards::Pair;
+use crate::shards::ShardPair;
 use crate::status::{Status, StatusEvent};
 
 /// The most legs that one rank grants ahead of what was sent.
@@ -29,7 +29,7 @@ pub const LEGS_AHEAD_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct Sink {
     /// What it has granted, and not all of which was sent.
-    pub(super) grants: FewMap<u32, (Arc<Pair>, Grant)>,
+    pub(super) grants: FewMap<u32, (Arc<ShardPair>, Grant)>,
     pub(super) next_leg: u32,
     /// The first token that was not sent: of all layers, or of each.
     pub(super) cursors: Few<u64>,
@@ -38,15 +38,15 @@ pub(super) struct Sink {
     pub(super) under_way: FewMap<u64, bool>,
     pub(super) is_sealed: bool,
     /// With whom it is of one mind on which rows go there.
-    pair: Option<Arc<Pair>>,
+    pair: Option<Arc<ShardPair>>,
     /// The abort that waits for an answer.
     pub(super) abort: Option<u32>,
-    pub(super) broken: Broken,
+    pub(super) broken: BrokenSession,
 }
 
 /// What is kept of a session that broke, or seems to break.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Broken {
+pub(super) struct BrokenSession {
     /// Until when its rank is waited for.
     pub(super) until: Timestamp,
     /// Its sink has said in the next one all that it still needs.
@@ -55,7 +55,7 @@ pub(super) struct Broken {
     pub(super) doubt: Option<Cause>,
 }
 
-impl Broken {
+impl BrokenSession {
     /// It stands.
     pub(super) const NOT: Self = Self { until: Timestamp::NEVER, is_told: false, doubt: None };
 }
@@ -85,7 +85,7 @@ impl Started {
 #[derive(Debug)]
 pub struct SourceLegs {
     pub(super) how: Send,
-    pub(super) head: Head,
+    pub(super) head: TransferHead,
     pub(super) status: Status,
     /// Where each rank of the sink is, and what it was sent: the one book of that.
     pub(super) sinks: Places<Sink>,
@@ -141,10 +141,10 @@ impl SourceLegs {
             is_sealed: false,
             pair: None,
             abort: None,
-            broken: Broken::NOT,
+            broken: BrokenSession::NOT,
         };
         Self {
-            head: Head { transfer: how.transfer, side: Side::Source, rank: how.rank, ranks: how.ranks },
+            head: TransferHead { transfer: how.transfer, side: Side::Source, rank: how.rank, ranks: how.ranks },
             status: Status::Bootstrapping,
             sinks: Places::keeping(how.sinks.iter().copied(), how.of, sink),
             chunks: Chunks::new(how.is_by_layer, slots),
@@ -162,7 +162,7 @@ impl SourceLegs {
     }
 
     /// Who says it, of which transfer.
-    pub fn head(&self) -> &Head {
+    pub fn head(&self) -> &TransferHead {
         &self.head
     }
 
@@ -287,7 +287,7 @@ impl SourceLegs {
     }
 
     /// A rank of the sink has granted a leg. The same again changes nothing, and says so by `false`.
-    pub fn granted(&mut self, sink: u16, pair: &Arc<Pair>, grant: Grant) -> Result<bool, LegError> {
+    pub fn granted(&mut self, sink: u16, pair: &Arc<ShardPair>, grant: Grant) -> Result<bool, LegError> {
         let granted = self.sink_at(sink).and_then(|at| match self.sinks[at].place() {
             Place::Resuming if grant.resumes => self.resumed(at, pair, grant),
             _ => self.granted_next(at, pair, grant),
@@ -296,7 +296,7 @@ impl SourceLegs {
         granted
     }
 
-    fn granted_next(&mut self, at: usize, pair: &Arc<Pair>, grant: Grant) -> Result<bool, LegError> {
+    fn granted_next(&mut self, at: usize, pair: &Arc<ShardPair>, grant: Grant) -> Result<bool, LegError> {
         if !self.check_grant(at, pair, &grant)? {
             return Ok(false);
         }
@@ -311,7 +311,7 @@ impl SourceLegs {
     }
 
     /// A grant that makes sense goes into the book.
-    pub(super) fn take_grant(&mut self, at: usize, pair: &Arc<Pair>, grant: Grant) {
+    pub(super) fn take_grant(&mut self, at: usize, pair: &Arc<ShardPair>, grant: Grant) {
         self.on(at, PlaceEvent::Grant);
         let sink = &mut self.sinks[at];
         sink.pair = Some(Arc::clone(pair));
@@ -360,8 +360,8 @@ impl SourceLegs {
             return Ok(true);
         }
         self.on(at, PlaceEvent::Ack);
-        self.sinks[at].broken = Broken::NOT;
-        if planted::is(Bug::DoneAtTheFirstAck) || self.sinks.iter().all(Rank::has_all) {
+        self.sinks[at].broken = BrokenSession::NOT;
+        if planted::is(Bug::DoneAtTheFirstAck) || self.sinks.iter().all(SinkRank::has_all) {
             self.status.on(StatusEvent::Done);
             self.settle();
         }
@@ -434,7 +434,7 @@ impl SourceLegs {
     /// Legs that are sent to everybody leave the book.
     fn finish_legs(&mut self) {
         // Who goes on in another session says first what of them it still needs.
-        while let Some(leg) = self.started.front().copied().filter(|_| !self.sinks.iter().any(Rank::is_broken)) {
+        while let Some(leg) = self.started.front().copied().filter(|_| !self.sinks.iter().any(SinkRank::is_broken)) {
             if !self.sinks.iter().all(|sink| sink.cursors.iter().all(|&cursor| cursor >= leg.end())) {
                 return;
             }
@@ -474,7 +474,7 @@ impl SourceLegs {
 }
 
 /// What is said of a rank by its state and by what is kept of it.
-pub(super) trait Rank {
+pub(super) trait SinkRank {
     /// Its sink has said that it has everything.
     fn has_all(&self) -> bool;
     /// Its session broke, and the next one does not carry it yet.
@@ -483,7 +483,7 @@ pub(super) trait Rank {
     fn is_held(&self) -> bool;
 }
 
-impl Rank for penstock_session::transfers::places::Rank<Sink> {
+impl SinkRank for penstock_session::transfers::places::Rank<Sink> {
     fn has_all(&self) -> bool {
         matches!(self.place(), Place::Acked | Place::Answered)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
-use penstock_session::control::{AbortAck, BLOCKS_MAX, ControlMessage, Fail, Head, ReadOffer, Side};
+use penstock_session::control::{AbortAck, BLOCKS_MAX, ControlMessage, Fail, ReadOffer, Side, TransferHead};
 use penstock_session::few::{Few, FewQueue};
 use penstock_session::leases::{GivenBack, LeaseId};
 use penstock_session::machine::Step;
@@ -70,7 +70,7 @@ pub const LENT_BLOCKS_MAX: usize = 64 * BLOCKS_MAX;
 
 /// How a transfer is lent.
 #[derive(Debug, Clone)]
-pub struct Lending {
+pub struct LendOptions {
     /// Its name.
     pub transfer: TransferId,
     /// This rank, and of how many.
@@ -104,8 +104,8 @@ struct Reader {
 /// What is lent of one transfer.
 #[derive(Debug)]
 pub struct Loans {
-    how: Lending,
-    head: Head,
+    how: LendOptions,
+    head: TransferHead,
     status: Status,
     readers: Few<Reader>,
     chunks: Chunks,
@@ -115,7 +115,7 @@ pub struct Loans {
 
 impl Loans {
     /// A transfer of which nothing is there yet.
-    pub fn new(how: Lending) -> Result<Self, LegError> {
+    pub fn new(how: LendOptions) -> Result<Self, LegError> {
         let mut sinks = how.sinks.clone();
         sinks.sort_unstable();
         if sinks.is_empty() || repeated(&sinks).is_some() {
@@ -125,7 +125,7 @@ impl Loans {
             return Err(LegError::OnceMissing);
         }
         let (rank, ranks) = how.rank;
-        let head = Head { transfer: how.transfer, side: Side::Source, rank, ranks };
+        let head = TransferHead { transfer: how.transfer, side: Side::Source, rank, ranks };
         let reader =
             |rank| Reader { rank, state: Lent::Unclaimed, lease: None, tokens: 0, layers: 0, is_sealed: false };
         let readers = sinks.into_iter().map(reader);
@@ -141,7 +141,7 @@ impl Loans {
     }
 
     /// Who says it, of which transfer.
-    pub fn head(&self) -> &Head {
+    pub fn head(&self) -> &TransferHead {
         &self.head
     }
 

@@ -23,7 +23,7 @@ use penstock_session::control::{ControlMessage, Side};
 use penstock_session::few::Few;
 
 pub use legs::SourceLegs;
-pub use lend::{Lending, Loans};
+pub use lend::{LendOptions, Loans};
 
 use crate::action::{BlocksRef, RegionRef};
 use crate::cause::{FlowCause, Words};

@@ -10,11 +10,11 @@ use penstock_core::{Cause, Timestamp};
 use penstock_session::control::{Grant, Side};
 use penstock_session::transfers::places::{Place, PlaceEvent};
 
-use super::legs::{Broken, Rank, SourceLegs};
+use super::legs::{BrokenSession, SinkRank, SourceLegs};
 use super::{SourceWish, Waiting};
 use crate::cause::FlowCause;
 use crate::part::LegError;
-use crate::shards::Pair;
+use crate::shards::ShardPair;
 
 impl SourceLegs {
     /// The session with a rank of the sink is over. It is waited for, if it may come back; else the transfer has failed.
@@ -36,7 +36,7 @@ impl SourceLegs {
         let kept = &mut self.sinks[at];
         kept.grants.clear();
         // Who has come back and is gone again is waited for anew.
-        kept.broken = Broken { until: now + within, ..Broken::NOT };
+        kept.broken = BrokenSession { until: now + within, ..BrokenSession::NOT };
         let moving = kept.under_way.iter().filter(|(_, is_over_here)| !**is_over_here);
         self.wishes.extend(moving.map(|(&number, _)| SourceWish::Stop { sink, number }));
         Ok(())
@@ -75,13 +75,13 @@ impl SourceLegs {
         let is_of_session = matches!(cause, Cause::PeerLost | Cause::PeerClosed | Cause::RailLost);
         let sink = &mut self.sinks[at];
         if is_of_session && sink.broken.doubt.is_none() {
-            sink.broken = Broken { until: now + waits.in_doubt, is_told: false, doubt: Some(cause) };
+            sink.broken = BrokenSession { until: now + waits.in_doubt, is_told: false, doubt: Some(cause) };
         }
         is_of_session
     }
 
     /// A rank that goes on says what it still needs, one leg after the other.
-    pub(super) fn resumed(&mut self, at: usize, pair: &Arc<Pair>, grant: Grant) -> Result<bool, LegError> {
+    pub(super) fn resumed(&mut self, at: usize, pair: &Arc<ShardPair>, grant: Grant) -> Result<bool, LegError> {
         self.check_resumed(at, pair, &grant)?;
         if !grant.blocks.is_empty() {
             if self.sinks[at].grants.contains_key(&grant.leg) {
@@ -114,7 +114,7 @@ impl SourceLegs {
         self.on(at, PlaceEvent::Resumed);
         let sink = &mut self.sinks[at];
         sink.cursors.fill(from);
-        (sink.next_number, sink.is_sealed, sink.broken) = (0, false, Broken::NOT);
+        (sink.next_number, sink.is_sealed, sink.broken) = (0, false, BrokenSession::NOT);
         self.skip_what_is_there(at);
         self.start_legs();
         self.seal();

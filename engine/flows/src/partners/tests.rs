@@ -35,7 +35,7 @@ fn partners() -> (Partners, LayoutKey) {
     (partners, ours)
 }
 
-fn pair(partners: &mut Partners, peer: PeerKey, ours: LayoutKey) -> Option<Arc<Pair>> {
+fn pair(partners: &mut Partners, peer: PeerKey, ours: LayoutKey) -> Option<Arc<ShardPair>> {
     let ours = Arc::clone(partners.own(ours).unwrap());
     partners.pair(peer, THEIRS, &ours).map(Result::unwrap)
 }

@@ -2,7 +2,7 @@ use penstock_session::control::LayoutNews;
 use proptest::prelude::*;
 
 use super::*;
-use crate::shards::{Difference, Pair};
+use crate::shards::{Difference, ShardPair};
 
 /// What a buffer is on both sides.
 #[derive(Debug, Clone, Copy)]
@@ -94,8 +94,8 @@ fn who_has_only_what_others_send_is_told_so() {
     let kinds = [Kind::Spread(2), Kind::Whole(3)];
     let (ours, theirs) = (layout(1, 4, &kinds), layout(0, 2, &kinds));
     let spread = Spread::of(&ours, (1, 4)).unwrap();
-    assert_eq!(Pair::spread(&ours, &theirs, &spread, 1, 0).unwrap_err().why, Difference::ForOthers);
-    assert!(Pair::of(&ours, &theirs).is_ok(), "where it is named, all of it goes");
+    assert_eq!(ShardPair::spread(&ours, &theirs, &spread, 1, 0).unwrap_err().why, Difference::ForOthers);
+    assert!(ShardPair::of(&ours, &theirs).is_ok(), "where it is named, all of it goes");
 }
 
 #[test]
@@ -146,7 +146,7 @@ proptest! {
                     let heard = spread.sources_of(&theirs, sink);
                     prop_assert_eq!(heard.contains(&rank), found.contains(&rank), "rank {} and {}", rank, sink);
                 }
-                let pair = Pair::spread(ours, &theirs, spread, rank, sink);
+                let pair = ShardPair::spread(ours, &theirs, spread, rank, sink);
                 prop_assert_eq!(pair.is_ok(), found.contains(&rank));
                 let Ok(pair) = pair else { continue };
                 for (buffer, rows) in by_buffer(pair.sent()).enumerate() {

@@ -8,7 +8,7 @@ use crate::action::RegionRef;
 
 /// Bytes of this engine or of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct StagingPlace {
     /// In which region.
     pub region: RegionRef,
     /// The first byte.
@@ -19,7 +19,7 @@ pub struct Place {
 
 /// Berths, one behind the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pool {
+pub struct StagingPool {
     /// The region that they are in.
     pub region: RegionRef,
     /// Where the first one begins.
@@ -32,12 +32,12 @@ pub struct Pool {
 
 /// Which berths are free. How many may be taken is the business of a purse: whoever has its credit finds one here.
 #[derive(Debug)]
-pub(super) struct Berths {
-    pool: Pool,
+pub(super) struct StagingSlots {
+    pool: StagingPool,
     free: BTreeSet<u32>,
 }
 
-impl Place {
+impl StagingPlace {
     /// Its sums cannot overflow, and there is something in it.
     pub(super) fn is_sound(&self) -> bool {
         self.len > 0 && self.offset.checked_add(self.len).is_some()
@@ -58,12 +58,12 @@ impl Place {
 }
 
 /// Bytes of all places; nothing if one is empty, or they cannot be counted.
-pub(super) fn bytes_of(places: &[Place]) -> Option<u64> {
+pub(super) fn bytes_of(places: &[StagingPlace]) -> Option<u64> {
     places.iter().try_fold(0_u64, |sum, place| if place.is_sound() { sum.checked_add(place.len) } else { None })
 }
 
 /// The bytes from `from` on, `len` of them, of places that stand one behind the other.
-pub(super) fn slice(places: &[Place], from: u64, len: u64) -> Vec<Place> {
+pub(super) fn slice(places: &[StagingPlace], from: u64, len: u64) -> Vec<StagingPlace> {
     let (mut skip, mut left, mut found) = (from, len, Vec::new());
     for place in places {
         if left == 0 {
@@ -74,14 +74,14 @@ pub(super) fn slice(places: &[Place], from: u64, len: u64) -> Vec<Place> {
             continue;
         }
         let len = (place.len - skip).min(left);
-        found.push(Place { region: place.region, offset: place.offset + skip, len });
+        found.push(StagingPlace { region: place.region, offset: place.offset + skip, len });
         (skip, left) = (0, left - len);
     }
     found
 }
 
-impl Berths {
-    pub(super) fn new(pool: Pool) -> Self {
+impl StagingSlots {
+    pub(super) fn new(pool: StagingPool) -> Self {
         Self { pool, free: (0..pool.berths).collect() }
     }
 
@@ -98,8 +98,12 @@ impl Berths {
         debug_assert!(is_back, "berth {berth} was given back twice");
     }
 
-    pub(super) fn place(&self, berth: u32, len: u64) -> Place {
-        Place { region: self.pool.region, offset: self.pool.base + u64::from(berth) * self.pool.berth_bytes, len }
+    pub(super) fn place(&self, berth: u32, len: u64) -> StagingPlace {
+        StagingPlace {
+            region: self.pool.region,
+            offset: self.pool.base + u64::from(berth) * self.pool.berth_bytes,
+            len,
+        }
     }
 
     /// Whether exactly these are taken.
@@ -117,8 +121,8 @@ mod tests {
 
     use super::*;
 
-    fn place(region: u32, offset: u64, len: u64) -> Place {
-        Place { region: RegionRef { region: RegionId(region), generation: Generation(1) }, offset, len }
+    fn place(region: u32, offset: u64, len: u64) -> StagingPlace {
+        StagingPlace { region: RegionRef { region: RegionId(region), generation: Generation(1) }, offset, len }
     }
 
     #[test]

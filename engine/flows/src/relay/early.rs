@@ -6,11 +6,11 @@ use std::time::Duration;
 use penstock_core::Timestamp;
 use penstock_session::{PeerKey, RequestId};
 
-use super::berths::Place;
+use super::berths::StagingPlace;
 
 /// How much is kept of what nobody has asked for yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EarlyBounds {
+pub struct EarlyFrameBounds {
     /// The most frames; of one peer, at most as many as there is room left for.
     pub messages: usize,
     /// The most bytes of their words, of one peer likewise.
@@ -21,7 +21,7 @@ pub struct EarlyBounds {
 
 /// A put of a peer, as far as it has been announced.
 #[derive(Debug, Clone)]
-pub(super) struct Offer {
+pub(super) struct EarlyOffer {
     pub(super) request: RequestId,
     pub(super) stream: u32,
     pub(super) number: u64,
@@ -32,14 +32,14 @@ pub(super) struct Offer {
     pub(super) schema: Vec<u8>,
     pub(super) header: Vec<u8>,
     /// Parts, and where the peer has them.
-    pub(super) frames: BTreeMap<u32, Vec<Place>>,
+    pub(super) frames: BTreeMap<u32, Vec<StagingPlace>>,
     /// The application or a join knows of it.
     pub(super) is_taken: bool,
     came: u64,
     cost: usize,
 }
 
-impl Offer {
+impl EarlyOffer {
     pub(super) fn new(request: RequestId, stream: (u32, u64), size: (u64, u32), part_bytes: u64) -> Self {
         let ((stream, number), (bytes, parts)) = (stream, size);
         let (schema, header, frames) = (Vec::new(), Vec::new(), BTreeMap::new());
@@ -54,16 +54,16 @@ impl Offer {
 }
 
 /// What one frame brings.
-pub(super) struct Frame {
+pub(super) struct RelayFrame {
     pub(super) part: u32,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<StagingPlace>,
     pub(super) schema: Vec<u8>,
     pub(super) header: Vec<u8>,
 }
 
 /// What came of keeping a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum KeptFrame {
     Yes,
     /// There is no room.
     Full,
@@ -75,11 +75,11 @@ pub(super) enum Kept {
 pub(super) type OfferKey = (PeerKey, u64);
 
 #[derive(Debug)]
-pub(super) struct Early {
-    offers: BTreeMap<OfferKey, Offer>,
+pub(super) struct EarlyFrames {
+    offers: BTreeMap<OfferKey, EarlyOffer>,
     by_request: BTreeMap<(RequestId, u64), OfferKey>,
     order: VecDeque<(Timestamp, OfferKey, u64)>,
-    bounds: EarlyBounds,
+    bounds: EarlyFrameBounds,
     /// What each peer has here: frames and bytes.
     by_peer: BTreeMap<PeerKey, (usize, usize)>,
     frames: usize,
@@ -87,36 +87,36 @@ pub(super) struct Early {
     came: u64,
 }
 
-impl Early {
-    pub(super) fn new(bounds: EarlyBounds) -> Self {
+impl EarlyFrames {
+    pub(super) fn new(bounds: EarlyFrameBounds) -> Self {
         let (offers, by_request, order, by_peer) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new(), BTreeMap::new());
         Self { offers, by_request, order, bounds, by_peer, frames: 0, bytes: 0, came: 0 }
     }
 
     /// Other bounds for what comes from now on.
-    pub(super) fn bound(&mut self, bounds: EarlyBounds) {
+    pub(super) fn bound(&mut self, bounds: EarlyFrameBounds) {
         self.bounds = bounds;
     }
 
     /// Keeps a frame of this offer, which is new or must be as the first frame said.
-    pub(super) fn keep(&mut self, key: OfferKey, said: Offer, frame: Frame, now: Timestamp) -> Kept {
+    pub(super) fn keep(&mut self, key: OfferKey, said: EarlyOffer, frame: RelayFrame, now: Timestamp) -> KeptFrame {
         if let Some(known) = self.offers.get(&key) {
             let alike = (&known.request, known.stream, known.number, known.bytes, known.parts, known.part_bytes)
                 == (&said.request, said.stream, said.number, said.bytes, said.parts, said.part_bytes);
             if !alike || known.frames.contains_key(&frame.part) {
-                return Kept::Senseless;
+                return KeptFrame::Senseless;
             }
         }
         let words = frame.schema.len() + frame.header.len() + said.request.as_str().len();
-        let cost = words + frame.places.len() * size_of::<Place>();
+        let cost = words + frame.places.len() * size_of::<StagingPlace>();
         if !self.has_room(key.0, cost) {
-            return Kept::Full;
+            return KeptFrame::Full;
         }
         let offer = self.offers.entry(key).or_insert_with(|| {
             self.came += 1;
             self.by_request.insert((said.request.clone(), self.came), key);
             self.order.push_back((now + self.bounds.age, key, self.came));
-            Offer { came: self.came, ..said }
+            EarlyOffer { came: self.came, ..said }
         });
         if frame.part == 0 {
             (offer.schema, offer.header) = (frame.schema, frame.header);
@@ -127,7 +127,7 @@ impl Early {
         *share = (share.0 + 1, share.1 + cost);
         self.frames += 1;
         self.bytes += cost;
-        Kept::Yes
+        KeptFrame::Yes
     }
 
     /// A peer may have as much here as is left for all: so one that floods leaves half of the room to the others.
@@ -137,7 +137,7 @@ impl Early {
         frames < left.0 && bytes + cost <= left.1
     }
 
-    pub(super) fn take(&mut self, key: OfferKey) -> Option<Offer> {
+    pub(super) fn take(&mut self, key: OfferKey) -> Option<EarlyOffer> {
         let offer = self.offers.remove(&key)?;
         self.by_request.remove(&(offer.request.clone(), offer.came));
         self.frames -= offer.frames.len();
@@ -155,23 +155,23 @@ impl Early {
         Some(offer)
     }
 
-    pub(super) fn get_mut(&mut self, key: OfferKey) -> Option<&mut Offer> {
+    pub(super) fn get_mut(&mut self, key: OfferKey) -> Option<&mut EarlyOffer> {
         self.offers.get_mut(&key)
     }
 
-    pub(super) fn get(&self, key: OfferKey) -> Option<&Offer> {
+    pub(super) fn get(&self, key: OfferKey) -> Option<&EarlyOffer> {
         self.offers.get(&key)
     }
 
     /// Those of a request that nobody has taken and whose first part is here, the oldest first.
-    pub(super) fn untaken(&self, request: &RequestId) -> impl Iterator<Item = (OfferKey, &Offer)> {
+    pub(super) fn untaken(&self, request: &RequestId) -> impl Iterator<Item = (OfferKey, &EarlyOffer)> {
         let keys = self.by_request.range((request.clone(), 0)..=(request.clone(), u64::MAX)).map(|(_, key)| *key);
         keys.filter_map(|key| Some((key, self.offers.get(&key)?)))
             .filter(|(_, offer)| !offer.is_taken && offer.is_known())
     }
 
     /// Those for which this is so.
-    pub(super) fn keys(&self, which: impl Fn(OfferKey, &Offer) -> bool) -> Vec<OfferKey> {
+    pub(super) fn keys(&self, which: impl Fn(OfferKey, &EarlyOffer) -> bool) -> Vec<OfferKey> {
         self.offers.iter().filter(|(key, offer)| which(**key, offer)).map(|(key, _)| *key).collect()
     }
 

@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use penstock_core::{Cause, Timestamp};
 use penstock_session::machine::Step;
-use penstock_session::purse::{Purse, Waiter};
+use penstock_session::purse::{CreditPool, CreditWaiter};
 use penstock_session::{PeerKey, RequestId};
 
-pub use self::machine::{Destination, Get, GetEvent, GetKey, Piece};
+pub use self::machine::{Destination, Get, GetEvent, GetKey, GetPiece};
 use super::LATE;
-use super::berths::{Berths, Place, Pool, bytes_of, slice};
-use super::early::{Frame, OfferKey};
+use super::berths::{StagingPlace, StagingPool, StagingSlots, bytes_of, slice};
+use super::early::{OfferKey, RelayFrame};
 use super::error::{RelayError, RelayFailed};
 use super::out::{Alarm, Out};
 use crate::FlowCause;
@@ -32,7 +32,7 @@ struct Todo {
     from: u64,
     done: u64,
     len: u64,
-    there: Vec<Place>,
+    there: Vec<StagingPlace>,
 }
 
 /// What is read at once.
@@ -40,7 +40,7 @@ struct Cut {
     part: u32,
     from: u64,
     len: u64,
-    there: Vec<Place>,
+    there: Vec<StagingPlace>,
 }
 
 #[derive(Debug)]
@@ -81,7 +81,7 @@ pub(super) struct GetOp {
     parts: u32,
     /// Of each part but the last, as the first one that came has said.
     part_bytes: Option<u64>,
-    memory: Option<(Vec<Place>, BlocksRef)>,
+    memory: Option<(Vec<StagingPlace>, BlocksRef)>,
     schema: Vec<u8>,
     header: Vec<u8>,
     seen: BTreeSet<u32>,
@@ -105,11 +105,11 @@ pub(super) struct Gets {
     moves: BTreeMap<MoveId, UnderWay>,
     next: u64,
     piece: u64,
-    berths: Berths,
-    purse: Purse<1>,
+    berths: StagingSlots,
+    purse: CreditPool<1>,
     abort: Duration,
     most: usize,
-    served: Vec<Waiter>,
+    served: Vec<CreditWaiter>,
     over: Vec<(OfferKey, Option<FlowCause>)>,
 }
 
@@ -151,15 +151,15 @@ impl GetOp {
 }
 
 impl Gets {
-    pub(super) fn new(pool: Pool, most: usize, abort: Duration) -> Self {
+    pub(super) fn new(pool: StagingPool, most: usize, abort: Duration) -> Self {
         Self {
             ops: BTreeMap::new(),
             by_offer: BTreeMap::new(),
             moves: BTreeMap::new(),
             next: 1,
             piece: 1,
-            berths: Berths::new(pool),
-            purse: Purse::new([pool.berths.into()], most),
+            berths: StagingSlots::new(pool),
+            purse: CreditPool::new([pool.berths.into()], most),
             abort,
             most,
             served: Vec::new(),
@@ -245,7 +245,7 @@ impl Gets {
         number: u64,
         size: (u64, u32),
         part_bytes: u64,
-        frame: Frame,
+        frame: RelayFrame,
         now: Timestamp,
         out: &mut Out,
     ) -> bool {

@@ -6,22 +6,22 @@ use penstock_core::Timestamp;
 use penstock_session::control::{CONTROL_VERSIONS, Chunk, ChunkKind, ControlMessage, EXTENTS_MAX, SCHEMA_BYTES_MAX};
 use penstock_session::{PeerKey, RequestId};
 
-use super::berths::{Place, bytes_of};
-use super::early::{Frame, Kept, Offer, OfferKey};
+use super::berths::{StagingPlace, bytes_of};
+use super::early::{EarlyOffer, KeptFrame, OfferKey, RelayFrame};
 use super::get::GetEvent;
 use super::join::{Announced, JoinEvent};
 use super::metadata::Metadata;
 use super::out::Alarm;
-use super::put::Opening;
-use super::stream::{Outgoing, Stream, StreamEvent};
+use super::put::PutOpening;
+use super::stream::{OutgoingStream, Stream, StreamEvent};
 use super::tombs::Grave;
-use super::{Known, LATE, PARTS_MAX, RelayError, RelayFailed, Relays, Source, cut};
+use super::{Known, LATE, PARTS_MAX, PutSource, RelayError, RelayFailed, Relays, cut};
 use crate::action::{Action, WatchId};
 use crate::partners::Silence;
 use crate::{Event, FlowCause};
 
 /// How long all parts but the last are, as one part says that was checked by itself: all of them have to say the same.
-fn part_bytes(chunk: &Chunk, places: &[Place]) -> u64 {
+fn part_bytes(chunk: &Chunk, places: &[StagingPlace]) -> u64 {
     let len: u64 = places.iter().map(|place| place.len).sum();
     match u64::from(chunk.parts) - 1 {
         0 => chunk.bytes,
@@ -31,9 +31,9 @@ fn part_bytes(chunk: &Chunk, places: &[Place]) -> u64 {
 }
 
 /// A part of a put, as far as it makes sense by itself.
-fn checked(chunk: &Chunk) -> Option<(RequestId, Vec<Place>)> {
+fn checked(chunk: &Chunk) -> Option<(RequestId, Vec<StagingPlace>)> {
     let request = RequestId::new(&chunk.request).ok()?;
-    let places: Vec<Place> = chunk.extents.iter().take(EXTENTS_MAX + 1).map(Place::of_extent).collect();
+    let places: Vec<StagingPlace> = chunk.extents.iter().take(EXTENTS_MAX + 1).map(StagingPlace::of_extent).collect();
     let len = bytes_of(&places)?;
     let is_first = chunk.part == 0;
     let is_in_parts = (1..=PARTS_MAX).contains(&chunk.parts) && chunk.part < chunk.parts;
@@ -171,7 +171,7 @@ impl Relays {
         }
         let size = (chunk.bytes, chunk.parts);
         let part_bytes = part_bytes(chunk, &places);
-        let frame = Frame { part: chunk.part, places, schema: chunk.schema.clone(), header: chunk.header.clone() };
+        let frame = RelayFrame { part: chunk.part, places, schema: chunk.schema.clone(), header: chunk.header.clone() };
         if let Some(number) = get {
             if !is_known && chunk.stream != 0 && self.announce(key, chunk.stream, chunk.number, &request).is_ok() {
                 self.claim((peer, chunk.stream), chunk.number);
@@ -187,15 +187,15 @@ impl Relays {
             self.out.answer(peer, chunk.op, chunk.part, Some(cause));
             return self.tombs.bury(Grave::Op(peer, chunk.op), cause, now);
         }
-        let offer = Offer::new(request.clone(), (chunk.stream, chunk.number), size, part_bytes);
+        let offer = EarlyOffer::new(request.clone(), (chunk.stream, chunk.number), size, part_bytes);
         match self.early.keep(key, offer, frame, now) {
-            Kept::Yes => {
+            KeptFrame::Yes => {
                 self.out.counts.early_kept += 1;
                 self.out.tell();
                 self.offer_to_joins(&request, now);
             }
-            Kept::Senseless => self.refuse_senseless(peer, chunk),
-            Kept::Full => {
+            KeptFrame::Senseless => self.refuse_senseless(peer, chunk),
+            KeptFrame::Full => {
                 self.out.counts.early_refused += 1;
                 self.out.answer(peer, chunk.op, chunk.part, Some(FlowCause::NoMemory));
                 self.tombs.bury(Grave::Op(peer, chunk.op), FlowCause::NoMemory, now);
@@ -235,7 +235,7 @@ impl Relays {
         request: &RequestId,
         size: (u64, u32),
         part_bytes: u64,
-        frame: Frame,
+        frame: RelayFrame,
         now: Timestamp,
     ) {
         if self.gets.get(number).is_some_and(|get| get.request != *request) {
@@ -371,7 +371,7 @@ impl Relays {
             self.refuse_offer(key, FlowCause::PeerLost, now);
         }
         // Whoever reads a stream reads all of it: between two chunks there is no put that would say so.
-        let is_read = |outgoing: &Outgoing| outgoing.state == Stream::Open && outgoing.readers.contains(&peer);
+        let is_read = |outgoing: &OutgoingStream| outgoing.state == Stream::Open && outgoing.readers.contains(&peer);
         let streams = self.streams.outgoing.iter().filter(|(_, outgoing)| is_read(outgoing)).map(|(stream, _)| *stream);
         for stream in streams.collect::<Vec<_>>() {
             self.fail_stream(stream, failed.clone(), self.abort, now);
@@ -428,11 +428,11 @@ impl Relays {
     ) -> Result<(), RelayError> {
         let Some(outgoing) = self.streams.outgoing.get(&stream) else { return Err(RelayError::StreamEnded(stream)) };
         let here = |peer: &&PeerKey| self.peers.get(peer).is_some_and(|known| known.speaks.is_ok());
-        let opening = Opening {
+        let opening = PutOpening {
             request: outgoing.request.clone(),
             stream: Some((stream, outgoing.chunks)),
             kind,
-            source: Source::Berths { bytes: 0 },
+            source: PutSource::Berths { bytes: 0 },
             readers: outgoing.readers.iter().filter(here).copied().collect(),
             schema: Vec::new(),
             header: cut(words).as_bytes().to_vec(),

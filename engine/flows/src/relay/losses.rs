@@ -4,7 +4,7 @@ use penstock_core::Timestamp;
 use penstock_session::control::Chunk;
 use penstock_session::{PeerKey, RequestId};
 
-use super::early::{Offer, OfferKey};
+use super::early::{EarlyOffer, OfferKey};
 use super::get::GetEvent;
 use super::join::{Announced, JoinEvent};
 use super::out::Alarm;
@@ -75,7 +75,7 @@ impl Relays {
         }
         self.out.arm(Alarm::Stream(key.0, key.1), now + self.early_age);
         self.out.tell();
-        let is_of_it = |(peer, _): OfferKey, offer: &Offer| (peer, offer.stream) == key && !offer.is_taken;
+        let is_of_it = |(peer, _): OfferKey, offer: &EarlyOffer| (peer, offer.stream) == key && !offer.is_taken;
         for offer in self.early.keys(is_of_it) {
             self.refuse_offer(offer, cause, now);
         }
@@ -86,7 +86,7 @@ impl Relays {
             self.tombs.bury(Grave::Stream(key.0, key.1), cause, now);
         }
         self.out.disarm(Alarm::Stream(key.0, key.1));
-        let is_of_it = |(peer, _): OfferKey, offer: &Offer| (peer, offer.stream) == key && !offer.is_taken;
+        let is_of_it = |(peer, _): OfferKey, offer: &EarlyOffer| (peer, offer.stream) == key && !offer.is_taken;
         for offer in self.early.keys(is_of_it) {
             self.refuse_offer(offer, cause, now);
         }

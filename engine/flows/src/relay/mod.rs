@@ -45,27 +45,27 @@ use penstock_session::control::{
 };
 use penstock_session::{PeerKey, RequestId};
 
-pub use berths::{Place, Pool};
-pub use early::EarlyBounds;
+pub use berths::{StagingPlace, StagingPool};
+pub use early::EarlyFrameBounds;
 pub use error::{RelayError, RelayFailed};
-pub use get::{Destination, Get, GetKey, Piece};
+pub use get::{Destination, Get, GetKey, GetPiece};
 pub use join::{Announced, JoinKey};
 pub use metadata::Metadata;
 pub use out::RelayCounts;
-pub use put::{Put, PutKey, Source, ToFill};
+pub use put::{Put, PutKey, PutSource, ToFill};
 pub use settings::{Arrival, RelaySettings, ToPut};
-pub use stream::{Stream, StreamKey};
+pub use stream::{RelayStreamKey, Stream};
 
 use crate::FlowCause;
 use crate::action::{Action, BlocksRef, RegionRef, WatchId};
 use crate::partners::Silence;
-use early::{Early, Frame};
+use early::{EarlyFrames, RelayFrame};
 use get::Gets;
 use join::{JoinEvent, Joins};
 use out::Out;
-use put::{Opening, Puts};
-use stream::{StreamEvent, Streams};
-use tombs::{Grave, Tombs};
+use put::{PutOpening, Puts};
+use stream::{RelayStreams, StreamEvent};
+use tombs::{Grave, RelayTombs};
 
 /// What is said of whatever ends by its own deadline.
 const LATE: &str = "its time was over, and not all of it had come";
@@ -82,7 +82,7 @@ struct Known {
 }
 
 /// The bounds of one that is not open.
-const EARLY: EarlyBounds = EarlyBounds { messages: 4096, bytes: 4 << 20, age: Duration::from_secs(30) };
+const EARLY: EarlyFrameBounds = EarlyFrameBounds { messages: 4096, bytes: 4 << 20, age: Duration::from_secs(30) };
 /// How many tombstones one has that is not open, and for how long.
 const TOMBS: (usize, Duration) = (4096, Duration::from_secs(60));
 /// The most incoming streams of one that is not open.
@@ -99,10 +99,10 @@ pub struct Relays {
     peers: BTreeMap<PeerKey, Known>,
     puts: Puts,
     gets: Gets,
-    streams: Streams,
+    streams: RelayStreams,
     joins: Joins,
-    early: Early,
-    tombs: Tombs,
+    early: EarlyFrames,
+    tombs: RelayTombs,
     watches: BTreeSet<WatchId>,
     out: Out,
     is_closed: bool,
@@ -119,7 +119,7 @@ impl Relays {
     /// One that has no berths yet. What peers announce is kept until it is opened, or for its time.
     pub fn shut(first_number: u64) -> Self {
         let region = RegionRef { region: RegionId(0), generation: Generation(0) };
-        let none = Pool { region, base: 0, berth_bytes: 0, berths: 0 };
+        let none = StagingPool { region, base: 0, berth_bytes: 0, berths: 0 };
         Self {
             me: None,
             most: MOST,
@@ -128,10 +128,10 @@ impl Relays {
             peers: BTreeMap::new(),
             puts: Puts::new(none, 1, 0, 0, Duration::ZERO),
             gets: Gets::new(none, 0, Duration::ZERO),
-            streams: Streams::default(),
+            streams: RelayStreams::default(),
             joins: Joins::default(),
-            early: Early::new(EARLY),
-            tombs: Tombs::new(TOMBS.0, TOMBS.1),
+            early: EarlyFrames::new(EARLY),
+            tombs: RelayTombs::new(TOMBS.0, TOMBS.1),
             watches: BTreeSet::new(),
             out: Out::new(first_number),
             is_closed: false,
@@ -170,8 +170,8 @@ impl Relays {
     /// Hands out the next chunk of a stream; its request and readers are the stream's.
     pub fn put_next(
         &mut self,
-        stream: StreamKey,
-        source: Source,
+        stream: RelayStreamKey,
+        source: PutSource,
         schema: Vec<u8>,
         header: Vec<u8>,
         within: Duration,
@@ -279,7 +279,7 @@ impl Relays {
             for (part, places) in offer.frames {
                 // Both belong to the first part, which comes first here.
                 let (schema, header) = (schema.take().unwrap_or_default(), header.take().unwrap_or_default());
-                let frame = Frame { part, places, schema, header };
+                let frame = RelayFrame { part, places, schema, header };
                 self.fetch(number, from, &request, size, part_bytes, frame, now);
             }
         }
@@ -290,7 +290,7 @@ impl Relays {
     /// What has come into berths and is to be copied out.
     ///
     /// From then on the application may be copying: each berth comes back when it says that it has, whatever becomes of the get.
-    pub fn pieces(&mut self, get: GetKey) -> Vec<Piece> {
+    pub fn pieces(&mut self, get: GetKey) -> Vec<GetPiece> {
         if planted::is(Bug::OnePurseForPutsAndGets) && self.held().0 > 1 {
             return Vec::new();
         }
@@ -433,7 +433,7 @@ impl Relays {
         self.early.check()
     }
 
-    fn checked(&self, what: ToPut, stream: Option<(u32, u64)>) -> Result<Opening, RelayError> {
+    fn checked(&self, what: ToPut, stream: Option<(u32, u64)>) -> Result<PutOpening, RelayError> {
         self.may_begin(&what.request)?;
         self.check_readers(&what.readers)?;
         for (name, words) in [("schema", &what.schema), ("header", &what.header)] {
@@ -442,23 +442,23 @@ impl Relays {
             }
         }
         match &what.source {
-            Source::Berths { bytes: 0 } => {}
-            Source::Berths { .. } if !self.puts.has_berths() => {
+            PutSource::Berths { bytes: 0 } => {}
+            PutSource::Berths { .. } if !self.puts.has_berths() => {
                 return Err(RelayError::NoBerths);
             }
-            Source::Berths { bytes } => {
+            PutSource::Berths { bytes } => {
                 let most = self.puts.berth_bytes().saturating_mul(PARTS_MAX.into());
                 if *bytes > most {
                     return Err(RelayError::TooLarge { asked: *bytes, most });
                 }
             }
-            Source::Extents { extents, .. } if extents.is_empty() || extents.len() > EXTENTS_MAX => {
+            PutSource::Extents { extents, .. } if extents.is_empty() || extents.len() > EXTENTS_MAX => {
                 return Err(RelayError::Extents);
             }
-            Source::Extents { .. } => {}
+            PutSource::Extents { .. } => {}
         }
         let ToPut { request, source, readers, schema, header, .. } = what;
-        Ok(Opening { request, stream, kind: ChunkKind::Data, source, readers, schema, header })
+        Ok(PutOpening { request, stream, kind: ChunkKind::Data, source, readers, schema, header })
     }
 
     fn may_begin(&self, request: &RequestId) -> Result<(), RelayError> {

@@ -11,7 +11,7 @@ use penstock_session::{PeerKey, RequestId};
 use super::early::OfferKey;
 use super::out::Alarm;
 use super::stream::StreamEvent;
-use super::{Announced, Arrival, JoinKey, READERS_MAX, RelayError, RelayFailed, Relays, Stream, StreamKey};
+use super::{Announced, Arrival, JoinKey, READERS_MAX, RelayError, RelayFailed, RelayStreamKey, Relays, Stream};
 use crate::FlowCause;
 
 /// What is the next thing of a request.
@@ -23,19 +23,19 @@ enum Next {
 
 impl Relays {
     /// Begins a stream of chunks.
-    pub fn stream(&mut self, request: &RequestId, readers: &[PeerKey]) -> Result<StreamKey, RelayError> {
+    pub fn stream(&mut self, request: &RequestId, readers: &[PeerKey]) -> Result<RelayStreamKey, RelayError> {
         self.may_begin(request)?;
         self.check_readers(readers)?;
         if self.streams.outgoing.len() >= self.most {
             return Err(RelayError::Full { what: "streams", most: self.most });
         }
-        Ok(StreamKey(self.streams.open(request.clone(), readers.to_vec())))
+        Ok(RelayStreamKey(self.streams.open(request.clone(), readers.to_vec())))
     }
 
     /// Ends a stream, behind all its chunks, or with words at once.
     pub fn finish(
         &mut self,
-        stream: StreamKey,
+        stream: RelayStreamKey,
         error: Option<&str>,
         within: Duration,
         now: Timestamp,
@@ -59,12 +59,12 @@ impl Relays {
     }
 
     /// Where a stream of this engine is, and how it has failed.
-    pub fn stream_state(&self, stream: StreamKey) -> Option<(Stream, Option<&RelayFailed>)> {
+    pub fn stream_state(&self, stream: RelayStreamKey) -> Option<(Stream, Option<&RelayFailed>)> {
         self.streams.outgoing.get(&stream.0).map(|outgoing| (outgoing.state, outgoing.failed.as_ref()))
     }
 
     /// Nobody asks for this stream any more. One that was not ended has failed.
-    pub fn let_go_stream(&mut self, stream: StreamKey, now: Timestamp) {
+    pub fn let_go_stream(&mut self, stream: RelayStreamKey, now: Timestamp) {
         let Some(outgoing) = self.streams.outgoing.get_mut(&stream.0) else { return };
         outgoing.is_let_go = true;
         if outgoing.state == Stream::Open {

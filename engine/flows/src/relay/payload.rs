@@ -92,7 +92,7 @@ impl Dtype {
 
 /// Something to be packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Item<'a> {
+pub struct PayloadItem<'a> {
     /// Where in the application's structure it belongs.
     pub path: &'a str,
     /// How many there are in each dimension; none for a single one.
@@ -223,7 +223,7 @@ impl std::fmt::Display for Stretch {
 
 impl Schema {
     /// Places items one behind the other.
-    pub fn pack(items: &[Item<'_>]) -> Result<Self, PayloadError> {
+    pub fn pack(items: &[PayloadItem<'_>]) -> Result<Self, PayloadError> {
         if items.len() > ITEMS_MAX {
             return Err(PayloadError::Items(items.len()));
         }

@@ -15,12 +15,12 @@ use penstock_core::Timestamp;
 use penstock_core::planted::{self, Bug};
 use penstock_session::control::{Chunk, ChunkAck, ChunkKind};
 use penstock_session::machine::Step;
-use penstock_session::purse::{Purse, Took, Waiter};
+use penstock_session::purse::{CreditPool, CreditWaiter, Took};
 use penstock_session::{PeerKey, RequestId};
 
-pub use self::machine::{Put, PutEvent, PutKey, Source, ToFill};
+pub use self::machine::{Put, PutEvent, PutKey, PutSource, ToFill};
 use super::LATE;
-use super::berths::{Berths, Place, Pool};
+use super::berths::{StagingPlace, StagingPool, StagingSlots};
 use super::error::{RelayError, RelayFailed};
 use super::out::{Alarm, Out};
 use crate::FlowCause;
@@ -58,7 +58,7 @@ struct Part {
 #[derive(Debug)]
 enum Memory {
     Berths { count: u32 },
-    Extents { extents: Vec<Place>, keep: BlocksRef, is_ready: bool },
+    Extents { extents: Vec<StagingPlace>, keep: BlocksRef, is_ready: bool },
     Nothing,
 }
 
@@ -82,11 +82,11 @@ pub(super) struct PutOp {
 }
 
 /// What a put is made of, checked already.
-pub(super) struct Opening {
+pub(super) struct PutOpening {
     pub(super) request: RequestId,
     pub(super) stream: Option<(u32, u64)>,
     pub(super) kind: ChunkKind,
-    pub(super) source: Source,
+    pub(super) source: PutSource,
     pub(super) readers: Vec<PeerKey>,
     pub(super) schema: Vec<u8>,
     pub(super) header: Vec<u8>,
@@ -102,15 +102,15 @@ pub(super) struct Torn {
 pub(super) struct Puts {
     ops: BTreeMap<u64, PutOp>,
     next: u64,
-    berths: Berths,
+    berths: StagingSlots,
     /// Berths, and operations at once.
-    purse: Purse<2>,
+    purse: CreditPool<2>,
     /// Words that need no memory have credits of their own, so that an end is never behind the bytes of others.
-    control: Purse<1>,
+    control: CreditPool<1>,
     each: u32,
     abort: Duration,
     most: usize,
-    served: Vec<Waiter>,
+    served: Vec<CreditWaiter>,
     torn: Vec<(u32, RelayFailed)>,
     ended_signals: Vec<(u32, bool)>,
 }
@@ -162,7 +162,7 @@ impl PutOp {
         Some(RelayFailed::new(cause, Some(reader.peer), words))
     }
 
-    fn frame(&self, op: u64, part: u32, kind: ChunkKind, places: &[Place], header: &[u8]) -> Chunk {
+    fn frame(&self, op: u64, part: u32, kind: ChunkKind, places: &[StagingPlace], header: &[u8]) -> Chunk {
         let is_first = part == 0;
         let (stream, number) = self.stream.unwrap_or((0, 0));
         Chunk {
@@ -175,7 +175,7 @@ impl PutOp {
             bytes: self.bytes,
             readers: self.readers.len() as u16,
             kind,
-            extents: places.iter().map(Place::extent).collect(),
+            extents: places.iter().map(StagingPlace::extent).collect(),
             schema: if is_first && kind == ChunkKind::Data { self.schema.clone() } else { Vec::new() },
             header: if is_first { header.to_vec() } else { Vec::new() },
         }
@@ -183,13 +183,13 @@ impl PutOp {
 }
 
 impl Puts {
-    pub(super) fn new(pool: Pool, each: u32, control: u32, most: usize, abort: Duration) -> Self {
+    pub(super) fn new(pool: StagingPool, each: u32, control: u32, most: usize, abort: Duration) -> Self {
         Self {
             ops: BTreeMap::new(),
             next: 1,
-            berths: Berths::new(pool),
-            purse: Purse::new([pool.berths.into(), most as u64], most),
-            control: Purse::new([control.into()], most),
+            berths: StagingSlots::new(pool),
+            purse: CreditPool::new([pool.berths.into(), most as u64], most),
+            control: CreditPool::new([control.into()], most),
             each: each.clamp(1, pool.berths.max(1)),
             abort,
             most,
@@ -210,7 +210,7 @@ impl Puts {
     /// Begins one, now or when its credits come.
     pub(super) fn open(
         &mut self,
-        opening: Opening,
+        opening: PutOpening,
         until: Timestamp,
         now: Timestamp,
         out: &mut Out,
@@ -222,12 +222,12 @@ impl Puts {
         }
         let op = self.next;
         let (memory, bytes, part_bytes) = match opening.source {
-            Source::Berths { bytes: 0 } => (Memory::Nothing, 0, 0),
-            Source::Berths { bytes } => {
+            PutSource::Berths { bytes: 0 } => (Memory::Nothing, 0, 0),
+            PutSource::Berths { bytes } => {
                 let needed = bytes.div_ceil(self.berth_bytes().max(1)).min(self.each.into());
                 (Memory::Berths { count: needed as u32 }, bytes, self.berth_bytes())
             }
-            Source::Extents { extents, keep, is_ready } => {
+            PutSource::Extents { extents, keep, is_ready } => {
                 let bytes = super::berths::bytes_of(&extents).ok_or(RelayError::Extents)?;
                 (Memory::Extents { extents, keep, is_ready }, bytes, bytes)
             }
@@ -238,8 +238,8 @@ impl Puts {
         };
         let want = if let Memory::Berths { count } = memory { count } else { 0 };
         let took = match is_signal {
-            true => self.control.take(Waiter(op), [1]),
-            false => self.purse.take(Waiter(op), [want.into(), 1]),
+            true => self.control.take(CreditWaiter(op), [1]),
+            false => self.purse.take(CreditWaiter(op), [want.into(), 1]),
         };
         match took {
             Took::Now | Took::Waits => {}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_core::{EngineName, Epoch};
 use penstock_session::{PeerKey, RequestId};
 
-use super::{Announced, EarlyBounds, Pool, RelayFailed, Source};
+use super::{Announced, EarlyFrameBounds, PutSource, RelayFailed, StagingPool};
 
 /// How large everything is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,9 +15,9 @@ pub struct RelaySettings {
     /// Which life of it this is.
     pub epoch: Epoch,
     /// Berths that puts go through.
-    pub puts: Pool,
+    pub puts: StagingPool,
     /// Berths that gets go into.
-    pub gets: Pool,
+    pub gets: StagingPool,
     /// The most berths of one put: it takes as many as it can use, all at once.
     pub each: u32,
     /// The most ends of streams that are said and not answered.
@@ -25,7 +25,7 @@ pub struct RelaySettings {
     /// The most puts, gets, joins, and streams of either direction, at once.
     pub most: usize,
     /// How much is kept that nobody has asked for yet.
-    pub early: EarlyBounds,
+    pub early: EarlyFrameBounds,
     /// How many ended requests, chunks and streams are remembered.
     pub tombs: usize,
     /// How long.
@@ -42,7 +42,7 @@ pub struct ToPut {
     /// For which request.
     pub request: RequestId,
     /// Where the bytes are.
-    pub source: Source,
+    pub source: PutSource,
     /// Who may fetch them; what was lent comes back after the last of them.
     pub readers: Vec<PeerKey>,
     /// What the bytes are, as [`payload`] writes it, or nothing.

@@ -43,10 +43,10 @@ machine! {
 
 /// A stream of this engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamKey(pub(crate) u32);
+pub struct RelayStreamKey(pub(crate) u32);
 
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingStream {
     pub(super) request: RequestId,
     pub(super) readers: Vec<PeerKey>,
     pub(super) state: Stream,
@@ -57,7 +57,7 @@ pub(super) struct Outgoing {
 }
 
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct IncomingStream {
     pub(super) request: RequestId,
     pub(super) state: Stream,
     /// The number that is handed over next.
@@ -70,13 +70,13 @@ pub(super) struct Incoming {
     pub(super) failed: Option<RelayFailed>,
 }
 
-impl Outgoing {
+impl OutgoingStream {
     pub(super) fn fire(&mut self, event: StreamEvent) -> bool {
         fire(&mut self.state, event)
     }
 }
 
-impl Incoming {
+impl IncomingStream {
     pub(super) fn new(request: RequestId) -> Self {
         let (claimed, announced) = (BTreeSet::new(), BTreeMap::new());
         Self { request, state: Stream::Open, next: 0, claimed, announced, end: None, failed: None }
@@ -148,13 +148,13 @@ fn fire(state: &mut Stream, event: StreamEvent) -> bool {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Streams {
-    pub(super) outgoing: BTreeMap<u32, Outgoing>,
-    pub(super) incoming: BTreeMap<(PeerKey, u32), Incoming>,
+pub(super) struct RelayStreams {
+    pub(super) outgoing: BTreeMap<u32, OutgoingStream>,
+    pub(super) incoming: BTreeMap<(PeerKey, u32), IncomingStream>,
     last: u32,
 }
 
-impl Streams {
+impl RelayStreams {
     pub(super) fn open(&mut self, request: RequestId, readers: Vec<PeerKey>) -> u32 {
         // Zero is no stream; after four thousand million the numbers begin anew, and those in use are left out.
         self.last = self.last.checked_add(1).unwrap_or(1);
@@ -162,16 +162,22 @@ impl Streams {
             self.last = self.last.checked_add(1).unwrap_or(1);
         }
         let (state, chunks) = (Stream::Open, 0);
-        self.outgoing.insert(self.last, Outgoing { request, readers, state, chunks, failed: None, is_let_go: false });
+        self.outgoing
+            .insert(self.last, OutgoingStream { request, readers, state, chunks, failed: None, is_let_go: false });
         self.last
     }
 
     /// A chunk or an end of a stream that may be new here; nothing if there is no room.
-    pub(super) fn incoming(&mut self, key: (PeerKey, u32), request: &RequestId, most: usize) -> Option<&mut Incoming> {
+    pub(super) fn incoming(
+        &mut self,
+        key: (PeerKey, u32),
+        request: &RequestId,
+        most: usize,
+    ) -> Option<&mut IncomingStream> {
         if !self.incoming.contains_key(&key) && self.incoming.len() >= most {
             return None;
         }
-        let stream = self.incoming.entry(key).or_insert_with(|| Incoming::new(request.clone()));
+        let stream = self.incoming.entry(key).or_insert_with(|| IncomingStream::new(request.clone()));
         (stream.request == *request).then_some(stream)
     }
 
@@ -190,7 +196,7 @@ impl Streams {
     }
 
     /// Those of this engine that have not ended and of which this is so.
-    pub(super) fn going(&self, which: impl Fn(&Outgoing) -> bool) -> Vec<u32> {
+    pub(super) fn going(&self, which: impl Fn(&OutgoingStream) -> bool) -> Vec<u32> {
         let going = self.outgoing.iter().filter(|(_, outgoing)| !outgoing.state.is_end() && which(outgoing));
         going.map(|(stream, _)| *stream).collect()
     }
@@ -212,8 +218,8 @@ mod tests {
 
     use super::*;
 
-    fn incoming() -> Incoming {
-        Incoming::new(RequestId::new("r").unwrap())
+    fn incoming() -> IncomingStream {
+        IncomingStream::new(RequestId::new("r").unwrap())
     }
 
     #[test]

@@ -26,9 +26,9 @@ fn the_machines_are_as_committed() {
     is_as_committed(&Join::DECLARED, "join.txt");
 }
 
-fn pool(region: u32) -> Pool {
+fn pool(region: u32) -> StagingPool {
     let region = RegionRef { region: RegionId(region), generation: Generation(1) };
-    Pool { region, base: 0, berth_bytes: 64, berths: 2 }
+    StagingPool { region, base: 0, berth_bytes: 64, berths: 2 }
 }
 
 fn relay() -> Relays {
@@ -40,7 +40,7 @@ fn relay() -> Relays {
         each: 2,
         control: 1,
         most: 2,
-        early: EarlyBounds { messages: 4, bytes: 4096, age: Duration::from_secs(1) },
+        early: EarlyFrameBounds { messages: 4, bytes: 4096, age: Duration::from_secs(1) },
         tombs: 4,
         tomb: Duration::from_secs(1),
         abort: Duration::from_millis(50),
@@ -66,7 +66,7 @@ fn joined(able: &[(u16, u16)]) -> Relays {
 fn to_put(readers: &[PeerKey]) -> ToPut {
     ToPut {
         request: RequestId::new("r").unwrap(),
-        source: Source::Berths { bytes: 64 },
+        source: PutSource::Berths { bytes: 64 },
         readers: readers.to_vec(),
         schema: Vec::new(),
         header: Vec::new(),
@@ -87,9 +87,9 @@ fn what_cannot_be_put_is_refused_with_the_reason_and_changes_nothing() {
     let long = vec![0; SCHEMA_BYTES_MAX + 1];
     let words = ToPut { header: long.clone(), ..to_put(&[able]) };
     assert_eq!(refused(words), RelayError::TooLong { what: "header", bytes: long.len() });
-    let empty = Place { region: pool(3).region, offset: 0, len: 0 };
-    for extents in [vec![], vec![empty], vec![Place { len: 1, ..empty }; EXTENTS_MAX + 1]] {
-        let source = Source::Extents { extents, keep: BlocksRef(1), is_ready: true };
+    let empty = StagingPlace { region: pool(3).region, offset: 0, len: 0 };
+    for extents in [vec![], vec![empty], vec![StagingPlace { len: 1, ..empty }; EXTENTS_MAX + 1]] {
+        let source = PutSource::Extents { extents, keep: BlocksRef(1), is_ready: true };
         assert_eq!(refused(ToPut { source, ..to_put(&[able]) }), RelayError::Extents);
     }
     assert!(relay.is_empty() && relay.poll_action().is_none());

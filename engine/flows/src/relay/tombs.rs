@@ -26,7 +26,7 @@ pub(super) enum Grave {
 }
 
 #[derive(Debug)]
-pub(super) struct Tombs {
+pub(super) struct RelayTombs {
     causes: BTreeMap<Grave, (FlowCause, Timestamp)>,
     order: VecDeque<(Timestamp, Grave)>,
     /// How many lost chunks are among them.
@@ -35,7 +35,7 @@ pub(super) struct Tombs {
     age: Duration,
 }
 
-impl Tombs {
+impl RelayTombs {
     pub(super) fn new(most: usize, age: Duration) -> Self {
         Self { causes: BTreeMap::new(), order: VecDeque::new(), lost: 0, most, age }
     }
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_first_and_none_outlives_its_time() {
-        let mut tombs = Tombs::new(2, Duration::from_nanos(10));
+        let mut tombs = RelayTombs::new(2, Duration::from_nanos(10));
         let grave = |op| Grave::Op(PeerKey { peer_index: 1, epoch: Epoch(1) }, op);
         for op in 0..3 {
             tombs.bury(grave(op), FlowCause::Aborted, Timestamp::from_ns(op));
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn lost_chunks_have_a_quarter_of_the_room_and_each_is_told_once_in_the_order_of_their_numbers() {
-        let mut tombs = Tombs::new(8, Duration::from_nanos(10));
+        let mut tombs = RelayTombs::new(8, Duration::from_nanos(10));
         let (peer, request) = (PeerKey { peer_index: 1, epoch: Epoch(1) }, RequestId::new("r").unwrap());
         let now = Timestamp::from_ns(1);
         for op in [7, 5, 6] {

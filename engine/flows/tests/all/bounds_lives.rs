@@ -4,14 +4,15 @@ use penstock_core::Cause;
 use penstock_flows::action::Action;
 use penstock_flows::event::Event;
 use penstock_flows::lifecycle::{
-    BlockRef, Lifecycle, LifecycleError, Report, Request, Settings, SubscribeError, Swap, SwapNews, SwapWay, Tracker,
+    BlockRef, Lifecycle, LifecycleError, LifecycleSettings, Request, SchedulerReport, SubscribeError, Swap, SwapNews,
+    SwapWay, Tracker,
 };
 use penstock_session::control::BLOCKS_MAX;
 
 use crate::lives::*;
 
-fn allocated(fresh: Vec<BlockRef>) -> Report {
-    Report::Allocated { fresh, cached: vec![] }
+fn allocated(fresh: Vec<BlockRef>) -> SchedulerReport {
+    SchedulerReport::Allocated { fresh, cached: vec![] }
 }
 
 fn block(index: u32, generation: u32) -> BlockRef {
@@ -20,19 +21,19 @@ fn block(index: u32, generation: u32) -> BlockRef {
 
 #[test]
 fn so_many_requests_and_sequences_and_no_more() {
-    let mut tracker = Tracker::new(Settings { requests: 2, sequences: 3, ..Settings::default() });
+    let mut tracker = Tracker::new(LifecycleSettings { requests: 2, sequences: 3, ..LifecycleSettings::default() });
     for asked in [0, 4] {
         assert_eq!(tracker.open(id("a"), asked), Err(LifecycleError::Sequences { asked, most: 3 }));
     }
     let first = tracker.open(id("a"), 3).unwrap();
     tracker.open(id("b"), 1).unwrap();
     assert_eq!(tracker.open(id("c"), 1), Err(LifecycleError::Full { most: 2 }));
-    let fork = Report::SequenceForked { sequence: 3 };
+    let fork = SchedulerReport::SequenceForked { sequence: 3 };
     let crowded = tracker.report(&id("a"), first, &fork, at_ms(1));
     assert_eq!(crowded, Err(LifecycleError::Sequences { asked: 4, most: 3 }));
-    tracker.report(&id("a"), first, &Report::SequenceEnded { sequence: 0 }, at_ms(1)).unwrap();
+    tracker.report(&id("a"), first, &SchedulerReport::SequenceEnded { sequence: 0 }, at_ms(1)).unwrap();
     tracker.report(&id("a"), first, &fork, at_ms(1)).unwrap();
-    tracker.report(&id("a"), first, &Report::Aborted, at_ms(1)).unwrap();
+    tracker.report(&id("a"), first, &SchedulerReport::Aborted, at_ms(1)).unwrap();
     assert!(tracker.open(id("c"), 1).is_ok());
     assert_eq!((tracker.metrics().refused, tracker.metrics().live), (1, 2));
 }
@@ -43,14 +44,14 @@ fn blocks_that_cannot_be_are_refused_and_nothing_changes() {
     node.open("a", 1);
     let outside = node.try_say("a", &allocated(vec![block(3, 1), block(64, 1)]));
     assert_eq!(outside, Err(LifecycleError::NoSuchBlock { block: block(64, 1), blocks: 64 }));
-    let twice = node.try_say("a", &Report::Allocated { fresh: vec![block(3, 1)], cached: vec![block(3, 1)] });
+    let twice = node.try_say("a", &SchedulerReport::Allocated { fresh: vec![block(3, 1)], cached: vec![block(3, 1)] });
     assert_eq!(twice, Err(LifecycleError::BlockTwice { block: block(3, 1) }));
     assert_eq!((node.state("a"), node.device("a")), (Request::Queued, vec![]));
     node.say("a", allocated(vec![block(3, 1)]));
-    let again = node.try_say("a", &Report::Grown { blocks: vec![block(3, 1)] });
+    let again = node.try_say("a", &SchedulerReport::Grown { blocks: vec![block(3, 1)] });
     assert_eq!(again, Err(LifecycleError::BlockHeld { block: block(3, 1), holders: 1 }));
     node.open("b", 1);
-    let cached = node.try_say("b", &Report::Allocated { fresh: vec![], cached: vec![block(3, 2)] });
+    let cached = node.try_say("b", &SchedulerReport::Allocated { fresh: vec![], cached: vec![block(3, 2)] });
     assert_eq!(cached, Err(LifecycleError::BlockHeld { block: block(3, 2), holders: 1 }), "another use of it");
     assert_eq!((node.state("b"), node.device("a")), (Request::Queued, vec![block(3, 1)]));
 }
@@ -61,7 +62,7 @@ fn numbers_of_uses_wrap() {
     for (name, generation) in [("a", u32::MAX), ("b", 0), ("c", 1)] {
         node.open(name, 1);
         node.say(name, allocated(vec![block(5, generation)]));
-        node.say(name, Report::Removed);
+        node.say(name, SchedulerReport::Removed);
     }
     node.open("d", 1);
     let stale = node.try_say("d", &allocated(vec![block(5, u32::MAX)]));
@@ -103,7 +104,7 @@ fn swaps_that_make_no_sense_are_refused_and_nothing_changes() {
     let into = node.blocks.take(1);
     let swapped_in = node.lives.swap_begin(&id("a"), generation, ask(SwapWay::In, &into), node.now);
     assert!(matches!(swapped_in, Err(LifecycleError::Impossible { .. })), "{swapped_in:?}");
-    node.say("a", Report::Aborted);
+    node.say("a", SchedulerReport::Aborted);
     let over = node.lives.swap_begin(&id("a"), generation, good, node.now);
     assert_eq!(over, Err(LifecycleError::LifeOver { request: id("a"), generation }));
 }
@@ -136,8 +137,8 @@ fn what_is_swapped_in_is_what_was_swapped_out() {
     other.pairs[1].1.generation -= 1;
     move_all(&mut node, other);
     // Its scheduler takes over again: where it went is not known here any more.
-    node.say("a", Report::SwapOutPrepared);
-    node.say("a", Report::SwapOutCommitted);
+    node.say("a", SchedulerReport::SwapOutPrepared);
+    node.say("a", SchedulerReport::SwapOutCommitted);
     let mut elsewhere = ask(SwapWay::In, &node.blocks.take(3));
     elsewhere.pairs.iter_mut().for_each(|(_, host)| host.index += 10);
     move_all(&mut node, elsewhere);
@@ -146,7 +147,8 @@ fn what_is_swapped_in_is_what_was_swapped_out() {
 #[test]
 fn so_many_swaps_and_their_news_and_no_more() {
     let mut node = Node::new();
-    node.lives = Lifecycle::new(Settings { blocks: 64, swaps: 2, grace: GRACE, ..Settings::default() }, 0);
+    node.lives =
+        Lifecycle::new(LifecycleSettings { blocks: 64, swaps: 2, grace: GRACE, ..LifecycleSettings::default() }, 0);
     let begin = |node: &mut Node, name: &str| {
         let device = node.active(name, 1);
         let generation = node.generations[&id(name)];
@@ -176,7 +178,7 @@ fn subscribers_are_bounded_and_told_when_something_can_be_fetched() {
     assert_eq!(tracker.subscribe_removals(1 << 21), Err(SubscribeError::Length { asked: 1 << 21 }));
     let one = tracker.subscribe_evictions(4).unwrap();
     assert_eq!(tracker.subscribers(), (1, 1));
-    for _ in 1..Settings::default().subscribers {
+    for _ in 1..LifecycleSettings::default().subscribers {
         tracker.subscribe_evictions(1).unwrap();
     }
     assert_eq!(tracker.subscribe_evictions(1), Err(SubscribeError::TooMany { most: 64 }));
@@ -187,7 +189,7 @@ fn subscribers_are_bounded_and_told_when_something_can_be_fetched() {
 
     node.active("a", 1);
     assert_eq!(node.lives.poll_action(), None, "nothing to be fetched");
-    node.say("a", Report::Removed);
+    node.say("a", SchedulerReport::Removed);
     assert_eq!((node.lives.poll_action(), node.lives.poll_action()), (Some(Action::Tell), None), "once");
 }
 
@@ -198,13 +200,13 @@ fn blocks_that_a_swap_reads_are_shared_and_ones_that_it_writes_are_not() {
     let generation = node.generations[&id("a")];
     node.lives.swap_begin(&id("a"), generation, ask(SwapWay::Out, &out), node.now).unwrap();
     node.open("b", 1);
-    node.say("b", Report::Allocated { fresh: vec![], cached: out });
+    node.say("b", SchedulerReport::Allocated { fresh: vec![], cached: out });
 
     node.swapped("c", 1);
     let (generation, into) = (node.generations[&id("c")], node.blocks.take(1));
     node.lives.swap_begin(&id("c"), generation, ask(SwapWay::In, &into), node.now).unwrap();
     node.open("d", 1);
-    let early = node.try_say("d", &Report::Allocated { fresh: vec![], cached: into.clone() });
+    let early = node.try_say("d", &SchedulerReport::Allocated { fresh: vec![], cached: into.clone() });
     assert_eq!(early, Err(LifecycleError::BlockUnderSwap { block: into[0] }), "its bytes are not there yet");
 }
 
@@ -237,7 +239,7 @@ fn a_request_that_ends_leaves_to_its_quarantined_swap_what_that_still_reads() {
     node.lives.swap_roll_back(key, node.now).unwrap();
     node.pass(GRACE);
     assert_eq!(quarantined(&node.actions()), [TARGET], "the request still has what is read");
-    node.say("a", Report::Aborted);
+    node.say("a", SchedulerReport::Aborted);
     assert_eq!(node.removed()[0].device, []);
     let actions = node.actions();
     assert_eq!((quarantined(&actions), freed(&actions)), (vec![SOURCE], vec![]));

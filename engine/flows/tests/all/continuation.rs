@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_core::{Cause, Epoch};
 use penstock_flows::action::{Action, BlocksRef};
 use penstock_flows::continuation::{
-    Asks, Child, Group, Isolation, Miss, Parent, Pin, PinError, Settings, Terms, Waited,
+    Asks, Child, Group, Isolation, Miss, Parent, Pin, PinError, PinSettings, Terms, Waited,
 };
 use penstock_flows::event::Event;
 use penstock_session::PeerKey;
@@ -19,7 +19,7 @@ const STRANGER: PeerKey = PeerKey { peer_index: 9, epoch: Epoch(1) };
 
 #[test]
 fn the_oldest_pin_makes_room_and_never_one_in_use() {
-    let mut keeper = Keeper::new(Settings { count: 3, ..Settings::default() });
+    let mut keeper = Keeper::new(PinSettings { count: 3, ..PinSettings::default() });
     let (first, _) = keeper.pin(parent("first", 700)).unwrap();
     let (second, second_ticket) = keeper.pin(parent("second", 700)).unwrap();
     let child = keeper.inherit("b", "first", 705).unwrap();
@@ -42,7 +42,7 @@ fn the_oldest_pin_makes_room_and_never_one_in_use() {
 #[test]
 fn bytes_are_bounded_and_what_can_never_fit_evicts_nobody() {
     // A parent of 700 tokens has 44 blocks of 1000 bytes.
-    let mut keeper = Keeper::new(Settings { bytes: 100_000, ..Settings::default() });
+    let mut keeper = Keeper::new(PinSettings { bytes: 100_000, ..PinSettings::default() });
     let tickets: Vec<BlocksRef> = ["a", "b", "c"].map(|name| keeper.pin(parent(name, 700)).unwrap().1).to_vec();
     assert_eq!((keeper.freed(), keeper.pins.metrics().bytes), (vec![tickets[0]], 88_000));
     let refused = keeper.pin(parent("huge", 16 * 101)).unwrap_err();
@@ -58,7 +58,7 @@ fn bytes_are_bounded_and_what_can_never_fit_evicts_nobody() {
 
 #[test]
 fn what_makes_no_sense_is_not_kept() {
-    let mut keeper = Keeper::new(Settings { blob_bytes: 8, ..Settings::default() });
+    let mut keeper = Keeper::new(PinSettings { blob_bytes: 8, ..PinSettings::default() });
     let with = |change: fn(&mut Parent)| {
         let mut parent = parent("a", 700);
         change(&mut parent);
@@ -80,7 +80,7 @@ fn what_makes_no_sense_is_not_kept() {
 
 #[test]
 fn a_parent_of_the_same_name_takes_the_place_of_the_one_before() {
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     let (_, unused) = keeper.pin(parent("a", 700)).unwrap();
     let (used, _) = keeper.pin(parent("a", 500)).unwrap();
     assert_eq!(keeper.freed(), [unused]);
@@ -95,7 +95,7 @@ fn a_parent_of_the_same_name_takes_the_place_of_the_one_before() {
 
 #[test]
 fn hashes_that_are_given_are_compared() {
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     let mut checked = parent("a", 700);
     checked.groups[0].hashes = (0..43).collect();
     keeper.pin(checked).unwrap();
@@ -115,7 +115,7 @@ fn hashes_that_are_given_are_compared() {
 
 #[test]
 fn a_child_waits_for_a_running_parent_until_its_time_is_over() {
-    let mut keeper = Keeper::new(Settings { waiters: 3, ..Settings::default() });
+    let mut keeper = Keeper::new(PinSettings { waiters: 3, ..PinSettings::default() });
     keeper.pins.runs(id("a"), isolation(1)).unwrap();
     keeper.pins.runs(id("gone"), isolation(1)).unwrap();
     let (now, until) = (keeper.now, keeper.now + Duration::from_secs(1));
@@ -151,7 +151,7 @@ fn a_child_waits_for_a_running_parent_until_its_time_is_over() {
 
 #[test]
 fn so_many_children_and_no_more() {
-    let mut keeper = Keeper::new(Settings { uses: 2, running: 1, ..Settings::default() });
+    let mut keeper = Keeper::new(PinSettings { uses: 2, running: 1, ..PinSettings::default() });
     keeper.pin(parent("a", 700)).unwrap();
     let first = keeper.inherit("b", "a", 705).unwrap();
     keeper.inherit("c", "a", 705).unwrap();
@@ -167,7 +167,7 @@ fn so_many_children_and_no_more() {
 /// took it from the other.
 #[test]
 fn a_child_that_asks_twice_has_its_blocks_until_both_were_given_back() {
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     let (pin, ticket) = keeper.pin(parent("a", 700)).unwrap();
     let first = keeper.inherit("b", "a", 705).unwrap();
     let second = keeper.inherit("b", "a", 353).unwrap();
@@ -199,7 +199,7 @@ fn answer_of(said: ControlMessage) -> PinAnswer {
 
 #[test]
 fn a_parent_is_lent_to_another_engine_until_its_lease_is_over() {
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     let (pin, ticket) = keeper.pin(parent("a", 700)).unwrap();
     let mut asks = Asks::new(4);
     let key = asks.ask(DEVICE, &id("a"), &isolation(1), 705, TTL, at_ms(1)).unwrap();
@@ -227,7 +227,7 @@ fn a_parent_is_lent_to_another_engine_until_its_lease_is_over() {
 
 #[test]
 fn another_engine_learns_nothing_of_what_is_not_its_own() {
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     let salted = Isolation { salt: [3; 16], ..isolation(1) };
     keeper.pin(Parent { isolation: salted.clone(), ..parent("a", 700) }).unwrap();
     keeper.pin(Parent { groups: vec![group(700, 0); 2], ..parent("two", 700) }).unwrap();
@@ -258,7 +258,7 @@ fn another_engine_learns_nothing_of_what_is_not_its_own() {
 
 #[test]
 fn other_engines_cannot_keep_this_ones_children_from_inheriting() {
-    let mut keeper = Keeper::new(Settings { lent: 2, ..Settings::default() });
+    let mut keeper = Keeper::new(PinSettings { lent: 2, ..PinSettings::default() });
     keeper.pin(parent("a", 700)).unwrap();
     let mut codes = Vec::new();
     for lease in [1, 2, 3] {
@@ -278,7 +278,7 @@ fn other_engines_cannot_keep_this_ones_children_from_inheriting() {
 
 #[test]
 fn an_answer_names_no_more_blocks_than_a_frame_has_room_for() {
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     let blocks = BLOCKS_MAX as u64 + 10;
     keeper.pin(parent("a", blocks * 16)).unwrap();
     let (said, _) = keeper.pins.answer_peer(DEVICE, &pin_ask("a", &isolation(1), u64::MAX), TERMS, keeper.now);

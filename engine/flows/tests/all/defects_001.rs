@@ -105,8 +105,7 @@ fn defect_001_every_poll_triggers_the_resume_again() {
         assert_eq!(book.grant(1, blocks.clone(), 0, None, keep), Ok(world.grants().len() == 1));
         world.collect();
     }
-    let asked =
-        world.sinks[0].seen.iter().filter(|happening| matches!(happening, InputEvent::NeedsMemory { leg: 1, .. }));
+    let asked = world.sinks[0].seen.iter().filter(|event| matches!(event, InputEvent::NeedsMemory { leg: 1, .. }));
     assert_eq!(asked.count(), 1);
     assert_eq!(world.grants().len(), 2, "one for each leg");
     let other = world.sinks[0].book.grant(1, vec![32], 0, None, keep);
@@ -119,7 +118,7 @@ fn defect_001_a_monotonic_status_hides_a_third_leg() {
     world.chunk_all();
     world.run();
     world.assert_done();
-    let legs = world.sinks[0].seen.iter().filter_map(|happening| match happening {
+    let legs = world.sinks[0].seen.iter().filter_map(|event| match event {
         InputEvent::Leg { leg, confirmed, .. } => Some((*leg, *confirmed)),
         _ => None,
     });
@@ -335,7 +334,7 @@ fn defect_001_a_rejected_resume_only_logs() {
     grant.blocks[0] = 1_000_000;
     world.run();
     // Both sides have ended, the sink with the reason that the source gave.
-    let ends: Vec<_> = world.sinks[0].seen.iter().filter(|happening| is_end(happening)).collect();
+    let ends: Vec<_> = world.sinks[0].seen.iter().filter(|event| is_end(event)).collect();
     let [InputEvent::Failed(failed)] = ends[..] else { panic!("{ends:?}") };
     assert_eq!((failed.cause, failed.said_by, failed.source), (FlowCause::Refused, Side::Source, Some(0)));
     assert!(failed.words.contains("leg 1"), "{failed:?}");
@@ -444,6 +443,6 @@ fn defect_001_cached_data_is_a_view_of_freed_memory() {
     finish(&mut world, 1..2);
 }
 
-fn is_end(happening: &InputEvent) -> bool {
-    matches!(happening, InputEvent::Failed(_) | InputEvent::Done { .. })
+fn is_end(event: &InputEvent) -> bool {
+    matches!(event, InputEvent::Failed(_) | InputEvent::Done { .. })
 }

@@ -3,13 +3,13 @@
 use penstock_core::Cause;
 use penstock_flows::event::Event;
 use penstock_flows::lifecycle::{
-    BlockRef, DeferSite, Evicted, Eviction, LifecycleError, Report, Request, Swap, SwapNews, SwapWay, Verdict,
+    BlockRef, DeferSite, Evicted, Eviction, LifecycleError, Request, SchedulerReport, Swap, SwapNews, SwapWay, Verdict,
 };
 
 use crate::lives::*;
 
-fn allocated(fresh: Vec<BlockRef>) -> Report {
-    Report::Allocated { fresh, cached: vec![] }
+fn allocated(fresh: Vec<BlockRef>) -> SchedulerReport {
+    SchedulerReport::Allocated { fresh, cached: vec![] }
 }
 
 /// A free that was put off stayed so for ever: nobody owned it.
@@ -18,18 +18,18 @@ fn defect_002_a_deferral_has_no_owner() {
     let mut node = Node::new();
     for name in ["a", "b"] {
         let blocks = node.active(name, 1);
-        assert_eq!(node.say(name, Report::Rolled(DeferSite::NoSwapBuffers)), Verdict::Defer);
+        assert_eq!(node.say(name, SchedulerReport::Rolled(DeferSite::NoSwapBuffers)), Verdict::Defer);
         node.blocks.give_back(&blocks);
     }
     // The second free of the same request is the same deferral, since the first.
     node.pass(WITHIN);
-    assert_eq!(node.say("a", Report::Rolled(DeferSite::ScheduleRollback)), Verdict::Defer);
+    assert_eq!(node.say("a", SchedulerReport::Rolled(DeferSite::ScheduleRollback)), Verdict::Defer);
     let owned: Vec<_> = node.lives.tracker().deferred().map(|deferral| (deferral.request, deferral.since)).collect();
     assert_eq!(owned, [(id("a"), at_ms(1)), (id("b"), at_ms(1))]);
 
     let fresh = node.blocks.take(1);
     node.say("a", allocated(fresh));
-    assert_eq!(node.say("b", Report::Aborted), Verdict::Remove);
+    assert_eq!(node.say("b", SchedulerReport::Aborted), Verdict::Remove);
     assert_eq!(node.lives.tracker().deferred().count(), 0, "one was cancelled, one was settled");
     assert_eq!(node.removed().len(), 1);
 }
@@ -42,21 +42,21 @@ fn defect_002_a_dedupe_set_swallows_the_true_end() {
     for site in [DeferSite::ScheduleRollback, DeferSite::NoSwapBuffers] {
         let fresh = node.blocks.take(2);
         node.say("a", allocated(fresh.clone()));
-        assert_eq!(node.say("a", Report::Rolled(site)), Verdict::Defer);
+        assert_eq!(node.say("a", SchedulerReport::Rolled(site)), Verdict::Defer);
         node.blocks.give_back(&fresh);
     }
     for (prepared, site) in [(false, DeferSite::SwapOutTimeout), (true, DeferSite::SwapInTimeout)] {
         let fresh = node.blocks.take(2);
         node.say("a", allocated(fresh.clone()));
-        node.say("a", Report::SwapOutPrepared);
+        node.say("a", SchedulerReport::SwapOutPrepared);
         if prepared {
-            node.say("a", Report::SwapOutCommitted);
+            node.say("a", SchedulerReport::SwapOutCommitted);
         }
-        assert_eq!(node.say("a", Report::Rolled(site)), Verdict::Defer);
+        assert_eq!(node.say("a", SchedulerReport::Rolled(site)), Verdict::Defer);
         node.blocks.give_back(&fresh);
     }
     assert_eq!(node.removed(), [], "none of the four is an end");
-    assert_eq!(node.say("a", Report::Removed), Verdict::Remove);
+    assert_eq!(node.say("a", SchedulerReport::Removed), Verdict::Remove);
     assert_eq!(node.removed().len(), 1);
 }
 
@@ -67,18 +67,22 @@ fn defect_002_one_sequence_removes_the_whole_request() {
     node.open("a", 3);
     let fresh = node.blocks.take(3);
     node.say("a", allocated(fresh));
-    node.say("a", Report::Active);
-    assert_eq!(node.say("a", Report::SequenceEnded { sequence: 1 }), Verdict::NoOp);
-    assert_eq!(node.say("a", Report::SequenceEnded { sequence: 1 }), Verdict::NoOp, "again is not another one");
-    assert_eq!(node.say("a", Report::SequenceForked { sequence: 3 }), Verdict::NoOp);
-    assert_eq!(node.say("a", Report::SequenceEnded { sequence: 0 }), Verdict::NoOp);
-    assert_eq!(node.say("a", Report::SequenceEnded { sequence: 2 }), Verdict::NoOp);
+    node.say("a", SchedulerReport::Active);
+    assert_eq!(node.say("a", SchedulerReport::SequenceEnded { sequence: 1 }), Verdict::NoOp);
+    assert_eq!(
+        node.say("a", SchedulerReport::SequenceEnded { sequence: 1 }),
+        Verdict::NoOp,
+        "again is not another one"
+    );
+    assert_eq!(node.say("a", SchedulerReport::SequenceForked { sequence: 3 }), Verdict::NoOp);
+    assert_eq!(node.say("a", SchedulerReport::SequenceEnded { sequence: 0 }), Verdict::NoOp);
+    assert_eq!(node.say("a", SchedulerReport::SequenceEnded { sequence: 2 }), Verdict::NoOp);
     assert_eq!((node.state("a"), node.removed()), (Request::Active, vec![]));
-    let refused = node.try_say("a", &Report::SequenceEnded { sequence: 9 }).unwrap_err();
+    let refused = node.try_say("a", &SchedulerReport::SequenceEnded { sequence: 9 }).unwrap_err();
     assert_eq!(refused, LifecycleError::NoSuchSequence { request: id("a"), sequence: 9, next: 4 });
-    let again = node.try_say("a", &Report::SequenceForked { sequence: 1 }).unwrap_err();
+    let again = node.try_say("a", &SchedulerReport::SequenceForked { sequence: 1 }).unwrap_err();
     assert_eq!(again, LifecycleError::SequenceOver { request: id("a"), sequence: 1, next: 4 });
-    assert_eq!(node.say("a", Report::SequenceEnded { sequence: 3 }), Verdict::Remove, "the last one");
+    assert_eq!(node.say("a", SchedulerReport::SequenceEnded { sequence: 3 }), Verdict::Remove, "the last one");
     assert_eq!(node.removed().len(), 1);
 }
 
@@ -87,10 +91,12 @@ fn defect_002_one_sequence_removes_the_whole_request() {
 fn defect_002_dropped_bytes_are_marked_swapped() {
     let mut node = Node::new();
     node.active("a", 2);
-    node.say("a", Report::SwapOutPrepared);
-    assert_eq!(node.say("a", Report::Rolled(DeferSite::NoSwapBuffers)), Verdict::Defer);
+    node.say("a", SchedulerReport::SwapOutPrepared);
+    assert_eq!(node.say("a", SchedulerReport::Rolled(DeferSite::NoSwapBuffers)), Verdict::Defer);
     assert_eq!(node.state("a"), Request::Dropped);
-    for report in [Report::SwapOutCommitted, Report::SwapInPrepared { blocks: vec![] }, Report::Active] {
+    for report in
+        [SchedulerReport::SwapOutCommitted, SchedulerReport::SwapInPrepared { blocks: vec![] }, SchedulerReport::Active]
+    {
         let refused = node.try_say("a", &report);
         assert!(matches!(refused, Err(LifecycleError::Impossible { state: Request::Dropped, .. })), "{refused:?}");
     }
@@ -133,8 +139,8 @@ fn defect_002_eviction_after_free_has_no_hook() {
     let mut node = Node::new();
     let evictions = node.lives.tracker_mut().subscribe_evictions(8).unwrap();
     let blocks = node.active("a", 2);
-    node.say("a", Report::Registered { blocks: vec![(1, blocks[0]), (2, blocks[1])] });
-    node.say("a", Report::Removed);
+    node.say("a", SchedulerReport::Registered { blocks: vec![(1, blocks[0]), (2, blocks[1])] });
+    node.say("a", SchedulerReport::Removed);
     node.blocks.give_back(&blocks);
     let mut evicted = Vec::new();
     node.lives.tracker_mut().take_evictions(evictions, &mut evicted).unwrap();
@@ -159,7 +165,7 @@ fn defect_002_notification_comes_after_the_free() {
     assert!(matches!(refused, LifecycleError::BlockHeld { holders: 1, .. }), "{refused}");
     assert_eq!((node.state("b"), node.removed()), (Request::Queued, vec![]));
     // The report has told everybody when it returns, and only then are they given away.
-    assert_eq!(node.say("a", Report::Removed), Verdict::Remove);
+    assert_eq!(node.say("a", SchedulerReport::Removed), Verdict::Remove);
     assert_eq!(node.removed().len(), 1);
     assert_eq!(node.say("b", allocated(early)), Verdict::NoOp);
 }
@@ -170,10 +176,10 @@ fn defect_002_abort_while_waiting_deferred_or_in_mid_swap_has_no_row() {
     let mut node = Node::new();
     node.open("waiting", 1);
     node.active("deferred", 1);
-    node.say("deferred", Report::Rolled(DeferSite::NoSwapBuffers));
+    node.say("deferred", SchedulerReport::Rolled(DeferSite::NoSwapBuffers));
     node.swapped("swapped", 1);
     for name in ["waiting", "deferred", "swapped"] {
-        assert_eq!(node.say(name, Report::Aborted), Verdict::Remove, "{name}");
+        assert_eq!(node.say(name, SchedulerReport::Aborted), Verdict::Remove, "{name}");
         let removed = node.removed();
         assert_eq!((removed.len(), &removed[0].request), (1, &id(name)));
     }
@@ -189,7 +195,7 @@ fn defect_002_abort_while_waiting_deferred_or_in_mid_swap_has_no_row() {
         let generation = node.generations[&id(&name)];
         let key = node.lives.swap_begin(&id(&name), generation, ask(way, &device), node.now).unwrap();
         let id_of_move = moved(&node.actions());
-        assert_eq!(node.say(&name, Report::Aborted), Verdict::Remove);
+        assert_eq!(node.say(&name, SchedulerReport::Aborted), Verdict::Remove);
         assert_eq!(node.removed()[0].device, [], "a swap is at its blocks: they are not free");
         assert_eq!(freed(&node.actions()), []);
         node.handle(Event::Ended { id: id_of_move, result: Err(Cause::Cancelled), is_open_there: false });
@@ -205,14 +211,14 @@ fn defect_002_remove_fires_twice() {
     let mut node = Node::new();
     node.open("a", 2);
     let reports = [
-        Report::SequenceEnded { sequence: 0 },
-        Report::SequenceEnded { sequence: 0 },
-        Report::SequenceEnded { sequence: 1 },
-        Report::SequenceEnded { sequence: 1 },
-        Report::Aborted,
-        Report::Removed,
-        Report::Rolled(DeferSite::SwapOutTimeout),
-        Report::Aborted,
+        SchedulerReport::SequenceEnded { sequence: 0 },
+        SchedulerReport::SequenceEnded { sequence: 0 },
+        SchedulerReport::SequenceEnded { sequence: 1 },
+        SchedulerReport::SequenceEnded { sequence: 1 },
+        SchedulerReport::Aborted,
+        SchedulerReport::Removed,
+        SchedulerReport::Rolled(DeferSite::SwapOutTimeout),
+        SchedulerReport::Aborted,
     ];
     let verdicts: Vec<Verdict> = reports.into_iter().map(|report| node.say("a", report)).collect();
     assert_eq!(verdicts.iter().filter(|verdict| **verdict == Verdict::Remove).count(), 1);
@@ -227,7 +233,7 @@ fn defect_002_device_ids_are_stale() {
     let others = node.active("b", 3);
     let is_again = |block: &BlockRef| others.iter().any(|other| other.index == block.index);
     assert!(before.iter().all(is_again), "the test gives the same blocks out again");
-    assert_eq!(node.say("a", Report::Aborted), Verdict::Remove);
+    assert_eq!(node.say("a", SchedulerReport::Aborted), Verdict::Remove);
     let removed = node.removed();
     assert_eq!(removed[0].device, [], "they are another's");
     node.blocks.give_back(&removed[0].device);
@@ -236,7 +242,7 @@ fn defect_002_device_ids_are_stale() {
     node.open("c", 1);
     let refused = node.try_say("c", &allocated(vec![before[0]])).unwrap_err();
     assert_eq!(refused, LifecycleError::BlockStale { block: before[0], newest: before[0].generation + 1 });
-    assert_eq!(node.say("b", Report::Removed), Verdict::Remove);
+    assert_eq!(node.say("b", SchedulerReport::Removed), Verdict::Remove);
     let removed = node.removed();
     node.blocks.give_back(&removed[0].device);
 }

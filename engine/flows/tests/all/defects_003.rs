@@ -1,7 +1,9 @@
 //! What goes wrong where a child goes on from its parent's blocks, one test each.
 
-use penstock_flows::continuation::{Ask, Child, Group, Isolation, Keep, Miss, Parent, Pin, PinError, Settings, finish};
-use penstock_flows::lifecycle::{Report, Request, Verdict};
+use penstock_flows::continuation::{
+    Ask, Child, Group, Isolation, Keep, Miss, Parent, Pin, PinError, PinSettings, finish,
+};
+use penstock_flows::lifecycle::{Request, SchedulerReport, Verdict};
 
 use crate::lives::parents::*;
 use crate::lives::{Node, id};
@@ -9,7 +11,7 @@ use crate::lives::{Node, id};
 /// The blocks were counted, and tokens without data with them: 704 instead of 688.
 #[test]
 fn defect_003_whole_blocks_are_counted_as_tokens_with_data() {
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     keeper.pin(parent("a", 700)).unwrap();
     let inherited = keeper.inherit("b", "a", 10_000).unwrap();
     assert_eq!((inherited.tokens, inherited.groups[0].len()), (688, 43), "the 44th block has 11 tokens of 16");
@@ -25,7 +27,7 @@ fn defect_003_whole_blocks_are_counted_as_tokens_with_data() {
 /// The limit of one token less than the child has fell into the middle of a block, which the child then wrote to.
 #[test]
 fn defect_003_the_cap_is_not_block_aligned() {
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     let mut whole = parent("a", 704);
     whole.groups[0].computed = 704;
     keeper.pin(whole).unwrap();
@@ -48,7 +50,7 @@ fn defect_003_the_cap_is_not_block_aligned() {
 /// The parent's blocks were freed before its child could count itself in.
 #[test]
 fn defect_003_retention_is_void_as_the_parent_frees_first() {
-    let (mut node, mut keeper) = (Node::new(), Keeper::new(Settings::default()));
+    let (mut node, mut keeper) = (Node::new(), Keeper::new(PinSettings::default()));
     let device = node.active("a", 3);
     let generation = node.generations[&id("a")];
     let groups = vec![Group { blocks: device.iter().map(|block| block.index).collect(), ..group(40, 0) }];
@@ -57,12 +59,12 @@ fn defect_003_retention_is_void_as_the_parent_frees_first() {
         Keep { parent, blocks: Ok(vec![device.clone()]), tickets: vec![], ttl: TTL }
     };
     // Not an end: nothing is kept of a request that lives on.
-    let seen = (&id("a"), generation, &Report::Finished);
+    let seen = (&id("a"), generation, &SchedulerReport::Finished);
     let not_yet = finish(&mut node.lives, &mut keeper.pins, seen, kept(), node.now).unwrap();
     assert_eq!((not_yet.verdict, not_yet.pin, keeper.pins.metrics().pins), (Verdict::NoOp, None, 0));
 
     // The call that ends it has kept its blocks when it returns, and only then may anybody free them.
-    let ended = (&id("a"), generation, &Report::Removed);
+    let ended = (&id("a"), generation, &SchedulerReport::Removed);
     let finished = finish(&mut node.lives, &mut keeper.pins, ended, kept(), node.now).unwrap();
     assert_eq!((finished.verdict, node.state("a")), (Verdict::Remove, Request::Freed));
     assert_eq!(node.removed()[0].device, [], "what is kept is not free");
@@ -77,7 +79,7 @@ fn defect_003_retention_is_void_as_the_parent_frees_first() {
 /// The tokens were looked up when the request was gone already, and it had none.
 #[test]
 fn defect_003_the_snapshot_is_taken_after_the_free() {
-    let mut keeper = Keeper::new(Settings { blobs: 2, ..Settings::default() });
+    let mut keeper = Keeper::new(PinSettings { blobs: 2, ..PinSettings::default() });
     for name in ["a", "b"] {
         keeper.pin(parent(name, 700)).unwrap();
     }
@@ -97,7 +99,7 @@ fn defect_003_the_snapshot_is_taken_after_the_free() {
 /// front end's name of each is the scheduler's name of the other.
 #[test]
 fn defect_003_external_and_internal_ids_are_mixed() {
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     // The scheduler's name of each, the front end's, and its first block.
     let requests = [("cmpl-7", "cmpl-8", 0), ("cmpl-8", "cmpl-7", 100)];
     for (internal, external, first) in requests {
@@ -134,8 +136,8 @@ fn defect_003_external_and_internal_ids_are_mixed() {
 /// Only requests that had finished well were kept, and nothing was of those that were aborted.
 #[test]
 fn defect_003_aborts_bypass_the_cache() {
-    for (report, name) in [(Report::Aborted, "a"), (Report::SequenceEnded { sequence: 0 }, "b")] {
-        let (mut node, mut keeper) = (Node::new(), Keeper::new(Settings::default()));
+    for (report, name) in [(SchedulerReport::Aborted, "a"), (SchedulerReport::SequenceEnded { sequence: 0 }, "b")] {
+        let (mut node, mut keeper) = (Node::new(), Keeper::new(PinSettings::default()));
         node.active(name, 3);
         let generation = node.generations[&id(name)];
         let kept = Keep { parent: parent(name, 40), blocks: Ok(vec![vec![]]), tickets: vec![], ttl: TTL };
@@ -146,7 +148,7 @@ fn defect_003_aborts_bypass_the_cache() {
         assert!(keeper.pins.blob(&id(name), &isolation(1)).is_some());
     }
     // A child that is aborted gives back what it had.
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     let (pin, _) = keeper.pin(parent("a", 700)).unwrap();
     keeper.inherit("b", "a", 705).unwrap();
     assert_eq!(keeper.pins.give_up_all(&Child::Request(id("b"))), 1);
@@ -156,7 +158,7 @@ fn defect_003_aborts_bypass_the_cache() {
 /// A parent that was not found was an exception, which ended the request.
 #[test]
 fn defect_003_a_missing_parent_raises() {
-    let settings = Settings { count: 1, ..Settings::default() };
+    let settings = PinSettings { count: 1, ..PinSettings::default() };
     let mut keeper = Keeper::new(settings);
     assert_eq!(keeper.inherit("x", "never", 705), Err(Miss::NoParent));
     keeper.pins.runs(id("running"), isolation(1)).unwrap();
@@ -175,7 +177,7 @@ fn defect_003_a_missing_parent_raises() {
 /// Each try that failed for want of blocks counted the child in once more.
 #[test]
 fn defect_003_references_leak_on_every_retry() {
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     let (pin, ticket) = keeper.pin(parent("a", 700)).unwrap();
     let before = keeper.pins.metrics();
     // One that tries again before it gives back what it had.
@@ -208,7 +210,7 @@ fn defect_003_references_leak_on_every_retry() {
 /// Blocks of all groups were added up and divided, whatever each of them could honour.
 #[test]
 fn defect_003_several_groups_are_added_wrongly() {
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     let full = group(700, 0);
     let sliding = Group { blocks: (100..110).collect(), computed: 150, ..full.clone() };
     let coarse = Group { block_tokens: 24, blocks: (200..230).collect(), ..full.clone() };
@@ -234,7 +236,7 @@ fn defect_003_several_groups_are_added_wrongly() {
 /// Tenant, adapter, salt and media of the parent were lost on the way to the child.
 #[test]
 fn defect_003_isolation_is_dropped() {
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     let own = Isolation { adapter: [2; 16], salt: [3; 16], media: vec![[4; 16]], ..isolation(1) };
     keeper.pin(Parent { isolation: own.clone(), ..parent("a", 700) }).unwrap();
     keeper.pins.runs(id("running"), own.clone()).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_core::{Cause, EngineName};
 use penstock_flows::action::BlocksRef;
-use penstock_flows::relay::{Arrival, Destination, Get, Place, Put, RelayError, Source, ToPut};
+use penstock_flows::relay::{Arrival, Destination, Get, Put, PutSource, RelayError, StagingPlace, ToPut};
 use penstock_flows::{Event, FlowCause};
 use penstock_session::control::{ChunkAck, ControlMessage};
 
@@ -269,9 +269,9 @@ fn defect_004_the_first_reader_of_a_fan_out_frees_it() {
 fn defect_004_device_data_is_published_without_a_fence() {
     let mut world = World::of(&["a", "b"]);
     let whole = pattern(1, 200);
-    let extents: Vec<Place> =
-        [(512, 150), (0, 50)].map(|(offset, len)| Place { region: region(OWN), offset, len }).into();
-    let source = Source::Extents { extents: extents.clone(), keep: BlocksRef(1), is_ready: false };
+    let extents: Vec<StagingPlace> =
+        [(512, 150), (0, 50)].map(|(offset, len)| StagingPlace { region: region(OWN), offset, len }).into();
+    let source = PutSource::Extents { extents: extents.clone(), keep: BlocksRef(1), is_ready: false };
     let readers = vec![world.key(1)];
     let what = ToPut { request: request("r"), source, readers, schema: Vec::new(), header: Vec::new(), within: LATER };
     let put = world.call(0, |relay, now| relay.put(what, now)).unwrap();

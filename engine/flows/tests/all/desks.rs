@@ -583,12 +583,12 @@ impl World {
     /// Everything that a sink's application is told.
     pub(crate) fn told(&mut self, at: usize, key: EntryKey) -> Vec<InputEvent> {
         let desk = &mut self.nodes[at].desk;
-        std::iter::from_fn(|| desk.next_happening(key)).collect()
+        std::iter::from_fn(|| desk.next_input_event(key)).collect()
     }
 
     pub(crate) fn failure(&mut self, at: usize, key: EntryKey) -> penstock_flows::Failed {
         let told = self.told(at, key);
-        let mut failures = told.into_iter().filter_map(|happening| match happening {
+        let mut failures = told.into_iter().filter_map(|event| match event {
             InputEvent::Failed(failed) => Some(failed),
             _ => None,
         });

@@ -31,7 +31,7 @@ fn wishes(world: &mut World, sink: usize) -> Vec<SinkWish> {
 }
 
 fn failed(world: &World, sink: usize) -> &penstock_flows::Failed {
-    let mut failures = world.sinks[sink].seen.iter().filter_map(|happening| match happening {
+    let mut failures = world.sinks[sink].seen.iter().filter_map(|event| match event {
         InputEvent::Failed(failed) => Some(failed),
         _ => None,
     });
@@ -386,7 +386,7 @@ proptest! {
                     prop_assert!(live.remove(&ticket), "a ticket comes back twice");
                 }
             }
-            while node.book.next_happening().is_some() {}
+            while node.book.next_input_event().is_some() {}
             prop_assert!(node.book.confirmed() <= landed && node.book.confirmed() >= before.1, "{:?}", node.book);
             prop_assert!(!before.0.is_end() || before.0 == node.book.status());
             before = (node.book.status(), node.book.confirmed());

@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use penstock_core::{Cause, Timestamp};
 use penstock_flows::{
-    BlocksRef, FlowCause, InputEvent, Layout, LegError, MemoryPolicy, Pair, Part, Receive, Send, SinkLegs, SinkWish,
-    SourceLegs, SourceWish, Spread, Tail,
+    BlocksRef, FlowCause, InputEvent, Layout, LegError, MemoryPolicy, Part, Receive, Send, ShardPair, SinkLegs,
+    SinkWish, SourceLegs, SourceWish, Spread, Tail,
 };
 use penstock_session::TransferId;
-use penstock_session::control::{Buffer, ControlMessage, Form, Grant, Head, LayoutNews, Refused, Rows, SentRows, Side};
+use penstock_session::control::{
+    Buffer, ControlMessage, Form, Grant, LayoutNews, Refused, Rows, SentRows, Side, TransferHead,
+};
 
 /// A buffer as both sides know it.
 #[derive(Debug, Clone, Copy)]
@@ -123,7 +125,7 @@ pub(crate) struct World {
     pub(crate) now: Timestamp,
     pub(crate) sources: Vec<SourceNode>,
     pub(crate) sinks: Vec<SinkNode>,
-    pub(crate) pairs: BTreeMap<(usize, usize), Arc<Pair>>,
+    pub(crate) pairs: BTreeMap<(usize, usize), Arc<ShardPair>>,
     pub(crate) wire: Vec<Message>,
     /// Everything that was moved, in order.
     pub(crate) moved: Vec<Part>,
@@ -222,7 +224,7 @@ impl World {
         for (source, (ours, _)) in layouts.iter().enumerate() {
             for (sink, (theirs, _)) in sinks.iter().enumerate() {
                 let spread = Spread::of(ours, (source as u16, setup.source_ranks)).unwrap();
-                if let Ok(pair) = Pair::spread(ours, theirs, &spread, source as u16, sink as u16) {
+                if let Ok(pair) = ShardPair::spread(ours, theirs, &spread, source as u16, sink as u16) {
                     pairs.insert((source, sink), Arc::new(pair));
                 }
             }
@@ -424,8 +426,8 @@ impl World {
                     SinkWish::Quarantine { ticket, .. } => self.sinks[at].quarantined.push(ticket),
                 }
             }
-            while let Some(happening) = self.sinks[at].book.next_happening() {
-                self.sinks[at].seen.push(happening);
+            while let Some(event) = self.sinks[at].book.next_input_event() {
+                self.sinks[at].seen.push(event);
             }
         }
     }
@@ -674,7 +676,7 @@ impl World {
 
     /// How often a sink was told that a leg is there and more are needed.
     pub(crate) fn partial(&self, sink: usize) -> usize {
-        self.sinks[sink].seen.iter().filter(|happening| matches!(happening, InputEvent::Leg { .. })).count()
+        self.sinks[sink].seen.iter().filter(|event| matches!(event, InputEvent::Leg { .. })).count()
     }
 }
 
@@ -690,8 +692,8 @@ pub(crate) fn refused(leg: u32, expected: u32) -> Refused {
     Refused { head: head(Side::Source, 0), leg, code: FlowCause::Refused.code(), expected }
 }
 
-pub(crate) fn head(side: Side, rank: u16) -> Head {
-    Head { transfer: transfer(), side, rank, ranks: 1 }
+pub(crate) fn head(side: Side, rank: u16) -> TransferHead {
+    TransferHead { transfer: transfer(), side, rank, ranks: 1 }
 }
 
 /// The places of all blocks in which these tokens lie.

@@ -9,8 +9,8 @@ use penstock_core::{Epoch, Generation, RegionId, Timestamp};
 use penstock_flows::action::{Action, BlocksRef, MoveId, RegionRef, WatchId};
 use penstock_flows::event::Event;
 use penstock_flows::lifecycle::{
-    BlockRef, Lifecycle, LifecycleError, Removed, Report, Request, Settings, Subscriber, SwapAsk, SwapPath, SwapWay,
-    Verdict,
+    BlockRef, Lifecycle, LifecycleError, LifecycleSettings, Removed, Request, SchedulerReport, Subscriber, SwapAsk,
+    SwapPath, SwapWay, Verdict,
 };
 use penstock_session::{PeerKey, RequestId};
 
@@ -66,7 +66,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new() -> Self {
-        let settings = Settings { blocks: 64, grace: GRACE, ..Settings::default() };
+        let settings = LifecycleSettings { blocks: 64, grace: GRACE, ..LifecycleSettings::default() };
         let mut lives = Lifecycle::new(settings, 1000);
         let removals = lives.tracker_mut().subscribe_removals(1024).unwrap();
         Self { lives, blocks: Allocator::new(64), removals, now: at_ms(1), generations: BTreeMap::new() }
@@ -78,13 +78,13 @@ impl Node {
         generation
     }
 
-    pub(crate) fn try_say(&mut self, name: &str, report: &Report) -> Result<Verdict, LifecycleError> {
+    pub(crate) fn try_say(&mut self, name: &str, report: &SchedulerReport) -> Result<Verdict, LifecycleError> {
         let answer = self.lives.report(&id(name), self.generations[&id(name)], report, self.now);
         self.lives.check().unwrap();
         answer
     }
 
-    pub(crate) fn say(&mut self, name: &str, report: Report) -> Verdict {
+    pub(crate) fn say(&mut self, name: &str, report: SchedulerReport) -> Verdict {
         self.try_say(name, &report).unwrap_or_else(|error| panic!("{error}"))
     }
 
@@ -100,21 +100,21 @@ impl Node {
     pub(crate) fn allocated(&mut self, name: &str, count: usize) -> Vec<BlockRef> {
         self.open(name, 1);
         let fresh = self.blocks.take(count);
-        assert_eq!(self.say(name, Report::Allocated { fresh: fresh.clone(), cached: vec![] }), Verdict::NoOp);
+        assert_eq!(self.say(name, SchedulerReport::Allocated { fresh: fresh.clone(), cached: vec![] }), Verdict::NoOp);
         fresh
     }
 
     pub(crate) fn active(&mut self, name: &str, count: usize) -> Vec<BlockRef> {
         let fresh = self.allocated(name, count);
-        assert_eq!(self.say(name, Report::Active), Verdict::NoOp);
+        assert_eq!(self.say(name, SchedulerReport::Active), Verdict::NoOp);
         fresh
     }
 
     /// A request whose bytes are on the host, as its scheduler says; its blocks are free.
     pub(crate) fn swapped(&mut self, name: &str, count: usize) -> Vec<BlockRef> {
         let blocks = self.active(name, count);
-        self.say(name, Report::SwapOutPrepared);
-        self.say(name, Report::SwapOutCommitted);
+        self.say(name, SchedulerReport::SwapOutPrepared);
+        self.say(name, SchedulerReport::SwapOutCommitted);
         self.blocks.give_back(&blocks);
         blocks
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_flows::relay::{Arrival, JoinKey, RelayError, Source, Stream};
+use penstock_flows::relay::{Arrival, JoinKey, PutSource, RelayError, Stream};
 use penstock_flows::{Event, FlowCause};
 use penstock_session::control::{ChunkAck, ChunkKind, ControlMessage, Extent};
 
@@ -35,7 +35,7 @@ fn never_announced(world: &mut World, of: &str) {
 /// A chunk of nothing, with these words.
 pub(crate) fn give(world: &mut World, from: usize, to: usize, words: &[u8]) {
     let readers = vec![world.key(to)];
-    let (request, source, header) = (request("r"), Source::Berths { bytes: 0 }, words.to_vec());
+    let (request, source, header) = (request("r"), PutSource::Berths { bytes: 0 }, words.to_vec());
     let (schema, within) = (Vec::new(), LATER);
     let what = penstock_flows::relay::ToPut { request, source, readers, schema, header, within };
     world.call(from, |relay, now| relay.put(what, now)).unwrap();
@@ -256,7 +256,7 @@ fn streams_of_a_relay_that_closes_fail_once_here_and_at_their_readers() {
     let reader = world.key(1);
     let stream = |world: &mut World, of: &str| world.call(0, |relay, _| relay.stream(&request(of), &[reader])).unwrap();
     let (idle, ending) = (stream(&mut world, "r"), stream(&mut world, "s"));
-    let source = Source::Berths { bytes: 0 };
+    let source = PutSource::Berths { bytes: 0 };
     world.call(0, |relay, now| relay.put_next(idle, source, Vec::new(), Vec::new(), LATER, now)).unwrap();
     world.run();
     let Some(Arrival::Chunk(chunk)) = arrival(&mut world, 1) else { panic!("a chunk is here") };

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use penstock_core::Cause;
 use penstock_flows::action::{Action, BlocksRef, MoveId, WatchId};
-use penstock_flows::continuation::{Child, CopyTail, Group, Inherited, Settings, UseKey, whole_tokens};
+use penstock_flows::continuation::{Child, CopyTail, Group, Inherited, PinSettings, UseKey, whole_tokens};
 use penstock_flows::event::Event;
-use penstock_flows::lifecycle::{BlockRef, DeferSite, Report, SwapKey, SwapWay, Verdict};
+use penstock_flows::lifecycle::{BlockRef, DeferSite, SchedulerReport, SwapKey, SwapWay, Verdict};
 use proptest::prelude::*;
 
 use crate::lives::parents::{Keeper, TTL, parent};
@@ -23,7 +23,7 @@ enum Deed {
         blocks: usize,
     },
     Grow,
-    Say(Report),
+    Say(SchedulerReport),
     Fork,
     EndSequence {
         sequence: u32,
@@ -46,21 +46,21 @@ enum Deed {
 
 fn deed() -> impl Strategy<Value = Deed> {
     let said = [
-        Report::Queued,
-        Report::Active,
-        Report::Finished,
-        Report::SwapOutPrepared,
-        Report::SwapOutCommitted,
-        Report::SwapOutRolledBack { is_lost: false },
-        Report::SwapOutRolledBack { is_lost: true },
-        Report::SwapInCommitted,
-        Report::SwapInRolledBack { is_lost: false },
-        Report::Rolled(DeferSite::ScheduleRollback),
-        Report::Rolled(DeferSite::NoSwapBuffers),
-        Report::Rolled(DeferSite::SwapOutTimeout),
-        Report::Rolled(DeferSite::SwapInTimeout),
-        Report::Removed,
-        Report::Aborted,
+        SchedulerReport::Queued,
+        SchedulerReport::Active,
+        SchedulerReport::Finished,
+        SchedulerReport::SwapOutPrepared,
+        SchedulerReport::SwapOutCommitted,
+        SchedulerReport::SwapOutRolledBack { is_lost: false },
+        SchedulerReport::SwapOutRolledBack { is_lost: true },
+        SchedulerReport::SwapInCommitted,
+        SchedulerReport::SwapInRolledBack { is_lost: false },
+        SchedulerReport::Rolled(DeferSite::ScheduleRollback),
+        SchedulerReport::Rolled(DeferSite::NoSwapBuffers),
+        SchedulerReport::Rolled(DeferSite::SwapOutTimeout),
+        SchedulerReport::Rolled(DeferSite::SwapInTimeout),
+        SchedulerReport::Removed,
+        SchedulerReport::Aborted,
     ];
     prop_oneof![
         2 => (1..3_u32).prop_map(|sequences| Deed::Open { sequences }),
@@ -148,18 +148,18 @@ impl World {
             }
             _ if !known => {}
             Deed::Allocate { blocks } => {
-                let report = |fresh| Report::Allocated { fresh, cached: vec![] };
+                let report = |fresh| SchedulerReport::Allocated { fresh, cached: vec![] };
                 with_fresh(node, name, *blocks, report);
             }
-            Deed::Grow => with_fresh(node, name, 1, |blocks| Report::Grown { blocks }),
+            Deed::Grow => with_fresh(node, name, 1, |blocks| SchedulerReport::Grown { blocks }),
             Deed::Say(report) => {
                 let _ = node.try_say(name, report);
             }
             Deed::Fork => {
-                let _ = node.try_say(name, &Report::SequenceForked { sequence: 3 });
+                let _ = node.try_say(name, &SchedulerReport::SequenceForked { sequence: 3 });
             }
             Deed::EndSequence { sequence } => {
-                let _ = node.try_say(name, &Report::SequenceEnded { sequence: *sequence });
+                let _ = node.try_say(name, &SchedulerReport::SequenceEnded { sequence: *sequence });
             }
             Deed::SwapOut | Deed::SwapIn => self.swap(name, matches!(deed, Deed::SwapIn)),
         }
@@ -228,7 +228,7 @@ fn fresh_blocks(node: &mut Node, count: usize) -> Vec<BlockRef> {
     .collect()
 }
 
-fn with_fresh(node: &mut Node, name: &str, count: usize, report: impl Fn(Vec<BlockRef>) -> Report) {
+fn with_fresh(node: &mut Node, name: &str, count: usize, report: impl Fn(Vec<BlockRef>) -> SchedulerReport) {
     let fresh = fresh_blocks(node, count);
     let _ = node.try_say(name, &report(fresh));
 }
@@ -246,8 +246,8 @@ proptest! {
         }
         for name in ["a", "b", "c", "d"] {
             if world.node.generations.contains_key(&id(name)) {
-                world.node.say(name, Report::Aborted);
-                prop_assert_eq!(world.node.say(name, Report::Aborted), Verdict::NoOp);
+                world.node.say(name, SchedulerReport::Aborted);
+                prop_assert_eq!(world.node.say(name, SchedulerReport::Aborted), Verdict::NoOp);
             }
         }
         world.look();
@@ -287,7 +287,7 @@ proptest! {
         ),
         expires_at in proptest::option::of(0..400_usize),
     ) {
-        let mut keeper = Keeper::new(Settings::default());
+        let mut keeper = Keeper::new(PinSettings::default());
         let (pin, ticket) = keeper.pin(parent("thinking", 700)).unwrap();
         let before = keeper.pins.metrics();
         let mut model: BTreeMap<(usize, usize), Vec<UseKey>> = BTreeMap::new();
@@ -359,7 +359,7 @@ proptest! {
         prop_assert_eq!(whole_tokens(&groups, child), naive);
 
         // Inherited blocks and copied pieces are each token with data once, and no block that is shared is written.
-        let mut keeper = Keeper::new(Settings::default());
+        let mut keeper = Keeper::new(PinSettings::default());
         let mut kept = parent("a", 16);
         kept.groups = groups.clone();
         keeper.pin(kept).unwrap();

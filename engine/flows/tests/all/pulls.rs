@@ -7,7 +7,7 @@ use penstock_flows::action::Urgency;
 use penstock_flows::desk::{CallError, Sinks};
 use penstock_flows::{Event, FlowCause, InputEvent, Status};
 use penstock_session::control::{
-    Ack, ControlMessage, Fail, Head, LeaseExpired, LeaseVerdict, ReadOffer, Renew, Side, TRACE_BYTES_MAX,
+    Ack, ControlMessage, Fail, LeaseExpired, LeaseVerdict, ReadOffer, Renew, Side, TRACE_BYTES_MAX, TransferHead,
 };
 
 use crate::desks::{TTL, World, peer, transfer};
@@ -229,7 +229,7 @@ fn scenario_10_a_lease_expires_once_and_a_later_read_gets_expired() {
         .said
         .iter()
         .find_map(|(_, _, said)| if let ControlMessage::ReadOffer(lend) = said { Some(lend.lease) } else { None });
-    let head = Head { transfer: transfer(1), side: Side::Sink, rank: 0, ranks: 1 };
+    let head = TransferHead { transfer: transfer(1), side: Side::Sink, rank: 0, ranks: 1 };
     let late = ControlMessage::Ack(Ack { head, lease });
     world.desk(0).handle(Event::Said { peer: peer(1), said: late }, now);
     world.run();
@@ -264,7 +264,7 @@ fn an_acknowledgement_that_is_late_is_answered_and_everything_that_was_read_is_w
     world.mute.clear();
     let lease =
         world.said.iter().find_map(|(_, _, said)| if let ControlMessage::Ack(ack) = said { ack.lease } else { None });
-    let head = Head { transfer: transfer(1), side: Side::Sink, rank: 0, ranks: 1 };
+    let head = TransferHead { transfer: transfer(1), side: Side::Sink, rank: 0, ranks: 1 };
     world.handle(0, Event::Said { peer: peer(1), said: ControlMessage::Ack(Ack { head, lease }) });
     world.run();
     let failed = world.failure(1, input);
@@ -404,7 +404,7 @@ fn scenario_03_memory_that_is_lent_is_held_until_all_distinct_ranks_have_acked()
     assert_eq!(leases.len(), 2);
     // The one that has it says so again, for itself and for the other; and so does a stranger.
     for (from, rank, lease) in [(1, 0, leases[0]), (1, 1, leases[1]), (3, 1, leases[1])] {
-        let head = Head { transfer: transfer(1), side: Side::Sink, rank, ranks: 2 };
+        let head = TransferHead { transfer: transfer(1), side: Side::Sink, rank, ranks: 2 };
         world.handle(0, Event::Said { peer: peer(from), said: ControlMessage::Ack(Ack { head, lease: Some(lease) }) });
         world.handle(0, Event::Said { peer: peer(from), said: ControlMessage::Ack(Ack { head, lease: None }) });
         world.run();
@@ -474,7 +474,7 @@ fn a_sink_without_enough_memory_waits_and_ends_in_time() {
 /// What a source may say that makes no sense changes nothing, is answered, and reads nothing.
 #[test]
 fn what_is_lent_wrongly_is_refused_and_nothing_of_it_is_read() {
-    let head = Head { transfer: transfer(1), side: Side::Source, rank: 0, ranks: 1 };
+    let head = TransferHead { transfer: transfer(1), side: Side::Source, rank: 0, ranks: 1 };
     let right = ReadOffer {
         head,
         layout: 0,
@@ -538,12 +538,12 @@ fn words_of_leases_that_nobody_has_change_nothing() {
     let stranger = [
         ControlMessage::LeaseExpired(LeaseExpired { lease: 12345, cause: 8 }),
         ControlMessage::LeaseVerdict(LeaseVerdict {
-            head: Head { transfer: transfer(1), side: Side::Source, rank: 0, ranks: 1 },
+            head: TransferHead { transfer: transfer(1), side: Side::Source, rank: 0, ranks: 1 },
             lease: 12345,
             is_valid: true,
         }),
         ControlMessage::LeaseVerdict(LeaseVerdict {
-            head: Head { transfer: transfer(1), side: Side::Source, rank: 7, ranks: 1 },
+            head: TransferHead { transfer: transfer(1), side: Side::Source, rank: 7, ranks: 1 },
             lease: 12345,
             is_valid: false,
         }),
@@ -551,7 +551,7 @@ fn words_of_leases_that_nobody_has_change_nothing() {
     for said in stranger {
         world.handle(1, Event::Said { peer: peer(0), said });
     }
-    let head = Head { transfer: transfer(1), side: Side::Source, rank: 0, ranks: 1 };
+    let head = TransferHead { transfer: transfer(1), side: Side::Source, rank: 0, ranks: 1 };
     let fail = Fail { head, cause: 1, words: String::new(), missing: Vec::new() };
     world.handle(1, Event::Said { peer: peer(5), said: ControlMessage::Fail(fail) });
     world.run();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_flows::desk::{Consume, Sinks};
 use penstock_flows::{Event, FlowCause, InputEvent, LayoutKey};
 use penstock_session::PeerKey;
-use penstock_session::control::{Abort, ControlMessage, Form, Head, ReadOffer, Rows, Side};
+use penstock_session::control::{Abort, ControlMessage, Form, ReadOffer, Rows, Side, TransferHead};
 use penstock_session::transfers::table::EntryKey;
 
 use crate::desks::{World, news, peer, transfer};
@@ -50,7 +50,7 @@ fn who_has_a_part_in_another_session_is_not_told_that_nothing_lands() {
     world.grant(1, input, &[4, 5, 6]);
     world.run();
     let abort = |peer: PeerKey| {
-        let head = Head { transfer: transfer(1), side: Side::Sink, rank: 0, ranks: 1 };
+        let head = TransferHead { transfer: transfer(1), side: Side::Sink, rank: 0, ranks: 1 };
         Event::Said { peer, said: ControlMessage::Abort(Abort { head, number: 7 }) }
     };
     let answers = |world: &World| world.count(0, |said| matches!(said, ControlMessage::AbortAck(_)));
@@ -254,7 +254,7 @@ fn a_pull_of_a_layout_that_does_not_fit_says_so_at_once() {
     let input = world.consume(1, 1, &[0], |_| {});
     let keep = world.grant(1, input, &[7]);
     world.run();
-    let head = Head { transfer: transfer(1), side: Side::Source, rank: 0, ranks: 1 };
+    let head = TransferHead { transfer: transfer(1), side: Side::Source, rank: 0, ranks: 1 };
     let lend = ReadOffer {
         head,
         layout: 99,

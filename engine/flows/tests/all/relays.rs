@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use penstock_core::EngineName;
-use penstock_flows::relay::{Arrival, Metadata, Put, RelayError, Source, Stream};
+use penstock_flows::relay::{Arrival, Metadata, Put, PutSource, RelayError, Stream};
 use penstock_flows::{Event, FlowCause};
 use penstock_session::control::{Chunk, ChunkAck, ChunkKind, ControlMessage, Extent, RelayAbort};
 
@@ -39,7 +39,7 @@ fn a_stream_is_handed_over_in_its_order_and_its_end_behind_it() {
     let mut world = World::of(&["a", "b"]);
     let reader = world.key(1);
     let stream = world.call(0, |relay, _| relay.stream(&request("r"), &[reader])).unwrap();
-    let source = Source::Berths { bytes: BERTH };
+    let source = PutSource::Berths { bytes: BERTH };
     let mut puts = Vec::new();
     for header in [b"0", b"1"] {
         let (source, header) = (source.clone(), header.to_vec());
@@ -69,7 +69,7 @@ fn a_stream_fails_at_once_with_its_words_and_takes_its_chunks_along() {
     let mut world = World::of(&["a", "b"]);
     let reader = world.key(1);
     let stream = world.call(0, |relay, _| relay.stream(&request("r"), &[reader])).unwrap();
-    let source = Source::Berths { bytes: BERTH };
+    let source = PutSource::Berths { bytes: BERTH };
     let put = world.call(0, |relay, now| relay.put_next(stream, source, Vec::new(), Vec::new(), LATER, now)).unwrap();
     world.fill(0, put, &pattern(1, BERTH));
     world.run();
@@ -88,7 +88,7 @@ fn a_reader_that_dies_between_two_chunks_fails_its_stream_and_the_other_one_hear
     let mut world = World::of(&["a", "b", "c"]);
     let readers = [world.key(1), world.key(2)];
     let stream = world.call(0, |relay, _| relay.stream(&request("r"), &readers)).unwrap();
-    let source = Source::Berths { bytes: 0 };
+    let source = PutSource::Berths { bytes: 0 };
     let put = world.call(0, |relay, now| relay.put_next(stream, source, Vec::new(), Vec::new(), LATER, now)).unwrap();
     world.run();
     for at in [1, 2] {
@@ -116,7 +116,7 @@ fn a_chunk_that_nobody_could_read_in_time_tears_its_stream() {
     let mut world = World::of(&["a", "b"]);
     let reader = world.key(1);
     let stream = world.call(0, |relay, _| relay.stream(&request("r"), &[reader])).unwrap();
-    let source = Source::Berths { bytes: BERTH };
+    let source = PutSource::Berths { bytes: BERTH };
     world.call(0, |relay, now| relay.put_next(stream, source, Vec::new(), Vec::new(), SOON, now)).unwrap();
     world.wait(SOON);
     world.run();
@@ -241,7 +241,7 @@ fn a_stream_that_has_ended_fails_with_a_chunk_that_was_never_announced() {
     // Both berths are lent, so that the chunk waits behind the end of its stream.
     let lent = world.put(0, "s", 2 * BERTH, &[1]);
     let stream = world.call(0, |relay, _| relay.stream(&request("r"), &[reader])).unwrap();
-    let source = Source::Berths { bytes: BERTH };
+    let source = PutSource::Berths { bytes: BERTH };
     let put = world.call(0, |relay, now| relay.put_next(stream, source, Vec::new(), Vec::new(), SOON, now)).unwrap();
     world.call(0, |relay, now| relay.finish(stream, None, LATER, now)).unwrap();
     world.run();
@@ -261,7 +261,7 @@ fn readers_of_a_stream_hear_of_an_abort_by_an_engine_that_they_do_not_know() {
     world.part(1, 2);
     let reader = world.key(2);
     let stream = world.call(0, |relay, _| relay.stream(&request("r"), &[reader])).unwrap();
-    let source = Source::Berths { bytes: 0 };
+    let source = PutSource::Berths { bytes: 0 };
     world.call(0, |relay, now| relay.put_next(stream, source, Vec::new(), Vec::new(), LATER, now)).unwrap();
     world.run();
     assert!(matches!(arrival(&mut world, 2), Some(Arrival::Chunk(_))));

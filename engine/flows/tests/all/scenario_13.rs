@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use penstock_core::Credits;
-use penstock_flows::relay::payload::{Dtype, Item, Schema};
-use penstock_flows::relay::{Arrival, Destination, GetKey, Put, PutKey, Source, StreamKey};
-use penstock_session::purse::{Purse, Took, Waiter};
+use penstock_flows::relay::payload::{Dtype, PayloadItem, Schema};
+use penstock_flows::relay::{Arrival, Destination, GetKey, Put, PutKey, PutSource, RelayStreamKey};
+use penstock_session::purse::{CreditPool, CreditWaiter, Took};
 
 use crate::stages::{BERTH, Dice, LATER, World, pattern, request};
 
@@ -15,7 +15,7 @@ const SEEDS: u64 = 10_000;
 /// One stage's application.
 #[derive(Default)]
 struct Stage {
-    stream: Option<StreamKey>,
+    stream: Option<RelayStreamKey>,
     puts: Vec<PutKey>,
     is_finished: bool,
     gets: BTreeMap<GetKey, (u64, Vec<u8>)>,
@@ -36,7 +36,7 @@ enum Deed {
 }
 
 fn schema() -> Schema {
-    let blob = |path| Item { path, shape: &[8, 8], dtype: Dtype::U8 };
+    let blob = |path| PayloadItem { path, shape: &[8, 8], dtype: Dtype::U8 };
     Schema::pack(&[blob("hidden"), blob("codes"), blob("positions")]).unwrap()
 }
 
@@ -70,7 +70,7 @@ fn carry_out(world: &mut World, stages: &mut [Stage; 2], deed: Deed) -> bool {
             true
         }
         Deed::Put(at) => {
-            let (stream, source) = (stages[at].stream.unwrap(), Source::Berths { bytes: schema().bytes() });
+            let (stream, source) = (stages[at].stream.unwrap(), PutSource::Berths { bytes: schema().bytes() });
             let words = (schema().encode(), format!("chunk {}", stages[at].puts.len()).into_bytes());
             let put = world.call(at, |relay, now| relay.put_next(stream, source, words.0, words.1, LATER, now));
             stages[at].puts.push(put.unwrap());
@@ -175,7 +175,7 @@ fn scenario_13_two_credits_two_stages_three_blobs_both_ways_finish() {
 #[test]
 fn scenario_13_berths_taken_one_after_the_other_deadlock() {
     let one_by_one = (0..200).filter(|&seed| !all_get_two(seed, &mut OneByOne(Credits::new(2), [0; 2]))).count();
-    let together = (0..200).filter(|&seed| !all_get_two(seed, &mut Together(Purse::new([2], 8), [0; 2]))).count();
+    let together = (0..200).filter(|&seed| !all_get_two(seed, &mut Together(CreditPool::new([2], 8), [0; 2]))).count();
     assert!(one_by_one > 0 && together == 0, "{one_by_one} of 200 seeds, and {together}");
 }
 
@@ -187,7 +187,7 @@ trait Taking {
 }
 
 struct OneByOne(Credits, [u64; 2]);
-struct Together(Purse<1>, [u64; 2]);
+struct Together(CreditPool<1>, [u64; 2]);
 
 impl Taking for OneByOne {
     fn step(&mut self, who: usize) -> bool {
@@ -207,7 +207,7 @@ impl Taking for OneByOne {
 
 impl Taking for Together {
     fn step(&mut self, who: usize) -> bool {
-        let is_taken = self.0.take(Waiter(who as u64), [2]) == Took::Now;
+        let is_taken = self.0.take(CreditWaiter(who as u64), [2]) == Took::Now;
         self.1[who] += if is_taken { 2 } else { 0 };
         is_taken
     }

@@ -3,7 +3,7 @@
 use penstock_core::{Cause, EngineName, Epoch};
 use penstock_flows::{Event, FlowCause, InputEvent};
 use penstock_session::PeerKey;
-use penstock_session::control::{Abort, Ack, ControlMessage, EndOfData, Head, PeerFeatures, Side};
+use penstock_session::control::{Abort, Ack, ControlMessage, EndOfData, PeerFeatures, Side, TransferHead};
 use penstock_session::landing::ArrivalNote;
 
 use crate::desks::{World, peer, transfer};
@@ -12,8 +12,8 @@ use crate::desks::{World, peer, transfer};
 const LAYOUTS: [(u16, u16, u32); 3] = [(0, 1, 16), (0, 1, 16), (0, 1, 16)];
 const STRANGER: usize = 2;
 
-fn head(side: Side, number: u8) -> Head {
-    Head { transfer: transfer(number), side, rank: 0, ranks: 1 }
+fn head(side: Side, number: u8) -> TransferHead {
+    TransferHead { transfer: transfer(number), side, rank: 0, ranks: 1 }
 }
 
 /// Pushes 40 tokens of this transfer from engine 0 to engine 1; `meanwhile` happens between the grant and the bytes.
@@ -52,7 +52,10 @@ fn scenario_11_what_makes_no_sense_is_counted_and_everybody_else_is_served() {
                 legs: 1,
                 rows: Vec::new().into(),
             })),
-            said(ControlMessage::Abort(Abort { head: Head { rank: u16::MAX, ..head(Side::Sink, 1) }, number: 1 })),
+            said(ControlMessage::Abort(Abort {
+                head: TransferHead { rank: u16::MAX, ..head(Side::Sink, 1) },
+                number: 1,
+            })),
             Event::Landing { peer: peer(STRANGER), bytes: b"not a landing at all".to_vec() },
             Event::Landing { peer: peer(STRANGER), bytes: Vec::new() },
         ];

@@ -1,9 +1,9 @@
 //! A child that inherits from its parent, and a request whose free was put off.
 
 use penstock_core::Cause;
-use penstock_flows::continuation::{Miss, Pin, Settings};
+use penstock_flows::continuation::{Miss, Pin, PinSettings};
 use penstock_flows::event::Event;
-use penstock_flows::lifecycle::{DeferSite, Report, Request, SwapNews, SwapWay, Verdict};
+use penstock_flows::lifecycle::{DeferSite, Request, SchedulerReport, SwapNews, SwapWay, Verdict};
 
 use crate::lives::parents::{Keeper, TTL, parent};
 use crate::lives::*;
@@ -22,11 +22,11 @@ fn scenario_15_a_deferred_request_is_removed_once_at_its_abort() {
 
     // It is computed again, in other blocks, while the old ones are still kept.
     let fresh = node.blocks.take(4);
-    assert_eq!(node.say("a", Report::Allocated { fresh: fresh.clone(), cached: vec![] }), Verdict::NoOp);
-    assert_eq!((node.say("a", Report::Active), node.lives.tracker().deferred().count()), (Verdict::NoOp, 0));
+    assert_eq!(node.say("a", SchedulerReport::Allocated { fresh: fresh.clone(), cached: vec![] }), Verdict::NoOp);
+    assert_eq!((node.say("a", SchedulerReport::Active), node.lives.tracker().deferred().count()), (Verdict::NoOp, 0));
     assert_eq!((node.removed(), freed(&node.actions())), (vec![], vec![]));
 
-    assert_eq!(node.say("a", Report::Aborted), Verdict::Remove);
+    assert_eq!(node.say("a", SchedulerReport::Aborted), Verdict::Remove);
     let removed = node.removed();
     assert_eq!((removed.len(), &removed[0].device, removed[0].generation), (1, &fresh, first));
     node.handle(Event::Ended { id: id_of_move, result: Err(Cause::Cancelled), is_open_there: false });
@@ -36,7 +36,7 @@ fn scenario_15_a_deferred_request_is_removed_once_at_its_abort() {
 
     node.active("a", 1);
     let second = node.generations[&id("a")];
-    assert_eq!(node.say("a", Report::Removed), Verdict::Remove);
+    assert_eq!(node.say("a", SchedulerReport::Removed), Verdict::Remove);
     let removed = node.removed();
     assert_eq!((removed.len(), removed[0].generation), (1, second), "the id used again has one of its own");
     assert!(second > first && node.lives.is_empty());
@@ -44,7 +44,7 @@ fn scenario_15_a_deferred_request_is_removed_once_at_its_abort() {
 
 #[test]
 fn scenario_14_688_of_700_are_inherited_and_100_failures_change_no_count() {
-    let mut keeper = Keeper::new(Settings::default());
+    let mut keeper = Keeper::new(PinSettings::default());
     let (pin, ticket) = keeper.pin(parent("a", 700)).unwrap();
     let before = (keeper.pins.metrics().uses, keeper.pins.metrics().bytes, keeper.pins.state(pin));
     for _ in 0..100 {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use penstock_core::{Cause, EngineName, Epoch, Generation, RegionId, Timestamp};
 use penstock_flows::action::{BlocksRef, MoveId, Moving, RegionRef, Spans, WatchId};
 use penstock_flows::relay::{
-    Destination, EarlyBounds, GetKey, Place, Pool, PutKey, RelayError, RelaySettings, Relays, Source, ToPut,
+    Destination, EarlyFrameBounds, GetKey, PutKey, PutSource, RelayError, RelaySettings, Relays, StagingPlace,
+    StagingPool, ToPut,
 };
 use penstock_flows::{Action, Event};
 use penstock_session::control::{ControlMessage, PeerFeatures};
@@ -74,12 +75,12 @@ pub(crate) fn settings(name: &str, epoch: u64) -> RelaySettings {
     RelaySettings {
         name: EngineName::new(name).unwrap(),
         epoch: Epoch(epoch),
-        puts: Pool { region: region(PUTS), base: 128, berth_bytes: BERTH, berths: 2 },
-        gets: Pool { region: region(GETS), base: 0, berth_bytes: BERTH, berths: 2 },
+        puts: StagingPool { region: region(PUTS), base: 128, berth_bytes: BERTH, berths: 2 },
+        gets: StagingPool { region: region(GETS), base: 0, berth_bytes: BERTH, berths: 2 },
         each: 2,
         control: 2,
         most: 64,
-        early: EarlyBounds { messages: 64, bytes: 65_536, age: Duration::from_secs(30) },
+        early: EarlyFrameBounds { messages: 64, bytes: 65_536, age: Duration::from_secs(30) },
         tombs: 64,
         tomb: Duration::from_secs(60),
         abort: ABORT,
@@ -266,7 +267,7 @@ impl World {
         within: Duration,
     ) -> Result<PutKey, RelayError> {
         let readers = to.iter().map(|&reader| self.key(reader)).collect();
-        let source = Source::Berths { bytes };
+        let source = PutSource::Berths { bytes };
         let (schema, header) = (Vec::new(), b"header".to_vec());
         let what = ToPut { request: request(of), source, readers, schema, header, within };
         self.call(at, |relay, now| relay.put(what, now))
@@ -289,12 +290,12 @@ impl World {
         to_fill.len()
     }
 
-    pub(crate) fn write(&mut self, at: usize, place: Place, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, at: usize, place: StagingPlace, bytes: &[u8]) {
         let memory = self.engines[at].memory.get_mut(&place.region.region.0).unwrap();
         memory[place.offset as usize..(place.offset + place.len) as usize].copy_from_slice(bytes);
     }
 
-    pub(crate) fn read(&self, at: usize, place: Place) -> &[u8] {
+    pub(crate) fn read(&self, at: usize, place: StagingPlace) -> &[u8] {
         &self.engines[at].memory[&place.region.region.0][place.offset as usize..(place.offset + place.len) as usize]
     }
 

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use penstock_core::{EngineName, Epoch};
 use penstock_flows::relay::Metadata;
-use penstock_flows::relay::payload::{Dtype, Item, Schema};
+use penstock_flows::relay::payload::{Dtype, PayloadItem, Schema};
 use penstock_session::RequestId;
 
 fn schema() -> Schema {
     let items = [
-        Item { path: "hidden", shape: &[17, 4096], dtype: Dtype::Bf16 },
-        Item { path: "mask", shape: &[17], dtype: Dtype::Bool },
-        Item { path: "step", shape: &[], dtype: Dtype::U64 },
+        PayloadItem { path: "hidden", shape: &[17, 4096], dtype: Dtype::Bf16 },
+        PayloadItem { path: "mask", shape: &[17], dtype: Dtype::Bool },
+        PayloadItem { path: "step", shape: &[], dtype: Dtype::U64 },
     ];
     Schema::pack(&items).unwrap()
 }

@@ -47,7 +47,7 @@ pub(super) enum Overlap {
 
 /// Spans whose ranges all lie in their windows, with a writable destination. That they do is what
 /// every kernel's safety rests on, and only `checked` makes one.
-pub(super) struct Batch<'a> {
+pub(super) struct CopyBatch<'a> {
     dst: *mut u8,
     src: *const u8,
     direction: Direction,
@@ -57,7 +57,7 @@ pub(super) struct Batch<'a> {
     windows: PhantomData<&'a Window>,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> CopyBatch<'a> {
     pub(super) fn checked(
         local: &'a Window,
         remote: &'a Window,

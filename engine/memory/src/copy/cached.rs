@@ -5,7 +5,7 @@ use std::ptr;
 use penstock_core::{Direction, Span};
 
 use super::CopyError;
-use super::batch::{Batch, Move};
+use super::batch::{CopyBatch, Move};
 use crate::window::Window;
 
 /// The longest copy that is cheaper in place than as a call, in bytes.
@@ -18,7 +18,7 @@ const PREFETCH_BYTES_MIN: u64 = 64;
 const PREFETCH_SPANS: usize = 8;
 
 /// Copies every span, in order, through the cache.
-pub(super) fn copy(batch: &Batch<'_>) {
+pub(super) fn copy(batch: &CopyBatch<'_>) {
     if batch.span_bytes_mean() >= PREFETCH_BYTES_MIN {
         return copy_with_prefetch(batch);
     }
@@ -50,7 +50,7 @@ pub(super) fn copy_single(
     Ok(span.len)
 }
 
-fn copy_with_prefetch(batch: &Batch<'_>) {
+fn copy_with_prefetch(batch: &CopyBatch<'_>) {
     let mut later = batch.moves().skip(PREFETCH_SPANS);
     for one in batch.moves() {
         if let Some(later) = later.next() {
@@ -75,7 +75,7 @@ fn prefetch(_one: Move) {
 }
 
 /// Copies every span, in order, where a span's ranges may overlap.
-pub(super) fn move_in_order(batch: &Batch<'_>) {
+pub(super) fn move_in_order(batch: &CopyBatch<'_>) {
     for one in batch.moves() {
         // SAFETY: a batch's ranges are in bounds and writable; `ptr::copy` allows overlap.
         unsafe { ptr::copy(one.src, one.dst, one.len) };

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use super::batch::Batch;
+use super::batch::CopyBatch;
 use super::{cached, store_fence};
 
 /// One set of kernels.
@@ -14,7 +14,7 @@ pub struct Kernels {
     ///
     /// Its safety: the processor has the instructions (`all_available` lists no other sets), and
     /// no span of the batch overlaps itself.
-    streaming: Option<unsafe fn(&Batch<'_>)>,
+    streaming: Option<unsafe fn(&CopyBatch<'_>)>,
 }
 
 /// Plain stores only: every processor's last resort.
@@ -59,7 +59,7 @@ impl Kernels {
 
     /// Copies past the cache and fences. No span of the batch may overlap itself.
     #[inline]
-    pub(super) fn streaming(&self, batch: &Batch<'_>) {
+    pub(super) fn streaming(&self, batch: &CopyBatch<'_>) {
         let Some(stream) = self.streaming else {
             return cached::copy(batch);
         };

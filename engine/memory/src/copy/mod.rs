@@ -26,7 +26,7 @@ use std::sync::atomic::{Ordering, fence};
 use penstock_core::{Direction, Span};
 
 pub(crate) use self::batch::check_bounds;
-use self::batch::{Batch, Overlap};
+use self::batch::{CopyBatch, Overlap};
 pub use self::kernels::{Kernels, kernels};
 use crate::window::Window;
 
@@ -105,7 +105,7 @@ pub fn scatter_with(
     {
         return cached::copy_single(local, remote, direction, span);
     }
-    let batch = Batch::checked(local, remote, direction, spans)?;
+    let batch = CopyBatch::checked(local, remote, direction, spans)?;
     let long = batch.span_bytes_mean() >= STREAMING_SPAN_BYTES_MIN;
     match (batch.overlap(), hint) {
         (Overlap::Some, _) => cached::move_in_order(&batch),

@@ -13,7 +13,7 @@
 
 use std::ptr;
 
-use super::batch::{Batch, Move};
+use super::batch::{CopyBatch, Move};
 use super::{STREAMING_SPAN_BYTES_MIN, cached};
 
 /// Bytes of a cache line, the unit of a non-temporal store.
@@ -69,7 +69,7 @@ impl Stream {
 /// # Safety
 /// The processor has `L`'s instruction set; no span overlaps itself.
 #[inline(always)]
-pub(super) unsafe fn copy<L: Lines, const STEP: usize>(batch: &Batch<'_>) {
+pub(super) unsafe fn copy<L: Lines, const STEP: usize>(batch: &CopyBatch<'_>) {
     let mut source = cut(batch);
     let mut streams = [Stream { dst: ptr::null_mut(), src: ptr::null(), left: 0 }; WAYS];
     let mut live = 0;
@@ -122,7 +122,7 @@ struct Pieces<M> {
 }
 
 #[inline(always)]
-fn cut<'a>(batch: &'a Batch<'_>) -> Pieces<impl Iterator<Item = Move> + 'a> {
+fn cut<'a>(batch: &'a CopyBatch<'_>) -> Pieces<impl Iterator<Item = Move> + 'a> {
     let share = (batch.bytes() as usize / WAYS).next_multiple_of(PIECE_BYTES_MIN);
     Pieces {
         moves: batch.moves(),

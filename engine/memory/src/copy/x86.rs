@@ -5,7 +5,7 @@ use std::arch::x86_64::{
     _mm512_stream_si512,
 };
 
-use super::batch::Batch;
+use super::batch::CopyBatch;
 use super::streaming::{self, Lines};
 
 struct Avx2;
@@ -64,7 +64,7 @@ fn prefetch_line(src: *const u8) {
 /// # Safety
 /// The processor has AVX2; no span overlaps itself; `store_fence` follows.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn stream_avx2<const STEP: usize>(batch: &Batch<'_>) {
+pub(super) unsafe fn stream_avx2<const STEP: usize>(batch: &CopyBatch<'_>) {
     // SAFETY: as promised to this function.
     unsafe { streaming::copy::<Avx2, STEP>(batch) }
 }
@@ -72,7 +72,7 @@ pub(super) unsafe fn stream_avx2<const STEP: usize>(batch: &Batch<'_>) {
 /// # Safety
 /// The processor has AVX-512F; no span overlaps itself; `store_fence` follows.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn stream_avx512<const STEP: usize>(batch: &Batch<'_>) {
+pub(super) unsafe fn stream_avx512<const STEP: usize>(batch: &CopyBatch<'_>) {
     // SAFETY: as promised to this function.
     unsafe { streaming::copy::<Avx512, STEP>(batch) }
 }

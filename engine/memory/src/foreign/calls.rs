@@ -68,13 +68,13 @@ impl Ranges {
 }
 
 /// What one call is to move.
-pub(super) struct Call {
+pub(super) struct VmCall {
     local: Ranges,
     remote: Ranges,
     bytes: usize,
 }
 
-impl Call {
+impl VmCall {
     pub(super) fn new() -> Self {
         Self { local: Ranges::new(), remote: Ranges::new(), bytes: 0 }
     }

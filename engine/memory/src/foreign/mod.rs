@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use penstock_core::{Direction, Span};
 
-use self::calls::Call;
+use self::calls::VmCall;
 pub use self::probe_words::ProbeWords;
 pub use self::why::WhyNot;
 use crate::copy::CopyError;
@@ -186,7 +186,7 @@ pub fn scatter(
     }
     crate::copy::check_bounds(spans, local.len(), remote.bytes)?;
     remote.process.check()?;
-    let (mut call, mut moved) = (Call::new(), 0);
+    let (mut call, mut moved) = (VmCall::new(), 0);
     for span in spans.iter().filter(|span| span.len > 0) {
         // SAFETY: the span lies inside the window, which is kept mapped by `local` longer than `call` lives,
         // and was just found writable if the call writes here; windows have no references.
@@ -199,7 +199,12 @@ pub fn scatter(
 }
 
 /// Repeats a call until all of it is moved. Answers the bytes moved so far, counted from `moved`.
-fn empty(call: &mut Call, process: &ForeignProcess, direction: Direction, mut moved: u64) -> Result<u64, ForeignError> {
+fn empty(
+    call: &mut VmCall,
+    process: &ForeignProcess,
+    direction: Direction,
+    mut moved: u64,
+) -> Result<u64, ForeignError> {
     while call.bytes() > 0 {
         // The first call of a move was checked by whoever makes it; between two the process may have begun another program.
         let alive = if moved == 0 { process.is_alive() } else { process.check().is_ok() };

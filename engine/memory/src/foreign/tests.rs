@@ -191,7 +191,7 @@ fn more_ranges_than_one_call_takes_are_moved_and_neighbours_are_one_range() {
         model[to..to + 16].copy_from_slice(&source[from..from + 16]);
     }
     assert!(child.dump() == model);
-    let mut call = Call::new();
+    let mut call = VmCall::new();
     for at in 0..3000_usize {
         // SAFETY: the call is never made.
         unsafe { call.push(ours.as_ptr().add(at * 8), (at * 16) as u64, 8) };
@@ -235,7 +235,7 @@ fn a_short_count_is_resumed_in_the_middle_of_a_range() {
     let mut child = Child::fork(4);
     child.unmap(2);
     let (ours, source) = (here(pattern()), pattern());
-    let mut call = Call::new();
+    let mut call = VmCall::new();
     let base = child.memory.0.addr() as u64;
     // SAFETY: the spans lie inside the window, which outlives the call.
     unsafe {
@@ -274,8 +274,8 @@ fn a_process_that_dies_between_two_moves_is_gone() {
     assert_eq!(again.map(drop), Err(WhyNot::Gone));
 }
 
-fn one_byte(ours: &Window, memory: &ProcessVmMemory) -> Call {
-    let mut call = Call::new();
+fn one_byte(ours: &Window, memory: &ProcessVmMemory) -> VmCall {
+    let mut call = VmCall::new();
     // SAFETY: one byte inside the window.
     unsafe { call.push(ours.as_ptr(), memory.base, 1) };
     call

@@ -25,8 +25,10 @@ fn bytes_of(window: &Window, offset: u64, len: u64) -> Vec<u8> {
 /// What a peer that lives maps.
 fn seen_by_a_peer(pool: &Pool) -> Window {
     let (fd, pieces) = pool.share_in_pieces();
-    let pieces: Vec<Piece<OwnedFd>> =
-        pieces.iter().map(|piece| Piece { offset: piece.offset, len: piece.len, fd: dup(piece.fd.as_fd()) }).collect();
+    let pieces: Vec<FreshPiece<OwnedFd>> = pieces
+        .iter()
+        .map(|piece| FreshPiece { offset: piece.offset, len: piece.len, fd: dup(piece.fd.as_fd()) })
+        .collect();
     map_foreign_pieces(dup(fd.as_fd()), pool.bytes(), pool.rights(), PageKind::Small, &pieces).unwrap()
 }
 
@@ -126,10 +128,10 @@ fn a_piece_of_a_peer_is_checked_before_it_is_mapped() {
         memfd::seal(fd.as_fd(), false, "a test").unwrap();
         fd
     };
-    let map = |pieces: Vec<Piece<OwnedFd>>| {
+    let map = |pieces: Vec<FreshPiece<OwnedFd>>| {
         map_foreign_pieces(sealed(16 * page), 16 * page, Rights::READ_WRITE, PageKind::Small, &pieces)
     };
-    let piece = |offset: u64, len: u64| Piece { offset, len, fd: sealed(len.max(page)) };
+    let piece = |offset: u64, len: u64| FreshPiece { offset, len, fd: sealed(len.max(page)) };
     assert!(map(vec![piece(0, page), piece(page, 15 * page)]).is_ok());
     for wrong in [
         vec![piece(16 * page, page)],
@@ -144,14 +146,14 @@ fn a_piece_of_a_peer_is_checked_before_it_is_mapped() {
     ] {
         assert!(matches!(map(wrong), Err(MemoryError::PieceMisplaced { .. })));
     }
-    let short = Piece { offset: 0, len: 2 * page, fd: sealed(page) };
+    let short = FreshPiece { offset: 0, len: 2 * page, fd: sealed(page) };
     assert!(matches!(map(vec![short]), Err(MemoryError::WrongSize { .. })));
-    let open = Piece { offset: 0, len: page, fd: memfd::create("piece", page, false, "a test").unwrap() };
+    let open = FreshPiece { offset: 0, len: page, fd: memfd::create("piece", page, false, "a test").unwrap() };
     assert!(matches!(map(vec![open]), Err(MemoryError::Unsealed { .. })));
     let sparse = memfd::create("piece", 2 * page, false, "a test").unwrap();
     memfd::seal(sparse.as_fd(), false, "a test").unwrap();
     let blocks = || rustix::fs::fstat(&sparse).unwrap().st_blocks;
-    let piece = Piece { offset: 0, len: 2 * page, fd: sparse.try_clone().unwrap() };
+    let piece = FreshPiece { offset: 0, len: 2 * page, fd: sparse.try_clone().unwrap() };
     assert!(matches!(map(vec![piece]), Err(MemoryError::Sparse { backed: 0, .. })));
     assert_eq!(blocks(), 0, "its pages were taken from this process");
 }

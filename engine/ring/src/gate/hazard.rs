@@ -2,16 +2,16 @@
 
 #[cfg(not(loom))]
 use crate::error::RingError;
+use crate::shared::SharedRef;
 #[cfg(not(loom))]
-use crate::place::Place;
-use crate::shared::Shared;
+use crate::shared_range::SharedRange;
 use crate::sync::{AtomicU64, Ordering, WithBarrier, load_acquire_read_only};
 
 /// Bytes a hazard takes in a place; give it a cache line of its own.
 pub const HAZARD_BYTES: usize = 64;
 
 const BUSY: u64 = 1;
-const PARTY_SHIFT: u32 = 1;
+const PEER_INDEX_SHIFT: u32 = 1;
 const SEQUENCE_SHIFT: u32 = 33;
 
 /// A copying worker's own word: `sequence << 33 | peer index << 1 | busy`.
@@ -20,23 +20,23 @@ const SEQUENCE_SHIFT: u32 = 33;
 /// that repeats makes an observer wait longer, never less.
 #[derive(Debug)]
 pub struct Hazard {
-    word: Shared<AtomicU64>,
+    word: SharedRef<AtomicU64>,
     sequence: u64,
 }
 
 impl Hazard {
     /// A hazard that only this process observes.
     pub fn heap() -> Self {
-        Self::over(Shared::heap(AtomicU64::new(0)))
+        Self::over(SharedRef::heap(AtomicU64::new(0)))
     }
 
     /// The hazard at `offset` bytes of a place of ours.
     #[cfg(not(loom))]
-    pub fn mapped(place: &Place, offset: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, offset: usize) -> Result<Self, RingError> {
         Ok(Self::over(place.cell(offset)?))
     }
 
-    fn over(word: Shared<AtomicU64>) -> Self {
+    fn over(word: SharedRef<AtomicU64>) -> Self {
         let sequence = word.load(Ordering::Relaxed) >> SEQUENCE_SHIFT;
         Self { word, sequence }
     }
@@ -51,7 +51,7 @@ impl Hazard {
     #[inline]
     pub fn enter(&mut self, peer_index: u32) {
         self.sequence = self.sequence.wrapping_add(1);
-        let word = self.sequence << SEQUENCE_SHIFT | u64::from(peer_index) << PARTY_SHIFT | BUSY;
+        let word = self.sequence << SEQUENCE_SHIFT | u64::from(peer_index) << PEER_INDEX_SHIFT | BUSY;
         // SYNC quiesce: pairs with the barrier in `GateWriter::withdraw`: the load of the revision
         // that follows cannot pass this store.
         self.word.store_then_barrier(word);
@@ -84,13 +84,13 @@ pub enum Observation {
 /// Observes somebody's hazard; the memory may be mapped read-only.
 #[derive(Clone, Debug)]
 pub struct HazardView {
-    word: Shared<AtomicU64>,
+    word: SharedRef<AtomicU64>,
 }
 
 impl HazardView {
     /// The hazard at `offset` bytes of a place that its owner writes.
     #[cfg(not(loom))]
-    pub fn mapped(place: &Place, offset: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, offset: usize) -> Result<Self, RingError> {
         Ok(Self { word: place.readable_cell(offset)? })
     }
 
@@ -102,7 +102,7 @@ impl HazardView {
         if word & BUSY == 0 {
             return Observation::Quiet;
         }
-        Observation::Busy { peer_index: (word >> PARTY_SHIFT) as u32, word }
+        Observation::Busy { peer_index: (word >> PEER_INDEX_SHIFT) as u32, word }
     }
 
     /// Whether the section that was observed has ended, and all it copied is visible.

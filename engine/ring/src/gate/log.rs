@@ -5,9 +5,9 @@ use std::fmt::{self, Display, Formatter};
 
 #[cfg(not(loom))]
 use crate::error::RingError;
+use crate::shared::SharedRef;
 #[cfg(not(loom))]
-use crate::place::Place;
-use crate::shared::Shared;
+use crate::shared_range::SharedRange;
 use crate::sync::{AtomicU64, Ordering, fence, full_barrier, load_acquire_read_only};
 
 /// Withdrawals a gate in shared memory remembers.
@@ -71,7 +71,7 @@ impl Error for Lapped {}
 /// An entry is: its revision u64, region u32 and generation u32 (upper half), offset u64, len u64.
 #[derive(Clone, Debug)]
 struct Words {
-    words: Shared<[AtomicU64]>,
+    words: SharedRef<[AtomicU64]>,
     entries: u64,
 }
 
@@ -79,7 +79,7 @@ impl Words {
     fn heap(entries: usize) -> Self {
         let entries = entries.max(1);
         let count = HEADER_WORDS + entries * ENTRY_WORDS;
-        Self { words: Shared::heap_slice((0..count).map(|_| AtomicU64::new(0))), entries: entries as u64 }
+        Self { words: SharedRef::heap_slice((0..count).map(|_| AtomicU64::new(0))), entries: entries as u64 }
     }
 
     #[inline]
@@ -112,7 +112,7 @@ impl GateWriter {
 
     /// The gate at `offset` bytes of a place of ours; goes on at the revision found there.
     #[cfg(not(loom))]
-    pub fn mapped(place: &Place, offset: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, offset: usize) -> Result<Self, RingError> {
         place.require_writable()?;
         let words = Words::mapped(place, offset)?;
         let revision = words.revision().load(Ordering::Relaxed);
@@ -172,7 +172,7 @@ pub struct GateReader {
 
 #[cfg(not(loom))]
 impl Words {
-    fn mapped(place: &Place, offset: usize) -> Result<Self, RingError> {
+    fn mapped(place: &SharedRange, offset: usize) -> Result<Self, RingError> {
         let count = HEADER_WORDS + GATE_ENTRIES * ENTRY_WORDS;
         Ok(Self { words: place.readable_cells(offset, count)?, entries: GATE_ENTRIES as u64 })
     }
@@ -181,7 +181,7 @@ impl Words {
 impl GateReader {
     /// The gate at `offset` bytes of a place that its owner writes.
     #[cfg(not(loom))]
-    pub fn mapped(place: &Place, offset: usize) -> Result<Self, RingError> {
+    pub fn mapped(place: &SharedRange, offset: usize) -> Result<Self, RingError> {
         Ok(Self { words: Words::mapped(place, offset)? })
     }
 

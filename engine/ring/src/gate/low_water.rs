@@ -3,13 +3,13 @@
 //! For who begins things that end by themselves, such as requests to a card. A [`super::Hazard`] is raised for a
 //! moment; this word stays as long as anything does.
 
-use crate::shared::Shared;
+use crate::shared::SharedRef;
 use crate::sync::{AtomicU64, Ordering, WithBarrier, load_acquire_read_only};
 
 /// A beginner's own word. Nothing is under way at first.
 #[derive(Debug)]
 pub struct LowWater {
-    word: Shared<AtomicU64>,
+    word: SharedRef<AtomicU64>,
     /// What the word says.
     told: u64,
 }
@@ -17,7 +17,7 @@ pub struct LowWater {
 /// Reads somebody's word.
 #[derive(Clone, Debug)]
 pub struct LowWaterView {
-    word: Shared<AtomicU64>,
+    word: SharedRef<AtomicU64>,
 }
 
 /// What the word says when nothing is under way: newer than every revision.
@@ -26,7 +26,7 @@ pub const NOTHING: u64 = u64::MAX;
 impl LowWater {
     /// A word that only this process reads.
     pub fn heap() -> Self {
-        Self { word: Shared::heap(AtomicU64::new(NOTHING)), told: NOTHING }
+        Self { word: SharedRef::heap(AtomicU64::new(NOTHING)), told: NOTHING }
     }
 
     /// A reader of this word, for threads of this process.

@@ -6,7 +6,7 @@ use std::thread;
 
 use super::*;
 use crate::error::RingError;
-use crate::place::Place;
+use crate::shared_range::SharedRange;
 
 fn range(number: u64) -> Withdrawal {
     Withdrawal {
@@ -19,7 +19,7 @@ fn range(number: u64) -> Withdrawal {
 
 #[test]
 fn a_hazard_tells_what_it_does() {
-    let place = Place::heap(2 * HAZARD_BYTES);
+    let place = SharedRange::heap(2 * HAZARD_BYTES);
     let mut hazard = Hazard::mapped(&place, HAZARD_BYTES).unwrap();
     let view = HazardView::mapped(&place.without_writing(), HAZARD_BYTES).unwrap();
     assert_eq!(view.observe(), Observation::Quiet);
@@ -40,7 +40,7 @@ fn a_hazard_tells_what_it_does() {
 
 #[test]
 fn the_sequence_survives_a_new_owner_and_wraps() {
-    let place = Place::heap(HAZARD_BYTES);
+    let place = SharedRange::heap(HAZARD_BYTES);
     let word = place.atomic_u64(0).unwrap();
     word.store(u64::MAX << 33, Ordering::Relaxed);
     let mut hazard = Hazard::mapped(&place, 0).unwrap();
@@ -52,7 +52,7 @@ fn the_sequence_survives_a_new_owner_and_wraps() {
 
 #[test]
 fn only_the_owner_may_write() {
-    let place = Place::heap(GateWriter::BYTES).without_writing();
+    let place = SharedRange::heap(GateWriter::BYTES).without_writing();
     assert_eq!(Hazard::mapped(&place, 0).unwrap_err(), RingError::ReadOnly);
     assert_eq!(GateWriter::mapped(&place, 0).unwrap_err(), RingError::ReadOnly);
     assert!(GateReader::mapped(&place, 0).is_ok());
@@ -61,7 +61,7 @@ fn only_the_owner_may_write() {
 
 #[test]
 fn readers_learn_what_was_withdrawn_since() {
-    let place = Place::heap(GateWriter::BYTES);
+    let place = SharedRange::heap(GateWriter::BYTES);
     let mut writer = GateWriter::mapped(&place, 0).unwrap();
     let reader = GateReader::mapped(&place, 0).unwrap();
     assert_eq!(reader.withdrawals_since(0), Ok(Withdrawals::default()));
@@ -98,7 +98,7 @@ fn a_reader_left_behind_is_told() {
 
 #[test]
 fn a_scribbled_gate_gives_an_answer_or_lapped() {
-    let place = Place::heap(GateWriter::BYTES);
+    let place = SharedRange::heap(GateWriter::BYTES);
     let reader = GateReader::mapped(&place, 0).unwrap();
     for revision in [1, 256, 257, u64::MAX] {
         place.atomic_u64(0).unwrap().store(revision, Ordering::Relaxed);

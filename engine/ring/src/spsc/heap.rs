@@ -1,6 +1,6 @@
 //! A ring inside one process.
 
-use super::{Consumer, Line, Producer, Storage, check_capacity, sealed};
+use super::{Consumer, Producer, RingLine, Storage, check_capacity, sealed};
 use crate::error::RingError;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Padded, UnsafeCell};
 
@@ -13,7 +13,7 @@ struct HeapRing {
     tail: Padded<AtomicU64>,
     head: Padded<AtomicU64>,
     waiting: Padded<AtomicU32>,
-    slots: Box<[UnsafeCell<Line>]>,
+    slots: Box<[UnsafeCell<RingLine>]>,
 }
 
 // SAFETY: a slot is written by the one producer and read by the one consumer, never at the same
@@ -27,7 +27,7 @@ pub fn pair(capacity: usize) -> Result<(Producer<HeapStorage>, Consumer<HeapStor
         tail: Padded(AtomicU64::new(0)),
         head: Padded(AtomicU64::new(0)),
         waiting: Padded(AtomicU32::new(0)),
-        slots: (0..capacity).map(|_| UnsafeCell::new(Line::default())).collect(),
+        slots: (0..capacity).map(|_| UnsafeCell::new(RingLine::default())).collect(),
     });
     let producer = Producer::attach_to(HeapStorage(Arc::clone(&ring)))?;
     Ok((producer, Consumer::attach_to(HeapStorage(ring))))
@@ -57,7 +57,7 @@ impl Storage for HeapStorage {
     }
 
     #[inline]
-    unsafe fn write(&self, slot: usize, line: &Line) {
+    unsafe fn write(&self, slot: usize, line: &RingLine) {
         // SAFETY: the caller promises an index below the capacity, and that nobody else touches
         // the slot now.
         unsafe {
@@ -67,7 +67,7 @@ impl Storage for HeapStorage {
     }
 
     #[inline]
-    unsafe fn read(&self, slot: usize) -> Line {
+    unsafe fn read(&self, slot: usize) -> RingLine {
         // SAFETY: as in `write`.
         unsafe {
             let cell = self.0.slots.get_unchecked(slot);

@@ -2,9 +2,9 @@
 
 use std::ptr::NonNull;
 
-use super::{Consumer, LINE_BYTES, Line, Producer, Storage, check_capacity, sealed};
+use super::{Consumer, LINE_BYTES, Producer, RingLine, Storage, check_capacity, sealed};
 use crate::error::{Corrupt, RingError};
-use crate::place::Place;
+use crate::shared_range::SharedRange;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 // The layout, bytes from the start of the place. Pairs of cache lines, as in `Padded`.
@@ -35,7 +35,7 @@ pub struct MappedStorage {
     words: NonNull<AtomicU64>,
     capacity: usize,
     /// Keeps all of the above mapped.
-    _place: Place,
+    _place: SharedRange,
 }
 
 impl MappedStorage {
@@ -48,7 +48,7 @@ impl MappedStorage {
     }
 
     /// The ring of `capacity` lines (a power of two) at the start of `place`.
-    pub fn new(place: Place, capacity: usize) -> Result<Self, RingError> {
+    pub fn new(place: SharedRange, capacity: usize) -> Result<Self, RingError> {
         check_capacity(capacity)?;
         place.require_writable()?;
         if !place.as_ptr().addr().get().is_multiple_of(Self::ALIGN) {
@@ -122,7 +122,7 @@ impl Storage for MappedStorage {
     // price of plain moves instead of vector moves.
 
     #[inline]
-    unsafe fn write(&self, slot: usize, line: &Line) {
+    unsafe fn write(&self, slot: usize, line: &RingLine) {
         // SAFETY: the caller promises `slot < capacity`; mapped as long as `self` lives.
         let words = unsafe { self.slot(slot).as_ref() };
         for (word, value) in words.iter().zip(line.0) {
@@ -131,10 +131,10 @@ impl Storage for MappedStorage {
     }
 
     #[inline]
-    unsafe fn read(&self, slot: usize) -> Line {
+    unsafe fn read(&self, slot: usize) -> RingLine {
         // SAFETY: the caller promises `slot < capacity`; mapped as long as `self` lives.
         let words = unsafe { self.slot(slot).as_ref() };
-        let mut line = Line::default();
+        let mut line = RingLine::default();
         for (value, word) in line.0.iter_mut().zip(words) {
             *value = word.load(Ordering::Relaxed);
         }

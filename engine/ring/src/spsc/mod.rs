@@ -20,10 +20,10 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, WithBarrier, full_barrier};
 /// What travels through the ring: one cache line.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Line(pub [u64; 8]);
+pub struct RingLine(pub [u64; 8]);
 
 /// Bytes of a [`Line`].
-pub const LINE_BYTES: usize = size_of::<Line>();
+pub const LINE_BYTES: usize = size_of::<RingLine>();
 
 /// Most lines a ring can hold: differences of indices stay far from wrapping.
 pub const CAPACITY_MAX: usize = 1 << 24;
@@ -43,13 +43,13 @@ pub trait Storage: sealed::Sealed + Send {
     ///
     /// # Safety
     /// `slot < capacity`; the caller is the only producer, and the consumer is done with the slot.
-    unsafe fn write(&self, slot: usize, line: &Line);
+    unsafe fn write(&self, slot: usize, line: &RingLine);
 
     /// Reads every word of a slot once.
     ///
     /// # Safety
     /// `slot < capacity`; the caller is the only consumer, and the producer published the slot.
-    unsafe fn read(&self, slot: usize) -> Line;
+    unsafe fn read(&self, slot: usize) -> RingLine;
 }
 
 mod sealed {
@@ -115,7 +115,7 @@ impl<S: Storage> Producer<S> {
 
     /// Publishes all of `lines` at once, or none. More lines than the capacity never fit.
     #[inline]
-    pub fn push(&mut self, lines: &[Line]) -> Result<(), Full> {
+    pub fn push(&mut self, lines: &[RingLine]) -> Result<(), Full> {
         if self.free_for(lines.len()) < lines.len() {
             return Err(Full(()));
         }
@@ -228,7 +228,7 @@ impl<S: Storage> Consumer<S> {
     /// Copies out the `index`-th waiting line, reading it exactly once; `None` beyond what
     /// [`Consumer::available`] last told. Check the copy, not the slot: its bytes are the peer's.
     #[inline]
-    pub fn peek(&self, index: usize) -> Option<Line> {
+    pub fn peek(&self, index: usize) -> Option<RingLine> {
         if index as u64 >= self.tail_seen.wrapping_sub(self.head) {
             return None;
         }

@@ -7,19 +7,19 @@ use std::thread;
 use proptest::prelude::*;
 
 use super::*;
-use crate::place::Place;
+use crate::shared_range::SharedRange;
 
-fn line(value: u64) -> Line {
-    Line(std::array::from_fn(|word| value.wrapping_add(word as u64)))
+fn line(value: u64) -> RingLine {
+    RingLine(std::array::from_fn(|word| value.wrapping_add(word as u64)))
 }
 
-fn mapped_in(place: &Place, capacity: usize) -> (Producer<MappedStorage>, Consumer<MappedStorage>) {
+fn mapped_in(place: &SharedRange, capacity: usize) -> (Producer<MappedStorage>, Consumer<MappedStorage>) {
     let storage = || MappedStorage::new(place.clone(), capacity).unwrap();
     (Producer::attach(storage()).unwrap(), Consumer::attach(storage()))
 }
 
 fn mapped(capacity: usize) -> (Producer<MappedStorage>, Consumer<MappedStorage>) {
-    mapped_in(&Place::heap(MappedStorage::bytes_for(capacity)), capacity)
+    mapped_in(&SharedRange::heap(MappedStorage::bytes_for(capacity)), capacity)
 }
 
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ proptest! {
     /// Whatever a peer writes, the consumer answers within the capacity or refuses.
     #[test]
     fn scribbled_indices_never_escape(head: u64, tail: u64, flag: u32) {
-        let place = Place::heap(MappedStorage::bytes_for(4));
+        let place = SharedRange::heap(MappedStorage::bytes_for(4));
         place.atomic_u64(0).unwrap().store(tail, Ordering::Relaxed);
         place.atomic_u64(128).unwrap().store(head, Ordering::Relaxed);
         place.atomic_u32(256).unwrap().store(flag, Ordering::Relaxed);
@@ -141,7 +141,7 @@ fn a_waiting_producer_is_rung_once() {
 
 #[test]
 fn an_impossible_head_is_reported_and_not_followed() {
-    let place = Place::heap(MappedStorage::bytes_for(2));
+    let place = SharedRange::heap(MappedStorage::bytes_for(2));
     let (mut producer, _consumer) = mapped_in(&place, 2);
     producer.push(&[line(1), line(2)]).unwrap();
     let head = place.atomic_u64(128).unwrap();
@@ -154,7 +154,7 @@ fn an_impossible_head_is_reported_and_not_followed() {
 
 #[test]
 fn a_tail_that_goes_back_or_too_far_is_refused() {
-    let place = Place::heap(MappedStorage::bytes_for(4));
+    let place = SharedRange::heap(MappedStorage::bytes_for(4));
     let (mut producer, mut consumer) = mapped_in(&place, 4);
     producer.push(&[line(1), line(2)]).unwrap();
     assert_eq!(consumer.available(), Ok(2));
@@ -170,7 +170,7 @@ fn a_tail_that_goes_back_or_too_far_is_refused() {
 fn set_up_checks_capacity_size_alignment_and_rights() {
     assert!(matches!(pair(3), Err(RingError::Capacity { asked: 3, .. })));
     assert!(pair(0).is_err() && pair(CAPACITY_MAX * 2).is_err());
-    let place = Place::heap(MappedStorage::bytes_for(4) + 8);
+    let place = SharedRange::heap(MappedStorage::bytes_for(4) + 8);
     let short = place.slice(0, MappedStorage::bytes_for(4) - 1).unwrap();
     let odd = place.slice(8, MappedStorage::bytes_for(4)).unwrap();
     let error = |place| MappedStorage::new(place, 4).unwrap_err();
@@ -181,7 +181,7 @@ fn set_up_checks_capacity_size_alignment_and_rights() {
 
 #[test]
 fn indices_wrap_around() {
-    let place = Place::heap(MappedStorage::bytes_for(4));
+    let place = SharedRange::heap(MappedStorage::bytes_for(4));
     for at in [0, 128] {
         place.atomic_u64(at).unwrap().store(u64::MAX - 1, Ordering::Relaxed);
     }

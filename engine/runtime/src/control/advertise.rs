@@ -11,7 +11,9 @@ use penstock_memory::{Region, Registry};
 use penstock_ring::Withdrawal;
 use penstock_ring::gate::Withdrawals;
 use penstock_session::frame::LABEL_BYTES_MAX;
-use penstock_session::{ControlMessage, CounterNews, Frame, RegionNews, Regions, RegionsGone, Withdrawn};
+use penstock_session::{
+    ControlMessage, CounterNews, Frame, RegionNews, RegionsAdvertised, RegionsGone, WithdrawnRanges,
+};
 use penstock_transport::host::OwnerState;
 use penstock_transport::{Exported, Fds};
 
@@ -156,18 +158,18 @@ impl Advertised {
             self.regions.insert(described.id, described.generation);
             if news.len() == REGIONS_PER_FRAME || tokens.len() + own.len() > FRAME_TOKENS_MAX {
                 let news = std::mem::take(&mut news);
-                frames.push((Frame::Regions(Regions { revision, news }), std::mem::take(&mut tokens)));
+                frames.push((Frame::Regions(RegionsAdvertised { revision, news }), std::mem::take(&mut tokens)));
             }
             let token = (!own.is_empty()).then_some(tokens.len() as u8);
             tokens.extend(own);
             news.push(RegionNews { token, ..described });
         }
         if !news.is_empty() {
-            frames.push((Frame::Regions(Regions { revision, news }), tokens));
+            frames.push((Frame::Regions(RegionsAdvertised { revision, news }), tokens));
         }
         if frames.is_empty() {
             // Even nothing is news: it says how recent the picture is.
-            frames.push((Frame::Regions(Regions { revision, news: Vec::new() }), Vec::new()));
+            frames.push((Frame::Regions(RegionsAdvertised { revision, news: Vec::new() }), Vec::new()));
         }
         frames
     }
@@ -185,7 +187,7 @@ impl Advertised {
         let told = |step: &Withdrawal| (step.region, step.generation, step.offset, step.len);
         let frame = |(part, steps): (usize, &[Withdrawal])| {
             let since = since + (part * WITHDRAWALS_KEPT) as u64;
-            Frame::Withdrawn(Withdrawn { since, list: steps.iter().map(told).collect() })
+            Frame::Withdrawn(WithdrawnRanges { since, list: steps.iter().map(told).collect() })
         };
         if new.list.is_empty() {
             return vec![frame((0, &[]))];
@@ -228,7 +230,7 @@ fn describe(region: &Arc<Region>, peer: &PeerState) -> (RegionNews, Fds) {
 }
 
 /// Takes what a peer says that it has withdrawn. Answers whether it makes sense.
-pub(super) fn learn_withdrawn(peer: &PeerState, withdrawn: Withdrawn) -> bool {
+pub(super) fn learn_withdrawn(peer: &PeerState, withdrawn: WithdrawnRanges) -> bool {
     let step = |(region, generation, offset, len): (u32, u32, u64, u64)| Withdrawal { region, generation, offset, len };
     let makes_sense = withdrawn.list.len() <= WITHDRAWALS_KEPT;
     if makes_sense {
@@ -238,7 +240,7 @@ pub(super) fn learn_withdrawn(peer: &PeerState, withdrawn: Withdrawn) -> bool {
 }
 
 /// Takes a peer's announcement. Answers whether it makes sense.
-pub(super) fn learn(peer: &PeerState, regions: Regions, tokens: Vec<OwnedFd>) -> bool {
+pub(super) fn learn(peer: &PeerState, regions: RegionsAdvertised, tokens: Vec<OwnedFd>) -> bool {
     let mut tokens: Vec<Option<OwnedFd>> = tokens.into_iter().map(Some).collect();
     // A region's descriptors are its own and those that follow, up to the next region's.
     let firsts: Vec<usize> = regions.news.iter().filter_map(|news| news.token).map(usize::from).collect();

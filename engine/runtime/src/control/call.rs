@@ -8,11 +8,11 @@ use std::time::Duration;
 use penstock_core::env::{Address, Stream};
 use penstock_core::limits::PEERS_MAX;
 use penstock_core::{Cause, EngineName, Env, Timestamp};
-use penstock_session::{Channel, OpeningCode, Secret};
+use penstock_session::{OpeningCode, Secret, SecureChannel};
 use penstock_transport::Scope;
 
 use super::greet::Greeter;
-use super::network::Line;
+use super::network::NetworkConnection;
 use super::{Control, Phase};
 use crate::error::ConnectError;
 use crate::shared::{Pending, Shared};
@@ -45,12 +45,12 @@ impl Wanted {
 
 /// One way to an engine.
 #[derive(Debug, Clone)]
-pub(super) enum Way {
+pub(super) enum ConnectTarget {
     Socket(String),
     Network(SocketAddr),
 }
 
-impl Way {
+impl ConnectTarget {
     pub(super) fn reach(&self) -> Scope {
         match self {
             Self::Socket(_) => Scope::Host,
@@ -100,8 +100,8 @@ pub(super) struct Call {
     pub(super) epoch: u64,
     pub(super) must_be: Option<EngineName>,
     /// The way that is tried now.
-    pub(super) way: Way,
-    ways: VecDeque<Way>,
+    pub(super) way: ConnectTarget,
+    ways: VecDeque<ConnectTarget>,
     secret: Option<Arc<Secret>>,
     /// Transports that turned out not to join the two, and why: they are not offered again.
     pub(super) apart: Vec<Apart>,
@@ -153,8 +153,8 @@ impl<E: Env> Control<E> {
         let configured = self.shared.config.session.connect_timeout();
         // An address that does not answer must leave time for the others, and for saying so.
         let within = wanted.within.filter(|_| !wanted.addresses.is_empty()).map(|within| within - within / 16);
-        let mut ways: VecDeque<Way> = wanted.socket.into_iter().map(Way::Socket).collect();
-        ways.extend(wanted.addresses.into_iter().map(Way::Network));
+        let mut ways: VecDeque<ConnectTarget> = wanted.socket.into_iter().map(ConnectTarget::Socket).collect();
+        ways.extend(wanted.addresses.into_iter().map(ConnectTarget::Network));
         let Some(first) = ways.front().cloned() else {
             return answer
                 .answer(Err(ConnectError::OtherHost { name: wanted.name, missing: self.shared.missing_in_words() }));
@@ -208,10 +208,10 @@ impl<E: Env> Control<E> {
         let greeter = Greeter::caller(&shared, call, peer_index, until);
         let line = stream.remote().filter(|_| reach == Scope::Network).map(|remote| {
             let _ = stream.bound_silence(shared.heartbeat());
-            Line::new(remote, shared.env.now())
+            NetworkConnection::new(remote, shared.env.now())
         });
         let channel = secret.filter(|_| line.is_some());
-        let channel = channel.map(|secret| Channel::caller(&secret, &mut random_bytes(&shared)));
+        let channel = channel.map(|secret| SecureChannel::caller(&secret, &mut random_bytes(&shared)));
         self.open(stream, Phase::Greeting(Box::new(greeter)), line, channel);
     }
 

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use penstock_core::env::Stream;
 use penstock_core::limits::FRAME_TOKENS_MAX;
 use penstock_session::codec::{self, Received};
-use penstock_session::{Channel, ChannelError, Decoder, Frame, StreamKey, WireError};
+use penstock_session::{ChannelError, Decoder, Frame, SecureChannel, StreamKey, WireError};
 use penstock_transport::Fds;
 
 /// Bytes read at once.
@@ -54,7 +54,7 @@ pub(super) struct Connection<S> {
     unsent: VecDeque<Outgoing>,
     unsent_bytes: usize,
     /// What seals the bytes; none on one host.
-    channel: Option<Box<Channel>>,
+    channel: Option<Box<SecureChannel>>,
     /// Whether bytes have come since [`Connection::has_heard`] was asked last, and whether any came ever.
     heard: (bool, bool),
     /// Whether the reactor reports when it can be written.
@@ -76,7 +76,7 @@ impl<S: Stream> Connection<S> {
     }
 
     /// Seals everything from here on, on both ways.
-    pub(super) fn seal(&mut self, channel: Channel) {
+    pub(super) fn seal(&mut self, channel: SecureChannel) {
         let channel = self.channel.insert(Box::new(channel));
         let mut bytes = Vec::new();
         channel.take_outgoing(&mut bytes);

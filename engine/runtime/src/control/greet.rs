@@ -10,15 +10,15 @@ use penstock_core::{EngineName, Env, Epoch, Timestamp};
 use penstock_memory::{ProcessWatch, Unseen};
 use penstock_session::frame::{RefusalCode, VERSION_MAX, VERSION_MIN};
 use penstock_session::greeting::GreetingError;
-use penstock_session::{ChannelError, Frame, Greeting, Hello, Offer, OpeningCode, Outcome, Role};
+use penstock_session::{ChannelError, Frame, Greeting, Hello, HelloOutcome, Offer, OpeningCode, Role};
 use penstock_transport::link::Offering;
 use penstock_transport::{JoinError, Link, LocalEnd, RemoteEnd, Scope, Transport};
 
 use super::advertise::Advertised;
-use super::call::{Apart, Call, Way};
+use super::call::{Apart, Call, ConnectTarget};
 use super::connection::Broken;
 use super::drain::Rest;
-use super::names::Held;
+use super::names::HeldName;
 use super::transport_messages::sender;
 use super::{Control, Phase, Talk};
 use crate::error::ConnectError;
@@ -43,7 +43,7 @@ pub(super) struct Greeter {
     /// The call that this is an attempt of.
     call: Option<Box<Call>>,
     /// It waits until it is known whether its name is taken.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<HeldName>,
 }
 
 /// Why a session does not come about: the code and words for the other side.
@@ -222,11 +222,11 @@ impl<E: Env> Control<E> {
         let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) else { return };
         let stepped = match greeter.greeting.handle(frame) {
             Err(error) => return self.end_greeting(token, error),
-            Ok(Outcome::Wait) => Ok(()),
-            Ok(Outcome::Choose { candidates }) if self.hold(token, &candidates) => Ok(()),
-            Ok(Outcome::Choose { candidates }) => self.choose(token, &candidates),
-            Ok(Outcome::JoinAndOffer(offer)) => self.answer_offer(token, &offer, tokens),
-            Ok(Outcome::Join(offer)) => self.join(token, &offer, tokens),
+            Ok(HelloOutcome::Wait) => Ok(()),
+            Ok(HelloOutcome::Choose { candidates }) if self.hold(token, &candidates) => Ok(()),
+            Ok(HelloOutcome::Choose { candidates }) => self.choose(token, &candidates),
+            Ok(HelloOutcome::JoinAndOffer(offer)) => self.answer_offer(token, &offer, tokens),
+            Ok(HelloOutcome::Join(offer)) => self.join(token, &offer, tokens),
         };
         if let Err(Refusal(code, text)) = stepped {
             self.end_greeting(token, GreetingError::Refuse { code, text });
@@ -377,7 +377,7 @@ impl<E: Env> Control<E> {
         let name = EngineName::new(&theirs.name).expect("the greeting has checked the name");
         let call = greeter.call.take();
         let socket = match call.as_ref().map(|call| &call.way) {
-            Some(Way::Socket(path)) => path.clone(),
+            Some(ConnectTarget::Socket(path)) => path.clone(),
             _ => self.shared.socket_of(&name),
         };
         let we_called = greeter.greeting.role() == Role::Caller;

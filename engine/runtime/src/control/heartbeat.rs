@@ -11,7 +11,7 @@ use std::time::Duration;
 use penstock_core::{Cause, Env, Timestamp};
 use penstock_session::Frame;
 
-use super::network::Line;
+use super::network::NetworkConnection;
 use super::{Control, Phase, Talk};
 use crate::peer_state::PeerState;
 use crate::shared::Echo;
@@ -25,10 +25,10 @@ pub(super) struct Probe {
     /// The talk that was asked.
     token: u64,
     asked: Timestamp,
-    waiting: Waiting,
+    waiting: PendingPing,
 }
 
-pub(super) enum Waiting {
+pub(super) enum PendingPing {
     /// A greeting that is held until it is known whether its name is taken.
     Newcomer(u64),
     /// Somebody who measures.
@@ -43,7 +43,7 @@ const GRAINS: u32 = 12;
 const ASKED_AFTER: u32 = 6;
 
 /// When this line is looked at next: to ask, or to give it up.
-pub(super) fn deadline(line: &Line, heartbeat: Duration) -> Timestamp {
+pub(super) fn deadline(line: &NetworkConnection, heartbeat: Duration) -> Timestamp {
     match line.asked {
         None => {
             let grain = u64::try_from((heartbeat / GRAINS).as_nanos()).unwrap_or(u64::MAX).max(1);
@@ -84,7 +84,7 @@ impl<E: Env> Control<E> {
         self.mute(token);
     }
 
-    pub(super) fn probe(&mut self, token: u64, waiting: Waiting) {
+    pub(super) fn probe(&mut self, token: u64, waiting: PendingPing) {
         self.last_probe += 1;
         let number = self.last_probe;
         self.probes.push(Probe { number, token, asked: self.shared.env.now(), waiting });
@@ -94,9 +94,10 @@ impl<E: Env> Control<E> {
     /// Asks a peer for an echo.
     pub(super) fn measure(&mut self, peer: &Arc<PeerState>, echo: Arc<Echo>) {
         // Those that nobody waits for any more.
-        self.probes.retain(|probe| !matches!(&probe.waiting, Waiting::Caller(echo) if Arc::strong_count(echo) == 1));
+        self.probes
+            .retain(|probe| !matches!(&probe.waiting, PendingPing::Caller(echo) if Arc::strong_count(echo) == 1));
         match self.token_of(peer) {
-            Some(token) if peer.ended().is_none() => self.probe(token, Waiting::Caller(echo)),
+            Some(token) if peer.ended().is_none() => self.probe(token, PendingPing::Caller(echo)),
             _ => echo.latch.arrive(),
         }
     }
@@ -105,7 +106,7 @@ impl<E: Env> Control<E> {
     /// lives then, and the answer must be there at the moment this answers.
     pub(super) fn probe_namesake(&mut self, newcomer: u64, name: &str, epoch: u64) -> Option<Timestamp> {
         let old = self.namesake(name, epoch)?;
-        self.probe(old, Waiting::Newcomer(newcomer));
+        self.probe(old, PendingPing::Newcomer(newcomer));
         // The newcomer has to be answered in its time.
         let patience = self.shared.config.session.greeting_timeout() / 2;
         Some(self.shared.env.now() + PROBE_WITHIN.min(patience))
@@ -125,9 +126,9 @@ impl<E: Env> Control<E> {
         };
         let probe = self.probes.swap_remove(place);
         match probe.waiting {
-            Waiting::Newcomer(newcomer) => self.refuse_newcomer(newcomer),
-            Waiting::Caller(echo) => echo.came(self.shared.env.now().since(probe.asked)),
-            Waiting::Introduction => self.introduced(token),
+            PendingPing::Newcomer(newcomer) => self.refuse_newcomer(newcomer),
+            PendingPing::Caller(echo) => echo.came(self.shared.env.now().since(probe.asked)),
+            PendingPing::Introduction => self.introduced(token),
         }
     }
 
@@ -138,17 +139,17 @@ impl<E: Env> Control<E> {
         let gone: Vec<Probe> = gone;
         for probe in gone {
             match probe.waiting {
-                Waiting::Newcomer(newcomer) => self.newcomer_may_go_on(newcomer),
-                Waiting::Caller(echo) => echo.latch.arrive(),
+                PendingPing::Newcomer(newcomer) => self.newcomer_may_go_on(newcomer),
+                PendingPing::Caller(echo) => echo.latch.arrive(),
                 // Whoever waits for the session sees that it has ended.
-                Waiting::Introduction => {}
+                PendingPing::Introduction => {}
             }
         }
     }
 
     /// The one who was asked for the sake of this newcomer has not answered: it is given up.
     pub(super) fn give_up_namesake(&mut self, newcomer: u64) {
-        let is_asked = |probe: &&Probe| matches!(probe.waiting, Waiting::Newcomer(token) if token == newcomer);
+        let is_asked = |probe: &&Probe| matches!(probe.waiting, PendingPing::Newcomer(token) if token == newcomer);
         let Some(old) = self.probes.iter().find(is_asked).map(|probe| probe.token) else {
             return self.newcomer_may_go_on(newcomer);
         };
@@ -165,8 +166,8 @@ mod tests {
 
     const HEARTBEAT: Duration = Duration::from_secs(5);
 
-    fn line(heard: Timestamp, asked: Option<Timestamp>) -> Line {
-        let mut line = Line::new(std::net::SocketAddr::from(([10, 77, 0, 2], 7400)), heard);
+    fn line(heard: Timestamp, asked: Option<Timestamp>) -> NetworkConnection {
+        let mut line = NetworkConnection::new(std::net::SocketAddr::from(([10, 77, 0, 2], 7400)), heard);
         line.asked = asked;
         line
     }

@@ -12,7 +12,7 @@ use penstock_core::planted::{self, Bug};
 use penstock_flows::Event;
 use penstock_session::Frame;
 
-use super::heartbeat::Waiting;
+use super::heartbeat::PendingPing;
 use super::{Control, Phase, Talk};
 use crate::desk::key_of;
 use crate::peer_state::PeerState;
@@ -61,7 +61,7 @@ impl<E: Env> Control<E> {
         if let Some(Talk { phase: Phase::Open { announced, .. }, .. }) = self.talks.get_mut(&token) {
             announced.introduced_by.get_or_insert(by);
         }
-        self.probe(token, Waiting::Introduction);
+        self.probe(token, PendingPing::Introduction);
     }
 
     /// The peer has had its time to answer. What it can do may still come.

@@ -12,9 +12,9 @@ const SOURCES_MAX: usize = 4096;
 /// Where a connection comes from, as far as it is told apart: an address of IPv4, or the first half of one of IPv6,
 /// since one host has all of the other half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Source(IpAddr);
+pub(super) struct ClientAddress(IpAddr);
 
-impl Source {
+impl ClientAddress {
     pub(super) fn of(address: IpAddr) -> Self {
         match address {
             IpAddr::V6(address) => match address.to_ipv4_mapped() {
@@ -29,7 +29,7 @@ impl Source {
 /// A bucket for each source: it holds as many connections as may come at once, and fills with time.
 pub(super) struct Limits {
     per_second: u64,
-    sources: BTreeMap<Source, Bucket>,
+    sources: BTreeMap<ClientAddress, Bucket>,
 }
 
 struct Bucket {
@@ -55,7 +55,7 @@ impl Limits {
     }
 
     /// Whether a connection from there is heard now.
-    pub(super) fn take(&mut self, source: Source, now: Timestamp) -> bool {
+    pub(super) fn take(&mut self, source: ClientAddress, now: Timestamp) -> bool {
         let level = match self.sources.get(&source) {
             Some(bucket) => self.level(bucket, now),
             None => {
@@ -69,7 +69,7 @@ impl Limits {
     }
 
     /// What came turned out to belong to a session: it does not count.
-    pub(super) fn give_back(&mut self, source: Source) {
+    pub(super) fn give_back(&mut self, source: ClientAddress) {
         let full = self.full();
         if let Some(bucket) = self.sources.get_mut(&source) {
             bucket.level = bucket.level.saturating_add(ONE).min(full);
@@ -94,8 +94,8 @@ impl Limits {
 mod tests {
     use super::*;
 
-    fn source(last: u32) -> Source {
-        Source::of(IpAddr::from((0x0a00_0000 + last).to_be_bytes()))
+    fn source(last: u32) -> ClientAddress {
+        ClientAddress::of(IpAddr::from((0x0a00_0000 + last).to_be_bytes()))
     }
 
     fn at(millis: u64) -> Timestamp {
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn one_host_is_one_source() {
-        let of = |text: &str| Source::of(text.parse().unwrap());
+        let of = |text: &str| ClientAddress::of(text.parse().unwrap());
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));

@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use penstock_core::env::Reactor;
 use penstock_core::{Cause, Env, Timestamp};
-use penstock_session::{Channel, Frame, Role};
+use penstock_session::{Frame, Role, SecureChannel};
 use penstock_transport::TransportMessages;
 
 use self::advertise::Advertised;
@@ -57,8 +57,8 @@ use self::greet::Greeter;
 use self::heartbeat::Probe;
 use self::leave::Leaving;
 use self::limits::Limits;
-use self::network::Line;
-use self::opening::Opening;
+use self::network::NetworkConnection;
+use self::opening::OpeningConnection;
 use self::streams::Dialing;
 use crate::error::ConnectError;
 use crate::peer_state::PeerState;
@@ -73,7 +73,7 @@ const GREETINGS_MAX: usize = 256;
 /// What a connection is about.
 enum Phase {
     /// Not yet known whose.
-    Opening(Box<Opening>),
+    Opening(Box<OpeningConnection>),
     /// A data stream that this side opens.
     Dialing(Box<Dialing>),
     /// Not yet a session.
@@ -93,11 +93,11 @@ struct Talk<E: Env> {
     connection: Connection<E::Stream>,
     phase: Phase,
     /// What there is to know of a connection between hosts.
-    line: Option<Box<Line>>,
+    line: Option<Box<NetworkConnection>>,
 }
 
 impl<E: Env> Talk<E> {
-    fn new(stream: E::Stream, phase: Phase, line: Option<Line>) -> Self {
+    fn new(stream: E::Stream, phase: Phase, line: Option<NetworkConnection>) -> Self {
         Self { connection: Connection::new(stream), phase, line: line.map(Box::new) }
     }
 
@@ -240,7 +240,7 @@ impl<E: Env> Control<E> {
         match call {
             ControlCall::Connect { wanted, answer } => self.connect(wanted, answer),
             ControlCall::Ping { peer, echo } => self.measure(&peer, echo),
-            ControlCall::Aside { peer, words } => self.say_aside(&peer, words),
+            ControlCall::TransportMessage { peer, words } => self.send_transport_message(&peer, words),
             ControlCall::Announce => self.shared.control.looks_at_changes(),
             ControlCall::Broken { peer, cause } => {
                 if let Some(token) = self.token_of(&peer) {
@@ -301,7 +301,13 @@ impl<E: Env> Control<E> {
     }
 
     /// Watches a new connection and, if it may talk at all, lets it begin.
-    fn open(&mut self, stream: E::Stream, phase: Phase, line: Option<Line>, channel: Option<Channel>) {
+    fn open(
+        &mut self,
+        stream: E::Stream,
+        phase: Phase,
+        line: Option<NetworkConnection>,
+        channel: Option<SecureChannel>,
+    ) {
         let token = self.next_token;
         if let Err(error) = self.reactor.watch_stream(&stream, token, false) {
             tracing::warn!(%error, "cannot watch a connection");
@@ -400,7 +406,7 @@ impl<E: Env> Control<E> {
                         true
                     }
                     Frame::Withdrawn(withdrawn) => advertise::learn_withdrawn(peer, withdrawn),
-                    Frame::Aside(words) => return self.heard_aside(token, &words),
+                    Frame::TransportMessage(words) => return self.on_transport_message(token, &words),
                     Frame::Control(said) => {
                         self.heard_said(token, said);
                         true

@@ -8,7 +8,7 @@ use penstock_transport::Scope;
 use super::{Control, Phase, Talk};
 
 /// A greeting that waits for somebody else's sign of life.
-pub(super) struct Held {
+pub(super) struct HeldName {
     candidates: Vec<String>,
     pub(super) until: Timestamp,
 }
@@ -21,7 +21,7 @@ impl<E: Env> Control<E> {
         let (name, epoch) = (theirs.name.clone(), theirs.epoch);
         let Some(until) = self.probe_namesake(token, &name, epoch) else { return false };
         if let Some(Talk { phase: Phase::Greeting(greeter), .. }) = self.talks.get_mut(&token) {
-            greeter.held = Some(Held { candidates: candidates.to_vec(), until });
+            greeter.held = Some(HeldName { candidates: candidates.to_vec(), until });
         }
         true
     }

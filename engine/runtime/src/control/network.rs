@@ -11,8 +11,8 @@ use penstock_session::{OpeningCode, Refusal, StreamKey};
 use penstock_transport::Streams;
 
 use super::greet::Greeter;
-use super::limits::Source;
-use super::opening::Opening;
+use super::limits::ClientAddress;
+use super::opening::OpeningConnection;
 use super::{Control, GREETINGS_MAX, LISTENER, Phase, Talk};
 
 /// Connections accepted before anything else is looked at.
@@ -23,7 +23,7 @@ const OPENINGS_PER_SOURCE_MAX: usize = 64;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 
 /// One control channel between hosts.
-pub(super) struct Line {
+pub(super) struct NetworkConnection {
     pub(super) remote: SocketAddr,
     /// When something was heard last.
     pub(super) heard: Timestamp,
@@ -40,13 +40,13 @@ pub(super) struct Line {
     pub(super) to_dial: std::ops::Range<u16>,
 }
 
-impl Line {
+impl NetworkConnection {
     pub(super) fn new(remote: SocketAddr, now: Timestamp) -> Self {
         Self { remote, heard: now, asked: None, key: None, streams: None, missing: 0, streams_by: None, to_dial: 0..0 }
     }
 
-    pub(super) fn source(&self) -> Source {
-        Source::of(self.remote.ip())
+    pub(super) fn source(&self) -> ClientAddress {
+        ClientAddress::of(self.remote.ip())
     }
 }
 
@@ -100,23 +100,23 @@ impl<E: Env> Control<E> {
 
     fn accept_network(&mut self, stream: E::Stream, remote: SocketAddr) {
         let now = self.shared.env.now();
-        let line = Line::new(remote, now);
+        let line = NetworkConnection::new(remote, now);
         let source = line.source();
         self.shared.knocks.accepted.add(1);
         let is_limited = !self.limits.take(source, now);
         self.make_room(source);
         let _ = stream.bound_silence(self.shared.heartbeat());
         let until = now + self.shared.config.session.greeting_timeout();
-        self.open(stream, Phase::Opening(Box::new(Opening::new(until, is_limited))), Some(line), None);
+        self.open(stream, Phase::Opening(Box::new(OpeningConnection::new(until, is_limited))), Some(line), None);
     }
 
     /// Ends the strangers that are one too many: of this source its oldest, of all the oldest of the source that has most. They
     /// are told to try again.
-    fn make_room(&mut self, source: Source) {
-        let openings: Vec<(u64, Source)> = self.openings().collect();
-        let count = |of: Source| openings.iter().filter(|(_, source)| *source == of).count();
+    fn make_room(&mut self, source: ClientAddress) {
+        let openings: Vec<(u64, ClientAddress)> = self.openings().collect();
+        let count = |of: ClientAddress| openings.iter().filter(|(_, source)| *source == of).count();
         // A session that stands must not lose its streams to calls that come at the same time.
-        let expected = |of: &dyn Fn(Source) -> bool| -> usize {
+        let expected = |of: &dyn Fn(ClientAddress) -> bool| -> usize {
             let lines = self.talks.values().filter_map(|talk| talk.line.as_ref());
             lines.filter(|line| line.streams.is_some() && of(line.source())).map(|line| line.missing).sum()
         };
@@ -138,7 +138,7 @@ impl<E: Env> Control<E> {
     }
 
     /// Connections of strangers, the oldest first.
-    fn openings(&self) -> impl Iterator<Item = (u64, Source)> {
+    fn openings(&self) -> impl Iterator<Item = (u64, ClientAddress)> {
         let of = |(&token, talk): (&u64, &Talk<E>)| match (&talk.phase, &talk.line) {
             (Phase::Opening(_), Some(line)) => Some((token, line.source())),
             _ => None,

@@ -3,7 +3,7 @@
 use penstock_core::env::{Reactor, Stream};
 use penstock_core::{Env, Timestamp};
 use penstock_session::opening::{CHANNEL_OPENING_BYTES, STREAM_OPENING_BYTES};
-use penstock_session::{Channel, ChannelError, OpeningCode, OpeningDecoder, OpeningError, Refusal, StreamToken};
+use penstock_session::{ChannelError, OpeningCode, OpeningDecoder, OpeningError, Refusal, SecureChannel, StreamToken};
 use penstock_transport::Scope;
 
 use super::call::random_bytes;
@@ -12,7 +12,7 @@ use super::greet::Greeter;
 use super::{Control, Phase, Talk};
 
 /// A connection, from its first byte until it is known whose it is.
-pub(super) struct Opening {
+pub(super) struct OpeningConnection {
     pub(super) until: Timestamp,
     pub(super) awaits: Awaits,
     /// Too many came from there: only a stream of a session that stands is taken.
@@ -28,7 +28,7 @@ pub(super) enum Awaits {
     Session(StreamToken),
 }
 
-impl Opening {
+impl OpeningConnection {
     pub(super) fn new(until: Timestamp, is_limited: bool) -> Self {
         Self { until, awaits: Awaits::Opening(OpeningDecoder::new(), 0), is_limited }
     }
@@ -90,7 +90,7 @@ impl<E: Env> Control<E> {
             Err(error) => return self.turn_away(token, &error.to_string(), None),
         };
         let Some(Talk { connection, phase: Phase::Opening(opening), .. }) = self.talks.get_mut(&token) else { return };
-        connection.seal(Channel::listener(&secret, &mut random_bytes(&shared)));
+        connection.seal(SecureChannel::listener(&secret, &mut random_bytes(&shared)));
         opening.awaits = Awaits::Confirmation;
         self.read_confirmation(token);
     }

@@ -9,7 +9,7 @@ use penstock_core::{Cause, Env, Timestamp};
 use penstock_session::StreamToken;
 use penstock_session::opening::STREAM_OPENING_BYTES;
 
-use super::opening::{Awaits, Opening};
+use super::opening::{Awaits, OpeningConnection};
 use super::{Control, Phase, Talk};
 
 /// Streams of one session that are being opened at the same time.
@@ -171,7 +171,7 @@ impl<E: Env> Control<E> {
         let Some(key) = key else { return };
         let waits = |(&token, talk): (&u64, &Talk<E>)| match &talk.phase {
             Phase::Opening(opening) => match &**opening {
-                Opening { awaits: Awaits::Session(claim), .. } if key.session_id() == claim.session => {
+                OpeningConnection { awaits: Awaits::Session(claim), .. } if key.session_id() == claim.session => {
                     Some((token, claim.index))
                 }
                 _ => None,

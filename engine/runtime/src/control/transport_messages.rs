@@ -24,22 +24,22 @@ pub(super) fn sender<E: Env>(shared: &Arc<Shared<E>>, peer: &Arc<PeerState>) -> 
         debug_assert!(words.len() <= link::TRANSPORT_MESSAGE_BYTES_MAX, "lanes keep to the length of words");
         let (Some(shared), Some(peer)) = (shared.upgrade(), peer.upgrade()) else { return };
         if peer.ended().is_none() {
-            shared.control.call(ControlCall::Aside { peer, words: words.to_vec() });
+            shared.control.call(ControlCall::TransportMessage { peer, words: words.to_vec() });
         }
     })
 }
 
 impl<E: Env> Control<E> {
-    pub(super) fn say_aside(&mut self, peer: &Arc<PeerState>, words: Vec<u8>) {
+    pub(super) fn send_transport_message(&mut self, peer: &Arc<PeerState>, words: Vec<u8>) {
         if let Some(token) = self.token_of(peer)
             && let Some(Talk { phase: Phase::Open { .. }, .. }) = self.talks.get(&token)
         {
-            self.say(token, &Frame::Aside(words));
+            self.say(token, &Frame::TransportMessage(words));
         }
     }
 
     /// The peer's lanes have said something. Nonsense, or words where nobody hears any, end the session.
-    pub(super) fn heard_aside(&mut self, token: u64, words: &[u8]) {
+    pub(super) fn on_transport_message(&mut self, token: u64, words: &[u8]) {
         let Some(Talk { phase: Phase::Open { peer, transport_messages, .. }, .. }) = self.talks.get(&token) else {
             return;
         };

@@ -8,14 +8,14 @@ use penstock_flows::desk::GateId;
 
 use super::FlowError;
 use crate::engine::Engine;
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 
 /// A fence that the application opens when what was computed is in memory, such as a callback of a device's event does. Any thread may.
 ///
 /// It stands in front of layers that were given with [`Output::layer_after`](super::Output::layer_after), of as many transfers of this
 /// engine as there are. Dropped without having been opened it never will be: transfers that wait for it fail, and both sides are told.
 pub struct Gate<E: Env> {
-    pub(super) hub: Arc<Hub<E>>,
+    pub(super) hub: Arc<EngineInner<E>>,
     pub(super) id: GateId,
 }
 

@@ -17,7 +17,7 @@ use super::output::urgency;
 use super::{CallError, FlowError, Inherited, InputEvent, Layout, MemoryPolicy, NoMemory, WITHIN};
 use crate::desk::key_of;
 use crate::engine::Engine;
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 use crate::peer::Peer;
 use crate::worker::Priority;
 
@@ -138,7 +138,7 @@ impl<'a, E: Env> Receive<'a, E> {
 
 /// A transfer of which this engine needs the bytes. Dropped before it has ended it is given up, and both sides are told.
 pub struct Input<E: Env> {
-    hub: Arc<Hub<E>>,
+    hub: Arc<EngineInner<E>>,
     key: EntryKey,
     layout: LayoutKey,
     ground: Ground,
@@ -209,8 +209,8 @@ impl<E: Env> Input<E> {
     pub fn try_next(&self) -> Option<InputEvent> {
         let shared = &self.hub.shared;
         // Who only looks wakes nobody.
-        let is_there = shared.look_at_desk(|desk| desk.has_happening(self.key));
-        is_there.then(|| shared.call_desk(|desk, _| desk.next_happening(self.key))).flatten()
+        let is_there = shared.look_at_desk(|desk| desk.has_input_event(self.key));
+        is_there.then(|| shared.call_desk(|desk, _| desk.next_input_event(self.key))).flatten()
     }
 
     /// What happens next, at most so long.
@@ -218,14 +218,14 @@ impl<E: Env> Input<E> {
         let shared = &self.hub.shared;
         let until = shared.env.now() + within;
         loop {
-            if let Some(happening) = self.try_next() {
-                return Ok(happening);
+            if let Some(event) = self.try_next() {
+                return Ok(event);
             }
             let left = until.since(shared.env.now());
             if left.is_zero() {
                 return Err(FlowError::Nothing(within));
             }
-            self.hub.wait_for_desk(left, |desk| desk.has_happening(self.key).then_some(()));
+            self.hub.wait_for_desk(left, |desk| desk.has_input_event(self.key).then_some(()));
         }
     }
 

@@ -12,7 +12,7 @@ use penstock_session::control::{Buffer, Form, LayoutNews, Rows};
 use super::{CallError, FlowError, ForeignMemory, LayoutRefused};
 use crate::desk::key_of;
 use crate::engine::Engine;
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 use crate::peer::Peer;
 use crate::region::LocalRegion;
 
@@ -91,7 +91,7 @@ impl LayoutSpec {
 /// piece for each buffer. [`Blocks::offset`] and [`Blocks::window`] know nothing of layouts: they are right only where all that a layout
 /// has of a block lies within the pool's own block of that number.
 pub struct Layout<E: Env> {
-    pub(crate) hub: Arc<Hub<E>>,
+    pub(crate) hub: Arc<EngineInner<E>>,
     pub(crate) key: LayoutKey,
     pub(super) ground: Ground,
     pub(super) of: Arc<FlowLayout>,

@@ -61,9 +61,9 @@ use std::time::Duration;
 
 use penstock_core::{Cause, Env, Timestamp};
 use penstock_flows::desk::{DeviceKey, TransferManager};
-use penstock_flows::geometry::{Stripe, clash_of};
+use penstock_flows::geometry::{ShardStripe, clash_of};
 pub use penstock_flows::lifecycle::{
-    BlockRef, DeferSite, Deferral, Evicted, Eviction, Lag, Removed, Report, Request, Settings as LifecycleSettings,
+    BlockRef, DeferSite, Deferral, Evicted, Eviction, Lag, LifecycleSettings, Removed, Request, SchedulerReport,
     SubscribeError, Subscriber, SwapWay, TrackerMetrics, Verdict,
 };
 use penstock_flows::lifecycle::{Lifecycle as Lives, LifecycleError, SwapPath};
@@ -75,7 +75,7 @@ use super::swap::Swap;
 use super::{FlowError, ForeignMemory};
 use crate::desk::key_of;
 use crate::engine::Engine;
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 use crate::region::Pool;
 
 /// These blocks in this use of them, as reports name them.
@@ -119,12 +119,12 @@ impl<'a, E: Env> LifecycleSpec<'a, E> {
 
 /// The lives of the requests of one device. Dropped with its swaps, it is forgotten once nothing of them can land any more.
 pub struct Lifecycle<E: Env> {
-    pub(super) inner: Arc<Inner<E>>,
+    pub(super) inner: Arc<LifecycleInner<E>>,
 }
 
 /// Fields end in this order.
-pub(super) struct Inner<E: Env> {
-    pub(super) hub: Arc<Hub<E>>,
+pub(super) struct LifecycleInner<E: Env> {
+    pub(super) hub: Arc<EngineInner<E>>,
     pub(super) key: DeviceKey,
     path: SwapPath,
     host: Pool<E>,
@@ -160,17 +160,17 @@ impl<E: Env> Engine<E> {
         let path = SwapPath { peer, host: host_at, device: device.region(), block_bytes, strides, layers };
         let key = shared.call_desk(|desk, _| desk.open_device(settings))?;
         let (hub, host, device) = (Arc::clone(&self.hub), host.clone(), device.clone());
-        Ok(Lifecycle { inner: Arc::new(Inner { hub, key, path, host, device }) })
+        Ok(Lifecycle { inner: Arc::new(LifecycleInner { hub, key, path, host, device }) })
     }
 }
 
 /// Blocks of a pool, one each as many bytes as the pool has it, of which so many lie behind each of these bases.
-fn stripes_of(pool: &BlockAllocator, len: u64, bases: &[u64]) -> Vec<Stripe> {
+fn stripes_of(pool: &BlockAllocator, len: u64, bases: &[u64]) -> Vec<ShardStripe> {
     let (stride, blocks) = (pool.block_bytes(), pool.total());
-    bases.iter().map(|&base| Stripe { base, stride, len, blocks }).collect()
+    bases.iter().map(|&base| ShardStripe { base, stride, len, blocks }).collect()
 }
 
-impl<E: Env> Inner<E> {
+impl<E: Env> LifecycleInner<E> {
     pub(super) fn call<R>(
         &self,
         call: impl FnOnce(&mut TransferManager, DeviceKey, Timestamp) -> R,
@@ -209,7 +209,7 @@ impl<E: Env> Inner<E> {
     }
 }
 
-impl<E: Env> Drop for Inner<E> {
+impl<E: Env> Drop for LifecycleInner<E> {
     fn drop(&mut self) {
         if !self.hub.shared.is_inherited() {
             self.hub.shared.call_desk(|desk, now| desk.release_device(self.key, now));
@@ -225,7 +225,7 @@ impl<E: Env> Lifecycle<E> {
 
     /// Takes in what a scheduler says. When this answers [`Verdict::Remove`], every subscriber has been told: free what the request had
     /// after that, and not before.
-    pub fn report(&self, request: &RequestId, life: u64, report: &Report) -> Result<Verdict, FlowError> {
+    pub fn report(&self, request: &RequestId, life: u64, report: &SchedulerReport) -> Result<Verdict, FlowError> {
         self.inner.lives(|lives, now| lives.report(request, life, report, now))
     }
 
@@ -266,7 +266,7 @@ impl<E: Env> Lifecycle<E> {
         host: &Blocks,
         within: Duration,
     ) -> Result<Swap<E>, FlowError> {
-        let Inner { hub, path, host: ours, device: theirs, .. } = &*self.inner;
+        let LifecycleInner { hub, path, host: ours, device: theirs, .. } = &*self.inner;
         hub.shared.check_usable().map_err(FlowError::Engine)?;
         for (blocks, pool) in [(device, theirs.pool()), (host, ours)] {
             if !Arc::ptr_eq(blocks.allocator(), pool.memory().blocks()) {
@@ -300,7 +300,7 @@ impl<E: Env> Lifecycle<E> {
 
 /// Requests that end. A queue that was full says how much it has lost, and gives nothing more before [`Removals::resync`].
 pub struct Removals<E: Env> {
-    inner: Arc<Inner<E>>,
+    inner: Arc<LifecycleInner<E>>,
     who: Subscriber,
 }
 
@@ -329,7 +329,7 @@ impl<E: Env> Drop for Removals<E> {
 /// Blocks that can be found no more. A queue that was full says how much it has lost, and gives nothing more before
 /// [`Evictions::resync`].
 pub struct Evictions<E: Env> {
-    inner: Arc<Inner<E>>,
+    inner: Arc<LifecycleInner<E>>,
     who: Subscriber,
 }
 

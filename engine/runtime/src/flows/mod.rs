@@ -26,14 +26,14 @@ pub mod swap;
 use std::time::Duration;
 
 use penstock_core::Env;
-pub use penstock_flows::desk::{Broken, CallError, Metrics};
+pub use penstock_flows::desk::{CallError, Inconsistency, Metrics};
 pub use penstock_flows::geometry::Clash;
 pub use penstock_flows::input::{Failed, InputEvent, MemoryPolicy, NoMemory};
 pub use penstock_flows::lifecycle::LifecycleError;
 pub use penstock_flows::output::SendFailed;
 pub use penstock_flows::{BlockHeld, FlowCause, Holder, LayoutRefused, LegError, Status};
 pub use penstock_session::control::{Buffer, Form, Missing, Rows, Side};
-pub use penstock_session::transfers::table::{Finished, QuarantinedRequest};
+pub use penstock_session::transfers::table::{FinishedTransfer, QuarantinedRequest};
 pub use penstock_session::{IdError, RequestId, TransferId};
 
 pub use self::gate::Gate;
@@ -41,7 +41,7 @@ pub use self::input::{Input, Receive};
 pub use self::layout::{Layout, LayoutSpec};
 pub use self::lifecycle::{
     BlockRef, DeferSite, Evicted, Eviction, Evictions, Lag, Lifecycle, LifecycleSettings, LifecycleSpec, Removals,
-    Removed, Report, SubscribeError, SwapWay, Verdict, block_refs,
+    Removed, SchedulerReport, SubscribeError, SwapWay, Verdict, block_refs,
 };
 pub use self::output::{Output, Send};
 pub use self::pins::{
@@ -284,14 +284,14 @@ impl<E: Env> Engine<E> {
     /// (a peer that is stopped, a reader whose lease stands), the request is named together with what is
     /// [quarantined](Finished::quarantined), which is not to be used before it stands in [`Finished::released`]. The
     /// [event fd](Engine::event_fd) is readable when there is something of either. So it is also where the handle was dropped before.
-    pub fn drain_finished(&self, finished: &mut Finished) -> usize {
+    pub fn drain_finished(&self, finished: &mut FinishedTransfer) -> usize {
         self.hub.shared.call_desk(|desk, _| desk.drain_finished(finished))
     }
 
     /// Looks whether what is kept of transfers by name agrees with itself. It looks at all of it, between two turns of an inline engine:
     /// for simulations.
     #[doc(hidden)]
-    pub fn check_control(&self) -> Result<(), Broken> {
+    pub fn check_control(&self) -> Result<(), Inconsistency> {
         self.hub.shared.check_desk()
     }
 

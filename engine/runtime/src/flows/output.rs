@@ -14,7 +14,7 @@ use penstock_session::{RequestId, TransferId};
 use super::layout::Ground;
 use super::{FlowError, Gate, Layout, SendFailed, WITHIN};
 use crate::engine::Engine;
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 use crate::worker::Priority;
 
 /// How bytes are to be given to others.
@@ -136,7 +136,7 @@ pub(super) fn urgency(priority: Priority) -> Urgency {
 
 /// A transfer of which this engine has the bytes. Dropped before it has ended it is given up, and both sides are told.
 pub struct Output<E: Env> {
-    hub: Arc<Hub<E>>,
+    hub: Arc<EngineInner<E>>,
     key: EntryKey,
     ground: Ground,
 }

@@ -17,7 +17,7 @@ use penstock_memory::{Blocks, PoolSpec, TakeError};
 
 use crate::engine::Engine;
 use crate::error::{ConnectError, RegionError, StartError};
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 use crate::peer::Peer;
 use crate::region::Pool;
 use crate::system::SystemEnv;
@@ -137,7 +137,7 @@ impl<E: Env> Drop for Inner<E> {
 pub(crate) struct StandIns<E: Env> {
     made: AtomicU64,
     inline: AtomicU64,
-    turned: Mutex<Vec<Weak<Hub<E>>>>,
+    turned: Mutex<Vec<Weak<EngineInner<E>>>>,
 }
 
 impl<E: Env> Default for StandIns<E> {
@@ -147,7 +147,7 @@ impl<E: Env> Default for StandIns<E> {
 }
 
 impl<E: Env> StandIns<E> {
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Hub<E>>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<EngineInner<E>>>> {
         self.turned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,7 +156,7 @@ impl<E: Env> StandIns<E> {
     }
 
     /// The owner turns this one from now on.
-    fn turn(&self, hub: &Arc<Hub<E>>) {
+    fn turn(&self, hub: &Arc<EngineInner<E>>) {
         self.lock().push(Arc::downgrade(hub));
         self.inline.fetch_add(1, Ordering::Relaxed);
     }
@@ -168,7 +168,7 @@ impl<E: Env> StandIns<E> {
         }
         let mut turned = self.lock();
         turned.retain(|hub| hub.strong_count() > 0);
-        let hubs: Vec<Arc<Hub<E>>> = turned.iter().filter_map(Weak::upgrade).collect();
+        let hubs: Vec<Arc<EngineInner<E>>> = turned.iter().filter_map(Weak::upgrade).collect();
         self.inline.store(turned.len() as u64, Ordering::Relaxed);
         drop(turned);
         hubs.iter().fold(false, |worked, hub| hub.progress_all().unwrap_or(false) | worked)

@@ -11,17 +11,17 @@ use penstock_memory::Blocks;
 use penstock_session::RequestId;
 
 use super::FlowError;
-use super::lifecycle::{Inner, block_refs};
+use super::lifecycle::{LifecycleInner, block_refs};
 
 /// A swap. Dropped before it was committed it is rolled back; its blocks are let go when nothing of it can land any more.
 pub struct Swap<E: Env> {
-    lives: Arc<Inner<E>>,
+    lives: Arc<LifecycleInner<E>>,
     key: SwapKey,
 }
 
 impl<E: Env> Swap<E> {
     pub(super) fn begin(
-        lives: &Arc<Inner<E>>,
+        lives: &Arc<LifecycleInner<E>>,
         way: SwapWay,
         request: (&RequestId, u64),
         (device, host): (&Blocks, &Blocks),

@@ -14,7 +14,7 @@ use super::{Joined, URGENT_UNITS_AT_ONCE, Worker, joined};
 use crate::peer_state::PeerState;
 use crate::plan::{PlanInner, check_withdrawn};
 use crate::shared::Shared;
-use crate::slot::{Claim, Outcome, Phase, Slot};
+use crate::slot::{Phase, Slot, TransferOutcome, UnitClaim};
 use crate::statistics::WorkerStatistics;
 
 /// Looks into the logs of withdrawn memory while one unit is moved.
@@ -160,9 +160,9 @@ impl<E: Env> Worker<E> {
             }
             let (at, count) = match current.at.take() {
                 None => match slot.claim(units, share(left)) {
-                    Claim::Finish => break End::Finish,
-                    Claim::Nothing => break End::Drop,
-                    Claim::Units(first, count) => (At::start_of(first), count),
+                    UnitClaim::Finish => break End::Finish,
+                    UnitClaim::Nothing => break End::Drop,
+                    UnitClaim::Units(first, count) => (At::start_of(first), count),
                 },
                 Some(at) if slot.stop_reason().is_none() => (at, 1),
                 Some(_) if slot.moved(0, units) => break End::Finish,
@@ -289,7 +289,7 @@ impl<E: Env> Worker<E> {
                 statistics.notes_sent.add(u64::from(active.command.notify.note.is_some()));
                 statistics.transfers_completed.add(1);
                 self.flush_is_not_needed(&active);
-                self.shared.finish(active, Outcome { failure: None, notified });
+                self.shared.finish(active, TransferOutcome { failure: None, notified });
             }
             Ok(None) => self.wait_for_notify(active),
             Err(PostError::Fault(fault)) => {
@@ -390,7 +390,7 @@ fn post_notify(current: &mut Active, slot: &Slot, joined: &mut Joined, in_flight
 
 impl<E: Env> Shared<E> {
     /// Publishes how a transfer ended and lets go of it.
-    pub(crate) fn finish(&self, active: Active, outcome: Outcome) {
+    pub(crate) fn finish(&self, active: Active, outcome: TransferOutcome) {
         let key = active.command.key;
         let slot = self.slots.get(key).expect("a worker holds its slots");
         // The plan first: who sees the end finds this worker's hold on its memory gone. Of a split
@@ -406,7 +406,7 @@ impl<E: Env> Shared<E> {
     pub(crate) fn finish_unnotified(&self, active: Active, stage: Stage, failure: impl Into<Failure>) {
         let notified = active.notified();
         self.ports[0].statistics.transfers_failed.add_shared(1);
-        self.finish(active, Outcome { failure: Some((stage, failure.into())), notified });
+        self.finish(active, TransferOutcome { failure: Some((stage, failure.into())), notified });
     }
 
     /// Ends a transfer in the middle; if others have units of it in hand, they finish it.

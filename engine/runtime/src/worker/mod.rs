@@ -45,7 +45,7 @@ use self::idle::Idler;
 use self::in_flight::InFlightOps;
 pub(crate) use self::in_flight::SyncTracker;
 use crate::peer_state::PeerState;
-use crate::shared::{ControlCall, Latch, Port, Shared, WorkerCall};
+use crate::shared::{ControlCall, Latch, Shared, WorkerCall, WorkerPort};
 
 /// Commands taken from the queue in one turn.
 const COMMANDS_PER_TURN: usize = 32;
@@ -150,7 +150,7 @@ impl<E: Env> Worker<E> {
         }
     }
 
-    fn port(&self) -> &Port {
+    fn port(&self) -> &WorkerPort {
         &self.shared.ports[self.index]
     }
 

@@ -10,7 +10,7 @@ use penstock_transport::{CancelledOp, Failure};
 use super::command::{Active, GivenUp, NotifyState};
 use super::in_flight::InFlight;
 use super::{Worker, joined};
-use crate::slot::{Outcome, Phase};
+use crate::slot::{Phase, TransferOutcome};
 
 impl<E: Env> Worker<E> {
     /// The announcement of a transfer that has nothing else under way was accepted.
@@ -82,7 +82,7 @@ impl<E: Env> Worker<E> {
         statistics.notes_sent.add(u64::from(active.command.notify.note.is_some()));
         statistics.transfers_completed.add(1);
         let notified = active.notified();
-        self.shared.finish(active, Outcome { failure: None, notified });
+        self.shared.finish(active, TransferOutcome { failure: None, notified });
     }
 
     /// Somebody wants a transfer to end of which only the announcement is under way.

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
 use penstock::flows::{
-    CallError, Finished, FlowError, ForeignMemory, Group, Inherited, InputEvent, Isolation, LayoutSpec, LegError,
-    LifecycleSpec, Miss, Parent, ParentBlocks, PinError, PinSettings, Pins, Receive, Report, RequestId, Send, Side,
-    TransferId, Verdict, block_refs,
+    CallError, FinishedTransfer, FlowError, ForeignMemory, Group, Inherited, InputEvent, Isolation, LayoutSpec,
+    LegError, LifecycleSpec, Miss, Parent, ParentBlocks, PinError, PinSettings, Pins, Receive, RequestId,
+    SchedulerReport, Send, Side, TransferId, Verdict, block_refs,
 };
 use penstock::{Blocks, Cause, HostMemory, PoolSpec, Rights, SystemEnv};
 
@@ -349,7 +349,7 @@ fn defect_003_retention_is_void_as_the_parent_frees_first() {
     pins.runs(&id("a"), &tenant(1)).unwrap();
     let blocks = stand_in.take(2).unwrap();
     let fresh = block_refs(&blocks);
-    lives.report(&id("a"), life, &Report::Allocated { fresh, cached: vec![] }).unwrap();
+    lives.report(&id("a"), life, &SchedulerReport::Allocated { fresh, cached: vec![] }).unwrap();
     let running = pins.inherit_within(&id("a"), &tenant(1), &id("b"), 40, Duration::from_millis(20)).unwrap();
     assert_eq!(running.map(drop), Err(Miss::Running));
     assert_eq!(pins.metrics().unwrap().waiting, 0, "who has left does not wait");
@@ -361,14 +361,14 @@ fn defect_003_retention_is_void_as_the_parent_frees_first() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let kept = (parent("a", &blocks, 32), &[&blocks][..], PATIENCE);
-        let ended = pins.finish(&lives, (&id("a"), life), &Report::Aborted, kept).unwrap();
+        let ended = pins.finish(&lives, (&id("a"), life), &SchedulerReport::Aborted, kept).unwrap();
         assert_eq!(ended.verdict, Verdict::Remove);
         assert!(matches!(ended.pin, Some(Ok(_))));
         let child = child.join().unwrap();
         assert_eq!((child.tokens(), child.groups()[0].as_slice()), (32, blocks.indices()));
     });
     let kept = (parent("a", &blocks, 32), &[&blocks][..], PATIENCE);
-    let again = pins.finish(&lives, (&id("a"), life), &Report::Removed, kept).unwrap();
+    let again = pins.finish(&lives, (&id("a"), life), &SchedulerReport::Removed, kept).unwrap();
     assert_eq!((again.verdict, again.pin), (Verdict::NoOp, None), "that was no end");
     drop(blocks);
     assert_eq!(stand_in.pool().memory().blocks().free(), 6, "pinned");
@@ -425,7 +425,7 @@ fn defect_003_external_and_internal_ids_are_mixed() {
         let named = pins.inherit(&id(&transfer.to_string()), &tenant(1), &id("child"), 33).unwrap();
         assert_eq!(named.map(drop), Err(Miss::NoParent), "the transfer's name is no request's");
     }
-    let (mut sent, mut received) = (Finished::default(), Finished::default());
+    let (mut sent, mut received) = (FinishedTransfer::default(), FinishedTransfer::default());
     source.engine.drain_finished(&mut sent);
     sink.engine.drain_finished(&mut received);
     assert_eq!((sent.sent, received.received), (vec![id("cmpl-8"), id("cmpl-7")], vec![id("cmpl-7"), id("cmpl-8")]));

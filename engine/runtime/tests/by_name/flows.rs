@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
 use penstock::flows::{
-    Buffer, Finished, FlowCause, Form, InputEvent, LayoutSpec, Receive, RequestId, Rows, Send, Side, Status, TransferId,
+    Buffer, FinishedTransfer, FlowCause, Form, InputEvent, LayoutSpec, Receive, RequestId, Rows, Send, Side, Status,
+    TransferId,
 };
 
 use crate::ends::{BLOCKS, Both, PATIENCE, TOKEN, UUID, assert_bytes, both};
@@ -55,7 +56,7 @@ fn bytes_come_in_legs(transport: TransportName) {
         let layers = both.push(number, tokens, leg_blocks);
         assert_bytes(number, tokens, &layers);
     }
-    let mut finished = Finished::default();
+    let mut finished = FinishedTransfer::default();
     let (sent, received) = (&both.source.engine, &both.sink.engine);
     assert_eq!((sent.drain_finished(&mut finished), received.drain_finished(&mut finished)), (5, 5));
     let names =

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use penstock::config::{Progress, TransportName};
 use penstock::flows::lifecycle::{Request, TrackerMetrics};
 use penstock::flows::{
-    Eviction, FlowError, ForeignMemory, Lifecycle, LifecycleError, LifecycleSettings, LifecycleSpec, Removals, Report,
-    RequestId, StandIn, StandInError, Swap, SwapFailed, SwapState, SwapWay, Verdict, block_refs,
+    Eviction, FlowError, ForeignMemory, Lifecycle, LifecycleError, LifecycleSettings, LifecycleSpec, Removals,
+    RequestId, SchedulerReport, StandIn, StandInError, Swap, SwapFailed, SwapState, SwapWay, Verdict, block_refs,
 };
 use penstock::region::Pool;
 use penstock::{Blocks, Engine, PoolSpec, Rights, SystemEnv};
@@ -62,12 +62,12 @@ impl Node {
         let blocks = self.device.take(count).unwrap();
         fill(&blocks, number);
         let fresh = block_refs(&blocks);
-        assert_eq!(self.say(&request, life, Report::Allocated { fresh, cached: vec![] }), Verdict::NoOp);
-        assert_eq!(self.say(&request, life, Report::Active), Verdict::NoOp);
+        assert_eq!(self.say(&request, life, SchedulerReport::Allocated { fresh, cached: vec![] }), Verdict::NoOp);
+        assert_eq!(self.say(&request, life, SchedulerReport::Active), Verdict::NoOp);
         (request, life, blocks)
     }
 
-    pub(crate) fn say(&self, request: &RequestId, life: u64, report: Report) -> Verdict {
+    pub(crate) fn say(&self, request: &RequestId, life: u64, report: SchedulerReport) -> Verdict {
         self.lives.report(request, life, &report).unwrap()
     }
 
@@ -135,9 +135,9 @@ fn bytes_go_out_and_come_back(progress: Progress) {
     drop((swap, host));
     node.assert_free(0, 32);
     assert_eq!(node.removed(), []);
-    assert_eq!(node.say(&request, life, Report::Removed), Verdict::Remove);
-    assert_eq!(node.say(&request, life, Report::Aborted), Verdict::NoOp, "the end is told once");
-    assert_eq!(node.say(&other, others_life, Report::Aborted), Verdict::Remove);
+    assert_eq!(node.say(&request, life, SchedulerReport::Removed), Verdict::Remove);
+    assert_eq!(node.say(&request, life, SchedulerReport::Aborted), Verdict::NoOp, "the end is told once");
+    assert_eq!(node.say(&other, others_life, SchedulerReport::Aborted), Verdict::Remove);
     assert_eq!(node.removed(), [request, other]);
     drop((second, _others));
     node.assert_free(32, 32);
@@ -167,18 +167,18 @@ fn a_late_swap_is_stopped(way: SwapWay) {
         }
         let (request, life, device) = node.active(&format!("cmpl-{attempt}"), 3, 16);
         drop(device);
-        node.say(&request, life, Report::Aborted);
+        node.say(&request, life, SchedulerReport::Aborted);
         node.assert_free(1024, 1024);
         let request = RequestId::new(&format!("late-{attempt}")).unwrap();
         let life = node.lives.open(&request, 1).unwrap();
         let device = node.device.take(1024).unwrap();
         let fresh = block_refs(&device);
         let host = node.host.take(1024).unwrap();
-        node.say(&request, life, Report::Allocated { fresh, cached: vec![] });
+        node.say(&request, life, SchedulerReport::Allocated { fresh, cached: vec![] });
         if way == SwapWay::In {
             // Its scheduler has taken it to the host by itself.
-            node.say(&request, life, Report::SwapOutPrepared);
-            node.say(&request, life, Report::SwapOutCommitted);
+            node.say(&request, life, SchedulerReport::SwapOutPrepared);
+            node.say(&request, life, SchedulerReport::SwapOutCommitted);
         }
         let swap = node.swap(way, (&request, life), &device, &host, Duration::from_micros(200));
         match swap.wait(PATIENCE).unwrap() {
@@ -204,7 +204,7 @@ fn a_late_swap_is_stopped(way: SwapWay) {
                 quarantined = node.engine.statistics().quarantines;
             }
         }
-        assert_eq!(node.say(&request, life, Report::Aborted), Verdict::Remove, "once, at the true end");
+        assert_eq!(node.say(&request, life, SchedulerReport::Aborted), Verdict::Remove, "once, at the true end");
         drop(swap);
         node.assert_free(1024, 1024);
         assert!(node.engine.quarantined().is_empty(), "released by the copy's end");
@@ -267,15 +267,15 @@ fn scenario_15_a_deferred_request_is_removed_once_at_its_abort() {
     let (request, life) = (&first.0, first.1);
     let again = node.device.take(4).unwrap();
     let fresh = block_refs(&again);
-    assert_eq!(node.say(request, life, Report::Allocated { fresh, cached: vec![] }), Verdict::NoOp);
-    assert_eq!(node.say(request, life, Report::Active), Verdict::NoOp);
+    assert_eq!(node.say(request, life, SchedulerReport::Allocated { fresh, cached: vec![] }), Verdict::NoOp);
+    assert_eq!(node.say(request, life, SchedulerReport::Active), Verdict::NoOp);
     assert_eq!((node.lives.deferred().unwrap().len(), node.removed()), (0, vec![]), "its end is not put off any more");
-    assert_eq!(node.say(request, life, Report::Aborted), Verdict::Remove);
-    assert_eq!(node.say(request, life, Report::Removed), Verdict::NoOp);
+    assert_eq!(node.say(request, life, SchedulerReport::Aborted), Verdict::Remove);
+    assert_eq!(node.say(request, life, SchedulerReport::Removed), Verdict::NoOp);
     assert_eq!(node.removed(), std::slice::from_ref(request), "once, at its abort");
     // The id again has a removal of its own.
     let next = node.lives.open(request, 1).unwrap();
-    assert_eq!(node.say(request, next, Report::Removed), Verdict::Remove);
+    assert_eq!(node.say(request, next, SchedulerReport::Removed), Verdict::Remove);
     assert_eq!(node.removed(), std::slice::from_ref(request));
     drop(again);
     node.assert_free(1024, 1024);
@@ -300,7 +300,7 @@ fn fall_back(node: &Node) -> (RequestId, u64) {
             return (request, life);
         }
         drop(swap);
-        node.say(&request, life, Report::Aborted);
+        node.say(&request, life, SchedulerReport::Aborted);
         node.removed();
         node.assert_free(1024, 1024);
     }
@@ -314,7 +314,7 @@ fn defect_002_abort_while_waiting_deferred_or_in_mid_swap_has_no_row() {
     let (request, life, device) = node.active("cmpl-1", 5, 256);
     let host = node.host.take(256).unwrap();
     let swap = node.swap(SwapWay::Out, (&request, life), &device, &host, PATIENCE);
-    assert_eq!(node.say(&request, life, Report::Aborted), Verdict::Remove);
+    assert_eq!(node.say(&request, life, SchedulerReport::Aborted), Verdict::Remove);
     assert_eq!(node.removed(), std::slice::from_ref(&request));
     drop((device, host));
     assert!(swap.wait_over(PATIENCE));
@@ -323,8 +323,8 @@ fn defect_002_abort_while_waiting_deferred_or_in_mid_swap_has_no_row() {
     // The id again is another life.
     let again = node.lives.open(&request, 1).unwrap();
     assert_ne!(again, life);
-    assert_eq!(node.say(&request, life, Report::Removed), Verdict::NoOp, "of the life that is over");
-    assert_eq!(node.say(&request, again, Report::Removed), Verdict::Remove);
+    assert_eq!(node.say(&request, life, SchedulerReport::Removed), Verdict::NoOp, "of the life that is over");
+    assert_eq!(node.say(&request, again, SchedulerReport::Removed), Verdict::Remove);
     assert_eq!(node.removed(), [request]);
 }
 
@@ -356,18 +356,18 @@ fn lifecycle_a_full_subscriber_sees_its_lag_and_resyncs() {
     let ids: Vec<RequestId> = (0..4).map(|number| RequestId::new(&format!("cmpl-{number}")).unwrap()).collect();
     let lives: Vec<u64> = ids.iter().map(|id| node.lives.open(id, 1).unwrap()).collect();
     for at in 0..3 {
-        node.say(&ids[at], lives[at], Report::Aborted);
+        node.say(&ids[at], lives[at], SchedulerReport::Aborted);
     }
     let mut removed = Vec::new();
     assert_eq!((short.take(&mut removed).unwrap().lost, removed.len()), (3, 0));
     assert_eq!(short.resync().unwrap(), [(ids[3].clone(), lives[3])]);
-    node.say(&ids[3], lives[3], Report::Aborted);
+    node.say(&ids[3], lives[3], SchedulerReport::Aborted);
     assert_eq!((short.take(&mut removed).unwrap().lost, removed.len()), (0, 1));
     assert_eq!(node.removed(), ids);
 
     let (request, life, blocks) = node.active("cmpl-9", 1, 2);
     let found = vec![(11, block_refs(&blocks)[0]), (12, block_refs(&blocks)[1])];
-    node.say(&request, life, Report::Registered { blocks: found.clone() });
+    node.say(&request, life, SchedulerReport::Registered { blocks: found.clone() });
     assert!(node.lives.evict(11, found[0].1, Eviction::Reallocated).unwrap());
     assert!(!node.lives.evict(11, found[0].1, Eviction::Reallocated).unwrap(), "once");
     let mut evicted = Vec::new();
@@ -396,7 +396,7 @@ fn what_cannot_be_swapped_is_refused_with_what_is_wrong() {
     );
     assert_eq!(node.state(&request, life), Request::Active, "nothing has changed");
     drop((others, host, device));
-    node.say(&request, life, Report::Aborted);
+    node.say(&request, life, SchedulerReport::Aborted);
     node.assert_free(8, 8);
 
     let pool = node.engine.pool(PoolSpec::host(1 << 20).block(4096).label("small")).unwrap();

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
 use penstock::flows::{
-    FlowError, ForeignMemory, Group, LayoutSpec, LifecycleSpec, Parent, ParentBlocks, PinError, PinSettings, Report,
-    Verdict, block_refs,
+    FlowError, ForeignMemory, Group, LayoutSpec, LifecycleSpec, Parent, ParentBlocks, PinError, PinSettings,
+    SchedulerReport, Verdict, block_refs,
 };
 use penstock::{Blocks, PoolSpec};
 
@@ -131,12 +131,12 @@ fn what_a_request_leaves_to_its_children_is_what_it_had() {
     let removals = lives.removals(8).unwrap();
     let open = |name: &str, count: usize| {
         let (life, blocks) = (lives.open(&id(name), 1).unwrap(), stand_in.take(count).unwrap());
-        let report = Report::Allocated { fresh: block_refs(&blocks), cached: vec![] };
+        let report = SchedulerReport::Allocated { fresh: block_refs(&blocks), cached: vec![] };
         lives.report(&id(name), life, &report).unwrap();
         (life, blocks)
     };
     let finish = |name: &str, life: u64, kept: Parent, held: &[&Blocks]| {
-        let ended = pins.finish(&lives, (&id(name), life), &Report::Removed, (kept, held, PATIENCE)).unwrap();
+        let ended = pins.finish(&lives, (&id(name), life), &SchedulerReport::Removed, (kept, held, PATIENCE)).unwrap();
         let mut removed = Vec::new();
         removals.take(&mut removed).unwrap();
         assert_eq!((ended.verdict, removed.len()), (Verdict::Remove, 1), "it has ended, whatever is kept");
@@ -225,9 +225,9 @@ fn a_request_that_ends_leaves_its_blocks_of_the_device_and_of_another_pool() {
     let state = host.take(4).unwrap();
     let end = |name: &str, blocks: &Blocks, kept: Parent, held: &[&Blocks]| {
         let life = lives.open(&id(name), 1).unwrap();
-        let report = Report::Allocated { fresh: block_refs(blocks), cached: vec![] };
+        let report = SchedulerReport::Allocated { fresh: block_refs(blocks), cached: vec![] };
         lives.report(&id(name), life, &report).unwrap();
-        let ended = pins.finish(&lives, (&id(name), life), &Report::Removed, (kept, held, PATIENCE)).unwrap();
+        let ended = pins.finish(&lives, (&id(name), life), &SchedulerReport::Removed, (kept, held, PATIENCE)).unwrap();
         let mut removed = Vec::new();
         removals.take(&mut removed).unwrap();
         (ended.pin.unwrap().map(drop), removed.remove(0).device)

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use penstock::config::{Progress, TransportName};
-use penstock::flows::{Finished, FlowCause, Gate, InputEvent, Receive, RequestId, Send, Status, TransferId};
+use penstock::flows::{FinishedTransfer, FlowCause, Gate, InputEvent, Receive, RequestId, Send, Status, TransferId};
 
 use crate::ends::{BLOCKS, Both, End, Folder, PATIENCE, UUID, both};
 
@@ -59,7 +59,7 @@ fn bytes_are_read(transport: TransportName) {
     for (number, tokens, by_layer) in [(1, 200, false), (2, 1000, true), (3, 64, true), (4, 1, false), (5, 15, true)] {
         both.pull(number, tokens, by_layer);
     }
-    let mut finished = Finished::default();
+    let mut finished = FinishedTransfer::default();
     assert_eq!(
         (both.source.engine.drain_finished(&mut finished), both.sink.engine.drain_finished(&mut finished)),
         (5, 5)
@@ -183,7 +183,7 @@ fn scenario_10_a_lease_whose_renewals_stop_expires_once_and_its_reader_gets_expi
     // What it renewed last may be a third of that old when it stops to be turned, and this machine may be busy.
     assert!(took >= ttl / 4 && took < ttl + Duration::from_secs(2), "{took:?}");
     drop(source.take(BLOCKS as usize));
-    let mut finished = Finished::default();
+    let mut finished = FinishedTransfer::default();
     assert_eq!((source.engine.drain_finished(&mut finished), finished.failed.len()), (1, 1), "once");
     // It goes on, and asks: never stale bytes.
     let failed = match input.next(PATIENCE).unwrap() {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use penstock::config::{ProcessVmChoice, Progress, TransportName};
 use penstock::flows::{
-    BlockHeld, CallError, Finished, FlowError, Input, InputEvent, Layout, LayoutSpec, Output, Receive, RequestId, Rows,
-    Send, Status, TransferId,
+    BlockHeld, CallError, FinishedTransfer, FlowError, Input, InputEvent, Layout, LayoutSpec, Output, Receive,
+    RequestId, Rows, Send, Status, TransferId,
 };
 use penstock::region::Pool;
 use penstock::{Armed, Blocks, Engine, HostMemory, LocalRegion, Peer, PoolSpec, Rights, SystemEnv};
@@ -96,7 +96,7 @@ impl End {
     }
 
     /// Sleeps on the event fd until what was drained has something.
-    fn wait_finished(&self, finished: &mut Finished, has: impl Fn(&Finished) -> bool) {
+    fn wait_finished(&self, finished: &mut FinishedTransfer, has: impl Fn(&FinishedTransfer) -> bool) {
         let until = Instant::now() + PATIENCE;
         loop {
             self.engine.drain_finished(finished);
@@ -116,8 +116,9 @@ impl End {
 
     /// Waits until this request is named, and what was quarantined of it then is released. Answers whether it has failed.
     fn wait_named(&self, request: &RequestId) -> bool {
-        let mut finished = Finished::default();
-        let has_ended = |finished: &Finished| finished.sent.len() + finished.received.len() + finished.failed.len() > 0;
+        let mut finished = FinishedTransfer::default();
+        let has_ended =
+            |finished: &FinishedTransfer| finished.sent.len() + finished.received.len() + finished.failed.len() > 0;
         self.wait_finished(&mut finished, has_ended);
         if !finished.quarantined.is_empty() {
             // A machine that is busy answers late.
@@ -291,7 +292,7 @@ fn what_is_quarantined_is_named_with_its_extents_and_released_when_the_source_ha
             assert!(matches!(input.next(PATIENCE).unwrap(), InputEvent::Layer { .. } | InputEvent::Failed(_)));
             assert_eq!(input.status(), Status::Failed, "that it has failed is known at once");
         }
-        let mut finished = Finished::default();
+        let mut finished = FinishedTransfer::default();
         sink.wait_finished(&mut finished, |finished| !finished.failed.is_empty());
         let took = since.elapsed();
         assert!(took >= Duration::from_millis(400), "not before the time for an answer is over: {took:?}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock::Blocks;
 use penstock::config::Progress;
 use penstock::flows::lifecycle::Request;
-use penstock::flows::{Buffer, FlowError, Form, LayoutSpec, Report, RequestId, Rows, SwapWay, block_refs};
+use penstock::flows::{Buffer, FlowError, Form, LayoutSpec, RequestId, Rows, SchedulerReport, SwapWay, block_refs};
 
 use crate::ends::PATIENCE;
 use crate::lifecycle::{Node, assert_filled, fill, node};
@@ -31,7 +31,7 @@ fn a_part_of_what_a_request_has_is_not_swapped() {
     let (request, life, first) = node.active("cmpl-1", 1, 2);
     let grown = node.device.take(1).unwrap();
     fill(&grown, 2);
-    node.say(&request, life, Report::Grown { blocks: block_refs(&grown) });
+    node.say(&request, life, SchedulerReport::Grown { blocks: block_refs(&grown) });
     let host = node.host.take(2).unwrap();
     fill(&host, 77);
     let why = node.refused(SwapWay::Out, (&request, life), &first, &host);
@@ -96,9 +96,9 @@ fn a_request_with_blocks_of_a_cache_is_not_swapped_without_them() {
     let request = RequestId::new("cmpl-2").unwrap();
     let life = node.lives.open(&request, 1).unwrap();
     let fresh = node.device.take(2).unwrap();
-    let has = Report::Allocated { fresh: block_refs(&fresh), cached: block_refs(&cached) };
+    let has = SchedulerReport::Allocated { fresh: block_refs(&fresh), cached: block_refs(&cached) };
     node.say(&request, life, has);
-    node.say(&request, life, Report::Active);
+    node.say(&request, life, SchedulerReport::Active);
     let why = node.refused(SwapWay::Out, (&request, life), &fresh, &node.host.take(2).unwrap());
     assert!(why.contains("2 of the 3 blocks") && why.contains("`cmpl-2`"), "{why}");
 }

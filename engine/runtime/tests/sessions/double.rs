@@ -10,9 +10,9 @@ use penstock::Cause;
 use penstock::memory::{MemoryError, Region};
 use penstock::transport::link::{Join, Offering};
 use penstock::transport::{
-    AccessPath, Batch, CancelledOp, Caps, ControlSender, Exported, Failure, Fence, FlushRequest, ImportError,
-    JoinError, Lane, LaneFault, Link, LocalEnd, Note, NotifyPosted, NotifyRequest, PeerView, Placement, PostError,
-    Posted, RdmaMemory, Registrar, RemoteEnd, RemoteGateLog, RemoteMemory, RemoteRegion, Scope, Sink, Transport,
+    AccessPath, AdvertisedRegion, Batch, CancelledOp, Caps, ControlSender, Exported, Failure, Fence, FlushRequest,
+    ImportError, JoinError, Lane, LaneFault, Link, LocalEnd, Note, NotifyPosted, NotifyRequest, PeerView, Placement,
+    PostError, Posted, RdmaMemory, Registrar, RemoteEnd, RemoteGateLog, RemoteMemory, Scope, Sink, Transport,
     TransportMessages, Trust, lane,
 };
 use penstock_core::plan::RegionKey;
@@ -190,13 +190,13 @@ impl Registrar for Keys {
         Exported::default()
     }
 
-    fn import(&self, region: &RemoteRegion<'_>, _: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
+    fn import(&self, region: &AdvertisedRegion<'_>, _: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         let key = RegionKey { region: region.id, generation: region.generation };
         let memory = RdmaMemory { key, base: region.base, bytes: region.bytes, keys: vec![1, 2] };
         Ok(RemoteMemory::Rdma(Arc::new(memory)))
     }
 
-    fn access_path(&self, _: &RemoteRegion<'_>) -> AccessPath {
+    fn access_path(&self, _: &AdvertisedRegion<'_>) -> AccessPath {
         AccessPath { name: AccessPath::VERBS, reason: "for a test".to_owned() }
     }
 }

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use penstock::config::TransportName;
 use penstock::memory::{MemoryError, Region};
 use penstock::transport::{
-    AccessPath, Batch, Caps, Exported, ImportError, Lane, LaneFault, Link, LocalEnd, Note, NotifyPosted, NotifyRequest,
-    PeerView, Placement, PostError, Posted, Registrar, RemoteEnd, RemoteGateLog, RemoteMemory, RemoteRegion, Scope,
-    Sink, Streams, Transport, Trust,
+    AccessPath, AdvertisedRegion, Batch, Caps, Exported, ImportError, Lane, LaneFault, Link, LocalEnd, Note,
+    NotifyPosted, NotifyRequest, PeerView, Placement, PostError, Posted, Registrar, RemoteEnd, RemoteGateLog,
+    RemoteMemory, Scope, Sink, Streams, Transport, Trust,
 };
 use penstock::transport::{lane, link};
 use penstock::{Cause, Config, Engine, Peer, SystemEnv};
@@ -84,11 +84,11 @@ impl Registrar for Nothing {
         Exported::default()
     }
 
-    fn import(&self, _: &RemoteRegion<'_>, _: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
+    fn import(&self, _: &AdvertisedRegion<'_>, _: Option<OwnedFd>) -> Result<RemoteMemory, ImportError> {
         Err(ImportError::NoPath("nothing is moved here".to_owned()))
     }
 
-    fn access_path(&self, _: &RemoteRegion<'_>) -> AccessPath {
+    fn access_path(&self, _: &AdvertisedRegion<'_>) -> AccessPath {
         AccessPath { name: "none", reason: "nothing is moved here".to_owned() }
     }
 }

@@ -19,32 +19,32 @@ fn random(seed: u8) -> impl FnMut(&mut [u8]) {
     }
 }
 
-fn caller() -> Channel {
-    Channel::caller(&secret(), &mut random(1))
+fn caller() -> SecureChannel {
+    SecureChannel::caller(&secret(), &mut random(1))
 }
 
-fn listener() -> Channel {
-    Channel::listener(&secret(), &mut random(2))
+fn listener() -> SecureChannel {
+    SecureChannel::listener(&secret(), &mut random(2))
 }
 
-fn outgoing(channel: &mut Channel) -> Vec<u8> {
+fn outgoing(channel: &mut SecureChannel) -> Vec<u8> {
     let mut bytes = Vec::new();
     channel.take_outgoing(&mut bytes);
     bytes
 }
 
-fn plaintext(channel: &mut Channel) -> Vec<u8> {
+fn plaintext(channel: &mut SecureChannel) -> Vec<u8> {
     let mut bytes = Vec::new();
     channel.take_plaintext(&mut bytes);
     bytes
 }
 
 /// What the caller says first, without the opening.
-fn first(caller: &mut Channel) -> Vec<u8> {
+fn first(caller: &mut SecureChannel) -> Vec<u8> {
     outgoing(caller).split_off(CHANNEL_OPENING_BYTES)
 }
 
-fn pair() -> (Channel, Channel) {
+fn pair() -> (SecureChannel, SecureChannel) {
     let (mut caller, mut listener) = (caller(), listener());
     listener.receive(&first(&mut caller)).unwrap();
     caller.receive(&outgoing(&mut listener)).unwrap();
@@ -52,7 +52,7 @@ fn pair() -> (Channel, Channel) {
 }
 
 /// The pair, confirmed, with one sealed message of the caller under way for each of these.
-fn sealed(messages: &[&[u8]]) -> (Channel, Vec<Vec<u8>>) {
+fn sealed(messages: &[&[u8]]) -> (SecureChannel, Vec<Vec<u8>>) {
     let (mut caller, mut listener) = pair();
     caller.send(b"hello").unwrap();
     listener.receive(&outgoing(&mut caller)).unwrap();
@@ -108,8 +108,8 @@ fn what_is_said_before_the_channel_stands_comes_through_after() {
 #[test]
 fn every_channel_has_a_hash_of_its_own() {
     let hash = |seeds: (u8, u8)| {
-        let mut caller = Channel::caller(&secret(), &mut random(seeds.0));
-        let mut listener = Channel::listener(&secret(), &mut random(seeds.1));
+        let mut caller = SecureChannel::caller(&secret(), &mut random(seeds.0));
+        let mut listener = SecureChannel::listener(&secret(), &mut random(seeds.1));
         listener.receive(&first(&mut caller)).unwrap();
         listener.handshake_hash().unwrap()
     };
@@ -120,7 +120,7 @@ fn every_channel_has_a_hash_of_its_own() {
 
 #[test]
 fn another_secret_is_noticed_at_the_first_message() {
-    let mut stranger = Channel::caller(&Secret::new([8; 32]), &mut random(1));
+    let mut stranger = SecureChannel::caller(&Secret::new([8; 32]), &mut random(1));
     let mut listener = listener();
     let bytes = first(&mut stranger);
     assert_eq!(listener.receive(&bytes), Err(ChannelError::WrongSecret));
@@ -130,7 +130,7 @@ fn another_secret_is_noticed_at_the_first_message() {
     let refusal = ChannelError::WrongSecret.refusal().unwrap().encode();
     assert!(refusal.len() <= REFUSAL_BYTES_MAX);
     for cut in 0..refusal.len() {
-        let mut stranger = Channel::caller(&Secret::new([8; 32]), &mut random(1));
+        let mut stranger = SecureChannel::caller(&Secret::new([8; 32]), &mut random(1));
         assert_eq!(stranger.receive(&refusal[..cut]), Ok(()), "{cut}");
         let Err(ChannelError::Refused { code, text }) = stranger.receive(&refusal[cut..]) else { panic!("{cut}") };
         assert_eq!(code, OpeningCode::WrongSecret);
@@ -185,7 +185,7 @@ fn a_repeated_first_message_comes_no_further() {
     let sealed = outgoing(&mut caller);
     honest.receive(&sealed).unwrap();
 
-    let mut again = Channel::listener(&secret(), &mut random(77));
+    let mut again = SecureChannel::listener(&secret(), &mut random(77));
     again.receive(&bytes).unwrap();
     assert!(again.is_open() && !again.is_confirmed());
     assert_eq!(again.receive(&sealed), Err(ChannelError::Tampered));
@@ -250,7 +250,7 @@ fn a_channel_shows_no_key() {
 }
 
 /// Gives `bytes` to `channel` in pieces of these lengths, over and over.
-fn give(channel: &mut Channel, mut bytes: &[u8], lengths: &[usize]) -> Result<(), ChannelError> {
+fn give(channel: &mut SecureChannel, mut bytes: &[u8], lengths: &[usize]) -> Result<(), ChannelError> {
     let mut lengths = lengths.iter().cycle();
     while !bytes.is_empty() {
         let (piece, rest) = bytes.split_at(lengths.next().map_or(1, |&length| length.min(bytes.len())));

@@ -155,16 +155,26 @@ fn pings_and_pongs_carry_their_number() {
 #[test]
 fn words_aside_have_a_limit_on_both_sides() {
     for words in [Vec::new(), vec![3; TRANSPORT_MESSAGE_BYTES_MAX]] {
-        let frame = Frame::Aside(words);
+        let frame = Frame::TransportMessage(words);
         assert_eq!(decode(&encoded(&frame, 0)).unwrap().unwrap().frame, frame);
     }
     let long = vec![3u8; TRANSPORT_MESSAGE_BYTES_MAX + 1];
     let body = postcard::to_stdvec(&long).unwrap();
-    assert_eq!(decode(&raw(ASIDE, &body)), Err(WireError::AsideTooLong(TRANSPORT_MESSAGE_BYTES_MAX + 1)));
     assert_eq!(
-        encode(&Frame::Aside(long), 0, &mut Vec::new()),
-        Err(WireError::AsideTooLong(TRANSPORT_MESSAGE_BYTES_MAX + 1))
+        decode(&raw(TRANSPORT_MESSAGE, &body)),
+        Err(WireError::TransportMessageTooLong(TRANSPORT_MESSAGE_BYTES_MAX + 1))
     );
-    assert_eq!(decode(&raw(ASIDE, &[1, 7, 7])), Err(WireError::Trailing { kind: ASIDE, bytes: 1 }));
-    assert_eq!(decode(&raw(ASIDE, &[2, 7])), Err(WireError::Body(ASIDE)), "shorter than it says");
+    assert_eq!(
+        encode(&Frame::TransportMessage(long), 0, &mut Vec::new()),
+        Err(WireError::TransportMessageTooLong(TRANSPORT_MESSAGE_BYTES_MAX + 1))
+    );
+    assert_eq!(
+        decode(&raw(TRANSPORT_MESSAGE, &[1, 7, 7])),
+        Err(WireError::Trailing { kind: TRANSPORT_MESSAGE, bytes: 1 })
+    );
+    assert_eq!(
+        decode(&raw(TRANSPORT_MESSAGE, &[2, 7])),
+        Err(WireError::Body(TRANSPORT_MESSAGE)),
+        "shorter than it says"
+    );
 }

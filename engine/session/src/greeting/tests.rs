@@ -30,14 +30,14 @@ fn offer() -> Offer {
 }
 
 /// What a listener answers to the caller's hello with something changed in it.
-fn answer_to(change: impl FnOnce(&mut Hello)) -> Result<Outcome, GreetingError> {
+fn answer_to(change: impl FnOnce(&mut Hello)) -> Result<HelloOutcome, GreetingError> {
     let mut theirs = caller().ours().clone();
     change(&mut theirs);
     listener().handle(Frame::Hello(theirs))
 }
 
 #[track_caller]
-fn assert_refused(answer: Result<Outcome, GreetingError>, expected: RefusalCode, word: &str) {
+fn assert_refused(answer: Result<HelloOutcome, GreetingError>, expected: RefusalCode, word: &str) {
     match answer {
         Err(GreetingError::Refuse { code, text }) if code == expected && text.contains(word) => {}
         other => panic!("expected {expected:?} with `{word}`, found {other:?}"),
@@ -48,11 +48,11 @@ fn assert_refused(answer: Result<Outcome, GreetingError>, expected: RefusalCode,
 fn two_engines_that_fit_come_to_a_session() {
     let (mut caller, mut listener) = (caller(), listener());
     let chosen = listener.handle(Frame::Hello(caller.ours().clone())).unwrap();
-    assert_eq!(chosen, Outcome::Choose { candidates: vec!["local".to_owned(), "shm".to_owned()] });
-    assert_eq!(caller.handle(Frame::Hello(listener.ours().clone())), Ok(Outcome::Wait));
+    assert_eq!(chosen, HelloOutcome::Choose { candidates: vec!["local".to_owned(), "shm".to_owned()] });
+    assert_eq!(caller.handle(Frame::Hello(listener.ours().clone())), Ok(HelloOutcome::Wait));
     assert!(!caller.is_established() && !listener.is_established());
-    assert_eq!(caller.handle(Frame::Offer(offer())), Ok(Outcome::JoinAndOffer(offer())));
-    assert_eq!(listener.handle(Frame::Offer(offer())), Ok(Outcome::Join(offer())));
+    assert_eq!(caller.handle(Frame::Offer(offer())), Ok(HelloOutcome::JoinAndOffer(offer())));
+    assert_eq!(listener.handle(Frame::Offer(offer())), Ok(HelloOutcome::Join(offer())));
     assert!(caller.is_established() && listener.is_established());
     assert_eq!(listener.theirs().unwrap().name, "caller");
 }
@@ -61,9 +61,9 @@ fn two_engines_that_fit_come_to_a_session() {
 fn the_callers_order_of_transports_counts_among_those_both_allow() {
     let theirs = ["pigeon", "shm", "local"].map(str::to_owned).to_vec();
     let answer = answer_to(|hello| hello.transports = theirs);
-    assert_eq!(answer, Ok(Outcome::Choose { candidates: vec!["shm".to_owned(), "local".to_owned()] }));
+    assert_eq!(answer, Ok(HelloOutcome::Choose { candidates: vec!["shm".to_owned(), "local".to_owned()] }));
     let answer = answer_to(|hello| hello.transports = vec!["pigeon".to_owned()]);
-    assert_eq!(answer, Ok(Outcome::Choose { candidates: Vec::new() }));
+    assert_eq!(answer, Ok(HelloOutcome::Choose { candidates: Vec::new() }));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn an_epoch_that_is_over_is_refused_on_either_side() {
 fn a_foreign_user_is_refused_by_the_systems_word() {
     let user = |uid| Credentials { uid, pid: 1 };
     assert_eq!(Greeting::check_user(user(1000), user(1000)), Ok(()));
-    let refused = Greeting::check_user(user(1000), user(0)).map(|()| Outcome::Wait);
+    let refused = Greeting::check_user(user(1000), user(0)).map(|()| HelloOutcome::Wait);
     assert_refused(refused, RefusalCode::ForeignUser, "user 0");
 }
 

@@ -138,7 +138,7 @@ pub enum Route {
 /// A request whose next transfer begins before the failure of the one before was given out is named for each of them: where memory is freed by
 /// these lists, such an attempt needs a request id of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Finished {
+pub struct FinishedTransfer {
     /// Their bytes were sent, and all readers have them: nothing reads them any more.
     pub sent: Vec<RequestId>,
     /// Their bytes were received, and nothing is written there any more.
@@ -554,7 +554,7 @@ impl<T> Transfers<T> {
     }
 
     /// Adds the requests that have finished since the last call, or were released, each once, and says how many there were.
-    pub fn drain_finished(&mut self, out: &mut Finished) -> usize {
+    pub fn drain_finished(&mut self, out: &mut FinishedTransfer) -> usize {
         let count = self.finished.len();
         for (said, request) in self.finished.drain(..) {
             match said {

@@ -6,14 +6,14 @@ use std::time::Duration;
 use penstock_core::{Epoch, Timestamp};
 use penstock_session::codec::encode;
 use penstock_session::control::{
-    Abort, AbortAck, Ack, CONTROL_VERSIONS, ControlMessage, EndOfData, Fail, Grant, Head, LeaseVerdict, PeerFeatures,
-    PullRequest, ReadOffer, Refused,
+    Abort, AbortAck, Ack, CONTROL_VERSIONS, ControlMessage, EndOfData, Fail, Grant, LeaseVerdict, PeerFeatures,
+    PullRequest, ReadOffer, Refused, TransferHead,
 };
 use penstock_session::landing::{ArrivalNote, LandingError};
 use penstock_session::machine::Step;
 use penstock_session::transfers::early::{EarlyBody, EarlyBounds, EarlyMessage};
 use penstock_session::transfers::places::{Place, PlaceError, PlaceEvent, Places};
-use penstock_session::transfers::table::{AdmitError, Bounds, Ended, Finished, Route, TableMetrics, Transfers};
+use penstock_session::transfers::table::{AdmitError, Bounds, Ended, FinishedTransfer, Route, TableMetrics, Transfers};
 use penstock_session::{Decoder, Frame, IdError, PeerKey, RequestId, Side, TransferId};
 
 const REQUEST: &str = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
@@ -39,8 +39,8 @@ fn request(suffix: &str) -> RequestId {
     RequestId::new(&format!("cmpl-{REQUEST}-{suffix}")).unwrap()
 }
 
-fn head(side: Side) -> Head {
-    Head { transfer: transfer(), side, rank: 0, ranks: 1 }
+fn head(side: Side) -> TransferHead {
+    TransferHead { transfer: transfer(), side, rank: 0, ranks: 1 }
 }
 
 fn seal() -> ControlMessage {
@@ -121,9 +121,9 @@ fn scenario_02_a_live_id_of_a_second_owner_is_refused_and_the_first_unaffected()
     assert_eq!(source.transfer_of(Side::Source, &request("second")), None, "half of a map was not made");
     assert_eq!(hear(&mut source, SINK, &grant(), now(2)), Route::Known(first, EarlyBody::Said(grant())));
     assert_eq!(source.end(first, Ended::Sent, now(3)), Some("first"));
-    let mut finished = Finished::default();
+    let mut finished = FinishedTransfer::default();
     source.drain_finished(&mut finished);
-    assert_eq!(finished, Finished { sent: vec![request("first")], ..Finished::default() });
+    assert_eq!(finished, FinishedTransfer { sent: vec![request("first")], ..FinishedTransfer::default() });
     assert_eq!(source.metrics().refused, 1);
 }
 
@@ -187,7 +187,7 @@ fn defect_000_completion_before_mapping_is_a_key_error() {
     let mut sink = table();
     assert_eq!((sink.request_of(Side::Sink, transfer()), sink.find(Side::Sink, transfer())), (None, None));
     assert_eq!(hear(&mut sink, SOURCE, &seal(), now(0)), Route::Kept);
-    assert_eq!(sink.drain_finished(&mut Finished::default()), 0, "what is not mapped is not finished either");
+    assert_eq!(sink.drain_finished(&mut FinishedTransfer::default()), 0, "what is not mapped is not finished either");
     // Nobody ever asks for it: it goes with its time, and the sink says when that is.
     assert_eq!(sink.expire(now(1)), Some(now(30_000)));
     assert_eq!((sink.expire(now(30_000)), sink.metrics().early_dropped), (None, 1));
@@ -205,7 +205,7 @@ fn defect_000_the_write_mode_sink_never_maps() {
         "by the call that a source makes, too"
     );
     sink.end(key, Ended::Received, now(1));
-    let mut finished = Finished::default();
+    let mut finished = FinishedTransfer::default();
     assert_eq!((sink.drain_finished(&mut finished), finished.received), (1, vec![request("def456")]));
 }
 
@@ -256,7 +256,7 @@ fn defect_000_a_duplicate_pops_twice() {
         (source.get(second), source.transfer_of(Side::Source, &request("abc123"))),
         (Some(&"second"), Some(other))
     );
-    let mut finished = Finished::default();
+    let mut finished = FinishedTransfer::default();
     assert_eq!(
         (source.drain_finished(&mut finished), finished.sent, finished.failed),
         (1, vec![request("abc123")], vec![])
@@ -275,7 +275,7 @@ fn defect_000_an_abort_before_completion_leaves_entries() {
     assert_eq!((sink.find_request(Side::Sink, &request("def456")), sink.is_empty()), (None, true));
     let late = hear(&mut sink, SOURCE, &seal(), now(2));
     assert_eq!(late, Route::Swallowed(Ended::Failed), "what comes late keeps nothing, and can hear why");
-    let mut finished = Finished::default();
+    let mut finished = FinishedTransfer::default();
     assert_eq!((sink.drain_finished(&mut finished), finished.failed), (1, vec![request("def456")]));
     assert_eq!(sink.expire(now(60_001)), None, "nor does its tombstone stay for ever");
     let places = sink.metrics().places;

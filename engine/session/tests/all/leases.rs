@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_core::{Epoch, Timestamp};
 use penstock_session::codec::encode;
-use penstock_session::control::{Ack, ControlMessage, Head, LeaseVerdict, Renew};
+use penstock_session::control::{Ack, ControlMessage, LeaseVerdict, Renew, TransferHead};
 use penstock_session::leases::{GivenBack, LeaseId, Lender, Reader};
 use penstock_session::{Decoder, Frame, PeerKey, Side, TransferId};
 
@@ -28,8 +28,8 @@ fn carried(said: ControlMessage) -> ControlMessage {
     }
 }
 
-fn head(side: Side) -> Head {
-    Head { transfer: TransferId::from_bytes([7; 16]), side, rank: 0, ranks: 1 }
+fn head(side: Side) -> TransferHead {
+    TransferHead { transfer: TransferId::from_bytes([7; 16]), side, rank: 0, ranks: 1 }
 }
 
 /// The reader says that it is done, and hears whether what it has read is worth anything.

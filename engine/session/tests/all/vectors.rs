@@ -11,14 +11,14 @@ use std::path::PathBuf;
 use penstock_session::codec::{Received, encode};
 use penstock_session::control::{
     Abort, AbortAck, Ack, Buffer, Chunk, ChunkAck, ChunkKind, ControlMessage, EndOfData, Extent, Fail, Form, Grant,
-    Head, LayoutGone, LayoutNews, LeaseExpired, LeaseVerdict, Missing, PeerFeatures, PinAnswer, PinAsk, PullRequest,
-    ReadOffer, Refused, RelayAbort, Renew, Rows, SentRows,
+    LayoutGone, LayoutNews, LeaseExpired, LeaseVerdict, Missing, PeerFeatures, PinAnswer, PinAsk, PullRequest,
+    ReadOffer, Refused, RelayAbort, Renew, Rows, SentRows, TransferHead,
 };
 use penstock_session::frame::OPTIONAL_KINDS;
 use penstock_session::landing::ArrivalNote;
 use penstock_session::{
-    Channel, CounterNews, Decoder, EngineDescriptor, Frame, Hello, Offer, OpeningCode, Refusal, RefusalCode,
-    RegionNews, Regions, RegionsGone, Secret, Side, StreamKey, StreamToken, TransferId, Withdrawn,
+    CounterNews, Decoder, EngineDescriptor, Frame, Hello, Offer, OpeningCode, Refusal, RefusalCode, RegionNews,
+    RegionsAdvertised, RegionsGone, Secret, SecureChannel, Side, StreamKey, StreamToken, TransferId, WithdrawnRanges,
 };
 
 /// The releases that added words, oldest first.
@@ -73,7 +73,7 @@ fn hello() -> Hello {
     }
 }
 
-fn regions() -> Regions {
+fn regions() -> RegionsAdvertised {
     let pool = RegionNews {
         id: 0,
         generation: 1,
@@ -94,7 +94,7 @@ fn regions() -> Regions {
         token: None,
         ..pool.clone()
     };
-    Regions { revision: 12, news: vec![pool, lent] }
+    RegionsAdvertised { revision: 12, news: vec![pool, lent] }
 }
 
 fn frames() -> Vec<(&'static str, &'static str, Frame, usize)> {
@@ -114,7 +114,12 @@ fn frames() -> Vec<(&'static str, &'static str, Frame, usize)> {
         ("refuse-closing", "kind 2: refusal, shutting down; no words", refuse(RefusalCode::Closing, ""), 0),
         ("offer", "kind 3: what a transport needs, with 6 descriptors", Frame::Offer(offer), 6),
         ("regions", "kind 4: two regions, one with a descriptor", Frame::Regions(regions()), 1),
-        ("regions-none", "kind 4: no news but a revision", Frame::Regions(Regions { revision: 12, news: vec![] }), 0),
+        (
+            "regions-none",
+            "kind 4: no news but a revision",
+            Frame::Regions(RegionsAdvertised { revision: 12, news: vec![] }),
+            0,
+        ),
         ("regions-gone", "kind 5: two regions that are gone", Frame::RegionsGone(gone), 0),
         ("counters", "kind 6: one arrival counter", Frame::Counters(vec![counter]), 0),
         ("goodbye", "kind 7: the last frame of a session", Frame::Goodbye, 0),
@@ -147,7 +152,12 @@ fn later_frames() -> Vec<(&'static str, &'static str, Frame, usize)> {
 /// Frames that came with the third: words of transports that reach memory by themselves.
 fn latest_frames() -> Vec<(&'static str, &'static str, Frame, usize)> {
     let words = (0..=200).collect();
-    vec![("aside", "kind 8041, optional: words of a transport, here the bytes 0 to c8", Frame::Aside(words), 0)]
+    vec![(
+        "aside",
+        "kind 8041, optional: words of a transport, here the bytes 0 to c8",
+        Frame::TransportMessage(words),
+        0,
+    )]
 }
 
 /// The request that all of them concern.
@@ -157,12 +167,12 @@ fn transfer() -> TransferId {
     TransferId::mint(REQUEST, 0, 0).unwrap()
 }
 
-fn source() -> Head {
-    Head { transfer: transfer(), side: Side::Source, rank: 1, ranks: 2 }
+fn source() -> TransferHead {
+    TransferHead { transfer: transfer(), side: Side::Source, rank: 1, ranks: 2 }
 }
 
-fn sink() -> Head {
-    Head { transfer: transfer(), side: Side::Sink, rank: 300, ranks: 301 }
+fn sink() -> TransferHead {
+    TransferHead { transfer: transfer(), side: Side::Sink, rank: 300, ranks: 301 }
 }
 
 fn layout() -> LayoutNews {
@@ -338,8 +348,8 @@ fn said() -> Vec<(&'static str, &'static str, ControlMessage)> {
     ]
 }
 
-fn withdrawn() -> Withdrawn {
-    Withdrawn { since: 300, list: vec![(7, 2, 1 << 20, 16 << 10), (4_000_000_000, 0, 0, u64::MAX)] }
+fn withdrawn() -> WithdrawnRanges {
+    WithdrawnRanges { since: 300, list: vec![(7, 2, 1 << 20, 16 << 10), (4_000_000_000, 0, 0, u64::MAX)] }
 }
 
 fn card() -> EngineDescriptor {
@@ -355,8 +365,8 @@ fn between_hosts() -> EngineDescriptor {
 /// A channel with nothing random in it: what its sides say, in the order in which they say it.
 fn conversation() -> [Vec<u8>; 3] {
     let secret = Secret::new([0x5a; 32]);
-    let mut caller = Channel::caller(&secret, &mut |bytes| bytes.fill(1));
-    let mut listener = Channel::listener(&secret, &mut |bytes| bytes.fill(2));
+    let mut caller = SecureChannel::caller(&secret, &mut |bytes| bytes.fill(1));
+    let mut listener = SecureChannel::listener(&secret, &mut |bytes| bytes.fill(2));
     let mut said = [const { Vec::new() }; 3];
     caller.take_outgoing(&mut said[0]);
     listener.receive(&said[0][8..]).unwrap();

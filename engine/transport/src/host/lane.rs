@@ -8,10 +8,10 @@ use penstock_core::Cause;
 use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX};
 use penstock_memory::{ForeignError, ProcessVmMemory, Window, copy, foreign};
 use penstock_ring::spsc::{Consumer, MappedStorage};
-use penstock_ring::{Hazard, Line, Place, ReadyBits};
+use penstock_ring::{Hazard, ReadyBits, RingLine, SharedRange};
 use rustix::thread::futex;
 
-use super::bounce::{BounceParts, Incoming, Outgoing, Sender};
+use super::bounce::{AnswerBell, BounceParts, RequestBank, ServedBanks};
 use super::rings::{InboundRings, OutboundRing, outbound};
 use super::segments::{Bell, EngineSegments, PeerSegments};
 use crate::lane::{
@@ -19,7 +19,7 @@ use crate::lane::{
     Revisions, Sink,
 };
 use crate::link::JoinError;
-use crate::record::{self, Kind};
+use crate::record::{self, RecordKind};
 use crate::remote::{RemoteMemory, TargetMediatedMemory};
 
 /// Records taken from one ring before the worker looks at anything else.
@@ -39,7 +39,7 @@ pub struct CopyLaneParts<'a> {
     /// Our place in the peer's table.
     pub index_at_peer: u32,
     /// Where we leave our notes: memory of the peer.
-    pub outbound: &'a Place,
+    pub outbound: &'a SharedRange,
     /// The rings the peer fills.
     pub inbound: InboundRings,
     /// Queues for handles where the transport can hand over: one beside each ring, so that a record
@@ -68,22 +68,22 @@ struct Inbound {
 
 /// Slots in both directions.
 struct Bounce {
-    outgoing: Outgoing,
-    incoming: Incoming,
+    outgoing: RequestBank,
+    incoming: ServedBanks,
 }
 
 impl Bounce {
     fn new(parts: &BounceParts, theirs: &PeerSegments, index_at_peer: usize, worker: usize, workers: usize) -> Self {
         // Dealt as the rings are: the peer's worker `s` is served by our worker `s % workers`.
         let senders = (worker..theirs.workers()).step_by(workers);
-        let senders = senders.map(|sender| Sender {
+        let senders = senders.map(|sender| AnswerBell {
             worker: sender,
             ready: theirs.mailbox.ready(sender),
             bell: theirs.bell(1 + sender),
         });
         Self {
-            outgoing: Outgoing::new(&parts.outgoing, worker),
-            incoming: Incoming::new(&parts.registry, &parts.incoming, index_at_peer, senders.collect()),
+            outgoing: RequestBank::new(&parts.outgoing, worker),
+            incoming: ServedBanks::new(&parts.registry, &parts.incoming, index_at_peer, senders.collect()),
         }
     }
 }
@@ -102,7 +102,7 @@ pub struct CopyLane {
     inbound: Vec<Inbound>,
     handles: Option<HandOvers>,
     bounce: Option<Box<Bounce>>,
-    lines: Box<[Line; NOTE_LINES_MAX]>,
+    lines: Box<[RingLine; NOTE_LINES_MAX]>,
     payload: Box<[u8; NOTE_BYTES_MAX]>,
 }
 
@@ -138,7 +138,7 @@ impl CopyLane {
                 bounce: bounce
                     .as_ref()
                     .map(|parts| Box::new(Bounce::new(parts, theirs, index_at_peer as usize, worker, ours.workers()))),
-                lines: Box::new([Line::default(); NOTE_LINES_MAX]),
+                lines: Box::new([RingLine::default(); NOTE_LINES_MAX]),
                 payload: Box::new([0; NOTE_BYTES_MAX]),
             };
             Ok(Box::new(lane) as Box<dyn Lane>)
@@ -174,7 +174,7 @@ impl CopyLane {
         }
     }
 
-    fn push(&mut self, kind: Kind, note: Note<'_>) -> Result<(), PostError> {
+    fn push(&mut self, kind: RecordKind, note: Note<'_>) -> Result<(), PostError> {
         self.reserve(record::lines_for(note.payload.len()))?;
         let count = record::write(kind, self.sequence, note.id, note.payload, &mut self.lines);
         self.outbound.push(&self.lines[..count]).map_err(|_| PostError::Full)?;
@@ -229,12 +229,12 @@ impl CopyLane {
             }
             let note = Note { id: head.id, payload };
             match (head.kind, &inbound.handles) {
-                (Kind::Note, _) => sink.note(note),
-                (Kind::HandOver, Some(handles)) => {
+                (RecordKind::Note, _) => sink.note(note),
+                (RecordKind::HandOver, Some(handles)) => {
                     let handle = handles.pop().ok_or(LaneFault(Cause::PeerCorrupt))?;
                     sink.handed_over(note, handle);
                 }
-                (Kind::HandOver, None) => return Err(LaneFault(Cause::PeerCorrupt)),
+                (RecordKind::HandOver, None) => return Err(LaneFault(Cause::PeerCorrupt)),
             }
             inbound.sequence += 1;
             if inbound.ring.release(head.lines) {
@@ -303,7 +303,7 @@ impl Lane for CopyLane {
     #[inline]
     fn notify(&mut self, arrival: &NotifyRequest<'_>) -> Result<NotifyPosted, PostError> {
         if let Some(note) = arrival.note {
-            self.push(Kind::Note, note)?;
+            self.push(RecordKind::Note, note)?;
         }
         Ok(NotifyPosted::Delivered(arrival.counter.is_none_or(|counter| self.count(counter))))
     }
@@ -319,7 +319,7 @@ impl Lane for CopyLane {
         if handles.push(Arc::clone(handle)).is_err() {
             return Err(PostError::Full);
         }
-        self.push(Kind::HandOver, note)
+        self.push(RecordKind::HandOver, note)
     }
 
     fn cancel_op(&mut self, token: u64) -> CancelledOp {

@@ -15,7 +15,7 @@ use super::owner_state::{OwnerStateView, is_renewal, withdrawn_bytes};
 
 /// Why memory may not be touched any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Withdrawn {
+pub enum PlanWithdrawn {
     /// It was taken back.
     Revoked,
     /// It got fresh memory.
@@ -24,7 +24,7 @@ pub enum Withdrawn {
     Unknown,
 }
 
-impl Withdrawn {
+impl PlanWithdrawn {
     /// What the peer is told whose operation touches it.
     pub fn told_to_peer(self) -> Cause {
         match self {
@@ -49,7 +49,7 @@ pub fn still_stands(
     since: u64,
     key: RegionKey,
     extents: impl Iterator<Item = (u64, u64)> + Clone,
-) -> Result<(), Withdrawn> {
+) -> Result<(), PlanWithdrawn> {
     if view.revision() == since {
         return Ok(());
     }
@@ -63,12 +63,12 @@ pub(crate) fn stands_after(
     is_untouched: impl FnOnce() -> bool,
     key: RegionKey,
     extents: impl Iterator<Item = (u64, u64)> + Clone,
-) -> Result<(), Withdrawn> {
-    let Ok(after) = withdrawals else { return if is_untouched() { Ok(()) } else { Err(Withdrawn::Unknown) } };
+) -> Result<(), PlanWithdrawn> {
+    let Ok(after) = withdrawals else { return if is_untouched() { Ok(()) } else { Err(PlanWithdrawn::Unknown) } };
     match concerning(&after.list, key, extents) {
         None => Ok(()),
-        Some(gone) if is_renewal(gone) => Err(Withdrawn::Renewed),
-        Some(_) => Err(Withdrawn::Revoked),
+        Some(gone) if is_renewal(gone) => Err(PlanWithdrawn::Renewed),
+        Some(_) => Err(PlanWithdrawn::Revoked),
     }
 }
 

@@ -12,7 +12,7 @@
 use penstock_core::limits::{COUNTERS_MAX, LINE_BYTES, PEERS_MAX};
 use penstock_memory::{MemoryError, Segment};
 use penstock_ring::bell::BELL_BYTES;
-use penstock_ring::{CounterCell, CounterTable, Place, ReadyBits, Ringer, Sleeper};
+use penstock_ring::{CounterCell, CounterTable, ReadyBits, Ringer, SharedRange, Sleeper};
 
 use crate::link::JoinError;
 
@@ -70,14 +70,14 @@ impl Mailbox {
 /// An engine's mailbox as its peers see it.
 #[derive(Clone)]
 pub struct MailboxView {
-    place: Place,
+    place: SharedRange,
     workers: usize,
     counters: CounterTable,
 }
 
 impl MailboxView {
     /// Looks at the mailbox of an engine with so many workers.
-    pub fn over(place: Place, workers: usize) -> Result<Self, JoinError> {
+    pub fn over(place: SharedRange, workers: usize) -> Result<Self, JoinError> {
         let layout = layout(workers);
         if place.len() < layout.end {
             return Err(JoinError::Garbled("its mailbox is too small for its workers"));

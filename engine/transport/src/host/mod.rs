@@ -18,7 +18,7 @@ mod segments;
 
 pub use lane::{CopyLane, CopyLaneParts, HandOverQueues, HandOvers};
 pub(crate) use lookup::stands_after;
-pub use lookup::{LastRegion, Withdrawn, still_stands};
+pub use lookup::{LastRegion, PlanWithdrawn, still_stands};
 pub use mailbox::{Mailbox, MailboxView, mailbox_bytes};
 pub(crate) use owner_state::REGION_WORDS;
 pub use owner_state::{Busy, OwnerState, OwnerStateView, WHOLE_REGION, is_renewal, owner_state_bytes, withdrawn_bytes};

@@ -21,7 +21,7 @@ use penstock_ring::gate::Withdrawals;
 use penstock_ring::gate::{GATE_ENTRIES, HAZARD_BYTES};
 use penstock_ring::life::LIFE_BYTES;
 use penstock_ring::{
-    GateReader, GateWriter, Hazard, HazardView, Lapped, Life, LifeView, Observation, Place, Published, Publisher,
+    GateReader, GateWriter, Hazard, HazardView, Lapped, Life, LifeView, Observation, Published, Publisher, SharedRange,
     Withdrawal,
 };
 
@@ -79,7 +79,7 @@ fn hazard_offset(workers: usize, peer_index: u32, worker: usize) -> usize {
 /// This engine's own state.
 pub struct OwnerState {
     segment: Segment,
-    place: Place,
+    place: SharedRange,
     workers: usize,
     gate: Mutex<Gate>,
     deregistered: Publisher,
@@ -184,7 +184,7 @@ impl OwnerState {
 /// An engine's state as its peers see it.
 #[derive(Clone)]
 pub struct OwnerStateView {
-    place: Place,
+    place: SharedRange,
     workers: usize,
     gate: GateReader,
     deregistered: Published,
@@ -201,7 +201,7 @@ pub struct Busy {
 
 impl OwnerStateView {
     /// Looks at the state of an engine with so many workers.
-    pub fn over(place: Place, workers: usize) -> Result<Self, JoinError> {
+    pub fn over(place: SharedRange, workers: usize) -> Result<Self, JoinError> {
         if place.len() < owner_state_bytes(workers) {
             return Err(JoinError::Garbled("its owner state is too small for its workers"));
         }

@@ -1,7 +1,7 @@
 //! The rings of one session: for each worker of the sender one ring, all in memory of the receiver.
 
 use penstock_core::limits::RING_LINES;
-use penstock_ring::Place;
+use penstock_ring::SharedRange;
 use penstock_ring::spsc::{Consumer, MappedStorage, Producer};
 
 use crate::link::JoinError;
@@ -18,7 +18,7 @@ pub const fn ring_segment_bytes(senders: usize) -> usize {
     ring_bytes() * senders
 }
 
-fn storage(place: &Place, sender: usize) -> Result<MappedStorage, JoinError> {
+fn storage(place: &SharedRange, sender: usize) -> Result<MappedStorage, JoinError> {
     let part = place.slice(sender * ring_bytes(), ring_bytes());
     let part = part.ok_or(JoinError::Garbled("its rings are too small"))?;
     MappedStorage::new(part, RING_LINES).map_err(|_| JoinError::Garbled("its rings have another shape"))
@@ -29,7 +29,7 @@ pub struct InboundRings(Vec<Consumer<MappedStorage>>);
 
 impl InboundRings {
     /// The receiver's ends, one for each of the peer's workers.
-    pub fn over(place: &Place, senders: usize) -> Result<Self, JoinError> {
+    pub fn over(place: &SharedRange, senders: usize) -> Result<Self, JoinError> {
         let rings = (0..senders).map(|sender| Ok(Consumer::attach(storage(place, sender)?)));
         Ok(Self(rings.collect::<Result<_, JoinError>>()?))
     }
@@ -45,6 +45,6 @@ impl InboundRings {
 }
 
 /// The sender's end of ring `sender`.
-pub(super) fn outbound(place: &Place, sender: usize) -> Result<OutboundRing, JoinError> {
+pub(super) fn outbound(place: &SharedRange, sender: usize) -> Result<OutboundRing, JoinError> {
     Producer::attach(storage(place, sender)?).map_err(|_| JoinError::Garbled("its rings are in use already"))
 }

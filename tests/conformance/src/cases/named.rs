@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use penstock::config::TransportName;
 use penstock::flows::{
-    Buffer, Finished, FlowCause, Form, Input, InputEvent, Layout, LayoutSpec, MemoryPolicy, NoMemory, Output, Receive,
-    RequestId, Rows, Send, Side, Status, TransferId,
+    Buffer, FinishedTransfer, FlowCause, Form, Input, InputEvent, Layout, LayoutSpec, MemoryPolicy, NoMemory, Output,
+    Receive, RequestId, Rows, Send, Side, Status, TransferId,
 };
 use penstock::session::{EngineDescriptor, Frame};
 use penstock::{Blocks, HostMemory, LocalRegion, PoolSpec, Rights, SystemEnv, Window};
@@ -349,7 +349,7 @@ pub fn scenario_01_a_completion_before_the_mapping_is_delivered_once(setting: &S
         }
         both.until("the source ends", || output.poll()).expect("the sink has everything");
         assert_eq!(input.try_next(), None, "an end is told once");
-        let (mut sent, mut received) = (Finished::default(), Finished::default());
+        let (mut sent, mut received) = (FinishedTransfer::default(), FinishedTransfer::default());
         both.source.engine.drain_finished(&mut sent);
         both.sink.engine.drain_finished(&mut received);
         let names = |requests: &[RequestId]| requests.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -525,10 +525,10 @@ pub fn scenario_07_no_memory_for_a_leg_is_met_as_configured(setting: &Setting) {
                 InputEvent::NeedsMemory { .. } => {
                     let _ = input.grant(&both.take(&both.sink, leg_blocks)).expect("it stands");
                 }
-                happening => {
+                event => {
                     let [one, other] = &mut found;
                     input.assemble(&mut [one, other], TOKENS).expect("it has landed");
-                    if let InputEvent::Done { tokens } = happening {
+                    if let InputEvent::Done { tokens } = event {
                         return tokens;
                     }
                 }

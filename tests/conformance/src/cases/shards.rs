@@ -231,11 +231,11 @@ impl End {
                     let blocks = tokens.min(TOKENS).div_ceil(u64::from(self.block_tokens(one)));
                     input.grant(&self.take(blocks)).expect("it stands");
                 }
-                happening @ (InputEvent::Leg { .. } | InputEvent::Done { .. }) => {
+                event @ (InputEvent::Leg { .. } | InputEvent::Done { .. }) => {
                     let mut buffers: Vec<&mut [u8]> = assembled.iter_mut().map(Vec::as_mut_slice).collect();
                     input.assemble(&mut buffers, TOKENS).expect("what landed can be copied out");
                     // Not by the status: the last leg may have landed behind the look at those that had.
-                    if matches!(happening, InputEvent::Done { .. }) {
+                    if matches!(event, InputEvent::Done { .. }) {
                         break;
                     }
                 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use penstock::flows::{Finished, Receive, RequestId, Send, Status};
+use penstock::flows::{FinishedTransfer, Receive, RequestId, Send, Status};
 
 use super::Side;
 use super::end::{End, Geometry, request, transfer};
@@ -53,7 +53,7 @@ impl Ended {
 fn named(end: &End, request: &RequestId) -> (bool, Vec<(u64, u64)>) {
     let since = Instant::now();
     loop {
-        let mut finished = Finished::default();
+        let mut finished = FinishedTransfer::default();
         end.engine.drain_finished(&mut finished);
         let has_failed = finished.failed.contains(request);
         if has_failed || finished.received.contains(request) || finished.sent.contains(request) {

@@ -1,7 +1,7 @@
 //! Requests that have grown since their first blocks were reported.
 
 use penstock::config::TransportName;
-use penstock::flows::{LifecycleSpec, Report, Send, SwapWay, block_refs};
+use penstock::flows::{LifecycleSpec, SchedulerReport, Send, SwapWay, block_refs};
 use penstock::{Blocks, Engine};
 
 use super::Side;
@@ -44,8 +44,8 @@ pub mod a_request_that_has_grown_is_not_swapped_in_part {
             let refs = block_refs(&whole);
             let request = request(round);
             let life = lives.open(&request, 1).expect("its last life is over");
-            let allocated = Report::Allocated { fresh: refs[..2].to_vec(), cached: vec![] };
-            for report in [allocated, Report::Active, Report::Grown { blocks: refs[2..].to_vec() }] {
+            let allocated = SchedulerReport::Allocated { fresh: refs[..2].to_vec(), cached: vec![] };
+            for report in [allocated, SchedulerReport::Active, SchedulerReport::Grown { blocks: refs[2..].to_vec() }] {
                 lives.report(&request, life, &report).expect("it lives");
             }
             for layer in 0..geometry.layers {
@@ -73,7 +73,7 @@ pub mod a_request_that_has_grown_is_not_swapped_in_part {
             let output = end.engine.produce(transfer(round), &request, Send::from(&end.layout)).expect("a new name");
             output.chunk(&host, TOKENS, true).expect("it stands");
             end_well(side, round, &output);
-            lives.report(&request, life, &Report::Removed).expect("it lives");
+            lives.report(&request, life, &SchedulerReport::Removed).expect("it lives");
             drop(all);
         }
         drop(peer);

@@ -10,8 +10,8 @@ use penstock::flows::relay::{Put, RelayError, RelaySpec};
 use penstock::flows::{CallError, FlowError, Isolation, LayoutSpec, Miss, PinSettings, Receive, RequestId, Rows};
 use penstock::memory::{Access, MemoryError, PageKind, Segment, map_foreign_pool};
 use penstock::session::card::EngineDescriptor;
-use penstock::session::control::{ChunkAck, EndOfData, Head};
-use penstock::session::{ControlMessage, Frame, RefusalCode, RegionNews, Regions, Side, TransferId};
+use penstock::session::control::{ChunkAck, EndOfData, TransferHead};
+use penstock::session::{ControlMessage, Frame, RefusalCode, RegionNews, RegionsAdvertised, Side, TransferId};
 use penstock::transport::Fds;
 use penstock::transport::host::{mailbox_bytes, owner_state_bytes};
 use penstock::{Config, Engine, PoolSpec, Rights};
@@ -160,7 +160,7 @@ fn news(id: u32, label: &str, bytes: u64, rights: Rights, token: Option<u8>) -> 
 }
 
 fn announce(intruder: &mut Intruder, news: Vec<RegionNews>, tokens: &[BorrowedFd<'_>]) {
-    intruder.rogue.send(&Frame::Regions(Regions { revision: 0, news }), tokens);
+    intruder.rogue.send(&Frame::Regions(RegionsAdvertised { revision: 0, news }), tokens);
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn assert_corrupt(arena: &mut Arena) {
 #[test]
 fn words_of_transfers_that_nobody_knows_end_no_session_and_broken_ones_do() {
     attack("words of transfers", |arena| {
-        let head = Head { transfer: TransferId::from_bytes([7; 16]), side: Side::Source, rank: 9, ranks: 3 };
+        let head = TransferHead { transfer: TransferId::from_bytes([7; 16]), side: Side::Source, rank: 9, ranks: 3 };
         let mut intruder = Rogue::connect(&arena.socket()).greet(&arena.card).join();
         assert_eq!(arena.ask(Command::Watch { peer: "rogue".to_owned() }), Reply::Done);
         let seal = ControlMessage::EndOfData(EndOfData {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use penstock::NoteId;
 use penstock::limits::RING_LINES;
-use penstock::transport::record::{self, Kind};
+use penstock::transport::record::{self, RecordKind};
 use penstock_conformance::bystander::{Arena, attack};
 use penstock_conformance::command::{Command, Reply};
 use penstock_conformance::pattern::{self, Random};
@@ -38,7 +38,7 @@ fn wait_for_corrupt(arena: &mut Arena, what: &str) {
 }
 
 /// The words of one record.
-fn record(kind: Kind, sequence: u64, payload: &[u8]) -> Vec<u8> {
+fn record(kind: RecordKind, sequence: u64, payload: &[u8]) -> Vec<u8> {
     let mut lines = [Default::default(); penstock::limits::NOTE_LINES_MAX];
     let count = record::write(kind, sequence, NoteId(1), payload, &mut lines);
     lines[..count].iter().flat_map(|line| line.0).flat_map(u64::to_ne_bytes).collect()
@@ -55,7 +55,7 @@ fn put(intruder: &Intruder, bytes: &[u8], tail: u64) {
 fn a_well_behaved_hand_is_served() {
     attack("good manners", |arena| {
         let intruder = intrude(arena);
-        put(&intruder, &record(Kind::Note, 0, b"by hand"), 1);
+        put(&intruder, &record(RecordKind::Note, 0, b"by hand"), 1);
         let until = Instant::now() + PATIENCE;
         while intruder.rings.window().load_u64(HEAD) != Ok(1) {
             assert!(Instant::now() < until, "the record was not taken");
@@ -68,13 +68,13 @@ fn a_well_behaved_hand_is_served() {
 #[test]
 fn a_scribbled_ring_ends_its_session_only() {
     attack("scribbled ring", |arena| {
-        let mut wrong_lines = record(Kind::Note, 0, &[1; 100]);
+        let mut wrong_lines = record(RecordKind::Note, 0, &[1; 100]);
         wrong_lines[3] = 1;
-        let mut too_long = record(Kind::Note, 0, b"");
+        let mut too_long = record(RecordKind::Note, 0, b"");
         too_long[4..6].copy_from_slice(&5000_u16.to_le_bytes());
-        let mut reserved = record(Kind::Note, 0, b"");
+        let mut reserved = record(RecordKind::Note, 0, b"");
         reserved[7] = 1;
-        let mut unknown = record(Kind::Note, 0, b"");
+        let mut unknown = record(RecordKind::Note, 0, b"");
         unknown[2] = 9;
         for (what, bytes, tail) in [
             ("a tail beyond the ring", vec![], RING_LINES as u64 + 1),
@@ -86,9 +86,9 @@ fn a_scribbled_ring_ends_its_session_only() {
             ("a payload too long", too_long, 80),
             ("reserved bits", reserved, 1),
             ("an unknown kind", unknown, 1),
-            ("a record that was skipped", record(Kind::Note, 1, b""), 1),
-            ("a record published in part", record(Kind::Note, 0, &[1; 500]), 2),
-            ("a handle between processes", record(Kind::HandOver, 0, b""), 1),
+            ("a record that was skipped", record(RecordKind::Note, 1, b""), 1),
+            ("a record published in part", record(RecordKind::Note, 0, &[1; 500]), 2),
+            ("a handle between processes", record(RecordKind::HandOver, 0, b""), 1),
         ] {
             let mut intruder = intrude(arena);
             put(&intruder, &bytes, tail);

@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use penstock::Rights;
-use penstock::session::{Frame, RegionNews, Regions};
+use penstock::session::{Frame, RegionNews, RegionsAdvertised};
 use penstock::transport::host::bounce::{BANK_BYTES, Banks, QUESTION_WORDS, SLOTS};
 use penstock_conformance::bystander::{Arena, attack};
 use penstock_conformance::command::{Command, Reply};
 use penstock_conformance::pattern::{self, Random};
 use penstock_conformance::rogue::{Intruder, Rogue};
 use penstock_conformance::stage::{FAR_SEED, KV, PATIENCE};
-use penstock_ring::bounce::{Answerer, Asker, Stage};
+use penstock_ring::bounce::{Answerer, Asker, BounceStage};
 
 const BYTES: u64 = 1 << 20;
 
@@ -47,7 +47,7 @@ fn asker(intruder: &Intruder) -> Asker {
 fn wait_for_answer(asker: &Asker) -> [u64; 2] {
     let until = Instant::now() + PATIENCE;
     loop {
-        if let Stage::Done(answer) = asker.look().expect("the engine keeps to the protocol") {
+        if let BounceStage::Done(answer) = asker.look().expect("the engine keeps to the protocol") {
             return answer;
         }
         assert!(Instant::now() < until, "the question is not answered");
@@ -170,7 +170,7 @@ fn an_owner_that_answers_nonsense_ends_its_session_only() {
                 path: vec![2],
                 token: None,
             };
-            intruder.rogue.send(&Frame::Regions(Regions { revision: 0, news: vec![news] }), &[]);
+            intruder.rogue.send(&Frame::Regions(RegionsAdvertised { revision: 0, news: vec![news] }), &[]);
             let place = intruder.slots.place();
             let answering = std::thread::spawn(move || {
                 let owner = Answerer::mapped(&place, Banks::slot_offset(0, 0), QUESTION_WORDS).unwrap();

@@ -12,9 +12,9 @@ use penstock_tcp::wire::{
 use penstock_transport::host::bounce::{QUESTION_WORDS, Question, SLOT_BYTES};
 use penstock_transport::{CounterRef, Note};
 use penstock_verbs::adapter::{GidKind, Token};
-use penstock_verbs::ended::Ended;
-use penstock_verbs::message::{Body, Forgotten, Hello, Immediate, MESSAGE_BYTES_MAX, NotifyMessage, Says, encode};
-use penstock_verbs::offer::{By, Offer, OfferedQueue, OfferedRail};
+use penstock_verbs::ended::QueueEnded;
+use penstock_verbs::message::{Body, Forgotten, Immediate, MESSAGE_BYTES_MAX, NotifyMessage, RailHello, Says, encode};
+use penstock_verbs::offer::{By, OfferedQueue, OfferedRail, VerbsOffer};
 
 use crate::targets::path::POOL_BYTES;
 use crate::targets::stream::{CLOSED, GENERATION, READABLE, REGION_BYTES, WRITABLE, op};
@@ -107,11 +107,11 @@ pub(super) fn rails() -> Files {
     let note = |payload| Some(Note { id: NoteId(1), payload });
     let announce = |marks, counter, note| message(Body::Announce(NotifyMessage { number: 5, marks, counter, note }));
     let (queue, first_packet, token) = (0x11, 0x5a_17b3, None);
-    let ended = Ended { rail: 1, life: 2, heard: 9, gone: 1, revision: 4, queue, first_packet, token };
-    let waits = Ended { token: Some(Token([7; 16])), ..ended };
+    let ended = QueueEnded { rail: 1, life: 2, heard: 9, gone: 1, revision: 4, queue, first_packet, token };
+    let waits = QueueEnded { token: Some(Token([7; 16])), ..ended };
     let immediate = |says| Immediate::new(3, (7, 5), says).encode().to_le_bytes().to_vec();
     vec![
-        ("hello", message(Body::Hello(Hello { channel: 1, rail: 1, grants: 32 }))),
+        ("hello", message(Body::Hello(RailHello { channel: 1, rail: 1, grants: 32 }))),
         ("answer", message(Body::Answer)),
         ("counter", announce(0, counter, None)),
         ("note", announce(0, None, note(b"there"))),
@@ -171,7 +171,7 @@ fn cards(count: u8, by: By) -> Vec<u8> {
         cm_address: is_met.then(|| SocketAddr::from(([10, 9, place, 1], 4711))),
         queues: (17..20).map(queue).collect(),
     };
-    Offer { workers: 2, grants: 32, by, rails: (0..count).map(rail).collect() }.blob()
+    VerbsOffer { workers: 2, grants: 32, by, rails: (0..count).map(rail).collect() }.blob()
 }
 
 /// Where regions are said to be.

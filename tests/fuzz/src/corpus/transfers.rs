@@ -1,15 +1,15 @@
 //! What is said of transfers by name, and what goes behind their bytes.
 
 use penstock_session::control::{
-    Ack, Buffer, Chunk, ChunkKind, ControlMessage, EndOfData, Extent, FIRST_KIND, Fail, Form, Grant, Head, LayoutNews,
-    Missing, PeerFeatures, PinAnswer, PinAsk, PullRequest, ReadOffer, RelayAbort, Renew, Rows, SentRows,
+    Ack, Buffer, Chunk, ChunkKind, ControlMessage, EndOfData, Extent, FIRST_KIND, Fail, Form, Grant, LayoutNews,
+    Missing, PeerFeatures, PinAnswer, PinAsk, PullRequest, ReadOffer, RelayAbort, Renew, Rows, SentRows, TransferHead,
 };
 use penstock_session::few::Few;
 use penstock_session::landing::ArrivalNote;
 use penstock_session::{Side, TransferId};
 
-fn head(side: Side) -> Head {
-    Head { transfer: TransferId::from_bytes([0x6b; 16]), side, rank: 1, ranks: 2 }
+fn head(side: Side) -> TransferHead {
+    TransferHead { transfer: TransferId::from_bytes([0x6b; 16]), side, rank: 1, ranks: 2 }
 }
 
 fn layout() -> LayoutNews {

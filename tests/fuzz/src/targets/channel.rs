@@ -1,7 +1,7 @@
 //! A sealed channel whose other end, or whoever sits between, says anything.
 
 use penstock_session::opening::CHANNEL_OPENING_BYTES;
-use penstock_session::{Channel, ChannelError, Secret};
+use penstock_session::{ChannelError, Secret, SecureChannel};
 
 /// Who hears the input and when: the first byte of it, by its lowest two bits.
 pub mod hears {
@@ -31,20 +31,20 @@ pub struct Conversation {
     pub sealed_back: Vec<Vec<u8>>,
 }
 
-fn pair() -> (Channel, Channel) {
+fn pair() -> (SecureChannel, SecureChannel) {
     let secret = Secret::new([0x5a; 32]);
-    let caller = Channel::caller(&secret, &mut |bytes| bytes.fill(1));
-    let listener = Channel::listener(&secret, &mut |bytes| bytes.fill(2));
+    let caller = SecureChannel::caller(&secret, &mut |bytes| bytes.fill(1));
+    let listener = SecureChannel::listener(&secret, &mut |bytes| bytes.fill(2));
     (caller, listener)
 }
 
-fn outgoing(channel: &mut Channel) -> Vec<u8> {
+fn outgoing(channel: &mut SecureChannel) -> Vec<u8> {
     let mut bytes = Vec::new();
     channel.take_outgoing(&mut bytes);
     bytes
 }
 
-fn handshake() -> (Channel, Channel, Vec<u8>, Vec<u8>) {
+fn handshake() -> (SecureChannel, SecureChannel, Vec<u8>, Vec<u8>) {
     let (mut caller, mut listener) = pair();
     let first = outgoing(&mut caller).split_off(CHANNEL_OPENING_BYTES);
     listener.receive(&first).expect("the two share a secret");
@@ -57,7 +57,7 @@ impl Conversation {
     /// Holds it.
     pub fn new() -> Self {
         let (mut caller, mut listener, first, second) = handshake();
-        let seal = |channel: &mut Channel| {
+        let seal = |channel: &mut SecureChannel| {
             let seal_one = |words: &&[u8]| {
                 channel.send(words).expect("the channel is open");
                 outgoing(channel)

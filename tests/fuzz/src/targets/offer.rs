@@ -2,7 +2,7 @@
 
 use penstock_tcp::offer::STREAMS_MAX;
 use penstock_transport::JoinError;
-use penstock_verbs::offer::Offer;
+use penstock_verbs::offer::VerbsOffer;
 use penstock_verbs::pairing::RAILS_MAX;
 
 /// Workers and streams of the engine that is told.
@@ -29,7 +29,7 @@ pub fn run(input: &[u8]) {
         Err(JoinError::Fds { expected, found: 0 }) => assert_eq!(expected, 4 + 1 + WORKERS),
         other => panic!("an offer whose descriptors did not come is answered with {other:?}"),
     }
-    match Offer::parse(input, WORKERS, CHANNELS) {
+    match VerbsOffer::parse(input, WORKERS, CHANNELS) {
         Ok(offer) => {
             assert!((1..=RAILS_MAX).contains(&offer.rails.len()));
             assert!(offer.rails.iter().all(|rail| rail.queues.len() == CHANNELS && !rail.in_words().is_empty()));
@@ -44,5 +44,5 @@ pub fn run(input: &[u8]) {
 pub fn parse(input: &[u8]) {
     drop(penstock_tcp::offer::accept(input, STREAMS, WORKERS));
     drop(penstock_shm::offer::accept(input, Vec::new(), WORKERS, WORKERS));
-    drop(Offer::parse(input, WORKERS, CHANNELS));
+    drop(VerbsOffer::parse(input, WORKERS, CHANNELS));
 }

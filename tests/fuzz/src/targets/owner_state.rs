@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use penstock_core::limits::{PEERS_MAX, WITHDRAWALS_KEPT};
-use penstock_ring::Place;
+use penstock_ring::SharedRange;
 use penstock_transport::host::{OwnerStateView, owner_state_bytes};
 
 /// Whatever lies in a peer's owner state, reading them ends, and names no more withdrawals than are kept.
 ///
 /// The input is a list of (place u16, word u64), ten bytes each, written to owner state that are otherwise empty.
 pub fn run(input: &[u8]) {
-    let place = Place::heap(owner_state_bytes(1));
+    let place = SharedRange::heap(owner_state_bytes(1));
     let words = place.len() / 8;
     let mut known = vec![0, 1, u64::MAX];
     for write in input.chunks_exact(10) {

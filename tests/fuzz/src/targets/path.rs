@@ -10,7 +10,7 @@ use penstock_core::{Generation, RegionId, Rights};
 use penstock_memory::{Pool, PoolSpec, Registry, WhyNot};
 use penstock_shm::registrar::ShmRegistrar;
 use penstock_tcp::registrar::TcpRegistrar;
-use penstock_transport::{AccessPath, ImportError, Registrar, RemoteMemory, RemoteRegion};
+use penstock_transport::{AccessPath, AdvertisedRegion, ImportError, Registrar, RemoteMemory};
 
 /// Bytes of the pool whose descriptor comes.
 pub const POOL_BYTES: u64 = 64 << 10;
@@ -70,12 +70,12 @@ pub fn run(input: &[u8]) {
     assert!(!shm.access_path(&region).reason.is_empty());
 }
 
-fn region_of(input: &[u8]) -> Option<(usize, RemoteRegion<'_>)> {
+fn region_of(input: &[u8]) -> Option<(usize, AdvertisedRegion<'_>)> {
     let (&[descriptors, rights], rest) = input.split_first_chunk()?;
     let (bytes, rest) = rest.split_first_chunk()?;
     let (base, path) = rest.split_first_chunk()?;
     let rights = [Rights::NONE, Rights::READ, Rights::WRITE, Rights::READ_WRITE][usize::from(rights) % 4];
-    let region = RemoteRegion {
+    let region = AdvertisedRegion {
         epoch: 1,
         id: RegionId(1),
         generation: Generation(1),

@@ -2,7 +2,7 @@
 
 use penstock_core::limits::{COUNTERS_MAX, NOTE_BYTES_MAX};
 use penstock_verbs::adapter::{ASKING_BYTES, Token};
-use penstock_verbs::ended::Ended;
+use penstock_verbs::ended::QueueEnded;
 use penstock_verbs::message::{
     ANNOUNCEMENTS, Body, HEAD_BYTES, Immediate, MESSAGE_BYTES_MAX, Says, encode, parse as parse_message,
 };
@@ -31,7 +31,7 @@ pub fn run(input: &[u8]) {
         assert_eq!(token.asking(), said, "a call changes on its way");
         assert!(zeros.iter().all(|byte| *byte == 0), "a call says more than its token");
     }
-    if let Ok(ended) = Ended::parse(input) {
+    if let Ok(ended) = QueueEnded::parse(input) {
         assert_eq!(ended.encode(), input, "words change on their way");
         assert!(ended.queue < 1 << 24 && ended.first_packet < 1 << 24, "cards have no such numbers");
     }
@@ -40,7 +40,7 @@ pub fn run(input: &[u8]) {
 /// Reads all of them.
 pub fn parse(input: &[u8]) {
     let _ = parse_message(input);
-    let _ = Ended::parse(input);
+    let _ = QueueEnded::parse(input);
     let _ = Token::asked(input);
 }
 

@@ -1,7 +1,7 @@
 //! Notes as they lie in a ring.
 
 use penstock_core::limits::{LINE_BYTES, NOTE_BYTES_MAX, NOTE_LINES_MAX};
-use penstock_ring::Line;
+use penstock_ring::RingLine;
 use penstock_transport::record::{lines_for, parse, unpack, write};
 
 /// Any lines are a record or a typed error. A record's head never promises more than the largest note and
@@ -20,7 +20,7 @@ pub fn run(input: &[u8]) {
     for (place, line) in lines.iter().enumerate().take(head.lines) {
         unpack(place, line, &mut payload);
     }
-    let mut again = [Line::default(); NOTE_LINES_MAX];
+    let mut again = [RingLine::default(); NOTE_LINES_MAX];
     assert_eq!(write(head.kind, sequence, head.id, &payload, &mut again), head.lines);
     assert_eq!(again[0].0[..4], first.0[..4], "one head has two forms");
     let mut found = vec![0xff; head.bytes];
@@ -30,9 +30,9 @@ pub fn run(input: &[u8]) {
     assert_eq!(found, payload, "a payload changes on its way");
 }
 
-fn lines_of(input: &[u8]) -> Vec<Line> {
+fn lines_of(input: &[u8]) -> Vec<RingLine> {
     let line = |chunk: &[u8]| {
-        let mut line = Line::default();
+        let mut line = RingLine::default();
         for (bytes, word) in chunk.chunks(8).zip(&mut line.0) {
             let mut padded = [0; 8];
             padded[..bytes.len()].copy_from_slice(bytes);

@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 use penstock_core::NoteId;
 use penstock_core::limits::{NOTE_BYTES_MAX, NOTE_LINES_MAX, RING_LINES};
 use penstock_ring::spsc::{Consumer, MappedStorage, Producer};
-use penstock_ring::{Line, Place};
+use penstock_ring::{RingLine, SharedRange};
 use penstock_transport::host::{
     CopyLane, CopyLaneParts, EngineSegments, InboundRings, PeerSegments, ring_segment_bytes,
 };
 use penstock_transport::lane::Handle;
-use penstock_transport::record::{self, Kind};
+use penstock_transport::record::{self, RecordKind};
 use penstock_transport::{CounterRef, Failure, Lane, LaneFault, Note, NotifyRequest, PostError, Sink};
 
 /// The operations of a script.
@@ -86,13 +86,13 @@ impl Script<'_> {
 
 /// A ring between two guards.
 struct Guarded {
-    whole: Place,
-    ring: Place,
+    whole: SharedRange,
+    ring: SharedRange,
 }
 
 impl Guarded {
     fn new() -> Self {
-        let whole = Place::heap(ring_segment_bytes(1) + 2 * GUARD_BYTES);
+        let whole = SharedRange::heap(ring_segment_bytes(1) + 2 * GUARD_BYTES);
         let ring = whole.slice(GUARD_BYTES, ring_segment_bytes(1)).expect("it lies between the guards");
         let guarded = Self { whole, ring };
         guarded.guards().for_each(|word| word.store(GUARD, Ordering::Relaxed));
@@ -113,7 +113,7 @@ impl Guarded {
 struct Bench {
     inbound: Guarded,
     outbound: Guarded,
-    mailbox: Place,
+    mailbox: SharedRange,
     lane: Box<dyn Lane>,
     /// The peer's ends.
     producer: Producer<MappedStorage>,
@@ -173,9 +173,9 @@ impl Bench {
 
     fn perform(&mut self, code: u8, script: &mut Script<'_>) -> Result<(), LaneFault> {
         match code {
-            op::PUSH => self.push(Kind::Note, script.number::<2>()),
+            op::PUSH => self.push(RecordKind::Note, script.number::<2>()),
             op::PUSH_HAND_OVER => {
-                self.push(Kind::HandOver, 0);
+                self.push(RecordKind::HandOver, 0);
                 self.keeps_inbound = false;
             }
             op::POLL => return self.poll(script.number::<1>() as usize),
@@ -201,9 +201,9 @@ impl Bench {
         Ok(())
     }
 
-    fn push(&mut self, kind: Kind, bytes: u64) {
+    fn push(&mut self, kind: RecordKind, bytes: u64) {
         let bytes = (bytes as usize % (NOTE_BYTES_MAX + 1)) as u16;
-        let mut lines = [Line::default(); NOTE_LINES_MAX];
+        let mut lines = [RingLine::default(); NOTE_LINES_MAX];
         let sequence = self.pushed.len() as u64;
         let count = record::write(kind, sequence, NoteId(sequence.into()), &payload(bytes), &mut lines);
         if self.producer.push(&lines[..count]).is_ok() {
@@ -277,7 +277,7 @@ impl Bench {
 }
 
 /// Writes one word, and answers whether that changed anything.
-fn scribble(place: &Place, script: &mut Script<'_>) -> bool {
+fn scribble(place: &SharedRange, script: &mut Script<'_>) -> bool {
     let at = script.number::<2>() as usize % (place.len() / 8);
     let value = script.number::<8>();
     let word = place.atomic_u64(at * 8).expect("the word lies inside");

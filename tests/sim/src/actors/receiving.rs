@@ -116,13 +116,11 @@ impl Receiving {
         random: &mut Random,
     ) -> Result<(), Violated> {
         let now = stage.world.now();
-        while let Some(happening) = self.input.try_next() {
+        while let Some(event) = self.input.try_next() {
             if let Some(end) = end {
-                return Err(end_error(format!(
-                    "case {case} ended as {end:?} at its sink, and then came {happening:?}"
-                )));
+                return Err(end_error(format!("case {case} ended as {end:?} at its sink, and then came {event:?}")));
             }
-            self.hear(case, spec, happening, end, now, random)?;
+            self.hear(case, spec, event, end, now, random)?;
         }
         if self.kept.as_ref().is_some_and(|(_, until)| now >= *until) {
             self.kept = None;
@@ -204,7 +202,7 @@ impl Receiving {
         &mut self,
         case: usize,
         spec: &Case,
-        happening: InputEvent,
+        event: InputEvent,
         end: &mut Option<End>,
         now: Timestamp,
         random: &mut Random,
@@ -216,11 +214,11 @@ impl Receiving {
                 Err(Violated::new(Invariant::ToldOnceAfterBytes, words))
             }
         };
-        if matches!(happening, InputEvent::Leg { .. } | InputEvent::Done { .. } | InputEvent::Failed(_)) {
+        if matches!(event, InputEvent::Leg { .. } | InputEvent::Done { .. } | InputEvent::Failed(_)) {
             self.kept = None;
         }
         let mut soon = || Some(now + Duration::from_micros(random.below(3000) as u64));
-        match happening {
+        match event {
             InputEvent::Layer { leg, layer } => once(leg, Some(layer))?,
             InputEvent::Leg { leg, tokens, .. } => {
                 once(leg, None)?;

@@ -688,8 +688,8 @@ impl Speaker {
         stage: &Stage<'_>,
     ) -> Result<Phase, Violated> {
         let now = stage.world.now();
-        while let Some(happening) = input.try_next() {
-            match happening {
+        while let Some(event) = input.try_next() {
+            match event {
                 InputEvent::Done { tokens } => {
                     self.end = Some(true);
                     if tokens != self.spec.tokens - had.begin {

@@ -127,8 +127,8 @@ impl Sending {
             Side::Waiting => self.ask(stage)?,
             Side::Running((input, blocks)) => {
                 let seat = &stage.seats[self.spec.to];
-                while let Some(happening) = input.try_next() {
-                    let is_well = match happening {
+                while let Some(event) = input.try_next() {
+                    let is_well = match event {
                         InputEvent::Done { tokens } => {
                             let from = stage.seats[self.spec.at].player();
                             if tokens != self.content.tokens(from) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use penstock::flows::relay::{Announced, Dtype, Item, Schema};
+use penstock::flows::relay::{Announced, Dtype, PayloadItem, Schema};
 use penstock::{Blocks, Timestamp};
 
 use super::spec::Form;
@@ -88,7 +88,8 @@ pub(super) fn made(name: Name, bytes: usize, form: Form, metadata: &[u8]) -> Mad
         return Made { bytes: content, schema: Vec::new(), metadata };
     }
     let items = items(&content);
-    let each: Vec<Item<'_>> = items.iter().map(|(path, shape, _)| Item { path, shape, dtype: Dtype::U8 }).collect();
+    let each: Vec<PayloadItem<'_>> =
+        items.iter().map(|(path, shape, _)| PayloadItem { path, shape, dtype: Dtype::U8 }).collect();
     let schema = Schema::pack(&each).expect("two short items can be packed");
     let mut whole = vec![0; schema.bytes() as usize];
     for (field, (_, _, bytes)) in schema.fields().iter().zip(&items) {

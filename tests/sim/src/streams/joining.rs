@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use penstock::flows::relay::{Announced, Join, Put, RelayError, RelayOp};
+use penstock::flows::relay::{Announced, Put, RelayError, RelayOp, StreamJoin};
 use penstock::flows::{FlowError, RequestId};
 use penstock::{EngineName, Epoch, Peer, Timestamp};
 
@@ -130,7 +130,7 @@ pub(super) struct Joiner {
     pub(super) join: usize,
     spec: Joining,
     request: RequestId,
-    handle: Option<Join<SimEnv>>,
+    handle: Option<StreamJoin<SimEnv>>,
     /// Since when its engine has it, and how it ends.
     pub(super) wait: Option<(Timestamp, Wait)>,
     takings: Vec<Taking>,

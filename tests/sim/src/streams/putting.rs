@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use penstock::flows::relay::{Dtype, Extents, Item, Put, RelayError, RelayOp, Stream};
+use penstock::flows::relay::{Dtype, Extents, PayloadItem, Put, RelayError, RelayOp, Stream};
 use penstock::flows::{FlowError, RequestId};
 use penstock::{Peer, Timestamp};
 
@@ -233,8 +233,10 @@ impl Putter {
         }
         if form == Form::Items {
             let items = items(&content);
-            let each: Vec<(Item<'_>, &[u8])> =
-                items.iter().map(|(path, shape, bytes)| (Item { path, shape, dtype: Dtype::U8 }, *bytes)).collect();
+            let each: Vec<(PayloadItem<'_>, &[u8])> = items
+                .iter()
+                .map(|(path, shape, bytes)| (PayloadItem { path, shape, dtype: Dtype::U8 }, *bytes))
+                .collect();
             let packed = Put::items(&each).expect("two short items can be packed");
             return Ok(put(packed).map(|op| (op, form)));
         }

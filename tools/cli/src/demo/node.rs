@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use penstock::flows::{Buffer, Finished, Form, Layout, LayoutSpec, RequestId, Rows, TransferId};
+use penstock::flows::{Buffer, FinishedTransfer, Form, Layout, LayoutSpec, RequestId, Rows, TransferId};
 use penstock::{Blocks, Config, Engine, Env, Peer, Pool, PoolSpec, Rights, SystemEnv};
 use serde_json::Value;
 
@@ -209,9 +209,9 @@ impl Node {
         &self,
         request: &RequestId,
         transfer: TransferId,
-        which: impl Fn(Finished) -> Vec<RequestId>,
+        which: impl Fn(FinishedTransfer) -> Vec<RequestId>,
     ) -> Result<(), Flaw> {
-        let mut finished = Finished::default();
+        let mut finished = FinishedTransfer::default();
         let count = self.engine.drain_finished(&mut finished);
         let found = format!("{finished:?}");
         let sides = [penstock::flows::Side::Source, penstock::flows::Side::Sink];

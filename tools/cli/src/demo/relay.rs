@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use penstock::SystemEnv;
 use penstock::flows::RequestId;
-use penstock::flows::relay::{Arrival, Destination, Dtype, Fetch, Item, Payload, Put, RelaySpec};
+use penstock::flows::relay::{Arrival, Destination, Dtype, Fetch, Payload, PayloadItem, Put, RelaySpec};
 use serde_json::json;
 
 use super::content;
@@ -44,10 +44,10 @@ pub(crate) fn play(node: &Node, part: &Part, role: Role) -> Result<Ending, Flaw>
         let mut bytes = chunk(part, role, number);
         own.extend(bytes.clone());
         bytes[1][0] ^= u8::from(part.spoil);
-        let items: Vec<(Item<'_>, &[u8])> = ITEMS
+        let items: Vec<(PayloadItem<'_>, &[u8])> = ITEMS
             .iter()
             .zip(&bytes)
-            .map(|((path, dtype, shape), bytes)| (Item { path, shape, dtype: *dtype }, bytes.as_slice()))
+            .map(|((path, dtype, shape), bytes)| (PayloadItem { path, shape, dtype: *dtype }, bytes.as_slice()))
             .collect();
         puts.push(stream.put(Put::items(&items)?.within(PATIENCE))?);
     }

@@ -3,10 +3,10 @@
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::pieces::Pieces;
+use super::pieces::IoPieces;
 
 /// Sends as much as there is room for.
-pub(super) fn send(fd: BorrowedFd<'_>, pieces: &Pieces<'_>) -> Result<usize> {
+pub(super) fn send(fd: BorrowedFd<'_>, pieces: &IoPieces<'_>) -> Result<usize> {
     let more = if pieces.has_more() { libc::MSG_MORE } else { 0 };
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;
     if pieces.bytes() == 0 {
@@ -23,7 +23,7 @@ pub(super) fn send(fd: BorrowedFd<'_>, pieces: &Pieces<'_>) -> Result<usize> {
 }
 
 /// Receives as much as is there and has room. Nothing is the stream's end.
-pub(super) fn receive(fd: BorrowedFd<'_>, pieces: &mut Pieces<'_>) -> Result<usize> {
+pub(super) fn receive(fd: BorrowedFd<'_>, pieces: &mut IoPieces<'_>) -> Result<usize> {
     const FLAGS: i32 = libc::MSG_DONTWAIT;
     // Without room the kernel's answer would look like the stream's end.
     if pieces.bytes() == 0 || !pieces.is_writable() {

@@ -28,12 +28,12 @@ use penstock_core::config::TcpIo;
 use rustix::net::sockopt;
 
 use self::epoll::Epoll;
-pub(crate) use self::pieces::{PIECES_MAX, PieceSpace, Pieces};
+pub(crate) use self::pieces::{IoPieces, PIECES_MAX, PieceSpace};
 use self::table::{Table, Watched};
-use self::uring::{Failed, Uring};
+use self::uring::{SubmitFailed, Uring};
 #[cfg(test)]
 pub(crate) use self::zero_copy::ALWAYS;
-pub(crate) use self::zero_copy::{HeldPieces, Released, ZeroCopy, ZeroCopyId};
+pub(crate) use self::zero_copy::{HeldPieces, SendReleased, ZeroCopy, ZeroCopyId};
 
 /// Who is told what is ready: the key of a stream, and for what.
 type Report<'a> = &'a mut dyn FnMut(u64, Readiness);
@@ -83,7 +83,7 @@ pub(crate) struct Io {
     why: Option<String>,
     moves: u32,
     /// What a ring that is no more did not get to tell.
-    released: VecDeque<Released>,
+    released: VecDeque<SendReleased>,
 }
 
 impl Io {
@@ -209,16 +209,16 @@ impl Io {
 
     /// Goes on with a new ring, or without one. All streams are reported that have something by then, so nothing
     /// that the old ring knew is lost. Answers that another turn is due.
-    fn recover(&mut self, failed: &Failed) -> bool {
+    fn recover(&mut self, failed: &SubmitFailed) -> bool {
         // The set must not be woken by a ring that a forked process may keep open.
         if let Some(mut old) = self.uring.take() {
             self.epoll.unwatch(old.descriptor());
             self.released.extend(old.give_up());
         }
         let made = match failed {
-            Failed::Moved if self.moves < MOVES_MAX => Uring::open(),
-            Failed::Moved => Err(Error::other("its calls come from more and more threads")),
-            Failed::Refused(error) => Err(Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))),
+            SubmitFailed::Moved if self.moves < MOVES_MAX => Uring::open(),
+            SubmitFailed::Moved => Err(Error::other("its calls come from more and more threads")),
+            SubmitFailed::Refused(error) => Err(Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))),
         };
         self.moves += 1;
         let made = made.and_then(|uring| self.epoll.stand_for(uring.descriptor()).map(|()| uring));
@@ -256,7 +256,7 @@ impl Io {
     }
 
     /// Sends as much as there is room for, without waiting: [`ErrorKind::WouldBlock`] where there is none.
-    pub(crate) fn send(&mut self, fd: BorrowedFd<'_>, pieces: &Pieces<'_>) -> Result<usize> {
+    pub(crate) fn send(&mut self, fd: BorrowedFd<'_>, pieces: &IoPieces<'_>) -> Result<usize> {
         let sent = call::send(fd, pieces);
         let is_short = match &sent {
             Ok(bytes) => *bytes < pieces.bytes(),
@@ -309,7 +309,7 @@ impl Io {
     }
 
     /// The next send that the kernel has let go of. Asked for after each turn until there is none.
-    pub(crate) fn next_released(&mut self) -> Option<Released> {
+    pub(crate) fn next_released(&mut self) -> Option<SendReleased> {
         self.released.pop_front().or_else(|| self.uring.as_mut()?.next_released())
     }
 
@@ -317,7 +317,7 @@ impl Io {
     /// nothing is there.
     ///
     /// What is left after a call that filled all the room is not reported again: the caller goes on by itself.
-    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>, pieces: &mut Pieces<'_>) -> Result<usize> {
+    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>, pieces: &mut IoPieces<'_>) -> Result<usize> {
         call::receive(fd, pieces)
     }
 }

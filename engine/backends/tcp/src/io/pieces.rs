@@ -25,7 +25,7 @@ impl PieceSpace {
 
 /// Why a piece was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum PiecesRefused {
     /// It leaves its window.
     OutOfBounds,
     /// There are [`PIECES_MAX`] of them already: do this call first.
@@ -33,7 +33,7 @@ pub(crate) enum Refused {
 }
 
 /// The pieces of one call, in order. Whatever they name is borrowed for as long as the call can use it.
-pub(crate) struct Pieces<'a> {
+pub(crate) struct IoPieces<'a> {
     vectors: &'a mut Vec<libc::iovec>,
     bytes: usize,
     /// More follows at once.
@@ -43,7 +43,7 @@ pub(crate) struct Pieces<'a> {
     borrowed: PhantomData<&'a mut [u8]>,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> IoPieces<'a> {
     /// No pieces yet. Nothing is allocated, now or later.
     pub(crate) fn new(space: &'a mut PieceSpace) -> Self {
         space.vectors.clear();
@@ -52,7 +52,7 @@ impl<'a> Pieces<'a> {
 
     /// A part of a window, to send or to receive into. A list with a window that may not be written can only
     /// be sent.
-    pub(crate) fn push_window(&mut self, window: &'a Window, offset: u64, len: u64) -> Result<(), Refused> {
+    pub(crate) fn push_window(&mut self, window: &'a Window, offset: u64, len: u64) -> Result<(), PiecesRefused> {
         let (base, len) = range_of(window, offset, len)?;
         self.push(base, len)?;
         self.is_writable &= window.is_writable() || len == 0;
@@ -60,22 +60,22 @@ impl<'a> Pieces<'a> {
     }
 
     /// Bytes to send. A list with such a piece can only be sent.
-    pub(crate) fn push_bytes(&mut self, bytes: &'a [u8]) -> Result<(), Refused> {
+    pub(crate) fn push_bytes(&mut self, bytes: &'a [u8]) -> Result<(), PiecesRefused> {
         self.push(bytes.as_ptr().cast_mut(), bytes.len())?;
         self.is_writable &= bytes.is_empty();
         Ok(())
     }
 
     /// Room to receive into.
-    pub(crate) fn push_space(&mut self, space: &'a mut [u8]) -> Result<(), Refused> {
+    pub(crate) fn push_space(&mut self, space: &'a mut [u8]) -> Result<(), PiecesRefused> {
         self.push(space.as_mut_ptr(), space.len())
     }
 
-    fn push(&mut self, base: *mut u8, len: usize) -> Result<(), Refused> {
+    fn push(&mut self, base: *mut u8, len: usize) -> Result<(), PiecesRefused> {
         if len == 0 {
             return Ok(());
         }
-        let total = self.bytes.checked_add(len).ok_or(Refused::Full)?;
+        let total = self.bytes.checked_add(len).ok_or(PiecesRefused::Full)?;
         join(self.vectors, base, len)?;
         self.bytes = total;
         Ok(())
@@ -122,22 +122,22 @@ impl<'a> Pieces<'a> {
 }
 
 /// Address and length of a part of a window.
-pub(super) fn range_of(window: &Window, offset: u64, len: u64) -> Result<(*mut u8, usize), Refused> {
+pub(super) fn range_of(window: &Window, offset: u64, len: u64) -> Result<(*mut u8, usize), PiecesRefused> {
     let is_inside = offset.checked_add(len).is_some_and(|end| end <= window.len());
     // What is in bounds of mapped memory has an address, so neither number is cut.
     if is_inside {
         Ok((window.as_ptr().wrapping_add(offset as usize), len as usize))
     } else {
-        Err(Refused::OutOfBounds)
+        Err(PiecesRefused::OutOfBounds)
     }
 }
 
 /// One more range at the end of a list. Neighbours become one piece: the kernel walks a list more slowly than a range.
-pub(super) fn join(vectors: &mut Vec<libc::iovec>, base: *mut u8, len: usize) -> Result<(), Refused> {
+pub(super) fn join(vectors: &mut Vec<libc::iovec>, base: *mut u8, len: usize) -> Result<(), PiecesRefused> {
     let is_full = vectors.len() == PIECES_MAX;
     match vectors.last_mut() {
         Some(last) if last.iov_base.addr() + last.iov_len == base.addr() => last.iov_len += len,
-        _ if is_full => return Err(Refused::Full),
+        _ if is_full => return Err(PiecesRefused::Full),
         _ => vectors.push(libc::iovec { iov_base: base.cast(), iov_len: len }),
     }
     Ok(())

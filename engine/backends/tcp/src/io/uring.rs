@@ -22,7 +22,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::manner::{MANNERS, Manner};
 use super::table::{Table, Watched};
-use super::zero_copy::{HeldPieces, Released, SEND_MARK, ZeroCopyId, ZeroCopySends};
+use super::zero_copy::{HeldPieces, SEND_MARK, SendReleased, ZeroCopyId, ZeroCopySends};
 use super::{Readiness, Report};
 
 /// Requests handed over in one call.
@@ -53,7 +53,7 @@ const GETEVENTS: u32 = 1;
 
 /// Why a turn did not come about.
 #[derive(Debug)]
-pub(super) enum Failed {
+pub(super) enum SubmitFailed {
     /// The ring belongs to another thread.
     Moved,
     /// The kernel refuses what it allowed before.
@@ -79,9 +79,9 @@ pub(super) struct Uring {
     aside: VecDeque<cqueue::Entry>,
     sends: ZeroCopySends,
     /// Sends whose pages came back, not yet told.
-    released: VecDeque<Released>,
+    released: VecDeque<SendReleased>,
     /// Found broken outside of a turn: the next one says so.
-    failed: Option<Failed>,
+    failed: Option<SubmitFailed>,
 }
 
 impl Uring {
@@ -158,7 +158,7 @@ impl Uring {
     }
 
     /// Tells what is ready.
-    pub(super) fn turn(&mut self, table: &mut Table, report: Report<'_>) -> std::result::Result<bool, Failed> {
+    pub(super) fn turn(&mut self, table: &mut Table, report: Report<'_>) -> std::result::Result<bool, SubmitFailed> {
         if self.is_awaited {
             self.awake();
         }
@@ -172,7 +172,7 @@ impl Uring {
 
     /// From now on, until the next turn, the descriptor becomes readable when there is something. Answers whether
     /// there is nothing yet.
-    pub(super) fn prepare_to_sleep(&mut self, table: &mut Table) -> std::result::Result<bool, Failed> {
+    pub(super) fn prepare_to_sleep(&mut self, table: &mut Table) -> std::result::Result<bool, SubmitFailed> {
         self.prepare(table)?;
         if !self.is_awaited {
             self.ring.completion().enable_eventfd();
@@ -193,13 +193,13 @@ impl Uring {
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
     }
 
-    fn prepare(&mut self, table: &mut Table) -> std::result::Result<(), Failed> {
+    fn prepare(&mut self, table: &mut Table) -> std::result::Result<(), SubmitFailed> {
         if let Some(failed) = self.failed.take() {
             return Err(failed);
         }
         if self.owner.is_none() {
             if self.manner == Manner::Deferred {
-                self.ring.submitter().register_enable_rings().map_err(Failed::Refused)?;
+                self.ring.submitter().register_enable_rings().map_err(SubmitFailed::Refused)?;
             }
             self.owner = Some(thread::current().id());
         }
@@ -212,7 +212,7 @@ impl Uring {
         requests.taskrun() || requests.cq_overflow()
     }
 
-    fn hand_over(&mut self, table: &mut Table) -> std::result::Result<(), Failed> {
+    fn hand_over(&mut self, table: &mut Table) -> std::result::Result<(), SubmitFailed> {
         while let Some(number) = self.arm.pop() {
             let Some(watched) = table.get_mut(number & !ROOM_MARK) else { continue };
             let wanted = if number & ROOM_MARK == 0 { libc::EPOLLIN | libc::EPOLLRDHUP } else { libc::EPOLLOUT };
@@ -225,7 +225,7 @@ impl Uring {
         self.enter()
     }
 
-    fn push(&mut self, request: &squeue::Entry) -> std::result::Result<(), Failed> {
+    fn push(&mut self, request: &squeue::Entry) -> std::result::Result<(), SubmitFailed> {
         // SAFETY: polls and their removal name no memory; what a send names is held until its last answer, or for ever.
         while unsafe { self.ring.submission().push(request) }.is_err() {
             self.enter()?;
@@ -234,7 +234,7 @@ impl Uring {
     }
 
     /// The one system call: hands over what is in the ring, and lets the kernel do its part.
-    fn enter(&mut self) -> std::result::Result<(), Failed> {
+    fn enter(&mut self) -> std::result::Result<(), SubmitFailed> {
         loop {
             let pending = self.ring.submission().len() as u32;
             // SAFETY: waits for nothing and passes no argument; the requests were checked when they were pushed.
@@ -244,8 +244,8 @@ impl Uring {
                 Some(libc::EINTR) => {}
                 // Answers have to be read first, or memory is short for the moment: the next turn tries again.
                 Some(libc::EBUSY | libc::EAGAIN) => return Ok(()),
-                Some(libc::EEXIST) => return Err(Failed::Moved),
-                _ => return Err(Failed::Refused(error)),
+                Some(libc::EEXIST) => return Err(SubmitFailed::Moved),
+                _ => return Err(SubmitFailed::Refused(error)),
             }
         }
     }
@@ -322,7 +322,7 @@ impl Uring {
             Err(failed) => {
                 self.silence(ticket);
                 // A ring that does not take the request has not sent it. One that took it and does not answer may have.
-                let is_lost = matches!(&failed, Failed::Refused(error) if error.kind() == ErrorKind::TimedOut);
+                let is_lost = matches!(&failed, SubmitFailed::Refused(error) if error.kind() == ErrorKind::TimedOut);
                 // The next turn goes on without this ring, and with it goes what it did not take.
                 self.failed = Some(failed);
                 Err(if is_lost { ErrorKind::TimedOut } else { ErrorKind::Unsupported }.into())
@@ -337,7 +337,7 @@ impl Uring {
     }
 
     /// Hands a request over that is done within the call, and answers what became of it.
-    fn ask(&mut self, request: &squeue::Entry) -> std::result::Result<cqueue::Entry, Failed> {
+    fn ask(&mut self, request: &squeue::Entry) -> std::result::Result<cqueue::Entry, SubmitFailed> {
         self.push(request)?;
         for _ in 0..ASKS_MAX {
             self.enter()?;
@@ -348,10 +348,10 @@ impl Uring {
                 self.aside.push_back(answer);
             }
         }
-        Err(Failed::Refused(ErrorKind::TimedOut.into()))
+        Err(SubmitFailed::Refused(ErrorKind::TimedOut.into()))
     }
 
-    pub(super) fn next_released(&mut self) -> Option<Released> {
+    pub(super) fn next_released(&mut self) -> Option<SendReleased> {
         self.released.pop_front()
     }
 
@@ -362,7 +362,7 @@ impl Uring {
     }
 
     /// What this ring will never say: its sends count as let go of, and their memory is not used again.
-    pub(super) fn give_up(&mut self) -> VecDeque<Released> {
+    pub(super) fn give_up(&mut self) -> VecDeque<SendReleased> {
         self.sends.give_up(|released| self.released.push_back(released));
         std::mem::take(&mut self.released)
     }

@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 
 use penstock_memory::Window;
 
-use super::pieces::{Refused, join, range_of};
+use super::pieces::{PiecesRefused, join, range_of};
 
 /// Below this the kernel's bookkeeping costs more than copying.
 pub(crate) const ZERO_COPY_BYTES_MIN: usize = 64 << 10;
@@ -30,7 +30,7 @@ impl ZeroCopyId {
 
 /// The kernel has let go of a send's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Released {
+pub(crate) struct SendReleased {
     /// The key of the stream it was sent on.
     pub(crate) key: u64,
     pub(crate) ticket: ZeroCopyId,
@@ -103,7 +103,7 @@ impl ZeroCopy {
     }
 
     /// The kernel let go of a send of this stream.
-    pub(crate) fn heard(&mut self, released: &Released) {
+    pub(crate) fn heard(&mut self, released: &SendReleased) {
         #[cfg(test)]
         if *self == Self::Always {
             return;
@@ -137,12 +137,12 @@ impl HeldPieces {
     }
 
     /// A part of a window, which is held until the kernel lets go of it.
-    pub(crate) fn push_window(&mut self, window: &Window, offset: u64, len: u64) -> Result<(), Refused> {
+    pub(crate) fn push_window(&mut self, window: &Window, offset: u64, len: u64) -> Result<(), PiecesRefused> {
         let (base, len) = range_of(window, offset, len)?;
         if len == 0 {
             return Ok(());
         }
-        let total = self.bytes.checked_add(len).ok_or(Refused::Full)?;
+        let total = self.bytes.checked_add(len).ok_or(PiecesRefused::Full)?;
         join(&mut self.vectors, base, len)?;
         self.bytes = total;
         // A window over the same range keeps the same range mapped.
@@ -213,13 +213,13 @@ impl ZeroCopySends {
     }
 
     /// The kernel let go, or never took hold. The memory is held no longer.
-    pub(super) fn end(&mut self, number: u64, was_copied: bool) -> Option<Released> {
+    pub(super) fn end(&mut self, number: u64, was_copied: bool) -> Option<SendReleased> {
         let slot = self.slots.get_mut(number as u32 as usize)?;
         let is_current = SEND_MARK | u64::from(slot.generation) << 32 == number & !u64::from(u32::MAX);
         let send = slot.send.take_if(|_| is_current)?;
         self.free.push(number as u32);
         self.keep(send.held);
-        Some(Released { key: send.key?, ticket: ZeroCopyId(number), was_copied })
+        Some(SendReleased { key: send.key?, ticket: ZeroCopyId(number), was_copied })
     }
 
     /// The stream is forgotten: nobody wants to hear of its sends. Answers whether there are any.
@@ -254,7 +254,7 @@ impl ZeroCopySends {
 
     /// Gives up hearing of any of them. The memory stays held for ever: the kernel may still read it, and whatever
     /// came to lie there next could go to a peer.
-    pub(super) fn give_up(&mut self, mut report: impl FnMut(Released)) {
+    pub(super) fn give_up(&mut self, mut report: impl FnMut(SendReleased)) {
         let mut bytes = 0;
         for (place, slot) in self.slots.iter_mut().enumerate() {
             let Some(send) = slot.send.take() else { continue };
@@ -262,7 +262,7 @@ impl ZeroCopySends {
             self.free.push(place as u32);
             let ticket = ZeroCopyId(SEND_MARK | u64::from(slot.generation) << 32 | place as u64);
             if let Some(key) = send.key {
-                report(Released { key, ticket, was_copied: false });
+                report(SendReleased { key, ticket, was_copied: false });
             }
             mem::forget(send.held);
         }

@@ -200,7 +200,7 @@ fn what_it_says_of_itself() {
     drop(link.lanes);
     assert!(streams.attach(0, stream).is_err(), "the lane is gone");
     assert!(link.path.contains("2 streams"), "{}", link.path);
-    let region = |path: &'static [u8]| penstock_transport::RemoteRegion {
+    let region = |path: &'static [u8]| penstock_transport::AdvertisedRegion {
         epoch: 1,
         id: penstock_core::RegionId(4),
         generation: penstock_core::Generation(5),

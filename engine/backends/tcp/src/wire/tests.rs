@@ -140,10 +140,10 @@ fn a_head_out_of_bounds_is_refused() {
     assert_eq!(Head::parse(&good).unwrap().control, 16);
     let mut bad = good;
     bad[0] ^= 1;
-    assert!(matches!(Head::parse(&bad), Err(WireError::Magic(_))));
+    assert!(matches!(Head::parse(&bad), Err(TcpWireError::Magic(_))));
     for (place, value) in [(4, 0u32), (4, 15), (4, CONTROL_BYTES_MAX as u32 + 8), (8, PAYLOAD_BYTES_MAX as u32 + 1)] {
         let mut bad = good;
         bad[place..place + 4].copy_from_slice(&value.to_le_bytes());
-        assert!(matches!(Head::parse(&bad), Err(WireError::Size { .. })), "{place} {value}");
+        assert!(matches!(Head::parse(&bad), Err(TcpWireError::Size { .. })), "{place} {value}");
     }
 }

@@ -15,7 +15,7 @@ use super::cq::{CqLimit, CqParts, DeviceCq};
 use super::manager::Manager;
 use super::memory::{Manner, Registered, Registrations};
 use super::open::Device;
-use super::queue::{DeviceQueue, INLINE_MAX, Posting, Shape};
+use super::queue::{DeviceQueue, INLINE_MAX, Posting, QueueShape};
 use super::seen::is_link_local;
 use super::status::refused;
 use crate::adapter::{AccessFlags, Adapter, AdapterError, AsyncEvent, DeviceAttr, Registration, WorkerCq};
@@ -40,7 +40,7 @@ pub(super) struct Parts {
     /// Whether every packet needs a global route.
     pub(super) needs_route: bool,
     pub(super) traffic_class: u8,
-    pub(super) shape: Shape,
+    pub(super) shape: QueueShape,
     /// Its driver may take a list of pieces that is given to extended posting to be as long as the first piece times their number:
     /// of one with a shorter piece nothing goes, and of one with a longer piece too little, which completes well.
     pub(super) miscounts_pieces: bool,
@@ -115,7 +115,7 @@ impl DeviceAdapter {
             gid_index: pick.gid_index,
             needs_route: is_ethernet || port.flags & IBV_QPF_GRH_REQUIRED != 0,
             traffic_class: options.traffic_class,
-            shape: Shape { sges, inline: 0, posting: Posting::Classic },
+            shape: QueueShape { sges, inline: 0, posting: Posting::Classic },
             miscounts_pieces: (can.vendor_id, can.vendor_part_id) == SOFT_ROCE,
             registrations: Arc::default(),
             manager,
@@ -188,7 +188,7 @@ impl Parts {
         let sges = self.shape.sges;
         for &posting in postings {
             for inline in [INLINE_MAX, INLINE_MAX / 2, INLINE_MAX / 4, 0] {
-                let shape = Shape { sges, inline, posting };
+                let shape = QueueShape { sges, inline, posting };
                 let this = Arc::new(self);
                 let made = DeviceQueue::make(&this, &parts, shape, 1).map(|queue| queue.inline_max());
                 self = Arc::into_inner(this).expect("the queue that kept it was dropped");

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 
 use super::networks::is_mapped;
 use super::seen::{GidKind, SeenDevice, SeenGid, SeenPort, Speaks, is_link_local, show_gid};
-use super::wanted::Wanted;
+use super::wanted::WantedDevice;
 use crate::pairing::RAILS_MAX;
 
 /// A port and an address of it, to be a rail.
@@ -95,7 +95,7 @@ pub enum ChoiceError {
 }
 
 /// Chooses rails. `nodes` are the NUMA nodes of the workers, as far as they have any.
-pub fn choose(seen: &[SeenDevice], wanted: &[Wanted], nodes: &[u32]) -> Result<Chosen, ChoiceError> {
+pub fn choose(seen: &[SeenDevice], wanted: &[WantedDevice], nodes: &[u32]) -> Result<Chosen, ChoiceError> {
     if wanted.is_empty() { choose_freely(seen, nodes) } else { choose_named(seen, wanted) }
 }
 
@@ -132,7 +132,7 @@ fn choose_freely(seen: &[SeenDevice], nodes: &[u32]) -> Result<Chosen, ChoiceErr
     if picks.is_empty() { Err(ChoiceError::Nothing { sentences }) } else { Ok(Chosen { picks, sentences }) }
 }
 
-fn choose_named(seen: &[SeenDevice], wanted: &[Wanted]) -> Result<Chosen, ChoiceError> {
+fn choose_named(seen: &[SeenDevice], wanted: &[WantedDevice]) -> Result<Chosen, ChoiceError> {
     let mut picks: Vec<Pick> = Vec::new();
     let mut sentences = Vec::new();
     for one in wanted {

@@ -16,7 +16,7 @@ use std::{io, ptr};
 use penstock_verbs_sys::cm::*;
 use penstock_verbs_sys::verbs::*;
 
-use super::manager::{Happened, Id, Manager, Place};
+use super::manager::{Happened, Id, Manager, SockaddrStorage};
 use super::queue::{ANSWER_TIMEOUT, RECEIVE_PAUSE, RETRIES, RETRIES_WITHOUT_RECEIVE};
 use super::status::refused;
 use crate::adapter::{AdapterError, CmError, ConnectParams, Connected};
@@ -73,7 +73,7 @@ impl CmConnection {
             let id = manager.caller(queue)?;
             let mut source = manager.at();
             source.set_port(0);
-            let (mut from, mut to) = (Place::of(source), Place::of(at));
+            let (mut from, mut to) = (SockaddrStorage::of(source), SockaddrStorage::of(at));
             // SAFETY: the identifier stands, and both addresses do during the call.
             let answer = unsafe { manager.cm().rdma_resolve_addr(id.get(), from.get(), to.get(), millis(ADDRESS)) };
             cm.id = Some(id);

@@ -130,7 +130,7 @@ impl Manager {
         let mut manager = Self { cm, adapter, at, traffic_class, maker, channel, listener, inner };
         let listener = manager.identifier()?;
         manager.listener = Some(listener);
-        let (mut place, listener) = (Place::of(at), listener.as_ptr());
+        let (mut place, listener) = (SockaddrStorage::of(at), listener.as_ptr());
         // SAFETY: the identifier stands, and the address does during the call.
         if unsafe { cm.rdma_bind_addr(listener, place.get()) } != 0 {
             return Err(last("rdma_bind_addr"));
@@ -441,9 +441,9 @@ fn address_of(pick: &Pick, networks: &[Network]) -> Option<IpAddr> {
 }
 
 /// An address as C has it.
-pub(super) struct Place(libc::sockaddr_storage);
+pub(super) struct SockaddrStorage(libc::sockaddr_storage);
 
-impl Place {
+impl SockaddrStorage {
     pub(super) fn of(at: SocketAddr) -> Self {
         // SAFETY: all bits zero is an address of no family.
         let mut place: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -539,11 +539,11 @@ mod tests {
 
     #[test]
     fn addresses_are_as_c_has_them() {
-        let mut four = Place::of("10.77.0.1:258".parse().unwrap());
+        let mut four = SockaddrStorage::of("10.77.0.1:258".parse().unwrap());
         // SAFETY: the address stands, and each family's structure has these bytes.
         let bytes = unsafe { std::slice::from_raw_parts(four.get().cast::<u8>(), 8) };
         assert_eq!(bytes[2..], [1, 2, 10, 77, 0, 1]);
-        let mut six = Place::of("[fd00::9]:258".parse().unwrap());
+        let mut six = SockaddrStorage::of("[fd00::9]:258".parse().unwrap());
         // SAFETY: as above.
         let bytes = unsafe { std::slice::from_raw_parts(six.get().cast::<u8>(), 28) };
         assert_eq!((&bytes[2..4], bytes[8], bytes[23]), (&[1, 2][..], 0xfd, 9));

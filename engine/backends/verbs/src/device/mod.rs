@@ -29,7 +29,7 @@ pub use adapter::DeviceAdapter;
 pub use choose::{ChoiceError, Chosen, Sentence};
 pub use queue::Posting;
 pub use seen::SeenDevice;
-pub use wanted::{BadName, Wanted};
+pub use wanted::{BadName, WantedDevice};
 
 use crate::adapter::AdapterError;
 
@@ -37,7 +37,7 @@ use crate::adapter::AdapterError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// The cards to use; chosen if none is named.
-    pub wanted: Vec<Wanted>,
+    pub wanted: Vec<WantedDevice>,
     /// The NUMA nodes of the workers.
     pub nodes: Vec<u32>,
     /// Whether cards page memory in when it is first touched, where they can. It is pinned otherwise.
@@ -65,7 +65,7 @@ impl Default for Options {
 
 /// Cards that were opened.
 #[derive(Debug)]
-pub struct Found {
+pub struct FoundAdapter {
     /// The cards, best first.
     pub adapters: Vec<Arc<DeviceAdapter>>,
     /// Why each is used, and everything else is not.
@@ -108,7 +108,7 @@ pub struct Looked {
 
 /// Looks what of the devices that `sys`, normally `/sys`, shows would be used, as [`cards`] does. Nothing is opened. `drivers` are the
 /// devices that libibverbs has a driver for; if that is not known, all are taken to have one.
-pub fn look(sys: &Path, drivers: Option<&[&str]>, wanted: &[Wanted], nodes: &[u32]) -> io::Result<Looked> {
+pub fn look(sys: &Path, drivers: Option<&[&str]>, wanted: &[WantedDevice], nodes: &[u32]) -> io::Result<Looked> {
     let mut seen = seen::read(sys, &networks::read().unwrap_or_default())?;
     if let Some(drivers) = drivers {
         seen.iter_mut().for_each(|device| device.has_driver = drivers.contains(&device.name.as_str()));
@@ -123,11 +123,11 @@ pub fn has_manager() -> Result<(), penstock_verbs_sys::NotHere> {
 }
 
 /// Opens the cards of this machine.
-pub fn adapters(options: &Options) -> Result<Found, NotHere> {
+pub fn adapters(options: &Options) -> Result<FoundAdapter, NotHere> {
     adapters_in(Path::new("/sys"), options)
 }
 
-fn adapters_in(sys: &Path, options: &Options) -> Result<Found, NotHere> {
+fn adapters_in(sys: &Path, options: &Options) -> Result<FoundAdapter, NotHere> {
     let no_device = |why: String| NotHere::NoDevice { why };
     let networks = networks::read().unwrap_or_else(|error| {
         tracing::warn!("getifaddrs failed: {error}; cards are not known by their networks");
@@ -161,7 +161,7 @@ fn adapters_in(sys: &Path, options: &Options) -> Result<Found, NotHere> {
     }
     match refused {
         Some(error) if adapters.is_empty() => Err(error.into()),
-        _ => Ok(Found { adapters, sentences: chosen.sentences, device_memory: device_memory(sys) }),
+        _ => Ok(FoundAdapter { adapters, sentences: chosen.sentences, device_memory: device_memory(sys) }),
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) const INLINE_MAX: u32 = 256;
 
 /// What a queue can have: the same for all of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct QueueShape {
     pub(super) sges: u32,
     pub(super) inline: u32,
     pub(super) posting: Posting,
@@ -104,7 +104,7 @@ impl DeviceQueue {
     pub(super) fn make(
         adapter: &Arc<Parts>,
         cq: &Arc<CqParts>,
-        shape: Shape,
+        shape: QueueShape,
         requests: usize,
     ) -> Result<Self, AdapterError> {
         let mut attributes = ibv_qp_init_attr_ex {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// A card, a port of it, or an address of that, by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedDevice {
     /// The device, as `ibv_devices` calls it.
     pub device: String,
     /// The port; all that can be used if it is not named.
@@ -24,7 +24,7 @@ pub struct BadName {
     pub why: &'static str,
 }
 
-impl FromStr for Wanted {
+impl FromStr for WantedDevice {
     type Err = BadName;
 
     fn from_str(text: &str) -> Result<Self, BadName> {
@@ -51,7 +51,7 @@ impl FromStr for Wanted {
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for WantedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.device)?;
         if let Some(port) = self.port {
@@ -72,15 +72,15 @@ mod tests {
 
     #[test]
     fn a_name_says_how_much_is_chosen_by_hand() {
-        let read = |text: &str| text.parse::<Wanted>().expect("a name");
-        assert_eq!(read("mlx5_0"), Wanted { device: "mlx5_0".to_owned(), port: None, gid_index: None });
+        let read = |text: &str| text.parse::<WantedDevice>().expect("a name");
+        assert_eq!(read("mlx5_0"), WantedDevice { device: "mlx5_0".to_owned(), port: None, gid_index: None });
         assert_eq!(read("mlx5_0:2").port, Some(2));
         assert_eq!(read("mlx5_0:2:0").gid_index, Some(0));
     }
 
     #[test]
     fn what_is_no_name_says_why() {
-        let why = |text: &str| text.parse::<Wanted>().expect_err("no name").to_string();
+        let why = |text: &str| text.parse::<WantedDevice>().expect_err("no name").to_string();
         assert!(why("").contains("its device is empty"));
         assert!(why("rxe0:0").contains("counted from 1"));
         assert!(why("rxe0:one").contains("its port is no number"));
@@ -93,8 +93,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_a_name_that_is_written_back_or_an_error(text in ".{0,20}") {
-            if let Ok(wanted) = text.parse::<Wanted>() {
-                prop_assert_eq!(wanted.to_string().parse::<Wanted>(), Ok(wanted));
+            if let Ok(wanted) = text.parse::<WantedDevice>() {
+                prop_assert_eq!(wanted.to_string().parse::<WantedDevice>(), Ok(wanted));
             }
         }
     }

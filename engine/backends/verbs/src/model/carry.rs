@@ -9,8 +9,8 @@ use std::time::Duration;
 use penstock_core::Direction;
 use penstock_memory::Window;
 
-use super::memory::Use;
-use super::world::{PACKET_MASK, Posted, State, Stuck, World};
+use super::memory::MemoryUse;
+use super::world::{PACKET_MASK, PostedRequest, State, Stuck, World};
 use crate::adapter::{AsyncEvent, Opcode, RecvBuffer, Wc, WcStatus};
 
 /// What a try to carry something on came to.
@@ -133,7 +133,7 @@ impl World {
         let first = &self.queues[&name].posted[0];
         let Opcode::Read { address, key } = first.request.opcode else { return Tried::Later };
         let (moved, len) = (first.moved, step.min(first.bytes - first.moved));
-        let outcome = match self.remote(there_card, Use::RemoteRead, key, address + moved, len) {
+        let outcome = match self.remote(there_card, MemoryUse::RemoteRead, key, address + moved, len) {
             None => Err(WcStatus::Refused),
             Some(window) => {
                 let own = &self.adapters[here_card].registrations;
@@ -219,7 +219,7 @@ impl World {
         let cq = self.queues[&there].cq;
         let window = match kind {
             Opcode::Read { address, key } => {
-                self.remote(there_card, Use::RemoteRead, key, address, bytes).ok_or(WcStatus::Refused)?;
+                self.remote(there_card, MemoryUse::RemoteRead, key, address, bytes).ok_or(WcStatus::Refused)?;
                 self.place(there);
                 let packets = packets_of(bytes, self.adapters[here_card].attr.mtu);
                 self.carried(name, there, at, packets);
@@ -227,8 +227,8 @@ impl World {
             }
             Opcode::Write { address, key } | Opcode::WriteWithImm { address, key, .. } if bytes > 0 => {
                 // All of it is checked, so that what is refused leaves nothing behind.
-                self.remote(there_card, Use::RemoteWrite, key, address, bytes).ok_or(WcStatus::Refused)?;
-                self.remote(there_card, Use::RemoteWrite, key, address + moved, len)
+                self.remote(there_card, MemoryUse::RemoteWrite, key, address, bytes).ok_or(WcStatus::Refused)?;
+                self.remote(there_card, MemoryUse::RemoteWrite, key, address + moved, len)
             }
             Opcode::Write { .. } | Opcode::WriteWithImm { .. } => None,
             Opcode::Send => {
@@ -241,7 +241,7 @@ impl World {
                     return Err(WcStatus::Invalid);
                 }
                 let own = &self.adapters[there_card].registrations;
-                let window = own.range(Use::Landing, sge.key, sge.address + moved, len);
+                let window = own.range(MemoryUse::Landing, sge.key, sge.address + moved, len);
                 Some(window.ok_or(WcStatus::Invalid)?)
             }
         };
@@ -279,7 +279,7 @@ impl World {
 
     fn move_part(&mut self, name: u64, there: u64, at: usize, len: u64, window: &Window) -> Result<(), WcStatus> {
         let here_card = self.queues[&name].adapter;
-        let Posted { payload, moved, request, .. } = &self.queues[&name].posted[at];
+        let PostedRequest { payload, moved, request, .. } = &self.queues[&name].posted[at];
         let own = &self.adapters[here_card].registrations;
         if self.options.places_late && request.opcode != Opcode::Send {
             let copied = payload.copied(own, *moved, len).ok_or(WcStatus::Memory)?;
@@ -344,7 +344,7 @@ impl World {
         self.adapters[one].is_up && self.adapters[other].is_up
     }
 
-    fn remote(&self, adapter: usize, using: Use, key: u32, address: u64, bytes: u64) -> Option<Window> {
+    fn remote(&self, adapter: usize, using: MemoryUse, key: u32, address: u64, bytes: u64) -> Option<Window> {
         self.adapters[adapter].registrations.range(using, key, address, bytes)
     }
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::Errno;
 
 use super::adapter::take_one;
-use super::memory::Payload;
-use super::world::{CqState, Posted, Sign, State};
+use super::memory::MessagePayload;
+use super::world::{CqState, PostedRequest, Sign, State};
 use super::{Hub, refused};
 use crate::adapter::{
     AdapterError, ConnectParams, Connected, NotDestroyed, Opcode, PostSendError, QpFactory, QueuePair, RecvBuffer,
@@ -200,7 +200,7 @@ impl QueuePair for ModelQueue {
                 if let Some(wrong) = wrong_with(request, own, attr.sges_max, attr.inline_max) {
                     world.catch(format!("{request:?}: {wrong}"));
                 }
-                let payload = if request.inline { taken(own) } else { Payload::Pieces(own.to_vec()) };
+                let payload = if request.inline { taken(own) } else { MessagePayload::Pieces(own.to_vec()) };
                 listed.push((*request, payload));
             }
             if !rest.is_empty() {
@@ -218,8 +218,17 @@ impl QueuePair for ModelQueue {
                     continue;
                 }
                 let (carried, answer_at) = (None, None);
-                let posted =
-                    Posted { request, payload, bytes, number, there_at, moved: 0, carried, answer_at, taken_by: 0 };
+                let posted = PostedRequest {
+                    request,
+                    payload,
+                    bytes,
+                    number,
+                    there_at,
+                    moved: 0,
+                    carried,
+                    answer_at,
+                    taken_by: 0,
+                };
                 queue.posted.push_back(posted);
                 world.activate(self.name);
             }
@@ -284,7 +293,7 @@ fn wrong_with(request: &SendRequest, sges: &[Sge], sges_max: usize, inline_max: 
 }
 
 /// The bytes of an inline request, which need not be registered.
-fn taken(sges: &[Sge]) -> Payload {
+fn taken(sges: &[Sge]) -> MessagePayload {
     let mut bytes = Vec::new();
     for sge in sges.iter().filter(|sge| sge.bytes > 0) {
         let at = bytes.len();
@@ -295,5 +304,5 @@ fn taken(sges: &[Sge]) -> Payload {
             std::ptr::copy_nonoverlapping(sge.address as *const u8, bytes[at..].as_mut_ptr(), sge.bytes as usize);
         }
     }
-    Payload::Taken(bytes)
+    MessagePayload::Taken(bytes)
 }

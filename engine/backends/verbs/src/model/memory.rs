@@ -24,7 +24,7 @@ pub(super) struct Registrations {
 
 /// What is to be done with memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum MemoryUse {
     /// This side's card takes bytes from it.
     Source,
     /// This side's card puts bytes there.
@@ -59,17 +59,17 @@ impl Registrations {
     }
 
     /// The memory that a key names, if it may be used so in all of the range.
-    pub(super) fn range(&self, using: Use, key: u32, address: u64, bytes: u64) -> Option<Window> {
+    pub(super) fn range(&self, using: MemoryUse, key: u32, address: u64, bytes: u64) -> Option<Window> {
         let table = match using {
-            Use::Source | Use::Landing => &self.local,
-            Use::RemoteRead | Use::RemoteWrite => &self.remote,
+            MemoryUse::Source | MemoryUse::Landing => &self.local,
+            MemoryUse::RemoteRead | MemoryUse::RemoteWrite => &self.remote,
         };
         let Registered { window, access } = table.get(&key)?;
         let is_allowed = match using {
-            Use::Source => true,
-            Use::Landing => access.land,
-            Use::RemoteRead => access.read,
-            Use::RemoteWrite => access.write,
+            MemoryUse::Source => true,
+            MemoryUse::Landing => access.land,
+            MemoryUse::RemoteRead => access.read,
+            MemoryUse::RemoteWrite => access.write,
         };
         let offset = address.checked_sub(window.base_address())?;
         is_allowed.then(|| window.slice(offset, bytes))?
@@ -77,12 +77,12 @@ impl Registrations {
 }
 
 /// The bytes of a request on its own side: registered pieces, or what was taken when it was posted.
-pub(super) enum Payload {
+pub(super) enum MessagePayload {
     Pieces(Vec<Sge>),
     Taken(Vec<u8>),
 }
 
-impl Payload {
+impl MessagePayload {
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Self::Pieces(sges) => sges.iter().map(|sge| u64::from(sge.bytes)).sum(),
@@ -106,7 +106,7 @@ impl Payload {
             }
             Self::Pieces(sges) => sges,
         };
-        let using = if direction == Direction::Write { Use::Source } else { Use::Landing };
+        let using = if direction == Direction::Write { MemoryUse::Source } else { MemoryUse::Landing };
         let (mut begins, mut done) = (0, 0);
         for sge in sges {
             let ends = begins + u64::from(sge.bytes);

@@ -10,7 +10,7 @@ use penstock_memory::Window;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::cm::{CmConnection, Expected};
-use super::memory::{Payload, Registrations};
+use super::memory::{MessagePayload, Registrations};
 use super::{Losses, Options};
 use crate::adapter::{
     AsyncEvent, ConnectParams, DeviceAttr, RecvBuffer, SendRequest, Token, Wc, WcStatus, WorkCompletion,
@@ -109,7 +109,7 @@ pub(super) struct QueueState {
     pub(super) state: State,
     /// Which connection this is: none is ever given the number of another.
     pub(super) life: u64,
-    pub(super) posted: VecDeque<Posted>,
+    pub(super) posted: VecDeque<PostedRequest>,
     /// Whether it is among those that may have something to do.
     pub(super) is_active: bool,
     /// Requests posted since it was new or reset, and those of them whose end was polled.
@@ -138,9 +138,9 @@ pub(super) enum Stuck {
     NoReceive,
 }
 
-pub(super) struct Posted {
+pub(super) struct PostedRequest {
     pub(super) request: SendRequest,
-    pub(super) payload: Payload,
+    pub(super) payload: MessagePayload,
     pub(super) bytes: u64,
     /// Its number among its queue's requests, from one.
     pub(super) number: u64,
@@ -337,7 +337,7 @@ impl World {
         let posted = std::mem::take(&mut queue.posted);
         let receiving = queue.receiving.take();
         let mut status = first;
-        for Posted { request, number, .. } in posted {
+        for PostedRequest { request, number, .. } in posted {
             self.complete(name, request.id, Wc::Failed(status), Some(number));
             status = WcStatus::Flushed;
         }

@@ -176,7 +176,7 @@ fn a_peer_that_has_no_queue_any_more_cannot_have_another_one() {
     sides[1].adapters[1].fail();
     pass_time(&network, &mut sides, 500 * MS);
     assert!(sides[0].proofs.reset.borrow().contains(&(1, NOTHING)));
-    let ended = crate::ended::Ended {
+    let ended = crate::ended::QueueEnded {
         rail: 1,
         life: sides[0].channel.rails[1].life,
         heard: sides[0].channel.rails[1].heard(),

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::ended::Ended;
+use crate::ended::QueueEnded;
 use crate::message::{
-    ANNOUNCEMENTS, Body, Forgotten, Head, Hello, Immediate, MESSAGE_BYTES_MAX, NotifyMessage, Says, encode,
+    ANNOUNCEMENTS, Body, Forgotten, Head, Immediate, MESSAGE_BYTES_MAX, NotifyMessage, RailHello, Says, encode,
 };
 
 /// One thing that is said. Numbers are mostly those that are due, or what it says would not be looked at.
@@ -76,7 +76,7 @@ impl Victim {
                 let counter = Some(CounterRef { index: *index, generation: 1 });
                 let note = Some(Note { id: NoteId(7), payload: b"note" });
                 let body = match what {
-                    0 => Body::Hello(Hello { channel: NUMBER, rail: 0, grants: 8 }),
+                    0 => Body::Hello(RailHello { channel: NUMBER, rail: 0, grants: 8 }),
                     1 => Body::Announce(NotifyMessage { number, marks, counter, note: None }),
                     2 => Body::Announce(NotifyMessage { number, marks, counter, note }),
                     3 => Body::Mark(number),
@@ -104,7 +104,7 @@ impl Victim {
             Said::Bytes(bytes) => self.sides[0].come(bytes, None),
             Said::Ended { rail, life: ahead, heard, has_token } => {
                 let heard = self.confirmed.wrapping_add(*heard);
-                let ended = Ended {
+                let ended = QueueEnded {
                     rail: *rail,
                     life: life.wrapping_add(*ahead),
                     heard,

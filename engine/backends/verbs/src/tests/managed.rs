@@ -169,7 +169,7 @@ fn words_about_a_life_without_the_token_that_it_needs_are_refused() {
         let mut sides = connected(&network, MANAGED);
         let (life, heard) = (0, 1);
         let ended =
-            crate::ended::Ended { rail: 0, life, heard, gone: 0, revision: 0, queue: 1, first_packet: 1, token };
+            crate::ended::QueueEnded { rail: 0, life, heard, gone: 0, revision: 0, queue: 1, first_packet: 1, token };
         sides[at].hear(&ended.encode());
         assert_eq!(sides[at].fault, Some(LaneFault(Cause::PeerCorrupt)));
     }

@@ -29,11 +29,11 @@ use crate::adapter::{
     Wc, WorkCompletion, WorkerCq,
 };
 use crate::channel::Channel;
-use crate::connecting::{Connect, Job, Work};
+use crate::connecting::{Connect, ConnectWork, Job};
 use crate::context::{Context, FenceObserver};
 use crate::model::{ModelAdapter, ModelNetwork};
 use crate::rail::{RailParts, Standing};
-use crate::slab::{SLOT_BYTES, Slab};
+use crate::slab::{RegisteredSlots, SLOT_BYTES};
 
 /// What one side got.
 #[derive(Default)]
@@ -85,7 +85,7 @@ impl FenceObserver for Proofs {
 #[derive(Default)]
 struct Dialer {
     waits: Cell<Option<Waits>>,
-    begun: RefCell<Vec<Work>>,
+    begun: RefCell<Vec<ConnectWork>>,
     unbegun: RefCell<Vec<Job>>,
 }
 
@@ -112,7 +112,7 @@ impl Dialer {
     /// Connects what waited.
     fn go_on(&self) {
         self.waits.set(None);
-        self.begun.take().into_iter().for_each(Work::run);
+        self.begun.take().into_iter().for_each(ConnectWork::run);
         self.unbegun.take().into_iter().for_each(Job::run);
     }
 }
@@ -169,7 +169,7 @@ struct Side {
     proofs: Proofs,
     adapters: Vec<Arc<ModelAdapter>>,
     cqs: Vec<Box<dyn WorkerCq>>,
-    receives: Vec<Slab>,
+    receives: Vec<RegisteredSlots>,
     channel: Channel,
     got: Got,
     said: RefCell<Vec<Vec<u8>>>,
@@ -297,7 +297,7 @@ impl Side {
 
     /// Delivers transport messages of the peer.
     fn hear(&mut self, words: &[u8]) {
-        let heard = with!(self, |channel, context, got| channel.aside(words, context));
+        let heard = with!(self, |channel, context, got| channel.on_transport_message(words, context));
         self.heed(heard);
     }
 
@@ -400,9 +400,10 @@ impl Half {
         let as_cards: Vec<Arc<dyn Adapter>> =
             adapters.iter().map(|adapter| Arc::clone(adapter) as Arc<dyn Adapter>).collect();
         let now = Instant::now();
-        let outbox = Slab::new(&as_cards, shape.rails * shape.grants as usize).unwrap();
-        let channel = Channel::new(NUMBER, rails.collect(), outbox, crate::Options::default().patience, now);
-        let receives = as_cards.iter().map(|adapter| Slab::new([adapter], shape.grants as usize).unwrap()).collect();
+        let outbox = RegisteredSlots::new(&as_cards, shape.rails * shape.grants as usize).unwrap();
+        let channel = Channel::new(NUMBER, rails.collect(), outbox, crate::VerbsOptions::default().patience, now);
+        let receives =
+            as_cards.iter().map(|adapter| RegisteredSlots::new([adapter], shape.grants as usize).unwrap()).collect();
         let segments = EngineSegments::create(1).unwrap();
         let mut side = Side {
             application: segments.ringer(0),

@@ -529,7 +529,7 @@ fn fences_survive_a_repair() {
 #[test]
 fn words_that_make_no_sense_end_the_session() {
     let network = ModelNetwork::by_hand();
-    let ended = crate::ended::Ended {
+    let ended = crate::ended::QueueEnded {
         rail: 0,
         life: 0,
         heard: 0,
@@ -540,10 +540,10 @@ fn words_that_make_no_sense_end_the_session() {
         token: None,
     };
     let bad = [
-        crate::ended::Ended { rail: 1, ..ended },
-        crate::ended::Ended { life: 1, ..ended },
+        crate::ended::QueueEnded { rail: 1, ..ended },
+        crate::ended::QueueEnded { life: 1, ..ended },
         // More than was ever said.
-        crate::ended::Ended { heard: 7, ..ended },
+        crate::ended::QueueEnded { heard: 7, ..ended },
     ];
     for words in bad.map(|ended| ended.encode().to_vec()).into_iter().chain([vec![], vec![1; 40]]) {
         let mut sides = connected(&network, SHAPE);

@@ -11,12 +11,12 @@ use penstock_ring::{ReadyBits, Withdrawal};
 use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::Handle;
 use penstock_transport::{
-    Batch, Driver, Failure, Lane, Link, LocalEnd, Note, NotifyPosted, NotifyRequest, PeerView, PostError, Posted,
-    Registrar, RemoteEnd, RemoteMemory, RemoteRegion, Revisions, Sink, Transport, TransportMessages,
+    AdvertisedRegion, Batch, Driver, Failure, Lane, Link, LocalEnd, Note, NotifyPosted, NotifyRequest, PeerView,
+    PostError, Posted, Registrar, RemoteEnd, RemoteMemory, Revisions, Sink, Transport, TransportMessages,
 };
 use penstock_verbs::adapter::Adapter;
 use penstock_verbs::device::Posting;
-use penstock_verbs::{Options, VerbsTransport};
+use penstock_verbs::{VerbsOptions, VerbsTransport};
 
 use crate::ends::{LIMIT, POSTINGS, assert_sent, open, pattern, ports, run, sent, wire};
 
@@ -56,7 +56,7 @@ impl Engine {
     fn new(adapter: &str, posting: Posting) -> Self {
         let (segments, registry) = (EngineSegments::create(1).expect("memory"), Arc::new(Registry::new()));
         let adapters: Vec<Arc<dyn Adapter>> = vec![open(adapter, posting)];
-        let made = VerbsTransport::new(Arc::clone(&segments), Arc::clone(&registry), adapters, Options::default());
+        let made = VerbsTransport::new(Arc::clone(&segments), Arc::clone(&registry), adapters, VerbsOptions::default());
         Self { segments, registry, transport: made.expect("a transport over a card") }
     }
 
@@ -115,7 +115,7 @@ fn key_of(region: &Region) -> RegionKey {
 
 fn show(region: &Arc<Region>, from: &Side, to: &Side) -> RemoteMemory {
     let exported = from.registrar.export(region);
-    let shown = RemoteRegion {
+    let shown = AdvertisedRegion {
         epoch: 1,
         id: region.id(),
         generation: region.generation(),

@@ -1,6 +1,6 @@
 //! What a plan costs, counted and not timed: entries kept, pieces written out, units.
 
-use super::super::builder::Part;
+use super::super::builder::PlanPart;
 use super::super::lower::Draft;
 use super::super::overlap::{Survey, repeated, survey};
 use super::super::*;
@@ -28,7 +28,7 @@ fn layers(count: u64, apart: u64) -> Vec<(u64, u64)> {
 }
 
 fn look(builder: Builder<'_>) -> Survey {
-    let parts: Vec<Part<'_>> = builder.resolve().unwrap();
+    let parts: Vec<PlanPart<'_>> = builder.resolve().unwrap();
     let draft = Draft::lower(&parts, Side::Remote).unwrap();
     let all: Vec<usize> = (0..draft.sections.len()).collect();
     survey(&draft, &all, Side::Remote)

@@ -10,7 +10,7 @@ use penstock_session::{PeerKey, RequestId};
 
 use super::blobs::Blobs;
 use super::inherit::{Group, Isolation, Miss};
-use super::{GROUPS_MAX, Home, MEDIA_MAX, Metrics, Parent, PinError, Settings};
+use super::{GROUPS_MAX, Home, MEDIA_MAX, Parent, PinError, PinMetrics, PinSettings};
 use crate::action::{Action, BlocksRef};
 
 mod taking;
@@ -132,7 +132,7 @@ struct Use {
 
 /// Pins, bounded in number, bytes and time. The oldest one makes room, and never one that a child has blocks of.
 pub struct Pins {
-    settings: Settings,
+    settings: PinSettings,
     home: Home,
     next: u64,
     pins: BTreeMap<PinKey, Held>,
@@ -147,12 +147,12 @@ pub struct Pins {
     answers: VecDeque<(WaitKey, Result<Inherited, Miss>)>,
     blobs: Blobs,
     actions: VecDeque<Action>,
-    metrics: Metrics,
+    metrics: PinMetrics,
 }
 
 impl Pins {
     /// Whether these are its own; if not, says which rank it is.
-    pub fn is_as(&self, settings: &Settings, home: &Home) -> Result<(), PinError> {
+    pub fn is_as(&self, settings: &PinSettings, home: &Home) -> Result<(), PinError> {
         if (&self.settings, &self.home) == (settings, home) {
             Ok(())
         } else {
@@ -161,7 +161,7 @@ impl Pins {
     }
 
     /// None yet, of the engine at `home`.
-    pub fn new(settings: Settings, home: Home) -> Self {
+    pub fn new(settings: PinSettings, home: Home) -> Self {
         Self {
             settings,
             home,
@@ -177,7 +177,7 @@ impl Pins {
             answers: VecDeque::new(),
             blobs: Blobs::new(settings.blobs, settings.blob_bytes),
             actions: VecDeque::new(),
-            metrics: Metrics::default(),
+            metrics: PinMetrics::default(),
         }
     }
 
@@ -363,12 +363,12 @@ impl Pins {
     }
 
     /// How it is doing.
-    pub fn metrics(&self) -> Metrics {
+    pub fn metrics(&self) -> PinMetrics {
         let (blobs, blob_bytes) = self.blobs.size();
         let doomed = self.pins.values().filter(|held| held.state == Pin::Doomed).count();
         let used = self.pins.values().filter(|held| !held.uses.is_empty()).count();
         let (pins, bytes, uses) = (self.pins.len(), self.bytes, self.uses.len());
-        Metrics { pins, bytes, uses, used, doomed, waiting: self.waiting.len(), blobs, blob_bytes, ..self.metrics }
+        PinMetrics { pins, bytes, uses, used, doomed, waiting: self.waiting.len(), blobs, blob_bytes, ..self.metrics }
     }
 
     /// Whether nothing is kept but blobs.

@@ -43,7 +43,7 @@ impl Two {
             buffers: vec![Buffer { layer: 0, base: 0, stride: 32_768, form: Form::TokenMajor(rows) }],
         };
         let layout = lender.add_layout(news, 1 << 20).unwrap();
-        lender.open_pins(continuation::Settings::default(), Home { engine: name("decode-0"), rank: 0 }).unwrap();
+        lender.open_pins(continuation::PinSettings::default(), Home { engine: name("decode-0"), rank: 0 }).unwrap();
         let group = Group { block_tokens: 16, blocks: vec![5, 1, 6], computed: 40, block_bytes: 64, hashes: vec![] };
         let (isolation, groups, blob) = (Isolation::default(), vec![group], Vec::new());
         let parent = Parent { request: parent(), isolation, groups, blob };

@@ -1,7 +1,7 @@
 //! Where the blocks of one numbering lie in a region, and where they meet those of another.
 
 use crate::action::RegionRef;
-use crate::geometry::Stripe;
+use crate::geometry::ShardStripe;
 use crate::layout::Layout;
 
 /// How blocks are numbered somewhere: those of one number lie in these stripes.
@@ -9,12 +9,12 @@ use crate::layout::Layout;
 pub(in crate::desk) struct Ground {
     region: RegionRef,
     /// In the order of where they begin, none twice.
-    stripes: Vec<Stripe>,
+    stripes: Vec<ShardStripe>,
 }
 
 impl Ground {
-    pub(in crate::desk) fn new(region: RegionRef, stripes: impl IntoIterator<Item = Stripe>) -> Self {
-        let mut stripes: Vec<Stripe> = stripes.into_iter().collect();
+    pub(in crate::desk) fn new(region: RegionRef, stripes: impl IntoIterator<Item = ShardStripe>) -> Self {
+        let mut stripes: Vec<ShardStripe> = stripes.into_iter().collect();
         stripes.sort_unstable_by_key(|of| (of.base, of.stride, of.len, of.blocks));
         stripes.dedup();
         Self { region, stripes }
@@ -59,12 +59,12 @@ impl Ground {
 }
 
 /// Behind the last byte.
-fn end_of(stripe: &Stripe) -> u64 {
+fn end_of(stripe: &ShardStripe) -> u64 {
     let last = u64::from(stripe.blocks.saturating_sub(1)).saturating_mul(stripe.stride);
     stripe.base.saturating_add(last).saturating_add(stripe.len)
 }
 
-fn may_meet(here: &Stripe, there: &Stripe) -> bool {
+fn may_meet(here: &ShardStripe, there: &ShardStripe) -> bool {
     if here.stride == there.stride {
         // What block 0 has in common each block has.
         return here.base < there.base.saturating_add(there.len) && there.base < here.base.saturating_add(here.len);

@@ -2,10 +2,10 @@ use std::time::Duration;
 
 use penstock_core::{EngineName, Epoch, Timestamp};
 use penstock_session::control::{
-    AbortAck, Buffer, ControlMessage, EndOfData, Form, Head, LayoutNews, PeerFeatures, Rows, SentRows, Side,
+    AbortAck, Buffer, ControlMessage, EndOfData, Form, LayoutNews, PeerFeatures, Rows, SentRows, Side, TransferHead,
 };
 use penstock_session::landing::ArrivalNote;
-use penstock_session::transfers::table::{Finished, QuarantinedRequest};
+use penstock_session::transfers::table::{FinishedTransfer, QuarantinedRequest};
 use penstock_session::{PeerKey, RequestId, TransferId};
 
 use super::super::{Consume, Produce, Settings, Sinks};
@@ -143,12 +143,12 @@ impl Case {
 
     /// The source says that nothing lands any more.
     fn drained(&mut self, number: u8, now: Timestamp) {
-        let head = Head { transfer: id(number), side: Side::Source, rank: 0, ranks: 1 };
+        let head = TransferHead { transfer: id(number), side: Side::Source, rank: 0, ranks: 1 };
         self.said(ControlMessage::AbortAck(AbortAck { head, number: 1, is_drained: true }), now);
     }
 
-    fn finished(&mut self) -> Finished {
-        let mut finished = Finished::default();
+    fn finished(&mut self) -> FinishedTransfer {
+        let mut finished = FinishedTransfer::default();
         self.desk.drain_finished(&mut finished);
         finished
     }
@@ -331,19 +331,19 @@ fn a_request_that_has_failed_is_named_when_nothing_can_land_any_more() {
     case.desk.fail(key, FlowCause::SinkFailed, "x", NOW);
     assert_eq!(case.desk.status(key), Some(Status::Failed));
     assert!(
-        matches!(case.desk.next_happening(key), Some(crate::input::InputEvent::Failed(_))),
+        matches!(case.desk.next_input_event(key), Some(crate::input::InputEvent::Failed(_))),
         "the cause comes at once"
     );
-    assert_eq!(case.finished(), Finished::default(), "bytes may land");
+    assert_eq!(case.finished(), FinishedTransfer::default(), "bytes may land");
     assert!(case.was_told());
     // Whoever drops the handle is told no earlier.
     case.desk.release(key, NOW);
-    assert_eq!(case.finished(), Finished::default());
+    assert_eq!(case.finished(), FinishedTransfer::default());
     while case.desk.poll_action().is_some() {}
     case.drained(1, NOW);
     assert!(case.was_told(), "it can be fetched");
-    assert_eq!(case.finished(), Finished { failed: vec![request(1)], ..Finished::default() });
-    assert_eq!(case.finished(), Finished::default(), "once");
+    assert_eq!(case.finished(), FinishedTransfer { failed: vec![request(1)], ..FinishedTransfer::default() });
+    assert_eq!(case.finished(), FinishedTransfer::default(), "once");
     case.assert_nothing_is_left(&[]);
 }
 
@@ -369,14 +369,18 @@ fn after_the_time_for_that_it_is_named_with_what_is_quarantined_and_released_lat
             blocks: vec![1, 2, 5],
             extents: vec![(128, 256), (640, 128), (1152, 256), (1664, 128)],
         };
-        let expected = Finished { failed: vec![request(1)], quarantined: vec![quarantined], ..Finished::default() };
+        let expected = FinishedTransfer {
+            failed: vec![request(1)],
+            quarantined: vec![quarantined],
+            ..FinishedTransfer::default()
+        };
         assert_eq!(case.finished(), expected);
         case.desk.expire(late + Duration::from_secs(60));
-        assert_eq!(case.finished(), Finished::default(), "nothing is freed because time has passed");
+        assert_eq!(case.finished(), FinishedTransfer::default(), "nothing is freed because time has passed");
         while case.desk.poll_action().is_some() {}
         case.drained(1, late);
         assert!(case.was_told());
-        assert_eq!(case.finished(), Finished { released: vec![request(1)], ..Finished::default() });
+        assert_eq!(case.finished(), FinishedTransfer { released: vec![request(1)], ..FinishedTransfer::default() });
         let kept = if is_released { vec![] } else { vec![key] };
         case.assert_nothing_is_left(&kept);
     }
@@ -389,7 +393,7 @@ fn who_has_failed_before_anything_was_granted_is_named_at_once_and_so_is_success
     case.desk.fail(failed, FlowCause::SinkFailed, "x", NOW);
     case.grant(well, &[1]).unwrap();
     case.land(2);
-    let head = Head { transfer: id(2), side: Side::Source, rank: 0, ranks: 1 };
+    let head = TransferHead { transfer: id(2), side: Side::Source, rank: 0, ranks: 1 };
     let rows = [SentRows { buffers: 2, first: 0, count: 1 }].into_iter().collect();
     case.said(ControlMessage::EndOfData(EndOfData { head, parts: 1, tokens: 16, legs: 1, rows }), NOW);
     let finished = case.finished();
@@ -402,14 +406,14 @@ fn who_has_failed_before_anything_was_granted_is_named_at_once_and_so_is_success
 fn bytes_are_written_by_one_alone_whatever_layout_they_are_looked_at_by() {
     let mut case = Case::new();
     let region = case.desk.layout(case.layout).unwrap().region();
-    let begin = |case: &mut Case, extents: &[(u64, u64)], access: Access, user: User| {
+    let begin = |case: &mut Case, extents: &[(u64, u64)], access: BlockAccess, user: User| {
         let ticket = case.ticket();
         case.desk.begin_extents_use(ticket, (region, extents), (access, true), user).map(|()| ticket)
     };
     // The first half of block 1 in layer 0, and its second half.
-    let get = begin(&mut case, &[(128, 64)], Access::Write, User::Get).unwrap();
-    let other = begin(&mut case, &[(192, 64)], Access::Write, User::Get).unwrap();
-    let again = begin(&mut case, &[(160, 8)], Access::Read, User::Put);
+    let get = begin(&mut case, &[(128, 64)], BlockAccess::Write, User::Get).unwrap();
+    let other = begin(&mut case, &[(192, 64)], BlockAccess::Write, User::Get).unwrap();
+    let again = begin(&mut case, &[(160, 8)], BlockAccess::Read, User::Put);
     assert_eq!(again, Err(BlockHeld::Written { block: 1, by: Holder::Get }));
     let (one, reader) = (case.consume(1), case.produce(2));
     assert_eq!(held(case.grant(one, &[0, 1])), BlockHeld::Written { block: 1, by: Holder::Get });
@@ -428,15 +432,15 @@ fn bytes_are_written_by_one_alone_whatever_layout_they_are_looked_at_by() {
     case.desk.end_kept_use(other);
     case.grant(lower, &[1]).unwrap();
     // Many read, and nobody writes there.
-    let puts = [0, 1].map(|_| begin(&mut case, &[(256, 128)], Access::Read, User::Put).unwrap());
+    let puts = [0, 1].map(|_| begin(&mut case, &[(256, 128)], BlockAccess::Read, User::Put).unwrap());
     case.chunk(reader, &[2]).unwrap();
     assert!(matches!(held(case.grant(one, &[2])), BlockHeld::Read { block: 2, .. }));
-    let get = begin(&mut case, &[(300, 1)], Access::Write, User::Get);
+    let get = begin(&mut case, &[(300, 1)], BlockAccess::Write, User::Get);
     assert_eq!(get, Err(BlockHeld::Read { block: 2, by: source(2) }));
     puts.into_iter().for_each(|put| case.desk.end_kept_use(put));
-    let child = case.desk.begin_use(case.layout, vec![6], Access::Write, User::Child).unwrap();
+    let child = case.desk.begin_use(case.layout, vec![6], BlockAccess::Write, User::Child).unwrap();
     assert_eq!(held(case.grant(one, &[6])), BlockHeld::Written { block: 6, by: Holder::Child });
-    let get = begin(&mut case, &[(6 * 128, 1)], Access::Write, User::Get);
+    let get = begin(&mut case, &[(6 * 128, 1)], BlockAccess::Write, User::Get);
     assert_eq!(get, Err(BlockHeld::Written { block: 6, by: Holder::Child }));
     case.desk.end_use(child);
     case.assert_nothing_is_left(&[one, reader, lower, upper]);

@@ -5,13 +5,13 @@ use penstock_session::RequestId;
 use super::ground::Ground;
 use super::{Block, Book, Marks, PageId, TransferManager, Writer};
 use crate::action::{BlocksRef, RegionRef};
-use crate::geometry::Stripe;
+use crate::geometry::ShardStripe;
 use crate::held::{BlockHeld, Holder};
 use crate::partners::LayoutKey;
 
 /// What somebody does with blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum BlockAccess {
     /// Reads them: others may, too.
     Read,
     /// Writes them, alone.
@@ -48,12 +48,12 @@ pub enum Placed {
     /// A layout.
     Layout(LayoutKey),
     /// A pool of this region, which numbers them like this by itself: all of its layouts are meant, and the pool where there are none.
-    Pool(RegionRef, Stripe),
+    Pool(RegionRef, ShardStripe),
 }
 
 /// One use of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum UseKey {
+pub enum BlockUseKey {
     /// Until what is kept under this ticket is let go.
     Kept(BlocksRef, u32),
     /// Until somebody says so.
@@ -64,7 +64,7 @@ pub enum UseKey {
 #[derive(Debug)]
 pub(super) struct Use {
     page: PageId,
-    access: Access,
+    access: BlockAccess,
     blocks: Vec<u32>,
     user: User,
 }
@@ -75,7 +75,7 @@ pub(super) struct ExtentsUse {
     region: RegionRef,
     /// In their order.
     extents: Vec<(u64, u64)>,
-    access: Access,
+    access: BlockAccess,
     /// What is to be read may still be written.
     is_ready: bool,
     user: User,
@@ -101,7 +101,7 @@ impl ExtentsUse {
     }
 }
 
-fn mark(page: &mut super::Page, blocks: &[u32], access: Access) {
+fn mark(page: &mut super::Page, blocks: &[u32], access: BlockAccess) {
     let Some(last) = blocks.last() else { return };
     if page.marks.len() <= *last as usize {
         page.marks.resize((*last as usize + 1).next_power_of_two(), Marks::default());
@@ -109,18 +109,18 @@ fn mark(page: &mut super::Page, blocks: &[u32], access: Access) {
     for block in blocks {
         let marks = &mut page.marks[*block as usize];
         match access {
-            Access::Read => marks.readers += 1,
-            Access::Write => marks.writers += 1,
+            BlockAccess::Read => marks.readers += 1,
+            BlockAccess::Write => marks.writers += 1,
         }
     }
 }
 
-fn unmark(page: &mut super::Page, blocks: &[u32], access: Access) {
+fn unmark(page: &mut super::Page, blocks: &[u32], access: BlockAccess) {
     for block in blocks {
         let Some(marks) = page.marks.get_mut(*block as usize) else { continue };
         match access {
-            Access::Read => marks.readers -= 1,
-            Access::Write => marks.writers -= 1,
+            BlockAccess::Read => marks.readers -= 1,
+            BlockAccess::Write => marks.writers -= 1,
         }
     }
 }
@@ -152,21 +152,21 @@ impl Book {
         of
     }
 
-    fn note_use(&mut self, key: UseKey, of: Use) {
+    fn note_use(&mut self, key: BlockUseKey, of: Use) {
         let blocks = of.blocks.iter().copied();
         match of.access {
-            Access::Read => self.read(of.page, blocks),
-            Access::Write => self.write(of.page, blocks, Writer::Use),
+            BlockAccess::Read => self.read(of.page, blocks),
+            BlockAccess::Write => self.write(of.page, blocks, Writer::Use),
         }
         self.uses.insert(key, of);
     }
 
-    fn end(&mut self, key: UseKey) {
+    fn end(&mut self, key: BlockUseKey) {
         if let Some(of) = self.uses.remove(&key) {
             let blocks = of.blocks.into_iter();
             match of.access {
-                Access::Read => self.read_no_more(of.page, blocks),
-                Access::Write => self.written(of.page, blocks),
+                BlockAccess::Read => self.read_no_more(of.page, blocks),
+                BlockAccess::Write => self.written(of.page, blocks),
             }
             self.leave(of.page);
         }
@@ -181,23 +181,23 @@ impl Book {
 
     /// What was kept under this ticket is let go.
     pub(in crate::desk) fn let_go(&mut self, ticket: BlocksRef) {
-        let all = UseKey::Kept(ticket, 0)..=UseKey::Kept(ticket, u32::MAX);
+        let all = BlockUseKey::Kept(ticket, 0)..=BlockUseKey::Kept(ticket, u32::MAX);
         let uses = self.uses.range(all.clone()).map(|(key, _)| *key);
-        let its: Vec<UseKey> = uses.chain(self.extents.range(all).map(|(key, _)| *key)).collect();
+        let its: Vec<BlockUseKey> = uses.chain(self.extents.range(all).map(|(key, _)| *key)).collect();
         its.into_iter().for_each(|key| self.end(key));
     }
 }
 
 impl TransferManager {
     /// Whether no put or get is at a block of this page in a way that stands against this access.
-    pub(super) fn no_extents_at(&self, page: PageId, block: u32, access: Access) -> Result<(), BlockHeld> {
+    pub(super) fn no_extents_at(&self, page: PageId, block: u32, access: BlockAccess) -> Result<(), BlockHeld> {
         let marks = self.book.page(page).and_then(|page| page.marks.get(block as usize)).copied().unwrap_or_default();
-        if marks.writers == 0 && (marks.readers == 0 || access == Access::Read) {
+        if marks.writers == 0 && (marks.readers == 0 || access == BlockAccess::Read) {
             return Ok(());
         }
         let has = |of: &ExtentsUse| {
             let mut its = of.marked.iter().filter(|(at, _)| *at == page);
-            (access == Access::Write || of.access == Access::Write)
+            (access == BlockAccess::Write || of.access == BlockAccess::Write)
                 && its.any(|(_, blocks)| blocks.binary_search(&block).is_ok())
         };
         let mut found = self.book.extents.iter().filter(|(key, of)| has(of) && !self.is_let_go(**key));
@@ -205,20 +205,20 @@ impl TransferManager {
         Err(Self::held_by(block, of.access, of.user.holder()))
     }
 
-    fn held_by(block: u32, access: Access, by: Holder) -> BlockHeld {
+    fn held_by(block: u32, access: BlockAccess, by: Holder) -> BlockHeld {
         match access {
-            Access::Read => BlockHeld::Read { block, by },
-            Access::Write => BlockHeld::Written { block, by },
+            BlockAccess::Read => BlockHeld::Read { block, by },
+            BlockAccess::Write => BlockHeld::Written { block, by },
         }
     }
 
     /// Whether the relay has let it go, and nobody has carried that out.
-    fn is_let_go(&self, key: UseKey) -> bool {
-        matches!(key, UseKey::Kept(ticket, _) if self.relays.is_let_go(ticket))
+    fn is_let_go(&self, key: BlockUseKey) -> bool {
+        matches!(key, BlockUseKey::Kept(ticket, _) if self.relays.is_let_go(ticket))
     }
 
     /// Somebody of those who have whole blocks.
-    pub(super) fn user_of(&self, page: PageId, block: u32, access: Access) -> Option<Holder> {
+    pub(super) fn user_of(&self, page: PageId, block: u32, access: BlockAccess) -> Option<Holder> {
         let mut uses = self.book.uses.values();
         let its = uses.find(|of| of.page == page && of.access == access && of.blocks.contains(&block))?;
         Some(its.user.holder())
@@ -228,20 +228,25 @@ impl TransferManager {
         match placed {
             Placed::Layout(key) => self.partners.own(*key).map(|layout| Ground::of(layout)),
             Placed::Pool(region, whole) => {
-                let stripes: Vec<Stripe> = self.partners.own_of(*region).flat_map(|layout| layout.stripes()).collect();
+                let stripes: Vec<ShardStripe> =
+                    self.partners.own_of(*region).flat_map(|layout| layout.stripes()).collect();
                 Some(Ground::new(*region, if stripes.is_empty() { vec![*whole] } else { stripes }))
             }
         }
     }
 
     /// Whether these blocks can be read.
-    pub(in crate::desk) fn may_use(&mut self, placed: &[(Placed, Vec<u32>)], access: Access) -> Result<(), BlockHeld> {
+    pub(in crate::desk) fn may_use(
+        &mut self,
+        placed: &[(Placed, Vec<u32>)],
+        access: BlockAccess,
+    ) -> Result<(), BlockHeld> {
         for (of, blocks) in placed {
             let Some(ground) = self.ground_of(of) else { continue };
             let page = self.book.join(ground);
             let free = match access {
-                Access::Read => self.may_read(page, blocks.iter().copied()),
-                Access::Write => self.may_write(page, blocks.iter().copied(), None),
+                BlockAccess::Read => self.may_read(page, blocks.iter().copied()),
+                BlockAccess::Write => self.may_write(page, blocks.iter().copied(), None),
             };
             self.book.leave(page);
             free?;
@@ -252,11 +257,11 @@ impl TransferManager {
     /// Somebody has them from now on, until what is kept under this ticket is let go.
     pub(in crate::desk) fn note_kept(&mut self, ticket: BlocksRef, placed: Vec<(Placed, Vec<u32>)>, user: &User) {
         for (number, (of, blocks)) in (0..).zip(placed) {
-            self.note_blocks(UseKey::Kept(ticket, number), (of, blocks), Access::Read, user.clone());
+            self.note_blocks(BlockUseKey::Kept(ticket, number), (of, blocks), BlockAccess::Read, user.clone());
         }
     }
 
-    fn note_blocks(&mut self, key: UseKey, (of, blocks): (Placed, Vec<u32>), access: Access, user: User) {
+    fn note_blocks(&mut self, key: BlockUseKey, (of, blocks): (Placed, Vec<u32>), access: BlockAccess, user: User) {
         let Some(ground) = self.ground_of(&of) else { return };
         let page = self.book.join(ground);
         self.book.note_use(key, Use { page, access, blocks, user });
@@ -267,20 +272,20 @@ impl TransferManager {
         &mut self,
         layout: LayoutKey,
         blocks: Vec<u32>,
-        access: Access,
+        access: BlockAccess,
         user: User,
-    ) -> Result<UseKey, BlockHeld> {
+    ) -> Result<BlockUseKey, BlockHeld> {
         let placed = [(Placed::Layout(layout), blocks)];
         self.may_use(&placed, access)?;
         self.book.last_use += 1;
-        let key = UseKey::Called(self.book.last_use);
+        let key = BlockUseKey::Called(self.book.last_use);
         let [placed] = placed;
         self.note_blocks(key, placed, access, user);
         Ok(key)
     }
 
     /// They are nobody's any more.
-    pub fn end_use(&mut self, key: UseKey) {
+    pub fn end_use(&mut self, key: BlockUseKey) {
         self.book.end(key);
     }
 
@@ -291,7 +296,7 @@ impl TransferManager {
         &mut self,
         ticket: BlocksRef,
         (region, extents): (RegionRef, &[(u64, u64)]),
-        (access, is_ready): (Access, bool),
+        (access, is_ready): (BlockAccess, bool),
         user: User,
     ) -> Result<(), BlockHeld> {
         let mut extents: Vec<(u64, u64)> = extents.iter().copied().filter(|(_, len)| *len > 0).collect();
@@ -301,7 +306,7 @@ impl TransferManager {
             self.may_use_extents(&of)?;
             of = self.book.mark_extents(of);
         }
-        self.book.extents.insert(UseKey::Kept(ticket, 0), of);
+        self.book.extents.insert(BlockUseKey::Kept(ticket, 0), of);
         Ok(())
     }
 
@@ -311,10 +316,10 @@ impl TransferManager {
             for block in page.ground.blocks_in(&of.extents) {
                 let found: Block = self.book.at(id, block);
                 match of.access {
-                    Access::Write if (found.writer, found.readers) != (0, 0) => {
+                    BlockAccess::Write if (found.writer, found.readers) != (0, 0) => {
                         return Err(self.why_not_written(id, block, found));
                     }
-                    Access::Read if found.writer != 0 => self.is_there(id, block, found.writer)?,
+                    BlockAccess::Read if found.writer != 0 => self.is_there(id, block, found.writer)?,
                     _ => {}
                 }
             }
@@ -322,7 +327,7 @@ impl TransferManager {
         let stands_against = |other: &ExtentsUse| {
             other.region == of.region
                 && other.is_ready
-                && (other.access == Access::Write || of.access == Access::Write)
+                && (other.access == BlockAccess::Write || of.access == BlockAccess::Write)
                 && other.has_some_of(&of.extents)
         };
         let mut others =
@@ -343,7 +348,7 @@ impl TransferManager {
 
     /// What was not ready is.
     pub fn use_is_ready(&mut self, ticket: BlocksRef) {
-        let key = UseKey::Kept(ticket, 0);
+        let key = BlockUseKey::Kept(ticket, 0);
         let Some(of) = self.book.extents.remove(&key) else { return };
         let of = if of.is_ready { of } else { self.book.mark_extents(ExtentsUse { is_ready: true, ..of }) };
         self.book.extents.insert(key, of);

@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use penstock_core::{EngineName, Epoch};
-use penstock_session::control::{Buffer, ControlMessage, Form, Grant, Head, LayoutNews, PeerFeatures, Rows, Side};
+use penstock_session::control::{
+    Buffer, ControlMessage, Form, Grant, LayoutNews, PeerFeatures, Rows, Side, TransferHead,
+};
 use penstock_session::{PeerKey, RequestId, TransferId};
 
 use super::super::{Produce, Sinks};
@@ -60,7 +62,7 @@ fn produce(desk: &mut TransferManager, layout: LayoutKey, name: u8, is_by_layer:
         urgency: Urgency::Bulk,
     };
     let key = desk.produce(transfer, RequestId::new(&format!("r-{name}")).unwrap(), produce, NOW).unwrap();
-    let head = Head { transfer, side: Side::Sink, rank: 0, ranks: 1 };
+    let head = TransferHead { transfer, side: Side::Sink, rank: 0, ranks: 1 };
     let said = if is_lent {
         ControlMessage::PullRequest(penstock_session::control::PullRequest { head, from: 0, trace: Vec::new() })
     } else {

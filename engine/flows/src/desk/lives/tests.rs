@@ -6,7 +6,7 @@ use penstock_session::{PeerKey, RequestId};
 use super::*;
 use crate::action::{BlocksRef, MoveId, RegionRef, WatchId};
 use crate::desk::Settings;
-use crate::lifecycle::{BlockRef, Report, SwapPath, SwapWay};
+use crate::lifecycle::{BlockRef, SchedulerReport, SwapPath, SwapWay};
 
 const NOW: Timestamp = Timestamp::from_ns(1);
 const LATE: Timestamp = Timestamp::from_ns(2_000_000_000);
@@ -25,16 +25,16 @@ struct Node {
 impl Node {
     fn new() -> Self {
         let mut desk = TransferManager::new(Settings::default(), [1, 2, 3]);
-        let device = desk.open_device(lifecycle::Settings::default()).unwrap();
+        let device = desk.open_device(lifecycle::LifecycleSettings::default()).unwrap();
         let request = RequestId::new("cmpl-1").unwrap();
         let life = desk.call_device(device, |lives| lives.tracker_mut().open(request.clone(), 1)).unwrap();
         let mut node = Self { desk, device, request, life };
-        node.report(Report::Allocated { fresh: vec![BLOCK], cached: vec![] });
-        node.report(Report::Active);
+        node.report(SchedulerReport::Allocated { fresh: vec![BLOCK], cached: vec![] });
+        node.report(SchedulerReport::Active);
         node
     }
 
-    fn report(&mut self, report: Report) {
+    fn report(&mut self, report: SchedulerReport) {
         let Self { desk, device, request, life } = self;
         desk.call_device(*device, |lives| lives.report(request, *life, &report, NOW)).unwrap();
     }
@@ -156,11 +156,11 @@ fn a_move_that_notices_first_that_time_is_over_drops_the_request_as_the_swap_doe
 fn so_many_devices_have_requests_each_with_names_of_its_own() {
     let mut desk = TransferManager::new(Settings::default(), [1, 2, 3]);
     let keys: Vec<DeviceKey> =
-        (0..DEVICES_MAX).map(|_| desk.open_device(lifecycle::Settings::default()).unwrap()).collect();
-    let full = desk.open_device(lifecycle::Settings::default());
+        (0..DEVICES_MAX).map(|_| desk.open_device(lifecycle::LifecycleSettings::default()).unwrap()).collect();
+    let full = desk.open_device(lifecycle::LifecycleSettings::default());
     assert_eq!(full, Err(LifecycleError::TooManyDevices { most: DEVICES_MAX }));
     desk.release_device(keys[7], NOW);
-    let again = desk.open_device(lifecycle::Settings::default()).unwrap();
+    let again = desk.open_device(lifecycle::LifecycleSettings::default()).unwrap();
     assert!(!keys.contains(&again), "a name is not used again");
     let gone = desk.call_device(keys[7], |lives| lives.tracker_mut().open(RequestId::new("a").unwrap(), 1));
     assert_eq!(gone, Err(LifecycleError::NoDevice));

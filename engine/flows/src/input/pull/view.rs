@@ -11,7 +11,7 @@ use penstock_session::machine::Step;
 
 use crate::output::lend::LENT_BLOCKS_MAX;
 use crate::part::LegError;
-use crate::shards::Pair;
+use crate::shards::ShardPair;
 
 machine! {
     /// What one rank of the source lends, as its reader sees it.
@@ -68,7 +68,7 @@ pub(super) struct View {
     pub(super) rank: u16,
     pub(super) loan: Loan,
     pub(super) lease: Option<LeaseId>,
-    pub(super) pair: Option<Arc<Pair>>,
+    pub(super) pair: Option<Arc<ShardPair>>,
     /// Which layout of the source's, in which use.
     layout: (u32, u32),
     /// The first token that is needed.
@@ -116,7 +116,7 @@ impl View {
     }
 
     /// Takes in what is lent, if it makes sense: what is there only ever gets more. Says whether it is the first.
-    pub(super) fn merge(&mut self, pair: &Arc<Pair>, lend: &ReadOffer) -> Result<bool, LegError> {
+    pub(super) fn merge(&mut self, pair: &Arc<ShardPair>, lend: &ReadOffer) -> Result<bool, LegError> {
         let wrong = LegError::Lent { from: lend.from };
         let is_first = self.pair.is_none();
         let named = ((lend.layout, lend.layout_generation), Some(LeaseId(lend.lease)), lend.once);

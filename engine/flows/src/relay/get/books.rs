@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Get, GetOp, Gets, Piece, Ready};
+use super::{Get, GetOp, GetPiece, Gets, Ready};
 use crate::FlowCause;
 use crate::action::BlocksRef;
-use crate::relay::berths::Pool;
+use crate::relay::berths::StagingPool;
 use crate::relay::early::OfferKey;
 use crate::relay::error::RelayFailed;
 
@@ -33,10 +33,10 @@ impl Gets {
     }
 
     /// What the application is to copy out. Nothing of a get that has failed.
-    pub(in crate::relay) fn pieces(&mut self, number: u64) -> Vec<Piece> {
+    pub(in crate::relay) fn pieces(&mut self, number: u64) -> Vec<GetPiece> {
         let Some(get) = self.ops.get_mut(&number).filter(|get| get.hands_out()) else { return Vec::new() };
         get.ready.values_mut().for_each(|ready| ready.is_handed = true);
-        let piece = |(&number, ready): (&u64, &Ready)| Piece {
+        let piece = |(&number, ready): (&u64, &Ready)| GetPiece {
             number,
             from: ready.from,
             place: self.berths.place(ready.berth, ready.len),
@@ -64,7 +64,7 @@ impl Gets {
     }
 
     /// Goes on with other berths.
-    pub(in crate::relay) fn equip(&mut self, pool: Pool, most: usize, abort: Duration) {
+    pub(in crate::relay) fn equip(&mut self, pool: StagingPool, most: usize, abort: Duration) {
         let fresh = Self::new(pool, most, abort);
         let Self { ops, by_offer, moves, next, piece, over, .. } = std::mem::replace(self, fresh);
         (self.ops, self.by_offer, self.moves) = (ops, by_offer, moves);

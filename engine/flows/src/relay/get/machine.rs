@@ -3,7 +3,7 @@
 use penstock_session::machine;
 
 use crate::action::BlocksRef;
-use crate::relay::berths::Place;
+use crate::relay::berths::StagingPlace;
 
 machine! {
     /// A get, at the engine that fetches.
@@ -67,7 +67,7 @@ pub enum Destination {
     /// Into the application's own registered memory.
     Extents {
         /// Where, as many bytes as there are.
-        extents: Vec<Place>,
+        extents: Vec<StagingPlace>,
         /// What keeps that memory; let go when nothing can land there any more.
         keep: BlocksRef,
     },
@@ -75,11 +75,11 @@ pub enum Destination {
 
 /// Bytes that have come and are to be copied out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub struct GetPiece {
     /// Which: what is to be said when it was copied.
     pub number: u64,
     /// The first byte of the buffer that it is.
     pub from: u64,
     /// Where it lies.
-    pub place: Place,
+    pub place: StagingPlace,
 }

@@ -4,19 +4,19 @@ use std::collections::BTreeSet;
 
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Direction, Span, Timestamp};
-use penstock_session::purse::{Took, Waiter};
+use penstock_session::purse::{CreditWaiter, Took};
 
 use super::{Cut, Get, GetEvent, Gets, Ready, Running, UnderWay};
 use crate::FlowCause;
 use crate::action::{Action, MoveId, Moving, RegionRef, Spans, Urgency};
-use crate::relay::berths::{Place, slice};
+use crate::relay::berths::{StagingPlace, slice};
 use crate::relay::error::RelayFailed;
 use crate::relay::out::{Alarm, Out};
 
 impl Gets {
     pub(super) fn go_on(&mut self, now: Timestamp, out: &mut Out) {
         while !self.served.is_empty() {
-            let Waiter(number) = self.served.remove(0);
+            let CreditWaiter(number) = self.served.remove(0);
             let Some(get) = self.ops.get_mut(&number) else { continue };
             get.is_in_line = false;
             if let Some(cut) = get.cut(self.berths.berth_bytes()) {
@@ -34,7 +34,7 @@ impl Gets {
         {
             let needs_berth = get.memory.is_none();
             if needs_berth {
-                match self.purse.take(Waiter(number), [1]) {
+                match self.purse.take(CreditWaiter(number), [1]) {
                     Took::Now => {}
                     Took::Waits => return get.is_in_line = true,
                     Took::Never { .. } | Took::Full { .. } => {
@@ -145,13 +145,13 @@ impl Gets {
 
     /// One that waits for a berth gives up, also if its credit has come a moment ago.
     pub(super) fn leave_line(&mut self, number: u64) {
-        match self.served.iter().position(|waiter| *waiter == Waiter(number)) {
+        match self.served.iter().position(|waiter| *waiter == CreditWaiter(number)) {
             Some(place) => {
                 self.served.remove(place);
                 self.purse.give_back([1], &mut self.served).expect("whoever was served has its credit");
             }
             None => {
-                let _ = self.purse.leave(Waiter(number), &mut self.served);
+                let _ = self.purse.leave(CreditWaiter(number), &mut self.served);
             }
         }
     }
@@ -178,7 +178,7 @@ impl Gets {
 }
 
 /// Both sides cut at each other's ends, and gathered by regions.
-fn pair(here: &[Place], there: &[Place]) -> Vec<(RegionRef, RegionRef, Vec<Span>)> {
+fn pair(here: &[StagingPlace], there: &[StagingPlace]) -> Vec<(RegionRef, RegionRef, Vec<Span>)> {
     let mut moves: Vec<(RegionRef, RegionRef, Vec<Span>)> = Vec::new();
     let (mut here, mut there) = (here.iter().copied(), there.iter().copied());
     let (mut local, mut remote) = (here.next(), there.next());
@@ -189,7 +189,7 @@ fn pair(here: &[Place], there: &[Place]) -> Vec<(RegionRef, RegionRef, Vec<Span>
             Some((region, other, spans)) if (*region, *other) == (mine.region, theirs.region) => spans.push(span),
             _ => moves.push((mine.region, theirs.region, vec![span])),
         }
-        let behind = |place: Place| Place { offset: place.offset + len, len: place.len - len, ..place };
+        let behind = |place: StagingPlace| StagingPlace { offset: place.offset + len, len: place.len - len, ..place };
         local = if mine.len == len { here.next() } else { Some(behind(mine)) };
         remote = if theirs.len == len { there.next() } else { Some(behind(theirs)) };
     }

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn item<'a>(path: &'a str, shape: &'a [u64], dtype: Dtype) -> Item<'a> {
-    Item { path, shape, dtype }
+fn item<'a>(path: &'a str, shape: &'a [u64], dtype: Dtype) -> PayloadItem<'a> {
+    PayloadItem { path, shape, dtype }
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn items_stand_one_behind_the_other_at_multiples_of_64() {
 
 #[test]
 fn what_cannot_be_packed_is_refused_with_the_reason() {
-    let refused = |items: &[Item<'_>]| Schema::pack(items).unwrap_err();
+    let refused = |items: &[PayloadItem<'_>]| Schema::pack(items).unwrap_err();
     let byte = item("a", &[1], Dtype::U8);
     assert_eq!(refused(&[byte, byte]), PayloadError::Twice("a".to_owned()));
     assert_eq!(refused(&vec![byte; 1025]), PayloadError::Items(1025));
@@ -34,7 +34,7 @@ fn what_cannot_be_packed_is_refused_with_the_reason() {
     let long = "a".repeat(257);
     assert_eq!(refused(&[item(&long, &[1], Dtype::U8)]), PayloadError::Path { item: 0, bytes: 257 });
     let paths: Vec<String> = (0..300).map(|number| format!("{number:0256}")).collect();
-    let many: Vec<Item<'_>> = paths.iter().map(|path| item(path, &[1], Dtype::U8)).collect();
+    let many: Vec<PayloadItem<'_>> = paths.iter().map(|path| item(path, &[1], Dtype::U8)).collect();
     assert!(matches!(refused(&many), PayloadError::TooLong(bytes) if bytes > SCHEMA_BYTES_MAX));
 }
 
@@ -79,7 +79,7 @@ fn shapes() -> impl Strategy<Value = Vec<(String, Vec<u64>, usize)>> {
 proptest! {
     #[test]
     fn every_schema_reads_as_it_is_written_and_no_items_overlap(items in shapes()) {
-        let items: Vec<Item<'_>> =
+        let items: Vec<PayloadItem<'_>> =
             items.iter().map(|(path, shape, dtype)| item(path, shape, Dtype::ALL[*dtype])).collect();
         let Ok(schema) = Schema::pack(&items) else { return Ok(()) };
         let read = Schema::parse(&schema.encode());
@@ -104,7 +104,7 @@ proptest! {
 
     #[test]
     fn a_changed_byte_gives_another_schema_or_a_reason(items in shapes(), at: prop::sample::Index, byte: u8) {
-        let items: Vec<Item<'_>> =
+        let items: Vec<PayloadItem<'_>> =
             items.iter().map(|(path, shape, dtype)| item(path, shape, Dtype::ALL[*dtype])).collect();
         let Ok(schema) = Schema::pack(&items) else { return Ok(()) };
         let mut bytes = schema.encode();

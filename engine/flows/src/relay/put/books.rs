@@ -7,7 +7,7 @@ use penstock_session::purse::Unbalanced;
 
 use super::{Memory, Part, Put, PutOp, Puts, ToFill, Torn};
 use crate::action::BlocksRef;
-use crate::relay::berths::Pool;
+use crate::relay::berths::StagingPool;
 use crate::relay::error::RelayFailed;
 
 impl Puts {
@@ -73,7 +73,7 @@ impl Puts {
     }
 
     /// Goes on with other berths. Numbers go on too: readers remember those that were.
-    pub(in crate::relay) fn equip(&mut self, pool: Pool, each: u32, control: u32, most: usize, abort: Duration) {
+    pub(in crate::relay) fn equip(&mut self, pool: StagingPool, each: u32, control: u32, most: usize, abort: Duration) {
         let fresh = Self::new(pool, each, control, most, abort);
         let Self { ops, next, torn, ended_signals, .. } = std::mem::replace(self, fresh);
         (self.ops, self.next, self.torn, self.ended_signals) = (ops, next, torn, ended_signals);

@@ -3,7 +3,7 @@
 use penstock_session::machine;
 
 use crate::action::BlocksRef;
-use crate::relay::berths::Place;
+use crate::relay::berths::StagingPlace;
 
 machine! {
     /// A put, at the engine that has the bytes.
@@ -52,7 +52,7 @@ pub struct PutKey(pub(crate) u64);
 
 /// Where the bytes of a put are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum PutSource {
     /// The application writes them into berths, part by part, as it is told.
     Berths {
         /// How many.
@@ -61,7 +61,7 @@ pub enum Source {
     /// They are in the application's own registered memory.
     Extents {
         /// Where.
-        extents: Vec<Place>,
+        extents: Vec<StagingPlace>,
         /// What keeps that memory; let go when no reader can be at it any more.
         keep: BlocksRef,
         /// Whether the bytes are there. If not, `filled` says it, such as behind a device's fence.
@@ -77,5 +77,5 @@ pub struct ToFill {
     /// The first byte of the buffer that belongs there.
     pub from: u64,
     /// Where to; nothing for an application's own memory, which only has to be ready.
-    pub place: Option<Place>,
+    pub place: Option<StagingPlace>,
 }

@@ -2,7 +2,7 @@
 
 use penstock_core::Timestamp;
 use penstock_session::control::ChunkKind;
-use penstock_session::purse::Waiter;
+use penstock_session::purse::CreditWaiter;
 
 use super::{Hold, Memory, Part, Put, PutEvent, PutOp, Puts, Reader};
 use crate::action::Action;
@@ -17,7 +17,7 @@ impl Puts {
     /// Begins those that credits have come for.
     pub(super) fn go_on(&mut self, now: Timestamp, out: &mut Out) {
         while !self.served.is_empty() {
-            let Waiter(op) = self.served.remove(0);
+            let CreditWaiter(op) = self.served.remove(0);
             self.begin(op, now, out);
         }
     }
@@ -124,14 +124,14 @@ impl Puts {
     /// One that waits gives up, also if its credits have come a moment ago.
     pub(super) fn leave_line(&mut self, op: u64, is_data: bool, want: u32) {
         let was_served =
-            self.served.iter().position(|waiter| *waiter == Waiter(op)).map(|place| self.served.remove(place));
+            self.served.iter().position(|waiter| *waiter == CreditWaiter(op)).map(|place| self.served.remove(place));
         let returned = match (was_served.is_some(), is_data) {
             (true, true) => self.purse.give_back([want.into(), 1], &mut self.served),
             (true, false) => self.control.give_back([1], &mut self.served),
             (false, _) => {
                 let _ = match is_data {
-                    true => self.purse.leave(Waiter(op), &mut self.served),
-                    false => self.control.leave(Waiter(op), &mut self.served),
+                    true => self.purse.leave(CreditWaiter(op), &mut self.served),
+                    false => self.control.leave(CreditWaiter(op), &mut self.served),
                 };
                 Ok(())
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_core::{EngineName, Timestamp};
 use penstock_flows::action::{Action, BlocksRef};
 use penstock_flows::continuation::{
-    Ask, Child, Group, Home, Inherited, Isolation, Miss, Parent, PinError, PinKey, Pins, Settings,
+    Ask, Child, Group, Home, Inherited, Isolation, Miss, Parent, PinError, PinKey, PinSettings, Pins,
 };
 
 use super::{at_ms, id};
@@ -40,7 +40,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: PinSettings) -> Self {
         let home = Home { engine: EngineName::new("decode-3").unwrap(), rank: 5 };
         Self { pins: Pins::new(settings, home), now: at_ms(1), next_ticket: 0 }
     }

@@ -73,21 +73,20 @@ use penstock_core::{Cause, Env, RegionId};
 use penstock_flows::action::{BlocksRef, RegionRef};
 use penstock_flows::continuation::{Ask, Child, Inherited as Given, Keep, Pins as Keeper};
 pub use penstock_flows::continuation::{
-    Finished as Ended, Group, Home, Isolation, Metrics as PinMetrics, Miss, Parent, PinError, PinKey,
-    Settings as PinSettings,
+    Finished as Ended, Group, Home, Isolation, Miss, Parent, PinError, PinKey, PinMetrics, PinSettings,
 };
-use penstock_flows::desk::{Access, Placed, UseKey, User};
-use penstock_flows::geometry::Stripe;
-use penstock_flows::{Cut, LayoutKey, Pair, Run, Tail};
+use penstock_flows::desk::{BlockAccess, BlockUseKey, Placed, User};
+use penstock_flows::geometry::ShardStripe;
+use penstock_flows::{Cut, LayoutKey, Run, ShardPair, Tail};
 use penstock_memory::{Blocks, Region, Window};
 use penstock_session::RequestId;
 
 use self::held::{OfGroup, held_of, refs_in};
 pub use self::waiting::{Inheriting, InheritingFrom};
 use super::lifecycle::Lifecycle;
-use super::{CallError, FlowError, ForeignMemory, Layout, Report};
+use super::{CallError, FlowError, ForeignMemory, Layout, SchedulerReport};
 use crate::engine::Engine;
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 use crate::peer::Peer;
 
 mod held;
@@ -107,7 +106,7 @@ impl ParentBlocks for Group {
 
 /// What this engine keeps of requests that have ended. Clones are the same.
 pub struct Pins<E: Env> {
-    hub: Arc<Hub<E>>,
+    hub: Arc<EngineInner<E>>,
 }
 
 impl<E: Env> Clone for Pins<E> {
@@ -199,7 +198,7 @@ impl<E: Env> Pins<E> {
             let region = self.hub.shared.registry.iter().find(is_its)?;
             let at = RegionRef { region: region.id(), generation: region.generation() };
             let len = pool.block_bytes();
-            let whole = Stripe { base: 0, stride: len, len, blocks: pool.total() };
+            let whole = ShardStripe { base: 0, stride: len, len, blocks: pool.total() };
             Some((Placed::Pool(at, whole), blocks.indices().to_vec()))
         };
         groups.iter().flatten().filter_map(placed).collect()
@@ -252,7 +251,7 @@ impl<E: Env> Pins<E> {
         &self,
         lives: &Lifecycle<E>,
         (request, life): (&RequestId, u64),
-        report: &Report,
+        report: &SchedulerReport,
         (parent, blocks, ttl): (Parent, &[&Blocks], Duration),
     ) -> Result<Ended, FlowError> {
         let shared = &self.hub.shared;
@@ -374,7 +373,7 @@ fn ask(
 
 /// What a child has of its parent: dropped, it is given back. The child keeps it as long as it reads those blocks.
 pub struct Inherited<E: Env> {
-    hub: Arc<Hub<E>>,
+    hub: Arc<EngineInner<E>>,
     given: Given,
     /// Where the tokens behind the whole blocks were copied to, of each group.
     copied: Mutex<Vec<Copied>>,
@@ -390,7 +389,7 @@ struct Copied {
 }
 
 impl<E: Env> Inherited<E> {
-    fn new(hub: &Arc<Hub<E>>, given: Given) -> Self {
+    fn new(hub: &Arc<EngineInner<E>>, given: Given) -> Self {
         Self { hub: Arc::clone(hub), given, copied: Mutex::new(Vec::new()) }
     }
 
@@ -538,7 +537,7 @@ impl<E: Env> Inherited<E> {
         let layout = shared.look_at_desk(|desk| desk.layout(layout.key).cloned()).ok_or(CallError::NoLayout)?;
         let region = shared.registry.resolve(RegionId(layout.region().region.0), layout.region().generation);
         let region = region.map_err(|_| CallError::NoLayout)?;
-        let pair = Pair::of(&layout, &layout).map_err(|_| CallError::NoLayout)?;
+        let pair = ShardPair::of(&layout, &layout).map_err(|_| CallError::NoLayout)?;
         let (here, there) = (Run { blocks: &[to], first: 0 }, Run { blocks: &[from], first: 0 });
         let mut spans = Vec::new();
         let cut = Cut { layers: 0..pair.layers(), here, there, tokens, once: None };
@@ -549,13 +548,13 @@ impl<E: Env> Inherited<E> {
 
 /// Blocks of a child into which its parent's are copied: nobody else of this engine is at them, until this is dropped.
 struct Writing<E: Env> {
-    hub: Arc<Hub<E>>,
-    key: UseKey,
+    hub: Arc<EngineInner<E>>,
+    key: BlockUseKey,
 }
 
 impl<E: Env> Writing<E> {
-    fn begin(hub: &Arc<Hub<E>>, layout: LayoutKey, blocks: Vec<u32>) -> Result<Self, FlowError> {
-        let begun = hub.shared.change_desk(|desk| desk.begin_use(layout, blocks, Access::Write, User::Child));
+    fn begin(hub: &Arc<EngineInner<E>>, layout: LayoutKey, blocks: Vec<u32>) -> Result<Self, FlowError> {
+        let begun = hub.shared.change_desk(|desk| desk.begin_use(layout, blocks, BlockAccess::Write, User::Child));
         let key = begun.map_err(|held| CallError::Held(Box::new(held)))?;
         Ok(Self { hub: Arc::clone(hub), key })
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use penstock_core::{Cause, Direction, Env, Timestamp};
 use penstock_flows::continuation::abroad::AskKey;
 use penstock_flows::continuation::{Lent, Waited};
-use penstock_flows::{Cut, Layout as FlowLayout, LayoutKey, Pair, Run};
+use penstock_flows::{Cut, Layout as FlowLayout, LayoutKey, Run, ShardPair};
 use penstock_memory::Blocks;
 use penstock_session::RequestId;
 
@@ -254,7 +254,7 @@ impl<E: Env> InheritingFrom<E> {
         let shared = &self.pins.hub.shared;
         let at = LayoutKey { number: lent.terms.layout, generation: lent.terms.layout_generation };
         let theirs = shared.look_at_desk(|desk| desk.layout_at(lent.peer, at).cloned()).ok_or(Cause::RevokedByPeer)?;
-        let pair = Pair::of(&self.ours, &theirs).map_err(|_| Cause::NoPath)?;
+        let pair = ShardPair::of(&self.ours, &theirs).map_err(|_| Cause::NoPath)?;
         let here = Run { blocks: self.own.indices(), first: 0 };
         let there = Run { blocks: &lent.blocks, first: 0 };
         let mut spans = Vec::new();

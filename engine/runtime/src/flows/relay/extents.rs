@@ -6,9 +6,9 @@ use std::sync::Arc;
 use penstock_core::Env;
 use penstock_core::planted::{self, Bug};
 use penstock_flows::action::RegionRef;
-use penstock_flows::desk::{Access, User};
-use penstock_flows::geometry::Stripe;
-use penstock_flows::relay::Place;
+use penstock_flows::desk::{BlockAccess, User};
+use penstock_flows::geometry::ShardStripe;
+use penstock_flows::relay::StagingPlace;
 use penstock_flows::{BlocksRef, Layout as FlowLayout, TransferManager};
 use penstock_memory::{BlockAllocator, Blocks, Region};
 
@@ -95,9 +95,9 @@ fn handles(blocks: &[&Blocks]) -> Vec<Blocks> {
 }
 
 /// Extents that were checked, and what is kept for them.
-pub(super) struct Kept {
+pub(super) struct KeptExtents {
     pub(super) region: Arc<Region>,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<StagingPlace>,
     pub(super) keep: BlocksRef,
 }
 
@@ -107,9 +107,9 @@ impl<E: Env> Inner<E> {
     pub(super) fn keep(
         &self,
         extents: Extents<'_, E>,
-        (access, is_ready): (Access, bool),
+        (access, is_ready): (BlockAccess, bool),
         user: User,
-    ) -> Result<Kept, FlowError> {
+    ) -> Result<KeptExtents, FlowError> {
         let region = self.checked(&extents)?;
         let Extents { blocks, parts, .. } = extents;
         let held = match region.pool().filter(|_| planted::is(Bug::PutHoldsOtherBlocks)) {
@@ -117,12 +117,12 @@ impl<E: Env> Inner<E> {
             None => blocks,
         };
         let at = RegionRef { region: region.id(), generation: region.generation() };
-        let places = parts.iter().map(|&(offset, len)| Place { region: at, offset, len }).collect();
+        let places = parts.iter().map(|&(offset, len)| StagingPlace { region: at, offset, len }).collect();
         let keep = self.hub.shared.desk.keep_all(held);
         let begin = |desk: &mut TransferManager| desk.begin_extents_use(keep, (at, &parts), (access, is_ready), user);
         let begun = self.hub.shared.change_desk(begin).map_err(|held| CallError::Held(Box::new(held)));
         begun.inspect_err(|_| self.hub.shared.desk.free(keep))?;
-        Ok(Kept { places, keep, region })
+        Ok(KeptExtents { places, keep, region })
     }
 
     /// What was kept for something that has not begun.
@@ -188,9 +188,9 @@ impl<E: Env> Inner<E> {
 }
 
 /// How a pool numbers its bytes by itself.
-fn stripe_of(allocator: &BlockAllocator) -> Stripe {
+fn stripe_of(allocator: &BlockAllocator) -> ShardStripe {
     let len = allocator.block_bytes();
-    Stripe { base: 0, stride: len, len, blocks: allocator.total() }
+    ShardStripe { base: 0, stride: len, len, blocks: allocator.total() }
 }
 
 fn check_inside(region: &Region, parts: &[(u64, u64)]) -> Result<(), FlowError> {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use penstock_core::Env;
 use penstock_flows::TransferManager;
-use penstock_flows::desk::{Access, User};
+use penstock_flows::desk::{BlockAccess, User};
 use penstock_flows::relay::{self as flow, GetKey, Metadata};
 
-use super::extents::{Extents, Kept};
+use super::extents::{Extents, KeptExtents};
 use super::{FlowError, Inner, Payload, Relay, RelayError, RelayFailed, WITHIN};
 
 /// Where a get puts bytes, and how long it may take.
@@ -61,7 +61,8 @@ impl<E: Env> Relay<E> {
         let (to, room, keep) = match extents {
             None => (flow::Destination::Berths, Some(room_for(metadata, inner.largest)?), None),
             Some(extents) => {
-                let Kept { places: extents, keep, .. } = inner.keep(extents, (Access::Write, true), User::Get)?;
+                let KeptExtents { places: extents, keep, .. } =
+                    inner.keep(extents, (BlockAccess::Write, true), User::Get)?;
                 (flow::Destination::Extents { extents, keep }, None, Some(keep))
             }
         };

@@ -81,21 +81,21 @@ use penstock_core::{Cause, Env, Rights, Timestamp};
 use penstock_flows::action::RegionRef;
 pub use penstock_flows::desk::RelayMetrics;
 use penstock_flows::relay::{self as flow, RelaySettings, Relays};
-pub use penstock_flows::relay::{EarlyBounds, Metadata, RelayCounts, RelayError, RelayFailed};
+pub use penstock_flows::relay::{EarlyFrameBounds, Metadata, RelayCounts, RelayError, RelayFailed};
 use penstock_memory::PoolSpec;
 use penstock_session::{PeerKey, RequestId};
 
 pub use self::extents::Extents;
 pub use self::get::{Destination, Fetch};
-pub use self::payload::{Dtype, Field, Item, Payload, PayloadError, Schema};
+pub use self::payload::{Dtype, Field, Payload, PayloadError, PayloadItem, Schema};
 pub use self::put::{Put, RelayOp};
-pub use self::stream::{Announced, Arrival, Join, Stream};
+pub use self::stream::{Announced, Arrival, Stream, StreamJoin};
 use self::work::Work;
 use super::FlowError;
 use crate::desk::key_of;
 use crate::engine::Engine;
 use crate::error::RegionError;
-use crate::hub::Hub;
+use crate::hub::EngineInner;
 use crate::peer::Peer;
 use crate::region::{LocalRegion, Pool};
 
@@ -115,13 +115,13 @@ pub struct RelaySpec {
     each: u32,
     ends: u32,
     most: usize,
-    early: EarlyBounds,
+    early: EarlyFrameBounds,
     largest: u64,
 }
 
 impl Default for RelaySpec {
     fn default() -> Self {
-        let early = EarlyBounds { messages: 4096, bytes: 4 << 20, age: Duration::from_secs(30) };
+        let early = EarlyFrameBounds { messages: 4096, bytes: 4 << 20, age: Duration::from_secs(30) };
         Self { berth_bytes: 16 << 20, puts: 4, gets: 4, each: u32::MAX, ends: 64, most: 1024, early, largest: 1 << 30 }
     }
 }
@@ -156,7 +156,7 @@ impl RelaySpec {
 
     /// How much is kept of what peers announce and nobody has asked for yet; what is more, or older, is refused.
     #[must_use]
-    pub fn early(mut self, bounds: EarlyBounds) -> Self {
+    pub fn early(mut self, bounds: EarlyFrameBounds) -> Self {
         self.early = bounds;
         self
     }
@@ -215,7 +215,7 @@ impl<E: Env> std::fmt::Debug for Relay<E> {
 
 /// What all handles of a relay share.
 struct Inner<E: Env> {
-    hub: Arc<Hub<E>>,
+    hub: Arc<EngineInner<E>>,
     puts: Pool<E>,
     gets: Pool<E>,
     largest: u64,
@@ -240,7 +240,7 @@ impl<E: Env> Engine<E> {
         };
         let puts_pool = berths(puts, "penstock.relay.puts", Rights::READ)?;
         let gets_pool = berths(gets, "penstock.relay.gets", Rights::NONE)?;
-        let pool = |of: &Pool<E>, berths| flow::Pool { region: region_of(of), base: 0, berth_bytes, berths };
+        let pool = |of: &Pool<E>, berths| flow::StagingPool { region: region_of(of), base: 0, berth_bytes, berths };
         let settings = RelaySettings {
             name: shared.name.clone(),
             epoch: shared.epoch,

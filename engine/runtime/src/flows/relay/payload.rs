@@ -1,7 +1,7 @@
 //! Items in a buffer: names, shapes and types, and where their bytes lie. Nothing in it is ever executed.
 
 pub use penstock_flows::relay::payload::{
-    DIMENSIONS_MAX, Dtype, Field, ITEM_ALIGN, ITEMS_MAX, Item, PATH_BYTES_MAX, PayloadError, Schema, Stretch,
+    DIMENSIONS_MAX, Dtype, Field, ITEM_ALIGN, ITEMS_MAX, PATH_BYTES_MAX, PayloadError, PayloadItem, Schema, Stretch,
 };
 
 /// What was fetched.

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use penstock_core::{Env, Timestamp};
 use penstock_flows::BlocksRef;
-use penstock_flows::desk::{Access, User};
-use penstock_flows::relay::payload::Item;
-use penstock_flows::relay::{PutKey, Relays, Source, ToPut};
+use penstock_flows::desk::{BlockAccess, User};
+use penstock_flows::relay::payload::PayloadItem;
+use penstock_flows::relay::{PutKey, PutSource, Relays, ToPut};
 use penstock_session::RequestId;
 
-use super::extents::{Extents, Kept};
+use super::extents::{Extents, KeptExtents};
 use super::work::Content;
 use super::{FlowError, Inner, PayloadError, Relay, RelayError, RelayFailed, Schema, WITHIN};
 use crate::peer::Peer;
@@ -44,7 +44,7 @@ impl<'a, E: Env> Put<'a, E> {
     }
 
     /// Items with their names, shapes and types, packed behind each other. Their bytes have to be as many as their shapes say.
-    pub fn items(items: &[(Item<'_>, &'a [u8])]) -> Result<Self, PayloadError> {
+    pub fn items(items: &[(PayloadItem<'_>, &'a [u8])]) -> Result<Self, PayloadError> {
         let schema = Schema::pack(&items.iter().map(|(item, _)| *item).collect::<Vec<_>>())?;
         let mut pieces = Vec::with_capacity(items.len());
         for (item, (field, (_, bytes))) in schema.fields().iter().zip(items).enumerate() {
@@ -100,7 +100,7 @@ impl<'a, E: Env> Put<'a, E> {
 
 /// What the desk is asked to put.
 pub(super) struct Prepared {
-    pub(super) source: Source,
+    pub(super) source: PutSource,
     pub(super) schema: Vec<u8>,
     pub(super) header: Vec<u8>,
     pub(super) within: Duration,
@@ -135,15 +135,16 @@ impl<E: Env> Inner<E> {
     ) -> Result<RelayOp<E>, FlowError> {
         let Put { data, schema, header, within } = what;
         let (source, content, keep) = match data {
-            Data::Content(content) => (Source::Berths { bytes: content.bytes() }, Some(content), None),
+            Data::Content(content) => (PutSource::Berths { bytes: content.bytes() }, Some(content), None),
             Data::Extents { extents, is_ready } => {
                 self.hub.shared.check_usable().map_err(FlowError::Engine)?;
-                let Kept { region, places: extents, keep } = self.keep(extents, (Access::Read, is_ready), User::Put)?;
+                let KeptExtents { region, places: extents, keep } =
+                    self.keep(extents, (BlockAccess::Read, is_ready), User::Put)?;
                 if !region.rights().allows_read() {
                     self.keep_no_more(keep);
                     return Err(FlowError::NotReadable { label: region.label().to_owned() });
                 }
-                (Source::Extents { extents, keep, is_ready }, None, Some(keep))
+                (PutSource::Extents { extents, keep, is_ready }, None, Some(keep))
             }
         };
         let begun = self.call(|relays, now| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use penstock_core::{EngineName, Env};
 use penstock_flows::TransferManager;
 pub use penstock_flows::relay::{Announced, Arrival};
-use penstock_flows::relay::{JoinKey, Stream as State, StreamKey};
+use penstock_flows::relay::{JoinKey, RelayStreamKey, Stream as State};
 use penstock_session::RequestId;
 
 use super::put::Prepared;
@@ -18,11 +18,11 @@ use crate::peer::Peer;
 /// failed, and its readers are told.
 pub struct Stream<E: Env> {
     inner: Arc<Inner<E>>,
-    key: StreamKey,
+    key: RelayStreamKey,
 }
 
 /// A wait for a chunk of each of several engines.
-pub struct Join<E: Env> {
+pub struct StreamJoin<E: Env> {
     inner: Arc<Inner<E>>,
     key: JoinKey,
 }
@@ -69,9 +69,14 @@ impl<E: Env> Relay<E> {
     }
 
     /// Waits for a chunk of each of these engines. It ends once: when all are announced, when one has failed, or when its time is over.
-    pub fn join(&self, request: &RequestId, sources: &[EngineName], within: Duration) -> Result<Join<E>, FlowError> {
+    pub fn join(
+        &self,
+        request: &RequestId,
+        sources: &[EngineName],
+        within: Duration,
+    ) -> Result<StreamJoin<E>, FlowError> {
         let key = self.inner.call(|relays, now| relays.join(request, sources, within, now))?;
-        Ok(Join { inner: Arc::clone(&self.inner), key })
+        Ok(StreamJoin { inner: Arc::clone(&self.inner), key })
     }
 }
 
@@ -80,7 +85,7 @@ fn has_news(desk: &TransferManager, request: &RequestId) -> bool {
     desk.relays().has_arrival(request) || desk.relays().may_read(request).is_err()
 }
 
-impl<E: Env> Join<E> {
+impl<E: Env> StreamJoin<E> {
     /// What it came to, if it has ended: the chunks in the order of the sources, each to be given to [`Relay::get`].
     pub fn poll(&self) -> Option<Result<Vec<Announced>, RelayFailed>> {
         self.inner.bring_forward();
@@ -101,7 +106,7 @@ impl<E: Env> Join<E> {
     }
 }
 
-impl<E: Env> Drop for Join<E> {
+impl<E: Env> Drop for StreamJoin<E> {
     fn drop(&mut self) {
         if !self.inner.hub.shared.is_inherited() {
             self.inner.hub.shared.call_desk(|desk, _| desk.relays_mut().let_go_join(self.key));
@@ -140,7 +145,7 @@ impl<E: Env> Stream<E> {
     }
 }
 
-fn ended(desk: &TransferManager, key: StreamKey) -> Option<Result<(), RelayFailed>> {
+fn ended(desk: &TransferManager, key: RelayStreamKey) -> Option<Result<(), RelayFailed>> {
     match desk.relays().stream_state(key)? {
         (State::Done, _) => Some(Ok(())),
         (State::Error, failed) => failed.cloned().map(Err),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{Net, PATIENCE, pattern, request};
 use penstock::config::TransportName::{self, Local, Shm, Tcp, Verbs};
 use penstock::flows::FlowError;
-use penstock::flows::relay::{Arrival, Destination, Dtype, Extents, Item, Put, RelayError, RelaySpec};
+use penstock::flows::relay::{Arrival, Destination, Dtype, Extents, PayloadItem, Put, RelayError, RelaySpec};
 use penstock::flows::{FlowCause, relay};
 use penstock::{PoolSpec, Rights};
 
@@ -114,9 +114,9 @@ fn items_come_out_as_they_were_packed(transport: TransportName) {
     let net = Net::new(transport, &["a", "b"], small);
     let (hidden, mask) = (pattern(7, 2 * 5 * 2), [1_u8, 0, 1]);
     let items = [
-        (Item { path: "hidden", shape: &[2, 5], dtype: Dtype::Bf16 }, &hidden[..]),
-        (Item { path: "mask", shape: &[3], dtype: Dtype::Bool }, &mask[..]),
-        (Item { path: "none", shape: &[0, 9], dtype: Dtype::F32 }, &[][..]),
+        (PayloadItem { path: "hidden", shape: &[2, 5], dtype: Dtype::Bf16 }, &hidden[..]),
+        (PayloadItem { path: "mask", shape: &[3], dtype: Dtype::Bool }, &mask[..]),
+        (PayloadItem { path: "none", shape: &[0, 9], dtype: Dtype::F32 }, &[][..]),
     ];
     let put = net.relay(0).put(Put::items(&items).unwrap(), &request("items"), &[&net.peer(0, 1)]).unwrap();
     let got = net.relay(1).get(put.metadata(), Destination::memory()).unwrap().wait(PATIENCE).unwrap().unwrap();
@@ -473,7 +473,7 @@ fn engines_without_threads_hand_over_as_others_do() {
 /// What nobody asks for while it is kept is refused: both sides hear that, and not that somebody has fetched it.
 #[test]
 fn what_is_asked_for_too_late_is_told_apart_from_what_was_fetched() {
-    let early = relay::EarlyBounds { messages: 16, bytes: 1 << 20, age: Duration::from_millis(100) };
+    let early = relay::EarlyFrameBounds { messages: 16, bytes: 1 << 20, age: Duration::from_millis(100) };
     let net = Net::new(Shm, &["a", "b"], || small().early(early));
     let put = net.relay(0).put(Put::bytes(b"some"), &request("late"), &[&net.peer(0, 1)]).unwrap();
     let failed = put.wait(PATIENCE).unwrap().unwrap_err();

@@ -45,12 +45,14 @@ fn raw(kind: u16, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn head() -> impl Strategy<Value = Head> {
-    (any::<[u8; 16]>(), any::<bool>(), any::<(u16, u16)>()).prop_map(|(transfer, is_sink, (rank, ranks))| Head {
-        transfer: TransferId::from_bytes(transfer),
-        side: if is_sink { Side::Sink } else { Side::Source },
-        rank,
-        ranks,
+fn head() -> impl Strategy<Value = TransferHead> {
+    (any::<[u8; 16]>(), any::<bool>(), any::<(u16, u16)>()).prop_map(|(transfer, is_sink, (rank, ranks))| {
+        TransferHead {
+            transfer: TransferId::from_bytes(transfer),
+            side: if is_sink { Side::Sink } else { Side::Source },
+            rank,
+            ranks,
+        }
     })
 }
 
@@ -243,7 +245,8 @@ proptest! {
     }
 }
 
-const HEAD: Head = Head { transfer: TransferId::from_bytes([7; 16]), side: Side::Sink, rank: 1, ranks: 2 };
+const HEAD: TransferHead =
+    TransferHead { transfer: TransferId::from_bytes([7; 16]), side: Side::Sink, rank: 1, ranks: 2 };
 
 fn granted(blocks: usize, trace: usize) -> ControlMessage {
     ControlMessage::Grant(Grant {
@@ -342,7 +345,7 @@ fn every_limit_is_kept_by_who_says_it_and_by_who_hears_it() {
     };
     let sealed = |runs: usize| {
         let rows = vec![SentRows { buffers: u32::MAX, first: u32::MAX, count: u32::MAX }; runs];
-        let head = Head { transfer: TransferId::from_bytes([0; 16]), side: Side::Source, rank: 0, ranks: 0 };
+        let head = TransferHead { transfer: TransferId::from_bytes([0; 16]), side: Side::Source, rank: 0, ranks: 0 };
         ControlMessage::EndOfData(EndOfData { head, parts: 0, tokens: 0, legs: 0, rows: rows.into() })
     };
     let renew = |leases: usize| ControlMessage::Renew(Renew { leases: vec![u64::MAX; leases] });

@@ -61,7 +61,7 @@ fn both_directions_come_and_go_together() {
     );
     assert!(table.get(key).is_none() && table.names(key).is_none() && table.get_mut(key).is_none());
     assert_eq!(table.end(key, Ended::Sent, START), None, "once");
-    let mut finished = Finished::default();
+    let mut finished = FinishedTransfer::default();
     assert_eq!((table.drain_finished(&mut finished), finished.sent.clone()), (1, vec![request(1)]));
     assert_eq!((table.drain_finished(&mut finished), finished.sent.len()), (0, 1));
     assert!(table.is_empty());
@@ -94,10 +94,10 @@ fn finished_requests_that_nobody_asks_for_are_counted_when_they_are_forgotten() 
         let (key, _) = table.admit(Side::Sink, transfer(number), request(number), (), START).unwrap();
         table.end(key, Ended::Received, START);
     }
-    let mut finished = Finished::default();
+    let mut finished = FinishedTransfer::default();
     assert_eq!(table.drain_finished(&mut finished), 4);
     assert_eq!((finished.received, finished.lost), ((2..6).map(request).collect(), 2));
-    let mut later = Finished::default();
+    let mut later = FinishedTransfer::default();
     assert_eq!((table.drain_finished(&mut later), later.lost), (0, 0), "told of once");
 }
 
@@ -115,7 +115,7 @@ fn memory_of_a_peak_is_given_back() {
         .collect();
     let (kept, others) = keys.split_at(100);
     others.iter().for_each(|key| assert!(table.end(*key, Ended::Failed, START).is_some()));
-    table.drain_finished(&mut Finished::default());
+    table.drain_finished(&mut FinishedTransfer::default());
     table.expire(Timestamp::from_ns(1));
     assert!(table.tombs.places() < 1000 && table.by_name.capacity() < 1000 && table.by_request.capacity() < 1000);
     assert!(table.entries.capacity() < 1000 && table.free.capacity() < 1000 && table.finished.capacity() < 1000);
@@ -231,7 +231,7 @@ fn a_hundred_thousand_leave_nothing_behind() {
     let mut table = Transfers::new(most, (1, 2));
     let name = |number: u32| TransferId::from_bytes(u128::from(number).to_be_bytes());
     let request = |side: Side, number: u32| RequestId::new(&format!("cmpl-{number}-{side:?}")).unwrap();
-    let (mut finished, mut ended) = (Finished::default(), 0);
+    let (mut finished, mut ended) = (FinishedTransfer::default(), 0);
     let mut standing = VecDeque::new();
     for number in 0..ALL {
         let now = Timestamp::from_ns(u64::from(number) * 10_000);
@@ -396,7 +396,7 @@ proptest! {
                     prop_assert_eq!(next, early.chain(tombs).min().map(Timestamp::from_ns));
                 }
                 Deed::Drain => {
-                    let mut finished = Finished::default();
+                    let mut finished = FinishedTransfer::default();
                     prop_assert_eq!(table.drain_finished(&mut finished), model.finished.len());
                     let of = |how: Option<Ended>| -> Vec<RequestId> {
                         let ended = model.finished.iter().filter(|(other, _)| *other == how);

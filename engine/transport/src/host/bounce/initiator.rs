@@ -4,11 +4,11 @@ use penstock_core::limits::SPANS_PER_POST;
 use penstock_core::{Cause, Direction, Span, plan::RegionKey};
 use penstock_memory::copy::{self, Hint};
 use penstock_memory::{Window, copy::CopyError};
-use penstock_ring::bounce::{Asker, Nonsense, Stage};
+use penstock_ring::bounce::{Asker, BounceStage, Nonsense};
 use penstock_ring::{Hazard, Publisher};
 
 use super::{Banks, QUESTION_WORDS, Question, SLOT_BYTES, SLOTS, packed};
-use crate::host::{EngineSegments, Withdrawn, still_stands};
+use crate::host::{EngineSegments, PlanWithdrawn, still_stands};
 use crate::lane::{Batch, CancelledOp, Failure, LaneFault, PostError, Sink};
 use crate::remote::TargetMediatedMemory;
 
@@ -16,7 +16,7 @@ use crate::remote::TargetMediatedMemory;
 const LANDINGS_PER_POLL: usize = 4;
 
 /// One worker's bank.
-pub(crate) struct Outgoing {
+pub(crate) struct RequestBank {
     banks: Banks,
     worker: usize,
     posts: Publisher,
@@ -61,7 +61,7 @@ struct PendingRead {
     expected: u64,
 }
 
-impl Outgoing {
+impl RequestBank {
     pub(crate) fn new(banks: &Banks, worker: usize) -> Self {
         let place = banks.segment().place();
         let posts = Publisher::mapped(&place, Banks::posts_offset(worker)).expect("workers are bounded by the banks");
@@ -169,7 +169,7 @@ impl Outgoing {
         while let Some(&index) = self.flying.get(place) {
             let slot = &mut self.slots[index];
             let stage = slot.asker.look().map_err(|Nonsense| LaneFault(Cause::PeerCorrupt))?;
-            let Stage::Done([cause, bytes]) = stage else {
+            let BounceStage::Done([cause, bytes]) = stage else {
                 place += 1;
                 continue;
             };
@@ -244,6 +244,6 @@ impl Slot {
 impl PendingRead {
     fn is_allowed(&self, ours: &EngineSegments, spans: &[Span]) -> Result<(), Cause> {
         let extents = spans.iter().map(|span| (span.local, span.len));
-        still_stands(ours.owner_state.view(), self.expected, self.key, extents).map_err(Withdrawn::ends_here)
+        still_stands(ours.owner_state.view(), self.expected, self.key, extents).map_err(PlanWithdrawn::ends_here)
     }
 }

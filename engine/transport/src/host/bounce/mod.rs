@@ -27,8 +27,8 @@ use penstock_core::limits::{LINE_BYTES, UNIT_BYTES};
 use penstock_memory::{Access, MemoryError, Registry, Segment, Window};
 use penstock_ring::bounce::slot_bytes;
 
-pub(super) use self::initiator::Outgoing;
-pub(super) use self::owner::{Incoming, Sender};
+pub(super) use self::initiator::RequestBank;
+pub(super) use self::owner::{AnswerBell, ServedBanks};
 pub use self::question::{QUESTION_WORDS, Question, QuestionError};
 
 /// Slots of one bank: how much one worker may have under way with one peer.

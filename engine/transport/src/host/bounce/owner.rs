@@ -20,14 +20,14 @@ use crate::lane::LaneFault;
 const SERVED_PER_POLL: usize = 4;
 
 /// How the worker that asked is told of the answer.
-pub(crate) struct Sender {
+pub(crate) struct AnswerBell {
     pub(crate) worker: usize,
     pub(crate) ready: ReadyBits,
     pub(crate) bell: Bell,
 }
 
 /// The banks that one worker serves.
-pub(crate) struct Incoming {
+pub(crate) struct ServedBanks {
     registry: Arc<Registry>,
     banks: Banks,
     filled: Vec<Bank>,
@@ -40,7 +40,7 @@ pub(crate) struct Incoming {
 }
 
 struct Bank {
-    sender: Sender,
+    sender: AnswerBell,
     posts: Published,
     /// How many questions had been asked at the last look.
     seen: u64,
@@ -58,10 +58,10 @@ struct Slot {
     backed: bool,
 }
 
-impl Incoming {
-    pub(crate) fn new(registry: &Arc<Registry>, banks: &Banks, index_at_peer: usize, senders: Vec<Sender>) -> Self {
+impl ServedBanks {
+    pub(crate) fn new(registry: &Arc<Registry>, banks: &Banks, index_at_peer: usize, senders: Vec<AnswerBell>) -> Self {
         let place = banks.segment().place();
-        let bank = |sender: Sender| {
+        let bank = |sender: AnswerBell| {
             let worker = sender.worker;
             let slot = |slot| Slot {
                 answerer: Answerer::mapped(&place, Banks::slot_offset(worker, slot), QUESTION_WORDS)

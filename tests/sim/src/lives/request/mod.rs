@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use penstock::flows::lifecycle::Request as State;
 use penstock::flows::{
-    BlockRef, DeferSite, FlowError, LifecycleError, Report, RequestId, SwapWay, Verdict, block_refs,
+    BlockRef, DeferSite, FlowError, LifecycleError, RequestId, SchedulerReport, SwapWay, Verdict, block_refs,
 };
 use penstock::{Blocks, Timestamp};
 
@@ -122,7 +122,7 @@ impl Request {
     }
 
     /// Says something of it, and looks at what that is answered.
-    fn report(&mut self, report: &Report, right: Verdict, device: &mut Device) -> Result<(), Violated> {
+    fn report(&mut self, report: &SchedulerReport, right: Verdict, device: &mut Device) -> Result<(), Violated> {
         let said = device.lives.report(&self.id, self.generation, report);
         if said != Ok(right) {
             let words = format!("{report:?} is answered by {said:?}, and not by {right:?}");
@@ -144,7 +144,7 @@ impl Request {
         if state == State::Freed {
             if now >= self.ended + self.spec.late && self.given_up.is_empty() {
                 // Whoever lives under this name by now is another one.
-                self.report(&Report::Aborted, Verdict::NoOp, device_of(seat))?;
+                self.report(&SchedulerReport::Aborted, Verdict::NoOp, device_of(seat))?;
                 self.is_gone = true;
             }
             return Ok(None);
@@ -223,18 +223,18 @@ impl Request {
             Step::EndSequence if self.sequences.len() == 1 => return self.end(step, now, device),
             Step::EndSequence => {
                 let sequence = self.sequences.pop_first().unwrap_or_default();
-                self.report(&Report::SequenceEnded { sequence }, Verdict::NoOp, device)?;
+                self.report(&SchedulerReport::SequenceEnded { sequence }, Verdict::NoOp, device)?;
                 // One that has ended does so once.
-                self.report(&Report::SequenceEnded { sequence }, Verdict::NoOp, device)?;
+                self.report(&SchedulerReport::SequenceEnded { sequence }, Verdict::NoOp, device)?;
             }
             Step::Fork => {
                 let sequence = self.next_sequence;
                 self.next_sequence += 1;
                 self.sequences.insert(sequence);
-                self.report(&Report::SequenceForked { sequence }, Verdict::NoOp, device)?;
+                self.report(&SchedulerReport::SequenceForked { sequence }, Verdict::NoOp, device)?;
             }
             Step::Finish => {
-                self.report(&Report::Finished, Verdict::NoOp, device)?;
+                self.report(&SchedulerReport::Finished, Verdict::NoOp, device)?;
                 self.check_whose(device)?;
             }
             Step::Preempt(site) => self.preempt(site, state, now, device)?,
@@ -256,7 +256,7 @@ impl Request {
         self.held = cached.iter().copied().chain(block_refs(&fresh)).collect();
         let evicted = device.found.hold(&self.held);
         device.evicted(&evicted);
-        let report = Report::Allocated { fresh: block_refs(&fresh), cached };
+        let report = SchedulerReport::Allocated { fresh: block_refs(&fresh), cached };
         (self.cached, self.device, self.content) = (handles, vec![fresh], Some(content));
         self.state = Some(State::Allocated);
         self.report(&report, Verdict::NoOp, device)
@@ -274,10 +274,10 @@ impl Request {
             let blocks: Vec<(u64, BlockRef)> = hashes.collect();
             let evicted = device.found.store(&blocks);
             device.evicted(&evicted);
-            self.report(&Report::Registered { blocks }, Verdict::NoOp, device)?;
+            self.report(&SchedulerReport::Registered { blocks }, Verdict::NoOp, device)?;
         }
         self.state = Some(State::Active);
-        self.report(&Report::Active, Verdict::NoOp, device)
+        self.report(&SchedulerReport::Active, Verdict::NoOp, device)
     }
 
     /// Where its blocks of the device are.
@@ -358,7 +358,7 @@ impl Request {
         device.evicted(&evicted);
         self.held.extend(&blocks);
         self.device.push(block);
-        self.report(&Report::Grown { blocks }, Verdict::NoOp, device)?;
+        self.report(&SchedulerReport::Grown { blocks }, Verdict::NoOp, device)?;
         let (places, life) = (self.places(), self.life);
         if let Some(content) = &mut self.content {
             content.grow(life);
@@ -375,7 +375,7 @@ impl Request {
             DeferSite::SwapOutTimeout => matches!(state, State::SwappingOut | State::Dropped),
             DeferSite::SwapInTimeout => matches!(state, State::Swapped | State::SwappingIn | State::Dropped),
         };
-        let report = Report::Rolled(site);
+        let report = SchedulerReport::Rolled(site);
         if !is_possible {
             let said = device.lives.report(&self.id, self.generation, &report);
             let is_refused =
@@ -412,11 +412,11 @@ impl Request {
     /// It is over: told first, freed then. Answers whether it could be.
     fn end(&mut self, step: Step, now: Timestamp, device: &mut Device) -> Result<bool, Violated> {
         let report = match step {
-            Step::Remove => Report::Removed,
+            Step::Remove => SchedulerReport::Removed,
             Step::EndSequence => {
-                Report::SequenceEnded { sequence: self.sequences.first().copied().unwrap_or_default() }
+                SchedulerReport::SequenceEnded { sequence: self.sequences.first().copied().unwrap_or_default() }
             }
-            _ => Report::Aborted,
+            _ => SchedulerReport::Aborted,
         };
         // What a swap is at is freed by that swap.
         let swaps = self.swap.iter().chain(&self.given_up).filter(|swap| !swap.is_over());
@@ -431,7 +431,9 @@ impl Request {
         device.gone(&gone);
         self.report(&report, Verdict::Remove, device)?;
         // Whatever comes after that changes nothing.
-        for late in [Report::Removed, Report::Aborted, Report::Rolled(DeferSite::ScheduleRollback)] {
+        for late in
+            [SchedulerReport::Removed, SchedulerReport::Aborted, SchedulerReport::Rolled(DeferSite::ScheduleRollback)]
+        {
             self.report(&late, Verdict::NoOp, device)?;
         }
         self.keep_for_others(device);

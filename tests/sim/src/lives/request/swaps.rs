@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock::flows::lifecycle::Request as State;
-use penstock::flows::{FlowError, LifecycleError, Report, SwapWay, block_refs};
+use penstock::flows::{FlowError, LifecycleError, SchedulerReport, SwapWay, block_refs};
 use penstock::{Blocks, Timestamp};
 
 use super::{Request, device_of};
@@ -70,8 +70,8 @@ impl Request {
     pub(super) fn check_whose(&self, device: &Device) -> Result<(), Violated> {
         let Some(swap) = &self.swap else { return Ok(()) };
         let report = match swap.way {
-            SwapWay::Out => Report::SwapOutCommitted,
-            SwapWay::In => Report::SwapInRolledBack { is_lost: false },
+            SwapWay::Out => SchedulerReport::SwapOutCommitted,
+            SwapWay::In => SchedulerReport::SwapInRolledBack { is_lost: false },
         };
         match device.lives.report(&self.id, self.generation, &report) {
             Err(FlowError::Lifecycle(why)) if matches!(*why, LifecycleError::SwapOfOurs { .. }) => Ok(()),

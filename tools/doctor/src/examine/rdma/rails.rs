@@ -1,7 +1,7 @@
 //! Which ports of the RDMA devices an engine would use, and why not the others: the engine's own choice, without opening anything.
 
 use penstock_verbs::device::choose::{Chosen, Pick};
-use penstock_verbs::device::{self, ChoiceError, Looked, SeenDevice, Sentence, Wanted};
+use penstock_verbs::device::{self, ChoiceError, Looked, SeenDevice, Sentence, WantedDevice};
 
 use super::{TOPIC, missing, ok};
 use crate::finding::{By, Finding, Mend, Port};
@@ -12,7 +12,7 @@ use crate::way::Way;
 const NAME: &str = "rails";
 
 pub(super) fn examine(host: &Host) -> Finding {
-    let wanted: Result<Vec<Wanted>, _> = host.asked().devices.iter().map(|name| name.parse()).collect();
+    let wanted: Result<Vec<WantedDevice>, _> = host.asked().devices.iter().map(|name| name.parse()).collect();
     let wanted = match wanted {
         Ok(wanted) => wanted,
         Err(bad) => return named_wrongly(&bad.to_string()),

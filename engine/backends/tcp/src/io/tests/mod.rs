@@ -15,9 +15,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 
 use super::manner::Manner;
-use super::pieces::Refused;
+use super::pieces::PiecesRefused;
 use super::uring::Uring;
-use super::{Io, MOVES_MAX, PIECES_MAX, PieceSpace, Pieces, Readiness};
+use super::{Io, IoPieces, MOVES_MAX, PIECES_MAX, PieceSpace, Readiness};
 
 /// Longer than anything here takes, however busy the machine is.
 const LONG: Duration = Duration::from_secs(20);
@@ -100,14 +100,14 @@ fn settle(io: &mut Io) -> Vec<(u64, Readiness)> {
 
 fn receive(io: &mut Io, stream: &TcpStream, room: &mut [u8]) -> std::io::Result<usize> {
     let mut space = PieceSpace::new();
-    let mut pieces = Pieces::new(&mut space);
+    let mut pieces = IoPieces::new(&mut space);
     pieces.push_space(room).unwrap();
     io.receive(stream.as_fd(), &mut pieces)
 }
 
 fn send(io: &mut Io, stream: &TcpStream, bytes: &[u8]) -> std::io::Result<usize> {
     let mut space = PieceSpace::new();
-    let mut pieces = Pieces::new(&mut space);
+    let mut pieces = IoPieces::new(&mut space);
     pieces.push_bytes(bytes).unwrap();
     io.send(stream.as_fd(), &pieces)
 }
@@ -148,9 +148,9 @@ fn is_readable(io: &Io, within: Duration) -> bool {
 fn pieces_stay_in_their_windows_and_neighbours_become_one() {
     let window = window(100);
     let mut space = PieceSpace::new();
-    let mut pieces = Pieces::new(&mut space);
-    assert_eq!(pieces.push_window(&window, 90, 11), Err(Refused::OutOfBounds));
-    assert_eq!(pieces.push_window(&window, u64::MAX, 2), Err(Refused::OutOfBounds));
+    let mut pieces = IoPieces::new(&mut space);
+    assert_eq!(pieces.push_window(&window, 90, 11), Err(PiecesRefused::OutOfBounds));
+    assert_eq!(pieces.push_window(&window, u64::MAX, 2), Err(PiecesRefused::OutOfBounds));
     assert_eq!((pieces.bytes(), pieces.vectors().len()), (0, 0));
     for offset in [0, 10, 30] {
         pieces.push_window(&window, offset, 10).unwrap();
@@ -167,13 +167,13 @@ fn pieces_stay_in_their_windows_and_neighbours_become_one() {
 fn there_are_so_many_pieces_and_no_more() {
     let window = window(4096);
     let mut space = PieceSpace::new();
-    let mut pieces = Pieces::new(&mut space);
+    let mut pieces = IoPieces::new(&mut space);
     for piece in 0..PIECES_MAX as u64 {
         assert!(!pieces.is_full());
         pieces.push_window(&window, piece * 2, 1).unwrap();
     }
     assert!(pieces.is_full());
-    assert_eq!(pieces.push_window(&window, 4000, 1), Err(Refused::Full));
+    assert_eq!(pieces.push_window(&window, 4000, 1), Err(PiecesRefused::Full));
     assert_eq!(pieces.bytes(), PIECES_MAX);
     let (here, mut there) = pair();
     let mut io = Io::open(TcpIo::Epoll).unwrap();
@@ -188,7 +188,7 @@ fn bytes_are_gathered_and_scattered() {
         io.watch(there.as_fd(), 1).unwrap();
         let (source, target) = (window(10_000), HostMemory::from_vec(vec![0; 10_000]).unwrap().window().clone());
         let (mut from, mut to) = (PieceSpace::new(), PieceSpace::new());
-        let mut out = Pieces::new(&mut from);
+        let mut out = IoPieces::new(&mut from);
         out.push_bytes(b"before").unwrap();
         out.push_window(&source, 100, 4000).unwrap();
         out.push_window(&source, 9000, 1000).unwrap();
@@ -196,7 +196,7 @@ fn bytes_are_gathered_and_scattered() {
         assert_eq!(io.send(here.as_fd(), &out).unwrap(), 5011);
         turn_until(&mut io, 1, |is| is.readable);
         let (mut head, mut tail) = ([0; 6], [0; 64]);
-        let mut into = Pieces::new(&mut to);
+        let mut into = IoPieces::new(&mut to);
         into.push_space(&mut head).unwrap();
         into.push_window(&target, 5000, 5000).unwrap();
         into.push_space(&mut tail).unwrap();
@@ -216,11 +216,11 @@ fn nothing_is_received_into_what_may_not_be_written_or_has_no_room() {
         send(&mut io, &here, b"something").unwrap();
         let window = window(64).read_only();
         let mut space = PieceSpace::new();
-        let mut pieces = Pieces::new(&mut space);
+        let mut pieces = IoPieces::new(&mut space);
         assert_eq!(io.receive(there.as_fd(), &mut pieces).unwrap_err().kind(), ErrorKind::InvalidInput);
         pieces.push_window(&window, 0, 64).unwrap();
         assert_eq!(io.receive(there.as_fd(), &mut pieces).unwrap_err().kind(), ErrorKind::InvalidInput);
-        let mut pieces = Pieces::new(&mut space);
+        let mut pieces = IoPieces::new(&mut space);
         pieces.push_bytes(b"constant").unwrap();
         assert_eq!(io.receive(there.as_fd(), &mut pieces).unwrap_err().kind(), ErrorKind::InvalidInput);
     });
@@ -339,7 +339,7 @@ fn all_of_it_arrives_through_buffers_that_take_little() {
         while received < TOTAL {
             assert!(since.elapsed() < LONG, "{}: {sent} sent, {received} received", io.name());
             while may_send && sent < TOTAL {
-                let mut pieces = Pieces::new(&mut space);
+                let mut pieces = IoPieces::new(&mut space);
                 pieces.push_window(&source, sent as u64, (TOTAL - sent) as u64).unwrap();
                 match io.send(here.as_fd(), &pieces) {
                     Ok(bytes) => sent += bytes,
@@ -347,7 +347,7 @@ fn all_of_it_arrives_through_buffers_that_take_little() {
                 }
             }
             while may_receive && received < TOTAL {
-                let mut pieces = Pieces::new(&mut space);
+                let mut pieces = IoPieces::new(&mut space);
                 pieces.push_window(&target, received as u64, (TOTAL - received) as u64).unwrap();
                 match io.receive(there.as_fd(), &mut pieces) {
                     Ok(bytes) => received += bytes,

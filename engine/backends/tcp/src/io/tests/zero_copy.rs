@@ -10,7 +10,7 @@ use rustix::net::sockopt;
 
 use super::super::manner::Manner;
 use super::super::uring::Uring;
-use super::super::zero_copy::{Released, ZERO_COPY_BYTES_MIN, ZeroCopy, ZeroCopyId};
+use super::super::zero_copy::{SendReleased, ZERO_COPY_BYTES_MIN, ZeroCopy, ZeroCopyId};
 use super::{Io, LONG, contents, is_readable, narrow_pair, pair, settle, turn, window};
 
 const KEY: u64 = 77;
@@ -29,7 +29,7 @@ fn send(io: &mut Io, stream: &TcpStream, window: &Window) -> std::io::Result<(us
     io.send_without_copy(stream.as_fd(), KEY, held)
 }
 
-fn released(io: &mut Io, within: Duration) -> Option<Released> {
+fn released(io: &mut Io, within: Duration) -> Option<SendReleased> {
     let since = Instant::now();
     loop {
         turn(io);
@@ -78,7 +78,7 @@ fn on_one_host_it_arrives_and_the_kernel_says_that_it_copied() {
     there.read_exact(&mut bytes).unwrap();
     assert_eq!(bytes, contents(&window)[..sent]);
     let told = released(&mut io, LONG).expect("the kernel lets go");
-    assert_eq!(told, Released { key: KEY, ticket, was_copied: true });
+    assert_eq!(told, SendReleased { key: KEY, ticket, was_copied: true });
     policy.heard(&told);
     assert!(matches!(policy, ZeroCopy::Off(_)) && !policy.is_for(1 << 30));
     assert_eq!(io.next_released(), None);
@@ -220,10 +220,10 @@ fn a_way_on_which_the_kernel_does_not_copy_stays() {
     let (_, ticket) = send(&mut io, &here, &window(ZERO_COPY_BYTES_MIN)).unwrap();
     let mut policy = ZeroCopy::default();
     policy.sent(ticket);
-    policy.heard(&Released { key: KEY, ticket, was_copied: false });
+    policy.heard(&SendReleased { key: KEY, ticket, was_copied: false });
     assert_eq!(policy, ZeroCopy::On);
     policy.sent(ticket);
     assert!(policy.is_for(ZERO_COPY_BYTES_MIN));
-    policy.heard(&Released { key: KEY, ticket, was_copied: true });
+    policy.heard(&SendReleased { key: KEY, ticket, was_copied: true });
     assert!(!policy.is_for(ZERO_COPY_BYTES_MIN));
 }

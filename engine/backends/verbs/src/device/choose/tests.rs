@@ -54,7 +54,7 @@ fn device(name: &str, ports: Vec<SeenPort>) -> SeenDevice {
     SeenDevice { name: name.to_owned(), speaks: Speaks::InfiniBand, node: None, has_driver: true, ports }
 }
 
-fn named(names: &[&str]) -> Vec<Wanted> {
+fn named(names: &[&str]) -> Vec<WantedDevice> {
     names.iter().map(|name| name.parse().expect("a name")).collect()
 }
 
@@ -295,9 +295,9 @@ proptest! {
         for (place, device) in seen.iter_mut().enumerate() {
             device.name = format!("mlx5_{place}");
         }
-        let wanted: Vec<Wanted> = names
+        let wanted: Vec<WantedDevice> = names
             .into_iter()
-            .map(|(device, port, gid)| Wanted { device: format!("mlx5_{device}"), port, gid_index: port.and(gid) })
+            .map(|(device, port, gid)| WantedDevice { device: format!("mlx5_{device}"), port, gid_index: port.and(gid) })
             .collect();
         if let Ok(chosen) = choose(&seen, &wanted, &[]) {
             let mut ports: Vec<(&str, u8)> = chosen.picks.iter().map(|pick| (pick.device.as_str(), pick.port)).collect();

@@ -78,7 +78,7 @@ fn the_number_of_a_queue_that_was_given_back_may_be_anothers() {
     adapter.refuse_resets(1);
     // Queues are numbered alike on all cards of the model, from the lowest number that is free.
     let first = sides[0].engine.offer(PARTY + 1, 1);
-    let theirs = crate::offer::Offer::parse(&first.blob, 1, 1).unwrap().rails[1].queues[0].number;
+    let theirs = crate::offer::VerbsOffer::parse(&first.blob, 1, 1).unwrap().rails[1].queues[0].number;
     drop(first);
     let number = theirs - 1;
     assert!(adapter.break_queue(number));

@@ -4,7 +4,7 @@ use super::*;
 use crate::adapter::{
     AccessFlags, ConnectParams, Opcode, QueuePair, Registration, SendRequest, Sge, WorkCompletion, WorkerCq,
 };
-use crate::offer::{By, Offer, OfferedQueue, OfferedRail};
+use crate::offer::{By, OfferedQueue, OfferedRail, VerbsOffer};
 
 /// The other end of a session, which says what it likes.
 struct Stranger {
@@ -22,9 +22,9 @@ impl Stranger {
         let queue = cq.queue(64).unwrap();
         let offered = OfferedQueue { number: queue.number(), first_packet: 5, token: None };
         let rails = vec![OfferedRail::of(adapter.attr(), vec![offered])];
-        let ours = Offer { workers: 1, grants: 32, by: By::Exchange, rails };
+        let ours = VerbsOffer { workers: 1, grants: 32, by: By::Exchange, rails };
         let offering = engine.offer(PARTY, 1);
-        let theirs = Offer::parse(&offering.blob, 1, 1).unwrap();
+        let theirs = VerbsOffer::parse(&offering.blob, 1, 1).unwrap();
         let link = (offering.join)(&ours.blob(), Vec::new()).unwrap();
         let memory = HostMemory::from_vec(vec![0; 8192]).unwrap();
         let registration =

@@ -7,7 +7,7 @@ const RESETS: u64 = 200;
 /// A session of one rail between cards of small packets, where nothing happens but by hand.
 fn by_hand() -> (ModelNetwork, [Side; 2]) {
     let network = ModelNetwork::new(Network { pace: Pace::ByHand, step_bytes: 1024, ..Network::default() });
-    let engine = || Engine::with(vec![network.adapter_with(|attr| attr.mtu = 1024)], 1, Options::default());
+    let engine = || Engine::with(vec![network.adapter_with(|attr| attr.mtu = 1024)], 1, VerbsOptions::default());
     let sides = join(engine(), engine());
     (network, sides)
 }

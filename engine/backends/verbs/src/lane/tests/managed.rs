@@ -3,7 +3,7 @@
 use super::*;
 
 fn managed(network: &ModelNetwork) -> Engine {
-    Engine::with(vec![network.managed_adapter_with(|_| ())], 2, Options::default())
+    Engine::with(vec![network.managed_adapter_with(|_| ())], 2, VerbsOptions::default())
 }
 
 #[test]

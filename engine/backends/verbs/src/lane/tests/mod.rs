@@ -24,14 +24,14 @@ use penstock_transport::host::EngineSegments;
 use penstock_transport::lane::Handle;
 use penstock_transport::link::Offering;
 use penstock_transport::{
-    Batch, CounterRef, Driver, Failure, Fence, JoinError, Lane, LaneFault, Link, LocalEnd, Note, NotifyPosted,
-    NotifyRequest, PeerView, PostError, Posted, Registrar, RemoteEnd, RemoteMemory, RemoteRegion, Revisions, Sink,
+    AdvertisedRegion, Batch, CounterRef, Driver, Failure, Fence, JoinError, Lane, LaneFault, Link, LocalEnd, Note,
+    NotifyPosted, NotifyRequest, PeerView, PostError, Posted, Registrar, RemoteEnd, RemoteMemory, Revisions, Sink,
     Transport, TransportMessages,
 };
 
 use crate::adapter::Adapter;
 use crate::model::{ModelAdapter, ModelNetwork};
-use crate::{Options, VerbsTransport};
+use crate::{VerbsOptions, VerbsTransport};
 
 const WRITE: Direction = Direction::Write;
 const READ: Direction = Direction::Read;
@@ -74,10 +74,10 @@ struct Engine {
 
 impl Engine {
     fn new(network: &ModelNetwork, adapters: usize, workers: usize) -> Self {
-        Self::with((0..adapters).map(|_| network.adapter()).collect(), workers, Options::default())
+        Self::with((0..adapters).map(|_| network.adapter()).collect(), workers, VerbsOptions::default())
     }
 
-    fn with(adapters: Vec<Arc<ModelAdapter>>, workers: usize, options: Options) -> Self {
+    fn with(adapters: Vec<Arc<ModelAdapter>>, workers: usize, options: VerbsOptions) -> Self {
         let (segments, registry) = (EngineSegments::create(workers).unwrap(), Arc::new(Registry::new()));
         let own = adapters.iter().map(|adapter| Arc::clone(adapter) as Arc<dyn Adapter>).collect();
         let transport = VerbsTransport::new(Arc::clone(&segments), Arc::clone(&registry), own, options).unwrap();
@@ -261,8 +261,8 @@ impl Worker {
     }
 }
 
-fn remote<'a>(region: &Region, path: &'a [u8]) -> RemoteRegion<'a> {
-    RemoteRegion {
+fn remote<'a>(region: &Region, path: &'a [u8]) -> AdvertisedRegion<'a> {
+    AdvertisedRegion {
         epoch: 1,
         id: region.id(),
         generation: region.generation(),

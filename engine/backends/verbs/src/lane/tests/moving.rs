@@ -156,7 +156,7 @@ fn paths_that_make_no_sense_are_refused() {
     let mut fewer = path[..path.len() - 4].to_vec();
     fewer[2] -= 1;
     assert!(import(&fewer).is_err(), "another number of rails");
-    let far = RemoteRegion { bytes: u64::MAX, ..remote(&region, &path) };
+    let far = AdvertisedRegion { bytes: u64::MAX, ..remote(&region, &path) };
     assert!(sides[1].registrar.import(&far, None).is_err(), "beyond all memory");
 }
 

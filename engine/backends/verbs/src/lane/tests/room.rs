@@ -5,7 +5,7 @@ use super::*;
 
 /// A transport with little room and the cards that it is on.
 fn narrow(network: &ModelNetwork, queues: usize) -> Engine {
-    Engine::with(vec![network.adapter()], 1, Options { queues, ..Options::default() })
+    Engine::with(vec![network.adapter()], 1, VerbsOptions { queues, ..VerbsOptions::default() })
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn a_desk_without_room_refuses_the_offer_and_says_what_is_missing() {
 #[test]
 fn an_engine_without_a_card_is_not_offered() {
     let segments = EngineSegments::create(1).unwrap();
-    let none = VerbsTransport::new(segments, Arc::new(Registry::new()), Vec::new(), Options::default());
+    let none = VerbsTransport::new(segments, Arc::new(Registry::new()), Vec::new(), VerbsOptions::default());
     assert!(none.err().expect("there is none").to_string().contains("penstock doctor"));
 }
 
@@ -40,7 +40,7 @@ fn a_card_whose_queues_take_too_little_is_refused() {
     let network = ModelNetwork::new(crate::model::Options::default());
     let small: Arc<dyn Adapter> = network.adapter_with(|attr| attr.requests_max = 8);
     let segments = EngineSegments::create(1).unwrap();
-    let refused = VerbsTransport::new(segments, Arc::new(Registry::new()), vec![small], Options::default());
+    let refused = VerbsTransport::new(segments, Arc::new(Registry::new()), vec![small], VerbsOptions::default());
     let refused = refused.err().expect("it is of no use").to_string();
     assert!(refused.contains("it has 8, 16 are wanted"), "{refused}");
 }
@@ -49,7 +49,7 @@ fn a_card_whose_queues_take_too_little_is_refused() {
 fn cards_that_do_not_reach_each_other_are_named() {
     let network = ModelNetwork::new(crate::model::Options::default());
     let far = network.adapter_with(|attr| attr.gid[0] = 0xfc);
-    let refused = try_join(Engine::new(&network, 1, 1), Engine::with(vec![far], 1, Options::default()));
+    let refused = try_join(Engine::new(&network, 1, 1), Engine::with(vec![far], 1, VerbsOptions::default()));
     let Err(JoinError::NoPath(why)) = refused else { panic!("they are joined") };
     assert!(why.contains("model0/1 (fc") && why.contains("model1/1 (fd"), "{why}");
 }
@@ -85,7 +85,7 @@ fn is_readable(driver: &dyn Driver) -> bool {
 
 /// The names of an engine's cards in its next offer.
 fn offered(engine: &Engine) -> Vec<String> {
-    let offer = crate::offer::Offer::parse(&engine.offer(PARTY + 1, 1).blob, 1, 1).unwrap();
+    let offer = crate::offer::VerbsOffer::parse(&engine.offer(PARTY + 1, 1).blob, 1, 1).unwrap();
     offer.rails.into_iter().map(|rail| rail.name).collect()
 }
 

@@ -122,7 +122,11 @@ fn wrong_names_and_bounds_fail_the_one_transfer_and_nonsense_ends_the_session() 
     ];
     for (words, cause) in refused {
         attacked.ask(&mut asker, &words).expect("one transfer fails, not the session");
-        assert_eq!(asker.look(), Ok(penstock_ring::bounce::Stage::Done([u64::from(cause.code()), 0])), "{words:?}");
+        assert_eq!(
+            asker.look(),
+            Ok(penstock_ring::bounce::BounceStage::Done([u64::from(cause.code()), 0])),
+            "{words:?}"
+        );
         asker.free();
     }
     assert_eq!(contents(attacked.writable.window()), vec![3; BYTES], "nothing was begun");

@@ -10,7 +10,7 @@ use penstock_core::plan::RegionKey;
 use penstock_core::{Cause, Direction, Rights, Span};
 use penstock_memory::copy::Hint;
 use penstock_memory::{HostMemory, Region, Registry, Window};
-use penstock_ring::Place;
+use penstock_ring::SharedRange;
 use proptest::prelude::*;
 
 use super::*;
@@ -74,7 +74,7 @@ impl Two {
     fn new() -> Self {
         let segments = [EngineSegments::create(1).unwrap(), EngineSegments::create(1).unwrap()];
         let registries = [Arc::new(Registry::new()), Arc::new(Registry::new())];
-        let rings = [Place::heap(ring_segment_bytes(1)), Place::heap(ring_segment_bytes(1))];
+        let rings = [SharedRange::heap(ring_segment_bytes(1)), SharedRange::heap(ring_segment_bytes(1))];
         let slots = [Banks::create(1).unwrap(), Banks::create(1).unwrap()];
         let side = |own: usize| {
             let other = 1 - own;

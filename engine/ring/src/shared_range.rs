@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::error::RingError;
-use crate::shared::Shared;
+use crate::shared::SharedRef;
 
 /// Alignment of [`Place::heap`], bytes: a pair of cache lines.
 const HEAP_ALIGN: usize = 128;
@@ -31,14 +31,14 @@ unsafe impl Overlay for AtomicU64 {}
 /// Everything in a place is untrusted: other processes may write it at any time. That is why its
 /// safe accessors give atomics and nothing else.
 #[derive(Clone)]
-pub struct Place {
+pub struct SharedRange {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
     keep: Arc<dyn Any + Send + Sync>,
 }
 
-impl Place {
+impl SharedRange {
     /// A place that this process may read and write.
     ///
     /// # Safety
@@ -116,31 +116,31 @@ impl Place {
     }
 
     /// An overlay at `offset` bytes that keeps the place alive.
-    pub fn cell<T: Overlay>(&self, offset: usize) -> Result<Shared<T>, RingError> {
+    pub fn cell<T: Overlay>(&self, offset: usize) -> Result<SharedRef<T>, RingError> {
         self.require_writable()?;
         self.readable_cell(offset)
     }
 
     /// `count` overlays side by side from `offset` bytes, which keep the place alive.
-    pub fn cells<T: Overlay>(&self, offset: usize, count: usize) -> Result<Shared<[T]>, RingError> {
+    pub fn cells<T: Overlay>(&self, offset: usize, count: usize) -> Result<SharedRef<[T]>, RingError> {
         self.require_writable()?;
         self.readable_cells(offset, count)
     }
 
     /// As [`Place::cell`], on read-only places too: the caller only ever loads.
-    pub(crate) fn readable_cell<T: Overlay>(&self, offset: usize) -> Result<Shared<T>, RingError> {
+    pub(crate) fn readable_cell<T: Overlay>(&self, offset: usize) -> Result<SharedRef<T>, RingError> {
         let at = self.locate::<T>(offset, 1)?;
         // SAFETY: `locate` checked bounds and alignment, `keep` keeps the mapping, and `Overlay`
         // promises that any bytes are a valid `T`.
-        Ok(unsafe { Shared::overlay(at, Arc::clone(&self.keep)) })
+        Ok(unsafe { SharedRef::overlay(at, Arc::clone(&self.keep)) })
     }
 
     /// As [`Place::cells`], on read-only places too: the caller only ever loads.
-    pub(crate) fn readable_cells<T: Overlay>(&self, offset: usize, count: usize) -> Result<Shared<[T]>, RingError> {
+    pub(crate) fn readable_cells<T: Overlay>(&self, offset: usize, count: usize) -> Result<SharedRef<[T]>, RingError> {
         let first = self.locate::<T>(offset, count)?;
         let at = NonNull::slice_from_raw_parts(first, count);
         // SAFETY: as in `readable_cell`, for all `count` elements.
-        Ok(unsafe { Shared::overlay(at, Arc::clone(&self.keep)) })
+        Ok(unsafe { SharedRef::overlay(at, Arc::clone(&self.keep)) })
     }
 
     pub(crate) fn require_writable(&self) -> Result<(), RingError> {
@@ -172,7 +172,7 @@ impl Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for SharedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Place")
             .field("base", &self.base)
@@ -183,9 +183,9 @@ impl fmt::Debug for Place {
 }
 
 // SAFETY: the safe interface touches the memory through atomics only, and `keep` is Send + Sync.
-unsafe impl Send for Place {}
+unsafe impl Send for SharedRange {}
 // SAFETY: as above.
-unsafe impl Sync for Place {}
+unsafe impl Sync for SharedRange {}
 
 /// A zeroed, aligned allocation.
 struct HeapBlock {
@@ -230,17 +230,17 @@ mod tests {
 
     #[test]
     fn heap_is_zeroed_and_aligned() {
-        let place = Place::heap(300);
+        let place = SharedRange::heap(300);
         assert_eq!(place.len(), 300);
         assert_eq!(place.as_ptr().addr().get() % HEAP_ALIGN, 0);
         let word = place.atomic_u64(288).unwrap();
         assert_eq!(word.load(Relaxed), 0);
-        assert!(Place::heap(0).is_empty());
+        assert!(SharedRange::heap(0).is_empty());
     }
 
     #[test]
     fn bounds_and_alignment_are_checked() {
-        let place = Place::heap(64);
+        let place = SharedRange::heap(64);
         assert!(place.atomic_u64(56).is_some());
         assert!(place.atomic_u64(57).is_none());
         assert!(place.atomic_u64(4).is_none());
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn slices_share_the_memory_and_outlive_the_whole() {
-        let place = Place::heap(128);
+        let place = SharedRange::heap(128);
         assert!(place.slice(64, 65).is_none());
         assert!(place.slice(usize::MAX, 2).is_none());
         let part = place.slice(64, 64).unwrap();
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_read_only_place_gives_no_writable_word() {
-        let place = Place::heap(64).without_writing();
+        let place = SharedRange::heap(64).without_writing();
         assert!(place.atomic_u64(0).is_none());
         assert_eq!(place.cell::<AtomicU32>(0).unwrap_err(), RingError::ReadOnly);
         assert!(place.readable_cell::<AtomicU32>(0).is_ok());
