@@ -6,7 +6,7 @@ use penstock_core::{Direction, Generation, RegionId, Span};
 use penstock_session::PeerKey;
 use penstock_session::control::ControlMessage;
 
-use crate::desk::Report;
+use crate::manager::Report;
 
 /// Something that is being moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,7 +5,7 @@ use penstock_session::PeerKey;
 use penstock_session::control::ControlMessage;
 
 use crate::action::{MoveId, WatchId};
-use crate::desk::GateId;
+use crate::manager::GateId;
 
 /// Something has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -27,13 +27,13 @@ pub mod action;
 pub mod cause;
 pub mod continuation;
 pub mod cut;
-pub mod desk;
 pub mod event;
 pub mod geometry;
 pub mod held;
 pub mod input;
 pub mod layout;
 pub mod lifecycle;
+pub mod manager;
 pub mod output;
 pub mod part;
 pub mod partners;
@@ -48,7 +48,6 @@ pub mod status;
 pub use action::{Action, BlocksRef, MoveId, Moving, Spans, WatchId};
 pub use cause::FlowCause;
 pub use cut::{Cut, CutError, Run};
-pub use desk::TransferManager;
 pub use event::Event;
 pub use held::{BlockHeld, Holder};
 pub use input::{
@@ -56,6 +55,7 @@ pub use input::{
     Totals,
 };
 pub use layout::{Layout, LayoutError, LayoutFault};
+pub use manager::TransferManager;
 pub use output::{LendOptions, Loans, Part, Send, SendFailed, SourceLegs, SourceWish};
 pub use part::{LegError, PartLanded};
 pub use partners::{LayoutKey, LayoutRefused, Silence};

@@ -10,7 +10,7 @@ use penstock_session::CounterNews;
 use penstock_transport::host::MailboxView;
 use rustix::thread::futex;
 
-use crate::hub::EngineInner;
+use crate::engine_inner::EngineInner;
 
 /// The longest sleep between two looks at a counter.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
@@ -98,15 +98,15 @@ impl CounterBook {
 /// An arrival counter of this engine: goes up by one for each transfer that names it, once all its
 /// bytes have landed. Closed when dropped.
 pub struct Counter<E: Env> {
-    hub: Arc<EngineInner<E>>,
+    engine: Arc<EngineInner<E>>,
     label: String,
     index: u32,
 }
 
 impl<E: Env> Counter<E> {
-    pub(crate) fn open(hub: &Arc<EngineInner<E>>, label: &str, region: u32) -> Option<Self> {
-        let (index, _) = hub.shared.counters.open(label, region)?;
-        Some(Self { hub: Arc::clone(hub), label: label.to_owned(), index })
+    pub(crate) fn open(engine: &Arc<EngineInner<E>>, label: &str, region: u32) -> Option<Self> {
+        let (index, _) = engine.shared.counters.open(label, region)?;
+        Some(Self { engine: Arc::clone(engine), label: label.to_owned(), index })
     }
 
     /// The label peers find it by.
@@ -122,14 +122,14 @@ impl<E: Env> Counter<E> {
 
     /// Waits until at least `count` arrivals were counted. Answers whether they were.
     pub fn wait(&self, count: u64, within: Duration) -> bool {
-        if self.hub.shared.is_inherited() {
+        if self.engine.shared.is_inherited() {
             return self.value() >= count;
         }
-        let env = &self.hub.shared.env;
+        let env = &self.engine.shared.env;
         let until = env.now() + within;
-        let is_closing = || self.hub.shared.is_closing();
-        if self.hub.is_inline() {
-            self.hub.wait_until(until, || self.value() >= count || is_closing());
+        let is_closing = || self.engine.shared.is_closing();
+        if self.engine.is_inline() {
+            self.engine.wait_until(until, || self.value() >= count || is_closing());
             return self.value() >= count;
         }
         let cell = self.cell();
@@ -155,20 +155,20 @@ impl<E: Env> Counter<E> {
 
     /// Why it does not go up any more, if so: its engine was closed, or this process is a fork.
     pub fn ended(&self) -> Option<Cause> {
-        self.hub.shared.check_usable().err()
+        self.engine.shared.check_usable().err()
     }
 
     fn cell(&self) -> &CounterCell {
-        self.hub.shared.counters.cell(self.index)
+        self.engine.shared.counters.cell(self.index)
     }
 }
 
 impl<E: Env> Drop for Counter<E> {
     fn drop(&mut self) {
-        if self.hub.shared.is_inherited() {
+        if self.engine.shared.is_inherited() {
             return; // The mailbox is the parent's as well, and its counter goes on.
         }
-        self.hub.shared.counters.close(self.index);
+        self.engine.shared.counters.close(self.index);
     }
 }
 

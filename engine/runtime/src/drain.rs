@@ -36,15 +36,15 @@ impl<E: Env> Engine<E> {
     /// waits for it again. There is no way back; the end of a drained engine is its drop. Transfers of peers
     /// may wait for room in this engine's inbox, so notifications must be taken meanwhile, or between two calls.
     pub fn drain(&self, within: Duration) -> Result<Drained, Cause> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable()?;
-        self.hub.progress()?; // An inline engine's own thread alone can do it.
+        self.engine.progress()?; // An inline engine's own thread alone can do it.
         let until = shared.env.now() + within;
         shared.draining.store(true, Ordering::Release); // SYNC draining: pairs with is_draining()'s Acquire
         // Now, and not when the control loop comes to it: who calls this has submitted its last.
         shared.peers.standing().iter().for_each(|peer| peer.drain(Cause::Draining));
         shared.control.call(ControlCall::Drain);
-        self.hub.wait_until(until, || shared.peers.standing().is_empty() && !shared.has_running());
+        self.engine.wait_until(until, || shared.peers.standing().is_empty() && !shared.has_running());
         Ok(Drained {
             peers: shared.peers.standing().iter().map(|peer| peer.name.clone()).collect(),
             transfers: shared.running().count(),

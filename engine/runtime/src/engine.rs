@@ -19,8 +19,8 @@ use penstock_transport::host::EngineSegments;
 use penstock_transport::{Driver, Scope, Transport};
 
 use crate::control::{Control, Wanted};
+use crate::engine_inner::{EngineInner, Inline};
 use crate::error::{ConnectError, RegionError, StartError};
-use crate::hub::{EngineInner, Inline};
 use crate::inbox::Notification;
 use crate::peer::{Peer, covers};
 use crate::peer_state::PeerState;
@@ -40,7 +40,7 @@ use crate::worker::Worker;
 /// goodbye to its peers and leaves nothing behind, but for memory that a peer which was stopped might still
 /// touch: see [`Engine::close`].
 pub struct Engine<E: Env = SystemEnv> {
-    pub(crate) hub: Arc<EngineInner<E>>,
+    pub(crate) engine: Arc<EngineInner<E>>,
     /// What [`Engine::arm`] has seen.
     seen: AtomicU64,
     /// The descriptor of an inline engine's reactor; others use the application's bell.
@@ -143,8 +143,8 @@ impl<E: Env> Engine<E> {
             return Self::start_inline(&shared, reactor, listeners, workers).map_err(system("a reactor"));
         }
         let control = Control::new(&shared, reactor, listeners).map_err(system("a reactor"))?;
-        let hub = spawn(&shared, control, workers).map_err(system("a thread"))?;
-        Ok(Self { hub, seen: AtomicU64::new(0), descriptor: None })
+        let engine = spawn(&shared, control, workers).map_err(system("a thread"))?;
+        Ok(Self { engine, seen: AtomicU64::new(0), descriptor: None })
     }
 
     fn start_inline(
@@ -162,61 +162,61 @@ impl<E: Env> Engine<E> {
         let descriptor = reactor.descriptor().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let control = Control::new(shared, reactor, listeners)?;
         let worker = workers.into_iter().next().expect("an inline engine has one worker");
-        let hub = EngineInner::inline(Arc::clone(shared), Inline::new(worker, control));
-        Ok(Self { hub, seen: AtomicU64::new(0), descriptor })
+        let engine = EngineInner::inline(Arc::clone(shared), Inline::new(worker, control));
+        Ok(Self { engine, seen: AtomicU64::new(0), descriptor })
     }
 
     /// Its name.
     pub fn name(&self) -> &EngineName {
-        &self.hub.shared.name
+        &self.engine.shared.name
     }
 
     /// This life of it.
     pub fn epoch(&self) -> Epoch {
-        self.hub.shared.epoch
+        self.engine.shared.epoch
     }
 
     /// The configuration it runs with.
     pub fn config(&self) -> &Config {
-        &self.hub.shared.config
+        &self.engine.shared.config
     }
 
     /// Its portable descriptor: bytes that any means may carry to whoever wants to connect.
     pub fn descriptor(&self) -> Vec<u8> {
-        self.hub.shared.card.encode()
+        self.engine.shared.card.encode()
     }
 
     /// Where it listens for other hosts, with the ports it was given.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.hub.shared.bound.clone()
+        self.engine.shared.bound.clone()
     }
 
     /// The addresses at which its descriptor says that it is reached: for a wildcard those of this host.
     pub fn advertised(&self) -> Vec<SocketAddr> {
-        self.hub.shared.card.addresses.iter().filter_map(|address| address.parse().ok()).collect()
+        self.engine.shared.card.addresses.iter().filter_map(|address| address.parse().ok()).collect()
     }
 
     /// The transports of `transports.allow`: which are offered to peers, and why the others are not.
     pub fn transports(&self) -> &[TransportReport] {
-        &self.hub.shared.reports
+        &self.engine.shared.reports
     }
 
     /// What came of connections from other hosts.
     pub fn network_statistics(&self) -> NetworkStatistics {
-        self.hub.shared.knocks.read()
+        self.engine.shared.knocks.read()
     }
 
     /// Makes a pool, registers it, and announces it to peers by its label.
     pub fn pool(&self, spec: PoolSpec) -> Result<Pool<E>, RegionError> {
         self.usable()?;
         fits_a_frame(spec.label_text())?;
-        let spec = match self.hub.shared.config.memory.pages {
+        let spec = match self.engine.shared.config.memory.pages {
             PagesChoice::Auto => spec,
             PagesChoice::Small => spec.default_pages(penstock_memory::Pages::Small),
             PagesChoice::Huge => spec.default_pages(penstock_memory::Pages::Huge),
         };
         let pool = Arc::new(penstock_memory::Pool::create(spec)?);
-        let region = self.hub.shared.registry.register_pool(Arc::clone(&pool))?;
+        let region = self.engine.shared.registry.register_pool(Arc::clone(&pool))?;
         Ok(Pool::new(self.advertise(region), pool))
     }
 
@@ -225,53 +225,53 @@ impl<E: Env> Engine<E> {
     pub fn register(&self, memory: HostMemory, label: &str, rights: Rights) -> Result<LocalRegion<E>, RegionError> {
         self.usable()?;
         fits_a_frame(label)?;
-        let region = self.hub.shared.registry.register_host(memory, label, rights)?;
+        let region = self.engine.shared.registry.register_host(memory, label, rights)?;
         Ok(self.advertise(region))
     }
 
     /// All regions of this engine, in the order of their last change.
     pub fn regions(&self) -> Vec<LocalRegion<E>> {
-        if self.hub.shared.is_inherited() {
+        if self.engine.shared.is_inherited() {
             return Vec::new(); // The registry may be locked for ever.
         }
-        let list = self.hub.shared.registry.changes_since(0).list.into_iter();
-        list.filter_map(|(_, region)| Some(LocalRegion { hub: Arc::clone(&self.hub), region: region? })).collect()
+        let list = self.engine.shared.registry.changes_since(0).list.into_iter();
+        list.filter_map(|(_, region)| Some(LocalRegion { engine: Arc::clone(&self.engine), region: region? })).collect()
     }
 
     /// The region of this engine that has these bytes at this address; of several the newest.
     pub fn region_at(&self, address: u64, bytes: u64) -> Option<LocalRegion<E>> {
-        if self.hub.shared.is_inherited() {
+        if self.engine.shared.is_inherited() {
             return None;
         }
-        let region = self.hub.shared.registry.find_at(address, bytes, false)?;
+        let region = self.engine.shared.registry.find_at(address, bytes, false)?;
         let range = (region.window().base_address(), region.bytes());
-        covers(range, address, bytes).then(|| LocalRegion { hub: Arc::clone(&self.hub), region })
+        covers(range, address, bytes).then(|| LocalRegion { engine: Arc::clone(&self.engine), region })
     }
 
     fn advertise(&self, region: Arc<penstock_memory::Region>) -> LocalRegion<E> {
-        self.hub.shared.control.advertise();
-        LocalRegion { hub: Arc::clone(&self.hub), region }
+        self.engine.shared.control.advertise();
+        LocalRegion { engine: Arc::clone(&self.engine), region }
     }
 
     /// Why calls are refused, if they are: it was closed, or this process is a fork of its own.
     pub fn ended(&self) -> Option<Cause> {
-        self.hub.shared.check_usable().err()
+        self.engine.shared.check_usable().err()
     }
 
     fn usable(&self) -> Result<(), RegionError> {
-        self.hub.shared.check_usable().map_err(RegionError::Call)
+        self.engine.shared.check_usable().map_err(RegionError::Call)
     }
 
     /// Connects to the engine that this descriptor is of. An engine that is connected already
     /// is found, not connected again.
     pub fn connect(&self, descriptor: &[u8], within: Duration) -> Result<Peer<E>, ConnectError> {
-        self.hub.shared.check_usable().map_err(ConnectError::Call)?;
+        self.engine.shared.check_usable().map_err(ConnectError::Call)?;
         self.begin_card(EngineDescriptor::decode(descriptor)?, Some(within))?.wait(within)
     }
 
     /// Begins to connect. An inline engine that shares its thread with the other one needs this.
     pub fn connect_begin(&self, descriptor: &[u8]) -> Result<Connecting<E>, ConnectError> {
-        self.hub.shared.check_usable().map_err(ConnectError::Call)?;
+        self.engine.shared.check_usable().map_err(ConnectError::Call)?;
         self.begin_card(EngineDescriptor::decode(descriptor)?, None)
     }
 
@@ -281,7 +281,7 @@ impl<E: Env> Engine<E> {
         card: EngineDescriptor,
         within: Option<Duration>,
     ) -> Result<Connecting<E>, ConnectError> {
-        let is_here = card.host == self.hub.shared.card.host;
+        let is_here = card.host == self.engine.shared.card.host;
         let wanted = Wanted {
             epoch: card.epoch,
             must_be: None,
@@ -295,7 +295,7 @@ impl<E: Env> Engine<E> {
     }
 
     pub(crate) fn begin(&self, mut wanted: Wanted) -> Result<Connecting<E>, ConnectError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         let name = wanted.name.clone();
         if let Some(peer) = shared.peers.with_epoch(wanted.epoch, &wanted.name) {
             return Ok(self.found(name, peer));
@@ -319,38 +319,38 @@ impl<E: Env> Engine<E> {
         }
         let answer = Arc::new(Pending::default());
         shared.control.call(ControlCall::Connect { wanted, answer: Arc::clone(&answer) });
-        Ok(Connecting { hub: Arc::clone(&self.hub), answer, name })
+        Ok(Connecting { engine: Arc::clone(&self.engine), answer, name })
     }
 
     /// A session that stands already, and may not be complete.
     pub(crate) fn found(&self, name: String, peer: Arc<PeerState>) -> Connecting<E> {
         let answer = Arc::new(Pending::default());
         answer.answer(Ok(peer));
-        Connecting { hub: Arc::clone(&self.hub), answer, name }
+        Connecting { engine: Arc::clone(&self.engine), answer, name }
     }
 
     /// All peers with a standing session, whoever connected, this engine itself once. One that has called this engine is among them as soon as it is known what it
     /// can do and what it has, so that any call may name it; not later than its own `connect` returns.
     pub fn peers(&self) -> Vec<Peer<E>> {
-        if self.hub.shared.is_inherited() {
+        if self.engine.shared.is_inherited() {
             return Vec::new(); // None of them is the child's, and the table may be locked for ever.
         }
-        let standing = self.hub.shared.peers.standing().into_iter();
+        let standing = self.engine.shared.peers.standing().into_iter();
         let standing = standing.filter(|state| state.is_complete() && state.ended().is_none());
         // A session with oneself has both its ends here.
         let standing = standing.filter(|state| state.epoch != self.epoch() || state.was_called());
-        standing.map(|state| Peer { hub: Arc::clone(&self.hub), state }).collect()
+        standing.map(|state| Peer { engine: Arc::clone(&self.engine), state }).collect()
     }
 
     /// One turn of an inline engine; answers whether anything happened. Others work by themselves.
     #[inline]
     pub fn progress(&self) -> Result<bool, Cause> {
-        self.hub.progress()
+        self.engine.progress()
     }
 
     /// As [`Engine::progress`], and looks at the sockets too, which `progress` does only now and then.
     pub fn progress_all(&self) -> Result<bool, Cause> {
-        self.hub.progress_all()
+        self.engine.progress_all()
     }
 
     /// Takes all notifications that have arrived, in the order they did, and answers how many.
@@ -360,10 +360,10 @@ impl<E: Env> Engine<E> {
 
     /// The same, no more than so many: the others stay.
     pub fn notifications_at_most(&self, taken: &mut Vec<Notification>, most: usize) -> usize {
-        if self.hub.shared.is_inherited() {
+        if self.engine.shared.is_inherited() {
             return 0; // They are the parent's to take.
         }
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.inbox.take(taken, most, |starved| {
             for port in &shared.ports {
                 port.call(crate::shared::WorkerCall::Look { peer_index: starved.peer_index });
@@ -373,13 +373,13 @@ impl<E: Env> Engine<E> {
 
     /// Waits until there is a notification to take, at most so long, and not longer than the engine runs. Answers whether there is.
     pub fn wait_notification(&self, within: Duration) -> bool {
-        if self.hub.shared.is_inherited() {
+        if self.engine.shared.is_inherited() {
             return false;
         }
-        let shared = &self.hub.shared;
-        if self.hub.is_inline() {
+        let shared = &self.engine.shared;
+        if self.engine.is_inline() {
             let until = shared.env.now() + within;
-            self.hub.wait_until(until, || !shared.inbox.is_empty() || shared.is_closing());
+            self.engine.wait_until(until, || !shared.inbox.is_empty() || shared.is_closing());
             return !shared.inbox.is_empty();
         }
         shared.inbox.sleep(within, || shared.is_closing())
@@ -392,7 +392,7 @@ impl<E: Env> Engine<E> {
         transfers: &[T],
         ended: &mut Vec<(usize, Result<Completed, Fault>)>,
     ) -> Result<usize, Cause> {
-        self.hub.progress()?;
+        self.engine.progress()?;
         ended.clear();
         let end = |(place, transfer): (usize, &T)| Some((place, transfer.borrow().poll()?));
         ended.extend(transfers.iter().enumerate().filter_map(end));
@@ -403,21 +403,21 @@ impl<E: Env> Engine<E> {
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         match &self.descriptor {
             Some(descriptor) => descriptor.as_fd(),
-            None => self.hub.shared.segments.bells()[0].as_fd(),
+            None => self.engine.shared.segments.bells()[0].as_fd(),
         }
     }
 
     /// Asks for the event fd to be rung, right before sleeping on it. `Busy` means that transfers
     /// ended, notifications arrived or counters went up since the last call: look at them first.
     pub fn arm(&self) -> Result<Armed, Cause> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable()?;
         let bell = &shared.segments.bells()[0];
         // The bell may still sound from the last sleep.
         let _ = rustix::io::read(bell, &mut [0u8; 8]);
         let sleeper = shared.segments.sleeper(0);
         sleeper.prepare();
-        let worker_is_idle = self.hub.with_inline(|inline| {
+        let worker_is_idle = self.engine.with_inline(|inline| {
             // Its bell wakes the same descriptor and may still sound as well.
             let _ = rustix::io::read(&shared.segments.bells()[1], &mut [0u8; 8]);
             inline.worker.sleeper.prepare();
@@ -434,29 +434,29 @@ impl<E: Env> Engine<E> {
             .load(Ordering::Acquire) // SYNC activity: pairs with completed_one()
             .wrapping_add(shared.inbox.total())
             .wrapping_add(shared.counters.total())
-            .wrapping_add(shared.desk.tellings());
+            .wrapping_add(shared.manager.tellings());
         let before = self.seen.swap(now, Ordering::Relaxed);
         if idle && before == now {
             return Ok(Armed::Armed);
         }
         sleeper.awake();
-        let _ = self.hub.with_inline(|inline| inline.worker.sleeper.awake());
+        let _ = self.engine.with_inline(|inline| inline.worker.sleeper.awake());
         Ok(Armed::Busy)
     }
 
     /// What the workers have done so far.
     pub fn statistics(&self) -> Statistics {
         let mut sum = Statistics::default();
-        self.hub.shared.ports.iter().for_each(|port| port.statistics.add_to(&mut sum));
+        self.engine.shared.ports.iter().for_each(|port| port.statistics.add_to(&mut sum));
         sum
     }
 
     /// Memory of this engine that a stopped or unreachable peer might still touch.
     pub fn quarantined(&self) -> Vec<Quarantined> {
-        if self.hub.shared.is_inherited() {
+        if self.engine.shared.is_inherited() {
             return Vec::new();
         }
-        self.hub.shared.quarantine.list()
+        self.engine.shared.quarantine.list()
     }
 
     /// Ends the engine: lets transfers that run end for half of the time, says goodbye to its peers, and takes all of its memory back.
@@ -468,16 +468,16 @@ impl<E: Env> Engine<E> {
     /// is registered. Calls that other threads wait in end with [`Cause::EngineClosed`], or say that what they wait for has not come.
     #[must_use = "what is quarantined may not be reused"]
     pub fn close(&self, within: Duration) -> Vec<Quarantined> {
-        if self.hub.shared.is_inherited() {
+        if self.engine.shared.is_inherited() {
             return Vec::new();
         }
-        self.hub.shut_down(Some(within));
-        self.hub.shared.quarantine.list().into_iter().filter(|held| !held.ranges().is_empty()).collect()
+        self.engine.shut_down(Some(within));
+        self.engine.shared.quarantine.list().into_iter().filter(|held| !held.ranges().is_empty()).collect()
     }
 
     /// Transfers between submission and the drop of their handle, and those of which it is still to be proven that nothing lands any more.
     pub fn transfers_held(&self) -> usize {
-        let slots = &self.hub.shared.slots;
+        let slots = &self.engine.shared.slots;
         (0..slots.capacity()).filter(|&index| slots.current_key(index).is_some()).count()
     }
 }
@@ -492,7 +492,7 @@ fn fits_a_frame(label: &str) -> Result<(), RegionError> {
 
 impl<E: Env> Drop for Engine<E> {
     fn drop(&mut self) {
-        self.hub.shut_down(None);
+        self.engine.shut_down(None);
     }
 }
 
@@ -508,7 +508,7 @@ impl<E: Env> std::fmt::Debug for Engine<E> {
 
 /// A connect that is under way.
 pub struct Connecting<E: Env> {
-    hub: Arc<EngineInner<E>>,
+    engine: Arc<EngineInner<E>>,
     answer: Arc<Pending>,
     name: String,
 }
@@ -520,7 +520,7 @@ impl<E: Env> Connecting<E> {
         match self.answer.peek()? {
             Ok(state) => match state.refusal(&self.name) {
                 Some(error) => Some(Err(error)),
-                None if state.is_complete() => Some(Ok(Peer { hub: Arc::clone(&self.hub), state })),
+                None if state.is_complete() => Some(Ok(Peer { engine: Arc::clone(&self.engine), state })),
                 None => state.ended().map(|cause| Err(self.lost(cause))),
             },
             Err(error) => Some(Err(error)),
@@ -530,7 +530,7 @@ impl<E: Env> Connecting<E> {
     /// The time is over. With a peer whose regions are known plans can be moved, although it has not answered what else it can do.
     fn at_the_end(&self) -> Option<Result<Peer<E>, ConnectError>> {
         let state = self.answer.peek()?.ok().filter(|state| state.is_introduced() && state.ended().is_none())?;
-        Some(Ok(Peer { hub: Arc::clone(&self.hub), state }))
+        Some(Ok(Peer { engine: Arc::clone(&self.engine), state }))
     }
 
     fn lost(&self, cause: Cause) -> ConnectError {
@@ -539,17 +539,17 @@ impl<E: Env> Connecting<E> {
 
     /// Waits for the answer, at most so long.
     pub fn wait(&self, within: Duration) -> Result<Peer<E>, ConnectError> {
-        let env = &self.hub.shared.env;
+        let env = &self.engine.shared.env;
         let until = env.now() + within;
         let timed_out = || ConnectError::TimedOut { name: self.name.clone(), within };
-        if self.hub.is_inline() {
-            self.hub.progress().map_err(ConnectError::Call)?;
-            self.hub.wait_until(until, || self.poll().is_some());
+        if self.engine.is_inline() {
+            self.engine.progress().map_err(ConnectError::Call)?;
+            self.engine.wait_until(until, || self.poll().is_some());
             return self.poll().or_else(|| self.at_the_end()).unwrap_or_else(|| Err(timed_out()));
         }
         self.answer.sleep(within);
         let state = self.answer.peek().ok_or_else(timed_out)??;
-        let peer = Peer { hub: Arc::clone(&self.hub), state };
+        let peer = Peer { engine: Arc::clone(&self.engine), state };
         peer.wait_for_news(until.since(env.now()), || peer.state.is_complete());
         self.poll().or_else(|| self.at_the_end()).unwrap_or_else(|| Err(timed_out()))
     }

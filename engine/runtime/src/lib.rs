@@ -34,15 +34,15 @@
 
 mod control;
 pub mod counter;
-mod desk;
 pub mod drain;
 mod ending;
 pub mod engine;
+mod engine_inner;
 pub mod error;
 pub mod flows;
-mod hub;
 pub mod inbox;
 mod interfaces;
+mod manager;
 pub mod peer;
 mod peer_state;
 pub mod plan;

@@ -8,9 +8,9 @@ use penstock_core::{Cause, EngineName, Env, Epoch, NoteId, Notified, Rights};
 use penstock_transport::lane::Handle;
 use penstock_transport::{Caps, CounterRef, Note, NotifyPosted, NotifyRequest, Posted};
 
-use crate::desk::has_tag;
+use crate::engine_inner::{EngineInner, Inline};
 use crate::error::{RegionError, SubmitError};
-use crate::hub::{EngineInner, Inline};
+use crate::manager::has_tag;
 use crate::peer_state::{PeerState, RemoteEntry};
 use crate::plan::{Plan, PlanInner};
 use crate::shared::{ControlCall, Echo, Latch};
@@ -20,13 +20,13 @@ use crate::worker::{At, Priority, SyncTracker, joined, move_units};
 
 /// Another engine, with a standing session.
 pub struct Peer<E: Env> {
-    pub(crate) hub: Arc<EngineInner<E>>,
+    pub(crate) engine: Arc<EngineInner<E>>,
     pub(crate) state: Arc<PeerState>,
 }
 
 impl<E: Env> Clone for Peer<E> {
     fn clone(&self) -> Self {
-        Self { hub: Arc::clone(&self.hub), state: Arc::clone(&self.state) }
+        Self { engine: Arc::clone(&self.engine), state: Arc::clone(&self.state) }
     }
 }
 
@@ -145,10 +145,10 @@ impl<E: Env> Peer<E> {
 
     /// Asks it for a sign of life and waits for it at most so long: how long a word to its control loop and back takes.
     pub fn ping(&self, within: Duration) -> Result<Duration, Cause> {
-        self.hub.shared.check_usable()?;
+        self.engine.shared.check_usable()?;
         let echo = Echo::new();
-        self.hub.shared.control.call(ControlCall::Ping { peer: Arc::clone(&self.state), echo: Arc::clone(&echo) });
-        self.hub.wait_latch(&echo.latch, within);
+        self.engine.shared.control.call(ControlCall::Ping { peer: Arc::clone(&self.state), echo: Arc::clone(&echo) });
+        self.engine.wait_latch(&echo.latch, within);
         echo.after().ok_or_else(|| self.state.ended().unwrap_or(Cause::DeadlineExceeded))
     }
 
@@ -191,13 +191,13 @@ impl<E: Env> Peer<E> {
 
     /// A region that the peer has announced.
     pub fn region(&self, label: &str) -> Result<RemoteRegion<E>, RegionError> {
-        self.hub.shared.refuse_inherited()?;
+        self.engine.shared.refuse_inherited()?;
         match self.state.region(label) {
             Some(entry) if !self.state.is_up_to_date(&entry) => {
                 Err(RegionError::NewsUnderWay { peer: self.state.name.clone() })
             }
             Some(entry) => Ok(self.remote(entry)),
-            None => Err(match self.hub.shared.check_usable().err().or(self.state.ended()) {
+            None => Err(match self.engine.shared.check_usable().err().or(self.state.ended()) {
                 Some(cause) => RegionError::Call(cause), // Nothing more is announced.
                 None => RegionError::Unknown {
                     peer: self.state.name.clone(),
@@ -210,14 +210,14 @@ impl<E: Env> Peer<E> {
 
     /// As [`Peer::region`], waiting for the announcement.
     pub fn wait_region(&self, label: &str, within: Duration) -> Result<RemoteRegion<E>, RegionError> {
-        self.hub.shared.refuse_inherited()?;
+        self.engine.shared.refuse_inherited()?;
         self.wait_for_news(within, || self.state.region(label).is_some_and(|entry| self.state.is_up_to_date(&entry)));
         self.region(label)
     }
 
     /// All regions that the peer has announced, also after its session has ended.
     pub fn regions(&self) -> Vec<RemoteRegion<E>> {
-        if self.hub.shared.is_inherited() {
+        if self.engine.shared.is_inherited() {
             return Vec::new();
         }
         self.state.regions().into_iter().map(|entry| self.remote(entry)).collect()
@@ -225,7 +225,7 @@ impl<E: Env> Peer<E> {
 
     /// The region of the peer that has these bytes at this address of the peer's; of several the newest.
     pub fn region_at(&self, address: u64, bytes: u64) -> Option<RemoteRegion<E>> {
-        self.hub.shared.refuse_inherited().ok()?;
+        self.engine.shared.refuse_inherited().ok()?;
         let entry = self.state.region_at(address, bytes, |entry| covers(entry.range(), address, bytes))?;
         Some(self.remote(entry))
     }
@@ -242,7 +242,7 @@ impl<E: Env> Peer<E> {
 
     /// A counter that the peer has announced.
     pub fn counter(&self, label: &str) -> Option<RemoteCounter> {
-        self.hub.shared.refuse_inherited().ok()?;
+        self.engine.shared.refuse_inherited().ok()?;
         let counter = self.state.counter(label)?;
         // Closed since it was announced?
         self.state.peer_view.counter_stands(counter).then_some(RemoteCounter { counter, owner: self.state.epoch })
@@ -250,17 +250,17 @@ impl<E: Env> Peer<E> {
 
     /// As [`Peer::counter`], waiting for the announcement.
     pub fn wait_counter(&self, label: &str, within: Duration) -> Option<RemoteCounter> {
-        self.hub.shared.refuse_inherited().ok()?;
+        self.engine.shared.refuse_inherited().ok()?;
         self.wait_for_news(within, || self.counter(label).is_some());
         self.counter(label)
     }
 
     pub(crate) fn wait_for_news(&self, within: Duration, known: impl Fn() -> bool) -> bool {
-        let env = &self.hub.shared.env;
+        let env = &self.engine.shared.env;
         let until = env.now() + within;
         let done = || known() || self.state.ended().is_some();
-        if self.hub.is_inline() {
-            return self.hub.wait_until(until, done);
+        if self.engine.is_inline() {
+            return self.engine.wait_until(until, done);
         }
         while !done() {
             let left = until.since(env.now());
@@ -275,22 +275,22 @@ impl<E: Env> Peer<E> {
 
     /// Ends the session from this side, once nothing here touches the peer's memory any more. Answers whether both sides have left.
     pub fn disconnect(&self, within: Duration) -> bool {
-        if self.hub.shared.check_usable().is_err() {
+        if self.engine.shared.check_usable().is_err() {
             return false; // The session is the parent's, or ends with the engine.
         }
         let left = Latch::new(1);
-        self.hub
+        self.engine
             .shared
             .control
             .call(ControlCall::Disconnect { peer: Arc::clone(&self.state), left: Arc::clone(&left) });
-        self.hub.wait_latch(&left, within)
+        self.engine.wait_latch(&left, within)
     }
 
     /// Submits a plan. Refusals change nothing; [`SubmitError::Full`] means "later".
     // Always inlined, with its two ways out of line: what the quick way answers fits into registers.
     #[inline(always)]
     pub fn submit(&self, plan: &Plan, how: Submit<'_>) -> Result<Transfer<E>, SubmitError> {
-        if self.hub.is_inline()
+        if self.engine.is_inline()
             && let AtOnce { bytes, notified: Some(notified) } = self.move_at_once(&plan.inner, &how)
         {
             return Ok(Transfer::ended(Completed { bytes, notified }));
@@ -304,7 +304,7 @@ impl<E: Env> Peer<E> {
         if !self.made(&plan.inner) {
             return Err(SubmitError::ForeignPlan);
         }
-        if let Some(mine) = self.hub.with_inline(|_| ()) {
+        if let Some(mine) = self.engine.with_inline(|_| ()) {
             mine.map_err(SubmitError::Call)?;
         }
         self.queue(Some(plan), &how, None)
@@ -313,7 +313,7 @@ impl<E: Env> Peer<E> {
     /// Whether the plan was made for this session, in this engine.
     #[inline]
     fn made(&self, plan: &PlanInner) -> bool {
-        Arc::ptr_eq(&plan.peer, &self.state) && plan.engine == self.hub.shared.epoch.0
+        Arc::ptr_eq(&plan.peer, &self.state) && plan.engine == self.engine.shared.epoch.0
     }
 
     /// Sends a notification without any bytes to move.
@@ -354,7 +354,7 @@ impl<E: Env> Peer<E> {
             Some(Note { id, .. }) if self.state.landing_tag().is_some_and(|tag| has_tag(id, tag)) => {
                 Err(SubmitError::ReservedNote { peer: self.state.name.clone() })
             }
-            note => self.hub.shared.check_submit(&self.state, note),
+            note => self.engine.shared.check_submit(&self.state, note),
         }
     }
 
@@ -366,24 +366,24 @@ impl<E: Env> Peer<E> {
         if !is_simple
             || !self.made(plan)
             || !self.has(how.counter)
-            || self.hub.shared.is_closing()
+            || self.engine.shared.is_closing()
             || !self.state.takes_new()
         {
             return AtOnce::NOT;
         }
-        let moved = self.hub.with_inline(|inline| move_with(inline, plan, how));
+        let moved = self.engine.with_inline(|inline| move_with(inline, plan, how));
         moved.and_then(Result::ok).flatten().unwrap_or(AtOnce::NOT)
     }
 
     fn queue(&self, plan: Option<&Plan>, how: &Submit<'_>, handle: Option<Handle>) -> Result<Transfer<E>, SubmitError> {
         let Submit { counter, note, within, priority } = *how;
         let counter = counter.map(|counter| counter.counter);
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         let plan = plan.filter(|plan| plan.inner.shape.units() > 0); // One of no entries only tells.
         let within = within.unwrap_or(shared.config.transfers.timeout());
         let submission = Submission { plan, counter, note, handle, within, priority, is_watched: false };
         let key = shared.submit(&self.state, submission)?;
-        Ok(Transfer::pending(Arc::clone(&self.hub), Arc::clone(&self.state), key, within))
+        Ok(Transfer::pending(Arc::clone(&self.engine), Arc::clone(&self.state), key, within))
     }
 }
 

@@ -253,7 +253,7 @@ impl<'a> PlanBuilder<'a> {
 
     /// What follows goes between these two regions.
     pub fn between<E: Env>(self, local: &LocalRegion<E>, remote: &RemoteRegion<E>) -> Self {
-        self.between_parts(&local.hub.shared, &local.region, &remote.peer, &remote.entry)
+        self.between_parts(&local.engine.shared, &local.region, &remote.peer, &remote.entry)
     }
 
     /// As [`PlanBuilder::between`], of what the handles stand for.

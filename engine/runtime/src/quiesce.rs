@@ -24,8 +24,8 @@ use penstock_memory::{Blocks, OldPages, Region};
 use penstock_ring::Withdrawal;
 use penstock_transport::host::{Busy, EngineSegments};
 
-use crate::desk::Word;
-use crate::hub::EngineInner;
+use crate::engine_inner::EngineInner;
+use crate::manager::Word;
 use crate::peer_state::PeerState;
 use crate::shared::{ControlCall, Shared};
 
@@ -491,7 +491,7 @@ impl<E: Env> EngineInner<E> {
         let now = self.shared.env.now();
         let held = self.shared.quarantine.insert(subject, kept, witnesses, now);
         // It looks whether the proof has come, also if nobody else does.
-        self.shared.control.call(ControlCall::Desk);
+        self.shared.control.call(ControlCall::Manager);
         LocalQuiesce::Quarantined(held)
     }
 
@@ -542,7 +542,7 @@ impl<E: Env> EngineInner<E> {
         let subject = Subject { label: "a cancelled transfer", region: None, extents: &[], keep: &Vec::new };
         let witnesses = vec![QuiesceCondition::Hands(are_empty)];
         let held = self.shared.quarantine.insert(&subject, Vec::new(), witnesses, self.shared.env.now());
-        self.shared.control.call(ControlCall::Desk);
+        self.shared.control.call(ControlCall::Manager);
         held
     }
 

@@ -32,7 +32,7 @@ impl<E: Env> Engine<E> {
         if name == *self.name() {
             return self.connect(&self.descriptor(), within); // Nobody else has it.
         }
-        let socket = self.hub.shared.socket_of(&name);
+        let socket = self.engine.shared.socket_of(&name);
         self.insist(&name, within, |until| self.find(&name, &socket, until))
     }
 
@@ -40,10 +40,10 @@ impl<E: Env> Engine<E> {
     /// Its name is learned from itself. This goes over the network on one host, too, unless a session with it stands: that one is found,
     /// whichever transport it has.
     pub fn connect_address(&self, address: &str, within: Duration) -> Result<Peer<E>, ConnectError> {
-        self.hub.shared.check_usable().map_err(ConnectError::Call)?;
-        let until = self.hub.shared.env.now() + within;
+        self.engine.shared.check_usable().map_err(ConnectError::Call)?;
+        let until = self.engine.shared.env.now() + within;
         let addresses = self.resolved(address, until)?;
-        let left = until.since(self.hub.shared.env.now());
+        let left = until.since(self.engine.shared.env.now());
         let wanted = Wanted {
             name: address.to_owned(),
             epoch: 0,
@@ -91,7 +91,7 @@ impl<E: Env> Engine<E> {
             socket: None,
             addresses,
             secret: None,
-            within: Some(until.since(self.hub.shared.env.now())),
+            within: Some(until.since(self.engine.shared.env.now())),
         }
     }
 
@@ -107,7 +107,7 @@ impl<E: Env> Engine<E> {
             }
         }
         wanted.addresses.extend(self.told_addresses(name));
-        if wanted.addresses.is_empty() && !self.hub.shared.reaches(Scope::Host) {
+        if wanted.addresses.is_empty() && !self.engine.shared.reaches(Scope::Host) {
             // Somebody may still tell of it.
             return Err(ConnectError::Unreachable {
                 name: name.to_string(),
@@ -126,7 +126,7 @@ impl<E: Env> Engine<E> {
 
     /// The addresses in the directory's file, read anew each time.
     fn listed(&self, name: &EngineName) -> Result<Option<Vec<String>>, ConnectError> {
-        let Some(path) = &self.hub.shared.config.session.directory_file else { return Ok(None) };
+        let Some(path) = &self.engine.shared.config.session.directory_file else { return Ok(None) };
         let failed = |reason: String| ConnectError::Directory { path: path.display().to_string(), reason };
         let text = read_bounded(path).map_err(|error| failed(error.to_string()))?;
         let directory = Directory::parse(&text).map_err(|error| failed(error.to_string()))?;
@@ -134,14 +134,14 @@ impl<E: Env> Engine<E> {
     }
 
     fn told_addresses(&self, name: &EngineName) -> Vec<SocketAddr> {
-        let book = self.hub.shared.book();
+        let book = self.engine.shared.book();
         let card = book.find(name.as_str());
         card.into_iter().flat_map(|card| &card.addresses).filter_map(|address| address.parse().ok()).collect()
     }
 
     fn resolved(&self, address: &str, until: Timestamp) -> Result<Vec<SocketAddr>, ConnectError> {
-        let left = until.since(self.hub.shared.env.now());
-        let found = resolve(&self.hub, address, left);
+        let left = until.since(self.engine.shared.env.now());
+        let found = resolve(&self.engine, address, left);
         found.map_err(|reason| ConnectError::Unresolved { address: address.to_owned(), reason })
     }
 
@@ -151,7 +151,7 @@ impl<E: Env> Engine<E> {
         within: Duration,
         find: impl Fn(Timestamp) -> Result<Wanted, ConnectError>,
     ) -> Result<Peer<E>, ConnectError> {
-        let env = &self.hub.shared.env;
+        let env = &self.engine.shared.env;
         let until = env.now() + within;
         let mut pause = PAUSE_FIRST;
         let mut last = None;
@@ -182,7 +182,7 @@ impl<E: Env> Engine<E> {
         find: &impl Fn(Timestamp) -> Result<Wanted, ConnectError>,
         pause_max: &mut Duration,
     ) -> Result<Peer<E>, ConnectError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(ConnectError::Call)?;
         if let Some(state) = shared.peers.with_name(name) {
             return self.found(name.to_string(), state).wait(until.since(shared.env.now()));
@@ -195,10 +195,10 @@ impl<E: Env> Engine<E> {
     }
 
     fn rest(&self, span: Duration) {
-        let env = &self.hub.shared.env;
-        if self.hub.is_inline() {
+        let env = &self.engine.shared.env;
+        if self.engine.is_inline() {
             let until = env.now() + span;
-            self.hub.wait_until(until, || false);
+            self.engine.wait_until(until, || false);
         } else {
             env.pause(span);
         }

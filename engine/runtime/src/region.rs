@@ -11,8 +11,8 @@ use penstock_flows::geometry::{ShardStripe, clash_of};
 use penstock_memory::{Blocks, Deregistered, Region, TakeError, Window};
 
 use crate::counter::Counter;
+use crate::engine_inner::EngineInner;
 use crate::error::RegionError;
-use crate::hub::EngineInner;
 use crate::quiesce::{LocalQuiesce, Subject};
 
 /// A registered region of this engine.
@@ -20,13 +20,13 @@ use crate::quiesce::{LocalQuiesce, Subject};
 /// Dropping the handle does not deregister: peers may use the region until
 /// [`LocalRegion::deregister`] is called or the engine ends.
 pub struct LocalRegion<E: Env> {
-    pub(crate) hub: Arc<EngineInner<E>>,
+    pub(crate) engine: Arc<EngineInner<E>>,
     pub(crate) region: Arc<Region>,
 }
 
 impl<E: Env> Clone for LocalRegion<E> {
     fn clone(&self) -> Self {
-        Self { hub: Arc::clone(&self.hub), region: Arc::clone(&self.region) }
+        Self { engine: Arc::clone(&self.engine), region: Arc::clone(&self.region) }
     }
 }
 
@@ -49,7 +49,7 @@ impl<E: Env> LocalRegion<E> {
 
     /// Why calls of its engine are refused, if so.
     pub fn ended(&self) -> Option<Cause> {
-        self.hub.shared.check_usable().err()
+        self.engine.shared.check_usable().err()
     }
 
     /// What peers may do to it.
@@ -64,7 +64,7 @@ impl<E: Env> LocalRegion<E> {
 
     /// An arrival counter that peers find by this label.
     pub fn counter(&self, label: &str) -> Result<Counter<E>, RegionError> {
-        self.hub.shared.check_usable().map_err(RegionError::Call)?;
+        self.engine.shared.check_usable().map_err(RegionError::Call)?;
         let full = penstock_memory::MemoryError::NotHere {
             what: "another arrival counter",
             why: "the engine has as many as it may have",
@@ -76,8 +76,8 @@ impl<E: Env> LocalRegion<E> {
         if !self.region.is_live() {
             return Err(RegionError::Stale { label: self.region.label().to_owned() });
         }
-        let counter = Counter::open(&self.hub, label, self.region.id().0).ok_or(full)?;
-        self.hub.shared.control.advertise();
+        let counter = Counter::open(&self.engine, label, self.region.id().0).ok_or(full)?;
+        self.engine.shared.control.advertise();
         Ok(counter)
     }
 
@@ -89,7 +89,7 @@ impl<E: Env> LocalRegion<E> {
     /// answer is never quarantine, given time for one copy of 1 MiB; blocks of a pool that are quarantined stay
     /// allocated until the proof.
     pub fn revoke(&self, extents: &[(u64, u64)], within: Duration) -> Result<LocalQuiesce, RegionError> {
-        self.hub.shared.check_usable().map_err(RegionError::Call)?;
+        self.engine.shared.check_usable().map_err(RegionError::Call)?;
         for &(offset, len) in extents {
             let inside = offset.checked_add(len).is_some_and(|end| end <= self.bytes());
             if !inside || len == 0 {
@@ -102,7 +102,7 @@ impl<E: Env> LocalRegion<E> {
         }
         loop {
             let generation = self.region.generation();
-            self.hub.withdraw(self.region.id(), generation.0, extents);
+            self.engine.withdraw(self.region.id(), generation.0, extents);
             // Renewed meanwhile: there may be plans of the next generation already.
             if self.region.generation() == generation {
                 break;
@@ -115,10 +115,10 @@ impl<E: Env> LocalRegion<E> {
     /// lent may be freed, and its windows may not be used any more. A region registered several
     /// times stands until its last registration ends; until then the answer is `StillRegistered`.
     pub fn deregister(&self, within: Duration) -> Result<LocalQuiesce, RegionError> {
-        if self.hub.shared.is_inherited() {
+        if self.engine.shared.is_inherited() {
             return Err(RegionError::Call(Cause::Forked));
         }
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(RegionError::Call)?;
         let generation = loop {
             let generation = self.region.generation();
@@ -140,7 +140,7 @@ impl<E: Env> LocalRegion<E> {
 
     fn settle(&self, extents: &[(u64, u64)], within: Duration) -> LocalQuiesce {
         let keep = || self.withhold(extents);
-        self.hub.settle(&Subject { label: self.label(), region: Some(&self.region), extents, keep: &keep }, within)
+        self.engine.settle(&Subject { label: self.label(), region: Some(&self.region), extents, keep: &keep }, within)
     }
 }
 
@@ -164,7 +164,7 @@ impl<E: Env> LocalRegion<E> {
         let (len, blocks) = (pool.block_bytes(), pool.blocks_total());
         let own = [ShardStripe { base: 0, stride: len, len, blocks }];
         let is_other = |layout: &&Arc<Layout>| clash_of(&own, &layout.stripes()).is_some();
-        self.hub.shared.look_at_desk(|desk| desk.layouts_in(at).filter(is_other).cloned().collect())
+        self.engine.shared.look_at_manager(|manager| manager.layouts_in(at).filter(is_other).cloned().collect())
     }
 }
 
@@ -187,13 +187,13 @@ impl<E: Env> Pool<E> {
     /// The same, as soon as so many are free, at most after this time: blocks of transfers come back when the engine has seen that nothing
     /// touches them any more, a moment after they were let go. More than there are is refused at once.
     pub fn take_within(&self, count: usize, within: Duration) -> Result<Blocks, TakeError> {
-        let hub = &self.region.hub;
-        let until = hub.shared.env.now() + within;
+        let engine = &self.region.engine;
+        let until = engine.shared.env.now() + within;
         let mut taken = self.take(count);
         if taken.is_err() && count <= self.pool.blocks_total() as usize {
-            hub.wait_until(until, || {
+            engine.wait_until(until, || {
                 taken = self.take(count);
-                taken.is_ok() || hub.shared.is_closing()
+                taken.is_ok() || engine.shared.is_closing()
             });
         }
         taken

@@ -75,9 +75,9 @@ impl<E: Env> Pool<E> {
     /// Refused where somebody in this process might still write, because it would write to the fresh
     /// memory: then only the proof helps. Cards would, too; they are waited for, and cut off after half of the time.
     pub fn renew(&self, held: &Quarantined, within: Duration) -> Result<(), RenewError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(RenewError::Call)?;
-        if self.hub.shared.is_inherited() {
+        if self.engine.shared.is_inherited() {
             return Err(RenewError::Call(Cause::Forked));
         }
         let label = || self.label().to_owned();
@@ -120,10 +120,10 @@ impl<E: Env> Pool<E> {
         if !held.waits_for_cards() {
             return;
         }
-        let env = &self.hub.shared.env;
+        let env = &self.engine.shared.env;
         let (force_at, until) = (env.now() + within / 2, env.now() + within);
         let mut is_forced = false;
-        self.hub.wait_until(until, || {
+        self.engine.wait_until(until, || {
             if !is_forced && env.now() >= force_at {
                 is_forced = true;
                 held.force();
@@ -134,9 +134,9 @@ impl<E: Env> Pool<E> {
 
     /// What follows once everyone who begins to copy finds the ranges withdrawn.
     fn renew_withdrawn(&self, held: &Quarantined, ranges: &[(u64, u64)], within: Duration) -> Result<(), RenewError> {
-        let mut others = self.hub.witnesses();
+        let mut others = self.engine.witnesses();
         others.retain(|witness| !held.knows(witness));
-        self.hub.wait_for_witnesses(&mut others, within);
+        self.engine.wait_for_witnesses(&mut others, within);
         if let Some(who) = others.iter().find_map(QuiesceCondition::inside) {
             return Err(RenewError::Inside { label: self.label().to_owned(), who });
         }

@@ -9,7 +9,7 @@ use penstock_core::Env;
 use penstock_memory::fork::PerProcess;
 use penstock_session::card::ADDRESSES_MAX;
 
-use crate::hub::EngineInner;
+use crate::engine_inner::EngineInner;
 
 /// Look-ups that may be under way in this process: each one that nobody waits for any more still has a thread.
 const LOOKUPS_MAX: usize = 8;
@@ -37,7 +37,11 @@ impl Drop for Counted {
 }
 
 /// The addresses that `text` (`host:port`) stands for, or why there are none, in words.
-pub(crate) fn resolve<E: Env>(hub: &EngineInner<E>, text: &str, within: Duration) -> Result<Vec<SocketAddr>, String> {
+pub(crate) fn resolve<E: Env>(
+    engine: &EngineInner<E>,
+    text: &str,
+    within: Duration,
+) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = text.parse() {
         return Ok(vec![address]);
     }
@@ -53,11 +57,11 @@ pub(crate) fn resolve<E: Env>(hub: &EngineInner<E>, text: &str, within: Duration
         // Nobody may be waiting any more.
         let _ = answer.send(found.map_err(|error| error.to_string()));
     };
-    let env = &hub.shared.env;
+    let env = &engine.shared.env;
     env.spawn("penstock-resolve", None, Box::new(body)).map_err(|error| error.to_string())?;
     let mut found = None;
-    if hub.is_inline() {
-        hub.wait_until(env.now() + within, || {
+    if engine.is_inline() {
+        engine.wait_until(env.now() + within, || {
             if found.is_none() {
                 found = match answered.try_recv() {
                     Ok(answer) => Some(answer),

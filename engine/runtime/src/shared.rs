@@ -20,11 +20,11 @@ use penstock_transport::{Lane, Scope, Transport};
 
 use crate::control::Wanted;
 use crate::counter::CounterBook;
-use crate::desk::TransferManagerShell;
 use crate::ending::Endings;
 use crate::error::{ConnectError, RegionError};
 use crate::flows::stand_in::StandIns;
 use crate::inbox::Inbox;
+use crate::manager::TransferManagerShell;
 use crate::peer_state::PeerState;
 use crate::quiesce::Quarantine;
 use crate::renew::Renewals;
@@ -68,7 +68,7 @@ pub(crate) struct Shared<E: Env> {
     next_port: AtomicUsize,
     pub(crate) control: ControlPort,
     /// What the control layer keeps.
-    pub(crate) desk: TransferManagerShell,
+    pub(crate) manager: TransferManagerShell,
     /// Engines of this process that play devices, which an inline engine turns.
     pub(crate) stand_ins: StandIns<E>,
     /// Rings the engine's event fd, for whoever sleeps on it.
@@ -140,7 +140,7 @@ pub(crate) enum ControlCall {
     /// The peer tells the control layer that bytes are here.
     Landing { peer: Arc<PeerState>, payload: Vec<u8> },
     /// The desk may want something.
-    Desk,
+    Manager,
     /// Let every session come to its end.
     Drain,
     /// Say goodbye to all, and return then or at this moment.
@@ -392,7 +392,7 @@ impl<E: Env> Shared<E> {
         let SharedParts { env, config, name, epoch, card, bound, process, registry, segments, .. } = parts;
         let SharedParts { transports, reports, ports, waker, .. } = parts;
         let in_flight = u32::try_from(config.transfers.in_flight).expect("the configuration was validated");
-        let desk = TransferManagerShell::new(&config, std::array::from_fn(|_| env.random()));
+        let manager = TransferManagerShell::new(&config, std::array::from_fn(|_| env.random()));
         Arc::new(Self {
             application: segments.ringer(0),
             counters: CounterBook::new(segments.mailbox.view().clone()),
@@ -420,7 +420,7 @@ impl<E: Env> Shared<E> {
             book: Mutex::default(),
             ports,
             next_port: AtomicUsize::new(0),
-            desk,
+            manager,
             stand_ins: StandIns::default(),
             control: ControlPort { calls: SegQueue::new(), waker, announcing: AtomicBool::new(false) },
             completions: AtomicU64::new(0),

@@ -7,7 +7,7 @@ use penstock_core::{Cause, Env, Fault, Notified, Stage, Timestamp};
 use penstock_ring::Key;
 use penstock_transport::Failure;
 
-use crate::hub::EngineInner;
+use crate::engine_inner::EngineInner;
 use crate::peer_state::PeerState;
 use crate::quiesce::{CancelOutcome, LocalQuiesce, Quarantined, RemoteQuiesce, RemoteQuiesceState};
 use crate::slot::{Slot, TransferOutcome};
@@ -38,7 +38,7 @@ enum Inner<E: Env> {
 }
 
 struct Pending<E: Env> {
-    hub: Arc<EngineInner<E>>,
+    engine: Arc<EngineInner<E>>,
     peer: Arc<PeerState>,
     key: Key,
     timeout: Duration,
@@ -50,8 +50,8 @@ impl<E: Env> Transfer<E> {
         Self { inner: Inner::Ended(completed) }
     }
 
-    pub(crate) fn pending(hub: Arc<EngineInner<E>>, peer: Arc<PeerState>, key: Key, timeout: Duration) -> Self {
-        Self { inner: Inner::Pending(Pending { hub, peer, key, timeout }) }
+    pub(crate) fn pending(engine: Arc<EngineInner<E>>, peer: Arc<PeerState>, key: Key, timeout: Duration) -> Self {
+        Self { inner: Inner::Pending(Pending { engine, peer, key, timeout }) }
     }
 
     /// How it ended, if it has. Costs one load; makes no progress.
@@ -103,7 +103,7 @@ const QUIESCED: CancelOutcome = CancelOutcome { local: LocalQuiesce::Quiesced, r
 
 impl<E: Env> Pending<E> {
     fn slot(&self) -> &Slot {
-        self.hub.shared.slots.get(self.key).expect("a handle holds its slot")
+        self.engine.shared.slots.get(self.key).expect("a handle holds its slot")
     }
 
     fn poll(&self) -> Option<Result<Completed, Fault>> {
@@ -129,7 +129,7 @@ impl<E: Env> Pending<E> {
     fn wait(&self, longest: Duration) -> Result<Completed, Fault> {
         self.wait_within(longest).unwrap_or_else(|| {
             // Its worker has not even noticed the deadline: a wrong thread, or a starved machine.
-            let cause = match self.hub.progress() {
+            let cause = match self.engine.progress() {
                 Err(cause) => cause,
                 Ok(_) => Cause::NotEnded,
             };
@@ -138,14 +138,14 @@ impl<E: Env> Pending<E> {
     }
 
     fn wait_within(&self, within: Duration) -> Option<Result<Completed, Fault>> {
-        if self.hub.shared.is_inherited() {
+        if self.engine.shared.is_inherited() {
             return Some(Err(Fault::new(Stage::Queue, Cause::Forked).with_peer(&self.peer.name)));
         }
-        let env = &self.hub.shared.env;
+        let env = &self.engine.shared.env;
         let until: Timestamp = env.now() + within;
         let slot = self.slot();
-        if self.hub.is_inline() {
-            self.hub.wait_until(until, || slot.outcome().is_some());
+        if self.engine.is_inline() {
+            self.engine.wait_until(until, || slot.outcome().is_some());
         } else {
             slot.sleep_until_done(|| env.now(), until);
         }
@@ -153,9 +153,9 @@ impl<E: Env> Pending<E> {
     }
 
     fn cancel(&self, within: Duration) -> CancelOutcome {
-        let shared = &self.hub.shared;
-        if self.hub.shared.is_inherited() {
-            let held = self.hub.quarantine_forked();
+        let shared = &self.engine.shared;
+        if self.engine.shared.is_inherited() {
+            let held = self.engine.quarantine_forked();
             return CancelOutcome { local: LocalQuiesce::Quarantined(held), remote: RemoteQuiesce::Unknown };
         }
         let until = shared.env.now() + within;
@@ -171,7 +171,7 @@ impl<E: Env> Pending<E> {
 
     /// Stops it, and answers whether anything of it can still touch this engine's memory.
     fn cancel_here(&self, slot: &Slot, until: Timestamp) -> LocalQuiesce {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         if slot.outcome().is_some() && !slot.is_busy_here() {
             return LocalQuiesce::Quiesced;
         }
@@ -179,24 +179,24 @@ impl<E: Env> Pending<E> {
             return LocalQuiesce::Quiesced;
         }
         let is_quiet = || !slot.is_busy_here();
-        if !is_quiet() && !self.hub.is_inline() {
+        if !is_quiet() && !self.engine.is_inline() {
             slot.sleep_until_done(|| shared.env.now(), until);
         }
         // One that has ended may have left the kernel with pages, and another worker may be about to learn that there is
         // nothing left to claim.
-        if is_quiet() || self.hub.wait_until(until, is_quiet) {
+        if is_quiet() || self.engine.wait_until(until, is_quiet) {
             return LocalQuiesce::Quiesced;
         }
         // A quiet hazard proves nothing here: the worker may be between two batches of its unit.
         let pending = self.held();
         let is_quiet = move || !pending.slot().is_busy_here() && pending.is_over_there();
-        LocalQuiesce::Quarantined(self.hub.quarantine_hands(Box::new(is_quiet)))
+        LocalQuiesce::Quarantined(self.engine.quarantine_hands(Box::new(is_quiet)))
     }
 
     /// Whether anything that was given up can still touch the peer's memory: only the peer's own workers could, if
     /// they had begun, or a card.
     fn settle_remote(&self, until: Timestamp) -> RemoteQuiesce {
-        let is_over = self.is_over_there() || self.hub.wait_until(until, || self.is_over_there());
+        let is_over = self.is_over_there() || self.engine.wait_until(until, || self.is_over_there());
         if self.is_quiet_there() {
             return RemoteQuiesce::Quiesced;
         }
@@ -217,13 +217,13 @@ impl<E: Env> Pending<E> {
                 (false, false) => None,
             }
         });
-        RemoteQuiesce::Quarantined(Quarantined::at_peer(&self.peer, self.hub.shared.env.now(), end))
+        RemoteQuiesce::Quarantined(Quarantined::at_peer(&self.peer, self.engine.shared.env.now(), end))
     }
 
     /// It ends now, although something of it is still under way: whoever asked does not wait for that any longer.
     fn end_unseen(&self, slot: &Slot) {
         slot.force();
-        self.hub.shared.ports.iter().for_each(|port| port.bell.ring());
+        self.engine.shared.ports.iter().for_each(|port| port.bell.ring());
     }
 
     fn is_quiet_there(&self) -> bool {
@@ -238,13 +238,13 @@ impl<E: Env> Pending<E> {
     /// Another handle, which holds the slot as long as it lives.
     fn held(&self) -> Self {
         self.slot().hold();
-        Self { hub: Arc::clone(&self.hub), peer: Arc::clone(&self.peer), key: self.key, timeout: self.timeout }
+        Self { engine: Arc::clone(&self.engine), peer: Arc::clone(&self.peer), key: self.key, timeout: self.timeout }
     }
 }
 
 impl<E: Env> Drop for Pending<E> {
     fn drop(&mut self) {
-        self.hub.shared.let_go(self.key);
+        self.engine.shared.let_go(self.key);
     }
 }
 

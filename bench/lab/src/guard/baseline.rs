@@ -135,7 +135,7 @@ impl Baseline {
     /// A table for people.
     pub fn render(&self) -> String {
         let mut text = format!("{}\n{:<12}  {:>8}", self.what, "case", "total");
-        let stages = [Stage::Expansion, Stage::Bounds, Stage::Post, Stage::Worker, Stage::Announce, Stage::Other];
+        let stages = [Stage::Expansion, Stage::Bounds, Stage::Post, Stage::Worker, Stage::Notify, Stage::Other];
         for stage in stages {
             let _ = write!(text, "  {:>9}", name_of(stage));
         }
@@ -186,7 +186,7 @@ fn name_of(stage: Stage) -> &'static str {
         Stage::Bounds => "bounds",
         Stage::Post => "post",
         Stage::Worker => "worker",
-        Stage::Announce => "announce",
+        Stage::Notify => "notify",
         Stage::Other => "other",
         Stage::Copy => "copy",
     }

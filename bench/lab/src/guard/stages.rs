@@ -36,7 +36,7 @@ pub enum Stage {
     /// Submission, the worker's turns, claims and the end of a transfer.
     Worker,
     /// Telling the peer.
-    Announce,
+    Notify,
     /// Nothing of the above: the caller's loop and what the system's libraries do.
     Other,
     /// The copy itself, which is not counted.
@@ -50,14 +50,13 @@ const TABLE: &[(&str, &str, Stage)] = &[
     ("engine/memory/src/copy/x86.rs", "", Stage::Copy),
     ("engine/memory/src/copy/", "", Stage::Bounds),
     ("engine/core/src/plan/", "", Stage::Expansion),
-    ("engine/transport/src/host/lane.rs", "announce", Stage::Announce),
-    ("engine/transport/src/host/lane.rs", "count", Stage::Announce),
-    ("engine/transport/src/host/lane.rs", "push", Stage::Announce),
-    ("engine/transport/src/record.rs", "", Stage::Announce),
-    ("engine/transport/src/host/mailbox.rs", "", Stage::Announce),
-    ("engine/runtime/src/worker/advance.rs", "announce", Stage::Announce),
-    ("engine/runtime/src/worker/advance.rs", "tell", Stage::Announce),
-    ("engine/ring/src/counter.rs", "", Stage::Announce),
+    ("engine/transport/src/host/lane.rs", "notify", Stage::Notify),
+    ("engine/transport/src/host/lane.rs", "count", Stage::Notify),
+    ("engine/transport/src/host/lane.rs", "push", Stage::Notify),
+    ("engine/transport/src/record.rs", "", Stage::Notify),
+    ("engine/transport/src/host/mailbox.rs", "", Stage::Notify),
+    ("engine/runtime/src/worker/advance.rs", "notify", Stage::Notify),
+    ("engine/ring/src/counter.rs", "", Stage::Notify),
     ("engine/transport/", "", Stage::Post),
     ("engine/backends/", "", Stage::Post),
     ("engine/ring/src/gate/", "", Stage::Post),
@@ -153,10 +152,7 @@ mod tests {
         let kernel = ("copy", "/x/engine/memory/src/copy/cached.rs:20");
         assert_eq!(stage_of(&frames(&[core, bounds, kernel])), Stage::Copy);
         assert_eq!(stage_of(&frames(&[("add_one", "/x/engine/ring/src/sync.rs:1"), post])), Stage::Post);
-        assert_eq!(
-            stage_of(&frames(&[("_ZN…8announce17h", "/x/engine/transport/src/host/lane.rs:2")])),
-            Stage::Announce
-        );
+        assert_eq!(stage_of(&frames(&[("_ZN…6notify17h", "/x/engine/transport/src/host/lane.rs:2")])), Stage::Notify);
         assert_eq!(stage_of(&frames(&[core])), Stage::Other);
     }
 

@@ -18,7 +18,7 @@ use penstock::session::transfers::table::{Ended, EntryKey, FinishedTransfer, Tra
 use penstock::session::{Frame, PeerKey, RequestId};
 use penstock::{EngineName, Epoch, Timestamp};
 use penstock_flows::action::{Action, BlocksRef, Urgency};
-use penstock_flows::desk::{Consume, Metrics, Produce, Settings, Sinks, TransferManager};
+use penstock_flows::manager::{Consume, Metrics, Produce, Settings, Sinks, TransferManager};
 use penstock_flows::{Event, LayoutKey};
 
 use super::row::{Goal, Row};
@@ -148,7 +148,7 @@ impl Names {
 
 /// One desk, and how it hears of the other.
 struct End {
-    desk: TransferManager,
+    manager: TransferManager,
     layout: LayoutKey,
     /// The other one, as this one knows it.
     other: PeerKey,
@@ -159,7 +159,7 @@ impl End {
     fn new(name: &str, peer_index: u32, live: u64) -> Result<Self, LabError> {
         let mut settings = Settings::default();
         settings.transfers.live = (live + BATCH) as usize;
-        let mut desk =
+        let mut manager =
             TransferManager::new(settings, [7 + u64::from(peer_index), 0x5851_f42d_4c95_7f2d, 0x1405_7b7e_f767_814f]);
         let rows = Rows { first: 0, count: 1, of: 1, bytes: 8 };
         let stride = u64::from(TOKENS) * 8;
@@ -175,11 +175,12 @@ impl End {
             ranks: 1,
             buffers: vec![Buffer { layer: 0, base: 0, stride, form: Form::TokenMajor(rows) }],
         };
-        let layout = desk.add_layout(news, u64::from(BLOCKS) * stride).map_err(LabError::refused("make a layout"))?;
+        let layout =
+            manager.add_layout(news, u64::from(BLOCKS) * stride).map_err(LabError::refused("make a layout"))?;
         let other = PeerKey { peer_index, epoch: Epoch(1) };
         let name = EngineName::new(name).map_err(LabError::refused("name an engine"))?;
-        desk.handle(Event::Joined { peer: other, name }, Timestamp::from_ns(1));
-        Ok(Self { desk, layout, other, heard: Decoder::new() })
+        manager.handle(Event::Joined { peer: other, name }, Timestamp::from_ns(1));
+        Ok(Self { manager, layout, other, heard: Decoder::new() })
     }
 }
 
@@ -243,17 +244,17 @@ impl Pair {
         };
         let [sent, received] = named.requests.clone();
         let refused = LabError::refused("take a transfer in");
-        let source = self.source.desk.produce(named.transfer, sent, produce, self.now).map_err(refused)?;
+        let source = self.source.manager.produce(named.transfer, sent, produce, self.now).map_err(refused)?;
         let refused = LabError::refused("take a transfer in");
-        let sink = self.sink.desk.consume(named.transfer, received, consume, self.now).map_err(refused)?;
+        let sink = self.sink.manager.consume(named.transfer, received, consume, self.now).map_err(refused)?;
         Ok([source, sink])
     }
 
     /// Translates its names, both ways on both sides.
     fn translate(&self, named: &Named) -> bool {
         let end = |end: &End, side: Side, request: &RequestId| {
-            end.desk.request_of(side, named.transfer) == Some(request)
-                && end.desk.transfer_of(side, request) == Some(named.transfer)
+            end.manager.request_of(side, named.transfer) == Some(request)
+                && end.manager.transfer_of(side, request) == Some(named.transfer)
         };
         end(&self.source, Side::Source, &named.requests[0]) && end(&self.sink, Side::Sink, &named.requests[1])
     }
@@ -298,23 +299,23 @@ impl Pair {
         for (&[source, sink], block) in keys.iter().zip(0..) {
             let refused = LabError::refused("grant a block");
             let ticket = BlocksRef(u64::from(block));
-            self.sink.desk.grant(sink, (vec![block], 0), None, ticket, self.now).map_err(refused)?;
+            self.sink.manager.grant(sink, (vec![block], 0), None, ticket, self.now).map_err(refused)?;
             let refused = LabError::refused("give a chunk");
             let chunk = (&[block][..], u64::from(TOKENS));
-            self.source.desk.chunk(source, chunk, true, ticket, self.now).map_err(refused)?;
+            self.source.manager.chunk(source, chunk, true, ticket, self.now).map_err(refused)?;
         }
         self.carry()?;
         for &[source, sink] in &keys {
-            self.sink.desk.taken(sink, 0, self.now).map_err(LabError::refused("take what has landed"))?;
-            self.source.desk.release(source, self.now);
-            self.sink.desk.release(sink, self.now);
+            self.sink.manager.taken(sink, 0, self.now).map_err(LabError::refused("take what has landed"))?;
+            self.source.manager.release(source, self.now);
+            self.sink.manager.release(sink, self.now);
         }
         self.carry()?;
-        self.source.desk.drain_finished(&mut self.finished);
-        self.sink.desk.drain_finished(&mut self.finished);
+        self.source.manager.drain_finished(&mut self.finished);
+        self.sink.manager.drain_finished(&mut self.finished);
         self.now = self.now + TICK;
-        self.source.desk.expire(self.now);
-        self.sink.desk.expire(self.now);
+        self.source.manager.expire(self.now);
+        self.sink.manager.expire(self.now);
         Ok(())
     }
 
@@ -336,23 +337,23 @@ impl Pair {
     /// Lets all that stands end, and the time of tombstones pass: then every table is empty and as small as in the beginning.
     fn flatten(&mut self) -> Result<Widest, LabError> {
         let places =
-            |pair: &Self| [&pair.source, &pair.sink].map(|end| end.desk.metrics().transfers.places).iter().sum();
+            |pair: &Self| [&pair.source, &pair.sink].map(|end| end.manager.metrics().transfers.places).iter().sum();
         let before = places(self);
         for (_, [source, sink]) in std::mem::take(&mut self.standing) {
-            self.source.desk.release(source, self.now);
+            self.source.manager.release(source, self.now);
             self.carry()?;
-            self.sink.desk.release(sink, self.now);
+            self.sink.manager.release(sink, self.now);
             self.carry()?;
         }
         let mut finished = FinishedTransfer::default();
         for end in [&mut self.source, &mut self.sink] {
-            end.desk.drain_finished(&mut finished);
-            end.desk.expire(self.now + Duration::from_secs(120));
+            end.manager.drain_finished(&mut finished);
+            end.manager.expire(self.now + Duration::from_secs(120));
         }
         for end in [&self.source, &self.sink] {
-            let Metrics { transfers, ending, moving, refused, .. } = end.desk.metrics();
+            let Metrics { transfers, ending, moving, refused, .. } = end.manager.metrics();
             let left = transfers.live + transfers.early + transfers.tombs + transfers.finished + ending + moving;
-            self.check(left == 0 && refused == 0, &format!("nothing to be left: {:?}", end.desk.metrics()))?;
+            self.check(left == 0 && refused == 0, &format!("nothing to be left: {:?}", end.manager.metrics()))?;
         }
         let after = places(self);
         self.check(after < 64, &format!("the tables to shrink: {after} places are left"))?;
@@ -367,7 +368,7 @@ impl Pair {
 /// Carries out what one end wants. Answers whether it wanted anything.
 fn carry_from(from: &mut End, to: &mut End, wire: &mut Vec<u8>, now: Timestamp) -> Result<bool, LabError> {
     let mut has_wanted = false;
-    while let Some(action) = from.desk.poll_action() {
+    while let Some(action) = from.manager.poll_action() {
         has_wanted = true;
         match action {
             Action::Say { said, .. } => {
@@ -376,17 +377,17 @@ fn carry_from(from: &mut End, to: &mut End, wire: &mut Vec<u8>, now: Timestamp) 
                 to.heard.push(wire);
                 while let Some(received) = to.heard.next_frame().map_err(LabError::refused("decode a frame"))? {
                     if let Frame::Control(said) = received.frame {
-                        to.desk.handle(Event::Said { peer: to.other, said }, now);
+                        to.manager.handle(Event::Said { peer: to.other, said }, now);
                     }
                 }
             }
             // The bytes are none of this: they are there at once.
             Action::Move { id, moving, .. } => {
                 if let Some((_, bytes)) = moving.landing {
-                    to.desk.handle(Event::Landing { peer: to.other, bytes }, now);
+                    to.manager.handle(Event::Landing { peer: to.other, bytes }, now);
                 }
                 let result = Ok(u64::from(TOKENS) * 8);
-                from.desk.handle(Event::Ended { id, result, is_open_there: false }, now);
+                from.manager.handle(Event::Ended { id, result, is_open_there: false }, now);
             }
             _ => {}
         }
@@ -506,7 +507,7 @@ mod tests {
         let mut tables = Tables::new(BATCH).unwrap();
         assert!(tables.round(&mut names, 2 * BATCH).unwrap() > 0.0);
         assert_eq!(tables.sides.map(|table| table.metrics().live as u64), [BATCH; 2]);
-        let metrics = pair.sink.desk.metrics();
+        let metrics = pair.sink.manager.metrics();
         assert_eq!((metrics.transfers.live as u64, metrics.transfers.tombs as u64), (5 * BATCH, 2 * BATCH));
         let Widest { before, after } = pair.flatten().unwrap();
         assert!(before > 10 * after, "{before} {after}");

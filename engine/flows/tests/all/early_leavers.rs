@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use penstock_core::Cause;
 use penstock_flows::Status;
-use penstock_flows::desk::{Settings, Sinks};
+use penstock_flows::manager::{Settings, Sinks};
 use penstock_session::control::ControlMessage;
 use penstock_session::transfers::table::EntryKey;
 
-use crate::desks::World;
+use crate::managers::World;
 
 const RESUME: Duration = Duration::from_secs(10);
 const DOUBT: Duration = Duration::from_secs(6);
@@ -46,12 +46,12 @@ impl FanOut {
 
     fn received(&mut self, at: usize) -> Option<Status> {
         let input = self.inputs[at - QUICK];
-        self.world.desk(at).status(input)
+        self.world.manager(at).status(input)
     }
 
     fn sent(&mut self) -> Option<Status> {
         let output = self.output;
-        self.world.desk(0).status(output)
+        self.world.manager(0).status(output)
     }
 
     /// Moves everything to the quick rank, part by part, until it has everything and has said so; at the source no part of the last ones
@@ -88,17 +88,17 @@ impl FanOut {
     /// Both ranks have the bytes, all three sides say that it went well, and nothing is kept.
     fn assert_done(mut self) {
         assert_eq!([self.received(QUICK), self.received(SLOW)], [Some(Status::Success); 2]);
-        assert_eq!(self.sent(), Some(Status::Success), "{:?}", self.world.nodes[0].desk.send_failure(self.output));
+        assert_eq!(self.sent(), Some(Status::Success), "{:?}", self.world.nodes[0].manager.send_failure(self.output));
         for (at, input) in [QUICK, SLOW].into_iter().zip(self.inputs) {
             assert!(self.world.has(at, &[9, 4], 0, 0..TOKENS), "engine {at} has other bytes");
-            for leg in self.world.desk(at).landed_legs(input) {
+            for leg in self.world.manager(at).landed_legs(input) {
                 let now = self.world.now;
-                self.world.desk(at).taken(input, leg, now).unwrap();
+                self.world.manager(at).taken(input, leg, now).unwrap();
             }
         }
         let now = self.world.now;
         for (at, key) in [(0, self.output), (QUICK, self.inputs[0]), (SLOW, self.inputs[1])] {
-            self.world.desk(at).release(key, now);
+            self.world.manager(at).release(key, now);
         }
         self.world.assert_nothing_is_left();
     }
@@ -118,7 +118,7 @@ fn a_rank_that_has_everything_and_leaves_before_its_parts_have_ended_at_the_sour
         fan_out.world.cut(0, QUICK);
         fan_out.world.end_cut_moves(0);
         fan_out.world.pass(DOUBT.max(RESUME) + Duration::from_secs(1));
-        let failure = fan_out.world.nodes[0].desk.send_failure(fan_out.output).cloned();
+        let failure = fan_out.world.nodes[0].manager.send_failure(fan_out.output).cloned();
         assert_eq!(failure, None, "resumable: {is_resumable}");
         fan_out.finish_slow();
         fan_out.assert_done();
@@ -135,7 +135,7 @@ fn nor_does_it_if_its_lane_breaks_before_its_session_is_known_to_be_over() {
             fan_out.world.end_some_move(0, Some(QUICK), 0, Some(Cause::PeerLost));
         }
         fan_out.world.pass(DOUBT + Duration::from_secs(1));
-        let failure = fan_out.world.nodes[0].desk.send_failure(fan_out.output).cloned();
+        let failure = fan_out.world.nodes[0].manager.send_failure(fan_out.output).cloned();
         assert_eq!(failure, None, "resumable: {is_resumable}");
         fan_out.world.cut(0, QUICK);
         fan_out.finish_slow();

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use penstock_core::{Cause, EngineName, Epoch};
 use penstock_flows::continuation::{Isolation, Miss};
-use penstock_flows::desk::{CallError, HowEnded, Reported, Settings};
+use penstock_flows::manager::{CallError, HowEnded, Reported, Settings};
 use penstock_flows::{Event, FlowCause, InputEvent, Silence};
 use penstock_session::control::{ControlMessage, PeerFeatures, Side};
 use penstock_session::{PeerKey, RequestId};
 
-use crate::desks::{World, peer, transfer};
+use crate::managers::{World, peer, transfer};
 
 const LAYOUTS: [(u16, u16, u32); 2] = [(0, 1, 16), (0, 1, 64)];
 
@@ -18,8 +18,8 @@ fn let_go_of() -> World {
     let mut world = World::new(&LAYOUTS);
     let output = world.produce(0, 1, |_| {});
     let now = world.now;
-    world.desk(0).fail(output, FlowCause::SourceFailed, "the model ran out of memory", now);
-    world.desk(0).release(output, now);
+    world.manager(0).fail(output, FlowCause::SourceFailed, "the model ran out of memory", now);
+    world.manager(0).release(output, now);
     world.run();
     world
 }
@@ -59,7 +59,7 @@ fn what_comes_early_and_finds_no_room_is_answered_with_the_setting_that_bounds_i
         let failed = world.failure(1, inputs[2].0);
         assert_eq!(failed.cause, FlowCause::Refused);
         assert!(failed.words.contains("control.early_messages"), "{}", failed.words);
-        assert_eq!(world.desk(0).metrics().transfers.early, 2, "the others wait");
+        assert_eq!(world.manager(0).metrics().transfers.early, 2, "the others wait");
         // Its abort found no room either, and is answered all the same.
         assert_eq!((&world.nodes[1].freed[..], &world.nodes[1].quarantined[..]), (&[inputs[2].1][..], &[][..]));
     }
@@ -96,7 +96,7 @@ fn a_lost_peer_ends_its_own_transfers_and_nothing_is_remembered_of_it() {
     world.part(0, 1);
     world.run();
     let failed: Vec<bool> =
-        pairs.iter().map(|(_, output, _)| world.nodes[0].desk.send_failure(*output).is_some()).collect();
+        pairs.iter().map(|(_, output, _)| world.nodes[0].manager.send_failure(*output).is_some()).collect();
     assert_eq!(failed, [true, true, false, false], "one failing peer costs the others nothing");
     world.part(0, 2);
     for at in 0..3 {
@@ -106,12 +106,12 @@ fn a_lost_peer_ends_its_own_transfers_and_nothing_is_remembered_of_it() {
     }
     let now = world.now;
     for (sink, output, input) in pairs {
-        world.desk(0).release(output, now);
-        world.desk(sink).release(input, now);
+        world.manager(0).release(output, now);
+        world.manager(sink).release(input, now);
     }
     world.run();
     for node in &world.nodes {
-        assert!(node.desk.is_empty(), "{:?}", node.desk.metrics());
+        assert!(node.manager.is_empty(), "{:?}", node.manager.metrics());
     }
 }
 
@@ -140,7 +140,8 @@ fn who_is_gone_who_has_said_nothing_yet_and_who_cannot_are_three_answers() {
         let consumed = world.try_consume(1, 1, &[], |how| how.sources = vec![(0, peer)]).unwrap_err();
         let parent = RequestId::new("parent").unwrap();
         let isolation = Isolation::default();
-        let asked = world.desk(1).ask_parent(peer, &parent, &isolation, 33, Duration::from_secs(1), now).unwrap_err();
+        let asked =
+            world.manager(1).ask_parent(peer, &parent, &isolation, 33, Duration::from_secs(1), now).unwrap_err();
         let typed = match silence {
             Silence::Gone => consumed == CallError::PeerLost { rank: 0 } && asked == Miss::PeerLost,
             Silence::NotYet => consumed == CallError::NotYet { rank: 0 } && asked == Miss::NotYet,
@@ -153,7 +154,7 @@ fn who_is_gone_who_has_said_nothing_yet_and_who_cannot_are_three_answers() {
     }
     for peer in [quiet, old, newer] {
         world.handle(1, Event::Left { peer, cause: Cause::PeerClosed });
-        assert_eq!(world.desk(1).speaks(peer), Err(Silence::Gone));
+        assert_eq!(world.manager(1).speaks(peer), Err(Silence::Gone));
     }
 }
 
@@ -164,7 +165,7 @@ fn ends_are_reported_to_whoever_wants_to_hear_of_them() {
     for (failures, successes) in wanted {
         let mut world = World::new(&LAYOUTS);
         for at in 0..2 {
-            world.desk(at).report(Reported { failures, successes });
+            world.manager(at).report(Reported { failures, successes });
         }
         for (number, is_pull) in [(1, false), (2, true)] {
             let output = world.produce(0, number, |how| how.is_lent = is_pull);
@@ -179,7 +180,7 @@ fn ends_are_reported_to_whoever_wants_to_hear_of_them() {
             world.grant(1, input, &[number.into()]);
             world.run();
             let now = world.now;
-            world.desk(0).fail(output, FlowCause::SourceFailed, "oom", now);
+            world.manager(0).fail(output, FlowCause::SourceFailed, "oom", now);
             world.run();
             assert!(matches!(world.told(1, input)[..], [InputEvent::Failed(_)]));
         }

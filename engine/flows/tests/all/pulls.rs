@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use penstock_core::Cause;
 use penstock_flows::action::Urgency;
-use penstock_flows::desk::{CallError, Sinks};
+use penstock_flows::manager::{CallError, Sinks};
 use penstock_flows::{Event, FlowCause, InputEvent, Status};
 use penstock_session::control::{
     Ack, ControlMessage, Fail, LeaseExpired, LeaseVerdict, ReadOffer, Renew, Side, TRACE_BYTES_MAX, TransferHead,
 };
 
-use crate::desks::{TTL, World, peer, transfer};
+use crate::managers::{TTL, World, peer, transfer};
 
 /// Blocks in no order, none of them the one for what goes once.
 fn blocks(count: u32, salt: u32) -> Vec<u32> {
@@ -72,7 +72,7 @@ fn what_is_lent_is_read_over_unequal_ranks_and_blocks() {
         for (at, &output) in outputs.iter().enumerate() {
             world.chunk(at, output, (&theirs, &theirs[..split]), 0..first, false);
             let now = world.now;
-            world.desk(at).layer(output, 0, first, now).unwrap();
+            world.manager(at).layer(output, 0, first, now).unwrap();
             world.run();
             world.chunk(at, output, (&theirs, &theirs[begun..]), first..tokens, true);
             world.run();
@@ -82,7 +82,7 @@ fn what_is_lent_is_read_over_unequal_ranks_and_blocks() {
         }
         for (at, &output) in outputs.iter().enumerate() {
             let now = world.now;
-            world.desk(at).layer(output, 0, tokens, now).unwrap();
+            world.manager(at).layer(output, 0, tokens, now).unwrap();
             world.run();
         }
         for (at, &input) in inputs.iter().enumerate() {
@@ -94,7 +94,7 @@ fn what_is_lent_is_read_over_unequal_ranks_and_blocks() {
         for (at, &output) in outputs.iter().enumerate() {
             for layer in [2, 1] {
                 let now = world.now;
-                world.desk(at).layer(output, layer, tokens, now).unwrap();
+                world.manager(at).layer(output, layer, tokens, now).unwrap();
                 world.run();
             }
         }
@@ -103,11 +103,11 @@ fn what_is_lent_is_read_over_unequal_ranks_and_blocks() {
             assert!(world.has(sources.0 + at, &ours, 0, 0..tokens), "the bytes are the source's");
             for leg in 0..2 {
                 let now = world.now;
-                world.desk(sources.0 + at).taken(input, leg, now).unwrap();
+                world.manager(sources.0 + at).taken(input, leg, now).unwrap();
             }
         }
         for (at, &output) in outputs.iter().enumerate() {
-            assert_eq!(world.desk(at).status(output), Some(Status::Success));
+            assert_eq!(world.manager(at).status(output), Some(Status::Success));
             assert_eq!(world.count(at, is_lend), sinks.0 * 3, "layer 0, the second chunk, and layers 1 and 2 together");
         }
         world.assert_nothing_is_left();
@@ -132,7 +132,7 @@ fn a_child_reads_only_what_it_does_not_have() {
     assert_eq!(world.told(1, input), [InputEvent::Done { tokens: 63 }]);
     assert!(world.has(1, &[5, 6], 37, 37..100));
     let now = world.now;
-    world.desk(1).taken(input, 0, now).unwrap();
+    world.manager(1).taken(input, 0, now).unwrap();
     world.assert_nothing_is_left();
 }
 
@@ -163,7 +163,7 @@ fn a_reader_renews_every_third_of_the_time_in_one_frame_a_lender() {
         })
         .collect();
     world.pass(5 * TTL);
-    assert_eq!(world.desk(0).metrics().lent, 5, "each lease stands as long as it is renewed");
+    assert_eq!(world.manager(0).metrics().lent, 5, "each lease stands as long as it is renewed");
     assert_eq!(world.count(1, is_renew), 15, "three for each time it stands, for all five together");
     world.holds_moves = false;
     world.end_moves(1);
@@ -171,7 +171,7 @@ fn a_reader_renews_every_third_of_the_time_in_one_frame_a_lender() {
     for input in inputs {
         assert_eq!(world.told(1, input), [InputEvent::Done { tokens: 16 }]);
         let now = world.now;
-        world.desk(1).taken(input, 0, now).unwrap();
+        world.manager(1).taken(input, 0, now).unwrap();
     }
     world.pass(TTL);
     assert_eq!(world.count(1, is_renew), 15, "nothing is renewed that was given back");
@@ -191,10 +191,10 @@ fn a_reader_that_renews_for_ever_does_not_hold_what_has_ended() {
         world.pass(TTL / 2);
         world.handle(0, Event::Said { peer: peer(1), said: renew.clone() });
     }
-    assert_eq!(world.desk(0).status(output), Some(Status::Transferring));
+    assert_eq!(world.manager(0).status(output), Some(Status::Transferring));
     world.mute.insert(1);
     let now = world.now;
-    world.desk(0).fail(output, FlowCause::SourceFailed, "no", now);
+    world.manager(0).fail(output, FlowCause::SourceFailed, "no", now);
     world.holds_watches = true;
     for _ in 0..4 {
         world.handle(0, Event::Said { peer: peer(1), said: renew.clone() });
@@ -203,7 +203,11 @@ fn a_reader_that_renews_for_ever_does_not_hold_what_has_ended() {
     assert_eq!((world.nodes[0].watches.len(), &world.nodes[0].freed[..]), (1, &[][..]), "it may be in a copy");
     world.answer_watches(0);
     world.run();
-    assert_eq!((world.nodes[0].freed.len(), world.desk(0).metrics().lent), (1, 0), "its time was over, as for anybody");
+    assert_eq!(
+        (world.nodes[0].freed.len(), world.manager(0).metrics().lent),
+        (1, 0),
+        "its time was over, as for anybody"
+    );
 }
 
 #[test]
@@ -213,10 +217,10 @@ fn scenario_10_a_lease_expires_once_and_a_later_read_gets_expired() {
     // Its heartbeats stop: nothing that it says arrives.
     world.mute.insert(1);
     world.pass(TTL - Duration::from_nanos(1));
-    assert_eq!(world.desk(0).status(output), Some(Status::Transferring));
+    assert_eq!(world.manager(0).status(output), Some(Status::Transferring));
     world.pass(Duration::from_nanos(1));
-    assert_eq!(world.desk(0).status(output), Some(Status::Failed), "by the lender's own clock");
-    assert_eq!(world.desk(0).send_failure(output).unwrap().cause, FlowCause::Expired);
+    assert_eq!(world.manager(0).status(output), Some(Status::Failed), "by the lender's own clock");
+    assert_eq!(world.manager(0).send_failure(output).unwrap().cause, FlowCause::Expired);
     assert_eq!(world.nodes[0].freed, [], "its reader may still be in a copy");
     assert_eq!(world.nodes[0].watches.len(), 1);
     world.answer_watches(0);
@@ -231,7 +235,7 @@ fn scenario_10_a_lease_expires_once_and_a_later_read_gets_expired() {
         .find_map(|(_, _, said)| if let ControlMessage::ReadOffer(lend) = said { Some(lend.lease) } else { None });
     let head = TransferHead { transfer: transfer(1), side: Side::Sink, rank: 0, ranks: 1 };
     let late = ControlMessage::Ack(Ack { head, lease });
-    world.desk(0).handle(Event::Said { peer: peer(1), said: late }, now);
+    world.manager(0).handle(Event::Said { peer: peer(1), said: late }, now);
     world.run();
     let answers: Vec<&ControlMessage> = world
         .said
@@ -270,7 +274,7 @@ fn an_acknowledgement_that_is_late_is_answered_and_everything_that_was_read_is_w
     let failed = world.failure(1, input);
     assert_eq!((failed.cause, failed.said_by, failed.source), (FlowCause::Expired, Side::Source, Some(0)));
     assert_eq!(failed.blocks, [9, 4], "none of it was confirmed");
-    assert_eq!(world.desk(0).send_failure(output).unwrap().cause, FlowCause::Expired);
+    assert_eq!(world.manager(0).send_failure(output).unwrap().cause, FlowCause::Expired);
     world.assert_nothing_is_left();
 }
 
@@ -310,7 +314,7 @@ fn defect_000_a_dead_source_hangs_the_sink() {
     world.end_moves(1);
     world.run();
     assert_eq!(world.nodes[1].freed.len(), 2);
-    assert_eq!(world.desk(0).send_failure(output).unwrap().cause, FlowCause::PeerLost);
+    assert_eq!(world.manager(0).send_failure(output).unwrap().cause, FlowCause::PeerLost);
     world.assert_nothing_is_left();
 }
 
@@ -320,21 +324,21 @@ fn a_dead_sink_frees_its_source_as_soon_as_it_is_in_no_copy() {
     world.holds_watches = true;
     world.handle(0, Event::Left { peer: peer(1), cause: Cause::PeerLost });
     world.run();
-    assert_eq!(world.desk(0).send_failure(output).unwrap().cause, FlowCause::PeerLost);
+    assert_eq!(world.manager(0).send_failure(output).unwrap().cause, FlowCause::PeerLost);
     assert_eq!((world.nodes[0].freed.len(), world.nodes[0].watches.len()), (0, 1), "never during a read");
     world.pass(10 * TTL);
     assert_eq!(world.nodes[0].freed.len(), 0, "nor because time has passed");
     world.answer_watches(0);
     world.run();
     assert_eq!(world.nodes[0].freed.len(), 1);
-    assert!(world.desk(0).is_over(output));
+    assert!(world.manager(0).is_over(output));
 }
 
 #[test]
 fn a_source_that_fails_is_known_at_once_and_keeps_what_is_still_read() {
     let (mut world, output, input) = in_mid_pull();
     let now = world.now;
-    world.desk(0).fail(output, FlowCause::SourceFailed, "the model ran out of memory", now);
+    world.manager(0).fail(output, FlowCause::SourceFailed, "the model ran out of memory", now);
     world.run();
     let failed = world.failure(1, input);
     assert_eq!((failed.cause, failed.words.as_str()), (FlowCause::SourceFailed, "the model ran out of memory"));
@@ -355,9 +359,9 @@ fn a_source_that_fails_is_known_at_once_and_keeps_what_is_still_read() {
 fn a_sink_that_gives_it_up_returns_its_lease_when_nothing_is_read_any_more() {
     let (mut world, output, input) = in_mid_pull();
     let now = world.now;
-    world.desk(1).fail(input, FlowCause::Aborted, "", now);
+    world.manager(1).fail(input, FlowCause::Aborted, "", now);
     world.run();
-    assert_eq!(world.desk(0).send_failure(output).unwrap().said_by, Side::Sink);
+    assert_eq!(world.manager(0).send_failure(output).unwrap().said_by, Side::Sink);
     assert_eq!((world.nodes[0].freed.len(), world.nodes[1].freed.len()), (0, 0));
     assert_eq!(
         world.count(1, |said| matches!(said, ControlMessage::Ack(_) | ControlMessage::Abort(_))),
@@ -374,7 +378,7 @@ fn a_sink_that_gives_it_up_returns_its_lease_when_nothing_is_read_any_more() {
 fn blocks_that_are_read_into_for_too_long_after_a_failure_are_quarantined() {
     let (mut world, _, input) = in_mid_pull();
     let now = world.now;
-    world.desk(1).fail(input, FlowCause::SinkFailed, "out of room", now);
+    world.manager(1).fail(input, FlowCause::SinkFailed, "out of room", now);
     world.pass(Duration::from_millis(499));
     assert_eq!(world.nodes[1].quarantined, []);
     world.pass(Duration::from_millis(1));
@@ -408,7 +412,7 @@ fn scenario_03_memory_that_is_lent_is_held_until_all_distinct_ranks_have_acked()
         world.handle(0, Event::Said { peer: peer(from), said: ControlMessage::Ack(Ack { head, lease: Some(lease) }) });
         world.handle(0, Event::Said { peer: peer(from), said: ControlMessage::Ack(Ack { head, lease: None }) });
         world.run();
-        assert_eq!((world.desk(0).status(output), world.nodes[0].freed.len()), (Some(Status::Transferring), 0));
+        assert_eq!((world.manager(0).status(output), world.nodes[0].freed.len()), (Some(Status::Transferring), 0));
     }
     let valid =
         |said: &ControlMessage| matches!(said, ControlMessage::LeaseVerdict(LeaseVerdict { is_valid: true, .. }));
@@ -416,7 +420,7 @@ fn scenario_03_memory_that_is_lent_is_held_until_all_distinct_ranks_have_acked()
     world.grant(2, second, &[1, 2]);
     world.run();
     assert_eq!(world.told(2, second).last(), Some(&InputEvent::Done { tokens: 100 }));
-    assert_eq!((world.desk(0).status(output), world.nodes[0].freed.len()), (Some(Status::Success), 1));
+    assert_eq!((world.manager(0).status(output), world.nodes[0].freed.len()), (Some(Status::Success), 1));
 }
 
 #[test]
@@ -428,7 +432,7 @@ fn a_push_and_a_pull_of_one_name_refuse_each_other_in_words() {
     let failed = world.failure(1, input);
     assert_eq!(failed.cause, FlowCause::Refused);
     assert!(failed.words.contains("does not lend"), "{}", failed.words);
-    let ended = world.desk(0).send_failure(output).expect("nobody would come");
+    let ended = world.manager(0).send_failure(output).expect("nobody would come");
     assert_eq!((ended.cause, ended.said_by, &ended.words), (FlowCause::Refused, Side::Source, &failed.words));
 
     let output = world.produce(0, 2, |_| {});
@@ -438,7 +442,7 @@ fn a_push_and_a_pull_of_one_name_refuse_each_other_in_words() {
     let failed = world.failure(1, input);
     assert_eq!(failed.cause, FlowCause::Refused);
     assert!(failed.words.contains("waits to be sent"), "{}", failed.words);
-    let ended = world.desk(0).send_failure(output).expect("nobody would come");
+    let ended = world.manager(0).send_failure(output).expect("nobody would come");
     assert_eq!((ended.cause, ended.said_by, &ended.words), (FlowCause::Refused, Side::Source, &failed.words));
 }
 
@@ -447,7 +451,7 @@ fn who_claims_late_hears_of_the_failure_in_its_own_words() {
     let mut world = World::new(&[(0, 1, 16), (0, 1, 64)]);
     let output = world.produce(0, 1, |_| {});
     let now = world.now;
-    world.desk(0).fail(output, FlowCause::SourceFailed, "the model ran out of memory", now);
+    world.manager(0).fail(output, FlowCause::SourceFailed, "the model ran out of memory", now);
     let input = world.consume(1, 1, &[0], |_| {});
     world.run();
     assert_eq!(world.failure(1, input).words, "the model ran out of memory");
@@ -464,10 +468,10 @@ fn a_sink_without_enough_memory_waits_and_ends_in_time() {
     world.run();
     assert_eq!(world.told(1, input), [InputEvent::NeedsMemory { leg: 1, tokens: 36 }]);
     world.pass(Duration::from_secs(29));
-    assert_eq!(world.desk(0).metrics().lent, 1, "its lease is renewed while it waits");
+    assert_eq!(world.manager(0).metrics().lent, 1, "its lease is renewed while it waits");
     world.pass(Duration::from_secs(1));
     assert_eq!(world.failure(1, input).cause, FlowCause::Deadline);
-    assert_eq!(world.desk(0).send_failure(output).unwrap().cause, FlowCause::Deadline);
+    assert_eq!(world.manager(0).send_failure(output).unwrap().cause, FlowCause::Deadline);
     world.assert_nothing_is_left();
 }
 
@@ -525,7 +529,7 @@ fn what_is_lent_wrongly_is_refused_and_nothing_of_it_is_read() {
             let moving = world.nodes[1].moving.len();
             world.handle(1, Event::Said { peer: peer(0), said: lend.clone().into() });
             world.run();
-            let found = (world.nodes[1].moving.len(), world.desk(1).metrics().refused);
+            let found = (world.nodes[1].moving.len(), world.manager(1).metrics().refused);
             assert_eq!(found, (moving, 1), "{lend:?}");
             assert_eq!(world.count(1, |said| matches!(said, ControlMessage::Fail(_))), 1);
         }
@@ -559,7 +563,7 @@ fn words_of_leases_that_nobody_has_change_nothing() {
     world.end_moves(1);
     world.run();
     assert_eq!(world.told(1, input), [InputEvent::Done { tokens: 100 }]);
-    assert_eq!(world.desk(0).status(output), Some(Status::Success));
+    assert_eq!(world.manager(0).status(output), Some(Status::Success));
 }
 
 #[test]
@@ -570,7 +574,7 @@ fn a_read_that_fails_ends_both_sides_with_its_cause() {
     world.run();
     let cause = FlowCause::Moving(Cause::RevokedByPeer);
     assert_eq!(world.failure(1, input).cause, cause);
-    assert_eq!(world.desk(0).send_failure(output).unwrap().cause, cause);
+    assert_eq!(world.manager(0).send_failure(output).unwrap().cause, cause);
     world.end_moves(1);
     world.assert_nothing_is_left();
 }
@@ -582,9 +586,9 @@ fn a_source_waits_for_its_readers_no_longer_than_its_own_time() {
     let theirs = blocks(7, 0);
     world.chunk(0, output, (&theirs, &theirs), 0..100, true);
     world.pass(Duration::from_secs(3));
-    assert_eq!(world.desk(0).send_failure(output).unwrap().cause, FlowCause::Deadline);
+    assert_eq!(world.manager(0).send_failure(output).unwrap().cause, FlowCause::Deadline);
     assert_eq!(world.nodes[0].freed.len(), 1, "nobody had a lease");
-    assert!(world.desk(0).is_over(output));
+    assert!(world.manager(0).is_over(output));
 }
 
 #[test]
@@ -596,7 +600,7 @@ fn a_reader_that_begins_behind_the_last_token_fails_at_once_in_either_order() {
         let mut input = None;
         for step in [claims_first, !claims_first] {
             if step {
-                let begin = |how: &mut penstock_flows::desk::Consume| how.begin = 101;
+                let begin = |how: &mut penstock_flows::manager::Consume| how.begin = 101;
                 input = Some(world.consume(1, 1, &[0], begin));
             } else {
                 world.chunk(0, output, (&theirs, &theirs), 0..100, true);
@@ -606,7 +610,7 @@ fn a_reader_that_begins_behind_the_last_token_fails_at_once_in_either_order() {
         let failed = world.failure(1, input.unwrap());
         assert_eq!(failed.cause, FlowCause::Refused);
         assert!(failed.words.contains("begins at token 101"), "{}", failed.words);
-        assert_eq!(world.desk(0).send_failure(output).unwrap().cause, FlowCause::Refused);
+        assert_eq!(world.manager(0).send_failure(output).unwrap().cause, FlowCause::Refused);
         assert_eq!(world.nodes[0].freed.len(), 1, "its blocks came back at once");
         world.assert_nothing_is_left();
     }
@@ -617,14 +621,14 @@ fn what_a_sink_asks_for_travels_with_its_first_word() {
     for is_pull in [false, true] {
         let mut world = World::new(&[(0, 1, 16), (0, 1, 64)]);
         let output = world.produce(0, 1, |how| how.is_lent = is_pull);
-        assert_eq!(world.desk(0).trace(output), b"");
+        assert_eq!(world.manager(0).trace(output), b"");
         let input = world.consume(1, 1, &[0], |how| {
             (how.is_pull, how.urgency) = (is_pull, Urgency::Urgent);
             how.trace = vec![7; TRACE_BYTES_MAX];
         });
         world.grant(1, input, &[9, 4]);
         world.run();
-        assert_eq!(world.desk(0).trace(output), [7; TRACE_BYTES_MAX]);
+        assert_eq!(world.manager(0).trace(output), [7; TRACE_BYTES_MAX]);
         world.holds_moves = true;
         let theirs = blocks(7, 1);
         world.chunk(0, output, (&theirs, &theirs), 0..100, true);
@@ -636,7 +640,7 @@ fn what_a_sink_asks_for_travels_with_its_first_word() {
         world.run();
         assert!(world.told(1, input).contains(&InputEvent::Done { tokens: 100 }));
         let now = world.now;
-        world.desk(1).release(input, now);
+        world.manager(1).release(input, now);
         world.assert_nothing_is_left();
     }
 }

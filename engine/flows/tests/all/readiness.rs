@@ -1,12 +1,12 @@
 //! What a source gives and says to be ready, against a naive model: nothing of a layer leaves before it is ready, and a chunk lies where its
 //! list of blocks says.
 
-use penstock_flows::desk::{CallError, GateId, Sinks};
+use penstock_flows::manager::{CallError, GateId, Sinks};
 use penstock_flows::{FlowCause, LegError, Status};
 use penstock_session::transfers::table::EntryKey;
 use proptest::prelude::*;
 
-use crate::desks::World;
+use crate::managers::World;
 
 /// Layers of [`crate::desks::news`].
 const LAYERS: u32 = 3;
@@ -141,7 +141,7 @@ impl Course {
             self.settle(layer);
         }
         let now = self.world.now;
-        assert_eq!(self.world.desk(0).layer(self.output, layer, tokens, now), expected);
+        assert_eq!(self.world.manager(0).layer(self.output, layer, tokens, now), expected);
     }
 
     /// Computes a layer, which is ready with that.
@@ -178,12 +178,12 @@ impl Course {
     /// A gate in front of a layer: a new one, or one that others wait for too.
     fn fence(&mut self, layer: u32, tokens: u64, gate: usize) {
         if gate >= self.gates.len() {
-            let id = self.world.desk(0).add_gate().unwrap();
+            let id = self.world.manager(0).add_gate().unwrap();
             self.gates.push((id, Vec::new()));
         }
         let place = gate % self.gates.len();
         let (id, now, expected) = (self.gates[place].0, self.world.now, self.expected(layer, tokens));
-        assert_eq!(self.world.desk(0).layer_after(self.output, (layer, tokens), id, now), expected);
+        assert_eq!(self.world.manager(0).layer_after(self.output, (layer, tokens), id, now), expected);
         if expected.is_ok() {
             self.gates[place].1.push((layer, tokens));
         }
@@ -201,7 +201,7 @@ impl Course {
         self.world.handle(0, penstock_flows::Event::Gate { gate });
         // Nothing waits for it any more, so nothing ends with it.
         let now = self.world.now;
-        self.world.desk(0).remove_gate(gate, now);
+        self.world.manager(0).remove_gate(gate, now);
     }
 
     /// A gate of which all that waits for it is ready by another way goes without an effect.
@@ -212,12 +212,12 @@ impl Course {
         let places: Vec<usize> = (0..self.gates.len()).filter(|&at| is_needless(&self.gates[at])).collect();
         if let Some(&place) = places.get(gate % places.len().max(1)) {
             let (gate, now) = (self.gates.remove(place).0, self.world.now);
-            self.world.desk(0).remove_gate(gate, now);
+            self.world.manager(0).remove_gate(gate, now);
         }
     }
 
     fn grant(&mut self, blocks: usize, skip: u32) {
-        let has_ended = self.world.desk(1).status(self.input).is_some_and(Status::is_end);
+        let has_ended = self.world.manager(1).status(self.input).is_some_and(Status::is_end);
         if has_ended || blocks > self.free.len() {
             return;
         }
@@ -269,9 +269,9 @@ impl Course {
         }
         self.world.run();
         self.look(true);
-        let at_the_sink = self.world.desk(1).status(self.input);
+        let at_the_sink = self.world.manager(1).status(self.input);
         assert_eq!(
-            (self.world.desk(0).status(self.output), at_the_sink),
+            (self.world.manager(0).status(self.output), at_the_sink),
             (Some(Status::Success), Some(Status::Success))
         );
         let legs = self.legs.clone();
@@ -288,13 +288,13 @@ impl Course {
         if self.is_by_layer {
             self.layer(1, self.given);
         }
-        for leg in self.world.desk(1).landed_legs(self.input) {
+        for leg in self.world.manager(1).landed_legs(self.input) {
             let now = self.world.now;
-            self.world.desk(1).taken(self.input, leg, now).unwrap();
+            self.world.manager(1).taken(self.input, leg, now).unwrap();
         }
         let now = self.world.now;
-        self.world.desk(0).release(self.output, now);
-        self.world.desk(1).release(self.input, now);
+        self.world.manager(0).release(self.output, now);
+        self.world.manager(1).release(self.input, now);
         self.world.assert_nothing_is_left();
     }
 }
@@ -382,7 +382,7 @@ fn each_fence_of_a_layer_opens_its_own_tokens() {
             course.open(0);
             course.world.run();
             course.look(true);
-            let there = course.world.desk(1).received(course.input).unwrap();
+            let there = course.world.manager(1).received(course.input).unwrap();
             assert!(is_lent || there == received, "{there} tokens are there, not {received}");
             for token in 0..received {
                 let blocks = course.legs[0].1.clone();
@@ -417,12 +417,12 @@ fn a_fence_that_is_dropped_behind_one_that_was_opened_ends_nothing() {
         course.layer(1, 5);
         course.fence(1, 6, 0);
         let (gate, now) = (course.gates[0].0, course.world.now);
-        course.world.desk(0).remove_gate(gate, now);
-        let failed = course.world.desk(0).send_failure(course.output).cloned().unwrap();
+        course.world.manager(0).remove_gate(gate, now);
+        let failed = course.world.manager(0).send_failure(course.output).cloned().unwrap();
         assert_eq!(failed.cause, FlowCause::SourceFailed);
         assert!(failed.words.contains("the first 6 tokens of layer 1"), "{}", failed.words);
         let ended = CallError::Leg(LegError::Ended(FlowCause::SourceFailed));
-        assert_eq!(course.world.desk(0).layer(course.output, 1, 6, now), Err(ended));
+        assert_eq!(course.world.manager(0).layer(course.output, 1, 6, now), Err(ended));
     }
 }
 
@@ -432,22 +432,22 @@ fn what_is_refused_is_said_with_both_numbers_and_with_what_to_do() {
     let mut course = Course::new(16, true, false);
     course.chunk(20, false);
     let now = course.world.now;
-    let desk = course.world.desk(0);
-    let error = desk.layer(course.output, 1, 21, now).unwrap_err().to_string();
+    let manager = course.world.manager(0);
+    let error = manager.layer(course.output, 1, 21, now).unwrap_err().to_string();
     assert!(error.contains("first 21 tokens") && error.contains("have given 20"), "{error}");
     let [one, begun] = [course.blocks[2], course.blocks[1]];
     let error =
-        desk.chunk(course.output, (&[one], 16), false, penstock_flows::BlocksRef(9), now).unwrap_err().to_string();
+        manager.chunk(course.output, (&[one], 16), false, penstock_flows::BlocksRef(9), now).unwrap_err().to_string();
     assert!(error.contains(&format!("4 tokens into block {begun}")), "{error}");
     assert!(error.contains(&format!("block {one} was named first")), "{error}");
     let error =
-        desk.chunk(course.output, (&[begun], 16), false, penstock_flows::BlocksRef(9), now).unwrap_err().to_string();
+        manager.chunk(course.output, (&[begun], 16), false, penstock_flows::BlocksRef(9), now).unwrap_err().to_string();
     assert!(
         error.contains("16 tokens that begins 4 tokens into a block lies in 2 blocks, and 1 were named"),
         "{error}"
     );
     let mut course = Course::new(16, false, false);
     course.chunk(20, true);
-    let error = course.world.desk(0).layer(course.output, 0, 20, now).unwrap_err().to_string();
+    let error = course.world.manager(0).layer(course.output, 0, 20, now).unwrap_err().to_string();
     assert!(error.contains("Send::by_layer"), "{error}");
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use penstock_flows::desk::{Consume, Sinks};
+use penstock_flows::manager::{Consume, Sinks};
 use penstock_flows::{Event, FlowCause, InputEvent, LayoutKey};
 use penstock_session::PeerKey;
 use penstock_session::control::{Abort, ControlMessage, Form, ReadOffer, Rows, Side, TransferHead};
 use penstock_session::transfers::table::EntryKey;
 
-use crate::desks::{World, news, peer, transfer};
+use crate::managers::{World, news, peer, transfer};
 
 /// A source and two sinks.
 const LAYOUTS: [(u16, u16, u32); 3] = [(0, 1, 16), (0, 1, 16), (0, 1, 16)];
@@ -56,15 +56,15 @@ fn who_has_a_part_in_another_session_is_not_told_that_nothing_lands() {
     let answers = |world: &World| world.count(0, |said| matches!(said, ControlMessage::AbortAck(_)));
     world.handle(0, abort(PeerKey { peer_index: 9, ..peer(1) }));
     world.run();
-    assert_eq!((answers(&world), world.desk(0).metrics().refused), (0, 1));
+    assert_eq!((answers(&world), world.manager(0).metrics().refused), (0, 1));
     world.handle(0, abort(peer(2)));
     world.run();
-    assert_eq!((answers(&world), world.desk(0).metrics().refused), (1, 2), "who never had one is");
+    assert_eq!((answers(&world), world.manager(0).metrics().refused), (1, 2), "who never had one is");
 }
 
 /// The source has failed by itself, of which its sink has the same cause and words: they name the transfer and have these in them.
 fn both_know_why(world: &mut World, output: EntryKey, input: EntryKey, cause: FlowCause, parts: &[&str]) {
-    let ended = world.desk(0).send_failure(output).expect("it does not wait for its deadline").clone();
+    let ended = world.manager(0).send_failure(output).expect("it does not wait for its deadline").clone();
     assert_eq!((ended.cause, ended.said_by), (cause, Side::Source), "{ended:?}");
     let failed = world.failure(1, input);
     assert_eq!((failed.cause, failed.said_by, &failed.words), (cause, Side::Source, &ended.words));
@@ -74,8 +74,8 @@ fn both_know_why(world: &mut World, output: EntryKey, input: EntryKey, cause: Fl
     }
     assert_eq!(world.nodes[1].quarantined, []);
     let now = world.now;
-    world.desk(1).release(input, now);
-    world.desk(0).release(output, now);
+    world.manager(1).release(input, now);
+    world.manager(0).release(output, now);
     world.run();
     world.assert_nothing_is_left();
 }
@@ -109,7 +109,7 @@ fn who_counts_ranks_otherwise_ends_no_transfer_of_others() {
         let failed = world.failure(2, stranger);
         assert!(failed.words.contains("has 4"), "{}", failed.words);
         assert_eq!(world.nodes[2].freed, [keep]);
-        assert_eq!(world.desk(0).send_failure(output), None);
+        assert_eq!(world.manager(0).send_failure(output), None);
         assert_eq!(world.told(1, input), []);
     }
 }
@@ -123,7 +123,7 @@ fn other_layout(world: &mut World, at: usize, bytes: u32) -> LayoutKey {
         buffer.stride = 8 * 16 * u64::from(bytes);
         buffer.base = end;
     }
-    let key = world.desk(at).add_layout(news, end + 64 * 8 * 16 * u64::from(bytes)).unwrap();
+    let key = world.manager(at).add_layout(news, end + 64 * 8 * 16 * u64::from(bytes)).unwrap();
     world.run();
     key
 }
@@ -150,7 +150,7 @@ fn layouts_that_do_not_fit_end_both_sides_at_once_with_the_buffer_and_both_numbe
     let input = world.consume(1, 1, &[0], |how| how.layout = layout);
     world.grant(1, input, &[7, 8, 9]);
     world.run();
-    let ended = world.desk(0).send_failure(output).expect("it does not wait for its deadline").clone();
+    let ended = world.manager(0).send_failure(output).expect("it does not wait for its deadline").clone();
     let failed = world.failure(1, input);
     assert_eq!((ended.cause, ended.said_by), (FlowCause::Unfit, Side::Sink), "{ended:?}");
     assert_eq!((failed.cause, &failed.words), (FlowCause::Unfit, &ended.words));
@@ -183,7 +183,7 @@ fn a_second_claimant_hears_whose_the_rank_is() {
     world.run();
     let failed = world.failure(2, second);
     assert!(failed.words.contains("rank 0 was claimed by peer"), "{}", failed.words);
-    assert_eq!(world.desk(0).send_failure(output), None);
+    assert_eq!(world.manager(0).send_failure(output), None);
 }
 
 /// Also who lends ends then, with its own blocks back: nobody will read them.
@@ -193,7 +193,7 @@ fn who_waits_for_a_push_of_what_is_lent_gets_its_blocks_back_and_so_does_the_len
     let output = world.produce(0, 1, |how| how.is_lent = true);
     let keep = world.chunk(0, output, (&[1, 2, 3], &[1, 2, 3]), 0..40, true);
     ends_with_its_blocks(&mut world, |_| {});
-    let failed = world.desk(0).send_failure(output).expect("nobody would come to read it");
+    let failed = world.manager(0).send_failure(output).expect("nobody would come to read it");
     assert_eq!((failed.cause, failed.said_by, failed.sink), (FlowCause::Refused, Side::Source, Some(0)));
     assert_eq!(world.nodes[0].freed, [keep]);
 }
@@ -212,7 +212,7 @@ fn a_rank_that_waits_for_a_push_after_another_was_refused_hears_of_it_at_once() 
         assert_eq!(world.failure(at, input).cause, FlowCause::Refused, "rank {rank}");
         assert_eq!(world.nodes[at].freed, [keep]);
     }
-    assert_eq!(world.desk(0).send_failure(output).unwrap().sink, Some(0));
+    assert_eq!(world.manager(0).send_failure(output).unwrap().sink, Some(0));
 }
 
 /// Its own words follow what was refused, and are quicker than the refusal.
@@ -224,12 +224,12 @@ fn who_gives_up_a_push_of_what_is_lent_before_it_is_refused_gets_its_blocks_back
     let input = world.consume(2, 1, &[0], |how| how.is_pull = false);
     let keep = world.grant(2, input, &[7, 8, 9]);
     let now = world.now;
-    world.desk(2).fail(input, FlowCause::SinkFailed, "no", now);
+    world.manager(2).fail(input, FlowCause::SinkFailed, "no", now);
     world.run();
     assert_eq!((&world.nodes[2].freed[..], &world.nodes[2].quarantined[..]), (&[keep][..], &[][..]));
-    assert_eq!(world.desk(0).send_failure(output).unwrap().cause, FlowCause::Refused);
+    assert_eq!(world.manager(0).send_failure(output).unwrap().cause, FlowCause::Refused);
     assert_eq!(world.nodes[0].freed, [source]);
-    assert_eq!(world.desk(0).metrics().refused, 1, "its grant, and nothing else");
+    assert_eq!(world.manager(0).metrics().refused, 1, "its grant, and nothing else");
 }
 
 /// A rank that reads is not disturbed by another engine that waits to be sent the same.
@@ -284,14 +284,14 @@ fn a_name_is_not_given_again_while_something_of_its_last_transfer_is_kept() {
     let mut world = World::new(&LAYOUTS);
     let output = world.produce(0, 1, |how| how.is_lent = false);
     let now = world.now;
-    world.desk(0).fail(output, FlowCause::SourceFailed, "no", now);
+    world.manager(0).fail(output, FlowCause::SourceFailed, "no", now);
     world.run();
     // Longer than its end is remembered; its handle is still there.
     world.pass(Duration::from_secs(3_600));
     let again = world.try_produce(0, 1, |_| {});
     assert!(again.unwrap_err().to_string().contains("still kept"));
     let now = world.now;
-    world.desk(0).release(output, now);
+    world.manager(0).release(output, now);
     world.run();
     world.try_produce(0, 1, |_| {}).unwrap();
 }

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use penstock_core::{Cause, EngineName, Epoch};
-use penstock_flows::desk::{CallError, Settings, Sinks};
+use penstock_flows::manager::{CallError, Settings, Sinks};
 use penstock_flows::{BlocksRef, Event, FlowCause, InputEvent, Status};
 use penstock_session::PeerKey;
 use penstock_session::control::{ControlMessage, Side};
 use penstock_session::transfers::table::EntryKey;
 use proptest::prelude::*;
 
-use crate::desks::{WITHIN, World, peer};
+use crate::managers::{WITHIN, World, peer};
 
 const RESUME: Duration = Duration::from_secs(10);
 const DOUBT: Duration = Duration::from_secs(6);
@@ -131,13 +131,13 @@ impl Broken {
             self.world.compute(source, &all, Some(layer), 0..computed);
         }
         // One that has ended takes none.
-        let _ = self.world.desk(source).layer(self.outputs[source], layer, computed, now);
+        let _ = self.world.manager(source).layer(self.outputs[source], layer, computed, now);
     }
 
     /// A sink grants what it needs, up to so many blocks, in an order of its own.
     fn grant(&mut self, sink: usize, most: u32) {
         let (at, key) = (self.at(sink), self.inputs[sink]);
-        let Some(tokens) = self.world.desk(at).wanted(key) else { return };
+        let Some(tokens) = self.world.manager(at).wanted(key) else { return };
         let used: BTreeSet<u32> = self.kept[sink].values().flatten().copied().collect();
         let free = (0..62).rev().filter(|block| !used.contains(block));
         let blocks: Vec<u32> = free.take(tokens.div_ceil(8).min(most.into()) as usize).collect();
@@ -152,7 +152,7 @@ impl Broken {
     /// A sink takes what has landed, after a look at every byte.
     fn take(&mut self, sink: usize) {
         let (at, key) = (self.at(sink), self.inputs[sink]);
-        for leg in self.world.desk(at).landed_legs(key) {
+        for leg in self.world.manager(at).landed_legs(key) {
             let blocks = self.legs[sink].remove(&leg).expect("it was granted and not taken");
             let takes = |leg: usize| self.granted.iter().map(|legs| legs[leg]).min().unwrap();
             let from = (0..leg as usize).map(takes).sum::<u64>();
@@ -160,7 +160,7 @@ impl Broken {
             assert!(self.world.has(at, &blocks, from, from..from + tokens), "sink {sink}, leg {leg}: other bytes");
             self.taken[sink].insert(leg, tokens);
             let now = self.world.now;
-            self.world.desk(at).taken(key, leg, now).unwrap();
+            self.world.manager(at).taken(key, leg, now).unwrap();
         }
     }
 
@@ -207,7 +207,7 @@ impl Broken {
     fn resume_one(&mut self, source: usize, sink: usize) -> Result<(), CallError> {
         let (at, key, now) = (self.at(sink), self.inputs[sink], self.world.now);
         let peer = self.world.peer_of(at, source);
-        self.world.desk(at).resume(key, peer, now)
+        self.world.manager(at).resume(key, peer, now)
     }
 
     fn listen(&mut self) {
@@ -219,12 +219,12 @@ impl Broken {
 
     /// How far a sink is.
     fn status(&self, sink: usize) -> Status {
-        self.world.nodes[self.at(sink)].desk.status(self.inputs[sink]).unwrap()
+        self.world.nodes[self.at(sink)].manager.status(self.inputs[sink]).unwrap()
     }
 
     /// How far a source is.
     fn sent(&self, source: usize) -> Status {
-        self.world.nodes[source].desk.status(self.outputs[source]).unwrap()
+        self.world.nodes[source].manager.status(self.outputs[source]).unwrap()
     }
 
     /// Each sink was told of each leg and layer at most once, and of one end, after which nothing came.
@@ -263,7 +263,7 @@ impl Broken {
         let before = self.world.now;
         self.join(0);
         self.world.run();
-        let failed = self.world.nodes[0].desk.send_failure(self.outputs[0]).expect("it was told");
+        let failed = self.world.nodes[0].manager.send_failure(self.outputs[0]).expect("it was told");
         assert_eq!((failed.cause, failed.said_by, self.world.now), (cause, Side::Sink, before));
         self.world.answer_watches(1);
         self.release();
@@ -273,14 +273,14 @@ impl Broken {
         let now = self.world.now;
         let keys: Vec<EntryKey> = self.outputs.iter().chain(&self.inputs).copied().collect();
         for (at, key) in keys.into_iter().enumerate() {
-            self.world.desk(at).release(key, now);
+            self.world.manager(at).release(key, now);
         }
         self.world.run();
         self.reuse();
         (0..self.inputs.len()).for_each(|sink| self.assert_poisoned(sink));
         self.world.assert_nothing_is_left();
         for node in &self.world.nodes {
-            node.desk.check().unwrap();
+            node.manager.check().unwrap();
         }
     }
 }
@@ -356,7 +356,7 @@ fn an_engine_that_was_started_anew_is_another_one() {
     let (again, now) = (PeerKey { peer_index: 0, epoch: Epoch(7) }, broken.world.now);
     let name = EngineName::new("engine-0").unwrap();
     broken.world.handle(1, Event::Joined { peer: again, name: name.clone() });
-    let (key, sink) = (broken.inputs[0], broken.world.desk(1));
+    let (key, sink) = (broken.inputs[0], broken.world.manager(1));
     assert_eq!(sink.resume(key, again, now), Err(CallError::Restarted(name)));
     let stranger = PeerKey { peer_index: 9, epoch: peer(0).epoch };
     let name = EngineName::new("engine-9").unwrap();
@@ -382,11 +382,11 @@ fn a_stale_epoch_resumes_nothing() {
     broken.cut(0);
     let stale = PeerKey { peer_index: 1, epoch: Epoch(7) };
     broken.world.handle(0, Event::Joined { peer: stale, name: EngineName::new("engine-1").unwrap() });
-    let refused = broken.world.desk(0).metrics().refused;
+    let refused = broken.world.manager(0).metrics().refused;
     for said in said {
         broken.world.handle(0, Event::Said { peer: stale, said });
     }
-    assert_eq!(broken.world.desk(0).metrics().refused, refused + 2);
+    assert_eq!(broken.world.manager(0).metrics().refused, refused + 2);
     broken.world.end_cut_moves(0);
     broken.world.run();
     assert_eq!(broken.world.nodes[0].moving.len(), 0, "nothing goes to it");
@@ -409,7 +409,7 @@ fn who_does_not_come_back_is_waited_for_so_long_and_no_longer_than_the_deadline(
         assert_eq!(broken.world.failure(1, broken.inputs[0]).cause, cause);
         if !is_short {
             // The source has had no session with anybody, and waits for its first.
-            assert_eq!(broken.world.desk(0).status(broken.outputs[0]), Some(Status::Bootstrapping));
+            assert_eq!(broken.world.manager(0).status(broken.outputs[0]), Some(Status::Bootstrapping));
         }
     }
 }
@@ -424,7 +424,7 @@ fn a_source_whose_sink_does_not_come_back_fails_and_lets_go() {
     broken.cut(0);
     broken.world.end_cut_moves(0);
     broken.world.pass(RESUME + Duration::from_millis(1));
-    assert_eq!(broken.world.desk(0).send_failure(broken.outputs[0]).unwrap().cause, FlowCause::PeerLost);
+    assert_eq!(broken.world.manager(0).send_failure(broken.outputs[0]).unwrap().cause, FlowCause::PeerLost);
     assert_eq!(broken.world.failure(1, broken.inputs[0]).cause, FlowCause::PeerLost);
     broken.release();
 }
@@ -437,7 +437,7 @@ fn an_acknowledgement_that_was_lost_is_said_again() {
     assert!(broken.world.run_until(|said| matches!(said, ControlMessage::Ack(_))));
     broken.cut(0);
     assert_eq!(broken.status(0), Status::Success);
-    assert_ne!(broken.world.desk(0).status(broken.outputs[0]), Some(Status::Success));
+    assert_ne!(broken.world.manager(0).status(broken.outputs[0]), Some(Status::Success));
     broken.join(0);
     broken.world.run();
     broken.assert_done();
@@ -452,7 +452,7 @@ fn a_sink_that_gives_up_while_it_waits_has_its_blocks_back_by_proof() {
     broken.world.run();
     broken.cut(0);
     let (key, now) = (broken.inputs[0], broken.world.now);
-    broken.world.desk(1).fail(key, FlowCause::Aborted, "", now);
+    broken.world.manager(1).fail(key, FlowCause::Aborted, "", now);
     broken.world.run();
     assert_eq!((broken.world.nodes[1].quarantined.len(), broken.world.nodes[1].freed.len()), (1, 0));
     broken.world.answer_watches(1);
@@ -496,7 +496,8 @@ fn a_source_has_the_end_of_a_sink_whose_session_broke_as_soon_as_there_is_anothe
         }
         broken.world.run();
         let (key, now) = (broken.inputs[0], broken.world.now);
-        let fail = |broken: &mut Broken| broken.world.desk(1).fail(key, FlowCause::SinkFailed, "the card is gone", now);
+        let fail =
+            |broken: &mut Broken| broken.world.manager(1).fail(key, FlowCause::SinkFailed, "the card is gone", now);
         if ends == Unheard {
             fail(&mut broken);
         }
@@ -528,7 +529,7 @@ fn a_sink_that_was_not_resumed_in_time_says_so_when_its_source_is_back() {
     broken.world.pass(RESUME + Duration::from_millis(1));
     assert_eq!(broken.world.failure(1, broken.inputs[0]).cause, FlowCause::PeerLost);
     assert_eq!(
-        broken.world.desk(0).status(broken.outputs[0]),
+        broken.world.manager(0).status(broken.outputs[0]),
         Some(Status::Bootstrapping),
         "it has never heard of anybody"
     );
@@ -546,10 +547,14 @@ fn a_part_that_cannot_be_moved_while_the_session_stands_is_a_failure_as_soon_as_
     broken.world.end_some_move(0, None, 0, Some(Cause::RailLost));
     broken.world.end_moves(0);
     broken.world.pass(DOUBT - Duration::from_millis(1));
-    assert_eq!(broken.world.desk(0).status(broken.outputs[0]), Some(Status::Transferring), "its session may be over");
+    assert_eq!(
+        broken.world.manager(0).status(broken.outputs[0]),
+        Some(Status::Transferring),
+        "its session may be over"
+    );
     broken.world.pass(Duration::from_millis(2));
     let cause = FlowCause::Moving(Cause::RailLost);
-    assert_eq!(broken.world.desk(0).send_failure(broken.outputs[0]).unwrap().cause, cause);
+    assert_eq!(broken.world.manager(0).send_failure(broken.outputs[0]).unwrap().cause, cause);
     assert_eq!(broken.world.failure(1, broken.inputs[0]).cause, cause);
     broken.release();
 }
@@ -563,7 +568,7 @@ fn a_source_that_failed_meanwhile_says_so_in_the_next_session_and_answers_the_ab
     broken.world.run();
     broken.cut(0);
     let (output, now) = (broken.outputs[0], broken.world.now);
-    broken.world.desk(0).fail(output, FlowCause::SourceFailed, "the model is gone", now);
+    broken.world.manager(0).fail(output, FlowCause::SourceFailed, "the model is gone", now);
     broken.world.end_cut_moves(0);
     broken.join(0);
     broken.resume(0).unwrap();
@@ -583,7 +588,7 @@ fn an_abort_is_answered_by_a_source_that_had_failed_before_the_grant() {
     broken.grant(0, ROOM);
     assert!(broken.world.run_until(|said| matches!(said, ControlMessage::Grant(_))));
     let (output, now) = (broken.outputs[0], broken.world.now);
-    broken.world.desk(0).fail(output, FlowCause::SourceFailed, "no memory", now);
+    broken.world.manager(0).fail(output, FlowCause::SourceFailed, "no memory", now);
     broken.world.run();
     assert_eq!(broken.world.failure(1, broken.inputs[0]).cause, FlowCause::SourceFailed);
     assert_eq!((broken.world.nodes[1].freed.len(), broken.world.nodes[1].quarantined.len()), (1, 0));
@@ -669,7 +674,7 @@ proptest! {
             broken.listen();
             broken.reuse();
             for node in &broken.world.nodes {
-                node.desk.check().unwrap();
+                node.manager.check().unwrap();
             }
         }
         broken.settle();
@@ -718,9 +723,9 @@ impl Broken {
     }
 
     fn fail(&mut self, at: usize, key: EntryKey, cause: FlowCause) -> Option<u16> {
-        let (now, desk) = (self.world.now, self.world.desk(at));
-        let stood = desk.status(key).is_some_and(|status| !status.is_end());
-        desk.fail(key, cause, "its application says so", now);
+        let (now, manager) = (self.world.now, self.world.manager(at));
+        let stood = manager.status(key).is_some_and(|status| !status.is_end());
+        manager.fail(key, cause, "its application says so", now);
         stood.then(|| cause.code())
     }
 
@@ -749,7 +754,7 @@ impl Broken {
             if sinks_end && (0..self.outputs.len()).all(|source| self.sent(source).is_end()) {
                 return;
             }
-            assert!(round < 1999, "it goes on for ever: {:?}", self.world.nodes[0].desk.metrics());
+            assert!(round < 1999, "it goes on for ever: {:?}", self.world.nodes[0].manager.metrics());
         }
     }
 
@@ -757,7 +762,7 @@ impl Broken {
     fn assert_ended(&mut self, causes: &BTreeSet<u16>) {
         self.assert_told_once();
         let failures = (0..self.outputs.len()).filter_map(|at| {
-            let failed = self.world.nodes[at].desk.send_failure(self.outputs[at])?;
+            let failed = self.world.nodes[at].manager.send_failure(self.outputs[at])?;
             Some(failed.cause.code())
         });
         let told = self.told.iter().flatten().filter_map(|told| match told {

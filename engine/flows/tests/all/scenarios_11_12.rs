@@ -6,7 +6,7 @@ use penstock_session::PeerKey;
 use penstock_session::control::{Abort, Ack, ControlMessage, EndOfData, PeerFeatures, Side, TransferHead};
 use penstock_session::landing::ArrivalNote;
 
-use crate::desks::{World, peer, transfer};
+use crate::managers::{World, peer, transfer};
 
 /// A source, its sink, and one who has part in nothing.
 const LAYOUTS: [(u16, u16, u32); 3] = [(0, 1, 16), (0, 1, 16), (0, 1, 16)];
@@ -29,9 +29,9 @@ fn push(world: &mut World, number: u8, meanwhile: impl FnOnce(&mut World)) {
     assert!(world.told(1, input).contains(&InputEvent::Done { tokens: 40 }));
     assert!(world.has(1, &[5, 6, 7], 0, 0..40));
     let now = world.now;
-    world.desk(0).release(output, now);
-    world.desk(1).taken(input, 0, now).unwrap();
-    world.desk(1).release(input, now);
+    world.manager(0).release(output, now);
+    world.manager(1).taken(input, 0, now).unwrap();
+    world.manager(1).release(input, now);
     world.assert_nothing_is_left();
 }
 
@@ -61,9 +61,9 @@ fn scenario_11_what_makes_no_sense_is_counted_and_everybody_else_is_served() {
         ];
         for event in nonsense {
             for at in [0, 1] {
-                let before = world.desk(at).metrics().refused;
+                let before = world.manager(at).metrics().refused;
                 world.handle(at, event.clone());
-                refused += world.desk(at).metrics().refused - before;
+                refused += world.manager(at).metrics().refused - before;
             }
         }
         assert!(refused >= 2 * 3, "{refused} were counted");
@@ -119,10 +119,10 @@ fn scenario_12_a_restarted_peer_is_another_one() {
     world.grant(1, second, &[9, 10, 11]);
     let mut of_second = ArrivalNote::decode(&landing).unwrap();
     of_second.transfer = transfer(2);
-    let before = world.desk(1).metrics().refused;
+    let before = world.manager(1).metrics().refused;
     world.handle(1, Event::Landing { peer: peer(0), bytes: of_second.encode() });
     world.handle(1, Event::Said { peer: peer(0), said: seal(2) });
-    assert_eq!(world.desk(1).metrics().refused, before + 2, "counted");
+    assert_eq!(world.manager(1).metrics().refused, before + 2, "counted");
     assert_eq!(world.told(1, second), [], "the same words of the second life would be its end");
     world.handle(1, Event::Landing { peer: again, bytes: of_second.encode() });
     world.handle(1, Event::Said { peer: again, said: seal(2) });

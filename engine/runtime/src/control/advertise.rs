@@ -107,7 +107,7 @@ impl<E: Env> Control<E> {
         let joined = (!std::mem::replace(&mut announced.is_joined, true)).then(|| Arc::clone(peer));
         let early = announced.early.take();
         if let Some(peer) = joined {
-            self.joined_desk(&peer);
+            self.joined_manager(&peer);
         }
         if let Some(said) = early {
             self.heard_said(token, *said);

@@ -14,7 +14,7 @@ use penstock_session::Frame;
 
 use super::heartbeat::PendingPing;
 use super::{Control, Phase, Talk};
-use crate::desk::key_of;
+use crate::manager::key_of;
 use crate::peer_state::PeerState;
 
 /// How many times the time for connecting a peer has until its session is taken for complete although it has not answered.
@@ -97,7 +97,7 @@ impl<E: Env> Control<E> {
         *introduction = Introduction::Over;
         if peer.landing_tag().is_none() {
             tracing::info!(peer = %peer.name, "a peer does not speak of transfers by name: its release is older");
-            self.tell_desk(Event::Unable { peer: key_of(&peer) });
+            self.tell_manager(Event::Unable { peer: key_of(&peer) });
         }
         self.complete(token, &peer);
     }

@@ -13,7 +13,7 @@ use penstock_flows::Event;
 use penstock_session::Frame;
 
 use super::{Control, Phase, Talk};
-use crate::desk::key_of;
+use crate::manager::key_of;
 use crate::peer_state::PeerState;
 use crate::shared::{Latch, WorkerCall};
 
@@ -50,7 +50,7 @@ impl<E: Env> Control<E> {
             Phase::Open { peer, .. } => {
                 let peer = Arc::clone(peer);
                 peer.end(cause);
-                self.shared.desk.handle(Event::Left { peer: key_of(&peer), cause }, self.shared.env.now());
+                self.shared.manager.handle(Event::Left { peer: key_of(&peer), cause }, self.shared.env.now());
                 self.shared.book().forget_own(peer.name.as_str(), peer.epoch.0);
                 let workers = Latch::new(self.shared.ports.len());
                 for port in &self.shared.ports {

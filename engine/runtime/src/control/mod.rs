@@ -20,7 +20,6 @@ mod advertise;
 mod away;
 mod call;
 mod connection;
-mod desk;
 mod drain;
 mod greet;
 mod heartbeat;
@@ -30,6 +29,7 @@ mod known;
 mod leave;
 mod life;
 mod limits;
+mod manager;
 mod names;
 mod network;
 mod opening;
@@ -51,12 +51,12 @@ use self::away::AwayLog;
 use self::call::Later;
 pub(crate) use self::call::Wanted;
 use self::connection::{Broken, Connection};
-use self::desk::ActiveMoves;
 use self::drain::Rest;
 use self::greet::Greeter;
 use self::heartbeat::Probe;
 use self::leave::Leaving;
 use self::limits::Limits;
+use self::manager::ActiveMoves;
 use self::network::NetworkConnection;
 use self::opening::OpeningConnection;
 use self::streams::Dialing;
@@ -187,7 +187,8 @@ impl<E: Env> Control<E> {
                 tracing::warn!("sessions are dropped without a goodbye: a worker does not leave its peer");
                 return;
             }
-            let others = [self.stop_by, self.look_at, self.accept_again, self.later.deadline(), self.desk_deadline()];
+            let others =
+                [self.stop_by, self.look_at, self.accept_again, self.later.deadline(), self.manager_deadline()];
             let deadline = self.next_deadline().into_iter().chain(others.into_iter().flatten()).min();
             self.turn(deadline.map(|deadline| deadline.since(now)));
         }
@@ -224,7 +225,7 @@ impl<E: Env> Control<E> {
                 self.serve(token);
             }
         }
-        self.turn_desk();
+        self.turn_manager();
         self.answer_questions();
         self.accept_again();
         self.call_again();
@@ -263,8 +264,8 @@ impl<E: Env> Control<E> {
                 self.move_ended(key);
             }
             ControlCall::Landing { peer, payload } => self.landed(&peer, payload),
-            ControlCall::Desk => {} // It is turned in every turn.
-            ControlCall::Left => {} // Whoever waits for it is looked at every turn.
+            ControlCall::Manager => {} // It is turned in every turn.
+            ControlCall::Left => {}    // Whoever waits for it is looked at every turn.
             ControlCall::Stop { until } => self.stop(until),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Env, RegionId};
 use penstock_flows::action::Urgency;
-use penstock_flows::desk::Consume;
+use penstock_flows::manager::Consume;
 use penstock_flows::{FlowCause, LayoutKey, LegError, Status};
 use penstock_memory::Blocks;
 use penstock_session::transfers::table::EntryKey;
@@ -15,9 +15,9 @@ use penstock_session::{PeerKey, RequestId, TransferId};
 use super::layout::Ground;
 use super::output::urgency;
 use super::{CallError, FlowError, Inherited, InputEvent, Layout, MemoryPolicy, NoMemory, WITHIN};
-use crate::desk::key_of;
 use crate::engine::Engine;
-use crate::hub::EngineInner;
+use crate::engine_inner::EngineInner;
+use crate::manager::key_of;
 use crate::peer::Peer;
 use crate::worker::Priority;
 
@@ -138,7 +138,7 @@ impl<'a, E: Env> Receive<'a, E> {
 
 /// A transfer of which this engine needs the bytes. Dropped before it has ended it is given up, and both sides are told.
 pub struct Input<E: Env> {
-    hub: Arc<EngineInner<E>>,
+    engine: Arc<EngineInner<E>>,
     key: EntryKey,
     layout: LayoutKey,
     ground: Ground,
@@ -152,20 +152,20 @@ impl<E: Env> Engine<E> {
         request: &RequestId,
         how: Receive<'_, E>,
     ) -> Result<Input<E>, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
-        if !Arc::ptr_eq(&how.layout.hub, &self.hub) {
+        if !Arc::ptr_eq(&how.layout.engine, &self.engine) {
             return Err(FlowError::ForeignLayout { label: how.layout.label().to_owned() });
         }
         let (layout, ground) = (how.layout.key, how.layout.ground.clone());
         let Receive { how: mut consume, all, .. } = how;
-        let key = shared.call_desk(|desk, now| {
+        let key = shared.call_manager(|manager, now| {
             if let Some((peers, label)) = all {
-                consume.sources.extend(desk.sources_of(layout, consume.rank.0, &label, &peers)?);
+                consume.sources.extend(manager.sources_of(layout, consume.rank.0, &label, &peers)?);
             }
-            desk.consume(transfer, request.clone(), consume, now)
+            manager.consume(transfer, request.clone(), consume, now)
         })?;
-        Ok(Input { hub: Arc::clone(&self.hub), key, layout, ground })
+        Ok(Input { engine: Arc::clone(&self.engine), key, layout, ground })
     }
 }
 
@@ -182,40 +182,40 @@ impl<E: Env> Input<E> {
     /// exactly one, of the layout's pool. It is kept as the others are.
     pub fn grant_with(&self, blocks: &Blocks, skip: u32, once: Option<&Blocks>) -> Result<u32, FlowError> {
         self.ground.check(blocks)?;
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         let mut kept = vec![blocks.clone()];
         let once_block = once.map(|once| self.ground.check_once(once)).transpose()?;
         if !planted::is(Bug::OnceBlockNotHeld) {
             kept.extend(once.cloned());
         }
         let once = once_block;
-        let keep = shared.desk.keep_all(kept);
+        let keep = shared.manager.keep_all(kept);
         let indices = blocks.indices().to_vec();
-        let granted = shared.call_desk(|desk, now| desk.grant(self.key, (indices, skip), once, keep, now));
-        Ok(granted.inspect_err(|_| shared.desk.free(keep))?)
+        let granted = shared.call_manager(|manager, now| manager.grant(self.key, (indices, skip), once, keep, now));
+        Ok(granted.inspect_err(|_| shared.manager.free(keep))?)
     }
 
     /// For how many tokens memory is needed now.
     pub fn wanted(&self) -> Option<u64> {
-        self.hub.shared.look_at_desk(|desk| desk.wanted(self.key))
+        self.engine.shared.look_at_manager(|manager| manager.wanted(self.key))
     }
 
     /// There is no memory, only so many free blocks: what is to be done.
     pub fn no_memory(&self, free_blocks: u32) -> Result<NoMemory, FlowError> {
-        Ok(self.hub.shared.call_desk(|desk, now| desk.no_memory(self.key, free_blocks, now))?)
+        Ok(self.engine.shared.call_manager(|manager, now| manager.no_memory(self.key, free_blocks, now))?)
     }
 
     /// What has happened, if anything has that was not told yet.
     pub fn try_next(&self) -> Option<InputEvent> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         // Who only looks wakes nobody.
-        let is_there = shared.look_at_desk(|desk| desk.has_input_event(self.key));
-        is_there.then(|| shared.call_desk(|desk, _| desk.next_input_event(self.key))).flatten()
+        let is_there = shared.look_at_manager(|manager| manager.has_input_event(self.key));
+        is_there.then(|| shared.call_manager(|manager, _| manager.next_input_event(self.key))).flatten()
     }
 
     /// What happens next, at most so long.
     pub fn next(&self, within: Duration) -> Result<InputEvent, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         let until = shared.env.now() + within;
         loop {
             if let Some(event) = self.try_next() {
@@ -225,7 +225,7 @@ impl<E: Env> Input<E> {
             if left.is_zero() {
                 return Err(FlowError::Nothing(within));
             }
-            self.hub.wait_for_desk(left, |desk| desk.has_input_event(self.key).then_some(()));
+            self.engine.wait_for_manager(left, |manager| manager.has_input_event(self.key).then_some(()));
         }
     }
 
@@ -233,33 +233,33 @@ impl<E: Env> Input<E> {
     /// give the peer that it is now. What has not come is sent again into the blocks that were granted, once nothing of the old session
     /// can land in them any more. Blocks that are granted meanwhile are kept for it.
     pub fn resume(&self, peer: &Peer<E>) -> Result<(), FlowError> {
-        if !Arc::ptr_eq(&peer.hub, &self.hub) {
+        if !Arc::ptr_eq(&peer.engine, &self.engine) {
             return Err(FlowError::ForeignPeer { peer: peer.state.name.clone() });
         }
         let peer = key_of(&peer.state);
-        Ok(self.hub.shared.call_desk(|desk, now| desk.resume(self.key, peer, now))?)
+        Ok(self.engine.shared.call_manager(|manager, now| manager.resume(self.key, peer, now))?)
     }
 
     /// How many tokens are here for certain, in all layers, from the first one that was needed on.
     pub fn received(&self) -> u64 {
-        self.hub.shared.look_at_desk(|desk| desk.received(self.key)).unwrap_or(0)
+        self.engine.shared.look_at_manager(|manager| manager.received(self.key)).unwrap_or(0)
     }
 
     /// How far it is. That it has failed is known at once, while bytes may still land: its memory may be used again when [`Input::abort`] answers
     /// true, or [`Engine::drain_finished`] names its request.
     pub fn status(&self) -> Status {
-        self.hub.shared.look_at_desk(|desk| desk.status(self.key)).unwrap_or(Status::Failed)
+        self.engine.shared.look_at_manager(|manager| manager.status(self.key)).unwrap_or(Status::Failed)
     }
 
     /// Bytes of a buffer, by its place in the layout, that is assembled with room for so many tokens.
     pub fn assembled_bytes(&self, buffer: usize, room_tokens: u64) -> Option<u64> {
-        self.hub.shared.look_at_desk(|desk| desk.layout(self.layout)?.assembled_bytes(buffer, room_tokens))
+        self.engine.shared.look_at_manager(|manager| manager.layout(self.layout)?.assembled_bytes(buffer, room_tokens))
     }
 
     /// Copies what has come and was not taken to where it belongs in contiguous buffers that have room for so many tokens, and lets its
     /// blocks go. Answers how many legs that were.
     pub fn assemble(&self, buffers: &mut [&mut [u8]], room_tokens: u64) -> Result<usize, FlowError> {
-        let legs = self.hub.shared.look_at_desk(|desk| desk.landed_legs(self.key));
+        let legs = self.engine.shared.look_at_manager(|manager| manager.landed_legs(self.key));
         for &leg in &legs {
             self.assemble_leg(leg, buffers, room_tokens)?;
         }
@@ -267,11 +267,11 @@ impl<E: Env> Input<E> {
     }
 
     fn assemble_leg(&self, leg: u32, buffers: &mut [&mut [u8]], room_tokens: u64) -> Result<(), FlowError> {
-        let shared = &self.hub.shared;
-        let (keep, pieces) = shared.call_desk(|desk, _| desk.assembly(self.key, leg, room_tokens))?;
+        let shared = &self.engine.shared;
+        let (keep, pieces) = shared.call_manager(|manager, _| manager.assembly(self.key, leg, room_tokens))?;
         // Another thread may give the transfer up: its blocks are nobody else's before they are copied.
-        let _held = shared.desk.hold(keep).ok_or(CallError::Leg(LegError::Freed { leg }))?;
-        let region = shared.look_at_desk(|desk| desk.layout(self.layout).map(|layout| layout.region()));
+        let _held = shared.manager.hold(keep).ok_or(CallError::Leg(LegError::Freed { leg }))?;
+        let region = shared.look_at_manager(|manager| manager.layout(self.layout).map(|layout| layout.region()));
         let region = region.and_then(|at| shared.registry.resolve(RegionId(at.region.0), at.generation).ok());
         let region = region.ok_or(CallError::NoLayout)?;
         for piece in pieces {
@@ -287,26 +287,28 @@ impl<E: Env> Input<E> {
 
     /// What a leg brought was copied out, or is not needed: its blocks are let go.
     pub fn taken(&self, leg: u32) -> Result<(), FlowError> {
-        Ok(self.hub.shared.call_desk(|desk, now| desk.taken(self.key, leg, now))?)
+        Ok(self.engine.shared.call_manager(|manager, now| manager.taken(self.key, leg, now))?)
     }
 
     /// The application has failed: both sides end, and the sources hear these words at once.
     pub fn fail(&self, words: &str) {
-        self.hub.shared.call_desk(|desk, now| desk.fail(self.key, FlowCause::SinkFailed, words, now));
+        self.engine.shared.call_manager(|manager, now| manager.fail(self.key, FlowCause::SinkFailed, words, now));
     }
 
     /// Gives it up, lets go of what has come and was not taken, and waits until nothing can land in its blocks any more. Answers whether that is
     /// proven; if not, they are quarantined until it is. One that has failed already can be waited for by this, too.
     pub fn abort(&self, within: Duration) -> bool {
-        self.hub.shared.call_desk(|desk, now| desk.fail(self.key, FlowCause::Aborted, "the sink gave it up", now));
-        self.hub.wait_for_desk(within, |desk| desk.is_over(self.key).then_some(())).is_some()
+        self.engine
+            .shared
+            .call_manager(|manager, now| manager.fail(self.key, FlowCause::Aborted, "the sink gave it up", now));
+        self.engine.wait_for_manager(within, |manager| manager.is_over(self.key).then_some(())).is_some()
     }
 }
 
 impl<E: Env> Drop for Input<E> {
     fn drop(&mut self) {
-        if !self.hub.shared.is_inherited() {
-            self.hub.shared.call_desk(|desk, now| desk.release(self.key, now));
+        if !self.engine.shared.is_inherited() {
+            self.engine.shared.call_manager(|manager, now| manager.release(self.key, now));
         }
     }
 }

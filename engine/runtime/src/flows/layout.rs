@@ -10,9 +10,9 @@ use penstock_memory::{BlockAllocator, Blocks};
 use penstock_session::control::{Buffer, Form, LayoutNews, Rows};
 
 use super::{CallError, FlowError, ForeignMemory, LayoutRefused};
-use crate::desk::key_of;
 use crate::engine::Engine;
-use crate::hub::EngineInner;
+use crate::engine_inner::EngineInner;
+use crate::manager::key_of;
 use crate::peer::Peer;
 use crate::region::LocalRegion;
 
@@ -91,7 +91,7 @@ impl LayoutSpec {
 /// piece for each buffer. [`Blocks::offset`] and [`Blocks::window`] know nothing of layouts: they are right only where all that a layout
 /// has of a block lies within the pool's own block of that number.
 pub struct Layout<E: Env> {
-    pub(crate) hub: Arc<EngineInner<E>>,
+    pub(crate) engine: Arc<EngineInner<E>>,
     pub(crate) key: LayoutKey,
     pub(super) ground: Ground,
     pub(super) of: Arc<FlowLayout>,
@@ -138,9 +138,9 @@ impl<E: Env> Engine<E> {
     /// ([`LayoutRefused::Renumbered`](super::LayoutRefused::Renumbered)), also after the other was dropped, until all blocks of the pool are
     /// free ([`LayoutRefused::StillHeld`](super::LayoutRefused::StillHeld)).
     pub fn layout(&self, region: &LocalRegion<E>, spec: LayoutSpec) -> Result<Layout<E>, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
-        if !Arc::ptr_eq(&region.hub, &self.hub) {
+        if !Arc::ptr_eq(&region.engine, &self.engine) {
             return Err(FlowError::ForeignRegion { label: region.label().to_owned() });
         }
         let mut news = spec.news;
@@ -149,33 +149,33 @@ impl<E: Env> Engine<E> {
         // Of memory of the caller's own it is the caller who knows.
         let is_free = region.region.pool().is_none_or(|pool| pool.blocks().free() == pool.blocks_total() as usize);
         let at = RegionRef { region: region.region.id(), generation: region.region.generation() };
-        let added = shared.call_desk(|desk, _| {
+        let added = shared.call_manager(|manager, _| {
             if is_free {
-                desk.forget_gone_layouts(at);
+                manager.forget_gone_layouts(at);
             }
-            let key = desk.add_layout(news, bytes)?;
-            Ok::<_, LayoutRefused>((key, desk.layout(key).map(Arc::clone)))
+            let key = manager.add_layout(news, bytes)?;
+            Ok::<_, LayoutRefused>((key, manager.layout(key).map(Arc::clone)))
         });
         let (key, of) = added?;
         let of = of.ok_or(CallError::NoLayout)?;
-        Ok(Layout { hub: Arc::clone(&self.hub), key, ground: Ground::of(region), of })
+        Ok(Layout { engine: Arc::clone(&self.engine), key, ground: Ground::of(region), of })
     }
 }
 
 impl<E: Env> Peer<E> {
     /// The labels of the layouts that the peer has told of.
     pub fn layouts(&self) -> Vec<String> {
-        let look = |desk: &penstock_flows::TransferManager| {
-            desk.labels_of(key_of(&self.state)).into_iter().map(str::to_owned).collect()
+        let look = |manager: &penstock_flows::TransferManager| {
+            manager.labels_of(key_of(&self.state)).into_iter().map(str::to_owned).collect()
         };
-        self.hub.shared.look_at_desk(look)
+        self.engine.shared.look_at_manager(look)
     }
 
     /// Waits until the peer has told of a layout of this label.
     pub fn wait_layout(&self, label: &str, within: Duration) -> Result<(), FlowError> {
         let peer = key_of(&self.state);
-        let found = self.hub.wait_for_desk(within, |desk| {
-            let is_there = desk.layout_of(peer, label).is_some();
+        let found = self.engine.wait_for_manager(within, |manager| {
+            let is_there = manager.layout_of(peer, label).is_some();
             if is_there || self.state.ended().is_some() { Some(is_there) } else { None }
         });
         match found {
@@ -253,8 +253,8 @@ impl<E: Env> Layout<E> {
 
 impl<E: Env> Drop for Layout<E> {
     fn drop(&mut self) {
-        if !self.hub.shared.is_inherited() {
-            self.hub.shared.call_desk(|desk, _| desk.remove_layout(self.key));
+        if !self.engine.shared.is_inherited() {
+            self.engine.shared.call_manager(|manager, _| manager.remove_layout(self.key));
         }
     }
 }

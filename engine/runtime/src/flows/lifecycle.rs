@@ -60,22 +60,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::{Cause, Env, Timestamp};
-use penstock_flows::desk::{DeviceKey, TransferManager};
 use penstock_flows::geometry::{ShardStripe, clash_of};
 pub use penstock_flows::lifecycle::{
     BlockRef, DeferSite, Deferral, Evicted, Eviction, Lag, LifecycleSettings, Removed, Request, SchedulerReport,
     SubscribeError, Subscriber, SwapWay, TrackerMetrics, Verdict,
 };
 use penstock_flows::lifecycle::{Lifecycle as Lives, LifecycleError, SwapPath};
+use penstock_flows::manager::{DeviceKey, TransferManager};
 use penstock_memory::{BlockAllocator, Blocks};
 use penstock_session::RequestId;
 
 use super::stand_in::StandIn;
 use super::swap::Swap;
 use super::{FlowError, ForeignMemory};
-use crate::desk::key_of;
 use crate::engine::Engine;
-use crate::hub::EngineInner;
+use crate::engine_inner::EngineInner;
+use crate::manager::key_of;
 use crate::region::Pool;
 
 /// These blocks in this use of them, as reports name them.
@@ -124,7 +124,7 @@ pub struct Lifecycle<E: Env> {
 
 /// Fields end in this order.
 pub(super) struct LifecycleInner<E: Env> {
-    pub(super) hub: Arc<EngineInner<E>>,
+    pub(super) engine: Arc<EngineInner<E>>,
     pub(super) key: DeviceKey,
     path: SwapPath,
     host: Pool<E>,
@@ -134,11 +134,11 @@ pub(super) struct LifecycleInner<E: Env> {
 impl<E: Env> Engine<E> {
     /// Tracks the requests of a device, and swaps their blocks.
     pub fn lifecycle(&self, spec: LifecycleSpec<'_, E>) -> Result<Lifecycle<E>, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
         let LifecycleSpec { host, device, block_bytes, layers, settings } = spec;
         let (ours, theirs) = (&host.region, device.peer());
-        if !Arc::ptr_eq(&ours.hub, &self.hub) || !Arc::ptr_eq(&theirs.hub, &self.hub) {
+        if !Arc::ptr_eq(&ours.engine, &self.engine) || !Arc::ptr_eq(&theirs.engine, &self.engine) {
             return Err(ForeignMemory::Pool { label: host.label().to_owned() }.into());
         }
         let strides = (host.memory().block_bytes(), device.pool().memory().block_bytes());
@@ -158,9 +158,9 @@ impl<E: Env> Engine<E> {
             penstock_flows::action::RegionRef { region: ours.region.id(), generation: ours.region.generation() };
         let peer = key_of(&theirs.state);
         let path = SwapPath { peer, host: host_at, device: device.region(), block_bytes, strides, layers };
-        let key = shared.call_desk(|desk, _| desk.open_device(settings))?;
-        let (hub, host, device) = (Arc::clone(&self.hub), host.clone(), device.clone());
-        Ok(Lifecycle { inner: Arc::new(LifecycleInner { hub, key, path, host, device }) })
+        let key = shared.call_manager(|manager, _| manager.open_device(settings))?;
+        let (engine, host, device) = (Arc::clone(&self.engine), host.clone(), device.clone());
+        Ok(Lifecycle { inner: Arc::new(LifecycleInner { engine, key, path, host, device }) })
     }
 }
 
@@ -175,9 +175,9 @@ impl<E: Env> LifecycleInner<E> {
         &self,
         call: impl FnOnce(&mut TransferManager, DeviceKey, Timestamp) -> R,
     ) -> Result<R, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
-        Ok(shared.call_desk(|desk, now| call(desk, self.key, now)))
+        Ok(shared.call_manager(|manager, now| call(manager, self.key, now)))
     }
 
     /// What the device's blocks are taken from.
@@ -190,7 +190,8 @@ impl<E: Env> LifecycleInner<E> {
         let SwapPath { host, block_bytes, layers, .. } = &self.path;
         let bases: Vec<u64> = layers.iter().map(|(base, _)| *base).collect();
         let stripes = stripes_of(self.host.memory().blocks(), *block_bytes, &bases);
-        let other = self.hub.shared.look_at_desk(|desk| desk.layout_otherwise(*host, &stripes).map(str::to_owned));
+        let other =
+            self.engine.shared.look_at_manager(|manager| manager.layout_otherwise(*host, &stripes).map(str::to_owned));
         match other {
             Some(layout) => Err(ForeignMemory::OtherNumbers { label: self.host.label().to_owned(), layout }.into()),
             None => Ok(()),
@@ -198,21 +199,21 @@ impl<E: Env> LifecycleInner<E> {
     }
 
     fn lives<R>(&self, call: impl FnOnce(&mut Lives, Timestamp) -> Result<R, LifecycleError>) -> Result<R, FlowError> {
-        Ok(self.call(|desk, key, now| desk.call_device(key, |lives| call(lives, now)))??)
+        Ok(self.call(|manager, key, now| manager.call_device(key, |lives| call(lives, now)))??)
     }
 
     fn look<R>(&self, look: impl FnOnce(&Lives) -> R) -> Result<R, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
-        let looked = shared.look_at_desk(|desk| desk.device(self.key).map(look));
+        let looked = shared.look_at_manager(|manager| manager.device(self.key).map(look));
         Ok(looked.ok_or(LifecycleError::NoDevice)?)
     }
 }
 
 impl<E: Env> Drop for LifecycleInner<E> {
     fn drop(&mut self) {
-        if !self.hub.shared.is_inherited() {
-            self.hub.shared.call_desk(|desk, now| desk.release_device(self.key, now));
+        if !self.engine.shared.is_inherited() {
+            self.engine.shared.call_manager(|manager, now| manager.release_device(self.key, now));
         }
     }
 }
@@ -266,8 +267,8 @@ impl<E: Env> Lifecycle<E> {
         host: &Blocks,
         within: Duration,
     ) -> Result<Swap<E>, FlowError> {
-        let LifecycleInner { hub, path, host: ours, device: theirs, .. } = &*self.inner;
-        hub.shared.check_usable().map_err(FlowError::Engine)?;
+        let LifecycleInner { engine, path, host: ours, device: theirs, .. } = &*self.inner;
+        engine.shared.check_usable().map_err(FlowError::Engine)?;
         for (blocks, pool) in [(device, theirs.pool()), (host, ours)] {
             if !Arc::ptr_eq(blocks.allocator(), pool.memory().blocks()) {
                 return Err(ForeignMemory::Blocks { label: pool.label().to_owned() }.into());

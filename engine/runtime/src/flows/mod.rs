@@ -26,10 +26,10 @@ pub mod swap;
 use std::time::Duration;
 
 use penstock_core::Env;
-pub use penstock_flows::desk::{CallError, Inconsistency, Metrics};
 pub use penstock_flows::geometry::Clash;
 pub use penstock_flows::input::{Failed, InputEvent, MemoryPolicy, NoMemory};
 pub use penstock_flows::lifecycle::LifecycleError;
+pub use penstock_flows::manager::{CallError, Inconsistency, Metrics};
 pub use penstock_flows::output::SendFailed;
 pub use penstock_flows::{BlockHeld, FlowCause, Holder, LayoutRefused, LegError, Status};
 pub use penstock_session::control::{Buffer, Form, Missing, Rows, Side};
@@ -269,12 +269,12 @@ pub enum ForeignMemory {
 impl<E: Env> Engine<E> {
     /// What this engine's scheduler calls a live transfer.
     pub fn request_of(&self, side: Side, transfer: TransferId) -> Option<RequestId> {
-        self.hub.shared.look_at_desk(|desk| desk.request_of(side, transfer).cloned())
+        self.engine.shared.look_at_manager(|manager| manager.request_of(side, transfer).cloned())
     }
 
     /// What both engines call the live transfer of a request.
     pub fn transfer_of(&self, side: Side, request: &RequestId) -> Option<TransferId> {
-        self.hub.shared.look_at_desk(|desk| desk.transfer_of(side, request))
+        self.engine.shared.look_at_manager(|manager| manager.transfer_of(side, request))
     }
 
     /// Adds the requests that have finished since the last call, or were released, each once, and says how many there were.
@@ -285,18 +285,18 @@ impl<E: Env> Engine<E> {
     /// [quarantined](Finished::quarantined), which is not to be used before it stands in [`Finished::released`]. The
     /// [event fd](Engine::event_fd) is readable when there is something of either. So it is also where the handle was dropped before.
     pub fn drain_finished(&self, finished: &mut FinishedTransfer) -> usize {
-        self.hub.shared.call_desk(|desk, _| desk.drain_finished(finished))
+        self.engine.shared.call_manager(|manager, _| manager.drain_finished(finished))
     }
 
     /// Looks whether what is kept of transfers by name agrees with itself. It looks at all of it, between two turns of an inline engine:
     /// for simulations.
     #[doc(hidden)]
     pub fn check_control(&self) -> Result<(), Inconsistency> {
-        self.hub.shared.check_desk()
+        self.engine.shared.check_manager()
     }
 
     /// What there is of transfers by name, and what went wrong.
     pub fn control_metrics(&self) -> Metrics {
-        self.hub.shared.look_at_desk(|desk| desk.metrics())
+        self.engine.shared.look_at_manager(|manager| manager.metrics())
     }
 }

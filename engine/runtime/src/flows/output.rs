@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use penstock_core::Env;
 use penstock_flows::action::Urgency;
-use penstock_flows::desk::{Produce, Sinks};
+use penstock_flows::manager::{Produce, Sinks};
 use penstock_flows::{FlowCause, Status};
 use penstock_memory::Blocks;
 use penstock_session::transfers::table::EntryKey;
@@ -14,7 +14,7 @@ use penstock_session::{RequestId, TransferId};
 use super::layout::Ground;
 use super::{FlowError, Gate, Layout, SendFailed, WITHIN};
 use crate::engine::Engine;
-use crate::hub::EngineInner;
+use crate::engine_inner::EngineInner;
 use crate::worker::Priority;
 
 /// How bytes are to be given to others.
@@ -136,7 +136,7 @@ pub(super) fn urgency(priority: Priority) -> Urgency {
 
 /// A transfer of which this engine has the bytes. Dropped before it has ended it is given up, and both sides are told.
 pub struct Output<E: Env> {
-    hub: Arc<EngineInner<E>>,
+    engine: Arc<EngineInner<E>>,
     key: EntryKey,
     ground: Ground,
 }
@@ -144,21 +144,21 @@ pub struct Output<E: Env> {
 impl<E: Env> Engine<E> {
     /// Gives bytes to others under this name. This side's scheduler knows it as `request`.
     pub fn produce(&self, transfer: TransferId, request: &RequestId, how: Send<'_, E>) -> Result<Output<E>, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
-        if !Arc::ptr_eq(&how.layout.hub, &self.hub) {
+        if !Arc::ptr_eq(&how.layout.engine, &self.engine) {
             return Err(FlowError::ForeignLayout { label: how.layout.label().to_owned() });
         }
         let ground = how.layout.ground.clone();
         let Send { how: mut produce, once, .. } = how;
         if let Some(once) = once {
             let block = ground.check_once(&once)?;
-            produce.once = Some((block, shared.desk.keep(once)));
+            produce.once = Some((block, shared.manager.keep(once)));
         }
         let keep = produce.once.map(|(_, keep)| keep);
-        let key = shared.call_desk(|desk, now| desk.produce(transfer, request.clone(), produce, now));
-        let key = key.inspect_err(|_| keep.into_iter().for_each(|keep| shared.desk.free(keep)))?;
-        Ok(Output { hub: Arc::clone(&self.hub), key, ground })
+        let key = shared.call_manager(|manager, now| manager.produce(transfer, request.clone(), produce, now));
+        let key = key.inspect_err(|_| keep.into_iter().for_each(|keep| shared.manager.free(keep)))?;
+        Ok(Output { engine: Arc::clone(&self.engine), key, ground })
     }
 }
 
@@ -189,10 +189,11 @@ impl<E: Env> Output<E> {
     /// ```
     pub fn chunk(&self, blocks: &Blocks, tokens: u64, is_last: bool) -> Result<(), FlowError> {
         self.ground.check(blocks)?;
-        let shared = &self.hub.shared;
-        let keep = shared.desk.keep(blocks.clone());
-        let given = shared.call_desk(|desk, now| desk.chunk(self.key, (blocks.indices(), tokens), is_last, keep, now));
-        given.inspect_err(|_| shared.desk.free(keep))?;
+        let shared = &self.engine.shared;
+        let keep = shared.manager.keep(blocks.clone());
+        let given =
+            shared.call_manager(|manager, now| manager.chunk(self.key, (blocks.indices(), tokens), is_last, keep, now));
+        given.inspect_err(|_| shared.manager.free(keep))?;
         Ok(())
     }
 
@@ -218,7 +219,7 @@ impl<E: Env> Output<E> {
     /// # }
     /// ```
     pub fn layer(&self, layer: u32, tokens: u64) -> Result<(), FlowError> {
-        Ok(self.hub.shared.call_desk(|desk, now| desk.layer(self.key, layer, tokens, now))?)
+        Ok(self.engine.shared.call_manager(|manager, now| manager.layer(self.key, layer, tokens, now))?)
     }
 
     /// As [`Output::layer`], as soon as this gate is opened. It may be open already.
@@ -226,57 +227,62 @@ impl<E: Env> Output<E> {
     /// Each chunk has a gate of its own: the next one for the same layer is given with more tokens. A gate opens the tokens that it was given
     /// with, and those before them, and says nothing about later chunks.
     pub fn layer_after(&self, layer: u32, tokens: u64, gate: &Gate<E>) -> Result<(), FlowError> {
-        if !Arc::ptr_eq(&gate.hub, &self.hub) {
+        if !Arc::ptr_eq(&gate.engine, &self.engine) {
             return Err(FlowError::ForeignGate);
         }
-        Ok(self.hub.shared.call_desk(|desk, now| desk.layer_after(self.key, (layer, tokens), gate.id, now))?)
+        Ok(self
+            .engine
+            .shared
+            .call_manager(|manager, now| manager.layer_after(self.key, (layer, tokens), gate.id, now))?)
     }
 
     /// The [trace context](super::Receive::trace) of the sink: that of the rank that asked first, or nothing before one has.
     pub fn trace(&self) -> Vec<u8> {
-        self.hub.shared.look_at_desk(|desk| desk.trace(self.key).to_vec())
+        self.engine.shared.look_at_manager(|manager| manager.trace(self.key).to_vec())
     }
 
     /// How far it is.
     pub fn status(&self) -> Status {
-        self.hub.shared.look_at_desk(|desk| desk.status(self.key)).unwrap_or(Status::Failed)
+        self.engine.shared.look_at_manager(|manager| manager.status(self.key)).unwrap_or(Status::Failed)
     }
 
     /// How it ended, if it has: all ranks have everything, or why not. After a failure its blocks may still be read; they may be written again
     /// when [`Output::abort`] answers true, or [`Engine::drain_finished`] names its request.
     pub fn poll(&self) -> Option<Result<(), SendFailed>> {
-        self.hub.shared.look_at_desk(|desk| ended(desk, self.key))
+        self.engine.shared.look_at_manager(|manager| ended(manager, self.key))
     }
 
     /// Waits until it has ended.
     pub fn wait(&self, within: Duration) -> Result<Result<(), SendFailed>, FlowError> {
-        self.hub.wait_for_desk(within, |desk| ended(desk, self.key)).ok_or(FlowError::Nothing(within))
+        self.engine.wait_for_manager(within, |manager| ended(manager, self.key)).ok_or(FlowError::Nothing(within))
     }
 
     /// The application has failed: both sides end, and the sinks hear these words at once.
     pub fn fail(&self, words: &str) {
-        self.hub.shared.call_desk(|desk, now| desk.fail(self.key, FlowCause::SourceFailed, words, now));
+        self.engine.shared.call_manager(|manager, now| manager.fail(self.key, FlowCause::SourceFailed, words, now));
     }
 
     /// Gives it up, and waits until no byte of it moves any more. Answers whether that is so.
     pub fn abort(&self, within: Duration) -> bool {
-        self.hub.shared.call_desk(|desk, now| desk.fail(self.key, FlowCause::Aborted, "the source gave it up", now));
-        self.hub.wait_for_desk(within, |desk| desk.is_over(self.key).then_some(())).is_some()
+        self.engine
+            .shared
+            .call_manager(|manager, now| manager.fail(self.key, FlowCause::Aborted, "the source gave it up", now));
+        self.engine.wait_for_manager(within, |manager| manager.is_over(self.key).then_some(())).is_some()
     }
 }
 
-fn ended(desk: &penstock_flows::TransferManager, key: EntryKey) -> Option<Result<(), SendFailed>> {
-    match desk.status(key)? {
+fn ended(manager: &penstock_flows::TransferManager, key: EntryKey) -> Option<Result<(), SendFailed>> {
+    match manager.status(key)? {
         Status::Success => Some(Ok(())),
-        Status::Failed => desk.send_failure(key).cloned().map(Err),
+        Status::Failed => manager.send_failure(key).cloned().map(Err),
         _ => None,
     }
 }
 
 impl<E: Env> Drop for Output<E> {
     fn drop(&mut self) {
-        if !self.hub.shared.is_inherited() {
-            self.hub.shared.call_desk(|desk, now| desk.release(self.key, now));
+        if !self.engine.shared.is_inherited() {
+            self.engine.shared.call_manager(|manager, now| manager.release(self.key, now));
         }
     }
 }

@@ -16,8 +16,8 @@ use penstock_flows::action::RegionRef;
 use penstock_memory::{Blocks, PoolSpec, TakeError};
 
 use crate::engine::Engine;
+use crate::engine_inner::EngineInner;
 use crate::error::{ConnectError, RegionError, StartError};
-use crate::hub::EngineInner;
 use crate::peer::Peer;
 use crate::region::Pool;
 use crate::system::SystemEnv;
@@ -67,7 +67,7 @@ impl<E: Env> Engine<E> {
     /// Starts an engine in this process whose pool, of so many blocks of so many bytes, plays a device's memory. The owner of an inline
     /// engine turns both with it.
     pub fn stand_in(&self, blocks: u32, block_bytes: u64) -> Result<StandIn<E>, StandInError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(RegionError::Call)?;
         if !shared.config.transports.allow.contains(&TransportName::Local) {
             return Err(StandInError::NoLocal);
@@ -75,8 +75,8 @@ impl<E: Env> Engine<E> {
         let engine = Engine::start_in(shared.env.clone(), config_of(self))?;
         let spec = PoolSpec::host(u64::from(blocks) * block_bytes).block(block_bytes).label(LABEL);
         let pool = engine.pool(spec.rights(Rights::READ_WRITE))?;
-        if engine.hub.is_inline() {
-            shared.stand_ins.turn(&engine.hub);
+        if engine.engine.is_inline() {
+            shared.stand_ins.turn(&engine.engine);
         }
         let peer = self.connect(&engine.descriptor(), MEET_WITHIN)?;
         peer.wait_region(LABEL, MEET_WITHIN)?;
@@ -87,7 +87,7 @@ impl<E: Env> Engine<E> {
 
 /// How a stand-in of this engine is configured: as it is, with nothing but `local`.
 fn config_of<E: Env>(owner: &Engine<E>) -> Config {
-    let shared = &owner.hub.shared;
+    let shared = &owner.engine.shared;
     let suffix = format!("-device{}", shared.stand_ins.number());
     let mut name: String = shared.name.as_str().to_owned();
     name.truncate(ENGINE_NAME_BYTES_MAX - suffix.len());
@@ -127,7 +127,7 @@ impl<E: Env> StandIn<E> {
 impl<E: Env> Drop for Inner<E> {
     fn drop(&mut self) {
         // Said from here, so that an inline owner turns both until it is done.
-        if self.peer.ended().is_none() && self.peer.hub.shared.check_usable().is_ok() {
+        if self.peer.ended().is_none() && self.peer.engine.shared.check_usable().is_ok() {
             self.peer.disconnect(MEET_WITHIN);
         }
     }
@@ -156,8 +156,8 @@ impl<E: Env> StandIns<E> {
     }
 
     /// The owner turns this one from now on.
-    fn turn(&self, hub: &Arc<EngineInner<E>>) {
-        self.lock().push(Arc::downgrade(hub));
+    fn turn(&self, engine: &Arc<EngineInner<E>>) {
+        self.lock().push(Arc::downgrade(engine));
         self.inline.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -167,10 +167,10 @@ impl<E: Env> StandIns<E> {
             return false;
         }
         let mut turned = self.lock();
-        turned.retain(|hub| hub.strong_count() > 0);
+        turned.retain(|engine| engine.strong_count() > 0);
         let hubs: Vec<Arc<EngineInner<E>>> = turned.iter().filter_map(Weak::upgrade).collect();
         self.inline.store(turned.len() as u64, Ordering::Relaxed);
         drop(turned);
-        hubs.iter().fold(false, |worked, hub| hub.progress_all().unwrap_or(false) | worked)
+        hubs.iter().fold(false, |worked, engine| engine.progress_all().unwrap_or(false) | worked)
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_core::Env;
-pub use penstock_flows::desk::{SwapFailed, SwapStatus};
 pub use penstock_flows::lifecycle::Swap as SwapState;
 use penstock_flows::lifecycle::{SwapAsk, SwapKey, SwapPath, SwapWay};
+pub use penstock_flows::manager::{SwapFailed, SwapStatus};
 use penstock_memory::Blocks;
 use penstock_session::RequestId;
 
@@ -28,22 +28,23 @@ impl<E: Env> Swap<E> {
         path: &SwapPath,
         within: Duration,
     ) -> Result<Self, FlowError> {
-        let desk = &lives.hub.shared.desk;
+        let manager = &lives.engine.shared.manager;
         let (read, written) = match way {
             SwapWay::Out => (device, host),
             SwapWay::In => (host, device),
         };
-        let [source, target] = [read, written].map(|blocks| desk.keep(blocks.clone()));
+        let [source, target] = [read, written].map(|blocks| manager.keep(blocks.clone()));
         let pairs = block_refs(device).into_iter().zip(block_refs(host)).collect();
         let ask = SwapAsk { way, path: path.clone(), pairs, source, target, within };
-        let begun = lives.call(|desk, key, now| desk.begin_swap(key, request, ask, now)).and_then(|begun| Ok(begun?));
-        let key = begun.inspect_err(|_| [source, target].into_iter().for_each(|ticket| desk.free(ticket)))?;
+        let begun =
+            lives.call(|manager, key, now| manager.begin_swap(key, request, ask, now)).and_then(|begun| Ok(begun?));
+        let key = begun.inspect_err(|_| [source, target].into_iter().for_each(|ticket| manager.free(ticket)))?;
         Ok(Self { lives: Arc::clone(lives), key })
     }
 
     /// How far it is.
     pub fn status(&self) -> SwapStatus {
-        let looked = self.lives.hub.shared.look_at_desk(|desk| desk.swap_status(self.lives.key, self.key));
+        let looked = self.lives.engine.shared.look_at_manager(|manager| manager.swap_status(self.lives.key, self.key));
         looked.unwrap_or(SwapStatus { state: SwapState::RolledBack, failed: Some(SwapFailed::RolledBack) })
     }
 
@@ -55,34 +56,34 @@ impl<E: Env> Swap<E> {
     /// Waits until its bytes are there, so that it can be committed, or never will be. After a failure its blocks may still be touched: they may be
     /// used again when it is [over](Swap::wait_over).
     pub fn wait(&self, within: Duration) -> Result<Result<(), SwapFailed>, FlowError> {
-        let look = |desk: &penstock_flows::TransferManager| match desk.swap_status(self.lives.key, self.key) {
+        let look = |manager: &penstock_flows::TransferManager| match manager.swap_status(self.lives.key, self.key) {
             Some(status) => answer(status),
             None => Some(Err(SwapFailed::RolledBack)),
         };
-        self.lives.hub.wait_for_desk(within, look).ok_or(FlowError::Nothing(within))
+        self.lives.engine.wait_for_manager(within, look).ok_or(FlowError::Nothing(within))
     }
 
     /// Goes on with what it has written: the request is where its bytes are now, and the swap lets go of what was read.
     pub fn commit(&self) -> Result<(), FlowError> {
-        Ok(self.lives.call(|desk, key, now| desk.commit_swap(key, self.key, now))??)
+        Ok(self.lives.call(|manager, key, now| manager.commit_swap(key, self.key, now))??)
     }
 
     /// Gives it up: the request is where it was before. Answers within that time whether nothing of it can land any more; if it still
     /// can, what it writes to is kept from everybody until that is proven.
     pub fn roll_back(&self, within: Duration) -> Result<bool, FlowError> {
         if !self.status().is_over() {
-            self.lives.call(|desk, key, now| desk.roll_back_swap(key, self.key, now))??;
+            self.lives.call(|manager, key, now| manager.roll_back_swap(key, self.key, now))??;
         }
         Ok(self.wait_over(within))
     }
 
     /// Waits until nothing of it can land any more and its blocks were let go. Answers whether that is so.
     pub fn wait_over(&self, within: Duration) -> bool {
-        let look = |desk: &penstock_flows::TransferManager| {
-            let status = desk.swap_status(self.lives.key, self.key);
+        let look = |manager: &penstock_flows::TransferManager| {
+            let status = manager.swap_status(self.lives.key, self.key);
             status.is_none_or(|status| status.is_over()).then_some(())
         };
-        self.lives.hub.wait_for_desk(within, look).is_some()
+        self.lives.engine.wait_for_manager(within, look).is_some()
     }
 }
 
@@ -98,8 +99,8 @@ fn answer(status: SwapStatus) -> Option<Result<(), SwapFailed>> {
 
 impl<E: Env> Drop for Swap<E> {
     fn drop(&mut self) {
-        if !self.lives.hub.shared.is_inherited() {
-            self.lives.hub.shared.call_desk(|desk, now| desk.release_swap(self.lives.key, self.key, now));
+        if !self.lives.engine.shared.is_inherited() {
+            self.lives.engine.shared.call_manager(|manager, now| manager.release_swap(self.lives.key, self.key, now));
         }
     }
 }

@@ -64,8 +64,8 @@ impl<'a, E: Env> AddressedPlan<'a, E> {
 
     /// Finds the regions, checks everything once and makes the plan.
     pub fn build(self) -> Result<Plan, PlanError> {
-        self.peer.hub.shared.refuse_inherited()?;
-        let (shared, peer) = (&self.peer.hub.shared, &self.peer.state);
+        self.peer.engine.shared.refuse_inherited()?;
+        let (shared, peer) = (&self.peer.engine.shared, &self.peer.state);
         if let Some(cause) = peer.ended() {
             return Err(RegionError::Call(cause).into());
         }
@@ -110,7 +110,7 @@ impl<'a, E: Env> AddressedPlan<'a, E> {
     /// Why an entry lies in no region.
     #[cold]
     fn explain(&self, Unplaced { entry, side, address, bytes }: Unplaced) -> PlanError {
-        let (shared, peer) = (&self.peer.hub.shared, &self.peer.state);
+        let (shared, peer) = (&self.peer.engine.shared, &self.peer.state);
         let (without_right, near, peer) = match side {
             Side::Local => {
                 let covers = shared.registry.find_at(address, bytes, false);

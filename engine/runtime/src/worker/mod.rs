@@ -518,7 +518,7 @@ impl<E: Env> Sink for Delivery<'_, E> {
 impl<E: Env> Delivery<'_, E> {
     fn put(&mut self, note: Note<'_>, handle: Option<Handle>) {
         debug_assert!(self.reserved, "a lane asks for room before every notification");
-        if self.shared.desk.is_landing(note.id) {
+        if self.shared.manager.is_landing(note.id) {
             self.shared.landed(self.peer, note.payload);
         } else {
             self.shared.inbox.put(self.peer, note.id, note.payload, handle);

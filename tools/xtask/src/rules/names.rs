@@ -86,8 +86,11 @@ fn is_one_role(paths: &[&str]) -> bool {
     backends.len() == paths.len() || (handles, states, paths.len()) == (1, 1, 2)
 }
 
+/// The backend that a file belongs to; those of verbs that stand behind its adapters count as backends of their own.
 fn backend(path: &str) -> Option<&str> {
-    path.strip_prefix("engine/backends/")?.split('/').next()
+    const ADAPTERS: [&str; 2] = ["engine/backends/verbs/src/device", "engine/backends/verbs/src/model"];
+    let adapter = ADAPTERS.into_iter().find(|folder| is_under(path, folder));
+    adapter.or_else(|| path.strip_prefix("engine/backends/")?.split('/').next())
 }
 
 /// The names that lines of code outside tests define, if a line begins so.

@@ -75,8 +75,8 @@ use penstock_flows::continuation::{Ask, Child, Inherited as Given, Keep, Pins as
 pub use penstock_flows::continuation::{
     Finished as Ended, Group, Home, Isolation, Miss, Parent, PinError, PinKey, PinMetrics, PinSettings,
 };
-use penstock_flows::desk::{BlockAccess, BlockUseKey, Placed, User};
 use penstock_flows::geometry::ShardStripe;
+use penstock_flows::manager::{BlockAccess, BlockUseKey, Placed, User};
 use penstock_flows::{Cut, LayoutKey, Run, ShardPair, Tail};
 use penstock_memory::{Blocks, Region, Window};
 use penstock_session::RequestId;
@@ -86,7 +86,7 @@ pub use self::waiting::{Inheriting, InheritingFrom};
 use super::lifecycle::Lifecycle;
 use super::{CallError, FlowError, ForeignMemory, Layout, SchedulerReport};
 use crate::engine::Engine;
-use crate::hub::EngineInner;
+use crate::engine_inner::EngineInner;
 use crate::peer::Peer;
 
 mod held;
@@ -106,12 +106,12 @@ impl ParentBlocks for Group {
 
 /// What this engine keeps of requests that have ended. Clones are the same.
 pub struct Pins<E: Env> {
-    hub: Arc<EngineInner<E>>,
+    engine: Arc<EngineInner<E>>,
 }
 
 impl<E: Env> Clone for Pins<E> {
     fn clone(&self) -> Self {
-        Self { hub: Arc::clone(&self.hub) }
+        Self { engine: Arc::clone(&self.engine) }
     }
 }
 
@@ -119,11 +119,11 @@ impl<E: Env> Engine<E> {
     /// What this engine keeps of requests that have ended, on this rank; so much of it as these settings say. Whoever asks again has the
     /// same, and is refused with another rank or other settings ([`PinError::OpenOtherwise`]): there is one of it in an engine.
     pub fn pins(&self, rank: u16, settings: PinSettings) -> Result<Pins<E>, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
         let home = Home { engine: shared.name.clone(), rank };
-        shared.call_desk(|desk, _| desk.open_pins(settings, home))?;
-        Ok(Pins { hub: Arc::clone(&self.hub) })
+        shared.call_manager(|manager, _| manager.open_pins(settings, home))?;
+        Ok(Pins { engine: Arc::clone(&self.engine) })
     }
 }
 
@@ -138,9 +138,9 @@ pub struct Blob {
 
 impl<E: Env> Pins<E> {
     fn call<R>(&self, call: impl FnOnce(&mut Keeper, penstock_core::Timestamp) -> R) -> Result<R, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
-        let answer = shared.call_desk(|desk, now| desk.call_pins(|pins| call(pins, now)));
+        let answer = shared.call_manager(|manager, now| manager.call_pins(|pins| call(pins, now)));
         answer.ok_or(FlowError::Engine(Cause::EngineClosed))
     }
 
@@ -180,14 +180,14 @@ impl<E: Env> Pins<E> {
         placed: Vec<(Placed, Vec<u32>)>,
         ttl: Duration,
     ) -> Result<PinKey, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         let keep = self.keep(held);
         let tickets = keep.clone();
         let pinned = shared.check_usable().map_err(FlowError::Engine).and_then(|()| {
-            let pinned = shared.call_desk(|desk, now| desk.pin(parent, keep, placed, ttl, now));
+            let pinned = shared.call_manager(|manager, now| manager.pin(parent, keep, placed, ttl, now));
             Ok(pinned.ok_or(FlowError::Engine(Cause::EngineClosed))??)
         });
-        pinned.inspect_err(|_| tickets.into_iter().for_each(|ticket| shared.desk.free(ticket)))
+        pinned.inspect_err(|_| tickets.into_iter().for_each(|ticket| shared.manager.free(ticket)))
     }
 
     /// Where the blocks of these groups lie in memory of this engine.
@@ -195,7 +195,7 @@ impl<E: Env> Pins<E> {
         let placed = |blocks: &Blocks| {
             let pool = blocks.allocator();
             let is_its = |region: &Arc<Region>| region.pool().is_some_and(|its| Arc::ptr_eq(its.blocks(), pool));
-            let region = self.hub.shared.registry.iter().find(is_its)?;
+            let region = self.engine.shared.registry.iter().find(is_its)?;
             let at = RegionRef { region: region.id(), generation: region.generation() };
             let len = pool.block_bytes();
             let whole = ShardStripe { base: 0, stride: len, len, blocks: pool.total() };
@@ -206,7 +206,7 @@ impl<E: Env> Pins<E> {
 
     /// Keeps the blocks of each group by a ticket of its own, in their order: from then on nobody has to find them by their numbers.
     fn keep(&self, groups: Vec<OfGroup>) -> Vec<BlocksRef> {
-        groups.into_iter().map(|group| self.hub.shared.desk.keep_all(group.into_iter().collect())).collect()
+        groups.into_iter().map(|group| self.engine.shared.manager.keep_all(group.into_iter().collect())).collect()
     }
 
     /// The same, of blocks in this layout, of whose pool they have to be, which children on other engines may read too: see [`Pins::inherit_from`].
@@ -217,7 +217,7 @@ impl<E: Env> Pins<E> {
         blocks: &[&Blocks],
         ttl: Duration,
     ) -> Result<PinKey, FlowError> {
-        if !Arc::ptr_eq(&layout.hub, &self.hub) {
+        if !Arc::ptr_eq(&layout.engine, &self.engine) {
             return Err(FlowError::ForeignLayout { label: layout.label().to_owned() });
         }
         blocks.iter().try_for_each(|blocks| layout.ground.check(blocks))?;
@@ -225,7 +225,7 @@ impl<E: Env> Pins<E> {
         let held = self.held_of(&parent, blocks)?;
         let placed = blocks_of(&parent).map(|blocks| (Placed::Layout(layout.key), blocks.to_vec())).collect();
         let pin = self.pin_placed(parent, held, placed, ttl)?;
-        self.hub.shared.call_desk(|desk, _| desk.lend_pin(pin, layout.key));
+        self.engine.shared.call_manager(|manager, _| manager.lend_pin(pin, layout.key));
         Ok(pin)
     }
 
@@ -254,8 +254,8 @@ impl<E: Env> Pins<E> {
         report: &SchedulerReport,
         (parent, blocks, ttl): (Parent, &[&Blocks], Duration),
     ) -> Result<Ended, FlowError> {
-        let shared = &self.hub.shared;
-        if !Arc::ptr_eq(&lives.inner.hub, &self.hub) {
+        let shared = &self.engine.shared;
+        if !Arc::ptr_eq(&lives.inner.engine, &self.engine) {
             let label = "of the lifecycle".to_owned();
             return Err(ForeignMemory::Pool { label }.into());
         }
@@ -270,10 +270,10 @@ impl<E: Env> Pins<E> {
         let tickets = keep.clone();
         let end = (request, life, report);
         let keep = Keep { parent, blocks: refs, tickets: keep, ttl };
-        let finished = lives.inner.call(|desk, key, now| desk.finish_and_pin(key, end, keep, placed, now));
+        let finished = lives.inner.call(|manager, key, now| manager.finish_and_pin(key, end, keep, placed, now));
         let finished = finished.and_then(|finished| Ok(finished?));
         if !matches!(&finished, Ok(Ended { pin: Some(Ok(_)), .. })) {
-            tickets.into_iter().for_each(|ticket| shared.desk.free(ticket));
+            tickets.into_iter().for_each(|ticket| shared.manager.free(ticket));
         }
         finished
     }
@@ -294,7 +294,7 @@ impl<E: Env> Pins<E> {
     ) -> Result<Result<Inherited<E>, Miss>, FlowError> {
         let ask = ask(parent, isolation, child, tokens, None);
         let given = self.call(|pins, now| pins.inherit(&ask, now))?;
-        Ok(given.map(|given| Inherited::new(&self.hub, given)))
+        Ok(given.map(|given| Inherited::new(&self.engine, given)))
     }
 
     /// The same, with hashes of the child's whole blocks, of each group: they are compared with the parent's.
@@ -307,7 +307,7 @@ impl<E: Env> Pins<E> {
     ) -> Result<Result<Inherited<E>, Miss>, FlowError> {
         let ask = ask(parent, isolation, child, tokens, Some(hashes.to_vec()));
         let given = self.call(|pins, now| pins.inherit(&ask, now))?;
-        Ok(given.map(|given| Inherited::new(&self.hub, given)))
+        Ok(given.map(|given| Inherited::new(&self.engine, given)))
     }
 
     /// The same, and waits at most so long for a parent that is running.
@@ -324,10 +324,10 @@ impl<E: Env> Pins<E> {
 
     /// What the parent's caller has left, as long as it is remembered, with blocks or without.
     pub fn blob(&self, parent: &RequestId, isolation: &Isolation) -> Result<Option<Blob>, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
-        Ok(shared.look_at_desk(|desk| {
-            let (bytes, home) = desk.pins()?.blob(parent, isolation)?;
+        Ok(shared.look_at_manager(|manager| {
+            let (bytes, home) = manager.pins()?.blob(parent, isolation)?;
             Some(Blob { bytes: bytes.to_vec(), home: home.clone() })
         }))
     }
@@ -373,7 +373,7 @@ fn ask(
 
 /// What a child has of its parent: dropped, it is given back. The child keeps it as long as it reads those blocks.
 pub struct Inherited<E: Env> {
-    hub: Arc<EngineInner<E>>,
+    engine: Arc<EngineInner<E>>,
     given: Given,
     /// Where the tokens behind the whole blocks were copied to, of each group.
     copied: Mutex<Vec<Copied>>,
@@ -389,8 +389,8 @@ struct Copied {
 }
 
 impl<E: Env> Inherited<E> {
-    fn new(hub: &Arc<EngineInner<E>>, given: Given) -> Self {
-        Self { hub: Arc::clone(hub), given, copied: Mutex::new(Vec::new()) }
+    fn new(engine: &Arc<EngineInner<E>>, given: Given) -> Self {
+        Self { engine: Arc::clone(engine), given, copied: Mutex::new(Vec::new()) }
     }
 
     /// How many tokens the child need not compute: whole blocks.
@@ -417,12 +417,12 @@ impl<E: Env> Inherited<E> {
 
     /// What the parent's pin keeps of each group, which stands as long as this does.
     fn kept(&self) -> Vec<OfGroup> {
-        let shared = &self.hub.shared;
-        let tickets = |desk: &penstock_flows::TransferManager| {
-            desk.pins().map(|pins| pins.tickets_of(self.given.key).to_vec()).unwrap_or_default()
+        let shared = &self.engine.shared;
+        let tickets = |manager: &penstock_flows::TransferManager| {
+            manager.pins().map(|pins| pins.tickets_of(self.given.key).to_vec()).unwrap_or_default()
         };
-        let tickets = shared.look_at_desk(tickets).into_iter();
-        tickets.map(|ticket| shared.desk.hold(ticket).and_then(|mut held| held.pop())).collect()
+        let tickets = shared.look_at_manager(tickets).into_iter();
+        tickets.map(|ticket| shared.manager.hold(ticket).and_then(|mut held| held.pop())).collect()
     }
 
     /// The first token that the child has not: behind the whole blocks, and behind what was copied.
@@ -451,7 +451,7 @@ impl<E: Env> Inherited<E> {
     pub(super) fn tail_in(&self, layout: &Layout<E>) -> Tail {
         let mut tail = Tail::default();
         let copied = self.copied();
-        let is_its = |copied: &&Copied| copied.layout == layout.key && Arc::ptr_eq(&layout.hub, &self.hub);
+        let is_its = |copied: &&Copied| copied.layout == layout.key && Arc::ptr_eq(&layout.engine, &self.engine);
         for copied in copied.iter().filter(is_its) {
             tail.tokens = self.given.tail_tokens;
             let full = (tail.tokens / u64::from(copied.block_tokens.max(1))) as usize;
@@ -469,11 +469,12 @@ impl<E: Env> Inherited<E> {
     /// layout. Answers how many tokens that were: none if there is nothing to copy. Where blocks of other groups are longer they may be
     /// several blocks of a group. What was copied last counts, for what [goes on from it](super::Receive::continuation_of).
     pub fn copy_tail(&self, own: &[(&Layout<E>, &Blocks)]) -> Result<u64, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
         own.iter().try_for_each(|(layout, blocks)| layout.ground.check(blocks))?;
         let fresh: Vec<Vec<u32>> = own.iter().map(|(_, blocks)| blocks.indices().to_vec()).collect();
-        let plan = shared.look_at_desk(|desk| desk.pins().and_then(|pins| pins.tail_plan(self.given.key, &fresh)));
+        let plan =
+            shared.look_at_manager(|manager| manager.pins().and_then(|pins| pins.tail_plan(self.given.key, &fresh)));
         let plan = plan.ok_or(FlowError::TailRoom { groups: self.given.groups.len() })?;
         self.check_tail(own, plan.iter().map(|piece| (piece.group as usize, piece.from)))?;
         let _writing = self.begin_tail(own, plan.iter().map(|piece| (piece.group as usize, piece.to)))?;
@@ -503,7 +504,7 @@ impl<E: Env> Inherited<E> {
         pieces: impl Iterator<Item = (usize, u32)>,
     ) -> Result<Vec<Writing<E>>, FlowError> {
         let of = |(group, block): (usize, u32)| own.get(group).map(|(layout, _)| (layout.key, block));
-        pieces.filter_map(of).map(|(layout, block)| Writing::begin(&self.hub, layout, vec![block])).collect()
+        pieces.filter_map(of).map(|(layout, block)| Writing::begin(&self.engine, layout, vec![block])).collect()
     }
 
     /// Whether each layout is the one that the parent's blocks of its group are in.
@@ -513,8 +514,8 @@ impl<E: Env> Inherited<E> {
         pieces: impl Iterator<Item = (usize, u32)>,
     ) -> Result<(), FlowError> {
         let of_parent =
-            |desk: &penstock_flows::TransferManager| desk.pins().map(|pins| pins.block_tokens_of(self.given.key));
-        let tokens = self.hub.shared.look_at_desk(of_parent).unwrap_or_default();
+            |manager: &penstock_flows::TransferManager| manager.pins().map(|pins| pins.block_tokens_of(self.given.key));
+        let tokens = self.engine.shared.look_at_manager(of_parent).unwrap_or_default();
         let kept = self.kept();
         for (group, block) in pieces {
             let (Some((layout, _)), Some(&found)) = (own.get(group), tokens.get(group)) else { continue };
@@ -530,11 +531,12 @@ impl<E: Env> Inherited<E> {
     }
 
     fn copy(&self, layout: &Layout<E>, from: u32, to: u32, tokens: u64) -> Result<(), FlowError> {
-        let shared = &self.hub.shared;
-        if !Arc::ptr_eq(&layout.hub, &self.hub) {
+        let shared = &self.engine.shared;
+        if !Arc::ptr_eq(&layout.engine, &self.engine) {
             return Err(FlowError::ForeignLayout { label: layout.label().to_owned() });
         }
-        let layout = shared.look_at_desk(|desk| desk.layout(layout.key).cloned()).ok_or(CallError::NoLayout)?;
+        let layout =
+            shared.look_at_manager(|manager| manager.layout(layout.key).cloned()).ok_or(CallError::NoLayout)?;
         let region = shared.registry.resolve(RegionId(layout.region().region.0), layout.region().generation);
         let region = region.map_err(|_| CallError::NoLayout)?;
         let pair = ShardPair::of(&layout, &layout).map_err(|_| CallError::NoLayout)?;
@@ -548,22 +550,23 @@ impl<E: Env> Inherited<E> {
 
 /// Blocks of a child into which its parent's are copied: nobody else of this engine is at them, until this is dropped.
 struct Writing<E: Env> {
-    hub: Arc<EngineInner<E>>,
+    engine: Arc<EngineInner<E>>,
     key: BlockUseKey,
 }
 
 impl<E: Env> Writing<E> {
-    fn begin(hub: &Arc<EngineInner<E>>, layout: LayoutKey, blocks: Vec<u32>) -> Result<Self, FlowError> {
-        let begun = hub.shared.change_desk(|desk| desk.begin_use(layout, blocks, BlockAccess::Write, User::Child));
+    fn begin(engine: &Arc<EngineInner<E>>, layout: LayoutKey, blocks: Vec<u32>) -> Result<Self, FlowError> {
+        let begun =
+            engine.shared.change_manager(|manager| manager.begin_use(layout, blocks, BlockAccess::Write, User::Child));
         let key = begun.map_err(|held| CallError::Held(Box::new(held)))?;
-        Ok(Self { hub: Arc::clone(hub), key })
+        Ok(Self { engine: Arc::clone(engine), key })
     }
 }
 
 impl<E: Env> Drop for Writing<E> {
     fn drop(&mut self) {
-        if !self.hub.shared.is_inherited() {
-            self.hub.shared.change_desk(|desk| desk.end_use(self.key));
+        if !self.engine.shared.is_inherited() {
+            self.engine.shared.change_manager(|manager| manager.end_use(self.key));
         }
     }
 }
@@ -583,8 +586,8 @@ fn copy_within(window: &Window, from: u64, to: u64, len: u64) -> Result<(), Flow
 
 impl<E: Env> Drop for Inherited<E> {
     fn drop(&mut self) {
-        if !self.hub.shared.is_inherited() {
-            self.hub.shared.call_desk(|desk, _| desk.call_pins(|pins| pins.give_up(self.given.key)));
+        if !self.engine.shared.is_inherited() {
+            self.engine.shared.call_manager(|manager, _| manager.call_pins(|pins| pins.give_up(self.given.key)));
         }
     }
 }

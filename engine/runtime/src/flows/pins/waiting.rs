@@ -14,8 +14,8 @@ use penstock_memory::Blocks;
 use penstock_session::RequestId;
 
 use super::{Inherited, Isolation, Miss, Pins, Writing, ask};
-use crate::desk::key_of;
 use crate::flows::{CallError, FlowError, Layout};
+use crate::manager::key_of;
 use crate::peer::{Peer, Submit};
 use crate::plan::PlanBuilder;
 use crate::quiesce::{CancelOutcome, LocalQuiesce, RemoteQuiesce};
@@ -39,7 +39,7 @@ impl<E: Env> Pins<E> {
         within: Duration,
     ) -> Result<Inheriting<E>, FlowError> {
         let ask = ask(parent, isolation, child, tokens, None);
-        let until = self.hub.shared.env.now() + within;
+        let until = self.engine.shared.env.now() + within;
         let waited = self.call(|pins, now| pins.inherit_or_wait(ask, now + within, now))?;
         Ok(Inheriting { pins: self.clone(), waited, until })
     }
@@ -48,16 +48,16 @@ impl<E: Env> Pins<E> {
 impl<E: Env> Inheriting<E> {
     /// What it gets, once that is known: by its own time at the latest. It is given once; who asks again hears that there is no parent.
     pub fn poll(&mut self) -> Option<Result<Inherited<E>, Miss>> {
-        let shared = &self.pins.hub.shared;
+        let shared = &self.pins.engine.shared;
         let given = match &mut self.waited {
             Waited::Now(given) => std::mem::replace(given, Err(Miss::NoParent)),
             Waited::Later(key) => {
                 let key = *key;
                 let is_late = shared.env.now() >= self.until;
-                let given = shared.call_desk(|desk, _| {
-                    let answer = desk.waited(key);
+                let given = shared.call_manager(|manager, _| {
+                    let answer = manager.waited(key);
                     if answer.is_none() && is_late {
-                        desk.stop_waiting(key);
+                        manager.stop_waiting(key);
                     }
                     answer
                 });
@@ -66,14 +66,14 @@ impl<E: Env> Inheriting<E> {
                 given
             }
         };
-        Some(given.map(|given| Inherited::new(&self.pins.hub, given)))
+        Some(given.map(|given| Inherited::new(&self.pins.engine, given)))
     }
 
     /// Waits for it.
     pub(super) fn wait(mut self) -> Result<Inherited<E>, Miss> {
         if let Waited::Later(key) = self.waited {
-            let left = self.until.since(self.pins.hub.shared.env.now());
-            self.pins.hub.wait_for_desk(left, |desk| desk.has_answer(key).then_some(()));
+            let left = self.until.since(self.pins.engine.shared.env.now());
+            self.pins.engine.wait_for_manager(left, |manager| manager.has_answer(key).then_some(()));
         }
         self.poll().unwrap_or(Err(Miss::Running))
     }
@@ -81,13 +81,15 @@ impl<E: Env> Inheriting<E> {
 
 impl<E: Env> Drop for Inheriting<E> {
     fn drop(&mut self) {
-        if self.pins.hub.shared.is_inherited() {
+        if self.pins.engine.shared.is_inherited() {
             return;
         }
-        let shared = &self.pins.hub.shared;
+        let shared = &self.pins.engine.shared;
         match &self.waited {
-            Waited::Later(key) => shared.call_desk(|desk, _| desk.stop_waiting(*key)),
-            Waited::Now(Ok(given)) => drop(shared.call_desk(|desk, _| desk.call_pins(|pins| pins.give_up(given.key)))),
+            Waited::Later(key) => shared.call_manager(|manager, _| manager.stop_waiting(*key)),
+            Waited::Now(Ok(given)) => {
+                shared.call_manager(|manager, _| manager.call_pins(|pins| pins.give_up(given.key)));
+            }
             Waited::Now(Err(_)) => {}
         }
     }
@@ -129,19 +131,19 @@ impl<E: Env> Pins<E> {
         (layout, own): (&Layout<E>, &Blocks),
         within: Duration,
     ) -> Result<InheritingFrom<E>, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
-        if !Arc::ptr_eq(&layout.hub, &self.hub) {
+        if !Arc::ptr_eq(&layout.engine, &self.engine) {
             return Err(FlowError::ForeignLayout { label: layout.label().to_owned() });
         }
         layout.ground.check(own)?;
         let until = shared.env.now() + within;
-        let ours = shared.look_at_desk(|desk| desk.layout(layout.key).cloned()).ok_or(CallError::NoLayout)?;
-        let writing = Some(Writing::begin(&self.hub, layout.key, own.indices().to_vec())?);
+        let ours = shared.look_at_manager(|manager| manager.layout(layout.key).cloned()).ok_or(CallError::NoLayout)?;
+        let writing = Some(Writing::begin(&self.engine, layout.key, own.indices().to_vec())?);
         // One token at least is the child's to compute, and no more is lent than there is room for.
         let room = own.len() as u64 * u64::from(ours.block_tokens());
         let (to, tokens) = (key_of(&peer.state), tokens.min(room + 1));
-        let asked = shared.call_desk(|desk, now| desk.ask_parent(to, parent, isolation, tokens, within, now));
+        let asked = shared.call_manager(|manager, now| manager.ask_parent(to, parent, isolation, tokens, within, now));
         let stage = match asked {
             Ok(ask) => Stage::Asked(ask),
             Err(miss) => Stage::Over(Err(miss)),
@@ -169,16 +171,16 @@ impl<E: Env> InheritingFrom<E> {
     }
 
     fn left(&self) -> Duration {
-        self.until.since(self.pins.hub.shared.env.now())
+        self.until.since(self.pins.engine.shared.env.now())
     }
 
     fn asked(&self, ask: AskKey) -> Option<Stage<E>> {
-        let shared = &self.pins.hub.shared;
+        let shared = &self.pins.engine.shared;
         let is_late = self.left().is_zero();
-        let answer = shared.call_desk(|desk, _| {
-            let answer = desk.parent_lent(ask);
+        let answer = shared.call_manager(|manager, _| {
+            let answer = manager.parent_lent(ask);
             if answer.is_none() && is_late {
-                desk.stop_asking(ask);
+                manager.stop_asking(ask);
             }
             answer
         });
@@ -190,7 +192,7 @@ impl<E: Env> InheritingFrom<E> {
         Some(match self.read(&lent) {
             Ok(transfer) => Stage::Reads(lent, transfer),
             Err(cause) => {
-                self.pins.hub.shared.call_desk(|desk, _| desk.give_back_parent(&lent, false));
+                self.pins.engine.shared.call_manager(|manager, _| manager.give_back_parent(&lent, false));
                 self.unread(cause)
             }
         })
@@ -199,7 +201,7 @@ impl<E: Env> InheritingFrom<E> {
     fn reads(&self, lent: &Lent, transfer: &Transfer<E>) -> Option<Stage<E>> {
         let Some(ended) = transfer.poll() else {
             // It ends by its own deadline, which is this one, unless no worker is left that could say so.
-            let is_stuck = self.pins.hub.shared.env.now() >= self.until + GRACE;
+            let is_stuck = self.pins.engine.shared.env.now() >= self.until + GRACE;
             return is_stuck.then(|| {
                 self.stop_reading(lent, transfer);
                 self.unread(Cause::NotEnded)
@@ -207,7 +209,7 @@ impl<E: Env> InheritingFrom<E> {
         };
         match ended {
             Ok(_) => {
-                self.pins.hub.shared.call_desk(|desk, _| desk.give_back_parent(lent, true));
+                self.pins.engine.shared.call_manager(|manager, _| manager.give_back_parent(lent, true));
                 Some(Stage::Returned(lent.clone()))
             }
             Err(fault) => {
@@ -229,19 +231,18 @@ impl<E: Env> InheritingFrom<E> {
         if let LocalQuiesce::Quarantined(held) = local {
             held.keep(self.own.clone());
         }
-        self.pins
-            .hub
-            .shared
-            .call_desk(|desk, _| if is_quiet { desk.give_back_parent(lent, false) } else { desk.leave_parent(lent) });
+        self.pins.engine.shared.call_manager(|manager, _| {
+            if is_quiet { manager.give_back_parent(lent, false) } else { manager.leave_parent(lent) }
+        });
     }
 
     fn returned(&self, lent: &Lent) -> Option<Stage<E>> {
-        let shared = &self.pins.hub.shared;
+        let shared = &self.pins.engine.shared;
         let is_late = self.left().is_zero();
-        let stood = shared.call_desk(|desk, _| {
-            let stood = desk.parent_stood(lent);
+        let stood = shared.call_manager(|manager, _| {
+            let stood = manager.parent_stood(lent);
             if stood.is_some() || is_late {
-                desk.forget_parent(lent);
+                manager.forget_parent(lent);
             }
             stood
         });
@@ -251,9 +252,10 @@ impl<E: Env> InheritingFrom<E> {
 
     /// Reads what is lent into blocks of this engine.
     fn read(&self, lent: &Lent) -> Result<Transfer<E>, Cause> {
-        let shared = &self.pins.hub.shared;
+        let shared = &self.pins.engine.shared;
         let at = LayoutKey { number: lent.terms.layout, generation: lent.terms.layout_generation };
-        let theirs = shared.look_at_desk(|desk| desk.layout_at(lent.peer, at).cloned()).ok_or(Cause::RevokedByPeer)?;
+        let theirs =
+            shared.look_at_manager(|manager| manager.layout_at(lent.peer, at).cloned()).ok_or(Cause::RevokedByPeer)?;
         let pair = ShardPair::of(&self.ours, &theirs).map_err(|_| Cause::NoPath)?;
         let here = Run { blocks: self.own.indices(), first: 0 };
         let there = Run { blocks: &lent.blocks, first: 0 };
@@ -277,10 +279,12 @@ impl<E: Env> InheritingFrom<E> {
             let left = self.left();
             // What has come is looked at by the next turn of this loop.
             let _ = match &self.stage {
-                Stage::Asked(ask) => self.pins.hub.wait_for_desk(left, |desk| desk.has_parent(*ask).then_some(())),
+                Stage::Asked(ask) => {
+                    self.pins.engine.wait_for_manager(left, |manager| manager.has_parent(*ask).then_some(()))
+                }
                 Stage::Reads(_, transfer) => transfer.wait().ok().map(drop),
                 Stage::Returned(lent) => {
-                    self.pins.hub.wait_for_desk(left, |desk| desk.knows_parent_stood(lent).then_some(()))
+                    self.pins.engine.wait_for_manager(left, |manager| manager.knows_parent_stood(lent).then_some(()))
                 }
                 Stage::Over(_) => None,
             };
@@ -290,14 +294,14 @@ impl<E: Env> InheritingFrom<E> {
 
 impl<E: Env> Drop for InheritingFrom<E> {
     fn drop(&mut self) {
-        if self.pins.hub.shared.is_inherited() {
+        if self.pins.engine.shared.is_inherited() {
             return;
         }
-        let shared = &self.pins.hub.shared;
+        let shared = &self.pins.engine.shared;
         match &self.stage {
-            Stage::Asked(ask) => shared.call_desk(|desk, _| desk.stop_asking(*ask)),
+            Stage::Asked(ask) => shared.call_manager(|manager, _| manager.stop_asking(*ask)),
             Stage::Reads(lent, transfer) => self.stop_reading(lent, transfer),
-            Stage::Returned(lent) => shared.call_desk(|desk, _| desk.forget_parent(lent)),
+            Stage::Returned(lent) => shared.call_manager(|manager, _| manager.forget_parent(lent)),
             Stage::Over(_) => {}
         }
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use penstock_core::Env;
 use penstock_core::planted::{self, Bug};
 use penstock_flows::action::RegionRef;
-use penstock_flows::desk::{BlockAccess, User};
 use penstock_flows::geometry::ShardStripe;
+use penstock_flows::manager::{BlockAccess, User};
 use penstock_flows::relay::StagingPlace;
 use penstock_flows::{BlocksRef, Layout as FlowLayout, TransferManager};
 use penstock_memory::{BlockAllocator, Blocks, Region};
@@ -118,17 +118,18 @@ impl<E: Env> Inner<E> {
         };
         let at = RegionRef { region: region.id(), generation: region.generation() };
         let places = parts.iter().map(|&(offset, len)| StagingPlace { region: at, offset, len }).collect();
-        let keep = self.hub.shared.desk.keep_all(held);
-        let begin = |desk: &mut TransferManager| desk.begin_extents_use(keep, (at, &parts), (access, is_ready), user);
-        let begun = self.hub.shared.change_desk(begin).map_err(|held| CallError::Held(Box::new(held)));
-        begun.inspect_err(|_| self.hub.shared.desk.free(keep))?;
+        let keep = self.engine.shared.manager.keep_all(held);
+        let begin =
+            |manager: &mut TransferManager| manager.begin_extents_use(keep, (at, &parts), (access, is_ready), user);
+        let begun = self.engine.shared.change_manager(begin).map_err(|held| CallError::Held(Box::new(held)));
+        begun.inspect_err(|_| self.engine.shared.manager.free(keep))?;
         Ok(KeptExtents { places, keep, region })
     }
 
     /// What was kept for something that has not begun.
     pub(super) fn keep_no_more(&self, keep: BlocksRef) {
-        self.hub.shared.change_desk(|desk| desk.end_kept_use(keep));
-        self.hub.shared.desk.free(keep);
+        self.engine.shared.change_manager(|manager| manager.end_kept_use(keep));
+        self.engine.shared.manager.free(keep);
     }
 
     /// The region of these extents, all of which lie in blocks that are held.
@@ -148,7 +149,10 @@ impl<E: Env> Inner<E> {
                 let whole = stripe_of(allocator);
                 let region = &pool.region.region;
                 let at = RegionRef { region: region.id(), generation: region.generation() };
-                let other = self.hub.shared.look_at_desk(|desk| desk.layout_otherwise(at, &[whole]).map(str::to_owned));
+                let other = self
+                    .engine
+                    .shared
+                    .look_at_manager(|manager| manager.layout_otherwise(at, &[whole]).map(str::to_owned));
                 if let Some(layout) = other {
                     return Err(ForeignMemory::OtherNumbers { label: pool.label().to_owned(), layout }.into());
                 }
@@ -159,7 +163,7 @@ impl<E: Env> Inner<E> {
                 Ok(Arc::clone(region))
             }
             Of::Layout(layout) => {
-                if !Arc::ptr_eq(&layout.hub, &self.hub) {
+                if !Arc::ptr_eq(&layout.engine, &self.engine) {
                     return Err(FlowError::ForeignLayout { label: layout.label().to_owned() });
                 }
                 blocks.iter().try_for_each(|blocks| layout.ground.check(blocks))?;
@@ -171,7 +175,7 @@ impl<E: Env> Inner<E> {
                 }
                 let at = its.region();
                 let region =
-                    self.hub.shared.registry.resolve(at.region, at.generation).map_err(|_| CallError::NoLayout)?;
+                    self.engine.shared.registry.resolve(at.region, at.generation).map_err(|_| CallError::NoLayout)?;
                 check_inside(&region, parts)?;
                 check_held(layout.label(), parts, blocks, |offset| its.block_at(offset))?;
                 Ok(region)
@@ -180,7 +184,7 @@ impl<E: Env> Inner<E> {
     }
 
     fn check_own(&self, region: &LocalRegion<E>, parts: &[(u64, u64)]) -> Result<(), FlowError> {
-        if !Arc::ptr_eq(&region.hub, &self.hub) {
+        if !Arc::ptr_eq(&region.engine, &self.engine) {
             return Err(FlowError::ForeignRegion { label: region.label().to_owned() });
         }
         check_inside(&region.region, parts)

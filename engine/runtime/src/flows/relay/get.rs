@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use penstock_core::Env;
 use penstock_flows::TransferManager;
-use penstock_flows::desk::{BlockAccess, User};
+use penstock_flows::manager::{BlockAccess, User};
 use penstock_flows::relay::{self as flow, GetKey, Metadata};
 
 use super::extents::{Extents, KeptExtents};
@@ -55,7 +55,7 @@ impl<E: Env> Relay<E> {
     /// Fetches what this metadata names, now or when its putter announces it. One get reads it for all of this engine.
     pub fn get(&self, metadata: &[u8], into: Destination<'_, E>) -> Result<Fetch<E>, FlowError> {
         let inner = &self.inner;
-        let shared = &inner.hub.shared;
+        let shared = &inner.engine.shared;
         shared.check_usable().map_err(FlowError::Engine)?;
         let Destination { extents, within } = into;
         let (to, room, keep) = match extents {
@@ -91,39 +91,44 @@ impl<E: Env> Fetch<E> {
     /// Whether it has ended: everything is here, or why not. Brings what is to be copied forward.
     pub fn poll(&self) -> Option<Result<(), RelayFailed>> {
         self.inner.bring_forward();
-        self.inner.hub.shared.look_at_desk(|desk| ended(desk, self.key))
+        self.inner.engine.shared.look_at_manager(|manager| ended(manager, self.key))
     }
 
     /// Waits until it has ended, and gives what has come, once. That it has not in this time ends the wait, and not the get.
     pub fn wait(&self, within: Duration) -> Result<Result<Payload, RelayFailed>, FlowError> {
-        if let Err(failed) = self.inner.wait(within, |desk| ended(desk, self.key))? {
+        if let Err(failed) = self.inner.wait(within, |manager| ended(manager, self.key))? {
             return Ok(Err(failed));
         }
-        let words = |desk: &TransferManager| {
-            desk.relays().words(self.key).map(|(schema, header)| (schema.to_vec(), header.to_vec())).unwrap_or_default()
+        let words = |manager: &TransferManager| {
+            manager
+                .relays()
+                .words(self.key)
+                .map(|(schema, header)| (schema.to_vec(), header.to_vec()))
+                .unwrap_or_default()
         };
-        let (schema, header) = self.inner.hub.shared.look_at_desk(words);
+        let (schema, header) = self.inner.engine.shared.look_at_manager(words);
         let bytes = if self.is_own { self.inner.take_room(self.key).ok_or(RelayError::Over)? } else { Vec::new() };
         Ok(Ok(Payload { bytes, schema, header }))
     }
 
     /// Waits until nothing can land in its memory any more, which after a failure may take longer than its end. Answers whether that is so.
     pub fn rest(&self, within: Duration) -> bool {
-        let has_ended =
-            |desk: &TransferManager| desk.relays().get_state(self.key).is_none_or(|state| state.is_end()).then_some(());
+        let has_ended = |manager: &TransferManager| {
+            manager.relays().get_state(self.key).is_none_or(|state| state.is_end()).then_some(())
+        };
         self.inner.wait(within, has_ended).is_ok()
     }
 }
 
 /// How a get has ended for its application: well when the last piece was copied out.
-fn ended(desk: &TransferManager, key: GetKey) -> Option<Result<(), RelayFailed>> {
-    let result = desk.relays().get_result(key)?;
-    (result.is_err() || !desk.relays().has_pieces(key)).then(|| result.clone())
+fn ended(manager: &TransferManager, key: GetKey) -> Option<Result<(), RelayFailed>> {
+    let result = manager.relays().get_result(key)?;
+    (result.is_err() || !manager.relays().has_pieces(key)).then(|| result.clone())
 }
 
 impl<E: Env> Drop for Fetch<E> {
     fn drop(&mut self) {
-        if !self.inner.hub.shared.is_inherited() {
+        if !self.inner.engine.shared.is_inherited() {
             self.inner.let_go_get(self.key);
         }
     }

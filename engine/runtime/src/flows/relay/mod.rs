@@ -79,7 +79,7 @@ use std::time::Duration;
 
 use penstock_core::{Cause, Env, Rights, Timestamp};
 use penstock_flows::action::RegionRef;
-pub use penstock_flows::desk::RelayMetrics;
+pub use penstock_flows::manager::RelayMetrics;
 use penstock_flows::relay::{self as flow, RelaySettings, Relays};
 pub use penstock_flows::relay::{EarlyFrameBounds, Metadata, RelayCounts, RelayError, RelayFailed};
 use penstock_memory::PoolSpec;
@@ -92,10 +92,10 @@ pub use self::put::{Put, RelayOp};
 pub use self::stream::{Announced, Arrival, Stream, StreamJoin};
 use self::work::Work;
 use super::FlowError;
-use crate::desk::key_of;
 use crate::engine::Engine;
+use crate::engine_inner::EngineInner;
 use crate::error::RegionError;
-use crate::hub::EngineInner;
+use crate::manager::key_of;
 use crate::peer::Peer;
 use crate::region::{LocalRegion, Pool};
 
@@ -209,13 +209,13 @@ impl<E: Env> Clone for Relay<E> {
 
 impl<E: Env> std::fmt::Debug for Relay<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Relay").field("engine", &self.inner.hub.shared.name).finish_non_exhaustive()
+        f.debug_struct("Relay").field("engine", &self.inner.engine.shared.name).finish_non_exhaustive()
     }
 }
 
 /// What all handles of a relay share.
 struct Inner<E: Env> {
-    hub: Arc<EngineInner<E>>,
+    engine: Arc<EngineInner<E>>,
     puts: Pool<E>,
     gets: Pool<E>,
     largest: u64,
@@ -228,7 +228,7 @@ struct Inner<E: Env> {
 impl<E: Env> Engine<E> {
     /// Opens this engine's relay, with berths of its own. There is one at a time; what peers announced before is kept for it.
     pub fn relay(&self, spec: RelaySpec) -> Result<Relay<E>, OpenError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         shared.check_usable().map_err(OpenError::Engine)?;
         let RelaySpec { berth_bytes, puts, gets, each, ends, most, early, largest } = spec;
         if berth_bytes == 0 || puts == 0 || gets == 0 {
@@ -255,8 +255,8 @@ impl<E: Env> Engine<E> {
             abort: ABORT,
             first_number: 0,
         };
-        let hub = Arc::clone(&self.hub);
-        let opened = shared.call_desk(|desk, _| desk.relays_mut().open(settings));
+        let engine = Arc::clone(&self.engine);
+        let opened = shared.call_manager(|manager, _| manager.relays_mut().open(settings));
         if let Err(error) = opened {
             for pool in [&puts_pool, &gets_pool] {
                 // Nobody was told of it by name: whatever is answered, nobody touches it.
@@ -265,7 +265,7 @@ impl<E: Env> Engine<E> {
             return Err(error.into());
         }
         let inner = Inner {
-            hub,
+            engine,
             puts: puts_pool,
             gets: gets_pool,
             largest,
@@ -293,18 +293,18 @@ impl<E: Env> Relay<E> {
     /// Ends everything, tells all readers, and waits until nobody is at a berth any more. If that is so in time the berths' memory is given
     /// back and this answers `true`; if not, it may be called again.
     pub fn close(&self, within: Duration) -> bool {
-        let Inner { hub, puts, gets, is_taken_back, .. } = &*self.inner;
-        let shared = &hub.shared;
-        if self.inner.hub.shared.is_inherited() {
+        let Inner { engine, puts, gets, is_taken_back, .. } = &*self.inner;
+        let shared = &engine.shared;
+        if self.inner.engine.shared.is_inherited() {
             return false;
         }
         if is_taken_back.load(Ordering::Relaxed) {
             return true;
         }
         let until = shared.env.now() + within;
-        self.inner.close_desk();
+        self.inner.close_manager();
         self.inner.bring_forward();
-        let is_quiet = hub.wait_for_desk(within, |desk| desk.relays().has_rested().then_some(())).is_some();
+        let is_quiet = engine.wait_for_manager(within, |manager| manager.relays().has_rested().then_some(())).is_some();
         if !is_quiet || is_taken_back.swap(true, Ordering::Relaxed) {
             return is_quiet;
         }
@@ -322,33 +322,33 @@ impl<E: Env> Inner<E> {
         &self,
         call: impl FnOnce(&mut Relays, Timestamp) -> Result<R, RelayError>,
     ) -> Result<R, RelayError> {
-        self.hub.shared.call_desk(|desk, now| match self.is_closed.load(Ordering::Relaxed) {
+        self.engine.shared.call_manager(|manager, now| match self.is_closed.load(Ordering::Relaxed) {
             true => Err(RelayError::Closed),
-            false => call(desk.relays_mut(), now),
+            false => call(manager.relays_mut(), now),
         })
     }
 
     /// The same for what ends something: a closed one has ended everything already.
     fn change(&self, change: impl FnOnce(&mut Relays, Timestamp)) {
-        self.hub.shared.call_desk(|desk, now| {
+        self.engine.shared.call_manager(|manager, now| {
             if !self.is_closed.load(Ordering::Relaxed) {
-                change(desk.relays_mut(), now);
+                change(manager.relays_mut(), now);
             }
         });
     }
 
-    fn close_desk(&self) {
-        self.hub.shared.call_desk(|desk, now| {
+    fn close_manager(&self) {
+        self.engine.shared.call_manager(|manager, now| {
             if !self.is_closed.swap(true, Ordering::Relaxed) {
-                desk.relays_mut().close(now);
+                manager.relays_mut().close(now);
             }
         });
     }
 
     /// These peers as the desk knows them.
     pub(super) fn readers(&self, peers: &[&Peer<E>]) -> Result<Vec<PeerKey>, FlowError> {
-        self.hub.shared.check_usable().map_err(FlowError::Engine)?;
-        if let Some(foreign) = peers.iter().find(|peer| !Arc::ptr_eq(&peer.hub, &self.hub)) {
+        self.engine.shared.check_usable().map_err(FlowError::Engine)?;
+        if let Some(foreign) = peers.iter().find(|peer| !Arc::ptr_eq(&peer.engine, &self.engine)) {
             return Err(FlowError::ForeignPeer { peer: foreign.state.name.clone() });
         }
         Ok(peers.iter().map(|peer| key_of(&peer.state)).collect())
@@ -357,8 +357,8 @@ impl<E: Env> Inner<E> {
 
 impl<E: Env> Drop for Inner<E> {
     fn drop(&mut self) {
-        if !self.hub.shared.is_inherited() {
-            self.close_desk();
+        if !self.engine.shared.is_inherited() {
+            self.close_manager();
         }
     }
 }

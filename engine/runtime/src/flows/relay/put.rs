@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use penstock_core::{Env, Timestamp};
 use penstock_flows::BlocksRef;
-use penstock_flows::desk::{BlockAccess, User};
+use penstock_flows::manager::{BlockAccess, User};
 use penstock_flows::relay::payload::PayloadItem;
 use penstock_flows::relay::{PutKey, PutSource, Relays, ToPut};
 use penstock_session::RequestId;
@@ -137,7 +137,7 @@ impl<E: Env> Inner<E> {
         let (source, content, keep) = match data {
             Data::Content(content) => (PutSource::Berths { bytes: content.bytes() }, Some(content), None),
             Data::Extents { extents, is_ready } => {
-                self.hub.shared.check_usable().map_err(FlowError::Engine)?;
+                self.engine.shared.check_usable().map_err(FlowError::Engine)?;
                 let KeptExtents { region, places: extents, keep } =
                     self.keep(extents, (BlockAccess::Read, is_ready), User::Put)?;
                 if !region.rights().allows_read() {
@@ -170,27 +170,27 @@ impl<E: Env> RelayOp<E> {
     /// The bytes of extents that were [not ready](Put::not_ready) are there: readers are told. A put that has ended meanwhile stays as it is.
     pub fn ready(&self) {
         // Whatever it answers, nobody waits for it any more.
-        let _ = self.inner.hub.shared.call_desk(|desk, now| {
-            self.keep.into_iter().for_each(|keep| desk.use_is_ready(keep));
-            desk.relays_mut().filled(self.key, 0, now)
+        let _ = self.inner.engine.shared.call_manager(|manager, now| {
+            self.keep.into_iter().for_each(|keep| manager.use_is_ready(keep));
+            manager.relays_mut().filled(self.key, 0, now)
         });
     }
 
     /// How it ended, if it has: every reader has everything, or why not. Brings what is to be copied forward.
     pub fn poll(&self) -> Option<Result<(), RelayFailed>> {
         self.inner.bring_forward();
-        self.inner.hub.shared.look_at_desk(|desk| desk.relays().put_result(self.key).cloned())
+        self.inner.engine.shared.look_at_manager(|manager| manager.relays().put_result(self.key).cloned())
     }
 
     /// Waits until it has ended. That it has not in this time ends the wait, and not the put.
     pub fn wait(&self, within: Duration) -> Result<Result<(), RelayFailed>, FlowError> {
-        self.inner.wait(within, |desk| desk.relays().put_result(self.key).cloned())
+        self.inner.wait(within, |manager| manager.relays().put_result(self.key).cloned())
     }
 
     /// Waits until nobody is at its memory any more, which after a failure may take longer than its end. Answers whether that is so.
     pub fn rest(&self, within: Duration) -> bool {
-        let has_ended = |desk: &penstock_flows::TransferManager| {
-            desk.relays().put_state(self.key).is_none_or(|state| state.is_end()).then_some(())
+        let has_ended = |manager: &penstock_flows::TransferManager| {
+            manager.relays().put_state(self.key).is_none_or(|state| state.is_end()).then_some(())
         };
         self.inner.wait(within, has_ended).is_ok()
     }
@@ -198,7 +198,7 @@ impl<E: Env> RelayOp<E> {
 
 impl<E: Env> Drop for RelayOp<E> {
     fn drop(&mut self) {
-        if !self.inner.hub.shared.is_inherited() {
+        if !self.inner.engine.shared.is_inherited() {
             self.inner.let_go_put(self.key);
         }
     }

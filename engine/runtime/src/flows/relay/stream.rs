@@ -41,7 +41,7 @@ impl<E: Env> Relay<E> {
         self.inner.bring_forward();
         // Who only looks wakes nobody.
         let is_closed = || self.inner.is_closed.load(Ordering::Relaxed);
-        if !self.inner.hub.shared.look_at_desk(|desk| is_closed() || has_news(desk, request)) {
+        if !self.inner.engine.shared.look_at_manager(|manager| is_closed() || has_news(manager, request)) {
             return Ok(None);
         }
         let next = self.inner.call(|relays, now| match relays.next_arrival(request, now) {
@@ -53,11 +53,11 @@ impl<E: Env> Relay<E> {
 
     /// What arrives next for a request, at most so long. That its request was given up ends the wait.
     pub fn arrival(&self, request: &RequestId, within: Duration) -> Result<Arrival, FlowError> {
-        let env = &self.inner.hub.shared.env;
+        let env = &self.inner.engine.shared.env;
         let until = env.now() + within;
         loop {
             let left = until.since(env.now());
-            let found = self.inner.wait(left, |desk| has_news(desk, request).then_some(()));
+            let found = self.inner.wait(left, |manager| has_news(manager, request).then_some(()));
             // Another thread may have been quicker.
             if let Some(arrival) = self.try_arrival(request)? {
                 return Ok(arrival);
@@ -81,15 +81,15 @@ impl<E: Env> Relay<E> {
 }
 
 /// Whether something of a request is to be told: what has arrived, or that nothing does any more.
-fn has_news(desk: &TransferManager, request: &RequestId) -> bool {
-    desk.relays().has_arrival(request) || desk.relays().may_read(request).is_err()
+fn has_news(manager: &TransferManager, request: &RequestId) -> bool {
+    manager.relays().has_arrival(request) || manager.relays().may_read(request).is_err()
 }
 
 impl<E: Env> StreamJoin<E> {
     /// What it came to, if it has ended: the chunks in the order of the sources, each to be given to [`Relay::get`].
     pub fn poll(&self) -> Option<Result<Vec<Announced>, RelayFailed>> {
         self.inner.bring_forward();
-        self.inner.hub.shared.look_at_desk(|desk| desk.relays().join_result(self.key).cloned())
+        self.inner.engine.shared.look_at_manager(|manager| manager.relays().join_result(self.key).cloned())
     }
 
     /// The chunks that are there by now, in the order of the sources; none of one that has failed. Each may be fetched before the last source
@@ -97,19 +97,19 @@ impl<E: Env> StreamJoin<E> {
     /// each for berths that the other one's join would free. What was fetched so is among what the join comes to all the same.
     pub fn found(&self) -> Vec<Announced> {
         self.inner.bring_forward();
-        self.inner.hub.shared.look_at_desk(|desk| desk.relays().join_found(self.key))
+        self.inner.engine.shared.look_at_manager(|manager| manager.relays().join_found(self.key))
     }
 
     /// Waits until it has ended.
     pub fn wait(&self, within: Duration) -> Result<Result<Vec<Announced>, RelayFailed>, FlowError> {
-        self.inner.wait(within, |desk| desk.relays().join_result(self.key).cloned())
+        self.inner.wait(within, |manager| manager.relays().join_result(self.key).cloned())
     }
 }
 
 impl<E: Env> Drop for StreamJoin<E> {
     fn drop(&mut self) {
-        if !self.inner.hub.shared.is_inherited() {
-            self.inner.hub.shared.call_desk(|desk, _| desk.relays_mut().let_go_join(self.key));
+        if !self.inner.engine.shared.is_inherited() {
+            self.inner.engine.shared.call_manager(|manager, _| manager.relays_mut().let_go_join(self.key));
         }
     }
 }
@@ -117,7 +117,7 @@ impl<E: Env> Drop for StreamJoin<E> {
 impl<E: Env> Stream<E> {
     /// Hands out the next chunk, as [`Relay::put`] does.
     pub fn put(&self, what: Put<'_, E>) -> Result<RelayOp<E>, FlowError> {
-        self.inner.hub.shared.check_usable().map_err(FlowError::Engine)?;
+        self.inner.engine.shared.check_usable().map_err(FlowError::Engine)?;
         self.inner.put(what, |relays, Prepared { source, schema, header, within }, now| {
             relays.put_next(self.key, source, schema, header, within, now)
         })
@@ -136,17 +136,17 @@ impl<E: Env> Stream<E> {
     /// How it ended, if it has: all readers have heard of its end, or why not.
     pub fn poll(&self) -> Option<Result<(), RelayFailed>> {
         self.inner.bring_forward();
-        self.inner.hub.shared.look_at_desk(|desk| ended(desk, self.key))
+        self.inner.engine.shared.look_at_manager(|manager| ended(manager, self.key))
     }
 
     /// Waits until it has ended.
     pub fn wait(&self, within: Duration) -> Result<Result<(), RelayFailed>, FlowError> {
-        self.inner.wait(within, |desk| ended(desk, self.key))
+        self.inner.wait(within, |manager| ended(manager, self.key))
     }
 }
 
-fn ended(desk: &TransferManager, key: RelayStreamKey) -> Option<Result<(), RelayFailed>> {
-    match desk.relays().stream_state(key)? {
+fn ended(manager: &TransferManager, key: RelayStreamKey) -> Option<Result<(), RelayFailed>> {
+    match manager.relays().stream_state(key)? {
         (State::Done, _) => Some(Ok(())),
         (State::Error, failed) => failed.cloned().map(Err),
         (State::Open | State::Finishing, _) => None,
@@ -155,8 +155,8 @@ fn ended(desk: &TransferManager, key: RelayStreamKey) -> Option<Result<(), Relay
 
 impl<E: Env> Drop for Stream<E> {
     fn drop(&mut self) {
-        if !self.inner.hub.shared.is_inherited() {
-            self.inner.hub.shared.call_desk(|desk, now| desk.relays_mut().let_go_stream(self.key, now));
+        if !self.inner.engine.shared.is_inherited() {
+            self.inner.engine.shared.call_manager(|manager, now| manager.relays_mut().let_go_stream(self.key, now));
         }
     }
 }

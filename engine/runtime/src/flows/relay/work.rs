@@ -100,7 +100,7 @@ impl<E: Env> Inner<E> {
     /// Writes what can be written now, and keeps the rest for later.
     pub(super) fn begin_put(&self, put: PutKey, content: Content<'_>) {
         self.write_now(put, &content);
-        if !self.hub.shared.look_at_desk(|desk| desk.relays().is_written(put)) {
+        if !self.engine.shared.look_at_manager(|manager| manager.relays().is_written(put)) {
             lock(&self.work.puts).insert(put, Arc::new(Mutex::new(content.into_owned())));
         }
     }
@@ -112,10 +112,10 @@ impl<E: Env> Inner<E> {
 
     /// Whether anything was to be written.
     fn write_now(&self, put: PutKey, content: &Content<'_>) -> bool {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         let mut has_written = false;
         loop {
-            let parts = shared.change_desk(|desk| desk.relays_mut().unwritten(put));
+            let parts = shared.change_manager(|manager| manager.relays_mut().unwritten(put));
             if parts.is_empty() {
                 return has_written;
             }
@@ -124,15 +124,15 @@ impl<E: Env> Inner<E> {
                 let Some(place) = part.place else { return has_written };
                 content.write(part.from, self.puts.window(), place.offset, place.len);
                 // It may have ended meanwhile: its berth is free by that.
-                let _ = shared.call_desk(|desk, now| desk.relays_mut().filled(put, part.part, now));
+                let _ = shared.call_manager(|manager, now| manager.relays_mut().filled(put, part.part, now));
                 has_written = true;
             }
         }
     }
 
     fn copy_out(&self, get: GetKey, room: &mut Vec<u8>) -> bool {
-        let shared = &self.hub.shared;
-        let pieces = shared.change_desk(|desk| desk.relays_mut().pieces(get));
+        let shared = &self.engine.shared;
+        let pieces = shared.change_manager(|manager| manager.relays_mut().pieces(get));
         for piece in &pieces {
             let end = piece.from + piece.place.len;
             if (room.len() as u64) < end {
@@ -140,7 +140,7 @@ impl<E: Env> Inner<E> {
             }
             let to = &mut room[piece.from as usize..end as usize];
             self.gets.window().read_into(piece.place.offset, to).expect("a berth lies in its pool");
-            let _ = shared.call_desk(|desk, now| desk.relays_mut().taken(get, piece.number, now));
+            let _ = shared.call_manager(|manager, now| manager.relays_mut().taken(get, piece.number, now));
         }
         !pieces.is_empty()
     }
@@ -152,7 +152,7 @@ impl<E: Env> Inner<E> {
         for (put, content) in puts {
             let Ok(content) = content.try_lock() else { continue };
             has_copied |= self.write_now(put, &content);
-            if self.hub.shared.look_at_desk(|desk| desk.relays().is_written(put)) {
+            if self.engine.shared.look_at_manager(|manager| manager.relays().is_written(put)) {
                 lock(&self.work.puts).remove(&put);
             }
         }
@@ -170,11 +170,11 @@ impl<E: Env> Inner<E> {
         within: Duration,
         look: impl Fn(&TransferManager) -> Option<R>,
     ) -> Result<R, FlowError> {
-        let shared = &self.hub.shared;
+        let shared = &self.engine.shared;
         let until = shared.env.now() + within;
         loop {
             let has_copied = self.bring_forward();
-            if let Some(found) = shared.look_at_desk(&look) {
+            if let Some(found) = shared.look_at_manager(&look) {
                 return Ok(found);
             }
             let left = until.since(shared.env.now());
@@ -183,14 +183,16 @@ impl<E: Env> Inner<E> {
             }
             let puts: Vec<PutKey> = lock(&self.work.puts).keys().copied().collect();
             let gets: Vec<GetKey> = lock(&self.work.gets).keys().copied().collect();
-            let has_work = |desk: &TransferManager| {
-                let relays = desk.relays();
+            let has_work = |manager: &TransferManager| {
+                let relays = manager.relays();
                 puts.iter().any(|put| relays.is_to_fill(*put)) || gets.iter().any(|get| relays.has_pieces(*get))
             };
-            if !has_copied && shared.look_at_desk(has_work) {
+            if !has_copied && shared.look_at_manager(has_work) {
                 shared.env.pause(BACK); // Another thread is at it.
             }
-            self.hub.wait_for_desk(left.min(LOOK), |desk| (look(desk).is_some() || has_work(desk)).then_some(()));
+            self.engine.wait_for_manager(left.min(LOOK), |manager| {
+                (look(manager).is_some() || has_work(manager)).then_some(())
+            });
         }
     }
 
@@ -198,7 +200,7 @@ impl<E: Env> Inner<E> {
     pub(super) fn let_go_put(&self, put: PutKey) {
         let content = lock(&self.work.puts).remove(&put);
         let copying = content.as_ref().map(|content| lock(content));
-        self.hub.shared.call_desk(|desk, now| desk.relays_mut().let_go_put(put, now));
+        self.engine.shared.call_manager(|manager, now| manager.relays_mut().let_go_put(put, now));
         drop(copying);
     }
 
@@ -206,7 +208,7 @@ impl<E: Env> Inner<E> {
     pub(super) fn let_go_get(&self, get: GetKey) {
         let room = lock(&self.work.gets).remove(&get);
         let copying = room.as_ref().map(|room| lock(room));
-        self.hub.shared.call_desk(|desk, now| desk.relays_mut().let_go_get(get, now));
+        self.engine.shared.call_manager(|manager, now| manager.relays_mut().let_go_get(get, now));
         drop(copying);
     }
 

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use penstock_core::planted::{self, Bug};
 use penstock_core::{Config, Env, NoteId, Timestamp};
-use penstock_flows::desk::{Inconsistency, RELAY, Reported, Settings, part_of};
+use penstock_flows::manager::{Inconsistency, RELAY, Reported, Settings, part_of};
 use penstock_flows::{Action, BlocksRef, Event, TransferManager};
 use penstock_memory::Blocks;
 use penstock_session::PeerKey;
 
-use crate::hub::EngineInner;
+use crate::engine_inner::EngineInner;
 use crate::peer_state::PeerState;
 use crate::shared::{ControlCall, Shared};
 
@@ -24,7 +24,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(10);
 
 /// The desk of one engine.
 pub(crate) struct TransferManagerShell {
-    desk: Mutex<TransferManager>,
+    manager: Mutex<TransferManager>,
     /// Something can be fetched.
     told: Condvar,
     /// How often that was so.
@@ -71,10 +71,10 @@ impl Word {
 
 impl TransferManagerShell {
     pub(crate) fn new(config: &Config, random: [u64; 3]) -> Self {
-        let desk = TransferManager::new(Settings::of(config), random);
-        let tag = desk.tag();
+        let manager = TransferManager::new(Settings::of(config), random);
+        let tag = manager.tag();
         Self {
-            desk: Mutex::new(desk),
+            manager: Mutex::new(manager),
             told: Condvar::new(),
             tellings: AtomicU64::new(0),
             tag,
@@ -84,7 +84,7 @@ impl TransferManagerShell {
     }
 
     fn lock(&self) -> MutexGuard<'_, TransferManager> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+        self.manager.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a note of this number is a landing for this engine.
@@ -159,10 +159,10 @@ impl TransferManagerShell {
 
     /// Looks whether the desk agrees with itself and with what is kept for it.
     fn check(&self) -> Result<(), Inconsistency> {
-        let desk = self.lock();
-        desk.check()?;
-        let (expected, is_all) = (desk.tickets()?, desk.keeps_for_transfers_only());
-        drop(desk);
+        let manager = self.lock();
+        manager.check()?;
+        let (expected, is_all) = (manager.tickets()?, manager.keeps_for_transfers_only());
+        drop(manager);
         let kept = self.kept();
         if kept.strays > 0 {
             return Err(Inconsistency::Blocks(format!("{} times something was let go that was not kept", kept.strays)));
@@ -242,47 +242,51 @@ impl<E: Env> Shared<E> {
     }
 
     /// Looks at the desk.
-    pub(crate) fn look_at_desk<R>(&self, look: impl FnOnce(&TransferManager) -> R) -> R {
-        look(&self.desk.lock())
+    pub(crate) fn look_at_manager<R>(&self, look: impl FnOnce(&TransferManager) -> R) -> R {
+        look(&self.manager.lock())
     }
 
     /// Looks whether what the control layer keeps agrees with itself.
-    pub(crate) fn check_desk(&self) -> Result<(), Inconsistency> {
-        self.desk.check()
+    pub(crate) fn check_manager(&self) -> Result<(), Inconsistency> {
+        self.manager.check()
     }
 
     /// Takes something from the desk that is not carried out by anybody.
-    pub(crate) fn change_desk<R>(&self, change: impl FnOnce(&mut TransferManager) -> R) -> R {
-        change(&mut self.desk.lock())
+    pub(crate) fn change_manager<R>(&self, change: impl FnOnce(&mut TransferManager) -> R) -> R {
+        change(&mut self.manager.lock())
     }
 
     /// Calls the desk. What it wants because of that is carried out by the control loop.
-    pub(crate) fn call_desk<R>(&self, call: impl FnOnce(&mut TransferManager, Timestamp) -> R) -> R {
+    pub(crate) fn call_manager<R>(&self, call: impl FnOnce(&mut TransferManager, Timestamp) -> R) -> R {
         let now = self.env.now();
-        let answer = call(&mut self.desk.lock(), now);
-        self.control.call(ControlCall::Desk);
+        let answer = call(&mut self.manager.lock(), now);
+        self.control.call(ControlCall::Manager);
         answer
     }
 }
 
 impl<E: Env> EngineInner<E> {
     /// Waits until the desk has what is looked for, at most so long.
-    pub(crate) fn wait_for_desk<R>(&self, within: Duration, look: impl Fn(&TransferManager) -> Option<R>) -> Option<R> {
+    pub(crate) fn wait_for_manager<R>(
+        &self,
+        within: Duration,
+        look: impl Fn(&TransferManager) -> Option<R>,
+    ) -> Option<R> {
         let shared = &self.shared;
         let until = shared.env.now() + within;
         if self.is_inline() {
-            self.wait_until(until, || shared.look_at_desk(|desk| look(desk).is_some()));
-            return shared.look_at_desk(look);
+            self.wait_until(until, || shared.look_at_manager(|manager| look(manager).is_some()));
+            return shared.look_at_manager(look);
         }
-        let mut desk = shared.desk.lock();
+        let mut manager = shared.manager.lock();
         loop {
             let left = until.since(shared.env.now());
-            let found = look(&desk);
+            let found = look(&manager);
             if found.is_some() || left.is_zero() {
                 return found;
             }
-            let woken = shared.desk.told.wait_timeout(desk, left.min(SLEEP_MAX));
-            desk = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let woken = shared.manager.told.wait_timeout(manager, left.min(SLEEP_MAX));
+            manager = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -4,7 +4,7 @@ use penstock_session::control::{Buffer, Form, LayoutNews, LeaseExpired, Rows};
 use super::*;
 use crate::action::{Action, BlocksRef};
 use crate::continuation::{self, Group, Home, Parent};
-use crate::desk::Settings;
+use crate::manager::Settings;
 
 const NOW: Timestamp = Timestamp::from_ns(1);
 const WITHIN: Duration = Duration::from_secs(5);

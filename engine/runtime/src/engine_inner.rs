@@ -164,7 +164,7 @@ impl<E: Env> EngineInner<E> {
         } else {
             self.stop_threads();
         }
-        shared.desk.fall_silent();
+        shared.manager.fall_silent();
         shared.peers.lose_all();
         self.take_back_all(if within.is_some() { until } else { shared.env.now() + LAST_LOOK });
         shared.forget_all();

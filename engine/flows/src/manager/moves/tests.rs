@@ -7,7 +7,7 @@ use penstock_session::{RequestId, TransferId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::desk::Settings;
+use crate::manager::Settings;
 
 fn key() -> EntryKey {
     let mut table = Transfers::new(Settings::default().transfers, (1, 2));

@@ -158,17 +158,17 @@ mod tests {
     use super::*;
     use crate::action::BlocksRef;
     use crate::continuation::{Ask, Child, Group, Isolation, Parent, Waited};
-    use crate::desk::Settings;
     use crate::lifecycle;
+    use crate::manager::Settings;
 
     const NOW: Timestamp = Timestamp::from_ns(1);
     const TTL: Duration = Duration::from_secs(1);
 
-    fn desk() -> TransferManager {
-        let mut desk = TransferManager::new(Settings::default(), [1, 2, 3]);
+    fn manager() -> TransferManager {
+        let mut manager = TransferManager::new(Settings::default(), [1, 2, 3]);
         let home = Home { engine: EngineName::new("decode-0").unwrap(), rank: 3 };
-        desk.open_pins(continuation::PinSettings::default(), home).unwrap();
-        desk
+        manager.open_pins(continuation::PinSettings::default(), home).unwrap();
+        manager
     }
 
     fn request(name: &str) -> RequestId {
@@ -189,75 +189,75 @@ mod tests {
         Ask { child, parent: request(parent), isolation: Isolation::default(), tokens: 32, hashes: None }
     }
 
-    fn freed(desk: &mut TransferManager) -> Vec<BlocksRef> {
-        let actions = std::iter::from_fn(|| desk.poll_action());
+    fn freed(manager: &mut TransferManager) -> Vec<BlocksRef> {
+        let actions = std::iter::from_fn(|| manager.poll_action());
         actions.filter_map(|action| if let Action::Free { ticket } = action { Some(ticket) } else { None }).collect()
     }
 
     #[test]
     fn a_parent_is_pinned_by_the_report_that_ends_it_and_let_go_by_time_once_no_child_has_it() {
-        let mut desk = desk();
-        let device = desk.open_device(lifecycle::LifecycleSettings::default()).unwrap();
-        let life = desk.call_device(device, |lives| lives.tracker_mut().open(request("a"), 1)).unwrap();
+        let mut manager = manager();
+        let device = manager.open_device(lifecycle::LifecycleSettings::default()).unwrap();
+        let life = manager.call_device(device, |lives| lives.tracker_mut().open(request("a"), 1)).unwrap();
         let end = request("a");
         let finished =
-            desk.finish_and_pin(device, (&end, life, &SchedulerReport::Removed), keep(BlocksRef(7)), vec![], NOW);
+            manager.finish_and_pin(device, (&end, life, &SchedulerReport::Removed), keep(BlocksRef(7)), vec![], NOW);
         assert!(matches!(finished, Ok(Finished { pin: Some(Ok(_)), verdict: lifecycle::Verdict::Remove })));
-        assert_eq!(desk.deadline(), NOW + TTL);
-        let child = desk.call_pins(|pins| pins.inherit(&ask("b", "a"), NOW)).unwrap().unwrap();
+        assert_eq!(manager.deadline(), NOW + TTL);
+        let child = manager.call_pins(|pins| pins.inherit(&ask("b", "a"), NOW)).unwrap().unwrap();
         assert_eq!((child.tokens, child.tail_tokens, &child.groups), (16, 15, &vec![vec![4]]));
-        desk.expire(NOW + TTL);
-        assert_eq!(freed(&mut desk), [], "its child has it");
-        assert_eq!(desk.call_pins(|pins| pins.inherit(&ask("c", "a"), NOW + TTL)), Some(Err(Miss::Expired)));
-        desk.call_pins(|pins| pins.give_up(child.key));
-        assert_eq!(freed(&mut desk), [BlocksRef(7)]);
-        assert_eq!(desk.metrics().pins.pins, 0);
+        manager.expire(NOW + TTL);
+        assert_eq!(freed(&mut manager), [], "its child has it");
+        assert_eq!(manager.call_pins(|pins| pins.inherit(&ask("c", "a"), NOW + TTL)), Some(Err(Miss::Expired)));
+        manager.call_pins(|pins| pins.give_up(child.key));
+        assert_eq!(freed(&mut manager), [BlocksRef(7)]);
+        assert_eq!(manager.metrics().pins.pins, 0);
         // A second report of the same end keeps nothing.
         let late =
-            desk.finish_and_pin(device, (&end, life, &SchedulerReport::Aborted), keep(BlocksRef(8)), vec![], NOW);
+            manager.finish_and_pin(device, (&end, life, &SchedulerReport::Aborted), keep(BlocksRef(8)), vec![], NOW);
         assert!(matches!(late, Ok(Finished { pin: None, verdict: lifecycle::Verdict::NoOp })));
     }
 
     #[test]
     fn who_waits_for_a_running_parent_is_answered_when_it_ends_or_gives_back_what_it_never_fetched() {
-        let mut desk = desk();
-        desk.call_pins(|pins| pins.runs(request("a"), Isolation::default())).unwrap().unwrap();
-        let wait = |desk: &mut TransferManager, child: &str| match desk
+        let mut manager = manager();
+        manager.call_pins(|pins| pins.runs(request("a"), Isolation::default())).unwrap().unwrap();
+        let wait = |manager: &mut TransferManager, child: &str| match manager
             .call_pins(|pins| pins.inherit_or_wait(ask(child, "a"), NOW + TTL, NOW))
         {
             Some(Waited::Later(key)) => key,
             other => panic!("{other:?}"),
         };
-        let (first, second, third) = (wait(&mut desk, "b"), wait(&mut desk, "c"), wait(&mut desk, "d"));
-        desk.stop_waiting(third);
-        desk.call_pins(|pins| pins.pin(parent("a"), vec![BlocksRef(7)], TTL, NOW)).unwrap().unwrap();
-        assert!(desk.has_answer(first) && desk.has_answer(second) && !desk.has_answer(third));
-        let given = desk.waited(first).unwrap().unwrap();
-        assert_eq!((given.tokens, desk.metrics().pins.uses), (16, 2));
-        desk.stop_waiting(second);
-        assert_eq!((desk.waited(second), desk.metrics().pins.uses), (None, 1));
-        desk.call_pins(|pins| pins.give_up(given.key));
-        desk.expire(NOW + TTL);
-        assert!(freed(&mut desk) == [BlocksRef(7)] && desk.is_empty());
+        let (first, second, third) = (wait(&mut manager, "b"), wait(&mut manager, "c"), wait(&mut manager, "d"));
+        manager.stop_waiting(third);
+        manager.call_pins(|pins| pins.pin(parent("a"), vec![BlocksRef(7)], TTL, NOW)).unwrap().unwrap();
+        assert!(manager.has_answer(first) && manager.has_answer(second) && !manager.has_answer(third));
+        let given = manager.waited(first).unwrap().unwrap();
+        assert_eq!((given.tokens, manager.metrics().pins.uses), (16, 2));
+        manager.stop_waiting(second);
+        assert_eq!((manager.waited(second), manager.metrics().pins.uses), (None, 1));
+        manager.call_pins(|pins| pins.give_up(given.key));
+        manager.expire(NOW + TTL);
+        assert!(freed(&mut manager) == [BlocksRef(7)] && manager.is_empty());
     }
 
     #[test]
     fn pins_that_are_open_are_opened_again_only_as_they_are() {
-        let mut desk = desk();
+        let mut manager = manager();
         let home = |rank: u16| Home { engine: EngineName::new("decode-0").unwrap(), rank };
         let settings = continuation::PinSettings::default();
-        desk.call_pins(|pins| pins.pin(parent("a"), vec![BlocksRef(7)], TTL, NOW)).unwrap().unwrap();
-        assert_eq!(desk.open_pins(settings, home(3)), Ok(()));
+        manager.call_pins(|pins| pins.pin(parent("a"), vec![BlocksRef(7)], TTL, NOW)).unwrap().unwrap();
+        assert_eq!(manager.open_pins(settings, home(3)), Ok(()));
         let otherwise = Err(PinError::OpenOtherwise { rank: 3 });
-        assert_eq!(desk.open_pins(continuation::PinSettings { count: 1, ..settings }, home(3)), otherwise);
-        assert_eq!(desk.open_pins(settings, home(4)), otherwise);
-        assert_eq!(desk.metrics().pins.pins, 1, "what is kept stays");
+        assert_eq!(manager.open_pins(continuation::PinSettings { count: 1, ..settings }, home(3)), otherwise);
+        assert_eq!(manager.open_pins(settings, home(4)), otherwise);
+        assert_eq!(manager.metrics().pins.pins, 1, "what is kept stays");
     }
 
     #[test]
     fn nothing_is_kept_where_nobody_has_asked_for_it() {
-        let mut desk = TransferManager::new(Settings::default(), [1, 2, 3]);
-        assert_eq!(desk.call_pins(|pins| pins.inherit(&ask("b", "a"), NOW)), None);
-        assert!(desk.pins().is_none() && desk.is_empty());
+        let mut manager = TransferManager::new(Settings::default(), [1, 2, 3]);
+        assert_eq!(manager.call_pins(|pins| pins.inherit(&ask("b", "a"), NOW)), None);
+        assert!(manager.pins().is_none() && manager.is_empty());
     }
 }

@@ -40,7 +40,7 @@ fn news(label: &str, base: u64) -> LayoutNews {
 }
 
 struct Case {
-    desk: TransferManager,
+    manager: TransferManager,
     layout: LayoutKey,
     tickets: u64,
 }
@@ -55,12 +55,12 @@ fn request(number: u8) -> RequestId {
 
 impl Case {
     fn new() -> Self {
-        let mut desk = TransferManager::new(Settings::default(), [11, 1, 2]);
-        desk.handle(Event::Joined { peer: PEER, name: EngineName::new("prefill-0").unwrap() }, NOW);
+        let mut manager = TransferManager::new(Settings::default(), [11, 1, 2]);
+        manager.handle(Event::Joined { peer: PEER, name: EngineName::new("prefill-0").unwrap() }, NOW);
         let able = PeerFeatures { version_min: 1, version_max: 1, tag: 5, credits: 1 };
-        desk.handle(Event::Said { peer: PEER, said: ControlMessage::PeerFeatures(able) }, NOW);
-        let layout = desk.add_layout(news("kv", 0), 1 << 20).unwrap();
-        Self { desk, layout, tickets: 0 }
+        manager.handle(Event::Said { peer: PEER, said: ControlMessage::PeerFeatures(able) }, NOW);
+        let layout = manager.add_layout(news("kv", 0), 1 << 20).unwrap();
+        Self { manager, layout, tickets: 0 }
     }
 
     fn ticket(&mut self) -> BlocksRef {
@@ -82,7 +82,7 @@ impl Case {
             urgency: Urgency::Bulk,
             trace: Vec::new(),
         };
-        self.desk.consume(id(number), request(number), consume, NOW).unwrap()
+        self.manager.consume(id(number), request(number), consume, NOW).unwrap()
     }
 
     fn consume(&mut self, number: u8) -> EntryKey {
@@ -102,7 +102,7 @@ impl Case {
             within: Duration::from_secs(9),
             urgency: Urgency::Bulk,
         };
-        self.desk.produce(id(number), request(number), produce, NOW)
+        self.manager.produce(id(number), request(number), produce, NOW)
     }
 
     fn produce(&mut self, number: u8) -> EntryKey {
@@ -111,12 +111,12 @@ impl Case {
 
     fn grant(&mut self, key: EntryKey, blocks: &[u32]) -> Result<u32, CallError> {
         let keep = self.ticket();
-        self.desk.grant(key, (blocks.to_vec(), 0), None, keep, NOW)
+        self.manager.grant(key, (blocks.to_vec(), 0), None, keep, NOW)
     }
 
     fn chunk(&mut self, key: EntryKey, blocks: &[u32]) -> Result<(), CallError> {
         let keep = self.ticket();
-        self.desk.chunk(key, (blocks, blocks.len() as u64 * 16), false, keep, NOW)
+        self.manager.chunk(key, (blocks, blocks.len() as u64 * 16), false, keep, NOW)
     }
 
     /// All of a leg of one block is there, and there is more.
@@ -134,11 +134,11 @@ impl Case {
             tokens: 16,
             total: None,
         };
-        self.desk.handle(Event::Landing { peer: PEER, bytes: landing.encode() }, NOW);
+        self.manager.handle(Event::Landing { peer: PEER, bytes: landing.encode() }, NOW);
     }
 
     fn said(&mut self, said: ControlMessage, now: Timestamp) {
-        self.desk.handle(Event::Said { peer: PEER, said }, now);
+        self.manager.handle(Event::Said { peer: PEER, said }, now);
     }
 
     /// The source says that nothing lands any more.
@@ -149,27 +149,27 @@ impl Case {
 
     fn finished(&mut self) -> FinishedTransfer {
         let mut finished = FinishedTransfer::default();
-        self.desk.drain_finished(&mut finished);
+        self.manager.drain_finished(&mut finished);
         finished
     }
 
     /// Whether it was told since the last look that something can be fetched.
     fn was_told(&mut self) -> bool {
-        std::iter::from_fn(|| self.desk.poll_action()).filter(|action| *action == Action::Tell).count() > 0
+        std::iter::from_fn(|| self.manager.poll_action()).filter(|action| *action == Action::Tell).count() > 0
     }
 
     fn assert_nothing_is_left(mut self, keys: &[EntryKey]) {
-        keys.iter().for_each(|key| self.desk.release(*key, NOW));
-        self.desk.handle(Event::Left { peer: PEER, cause: penstock_core::Cause::PeerClosed }, NOW);
-        for action in std::iter::from_fn(|| self.desk.poll_action()).collect::<Vec<_>>() {
+        keys.iter().for_each(|key| self.manager.release(*key, NOW));
+        self.manager.handle(Event::Left { peer: PEER, cause: penstock_core::Cause::PeerClosed }, NOW);
+        for action in std::iter::from_fn(|| self.manager.poll_action()).collect::<Vec<_>>() {
             if let Action::Watch { id, .. } = action {
-                self.desk.handle(Event::Quiet { id }, NOW);
+                self.manager.handle(Event::Quiet { id }, NOW);
             }
         }
-        assert!(self.desk.book.is_clear(), "{:?}", self.desk.book);
-        assert_eq!(self.desk.check(), Ok(()));
-        while self.desk.poll_action().is_some() {}
-        assert!(self.desk.is_empty());
+        assert!(self.manager.book.is_clear(), "{:?}", self.manager.book);
+        assert_eq!(self.manager.check(), Ok(()));
+        while self.manager.poll_action().is_some() {}
+        assert!(self.manager.is_empty());
     }
 }
 
@@ -221,9 +221,9 @@ fn many_read_a_block_and_nobody_writes_it_until_all_of_them_are_done() {
     case.chunk(lent, &[4, 5]).unwrap();
     assert!(matches!(held(case.grant(writer, &[6, 5])), BlockHeld::Read { block: 5, .. }));
     assert_eq!(held(case.grant(writer, &[4])), BlockHeld::Read { block: 4, by: source(2) });
-    case.desk.fail(pushed, FlowCause::SourceFailed, "x", NOW);
+    case.manager.fail(pushed, FlowCause::SourceFailed, "x", NOW);
     assert_eq!(held(case.grant(writer, &[5])), BlockHeld::Read { block: 5, by: source(2) });
-    case.desk.fail(lent, FlowCause::SourceFailed, "x", NOW);
+    case.manager.fail(lent, FlowCause::SourceFailed, "x", NOW);
     case.grant(writer, &[5, 4]).unwrap();
     case.assert_nothing_is_left(&[pushed, lent, writer]);
 }
@@ -237,9 +237,9 @@ fn what_came_is_handed_on_while_its_leg_has_it_and_overwritten_when_that_was_tak
     case.land(1);
     assert_eq!(held(case.grant(other, &[1])), BlockHeld::Untaken { block: 1, by: sink(1) });
     case.chunk(next, &[1]).unwrap();
-    case.desk.taken(first, 0, NOW).unwrap();
+    case.manager.taken(first, 0, NOW).unwrap();
     assert_eq!(held(case.grant(other, &[1])), BlockHeld::Read { block: 1, by: source(2) });
-    case.desk.fail(next, FlowCause::Aborted, "x", NOW);
+    case.manager.fail(next, FlowCause::Aborted, "x", NOW);
     case.grant(other, &[1]).unwrap();
     case.assert_nothing_is_left(&[first, next, other]);
 }
@@ -249,7 +249,7 @@ fn a_block_of_a_transfer_that_has_failed_is_nobody_elses_before_nothing_can_land
     let mut case = Case::new();
     let (one, other) = (case.consume(1), case.consume(2));
     case.grant(one, &[1]).unwrap();
-    case.desk.fail(one, FlowCause::SinkFailed, "x", NOW);
+    case.manager.fail(one, FlowCause::SinkFailed, "x", NOW);
     assert_eq!(held(case.grant(other, &[1])), BlockHeld::Written { block: 1, by: sink(1) });
     case.drained(1, NOW);
     case.grant(other, &[1]).unwrap();
@@ -259,14 +259,14 @@ fn a_block_of_a_transfer_that_has_failed_is_nobody_elses_before_nothing_can_land
 #[test]
 fn layouts_that_lie_elsewhere_have_other_blocks_and_those_that_lie_alike_the_same() {
     let mut case = Case::new();
-    let apart = case.desk.add_layout(news("apart", 4096), 1 << 20).unwrap();
-    let alike = case.desk.add_layout(news("alike", 0), 1 << 20).unwrap();
+    let apart = case.manager.add_layout(news("apart", 4096), 1 << 20).unwrap();
+    let alike = case.manager.add_layout(news("alike", 0), 1 << 20).unwrap();
     let (one, two, three) = (case.consume(1), case.consume_in(apart, 2, false), case.consume_in(alike, 3, false));
     case.grant(one, &[1]).unwrap();
     case.grant(two, &[1]).unwrap();
     assert_eq!(held(case.grant(three, &[1])), BlockHeld::Written { block: 1, by: sink(1) });
     // Withdrawn while it is used.
-    case.desk.remove_layout(case.layout);
+    case.manager.remove_layout(case.layout);
     assert!(matches!(held(case.grant(three, &[1])), BlockHeld::Written { .. }));
     case.assert_nothing_is_left(&[one, two, three]);
 }
@@ -277,7 +277,7 @@ fn layouts_that_have_some_memory_in_common_have_these_blocks_in_common_and_other
     // The second layer of `kv` alone, and its first one alone.
     let part = |case: &mut Case, label: &str, layer: usize| {
         let whole = news(label, 0);
-        case.desk.add_layout(LayoutNews { buffers: vec![whole.buffers[layer]], ..whole }, 1 << 20).unwrap()
+        case.manager.add_layout(LayoutNews { buffers: vec![whole.buffers[layer]], ..whole }, 1 << 20).unwrap()
     };
     let (upper, lower) = (part(&mut case, "upper", 1), part(&mut case, "lower", 0));
     let (whole, above, below) = (case.consume(1), case.consume_in(upper, 2, false), case.consume_in(lower, 3, false));
@@ -305,16 +305,16 @@ fn what_goes_once_has_a_block_that_others_do_not_have() {
     let rows = news("rows", 8192);
     let once = Buffer { layer: 1, base: 16_384, stride: 64, form: Form::Once(64) };
     let layout = LayoutNews { buffers: vec![rows.buffers[0], once], ..rows };
-    case.layout = case.desk.add_layout(layout, 1 << 20).unwrap();
+    case.layout = case.manager.add_layout(layout, 1 << 20).unwrap();
     let (one, other) = (case.consume(1), case.consume(2));
     let keep = case.ticket();
     // The rows of a block and what goes once there lie beside each other.
-    case.desk.grant(one, (vec![1, 2], 0), Some(2), keep, NOW).unwrap();
+    case.manager.grant(one, (vec![1, 2], 0), Some(2), keep, NOW).unwrap();
     let keep = case.ticket();
-    let granted = case.desk.grant(other, (vec![3], 0), Some(1), keep, NOW);
+    let granted = case.manager.grant(other, (vec![3], 0), Some(1), keep, NOW);
     assert_eq!(held(granted), BlockHeld::Written { block: 1, by: sink(1) });
     let keep = case.ticket();
-    case.desk.grant(other, (vec![3], 0), Some(4), keep, NOW).unwrap();
+    case.manager.grant(other, (vec![3], 0), Some(4), keep, NOW).unwrap();
     assert!(matches!(held(case.try_produce(3, Some(4))), BlockHeld::Written { block: 4, .. }));
     let reader = case.try_produce(3, Some(5)).unwrap();
     assert_eq!(held(case.grant(one, &[5])), BlockHeld::Read { block: 5, by: source(3) });
@@ -328,18 +328,18 @@ fn a_request_that_has_failed_is_named_when_nothing_can_land_any_more() {
     let mut case = Case::new();
     let key = case.consume(1);
     case.grant(key, &[1]).unwrap();
-    case.desk.fail(key, FlowCause::SinkFailed, "x", NOW);
-    assert_eq!(case.desk.status(key), Some(Status::Failed));
+    case.manager.fail(key, FlowCause::SinkFailed, "x", NOW);
+    assert_eq!(case.manager.status(key), Some(Status::Failed));
     assert!(
-        matches!(case.desk.next_input_event(key), Some(crate::input::InputEvent::Failed(_))),
+        matches!(case.manager.next_input_event(key), Some(crate::input::InputEvent::Failed(_))),
         "the cause comes at once"
     );
     assert_eq!(case.finished(), FinishedTransfer::default(), "bytes may land");
     assert!(case.was_told());
     // Whoever drops the handle is told no earlier.
-    case.desk.release(key, NOW);
+    case.manager.release(key, NOW);
     assert_eq!(case.finished(), FinishedTransfer::default());
-    while case.desk.poll_action().is_some() {}
+    while case.manager.poll_action().is_some() {}
     case.drained(1, NOW);
     assert!(case.was_told(), "it can be fetched");
     assert_eq!(case.finished(), FinishedTransfer { failed: vec![request(1)], ..FinishedTransfer::default() });
@@ -354,13 +354,13 @@ fn after_the_time_for_that_it_is_named_with_what_is_quarantined_and_released_lat
         let mut case = Case::new();
         let key = case.consume(1);
         case.grant(key, &[2, 1, 5]).unwrap();
-        case.desk.fail(key, FlowCause::SinkFailed, "x", NOW);
-        assert_eq!(case.desk.deadline(), late);
+        case.manager.fail(key, FlowCause::SinkFailed, "x", NOW);
+        assert_eq!(case.manager.deadline(), late);
         if is_released {
-            case.desk.release(key, NOW);
+            case.manager.release(key, NOW);
         }
-        while case.desk.poll_action().is_some() {}
-        case.desk.expire(late);
+        while case.manager.poll_action().is_some() {}
+        case.manager.expire(late);
         assert!(case.was_told());
         let quarantined = QuarantinedRequest {
             request: request(1),
@@ -375,9 +375,9 @@ fn after_the_time_for_that_it_is_named_with_what_is_quarantined_and_released_lat
             ..FinishedTransfer::default()
         };
         assert_eq!(case.finished(), expected);
-        case.desk.expire(late + Duration::from_secs(60));
+        case.manager.expire(late + Duration::from_secs(60));
         assert_eq!(case.finished(), FinishedTransfer::default(), "nothing is freed because time has passed");
-        while case.desk.poll_action().is_some() {}
+        while case.manager.poll_action().is_some() {}
         case.drained(1, late);
         assert!(case.was_told());
         assert_eq!(case.finished(), FinishedTransfer { released: vec![request(1)], ..FinishedTransfer::default() });
@@ -390,7 +390,7 @@ fn after_the_time_for_that_it_is_named_with_what_is_quarantined_and_released_lat
 fn who_has_failed_before_anything_was_granted_is_named_at_once_and_so_is_success() {
     let mut case = Case::new();
     let (failed, well) = (case.consume(1), case.consume(2));
-    case.desk.fail(failed, FlowCause::SinkFailed, "x", NOW);
+    case.manager.fail(failed, FlowCause::SinkFailed, "x", NOW);
     case.grant(well, &[1]).unwrap();
     case.land(2);
     let head = TransferHead { transfer: id(2), side: Side::Source, rank: 0, ranks: 1 };
@@ -405,10 +405,10 @@ fn who_has_failed_before_anything_was_granted_is_named_at_once_and_so_is_success
 #[test]
 fn bytes_are_written_by_one_alone_whatever_layout_they_are_looked_at_by() {
     let mut case = Case::new();
-    let region = case.desk.layout(case.layout).unwrap().region();
+    let region = case.manager.layout(case.layout).unwrap().region();
     let begin = |case: &mut Case, extents: &[(u64, u64)], access: BlockAccess, user: User| {
         let ticket = case.ticket();
-        case.desk.begin_extents_use(ticket, (region, extents), (access, true), user).map(|()| ticket)
+        case.manager.begin_extents_use(ticket, (region, extents), (access, true), user).map(|()| ticket)
     };
     // The first half of block 1 in layer 0, and its second half.
     let get = begin(&mut case, &[(128, 64)], BlockAccess::Write, User::Get).unwrap();
@@ -421,15 +421,16 @@ fn bytes_are_written_by_one_alone_whatever_layout_they_are_looked_at_by() {
     // Layer 1 is not touched, and layer 0 is, by whatever layout.
     let of_layer = |case: &mut Case, label: &str, layer: usize| {
         let whole = news(label, 0);
-        let key = case.desk.add_layout(LayoutNews { buffers: vec![whole.buffers[layer]], ..whole }, 1 << 20).unwrap();
+        let key =
+            case.manager.add_layout(LayoutNews { buffers: vec![whole.buffers[layer]], ..whole }, 1 << 20).unwrap();
         case.consume_in(key, 3 + layer as u8, false)
     };
     let (lower, upper) = (of_layer(&mut case, "lower", 0), of_layer(&mut case, "upper", 1));
     assert_eq!(held(case.grant(lower, &[1])), BlockHeld::Written { block: 1, by: Holder::Get });
     case.grant(upper, &[1]).unwrap();
-    case.desk.end_kept_use(get);
+    case.manager.end_kept_use(get);
     assert_eq!(held(case.grant(lower, &[1])).block(), 1);
-    case.desk.end_kept_use(other);
+    case.manager.end_kept_use(other);
     case.grant(lower, &[1]).unwrap();
     // Many read, and nobody writes there.
     let puts = [0, 1].map(|_| begin(&mut case, &[(256, 128)], BlockAccess::Read, User::Put).unwrap());
@@ -437,11 +438,11 @@ fn bytes_are_written_by_one_alone_whatever_layout_they_are_looked_at_by() {
     assert!(matches!(held(case.grant(one, &[2])), BlockHeld::Read { block: 2, .. }));
     let get = begin(&mut case, &[(300, 1)], BlockAccess::Write, User::Get);
     assert_eq!(get, Err(BlockHeld::Read { block: 2, by: source(2) }));
-    puts.into_iter().for_each(|put| case.desk.end_kept_use(put));
-    let child = case.desk.begin_use(case.layout, vec![6], BlockAccess::Write, User::Child).unwrap();
+    puts.into_iter().for_each(|put| case.manager.end_kept_use(put));
+    let child = case.manager.begin_use(case.layout, vec![6], BlockAccess::Write, User::Child).unwrap();
     assert_eq!(held(case.grant(one, &[6])), BlockHeld::Written { block: 6, by: Holder::Child });
     let get = begin(&mut case, &[(6 * 128, 1)], BlockAccess::Write, User::Get);
     assert_eq!(get, Err(BlockHeld::Written { block: 6, by: Holder::Child }));
-    case.desk.end_use(child);
+    case.manager.end_use(child);
     case.assert_nothing_is_left(&[one, reader, lower, upper]);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penstock_core::{Cause, Env, NoteId, Timestamp};
 use penstock_flows::action::{RegionRef, Urgency};
-use penstock_flows::desk::{HowEnded, Report, Reported};
+use penstock_flows::manager::{HowEnded, Report, Reported};
 use penstock_flows::{Action, BlocksRef, Event, MoveId, Moving, Spans, WatchId};
 use penstock_ring::Key;
 use penstock_session::control::Side;
@@ -16,8 +16,8 @@ use penstock_transport::Note;
 use super::held_up::{HeldUp, Waits};
 use super::life::is_loss;
 use super::{Control, Phase, Talk};
-use crate::desk::key_of;
 use crate::error::{PlanError, RegionError, SubmitError};
+use crate::manager::key_of;
 use crate::peer_state::PeerState;
 use crate::plan::PlanBuilder;
 use crate::quiesce::{QuiesceCondition, have_settled};
@@ -91,13 +91,13 @@ impl NotBegun {
 
 impl<E: Env> Control<E> {
     /// Something has happened that the desk is to know.
-    pub(super) fn tell_desk(&mut self, event: Event) {
-        self.shared.desk.handle(event, self.shared.env.now());
+    pub(super) fn tell_manager(&mut self, event: Event) {
+        self.shared.manager.handle(event, self.shared.env.now());
     }
 
     /// A peer has begun to hear of what there is: the desk may say something to it.
-    pub(super) fn joined_desk(&mut self, peer: &PeerState) {
-        self.tell_desk(Event::Joined { peer: key_of(peer), name: peer.name.clone() });
+    pub(super) fn joined_manager(&mut self, peer: &PeerState) {
+        self.tell_manager(Event::Joined { peer: key_of(peer), name: peer.name.clone() });
     }
 
     /// A peer has said something that is the desk's.
@@ -108,14 +108,14 @@ impl<E: Env> Control<E> {
             peer.speaks_of_transfers(able.tag);
         }
         let peer = key_of(peer);
-        self.tell_desk(Event::Said { peer, said });
+        self.tell_manager(Event::Said { peer, said });
     }
 
     /// Bytes of a peer are here, it says. Its note leaves the room of its others.
     pub(super) fn landed(&mut self, peer: &Arc<PeerState>, payload: Vec<u8>) {
         // What a session says that is over is no word of the next one, which may have its place.
         if peer.ended().is_none() {
-            self.tell_desk(Event::Landing { peer: key_of(peer), bytes: payload });
+            self.tell_manager(Event::Landing { peer: key_of(peer), bytes: payload });
         }
         let was_short = peer.inbox_credits.available() == 0;
         peer.inbox_credits.give_back(1).expect("a credit was taken when the landing came");
@@ -133,7 +133,7 @@ impl<E: Env> Control<E> {
         let result = outcome.failure.map_or_else(|| Ok(slot.bytes()), |(_, failure)| Err(failure.cause));
         // One that has failed may have left the kernel with pages of this engine's: they are read, or another worker is about to learn of it.
         let is_open_there = slot.is_remote_open() || result.is_err() && slot.is_busy_here();
-        self.tell_desk(Event::Ended { id, result, is_open_there });
+        self.tell_manager(Event::Ended { id, result, is_open_there });
         if !is_open_there {
             self.let_go_of(id);
         }
@@ -171,16 +171,16 @@ impl<E: Env> Control<E> {
         let closed: Vec<MoveId> = open.iter().filter(|id| moves.get(id).is_some_and(is_closed)).copied().collect();
         for id in closed {
             self.let_go_of(id);
-            self.tell_desk(Event::Closed { id });
+            self.tell_manager(Event::Closed { id });
         }
     }
 
     /// Does everything that the desk wants.
-    pub(super) fn turn_desk(&mut self) {
-        if self.shared.desk.deadline() <= self.shared.env.now() {
-            self.shared.desk.expire(self.shared.env.now());
+    pub(super) fn turn_manager(&mut self) {
+        if self.shared.manager.deadline() <= self.shared.env.now() {
+            self.shared.manager.expire(self.shared.env.now());
         }
-        self.shared.desk.report(Reported {
+        self.shared.manager.report(Reported {
             failures: tracing::enabled!(tracing::Level::INFO),
             successes: tracing::enabled!(tracing::Level::DEBUG),
         });
@@ -190,7 +190,7 @@ impl<E: Env> Control<E> {
         let mut held_up = std::mem::take(&mut self.under_way.held_up);
         held_up.begin(|id, peer, moving| self.try_move(id, peer, moving));
         self.under_way.held_up = held_up;
-        while let Some(action) = self.shared.desk.next() {
+        while let Some(action) = self.shared.manager.next() {
             match action {
                 Action::Say { peer, said } => self.say_to(peer, said),
                 Action::Move { id, peer, moving } => self.begin_move(id, peer, moving),
@@ -198,14 +198,14 @@ impl<E: Env> Control<E> {
                 Action::Watch { id, peer } => self.watch(id, peer),
                 Action::Quarantine { ticket, peers, why } => self.quarantine(ticket, &peers, why),
                 Action::Free { ticket } => {
-                    if self.shared.desk.let_go(ticket) {
+                    if self.shared.manager.let_go(ticket) {
                         // Nobody else has a handle on it.
                         self.shared.quarantine.release_proven();
                     }
                 }
                 Action::Report { report } => self.report(&report),
                 Action::Tell => {
-                    self.shared.desk.tell();
+                    self.shared.manager.tell();
                     self.shared.application.ring();
                 }
             }
@@ -277,7 +277,7 @@ impl<E: Env> Control<E> {
             }
             Err(NotBegun::Yet(waits)) => return Err(waits),
             Err(NotBegun::Ever(cause)) => {
-                self.tell_desk(Event::Ended { id, result: Err(cause), is_open_there: false });
+                self.tell_manager(Event::Ended { id, result: Err(cause), is_open_there: false });
             }
         }
         Ok(())
@@ -328,7 +328,7 @@ impl<E: Env> Control<E> {
             true
         });
         for id in quiet {
-            self.tell_desk(Event::Quiet { id });
+            self.tell_manager(Event::Quiet { id });
         }
     }
 
@@ -337,7 +337,7 @@ impl<E: Env> Control<E> {
         // Who is not known any more touches nothing: what it had was proven quiet, or is quarantined by itself. The desk will hear so.
         let known: Vec<_> = peers.iter().filter_map(|&peer| self.shared.peers.known(peer)).collect();
         if !known.is_empty()
-            && let Some((blocks, word)) = self.shared.desk.quarantine(ticket)
+            && let Some((blocks, word)) = self.shared.manager.quarantine(ticket)
         {
             self.shared.quarantine_until_told(why, blocks, known, &word);
         }
@@ -345,7 +345,7 @@ impl<E: Env> Control<E> {
 
     fn stop_move(&mut self, id: MoveId) {
         if self.under_way.held_up.stop(id) {
-            return self.tell_desk(Event::Ended { id, result: Err(Cause::Cancelled), is_open_there: false });
+            return self.tell_manager(Event::Ended { id, result: Err(Cause::Cancelled), is_open_there: false });
         }
         if let Some(moved) = self.under_way.moves.get(&id) {
             let key = moved.key;
@@ -354,12 +354,12 @@ impl<E: Env> Control<E> {
     }
 
     /// When the desk is turned although nothing happens.
-    pub(super) fn desk_deadline(&self) -> Option<Timestamp> {
+    pub(super) fn manager_deadline(&self) -> Option<Timestamp> {
         let ActiveMoves { open, held_up, watches, .. } = &self.under_way;
         let is_looked_at = !held_up.is_empty() || !watches.is_empty() || !open.is_empty();
         let look = is_looked_at.then(|| self.shared.env.now() + LOOKS);
         let look = look.into_iter().chain(self.under_way.quarantine_at);
-        let deadline = self.shared.desk.deadline();
+        let deadline = self.shared.manager.deadline();
         look.chain((deadline != Timestamp::NEVER).then_some(deadline)).min()
     }
 }

@@ -6,37 +6,37 @@ use crate::layout::Layout;
 
 /// How blocks are numbered somewhere: those of one number lie in these stripes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::desk) struct Ground {
+pub(in crate::manager) struct Ground {
     region: RegionRef,
     /// In the order of where they begin, none twice.
     stripes: Vec<ShardStripe>,
 }
 
 impl Ground {
-    pub(in crate::desk) fn new(region: RegionRef, stripes: impl IntoIterator<Item = ShardStripe>) -> Self {
+    pub(in crate::manager) fn new(region: RegionRef, stripes: impl IntoIterator<Item = ShardStripe>) -> Self {
         let mut stripes: Vec<ShardStripe> = stripes.into_iter().collect();
         stripes.sort_unstable_by_key(|of| (of.base, of.stride, of.len, of.blocks));
         stripes.dedup();
         Self { region, stripes }
     }
 
-    pub(in crate::desk) fn of(layout: &Layout) -> Self {
+    pub(in crate::manager) fn of(layout: &Layout) -> Self {
         Self::new(layout.region(), layout.stripes())
     }
 
-    pub(in crate::desk) fn region(&self) -> RegionRef {
+    pub(in crate::manager) fn region(&self) -> RegionRef {
         self.region
     }
 
     /// Whether a block of the one may have bytes of a block of the other. All numberings of a region give a byte one number, so these two are
     /// of one number.
-    pub(in crate::desk) fn may_meet(&self, other: &Self) -> bool {
+    pub(in crate::manager) fn may_meet(&self, other: &Self) -> bool {
         self.region == other.region
             && self.stripes.iter().any(|here| other.stripes.iter().any(|there| may_meet(here, there)))
     }
 
     /// Whether the blocks of this number have bytes in common.
-    pub(in crate::desk) fn meet_at(&self, other: &Self, block: u32) -> bool {
+    pub(in crate::manager) fn meet_at(&self, other: &Self, block: u32) -> bool {
         let there = |(offset, len): (u64, u64)| {
             let extents = other.stripes.iter().filter_map(|of| of.extent(block));
             extents.into_iter().any(|(begin, its)| begin < offset + len && offset < begin + its)
@@ -45,7 +45,7 @@ impl Ground {
     }
 
     /// The blocks that have some of these bytes, each once.
-    pub(in crate::desk) fn blocks_in(&self, extents: &[(u64, u64)]) -> Vec<u32> {
+    pub(in crate::manager) fn blocks_in(&self, extents: &[(u64, u64)]) -> Vec<u32> {
         let mut blocks: Vec<u32> = Vec::new();
         for &(offset, len) in extents {
             let end = offset.saturating_add(len);

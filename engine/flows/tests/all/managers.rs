@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penstock_core::{Cause, Direction, EngineName, Epoch, Timestamp};
 use penstock_flows::action::Urgency;
-use penstock_flows::desk::{CallError, Consume, Produce, Report, Settings, Sinks};
+use penstock_flows::manager::{CallError, Consume, Produce, Report, Settings, Sinks};
 use penstock_flows::{
     Action, BlockHeld, BlocksRef, Event, InputEvent, LayoutKey, MoveId, Moving, Spans, TransferManager, WatchId,
 };
@@ -24,7 +24,7 @@ pub(crate) fn transfer(number: u8) -> TransferId {
 
 /// One engine's desk, its memory, and what it has let go.
 pub(crate) struct Node {
-    pub(crate) desk: TransferManager,
+    pub(crate) manager: TransferManager,
     pub(crate) layout: LayoutKey,
     pub(crate) memory: Vec<u8>,
     pub(crate) block_tokens: u32,
@@ -125,11 +125,11 @@ impl World {
 
     pub(crate) fn with(settings: Settings, layouts: &[(u16, u16, u32)]) -> Self {
         let node = |(at, &(rank, ranks, block_tokens)): (usize, &(u16, u16, u32))| {
-            let mut desk = TransferManager::new(settings, [at as u64 + 10, 1, 2]);
+            let mut manager = TransferManager::new(settings, [at as u64 + 10, 1, 2]);
             let (news, bytes) = news(rank, ranks, block_tokens, 64);
-            let layout = desk.add_layout(news, bytes).unwrap();
+            let layout = manager.add_layout(news, bytes).unwrap();
             Node {
-                desk,
+                manager,
                 layout,
                 memory: vec![0; bytes as usize],
                 block_tokens,
@@ -159,7 +159,7 @@ impl World {
         for one in 0..layouts.len() {
             for other in (0..layouts.len()).filter(|&other| other != one) {
                 let name = EngineName::new(&format!("engine-{other}")).unwrap();
-                world.nodes[one].desk.handle(Event::Joined { peer: peer(other), name }, world.now);
+                world.nodes[one].manager.handle(Event::Joined { peer: peer(other), name }, world.now);
             }
         }
         world.run();
@@ -167,14 +167,14 @@ impl World {
         world
     }
 
-    pub(crate) fn desk(&mut self, at: usize) -> &mut TransferManager {
-        &mut self.nodes[at].desk
+    pub(crate) fn manager(&mut self, at: usize) -> &mut TransferManager {
+        &mut self.nodes[at].manager
     }
 
     /// Something happens at an engine.
     pub(crate) fn handle(&mut self, at: usize, event: Event) {
         let now = self.now;
-        self.nodes[at].desk.handle(event, now);
+        self.nodes[at].manager.handle(event, now);
     }
 
     /// How an engine knows another one in the session that stands, or stood last. Every second session has the name of the one before it.
@@ -190,7 +190,7 @@ impl World {
     /// Does everything that is wanted; frames wait to be delivered.
     pub(crate) fn act_all(&mut self) {
         for at in 0..self.nodes.len() {
-            while let Some(action) = self.nodes[at].desk.poll_action() {
+            while let Some(action) = self.nodes[at].manager.poll_action() {
                 self.act(at, action);
             }
         }
@@ -291,7 +291,7 @@ impl World {
         self.now = self.now + time;
         for at in 0..self.nodes.len() {
             let now = self.now;
-            self.nodes[at].desk.expire(now);
+            self.nodes[at].manager.expire(now);
         }
         self.act_all();
     }
@@ -396,11 +396,11 @@ impl World {
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         self.run();
-        while let Some(next) = self.nodes.iter().map(|node| node.desk.deadline()).min().filter(|next| *next <= end) {
+        while let Some(next) = self.nodes.iter().map(|node| node.manager.deadline()).min().filter(|next| *next <= end) {
             self.now = next.max(self.now);
             for at in 0..self.nodes.len() {
                 let now = self.now;
-                self.nodes[at].desk.expire(now);
+                self.nodes[at].manager.expire(now);
             }
             self.run();
         }
@@ -419,7 +419,7 @@ impl World {
         how: impl FnOnce(&mut Produce),
     ) -> Result<EntryKey, CallError> {
         let node = &mut self.nodes[at];
-        let layout = node.desk.layout(node.layout).unwrap();
+        let layout = node.manager.layout(node.layout).unwrap();
         let mut produce = Produce {
             layout: node.layout,
             rank: (layout.news().rank, layout.news().ranks),
@@ -434,7 +434,7 @@ impl World {
         };
         how(&mut produce);
         let request = RequestId::new(&format!("sent-{number}")).unwrap();
-        let produced = node.desk.produce(transfer(number), request, produce, self.now);
+        let produced = node.manager.produce(transfer(number), request, produce, self.now);
         // An error does not take it.
         node.once_given += u64::from(produced.is_ok());
         produced
@@ -459,7 +459,7 @@ impl World {
         how: impl FnOnce(&mut Consume),
     ) -> Result<EntryKey, CallError> {
         let node = &mut self.nodes[at];
-        let layout = node.desk.layout(node.layout).unwrap();
+        let layout = node.manager.layout(node.layout).unwrap();
         let mut consume = Consume {
             layout: node.layout,
             rank: (layout.news().rank, layout.news().ranks),
@@ -475,7 +475,7 @@ impl World {
         };
         how(&mut consume);
         let request = RequestId::new(&format!("received-{number}")).unwrap();
-        node.desk.consume(transfer(number), request, consume, self.now)
+        node.manager.consume(transfer(number), request, consume, self.now)
     }
 
     /// Grants these blocks, and for what goes once the last one that no other transfer has.
@@ -487,7 +487,7 @@ impl World {
         let (now, node) = (self.now, &mut self.nodes[at]);
         let keep = BlocksRef(node.next_ticket);
         node.next_ticket += 1;
-        let mut grant = |once: u32| node.desk.grant(key, (blocks.to_vec(), skip), Some(once), keep, now);
+        let mut grant = |once: u32| node.manager.grant(key, (blocks.to_vec(), skip), Some(once), keep, now);
         let is_held = |granted: &Result<u32, CallError>| matches!(granted, Err(CallError::Held(held)) if matches!(**held, BlockHeld::Written { block, .. } | BlockHeld::Untaken { block, .. } if block > 40));
         let granted = (41..64).rev().map(&mut grant).find(|granted| !is_held(granted));
         granted.expect("some block is free").unwrap();
@@ -517,7 +517,7 @@ impl World {
     ) -> Result<BlocksRef, CallError> {
         let (now, node) = (self.now, &mut self.nodes[at]);
         let keep = BlocksRef(node.next_ticket);
-        node.desk.chunk(key, chunk, is_last, keep, now)?;
+        node.manager.chunk(key, chunk, is_last, keep, now)?;
         node.next_ticket += 1;
         Ok(keep)
     }
@@ -549,7 +549,7 @@ impl World {
         mut each: impl FnMut(&mut Vec<u8>, usize, u8),
     ) {
         let node = &mut self.nodes[at];
-        let buffers = node.desk.layout(node.layout).unwrap().buffers().to_vec();
+        let buffers = node.manager.layout(node.layout).unwrap().buffers().to_vec();
         let block_tokens = u64::from(node.block_tokens);
         for (number, buffer) in buffers.iter().enumerate() {
             let (rows, bytes) = rows_of(buffer.form);
@@ -573,7 +573,7 @@ impl World {
     /// Each byte of a block, in whichever buffer; but what goes once.
     pub(crate) fn each_byte_of(&mut self, at: usize, block: u32, mut each: impl FnMut(&mut u8)) {
         let node = &mut self.nodes[at];
-        let buffers = node.desk.layout(node.layout).unwrap().buffers().to_vec();
+        let buffers = node.manager.layout(node.layout).unwrap().buffers().to_vec();
         for buffer in buffers.iter().filter(|buffer| !matches!(buffer.form, Form::Once(_))) {
             let begin = (buffer.base + u64::from(block) * buffer.stride) as usize;
             node.memory[begin..begin + buffer.stride as usize].iter_mut().for_each(&mut each);
@@ -582,8 +582,8 @@ impl World {
 
     /// Everything that a sink's application is told.
     pub(crate) fn told(&mut self, at: usize, key: EntryKey) -> Vec<InputEvent> {
-        let desk = &mut self.nodes[at].desk;
-        std::iter::from_fn(|| desk.next_input_event(key)).collect()
+        let manager = &mut self.nodes[at].manager;
+        std::iter::from_fn(|| manager.next_input_event(key)).collect()
     }
 
     pub(crate) fn failure(&mut self, at: usize, key: EntryKey) -> penstock_flows::Failed {
@@ -611,7 +611,7 @@ impl World {
     pub(crate) fn assert_nothing_is_left(&mut self) {
         self.run();
         for (at, node) in self.nodes.iter().enumerate() {
-            let metrics = node.desk.metrics();
+            let metrics = node.manager.metrics();
             let found = (metrics.transfers.live, metrics.moving, metrics.lent, metrics.borrowed, node.watches.len());
             assert_eq!(found, (0, 0, 0, 0, 0), "engine {at}: {metrics:?}");
             let given: BTreeSet<BlocksRef> = (1..node.next_ticket).map(BlocksRef).collect();

@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
     use crate::action::{Action, BlocksRef, RegionRef, WatchId};
-    use crate::desk::Settings;
+    use crate::manager::Settings;
     use crate::relay::{
         Arrival, Destination, EarlyFrameBounds, Metadata, PutSource, RelayError, RelaySettings, StagingPlace,
         StagingPool, ToPut,
@@ -98,13 +98,13 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_ns(1);
     const PEER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
 
-    fn desk() -> TransferManager {
-        let mut desk = TransferManager::new(Settings::default(), [11, 1, 2]);
-        desk.handle(Event::Joined { peer: PEER, name: EngineName::new("b").unwrap() }, NOW);
+    fn manager() -> TransferManager {
+        let mut manager = TransferManager::new(Settings::default(), [11, 1, 2]);
+        manager.handle(Event::Joined { peer: PEER, name: EngineName::new("b").unwrap() }, NOW);
         let able = PeerFeatures { version_min: 1, version_max: 1, tag: 5, credits: 1 };
-        desk.handle(Event::Said { peer: PEER, said: ControlMessage::PeerFeatures(able) }, NOW);
-        while desk.poll_action().is_some() {}
-        desk
+        manager.handle(Event::Said { peer: PEER, said: ControlMessage::PeerFeatures(able) }, NOW);
+        while manager.poll_action().is_some() {}
+        manager
     }
 
     fn settings() -> RelaySettings {
@@ -148,7 +148,7 @@ mod tests {
         Event::Said { peer: PEER, said }
     }
 
-    fn put(desk: &mut TransferManager) -> Result<crate::relay::PutKey, RelayError> {
+    fn put(manager: &mut TransferManager) -> Result<crate::relay::PutKey, RelayError> {
         let what = ToPut {
             request: RequestId::new("r").unwrap(),
             source: PutSource::Berths { bytes: 64 },
@@ -157,40 +157,40 @@ mod tests {
             header: Vec::new(),
             within: Duration::from_secs(1),
         };
-        desk.relays_mut().put(what, NOW)
+        manager.relays_mut().put(what, NOW)
     }
 
     #[test]
     fn what_is_announced_before_there_is_a_relay_is_kept_and_its_moves_are_the_relays_own() {
-        let mut desk = desk();
-        desk.handle(chunk(1), NOW);
-        assert_eq!((desk.metrics().relay.early, desk.metrics().refused), (1, 0));
-        assert_eq!(put(&mut desk), Err(RelayError::Closed), "there are no berths yet");
-        desk.relays_mut().open(settings()).unwrap();
-        assert_eq!(desk.relays_mut().open(settings()), Err(RelayError::Open));
+        let mut manager = manager();
+        manager.handle(chunk(1), NOW);
+        assert_eq!((manager.metrics().relay.early, manager.metrics().refused), (1, 0));
+        assert_eq!(put(&mut manager), Err(RelayError::Closed), "there are no berths yet");
+        manager.relays_mut().open(settings()).unwrap();
+        assert_eq!(manager.relays_mut().open(settings()), Err(RelayError::Open));
         let request = RequestId::new("r").unwrap();
-        let arrival = desk.relays_mut().next_arrival(&request, NOW).unwrap();
+        let arrival = manager.relays_mut().next_arrival(&request, NOW).unwrap();
         let Arrival::Chunk(announced) = arrival else { panic!("{arrival:?}") };
         let within = Duration::from_secs(1);
-        let get = desk.relays_mut().get(&announced.metadata, Destination::Berths, within, NOW).unwrap();
-        let moved = std::iter::from_fn(|| desk.poll_action()).find_map(|action| match action {
+        let get = manager.relays_mut().get(&announced.metadata, Destination::Berths, within, NOW).unwrap();
+        let moved = std::iter::from_fn(|| manager.poll_action()).find_map(|action| match action {
             Action::Move { id, .. } => Some(id),
             _ => None,
         });
         let id = moved.unwrap();
         assert_eq!(part_of(id.0), RELAY);
-        desk.handle(Event::Ended { id, result: Ok(64), is_open_there: false }, NOW);
-        assert_eq!(desk.relays().get_result(get), Some(&Ok(())));
-        let piece = desk.relays_mut().pieces(get)[0];
-        desk.relays_mut().taken(get, piece.number, NOW).unwrap();
-        desk.relays_mut().let_go_get(get, NOW);
-        assert!(desk.metrics().relay.is_idle);
+        manager.handle(Event::Ended { id, result: Ok(64), is_open_there: false }, NOW);
+        assert_eq!(manager.relays().get_result(get), Some(&Ok(())));
+        let piece = manager.relays_mut().pieces(get)[0];
+        manager.relays_mut().taken(get, piece.number, NOW).unwrap();
+        manager.relays_mut().let_go_get(get, NOW);
+        assert!(manager.metrics().relay.is_idle);
     }
 
     #[test]
     fn what_is_kept_for_puts_and_gets_is_accounted_for_until_it_is_let_go() {
-        let mut desk = desk();
-        desk.relays_mut().open(settings()).unwrap();
+        let mut manager = manager();
+        manager.relays_mut().open(settings()).unwrap();
         let place =
             StagingPlace { region: RegionRef { region: RegionId(5), generation: Generation(1) }, offset: 0, len: 64 };
         let extents = vec![place];
@@ -202,56 +202,60 @@ mod tests {
             header: Vec::new(),
             within: Duration::from_secs(1),
         };
-        let put = desk.relays_mut().put(what, NOW).unwrap();
-        desk.handle(chunk(1), NOW);
+        let put = manager.relays_mut().put(what, NOW).unwrap();
+        manager.handle(chunk(1), NOW);
         let request = RequestId::new("r").unwrap();
-        let Some(Arrival::Chunk(announced)) = desk.relays_mut().next_arrival(&request, NOW) else { panic!("a chunk") };
+        let Some(Arrival::Chunk(announced)) = manager.relays_mut().next_arrival(&request, NOW) else {
+            panic!("a chunk")
+        };
         let into = Destination::Extents { extents, keep: BlocksRef(8) };
-        let get = desk.relays_mut().get(&announced.metadata, into, Duration::from_secs(1), NOW).unwrap();
-        let kept =
-            |desk: &TransferManager| desk.tickets().unwrap().into_iter().map(|ticket| ticket.0).collect::<Vec<_>>();
-        assert_eq!(kept(&desk), [7, 8]);
-        let op = Metadata::parse(&desk.relays().metadata(put).unwrap()).unwrap().op;
-        desk.handle(Event::Said { peer: PEER, said: ControlMessage::ChunkAck(ChunkAck { op, part: 0, code: 0 }) }, NOW);
-        assert!(desk.relays().put_result(put).is_some());
-        assert_eq!(kept(&desk), [7, 8], "it is let go, and nobody has carried that out");
-        while desk.poll_action().is_some() {}
-        assert_eq!(kept(&desk), [8]);
-        desk.relays_mut().let_go_put(put, NOW);
-        desk.relays_mut().let_go_get(get, NOW);
-        assert_eq!(kept(&desk), [8], "something may land there");
+        let get = manager.relays_mut().get(&announced.metadata, into, Duration::from_secs(1), NOW).unwrap();
+        let kept = |manager: &TransferManager| {
+            manager.tickets().unwrap().into_iter().map(|ticket| ticket.0).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&manager), [7, 8]);
+        let op = Metadata::parse(&manager.relays().metadata(put).unwrap()).unwrap().op;
+        manager
+            .handle(Event::Said { peer: PEER, said: ControlMessage::ChunkAck(ChunkAck { op, part: 0, code: 0 }) }, NOW);
+        assert!(manager.relays().put_result(put).is_some());
+        assert_eq!(kept(&manager), [7, 8], "it is let go, and nobody has carried that out");
+        while manager.poll_action().is_some() {}
+        assert_eq!(kept(&manager), [8]);
+        manager.relays_mut().let_go_put(put, NOW);
+        manager.relays_mut().let_go_get(get, NOW);
+        assert_eq!(kept(&manager), [8], "something may land there");
     }
 
     #[test]
     fn proof_that_a_reader_is_quiet_comes_to_the_relay_that_asked() {
-        let mut desk = desk();
-        desk.relays_mut().open(settings()).unwrap();
-        let key = put(&mut desk).unwrap();
-        let part = desk.relays_mut().unwritten(key)[0];
-        desk.relays_mut().filled(key, part.part, NOW).unwrap();
-        desk.handle(Event::Left { peer: PEER, cause: penstock_core::Cause::PeerLost }, NOW);
-        let watched = std::iter::from_fn(|| desk.poll_action()).find_map(|action| match action {
+        let mut manager = manager();
+        manager.relays_mut().open(settings()).unwrap();
+        let key = put(&mut manager).unwrap();
+        let part = manager.relays_mut().unwritten(key)[0];
+        manager.relays_mut().filled(key, part.part, NOW).unwrap();
+        manager.handle(Event::Left { peer: PEER, cause: penstock_core::Cause::PeerLost }, NOW);
+        let watched = std::iter::from_fn(|| manager.poll_action()).find_map(|action| match action {
             Action::Watch { id, .. } => Some(id),
             _ => None,
         });
-        desk.handle(Event::Quiet { id: WatchId(1) }, NOW);
-        assert_eq!(desk.metrics().relay.puts, 1, "that was another's");
-        desk.handle(Event::Quiet { id: watched.unwrap() }, NOW);
-        assert_eq!(desk.metrics().relay.puts, 0);
+        manager.handle(Event::Quiet { id: WatchId(1) }, NOW);
+        assert_eq!(manager.metrics().relay.puts, 1, "that was another's");
+        manager.handle(Event::Quiet { id: watched.unwrap() }, NOW);
+        assert_eq!(manager.metrics().relay.puts, 0);
     }
 
     #[test]
     fn what_nobody_writes_comes_back_at_once_and_numbers_go_on_when_it_is_opened_again() {
-        let mut desk = desk();
-        desk.relays_mut().open(settings()).unwrap();
-        let (untouched, touched) = (put(&mut desk).unwrap(), put(&mut desk).unwrap());
-        let part = desk.relays_mut().unwritten(touched)[0];
-        desk.relays_mut().close(NOW);
-        assert_eq!((desk.metrics().relay.puts, desk.relays().is_written(untouched)), (1, true));
-        assert_eq!(desk.relays_mut().open(settings()), Err(RelayError::Closing), "somebody may be writing");
-        desk.relays_mut().filled(touched, part.part, NOW).unwrap();
-        assert_eq!(desk.metrics().relay.puts, 0);
-        desk.relays_mut().open(settings()).unwrap();
+        let mut manager = manager();
+        manager.relays_mut().open(settings()).unwrap();
+        let (untouched, touched) = (put(&mut manager).unwrap(), put(&mut manager).unwrap());
+        let part = manager.relays_mut().unwritten(touched)[0];
+        manager.relays_mut().close(NOW);
+        assert_eq!((manager.metrics().relay.puts, manager.relays().is_written(untouched)), (1, true));
+        assert_eq!(manager.relays_mut().open(settings()), Err(RelayError::Closing), "somebody may be writing");
+        manager.relays_mut().filled(touched, part.part, NOW).unwrap();
+        assert_eq!(manager.metrics().relay.puts, 0);
+        manager.relays_mut().open(settings()).unwrap();
         let again = {
             let request = RequestId::new("s").unwrap();
             let what = ToPut {
@@ -262,9 +266,9 @@ mod tests {
                 header: Vec::new(),
                 within: Duration::from_secs(1),
             };
-            desk.relays_mut().put(what, NOW).unwrap()
+            manager.relays_mut().put(what, NOW).unwrap()
         };
         assert!(again > touched && touched > untouched);
-        desk.relays().check().unwrap();
+        manager.relays().check().unwrap();
     }
 }

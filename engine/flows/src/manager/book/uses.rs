@@ -180,7 +180,7 @@ impl Book {
     }
 
     /// What was kept under this ticket is let go.
-    pub(in crate::desk) fn let_go(&mut self, ticket: BlocksRef) {
+    pub(in crate::manager) fn let_go(&mut self, ticket: BlocksRef) {
         let all = BlockUseKey::Kept(ticket, 0)..=BlockUseKey::Kept(ticket, u32::MAX);
         let uses = self.uses.range(all.clone()).map(|(key, _)| *key);
         let its: Vec<BlockUseKey> = uses.chain(self.extents.range(all).map(|(key, _)| *key)).collect();
@@ -236,7 +236,7 @@ impl TransferManager {
     }
 
     /// Whether these blocks can be read.
-    pub(in crate::desk) fn may_use(
+    pub(in crate::manager) fn may_use(
         &mut self,
         placed: &[(Placed, Vec<u32>)],
         access: BlockAccess,
@@ -255,7 +255,7 @@ impl TransferManager {
     }
 
     /// Somebody has them from now on, until what is kept under this ticket is let go.
-    pub(in crate::desk) fn note_kept(&mut self, ticket: BlocksRef, placed: Vec<(Placed, Vec<u32>)>, user: &User) {
+    pub(in crate::manager) fn note_kept(&mut self, ticket: BlocksRef, placed: Vec<(Placed, Vec<u32>)>, user: &User) {
         for (number, (of, blocks)) in (0..).zip(placed) {
             self.note_blocks(BlockUseKey::Kept(ticket, number), (of, blocks), BlockAccess::Read, user.clone());
         }

@@ -6,10 +6,10 @@ use super::*;
 const NOW: Timestamp = Timestamp::from_ns(1);
 const PEER: PeerKey = PeerKey { peer_index: 3, epoch: Epoch(7) };
 
-fn desk() -> TransferManager {
-    let mut desk = TransferManager::new(Settings::default(), [11, 1, 2]);
-    desk.handle(Event::Joined { peer: PEER, name: EngineName::new("decode-0").unwrap() }, NOW);
-    desk
+fn manager() -> TransferManager {
+    let mut manager = TransferManager::new(Settings::default(), [11, 1, 2]);
+    manager.handle(Event::Joined { peer: PEER, name: EngineName::new("decode-0").unwrap() }, NOW);
+    manager
 }
 
 fn news(label: &str) -> LayoutNews {
@@ -36,32 +36,32 @@ fn able(version_min: u16, version_max: u16, tag: u64) -> Event {
     }
 }
 
-fn said(desk: &mut TransferManager) -> Vec<ControlMessage> {
-    let actions = std::iter::from_fn(|| desk.poll_action());
+fn said(manager: &mut TransferManager) -> Vec<ControlMessage> {
+    let actions = std::iter::from_fn(|| manager.poll_action());
     actions.filter_map(|action| if let Action::Say { peer: PEER, said } = action { Some(said) } else { None }).collect()
 }
 
 #[test]
 fn who_joins_is_told_that_this_engine_speaks_of_transfers_and_then_of_its_layouts() {
-    let mut desk = desk();
-    let first = desk.add_layout(news("kv"), 1 << 20).unwrap();
+    let mut manager = manager();
+    let first = manager.add_layout(news("kv"), 1 << 20).unwrap();
     assert_eq!(
-        said(&mut desk),
+        said(&mut manager),
         [ControlMessage::PeerFeatures(PeerFeatures { version_min: 1, version_max: 1, tag: 11, credits: 64 })]
     );
-    desk.handle(able(1, 9, 5), NOW);
+    manager.handle(able(1, 9, 5), NOW);
     let told = LayoutNews { number: first.number, generation: first.generation, ..news("kv") };
-    assert_eq!(said(&mut desk), [ControlMessage::LayoutNews(told)]);
-    assert!(desk.is_able(PEER));
-    let second = desk.add_layout(news("aux"), 1 << 20).unwrap();
+    assert_eq!(said(&mut manager), [ControlMessage::LayoutNews(told)]);
+    assert!(manager.is_able(PEER));
+    let second = manager.add_layout(news("aux"), 1 << 20).unwrap();
     assert_ne!(first.number, second.number);
-    assert!(desk.remove_layout(first) && !desk.remove_layout(first), "once");
-    let kinds: Vec<u16> = said(&mut desk).iter().map(ControlMessage::kind).collect();
+    assert!(manager.remove_layout(first) && !manager.remove_layout(first), "once");
+    let kinds: Vec<u16> = said(&mut manager).iter().map(ControlMessage::kind).collect();
     assert_eq!(kinds, [ControlMessage::LayoutNews(news("")).kind(), ControlMessage::LayoutGone(gone(1, 1)).kind()]);
-    desk.handle(Event::Left { peer: PEER, cause: Cause::PeerClosed }, NOW);
-    desk.add_layout(news("late"), 1 << 20).unwrap();
-    assert_eq!(said(&mut desk), [], "nobody is there");
-    assert!(desk.is_empty());
+    manager.handle(Event::Left { peer: PEER, cause: Cause::PeerClosed }, NOW);
+    manager.add_layout(news("late"), 1 << 20).unwrap();
+    assert_eq!(said(&mut manager), [], "nobody is there");
+    assert!(manager.is_empty());
 }
 
 fn gone(number: u32, generation: u32) -> penstock_session::control::LayoutGone {
@@ -70,20 +70,20 @@ fn gone(number: u32, generation: u32) -> penstock_session::control::LayoutGone {
 
 #[test]
 fn a_release_with_which_nothing_is_in_common_hears_of_nothing() {
-    let mut desk = desk();
-    desk.add_layout(news("kv"), 1 << 20).unwrap();
-    said(&mut desk);
-    desk.handle(able(2, 3, 5), NOW);
-    assert!(said(&mut desk).is_empty() && !desk.is_able(PEER));
-    desk.handle(Event::Said { peer: PEER, said: ControlMessage::LayoutNews(news("theirs")) }, NOW);
-    assert_eq!((desk.layout_of(PEER, "theirs"), desk.metrics().refused), (None, 1));
+    let mut manager = manager();
+    manager.add_layout(news("kv"), 1 << 20).unwrap();
+    said(&mut manager);
+    manager.handle(able(2, 3, 5), NOW);
+    assert!(said(&mut manager).is_empty() && !manager.is_able(PEER));
+    manager.handle(Event::Said { peer: PEER, said: ControlMessage::LayoutNews(news("theirs")) }, NOW);
+    assert_eq!((manager.layout_of(PEER, "theirs"), manager.metrics().refused), (None, 1));
 }
 
 #[test]
 fn layouts_of_a_peer_are_known_until_they_are_gone_and_only_so_many() {
-    let mut desk = desk();
-    desk.handle(able(1, 1, 5), NOW);
-    let mut say = |said: ControlMessage| desk.handle(Event::Said { peer: PEER, said }, NOW);
+    let mut manager = manager();
+    manager.handle(able(1, 1, 5), NOW);
+    let mut say = |said: ControlMessage| manager.handle(Event::Said { peer: PEER, said }, NOW);
     for number in 0..300 {
         say(ControlMessage::LayoutNews(LayoutNews { number, generation: 1, ..news(&format!("layer {number:03}")) }));
     }
@@ -96,24 +96,27 @@ fn layouts_of_a_peer_are_known_until_they_are_gone_and_only_so_many() {
     say(ControlMessage::LayoutGone(gone(2, 1)));
     // Said twice: the first words stand.
     say(ControlMessage::PeerFeatures(PeerFeatures { version_min: 1, version_max: 1, tag: 6, credits: 1 }));
-    assert_eq!(desk.metrics().refused, 44 + 4 + 1);
-    assert_eq!(desk.labels_of(PEER).len(), 255);
-    assert!(desk.layout_of(PEER, "layer 001").is_some() && desk.layout_of(PEER, "layer 002").is_none());
+    assert_eq!(manager.metrics().refused, 44 + 4 + 1);
+    assert_eq!(manager.labels_of(PEER).len(), 255);
+    assert!(manager.layout_of(PEER, "layer 001").is_some() && manager.layout_of(PEER, "layer 002").is_none());
 }
 
 #[test]
 fn a_layout_that_cannot_be_is_refused_with_the_reason() {
-    let mut desk = desk();
-    desk.add_layout(news("kv"), 1 << 20).unwrap();
-    assert_eq!(desk.add_layout(news("kv"), 1 << 20), Err(LayoutRefused::LabelTaken("kv".to_owned())));
-    assert_eq!(desk.add_layout(news(""), 1 << 20), Err(LayoutRefused::Label(0)));
+    let mut manager = manager();
+    manager.add_layout(news("kv"), 1 << 20).unwrap();
+    assert_eq!(manager.add_layout(news("kv"), 1 << 20), Err(LayoutRefused::LabelTaken("kv".to_owned())));
+    assert_eq!(manager.add_layout(news(""), 1 << 20), Err(LayoutRefused::Label(0)));
     let empty = LayoutNews { buffers: Vec::new(), ..news("empty") };
-    assert!(matches!(desk.add_layout(empty, 1 << 20), Err(LayoutRefused::Wrong(_))));
-    assert!(matches!(desk.add_layout(news("short"), 100), Err(LayoutRefused::Wrong(_))), "it ends behind its region");
+    assert!(matches!(manager.add_layout(empty, 1 << 20), Err(LayoutRefused::Wrong(_))));
+    assert!(
+        matches!(manager.add_layout(news("short"), 100), Err(LayoutRefused::Wrong(_))),
+        "it ends behind its region"
+    );
     for number in 1..256 {
-        desk.add_layout(news(&number.to_string()), 1 << 20).unwrap();
+        manager.add_layout(news(&number.to_string()), 1 << 20).unwrap();
     }
-    assert_eq!(desk.add_layout(news("one more"), 1 << 20), Err(LayoutRefused::TooMany));
+    assert_eq!(manager.add_layout(news("one more"), 1 << 20), Err(LayoutRefused::TooMany));
 }
 
 #[test]
@@ -124,11 +127,11 @@ fn what_transfers_came_to_lately_decides_how_much_memory_is_asked_for_where_that
         Settings::of(&config)
     };
     for (quantile, then) in [(0, 48), (100, 1)] {
-        let mut desk = TransferManager::new(config(quantile), [11, 1, 2]);
-        desk.handle(Event::Joined { peer: PEER, name: EngineName::new("prefill-0").unwrap() }, NOW);
-        desk.handle(able(1, 1, 5), NOW);
-        let layout = desk.add_layout(news("kv"), 1 << 20).unwrap();
-        let consume = |desk: &mut TransferManager, name: u8| {
+        let mut manager = TransferManager::new(config(quantile), [11, 1, 2]);
+        manager.handle(Event::Joined { peer: PEER, name: EngineName::new("prefill-0").unwrap() }, NOW);
+        manager.handle(able(1, 1, 5), NOW);
+        let layout = manager.add_layout(news("kv"), 1 << 20).unwrap();
+        let consume = |manager: &mut TransferManager, name: u8| {
             let how = Consume {
                 layout,
                 rank: (0, 1),
@@ -143,10 +146,10 @@ fn what_transfers_came_to_lately_decides_how_much_memory_is_asked_for_where_that
                 trace: Vec::new(),
             };
             let request = RequestId::new(&format!("cmpl-{name}")).unwrap();
-            desk.consume(TransferId::from_bytes([name; 16]), request, how, NOW).unwrap()
+            manager.consume(TransferId::from_bytes([name; 16]), request, how, NOW).unwrap()
         };
-        let first = consume(&mut desk, 1);
-        assert_eq!(desk.wanted(first), Some(48), "nothing is known yet");
+        let first = consume(&mut manager, 1);
+        assert_eq!(manager.wanted(first), Some(48), "nothing is known yet");
         let head = TransferHead { transfer: TransferId::from_bytes([1; 16]), side: Side::Source, rank: 0, ranks: 1 };
         let seal = ControlMessage::EndOfData(penstock_session::control::EndOfData {
             head,
@@ -155,9 +158,9 @@ fn what_transfers_came_to_lately_decides_how_much_memory_is_asked_for_where_that
             legs: 0,
             rows: Vec::new().into(),
         });
-        desk.handle(Event::Said { peer: PEER, said: seal }, NOW);
-        let second = consume(&mut desk, 2);
-        assert_eq!(desk.wanted(second), Some(then), "of {quantile} percent");
+        manager.handle(Event::Said { peer: PEER, said: seal }, NOW);
+        let second = consume(&mut manager, 2);
+        assert_eq!(manager.wanted(second), Some(then), "of {quantile} percent");
     }
 }
 
@@ -172,30 +175,30 @@ fn claim_and_abort(transfer: TransferId) -> [ControlMessage; 2] {
 
 #[test]
 fn who_waits_for_a_transfer_that_nobody_begins_hears_so_though_nothing_else_happens() {
-    let (mut desk, transfer) = (desk(), TransferId::from_bytes([1; 16]));
-    desk.handle(able(1, 1, 5), NOW);
-    said(&mut desk);
+    let (mut manager, transfer) = (manager(), TransferId::from_bytes([1; 16]));
+    manager.handle(able(1, 1, 5), NOW);
+    said(&mut manager);
     let [claim, _] = claim_and_abort(transfer);
-    desk.handle(Event::Said { peer: PEER, said: claim }, NOW);
+    manager.handle(Event::Said { peer: PEER, said: claim }, NOW);
     let due = NOW + Settings::default().transfers.early.age;
-    assert_eq!((desk.deadline(), desk.metrics().transfers.early), (due, 1));
-    desk.expire(due);
-    let answers = said(&mut desk);
+    assert_eq!((manager.deadline(), manager.metrics().transfers.early), (due, 1));
+    manager.expire(due);
+    let answers = said(&mut manager);
     let [ControlMessage::Fail(fail)] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!((fail.head.transfer, fail.head.ranks, fail.head.side), (transfer, 0, Side::Source));
-    assert_eq!((desk.metrics().transfers.early, desk.deadline()), (0, Timestamp::NEVER));
+    assert_eq!((manager.metrics().transfers.early, manager.deadline()), (0, Timestamp::NEVER));
 }
 
 #[test]
 fn a_sink_that_gives_up_before_its_source_begins_has_its_answer_at_once_and_then_nothing_moves() {
-    let (mut desk, transfer) = (desk(), TransferId::from_bytes([1; 16]));
-    desk.handle(able(1, 1, 5), NOW);
-    let layout = desk.add_layout(news("kv"), 1 << 20).unwrap();
-    said(&mut desk);
+    let (mut manager, transfer) = (manager(), TransferId::from_bytes([1; 16]));
+    manager.handle(able(1, 1, 5), NOW);
+    let layout = manager.add_layout(news("kv"), 1 << 20).unwrap();
+    said(&mut manager);
     let [claim, abort] = claim_and_abort(transfer);
-    desk.handle(Event::Said { peer: PEER, said: claim.clone() }, NOW);
-    desk.handle(Event::Said { peer: PEER, said: abort }, NOW);
-    let answers = said(&mut desk);
+    manager.handle(Event::Said { peer: PEER, said: claim.clone() }, NOW);
+    manager.handle(Event::Said { peer: PEER, said: abort }, NOW);
+    let answers = said(&mut manager);
     let [ControlMessage::AbortAck(ack)] = answers.as_slice() else { panic!("{answers:?}") };
     assert!(ack.is_drained && ack.number == 7 && ack.head.transfer == transfer);
     // Of one that has ended here nothing is left: who speaks of it hears that, too.
@@ -212,13 +215,13 @@ fn a_sink_that_gives_up_before_its_source_begins_has_its_answer_at_once_and_then
         within: std::time::Duration::from_secs(1),
         urgency: crate::action::Urgency::Bulk,
     };
-    let key = desk.produce(over, RequestId::new("cmpl-a").unwrap(), how, NOW).unwrap();
-    desk.release(key, NOW);
-    said(&mut desk);
+    let key = manager.produce(over, RequestId::new("cmpl-a").unwrap(), how, NOW).unwrap();
+    manager.release(key, NOW);
+    said(&mut manager);
     for words in claim_and_abort(over) {
-        desk.handle(Event::Said { peer: PEER, said: words }, NOW);
+        manager.handle(Event::Said { peer: PEER, said: words }, NOW);
     }
-    let answers = said(&mut desk);
+    let answers = said(&mut manager);
     assert!(matches!(answers.as_slice(), [ControlMessage::Fail(_), ControlMessage::AbortAck(_)]), "{answers:?}");
-    assert_eq!(desk.check(), Ok(()));
+    assert_eq!(manager.check(), Ok(()));
 }
